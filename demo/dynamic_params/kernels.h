@@ -1,0 +1,14 @@
+// The kernel of the demo. Host code takes its address by this declaration; nvcc's host stub has the same name.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace demo {
+
+// state[i] becomes a hash of itself, the bits of `value` and `salt`: no value and no order of launches is forgotten, and
+// the result is exact on every machine.
+void mix(std::uint32_t* state, int count, float value, std::uint32_t salt);
+
+}  // namespace demo

@@ -1,0 +1,65 @@
+// What the demos share: the runtime they run on, raw CUDA calls that are checked and counted, timing, and the report as
+// a table and as JSON.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graphcache/stats.h"
+
+namespace demo {
+
+extern const char* const kRuntime;  // "cuda" or "hostrt"
+
+// All CUDA calls that the process has made, where the runtime counts them: hostrt does.
+std::optional<std::uint64_t> runtime_calls();
+
+// The device that the demo runs on, as the first line of its output and the JSON name it. Prints that line.
+struct Machine {
+  std::string device;
+  std::string driver;
+  bool times_mean_something = false;
+};
+Machine announce();
+
+// Ends the program if a CUDA call failed. Counts the call: raw_calls() is how many there were so far.
+void check(cudaError_t error, const char* call);
+std::uint64_t raw_calls();
+
+// One way to do the demo's work, measured.
+struct Way {
+  std::string name;
+  double host_us = 0;    // Host time of one iteration, the GPU kept idle: median.
+  double total_ms = 0;   // Wall time of all iterations, the last synchronization included: median over repetitions.
+  double cuda_calls_per_iteration = 0;
+  std::vector<std::pair<std::string, std::uint64_t>> outcomes;  // Of the cache's ways.
+};
+
+std::vector<std::pair<std::string, std::uint64_t>> outcome_counts(const graphcache::Stats& stats);
+
+double median(std::vector<double> values);
+// Microseconds that `work` takes on the host's clock.
+double microseconds(const std::function<void()>& work);
+
+struct Report {
+  std::string demo;
+  Machine machine;
+  std::vector<std::pair<std::string, std::int64_t>> parameters;
+  bool equal = true;
+  std::vector<Way> ways;
+
+  // Speed-ups are over the first way.
+  void print_table() const;
+  // False, with a message, if the file cannot be written.
+  bool write_json(const std::string& file) const;
+};
+
+}  // namespace demo
+
+#define DEMO_CUDA(call) ::demo::check((call), #call)

@@ -1,0 +1,245 @@
+// A cache of CUDA graphs, keyed by launch configuration.
+//
+//   graphcache::Cache cache({.max_executables = 64});
+//   absl::StatusOr<graphcache::Outcome> outcome = cache.run(
+//       graphcache::key("train_step", batch, grid, block),   // discrete: which graph
+//       stream,
+//       graphcache::params(learning_rate, data),             // continuous: which values
+//       [&](graphcache::Recorder& rec, graphcache::Slot<float> lr, graphcache::Slot<const float*> data) {
+//         forward<<<grid, block, 0, rec.stream()>>>(weights, hidden);
+//         rec.launch(sgd, {grid, block}, weights, gradient, data, lr);
+//       });
+//
+// The first run of a key captures what `fn` enqueues, instantiates it and launches it; every later run replays it: one
+// runtime call if nothing changed, one more for each node whose values did.
+//
+// What the caller owns. A graph holds the arguments that were captured: memory that they point to must stay valid until
+// the entry is gone (erase, clear, eviction, destruction) and the last launch is over, or be passed as a slot, or be
+// part of the key. Whatever decides which work `fn` enqueues must be in the key: on a hit `fn` is not called.
+//
+// Which runs are the same. An entry belongs to a key and a place in the program: the type of `fn` (each lambda has its
+// own), and for function pointers and std::function the function they hold. Behind another type-erased callable two
+// functions look alike: name them in the key.
+//
+// Threads. All members may be called from any number of threads at once. Runs of one entry exclude each other from
+// look-up to launch; a cold key met by many threads is captured once, while the others wait; runs of different entries
+// do not wait for each other. Launches of one entry from several streams are put in order by the driver. `fn` must not
+// wait for another thread that runs the same key. A cache must outlive its runs.
+//
+// What a run leaves alone. Afterwards the stream is as it was and takes work; the thread's current device and capture mode
+// are the caller's; the runtime's last-error slot holds what it held (an error that was there before may be replaced by a
+// later one if a CUDA call of the run fails). Exceptions of `fn` pass through, the capture having been ended.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "graphcache/key.h"
+#include "graphcache/options.h"
+#include "graphcache/params.h"
+#include "graphcache/recorder.h"
+#include "graphcache/stats.h"
+
+namespace graphcache {
+
+namespace detail {
+
+// The place of the program that a run is made at.
+struct Site {
+  const void* type;    // One address per type of `fn` and of its values.
+  const void* target;  // The function behind a pointer or std::function, else null.
+  friend bool operator==(const Site& a, const Site& b) { return a.type == b.type && a.target == b.target; }
+};
+
+// One call of run(), its types erased.
+struct Call {
+  Site site;
+  void* fn;
+  absl::Status (*invoke)(void* fn, Recorder& recorder, std::uint64_t recording);
+  bool (*empty)(const void* fn);
+  const unsigned char* values;
+  std::size_t values_size;
+};
+
+template <class Fn, class... Ts>
+inline char site_tag = 0;  // Not const: identical constants may be merged by a linker, objects not.
+
+// The function pointer of one of these types that `fn` holds, or null.
+template <class... Pointers, class Function>
+const void* held_pointer(const Function& fn) {
+  const void* held = nullptr;
+  const auto look = [&](auto* const* pointer) {
+    if (pointer != nullptr) held = reinterpret_cast<const void*>(*pointer);
+  };
+  (look(fn.template target<Pointers>()), ...);
+  return held;
+}
+
+// What tells two `fn` of one type apart, or null.
+template <class Fn>
+const void* target(const Fn& fn) {
+  if constexpr (std::is_pointer_v<Fn> && std::is_function_v<std::remove_pointer_t<Fn>>) {
+    return reinterpret_cast<const void*>(fn);
+  } else {
+    return nullptr;
+  }
+}
+template <class R, class... A>
+const void* target(const std::function<R(A...)>& fn) {
+  const void* held = held_pointer<void (*)(A...), cudaError_t (*)(A...), absl::Status (*)(A...), void (*)(A...) noexcept,
+                                  cudaError_t (*)(A...) noexcept, absl::Status (*)(A...) noexcept>(fn);
+  return held != nullptr ? held : &fn.target_type();
+}
+
+template <class Fn, class = void>
+inline constexpr bool kMayBeEmpty = std::is_pointer_v<Fn>;
+template <class Fn>
+inline constexpr bool kMayBeEmpty<Fn, std::void_t<decltype(std::declval<const Fn&>().operator bool())>> = true;
+
+template <class Fn>
+bool is_empty([[maybe_unused]] const void* fn) {
+  if constexpr (kMayBeEmpty<Fn>) {
+    return !static_cast<bool>(*static_cast<const Fn*>(fn));
+  } else {
+    return false;
+  }
+}
+
+absl::Status fn_failure(cudaError_t error);
+
+template <class Call>
+absl::Status status_of(Call&& call) {
+  using Result = decltype(call());
+  static_assert(std::is_void_v<Result> || std::is_same_v<Result, cudaError_t> || std::is_same_v<Result, absl::Status>,
+                "graphcache: fn must return nothing, a cudaError_t or an absl::Status");
+  if constexpr (std::is_void_v<Result>) {
+    call();
+    return absl::OkStatus();
+  } else if constexpr (std::is_same_v<Result, cudaError_t>) {
+    return fn_failure(call());
+  } else {
+    return call();
+  }
+}
+
+// Calls fn with the run's stream, or with its recorder and a slot for each value.
+template <class Fn, class... Ts>
+struct Invoker {
+  static constexpr bool kTakesRecorder = std::is_invocable_v<Fn&, Recorder&, Slot<Ts>...>;
+  static constexpr bool kTakesStream = sizeof...(Ts) == 0 && std::is_invocable_v<Fn&, cudaStream_t>;
+
+  static absl::Status invoke(void* fn, Recorder& recorder, std::uint64_t recording) {
+    return invoke(*static_cast<Fn*>(fn), recorder, recording, std::index_sequence_for<Ts...>());
+  }
+
+ private:
+  template <std::size_t... I>
+  static absl::Status invoke(Fn& fn, Recorder& recorder, [[maybe_unused]] std::uint64_t recording,
+                             std::index_sequence<I...>) {
+    if constexpr (kTakesRecorder) {
+      return status_of([&]() -> decltype(auto) {
+        return fn(recorder, SlotAccess::make<Ts>(recording, Params<Ts...>::offset(I))...);
+      });
+    } else {
+      return status_of([&]() -> decltype(auto) { return fn(recorder.stream()); });
+    }
+  }
+};
+
+}  // namespace detail
+
+class Cache {
+ public:
+  // Options that make no sense (a negative max_executables, an unknown device) are reported by status() and by each run.
+  explicit Cache(const Options& options = {});
+  // Destroys every executable. No run may be under way; launches in flight end first, as the driver keeps them.
+  ~Cache();
+  Cache(const Cache&) = delete;
+  Cache& operator=(const Cache&) = delete;
+
+  // Runs `fn`'s work once on `stream`, after what is enqueued there: by replay if `key` is known here, else by capturing
+  // `fn`, or by calling `fn` uncaptured where that cannot be done (stats() counts the reasons). `fn` only enqueues: it
+  // takes a cudaStream_t, or a Recorder& and then one Slot<T> for each value of `params`, and returns nothing, a
+  // cudaError_t or an absl::Status. If a capture breaks, `fn` is called a second time, uncaptured.
+  //
+  // Without a stream, Options::stream. Called inside another run's `fn` on a stream of its capture, the work becomes part
+  // of that run (kInlined); with params, which the outer graph could not follow, the outer run is not captured.
+  //
+  // Errors: InvalidArgument for options, streams (null, legacy, of another device), an empty `fn`, a slot of another run;
+  // FailedPrecondition for a stream that is capturing already; what `fn` returned; an error that a CUDA call of `fn` left
+  // behind; a CUDA error of our own calls after which nothing could be run. After an error none of this run's work was
+  // launched through the cache; work that `fn` enqueued directly before it failed may have been.
+  //
+  // A stream that is capturing is noticed before anything is enqueued, but for a hit: it makes one runtime call, the
+  // launch, which a capturing stream refuses and which ends that capture.
+  template <class Fn>
+  absl::StatusOr<Outcome> run(const Key& key, Fn&& fn) {
+    return run(key, default_stream(), Params<>(), std::forward<Fn>(fn));
+  }
+  template <class Fn>
+  absl::StatusOr<Outcome> run(const Key& key, cudaStream_t stream, Fn&& fn) {
+    return run(key, stream, Params<>(), std::forward<Fn>(fn));
+  }
+  template <class... Ts, class Fn>
+  absl::StatusOr<Outcome> run(const Key& key, cudaStream_t stream, const Params<Ts...>& params, Fn&& fn);
+
+  // Whether some place of the program has a graph of this key that is ready to replay.
+  bool contains(const Key& key) const;
+  // Forgets the key, at every place of the program; false if there was none. A run of it that is under way ends as it
+  // would have.
+  bool erase(const Key& key);
+  // Forgets every key. The counters go on.
+  void clear();
+
+  Stats stats() const;
+  // What each entry is and did, the one used last first.
+  std::vector<EntryInfo> entries() const;
+
+  // Ok, or why every run fails: options that make no sense, or a CUDA error that was fatal to the context.
+  absl::Status status() const;
+  // As given, the device filled in.
+  const Options& options() const;
+
+ private:
+  class Impl;
+  cudaStream_t default_stream() const;
+  absl::StatusOr<Outcome> run_call(const Key& key, cudaStream_t stream, const detail::Call& call);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+// The process-wide cache of a device, made at its first use with default options and never destroyed. Thread-safe. For a
+// device that does not exist, a cache whose runs all fail.
+Cache& cache_for(int device);
+
+template <class... Ts, class Fn>
+absl::StatusOr<Outcome> Cache::run(const Key& key, cudaStream_t stream, const Params<Ts...>& params, Fn&& fn) {
+  using Callable = std::remove_reference_t<Fn>;
+  if constexpr (std::is_function_v<Callable>) {
+    return run(key, stream, params, &fn);
+  } else {
+    using Invoker = detail::Invoker<Callable, Ts...>;
+    constexpr bool can_be_called = Invoker::kTakesRecorder || Invoker::kTakesStream;
+    static_assert(can_be_called,
+                  "graphcache: fn must take a cudaStream_t, or a graphcache::Recorder& and one graphcache::Slot<T> for "
+                  "each value of params, of the same types in the same order");
+    if constexpr (can_be_called) {
+      const void* address = std::addressof(fn);
+      const detail::Site site{&detail::site_tag<std::remove_cv_t<Callable>, Ts...>, detail::target(fn)};
+      return run_call(key, stream,
+                      {site, const_cast<void*>(address), &Invoker::invoke, &detail::is_empty<Callable>, params.data(),
+                       params.size()});
+    }
+  }
+}
+
+}  // namespace graphcache

@@ -1,0 +1,13 @@
+// graphcache: an in-process cache of CUDA graphs, keyed by launch configuration. This header brings in the whole library
+// but for graphcache/format.h (needs fmt) and graphcache/hostrt.h (the CUDA runtime on the CPU, for tests).
+#pragma once
+
+#include "graphcache/cache.h"          // IWYU pragma: export
+#include "graphcache/key.h"            // IWYU pragma: export
+#include "graphcache/launch_config.h"  // IWYU pragma: export
+#include "graphcache/options.h"        // IWYU pragma: export
+#include "graphcache/params.h"         // IWYU pragma: export
+#include "graphcache/recorder.h"       // IWYU pragma: export
+#include "graphcache/stats.h"          // IWYU pragma: export
+#include "graphcache/status.h"         // IWYU pragma: export
+#include "graphcache/version.h"        // IWYU pragma: export

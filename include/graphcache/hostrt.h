@@ -1,0 +1,183 @@
+// hostrt: the CUDA runtime on the CPU, for tests and trials without a GPU.
+//
+// libgraphcache_hostrt.a defines the CUDA runtime functions that graphcache, its tests and its demos call, with the
+// signatures of the real CUDA headers. Link it INSTEAD of cudart; nothing else in a program changes. It keeps the
+// runtime's rules (capture modes and threads, what invalidates a capture, who may patch an executable graph, what an
+// update accepts, the last-error slot of each thread) and executes kernels, copies and graphs on the CPU. A program
+// can also ask it what real hardware does not tell: which objects are alive, how often each function was called,
+// whether a destroyed handle was used; and it can make any call fail. It cannot show time.
+//
+//     __global__ void scale(float* out, const float* in, int n, float f) { ... }  // compiled by the C++ compiler,
+//     GRAPHCACHE_HOST_KERNEL(scale)                                               // with an empty __global__
+//
+//     TEST(Mine, SurvivesAFailedInstantiation) {
+//       graphcache::hostrt::reset();
+//       graphcache::hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorMemoryAllocation);
+//       ...
+//       EXPECT_EQ(graphcache::hostrt::ledger().executables, 0u);
+//       EXPECT_EQ(graphcache::hostrt::misuses(), 0u) << graphcache::hostrt::last_misuse();
+//     }
+//
+// Execution. Work runs on the CPU, in stream order, by the time the call that enqueued it returns. A kernel is a host
+// function that is called once for every thread of the grid, one after the other, with threadIdx, blockIdx, blockDim,
+// gridDim and warpSize of <device_launch_parameters.h> set. There is no __syncthreads, no shared memory between the
+// threads of a block and no atomics; a plain addition is enough, since one thread runs at a time. The nodes of an
+// executable graph run in the order in which they were added, as far as the edges allow. Device memory is host memory.
+//
+// Threads. Every function here and every runtime function may be called from any thread; one lock serialises them all,
+// kernels and host functions included. A runtime call from inside a kernel or a host function is refused with
+// cudaErrorNotPermitted and counted as a misuse.
+//
+// Not covered. Programs compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM (they call functions of other names), memory
+// pools, textures, 2-D and 3-D copies, child graphs, conditional and device-updatable nodes, user objects: such a
+// program does not link, or gets cudaErrorNotSupported. Link-time optimisation over kernels and hostrt together is not
+// supported: the runtime's headers declare threadIdx and the like const.
+
+#ifndef GRAPHCACHE_HOSTRT_H_
+#define GRAPHCACHE_HOSTRT_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace graphcache::hostrt {
+
+// ---- The world ----------------------------------------------------------------------------------------------------
+
+// Brings everything to the state of a fresh process: destroys every object, frees every allocation, forgets failures,
+// counts and misuses, sets one device and execution on, clears every thread's last error, current device and capture
+// mode. Registered kernels stay. Handles from before are recognised as stale afterwards. Call it at the start of a
+// test, with no other thread inside a runtime call.
+void reset();
+
+// How many devices cudaGetDeviceCount reports, at least 1. All devices share the CPU's memory.
+void set_device_count(int count);
+
+// When off, every call is checked and counted as before, but kernels, copies, fills and host functions do not run:
+// what is left is the cost of the caller's own code and of the bookkeeping. On by default.
+void set_execution(bool on);
+
+// ---- What is alive ------------------------------------------------------------------------------------------------
+
+// The live objects that a program created and has to destroy. Default and per-thread streams are not counted. A graph
+// under capture counts among the graphs from the beginning of the capture on.
+struct Ledger {
+  std::size_t streams = 0;
+  std::size_t events = 0;
+  std::size_t graphs = 0;
+  std::size_t nodes = 0;             // of all graphs; the nodes of executables are not counted
+  std::size_t executables = 0;
+  std::size_t executable_nodes = 0;  // of all executables: what their device memory is proportional to
+  std::size_t captures = 0;          // begun and not yet ended, invalidated ones included
+  std::size_t allocations = 0;       // cudaMalloc
+  std::size_t allocated_bytes = 0;
+  std::size_t host_allocations = 0;  // cudaMallocHost, cudaHostAlloc
+  std::size_t host_allocated_bytes = 0;
+};
+
+inline bool operator==(const Ledger& a, const Ledger& b) {
+  return a.streams == b.streams && a.events == b.events && a.graphs == b.graphs && a.nodes == b.nodes &&
+         a.executables == b.executables && a.executable_nodes == b.executable_nodes && a.captures == b.captures &&
+         a.allocations == b.allocations && a.allocated_bytes == b.allocated_bytes &&
+         a.host_allocations == b.host_allocations && a.host_allocated_bytes == b.host_allocated_bytes;
+}
+inline bool operator!=(const Ledger& a, const Ledger& b) { return !(a == b); }
+
+Ledger ledger();
+
+// ---- What was called ----------------------------------------------------------------------------------------------
+
+// Calls of runtime functions since the start, reset() or reset_calls(), from all threads: in all, or of one function by
+// its CUDA 13 name ("cudaGraphLaunch"; the _v2 and _v3 variants of CUDA 12 count under the plain name; a name that
+// hostrt does not define gives 0). Each call from outside counts once, failed ones included. cudaGetErrorName and
+// cudaGetErrorString are not counted.
+std::uint64_t calls();
+std::uint64_t calls(const char* function);
+std::map<std::string, std::uint64_t> call_counts();  // functions called at least once
+void reset_calls();
+
+// Kernels executed: one for each eager launch and for each enabled kernel node of each graph launch. Host functions are
+// not kernels. Zero while execution is off. Cleared by reset_calls().
+std::uint64_t kernels_run();
+
+// ---- Failures -----------------------------------------------------------------------------------------------------
+
+// From now on, the nth call (1 = the next) of `function` and the `times` - 1 calls after it return `error` without doing
+// anything; times = -1 means for ever. The error latches in the last-error slot as a real one would. "*" stands for any
+// function, except cudaGetLastError and cudaPeekAtLastError, which can be failed by name only. Several failures may be
+// armed; each counts calls by itself. A name that hostrt does not define is ignored and counted as a misuse.
+//
+// One exception to "without doing anything": a failed cudaStreamEndCapture does end the capture and returns a null
+// graph, because every error of the real one leaves the stream out of capture (facts 3).
+void fail_call(const char* function, int nth, cudaError_t error, int times = 1);
+
+void clear_failures();
+
+// How many calls were made to fail by fail_call() since reset().
+std::uint64_t failures_injected();
+
+// ---- Misuse -------------------------------------------------------------------------------------------------------
+
+// What real CUDA leaves undefined, hostrt refuses with cudaErrorInvalidResourceHandle or cudaErrorInvalidValue and
+// counts here: a handle used after it was destroyed, or that never was one, something destroyed twice, memory freed
+// twice, a null argument array for a kernel with parameters, a runtime call from a kernel or a host function. Handles
+// are never given out twice, so a stale one is always recognised.
+std::uint64_t misuses();
+std::string last_misuse();  // "cudaGraphLaunch: executable graph was destroyed"; empty when there was none
+
+// ---- Kernels ------------------------------------------------------------------------------------------------------
+
+namespace internal {
+
+struct Parameter {
+  std::size_t size;
+  std::size_t alignment;
+};
+
+// Calls `function` with the values that the pointers in `arguments` point to.
+using Invoker = void (*)(const void* function, void* const* arguments);
+
+bool add_kernel(const char* name, const void* function, Invoker invoker, const Parameter* parameters,
+                std::size_t parameter_count);
+
+template <typename... P, std::size_t... kIndex>
+void invoke(const void* function, [[maybe_unused]] void* const* arguments, std::index_sequence<kIndex...>) {
+  reinterpret_cast<void (*)(P...)>(const_cast<void*>(function))(*static_cast<const P*>(arguments[kIndex])...);
+}
+
+template <typename... P>
+bool register_kernel(const char* name, void (*kernel)(P...)) {
+  static_assert((std::is_trivially_copyable<P>::value && ...),
+                "kernel parameters travel as bytes: they must be trivially copyable values, not references");
+  static const Parameter parameters[sizeof...(P) + 1] = {{sizeof(P), alignof(P)}..., {0, 1}};
+  return add_kernel(name, reinterpret_cast<const void*>(kernel),
+                    [](const void* function, void* const* arguments) {
+                      invoke<P...>(function, arguments, std::index_sequence_for<P...>{});
+                    },
+                    parameters, sizeof...(P));
+}
+
+}  // namespace internal
+}  // namespace graphcache::hostrt
+
+// GRAPHCACHE_HOST_KERNEL(scale) or GRAPHCACHE_HOST_KERNEL(transform<float, 4>), at namespace scope and without a
+// semicolon, makes a host function returning void a kernel that hostrt can launch. Launching any other function returns
+// cudaErrorInvalidResourceHandle, as it does on a GPU, and counts as a misuse. Registering twice is harmless. The object
+// file must be part of the program: a member of a static library that nothing else refers to is not linked. Under nvcc
+// the macro is empty.
+#if defined(__CUDACC__)
+#define GRAPHCACHE_HOST_KERNEL(...)
+#else
+#define GRAPHCACHE_HOST_KERNEL(...) GRAPHCACHE_HOST_KERNEL_NUMBERED_(__COUNTER__, __VA_ARGS__)
+#define GRAPHCACHE_HOST_KERNEL_NUMBERED_(number, ...) GRAPHCACHE_HOST_KERNEL_NAMED_(number, __VA_ARGS__)
+#define GRAPHCACHE_HOST_KERNEL_NAMED_(number, ...)                            \
+  [[maybe_unused]] static const bool graphcache_host_kernel_##number##_ =     \
+      ::graphcache::hostrt::internal::register_kernel(#__VA_ARGS__, __VA_ARGS__);
+#endif
+
+#endif  // GRAPHCACHE_HOSTRT_H_

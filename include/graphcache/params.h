@@ -1,0 +1,82 @@
+// Values that change from run to run without changing the work's shape: a learning rate, a pointer, a grid size.
+//
+//   cache.run(key, stream, graphcache::params(learning_rate, data),
+//             [&](graphcache::Recorder& rec, graphcache::Slot<float> lr, graphcache::Slot<const float*> batch) {
+//               rec.launch(sgd, {grid, block}, weights, batch, lr);
+//             });
+//
+// `params` carries this run's values; `fn` gets a Slot for each, in the same order, and passes it to the recorder where
+// the value is wanted. `fn` is called once; every later run patches its own values into the nodes that take them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+namespace graphcache {
+
+class Recorder;
+
+namespace detail {
+struct SlotAccess;
+
+constexpr std::size_t align_up(std::size_t offset, std::size_t alignment) {
+  return (offset + alignment - 1) / alignment * alignment;
+}
+
+// Values one after another, each at its own alignment: where number `index` begins, or all end if there is none such.
+template <class... Ts>
+constexpr std::size_t value_offset(std::size_t index) {
+  constexpr std::size_t sizes[] = {sizeof(Ts)..., 0};
+  constexpr std::size_t alignments[] = {alignof(Ts)..., 1};
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < index; ++i) end = align_up(end, alignments[i]) + sizes[i];
+  return align_up(end, alignments[index]);
+}
+}  // namespace detail
+
+// The place of one value that follows each run. Valid only inside the call of `fn` that it was made for: a recorder of
+// another run refuses it by an error of that run. It holds no value and does not convert to T, so that a changing value
+// cannot be baked into a graph by passing it to <<<>>>.
+template <class T>
+class Slot {
+ public:
+  using value_type = T;
+
+ private:
+  friend struct detail::SlotAccess;
+  Slot(std::uint64_t recording, std::uint32_t offset) : recording_(recording), offset_(offset) {}
+  std::uint64_t recording_;  // Which call of `fn` it belongs to.
+  std::uint32_t offset_;     // Where Params keeps the value.
+};
+
+// The values of one run, as bytes, in order. Made by params().
+template <class... Ts>
+class Params {
+  static_assert((... && std::is_trivially_copyable_v<Ts>),
+                "graphcache: a value of params must be trivially copyable, as a kernel's argument is");
+
+ public:
+  explicit Params(const Ts&... values) {
+    // Bytes between values stay zero, so that comparing two runs by bytes compares their values.
+    [[maybe_unused]] std::size_t index = 0;
+    (std::memcpy(bytes_ + offset(index++), &values, sizeof(Ts)), ...);
+  }
+
+  const unsigned char* data() const { return bytes_; }
+  static constexpr std::size_t size() { return detail::value_offset<Ts...>(sizeof...(Ts)); }
+  static constexpr std::size_t offset(std::size_t index) { return detail::value_offset<Ts...>(index); }
+
+ private:
+  alignas(std::max_align_t) unsigned char bytes_[detail::value_offset<Ts...>(sizeof...(Ts)) + 1] = {};
+};
+
+// This run's values, copied. Arrays and functions decay to pointers; pass T* itself where the pointer changes.
+template <class... Ts>
+Params<std::decay_t<Ts>...> params(const Ts&... values) {
+  return Params<std::decay_t<Ts>...>(values...);
+}
+
+}  // namespace graphcache

@@ -1,0 +1,175 @@
+// The recorder: what `fn` enqueues its work through where values change from run to run.
+//
+//   [&](graphcache::Recorder& rec, graphcache::Slot<float> lr) {
+//     forward<<<grid, block, 0, rec.stream()>>>(weights, hidden);     // recorded as it stands
+//     rec.launch(sgd, {grid, block}, weights, gradient, lr);          // lr follows each run
+//   }
+//
+// What is enqueued on rec.stream() by other means, libraries included, is recorded with the values it has now. A call of
+// the recorder that is given slots keeps the node that it records, and later runs patch their values into it. When `fn`
+// is run uncaptured, the same calls enqueue directly.
+//
+// A recorder belongs to one call of `fn`, on `fn`'s thread. Its calls return nothing: the first failure is kept, later
+// calls do nothing, and the run returns the failure.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "graphcache/launch_config.h"
+#include "graphcache/params.h"
+
+namespace graphcache {
+
+namespace detail {
+
+class Recording;
+
+// Turns the bytes of a slot's value into those of the argument it is passed for. Null: they are the same bytes.
+using Convert = void (*)(const void* from, void* to);
+inline constexpr std::size_t kMaxConvertedBytes = 64;
+
+// One argument, its type erased: the bytes of a constant, or the slot that they come from.
+struct ArgView {
+  const void* bytes;
+  std::uint32_t size;
+  std::uint32_t offset;     // Of the slot's value in the run's params.
+  std::uint64_t recording;  // That the slot belongs to; 0 for a constant.
+  Convert convert;
+
+  bool is_slot() const { return recording != 0; }
+};
+
+struct SlotAccess {
+  template <class T>
+  static Slot<T> make(std::uint64_t recording, std::size_t offset) {
+    return Slot<T>(recording, static_cast<std::uint32_t>(offset));
+  }
+  template <class T>
+  static std::uint64_t recording(Slot<T> slot) {
+    return slot.recording_;
+  }
+  template <class T>
+  static std::uint32_t offset(Slot<T> slot) {
+    return slot.offset_;
+  }
+};
+
+template <class T>
+inline constexpr bool kIsSlot = false;
+template <class T>
+inline constexpr bool kIsSlot<Slot<T>> = true;
+
+template <class From, class To>
+void convert(const void* from, void* to) {
+  alignas(From) unsigned char value[sizeof(From)];
+  std::memcpy(value, from, sizeof(From));
+  const To converted = static_cast<To>(*reinterpret_cast<const From*>(value));
+  std::memcpy(to, &converted, sizeof(To));
+}
+
+}  // namespace detail
+
+// An argument of type T: a value that converts to T, or a slot whose value does.
+template <class T>
+class Arg {
+  static_assert(std::is_trivially_copyable_v<T>, "graphcache: an argument must be trivially copyable");
+  template <class U>
+  using Bare = std::remove_cv_t<std::remove_reference_t<U>>;
+
+ public:
+  template <class U, std::enable_if_t<!detail::kIsSlot<Bare<U>> && !std::is_same_v<Bare<U>, Arg> &&
+                                          std::is_convertible_v<U, T>,
+                                      int> = 0>
+  Arg(U&& value) {  // NOLINT(google-explicit-constructor): arguments are passed as to a kernel.
+    const T converted = static_cast<T>(std::forward<U>(value));
+    std::memcpy(bytes_, &converted, sizeof(T));
+  }
+
+  template <class U, std::enable_if_t<std::is_convertible_v<U, T>, int> = 0>
+  Arg(Slot<U> slot)  // NOLINT(google-explicit-constructor)
+      : recording_(detail::SlotAccess::recording(slot)), offset_(detail::SlotAccess::offset(slot)) {
+    constexpr bool same_bytes = std::is_same_v<U, T> || (std::is_pointer_v<U> && std::is_pointer_v<T>);
+    if constexpr (!same_bytes) {
+      static_assert(sizeof(T) <= detail::kMaxConvertedBytes,
+                    "graphcache: a slot of a large structure must be of the parameter's own type");
+      convert_ = &detail::convert<U, T>;
+    }
+  }
+
+  detail::ArgView view() const { return {bytes_, sizeof(T), offset_, recording_, convert_}; }
+
+ private:
+  alignas(T) unsigned char bytes_[sizeof(T)] = {};
+  std::uint64_t recording_ = 0;
+  std::uint32_t offset_ = 0;
+  detail::Convert convert_ = nullptr;
+};
+
+// Grid, block and dynamic shared memory of a launch; each a value or a slot. Grid and block take what converts to dim3.
+struct LaunchShape {
+  // NOLINTNEXTLINE(google-explicit-constructor): so that a launch is written rec.launch(kernel, {grid, block}, ...).
+  LaunchShape(Arg<dim3> grid_size, Arg<dim3> block_size, Arg<std::size_t> dynamic_shared_bytes = std::size_t{0})
+      : grid(grid_size), block(block_size), shared_bytes(dynamic_shared_bytes) {}
+  LaunchShape(const LaunchConfig& config)  // NOLINT(google-explicit-constructor)
+      : grid(config.grid), block(config.block), shared_bytes(config.shared_bytes) {}
+
+  Arg<dim3> grid;                  // In blocks; every dimension at least 1.
+  Arg<dim3> block;                 // In threads.
+  Arg<std::size_t> shared_bytes;
+};
+
+class Recorder {
+ public:
+  Recorder(detail::Recording* recording, cudaStream_t stream) : recording_(recording), stream_(stream) {}
+
+  // The stream to enqueue on: the run's, under capture or not.
+  cudaStream_t stream() const { return stream_; }
+
+  // The recorder of another stream that `fn` forked from this one by an event (cudaEventRecord here, cudaStreamWaitEvent
+  // there), and that it joins again before it returns. A call on a stream that is not part of the capture fails.
+  Recorder on(cudaStream_t other) const { return Recorder(recording_, other); }
+
+  // Launches kernel(args...), as kernel<<<grid, block, shared_bytes, stream()>>>(args...) would. Any argument and any
+  // part of the shape may be a slot. The block times grid limits of the device hold for each run's values: a value
+  // that the runtime refuses makes that run fail as a direct launch with it would.
+  template <class... P, class... A>
+  void launch(void (*kernel)(P...), const LaunchShape& shape, A&&... args) {
+    constexpr bool count_fits = sizeof...(P) == sizeof...(A);
+    static_assert(count_fits, "graphcache: launch() needs exactly one argument for each parameter of the kernel");
+    if constexpr (count_fits) {
+      constexpr bool types_fit = (... && std::is_constructible_v<Arg<std::remove_cv_t<P>>, A>);
+      static_assert(types_fit,
+                    "graphcache: an argument of launch() does not convert to the type of the kernel's parameter");
+      if constexpr (types_fit) {
+        launch_args(reinterpret_cast<const void*>(kernel), shape, Arg<std::remove_cv_t<P>>(std::forward<A>(args))...);
+      }
+    }
+  }
+
+  // cudaMemcpyAsync(dst, src, bytes, kind, stream()). Slots may be of any pointer type, and of any integer type for the
+  // size. A size of 0 copies nothing.
+  void memcpy(Arg<void*> dst, Arg<const void*> src, Arg<std::size_t> bytes, cudaMemcpyKind kind = cudaMemcpyDefault);
+
+  // cudaMemsetAsync(dst, value, bytes, stream()): sets every byte to the low byte of `value`.
+  void memset(Arg<void*> dst, Arg<int> value, Arg<std::size_t> bytes);
+
+ private:
+  template <class... As>
+  void launch_args(const void* kernel, const LaunchShape& shape, const As&... args) {
+    const detail::ArgView views[] = {args.view()..., detail::ArgView{}};
+    launch_views(kernel, shape, views, sizeof...(As));
+  }
+  void launch_views(const void* kernel, const LaunchShape& shape, const detail::ArgView* args, std::size_t count);
+
+  detail::Recording* recording_;
+  cudaStream_t stream_;
+};
+
+}  // namespace graphcache

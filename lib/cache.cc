@@ -1,0 +1,338 @@
+// A run: find the entry, decide, bring its executable over, launch.
+#include "graphcache/cache.h"
+
+#include <absl/cleanup/cleanup.h>
+#include <absl/strings/str_cat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <utility>
+
+#include "compat.h"
+#include "errors.h"
+#include "graphcache/status.h"
+#include "impl.h"
+
+namespace graphcache {
+
+// Calls what calls `fn`; a run that ends by `fn`'s exception has failed.
+template <class F>
+auto Cache::Impl::call_fn(F&& f) {
+  absl::Cleanup threw = [this] {
+    MutexLock lock(mutex_);
+    ++totals_.failed;
+  };
+  auto result = f();
+  std::move(threw).Cancel();
+  return result;
+}
+
+absl::StatusOr<Outcome> Cache::Impl::run(const Key& key, cudaStream_t stream, const detail::Call& call)
+    ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const Request request{key, stream, call};
+  if (active_recording != nullptr) return run_nested(request);
+  if (!enabled_) return run_disabled(request);
+
+  Held entry(*this, claim(request, /*may_wait=*/true));
+  if (entry->executable != nullptr && (entry->stream == stream || is_known(stream))) {
+    entry->stream = stream;
+    return replay(entry, request);
+  }
+  return run_slowly(entry, request);
+}
+
+// Finds or makes the request's entry and locks it. Null if another thread has it and `may_wait` is false.
+Entry* Cache::Impl::claim(const Request& request, bool may_wait) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  MutexLock lock(mutex_);
+  for (;;) {
+    Entry* entry = index_.find(request.key, request.call.site);
+    if (entry == nullptr) {
+      sweep();
+      entry = index_.insert(request.key, request.call.site);
+    }
+    if (entry->lock.try_lock()) {
+      index_.touch(entry);
+      return entry;
+    }
+    if (!may_wait) return nullptr;
+    if (entry->lock.announce_wait()) unlocked_.wait(mutex_);
+  }
+}
+
+// All waiters look again, each for its own entry. The lock makes sure that who announced a wait does wait by now.
+void Cache::Impl::wake() {
+  { MutexLock lock(mutex_); }
+  unlocked_.notify_all();
+}
+
+// A hit: patch what changed, launch.
+absl::StatusOr<Outcome> Cache::Impl::replay(Held& entry, const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  Executable& executable = *entry->executable;
+  Outcome outcome = Outcome::kReplayed;
+  if (!executable.holds(request.call)) {
+    std::size_t patched = 0;
+    const cudaError_t error = executable.patch(request.call, &patched);
+    entry->patched_nodes.add(patched);
+    if (error != cudaSuccess) {
+      return replay_failed(entry, "setting the parameters of a slot node", error, EagerReason::kRefused, request);
+    }
+    if (patched != 0) outcome = Outcome::kPatched;
+  }
+  if (const cudaError_t error = executable.launch(request.stream); error != cudaSuccess) {
+    return replay_failed(entry, "cudaGraphLaunch", error, EagerReason::kLaunchFailed, request);
+  }
+  entry->outcomes[static_cast<int>(outcome)].add(1);
+  return outcome;
+}
+
+// Whatever is not a hit on a stream that the cache knows.
+absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const absl::Cleanup collect = [this] { retire_.collect(); };
+  LastErrorGuard last_error;
+  if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
+  entry->stream = request.stream;
+  if (entry->executable != nullptr) return replay(entry, request);
+
+  if (!std::exchange(entry->seen, true)) entry->eager_left = options_.capture_after;
+  if (entry->eager_left > 0) {
+    --entry->eager_left;
+    return run_eagerly(entry, entry->eager_why, request);
+  }
+  DeviceGuard device(options_.device);
+  if (!device.status().ok()) return failed(request, device.status());
+  return record(entry, request);
+}
+
+// A miss: capture, make room, instantiate, launch. What cannot be captured is enqueued directly.
+absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  Captured captured = call_fn([&] { return capture(request.stream, options_.capture_mode, request.call); });
+
+  const bool broke = !captured.capture.ok();
+  const bool usable = !broke && captured.fn.ok();
+  {
+    MutexLock lock(mutex_);
+    totals_.capture_time += captured.time;
+    ++(usable ? totals_.captures : totals_.capture_failures);
+  }
+  if (is_fatal(cuda_error(captured.capture))) return failed(request, captured.capture);
+  if (broke || is_capture_error(cuda_error(captured.fn))) {
+    // A call that a capture forbids fails, or breaks the capture, but works outside of one.
+    back_off(entry.get());
+    return run_eagerly(entry, EagerReason::kCaptureFailed, request);
+  }
+  if (!usable) return failed(request, captured.fn);
+
+  if (!reserve(entry.get())) return run_eagerly(entry, EagerReason::kBudget, request);
+  std::unique_ptr<Executable> executable;
+  const cudaError_t error = instantiate(captured.content, &executable);
+  if (error != cudaSuccess) {
+    if (is_fatal(error)) return failed(request, cuda_failure("cudaGraphInstantiate", error));
+    drop(entry.get());
+    back_off(entry.get());
+    const bool out_of_memory = error == cudaErrorMemoryAllocation;
+    return run_eagerly(entry, out_of_memory ? EagerReason::kOutOfMemory : EagerReason::kRefused, request);
+  }
+  entry->executable = std::move(executable);
+  entry->nodes = entry->executable->node_count();
+  entry->slot_nodes = entry->executable->slot_node_count();
+  entry->ready = true;
+  entry->failures = 0;
+  if (const cudaError_t launched = entry->executable->launch(request.stream); launched != cudaSuccess) {
+    return replay_failed(entry, "cudaGraphLaunch", launched, EagerReason::kLaunchFailed, request);
+  }
+  entry->outcomes[static_cast<int>(Outcome::kInstantiated)].add(1);
+  return Outcome::kInstantiated;
+}
+
+// A run inside another run's `fn`. Nothing here may wait for another run, nor touch the capture but through its streams.
+absl::StatusOr<Outcome> Cache::Impl::run_nested(const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  if (request.stream != nullptr) {
+    LastErrorGuard last_error;
+    const cudaError_t error = cudaStreamIsCapturing(request.stream, &capturing);
+    if (error != cudaSuccess) return failed(request, cuda_failure("cudaStreamIsCapturing", error));
+  }
+  if (capturing == cudaStreamCaptureStatusNone) {
+    if (!enabled_) return run_disabled(request);
+    if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
+    Held entry(*this, claim(request, /*may_wait=*/false));
+    if (entry.get() != nullptr && entry->executable != nullptr) return replay(entry, request);
+    return run_eagerly(entry, EagerReason::kNested, request);
+  }
+
+  if (request.call.empty(request.call.fn)) return failed(request, absl::InvalidArgumentError("fn is empty"));
+  if (request.call.values_size != 0) {
+    active_recording->refuse_capture(absl::FailedPreconditionError(
+        "a run with params was made inside another run's fn: a graph of the outer run could not follow its values"));
+  }
+  absl::Status status = call_fn([&] { return enqueue_inlined(request.stream, request.call); });
+  if (!status.ok()) return failed(request, std::move(status));
+  MutexLock lock(mutex_);
+  ++totals_.outcomes[static_cast<int>(Outcome::kInlined)];
+  return Outcome::kInlined;
+}
+
+absl::StatusOr<Outcome> Cache::Impl::run_disabled(const Request& request) {
+  if (!invalid_.ok()) return failed(request, invalid_);
+  {
+    LastErrorGuard last_error;
+    if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
+  }
+  Held no_entry(*this, nullptr);
+  return run_eagerly(no_entry, EagerReason::kDisabled, request);
+}
+
+// Calls `fn` directly. The entry is let go first, so that other threads' runs of it need not wait; it may be null.
+absl::StatusOr<Outcome> Cache::Impl::run_eagerly(Held& held, EagerReason reason, const Request& request) {
+  Entry* const entry = held.get();
+  if (entry != nullptr) {
+    MutexLock lock(mutex_);
+    ++entry->pins;
+  }
+  held.release();
+
+  const absl::Cleanup let_go = [&] {
+    MutexLock lock(mutex_);
+    if (entry != nullptr) --entry->pins;
+  };
+  DeviceGuard device(options_.device);
+  absl::Status status = device.status();
+  if (status.ok()) status = call_fn([&] { return enqueue(request.stream, request.call); });
+  if (!status.ok()) return failed(request, std::move(status));
+
+  MutexLock lock(mutex_);  // Released before let_go takes it.
+  ++totals_.eager_reasons[static_cast<int>(reason)];
+  if (entry != nullptr) {
+    entry->outcomes[static_cast<int>(Outcome::kEager)].add(1);
+  } else {
+    ++totals_.outcomes[static_cast<int>(Outcome::kEager)];
+  }
+  return Outcome::kEager;
+}
+
+// The executable is in a state that nobody knows, or cannot be launched here.
+absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, std::string_view call, cudaError_t error,
+                                                   EagerReason reason, const Request& request) {
+  if (cudaPeekAtLastError() == error) cudaGetLastError();
+  if (is_fatal(error) || is_capture_error(error)) return failed(request, cuda_failure(call, error));
+  LastErrorGuard last_error;
+  drop(entry.get());
+  back_off(entry.get());
+  if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
+  auto outcome = run_eagerly(entry, reason, request);
+  retire_.collect();
+  return outcome;
+}
+
+// What must hold before `fn` is called on a stream. The order matters: asking a capturing stream for its device breaks
+// its capture (compat.h).
+absl::Status Cache::Impl::check(const Request& request) {
+  if (absl::Status lost = status(); !lost.ok()) return lost;
+  if (request.stream == nullptr || request.stream == cudaStreamLegacy) {
+    return absl::InvalidArgumentError(
+        "the legacy default stream cannot be captured: pass cudaStreamPerThread or a stream of your own");
+  }
+  if (request.call.empty(request.call.fn)) return absl::InvalidArgumentError("fn is empty");
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  cudaError_t error = cudaStreamIsCapturing(request.stream, &capturing);
+  if (error != cudaSuccess) return cuda_failure("cudaStreamIsCapturing", error);
+  if (capturing != cudaStreamCaptureStatusNone) {
+    return cuda_failure("the stream is already capturing", cudaErrorStreamCaptureUnsupported);
+  }
+  if (is_known(request.stream)) return absl::OkStatus();
+  DeviceGuard current(options_.device);  // For cudaStreamPerThread, which belongs to the current device.
+  int device = -1;
+  error = current.status().ok() ? stream_device(request.stream, &device) : cudaSuccess;
+  if (!current.status().ok()) return current.status();
+  if (error != cudaSuccess) return cuda_failure("cudaStreamGetDevice", error);
+  if (device != options_.device) {
+    return absl::InvalidArgumentError(absl::StrCat("the stream belongs to ",
+                                                   device < 0 ? "another device" : absl::StrCat("device ", device),
+                                                   ", the cache to device ", options_.device));
+  }
+  constexpr std::size_t kMaxKnownStreams = 1024;  // Handles of streams that are gone collect here.
+  MutexLock lock(mutex_);
+  if (known_streams_.size() >= kMaxKnownStreams) known_streams_.clear();
+  known_streams_.insert(request.stream);
+  return absl::OkStatus();
+}
+
+bool Cache::Impl::is_known(cudaStream_t stream) const {
+  MutexLock lock(mutex_);
+  return known_streams_.contains(stream);
+}
+
+// Makes the entry count against the budget; false if no room can be made. Evicts before anything is instantiated.
+bool Cache::Impl::reserve(Entry* entry) {
+  {
+    MutexLock lock(mutex_);
+    sweep();
+    if (entry->erased) return false;
+    while (index_.live() >= static_cast<std::size_t>(options_.max_executables)) {
+      if (!evict_one()) return false;
+    }
+    index_.set_live(entry, true);
+  }
+  retire_.collect();
+  return true;
+}
+
+bool Cache::Impl::evict_one() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  Entry* const victim = index_.lock_victim();
+  if (victim == nullptr) return false;
+  ++totals_.evictions;
+  index_.erase(victim);
+  (void)victim->lock.unlock();  // Idle, so awaited by nobody.
+  sweep();
+  return true;
+}
+
+// Out of memory: one more executable leaves, what the device keeps for graphs is given back, and it is tried once more.
+cudaError_t Cache::Impl::instantiate(Template& content, std::unique_ptr<Executable>* executable) {
+  const auto begin = std::chrono::steady_clock::now();
+  cudaError_t error = Executable::instantiate(content, options_.instantiate_flags, executable);
+  if (error == cudaErrorMemoryAllocation) {
+    {
+      MutexLock lock(mutex_);
+      evict_one();
+    }
+    retire_.collect();
+    cudaDeviceGraphMemTrim(options_.device);
+    error = Executable::instantiate(content, options_.instantiate_flags, executable);
+  }
+  MutexLock lock(mutex_);
+  totals_.instantiate_time += std::chrono::steady_clock::now() - begin;
+  if (error == cudaSuccess) ++totals_.instantiations;
+  return error;
+}
+
+// A key whose captures break is tried again, but ever more rarely: it may have been a passing cause, such as a library
+// that initialises itself at its first call.
+void Cache::Impl::back_off(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  constexpr int kMaxDoublings = 10;
+  entry->eager_left = 1 << std::min(entry->failures, kMaxDoublings);
+  entry->eager_why = EagerReason::kBackoff;
+  ++entry->failures;
+}
+
+// The entry loses its executable, or the promise of one.
+void Cache::Impl::drop(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  entry->ready = false;
+  retire_.add(std::move(entry->executable));
+  MutexLock lock(mutex_);
+  index_.set_live(entry, false);
+}
+
+absl::Status Cache::Impl::failed(const Request& request, absl::Status why) {
+  if (is_fatal(cuda_error(why))) lose(why);
+  MutexLock lock(mutex_);
+  ++totals_.failed;
+  return with_key(why, request.key);
+}
+
+absl::StatusOr<Outcome> Cache::run_call(const Key& key, cudaStream_t stream, const detail::Call& call) {
+  return impl_->run(key, stream, call);
+}
+
+}  // namespace graphcache

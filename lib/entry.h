@@ -1,0 +1,61 @@
+// What a key maps to, at one place of the program.
+#pragma once
+
+#include <absl/base/thread_annotations.h>
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "graphcache/cache.h"
+#include "mutex.h"
+#include "program.h"
+
+namespace graphcache {
+
+// Counts that one thread at a time moves, under the entry's lock, and that others may read at any time.
+class Counter {
+ public:
+  void add(std::uint64_t n) { value_.store(value() + n, std::memory_order_relaxed); }
+  std::uint64_t value() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<std::uint64_t> value_{0};
+};
+
+struct Entry {
+  Entry(const Key& the_key, const detail::Site& the_site) : key(the_key), site(the_site) {}
+
+  const Key key;
+  const detail::Site site;
+
+  // Guarded by the cache's lock, through Index.
+  Entry* next_of_key = nullptr;  // The same key at another place of the program.
+  Entry* newer = nullptr;
+  Entry* older = nullptr;
+  std::uint64_t last_use = 0;
+  int pins = 0;         // Threads that need the entry to stay without holding `lock`: they run `fn` directly.
+  bool live = false;    // Counts against the budget: has an executable, or a promise of one.
+  bool erased = false;  // No longer found; deleted once it is idle.
+
+  RunLock lock;
+  std::unique_ptr<Executable> executable ABSL_GUARDED_BY(lock);
+  cudaStream_t stream ABSL_GUARDED_BY(lock) = nullptr;  // The last one that was found fit to run on.
+  bool seen ABSL_GUARDED_BY(lock) = false;              // Whether eager_left has been set for a new key.
+  int eager_left ABSL_GUARDED_BY(lock) = 0;             // Runs to go before the next capture,
+  EagerReason eager_why ABSL_GUARDED_BY(lock) = EagerReason::kCaptureAfter;  // and why.
+  int failures ABSL_GUARDED_BY(lock) = 0;               // Captures that broke since the last that did not.
+
+  // Written under `lock`, but for the count of kEager, which is written under the cache's lock.
+  std::atomic<bool> ready{false};  // Whether there is an executable.
+  std::array<Counter, kOutcomeCount> outcomes;
+  Counter patched_nodes;
+  std::atomic<std::size_t> nodes{0};  // Of the last executable.
+  std::atomic<std::size_t> slot_nodes{0};
+};
+
+}  // namespace graphcache

@@ -1,0 +1,98 @@
+#include "errors.h"
+
+#include <absl/strings/cord.h>
+#include <absl/strings/str_cat.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "graphcache/cache.h"
+#include "graphcache/status.h"
+
+namespace graphcache {
+namespace {
+
+constexpr char kPayload[] = "graphcache/cuda_error";
+
+absl::StatusCode code_of(cudaError_t error) {
+  switch (error) {
+    case cudaErrorInvalidValue:
+    case cudaErrorInvalidResourceHandle:
+    case cudaErrorInvalidConfiguration:
+    case cudaErrorInvalidDevice:
+    case cudaErrorInvalidDeviceFunction:
+      return absl::StatusCode::kInvalidArgument;
+    case cudaErrorMemoryAllocation:
+      return absl::StatusCode::kResourceExhausted;
+    case cudaErrorNotSupported:
+      return absl::StatusCode::kUnimplemented;
+    default:
+      return is_capture_error(error) ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kInternal;
+  }
+}
+
+}  // namespace
+
+absl::Status cuda_failure(std::string_view call, cudaError_t error) {
+  absl::Status status(code_of(error), absl::StrCat(std::string(call), ": ", cudaGetErrorName(error), " (",
+                                                   cudaGetErrorString(error), ")"));
+  status.SetPayload(kPayload, absl::Cord(absl::StrCat(static_cast<int>(error))));
+  return status;
+}
+
+absl::Status with_key(const absl::Status& status, const Key& key) {
+  if (status.ok()) return status;
+  const std::string name = key.label().empty() ? key.to_string() : absl::StrCat("\"", std::string(key.label()), "\"");
+  absl::Status named(status.code(), absl::StrCat("graphcache: key ", name, ": ", status.message()));
+  status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) { named.SetPayload(type, payload); });
+  return named;
+}
+
+cudaError_t cuda_error(const absl::Status& status) {
+  const auto payload = status.GetPayload(kPayload);
+  return payload ? static_cast<cudaError_t>(std::atoi(std::string(*payload).c_str())) : cudaSuccess;
+}
+
+absl::Status detail::fn_failure(cudaError_t error) {
+  return error == cudaSuccess ? absl::OkStatus() : cuda_failure("fn returned", error);
+}
+
+bool is_fatal(cudaError_t error) {
+  const int code = static_cast<int>(error);
+  switch (code) {
+    case 214:  // cudaErrorECCUncorrectable
+    case 220:  // cudaErrorNvlinkUncorrectable
+    case 226:  // cudaErrorContained
+    case 700:  // cudaErrorIllegalAddress
+    case 702:  // cudaErrorLaunchTimeout
+    case 709:  // cudaErrorContextIsDestroyed
+    case 710:  // cudaErrorAssert
+    case 721:  // cudaErrorTensorMemoryLeak
+    case 810:  // cudaErrorMpsClientTerminated
+    case 911:  // cudaErrorExternalDevice
+      return true;
+    default:
+      return code >= 714 && code <= 719;  // Hardware stack error ... cudaErrorLaunchFailure
+  }
+}
+
+bool is_capture_error(cudaError_t error) {
+  return error >= cudaErrorStreamCaptureUnsupported && error <= cudaErrorStreamCaptureWrongThread;
+}
+
+DeviceGuard::DeviceGuard(int device) {
+  cudaError_t error = cudaGetDevice(&before_);
+  if (error != cudaSuccess) {
+    status_ = cuda_failure("cudaGetDevice", error);
+  } else if (before_ != device) {
+    error = cudaSetDevice(device);
+    changed_ = error == cudaSuccess;
+    if (!changed_) status_ = cuda_failure("cudaSetDevice", error);
+  }
+}
+
+DeviceGuard::~DeviceGuard() {
+  if (changed_) cudaSetDevice(before_);
+}
+
+}  // namespace graphcache

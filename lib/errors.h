@@ -1,0 +1,64 @@
+// CUDA errors: as statuses, by kind, and the last-error slot that they latch in.
+#pragma once
+
+#include <absl/status/status.h>
+#include <cuda_runtime_api.h>
+
+#include <string_view>
+
+#include "graphcache/key.h"
+
+namespace graphcache {
+
+// "cudaGraphLaunch: cudaErrorX (text)", carrying the error (cuda_error() reads it).
+absl::Status cuda_failure(std::string_view call, cudaError_t error);
+
+// The same status with what was going on before its message: the key's label, or the whole key if it has none.
+absl::Status with_key(const absl::Status& status, const Key& key);
+
+// Errors after which the process has no usable context (fact 32): handles are dropped, not destroyed.
+bool is_fatal(cudaError_t error);
+
+// Errors that say that a stream's capture is in the way, or that a capture broke.
+bool is_capture_error(cudaError_t error);
+
+// Keeps the thread's last-error slot as it was found (law 4, fact 31). The slot can only be read and emptied, never
+// filled: an error that was there before and has been overwritten is not restored, but the slot is then not emptied
+// either, so that the caller still finds that something failed.
+class LastErrorGuard {
+ public:
+  LastErrorGuard() : found_(cudaPeekAtLastError()) {}
+  ~LastErrorGuard() { settle(); }
+  LastErrorGuard(const LastErrorGuard&) = delete;
+  LastErrorGuard& operator=(const LastErrorGuard&) = delete;
+
+  // The error that was latched since the guard was made or last settled, or cudaSuccess.
+  cudaError_t caused() const {
+    const cudaError_t now = cudaPeekAtLastError();
+    return now == found_ ? cudaSuccess : now;
+  }
+  void settle() {
+    if (found_ == cudaSuccess && cudaPeekAtLastError() != cudaSuccess) cudaGetLastError();
+  }
+
+ private:
+  cudaError_t found_;
+};
+
+// Makes a device current while it lives.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int device);
+  ~DeviceGuard();
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+  const absl::Status& status() const { return status_; }
+
+ private:
+  int before_ = -1;
+  bool changed_ = false;
+  absl::Status status_;
+};
+
+}  // namespace graphcache

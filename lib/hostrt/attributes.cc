@@ -1,0 +1,80 @@
+#include "attributes.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace graphcache::hostrt {
+namespace {
+
+enum class Support { kStored, kIgnored, kRefused, kUnknown };
+
+Support support_of(cudaLaunchAttributeID id) {
+  switch (static_cast<int>(id)) {
+    case cudaLaunchAttributeIgnore:
+      return Support::kIgnored;
+    case cudaLaunchAttributeAccessPolicyWindow:
+    case cudaLaunchAttributeCooperative:
+    case cudaLaunchAttributeClusterDimension:
+    case cudaLaunchAttributeClusterSchedulingPolicyPreference:
+    case cudaLaunchAttributePriority:
+    case cudaLaunchAttributeMemSyncDomainMap:
+    case cudaLaunchAttributeMemSyncDomain:
+    case 11:  // cudaLaunchAttributePreferredClusterDimension, from CUDA 12.8 on
+    case 14:  // cudaLaunchAttributePreferredSharedMemoryCarveout, from CUDA 12.5 on
+      return Support::kStored;
+    case cudaLaunchAttributeProgrammaticEvent:
+    case 12:  // cudaLaunchAttributeLaunchCompletionEvent, from CUDA 12.3 on
+    case 13:  // cudaLaunchAttributeDeviceUpdatableKernelNode, from CUDA 12.4 on
+      return Support::kRefused;
+    default:
+      return Support::kUnknown;
+  }
+}
+
+template <typename Attributes>
+auto find(Attributes& attributes, cudaLaunchAttributeID id) {
+  return std::find_if(attributes.begin(), attributes.end(), [id](const LaunchAttribute& a) { return a.id == id; });
+}
+
+}  // namespace
+
+int clamp_priority(int priority) { return std::clamp(priority, kGreatestPriority, kLeastPriority); }
+
+bool has_attribute(const KernelParams& params, cudaLaunchAttributeID id) {
+  return find(params.attributes, id) != params.attributes.end();
+}
+
+cudaError_t set_attribute(KernelParams& params, cudaLaunchAttributeID id, const cudaLaunchAttributeValue& value) {
+  switch (support_of(id)) {
+    case Support::kIgnored:
+      return cudaSuccess;
+    case Support::kRefused:
+      return cudaErrorNotSupported;
+    case Support::kUnknown:
+      return cudaErrorInvalidValue;
+    case Support::kStored:
+      break;
+  }
+  auto found = find(params.attributes, id);
+  if (found == params.attributes.end()) found = params.attributes.insert(found, LaunchAttribute{id, {}});
+  std::memcpy(&found->value, &value, sizeof value);
+  if (id == cudaLaunchAttributePriority) found->value.priority = clamp_priority(value.priority);
+  return cudaSuccess;
+}
+
+cudaError_t get_attribute(const KernelParams& params, cudaLaunchAttributeID id, cudaLaunchAttributeValue* value) {
+  if (support_of(id) != Support::kStored) return cudaErrorInvalidValue;
+  std::memset(value, 0, sizeof *value);
+  const auto found = find(params.attributes, id);
+  if (found != params.attributes.end()) std::memcpy(value, &found->value, sizeof *value);
+  return cudaSuccess;
+}
+
+void set_priority(KernelParams& params, int priority) {
+  cudaLaunchAttributeValue value;
+  std::memset(&value, 0, sizeof value);
+  value.priority = priority;
+  set_attribute(params, cudaLaunchAttributePriority, value);
+}
+
+}  // namespace graphcache::hostrt

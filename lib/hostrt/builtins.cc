@@ -1,0 +1,28 @@
+// The variables that a kernel reads as threadIdx, blockIdx, blockDim, gridDim and warpSize.
+//
+// <device_launch_parameters.h> declares them extern const, so this file must not include it: here they are ordinary
+// variables of the same C names, which the scheduler writes before each call of a kernel.
+
+#include "builtins.h"
+
+extern "C" {
+uint3 threadIdx = {0, 0, 0};
+uint3 blockIdx = {0, 0, 0};
+dim3 blockDim(1, 1, 1);
+dim3 gridDim(1, 1, 1);
+int warpSize = 32;
+}
+
+namespace graphcache::hostrt {
+
+void set_dimensions(const dim3& grid, const dim3& block) {
+  gridDim = grid;
+  blockDim = block;
+}
+
+void set_indices(const uint3& block_index, const uint3& thread_index) {
+  blockIdx = block_index;
+  threadIdx = thread_index;
+}
+
+}  // namespace graphcache::hostrt

@@ -1,0 +1,93 @@
+#include "capture.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "graph.h"
+
+namespace graphcache::hostrt {
+
+void invalidate(State& state, Capture& capture) {
+  if (capture.invalidated) return;
+  capture.invalidated = true;
+  destroy_graph(state, *capture.graph);
+  capture.graph = nullptr;
+  capture.abandoned.clear();
+  for (Stream* stream : capture.streams) stream->next.clear();
+}
+
+void end_capture(State& state, Capture& capture) {
+  if (capture.graph != nullptr) destroy_graph(state, *capture.graph);
+  for (Stream* stream : capture.streams) {
+    stream->capture = nullptr;
+    stream->next.clear();
+  }
+  state.captures.erase(capture.id);
+}
+
+void leave_capture(State& state, Stream& stream) {
+  Capture* capture = stream.capture;
+  if (capture == nullptr) return;
+  if (capture->origin == &stream) {
+    end_capture(state, *capture);
+    return;
+  }
+  capture->abandoned.insert(capture->abandoned.end(), stream.next.begin(), stream.next.end());
+  std::erase(capture->streams, &stream);
+  stream.capture = nullptr;
+  stream.next.clear();
+}
+
+cudaError_t admit_work(State& state, Stream& stream, Capture** capture) {
+  *capture = stream.capture;
+  if (stream.capture != nullptr) {
+    return stream.capture->invalidated ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
+  }
+  return conflicts_with_legacy(state, stream, true) ? cudaErrorStreamCaptureImplicit : cudaSuccess;
+}
+
+cudaError_t refuse_capture(State& state, Stream& stream) {
+  if (stream.capture != nullptr) {
+    invalidate(state, *stream.capture);
+    return cudaErrorStreamCaptureUnsupported;
+  }
+  return conflicts_with_legacy(state, stream, true) ? cudaErrorStreamCaptureImplicit : cudaSuccess;
+}
+
+bool conflicts_with_legacy(State& state, const Stream& stream, bool invalidates) {
+  if (!stream.is_legacy || state.captures.empty()) return false;
+  bool conflicts = false;
+  for (const auto& [id, capture] : state.captures) {
+    if (capture->invalidated) continue;
+    const bool blocks = std::any_of(capture->streams.begin(), capture->streams.end(), [&](const Stream* member) {
+      return member->is_blocking() && member->device == stream.device;
+    });
+    if (!blocks) continue;
+    conflicts = true;
+    if (invalidates) invalidate(state, *capture);
+  }
+  return conflicts;
+}
+
+cudaError_t refuse_unsafe(const Call& call) {
+  if (call.state.captures.empty() || call.thread.capture_mode == cudaStreamCaptureModeRelaxed) return cudaSuccess;
+  cudaError_t error = cudaSuccess;
+  for (const auto& [id, capture] : call.state.captures) {
+    if (capture->mode == cudaStreamCaptureModeRelaxed) continue;
+    const bool is_own = capture->thread == call.thread.id;
+    const bool is_everybodys = capture->mode == cudaStreamCaptureModeGlobal &&
+                               call.thread.capture_mode != cudaStreamCaptureModeThreadLocal;
+    if (!is_own && !is_everybodys) continue;
+    invalidate(call.state, *capture);
+    error = cudaErrorStreamCaptureUnsupported;
+  }
+  return error;
+}
+
+Node& add_captured_node(State& state, Stream& stream, NodeParams params) {
+  Node& node = add_node(state, *stream.capture->graph, std::move(params), stream.next);
+  stream.next.assign(1, Edge{&node, {}});
+  return node;
+}
+
+}  // namespace graphcache::hostrt

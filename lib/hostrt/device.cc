@@ -1,0 +1,174 @@
+// Devices: what a program asks about them, and waiting for all of one.
+
+#include <cstdio>
+#include <cstring>
+
+#include "attributes.h"
+#include "capture.h"
+#include "work.h"
+
+namespace graphcache::hostrt {
+namespace {
+
+constexpr int kComputeMajor = 9;
+constexpr int kComputeMinor = 0;
+constexpr int kMultiprocessors = 1;
+constexpr int kWarpSize = 32;
+
+bool exists(const State& state, int device) { return device >= 0 && device < state.device_count; }
+
+cudaError_t properties(const Call& call, cudaDeviceProp* out, int device) {
+  if (out == nullptr) return cudaErrorInvalidValue;
+  if (!exists(call.state, device)) return cudaErrorInvalidDevice;
+  std::memset(static_cast<void*>(out), 0, sizeof *out);
+  std::snprintf(out->name, sizeof out->name, "hostrt (CPU)");
+  out->totalGlobalMem = kDeviceMemoryBytes;
+  out->sharedMemPerBlock = 48 * 1024;
+  out->sharedMemPerBlockOptin = kMaxSharedBytes;
+  out->warpSize = kWarpSize;
+  out->maxThreadsPerBlock = kMaxThreadsPerBlock;
+  out->maxThreadsDim[0] = kMaxThreadsPerBlock;
+  out->maxThreadsDim[1] = kMaxThreadsPerBlock;
+  out->maxThreadsDim[2] = kMaxBlockZ;
+  out->maxGridSize[0] = kMaxGridX;
+  out->maxGridSize[1] = kMaxGridYZ;
+  out->maxGridSize[2] = kMaxGridYZ;
+  out->major = kComputeMajor;
+  out->minor = kComputeMinor;
+  out->multiProcessorCount = kMultiprocessors;
+  out->unifiedAddressing = 1;
+  out->concurrentKernels = 1;
+  out->streamPrioritiesSupported = 1;
+  return cudaSuccess;
+}
+
+cudaError_t attribute(const Call& call, int* value, cudaDeviceAttr attribute, int device) {
+  if (value == nullptr) return cudaErrorInvalidValue;
+  if (!exists(call.state, device)) return cudaErrorInvalidDevice;
+  switch (attribute) {
+    case cudaDevAttrMaxThreadsPerBlock:
+    case cudaDevAttrMaxBlockDimX:
+    case cudaDevAttrMaxBlockDimY:
+      *value = kMaxThreadsPerBlock;
+      return cudaSuccess;
+    case cudaDevAttrMaxBlockDimZ:
+      *value = kMaxBlockZ;
+      return cudaSuccess;
+    case cudaDevAttrMaxGridDimX:
+      *value = kMaxGridX;
+      return cudaSuccess;
+    case cudaDevAttrMaxGridDimY:
+    case cudaDevAttrMaxGridDimZ:
+      *value = kMaxGridYZ;
+      return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = static_cast<int>(kMaxSharedBytes);
+      return cudaSuccess;
+    case cudaDevAttrWarpSize:
+      *value = kWarpSize;
+      return cudaSuccess;
+    case cudaDevAttrMultiProcessorCount:
+      *value = kMultiprocessors;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = kComputeMajor;
+      return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = kComputeMinor;
+      return cudaSuccess;
+    case cudaDevAttrUnifiedAddressing:
+    case cudaDevAttrConcurrentKernels:
+    case cudaDevAttrStreamPrioritiesSupported:
+      *value = 1;
+      return cudaSuccess;
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+// Refused beside any capture of the device, whatever the modes and threads (facts 4).
+cudaError_t synchronize(const Call& call) {
+  cudaError_t error = cudaSuccess;
+  for (const auto& [id, capture] : call.state.captures) {
+    if (capture->origin->device != call.thread.device) continue;
+    invalidate(call.state, *capture);
+    error = cudaErrorStreamCaptureUnsupported;
+  }
+  return error;
+}
+
+template <typename Value>
+cudaError_t give(Function function, Value* out, Value value) {
+  return enter(function, [&](const Call&) {
+    if (out == nullptr) return cudaErrorInvalidValue;
+    *out = value;
+    return cudaSuccess;
+  });
+}
+
+}  // namespace
+}  // namespace graphcache::hostrt
+
+using namespace graphcache::hostrt;
+
+extern "C" {
+
+cudaError_t CUDARTAPI cudaGetDevice(int* device) {
+  return enter(Function::kGetDevice, [&](const Call& call) {
+    if (device == nullptr) return cudaErrorInvalidValue;
+    *device = call.thread.device;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaSetDevice(int device) {
+  return enter(Function::kSetDevice, [&](const Call& call) {
+    if (!exists(call.state, device)) return cudaErrorInvalidDevice;
+    call.thread.device = device;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaGetDeviceCount(int* count) {
+  return enter(Function::kGetDeviceCount, [&](const Call& call) {
+    if (count == nullptr) return cudaErrorInvalidValue;
+    *count = call.state.device_count;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaGetDeviceProperties(struct cudaDeviceProp* prop, int device) {
+  return enter(Function::kGetDeviceProperties, [&](const Call& call) { return properties(call, prop, device); });
+}
+
+cudaError_t CUDARTAPI cudaDeviceGetAttribute(int* value, enum cudaDeviceAttr attr, int device) {
+  return enter(Function::kDeviceGetAttribute, [&](const Call& call) { return attribute(call, value, attr, device); });
+}
+
+cudaError_t CUDARTAPI cudaDeviceGetStreamPriorityRange(int* leastPriority, int* greatestPriority) {
+  return enter(Function::kDeviceGetStreamPriorityRange, [&](const Call&) {
+    if (leastPriority != nullptr) *leastPriority = kLeastPriority;
+    if (greatestPriority != nullptr) *greatestPriority = kGreatestPriority;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaDriverGetVersion(int* driverVersion) {
+  return give(Function::kDriverGetVersion, driverVersion, CUDART_VERSION);
+}
+
+cudaError_t CUDARTAPI cudaRuntimeGetVersion(int* runtimeVersion) {
+  return give(Function::kRuntimeGetVersion, runtimeVersion, CUDART_VERSION);
+}
+
+cudaError_t CUDARTAPI cudaDeviceSynchronize(void) {
+  return enter(Function::kDeviceSynchronize, [](const Call& call) { return synchronize(call); });
+}
+
+cudaError_t CUDARTAPI cudaDeviceGraphMemTrim(int device) {
+  return enter(Function::kDeviceGraphMemTrim, [&](const Call& call) {
+    return exists(call.state, device) ? cudaSuccess : cudaErrorInvalidDevice;
+  });
+}
+
+}  // extern "C"

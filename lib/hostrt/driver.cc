@@ -1,0 +1,64 @@
+// The few functions of the driver that a program reaches through the runtime. They count, and are failed, under the name
+// of the runtime function of the same meaning, but as the driver's leave the last-error slot alone.
+
+#include <cuda.h>
+
+#include <cstring>
+
+#include "kernels.h"
+#include "state.h"
+
+namespace graphcache::hostrt {
+namespace {
+
+CUresult set_kernel_node(CUgraphExec executable, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
+  if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  cudaKernelNodeParams wanted = {};
+  wanted.func = params->func;  // cudaGetFuncBySymbol gives the symbol itself.
+  wanted.gridDim = dim3(params->gridDimX, params->gridDimY, params->gridDimZ);
+  wanted.blockDim = dim3(params->blockDimX, params->blockDimY, params->blockDimZ);
+  wanted.sharedMemBytes = params->sharedMemBytes;
+  wanted.kernelParams = params->kernelParams;
+  const cudaError_t found = this_thread().last_error;
+  const cudaError_t error = cudaGraphExecKernelNodeSetParams(executable, node, &wanted);
+  this_thread().last_error = found;
+  return static_cast<CUresult>(error);  // The codes are the same, number by number.
+}
+
+cudaError_t entry_point(const char* symbol, void** function, cudaDriverEntryPointQueryResult* result) {
+  if (symbol == nullptr || function == nullptr) return cudaErrorInvalidValue;
+  const bool known = std::strcmp(symbol, "cuGraphExecKernelNodeSetParams") == 0;
+  *function = known ? reinterpret_cast<void*>(&set_kernel_node) : nullptr;
+  if (result != nullptr) *result = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  return cudaSuccess;
+}
+
+}  // namespace
+}  // namespace graphcache::hostrt
+
+using namespace graphcache::hostrt;
+
+extern "C" {
+
+cudaError_t CUDARTAPI cudaGetFuncBySymbol(cudaFunction_t* functionPtr, const void* symbolPtr) {
+  return enter(Function::kGetFuncBySymbol, [&](const Call&) {
+    if (functionPtr == nullptr || find_kernel(symbolPtr) == nullptr) return cudaErrorInvalidDeviceFunction;
+    *functionPtr = reinterpret_cast<cudaFunction_t>(const_cast<void*>(symbolPtr));
+    return cudaSuccess;
+  });
+}
+
+#if CUDART_VERSION >= 12050
+cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(const char* symbol, void** funcPtr, unsigned int,
+                                                       unsigned long long,
+                                                       enum cudaDriverEntryPointQueryResult* driverStatus) {
+  return enter(Function::kGetDriverEntryPoint, [&](const Call&) { return entry_point(symbol, funcPtr, driverStatus); });
+}
+#else
+cudaError_t CUDARTAPI cudaGetDriverEntryPoint(const char* symbol, void** funcPtr, unsigned long long,
+                                              enum cudaDriverEntryPointQueryResult* driverStatus) {
+  return enter(Function::kGetDriverEntryPoint, [&](const Call&) { return entry_point(symbol, funcPtr, driverStatus); });
+}
+#endif
+
+}  // extern "C"

@@ -1,0 +1,172 @@
+// Events, and the waiting on them by which a capture spreads from stream to stream.
+
+#include <algorithm>
+#include <utility>
+
+#include "capture.h"
+
+namespace graphcache::hostrt {
+namespace {
+
+constexpr unsigned kKnownFlags = cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess;
+
+// The capture that the event was recorded in, while that one goes on.
+Capture* capture_of(const State& state, const Event& event) {
+  if (event.capture_id == 0) return nullptr;
+  const auto found = state.captures.find(event.capture_id);
+  return found == state.captures.end() ? nullptr : found->second.get();
+}
+
+bool is_from_ended_capture(const State& state, const Event& event) {
+  return event.capture_id != 0 && capture_of(state, event) == nullptr;
+}
+
+cudaError_t create(const Call& call, cudaEvent_t* out, unsigned flags) {
+  const bool needs_no_timing = (flags & cudaEventInterprocess) != 0 && (flags & cudaEventDisableTiming) == 0;
+  if (out == nullptr || (flags & ~kKnownFlags) != 0 || needs_no_timing) return cudaErrorInvalidValue;
+  auto owned = std::make_unique<Event>();
+  Event& event = *owned;
+  event.device = call.thread.device;
+  event.flags = flags;
+  event.handle = reinterpret_cast<cudaEvent_t>(call.state.events.add(std::move(owned)));
+  *out = event.handle;
+  return cudaSuccess;
+}
+
+cudaError_t record(const Call& call, cudaEvent_t handle, cudaStream_t stream_handle) {
+  Event* event = find_event(call, handle);
+  Stream* stream = find_stream(call, stream_handle);
+  if (event == nullptr || stream == nullptr || event->device != stream->device) return cudaErrorInvalidResourceHandle;
+  Capture* capture = nullptr;
+  if (const cudaError_t error = admit_work(call.state, *stream, &capture); error != cudaSuccess) return error;
+  event->recorded = true;
+  event->capture_id = capture != nullptr ? capture->id : 0;
+  event->captured = capture != nullptr ? stream->next : std::vector<Edge>();
+  return cudaSuccess;
+}
+
+// Query and synchronize. A captured event belongs to the capture, whatever the modes; an event of a capture that has
+// ended was never recorded by anything that runs.
+cudaError_t wait_on_host(const Call& call, cudaEvent_t handle) {
+  const Event* event = find_event(call, handle);
+  if (event == nullptr) return cudaErrorInvalidResourceHandle;
+  if (Capture* capture = capture_of(call.state, *event)) {
+    invalidate(call.state, *capture);
+    return cudaErrorCapturedEvent;
+  }
+  if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;
+  return is_from_ended_capture(call.state, *event) ? cudaErrorInvalidValue : cudaSuccess;
+}
+
+void join_capture(Stream& stream, Capture& capture, const std::vector<Edge>& dependencies) {
+  if (stream.capture == nullptr) {
+    stream.capture = &capture;
+    capture.streams.push_back(&stream);
+    stream.next.clear();
+  }
+  for (const Edge& edge : dependencies) {
+    if (std::find(stream.next.begin(), stream.next.end(), edge) == stream.next.end()) stream.next.push_back(edge);
+  }
+}
+
+cudaError_t wait_for_captured(State& state, Stream& stream, const Event& event, Capture& capture) {
+  if (stream.is_legacy) {
+    invalidate(state, capture);
+    return cudaErrorStreamCaptureImplicit;  // the legacy stream cannot be drawn into a capture (facts 1)
+  }
+  if (stream.capture != nullptr && stream.capture != &capture) {
+    invalidate(state, *stream.capture);
+    invalidate(state, capture);
+    return cudaErrorStreamCaptureMerge;
+  }
+  if (capture.invalidated) return cudaErrorStreamCaptureInvalidated;
+  join_capture(stream, capture, event.captured);
+  return cudaSuccess;
+}
+
+cudaError_t wait_on_stream(const Call& call, cudaStream_t stream_handle, cudaEvent_t handle, unsigned flags) {
+  Stream* stream = find_stream(call, stream_handle);
+  const Event* event = find_event(call, handle);
+  if (stream == nullptr || event == nullptr) return cudaErrorInvalidResourceHandle;
+  if ((flags & ~unsigned{cudaEventWaitExternal}) != 0) return cudaErrorInvalidValue;
+  Capture* own = nullptr;
+  if (const cudaError_t error = admit_work(call.state, *stream, &own); error != cudaSuccess) return error;
+  if (own != nullptr && flags == cudaEventWaitExternal) return cudaErrorNotSupported;  // would be an event wait node
+  if (Capture* capture = capture_of(call.state, *event)) {
+    return wait_for_captured(call.state, *stream, *event, *capture);
+  }
+  if (is_from_ended_capture(call.state, *event)) {
+    if (own != nullptr) invalidate(call.state, *own);
+    return cudaErrorInvalidValue;
+  }
+  if (own != nullptr && event->recorded) {
+    invalidate(call.state, *own);
+    return cudaErrorStreamCaptureIsolation;
+  }
+  return cudaSuccess;  // never recorded: a functional no-op; recorded eagerly: done already
+}
+
+cudaError_t elapsed(const Call& call, float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  const Event* first = find_event(call, start);
+  const Event* last = find_event(call, end);
+  if (milliseconds == nullptr) return cudaErrorInvalidValue;
+  if (first == nullptr || last == nullptr) return cudaErrorInvalidResourceHandle;
+  for (const Event* event : {first, last}) {
+    if ((event->flags & cudaEventDisableTiming) != 0 || !event->recorded) return cudaErrorInvalidResourceHandle;
+    if (capture_of(call.state, *event) != nullptr) return cudaErrorCapturedEvent;  // does not break the capture
+    if (is_from_ended_capture(call.state, *event)) return cudaErrorInvalidValue;
+  }
+  *milliseconds = 0;  // hostrt has no notion of time
+  return cudaSuccess;
+}
+
+}  // namespace
+}  // namespace graphcache::hostrt
+
+using namespace graphcache::hostrt;
+
+extern "C" {
+
+cudaError_t CUDARTAPI cudaEventCreate(cudaEvent_t* event) {
+  return enter(Function::kEventCreate, [&](const Call& call) { return create(call, event, cudaEventDefault); });
+}
+
+cudaError_t CUDARTAPI cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
+  return enter(Function::kEventCreateWithFlags, [&](const Call& call) { return create(call, event, flags); });
+}
+
+cudaError_t CUDARTAPI cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  return enter(Function::kEventRecord, [&](const Call& call) { return record(call, event, stream); });
+}
+
+cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t event) {
+  return enter(Function::kEventQuery, [&](const Call& call) { return wait_on_host(call, event); });
+}
+
+cudaError_t CUDARTAPI cudaEventSynchronize(cudaEvent_t event) {
+  return enter(Function::kEventSynchronize, [&](const Call& call) { return wait_on_host(call, event); });
+}
+
+cudaError_t CUDARTAPI cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {
+  return enter(Function::kEventElapsedTime, [&](const Call& call) { return elapsed(call, ms, start, end); });
+}
+
+#if CUDART_VERSION >= 12080 && CUDART_VERSION < 13000
+cudaError_t CUDARTAPI cudaEventElapsedTime_v2(float* ms, cudaEvent_t start, cudaEvent_t end) {
+  return enter(Function::kEventElapsedTime, [&](const Call& call) { return elapsed(call, ms, start, end); });
+}
+#endif
+
+cudaError_t CUDARTAPI cudaEventDestroy(cudaEvent_t event) {
+  return enter(Function::kEventDestroy, [&](const Call& call) {
+    if (find_event(call, event) == nullptr) return cudaErrorInvalidResourceHandle;
+    call.state.events.remove(event);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags) {
+  return enter(Function::kStreamWaitEvent, [&](const Call& call) { return wait_on_stream(call, stream, event, flags); });
+}
+
+}  // extern "C"

@@ -1,0 +1,74 @@
+// Calls that give single nodes of an executable graph other parameters. They leave the template alone, so a later update
+// from it brings its values back (facts 13).
+
+#include <utility>
+
+#include "exec.h"
+#include "params.h"
+#include "work.h"
+
+namespace graphcache::hostrt {
+namespace {
+
+// Finds the node of the right type and lets `change` read and check new parameters into it.
+template <typename Params, typename Change>
+cudaError_t patch(const Call& call, cudaGraphExec_t handle, cudaGraphNode_t node, Change&& change) {
+  Executable* executable = find_executable(call, handle);
+  if (executable == nullptr) return cudaErrorInvalidValue;
+  const ProgramNode* found = find_program_node(call, *executable, node);
+  if (found == nullptr || !std::holds_alternative<Params>(found->params)) return cudaErrorInvalidValue;
+  const auto position = found - executable->program->nodes.data();
+  return change(std::get<Params>(writable_program(*executable).nodes[position].params));
+}
+
+cudaError_t patch_copy(CopyParams& params, const CopyParams& wanted) {
+  if (wanted.bytes == 0) return cudaErrorInvalidValue;
+  if (const cudaError_t error = check_copy(wanted.destination, wanted.source, wanted.kind); error != cudaSuccess) {
+    return error;
+  }
+  if (!may_become(params, wanted)) return cudaErrorInvalidValue;
+  params = wanted;
+  return cudaSuccess;
+}
+
+cudaError_t patch_fill(FillParams& params, const cudaMemsetParams* wanted) {
+  FillParams fill;
+  if (const cudaError_t error = read_fill(wanted, &fill); error != cudaSuccess) return error;
+  if (!may_become(params, fill)) return cudaErrorInvalidValue;
+  params = fill;
+  return cudaSuccess;
+}
+
+}  // namespace
+}  // namespace graphcache::hostrt
+
+using namespace graphcache::hostrt;
+
+extern "C" {
+
+cudaError_t CUDARTAPI cudaGraphExecKernelNodeSetParams(cudaGraphExec_t hGraphExec, cudaGraphNode_t node,
+                                                       const struct cudaKernelNodeParams* pNodeParams) {
+  return enter(Function::kGraphExecKernelNodeSetParams, [&](const Call& call) {
+    return patch<KernelParams>(call, hGraphExec, node,
+                               [&](KernelParams& params) { return read_kernel(call, pNodeParams, &params); });
+  });
+}
+
+cudaError_t CUDARTAPI cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t hGraphExec, cudaGraphNode_t node, void* dst,
+                                                         const void* src, size_t count, enum cudaMemcpyKind kind) {
+  return enter(Function::kGraphExecMemcpyNodeSetParams1D, [&](const Call& call) {
+    return patch<CopyParams>(call, hGraphExec, node, [&](CopyParams& params) {
+      return patch_copy(params, CopyParams{dst, src, count, kind});
+    });
+  });
+}
+
+cudaError_t CUDARTAPI cudaGraphExecMemsetNodeSetParams(cudaGraphExec_t hGraphExec, cudaGraphNode_t node,
+                                                       const struct cudaMemsetParams* pNodeParams) {
+  return enter(Function::kGraphExecMemsetNodeSetParams, [&](const Call& call) {
+    return patch<FillParams>(call, hGraphExec, node,
+                             [&](FillParams& params) { return patch_fill(params, pNodeParams); });
+  });
+}
+
+}  // extern "C"

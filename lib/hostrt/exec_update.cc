@@ -1,0 +1,195 @@
+// cudaGraphExecUpdate: pairs the nodes of an executable with those of a template, checks every pair, and only then
+// takes the template's parameters over. A refused update leaves the executable as it was (facts 20).
+//
+// The pairing starts at the exit nodes, in the order of their creation, and follows dependencies in the order of the
+// edges; so two captures whose branches were enqueued in another order still pair rightly as long as they were joined in
+// the same order (facts 22).
+
+#include <utility>
+#include <vector>
+
+#include "attributes.h"
+#include "exec.h"
+#include "params.h"
+
+namespace graphcache::hostrt {
+namespace {
+
+struct Refusal {
+  cudaGraphExecUpdateResult result = cudaGraphExecUpdateSuccess;
+  const Node* node = nullptr;
+  const Node* from = nullptr;
+};
+
+class Pairing {
+ public:
+  Pairing(const Program& program, const Graph& graph)
+      : program_(program),
+        partners_(graph.nodes.size(), kNone),
+        is_taken_(program.nodes.size(), false),
+        graph_(graph) {}
+
+  // False when the topologies or types differ; refusal() then says where.
+  bool pair_all() {
+    if (program_.nodes.size() != graph_.nodes.size()) return refuse(cudaGraphExecUpdateErrorTopologyChanged, nullptr);
+    const std::vector<std::uint32_t> exits = program_exits();
+    std::size_t paired_exits = 0;
+    for (const Node* node : graph_.nodes) {
+      if (!node->dependents.empty()) continue;
+      if (paired_exits == exits.size()) return refuse(cudaGraphExecUpdateErrorTopologyChanged, node);
+      if (!pair(exits[paired_exits++], node, nullptr)) return false;
+    }
+    while (!open_.empty()) {
+      const Node* node = open_.back();
+      open_.pop_back();
+      if (!pair_dependencies(node)) return false;
+    }
+    // Fewer exits than the executable has leave nodes without a partner.
+    for (const Node* node : graph_.nodes) {
+      if (partners_[node->position] == kNone) return refuse(cudaGraphExecUpdateErrorTopologyChanged, node);
+    }
+    return true;
+  }
+
+  std::uint32_t partner(const Node& node) const { return partners_[node.position]; }
+  const Refusal& refusal() const { return refusal_; }
+
+ private:
+  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+
+  bool refuse(cudaGraphExecUpdateResult result, const Node* node, const Node* from = nullptr) {
+    refusal_ = {result, node, from};
+    return false;
+  }
+
+  std::vector<std::uint32_t> program_exits() const {
+    std::vector<bool> has_dependents(program_.nodes.size(), false);
+    for (const ProgramNode& node : program_.nodes) {
+      for (const auto& dependency : node.dependencies) has_dependents[dependency.position] = true;
+    }
+    std::vector<std::uint32_t> exits;
+    for (std::uint32_t i = 0; i < program_.nodes.size(); ++i) {
+      if (!has_dependents[i]) exits.push_back(i);
+    }
+    return exits;
+  }
+
+  // `dependent` is the node through which this pair was reached, if any.
+  bool pair(std::uint32_t position, const Node* node, const Node* dependent) {
+    std::uint32_t& partner = partners_[node->position];
+    if (partner == position) return true;
+    if (partner != kNone || is_taken_[position]) {
+      return refuse(cudaGraphExecUpdateErrorTopologyChanged, dependent != nullptr ? dependent : node,
+                    dependent != nullptr ? node : nullptr);
+    }
+    const ProgramNode& mine = program_.nodes[position];
+    if (mine.params.index() != node->params.index()) return refuse(cudaGraphExecUpdateErrorNodeTypeChanged, node);
+    if (mine.dependencies.size() != node->dependencies.size()) {
+      return refuse(cudaGraphExecUpdateErrorTopologyChanged, node);
+    }
+    partner = position;
+    is_taken_[position] = true;
+    open_.push_back(node);
+    return true;
+  }
+
+  bool pair_dependencies(const Node* node) {
+    const ProgramNode& mine = program_.nodes[partners_[node->position]];
+    for (std::size_t i = 0; i < node->dependencies.size(); ++i) {
+      const Edge& edge = node->dependencies[i];
+      const auto& wanted = mine.dependencies[i];
+      if (!(Edge{nullptr, edge.data} == Edge{nullptr, wanted.data})) {
+        return refuse(cudaGraphExecUpdateErrorTopologyChanged, node, edge.from);
+      }
+      if (!pair(wanted.position, edge.from, node)) return false;
+    }
+    return true;
+  }
+
+  const Program& program_;
+  std::vector<std::uint32_t> partners_;  // by position in the graph
+  std::vector<bool> is_taken_;           // by position in the program
+  const Graph& graph_;
+  std::vector<const Node*> open_;
+  Refusal refusal_;
+};
+
+bool same_attribute(const KernelParams& a, const KernelParams& b, cudaLaunchAttributeID id) {
+  cudaLaunchAttributeValue of_a;
+  cudaLaunchAttributeValue of_b;
+  get_attribute(a, id, &of_a);
+  get_attribute(b, id, &of_b);
+  return id == cudaLaunchAttributePriority ? of_a.priority == of_b.priority : of_a.cooperative == of_b.cooperative;
+}
+
+// What the limitations in the header's description of cudaGraphExecUpdate forbid, and what is silently ignored instead:
+// no other attribute is looked at, so that an update can succeed and change nothing, as the real one does (facts 19).
+cudaGraphExecUpdateResult compare(const NodeParams& mine, const NodeParams& wanted, unsigned long long flags) {
+  if (const auto* kernel = std::get_if<KernelParams>(&mine)) {
+    const auto& other = std::get<KernelParams>(wanted);
+    if (!same_attribute(*kernel, other, cudaLaunchAttributeCooperative)) {
+      return cudaGraphExecUpdateErrorAttributesChanged;
+    }
+    if ((flags & cudaGraphInstantiateFlagUseNodePriority) != 0 &&
+        !same_attribute(*kernel, other, cudaLaunchAttributePriority)) {
+      return cudaGraphExecUpdateErrorAttributesChanged;
+    }
+  } else if (const auto* copy = std::get_if<CopyParams>(&mine)) {
+    if (!may_become(*copy, std::get<CopyParams>(wanted))) return cudaGraphExecUpdateErrorParametersChanged;
+  } else if (const auto* fill = std::get_if<FillParams>(&mine)) {
+    if (!may_become(*fill, std::get<FillParams>(wanted))) return cudaGraphExecUpdateErrorParametersChanged;
+  }
+  return cudaGraphExecUpdateSuccess;
+}
+
+void take_over(NodeParams& mine, const NodeParams& wanted) {
+  auto* kernel = std::get_if<KernelParams>(&mine);
+  if (kernel == nullptr) {
+    mine = wanted;
+    return;
+  }
+  const auto& other = std::get<KernelParams>(wanted);
+  kernel->kernel = other.kernel;
+  kernel->grid = other.grid;
+  kernel->block = other.block;
+  kernel->shared_bytes = other.shared_bytes;
+  kernel->arguments.assign(*other.kernel, other.arguments.pointers());
+}
+
+cudaError_t update(const Call& call, cudaGraphExec_t handle, cudaGraph_t graph_handle,
+                   cudaGraphExecUpdateResultInfo* info) {
+  if (info != nullptr) *info = {cudaGraphExecUpdateError, nullptr, nullptr};
+  Executable* executable = find_executable(call, handle);
+  const Graph* graph = find_graph(call, graph_handle);
+  if (executable == nullptr || graph == nullptr) return cudaErrorInvalidValue;
+
+  Pairing pairing(*executable->program, *graph);
+  Refusal refusal;
+  if (!pairing.pair_all()) refusal = pairing.refusal();
+  for (std::size_t i = 0; i < graph->nodes.size() && refusal.result == cudaGraphExecUpdateSuccess; ++i) {
+    const Node& node = *graph->nodes[i];
+    const ProgramNode& mine = executable->program->nodes[pairing.partner(node)];
+    refusal.result = compare(mine.params, node.params, executable->flags);
+    if (refusal.result != cudaGraphExecUpdateSuccess) refusal.node = &node;
+  }
+  if (info != nullptr) {
+    *info = {refusal.result, refusal.node != nullptr ? refusal.node->handle : nullptr,
+             refusal.from != nullptr ? refusal.from->handle : nullptr};
+  }
+  if (refusal.result != cudaGraphExecUpdateSuccess) return cudaErrorGraphExecUpdateFailure;
+
+  Program& program = writable_program(*executable);
+  for (const Node* node : graph->nodes) take_over(program.nodes[pairing.partner(*node)].params, node->params);
+  return cudaSuccess;
+}
+
+}  // namespace
+}  // namespace graphcache::hostrt
+
+using namespace graphcache::hostrt;
+
+extern "C" cudaError_t CUDARTAPI cudaGraphExecUpdate(cudaGraphExec_t hGraphExec, cudaGraph_t hGraph,
+                                                     cudaGraphExecUpdateResultInfo* resultInfo) {
+  return enter(Function::kGraphExecUpdate,
+               [&](const Call& call) { return update(call, hGraphExec, hGraph, resultInfo); });
+}

@@ -1,0 +1,55 @@
+// The runtime functions that hostrt defines: one list, from which the enumeration, the names in call counts and the
+// names accepted by fail_call() come. A function of CUDA 12 with a _v2 or _v3 suffix counts under its CUDA 13 name.
+
+#ifndef GRAPHCACHE_LIB_HOSTRT_FUNCTIONS_H_
+#define GRAPHCACHE_LIB_HOSTRT_FUNCTIONS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+// Without the prefix "cuda", because some of the full names are macros in the headers of CUDA 12.
+#define GRAPHCACHE_HOSTRT_FUNCTIONS(X)                                                                              \
+  X(GetDevice) X(SetDevice) X(GetDeviceCount) X(GetDeviceProperties) X(DeviceGetAttribute)                          \
+  X(DeviceGetStreamPriorityRange) X(DriverGetVersion) X(RuntimeGetVersion) X(DeviceSynchronize)                     \
+  X(DeviceGraphMemTrim)                                                                                             \
+  X(MemGetInfo) X(Malloc) X(Free) X(MallocHost) X(HostAlloc) X(FreeHost) X(Memcpy) X(Memset) X(MemcpyAsync)         \
+  X(MemsetAsync)                                                                                                    \
+  X(GetLastError) X(PeekAtLastError)                                                                                \
+  X(StreamCreate) X(StreamCreateWithFlags) X(StreamCreateWithPriority) X(StreamDestroy) X(StreamSynchronize)        \
+  X(StreamQuery) X(StreamGetPriority) X(StreamGetFlags) X(StreamGetDevice) X(StreamGetId) X(StreamWaitEvent)        \
+  X(StreamIsCapturing) X(StreamBeginCapture) X(StreamEndCapture) X(StreamGetCaptureInfo)                            \
+  X(StreamUpdateCaptureDependencies) X(ThreadExchangeStreamCaptureMode)                                             \
+  X(EventCreate) X(EventCreateWithFlags) X(EventRecord) X(EventQuery) X(EventSynchronize) X(EventElapsedTime)       \
+  X(EventDestroy)                                                                                                   \
+  X(GetFuncBySymbol) X(GetDriverEntryPoint)                                                                         \
+  X(LaunchKernel) X(LaunchKernelExC) X(LaunchHostFunc)                                                              \
+  X(GraphCreate) X(GraphDestroy) X(GraphClone) X(GraphAddKernelNode) X(GraphAddMemcpyNode1D) X(GraphAddMemsetNode)  \
+  X(GraphAddEmptyNode) X(GraphAddHostNode) X(GraphAddDependencies)                                                  \
+  X(GraphGetNodes) X(GraphGetEdges) X(GraphGetRootNodes) X(GraphNodeGetType) X(GraphNodeGetDependencies)            \
+  X(GraphKernelNodeGetParams) X(GraphKernelNodeSetParams) X(GraphKernelNodeGetAttribute)                            \
+  X(GraphKernelNodeSetAttribute) X(GraphMemcpyNodeGetParams) X(GraphMemsetNodeGetParams)                            \
+  X(GraphInstantiate) X(GraphInstantiateWithFlags) X(GraphExecDestroy) X(GraphLaunch) X(GraphUpload)                \
+  X(GraphExecUpdate) X(GraphExecKernelNodeSetParams) X(GraphExecMemcpyNodeSetParams1D)                              \
+  X(GraphExecMemsetNodeSetParams) X(GraphNodeSetEnabled) X(GraphNodeGetEnabled)
+
+namespace graphcache::hostrt {
+
+enum class Function : std::uint16_t {
+#define GRAPHCACHE_HOSTRT_ENUMERATOR(name) k##name,
+  GRAPHCACHE_HOSTRT_FUNCTIONS(GRAPHCACHE_HOSTRT_ENUMERATOR)
+#undef GRAPHCACHE_HOSTRT_ENUMERATOR
+};
+
+inline constexpr const char* kFunctionNames[] = {
+#define GRAPHCACHE_HOSTRT_NAME(name) "cuda" #name,
+    GRAPHCACHE_HOSTRT_FUNCTIONS(GRAPHCACHE_HOSTRT_NAME)
+#undef GRAPHCACHE_HOSTRT_NAME
+};
+
+inline constexpr std::size_t kFunctionCount = sizeof kFunctionNames / sizeof kFunctionNames[0];
+
+inline const char* name_of(Function function) { return kFunctionNames[static_cast<std::size_t>(function)]; }
+
+}  // namespace graphcache::hostrt
+
+#endif  // GRAPHCACHE_LIB_HOSTRT_FUNCTIONS_H_

@@ -1,0 +1,136 @@
+// Calls that enumerate graphs: nodes, edges, roots, types, dependencies.
+
+#include <vector>
+
+#include "graph.h"
+
+namespace graphcache::hostrt {
+namespace {
+
+cudaError_t list_nodes(const Call& call, cudaGraph_t handle, cudaGraphNode_t* out, std::size_t* count, bool roots) {
+  const Graph* graph = find_graph(call, handle);
+  if (graph == nullptr || count == nullptr) return cudaErrorInvalidValue;
+  std::vector<const Node*> listed;
+  for (const Node* node : graph->nodes) {
+    if (!roots || node->dependencies.empty()) listed.push_back(node);
+  }
+  hand_out(out != nullptr, listed.size(), count, [&](std::size_t i) { out[i] = listed[i]->handle; },
+           [&](std::size_t i) { out[i] = nullptr; });
+  return cudaSuccess;
+}
+
+struct DirectedEdge {
+  const Node* to;
+  Edge edge;
+};
+
+// "... cudaErrorLossyQuery" where edge data would be dropped without the caller's knowing (facts 7).
+cudaError_t hand_out_edges(const std::vector<DirectedEdge>& edges, cudaGraphNode_t* from, cudaGraphNode_t* to,
+                           cudaGraphEdgeData* data, bool has_arrays, std::size_t* count) {
+  if (has_arrays && data == nullptr) {
+    for (const DirectedEdge& directed : edges) {
+      if (!is_plain(directed.edge.data)) return cudaErrorLossyQuery;
+    }
+  }
+  hand_out(
+      has_arrays, edges.size(), count,
+      [&](std::size_t i) {
+        from[i] = edges[i].edge.from->handle;
+        if (to != nullptr) to[i] = edges[i].to->handle;
+        if (data != nullptr) data[i] = edges[i].edge.data;
+      },
+      [&](std::size_t i) {
+        from[i] = nullptr;
+        if (to != nullptr) to[i] = nullptr;
+        if (data != nullptr) data[i] = {};
+      });
+  return cudaSuccess;
+}
+
+cudaError_t list_edges(const Call& call, cudaGraph_t handle, cudaGraphNode_t* from, cudaGraphNode_t* to,
+                       cudaGraphEdgeData* data, std::size_t* count) {
+  const Graph* graph = find_graph(call, handle);
+  if (graph == nullptr || count == nullptr || (from == nullptr) != (to == nullptr)) return cudaErrorInvalidValue;
+  std::vector<DirectedEdge> edges;
+  for (const Node* source : graph->nodes) {
+    for (const Node* target : source->dependents) {
+      for (const Edge& edge : target->dependencies) {
+        if (edge.from == source) edges.push_back({target, edge});
+      }
+    }
+  }
+  return hand_out_edges(edges, from, to, data, from != nullptr, count);
+}
+
+cudaError_t list_dependencies(const Call& call, cudaGraphNode_t handle, cudaGraphNode_t* out, cudaGraphEdgeData* data,
+                              std::size_t* count) {
+  const Node* node = find_node(call, handle);
+  if (node == nullptr || count == nullptr) return cudaErrorInvalidValue;
+  std::vector<DirectedEdge> edges;
+  for (const Edge& edge : node->dependencies) edges.push_back({node, edge});
+  return hand_out_edges(edges, out, nullptr, data, out != nullptr, count);
+}
+
+}  // namespace
+}  // namespace graphcache::hostrt
+
+using namespace graphcache::hostrt;
+
+extern "C" {
+
+cudaError_t CUDARTAPI cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* numNodes) {
+  return enter(Function::kGraphGetNodes,
+               [&](const Call& call) { return list_nodes(call, graph, nodes, numNodes, false); });
+}
+
+cudaError_t CUDARTAPI cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t* pRootNodes, size_t* pNumRootNodes) {
+  return enter(Function::kGraphGetRootNodes,
+               [&](const Call& call) { return list_nodes(call, graph, pRootNodes, pNumRootNodes, true); });
+}
+
+cudaError_t CUDARTAPI cudaGraphNodeGetType(cudaGraphNode_t node, enum cudaGraphNodeType* pType) {
+  return enter(Function::kGraphNodeGetType, [&](const Call& call) {
+    const Node* found = find_node(call, node);
+    if (found == nullptr || pType == nullptr) return cudaErrorInvalidValue;
+    *pType = node_type(found->params);
+    return cudaSuccess;
+  });
+}
+
+#if CUDART_VERSION >= 13000
+cudaError_t CUDARTAPI cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to,
+                                        cudaGraphEdgeData* edgeData, size_t* numEdges) {
+#else
+cudaError_t CUDARTAPI cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to,
+                                        size_t* numEdges) {
+  return enter(Function::kGraphGetEdges,
+               [&](const Call& call) { return list_edges(call, graph, from, to, nullptr, numEdges); });
+}
+
+cudaError_t CUDARTAPI cudaGraphGetEdges_v2(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to,
+                                           cudaGraphEdgeData* edgeData, size_t* numEdges) {
+#endif
+  return enter(Function::kGraphGetEdges,
+               [&](const Call& call) { return list_edges(call, graph, from, to, edgeData, numEdges); });
+}
+
+#if CUDART_VERSION >= 13000
+cudaError_t CUDARTAPI cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* pDependencies,
+                                                   cudaGraphEdgeData* edgeData, size_t* pNumDependencies) {
+#else
+cudaError_t CUDARTAPI cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* pDependencies,
+                                                   size_t* pNumDependencies) {
+  return enter(Function::kGraphNodeGetDependencies, [&](const Call& call) {
+    return list_dependencies(call, node, pDependencies, nullptr, pNumDependencies);
+  });
+}
+
+cudaError_t CUDARTAPI cudaGraphNodeGetDependencies_v2(cudaGraphNode_t node, cudaGraphNode_t* pDependencies,
+                                                      cudaGraphEdgeData* edgeData, size_t* pNumDependencies) {
+#endif
+  return enter(Function::kGraphNodeGetDependencies, [&](const Call& call) {
+    return list_dependencies(call, node, pDependencies, edgeData, pNumDependencies);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,110 @@
+// Handles that are never given out twice.
+//
+// A real handle is the address of an object, so a stale one may come back to life when the allocator reuses the address,
+// and a use after destruction goes unnoticed. Here a handle names a slot and the slot's generation: looking it up costs
+// an index and a comparison, and a handle from before is recognised for ever. The upper bits make it a non-canonical
+// address, so that a program that dereferences a handle faults at once.
+
+#ifndef GRAPHCACHE_LIB_HOSTRT_HANDLE_TABLE_H_
+#define GRAPHCACHE_LIB_HOSTRT_HANDLE_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace graphcache::hostrt {
+
+enum class HandleKind : std::uintptr_t { kStream = 1, kEvent, kGraph, kNode, kExecutable };
+
+template <typename T, HandleKind kKind>
+class HandleTable {
+ public:
+  // Takes the object over and returns its handle.
+  std::uintptr_t add(std::unique_ptr<T> object) {
+    if (free_.empty()) {
+      slots_.emplace_back();
+      free_.push_back(static_cast<std::uint32_t>(slots_.size() - 1));
+    }
+    const std::uint32_t index = free_.front();  // oldest first: generations are used up evenly
+    free_.pop_front();
+    Slot& slot = slots_[index];
+    slot.object = std::move(object);
+    ++live_;
+    return kTag | (static_cast<std::uintptr_t>(slot.generation) << kGenerationShift) |
+           (static_cast<std::uintptr_t>(index) << kIndexShift) | static_cast<std::uintptr_t>(kKind);
+  }
+
+  // Null for a handle that was destroyed, and for one that never was a handle of this kind.
+  T* find(const void* handle) const {
+    const auto bits = reinterpret_cast<std::uintptr_t>(handle);
+    const std::size_t index = (bits >> kIndexShift) & kIndexMask;
+    if ((bits & kKindAndTagMask) != (kTag | static_cast<std::uintptr_t>(kKind)) || index >= slots_.size()) return nullptr;
+    const Slot& slot = slots_[index];
+    return slot.generation == ((bits >> kGenerationShift) & kGenerationMask) ? slot.object.get() : nullptr;
+  }
+
+  // True for a handle that this table gave out, alive or not.
+  bool was_given_out(const void* handle) const {
+    const auto bits = reinterpret_cast<std::uintptr_t>(handle);
+    return (bits & kKindAndTagMask) == (kTag | static_cast<std::uintptr_t>(kKind)) &&
+           ((bits >> kIndexShift) & kIndexMask) < slots_.size();
+  }
+
+  // Ends the handle and hands the object back.
+  std::unique_ptr<T> remove(const void* handle) {
+    if (find(handle) == nullptr) return nullptr;
+    const auto bits = reinterpret_cast<std::uintptr_t>(handle);
+    return release(static_cast<std::uint32_t>((bits >> kIndexShift) & kIndexMask));
+  }
+
+  void clear() {
+    for (std::uint32_t index = 0; index < slots_.size(); ++index) {
+      if (slots_[index].object != nullptr) release(index);
+    }
+  }
+
+  std::size_t size() const { return live_; }
+
+  template <typename Visitor>
+  void for_each(Visitor&& visit) const {
+    for (const Slot& slot : slots_) {
+      if (slot.object != nullptr) visit(*slot.object);
+    }
+  }
+
+ private:
+  struct Slot {
+    std::uint32_t generation = 0;
+    std::unique_ptr<T> object;
+  };
+
+  // Bits: 12 of tag, 24 of generation, 24 of index, 4 of kind.
+  static constexpr int kIndexShift = 4;
+  static constexpr int kGenerationShift = 28;
+  static constexpr std::uintptr_t kIndexMask = 0xff'ffff;
+  static constexpr std::uintptr_t kGenerationMask = 0xff'ffff;
+  static constexpr std::uintptr_t kTag = std::uintptr_t{0xc0d} << 52;
+  static constexpr std::uintptr_t kKindAndTagMask = (std::uintptr_t{0xfff} << 52) | 0xf;
+
+  std::unique_ptr<T> release(std::uint32_t index) {
+    Slot& slot = slots_[index];
+    --live_;
+    // A slot whose generations are used up is never taken again.
+    if (slot.generation != kGenerationMask) {
+      ++slot.generation;
+      free_.push_back(index);
+    }
+    return std::move(slot.object);
+  }
+
+  std::vector<Slot> slots_;
+  std::deque<std::uint32_t> free_;
+  std::size_t live_ = 0;
+};
+
+}  // namespace graphcache::hostrt
+
+#endif  // GRAPHCACHE_LIB_HOSTRT_HANDLE_TABLE_H_

@@ -1,0 +1,152 @@
+// The public contract: what a program asks hostrt itself. See graphcache/hostrt.h.
+
+#include "graphcache/hostrt.h"
+
+#include <cstring>
+#include <optional>
+#include <string>
+
+#include "state.h"
+
+namespace graphcache::hostrt {
+namespace {
+
+// A kernel may ask, too: its thread holds the lock already.
+class Locked {
+ public:
+  Locked() {
+    if (!this_thread().in_work) lock_ = std::unique_lock<std::mutex>(state().mutex);
+  }
+  State* operator->() const { return &state(); }
+  State& operator*() const { return state(); }
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+};
+
+std::optional<Function> function_by_name(const char* name) {
+  for (std::size_t i = 0; i < kFunctionCount; ++i) {
+    if (std::strcmp(kFunctionNames[i], name) == 0) return static_cast<Function>(i);
+  }
+  return std::nullopt;
+}
+
+template <typename Memory>
+std::size_t total_bytes(const Memory& memory) {
+  std::size_t bytes = 0;
+  for (const auto& [address, allocation] : memory) bytes += allocation.bytes;
+  return bytes;
+}
+
+}  // namespace
+
+void reset() {
+  const Locked world;
+  destroy_everything(*world);
+  world->device_count = 1;
+  world->execute = true;
+  ++world->epoch;  // threads notice at their next call
+  world->calls.fill(0);
+  world->kernels_run = 0;
+  world->failures.clear();
+  world->failures_injected = 0;
+  world->misuses = 0;
+  world->last_misuse.clear();
+}
+
+void set_device_count(int count) {
+  const Locked world;
+  world->device_count = count < 1 ? 1 : count;
+}
+
+void set_execution(bool on) {
+  const Locked world;
+  world->execute = on;
+}
+
+Ledger ledger() {
+  const Locked world;
+  Ledger ledger;
+  ledger.streams = world->streams.size();
+  ledger.events = world->events.size();
+  ledger.graphs = world->graphs.size();
+  ledger.nodes = world->nodes.size();
+  ledger.executables = world->executables.size();
+  world->executables.for_each([&](const Executable& executable) {
+    ledger.executable_nodes += executable.program->nodes.size();
+  });
+  ledger.captures = world->captures.size();
+  ledger.allocations = world->device_memory.size();
+  ledger.allocated_bytes = total_bytes(world->device_memory);
+  ledger.host_allocations = world->host_memory.size();
+  ledger.host_allocated_bytes = total_bytes(world->host_memory);
+  return ledger;
+}
+
+std::uint64_t calls() {
+  const Locked world;
+  std::uint64_t sum = 0;
+  for (const std::uint64_t count : world->calls) sum += count;
+  return sum;
+}
+
+std::uint64_t calls(const char* function) {
+  const std::optional<Function> found = function_by_name(function);
+  const Locked world;
+  return found.has_value() ? world->calls[static_cast<std::size_t>(*found)] : 0;
+}
+
+std::map<std::string, std::uint64_t> call_counts() {
+  const Locked world;
+  std::map<std::string, std::uint64_t> counts;
+  for (std::size_t i = 0; i < kFunctionCount; ++i) {
+    if (world->calls[i] != 0) counts.emplace(kFunctionNames[i], world->calls[i]);
+  }
+  return counts;
+}
+
+void reset_calls() {
+  const Locked world;
+  world->calls.fill(0);
+  world->kernels_run = 0;
+}
+
+std::uint64_t kernels_run() {
+  const Locked world;
+  return world->kernels_run;
+}
+
+void fail_call(const char* function, int nth, cudaError_t error, int times) {
+  const bool is_any = std::strcmp(function, "*") == 0;
+  const std::optional<Function> found = function_by_name(function);
+  const Locked world;
+  if (!is_any && !found.has_value()) {
+    ++world->misuses;
+    world->last_misuse = std::string("fail_call: no function is called ") + function;
+    return;
+  }
+  if (times == 0) return;
+  world->failures.push_back(Failure{found, nth > 1 ? nth - 1 : 0, error, times});
+}
+
+void clear_failures() {
+  const Locked world;
+  world->failures.clear();
+}
+
+std::uint64_t failures_injected() {
+  const Locked world;
+  return world->failures_injected;
+}
+
+std::uint64_t misuses() {
+  const Locked world;
+  return world->misuses;
+}
+
+std::string last_misuse() {
+  const Locked world;
+  return world->last_misuse;
+}
+
+}  // namespace graphcache::hostrt

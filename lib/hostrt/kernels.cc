@@ -1,0 +1,88 @@
+#include "kernels.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+
+namespace graphcache::hostrt {
+namespace {
+
+// Filled while static objects are initialised, in an order that nobody knows, hence the function-local object; never
+// destroyed, so that static objects may still launch kernels while the process ends.
+struct Registry {
+  std::mutex mutex;
+  std::unordered_map<const void*, Kernel> kernels;  // nodes of the map stay where they are
+};
+
+Registry& registry() {
+  static Registry& instance = *new Registry;
+  return instance;
+}
+
+}  // namespace
+
+const Kernel* find_kernel(const void* function) {
+  Registry& all = registry();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const auto found = all.kernels.find(function);
+  return found == all.kernels.end() ? nullptr : &found->second;
+}
+
+Arguments& Arguments::operator=(const Arguments& other) {
+  if (this == &other) return *this;
+  if (other.kernel_ == nullptr) {
+    *this = Arguments();
+  } else {
+    assign(*other.kernel_, other.pointers());
+  }
+  return *this;
+}
+
+void Arguments::assign(const Kernel& kernel, void* const* values) {
+  if (kernel_ != &kernel) lay_out(kernel);
+  for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
+    // The caller may pass this very array, with one entry exchanged: then the other values are in place already.
+    std::memmove(pointers_[i], values[i], kernel.parameters[i].size);
+  }
+}
+
+void Arguments::lay_out(const Kernel& kernel) {
+  std::size_t bytes = 0;
+  std::size_t alignment = 1;
+  for (const internal::Parameter& parameter : kernel.parameters) {
+    alignment = std::max(alignment, parameter.alignment);
+    bytes = (bytes + parameter.alignment - 1) / parameter.alignment * parameter.alignment + parameter.size;
+  }
+  auto storage = std::make_unique<std::byte[]>(bytes + alignment);  // slack, since a parameter may be over-aligned
+  auto pointers = std::make_unique<void*[]>(kernel.parameters.size() + 1);
+  auto address = reinterpret_cast<std::uintptr_t>(storage.get());
+  address = (address + alignment - 1) / alignment * alignment;
+  for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
+    const internal::Parameter& parameter = kernel.parameters[i];
+    address = (address + parameter.alignment - 1) / parameter.alignment * parameter.alignment;
+    pointers[i] = reinterpret_cast<void*>(address);
+    address += parameter.size;
+  }
+  bytes_ = std::move(storage);
+  pointers_ = std::move(pointers);
+  kernel_ = &kernel;
+}
+
+namespace internal {
+
+bool add_kernel(const char* name, const void* function, Invoker invoker, const Parameter* parameters,
+                std::size_t parameter_count) {
+  Registry& all = registry();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  Kernel kernel;
+  kernel.function = function;
+  kernel.name = name;
+  kernel.invoker = invoker;
+  kernel.parameters.assign(parameters, parameters + parameter_count);
+  return all.kernels.emplace(function, std::move(kernel)).second;
+}
+
+}  // namespace internal
+}  // namespace graphcache::hostrt

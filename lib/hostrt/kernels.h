@@ -1,0 +1,52 @@
+// The registered kernels, and a kernel's arguments as frozen bytes.
+
+#ifndef GRAPHCACHE_LIB_HOSTRT_KERNELS_H_
+#define GRAPHCACHE_LIB_HOSTRT_KERNELS_H_
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "graphcache/hostrt.h"
+
+namespace graphcache::hostrt {
+
+struct Kernel {
+  const void* function = nullptr;
+  std::string name;
+  internal::Invoker invoker = nullptr;
+  std::vector<internal::Parameter> parameters;
+};
+
+// Null when nobody registered the function. The result lives as long as the process.
+const Kernel* find_kernel(const void* function);
+
+// The values of one launch. They are copied when a launch is made or captured, so that the caller's variables may change
+// afterwards. The pointer array stays at its place until the next assignment, because cudaGraphKernelNodeGetParams
+// hands it out.
+class Arguments {
+ public:
+  Arguments() = default;
+  Arguments(const Kernel& kernel, void* const* values) { assign(kernel, values); }
+  Arguments(const Arguments& other) { *this = other; }
+  Arguments(Arguments&&) noexcept = default;
+  Arguments& operator=(const Arguments& other);
+  Arguments& operator=(Arguments&&) noexcept = default;
+
+  // `values` may be null for a kernel without parameters.
+  void assign(const Kernel& kernel, void* const* values);
+
+  void** pointers() const { return pointers_.get(); }
+
+ private:
+  void lay_out(const Kernel& kernel);
+
+  const Kernel* kernel_ = nullptr;
+  std::unique_ptr<std::byte[]> bytes_;
+  std::unique_ptr<void*[]> pointers_;
+};
+
+}  // namespace graphcache::hostrt
+
+#endif  // GRAPHCACHE_LIB_HOSTRT_KERNELS_H_

@@ -1,0 +1,109 @@
+// Launches: kernels, host functions.
+
+#include <algorithm>
+#include <utility>
+
+#include "attributes.h"
+#include "capture.h"
+#include "work.h"
+
+namespace graphcache::hostrt {
+namespace {
+
+struct LaunchRequest {
+  const void* function;
+  dim3 grid;
+  dim3 block;
+  void** arguments;
+  std::size_t shared_bytes;
+  cudaStream_t stream;
+  const cudaLaunchAttribute* attributes;
+  unsigned attribute_count;
+};
+
+// The edges of a kernel captured with cudaLaunchAttributeProgrammaticStreamSerialization let it start before the kernels
+// in front of it have ended.
+void make_programmatic(std::vector<Edge>& edges) {
+  for (Edge& edge : edges) {
+    if (!std::holds_alternative<KernelParams>(edge.from->params) || !is_plain(edge.data)) continue;
+    edge.data.from_port = cudaGraphKernelNodePortProgrammatic;
+    edge.data.type = cudaGraphDependencyTypeProgrammatic;
+  }
+}
+
+cudaError_t launch(const Call& call, const LaunchRequest& request) {
+  // The runtime looks the function up before it looks at the stream, so neither error breaks a capture.
+  KernelParams params;
+  if (const cudaError_t error = resolve_kernel(call, request.function, &params.kernel); error != cudaSuccess) {
+    return error;
+  }
+  Stream* stream = find_stream(call, request.stream);
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  Capture* capture = nullptr;
+  if (const cudaError_t error = admit_work(call.state, *stream, &capture); error != cudaSuccess) return error;
+
+  // The driver looks at the shape, and by then a capture is lost.
+  if (const cudaError_t error = check_shape(request.grid, request.block, request.shared_bytes); error != cudaSuccess) {
+    if (capture != nullptr) invalidate(call.state, *capture);
+    return error;
+  }
+  if (request.arguments == nullptr && !params.kernel->parameters.empty()) {
+    return call.misuse(cudaErrorInvalidValue, params.kernel->name + " launched without its arguments");
+  }
+  params.grid = request.grid;
+  params.block = request.block;
+  params.shared_bytes = static_cast<unsigned>(request.shared_bytes);
+  params.arguments.assign(*params.kernel, request.arguments);
+
+  bool programmatic = false;
+  for (unsigned i = 0; i < request.attribute_count; ++i) {
+    const cudaLaunchAttribute& attribute = request.attributes[i];
+    if (attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization) {
+      programmatic = attribute.val.programmaticStreamSerializationAllowed != 0;
+    } else if (const cudaError_t error = set_attribute(params, attribute.id, attribute.val); error != cudaSuccess) {
+      return error;
+    }
+  }
+  if (capture == nullptr) return enqueue(call, *stream, NodeParams(std::move(params)));
+  if (!has_attribute(params, cudaLaunchAttributePriority)) {
+    set_priority(params, stream->priority);  // inherited by captured nodes only (facts 9)
+  }
+  if (programmatic) make_programmatic(stream->next);
+  add_captured_node(call.state, *stream, std::move(params));
+  return cudaSuccess;
+}
+
+}  // namespace
+}  // namespace graphcache::hostrt
+
+using namespace graphcache::hostrt;
+
+extern "C" {
+
+cudaError_t CUDARTAPI cudaLaunchKernel(const void* func, dim3 gridDim, dim3 blockDim, void** args, size_t sharedMem,
+                                       cudaStream_t stream) {
+  return enter(Function::kLaunchKernel, [&](const Call& call) {
+    return launch(call, {func, gridDim, blockDim, args, sharedMem, stream, nullptr, 0});
+  });
+}
+
+cudaError_t CUDARTAPI cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* func, void** args) {
+  return enter(Function::kLaunchKernelExC, [&](const Call& call) {
+    if (config == nullptr || (config->attrs == nullptr && config->numAttrs != 0)) {
+      return call.misuse(cudaErrorInvalidValue, "no launch configuration, or attributes missing");
+    }
+    return launch(call, {func, config->gridDim, config->blockDim, args, config->dynamicSmemBytes, config->stream,
+                         config->attrs, config->numAttrs});
+  });
+}
+
+cudaError_t CUDARTAPI cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void* userData) {
+  return enter(Function::kLaunchHostFunc, [&](const Call& call) {
+    if (fn == nullptr) return cudaErrorInvalidValue;
+    Stream* target = find_stream(call, stream);
+    if (target == nullptr) return cudaErrorInvalidResourceHandle;
+    return submit(call, *target, HostParams{fn, userData});
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,129 @@
+// Memory: device memory is host memory, aligned as the device's is.
+
+#include <cstdlib>
+#include <cstring>
+
+#include "capture.h"
+#include "work.h"
+
+namespace graphcache::hostrt {
+namespace {
+
+constexpr std::size_t kAlignment = 256;  // what cudaMalloc promises
+// Fresh memory is not zero on a device. Filling more than this would commit memory that nobody may touch.
+constexpr std::size_t kScribbledBytes = std::size_t{1} << 20;
+constexpr int kScribble = 0xcd;
+
+using Memory = std::unordered_map<const void*, Allocation>;
+
+cudaError_t allocate(const Call& call, Memory& memory, void** out, std::size_t bytes) {
+  if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;
+  if (out == nullptr) return cudaErrorInvalidValue;
+  *out = nullptr;
+  if (bytes == 0) return cudaSuccess;
+  const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (rounded < bytes || rounded > kDeviceMemoryBytes) return cudaErrorMemoryAllocation;
+  void* address = std::aligned_alloc(kAlignment, rounded);
+  if (address == nullptr) return cudaErrorMemoryAllocation;
+  std::memset(address, kScribble, bytes < kScribbledBytes ? bytes : kScribbledBytes);
+  memory.emplace(address, Allocation{bytes, call.thread.device});
+  *out = address;
+  return cudaSuccess;
+}
+
+cudaError_t release(const Call& call, Memory& memory, void* address) {
+  if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;  // for a null pointer, too
+  if (address == nullptr) return cudaSuccess;
+  if (memory.erase(address) == 0) {
+    return call.misuse(cudaErrorInvalidValue, "not the address of live memory of this kind");
+  }
+  std::free(address);
+  return cudaSuccess;
+}
+
+// Copies and fills of nothing are allowed anywhere and leave no trace, not even a node.
+cudaError_t copy(const Call& call, const CopyParams& params, cudaStream_t handle) {
+  if (params.bytes == 0) return cudaSuccess;
+  const cudaError_t error = check_copy(params.destination, params.source, params.kind);
+  if (error != cudaSuccess) return error;
+  Stream* stream = find_stream(call, handle);
+  return stream != nullptr ? submit(call, *stream, params) : cudaErrorInvalidResourceHandle;
+}
+
+cudaError_t fill(const Call& call, void* address, int value, std::size_t bytes, cudaStream_t handle) {
+  if (bytes == 0) return cudaSuccess;
+  // "Constant value to set": its low byte; a node shows it that way.
+  const FillParams params{address, static_cast<unsigned>(value) & 0xff, 1, bytes, 1, 0};
+  if (const cudaError_t error = check_fill(params); error != cudaSuccess) return error;
+  Stream* stream = find_stream(call, handle);
+  return stream != nullptr ? submit(call, *stream, params) : cudaErrorInvalidResourceHandle;
+}
+
+}  // namespace
+}  // namespace graphcache::hostrt
+
+using namespace graphcache::hostrt;
+
+extern "C" {
+
+cudaError_t CUDARTAPI cudaMalloc(void** devPtr, size_t size) {
+  return enter(Function::kMalloc,
+               [&](const Call& call) { return allocate(call, call.state.device_memory, devPtr, size); });
+}
+
+cudaError_t CUDARTAPI cudaFree(void* devPtr) {
+  return enter(Function::kFree, [&](const Call& call) { return release(call, call.state.device_memory, devPtr); });
+}
+
+cudaError_t CUDARTAPI cudaMallocHost(void** ptr, size_t size) {
+  return enter(Function::kMallocHost,
+               [&](const Call& call) { return allocate(call, call.state.host_memory, ptr, size); });
+}
+
+cudaError_t CUDARTAPI cudaHostAlloc(void** pHost, size_t size, unsigned int flags) {
+  return enter(Function::kHostAlloc, [&](const Call& call) {
+    constexpr unsigned kKnownFlags = cudaHostAllocPortable | cudaHostAllocMapped | cudaHostAllocWriteCombined;
+    if ((flags & ~kKnownFlags) != 0) return cudaErrorInvalidValue;
+    return allocate(call, call.state.host_memory, pHost, size);
+  });
+}
+
+cudaError_t CUDARTAPI cudaFreeHost(void* ptr) {
+  return enter(Function::kFreeHost, [&](const Call& call) { return release(call, call.state.host_memory, ptr); });
+}
+
+// The synchronous calls use the legacy stream. Next to a capture on a non-blocking stream they are allowed in every mode.
+cudaError_t CUDARTAPI cudaMemcpy(void* dst, const void* src, size_t count, enum cudaMemcpyKind kind) {
+  return enter(Function::kMemcpy,
+               [&](const Call& call) { return copy(call, CopyParams{dst, src, count, kind}, cudaStreamLegacy); });
+}
+
+cudaError_t CUDARTAPI cudaMemset(void* devPtr, int value, size_t count) {
+  return enter(Function::kMemset,
+               [&](const Call& call) { return fill(call, devPtr, value, count, cudaStreamLegacy); });
+}
+
+cudaError_t CUDARTAPI cudaMemcpyAsync(void* dst, const void* src, size_t count, enum cudaMemcpyKind kind,
+                                      cudaStream_t stream) {
+  return enter(Function::kMemcpyAsync,
+               [&](const Call& call) { return copy(call, CopyParams{dst, src, count, kind}, stream); });
+}
+
+cudaError_t CUDARTAPI cudaMemsetAsync(void* devPtr, int value, size_t count, cudaStream_t stream) {
+  return enter(Function::kMemsetAsync, [&](const Call& call) { return fill(call, devPtr, value, count, stream); });
+}
+
+cudaError_t CUDARTAPI cudaMemGetInfo(size_t* free, size_t* total) {
+  return enter(Function::kMemGetInfo, [&](const Call& call) {
+    if (free == nullptr || total == nullptr) return cudaErrorInvalidValue;
+    std::size_t used = 0;
+    for (const auto& [address, allocation] : call.state.device_memory) {
+      if (allocation.device == call.thread.device) used += allocation.bytes;
+    }
+    *total = kDeviceMemoryBytes;
+    *free = used < kDeviceMemoryBytes ? kDeviceMemoryBytes - used : 0;
+    return cudaSuccess;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,27 @@
+#include "objects.h"
+
+#include <type_traits>
+
+namespace graphcache::hostrt {
+
+cudaGraphNodeType node_type(const NodeParams& params) {
+  return std::visit(
+      [](const auto& alternative) {
+        using T = std::decay_t<decltype(alternative)>;
+        if constexpr (std::is_same_v<T, KernelParams>) return cudaGraphNodeTypeKernel;
+        if constexpr (std::is_same_v<T, CopyParams>) return cudaGraphNodeTypeMemcpy;
+        if constexpr (std::is_same_v<T, FillParams>) return cudaGraphNodeTypeMemset;
+        if constexpr (std::is_same_v<T, HostParams>) return cudaGraphNodeTypeHost;
+        return cudaGraphNodeTypeEmpty;
+      },
+      params);
+}
+
+bool is_plain(const cudaGraphEdgeData& data) { return data.from_port == 0 && data.to_port == 0 && data.type == 0; }
+
+bool operator==(const Edge& a, const Edge& b) {
+  return a.from == b.from && a.data.from_port == b.data.from_port && a.data.to_port == b.data.to_port &&
+         a.data.type == b.data.type;
+}
+
+}  // namespace graphcache::hostrt

@@ -1,0 +1,172 @@
+// What the runtime's handles stand for. Plain records: the rules are in the files of the calls.
+//
+// Ownership: the handle tables of state.h own streams, events, graphs, nodes and executables; captures are owned by
+// the state. Pointers between them are cleared by whoever destroys the target.
+
+#ifndef GRAPHCACHE_LIB_HOSTRT_OBJECTS_H_
+#define GRAPHCACHE_LIB_HOSTRT_OBJECTS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "kernels.h"
+
+namespace graphcache::hostrt {
+
+struct Capture;
+struct Graph;
+struct Node;
+
+// ---- What a node or an enqueued operation does ----
+
+struct LaunchAttribute {
+  cudaLaunchAttributeID id;
+  cudaLaunchAttributeValue value;
+};
+
+struct KernelParams {
+  const Kernel* kernel = nullptr;
+  dim3 grid;
+  dim3 block;
+  unsigned shared_bytes = 0;
+  Arguments arguments;
+  std::vector<LaunchAttribute> attributes;
+};
+
+struct CopyParams {
+  void* destination = nullptr;
+  const void* source = nullptr;
+  std::size_t bytes = 0;
+  cudaMemcpyKind kind = cudaMemcpyDefault;
+};
+
+struct FillParams {
+  void* destination = nullptr;
+  unsigned value = 0;
+  unsigned element_bytes = 1;
+  std::size_t width = 0;  // in elements
+  std::size_t height = 1;
+  std::size_t pitch = 0;  // in bytes; without meaning when height is 1
+};
+
+struct HostParams {
+  cudaHostFn_t function = nullptr;
+  void* data = nullptr;
+};
+
+struct EmptyParams {};
+
+// The order of the alternatives is of no importance: node_type() says what each is to the runtime.
+using NodeParams = std::variant<EmptyParams, KernelParams, CopyParams, FillParams, HostParams>;
+
+cudaGraphNodeType node_type(const NodeParams& params);
+
+// ---- Graphs ----
+
+struct Edge {
+  Node* from = nullptr;
+  cudaGraphEdgeData data = {};
+};
+
+bool is_plain(const cudaGraphEdgeData& data);
+bool operator==(const Edge& a, const Edge& b);
+
+struct Node {
+  cudaGraphNode_t handle = nullptr;
+  Graph* graph = nullptr;
+  std::size_t position = 0;  // in graph->nodes
+  NodeParams params;
+  std::vector<Edge> dependencies;  // in the order given: an update pairs nodes by it (facts 22)
+  std::vector<Node*> dependents;
+};
+
+struct Graph {
+  cudaGraph_t handle = nullptr;
+  std::vector<Node*> nodes;  // in the order of creation
+  Capture* capture = nullptr;  // while stream capture still adds nodes
+};
+
+// ---- Executables ----
+
+struct ProgramNode {
+  // The node of the base that may patch this one. By handle, since the base may be destroyed first (facts 12).
+  cudaGraphNode_t base_node = nullptr;
+  NodeParams params;
+  bool enabled = true;
+  struct Dependency {
+    std::uint32_t position;
+    cudaGraphEdgeData data;
+  };
+  std::vector<Dependency> dependencies;
+};
+
+// What an executable runs. A launch holds on to the program it was given; patches and updates write to a copy when some
+// launch still does, since they "affect later launches only" (facts 14).
+struct Program {
+  std::vector<ProgramNode> nodes;  // positions as in the base graph at instantiation
+  std::vector<std::uint32_t> order;  // topological, else by position
+};
+
+struct Executable {
+  cudaGraphExec_t handle = nullptr;
+  unsigned long long flags = 0;
+  std::shared_ptr<Program> program;
+};
+
+// ---- Streams, events, captures ----
+
+struct GraphRun {
+  std::shared_ptr<const Program> program;
+};
+
+using Operation = std::variant<NodeParams, GraphRun>;
+
+struct Stream {
+  cudaStream_t handle = nullptr;
+  unsigned long long id = 0;
+  int device = 0;
+  unsigned flags = cudaStreamDefault;
+  int priority = 0;
+  bool is_legacy = false;
+
+  // Operations in order. Drained by the call that enqueues, for now; a scheduler that defers them would drain it later.
+  std::vector<Operation> queue;
+
+  Capture* capture = nullptr;
+  std::vector<Edge> next;  // what the next captured node depends on
+
+  // The arrays that cudaStreamGetCaptureInfo handed out last.
+  std::vector<cudaGraphNode_t> reported_nodes;
+  std::vector<cudaGraphEdgeData> reported_edges;
+
+  bool is_blocking() const { return (flags & cudaStreamNonBlocking) == 0; }
+};
+
+struct Event {
+  cudaEvent_t handle = nullptr;
+  int device = 0;
+  unsigned flags = cudaEventDefault;
+  bool recorded = false;
+  std::uint64_t capture_id = 0;  // of the capture that it was last recorded in; 0 when recorded by an eager call
+  std::vector<Edge> captured;    // the dependencies that a waiting stream takes over; valid while that capture is
+};
+
+struct Capture {
+  std::uint64_t id = 0;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  std::uint64_t thread = 0;  // who began it
+  Stream* origin = nullptr;
+  Graph* graph = nullptr;  // null once invalidated: the real driver frees it then, too (facts 3)
+  bool invalidated = false;
+  std::vector<Stream*> streams;  // the origin and every stream forked from it
+  std::vector<Edge> abandoned;   // ends of forked streams that were destroyed: still to be joined
+};
+
+}  // namespace graphcache::hostrt
+
+#endif  // GRAPHCACHE_LIB_HOSTRT_OBJECTS_H_

@@ -1,0 +1,130 @@
+// Calls that read or change the parameters of a template's nodes.
+
+#include "params.h"
+
+#include <cstring>
+
+#include "attributes.h"
+#include "work.h"
+
+namespace graphcache::hostrt {
+
+cudaError_t read_kernel(const Call& call, const cudaKernelNodeParams* from, KernelParams* params) {
+  if (from == nullptr) return cudaErrorInvalidValue;
+  const Kernel* kernel = nullptr;
+  if (const cudaError_t error = resolve_kernel(call, from->func, &kernel); error != cudaSuccess) return error;
+  if (const cudaError_t error = check_shape(from->gridDim, from->blockDim, from->sharedMemBytes);
+      error != cudaSuccess) {
+    return error;
+  }
+  // `extra`, arguments packed into one buffer, is not supported.
+  if (from->extra != nullptr || (from->kernelParams == nullptr && !kernel->parameters.empty())) {
+    return cudaErrorInvalidValue;
+  }
+  params->kernel = kernel;
+  params->grid = from->gridDim;
+  params->block = from->blockDim;
+  params->shared_bytes = from->sharedMemBytes;
+  params->arguments.assign(*kernel, from->kernelParams);
+  return cudaSuccess;
+}
+
+cudaError_t read_fill(const cudaMemsetParams* from, FillParams* params) {
+  if (from == nullptr) return cudaErrorInvalidValue;
+  const FillParams fill{from->dst, from->value, from->elementSize, from->width, from->height, from->pitch};
+  const cudaError_t error = check_fill(fill);
+  if (error == cudaSuccess) *params = fill;
+  return error;
+}
+
+bool may_become(const CopyParams& old, const CopyParams& wanted) { return old.kind == wanted.kind; }
+
+bool may_become(const FillParams& old, const FillParams& wanted) {
+  if (old.height == 1 && wanted.height == 1) return true;
+  return old.height == wanted.height && old.width == wanted.width && old.pitch == wanted.pitch &&
+         old.element_bytes == wanted.element_bytes;
+}
+
+namespace {
+
+// The node's parameters if it is of this type, else null: the calls for another type refuse it.
+template <typename Params>
+Params* params_of(const Call& call, cudaGraphNode_t handle) {
+  Node* node = find_node(call, handle);
+  return node != nullptr ? std::get_if<Params>(&node->params) : nullptr;
+}
+
+}  // namespace
+}  // namespace graphcache::hostrt
+
+using namespace graphcache::hostrt;
+
+extern "C" {
+
+cudaError_t CUDARTAPI cudaGraphKernelNodeGetParams(cudaGraphNode_t node, struct cudaKernelNodeParams* pNodeParams) {
+  return enter(Function::kGraphKernelNodeGetParams, [&](const Call& call) {
+    const KernelParams* params = params_of<KernelParams>(call, node);
+    if (params == nullptr || pNodeParams == nullptr) return cudaErrorInvalidValue;
+    std::memset(static_cast<void*>(pNodeParams), 0, sizeof *pNodeParams);
+    pNodeParams->func = const_cast<void*>(params->kernel->function);
+    pNodeParams->gridDim = params->grid;
+    pNodeParams->blockDim = params->block;
+    pNodeParams->sharedMemBytes = params->shared_bytes;
+    pNodeParams->kernelParams = params->arguments.pointers();  // belongs to the node (facts 16)
+    return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaGraphKernelNodeSetParams(cudaGraphNode_t node,
+                                                   const struct cudaKernelNodeParams* pNodeParams) {
+  return enter(Function::kGraphKernelNodeSetParams, [&](const Call& call) {
+    KernelParams* params = params_of<KernelParams>(call, node);
+    return params != nullptr ? read_kernel(call, pNodeParams, params) : cudaErrorInvalidValue;
+  });
+}
+
+cudaError_t CUDARTAPI cudaGraphKernelNodeGetAttribute(cudaGraphNode_t hNode, cudaLaunchAttributeID attr,
+                                                      cudaLaunchAttributeValue* value_out) {
+  return enter(Function::kGraphKernelNodeGetAttribute, [&](const Call& call) {
+    const KernelParams* params = params_of<KernelParams>(call, hNode);
+    if (params == nullptr || value_out == nullptr) return cudaErrorInvalidValue;
+    return get_attribute(*params, attr, value_out);
+  });
+}
+
+cudaError_t CUDARTAPI cudaGraphKernelNodeSetAttribute(cudaGraphNode_t hNode, cudaLaunchAttributeID attr,
+                                                      const cudaLaunchAttributeValue* value) {
+  return enter(Function::kGraphKernelNodeSetAttribute, [&](const Call& call) {
+    KernelParams* params = params_of<KernelParams>(call, hNode);
+    if (params == nullptr || value == nullptr) return cudaErrorInvalidValue;
+    return set_attribute(*params, attr, *value);
+  });
+}
+
+cudaError_t CUDARTAPI cudaGraphMemcpyNodeGetParams(cudaGraphNode_t node, struct cudaMemcpy3DParms* pNodeParams) {
+  return enter(Function::kGraphMemcpyNodeGetParams, [&](const Call& call) {
+    const CopyParams* params = params_of<CopyParams>(call, node);
+    if (params == nullptr || pNodeParams == nullptr) return cudaErrorInvalidValue;
+    // What the real runtime fills in for a copy of one dimension: addresses, extent and kind; pitches stay 0.
+    std::memset(static_cast<void*>(pNodeParams), 0, sizeof *pNodeParams);
+    pNodeParams->srcPtr.ptr = const_cast<void*>(params->source);
+    pNodeParams->dstPtr.ptr = params->destination;
+    pNodeParams->extent.width = params->bytes;
+    pNodeParams->extent.height = 1;
+    pNodeParams->extent.depth = 1;
+    pNodeParams->kind = params->kind;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaGraphMemsetNodeGetParams(cudaGraphNode_t node, struct cudaMemsetParams* pNodeParams) {
+  return enter(Function::kGraphMemsetNodeGetParams, [&](const Call& call) {
+    const FillParams* params = params_of<FillParams>(call, node);
+    if (params == nullptr || pNodeParams == nullptr) return cudaErrorInvalidValue;
+    *pNodeParams = {params->destination, params->pitch, params->value, params->element_bytes, params->width,
+                    params->height};
+    return cudaSuccess;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,23 @@
+// Reading and writing the parameter structures of the graph calls.
+
+#ifndef GRAPHCACHE_LIB_HOSTRT_PARAMS_H_
+#define GRAPHCACHE_LIB_HOSTRT_PARAMS_H_
+
+#include "state.h"
+
+namespace graphcache::hostrt {
+
+// Checks, then takes over everything but the attributes, which these structures do not carry. On an error, `params` is
+// as before.
+cudaError_t read_kernel(const Call& call, const cudaKernelNodeParams* from, KernelParams* params);
+cudaError_t read_fill(const cudaMemsetParams* from, FillParams* params);
+
+// What a copy or fill of an executable graph may become. The kinds of memory of a copy may not change, and
+// cudaMemcpyDefault counts as a kind of its own; a fill of one dimension may be resized, of a fill of two only address
+// and value may change (facts 23).
+bool may_become(const CopyParams& old, const CopyParams& wanted);
+bool may_become(const FillParams& old, const FillParams& wanted);
+
+}  // namespace graphcache::hostrt
+
+#endif  // GRAPHCACHE_LIB_HOSTRT_PARAMS_H_

@@ -1,0 +1,154 @@
+#include "state.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "capture.h"
+
+namespace graphcache::hostrt {
+namespace {
+
+thread_local constinit Thread current_thread;
+
+// Removes a thread's implicit streams when it ends. Apart from Thread, which has to stay cheap to reach.
+struct ThreadStreamsCleaner {
+  ~ThreadStreamsCleaner() {
+    State& world = state();
+    const std::lock_guard<std::mutex> lock(world.mutex);
+    for (auto entry = world.thread_streams.begin(); entry != world.thread_streams.end();) {
+      if (entry->first.first == current_thread.id) {
+        leave_capture(world, *entry->second);
+        entry = world.thread_streams.erase(entry);
+      } else {
+        ++entry;
+      }
+    }
+    current_thread.own_stream = nullptr;
+    current_thread.own_stream_device = -1;
+  }
+  bool armed = false;
+};
+
+thread_local ThreadStreamsCleaner streams_cleaner;
+
+Stream& legacy_stream(State& state, int device) {
+  if (state.legacy_streams.size() <= static_cast<std::size_t>(device)) state.legacy_streams.resize(device + 1);
+  std::unique_ptr<Stream>& stream = state.legacy_streams[device];
+  if (stream == nullptr) {
+    stream = std::make_unique<Stream>();
+    stream->handle = cudaStreamLegacy;
+    stream->id = ++state.last_stream_id;
+    stream->device = device;
+    stream->is_legacy = true;
+  }
+  return *stream;
+}
+
+Stream& thread_stream(State& state, Thread& thread) {
+  if (thread.own_stream_device == thread.device) return *thread.own_stream;
+  std::unique_ptr<Stream>& stream = state.thread_streams[{thread.id, thread.device}];
+  if (stream == nullptr) {
+    stream = std::make_unique<Stream>();
+    stream->handle = cudaStreamPerThread;
+    stream->id = ++state.last_stream_id;
+    stream->device = thread.device;
+    streams_cleaner.armed = true;  // constructs it, so that its destructor runs
+  }
+  thread.own_stream = stream.get();
+  thread.own_stream_device = thread.device;
+  return *stream;
+}
+
+template <typename Table, typename Handle>
+auto* find(const Call& call, const Table& table, Handle handle, const char* what) {
+  auto* object = table.find(handle);
+  if (object == nullptr && handle != nullptr) {
+    call.misuse(cudaSuccess, std::string(what) + (table.was_given_out(handle) ? " was destroyed" : " never existed"));
+  }
+  return object;
+}
+
+void free_all(std::unordered_map<const void*, Allocation>& memory) {
+  for (const auto& [address, allocation] : memory) std::free(const_cast<void*>(address));
+  memory.clear();
+}
+
+}  // namespace
+
+State& state() {
+  static State& instance = *new State;
+  return instance;
+}
+
+Thread& this_thread() { return current_thread; }
+
+void refresh(State& state, Thread& thread) {
+  const std::uint64_t id = thread.id != 0 ? thread.id : ++state.last_thread_id;
+  thread = Thread{};
+  thread.id = id;
+  thread.epoch = state.epoch;
+}
+
+void destroy_everything(State& state) {
+  state.captures.clear();
+  state.executables.clear();
+  state.nodes.clear();
+  state.graphs.clear();
+  state.events.clear();
+  state.streams.clear();
+  state.legacy_streams.clear();
+  state.thread_streams.clear();
+  free_all(state.device_memory);
+  free_all(state.host_memory);
+}
+
+std::optional<cudaError_t> injected_failure(State& state, Function function) {
+  const bool asks_for_errors = function == Function::kGetLastError || function == Function::kPeekAtLastError;
+  std::optional<cudaError_t> error;
+  for (Failure& failure : state.failures) {
+    if (failure.function.has_value() ? *failure.function != function : asks_for_errors) continue;
+    if (failure.calls_to_pass > 0) {
+      --failure.calls_to_pass;
+    } else if (!error.has_value()) {
+      error = failure.error;
+      if (failure.times > 0) --failure.times;
+    }
+  }
+  if (error.has_value()) {
+    ++state.failures_injected;
+    state.failures.erase(std::remove_if(state.failures.begin(), state.failures.end(),
+                                        [](const Failure& failure) { return failure.times == 0; }),
+                         state.failures.end());
+  }
+  return error;
+}
+
+cudaError_t Call::misuse(cudaError_t error, const std::string& what) const {
+  ++state.misuses;
+  state.last_misuse = std::string(name_of(function)) + ": " + what;
+  return error;
+}
+
+Event* find_event(const Call& call, cudaEvent_t handle) { return find(call, call.state.events, handle, "event"); }
+
+Graph* find_graph(const Call& call, cudaGraph_t handle) { return find(call, call.state.graphs, handle, "graph"); }
+
+Node* find_node(const Call& call, cudaGraphNode_t handle) { return find(call, call.state.nodes, handle, "node"); }
+
+Executable* find_executable(const Call& call, cudaGraphExec_t handle) {
+  return find(call, call.state.executables, handle, "executable graph");
+}
+
+Stream* find_stream(const Call& call, cudaStream_t handle) {
+  if (handle == nullptr || handle == cudaStreamLegacy) return &legacy_stream(call.state, call.thread.device);
+  if (handle == cudaStreamPerThread) return &thread_stream(call.state, call.thread);
+  return find(call, call.state.streams, handle, "stream");
+}
+
+cudaError_t refuse_inside_work(State& state, Thread& thread, Function function) {
+  ++state.calls[static_cast<std::size_t>(function)];
+  return latch(thread, Call{state, thread, function}.misuse(cudaErrorNotPermitted,
+                                                           "called from inside a kernel or a host function"));
+}
+
+}  // namespace graphcache::hostrt

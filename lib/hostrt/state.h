@@ -1,0 +1,159 @@
+// The world of hostrt and the way into it.
+//
+// Every runtime function is one call of enter(): it takes the lock, counts the call, lets an armed failure strike, runs
+// the function's body and latches its error in the calling thread's slot. Bodies therefore never lock, count or latch,
+// and never call runtime functions of each other; what they share are the functions of the other headers here.
+
+#ifndef GRAPHCACHE_LIB_HOSTRT_STATE_H_
+#define GRAPHCACHE_LIB_HOSTRT_STATE_H_
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "functions.h"
+#include "handle_table.h"
+#include "objects.h"
+
+namespace graphcache::hostrt {
+
+struct Allocation {
+  std::size_t bytes = 0;
+  int device = 0;
+};
+
+// An error armed by fail_call(). `function` empty: any.
+struct Failure {
+  std::optional<Function> function;
+  int calls_to_pass = 0;
+  cudaError_t error = cudaErrorUnknown;
+  int times = 1;  // -1: for ever
+};
+
+// What belongs to one thread. Constant-initialised and trivially destructible, so that reaching it costs one load.
+struct Thread {
+  std::uint64_t id = 0;     // 0: not yet seen
+  std::uint64_t epoch = 0;  // of the reset() that these values are from
+  int device = 0;
+  cudaError_t last_error = cudaSuccess;
+  cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+  bool in_work = false;  // inside a kernel or a host function
+  Stream* own_stream = nullptr;  // cudaStreamPerThread on `own_stream_device`
+  int own_stream_device = -1;
+};
+
+struct State {
+  std::mutex mutex;  // guards everything below, and the builtin variables of kernels
+
+  HandleTable<Stream, HandleKind::kStream> streams;
+  HandleTable<Event, HandleKind::kEvent> events;
+  HandleTable<Graph, HandleKind::kGraph> graphs;
+  HandleTable<Node, HandleKind::kNode> nodes;
+  HandleTable<Executable, HandleKind::kExecutable> executables;
+  std::map<std::uint64_t, std::unique_ptr<Capture>> captures;  // by id; few at a time
+  std::vector<std::unique_ptr<Stream>> legacy_streams;         // by device
+  std::map<std::pair<std::uint64_t, int>, std::unique_ptr<Stream>> thread_streams;  // by thread and device
+  std::unordered_map<const void*, Allocation> device_memory;
+  std::unordered_map<const void*, Allocation> host_memory;
+
+  int device_count = 1;
+  bool execute = true;
+  std::uint64_t epoch = 1;
+  std::uint64_t last_thread_id = 0;
+  std::uint64_t last_capture_id = 0;
+  unsigned long long last_stream_id = 0;
+
+  std::array<std::uint64_t, kFunctionCount> calls = {};
+  std::uint64_t kernels_run = 0;
+  std::vector<Failure> failures;
+  std::uint64_t failures_injected = 0;
+  std::uint64_t misuses = 0;
+  std::string last_misuse;
+};
+
+// Never destroyed: destructors of static objects may still call the runtime.
+State& state();
+
+Thread& this_thread();
+
+// Brings a thread's values to those of a fresh process when they are from before the last reset(). Locked.
+void refresh(State& state, Thread& thread);
+
+// Frees every object and allocation. Locked.
+void destroy_everything(State& state);
+
+// Counts a failure that an armed fail_call() wants for this call of `function`. Locked.
+std::optional<cudaError_t> injected_failure(State& state, Function function);
+
+// One call of a runtime function, as its body sees it.
+struct Call {
+  State& state;
+  Thread& thread;
+  Function function;
+
+  // Counts a misuse and returns `error`.
+  cudaError_t misuse(cudaError_t error, const std::string& what) const;
+};
+
+// Objects by handle. A null result means that the call has counted a misuse where the handle is stale or foreign (a
+// null handle is an ordinary invalid argument); the caller returns the error of its own choice.
+Event* find_event(const Call& call, cudaEvent_t handle);
+Graph* find_graph(const Call& call, cudaGraph_t handle);
+Node* find_node(const Call& call, cudaGraphNode_t handle);
+Executable* find_executable(const Call& call, cudaGraphExec_t handle);
+
+// As above; 0, cudaStreamLegacy and cudaStreamPerThread give the current device's and thread's implicit streams.
+Stream* find_stream(const Call& call, cudaStream_t handle);
+
+// A runtime call from a kernel or host function, on the thread that already holds the lock.
+cudaError_t refuse_inside_work(State& state, Thread& thread, Function function);
+
+// The last-error slot keeps every error but cudaErrorNotReady, which is an answer and not an error (facts 31).
+inline cudaError_t latch(Thread& thread, cudaError_t error) {
+  if (error != cudaSuccess && error != cudaErrorNotReady) thread.last_error = error;
+  return error;
+}
+
+// `injected(call, error)` stands in for the body when a failure strikes; it returns what the call returns.
+template <typename Body, typename Injected>
+cudaError_t enter(Function function, Body&& body, Injected&& injected) noexcept {
+  Thread& thread = this_thread();
+  State& world = state();
+  if (thread.in_work) return refuse_inside_work(world, thread, function);
+  const std::lock_guard<std::mutex> lock(world.mutex);
+  if (thread.epoch != world.epoch) refresh(world, thread);
+  ++world.calls[static_cast<std::size_t>(function)];
+  const Call call{world, thread, function};
+  try {
+    if (!world.failures.empty()) {
+      if (const std::optional<cudaError_t> error = injected_failure(world, function)) {
+        return latch(thread, injected(call, *error));
+      }
+    }
+    return latch(thread, body(call));
+  } catch (const std::bad_alloc&) {
+    return latch(thread, cudaErrorMemoryAllocation);
+  } catch (...) {
+    return latch(thread, cudaErrorUnknown);
+  }
+}
+
+template <typename Body>
+cudaError_t enter(Function function, Body&& body) noexcept {
+  return enter(function, std::forward<Body>(body), [](const Call&, cudaError_t error) { return error; });
+}
+
+}  // namespace graphcache::hostrt
+
+#endif  // GRAPHCACHE_LIB_HOSTRT_STATE_H_

@@ -1,0 +1,138 @@
+#include "work.h"
+
+#include <cstring>
+#include <utility>
+
+#include "builtins.h"
+#include "capture.h"
+
+namespace graphcache::hostrt {
+namespace {
+
+// Runtime calls of the work itself are refused while one of these lives.
+class InsideWork {
+ public:
+  explicit InsideWork(Thread& thread) : thread_(thread) { thread_.in_work = true; }
+  ~InsideWork() { thread_.in_work = false; }
+  InsideWork(const InsideWork&) = delete;
+  InsideWork& operator=(const InsideWork&) = delete;
+
+ private:
+  Thread& thread_;
+};
+
+class Runner {
+ public:
+  explicit Runner(State& state) : state_(state) {}
+
+  void operator()(const EmptyParams&) {}
+
+  void operator()(const KernelParams& launch) {
+    ++state_.kernels_run;
+    set_dimensions(launch.grid, launch.block);
+    uint3 block;
+    for (block.z = 0; block.z < launch.grid.z; ++block.z) {
+      for (block.y = 0; block.y < launch.grid.y; ++block.y) {
+        for (block.x = 0; block.x < launch.grid.x; ++block.x) run_block(launch, block);
+      }
+    }
+  }
+
+  void operator()(const CopyParams& copy) { std::memmove(copy.destination, copy.source, copy.bytes); }
+
+  void operator()(const FillParams& fill) {
+    for (std::size_t row = 0; row < fill.height; ++row) {
+      auto* at = static_cast<unsigned char*>(fill.destination) + row * fill.pitch;
+      for (std::size_t i = 0; i < fill.width; ++i, at += fill.element_bytes) {
+        std::memcpy(at, &fill.value, fill.element_bytes);  // the low bytes: little-endian, like every CUDA host
+      }
+    }
+  }
+
+  void operator()(const HostParams& host) { host.function(host.data); }
+
+  void operator()(const NodeParams& params) { std::visit(*this, params); }
+
+  void operator()(const GraphRun& run) {
+    for (const std::uint32_t position : run.program->order) {
+      const ProgramNode& node = run.program->nodes[position];
+      if (node.enabled) std::visit(*this, node.params);
+    }
+  }
+
+ private:
+  static void run_block(const KernelParams& launch, const uint3& block) {
+    const Kernel& kernel = *launch.kernel;
+    uint3 thread;
+    for (thread.z = 0; thread.z < launch.block.z; ++thread.z) {
+      for (thread.y = 0; thread.y < launch.block.y; ++thread.y) {
+        for (thread.x = 0; thread.x < launch.block.x; ++thread.x) {
+          set_indices(block, thread);
+          kernel.invoker(kernel.function, launch.arguments.pointers());
+        }
+      }
+    }
+  }
+
+  State& state_;
+};
+
+cudaError_t drain(const Call& call, Stream& stream) {
+  const InsideWork inside(call.thread);
+  cudaError_t error = cudaSuccess;
+  Runner runner(call.state);
+  for (const Operation& operation : stream.queue) {
+    try {
+      std::visit(runner, operation);
+    } catch (...) {
+      error = cudaErrorLaunchFailure;  // the nearest to a kernel that faults
+    }
+  }
+  stream.queue.clear();  // keeps its storage: a graph launch allocates nothing
+  return error;
+}
+
+}  // namespace
+
+cudaError_t resolve_kernel(const Call& call, const void* function, const Kernel** kernel) {
+  if (function == nullptr) return cudaErrorInvalidDeviceFunction;
+  *kernel = find_kernel(function);
+  if (*kernel != nullptr) return cudaSuccess;
+  return call.misuse(cudaErrorInvalidResourceHandle, "the function is not registered by GRAPHCACHE_HOST_KERNEL");
+}
+
+cudaError_t check_shape(const dim3& grid, const dim3& block, std::size_t shared_bytes) {
+  const bool grid_fits = grid.x >= 1 && grid.x <= kMaxGridX && grid.y >= 1 && grid.y <= kMaxGridYZ && grid.z >= 1 &&
+                         grid.z <= kMaxGridYZ;
+  const bool block_fits = block.x >= 1 && block.x <= kMaxThreadsPerBlock && block.y >= 1 &&
+                          block.y <= kMaxThreadsPerBlock && block.z >= 1 && block.z <= kMaxBlockZ &&
+                          block.x * block.y * block.z <= kMaxThreadsPerBlock;
+  return grid_fits && block_fits && shared_bytes <= kMaxSharedBytes ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t check_copy(const void* destination, const void* source, cudaMemcpyKind kind) {
+  if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) return cudaErrorInvalidMemcpyDirection;
+  return destination != nullptr && source != nullptr ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t check_fill(const FillParams& fill) {
+  const bool element_fits = fill.element_bytes == 1 || fill.element_bytes == 2 || fill.element_bytes == 4;
+  return element_fits && fill.destination != nullptr && fill.width != 0 && fill.height != 0 ? cudaSuccess
+                                                                                           : cudaErrorInvalidValue;
+}
+
+cudaError_t enqueue(const Call& call, Stream& stream, Operation operation) {
+  if (!call.state.execute) return cudaSuccess;
+  stream.queue.push_back(std::move(operation));
+  return drain(call, stream);
+}
+
+cudaError_t submit(const Call& call, Stream& stream, NodeParams params) {
+  Capture* capture = nullptr;
+  if (const cudaError_t error = admit_work(call.state, stream, &capture); error != cudaSuccess) return error;
+  if (capture == nullptr) return enqueue(call, stream, std::move(params));
+  add_captured_node(call.state, stream, std::move(params));
+  return cudaSuccess;
+}
+
+}  // namespace graphcache::hostrt

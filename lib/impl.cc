@@ -1,0 +1,187 @@
+// The cache outside of a run: what it is made with, what it reports, what it forgets.
+#include "impl.h"
+
+#include <absl/strings/str_cat.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <utility>
+
+#include "errors.h"
+
+namespace graphcache {
+namespace {
+
+absl::Status validate(Options& options) {
+  if (options.max_executables < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Options::max_executables is ", options.max_executables, ": it must not be negative"));
+  }
+  if (options.capture_after < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Options::capture_after is ", options.capture_after, ": it must not be negative"));
+  }
+  constexpr unsigned long long kKnownFlags =
+      cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUseNodePriority;
+  if ((options.instantiate_flags & ~kKnownFlags) != 0) {
+    return absl::InvalidArgumentError(
+        "Options::instantiate_flags may hold cudaGraphInstantiateFlagAutoFreeOnLaunch and "
+        "cudaGraphInstantiateFlagUseNodePriority alone");
+  }
+  const cudaStreamCaptureMode modes[] = {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
+                                         cudaStreamCaptureModeRelaxed};
+  if (std::find(std::begin(modes), std::end(modes), options.capture_mode) == std::end(modes)) {
+    return absl::InvalidArgumentError("Options::capture_mode is none of the runtime's modes");
+  }
+  LastErrorGuard last_error;
+  if (options.device == Options::kCurrentDevice) {
+    const cudaError_t error = cudaGetDevice(&options.device);
+    if (error != cudaSuccess) return cuda_failure("cudaGetDevice", error);
+  }
+  int count = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
+    return cuda_failure("cudaGetDeviceCount", error);
+  }
+  if (options.device < 0 || options.device >= count) {
+    return absl::InvalidArgumentError(absl::StrCat("Options::device is ", options.device, ", of ", count, " devices"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Cache::Impl::Impl(const Options& options) : options_(options), invalid_(validate(options_)) {
+  enabled_ = invalid_.ok() && options_.max_executables > 0;
+}
+
+Cache::Impl::~Impl() {
+  clear();
+  retire_.collect();
+}
+
+bool Cache::Impl::contains(const Key& key) const {
+  MutexLock lock(mutex_);
+  for (const Entry* entry = index_.find(key); entry != nullptr; entry = entry->next_of_key) {
+    if (entry->ready) return true;
+  }
+  return false;
+}
+
+bool Cache::Impl::erase(const Key& key) {
+  bool found = false;
+  {
+    MutexLock lock(mutex_);
+    while (Entry* entry = index_.find(key)) {
+      index_.erase(entry);
+      found = true;
+    }
+    sweep();
+  }
+  retire_.collect();
+  return found;
+}
+
+void Cache::Impl::clear() {
+  {
+    MutexLock lock(mutex_);
+    for (Entry* entry : index_.found()) index_.erase(entry);
+    sweep();
+  }
+  retire_.collect();
+}
+
+// Adds what the entry counted to the totals, before it is deleted.
+void Cache::Impl::bank(Entry& entry) {
+  for (int i = 0; i < kOutcomeCount; ++i) totals_.outcomes[i] += entry.outcomes[i].value();
+  totals_.patched_nodes += entry.patched_nodes.value();
+}
+
+// Deletes erased entries that nobody uses any more.
+void Cache::Impl::sweep() {
+  while (Entry* surplus = index_.lock_surplus()) {
+    index_.erase(surplus);
+    [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { (void)surplus->lock.unlock(); }();
+  }
+  index_.sweep([this](Entry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    bank(entry);
+    if (entry.executable != nullptr && lost_) entry.executable->abandon();
+    retire_.add(std::move(entry.executable));
+  });
+}
+
+// After a fatal error every handle is dropped, none destroyed (fact 32), and every later run returns that error.
+void Cache::Impl::lose(const absl::Status& why) {
+  {
+    MutexLock lock(mutex_);
+    fatal_.Update(why);
+    lost_ = true;
+  }
+  clear();
+}
+
+absl::Status Cache::Impl::status() const {
+  if (!invalid_.ok() || !lost_) return invalid_;
+  MutexLock lock(mutex_);
+  return fatal_;
+}
+
+Stats Cache::Impl::stats() const {
+  MutexLock lock(mutex_);
+  Stats stats = totals_;
+  for (const Entry* entry : index_.all()) {
+    for (int i = 0; i < kOutcomeCount; ++i) stats.outcomes[i] += entry->outcomes[i].value();
+    stats.patched_nodes += entry->patched_nodes.value();
+    if (!entry->ready) continue;
+    ++stats.live_executables;
+    ++stats.live_templates;
+    stats.estimated_device_bytes += entry->nodes * kExecutableBytesPerNode;
+  }
+  return stats;
+}
+
+std::vector<EntryInfo> Cache::Impl::entries() const {
+  MutexLock lock(mutex_);
+  std::vector<Entry*> found = index_.found();
+  std::sort(found.begin(), found.end(), [](Entry* a, Entry* b) { return a->last_use > b->last_use; });
+  std::vector<EntryInfo> infos;
+  for (const Entry* entry : found) {
+    EntryInfo info;
+    info.label = std::string(entry->key.label());
+    info.key = entry->key.to_string();
+    for (int i = 0; i < kOutcomeCount; ++i) info.outcomes[i] = entry->outcomes[i].value();
+    info.live = entry->ready;
+    info.nodes = entry->nodes;
+    info.slot_nodes = entry->slot_nodes;
+    info.estimated_device_bytes = info.live ? info.nodes * kExecutableBytesPerNode : 0;
+    info.last_use_order = infos.size();
+    infos.push_back(std::move(info));
+  }
+  return infos;
+}
+
+Cache::Cache(const Options& options) : impl_(std::make_unique<Impl>(options)) {}
+Cache::~Cache() = default;
+bool Cache::contains(const Key& key) const { return impl_->contains(key); }
+bool Cache::erase(const Key& key) { return impl_->erase(key); }
+void Cache::clear() { impl_->clear(); }
+Stats Cache::stats() const { return impl_->stats(); }
+std::vector<EntryInfo> Cache::entries() const { return impl_->entries(); }
+absl::Status Cache::status() const { return impl_->status(); }
+const Options& Cache::options() const { return impl_->options(); }
+cudaStream_t Cache::default_stream() const { return impl_->options().stream; }
+
+Cache& cache_for(int device) {
+  static Mutex mutex;
+  static auto& caches = *new std::map<int, std::unique_ptr<Cache>>;  // Never destroyed: the runtime may be gone first.
+  MutexLock lock(mutex);
+  std::unique_ptr<Cache>& cache = caches[device];
+  if (cache == nullptr) {
+    Options options;
+    options.device = device == Options::kCurrentDevice ? -2 : device;  // No device either, and meant as one here.
+    cache = std::make_unique<Cache>(options);
+  }
+  return *cache;
+}
+
+}  // namespace graphcache

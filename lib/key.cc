@@ -1,0 +1,263 @@
+#include "graphcache/key.h"
+
+#include <absl/hash/hash.h>
+#include <absl/strings/escaping.h>
+#include <absl/strings/str_cat.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace graphcache {
+namespace {
+
+using namespace key_detail;  // NOLINT(google-build-using-namespace): the tags
+
+// Key() and key() have no bytes; 0 for both keeps Key() free of a call.
+size_t hash_of(const char* bytes, size_t size) {
+  return size == 0 ? 0 : absl::Hash<absl::string_view>{}(absl::string_view(bytes, size));
+}
+
+// Reads an encoding. A graphcache_key that threw has left out its end, hence the questions for done().
+class Reader {
+ public:
+  Reader(const char* data, size_t size) : at_(data), end_(data + size) {}
+
+  bool done() const { return at_ == end_; }
+
+  // The kind of the next part, or the mark; `number` is what a kind carries.
+  unsigned next(uint64_t& number) {
+    const unsigned tag = static_cast<unsigned char>(*at_++);
+    if (tag < kInteger) return tag;
+    const unsigned bytes = tag & 0x0f;
+    number = 0;
+    std::memcpy(&number, at_, bytes);
+    at_ += bytes;
+    return tag & 0xf0;
+  }
+
+  // Of a kText that next() returned.
+  std::string_view text(uint64_t size) {
+    const std::string_view result(at_, size);
+    at_ += size;
+    return result;
+  }
+
+  bool skip_end() {
+    if (done() || static_cast<unsigned char>(*at_) != kEnd) return false;
+    ++at_;
+    return true;
+  }
+
+ private:
+  const char* at_;
+  const char* end_;
+};
+
+std::string_view cut(std::string_view text, size_t limit) {
+  if (text.size() <= limit) return text;
+  const auto continues = [&](size_t i) { return (static_cast<unsigned char>(text[i]) & 0xc0) == 0x80; };
+  size_t size = limit;
+  while (size > 0 && limit - size < 3 && continues(size)) --size;
+  return text.substr(0, continues(size) ? limit : size);  // no sequence has four continuations: this is not UTF-8
+}
+
+void render(Reader& reader, std::string& out);
+
+void render_list(Reader& reader, uint64_t count, const char* brackets, std::string& out) {
+  out += brackets[0];
+  for (uint64_t i = 0; i < count && !reader.done(); ++i) {
+    if (i > 0) out += ", ";
+    render(reader, out);
+  }
+  out += brackets[1];
+}
+
+void render_user_type(Reader& reader, std::string& out) {
+  out += '{';
+  for (bool first = true; !reader.done() && !reader.skip_end(); first = false) {
+    if (!first) out += ", ";
+    render(reader, out);
+  }
+  out += '}';
+}
+
+void render_launch_config(Reader& reader, std::string& out) {
+  out += '{';
+  render_list(reader, 3, "{}", out);
+  out += ", ";
+  render_list(reader, 3, "{}", out);
+  out += ", ";
+  render(reader, out);
+  out += '}';
+}
+
+void render(Reader& reader, std::string& out) {
+  uint64_t number = 0;
+  switch (reader.next(number)) {
+    case kFalse:
+      out += "false";
+      break;
+    case kTrue:
+      out += "true";
+      break;
+    case kNullText:
+      out += "null text";
+      break;
+    case kNoValue:
+      out += "none";
+      break;
+    case kSomeValue:
+      render(reader, out);
+      break;
+    case kDim3:
+      render_list(reader, 3, "{}", out);
+      break;
+    case kLaunchConfig:
+      render_launch_config(reader, out);
+      break;
+    case kBegin:
+      render_user_type(reader, out);
+      break;
+    case kInteger:
+      absl::StrAppend(&out, number);
+      break;
+    case kNegativeInteger:
+      absl::StrAppend(&out, static_cast<int64_t>(~number));
+      break;
+    case kEnum:
+      absl::StrAppend(&out, "enum ", number);
+      break;
+    case kNegativeEnum:
+      absl::StrAppend(&out, "enum ", static_cast<int64_t>(~number));
+      break;
+    case kPointer:
+      absl::StrAppend(&out, "0x", absl::Hex(number));
+      break;
+    case kText: {
+      const std::string_view text = reader.text(number);
+      absl::StrAppend(&out, "\"", absl::Utf8SafeCHexEscape({text.data(), text.size()}), "\"");
+      break;
+    }
+    case kSequence:
+      render_list(reader, number, "[]", out);
+      break;
+    case kTuple:
+      render_list(reader, number, "()", out);
+      break;
+  }
+}
+
+}  // namespace
+
+Key::Key(const char* bytes, size_t size) : size_(size), hash_(hash_of(bytes, size)) {
+  if (is_inline()) {
+    std::memcpy(inline_, bytes, kInlineBytes);
+  } else {
+    heap_ = new char[size];
+    std::memcpy(heap_, bytes, size);
+  }
+}
+
+Key::Key(const Key& other) : size_(other.size_), hash_(other.hash_) {
+  if (is_inline()) {
+    std::memcpy(inline_, other.inline_, kInlineBytes);
+  } else {
+    heap_ = new char[size_];
+    std::memcpy(heap_, other.heap_, size_);
+  }
+}
+
+Key& Key::operator=(const Key& other) {
+  if (this != &other) *this = Key(other);
+  return *this;
+}
+
+Key& Key::operator=(Key&& other) noexcept {
+  if (this != &other) {
+    if (!is_inline()) delete[] heap_;
+    take(other);
+  }
+  return *this;
+}
+
+void Key::take(Key& other) noexcept {
+  size_ = other.size_;
+  hash_ = other.hash_;
+  if (is_inline()) {
+    std::memcpy(inline_, other.inline_, kInlineBytes);
+    return;
+  }
+  heap_ = other.heap_;
+  std::memset(other.inline_, 0, kInlineBytes);
+  other.size_ = 0;
+  other.hash_ = 0;
+}
+
+std::string_view Key::label() const {
+  for (Reader reader(data(), size()); !reader.done();) {
+    uint64_t number = 0;
+    if (reader.next(number) == kText) return cut(reader.text(number), kLabelBytes);
+  }
+  return {};
+}
+
+std::string Key::to_string() const {
+  std::string out;
+  Reader reader(data(), size());
+  render_list(reader, std::numeric_limits<uint64_t>::max(), "()", out);
+  return out;
+}
+
+void Keyer::grow(size_t bytes) {
+  const size_t used = static_cast<size_t>(at_ - begin_);
+  const size_t capacity = std::max(2 * static_cast<size_t>(end_ - begin_), used + bytes);
+  char* larger = new char[capacity];
+  std::memcpy(larger, begin_, used);  // what outgrows the buffer is no inline key and needs no zeros
+  if (begin_ != buffer_) delete[] begin_;
+  begin_ = larger;
+  at_ = larger + used;
+  end_ = larger + capacity;
+}
+
+Buckets::Buckets(std::vector<int64_t> values) : values_(std::move(values)) {
+  std::sort(values_.begin(), values_.end());
+  values_.erase(std::unique(values_.begin(), values_.end()), values_.end());
+  values_.erase(values_.begin(), std::lower_bound(values_.begin(), values_.end(), 1));
+}
+
+Buckets Buckets::powers_of_two(int64_t max) {
+  std::vector<int64_t> values{max};
+  for (uint64_t power = 1; max > 0 && power < static_cast<uint64_t>(max); power *= 2) {
+    values.push_back(static_cast<int64_t>(power));
+  }
+  return Buckets(std::move(values));
+}
+
+Buckets Buckets::every(int64_t step, int64_t max) {
+  step = std::max<int64_t>(step, 1);
+  std::vector<int64_t> values{max};
+  for (int64_t value = step; value < max; value += step) {
+    values.push_back(value);
+    if (value > max - step) break;  // the next one may be no int64_t
+  }
+  return Buckets(std::move(values));
+}
+
+int64_t Buckets::up(int64_t n) const {
+  const auto bucket = std::lower_bound(values_.begin(), values_.end(), n);
+  if (bucket != values_.end()) return *bucket;
+  if (values_.empty()) return n;
+  const int64_t excess = n % largest();
+  const int64_t missing = excess == 0 ? 0 : largest() - excess;
+  return missing > std::numeric_limits<int64_t>::max() - n ? n : n + missing;
+}
+
+int64_t Buckets::ceiling(double x) {
+  constexpr double kLimit = 9223372036854775808.0;  // 2^63
+  const double whole = std::ceil(x);
+  if (whole < -kLimit) return std::numeric_limits<int64_t>::min();
+  return whole < kLimit ? static_cast<int64_t>(whole) : std::numeric_limits<int64_t>::max();
+}
+
+}  // namespace graphcache

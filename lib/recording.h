@@ -1,0 +1,85 @@
+// One call of `fn`: captured from begin to end, whatever happens inside, or direct.
+#pragma once
+
+#include <absl/status/status.h>
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "graph.h"
+#include "graphcache/cache.h"
+
+namespace graphcache {
+namespace detail {
+
+// What a Recorder writes to while `fn` runs.
+class Recording {
+ public:
+  enum class Mode {
+    kDirect,   // Enqueued.
+    kCapture,  // Captured as a graph of its own, whose slot nodes are kept.
+    kInlined,  // Captured as part of another run's graph.
+  };
+
+  // `stream` is the run's.
+  Recording(cudaStream_t stream, const Call& call, Mode mode);
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  // Calls `fn`. Returns what it returned, else the first failure of its recorder's calls, else an error that it left in
+  // the last-error slot: a launch by <<<>>> says nowhere else that it failed, and its node is then missing.
+  absl::Status invoke();
+
+  void launch(cudaStream_t stream, const void* kernel, const LaunchShape& shape, const ArgView* args, std::size_t count);
+  void memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView bytes, cudaMemcpyKind kind);
+  void memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView bytes);
+
+  // Says that what is captured must not be kept, and why. The first reason stays.
+  void refuse_capture(absl::Status why) { refused_.Update(std::move(why)); }
+  const absl::Status& refused() const { return refused_; }
+
+  std::vector<SlotNode> take_slot_nodes() { return std::move(slot_nodes_); }
+
+ private:
+  // Writes an argument's value for this run to `field`; false if its slot belongs to another call of `fn`.
+  bool resolve(const ArgView& arg, void* field);
+  bool may_enqueue(cudaStream_t stream);
+  // Keeps the node that was just captured on `stream`, if a binding of `node` follows a slot.
+  void keep(cudaStream_t stream, SlotNode node, cudaGraphNodeType type);
+  void skip_empty(const ArgView& bytes);
+  void fail(absl::Status why) { status_.Update(std::move(why)); }
+
+  const cudaStream_t stream_;
+  const Call& call_;
+  const Mode mode_;
+  const std::uint64_t id_;
+  unsigned long long capture_id_ = 0;  // Of the capture that `stream_` is part of.
+  absl::Status status_;
+  absl::Status refused_;
+  std::vector<SlotNode> slot_nodes_;
+};
+
+}  // namespace detail
+
+// The recording whose capture this thread is inside of, or null. A run made inside it must know without launching: a
+// launch into a capturing stream is refused and breaks the capture (fact 5).
+extern constinit thread_local detail::Recording* active_recording;
+
+struct Captured {
+  absl::Status fn;       // What `fn` reports.
+  absl::Status capture;  // What broke the capture. Not ok: nothing was enqueued, and there is no template.
+  Template content;
+  std::chrono::nanoseconds time{0};
+};
+
+// Calls `fn` under a capture of `stream`. Afterwards the stream is not capturing, also if `fn` throws.
+Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call);
+
+// Calls `fn` directly, or inside another run's capture.
+absl::Status enqueue(cudaStream_t stream, const detail::Call& call);
+absl::Status enqueue_inlined(cudaStream_t stream, const detail::Call& call);
+
+}  // namespace graphcache

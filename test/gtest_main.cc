@@ -1,0 +1,69 @@
+// The main of every test program. It closes with the line that test/run_suite adds up, which counts test cases:
+// `N passed, N failed, N skipped`. A program built for CUDA (GRAPHCACHE_TEST_CUDA) that finds no usable GPU says so,
+// counts every case as skipped and returns 77, which is how Meson learns of a skip.
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <string_view>
+
+#ifdef GRAPHCACHE_TEST_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+namespace {
+
+constexpr int kSkipped = 77;
+
+// Why no test can run here, or null.
+const char* reason_to_skip() {
+#ifdef GRAPHCACHE_TEST_CUDA
+  int devices = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&devices); error != cudaSuccess) {
+    return cudaGetErrorString(error);
+  }
+  if (devices == 0) return "the driver reports no device";
+#endif
+  return nullptr;
+}
+
+bool is_disabled(const char* name) { return std::string_view(name).substr(0, 9) == "DISABLED_"; }
+
+// GoogleTest counts what will run only once it runs; this asks before.
+int enabled_cases(const testing::UnitTest& tests) {
+  int count = 0;
+  for (int s = 0; s < tests.total_test_suite_count(); ++s) {
+    const testing::TestSuite& suite = *tests.GetTestSuite(s);
+    if (is_disabled(suite.name())) continue;
+    for (int t = 0; t < suite.total_test_count(); ++t) {
+      count += is_disabled(suite.GetTestInfo(t)->name()) ? 0 : 1;
+    }
+  }
+  return count;
+}
+
+void print_closing_line(int passed, int failed, int skipped) {
+  std::printf("\n%d passed, %d failed, %d skipped\n", passed, failed, skipped);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  const testing::UnitTest& tests = *testing::UnitTest::GetInstance();
+  if (GTEST_FLAG_GET(list_tests)) return RUN_ALL_TESTS();
+
+  if (const char* reason = reason_to_skip(); reason != nullptr) {
+    std::printf("skipped, no usable GPU: %s\n", reason);
+    print_closing_line(0, 0, enabled_cases(tests));
+    return kSkipped;
+  }
+
+  const int result = RUN_ALL_TESTS();
+  // A failure outside any case (in a suite's set-up, say) must not end as "0 failed".
+  const int failed = tests.failed_test_count();
+  print_closing_line(tests.successful_test_count(), failed == 0 && result != 0 ? 1 : failed,
+                     tests.skipped_test_count());
+  return result;
+}

@@ -1,0 +1,453 @@
+// What only hostrt can show: its ledger, counts, failures, misuses, kernels as host functions. The rules that it shares
+// with the real runtime are in runtime_rules_test.cc.
+
+#include "graphcache/hostrt.h"
+
+#include <cuda_runtime_api.h>
+#include <device_launch_parameters.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels.h"
+
+namespace graphcache::test {
+namespace {
+
+#define OK(call) ASSERT_EQ(cudaSuccess, (call))
+#define GIVES(error, call) EXPECT_EQ(error, (call))
+
+template <typename T, int kN>
+void store_product(T* p) {
+  *p = T(kN) * static_cast<T>(blockDim.x);
+}
+
+void nothing() {}
+
+void call_the_runtime(int* error) { *error = cudaStreamSynchronize(nullptr); }
+
+void throw_something(int) { throw std::runtime_error("from a kernel"); }
+
+void not_registered(int) {}
+
+}  // namespace
+}  // namespace graphcache::test
+
+GRAPHCACHE_HOST_KERNEL(graphcache::test::store_product<float, 3>)
+GRAPHCACHE_HOST_KERNEL(graphcache::test::nothing)
+GRAPHCACHE_HOST_KERNEL(graphcache::test::call_the_runtime)
+GRAPHCACHE_HOST_KERNEL(graphcache::test::throw_something)
+GRAPHCACHE_HOST_KERNEL((graphcache::test::nothing))  // twice, and in parentheses: harmless
+
+namespace graphcache::test {
+namespace {
+
+template <typename... P>
+cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t stream, std::type_identity_t<P>... values) {
+  void* arguments[] = {static_cast<void*>(&values)..., nullptr};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, arguments, 0, stream);
+}
+
+class Hostrt : public testing::Test {
+ protected:
+  void SetUp() override {
+    hostrt::reset();
+    OK(cudaStreamCreate(&stream_));
+    hostrt::reset_calls();
+  }
+  void TearDown() override { hostrt::reset(); }
+
+  // A graph of `count` kernels that each add 1 to sum_.
+  cudaGraph_t capture(int count = 1) {
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaSuccess, cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < count; ++i) EXPECT_EQ(cudaSuccess, launch(add, 1, 1, stream_, &sum_, 1, 1.0f));
+    EXPECT_EQ(cudaSuccess, cudaStreamEndCapture(stream_, &graph));
+    return graph;
+  }
+
+  cudaGraphExec_t instantiate(cudaGraph_t graph) {
+    cudaGraphExec_t executable = nullptr;
+    EXPECT_EQ(cudaSuccess, cudaGraphInstantiate(&executable, graph, 0));
+    return executable;
+  }
+
+  void expect_misuse(const char* words) {
+    EXPECT_EQ(++expected_misuses_, hostrt::misuses());
+    EXPECT_EQ(words, hostrt::last_misuse());
+  }
+
+  cudaStream_t stream_ = nullptr;
+  float sum_ = 0;
+  std::uint64_t expected_misuses_ = 0;
+};
+
+// ---- Kernels ----
+
+TEST_F(Hostrt, TemplatesAndKernelsWithoutParametersCanBeRegistered) {
+  float value = 0;
+  OK(launch(store_product<float, 3>, 1, dim3(7), stream_, &value));
+  EXPECT_EQ(21, value);
+  OK(cudaLaunchKernel(reinterpret_cast<const void*>(nothing), 2, 2, nullptr, 0, stream_));
+  EXPECT_EQ(2u, hostrt::kernels_run());
+}
+
+// By the registration's own means, because compilers remark on every function with such a parameter.
+TEST_F(Hostrt, OverAlignedParametersAreAligned) {
+  static const int function = 0;
+  static std::uintptr_t misaligned = 1;
+  const hostrt::internal::Parameter parameters[] = {{1, 1}, {64, 64}, {4, 4}};
+  hostrt::internal::add_kernel(
+      "wide", &function,
+      [](const void*, void* const* arguments) {
+        misaligned = reinterpret_cast<std::uintptr_t>(arguments[1]) % 64 +
+                     reinterpret_cast<std::uintptr_t>(arguments[2]) % 4;
+      },
+      parameters, 3);
+  char bytes[64] = {};
+  void* arguments[] = {bytes, bytes, bytes};
+  OK(cudaLaunchKernel(&function, 1, 1, arguments, 0, stream_));
+  EXPECT_EQ(0u, misaligned);
+}
+
+TEST_F(Hostrt, UnregisteredFunctionsAreNamedAsMisuse) {
+  GIVES(cudaErrorInvalidResourceHandle, launch(not_registered, 1, 1, stream_, 1));
+  expect_misuse("cudaLaunchKernel: the function is not registered by GRAPHCACHE_HOST_KERNEL");
+}
+
+TEST_F(Hostrt, MissingArgumentsAreMisuse) {
+  GIVES(cudaErrorInvalidValue, cudaLaunchKernel(reinterpret_cast<const void*>(add), 1, 1, nullptr, 0, stream_));
+  expect_misuse("cudaLaunchKernel: graphcache::test::add launched without its arguments");
+}
+
+TEST_F(Hostrt, KernelsMayNotCallTheRuntime) {
+  int error = 0;
+  OK(launch(call_the_runtime, 1, 1, stream_, &error));
+  EXPECT_EQ(cudaErrorNotPermitted, error);
+  expect_misuse("cudaStreamSynchronize: called from inside a kernel or a host function");
+  OK(cudaStreamSynchronize(stream_));
+}
+
+TEST_F(Hostrt, AKernelThatThrowsIsALaunchFailure) {
+  GIVES(cudaErrorLaunchFailure, launch(throw_something, 1, 1, stream_, 1));
+  OK(launch(add, 1, 1, stream_, &sum_, 1, 1.0f));
+  EXPECT_EQ(1, sum_);
+}
+
+TEST_F(Hostrt, WithoutExecutionCallsAreCheckedAndNothingRuns) {
+  const cudaGraphExec_t executable = instantiate(capture());
+  hostrt::set_execution(false);
+  OK(launch(add, 1, 1, stream_, &sum_, 1, 1.0f));
+  OK(cudaGraphLaunch(executable, stream_));
+  OK(cudaMemset(&sum_, 0xff, sizeof sum_));
+  GIVES(cudaErrorInvalidValue, launch(add, 0, 1, stream_, &sum_, 1, 1.0f));
+  EXPECT_EQ(0, sum_);
+  EXPECT_EQ(0u, hostrt::kernels_run());
+  EXPECT_EQ(1u, hostrt::calls("cudaGraphLaunch"));
+  hostrt::set_execution(true);
+  OK(cudaGraphLaunch(executable, stream_));
+  EXPECT_EQ(1, sum_);
+}
+
+// ---- Ledger ----
+
+TEST_F(Hostrt, TheLedgerCountsWhatIsAlive) {
+  cudaEvent_t event = nullptr;
+  void* memory = nullptr;
+  void* pinned = nullptr;
+  const cudaGraph_t graph = capture(3);
+  const cudaGraphExec_t executable = instantiate(graph);
+  OK(cudaEventCreate(&event));
+  OK(cudaMalloc(&memory, 100));
+  OK(cudaHostAlloc(&pinned, 7, cudaHostAllocDefault));
+  OK(launch(add, 1, 1, cudaStreamPerThread, &sum_, 1, 1.0f));  // implicit streams do not count
+  hostrt::Ledger expected;
+  expected.streams = expected.events = expected.graphs = expected.executables = 1;
+  expected.nodes = expected.executable_nodes = 3;
+  expected.allocations = expected.host_allocations = 1;
+  expected.allocated_bytes = 100;
+  expected.host_allocated_bytes = 7;
+  EXPECT_EQ(expected, hostrt::ledger());
+
+  OK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
+  ++expected.captures;
+  ++expected.graphs;
+  EXPECT_EQ(expected, hostrt::ledger());
+  GIVES(cudaErrorStreamCaptureUnsupported, cudaStreamSynchronize(stream_));  // frees the graph
+  --expected.graphs;
+  EXPECT_EQ(expected, hostrt::ledger());
+  cudaGraph_t none = nullptr;
+  GIVES(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(stream_, &none));
+
+  OK(cudaGraphExecDestroy(executable));
+  OK(cudaGraphDestroy(graph));
+  OK(cudaEventDestroy(event));
+  OK(cudaFree(memory));
+  OK(cudaFreeHost(pinned));
+  OK(cudaStreamDestroy(stream_));
+  EXPECT_EQ(hostrt::Ledger{}, hostrt::ledger());
+}
+
+TEST_F(Hostrt, MemoryInfoFollowsAllocations) {
+  std::size_t free_before = 0, free_after = 0, total = 0;
+  void* memory = nullptr;
+  OK(cudaMemGetInfo(&free_before, &total));
+  OK(cudaMalloc(&memory, 4096));
+  OK(cudaMemGetInfo(&free_after, &total));
+  EXPECT_EQ(4096u, free_before - free_after);
+  EXPECT_EQ(0u, reinterpret_cast<std::uintptr_t>(memory) % 256);
+  GIVES(cudaErrorMemoryAllocation, cudaMalloc(&memory, total + 1));
+}
+
+TEST_F(Hostrt, ResetGivesAFreshWorld) {
+  const cudaGraphExec_t executable = instantiate(capture());
+  hostrt::fail_call("*", 1, cudaErrorUnknown, -1);
+  GIVES(cudaErrorUnknown, cudaGraphLaunch(executable, stream_));
+  hostrt::set_device_count(2);
+  hostrt::reset();
+  EXPECT_EQ(hostrt::Ledger{}, hostrt::ledger());
+  EXPECT_EQ(0u, hostrt::calls());
+  EXPECT_TRUE(hostrt::call_counts().empty());
+  GIVES(cudaSuccess, cudaPeekAtLastError());
+  GIVES(cudaErrorInvalidDevice, cudaSetDevice(1));
+  GIVES(cudaErrorInvalidValue, cudaGraphLaunch(executable, nullptr));
+  expect_misuse("cudaGraphLaunch: executable graph was destroyed");
+}
+
+// ---- Counts ----
+
+TEST_F(Hostrt, EveryCallCountsOnce) {
+  const cudaGraphExec_t executable = instantiate(capture(5));
+  for (int i = 0; i < 3; ++i) OK(cudaGraphLaunch(executable, stream_));
+  GIVES(cudaErrorInvalidValue, cudaGraphLaunch(nullptr, stream_));  // failed ones, too
+  cudaGetErrorName(cudaSuccess);
+  const std::map<std::string, std::uint64_t> expected = {
+      {"cudaStreamBeginCapture", 1}, {"cudaLaunchKernel", 5}, {"cudaStreamEndCapture", 1},
+      {"cudaGraphInstantiate", 1},   {"cudaGraphLaunch", 4},
+  };
+  EXPECT_EQ(expected, hostrt::call_counts());
+  EXPECT_EQ(12u, hostrt::calls());
+  EXPECT_EQ(4u, hostrt::calls("cudaGraphLaunch"));
+  EXPECT_EQ(0u, hostrt::calls("cudaNoSuchCall"));
+  EXPECT_EQ(15u, hostrt::kernels_run());
+  hostrt::reset_calls();
+  EXPECT_EQ(0u, hostrt::calls());
+}
+
+// ---- Failures ----
+
+TEST_F(Hostrt, TheNthCallFailsAndDoesNothing) {
+  hostrt::fail_call("cudaLaunchKernel", 2, cudaErrorLaunchOutOfResources, 2);
+  const cudaError_t expected[] = {cudaSuccess, cudaErrorLaunchOutOfResources, cudaErrorLaunchOutOfResources,
+                                  cudaSuccess};
+  for (cudaError_t error : expected) GIVES(error, launch(add, 1, 1, stream_, &sum_, 1, 1.0f));
+  EXPECT_EQ(2, sum_);
+  GIVES(cudaErrorLaunchOutOfResources, cudaGetLastError());
+  EXPECT_EQ(2u, hostrt::failures_injected());
+  EXPECT_EQ(4u, hostrt::calls("cudaLaunchKernel"));
+}
+
+TEST_F(Hostrt, AFailureCanLastForEver) {
+  hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorMemoryAllocation, -1);
+  const cudaGraph_t graph = capture();
+  cudaGraphExec_t executable = nullptr;
+  for (int i = 0; i < 5; ++i) GIVES(cudaErrorMemoryAllocation, cudaGraphInstantiate(&executable, graph, 0));
+  EXPECT_EQ(0u, hostrt::ledger().executables);
+  hostrt::clear_failures();
+  OK(cudaGraphInstantiate(&executable, graph, 0));
+}
+
+TEST_F(Hostrt, AnyFunctionMeansAnyButTheQuestionsForErrors) {
+  hostrt::fail_call("*", 3, cudaErrorUnknown);
+  int device = 0;
+  OK(cudaGetDevice(&device));
+  OK(cudaGetLastError());
+  OK(cudaPeekAtLastError());
+  OK(cudaStreamSynchronize(stream_));
+  GIVES(cudaErrorUnknown, cudaGetDevice(&device));
+  OK(cudaGetDevice(&device));
+  hostrt::fail_call("cudaPeekAtLastError", 1, cudaErrorNotReady);
+  GIVES(cudaErrorNotReady, cudaPeekAtLastError());
+}
+
+TEST_F(Hostrt, NotReadyDoesNotLatch) {
+  hostrt::fail_call("cudaStreamQuery", 1, cudaErrorNotReady);
+  GIVES(cudaErrorNotReady, cudaStreamQuery(stream_));
+  GIVES(cudaSuccess, cudaPeekAtLastError());
+}
+
+TEST_F(Hostrt, FailuresCountApart) {
+  hostrt::fail_call("cudaEventCreate", 1, cudaErrorMemoryAllocation);
+  hostrt::fail_call("cudaEventCreate", 3, cudaErrorUnknown);
+  cudaEvent_t event = nullptr;
+  for (cudaError_t error : {cudaErrorMemoryAllocation, cudaSuccess, cudaErrorUnknown, cudaSuccess}) {
+    GIVES(error, cudaEventCreate(&event));
+  }
+}
+
+TEST_F(Hostrt, AFailedEndStillEndsTheCapture) {
+  hostrt::fail_call("cudaStreamEndCapture", 1, cudaErrorMemoryAllocation);
+  OK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+  cudaGraph_t graph = reinterpret_cast<cudaGraph_t>(this);
+  GIVES(cudaErrorMemoryAllocation, cudaStreamEndCapture(stream_, &graph));
+  EXPECT_EQ(nullptr, graph);
+  EXPECT_EQ(0u, hostrt::ledger().captures);
+  EXPECT_EQ(0u, hostrt::ledger().graphs);
+  EXPECT_NE(nullptr, capture());
+}
+
+TEST_F(Hostrt, FailingAnUnknownFunctionIsMisuse) {
+  hostrt::fail_call("cudaNoSuchCall", 1, cudaErrorUnknown);
+  expect_misuse("fail_call: no function is called cudaNoSuchCall");
+}
+
+// ---- Misuse ----
+
+TEST_F(Hostrt, DestroyedHandlesAreRecognised) {
+  const cudaGraph_t graph = capture();
+  const cudaGraphExec_t executable = instantiate(graph);
+  cudaGraphNode_t node = nullptr;
+  std::size_t count = 1;
+  cudaEvent_t event = nullptr;
+  OK(cudaGraphGetNodes(graph, &node, &count));
+  OK(cudaEventCreate(&event));
+  OK(cudaGraphDestroy(graph));
+  GIVES(cudaErrorInvalidValue, cudaGraphDestroy(graph));
+  expect_misuse("cudaGraphDestroy: graph was destroyed");
+  cudaGraphNodeType type;
+  GIVES(cudaErrorInvalidValue, cudaGraphNodeGetType(node, &type));
+  expect_misuse("cudaGraphNodeGetType: node was destroyed");
+  GIVES(cudaErrorInvalidValue, cudaGraphNodeSetEnabled(executable, node, 1));
+  expect_misuse("cudaGraphNodeSetEnabled: node was destroyed");
+  OK(cudaGraphExecDestroy(executable));
+  GIVES(cudaErrorInvalidValue, cudaGraphExecDestroy(executable));
+  expect_misuse("cudaGraphExecDestroy: executable graph was destroyed");
+  OK(cudaEventDestroy(event));
+  GIVES(cudaErrorInvalidResourceHandle, cudaEventRecord(event, stream_));
+  expect_misuse("cudaEventRecord: event was destroyed");
+  OK(cudaStreamDestroy(stream_));
+  GIVES(cudaErrorInvalidResourceHandle, cudaStreamSynchronize(stream_));
+  expect_misuse("cudaStreamSynchronize: stream was destroyed");
+  GIVES(cudaErrorInvalidValue, cudaGraphDestroy(reinterpret_cast<cudaGraph_t>(event)));
+  expect_misuse("cudaGraphDestroy: graph never existed");
+  int variable = 0;
+  GIVES(cudaErrorInvalidValue, cudaFree(&variable));
+  expect_misuse("cudaFree: not the address of live memory of this kind");
+}
+
+TEST_F(Hostrt, HandlesAreNeverGivenOutTwice) {
+  std::set<cudaEvent_t> seen;
+  for (int i = 0; i < 1000; ++i) {
+    cudaEvent_t event = nullptr;
+    OK(cudaEventCreate(&event));
+    EXPECT_TRUE(seen.insert(event).second);
+    OK(cudaEventDestroy(event));
+  }
+}
+
+TEST_F(Hostrt, NullHandlesAreErrorsButNoMisuse) {
+  GIVES(cudaErrorInvalidValue, cudaGraphDestroy(nullptr));
+  GIVES(cudaErrorInvalidResourceHandle, cudaEventRecord(nullptr, stream_));
+  EXPECT_EQ(0u, hostrt::misuses());
+  EXPECT_EQ("", hostrt::last_misuse());
+}
+
+TEST_F(Hostrt, DestroyingTheCapturingStreamEndsItsCapture) {
+  OK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+  OK(cudaStreamDestroy(stream_));
+  EXPECT_EQ(hostrt::Ledger{}, hostrt::ledger());
+  cudaEvent_t event = nullptr;
+  OK(cudaEventCreate(&event));
+  OK(cudaEventQuery(event));  // nothing captures any more
+}
+
+// ---- Devices, threads ----
+
+TEST_F(Hostrt, DevicesHaveStreamsOfTheirOwn) {
+  hostrt::set_device_count(2);
+  int count = 0, device = -1;
+  OK(cudaGetDeviceCount(&count));
+  EXPECT_EQ(2, count);
+  unsigned long long first = 0, second = 0;
+  OK(cudaStreamGetId(nullptr, &first));
+  OK(cudaSetDevice(1));
+  OK(cudaStreamGetId(nullptr, &second));
+  EXPECT_NE(first, second);
+  cudaEvent_t event = nullptr;
+  OK(cudaEventCreate(&event));
+  GIVES(cudaErrorInvalidResourceHandle, cudaEventRecord(event, stream_));  // of the other device
+  std::thread([&] { cudaGetDevice(&device); }).join();
+  EXPECT_EQ(0, device);  // the current device is a thread's own
+  cudaDeviceProp properties;
+  OK(cudaGetDeviceProperties(&properties, 1));
+  EXPECT_STREQ("hostrt (CPU)", properties.name);
+}
+
+TEST_F(Hostrt, AThreadsStreamEndsWithIt) {
+  std::set<unsigned long long> ids;
+  for (int i = 0; i < 3; ++i) {
+    std::thread([&] {
+      unsigned long long id = 0;
+      EXPECT_EQ(cudaSuccess, cudaStreamGetId(cudaStreamPerThread, &id));
+      EXPECT_EQ(cudaSuccess, cudaStreamBeginCapture(cudaStreamPerThread, cudaStreamCaptureModeGlobal));
+      ids.insert(id);
+    }).join();
+  }
+  EXPECT_EQ(3u, ids.size());
+  EXPECT_EQ(hostrt::ledger().captures, 0u);
+}
+
+TEST_F(Hostrt, ThreadsMayDoEverythingAtOnce) {
+  constexpr int kThreads = 4, kRounds = 200;
+  std::vector<float> sums(kThreads);
+  std::atomic<int> errors{0};
+  const auto check = [&](cudaError_t error) { errors += error != cudaSuccess; };
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      cudaStream_t stream = nullptr;
+      check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+      for (int i = 0; i < kRounds; ++i) {
+        cudaGraph_t graph = nullptr;
+        cudaGraphExec_t executable = nullptr;
+        check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+        check(launch(add, 1, 1, stream, &sums[t], 1, 1.0f));
+        check(cudaStreamEndCapture(stream, &graph));
+        check(cudaGraphInstantiate(&executable, graph, 0));
+        check(cudaGraphLaunch(executable, stream));
+        check(cudaGraphLaunch(executable, cudaStreamPerThread));
+        check(cudaGraphExecDestroy(executable));
+        check(cudaGraphDestroy(graph));
+      }
+      check(cudaStreamDestroy(stream));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(0, errors);
+  for (float sum : sums) EXPECT_EQ(2 * kRounds, sum);
+  EXPECT_EQ(0u, hostrt::misuses()) << hostrt::last_misuse();
+}
+
+// An update takes over what a kernel sees and leaves other attributes: it succeeds and does not do all it says (facts
+// 19). The cluster size itself has no meaning here.
+TEST_F(Hostrt, AnUpdateDoesNotLookAtClusterSizes) {
+  const cudaGraph_t plain = capture(), clustered = capture();
+  cudaGraphNode_t node = nullptr;
+  std::size_t count = 1;
+  OK(cudaGraphGetNodes(clustered, &node, &count));
+  cudaLaunchAttributeValue value = {};
+  value.clusterDim.x = 2;
+  value.clusterDim.y = value.clusterDim.z = 1;
+  OK(cudaGraphKernelNodeSetAttribute(node, cudaLaunchAttributeClusterDimension, &value));
+  cudaGraphExecUpdateResultInfo info = {};
+  OK(cudaGraphExecUpdate(instantiate(plain), clustered, &info));
+}
+
+}  // namespace
+}  // namespace graphcache::test

@@ -1,0 +1,14 @@
+// The kernels of kernels.cu as host functions that hostrt can launch.
+
+#include "graphcache/hostrt.h"
+#include "kernels.cu"
+
+GRAPHCACHE_HOST_KERNEL(graphcache::test::fill)
+GRAPHCACHE_HOST_KERNEL(graphcache::test::add)
+GRAPHCACHE_HOST_KERNEL(graphcache::test::scale)
+GRAPHCACHE_HOST_KERNEL(graphcache::test::axpy)
+GRAPHCACHE_HOST_KERNEL(graphcache::test::record_launch)
+GRAPHCACHE_HOST_KERNEL(graphcache::test::count_threads)
+GRAPHCACHE_HOST_KERNEL(graphcache::test::append)
+GRAPHCACHE_HOST_KERNEL(graphcache::test::copy_struct)
+GRAPHCACHE_HOST_KERNEL(graphcache::test::many)

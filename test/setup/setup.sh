@@ -1,0 +1,140 @@
+# Sourced by the scripts that build: installs what is missing, configures and builds. Says nothing when there is
+# nothing to do. Defines set_up, build and fail; set_up sets $build, the Meson build folder, and $toolkit.
+#
+#   root/build/cuda      built with a CUDA toolkit: programs for hostrt, and for a GPU where it has nvcc
+#   root/build/hostrt    built with headers alone
+#   root/build/toolkit   the headers, where they had to be downloaded
+#   root/build/log       output of everything that is run quietly
+
+# shellcheck shell=bash
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+logs=$root/build/log
+mkdir -p "$logs"
+
+say() { echo "graphcache: $*" >&2; }
+
+fail() {  # exit status 2: nothing was tried, because something is missing or wrong
+  say "$*"
+  exit 2
+}
+
+# Runs a command with its output in build/log/NAME.log; shows the log's end if it fails.
+quietly() {
+  local log=$logs/$1.log status=0
+  shift
+  "$@" >"$log" 2>&1 </dev/null || status=$?
+  if ((status != 0)); then
+    tail -n 60 "$log" >&2
+    say "failed ($status): $*"
+    say "whole log: $log"
+  fi
+  return "$status"
+}
+
+as_root() {
+  if ((EUID == 0)); then
+    "$@"
+  else
+    sudo "$@"
+  fi
+}
+
+# Installs Debian packages, given by name.
+install_packages() {
+  command -v apt-get >/dev/null || fail "not a Debian system: install what these packages hold: $*"
+  ((EUID == 0)) || command -v sudo >/dev/null || fail "needs root, or sudo, to install: $*"
+  say "installing $*"
+  quietly apt-update as_root apt-get -o DPkg::Lock::Timeout=300 update || return
+  quietly apt-install as_root env DEBIAN_FRONTEND=noninteractive \
+    apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@"
+}
+
+install_missing() {
+  local missing=() tool module
+  # command:package
+  for tool in g++:g++ meson:meson ninja:ninja-build pkg-config:pkg-config python3:python3; do
+    command -v "${tool%%:*}" >/dev/null || missing+=("${tool#*:}")
+  done
+  # pkg-config module:package. Without pkg-config, all of them are asked for; apt leaves alone what is there.
+  for module in absl_status:libabsl-dev fmt:libfmt-dev gtest:libgtest-dev gmock:libgmock-dev \
+    benchmark:libbenchmark-dev; do
+    pkg-config --exists "${module%%:*}" 2>/dev/null || missing+=("${module#*:}")
+  done
+  ((${#missing[@]} == 0)) || install_packages "${missing[@]}" || exit 2
+}
+
+# Downloads the headers of the CUDA runtime into build/toolkit, once.
+download_headers() {
+  local target=$root/build/toolkit
+  local point_at="install a CUDA toolkit of 12.4 or newer and point at it with --toolkit DIR or CUDA_HOME"
+  if [[ ! -d $target ]]; then
+    python3 -m pip --version >/dev/null 2>&1 || install_packages python3-pip ||
+      fail "$without, and no pip to download its headers with: $point_at"
+    say "$without: downloading the headers of its runtime, to build for hostrt alone"
+    rm -rf "$target.part"
+    python3 -m pip install --disable-pip-version-check --no-deps --target "$target.part" \
+      'nvidia-cuda-runtime>=13,<14' 'nvidia-cuda-crt>=13,<14' >"$logs/headers.log" 2>&1 </dev/null ||
+      fail "$without, and its headers could not be downloaded (log: $logs/headers.log): $point_at"
+    mv "$target.part" "$target"
+  fi
+  toolkit=$(find "$target" -name cuda_runtime_api.h -path '*/include/*' -print -quit)
+  toolkit=$(dirname "$(dirname "$toolkit")")
+}
+
+# Sets $toolkit (a root, or empty: headers alone) from what the user asked for, and $without, why it is empty.
+choose_toolkit() {
+  local found status=0
+  toolkit=
+  without="told to do without a CUDA toolkit"
+  [[ $1 != none ]] || return 0
+  without="no CUDA toolkit found"
+  found=$("$root/test/setup/find_toolkit" "$1" 2>"$logs/toolkit.log") || status=$?
+  grep -v "$without" "$logs/toolkit.log" >&2 || true
+  ((status != 2)) || exit 2
+  toolkit=$(head -n 1 <<<"$found")
+}
+
+# configure FOLDER OPTION...: sets $build and makes it a Meson build folder with exactly these options.
+configure() {
+  build=$root/build/$1
+  shift
+  local wanted
+  wanted=$(printf '%s\n' "$(command -v meson)" "$(meson --version)" "${CXX:-$(command -v g++)}" "$@")
+  if [[ -f $build/build.ninja && $(cat "$build/graphcache.options" 2>/dev/null) == "$wanted" ]]; then
+    return
+  fi
+  rm -rf "$build"
+  quietly "configure-$(basename "$build")" env CXX="${CXX:-g++}" meson setup "$build" "$root" --werror "$@" || exit 2
+  printf '%s\n' "$wanted" >"$build/graphcache.options"
+}
+
+# build [TARGET...]: everything if none is named.
+build() {
+  if ! ninja -C "$build" -n "$@" 2>/dev/null | grep -q 'no work to do'; then
+    [[ -n ${said_building:-} ]] || say "building (log: $logs/build.log)"
+    said_building=1
+    quietly build ninja -C "$build" "$@" || exit 1
+  fi
+}
+
+# Two scripts in one checkout take turns, from begin_set_up to unlock.
+begin_set_up() {
+  exec {setup_lock}>"$root/build/.lock"
+  flock "$setup_lock"
+}
+unlock() { exec {setup_lock}>&-; }
+
+# set_up TOOLKIT: everything before the build. TOOLKIT is a folder, `none` for headers alone, or empty: look for one.
+# Call unlock after the build, before running what was built.
+set_up() {
+  begin_set_up
+  install_missing
+  choose_toolkit "$1"
+  if [[ -n $toolkit ]]; then
+    configure cuda -Dtoolkit="$toolkit"
+  else
+    download_headers
+    configure hostrt -Dtoolkit="$toolkit" -Dgpu=disabled
+  fi
+}

@@ -1,0 +1,149 @@
+// What the suites share: device memory, streams and launches that clean up after themselves, and checks that read well.
+// Only the CUDA runtime's API, so that a suite runs on hostrt and on a GPU alike: device memory is never touched by the
+// host, and nothing is read before a synchronization.
+#pragma once
+
+#include <absl/status/statusor.h>
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+
+namespace graphcache::test {
+
+inline testing::AssertionResult cuda_ok(cudaError_t error) {
+  if (error == cudaSuccess) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << cudaGetErrorName(error) << ": " << cudaGetErrorString(error);
+}
+#define CUDA_OK(call) EXPECT_TRUE(::graphcache::test::cuda_ok(call)) << #call
+
+inline testing::AssertionResult did(Outcome wanted, const absl::StatusOr<Outcome>& outcome) {
+  if (!outcome.ok()) return testing::AssertionFailure() << outcome.status().ToString();
+  if (*outcome == wanted) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "the run " << to_string(*outcome) << ", wanted " << to_string(wanted);
+}
+// EXPECT_RUN(kReplayed, cache.run(...))
+#define EXPECT_RUN(outcome, ...) EXPECT_TRUE(::graphcache::test::did(::graphcache::Outcome::outcome, (__VA_ARGS__)))
+
+inline testing::AssertionResult failed_as(absl::StatusCode code, const absl::Status& status) {
+  if (status.code() == code) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "status is " << status.ToString() << ", wanted "
+                                     << absl::StatusCodeToString(code);
+}
+inline testing::AssertionResult failed_as(absl::StatusCode code, const absl::StatusOr<Outcome>& outcome) {
+  if (outcome.ok()) return testing::AssertionFailure() << "the run " << to_string(*outcome);
+  return failed_as(code, outcome.status());
+}
+#define EXPECT_FAILURE(code, ...) EXPECT_TRUE(::graphcache::test::failed_as(absl::StatusCode::code, (__VA_ARGS__)))
+
+// Whatever `values` are on the device, copied; waits for all work.
+template <class T>
+class DeviceBuffer {
+ public:
+  explicit DeviceBuffer(std::size_t size, T value = T()) : DeviceBuffer(std::vector<T>(size, value)) {}
+  explicit DeviceBuffer(const std::vector<T>& values) : size_(values.size()) {
+    CUDA_OK(cudaMalloc(reinterpret_cast<void**>(&data_), size_ * sizeof(T)));
+    write(values);
+  }
+  ~DeviceBuffer() { cudaFree(data_); }
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+
+  T* get() const { return data_; }
+  int size() const { return static_cast<int>(size_); }
+  std::size_t bytes() const { return size_ * sizeof(T); }
+
+  void write(const std::vector<T>& values) {
+    CUDA_OK(cudaDeviceSynchronize());
+    CUDA_OK(cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
+    CUDA_OK(cudaDeviceSynchronize());
+  }
+  std::vector<T> read() const {
+    std::vector<T> values(size_);
+    CUDA_OK(cudaDeviceSynchronize());
+    CUDA_OK(cudaMemcpy(values.data(), data_, bytes(), cudaMemcpyDeviceToHost));
+    return values;
+  }
+  T first() const { return read().front(); }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+class Stream {
+ public:
+  Stream() { CUDA_OK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  ~Stream() { cudaStreamDestroy(stream_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  operator cudaStream_t() const { return stream_; }  // NOLINT(google-explicit-constructor)
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+class Event {
+ public:
+  Event() { CUDA_OK(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming)); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  operator cudaEvent_t() const { return event_; }  // NOLINT(google-explicit-constructor)
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+// kernel<<<grid, block, 0, stream>>>(args...).
+template <class... P, class... A>
+cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t stream, A... args) {
+  std::tuple<P...> values(static_cast<P>(args)...);
+  return std::apply(
+      [&](auto&... value) {
+        void* pointers[] = {&value..., nullptr};
+        return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, pointers, 0, stream);
+      },
+      values);
+}
+
+inline bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  CUDA_OK(cudaStreamIsCapturing(stream, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+inline cudaStreamCaptureMode thread_capture_mode() {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  CUDA_OK(cudaThreadExchangeStreamCaptureMode(&mode));  // Takes the mode out,
+  cudaStreamCaptureMode again = mode;
+  CUDA_OK(cudaThreadExchangeStreamCaptureMode(&again));  // and puts it back.
+  return mode;
+}
+
+inline bool mentions(const absl::Status& status, const std::string& text) {
+  return status.ToString().find(text) != std::string::npos;
+}
+
+// A stream, and the check that a test leaves it, the thread and the last-error slot as it found them (law 4).
+class StreamTest : public testing::Test {
+ protected:
+  void TearDown() override {
+    EXPECT_FALSE(is_capturing(stream));
+    CUDA_OK(cudaPeekAtLastError());
+    CUDA_OK(cudaStreamSynchronize(stream));
+    EXPECT_EQ(thread_capture_mode(), cudaStreamCaptureModeGlobal);
+    cudaGetLastError();
+  }
+
+  Stream stream;
+};
+
+}  // namespace graphcache::test

@@ -1,0 +1,351 @@
+// Many threads on one cache, on either runtime. Device memory is read only after the threads have joined: a
+// synchronization in one thread breaks a capture in another (facts, rule 4).
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+constexpr int kSize = 32;
+constexpr dim3 kGrid(1), kBlock(32);
+
+// Lets threads through once all of them are there.
+class Gate {
+ public:
+  explicit Gate(int count) : missing_(count) {}
+  void pass() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (--missing_ == 0) return arrived_.notify_all();
+    arrived_.wait(lock, [this] { return missing_ <= 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  int missing_;
+};
+
+// Calls work(0) ... work(count - 1), each in a thread of its own, all at once, and waits for them.
+void in_threads(int count, const std::function<void(int)>& work) {
+  Gate gate(count);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) {
+    threads.emplace_back([&, i] {
+      gate.pass();
+      work(i);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// A stream and the memory that its work sums up in, one of each for a thread.
+struct Lane {
+  Stream stream;
+  DeviceBuffer<float> sum{kSize};
+};
+
+class ThreadsTest : public testing::Test {
+ protected:
+  explicit ThreadsTest(int count = 16) {
+    for (int i = 0; i < count; ++i) lanes.push_back(std::make_unique<Lane>());
+  }
+  void TearDown() override {
+    for (const auto& lane : lanes) EXPECT_FALSE(is_capturing(lane->stream));
+    CUDA_OK(cudaPeekAtLastError());
+  }
+  int count() const { return static_cast<int>(lanes.size()); }
+  Lane& lane(int i) { return *lanes[static_cast<std::size_t>(i)]; }
+
+  // Adds `value` to the lane's sum through the slots of `key`'s graph.
+  absl::StatusOr<Outcome> run_add(Cache& cache, const Key& which, Lane& lane, float value) {
+    return cache.run(which, lane.stream, params(lane.sum.get(), value), [&](Recorder& rec, Slot<float*> p, Slot<float> v) {
+      ++calls;
+      rec.launch(add, {kGrid, kBlock}, p, kSize, v);
+    });
+  }
+
+  std::vector<std::unique_ptr<Lane>> lanes;
+  std::atomic<int> calls{0};
+};
+
+TEST_F(ThreadsTest, ColdKeyIsCapturedOnce) {
+  for (int repetition = 1; repetition <= 5; ++repetition) {
+    Cache cache;
+    calls = 0;
+    std::atomic<int> instantiated{0}, failed{0};
+    in_threads(count(), [&](int i) {
+      const auto outcome = run_add(cache, key("k"), lane(i), static_cast<float>(i + 1));
+      if (!outcome.ok()) ++failed;
+      if (outcome.ok() && *outcome == Outcome::kInstantiated) ++instantiated;
+    });
+    EXPECT_EQ(failed, 0);
+    EXPECT_EQ(calls, 1);
+    EXPECT_EQ(instantiated, 1);
+    EXPECT_EQ(cache.stats().captures, 1u);
+    EXPECT_EQ(cache.stats().runs(), static_cast<unsigned>(count()));
+    for (int i = 0; i < count(); ++i) EXPECT_EQ(lane(i).sum.first(), static_cast<float>(repetition * (i + 1))) << i;
+  }
+}
+
+TEST_F(ThreadsTest, ColdKeyWhoseCaptureBreaksRunsInEveryThread) {
+  Cache cache;
+  std::atomic<int> failed{0};
+  in_threads(count(), [&](int i) {
+    Lane& mine = lane(i);
+    const auto outcome = cache.run(key("k"), mine.stream, params(mine.sum.get()), [&](Recorder& rec, Slot<float*> p) {
+      if (const cudaError_t error = cudaStreamSynchronize(rec.stream()); error != cudaSuccess) return error;
+      rec.launch(add, {kGrid, kBlock}, p, kSize, 1);
+      return cudaSuccess;
+    });
+    if (!outcome.ok() || *outcome != Outcome::kEager) ++failed;
+  });
+  EXPECT_EQ(failed, 0);
+  for (int i = 0; i < count(); ++i) EXPECT_EQ(lane(i).sum.first(), 1.0f) << i;
+  EXPECT_EQ(cache.stats().outcome(Outcome::kEager), static_cast<unsigned>(count()));
+}
+
+TEST_F(ThreadsTest, ColdKeyWhoseFnThrowsInOneThreadIsRunInTheOthers) {
+  Cache cache;
+  std::atomic<int> thrown{0}, done{0}, first{0};
+  in_threads(count(), [&](int i) {
+    Lane& mine = lane(i);
+    try {
+      const auto outcome = cache.run(key("k"), mine.stream, params(mine.sum.get()), [&](Recorder& rec, Slot<float*> p) {
+        if (first++ == 0) throw 7;
+        rec.launch(add, {kGrid, kBlock}, p, kSize, 1);
+      });
+      if (outcome.ok()) ++done;
+    } catch (int) {
+      ++thrown;
+    }
+  });
+  EXPECT_EQ(thrown, 1);
+  EXPECT_EQ(done, count() - 1);
+  float sum = 0;
+  for (int i = 0; i < count(); ++i) sum += lane(i).sum.first();
+  EXPECT_EQ(sum, static_cast<float>(count() - 1));
+}
+
+TEST_F(ThreadsTest, ChangingValuesOfOneKeyReachTheRightRuns) {
+  Cache cache;
+  constexpr int kRuns = 200;
+  std::atomic<int> failed{0};
+  in_threads(count(), [&](int i) {
+    for (int n = 1; n <= kRuns; ++n) {
+      if (!run_add(cache, key("k"), lane(i), static_cast<float>(i * n % 11)).ok()) ++failed;
+    }
+  });
+  EXPECT_EQ(failed, 0);
+  EXPECT_EQ(calls, 1);
+  for (int i = 0; i < count(); ++i) {
+    float sum = 0;
+    for (int n = 1; n <= kRuns; ++n) sum += static_cast<float>(i * n % 11);
+    EXPECT_EQ(lane(i).sum.read(), std::vector<float>(kSize, sum)) << i;
+  }
+  EXPECT_EQ(cache.stats().runs(), static_cast<unsigned>(count() * kRuns));
+  EXPECT_EQ(cache.stats().live_executables, 1u);
+}
+
+TEST_F(ThreadsTest, FewExecutablesForManyKeysAndThreadsLoseNothing) {
+  Options options;
+  options.max_executables = 2;
+  Cache cache(options);
+  constexpr int kRuns = 100;
+  std::atomic<int> failed{0};
+  in_threads(count(), [&](int i) {
+    for (int n = 1; n <= kRuns; ++n) {
+      if (!run_add(cache, key("k", (n * (i + 1) / 3) % 5), lane(i), static_cast<float>(n % 7)).ok()) ++failed;
+    }
+  });
+  EXPECT_EQ(failed, 0);
+  float sum = 0;
+  for (int n = 1; n <= kRuns; ++n) sum += static_cast<float>(n % 7);
+  for (int i = 0; i < count(); ++i) EXPECT_EQ(lane(i).sum.read(), std::vector<float>(kSize, sum)) << i;
+  const Stats stats = cache.stats();
+  EXPECT_EQ(stats.runs(), static_cast<unsigned>(count() * kRuns));
+  EXPECT_EQ(stats.failed, 0u);
+  EXPECT_LE(stats.live_executables, 2u);
+  EXPECT_GT(stats.evictions, 0u);
+  EXPECT_EQ(stats.instantiations, stats.outcome(Outcome::kInstantiated));
+}
+
+TEST_F(ThreadsTest, EraseClearAndReportsWhileOthersRun) {
+  Options options;
+  options.max_executables = 3;
+  Cache cache(options);
+  constexpr int kRuns = 100;
+  constexpr int kRunners = 8;
+  std::atomic<int> failed{0}, running{kRunners};
+  in_threads(kRunners + 4, [&](int i) {
+    if (i < kRunners) {
+      for (int n = 1; n <= kRuns; ++n) {
+        if (!run_add(cache, key("k", n % 4), lane(i), 1).ok()) ++failed;
+      }
+      --running;
+      return;
+    }
+    std::uint64_t last = 0;
+    while (running > 0) {
+      if (i == kRunners) cache.erase(key("k", 1));
+      if (i == kRunners + 1) cache.clear();
+      if (i == kRunners + 2) {
+        const Stats stats = cache.stats();
+        if (stats.runs() < last || stats.live_executables > 3) ++failed;
+        last = stats.runs();
+      }
+      if (i == kRunners + 3) {
+        for (const EntryInfo& entry : cache.entries()) {
+          if (entry.label != "k") ++failed;
+        }
+        cache.contains(key("k", 2));
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  });
+  EXPECT_EQ(failed, 0);
+  for (int i = 0; i < kRunners; ++i) EXPECT_EQ(lane(i).sum.read(), std::vector<float>(kSize, kRuns)) << i;
+  const Stats stats = cache.stats();
+  EXPECT_EQ(stats.runs(), static_cast<unsigned>(kRunners * kRuns));
+  cache.clear();
+  EXPECT_EQ(cache.stats().live_executables, 0u);
+}
+
+// Waits for `flag`, but not for ever: a test must fail, not hang.
+bool comes_true(const std::atomic<bool>& flag) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!flag && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return flag;
+}
+
+TEST_F(ThreadsTest, RunsOfAnotherKeyDoNotWaitForACapture) {
+  Cache cache;
+  ASSERT_TRUE(run_add(cache, key("warm"), lane(0), 1).ok());
+  std::atomic<bool> inside{false}, others_done{false};
+  in_threads(2, [&](int i) {
+    if (i == 0) {
+      EXPECT_TRUE(cache.run(key("slow"), lane(1).stream, [&](cudaStream_t on) {
+        inside = true;
+        EXPECT_TRUE(comes_true(others_done));
+        return launch(add, kGrid, kBlock, on, lane(1).sum.get(), kSize, 1.0f);
+      }).ok());
+    } else {
+      EXPECT_TRUE(comes_true(inside));
+      EXPECT_RUN(kReplayed, run_add(cache, key("warm"), lane(0), 1));         // A hit,
+      EXPECT_RUN(kPatched, run_add(cache, key("warm"), lane(0), 2));
+      EXPECT_RUN(kInstantiated, run_add(cache, key("cold"), lane(2), 3));     // a miss,
+      EXPECT_TRUE(cache.erase(key("cold")));                                  // and what looks at all entries.
+      EXPECT_FALSE(cache.contains(key("slow")));
+      EXPECT_EQ(cache.entries().size(), 2u);
+      EXPECT_EQ(cache.stats().captures, 2u);
+      others_done = true;
+    }
+  });
+  EXPECT_EQ(lane(0).sum.first(), 4.0f);
+  EXPECT_EQ(lane(1).sum.first(), 1.0f);
+  EXPECT_EQ(lane(2).sum.first(), 3.0f);
+  EXPECT_TRUE(cache.contains(key("slow")));
+}
+
+TEST_F(ThreadsTest, EagerRunsOfOneKeyDoNotWaitForEachOther) {
+  Options options;
+  options.capture_after = 1000;
+  Cache cache(options);
+  Gate both(2);
+  in_threads(2, [&](int i) {
+    EXPECT_TRUE(cache.run(key("k"), lane(i).stream, [&](cudaStream_t on) {
+      both.pass();  // Each is inside fn while the other is.
+      return launch(add, kGrid, kBlock, on, lane(i).sum.get(), kSize, 1.0f);
+    }).ok());
+  });
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(lane(i).sum.first(), 1.0f);
+}
+
+TEST_F(ThreadsTest, EraseAndClearDoNotWaitForARun) {
+  Cache cache;
+  std::atomic<bool> inside{false}, erased{false};
+  in_threads(2, [&](int i) {
+    if (i == 0) {
+      EXPECT_TRUE(cache.run(key("slow"), lane(0).stream, [&](cudaStream_t on) {
+        inside = true;
+        EXPECT_TRUE(comes_true(erased));
+        return launch(add, kGrid, kBlock, on, lane(0).sum.get(), kSize, 1.0f);
+      }).ok());
+    } else {
+      EXPECT_TRUE(comes_true(inside));
+      EXPECT_TRUE(cache.erase(key("slow")));
+      cache.clear();
+      EXPECT_TRUE(cache.entries().empty());
+      erased = true;
+    }
+  });
+  EXPECT_EQ(lane(0).sum.first(), 1.0f);
+  EXPECT_FALSE(cache.contains(key("slow")));
+}
+
+TEST_F(ThreadsTest, KeyErasedWhileThreadsWaitForItIsRunByEach) {
+  Cache cache;
+  std::atomic<bool> inside{false}, erased{false};
+  std::atomic<int> waiting{0};
+  const auto run = [&](Lane& mine) {
+    return cache.run(key("k"), mine.stream, params(mine.sum.get()), [&](Recorder& rec, Slot<float*> p) {
+      if (!inside.exchange(true)) {
+        EXPECT_TRUE(comes_true(erased));
+      }
+      rec.launch(add, {kGrid, kBlock}, p, kSize, 1);
+    });
+  };
+  in_threads(6, [&](int i) {
+    if (i == 5) {
+      EXPECT_TRUE(comes_true(inside));
+      while (waiting < 5) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      EXPECT_TRUE(cache.erase(key("k")));
+      erased = true;
+      return;
+    }
+    ++waiting;
+    EXPECT_TRUE(run(lane(i)).ok());
+  });
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(lane(i).sum.first(), 1.0f) << i;
+  EXPECT_TRUE(run(lane(0)).ok());
+  EXPECT_RUN(kReplayed, run(lane(0)));
+  cache.clear();
+  EXPECT_EQ(cache.stats().live_executables, 0u);
+}
+
+TEST_F(ThreadsTest, ThreadsHaveTheirOwnPerThreadStreams) {
+  Cache cache;
+  std::atomic<int> failed{0};
+  in_threads(count(), [&](int i) {
+    Lane& mine = lane(i);
+    for (int n = 0; n < 20; ++n) {
+      const auto outcome =
+          cache.run(key("k"), cudaStreamPerThread, params(mine.sum.get()),
+                    [&](Recorder& rec, Slot<float*> p) { rec.launch(add, {kGrid, kBlock}, p, kSize, 1); });
+      if (!outcome.ok()) ++failed;
+    }
+  });
+  EXPECT_EQ(failed, 0);
+  for (int i = 0; i < count(); ++i) EXPECT_EQ(lane(i).sum.first(), 20.0f) << i;
+}
+
+TEST_F(ThreadsTest, CachesOfADeviceAreMadeOnce) {
+  std::vector<Cache*> caches(static_cast<std::size_t>(count()));
+  in_threads(count(), [&](int i) { caches[static_cast<std::size_t>(i)] = &cache_for(0); });
+  for (Cache* cache : caches) EXPECT_EQ(cache, caches[0]);
+}
+
+}  // namespace
+}  // namespace graphcache::test
