@@ -106,7 +106,12 @@ absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& requ
 
 // A miss: capture, make room, instantiate, launch. What cannot be captured is enqueued directly.
 absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  absl::Cleanup threw = [this] {
+    MutexLock lock(mutex_);
+    ++totals_.capture_failures;
+  };
   Captured captured = call_fn([&] { return capture(request.stream, options_.capture_mode, request.call); });
+  std::move(threw).Cancel();
 
   const bool broke = !captured.capture.ok();
   const bool usable = !broke && captured.fn.ok();
@@ -147,13 +152,13 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
 
 // A run inside another run's `fn`. Nothing here may wait for another run, nor touch the capture but through its streams.
 absl::StatusOr<Outcome> Cache::Impl::run_nested(const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-  if (request.stream != nullptr) {
+  CaptureInfo info;
+  if (request.stream != nullptr && request.stream != cudaStreamLegacy) {
     LastErrorGuard last_error;
-    const cudaError_t error = cudaStreamIsCapturing(request.stream, &capturing);
-    if (error != cudaSuccess) return failed(request, cuda_failure("cudaStreamIsCapturing", error));
+    const cudaError_t error = capture_info(request.stream, &info);
+    if (error != cudaSuccess) return failed(request, cuda_failure("cudaStreamGetCaptureInfo", error));
   }
-  if (capturing == cudaStreamCaptureStatusNone) {
+  if (info.status == cudaStreamCaptureStatusNone || info.id != active_recording->capture_id()) {
     if (!enabled_) return run_disabled(request);
     if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
     Held entry(*this, claim(request, /*may_wait=*/false));

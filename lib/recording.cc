@@ -212,6 +212,7 @@ class CaptureScope {
 
 Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call) {
   Captured captured;
+  LastErrorGuard last_error;  // What a broken capture leaves behind must not meet `fn` when it is called directly.
   const auto begin = std::chrono::steady_clock::now();
   if (const cudaError_t error = cudaStreamBeginCapture(stream, mode); error != cudaSuccess) {
     captured.capture = cuda_failure("cudaStreamBeginCapture", error);

@@ -41,6 +41,9 @@ class Recording {
   void refuse_capture(absl::Status why) { refused_.Update(std::move(why)); }
   const absl::Status& refused() const { return refused_; }
 
+  // Of the capture that the run's stream is part of, or 0.
+  unsigned long long capture_id() const { return capture_id_; }
+
   std::vector<SlotNode> take_slot_nodes() { return std::move(slot_nodes_); }
 
  private:
@@ -56,7 +59,7 @@ class Recording {
   const Call& call_;
   const Mode mode_;
   const std::uint64_t id_;
-  unsigned long long capture_id_ = 0;  // Of the capture that `stream_` is part of.
+  unsigned long long capture_id_ = 0;
   absl::Status status_;
   absl::Status refused_;
   std::vector<SlotNode> slot_nodes_;
