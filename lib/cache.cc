@@ -72,15 +72,13 @@ absl::StatusOr<Outcome> Cache::Impl::replay(Held& entry, const Request& request)
   Outcome outcome = Outcome::kReplayed;
   if (!executable.holds(request.call)) {
     std::size_t patched = 0;
-    const cudaError_t error = executable.patch(request.call, &patched);
+    const CallResult result = executable.patch(request.call, &patched);
     entry->patched_nodes.add(patched);
-    if (error != cudaSuccess) {
-      return replay_failed(entry, "setting the parameters of a slot node", error, EagerReason::kRefused, request);
-    }
+    if (result.error != cudaSuccess) return replay_failed(entry, result, EagerReason::kRefused, request);
     if (patched != 0) outcome = Outcome::kPatched;
   }
   if (const cudaError_t error = executable.launch(request.stream); error != cudaSuccess) {
-    return replay_failed(entry, "cudaGraphLaunch", error, EagerReason::kLaunchFailed, request);
+    return replay_failed(entry, {"cudaGraphLaunch", error}, EagerReason::kLaunchFailed, request);
   }
   entry->outcomes[static_cast<int>(outcome)].add(1);
   return outcome;
@@ -120,7 +118,11 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
     totals_.capture_time += captured.time;
     ++(usable ? totals_.captures : totals_.capture_failures);
   }
-  if (is_fatal(cuda_error(captured.capture))) return failed(request, captured.capture);
+  for (const absl::Status& status : {captured.capture, captured.fn}) {
+    if (!is_fatal(cuda_error(status))) continue;
+    captured.content.graph.release();  // Handles are dropped now, not destroyed.
+    return failed(request, status);
+  }
   if (broke || is_capture_error(cuda_error(captured.fn))) {
     // A call that a capture forbids fails, or breaks the capture, but works outside of one.
     back_off(entry.get());
@@ -132,7 +134,10 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
   std::unique_ptr<Executable> executable;
   const cudaError_t error = instantiate(captured.content, &executable);
   if (error != cudaSuccess) {
-    if (is_fatal(error)) return failed(request, cuda_failure("cudaGraphInstantiate", error));
+    if (is_fatal(error)) {
+      captured.content.graph.release();
+      return failed(request, cuda_failure("cudaGraphInstantiate", error));
+    }
     drop(entry.get());
     back_off(entry.get());
     const bool out_of_memory = error == cudaErrorMemoryAllocation;
@@ -144,7 +149,7 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
   entry->ready = true;
   entry->failures = 0;
   if (const cudaError_t launched = entry->executable->launch(request.stream); launched != cudaSuccess) {
-    return replay_failed(entry, "cudaGraphLaunch", launched, EagerReason::kLaunchFailed, request);
+    return replay_failed(entry, {"cudaGraphLaunch", launched}, EagerReason::kLaunchFailed, request);
   }
   entry->outcomes[static_cast<int>(Outcome::kInstantiated)].add(1);
   return Outcome::kInstantiated;
@@ -152,9 +157,9 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
 
 // A run inside another run's `fn`. Nothing here may wait for another run, nor touch the capture but through its streams.
 absl::StatusOr<Outcome> Cache::Impl::run_nested(const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  LastErrorGuard last_error;
   CaptureInfo info;
   if (request.stream != nullptr && request.stream != cudaStreamLegacy) {
-    LastErrorGuard last_error;
     const cudaError_t error = capture_info(request.stream, &info);
     if (error != cudaSuccess) return failed(request, cuda_failure("cudaStreamGetCaptureInfo", error));
   }
@@ -201,8 +206,10 @@ absl::StatusOr<Outcome> Cache::Impl::run_eagerly(Held& held, EagerReason reason,
     MutexLock lock(mutex_);
     if (entry != nullptr) --entry->pins;
   };
+  LastErrorGuard last_error;
   DeviceGuard device(options_.device);
   absl::Status status = device.status();
+  last_error.settle();
   if (status.ok()) status = call_fn([&] { return enqueue(request.stream, request.call); });
   if (!status.ok()) return failed(request, std::move(status));
 
@@ -217,10 +224,12 @@ absl::StatusOr<Outcome> Cache::Impl::run_eagerly(Held& held, EagerReason reason,
 }
 
 // The executable is in a state that nobody knows, or cannot be launched here.
-absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, std::string_view call, cudaError_t error,
-                                                   EagerReason reason, const Request& request) {
-  if (cudaPeekAtLastError() == error) cudaGetLastError();
-  if (is_fatal(error) || is_capture_error(error)) return failed(request, cuda_failure(call, error));
+absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult& result, EagerReason reason,
+                                                   const Request& request) {
+  if (cudaPeekAtLastError() == result.error) cudaGetLastError();
+  if (is_fatal(result.error) || is_capture_error(result.error)) {
+    return failed(request, cuda_failure(result.call, result.error));
+  }
   LastErrorGuard last_error;
   drop(entry.get());
   back_off(entry.get());
@@ -296,7 +305,9 @@ bool Cache::Impl::evict_one() ABSL_NO_THREAD_SAFETY_ANALYSIS {
 // Out of memory: one more executable leaves, what the device keeps for graphs is given back, and it is tried once more.
 cudaError_t Cache::Impl::instantiate(Template& content, std::unique_ptr<Executable>* executable) {
   const auto begin = std::chrono::steady_clock::now();
-  cudaError_t error = Executable::instantiate(content, options_.instantiate_flags, executable);
+  LastErrorGuard last_error;
+  RelaxedCaptureMode relaxed;
+  cudaError_t error = Executable::instantiate(content, options_.instantiate_flags, options_.device, executable);
   if (error == cudaErrorMemoryAllocation) {
     {
       MutexLock lock(mutex_);
@@ -304,7 +315,7 @@ cudaError_t Cache::Impl::instantiate(Template& content, std::unique_ptr<Executab
     }
     retire_.collect();
     cudaDeviceGraphMemTrim(options_.device);
-    error = Executable::instantiate(content, options_.instantiate_flags, executable);
+    error = Executable::instantiate(content, options_.instantiate_flags, options_.device, executable);
   }
   MutexLock lock(mutex_);
   totals_.instantiate_time += std::chrono::steady_clock::now() - begin;

@@ -15,16 +15,29 @@
 
 namespace graphcache {
 
-// Destroys a handle with this thread's capture mode relaxed, so that another thread's capture in global mode is not broken
-// (law 9), and leaves the last-error slot as it was. A failing destruction is nobody's error: it has nothing left to
-// lose, and at the end of a process the runtime may be gone first (fact 34).
+// While it lives, calls of this thread that a capture in global mode forbids other threads are allowed and leave that
+// capture whole (law 9, fact 2).
+class RelaxedCaptureMode {
+ public:
+  RelaxedCaptureMode() : exchanged_(cudaThreadExchangeStreamCaptureMode(&mode_) == cudaSuccess) {}
+  ~RelaxedCaptureMode() {
+    if (exchanged_) cudaThreadExchangeStreamCaptureMode(&mode_);
+  }
+  RelaxedCaptureMode(const RelaxedCaptureMode&) = delete;
+  RelaxedCaptureMode& operator=(const RelaxedCaptureMode&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+  const bool exchanged_;
+};
+
+// Destroys a handle and leaves the last-error slot as it was. A failing destruction is nobody's error: it has nothing
+// left to lose, and at the end of a process the runtime may be gone first (fact 34).
 template <class Handle>
-void destroy_relaxed(Handle handle, cudaError_t (*destroy)(Handle)) {
+void destroy_quietly(Handle handle, cudaError_t (*destroy)(Handle)) {
   LastErrorGuard last_error;
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  const bool exchanged = cudaThreadExchangeStreamCaptureMode(&mode) == cudaSuccess;
+  RelaxedCaptureMode relaxed;
   destroy(handle);
-  if (exchanged) cudaThreadExchangeStreamCaptureMode(&mode);
 }
 
 // Owns a handle. Never to be destroyed while this thread is inside a capture (fact 6): see retire.h.
@@ -39,7 +52,7 @@ class Owned {
     return *this;
   }
   ~Owned() {
-    if (handle_ != nullptr) destroy_relaxed(handle_, Destroy);
+    if (handle_ != nullptr) destroy_quietly(handle_, Destroy);
   }
 
   Handle get() const { return handle_; }

@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <string_view>
 #include <vector>
 
 #include "entry.h"
@@ -79,7 +78,7 @@ class Cache::Impl {
   absl::StatusOr<Outcome> run_nested(const Request& request);
   absl::StatusOr<Outcome> run_disabled(const Request& request);
   absl::StatusOr<Outcome> run_eagerly(Held& entry, EagerReason reason, const Request& request);
-  absl::StatusOr<Outcome> replay_failed(Held& entry, std::string_view call, cudaError_t error, EagerReason reason,
+  absl::StatusOr<Outcome> replay_failed(Held& entry, const CallResult& result, EagerReason reason,
                                         const Request& request);
 
   // Its steps.

@@ -6,18 +6,26 @@
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "graph.h"
 #include "graphcache/cache.h"
 
 namespace graphcache {
 
+// Which runtime call was made last, and what it returned.
+struct CallResult {
+  const char* call = "";
+  cudaError_t error = cudaSuccess;
+};
+
 // Not thread-safe: whoever uses it holds its entry's lock from the patch to the launch (law 6).
 class Executable {
  public:
-  // Instantiates `base`, which stays as long as the executable: only its node handles can patch it (fact 12). On failure
-  // `base` is left whole.
-  static cudaError_t instantiate(Template& base, unsigned long long flags, std::unique_ptr<Executable>* out);
+  // Instantiates `base` of `device`, which stays as long as the executable: only its node handles can patch it (fact 12).
+  // On failure `base` is left whole.
+  static cudaError_t instantiate(Template& base, unsigned long long flags, int device, std::unique_ptr<Executable>* out);
 
   bool holds(const detail::Call& call) const {
     return call.values_size == 0 || std::memcmp(base_.values.data(), call.values, call.values_size) == 0;
@@ -26,7 +34,7 @@ class Executable {
   // Brings the slot nodes to the call's values, compared bit by bit, and adds the number of those that were patched to
   // `patched_nodes`. Later launches only are affected (fact 14). After an error some nodes hold new values and some old
   // ones: the executable must not be launched again.
-  cudaError_t patch(const detail::Call& call, std::size_t* patched_nodes);
+  CallResult patch(const detail::Call& call, std::size_t* patched_nodes);
 
   cudaError_t launch(cudaStream_t stream) { return cudaGraphLaunch(exec_.get(), stream); }
 
@@ -38,8 +46,13 @@ class Executable {
   void abandon();
 
  private:
-  Executable(Template base, GraphExec exec) : base_(std::move(base)), exec_(std::move(exec)) {}
+  Executable(Template base, GraphExec exec, int device)
+      : device_(device), base_(std::move(base)), exec_(std::move(exec)) {}
 
+  // `driver_usable` is found out by the first node that asks.
+  CallResult set_node(SlotNode& node, std::optional<bool>& driver_usable);
+
+  const int device_;
   Template base_;
   GraphExec exec_;  // Destroyed before its base (law 8).
 };

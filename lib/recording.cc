@@ -33,6 +33,7 @@ CUfunction function_of(const void* kernel) {
 
 Recording::Recording(cudaStream_t stream, const Call& call, Mode mode)
     : stream_(stream), call_(call), mode_(mode), id_(next_recording_id()) {
+  LastErrorGuard last_error;
   CaptureInfo info;
   if (mode_ != Mode::kDirect && capture_info(stream, &info) == cudaSuccess) capture_id_ = info.id;
 }
@@ -71,6 +72,7 @@ bool Recording::resolve(const ArgView& arg, void* field) {
 bool Recording::may_enqueue(cudaStream_t stream) {
   if (!status_.ok()) return false;
   if (mode_ == Mode::kDirect || stream == stream_) return true;
+  LastErrorGuard last_error;
   CaptureInfo info;
   const cudaError_t error = capture_info(stream, &info);
   if (error != cudaSuccess) {
@@ -86,6 +88,7 @@ bool Recording::may_enqueue(cudaStream_t stream) {
 // adding a node by hand, keeps one way of enqueuing for captured and direct runs, and what a captured node inherits
 // from its stream: its priority (fact 9) and annotated edges.
 void Recording::keep(cudaStream_t stream, SlotNode node, cudaGraphNodeType type) {
+  LastErrorGuard last_error;  // A failure here is none of `fn`'s.
   CaptureInfo info;
   if (const cudaError_t error = capture_info(stream, &info); error != cudaSuccess) {
     return refuse_capture(cuda_failure("cudaStreamGetCaptureInfo", error));
@@ -93,7 +96,9 @@ void Recording::keep(cudaStream_t stream, SlotNode node, cudaGraphNodeType type)
   cudaGraphNodeType found = cudaGraphNodeTypeEmpty;
   if (info.dependency_count == 1) {
     node.node = info.dependencies[0];
-    cudaGraphNodeGetType(node.node, &found);
+    if (const cudaError_t error = cudaGraphNodeGetType(node.node, &found); error != cudaSuccess) {
+      return refuse_capture(cuda_failure("cudaGraphNodeGetType", error));
+    }
   }
   if (found != type) return refuse_capture(absl::InternalError("a call with slots was captured without its node"));
   node.type = type;

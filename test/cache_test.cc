@@ -335,7 +335,7 @@ TEST_F(CacheTest, OptionsThatMakeNoSenseAreReported) {
   options.device = -2;
   expect_refused(options, "device");
   options = {};
-  options.capture_mode = static_cast<cudaStreamCaptureMode>(77);
+  options.capture_mode = static_cast<cudaStreamCaptureMode>(3);
   expect_refused(options, "capture_mode");
   EXPECT_EQ(calls, 0);
 }

@@ -49,7 +49,8 @@ namespace graphcache::test {
 namespace {
 
 template <typename... P>
-cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t stream, std::type_identity_t<P>... values) {
+cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t stream,
+                   std::type_identity_t<P>... values) {
   void* arguments[] = {static_cast<void*>(&values)..., nullptr};
   return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, arguments, 0, stream);
 }
@@ -106,8 +107,8 @@ TEST_F(Hostrt, OverAlignedParametersAreAligned) {
   hostrt::internal::add_kernel(
       "wide", &function,
       [](const void*, void* const* arguments) {
-        misaligned = reinterpret_cast<std::uintptr_t>(arguments[1]) % 64 +
-                     reinterpret_cast<std::uintptr_t>(arguments[2]) % 4;
+        misaligned =
+            reinterpret_cast<std::uintptr_t>(arguments[1]) % 64 + reinterpret_cast<std::uintptr_t>(arguments[2]) % 4;
       },
       parameters, 3);
   char bytes[64] = {};

@@ -3,21 +3,18 @@
 #include "kernels.h"
 
 #if defined(__CUDACC__)
+#define GRAPHCACHE_TEST_DEVICE __device__
 #define GRAPHCACHE_TEST_ADD_ONE(counter) atomicAdd(counter, 1)
 #else
 #include <device_launch_parameters.h>
+#define GRAPHCACHE_TEST_DEVICE
 #define GRAPHCACHE_TEST_ADD_ONE(counter) (*(counter) += 1)
 #endif
 
 namespace graphcache::test {
 namespace {
 
-#if defined(__CUDACC__)
-__device__
-#endif
-    inline int thread_number() {
-  return static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-}
+GRAPHCACHE_TEST_DEVICE inline int thread_number() { return static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); }
 
 }  // namespace
 

@@ -1,8 +1,8 @@
 // Small kernels for tests and benchmarks, launched by address: cudaLaunchKernel((const void*)scale, ...).
 //
-// nvcc compiles them from kernels.cu for a GPU, the C++ compiler from kernels_host.cc for hostrt. Either way a test sees
-// plain functions: the name of a __global__ function is, on the host, that of the stub by which the runtime knows it. (Not
-// so for templates: nvcc keeps their stubs to the object file.)
+// nvcc compiles them from kernels.cu for a GPU, the C++ compiler from kernels_host.cc for hostrt. Either way a test
+// sees plain functions: the name of a __global__ function is, on the host, that of the stub by which the runtime knows
+// it. (Not so for templates: nvcc keeps their stubs to the object file.)
 
 #ifndef GRAPHCACHE_TEST_KERNELS_H_
 #define GRAPHCACHE_TEST_KERNELS_H_
@@ -24,14 +24,14 @@ struct Mixed {
   unsigned char last;
 };
 
-GRAPHCACHE_TEST_KERNEL void fill(float* p, int n, float v);                          // p[i] = v
-GRAPHCACHE_TEST_KERNEL void add(float* p, int n, float v);                           // p[i] += v
-GRAPHCACHE_TEST_KERNEL void scale(float* out, const float* in, int n, float f);      // out[i] = f * in[i]
-GRAPHCACHE_TEST_KERNEL void axpy(float* out, const float* in, int n, float f);       // out[i] += f * in[i]
-GRAPHCACHE_TEST_KERNEL void record_launch(int* out);                                 // out[0..5] = grid, block
-GRAPHCACHE_TEST_KERNEL void count_threads(int* counter);                             // *counter += 1 in every thread
-GRAPHCACHE_TEST_KERNEL void append(int* log, int* count, int value);                 // log[(*count)++] = value
-GRAPHCACHE_TEST_KERNEL void copy_struct(Mixed* out, Mixed value);                    // *out = value
+GRAPHCACHE_TEST_KERNEL void fill(float* p, int n, float v);                      // p[i] = v
+GRAPHCACHE_TEST_KERNEL void add(float* p, int n, float v);                       // p[i] += v
+GRAPHCACHE_TEST_KERNEL void scale(float* out, const float* in, int n, float f);  // out[i] = f * in[i]
+GRAPHCACHE_TEST_KERNEL void axpy(float* out, const float* in, int n, float f);   // out[i] += f * in[i]
+GRAPHCACHE_TEST_KERNEL void record_launch(int* out);                             // out[0..5] = grid, block
+GRAPHCACHE_TEST_KERNEL void count_threads(int* counter);                         // *counter += 1 in every thread
+GRAPHCACHE_TEST_KERNEL void append(int* log, int* count, int value);             // log[(*count)++] = value
+GRAPHCACHE_TEST_KERNEL void copy_struct(Mixed* out, Mixed value);                // *out = value
 
 // out[0..9] = the parameters behind it, as doubles.
 GRAPHCACHE_TEST_KERNEL void many(double* out, char a, double b, short c, float d, long long e, unsigned char f, int g,

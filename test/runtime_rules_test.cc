@@ -34,7 +34,8 @@ using Nodes = std::vector<cudaGraphNode_t>;
 using Edges = std::vector<std::pair<int, int>>;  // positions of nodes
 
 template <typename... P>
-cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t stream, std::type_identity_t<P>... values) {
+cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t stream,
+                   std::type_identity_t<P>... values) {
   void* arguments[] = {static_cast<void*>(&values)..., nullptr};
   return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, arguments, 0, stream);
 }
@@ -47,7 +48,12 @@ class Params {
     raw_.func = reinterpret_cast<void*>(kernel);
     raw_.gridDim = grid;
     raw_.blockDim = block;
-    std::apply([this](auto&... value) { int i = 0; ((pointers_[i++] = &value), ...); }, values_);
+    std::apply(
+        [this](auto&... value) {
+          int i = 0;
+          ((pointers_[i++] = &value), ...);
+        },
+        values_);
     raw_.kernelParams = pointers_;
   }
   Params(const Params&) = delete;
@@ -257,8 +263,8 @@ TEST_F(RuntimeRules, LaunchesThatCannotBeAreRefused) {
     GIVES(cudaErrorInvalidValue, launch(count_threads, grid, 1, stream_, ints()));
   }
   void* arguments[] = {nullptr};
-  GIVES(cudaErrorInvalidValue, cudaLaunchKernel(reinterpret_cast<const void*>(count_threads), 1, 1, arguments, 1 << 20,
-                                                stream_));
+  GIVES(cudaErrorInvalidValue,
+        cudaLaunchKernel(reinterpret_cast<const void*>(count_threads), 1, 1, arguments, 1 << 20, stream_));
   GIVES(cudaErrorInvalidDeviceFunction, cudaLaunchKernel(nullptr, 1, 1, arguments, 0, stream_));
   static int not_a_kernel;
   GIVES(cudaErrorInvalidResourceHandle, cudaLaunchKernel(&not_a_kernel, 1, 1, arguments, 0, stream_));
@@ -347,8 +353,8 @@ TEST_F(RuntimeRules, ACaptureFreezesArguments) {
   float* target = device_;
   int count = 1;
   void* arguments[] = {&target, &count, &value};
-  const cudaGraph_t graph = capture(
-      [&] { OK(cudaLaunchKernel(reinterpret_cast<const void*>(fill), 1, 1, arguments, 0, stream_)); });
+  const cudaGraph_t graph =
+      capture([&] { OK(cudaLaunchKernel(reinterpret_cast<const void*>(fill), 1, 1, arguments, 0, stream_)); });
   value = 9;
   target = nullptr;
   EXPECT_EQ(3, run(instantiate(graph)));
@@ -410,13 +416,15 @@ TEST_F(RuntimeRules, UnsafeCallsDependOnModeAndThread) {
       {"cudaEventSynchronize", [&] { return cudaEventSynchronize(fork_); }},
       {"cudaStreamQuery", [&] { return cudaStreamQuery(other_); }},
       {"cudaStreamSynchronize", [&] { return cudaStreamSynchronize(other_); }},
-      {"cudaGraphInstantiate", [&] {
+      {"cudaGraphInstantiate",
+       [&] {
          cudaGraphExec_t executable = nullptr;
          const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
          if (error == cudaSuccess) executables_.push_back(executable);
          return error;
        }},
-      {"cudaGraphExecDestroy", [&] {
+      {"cudaGraphExecDestroy",
+       [&] {
          const cudaError_t error = cudaGraphExecDestroy(executables_.back());
          if (error == cudaSuccess) executables_.pop_back();
          return error;
@@ -442,8 +450,8 @@ TEST_F(RuntimeRules, AThreadsModeSaysWhichCapturesCount) {
   for (auto thread_mode : {kGlobal, kThreadLocal, kRelaxed}) {
     for (auto mode : {kGlobal, kThreadLocal, kRelaxed}) {
       for (bool same_thread : {true, false}) {
-        const bool forbidden = thread_mode != kRelaxed && mode != kRelaxed &&
-                               (same_thread || (mode == kGlobal && thread_mode == kGlobal));
+        const bool forbidden =
+            thread_mode != kRelaxed && mode != kRelaxed && (same_thread || (mode == kGlobal && thread_mode == kGlobal));
         SCOPED_TRACE(testing::Message() << thread_mode << ' ' << mode << ' ' << same_thread);
         const auto query = [&] {
           cudaStreamCaptureMode exchanged = thread_mode;
@@ -544,6 +552,10 @@ TEST_F(RuntimeRules, TheLegacyStreamMayNotMeetACapturingBlockingStream) {
   begin(blocking_, kRelaxed);
   GIVES(cudaErrorStreamCaptureImplicit, cudaStreamIsCapturing(nullptr, &status));
   EXPECT_EQ(1u, end_valid(blocking_));
+  begin(blocking_, kRelaxed);
+  GIVES(cudaErrorStreamCaptureUnsupported, cudaStreamSynchronize(blocking_));
+  GIVES(cudaErrorStreamCaptureImplicit, put(1, nullptr));  // until the invalidated capture has ended, too
+  end_invalid(blocking_);
 }
 
 TEST_F(RuntimeRules, AnInvalidatedCaptureSaysSoUntilItEnds) {
@@ -594,6 +606,14 @@ TEST_F(RuntimeRules, DestroyingAForkedStreamDoesNotJoinItsWork) {
   GIVES(cudaSuccess, cudaStreamDestroy(forked));
   cudaGraph_t graph = nullptr;
   GIVES(cudaErrorStreamCaptureUnjoined, cudaStreamEndCapture(stream_, &graph));
+}
+
+TEST_F(RuntimeRules, DestroyingTheCapturingStreamEndsItsCapture) {
+  cudaStream_t stream = nullptr;
+  OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  begin(stream, kGlobal);
+  GIVES(cudaSuccess, cudaStreamDestroy(stream));
+  GIVES(cudaSuccess, cudaEventQuery(fork_));  // nothing captures any more
 }
 
 TEST_F(RuntimeRules, ACaptureEndsOnTheStreamThatBeganIt) {
@@ -690,6 +710,15 @@ TEST_F(RuntimeRules, EdgeDataIsNotDroppedSilently) {
   OK(cudaGraphGetEdges(graph, &from, &to, &edge, &count));
   EXPECT_EQ(cudaGraphDependencyTypeProgrammatic, edge.type);
   EXPECT_EQ(cudaGraphKernelNodePortProgrammatic, edge.from_port);
+
+  const cudaGraph_t plain = capture([&] {
+    for (int i = 0; i < 2; ++i) OK(plus(1, stream_));
+  });
+  cudaGraphExecUpdateResultInfo info = {};
+  GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(instantiate(plain), graph, &info));
+  EXPECT_EQ(cudaGraphExecUpdateErrorTopologyChanged, info.result);
+  EXPECT_EQ(to, info.errorNode);
+  EXPECT_EQ(from, info.errorFromNode);
 }
 #endif
 
@@ -935,11 +964,10 @@ TEST_F(RuntimeRules, CopiesAndFillsCanBePatched) {
   float host = 0;
   GIVES(cudaErrorInvalidValue,
         cudaGraphExecMemcpyNodeSetParams1D(executable, all[1], device_, &host, 4, cudaMemcpyHostToDevice));
-  GIVES(cudaErrorInvalidValue,
-        cudaGraphExecMemcpyNodeSetParams1D(executable, all[0], device_, device_ + 34, 4, kind));
-  for (auto change : {+[](cudaMemsetParams& p) { p.width = 0; }, +[](cudaMemsetParams& p) { p.elementSize = 3; },
-                      +[](cudaMemsetParams& p) { p.dst = nullptr; },
-                      +[](cudaMemsetParams& p) { p.height = 2, p.pitch = 64; }}) {
+  GIVES(cudaErrorInvalidValue, cudaGraphExecMemcpyNodeSetParams1D(executable, all[0], device_, device_ + 34, 4, kind));
+  for (auto change :
+       {+[](cudaMemsetParams& p) { p.width = 0; }, +[](cudaMemsetParams& p) { p.elementSize = 3; },
+        +[](cudaMemsetParams& p) { p.dst = nullptr; }, +[](cudaMemsetParams& p) { p.height = 2, p.pitch = 64; }}) {
     cudaMemsetParams bad = set;
     change(bad);
     GIVES(cudaErrorInvalidValue, cudaGraphExecMemsetNodeSetParams(executable, all[0], &bad));
@@ -1036,6 +1064,64 @@ TEST_F(RuntimeRules, RefusedUpdatesSayWhyAndChangeNothing) {
   }
 }
 
+TEST_F(RuntimeRules, UpdatesCompareExitsAndAttributes) {
+  cudaGraphExecUpdateResultInfo info = {};
+  const cudaGraph_t chain = capture([&] {
+    for (int i = 0; i < 3; ++i) OK(plus(1, stream_));
+  });
+  const cudaGraph_t fork = capture([&] {
+    OK(plus(1, stream_));
+    fork_and_join([&] { OK(plus(1, stream_)); }, [&] { OK(plus(1, other_)); });
+  });
+  GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(instantiate(chain), fork, &info));
+  EXPECT_EQ(cudaGraphExecUpdateErrorTopologyChanged, info.result);
+  EXPECT_EQ(nodes(fork)[1], info.errorNode);
+  GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(instantiate(fork), chain, &info));
+  EXPECT_EQ(cudaGraphExecUpdateErrorTopologyChanged, info.result);
+  EXPECT_EQ(nullptr, info.errorNode);
+
+  const cudaGraph_t cooperative = capture([&] {
+    for (int i = 0; i < 3; ++i) OK(plus(1, stream_));
+  });
+  cudaLaunchAttributeValue value = {};
+  value.cooperative = 1;
+  OK(cudaGraphKernelNodeSetAttribute(nodes(cooperative)[1], cudaLaunchAttributeCooperative, &value));
+  GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(instantiate(chain), cooperative, &info));
+  EXPECT_EQ(cudaGraphExecUpdateErrorAttributesChanged, info.result);
+  EXPECT_EQ(nodes(cooperative)[1], info.errorNode);
+}
+
+TEST_F(RuntimeRules, FillsOfTwoDimensionsKeepTheirSize) {
+  const auto fill_rows = [&](unsigned value, std::size_t height) {
+    cudaGraph_t graph = nullptr;
+    cudaGraphNode_t node = nullptr;
+    const cudaMemsetParams rows = {device_, 512, value, 4, 2, height};
+    GIVES(cudaSuccess, cudaGraphCreate(&graph, 0));
+    GIVES(cudaSuccess, cudaGraphAddMemsetNode(&node, keep(graph), nullptr, 0, &rows));
+    return graph;
+  };
+  const cudaGraph_t graph = fill_rows(0x3f800000, 3);  // 1.0f
+  const cudaGraphExec_t executable = instantiate(graph);
+  EXPECT_EQ(1, run(executable));
+  EXPECT_EQ(1, read(2 * 128 + 1));
+  EXPECT_EQ(0, read(2 * 128 + 2));
+  EXPECT_EQ(0, read(3 * 128));
+  cudaGraphExecUpdateResultInfo info = {};
+  for (std::size_t height : {1, 2, 4}) {
+    GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(executable, fill_rows(0, height), &info));
+    EXPECT_EQ(cudaGraphExecUpdateErrorParametersChanged, info.result);
+  }
+  OK(cudaGraphExecUpdate(executable, fill_rows(0x42280000, 3), &info));
+  EXPECT_EQ(42, run(executable));
+}
+
+TEST_F(RuntimeRules, AFillOfNothingKnownIsRefusedByTheInstantiation) {
+  GIVES(cudaErrorInvalidValue, cudaMemsetAsync(nullptr, 0, 4, stream_));
+  const cudaGraph_t graph = capture([&] { OK(cudaMemsetAsync(nullptr, 0, 4, stream_)); });
+  cudaGraphExec_t executable = nullptr;
+  GIVES(cudaErrorInvalidValue, cudaGraphInstantiate(&executable, graph, 0));
+}
+
 TEST_F(RuntimeRules, UpdatesMayResizeCopiesButNotChangeTheirKind) {
   float host = 50;
   const auto copy = [&](const float* from, std::size_t count, cudaMemcpyKind kind) {
@@ -1076,8 +1162,7 @@ TEST_F(RuntimeRules, LaunchesOfOneExecutableKeepTheValuesTheyWereGiven) {
   const cudaGraph_t graph = capture([this] { OK(plus(1, stream_)); });
   const cudaGraphExec_t executable = instantiate(graph);
   for (int i = 1; i <= 50; ++i) {  // patches do not reach launches in flight (facts 14)
-    OK(cudaGraphExecKernelNodeSetParams(executable, nodes(graph)[0],
-                                        Params(append, 1, 1, ints(1), ints(), i).get()));
+    OK(cudaGraphExecKernelNodeSetParams(executable, nodes(graph)[0], Params(append, 1, 1, ints(1), ints(), i).get()));
     OK(cudaGraphLaunch(executable, stream_));
   }
   for (int i = 1; i <= 50; ++i) EXPECT_EQ(i, read<int>(i));

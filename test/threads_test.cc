@@ -258,6 +258,28 @@ TEST_F(ThreadsTest, RunsOfAnotherKeyDoNotWaitForACapture) {
   EXPECT_TRUE(cache.contains(key("slow")));
 }
 
+// A capture in global mode forbids unsafe calls to every thread, and breaks by them.
+TEST_F(ThreadsTest, RunsDoNotBreakAnotherThreadsCaptureInGlobalMode) {
+  Options options;
+  options.max_executables = 1;
+  Cache cache(options);
+  ASSERT_TRUE(run_add(cache, key("first"), lane(0), 1).ok());
+  CUDA_OK(cudaStreamBeginCapture(lane(1).stream, cudaStreamCaptureModeGlobal));
+  std::thread([&] {
+    EXPECT_RUN(kReplayed, run_add(cache, key("first"), lane(0), 1));
+    EXPECT_RUN(kPatched, run_add(cache, key("first"), lane(0), 2));
+    EXPECT_RUN(kInstantiated, run_add(cache, key("second"), lane(0), 3));  // Evicts.
+    cache.clear();
+  }).join();
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(lane(1).stream, &graph), cudaSuccess);
+  if (graph != nullptr) {
+    CUDA_OK(cudaGraphDestroy(graph));
+  }
+  cudaGetLastError();
+  EXPECT_EQ(lane(0).sum.first(), 7.0f);
+}
+
 TEST_F(ThreadsTest, EagerRunsOfOneKeyDoNotWaitForEachOther) {
   Options options;
   options.capture_after = 1000;
@@ -339,6 +361,17 @@ TEST_F(ThreadsTest, ThreadsHaveTheirOwnPerThreadStreams) {
   });
   EXPECT_EQ(failed, 0);
   for (int i = 0; i < count(); ++i) EXPECT_EQ(lane(i).sum.first(), 20.0f) << i;
+}
+
+// A thread that has not called the runtime yet has no context, which driver functions need.
+TEST_F(ThreadsTest, FirstCallOfAThreadMayBeAHitWithNewValues) {
+  Cache cache;
+  ASSERT_TRUE(run_add(cache, key("k"), lane(0), 1).ok());
+  for (const float value : {1.0f, 2.0f, 3.0f}) {
+    std::thread([&] { EXPECT_TRUE(run_add(cache, key("k"), lane(0), value).ok()); }).join();
+  }
+  EXPECT_EQ(lane(0).sum.first(), 7.0f);
+  EXPECT_EQ(cache.stats().outcome(Outcome::kPatched), 2u);
 }
 
 TEST_F(ThreadsTest, CachesOfADeviceAreMadeOnce) {

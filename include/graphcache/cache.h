@@ -27,8 +27,10 @@
 // wait for another thread that runs the same key. A cache must outlive its runs.
 //
 // What a run leaves alone. Afterwards the stream is as it was and takes work; the thread's current device and capture mode
-// are the caller's; the runtime's last-error slot holds what it held (an error that was there before may be replaced by a
-// later one if a CUDA call of the run fails). Exceptions of `fn` pass through, the capture having been ended.
+// are the caller's; the runtime's last-error slot holds what it held. The runtime lets that slot be read and emptied, not
+// filled, so an error that stood there before is replaced by a later one if a CUDA call of the run fails, is gone if it
+// was the launch of a hit, and hides one of the same kind that `fn` leaves. Exceptions of `fn` pass through, the capture
+// having been ended.
 #pragma once
 
 #include <absl/status/status.h>

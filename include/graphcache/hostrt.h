@@ -70,7 +70,7 @@ struct Ledger {
   std::size_t streams = 0;
   std::size_t events = 0;
   std::size_t graphs = 0;
-  std::size_t nodes = 0;             // of all graphs; the nodes of executables are not counted
+  std::size_t nodes = 0;  // of all graphs; the nodes of executables are not counted
   std::size_t executables = 0;
   std::size_t executable_nodes = 0;  // of all executables: what their device memory is proportional to
   std::size_t captures = 0;          // begun and not yet ended, invalidated ones included
@@ -107,10 +107,10 @@ std::uint64_t kernels_run();
 
 // ---- Failures -----------------------------------------------------------------------------------------------------
 
-// From now on, the nth call (1 = the next) of `function` and the `times` - 1 calls after it return `error` without doing
-// anything; times = -1 means for ever. The error latches in the last-error slot as a real one would. "*" stands for any
-// function, except cudaGetLastError and cudaPeekAtLastError, which can be failed by name only. Several failures may be
-// armed; each counts calls by itself. A name that hostrt does not define is ignored and counted as a misuse.
+// From now on, the nth call (1 = the next) of `function` and the `times` - 1 calls after it return `error` without
+// doing anything; times = -1 means for ever. The error latches in the last-error slot as a real one would. "*" stands
+// for any function, except cudaGetLastError and cudaPeekAtLastError, which can be failed by name only. Several failures
+// may be armed; each counts calls by itself. A name that hostrt does not define is ignored and counted as a misuse.
 //
 // One exception to "without doing anything": a failed cudaStreamEndCapture does end the capture and returns a null
 // graph, because every error of the real one leaves the stream out of capture (facts 3).
@@ -155,11 +155,12 @@ bool register_kernel(const char* name, void (*kernel)(P...)) {
   static_assert((std::is_trivially_copyable<P>::value && ...),
                 "kernel parameters travel as bytes: they must be trivially copyable values, not references");
   static const Parameter parameters[sizeof...(P) + 1] = {{sizeof(P), alignof(P)}..., {0, 1}};
-  return add_kernel(name, reinterpret_cast<const void*>(kernel),
-                    [](const void* function, void* const* arguments) {
-                      invoke<P...>(function, arguments, std::index_sequence_for<P...>{});
-                    },
-                    parameters, sizeof...(P));
+  return add_kernel(
+      name, reinterpret_cast<const void*>(kernel),
+      [](const void* function, void* const* arguments) {
+        invoke<P...>(function, arguments, std::index_sequence_for<P...>{});
+      },
+      parameters, sizeof...(P));
 }
 
 }  // namespace internal
@@ -167,16 +168,16 @@ bool register_kernel(const char* name, void (*kernel)(P...)) {
 
 // GRAPHCACHE_HOST_KERNEL(scale) or GRAPHCACHE_HOST_KERNEL(transform<float, 4>), at namespace scope and without a
 // semicolon, makes a host function returning void a kernel that hostrt can launch. Launching any other function returns
-// cudaErrorInvalidResourceHandle, as it does on a GPU, and counts as a misuse. Registering twice is harmless. The object
-// file must be part of the program: a member of a static library that nothing else refers to is not linked. Under nvcc
-// the macro is empty.
+// cudaErrorInvalidResourceHandle, as it does on a GPU, and counts as a misuse. Registering twice is harmless. The
+// object file must be part of the program: a member of a static library that nothing else refers to is not linked.
+// Under nvcc the macro is empty.
 #if defined(__CUDACC__)
 #define GRAPHCACHE_HOST_KERNEL(...)
 #else
 #define GRAPHCACHE_HOST_KERNEL(...) GRAPHCACHE_HOST_KERNEL_NUMBERED_(__COUNTER__, __VA_ARGS__)
 #define GRAPHCACHE_HOST_KERNEL_NUMBERED_(number, ...) GRAPHCACHE_HOST_KERNEL_NAMED_(number, __VA_ARGS__)
-#define GRAPHCACHE_HOST_KERNEL_NAMED_(number, ...)                            \
-  [[maybe_unused]] static const bool graphcache_host_kernel_##number##_ =     \
+#define GRAPHCACHE_HOST_KERNEL_NAMED_(number, ...)                        \
+  [[maybe_unused]] static const bool graphcache_host_kernel_##number##_ = \
       ::graphcache::hostrt::internal::register_kernel(#__VA_ARGS__, __VA_ARGS__);
 #endif
 

@@ -58,7 +58,6 @@ bool conflicts_with_legacy(State& state, const Stream& stream, bool invalidates)
   if (!stream.is_legacy || state.captures.empty()) return false;
   bool conflicts = false;
   for (const auto& [id, capture] : state.captures) {
-    if (capture->invalidated) continue;
     const bool blocks = std::any_of(capture->streams.begin(), capture->streams.end(), [&](const Stream* member) {
       return member->is_blocking() && member->device == stream.device;
     });
@@ -75,8 +74,8 @@ cudaError_t refuse_unsafe(const Call& call) {
   for (const auto& [id, capture] : call.state.captures) {
     if (capture->mode == cudaStreamCaptureModeRelaxed) continue;
     const bool is_own = capture->thread == call.thread.id;
-    const bool is_everybodys = capture->mode == cudaStreamCaptureModeGlobal &&
-                               call.thread.capture_mode != cudaStreamCaptureModeThreadLocal;
+    const bool is_everybodys =
+        capture->mode == cudaStreamCaptureModeGlobal && call.thread.capture_mode != cudaStreamCaptureModeThreadLocal;
     if (!is_own && !is_everybodys) continue;
     invalidate(call.state, *capture);
     error = cudaErrorStreamCaptureUnsupported;

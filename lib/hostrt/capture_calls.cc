@@ -166,7 +166,7 @@ cudaError_t CUDARTAPI cudaStreamIsCapturing(cudaStream_t stream, enum cudaStream
     if (found == nullptr) return cudaErrorInvalidResourceHandle;
     if (pCaptureStatus == nullptr) return cudaErrorInvalidValue;
     if (conflicts_with_legacy(call.state, *found, false)) return cudaErrorStreamCaptureImplicit;
-    *pCaptureStatus = found->capture == nullptr       ? cudaStreamCaptureStatusNone
+    *pCaptureStatus = found->capture == nullptr     ? cudaStreamCaptureStatusNone
                       : found->capture->invalidated ? cudaStreamCaptureStatusInvalidated
                                                     : cudaStreamCaptureStatusActive;
     return cudaSuccess;
@@ -187,12 +187,10 @@ cudaError_t CUDARTAPI cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStr
   });
 }
 
-cudaError_t CUDARTAPI cudaStreamGetCaptureInfo_v3(cudaStream_t stream,
-                                                  enum cudaStreamCaptureStatus* captureStatus_out,
+cudaError_t CUDARTAPI cudaStreamGetCaptureInfo_v3(cudaStream_t stream, enum cudaStreamCaptureStatus* captureStatus_out,
                                                   unsigned long long* id_out, cudaGraph_t* graph_out,
                                                   const cudaGraphNode_t** dependencies_out,
-                                                  const cudaGraphEdgeData** edgeData_out,
-                                                  size_t* numDependencies_out) {
+                                                  const cudaGraphEdgeData** edgeData_out, size_t* numDependencies_out) {
 #endif
   return enter(Function::kStreamGetCaptureInfo, [&](const Call& call) {
     return info(call, stream,

@@ -166,9 +166,8 @@ cudaError_t CUDARTAPI cudaDeviceSynchronize(void) {
 }
 
 cudaError_t CUDARTAPI cudaDeviceGraphMemTrim(int device) {
-  return enter(Function::kDeviceGraphMemTrim, [&](const Call& call) {
-    return exists(call.state, device) ? cudaSuccess : cudaErrorInvalidDevice;
-  });
+  return enter(Function::kDeviceGraphMemTrim,
+               [&](const Call& call) { return exists(call.state, device) ? cudaSuccess : cudaErrorInvalidDevice; });
 }
 
 }  // extern "C"

@@ -1,5 +1,6 @@
 // The few functions of the driver that a program reaches through the runtime. They count, and are failed, under the name
-// of the runtime function of the same meaning, but as the driver's leave the last-error slot alone.
+// of the runtime function of the same meaning, but as the driver's leave the last-error slot alone. cuCtxGetCurrent, which
+// reads what the thread holds and has no such function, is not counted.
 
 #include <cuda.h>
 
@@ -11,8 +12,26 @@
 namespace graphcache::hostrt {
 namespace {
 
+// A thread has a context from its first runtime call on.
+bool has_context() {
+  const Thread& thread = this_thread();
+  return thread.id != 0 && thread.epoch == state().epoch;
+}
+
+CUresult current_context(CUcontext* context) {
+  static char the_context;  // Only its being there is of interest.
+  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *context = has_context() ? reinterpret_cast<CUcontext>(&the_context) : nullptr;
+  return CUDA_SUCCESS;
+}
+
 CUresult set_kernel_node(CUgraphExec executable, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
   if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!has_context()) {  // The real one crashes (tried).
+    return static_cast<CUresult>(enter(Function::kGraphExecKernelNodeSetParams, [](const Call& call) {
+      return call.misuse(cudaErrorDeviceUninitialized, "the driver was called by a thread without a context");
+    }));
+  }
   cudaKernelNodeParams wanted = {};
   wanted.func = params->func;  // cudaGetFuncBySymbol gives the symbol itself.
   wanted.gridDim = dim3(params->gridDimX, params->gridDimY, params->gridDimZ);
@@ -27,9 +46,15 @@ CUresult set_kernel_node(CUgraphExec executable, CUgraphNode node, const CUDA_KE
 
 cudaError_t entry_point(const char* symbol, void** function, cudaDriverEntryPointQueryResult* result) {
   if (symbol == nullptr || function == nullptr) return cudaErrorInvalidValue;
-  const bool known = std::strcmp(symbol, "cuGraphExecKernelNodeSetParams") == 0;
-  *function = known ? reinterpret_cast<void*>(&set_kernel_node) : nullptr;
-  if (result != nullptr) *result = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  *function = nullptr;
+  if (std::strcmp(symbol, "cuGraphExecKernelNodeSetParams") == 0) {
+    *function = reinterpret_cast<void*>(&set_kernel_node);
+  } else if (std::strcmp(symbol, "cuCtxGetCurrent") == 0) {
+    *function = reinterpret_cast<void*>(&current_context);
+  }
+  if (result != nullptr) {
+    *result = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  }
   return cudaSuccess;
 }
 

@@ -3,6 +3,7 @@
 #include "state.h"
 
 // Every error of CUDA 12.4. The newer ones stand in newer_error_name(), by number, since older headers lack them.
+// clang-format off
 #define GRAPHCACHE_HOSTRT_ERRORS(X)                                                                                   \
   X(cudaSuccess) X(cudaErrorInvalidValue) X(cudaErrorMemoryAllocation) X(cudaErrorInitializationError)                \
   X(cudaErrorCudartUnloading) X(cudaErrorProfilerDisabled) X(cudaErrorProfilerNotInitialized)                         \
@@ -44,7 +45,8 @@
   X(cudaErrorStreamCaptureUnmatched) X(cudaErrorStreamCaptureUnjoined) X(cudaErrorStreamCaptureIsolation)             \
   X(cudaErrorStreamCaptureImplicit) X(cudaErrorCapturedEvent) X(cudaErrorStreamCaptureWrongThread)                    \
   X(cudaErrorTimeout) X(cudaErrorGraphExecUpdateFailure) X(cudaErrorExternalDevice)                                   \
-  X(cudaErrorInvalidClusterSize) X(cudaErrorUnknown)                                                                  
+  X(cudaErrorInvalidClusterSize) X(cudaErrorUnknown)
+// clang-format on
 
 namespace graphcache::hostrt {
 namespace {
@@ -143,8 +145,7 @@ extern "C" {
 
 // enter() latches what it returns, so the slot is emptied behind it.
 cudaError_t CUDARTAPI cudaGetLastError(void) {
-  const cudaError_t error =
-      enter(Function::kGetLastError, [](const Call& call) { return call.thread.last_error; });
+  const cudaError_t error = enter(Function::kGetLastError, [](const Call& call) { return call.thread.last_error; });
   this_thread().last_error = cudaSuccess;
   return error;
 }

@@ -91,7 +91,9 @@ cudaError_t wait_on_stream(const Call& call, cudaStream_t stream_handle, cudaEve
   if ((flags & ~unsigned{cudaEventWaitExternal}) != 0) return cudaErrorInvalidValue;
   Capture* own = nullptr;
   if (const cudaError_t error = admit_work(call.state, *stream, &own); error != cudaSuccess) return error;
-  if (own != nullptr && flags == cudaEventWaitExternal) return cudaErrorNotSupported;  // would be an event wait node
+  if (flags == cudaEventWaitExternal) {  // has a meaning in a capture only: a node that waits for the event
+    return own != nullptr ? cudaErrorNotSupported : cudaErrorIllegalState;
+  }
   if (Capture* capture = capture_of(call.state, *event)) {
     return wait_for_captured(call.state, *stream, *event, *capture);
   }
@@ -166,7 +168,8 @@ cudaError_t CUDARTAPI cudaEventDestroy(cudaEvent_t event) {
 }
 
 cudaError_t CUDARTAPI cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags) {
-  return enter(Function::kStreamWaitEvent, [&](const Call& call) { return wait_on_stream(call, stream, event, flags); });
+  return enter(Function::kStreamWaitEvent,
+               [&](const Call& call) { return wait_on_stream(call, stream, event, flags); });
 }
 
 }  // extern "C"

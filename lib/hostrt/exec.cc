@@ -25,9 +25,9 @@ Program& writable_program(Executable& executable) {
 
 namespace {
 
-constexpr unsigned long long kKnownFlags =
-    cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUpload |
-    cudaGraphInstantiateFlagDeviceLaunch | cudaGraphInstantiateFlagUseNodePriority;
+constexpr unsigned long long kKnownFlags = cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUpload |
+                                           cudaGraphInstantiateFlagDeviceLaunch |
+                                           cudaGraphInstantiateFlagUseNodePriority;
 
 // Topological, the earlier created node first where the edges leave a choice. Shorter than the graph if there is a
 // cycle.
@@ -62,6 +62,8 @@ cudaError_t instantiate(const Call& call, cudaGraphExec_t* out, cudaGraph_t hand
   if (program->order.size() != graph->nodes.size()) return cudaErrorInvalidValue;
   program->nodes.reserve(graph->nodes.size());
   for (const Node* node : graph->nodes) {
+    const auto* fill = std::get_if<FillParams>(&node->params);
+    if (fill != nullptr && fill->destination == nullptr) return cudaErrorInvalidValue;
     ProgramNode& twin = program->nodes.emplace_back();
     twin.base_node = node->handle;
     twin.params = node->params;

@@ -1,5 +1,5 @@
-// Calls that give single nodes of an executable graph other parameters. They leave the template alone, so a later update
-// from it brings its values back (facts 13).
+// Calls that give single nodes of an executable graph other parameters. They leave the template alone, so a later
+// update from it brings its values back (facts 13).
 
 #include <utility>
 

@@ -2,8 +2,8 @@
 // takes the template's parameters over. A refused update leaves the executable as it was (facts 20).
 //
 // The pairing starts at the exit nodes, in the order of their creation, and follows dependencies in the order of the
-// edges; so two captures whose branches were enqueued in another order still pair rightly as long as they were joined in
-// the same order (facts 22).
+// edges; so two captures whose branches were enqueued in another order still pair rightly as long as they were joined
+// in the same order (facts 22).
 
 #include <utility>
 #include <vector>
@@ -32,19 +32,24 @@ class Pairing {
   // False when the topologies or types differ; refusal() then says where.
   bool pair_all() {
     if (program_.nodes.size() != graph_.nodes.size()) return refuse(cudaGraphExecUpdateErrorTopologyChanged, nullptr);
-    const std::vector<std::uint32_t> exits = program_exits();
-    std::size_t paired_exits = 0;
+    const std::vector<std::uint32_t> mine = program_exits();
+    std::vector<const Node*> exits;
     for (const Node* node : graph_.nodes) {
-      if (!node->dependents.empty()) continue;
-      if (paired_exits == exits.size()) return refuse(cudaGraphExecUpdateErrorTopologyChanged, node);
-      if (!pair(exits[paired_exits++], node, nullptr)) return false;
+      if (node->dependents.empty()) exits.push_back(node);
+    }
+    if (exits.size() != mine.size()) {
+      // "hGraph has more exit nodes ...: errorNode is set to one of the exit nodes in hGraph". Fewer name no node.
+      return refuse(cudaGraphExecUpdateErrorTopologyChanged, exits.size() > mine.size() ? exits[0] : nullptr);
+    }
+    for (std::size_t i = 0; i < exits.size(); ++i) {
+      if (!pair(mine[i], exits[i], nullptr)) return false;
     }
     while (!open_.empty()) {
       const Node* node = open_.back();
       open_.pop_back();
       if (!pair_dependencies(node)) return false;
     }
-    // Fewer exits than the executable has leave nodes without a partner.
+    // What no exit depends on lies on a cycle of a graph that could not be instantiated itself.
     for (const Node* node : graph_.nodes) {
       if (partners_[node->position] == kNone) return refuse(cudaGraphExecUpdateErrorTopologyChanged, node);
     }

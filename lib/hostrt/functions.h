@@ -8,6 +8,7 @@
 #include <cstdint>
 
 // Without the prefix "cuda", because some of the full names are macros in the headers of CUDA 12.
+// clang-format off
 #define GRAPHCACHE_HOSTRT_FUNCTIONS(X)                                                                              \
   X(GetDevice) X(SetDevice) X(GetDeviceCount) X(GetDeviceProperties) X(DeviceGetAttribute)                          \
   X(DeviceGetStreamPriorityRange) X(DriverGetVersion) X(RuntimeGetVersion) X(DeviceSynchronize)                     \
@@ -31,6 +32,7 @@
   X(GraphInstantiate) X(GraphInstantiateWithFlags) X(GraphExecDestroy) X(GraphLaunch) X(GraphUpload)                \
   X(GraphExecUpdate) X(GraphExecKernelNodeSetParams) X(GraphExecMemcpyNodeSetParams1D)                              \
   X(GraphExecMemsetNodeSetParams) X(GraphNodeSetEnabled) X(GraphNodeGetEnabled)
+// clang-format on
 
 namespace graphcache::hostrt {
 

@@ -19,7 +19,8 @@ cudaError_t create(const Call& call, cudaGraph_t* out, unsigned flags) {
 cudaError_t destroy(const Call& call, cudaGraph_t handle) {
   Graph* graph = find_graph(call, handle);
   if (graph == nullptr) return cudaErrorInvalidValue;
-  // "All operations other than destroy and node removal are permitted on the graph while the capture ... is in progress"
+  // "All operations other than destroy and node removal are permitted on the graph while the capture ... is in
+  // progress"
   if (graph->capture != nullptr) return cudaErrorIllegalState;
   destroy_graph(call.state, *graph);
   return cudaSuccess;
@@ -155,18 +156,16 @@ cudaError_t CUDARTAPI cudaGraphAddDependencies(cudaGraph_t graph, const cudaGrap
 #else
 cudaError_t CUDARTAPI cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t* from,
                                                const cudaGraphNode_t* to, size_t numDependencies) {
-  return enter(Function::kGraphAddDependencies, [&](const Call& call) {
-    return add_dependencies(call, graph, from, to, nullptr, numDependencies);
-  });
+  return enter(Function::kGraphAddDependencies,
+               [&](const Call& call) { return add_dependencies(call, graph, from, to, nullptr, numDependencies); });
 }
 
 cudaError_t CUDARTAPI cudaGraphAddDependencies_v2(cudaGraph_t graph, const cudaGraphNode_t* from,
                                                   const cudaGraphNode_t* to, const cudaGraphEdgeData* edgeData,
                                                   size_t numDependencies) {
 #endif
-  return enter(Function::kGraphAddDependencies, [&](const Call& call) {
-    return add_dependencies(call, graph, from, to, edgeData, numDependencies);
-  });
+  return enter(Function::kGraphAddDependencies,
+               [&](const Call& call) { return add_dependencies(call, graph, from, to, edgeData, numDependencies); });
 }
 
 }  // extern "C"

@@ -14,8 +14,9 @@ cudaError_t list_nodes(const Call& call, cudaGraph_t handle, cudaGraphNode_t* ou
   for (const Node* node : graph->nodes) {
     if (!roots || node->dependencies.empty()) listed.push_back(node);
   }
-  hand_out(out != nullptr, listed.size(), count, [&](std::size_t i) { out[i] = listed[i]->handle; },
-           [&](std::size_t i) { out[i] = nullptr; });
+  hand_out(
+      out != nullptr, listed.size(), count, [&](std::size_t i) { out[i] = listed[i]->handle; },
+      [&](std::size_t i) { out[i] = nullptr; });
   return cudaSuccess;
 }
 

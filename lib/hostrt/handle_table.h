@@ -1,9 +1,9 @@
 // Handles that are never given out twice.
 //
-// A real handle is the address of an object, so a stale one may come back to life when the allocator reuses the address,
-// and a use after destruction goes unnoticed. Here a handle names a slot and the slot's generation: looking it up costs
-// an index and a comparison, and a handle from before is recognised for ever. The upper bits make it a non-canonical
-// address, so that a program that dereferences a handle faults at once.
+// A real handle is the address of an object, so a stale one may come back to life when the allocator reuses the
+// address, and a use after destruction goes unnoticed. Here a handle names a slot and the slot's generation: looking it
+// up costs an index and a comparison, and a handle from before is recognised for ever. The upper bits make it a
+// non-canonical address, so that a program that dereferences a handle faults at once.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_HANDLE_TABLE_H_
 #define GRAPHCACHE_LIB_HOSTRT_HANDLE_TABLE_H_
@@ -41,7 +41,8 @@ class HandleTable {
   T* find(const void* handle) const {
     const auto bits = reinterpret_cast<std::uintptr_t>(handle);
     const std::size_t index = (bits >> kIndexShift) & kIndexMask;
-    if ((bits & kKindAndTagMask) != (kTag | static_cast<std::uintptr_t>(kKind)) || index >= slots_.size()) return nullptr;
+    if ((bits & kKindAndTagMask) != (kTag | static_cast<std::uintptr_t>(kKind)) || index >= slots_.size())
+      return nullptr;
     const Slot& slot = slots_[index];
     return slot.generation == ((bits >> kGenerationShift) & kGenerationMask) ? slot.object.get() : nullptr;
   }

@@ -72,9 +72,8 @@ Ledger ledger() {
   ledger.graphs = world->graphs.size();
   ledger.nodes = world->nodes.size();
   ledger.executables = world->executables.size();
-  world->executables.for_each([&](const Executable& executable) {
-    ledger.executable_nodes += executable.program->nodes.size();
-  });
+  world->executables.for_each(
+      [&](const Executable& executable) { ledger.executable_nodes += executable.program->nodes.size(); });
   ledger.captures = world->captures.size();
   ledger.allocations = world->device_memory.size();
   ledger.allocated_bytes = total_bytes(world->device_memory);

@@ -22,9 +22,9 @@ struct Kernel {
 // Null when nobody registered the function. The result lives as long as the process.
 const Kernel* find_kernel(const void* function);
 
-// The values of one launch. They are copied when a launch is made or captured, so that the caller's variables may change
-// afterwards. The pointer array stays at its place until the next assignment, because cudaGraphKernelNodeGetParams
-// hands it out.
+// The values of one launch. They are copied when a launch is made or captured, so that the caller's variables may
+// change afterwards. The pointer array stays at its place until the next assignment, because
+// cudaGraphKernelNodeGetParams hands it out.
 class Arguments {
  public:
   Arguments() = default;

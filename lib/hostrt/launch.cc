@@ -21,8 +21,8 @@ struct LaunchRequest {
   unsigned attribute_count;
 };
 
-// The edges of a kernel captured with cudaLaunchAttributeProgrammaticStreamSerialization let it start before the kernels
-// in front of it have ended.
+// The edges of a kernel captured with cudaLaunchAttributeProgrammaticStreamSerialization let it start before the
+// kernels in front of it have ended.
 void make_programmatic(std::vector<Edge>& edges) {
   for (Edge& edge : edges) {
     if (!std::holds_alternative<KernelParams>(edge.from->params) || !is_plain(edge.data)) continue;

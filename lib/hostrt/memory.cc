@@ -54,9 +54,13 @@ cudaError_t fill(const Call& call, void* address, int value, std::size_t bytes, 
   if (bytes == 0) return cudaSuccess;
   // "Constant value to set": its low byte; a node shows it that way.
   const FillParams params{address, static_cast<unsigned>(value) & 0xff, 1, bytes, 1, 0};
-  if (const cudaError_t error = check_fill(params); error != cudaSuccess) return error;
   Stream* stream = find_stream(call, handle);
-  return stream != nullptr ? submit(call, *stream, params) : cudaErrorInvalidResourceHandle;
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  // A capture takes a fill of a null pointer; the instantiation then refuses the graph.
+  if (stream->capture == nullptr) {
+    if (const cudaError_t error = check_fill(params); error != cudaSuccess) return error;
+  }
+  return submit(call, *stream, params);
 }
 
 }  // namespace
@@ -92,21 +96,23 @@ cudaError_t CUDARTAPI cudaFreeHost(void* ptr) {
   return enter(Function::kFreeHost, [&](const Call& call) { return release(call, call.state.host_memory, ptr); });
 }
 
-// The synchronous calls use the legacy stream. Next to a capture on a non-blocking stream they are allowed in every mode.
+// The synchronous calls use the legacy stream. Next to a capture on a non-blocking stream they are allowed in every
+// mode.
 cudaError_t CUDARTAPI cudaMemcpy(void* dst, const void* src, size_t count, enum cudaMemcpyKind kind) {
-  return enter(Function::kMemcpy,
-               [&](const Call& call) { return copy(call, CopyParams{dst, src, count, kind}, cudaStreamLegacy); });
+  return enter(Function::kMemcpy, [&](const Call& call) {
+    return copy(call, CopyParams{dst, src, count, kind}, cudaStreamLegacy);
+  });
 }
 
 cudaError_t CUDARTAPI cudaMemset(void* devPtr, int value, size_t count) {
-  return enter(Function::kMemset,
-               [&](const Call& call) { return fill(call, devPtr, value, count, cudaStreamLegacy); });
+  return enter(Function::kMemset, [&](const Call& call) { return fill(call, devPtr, value, count, cudaStreamLegacy); });
 }
 
 cudaError_t CUDARTAPI cudaMemcpyAsync(void* dst, const void* src, size_t count, enum cudaMemcpyKind kind,
                                       cudaStream_t stream) {
-  return enter(Function::kMemcpyAsync,
-               [&](const Call& call) { return copy(call, CopyParams{dst, src, count, kind}, stream); });
+  return enter(Function::kMemcpyAsync, [&](const Call& call) {
+    return copy(call, CopyParams{dst, src, count, kind}, stream);
+  });
 }
 
 cudaError_t CUDARTAPI cudaMemsetAsync(void* devPtr, int value, size_t count, cudaStream_t stream) {

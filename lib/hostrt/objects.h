@@ -87,7 +87,7 @@ struct Node {
 
 struct Graph {
   cudaGraph_t handle = nullptr;
-  std::vector<Node*> nodes;  // in the order of creation
+  std::vector<Node*> nodes;    // in the order of creation
   Capture* capture = nullptr;  // while stream capture still adds nodes
 };
 
@@ -108,7 +108,7 @@ struct ProgramNode {
 // What an executable runs. A launch holds on to the program it was given; patches and updates write to a copy when some
 // launch still does, since they "affect later launches only" (facts 14).
 struct Program {
-  std::vector<ProgramNode> nodes;  // positions as in the base graph at instantiation
+  std::vector<ProgramNode> nodes;    // positions as in the base graph at instantiation
   std::vector<std::uint32_t> order;  // topological, else by position
 };
 

@@ -121,8 +121,8 @@ cudaError_t CUDARTAPI cudaGraphMemsetNodeGetParams(cudaGraphNode_t node, struct 
   return enter(Function::kGraphMemsetNodeGetParams, [&](const Call& call) {
     const FillParams* params = params_of<FillParams>(call, node);
     if (params == nullptr || pNodeParams == nullptr) return cudaErrorInvalidValue;
-    *pNodeParams = {params->destination, params->pitch, params->value, params->element_bytes, params->width,
-                    params->height};
+    *pNodeParams = {params->destination,   params->pitch, params->value,
+                    params->element_bytes, params->width, params->height};
     return cudaSuccess;
   });
 }

@@ -148,7 +148,7 @@ Stream* find_stream(const Call& call, cudaStream_t handle) {
 cudaError_t refuse_inside_work(State& state, Thread& thread, Function function) {
   ++state.calls[static_cast<std::size_t>(function)];
   return latch(thread, Call{state, thread, function}.misuse(cudaErrorNotPermitted,
-                                                           "called from inside a kernel or a host function"));
+                                                            "called from inside a kernel or a host function"));
 }
 
 }  // namespace graphcache::hostrt

@@ -48,7 +48,7 @@ struct Thread {
   int device = 0;
   cudaError_t last_error = cudaSuccess;
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
-  bool in_work = false;  // inside a kernel or a host function
+  bool in_work = false;          // inside a kernel or a host function
   Stream* own_stream = nullptr;  // cudaStreamPerThread on `own_stream_device`
   int own_stream_device = -1;
 };
@@ -61,8 +61,8 @@ struct State {
   HandleTable<Graph, HandleKind::kGraph> graphs;
   HandleTable<Node, HandleKind::kNode> nodes;
   HandleTable<Executable, HandleKind::kExecutable> executables;
-  std::map<std::uint64_t, std::unique_ptr<Capture>> captures;  // by id; few at a time
-  std::vector<std::unique_ptr<Stream>> legacy_streams;         // by device
+  std::map<std::uint64_t, std::unique_ptr<Capture>> captures;                       // by id; few at a time
+  std::vector<std::unique_ptr<Stream>> legacy_streams;                              // by device
   std::map<std::pair<std::uint64_t, int>, std::unique_ptr<Stream>> thread_streams;  // by thread and device
   std::unordered_map<const void*, Allocation> device_memory;
   std::unordered_map<const void*, Allocation> host_memory;

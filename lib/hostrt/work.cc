@@ -102,8 +102,8 @@ cudaError_t resolve_kernel(const Call& call, const void* function, const Kernel*
 }
 
 cudaError_t check_shape(const dim3& grid, const dim3& block, std::size_t shared_bytes) {
-  const bool grid_fits = grid.x >= 1 && grid.x <= kMaxGridX && grid.y >= 1 && grid.y <= kMaxGridYZ && grid.z >= 1 &&
-                         grid.z <= kMaxGridYZ;
+  const bool grid_fits =
+      grid.x >= 1 && grid.x <= kMaxGridX && grid.y >= 1 && grid.y <= kMaxGridYZ && grid.z >= 1 && grid.z <= kMaxGridYZ;
   const bool block_fits = block.x >= 1 && block.x <= kMaxThreadsPerBlock && block.y >= 1 &&
                           block.y <= kMaxThreadsPerBlock && block.z >= 1 && block.z <= kMaxBlockZ &&
                           block.x * block.y * block.z <= kMaxThreadsPerBlock;
@@ -118,7 +118,7 @@ cudaError_t check_copy(const void* destination, const void* source, cudaMemcpyKi
 cudaError_t check_fill(const FillParams& fill) {
   const bool element_fits = fill.element_bytes == 1 || fill.element_bytes == 2 || fill.element_bytes == 4;
   return element_fits && fill.destination != nullptr && fill.width != 0 && fill.height != 0 ? cudaSuccess
-                                                                                           : cudaErrorInvalidValue;
+                                                                                            : cudaErrorInvalidValue;
 }
 
 cudaError_t enqueue(const Call& call, Stream& stream, Operation operation) {

@@ -11,7 +11,7 @@ inline constexpr unsigned kMaxThreadsPerBlock = 1024;
 inline constexpr unsigned kMaxBlockZ = 64;
 inline constexpr unsigned kMaxGridX = 2147483647;
 inline constexpr unsigned kMaxGridYZ = 65535;
-inline constexpr std::size_t kMaxSharedBytes = 227 * 1024;  // what a kernel may opt in to, at most
+inline constexpr std::size_t kMaxSharedBytes = 227 * 1024;                // what a kernel may opt in to, at most
 inline constexpr std::size_t kDeviceMemoryBytes = std::size_t{16} << 30;  // of each device, as far as it tells
 
 // The kernel of a launch, with the errors of the real runtime: no function is cudaErrorInvalidDeviceFunction, one that
