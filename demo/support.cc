@@ -28,9 +28,12 @@ std::string quoted(const std::string& text) {
 
 template <class Pairs>
 std::string json_object(const Pairs& pairs) {
-  return absl::StrCat("{", absl::StrJoin(pairs, ", ", [](std::string* out, const auto& pair) {
-                        absl::StrAppend(out, quoted(pair.first), ": ", pair.second);
-                      }), "}");
+  return absl::StrCat("{",
+                      absl::StrJoin(pairs, ", ",
+                                    [](std::string* out, const auto& pair) {
+                                      absl::StrAppend(out, quoted(pair.first), ": ", pair.second);
+                                    }),
+                      "}");
 }
 
 }  // namespace
@@ -88,7 +91,8 @@ void Report::print_table() const {
   absl::PrintF("%-18s %s%15s  %s\n", "way", headings, "CUDA calls/iter", "outcomes");
   for (const Way& way : ways) {
     const std::string measured =
-        times ? absl::StrFormat("%12.2f %12.1f %9.2fx ", way.host_us, way.total_ms, ways[0].total_ms / way.total_ms) : "";
+        times ? absl::StrFormat("%12.2f %12.1f %9.2fx ", way.host_us, way.total_ms, ways[0].total_ms / way.total_ms)
+              : "";
     std::vector<std::string> outcomes;
     for (const auto& [name, count] : way.outcomes) {
       if (count != 0) outcomes.push_back(absl::StrCat(name, " ", count));
@@ -103,9 +107,9 @@ bool Report::write_json(const std::string& file) const {
   std::ofstream out(file);
   std::vector<std::string> objects;
   for (const Way& way : ways) {
-    std::string object = absl::StrFormat(
-        "    {\"name\": %s, \"host_us\": %.4f, \"total_ms\": %.4f, \"cuda_calls_per_iteration\": %.4f", quoted(way.name),
-        way.host_us, way.total_ms, way.cuda_calls_per_iteration);
+    std::string object =
+        absl::StrFormat("    {\"name\": %s, \"host_us\": %.4f, \"total_ms\": %.4f, \"cuda_calls_per_iteration\": %.4f",
+                        quoted(way.name), way.host_us, way.total_ms, way.cuda_calls_per_iteration);
     if (!way.outcomes.empty()) absl::StrAppend(&object, ", \"outcomes\": ", json_object(way.outcomes));
     objects.push_back(object + "}");
   }

@@ -35,8 +35,8 @@ std::uint64_t raw_calls();
 // One way to do the demo's work, measured.
 struct Way {
   std::string name;
-  double host_us = 0;    // Host time of one iteration, the GPU kept idle: median.
-  double total_ms = 0;   // Wall time of all iterations, the last synchronization included: median over repetitions.
+  double host_us = 0;   // Host time of one iteration, the GPU kept idle: median.
+  double total_ms = 0;  // Wall time of all iterations, the last synchronization included: median over repetitions.
   double cuda_calls_per_iteration = 0;
   std::vector<std::pair<std::string, std::uint64_t>> outcomes;  // Of the cache's ways.
 };

@@ -28,8 +28,8 @@ auto Cache::Impl::call_fn(F&& f) {
   return result;
 }
 
-absl::StatusOr<Outcome> Cache::Impl::run(const Key& key, cudaStream_t stream, const detail::Call& call)
-    ABSL_NO_THREAD_SAFETY_ANALYSIS {
+absl::StatusOr<Outcome> Cache::Impl::run(const Key& key, cudaStream_t stream,
+                                         const detail::Call& call) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   const Request request{key, stream, call};
   if (active_recording != nullptr) return run_nested(request);
   if (!enabled_) return run_disabled(request);
@@ -155,7 +155,8 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
   return Outcome::kInstantiated;
 }
 
-// A run inside another run's `fn`. Nothing here may wait for another run, nor touch the capture but through its streams.
+// A run inside another run's `fn`. Nothing here may wait for another run, nor touch the capture but through its
+// streams.
 absl::StatusOr<Outcome> Cache::Impl::run_nested(const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   LastErrorGuard last_error;
   CaptureInfo info;

@@ -28,9 +28,8 @@ class Counter {
 };
 
 struct Entry {
-  Entry(const Key& the_key, const detail::Site& the_site) : key(the_key), site(the_site) {}
+  Entry(const Key& the_key, const detail::Site& the_site) : site(the_site), key(the_key) {}
 
-  const Key key;
   const detail::Site site;
 
   // Guarded by the cache's lock, through Index.
@@ -48,7 +47,7 @@ struct Entry {
   bool seen ABSL_GUARDED_BY(lock) = false;              // Whether eager_left has been set for a new key.
   int eager_left ABSL_GUARDED_BY(lock) = 0;             // Runs to go before the next capture,
   EagerReason eager_why ABSL_GUARDED_BY(lock) = EagerReason::kCaptureAfter;  // and why.
-  int failures ABSL_GUARDED_BY(lock) = 0;               // Captures that broke since the last that did not.
+  int failures ABSL_GUARDED_BY(lock) = 0;  // Captures that broke since the last that did not.
 
   // Written under `lock`, but for the count of kEager, which is written under the cache's lock.
   std::atomic<bool> ready{false};  // Whether there is an executable.
@@ -56,6 +55,8 @@ struct Entry {
   Counter patched_nodes;
   std::atomic<std::size_t> nodes{0};  // Of the last executable.
   std::atomic<std::size_t> slot_nodes{0};
+
+  const Key key;  // Last: a hit compares the index's copy.
 };
 
 }  // namespace graphcache

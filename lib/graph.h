@@ -90,17 +90,17 @@ struct MemsetFields {
   std::size_t bytes;
 };
 
-// A node that holds values of slots. It is the shadow of what the executable holds for it: an executable has no getters,
-// and setting a node's parameters sets all of them (fact 13).
+// A node that holds values of slots. It is the shadow of what the executable holds for it: an executable has no
+// getters, and setting a node's parameters sets all of them (fact 13).
 struct SlotNode {
   cudaGraphNode_t node = nullptr;
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-  const void* kernel = nullptr;                  // The host symbol of a kernel node.
-  CUfunction function = nullptr;                 // The driver's handle of it, or null if it cannot be had.
-  cudaMemcpyKind kind = cudaMemcpyDefault;       // Of a memcpy node.
-  bool enabled = true;                           // In the executable: a copy or set of 0 bytes is disabled there.
-  std::unique_ptr<unsigned char[]> fields;       // One of the structures above, then a kernel's arguments.
-  std::vector<void*> arguments;                  // Pointers to the latter, as a launch takes them.
+  const void* kernel = nullptr;             // The host symbol of a kernel node.
+  CUfunction function = nullptr;            // The driver's handle of it, or null if it cannot be had.
+  cudaMemcpyKind kind = cudaMemcpyDefault;  // Of a memcpy node.
+  bool enabled = true;                      // In the executable: a copy or set of 0 bytes is disabled there.
+  std::unique_ptr<unsigned char[]> fields;  // One of the structures above, then a kernel's arguments.
+  std::vector<void*> arguments;             // Pointers to the latter, as a launch takes them.
   std::vector<Binding> bindings;
 
   template <class Fields>

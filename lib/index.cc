@@ -6,25 +6,12 @@ namespace graphcache {
 namespace {
 
 // True, with the entry's lock taken, if nobody uses it.
-bool lock_if_idle(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  return entry->pins == 0 && entry->lock.try_lock();
-}
+bool lock_if_idle(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS { return entry->pins == 0 && entry->lock.try_lock(); }
 
 }  // namespace
 
 Index::~Index() {
   for (Entry* entry : all()) delete entry;
-}
-
-Entry* Index::find(const Key& key) const {
-  const auto found = entries_.find(key);
-  return found == entries_.end() ? nullptr : found->second;
-}
-
-Entry* Index::find(const Key& key, const detail::Site& site) const {
-  Entry* entry = find(key);
-  while (entry != nullptr && !(entry->site == site)) entry = entry->next_of_key;
-  return entry;
 }
 
 Entry* Index::insert(const Key& key, const detail::Site& site) {

@@ -1,8 +1,8 @@
 // Key to entry, in order of last use, within the budget. No CUDA call. Not thread-safe: the cache's lock guards it.
 //
-// An entry is found from insert() to erase(). One that some thread uses cannot be deleted at once: it is erased from the
-// index first, and deleted by a later sweep(), when it is idle: not pinned, and its lock free. While the cache's lock is
-// held, nobody can begin to use an entry.
+// An entry is found from insert() to erase(). One that some thread uses cannot be deleted at once: it is erased from
+// the index first, and deleted by a later sweep(), when it is idle: not pinned, and its lock free. While the cache's
+// lock is held, nobody can begin to use an entry.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
@@ -29,10 +29,17 @@ class Index {
   Index(const Index&) = delete;
   Index& operator=(const Index&) = delete;
 
-  // The entry, or null.
-  Entry* find(const Key& key, const detail::Site& site) const;
   // The first entry of a key; the others follow by next_of_key. Null if there is none.
-  Entry* find(const Key& key) const;
+  Entry* find(const Key& key) const {
+    const auto found = entries_.find(key);
+    return found == entries_.end() ? nullptr : found->second;
+  }
+  // The entry, or null.
+  Entry* find(const Key& key, const detail::Site& site) const {
+    Entry* entry = find(key);
+    while (entry != nullptr && !(entry->site == site)) entry = entry->next_of_key;
+    return entry;
+  }
   Entry* insert(const Key& key, const detail::Site& site);
 
   // Marks the entry as used last.

@@ -23,9 +23,10 @@ struct CallResult {
 // Not thread-safe: whoever uses it holds its entry's lock from the patch to the launch (law 6).
 class Executable {
  public:
-  // Instantiates `base` of `device`, which stays as long as the executable: only its node handles can patch it (fact 12).
-  // On failure `base` is left whole.
-  static cudaError_t instantiate(Template& base, unsigned long long flags, int device, std::unique_ptr<Executable>* out);
+  // Instantiates `base` of `device`, which stays as long as the executable: only its node handles can patch it (fact
+  // 12). On failure `base` is left whole.
+  static cudaError_t instantiate(Template& base, unsigned long long flags, int device,
+                                 std::unique_ptr<Executable>* out);
 
   bool holds(const detail::Call& call) const {
     return call.values_size == 0 || std::memcmp(base_.values.data(), call.values, call.values_size) == 0;

@@ -55,8 +55,9 @@ bool Recording::resolve(const ArgView& arg, void* field) {
     return true;
   }
   if (arg.recording != id_) {
-    fail(absl::InvalidArgumentError("a slot was used that belongs to another run: a slot is valid only inside the call "
-                                    "of fn that it was passed to"));
+    fail(
+        absl::InvalidArgumentError("a slot was used that belongs to another run: a slot is valid only inside the call "
+                                   "of fn that it was passed to"));
     return false;
   }
   const unsigned char* value = call_.values + arg.offset;
@@ -78,8 +79,9 @@ bool Recording::may_enqueue(cudaStream_t stream) {
   if (error != cudaSuccess) {
     fail(cuda_failure("cudaStreamGetCaptureInfo", error));
   } else if (info.status != cudaStreamCaptureStatusActive || info.id != capture_id_) {
-    fail(absl::InvalidArgumentError("Recorder::on was given a stream that is not part of the run's capture: fork it "
-                                    "first, by cudaEventRecord on the run's stream and cudaStreamWaitEvent"));
+    fail(
+        absl::InvalidArgumentError("Recorder::on was given a stream that is not part of the run's capture: fork it "
+                                   "first, by cudaEventRecord on the run's stream and cudaStreamWaitEvent"));
   }
   return status_.ok();
 }

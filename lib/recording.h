@@ -33,7 +33,8 @@ class Recording {
   // the last-error slot: a launch by <<<>>> says nowhere else that it failed, and its node is then missing.
   absl::Status invoke();
 
-  void launch(cudaStream_t stream, const void* kernel, const LaunchShape& shape, const ArgView* args, std::size_t count);
+  void launch(cudaStream_t stream, const void* kernel, const LaunchShape& shape, const ArgView* args,
+              std::size_t count);
   void memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView bytes, cudaMemcpyKind kind);
   void memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView bytes);
 

@@ -1,7 +1,8 @@
 // Executables that wait for their destruction.
 //
 // Destroying an executable inside a capture may break the capture (fact 6), so it happens only while this thread is not
-// capturing. An executable whose last launch is in flight may be destroyed: the driver frees it on completion (fact 17).
+// capturing. An executable whose last launch is in flight may be destroyed: the driver frees it on completion (fact
+// 17).
 #pragma once
 
 #include <absl/base/thread_annotations.h>

@@ -8,11 +8,12 @@
 namespace graphcache {
 namespace {
 
-constexpr const char* kOutcomeNames[] = {"replayed", "patched", "switched", "updated", "instantiated", "eager", "inlined"};
+constexpr const char* kOutcomeNames[] = {"replayed",     "patched", "switched", "updated",
+                                         "instantiated", "eager",   "inlined"};
 static_assert(std::size(kOutcomeNames) == kOutcomeCount);
 
-constexpr const char* kReasonNames[] = {"disabled", "capture_after", "capture_failed", "backoff", "budget",
-                                        "out_of_memory", "refused", "launch_failed", "nested"};
+constexpr const char* kReasonNames[] = {"disabled",      "capture_after", "capture_failed", "backoff", "budget",
+                                        "out_of_memory", "refused",       "launch_failed",  "nested"};
 static_assert(std::size(kReasonNames) == kEagerReasonCount);
 
 // "replayed 3, patched 1": those that are not 0.
@@ -53,13 +54,14 @@ double Stats::hit_rate() const {
 }
 
 std::string to_string(const Stats& stats) {
-  std::string text = absl::StrFormat("runs %d: %s; hit rate %.2f%%\n", stats.runs(), list(stats.outcomes, kOutcomeNames),
-                                     100 * stats.hit_rate());
+  std::string text = absl::StrFormat("runs %d: %s; hit rate %.2f%%\n", stats.runs(),
+                                     list(stats.outcomes, kOutcomeNames), 100 * stats.hit_rate());
   if (stats.outcome(Outcome::kEager) != 0) {
     absl::StrAppendFormat(&text, "eager because: %s\n", list(stats.eager_reasons, kReasonNames));
   }
   if (stats.failed != 0) absl::StrAppendFormat(&text, "failed %d\n", stats.failed);
-  absl::StrAppendFormat(&text, "captures %d (%d broke, %.3f ms in all), instantiations %d (%.3f ms), patched nodes %d\n",
+  absl::StrAppendFormat(&text,
+                        "captures %d (%d broke, %.3f ms in all), instantiations %d (%.3f ms), patched nodes %d\n",
                         stats.captures, stats.capture_failures, milliseconds(stats.capture_time), stats.instantiations,
                         milliseconds(stats.instantiate_time), stats.patched_nodes);
   absl::StrAppendFormat(&text, "executables %d (about %.1f KiB of device memory), templates %d, evictions %d",
@@ -69,9 +71,9 @@ std::string to_string(const Stats& stats) {
 }
 
 std::string to_string(const EntryInfo& entry) {
-  return absl::StrFormat("%s: %s; %s, %d nodes, %d of them with slots, about %.1f KiB of device memory, use %d", entry.key,
-                         list(entry.outcomes, kOutcomeNames), entry.live ? "live" : "no executable", entry.nodes,
-                         entry.slot_nodes, static_cast<double>(entry.estimated_device_bytes) / 1024,
+  return absl::StrFormat("%s: %s; %s, %d nodes, %d of them with slots, about %.1f KiB of device memory, use %d",
+                         entry.key, list(entry.outcomes, kOutcomeNames), entry.live ? "live" : "no executable",
+                         entry.nodes, entry.slot_nodes, static_cast<double>(entry.estimated_device_bytes) / 1024,
                          entry.last_use_order);
 }
 

@@ -165,9 +165,8 @@ TEST_F(AccountingTest, HitOnASecondStreamMakesOneCallOnceTheStreamIsKnown) {
 TEST_F(AccountingTest, NodeThatIsSwitchedOffOrOnAgainCostsNoMoreThanOneCallMore) {
   Cache cache;
   const auto run = [&](std::size_t bytes, int value) {
-    return cache.run(key("k"), *stream, params(bytes, value), [&](Recorder& rec, Slot<std::size_t> size, Slot<int> v) {
-      rec.memset(data->get(), v, size);
-    });
+    return cache.run(key("k"), *stream, params(bytes, value),
+                     [&](Recorder& rec, Slot<std::size_t> size, Slot<int> v) { rec.memset(data->get(), v, size); });
   };
   ASSERT_TRUE(run(16, 1).ok());
   EXPECT_EQ(calls_of([&] { EXPECT_RUN(kPatched, run(0, 1)); }),
@@ -217,7 +216,8 @@ TEST_F(AccountingTest, HitAllocatesNothing) {
 TEST_F(AccountingTest, FirstRunCapturesInstantiatesAndLaunchesOnce) {
   Cache cache;
   const Counts calls = calls_of([&] { EXPECT_RUN(kInstantiated, run_mixed(cache, {1, 2, 4, 8, 16, 32, 64})); });
-  for (const char* once : {"cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaGraphInstantiate", "cudaGraphLaunch"}) {
+  for (const char* once :
+       {"cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaGraphInstantiate", "cudaGraphLaunch"}) {
     EXPECT_EQ(calls.count(once) != 0 ? calls.at(once) : 0, 1u) << once;
   }
   for (const char* never : {"cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaMalloc", "cudaGraphDestroy",
@@ -334,10 +334,13 @@ TEST_F(AccountingTest, CapturesThatFailLeaveNothing) {
                                }),
                int);
   expect_no_graphs();
-  EXPECT_FALSE(cache.run(key("fails"), *stream, [&](cudaStream_t s) {
-    (void)launch(add, kGrid, kBlock, s, data->get(), kSize, 1.0f);
-    return cudaErrorUnknown;
-  }).ok());
+  EXPECT_FALSE(cache
+                   .run(key("fails"), *stream,
+                        [&](cudaStream_t s) {
+                          (void)launch(add, kGrid, kBlock, s, data->get(), kSize, 1.0f);
+                          return cudaErrorUnknown;
+                        })
+                   .ok());
   expect_no_graphs();
   EXPECT_RUN(kEager, cache.run(key("synchronizes"), *stream, [&](cudaStream_t s) {
     (void)launch(add, kGrid, kBlock, s, data->get(), kSize, 1.0f);

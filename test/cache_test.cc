@@ -61,9 +61,12 @@ TEST_F(CacheTest, RunsAndDirectWorkKeepTheStreamsOrder) {
   const auto enqueue = [&](int value) { CUDA_OK(launch(append, 1, 1, stream, log.get(), count.get(), value)); };
   for (int i = 0; i < 3; ++i) {
     enqueue(2 * i);
-    EXPECT_TRUE(cache.run(key("k"), stream, params(2 * i + 1), [&](Recorder& rec, Slot<int> value) {
-      rec.launch(append, {1, 1}, log.get(), count.get(), value);
-    }).ok());
+    EXPECT_TRUE(cache
+                    .run(key("k"), stream, params(2 * i + 1),
+                         [&](Recorder& rec, Slot<int> value) {
+                           rec.launch(append, {1, 1}, log.get(), count.get(), value);
+                         })
+                    .ok());
   }
   enqueue(6);
   std::vector<int> all = log.read();
@@ -516,9 +519,7 @@ TEST_F(CacheTest, RefusesNullAndLegacyStreams) {
 
 TEST_F(CacheTest, RefusesNullAndLegacyStreamsWhereTheKeyIsKnown) {
   Cache cache;
-  const auto run = [&](cudaStream_t on) {
-    return cache.run(key("k"), on, [&](cudaStream_t s) { return add_one(s); });
-  };
+  const auto run = [&](cudaStream_t on) { return cache.run(key("k"), on, [&](cudaStream_t s) { return add_one(s); }); };
   EXPECT_RUN(kInstantiated, run(stream));
   EXPECT_FAILURE(kInvalidArgument, run(nullptr));
   EXPECT_FAILURE(kInvalidArgument, run(cudaStreamLegacy));
@@ -706,9 +707,8 @@ TEST_F(CacheTest, ErrorLeftBehindByACallOfFnIsReturned) {
 
 TEST_F(CacheTest, LaunchThatBreaksTheCaptureAndFailsDirectlyIsReturned) {
   Cache cache;
-  const auto outcome = cache.run(key("k"), stream, [&](cudaStream_t on) {
-    return launch(add, dim3(0), kBlock, on, data.get(), kSize, 1.0f);
-  });
+  const auto outcome = cache.run(
+      key("k"), stream, [&](cudaStream_t on) { return launch(add, dim3(0), kBlock, on, data.get(), kSize, 1.0f); });
   ASSERT_FALSE(outcome.ok());
   EXPECT_EQ(cuda_error(outcome.status()), cudaErrorInvalidValue) << outcome.status();
   EXPECT_FALSE(is_capturing(stream));
@@ -893,10 +893,13 @@ TEST_F(CacheTest, NestedRunOfAKnownKeyIsInlined) {
 TEST_F(CacheTest, NestedRunOfAnotherCacheIsInlined) {
   Cache outer, inner;
   for (int i = 0; i < 3; ++i) {
-    EXPECT_TRUE(outer.run(key("k"), stream, [&](cudaStream_t on) {
-      EXPECT_RUN(kInlined, run_add(inner, key("k")));
-      return add_one(on);
-    }).ok());
+    EXPECT_TRUE(outer
+                    .run(key("k"), stream,
+                         [&](cudaStream_t on) {
+                           EXPECT_RUN(kInlined, run_add(inner, key("k")));
+                           return add_one(on);
+                         })
+                    .ok());
   }
   expect_sum(6);
   EXPECT_EQ(inner.stats().outcome(Outcome::kInlined), 1u);
@@ -908,17 +911,17 @@ TEST_F(CacheTest, NestedRunOnAForkedStreamIsInlined) {
   Event forked, joined;
   DeviceBuffer<float> second(kSize);
   for (int i = 0; i < 3; ++i) {
-    EXPECT_TRUE(did(i == 0 ? Outcome::kInstantiated : Outcome::kReplayed,
-                    cache.run(key("outer"), stream, [&](cudaStream_t on) {
-                      CUDA_OK(cudaEventRecord(forked, on));
-                      CUDA_OK(cudaStreamWaitEvent(other, forked, 0));
-                      EXPECT_RUN(kInlined, cache.run(key("inner"), other, [&](cudaStream_t s) {
-                        return launch(add, kGrid, kBlock, s, second.get(), kSize, 1.0f);
-                      }));
-                      CUDA_OK(cudaEventRecord(joined, other));
-                      CUDA_OK(cudaStreamWaitEvent(on, joined, 0));
-                      return add_one(on);
-                    })));
+    EXPECT_TRUE(
+        did(i == 0 ? Outcome::kInstantiated : Outcome::kReplayed, cache.run(key("outer"), stream, [&](cudaStream_t on) {
+          CUDA_OK(cudaEventRecord(forked, on));
+          CUDA_OK(cudaStreamWaitEvent(other, forked, 0));
+          EXPECT_RUN(kInlined, cache.run(key("inner"), other, [&](cudaStream_t s) {
+            return launch(add, kGrid, kBlock, s, second.get(), kSize, 1.0f);
+          }));
+          CUDA_OK(cudaEventRecord(joined, other));
+          CUDA_OK(cudaStreamWaitEvent(on, joined, 0));
+          return add_one(on);
+        })));
   }
   expect_sum(3);
   EXPECT_EQ(second.read(), std::vector<float>(kSize, 3));
@@ -932,9 +935,12 @@ TEST_F(CacheTest, NestedRunWithParamsMakesTheOuterRunEager) {
     value = static_cast<float>(i + 1);
     EXPECT_RUN(kEager, cache.run(key("outer"), stream, [&](cudaStream_t on) {
       add_one(on);
-      return cache.run(key("inner"), on, params(value), [&](Recorder& rec, Slot<float> v) {
-        rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
-      }).status();
+      return cache
+          .run(key("inner"), on, params(value),
+               [&](Recorder& rec, Slot<float> v) {
+                 rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
+               })
+          .status();
     }));
     expect_sum(sum += 1 + value);
   }
@@ -998,14 +1004,13 @@ TEST_F(CacheTest, RecursionWithTheSameKeyOnTheSameStreamIsInlined) {
 TEST_F(CacheTest, NestedRunsOnBadStreamsAreRefusedAndTheOuterRunGoesOn) {
   Cache cache;
   for (int i = 0; i < 2; ++i) {
-    EXPECT_TRUE(did(i == 0 ? Outcome::kInstantiated : Outcome::kReplayed,
-                    cache.run(key("outer"), stream, [&](cudaStream_t on) {
-                      EXPECT_FAILURE(kInvalidArgument, cache.run(key("inner"), nullptr, [](cudaStream_t) {}));
-                      EXPECT_FAILURE(kInvalidArgument, cache.run(key("inner"), cudaStreamLegacy, [](cudaStream_t) {}));
-                      EXPECT_FAILURE(kInvalidArgument,
-                                     cache.run(key("inner"), on, std::function<void(cudaStream_t)>()));
-                      return add_one(on);
-                    })));
+    EXPECT_TRUE(
+        did(i == 0 ? Outcome::kInstantiated : Outcome::kReplayed, cache.run(key("outer"), stream, [&](cudaStream_t on) {
+          EXPECT_FAILURE(kInvalidArgument, cache.run(key("inner"), nullptr, [](cudaStream_t) {}));
+          EXPECT_FAILURE(kInvalidArgument, cache.run(key("inner"), cudaStreamLegacy, [](cudaStream_t) {}));
+          EXPECT_FAILURE(kInvalidArgument, cache.run(key("inner"), on, std::function<void(cudaStream_t)>()));
+          return add_one(on);
+        })));
   }
   expect_sum(2);
 }

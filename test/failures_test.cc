@@ -84,8 +84,10 @@ std::vector<Scenario> scenarios() {
   };
   const auto other = [](World& world) { ASSERT_TRUE(world.run(key("other"), 3).ok()); };
   return {
-      {"cold", {}, nothing, {}, 7},        {"hit", {}, once, {3}, 3},
-      {"hit with new values", {}, patched, {3, 4}, 5}, {"eviction", one, other, {3}, 7},
+      {"cold", {}, nothing, {}, 7},
+      {"hit", {}, once, {3}, 3},
+      {"hit with new values", {}, patched, {3, 4}, 5},
+      {"eviction", one, other, {3}, 7},
       {"disabled", none, nothing, {}, 7},
   };
 }
@@ -330,8 +332,8 @@ TEST_F(FailuresTest, RefusedInstantiationRunsEagerly) {
 }
 
 TEST_F(FailuresTest, RefusedPatchGivesTheRightResultAndDropsTheExecutable) {
-  for (const char* function : {"cudaGraphExecKernelNodeSetParams", "cudaGraphExecMemcpyNodeSetParams1D",
-                               "cudaGraphExecMemsetNodeSetParams"}) {
+  for (const char* function :
+       {"cudaGraphExecKernelNodeSetParams", "cudaGraphExecMemcpyNodeSetParams1D", "cudaGraphExecMemsetNodeSetParams"}) {
     SCOPED_TRACE(function);
     hostrt::reset();
     World world;

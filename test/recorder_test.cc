@@ -47,8 +47,18 @@ class RecorderTest : public StreamTest {
 
 TEST_F(RecorderTest, ArgumentsFollowEachRunBitByBit) {
   const float quiet = std::numeric_limits<float>::quiet_NaN();
-  const float values[] = {1.5f, 1.5f, 0.0f, -0.0f, -0.0f, quiet, quiet, from_bits(0x7fc12345), from_bits(0xffc00000),
-                          std::numeric_limits<float>::infinity(), from_bits(1), 1.5f};
+  const float values[] = {1.5f,
+                          1.5f,
+                          0.0f,
+                          -0.0f,
+                          -0.0f,
+                          quiet,
+                          quiet,
+                          from_bits(0x7fc12345),
+                          from_bits(0xffc00000),
+                          std::numeric_limits<float>::infinity(),
+                          from_bits(1),
+                          1.5f};
   std::uint32_t before = 0;
   int run = 0;
   for (const float value : values) {
@@ -68,9 +78,9 @@ TEST_F(RecorderTest, PointersFollowEachRun) {
   for (int i = 0; i < 4; ++i) {
     float* const out = outs[i]->get();
     const float factor = static_cast<float>(i + 1);
-    const auto outcome =
-        cache.run(key("k"), stream, params(out, in.get(), factor), [&](Recorder& rec, Slot<float*> o, Slot<float*> from,
-                                                                       Slot<float> f) {
+    const auto outcome = cache.run(
+        key("k"), stream, params(out, in.get(), factor),
+        [&](Recorder& rec, Slot<float*> o, Slot<float*> from, Slot<float> f) {
           rec.launch(scale, {kGrid, kBlock}, o, from, kSize, f);  // float* where the kernel takes const float*.
         });
     EXPECT_TRUE(did(expected(i, true), outcome));
@@ -90,25 +100,28 @@ TEST_F(RecorderTest, ManyParametersEachAtItsPlace) {
     const int g = -123456 * i;
     const auto k = static_cast<unsigned short>(65000 + i);
     (void)last;
-    const auto outcome = cache.run(
-        key("k"), stream, params(a, b, c, d, e, f, g, h, k, j),
-        [&](Recorder& rec, Slot<char> sa, Slot<double> sb, Slot<short> sc, Slot<float> sd, Slot<long long> se,
-            Slot<unsigned char> sf, Slot<int> sg, Slot<float> sh, Slot<unsigned short> sk, Slot<double> sj) {
-          rec.launch(many, {1, 32}, out.get(), sa, sb, sc, sd, se, sf, sg, sh, sk, sj);
-        });
+    const auto outcome =
+        cache.run(key("k"), stream, params(a, b, c, d, e, f, g, h, k, j),
+                  [&](Recorder& rec, Slot<char> sa, Slot<double> sb, Slot<short> sc, Slot<float> sd, Slot<long long> se,
+                      Slot<unsigned char> sf, Slot<int> sg, Slot<float> sh, Slot<unsigned short> sk, Slot<double> sj) {
+                    rec.launch(many, {1, 32}, out.get(), sa, sb, sc, sd, se, sf, sg, sh, sk, sj);
+                  });
     EXPECT_TRUE(did(expected(i, true), outcome));
-    EXPECT_EQ(out.read(), (std::vector<double>{static_cast<double>(a), b, static_cast<double>(c), d,
-                                               static_cast<double>(e), static_cast<double>(f), static_cast<double>(g),
-                                               h, static_cast<double>(k), j}));
+    EXPECT_EQ(out.read(),
+              (std::vector<double>{static_cast<double>(a), b, static_cast<double>(c), d, static_cast<double>(e),
+                                   static_cast<double>(f), static_cast<double>(g), h, static_cast<double>(k), j}));
   }
 }
 
 TEST_F(RecorderTest, OneOfManyParametersFollowsWhileTheOthersStay) {
   DeviceBuffer<double> out(10);
   for (int i = 0; i < 3; ++i) {
-    EXPECT_TRUE(cache.run(key("k"), stream, params(i), [&](Recorder& rec, Slot<int> g) {
-      rec.launch(many, {1, 1}, out.get(), 'a', 2.0, 3, 4.0f, 5, 6, g, 8.0f, 9, 10.0);
-    }).ok());
+    EXPECT_TRUE(cache
+                    .run(key("k"), stream, params(i),
+                         [&](Recorder& rec, Slot<int> g) {
+                           rec.launch(many, {1, 1}, out.get(), 'a', 2.0, 3, 4.0f, 5, 6, g, 8.0f, 9, 10.0);
+                         })
+                    .ok());
     EXPECT_EQ(out.read(), (std::vector<double>{97, 2, 3, 4, 5, 6, static_cast<double>(i), 8, 9, 10}));
   }
 }
@@ -140,11 +153,14 @@ TEST_F(RecorderTest, SlotsConvertAsArgumentsDo) {
   DeviceBuffer<int> shape(6);
   DeviceBuffer<float> bytes(kSize);
   for (const int n : {3, 5, 5, 40}) {
-    ASSERT_TRUE(cache.run(key("k"), stream, params(n), [&](Recorder& rec, Slot<int> s) {
-      rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, s);  // int to float
-      rec.launch(record_launch, {s, s}, shape.get());           // int to dim3
-      rec.memset(bytes.get(), s, s);                            // int to size_t
-    }).ok());
+    ASSERT_TRUE(cache
+                    .run(key("k"), stream, params(n),
+                         [&](Recorder& rec, Slot<int> s) {
+                           rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, s);  // int to float
+                           rec.launch(record_launch, {s, s}, shape.get());           // int to dim3
+                           rec.memset(bytes.get(), s, s);                            // int to size_t
+                         })
+                    .ok());
     EXPECT_EQ(data.read(), std::vector<float>(kSize, static_cast<float>(n)));
     EXPECT_EQ(shape.read(), (std::vector<int>{n, 1, 1, n, 1, 1}));
     const std::vector<float> set = bytes.read();
@@ -157,9 +173,12 @@ TEST_F(RecorderTest, SlotsConvertAsArgumentsDo) {
 TEST_F(RecorderTest, ConversionsOfEqualResultChangeNothing) {
   DeviceBuffer<float> out(kSize);
   for (const double value : {1.0, 1.0 + 1e-12}) {  // Equal as float.
-    EXPECT_TRUE(cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<double> v) {
-      rec.launch(fill, {kGrid, kBlock}, out.get(), kSize, v);
-    }).ok());
+    EXPECT_TRUE(cache
+                    .run(key("k"), stream, params(value),
+                         [&](Recorder& rec, Slot<double> v) {
+                           rec.launch(fill, {kGrid, kBlock}, out.get(), kSize, v);
+                         })
+                    .ok());
     EXPECT_EQ(out.first(), 1.0f);
   }
   EXPECT_EQ(cache.stats().outcome(Outcome::kReplayed), 1u);
@@ -179,13 +198,13 @@ TEST_F(RecorderTest, UnusedSlotChangesNothing) {
 TEST_F(RecorderTest, OneSlotInManyNodesAndManySlotsInOne) {
   for (int i = 0; i < 4; ++i) {
     const auto v = static_cast<float>(i);
-    const auto outcome = cache.run(key("k"), stream, params(v, i, 5), [&](Recorder& rec, Slot<float> a, Slot<int>,
-                                                                          Slot<int> unchanged) {
-      rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, a);
-      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, a);
-      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, unchanged);
-      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, a);
-    });
+    const auto outcome =
+        cache.run(key("k"), stream, params(v, i, 5), [&](Recorder& rec, Slot<float> a, Slot<int>, Slot<int> unchanged) {
+          rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, a);
+          rec.launch(add, {kGrid, kBlock}, data.get(), kSize, a);
+          rec.launch(add, {kGrid, kBlock}, data.get(), kSize, unchanged);
+          rec.launch(add, {kGrid, kBlock}, data.get(), kSize, a);
+        });
     EXPECT_TRUE(did(expected(i, true), outcome));
     EXPECT_EQ(data.first(), 3 * v + 5);
     EXPECT_EQ(cache.stats().patched_nodes, 3u * static_cast<unsigned>(i));
@@ -195,9 +214,12 @@ TEST_F(RecorderTest, OneSlotInManyNodesAndManySlotsInOne) {
 TEST_F(RecorderTest, ValuesInFlightAreNotChangedByLaterRuns) {
   DeviceBuffer<int> log(1000), count(1);
   for (int i = 0; i < 1000; ++i) {
-    ASSERT_TRUE(cache.run(key("k"), stream, params(i), [&](Recorder& rec, Slot<int> value) {
-      rec.launch(append, {1, 1}, log.get(), count.get(), value);
-    }).ok());
+    ASSERT_TRUE(cache
+                    .run(key("k"), stream, params(i),
+                         [&](Recorder& rec, Slot<int> value) {
+                           rec.launch(append, {1, 1}, log.get(), count.get(), value);
+                         })
+                    .ok());
   }
   const std::vector<int> all = log.read();
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(all[static_cast<std::size_t>(i)], i);
@@ -207,13 +229,16 @@ TEST_F(RecorderTest, LaunchesInTheOrderOfTheCalls) {
   DeviceBuffer<int> log(16), count(1);
   for (int i = 0; i < 3; ++i) {
     count.write({0});
-    ASSERT_TRUE(cache.run(key("k"), stream, params(10 * i), [&](Recorder& rec, Slot<int> v) {
-      CUDA_OK(launch(append, 1, 1, rec.stream(), log.get(), count.get(), 1));
-      rec.launch(append, {1, 1}, log.get(), count.get(), v);
-      rec.launch(append, {1, 1}, log.get(), count.get(), 3);
-      rec.launch(append, {1, 1}, log.get(), count.get(), v);
-      CUDA_OK(launch(append, 1, 1, rec.stream(), log.get(), count.get(), 5));
-    }).ok());
+    ASSERT_TRUE(cache
+                    .run(key("k"), stream, params(10 * i),
+                         [&](Recorder& rec, Slot<int> v) {
+                           CUDA_OK(launch(append, 1, 1, rec.stream(), log.get(), count.get(), 1));
+                           rec.launch(append, {1, 1}, log.get(), count.get(), v);
+                           rec.launch(append, {1, 1}, log.get(), count.get(), 3);
+                           rec.launch(append, {1, 1}, log.get(), count.get(), v);
+                           CUDA_OK(launch(append, 1, 1, rec.stream(), log.get(), count.get(), 5));
+                         })
+                    .ok());
     std::vector<int> all = log.read();
     all.resize(5);
     EXPECT_EQ(all, (std::vector<int>{1, 10 * i, 3, 10 * i, 5}));
@@ -246,9 +271,12 @@ TEST_F(RecorderTest, ThreadsThatRunFollowTheGrid) {
   DeviceBuffer<int> counter(1);
   int sum = 0;
   for (const unsigned blocks : {1u, 9u, 2u}) {
-    ASSERT_TRUE(cache.run(key("k"), stream, params(blocks), [&](Recorder& rec, Slot<unsigned> grid) {
-      rec.launch(count_threads, {grid, 32}, counter.get());
-    }).ok());
+    ASSERT_TRUE(cache
+                    .run(key("k"), stream, params(blocks),
+                         [&](Recorder& rec, Slot<unsigned> grid) {
+                           rec.launch(count_threads, {grid, 32}, counter.get());
+                         })
+                    .ok());
     EXPECT_EQ(counter.first(), sum += 32 * static_cast<int>(blocks));
   }
 }
@@ -270,9 +298,8 @@ TEST_F(RecorderTest, TakesALaunchConfig) {
   config.grid = dim3(3, 2);
   config.block = dim3(16, 4);
   config.shared_bytes = 256;
-  ASSERT_TRUE(cache.run(key("k", config), stream, [&](Recorder& rec) {
-    rec.launch(record_launch, config, shape.get());
-  }).ok());
+  ASSERT_TRUE(
+      cache.run(key("k", config), stream, [&](Recorder& rec) { rec.launch(record_launch, config, shape.get()); }).ok());
   EXPECT_EQ(shape.read(), (std::vector<int>{3, 2, 1, 16, 4, 1}));
 }
 
@@ -348,12 +375,14 @@ TEST_F(RecorderTest, CopiesFromAndToTheHostFollowEachRun) {
   for (int i = 0; i < 4; ++i) {
     const float* const source = from[i % 2].data();
     float* const target = to[i / 2].data();
-    ASSERT_TRUE(cache.run(key("k"), stream, params(source, target), [&](Recorder& rec, Slot<const float*> in,
-                                                                        Slot<float*> out) {
-      rec.memcpy(data.get(), in, data.bytes(), cudaMemcpyHostToDevice);
-      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 1);
-      rec.memcpy(out, data.get(), data.bytes(), cudaMemcpyDeviceToHost);
-    }).ok());
+    ASSERT_TRUE(cache
+                    .run(key("k"), stream, params(source, target),
+                         [&](Recorder& rec, Slot<const float*> in, Slot<float*> out) {
+                           rec.memcpy(data.get(), in, data.bytes(), cudaMemcpyHostToDevice);
+                           rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 1);
+                           rec.memcpy(out, data.get(), data.bytes(), cudaMemcpyDeviceToHost);
+                         })
+                    .ok());
     CUDA_OK(cudaStreamSynchronize(stream));
     EXPECT_EQ(to[i / 2], std::vector<float>(kSize, static_cast<float>(6 + i % 2)));
   }
@@ -370,11 +399,10 @@ TEST_F(RecorderTest, SetsFollowEachRun) {
   std::vector<unsigned char> content[2] = {std::vector<unsigned char>(64), std::vector<unsigned char>(64)};
   int run = 0;
   for (const Step& step : steps) {
-    const auto outcome =
-        cache.run(key("k"), stream, params(buffers[step.target]->get(), step.value, step.bytes),
-                  [&](Recorder& rec, Slot<unsigned char*> dst, Slot<int> value, Slot<int> bytes) {
-                    rec.memset(dst, value, bytes);
-                  });
+    const auto outcome = cache.run(key("k"), stream, params(buffers[step.target]->get(), step.value, step.bytes),
+                                   [&](Recorder& rec, Slot<unsigned char*> dst, Slot<int> value, Slot<int> bytes) {
+                                     rec.memset(dst, value, bytes);
+                                   });
     ASSERT_TRUE(outcome.ok()) << run << ": " << outcome.status();
     EXPECT_NE(*outcome, Outcome::kEager) << run;
     std::fill_n(content[step.target].begin(), step.bytes, static_cast<unsigned char>(step.value));
@@ -387,13 +415,16 @@ TEST_F(RecorderTest, SetsFollowEachRun) {
 TEST_F(RecorderTest, ConstantCopiesAndSetsAreRecorded) {
   DeviceBuffer<float> other(kSize);
   for (int i = 0; i < 3; ++i) {
-    EXPECT_TRUE(cache.run(key("k"), stream, [&](Recorder& rec) {
-      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 1);
-      rec.memcpy(other.get(), data.get(), data.bytes(), cudaMemcpyDeviceToDevice);
-      rec.memset(other.get(), 0, 10 * sizeof(float));
-      rec.memcpy(other.get(), data.get(), 0);
-      rec.memset(other.get(), 1, 0);
-    }).ok());
+    EXPECT_TRUE(cache
+                    .run(key("k"), stream,
+                         [&](Recorder& rec) {
+                           rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 1);
+                           rec.memcpy(other.get(), data.get(), data.bytes(), cudaMemcpyDeviceToDevice);
+                           rec.memset(other.get(), 0, 10 * sizeof(float));
+                           rec.memcpy(other.get(), data.get(), 0);
+                           rec.memset(other.get(), 1, 0);
+                         })
+                    .ok());
   }
   std::vector<float> wanted(kSize, 3);
   std::fill_n(wanted.begin(), 10, 0.0f);
@@ -424,9 +455,8 @@ TEST_F(RecorderTest, SizesThatBeginAtZeroAreRightFromTheFirstRunOn) {
 
 TEST_F(RecorderTest, CopyThatTheRuntimeRefusesIsReturned) {
   const auto run = [&](float* target) {
-    return cache.run(key("my label"), stream, params(target), [&](Recorder& rec, Slot<float*> dst) {
-      rec.memset(dst, 0, sizeof(float));
-    });
+    return cache.run(key("my label"), stream, params(target),
+                     [&](Recorder& rec, Slot<float*> dst) { rec.memset(dst, 0, sizeof(float)); });
   };
   EXPECT_RUN(kInstantiated, run(data.get()));
   const auto outcome = run(nullptr);
@@ -522,16 +552,19 @@ TEST_F(RecorderTest, InlinedRunsRecordThroughTheirRecorder) {
   Event forked, joined;
   DeviceBuffer<float> second(kSize);
   for (int i = 1; i <= 3; ++i) {
-    EXPECT_TRUE(cache.run(key("outer"), stream, [&](cudaStream_t on) {
-      EXPECT_RUN(kInlined, cache.run(key("inner"), on, [&](Recorder& rec) {
-        rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 1);
-        CUDA_OK(cudaEventRecord(forked, rec.stream()));
-        CUDA_OK(cudaStreamWaitEvent(other, forked, 0));
-        rec.on(other).launch(add, {kGrid, kBlock}, second.get(), kSize, 2);
-        CUDA_OK(cudaEventRecord(joined, other));
-        CUDA_OK(cudaStreamWaitEvent(rec.stream(), joined, 0));
-      }));
-    }).ok());
+    EXPECT_TRUE(cache
+                    .run(key("outer"), stream,
+                         [&](cudaStream_t on) {
+                           EXPECT_RUN(kInlined, cache.run(key("inner"), on, [&](Recorder& rec) {
+                             rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 1);
+                             CUDA_OK(cudaEventRecord(forked, rec.stream()));
+                             CUDA_OK(cudaStreamWaitEvent(other, forked, 0));
+                             rec.on(other).launch(add, {kGrid, kBlock}, second.get(), kSize, 2);
+                             CUDA_OK(cudaEventRecord(joined, other));
+                             CUDA_OK(cudaStreamWaitEvent(rec.stream(), joined, 0));
+                           }));
+                         })
+                    .ok());
     EXPECT_EQ(data.first(), static_cast<float>(i));
     EXPECT_EQ(second.first(), static_cast<float>(2 * i));
   }

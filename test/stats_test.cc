@@ -97,9 +97,10 @@ void expect_all(const std::string& text, const std::vector<std::string>& parts) 
 
 TEST(StatsTest, TextHoldsEveryNumber) {
   const std::string text = to_string(example());
-  expect_all(text, {"runs 1022", "replayed 100", "patched 101", "switched 102", "updated 103", "instantiated 104",
-                    "eager 105", "inlined 106", "disabled 200", "nested 208", "failed 301", "302", "303", "304", "305",
-                    "306", "307", "308", "309", "310.5", "311.5"});
+  expect_all(text, {"runs 1022", "replayed 100", "patched 101",  "switched 102", "updated 103", "instantiated 104",
+                    "eager 105", "inlined 106",  "disabled 200", "nested 208",   "failed 301",  "302",
+                    "303",       "304",          "305",          "306",          "307",         "308",
+                    "309",       "310.5",        "311.5"});
   expect_all(text, {"59.41%"});  // 303 of 510.
   EXPECT_NE(text.back(), '\n');
 }

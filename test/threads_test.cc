@@ -70,10 +70,11 @@ class ThreadsTest : public testing::Test {
 
   // Adds `value` to the lane's sum through the slots of `key`'s graph.
   absl::StatusOr<Outcome> run_add(Cache& cache, const Key& which, Lane& lane, float value) {
-    return cache.run(which, lane.stream, params(lane.sum.get(), value), [&](Recorder& rec, Slot<float*> p, Slot<float> v) {
-      ++calls;
-      rec.launch(add, {kGrid, kBlock}, p, kSize, v);
-    });
+    return cache.run(which, lane.stream, params(lane.sum.get(), value),
+                     [&](Recorder& rec, Slot<float*> p, Slot<float> v) {
+                       ++calls;
+                       rec.launch(add, {kGrid, kBlock}, p, kSize, v);
+                     });
   }
 
   std::vector<std::unique_ptr<Lane>> lanes;
@@ -235,17 +236,20 @@ TEST_F(ThreadsTest, RunsOfAnotherKeyDoNotWaitForACapture) {
   std::atomic<bool> inside{false}, others_done{false};
   in_threads(2, [&](int i) {
     if (i == 0) {
-      EXPECT_TRUE(cache.run(key("slow"), lane(1).stream, [&](cudaStream_t on) {
-        inside = true;
-        EXPECT_TRUE(comes_true(others_done));
-        return launch(add, kGrid, kBlock, on, lane(1).sum.get(), kSize, 1.0f);
-      }).ok());
+      EXPECT_TRUE(cache
+                      .run(key("slow"), lane(1).stream,
+                           [&](cudaStream_t on) {
+                             inside = true;
+                             EXPECT_TRUE(comes_true(others_done));
+                             return launch(add, kGrid, kBlock, on, lane(1).sum.get(), kSize, 1.0f);
+                           })
+                      .ok());
     } else {
       EXPECT_TRUE(comes_true(inside));
-      EXPECT_RUN(kReplayed, run_add(cache, key("warm"), lane(0), 1));         // A hit,
+      EXPECT_RUN(kReplayed, run_add(cache, key("warm"), lane(0), 1));  // A hit,
       EXPECT_RUN(kPatched, run_add(cache, key("warm"), lane(0), 2));
-      EXPECT_RUN(kInstantiated, run_add(cache, key("cold"), lane(2), 3));     // a miss,
-      EXPECT_TRUE(cache.erase(key("cold")));                                  // and what looks at all entries.
+      EXPECT_RUN(kInstantiated, run_add(cache, key("cold"), lane(2), 3));  // a miss,
+      EXPECT_TRUE(cache.erase(key("cold")));                               // and what looks at all entries.
       EXPECT_FALSE(cache.contains(key("slow")));
       EXPECT_EQ(cache.entries().size(), 2u);
       EXPECT_EQ(cache.stats().captures, 2u);
@@ -286,10 +290,13 @@ TEST_F(ThreadsTest, EagerRunsOfOneKeyDoNotWaitForEachOther) {
   Cache cache(options);
   Gate both(2);
   in_threads(2, [&](int i) {
-    EXPECT_TRUE(cache.run(key("k"), lane(i).stream, [&](cudaStream_t on) {
-      both.pass();  // Each is inside fn while the other is.
-      return launch(add, kGrid, kBlock, on, lane(i).sum.get(), kSize, 1.0f);
-    }).ok());
+    EXPECT_TRUE(cache
+                    .run(key("k"), lane(i).stream,
+                         [&](cudaStream_t on) {
+                           both.pass();  // Each is inside fn while the other is.
+                           return launch(add, kGrid, kBlock, on, lane(i).sum.get(), kSize, 1.0f);
+                         })
+                    .ok());
   });
   for (int i = 0; i < 2; ++i) EXPECT_EQ(lane(i).sum.first(), 1.0f);
 }
@@ -299,11 +306,14 @@ TEST_F(ThreadsTest, EraseAndClearDoNotWaitForARun) {
   std::atomic<bool> inside{false}, erased{false};
   in_threads(2, [&](int i) {
     if (i == 0) {
-      EXPECT_TRUE(cache.run(key("slow"), lane(0).stream, [&](cudaStream_t on) {
-        inside = true;
-        EXPECT_TRUE(comes_true(erased));
-        return launch(add, kGrid, kBlock, on, lane(0).sum.get(), kSize, 1.0f);
-      }).ok());
+      EXPECT_TRUE(cache
+                      .run(key("slow"), lane(0).stream,
+                           [&](cudaStream_t on) {
+                             inside = true;
+                             EXPECT_TRUE(comes_true(erased));
+                             return launch(add, kGrid, kBlock, on, lane(0).sum.get(), kSize, 1.0f);
+                           })
+                      .ok());
     } else {
       EXPECT_TRUE(comes_true(inside));
       EXPECT_TRUE(cache.erase(key("slow")));
@@ -354,8 +364,9 @@ TEST_F(ThreadsTest, ThreadsHaveTheirOwnPerThreadStreams) {
     Lane& mine = lane(i);
     for (int n = 0; n < 20; ++n) {
       const auto outcome =
-          cache.run(key("k"), cudaStreamPerThread, params(mine.sum.get()),
-                    [&](Recorder& rec, Slot<float*> p) { rec.launch(add, {kGrid, kBlock}, p, kSize, 1); });
+          cache.run(key("k"), cudaStreamPerThread, params(mine.sum.get()), [&](Recorder& rec, Slot<float*> p) {
+            rec.launch(add, {kGrid, kBlock}, p, kSize, 1);
+          });
       if (!outcome.ok()) ++failed;
     }
   });

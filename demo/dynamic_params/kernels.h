@@ -7,8 +7,8 @@
 
 namespace demo {
 
-// state[i] becomes a hash of itself, the bits of `value` and `salt`: no value and no order of launches is forgotten, and
-// the result is exact on every machine.
+// state[i] becomes a hash of itself, the bits of `value` and `salt`: no value and no order of launches is forgotten,
+// and the result is exact on every machine.
 void mix(std::uint32_t* state, int count, float value, std::uint32_t salt);
 
 }  // namespace demo

@@ -1,5 +1,5 @@
-// The dynamic-parameters program: a loop whose every iteration launches `nodes` short kernels, `dynamic` of which take a
-// float that changes from iteration to iteration. Four ways to run it:
+// The dynamic-parameters program: a loop whose every iteration launches `nodes` short kernels, `dynamic` of which take
+// a float that changes from iteration to iteration. Four ways to run it:
 //
 //   no_graph          every kernel launched by itself
 //   recapture_update  capture the iteration again, update one executable from it, launch
@@ -9,8 +9,8 @@
 //   cache_run         graphcache
 //
 // Two times of each way. Total: all iterations enqueued one after another, until the GPU is done. Host: the host's part
-// of an iteration, measured over batches of eight with the GPU idle at their start, because in the long run a full launch
-// queue makes the host wait for the GPU whatever it does itself.
+// of an iteration, measured over batches of eight with the GPU idle at their start, because in the long run a full
+// launch queue makes the host wait for the GPU whatever it does itself.
 #include <absl/flags/flag.h>
 #include <absl/flags/parse.h>
 #include <absl/flags/usage.h>
@@ -39,8 +39,8 @@ namespace {
 
 constexpr int kCount = 32;  // Elements of the buffer: one block of one warp.
 constexpr int kRepetitions = 5;
-constexpr int kBatch = 8;     // Iterations of one host timing,
-constexpr int kBatches = 200; // and how many of these.
+constexpr int kBatch = 8;      // Iterations of one host timing,
+constexpr int kBatches = 200;  // and how many of these.
 
 struct Loop {
   int nodes;
@@ -175,7 +175,8 @@ class Combined : public Iteration {
     const cudaKernelNodeParams with = params();
     DEMO_CUDA(cudaGraphAddKernelNode(&node.handle, graph, dependencies, count, &with));
 #if CUDART_VERSION >= 13000
-    DEMO_CUDA(cudaStreamUpdateCaptureDependencies(loop_.stream, &node.handle, nullptr, 1, cudaStreamSetCaptureDependencies));
+    DEMO_CUDA(
+        cudaStreamUpdateCaptureDependencies(loop_.stream, &node.handle, nullptr, 1, cudaStreamSetCaptureDependencies));
 #else
     DEMO_CUDA(cudaStreamUpdateCaptureDependencies(loop_.stream, &node.handle, 1, cudaStreamSetCaptureDependencies));
 #endif
@@ -196,17 +197,17 @@ class CacheRun : public Iteration {
  public:
   using Iteration::Iteration;
   void run(int iteration) override {
-    const auto outcome = cache_.run(
-        key_, loop_.stream, graphcache::params(Loop::changing(iteration)),
-        [this](graphcache::Recorder& rec, graphcache::Slot<float> value) {
-          for (int i = 0; i < loop_.nodes; ++i) {
-            if (loop_.is_dynamic(i)) {
-              rec.launch(mix, {1, kCount}, loop_.state, kCount, value, Loop::salt(i));
-            } else {
-              rec.launch(mix, {1, kCount}, loop_.state, kCount, Loop::fixed(i), Loop::salt(i));
-            }
-          }
-        });
+    const auto outcome =
+        cache_.run(key_, loop_.stream, graphcache::params(Loop::changing(iteration)),
+                   [this](graphcache::Recorder& rec, graphcache::Slot<float> value) {
+                     for (int i = 0; i < loop_.nodes; ++i) {
+                       if (loop_.is_dynamic(i)) {
+                         rec.launch(mix, {1, kCount}, loop_.state, kCount, value, Loop::salt(i));
+                       } else {
+                         rec.launch(mix, {1, kCount}, loop_.state, kCount, Loop::fixed(i), Loop::salt(i));
+                       }
+                     }
+                   });
     if (!outcome.ok()) {
       absl::FPrintF(stderr, "%s\n", outcome.status().ToString());
       std::exit(1);
@@ -217,7 +218,9 @@ class CacheRun : public Iteration {
     const graphcache::Stats stats = cache_.stats();
     return stats.hits() + stats.patched_nodes;
   }
-  std::vector<std::pair<std::string, std::uint64_t>> outcomes() const override { return outcome_counts(cache_.stats()); }
+  std::vector<std::pair<std::string, std::uint64_t>> outcomes() const override {
+    return outcome_counts(cache_.stats());
+  }
 
  private:
   graphcache::Cache cache_;
@@ -274,7 +277,8 @@ bool measure(const Kind& kind, const Loop& loop, int iterations, std::uint32_t a
   samples->total_ms.push_back(microseconds([&] {
                                 for (int i = 0; i < iterations; ++i) iteration->run(i);
                                 DEMO_CUDA(cudaStreamSynchronize(loop.stream));
-                              }) / 1000);
+                              }) /
+                              1000);
   way->outcomes = iteration->outcomes();
   bool equal = equals(loop, after_all, kind.name, "all iterations");
 
@@ -287,7 +291,8 @@ bool measure(const Kind& kind, const Loop& loop, int iterations, std::uint32_t a
     const std::uint64_t counted_before = runtime_calls().value_or(0);
     samples->host_us.push_back(microseconds([&] {
                                  for (int i = 0; i < kBatch; ++i) iteration->run(batch * kBatch + i);
-                               }) / kBatch);
+                               }) /
+                               kBatch);
     counted += runtime_calls().value_or(0) - counted_before;
     calls += iteration->cuda_calls() - before;
     DEMO_CUDA(cudaStreamSynchronize(loop.stream));
@@ -330,7 +335,8 @@ int run() {
   for (int repetition = 0; repetition < kRepetitions; ++repetition) {
     std::shuffle(order.begin(), order.end(), random);
     for (const std::size_t i : order) {
-      if (!measure(kinds[i], loop, iterations, after_all, after_batches, &samples[i], &report.ways[i])) report.equal = false;
+      if (!measure(kinds[i], loop, iterations, after_all, after_batches, &samples[i], &report.ways[i]))
+        report.equal = false;
     }
   }
   for (std::size_t i = 0; i < kinds.size(); ++i) {

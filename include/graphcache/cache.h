@@ -26,11 +26,11 @@
 // do not wait for each other. Launches of one entry from several streams are put in order by the driver. `fn` must not
 // wait for another thread that runs the same key. A cache must outlive its runs.
 //
-// What a run leaves alone. Afterwards the stream is as it was and takes work; the thread's current device and capture mode
-// are the caller's; the runtime's last-error slot holds what it held. The runtime lets that slot be read and emptied, not
-// filled, so an error that stood there before is replaced by a later one if a CUDA call of the run fails, is gone if it
-// was the launch of a hit, and hides one of the same kind that `fn` leaves. Exceptions of `fn` pass through, the capture
-// having been ended.
+// What a run leaves alone. Afterwards the stream is as it was and takes work; the thread's current device and capture
+// mode are the caller's; the runtime's last-error slot holds what it held. The runtime lets that slot be read and
+// emptied, not filled, so an error that stood there before is replaced by a later one if a CUDA call of the run fails,
+// is gone if it was the launch of a hit, and hides one of the same kind that `fn` leaves. Exceptions of `fn` pass
+// through, the capture having been ended.
 #pragma once
 
 #include <absl/status/status.h>
@@ -97,8 +97,9 @@ const void* target(const Fn& fn) {
 }
 template <class R, class... A>
 const void* target(const std::function<R(A...)>& fn) {
-  const void* held = held_pointer<void (*)(A...), cudaError_t (*)(A...), absl::Status (*)(A...), void (*)(A...) noexcept,
-                                  cudaError_t (*)(A...) noexcept, absl::Status (*)(A...) noexcept>(fn);
+  const void* held =
+      held_pointer<void (*)(A...), cudaError_t (*)(A...), absl::Status (*)(A...), void (*)(A...) noexcept,
+                   cudaError_t (*)(A...) noexcept, absl::Status (*)(A...) noexcept>(fn);
   return held != nullptr ? held : &fn.target_type();
 }
 
@@ -161,25 +162,26 @@ struct Invoker {
 
 class Cache {
  public:
-  // Options that make no sense (a negative max_executables, an unknown device) are reported by status() and by each run.
+  // Options that make no sense (a negative max_executables, an unknown device) are reported by status() and by each
+  // run.
   explicit Cache(const Options& options = {});
   // Destroys every executable. No run may be under way; launches in flight end first, as the driver keeps them.
   ~Cache();
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
 
-  // Runs `fn`'s work once on `stream`, after what is enqueued there: by replay if `key` is known here, else by capturing
-  // `fn`, or by calling `fn` uncaptured where that cannot be done (stats() counts the reasons). `fn` only enqueues: it
-  // takes a cudaStream_t, or a Recorder& and then one Slot<T> for each value of `params`, and returns nothing, a
-  // cudaError_t or an absl::Status. If a capture breaks, `fn` is called a second time, uncaptured.
+  // Runs `fn`'s work once on `stream`, after what is enqueued there: by replay if `key` is known here, else by
+  // capturing `fn`, or by calling `fn` uncaptured where that cannot be done (stats() counts the reasons). `fn` only
+  // enqueues: it takes a cudaStream_t, or a Recorder& and then one Slot<T> for each value of `params`, and returns
+  // nothing, a cudaError_t or an absl::Status. If a capture breaks, `fn` is called a second time, uncaptured.
   //
-  // Without a stream, Options::stream. Called inside another run's `fn` on a stream of its capture, the work becomes part
-  // of that run (kInlined); with params, which the outer graph could not follow, the outer run is not captured.
+  // Without a stream, Options::stream. Called inside another run's `fn` on a stream of its capture, the work becomes
+  // part of that run (kInlined); with params, which the outer graph could not follow, the outer run is not captured.
   //
-  // Errors: InvalidArgument for options, streams (null, legacy, of another device), an empty `fn`, a slot of another run;
-  // FailedPrecondition for a stream that is capturing already; what `fn` returned; an error that a CUDA call of `fn` left
-  // behind; a CUDA error of our own calls after which nothing could be run. After an error none of this run's work was
-  // launched through the cache; work that `fn` enqueued directly before it failed may have been.
+  // Errors: InvalidArgument for options, streams (null, legacy, of another device), an empty `fn`, a slot of another
+  // run; FailedPrecondition for a stream that is capturing already; what `fn` returned; an error that a CUDA call of
+  // `fn` left behind; a CUDA error of our own calls after which nothing could be run. After an error none of this run's
+  // work was launched through the cache; work that `fn` enqueued directly before it failed may have been.
   //
   // A stream that is capturing is noticed before anything is enqueued, but for a hit: it makes one runtime call, the
   // launch, which a capturing stream refuses and which ends that capture.
@@ -219,8 +221,8 @@ class Cache {
   std::unique_ptr<Impl> impl_;
 };
 
-// The process-wide cache of a device, made at its first use with default options and never destroyed. Thread-safe. For a
-// device that does not exist, a cache whose runs all fail.
+// The process-wide cache of a device, made at its first use with default options and never destroyed. Thread-safe. For
+// a device that does not exist, a cache whose runs all fail.
 Cache& cache_for(int device);
 
 template <class... Ts, class Fn>

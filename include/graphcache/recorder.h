@@ -5,9 +5,9 @@
 //     rec.launch(sgd, {grid, block}, weights, gradient, lr);          // lr follows each run
 //   }
 //
-// What is enqueued on rec.stream() by other means, libraries included, is recorded with the values it has now. A call of
-// the recorder that is given slots keeps the node that it records, and later runs patch their values into it. When `fn`
-// is run uncaptured, the same calls enqueue directly.
+// What is enqueued on rec.stream() by other means, libraries included, is recorded with the values it has now. A call
+// of the recorder that is given slots keeps the node that it records, and later runs patch their values into it. When
+// `fn` is run uncaptured, the same calls enqueue directly.
 //
 // A recorder belongs to one call of `fn`, on `fn`'s thread. Its calls return nothing: the first failure is kept, later
 // calls do nothing, and the run returns the failure.
@@ -84,9 +84,9 @@ class Arg {
   using Bare = std::remove_cv_t<std::remove_reference_t<U>>;
 
  public:
-  template <class U, std::enable_if_t<!detail::kIsSlot<Bare<U>> && !std::is_same_v<Bare<U>, Arg> &&
-                                          std::is_convertible_v<U, T>,
-                                      int> = 0>
+  template <class U,
+            std::enable_if_t<!detail::kIsSlot<Bare<U>> && !std::is_same_v<Bare<U>, Arg> && std::is_convertible_v<U, T>,
+                             int> = 0>
   Arg(U&& value) {  // NOLINT(google-explicit-constructor): arguments are passed as to a kernel.
     const T converted = static_cast<T>(std::forward<U>(value));
     std::memcpy(bytes_, &converted, sizeof(T));
@@ -120,8 +120,8 @@ struct LaunchShape {
   LaunchShape(const LaunchConfig& config)  // NOLINT(google-explicit-constructor)
       : grid(config.grid), block(config.block), shared_bytes(config.shared_bytes) {}
 
-  Arg<dim3> grid;                  // In blocks; every dimension at least 1.
-  Arg<dim3> block;                 // In threads.
+  Arg<dim3> grid;   // In blocks; every dimension at least 1.
+  Arg<dim3> block;  // In threads.
   Arg<std::size_t> shared_bytes;
 };
 
@@ -132,8 +132,9 @@ class Recorder {
   // The stream to enqueue on: the run's, under capture or not.
   cudaStream_t stream() const { return stream_; }
 
-  // The recorder of another stream that `fn` forked from this one by an event (cudaEventRecord here, cudaStreamWaitEvent
-  // there), and that it joins again before it returns. A call on a stream that is not part of the capture fails.
+  // The recorder of another stream that `fn` forked from this one by an event (cudaEventRecord here,
+  // cudaStreamWaitEvent there), and that it joins again before it returns. A call on a stream that is not part of the
+  // capture fails.
   Recorder on(cudaStream_t other) const { return Recorder(recording_, other); }
 
   // Launches kernel(args...), as kernel<<<grid, block, shared_bytes, stream()>>>(args...) would. Any argument and any

@@ -32,7 +32,7 @@ enum class EagerReason {
   kOutOfMemory,    // Instantiation ran out of memory, also after the least recently used executable had left.
   kRefused,        // The runtime refused the instantiation or a new value of a slot node; the executable was dropped.
   kLaunchFailed,   // cudaGraphLaunch failed without harm to the context; the executable was dropped.
-  kNested,         // Made inside another run's `fn`, on a stream that is not part of its capture, and not ready to replay.
+  kNested,  // Made inside another run's `fn`, on a stream that is not part of its capture, and not ready to replay.
 };
 inline constexpr int kEagerReasonCount = 9;
 
@@ -45,15 +45,15 @@ const char* to_string(EagerReason reason);
 struct Stats {
   std::array<std::uint64_t, kOutcomeCount> outcomes{};           // +1 for each run that returned this outcome.
   std::array<std::uint64_t, kEagerReasonCount> eager_reasons{};  // +1 with each kEager outcome, by its reason.
-  std::uint64_t failed = 0;                  // +1 for each run that returned an error or passed on an exception of `fn`.
-  std::uint64_t captures = 0;                // +1 for each capture that ended with a graph.
-  std::uint64_t capture_failures = 0;        // +1 for each capture that was begun and gave no graph to keep.
-  std::uint64_t instantiations = 0;          // +1 for each successful cudaGraphInstantiate.
-  std::uint64_t patched_nodes = 0;           // +1 for each slot node whose parameters were set in an executable.
-  std::uint64_t evictions = 0;               // +1 for each executable that left to make room for another.
-  std::uint64_t live_executables = 0;        // Executables now alive.
-  std::uint64_t live_templates = 0;          // Templates (captured graphs) now kept.
-  std::uint64_t estimated_device_bytes = 0;  // Device memory of the live executables, at 2 KiB a node.
+  std::uint64_t failed = 0;            // +1 for each run that returned an error or passed on an exception of `fn`.
+  std::uint64_t captures = 0;          // +1 for each capture that ended with a graph.
+  std::uint64_t capture_failures = 0;  // +1 for each capture that was begun and gave no graph to keep.
+  std::uint64_t instantiations = 0;    // +1 for each successful cudaGraphInstantiate.
+  std::uint64_t patched_nodes = 0;     // +1 for each slot node whose parameters were set in an executable.
+  std::uint64_t evictions = 0;         // +1 for each executable that left to make room for another.
+  std::uint64_t live_executables = 0;  // Executables now alive.
+  std::uint64_t live_templates = 0;    // Templates (captured graphs) now kept.
+  std::uint64_t estimated_device_bytes = 0;      // Device memory of the live executables, at 2 KiB a node.
   std::chrono::nanoseconds capture_time{0};      // Time between the begin and the end of captures, `fn` included.
   std::chrono::nanoseconds instantiate_time{0};  // Time inside cudaGraphInstantiate.
 

@@ -52,11 +52,14 @@ class HitFixture {
 
   template <class... Ts>
   graphcache::Outcome run(const graphcache::Key& key, const graphcache::Params<Ts...>& params) {
-    return cache.run(key, stream, params, [](graphcache::Recorder& rec, graphcache::Slot<Ts>... slots) {
-      float* data = nullptr;
-      (rec.launch(nothing, {1, 1}, data, slots), ...);
-      rec.launch(nothing, {1, 1}, data, 1.0f);
-    }).value();
+    return cache
+        .run(key, stream, params,
+             [](graphcache::Recorder& rec, graphcache::Slot<Ts>... slots) {
+               float* data = nullptr;
+               (rec.launch(nothing, {1, 1}, data, slots), ...);
+               rec.launch(nothing, {1, 1}, data, 1.0f);
+             })
+        .value();
   }
 
   static void check(cudaError_t error) {
@@ -77,7 +80,8 @@ void time_hits(benchmark::State& state, HitFixture& fixture, graphcache::Outcome
   bool right = true;
   for (auto _ : state) {
     const double hits = seconds([&](int i) { right &= operation(i) == expected; });
-    const double launches = seconds([&](int) { benchmark::DoNotOptimize(cudaGraphLaunch(fixture.exec, fixture.stream)); });
+    const double launches =
+        seconds([&](int) { benchmark::DoNotOptimize(cudaGraphLaunch(fixture.exec, fixture.stream)); });
     state.SetIterationTime(std::max(0.0, hits - launches) / kBatch);
   }
   if (!right) state.SkipWithError("a run had another outcome");
@@ -119,7 +123,8 @@ void reference_lock_and_find(benchmark::State& state) {
                              const std::lock_guard<std::mutex> lock(mutex);
                              auto found = map.find(all[static_cast<std::size_t>(i) % all.size()]);
                              benchmark::DoNotOptimize(found);
-                           }) / kBatch);
+                           }) /
+                           kBatch);
   }
 }
 
