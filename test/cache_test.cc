@@ -7,6 +7,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "graphcache/graphcache.h"
@@ -574,6 +575,35 @@ TEST_F(CacheTest, RefusesAStreamOfAnotherDevice) {
   Cache cache(options);
   EXPECT_FAILURE(kInvalidArgument, run_add(cache, key("k")));
   EXPECT_EQ(calls, 0);
+}
+
+TEST_F(CacheTest, RunsAreRightWhicheverDeviceIsCurrent) {
+  int devices = 0;
+  CUDA_OK(cudaGetDeviceCount(&devices));
+  if (devices < 2) GTEST_SKIP() << "needs two devices";
+  Cache cache;
+  const auto run = [&](const char* which, float value) {
+    return cache.run(key(which), stream, params(value), [&](Recorder& rec, Slot<float> v) {
+      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
+    });
+  };
+  EXPECT_RUN(kInstantiated, run("k", 1));
+  CUDA_OK(cudaSetDevice(1));
+  CUDA_OK(cudaFree(nullptr));  // The other device's context is current from here on.
+  EXPECT_RUN(kReplayed, run("k", 1));
+  EXPECT_RUN(kPatched, run("k", 2));
+  EXPECT_RUN(kInstantiated, run("cold", 3));
+  EXPECT_RUN(kPatched, run("cold", 4));
+  std::thread([&] {  // A thread whose first CUDA call is a patch, and one that has another device current.
+    EXPECT_RUN(kPatched, run("k", 5));
+    CUDA_OK(cudaSetDevice(1));
+    EXPECT_RUN(kPatched, run("k", 6));
+  }).join();
+  int current = -1;
+  CUDA_OK(cudaGetDevice(&current));
+  EXPECT_EQ(current, 1);
+  CUDA_OK(cudaSetDevice(0));
+  expect_sum(22);
 }
 
 // ---- What fn may do wrong -------------------------------------------------------------------------------------------
