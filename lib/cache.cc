@@ -104,14 +104,16 @@ absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& requ
 
 // A miss: capture, make room, instantiate, launch. What cannot be captured is enqueued directly.
 absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  absl::Cleanup threw = [this] {
+  bool broke = false;
+  absl::Cleanup threw = [&] {
+    if (broke) back_off(entry.get());
     MutexLock lock(mutex_);
     ++totals_.capture_failures;
   };
-  Captured captured = call_fn([&] { return capture(request.stream, options_.capture_mode, request.call); });
+  Captured captured = call_fn([&] { return capture(request.stream, options_.capture_mode, request.call, &broke); });
   std::move(threw).Cancel();
 
-  const bool broke = !captured.capture.ok();
+  broke = !captured.capture.ok();
   const bool usable = !broke && captured.fn.ok();
   {
     MutexLock lock(mutex_);

@@ -193,7 +193,9 @@ namespace {
 // A capture that ends, and whose graph is not lost, however the scope is left.
 class CaptureScope {
  public:
-  CaptureScope(cudaStream_t stream, detail::Recording& recording) : stream_(stream) { active_recording = &recording; }
+  CaptureScope(cudaStream_t stream, detail::Recording& recording, bool* broke) : stream_(stream), broke_(broke) {
+    active_recording = &recording;
+  }
   ~CaptureScope() {
     if (!ended_) end();
   }
@@ -204,6 +206,7 @@ class CaptureScope {
     cudaGraph_t graph = nullptr;
     const cudaError_t error = cudaStreamEndCapture(stream_, &graph);
     active_recording = nullptr;
+    *broke_ = error != cudaSuccess;
     graph_ = Graph(graph);
     return error;
   }
@@ -211,13 +214,14 @@ class CaptureScope {
 
  private:
   const cudaStream_t stream_;
+  bool* const broke_;
   bool ended_ = false;
   Graph graph_;
 };
 
 }  // namespace
 
-Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call) {
+Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, bool* broke) {
   Captured captured;
   LastErrorGuard last_error;  // What a broken capture leaves behind must not meet `fn` when it is called directly.
   const auto begin = std::chrono::steady_clock::now();
@@ -226,7 +230,7 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
     return captured;
   }
   detail::Recording recording(stream, call, detail::Recording::Mode::kCapture);
-  CaptureScope scope(stream, recording);
+  CaptureScope scope(stream, recording, broke);
   captured.fn = recording.invoke();
   if (const cudaError_t error = scope.end(); error != cudaSuccess) {
     captured.capture = cuda_failure("cudaStreamEndCapture", error);

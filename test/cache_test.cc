@@ -598,7 +598,8 @@ TEST_F(CacheTest, RunsAreRightWhicheverDeviceIsCurrent) {
     EXPECT_RUN(kPatched, run("k", 5));
     CUDA_OK(cudaSetDevice(1));
     EXPECT_RUN(kPatched, run("k", 6));
-  }).join();
+  })
+      .join();
   int current = -1;
   CUDA_OK(cudaGetDevice(&current));
   EXPECT_EQ(current, 1);
@@ -629,6 +630,21 @@ TEST_F(CacheTest, FnThatEnqueuesNothingIsAnEmptyGraph) {
   EXPECT_RUN(kReplayed, run());
   EXPECT_EQ(calls, 1);
   EXPECT_EQ(cache.entries()[0].nodes, 0u);
+}
+
+// As the usual checking macros do with what a capture forbids.
+TEST_F(CacheTest, ExceptionThatABrokenCaptureCausedIsNotRepeatedForEver) {
+  Cache cache;
+  const auto run = [&] {
+    return cache.run(key("k"), stream, [&](cudaStream_t on) {
+      if (cudaStreamSynchronize(on) != cudaSuccess) throw std::runtime_error("checked");
+      add_one(on);
+    });
+  };
+  EXPECT_THROW((void)run(), std::runtime_error);
+  EXPECT_RUN(kEager, run());
+  EXPECT_EQ(cache.stats().eager(EagerReason::kBackoff), 1u);
+  expect_sum(1);
 }
 
 TEST_F(CacheTest, ExceptionOfFnPassesAndTheNextRunWorks) {

@@ -66,6 +66,13 @@ inline constexpr bool kIsSlot = false;
 template <class T>
 inline constexpr bool kIsSlot<Slot<T>> = true;
 
+// Whether a pointer keeps its bytes when it is converted. One to a base class may be moved.
+template <class From, class To>
+inline constexpr bool kSamePointerBytes = false;
+template <class From, class To>
+inline constexpr bool kSamePointerBytes<From*, To*> =
+    std::is_void_v<To> || std::is_same_v<std::remove_cv_t<From>, std::remove_cv_t<To>>;
+
 template <class From, class To>
 void convert(const void* from, void* to) {
   alignas(From) unsigned char value[sizeof(From)];
@@ -95,7 +102,7 @@ class Arg {
   template <class U, std::enable_if_t<std::is_convertible_v<U, T>, int> = 0>
   Arg(Slot<U> slot)  // NOLINT(google-explicit-constructor)
       : recording_(detail::SlotAccess::recording(slot)), offset_(detail::SlotAccess::offset(slot)) {
-    constexpr bool same_bytes = std::is_same_v<U, T> || (std::is_pointer_v<U> && std::is_pointer_v<T>);
+    constexpr bool same_bytes = std::is_same_v<U, T> || detail::kSamePointerBytes<U, T>;
     if constexpr (!same_bytes) {
       static_assert(sizeof(T) <= detail::kMaxConvertedBytes,
                     "graphcache: a slot of a large structure must be of the parameter's own type");
