@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
 #include <utility>
 
 #include "compat.h"
@@ -34,7 +33,7 @@ absl::StatusOr<Outcome> Cache::Impl::run(const Key& key, cudaStream_t stream,
   if (active_recording != nullptr) return run_nested(request);
   if (!enabled_) return run_disabled(request);
 
-  Held entry(*this, claim(request, /*may_wait=*/true));
+  Held entry(*this, claim(request));
   if (entry->executable != nullptr && (entry->stream == stream || is_known(stream))) {
     entry->stream = stream;
     return replay(entry, request);
@@ -42,8 +41,8 @@ absl::StatusOr<Outcome> Cache::Impl::run(const Key& key, cudaStream_t stream,
   return run_slowly(entry, request);
 }
 
-// Finds or makes the request's entry and locks it. Null if another thread has it and `may_wait` is false.
-Entry* Cache::Impl::claim(const Request& request, bool may_wait) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+// Finds or makes the request's entry and locks it.
+Entry* Cache::Impl::claim(const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   MutexLock lock(mutex_);
   for (;;) {
     Entry* entry = index_.find(request.key, request.call.site);
@@ -55,15 +54,19 @@ Entry* Cache::Impl::claim(const Request& request, bool may_wait) ABSL_NO_THREAD_
       index_.touch(entry);
       return entry;
     }
-    if (!may_wait) return nullptr;
     if (entry->lock.announce_wait()) unlocked_.wait(mutex_);
   }
 }
 
 // All waiters look again, each for its own entry. The lock makes sure that who announced a wait does wait by now.
+// Whoever erased the entry meanwhile announced a wait, too: it is gone by the end of the run.
 void Cache::Impl::wake() {
-  { MutexLock lock(mutex_); }
+  {
+    MutexLock lock(mutex_);
+    sweep();
+  }
   unlocked_.notify_all();
+  retire_.collect();
 }
 
 // A hit: patch what changed, launch.
@@ -97,6 +100,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& requ
     --entry->eager_left;
     return run_eagerly(entry, entry->eager_why, request);
   }
+  if (!has_room()) return run_eagerly(entry, EagerReason::kBudget, request);
   DeviceGuard device(options_.device);
   if (!device.status().ok()) return failed(request, device.status());
   return record(entry, request);
@@ -127,12 +131,16 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
   }
   if (broke || is_capture_error(cuda_error(captured.fn))) {
     // A call that a capture forbids fails, or breaks the capture, but works outside of one.
+    captured.content = Template();
     back_off(entry.get());
     return run_eagerly(entry, EagerReason::kCaptureFailed, request);
   }
   if (!usable) return failed(request, captured.fn);
 
-  if (!reserve(entry.get())) return run_eagerly(entry, EagerReason::kBudget, request);
+  if (!reserve(entry.get())) {
+    captured.content = Template();
+    return run_eagerly(entry, EagerReason::kBudget, request);
+  }
   std::unique_ptr<Executable> executable;
   const cudaError_t error = instantiate(captured.content, &executable);
   if (error != cudaSuccess) {
@@ -140,6 +148,7 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
       captured.content.graph.release();
       return failed(request, cuda_failure("cudaGraphInstantiate", error));
     }
+    captured.content = Template();
     drop(entry.get());
     back_off(entry.get());
     const bool out_of_memory = error == cudaErrorMemoryAllocation;
@@ -157,21 +166,23 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
   return Outcome::kInstantiated;
 }
 
-// A run inside another run's `fn`. Nothing here may wait for another run, nor touch the capture but through its
+// A run inside another run's capture. Nothing here may wait for another run, nor touch the capture but through its
 // streams.
-absl::StatusOr<Outcome> Cache::Impl::run_nested(const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+absl::StatusOr<Outcome> Cache::Impl::run_nested(const Request& request) {
   LastErrorGuard last_error;
   CaptureInfo info;
   if (request.stream != nullptr && request.stream != cudaStreamLegacy) {
     const cudaError_t error = capture_info(request.stream, &info);
     if (error != cudaSuccess) return failed(request, cuda_failure("cudaStreamGetCaptureInfo", error));
   }
-  if (info.status == cudaStreamCaptureStatusNone || info.id != active_recording->capture_id()) {
-    if (!enabled_) return run_disabled(request);
+  const bool inside = info.status != cudaStreamCaptureStatusNone && info.id == active_recording->capture_id();
+  if (!inside) {
     if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
-    Held entry(*this, claim(request, /*may_wait=*/false));
-    if (entry.get() != nullptr && entry->executable != nullptr) return replay(entry, request);
-    return run_eagerly(entry, EagerReason::kNested, request);
+    // Its work would be done now and never again by a replay of the outer graph. The outer `fn` is called again
+    // instead, directly, and this run comes back with it.
+    active_recording->refuse_capture(absl::FailedPreconditionError(
+        "a run was made inside another run's fn on a stream that is not part of its capture"));
+    return count_inlined();
   }
 
   if (request.call.empty(request.call.fn)) return failed(request, absl::InvalidArgumentError("fn is empty"));
@@ -181,6 +192,10 @@ absl::StatusOr<Outcome> Cache::Impl::run_nested(const Request& request) ABSL_NO_
   }
   absl::Status status = call_fn([&] { return enqueue_inlined(request.stream, request.call); });
   if (!status.ok()) return failed(request, std::move(status));
+  return count_inlined();
+}
+
+Outcome Cache::Impl::count_inlined() {
   MutexLock lock(mutex_);
   ++totals_.outcomes[static_cast<int>(Outcome::kInlined)];
   return Outcome::kInlined;
@@ -226,17 +241,24 @@ absl::StatusOr<Outcome> Cache::Impl::run_eagerly(Held& held, EagerReason reason,
   return Outcome::kEager;
 }
 
-// The executable is in a state that nobody knows, or cannot be launched here.
+// A failed patch leaves the executable in a state that nobody knows. A failed launch leaves it whole if the stream is
+// at fault, and its state unknown otherwise.
 absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult& result, EagerReason reason,
                                                    const Request& request) {
-  if (cudaPeekAtLastError() == result.error) cudaGetLastError();
-  if (is_fatal(result.error) || is_capture_error(result.error)) {
-    return failed(request, cuda_failure(result.call, result.error));
-  }
+  if (result.latches && cudaPeekAtLastError() == result.error) cudaGetLastError();
+  if (is_fatal(result.error)) return failed(request, cuda_failure(result.call, result.error));
   LastErrorGuard last_error;
+  const bool launched = reason == EagerReason::kLaunchFailed;
+  if (launched) {
+    if (is_capture_error(result.error)) return failed(request, cuda_failure(result.call, result.error));
+    MutexLock lock(mutex_);
+    known_streams_.erase(request.stream);
+  }
+  absl::Status unfit = check(request);
+  if (launched && !unfit.ok()) return failed(request, std::move(unfit));
   drop(entry.get());
   back_off(entry.get());
-  if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
+  if (!unfit.ok()) return failed(request, std::move(unfit));
   auto outcome = run_eagerly(entry, reason, request);
   retire_.collect();
   return outcome;
@@ -258,21 +280,34 @@ absl::Status Cache::Impl::check(const Request& request) {
     return cuda_failure("the stream is already capturing", cudaErrorStreamCaptureUnsupported);
   }
   if (is_known(request.stream)) return absl::OkStatus();
-  DeviceGuard current(options_.device);  // For cudaStreamPerThread, which belongs to the current device.
-  int device = -1;
-  error = current.status().ok() ? stream_device(request.stream, &device) : cudaSuccess;
-  if (!current.status().ok()) return current.status();
-  if (error != cudaSuccess) return cuda_failure("cudaStreamGetDevice", error);
-  if (device != options_.device) {
-    return absl::InvalidArgumentError(absl::StrCat("the stream belongs to ",
-                                                   device < 0 ? "another device" : absl::StrCat("device ", device),
-                                                   ", the cache to device ", options_.device));
-  }
+  if (absl::Status other = check_device(request.stream); !other.ok()) return other;
   constexpr std::size_t kMaxKnownStreams = 1024;  // Handles of streams that are gone collect here.
   MutexLock lock(mutex_);
   if (known_streams_.size() >= kMaxKnownStreams) known_streams_.clear();
   known_streams_.insert(request.stream);
   return absl::OkStatus();
+}
+
+// cudaStreamPerThread stands for another stream under each current device, so there it is the current device that
+// counts.
+absl::Status Cache::Impl::check_device(cudaStream_t stream) const {
+  int device = -1;
+  if (stream == cudaStreamPerThread) {
+    if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
+      return cuda_failure("cudaGetDevice", error);
+    }
+  } else {
+    DeviceGuard current(options_.device);  // What older toolkits compare with (compat.h).
+    if (!current.status().ok()) return current.status();
+    if (const cudaError_t error = stream_device(stream, &device); error != cudaSuccess) {
+      return cuda_failure("cudaStreamGetDevice", error);
+    }
+  }
+  if (device == options_.device) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      stream == cudaStreamPerThread ? "cudaStreamPerThread is that of the current device, and so of "
+                                    : "the stream is of ",
+      device < 0 ? "another device" : absl::StrCat("device ", device), ", the cache of device ", options_.device));
 }
 
 bool Cache::Impl::is_known(cudaStream_t stream) const {
@@ -285,7 +320,6 @@ bool Cache::Impl::reserve(Entry* entry) {
   {
     MutexLock lock(mutex_);
     sweep();
-    if (entry->erased) return false;
     while (index_.live() >= static_cast<std::size_t>(options_.max_executables)) {
       if (!evict_one()) return false;
     }
@@ -295,14 +329,26 @@ bool Cache::Impl::reserve(Entry* entry) {
   return true;
 }
 
+// The least recently used executable leaves; its entry stays, and knows that it is not new.
 bool Cache::Impl::evict_one() ABSL_NO_THREAD_SAFETY_ANALYSIS {
   Entry* const victim = index_.lock_victim();
   if (victim == nullptr) return false;
   ++totals_.evictions;
-  index_.erase(victim);
+  victim->ready = false;
+  retire_.add(std::move(victim->executable));
+  index_.set_live(victim, false);
   (void)victim->lock.unlock();  // Idle, so awaited by nobody.
-  sweep();
   return true;
+}
+
+// Whether an executable could be reserved now, so that no capture is made in vain. Nothing leaves for a capture that
+// may yet fail.
+bool Cache::Impl::has_room() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  MutexLock lock(mutex_);
+  if (index_.live() < static_cast<std::size_t>(options_.max_executables)) return true;
+  Entry* const victim = index_.lock_victim();
+  if (victim != nullptr) (void)victim->lock.unlock();
+  return victim != nullptr;
 }
 
 // Out of memory: one more executable leaves, what the device keeps for graphs is given back, and it is tried once more.

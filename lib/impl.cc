@@ -68,12 +68,18 @@ bool Cache::Impl::contains(const Key& key) const {
   return false;
 }
 
+// If a run has the entry, that run will see at its end that somebody waits, and sweep.
+void Cache::Impl::forget(Entry* entry) {
+  index_.erase(entry);
+  entry->lock.announce_wait();
+}
+
 bool Cache::Impl::erase(const Key& key) {
   bool found = false;
   {
     MutexLock lock(mutex_);
     while (Entry* entry = index_.find(key)) {
-      index_.erase(entry);
+      forget(entry);
       found = true;
     }
     sweep();
@@ -85,7 +91,7 @@ bool Cache::Impl::erase(const Key& key) {
 void Cache::Impl::clear() {
   {
     MutexLock lock(mutex_);
-    for (Entry* entry : index_.found()) index_.erase(entry);
+    for (Entry* entry : index_.found()) forget(entry);
     sweep();
   }
   retire_.collect();
@@ -117,6 +123,7 @@ void Cache::Impl::lose(const absl::Status& why) {
     fatal_.Update(why);
     lost_ = true;
   }
+  retire_.abandon();
   clear();
 }
 

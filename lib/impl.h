@@ -65,7 +65,7 @@ class Cache::Impl {
   };
 
   // Look-up.
-  Entry* claim(const Request& request, bool may_wait);
+  Entry* claim(const Request& request);
   void unlock(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (entry->lock.unlock()) wake();
   }
@@ -83,7 +83,9 @@ class Cache::Impl {
 
   // Its steps.
   absl::Status check(const Request& request);
+  absl::Status check_device(cudaStream_t stream) const;
   bool is_known(cudaStream_t stream) const;
+  bool has_room();
   bool reserve(Entry* entry);
   bool evict_one() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   cudaError_t instantiate(Template& content, std::unique_ptr<Executable>* executable);
@@ -94,7 +96,9 @@ class Cache::Impl {
   template <class F>
   auto call_fn(F&& f);
   absl::Status failed(const Request& request, absl::Status why);
+  Outcome count_inlined();
   void lose(const absl::Status& why);
+  void forget(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void bank(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -110,7 +114,7 @@ class Cache::Impl {
   Stats totals_ ABSL_GUARDED_BY(mutex_);  // Of what no entry counts, and of entries that are gone.
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
 
-  Retire retire_;
+  Retire& retire_ = Retire::of_process();
 };
 
 }  // namespace graphcache

@@ -1,5 +1,6 @@
 #include "program.h"
 
+#include <limits>
 #include <optional>
 
 #include "compat.h"
@@ -66,7 +67,7 @@ CallResult set_kernel_node_by_driver(cudaGraphExec_t exec, const SlotNode& node)
   params.kernelParams = const_cast<void**>(node.arguments.data());
   // The driver's codes are the runtime's, number by number.
   return {"cudaGraphExecKernelNodeSetParams, by the driver",
-          static_cast<cudaError_t>(driver().set_kernel_node(exec, node.node, &params))};
+          static_cast<cudaError_t>(driver().set_kernel_node(exec, node.node, &params)), /*latches=*/false};
 }
 
 // The runtime looks the symbol up on the current device, so that must be the graph's.
@@ -127,8 +128,12 @@ cudaError_t Executable::instantiate(Template& base, unsigned long long flags, in
 CallResult Executable::set_node(SlotNode& node, std::optional<bool>& driver_usable) {
   switch (node.type) {
     case cudaGraphNodeTypeKernel:
+      if (node.as<KernelFields>().shared_bytes > std::numeric_limits<unsigned>::max()) {
+        return {"cudaGraphExecKernelNodeSetParams", cudaErrorInvalidValue, /*latches=*/false};
+      }
       if (!driver_usable) driver_usable = driver().usable_in_this_thread();
       if (*driver_usable && node.function != nullptr) return set_kernel_node_by_driver(exec_.get(), node);
+      driver_usable.reset();  // The runtime's call gives the thread its context.
       return set_kernel_node_by_runtime(exec_.get(), node, device_);
     case cudaGraphNodeTypeMemcpy:
       return set_memcpy_node(exec_.get(), node);

@@ -18,6 +18,7 @@ namespace graphcache {
 struct CallResult {
   const char* call = "";
   cudaError_t error = cudaSuccess;
+  bool latches = true;  // Whether its errors stand in the last-error slot: those of the driver do not.
 };
 
 // Not thread-safe: whoever uses it holds its entry's lock from the patch to the launch (law 6).
@@ -50,7 +51,7 @@ class Executable {
   Executable(Template base, GraphExec exec, int device)
       : device_(device), base_(std::move(base)), exec_(std::move(exec)) {}
 
-  // `driver_usable` is found out by the first node that asks.
+  // `driver_usable` is found out by the first node that asks, and again after one that went by the runtime.
   CallResult set_node(SlotNode& node, std::optional<bool>& driver_usable);
 
   const int device_;

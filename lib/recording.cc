@@ -33,9 +33,14 @@ CUfunction function_of(const void* kernel) {
 
 Recording::Recording(cudaStream_t stream, const Call& call, Mode mode)
     : stream_(stream), call_(call), mode_(mode), id_(next_recording_id()) {
+  if (mode_ == Mode::kDirect) return;
   LastErrorGuard last_error;
   CaptureInfo info;
-  if (mode_ != Mode::kDirect && capture_info(stream, &info) == cudaSuccess) capture_id_ = info.id;
+  if (const cudaError_t error = capture_info(stream, &info); error != cudaSuccess) {
+    refuse_capture(cuda_failure("cudaStreamGetCaptureInfo", error));
+    if (mode_ == Mode::kInlined) fail(refused_);
+  }
+  capture_id_ = info.id;
 }
 
 absl::Status Recording::invoke() {

@@ -12,13 +12,22 @@ void Retire::add(std::unique_ptr<Executable> executable) {
   waiting_.push_back(std::move(executable));
 }
 
+std::vector<std::unique_ptr<Executable>> Retire::take() {
+  MutexLock lock(mutex_);
+  return std::exchange(waiting_, {});
+}
+
 void Retire::collect() {
-  if (active_recording != nullptr) return;
-  std::vector<std::unique_ptr<Executable>> ready;
-  {
-    MutexLock lock(mutex_);
-    ready.swap(waiting_);
-  }
+  if (active_recording == nullptr) take();
+}
+
+void Retire::abandon() {
+  for (const auto& executable : take()) executable->abandon();
+}
+
+Retire& Retire::of_process() {
+  static Retire& retire = *new Retire;  // Never destroyed: the runtime may be gone first.
+  return retire;
 }
 
 }  // namespace graphcache

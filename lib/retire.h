@@ -15,15 +15,21 @@
 
 namespace graphcache {
 
+// One for the process, so that what a cache leaves behind inside a capture is destroyed by whichever cache runs next.
 // Thread-safe.
 class Retire {
  public:
-  ~Retire() { collect(); }
+  static Retire& of_process();
+
   void add(std::unique_ptr<Executable> executable) ABSL_LOCKS_EXCLUDED(mutex_);
+  // After a fatal error: drops the handles of what waits.
+  void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
   // Destroys what waits, unless this thread is capturing. Called without locks that runs wait for.
   void collect() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  std::vector<std::unique_ptr<Executable>> take() ABSL_LOCKS_EXCLUDED(mutex_);
+
   Mutex mutex_;
   std::vector<std::unique_ptr<Executable>> waiting_ ABSL_GUARDED_BY(mutex_);
 };

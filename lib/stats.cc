@@ -12,8 +12,8 @@ constexpr const char* kOutcomeNames[] = {"replayed",     "patched", "switched", 
                                          "instantiated", "eager",   "inlined"};
 static_assert(std::size(kOutcomeNames) == kOutcomeCount);
 
-constexpr const char* kReasonNames[] = {"disabled",      "capture_after", "capture_failed", "backoff", "budget",
-                                        "out_of_memory", "refused",       "launch_failed",  "nested"};
+constexpr const char* kReasonNames[] = {"disabled", "capture_after", "capture_failed", "backoff",
+                                        "budget",   "out_of_memory", "refused",        "launch_failed"};
 static_assert(std::size(kReasonNames) == kEagerReasonCount);
 
 // "replayed 3, patched 1": those that are not 0.

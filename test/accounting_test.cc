@@ -506,6 +506,53 @@ TEST_F(AccountingTest, CachesOfTwoDevicesAreTwo) {
   expect_no_graphs();
 }
 
+// Driver calls do not latch, so the error that stands there is the caller's.
+TEST_F(AccountingTest, ErrorInTheSlotStaysThroughARefusedPatch) {
+  Cache cache;
+  const auto run = [&](int grid) {
+    return cache.run(key("k"), *stream, params(grid), [&](Recorder& rec, Slot<int> g) {
+      rec.launch(add, {g, kBlock}, data->get(), kSize, 1);
+    });
+  };
+  ASSERT_TRUE(run(1).ok());
+  EXPECT_EQ(cudaStreamBeginCapture(cudaStreamLegacy, cudaStreamCaptureModeRelaxed), cudaErrorStreamCaptureUnsupported);
+  EXPECT_FALSE(run(0).ok());
+  EXPECT_NE(cudaGetLastError(), cudaSuccess);
+}
+
+TEST_F(AccountingTest, CacheThatIsDestroyedInsideACaptureLeavesItsExecutablesToALaterRun) {
+  Cache cache;
+  auto second = std::make_unique<Cache>();
+  ASSERT_TRUE(run_add(*second, key("k")).ok());
+  Counts inside;
+  in_fn = [&] { inside = calls_of([&] { second.reset(); }); };
+  ASSERT_TRUE(run_add(cache, key("outer")).ok());
+  in_fn = nullptr;
+  EXPECT_EQ(inside.count("cudaGraphExecDestroy"), 0u);
+  cache.clear();
+  expect_no_graphs();
+}
+
+TEST_F(AccountingTest, KeyErasedDuringItsHitIsGoneByTheEndOfTheRun) {
+  Cache cache;
+  const auto run = [&](float value) {
+    return cache.run(key("k"), *stream, params(value), [&](Recorder& rec, Slot<float> v) {
+      rec.launch(add, {kGrid, kBlock}, data->get(), kSize, v);
+    });
+  };
+  ASSERT_TRUE(run(1).ok());
+  std::atomic<bool> stop{false};
+  std::thread eraser([&] {
+    while (!stop) cache.erase(key("k"));
+  });
+  for (int i = 0; i < 2000; ++i) ASSERT_TRUE(run(static_cast<float>(i)).ok());
+  stop = true;
+  eraser.join();
+  cache.erase(key("k"));
+  EXPECT_EQ(cache.stats().live_executables, 0u);
+  expect_no_graphs();
+}
+
 TEST_F(AccountingTest, ErrorInTheSlotStaysThroughHitsMissesAndEvictions) {
   Options options;
   options.max_executables = 1;

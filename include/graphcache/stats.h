@@ -32,9 +32,8 @@ enum class EagerReason {
   kOutOfMemory,    // Instantiation ran out of memory, also after the least recently used executable had left.
   kRefused,        // The runtime refused the instantiation or a new value of a slot node; the executable was dropped.
   kLaunchFailed,   // cudaGraphLaunch failed without harm to the context; the executable was dropped.
-  kNested,  // Made inside another run's `fn`, on a stream that is not part of its capture, and not ready to replay.
 };
-inline constexpr int kEagerReasonCount = 9;
+inline constexpr int kEagerReasonCount = 8;
 
 // "replayed", "capture_failed", ...: the enumerator without its k, in lower case.
 const char* to_string(Outcome outcome);
