@@ -425,6 +425,26 @@ TEST_F(AccountingTest, CaptureModeOfTheThreadIsRestored) {
   CUDA_OK(cudaThreadExchangeStreamCaptureMode(&mode));
 }
 
+TEST_F(AccountingTest, PerThreadStreamIsThatOfTheCurrentDevice) {
+  hostrt::set_device_count(2);
+  Options options;
+  options.device = 0;
+  Cache cache(options);
+  int calls = 0;
+  const auto run = [&] {
+    return cache.run(key("k"), cudaStreamPerThread, [&](cudaStream_t s) {
+      ++calls;
+      return launch(add, kGrid, kBlock, s, data->get(), kSize, 1.0f);
+    });
+  };
+  CUDA_OK(cudaSetDevice(1));
+  EXPECT_FAILURE(kInvalidArgument, run());
+  EXPECT_EQ(calls, 0);
+  CUDA_OK(cudaSetDevice(0));
+  EXPECT_RUN(kInstantiated, run());
+  EXPECT_RUN(kReplayed, run());
+}
+
 TEST_F(AccountingTest, CurrentDeviceIsRestored) {
   hostrt::set_device_count(2);
   CUDA_OK(cudaSetDevice(1));

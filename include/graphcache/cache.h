@@ -18,8 +18,9 @@
 // part of the key. Whatever decides which work `fn` enqueues must be in the key: on a hit `fn` is not called.
 //
 // Which runs are the same. An entry belongs to a key and a place in the program: the type of `fn` (each lambda has its
-// own), and for function pointers and std::function the function they hold. Behind another type-erased callable two
-// functions look alike: name them in the key.
+// own), and for function pointers and std::function the function they hold. Callables of one type that call different
+// functions otherwise (std::bind, a functor with a function pointer, another type-erased callable) look alike: name the
+// function in the key.
 //
 // Threads. All members may be called from any number of threads at once. Runs of one entry exclude each other from
 // look-up to launch; a cold key met by many threads is captured once, while the others wait; runs of different entries

@@ -388,7 +388,7 @@ void Keyer::add_sequence(const T& part) {
 //
 //   const graphcache::Buckets buckets{1, 2, 4, 8, 16};
 //   cache.run(graphcache::key("decode", buckets.up(batch)), ...);    // 13 runs as 16
-//   for (int64_t batch : buckets) cache.warm(...);                   // no other key comes, up to 16
+//   for (int64_t batch : buckets) run_once(batch);                   // no other key comes, up to 16
 //
 // The work must be padded to the bucket. Immutable; safe to use from many threads.
 class Buckets {

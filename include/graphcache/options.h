@@ -11,11 +11,13 @@ struct Options {
   static constexpr int kCurrentDevice = -1;
   int device = kCurrentDevice;
 
-  // The stream of runs that name none. cudaStreamLegacy and a null stream cannot be captured and are refused.
+  // The stream of runs that name none. The default is that of the calling thread and its current device, which must be
+  // the cache's. cudaStreamLegacy and a null stream cannot be captured and are refused.
   cudaStream_t stream = cudaStreamPerThread;
 
-  // At most this many executables are alive at any time; the least recently used leaves before a new one is
-  // instantiated. 0: nothing is captured, every run calls `fn` directly. Negative: an error of every run.
+  // At most this many keys have an executable at any time; the least recently used leaves before a new one is
+  // instantiated, though another thread may still be busy destroying it. 0: nothing is captured, every run calls `fn`
+  // directly. Negative: an error of every run.
   int max_executables = 64;
 
   // What other threads, and `fn`, may do during a capture; the meaning is cudaStreamBeginCapture's. With the default,

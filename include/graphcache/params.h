@@ -60,7 +60,8 @@ class Params {
 
  public:
   explicit Params(const Ts&... values) {
-    // Bytes between values stay zero, so that comparing two runs by bytes compares their values.
+    // Bytes between values stay zero, so that runs of equal values have equal bytes. Padding inside a value is copied
+    // as it is: if it differs, its node is patched in vain.
     [[maybe_unused]] std::size_t index = 0;
     (std::memcpy(bytes_ + offset(index++), &values, sizeof(Ts)), ...);
   }

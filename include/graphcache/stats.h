@@ -14,8 +14,8 @@ namespace graphcache {
 enum class Outcome {
   kReplayed,      // Hit: one launch, nothing had to change.
   kPatched,       // Hit: values had changed; the nodes that hold them were patched before the launch.
-  kSwitched,      // Hit: an executable was brought over from a sibling's content by the key's own template.
-  kUpdated,       // Miss: captured, and an executable of the same topology was updated.
+  kSwitched,      // Not yet: hit, an executable was brought over from a sibling's content by the key's own template.
+  kUpdated,       // Not yet: miss, captured, and an executable of the same topology was updated.
   kInstantiated,  // Miss: captured, and a new executable was instantiated.
   kEager,         // `fn` enqueued its work directly; EagerReason says why.
   kInlined,       // The run was made inside another run's capture and became part of it.
@@ -27,11 +27,12 @@ enum class EagerReason {
   kDisabled,       // Options::max_executables is 0.
   kCaptureAfter,   // The key was among its first Options::capture_after runs.
   kCaptureFailed,  // The capture was tried and broke, so the work was enqueued directly after it.
-  kBackoff,        // An earlier capture of the key broke; the next try comes after 1, 2, 4, ... up to 1024 runs.
-  kBudget,         // Every executable was in use by another thread's run, so none could leave for a new one.
-  kOutOfMemory,    // Instantiation ran out of memory, also after the least recently used executable had left.
-  kRefused,        // The runtime refused the instantiation or a new value of a slot node; the executable was dropped.
-  kLaunchFailed,   // cudaGraphLaunch failed without harm to the context; the executable was dropped.
+  kBackoff,      // An earlier run of the key ended in one of the reasons below or a broken capture; the next capture is
+                 // tried after 1, 2, 4, ... up to 1024 runs.
+  kBudget,       // Every executable was in use by another thread's run, so that none could leave for a new one.
+  kOutOfMemory,  // Instantiation ran out of memory, also after the least recently used executable had left.
+  kRefused,      // The runtime refused the instantiation or a new value of a slot node; the executable was dropped.
+  kLaunchFailed,  // cudaGraphLaunch failed without harm to the context; the executable was dropped.
 };
 inline constexpr int kEagerReasonCount = 8;
 
