@@ -148,20 +148,27 @@ Stats Cache::Impl::stats() const {
 }
 
 std::vector<EntryInfo> Cache::Impl::entries() const {
-  MutexLock lock(mutex_);
-  std::vector<Entry*> found = index_.found();
-  std::sort(found.begin(), found.end(), [](Entry* a, Entry* b) { return a->last_use > b->last_use; });
+  std::vector<std::pair<Key, EntryInfo>> found;
+  {
+    MutexLock lock(mutex_);
+    std::vector<Entry*> entries = index_.found();
+    std::sort(entries.begin(), entries.end(), [](Entry* a, Entry* b) { return a->last_use > b->last_use; });
+    for (const Entry* entry : entries) {
+      EntryInfo info;
+      for (int i = 0; i < kOutcomeCount; ++i) info.outcomes[i] = entry->outcomes[i].value();
+      info.live = entry->ready;
+      info.nodes = entry->nodes;
+      info.slot_nodes = entry->slot_nodes;
+      info.estimated_device_bytes = info.live ? info.nodes * kExecutableBytesPerNode : 0;
+      info.last_use_order = found.size();
+      found.emplace_back(entry->key, std::move(info));
+    }
+  }
+  // Texts take their time, and runs wait for the lock.
   std::vector<EntryInfo> infos;
-  for (const Entry* entry : found) {
-    EntryInfo info;
-    info.label = std::string(entry->key.label());
-    info.key = entry->key.to_string();
-    for (int i = 0; i < kOutcomeCount; ++i) info.outcomes[i] = entry->outcomes[i].value();
-    info.live = entry->ready;
-    info.nodes = entry->nodes;
-    info.slot_nodes = entry->slot_nodes;
-    info.estimated_device_bytes = info.live ? info.nodes * kExecutableBytesPerNode : 0;
-    info.last_use_order = infos.size();
+  for (auto& [key, info] : found) {
+    info.label = std::string(key.label());
+    info.key = key.to_string();
     infos.push_back(std::move(info));
   }
   return infos;

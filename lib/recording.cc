@@ -119,13 +119,10 @@ void Recording::skip_empty(const ArgView& bytes) {
   }
 }
 
-namespace {
-
-void bind(SlotNode& node, const ArgView& arg, void* field) {
+bool Recording::take(SlotNode& node, const ArgView& arg, void* field) {
   if (arg.is_slot()) node.bindings.push_back({static_cast<unsigned char*>(field), arg.size, arg.offset, arg.convert});
+  return resolve(arg, field);
 }
-
-}  // namespace
 
 void Recording::launch(cudaStream_t stream, const void* kernel, const LaunchShape& shape, const ArgView* args,
                        std::size_t count) {
@@ -138,15 +135,11 @@ void Recording::launch(cudaStream_t stream, const void* kernel, const LaunchShap
   node.kernel = kernel;
   node.fields.reset(new unsigned char[size]());
   KernelFields& fields = *new (node.fields.get()) KernelFields();
-  const auto take = [&](const ArgView& arg, void* field) {
-    bind(node, arg, field);
-    return resolve(arg, field);
-  };
-  bool resolved = take(shape.grid.view(), &fields.grid) && take(shape.block.view(), &fields.block) &&
-                  take(shape.shared_bytes.view(), &fields.shared_bytes);
+  bool resolved = take(node, shape.grid.view(), &fields.grid) && take(node, shape.block.view(), &fields.block) &&
+                  take(node, shape.shared_bytes.view(), &fields.shared_bytes);
   unsigned char* at = node.fields.get() + align_up(sizeof(KernelFields), kAlignment);
   for (std::size_t i = 0; i < count && resolved; ++i) {
-    resolved = take(args[i], at);
+    resolved = take(node, args[i], at);
     node.arguments.push_back(at);
     at += align_up(args[i].size, kAlignment);
   }
@@ -166,10 +159,7 @@ void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView by
   node.kind = kind;
   node.fields.reset(new unsigned char[sizeof(MemcpyFields)]);
   MemcpyFields& fields = *new (node.fields.get()) MemcpyFields();
-  bind(node, dst, &fields.dst);
-  bind(node, src, &fields.src);
-  bind(node, bytes, &fields.bytes);
-  if (!resolve(dst, &fields.dst) || !resolve(src, &fields.src) || !resolve(bytes, &fields.bytes)) return;
+  if (!take(node, dst, &fields.dst) || !take(node, src, &fields.src) || !take(node, bytes, &fields.bytes)) return;
   if (fields.bytes == 0) return skip_empty(bytes);
   const cudaError_t error = cudaMemcpyAsync(fields.dst, fields.src, fields.bytes, kind, stream);
   if (error != cudaSuccess) return fail(cuda_failure("cudaMemcpyAsync", error));
@@ -181,10 +171,7 @@ void Recording::memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView 
   SlotNode node;
   node.fields.reset(new unsigned char[sizeof(MemsetFields)]);
   MemsetFields& fields = *new (node.fields.get()) MemsetFields();
-  bind(node, dst, &fields.dst);
-  bind(node, value, &fields.value);
-  bind(node, bytes, &fields.bytes);
-  if (!resolve(dst, &fields.dst) || !resolve(value, &fields.value) || !resolve(bytes, &fields.bytes)) return;
+  if (!take(node, dst, &fields.dst) || !take(node, value, &fields.value) || !take(node, bytes, &fields.bytes)) return;
   if (fields.bytes == 0) return skip_empty(bytes);
   const cudaError_t error = cudaMemsetAsync(fields.dst, fields.value, fields.bytes, stream);
   if (error != cudaSuccess) return fail(cuda_failure("cudaMemsetAsync", error));

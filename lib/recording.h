@@ -50,6 +50,8 @@ class Recording {
  private:
   // Writes an argument's value for this run to `field`; false if its slot belongs to another call of `fn`.
   bool resolve(const ArgView& arg, void* field);
+  // The same, and the field follows the slot if it is one.
+  bool take(SlotNode& node, const ArgView& arg, void* field);
   bool may_enqueue(cudaStream_t stream);
   // Keeps the node that was just captured on `stream`, if a binding of `node` follows a slot.
   void keep(cudaStream_t stream, SlotNode node, cudaGraphNodeType type);
