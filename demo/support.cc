@@ -1,5 +1,9 @@
 #include "support.h"
 
+#include <absl/flags/parse.h>
+#include <absl/flags/usage.h>
+#include <absl/flags/usage_config.h>
+#include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 #include <absl/strings/str_join.h>
@@ -53,6 +57,14 @@ Machine announce() {
     absl::PrintF("runtime: hostrt, the CUDA runtime on the CPU: results and calls are real, times mean nothing here\n");
   }
   return machine;
+}
+
+void parse_flags(int argc, char** argv, const std::string& usage) {
+  absl::FlagsUsageConfig config;
+  config.contains_help_flags = [](absl::string_view file) { return absl::EndsWith(file, "main.cc"); };
+  absl::SetFlagsUsageConfig(config);
+  absl::SetProgramUsageMessage(usage);
+  absl::ParseCommandLine(argc, argv);
 }
 
 void check(cudaError_t error, const char* call) {

@@ -28,6 +28,9 @@ struct Machine {
 };
 Machine announce();
 
+// Reads the flags that main.cc defines, and answers --help with them.
+void parse_flags(int argc, char** argv, const std::string& usage);
+
 // Ends the program if a CUDA call failed. Counts the call: raw_calls() is how many there were so far.
 void check(cudaError_t error, const char* call);
 std::uint64_t raw_calls();

@@ -12,8 +12,6 @@
 // of an iteration, measured over batches of eight with the GPU idle at their start, because in the long run a full
 // launch queue makes the host wait for the GPU whatever it does itself.
 #include <absl/flags/flag.h>
-#include <absl/flags/parse.h>
-#include <absl/flags/usage.h>
 #include <absl/strings/str_format.h>
 
 #include <algorithm>
@@ -357,7 +355,6 @@ int run() {
 }  // namespace demo
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("dynamic_params [--nodes N] [--dynamic N] [--iterations N] [--json FILE]");
-  absl::ParseCommandLine(argc, argv);
+  demo::parse_flags(argc, argv, "The dynamic-parameters loop, run four ways and compared; see the top of the source.");
   return demo::run();
 }
