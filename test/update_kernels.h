@@ -1,11 +1,7 @@
 // What update_answers_test.cc launches; see kernels.h for how host code sees kernels.
 #pragma once
 
-#if defined(__CUDACC__)
-#define GRAPHCACHE_TEST_KERNEL __global__
-#else
-#define GRAPHCACHE_TEST_KERNEL
-#endif
+#include "kernels.h"
 
 namespace graphcache::test {
 
