@@ -435,20 +435,5 @@ TEST_F(Hostrt, ThreadsMayDoEverythingAtOnce) {
   EXPECT_EQ(0u, hostrt::misuses()) << hostrt::last_misuse();
 }
 
-// An update takes over what a kernel sees and leaves other attributes: it succeeds and does not do all it says (facts
-// 19). The cluster size itself has no meaning here.
-TEST_F(Hostrt, AnUpdateDoesNotLookAtClusterSizes) {
-  const cudaGraph_t plain = capture(), clustered = capture();
-  cudaGraphNode_t node = nullptr;
-  std::size_t count = 1;
-  OK(cudaGraphGetNodes(clustered, &node, &count));
-  cudaLaunchAttributeValue value = {};
-  value.clusterDim.x = 2;
-  value.clusterDim.y = value.clusterDim.z = 1;
-  OK(cudaGraphKernelNodeSetAttribute(node, cudaLaunchAttributeClusterDimension, &value));
-  cudaGraphExecUpdateResultInfo info = {};
-  OK(cudaGraphExecUpdate(instantiate(plain), clustered, &info));
-}
-
 }  // namespace
 }  // namespace graphcache::test

@@ -1,14 +1,18 @@
 // hostrt: the CUDA runtime on the CPU, for tests and trials without a GPU.
 //
 // libgraphcache_hostrt.a defines the CUDA runtime functions that graphcache, its tests and its demos call, with the
-// signatures of the real CUDA headers. Link it INSTEAD of cudart; nothing else in a program changes. It keeps the
-// runtime's rules (capture modes and threads, what invalidates a capture, who may patch an executable graph, what an
-// update accepts, the last-error slot of each thread) and executes kernels, copies and graphs on the CPU. A program
-// can also ask it what real hardware does not tell: which objects are alive, how often each function was called,
-// whether a destroyed handle was used; and it can make any call fail. It cannot show time.
+// signatures of the real CUDA headers. Link it INSTEAD of cudart. Kernels are then functions compiled by the C++
+// compiler, not by nvcc, and launched by cudaLaunchKernel or graphcache's recorder, since <<<>>> is nvcc's; objects
+// that nvcc made do not link with it. It keeps the runtime's rules (capture modes and threads, what invalidates a
+// capture, who may patch an executable graph, what an update accepts, the last-error slot of each thread) and executes
+// kernels, copies and graphs on the CPU. A program can also ask it what real hardware does not tell: which objects are
+// alive, how often each function was called, whether a destroyed handle was used; and it can make any call fail. It
+// cannot show time.
 //
-//     __global__ void scale(float* out, const float* in, int n, float f) { ... }  // compiled by the C++ compiler,
-//     GRAPHCACHE_HOST_KERNEL(scale)                                               // with an empty __global__
+//     #include <device_launch_parameters.h>  // threadIdx and the like
+//
+//     void scale(float* out, const float* in, int n, float f) { ... }  // __global__ for nvcc
+//     GRAPHCACHE_HOST_KERNEL(scale)
 //
 //     TEST(Mine, SurvivesAFailedInstantiation) {
 //       graphcache::hostrt::reset();
@@ -18,11 +22,12 @@
 //       EXPECT_EQ(graphcache::hostrt::misuses(), 0u) << graphcache::hostrt::last_misuse();
 //     }
 //
-// Execution. Work runs on the CPU, in stream order, by the time the call that enqueued it returns. A kernel is a host
-// function that is called once for every thread of the grid, one after the other, with threadIdx, blockIdx, blockDim,
-// gridDim and warpSize of <device_launch_parameters.h> set. There is no __syncthreads, no shared memory between the
-// threads of a block and no atomics; a plain addition is enough, since one thread runs at a time. The nodes of an
-// executable graph run in the order in which they were added, as far as the edges allow. Device memory is host memory.
+// Execution. Work runs on the CPU, in stream order, by the time the call that enqueued it returns, or when hold() lets
+// it. A kernel is a host function that is called once for every thread of the grid, one after the other, with
+// threadIdx, blockIdx, blockDim, gridDim and warpSize of <device_launch_parameters.h> set, and cluster_dim(). There is
+// no __syncthreads, no shared memory between the threads of a block and no atomics; a plain addition is enough, since
+// one thread runs at a time. The nodes of an executable graph run in the order in which they were added, as far as the
+// edges allow. Device memory is host memory.
 //
 // Threads. Every function here and every runtime function may be called from any thread; one lock serialises them all,
 // kernels and host functions included. A runtime call from inside a kernel or a host function is refused with
@@ -62,6 +67,19 @@ void set_device_count(int count);
 // what is left is the cost of the caller's own code and of the bookkeeping. On by default.
 void set_execution(bool on);
 
+// ---- Work in flight -----------------------------------------------------------------------------------------------
+
+// Keeps a stream busy, as an endless kernel would: what it is given from now on is checked and counted at once, but
+// waits. So does what must come after it elsewhere: behind cudaStreamWaitEvent, in the legacy stream beside a blocking
+// one, in a further launch of the same executable. cudaStreamQuery, and cudaEventQuery of an event recorded behind
+// such work, return cudaErrorNotReady. Implicit streams are those of the calling thread.
+void hold(cudaStream_t stream);
+
+// Runs what waits, in the calling thread; returns the error of that work, if any. A held stream is released just so by
+// every call that would wait for it for ever (cudaStreamSynchronize, cudaEventSynchronize, cudaDeviceSynchronize,
+// cudaMemcpy, cudaFree, cudaFreeHost), by its destruction and by the end of its thread; reset() drops its work.
+cudaError_t release(cudaStream_t stream);
+
 // ---- What is alive ------------------------------------------------------------------------------------------------
 
 // The live objects that a program created and has to destroy. Default and per-thread streams are not counted. A graph
@@ -94,8 +112,9 @@ Ledger ledger();
 
 // Calls of runtime functions since the start, reset() or reset_calls(), from all threads: in all, or of one function by
 // its CUDA 13 name ("cudaGraphLaunch"; the _v2 and _v3 variants of CUDA 12 count under the plain name; a name that
-// hostrt does not define gives 0). Each call from outside counts once, failed ones included. cudaGetErrorName and
-// cudaGetErrorString are not counted.
+// hostrt does not define gives 0). Functions of the driver, which a program gets by cudaGetDriverEntryPoint, count
+// under the names of their runtime counterparts, and cuFuncGetParamInfo, which has none, as "cudaFuncGetParamInfo".
+// Each call from outside counts once, failed ones included. cudaGetErrorName and cudaGetErrorString are not counted.
 std::uint64_t calls();
 std::uint64_t calls(const char* function);
 std::map<std::string, std::uint64_t> call_counts();  // functions called at least once
@@ -112,8 +131,10 @@ std::uint64_t kernels_run();
 // for any function, except cudaGetLastError and cudaPeekAtLastError, which can be failed by name only. Several failures
 // may be armed; each counts calls by itself. A name that hostrt does not define is ignored and counted as a misuse.
 //
-// One exception to "without doing anything": a failed cudaStreamEndCapture does end the capture and returns a null
-// graph, because every error of the real one leaves the stream out of capture (facts 3).
+// Results are left as they were, too, but for two functions. A failed cudaStreamEndCapture does end the capture and
+// returns a null graph, because every error of the real one leaves the stream out of capture (facts 3). A failed
+// cudaGraphExecUpdate fills in the result info: cudaErrorGraphExecUpdateFailure is a refusal, and gives
+// cudaGraphExecUpdateErrorNotSupported; any other error gives cudaGraphExecUpdateError. The executable stays whole.
 void fail_call(const char* function, int nth, cudaError_t error, int times = 1);
 
 void clear_failures();
@@ -131,6 +152,11 @@ std::uint64_t misuses();
 std::string last_misuse();  // "cudaGraphLaunch: executable graph was destroyed"; empty when there was none
 
 // ---- Kernels ------------------------------------------------------------------------------------------------------
+
+// For a kernel to ask: the cluster size that its launch or node holds, {1, 1, 1} without one. It has no other effect,
+// but it shows what an update leaves behind: an updated node keeps the cluster size that it was instantiated with, and
+// the update says nothing (facts 19).
+dim3 cluster_dim();
 
 namespace internal {
 

@@ -70,6 +70,12 @@ cudaError_t get_attribute(const KernelParams& params, cudaLaunchAttributeID id, 
   return cudaSuccess;
 }
 
+dim3 cluster_size(const KernelParams& params) {
+  const auto found = find(params.attributes, cudaLaunchAttributeClusterDimension);
+  if (found == params.attributes.end() || found->value.clusterDim.x == 0) return dim3(1, 1, 1);
+  return dim3(found->value.clusterDim.x, found->value.clusterDim.y, found->value.clusterDim.z);
+}
+
 void set_priority(KernelParams& params, int priority) {
   cudaLaunchAttributeValue value;
   std::memset(&value, 0, sizeof value);

@@ -21,6 +21,9 @@ cudaError_t set_attribute(KernelParams& params, cudaLaunchAttributeID id, const 
 // Zeros for an attribute that was never set.
 cudaError_t get_attribute(const KernelParams& params, cudaLaunchAttributeID id, cudaLaunchAttributeValue* value);
 
+// {1, 1, 1} without clusters.
+dim3 cluster_size(const KernelParams& params);
+
 void set_priority(KernelParams& params, int priority);
 
 }  // namespace graphcache::hostrt

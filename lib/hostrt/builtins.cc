@@ -5,6 +5,8 @@
 
 #include "builtins.h"
 
+#include "graphcache/hostrt.h"
+
 extern "C" {
 uint3 threadIdx = {0, 0, 0};
 uint3 blockIdx = {0, 0, 0};
@@ -14,15 +16,23 @@ int warpSize = 32;
 }
 
 namespace graphcache::hostrt {
+namespace {
 
-void set_dimensions(const dim3& grid, const dim3& block) {
+dim3 cluster_size(1, 1, 1);
+
+}  // namespace
+
+void set_dimensions(const dim3& grid, const dim3& block, const dim3& cluster) {
   gridDim = grid;
   blockDim = block;
+  cluster_size = cluster;
 }
 
 void set_indices(const uint3& block_index, const uint3& thread_index) {
   blockIdx = block_index;
   threadIdx = thread_index;
 }
+
+dim3 cluster_dim() { return cluster_size; }
 
 }  // namespace graphcache::hostrt

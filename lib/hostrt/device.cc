@@ -5,6 +5,7 @@
 
 #include "attributes.h"
 #include "capture.h"
+#include "schedule.h"
 #include "work.h"
 
 namespace graphcache::hostrt {
@@ -94,7 +95,7 @@ cudaError_t synchronize(const Call& call) {
     invalidate(call.state, *capture);
     error = cudaErrorStreamCaptureUnsupported;
   }
-  return error;
+  return error != cudaSuccess ? error : finish_device(call.state, call.thread.device);
 }
 
 template <typename Value>

@@ -1,6 +1,7 @@
-// The few functions of the driver that a program reaches through the runtime. They count, and are failed, under the name
-// of the runtime function of the same meaning, but as the driver's leave the last-error slot alone. cuCtxGetCurrent, which
-// reads what the thread holds and has no such function, is not counted.
+// The few functions of the driver that a program reaches through the runtime. They count, and are failed, under the
+// name of the runtime function of the same meaning (cuFuncGetParamInfo as cudaFuncGetParamInfo), but as the driver's
+// leave the last-error slot alone. cuCtxGetCurrent, which reads what the thread holds and has no such function, is not
+// counted.
 
 #include <cuda.h>
 
@@ -8,6 +9,7 @@
 
 #include "kernels.h"
 #include "state.h"
+#include "work.h"
 
 namespace graphcache::hostrt {
 namespace {
@@ -25,36 +27,102 @@ CUresult current_context(CUcontext* context) {
   return CUDA_SUCCESS;
 }
 
+// `run` enters hostrt as `function`. The codes of driver and runtime are the same, number by number.
+template <typename Run>
+CUresult call_driver(Function function, Run&& run) {
+  if (!has_context()) {  // The real one crashes (tried).
+    const cudaError_t error = enter(function, [](const Call& call) {
+      return call.misuse(cudaErrorDeviceUninitialized, "the driver was called by a thread without a context");
+    });
+    this_thread().last_error = cudaSuccess;
+    return static_cast<CUresult>(error);
+  }
+  const cudaError_t found = this_thread().last_error;
+  const cudaError_t error = run();
+  this_thread().last_error = found;
+  return static_cast<CUresult>(error);
+}
+
 CUresult set_kernel_node(CUgraphExec executable, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
   if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (!has_context()) {  // The real one crashes (tried).
-    return static_cast<CUresult>(enter(Function::kGraphExecKernelNodeSetParams, [](const Call& call) {
-      return call.misuse(cudaErrorDeviceUninitialized, "the driver was called by a thread without a context");
-    }));
-  }
   cudaKernelNodeParams wanted = {};
   wanted.func = params->func;  // cudaGetFuncBySymbol gives the symbol itself.
   wanted.gridDim = dim3(params->gridDimX, params->gridDimY, params->gridDimZ);
   wanted.blockDim = dim3(params->blockDimX, params->blockDimY, params->blockDimZ);
   wanted.sharedMemBytes = params->sharedMemBytes;
   wanted.kernelParams = params->kernelParams;
-  const cudaError_t found = this_thread().last_error;
-  const cudaError_t error = cudaGraphExecKernelNodeSetParams(executable, node, &wanted);
-  this_thread().last_error = found;
-  return static_cast<CUresult>(error);  // The codes are the same, number by number.
+  return call_driver(Function::kGraphExecKernelNodeSetParams,
+                     [&] { return cudaGraphExecKernelNodeSetParams(executable, node, &wanted); });
 }
 
-cudaError_t entry_point(const char* symbol, void** function, cudaDriverEntryPointQueryResult* result) {
+CUresult get_kernel_node(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
+  if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return call_driver(Function::kGraphKernelNodeGetParams, [&] {
+    cudaKernelNodeParams found = {};
+    const cudaError_t error = cudaGraphKernelNodeGetParams(node, &found);
+    if (error != cudaSuccess) return error;
+    *params = {};
+    params->func = static_cast<CUfunction>(found.func);
+    params->gridDimX = found.gridDim.x;
+    params->gridDimY = found.gridDim.y;
+    params->gridDimZ = found.gridDim.z;
+    params->blockDimX = found.blockDim.x;
+    params->blockDimY = found.blockDim.y;
+    params->blockDimZ = found.blockDim.z;
+    params->sharedMemBytes = found.sharedMemBytes;
+    params->kernelParams = found.kernelParams;
+    return cudaSuccess;
+  });
+}
+
+CUresult get_kernel_attribute(CUgraphNode node, CUlaunchAttributeID id, CUlaunchAttributeValue* value) {
+  static_assert(sizeof *value == sizeof(cudaLaunchAttributeValue), "the driver's values are the runtime's");
+  return call_driver(Function::kGraphKernelNodeGetAttribute, [&] {
+    return cudaGraphKernelNodeGetAttribute(node, static_cast<cudaLaunchAttributeID>(id),
+                                           reinterpret_cast<cudaLaunchAttributeValue*>(value));
+  });
+}
+
+CUresult parameter_info(CUfunction function, std::size_t index, std::size_t* offset, std::size_t* size) {
+  return call_driver(Function::kFuncGetParamInfo, [&] {
+    return enter(Function::kFuncGetParamInfo, [&](const Call& call) {
+      if (function == nullptr || offset == nullptr) return cudaErrorInvalidValue;
+      const Kernel* kernel = nullptr;
+      if (const cudaError_t error = resolve_kernel(call, function, &kernel); error != cudaSuccess) return error;
+      if (index >= kernel->parameters.size()) return cudaErrorInvalidValue;
+      *offset = kernel->offsets[index];
+      if (size != nullptr) *size = kernel->parameters[index].size;
+      return cudaSuccess;
+    });
+  });
+}
+
+struct EntryPoint {
+  const char* symbol;
+  unsigned since;  // the version of CUDA that this form of the function came with; older forms are not provided
+  void* function;
+};
+
+const EntryPoint kEntryPoints[] = {
+    {"cuCtxGetCurrent", 4000, reinterpret_cast<void*>(&current_context)},
+    {"cuFuncGetParamInfo", 12040, reinterpret_cast<void*>(&parameter_info)},
+    {"cuGraphExecKernelNodeSetParams", 12000, reinterpret_cast<void*>(&set_kernel_node)},
+    {"cuGraphKernelNodeGetAttribute", 11080, reinterpret_cast<void*>(&get_kernel_attribute)},
+    {"cuGraphKernelNodeGetParams", 12000, reinterpret_cast<void*>(&get_kernel_node)},
+};
+
+cudaError_t entry_point(const char* symbol, void** function, unsigned version,
+                        cudaDriverEntryPointQueryResult* result) {
   if (symbol == nullptr || function == nullptr) return cudaErrorInvalidValue;
   *function = nullptr;
-  if (std::strcmp(symbol, "cuGraphExecKernelNodeSetParams") == 0) {
-    *function = reinterpret_cast<void*>(&set_kernel_node);
-  } else if (std::strcmp(symbol, "cuCtxGetCurrent") == 0) {
-    *function = reinterpret_cast<void*>(&current_context);
+  cudaDriverEntryPointQueryResult outcome = cudaDriverEntryPointSymbolNotFound;
+  for (const EntryPoint& entry : kEntryPoints) {
+    if (std::strcmp(symbol, entry.symbol) != 0) continue;
+    const bool is_old = version < entry.since;
+    outcome = is_old ? cudaDriverEntryPointVersionNotSufficent : cudaDriverEntryPointSuccess;
+    *function = is_old ? nullptr : entry.function;
   }
-  if (result != nullptr) {
-    *result = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
-  }
+  if (result != nullptr) *result = outcome;
   return cudaSuccess;
 }
 
@@ -74,15 +142,17 @@ cudaError_t CUDARTAPI cudaGetFuncBySymbol(cudaFunction_t* functionPtr, const voi
 }
 
 #if CUDART_VERSION >= 12050
-cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(const char* symbol, void** funcPtr, unsigned int,
+cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(const char* symbol, void** funcPtr, unsigned int cudaVersion,
                                                        unsigned long long,
                                                        enum cudaDriverEntryPointQueryResult* driverStatus) {
-  return enter(Function::kGetDriverEntryPoint, [&](const Call&) { return entry_point(symbol, funcPtr, driverStatus); });
+  return enter(Function::kGetDriverEntryPoint,
+               [&](const Call&) { return entry_point(symbol, funcPtr, cudaVersion, driverStatus); });
 }
 #else
 cudaError_t CUDARTAPI cudaGetDriverEntryPoint(const char* symbol, void** funcPtr, unsigned long long,
                                               enum cudaDriverEntryPointQueryResult* driverStatus) {
-  return enter(Function::kGetDriverEntryPoint, [&](const Call&) { return entry_point(symbol, funcPtr, driverStatus); });
+  return enter(Function::kGetDriverEntryPoint,
+               [&](const Call&) { return entry_point(symbol, funcPtr, CUDART_VERSION, driverStatus); });
 }
 #endif
 

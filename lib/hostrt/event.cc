@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "capture.h"
+#include "schedule.h"
 
 namespace graphcache::hostrt {
 namespace {
@@ -42,13 +43,13 @@ cudaError_t record(const Call& call, cudaEvent_t handle, cudaStream_t stream_han
   event->recorded = true;
   event->capture_id = capture != nullptr ? capture->id : 0;
   event->captured = capture != nullptr ? stream->next : std::vector<Edge>();
+  event->mark = capture != nullptr ? 0 : mark(call.state, *stream);
   return cudaSuccess;
 }
 
-// Query and synchronize. A captured event belongs to the capture, whatever the modes; an event of a capture that has
-// ended was never recorded by anything that runs.
-cudaError_t wait_on_host(const Call& call, cudaEvent_t handle) {
-  const Event* event = find_event(call, handle);
+// What query and synchronize share. A captured event belongs to the capture, whatever the modes; an event of a capture
+// that has ended was never recorded by anything that runs.
+cudaError_t admit_wait(const Call& call, const Event* event) {
   if (event == nullptr) return cudaErrorInvalidResourceHandle;
   if (Capture* capture = capture_of(call.state, *event)) {
     invalidate(call.state, *capture);
@@ -56,6 +57,18 @@ cudaError_t wait_on_host(const Call& call, cudaEvent_t handle) {
   }
   if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;
   return is_from_ended_capture(call.state, *event) ? cudaErrorInvalidValue : cudaSuccess;
+}
+
+cudaError_t query(const Call& call, cudaEvent_t handle) {
+  const Event* event = find_event(call, handle);
+  if (const cudaError_t error = admit_wait(call, event); error != cudaSuccess) return error;
+  return has_passed(call.state, event->mark) ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t synchronize(const Call& call, cudaEvent_t handle) {
+  const Event* event = find_event(call, handle);
+  if (const cudaError_t error = admit_wait(call, event); error != cudaSuccess) return error;
+  return finish(call.state, event->mark);
 }
 
 void join_capture(Stream& stream, Capture& capture, const std::vector<Edge>& dependencies) {
@@ -105,7 +118,8 @@ cudaError_t wait_on_stream(const Call& call, cudaStream_t stream_handle, cudaEve
     invalidate(call.state, *own);
     return cudaErrorStreamCaptureIsolation;
   }
-  return cudaSuccess;  // never recorded: a functional no-op; recorded eagerly: done already
+  wait_for(call.state, *stream, event->mark);  // never recorded: a functional no-op
+  return cudaSuccess;
 }
 
 cudaError_t elapsed(const Call& call, float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
@@ -118,6 +132,7 @@ cudaError_t elapsed(const Call& call, float* milliseconds, cudaEvent_t start, cu
     if (capture_of(call.state, *event) != nullptr) return cudaErrorCapturedEvent;  // does not break the capture
     if (is_from_ended_capture(call.state, *event)) return cudaErrorInvalidValue;
   }
+  if (!has_passed(call.state, first->mark) || !has_passed(call.state, last->mark)) return cudaErrorNotReady;
   *milliseconds = 0;  // hostrt has no notion of time
   return cudaSuccess;
 }
@@ -142,11 +157,11 @@ cudaError_t CUDARTAPI cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 
 cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t event) {
-  return enter(Function::kEventQuery, [&](const Call& call) { return wait_on_host(call, event); });
+  return enter(Function::kEventQuery, [&](const Call& call) { return query(call, event); });
 }
 
 cudaError_t CUDARTAPI cudaEventSynchronize(cudaEvent_t event) {
-  return enter(Function::kEventSynchronize, [&](const Call& call) { return wait_on_host(call, event); });
+  return enter(Function::kEventSynchronize, [&](const Call& call) { return synchronize(call, event); });
 }
 
 cudaError_t CUDARTAPI cudaEventElapsedTime(float* ms, cudaEvent_t start, cudaEvent_t end) {

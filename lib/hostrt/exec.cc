@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "capture.h"
+#include "schedule.h"
 #include "work.h"
 
 namespace graphcache::hostrt {
@@ -102,9 +103,12 @@ cudaError_t prepare(const Call& call, cudaGraphExec_t handle, cudaStream_t strea
 cudaError_t launch(const Call& call, cudaGraphExec_t handle, cudaStream_t stream_handle) {
   Executable* executable = nullptr;
   Stream* stream = nullptr;
-  const cudaError_t error = prepare(call, handle, stream_handle, &executable, &stream);
+  cudaError_t error = prepare(call, handle, stream_handle, &executable, &stream);
   if (error != cudaSuccess || !call.state.execute) return error;
-  return enqueue(call, *stream, GraphRun{executable->program});
+  wait_for(call.state, *stream, executable->last_run);  // a launch held in another stream (facts 15)
+  error = enqueue(call.state, *stream, GraphRun{executable->program});
+  executable->last_run = mark(call.state, *stream);
+  return error;
 }
 
 cudaError_t set_enabled(const Call& call, cudaGraphExec_t handle, cudaGraphNode_t node, unsigned enabled) {

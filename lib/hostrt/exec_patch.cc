@@ -54,6 +54,17 @@ cudaError_t CUDARTAPI cudaGraphExecKernelNodeSetParams(cudaGraphExec_t hGraphExe
   });
 }
 
+cudaError_t CUDARTAPI cudaGraphExecMemcpyNodeSetParams(cudaGraphExec_t hGraphExec, cudaGraphNode_t node,
+                                                       const struct cudaMemcpy3DParms* pNodeParams) {
+  return enter(Function::kGraphExecMemcpyNodeSetParams, [&](const Call& call) {
+    return patch<CopyParams>(call, hGraphExec, node, [&](CopyParams& params) {
+      CopyParams copy;
+      const cudaError_t error = read_copy(pNodeParams, &copy);
+      return error != cudaSuccess ? error : patch_copy(params, copy);
+    });
+  });
+}
+
 cudaError_t CUDARTAPI cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t hGraphExec, cudaGraphNode_t node, void* dst,
                                                          const void* src, size_t count, enum cudaMemcpyKind kind) {
   return enter(Function::kGraphExecMemcpyNodeSetParams1D, [&](const Call& call) {

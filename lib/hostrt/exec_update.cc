@@ -188,6 +188,16 @@ cudaError_t update(const Call& call, cudaGraphExec_t handle, cudaGraph_t graph_h
   return cudaSuccess;
 }
 
+// An armed failure strikes. Callers judge an update by the result info as well (facts 20), so a refusal says there that
+// it is one, for a reason that lies in no node; any other error says what an unsuccessful call says.
+cudaError_t refuse_as_injected(cudaError_t error, cudaGraphExecUpdateResultInfo* info) {
+  const bool refused = error == cudaErrorGraphExecUpdateFailure;
+  if (info != nullptr) {
+    *info = {refused ? cudaGraphExecUpdateErrorNotSupported : cudaGraphExecUpdateError, nullptr, nullptr};
+  }
+  return error;
+}
+
 }  // namespace
 }  // namespace graphcache::hostrt
 
@@ -195,6 +205,7 @@ using namespace graphcache::hostrt;
 
 extern "C" cudaError_t CUDARTAPI cudaGraphExecUpdate(cudaGraphExec_t hGraphExec, cudaGraph_t hGraph,
                                                      cudaGraphExecUpdateResultInfo* resultInfo) {
-  return enter(Function::kGraphExecUpdate,
-               [&](const Call& call) { return update(call, hGraphExec, hGraph, resultInfo); });
+  return enter(
+      Function::kGraphExecUpdate, [&](const Call& call) { return update(call, hGraphExec, hGraph, resultInfo); },
+      [&](const Call&, cudaError_t error) { return refuse_as_injected(error, resultInfo); });
 }

@@ -1,5 +1,6 @@
 // The runtime functions that hostrt defines: one list, from which the enumeration, the names in call counts and the
-// names accepted by fail_call() come. A function of CUDA 12 with a _v2 or _v3 suffix counts under its CUDA 13 name.
+// names accepted by fail_call() come. A function of CUDA 12 with a _v2 or _v3 suffix counts under its CUDA 13 name,
+// one of the driver under the name that the runtime would give it.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_FUNCTIONS_H_
 #define GRAPHCACHE_LIB_HOSTRT_FUNCTIONS_H_
@@ -13,8 +14,8 @@
   X(GetDevice) X(SetDevice) X(GetDeviceCount) X(GetDeviceProperties) X(DeviceGetAttribute)                          \
   X(DeviceGetStreamPriorityRange) X(DriverGetVersion) X(RuntimeGetVersion) X(DeviceSynchronize)                     \
   X(DeviceGraphMemTrim)                                                                                             \
-  X(MemGetInfo) X(Malloc) X(Free) X(MallocHost) X(HostAlloc) X(FreeHost) X(Memcpy) X(Memset) X(MemcpyAsync)         \
-  X(MemsetAsync)                                                                                                    \
+  X(MemGetInfo) X(Malloc) X(Free) X(MallocHost) X(HostAlloc) X(FreeHost) X(PointerGetAttributes) X(Memcpy)          \
+  X(Memset) X(MemcpyAsync) X(MemsetAsync)                                                                           \
   X(GetLastError) X(PeekAtLastError)                                                                                \
   X(StreamCreate) X(StreamCreateWithFlags) X(StreamCreateWithPriority) X(StreamDestroy) X(StreamSynchronize)        \
   X(StreamQuery) X(StreamGetPriority) X(StreamGetFlags) X(StreamGetDevice) X(StreamGetId) X(StreamWaitEvent)        \
@@ -22,16 +23,17 @@
   X(StreamUpdateCaptureDependencies) X(ThreadExchangeStreamCaptureMode)                                             \
   X(EventCreate) X(EventCreateWithFlags) X(EventRecord) X(EventQuery) X(EventSynchronize) X(EventElapsedTime)       \
   X(EventDestroy)                                                                                                   \
-  X(GetFuncBySymbol) X(GetDriverEntryPoint)                                                                         \
+  X(GetFuncBySymbol) X(GetDriverEntryPoint) X(FuncGetParamInfo)                                                     \
   X(LaunchKernel) X(LaunchKernelExC) X(LaunchHostFunc)                                                              \
   X(GraphCreate) X(GraphDestroy) X(GraphClone) X(GraphAddKernelNode) X(GraphAddMemcpyNode1D) X(GraphAddMemsetNode)  \
   X(GraphAddEmptyNode) X(GraphAddHostNode) X(GraphAddDependencies)                                                  \
   X(GraphGetNodes) X(GraphGetEdges) X(GraphGetRootNodes) X(GraphNodeGetType) X(GraphNodeGetDependencies)            \
+  X(GraphNodeFindInClone)                                                                                           \
   X(GraphKernelNodeGetParams) X(GraphKernelNodeSetParams) X(GraphKernelNodeGetAttribute)                            \
-  X(GraphKernelNodeSetAttribute) X(GraphMemcpyNodeGetParams) X(GraphMemsetNodeGetParams)                            \
+  X(GraphKernelNodeSetAttribute) X(GraphMemcpyNodeGetParams) X(GraphMemsetNodeGetParams) X(GraphHostNodeGetParams)  \
   X(GraphInstantiate) X(GraphInstantiateWithFlags) X(GraphExecDestroy) X(GraphLaunch) X(GraphUpload)                \
-  X(GraphExecUpdate) X(GraphExecKernelNodeSetParams) X(GraphExecMemcpyNodeSetParams1D)                              \
-  X(GraphExecMemsetNodeSetParams) X(GraphNodeSetEnabled) X(GraphNodeGetEnabled)
+  X(GraphExecUpdate) X(GraphExecKernelNodeSetParams) X(GraphExecMemcpyNodeSetParams)                                \
+  X(GraphExecMemcpyNodeSetParams1D) X(GraphExecMemsetNodeSetParams) X(GraphNodeSetEnabled) X(GraphNodeGetEnabled)
 // clang-format on
 
 namespace graphcache::hostrt {

@@ -31,8 +31,9 @@ cudaError_t clone(const Call& call, cudaGraph_t* out, cudaGraph_t handle) {
   Graph* original = find_graph(call, handle);
   if (original == nullptr) return cudaErrorInvalidValue;
   Graph& copy = create_graph(call.state);
-  // Nodes first: a dependency may have been added to a later node.
-  for (const Node* node : original->nodes) add_node(call.state, copy, node->params, {});
+  // Nodes first: a dependency may have been added to a later node. Dependencies keep their order, while the edges of a
+  // clone are listed by the positions of their ends, whatever the order in the original (tried).
+  for (const Node* node : original->nodes) add_node(call.state, copy, node->params, {}).original = node->handle;
   for (const Node* node : original->nodes) {
     Node* twin = copy.nodes[node->position];
     for (const Edge& edge : node->dependencies) {
@@ -42,6 +43,18 @@ cudaError_t clone(const Call& call, cudaGraph_t* out, cudaGraph_t handle) {
     }
   }
   *out = copy.handle;
+  return cudaSuccess;
+}
+
+// Nodes are never taken out of a graph, so a twin is where its original is.
+cudaError_t find_in_clone(const Call& call, cudaGraphNode_t* out, cudaGraphNode_t handle, cudaGraph_t clone_handle) {
+  const Node* original = find_node(call, handle);
+  const Graph* clone = find_graph(call, clone_handle);
+  if (out == nullptr || original == nullptr || clone == nullptr) return cudaErrorInvalidValue;
+  if (original->position >= clone->nodes.size()) return cudaErrorInvalidValue;
+  const Node* twin = clone->nodes[original->position];
+  if (twin->original != handle) return cudaErrorInvalidValue;
+  *out = twin->handle;
   return cudaSuccess;
 }
 
@@ -104,6 +117,12 @@ cudaError_t CUDARTAPI cudaGraphDestroy(cudaGraph_t graph) {
 
 cudaError_t CUDARTAPI cudaGraphClone(cudaGraph_t* pGraphClone, cudaGraph_t originalGraph) {
   return enter(Function::kGraphClone, [&](const Call& call) { return clone(call, pGraphClone, originalGraph); });
+}
+
+cudaError_t CUDARTAPI cudaGraphNodeFindInClone(cudaGraphNode_t* pNode, cudaGraphNode_t originalNode,
+                                               cudaGraph_t clonedGraph) {
+  return enter(Function::kGraphNodeFindInClone,
+               [&](const Call& call) { return find_in_clone(call, pNode, originalNode, clonedGraph); });
 }
 
 cudaError_t CUDARTAPI cudaGraphAddKernelNode(cudaGraphNode_t* pGraphNode, cudaGraph_t graph,

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "schedule.h"
 #include "state.h"
 
 namespace graphcache::hostrt {
@@ -31,7 +32,24 @@ std::optional<Function> function_by_name(const char* name) {
   return std::nullopt;
 }
 
-template <typename Memory>
+void count_misuse(State& state, const std::string& what) {
+  ++state.misuses;
+  state.last_misuse = what;
+}
+
+// The stream of a call of hold() or release(), or null and a misuse. Neither may disturb the draining of a queue.
+Stream* find_stream_for(State& state, const char* function, cudaStream_t handle) {
+  Thread& thread = this_thread();
+  if (thread.in_work) {
+    count_misuse(state, std::string(function) + ": called from inside a kernel or a host function");
+    return nullptr;
+  }
+  if (thread.epoch != state.epoch) refresh(state, thread);
+  Stream* stream = find_stream(state, thread, handle);
+  if (stream == nullptr) count_misuse(state, std::string(function) + ": not a live stream");
+  return stream;
+}
+
 std::size_t total_bytes(const Memory& memory) {
   std::size_t bytes = 0;
   for (const auto& [address, allocation] : memory) bytes += allocation.bytes;
@@ -62,6 +80,17 @@ void set_device_count(int count) {
 void set_execution(bool on) {
   const Locked world;
   world->execute = on;
+}
+
+void hold(cudaStream_t stream) {
+  const Locked world;
+  if (Stream* found = find_stream_for(*world, "hold", stream)) hold(*world, *found);
+}
+
+cudaError_t release(cudaStream_t stream) {
+  const Locked world;
+  Stream* found = find_stream_for(*world, "release", stream);
+  return found != nullptr ? release(*world, *found) : cudaErrorInvalidResourceHandle;
 }
 
 Ledger ledger() {
@@ -120,8 +149,7 @@ void fail_call(const char* function, int nth, cudaError_t error, int times) {
   const std::optional<Function> found = function_by_name(function);
   const Locked world;
   if (!is_any && !found.has_value()) {
-    ++world->misuses;
-    world->last_misuse = std::string("fail_call: no function is called ") + function;
+    count_misuse(*world, std::string("fail_call: no function is called ") + function);
     return;
   }
   if (times == 0) return;

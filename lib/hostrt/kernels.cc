@@ -21,6 +21,10 @@ Registry& registry() {
   return instance;
 }
 
+std::uintptr_t align(std::uintptr_t place, std::size_t alignment) {
+  return (place + alignment - 1) / alignment * alignment;
+}
+
 }  // namespace
 
 const Kernel* find_kernel(const void* function) {
@@ -49,21 +53,12 @@ void Arguments::assign(const Kernel& kernel, void* const* values) {
 }
 
 void Arguments::lay_out(const Kernel& kernel) {
-  std::size_t bytes = 0;
-  std::size_t alignment = 1;
-  for (const internal::Parameter& parameter : kernel.parameters) {
-    alignment = std::max(alignment, parameter.alignment);
-    bytes = (bytes + parameter.alignment - 1) / parameter.alignment * parameter.alignment + parameter.size;
-  }
-  auto storage = std::make_unique<std::byte[]>(bytes + alignment);  // slack, since a parameter may be over-aligned
+  // With slack, since a parameter may be over-aligned.
+  auto storage = std::make_unique<std::byte[]>(kernel.argument_bytes + kernel.argument_alignment);
   auto pointers = std::make_unique<void*[]>(kernel.parameters.size() + 1);
-  auto address = reinterpret_cast<std::uintptr_t>(storage.get());
-  address = (address + alignment - 1) / alignment * alignment;
-  for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
-    const internal::Parameter& parameter = kernel.parameters[i];
-    address = (address + parameter.alignment - 1) / parameter.alignment * parameter.alignment;
-    pointers[i] = reinterpret_cast<void*>(address);
-    address += parameter.size;
+  const std::uintptr_t begin = align(reinterpret_cast<std::uintptr_t>(storage.get()), kernel.argument_alignment);
+  for (std::size_t i = 0; i < kernel.offsets.size(); ++i) {
+    pointers[i] = reinterpret_cast<void*>(begin + kernel.offsets[i]);
   }
   bytes_ = std::move(storage);
   pointers_ = std::move(pointers);
@@ -81,6 +76,11 @@ bool add_kernel(const char* name, const void* function, Invoker invoker, const P
   kernel.name = name;
   kernel.invoker = invoker;
   kernel.parameters.assign(parameters, parameters + parameter_count);
+  for (const Parameter& parameter : kernel.parameters) {
+    kernel.offsets.push_back(align(kernel.argument_bytes, parameter.alignment));
+    kernel.argument_bytes = kernel.offsets.back() + parameter.size;
+    kernel.argument_alignment = std::max(kernel.argument_alignment, parameter.alignment);
+  }
   return all.kernels.emplace(function, std::move(kernel)).second;
 }
 

@@ -17,6 +17,9 @@ struct Kernel {
   std::string name;
   internal::Invoker invoker = nullptr;
   std::vector<internal::Parameter> parameters;
+  std::vector<std::size_t> offsets;  // of the parameters, each at its own alignment
+  std::size_t argument_bytes = 0;
+  std::size_t argument_alignment = 1;
 };
 
 // Null when nobody registered the function. The result lives as long as the process.

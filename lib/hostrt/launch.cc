@@ -5,6 +5,7 @@
 
 #include "attributes.h"
 #include "capture.h"
+#include "schedule.h"
 #include "work.h"
 
 namespace graphcache::hostrt {
@@ -64,7 +65,7 @@ cudaError_t launch(const Call& call, const LaunchRequest& request) {
       return error;
     }
   }
-  if (capture == nullptr) return enqueue(call, *stream, NodeParams(std::move(params)));
+  if (capture == nullptr) return enqueue(call.state, *stream, NodeParams(std::move(params)));
   if (!has_attribute(params, cudaLaunchAttributePriority)) {
     set_priority(params, stream->priority);  // inherited by captured nodes only (facts 9)
   }

@@ -1,9 +1,12 @@
 // Memory: device memory is host memory, aligned as the device's is.
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 
 #include "capture.h"
+#include "schedule.h"
 #include "work.h"
 
 namespace graphcache::hostrt {
@@ -13,8 +16,6 @@ constexpr std::size_t kAlignment = 256;  // what cudaMalloc promises
 // Fresh memory is not zero on a device. Filling more than this would commit memory that nobody may touch.
 constexpr std::size_t kScribbledBytes = std::size_t{1} << 20;
 constexpr int kScribble = 0xcd;
-
-using Memory = std::unordered_map<const void*, Allocation>;
 
 cudaError_t allocate(const Call& call, Memory& memory, void** out, std::size_t bytes) {
   if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;
@@ -34,10 +35,37 @@ cudaError_t allocate(const Call& call, Memory& memory, void** out, std::size_t b
 cudaError_t release(const Call& call, Memory& memory, void* address) {
   if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;  // for a null pointer, too
   if (address == nullptr) return cudaSuccess;
-  if (memory.erase(address) == 0) {
+  const auto found = memory.find(address);
+  if (found == memory.end()) {
     return call.misuse(cudaErrorInvalidValue, "not the address of live memory of this kind");
   }
+  const cudaError_t error = finish_device(call.state, kAllDevices);  // freeing synchronizes
+  memory.erase(found);
   std::free(address);
+  return error;
+}
+
+// The allocation that the address lies in, or null.
+const Allocation* find_allocation(const Memory& memory, const void* address) {
+  const auto behind = memory.upper_bound(address);
+  if (behind == memory.begin()) return nullptr;
+  const auto& [first, allocation] = *std::prev(behind);
+  const auto distance = reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(first);
+  return distance < allocation.bytes ? &allocation : nullptr;
+}
+
+cudaError_t read_attributes(const Call& call, cudaPointerAttributes* out, const void* pointer) {
+  if (out == nullptr) return cudaErrorInvalidValue;
+  std::memset(static_cast<void*>(out), 0, sizeof *out);
+  const Allocation* device = find_allocation(call.state.device_memory, pointer);
+  const Allocation* host = find_allocation(call.state.host_memory, pointer);
+  out->type = device != nullptr ? cudaMemoryTypeDevice
+              : host != nullptr ? cudaMemoryTypeHost
+                                : cudaMemoryTypeUnregistered;
+  out->device = device != nullptr ? device->device : host != nullptr ? host->device : cudaInvalidDeviceId;
+  // Addresses that may be dereferenced there: pinned memory is mapped at the same one.
+  if (out->type != cudaMemoryTypeUnregistered) out->devicePointer = const_cast<void*>(pointer);
+  if (out->type != cudaMemoryTypeDevice) out->hostPointer = const_cast<void*>(pointer);
   return cudaSuccess;
 }
 
@@ -96,11 +124,17 @@ cudaError_t CUDARTAPI cudaFreeHost(void* ptr) {
   return enter(Function::kFreeHost, [&](const Call& call) { return release(call, call.state.host_memory, ptr); });
 }
 
+cudaError_t CUDARTAPI cudaPointerGetAttributes(struct cudaPointerAttributes* attributes, const void* ptr) {
+  return enter(Function::kPointerGetAttributes,
+               [&](const Call& call) { return read_attributes(call, attributes, ptr); });
+}
+
 // The synchronous calls use the legacy stream. Next to a capture on a non-blocking stream they are allowed in every
 // mode.
 cudaError_t CUDARTAPI cudaMemcpy(void* dst, const void* src, size_t count, enum cudaMemcpyKind kind) {
   return enter(Function::kMemcpy, [&](const Call& call) {
-    return copy(call, CopyParams{dst, src, count, kind}, cudaStreamLegacy);
+    const cudaError_t error = copy(call, CopyParams{dst, src, count, kind}, cudaStreamLegacy);
+    return error != cudaSuccess ? error : finish(call.state, *find_stream(call, cudaStreamLegacy));
   });
 }
 

@@ -79,7 +79,8 @@ bool operator==(const Edge& a, const Edge& b);
 struct Node {
   cudaGraphNode_t handle = nullptr;
   Graph* graph = nullptr;
-  std::size_t position = 0;  // in graph->nodes
+  std::size_t position = 0;            // in graph->nodes
+  cudaGraphNode_t original = nullptr;  // the node that this one was cloned from; by handle, since it may go first
   NodeParams params;
   std::vector<Edge> dependencies;  // in the order given: an update pairs nodes by it (facts 22)
   std::vector<Node*> dependents;
@@ -116,6 +117,7 @@ struct Executable {
   cudaGraphExec_t handle = nullptr;
   unsigned long long flags = 0;
   std::shared_ptr<Program> program;
+  std::uint64_t last_run = 0;  // the mark behind its last launch: it runs once at a time (facts 15)
 };
 
 // ---- Streams, events, captures ----
@@ -124,7 +126,16 @@ struct GraphRun {
   std::shared_ptr<const Program> program;
 };
 
-using Operation = std::variant<NodeParams, GraphRun>;
+// A place in a stream's work, by a number that is never used twice, and the waiting until a stream has passed one.
+struct Mark {
+  std::uint64_t number;
+};
+
+struct Wait {
+  std::uint64_t mark;
+};
+
+using Operation = std::variant<NodeParams, GraphRun, Mark, Wait>;
 
 struct Stream {
   cudaStream_t handle = nullptr;
@@ -134,8 +145,10 @@ struct Stream {
   int priority = 0;
   bool is_legacy = false;
 
-  // Operations in order. Drained by the call that enqueues, for now; a scheduler that defers them would drain it later.
+  // Operations in order, and whether hostrt::hold() keeps them there. Left by schedule.cc either empty, or held, or
+  // beginning with a wait for another stream.
   std::vector<Operation> queue;
+  bool held = false;
 
   Capture* capture = nullptr;
   std::vector<Edge> next;  // what the next captured node depends on
@@ -152,6 +165,7 @@ struct Event {
   int device = 0;
   unsigned flags = cudaEventDefault;
   bool recorded = false;
+  std::uint64_t mark = 0;        // behind the work that it was last recorded behind
   std::uint64_t capture_id = 0;  // of the capture that it was last recorded in; 0 when recorded by an eager call
   std::vector<Edge> captured;    // the dependencies that a waiting stream takes over; valid while that capture is
 };

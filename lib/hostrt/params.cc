@@ -29,6 +29,20 @@ cudaError_t read_kernel(const Call& call, const cudaKernelNodeParams* from, Kern
   return cudaSuccess;
 }
 
+cudaError_t read_copy(const cudaMemcpy3DParms* from, CopyParams* params) {
+  if (from == nullptr) return cudaErrorInvalidValue;
+  const bool has_rows = from->extent.height > 1 || from->extent.depth > 1 || from->srcPos.y != 0 ||
+                        from->srcPos.z != 0 || from->dstPos.y != 0 || from->dstPos.z != 0;
+  if (has_rows || from->srcArray != nullptr || from->dstArray != nullptr) return cudaErrorNotSupported;
+  const CopyParams copy{static_cast<char*>(from->dstPtr.ptr) + from->dstPos.x,
+                        static_cast<const char*>(from->srcPtr.ptr) + from->srcPos.x,
+                        from->extent.width * from->extent.height * from->extent.depth, from->kind};
+  if (copy.bytes == 0) return cudaErrorInvalidValue;
+  const cudaError_t error = check_copy(from->dstPtr.ptr, from->srcPtr.ptr, copy.kind);
+  if (error == cudaSuccess) *params = copy;
+  return error;
+}
+
 cudaError_t read_fill(const cudaMemsetParams* from, FillParams* params) {
   if (from == nullptr) return cudaErrorInvalidValue;
   const FillParams fill{from->dst, from->value, from->elementSize, from->width, from->height, from->pitch};
@@ -70,7 +84,8 @@ cudaError_t CUDARTAPI cudaGraphKernelNodeGetParams(cudaGraphNode_t node, struct 
     pNodeParams->gridDim = params->grid;
     pNodeParams->blockDim = params->block;
     pNodeParams->sharedMemBytes = params->shared_bytes;
-    pNodeParams->kernelParams = params->arguments.pointers();  // belongs to the node (facts 16)
+    const bool has_parameters = !params->kernel->parameters.empty();
+    pNodeParams->kernelParams = has_parameters ? params->arguments.pointers() : nullptr;  // the node's own (facts 16)
     return cudaSuccess;
   });
 }
@@ -113,6 +128,15 @@ cudaError_t CUDARTAPI cudaGraphMemcpyNodeGetParams(cudaGraphNode_t node, struct 
     pNodeParams->extent.height = 1;
     pNodeParams->extent.depth = 1;
     pNodeParams->kind = params->kind;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaGraphHostNodeGetParams(cudaGraphNode_t node, struct cudaHostNodeParams* pNodeParams) {
+  return enter(Function::kGraphHostNodeGetParams, [&](const Call& call) {
+    const HostParams* params = params_of<HostParams>(call, node);
+    if (params == nullptr || pNodeParams == nullptr) return cudaErrorInvalidValue;
+    *pNodeParams = {params->function, params->data};
     return cudaSuccess;
   });
 }

@@ -10,6 +10,7 @@ namespace graphcache::hostrt {
 // Checks, then takes over everything but the attributes, which these structures do not carry. On an error, `params` is
 // as before.
 cudaError_t read_kernel(const Call& call, const cudaKernelNodeParams* from, KernelParams* params);
+cudaError_t read_copy(const cudaMemcpy3DParms* from, CopyParams* params);  // cudaErrorNotSupported for more dimensions
 cudaError_t read_fill(const cudaMemsetParams* from, FillParams* params);
 
 // What a copy or fill of an executable graph may become. The kinds of memory of a copy may not change, and

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "capture.h"
+#include "schedule.h"
 
 namespace graphcache::hostrt {
 namespace {
@@ -18,6 +19,7 @@ struct ThreadStreamsCleaner {
     for (auto entry = world.thread_streams.begin(); entry != world.thread_streams.end();) {
       if (entry->first.first == current_thread.id) {
         leave_capture(world, *entry->second);
+        finish(world, *entry->second);
         entry = world.thread_streams.erase(entry);
       } else {
         ++entry;
@@ -68,7 +70,7 @@ auto* find(const Call& call, const Table& table, Handle handle, const char* what
   return object;
 }
 
-void free_all(std::unordered_map<const void*, Allocation>& memory) {
+void free_all(Memory& memory) {
   for (const auto& [address, allocation] : memory) std::free(const_cast<void*>(address));
   memory.clear();
 }
@@ -98,6 +100,8 @@ void destroy_everything(State& state) {
   state.streams.clear();
   state.legacy_streams.clear();
   state.thread_streams.clear();
+  state.held_streams = 0;
+  state.marks_ahead.clear();
   free_all(state.device_memory);
   free_all(state.host_memory);
 }
@@ -140,9 +144,14 @@ Executable* find_executable(const Call& call, cudaGraphExec_t handle) {
 }
 
 Stream* find_stream(const Call& call, cudaStream_t handle) {
-  if (handle == nullptr || handle == cudaStreamLegacy) return &legacy_stream(call.state, call.thread.device);
-  if (handle == cudaStreamPerThread) return &thread_stream(call.state, call.thread);
+  if (Stream* stream = find_stream(call.state, call.thread, handle)) return stream;
   return find(call, call.state.streams, handle, "stream");
+}
+
+Stream* find_stream(State& state, Thread& thread, cudaStream_t handle) {
+  if (handle == nullptr || handle == cudaStreamLegacy) return &legacy_stream(state, thread.device);
+  if (handle == cudaStreamPerThread) return &thread_stream(state, thread);
+  return state.streams.find(handle);
 }
 
 cudaError_t refuse_inside_work(State& state, Thread& thread, Function function) {

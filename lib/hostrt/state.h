@@ -12,13 +12,14 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <new>
 #include <optional>
 #include <string>
-#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,8 @@ struct Allocation {
   std::size_t bytes = 0;
   int device = 0;
 };
+
+using Memory = std::map<const void*, Allocation, std::less<>>;  // by first address
 
 // An error armed by fail_call(). `function` empty: any.
 struct Failure {
@@ -64,8 +67,8 @@ struct State {
   std::map<std::uint64_t, std::unique_ptr<Capture>> captures;                       // by id; few at a time
   std::vector<std::unique_ptr<Stream>> legacy_streams;                              // by device
   std::map<std::pair<std::uint64_t, int>, std::unique_ptr<Stream>> thread_streams;  // by thread and device
-  std::unordered_map<const void*, Allocation> device_memory;
-  std::unordered_map<const void*, Allocation> host_memory;
+  Memory device_memory;
+  Memory host_memory;
 
   int device_count = 1;
   bool execute = true;
@@ -73,6 +76,10 @@ struct State {
   std::uint64_t last_thread_id = 0;
   std::uint64_t last_capture_id = 0;
   unsigned long long last_stream_id = 0;
+
+  std::size_t held_streams = 0;
+  std::uint64_t last_mark = 0;
+  std::unordered_set<std::uint64_t> marks_ahead;  // in queues, not yet passed
 
   std::array<std::uint64_t, kFunctionCount> calls = {};
   std::uint64_t kernels_run = 0;
@@ -116,10 +123,14 @@ Executable* find_executable(const Call& call, cudaGraphExec_t handle);
 // As above; 0, cudaStreamLegacy and cudaStreamPerThread give the current device's and thread's implicit streams.
 Stream* find_stream(const Call& call, cudaStream_t handle);
 
+// The same without a call: whoever asks counts the misuse.
+Stream* find_stream(State& state, Thread& thread, cudaStream_t handle);
+
 // A runtime call from a kernel or host function, on the thread that already holds the lock.
 cudaError_t refuse_inside_work(State& state, Thread& thread, Function function);
 
-// The last-error slot keeps every error but cudaErrorNotReady, which is an answer and not an error (facts 31).
+// The last-error slot keeps every error but cudaErrorNotReady, which is an answer and not an error (facts 31): neither
+// cudaStreamQuery nor cudaEventQuery leaves it there (tried).
 inline cudaError_t latch(Thread& thread, cudaError_t error) {
   if (error != cudaSuccess && error != cudaErrorNotReady) thread.last_error = error;
   return error;

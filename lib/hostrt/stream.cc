@@ -4,6 +4,7 @@
 
 #include "attributes.h"
 #include "capture.h"
+#include "schedule.h"
 
 namespace graphcache::hostrt {
 namespace {
@@ -29,16 +30,28 @@ cudaError_t destroy(const Call& call, cudaStream_t handle) {
   Stream* stream = find_stream(call, handle);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   leave_capture(call.state, *stream);
+  const cudaError_t error = finish(call.state, *stream);  // the real one lets go of the stream when its work is done
   call.state.streams.remove(handle);
-  return cudaSuccess;
+  return error;
 }
 
-// Synchronize and query: everything has run already, so what is left are the rules of capture.
-cudaError_t wait(const Call& call, cudaStream_t handle) {
-  Stream* stream = find_stream(call, handle);
+// What synchronize and query share: the rules of capture.
+cudaError_t admit_wait(const Call& call, Stream* stream) {
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   if (const cudaError_t error = refuse_capture(call.state, *stream); error != cudaSuccess) return error;
   return refuse_unsafe(call);
+}
+
+cudaError_t synchronize(const Call& call, cudaStream_t handle) {
+  Stream* stream = find_stream(call, handle);
+  if (const cudaError_t error = admit_wait(call, stream); error != cudaSuccess) return error;
+  return finish(call.state, *stream);
+}
+
+cudaError_t query(const Call& call, cudaStream_t handle) {
+  Stream* stream = find_stream(call, handle);
+  if (const cudaError_t error = admit_wait(call, stream); error != cudaSuccess) return error;
+  return is_idle(call.state, *stream) ? cudaSuccess : cudaErrorNotReady;
 }
 
 template <typename Value, typename Read>
@@ -77,11 +90,11 @@ cudaError_t CUDARTAPI cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t CUDARTAPI cudaStreamSynchronize(cudaStream_t stream) {
-  return enter(Function::kStreamSynchronize, [&](const Call& call) { return wait(call, stream); });
+  return enter(Function::kStreamSynchronize, [&](const Call& call) { return synchronize(call, stream); });
 }
 
 cudaError_t CUDARTAPI cudaStreamQuery(cudaStream_t stream) {
-  return enter(Function::kStreamQuery, [&](const Call& call) { return wait(call, stream); });
+  return enter(Function::kStreamQuery, [&](const Call& call) { return query(call, stream); });
 }
 
 cudaError_t CUDARTAPI cudaStreamGetPriority(cudaStream_t hStream, int* priority) {

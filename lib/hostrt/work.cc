@@ -3,8 +3,10 @@
 #include <cstring>
 #include <utility>
 
+#include "attributes.h"
 #include "builtins.h"
 #include "capture.h"
+#include "schedule.h"
 
 namespace graphcache::hostrt {
 namespace {
@@ -29,7 +31,7 @@ class Runner {
 
   void operator()(const KernelParams& launch) {
     ++state_.kernels_run;
-    set_dimensions(launch.grid, launch.block);
+    set_dimensions(launch.grid, launch.block, cluster_size(launch));
     uint3 block;
     for (block.z = 0; block.z < launch.grid.z; ++block.z) {
       for (block.y = 0; block.y < launch.grid.y; ++block.y) {
@@ -60,6 +62,10 @@ class Runner {
     }
   }
 
+  // Places in a queue do nothing themselves.
+  void operator()(const Mark&) {}
+  void operator()(const Wait&) {}
+
  private:
   static void run_block(const KernelParams& launch, const uint3& block) {
     const Kernel& kernel = *launch.kernel;
@@ -77,22 +83,17 @@ class Runner {
   State& state_;
 };
 
-cudaError_t drain(const Call& call, Stream& stream) {
-  const InsideWork inside(call.thread);
-  cudaError_t error = cudaSuccess;
-  Runner runner(call.state);
-  for (const Operation& operation : stream.queue) {
-    try {
-      std::visit(runner, operation);
-    } catch (...) {
-      error = cudaErrorLaunchFailure;  // the nearest to a kernel that faults
-    }
-  }
-  stream.queue.clear();  // keeps its storage: a graph launch allocates nothing
-  return error;
-}
-
 }  // namespace
+
+cudaError_t execute(State& state, const Operation& operation) {
+  const InsideWork inside(this_thread());
+  try {
+    std::visit(Runner(state), operation);
+  } catch (...) {
+    return cudaErrorLaunchFailure;  // the nearest to a kernel that faults
+  }
+  return cudaSuccess;
+}
 
 cudaError_t resolve_kernel(const Call& call, const void* function, const Kernel** kernel) {
   if (function == nullptr) return cudaErrorInvalidDeviceFunction;
@@ -121,16 +122,10 @@ cudaError_t check_fill(const FillParams& fill) {
                                                                                             : cudaErrorInvalidValue;
 }
 
-cudaError_t enqueue(const Call& call, Stream& stream, Operation operation) {
-  if (!call.state.execute) return cudaSuccess;
-  stream.queue.push_back(std::move(operation));
-  return drain(call, stream);
-}
-
 cudaError_t submit(const Call& call, Stream& stream, NodeParams params) {
   Capture* capture = nullptr;
   if (const cudaError_t error = admit_work(call.state, stream, &capture); error != cudaSuccess) return error;
-  if (capture == nullptr) return enqueue(call, stream, std::move(params));
+  if (capture == nullptr) return enqueue(call.state, stream, std::move(params));
   add_captured_node(call.state, stream, std::move(params));
   return cudaSuccess;
 }

@@ -1,4 +1,4 @@
-// Checking, ordering and executing work. All functions expect the state to be locked.
+// Checking and executing work. All functions expect the state to be locked.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_WORK_H_
 #define GRAPHCACHE_LIB_HOSTRT_WORK_H_
@@ -25,8 +25,8 @@ cudaError_t check_shape(const dim3& grid, const dim3& block, std::size_t shared_
 cudaError_t check_copy(const void* destination, const void* source, cudaMemcpyKind kind);
 cudaError_t check_fill(const FillParams& fill);
 
-// Puts work behind what the stream was given before, and drains the stream. The one place that decides when work runs.
-cudaError_t enqueue(const Call& call, Stream& stream, Operation operation);
+// Runs work now, on this thread. schedule.h decides when.
+cudaError_t execute(State& state, const Operation& operation);
 
 // enqueue() or a node of the capture, whatever the stream is in.
 cudaError_t submit(const Call& call, Stream& stream, NodeParams params);
