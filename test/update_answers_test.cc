@@ -1,12 +1,16 @@
-// What cudaGraphExecUpdate answers when one property of a node changes, and what the executable then does: the table
-// "What an update says and does" of docs/semantics.md. For GPUs alone, since it is the driver that is asked. An answer
-// that is accepted and not carried out is a lie that a cache must not believe.
+// What cudaGraphExecUpdate answers when something of a kernel node is another, and what the executable then does: part
+// of the table "What an update says and does" of docs/semantics.md. For GPUs alone, since it is the driver that is
+// asked. An answer that is accepted and not carried out is a lie that a cache must not believe.
+//
+// Of the launch attributes of CUDA 13.0, cudaLaunchAttributeIgnore has nothing to ask about; all others are here.
+#include "update_answers.h"
+
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstring>
-#include <functional>
-#include <string>
+#include <numeric>
 #include <vector>
 
 #include "support.h"
@@ -15,227 +19,332 @@
 namespace graphcache::test {
 namespace {
 
-enum class Answer {
-  kApplied,   // Accepted and carried out.
-  kLie,       // Accepted, and the executable does what it did before.
-  kAccepted,  // Accepted; whether it is carried out, a program cannot see.
-  kRefused,   // cudaErrorGraphExecUpdateFailure, and the executable does what it did before.
-};
-
-using Attributes = std::vector<cudaLaunchAttribute>;
-using Change = std::function<void(cudaLaunchConfig_t&, Attributes&)>;
-
-Change attribute(cudaLaunchAttributeID id, std::function<void(cudaLaunchAttributeValue&)> set) {
-  return [id, set](cudaLaunchConfig_t&, Attributes& attributes) {
-    cudaLaunchAttribute attribute;
-    std::memset(&attribute, 0, sizeof attribute);  // Some are refused with other bytes set (facts, 26).
-    attribute.id = id;
-    set(attribute.val);
-    attributes.push_back(attribute);
-  };
-}
-
-Change cluster(unsigned size) {
-  return attribute(cudaLaunchAttributeClusterDimension, [size](auto& value) { value.clusterDim = {size, 1, 1}; });
-}
-
-class UpdateAnswersTest : public StreamTest {
+class UpdateAnswersOfKernelsTest : public UpdateAnswersTest {
  protected:
-  // A graph of what `enqueue` captures.
-  cudaGraph_t captured(const std::function<void()>& enqueue) {
-    cudaGraph_t graph = nullptr;
-    CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    enqueue();
-    CUDA_OK(cudaStreamEndCapture(stream, &graph));
+  cudaGraph_t launched(const Change& change, int value = 1, void (*kernel)(LaunchReport*, int) = report_launch) {
+    return captured([&] { launch(change, value, kernel); });
+  }
+
+  // A kernel node that gets its attributes once the capture has ended.
+  cudaGraph_t set_later(const Change& change) {
+    cudaGraph_t graph = launched(nullptr);
+    cudaGraphNode_t node = nullptr;
+    std::size_t count = 1;
+    CUDA_OK(cudaGraphGetNodes(graph, &node, &count));
+    cudaLaunchConfig_t config = {};
+    Attributes attributes;
+    if (change) change(config, attributes);
+    for (const cudaLaunchAttribute& attribute : attributes) {
+      CUDA_OK(cudaGraphKernelNodeSetAttribute(node, attribute.id, &attribute.val)) << "attribute " << attribute.id;
+    }
     return graph;
   }
 
-  void launch(const Change& change, void (*kernel)(LaunchReport*) = report_launch) {
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(8);
-    config.blockDim = dim3(32);
-    config.stream = stream;
-    Attributes attributes;
-    if (change) change(config, attributes);
-    config.attrs = attributes.data();
-    config.numAttrs = static_cast<unsigned>(attributes.size());
-    LaunchReport* out = report.get();
-    void* arguments[] = {&out};
-    CUDA_OK(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments));
+  // A set, and a kernel launched with `change` after it.
+  cudaGraph_t set_and_launched(int value, const Change& change) {
+    return captured([&] {
+      CUDA_OK(cudaMemsetAsync(memory.get(), value, 64, stream));
+      launch(change);
+    });
   }
 
-  // Instantiates `from`, updates it from `to`, and launches it. The answer, by what `seen` tells of the launches of
-  // each graph as it stands and of the updated executable; null: nothing of it can be seen.
-  template <class T>
-  Answer answer(cudaGraph_t from, cudaGraph_t to, const std::function<T()>& seen, unsigned long long flags = 0) {
-    cudaGraphExec_t updated = nullptr, wanted = nullptr;
-    CUDA_OK(cudaGraphInstantiate(&updated, from, flags));
-    CUDA_OK(cudaGraphInstantiate(&wanted, to, flags));
-    const auto run = [&](cudaGraphExec_t exec) {
-      CUDA_OK(cudaMemset(memory.get(), 0, kMemory));
-      CUDA_OK(cudaMemset(report.get(), 0, sizeof(LaunchReport)));
-      CUDA_OK(cudaGraphLaunch(exec, stream));
-      CUDA_OK(cudaStreamSynchronize(stream));
-      return seen ? seen() : T{};
+  Answer of_launch(const Change& from, const Change& to, int LaunchReport::*seen = nullptr,
+                   unsigned long long flags = 0) {
+    return of_report(launched(from), launched(to), seen, flags);
+  }
+  Answer of_set_later(const Change& from, const Change& to, int LaunchReport::*seen = nullptr,
+                      unsigned long long flags = 0) {
+    return of_report(set_later(from), set_later(to), seen, flags);
+  }
+
+  // Kernel, grid, cluster size and value.
+  Answer of_several(cudaGraph_t from, cudaGraph_t to) {
+    return answer<std::vector<int>>(from, to, [this] {
+      const LaunchReport seen = report.first();
+      return std::vector{seen.kernel, seen.grid, seen.cluster, seen.value};
+    });
+  }
+
+  struct Named {
+    const char* name;
+    Change change;
+  };
+
+  // Nobody sees what these do.
+  std::vector<Named> unseen_attributes() {
+    void* const window = memory.get();
+    return {
+        {"access policy window", attribute(cudaLaunchAttributeAccessPolicyWindow,
+                                           [=](auto& value) {
+                                             value.accessPolicyWindow = {window, 4096, 0.5f,
+                                                                         cudaAccessPropertyPersisting,
+                                                                         cudaAccessPropertyStreaming};
+                                           })},
+        {"memory synchronization domain",
+         attribute(cudaLaunchAttributeMemSyncDomain,
+                   [](auto& value) { value.memSyncDomain = cudaLaunchMemSyncDomainRemote; })},
+        {"its map", attribute(cudaLaunchAttributeMemSyncDomainMap,
+                              [](auto& value) {
+                                value.memSyncDomainMap = {1, 1};
+                              })},
+        {"cluster scheduling policy",
+         attribute(cudaLaunchAttributeClusterSchedulingPolicyPreference,
+                   [](auto& value) { value.clusterSchedulingPolicyPreference = cudaClusterSchedulingPolicySpread; })},
+        {"shared memory carveout", attribute(cudaLaunchAttributePreferredSharedMemoryCarveout,
+                                             [](auto& value) { value.sharedMemCarveout = 100; })},
+        {"priority", urgent},
     };
-    const T before = run(updated);
-    const T right = run(wanted);
-    if (seen) {
-      EXPECT_NE(before, right) << "the change cannot be seen";
-    }
-    cudaGraphExecUpdateResultInfo info = {};
-    const cudaError_t error = cudaGraphExecUpdate(updated, to, &info);
-    cudaGetLastError();
-    const T after = run(updated);
-    CUDA_OK(cudaGraphExecDestroy(updated));
-    CUDA_OK(cudaGraphExecDestroy(wanted));
-    CUDA_OK(cudaGraphDestroy(from));
-    CUDA_OK(cudaGraphDestroy(to));
-    if (error != cudaSuccess) {
-      EXPECT_EQ(error, cudaErrorGraphExecUpdateFailure);
-      EXPECT_EQ(after, before) << "refused, and something was applied";
-      return Answer::kRefused;
-    }
-    if (!seen) return Answer::kAccepted;
-    if (after == right) return Answer::kApplied;
-    EXPECT_EQ(after, before) << "neither the old nor the new";
-    return Answer::kLie;
   }
 
-  // Of a kernel node.
-  Answer of_kernel(const Change& from, const Change& to, int LaunchReport::*seen = nullptr,
-                   unsigned long long flags = 0, void (*kernel)(LaunchReport*) = report_launch) {
-    std::function<int()> see;
-    if (seen != nullptr) see = [=, this] { return report.read()[0].*seen; };
-    return answer<int>(captured([&] { launch(from); }), captured([&] { launch(to, kernel); }), see, flags);
-  }
-
-  // Of a copy or set; all of the memory that they write is seen.
-  Answer of_memory(const std::function<void()>& from, const std::function<void()>& to) {
-    return answer<std::vector<char>>(captured(from), captured(to), [this] { return memory.read(); });
-  }
-
-  static constexpr int kMemory = 8192;
-  DeviceBuffer<LaunchReport> report{1};
-  DeviceBuffer<char> memory{kMemory};
+  const Change cooperative = attribute(cudaLaunchAttributeCooperative, [](auto& value) { value.cooperative = 1; });
+  const Change urgent = attribute(cudaLaunchAttributePriority, [](auto& value) { value.priority = -3; });
 };
 
-TEST_F(UpdateAnswersTest, LaunchShapeAndFunctionAreApplied) {
-  EXPECT_EQ(of_kernel(
-                nullptr, [](auto& config, auto&) { config.gridDim = dim3(3); }, &LaunchReport::grid),
+TEST_F(UpdateAnswersOfKernelsTest, LaunchShapeFunctionAndValueAreApplied) {
+  const Change block = [](auto& config, auto&) { config.blockDim = dim3(64); };
+  const Change shared_bytes = [](auto& config, auto&) { config.dynamicSmemBytes = 4096; };
+  EXPECT_EQ(of_launch(nullptr, grid(3), &LaunchReport::grid), Answer::kApplied);
+  EXPECT_EQ(of_launch(nullptr, block, &LaunchReport::block), Answer::kApplied);
+  EXPECT_EQ(of_launch(nullptr, shared_bytes, &LaunchReport::shared_bytes), Answer::kApplied);
+  EXPECT_EQ(of_report(launched(nullptr), launched(nullptr, 1, report_launch_otherwise), &LaunchReport::kernel),
             Answer::kApplied);
-  EXPECT_EQ(of_kernel(
-                nullptr, [](auto& config, auto&) { config.blockDim = dim3(64); }, &LaunchReport::block),
-            Answer::kApplied);
-  EXPECT_EQ(of_kernel(
-                nullptr, [](auto& config, auto&) { config.dynamicSmemBytes = 4096; }, &LaunchReport::shared_bytes),
-            Answer::kApplied);
-  EXPECT_EQ(of_kernel(nullptr, nullptr, &LaunchReport::kernel, 0, report_launch_otherwise), Answer::kApplied);
+  EXPECT_EQ(of_report(launched(nullptr), launched(nullptr, 2), &LaunchReport::value), Answer::kApplied);
 }
 
-TEST_F(UpdateAnswersTest, ClusterSizeIsALie) {
-  int major = 0;
-  CUDA_OK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
-  if (major < 9) GTEST_SKIP() << "clusters need compute capability 9.0";
-  EXPECT_EQ(of_kernel(nullptr, cluster(2), &LaunchReport::cluster), Answer::kLie);
-  EXPECT_EQ(of_kernel(cluster(2), cluster(4), &LaunchReport::cluster), Answer::kLie);
-  EXPECT_EQ(of_kernel(cluster(4), nullptr, &LaunchReport::cluster), Answer::kLie);
+TEST_F(UpdateAnswersOfKernelsTest, FunctionWithOtherArgumentsIsApplied) {
+  const auto launched_as = [this](int kernel) {
+    return captured([&] {
+      LaunchReport* const out = report.get();
+      Large large;
+      std::iota(large.numbers, large.numbers + 1000, 0);
+      switch (kernel) {
+        case 1:
+          return launch();
+        case 3:
+          CUDA_OK(test::launch(report_narrow, dim3(8), dim3(32), stream, out));
+          return;
+        case 4:
+          CUDA_OK(
+              test::launch(report_wide, dim3(8), dim3(32), stream, 'a', out, 2.0, Mixed{'b', 3.0, 4, {5, 6, 7}, 8}, 9));
+          return;
+        case 5:
+          CUDA_OK(test::launch(report_large, dim3(8), dim3(32), stream, large, out));
+          return;
+      }
+    });
+  };
+  for (const int from : {1, 3, 4, 5}) {
+    for (const int to : {1, 3, 4, 5}) {
+      if (from == to) continue;
+      EXPECT_EQ(of_several(launched_as(from), launched_as(to)), Answer::kApplied) << from << " to " << to;
+    }
+  }
 }
 
-TEST_F(UpdateAnswersTest, CooperativeIsRefused) {
-  const Change cooperative = attribute(cudaLaunchAttributeCooperative, [](auto& value) { value.cooperative = 1; });
-  EXPECT_EQ(of_kernel(nullptr, cooperative, &LaunchReport::cooperative), Answer::kRefused);
-  EXPECT_EQ(of_kernel(cooperative, nullptr, &LaunchReport::cooperative), Answer::kRefused);
+TEST_F(UpdateAnswersOfKernelsTest, FunctionOfAnotherLibraryIsApplied) {
+#if CUDART_VERSION >= 12080
+  // Fills kernel, the first number of the report, and value, the seventh.
+  const char* const code = R"(
+      .version 7.0
+      .target sm_75
+      .address_size 64
+      .visible .entry report_loaded(.param .u64 report, .param .u32 value) {
+        .reg .b64 %rd<3>;
+        .reg .b32 %r<3>;
+        ld.param.u64 %rd1, [report];
+        ld.param.u32 %r1, [value];
+        cvta.to.global.u64 %rd2, %rd1;
+        mov.u32 %r2, 6;
+        st.global.u32 [%rd2], %r2;
+        st.global.u32 [%rd2+24], %r1;
+        ret;
+      })";
+  static_assert(offsetof(LaunchReport, value) == 24);
+  cudaLibrary_t library = nullptr;
+  cudaKernel_t kernel = nullptr;
+  CUDA_OK(cudaLibraryLoadData(&library, code, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CUDA_OK(cudaLibraryGetKernel(&kernel, library, "report_loaded"));
+  const auto loaded = [&] { return launched(nullptr, 2, reinterpret_cast<void (*)(LaunchReport*, int)>(kernel)); };
+  EXPECT_EQ(of_several(launched(nullptr), loaded()), Answer::kApplied);
+  EXPECT_EQ(of_several(loaded(), launched(nullptr)), Answer::kApplied);
+  CUDA_OK(cudaLibraryUnload(library));
+#else
+  GTEST_SKIP() << "the runtime loads libraries from CUDA 12.8 on";
+#endif
 }
 
-TEST_F(UpdateAnswersTest, PriorityIsRefusedWhereItCounts) {
-  const Change urgent = attribute(cudaLaunchAttributePriority, [](auto& value) { value.priority = -3; });
-  EXPECT_EQ(of_kernel(nullptr, urgent), Answer::kAccepted);
-  EXPECT_EQ(of_kernel(nullptr, urgent, nullptr, cudaGraphInstantiateFlagUseNodePriority), Answer::kRefused);
+TEST_F(UpdateAnswersOfKernelsTest, ClusterSizeIsALie) {
+  if (!has_clusters()) GTEST_SKIP() << "clusters need compute capability 9.0";
+  EXPECT_EQ(of_launch(nullptr, cluster(2), &LaunchReport::cluster), Answer::kLie);
+  EXPECT_EQ(of_launch(cluster(2), cluster(4), &LaunchReport::cluster), Answer::kLie);
+  EXPECT_EQ(of_launch(cluster(4), nullptr, &LaunchReport::cluster), Answer::kLie);
+}
+
+// And with another kernel so is the cluster size.
+TEST_F(UpdateAnswersOfKernelsTest, WhatChangesWithTheClusterSizeIsApplied) {
+  if (!has_clusters()) GTEST_SKIP() << "clusters need compute capability 9.0";
+  EXPECT_EQ(of_several(launched(nullptr), launched(cluster(2), 2)), Answer::kMixed);
+  EXPECT_EQ(report.first().cluster, 1);
+  EXPECT_EQ(report.first().value, 2);
+  EXPECT_EQ(of_several(launched(cluster(4)), launched(both(cluster(2), grid(16)))), Answer::kMixed);
+  EXPECT_EQ(report.first().cluster, 4);
+  EXPECT_EQ(report.first().grid, 16);
+  EXPECT_EQ(of_several(launched(nullptr), launched(cluster(2), 1, report_launch_otherwise)), Answer::kApplied);
+}
+
+// A GPU that never groups blocks so cannot show it, and what cannot be seen is to be taken for a lie.
+TEST_F(UpdateAnswersOfKernelsTest, PreferredClusterSizeIsALie) {
+#if CUDART_VERSION >= 12080
+  if (!has_clusters()) GTEST_SKIP() << "clusters need compute capability 9.0";
+  const Change plain = both(grid(4096), cluster(2));
+  const auto preferring = [&](unsigned size) {
+    return both(plain, attribute(cudaLaunchAttributePreferredClusterDimension, [size](auto& value) {
+                  value.preferredClusterDim = {size, 1, 1};
+                }));
+  };
+  const auto largest = [this](const Change& change) { return launched(change, 0, report_largest_cluster); };
+  launch(preferring(8), 0, report_largest_cluster);
+  CUDA_OK(cudaStreamSynchronize(stream));
+  const bool shown = report.first().cluster > 2;
+  const auto seen = shown ? &LaunchReport::cluster : nullptr;
+  const Answer wanted = shown ? Answer::kLie : Answer::kAccepted;
+  EXPECT_EQ(of_report(largest(plain), largest(preferring(8)), seen), wanted);
+  EXPECT_EQ(of_report(largest(preferring(4)), largest(preferring(8)), seen), wanted);
+  EXPECT_EQ(of_report(largest(preferring(8)), largest(plain), seen), wanted);
+#else
+  GTEST_SKIP() << "preferred cluster sizes came with CUDA 12.8";
+#endif
+}
+
+TEST_F(UpdateAnswersOfKernelsTest, CooperativeIsRefused) {
+  EXPECT_EQ(of_launch(nullptr, cooperative, &LaunchReport::cooperative), Answer::kRefusedAttributes);
+  EXPECT_EQ(of_launch(cooperative, nullptr, &LaunchReport::cooperative), Answer::kRefusedAttributes);
+}
+
+TEST_F(UpdateAnswersOfKernelsTest, PriorityIsRefusedWhereItCounts) {
+  EXPECT_EQ(of_launch(nullptr, urgent), Answer::kAccepted);
+  EXPECT_EQ(of_launch(nullptr, urgent, nullptr, cudaGraphInstantiateFlagUseNodePriority), Answer::kRefusedAttributes);
 }
 
 // A cache must take these for lies, as nobody can see otherwise.
-TEST_F(UpdateAnswersTest, AttributesThatNobodySeesAreAccepted) {
-  void* const window = memory.get();
-  const Change changes[] = {
-      attribute(
-          cudaLaunchAttributeAccessPolicyWindow,
-          [=](auto& value) {
-            value.accessPolicyWindow = {window, 4096, 0.5f, cudaAccessPropertyPersisting, cudaAccessPropertyStreaming};
-          }),
-      attribute(cudaLaunchAttributeMemSyncDomain,
-                [](auto& value) { value.memSyncDomain = cudaLaunchMemSyncDomainRemote; }),
-      attribute(cudaLaunchAttributeMemSyncDomainMap,
-                [](auto& value) {
-                  value.memSyncDomainMap = {1, 1};
-                }),
-      attribute(cudaLaunchAttributeClusterSchedulingPolicyPreference,
-                [](auto& value) { value.clusterSchedulingPolicyPreference = cudaClusterSchedulingPolicySpread; }),
-      attribute(cudaLaunchAttributePreferredSharedMemoryCarveout, [](auto& value) { value.sharedMemCarveout = 100; }),
-  };
-  for (const Change& change : changes) EXPECT_EQ(of_kernel(nullptr, change), Answer::kAccepted) << &change - changes;
+TEST_F(UpdateAnswersOfKernelsTest, AttributesThatNobodySeesAreAccepted) {
+  for (const auto& [name, change] : unseen_attributes()) {
+    EXPECT_EQ(of_launch(nullptr, change), Answer::kAccepted) << name;
+    EXPECT_EQ(of_launch(change, nullptr), Answer::kAccepted) << name << ", away";
+  }
 }
 
-TEST_F(UpdateAnswersTest, ProgrammaticEdgeIsRefused) {
+TEST_F(UpdateAnswersOfKernelsTest, NvlinkSchedulingIsRefused) {
+#if CUDART_VERSION >= 13000
+  const Change centric = attribute(cudaLaunchAttributeNvlinkUtilCentricScheduling,
+                                   [](auto& value) { value.nvlinkUtilCentricScheduling = 1; });
+  EXPECT_EQ(of_launch(nullptr, centric), Answer::kRefusedAttributes);
+  EXPECT_EQ(of_launch(centric, nullptr), Answer::kRefusedAttributes);
+  EXPECT_EQ(of_set_later(nullptr, centric), Answer::kRefusedAttributes);
+#else
+  GTEST_SKIP() << "the attribute came with CUDA 13.0";
+#endif
+}
+
+// It is an attribute of streams alone.
+TEST_F(UpdateAnswersOfKernelsTest, SynchronizationPolicyOfTheStreamDoesNotMatter) {
+  const auto captured_under = [this](cudaSynchronizationPolicy policy) {
+    cudaLaunchAttributeValue value;
+    std::memset(&value, 0, sizeof value);
+    value.syncPolicy = policy;
+    CUDA_OK(cudaStreamSetAttribute(stream, cudaLaunchAttributeSynchronizationPolicy, &value));
+    return launched(nullptr);
+  };
+  cudaGraph_t from = captured_under(cudaSyncPolicySpin), to = captured_under(cudaSyncPolicyBlockingSync);
+  EXPECT_EQ(of_report(from, to, nullptr), Answer::kAccepted);
+}
+
+TEST_F(UpdateAnswersOfKernelsTest, AttributesSetAfterTheCaptureAnswerAlike) {
+  if (!has_clusters()) GTEST_SKIP() << "clusters need compute capability 9.0";
+  EXPECT_EQ(of_set_later(nullptr, cluster(2), &LaunchReport::cluster), Answer::kLie);
+  EXPECT_EQ(of_set_later(cluster(2), cluster(4), &LaunchReport::cluster), Answer::kLie);
+  EXPECT_EQ(of_report(launched(cluster(2)), set_later(cluster(4)), &LaunchReport::cluster), Answer::kLie);
+  EXPECT_EQ(of_set_later(nullptr, cooperative, &LaunchReport::cooperative), Answer::kRefusedAttributes);
+  EXPECT_EQ(of_set_later(nullptr, urgent, nullptr, cudaGraphInstantiateFlagUseNodePriority),
+            Answer::kRefusedAttributes);
+  for (const auto& [name, change] : unseen_attributes()) {
+    EXPECT_EQ(of_set_later(nullptr, change), Answer::kAccepted) << name;
+  }
+}
+
+TEST_F(UpdateAnswersOfKernelsTest, DeviceUpdatableNodesAreNotSupported) {
+  const Change updatable = attribute(cudaLaunchAttributeDeviceUpdatableKernelNode,
+                                     [](auto& value) { value.deviceUpdatableKernelNode.deviceUpdatable = 1; });
+  EXPECT_EQ(of_set_later(nullptr, updatable), Answer::kNotSupported);
+  EXPECT_EQ(of_set_later(updatable, nullptr), Answer::kNotSupported);
+  EXPECT_EQ(of_set_later(updatable, updatable), Answer::kNotSupported);
+  EXPECT_EQ(of_launch(nullptr, updatable), Answer::kNotSupported);
+}
+
+TEST_F(UpdateAnswersOfKernelsTest, ProgrammaticEdgeIsRefused) {
   const Change programmatic = attribute(cudaLaunchAttributeProgrammaticStreamSerialization,
                                         [](auto& value) { value.programmaticStreamSerializationAllowed = 1; });
   const auto two = [&](const Change& second) {
     return captured([&] {
-      launch(nullptr);
+      launch();
       launch(second);
     });
   };
-  EXPECT_EQ(answer<int>(two(nullptr), two(programmatic), nullptr), Answer::kRefused);
+  EXPECT_EQ(of_report(two(nullptr), two(programmatic), nullptr), Answer::kRefusedTopology);
+  EXPECT_EQ(of_report(two(programmatic), two(nullptr), nullptr), Answer::kRefusedTopology);
 }
 
-TEST_F(UpdateAnswersTest, SetsMayChangeAllButTheShapeOfTwoDimensions) {
-  char* const p = memory.get();
-  const auto set = [&](int at, int value, std::size_t bytes) {
-    return [=, this] { CUDA_OK(cudaMemsetAsync(p + at, value, bytes, stream)); };
+TEST_F(UpdateAnswersOfKernelsTest, EventsOfALaunchAreEdgesOrNothing) {
+  const Event fork, join;
+  const Stream other;
+  const auto programmatic = [&](int at_block_start) {
+    return attribute(cudaLaunchAttributeProgrammaticEvent, [&fork, at_block_start](auto& value) {
+      value.programmaticEvent.event = fork;
+      value.programmaticEvent.triggerAtBlockStart = at_block_start;
+    });
   };
-  const auto set_2d = [&](int value, std::size_t width) {
-    return [=, this] { CUDA_OK(cudaMemset2DAsync(p, 128, value, width, 4, stream)); };
+  const Change completion = attribute(cudaLaunchAttributeLaunchCompletionEvent,
+                                      [&fork](auto& value) { value.launchCompletionEvent.event = fork; });
+  // A kernel, and one on another stream that waits for `fork`, recorded by the first's `change` or after it.
+  const auto forked = [&](const Change& change) {
+    return captured([&] {
+      launch(change);
+      if (!change) {
+        CUDA_OK(cudaEventRecord(fork, stream));
+      }
+      CUDA_OK(cudaStreamWaitEvent(other, fork, 0));
+      launch([&other](auto& config, auto&) { config.stream = other; });
+      CUDA_OK(cudaEventRecord(join, other));
+      CUDA_OK(cudaStreamWaitEvent(stream, join, 0));
+    });
   };
-  EXPECT_EQ(of_memory(set(0, 1, 64), set(0, 5, 64)), Answer::kApplied);
-  EXPECT_EQ(of_memory(set(0, 1, 64), set(4096, 1, 64)), Answer::kApplied);
-  EXPECT_EQ(of_memory(set(0, 1, 64), set(0, 1, 4096)), Answer::kApplied);
-  EXPECT_EQ(of_memory(set(0, 1, 4096), set(0, 1, 63)), Answer::kApplied);
-  EXPECT_EQ(of_memory(set_2d(1, 64), set_2d(6, 64)), Answer::kApplied);
-  EXPECT_EQ(of_memory(set_2d(1, 64), set_2d(1, 100)), Answer::kRefused);
-  EXPECT_EQ(of_memory(set(0, 1, 256), set_2d(1, 64)), Answer::kRefused);
+  EXPECT_EQ(of_report(forked(nullptr), forked(programmatic(0)), nullptr), Answer::kRefusedTopology);
+  EXPECT_EQ(of_report(forked(nullptr), forked(completion), nullptr), Answer::kRefusedTopology);
+  EXPECT_EQ(of_report(forked(programmatic(0)), forked(completion), nullptr), Answer::kRefusedTopology);
+  EXPECT_EQ(of_report(forked(programmatic(0)), forked(programmatic(1)), nullptr), Answer::kRefusedTopology);
+  EXPECT_EQ(of_launch(nullptr, programmatic(0)), Answer::kAccepted) << "nobody waits";
+  EXPECT_EQ(of_launch(nullptr, completion), Answer::kAccepted) << "nobody waits";
 }
 
-TEST_F(UpdateAnswersTest, CopiesMayChangeAllButTheirKindAndTwoDimensions) {
-  char* const p = memory.get();
-  DeviceBuffer<char> device(4096);
-  CUDA_OK(cudaMemset(device.get(), 3, 4096));
-  char *pinned = nullptr, *other = nullptr;
-  CUDA_OK(cudaMallocHost(reinterpret_cast<void**>(&pinned), 4096));
-  CUDA_OK(cudaMallocHost(reinterpret_cast<void**>(&other), 4096));
-  std::memset(pinned, 1, 4096);
-  std::memset(other, 2, 4096);
-  const std::vector<char> pageable(4096, 7);
-  const auto copy = [&](const char* from, std::size_t bytes, cudaMemcpyKind kind) {
-    return [=, this] { CUDA_OK(cudaMemcpyAsync(p, from, bytes, kind, stream)); };
+// answer() itself expects that nothing was applied.
+TEST_F(UpdateAnswersOfKernelsTest, OneRefusedNodeRefusesTheOthersToo) {
+  EXPECT_EQ(of_memory(set_and_launched(1, nullptr), set_and_launched(5, cooperative)), Answer::kRefusedAttributes);
+  const auto two_sets = [this](int value, std::size_t width, bool shape_first) {
+    return captured([=, this] {
+      const auto shape = [=, this] { CUDA_OK(cudaMemset2DAsync(memory.get() + 4096, 128, 1, width, 4, stream)); };
+      if (shape_first) shape();
+      CUDA_OK(cudaMemsetAsync(memory.get(), value, 64, stream));
+      if (!shape_first) shape();
+    });
   };
-  const auto copy_2d = [&](std::size_t width) {
-    return [=, this, from = device.get()] {
-      CUDA_OK(cudaMemcpy2DAsync(p, 128, from, 128, width, 4, cudaMemcpyDeviceToDevice, stream));
-    };
-  };
-  const auto any = cudaMemcpyDefault;
-  const auto up = cudaMemcpyHostToDevice;
-  const auto across = cudaMemcpyDeviceToDevice;
-  EXPECT_EQ(of_memory(copy(pinned, 64, any), copy(other, 64, any)), Answer::kApplied);
-  EXPECT_EQ(of_memory(copy(pinned, 64, any), copy(pinned, 4096, any)), Answer::kApplied);
-  EXPECT_EQ(of_memory(copy(pinned, 64, any), copy(device.get(), 64, any)), Answer::kApplied);
-  EXPECT_EQ(of_memory(copy(pinned, 64, up), copy(pageable.data(), 64, up)), Answer::kApplied);
-  EXPECT_EQ(of_memory(copy(pinned, 64, up), copy(device.get(), 64, across)), Answer::kRefused);
-  EXPECT_EQ(of_memory(copy(pinned, 64, up), copy(other, 64, any)), Answer::kRefused);
-  EXPECT_EQ(of_memory(copy(device.get(), 256, across), copy_2d(64)), Answer::kRefused);
-  EXPECT_EQ(of_memory(copy_2d(64), copy_2d(100)), Answer::kRefused);
-  CUDA_OK(cudaFreeHost(pinned));
-  CUDA_OK(cudaFreeHost(other));
+  EXPECT_EQ(of_memory(two_sets(1, 64, false), two_sets(5, 100, false)), Answer::kRefusedParameters);
+  EXPECT_EQ(of_memory(two_sets(1, 64, true), two_sets(5, 100, true)), Answer::kRefusedParameters);
+}
+
+TEST_F(UpdateAnswersOfKernelsTest, ALieInOneNodeLeavesTheOthersApplied) {
+  if (!has_clusters()) GTEST_SKIP() << "clusters need compute capability 9.0";
+  EXPECT_EQ(of_memory(set_and_launched(1, nullptr), set_and_launched(5, cluster(2))), Answer::kApplied);
+  EXPECT_EQ(report.first().cluster, 1);
 }
 
 }  // namespace
