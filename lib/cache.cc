@@ -6,7 +6,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "compat.h"
 #include "errors.h"
@@ -14,6 +17,11 @@
 #include "impl.h"
 
 namespace graphcache {
+namespace {
+
+constexpr const char* kInstantiate = "cudaGraphInstantiate";
+
+}  // namespace
 
 // Calls what calls `fn`; a run that ends by `fn`'s exception has failed.
 template <class F>
@@ -61,12 +69,13 @@ Entry* Cache::Impl::claim(const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS
 // All waiters look again, each for its own entry. The lock makes sure that who announced a wait does wait by now.
 // Whoever erased the entry meanwhile announced a wait, too: it is gone by the end of the run.
 void Cache::Impl::wake() {
+  bool gone = false;
   {
     MutexLock lock(mutex_);
-    sweep();
+    gone = sweep();
   }
   unlocked_.notify_all();
-  retire_.collect();
+  if (gone) retire_.collect_all();
 }
 
 // A hit: patch what changed, launch.
@@ -89,8 +98,8 @@ absl::StatusOr<Outcome> Cache::Impl::replay(Held& entry, const Request& request)
 
 // Whatever is not a hit on a stream that the cache knows.
 absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const absl::Cleanup collect = [this] { retire_.collect(); };
   LastErrorGuard last_error;
+  request.last_error = &last_error;
   if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
   entry->stream = request.stream;
   if (entry->executable != nullptr) return replay(entry, request);
@@ -100,25 +109,42 @@ absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& requ
     --entry->eager_left;
     return run_eagerly(entry, entry->eager_why, request);
   }
-  if (!has_room()) return run_eagerly(entry, EagerReason::kBudget, request);
   DeviceGuard device(options_.device);
   if (!device.status().ok()) return failed(request, device.status());
+  const absl::Cleanup tidy = [&] {
+    entry.release();
+    tidy_up(request.stream);
+  };
+  if (entry->content != nullptr) return bring_back(entry, request, Outcome::kSwitched, Outcome::kRestored);
+  if (!has_room(*entry.get())) return run_eagerly(entry, EagerReason::kBudget, request);
   return record(entry, request);
 }
 
-// A miss: capture, make room, instantiate, launch. What cannot be captured is enqueued directly.
-absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+// A miss: capture, then as if the template had been there. What cannot be captured is enqueued directly.
+absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request) {
   bool broke = false;
+  if (absl::Status status = capture_template(entry, request, &broke); !status.ok()) {
+    if (!broke) return failed(request, std::move(status));
+    // A call that a capture forbids fails, or breaks the capture, but works outside of one.
+    back_off(entry.get());
+    return run_eagerly(entry, EagerReason::kCaptureFailed, request);
+  }
+  return bring_back(entry, request, Outcome::kUpdated, Outcome::kInstantiated);
+}
+
+// Gives the entry a template. `broke`: the capture did not hold what `fn` does; nothing was enqueued.
+absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
+                                           bool* broke) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   absl::Cleanup threw = [&] {
-    if (broke) back_off(entry.get());
+    if (*broke) back_off(entry.get());
     MutexLock lock(mutex_);
     ++totals_.capture_failures;
   };
-  Captured captured = call_fn([&] { return capture(request.stream, options_.capture_mode, request.call, &broke); });
+  Captured captured = call_fn([&] { return capture(request.stream, options_.capture_mode, request.call, broke); });
   std::move(threw).Cancel();
 
-  broke = !captured.capture.ok();
-  const bool usable = !broke && captured.fn.ok();
+  *broke = !captured.capture.ok();
+  const bool usable = !*broke && captured.fn.ok();
   {
     MutexLock lock(mutex_);
     totals_.capture_time += captured.time;
@@ -126,44 +152,187 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
   }
   for (const absl::Status& status : {captured.capture, captured.fn}) {
     if (!is_fatal(cuda_error(status))) continue;
-    captured.content.graph.release();  // Handles are dropped now, not destroyed.
-    return failed(request, status);
+    captured.graph.graph.release();  // Handles are dropped now, not destroyed.
+    *broke = false;
+    return status;
   }
-  if (broke || is_capture_error(cuda_error(captured.fn))) {
-    // A call that a capture forbids fails, or breaks the capture, but works outside of one.
-    captured.content = Template();
-    back_off(entry.get());
-    return run_eagerly(entry, EagerReason::kCaptureFailed, request);
+  if (is_capture_error(cuda_error(captured.fn))) *broke = true;
+  if (!usable) {
+    absl::Status why = *broke && captured.fn.ok() ? captured.capture : captured.fn;
+    MutexLock lock(mutex_);
+    if (*broke) entry->capture_error = why.ToString();
+    return why;
   }
-  if (!usable) return failed(request, captured.fn);
 
-  if (!reserve(entry.get())) {
-    captured.content = Template();
-    return run_eagerly(entry, EagerReason::kBudget, request);
+  std::optional<Signature> signature;
+  if (options_.sharing != Sharing::kNever) signature = describe(captured.graph, &captured.content);
+  entry->nodes = captured.content.node_count;
+  entry->slot_nodes = captured.content.slots.nodes.size();
+  entry->content = std::make_shared<const Content>(std::move(captured.content));
+  entry->graph = std::move(captured.graph);
+  entry->rent = 0;
+  MutexLock lock(mutex_);
+  entry->capture_error.clear();
+  entry->device_bytes = estimated_device_bytes(entry->nodes);
+  index_.set_standing(entry.get(), Standing::kDemoted);
+  if (signature && !entry->erased) index_.join(entry.get(), *signature);
+  return absl::OkStatus();
+}
+
+// An entry that has a template, but no executable: it gets one, and is launched.
+absl::StatusOr<Outcome> Cache::Impl::bring_back(Held& entry, const Request& request, Outcome by_sibling,
+                                                Outcome by_own) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const Obtained obtained = obtain(entry, request);
+  if (obtained.result.error != cudaSuccess) {
+    return replay_failed(entry, obtained.result, obtained.why, request);
   }
-  std::unique_ptr<Executable> executable;
-  const cudaError_t error = instantiate(captured.content, &executable);
-  if (error != cudaSuccess) {
-    if (is_fatal(error)) {
-      captured.content.graph.release();
-      return failed(request, cuda_failure("cudaGraphInstantiate", error));
-    }
-    captured.content = Template();
-    drop(entry.get());
-    back_off(entry.get());
-    const bool out_of_memory = error == cudaErrorMemoryAllocation;
-    return run_eagerly(entry, out_of_memory ? EagerReason::kOutOfMemory : EagerReason::kRefused, request);
+  if (entry->executable == nullptr) return run_eagerly(entry, obtained.why, request);
+  if (!entry->executable->holds(request.call)) {  // A new one holds the values of the capture.
+    std::size_t patched = 0;
+    const CallResult result = entry->executable->patch(request.call, &patched);
+    entry->patched_nodes.add(patched);
+    if (result.error != cudaSuccess) return replay_failed(entry, result, EagerReason::kRefused, request);
   }
-  entry->executable = std::move(executable);
-  entry->nodes = entry->executable->node_count();
-  entry->slot_nodes = entry->executable->slot_node_count();
-  entry->ready = true;
+  if (const cudaError_t error = entry->executable->launch(request.stream); error != cudaSuccess) {
+    return replay_failed(entry, {"cudaGraphLaunch", error}, EagerReason::kLaunchFailed, request);
+  }
   entry->failures = 0;
-  if (const cudaError_t launched = entry->executable->launch(request.stream); launched != cudaSuccess) {
-    return replay_failed(entry, {"cudaGraphLaunch", launched}, EagerReason::kLaunchFailed, request);
+  const Outcome outcome = obtained.of_sibling ? by_sibling : by_own;
+  entry->outcomes[static_cast<int>(outcome)].add(1);
+  return outcome;
+}
+
+// A sibling's executable for rent, or one that the entry keeps: by rent or buy (costs.h). One that is bought is the
+// least recently used sibling's, if that would have had to leave for it anyhow.
+Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  for (;;) {  // Once more after each refusal, in another family.
+    Obtained obtained;
+    if (Held lender(*this, lock_lender(entry.get())); lender.get() != nullptr) {
+      const Difference& difference = entry->differences.between(lender->executable->content(), *entry->content);
+      if (rents(*entry.get(), difference.cost)) {
+        if (!take_over(entry, lender, request, difference, /*for_rent=*/true, &obtained)) continue;
+        return obtained;
+      }
+    }
+    Entry* sibling = nullptr;
+    if (!reserve(entry.get(), &sibling)) {
+      obtained.why = EagerReason::kBudget;
+      return obtained;
+    }
+    if (sibling == nullptr) {
+      buy(entry, /*may_evict=*/true, &obtained);
+      return obtained;
+    }
+    Held lender(*this, sibling);
+    const Difference& difference = entry->differences.between(lender->executable->content(), *entry->content);
+    if (take_over(entry, lender, request, difference, /*for_rent=*/false, &obtained)) return obtained;
   }
-  entry->outcomes[static_cast<int>(Outcome::kInstantiated)].add(1);
-  return Outcome::kInstantiated;
+}
+
+bool Cache::Impl::rents(const Entry& entry, Cost rent) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  MutexLock lock(mutex_);
+  if (entry.pinned) return false;
+  return options_.sharing == Sharing::kAlways || !should_buy(entry.rent, rent, costs::buy(entry.content->node_count));
+}
+
+// Brings the lender's executable over to the entry. False: that cannot be, the lender keeps what it has, and the entry
+// is of another family now.
+bool Cache::Impl::take_over(Held& entry, Held& lender, const Request& request, const Difference& difference,
+                            bool for_rent, Obtained* obtained) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  LastErrorGuard last_error;
+  // The lender's graph stays behind as the executable's base. It gets another, since no two threads may use one graph.
+  if (lender->graph.empty()) {
+    obtained->result = lender->executable->base().clone(&lender->graph);
+    if (is_fatal(obtained->result.error)) return true;
+    if (std::exchange(obtained->result, {}).error != cudaSuccess) {
+      MutexLock lock(mutex_);
+      index_.split(entry.get());
+      return false;
+    }
+  }
+  bool was_spare = false;
+  if (!hand_over(lender.get(), entry.get(), for_rent, &was_spare)) return false;
+
+  const BroughtOver brought =
+      lender->executable->bring_over(lender->graph, entry->graph, entry->content, difference, request.call);
+  entry->patched_nodes.add(brought.patched_nodes);
+  const bool done = brought.result.error == cudaSuccess;
+  {
+    MutexLock lock(mutex_);
+    totals_.updates += brought.updates;
+    if (!done) index_.set_standing(entry.get(), Standing::kDemoted);
+    if (!done && brought.whole) {
+      index_.set_standing(lender.get(), Standing::kLive);
+      if (was_spare && lender->family != nullptr && !lender->pinned) lender->family->spare_of = lender.get();
+    }
+    if (brought.refusal) {
+      ++totals_.refused_updates[static_cast<std::size_t>(*brought.refusal)];
+      index_.split(entry.get());
+    }
+  }
+  if (done) {
+    entry->executable = std::move(lender->executable);
+    entry->rent = for_rent ? entry->rent + difference.cost : 0;
+    obtained->of_sibling = true;
+    return true;
+  }
+  if (!brought.whole) retire_.add(std::move(lender->executable), {});
+  if (brought.refusal && brought.whole) return false;
+  obtained->result = brought.result;
+  obtained->why = EagerReason::kRefused;
+  return true;
+}
+
+// The executable counts as the entry's from now on. False if the lender has been pinned meanwhile.
+bool Cache::Impl::hand_over(Entry* lender, Entry* entry, bool for_rent, bool* was_spare) {
+  MutexLock lock(mutex_);
+  if (lender->pinned) return false;
+  Family* const family = entry->family;
+  *was_spare = lender->family != nullptr && lender->family->spare_of == lender;
+  index_.set_standing(lender, Standing::kDemoted);
+  index_.set_standing(entry, Standing::kLive);
+  if (for_rent && family != nullptr && !entry->pinned && (*was_spare || family->spare_of == nullptr)) {
+    family->spare_of = entry;
+  }
+  return true;
+}
+
+// A new executable for an entry that was reserved one. Out of memory: one more executable leaves, what the device keeps
+// for graphs is given back, and it is tried once more.
+void Cache::Impl::buy(Held& entry, bool may_evict, Obtained* obtained) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const auto begin = std::chrono::steady_clock::now();
+  LastErrorGuard last_error;
+  cudaError_t error = instantiate(*entry.get());
+  if (error == cudaErrorMemoryAllocation || error == cudaErrorNotSupported) {
+    if (error == cudaErrorMemoryAllocation && may_evict) {
+      MutexLock lock(mutex_);
+      if (Entry* victim = index_.lock_oldest(Standing::kLive)) {
+        evict(victim);
+        (void)victim->lock.unlock();
+      }
+    }
+    // A graph that allocates can have one executable alone, and its last may still wait.
+    retire_.collect_all();
+    cudaDeviceGraphMemTrim(options_.device);
+    error = instantiate(*entry.get());
+  }
+  if (error == cudaSuccess) {
+    entry->rent = 0;
+    MutexLock lock(mutex_);
+    totals_.instantiate_time += std::chrono::steady_clock::now() - begin;
+    ++totals_.instantiations;
+    Family* const family = entry->family;
+    if (family != nullptr && family->spare_of == nullptr && !entry->pinned) family->spare_of = entry.get();
+    return;
+  }
+  obtained->result = {kInstantiate, error};
+  obtained->why = error == cudaErrorMemoryAllocation ? EagerReason::kOutOfMemory : EagerReason::kRefused;
+}
+
+cudaError_t Cache::Impl::instantiate(Entry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  RelaxedCaptureMode relaxed;
+  return Executable::instantiate(entry.graph, entry.content, options_.instantiate_flags, options_.device,
+                                 &entry.executable);
 }
 
 // A run inside another run's capture. Nothing here may wait for another run, nor touch the capture but through its
@@ -216,13 +385,13 @@ absl::StatusOr<Outcome> Cache::Impl::run_eagerly(Held& held, EagerReason reason,
   Entry* const entry = held.get();
   if (entry != nullptr) {
     MutexLock lock(mutex_);
-    ++entry->pins;
+    ++entry->users;
   }
   held.release();
 
   const absl::Cleanup let_go = [&] {
     MutexLock lock(mutex_);
-    if (entry != nullptr) --entry->pins;
+    if (entry != nullptr) --entry->users;
   };
   LastErrorGuard last_error;
   DeviceGuard device(options_.device);
@@ -245,7 +414,11 @@ absl::StatusOr<Outcome> Cache::Impl::run_eagerly(Held& held, EagerReason reason,
 // at fault, and its state unknown otherwise.
 absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult& result, EagerReason reason,
                                                    const Request& request) {
-  if (result.latches && cudaPeekAtLastError() == result.error) cudaGetLastError();
+  if (request.last_error != nullptr) {
+    request.last_error->settle();
+  } else if (result.latches && cudaPeekAtLastError() == result.error) {
+    cudaGetLastError();
+  }
   if (is_fatal(result.error)) return failed(request, cuda_failure(result.call, result.error));
   LastErrorGuard last_error;
   const bool launched = reason == EagerReason::kLaunchFailed;
@@ -256,11 +429,17 @@ absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult
   }
   absl::Status unfit = check(request);
   if (launched && !unfit.ok()) return failed(request, std::move(unfit));
-  drop(entry.get());
+  {
+    MutexLock lock(mutex_);
+    demote(entry.get());
+    // A graph that cannot be instantiated is of no use.
+    if (result.call == kInstantiate && reason != EagerReason::kOutOfMemory) forget_template(entry.get());
+  }
   back_off(entry.get());
   if (!unfit.ok()) return failed(request, std::move(unfit));
   auto outcome = run_eagerly(entry, reason, request);
-  retire_.collect();
+  DeviceGuard device(options_.device);
+  retire_.collect(request.stream);
   return outcome;
 }
 
@@ -315,61 +494,101 @@ bool Cache::Impl::is_known(cudaStream_t stream) const {
   return known_streams_.contains(stream);
 }
 
-// Makes the entry count against the budget; false if no room can be made. Evicts before anything is instantiated.
-bool Cache::Impl::reserve(Entry* entry) {
+// Makes the entry count as one that has an executable; false if no room can be made for it, and then nothing leaves.
+// Evicts before anything is instantiated. If a sibling would have to leave, its executable is all that is needed:
+// nothing is done, and the sibling is returned, locked.
+bool Cache::Impl::reserve(Entry* entry, Entry** sibling) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   {
     MutexLock lock(mutex_);
     sweep();
-    while (index_.live() >= static_cast<std::size_t>(options_.max_executables)) {
-      if (!evict_one()) return false;
+    std::vector<Entry*> victims;
+    std::size_t bytes = 0;
+    const auto unlock_all = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      for (Entry* victim : victims) (void)victim->lock.unlock();  // Idle, so awaited by nobody.
+    };
+    while (!fits(entry->device_bytes, victims.size(), bytes)) {
+      Entry* const victim = index_.lock_oldest(Standing::kLive);
+      const bool is_sibling = victim != nullptr && victim->family != nullptr && victim->family == entry->family;
+      if (victim == nullptr || is_sibling) {
+        unlock_all();
+        *sibling = victim;
+        return is_sibling;
+      }
+      victims.push_back(victim);
+      bytes += victim->device_bytes;
     }
-    index_.set_live(entry, true);
+    for (Entry* victim : victims) evict(victim);
+    unlock_all();
+    index_.set_standing(entry, Standing::kLive);
   }
-  retire_.collect();
+  retire_.collect(entry->stream);
   return true;
 }
 
-// The least recently used executable leaves; its entry stays, and knows that it is not new.
-bool Cache::Impl::evict_one() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  Entry* const victim = index_.lock_victim();
-  if (victim == nullptr) return false;
+// Whether an executable of so many bytes fits into the budgets beside the others, but for some of these.
+bool Cache::Impl::fits(std::size_t bytes, std::size_t but, std::size_t but_bytes) const {
+  return bytes <= options_.max_device_bytes &&
+         index_.live() - but < static_cast<std::size_t>(options_.max_executables) &&
+         index_.live_bytes() - but_bytes <= options_.max_device_bytes - bytes;
+}
+
+// The executable of a victim, whose lock is held, leaves; the entry stays, with its template.
+void Cache::Impl::evict(Entry* victim) {
   ++totals_.evictions;
-  victim->ready = false;
-  retire_.add(std::move(victim->executable));
-  index_.set_live(victim, false);
-  (void)victim->lock.unlock();  // Idle, so awaited by nobody.
-  return true;
+  demote(victim);
 }
 
-// Whether an executable could be reserved now, so that no capture is made in vain. Nothing leaves for a capture that
-// may yet fail.
-bool Cache::Impl::has_room() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+// The entry loses its executable, or the promise of one.
+void Cache::Impl::demote(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (entry->executable != nullptr && entry->graph.empty()) entry->graph = entry->executable->take_base();
+  retire_.add(std::move(entry->executable), {});
+  index_.set_standing(entry, Standing::kDemoted);
+}
+
+// The entry, which has no executable, loses its template.
+void Cache::Impl::forget_template(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  retire_.add(nullptr, std::move(entry->graph), entry->stream);
+  entry->content.reset();
+  entry->differences.clear();
+  index_.leave(entry);
+  index_.set_standing(entry, Standing::kCold);
+}
+
+// Whether an executable could be had now, so that no capture is made in vain. Nothing leaves for a capture that may yet
+// fail.
+bool Cache::Impl::has_room(const Entry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   MutexLock lock(mutex_);
-  if (index_.live() < static_cast<std::size_t>(options_.max_executables)) return true;
-  Entry* const victim = index_.lock_victim();
+  if (entry.device_bytes > options_.max_device_bytes) return false;  // As its last capture told.
+  if (fits(entry.device_bytes)) return true;
+  Entry* const victim = index_.lock_oldest(Standing::kLive);
   if (victim != nullptr) (void)victim->lock.unlock();
   return victim != nullptr;
 }
 
-// Out of memory: one more executable leaves, what the device keeps for graphs is given back, and it is tried once more.
-cudaError_t Cache::Impl::instantiate(Template& content, std::unique_ptr<Executable>* executable) {
-  const auto begin = std::chrono::steady_clock::now();
-  LastErrorGuard last_error;
-  RelaxedCaptureMode relaxed;
-  cudaError_t error = Executable::instantiate(content, options_.instantiate_flags, options_.device, executable);
-  if (error == cudaErrorMemoryAllocation) {
-    {
-      MutexLock lock(mutex_);
-      evict_one();
-    }
-    retire_.collect();
-    cudaDeviceGraphMemTrim(options_.device);
-    error = Executable::instantiate(content, options_.instantiate_flags, options_.device, executable);
-  }
+// Where a family has lost its spare one, a new one is bought while there is room, so that no key is deprived of what it
+// has bought.
+Entry* Cache::Impl::lock_lender(const Entry* entry) {
   MutexLock lock(mutex_);
-  totals_.instantiate_time += std::chrono::steady_clock::now() - begin;
-  if (error == cudaSuccess) ++totals_.instantiations;
-  return error;
+  const Family* const family = entry->family;
+  const bool may_buy = options_.sharing == Sharing::kAuto && fits(entry->device_bytes);
+  if (family != nullptr && family->spare_of == nullptr && may_buy) return nullptr;
+  return index_.lock_lender(family);
+}
+
+// What a run leaves behind: templates beyond the budget, executables that left.
+void Cache::Impl::tidy_up(cudaStream_t stream) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (lost_) return;
+  {
+    MutexLock lock(mutex_);
+    while (index_.templates() > static_cast<std::size_t>(options_.max_templates)) {
+      Entry* const oldest = index_.lock_oldest(Standing::kDemoted);
+      if (oldest == nullptr) break;
+      forget_template(oldest);
+      ++totals_.forgotten;
+      (void)oldest->lock.unlock();
+    }
+  }
+  retire_.collect(stream);
 }
 
 // A key whose captures break is tried again, but ever more rarely: it may have been a passing cause, such as a library
@@ -381,19 +600,62 @@ void Cache::Impl::back_off(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   ++entry->failures;
 }
 
-// The entry loses its executable, or the promise of one.
-void Cache::Impl::drop(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  entry->ready = false;
-  retire_.add(std::move(entry->executable));
-  MutexLock lock(mutex_);
-  index_.set_live(entry, false);
-}
-
 absl::Status Cache::Impl::failed(const Request& request, absl::Status why) {
   if (is_fatal(cuda_error(why))) lose(why);
   MutexLock lock(mutex_);
   ++totals_.failed;
   return with_key(why, request.key);
+}
+
+// Like the first run of a key, up to the launch. No executable leaves for it.
+absl::Status Cache::Impl::warm(const Key& key, cudaStream_t stream,
+                               const detail::Call& call) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const Request request{key, stream, call};
+  if (active_recording != nullptr) {
+    return failed(request, absl::FailedPreconditionError("warm was called inside another run's fn"));
+  }
+  if (!enabled_) return invalid_.ok() ? absl::OkStatus() : failed(request, invalid_);
+  Held entry(*this, claim(request));
+  LastErrorGuard last_error;
+  if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
+  entry->stream = stream;
+  if (entry->executable != nullptr) return absl::OkStatus();
+  DeviceGuard device(options_.device);
+  if (!device.status().ok()) return failed(request, device.status());
+  const absl::Cleanup tidy = [&] {
+    entry.release();
+    tidy_up(stream);
+  };
+  if (entry->content == nullptr) {
+    bool broke = false;
+    if (absl::Status status = capture_template(entry, request, &broke); !status.ok()) {
+      if (broke) back_off(entry.get());
+      return failed(request, std::move(status));
+    }
+  }
+  entry->eager_left = 0;
+  entry->seen = true;
+  {
+    MutexLock lock(mutex_);
+    if (!fits(entry->device_bytes)) return absl::OkStatus();
+    const Family* const family = entry->family;
+    if (options_.sharing == Sharing::kAlways && family != nullptr && family->executables != 0) return absl::OkStatus();
+    index_.set_standing(entry.get(), Standing::kLive);
+  }
+  Obtained obtained;
+  buy(entry, /*may_evict=*/false, &obtained);
+  CallResult result = obtained.result;
+  if (result.error == cudaSuccess) result = {"cudaGraphUpload", entry->executable->upload(stream)};
+  if (result.error == cudaSuccess) return absl::OkStatus();
+  if (!is_fatal(result.error)) {
+    MutexLock lock(mutex_);
+    demote(entry.get());
+  }
+  return failed(request, cuda_failure(result.call, result.error));
+}
+
+absl::Status Cache::warm_call(const Key& key, cudaStream_t stream, const detail::Call& call) {
+  return impl_->warm(key, stream, call);
 }
 
 absl::StatusOr<Outcome> Cache::run_call(const Key& key, cudaStream_t stream, const detail::Call& call) {

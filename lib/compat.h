@@ -47,12 +47,22 @@ inline cudaError_t stream_device(cudaStream_t stream, int* device) {
 #endif
 }
 
-// A function of the driver, in its form of CUDA 12.0, or null. This way nothing links against libcuda.
-inline void* driver_function(const char* name) {
+// The nodes that a node depends on, and the data of the edges.
+inline cudaError_t node_dependencies(cudaGraphNode_t node, cudaGraphNode_t* dependencies, cudaGraphEdgeData* edges,
+                                     std::size_t* count) {
+#if CUDART_VERSION >= 13000
+  return cudaGraphNodeGetDependencies(node, dependencies, edges, count);
+#else
+  return cudaGraphNodeGetDependencies_v2(node, dependencies, edges, count);
+#endif
+}
+
+// A function of the driver, in its form of a CUDA version, or null. This way nothing links against libcuda.
+inline void* driver_function(const char* name, [[maybe_unused]] unsigned version = 12000) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050
-  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &result);
+  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &function, version, cudaEnableDefault, &result);
 #else
   const cudaError_t error = cudaGetDriverEntryPoint(name, &function, cudaEnableDefault, &result);
 #endif

@@ -9,8 +9,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
+#include "family.h"
 #include "graphcache/cache.h"
 #include "mutex.h"
 #include "program.h"
@@ -27,6 +29,13 @@ class Counter {
   std::atomic<std::uint64_t> value_{0};
 };
 
+// What an entry has. An entry that has an executable has a template, too: its own, or as that executable's base.
+enum class Standing {
+  kCold,     // Neither: it remembers counts and failed captures.
+  kDemoted,  // A template.
+  kLive,     // An executable, or a promise of one.
+};
+
 struct Entry {
   Entry(const Key& the_key, const detail::Site& the_site) : site(the_site), key(the_key) {}
 
@@ -37,12 +46,21 @@ struct Entry {
   Entry* newer = nullptr;
   Entry* older = nullptr;
   std::uint64_t last_use = 0;
-  int pins = 0;         // Threads that need the entry to stay without holding `lock`: they run `fn` directly.
-  bool live = false;    // Counts against the budget: has an executable, or a promise of one.
-  bool erased = false;  // No longer found; deleted once it is idle.
+  int users = 0;                        // Threads that need the entry to stay without holding `lock`: they run `fn`.
+  Standing standing = Standing::kCold;  // Written under `lock`, too.
+  bool pinned = false;
+  bool erased = false;           // No longer found; deleted once it is idle.
+  std::size_t device_bytes = 0;  // Of an executable of its graph, by estimate. Changes only while it is cold.
+  std::string capture_error;     // Of the last capture, if that broke.
+  std::uint64_t split_from = 0;  // The id of the family that it left last because of a refused update.
+  Family* family = nullptr;      // Of its content, if that can have siblings.
 
   RunLock lock;
   std::unique_ptr<Executable> executable ABSL_GUARDED_BY(lock);
+  std::shared_ptr<const Content> content ABSL_GUARDED_BY(lock);  // Null while cold.
+  Template graph ABSL_GUARDED_BY(lock);                 // Of the content; empty while it is the base of the executable.
+  Differences differences ABSL_GUARDED_BY(lock);        // Of the content from its siblings'.
+  Cost rent ABSL_GUARDED_BY(lock) = 0;                  // Paid since it last had an executable of its own.
   cudaStream_t stream ABSL_GUARDED_BY(lock) = nullptr;  // The last one that was found fit to run on.
   bool seen ABSL_GUARDED_BY(lock) = false;              // Whether eager_left has been set for a new key.
   int eager_left ABSL_GUARDED_BY(lock) = 0;             // Runs to go before the next capture,
@@ -50,10 +68,9 @@ struct Entry {
   int failures ABSL_GUARDED_BY(lock) = 0;  // Captures that broke since the last that did not.
 
   // Written under `lock`, but for the count of kEager, which is written under the cache's lock.
-  std::atomic<bool> ready{false};  // Whether there is an executable.
   std::array<Counter, kOutcomeCount> outcomes;
   Counter patched_nodes;
-  std::atomic<std::size_t> nodes{0};  // Of the last executable.
+  std::atomic<std::size_t> nodes{0};  // Of the last capture.
   std::atomic<std::size_t> slot_nodes{0};
 
   const Key key;  // Last: a hit compares the index's copy.

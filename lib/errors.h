@@ -16,6 +16,13 @@ absl::Status cuda_failure(std::string_view call, cudaError_t error);
 // The same status with what was going on before its message: the key's label, or the whole key if it has none.
 absl::Status with_key(const absl::Status& status, const Key& key);
 
+// Which runtime call was made last, and what it returned.
+struct CallResult {
+  const char* call = "";
+  cudaError_t error = cudaSuccess;
+  bool latches = true;  // Whether its errors stand in the last-error slot: those of the driver do not.
+};
+
 // Errors after which the process has no usable context (fact 32): handles are dropped, not destroyed.
 bool is_fatal(cudaError_t error);
 

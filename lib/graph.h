@@ -1,12 +1,12 @@
 // Owning handles of graphs and executables, and what a template keeps of its slot nodes.
 #pragma once
 
+#include <absl/container/inlined_vector.h>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -66,15 +66,7 @@ class Owned {
 using Graph = Owned<cudaGraph_t, cudaGraphDestroy>;
 using GraphExec = Owned<cudaGraphExec_t, cudaGraphExecDestroy>;
 
-// One argument or field of a slot node that follows a slot.
-struct Binding {
-  unsigned char* target;  // In the node's fields.
-  std::uint32_t size;     // Of the target.
-  std::uint32_t offset;   // Of the slot's value in the run's values.
-  detail::Convert convert;
-};
-
-// The fields of a node as bytes that bindings can point into, and the calls' structures are filled from.
+// The fields of a slot node as bytes that bindings can point into, and the calls' structures are filled from.
 struct KernelFields {
   dim3 grid, block;
   std::size_t shared_bytes;
@@ -90,34 +82,90 @@ struct MemsetFields {
   std::size_t bytes;
 };
 
-// A node that holds values of slots. It is the shadow of what the executable holds for it: an executable has no
-// getters, and setting a node's parameters sets all of them (fact 13).
+// One argument or field of a slot node that follows a slot.
+struct Binding {
+  std::uint32_t target;  // Where in the block of fields,
+  std::uint32_t size;    // and how long.
+  std::uint32_t offset;  // Of the slot's value in the run's values.
+  detail::Convert convert;
+};
+
+// A node that holds values of slots.
 struct SlotNode {
-  cudaGraphNode_t node = nullptr;
+  std::uint32_t index = 0;  // In the graph's nodes.
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
   const void* kernel = nullptr;             // The host symbol of a kernel node.
   CUfunction function = nullptr;            // The driver's handle of it, or null if it cannot be had.
   cudaMemcpyKind kind = cudaMemcpyDefault;  // Of a memcpy node.
-  bool enabled = true;                      // In the executable: a copy or set of 0 bytes is disabled there.
-  std::unique_ptr<unsigned char[]> fields;  // One of the structures above, then a kernel's arguments.
-  std::vector<void*> arguments;             // Pointers to the latter, as a launch takes them.
+  // Where in the block its fields are: one of the structures above, then a kernel's arguments.
+  std::uint32_t fields = 0;
+  std::uint32_t fields_size = 0;
+  std::uint32_t first_argument = 0, argument_count = 0;
+  std::uint32_t first_binding = 0, binding_count = 0;
+};
+
+// Pointers to a kernel's arguments, as a launch takes them.
+using ArgumentPointers = absl::InlinedVector<void*, 16>;
+
+// The slot nodes of a graph, in order of their index, and one block with the fields of all of them.
+struct Slots {
+  std::vector<SlotNode> nodes;
+  std::vector<std::uint32_t> arguments;  // Where in the block each argument of a kernel is.
   std::vector<Binding> bindings;
+  std::vector<unsigned char> fields;
 
   template <class Fields>
-  Fields& as() const {
-    return *reinterpret_cast<Fields*>(fields.get());
+  Fields& as(const SlotNode& node) {
+    return *reinterpret_cast<Fields*>(fields.data() + node.fields);
+  }
+  void point_to_arguments(const SlotNode& node, ArgumentPointers* out) {
+    out->clear();
+    for (std::uint32_t i = 0; i < node.argument_count; ++i) {
+      out->push_back(fields.data() + arguments[node.first_argument + i]);
+    }
   }
 };
 
-// What was captured: the graph, its slot nodes, and the values that these hold in it.
-struct Template {
-  Graph graph;
-  std::size_t node_count = 0;
-  std::vector<SlotNode> slot_nodes;
-  std::vector<unsigned char> values;
+// What a node does, as far as it was read: see signature.h.
+struct NodeContent {
+  cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+  bool readable = true;                 // Whether two of them can be compared.
+  CUDA_KERNEL_NODE_PARAMS kernel = {};  // Of a kernel node, without its arguments.
+  // Where in Content::bytes a kernel's arguments or another node's parameters are.
+  std::uint32_t bytes = 0;
+  std::uint32_t size = 0;
+  // Of a kernel's arguments in Content::arguments, which says where among its bytes each is.
+  std::uint32_t first_argument = 0, argument_count = 0;
 };
 
-// Device memory of an executable: 1.3 to 2.2 KiB a node, measured (facts, "Costs").
-inline constexpr std::size_t kExecutableBytesPerNode = 2048;
+// What was captured. Never changed afterwards, and shared by whoever holds or held it.
+struct Content {
+  std::uint64_t id = 0;  // Of this one alone.
+  std::size_t node_count = 0;
+  Slots slots;                        // With the fields as they were captured,
+  std::vector<unsigned char> values;  // and the values of slots that these were made from.
+
+  // Empty if no siblings are wanted.
+  std::vector<NodeContent> nodes;
+  std::vector<unsigned char> bytes;
+  std::vector<std::uint32_t> arguments;
+};
+
+// A captured graph. Used by one thread at a time, even to be read (fact 15): it belongs to its entry, or, as the base,
+// to the executable that was instantiated from it.
+struct Template {
+  Graph graph;
+  std::vector<cudaGraphNode_t> nodes;  // In the order of cudaGraphGetNodes, which is that of the capturing calls.
+
+  bool empty() const { return graph.get() == nullptr; }
+  CallResult list_nodes();
+  // A graph of its own with the same nodes in the same order.
+  CallResult clone(Template* out) const;
+};
+
+// Device memory of an executable whose nodes are kernels with up to 1 KiB of arguments, as measured on an H200, within
+// 5 % (docs/performance.md). Nodes that copy from or to the host, set, or call the host take none, so they count too
+// high; kernels with 4 KiB of arguments take 9 KiB, and count too low.
+inline std::size_t estimated_device_bytes(std::size_t nodes) { return 114'000 + nodes * 2'600; }
 
 }  // namespace graphcache

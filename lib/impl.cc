@@ -22,6 +22,14 @@ absl::Status validate(Options& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("Options::capture_after is ", options.capture_after, ": it must not be negative"));
   }
+  if (options.max_templates < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Options::max_templates is ", options.max_templates, ": it must not be negative"));
+  }
+  const Sharing ways[] = {Sharing::kAuto, Sharing::kNever, Sharing::kAlways};
+  if (std::find(std::begin(ways), std::end(ways), options.sharing) == std::end(ways)) {
+    return absl::InvalidArgumentError("Options::sharing is none of its values");
+  }
   constexpr unsigned long long kKnownFlags =
       cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUseNodePriority;
   if ((options.instantiate_flags & ~kKnownFlags) != 0) {
@@ -55,17 +63,25 @@ Cache::Impl::Impl(const Options& options) : options_(options), invalid_(validate
   enabled_ = invalid_.ok() && options_.max_executables > 0;
 }
 
-Cache::Impl::~Impl() {
-  clear();
-  retire_.collect();
-}
+Cache::Impl::~Impl() { clear(); }
 
 bool Cache::Impl::contains(const Key& key) const {
   MutexLock lock(mutex_);
   for (const Entry* entry = index_.find(key); entry != nullptr; entry = entry->next_of_key) {
-    if (entry->ready) return true;
+    if (entry->standing != Standing::kCold) return true;
   }
   return false;
+}
+
+bool Cache::Impl::pin(const Key& key, bool pinned) {
+  MutexLock lock(mutex_);
+  Entry* const first = index_.find(key);
+  for (Entry* entry = first; entry != nullptr; entry = entry->next_of_key) {
+    entry->pinned = pinned;
+    // What it has rented it keeps from now on.
+    if (pinned && entry->family != nullptr && entry->family->spare_of == entry) entry->family->spare_of = nullptr;
+  }
+  return first != nullptr;
 }
 
 // If a run has the entry, that run will see at its end that somebody waits, and sweep.
@@ -84,7 +100,7 @@ bool Cache::Impl::erase(const Key& key) {
     }
     sweep();
   }
-  retire_.collect();
+  retire_.collect_all();
   return found;
 }
 
@@ -94,7 +110,7 @@ void Cache::Impl::clear() {
     for (Entry* entry : index_.found()) forget(entry);
     sweep();
   }
-  retire_.collect();
+  retire_.collect_all();
 }
 
 // Adds what the entry counted to the totals, before it is deleted.
@@ -103,17 +119,23 @@ void Cache::Impl::bank(Entry& entry) {
   totals_.patched_nodes += entry.patched_nodes.value();
 }
 
-// Deletes erased entries that nobody uses any more.
-void Cache::Impl::sweep() {
+// Deletes erased entries that nobody uses any more. True if there were some.
+bool Cache::Impl::sweep() {
   while (Entry* surplus = index_.lock_surplus()) {
     index_.erase(surplus);
     [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { (void)surplus->lock.unlock(); }();
   }
-  index_.sweep([this](Entry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  bool any = false;
+  index_.sweep([&](Entry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    any = true;
     bank(entry);
-    if (entry.executable != nullptr && lost_) entry.executable->abandon();
-    retire_.add(std::move(entry.executable));
+    if (lost_) {
+      if (entry.executable != nullptr) entry.executable->abandon();
+      entry.graph.graph.release();
+    }
+    retire_.add(std::move(entry.executable), std::move(entry.graph), entry.stream);
   });
+  return any;
 }
 
 // After a fatal error every handle is dropped, none destroyed (fact 32), and every later run returns that error.
@@ -139,11 +161,11 @@ Stats Cache::Impl::stats() const {
   for (const Entry* entry : index_.all()) {
     for (int i = 0; i < kOutcomeCount; ++i) stats.outcomes[i] += entry->outcomes[i].value();
     stats.patched_nodes += entry->patched_nodes.value();
-    if (!entry->ready) continue;
-    ++stats.live_executables;
-    ++stats.live_templates;
-    stats.estimated_device_bytes += entry->nodes * kExecutableBytesPerNode;
   }
+  stats.live_executables = index_.live();
+  stats.live_templates = index_.templates();
+  stats.families = index_.families();
+  stats.estimated_device_bytes = index_.live_bytes();
   return stats;
 }
 
@@ -156,10 +178,14 @@ std::vector<EntryInfo> Cache::Impl::entries() const {
     for (const Entry* entry : entries) {
       EntryInfo info;
       for (int i = 0; i < kOutcomeCount; ++i) info.outcomes[i] = entry->outcomes[i].value();
-      info.live = entry->ready;
+      info.live = entry->standing == Standing::kLive;
+      info.recorded = entry->standing != Standing::kCold;
+      info.pinned = entry->pinned;
+      info.family = entry->family == nullptr ? 0 : entry->family->id;
+      info.capture_error = entry->capture_error;
       info.nodes = entry->nodes;
       info.slot_nodes = entry->slot_nodes;
-      info.estimated_device_bytes = info.live ? info.nodes * kExecutableBytesPerNode : 0;
+      info.estimated_device_bytes = info.live ? entry->device_bytes : 0;
       info.last_use_order = found.size();
       found.emplace_back(entry->key, std::move(info));
     }
@@ -177,6 +203,8 @@ std::vector<EntryInfo> Cache::Impl::entries() const {
 Cache::Cache(const Options& options) : impl_(std::make_unique<Impl>(options)) {}
 Cache::~Cache() = default;
 bool Cache::contains(const Key& key) const { return impl_->contains(key); }
+bool Cache::pin(const Key& key) { return impl_->pin(key, true); }
+bool Cache::unpin(const Key& key) { return impl_->pin(key, false); }
 bool Cache::erase(const Key& key) { return impl_->erase(key); }
 void Cache::clear() { impl_->clear(); }
 Stats Cache::stats() const { return impl_->stats(); }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "entry.h"
+#include "errors.h"
 #include "graphcache/cache.h"
 #include "index.h"
 #include "mutex.h"
@@ -28,8 +29,10 @@ class Cache::Impl {
   ~Impl();
 
   absl::StatusOr<Outcome> run(const Key& key, cudaStream_t stream, const detail::Call& call);
+  absl::Status warm(const Key& key, cudaStream_t stream, const detail::Call& call);
 
   bool contains(const Key& key) const;
+  bool pin(const Key& key, bool pinned);
   bool erase(const Key& key);
   void clear();
   Stats stats() const;
@@ -62,6 +65,7 @@ class Cache::Impl {
     const Key& key;
     cudaStream_t stream;
     const detail::Call& call;
+    mutable LastErrorGuard* last_error = nullptr;  // Of the run. A hit does without.
   };
 
   // Look-up.
@@ -85,12 +89,34 @@ class Cache::Impl {
   absl::Status check(const Request& request);
   absl::Status check_device(cudaStream_t stream) const;
   bool is_known(cudaStream_t stream) const;
-  bool has_room();
-  bool reserve(Entry* entry);
-  bool evict_one() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  cudaError_t instantiate(Template& content, std::unique_ptr<Executable>* executable);
+  absl::Status capture_template(Held& entry, const Request& request, bool* broke);
   void back_off(Entry* entry);
-  void drop(Entry* entry);
+
+  // The way to an executable.
+  struct Obtained {
+    bool of_sibling = false;
+    CallResult result;                       // Not a success: there is no executable, since this call failed.
+    EagerReason why = EagerReason::kBudget;  // Of there being none.
+  };
+  absl::StatusOr<Outcome> bring_back(Held& entry, const Request& request, Outcome by_sibling, Outcome by_own);
+  Obtained obtain(Held& entry, const Request& request);
+  Entry* lock_lender(const Entry* entry);
+  bool rents(const Entry& entry, Cost rent) const;
+  bool take_over(Held& entry, Held& lender, const Request& request, const Difference& difference, bool for_rent,
+                 Obtained* obtained);
+  bool hand_over(Entry* lender, Entry* entry, bool for_rent, bool* was_spare);
+  void buy(Held& entry, bool may_evict, Obtained* obtained);
+  cudaError_t instantiate(Entry& entry);
+
+  // Budgets.
+  bool has_room(const Entry& entry);
+  bool fits(std::size_t bytes, std::size_t but = 0, std::size_t but_bytes = 0) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool reserve(Entry* entry, Entry** sibling);
+  void evict(Entry* victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void demote(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void forget_template(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void tidy_up(cudaStream_t stream);
 
   // Book-keeping.
   template <class F>
@@ -100,7 +126,7 @@ class Cache::Impl {
   void lose(const absl::Status& why);
   void forget(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void bank(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Options options_;
   absl::Status invalid_;  // Of options that make no sense.

@@ -1,12 +1,13 @@
 #include "index.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace graphcache {
 namespace {
 
 // True, with the entry's lock taken, if nobody uses it.
-bool lock_if_idle(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS { return entry->pins == 0 && entry->lock.try_lock(); }
+bool lock_if_idle(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS { return entry->users == 0 && entry->lock.try_lock(); }
 
 }  // namespace
 
@@ -19,34 +20,70 @@ Entry* Index::insert(const Key& key, const detail::Site& site) {
   Entry*& head = entries_[key];
   entry->next_of_key = head;
   head = entry.release();
-  link(cold_, head);
+  link(order_of(head), head);
   return head;
 }
 
-void Index::set_live(Entry* entry, bool live) {
-  if (entry->erased) {
-    erased_live_ += static_cast<std::size_t>(live) - static_cast<std::size_t>(entry->live);
-    entry->live = live;
-    return;
-  }
-  if (entry->live != live) {
-    unlink(order_of(entry), entry);
-    entry->live = live;
-    link(order_of(entry), entry);
-  }
-  touch(entry);
+// What the entry counts for where it stands.
+void Index::count(const Entry* entry, int by) {
+  const auto plus = [by](std::size_t& number, std::size_t amount) { by > 0 ? number += amount : number -= amount; };
+  if (entry->erased) plus(erased_of_[static_cast<std::size_t>(entry->standing)], 1);
+  if (entry->standing != Standing::kLive) return;
+  plus(live_bytes_, entry->device_bytes);
+  if (entry->family == nullptr) return;
+  plus(entry->family->executables, 1);
+  if (by < 0 && entry->family->spare_of == entry) entry->family->spare_of = nullptr;
 }
 
-Entry* Index::lock_oldest_idle(const Order& order) {
-  for (Entry* entry = order.oldest; entry != nullptr; entry = entry->newer) {
-    if (lock_if_idle(entry)) return entry;
+void Index::set_standing(Entry* entry, Standing standing) {
+  if (entry->standing == standing) return;
+  count(entry, -1);
+  if (!entry->erased) unlink(order_of(entry), entry);
+  entry->standing = standing;
+  if (!entry->erased) insert_by_use(order_of(entry), entry);
+  count(entry, +1);
+}
+
+Entry* Index::lock_oldest(Standing standing, const Family* family) {
+  for (Entry* entry = orders_[static_cast<std::size_t>(standing)].oldest; entry != nullptr; entry = entry->newer) {
+    if ((family == nullptr || entry->family == family) && !entry->pinned && lock_if_idle(entry)) return entry;
   }
   return nullptr;
 }
 
-Entry* Index::lock_victim() { return lock_oldest_idle(live_); }
+Entry* Index::lock_lender(const Family* family) {
+  if (family == nullptr || family->executables == 0) return nullptr;
+  Entry* const spare_of = family->spare_of;
+  if (spare_of == nullptr) return lock_oldest(Standing::kLive, family);
+  return lock_if_idle(spare_of) ? spare_of : nullptr;
+}
 
-Entry* Index::lock_surplus() { return cold_.size > kMaxColdEntries ? lock_oldest_idle(cold_) : nullptr; }
+Entry* Index::lock_surplus() {
+  return orders_[static_cast<std::size_t>(Standing::kCold)].size > kMaxColdEntries ? lock_oldest(Standing::kCold)
+                                                                                   : nullptr;
+}
+
+void Index::join(Entry* entry, const Signature& signature) {
+  count(entry, -1);
+  entry->family = families_.join(signature, entry->split_from);
+  count(entry, +1);
+}
+
+void Index::split(Entry* entry) {
+  if (entry->family == nullptr) return;
+  count(entry, -1);
+  entry->split_from = entry->family->id;
+  Family* const left = std::exchange(entry->family, families_.join(*entry->family->signature, entry->split_from));
+  families_.leave(left);
+  count(entry, +1);
+}
+
+void Index::leave(Entry* entry) {
+  if (entry->family == nullptr) return;
+  count(entry, -1);
+  families_.leave(std::exchange(entry->family, nullptr));
+  count(entry, +1);
+}
 
 void Index::erase(Entry* entry) {
   if (entry->erased) return;
@@ -55,9 +92,11 @@ void Index::erase(Entry* entry) {
   while (*link_to != entry) link_to = &(*link_to)->next_of_key;
   *link_to = entry->next_of_key;
   if (head->second == nullptr) entries_.erase(head);
+  leave(entry);
   unlink(order_of(entry), entry);
-  erased_live_ += static_cast<std::size_t>(entry->live);
+  count(entry, -1);
   entry->erased = true;
+  count(entry, +1);
   erased_.push_back(entry);
 }
 
@@ -65,7 +104,7 @@ void Index::sweep(const std::function<void(Entry&)>& last_look) {
   const auto idle = [&](Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (!lock_if_idle(entry)) return false;
     last_look(*entry);
-    erased_live_ -= static_cast<std::size_t>(entry->live);
+    count(entry, -1);
     delete entry;  // Locked by us, waited for by nobody: waiters find an erased entry no more.
     return true;
   };
@@ -74,8 +113,8 @@ void Index::sweep(const std::function<void(Entry&)>& last_look) {
 
 std::vector<Entry*> Index::found() const {
   std::vector<Entry*> all;
-  for (const Order* order : {&live_, &cold_}) {
-    for (Entry* entry = order->newest; entry != nullptr; entry = entry->older) all.push_back(entry);
+  for (const Order& order : orders_) {
+    for (Entry* entry = order.newest; entry != nullptr; entry = entry->older) all.push_back(entry);
   }
   return all;
 }
@@ -98,6 +137,17 @@ void Index::unlink(Order& order, Entry* entry) {
   (entry->newer != nullptr ? entry->newer->older : order.newest) = entry->older;
   (entry->older != nullptr ? entry->older->newer : order.oldest) = entry->newer;
   --order.size;
+}
+
+void Index::insert_by_use(Order& order, Entry* entry) {
+  Entry* newer = nullptr;
+  Entry* older = order.newest;
+  while (older != nullptr && older->last_use > entry->last_use) newer = std::exchange(older, older->older);
+  entry->newer = newer;
+  entry->older = older;
+  (newer != nullptr ? newer->older : order.newest) = entry;
+  (older != nullptr ? older->newer : order.oldest) = entry;
+  ++order.size;
 }
 
 void Index::move_to_front(Order& order, Entry* entry) {

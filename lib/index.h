@@ -1,12 +1,14 @@
-// Key to entry, in order of last use, within the budget. No CUDA call. Not thread-safe: the cache's lock guards it.
+// Key to entry, in order of last use, with what counts against the budgets; and the families that entries belong to. No
+// CUDA call. Not thread-safe: the cache's lock guards it.
 //
 // An entry is found from insert() to erase(). One that some thread uses cannot be deleted at once: it is erased from
-// the index first, and deleted by a later sweep(), when it is idle: not pinned, and its lock free. While the cache's
+// the index first, and deleted by a later sweep(), when it is idle: without users, and its lock free. While the cache's
 // lock is held, nobody can begin to use an entry.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -20,8 +22,7 @@ namespace graphcache {
 
 class Index {
  public:
-  // Entries without an executable that are kept at most: they remember counts and failed captures. More would let keys
-  // that never come back grow the index without bound.
+  // Cold entries that are kept at most: more would let keys that never come back grow the index without bound.
   static constexpr std::size_t kMaxColdEntries = 4096;
 
   Index() = default;
@@ -48,17 +49,31 @@ class Index {
     if (Order& order = order_of(entry); order.newest != entry) move_to_front(order, entry);
   }
 
-  // Whether the entry counts against the budget. Touches it.
-  void set_live(Entry* entry, bool live);
-  // Those that count, erased ones that still exist included.
-  std::size_t live() const { return live_.size + erased_live_; }
+  // Moves the entry among those of its new standing, where it keeps its place in the order of use.
+  void set_standing(Entry* entry, Standing standing);
+  // Executables, and their device memory by estimate, those of erased entries that still exist included.
+  std::size_t live() const { return count_of(Standing::kLive); }
+  std::size_t live_bytes() const { return live_bytes_; }
+  // Templates, likewise.
+  std::size_t templates() const { return live() + count_of(Standing::kDemoted); }
 
-  // The least recently used entry that is live and idle, with its lock taken, or null.
-  Entry* lock_victim();
-  // The least recently used idle entry beyond kMaxColdEntries that is not live, with its lock taken, or null.
+  // The least recently used entry that is idle and not pinned, with its lock taken, or null: among those of a standing,
+  // if a family is given of that family.
+  Entry* lock_oldest(Standing standing, const Family* family = nullptr);
+  // The live entry that a sibling without an executable rents one from: the family's spare one, or, if there is none,
+  // the least recently used, not pinned. With its lock taken; null if the spare one is in use, too.
+  Entry* lock_lender(const Family* family);
+  // The least recently used idle entry beyond kMaxColdEntries that is cold, with its lock taken, or null.
   Entry* lock_surplus();
 
-  // The entry is no longer found. It exists, and counts against the budget if it is live, until a sweep.
+  // The entry becomes a member of the signature's family.
+  void join(Entry* entry, const Signature& signature);
+  // It leaves its family for another of the same signature.
+  void split(Entry* entry);
+  void leave(Entry* entry);
+  std::size_t families() const { return families_.size(); }
+
+  // The entry is no longer found, and has no family. It exists, and counts against the budgets, until a sweep.
   void erase(Entry* entry);
   // Deletes the erased entries that are idle, having passed each to `last_look`.
   void sweep(const std::function<void(Entry&)>& last_look);
@@ -75,21 +90,27 @@ class Index {
     std::size_t size = 0;
   };
 
-  Order& order_of(const Entry* entry) { return entry->live ? live_ : cold_; }
+  Order& order_of(const Entry* entry) { return orders_[static_cast<std::size_t>(entry->standing)]; }
+  std::size_t count_of(Standing standing) const {
+    const auto i = static_cast<std::size_t>(standing);
+    return orders_[i].size + erased_of_[i];
+  }
+  void count(const Entry* entry, int by);
   static void link(Order& order, Entry* entry);
   static void unlink(Order& order, Entry* entry);
   static void move_to_front(Order& order, Entry* entry);
-  static Entry* lock_oldest_idle(const Order& order);
+  static void insert_by_use(Order& order, Entry* entry);
 
   struct StoredHash {
     std::size_t operator()(const Key& key) const { return key.hash(); }
   };
 
   absl::flat_hash_map<Key, Entry*, StoredHash> entries_;  // The head of each key's list.
-  Order live_;
-  Order cold_;
-  std::vector<Entry*> erased_;
-  std::size_t erased_live_ = 0;
+  Families families_;
+  std::array<Order, 3> orders_;             // By standing.
+  std::vector<Entry*> erased_;              // In no order,
+  std::array<std::size_t, 3> erased_of_{};  // and how many of them there are of each standing.
+  std::size_t live_bytes_ = 0;
   std::uint64_t uses_ = 0;
 };
 

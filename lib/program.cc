@@ -1,60 +1,230 @@
 #include "program.h"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 
-#include "compat.h"
+#include "driver.h"
 #include "errors.h"
 
 namespace graphcache {
 namespace {
 
+CallResult set_kernel_by_driver(cudaGraphExec_t exec, cudaGraphNode_t node, const CUDA_KERNEL_NODE_PARAMS& params) {
+  // The driver's codes are the runtime's, number by number.
+  return {"cudaGraphExecKernelNodeSetParams, by the driver",
+          static_cast<cudaError_t>(driver().set_kernel_node(exec, node, &params)), /*latches=*/false};
+}
+
+// The runtime looks the symbol up on the current device, so that must be the graph's.
+CallResult set_kernel_by_runtime(cudaGraphExec_t exec, cudaGraphNode_t node, const void* kernel,
+                                 const KernelFields& fields, void** arguments, int device) {
+  const DeviceGuard current(device);
+  cudaKernelNodeParams params = {};
+  params.func = const_cast<void*>(kernel);
+  params.gridDim = fields.grid;
+  params.blockDim = fields.block;
+  params.sharedMemBytes = static_cast<unsigned>(fields.shared_bytes);
+  params.kernelParams = arguments;
+  return {"cudaGraphExecKernelNodeSetParams", cudaGraphExecKernelNodeSetParams(exec, node, &params)};
+}
+
+UpdateRefusal refusal(cudaGraphExecUpdateResult result) {
+  switch (result) {
+    case cudaGraphExecUpdateErrorTopologyChanged:
+      return UpdateRefusal::kTopology;
+    case cudaGraphExecUpdateErrorNodeTypeChanged:
+      return UpdateRefusal::kNodeType;
+    case cudaGraphExecUpdateErrorFunctionChanged:
+    case cudaGraphExecUpdateErrorUnsupportedFunctionChange:
+      return UpdateRefusal::kFunction;
+    case cudaGraphExecUpdateErrorParametersChanged:
+      return UpdateRefusal::kParameters;
+    case cudaGraphExecUpdateErrorAttributesChanged:
+      return UpdateRefusal::kAttributes;
+    case cudaGraphExecUpdateErrorNotSupported:
+      return UpdateRefusal::kNotSupported;
+    default:
+      return UpdateRefusal::kOther;
+  }
+}
+
+// Whether an update that failed with this error has left the executable as it was (fact 20, docs/semantics.md).
+bool applies_nothing(cudaError_t error) {
+  return error == cudaErrorGraphExecUpdateFailure || error == cudaErrorNotSupported || error == cudaErrorInvalidValue;
+}
+
+// The slot node of an index, or null. Indices are asked for in rising order.
+const SlotNode* find(const Slots& slots, std::size_t* at, std::uint32_t index) {
+  while (*at < slots.nodes.size() && slots.nodes[*at].index < index) ++*at;
+  return *at < slots.nodes.size() && slots.nodes[*at].index == index ? &slots.nodes[*at] : nullptr;
+}
+
+}  // namespace
+
+cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Content> content, unsigned long long flags,
+                                    int device, std::unique_ptr<Executable>* out) {
+  driver();
+  cudaGraphExec_t exec = nullptr;
+  if (const cudaError_t error = cudaGraphInstantiate(&exec, base.graph.get(), flags); error != cudaSuccess) {
+    return error;
+  }
+  out->reset(new Executable(std::move(base), GraphExec(exec), device));
+  (*out)->program(std::move(content));
+  return cudaSuccess;
+}
+
+// The executable holds the content as it was captured.
+void Executable::program(std::shared_ptr<const Content> content) {
+  content_ = std::move(content);
+  slots_ = content_->slots;
+  values_ = content_->values;
+}
+
 // Writes the run's values into the node's fields; true if any byte of them changed.
-bool update_fields(SlotNode& node, const unsigned char* values) {
+bool Executable::update_fields(const SlotNode& node, const unsigned char* values) {
   bool changed = false;
-  for (const Binding& binding : node.bindings) {
+  for (std::uint32_t i = 0; i < node.binding_count; ++i) {
+    const Binding& binding = slots_.bindings[node.first_binding + i];
+    unsigned char* const target = slots_.fields.data() + binding.target;
     const unsigned char* value = values + binding.offset;
     unsigned char converted[detail::kMaxConvertedBytes];
     if (binding.convert != nullptr) {
       binding.convert(value, converted);
       value = converted;
     }
-    if (std::memcmp(binding.target, value, binding.size) != 0) {
-      std::memcpy(binding.target, value, binding.size);
+    if (std::memcmp(target, value, binding.size) != 0) {
+      std::memcpy(target, value, binding.size);
       changed = true;
     }
   }
   return changed;
 }
 
-// The driver's calls, asked for once in the process, before the first hit that needs them.
-struct Driver {
-  CUresult (*set_kernel_node)(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*);
-  CUresult (*current_context)(CUcontext*);
-
-  // The driver's calls need a current context, and crash without one (tried). The runtime gives a thread its context at
-  // the thread's first runtime call, which a hit's patch may well be; and a user of the driver may take it away again.
-  bool usable_in_this_thread() const {
-    CUcontext context = nullptr;
-    return set_kernel_node != nullptr && current_context != nullptr && current_context(&context) == CUDA_SUCCESS &&
-           context != nullptr;
+CallResult Executable::patch(const detail::Call& call, std::size_t* patched_nodes) {
+  std::optional<bool> driver_usable;
+  for (const SlotNode& node : slots_.nodes) {
+    if (!update_fields(node, call.values)) continue;
+    if (const CallResult result = set_node(node, driver_usable); result.error != cudaSuccess) return result;
+    ++*patched_nodes;
   }
-};
-
-const Driver& driver() {
-  static const Driver driver = [] {
-    LastErrorGuard last_error;
-    Driver found;
-    found.set_kernel_node =
-        reinterpret_cast<decltype(found.set_kernel_node)>(driver_function("cuGraphExecKernelNodeSetParams"));
-    found.current_context = reinterpret_cast<decltype(found.current_context)>(driver_function("cuCtxGetCurrent"));
-    return found;
-  }();
-  return driver;
+  values_.assign(call.values, call.values + call.values_size);
+  return {};
 }
 
-CallResult set_kernel_node_by_driver(cudaGraphExec_t exec, const SlotNode& node) {
-  const KernelFields& fields = node.as<KernelFields>();
+BroughtOver Executable::bring_over(const Template& from_graph, const Template& to_graph,
+                                   std::shared_ptr<const Content> to, const Difference& difference,
+                                   const detail::Call& call) {
+  const std::shared_ptr<const Content> from = content_;
+  const std::vector<unsigned char> values = values_;
+  BroughtOver brought;
+  std::optional<bool> driver_usable;
+  const bool by_patches = !difference.by_update && by_driver(driver_usable);
+  if (by_patches) {
+    brought.result = patch_to(to, difference, call, &brought.patched_nodes);
+    if (brought.result.error == cudaSuccess || is_fatal(brought.result.error)) return brought;
+  }
+  // An update makes whole what patches left half done: as the sibling's graph, or else as what it was.
+  brought.result = update_to(to_graph, std::move(to), call, &brought);
+  if (brought.result.error == cudaSuccess || is_fatal(brought.result.error)) return brought;
+  brought.whole = !by_patches && brought.refusal && applies_nothing(brought.result.error);
+  if (brought.whole) return brought;
+  const std::optional<UpdateRefusal> refusal = brought.refusal;
+  const detail::Call as_before{{}, nullptr, nullptr, nullptr, values.data(), values.size()};
+  const CallResult back = update_to(from_graph, from, as_before, &brought);
+  brought.refusal = refusal;
+  brought.whole = back.error == cudaSuccess;
+  if (is_fatal(back.error)) brought.result = back;
+  return brought;
+}
+
+CallResult Executable::update_to(const Template& graph, std::shared_ptr<const Content> to, const detail::Call& call,
+                                 BroughtOver* brought) {
+  cudaGraphExecUpdateResultInfo info = {};
+  const cudaError_t error = cudaGraphExecUpdate(exec_.get(), graph.graph.get(), &info);
+  if (error != cudaSuccess) {
+    brought->refusal = error == cudaErrorGraphExecUpdateFailure ? refusal(info.result) : UpdateRefusal::kOther;
+    return {"cudaGraphExecUpdate", error};
+  }
+  ++brought->updates;
+  program(std::move(to));
+  while (!disabled_.empty()) {
+    if (const CallResult enabled = set_enabled(disabled_.back(), true); enabled.error != cudaSuccess) return enabled;
+  }
+  return patch(call, &brought->patched_nodes);
+}
+
+// Sets the nodes that differ, and those that hold slots in either content unless they agree.
+CallResult Executable::patch_to(const std::shared_ptr<const Content>& to, const Difference& difference,
+                                const detail::Call& call, std::size_t* patched_nodes) {
+  Slots before = to->slots;  // What may throw comes first.
+  std::vector<unsigned char> values(call.values, call.values + call.values_size);
+  for (const Difference::Node& node : difference.nodes) {
+    const CallResult result = set_kernel(*to, node.index);
+    if (result.error != cudaSuccess) return result;
+    ++*patched_nodes;
+  }
+  std::swap(before, slots_);
+  std::optional<bool> driver_usable;
+  std::size_t at = 0;
+  for (const SlotNode& node : slots_.nodes) {
+    update_fields(node, call.values);
+    const SlotNode* const old = find(before, &at, node.index);
+    const bool agree =
+        old != nullptr && old->type == node.type && old->kernel == node.kernel &&
+        old->fields_size == node.fields_size &&
+        std::memcmp(before.fields.data() + old->fields, slots_.fields.data() + node.fields, node.fields_size) == 0;
+    if (agree) continue;
+    if (const CallResult result = set_node(node, driver_usable); result.error != cudaSuccess) return result;
+    ++*patched_nodes;
+  }
+  content_ = to;
+  values_ = std::move(values);
+  return {};
+}
+
+// The driver's way needs a context, which is asked for once a patch; the runtime's call gives the thread one.
+bool Executable::by_driver(std::optional<bool>& driver_usable) {
+  if (!driver_usable) driver_usable = driver().set_kernel_node != nullptr && driver().has_context();
+  return *driver_usable;
+}
+
+// A kernel node as it was captured.
+CallResult Executable::set_kernel(const Content& content, std::uint32_t index) {
+  const NodeContent& node = content.nodes[index];
+  unsigned char* const bytes = const_cast<unsigned char*>(content.bytes.data()) + node.bytes;
+  ArgumentPointers arguments;
+  for (std::uint32_t i = 0; i < node.argument_count; ++i) {
+    arguments.push_back(bytes + content.arguments[node.first_argument + i]);
+  }
+  CUDA_KERNEL_NODE_PARAMS params = node.kernel;
+  params.kernelParams = arguments.data();
+  return set_kernel_by_driver(exec_.get(), base_.nodes[index], params);
+}
+
+CallResult Executable::set_node(const SlotNode& node, std::optional<bool>& driver_usable) {
+  switch (node.type) {
+    case cudaGraphNodeTypeKernel:
+      return set_kernel(node, driver_usable);
+    case cudaGraphNodeTypeMemcpy:
+      return set_memcpy(node);
+    default:
+      return set_memset(node);
+  }
+}
+
+CallResult Executable::set_kernel(const SlotNode& node, std::optional<bool>& driver_usable) {
+  const KernelFields& fields = slots_.as<KernelFields>(node);
+  if (fields.shared_bytes > std::numeric_limits<unsigned>::max()) {
+    return {"cudaGraphExecKernelNodeSetParams", cudaErrorInvalidValue, /*latches=*/false};
+  }
+  ArgumentPointers arguments;
+  slots_.point_to_arguments(node, &arguments);
+  const cudaGraphNode_t handle = base_.nodes[node.index];
+  if (node.function == nullptr || !by_driver(driver_usable)) {
+    driver_usable.reset();
+    return set_kernel_by_runtime(exec_.get(), handle, node.kernel, fields, arguments.data(), device_);
+  }
   CUDA_KERNEL_NODE_PARAMS params = {};
   params.func = node.function;
   params.gridDimX = fields.grid.x;
@@ -64,93 +234,43 @@ CallResult set_kernel_node_by_driver(cudaGraphExec_t exec, const SlotNode& node)
   params.blockDimY = fields.block.y;
   params.blockDimZ = fields.block.z;
   params.sharedMemBytes = static_cast<unsigned>(fields.shared_bytes);
-  params.kernelParams = const_cast<void**>(node.arguments.data());
-  // The driver's codes are the runtime's, number by number.
-  return {"cudaGraphExecKernelNodeSetParams, by the driver",
-          static_cast<cudaError_t>(driver().set_kernel_node(exec, node.node, &params)), /*latches=*/false};
-}
-
-// The runtime looks the symbol up on the current device, so that must be the graph's.
-CallResult set_kernel_node_by_runtime(cudaGraphExec_t exec, const SlotNode& node, int device) {
-  const DeviceGuard current(device);
-  const KernelFields& fields = node.as<KernelFields>();
-  cudaKernelNodeParams params = {};
-  params.func = const_cast<void*>(node.kernel);
-  params.gridDim = fields.grid;
-  params.blockDim = fields.block;
-  params.sharedMemBytes = static_cast<unsigned>(fields.shared_bytes);
-  params.kernelParams = const_cast<void**>(node.arguments.data());
-  return {"cudaGraphExecKernelNodeSetParams", cudaGraphExecKernelNodeSetParams(exec, node.node, &params)};
+  params.kernelParams = arguments.data();
+  return set_kernel_by_driver(exec_.get(), handle, params);
 }
 
 // A copy or set of 0 bytes is refused as a node's parameters (header: "Zero-length operations are not supported"); the
 // node is disabled instead, and keeps the parameters it had.
-CallResult set_enabled(cudaGraphExec_t exec, SlotNode& node, bool enabled) {
-  if (node.enabled == enabled) return {};
-  node.enabled = enabled;
-  return {"cudaGraphNodeSetEnabled", cudaGraphNodeSetEnabled(exec, node.node, enabled ? 1 : 0)};
+CallResult Executable::set_enabled(std::uint32_t index, bool enabled) {
+  const auto at = std::find(disabled_.begin(), disabled_.end(), index);
+  if ((at == disabled_.end()) == enabled) return {};
+  const cudaError_t error = cudaGraphNodeSetEnabled(exec_.get(), base_.nodes[index], enabled ? 1 : 0);
+  if (error == cudaSuccess) {
+    enabled ? static_cast<void>(disabled_.erase(at)) : disabled_.push_back(index);
+  }
+  return {"cudaGraphNodeSetEnabled", error};
 }
 
-CallResult set_memcpy_node(cudaGraphExec_t exec, SlotNode& node) {
-  const MemcpyFields& fields = node.as<MemcpyFields>();
-  if (fields.bytes == 0) return set_enabled(exec, node, false);
-  const cudaError_t error =
-      cudaGraphExecMemcpyNodeSetParams1D(exec, node.node, fields.dst, fields.src, fields.bytes, node.kind);
+CallResult Executable::set_memcpy(const SlotNode& node) {
+  const MemcpyFields& fields = slots_.as<MemcpyFields>(node);
+  if (fields.bytes == 0) return set_enabled(node.index, false);
+  const cudaError_t error = cudaGraphExecMemcpyNodeSetParams1D(exec_.get(), base_.nodes[node.index], fields.dst,
+                                                               fields.src, fields.bytes, node.kind);
   if (error != cudaSuccess) return {"cudaGraphExecMemcpyNodeSetParams1D", error};
-  return set_enabled(exec, node, true);
+  return set_enabled(node.index, true);
 }
 
-CallResult set_memset_node(cudaGraphExec_t exec, SlotNode& node) {
-  const MemsetFields& fields = node.as<MemsetFields>();
-  if (fields.bytes == 0) return set_enabled(exec, node, false);
+CallResult Executable::set_memset(const SlotNode& node) {
+  const MemsetFields& fields = slots_.as<MemsetFields>(node);
+  if (fields.bytes == 0) return set_enabled(node.index, false);
   cudaMemsetParams params = {};
   params.dst = fields.dst;
   params.value = static_cast<unsigned char>(fields.value);
   params.elementSize = 1;
   params.width = fields.bytes;
   params.height = 1;
-  const cudaError_t error = cudaGraphExecMemsetNodeSetParams(exec, node.node, &params);
+  const cudaError_t error = cudaGraphExecMemsetNodeSetParams(exec_.get(), base_.nodes[node.index], &params);
   if (error != cudaSuccess) return {"cudaGraphExecMemsetNodeSetParams", error};
-  return set_enabled(exec, node, true);
-}
-
-}  // namespace
-
-cudaError_t Executable::instantiate(Template& base, unsigned long long flags, int device,
-                                    std::unique_ptr<Executable>* out) {
-  if (!base.slot_nodes.empty()) driver();
-  cudaGraphExec_t exec = nullptr;
-  const cudaError_t error = cudaGraphInstantiate(&exec, base.graph.get(), flags);
-  if (error == cudaSuccess) out->reset(new Executable(std::move(base), GraphExec(exec), device));
-  return error;
-}
-
-CallResult Executable::set_node(SlotNode& node, std::optional<bool>& driver_usable) {
-  switch (node.type) {
-    case cudaGraphNodeTypeKernel:
-      if (node.as<KernelFields>().shared_bytes > std::numeric_limits<unsigned>::max()) {
-        return {"cudaGraphExecKernelNodeSetParams", cudaErrorInvalidValue, /*latches=*/false};
-      }
-      if (!driver_usable) driver_usable = driver().usable_in_this_thread();
-      if (*driver_usable && node.function != nullptr) return set_kernel_node_by_driver(exec_.get(), node);
-      driver_usable.reset();  // The runtime's call gives the thread its context.
-      return set_kernel_node_by_runtime(exec_.get(), node, device_);
-    case cudaGraphNodeTypeMemcpy:
-      return set_memcpy_node(exec_.get(), node);
-    default:
-      return set_memset_node(exec_.get(), node);
-  }
-}
-
-CallResult Executable::patch(const detail::Call& call, std::size_t* patched_nodes) {
-  std::optional<bool> driver_usable;
-  for (SlotNode& node : base_.slot_nodes) {
-    if (!update_fields(node, call.values)) continue;
-    if (const CallResult result = set_node(node, driver_usable); result.error != cudaSuccess) return result;
-    ++*patched_nodes;
-  }
-  std::memcpy(base_.values.data(), call.values, call.values_size);
-  return {};
+  return set_enabled(node.index, true);
 }
 
 void Executable::abandon() {

@@ -1,4 +1,4 @@
-// An executable and what it is programmed with: bringing it to other values, and launching it.
+// An executable and what it is programmed with: bringing it to other values or to a sibling's graph, and launching it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,29 +8,38 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "graph.h"
 #include "graphcache/cache.h"
+#include "signature.h"
 
 namespace graphcache {
 
-// Which runtime call was made last, and what it returned.
-struct CallResult {
-  const char* call = "";
-  cudaError_t error = cudaSuccess;
-  bool latches = true;  // Whether its errors stand in the last-error slot: those of the driver do not.
+// What became of an attempt to bring an executable over to a sibling's graph.
+struct BroughtOver {
+  CallResult result;
+  // Of a failure: whether the executable is what it was,
+  bool whole = false;
+  // and whether it is the update that the runtime refused.
+  std::optional<UpdateRefusal> refusal;
+  int updates = 0;                // Calls of cudaGraphExecUpdate that succeeded.
+  std::size_t patched_nodes = 0;  // Nodes whose parameters were set.
 };
 
-// Not thread-safe: whoever uses it holds its entry's lock from the patch to the launch (law 6).
+// An executable, and what it is programmed with: a content and values of slots.
+//
+// Not thread-safe: whoever uses it holds the lock of the entry that has it, from the patch to the launch (law 6).
 class Executable {
  public:
   // Instantiates `base` of `device`, which stays as long as the executable: only its node handles can patch it (fact
   // 12). On failure `base` is left whole.
-  static cudaError_t instantiate(Template& base, unsigned long long flags, int device,
-                                 std::unique_ptr<Executable>* out);
+  static cudaError_t instantiate(Template& base, std::shared_ptr<const Content> content, unsigned long long flags,
+                                 int device, std::unique_ptr<Executable>* out);
 
+  const Content& content() const { return *content_; }
   bool holds(const detail::Call& call) const {
-    return call.values_size == 0 || std::memcmp(base_.values.data(), call.values, call.values_size) == 0;
+    return call.values_size == 0 || std::memcmp(values_.data(), call.values, call.values_size) == 0;
   }
 
   // Brings the slot nodes to the call's values, compared bit by bit, and adds the number of those that were patched to
@@ -38,11 +47,27 @@ class Executable {
   // ones: the executable must not be launched again.
   CallResult patch(const detail::Call& call, std::size_t* patched_nodes);
 
-  cudaError_t launch(cudaStream_t stream) { return cudaGraphLaunch(exec_.get(), stream); }
+  // Brings the executable over to a sibling's content and the call's values, by the way that `difference`, from its own
+  // content to that, found to be the cheaper one. The graphs are those of the two contents. After a failure the
+  // executable is brought back to what it was; where that fails, too, it must not be launched again.
+  BroughtOver bring_over(const Template& from_graph, const Template& to_graph, std::shared_ptr<const Content> to,
+                         const Difference& difference, const detail::Call& call);
 
-  std::size_t node_count() const { return base_.node_count; }
-  std::size_t slot_node_count() const { return base_.slot_nodes.size(); }
-  std::size_t estimated_device_bytes() const { return base_.node_count * kExecutableBytesPerNode; }
+  cudaError_t launch(cudaStream_t stream) {
+    stream_ = stream;
+    return cudaGraphLaunch(exec_.get(), stream);
+  }
+  // What the first launch would do otherwise.
+  cudaError_t upload(cudaStream_t stream) {
+    stream_ = stream;
+    return cudaGraphUpload(exec_.get(), stream);
+  }
+  // The last launch's: those of one executable follow each other whatever their streams (fact 15).
+  cudaStream_t stream() const { return stream_; }
+
+  const Template& base() const { return base_; }
+  // Gives the base up. The executable must not be patched or updated any more.
+  Template take_base() { return std::exchange(base_, {}); }
 
   // Drops the handles without destroying what they stand for.
   void abandon();
@@ -51,12 +76,35 @@ class Executable {
   Executable(Template base, GraphExec exec, int device)
       : device_(device), base_(std::move(base)), exec_(std::move(exec)) {}
 
+  void program(std::shared_ptr<const Content> content);
+  bool update_fields(const SlotNode& node, const unsigned char* values);
+
+  CallResult update_to(const Template& graph, std::shared_ptr<const Content> to, const detail::Call& call,
+                       BroughtOver* brought);
+  // Needs the driver. After an error the shadow is wrong, until an update has made it right.
+  CallResult patch_to(const std::shared_ptr<const Content>& to, const Difference& difference, const detail::Call& call,
+                      std::size_t* patched_nodes);
   // `driver_usable` is found out by the first node that asks, and again after one that went by the runtime.
-  CallResult set_node(SlotNode& node, std::optional<bool>& driver_usable);
+  bool by_driver(std::optional<bool>& driver_usable);
+  CallResult set_kernel(const Content& content, std::uint32_t index);
+  CallResult set_node(const SlotNode& node, std::optional<bool>& driver_usable);
+  CallResult set_kernel(const SlotNode& node, std::optional<bool>& driver_usable);
+  CallResult set_memcpy(const SlotNode& node);
+  CallResult set_memset(const SlotNode& node);
+  CallResult set_enabled(std::uint32_t index, bool enabled);
 
   const int device_;
   Template base_;
   GraphExec exec_;  // Destroyed before its base (law 8).
+  cudaStream_t stream_ = nullptr;
+
+  // The shadow of what the executable holds: it has no getters, and setting a node's parameters sets all of them (fact
+  // 13).
+  std::shared_ptr<const Content> content_;
+  Slots slots_;  // The content's, with fields of these
+  std::vector<unsigned char> values_;
+  std::vector<std::uint32_t>
+      disabled_;  // Nodes that are, as copies and sets of 0 bytes. Updates leave it so (fact 24).
 };
 
 }  // namespace graphcache

@@ -2,7 +2,9 @@
 
 #include <absl/strings/str_cat.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <string>
 
@@ -13,13 +15,20 @@ namespace graphcache {
 
 constinit thread_local detail::Recording* active_recording = nullptr;
 
-namespace detail {
 namespace {
 
-std::uint64_t next_recording_id() {
+// Of a recording or a content: no two of the process have the same.
+std::uint64_t next_id() {
   static std::atomic<std::uint64_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
+
+}  // namespace
+
+namespace detail {
+namespace {
+
+constexpr std::size_t kAlignment = alignof(std::max_align_t);
 
 // The driver's function behind a host symbol. Setting a kernel node's parameters through the driver costs half of what
 // the runtime takes, which looks the symbol up each time (tried: 0.145 against 0.29 us).
@@ -32,7 +41,7 @@ CUfunction function_of(const void* kernel) {
 }  // namespace
 
 Recording::Recording(cudaStream_t stream, const Call& call, Mode mode)
-    : stream_(stream), call_(call), mode_(mode), id_(next_recording_id()) {
+    : stream_(stream), call_(call), mode_(mode), id_(next_id()) {
   if (mode_ == Mode::kDirect) return;
   LastErrorGuard last_error;
   CaptureInfo info;
@@ -54,9 +63,31 @@ absl::Status Recording::invoke() {
   return status;
 }
 
-bool Recording::resolve(const ArgView& arg, void* field) {
+SlotNode Recording::begin(std::size_t fields_size) {
+  // What was begun and not kept is dropped.
+  std::size_t fields = 0, arguments = 0, bindings = 0;
+  if (!slots_.nodes.empty()) {
+    const SlotNode& last = slots_.nodes.back();
+    fields = align_up(last.fields + last.fields_size, kAlignment);
+    arguments = last.first_argument + last.argument_count;
+    bindings = last.first_binding + last.binding_count;
+  }
+  slots_.fields.resize(fields);
+  slots_.fields.resize(fields + fields_size);
+  slots_.arguments.resize(arguments);
+  slots_.bindings.resize(bindings);
+  SlotNode node;
+  node.fields = static_cast<std::uint32_t>(fields);
+  node.fields_size = static_cast<std::uint32_t>(fields_size);
+  node.first_argument = static_cast<std::uint32_t>(arguments);
+  node.first_binding = static_cast<std::uint32_t>(bindings);
+  return node;
+}
+
+bool Recording::take(SlotNode& node, const ArgView& arg, std::size_t field) {
+  unsigned char* const target = slots_.fields.data() + field;
   if (!arg.is_slot()) {
-    std::memcpy(field, arg.bytes, arg.size);
+    std::memcpy(target, arg.bytes, arg.size);
     return true;
   }
   if (arg.recording != id_) {
@@ -65,11 +96,13 @@ bool Recording::resolve(const ArgView& arg, void* field) {
                                    "of fn that it was passed to"));
     return false;
   }
+  slots_.bindings.push_back({static_cast<std::uint32_t>(field), arg.size, arg.offset, arg.convert});
+  ++node.binding_count;
   const unsigned char* value = call_.values + arg.offset;
   if (arg.convert != nullptr) {
-    arg.convert(value, field);
+    arg.convert(value, target);
   } else {
-    std::memcpy(field, value, arg.size);
+    std::memcpy(target, value, arg.size);
   }
   return true;
 }
@@ -95,21 +128,41 @@ bool Recording::may_enqueue(cudaStream_t stream) {
 // adding a node by hand, keeps one way of enqueuing for captured and direct runs, and what a captured node inherits
 // from its stream: its priority (fact 9) and annotated edges.
 void Recording::keep(cudaStream_t stream, SlotNode node, cudaGraphNodeType type) {
+  if (mode_ != Mode::kCapture || node.binding_count == 0) return;
   LastErrorGuard last_error;  // A failure here is none of `fn`'s.
   CaptureInfo info;
   if (const cudaError_t error = capture_info(stream, &info); error != cudaSuccess) {
     return refuse_capture(cuda_failure("cudaStreamGetCaptureInfo", error));
   }
+  cudaGraphNode_t handle = nullptr;
   cudaGraphNodeType found = cudaGraphNodeTypeEmpty;
   if (info.dependency_count == 1) {
-    node.node = info.dependencies[0];
-    if (const cudaError_t error = cudaGraphNodeGetType(node.node, &found); error != cudaSuccess) {
+    handle = info.dependencies[0];
+    if (const cudaError_t error = cudaGraphNodeGetType(handle, &found); error != cudaSuccess) {
       return refuse_capture(cuda_failure("cudaGraphNodeGetType", error));
     }
   }
   if (found != type) return refuse_capture(absl::InternalError("a call with slots was captured without its node"));
   node.type = type;
-  slot_nodes_.push_back(std::move(node));
+  slots_.nodes.push_back(node);
+  slot_nodes_.push_back(handle);
+}
+
+// Nodes are listed in the order in which they were captured (docs/semantics.md), so each is found behind the last; the
+// search goes around if not.
+bool Recording::take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slots) {
+  auto at = nodes.begin();
+  for (std::size_t i = 0; i < slot_nodes_.size(); ++i) {
+    auto found = std::find(at, nodes.end(), slot_nodes_[i]);
+    if (found == nodes.end()) found = std::find(nodes.begin(), at, slot_nodes_[i]);
+    if (found == nodes.end() || *found != slot_nodes_[i]) return false;
+    slots_.nodes[i].index = static_cast<std::uint32_t>(found - nodes.begin());
+    at = found;
+  }
+  std::sort(slots_.nodes.begin(), slots_.nodes.end(),
+            [](const SlotNode& a, const SlotNode& b) { return a.index < b.index; });
+  *slots = std::move(slots_);
+  return true;
 }
 
 // A copy or set of no bytes is captured as no node (tried), so a later run would have none to give its bytes to.
@@ -119,63 +172,67 @@ void Recording::skip_empty(const ArgView& bytes) {
   }
 }
 
-bool Recording::take(SlotNode& node, const ArgView& arg, void* field) {
-  if (arg.is_slot()) node.bindings.push_back({static_cast<unsigned char*>(field), arg.size, arg.offset, arg.convert});
-  return resolve(arg, field);
-}
-
 void Recording::launch(cudaStream_t stream, const void* kernel, const LaunchShape& shape, const ArgView* args,
                        std::size_t count) {
   if (!may_enqueue(stream)) return;
-  constexpr std::size_t kAlignment = alignof(std::max_align_t);
-  std::size_t size = align_up(sizeof(KernelFields), kAlignment);
+  const std::size_t header = align_up(sizeof(KernelFields), kAlignment);
+  std::size_t size = header;
   for (std::size_t i = 0; i < count; ++i) size += align_up(args[i].size, kAlignment);
 
-  SlotNode node;
+  SlotNode node = begin(size);
   node.kernel = kernel;
-  node.fields.reset(new unsigned char[size]());
-  KernelFields& fields = *new (node.fields.get()) KernelFields();
-  bool resolved = take(node, shape.grid.view(), &fields.grid) && take(node, shape.block.view(), &fields.block) &&
-                  take(node, shape.shared_bytes.view(), &fields.shared_bytes);
-  unsigned char* at = node.fields.get() + align_up(sizeof(KernelFields), kAlignment);
+  slots_.as<KernelFields>(node) = {};
+  bool resolved = take(node, shape.grid.view(), node.fields + offsetof(KernelFields, grid)) &&
+                  take(node, shape.block.view(), node.fields + offsetof(KernelFields, block)) &&
+                  take(node, shape.shared_bytes.view(), node.fields + offsetof(KernelFields, shared_bytes));
+  std::size_t at = node.fields + header;
   for (std::size_t i = 0; i < count && resolved; ++i) {
     resolved = take(node, args[i], at);
-    node.arguments.push_back(at);
+    slots_.arguments.push_back(static_cast<std::uint32_t>(at));
+    ++node.argument_count;
     at += align_up(args[i].size, kAlignment);
   }
   if (!resolved) return;
 
+  const KernelFields fields = slots_.as<KernelFields>(node);
+  ArgumentPointers arguments;
+  slots_.point_to_arguments(node, &arguments);
   const cudaError_t error =
-      cudaLaunchKernel(kernel, fields.grid, fields.block, node.arguments.data(), fields.shared_bytes, stream);
+      cudaLaunchKernel(kernel, fields.grid, fields.block, arguments.data(), fields.shared_bytes, stream);
   if (error != cudaSuccess) return fail(cuda_failure("cudaLaunchKernel", error));
-  if (mode_ != Mode::kCapture || node.bindings.empty()) return;
-  node.function = function_of(kernel);
-  keep(stream, std::move(node), cudaGraphNodeTypeKernel);
+  if (mode_ == Mode::kCapture && node.binding_count != 0) node.function = function_of(kernel);
+  keep(stream, node, cudaGraphNodeTypeKernel);
 }
 
 void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView bytes, cudaMemcpyKind kind) {
   if (!may_enqueue(stream)) return;
-  SlotNode node;
+  SlotNode node = begin(sizeof(MemcpyFields));
   node.kind = kind;
-  node.fields.reset(new unsigned char[sizeof(MemcpyFields)]);
-  MemcpyFields& fields = *new (node.fields.get()) MemcpyFields();
-  if (!take(node, dst, &fields.dst) || !take(node, src, &fields.src) || !take(node, bytes, &fields.bytes)) return;
+  if (!take(node, dst, node.fields + offsetof(MemcpyFields, dst)) ||
+      !take(node, src, node.fields + offsetof(MemcpyFields, src)) ||
+      !take(node, bytes, node.fields + offsetof(MemcpyFields, bytes))) {
+    return;
+  }
+  const MemcpyFields fields = slots_.as<MemcpyFields>(node);
   if (fields.bytes == 0) return skip_empty(bytes);
   const cudaError_t error = cudaMemcpyAsync(fields.dst, fields.src, fields.bytes, kind, stream);
   if (error != cudaSuccess) return fail(cuda_failure("cudaMemcpyAsync", error));
-  if (mode_ == Mode::kCapture && !node.bindings.empty()) keep(stream, std::move(node), cudaGraphNodeTypeMemcpy);
+  keep(stream, node, cudaGraphNodeTypeMemcpy);
 }
 
 void Recording::memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView bytes) {
   if (!may_enqueue(stream)) return;
-  SlotNode node;
-  node.fields.reset(new unsigned char[sizeof(MemsetFields)]);
-  MemsetFields& fields = *new (node.fields.get()) MemsetFields();
-  if (!take(node, dst, &fields.dst) || !take(node, value, &fields.value) || !take(node, bytes, &fields.bytes)) return;
+  SlotNode node = begin(sizeof(MemsetFields));
+  if (!take(node, dst, node.fields + offsetof(MemsetFields, dst)) ||
+      !take(node, value, node.fields + offsetof(MemsetFields, value)) ||
+      !take(node, bytes, node.fields + offsetof(MemsetFields, bytes))) {
+    return;
+  }
+  const MemsetFields fields = slots_.as<MemsetFields>(node);
   if (fields.bytes == 0) return skip_empty(bytes);
   const cudaError_t error = cudaMemsetAsync(fields.dst, fields.value, fields.bytes, stream);
   if (error != cudaSuccess) return fail(cuda_failure("cudaMemsetAsync", error));
-  if (mode_ == Mode::kCapture && !node.bindings.empty()) keep(stream, std::move(node), cudaGraphNodeTypeMemset);
+  keep(stream, node, cudaGraphNodeTypeMemset);
 }
 
 }  // namespace detail
@@ -230,14 +287,19 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   captured.time = std::chrono::steady_clock::now() - begin;
 
   captured.capture.Update(recording.refused());
-  Template& content = captured.content;
-  content.graph = scope.take();
+  captured.graph.graph = scope.take();
   if (captured.capture.ok()) {
-    const cudaError_t error = cudaGraphGetNodes(content.graph.get(), nullptr, &content.node_count);
-    if (error != cudaSuccess) captured.capture = cuda_failure("cudaGraphGetNodes", error);
+    const CallResult listed = captured.graph.list_nodes();
+    if (listed.error != cudaSuccess) captured.capture = cuda_failure(listed.call, listed.error);
   }
-  content.slot_nodes = recording.take_slot_nodes();
+  if (!captured.capture.ok()) return captured;
+  Content& content = captured.content;
+  content.id = next_id();
+  content.node_count = captured.graph.nodes.size();
   content.values.assign(call.values, call.values + call.values_size);
+  if (!recording.take_slots(captured.graph.nodes, &content.slots)) {
+    captured.capture = absl::InternalError("a node with slots is not part of the captured graph");
+  }
   return captured;
 }
 

@@ -45,15 +45,17 @@ class Recording {
   // Of the capture that the run's stream is part of, or 0.
   unsigned long long capture_id() const { return capture_id_; }
 
-  std::vector<SlotNode> take_slot_nodes() { return std::move(slot_nodes_); }
+  // The slot nodes that were captured, found among the graph's; false if one is missing.
+  bool take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slots);
 
  private:
-  // Writes an argument's value for this run to `field`; false if its slot belongs to another call of `fn`.
-  bool resolve(const ArgView& arg, void* field);
-  // The same, and the field follows the slot if it is one.
-  bool take(SlotNode& node, const ArgView& arg, void* field);
+  // Begins a node whose fields need so many bytes. Until keep(), or the next begin(), it is the last of the slots'.
+  SlotNode begin(std::size_t fields_size);
+  // Writes an argument's value for this run to a place in the block of fields, which follows the slot if it is one;
+  // false if its slot belongs to another call of `fn`.
+  bool take(SlotNode& node, const ArgView& arg, std::size_t field);
   bool may_enqueue(cudaStream_t stream);
-  // Keeps the node that was just captured on `stream`, if a binding of `node` follows a slot.
+  // Keeps the node that was just captured on `stream`, if a field of it follows a slot.
   void keep(cudaStream_t stream, SlotNode node, cudaGraphNodeType type);
   void skip_empty(const ArgView& bytes);
   void fail(absl::Status why) { status_.Update(std::move(why)); }
@@ -65,7 +67,8 @@ class Recording {
   unsigned long long capture_id_ = 0;
   absl::Status status_;
   absl::Status refused_;
-  std::vector<SlotNode> slot_nodes_;
+  Slots slots_;
+  std::vector<cudaGraphNode_t> slot_nodes_;  // The handles of slots_.nodes.
 };
 
 }  // namespace detail
@@ -77,7 +80,8 @@ extern constinit thread_local detail::Recording* active_recording;
 struct Captured {
   absl::Status fn;       // What `fn` reports.
   absl::Status capture;  // What broke the capture. Not ok: nothing was enqueued, and there is no template.
-  Template content;
+  Template graph;
+  Content content;
   std::chrono::nanoseconds time{0};
 };
 

@@ -1,19 +1,27 @@
-// Executables that wait for their destruction.
+// Executables and graphs that wait for their destruction.
 //
-// Destroying an executable inside a capture may break the capture (fact 6), so it happens only while this thread is not
-// capturing. An executable whose last launch is in flight may be destroyed: the driver frees it on completion (fact
-// 17).
+// Destroying one inside a capture may break the capture (fact 6), so it happens only while this thread is not
+// capturing.
+//
+// An executable whose last launch is in flight may be destroyed: the driver frees it on completion (the header of
+// cudaGraphExecDestroy; fact 17). But some drivers are reported to crash then. And an executable that was brought over
+// by patches runs with what the user objects of another graph keep alive (fact 28; tried). So both wait while that can
+// be had for nothing: until an event that was recorded on the stream of their last launch is done. The stream may be
+// gone, and only a caller's run says that it is not; so the event is recorded when some run comes along on that stream.
+// What waits too long is destroyed.
 #pragma once
 
 #include <absl/base/thread_annotations.h>
 
+#include <deque>
 #include <memory>
-#include <vector>
 
 #include "mutex.h"
 #include "program.h"
 
 namespace graphcache {
+
+using Event = Owned<cudaEvent_t, cudaEventDestroy>;
 
 // One for the process, so that what a cache leaves behind inside a capture is destroyed by whichever cache runs next.
 // Thread-safe.
@@ -21,17 +29,34 @@ class Retire {
  public:
   static Retire& of_process();
 
-  void add(std::unique_ptr<Executable> executable) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What an entry had, either of which may be missing, and the stream that it was launched on last, if it was.
+  void add(std::unique_ptr<Executable> executable, Template graph, cudaStream_t stream = nullptr)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Destroys some of what waits, a bounded amount of work, unless this thread is capturing. `stream` is one that the
+  // caller knows to exist and not to be capturing, of the current device. Called without locks that runs wait for.
+  void collect(cudaStream_t stream) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same for all of it, in flight or not.
+  void collect_all() ABSL_LOCKS_EXCLUDED(mutex_);
   // After a fatal error: drops the handles of what waits.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Destroys what waits, unless this thread is capturing. Called without locks that runs wait for.
-  void collect() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  std::vector<std::unique_ptr<Executable>> take() ABSL_LOCKS_EXCLUDED(mutex_);
+  // What may wait for its stream. Executables that do hold device memory beyond the cache's budget.
+  static constexpr std::size_t kMaxWaiting = 8;
+  // Of those that may wait, one call of collect() destroys at most so many.
+  static constexpr int kMaxDestroyed = 4;
+
+  struct Item {
+    Template graph;
+    std::unique_ptr<Executable> executable;  // Destroyed before the graph.
+    cudaStream_t stream;
+    Event done;
+  };
+  // Whether the last launch is over, as far as can be found out.
+  static bool is_done(Item& item, cudaStream_t stream);
 
   Mutex mutex_;
-  std::vector<std::unique_ptr<Executable>> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Item> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace graphcache

@@ -8,13 +8,17 @@
 namespace graphcache {
 namespace {
 
-constexpr const char* kOutcomeNames[] = {"replayed",     "patched", "switched", "updated",
-                                         "instantiated", "eager",   "inlined"};
+constexpr const char* kOutcomeNames[] = {"replayed", "patched",      "switched", "restored",
+                                         "updated",  "instantiated", "eager",    "inlined"};
 static_assert(std::size(kOutcomeNames) == kOutcomeCount);
 
 constexpr const char* kReasonNames[] = {"disabled", "capture_after", "capture_failed", "backoff",
                                         "budget",   "out_of_memory", "refused",        "launch_failed"};
 static_assert(std::size(kReasonNames) == kEagerReasonCount);
+
+constexpr const char* kRefusalNames[] = {"topology",   "node_type",     "function", "parameters",
+                                         "attributes", "not_supported", "other"};
+static_assert(std::size(kRefusalNames) == kUpdateRefusalCount);
 
 // "replayed 3, patched 1": those that are not 0.
 template <std::size_t N>
@@ -40,10 +44,16 @@ const char* to_string(EagerReason reason) {
   return index < std::size(kReasonNames) ? kReasonNames[index] : "unknown";
 }
 
+const char* to_string(UpdateRefusal refusal) {
+  const auto index = static_cast<std::size_t>(refusal);
+  return index < std::size(kRefusalNames) ? kRefusalNames[index] : "unknown";
+}
+
 std::uint64_t Stats::runs() const { return std::accumulate(outcomes.begin(), outcomes.end(), failed); }
 
 std::uint64_t Stats::hits() const {
-  return outcome(Outcome::kReplayed) + outcome(Outcome::kPatched) + outcome(Outcome::kSwitched);
+  return outcome(Outcome::kReplayed) + outcome(Outcome::kPatched) + outcome(Outcome::kSwitched) +
+         outcome(Outcome::kRestored);
 }
 
 std::uint64_t Stats::misses() const { return outcome(Outcome::kUpdated) + outcome(Outcome::kInstantiated); }
@@ -60,21 +70,32 @@ std::string to_string(const Stats& stats) {
     absl::StrAppendFormat(&text, "eager because: %s\n", list(stats.eager_reasons, kReasonNames));
   }
   if (stats.failed != 0) absl::StrAppendFormat(&text, "failed %d\n", stats.failed);
-  absl::StrAppendFormat(&text,
-                        "captures %d (%d broke, %.3f ms in all), instantiations %d (%.3f ms), patched nodes %d\n",
-                        stats.captures, stats.capture_failures, milliseconds(stats.capture_time), stats.instantiations,
-                        milliseconds(stats.instantiate_time), stats.patched_nodes);
-  absl::StrAppendFormat(&text, "executables %d (about %.1f KiB of device memory), templates %d, evictions %d",
+  absl::StrAppendFormat(&text, "captures %d in %.3f ms, instantiations %d in %.3f ms\n", stats.captures,
+                        milliseconds(stats.capture_time), stats.instantiations, milliseconds(stats.instantiate_time));
+  if (stats.capture_failures != 0) absl::StrAppendFormat(&text, "captures in vain %d\n", stats.capture_failures);
+  absl::StrAppendFormat(&text, "updates %d, patched nodes %d\n", stats.updates, stats.patched_nodes);
+  if (std::accumulate(stats.refused_updates.begin(), stats.refused_updates.end(), std::uint64_t{0}) != 0) {
+    absl::StrAppendFormat(&text, "refused updates: %s\n", list(stats.refused_updates, kRefusalNames));
+  }
+  absl::StrAppendFormat(&text, "executables %d (about %.1f KiB of device memory), evictions %d\n",
                         stats.live_executables, static_cast<double>(stats.estimated_device_bytes) / 1024,
-                        stats.live_templates, stats.evictions);
+                        stats.evictions);
+  absl::StrAppendFormat(&text, "templates %d in %d families, forgotten %d", stats.live_templates, stats.families,
+                        stats.forgotten);
   return text;
 }
 
 std::string to_string(const EntryInfo& entry) {
-  return absl::StrFormat("%s: %s; %s, %d nodes, %d of them with slots, about %.1f KiB of device memory, use %d",
-                         entry.key, list(entry.outcomes, kOutcomeNames), entry.live ? "live" : "no executable",
-                         entry.nodes, entry.slot_nodes, static_cast<double>(entry.estimated_device_bytes) / 1024,
-                         entry.last_use_order);
+  std::string text = absl::StrFormat(
+      "%s: %s; %s, %d nodes, %d of them with slots, about %.1f KiB of device memory, use %d", entry.key,
+      list(entry.outcomes, kOutcomeNames),
+      entry.live       ? "live"
+      : entry.recorded ? "template alone"
+                       : "nothing recorded",
+      entry.nodes, entry.slot_nodes, static_cast<double>(entry.estimated_device_bytes) / 1024, entry.last_use_order);
+  if (entry.pinned) absl::StrAppend(&text, ", pinned");
+  if (!entry.capture_error.empty()) absl::StrAppend(&text, "; the last capture broke: ", entry.capture_error);
+  return text;
 }
 
 }  // namespace graphcache

@@ -1,6 +1,7 @@
 // What the cache asks of the runtime, call by call, and what it leaves behind: on hostrt, which counts both.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "kernels.h"
@@ -36,6 +38,14 @@ namespace {
 
 constexpr int kSize = 64;
 constexpr dim3 kGrid(1), kBlock(64);
+
+// For what is not about siblings: keys of one topology have an executable each.
+Options unshared(int max_executables = Options().max_executables) {
+  Options options;
+  options.max_executables = max_executables;
+  options.sharing = Sharing::kNever;
+  return options;
+}
 
 using Counts = std::map<std::string, std::uint64_t>;
 
@@ -72,9 +82,15 @@ class AccountingTest : public testing::Test {
   // Three kernel, two copy and two set nodes whose values are slots, one value each, between constant ones.
   absl::StatusOr<Outcome> run_mixed(Cache& cache, const std::vector<int>& v) { return run_mixed(cache, v, *stream); }
   absl::StatusOr<Outcome> run_mixed(Cache& cache, const std::vector<int>& v, cudaStream_t on) {
+    return run_mixed(cache, key("mixed"), v, on);
+  }
+  absl::StatusOr<Outcome> run_mixed(Cache& cache, const Key& which, const std::vector<int>& v) {
+    return run_mixed(cache, which, v, *stream);
+  }
+  absl::StatusOr<Outcome> run_mixed(Cache& cache, const Key& which, const std::vector<int>& v, cudaStream_t on) {
     float* const p = data->get();
     using I = Slot<int>;
-    return cache.run(key("mixed"), on, params(v[0], v[1], v[2], v[3], v[4], v[5], v[6]),
+    return cache.run(which, on, params(v[0], v[1], v[2], v[3], v[4], v[5], v[6]),
                      [p](Recorder& rec, I a, I b, I c, I d, I e, I f, I g) {
                        rec.launch(fill, {kGrid, kBlock}, p, kSize, 0);
                        rec.launch(add, {kGrid, kBlock}, p, kSize, a);
@@ -237,7 +253,7 @@ TEST_F(AccountingTest, FirstRunCapturesInstantiatesAndLaunchesOnce) {
 }
 
 TEST_F(AccountingTest, KnownStreamIsNotAskedForItsDeviceAgain) {
-  Cache cache;
+  Cache cache(unshared());
   ASSERT_TRUE(run_add(cache, key(1)).ok());
   const Counts calls = calls_of([&] { EXPECT_RUN(kInstantiated, run_add(cache, key(2))); });
   EXPECT_EQ(calls.count("cudaStreamGetDevice"), 0u);
@@ -255,14 +271,14 @@ TEST_F(AccountingTest, EveryKernelRunsOncePerRun) {
 // ---- What is alive --------------------------------------------------------------------------------------------------
 
 TEST_F(AccountingTest, EvictionDestroysBeforeAnythingIsInstantiated) {
-  Options options;
-  options.max_executables = 2;
+  Options options = unshared(2);
+  options.max_templates = 0;
   Cache cache(options);
   ASSERT_TRUE(run_add(cache, key("a")).ok());
   ASSERT_TRUE(run_add(cache, key("b")).ok());
   std::vector<std::size_t> alive;
   in_fn = [&] { alive.push_back(hostrt::ledger().executables); };
-  hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorNotSupported);  // So that fn sees what was alive just then.
+  hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorNotSupported, 2);  // So that fn sees what was alive just then.
   EXPECT_RUN(kEager, run_add(cache, key("c")));
   EXPECT_EQ(alive, (std::vector<std::size_t>{2, 1}));
   in_fn = nullptr;
@@ -273,9 +289,73 @@ TEST_F(AccountingTest, EvictionDestroysBeforeAnythingIsInstantiated) {
   }
 }
 
+TEST_F(AccountingTest, EvictionKeepsTheGraphAndRestoringMakesNoCapture) {
+  Cache cache(unshared(2));
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(run_add(cache, key(i)).ok());
+    EXPECT_LE(hostrt::ledger().executables, 2u);
+    EXPECT_EQ(hostrt::ledger().graphs, static_cast<std::size_t>(i + 1));
+  }
+  const Counts calls = calls_of([&] { EXPECT_RUN(kRestored, run_add(cache, key(0))); });
+  for (const char* once : {"cudaGraphInstantiate", "cudaGraphLaunch", "cudaGraphExecDestroy"}) {
+    EXPECT_EQ(calls.count(once) != 0 ? calls.at(once) : 0, 1u) << once;
+  }
+  for (const char* never : {"cudaStreamBeginCapture", "cudaGraphClone", "cudaGraphDestroy", "cudaGraphExecUpdate"}) {
+    EXPECT_EQ(calls.count(never), 0u) << never;
+  }
+  EXPECT_EQ(hostrt::ledger().executables, 2u);
+  EXPECT_EQ(hostrt::ledger().graphs, 5u);
+}
+
+TEST_F(AccountingTest, SwitchMakesNoExecutableAndNoCapture) {
+  Cache cache;
+  ASSERT_TRUE(run_mixed(cache, key("a"), {1, 2, 4, 8, 16, 32, 64}).ok());
+  EXPECT_RUN(kUpdated, run_mixed(cache, key("b"), {1, 2, 4, 8, 16, 32, 64}));
+  const hostrt::Ledger before = hostrt::ledger();
+  EXPECT_EQ(before.executables, 1u);
+  EXPECT_EQ(before.graphs, 3u);  // Two templates, and what the executable was made from.
+  for (int i = 0; i < 10; ++i) {
+    const Counts calls = calls_of([&] {
+      EXPECT_RUN(kSwitched, run_mixed(cache, key(i % 2 == 0 ? "a" : "b"), {1, 2, 4, 8, 16, 32, 64}));
+    });
+    EXPECT_EQ(calls.at("cudaGraphLaunch"), 1u);
+    for (const char* never : {"cudaStreamBeginCapture", "cudaGraphInstantiate", "cudaGraphClone", "cudaGraphDestroy",
+                              "cudaGraphExecDestroy", "cudaEventCreateWithFlags", "cudaStreamSynchronize"}) {
+      EXPECT_EQ(calls.count(never), 0u) << never;
+    }
+    EXPECT_EQ(hostrt::ledger(), before);
+  }
+  cache.clear();
+  expect_no_graphs();
+}
+
+// Work in flight must not see what its executable is brought over to, nor that it leaves.
+TEST_F(AccountingTest, WorkInFlightIsLeftAloneBySwitchesEvictionsAndRestores) {
+  for (const Options& options : {Options(), unshared(1)}) {
+    data->write(std::vector<float>(kSize, 0));
+    {
+      Cache cache(options);
+      const auto run = [&](float factor) {  // data = factor * data + factor, so that order counts, too.
+        return cache.run(key(static_cast<int>(factor)), *stream, [&, factor](cudaStream_t s) {
+          (void)launch(scale, kGrid, kBlock, s, data->get(), data->get(), kSize, factor);
+          return launch(add, kGrid, kBlock, s, data->get(), kSize, factor);
+        });
+      };
+      for (const float factor : {1.0f, 2.0f, 3.0f}) ASSERT_TRUE(run(factor).ok());  // 1, 4, 15
+      hostrt::hold(*stream);
+      for (const float factor : {1.0f, 2.0f, 3.0f, 2.0f}) ASSERT_TRUE(run(factor).ok());
+      EXPECT_EQ(cache.stats().captures, 3u);
+      EXPECT_EQ(cache.stats().live_executables, 1u);
+      CUDA_OK(hostrt::release(*stream));
+      EXPECT_EQ(data->first(), 2 * (3 * (2 * (15 + 1) + 2) + 3) + 2.0f);
+    }
+    expect_no_graphs();
+  }
+}
+
 TEST_F(AccountingTest, EraseClearAndDestructionLeaveNothing) {
   {
-    Cache cache;
+    Cache cache(unshared());
     for (int i = 0; i < 3; ++i) ASSERT_TRUE(run_add(cache, key(i)).ok());
     EXPECT_EQ(hostrt::ledger().executables, 3u);
     EXPECT_TRUE(cache.erase(key(1)));
@@ -289,30 +369,122 @@ TEST_F(AccountingTest, EraseClearAndDestructionLeaveNothing) {
   expect_no_graphs();
 }
 
-TEST_F(AccountingTest, StatsAgreeWithTheLedger) {
-  Options options;
-  options.max_executables = 3;
-  Cache cache(options);
-  for (int i = 0; i < 12; ++i) {
-    ASSERT_TRUE(run_add(cache, key(i * i % 7)).ok());
-    const Stats stats = cache.stats();
-    EXPECT_EQ(stats.live_executables, hostrt::ledger().executables);
-    EXPECT_EQ(stats.live_templates, hostrt::ledger().graphs);
-    EXPECT_EQ(stats.estimated_device_bytes, hostrt::ledger().executable_nodes * 2048);
-    EXPECT_EQ(stats.instantiations, stats.evictions + stats.live_executables);
+TEST_F(AccountingTest, EraseClearAndDestructionLeaveNothingOfSiblings) {
+  for (const int end : {0, 1, 2}) {
+    {
+      Cache cache;
+      for (int i = 0; i < 3; ++i) ASSERT_TRUE(run_add(cache, key(i)).ok());
+      EXPECT_EQ(hostrt::ledger().executables, 1u);
+      if (end == 0) {
+        EXPECT_TRUE(cache.erase(key(2)));  // The one that has the executable.
+        EXPECT_EQ(hostrt::ledger().executables, 0u);
+        EXPECT_EQ(hostrt::ledger().graphs, 2u);
+        for (int i = 0; i < 2; ++i) EXPECT_TRUE(cache.erase(key(i)));
+      }
+      if (end == 1) cache.clear();
+      if (end != 2) expect_no_graphs();
+    }
+    expect_no_graphs();
   }
 }
 
-TEST_F(AccountingTest, EntryErasedInsideItsOwnRunIsDestroyedByTheEndOfTheRun) {
-  Cache cache;
-  in_fn = [&] { cache.erase(key("k")); };
-  EXPECT_TRUE(run_add(cache, key("k")).ok());
-  in_fn = nullptr;
+TEST_F(AccountingTest, EraseClearAndDestructionLeaveNothingThatIsInFlight) {
+  {
+    Cache cache(unshared());
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(run_add(cache, key(i)).ok());
+    hostrt::hold(*stream);
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(run_add(cache, key(i)).ok());
+    EXPECT_TRUE(cache.erase(key(1)));
+    EXPECT_EQ(hostrt::ledger().executables, 2u);
+    cache.clear();
+    expect_no_graphs();
+    ASSERT_TRUE(run_add(cache, key(3)).ok());
+  }
   expect_no_graphs();
-  EXPECT_EQ(cache.stats().live_executables, 0u);
+  CUDA_OK(hostrt::release(*stream));
+  EXPECT_EQ(data->first(), 7.0f);
 }
 
-TEST_F(AccountingTest, EntryErasedDuringARunOfAnotherThreadIsDestroyedByTheEndOfTheRun) {
+TEST_F(AccountingTest, StatsAgreeWithTheLedger) {
+  for (const int max_templates : {512, 4, 0}) {
+    Options options = unshared(3);
+    options.max_templates = max_templates;
+    Cache cache(options);
+    for (int i = 0; i < 12; ++i) {
+      ASSERT_TRUE(run_add(cache, key(i * i % 7)).ok());
+      const Stats stats = cache.stats();
+      const hostrt::Ledger now = hostrt::ledger();
+      EXPECT_EQ(stats.live_executables, now.executables);
+      EXPECT_EQ(stats.live_templates, now.graphs);
+      EXPECT_EQ(stats.live_templates, stats.captures - stats.forgotten);
+      EXPECT_LE(stats.live_templates, static_cast<std::size_t>(std::max(3, max_templates)));
+      EXPECT_EQ(stats.estimated_device_bytes, now.executables * estimated_device_bytes(1));
+      EXPECT_EQ(now.executable_nodes, now.executables);
+      EXPECT_EQ(stats.instantiations, stats.evictions + stats.live_executables);
+      EXPECT_EQ(stats.families, 0u);
+    }
+  }
+}
+
+TEST_F(AccountingTest, StatsAgreeWithTheLedgerWhereKeysShare) {
+  for (const Sharing sharing : {Sharing::kAuto, Sharing::kAlways}) {
+    Options options;
+    options.max_executables = 2;
+    options.max_templates = 5;
+    options.sharing = sharing;
+    Cache cache(options);
+    for (int i = 0; i < 40; ++i) {
+      const int which = i * i % 11;
+      const auto fn = [&](cudaStream_t s) {  // Three families, of 1 to 3 nodes.
+        for (int n = 0; n <= which % 3; ++n) {
+          (void)launch(add, dim3(1u + static_cast<unsigned>(which)), kBlock, s, data->get(), kSize, 1.0f);
+        }
+      };
+      ASSERT_TRUE(cache.run(key(which), *stream, fn).ok());
+      const Stats stats = cache.stats();
+      const hostrt::Ledger now = hostrt::ledger();
+      EXPECT_EQ(stats.live_executables, now.executables);
+      EXPECT_LE(stats.live_executables, 2u);
+      EXPECT_LE(stats.live_templates, 5u);
+      EXPECT_EQ(stats.live_templates, stats.captures - stats.forgotten);
+      EXPECT_GE(now.graphs, stats.live_templates);
+      EXPECT_LE(now.graphs, stats.live_templates + stats.live_executables);
+      EXPECT_EQ(stats.instantiations, stats.evictions + stats.live_executables);
+      std::size_t bytes = 0, live = 0;
+      for (const EntryInfo& entry : cache.entries()) {
+        bytes += entry.estimated_device_bytes;
+        live += entry.live ? 1 : 0;
+      }
+      EXPECT_EQ(stats.estimated_device_bytes, bytes);
+      EXPECT_EQ(stats.live_executables, live);
+      EXPECT_EQ(now.executables * estimated_device_bytes(0) + now.executable_nodes * 2600, bytes);
+    }
+    cache.clear();
+    expect_no_graphs();
+  }
+}
+
+// By the end of the run it counts no more, and waits as what is evicted does: until the next slow run.
+TEST_F(AccountingTest, EntryErasedInsideItsOwnRunIsDestroyedByTheNextSlowRun) {
+  Cache cache;
+  in_fn = [&] { cache.erase(key("k")); };
+  for (int i = 1; i <= 5; ++i) {
+    EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+    EXPECT_EQ(cache.stats().live_executables, 0u);
+    EXPECT_EQ(cache.stats().live_templates, 0u);
+    EXPECT_LE(hostrt::ledger().executables, 1u) << i;
+    EXPECT_LE(hostrt::ledger().graphs, 1u) << i;
+    EXPECT_EQ(data->first(), static_cast<float>(i));
+  }
+  in_fn = nullptr;
+  EXPECT_TRUE(run_add(cache, key("other")).ok());
+  EXPECT_EQ(hostrt::ledger().executables, 1u);
+  EXPECT_EQ(hostrt::ledger().graphs, 1u);
+  cache.clear();
+  expect_no_graphs();
+}
+
+TEST_F(AccountingTest, EntryErasedDuringARunOfAnotherThreadIsDestroyedByTheNextSlowRun) {
   Cache cache;
   const auto run = [&](bool erased) {
     return cache.run(key("k"), *stream, [&, erased](cudaStream_t s) {
@@ -321,8 +493,12 @@ TEST_F(AccountingTest, EntryErasedDuringARunOfAnotherThreadIsDestroyedByTheEndOf
     });
   };
   EXPECT_TRUE(run(true).ok());
-  expect_no_graphs();
+  EXPECT_EQ(cache.stats().live_executables, 0u);
+  EXPECT_FALSE(cache.contains(key("k")));
   EXPECT_EQ(data->first(), 1.0f);
+  EXPECT_TRUE(run_add(cache, key("other")).ok());
+  EXPECT_EQ(hostrt::ledger().executables, 1u);
+  EXPECT_EQ(hostrt::ledger().graphs, 1u);
 }
 
 TEST_F(AccountingTest, CapturesThatFailLeaveNothing) {
@@ -375,9 +551,7 @@ TEST_F(AccountingTest, DestructionsDoNotBreakAnotherThreadsCaptureInGlobalMode) 
 }
 
 TEST_F(AccountingTest, MissesDoNotBreakAnotherThreadsCaptureInGlobalMode) {
-  Options options;
-  options.max_executables = 1;
-  Cache cache(options);
+  Cache cache(unshared(1));
   ASSERT_TRUE(run_add(cache, key("k")).ok());
   Stream other;
   CUDA_OK(cudaStreamBeginCapture(other, cudaStreamCaptureModeGlobal));
@@ -388,6 +562,26 @@ TEST_F(AccountingTest, MissesDoNotBreakAnotherThreadsCaptureInGlobalMode) {
     CUDA_OK(cudaGraphDestroy(graph));
   }
   cudaGetLastError();
+}
+
+TEST_F(AccountingTest, SwitchesAndRestoresDoNotBreakAnotherThreadsCaptureInGlobalMode) {
+  for (const bool shared : {false, true}) {
+    Cache cache(shared ? Options() : unshared(1));
+    ASSERT_TRUE(run_add(cache, key("a")).ok());
+    ASSERT_TRUE(run_add(cache, key("b")).ok());
+    Stream other;
+    CUDA_OK(cudaStreamBeginCapture(other, cudaStreamCaptureModeGlobal));
+    std::thread([&] {
+      EXPECT_TRUE(did(shared ? Outcome::kSwitched : Outcome::kRestored, run_add(cache, key("a"))));
+      EXPECT_TRUE(did(shared ? Outcome::kUpdated : Outcome::kInstantiated, run_add(cache, key("c"))));
+    }).join();
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(other, &graph), cudaSuccess);
+    if (graph != nullptr) {
+      CUDA_OK(cudaGraphDestroy(graph));
+    }
+    cudaGetLastError();
+  }
 }
 
 TEST_F(AccountingTest, NothingIsDestroyedInsideACapture) {
@@ -409,14 +603,12 @@ TEST_F(AccountingTest, NothingIsDestroyedInsideACapture) {
 TEST_F(AccountingTest, CaptureModeOfTheThreadIsRestored) {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;
   CUDA_OK(cudaThreadExchangeStreamCaptureMode(&mode));
-  {
-    Options options;
-    options.max_executables = 1;
+  for (const Options& options : {unshared(1), Options()}) {
     Cache cache(options);
-    ASSERT_TRUE(run_add(cache, key(1)).ok());
-    EXPECT_EQ(thread_capture_mode(), cudaStreamCaptureModeThreadLocal);
-    ASSERT_TRUE(run_add(cache, key(2)).ok());
-    EXPECT_EQ(thread_capture_mode(), cudaStreamCaptureModeThreadLocal);
+    for (const int i : {1, 2, 1, 2}) {  // Misses, then restores or switches.
+      ASSERT_TRUE(run_add(cache, key(i)).ok());
+      EXPECT_EQ(thread_capture_mode(), cudaStreamCaptureModeThreadLocal);
+    }
     cache.clear();
     EXPECT_EQ(thread_capture_mode(), cudaStreamCaptureModeThreadLocal);
     ASSERT_TRUE(run_add(cache, key(3)).ok());
@@ -464,6 +656,13 @@ TEST_F(AccountingTest, CurrentDeviceIsRestored) {
     expect_device_1();
     EXPECT_RUN(kReplayed, run_add(cache, key("k")));
     expect_device_1();
+    EXPECT_RUN(kUpdated, run_add(cache, key("sibling")));
+    expect_device_1();
+    EXPECT_RUN(kSwitched, run_add(cache, key("k")));
+    expect_device_1();
+    EXPECT_TRUE(cache.erase(key("k")));
+    EXPECT_RUN(kRestored, run_add(cache, key("sibling")));
+    expect_device_1();
     in_fn = [] { throw 7; };
     EXPECT_THROW((void)run_add(cache, key("throws")), int);
     expect_device_1();
@@ -480,7 +679,7 @@ TEST_F(AccountingTest, CurrentDeviceIsRestored) {
   }
   expect_device_1();
   CUDA_OK(cudaSetDevice(0));
-  EXPECT_EQ(data->first(), 2.0f);
+  EXPECT_EQ(data->first(), 5.0f);
 }
 
 TEST_F(AccountingTest, CacheTakesTheDeviceThatIsCurrentWhenItIsMade) {
@@ -574,16 +773,18 @@ TEST_F(AccountingTest, KeyErasedDuringItsHitIsGoneByTheEndOfTheRun) {
 }
 
 TEST_F(AccountingTest, ErrorInTheSlotStaysThroughHitsMissesAndEvictions) {
-  Options options;
-  options.max_executables = 1;
-  Cache cache(options);
-  EXPECT_EQ(cudaSetDevice(77), cudaErrorInvalidDevice);
-  for (int i = 0; i < 6; ++i) {
-    ASSERT_TRUE(run_add(cache, key(i / 2)).ok());
-    EXPECT_EQ(cudaPeekAtLastError(), cudaErrorInvalidDevice);
+  Options one_for_all;
+  one_for_all.max_executables = 1;
+  for (const Options& options : {unshared(1), one_for_all}) {
+    Cache cache(options);
+    EXPECT_EQ(cudaSetDevice(77), cudaErrorInvalidDevice);
+    for (int i = 0; i < 12; ++i) {  // Hits, too, and once more around: restores or switches.
+      ASSERT_TRUE(run_add(cache, key(i / 2 % 3)).ok());
+      EXPECT_EQ(cudaPeekAtLastError(), cudaErrorInvalidDevice) << i;
+    }
+    cache.clear();
+    EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
   }
-  cache.clear();
-  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
 }
 
 }  // namespace

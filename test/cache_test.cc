@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "graph.h"
 #include "graphcache/graphcache.h"
 #include "kernels.h"
 #include "support.h"
@@ -19,6 +20,21 @@ namespace {
 
 constexpr int kSize = 100;
 constexpr dim3 kGrid(2), kBlock(64);
+
+// For what is not about siblings: keys of one topology have an executable each.
+Options unshared(int max_executables = Options().max_executables) {
+  Options options;
+  options.max_executables = max_executables;
+  options.sharing = Sharing::kNever;
+  return options;
+}
+
+// One level: what loses its executable is forgotten.
+Options without_templates(int max_executables) {
+  Options options = unshared(max_executables);
+  options.max_templates = 0;
+  return options;
+}
 
 class CacheTest : public StreamTest {
  protected:
@@ -32,8 +48,18 @@ class CacheTest : public StreamTest {
   }
   void expect_sum(float sum) { EXPECT_EQ(data.read(), std::vector<float>(kSize, sum)); }
 
+  // The labels of keys that have an executable, the one used last first.
+  static std::vector<std::string> live(const Cache& cache) {
+    std::vector<std::string> labels;
+    for (const EntryInfo& entry : cache.entries()) {
+      if (entry.live) labels.push_back(entry.label);
+    }
+    return labels;
+  }
+
   DeviceBuffer<float> data{kSize};
   int calls = 0;
+  Stats stats;
 };
 
 // ---- The forms of a run ---------------------------------------------------------------------------------------------
@@ -104,7 +130,7 @@ TEST_F(CacheTest, WithoutAStreamTakesTheStreamOfTheOptions) {
 }
 
 TEST_F(CacheTest, TakesFunctionsOfStreamAndOfRecorderThatReturnNothingAnErrorOrAStatus) {
-  Cache cache;
+  Cache cache(unshared());
   for (int i = 0; i < 2; ++i) {
     const Outcome wanted = i == 0 ? Outcome::kInstantiated : Outcome::kReplayed;
     EXPECT_TRUE(did(wanted, cache.run(key(1), stream, [&](cudaStream_t on) { add_one(on); })));
@@ -163,7 +189,7 @@ TEST_F(CacheTest, OneKeyServesSeveralStreams) {
 // ---- Which runs are the same ----------------------------------------------------------------------------------------
 
 TEST_F(CacheTest, KeyEqualityDecides) {
-  Cache cache;
+  Cache cache(unshared());
   const auto run = [&](const Key& which, float value) {
     return cache.run(which, stream,
                      [&, value](cudaStream_t on) { return launch(add, kGrid, kBlock, on, data.get(), kSize, value); });
@@ -177,7 +203,7 @@ TEST_F(CacheTest, KeyEqualityDecides) {
 }
 
 TEST_F(CacheTest, OneKeyAtTwoLambdasIsTwoEntries) {
-  Cache cache;
+  Cache cache(unshared());
   for (int i = 0; i < 2; ++i) {
     const Outcome wanted = i == 0 ? Outcome::kInstantiated : Outcome::kReplayed;
     EXPECT_TRUE(did(wanted, cache.run(key("k"), stream, [&](cudaStream_t on) {
@@ -199,7 +225,7 @@ void add_100_quietly(cudaStream_t on) noexcept { (void)launch(add, kGrid, kBlock
 void add_1000_quietly(cudaStream_t on) noexcept { (void)launch(add, kGrid, kBlock, on, target, kSize, 1000.0f); }
 
 TEST_F(CacheTest, OneKeyAtTwoFunctionsIsTwoEntries) {
-  Cache cache;
+  Cache cache(unshared());
   target = data.get();
   for (cudaError_t (*fn)(cudaStream_t) : {add_1, add_10}) EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, fn));
   for (cudaError_t (*fn)(cudaStream_t) : {add_1, add_10}) EXPECT_RUN(kReplayed, cache.run(key("k"), stream, fn));
@@ -208,7 +234,7 @@ TEST_F(CacheTest, OneKeyAtTwoFunctionsIsTwoEntries) {
 }
 
 TEST_F(CacheTest, OneKeyAtTwoNoexceptFunctionsIsTwoEntries) {
-  Cache cache;
+  Cache cache(unshared());
   target = data.get();
   for (void (*fn)(cudaStream_t) noexcept : {add_100_quietly, add_1000_quietly}) {
     EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, fn));
@@ -217,7 +243,7 @@ TEST_F(CacheTest, OneKeyAtTwoNoexceptFunctionsIsTwoEntries) {
 }
 
 TEST_F(CacheTest, OneKeyAtTwoStdFunctionsIsTwoEntries) {
-  Cache cache;
+  Cache cache(unshared());
   target = data.get();
   using Fn = std::function<cudaError_t(cudaStream_t)>;
   const Fn functions[] = {add_1, add_10,
@@ -229,7 +255,7 @@ TEST_F(CacheTest, OneKeyAtTwoStdFunctionsIsTwoEntries) {
 }
 
 TEST_F(CacheTest, StdFunctionsThatHoldFunctionsOfAnotherSignatureAreApart) {
-  Cache cache;
+  Cache cache(unshared());
   target = data.get();
   using Fn = std::function<void(cudaStream_t)>;  // Holds functions that return an error, and others that are noexcept.
   for (const Fn& fn : {Fn(add_1), Fn(add_10), Fn(add_100_quietly), Fn(add_1000_quietly)}) {
@@ -251,44 +277,121 @@ TEST_F(CacheTest, ConstAndTemporaryFunctionsAreOnePlace) {
 // ---- The budget -----------------------------------------------------------------------------------------------------
 
 TEST_F(CacheTest, EvictsLeastRecentlyUsed) {
-  Options options;
-  options.max_executables = 2;
-  Cache cache(options);
+  Cache cache(unshared(2));
   EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
   EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
   EXPECT_RUN(kReplayed, run_add(cache, key("a")));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("c")));
+  EXPECT_EQ(live(cache), (std::vector<std::string>{"c", "a"}));
+  for (const char* each : {"a", "b", "c"}) EXPECT_TRUE(cache.contains(key(each))) << each;
+  EXPECT_EQ(cache.stats().evictions, 1u);
+  EXPECT_EQ(cache.stats().live_executables, 2u);
+  EXPECT_EQ(cache.stats().live_templates, 3u);
+
+  EXPECT_RUN(kRestored, run_add(cache, key("b")));  // a leaves.
+  EXPECT_EQ(live(cache), (std::vector<std::string>{"b", "c"}));
+  EXPECT_RUN(kReplayed, run_add(cache, key("c")));
+  EXPECT_RUN(kRestored, run_add(cache, key("a")));
+  EXPECT_EQ(live(cache), (std::vector<std::string>{"a", "c"}));
+  EXPECT_EQ(cache.stats().evictions, 3u);
+  EXPECT_EQ(cache.stats().forgotten, 0u);
+  expect_sum(7);
+  EXPECT_EQ(calls, 3);
+}
+
+TEST_F(CacheTest, WithoutTemplatesEvictionForgets) {
+  Cache cache(without_templates(2));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
+  EXPECT_RUN(kReplayed, run_add(cache, key("a")));
+  EXPECT_EQ(cache.stats().forgotten, 0u);
   EXPECT_RUN(kInstantiated, run_add(cache, key("c")));
   EXPECT_TRUE(cache.contains(key("a")));
   EXPECT_FALSE(cache.contains(key("b")));
   EXPECT_TRUE(cache.contains(key("c")));
   EXPECT_EQ(cache.stats().evictions, 1u);
   EXPECT_EQ(cache.stats().live_executables, 2u);
+  EXPECT_EQ(cache.stats().live_templates, 2u);
 
   EXPECT_RUN(kInstantiated, run_add(cache, key("b")));  // a leaves.
   EXPECT_RUN(kReplayed, run_add(cache, key("c")));
   EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
   EXPECT_EQ(cache.stats().evictions, 3u);
+  EXPECT_EQ(cache.stats().forgotten, 3u);
   expect_sum(7);
   EXPECT_EQ(calls, 5);
 }
 
-TEST_F(CacheTest, OneExecutableServesAlternatingKeys) {
-  Options options;
-  options.max_executables = 1;
+TEST_F(CacheTest, ForgetsTheTemplateThatWasUsedLongestAgo) {
+  Options options = unshared(1);
+  options.max_templates = 2;
   Cache cache(options);
-  for (int i = 0; i < 20; ++i) EXPECT_RUN(kInstantiated, run_add(cache, key(i % 2)));
-  EXPECT_EQ(cache.stats().evictions, 19u);
-  EXPECT_EQ(cache.stats().live_executables, 1u);
-  EXPECT_EQ(cache.stats().outcome(Outcome::kInstantiated), 20u);  // Evicted entries are still counted.
-  expect_sum(20);
+  for (const char* each : {"a", "b"}) EXPECT_RUN(kInstantiated, run_add(cache, key(each)));
+  EXPECT_RUN(kRestored, run_add(cache, key("a")));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("c")));
+  EXPECT_TRUE(cache.contains(key("a")));
+  EXPECT_FALSE(cache.contains(key("b")));
+  EXPECT_TRUE(cache.contains(key("c")));
+  EXPECT_EQ(cache.stats().forgotten, 1u);
+  EXPECT_EQ(cache.stats().live_templates, 2u);
+  EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
+  EXPECT_EQ(calls, 4);
+  expect_sum(5);
 }
 
-TEST_F(CacheTest, EvictsWhatIsStillInFlight) {
-  Options options;
-  options.max_executables = 1;
-  Cache cache(options);
-  for (int i = 0; i < 200; ++i) ASSERT_TRUE(run_add(cache, key(i)).ok());
-  expect_sum(200);
+TEST_F(CacheTest, OneExecutableServesAlternatingKeys) {
+  const auto run_all = [&](const Options& options) {
+    Cache cache(options);
+    calls = 0;
+    for (int i = 0; i < 20; ++i) ASSERT_TRUE(run_add(cache, key(i % 2)).ok());
+    stats = cache.stats();
+    EXPECT_EQ(stats.live_executables, 1u);
+  };
+  run_all(without_templates(1));
+  EXPECT_EQ(stats.evictions, 19u);
+  EXPECT_EQ(stats.outcome(Outcome::kInstantiated), 20u);  // Evicted entries are still counted.
+  EXPECT_EQ(calls, 20);
+  expect_sum(20);
+
+  run_all(unshared(1));
+  EXPECT_EQ(stats.evictions, 19u);
+  EXPECT_EQ(stats.outcome(Outcome::kInstantiated), 2u);
+  EXPECT_EQ(stats.outcome(Outcome::kRestored), 18u);
+  EXPECT_EQ(calls, 2);
+  expect_sum(40);
+
+  for (const Sharing sharing : {Sharing::kAuto, Sharing::kAlways}) {
+    Options options;
+    options.max_executables = 1;
+    options.sharing = sharing;
+    run_all(options);
+    EXPECT_EQ(stats.evictions, 0u);
+    EXPECT_EQ(stats.outcome(Outcome::kInstantiated), 1u);
+    EXPECT_EQ(stats.outcome(Outcome::kUpdated), 1u);
+    EXPECT_EQ(stats.outcome(Outcome::kSwitched), 18u);
+    EXPECT_EQ(stats.instantiations, 1u);
+    EXPECT_EQ(calls, 2);
+  }
+  expect_sum(80);
+}
+
+// Each key appends another number: a launch in flight must not see what the executable is brought over to.
+TEST_F(CacheTest, WhatIsStillInFlightIsEvictedRestoredAndSwitchedUnharmed) {
+  DeviceBuffer<int> log(200), count(1);
+  for (const Options& options : {without_templates(1), unshared(1), Options{.max_executables = 1}, Options()}) {
+    count.write({0});
+    Cache cache(options);
+    for (int i = 0; i < 200; ++i) {
+      const int number = i * i % 13;
+      ASSERT_TRUE(cache
+                      .run(key(number), stream,
+                           [&](cudaStream_t on) { return launch(append, 1, 1, on, log.get(), count.get(), number); })
+                      .ok());
+    }
+    std::vector<int> wanted;
+    for (int i = 0; i < 200; ++i) wanted.push_back(i * i % 13);
+    EXPECT_EQ(log.read(), wanted);
+  }
 }
 
 TEST_F(CacheTest, ZeroExecutablesRunsEagerly) {
@@ -341,6 +444,12 @@ TEST_F(CacheTest, OptionsThatMakeNoSenseAreReported) {
   options = {};
   options.capture_mode = static_cast<cudaStreamCaptureMode>(3);
   expect_refused(options, "capture_mode");
+  options = {};
+  options.max_templates = -1;
+  expect_refused(options, "max_templates");
+  options = {};
+  options.sharing = static_cast<Sharing>(3);
+  expect_refused(options, "sharing");
   EXPECT_EQ(calls, 0);
 }
 
@@ -379,7 +488,7 @@ TEST_F(CacheTest, CapturesAfterTheGivenNumberOfRuns) {
 // ---- What the cache reports and forgets -----------------------------------------------------------------------------
 
 TEST_F(CacheTest, EraseForgetsAKeyAtEveryPlace) {
-  Cache cache;
+  Cache cache(unshared());
   const auto run = [&] { return cache.run(key("k"), stream, [&](cudaStream_t on) { return add_one(on); }); };
   EXPECT_FALSE(cache.erase(key("k")));
   EXPECT_RUN(kInstantiated, run());
@@ -397,13 +506,40 @@ TEST_F(CacheTest, EraseForgetsAKeyAtEveryPlace) {
   expect_sum(5);
 }
 
-TEST_F(CacheTest, ClearForgetsEveryKeyAndKeepsTheCounters) {
+TEST_F(CacheTest, ErasingTheKeyThatHasTheSharedExecutableLeavesItsSiblings) {
   Cache cache;
+  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
+  EXPECT_RUN(kUpdated, run_add(cache, key("b")));
+  EXPECT_TRUE(cache.erase(key("b")));
+  EXPECT_EQ(cache.stats().live_executables, 0u);
+  EXPECT_EQ(cache.stats().live_templates, 1u);
+  EXPECT_TRUE(cache.contains(key("a")));
+  EXPECT_RUN(kRestored, run_add(cache, key("a")));
+  EXPECT_RUN(kReplayed, run_add(cache, key("a")));
+  EXPECT_EQ(calls, 2);
+  expect_sum(4);
+}
+
+TEST_F(CacheTest, ErasedKeyThatLostItsExecutableIsForgottenToo) {
+  Cache cache(unshared(1));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
+  EXPECT_TRUE(cache.erase(key("a")));
+  EXPECT_FALSE(cache.contains(key("a")));
+  EXPECT_EQ(cache.stats().live_templates, 1u);
+  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
+  EXPECT_EQ(calls, 3);
+  expect_sum(3);
+}
+
+TEST_F(CacheTest, ClearForgetsEveryKeyAndKeepsTheCounters) {
+  Cache cache(unshared());
   for (int i = 0; i < 5; ++i) EXPECT_RUN(kInstantiated, run_add(cache, key(i)));
   cache.clear();
   EXPECT_TRUE(cache.entries().empty());
   EXPECT_EQ(cache.stats().live_executables, 0u);
   EXPECT_EQ(cache.stats().live_templates, 0u);
+  EXPECT_EQ(cache.stats().families, 0u);
   EXPECT_EQ(cache.stats().estimated_device_bytes, 0u);
   EXPECT_EQ(cache.stats().outcome(Outcome::kInstantiated), 5u);
   EXPECT_EQ(cache.stats().evictions, 0u);
@@ -449,16 +585,43 @@ TEST_F(CacheTest, EntriesTellWhatEachKeyDid) {
   EXPECT_EQ(entries[1].label, "slots");
   EXPECT_EQ(entries[1].key, key("slots", 8).to_string());
   EXPECT_TRUE(entries[1].live);
+  EXPECT_TRUE(entries[1].recorded);
+  EXPECT_FALSE(entries[1].pinned);
+  EXPECT_NE(entries[1].family, 0u);
+  EXPECT_NE(entries[1].family, entries[0].family);  // Their topologies differ.
   EXPECT_EQ(entries[1].nodes, 3u);
   EXPECT_EQ(entries[1].slot_nodes, 1u);
-  EXPECT_EQ(entries[1].estimated_device_bytes, 3u * 2048);
+  EXPECT_EQ(entries[1].estimated_device_bytes, estimated_device_bytes(3));
   EXPECT_EQ(entries[1].last_use_order, 1u);
   EXPECT_EQ(entries[1].outcomes[static_cast<int>(Outcome::kInstantiated)], 1u);
   EXPECT_EQ(entries[1].outcomes[static_cast<int>(Outcome::kPatched)], 1u);
-  EXPECT_EQ(cache.stats().estimated_device_bytes, 4u * 2048);
+  EXPECT_EQ(cache.stats().estimated_device_bytes, estimated_device_bytes(3) + estimated_device_bytes(1));
+  EXPECT_EQ(cache.stats().families, 2u);
 
   EXPECT_TRUE(run_slots(2).ok());
   EXPECT_EQ(cache.entries()[0].label, "slots");
+}
+
+TEST_F(CacheTest, EntriesTellWhoHasAnExecutableOrATemplateAlone) {
+  Cache cache;
+  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
+  EXPECT_RUN(kUpdated, run_add(cache, key("b")));
+  EXPECT_TRUE(cache.pin(key("b")));
+  const std::vector<EntryInfo> entries = cache.entries();
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_EQ(entries[0].label, "b");
+  EXPECT_TRUE(entries[0].live);
+  EXPECT_TRUE(entries[0].pinned);
+  EXPECT_EQ(entries[0].estimated_device_bytes, estimated_device_bytes(1));
+  EXPECT_EQ(entries[1].label, "a");
+  EXPECT_FALSE(entries[1].live);
+  EXPECT_TRUE(entries[1].recorded);
+  EXPECT_FALSE(entries[1].pinned);
+  EXPECT_EQ(entries[1].nodes, 1u);
+  EXPECT_EQ(entries[1].estimated_device_bytes, 0u);
+  EXPECT_NE(entries[0].family, 0u);
+  EXPECT_EQ(entries[0].family, entries[1].family);
+  EXPECT_EQ(cache.stats().families, 1u);
 }
 
 TEST_F(CacheTest, StatsCountTimeOfCapturesAndInstantiations) {
@@ -581,7 +744,7 @@ TEST_F(CacheTest, RunsAreRightWhicheverDeviceIsCurrent) {
   int devices = 0;
   CUDA_OK(cudaGetDeviceCount(&devices));
   if (devices < 2) GTEST_SKIP() << "needs two devices";
-  Cache cache;
+  Cache cache(unshared());
   const auto run = [&](const char* which, float value) {
     return cache.run(key(which), stream, params(value), [&](Recorder& rec, Slot<float> v) {
       rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
@@ -605,6 +768,36 @@ TEST_F(CacheTest, RunsAreRightWhicheverDeviceIsCurrent) {
   EXPECT_EQ(current, 1);
   CUDA_OK(cudaSetDevice(0));
   expect_sum(22);
+}
+
+TEST_F(CacheTest, SwitchesAndRestoresAreRightWhicheverDeviceIsCurrent) {
+  int devices = 0;
+  CUDA_OK(cudaGetDeviceCount(&devices));
+  if (devices < 2) GTEST_SKIP() << "needs two devices";
+  Cache cache;
+  const auto run = [&](const char* which, float constant, float value) {
+    return cache.run(key(which), stream, params(value), [&, constant](Recorder& rec, Slot<float> v) {
+      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
+      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, constant);
+    });
+  };
+  EXPECT_RUN(kInstantiated, run("a", 10, 1));
+  CUDA_OK(cudaSetDevice(1));
+  CUDA_OK(cudaFree(nullptr));
+  EXPECT_RUN(kUpdated, run("b", 100, 2));
+  EXPECT_RUN(kSwitched, run("a", 0, 3));
+  std::thread([&] {  // A thread whose first CUDA calls are those of a switch.
+    CUDA_OK(cudaSetDevice(1));
+    EXPECT_RUN(kSwitched, run("b", 0, 4));
+  })
+      .join();
+  EXPECT_TRUE(cache.erase(key("b")));
+  EXPECT_RUN(kRestored, run("a", 0, 5));
+  int current = -1;
+  CUDA_OK(cudaGetDevice(&current));
+  EXPECT_EQ(current, 1);
+  CUDA_OK(cudaSetDevice(0));
+  expect_sum(15 + 3 * 10 + 2 * 100);
 }
 
 // ---- What fn may do wrong -------------------------------------------------------------------------------------------
@@ -688,7 +881,7 @@ TEST_F(CacheTest, ExceptionOfAnEagerFnPasses) {
 }
 
 TEST_F(CacheTest, ErrorsThatFnReturnsAreReturned) {
-  Cache cache;
+  Cache cache(unshared());
   const auto with_error = [&](cudaError_t error) {
     return cache.run(key("my label"), stream, [&](cudaStream_t on) {
       add_one(on);
@@ -1028,21 +1221,25 @@ TEST_F(CacheTest, RecursionWithTheSameKeyOnAnotherStreamRunsThere) {
 }
 
 TEST_F(CacheTest, EvictedKeyIsNotNewAgain) {
-  Options options;
-  options.max_executables = 1;
-  options.capture_after = 1;
-  Cache cache(options);
-  EXPECT_RUN(kEager, run_add(cache, key("a")));
-  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
-  EXPECT_RUN(kEager, run_add(cache, key("b")));
-  EXPECT_RUN(kInstantiated, run_add(cache, key("b")));  // Evicts "a".
-  EXPECT_FALSE(cache.contains(key("a")));
-  ASSERT_EQ(cache.entries().size(), 2u);
-  EXPECT_EQ(cache.entries()[1].label, "a");
-  EXPECT_FALSE(cache.entries()[1].live);
-  EXPECT_EQ(cache.entries()[1].outcomes[static_cast<int>(Outcome::kInstantiated)], 1u);
-  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
-  expect_sum(5);
+  for (const bool keeps_templates : {false, true}) {
+    Options options = keeps_templates ? unshared(1) : without_templates(1);
+    options.capture_after = 1;
+    Cache cache(options);
+    calls = 0;
+    EXPECT_RUN(kEager, run_add(cache, key("a")));
+    EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
+    EXPECT_RUN(kEager, run_add(cache, key("b")));
+    EXPECT_RUN(kInstantiated, run_add(cache, key("b")));  // Evicts "a".
+    EXPECT_EQ(cache.contains(key("a")), keeps_templates);
+    ASSERT_EQ(cache.entries().size(), 2u);
+    EXPECT_EQ(cache.entries()[1].label, "a");
+    EXPECT_FALSE(cache.entries()[1].live);
+    EXPECT_EQ(cache.entries()[1].recorded, keeps_templates);
+    EXPECT_EQ(cache.entries()[1].outcomes[static_cast<int>(Outcome::kInstantiated)], 1u);
+    EXPECT_TRUE(did(keeps_templates ? Outcome::kRestored : Outcome::kInstantiated, run_add(cache, key("a"))));
+    EXPECT_EQ(calls, keeps_templates ? 4 : 5);
+  }
+  expect_sum(10);
 }
 
 TEST_F(CacheTest, RecursionWithTheSameKeyOnTheSameStreamIsInlined) {

@@ -16,6 +16,8 @@ namespace {
 
 GRAPHCACHE_TEST_DEVICE inline int thread_number() { return static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); }
 
+GRAPHCACHE_TEST_DEVICE inline int wrapped(unsigned a, unsigned b, unsigned c) { return static_cast<int>(a * b + c); }
+
 }  // namespace
 
 GRAPHCACHE_TEST_KERNEL void fill(float* p, int n, float v) {
@@ -57,6 +59,42 @@ GRAPHCACHE_TEST_KERNEL void append(int* log, int* count, int value) {
 
 GRAPHCACHE_TEST_KERNEL void copy_struct(Mixed* out, Mixed value) {
   if (thread_number() == 0) *out = value;
+}
+
+GRAPHCACHE_TEST_KERNEL void do_nothing() {}
+
+GRAPHCACHE_TEST_KERNEL void blend(int* p, int n, int a, int b) {
+  const int i = thread_number();
+  if (i < n) p[i] = wrapped(a, p[i], wrapped(1, b, i));
+}
+
+GRAPHCACHE_TEST_KERNEL void blend_otherwise(int* p, int n, int a, int b) {
+  const int i = thread_number();
+  if (i < n) p[i] = wrapped(p[i] ^ a, 5, -b);
+}
+
+GRAPHCACHE_TEST_KERNEL void blend_in(int* p, const int* in, int n, int a) {
+  const int i = thread_number();
+  if (i < n) p[i] = wrapped(a, p[i], in[i]);
+}
+
+GRAPHCACHE_TEST_KERNEL void record_shared_bytes(int* out) {
+  unsigned bytes = 0;
+#if defined(__CUDA_ARCH__)
+  asm volatile("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+#endif
+  if (thread_number() == 0) *out = static_cast<int>(bytes);
+}
+
+GRAPHCACHE_TEST_KERNEL void record_cluster_size(int* out) {
+  unsigned blocks = 1;
+#if !defined(__CUDACC__)
+  const dim3 size = hostrt::cluster_dim();
+  blocks = size.x * size.y * size.z;
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
+#endif
+  if (thread_number() == 0) *out = static_cast<int>(blocks);
 }
 
 GRAPHCACHE_TEST_KERNEL void many(double* out, char a, double b, short c, float d, long long e, unsigned char f, int g,

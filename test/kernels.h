@@ -32,6 +32,15 @@ GRAPHCACHE_TEST_KERNEL void record_launch(int* out);                            
 GRAPHCACHE_TEST_KERNEL void count_threads(int* counter);                         // *counter += 1 in every thread
 GRAPHCACHE_TEST_KERNEL void append(int* log, int* count, int value);             // log[(*count)++] = value
 GRAPHCACHE_TEST_KERNEL void copy_struct(Mixed* out, Mixed value);                // *out = value
+GRAPHCACHE_TEST_KERNEL void do_nothing();
+
+// Steps whose order, values and number of threads show in what they leave, in whole numbers that wrap.
+GRAPHCACHE_TEST_KERNEL void blend(int* p, int n, int a, int b);             // p[i] = a * p[i] + b + i
+GRAPHCACHE_TEST_KERNEL void blend_otherwise(int* p, int n, int a, int b);   // p[i] = (p[i] ^ a) * 5 - b
+GRAPHCACHE_TEST_KERNEL void blend_in(int* p, const int* in, int n, int a);  // p[i] = a * p[i] + in[i]
+
+GRAPHCACHE_TEST_KERNEL void record_shared_bytes(int* out);  // *out = those of the launch; 0 on hostrt
+GRAPHCACHE_TEST_KERNEL void record_cluster_size(int* out);  // *out = the number of blocks in a cluster
 
 // out[0..9] = the parameters behind it, as doubles.
 GRAPHCACHE_TEST_KERNEL void many(double* out, char a, double b, short c, float d, long long e, unsigned char f, int g,

@@ -1030,6 +1030,39 @@ TEST_F(RuntimeRules, UpdatesPairBranchesCapturedInAnotherOrder) {
   EXPECT_EQ(20, read(1));
 }
 
+// The cache pairs the nodes of siblings, and of a graph and its clone, by their place in this list.
+TEST_F(RuntimeRules, NodesAreListedInTheOrderOfTheCapturingCallsAlsoThoseOfAClone) {
+  for (int round = 0; round < 20; ++round) {
+    std::vector<float> order;
+    float next = 1;
+    const auto mark = [&](cudaStream_t stream) {
+      order.push_back(next);
+      OK(put(next++, stream));
+    };
+    const cudaGraph_t graph = capture([&] {
+      for (int fork = 0; fork < 10; ++fork) {
+        mark(stream_);
+        fork_and_join([&] { mark((round + fork) % 2 == 0 ? stream_ : other_); },
+                      [&] {
+                        mark((round + fork) % 3 == 0 ? stream_ : other_);
+                        mark(other_);
+                      });
+      }
+    });
+    cudaGraph_t clone = nullptr;
+    OK(cudaGraphClone(&clone, graph));
+    for (const cudaGraph_t listed : {graph, keep(clone)}) {
+      std::vector<float> found;
+      for (const cudaGraphNode_t node : nodes(listed)) {
+        cudaKernelNodeParams params = {};
+        OK(cudaGraphKernelNodeGetParams(node, &params));
+        found.push_back(*static_cast<const float*>(params.kernelParams[2]));
+      }
+      EXPECT_EQ(found, order);
+    }
+  }
+}
+
 TEST_F(RuntimeRules, RefusedUpdatesSayWhyAndChangeNothing) {
   const cudaGraph_t chain = capture([&] {
     for (float value : {1.0f, 2.0f, 4.0f, 8.0f}) OK(plus(value, stream_));

@@ -5,6 +5,7 @@
 
 #include <set>
 #include <string>
+#include <vector>
 
 #include "graphcache/format.h"
 
@@ -17,6 +18,9 @@ Stats example() {
   for (int i = 0; i < kEagerReasonCount; ++i) {
     stats.eager_reasons[static_cast<std::size_t>(i)] = 200u + static_cast<unsigned>(i);
   }
+  for (int i = 0; i < kUpdateRefusalCount; ++i) {
+    stats.refused_updates[static_cast<std::size_t>(i)] = 400u + static_cast<unsigned>(i);
+  }
   stats.failed = 301;
   stats.captures = 302;
   stats.capture_failures = 303;
@@ -26,6 +30,9 @@ Stats example() {
   stats.live_executables = 307;
   stats.live_templates = 308;
   stats.estimated_device_bytes = 1024 * 309;
+  stats.updates = 312;
+  stats.forgotten = 313;
+  stats.families = 314;
   stats.capture_time = std::chrono::microseconds(310500);
   stats.instantiate_time = std::chrono::microseconds(311500);
   return stats;
@@ -33,7 +40,7 @@ Stats example() {
 
 TEST(StatsTest, RunsAreTheOutcomesAndTheFailures) {
   EXPECT_EQ(Stats().runs(), 0u);
-  EXPECT_EQ(example().runs(), 100u + 101 + 102 + 103 + 104 + 105 + 106 + 301);
+  EXPECT_EQ(example().runs(), 100u + 101 + 102 + 103 + 104 + 105 + 106 + 107 + 301);
 }
 
 TEST(StatsTest, HitRateIsHitsOfHitsAndMisses) {
@@ -46,8 +53,12 @@ TEST(StatsTest, HitRateIsHitsOfHitsAndMisses) {
   stats.outcomes[static_cast<int>(Outcome::kSwitched)] = 1;
   EXPECT_EQ(stats.hits(), 3u);
   EXPECT_DOUBLE_EQ(stats.hit_rate(), 0.75);
-  stats.outcomes[static_cast<int>(Outcome::kUpdated)] = 2;
-  EXPECT_EQ(stats.misses(), 3u);
+  stats.outcomes[static_cast<int>(Outcome::kRestored)] = 4;
+  EXPECT_EQ(stats.hits(), 7u);
+  EXPECT_EQ(stats.misses(), 1u);
+  EXPECT_DOUBLE_EQ(stats.hit_rate(), 0.875);
+  stats.outcomes[static_cast<int>(Outcome::kUpdated)] = 6;
+  EXPECT_EQ(stats.misses(), 7u);
   EXPECT_DOUBLE_EQ(stats.hit_rate(), 0.5);
   stats.outcomes[static_cast<int>(Outcome::kEager)] = 100;  // Neither.
   stats.outcomes[static_cast<int>(Outcome::kInlined)] = 100;
@@ -58,14 +69,18 @@ TEST(StatsTest, HitRateIsHitsOfHitsAndMisses) {
 TEST(StatsTest, CountersAreReadByName) {
   const Stats stats = example();
   EXPECT_EQ(stats.outcome(Outcome::kReplayed), 100u);
-  EXPECT_EQ(stats.outcome(Outcome::kInlined), 106u);
+  EXPECT_EQ(stats.outcome(Outcome::kRestored), 103u);
+  EXPECT_EQ(stats.outcome(Outcome::kInlined), 107u);
+  EXPECT_EQ(stats.refused(UpdateRefusal::kTopology), 400u);
+  EXPECT_EQ(stats.refused(UpdateRefusal::kOther), 406u);
   EXPECT_EQ(stats.eager(EagerReason::kDisabled), 200u);
 }
 
-TEST(StatsTest, OutcomesAndReasonsHaveNames) {
+TEST(StatsTest, OutcomesReasonsAndRefusalsHaveNames) {
   EXPECT_STREQ(to_string(Outcome::kReplayed), "replayed");
   EXPECT_STREQ(to_string(Outcome::kPatched), "patched");
   EXPECT_STREQ(to_string(Outcome::kSwitched), "switched");
+  EXPECT_STREQ(to_string(Outcome::kRestored), "restored");
   EXPECT_STREQ(to_string(Outcome::kUpdated), "updated");
   EXPECT_STREQ(to_string(Outcome::kInstantiated), "instantiated");
   EXPECT_STREQ(to_string(Outcome::kEager), "eager");
@@ -84,6 +99,18 @@ TEST(StatsTest, OutcomesAndReasonsHaveNames) {
   names.clear();
   for (int i = 0; i < kEagerReasonCount; ++i) names.insert(to_string(static_cast<EagerReason>(i)));
   EXPECT_EQ(names.size(), static_cast<std::size_t>(kEagerReasonCount));
+  EXPECT_STREQ(to_string(UpdateRefusal::kTopology), "topology");
+  EXPECT_STREQ(to_string(UpdateRefusal::kNodeType), "node_type");
+  EXPECT_STREQ(to_string(UpdateRefusal::kFunction), "function");
+  EXPECT_STREQ(to_string(UpdateRefusal::kParameters), "parameters");
+  EXPECT_STREQ(to_string(UpdateRefusal::kAttributes), "attributes");
+  EXPECT_STREQ(to_string(UpdateRefusal::kNotSupported), "not_supported");
+  EXPECT_STREQ(to_string(UpdateRefusal::kOther), "other");
+  names.clear();
+  for (int i = 0; i < kUpdateRefusalCount; ++i) names.insert(to_string(static_cast<UpdateRefusal>(i)));
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(kUpdateRefusalCount));
+  EXPECT_STREQ(to_string(static_cast<UpdateRefusal>(99)), "unknown");
+  EXPECT_STREQ(to_string(static_cast<UpdateRefusal>(-1)), "unknown");
   EXPECT_STREQ(to_string(static_cast<Outcome>(99)), "unknown");
   EXPECT_STREQ(to_string(static_cast<Outcome>(-1)), "unknown");
   EXPECT_STREQ(to_string(static_cast<EagerReason>(99)), "unknown");
@@ -95,11 +122,34 @@ void expect_all(const std::string& text, const std::vector<std::string>& parts) 
 
 TEST(StatsTest, TextHoldsEveryNumber) {
   const std::string text = to_string(example());
-  expect_all(text, {"runs 1022", "replayed 100", "patched 101",  "switched 102", "updated 103", "instantiated 104",
-                    "eager 105", "inlined 106",  "disabled 200", "failed 301",   "302",         "303",
-                    "304",       "305",          "306",          "307",          "308",         "309",
-                    "310.5",     "311.5"});
-  expect_all(text, {"59.41%"});  // 303 of 510.
+  expect_all(text, {"runs 1129",
+                    "replayed 100",
+                    "patched 101",
+                    "switched 102",
+                    "restored 103",
+                    "updated 104",
+                    "instantiated 105",
+                    "eager 106",
+                    "inlined 107",
+                    "disabled 200",
+                    "failed 301",
+                    "captures 302",
+                    "in vain 303",
+                    "instantiations 304",
+                    "updates 312",
+                    "patched nodes 305",
+                    "topology 400",
+                    "not_supported 405",
+                    "other 406",
+                    "executables 307",
+                    "309.0 KiB",
+                    "evictions 306",
+                    "templates 308",
+                    "314 families",
+                    "forgotten 313",
+                    "310.5",
+                    "311.5"});
+  expect_all(text, {"66.02%"});  // 406 of 615.
   EXPECT_NE(text.back(), '\n');
 }
 
@@ -108,6 +158,8 @@ TEST(StatsTest, TextOfAFreshCacheIsShortAndWhole) {
   expect_all(text, {"runs 0", "0.00%"});
   EXPECT_EQ(text.find("eager"), std::string::npos) << text;
   EXPECT_EQ(text.find("failed"), std::string::npos) << text;
+  EXPECT_EQ(text.find("refused"), std::string::npos) << text;
+  EXPECT_EQ(text.find("in vain"), std::string::npos) << text;
 }
 
 TEST(StatsTest, TextOfAnEntryHoldsItsNumbers) {
@@ -120,7 +172,17 @@ TEST(StatsTest, TextOfAnEntryHoldsItsNumbers) {
   entry.slot_nodes = 13;
   entry.estimated_device_bytes = 42 * 2048;
   entry.last_use_order = 5;
-  expect_all(to_string(entry), {"(\"train\", 8)", "patched 17", "42", "13", "84.0 KiB", "5"});
+  expect_all(to_string(entry), {"(\"train\", 8)", "patched 17", "live", "42", "13", "84.0 KiB", "5"});
+}
+
+TEST(StatsTest, TextOfAnEntryTellsWhatItHas) {
+  EntryInfo entry;
+  expect_all(to_string(entry), {"nothing recorded"});
+  entry.recorded = true;
+  expect_all(to_string(entry), {"template alone"});
+  entry.live = true;
+  expect_all(to_string(entry), {"live"});
+  EXPECT_EQ(to_string(entry).find("alone"), std::string::npos) << to_string(entry);
 }
 
 TEST(StatsTest, FmtPrintsWhatToStringMakes) {
@@ -128,6 +190,7 @@ TEST(StatsTest, FmtPrintsWhatToStringMakes) {
   EXPECT_EQ(fmt::format("{}", stats), to_string(stats));
   EXPECT_EQ(fmt::format("{}", EntryInfo()), to_string(EntryInfo()));
   EXPECT_EQ(fmt::format("{}", Outcome::kPatched), "patched");
+  EXPECT_EQ(fmt::format("{}", Outcome::kRestored), "restored");
   EXPECT_EQ(fmt::format("{:>10}|{:<9}|", Outcome::kPatched, EagerReason::kBudget), "   patched|budget   |");
 }
 

@@ -18,6 +18,14 @@
 namespace graphcache::test {
 namespace {
 
+// For what is not about siblings: keys of one topology have an executable each.
+Options unshared(int max_executables = Options().max_executables) {
+  Options options;
+  options.max_executables = max_executables;
+  options.sharing = Sharing::kNever;
+  return options;
+}
+
 constexpr int kSize = 32;
 constexpr dim3 kGrid(1), kBlock(32);
 
@@ -74,6 +82,16 @@ class ThreadsTest : public testing::Test {
                      [&](Recorder& rec, Slot<float*> p, Slot<float> v) {
                        ++calls;
                        rec.launch(add, {kGrid, kBlock}, p, kSize, v);
+                     });
+  }
+
+  // Adds `constant`, which is the key's, as well.
+  absl::StatusOr<Outcome> run_add_two(Cache& cache, const Key& which, Lane& lane, float value, float constant) {
+    return cache.run(which, lane.stream, params(lane.sum.get(), value),
+                     [&, constant](Recorder& rec, Slot<float*> p, Slot<float> v) {
+                       ++calls;
+                       rec.launch(add, {kGrid, kBlock}, p, kSize, v);
+                       rec.launch(add, {kGrid, kBlock}, p, kSize, constant);
                      });
   }
 
@@ -160,67 +178,158 @@ TEST_F(ThreadsTest, ChangingValuesOfOneKeyReachTheRightRuns) {
 }
 
 TEST_F(ThreadsTest, FewExecutablesForManyKeysAndThreadsLoseNothing) {
-  Options options;
-  options.max_executables = 2;
-  Cache cache(options);
-  constexpr int kRuns = 100;
-  std::atomic<int> failed{0};
-  in_threads(count(), [&](int i) {
-    for (int n = 1; n <= kRuns; ++n) {
-      if (!run_add(cache, key("k", (n * (i + 1) / 3) % 5), lane(i), static_cast<float>(n % 7)).ok()) ++failed;
+  for (const Sharing sharing : {Sharing::kNever, Sharing::kAuto, Sharing::kAlways}) {
+    for (const int max_templates : {512, 3, 0}) {
+      SCOPED_TRACE(testing::Message() << "sharing " << static_cast<int>(sharing) << ", " << max_templates
+                                      << " templates");
+      Options options;
+      options.max_executables = 2;
+      options.max_templates = max_templates;
+      options.sharing = sharing;
+      Cache cache(options);
+      constexpr int kRuns = 100;
+      constexpr int kKeys = 5;
+      std::atomic<int> failed{0};
+      for (int i = 0; i < count(); ++i) lane(i).sum.write(std::vector<float>(kSize));
+      in_threads(count(), [&](int i) {
+        for (int n = 1; n <= kRuns; ++n) {
+          const int which = (n * (i + 1) / 3) % kKeys;  // Its graph adds 1000 times as much as a constant.
+          if (!run_add_two(cache, key("k", which), lane(i), static_cast<float>(n % 7), 1000.0f * which).ok()) ++failed;
+        }
+      });
+      EXPECT_EQ(failed, 0);
+      for (int i = 0; i < count(); ++i) {
+        float sum = 0;
+        for (int n = 1; n <= kRuns; ++n) sum += static_cast<float>(n % 7) + 1000.0f * ((n * (i + 1) / 3) % kKeys);
+        EXPECT_EQ(lane(i).sum.read(), std::vector<float>(kSize, sum)) << i;
+      }
+      const Stats stats = cache.stats();
+      EXPECT_EQ(stats.runs(), static_cast<unsigned>(count() * kRuns));
+      EXPECT_EQ(stats.failed, 0u);
+      EXPECT_LE(stats.live_executables, 2u);
+      if (sharing == Sharing::kNever) {
+        EXPECT_GT(stats.evictions, 0u);
+        EXPECT_EQ(stats.updates, 0u);
+        EXPECT_EQ(stats.families, 0u);
+      }
+      EXPECT_EQ(stats.instantiations, stats.outcome(Outcome::kInstantiated) + stats.outcome(Outcome::kRestored));
+      EXPECT_EQ(stats.live_templates, stats.captures - stats.forgotten);
+      if (max_templates >= kKeys) {
+        EXPECT_EQ(stats.captures, static_cast<unsigned>(kKeys));
+        EXPECT_EQ(stats.forgotten, 0u);
+      }
     }
-  });
-  EXPECT_EQ(failed, 0);
-  float sum = 0;
-  for (int n = 1; n <= kRuns; ++n) sum += static_cast<float>(n % 7);
-  for (int i = 0; i < count(); ++i) EXPECT_EQ(lane(i).sum.read(), std::vector<float>(kSize, sum)) << i;
-  const Stats stats = cache.stats();
-  EXPECT_EQ(stats.runs(), static_cast<unsigned>(count() * kRuns));
-  EXPECT_EQ(stats.failed, 0u);
-  EXPECT_LE(stats.live_executables, 2u);
-  EXPECT_GT(stats.evictions, 0u);
-  EXPECT_EQ(stats.instantiations, stats.outcome(Outcome::kInstantiated));
+  }
 }
 
-TEST_F(ThreadsTest, EraseClearAndReportsWhileOthersRun) {
-  Options options;
-  options.max_executables = 3;
-  Cache cache(options);
-  constexpr int kRuns = 100;
-  constexpr int kRunners = 8;
-  std::atomic<int> failed{0}, running{kRunners};
-  in_threads(kRunners + 4, [&](int i) {
-    if (i < kRunners) {
-      for (int n = 1; n <= kRuns; ++n) {
-        if (!run_add(cache, key("k", n % 4), lane(i), 1).ok()) ++failed;
-      }
-      --running;
-      return;
-    }
-    std::uint64_t last = 0;
-    while (running > 0) {
-      if (i == kRunners) cache.erase(key("k", 1));
-      if (i == kRunners + 1) cache.clear();
-      if (i == kRunners + 2) {
-        const Stats stats = cache.stats();
-        if (stats.runs() < last || stats.live_executables > 3) ++failed;
-        last = stats.runs();
-      }
-      if (i == kRunners + 3) {
-        for (const EntryInfo& entry : cache.entries()) {
-          if (entry.label != "k") ++failed;
+TEST_F(ThreadsTest, EraseClearPinAndReportsWhileOthersRun) {
+  for (const Sharing sharing : {Sharing::kNever, Sharing::kAuto}) {
+    Options options;
+    options.max_executables = 3;
+    options.max_templates = 4;
+    options.sharing = sharing;
+    Cache cache(options);
+    constexpr int kRuns = 100;
+    constexpr int kRunners = 8;
+    std::atomic<int> failed{0}, running{kRunners};
+    for (int i = 0; i < kRunners; ++i) lane(i).sum.write(std::vector<float>(kSize));
+    in_threads(kRunners + 5, [&](int i) {
+      if (i < kRunners) {
+        for (int n = 1; n <= kRuns; ++n) {
+          const int which = (n + i) % 6;
+          if (!run_add_two(cache, key("k", which), lane(i), 1, 10.0f * which).ok()) ++failed;
         }
-        cache.contains(key("k", 2));
+        --running;
+        return;
       }
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      std::uint64_t last = 0;
+      while (running > 0) {
+        if (i == kRunners) cache.erase(key("k", 1));
+        if (i == kRunners + 1) cache.clear();
+        if (i == kRunners + 2) {
+          const Stats stats = cache.stats();
+          if (stats.runs() < last || stats.live_executables > 3) ++failed;
+          last = stats.runs();
+        }
+        if (i == kRunners + 3) {
+          for (const EntryInfo& entry : cache.entries()) {
+            if (entry.label != "k") ++failed;
+          }
+          cache.contains(key("k", 2));
+        }
+        if (i == kRunners + 4) {
+          cache.pin(key("k", 3));
+          cache.unpin(key("k", 3));
+        }
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
+    });
+    EXPECT_EQ(failed, 0);
+    for (int i = 0; i < kRunners; ++i) {
+      float sum = kRuns;
+      for (int n = 1; n <= kRuns; ++n) sum += 10.0f * ((n + i) % 6);
+      EXPECT_EQ(lane(i).sum.read(), std::vector<float>(kSize, sum)) << i;
     }
-  });
-  EXPECT_EQ(failed, 0);
-  for (int i = 0; i < kRunners; ++i) EXPECT_EQ(lane(i).sum.read(), std::vector<float>(kSize, kRuns)) << i;
-  const Stats stats = cache.stats();
-  EXPECT_EQ(stats.runs(), static_cast<unsigned>(kRunners * kRuns));
-  cache.clear();
-  EXPECT_EQ(cache.stats().live_executables, 0u);
+    const Stats stats = cache.stats();
+    EXPECT_EQ(stats.runs(), static_cast<unsigned>(kRunners * kRuns));
+    cache.clear();
+    EXPECT_EQ(cache.stats().live_executables, 0u);
+    EXPECT_EQ(cache.stats().live_templates, 0u);
+    EXPECT_EQ(cache.stats().families, 0u);
+  }
+}
+
+// A family's one executable goes from thread to thread: each must launch its own graph with its own values.
+TEST_F(ThreadsTest, OneExecutableServesSiblingsOfAllThreads) {
+  for (const int max_executables : {1, 64}) {
+    Options options;
+    options.max_executables = max_executables;
+    options.sharing = Sharing::kAlways;
+    Cache cache(options);
+    constexpr int kRuns = 100;
+    calls = 0;
+    std::atomic<int> failed{0};
+    for (int i = 0; i < count(); ++i) lane(i).sum.write(std::vector<float>(kSize));
+    in_threads(count(), [&](int i) {
+      for (int n = 1; n <= kRuns; ++n) {
+        if (!run_add_two(cache, key(i), lane(i), static_cast<float>(n % 5), 100.0f * (i + 1)).ok()) ++failed;
+      }
+    });
+    EXPECT_EQ(failed, 0);
+    for (int i = 0; i < count(); ++i) {
+      float sum = 0;
+      for (int n = 1; n <= kRuns; ++n) sum += static_cast<float>(n % 5) + 100.0f * (i + 1);
+      EXPECT_EQ(lane(i).sum.read(), std::vector<float>(kSize, sum)) << i;
+    }
+    const Stats stats = cache.stats();
+    EXPECT_EQ(stats.runs(), static_cast<unsigned>(count() * kRuns));
+    EXPECT_LE(stats.live_executables, static_cast<unsigned>(max_executables));
+    EXPECT_EQ(stats.families, 1u);
+    if (max_executables == 64) {
+      EXPECT_EQ(stats.outcome(Outcome::kEager), 0u);  // There was room for a second, where the first was in use.
+      EXPECT_EQ(calls, count());
+    }
+  }
+}
+
+TEST_F(ThreadsTest, KeyThatLostItsExecutableIsRestoredOnceByManyThreads) {
+  Cache cache(unshared(1));
+  ASSERT_TRUE(run_add(cache, key("k"), lane(0), 0).ok());
+  for (int repetition = 1; repetition <= 5; ++repetition) {
+    ASSERT_TRUE(run_add(cache, key("other"), lane(0), 0).ok());
+    const Stats before = cache.stats();
+    std::atomic<int> restored{0}, failed{0};
+    in_threads(count(), [&](int i) {
+      const auto outcome = run_add(cache, key("k"), lane(i), static_cast<float>(i + 1));
+      if (!outcome.ok()) ++failed;
+      if (outcome.ok() && *outcome == Outcome::kRestored) ++restored;
+    });
+    EXPECT_EQ(failed, 0);
+    EXPECT_EQ(restored, 1);
+    EXPECT_EQ(calls, 2);
+    EXPECT_EQ(cache.stats().instantiations, before.instantiations + 1);
+    for (int i = 0; i < count(); ++i) EXPECT_EQ(lane(i).sum.first(), static_cast<float>(repetition * (i + 1))) << i;
+  }
 }
 
 // Waits for `flag`, but not for ever: a test must fail, not hang.
@@ -231,7 +340,7 @@ bool comes_true(const std::atomic<bool>& flag) {
 }
 
 TEST_F(ThreadsTest, RunsOfAnotherKeyDoNotWaitForACapture) {
-  Cache cache;
+  Cache cache(unshared());
   ASSERT_TRUE(run_add(cache, key("warm"), lane(0), 1).ok());
   std::atomic<bool> inside{false}, others_done{false};
   in_threads(2, [&](int i) {
@@ -264,24 +373,26 @@ TEST_F(ThreadsTest, RunsOfAnotherKeyDoNotWaitForACapture) {
 
 // A capture in global mode forbids unsafe calls to every thread, and breaks by them.
 TEST_F(ThreadsTest, RunsDoNotBreakAnotherThreadsCaptureInGlobalMode) {
-  Options options;
-  options.max_executables = 1;
-  Cache cache(options);
-  ASSERT_TRUE(run_add(cache, key("first"), lane(0), 1).ok());
-  CUDA_OK(cudaStreamBeginCapture(lane(1).stream, cudaStreamCaptureModeGlobal));
-  std::thread([&] {
-    EXPECT_RUN(kReplayed, run_add(cache, key("first"), lane(0), 1));
-    EXPECT_RUN(kPatched, run_add(cache, key("first"), lane(0), 2));
-    EXPECT_RUN(kInstantiated, run_add(cache, key("second"), lane(0), 3));  // Evicts.
-    cache.clear();
-  }).join();
-  cudaGraph_t graph = nullptr;
-  EXPECT_EQ(cudaStreamEndCapture(lane(1).stream, &graph), cudaSuccess);
-  if (graph != nullptr) {
-    CUDA_OK(cudaGraphDestroy(graph));
+  for (const bool shared : {false, true}) {
+    Cache cache(shared ? Options() : unshared(1));
+    ASSERT_TRUE(run_add(cache, key("first"), lane(0), 1).ok());
+    CUDA_OK(cudaStreamBeginCapture(lane(1).stream, cudaStreamCaptureModeGlobal));
+    std::thread([&] {
+      EXPECT_RUN(kReplayed, run_add(cache, key("first"), lane(0), 1));
+      EXPECT_RUN(kPatched, run_add(cache, key("first"), lane(0), 2));
+      EXPECT_TRUE(did(shared ? Outcome::kUpdated : Outcome::kInstantiated,
+                      run_add(cache, key("second"), lane(0), 3)));  // Evicts, or takes over.
+      EXPECT_TRUE(did(shared ? Outcome::kSwitched : Outcome::kRestored, run_add(cache, key("first"), lane(0), 4)));
+      cache.clear();
+    }).join();
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(lane(1).stream, &graph), cudaSuccess);
+    if (graph != nullptr) {
+      CUDA_OK(cudaGraphDestroy(graph));
+    }
+    cudaGetLastError();
+    EXPECT_EQ(lane(0).sum.first(), shared ? 22.0f : 11.0f);
   }
-  cudaGetLastError();
-  EXPECT_EQ(lane(0).sum.first(), 7.0f);
 }
 
 TEST_F(ThreadsTest, EagerRunsOfOneKeyDoNotWaitForEachOther) {

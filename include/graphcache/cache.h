@@ -11,11 +11,14 @@
 //       });
 //
 // The first run of a key captures what `fn` enqueues, instantiates it and launches it; every later run replays it: one
-// runtime call if nothing changed, one more for each node whose values did.
+// runtime call if nothing changed, one more for each node whose values did. What was captured is kept as a template
+// when the executable has to leave, so that the key comes back without calling `fn`; and keys whose graphs differ in
+// kernels, launch shapes and values alone share executables, where that is cheaper (Options::sharing).
 //
 // What the caller owns. A graph holds the arguments that were captured: memory that they point to must stay valid until
-// the entry is gone (erase, clear, eviction, destruction) and the last launch is over, or be passed as a slot, or be
-// part of the key. Whatever decides which work `fn` enqueues must be in the key: on a hit `fn` is not called.
+// the entry is gone (erase, clear, destruction, or Options::max_templates) and the last launch is over, or be passed as
+// a slot, or be part of the key. Whatever decides which work `fn` enqueues must be in the key: on a hit `fn` is not
+// called.
 //
 // Which runs are the same. An entry belongs to a key and a place in the program: the type of `fn` (each lambda has its
 // own), and for function pointers and std::function the function they hold. Callables of one type that call different
@@ -195,12 +198,47 @@ class Cache {
     return run(key, stream, Params<>(), std::forward<Fn>(fn));
   }
   template <class... Ts, class Fn>
+  absl::StatusOr<Outcome> run(const Key& key, const Params<Ts...>& params, Fn&& fn) {
+    return run(key, default_stream(), params, std::forward<Fn>(fn));
+  }
+  template <class... Ts, class Fn>
   absl::StatusOr<Outcome> run(const Key& key, cudaStream_t stream, const Params<Ts...>& params, Fn&& fn);
 
-  // Whether some place of the program has a graph of this key that is ready to replay.
+  // Makes a key ready without running it: captures `fn` if the key is not known, and instantiates and uploads its graph
+  // while there is room for another executable; none leaves for it, so that any number of keys can be recorded before
+  // the first run. The values of `params` are those of a later run, and need not be its. No outcome is counted. Errors:
+  // as run() has them, and what broke the capture or the instantiation.
+  template <class Fn>
+  absl::Status warm(const Key& key, Fn&& fn) {
+    return warm(key, default_stream(), Params<>(), std::forward<Fn>(fn));
+  }
+  template <class Fn>
+  absl::Status warm(const Key& key, cudaStream_t stream, Fn&& fn) {
+    return warm(key, stream, Params<>(), std::forward<Fn>(fn));
+  }
+  template <class... Ts, class Fn>
+  absl::Status warm(const Key& key, const Params<Ts...>& params, Fn&& fn) {
+    return warm(key, default_stream(), params, std::forward<Fn>(fn));
+  }
+  template <class... Ts, class Fn>
+  absl::Status warm(const Key& key, cudaStream_t stream, const Params<Ts...>& params, Fn&& fn) {
+    if constexpr (std::is_function_v<std::remove_reference_t<Fn>>) {
+      return warm(key, stream, params, &fn);
+    } else {
+      return warm_call(key, stream, make_call(params, fn));
+    }
+  }
+
+  // Keeps what the key has, an executable or a template, from leaving for others until unpin(); false if the key is not
+  // known. A pinned key does not rent. Pins do not nest. Pinned executables count against the budgets: when nothing
+  // else can leave, other keys run directly.
+  bool pin(const Key& key);
+  bool unpin(const Key& key);
+
+  // Whether some place of the program has recorded this key, so that a run there would not call `fn`.
   bool contains(const Key& key) const;
-  // Forgets the key, at every place of the program; false if there was none. A run of it that is under way ends as it
-  // would have.
+  // Forgets the key, at every place of the program, pinned or not; false if there was none. A run of it that is under
+  // way ends as it would have.
   bool erase(const Key& key);
   // Forgets every key. The counters go on.
   void clear();
@@ -217,7 +255,10 @@ class Cache {
  private:
   class Impl;
   cudaStream_t default_stream() const;
+  template <class... Ts, class Fn>
+  static detail::Call make_call(const Params<Ts...>& params, Fn& fn);
   absl::StatusOr<Outcome> run_call(const Key& key, cudaStream_t stream, const detail::Call& call);
+  absl::Status warm_call(const Key& key, cudaStream_t stream, const detail::Call& call);
 
   std::unique_ptr<Impl> impl_;
 };
@@ -227,23 +268,27 @@ class Cache {
 Cache& cache_for(int device);
 
 template <class... Ts, class Fn>
+detail::Call Cache::make_call(const Params<Ts...>& params, Fn& fn) {
+  using Invoker = detail::Invoker<Fn, Ts...>;
+  constexpr bool can_be_called = Invoker::kTakesRecorder || Invoker::kTakesStream;
+  static_assert(can_be_called,
+                "graphcache: fn must take a cudaStream_t, or a graphcache::Recorder& and one graphcache::Slot<T> for "
+                "each value of params, of the same types in the same order");
+  if constexpr (can_be_called) {
+    const void* address = std::addressof(fn);
+    const detail::Site site{&detail::site_tag<std::remove_cv_t<Fn>, Ts...>, detail::target(fn)};
+    return {site, const_cast<void*>(address), &Invoker::invoke, &detail::is_empty<Fn>, params.data(), params.size()};
+  } else {
+    return {};
+  }
+}
+
+template <class... Ts, class Fn>
 absl::StatusOr<Outcome> Cache::run(const Key& key, cudaStream_t stream, const Params<Ts...>& params, Fn&& fn) {
-  using Callable = std::remove_reference_t<Fn>;
-  if constexpr (std::is_function_v<Callable>) {
+  if constexpr (std::is_function_v<std::remove_reference_t<Fn>>) {
     return run(key, stream, params, &fn);
   } else {
-    using Invoker = detail::Invoker<Callable, Ts...>;
-    constexpr bool can_be_called = Invoker::kTakesRecorder || Invoker::kTakesStream;
-    static_assert(can_be_called,
-                  "graphcache: fn must take a cudaStream_t, or a graphcache::Recorder& and one graphcache::Slot<T> for "
-                  "each value of params, of the same types in the same order");
-    if constexpr (can_be_called) {
-      const void* address = std::addressof(fn);
-      const detail::Site site{&detail::site_tag<std::remove_cv_t<Callable>, Ts...>, detail::target(fn)};
-      return run_call(key, stream,
-                      {site, const_cast<void*>(address), &Invoker::invoke, &detail::is_empty<Callable>, params.data(),
-                       params.size()});
-    }
+    return run_call(key, stream, make_call(params, fn));
   }
 }
 

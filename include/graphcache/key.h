@@ -416,7 +416,7 @@ class Buckets {
   // 0 if there is none.
   int64_t largest() const { return values_.empty() ? 0 : values_.back(); }
 
-  // Ascending, for warming each.
+  // Ascending: what Cache::warm may be called for, one by one.
   const std::vector<int64_t>& values() const { return values_; }
   std::vector<int64_t>::const_iterator begin() const { return values_.begin(); }
   std::vector<int64_t>::const_iterator end() const { return values_.end(); }

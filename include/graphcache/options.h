@@ -3,7 +3,23 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
+#include <cstdint>
+
 namespace graphcache {
+
+// Whether keys of one family share executables. A family is the keys whose graphs have the same topology and the same
+// of everything else that an update cannot change; kernels, launch shapes and values may differ.
+enum class Sharing {
+  // A key without an executable takes over the family's spare one, by an update: it rents. When the rent that it has
+  // paid would pass the price of an executable of its own, it gets one. While budgets last, this is never dearer than
+  // twice the better of both.
+  kAuto,
+  // Each key has its own. None is ever updated, and graphs are not compared.
+  kNever,
+  // A family has one as long as one suffices: a second only if the first is pinned, or in use by another thread's run.
+  kAlways,
+};
 
 struct Options {
   // The device whose work the cache records, as counted by cudaGetDeviceCount; kCurrentDevice is the one that is
@@ -16,9 +32,20 @@ struct Options {
   cudaStream_t stream = cudaStreamPerThread;
 
   // At most this many keys have an executable at any time; the least recently used leaves before a new one is
-  // instantiated, though another thread may still be busy destroying it. 0: nothing is captured, every run calls `fn`
-  // directly. Negative: an error of every run.
+  // instantiated, though it may still wait for its last launch, or another thread be busy destroying it. 0: nothing is
+  // captured, every run calls `fn` directly. Negative: an error of every run.
   int max_executables = 64;
+
+  // At most so much device memory is taken by executables, by estimate (Stats::estimated_device_bytes). What needs more
+  // by itself is run by calling `fn` directly.
+  std::size_t max_device_bytes = SIZE_MAX;
+
+  // At most this many keys keep their captured graph, the template, by which they come back without a capture when they
+  // have lost their executable. It costs host memory alone, about 2 KiB a node. The least recently used is
+  // forgotten; those of keys that have an executable count, too, and stay. Negative: an error of every run.
+  int max_templates = 512;
+
+  Sharing sharing = Sharing::kAuto;
 
   // What other threads, and `fn`, may do during a capture; the meaning is cudaStreamBeginCapture's. With the default,
   // calls that a capture forbids (cudaMalloc, a synchronization) break it only if `fn`'s own thread makes them.

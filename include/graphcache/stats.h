@@ -10,17 +10,18 @@
 namespace graphcache {
 
 // What one successful run did. A hit replays work that was captured before, and does not call `fn`; a miss calls `fn`
-// under capture.
+// under capture. Siblings are keys of one family: see Options::sharing.
 enum class Outcome {
   kReplayed,      // Hit: one launch, nothing had to change.
   kPatched,       // Hit: values had changed; the nodes that hold them were patched before the launch.
-  kSwitched,      // Not yet: hit, an executable was brought over from a sibling's content by the key's own template.
-  kUpdated,       // Not yet: miss, captured, and an executable of the same topology was updated.
+  kSwitched,      // Hit: a sibling's executable was brought over to the key's graph.
+  kRestored,      // Hit: a new executable was instantiated from the key's template.
+  kUpdated,       // Miss: captured, and a sibling's executable was brought over.
   kInstantiated,  // Miss: captured, and a new executable was instantiated.
   kEager,         // `fn` enqueued its work directly; EagerReason says why.
   kInlined,       // The run was made inside another run's capture and became part of it.
 };
-inline constexpr int kOutcomeCount = 7;
+inline constexpr int kOutcomeCount = 8;
 
 // Why a run called `fn` directly, without capturing it.
 enum class EagerReason {
@@ -29,36 +30,58 @@ enum class EagerReason {
   kCaptureFailed,  // The capture was tried and broke, so the work was enqueued directly after it.
   kBackoff,      // An earlier run of the key ended in one of the reasons below or a broken capture; the next capture is
                  // tried after 1, 2, 4, ... up to 1024 runs.
-  kBudget,       // Every executable was in use by another thread's run, so that none could leave for a new one.
+  kBudget,       // No room for an executable could be made: all were pinned or in use by other threads' runs, or the
+                 // graph needs more than Options::max_device_bytes.
   kOutOfMemory,  // Instantiation ran out of memory, also after the least recently used executable had left.
-  kRefused,      // The runtime refused the instantiation or a new value of a slot node; the executable was dropped.
+  kRefused,      // The runtime refused to instantiate or clone the graph, or a new value of a slot node; an executable
+                 // that this left in doubt was dropped.
   kLaunchFailed,  // cudaGraphLaunch failed without harm to the context; the executable was dropped.
 };
 inline constexpr int kEagerReasonCount = 8;
 
+// Why the runtime refused to update an executable, after cudaGraphExecUpdateResult.
+enum class UpdateRefusal {
+  kTopology,      // Nodes or edges differ.
+  kNodeType,      // Types of nodes differ.
+  kFunction,      // A kernel that cannot take the place of the other.
+  kParameters,    // Parameters that may not change.
+  kAttributes,    // Launch attributes that may not change.
+  kNotSupported,  // Something else about a node.
+  kOther,         // No reason was given.
+};
+inline constexpr int kUpdateRefusalCount = 7;
+
 // "replayed", "capture_failed", ...: the enumerator without its k, in lower case.
 const char* to_string(Outcome outcome);
 const char* to_string(EagerReason reason);
+const char* to_string(UpdateRefusal refusal);
 
 // A snapshot of the counters since the cache was made. Taken without stopping the runs of other threads: each counter
 // is exact for all runs that returned before the call, and may or may not hold those still under way.
 struct Stats {
   std::array<std::uint64_t, kOutcomeCount> outcomes{};           // +1 for each run that returned this outcome.
   std::array<std::uint64_t, kEagerReasonCount> eager_reasons{};  // +1 with each kEager outcome, by its reason.
-  std::uint64_t failed = 0;            // +1 for each run that returned an error or passed on an exception of `fn`.
-  std::uint64_t captures = 0;          // +1 for each capture that ended with a graph.
+  std::uint64_t failed = 0;    // +1 for each run or warm() that returned an error or passed on an exception of `fn`.
+  std::uint64_t captures = 0;  // +1 for each capture that ended with a graph.
   std::uint64_t capture_failures = 0;  // +1 for each capture that was begun and gave no graph to keep.
   std::uint64_t instantiations = 0;    // +1 for each successful cudaGraphInstantiate.
-  std::uint64_t patched_nodes = 0;     // +1 for each slot node whose parameters were set in an executable.
+  std::uint64_t updates = 0;           // +1 for each successful cudaGraphExecUpdate.
+  std::uint64_t patched_nodes = 0;     // +1 for each node whose parameters were set in an executable.
   std::uint64_t evictions = 0;         // +1 for each executable that left to make room for another.
-  std::uint64_t live_executables = 0;  // Executables now alive.
-  std::uint64_t live_templates = 0;    // Templates (captured graphs) now kept.
-  std::uint64_t estimated_device_bytes = 0;      // Device memory of the live executables, at 2 KiB a node.
+  std::uint64_t forgotten = 0;         // +1 for each template that left because of Options::max_templates.
+  // +1 for each update that the runtime refused, by its reason. The two graphs looked like siblings and are not: the
+  // key leaves its family, so that the pair is not tried again.
+  std::array<std::uint64_t, kUpdateRefusalCount> refused_updates{};
+  std::uint64_t live_executables = 0;            // Executables now alive.
+  std::uint64_t live_templates = 0;              // Templates (captured graphs) now kept.
+  std::uint64_t families = 0;                    // Families that these belong to.
+  std::uint64_t estimated_device_bytes = 0;      // Device memory of the live executables, by their nodes.
   std::chrono::nanoseconds capture_time{0};      // Time between the begin and the end of captures, `fn` included.
   std::chrono::nanoseconds instantiate_time{0};  // Time inside cudaGraphInstantiate.
 
   std::uint64_t outcome(Outcome which) const { return outcomes[static_cast<std::size_t>(which)]; }
   std::uint64_t eager(EagerReason reason) const { return eager_reasons[static_cast<std::size_t>(reason)]; }
+  std::uint64_t refused(UpdateRefusal why) const { return refused_updates[static_cast<std::size_t>(why)]; }
   // All runs: every outcome, and those that failed.
   std::uint64_t runs() const;
   std::uint64_t hits() const;
@@ -72,10 +95,14 @@ struct EntryInfo {
   std::string label;  // The key's label: its first text, cut at 32 bytes. Empty if the key holds none.
   std::string key;    // The whole key in readable form.
   std::array<std::uint64_t, kOutcomeCount> outcomes{};  // As in Stats, for this entry's runs.
-  bool live = false;                                    // Whether the entry has an executable now.
+  bool live = false;                                    // Whether the entry has an executable now,
+  bool recorded = false;                                // and a template: a run would not call `fn`.
+  bool pinned = false;                                  // By Cache::pin.
+  std::string capture_error;                            // What broke its last capture, or empty.
+  std::uint64_t family = 0;                             // Equal for siblings; 0 for an entry that can have none.
   std::size_t nodes = 0;                                // Nodes of its graph; 0 before the first capture.
   std::size_t slot_nodes = 0;                           // Those of them that hold values of slots.
-  std::size_t estimated_device_bytes = 0;               // Of its executable, at 2 KiB a node.
+  std::size_t estimated_device_bytes = 0;               // Of its executable.
   std::size_t last_use_order = 0;                       // 0 for the entry used last, then 1, 2, ...
 };
 

@@ -1,0 +1,28 @@
+#include "driver.h"
+
+#include <type_traits>
+
+#include "compat.h"
+#include "errors.h"
+
+namespace graphcache {
+
+const Driver& driver() {
+  static const Driver driver = [] {
+    LastErrorGuard last_error;
+    Driver found;
+    const auto set = [](auto& function, const char* name, unsigned version = 12000) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(driver_function(name, version));
+    };
+    set(found.current_context, "cuCtxGetCurrent");
+    set(found.set_kernel_node, "cuGraphExecKernelNodeSetParams");
+    set(found.kernel_params, "cuGraphKernelNodeGetParams");
+    set(found.kernel_attribute, "cuGraphKernelNodeGetAttribute");
+    set(found.function_param_info, "cuFuncGetParamInfo", 12040);
+    set(found.kernel_param_info, "cuKernelGetParamInfo", 12040);
+    return found;
+  }();
+  return driver;
+}
+
+}  // namespace graphcache

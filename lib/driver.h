@@ -1,0 +1,30 @@
+// The driver's functions that the library calls. They are asked for through the runtime, so that nothing links against
+// libcuda; one that a driver does not have is null.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+
+namespace graphcache {
+
+struct Driver {
+  CUresult (*current_context)(CUcontext*);
+  CUresult (*set_kernel_node)(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*);
+  CUresult (*kernel_params)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*);
+  CUresult (*kernel_attribute)(CUgraphNode, CUlaunchAttributeID, CUlaunchAttributeValue*);
+  CUresult (*function_param_info)(CUfunction, std::size_t, std::size_t*, std::size_t*);
+  CUresult (*kernel_param_info)(CUkernel, std::size_t, std::size_t*, std::size_t*);
+
+  // Most of these need a current context, and crash without one (tried). The runtime gives a thread its context at the
+  // thread's first runtime call, which a hit's patch may well be; and a user of the driver may take it away again.
+  bool has_context() const {
+    CUcontext context = nullptr;
+    return current_context != nullptr && current_context(&context) == CUDA_SUCCESS && context != nullptr;
+  }
+};
+
+// Asked for once in the process.
+const Driver& driver();
+
+}  // namespace graphcache

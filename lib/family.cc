@@ -1,0 +1,30 @@
+#include "family.h"
+
+#include <algorithm>
+
+namespace graphcache {
+
+Family* Families::join(const Signature& signature, std::uint64_t beyond) {
+  const auto at = of_signature_.try_emplace(signature).first;
+  std::vector<std::unique_ptr<Family>>& families = at->second;
+  auto found = std::find_if(families.begin(), families.end(), [&](const auto& family) { return family->id > beyond; });
+  if (found == families.end()) {
+    found = families.insert(found, std::make_unique<Family>());
+    (*found)->id = ++last_id_;
+    (*found)->signature = &at->first;
+    ++size_;
+  }
+  ++(*found)->members;
+  return found->get();
+}
+
+void Families::leave(Family* family) {
+  if (--family->members != 0) return;
+  const auto at = of_signature_.find(*family->signature);
+  std::vector<std::unique_ptr<Family>>& families = at->second;
+  families.erase(std::find_if(families.begin(), families.end(), [&](const auto& one) { return one.get() == family; }));
+  if (families.empty()) of_signature_.erase(at);
+  --size_;
+}
+
+}  // namespace graphcache

@@ -1,0 +1,43 @@
+// Families: the entries of one signature, which can share executables. No CUDA call. Not thread-safe: the cache's lock
+// guards them.
+#pragma once
+
+#include <absl/container/node_hash_map.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "signature.h"
+
+namespace graphcache {
+
+struct Entry;
+
+struct Family {
+  std::uint64_t id = 0;  // From 1, in the order in which they were founded.
+  const Signature* signature = nullptr;
+  std::size_t members = 0;
+  std::size_t executables = 0;
+  // The entry that has the executable which members without one of their own take over from each other, if any.
+  Entry* spare_of = nullptr;
+};
+
+class Families {
+ public:
+  // The first family of the signature that was founded after that of the id `beyond`; a new one if there is none.
+  Family* join(const Signature& signature, std::uint64_t beyond = 0);
+  // A family without members is no more.
+  void leave(Family* family);
+
+  std::size_t size() const { return size_; }
+
+ private:
+  // More than one where the runtime refused an update between two graphs of the same signature.
+  absl::node_hash_map<Signature, std::vector<std::unique_ptr<Family>>> of_signature_;
+  std::size_t size_ = 0;
+  std::uint64_t last_id_ = 0;
+};
+
+}  // namespace graphcache

@@ -1,0 +1,103 @@
+// Whether Stats::estimated_device_bytes is what executables take of the device's memory. For GPUs alone, and for one
+// that nobody else uses meanwhile.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+constexpr int kExecutables = 64;
+constexpr double kTolerance = 0.1;
+constexpr double kGranularity = 2 << 20;  // In such pieces the driver takes memory.
+
+std::size_t free_bytes() {
+  CUDA_OK(cudaDeviceSynchronize());
+  std::size_t free = 0, all = 0;
+  CUDA_OK(cudaMemGetInfo(&free, &all));
+  return free;
+}
+
+class DeviceMemoryTest : public StreamTest {
+ protected:
+  // Graphs of so many kernels, as many as there are executables; by warm() or by runs.
+  void fill(Cache& cache, int nodes, bool by_run) {
+    for (int i = 0; i < kExecutables; ++i) {
+      const auto enqueue = [&, i](Recorder& rec) {
+        for (int n = 0; n < nodes; ++n) rec.launch(axpy, {2, 64}, out.get(), in.get(), 100, static_cast<float>(i + n));
+      };
+      if (by_run) {
+        EXPECT_RUN(kInstantiated, cache.run(key("k", nodes, i), stream, enqueue));
+      } else {
+        const absl::Status status = cache.warm(key("k", nodes, i), stream, params(), enqueue);
+        EXPECT_TRUE(status.ok()) << status;
+      }
+    }
+  }
+
+  DeviceBuffer<float> out{100}, in{100};
+};
+
+TEST_F(DeviceMemoryTest, EstimateIsWhatExecutablesTake) {
+  Options options;
+  options.sharing = Sharing::kNever;
+  Cache first(options);  // The context, the module, and what the driver takes for any graphs at all.
+  fill(first, 1, true);
+  CUDA_OK(cudaStreamSynchronize(stream));
+
+  // All stay to the end: what an executable gave back, the driver would keep for the next.
+  std::vector<std::unique_ptr<Cache>> caches;
+  std::printf("%8s %8s %12s %14s %14s %8s\n", "nodes", "by", "executables", "estimated KiB", "taken KiB", "ratio");
+  for (const bool by_run : {false, true}) {
+    for (const int nodes : {200, 40, 1000}) {
+      caches.push_back(std::make_unique<Cache>(options));
+      Cache& cache = *caches.back();
+      const std::size_t before = free_bytes();
+      fill(cache, nodes, by_run);
+      const std::size_t after = free_bytes();
+      const auto taken = static_cast<double>(before) - static_cast<double>(after);
+      const auto estimated = static_cast<double>(cache.stats().estimated_device_bytes);
+      std::printf("%8d %8s %12d %14.0f %14.0f %8.3f\n", nodes, by_run ? "run" : "warm", kExecutables, estimated / 1024,
+                  taken / 1024, estimated / taken);
+      EXPECT_EQ(cache.stats().live_executables, static_cast<unsigned>(kExecutables));
+      EXPECT_LE(std::abs(estimated - taken), kTolerance * taken + kGranularity) << nodes << " nodes";
+    }
+  }
+}
+
+// One executable for all of a family is what it saves.
+TEST_F(DeviceMemoryTest, SiblingsTakeTheMemoryOfOne) {
+  Options options;
+  options.sharing = Sharing::kAlways;
+  Cache cache(options);
+  const std::size_t before = free_bytes();
+  for (int i = 0; i < kExecutables; ++i) {
+    EXPECT_TRUE(cache
+                    .run(key("k", i), stream,
+                         [&, i](Recorder& rec) {
+                           for (int n = 0; n < 1000; ++n) {
+                             rec.launch(axpy, {2, 64}, out.get(), in.get(), 100, static_cast<float>(i + n));
+                           }
+                         })
+                    .ok());
+  }
+  const std::size_t after = free_bytes();
+  EXPECT_EQ(cache.stats().live_executables, 1u);
+  const double taken = static_cast<double>(before) - static_cast<double>(after);
+  std::printf("%d siblings of 1000 nodes: estimated %.0f KiB, taken %.0f KiB\n", kExecutables,
+              static_cast<double>(cache.stats().estimated_device_bytes) / 1024, taken / 1024);
+  EXPECT_LE(taken, static_cast<double>(cache.stats().estimated_device_bytes) + 4 * kGranularity);
+}
+
+}  // namespace
+}  // namespace graphcache::test
