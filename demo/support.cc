@@ -1,6 +1,8 @@
 #include "support.h"
 
+#include <absl/flags/commandlineflag.h>
 #include <absl/flags/parse.h>
+#include <absl/flags/reflection.h>
 #include <absl/flags/usage.h>
 #include <absl/flags/usage_config.h>
 #include <absl/strings/match.h>
@@ -11,7 +13,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 
 namespace demo {
 namespace {
@@ -30,6 +34,31 @@ std::string quoted(const std::string& text) {
   return result + "\"";
 }
 
+[[noreturn]] void wrong_usage(const std::string& message) {
+  absl::FPrintF(stderr, "%s; --help lists the flags\n", message);
+  std::exit(2);
+}
+
+// Abseil's parser ends the program with status 1 on a wrong flag, and takes what is not a flag for granted.
+void check_flags(const std::vector<std::string>& arguments) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    const std::size_t start = argument.find_first_not_of('-');
+    if (start != 1 && start != 2) wrong_usage(absl::StrCat("unexpected argument: ", quoted(argument)));
+    const std::size_t equals = argument.find('=');
+    const std::string name = argument.substr(start, equals == std::string::npos ? equals : equals - start);
+    if (name == "help" || name == "helpfull" || name == "version") continue;  // Abseil's, without being flags to it.
+    absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+    if (flag == nullptr) wrong_usage(absl::StrCat("unknown flag: ", argument.substr(0, equals)));
+    const bool next_is_value = equals == std::string::npos && !flag->IsOfType<bool>();
+    if (next_is_value && ++i == arguments.size()) wrong_usage(absl::StrCat("--", name, " needs a value"));
+    if (!next_is_value && equals == std::string::npos) continue;
+    const std::string value = next_is_value ? arguments[i] : argument.substr(equals + 1);
+    std::string error;
+    if (!flag->ParseFrom(value, &error)) wrong_usage(absl::StrCat("--", name, " does not take ", quoted(value)));
+  }
+}
+
 template <class Pairs>
 std::string json_object(const Pairs& pairs) {
   return absl::StrCat("{",
@@ -38,6 +67,36 @@ std::string json_object(const Pairs& pairs) {
                                       absl::StrAppend(out, quoted(pair.first), ": ", pair.second);
                                     }),
                       "}");
+}
+
+std::string in_json(const std::vector<Column>& columns) {
+  std::string fields;
+  for (const Column& column : columns) {
+    if (!column.value) continue;
+    absl::StrAppend(&fields, ", ", quoted(column.name), ": ",
+                    absl::StrFormat("%.*f", column.decimals == 0 ? 0 : 4, *column.value));
+  }
+  return fields;
+}
+
+int width(const Column& column) { return std::max(9, static_cast<int>(column.name.size())); }
+
+std::string headings_of(const std::vector<Column>& columns, bool times) {
+  std::string headings;
+  for (const Column& column : columns) {
+    if (times || !column.is_time) absl::StrAppendFormat(&headings, " %*s", width(column), column.name);
+  }
+  return headings;
+}
+
+std::string in_table(const std::vector<Column>& columns, bool times) {
+  std::string cells;
+  for (const Column& column : columns) {
+    if (column.is_time && !times) continue;
+    const std::string value = column.value ? absl::StrFormat("%.*f", column.decimals, *column.value) : "-";
+    absl::StrAppendFormat(&cells, " %*s", width(column), value);
+  }
+  return cells;
 }
 
 }  // namespace
@@ -64,7 +123,18 @@ void parse_flags(int argc, char** argv, const std::string& usage) {
   config.contains_help_flags = [](absl::string_view file) { return absl::EndsWith(file, "main.cc"); };
   absl::SetFlagsUsageConfig(config);
   absl::SetProgramUsageMessage(usage);
+  check_flags(std::vector<std::string>(argv + 1, argv + argc));
   absl::ParseCommandLine(argc, argv);
+}
+
+void check_writable(const std::string& file) {
+  std::error_code ignored;
+  const bool existed = std::filesystem::exists(file, ignored);
+  if (!std::ofstream(file, std::ios::app)) {
+    absl::FPrintF(stderr, "cannot write %s\n", file);
+    std::exit(2);
+  }
+  if (!existed) std::filesystem::remove(file, ignored);
 }
 
 void check(cudaError_t error, const char* call) {
@@ -100,17 +170,25 @@ double microseconds(const std::function<void()>& work) {
 void Report::print_table() const {
   const bool times = machine.times_mean_something;
   const std::string headings = times ? absl::StrFormat("%12s %12s %10s ", "host us/iter", "total ms", "speed-up") : "";
-  absl::PrintF("%-18s %s%15s  %s\n", "way", headings, "CUDA calls/iter", "outcomes");
+  const std::string more = ways.empty() ? "" : headings_of(ways[0].columns, times);
+  absl::PrintF("%-19s %s%15s%s  %s\n", "way", headings, "CUDA calls/iter", more, "outcomes");
   for (const Way& way : ways) {
     const std::string measured =
         times ? absl::StrFormat("%12.2f %12.1f %9.2fx ", way.host_us, way.total_ms, ways[0].total_ms / way.total_ms)
               : "";
+    const std::string calls_made =
+        way.cuda_calls_per_iteration ? absl::StrFormat("%.2f", *way.cuda_calls_per_iteration) : "-";
     std::vector<std::string> outcomes;
     for (const auto& [name, count] : way.outcomes) {
       if (count != 0) outcomes.push_back(absl::StrCat(name, " ", count));
     }
-    absl::PrintF("%-18s %s%15.2f  %s\n", way.name, measured, way.cuda_calls_per_iteration,
-                 way.outcomes.empty() ? "-" : absl::StrJoin(outcomes, ", "));
+    absl::PrintF("%-19s %s%15s%s  %s\n", way.name, measured, calls_made, in_table(way.columns, times),
+                 outcomes.empty() ? "-" : absl::StrJoin(outcomes, ", "));
+  }
+  for (const Section& section : sections) {
+    if (section.rows.empty()) continue;
+    absl::PrintF("\n%-19s%s\n", section.name, headings_of(section.rows[0].columns, times));
+    for (const Section::Row& row : section.rows) absl::PrintF("%-19s%s\n", row.name, in_table(row.columns, times));
   }
   absl::PrintF("results: %s\n", equal ? "every way's bytes equal the host reference" : "NOT EQUAL");
 }
@@ -119,17 +197,30 @@ bool Report::write_json(const std::string& file) const {
   std::ofstream out(file);
   std::vector<std::string> objects;
   for (const Way& way : ways) {
-    std::string object =
-        absl::StrFormat("    {\"name\": %s, \"host_us\": %.4f, \"total_ms\": %.4f, \"cuda_calls_per_iteration\": %.4f",
-                        quoted(way.name), way.host_us, way.total_ms, way.cuda_calls_per_iteration);
+    std::string object = absl::StrFormat("    {\"name\": %s, \"host_us\": %.4f, \"total_ms\": %.4f", quoted(way.name),
+                                         way.host_us, way.total_ms);
+    if (way.cuda_calls_per_iteration) {
+      absl::StrAppendFormat(&object, ", \"cuda_calls_per_iteration\": %.4f", *way.cuda_calls_per_iteration);
+    }
+    absl::StrAppend(&object, in_json(way.columns));
     if (!way.outcomes.empty()) absl::StrAppend(&object, ", \"outcomes\": ", json_object(way.outcomes));
     objects.push_back(object + "}");
   }
+  std::string more;
+  for (const Section& section : sections) {
+    absl::StrAppend(&more, ",\n  ", quoted(section.name), ": [\n",
+                    absl::StrJoin(section.rows, ",\n",
+                                  [](std::string* text, const Section::Row& row) {
+                                    absl::StrAppend(text, "    {\"name\": ", quoted(row.name), in_json(row.columns),
+                                                    "}");
+                                  }),
+                    "\n  ]");
+  }
   out << absl::StrFormat(
       "{\n  \"demo\": %s,\n  \"runtime\": %s,\n  \"device\": %s,\n  \"driver\": %s,\n  \"parameters\": %s,\n"
-      "  \"equal\": %s,\n  \"ways\": [\n%s\n  ]\n}\n",
+      "  \"equal\": %s,\n  \"ways\": [\n%s\n  ]%s\n}\n",
       quoted(demo), quoted(kRuntime), quoted(machine.device), quoted(machine.driver), json_object(parameters),
-      equal ? "true" : "false", absl::StrJoin(objects, ",\n"));
+      equal ? "true" : "false", absl::StrJoin(objects, ",\n"), more);
   out.flush();
   if (!out) absl::FPrintF(stderr, "cannot write %s\n", file);
   return out.good();

@@ -28,19 +28,32 @@ struct Machine {
 };
 Machine announce();
 
-// Reads the flags that main.cc defines, and answers --help with them.
+// Reads the flags that main.cc defines, and answers --help with them. Ends the program with status 2 and a message if
+// it is given anything else.
 void parse_flags(int argc, char** argv, const std::string& usage);
+
+// Ends the program with status 2 and a message if the file cannot be written. Leaves the file as it is.
+void check_writable(const std::string& file);
 
 // Ends the program if a CUDA call failed. Counts the call: raw_calls() is how many there were so far.
 void check(cudaError_t error, const char* call);
 std::uint64_t raw_calls();
+
+// A number that only some demos have, by its name in the table and in the JSON.
+struct Column {
+  std::string name;
+  std::optional<double> value;  // Where it is not known, the table says "-" and the JSON leaves it out.
+  int decimals = 0;
+  bool is_time = false;  // In the table only where times mean something.
+};
 
 // One way to do the demo's work, measured.
 struct Way {
   std::string name;
   double host_us = 0;   // Host time of one iteration, the GPU kept idle: median.
   double total_ms = 0;  // Wall time of all iterations, the last synchronization included: median over repetitions.
-  double cuda_calls_per_iteration = 0;
+  std::optional<double> cuda_calls_per_iteration;               // Where it is known.
+  std::vector<Column> columns;                                  // The same ones in every way of a demo.
   std::vector<std::pair<std::string, std::uint64_t>> outcomes;  // Of the cache's ways.
 };
 
@@ -50,12 +63,23 @@ double median(std::vector<double> values);
 // Microseconds that `work` takes on the host's clock.
 double microseconds(const std::function<void()>& work);
 
+// A table of its own behind that of the ways; in the JSON an array of its name.
+struct Section {
+  struct Row {
+    std::string name;
+    std::vector<Column> columns;  // The same ones in every row.
+  };
+  std::string name;
+  std::vector<Row> rows;
+};
+
 struct Report {
   std::string demo;
   Machine machine;
   std::vector<std::pair<std::string, std::int64_t>> parameters;
   bool equal = true;
   std::vector<Way> ways;
+  std::vector<Section> sections;
 
   // Speed-ups are over the first way.
   void print_table() const;

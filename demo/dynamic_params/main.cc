@@ -311,6 +311,8 @@ int run() {
     absl::FPrintF(stderr, "--nodes and --iterations must be at least 1, --dynamic at most --nodes\n");
     return 2;
   }
+  const std::string json = absl::GetFlag(FLAGS_json);
+  if (!json.empty()) check_writable(json);
   Report report;
   report.demo = "dynamic_params";
   report.machine = announce();
@@ -346,7 +348,6 @@ int run() {
   DEMO_CUDA(cudaFree(state));
 
   report.print_table();
-  const std::string json = absl::GetFlag(FLAGS_json);
   if (!json.empty() && !report.write_json(json)) return 1;
   return report.equal ? 0 : 1;
 }

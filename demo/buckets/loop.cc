@@ -1,0 +1,91 @@
+#include "loop.h"
+
+#include <absl/strings/str_format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "../support.h"
+#include "kernels.h"
+
+namespace demo {
+
+void Loop::launch_all(const Request& request) const {
+  for (int node = 0; node < nodes; ++node) Launch(*this, request, node).enqueue(stream);
+}
+
+void Loop::clear() const {
+  DEMO_CUDA(cudaMemset(state, 0, static_cast<std::size_t>(count) * sizeof(*state)));
+  DEMO_CUDA(cudaStreamSynchronize(stream));
+}
+
+bool Loop::equals(const std::vector<std::uint32_t>& reference, const char* way) const {
+  std::vector<std::uint32_t> elements(static_cast<std::size_t>(count));
+  DEMO_CUDA(cudaStreamSynchronize(stream));
+  DEMO_CUDA(cudaMemcpy(elements.data(), state, elements.size() * sizeof(*state), cudaMemcpyDeviceToHost));
+  for (std::size_t i = 0; i < elements.size(); ++i) {
+    const std::size_t block = i / kThreads;
+    const std::uint32_t expected = block < reference.size() ? reference[block] : 0;
+    if (elements[i] == expected) continue;
+    absl::FPrintF(stderr, "%s: element %d is %08x, the host reference %08x\n", way, i, elements[i], expected);
+    return false;
+  }
+  return true;
+}
+
+Launch::Launch(const Loop& loop, const Request& request, int node)
+    : grid_(static_cast<unsigned>(loop.bucket(request).blocks)),
+      state_(loop.state),
+      count_(loop.count),
+      step_(loop.step(request, node)),
+      value_(loop.value(request, node)),
+      salt_(loop.bucket(request).salt(node)) {}
+
+void Launch::enqueue(cudaStream_t stream) {
+  DEMO_CUDA(cudaLaunchKernel(reinterpret_cast<const void*>(&mix), grid_, dim3(kThreads), arguments_, 0, stream));
+}
+
+cudaKernelNodeParams Launch::params() {
+  cudaKernelNodeParams params{};
+  params.func = reinterpret_cast<void*>(&mix);
+  params.gridDim = grid_;
+  params.blockDim = dim3(kThreads);
+  params.kernelParams = arguments_;
+  return params;
+}
+
+std::vector<Request> zipf_requests(int buckets, int iterations) {
+  std::mt19937 random(1);
+  std::vector<int> by_popularity(static_cast<std::size_t>(buckets));
+  std::iota(by_popularity.begin(), by_popularity.end(), 0);
+  std::shuffle(by_popularity.begin(), by_popularity.end(), random);
+  std::vector<double> weights;
+  for (int rank = 1; rank <= buckets; ++rank) weights.push_back(1.0 / rank);
+  std::discrete_distribution<std::size_t> zipf(weights.begin(), weights.end());
+  std::vector<Request> requests;
+  for (int i = 0; i < iterations; ++i) requests.emplace_back(by_popularity[zipf(random)], i);
+  return requests;
+}
+
+std::vector<std::uint32_t> reference(const Loop& loop, const std::vector<Request>& requests) {
+  std::vector<std::uint32_t> state(static_cast<std::size_t>(loop.count / kThreads));
+  for (const Request& request : requests) {
+    const Bucket& bucket = loop.bucket(request);
+    for (int node = 0; node < loop.nodes; ++node) {
+      const float value = loop.value(request, node);
+      std::uint32_t bits;
+      std::memcpy(&bits, &value, sizeof(bits));
+      const std::uint32_t plus =
+          bucket.salt(node) * static_cast<std::uint32_t>(bucket.blocks) + loop.step(request, node);
+      for (int block = 0; block < bucket.blocks; ++block) {
+        std::uint32_t& element = state[static_cast<std::size_t>(block)];
+        element = (element ^ bits) * 16777619u + plus;
+      }
+    }
+  }
+  return state;
+}
+
+}  // namespace demo

@@ -1,0 +1,84 @@
+// The work of the demo: what one request launches, and what all of them leave in memory.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace demo {
+
+inline constexpr int kThreads = 32;  // Of a block.
+
+// What makes one bucket's graph another than the next one's: its grid, and the salts of the nodes from `first` to the
+// one before `end`.
+struct Bucket {
+  int blocks;
+  std::uint32_t variant;
+  int first;
+  int end;
+
+  std::uint32_t salt(int node) const {
+    const std::uint32_t own = 2u * static_cast<std::uint32_t>(node) + 1u;
+    return node >= first && node < end ? own + 2000u * variant : own;
+  }
+};
+
+// One iteration. The step and the value are the slots: the first node takes the step, the last the value.
+struct Request {
+  Request(int which, int number)
+      : bucket(which), step(static_cast<std::uint32_t>(number)), value(1.0f + 0.001f * static_cast<float>(number)) {}
+
+  int bucket;
+  std::uint32_t step;
+  float value;
+};
+
+struct Loop {
+  int nodes;
+  std::vector<Bucket> buckets;
+  std::uint32_t* state;  // kThreads elements for each block of the largest grid.
+  int count;
+  cudaStream_t stream;
+
+  const Bucket& bucket(const Request& request) const { return buckets[static_cast<std::size_t>(request.bucket)]; }
+  std::uint32_t step(const Request& request, int node) const { return node == 0 ? request.step : 0; }
+  float value(const Request& request, int node) const { return node == nodes - 1 ? request.value : fixed(node); }
+  static float fixed(int node) { return 1.0f + static_cast<float>(node); }
+
+  void launch_all(const Request& request) const;
+  // Brings the elements to zero, and waits until they are.
+  void clear() const;
+  // Whether every element is what the requests leave there; says which is not.
+  bool equals(const std::vector<std::uint32_t>& reference, const char* way) const;
+};
+
+// What a launch of one node for one request is made of, as the runtime's calls take it.
+class Launch {
+ public:
+  Launch(const Loop& loop, const Request& request, int node);
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+
+  void enqueue(cudaStream_t stream);
+  // Points into this object.
+  cudaKernelNodeParams params();
+
+ private:
+  dim3 grid_;
+  std::uint32_t* state_;
+  int count_;
+  std::uint32_t step_;
+  float value_;
+  std::uint32_t salt_;
+  void* arguments_[5] = {&state_, &count_, &step_, &value_, &salt_};
+};
+
+// Buckets drawn from a Zipf distribution of exponent 1. Which bucket is the how-manieth in popularity is drawn too, so
+// that it has nothing to do with the bucket's size.
+std::vector<Request> zipf_requests(int buckets, int iterations);
+
+// For each block, what the requests leave in its elements.
+std::vector<std::uint32_t> reference(const Loop& loop, const std::vector<Request>& requests);
+
+}  // namespace demo

@@ -1,0 +1,225 @@
+// The decode-like program: a loop whose every iteration takes a batch of some size, padded to one of `buckets` sizes,
+// and launches `nodes` short kernels whose grid follows the size. Two values change with every iteration: the first
+// kernel takes a step counter, the last one a float. The buckets come in a Zipf distribution, so that a few of them
+// make up most iterations and all of them come at some time. Six ways to run it:
+//
+//   no_graph             every kernel launched by itself
+//   plain_lru            by hand on the raw API: at most `executables` executables, one a bucket. A bucket without one
+//                        destroys the one used least recently, is captured and instantiated; a bucket with one has its
+//                        two nodes patched
+//   recapture_update     every iteration captured again, one executable updated from it
+//   unlimited            like plain_lru, but nothing is ever destroyed: the bound that device memory allows or does not
+//   cache_run            graphcache with at most `executables` executables
+//   cache_run_unlimited  graphcache with one executable for each bucket, to compare with `unlimited`
+//
+// Each way goes twice through the requests, each time from nothing. Total: all iterations enqueued one after another,
+// until the GPU is done. Host: each iteration's own time on the host's clock, with a synchronization before each fourth
+// one, outside of what is timed, because in the long run a full launch queue makes the host wait for the GPU whatever
+// it does itself. The first fifth of the iterations is the warm-up: its mean stands apart, in warmup_us, and median,
+// p99, mean and calls are of the rest. Captures, instantiations and updates are of all iterations. Every time is the
+// median of the repetitions' times.
+//
+// Known of the calls of a cache on a GPU are launches of hits and patches of nodes, in hit_calls. Only hostrt counts
+// all calls.
+//
+// The section "switch" lets two buckets take turns on one executable, with equal grids and other arguments in all
+// nodes, with other grids too, and with other arguments in four nodes: by hand (two kept templates, cudaGraphExecUpdate
+// from the bucket's own, two nodes patched, one launch), and in a cache with max_executables = 1. Host time of an
+// iteration, in batches of four with the GPU idle at their start: median.
+#include <absl/flags/flag.h>
+#include <absl/strings/str_format.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "../support.h"
+#include "loop.h"
+#include "switching.h"
+#include "ways.h"
+
+ABSL_FLAG(int, buckets, 64, "batch buckets; the n-th one's grids are of n blocks");
+ABSL_FLAG(int, nodes, 200, "kernels per iteration, at least 2");
+ABSL_FLAG(int, iterations, 0,
+          "iterations; by default 1500 on a GPU (about 20 s in all), and 100 on hostrt, which executes every thread of "
+          "every kernel on the CPU");
+ABSL_FLAG(int, executables, 8, "executables that plain_lru and cache_run may keep");
+ABSL_FLAG(std::string, json, "", "file to write the results to");
+
+namespace demo {
+namespace {
+
+constexpr int kGpuIterations = 5000;
+constexpr int kHostrtIterations = 100;
+constexpr int kSwitchIterations = 400;  // At most.
+constexpr int kRepetitions = 3;
+constexpr int kBatch = 4;  // Iterations between two synchronizations.
+
+// Of one way; one number a repetition.
+struct Samples {
+  std::vector<double> total_ms;
+  std::vector<double> median_us;
+  std::vector<double> p99_us;
+  std::vector<double> mean_us;
+  std::vector<double> warmup_us;
+};
+
+double mean(const std::vector<double>& values) {
+  return values.empty() ? 0 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double percentile_99(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[(values.size() * 99 + 99) / 100 - 1];
+}
+
+// The whole loop, without a stop.
+bool measure_total(const Kind& kind, const Loop& loop, const std::vector<Request>& requests,
+                   const std::vector<std::uint32_t>& expected, Samples* samples) {
+  loop.clear();
+  const std::unique_ptr<Iteration> iteration = kind.make(loop);
+  samples->total_ms.push_back(microseconds([&] {
+                                for (const Request& request : requests) iteration->run(request);
+                                DEMO_CUDA(cudaStreamSynchronize(loop.stream));
+                              }) /
+                              1000);
+  return loop.equals(expected, (kind.name + ", all iterations").c_str());
+}
+
+std::vector<Column> columns(const Iteration& iteration, double hit_calls) {
+  const auto count = [](std::uint64_t number) { return static_cast<double>(number); };
+  const Counters counters = iteration.counters();
+  return {{"hit_calls", iteration.stats() ? std::optional<double>(hit_calls) : std::nullopt, 2},
+          {"captures", count(counters.captures)},
+          {"instantiations", count(counters.instantiations)},
+          {"updates", count(counters.updates)},
+          {"live_executables", count(counters.live_executables)},
+          {"device_bytes", count(counters.device_bytes)}};
+}
+
+// The host's part of each iteration.
+bool measure_host(const Kind& kind, const Loop& loop, const std::vector<Request>& requests,
+                  const std::vector<std::uint32_t>& expected, Samples* samples, Way* way) {
+  loop.clear();
+  const std::unique_ptr<Iteration> iteration = kind.make(loop);
+  const auto hit_calls = [&] {
+    const auto stats = iteration->stats();
+    return stats ? stats->hits() + stats->patched_nodes : 0;
+  };
+  const std::size_t warmup = requests.size() / 5;
+  std::vector<double> warmup_us;
+  std::vector<double> host_us;
+  std::uint64_t calls = 0;
+  std::uint64_t counted = 0;  // By the runtime itself, where it counts.
+  std::uint64_t hit_calls_before = 0;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    if (i % kBatch == 0) DEMO_CUDA(cudaStreamSynchronize(loop.stream));
+    if (i == warmup) hit_calls_before = hit_calls();
+    const std::uint64_t calls_before = iteration->cuda_calls().value_or(0);
+    const std::uint64_t counted_before = runtime_calls().value_or(0);
+    const double us = microseconds([&] { iteration->run(requests[i]); });
+    (i < warmup ? warmup_us : host_us).push_back(us);
+    if (i < warmup) continue;
+    counted += runtime_calls().value_or(0) - counted_before;
+    calls += iteration->cuda_calls().value_or(0) - calls_before;
+  }
+  const double measured = static_cast<double>(host_us.size());
+  samples->median_us.push_back(median(host_us));
+  samples->p99_us.push_back(percentile_99(host_us));
+  samples->mean_us.push_back(mean(host_us));
+  samples->warmup_us.push_back(mean(warmup_us));
+  if (iteration->cuda_calls()) way->cuda_calls_per_iteration = static_cast<double>(calls) / measured;
+  way->columns = columns(*iteration, static_cast<double>(hit_calls() - hit_calls_before) / measured);
+  if (const auto stats = iteration->stats()) way->outcomes = outcome_counts(*stats);
+  bool equal = loop.equals(expected, (kind.name + ", iterations one by one").c_str());
+  if (runtime_calls() && counted != calls) {
+    absl::FPrintF(stderr, "%s: %d CUDA calls were made, %d reported\n", kind.name, counted, calls);
+    equal = false;
+  }
+  return equal;
+}
+
+void measure_ways(const Loop& loop, int iterations, int executables, Report* report) {
+  const std::vector<Kind> all = kinds(executables);
+  const std::vector<Request> requests = zipf_requests(static_cast<int>(loop.buckets.size()), iterations);
+  const std::vector<std::uint32_t> expected = reference(loop, requests);
+  std::vector<Samples> samples(all.size());
+  report->ways.resize(all.size());
+  std::vector<std::size_t> order(all.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::mt19937 random(1);
+  for (int repetition = 0; repetition < kRepetitions; ++repetition) {
+    std::shuffle(order.begin(), order.end(), random);
+    for (const std::size_t i : order) {
+      const bool total = measure_total(all[i], loop, requests, expected, &samples[i]);
+      const bool host = measure_host(all[i], loop, requests, expected, &samples[i], &report->ways[i]);
+      if (!total || !host) report->equal = false;
+    }
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    Way& way = report->ways[i];
+    way.name = all[i].name;
+    way.host_us = median(samples[i].median_us);
+    way.total_ms = median(samples[i].total_ms);
+    const Column times[] = {{"p99_us", median(samples[i].p99_us), 2, true},
+                            {"mean_us", median(samples[i].mean_us), 2, true},
+                            {"warmup_us", median(samples[i].warmup_us), 2, true}};
+    way.columns.insert(way.columns.begin(), std::begin(times), std::end(times));
+  }
+}
+
+int run() {
+  const int buckets = absl::GetFlag(FLAGS_buckets);
+  const int nodes = absl::GetFlag(FLAGS_nodes);
+  const int executables = absl::GetFlag(FLAGS_executables);
+  int iterations = absl::GetFlag(FLAGS_iterations);
+  if (buckets < 1 || nodes < 2 || executables < 1 || iterations < 0) {
+    absl::FPrintF(stderr, "--buckets, --executables and --iterations must be at least 1, --nodes at least 2\n");
+    return 2;
+  }
+  const std::string json = absl::GetFlag(FLAGS_json);
+  if (!json.empty()) check_writable(json);
+
+  Report report;
+  report.demo = "buckets";
+  report.machine = announce();
+  if (iterations == 0) iterations = report.machine.times_mean_something ? kGpuIterations : kHostrtIterations;
+  report.parameters = {
+      {"buckets", buckets}, {"nodes", nodes}, {"iterations", iterations}, {"executables", executables}};
+  absl::PrintF("%d iterations over %d buckets, each a graph of %d kernels; a limit of %d executables\n", iterations,
+               buckets, nodes, executables);
+
+  const int count = std::max(buckets, kSwitchBlocks) * kThreads;
+  void* state = nullptr;
+  DEMO_CUDA(cudaMalloc(&state, static_cast<std::size_t>(count) * sizeof(std::uint32_t)));
+  Loop loop{nodes, {}, static_cast<std::uint32_t*>(state), count, nullptr};
+  DEMO_CUDA(cudaStreamCreateWithFlags(&loop.stream, cudaStreamNonBlocking));
+  for (int i = 0; i < buckets; ++i) loop.buckets.push_back({i + 1, static_cast<std::uint32_t>(i), 0, nodes});
+
+  loop.launch_all(Request(0, 0));  // Loads the kernel, so that no way pays for it.
+
+  measure_ways(loop, iterations, executables, &report);
+  report.sections.push_back({"switch", {}});
+  if (!measure_switching(loop, std::min(iterations, kSwitchIterations), kRepetitions, &report.sections[0])) {
+    report.equal = false;
+  }
+  DEMO_CUDA(cudaStreamDestroy(loop.stream));
+  DEMO_CUDA(cudaFree(state));
+
+  report.print_table();
+  if (!json.empty() && !report.write_json(json)) return 1;
+  return report.equal ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace demo
+
+int main(int argc, char** argv) {
+  demo::parse_flags(argc, argv,
+                    "A decode-like loop over many batch sizes, run six ways and compared; see the top of the source.");
+  return demo::run();
+}

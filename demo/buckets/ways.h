@@ -1,0 +1,53 @@
+// The ways to run the loop; the top of main.cc says what each does.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graphcache/stats.h"
+#include "loop.h"
+
+namespace demo {
+
+struct Counters {
+  std::uint64_t captures = 0;
+  std::uint64_t instantiations = 0;
+  std::uint64_t updates = 0;
+  std::uint64_t live_executables = 0;
+  std::uint64_t device_bytes = 0;  // Estimated.
+};
+
+// A way is an object that does one iteration; it is made anew for each pass over the requests.
+class Iteration {
+ public:
+  explicit Iteration(const Loop& loop) : loop_(loop) {}
+  virtual ~Iteration() = default;
+
+  virtual void run(const Request& request) = 0;
+  virtual Counters counters() const = 0;
+  // CUDA calls that the way itself has made so far, where it counts them.
+  virtual std::optional<std::uint64_t> cuda_calls() const;
+  // The cache's own counters, of the ways that use one.
+  virtual std::optional<graphcache::Stats> stats() const { return std::nullopt; }
+
+ protected:
+  const Loop& loop_;
+};
+
+struct Kind {
+  std::string name;
+  std::function<std::unique_ptr<Iteration>(const Loop&)> make;
+};
+
+// All ways; `executables` is the limit of those that have one.
+std::vector<Kind> kinds(int executables);
+
+// The cache with a limit of `executables`.
+Kind cache_kind(const std::string& name, int executables);
+
+}  // namespace demo
