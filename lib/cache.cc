@@ -229,10 +229,16 @@ Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) A
   }
 }
 
+// Where the budget is full, an executable to keep is another key's loss: so only who was used more often of late than
+// the least recently used one gets it. This keeps keys that come now and then from driving out those that are in use.
 bool Cache::Impl::rents(const Entry& entry, Cost rent) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
   MutexLock lock(mutex_);
   if (entry.pinned) return false;
-  return options_.sharing == Sharing::kAlways || !should_buy(entry.rent, rent, costs::buy(entry.content->node_count));
+  if (options_.sharing == Sharing::kAlways) return true;
+  if (!should_buy(entry.rent, rent, costs::buy(entry.content->node_count))) return true;
+  if (fits(entry.device_bytes)) return false;
+  const Entry* const victim = index_.oldest(Standing::kLive);
+  return victim != nullptr && index_.frequency(&entry) <= index_.frequency(victim);
 }
 
 // Brings the lender's executable over to the entry. False: that cannot be, the lender keeps what it has, and the entry

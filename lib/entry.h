@@ -46,6 +46,8 @@ struct Entry {
   Entry* newer = nullptr;
   Entry* older = nullptr;
   std::uint64_t last_use = 0;
+  std::uint64_t counted_in = 0;         // The period of the last use,
+  std::uint32_t frequency = 0;          // and how often it had been used of late then: see Index::frequency.
   int users = 0;                        // Threads that need the entry to stay without holding `lock`: they run `fn`.
   Standing standing = Standing::kCold;  // Written under `lock`, too.
   bool pinned = false;

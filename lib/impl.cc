@@ -59,7 +59,10 @@ absl::Status validate(Options& options) {
 
 }  // namespace
 
-Cache::Impl::Impl(const Options& options) : options_(options), invalid_(validate(options_)) {
+Cache::Impl::Impl(const Options& options)
+    : options_(options),
+      invalid_(validate(options_)),
+      index_(static_cast<std::size_t>(std::max(options_.max_executables, 0))) {
   enabled_ = invalid_.ok() && options_.max_executables > 0;
 }
 

@@ -44,6 +44,12 @@ void Index::set_standing(Entry* entry, Standing standing) {
   count(entry, +1);
 }
 
+const Entry* Index::oldest(Standing standing) const {
+  const Entry* entry = orders_[static_cast<std::size_t>(standing)].oldest;
+  while (entry != nullptr && entry->pinned) entry = entry->newer;
+  return entry;
+}
+
 Entry* Index::lock_oldest(Standing standing, const Family* family) {
   for (Entry* entry = orders_[static_cast<std::size_t>(standing)].oldest; entry != nullptr; entry = entry->newer) {
     if ((family == nullptr || entry->family == family) && !entry->pinned && lock_if_idle(entry)) return entry;

@@ -8,7 +8,9 @@
 
 #include <absl/container/flat_hash_map.h>
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -25,7 +27,9 @@ class Index {
   // Cold entries that are kept at most: more would let keys that never come back grow the index without bound.
   static constexpr std::size_t kMaxColdEntries = 4096;
 
-  Index() = default;
+  // Uses are counted by periods of about eight for each executable there may be.
+  explicit Index(std::size_t max_executables = 64)
+      : period_bits_(static_cast<int>(std::bit_width(std::max<std::size_t>(max_executables, 1) * 8 - 1))) {}
   ~Index();
   Index(const Index&) = delete;
   Index& operator=(const Index&) = delete;
@@ -43,10 +47,19 @@ class Index {
   }
   Entry* insert(const Key& key, const detail::Site& site);
 
-  // Marks the entry as used last.
+  // Marks the entry as used last, and counts the use.
   void touch(Entry* entry) {
     entry->last_use = ++uses_;
+    entry->frequency = frequency(entry) + 1;
+    entry->counted_in = period();
     if (Order& order = order_of(entry); order.newest != entry) move_to_front(order, entry);
+  }
+
+  // How often it was used of late: uses of the period before this one count half, those of the one before it a quarter,
+  // and so on.
+  std::uint32_t frequency(const Entry* entry) const {
+    const std::uint64_t ago = period() - entry->counted_in;
+    return ago < 32 ? entry->frequency >> ago : 0;
   }
 
   // Moves the entry among those of its new standing, where it keeps its place in the order of use.
@@ -57,6 +70,8 @@ class Index {
   // Templates, likewise.
   std::size_t templates() const { return live() + count_of(Standing::kDemoted); }
 
+  // The least recently used entry that is not pinned, or null: among those of a standing.
+  const Entry* oldest(Standing standing) const;
   // The least recently used entry that is idle and not pinned, with its lock taken, or null: among those of a standing,
   // if a family is given of that family.
   Entry* lock_oldest(Standing standing, const Family* family = nullptr);
@@ -90,6 +105,7 @@ class Index {
     std::size_t size = 0;
   };
 
+  std::uint64_t period() const { return uses_ >> period_bits_; }
   Order& order_of(const Entry* entry) { return orders_[static_cast<std::size_t>(entry->standing)]; }
   std::size_t count_of(Standing standing) const {
     const auto i = static_cast<std::size_t>(standing);
@@ -112,6 +128,7 @@ class Index {
   std::array<std::size_t, 3> erased_of_{};  // and how many of them there are of each standing.
   std::size_t live_bytes_ = 0;
   std::uint64_t uses_ = 0;
+  const int period_bits_;
 };
 
 }  // namespace graphcache

@@ -405,8 +405,9 @@ class Model {
     bool known = false, was_recorded = false;
     bool live = false, recorded = false, pinned = false;
     std::uint64_t used = 0, family = 0;
-    Values captured{}, programmed{};  // Of its graph, and of its executable.
-    Cost paid = 0;                    // Rent.
+    std::uint64_t often = 0, period = 0;  // Uses of late, and in which period that was counted.
+    Values captured{}, programmed{};      // Of its graph, and of its executable.
+    Cost paid = 0;                        // Rent.
     bool seen = false;
     int wait = 0, broken = 0;  // Runs before the next capture, captures that broke.
     EagerReason why = EagerReason::kCaptureAfter;
@@ -453,8 +454,27 @@ class Model {
   void begin(std::size_t k) {
     calls = 0;
     tidied = false;
-    rows_[k].known = true;
-    rows_[k].used = ++uses_;
+    Row& row = rows_[k];
+    row.known = true;
+    row.used = ++uses_;
+    row.often = often(row) + 1;
+    row.period = uses_ / period();
+  }
+
+  // The smallest power of two of at least eight uses for each executable that there may be.
+  std::uint64_t period() const {
+    std::uint64_t uses = 8;
+    while (uses < 8 * static_cast<std::uint64_t>(options_.max_executables)) uses *= 2;
+    return uses;
+  }
+  std::uint64_t often(const Row& row) const {
+    std::uint64_t count = row.often;
+    for (std::uint64_t i = row.period; i < uses_ / period(); ++i) count /= 2;
+    return count;
+  }
+  bool is_used_more_often_than_the_oldest(const Row& row) const {
+    const std::size_t k = oldest([](const Row& other) { return other.live; });
+    return k == kNobody || often(row) > often(rows_[k]);
   }
 
   void count() {
@@ -575,7 +595,8 @@ class Model {
     if (lender != kNobody && !row.pinned) {
       const Cost rent = difference(lender, k).cost;
       const Cost price = costs::buy(specs_[k].nodes.size());
-      if (options_.sharing == Sharing::kAlways || row.paid + rent <= price) {
+      const bool keeps = row.paid + rent > price && (fits(bytes(k)) || is_used_more_often_than_the_oldest(row));
+      if (options_.sharing == Sharing::kAlways || !keeps) {
         const std::size_t spare = spare_of(row.family);
         take(lender, k, values);
         row.paid += rent;

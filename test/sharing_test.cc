@@ -672,6 +672,7 @@ TEST_F(SharingTest, ClusterSizesMakeFamilies) {
   }
   cudaGraphExec_t executable = nullptr;
   CUDA_OK(cudaGraphInstantiate(&executable, graphs[0], 0));
+  CUDA_OK(cudaGraphLaunch(executable, stream));  // One that was never launched takes the new size (tried).
   cudaGraphExecUpdateResultInfo info = {};
   CUDA_OK(cudaGraphExecUpdate(executable, graphs[1], &info));
   CUDA_OK(cudaGraphLaunch(executable, stream));
