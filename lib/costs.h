@@ -29,13 +29,16 @@ inline constexpr Cost kUpload = 940;  // By the first launch.
 inline constexpr Cost kDestroy = 220;
 inline constexpr Cost kUpdateReads = 25;
 
+// Per switch or purchase, whatever it takes: the cache's own work and calls.
+inline constexpr Cost kTakeOver = 800;
+
 // Per node that differs, what the next launch pays for it included: by cudaGraphExecUpdate, beyond reading it,
 inline constexpr Cost kUpdate[kChangeCount] = {0, 80, 900, 1000, 1000};
 // and by setting the parameters of that node alone. Nodes other than kernels are left to updates.
 inline constexpr Cost kPatch[kChangeCount] = {0, 146, 990, 1100, 0};
 
 // The price of an executable of one's own.
-inline constexpr Cost buy(std::size_t nodes) { return nodes * (kInstantiate + kUpload + kDestroy); }
+inline constexpr Cost buy(std::size_t nodes) { return kTakeOver + nodes * (kInstantiate + kUpload + kDestroy); }
 
 }  // namespace costs
 

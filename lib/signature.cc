@@ -331,7 +331,7 @@ Difference difference(const Content& from, const Content& to) {
     if (how != Change::kNone && !slot_of_to) found.nodes.push_back({i, how});
   }
   found.by_update = !patchable || by_update < by_patches;
-  found.cost = found.by_update ? by_update : by_patches;
+  found.cost = costs::kTakeOver + (found.by_update ? by_update : by_patches);
   if (found.by_update) found.nodes = {};
   return found;
 }

@@ -706,7 +706,7 @@ class Model {
       patchable = patchable && how != Change::kOther;
     }
     const bool by_update = !patchable || update < patches;
-    return {by_update, by_update ? update : patches};
+    return {by_update, costs::kTakeOver + (by_update ? update : patches)};
   }
 
   // The templates of keys that have an executable count, too, and stay.
@@ -1004,7 +1004,8 @@ struct Tenants {
                        : profile == Profile::kBlocks                              ? Change::kLaunch
                                                                                   : Change::kArguments;
     const std::size_t differ = one ? 1 : nodes;
-    const Cost rent = std::min(nodes * costs::kUpdateReads + differ * costs::kUpdate[static_cast<std::size_t>(how)],
+    const Cost rent = costs::kTakeOver +
+                      std::min(nodes * costs::kUpdateReads + differ * costs::kUpdate[static_cast<std::size_t>(how)],
                                differ * costs::kPatch[static_cast<std::size_t>(how)]);
     const int family = families.empty() ? 0 : families.back() + 1;
     Random unused(0);
@@ -1308,7 +1309,7 @@ Options at_most(int executables, Sharing sharing = Sharing::kAuto) {
 
 TEST_F(PolicyTest, KeyRentsUntilTheRentWouldPassThePriceThenKeepsWhatItBought) {
   Tenants tenants;
-  tenants.add_family(Profile::kValues, 3, 2);
+  tenants.add_family(Profile::kValues, 3, 6);
   const std::vector<Spec>& f = tenants.specs;
   Bench<> bench(at_most(8, Sharing::kAuto));
   EXPECT_RUN(kInstantiated, bench.go(f[0]));

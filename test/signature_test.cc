@@ -376,7 +376,7 @@ TEST_F(SignatureTest, OtherNodesThatDifferAreLeftToUpdates) {
     EXPECT_EQ(found.by_update, count != 0);
     EXPECT_TRUE(found.nodes.empty());
     EXPECT_EQ(
-        found.cost,
+        found.cost - costs::kTakeOver,
         count == 0 ? 0 : 103 * costs::kUpdateReads + count * costs::kUpdate[static_cast<std::size_t>(Change::kOther)]);
   }
 }
@@ -399,7 +399,7 @@ TEST_F(SignatureTest, TheCheaperWayIsTaken) {
         const Cost update = n * costs::kUpdateReads + d * costs::kUpdate[kind];
         EXPECT_EQ(found.counts[kind], d);
         EXPECT_EQ(found.by_update, update < patches) << changed << " of " << nodes;
-        EXPECT_EQ(found.cost, std::min(update, patches)) << changed << " of " << nodes;
+        EXPECT_EQ(found.cost, costs::kTakeOver + std::min(update, patches)) << changed << " of " << nodes;
         EXPECT_EQ(found.nodes.size(), found.by_update ? 0 : d);
         ++(found.by_update ? by_update : by_patches);
       }
@@ -421,20 +421,20 @@ TEST_F(SignatureTest, SlotNodesCountAsOtherValues) {
   };
   constexpr Cost kValue = costs::kPatch[static_cast<std::size_t>(Change::kArguments)];
   Described from = graph(1, 2), to = graph(1, 2), elsewhere = graph(2, 7);
-  EXPECT_EQ(difference(from.content, to.content).cost, 0u);
+  EXPECT_EQ(difference(from.content, to.content).cost, costs::kTakeOver);
 
   to.hold_slots({0, 5});  // Set to the run's values, whatever they were.
   Difference found = difference(from.content, to.content);
   EXPECT_FALSE(found.by_update);
   EXPECT_TRUE(found.nodes.empty());
-  EXPECT_EQ(found.cost, 2 * kValue);
+  EXPECT_EQ(found.cost, costs::kTakeOver + 2 * kValue);
 
   from.hold_slots({0, 7});  // 7 gets back what was captured.
   found = difference(from.content, to.content);
   ASSERT_EQ(found.nodes.size(), 1u);
   EXPECT_EQ(found.nodes[0].index, 7u);
   EXPECT_EQ(found.nodes[0].change, Change::kArguments);
-  EXPECT_EQ(found.cost, 3 * kValue);
+  EXPECT_EQ(found.cost, costs::kTakeOver + 3 * kValue);
 
   elsewhere.hold_slots({0, 100});
   found = difference(from.content, elsewhere.content);  // A set that holds slots is set by its fields.
@@ -559,7 +559,7 @@ TEST_F(SignatureTest, KernelsWithoutParametersAndEmptyGraphs) {
   const Described empty = kernels(0);
   ASSERT_TRUE(empty.signature.has_value());
   const Difference found = difference(empty.content, empty.content);
-  EXPECT_EQ(found.cost, 0u);
+  EXPECT_EQ(found.cost, costs::kTakeOver);
   EXPECT_FALSE(found.by_update);
 }
 

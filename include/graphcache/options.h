@@ -12,8 +12,9 @@ namespace graphcache {
 // of everything else that an update cannot change; kernels, launch shapes and values may differ.
 enum class Sharing {
   // A key without an executable takes over the family's spare one, by an update: it rents. When the rent that it has
-  // paid would pass the price of an executable of its own, it gets one. While budgets last, this is never dearer than
-  // twice the better of both.
+  // paid would pass the price of an executable of its own, it gets one: while budgets last, this is never dearer than
+  // twice the better of both. Where they are exhausted, it takes the place of the least recently used if it was used
+  // more often of late, and rents on if not.
   kAuto,
   // Each key has its own. None is ever updated, and graphs are not compared.
   kNever,

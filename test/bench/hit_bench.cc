@@ -66,11 +66,18 @@ class HitFixture {
     if (error != cudaSuccess) std::abort();
   }
 
-  graphcache::Cache cache;
+  graphcache::Cache cache{unshared()};
   cudaStream_t stream = nullptr;
   cudaGraphExec_t exec = nullptr;  // For bare launches.
 
  private:
+  // Each key has its own executable from its first run on.
+  static graphcache::Options unshared() {
+    graphcache::Options options;
+    options.sharing = graphcache::Sharing::kNever;
+    return options;
+  }
+
   cudaGraph_t graph_ = nullptr;
 };
 
