@@ -41,13 +41,19 @@ struct Entry {
 
   const detail::Site site;
 
-  // Guarded by the cache's lock, through Index.
+  // What a hit touches comes first. Guarded by the cache's lock, through Index:
   Entry* next_of_key = nullptr;  // The same key at another place of the program.
   Entry* newer = nullptr;
   Entry* older = nullptr;
   std::uint64_t last_use = 0;
-  std::uint64_t counted_in = 0;         // The period of the last use,
-  std::uint32_t frequency = 0;          // and how often it had been used of late then: see Index::frequency.
+  std::uint64_t counted_in = 0;  // The period of the last use,
+  std::uint32_t frequency = 0;   // and how often it had been used of late then: see Index::frequency.
+
+  RunLock lock;
+  std::unique_ptr<Executable> executable ABSL_GUARDED_BY(lock);
+  cudaStream_t stream ABSL_GUARDED_BY(lock) = nullptr;  // The last one that was found fit to run on.
+
+  // Guarded by the cache's lock.
   int users = 0;                        // Threads that need the entry to stay without holding `lock`: they run `fn`.
   Standing standing = Standing::kCold;  // Written under `lock`, too.
   bool pinned = false;
@@ -57,17 +63,14 @@ struct Entry {
   std::uint64_t split_from = 0;  // The id of the family that it left last because of a refused update.
   Family* family = nullptr;      // Of its content, if that can have siblings.
 
-  RunLock lock;
-  std::unique_ptr<Executable> executable ABSL_GUARDED_BY(lock);
   std::shared_ptr<const Content> content ABSL_GUARDED_BY(lock);  // Null while cold.
-  Template graph ABSL_GUARDED_BY(lock);                 // Of the content; empty while it is the base of the executable.
-  Differences differences ABSL_GUARDED_BY(lock);        // Of the content from its siblings'.
-  Cost rent ABSL_GUARDED_BY(lock) = 0;                  // Paid since it last had an executable of its own.
-  cudaStream_t stream ABSL_GUARDED_BY(lock) = nullptr;  // The last one that was found fit to run on.
-  bool seen ABSL_GUARDED_BY(lock) = false;              // Whether eager_left has been set for a new key.
-  int eager_left ABSL_GUARDED_BY(lock) = 0;             // Runs to go before the next capture,
+  Template graph ABSL_GUARDED_BY(lock);           // Of the content; empty while it is the base of the executable.
+  Differences differences ABSL_GUARDED_BY(lock);  // Of the content from its siblings'.
+  Cost rent ABSL_GUARDED_BY(lock) = 0;            // Paid since it last had an executable of its own.
+  bool seen ABSL_GUARDED_BY(lock) = false;        // Whether eager_left has been set for a new key.
+  int eager_left ABSL_GUARDED_BY(lock) = 0;       // Runs to go before the next capture,
   EagerReason eager_why ABSL_GUARDED_BY(lock) = EagerReason::kCaptureAfter;  // and why.
-  int failures ABSL_GUARDED_BY(lock) = 0;  // Captures that broke since the last that did not.
+  int failures ABSL_GUARDED_BY(lock) = 0;  // Captures that broke, or executables that failed, since the last good run.
 
   // Written under `lock`, but for the count of kEager, which is written under the cache's lock.
   std::array<Counter, kOutcomeCount> outcomes;

@@ -147,6 +147,7 @@ CallResult Executable::update_to(const Template& graph, std::shared_ptr<const Co
     return {"cudaGraphExecUpdate", error};
   }
   ++brought->updates;
+  by_patches_ = false;
   program(std::move(to));
   while (!disabled_.empty()) {
     if (const CallResult enabled = set_enabled(disabled_.back(), true); enabled.error != cudaSuccess) return enabled;
@@ -180,6 +181,7 @@ CallResult Executable::patch_to(const std::shared_ptr<const Content>& to, const 
   }
   content_ = to;
   values_ = std::move(values);
+  by_patches_ = true;
   return {};
 }
 
@@ -271,6 +273,14 @@ CallResult Executable::set_memset(const SlotNode& node) {
   const cudaError_t error = cudaGraphExecMemsetNodeSetParams(exec_.get(), base_.nodes[node.index], &params);
   if (error != cudaSuccess) return {"cudaGraphExecMemsetNodeSetParams", error};
   return set_enabled(node.index, true);
+}
+
+void Executable::keep_alive(const Template& graph) {
+  if (!by_patches_ || graph.empty()) return;
+  LastErrorGuard last_error;
+  RelaxedCaptureMode relaxed;
+  cudaGraphExecUpdateResultInfo info = {};
+  cudaGraphExecUpdate(exec_.get(), graph.graph.get(), &info);
 }
 
 void Executable::abandon() {

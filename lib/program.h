@@ -69,6 +69,10 @@ class Executable {
   // Gives the base up. The executable must not be patched or updated any more.
   Template take_base() { return std::exchange(base_, {}); }
 
+  // Makes the executable keep alive what `graph`, that of its content, does, until its launches are over. An update
+  // does that (fact 28), patches do not (tried). To be called before both are destroyed.
+  void keep_alive(const Template& graph);
+
   // Drops the handles without destroying what they stand for.
   void abandon();
 
@@ -101,10 +105,11 @@ class Executable {
   // The shadow of what the executable holds: it has no getters, and setting a node's parameters sets all of them (fact
   // 13).
   std::shared_ptr<const Content> content_;
-  Slots slots_;  // The content's, with fields of these
+  Slots slots_;  // The content's, with the fields that these values give.
   std::vector<unsigned char> values_;
-  std::vector<std::uint32_t>
-      disabled_;  // Nodes that are, as copies and sets of 0 bytes. Updates leave it so (fact 24).
+  bool by_patches_ = false;  // Whether it came to the content by patches.
+  // Nodes that are disabled, as copies and sets of 0 bytes. Updates leave them so (fact 24).
+  std::vector<std::uint32_t> disabled_;
 };
 
 }  // namespace graphcache

@@ -10,7 +10,7 @@ void Retire::add(std::unique_ptr<Executable> executable, Template graph, cudaStr
   if (executable == nullptr && graph.empty()) return;
   if (executable != nullptr) stream = executable->stream();
   MutexLock lock(mutex_);
-  waiting_.push_back({std::move(graph), std::move(executable), stream, {}});
+  waiting_.emplace_back(std::move(executable), std::move(graph), stream);
 }
 
 // cudaStreamPerThread is another stream in each thread, and looks the same: there this is no more than a guess.

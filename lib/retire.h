@@ -4,17 +4,17 @@
 // capturing.
 //
 // An executable whose last launch is in flight may be destroyed: the driver frees it on completion (the header of
-// cudaGraphExecDestroy; fact 17). But some drivers are reported to crash then. And an executable that was brought over
-// by patches runs with what the user objects of another graph keep alive (fact 28; tried). So both wait while that can
-// be had for nothing: until an event that was recorded on the stream of their last launch is done. The stream may be
-// gone, and only a caller's run says that it is not; so the event is recorded when some run comes along on that stream.
-// What waits too long is destroyed.
+// cudaGraphExecDestroy; fact 17). But some drivers are reported to crash then. And a graph may keep alive what a launch
+// needs, by user objects. So both wait while that can be had for nothing: until an event that was recorded on the
+// stream of their last launch is done. The stream may be gone, and only a caller's run says that it is not; so the
+// event is recorded when some run comes along on that stream. What waits too long is destroyed.
 #pragma once
 
 #include <absl/base/thread_annotations.h>
 
 #include <deque>
 #include <memory>
+#include <utility>
 
 #include "mutex.h"
 #include "program.h"
@@ -47,6 +47,14 @@ class Retire {
   static constexpr int kMaxDestroyed = 4;
 
   struct Item {
+    Item(std::unique_ptr<Executable> the_executable, Template the_graph, cudaStream_t the_stream)
+        : graph(std::move(the_graph)), executable(std::move(the_executable)), stream(the_stream) {}
+    Item(Item&&) = default;
+    Item& operator=(Item&&) = delete;
+    ~Item() {
+      if (executable != nullptr) executable->keep_alive(graph);
+    }
+
     Template graph;
     std::unique_ptr<Executable> executable;  // Destroyed before the graph.
     cudaStream_t stream;

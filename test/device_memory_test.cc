@@ -3,7 +3,6 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -60,8 +59,13 @@ TEST_F(DeviceMemoryTest, EstimateIsWhatExecutablesTake) {
   std::vector<std::unique_ptr<Cache>> caches;
   std::printf("%8s %8s %12s %14s %14s %8s\n", "nodes", "by", "executables", "estimated KiB", "taken KiB", "ratio");
   for (const bool by_run : {false, true}) {
-    // So many that the driver's granularity, and what was left over before, count for little.
-    for (const auto& [nodes, executables] : {std::pair{200, 256}, {40, 1024}, {1000, 64}}) {
+    // So many that the driver's granularity, and what was left over before, count for little. Small graphs fit into
+    // each other's gaps: their estimate is up to a quarter too high (docs/performance.md).
+    struct Size {
+      int nodes, executables;
+      double too_high;
+    };
+    for (const auto& [nodes, executables, too_high] : {Size{200, 256, 0.1}, {40, 1024, 0.3}, {1000, 64, 0.1}}) {
       caches.push_back(std::make_unique<Cache>(options));
       Cache& cache = *caches.back();
       const std::size_t before = free_bytes();
@@ -72,7 +76,8 @@ TEST_F(DeviceMemoryTest, EstimateIsWhatExecutablesTake) {
       std::printf("%8d %8s %12d %14.0f %14.0f %8.3f\n", nodes, by_run ? "run" : "warm", executables, estimated / 1024,
                   taken / 1024, estimated / taken);
       EXPECT_EQ(cache.stats().live_executables, static_cast<unsigned>(executables));
-      EXPECT_LE(std::abs(estimated - taken), kTolerance * taken + kGranularity) << nodes << " nodes";
+      EXPECT_LE(estimated, (1 + too_high) * taken + kGranularity) << nodes << " nodes";
+      EXPECT_GE(estimated, (1 - kTolerance) * taken - kGranularity) << nodes << " nodes";
     }
   }
 }

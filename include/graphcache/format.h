@@ -29,6 +29,8 @@ struct fmt::formatter<graphcache::Outcome> : graphcache::detail::ToStringFormatt
 template <>
 struct fmt::formatter<graphcache::EagerReason> : graphcache::detail::ToStringFormatter<graphcache::EagerReason> {};
 template <>
+struct fmt::formatter<graphcache::UpdateRefusal> : graphcache::detail::ToStringFormatter<graphcache::UpdateRefusal> {};
+template <>
 struct fmt::formatter<graphcache::Stats> : graphcache::detail::ToStringFormatter<graphcache::Stats> {};
 template <>
 struct fmt::formatter<graphcache::EntryInfo> : graphcache::detail::ToStringFormatter<graphcache::EntryInfo> {};

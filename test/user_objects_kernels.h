@@ -1,0 +1,10 @@
+// What user_objects_test.cc launches; see kernels.h for how host code sees kernels.
+#pragma once
+
+#include "kernels.h"
+
+namespace graphcache::test {
+
+GRAPHCACHE_TEST_KERNEL void put_late(int* out, int value);  // *out = value, after some milliseconds
+
+}  // namespace graphcache::test
