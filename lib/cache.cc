@@ -337,8 +337,7 @@ void Cache::Impl::buy(Held& entry, bool may_evict, Obtained* obtained) ABSL_NO_T
 
 cudaError_t Cache::Impl::instantiate(Entry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   RelaxedCaptureMode relaxed;
-  return Executable::instantiate(entry.graph, entry.content, options_.instantiate_flags, options_.device,
-                                 &entry.executable);
+  return Executable::instantiate(entry.graph, entry.content, options_.instantiate_flags, scratch_, &entry.executable);
 }
 
 // A run inside another run's capture. Nothing here may wait for another run, nor touch the capture but through its

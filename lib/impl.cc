@@ -62,7 +62,8 @@ absl::Status validate(Options& options) {
 Cache::Impl::Impl(const Options& options)
     : options_(options),
       invalid_(validate(options_)),
-      index_(static_cast<std::size_t>(std::max(options_.max_executables, 0))) {
+      index_(static_cast<std::size_t>(std::max(options_.max_executables, 0))),
+      scratch_(options_.device) {
   enabled_ = invalid_.ok() && options_.max_executables > 0;
 }
 
@@ -149,6 +150,7 @@ void Cache::Impl::lose(const absl::Status& why) {
     lost_ = true;
   }
   retire_.abandon();
+  scratch_.abandon();
   clear();
 }
 

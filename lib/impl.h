@@ -140,6 +140,7 @@ class Cache::Impl {
   Stats totals_ ABSL_GUARDED_BY(mutex_);  // Of what no entry counts, and of entries that are gone.
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
 
+  Scratch scratch_;  // Of what is instantiated.
   Retire& retire_ = Retire::of_process();
 };
 

@@ -63,13 +63,13 @@ const SlotNode* find(const Slots& slots, std::size_t* at, std::uint32_t index) {
 }  // namespace
 
 cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Content> content, unsigned long long flags,
-                                    int device, std::unique_ptr<Executable>* out) {
+                                    Scratch& scratch, std::unique_ptr<Executable>* out) {
   driver();
   cudaGraphExec_t exec = nullptr;
   if (const cudaError_t error = cudaGraphInstantiate(&exec, base.graph.get(), flags); error != cudaSuccess) {
     return error;
   }
-  out->reset(new Executable(std::move(base), GraphExec(exec), device));
+  out->reset(new Executable(std::move(base), GraphExec(exec), scratch));
   (*out)->program(std::move(content));
   return cudaSuccess;
 }
@@ -149,9 +149,6 @@ CallResult Executable::update_to(const Template& graph, std::shared_ptr<const Co
   ++brought->updates;
   by_patches_ = false;
   program(std::move(to));
-  while (!disabled_.empty()) {
-    if (const CallResult enabled = set_enabled(disabled_.back(), true); enabled.error != cudaSuccess) return enabled;
-  }
   return patch(call, &brought->patched_nodes);
 }
 
@@ -225,7 +222,7 @@ CallResult Executable::set_kernel(const SlotNode& node, std::optional<bool>& dri
   const cudaGraphNode_t handle = base_.nodes[node.index];
   if (node.function == nullptr || !by_driver(driver_usable)) {
     driver_usable.reset();
-    return set_kernel_by_runtime(exec_.get(), handle, node.kernel, fields, arguments.data(), device_);
+    return set_kernel_by_runtime(exec_.get(), handle, node.kernel, fields, arguments.data(), scratch_.device());
   }
   CUDA_KERNEL_NODE_PARAMS params = {};
   params.func = node.function;
@@ -240,39 +237,57 @@ CallResult Executable::set_kernel(const SlotNode& node, std::optional<bool>& dri
   return set_kernel_by_driver(exec_.get(), handle, params);
 }
 
-// A copy or set of 0 bytes is refused as a node's parameters (header: "Zero-length operations are not supported"); the
-// node is disabled instead, and keeps the parameters it had.
-CallResult Executable::set_enabled(std::uint32_t index, bool enabled) {
-  const auto at = std::find(disabled_.begin(), disabled_.end(), index);
-  if ((at == disabled_.end()) == enabled) return {};
-  const cudaError_t error = cudaGraphNodeSetEnabled(exec_.get(), base_.nodes[index], enabled ? 1 : 0);
-  if (error == cudaSuccess) {
-    enabled ? static_cast<void>(disabled_.erase(at)) : disabled_.push_back(index);
-  }
-  return {"cudaGraphNodeSetEnabled", error};
-}
-
+// A copy or set of 0 bytes is refused as a node's parameters (header: "Zero-length operations are not supported"), so
+// one of a byte is done elsewhere.
 CallResult Executable::set_memcpy(const SlotNode& node) {
-  const MemcpyFields& fields = slots_.as<MemcpyFields>(node);
-  if (fields.bytes == 0) return set_enabled(node.index, false);
-  const cudaError_t error = cudaGraphExecMemcpyNodeSetParams1D(exec_.get(), base_.nodes[node.index], fields.dst,
-                                                               fields.src, fields.bytes, node.kind);
-  if (error != cudaSuccess) return {"cudaGraphExecMemcpyNodeSetParams1D", error};
-  return set_enabled(node.index, true);
+  MemcpyFields fields = slots_.as<MemcpyFields>(node);
+  if (fields.bytes == 0) {
+    unsigned char* device = nullptr;
+    if (const CallResult made = scratch_.device_bytes(&device); made.error != cudaSuccess) return made;
+    unsigned char* const host = scratch_.host_bytes();
+    const bool from_host = node.kind == cudaMemcpyHostToDevice || node.kind == cudaMemcpyHostToHost;
+    const bool to_host = node.kind == cudaMemcpyDeviceToHost || node.kind == cudaMemcpyHostToHost;
+    fields = {to_host ? host : device, (from_host ? host : device) + 1, 1};
+  }
+  return {"cudaGraphExecMemcpyNodeSetParams1D",
+          cudaGraphExecMemcpyNodeSetParams1D(exec_.get(), base_.nodes[node.index], fields.dst, fields.src, fields.bytes,
+                                             node.kind)};
 }
 
 CallResult Executable::set_memset(const SlotNode& node) {
   const MemsetFields& fields = slots_.as<MemsetFields>(node);
-  if (fields.bytes == 0) return set_enabled(node.index, false);
   cudaMemsetParams params = {};
   params.dst = fields.dst;
   params.value = static_cast<unsigned char>(fields.value);
   params.elementSize = 1;
   params.width = fields.bytes;
   params.height = 1;
-  const cudaError_t error = cudaGraphExecMemsetNodeSetParams(exec_.get(), base_.nodes[node.index], &params);
-  if (error != cudaSuccess) return {"cudaGraphExecMemsetNodeSetParams", error};
-  return set_enabled(node.index, true);
+  if (fields.bytes == 0) {
+    unsigned char* device = nullptr;
+    if (const CallResult made = scratch_.device_bytes(&device); made.error != cudaSuccess) return made;
+    params.dst = device;
+    params.width = 1;
+  }
+  return {"cudaGraphExecMemsetNodeSetParams",
+          cudaGraphExecMemsetNodeSetParams(exec_.get(), base_.nodes[node.index], &params)};
+}
+
+CallResult Scratch::device_bytes(unsigned char** out) {
+  MutexLock lock(mutex_);
+  if (memory_.get() == nullptr) {
+    const DeviceGuard current(device_);
+    RelaxedCaptureMode relaxed;
+    void* memory = nullptr;
+    if (const cudaError_t error = cudaMalloc(&memory, 2); error != cudaSuccess) return {"cudaMalloc", error};
+    memory_ = Owned<void*, cudaFree>(memory);
+  }
+  *out = static_cast<unsigned char*>(memory_.get());
+  return {};
+}
+
+void Scratch::abandon() {
+  MutexLock lock(mutex_);
+  memory_.release();
 }
 
 void Executable::keep_alive(const Template& graph) {

@@ -1,6 +1,7 @@
 // An executable and what it is programmed with: bringing it to other values or to a sibling's graph, and launching it.
 #pragma once
 
+#include <absl/base/thread_annotations.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -12,9 +13,30 @@
 
 #include "graph.h"
 #include "graphcache/cache.h"
+#include "mutex.h"
 #include "signature.h"
 
 namespace graphcache {
+
+// Memory where copies and sets of no bytes write one. Disabling their nodes instead would be wrong: a disabled set does
+// not keep what follows it behind what comes before it (tried: docs/semantics.md). Thread-safe.
+class Scratch {
+ public:
+  explicit Scratch(int device) : device_(device) {}
+
+  // Two bytes of device memory, made at the first call and freed by the destructor, and two of the host.
+  CallResult device_bytes(unsigned char** out) ABSL_LOCKS_EXCLUDED(mutex_);
+  unsigned char* host_bytes() { return host_; }
+  int device() const { return device_; }
+  // After a fatal error: drops the handle.
+  void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  const int device_;
+  unsigned char host_[2] = {};
+  Mutex mutex_;
+  Owned<void*, cudaFree> memory_ ABSL_GUARDED_BY(mutex_);
+};
 
 // What became of an attempt to bring an executable over to a sibling's graph.
 struct BroughtOver {
@@ -32,10 +54,10 @@ struct BroughtOver {
 // Not thread-safe: whoever uses it holds the lock of the entry that has it, from the patch to the launch (law 6).
 class Executable {
  public:
-  // Instantiates `base` of `device`, which stays as long as the executable: only its node handles can patch it (fact
-  // 12). On failure `base` is left whole.
+  // Instantiates `base`, of the device of `scratch`, which stays as long as the executable: only its node handles can
+  // patch it (fact 12). On failure `base` is left whole.
   static cudaError_t instantiate(Template& base, std::shared_ptr<const Content> content, unsigned long long flags,
-                                 int device, std::unique_ptr<Executable>* out);
+                                 Scratch& scratch, std::unique_ptr<Executable>* out);
 
   const Content& content() const { return *content_; }
   bool holds(const detail::Call& call) const {
@@ -77,8 +99,8 @@ class Executable {
   void abandon();
 
  private:
-  Executable(Template base, GraphExec exec, int device)
-      : device_(device), base_(std::move(base)), exec_(std::move(exec)) {}
+  Executable(Template base, GraphExec exec, Scratch& scratch)
+      : scratch_(scratch), base_(std::move(base)), exec_(std::move(exec)) {}
 
   void program(std::shared_ptr<const Content> content);
   bool update_fields(const SlotNode& node, const unsigned char* values);
@@ -95,9 +117,8 @@ class Executable {
   CallResult set_kernel(const SlotNode& node, std::optional<bool>& driver_usable);
   CallResult set_memcpy(const SlotNode& node);
   CallResult set_memset(const SlotNode& node);
-  CallResult set_enabled(std::uint32_t index, bool enabled);
 
-  const int device_;
+  Scratch& scratch_;
   Template base_;
   GraphExec exec_;  // Destroyed before its base (law 8).
   cudaStream_t stream_ = nullptr;
@@ -108,8 +129,6 @@ class Executable {
   Slots slots_;  // The content's, with the fields that these values give.
   std::vector<unsigned char> values_;
   bool by_patches_ = false;  // Whether it came to the content by patches.
-  // Nodes that are disabled, as copies and sets of 0 bytes. Updates leave them so (fact 24).
-  std::vector<std::uint32_t> disabled_;
 };
 
 }  // namespace graphcache

@@ -433,6 +433,80 @@ TEST_F(RecorderTest, ConstantCopiesAndSetsAreRecorded) {
   EXPECT_EQ(cache.entries()[0].slot_nodes, 0u);
 }
 
+// A set or copy of no bytes keeps the order of its neighbours: a disabled set does not (docs/semantics.md).
+TEST_F(RecorderTest, WorkAroundASetOrCopyOfNoBytesStaysInOrder) {
+  constexpr int kSize = 128;
+  DeviceBuffer<float> data(kSize, 1.0f), other(kSize);
+  Cache cache;
+  const auto run = [&](std::size_t bytes) {
+    return cache.run(key("k"), stream, params(bytes), [&](Recorder& rec, Slot<std::size_t> size) {
+      for (int i = 0; i < 4; ++i) {
+        rec.launch(add, {2, 64}, data.get(), kSize, 1.0f);
+        i % 2 == 0 ? rec.memset(other.get(), 0, size) : rec.memcpy(other.get(), data.get(), size);
+        rec.launch(scale, {2, 64}, data.get(), data.get(), kSize, 0.5f);
+      }
+    });
+  };
+  // x becomes (x + 1) / 2: 1 stays 1, and anything out of order does not.
+  EXPECT_RUN(kInstantiated, run(64));
+  for (int i = 0; i < 300; ++i) {
+    EXPECT_RUN(kPatched, run(0));
+    EXPECT_RUN(kReplayed, run(0));
+    ASSERT_EQ(data.read(), std::vector<float>(kSize, 1.0f));
+    EXPECT_RUN(kPatched, run(64));
+  }
+}
+
+TEST_F(RecorderTest, CopiesOfEveryKindMayBecomeEmpty) {
+  constexpr std::size_t kBytes = 64;
+  char* pinned = nullptr;
+  CUDA_OK(cudaMallocHost(reinterpret_cast<void**>(&pinned), 2 * kBytes));
+  std::vector<char> pageable(2 * kBytes, 3);
+  DeviceBuffer<char> from(kBytes, 5), to(kBytes);
+  struct Case {
+    void* dst;
+    const void* src;
+    cudaMemcpyKind kind;
+  };
+  const Case cases[] = {
+      {to.get(), from.get(), cudaMemcpyDeviceToDevice},
+      {to.get(), from.get(), cudaMemcpyDefault},
+      {to.get(), pinned, cudaMemcpyHostToDevice},
+      {to.get(), pageable.data(), cudaMemcpyHostToDevice},
+      {to.get(), pinned, cudaMemcpyDefault},
+      {pinned, from.get(), cudaMemcpyDeviceToHost},
+      {pinned, from.get(), cudaMemcpyDefault},
+      {pinned + kBytes, pinned, cudaMemcpyHostToHost},
+  };
+  int number = 0;
+  for (const Case& one : cases) {
+    SCOPED_TRACE(number);
+    const auto run = [&](std::size_t bytes) {
+      const auto outcome =
+          cache.run(key("k", number), stream, params(bytes),
+                    [&](Recorder& rec, Slot<std::size_t> size) { rec.memcpy(one.dst, one.src, size, one.kind); });
+      CUDA_OK(cudaStreamSynchronize(stream));
+      return outcome;
+    };
+    const bool to_host = one.dst == pinned || one.dst == pinned + kBytes;
+    const auto first_of_target = [&] { return to_host ? *static_cast<char*>(one.dst) : to.read()[0]; };
+    std::fill_n(pinned, kBytes, 4);
+    ASSERT_TRUE(run(kBytes).ok());
+    const char copied = first_of_target();
+    EXPECT_EQ(copied, one.src == pinned ? 4 : one.src == pageable.data() ? 3 : 5);
+    if (to_host) std::fill_n(static_cast<char*>(one.dst), kBytes, 9);
+    to.write(std::vector<char>(kBytes, 9));
+    EXPECT_RUN(kPatched, run(0));
+    EXPECT_RUN(kReplayed, run(0));
+    EXPECT_EQ(first_of_target(), 9);
+    EXPECT_RUN(kPatched, run(1));
+    EXPECT_EQ(first_of_target(), copied);
+    ++number;
+  }
+  cache.clear();
+  CUDA_OK(cudaFreeHost(pinned));
+}
+
 TEST_F(RecorderTest, SizesThatBeginAtZeroAreRightFromTheFirstRunOn) {
   DeviceBuffer<float> other(std::vector<float>(kSize, 4));
   std::vector<float> wanted(kSize);

@@ -83,7 +83,11 @@ class SharingTest : public StreamTest {
       return fn(rec, slots...);
     };
     const absl::StatusOr<Outcome> outcome = cache->run(which, on, values, counted);
-    EXPECT_TRUE(memory.read() == wanted) << "by a run that " << (outcome.ok() ? to_string(*outcome) : "failed");
+    const std::vector<int> found = memory.read();
+    const auto differ = std::mismatch(found.begin(), found.end(), wanted.begin());
+    EXPECT_TRUE(differ.first == found.end())
+        << "by a run that " << (outcome.ok() ? to_string(*outcome) : "failed") << ": element "
+        << differ.first - found.begin() << " is " << *differ.first << ", wanted " << *differ.second;
     return outcome;
   }
   template <class Fn, class... Ts>
@@ -460,6 +464,7 @@ TEST_F(SharingTest, SlotNodesAndFixedNodesInOnePlace) {
           EXPECT_RUN(kUpdated, run_slot(1, 64));
         }
         for (const int size : {64, 0, 128, 0, 64}) {
+          SCOPED_TRACE(testing::Message() << "size " << size);
           ASSERT_TRUE(run_slot(1, size).ok());
           EXPECT_RUN(kPatched, run_slot(2, size + 4));
           ASSERT_TRUE(run_slot(1, size).ok());  // Without bytes it is disabled.
