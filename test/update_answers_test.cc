@@ -74,25 +74,27 @@ class UpdateAnswersOfKernelsTest : public UpdateAnswersTest {
   std::vector<Named> unseen_attributes() {
     void* const window = memory.get();
     return {
-        {"access policy window", attribute(cudaLaunchAttributeAccessPolicyWindow,
-                                           [=](auto& value) {
-                                             value.accessPolicyWindow = {window, 4096, 0.5f,
-                                                                         cudaAccessPropertyPersisting,
-                                                                         cudaAccessPropertyStreaming};
-                                           })},
-        {"memory synchronization domain",
-         attribute(cudaLaunchAttributeMemSyncDomain,
-                   [](auto& value) { value.memSyncDomain = cudaLaunchMemSyncDomainRemote; })},
-        {"its map", attribute(cudaLaunchAttributeMemSyncDomainMap,
-                              [](auto& value) {
-                                value.memSyncDomainMap = {1, 1};
-                              })},
-        {"cluster scheduling policy",
-         attribute(cudaLaunchAttributeClusterSchedulingPolicyPreference,
-                   [](auto& value) { value.clusterSchedulingPolicyPreference = cudaClusterSchedulingPolicySpread; })},
-        {"shared memory carveout", attribute(cudaLaunchAttributePreferredSharedMemoryCarveout,
-                                             [](auto& value) { value.sharedMemCarveout = 100; })},
-        {"priority", urgent},
+      {"access policy window",
+       attribute(
+           cudaLaunchAttributeAccessPolicyWindow,
+           [=](auto& value) {
+             value.accessPolicyWindow = {window, 4096, 0.5f, cudaAccessPropertyPersisting, cudaAccessPropertyStreaming};
+           })},
+          {"memory synchronization domain",
+           attribute(cudaLaunchAttributeMemSyncDomain,
+                     [](auto& value) { value.memSyncDomain = cudaLaunchMemSyncDomainRemote; })},
+          {"its map", attribute(cudaLaunchAttributeMemSyncDomainMap,
+                                [](auto& value) {
+                                  value.memSyncDomainMap = {1, 1};
+                                })},
+          {"cluster scheduling policy",
+           attribute(cudaLaunchAttributeClusterSchedulingPolicyPreference,
+                     [](auto& value) { value.clusterSchedulingPolicyPreference = cudaClusterSchedulingPolicySpread; })},
+#if CUDART_VERSION >= 12050
+          {"shared memory carveout", attribute(cudaLaunchAttributePreferredSharedMemoryCarveout,
+                                               [](auto& value) { value.sharedMemCarveout = 100; })},
+#endif
+          {"priority", urgent},
     };
   }
 
