@@ -259,8 +259,14 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Request& request, c
   bool was_spare = false;
   if (!hand_over(lender.get(), entry.get(), for_rent, &was_spare)) return false;
 
+  absl::Cleanup threw = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {  // What the executable holds, nobody knows.
+    MutexLock lock(mutex_);
+    index_.set_standing(entry.get(), Standing::kDemoted);
+    retire_.add(std::move(lender->executable), {});
+  };
   const BroughtOver brought =
       lender->executable->bring_over(lender->graph, entry->graph, entry->content, difference, request.call);
+  std::move(threw).Cancel();
   entry->patched_nodes.add(brought.patched_nodes);
   const bool done = brought.result.error == cudaSuccess;
   {
@@ -308,6 +314,10 @@ bool Cache::Impl::hand_over(Entry* lender, Entry* entry, bool for_rent, bool* wa
 void Cache::Impl::buy(Held& entry, bool may_evict, Obtained* obtained) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   const auto begin = std::chrono::steady_clock::now();
   LastErrorGuard last_error;
+  absl::Cleanup threw = [&] {
+    MutexLock lock(mutex_);
+    demote(entry.get());
+  };
   cudaError_t error = instantiate(*entry.get());
   if (error == cudaErrorMemoryAllocation || error == cudaErrorNotSupported) {
     if (error == cudaErrorMemoryAllocation && may_evict) {
@@ -322,6 +332,7 @@ void Cache::Impl::buy(Held& entry, bool may_evict, Obtained* obtained) ABSL_NO_T
     cudaDeviceGraphMemTrim(options_.device);
     error = instantiate(*entry.get());
   }
+  std::move(threw).Cancel();
   if (error == cudaSuccess) {
     entry->rent = 0;
     MutexLock lock(mutex_);
@@ -508,22 +519,22 @@ bool Cache::Impl::reserve(Entry* entry, Entry** sibling) ABSL_NO_THREAD_SAFETY_A
     sweep();
     std::vector<Entry*> victims;
     std::size_t bytes = 0;
-    const auto unlock_all = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    const absl::Cleanup unlock_all = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
       for (Entry* victim : victims) (void)victim->lock.unlock();  // Idle, so awaited by nobody.
     };
     while (!fits(entry->device_bytes, victims.size(), bytes)) {
       Entry* const victim = index_.lock_oldest(Standing::kLive);
       const bool is_sibling = victim != nullptr && victim->family != nullptr && victim->family == entry->family;
       if (victim == nullptr || is_sibling) {
-        unlock_all();
         *sibling = victim;
         return is_sibling;
       }
+      absl::Cleanup threw = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { (void)victim->lock.unlock(); };
       victims.push_back(victim);
+      std::move(threw).Cancel();
       bytes += victim->device_bytes;
     }
     for (Entry* victim : victims) evict(victim);
-    unlock_all();
     index_.set_standing(entry, Standing::kLive);
   }
   retire_.collect(entry->stream);

@@ -105,7 +105,7 @@ struct SlotNode {
 };
 
 // Pointers to a kernel's arguments, as a launch takes them.
-using ArgumentPointers = absl::InlinedVector<void*, 16>;
+using ArgumentPointers = absl::InlinedVector<void*, 64>;
 
 // The slot nodes of a graph, in order of their index, and one block with the fields of all of them.
 struct Slots {

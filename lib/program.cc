@@ -65,12 +65,15 @@ const SlotNode* find(const Slots& slots, std::size_t* at, std::uint32_t index) {
 cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Content> content, unsigned long long flags,
                                     Scratch& scratch, std::unique_ptr<Executable>* out) {
   driver();
+  std::unique_ptr<Executable> executable(new Executable(scratch));  // What may throw comes first.
+  executable->program(std::move(content));
   cudaGraphExec_t exec = nullptr;
-  if (const cudaError_t error = cudaGraphInstantiate(&exec, base.graph.get(), flags); error != cudaSuccess) {
-    return error;
-  }
-  out->reset(new Executable(std::move(base), GraphExec(exec), scratch));
-  (*out)->program(std::move(content));
+  const cudaError_t error = cudaGraphInstantiate(&exec, base.graph.get(), flags);
+  if (error != cudaSuccess) return error;
+  executable->exec_ = GraphExec(exec);
+  executable->base_ = std::move(base);
+  base = {};
+  *out = std::move(executable);
   return cudaSuccess;
 }
 

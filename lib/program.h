@@ -99,8 +99,7 @@ class Executable {
   void abandon();
 
  private:
-  Executable(Template base, GraphExec exec, Scratch& scratch)
-      : scratch_(scratch), base_(std::move(base)), exec_(std::move(exec)) {}
+  explicit Executable(Scratch& scratch) : scratch_(scratch) {}
 
   void program(std::shared_ptr<const Content> content);
   bool update_fields(const SlotNode& node, const unsigned char* values);

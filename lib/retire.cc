@@ -1,16 +1,23 @@
 #include "retire.h"
 
+#include <algorithm>
+#include <new>
 #include <utility>
 
 #include "recording.h"
 
 namespace graphcache {
 
-void Retire::add(std::unique_ptr<Executable> executable, Template graph, cudaStream_t stream) {
+void Retire::add(std::unique_ptr<Executable> executable, Template graph, cudaStream_t stream) noexcept {
   if (executable == nullptr && graph.empty()) return;
   if (executable != nullptr) stream = executable->stream();
-  MutexLock lock(mutex_);
-  waiting_.emplace_back(std::move(executable), std::move(graph), stream);
+  try {
+    std::list<Item> one;
+    one.emplace_back(std::move(executable), std::move(graph), stream);
+    MutexLock lock(mutex_);
+    waiting_.splice(waiting_.end(), one);
+  } catch (const std::bad_alloc&) {  // Then they go here and now.
+  }
 }
 
 // cudaStreamPerThread is another stream in each thread, and looks the same: there this is no more than a guess.
@@ -28,45 +35,61 @@ bool Retire::is_done(Item& item, cudaStream_t stream) {
   return cudaEventQuery(item.done.get()) != cudaErrorNotReady;
 }
 
+// Allocates nothing: it is called while a run is being left.
 void Retire::collect(cudaStream_t stream) {
   if (active_recording != nullptr) return;
-  std::deque<Item> waiting;
+  std::list<Item> waiting;
+  std::uint64_t generation = 0;
   {
     MutexLock lock(mutex_);
     if (waiting_.empty()) return;
     waiting.swap(waiting_);
+    generation = generation_;
   }
-  std::deque<Item> still;
+  const auto is_of = [](bool executable) {
+    return [executable](const Item& item) { return (item.executable != nullptr) == executable; };
+  };
+  std::size_t executables = static_cast<std::size_t>(std::count_if(waiting.begin(), waiting.end(), is_of(true)));
+  std::size_t graphs = waiting.size() - executables;
   int destroyed = 0;
-  while (!waiting.empty()) {
-    Item item = std::move(waiting.front());
-    waiting.pop_front();
-    const bool too_many = still.size() + waiting.size() >= kMaxWaiting;
-    if (too_many || (destroyed < kMaxDestroyed && is_done(item, stream))) {
-      ++destroyed;  // And here it goes.
+  for (auto item = waiting.begin(); item != waiting.end();) {
+    if (generation_ != generation) break;  // The context is lost.
+    std::size_t& of_its_kind = item->executable != nullptr ? executables : graphs;
+    const bool too_many = of_its_kind > (item->executable != nullptr ? kMaxExecutables : kMaxGraphs);
+    if (too_many || (destroyed < kMaxDestroyed && is_done(*item, stream))) {
+      --of_its_kind;
+      ++destroyed;
+      item = waiting.erase(item);
     } else {
-      still.push_back(std::move(item));
+      ++item;
     }
   }
   MutexLock lock(mutex_);
-  for (; !still.empty(); still.pop_back()) waiting_.push_front(std::move(still.back()));
+  if (generation_ != generation) {
+    for (Item& item : waiting) item.abandon();
+  } else {
+    waiting_.splice(waiting_.begin(), waiting);
+  }
 }
 
 void Retire::collect_all() {
   if (active_recording != nullptr) return;
-  std::deque<Item> waiting;
+  std::list<Item> waiting;
   MutexLock lock(mutex_);
   waiting.swap(waiting_);
 }
 
 void Retire::abandon() {
   MutexLock lock(mutex_);
-  for (Item& item : waiting_) {
-    if (item.executable != nullptr) item.executable->abandon();
-    item.graph.graph.release();
-    item.done.release();
-  }
+  ++generation_;
+  for (Item& item : waiting_) item.abandon();
   waiting_.clear();
+}
+
+void Retire::Item::abandon() {
+  if (executable != nullptr) executable->abandon();
+  graph.graph.release();
+  done.release();
 }
 
 Retire& Retire::of_process() {

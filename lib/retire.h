@@ -12,7 +12,10 @@
 
 #include <absl/base/thread_annotations.h>
 
-#include <deque>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <list>
 #include <memory>
 #include <utility>
 
@@ -30,7 +33,7 @@ class Retire {
   static Retire& of_process();
 
   // What an entry had, either of which may be missing, and the stream that it was launched on last, if it was.
-  void add(std::unique_ptr<Executable> executable, Template graph, cudaStream_t stream = nullptr)
+  void add(std::unique_ptr<Executable> executable, Template graph, cudaStream_t stream = nullptr) noexcept
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Destroys some of what waits, a bounded amount of work, unless this thread is capturing. `stream` is one that the
   // caller knows to exist and not to be capturing, of the current device. Called without locks that runs wait for.
@@ -41,19 +44,23 @@ class Retire {
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // What may wait for its stream. Executables that do hold device memory beyond the cache's budget.
-  static constexpr std::size_t kMaxWaiting = 8;
+  // What may wait for its stream. Executables that do hold device memory beyond the cache's budget, graphs that of the
+  // host.
+  static constexpr std::size_t kMaxExecutables = 8;
+  static constexpr std::size_t kMaxGraphs = 256;
   // Of those that may wait, one call of collect() destroys at most so many.
   static constexpr int kMaxDestroyed = 4;
 
   struct Item {
     Item(std::unique_ptr<Executable> the_executable, Template the_graph, cudaStream_t the_stream)
         : graph(std::move(the_graph)), executable(std::move(the_executable)), stream(the_stream) {}
-    Item(Item&&) = default;
+    Item(Item&&) = delete;
     Item& operator=(Item&&) = delete;
     ~Item() {
       if (executable != nullptr) executable->keep_alive(graph);
     }
+
+    void abandon();
 
     Template graph;
     std::unique_ptr<Executable> executable;  // Destroyed before the graph.
@@ -64,7 +71,8 @@ class Retire {
   static bool is_done(Item& item, cudaStream_t stream);
 
   Mutex mutex_;
-  std::deque<Item> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::list<Item> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<std::uint64_t> generation_{0};  // How often the context was lost.
 };
 
 }  // namespace graphcache

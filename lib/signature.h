@@ -43,8 +43,8 @@ class Differences {
  public:
   const Difference& between(const Content& from, const Content& to) {
     if (found_.size() >= kMaxFound && !found_.contains(from.id)) found_.clear();
-    const auto [at, is_new] = found_.try_emplace(from.id);
-    if (is_new) at->second = difference(from, to);
+    auto at = found_.find(from.id);
+    if (at == found_.end()) at = found_.emplace(from.id, difference(from, to)).first;
     return at->second;
   }
   void clear() { found_.clear(); }
