@@ -271,8 +271,8 @@ class Reader {
 };
 
 bool same_bytes(const Content& a, const NodeContent& of_a, const Content& b, const NodeContent& of_b) {
-  return of_a.size == of_b.size &&
-         std::memcmp(a.bytes.data() + of_a.bytes, b.bytes.data() + of_b.bytes, of_a.size) == 0;
+  if (of_a.size != of_b.size || of_a.size == 0) return of_a.size == of_b.size;
+  return std::memcmp(a.bytes.data() + of_a.bytes, b.bytes.data() + of_b.bytes, of_a.size) == 0;
 }
 
 Change change(const Content& from, const Content& to, std::uint32_t index) {
