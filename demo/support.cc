@@ -167,6 +167,12 @@ double microseconds(const std::function<void()>& work) {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
 }
 
+int Report::finish(const std::string& json) const {
+  print_table();
+  if (!json.empty() && !write_json(json)) return 1;
+  return equal ? 0 : 1;
+}
+
 void Report::print_table() const {
   const bool times = machine.times_mean_something;
   const std::string headings = times ? absl::StrFormat("%12s %12s %10s ", "host us/iter", "total ms", "speed-up") : "";

@@ -85,6 +85,8 @@ struct Report {
   void print_table() const;
   // False, with a message, if the file cannot be written.
   bool write_json(const std::string& file) const;
+  // Prints the table, writes the file if one is named, and returns the program's exit status.
+  int finish(const std::string& json) const;
 };
 
 }  // namespace demo

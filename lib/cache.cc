@@ -78,16 +78,21 @@ void Cache::Impl::wake() {
   if (gone) retire_.collect_all();
 }
 
-// A hit: patch what changed, launch.
-absl::StatusOr<Outcome> Cache::Impl::replay(Held& entry, const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+// A hit.
+absl::StatusOr<Outcome> Cache::Impl::replay(Held& entry, const Request& request) {
+  return launch(entry, request, Outcome::kReplayed, Outcome::kPatched);
+}
+
+// Patches what changed, and launches. The outcome is the first one if nothing had changed.
+absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request, Outcome outcome,
+                                            Outcome if_patched) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   Executable& executable = *entry->executable;
-  Outcome outcome = Outcome::kReplayed;
   if (!executable.holds(request.call)) {
     std::size_t patched = 0;
     const CallResult result = executable.patch(request.call, &patched);
     entry->patched_nodes.add(patched);
     if (result.error != cudaSuccess) return replay_failed(entry, result, EagerReason::kRefused, request);
-    if (patched != 0) outcome = Outcome::kPatched;
+    if (patched != 0) outcome = if_patched;
   }
   if (const cudaError_t error = executable.launch(request.stream); error != cudaSuccess) {
     return replay_failed(entry, {"cudaGraphLaunch", error}, EagerReason::kLaunchFailed, request);
@@ -187,19 +192,11 @@ absl::StatusOr<Outcome> Cache::Impl::bring_back(Held& entry, const Request& requ
     return replay_failed(entry, obtained.result, obtained.why, request);
   }
   if (entry->executable == nullptr) return run_eagerly(entry, obtained.why, request);
-  if (!entry->executable->holds(request.call)) {  // A new one holds the values of the capture.
-    std::size_t patched = 0;
-    const CallResult result = entry->executable->patch(request.call, &patched);
-    entry->patched_nodes.add(patched);
-    if (result.error != cudaSuccess) return replay_failed(entry, result, EagerReason::kRefused, request);
-  }
-  if (const cudaError_t error = entry->executable->launch(request.stream); error != cudaSuccess) {
-    return replay_failed(entry, {"cudaGraphLaunch", error}, EagerReason::kLaunchFailed, request);
-  }
-  entry->failures = 0;
+  // One of its own holds the values of the capture, and is patched.
   const Outcome outcome = obtained.of_sibling ? by_sibling : by_own;
-  entry->outcomes[static_cast<int>(outcome)].add(1);
-  return outcome;
+  absl::StatusOr<Outcome> done = launch(entry, request, outcome, outcome);
+  if (done.ok() && *done == outcome) entry->failures = 0;
+  return done;
 }
 
 // A sibling's executable for rent, or one that the entry keeps: by rent or buy (costs.h). One that is bought is the

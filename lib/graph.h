@@ -163,9 +163,10 @@ struct Template {
   CallResult clone(Template* out) const;
 };
 
-// Device memory of an executable whose nodes are kernels with up to 1 KiB of arguments, as measured on an H200, within
-// 5 % (docs/performance.md). Nodes that copy from or to the host, set, or call the host take none, so they count too
-// high; kernels with 4 KiB of arguments take 9 KiB, and count too low.
+// Device memory of an executable whose nodes are kernels with up to 1 KiB of arguments, as measured on an H200: within
+// 2 % for graphs of 200 nodes and more, up to a quarter too high for those of 40 (docs/performance.md). Nodes that copy
+// from or to the host, set, or call the host take none, so they count too high; kernels with 4 KiB of arguments take 9
+// KiB, and count too low.
 inline std::size_t estimated_device_bytes(std::size_t nodes) { return 114'000 + nodes * 2'600; }
 
 }  // namespace graphcache

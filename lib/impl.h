@@ -77,6 +77,7 @@ class Cache::Impl {
 
   // The ways of a run. Each counts its outcome.
   absl::StatusOr<Outcome> replay(Held& entry, const Request& request);
+  absl::StatusOr<Outcome> launch(Held& entry, const Request& request, Outcome outcome, Outcome if_patched);
   absl::StatusOr<Outcome> run_slowly(Held& entry, const Request& request);
   absl::StatusOr<Outcome> record(Held& entry, const Request& request);
   absl::StatusOr<Outcome> run_nested(const Request& request);

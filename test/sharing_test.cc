@@ -651,28 +651,15 @@ TEST_F(SharingTest, ClusterSizesMakeFamilies) {
   int major = 0;
   CUDA_OK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
   if (major < 9) GTEST_SKIP() << "clusters need compute capability 9.0";
-  const auto launch_in_clusters = [&](cudaStream_t s, unsigned size) {
-    cudaLaunchAttribute attribute;
-    std::memset(&attribute, 0, sizeof attribute);  // Some are refused with other bytes set (fact 26).
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim.x = size;
-    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(8);
-    config.blockDim = dim3(32);
-    config.stream = s;
-    config.attrs = &attribute;
-    config.numAttrs = size == 0 ? 0 : 1;
-    int* out = at(0);
-    void* arguments[] = {&out};
-    CUDA_OK(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(record_cluster_size), arguments));
+  const auto launch_in = [&](cudaStream_t s, unsigned size) {
+    CUDA_OK(launch_in_clusters(record_cluster_size, size, s, at(0)));
   };
 
   // The lie.
   cudaGraph_t graphs[2] = {};
   for (const unsigned size : {2u, 4u}) {
     CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    launch_in_clusters(stream, size);
+    launch_in(stream, size);
     CUDA_OK(cudaStreamEndCapture(stream, &graphs[size / 4]));
   }
   cudaGraphExec_t executable = nullptr;
@@ -691,7 +678,7 @@ TEST_F(SharingTest, ClusterSizesMakeFamilies) {
   for (std::size_t i = 0; i < std::size(sizes); ++i) {
     const unsigned size = sizes[i];
     EXPECT_TRUE(did(i < 4 ? Outcome::kInstantiated : Outcome::kRestored,
-                    run(key("k", size), [&, size](Recorder& rec) { launch_in_clusters(rec.stream(), size); })));
+                    run(key("k", size), [&, size](Recorder& rec) { launch_in(rec.stream(), size); })));
     EXPECT_EQ(memory.first(), size == 0 ? 1 : static_cast<int>(size));
   }
   EXPECT_EQ(cache->stats().families, 4u);

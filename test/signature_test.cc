@@ -263,22 +263,7 @@ TEST_F(SignatureTest, KindsOfCopiesAndMemoryMustAgree) {
 
 TEST_F(SignatureTest, ClusterSizesMustAgree) {
   const auto clusters = [this](unsigned size) {
-    return [=, this](cudaStream_t s) {
-      cudaLaunchAttribute attribute;
-      std::memset(&attribute, 0, sizeof attribute);
-      attribute.id = cudaLaunchAttributeClusterDimension;
-      attribute.val.clusterDim.x = size;
-      attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-      cudaLaunchConfig_t config = {};
-      config.gridDim = dim3(8);
-      config.blockDim = dim3(32);
-      config.stream = s;
-      config.attrs = &attribute;
-      config.numAttrs = size == 0 ? 0 : 1;
-      int* out = at(0);
-      void* arguments[] = {&out};
-      CUDA_OK(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(record_cluster_size), arguments));
-    };
+    return [=, this](cudaStream_t s) { CUDA_OK(launch_in_clusters(record_cluster_size, size, s, at(0))); };
   };
   EXPECT_TRUE(alike(clusters(2), clusters(2)));
   EXPECT_FALSE(alike(clusters(2), clusters(4)));

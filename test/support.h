@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstring>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -112,6 +113,23 @@ cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t str
         return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, pointers, 0, stream);
       },
       values);
+}
+
+// kernel<<<8, 32, 0, stream>>>(out), in clusters of so many blocks if that is not 0.
+inline cudaError_t launch_in_clusters(void (*kernel)(int*), unsigned size, cudaStream_t stream, int* out) {
+  cudaLaunchAttribute attribute;
+  std::memset(&attribute, 0, sizeof attribute);  // Some are refused with other bytes set (fact 26).
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = size;
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(8);
+  config.blockDim = dim3(32);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = size == 0 ? 0 : 1;
+  void* arguments[] = {&out};
+  return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments);
 }
 
 inline bool is_capturing(cudaStream_t stream) {

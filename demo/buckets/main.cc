@@ -210,9 +210,7 @@ int run() {
   DEMO_CUDA(cudaStreamDestroy(loop.stream));
   DEMO_CUDA(cudaFree(state));
 
-  report.print_table();
-  if (!json.empty() && !report.write_json(json)) return 1;
-  return report.equal ? 0 : 1;
+  return report.finish(json);
 }
 
 }  // namespace
