@@ -717,11 +717,12 @@ TEST_F(HostrtGraphs, HeldWorkThatFailsFailsItsRelease) {
   hostrt::hold(stream_);
   OK(launch(fault, 1, 1, stream_, 1));
   OK(write(1, stream_));
+  hostrt::hold(other_);
+  OK(write(2, other_));
   GIVES(cudaErrorLaunchFailure, hostrt::release(stream_));
-  hostrt::hold(stream_);
-  OK(launch(fault, 1, 1, stream_, 1));
   GIVES(cudaErrorLaunchFailure, cudaStreamSynchronize(stream_));
-  OK(cudaStreamSynchronize(stream_));
+  GIVES(cudaErrorLaunchFailure, cudaStreamSynchronize(other_));
+  EXPECT_EQ((Values{}), taken());
 }
 
 TEST_F(HostrtGraphs, OnlyLiveStreamsAreHeldAndNotByKernels) {

@@ -135,8 +135,15 @@ TEST_F(Hostrt, KernelsMayNotCallTheRuntime) {
   OK(cudaStreamSynchronize(stream_));
 }
 
-TEST_F(Hostrt, AKernelThatThrowsIsALaunchFailure) {
+TEST_F(Hostrt, AKernelThatThrowsIsTheEndOfEverything) {
   GIVES(cudaErrorLaunchFailure, launch(throw_something, 1, 1, stream_, 1));
+  GIVES(cudaErrorLaunchFailure, launch(add, 1, 1, stream_, &sum_, 1, 1.0f));
+  GIVES(cudaErrorLaunchFailure, cudaStreamSynchronize(stream_));
+  GIVES(cudaErrorLaunchFailure, cudaGetLastError());
+  GIVES(cudaErrorLaunchFailure, cudaFree(nullptr));
+  EXPECT_EQ(0, sum_);
+  hostrt::reset();
+  OK(cudaStreamCreate(&stream_));
   OK(launch(add, 1, 1, stream_, &sum_, 1, 1.0f));
   EXPECT_EQ(1, sum_);
 }

@@ -23,11 +23,11 @@
 //     }
 //
 // Execution. Work runs on the CPU, in stream order, by the time the call that enqueued it returns, or when hold() lets
-// it. A kernel is a host function that is called once for every thread of the grid, one after the other, with
-// threadIdx, blockIdx, blockDim, gridDim and warpSize of <device_launch_parameters.h> set, and cluster_dim(). There is
-// no __syncthreads, no shared memory between the threads of a block and no atomics; a plain addition is enough, since
-// one thread runs at a time. The nodes of an executable graph run in the order in which they were added, as far as the
-// edges allow. Device memory is host memory.
+// it, or, after defer(), in any order that streams, events and graphs allow. A kernel is a host function that is called
+// once for every thread of the grid, one after the other, with threadIdx, blockIdx, blockDim, gridDim and warpSize of
+// <device_launch_parameters.h> set, and cluster_dim(). There is no __syncthreads, no shared memory between the threads
+// of a block and no atomics; a plain addition is enough, since one thread runs at a time. The nodes of an executable
+// graph run in the order in which they were added, as far as the edges allow. Device memory is host memory.
 //
 // Threads. Every function here and every runtime function may be called from any thread; one lock serialises them all,
 // kernels and host functions included. A runtime call from inside a kernel or a host function is refused with
@@ -79,6 +79,24 @@ void hold(cudaStream_t stream);
 // every call that would wait for it for ever (cudaStreamSynchronize, cudaEventSynchronize, cudaDeviceSynchronize,
 // cudaMemcpy, cudaFree, cudaFreeHost), by its destruction and by the end of its thread; reset() drops its work.
 cudaError_t release(cudaStream_t stream);
+
+// From now on until reset(), work does not run when it is enqueued but piece by piece at later calls, and what a call
+// waits for by that call. Which piece is next is drawn by lot among all that may run: the next operation of any stream,
+// or any node of a graph whose dependencies have run. So a missing event, edge or synchronization, or memory that is
+// freed too early, shows as a wrong result under some seed. A seed and a sequence of calls give one order of the work;
+// where several threads call, their sequence is part of it.
+//
+//     for (std::uint64_t seed = 0; seed < 100; ++seed) {
+//       graphcache::hostrt::reset();
+//       graphcache::hostrt::defer(seed);
+//       ...  // the program, up to the synchronization behind which its results are read
+//     }
+//
+// With the environment variable GRAPHCACHE_HOSTRT_SEED a program starts deferred, and reset() goes back to that, so
+// that a test program needs no change. Copies from pageable memory read it before the call returns, copies to pageable
+// memory wait, as the real runtime's do. A destroyed stream's work goes on. A disabled memset node does not order its
+// neighbours (docs/semantics.md). A kernel runs whole: its threads do not mix with those of another.
+void defer(std::uint64_t seed);
 
 // ---- What is alive ------------------------------------------------------------------------------------------------
 

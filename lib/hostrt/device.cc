@@ -95,7 +95,8 @@ cudaError_t synchronize(const Call& call) {
     invalidate(call.state, *capture);
     error = cudaErrorStreamCaptureUnsupported;
   }
-  return error != cudaSuccess ? error : finish_device(call.state, call.thread.device);
+  if (error == cudaSuccess) finish_device(call.state, call.thread.device);
+  return error;
 }
 
 template <typename Value>

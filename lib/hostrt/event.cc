@@ -62,13 +62,15 @@ cudaError_t admit_wait(const Call& call, const Event* event) {
 cudaError_t query(const Call& call, cudaEvent_t handle) {
   const Event* event = find_event(call, handle);
   if (const cudaError_t error = admit_wait(call, event); error != cudaSuccess) return error;
+  progress(call.state);
   return has_passed(call.state, event->mark) ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t synchronize(const Call& call, cudaEvent_t handle) {
   const Event* event = find_event(call, handle);
   if (const cudaError_t error = admit_wait(call, event); error != cudaSuccess) return error;
-  return finish(call.state, event->mark);
+  finish(call.state, event->mark);
+  return cudaSuccess;
 }
 
 void join_capture(Stream& stream, Capture& capture, const std::vector<Edge>& dependencies) {

@@ -71,6 +71,9 @@ cudaError_t instantiate(const Call& call, cudaGraphExec_t* out, cudaGraph_t hand
     for (const Edge& edge : node->dependencies) {
       twin.dependencies.push_back({static_cast<std::uint32_t>(edge.from->position), edge.data});
     }
+    for (const Node* dependent : node->dependents) {
+      twin.dependents.push_back(static_cast<std::uint32_t>(dependent->position));
+    }
   }
 
   auto owned = std::make_unique<Executable>();
@@ -103,12 +106,12 @@ cudaError_t prepare(const Call& call, cudaGraphExec_t handle, cudaStream_t strea
 cudaError_t launch(const Call& call, cudaGraphExec_t handle, cudaStream_t stream_handle) {
   Executable* executable = nullptr;
   Stream* stream = nullptr;
-  cudaError_t error = prepare(call, handle, stream_handle, &executable, &stream);
+  const cudaError_t error = prepare(call, handle, stream_handle, &executable, &stream);
   if (error != cudaSuccess || !call.state.execute) return error;
   wait_for(call.state, *stream, executable->last_run);  // a launch held in another stream (facts 15)
-  error = enqueue(call.state, *stream, GraphRun{executable->program});
+  enqueue(call.state, *stream, GraphRun{executable->program});
   executable->last_run = mark(call.state, *stream);
-  return error;
+  return cudaSuccess;
 }
 
 cudaError_t set_enabled(const Call& call, cudaGraphExec_t handle, cudaGraphNode_t node, unsigned enabled) {

@@ -61,6 +61,7 @@ std::size_t total_bytes(const Memory& memory) {
 void reset() {
   const Locked world;
   destroy_everything(*world);
+  defer_as_wanted(*world);
   world->device_count = 1;
   world->execute = true;
   ++world->epoch;  // threads notice at their next call
@@ -90,7 +91,18 @@ void hold(cudaStream_t stream) {
 cudaError_t release(cudaStream_t stream) {
   const Locked world;
   Stream* found = find_stream_for(*world, "release", stream);
-  return found != nullptr ? release(*world, *found) : cudaErrorInvalidResourceHandle;
+  if (found == nullptr) return cudaErrorInvalidResourceHandle;
+  release(*world, *found);
+  return world->lost;
+}
+
+void defer(std::uint64_t seed) {
+  const Locked world;
+  if (this_thread().in_work) {
+    count_misuse(*world, "defer: called from inside a kernel or a host function");
+  } else {
+    defer(*world, seed);
+  }
 }
 
 Ledger ledger() {

@@ -65,7 +65,10 @@ cudaError_t launch(const Call& call, const LaunchRequest& request) {
       return error;
     }
   }
-  if (capture == nullptr) return enqueue(call.state, *stream, NodeParams(std::move(params)));
+  if (capture == nullptr) {
+    enqueue(call.state, *stream, NodeParams(std::move(params)));
+    return cudaSuccess;
+  }
   if (!has_attribute(params, cudaLaunchAttributePriority)) {
     set_priority(params, stream->priority);  // inherited by captured nodes only (facts 9)
   }

@@ -39,10 +39,10 @@ cudaError_t release(const Call& call, Memory& memory, void* address) {
   if (found == memory.end()) {
     return call.misuse(cudaErrorInvalidValue, "not the address of live memory of this kind");
   }
-  const cudaError_t error = finish_device(call.state, kAllDevices);  // freeing synchronizes
+  finish_device(call.state, kAllDevices);  // freeing synchronizes
   memory.erase(found);
   std::free(address);
-  return error;
+  return cudaSuccess;
 }
 
 // The allocation that the address lies in, or null.
@@ -92,6 +92,12 @@ cudaError_t fill(const Call& call, void* address, int value, std::size_t bytes, 
 }
 
 }  // namespace
+
+bool is_pageable(const State& state, const void* address) {
+  return find_allocation(state.device_memory, address) == nullptr &&
+         find_allocation(state.host_memory, address) == nullptr;
+}
+
 }  // namespace graphcache::hostrt
 
 using namespace graphcache::hostrt;
@@ -134,7 +140,8 @@ cudaError_t CUDARTAPI cudaPointerGetAttributes(struct cudaPointerAttributes* att
 cudaError_t CUDARTAPI cudaMemcpy(void* dst, const void* src, size_t count, enum cudaMemcpyKind kind) {
   return enter(Function::kMemcpy, [&](const Call& call) {
     const cudaError_t error = copy(call, CopyParams{dst, src, count, kind}, cudaStreamLegacy);
-    return error != cudaSuccess ? error : finish(call.state, *find_stream(call, cudaStreamLegacy));
+    if (error == cudaSuccess) finish(call.state, *find_stream(call, cudaStreamLegacy));
+    return error;
   });
 }
 

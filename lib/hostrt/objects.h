@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <variant>
 #include <vector>
@@ -104,6 +105,7 @@ struct ProgramNode {
     cudaGraphEdgeData data;
   };
   std::vector<Dependency> dependencies;
+  std::vector<std::uint32_t> dependents;
 };
 
 // What an executable runs. A launch holds on to the program it was given; patches and updates write to a copy when some
@@ -135,7 +137,20 @@ struct Wait {
   std::uint64_t mark;
 };
 
-using Operation = std::variant<NodeParams, GraphRun, Mark, Wait>;
+// A copy from pageable memory, which the runtime has read by the time the call returns.
+struct StagedCopy {
+  void* destination;
+  std::vector<std::byte> bytes;
+};
+
+using Operation = std::variant<NodeParams, GraphRun, StagedCopy, Mark, Wait>;
+
+// How far the graph at the front of a queue has come, where its nodes run one by one.
+struct GraphProgress {
+  std::size_t nodes_left = 0;            // 0: not begun
+  std::vector<std::size_t> waiting_for;  // by position: dependencies that have not run
+  std::vector<std::uint32_t> ready;
+};
 
 struct Stream {
   cudaStream_t handle = nullptr;
@@ -145,9 +160,10 @@ struct Stream {
   int priority = 0;
   bool is_legacy = false;
 
-  // Operations in order, and whether hostrt::hold() keeps them there. Left by schedule.cc either empty, or held, or
-  // beginning with a wait for another stream.
-  std::vector<Operation> queue;
+  // Operations in order, and whether hostrt::hold() keeps them there. Unless execution is deferred, left by schedule.cc
+  // either empty, or held, or beginning with a wait for another stream.
+  std::deque<Operation> queue;
+  GraphProgress progress;
   bool held = false;
 
   Capture* capture = nullptr;

@@ -78,7 +78,11 @@ void free_all(Memory& memory) {
 }  // namespace
 
 State& state() {
-  static State& instance = *new State;
+  static State& instance = *[] {
+    auto* made = new State;
+    defer_as_wanted(*made);
+    return made;
+  }();
   return instance;
 }
 
@@ -100,8 +104,10 @@ void destroy_everything(State& state) {
   state.streams.clear();
   state.legacy_streams.clear();
   state.thread_streams.clear();
+  state.retired_streams.clear();
   state.held_streams = 0;
   state.marks_ahead.clear();
+  state.lost = cudaSuccess;
   free_all(state.device_memory);
   free_all(state.host_memory);
 }

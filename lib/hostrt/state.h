@@ -77,9 +77,15 @@ struct State {
   std::uint64_t last_capture_id = 0;
   unsigned long long last_stream_id = 0;
 
+  std::vector<std::unique_ptr<Stream>> retired_streams;  // destroyed with work in flight
   std::size_t held_streams = 0;
+  bool deferred = false;
+  std::uint64_t lot = 0;          // of the generator that draws what runs next
+  std::vector<Stream*> runnable;  // for schedule.cc
   std::uint64_t last_mark = 0;
   std::unordered_set<std::uint64_t> marks_ahead;  // in queues, not yet passed
+
+  cudaError_t lost = cudaSuccess;  // the error of the work that ended everything (facts 32)
 
   std::array<std::uint64_t, kFunctionCount> calls = {};
   std::uint64_t kernels_run = 0;
@@ -136,6 +142,11 @@ inline cudaError_t latch(Thread& thread, cudaError_t error) {
   return error;
 }
 
+// Calls that do not ask the device: they work after it was lost.
+inline bool answers_always(Function function) {
+  return function == Function::kGetLastError || function == Function::kPeekAtLastError;
+}
+
 // `injected(call, error)` stands in for the body when a failure strikes; it returns what the call returns.
 template <typename Body, typename Injected>
 cudaError_t enter(Function function, Body&& body, Injected&& injected) noexcept {
@@ -152,7 +163,9 @@ cudaError_t enter(Function function, Body&& body, Injected&& injected) noexcept 
         return latch(thread, injected(call, *error));
       }
     }
-    return latch(thread, body(call));
+    if (world.lost != cudaSuccess && !answers_always(function)) return latch(thread, world.lost);
+    const cudaError_t error = body(call);
+    return latch(thread, world.lost != cudaSuccess && !answers_always(function) ? world.lost : error);
   } catch (const std::bad_alloc&) {
     return latch(thread, cudaErrorMemoryAllocation);
   } catch (...) {

@@ -30,9 +30,8 @@ cudaError_t destroy(const Call& call, cudaStream_t handle) {
   Stream* stream = find_stream(call, handle);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   leave_capture(call.state, *stream);
-  const cudaError_t error = finish(call.state, *stream);  // the real one lets go of the stream when its work is done
-  call.state.streams.remove(handle);
-  return error;
+  retire(call.state, call.state.streams.remove(handle));
+  return cudaSuccess;
 }
 
 // What synchronize and query share: the rules of capture.
@@ -45,12 +44,14 @@ cudaError_t admit_wait(const Call& call, Stream* stream) {
 cudaError_t synchronize(const Call& call, cudaStream_t handle) {
   Stream* stream = find_stream(call, handle);
   if (const cudaError_t error = admit_wait(call, stream); error != cudaSuccess) return error;
-  return finish(call.state, *stream);
+  finish(call.state, *stream);
+  return cudaSuccess;
 }
 
 cudaError_t query(const Call& call, cudaStream_t handle) {
   Stream* stream = find_stream(call, handle);
   if (const cudaError_t error = admit_wait(call, stream); error != cudaSuccess) return error;
+  progress(call.state);
   return is_idle(call.state, *stream) ? cudaSuccess : cudaErrorNotReady;
 }
 

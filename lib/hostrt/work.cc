@@ -62,6 +62,8 @@ class Runner {
     }
   }
 
+  void operator()(const StagedCopy& copy) { std::memcpy(copy.destination, copy.bytes.data(), copy.bytes.size()); }
+
   // Places in a queue do nothing themselves.
   void operator()(const Mark&) {}
   void operator()(const Wait&) {}
@@ -83,17 +85,35 @@ class Runner {
   State& state_;
 };
 
-}  // namespace
-
-cudaError_t execute(State& state, const Operation& operation) {
+template <typename Work>
+cudaError_t run(State& state, const Work& work) {
   const InsideWork inside(this_thread());
   try {
-    std::visit(Runner(state), operation);
+    std::visit(Runner(state), work);
   } catch (...) {
     return cudaErrorLaunchFailure;  // the nearest to a kernel that faults
   }
   return cudaSuccess;
 }
+
+// "For transfers from pageable host memory to device memory ... the function will return once the pageable buffer has
+// been copied to the staging memory", and to pageable memory "only once the copy has completed" (the runtime's manual,
+// API synchronization behavior).
+void enqueue_copy(State& state, Stream& stream, const CopyParams& copy) {
+  if (is_pageable(state, copy.source)) {
+    const auto* first = static_cast<const std::byte*>(copy.source);
+    enqueue(state, stream, StagedCopy{copy.destination, {first, first + copy.bytes}});
+  } else {
+    enqueue(state, stream, NodeParams(copy));
+  }
+  if (is_pageable(state, copy.destination)) finish(state, stream);
+}
+
+}  // namespace
+
+cudaError_t execute(State& state, const Operation& operation) { return run(state, operation); }
+
+cudaError_t execute(State& state, const NodeParams& params) { return run(state, params); }
 
 cudaError_t resolve_kernel(const Call& call, const void* function, const Kernel** kernel) {
   if (function == nullptr) return cudaErrorInvalidDeviceFunction;
@@ -125,8 +145,13 @@ cudaError_t check_fill(const FillParams& fill) {
 cudaError_t submit(const Call& call, Stream& stream, NodeParams params) {
   Capture* capture = nullptr;
   if (const cudaError_t error = admit_work(call.state, stream, &capture); error != cudaSuccess) return error;
-  if (capture == nullptr) return enqueue(call.state, stream, std::move(params));
-  add_captured_node(call.state, stream, std::move(params));
+  if (capture != nullptr) {
+    add_captured_node(call.state, stream, std::move(params));
+  } else if (const auto* copy = std::get_if<CopyParams>(&params); copy != nullptr && call.state.deferred) {
+    enqueue_copy(call.state, stream, *copy);
+  } else {
+    enqueue(call.state, stream, std::move(params));
+  }
   return cudaSuccess;
 }
 

@@ -27,6 +27,10 @@ cudaError_t check_fill(const FillParams& fill);
 
 // Runs work now, on this thread. schedule.h decides when.
 cudaError_t execute(State& state, const Operation& operation);
+cudaError_t execute(State& state, const NodeParams& params);
+
+// Whether the runtime does not know the memory: the host's, and not pinned.
+bool is_pageable(const State& state, const void* address);
 
 // enqueue() or a node of the capture, whatever the stream is in.
 cudaError_t submit(const Call& call, Stream& stream, NodeParams params);

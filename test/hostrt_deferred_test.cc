@@ -1,0 +1,381 @@
+// Deferred execution: every order of the work that streams, events and graphs allow comes up under some seed, and no
+// other.
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "graphcache/hostrt.h"
+#include "kernels.h"
+
+namespace graphcache::test {
+namespace {
+
+#define OK(call) ASSERT_EQ(cudaSuccess, (call))
+
+void add_to(int* target, int value) { *target += value; }
+
+void set_to(int* target, const int* source) { *target = *source; }
+
+void break_down(int) { throw std::runtime_error("from a kernel"); }
+
+}  // namespace
+}  // namespace graphcache::test
+
+GRAPHCACHE_HOST_KERNEL(graphcache::test::add_to)
+GRAPHCACHE_HOST_KERNEL(graphcache::test::set_to)
+GRAPHCACHE_HOST_KERNEL(graphcache::test::break_down)
+
+namespace graphcache::test {
+namespace {
+
+using Values = std::vector<int>;
+
+template <typename... P>
+cudaError_t launch(void (*kernel)(P...), cudaStream_t stream, std::type_identity_t<P>... values) {
+  void* arguments[] = {static_cast<void*>(&values)...};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(1), dim3(1), arguments, 0, stream);
+}
+
+class HostrtDeferred : public testing::Test {
+ protected:
+  static constexpr std::uint64_t kSeeds = 400;
+
+  void TearDown() override { hostrt::reset(); }
+
+  // Calls `program` under every seed and returns the orders in which append() wrote its values.
+  std::set<Values> orders(const std::function<void()>& program) {
+    std::set<Values> all;
+    for (std::uint64_t seed = 0; seed < kSeeds && !HasFailure(); ++seed) all.insert(order(seed, program));
+    return all;
+  }
+
+  Values order(std::uint64_t seed, const std::function<void()>& program) {
+    begin(seed);
+    program();
+    EXPECT_EQ(cudaSuccess, cudaDeviceSynchronize());
+    EXPECT_EQ(0u, hostrt::misuses()) << hostrt::last_misuse();
+    return Values(log_, log_ + count_);
+  }
+
+  void begin(std::uint64_t seed) {
+    hostrt::reset();
+    hostrt::defer(seed);
+    count_ = 0;
+    OK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    OK(cudaStreamCreateWithFlags(&other_, cudaStreamNonBlocking));
+    OK(cudaEventCreate(&event_));
+  }
+
+  void write(int value, cudaStream_t stream) { OK(launch(append, stream, log_, &count_, value)); }
+
+  void wait(cudaStream_t waiting, cudaStream_t awaited) {
+    OK(cudaEventRecord(event_, awaited));
+    OK(cudaStreamWaitEvent(waiting, event_, 0));
+  }
+
+  cudaGraphExec_t capture(const std::function<void()>& body, cudaGraph_t* graph_out = nullptr) {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    EXPECT_EQ(cudaSuccess, cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    body();
+    EXPECT_EQ(cudaSuccess, cudaStreamEndCapture(stream_, &graph));
+    EXPECT_EQ(cudaSuccess, cudaGraphInstantiate(&executable, graph, 0));
+    if (graph_out != nullptr) *graph_out = graph;
+    return executable;
+  }
+
+  cudaStream_t stream_ = nullptr;
+  cudaStream_t other_ = nullptr;
+  cudaEvent_t event_ = nullptr;
+  int log_[64] = {};
+  int count_ = 0;
+};
+
+// Every interleaving of {1, 2} and {3, 4} that keeps both in order.
+const std::set<Values> kInterleavings = {{1, 2, 3, 4}, {1, 3, 2, 4}, {1, 3, 4, 2},
+                                         {3, 1, 2, 4}, {3, 1, 4, 2}, {3, 4, 1, 2}};
+
+TEST_F(HostrtDeferred, StreamsKeepTheirOrderAndNoOther) {
+  EXPECT_EQ(kInterleavings, orders([&] {
+              write(1, stream_);
+              write(3, other_);
+              write(2, stream_);
+              write(4, other_);
+            }));
+}
+
+TEST_F(HostrtDeferred, EventsOrderStreams) {
+  EXPECT_EQ((std::set<Values>{{1, 2, 3, 4}, {1, 3, 2, 4}, {3, 1, 2, 4}}), orders([&] {
+              write(3, other_);
+              write(1, stream_);
+              write(2, stream_);
+              wait(other_, stream_);
+              write(4, other_);
+            }));
+}
+
+TEST_F(HostrtDeferred, TheLegacyStreamOrdersBlockingStreams) {
+  EXPECT_EQ((std::set<Values>{{1, 2, 3}}), orders([&] {
+              cudaStream_t blocking = nullptr;
+              OK(cudaStreamCreate(&blocking));
+              write(1, blocking);
+              write(2, nullptr);
+              write(3, blocking);
+            }));
+  EXPECT_EQ((std::set<Values>{{1, 2}, {2, 1}}), orders([&] {
+              write(1, stream_);
+              write(2, nullptr);
+            }));
+}
+
+TEST_F(HostrtDeferred, NodesRunInEveryOrderThatTheEdgesAllow) {
+  EXPECT_EQ((std::set<Values>{{1, 2, 3, 4, 5}, {1, 3, 2, 4, 5}, {1, 3, 4, 2, 5}}), orders([&] {
+              const cudaGraphExec_t diamond = capture([&] {
+                write(1, stream_);
+                wait(other_, stream_);
+                write(2, stream_);
+                write(3, other_);
+                write(4, other_);
+                wait(stream_, other_);
+                write(5, stream_);
+              });
+              OK(cudaGraphLaunch(diamond, stream_));
+            }));
+}
+
+TEST_F(HostrtDeferred, NodesMixWithOtherStreamsWork) {
+  EXPECT_EQ(kInterleavings, orders([&] {
+              const cudaGraphExec_t straight = capture([&] {
+                write(1, stream_);
+                write(2, stream_);
+              });
+              OK(cudaGraphLaunch(straight, stream_));
+              write(3, other_);
+              write(4, other_);
+            }));
+}
+
+TEST_F(HostrtDeferred, AnExecutableRunsOnceAtATimeWithTheValuesOfItsLaunch) {
+  EXPECT_EQ((std::set<Values>{{1, 2, 7, 8}}), orders([&] {
+              cudaGraph_t later = nullptr;
+              capture(
+                  [&] {
+                    write(7, stream_);
+                    write(8, stream_);
+                  },
+                  &later);
+              const cudaGraphExec_t executable = capture([&] {
+                write(1, stream_);
+                write(2, stream_);
+              });
+              cudaGraphExecUpdateResultInfo info;
+              OK(cudaGraphLaunch(executable, stream_));
+              OK(cudaGraphExecUpdate(executable, later, &info));
+              OK(cudaGraphLaunch(executable, other_));
+              OK(cudaGraphExecDestroy(executable));
+              OK(cudaGraphDestroy(later));
+            }));
+}
+
+TEST_F(HostrtDeferred, ADisabledKernelOrdersItsNeighboursADisabledSetDoesNot) {
+  unsigned char byte = 0;
+  const auto disabled = [&](bool is_set) {
+    return orders([&, is_set] {
+      cudaGraph_t graph = nullptr;
+      const cudaGraphExec_t executable = capture(
+          [&] {
+            write(1, stream_);
+            if (is_set) {
+              OK(cudaMemsetAsync(&byte, 1, 1, stream_));
+            } else {
+              write(9, stream_);
+            }
+            write(2, stream_);
+          },
+          &graph);
+      cudaGraphNode_t nodes[3];
+      std::size_t count = 3;
+      OK(cudaGraphGetNodes(graph, nodes, &count));
+      OK(cudaGraphNodeSetEnabled(executable, nodes[1], 0));
+      OK(cudaGraphLaunch(executable, stream_));
+    });
+  };
+  EXPECT_EQ((std::set<Values>{{1, 2}}), disabled(false));
+  EXPECT_EQ((std::set<Values>{{1, 2}, {2, 1}}), disabled(true));
+  EXPECT_EQ(0, byte);
+}
+
+TEST_F(HostrtDeferred, WorkReadsMemoryWhenItRuns) {
+  std::set<int> read;
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    begin(seed);
+    int source = 1, target = 0;
+    OK(launch(set_to, stream_, &target, &source));
+    source = 2;  // too early: nobody waited
+    OK(cudaStreamSynchronize(stream_));
+    read.insert(target);
+  }
+  EXPECT_EQ((std::set<int>{1, 2}), read);
+}
+
+TEST_F(HostrtDeferred, NothingIsDoneForSureBeforeSomebodyWaits) {
+  std::set<int> seen;
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    begin(seed);
+    int sum = 0;
+    OK(launch(add_to, stream_, &sum, 1));
+    OK(launch(add_to, stream_, &sum, 1));
+    seen.insert(sum);
+    OK(cudaStreamSynchronize(stream_));
+    EXPECT_EQ(2, sum);
+  }
+  EXPECT_EQ((std::set<int>{0, 1, 2}), seen);
+}
+
+TEST_F(HostrtDeferred, PageableMemoryIsReadAndWrittenBeforeTheCopyReturns) {
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    begin(seed);
+    int* device = nullptr;
+    int* pinned = nullptr;
+    OK(cudaMalloc(reinterpret_cast<void**>(&device), 2 * sizeof(int)));
+    OK(cudaMallocHost(reinterpret_cast<void**>(&pinned), sizeof(int)));
+    int value = 5, back = 0;
+    OK(cudaMemcpyAsync(device, &value, sizeof value, cudaMemcpyHostToDevice, stream_));
+    value = 6;
+    OK(cudaMemcpyAsync(&back, device, sizeof back, cudaMemcpyDeviceToHost, stream_));
+    EXPECT_EQ(5, back);
+    *pinned = 7;
+    OK(cudaMemcpyAsync(device, pinned, sizeof(int), cudaMemcpyHostToDevice, stream_));
+    OK(cudaStreamSynchronize(stream_));
+    OK(cudaMemcpy(&back, device, sizeof back, cudaMemcpyDeviceToHost));
+    EXPECT_EQ(7, back);
+  }
+}
+
+TEST_F(HostrtDeferred, PollingComesToAnEnd) {
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    begin(seed);
+    for (int value = 0; value < 8; ++value) write(value, stream_);
+    OK(cudaEventRecord(event_, stream_));
+    int polls = 0;
+    while (cudaEventQuery(event_) == cudaErrorNotReady) ASSERT_LT(++polls, 10'000);
+    EXPECT_EQ(8, count_);
+    write(8, other_);
+    while (cudaStreamQuery(other_) == cudaErrorNotReady) ASSERT_LT(++polls, 10'000);
+    EXPECT_EQ(9, count_);
+    OK(cudaPeekAtLastError());
+  }
+}
+
+TEST_F(HostrtDeferred, ADestroyedStreamsWorkGoesOn) {
+  EXPECT_EQ((std::set<Values>{{1, 2, 3}, {1, 3, 2}, {3, 1, 2}}), orders([&] {
+              write(1, stream_);
+              write(2, stream_);
+              OK(cudaStreamDestroy(stream_));
+              write(3, other_);
+            }));
+}
+
+TEST_F(HostrtDeferred, AHeldStreamWaitsWhileOthersGoOn) {
+  EXPECT_EQ((std::set<Values>{{3, 4, 1, 2}}), orders([&] {
+              hostrt::hold(stream_);
+              write(1, stream_);
+              write(2, stream_);
+              write(3, other_);
+              write(4, other_);
+              OK(cudaStreamSynchronize(other_));
+              OK(hostrt::release(stream_));
+            }));
+  begin(1);
+  hostrt::hold(stream_);
+  write(1, stream_);
+  wait(other_, stream_);
+  write(2, other_);
+  EXPECT_EQ(cudaErrorNotReady, cudaStreamQuery(other_));
+  OK(cudaStreamSynchronize(other_));  // releases what it waits for
+  EXPECT_EQ((Values{1, 2}), Values(log_, log_ + count_));
+}
+
+TEST_F(HostrtDeferred, TheSameSeedGivesTheSameOrder) {
+  const auto program = [&] {
+    for (int value = 0; value < 16; ++value) write(value, value % 2 == 0 ? stream_ : other_);
+  };
+  std::set<Values> all;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const Values once = order(seed, program);
+    EXPECT_EQ(once, order(seed, program));
+    all.insert(once);
+  }
+  EXPECT_GT(all.size(), 15u);
+}
+
+TEST_F(HostrtDeferred, TheEnvironmentDefersAndResetGoesBackToThat) {
+  const auto program = [&] {
+    for (int value = 0; value < 16; ++value) write(value, value % 2 == 0 ? stream_ : other_);
+  };
+  const Values in_order = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const auto by_environment = [&] {
+    hostrt::reset();
+    count_ = 0;
+    OK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    OK(cudaStreamCreateWithFlags(&other_, cudaStreamNonBlocking));
+    OK(cudaEventCreate(&event_));
+    program();
+    OK(cudaDeviceSynchronize());
+  };
+  const char* before = std::getenv("GRAPHCACHE_HOSTRT_SEED");
+  const std::string kept = before != nullptr ? before : "";
+  setenv("GRAPHCACHE_HOSTRT_SEED", "17", 1);
+  by_environment();
+  EXPECT_EQ(order(17, program), Values(log_, log_ + count_));
+  unsetenv("GRAPHCACHE_HOSTRT_SEED");
+  by_environment();
+  EXPECT_EQ(in_order, Values(log_, log_ + count_));
+  if (before != nullptr) setenv("GRAPHCACHE_HOSTRT_SEED", kept.c_str(), 1);
+}
+
+TEST_F(HostrtDeferred, WorkThatFailsIsToldByALaterCallAndEndsTheRest) {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    begin(seed);
+    cudaError_t error = launch(break_down, stream_, 1);
+    EXPECT_TRUE(error == cudaSuccess || error == cudaErrorLaunchFailure);
+    EXPECT_EQ(cudaErrorLaunchFailure, cudaStreamSynchronize(stream_));
+    EXPECT_EQ(cudaErrorLaunchFailure, launch(append, other_, log_, &count_, 1));
+    EXPECT_EQ(cudaErrorLaunchFailure, cudaStreamSynchronize(other_));
+    EXPECT_EQ(0, count_);
+  }
+}
+
+TEST_F(HostrtDeferred, ThreadsMayShareTheWork) {
+  begin(3);
+  constexpr int kThreads = 4, kLaunches = 500;
+  int sums[kThreads] = {};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      cudaStream_t stream = nullptr;
+      OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+      for (int k = 0; k < kLaunches; ++k) OK(launch(add_to, stream, &sums[i], 1));
+      OK(cudaStreamSynchronize(stream));
+      EXPECT_EQ(kLaunches, sums[i]);
+      OK(cudaStreamDestroy(stream));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(2u, hostrt::ledger().streams);
+}
+
+}  // namespace
+}  // namespace graphcache::test
