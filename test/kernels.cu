@@ -78,6 +78,11 @@ GRAPHCACHE_TEST_KERNEL void blend_in(int* p, const int* in, int n, int a) {
   if (i < n) p[i] = wrapped(a, p[i], in[i]);
 }
 
+GRAPHCACHE_TEST_KERNEL void count_differences(const int* a, const int* b, int n, int* count) {
+  const int i = thread_number();
+  if (i < n && a[i] != b[i]) GRAPHCACHE_TEST_ADD_ONE(count);
+}
+
 GRAPHCACHE_TEST_KERNEL void record_shared_bytes(int* out) {
   unsigned bytes = 0;
 #if defined(__CUDA_ARCH__)

@@ -38,6 +38,8 @@ GRAPHCACHE_TEST_KERNEL void do_nothing();
 GRAPHCACHE_TEST_KERNEL void blend(int* p, int n, int a, int b);             // p[i] = a * p[i] + b + i
 GRAPHCACHE_TEST_KERNEL void blend_otherwise(int* p, int n, int a, int b);   // p[i] = (p[i] ^ a) * 5 - b
 GRAPHCACHE_TEST_KERNEL void blend_in(int* p, const int* in, int n, int a);  // p[i] = a * p[i] + in[i]
+// *count += how many of the n elements differ
+GRAPHCACHE_TEST_KERNEL void count_differences(const int* a, const int* b, int n, int* count);
 
 GRAPHCACHE_TEST_KERNEL void record_shared_bytes(int* out);  // *out = those of the launch; 0 on hostrt
 GRAPHCACHE_TEST_KERNEL void record_cluster_size(int* out);  // *out = the number of blocks in a cluster

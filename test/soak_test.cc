@@ -1,0 +1,185 @@
+// Long runs on either runtime: a million with other keys and values under eviction, each compared with the same work
+// done eagerly, and captures without end that take no more memory than the first ones. On hostrt they are shorter,
+// unless GRAPHCACHE_FULL is set.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "support.h"
+#ifndef GRAPHCACHE_TEST_CUDA
+#include "graphcache/hostrt.h"
+#endif
+
+namespace graphcache::test {
+namespace {
+
+bool is_full() {
+#ifdef GRAPHCACHE_TEST_CUDA
+  return true;
+#else
+  return std::getenv("GRAPHCACHE_FULL") != nullptr;
+#endif
+}
+
+constexpr int kSize = 64;
+constexpr unsigned kBlock = 16;
+
+// What a key stands for: three shapes of work, whose keys differ by constants and grids.
+struct Work {
+  static constexpr int kCount = 48;
+
+  explicit Work(int the_number) : number(the_number), steps(2 + 3 * (number % 3)), grid(1 + number % 4) {}
+
+  // The arguments behind `launch` are slots, or what they stand for.
+  template <class Launch, class Pointer, class Input, class Value>
+  void enqueue(Launch&& launch, Pointer p, Input input, Value value) const {
+    for (int i = 0; i < steps; ++i) launch(blend, grid, p, kSize, 3 + 2 * number, i);
+    launch(blend_otherwise, 4u, p, kSize, value, number);
+    launch(blend_in, grid, p, input, kSize, 7);
+  }
+
+  int number;
+  int steps;
+  unsigned grid;
+};
+
+// One thread's stream and memory: what the cache works on, and what is worked on eagerly beside it.
+struct Lane {
+  static constexpr int kBuffers = 3;
+
+  // Runs and compares.
+  absl::StatusOr<Outcome> run(Cache& cache, const Work& work, int buffer, int value) {
+    int* p = cached[buffer].get();
+    const int* in = input.get();
+    absl::StatusOr<Outcome> outcome =
+        cache.run(key("work", work.number), stream, params(p, in, value),
+                  [&](Recorder& rec, Slot<int*> slot, Slot<const int*> in_slot, Slot<int> value_slot) {
+                    const auto record = [&](auto kernel, unsigned grid, auto... args) {
+                      rec.launch(kernel, {dim3(grid), dim3(kBlock)}, args...);
+                    };
+                    work.enqueue(record, slot, in_slot, value_slot);
+                  });
+    const auto directly = [&](auto kernel, unsigned grid, auto... args) {
+      CUDA_OK(launch(kernel, dim3(grid), dim3(kBlock), stream, args...));
+    };
+    work.enqueue(directly, eager[buffer].get(), in, value);
+    directly(count_differences, 4, p, eager[buffer].get(), kSize, differences.get());
+    return outcome;
+  }
+
+  Stream stream;
+  DeviceBuffer<int> cached[kBuffers]{DeviceBuffer<int>(kSize), DeviceBuffer<int>(kSize), DeviceBuffer<int>(kSize)};
+  DeviceBuffer<int> eager[kBuffers]{DeviceBuffer<int>(kSize), DeviceBuffer<int>(kSize), DeviceBuffer<int>(kSize)};
+  DeviceBuffer<int> input{std::vector<int>(kSize, 11)};
+  DeviceBuffer<int> differences{1};
+};
+
+TEST(SoakTest, RunsUnderEvictionEqualEagerOnes) {
+  constexpr int kThreads = 4;
+  const int runs = (is_full() ? 1'000'000 : 100'000) / kThreads;
+  Options options;
+  options.max_executables = 8;
+  options.max_templates = 40;  // Fewer than there are keys: some are captured again and again.
+  Cache cache(options);
+  std::vector<std::unique_ptr<Lane>> lanes;
+  for (int i = 0; i < kThreads; ++i) lanes.push_back(std::make_unique<Lane>());
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      std::minstd_rand random(static_cast<unsigned>(i + 1));
+      for (int k = 0; k < runs && !testing::Test::HasFailure(); ++k) {
+        // Some keys come more often than others, and which they are changes.
+        const int number = static_cast<int>((random() % (1 + random() % Work::kCount) + k / 5000) % Work::kCount);
+        const auto outcome = lanes[i]->run(cache, Work(number), random() % Lane::kBuffers, static_cast<int>(random()));
+        ASSERT_TRUE(outcome.ok()) << outcome.status();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& lane : lanes) EXPECT_EQ(lane->differences.first(), 0);
+  const Stats stats = cache.stats();
+  std::printf("%s\n", to_string(stats).c_str());
+  for (const Outcome outcome : {Outcome::kPatched, Outcome::kSwitched, Outcome::kRestored}) {
+    EXPECT_GT(stats.outcome(outcome), 0u) << to_string(outcome);
+  }
+  EXPECT_GT(stats.captures, static_cast<std::uint64_t>(Work::kCount));
+  EXPECT_EQ(stats.outcome(Outcome::kEager) + stats.failed, stats.eager(EagerReason::kBudget));
+}
+
+std::size_t resident_bytes() {
+  std::size_t all = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+
+// On hostrt, graphs take none; they are counted instead.
+std::size_t used_device_bytes() {
+  CUDA_OK(cudaDeviceSynchronize());
+#ifndef GRAPHCACHE_TEST_CUDA
+  const hostrt::Ledger ledger = hostrt::ledger();
+  return (ledger.graphs + ledger.executables) << 10;
+#endif
+  std::size_t free = 0, all = 0;
+  CUDA_OK(cudaMemGetInfo(&free, &all));
+  return all - free;
+}
+
+// Every key is new: captured, instantiated, evicted, forgotten.
+TEST(SoakTest, CapturesAndDestructionsTakeNoMoreMemory) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr bool kCountsHost = false;  // The sanitizer keeps what was freed.
+#else
+  constexpr bool kCountsHost = true;
+#endif
+  constexpr int kWarmUp = 6000;  // So many that the index has let cold keys go (Index::kMaxColdEntries).
+  const int captures = is_full() ? 10'000 : 4000;
+  Options options;
+  options.max_executables = options.max_templates = 4;
+  Cache cache(options);
+  Stream stream;
+  DeviceBuffer<int> sums(kSize);
+  int next = 0;
+  const auto capture = [&](int count) {
+    for (int i = 0; i < count && !testing::Test::HasFailure(); ++i, ++next) {
+      const int nodes = 4 + next % 13;
+      EXPECT_RUN(kInstantiated, cache.run(key(next), stream, params(sums.get()), [&](Recorder& rec, Slot<int*> p) {
+        for (int n = 0; n < nodes; ++n) rec.launch(blend, {4, kBlock}, p, kSize, 1, next - n);
+      }));
+    }
+  };
+  capture(kWarmUp);
+  const std::size_t device_before = used_device_bytes();
+  const std::size_t host_before = resident_bytes();
+  capture(captures);
+  const std::size_t device_after = used_device_bytes();
+  const std::size_t host_after = resident_bytes();
+  std::printf("%d captures: host %zu to %zu KiB, device %zu to %zu KiB\n", captures, host_before >> 10,
+              host_after >> 10, device_before >> 10, device_after >> 10);
+  // On hostrt some may still wait for their launches.
+  EXPECT_LE(static_cast<double>(device_after), 1.01 * static_cast<double>(device_before) + (16 << 10));
+  if (kCountsHost) {
+    EXPECT_LE(static_cast<double>(host_after), 1.01 * static_cast<double>(host_before));
+  }
+  EXPECT_EQ(cache.stats().captures, static_cast<std::uint64_t>(next));
+  int sum = 0;
+  for (int i = 0; i < next; ++i) {
+    for (int n = 0; n < 4 + i % 13; ++n) sum += i - n;
+  }
+  EXPECT_EQ(sums.first(), sum);
+}
+
+}  // namespace
+}  // namespace graphcache::test
