@@ -17,7 +17,7 @@ void Loop::launch_all(const Request& request) const {
 }
 
 void Loop::clear() const {
-  DEMO_CUDA(cudaMemset(state, 0, static_cast<std::size_t>(count) * sizeof(*state)));
+  DEMO_CUDA(cudaMemsetAsync(state, 0, static_cast<std::size_t>(count) * sizeof(*state), stream));
   DEMO_CUDA(cudaStreamSynchronize(stream));
 }
 

@@ -269,7 +269,7 @@ struct Samples {
 bool measure(const Kind& kind, const Loop& loop, int iterations, std::uint32_t after_all, std::uint32_t after_batches,
              Samples* samples, Way* way) {
   const std::size_t bytes = kCount * sizeof(std::uint32_t);
-  DEMO_CUDA(cudaMemset(loop.state, 0, bytes));
+  DEMO_CUDA(cudaMemsetAsync(loop.state, 0, bytes, loop.stream));
   DEMO_CUDA(cudaStreamSynchronize(loop.stream));
   auto iteration = kind.make(loop);
   samples->total_ms.push_back(microseconds([&] {
@@ -280,7 +280,7 @@ bool measure(const Kind& kind, const Loop& loop, int iterations, std::uint32_t a
   way->outcomes = iteration->outcomes();
   bool equal = equals(loop, after_all, kind.name, "all iterations");
 
-  DEMO_CUDA(cudaMemset(loop.state, 0, bytes));
+  DEMO_CUDA(cudaMemsetAsync(loop.state, 0, bytes, loop.stream));
   DEMO_CUDA(cudaStreamSynchronize(loop.stream));
   std::uint64_t calls = 0;
   std::uint64_t counted = 0;  // By the runtime itself, where it counts.
