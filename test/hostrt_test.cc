@@ -140,7 +140,10 @@ TEST_F(Hostrt, AKernelThatThrowsIsTheEndOfEverything) {
   GIVES(cudaErrorLaunchFailure, launch(add, 1, 1, stream_, &sum_, 1, 1.0f));
   GIVES(cudaErrorLaunchFailure, cudaStreamSynchronize(stream_));
   GIVES(cudaErrorLaunchFailure, cudaGetLastError());
+  GIVES(cudaSuccess, cudaGetLastError());  // once for each call that it fails
   GIVES(cudaErrorLaunchFailure, cudaFree(nullptr));
+  int device = -1;
+  OK(cudaGetDevice(&device));
   EXPECT_EQ(0, sum_);
   hostrt::reset();
   OK(cudaStreamCreate(&stream_));

@@ -112,6 +112,40 @@ void destroy_everything(State& state) {
   free_all(state.host_memory);
 }
 
+bool needs_context(Function function) {
+  switch (function) {
+    case Function::kGetLastError:
+    case Function::kPeekAtLastError:
+    case Function::kGetDevice:
+    case Function::kSetDevice:
+    case Function::kGetDeviceCount:
+    case Function::kDriverGetVersion:
+    case Function::kRuntimeGetVersion:
+    case Function::kDeviceGraphMemTrim:
+    case Function::kPointerGetAttributes:
+    case Function::kThreadExchangeStreamCaptureMode:
+    case Function::kGetDriverEntryPoint:
+    case Function::kGraphCreate:
+    case Function::kGraphClone:
+    case Function::kGraphDestroy:
+    case Function::kGraphGetNodes:
+    case Function::kGraphGetEdges:
+    case Function::kGraphGetRootNodes:
+    case Function::kGraphNodeFindInClone:
+    case Function::kGraphNodeGetDependencies:
+    case Function::kGraphNodeGetType:
+    case Function::kGraphKernelNodeGetAttribute:
+    case Function::kGraphKernelNodeGetParams:
+    case Function::kGraphExecUpdate:
+    case Function::kGraphExecDestroy:
+    case Function::kGraphNodeGetEnabled:
+    case Function::kGraphNodeSetEnabled:
+      return false;
+    default:
+      return true;
+  }
+}
+
 std::optional<cudaError_t> injected_failure(State& state, Function function) {
   const bool asks_for_errors = function == Function::kGetLastError || function == Function::kPeekAtLastError;
   std::optional<cudaError_t> error;

@@ -106,6 +106,10 @@ void refresh(State& state, Thread& thread);
 // Frees every object and allocation. Locked.
 void destroy_everything(State& state);
 
+// Whether a call needs the context, so that it fails for ever once that is lost. The others, those on templates and
+// the questions that the runtime answers by itself, go on (tried).
+bool needs_context(Function function);
+
 // Counts a failure that an armed fail_call() wants for this call of `function`. Locked.
 std::optional<cudaError_t> injected_failure(State& state, Function function);
 
@@ -142,11 +146,6 @@ inline cudaError_t latch(Thread& thread, cudaError_t error) {
   return error;
 }
 
-// Calls that do not ask the device: they work after it was lost.
-inline bool answers_always(Function function) {
-  return function == Function::kGetLastError || function == Function::kPeekAtLastError;
-}
-
 // `injected(call, error)` stands in for the body when a failure strikes; it returns what the call returns.
 template <typename Body, typename Injected>
 cudaError_t enter(Function function, Body&& body, Injected&& injected) noexcept {
@@ -163,9 +162,9 @@ cudaError_t enter(Function function, Body&& body, Injected&& injected) noexcept 
         return latch(thread, injected(call, *error));
       }
     }
-    if (world.lost != cudaSuccess && !answers_always(function)) return latch(thread, world.lost);
+    if (world.lost != cudaSuccess && needs_context(function)) return latch(thread, world.lost);
     const cudaError_t error = body(call);
-    return latch(thread, world.lost != cudaSuccess && !answers_always(function) ? world.lost : error);
+    return latch(thread, world.lost != cudaSuccess && needs_context(function) ? world.lost : error);
   } catch (const std::bad_alloc&) {
     return latch(thread, cudaErrorMemoryAllocation);
   } catch (...) {
