@@ -15,6 +15,7 @@
 #include "errors.h"
 #include "graphcache/status.h"
 #include "impl.h"
+#include "verify.h"
 
 namespace graphcache {
 namespace {
@@ -668,10 +669,12 @@ absl::Status Cache::Impl::warm(const Key& key, cudaStream_t stream,
 }
 
 absl::Status Cache::warm_call(const Key& key, cudaStream_t stream, const detail::Call& call) {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
   return impl_->warm(key, stream, call);
 }
 
 absl::StatusOr<Outcome> Cache::run_call(const Key& key, cudaStream_t stream, const detail::Call& call) {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
   return impl_->run(key, stream, call);
 }
 

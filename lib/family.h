@@ -34,6 +34,8 @@ class Families {
   std::size_t size() const { return size_; }
 
  private:
+  friend class Verifier;
+
   // More than one where the runtime refused an update between two graphs of the same signature.
   absl::node_hash_map<Signature, std::vector<std::unique_ptr<Family>>> of_signature_;
   std::size_t size_ = 0;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "errors.h"
+#include "verify.h"
 
 namespace graphcache {
 namespace {
@@ -207,13 +208,34 @@ std::vector<EntryInfo> Cache::Impl::entries() const {
 
 Cache::Cache(const Options& options) : impl_(std::make_unique<Impl>(options)) {}
 Cache::~Cache() = default;
-bool Cache::contains(const Key& key) const { return impl_->contains(key); }
-bool Cache::pin(const Key& key) { return impl_->pin(key, true); }
-bool Cache::unpin(const Key& key) { return impl_->pin(key, false); }
-bool Cache::erase(const Key& key) { return impl_->erase(key); }
-void Cache::clear() { impl_->clear(); }
-Stats Cache::stats() const { return impl_->stats(); }
-std::vector<EntryInfo> Cache::entries() const { return impl_->entries(); }
+bool Cache::contains(const Key& key) const {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->contains(key);
+}
+bool Cache::pin(const Key& key) {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->pin(key, true);
+}
+bool Cache::unpin(const Key& key) {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->pin(key, false);
+}
+bool Cache::erase(const Key& key) {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->erase(key);
+}
+void Cache::clear() {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  impl_->clear();
+}
+Stats Cache::stats() const {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->stats();
+}
+std::vector<EntryInfo> Cache::entries() const {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->entries();
+}
 absl::Status Cache::status() const { return impl_->status(); }
 const Options& Cache::options() const { return impl_->options(); }
 cudaStream_t Cache::default_stream() const { return impl_->options().stream; }

@@ -41,6 +41,8 @@ class Cache::Impl {
   const Options& options() const { return options_; }
 
  private:
+  friend class Verifier;
+
   // Holds an entry's lock until the end of the scope, or until it is released. May hold none.
   class Held {
    public:

@@ -99,6 +99,8 @@ class Index {
   std::vector<Entry*> found() const;
 
  private:
+  friend class Verifier;
+
   struct Order {
     Entry* newest = nullptr;
     Entry* oldest = nullptr;

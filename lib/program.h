@@ -99,6 +99,8 @@ class Executable {
   void abandon();
 
  private:
+  friend class Verifier;
+
   explicit Executable(Scratch& scratch) : scratch_(scratch) {}
 
   void program(std::shared_ptr<const Content> content);

@@ -255,6 +255,7 @@ class Cache {
   const Options& options() const;
 
  private:
+  friend class Verifier;  // Of the library itself.
   class Impl;
   cudaStream_t default_stream() const;
   template <class... Ts, class Fn>

@@ -1,0 +1,292 @@
+// That the library's look at itself finds what is wrong: each test makes a fault by hand, sees it named, and mends it.
+#include "verify.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "graphcache/graphcache.h"
+#include "graphcache/hostrt.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+constexpr int kSize = 8;
+constexpr dim3 kGrid(1), kBlock(8);
+
+Options few_executables() {
+  Options options;
+  options.max_executables = 2;
+  return options;
+}
+
+// A value that is another until the end of the scope.
+template <class T>
+class Wrong {
+ public:
+  Wrong(T& place, T value) : place_(place), right_(std::exchange(place, value)) {}
+  ~Wrong() { place_ = right_; }
+  Wrong(const Wrong&) = delete;
+  Wrong& operator=(const Wrong&) = delete;
+
+ private:
+  T& place_;
+  const T right_;
+};
+template <class T, class U>
+Wrong(T&, U) -> Wrong<T>;
+
+// A cache of two keys that have an executable, siblings of a third that has a template alone, and a key that has
+// nothing, since its capture breaks.
+class VerifyTest : public StreamTest, protected Verifier {
+ protected:
+  static auto body(int constant) {
+    return [constant](Recorder& rec, Slot<int> value) {
+      rec.launch(blend, {kGrid, kBlock}, memory(), kSize, constant, value);
+      rec.launch(blend, {kGrid, kBlock}, memory(), kSize, constant, 1);
+    };
+  }
+  VerifyTest() {
+    run("spare", 1);
+    run("other", 2);
+    EXPECT_TRUE(cache.warm(key("sibling"), stream, params(1), body(3)).ok());
+    EXPECT_RUN(kEager, cache.run(key("broken"), stream, [](cudaStream_t s) { return cudaStreamSynchronize(s); }));
+    EXPECT_EQ(find_fault(), "");
+    EXPECT_EQ(entry("spare").standing, Standing::kLive);
+    EXPECT_EQ(entry("other").standing, Standing::kLive);
+    EXPECT_EQ(entry("sibling").standing, Standing::kDemoted);
+    EXPECT_EQ(entry("broken").standing, Standing::kCold);
+    EXPECT_EQ(entry("spare").family->members, 2u);
+  }
+  ~VerifyTest() override { EXPECT_EQ(find_fault(), "") << "a test has left its fault behind"; }
+
+  void run(const char* name, int constant) {
+    if (std::string(name) != "other") {
+      EXPECT_TRUE(cache.run(key(name), stream, params(1), body(constant)).ok());
+      return;
+    }
+    EXPECT_TRUE(cache
+                    .run(key(name), stream,
+                         [constant](Recorder& rec) {
+                           rec.launch(blend, {kGrid, kBlock}, memory(), kSize, constant, 7);
+                         })
+                    .ok());
+  }
+  static int* memory() {
+    static int memory[kSize];
+    return memory;
+  }
+
+  Entry& entry(const char* name) { return *index(cache).find(key(name)); }
+  std::string find_fault() const { return Verifier::find_fault(cache); }
+  testing::AssertionResult finds(const std::string& what) const {
+    const std::string fault = find_fault();
+    if (fault.find(what) != std::string::npos) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << "found \"" << fault << "\", wanted \"" << what << "\"";
+  }
+  // A change of a field of an entry, and what is found.
+  template <class T, class U>
+  void expect(const std::string& what, T& place, U value) {
+    const Wrong wrong(place, static_cast<T>(value));
+    EXPECT_TRUE(finds(what));
+  }
+
+  Cache cache{few_executables()};
+};
+
+TEST_F(VerifyTest, OrdersOfUse) {
+  Entry& newest = entry("other");
+  Entry& oldest = entry("spare");
+  expect("it is in the order of another standing", oldest.standing, Standing::kDemoted);
+  expect("the order of use is linked wrongly", oldest.newer, nullptr);
+  expect("it is not in order of use", oldest.last_use, newest.last_use + 1);
+  expect("its use is yet to come", newest.last_use, 1000);
+  expect("its uses are counted in a later period", newest.counted_in, 1000);
+  expect("the order of live entries ends elsewhere than it says", newest.older, nullptr);
+  expect("the order of live entries is longer than it says", oldest.older, &newest);
+  expect("it has less than no users", newest.users, -1);
+}
+
+TEST_F(VerifyTest, Table) {
+  Entry& here = entry("other");
+  expect("the table holds more entries", here.next_of_key, &here);
+  Key& name = const_cast<Key&>(here.key);
+  expect("it is found by another key", name, key("nobody"));
+  detail::Site& site = const_cast<detail::Site&>(here.site);
+  run("spare", 1);
+  EXPECT_TRUE(cache.run(key("other"), stream, [](cudaStream_t) {}).ok());  // The same key at another place.
+  Entry& there = entry("other");
+  ASSERT_EQ(there.next_of_key, &here);
+  expect("it is not found", site, there.site);
+  expect("the table holds fewer entries", there.next_of_key, nullptr);
+}
+
+TEST_F(VerifyTest, ErasedEntries) {
+  expect("it is erased and in an order of use", entry("other").erased, true);
+  EXPECT_TRUE(cache
+                  .run(key("busy"), stream,
+                       [&](cudaStream_t) {
+                         Entry& busy = entry("busy");
+                         EXPECT_TRUE(cache.erase(key("busy")));
+                         EXPECT_EQ(find_fault(), "");
+                         expect("it is not erased, and waits for a sweep", busy.erased, false);
+                         expect("it is erased and has a family", busy.family, entry("spare").family);
+                         expect("the count of erased entries is wrong", busy.standing, Standing::kDemoted);
+                       })
+                  .ok());
+}
+
+TEST_F(VerifyTest, Families) {
+  Family& family = *entry("spare").family;
+  ASSERT_EQ(family.spare_of, &entry("spare"));
+  expect("its members are counted wrongly", family.members, 3);
+  expect("its members are counted wrongly", entry("sibling").family, nullptr);
+  expect("its executables are counted wrongly", family.executables, 2);
+  expect("its spare executable is that of no member", family.spare_of, &entry("sibling"));
+  expect("its spare executable is that of no member, or of a pinned one", entry("spare").pinned, true);
+  expect("its number is out of order", family.id, 1000);
+  const Signature another = *family.signature;
+  expect("its signature is another's", family.signature, &another);
+  expect("it has a family", entry("broken").family, &family);
+  {
+    Options options;
+    options.sharing = Sharing::kNever;
+    Cache unshared(options);
+    EXPECT_RUN(kInstantiated, unshared.run(key("alone"), stream, [](cudaStream_t) {}));
+    Family unknown;
+    const Wrong wrong(index(unshared).find(key("alone"))->family, &unknown);
+    EXPECT_EQ(Verifier::find_fault(unshared), "an entry is of a family that is not known");
+  }
+  const std::shared_ptr<const Content> content = entry("sibling").content;
+  auto otherwise = std::make_shared<Content>(*content);
+  otherwise->nodes[1].type = cudaGraphNodeTypeMemset;
+  expect("its nodes are of other types than its siblings'", entry("sibling").content, otherwise);
+  otherwise->nodes.clear();
+  expect("its nodes have not been read", entry("sibling").content, otherwise);
+}
+
+TEST_F(VerifyTest, Budgets) {
+  Options& options = const_cast<Options&>(cache.options());
+  expect("there are more executables than the options allow", options.max_executables, 1);
+  expect("executables take more device memory than the options allow", options.max_device_bytes, 1000);
+  expect("the device memory of executables is summed up wrongly", entry("other").device_bytes, 1);
+}
+
+TEST_F(VerifyTest, WhatEntriesHave) {
+  Entry& live = entry("spare");
+  Entry& demoted = entry("sibling");
+  Entry& cold = entry("broken");
+  auto& executable = live.executable;
+  {
+    std::unique_ptr<Executable> moved = std::move(executable);
+    EXPECT_TRUE(finds("live: it has no executable"));
+    demoted.executable = std::move(moved);
+    EXPECT_TRUE(finds("demoted: it has an executable"));
+    executable = std::move(demoted.executable);
+  }
+  expect("cold: it has a template", cold.content, live.content);
+  expect("demoted: it has no content", demoted.content, nullptr);
+  {
+    Template moved = std::exchange(demoted.graph, {});
+    EXPECT_TRUE(finds("demoted: it has no template"));
+    demoted.graph = std::move(moved);
+    Wrong wrong(demoted.graph.nodes, {});
+    EXPECT_TRUE(finds("its template is that of another content"));
+  }
+  expect("what it reports is not of its content", demoted.device_bytes, 1);
+  {
+    const std::size_t nodes = demoted.nodes.exchange(7);
+    EXPECT_TRUE(finds("what it reports is not of its content"));
+    demoted.nodes = nodes;
+  }
+  expect("its executable holds another's content", live.content, demoted.content);
+}
+
+TEST_F(VerifyTest, WhatExecutablesHold) {
+  Executable& executable = *entry("spare").executable;
+  {
+    GraphExec gone = std::move(exec(executable));
+    EXPECT_TRUE(finds("its executable has no handle"));
+    exec(executable) = std::move(gone);
+    Template moved = std::exchange(base(executable), {});
+    EXPECT_TRUE(finds("its executable has no base"));
+    base(executable) = std::move(moved);
+  }
+  {
+    Wrong wrong(base(executable).nodes, {});
+    EXPECT_TRUE(finds("the base of its executable is of another topology"));
+  }
+  {
+    Wrong wrong(slots(executable).nodes, {});
+    EXPECT_TRUE(finds("the shadow of its executable is of another content"));
+  }
+  unsigned char& byte = slots(executable).fields[slots(executable).bindings[0].target];
+  expect("its executable holds other values than it says", byte, byte + 1);
+}
+
+TEST_F(VerifyTest, HandlesHaveOneOwnerAndAreAlive) {
+  Template& base_of_spare = base(*entry("spare").executable);
+  Template& base_of_other = base(*entry("other").executable);
+  cudaGraph_t owned = base_of_spare.graph.release();
+  base_of_spare.graph = Graph(base_of_other.graph.get());
+  EXPECT_TRUE(finds("a graph has two owners"));
+  base_of_spare.graph.release();
+  base_of_spare.graph = Graph(owned);
+
+  GraphExec& first = exec(*entry("spare").executable);
+  GraphExec& second = exec(*entry("other").executable);
+  const cudaGraphExec_t kept = first.release();
+  first = GraphExec(second.get());
+  EXPECT_TRUE(finds("its executable has two owners"));
+  first.release();
+  first = GraphExec(kept);
+}
+
+TEST_F(VerifyTest, HandlesAreAlive) {
+  const std::size_t graphs = hostrt::ledger().graphs;
+  Graph& graph = entry("sibling").graph.graph;
+  const cudaGraph_t gone = graph.get();
+  CUDA_OK(cudaGraphDestroy(gone));
+  ASSERT_EQ(hostrt::ledger().graphs, graphs - 1);
+  EXPECT_TRUE(finds("graphs 2 are alive"));
+  cudaGraph_t another = nullptr;
+  CUDA_OK(cudaGraphCreate(&another, 0));
+  graph.release();
+  graph = Graph(another);
+
+  GraphExec& exec_of_other = exec(*entry("other").executable);
+  CUDA_OK(cudaGraphExecDestroy(exec_of_other.get()));
+  EXPECT_TRUE(finds("of 2 executables 1 are alive"));
+  cudaGraphExec_t new_exec = nullptr;
+  CUDA_OK(cudaGraphInstantiate(&new_exec, base(*entry("other").executable).graph.get(), 0));
+  exec_of_other.release();
+  exec_of_other = GraphExec(new_exec);
+}
+
+TEST_F(VerifyTest, Counters) {
+  Stats& counted = totals(cache);
+  expect("eager runs and their reasons are not equal in number", counted.eager_reasons[0], 1);
+  expect("there are more misses than captures", counted.captures, 1);
+  expect("more runs brought an executable than were instantiated", counted.instantiations, 1);
+  expect("there are and were more templates than captures", counted.forgotten, 1);
+  expect("there are and were more templates than captures", counted.captures, 2);
+  cache.clear();
+  EXPECT_TRUE(cache.warm(key("warm"), stream, params(1), body(1)).ok());
+  const Wrong wrong(counted.outcomes, std::array<std::uint64_t, kOutcomeCount>{});
+  const Wrong no_reasons(counted.eager_reasons, std::array<std::uint64_t, kEagerReasonCount>{});
+  expect("more executables live than were instantiated", counted.instantiations, 0);
+}
+
+TEST_F(VerifyTest, AFaultEndsTheProcess) {
+  const Wrong wrong(entry("other").last_use, std::uint64_t{1000});
+  EXPECT_DEATH(VerifyOnReturn{cache}, "graphcache: the cache is not in order: entry .*its use is yet to come");
+}
+
+}  // namespace
+}  // namespace graphcache::test
