@@ -27,16 +27,20 @@
 // once for every thread of the grid, one after the other, with threadIdx, blockIdx, blockDim, gridDim and warpSize of
 // <device_launch_parameters.h> set, and cluster_dim(). There is no __syncthreads, no shared memory between the threads
 // of a block and no atomics; a plain addition is enough, since one thread runs at a time. The nodes of an executable
-// graph run in the order in which they were added, as far as the edges allow. Device memory is host memory.
+// graph run in the order in which they were added, as far as the edges allow, those of a child graph as one.
+// A launch waits at its beginning for the events that its nodes wait for, and the events that it records have passed
+// when all of it has. Device memory is host memory.
 //
 // Threads. Every function here and every runtime function may be called from any thread; one lock serialises them all,
-// kernels and host functions included. A runtime call from inside a kernel or a host function is refused with
-// cudaErrorNotPermitted and counted as a misuse.
+// kernels, host functions and the destructors of user objects included. A runtime call from inside one of these is
+// refused with cudaErrorNotPermitted and counted as a misuse. A user object's destructor runs inside the call that gave
+// back the last reference or ran the last work that held one; reset() forgets user objects without calling it.
 //
 // Not covered. Programs compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM (they call functions of other names), memory
-// pools, textures, 2-D and 3-D copies, child graphs, conditional and device-updatable nodes, user objects: such a
-// program does not link, or gets cudaErrorNotSupported. Link-time optimisation over kernels and hostrt together is not
-// supported: the runtime's headers declare threadIdx and the like const.
+// pools but the default ones, textures, 2-D and 3-D copies, cudaGraphAddNode and what only it can add (conditional
+// nodes, child graphs that are moved), updates of nodes by device code: such a program does not link, or gets
+// cudaErrorNotSupported. Link-time optimisation over kernels and hostrt together is not supported: the runtime's
+// headers declare threadIdx and the like const.
 
 #ifndef GRAPHCACHE_HOSTRT_H_
 #define GRAPHCACHE_HOSTRT_H_
@@ -100,27 +104,33 @@ void defer(std::uint64_t seed);
 
 // ---- What is alive ------------------------------------------------------------------------------------------------
 
-// The live objects that a program created and has to destroy. Default and per-thread streams are not counted. A graph
-// under capture counts among the graphs from the beginning of the capture on.
+// The live objects that a program created and has to destroy. Default and per-thread streams are not counted, nor are
+// graphs embedded in child graph nodes. A graph under capture counts among the graphs from the beginning of the capture
+// on.
 struct Ledger {
   std::size_t streams = 0;
   std::size_t events = 0;
   std::size_t graphs = 0;
-  std::size_t nodes = 0;  // of all graphs; the nodes of executables are not counted
+  std::size_t nodes = 0;  // of all graphs, embedded ones included; the nodes of executables are not counted
   std::size_t executables = 0;
   std::size_t executable_nodes = 0;  // of all executables: what their device memory is proportional to
   std::size_t captures = 0;          // begun and not yet ended, invalidated ones included
-  std::size_t allocations = 0;       // cudaMalloc
+  std::size_t allocations = 0;       // cudaMalloc, cudaMallocAsync
   std::size_t allocated_bytes = 0;
+  std::size_t graph_allocations = 0;  // by launches of graphs, and not freed since
+  std::size_t graph_allocated_bytes = 0;
   std::size_t host_allocations = 0;  // cudaMallocHost, cudaHostAlloc
   std::size_t host_allocated_bytes = 0;
+  std::size_t user_objects = 0;
 };
 
 inline bool operator==(const Ledger& a, const Ledger& b) {
   return a.streams == b.streams && a.events == b.events && a.graphs == b.graphs && a.nodes == b.nodes &&
          a.executables == b.executables && a.executable_nodes == b.executable_nodes && a.captures == b.captures &&
          a.allocations == b.allocations && a.allocated_bytes == b.allocated_bytes &&
-         a.host_allocations == b.host_allocations && a.host_allocated_bytes == b.host_allocated_bytes;
+         a.graph_allocations == b.graph_allocations && a.graph_allocated_bytes == b.graph_allocated_bytes &&
+         a.host_allocations == b.host_allocations && a.host_allocated_bytes == b.host_allocated_bytes &&
+         a.user_objects == b.user_objects;
 }
 inline bool operator!=(const Ledger& a, const Ledger& b) { return !(a == b); }
 
@@ -164,8 +174,9 @@ std::uint64_t failures_injected();
 
 // What real CUDA leaves undefined, hostrt refuses with cudaErrorInvalidResourceHandle or cudaErrorInvalidValue and
 // counts here: a handle used after it was destroyed, or that never was one, something destroyed twice, memory freed
-// twice, a null argument array for a kernel with parameters, a runtime call from a kernel or a host function. Handles
-// are never given out twice, so a stale one is always recognised.
+// twice, a null argument array for a kernel with parameters, a runtime call from a kernel or a host function, giving
+// back references to a user object that somebody else owns. Handles are never given out twice, so a stale one is always
+// recognised.
 std::uint64_t misuses();
 std::string last_misuse();  // "cudaGraphLaunch: executable graph was destroyed"; empty when there was none
 
@@ -175,6 +186,10 @@ std::string last_misuse();  // "cudaGraphLaunch: executable graph was destroyed"
 // but it shows what an update leaves behind: an updated node keeps the cluster size that it was instantiated with, and
 // the update says nothing (facts 19).
 dim3 cluster_dim();
+
+// For a kernel to ask: the device that it runs on. That is the device of the stream that it was launched or captured
+// in, also when its executable is launched into a stream of another device (facts 18).
+int current_device();
 
 namespace internal {
 

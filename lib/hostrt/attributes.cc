@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 namespace graphcache::hostrt {
 namespace {
@@ -19,12 +20,12 @@ Support support_of(cudaLaunchAttributeID id) {
     case cudaLaunchAttributePriority:
     case cudaLaunchAttributeMemSyncDomainMap:
     case cudaLaunchAttributeMemSyncDomain:
+    case cudaLaunchAttributeDeviceUpdatableKernelNode:
     case 11:  // cudaLaunchAttributePreferredClusterDimension, from CUDA 12.8 on
     case 14:  // cudaLaunchAttributePreferredSharedMemoryCarveout, from CUDA 12.5 on
       return Support::kStored;
     case cudaLaunchAttributeProgrammaticEvent:
     case 12:  // cudaLaunchAttributeLaunchCompletionEvent, from CUDA 12.3 on
-    case 13:  // cudaLaunchAttributeDeviceUpdatableKernelNode, from CUDA 12.4 on
       return Support::kRefused;
     default:
       return Support::kUnknown;
@@ -34,6 +35,16 @@ Support support_of(cudaLaunchAttributeID id) {
 template <typename Attributes>
 auto find(Attributes& attributes, cudaLaunchAttributeID id) {
   return std::find_if(attributes.begin(), attributes.end(), [id](const LaunchAttribute& a) { return a.id == id; });
+}
+
+// "Can only be set to 0 or 1", and "once opted-in to this functionality, a node cannot opt out". Bytes that the value
+// does not use must be zero (facts 26).
+cudaError_t check_updatable(const KernelParams& params, const cudaLaunchAttributeValue& value) {
+  const int wanted = value.deviceUpdatableKernelNode.deviceUpdatable;
+  if (wanted != 0 && wanted != 1) return cudaErrorInvalidValue;
+  const auto unused = std::begin(value.pad) + sizeof value.deviceUpdatableKernelNode;
+  if (std::any_of(unused, std::end(value.pad), [](char byte) { return byte != 0; })) return cudaErrorInvalidValue;
+  return wanted == 0 && is_device_updatable(params) ? cudaErrorNotSupported : cudaSuccess;
 }
 
 }  // namespace
@@ -55,6 +66,9 @@ cudaError_t set_attribute(KernelParams& params, cudaLaunchAttributeID id, const 
     case Support::kStored:
       break;
   }
+  if (id == cudaLaunchAttributeDeviceUpdatableKernelNode) {
+    if (const cudaError_t error = check_updatable(params, value); error != cudaSuccess) return error;
+  }
   auto found = find(params.attributes, id);
   if (found == params.attributes.end()) found = params.attributes.insert(found, LaunchAttribute{id, {}});
   std::memcpy(&found->value, &value, sizeof value);
@@ -68,6 +82,11 @@ cudaError_t get_attribute(const KernelParams& params, cudaLaunchAttributeID id, 
   const auto found = find(params.attributes, id);
   if (found != params.attributes.end()) std::memcpy(value, &found->value, sizeof *value);
   return cudaSuccess;
+}
+
+bool is_device_updatable(const KernelParams& params) {
+  const auto found = find(params.attributes, cudaLaunchAttributeDeviceUpdatableKernelNode);
+  return found != params.attributes.end() && found->value.deviceUpdatableKernelNode.deviceUpdatable != 0;
 }
 
 dim3 cluster_size(const KernelParams& params) {

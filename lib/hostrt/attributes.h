@@ -21,6 +21,9 @@ cudaError_t set_attribute(KernelParams& params, cudaLaunchAttributeID id, const 
 // Zeros for an attribute that was never set.
 cudaError_t get_attribute(const KernelParams& params, cudaLaunchAttributeID id, cudaLaunchAttributeValue* value);
 
+// Set for good once it is set; "neither the graph nor its instantiated version can be passed to cudaGraphExecUpdate".
+bool is_device_updatable(const KernelParams& params);
+
 // {1, 1, 1} without clusters.
 dim3 cluster_size(const KernelParams& params);
 

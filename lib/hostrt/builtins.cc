@@ -19,6 +19,7 @@ namespace graphcache::hostrt {
 namespace {
 
 dim3 cluster_size(1, 1, 1);
+int device_of_kernel = 0;
 
 }  // namespace
 
@@ -28,11 +29,15 @@ void set_dimensions(const dim3& grid, const dim3& block, const dim3& cluster) {
   cluster_size = cluster;
 }
 
+void set_device(int device) { device_of_kernel = device; }
+
 void set_indices(const uint3& block_index, const uint3& thread_index) {
   blockIdx = block_index;
   threadIdx = thread_index;
 }
 
 dim3 cluster_dim() { return cluster_size; }
+
+int current_device() { return device_of_kernel; }
 
 }  // namespace graphcache::hostrt

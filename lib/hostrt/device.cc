@@ -168,8 +168,11 @@ cudaError_t CUDARTAPI cudaDeviceSynchronize(void) {
 }
 
 cudaError_t CUDARTAPI cudaDeviceGraphMemTrim(int device) {
-  return enter(Function::kDeviceGraphMemTrim,
-               [&](const Call& call) { return exists(call.state, device) ? cudaSuccess : cudaErrorInvalidDevice; });
+  return enter(Function::kDeviceGraphMemTrim, [&](const Call& call) {
+    if (!exists(call.state, device)) return cudaErrorInvalidDevice;
+    trim_graph_memory(call.state, device);
+    return cudaSuccess;
+  });
 }
 
 }  // extern "C"

@@ -34,12 +34,17 @@ cudaError_t create(const Call& call, cudaEvent_t* out, unsigned flags) {
   return cudaSuccess;
 }
 
-cudaError_t record(const Call& call, cudaEvent_t handle, cudaStream_t stream_handle) {
+cudaError_t record(const Call& call, cudaEvent_t handle, cudaStream_t stream_handle, unsigned flags) {
   Event* event = find_event(call, handle);
   Stream* stream = find_stream(call, stream_handle);
   if (event == nullptr || stream == nullptr || event->device != stream->device) return cudaErrorInvalidResourceHandle;
   Capture* capture = nullptr;
   if (const cudaError_t error = admit_work(call.state, *stream, &capture); error != cudaSuccess) return error;
+  if (flags == cudaEventRecordExternal) {  // has a meaning in a capture only: a node that records the event
+    if (capture == nullptr) return cudaErrorIllegalState;
+    add_captured_node(call.state, *stream, EventRecordParams{handle});
+    return cudaSuccess;
+  }
   event->recorded = true;
   event->capture_id = capture != nullptr ? capture->id : 0;
   event->captured = capture != nullptr ? stream->next : std::vector<Edge>();
@@ -107,7 +112,9 @@ cudaError_t wait_on_stream(const Call& call, cudaStream_t stream_handle, cudaEve
   Capture* own = nullptr;
   if (const cudaError_t error = admit_work(call.state, *stream, &own); error != cudaSuccess) return error;
   if (flags == cudaEventWaitExternal) {  // has a meaning in a capture only: a node that waits for the event
-    return own != nullptr ? cudaErrorNotSupported : cudaErrorIllegalState;
+    if (own == nullptr) return cudaErrorInvalidValue;
+    add_captured_node(call.state, *stream, EventWaitParams{handle});
+    return cudaSuccess;
   }
   if (Capture* capture = capture_of(call.state, *event)) {
     return wait_for_captured(call.state, *stream, *event, *capture);
@@ -155,7 +162,15 @@ cudaError_t CUDARTAPI cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int 
 }
 
 cudaError_t CUDARTAPI cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  return enter(Function::kEventRecord, [&](const Call& call) { return record(call, event, stream); });
+  return enter(Function::kEventRecord,
+               [&](const Call& call) { return record(call, event, stream, cudaEventRecordDefault); });
+}
+
+cudaError_t CUDARTAPI cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned int flags) {
+  return enter(Function::kEventRecordWithFlags, [&](const Call& call) {
+    if ((flags & ~unsigned{cudaEventRecordExternal}) != 0) return cudaErrorInvalidValue;
+    return record(call, event, stream, flags);
+  });
 }
 
 cudaError_t CUDARTAPI cudaEventQuery(cudaEvent_t event) {

@@ -2,26 +2,77 @@
 
 #include "exec.h"
 
+#include <algorithm>
 #include <functional>
+#include <optional>
 #include <queue>
 #include <utility>
 
 #include "capture.h"
+#include "event_nodes.h"
+#include "graph.h"
 #include "schedule.h"
 #include "work.h"
 
 namespace graphcache::hostrt {
 
-const ProgramNode* find_program_node(const Call& call, const Executable& executable, cudaGraphNode_t handle) {
-  const Node* node = find_node(call, handle);
-  if (node == nullptr || node->position >= executable.program->nodes.size()) return nullptr;
-  const ProgramNode& found = executable.program->nodes[node->position];
-  return found.base_node == handle ? &found : nullptr;  // handles are never given out twice
+namespace {
+
+std::optional<std::size_t> find_position(const Program& program, const Node& node) {
+  const auto is_twin = [&](const ProgramNode& candidate) {
+    return candidate.base_node == node.handle;  // handles are never given out twice
+  };
+  if (node.position < program.nodes.size() && is_twin(program.nodes[node.position])) return node.position;
+  // Nodes in front of it may have been taken out of the graph.
+  const auto found = std::find_if(program.nodes.begin(), program.nodes.end(), is_twin);
+  if (found == program.nodes.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - program.nodes.begin());
 }
 
-Program& writable_program(Executable& executable) {
-  if (executable.program.use_count() > 1) executable.program = std::make_shared<Program>(*executable.program);
-  return *executable.program;
+const ProgramNode* find_twin(const Program& root, const Node& node) {
+  const Program* program = &root;
+  if (node.graph->parent != nullptr) {
+    const ProgramNode* outer = find_twin(root, *node.graph->parent);
+    if (outer == nullptr) return nullptr;
+    program = std::get<ChildParams>(outer->params).program.get();
+  }
+  const std::optional<std::size_t> position = find_position(*program, node);
+  return position.has_value() ? &program->nodes[*position] : nullptr;
+}
+
+}  // namespace
+
+const ProgramNode* find_program_node(const Call& call, const Executable& executable, cudaGraphNode_t handle) {
+  const Node* node = find_node(call, handle);
+  return node != nullptr ? find_twin(*executable.program, *node) : nullptr;
+}
+
+Program& writable(std::shared_ptr<Program>& program) {
+  if (program.use_count() > 1) program = std::make_shared<Program>(*program);
+  return *program;
+}
+
+ProgramNode& writable_node(Executable& executable, const Node& node) {
+  const Node* parent = node.graph->parent;
+  Program& program = parent == nullptr
+                         ? writable(executable.program)
+                         : writable(std::get<ChildParams>(writable_node(executable, *parent).params).program);
+  return program.nodes[*find_position(program, node)];
+}
+
+bool has_only_executable(const State& state, cudaGraph_t graph) {
+  bool found = false;
+  state.executables.for_each(
+      [&](const Executable& executable) { found = found || (executable.is_only_one && executable.base == graph); });
+  return found;
+}
+
+std::size_t node_count(const Program& program) {
+  std::size_t count = program.nodes.size();
+  for (const ProgramNode& node : program.nodes) {
+    if (const auto* child = std::get_if<ChildParams>(&node.params)) count += node_count(*child->program);
+  }
+  return count;
 }
 
 namespace {
@@ -52,19 +103,15 @@ std::vector<std::uint32_t> execution_order(const Graph& graph) {
   return order;
 }
 
-cudaError_t instantiate(const Call& call, cudaGraphExec_t* out, cudaGraph_t handle, unsigned long long flags) {
-  if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;
-  if (out == nullptr || (flags & ~kKnownFlags) != 0) return cudaErrorInvalidValue;
-  const Graph* graph = find_graph(call, handle);
-  if (graph == nullptr) return cudaErrorInvalidValue;
-
+// Null for a graph that cannot be executed: its edges form a cycle, or it fills a null pointer.
+std::shared_ptr<Program> make_program(State& state, const Graph& graph) {
   auto program = std::make_shared<Program>();
-  program->order = execution_order(*graph);
-  if (program->order.size() != graph->nodes.size()) return cudaErrorInvalidValue;
-  program->nodes.reserve(graph->nodes.size());
-  for (const Node* node : graph->nodes) {
+  program->order = execution_order(graph);
+  if (program->order.size() != graph.nodes.size()) return nullptr;
+  program->nodes.reserve(graph.nodes.size());
+  for (const Node* node : graph.nodes) {
     const auto* fill = std::get_if<FillParams>(&node->params);
-    if (fill != nullptr && fill->destination == nullptr) return cudaErrorInvalidValue;
+    if (fill != nullptr && fill->destination == nullptr) return nullptr;
     ProgramNode& twin = program->nodes.emplace_back();
     twin.base_node = node->handle;
     twin.params = node->params;
@@ -74,11 +121,40 @@ cudaError_t instantiate(const Call& call, cudaGraphExec_t* out, cudaGraph_t hand
     for (const Node* dependent : node->dependents) {
       twin.dependents.push_back(static_cast<std::uint32_t>(dependent->position));
     }
+    if (const auto* child = std::get_if<ChildParams>(&node->params)) {
+      std::shared_ptr<Program> inner = make_program(state, *child->graph);
+      if (inner == nullptr) return nullptr;
+      program->has_events |= inner->has_events;
+      twin.params = ChildParams{nullptr, std::move(inner)};
+    }
+    const cudaGraphNodeType type = node_type(node->params);
+    program->has_events |= type == cudaGraphNodeTypeEventRecord || type == cudaGraphNodeTypeWaitEvent;
+    program->has_memory |= type == cudaGraphNodeTypeMemAlloc || type == cudaGraphNodeTypeMemFree;
   }
+  hold(state, *program, graph);
+  return program;
+}
+
+// "If graph contains any allocation or free nodes, there can be at most one executable graph in existence for that
+// graph at a time"; "the same also applies if graph contains any device-updatable kernel nodes".
+bool allows_one_executable(const Graph& graph) { return has_memory_nodes(graph) || has_device_updatable_nodes(graph); }
+
+cudaError_t instantiate(const Call& call, cudaGraphExec_t* out, cudaGraph_t handle, unsigned long long flags) {
+  if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;
+  if (out == nullptr || (flags & ~kKnownFlags) != 0) return cudaErrorInvalidValue;
+  const Graph* graph = find_graph(call, handle);
+  if (graph == nullptr) return cudaErrorInvalidValue;
+  if (graph->parent != nullptr) return cudaErrorNotSupported;
+  const bool is_only_one = allows_one_executable(*graph);
+  if (is_only_one && has_only_executable(call.state, handle)) return cudaErrorNotSupported;
+  std::shared_ptr<Program> program = make_program(call.state, *graph);
+  if (program == nullptr) return cudaErrorInvalidValue;
 
   auto owned = std::make_unique<Executable>();
   Executable& executable = *owned;
   executable.flags = flags;
+  executable.base = handle;
+  executable.is_only_one = is_only_one;
   executable.program = std::move(program);
   executable.handle = reinterpret_cast<cudaGraphExec_t>(call.state.executables.add(std::move(owned)));
   *out = executable.handle;
@@ -106,32 +182,39 @@ cudaError_t prepare(const Call& call, cudaGraphExec_t handle, cudaStream_t strea
 cudaError_t launch(const Call& call, cudaGraphExec_t handle, cudaStream_t stream_handle) {
   Executable* executable = nullptr;
   Stream* stream = nullptr;
-  const cudaError_t error = prepare(call, handle, stream_handle, &executable, &stream);
-  if (error != cudaSuccess || !call.state.execute) return error;
+  cudaError_t error = prepare(call, handle, stream_handle, &executable, &stream);
+  if (error != cudaSuccess) return error;
+  const Program& program = *executable->program;
+  if (program.has_events) error = wait_for_events(call, *stream, program);
+  if (error == cudaSuccess && program.has_memory) error = launch_memory(call, *executable);
+  if (error != cudaSuccess) return error;
   wait_for(call.state, *stream, executable->last_run);  // a launch held in another stream (facts 15)
   enqueue(call.state, *stream, GraphRun{executable->program});
+  if (program.has_events) record_events(call.state, *stream, program);
   executable->last_run = mark(call.state, *stream);
   return cudaSuccess;
 }
 
+// "Currently only kernel, memset and memcpy nodes are supported."
+const ProgramNode* find_node_to_enable(const Call& call, const Executable& executable, cudaGraphNode_t handle) {
+  const ProgramNode* found = find_program_node(call, executable, handle);
+  const bool is_supported = found != nullptr && (std::holds_alternative<KernelParams>(found->params) ||
+                                                 std::holds_alternative<CopyParams>(found->params) ||
+                                                 std::holds_alternative<FillParams>(found->params));
+  return is_supported ? found : nullptr;
+}
+
 cudaError_t set_enabled(const Call& call, cudaGraphExec_t handle, cudaGraphNode_t node, unsigned enabled) {
   Executable* executable = find_executable(call, handle);
-  if (executable == nullptr) return cudaErrorInvalidValue;
-  const ProgramNode* found = find_program_node(call, *executable, node);
-  // "Currently only kernel, memset and memcpy nodes are supported."
-  if (found == nullptr || std::holds_alternative<HostParams>(found->params) ||
-      std::holds_alternative<EmptyParams>(found->params)) {
-    return cudaErrorInvalidValue;
-  }
-  const auto position = found - executable->program->nodes.data();
-  writable_program(*executable).nodes[position].enabled = enabled != 0;
+  if (executable == nullptr || find_node_to_enable(call, *executable, node) == nullptr) return cudaErrorInvalidValue;
+  writable_node(*executable, *call.state.nodes.find(node)).enabled = enabled != 0;
   return cudaSuccess;
 }
 
 cudaError_t get_enabled(const Call& call, cudaGraphExec_t handle, cudaGraphNode_t node, unsigned* enabled) {
   const Executable* executable = find_executable(call, handle);
   if (executable == nullptr || enabled == nullptr) return cudaErrorInvalidValue;
-  const ProgramNode* found = find_program_node(call, *executable, node);
+  const ProgramNode* found = find_node_to_enable(call, *executable, node);
   if (found == nullptr) return cudaErrorInvalidValue;
   *enabled = found->enabled ? 1 : 0;
   return cudaSuccess;
@@ -153,6 +236,16 @@ cudaError_t CUDARTAPI cudaGraphInstantiateWithFlags(cudaGraphExec_t* pGraphExec,
                                                     unsigned long long flags) {
   return enter(Function::kGraphInstantiateWithFlags,
                [&](const Call& call) { return instantiate(call, pGraphExec, graph, flags); });
+}
+
+cudaError_t CUDARTAPI cudaGraphExecGetFlags(cudaGraphExec_t graphExec, unsigned long long* flags) {
+  return enter(Function::kGraphExecGetFlags, [&](const Call& call) {
+    const Executable* executable = find_executable(call, graphExec);
+    if (executable == nullptr || flags == nullptr) return cudaErrorInvalidValue;
+    // It "will not be returned by this API as it does not affect the resulting executable graph".
+    *flags = executable->flags & ~static_cast<unsigned long long>(cudaGraphInstantiateFlagUpload);
+    return cudaSuccess;
+  });
 }
 
 cudaError_t CUDARTAPI cudaGraphExecDestroy(cudaGraphExec_t graphExec) {

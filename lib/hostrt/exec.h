@@ -8,11 +8,28 @@
 namespace graphcache::hostrt {
 
 // The executable's node that a template's node stands for, or null: only nodes of the graph that the executable was
-// instantiated from have one, and only while that graph lives (facts 12).
+// instantiated from, and of the graphs embedded in it, have one, and only while that graph lives (facts 12).
 const ProgramNode* find_program_node(const Call& call, const Executable& executable, cudaGraphNode_t node);
 
-// The program, for changes: a copy takes its place if a launch still holds on to it (facts 14).
-Program& writable_program(Executable& executable);
+// The same node, for changes: a copy of the program takes its place if a launch still holds on to it (facts 14).
+ProgramNode& writable_node(Executable& executable, const Node& node);
+Program& writable(std::shared_ptr<Program>& program);
+
+// Finds the node of the right type and lets `change` read and check new parameters into it.
+template <typename Params, typename Change>
+cudaError_t patch(const Call& call, cudaGraphExec_t handle, cudaGraphNode_t node, Change&& change) {
+  Executable* executable = find_executable(call, handle);
+  if (executable == nullptr) return cudaErrorInvalidValue;
+  const ProgramNode* found = find_program_node(call, *executable, node);
+  if (found == nullptr || !std::holds_alternative<Params>(found->params)) return cudaErrorInvalidValue;
+  return change(std::get<Params>(writable_node(*executable, *call.state.nodes.find(node)).params));
+}
+
+// Whether an executable lives beside which the graph may have no other.
+bool has_only_executable(const State& state, cudaGraph_t graph);
+
+// With those of child graphs.
+std::size_t node_count(const Program& program);
 
 }  // namespace graphcache::hostrt
 

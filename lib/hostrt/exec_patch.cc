@@ -10,17 +10,6 @@
 namespace graphcache::hostrt {
 namespace {
 
-// Finds the node of the right type and lets `change` read and check new parameters into it.
-template <typename Params, typename Change>
-cudaError_t patch(const Call& call, cudaGraphExec_t handle, cudaGraphNode_t node, Change&& change) {
-  Executable* executable = find_executable(call, handle);
-  if (executable == nullptr) return cudaErrorInvalidValue;
-  const ProgramNode* found = find_program_node(call, *executable, node);
-  if (found == nullptr || !std::holds_alternative<Params>(found->params)) return cudaErrorInvalidValue;
-  const auto position = found - executable->program->nodes.data();
-  return change(std::get<Params>(writable_program(*executable).nodes[position].params));
-}
-
 cudaError_t patch_copy(CopyParams& params, const CopyParams& wanted) {
   if (wanted.bytes == 0) return cudaErrorInvalidValue;
   if (const cudaError_t error = check_copy(wanted.destination, wanted.source, wanted.kind); error != cudaSuccess) {
@@ -79,6 +68,14 @@ cudaError_t CUDARTAPI cudaGraphExecMemsetNodeSetParams(cudaGraphExec_t hGraphExe
   return enter(Function::kGraphExecMemsetNodeSetParams, [&](const Call& call) {
     return patch<FillParams>(call, hGraphExec, node,
                              [&](FillParams& params) { return patch_fill(params, pNodeParams); });
+  });
+}
+
+cudaError_t CUDARTAPI cudaGraphExecHostNodeSetParams(cudaGraphExec_t hGraphExec, cudaGraphNode_t node,
+                                                     const struct cudaHostNodeParams* pNodeParams) {
+  return enter(Function::kGraphExecHostNodeSetParams, [&](const Call& call) {
+    return patch<HostParams>(call, hGraphExec, node,
+                             [&](HostParams& params) { return read_host(pNodeParams, &params); });
   });
 }
 

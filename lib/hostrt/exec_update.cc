@@ -5,11 +5,14 @@
 // edges; so two captures whose branches were enqueued in another order still pair rightly as long as they were joined
 // in the same order (facts 22).
 
+#include <algorithm>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "attributes.h"
 #include "exec.h"
+#include "graph.h"
 #include "params.h"
 
 namespace graphcache::hostrt {
@@ -56,7 +59,7 @@ class Pairing {
     return true;
   }
 
-  std::uint32_t partner(const Node& node) const { return partners_[node.position]; }
+  std::vector<std::uint32_t> take_partners() { return std::move(partners_); }
   const Refusal& refusal() const { return refusal_; }
 
  private:
@@ -147,6 +150,29 @@ cudaGraphExecUpdateResult compare(const NodeParams& mine, const NodeParams& want
   return cudaGraphExecUpdateSuccess;
 }
 
+// How the nodes of a graph pair with those of a program, and those of child graphs in their turn.
+struct Plan {
+  std::vector<std::uint32_t> partners;  // by position in the graph
+  std::vector<Plan> children;           // in the order of the child graph nodes in the graph
+};
+
+Refusal make_plan(const Program& program, const Graph& graph, unsigned long long flags, Plan* plan) {
+  Pairing pairing(program, graph);
+  if (!pairing.pair_all()) return pairing.refusal();
+  plan->partners = pairing.take_partners();
+  for (const Node* node : graph.nodes) {
+    const NodeParams& mine = program.nodes[plan->partners[node->position]].params;
+    if (const auto* child = std::get_if<ChildParams>(&mine)) {
+      const Graph& inner = *std::get<ChildParams>(node->params).graph;
+      const Refusal refusal = make_plan(*child->program, inner, flags, &plan->children.emplace_back());
+      if (refusal.result != cudaGraphExecUpdateSuccess) return refusal;
+    } else if (const auto result = compare(mine, node->params, flags); result != cudaGraphExecUpdateSuccess) {
+      return {result, node, nullptr};
+    }
+  }
+  return {};
+}
+
 void take_over(NodeParams& mine, const NodeParams& wanted) {
   auto* kernel = std::get_if<KernelParams>(&mine);
   if (kernel == nullptr) {
@@ -161,31 +187,67 @@ void take_over(NodeParams& mine, const NodeParams& wanted) {
   kernel->arguments.assign(*other.kernel, other.arguments.pointers());
 }
 
+void apply(State& state, const Plan& plan, const Graph& graph, std::shared_ptr<Program>& target) {
+  Program& program = writable(target);
+  auto inner_plan = plan.children.begin();
+  for (const Node* node : graph.nodes) {
+    NodeParams& mine = program.nodes[plan.partners[node->position]].params;
+    if (auto* child = std::get_if<ChildParams>(&mine)) {
+      apply(state, *inner_plan++, *std::get<ChildParams>(node->params).graph, child->program);
+    } else {
+      take_over(mine, node->params);
+    }
+  }
+  hold(state, program, graph);
+}
+
+// "Neither hGraph nor hGraphExec may contain device-updatable kernel nodes", not even an executable and its own graph.
+// A graph that allocates and has its one executable cannot be another's content, too (tried).
+bool may_update(const State& state, const Executable& executable, const Graph& graph) {
+  if (has_device_updatable_nodes(graph)) return false;
+  if (has_memory_nodes(graph) && executable.base != graph.handle && has_only_executable(state, graph.handle)) {
+    return false;
+  }
+  return std::none_of(executable.program->nodes.begin(), executable.program->nodes.end(), [](const auto& node) {
+    const auto* kernel = std::get_if<KernelParams>(&node.params);
+    return kernel != nullptr && is_device_updatable(*kernel);
+  });
+}
+
 cudaError_t update(const Call& call, cudaGraphExec_t handle, cudaGraph_t graph_handle,
                    cudaGraphExecUpdateResultInfo* info) {
   if (info != nullptr) *info = {cudaGraphExecUpdateError, nullptr, nullptr};
   Executable* executable = find_executable(call, handle);
   const Graph* graph = find_graph(call, graph_handle);
   if (executable == nullptr || graph == nullptr) return cudaErrorInvalidValue;
-
-  Pairing pairing(*executable->program, *graph);
-  Refusal refusal;
-  if (!pairing.pair_all()) refusal = pairing.refusal();
-  for (std::size_t i = 0; i < graph->nodes.size() && refusal.result == cudaGraphExecUpdateSuccess; ++i) {
-    const Node& node = *graph->nodes[i];
-    const ProgramNode& mine = executable->program->nodes[pairing.partner(node)];
-    refusal.result = compare(mine.params, node.params, executable->flags);
-    if (refusal.result != cudaGraphExecUpdateSuccess) refusal.node = &node;
+  if (!may_update(call.state, *executable, *graph)) {
+    if (info != nullptr) info->result = cudaGraphExecUpdateSuccess;  // so it says there (tried)
+    return cudaErrorNotSupported;
   }
+
+  Plan plan;
+  const Refusal refusal = make_plan(*executable->program, *graph, executable->flags, &plan);
   if (info != nullptr) {
     *info = {refusal.result, refusal.node != nullptr ? refusal.node->handle : nullptr,
              refusal.from != nullptr ? refusal.from->handle : nullptr};
   }
   if (refusal.result != cudaGraphExecUpdateSuccess) return cudaErrorGraphExecUpdateFailure;
-
-  Program& program = writable_program(*executable);
-  for (const Node* node : graph->nodes) take_over(program.nodes[pairing.partner(*node)].params, node->params);
+  apply(call.state, plan, *graph, executable->program);
   return cudaSuccess;
+}
+
+// "As though the nodes contained in node's graph had the parameters contained in childGraph's nodes at instantiation".
+cudaError_t set_child(const Call& call, cudaGraphExec_t handle, cudaGraphNode_t node, cudaGraph_t graph_handle) {
+  const Graph* graph = find_graph(call, graph_handle);
+  const Executable* executable = find_executable(call, handle);
+  if (graph == nullptr || executable == nullptr) return cudaErrorInvalidValue;
+  return patch<ChildParams>(call, handle, node, [&](ChildParams& child) {
+    Plan plan;
+    const Refusal refusal = make_plan(*child.program, *graph, executable->flags, &plan);
+    if (refusal.result != cudaGraphExecUpdateSuccess) return cudaErrorGraphExecUpdateFailure;
+    apply(call.state, plan, *graph, child.program);
+    return cudaSuccess;
+  });
 }
 
 // An armed failure strikes. Callers judge an update by the result info as well (facts 20), so a refusal says there that
@@ -202,6 +264,12 @@ cudaError_t refuse_as_injected(cudaError_t error, cudaGraphExecUpdateResultInfo*
 }  // namespace graphcache::hostrt
 
 using namespace graphcache::hostrt;
+
+extern "C" cudaError_t CUDARTAPI cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t hGraphExec, cudaGraphNode_t node,
+                                                                      cudaGraph_t childGraph) {
+  return enter(Function::kGraphExecChildGraphNodeSetParams,
+               [&](const Call& call) { return set_child(call, hGraphExec, node, childGraph); });
+}
 
 extern "C" cudaError_t CUDARTAPI cudaGraphExecUpdate(cudaGraphExec_t hGraphExec, cudaGraph_t hGraph,
                                                      cudaGraphExecUpdateResultInfo* resultInfo) {

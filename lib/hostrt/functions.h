@@ -13,24 +13,32 @@
 #define GRAPHCACHE_HOSTRT_FUNCTIONS(X)                                                                              \
   X(GetDevice) X(SetDevice) X(GetDeviceCount) X(GetDeviceProperties) X(DeviceGetAttribute)                          \
   X(DeviceGetStreamPriorityRange) X(DriverGetVersion) X(RuntimeGetVersion) X(DeviceSynchronize)                     \
-  X(DeviceGraphMemTrim)                                                                                             \
+  X(DeviceGraphMemTrim) X(DeviceGetGraphMemAttribute) X(DeviceSetGraphMemAttribute)                                 \
   X(MemGetInfo) X(Malloc) X(Free) X(MallocHost) X(HostAlloc) X(FreeHost) X(PointerGetAttributes) X(Memcpy)          \
-  X(Memset) X(MemcpyAsync) X(MemsetAsync)                                                                           \
+  X(Memset) X(MemcpyAsync) X(MemsetAsync) X(MallocAsync) X(FreeAsync)                                               \
   X(GetLastError) X(PeekAtLastError)                                                                                \
   X(StreamCreate) X(StreamCreateWithFlags) X(StreamCreateWithPriority) X(StreamDestroy) X(StreamSynchronize)        \
   X(StreamQuery) X(StreamGetPriority) X(StreamGetFlags) X(StreamGetDevice) X(StreamGetId) X(StreamWaitEvent)        \
   X(StreamIsCapturing) X(StreamBeginCapture) X(StreamEndCapture) X(StreamGetCaptureInfo)                            \
   X(StreamUpdateCaptureDependencies) X(ThreadExchangeStreamCaptureMode)                                             \
-  X(EventCreate) X(EventCreateWithFlags) X(EventRecord) X(EventQuery) X(EventSynchronize) X(EventElapsedTime)       \
-  X(EventDestroy)                                                                                                   \
+  X(EventCreate) X(EventCreateWithFlags) X(EventRecord) X(EventRecordWithFlags) X(EventQuery) X(EventSynchronize)   \
+  X(EventElapsedTime) X(EventDestroy)                                                                               \
   X(GetFuncBySymbol) X(GetDriverEntryPoint) X(FuncGetParamInfo)                                                     \
   X(LaunchKernel) X(LaunchKernelExC) X(LaunchHostFunc)                                                              \
   X(GraphCreate) X(GraphDestroy) X(GraphClone) X(GraphAddKernelNode) X(GraphAddMemcpyNode1D) X(GraphAddMemsetNode)  \
-  X(GraphAddEmptyNode) X(GraphAddHostNode) X(GraphAddDependencies)                                                  \
+  X(GraphAddEmptyNode) X(GraphAddHostNode) X(GraphAddDependencies) X(GraphRemoveDependencies) X(GraphDestroyNode)   \
+  X(GraphAddChildGraphNode) X(GraphChildGraphNodeGetGraph) X(GraphExecChildGraphNodeSetParams)                      \
+  X(GraphAddEventRecordNode) X(GraphEventRecordNodeGetEvent) X(GraphEventRecordNodeSetEvent)                        \
+  X(GraphExecEventRecordNodeSetEvent) X(GraphAddEventWaitNode) X(GraphEventWaitNodeGetEvent)                        \
+  X(GraphEventWaitNodeSetEvent) X(GraphExecEventWaitNodeSetEvent)                                                   \
+  X(GraphAddMemAllocNode) X(GraphMemAllocNodeGetParams) X(GraphAddMemFreeNode) X(GraphMemFreeNodeGetParams)         \
+  X(UserObjectCreate) X(UserObjectRetain) X(UserObjectRelease) X(GraphRetainUserObject) X(GraphReleaseUserObject)   \
   X(GraphGetNodes) X(GraphGetEdges) X(GraphGetRootNodes) X(GraphNodeGetType) X(GraphNodeGetDependencies)            \
-  X(GraphNodeFindInClone)                                                                                           \
+  X(GraphNodeGetDependentNodes) X(GraphNodeFindInClone)                                                             \
   X(GraphKernelNodeGetParams) X(GraphKernelNodeSetParams) X(GraphKernelNodeGetAttribute)                            \
-  X(GraphKernelNodeSetAttribute) X(GraphMemcpyNodeGetParams) X(GraphMemsetNodeGetParams) X(GraphHostNodeGetParams)  \
+  X(GraphKernelNodeSetAttribute) X(GraphKernelNodeCopyAttributes) X(GraphMemcpyNodeGetParams)                       \
+  X(GraphMemcpyNodeSetParams1D) X(GraphMemsetNodeGetParams) X(GraphMemsetNodeSetParams) X(GraphHostNodeGetParams)   \
+  X(GraphHostNodeSetParams) X(GraphExecHostNodeSetParams) X(GraphExecGetFlags)                                      \
   X(GraphInstantiate) X(GraphInstantiateWithFlags) X(GraphExecDestroy) X(GraphLaunch) X(GraphUpload)                \
   X(GraphExecUpdate) X(GraphExecKernelNodeSetParams) X(GraphExecMemcpyNodeSetParams)                                \
   X(GraphExecMemcpyNodeSetParams1D) X(GraphExecMemsetNodeSetParams) X(GraphNodeSetEnabled) X(GraphNodeGetEnabled)

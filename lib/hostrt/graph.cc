@@ -2,11 +2,18 @@
 
 #include <algorithm>
 
+#include "attributes.h"
+
 namespace graphcache::hostrt {
 namespace {
 
 bool contains(const std::vector<Edge>& edges, const Node* from) {
   return std::any_of(edges.begin(), edges.end(), [from](const Edge& edge) { return edge.from == from; });
+}
+
+template <typename Predicate>
+bool any_node(const Graph& graph, Predicate&& predicate) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node* node) { return predicate(node->params); });
 }
 
 }  // namespace
@@ -18,9 +25,40 @@ Graph& create_graph(State& state) {
   return graph;
 }
 
+Graph& clone_graph(State& state, const Graph& original) {
+  Graph& copy = create_graph(state);
+  // Nodes first: a dependency may have been added to a later node. Dependencies keep their order, while the edges of a
+  // clone are listed by the positions of their ends, whatever the order in the original (tried).
+  for (const Node* node : original.nodes) {
+    Node& twin = add_node(state, copy, node->params, {});
+    twin.original = node->handle;
+    if (const auto* child = std::get_if<ChildParams>(&node->params)) embed(state, twin, *child->graph);
+  }
+  for (const Node* node : original.nodes) {
+    Node* twin = copy.nodes[node->position];
+    for (const Edge& edge : node->dependencies) {
+      Node* from = copy.nodes[edge.from->position];
+      twin->dependencies.push_back(Edge{from, edge.data});
+      from->dependents.push_back(twin);
+    }
+  }
+  copy_references(state, original, copy);
+  return copy;
+}
+
+void embed(State& state, Node& node, const Graph& graph) {
+  Graph& embedded = clone_graph(state, graph);
+  embedded.parent = &node;
+  std::get<ChildParams>(node.params).graph = &embedded;
+}
+
 void destroy_graph(State& state, Graph& graph) {
-  for (const Node* node : graph.nodes) state.nodes.remove(node->handle);
-  state.graphs.remove(graph.handle);
+  for (const Node* node : graph.nodes) {
+    if (const auto* child = std::get_if<ChildParams>(&node->params)) destroy_graph(state, *child->graph);
+    state.nodes.remove(node->handle);
+  }
+  const std::unique_ptr<Graph> owned = state.graphs.remove(graph.handle);
+  release_all(state, *owned);
 }
 
 Node& add_node(State& state, Graph& graph, NodeParams params, const std::vector<Edge>& dependencies) {
@@ -34,6 +72,38 @@ Node& add_node(State& state, Graph& graph, NodeParams params, const std::vector<
   node.handle = reinterpret_cast<cudaGraphNode_t>(state.nodes.add(std::move(owned)));
   for (const Edge& edge : node.dependencies) edge.from->dependents.push_back(&node);
   return node;
+}
+
+void destroy_node(State& state, Node& node) {
+  for (const Edge& edge : node.dependencies) std::erase(edge.from->dependents, &node);
+  for (Node* dependent : node.dependents) {
+    std::erase_if(dependent->dependencies, [&](const Edge& edge) { return edge.from == &node; });
+  }
+  std::vector<Node*>& nodes = node.graph->nodes;
+  nodes.erase(nodes.begin() + static_cast<std::ptrdiff_t>(node.position));
+  for (std::size_t i = node.position; i < nodes.size(); ++i) nodes[i]->position = i;
+  if (const auto* child = std::get_if<ChildParams>(&node.params)) destroy_graph(state, *child->graph);
+  state.nodes.remove(node.handle);
+}
+
+bool has_memory_nodes(const Graph& graph) {
+  return any_node(graph, [](const NodeParams& params) {
+    return std::holds_alternative<AllocationParams>(params) || std::holds_alternative<FreeParams>(params);
+  });
+}
+
+bool has_device_updatable_nodes(const Graph& graph) {
+  return any_node(graph, [](const NodeParams& params) {
+    const auto* kernel = std::get_if<KernelParams>(&params);
+    return kernel != nullptr && is_device_updatable(*kernel);
+  });
+}
+
+void hand_out_device_node(const Node& node, cudaLaunchAttributeValue* value) {
+  const bool is_updatable = is_device_updatable(std::get<KernelParams>(node.params));
+  // There is no device code that could use it: the handle of the node is as good as any.
+  value->deviceUpdatableKernelNode.devNode =
+      is_updatable ? reinterpret_cast<cudaGraphDeviceNode_t>(node.handle) : nullptr;
 }
 
 cudaError_t read_dependencies(const Call& call, const Graph& graph, const cudaGraphNode_t* nodes,

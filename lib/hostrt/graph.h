@@ -12,15 +12,68 @@ namespace graphcache::hostrt {
 
 Graph& create_graph(State& state);
 
-// Ends the graph's handle and those of its nodes.
+// A copy with nodes, edges, embedded graphs and references to user objects.
+Graph& clone_graph(State& state, const Graph& original);
+
+// Makes the node, which has ChildParams, the owner of a clone.
+void embed(State& state, Node& node, const Graph& graph);
+
+// Ends the handles of the graph, of its nodes and of the graphs embedded in it.
 void destroy_graph(State& state, Graph& graph);
 
 // The dependencies must be nodes of the same graph, each at most once.
 Node& add_node(State& state, Graph& graph, NodeParams params, const std::vector<Edge>& dependencies);
 
+// Severs the node's edges and ends its handle. The nodes behind it move up.
+void destroy_node(State& state, Node& node);
+
+// In the graph itself: embedded graphs have no memory nodes, and their device-updatable nodes do not count (tried).
+bool has_memory_nodes(const Graph& graph);
+bool has_device_updatable_nodes(const Graph& graph);
+
+// The handle by which device code would update the node, in the value of that attribute; null if it may not.
+void hand_out_device_node(const Node& node, cudaLaunchAttributeValue* value);
+
 // Checks handles of dependencies as the cudaGraphAdd... calls do. `data` may be null.
 cudaError_t read_dependencies(const Call& call, const Graph& graph, const cudaGraphNode_t* nodes,
                               const cudaGraphEdgeData* data, std::size_t count, std::vector<Edge>* dependencies);
+
+// The part that all cudaGraphAdd...Node calls share. `make(call, graph, &params)` reads and checks the node's own
+// parameters, `finish(call, node)` sees the node that has been added.
+template <typename Make, typename Finish>
+cudaError_t add_by_hand(Function function, cudaGraphNode_t* out, cudaGraph_t handle,
+                        const cudaGraphNode_t* dependencies, std::size_t dependency_count, Make&& make,
+                        Finish&& finish) {
+  return enter(function, [&](const Call& call) -> cudaError_t {
+    if (out == nullptr) return cudaErrorInvalidValue;
+    Graph* graph = find_graph(call, handle);
+    if (graph == nullptr) return cudaErrorInvalidValue;
+    std::vector<Edge> edges;
+    cudaError_t error = read_dependencies(call, *graph, dependencies, nullptr, dependency_count, &edges);
+    if (error != cudaSuccess) return error;
+    NodeParams params;
+    error = make(call, *graph, &params);
+    if (error != cudaSuccess) return error;
+    Node& node = add_node(call.state, *graph, std::move(params), edges);
+    finish(call, node);
+    *out = node.handle;
+    return cudaSuccess;
+  });
+}
+
+template <typename Make>
+cudaError_t add_by_hand(Function function, cudaGraphNode_t* out, cudaGraph_t handle,
+                        const cudaGraphNode_t* dependencies, std::size_t dependency_count, Make&& make) {
+  return add_by_hand(function, out, handle, dependencies, dependency_count, std::forward<Make>(make),
+                     [](const Call&, Node&) {});
+}
+
+// The node's parameters if it is of this type, else null: the calls for another type refuse it.
+template <typename Params>
+Params* params_of(const Call& call, cudaGraphNode_t handle) {
+  Node* node = find_node(call, handle);
+  return node != nullptr ? std::get_if<Params>(&node->params) : nullptr;
+}
 
 // Hands out an array in the manner of the query calls: without arrays, `*count` becomes the number of elements; with
 // arrays, as many as fit are written, the rest is filled with nulls and `*count` becomes the number written.

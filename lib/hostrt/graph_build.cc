@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "attributes.h"
 #include "graph.h"
 #include "params.h"
 #include "work.h"
@@ -22,6 +23,9 @@ cudaError_t destroy(const Call& call, cudaGraph_t handle) {
   // "All operations other than destroy and node removal are permitted on the graph while the capture ... is in
   // progress"
   if (graph->capture != nullptr) return cudaErrorIllegalState;
+  if (graph->parent != nullptr) {
+    return call.misuse(cudaErrorInvalidValue, "the graph belongs to a child graph node");
+  }
   destroy_graph(call.state, *graph);
   return cudaSuccess;
 }
@@ -30,51 +34,38 @@ cudaError_t clone(const Call& call, cudaGraph_t* out, cudaGraph_t handle) {
   if (out == nullptr) return cudaErrorInvalidValue;
   Graph* original = find_graph(call, handle);
   if (original == nullptr) return cudaErrorInvalidValue;
-  Graph& copy = create_graph(call.state);
-  // Nodes first: a dependency may have been added to a later node. Dependencies keep their order, while the edges of a
-  // clone are listed by the positions of their ends, whatever the order in the original (tried).
-  for (const Node* node : original->nodes) add_node(call.state, copy, node->params, {}).original = node->handle;
-  for (const Node* node : original->nodes) {
-    Node* twin = copy.nodes[node->position];
-    for (const Edge& edge : node->dependencies) {
-      Node* from = copy.nodes[edge.from->position];
-      twin->dependencies.push_back(Edge{from, edge.data});
-      from->dependents.push_back(twin);
-    }
-  }
-  *out = copy.handle;
+  // "Cloning is not supported for graphs which contain memory allocation nodes, memory free nodes ..."
+  if (has_memory_nodes(*original) || has_device_updatable_nodes(*original)) return cudaErrorNotSupported;
+  *out = clone_graph(call.state, *original).handle;
   return cudaSuccess;
 }
 
-// Nodes are never taken out of a graph, so a twin is where its original is.
 cudaError_t find_in_clone(const Call& call, cudaGraphNode_t* out, cudaGraphNode_t handle, cudaGraph_t clone_handle) {
   const Node* original = find_node(call, handle);
   const Graph* clone = find_graph(call, clone_handle);
   if (out == nullptr || original == nullptr || clone == nullptr) return cudaErrorInvalidValue;
-  if (original->position >= clone->nodes.size()) return cudaErrorInvalidValue;
-  const Node* twin = clone->nodes[original->position];
-  if (twin->original != handle) return cudaErrorInvalidValue;
-  *out = twin->handle;
+  const auto twin = std::find_if(clone->nodes.begin(), clone->nodes.end(),
+                                 [&](const Node* node) { return node->original == handle; });
+  if (twin == clone->nodes.end()) return cudaErrorInvalidValue;
+  *out = (*twin)->handle;
   return cudaSuccess;
 }
 
-// The part that all cudaGraphAdd...Node calls share. `make(call, &params)` reads and checks the node's own parameters.
-template <typename Make>
-cudaError_t add(Function function, cudaGraphNode_t* out, cudaGraph_t handle, const cudaGraphNode_t* dependencies,
-                std::size_t dependency_count, Make&& make) {
-  return enter(function, [&](const Call& call) -> cudaError_t {
-    if (out == nullptr) return cudaErrorInvalidValue;
-    Graph* graph = find_graph(call, handle);
-    if (graph == nullptr) return cudaErrorInvalidValue;
-    std::vector<Edge> edges;
-    cudaError_t error = read_dependencies(call, *graph, dependencies, nullptr, dependency_count, &edges);
-    if (error != cudaSuccess) return error;
-    NodeParams params;
-    error = make(call, &params);
-    if (error != cudaSuccess) return error;
-    *out = add_node(call.state, *graph, std::move(params), edges).handle;
-    return cudaSuccess;
-  });
+// What would take nodes or edges out of a graph. "All operations other than destroy and node removal are permitted on
+// the graph while the capture ... is in progress"; "Nodes and edges of the graph cannot be deleted" if it allocates.
+cudaError_t admit_removal(const Graph& graph) {
+  if (graph.capture != nullptr) return cudaErrorIllegalState;
+  return has_memory_nodes(graph) ? cudaErrorNotSupported : cudaSuccess;
+}
+
+cudaError_t remove_node(const Call& call, cudaGraphNode_t handle) {
+  Node* node = find_node(call, handle);
+  if (node == nullptr) return cudaErrorInvalidValue;
+  if (const cudaError_t error = admit_removal(*node->graph); error != cudaSuccess) return error;
+  const auto* kernel = std::get_if<KernelParams>(&node->params);
+  if (kernel != nullptr && is_device_updatable(*kernel)) return cudaErrorNotSupported;
+  destroy_node(call.state, *node);
+  return cudaSuccess;
 }
 
 cudaError_t add_dependencies(const Call& call, cudaGraph_t handle, const cudaGraphNode_t* from,
@@ -96,6 +87,31 @@ cudaError_t add_dependencies(const Call& call, cudaGraph_t handle, const cudaGra
   for (auto& [target, edge] : added) {
     target->dependencies.push_back(edge);
     edge.from->dependents.push_back(target);
+  }
+  return cudaSuccess;
+}
+
+cudaError_t remove_dependencies(const Call& call, cudaGraph_t handle, const cudaGraphNode_t* from,
+                                const cudaGraphNode_t* to, const cudaGraphEdgeData* data, std::size_t count) {
+  Graph* graph = find_graph(call, handle);
+  if (graph == nullptr || ((from == nullptr || to == nullptr) && count != 0)) return cudaErrorInvalidValue;
+  if (count == 0) return cudaSuccess;
+  if (const cudaError_t error = admit_removal(*graph); error != cudaSuccess) return error;
+  std::vector<std::pair<Node*, Edge>> removed;
+  for (std::size_t i = 0; i < count; ++i) {
+    Node* source = find_node(call, from[i]);
+    Node* target = find_node(call, to[i]);
+    if (source == nullptr || target == nullptr) return cudaErrorInvalidValue;
+    if (source->graph != graph || target->graph != graph) return cudaErrorInvalidValue;
+    // "Specifying an edge that does not exist in the graph, with data matching edgeData, results in an error."
+    const Edge edge{source, data != nullptr ? data[i] : cudaGraphEdgeData{}};
+    const auto& edges = target->dependencies;
+    if (std::find(edges.begin(), edges.end(), edge) == edges.end()) return cudaErrorInvalidValue;
+    removed.emplace_back(target, edge);
+  }
+  for (auto& [target, edge] : removed) {
+    std::erase(target->dependencies, edge);
+    std::erase(edge.from->dependents, target);
   }
   return cudaSuccess;
 }
@@ -128,44 +144,46 @@ cudaError_t CUDARTAPI cudaGraphNodeFindInClone(cudaGraphNode_t* pNode, cudaGraph
 cudaError_t CUDARTAPI cudaGraphAddKernelNode(cudaGraphNode_t* pGraphNode, cudaGraph_t graph,
                                              const cudaGraphNode_t* pDependencies, size_t numDependencies,
                                              const struct cudaKernelNodeParams* pNodeParams) {
-  return add(Function::kGraphAddKernelNode, pGraphNode, graph, pDependencies, numDependencies,
-             [&](const Call& call, NodeParams* params) {
-               return read_kernel(call, pNodeParams, &params->emplace<KernelParams>());
-             });
+  return add_by_hand(Function::kGraphAddKernelNode, pGraphNode, graph, pDependencies, numDependencies,
+                     [&](const Call& call, const Graph&, NodeParams* params) {
+                       KernelParams& kernel = params->emplace<KernelParams>();
+                       kernel.device = call.thread.device;
+                       return read_kernel(call, pNodeParams, &kernel);
+                     });
 }
 
 cudaError_t CUDARTAPI cudaGraphAddMemcpyNode1D(cudaGraphNode_t* pGraphNode, cudaGraph_t graph,
                                                const cudaGraphNode_t* pDependencies, size_t numDependencies, void* dst,
                                                const void* src, size_t count, enum cudaMemcpyKind kind) {
-  return add(Function::kGraphAddMemcpyNode1D, pGraphNode, graph, pDependencies, numDependencies,
-             [&](const Call&, NodeParams* params) {
-               *params = CopyParams{dst, src, count, kind};
-               return count == 0 ? cudaErrorInvalidValue : check_copy(dst, src, kind);
-             });
+  return add_by_hand(Function::kGraphAddMemcpyNode1D, pGraphNode, graph, pDependencies, numDependencies,
+                     [&](const Call&, const Graph&, NodeParams* params) {
+                       *params = CopyParams{dst, src, count, kind};
+                       return count == 0 ? cudaErrorInvalidValue : check_copy(dst, src, kind);
+                     });
 }
 
 cudaError_t CUDARTAPI cudaGraphAddMemsetNode(cudaGraphNode_t* pGraphNode, cudaGraph_t graph,
                                              const cudaGraphNode_t* pDependencies, size_t numDependencies,
                                              const struct cudaMemsetParams* pMemsetParams) {
-  return add(Function::kGraphAddMemsetNode, pGraphNode, graph, pDependencies, numDependencies,
-             [&](const Call&, NodeParams* params) { return read_fill(pMemsetParams, &params->emplace<FillParams>()); });
+  return add_by_hand(Function::kGraphAddMemsetNode, pGraphNode, graph, pDependencies, numDependencies,
+                     [&](const Call&, const Graph&, NodeParams* params) {
+                       return read_fill(pMemsetParams, &params->emplace<FillParams>());
+                     });
 }
 
 cudaError_t CUDARTAPI cudaGraphAddEmptyNode(cudaGraphNode_t* pGraphNode, cudaGraph_t graph,
                                             const cudaGraphNode_t* pDependencies, size_t numDependencies) {
-  return add(Function::kGraphAddEmptyNode, pGraphNode, graph, pDependencies, numDependencies,
-             [](const Call&, NodeParams*) { return cudaSuccess; });
+  return add_by_hand(Function::kGraphAddEmptyNode, pGraphNode, graph, pDependencies, numDependencies,
+                     [](const Call&, const Graph&, NodeParams*) { return cudaSuccess; });
 }
 
 cudaError_t CUDARTAPI cudaGraphAddHostNode(cudaGraphNode_t* pGraphNode, cudaGraph_t graph,
                                            const cudaGraphNode_t* pDependencies, size_t numDependencies,
                                            const struct cudaHostNodeParams* pNodeParams) {
-  return add(Function::kGraphAddHostNode, pGraphNode, graph, pDependencies, numDependencies,
-             [&](const Call&, NodeParams* params) {
-               if (pNodeParams == nullptr || pNodeParams->fn == nullptr) return cudaErrorInvalidValue;
-               *params = HostParams{pNodeParams->fn, pNodeParams->userData};
-               return cudaSuccess;
-             });
+  return add_by_hand(Function::kGraphAddHostNode, pGraphNode, graph, pDependencies, numDependencies,
+                     [&](const Call&, const Graph&, NodeParams* params) {
+                       return read_host(pNodeParams, &params->emplace<HostParams>());
+                     });
 }
 
 #if CUDART_VERSION >= 13000
@@ -185,6 +203,29 @@ cudaError_t CUDARTAPI cudaGraphAddDependencies_v2(cudaGraph_t graph, const cudaG
 #endif
   return enter(Function::kGraphAddDependencies,
                [&](const Call& call) { return add_dependencies(call, graph, from, to, edgeData, numDependencies); });
+}
+
+cudaError_t CUDARTAPI cudaGraphDestroyNode(cudaGraphNode_t node) {
+  return enter(Function::kGraphDestroyNode, [&](const Call& call) { return remove_node(call, node); });
+}
+
+#if CUDART_VERSION >= 13000
+cudaError_t CUDARTAPI cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t* from,
+                                                  const cudaGraphNode_t* to, const cudaGraphEdgeData* edgeData,
+                                                  size_t numDependencies) {
+#else
+cudaError_t CUDARTAPI cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t* from,
+                                                  const cudaGraphNode_t* to, size_t numDependencies) {
+  return enter(Function::kGraphRemoveDependencies,
+               [&](const Call& call) { return remove_dependencies(call, graph, from, to, nullptr, numDependencies); });
+}
+
+cudaError_t CUDARTAPI cudaGraphRemoveDependencies_v2(cudaGraph_t graph, const cudaGraphNode_t* from,
+                                                     const cudaGraphNode_t* to, const cudaGraphEdgeData* edgeData,
+                                                     size_t numDependencies) {
+#endif
+  return enter(Function::kGraphRemoveDependencies,
+               [&](const Call& call) { return remove_dependencies(call, graph, from, to, edgeData, numDependencies); });
 }
 
 }  // extern "C"

@@ -1,5 +1,6 @@
 // Calls that enumerate graphs: nodes, edges, roots, types, dependencies.
 
+#include <algorithm>
 #include <vector>
 
 #include "graph.h"
@@ -25,14 +26,26 @@ struct DirectedEdge {
   Edge edge;
 };
 
+// In the order in which they were added.
+std::vector<DirectedEdge> edges_from(const Node& source) {
+  std::vector<DirectedEdge> edges;
+  for (const Node* target : source.dependents) {
+    for (const Edge& edge : target->dependencies) {
+      if (edge.from == &source) edges.push_back({target, edge});
+    }
+  }
+  return edges;
+}
+
+bool any_annotated(const std::vector<DirectedEdge>& edges) {
+  return std::any_of(edges.begin(), edges.end(),
+                     [](const DirectedEdge& directed) { return !is_plain(directed.edge.data); });
+}
+
 // "... cudaErrorLossyQuery" where edge data would be dropped without the caller's knowing (facts 7).
 cudaError_t hand_out_edges(const std::vector<DirectedEdge>& edges, cudaGraphNode_t* from, cudaGraphNode_t* to,
                            cudaGraphEdgeData* data, bool has_arrays, std::size_t* count) {
-  if (has_arrays && data == nullptr) {
-    for (const DirectedEdge& directed : edges) {
-      if (!is_plain(directed.edge.data)) return cudaErrorLossyQuery;
-    }
-  }
+  if (has_arrays && data == nullptr && any_annotated(edges)) return cudaErrorLossyQuery;
   hand_out(
       has_arrays, edges.size(), count,
       [&](std::size_t i) {
@@ -54,11 +67,8 @@ cudaError_t list_edges(const Call& call, cudaGraph_t handle, cudaGraphNode_t* fr
   if (graph == nullptr || count == nullptr || (from == nullptr) != (to == nullptr)) return cudaErrorInvalidValue;
   std::vector<DirectedEdge> edges;
   for (const Node* source : graph->nodes) {
-    for (const Node* target : source->dependents) {
-      for (const Edge& edge : target->dependencies) {
-        if (edge.from == source) edges.push_back({target, edge});
-      }
-    }
+    const std::vector<DirectedEdge> outgoing = edges_from(*source);
+    edges.insert(edges.end(), outgoing.begin(), outgoing.end());
   }
   return hand_out_edges(edges, from, to, data, from != nullptr, count);
 }
@@ -70,6 +80,25 @@ cudaError_t list_dependencies(const Call& call, cudaGraphNode_t handle, cudaGrap
   std::vector<DirectedEdge> edges;
   for (const Edge& edge : node->dependencies) edges.push_back({node, edge});
   return hand_out_edges(edges, out, nullptr, data, out != nullptr, count);
+}
+
+cudaError_t list_dependents(const Call& call, cudaGraphNode_t handle, cudaGraphNode_t* out, cudaGraphEdgeData* data,
+                            std::size_t* count) {
+  const Node* node = find_node(call, handle);
+  if (node == nullptr || count == nullptr) return cudaErrorInvalidValue;
+  const std::vector<DirectedEdge> edges = edges_from(*node);
+  if (out != nullptr && data == nullptr && any_annotated(edges)) return cudaErrorLossyQuery;
+  hand_out(
+      out != nullptr, edges.size(), count,
+      [&](std::size_t i) {
+        out[i] = edges[i].to->handle;
+        if (data != nullptr) data[i] = edges[i].edge.data;
+      },
+      [&](std::size_t i) {
+        out[i] = nullptr;
+        if (data != nullptr) data[i] = {};
+      });
+  return cudaSuccess;
 }
 
 }  // namespace
@@ -131,6 +160,25 @@ cudaError_t CUDARTAPI cudaGraphNodeGetDependencies_v2(cudaGraphNode_t node, cuda
 #endif
   return enter(Function::kGraphNodeGetDependencies, [&](const Call& call) {
     return list_dependencies(call, node, pDependencies, edgeData, pNumDependencies);
+  });
+}
+
+#if CUDART_VERSION >= 13000
+cudaError_t CUDARTAPI cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t* pDependentNodes,
+                                                     cudaGraphEdgeData* edgeData, size_t* pNumDependentNodes) {
+#else
+cudaError_t CUDARTAPI cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t* pDependentNodes,
+                                                     size_t* pNumDependentNodes) {
+  return enter(Function::kGraphNodeGetDependentNodes, [&](const Call& call) {
+    return list_dependents(call, node, pDependentNodes, nullptr, pNumDependentNodes);
+  });
+}
+
+cudaError_t CUDARTAPI cudaGraphNodeGetDependentNodes_v2(cudaGraphNode_t node, cudaGraphNode_t* pDependentNodes,
+                                                        cudaGraphEdgeData* edgeData, size_t* pNumDependentNodes) {
+#endif
+  return enter(Function::kGraphNodeGetDependentNodes, [&](const Call& call) {
+    return list_dependents(call, node, pDependentNodes, edgeData, pNumDependentNodes);
   });
 }
 

@@ -17,7 +17,7 @@
 
 namespace graphcache::hostrt {
 
-enum class HandleKind : std::uintptr_t { kStream = 1, kEvent, kGraph, kNode, kExecutable };
+enum class HandleKind : std::uintptr_t { kStream = 1, kEvent, kGraph, kNode, kExecutable, kUserObject };
 
 template <typename T, HandleKind kKind>
 class HandleTable {

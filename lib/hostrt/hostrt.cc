@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "exec.h"
 #include "schedule.h"
 #include "state.h"
 
@@ -110,14 +111,17 @@ Ledger ledger() {
   Ledger ledger;
   ledger.streams = world->streams.size();
   ledger.events = world->events.size();
-  ledger.graphs = world->graphs.size();
+  world->graphs.for_each([&](const Graph& graph) { ledger.graphs += graph.parent == nullptr ? 1 : 0; });
   ledger.nodes = world->nodes.size();
   ledger.executables = world->executables.size();
   world->executables.for_each(
-      [&](const Executable& executable) { ledger.executable_nodes += executable.program->nodes.size(); });
+      [&](const Executable& executable) { ledger.executable_nodes += node_count(*executable.program); });
+  ledger.user_objects = world->user_objects.size();
   ledger.captures = world->captures.size();
   ledger.allocations = world->device_memory.size();
   ledger.allocated_bytes = total_bytes(world->device_memory);
+  ledger.graph_allocations = world->graph_memory.live.size();
+  for (const auto& [address, block] : world->graph_memory.live) ledger.graph_allocated_bytes += block->bytes;
   ledger.host_allocations = world->host_memory.size();
   ledger.host_allocated_bytes = total_bytes(world->host_memory);
   return ledger;

@@ -5,6 +5,7 @@
 
 #include "attributes.h"
 #include "capture.h"
+#include "graph.h"
 #include "schedule.h"
 #include "work.h"
 
@@ -18,7 +19,7 @@ struct LaunchRequest {
   void** arguments;
   std::size_t shared_bytes;
   cudaStream_t stream;
-  const cudaLaunchAttribute* attributes;
+  cudaLaunchAttribute* attributes;
   unsigned attribute_count;
 };
 
@@ -51,6 +52,7 @@ cudaError_t launch(const Call& call, const LaunchRequest& request) {
   if (request.arguments == nullptr && !params.kernel->parameters.empty()) {
     return call.misuse(cudaErrorInvalidValue, params.kernel->name + " launched without its arguments");
   }
+  params.device = stream->device;
   params.grid = request.grid;
   params.block = request.block;
   params.shared_bytes = static_cast<unsigned>(request.shared_bytes);
@@ -59,6 +61,9 @@ cudaError_t launch(const Call& call, const LaunchRequest& request) {
   bool programmatic = false;
   for (unsigned i = 0; i < request.attribute_count; ++i) {
     const cudaLaunchAttribute& attribute = request.attributes[i];
+    if (attribute.id == cudaLaunchAttributeDeviceUpdatableKernelNode && capture == nullptr) {
+      return cudaErrorNotSupported;  // "passing it to a launch in a non-capturing stream will result in an error"
+    }
     if (attribute.id == cudaLaunchAttributeProgrammaticStreamSerialization) {
       programmatic = attribute.val.programmaticStreamSerializationAllowed != 0;
     } else if (const cudaError_t error = set_attribute(params, attribute.id, attribute.val); error != cudaSuccess) {
@@ -73,7 +78,12 @@ cudaError_t launch(const Call& call, const LaunchRequest& request) {
     set_priority(params, stream->priority);  // inherited by captured nodes only (facts 9)
   }
   if (programmatic) make_programmatic(stream->next);
-  add_captured_node(call.state, *stream, std::move(params));
+  const Node& node = add_captured_node(call.state, *stream, std::move(params));
+  for (unsigned i = 0; i < request.attribute_count; ++i) {
+    if (request.attributes[i].id == cudaLaunchAttributeDeviceUpdatableKernelNode) {
+      hand_out_device_node(node, &request.attributes[i].val);
+    }
+  }
   return cudaSuccess;
 }
 

@@ -1,5 +1,7 @@
 // Memory: device memory is host memory, aligned as the device's is.
 
+#include "memory.h"
+
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -13,21 +15,34 @@ namespace graphcache::hostrt {
 namespace {
 
 constexpr std::size_t kAlignment = 256;  // what cudaMalloc promises
-// Fresh memory is not zero on a device. Filling more than this would commit memory that nobody may touch.
+// Filling more than this would commit memory that nobody may touch.
 constexpr std::size_t kScribbledBytes = std::size_t{1} << 20;
 constexpr int kScribble = 0xcd;
+
+}  // namespace
+
+void* fresh_memory(std::size_t bytes) {
+  const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (rounded < bytes || rounded > kDeviceMemoryBytes) return nullptr;
+  void* address = std::aligned_alloc(kAlignment, rounded);
+  if (address != nullptr) scribble(address, bytes);
+  return address;
+}
+
+void scribble(void* address, std::size_t bytes) {
+  std::memset(address, kScribble, bytes < kScribbledBytes ? bytes : kScribbledBytes);
+}
+
+namespace {
 
 cudaError_t allocate(const Call& call, Memory& memory, void** out, std::size_t bytes) {
   if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;
   if (out == nullptr) return cudaErrorInvalidValue;
   *out = nullptr;
   if (bytes == 0) return cudaSuccess;
-  const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  if (rounded < bytes || rounded > kDeviceMemoryBytes) return cudaErrorMemoryAllocation;
-  void* address = std::aligned_alloc(kAlignment, rounded);
+  void* address = fresh_memory(bytes);
   if (address == nullptr) return cudaErrorMemoryAllocation;
-  std::memset(address, kScribble, bytes < kScribbledBytes ? bytes : kScribbledBytes);
-  memory.emplace(address, Allocation{bytes, call.thread.device});
+  memory.emplace(address, Allocation{bytes, call.thread.device, nullptr});
   *out = address;
   return cudaSuccess;
 }
@@ -37,7 +52,12 @@ cudaError_t release(const Call& call, Memory& memory, void* address) {
   if (address == nullptr) return cudaSuccess;
   const auto found = memory.find(address);
   if (found == memory.end()) {
+    if (&memory == &call.state.device_memory && free_graph_memory(call.state, address)) return cudaSuccess;
     return call.misuse(cudaErrorInvalidValue, "not the address of live memory of this kind");
+  }
+  if (found->second.block != nullptr) {  // "will not perform any implicit synchronization" for cudaMallocAsync
+    memory.erase(found);
+    return cudaSuccess;
   }
   finish_device(call.state, kAllDevices);  // freeing synchronizes
   memory.erase(found);
@@ -59,10 +79,14 @@ cudaError_t read_attributes(const Call& call, cudaPointerAttributes* out, const 
   std::memset(static_cast<void*>(out), 0, sizeof *out);
   const Allocation* device = find_allocation(call.state.device_memory, pointer);
   const Allocation* host = find_allocation(call.state.host_memory, pointer);
-  out->type = device != nullptr ? cudaMemoryTypeDevice
-              : host != nullptr ? cudaMemoryTypeHost
-                                : cudaMemoryTypeUnregistered;
-  out->device = device != nullptr ? device->device : host != nullptr ? host->device : cudaInvalidDeviceId;
+  const std::shared_ptr<const Block> of_graph = find_graph_memory(call.state, pointer);
+  out->type = device != nullptr || of_graph != nullptr ? cudaMemoryTypeDevice
+              : host != nullptr                        ? cudaMemoryTypeHost
+                                                       : cudaMemoryTypeUnregistered;
+  out->device = device != nullptr     ? device->device
+                : of_graph != nullptr ? of_graph->device
+                : host != nullptr     ? host->device
+                                      : cudaInvalidDeviceId;
   // Addresses that may be dereferenced there: pinned memory is mapped at the same one.
   if (out->type != cudaMemoryTypeUnregistered) out->devicePointer = const_cast<void*>(pointer);
   if (out->type != cudaMemoryTypeDevice) out->hostPointer = const_cast<void*>(pointer);
@@ -95,7 +119,7 @@ cudaError_t fill(const Call& call, void* address, int value, std::size_t bytes, 
 
 bool is_pageable(const State& state, const void* address) {
   return find_allocation(state.device_memory, address) == nullptr &&
-         find_allocation(state.host_memory, address) == nullptr;
+         find_allocation(state.host_memory, address) == nullptr && find_graph_memory(state, address) == nullptr;
 }
 
 }  // namespace graphcache::hostrt
@@ -167,6 +191,7 @@ cudaError_t CUDARTAPI cudaMemGetInfo(size_t* free, size_t* total) {
     for (const auto& [address, allocation] : call.state.device_memory) {
       if (allocation.device == call.thread.device) used += allocation.bytes;
     }
+    used += call.state.graph_memory.usage[call.thread.device].current;
     *total = kDeviceMemoryBytes;
     *free = used < kDeviceMemoryBytes ? kDeviceMemoryBytes - used : 0;
     return cudaSuccess;

@@ -1,7 +1,7 @@
 // What the runtime's handles stand for. Plain records: the rules are in the files of the calls.
 //
-// Ownership: the handle tables of state.h own streams, events, graphs, nodes and executables; captures are owned by
-// the state. Pointers between them are cleared by whoever destroys the target.
+// Ownership: the handle tables of state.h own streams, events, graphs, nodes, executables and user objects; captures
+// are owned by the state. Pointers between them are cleared by whoever destroys the target.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_OBJECTS_H_
 #define GRAPHCACHE_LIB_HOSTRT_OBJECTS_H_
@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <variant>
 #include <vector>
@@ -19,9 +20,12 @@
 
 namespace graphcache::hostrt {
 
+struct Block;
 struct Capture;
 struct Graph;
+class Holding;
 struct Node;
+struct Program;
 
 // ---- What a node or an enqueued operation does ----
 
@@ -32,6 +36,7 @@ struct LaunchAttribute {
 
 struct KernelParams {
   const Kernel* kernel = nullptr;
+  int device = 0;  // whichever stream the executable is launched into (facts 18)
   dim3 grid;
   dim3 block;
   unsigned shared_bytes = 0;
@@ -60,10 +65,34 @@ struct HostParams {
   void* data = nullptr;
 };
 
+// A node of a graph has the embedded graph, a node of an executable what that graph became.
+struct ChildParams {
+  Graph* graph = nullptr;
+  std::shared_ptr<Program> program;
+};
+
+// By handle: the event may be destroyed before the node.
+struct EventRecordParams {
+  cudaEvent_t event = nullptr;
+};
+
+struct EventWaitParams {
+  cudaEvent_t event = nullptr;
+};
+
+struct AllocationParams {
+  std::shared_ptr<Block> block;
+};
+
+struct FreeParams {
+  std::shared_ptr<Block> block;
+};
+
 struct EmptyParams {};
 
 // The order of the alternatives is of no importance: node_type() says what each is to the runtime.
-using NodeParams = std::variant<EmptyParams, KernelParams, CopyParams, FillParams, HostParams>;
+using NodeParams = std::variant<EmptyParams, KernelParams, CopyParams, FillParams, HostParams, ChildParams,
+                                EventRecordParams, EventWaitParams, AllocationParams, FreeParams>;
 
 cudaGraphNodeType node_type(const NodeParams& params);
 
@@ -91,6 +120,8 @@ struct Graph {
   cudaGraph_t handle = nullptr;
   std::vector<Node*> nodes;    // in the order of creation
   Capture* capture = nullptr;  // while stream capture still adds nodes
+  Node* parent = nullptr;      // the child graph node that owns this graph
+  std::map<cudaUserObject_t, std::uint64_t> references;
 };
 
 // ---- Executables ----
@@ -113,11 +144,16 @@ struct ProgramNode {
 struct Program {
   std::vector<ProgramNode> nodes;    // positions as in the base graph at instantiation
   std::vector<std::uint32_t> order;  // topological, else by position
+  std::shared_ptr<Holding> holding;  // user objects of the graph, without those of child graphs
+  bool has_events = false;           // that a launch has to record or to wait for, in child graphs, too
+  bool has_memory = false;           // that a launch allocates or frees
 };
 
 struct Executable {
   cudaGraphExec_t handle = nullptr;
   unsigned long long flags = 0;
+  cudaGraph_t base = nullptr;  // by handle: it may be destroyed first
+  bool is_only_one = false;    // that the base may have
   std::shared_ptr<Program> program;
   std::uint64_t last_run = 0;  // the mark behind its last launch: it runs once at a time (facts 15)
 };

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "attributes.h"
+#include "graph.h"
 #include "work.h"
 
 namespace graphcache::hostrt {
@@ -51,6 +52,12 @@ cudaError_t read_fill(const cudaMemsetParams* from, FillParams* params) {
   return error;
 }
 
+cudaError_t read_host(const cudaHostNodeParams* from, HostParams* params) {
+  if (from == nullptr || from->fn == nullptr) return cudaErrorInvalidValue;
+  *params = HostParams{from->fn, from->userData};
+  return cudaSuccess;
+}
+
 bool may_become(const CopyParams& old, const CopyParams& wanted) { return old.kind == wanted.kind; }
 
 bool may_become(const FillParams& old, const FillParams& wanted) {
@@ -61,11 +68,36 @@ bool may_become(const FillParams& old, const FillParams& wanted) {
 
 namespace {
 
-// The node's parameters if it is of this type, else null: the calls for another type refuse it.
-template <typename Params>
-Params* params_of(const Call& call, cudaGraphNode_t handle) {
-  Node* node = find_node(call, handle);
-  return node != nullptr ? std::get_if<Params>(&node->params) : nullptr;
+cudaError_t set_attribute(const Call& call, cudaGraphNode_t handle, cudaLaunchAttributeID id,
+                          cudaLaunchAttributeValue* value) {
+  KernelParams* params = params_of<KernelParams>(call, handle);
+  if (params == nullptr || value == nullptr) return cudaErrorInvalidValue;
+  const cudaError_t error = set_attribute(*params, id, *value);
+  if (error == cudaSuccess && id == cudaLaunchAttributeDeviceUpdatableKernelNode) {
+    hand_out_device_node(*find_node(call, handle), value);
+  }
+  return error;
+}
+
+cudaError_t get_attribute(const Call& call, cudaGraphNode_t handle, cudaLaunchAttributeID id,
+                          cudaLaunchAttributeValue* out) {
+  const KernelParams* params = params_of<KernelParams>(call, handle);
+  if (params == nullptr || out == nullptr) return cudaErrorInvalidValue;
+  const cudaError_t error = get_attribute(*params, id, out);
+  if (error == cudaSuccess && id == cudaLaunchAttributeDeviceUpdatableKernelNode) {
+    hand_out_device_node(*find_node(call, handle), out);
+  }
+  return error;
+}
+
+cudaError_t copy_attributes(const Call& call, cudaGraphNode_t to, cudaGraphNode_t from) {
+  KernelParams* target = params_of<KernelParams>(call, to);
+  const KernelParams* source = params_of<KernelParams>(call, from);
+  if (target == nullptr || source == nullptr) return cudaErrorInvalidValue;
+  // "Device-updatable kernel nodes also cannot have their attributes copied to/from another kernel node"
+  if (is_device_updatable(*target) || is_device_updatable(*source)) return cudaErrorNotSupported;
+  target->attributes = source->attributes;
+  return cudaSuccess;
 }
 
 }  // namespace
@@ -100,20 +132,21 @@ cudaError_t CUDARTAPI cudaGraphKernelNodeSetParams(cudaGraphNode_t node,
 
 cudaError_t CUDARTAPI cudaGraphKernelNodeGetAttribute(cudaGraphNode_t hNode, cudaLaunchAttributeID attr,
                                                       cudaLaunchAttributeValue* value_out) {
-  return enter(Function::kGraphKernelNodeGetAttribute, [&](const Call& call) {
-    const KernelParams* params = params_of<KernelParams>(call, hNode);
-    if (params == nullptr || value_out == nullptr) return cudaErrorInvalidValue;
-    return get_attribute(*params, attr, value_out);
-  });
+  return enter(Function::kGraphKernelNodeGetAttribute,
+               [&](const Call& call) { return get_attribute(call, hNode, attr, value_out); });
 }
 
 cudaError_t CUDARTAPI cudaGraphKernelNodeSetAttribute(cudaGraphNode_t hNode, cudaLaunchAttributeID attr,
                                                       const cudaLaunchAttributeValue* value) {
   return enter(Function::kGraphKernelNodeSetAttribute, [&](const Call& call) {
-    KernelParams* params = params_of<KernelParams>(call, hNode);
-    if (params == nullptr || value == nullptr) return cudaErrorInvalidValue;
-    return set_attribute(*params, attr, *value);
+    // Declared const, yet the handle of a device-updatable node comes back in it.
+    return set_attribute(call, hNode, attr, const_cast<cudaLaunchAttributeValue*>(value));
   });
+}
+
+cudaError_t CUDARTAPI cudaGraphKernelNodeCopyAttributes(cudaGraphNode_t hDst, cudaGraphNode_t hSrc) {
+  return enter(Function::kGraphKernelNodeCopyAttributes,
+               [&](const Call& call) { return copy_attributes(call, hDst, hSrc); });
 }
 
 cudaError_t CUDARTAPI cudaGraphMemcpyNodeGetParams(cudaGraphNode_t node, struct cudaMemcpy3DParms* pNodeParams) {
@@ -132,12 +165,37 @@ cudaError_t CUDARTAPI cudaGraphMemcpyNodeGetParams(cudaGraphNode_t node, struct 
   });
 }
 
+cudaError_t CUDARTAPI cudaGraphMemcpyNodeSetParams1D(cudaGraphNode_t node, void* dst, const void* src, size_t count,
+                                                     enum cudaMemcpyKind kind) {
+  return enter(Function::kGraphMemcpyNodeSetParams1D, [&](const Call& call) {
+    CopyParams* params = params_of<CopyParams>(call, node);
+    if (params == nullptr || count == 0) return cudaErrorInvalidValue;
+    const cudaError_t error = check_copy(dst, src, kind);
+    if (error == cudaSuccess) *params = CopyParams{dst, src, count, kind};
+    return error;
+  });
+}
+
 cudaError_t CUDARTAPI cudaGraphHostNodeGetParams(cudaGraphNode_t node, struct cudaHostNodeParams* pNodeParams) {
   return enter(Function::kGraphHostNodeGetParams, [&](const Call& call) {
     const HostParams* params = params_of<HostParams>(call, node);
     if (params == nullptr || pNodeParams == nullptr) return cudaErrorInvalidValue;
     *pNodeParams = {params->function, params->data};
     return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaGraphHostNodeSetParams(cudaGraphNode_t node, const struct cudaHostNodeParams* pNodeParams) {
+  return enter(Function::kGraphHostNodeSetParams, [&](const Call& call) {
+    HostParams* params = params_of<HostParams>(call, node);
+    return params != nullptr ? read_host(pNodeParams, params) : cudaErrorInvalidValue;
+  });
+}
+
+cudaError_t CUDARTAPI cudaGraphMemsetNodeSetParams(cudaGraphNode_t node, const struct cudaMemsetParams* pNodeParams) {
+  return enter(Function::kGraphMemsetNodeSetParams, [&](const Call& call) {
+    FillParams* params = params_of<FillParams>(call, node);
+    return params != nullptr ? read_fill(pNodeParams, params) : cudaErrorInvalidValue;
   });
 }
 

@@ -12,6 +12,7 @@ namespace graphcache::hostrt {
 cudaError_t read_kernel(const Call& call, const cudaKernelNodeParams* from, KernelParams* params);
 cudaError_t read_copy(const cudaMemcpy3DParms* from, CopyParams* params);  // cudaErrorNotSupported for more dimensions
 cudaError_t read_fill(const cudaMemsetParams* from, FillParams* params);
+cudaError_t read_host(const cudaHostNodeParams* from, HostParams* params);
 
 // What a copy or fill of an executable graph may become. The kinds of memory of a copy may not change, and
 // cudaMemcpyDefault counts as a kind of its own; a fill of one dimension may be resized, of a fill of two only address

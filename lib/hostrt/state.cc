@@ -71,7 +71,9 @@ auto* find(const Call& call, const Table& table, Handle handle, const char* what
 }
 
 void free_all(Memory& memory) {
-  for (const auto& [address, allocation] : memory) std::free(const_cast<void*>(address));
+  for (const auto& [address, allocation] : memory) {
+    if (allocation.block == nullptr) std::free(const_cast<void*>(address));
+  }
   memory.clear();
 }
 
@@ -96,6 +98,7 @@ void refresh(State& state, Thread& thread) {
 }
 
 void destroy_everything(State& state) {
+  state.user_objects.clear();  // first: their destructors belong to a test that is over, and are not called
   state.captures.clear();
   state.executables.clear();
   state.nodes.clear();
@@ -108,6 +111,7 @@ void destroy_everything(State& state) {
   state.held_streams = 0;
   state.marks_ahead.clear();
   state.lost = cudaSuccess;
+  state.graph_memory = {};
   free_all(state.device_memory);
   free_all(state.host_memory);
 }
@@ -140,6 +144,18 @@ bool needs_context(Function function) {
     case Function::kGraphExecDestroy:
     case Function::kGraphNodeGetEnabled:
     case Function::kGraphNodeSetEnabled:
+    case Function::kGraphNodeGetDependentNodes:
+    case Function::kGraphChildGraphNodeGetGraph:
+    case Function::kGraphEventRecordNodeGetEvent:
+    case Function::kGraphEventWaitNodeGetEvent:
+    case Function::kGraphMemAllocNodeGetParams:
+    case Function::kGraphMemFreeNodeGetParams:
+    case Function::kGraphExecGetFlags:
+    case Function::kUserObjectCreate:
+    case Function::kUserObjectRetain:
+    case Function::kUserObjectRelease:
+    case Function::kGraphRetainUserObject:
+    case Function::kGraphReleaseUserObject:
       return false;
     default:
       return true;
@@ -181,6 +197,10 @@ Node* find_node(const Call& call, cudaGraphNode_t handle) { return find(call, ca
 
 Executable* find_executable(const Call& call, cudaGraphExec_t handle) {
   return find(call, call.state.executables, handle, "executable graph");
+}
+
+UserObject* find_user_object(const Call& call, cudaUserObject_t handle) {
+  return find(call, call.state.user_objects, handle, "user object");
 }
 
 Stream* find_stream(const Call& call, cudaStream_t handle) {

@@ -25,13 +25,16 @@
 
 #include "functions.h"
 #include "handle_table.h"
+#include "memory_nodes.h"
 #include "objects.h"
+#include "user_objects.h"
 
 namespace graphcache::hostrt {
 
 struct Allocation {
   std::size_t bytes = 0;
   int device = 0;
+  std::shared_ptr<Block> block;  // of cudaMallocAsync
 };
 
 using Memory = std::map<const void*, Allocation, std::less<>>;  // by first address
@@ -64,11 +67,13 @@ struct State {
   HandleTable<Graph, HandleKind::kGraph> graphs;
   HandleTable<Node, HandleKind::kNode> nodes;
   HandleTable<Executable, HandleKind::kExecutable> executables;
+  HandleTable<UserObject, HandleKind::kUserObject> user_objects;
   std::map<std::uint64_t, std::unique_ptr<Capture>> captures;                       // by id; few at a time
   std::vector<std::unique_ptr<Stream>> legacy_streams;                              // by device
   std::map<std::pair<std::uint64_t, int>, std::unique_ptr<Stream>> thread_streams;  // by thread and device
   Memory device_memory;
   Memory host_memory;
+  GraphMemory graph_memory;
 
   int device_count = 1;
   bool execute = true;
@@ -129,6 +134,7 @@ Event* find_event(const Call& call, cudaEvent_t handle);
 Graph* find_graph(const Call& call, cudaGraph_t handle);
 Node* find_node(const Call& call, cudaGraphNode_t handle);
 Executable* find_executable(const Call& call, cudaGraphExec_t handle);
+UserObject* find_user_object(const Call& call, cudaUserObject_t handle);
 
 // As above; 0, cudaStreamLegacy and cudaStreamPerThread give the current device's and thread's implicit streams.
 Stream* find_stream(const Call& call, cudaStream_t handle);

@@ -6,6 +6,7 @@
 #include "attributes.h"
 #include "builtins.h"
 #include "capture.h"
+#include "memory.h"
 #include "schedule.h"
 
 namespace graphcache::hostrt {
@@ -32,6 +33,7 @@ class Runner {
   void operator()(const KernelParams& launch) {
     ++state_.kernels_run;
     set_dimensions(launch.grid, launch.block, cluster_size(launch));
+    set_device(launch.device);
     uint3 block;
     for (block.z = 0; block.z < launch.grid.z; ++block.z) {
       for (block.y = 0; block.y < launch.grid.y; ++block.y) {
@@ -52,6 +54,15 @@ class Runner {
   }
 
   void operator()(const HostParams& host) { host.function(host.data); }
+
+  void operator()(const ChildParams& child) { (*this)(GraphRun{child.program}); }
+
+  // A launch records and waits where it is enqueued.
+  void operator()(const EventRecordParams&) {}
+  void operator()(const EventWaitParams&) {}
+
+  void operator()(const AllocationParams& allocation) { scribble(allocation.block->address, allocation.block->bytes); }
+  void operator()(const FreeParams& free) { scribble(free.block->address, free.block->bytes); }
 
   void operator()(const NodeParams& params) { std::visit(*this, params); }
 

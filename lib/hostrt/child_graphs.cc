@@ -1,0 +1,34 @@
+// Calls on child graph nodes of templates. Those on executables are with cudaGraphExecUpdate, whose rules they follow.
+
+#include "graph.h"
+
+using namespace graphcache::hostrt;
+
+extern "C" {
+
+cudaError_t CUDARTAPI cudaGraphAddChildGraphNode(cudaGraphNode_t* pGraphNode, cudaGraph_t graph,
+                                                 const cudaGraphNode_t* pDependencies, size_t numDependencies,
+                                                 cudaGraph_t childGraph) {
+  return add_by_hand(
+      Function::kGraphAddChildGraphNode, pGraphNode, graph, pDependencies, numDependencies,
+      [&](const Call& call, const Graph&, NodeParams* params) {
+        Graph* child = find_graph(call, childGraph);
+        if (child == nullptr) return cudaErrorInvalidValue;
+        // "If childGraph contains allocation nodes, free nodes, or conditional nodes, this call will return an error."
+        if (has_memory_nodes(*child)) return cudaErrorNotSupported;
+        *params = ChildParams{&clone_graph(call.state, *child), nullptr};
+        return cudaSuccess;
+      },
+      [](const Call&, Node& node) { std::get<ChildParams>(node.params).graph->parent = &node; });
+}
+
+cudaError_t CUDARTAPI cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t node, cudaGraph_t* pGraph) {
+  return enter(Function::kGraphChildGraphNodeGetGraph, [&](const Call& call) {
+    const ChildParams* params = params_of<ChildParams>(call, node);
+    if (params == nullptr || pGraph == nullptr) return cudaErrorInvalidValue;
+    *pGraph = params->graph->handle;
+    return cudaSuccess;
+  });
+}
+
+}  // extern "C"
