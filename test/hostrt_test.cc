@@ -1,5 +1,5 @@
 // What only hostrt can show: its ledger, counts, failures, misuses, kernels as host functions. The rules that it shares
-// with the real runtime are in runtime_rules_test.cc.
+// with the real runtime are in rules_*_test.cc.
 
 #include "graphcache/hostrt.h"
 

@@ -102,6 +102,31 @@ GRAPHCACHE_TEST_KERNEL void record_cluster_size(int* out) {
   if (thread_number() == 0) *out = static_cast<int>(blocks);
 }
 
+#if defined(__CUDACC__)
+__device__ char of_this_device;  // whose address is another one on each device
+#endif
+
+GRAPHCACHE_TEST_KERNEL void record_device(unsigned long long* out) {
+#if defined(__CUDACC__)
+  *out = reinterpret_cast<unsigned long long>(&of_this_device);
+#else
+  *out = static_cast<unsigned long long>(hostrt::current_device());
+#endif
+}
+
+GRAPHCACHE_TEST_KERNEL void wait_for(const int* flag) {
+  while (*static_cast<const volatile int*>(flag) == 0) {
+  }
+}
+
+GRAPHCACHE_TEST_KERNEL void fault() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("trap;");
+#elif !defined(__CUDACC__)
+  throw "a fault";
+#endif
+}
+
 GRAPHCACHE_TEST_KERNEL void many(double* out, char a, double b, short c, float d, long long e, unsigned char f, int g,
                                  float h, unsigned short i, double j) {
   if (thread_number() != 0) return;

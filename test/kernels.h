@@ -44,6 +44,10 @@ GRAPHCACHE_TEST_KERNEL void count_differences(const int* a, const int* b, int n,
 GRAPHCACHE_TEST_KERNEL void record_shared_bytes(int* out);  // *out = those of the launch; 0 on hostrt
 GRAPHCACHE_TEST_KERNEL void record_cluster_size(int* out);  // *out = the number of blocks in a cluster
 
+GRAPHCACHE_TEST_KERNEL void record_device(unsigned long long* out);  // *out = a number that tells devices apart
+GRAPHCACHE_TEST_KERNEL void wait_for(const int* flag);               // until *flag is set by the host; not on hostrt
+GRAPHCACHE_TEST_KERNEL void fault();                                 // fails, and the context is lost
+
 // out[0..9] = the parameters behind it, as doubles.
 GRAPHCACHE_TEST_KERNEL void many(double* out, char a, double b, short c, float d, long long e, unsigned char f, int g,
                                  float h, unsigned short i, double j);

@@ -1,0 +1,452 @@
+// Captures: facts 1 to 9 and 11.
+#include <cstring>
+
+#include "rules.h"
+
+namespace graphcache::test {
+namespace {
+
+using Fact01 = RuntimeRules;
+using Fact02 = RuntimeRules;
+using Fact03 = RuntimeRules;
+using Fact04 = RuntimeRules;
+using Fact05 = RuntimeRules;
+using Fact06 = RuntimeRules;
+using Fact07 = RuntimeRules;
+using Fact08 = RuntimeRules;
+using Fact09 = RuntimeRules;
+using Fact11 = RuntimeRules;
+
+TEST_F(RuntimeRules, ACaptureRecordsAndDoesNotRun) {
+  const cudaGraph_t graph = capture([&] { OK(put(4, stream_)); });
+  EXPECT_EQ(0, read());
+  EXPECT_EQ(4, run(instantiate(graph)));
+}
+
+TEST_F(RuntimeRules, ACaptureFreezesArguments) {
+  float value = 3;
+  float* target = device_;
+  int count = 1;
+  void* arguments[] = {&target, &count, &value};
+  const cudaGraph_t graph =
+      capture([&] { OK(cudaLaunchKernel(reinterpret_cast<const void*>(fill), 1, 1, arguments, 0, stream_)); });
+  value = 9;
+  target = nullptr;
+  EXPECT_EQ(3, run(instantiate(graph)));
+}
+
+TEST_F(RuntimeRules, BeginningTwiceIsAnErrorThatBreaksNothing) {
+  begin(stream_, kThreadLocal);
+  GIVES(cudaErrorIllegalState, cudaStreamBeginCapture(stream_, kThreadLocal));
+  EXPECT_EQ(1u, end_valid(stream_));
+}
+
+TEST_F(RuntimeRules, EndingWithoutBeginningIsAnError) {
+  cudaGraph_t graph = reinterpret_cast<cudaGraph_t>(this);
+  GIVES(cudaErrorIllegalState, cudaStreamEndCapture(stream_, &graph));
+  EXPECT_EQ(nullptr, graph);
+}
+
+TEST_F(RuntimeRules, AnyThreadMayAddToACapture) {
+  begin(stream_, kThreadLocal);
+  GIVES(cudaSuccess, on_other_thread([this] { return plus(1, stream_); }));
+  EXPECT_EQ(2u, end_valid(stream_));
+}
+
+TEST_F(RuntimeRules, RefusedCallsThatBreakNothing) {
+  static int not_a_kernel;
+  void* arguments[] = {nullptr};
+  begin(stream_, kThreadLocal);
+  GIVES(cudaErrorInvalidDeviceFunction, cudaLaunchKernel(nullptr, 1, 1, arguments, 0, stream_));
+  GIVES(cudaErrorInvalidResourceHandle, cudaLaunchKernel(&not_a_kernel, 1, 1, arguments, 0, stream_));
+  GIVES(cudaErrorInvalidValue, cudaMemcpyAsync(nullptr, device_, 4, cudaMemcpyDeviceToDevice, stream_));
+  GIVES(cudaErrorInvalidValue, cudaLaunchHostFunc(stream_, nullptr, nullptr));
+  GIVES(cudaSuccess, cudaMemcpyAsync(device_, device_ + 8, 0, cudaMemcpyDeviceToDevice, stream_));
+  GIVES(cudaSuccess, cudaMemsetAsync(device_, 0, 0, stream_));
+  EXPECT_EQ(1u, end_valid(stream_));  // and nothing of nothing is no node
+}
+
+TEST_F(RuntimeRules, ForkAndJoinGiveEdges) {
+  const cudaGraph_t graph = capture([&] {
+    OK(put(1, stream_));
+    fork_and_join([&] { OK(plus(2, stream_)); }, [&] { OK(plus(30, other_, 1)); });
+    OK(launch(axpy, 1, 1, stream_, device_, device_ + 1, 1, 1.0f));
+  });
+  EXPECT_EQ((Edges{{0, 1}, {0, 2}, {1, 3}, {2, 3}}), edges(graph));
+  EXPECT_EQ(33, run(instantiate(graph)));
+}
+
+TEST_F(RuntimeRules, DestroyingTheCapturingStreamEndsItsCapture) {
+  cudaStream_t stream = nullptr;
+  OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  begin(stream, kGlobal);
+  GIVES(cudaSuccess, cudaStreamDestroy(stream));
+  GIVES(cudaSuccess, cudaEventQuery(fork_));  // nothing captures any more
+}
+
+TEST_F(RuntimeRules, ACaptureDependsOnNothingOutside) {
+  begin(stream_, kThreadLocal);
+  GIVES(cudaSuccess, cudaStreamWaitEvent(stream_, join_, 0));  // never recorded
+  EXPECT_EQ(1u, end_valid(stream_));
+  OK(cudaEventRecord(join_, other_));
+  begin(stream_, kThreadLocal);
+  GIVES(cudaErrorStreamCaptureIsolation, cudaStreamWaitEvent(stream_, join_, 0));
+  end_invalid(stream_);
+}
+
+TEST_F(RuntimeRules, AnEventOfAnEndedCaptureIsInvalidUntilRecordedAgain) {
+  capture([&] {
+    OK(put(1, stream_));
+    OK(cudaEventRecord(fork_, stream_));
+  });
+  GIVES(cudaErrorInvalidValue, cudaEventQuery(fork_));
+  GIVES(cudaErrorInvalidValue, cudaStreamWaitEvent(other_, fork_, 0));
+  OK(cudaEventRecord(fork_, other_));
+  GIVES(cudaSuccess, cudaEventSynchronize(fork_));
+}
+
+TEST_F(Fact01, TheLegacyStreamCannotBeCapturedThePerThreadStreamCan) {
+  GIVES(cudaErrorStreamCaptureUnsupported, cudaStreamBeginCapture(nullptr, kRelaxed));
+  GIVES(cudaErrorStreamCaptureUnsupported, cudaStreamBeginCapture(cudaStreamLegacy, kThreadLocal));
+  begin(cudaStreamPerThread, kThreadLocal);
+  EXPECT_EQ(cudaStreamCaptureStatusNone, on_other_thread([this] { return status(cudaStreamPerThread); }));
+  EXPECT_EQ(1u, end_valid(cudaStreamPerThread));
+}
+
+TEST_F(Fact02, UnsafeCallsDependOnModeAndThread) {
+  const cudaGraph_t graph = capture([this] { OK(put(1, stream_)); });
+  void* old = nullptr;
+  const std::pair<const char*, std::function<cudaError_t()>> unsafe[] = {
+      {"cudaMalloc", [&] { return cudaMalloc(&old, 64); }},
+      {"cudaFree", [&] { return cudaFree(std::exchange(old, nullptr)); }},
+      {"cudaMallocHost", [&] { return cudaMallocHost(&old, 64); }},
+      {"cudaFreeHost", [&] { return cudaFreeHost(std::exchange(old, nullptr)); }},
+      {"cudaEventQuery", [&] { return cudaEventQuery(fork_); }},
+      {"cudaEventSynchronize", [&] { return cudaEventSynchronize(fork_); }},
+      {"cudaStreamQuery", [&] { return cudaStreamQuery(other_); }},
+      {"cudaStreamSynchronize", [&] { return cudaStreamSynchronize(other_); }},
+      {"cudaGraphInstantiate",
+       [&] {
+         cudaGraphExec_t executable = nullptr;
+         const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
+         if (error == cudaSuccess) executables_.push_back(executable);
+         return error;
+       }},
+      {"cudaGraphExecDestroy",
+       [&] {
+         const cudaError_t error = cudaGraphExecDestroy(executables_.back());
+         if (error == cudaSuccess) executables_.pop_back();
+         return error;
+       }},
+  };
+  executables_.push_back(nullptr);  // what a forbidden destruction is called on: the mode is checked first
+  for (const auto& [name, call] : unsafe) {
+    SCOPED_TRACE(name);
+    begin(stream_, kRelaxed);
+    GIVES(cudaSuccess, std::strcmp(name, "cudaGraphExecDestroy") == 0 ? cudaSuccess : call());
+    end_valid(stream_);
+    begin(stream_, kThreadLocal);
+    GIVES(cudaErrorStreamCaptureUnsupported, call());
+    end_invalid(stream_);
+    begin(stream_, kGlobal);
+    GIVES(cudaErrorStreamCaptureUnsupported, on_other_thread(call));
+    end_invalid(stream_);
+  }
+  std::erase(executables_, nullptr);
+}
+
+TEST_F(Fact02, AThreadsModeSaysWhichCapturesCount) {
+  for (auto thread_mode : {kGlobal, kThreadLocal, kRelaxed}) {
+    for (auto mode : {kGlobal, kThreadLocal, kRelaxed}) {
+      for (bool same_thread : {true, false}) {
+        const bool forbidden =
+            thread_mode != kRelaxed && mode != kRelaxed && (same_thread || (mode == kGlobal && thread_mode == kGlobal));
+        SCOPED_TRACE(testing::Message() << thread_mode << ' ' << mode << ' ' << same_thread);
+        const auto query = [&] {
+          cudaStreamCaptureMode exchanged = thread_mode;
+          cudaThreadExchangeStreamCaptureMode(&exchanged);
+          const cudaError_t error = cudaEventQuery(fork_);
+          cudaThreadExchangeStreamCaptureMode(&exchanged);
+          EXPECT_EQ(thread_mode, exchanged);  // push and pop
+          return error;
+        };
+        begin(stream_, mode);
+        const cudaError_t error = same_thread ? query() : on_other_thread(query);
+        EXPECT_EQ(forbidden ? cudaErrorStreamCaptureUnsupported : cudaSuccess, error);
+        if (forbidden) {
+          end_invalid(stream_);
+        } else {
+          end_valid(stream_);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Fact02, SafeCallsLeaveCapturesAlone) {
+  const cudaGraph_t graph = capture([this] { OK(put(1, stream_)); });
+  const cudaGraphExec_t executable = instantiate(graph);
+  std::size_t free = 0, total = 0;
+  cudaStream_t stream = nullptr;
+  cudaEvent_t event = nullptr;
+  cudaGraphExecUpdateResultInfo info = {};
+  begin(stream_, kGlobal);
+  GIVES(cudaSuccess, cudaMemset(device_, 0, 64));  // on the legacy stream, beside a non-blocking one
+  GIVES(cudaSuccess, cudaMemcpy(device_ + 64, &free, sizeof free, cudaMemcpyHostToDevice));
+  GIVES(cudaSuccess, cudaMemGetInfo(&free, &total));
+  GIVES(cudaSuccess, cudaDeviceGraphMemTrim(0));
+  GIVES(cudaSuccess, cudaStreamCreate(&stream));
+  GIVES(cudaSuccess, cudaStreamDestroy(stream));
+  GIVES(cudaSuccess, cudaEventCreate(&event));
+  GIVES(cudaSuccess, cudaEventDestroy(event));
+  GIVES(cudaSuccess, cudaGraphExecUpdate(executable, graph, &info));
+  GIVES(cudaSuccess, cudaGraphLaunch(executable, other_));
+  GIVES(cudaSuccess, put(1, nullptr));
+  GIVES(cudaErrorInvalidDevice, cudaSetDevice(1000));
+  EXPECT_EQ(1u, end_valid(stream_));
+}
+
+TEST_F(Fact03, OnlyARelaxedCaptureMayEndOnAnotherThread) {
+  for (auto mode : {kGlobal, kThreadLocal, kRelaxed}) {
+    begin(stream_, mode);
+    cudaGraph_t graph = nullptr;
+    const cudaError_t error = on_other_thread([&] { return cudaStreamEndCapture(stream_, &graph); });
+    EXPECT_EQ(mode == kRelaxed ? cudaSuccess : cudaErrorStreamCaptureWrongThread, error);
+    EXPECT_EQ(mode == kRelaxed, graph != nullptr);
+    if (graph != nullptr) keep(graph);
+    EXPECT_EQ(cudaStreamCaptureStatusNone, status(stream_));  // the capture is gone either way
+  }
+}
+
+TEST_F(Fact03, ACaptureEndsOnTheStreamThatBeganIt) {
+  begin(stream_, kRelaxed);
+  OK(cudaEventRecord(fork_, stream_));
+  OK(cudaStreamWaitEvent(other_, fork_, 0));
+  cudaGraph_t graph = nullptr;
+  GIVES(cudaErrorStreamCaptureUnmatched, cudaStreamEndCapture(other_, &graph));
+  end_invalid(stream_);
+}
+
+TEST_F(Fact04, AnInvalidatedCaptureSaysSoUntilItEnds) {
+  begin(stream_, kThreadLocal);
+  GIVES(cudaErrorStreamCaptureUnsupported, cudaEventQuery(join_));
+  GIVES(cudaErrorStreamCaptureInvalidated, put(1, stream_));
+  GIVES(cudaErrorStreamCaptureInvalidated, cudaEventRecord(fork_, stream_));
+  GIVES(cudaErrorStreamCaptureUnsupported, cudaEventQuery(join_));
+  GIVES(cudaErrorIllegalState, cudaStreamBeginCapture(stream_, kThreadLocal));
+  end_invalid(stream_);
+}
+
+TEST_F(Fact04, CallsOnCapturedThingsBreakACaptureInEveryMode) {
+  const cudaGraphExec_t executable = instantiate(capture([this] { OK(put(1, stream_)); }));
+  const std::pair<cudaError_t, std::function<cudaError_t()>> calls[] = {
+      {cudaErrorStreamCaptureUnsupported, [&] { return cudaStreamSynchronize(stream_); }},
+      {cudaErrorStreamCaptureUnsupported, [&] { return cudaStreamQuery(stream_); }},
+      {cudaErrorStreamCaptureUnsupported, [&] { return cudaGraphUpload(executable, stream_); }},
+      {cudaErrorStreamCaptureUnsupported, [&] { return cudaDeviceSynchronize(); }},
+      {cudaErrorStreamCaptureUnsupported, [&] { return on_other_thread([] { return cudaDeviceSynchronize(); }); }},
+      {cudaErrorCapturedEvent, [&] { return cudaEventQuery(fork_); }},
+      {cudaErrorCapturedEvent, [&] { return cudaEventSynchronize(fork_); }},
+      {cudaErrorStreamCaptureImplicit, [&] { return cudaStreamWaitEvent(nullptr, fork_, 0); }},
+      {cudaErrorInvalidValue, [&] { return launch(count_threads, 1, 1025, stream_, ints()); }},
+  };
+  for (const auto& [error, call] : calls) {
+    SCOPED_TRACE(&error - &calls[0].first);
+    begin(stream_, kRelaxed);
+    OK(cudaEventRecord(fork_, stream_));
+    GIVES(error, call());
+    end_invalid(stream_);
+  }
+}
+
+TEST_F(Fact04, TheLegacyStreamMayNotMeetACapturingBlockingStream) {
+  const std::function<cudaError_t()> breaking[] = {
+      [&] { return put(1, nullptr); },
+      [&] { return cudaMemset(device_, 0, 64); },
+      [&] { return cudaMemcpy(device_, device_ + 64, 64, cudaMemcpyDeviceToDevice); },
+      [&] { return cudaEventRecord(join_, nullptr); },
+      [&] { return cudaStreamSynchronize(nullptr); },
+      [&] { return cudaStreamBeginCapture(nullptr, kRelaxed); },
+      [&] { return on_other_thread([this] { return put(1, nullptr); }); },
+  };
+  for (const auto& call : breaking) {
+    begin(blocking_, kRelaxed);
+    GIVES(cudaErrorStreamCaptureImplicit, call());
+    end_invalid(blocking_);
+  }
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  begin(blocking_, kRelaxed);
+  GIVES(cudaErrorStreamCaptureImplicit, cudaStreamIsCapturing(nullptr, &status));
+  EXPECT_EQ(1u, end_valid(blocking_));
+  begin(blocking_, kRelaxed);
+  GIVES(cudaErrorStreamCaptureUnsupported, cudaStreamSynchronize(blocking_));
+  GIVES(cudaErrorStreamCaptureImplicit, put(1, nullptr));  // until the invalidated capture has ended, too
+  end_invalid(blocking_);
+}
+
+TEST_F(Fact04, ForkedWorkMustBeJoined) {
+  begin(stream_, kThreadLocal);
+  OK(cudaEventRecord(fork_, stream_));
+  OK(cudaStreamWaitEvent(other_, fork_, 0));
+  EXPECT_EQ(cudaStreamCaptureStatusActive, status(other_));
+  GIVES(cudaErrorIllegalState, cudaStreamBeginCapture(other_, kThreadLocal));
+  EXPECT_EQ(1u, end_valid(stream_));  // a fork without work needs no join
+  EXPECT_EQ(cudaStreamCaptureStatusNone, status(other_));
+
+  begin(stream_, kThreadLocal);
+  fork_and_join([] {}, [&] { OK(plus(1, other_)); });
+  OK(plus(1, other_));  // behind the join
+  cudaGraph_t graph = reinterpret_cast<cudaGraph_t>(this);
+  GIVES(cudaErrorStreamCaptureUnjoined, cudaStreamEndCapture(stream_, &graph));
+  EXPECT_EQ(nullptr, graph);
+  EXPECT_EQ(cudaStreamCaptureStatusNone, status(other_));
+}
+
+TEST_F(Fact04, DestroyingAForkedStreamDoesNotJoinItsWork) {
+  cudaStream_t forked = nullptr;
+  OK(cudaStreamCreateWithFlags(&forked, cudaStreamNonBlocking));
+  begin(stream_, kThreadLocal);
+  OK(cudaEventRecord(fork_, stream_));
+  OK(cudaStreamWaitEvent(forked, fork_, 0));
+  OK(plus(1, forked));
+  GIVES(cudaSuccess, cudaStreamDestroy(forked));
+  cudaGraph_t graph = nullptr;
+  GIVES(cudaErrorStreamCaptureUnjoined, cudaStreamEndCapture(stream_, &graph));
+}
+
+TEST_F(Fact04, TwoCapturesCannotMerge) {
+  begin(stream_, kThreadLocal);
+  begin(other_, kThreadLocal);
+  OK(cudaEventRecord(fork_, other_));
+  GIVES(cudaErrorStreamCaptureMerge, cudaStreamWaitEvent(stream_, fork_, 0));
+  cudaGraph_t graph = nullptr;
+  GIVES(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(other_, &graph));
+  end_invalid(stream_);
+}
+
+TEST_F(Fact05, AGraphLaunchedIntoACapturingStreamIsRefusedAndBreaksTheCapture) {
+  const cudaGraphExec_t executable = instantiate(capture([this] { OK(put(7, stream_)); }));
+  for (auto mode : {kGlobal, kThreadLocal, kRelaxed}) {
+    begin(stream_, mode);
+    GIVES(cudaErrorStreamCaptureUnsupported, cudaGraphLaunch(executable, stream_));
+    end_invalid(stream_);
+  }
+  EXPECT_EQ(7, run(executable));
+}
+
+// An executable's destruction is one of the unsafe calls of fact 2.
+TEST_F(Fact06, DestroyingAGraphLeavesACaptureAloneDestroyingAnExecutableDoesNot) {
+  const cudaGraph_t graph = capture([this] { OK(put(7, stream_)); });
+  const cudaGraphExec_t executable = instantiate(graph);
+  begin(stream_, kGlobal);
+  destroy(graph);
+  EXPECT_EQ(1u, end_valid(stream_));
+  begin(stream_, kGlobal);
+  GIVES(cudaErrorStreamCaptureUnsupported, cudaGraphExecDestroy(executable));
+  end_invalid(stream_);
+  EXPECT_EQ(7, run(executable));
+  begin(stream_, kGlobal);
+  auto mode = kRelaxed;
+  OK(cudaThreadExchangeStreamCaptureMode(&mode));
+  destroy(executable);
+  OK(cudaThreadExchangeStreamCaptureMode(&mode));
+  EXPECT_EQ(1u, end_valid(stream_));
+}
+#if CUDART_VERSION >= 13000
+TEST_F(Fact07, EdgeDataIsNotDroppedSilently) {
+  cudaStreamCaptureStatus active;
+  const cudaGraphNode_t* last = nullptr;
+  const cudaGraphEdgeData* data = nullptr;
+  std::size_t count = 0;
+  begin(stream_, kThreadLocal);
+  OK(cudaStreamGetCaptureInfo(stream_, &active, nullptr, nullptr, &last, nullptr, &count));
+  cudaGraphNode_t node = last[0];
+  cudaGraphEdgeData programmatic = {};
+  programmatic.from_port = cudaGraphKernelNodePortProgrammatic;
+  programmatic.type = cudaGraphDependencyTypeProgrammatic;
+  OK(cudaStreamUpdateCaptureDependencies(stream_, &node, &programmatic, 1, cudaStreamSetCaptureDependencies));
+  GIVES(cudaErrorLossyQuery, cudaStreamGetCaptureInfo(stream_, &active, nullptr, nullptr, &last, nullptr, &count));
+  OK(cudaStreamGetCaptureInfo(stream_, &active, nullptr, nullptr, &last, &data, &count));
+  EXPECT_EQ(cudaGraphDependencyTypeProgrammatic, data[0].type);
+  OK(plus(1, stream_));
+  cudaGraph_t graph = nullptr;
+  OK(cudaStreamEndCapture(stream_, &graph));
+  cudaGraphNode_t from = nullptr, to = nullptr;
+  cudaGraphEdgeData edge = {};
+  count = 1;
+  GIVES(cudaErrorLossyQuery, cudaGraphGetEdges(keep(graph), &from, &to, nullptr, &count));
+  OK(cudaGraphGetEdges(graph, &from, &to, &edge, &count));
+  EXPECT_EQ(cudaGraphDependencyTypeProgrammatic, edge.type);
+  EXPECT_EQ(cudaGraphKernelNodePortProgrammatic, edge.from_port);
+
+  const cudaGraph_t plain = capture([&] {
+    for (int i = 0; i < 2; ++i) OK(plus(1, stream_));
+  });
+  cudaGraphExecUpdateResultInfo info = {};
+  GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(instantiate(plain), graph, &info));
+  EXPECT_EQ(cudaGraphExecUpdateErrorTopologyChanged, info.result);
+  EXPECT_EQ(to, info.errorNode);
+  EXPECT_EQ(from, info.errorFromNode);
+}
+
+TEST_F(Fact08, CaptureInfoTellsTheNextDependencies) {
+  cudaStreamCaptureStatus active = cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;
+  cudaGraph_t graph = nullptr;
+  const cudaGraphNode_t* last = nullptr;
+  const cudaGraphEdgeData* data = nullptr;
+  std::size_t count = 0;
+  begin(stream_, kThreadLocal);
+  OK(cudaStreamGetCaptureInfo(stream_, &active, &id, &graph, &last, &data, &count));
+  EXPECT_EQ(cudaStreamCaptureStatusActive, active);
+  EXPECT_NE(0u, id);
+  ASSERT_EQ(1u, count);
+  EXPECT_EQ(nodes(graph), Nodes(1, last[0]));
+  GIVES(cudaErrorIllegalState, cudaGraphDestroy(graph));
+
+  // A node added by hand becomes part of the order when it is Set (facts 8).
+  Params adder(add, 1, 1, device_, 1, 10.0f);
+  cudaGraphNode_t node = nullptr;
+  OK(cudaGraphAddKernelNode(&node, graph, last, count, adder.get()));
+  GIVES(cudaErrorInvalidValue, cudaStreamUpdateCaptureDependencies(stream_, &node, nullptr, 1, 7));
+  OK(cudaStreamUpdateCaptureDependencies(stream_, &node, nullptr, 1, cudaStreamSetCaptureDependencies));
+  OK(launch(scale, 1, 1, stream_, device_, device_, 1, 2.0f));
+  OK(cudaStreamEndCapture(stream_, &graph));
+  EXPECT_EQ((Edges{{0, 1}, {1, 2}}), edges(keep(graph)));
+  EXPECT_EQ(22, run(instantiate(graph)));
+  GIVES(cudaErrorIllegalState, cudaStreamUpdateCaptureDependencies(stream_, nullptr, nullptr, 0, 0));
+}
+#endif
+
+TEST_F(Fact09, OnlyCapturedNodesInheritThePriority) {
+  int least = 0, greatest = 0;
+  OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  cudaStream_t urgent = nullptr;
+  OK(cudaStreamCreateWithPriority(&urgent, cudaStreamNonBlocking, greatest));
+  begin(urgent, kThreadLocal);
+  cudaGraph_t graph = nullptr;
+  OK(cudaStreamEndCapture(urgent, &graph));
+  OK(cudaStreamDestroy(urgent));
+  keep(graph);
+  Params adder(add, 1, 1, device_, 1, 1.0f);
+  cudaGraphNode_t manual = nullptr;
+  OK(cudaGraphAddKernelNode(&manual, graph, nullptr, 0, adder.get()));
+  cudaLaunchAttributeValue value = {};
+  OK(cudaGraphKernelNodeGetAttribute(nodes(graph)[0], cudaLaunchAttributePriority, &value));
+  EXPECT_EQ(greatest, value.priority);
+  OK(cudaGraphKernelNodeGetAttribute(manual, cudaLaunchAttributePriority, &value));
+  EXPECT_EQ(0, value.priority);
+  value.priority = greatest - 100;
+  OK(cudaGraphKernelNodeSetAttribute(manual, cudaLaunchAttributePriority, &value));
+  OK(cudaGraphKernelNodeGetAttribute(manual, cudaLaunchAttributePriority, &value));
+  EXPECT_EQ(greatest, value.priority);
+}
+
+TEST_F(Fact11, AnEmptyCaptureIsLegal) {
+  const cudaGraph_t graph = capture([] {});
+  EXPECT_TRUE(nodes(graph).empty());
+  EXPECT_EQ(0, run(instantiate(graph)));
+}
+
+}  // namespace
+}  // namespace graphcache::test

@@ -1,0 +1,212 @@
+// Executables, their patches and their launches: facts 12 to 15 and 18.
+#include "rules.h"
+
+namespace graphcache::test {
+namespace {
+
+using Fact12 = RuntimeRules;
+using Fact13 = RuntimeRules;
+using Fact14 = RuntimeRules;
+using Fact15 = RuntimeRules;
+using Fact18 = RuntimeRules;
+
+TEST_F(RuntimeRules, ExecutablesOutliveTheirGraph) {
+  const cudaGraph_t graph = capture([this] { OK(put(7, stream_)); });
+  const cudaGraphExec_t executable = instantiate(graph);
+  destroy(graph);
+  EXPECT_EQ(7, run(executable));
+}
+
+TEST_F(Fact12, OnlyNodesOfTheBasePatchAnExecutable) {
+  const cudaGraph_t base = capture([this] { OK(put(1, stream_)); });
+  const cudaGraph_t other = capture([this] { OK(put(2, stream_)); });
+  cudaGraph_t clone = nullptr;
+  OK(cudaGraphClone(&clone, base));
+  const cudaGraphNode_t base_node = nodes(base)[0], other_node = nodes(other)[0], clone_node = nodes(keep(clone))[0];
+  const cudaGraphExec_t executable = instantiate(base), of_clone = instantiate(clone);
+  Params patch(fill, 1, 1, device_, 1, 9.0f);
+  const auto try_patch = [&](cudaGraphExec_t target, cudaGraphNode_t node) {
+    return cudaGraphExecKernelNodeSetParams(target, node, patch.get());
+  };
+  GIVES(cudaSuccess, try_patch(of_clone, clone_node));
+  GIVES(cudaErrorInvalidValue, try_patch(of_clone, base_node));
+  GIVES(cudaErrorInvalidValue, try_patch(executable, clone_node));
+  GIVES(cudaErrorInvalidValue, try_patch(executable, other_node));
+
+  cudaGraphExecUpdateResultInfo info = {};
+  OK(cudaGraphExecUpdate(executable, other, &info));
+  EXPECT_EQ(2, run(executable));
+  GIVES(cudaErrorInvalidValue, try_patch(executable, other_node));
+  GIVES(cudaSuccess, try_patch(executable, base_node));
+  EXPECT_EQ(9, run(executable));
+
+  cudaGraphNode_t late = nullptr;
+  OK(cudaGraphAddKernelNode(&late, base, nullptr, 0, patch.get()));
+  GIVES(cudaErrorInvalidValue, try_patch(executable, late));
+  destroy(base);
+  GIVES(cudaErrorInvalidValue, try_patch(executable, base_node));
+  EXPECT_EQ(9, run(executable));
+}
+
+TEST_F(Fact12, TwoExecutablesOfOneGraphTakeItsNodes) {
+  const cudaGraph_t graph = capture([this] { OK(put(1, stream_)); });
+  const cudaGraphExec_t first = instantiate(graph), second = instantiate(graph);
+  OK(cudaGraphExecKernelNodeSetParams(first, nodes(graph)[0], Params(fill, 1, 1, device_, 1, 2.0f).get()));
+  OK(cudaGraphExecKernelNodeSetParams(second, nodes(graph)[0], Params(fill, 1, 1, device_, 1, 3.0f).get()));
+  EXPECT_EQ(2, run(first));
+  EXPECT_EQ(3, run(second));
+}
+
+TEST_F(Fact13, PatchesStayInTheExecutable) {
+  const cudaGraph_t graph = capture([this] { OK(put(1, stream_)); });
+  const cudaGraphNode_t node = nodes(graph)[0];
+  const cudaGraphExec_t executable = instantiate(graph), twin = instantiate(graph);
+  OK(cudaGraphExecKernelNodeSetParams(executable, node, Params(fill, 1, 1, device_, 1, 2.0f).get()));
+  EXPECT_EQ(2, run(executable));
+  EXPECT_EQ(1, run(twin));
+  EXPECT_EQ(1, run(instantiate(graph)));
+  cudaGraphExecUpdateResultInfo info = {};
+  OK(cudaGraphExecUpdate(executable, graph, &info));  // brings the template's values back (facts 13)
+  EXPECT_EQ(1, run(executable));
+  OK(cudaGraphKernelNodeSetParams(node, Params(fill, 1, 1, device_, 1, 3.0f).get()));
+  EXPECT_EQ(1, run(executable));
+  OK(cudaGraphExecUpdate(executable, graph, &info));
+  EXPECT_EQ(3, run(executable));
+}
+
+TEST_F(Fact13, PatchesMayChangeShapeAndFunction) {
+  const cudaGraph_t graph = capture([this] { OK(launch(count_threads, 2, 3, stream_, ints())); });
+  const cudaGraphExec_t executable = instantiate(graph);
+  const cudaGraphNode_t node = nodes(graph)[0];
+  OK(cudaGraphExecKernelNodeSetParams(executable, node, Params(count_threads, dim3(4, 2), 5, ints()).get()));
+  clear();
+  OK(cudaGraphLaunch(executable, stream_));
+  EXPECT_EQ(40, read<int>());
+  OK(cudaGraphExecKernelNodeSetParams(executable, node, Params(fill, 1, 1, device_, 1, 6.0f).get()));
+  EXPECT_EQ(6, run(executable));
+}
+
+TEST_F(Fact13, BadPatchesAreRefusedAndChangeNothing) {
+  const cudaGraph_t graph = capture([&] {
+    OK(put(1, stream_));
+    OK(cudaMemsetAsync(device_ + 8, 0, 16, stream_));
+  });
+  const cudaGraphExec_t executable = instantiate(graph);
+  const Nodes all = nodes(graph);
+  static int not_a_kernel;
+  Params good(fill, 1, 1, device_, 1, 2.0f);
+  const auto patched = [&](auto change, cudaGraphNode_t node) {
+    cudaKernelNodeParams params = *good.get();
+    change(params);
+    return cudaGraphExecKernelNodeSetParams(executable, node, &params);
+  };
+  using P = cudaKernelNodeParams;
+  GIVES(cudaErrorInvalidValue, patched([](P& p) { p.gridDim.x = 0; }, all[0]));
+  GIVES(cudaErrorInvalidValue, patched([](P& p) { p.blockDim.x = 2048; }, all[0]));
+  GIVES(cudaErrorInvalidValue, patched([](P& p) { p.kernelParams = nullptr; }, all[0]));
+  GIVES(cudaErrorInvalidDeviceFunction, patched([](P& p) { p.func = nullptr; }, all[0]));
+  GIVES(cudaErrorInvalidResourceHandle, patched([](P& p) { p.func = &not_a_kernel; }, all[0]));
+  GIVES(cudaErrorInvalidValue, patched([](P&) {}, all[1]));  // another type
+  EXPECT_EQ(1, run(executable));
+}
+
+TEST_F(Fact13, CopiesAndFillsCanBePatched) {
+  const cudaGraph_t graph = capture([&] {
+    OK(cudaMemsetAsync(device_ + 8, 0, 16, stream_));
+    OK(cudaMemcpyAsync(device_, device_ + 8, 4, cudaMemcpyDeviceToDevice, stream_));
+  });
+  const cudaGraphExec_t executable = instantiate(graph);
+  const Nodes all = nodes(graph);
+  cudaMemsetParams set = {device_ + 32, 0, 0x42280000, 4, 3, 1};  // 42.0f
+  OK(cudaGraphExecMemsetNodeSetParams(executable, all[0], &set));
+  const auto kind = cudaMemcpyDeviceToDevice;
+  OK(cudaGraphExecMemcpyNodeSetParams1D(executable, all[1], device_, device_ + 34, 4, kind));
+  EXPECT_EQ(42, run(executable));
+  GIVES(cudaErrorInvalidValue, cudaGraphExecMemcpyNodeSetParams1D(executable, all[1], device_, device_ + 34, 0, kind));
+  GIVES(cudaErrorInvalidValue, cudaGraphExecMemcpyNodeSetParams1D(executable, all[1], nullptr, device_ + 34, 4, kind));
+  float host = 0;
+  GIVES(cudaErrorInvalidValue,
+        cudaGraphExecMemcpyNodeSetParams1D(executable, all[1], device_, &host, 4, cudaMemcpyHostToDevice));
+  GIVES(cudaErrorInvalidValue, cudaGraphExecMemcpyNodeSetParams1D(executable, all[0], device_, device_ + 34, 4, kind));
+  for (auto change :
+       {+[](cudaMemsetParams& p) { p.width = 0; }, +[](cudaMemsetParams& p) { p.elementSize = 3; },
+        +[](cudaMemsetParams& p) { p.dst = nullptr; }, +[](cudaMemsetParams& p) { p.height = 2, p.pitch = 64; }}) {
+    cudaMemsetParams bad = set;
+    change(bad);
+    GIVES(cudaErrorInvalidValue, cudaGraphExecMemsetNodeSetParams(executable, all[0], &bad));
+  }
+  EXPECT_EQ(42, run(executable));
+}
+
+TEST_F(Fact14, LaunchesOfOneExecutableKeepTheValuesTheyWereGiven) {
+  const cudaGraph_t graph = capture([this] { OK(plus(1, stream_)); });
+  const cudaGraphExec_t executable = instantiate(graph);
+  for (int i = 1; i <= 50; ++i) {  // patches do not reach launches in flight (facts 14)
+    OK(cudaGraphExecKernelNodeSetParams(executable, nodes(graph)[0], Params(append, 1, 1, ints(1), ints(), i).get()));
+    OK(cudaGraphLaunch(executable, stream_));
+  }
+  for (int i = 1; i <= 50; ++i) EXPECT_EQ(i, read<int>(i));
+}
+
+TEST_F(Fact14, PatchesAndUpdatesDoNotReachALaunchInFlight) {
+  const cudaGraph_t graph = capture([this] { OK(plus(1, stream_)); });
+  const cudaGraph_t other = capture([this] { OK(plus(100, stream_)); });
+  const cudaGraphExec_t executable = instantiate(graph);
+  Busy busy(stream_);
+  OK(cudaGraphLaunch(executable, stream_));
+  OK(cudaGraphExecKernelNodeSetParams(executable, nodes(graph)[0], Params(add, 1, 1, device_, 1, 10.0f).get()));
+  OK(cudaGraphLaunch(executable, stream_));
+  OK(update(executable, other));
+  OK(cudaGraphLaunch(executable, stream_));
+  busy.end();
+  EXPECT_EQ(111, read());
+}
+
+TEST_F(Fact15, OneExecutableRunsOnceAtATimeInWhicheverStreams) {
+  const cudaGraph_t graph = capture([this] { OK(plus(1, stream_)); });
+  const cudaGraphExec_t executable = instantiate(graph), twin = instantiate(graph);
+  Busy busy(stream_);
+  OK(cudaGraphLaunch(executable, stream_));
+  OK(cudaGraphLaunch(twin, other_));
+  GIVES(cudaSuccess, cudaStreamSynchronize(other_));
+  OK(cudaGraphLaunch(executable, other_));
+  GIVES(cudaErrorNotReady, cudaStreamQuery(other_));
+  busy.end();
+  EXPECT_EQ(3, read());
+}
+
+TEST_F(Fact18, AnExecutableRunsOnItsOwnDevice) {
+  int devices = 0;
+  OK(cudaGetDeviceCount(&devices));
+#ifndef GRAPHCACHE_TEST_CUDA
+  hostrt::set_device_count(devices = 2);
+#endif
+  if (devices < 2) GTEST_SKIP() << "one device";
+  using Number = unsigned long long;
+  auto* here = reinterpret_cast<Number*>(device_);
+  OK(launch(record_device, 1, 1, stream_, here));
+  const Number own = read<Number>();
+  const cudaGraphExec_t executable = instantiate(capture([&] { OK(launch(record_device, 1, 1, stream_, here)); }));
+  void* there = nullptr;
+  cudaStream_t elsewhere = nullptr;
+  OK(cudaSetDevice(1));
+  OK(cudaMalloc(&there, sizeof own));
+  OK(cudaStreamCreateWithFlags(&elsewhere, cudaStreamNonBlocking));
+  OK(launch(record_device, 1, 1, elsewhere, static_cast<Number*>(there)));
+  OK(cudaStreamSynchronize(elsewhere));
+  Number other = own;
+  OK(cudaMemcpy(&other, there, sizeof other, cudaMemcpyDeviceToHost));
+  EXPECT_NE(own, other);
+  for (int current : {1, 0}) {
+    OK(cudaSetDevice(current));
+    clear();
+    OK(cudaGraphLaunch(executable, elsewhere));
+    OK(cudaStreamSynchronize(elsewhere));
+    EXPECT_EQ(own, read<Number>());
+  }
+  OK(cudaFree(there));
+  OK(cudaStreamDestroy(elsewhere));
+}
+
+}  // namespace
+}  // namespace graphcache::test

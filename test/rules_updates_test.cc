@@ -1,0 +1,296 @@
+// Updates: facts 19 to 24.
+#include "rules.h"
+
+namespace graphcache::test {
+namespace {
+
+using Fact19 = RuntimeRules;
+using Fact20 = RuntimeRules;
+using Fact21 = RuntimeRules;
+using Fact22 = RuntimeRules;
+using Fact23 = RuntimeRules;
+using Fact24 = RuntimeRules;
+
+TEST_F(RuntimeRules, AFillOfNothingKnownIsRefusedByTheInstantiation) {
+  GIVES(cudaErrorInvalidValue, cudaMemsetAsync(nullptr, 0, 4, stream_));
+  const cudaGraph_t graph = capture([&] { OK(cudaMemsetAsync(nullptr, 0, 4, stream_)); });
+  cudaGraphExec_t executable = nullptr;
+  GIVES(cudaErrorInvalidValue, cudaGraphInstantiate(&executable, graph, 0));
+}
+
+TEST_F(Fact19, AnUpdateToAnotherClusterSizeSaysYesAndKeepsTheOld) {
+  const auto of_size = [this](unsigned size, float value) {
+    return capture([&] {
+      OK(launch_in_clusters(record_cluster_size, 8, size, stream_, ints(1)));
+      OK(put(value, stream_));
+    });
+  };
+  for (const auto& [from, to] : {std::pair{2u, 4u}, {4u, 2u}, {1u, 4u}, {4u, 1u}}) {
+    const cudaGraphExec_t executable = instantiate(of_size(from, 1));
+    EXPECT_EQ(1, run(executable));
+    EXPECT_EQ(static_cast<int>(from), read<int>(1));
+    GIVES(cudaSuccess, update(executable, of_size(to, 2)));
+    EXPECT_EQ(2, run(executable));  // what else is new is done
+    EXPECT_EQ(static_cast<int>(from), read<int>(1));
+  }
+}
+
+TEST_F(Fact20, RefusedUpdatesSayWhyAndChangeNothing) {
+  const cudaGraph_t chain = capture([&] {
+    for (float value : {1.0f, 2.0f, 4.0f, 8.0f}) OK(plus(value, stream_));
+  });
+  const cudaGraphExec_t executable = instantiate(chain);
+  const cudaGraph_t longer = capture([&] {
+    for (int i = 0; i < 5; ++i) OK(plus(100, stream_));
+  });
+  const cudaGraph_t diamond = capture([&] {
+    OK(plus(100, stream_));
+    fork_and_join([&] { OK(plus(100, stream_)); }, [&] { OK(plus(100, other_)); });
+    OK(plus(100, stream_));
+  });
+  const cudaGraph_t typed = capture([&] {
+    for (int i = 0; i < 3; ++i) OK(plus(100, stream_));
+    OK(cudaMemsetAsync(device_, 0, 4, stream_));
+  });
+  struct Case {
+    cudaGraph_t graph;
+    cudaGraphExecUpdateResult result;
+    cudaGraphNode_t node;
+  };
+  for (const Case& c : {Case{longer, cudaGraphExecUpdateErrorTopologyChanged, nullptr},
+                        Case{diamond, cudaGraphExecUpdateErrorTopologyChanged, nodes(diamond)[3]},
+                        Case{typed, cudaGraphExecUpdateErrorNodeTypeChanged, nodes(typed)[3]}}) {
+    cudaGraphExecUpdateResultInfo info = {};
+    GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(executable, c.graph, &info));
+    GIVES(cudaErrorGraphExecUpdateFailure, cudaGetLastError());
+    EXPECT_EQ(c.result, info.result);
+    EXPECT_EQ(c.node, info.errorNode);
+    EXPECT_EQ(15, run(executable));
+  }
+}
+
+TEST_F(Fact20, UpdatesCompareExitsAndAttributes) {
+  cudaGraphExecUpdateResultInfo info = {};
+  const cudaGraph_t chain = capture([&] {
+    for (int i = 0; i < 3; ++i) OK(plus(1, stream_));
+  });
+  const cudaGraph_t fork = capture([&] {
+    OK(plus(1, stream_));
+    fork_and_join([&] { OK(plus(1, stream_)); }, [&] { OK(plus(1, other_)); });
+  });
+  GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(instantiate(chain), fork, &info));
+  EXPECT_EQ(cudaGraphExecUpdateErrorTopologyChanged, info.result);
+  EXPECT_EQ(nodes(fork)[1], info.errorNode);
+  GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(instantiate(fork), chain, &info));
+  EXPECT_EQ(cudaGraphExecUpdateErrorTopologyChanged, info.result);
+  EXPECT_EQ(nullptr, info.errorNode);
+
+  const cudaGraph_t cooperative = capture([&] {
+    for (int i = 0; i < 3; ++i) OK(plus(1, stream_));
+  });
+  cudaLaunchAttributeValue value = {};
+  value.cooperative = 1;
+  OK(cudaGraphKernelNodeSetAttribute(nodes(cooperative)[1], cudaLaunchAttributeCooperative, &value));
+  GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(instantiate(chain), cooperative, &info));
+  EXPECT_EQ(cudaGraphExecUpdateErrorAttributesChanged, info.result);
+  EXPECT_EQ(nodes(cooperative)[1], info.errorNode);
+}
+
+TEST_F(Fact21, UpdatesMayChangeValuesShapesAndFunctions) {
+  const cudaGraphExec_t executable = instantiate(capture([&] {
+    OK(launch(fill, 1, 1, stream_, device_, 1, 1.0f));
+    OK(plus(1, stream_));
+  }));
+  cudaGraphExecUpdateResultInfo info = {};
+  OK(cudaGraphExecUpdate(executable, capture([&] {
+                           OK(launch(fill, 2, 2, stream_, device_, 4, 3.0f));
+                           OK(launch(scale, 1, 4, stream_, device_, device_, 4, 5.0f));
+                         }),
+                         &info));
+  EXPECT_EQ(cudaGraphExecUpdateSuccess, info.result);
+  EXPECT_EQ(15, run(executable));
+  EXPECT_EQ(15, read(3));
+}
+
+TEST_F(Fact21, PrioritiesAreFixedOnlyWhenTheyAreUsed) {
+  const auto with_priority = [&](int priority) {
+    const cudaGraph_t graph = capture([&] { OK(put(static_cast<float>(10 - priority), stream_)); });
+    cudaLaunchAttributeValue value = {};
+    value.priority = priority;
+    GIVES(cudaSuccess, cudaGraphKernelNodeSetAttribute(nodes(graph)[0], cudaLaunchAttributePriority, &value));
+    return graph;
+  };
+  const cudaGraph_t calm = with_priority(0), urgent = with_priority(-1);
+  const cudaGraphExec_t indifferent = instantiate(calm);
+  const cudaGraphExec_t strict = instantiate(calm, cudaGraphInstantiateFlagUseNodePriority);
+  cudaGraphExecUpdateResultInfo info = {};
+  GIVES(cudaSuccess, cudaGraphExecUpdate(indifferent, urgent, &info));
+  EXPECT_EQ(11, run(indifferent));
+  GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(strict, urgent, &info));
+  EXPECT_EQ(cudaGraphExecUpdateErrorAttributesChanged, info.result);
+  EXPECT_EQ(10, run(strict));
+}
+
+TEST_F(Fact22, UpdatesPairBranchesCapturedInAnotherOrder) {
+  const auto branches = [&](bool swapped, float a, float b) {
+    return capture([&] {
+      OK(put(0, stream_, 2));
+      const Body first = [&] { OK(put(a, stream_)); };
+      const Body second = [&] { OK(put(b, other_, 1)); };
+      swapped ? fork_and_join(second, first) : fork_and_join(first, second);
+      OK(plus(0, stream_));
+    });
+  };
+  const cudaGraphExec_t executable = instantiate(branches(false, 1, 2));
+  cudaGraphExecUpdateResultInfo info = {};
+  OK(cudaGraphExecUpdate(executable, branches(true, 10, 20), &info));
+  EXPECT_EQ(10, run(executable));
+  EXPECT_EQ(20, read(1));
+}
+
+// The cache pairs the nodes of siblings, and of a graph and its clone, by their place in this list.
+TEST_F(Fact22, NodesAreListedInTheOrderOfTheCapturingCallsAlsoThoseOfAClone) {
+  for (int round = 0; round < 20; ++round) {
+    std::vector<float> order;
+    float next = 1;
+    const auto mark = [&](cudaStream_t stream) {
+      order.push_back(next);
+      OK(put(next++, stream));
+    };
+    const cudaGraph_t graph = capture([&] {
+      for (int fork = 0; fork < 10; ++fork) {
+        mark(stream_);
+        fork_and_join([&] { mark((round + fork) % 2 == 0 ? stream_ : other_); },
+                      [&] {
+                        mark((round + fork) % 3 == 0 ? stream_ : other_);
+                        mark(other_);
+                      });
+      }
+    });
+    cudaGraph_t clone = nullptr;
+    OK(cudaGraphClone(&clone, graph));
+    for (const cudaGraph_t listed : {graph, keep(clone)}) {
+      std::vector<float> found;
+      for (const cudaGraphNode_t node : nodes(listed)) {
+        cudaKernelNodeParams params = {};
+        OK(cudaGraphKernelNodeGetParams(node, &params));
+        found.push_back(*static_cast<const float*>(params.kernelParams[2]));
+      }
+      EXPECT_EQ(found, order);
+    }
+  }
+}
+
+TEST_F(Fact23, FillsOfTwoDimensionsKeepTheirSize) {
+  const auto fill_rows = [&](unsigned value, std::size_t height) {
+    cudaGraph_t graph = nullptr;
+    cudaGraphNode_t node = nullptr;
+    const cudaMemsetParams rows = {device_, 512, value, 4, 2, height};
+    GIVES(cudaSuccess, cudaGraphCreate(&graph, 0));
+    GIVES(cudaSuccess, cudaGraphAddMemsetNode(&node, keep(graph), nullptr, 0, &rows));
+    return graph;
+  };
+  const cudaGraph_t graph = fill_rows(0x3f800000, 3);  // 1.0f
+  const cudaGraphExec_t executable = instantiate(graph);
+  EXPECT_EQ(1, run(executable));
+  EXPECT_EQ(1, read(2 * 128 + 1));
+  EXPECT_EQ(0, read(2 * 128 + 2));
+  EXPECT_EQ(0, read(3 * 128));
+  cudaGraphExecUpdateResultInfo info = {};
+  for (std::size_t height : {1, 2, 4}) {
+    GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(executable, fill_rows(0, height), &info));
+    EXPECT_EQ(cudaGraphExecUpdateErrorParametersChanged, info.result);
+  }
+  OK(cudaGraphExecUpdate(executable, fill_rows(0x42280000, 3), &info));
+  EXPECT_EQ(42, run(executable));
+}
+
+TEST_F(Fact23, UpdatesMayResizeCopiesButNotChangeTheirKind) {
+  float host = 50;
+  const auto copy = [&](const float* from, std::size_t count, cudaMemcpyKind kind) {
+    return capture([=, this] { OK(cudaMemcpyAsync(device_ + 8, from, count * sizeof(float), kind, stream_)); });
+  };
+  const cudaGraphExec_t executable = instantiate(copy(device_, 2, cudaMemcpyDeviceToDevice));
+  cudaGraphExecUpdateResultInfo info = {};
+  OK(cudaGraphExecUpdate(executable, copy(device_, 4, cudaMemcpyDeviceToDevice), &info));
+  const cudaGraph_t upload = copy(&host, 1, cudaMemcpyHostToDevice);
+  GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(executable, upload, &info));
+  EXPECT_EQ(cudaGraphExecUpdateErrorParametersChanged, info.result);
+  EXPECT_EQ(nodes(upload)[0], info.errorNode);
+  OK(launch(fill, 1, 4, stream_, device_, 4, 6.0f));
+  OK(cudaGraphLaunch(executable, stream_));
+  EXPECT_EQ(6, read(11));
+}
+
+TEST_F(Fact24, DisabledNodesStayDisabledAcrossAnUpdate) {
+  int counter = 0;
+  const cudaGraph_t graph = capture([&] {
+    OK(put(1, stream_));
+    OK(plus(10, stream_));
+    OK(cudaLaunchHostFunc(stream_, count_up, &counter));
+  });
+  const cudaGraphExec_t executable = instantiate(graph);
+  const Nodes all = nodes(graph);
+  OK(cudaGraphNodeSetEnabled(executable, all[1], 0));
+  EXPECT_EQ(1, run(executable));
+  cudaGraphExecUpdateResultInfo info = {};
+  OK(cudaGraphExecUpdate(executable, graph, &info));
+  unsigned enabled = 1;
+  OK(cudaGraphNodeGetEnabled(executable, all[1], &enabled));
+  EXPECT_EQ(0u, enabled);
+  EXPECT_EQ(1, run(executable));
+  OK(cudaGraphNodeSetEnabled(executable, all[1], 1));
+  EXPECT_EQ(11, run(executable));
+  GIVES(cudaErrorInvalidValue, cudaGraphNodeSetEnabled(executable, all[2], 0));  // a host node
+}
+
+TEST_F(Fact23, PatchesOfTwoDimensionalFillsChangeAddressAndValueAlone) {
+  cudaMemsetParams rows = {device_, 512, 0x3f800000, 4, 2, 3};  // 1.0f
+  const cudaGraph_t graph = make_graph();
+  cudaGraphNode_t node = nullptr;
+  OK(cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &rows));
+  const cudaGraphExec_t executable = instantiate(graph);
+  const auto patched = [&](auto change) {
+    cudaMemsetParams params = rows;
+    change(params);
+    return cudaGraphExecMemsetNodeSetParams(executable, node, &params);
+  };
+  using P = cudaMemsetParams;
+  GIVES(cudaErrorInvalidValue, patched([](P& p) { p.pitch = 1024; }));
+  GIVES(cudaErrorInvalidValue, patched([](P& p) { p.width = 1; }));
+  GIVES(cudaErrorInvalidValue, patched([](P& p) { p.width = 3; }));
+  GIVES(cudaErrorInvalidValue, patched([](P& p) { p.height = 2; }));
+  GIVES(cudaErrorInvalidValue, patched([](P& p) { p.elementSize = 1, p.width = 8, p.value = 1; }));
+  EXPECT_EQ(1, run(executable));
+  GIVES(cudaSuccess, patched([&](P& p) { p.dst = device_ + 1, p.value = 0x42280000; }));  // 42.0f
+  EXPECT_EQ(0, run(executable));
+  EXPECT_EQ(42, read(2 * 128 + 2));
+
+  rows.width = 3;  // the template's own may change in everything
+  OK(cudaGraphMemsetNodeSetParams(node, &rows));
+  GIVES(cudaErrorGraphExecUpdateFailure, update(executable, graph));
+  run(instantiate(graph));
+  EXPECT_EQ(1, read(2 * 128 + 2));
+}
+
+TEST_F(Fact23, FillsMustFitTheirPitchAndElements) {
+  const cudaGraph_t graph = make_graph();
+  const auto added = [&](cudaMemsetParams params) {
+    cudaGraphNode_t node = nullptr;
+    return cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &params);
+  };
+  GIVES(cudaErrorInvalidValue, added({device_, 512, 0, 4, 0, 2}));
+  GIVES(cudaErrorInvalidValue, added({device_, 512, 0, 4, 2, 0}));
+  GIVES(cudaErrorInvalidValue, added({device_, 512, 0, 3, 2, 2}));
+  GIVES(cudaErrorInvalidValue, added({device_, 4, 0, 4, 2, 2}));
+  GIVES(cudaErrorInvalidValue, added({device_, 0, 0, 4, 2, 2}));
+  GIVES(cudaErrorInvalidValue, added({device_, 510, 0, 4, 2, 2}));
+  GIVES(cudaErrorInvalidValue, added({reinterpret_cast<char*>(device_) + 2, 512, 0, 4, 2, 2}));
+  GIVES(cudaErrorInvalidValue, added({reinterpret_cast<char*>(device_) + 2, 0, 0, 4, 2, 1}));
+  EXPECT_TRUE(nodes(graph).empty());
+  GIVES(cudaSuccess, added({device_, 0, 0, 4, 2, 1}));
+  GIVES(cudaSuccess, added({device_, 512, 0x100, 1, 2, 2}));  // the low bits count
+}
+
+}  // namespace
+}  // namespace graphcache::test

@@ -1,0 +1,112 @@
+// Launches, streams, events and memory: what belongs to no numbered fact.
+#include "rules.h"
+
+namespace graphcache::test {
+namespace {
+
+TEST_F(RuntimeRules, KernelsSeeTheirGridAndBlock) {
+  OK(launch(record_launch, dim3(5, 3, 2), dim3(4, 2, 3), stream_, ints()));
+  OK(launch(count_threads, dim3(5, 3, 2), dim3(4, 2, 3), stream_, ints(6)));
+  const int expected[] = {5, 3, 2, 4, 2, 3, 5 * 3 * 2 * 4 * 2 * 3};
+  for (int i = 0; i < 7; ++i) EXPECT_EQ(expected[i], read<int>(i)) << i;
+}
+
+TEST_F(RuntimeRules, KernelsComputeEveryElement) {
+  OK(launch(fill, 4, 128, stream_, device_, 500, 3.0f));
+  OK(launch(scale, 2, 256, stream_, device_ + 512, device_, 500, 2.0f));
+  OK(launch(axpy, 500, 1, stream_, device_ + 512, device_, 500, 0.5f));
+  for (int i : {0, 1, 127, 128, 499}) EXPECT_EQ(7.5f, read(512 + i)) << i;
+  EXPECT_EQ(0, read(1012));
+}
+
+TEST_F(RuntimeRules, ParametersOfAllSizesArriveWhole) {
+  auto* out = reinterpret_cast<double*>(device_);
+  OK(launch(many, 1, 1, stream_, out, 'A', 2.5, -3, 4.5f, 5000000000LL, 250, -7, 8.25f, 60000, -10.125));
+  const double expected[] = {'A', 2.5, -3, 4.5, 5000000000.0, 250, -7, 8.25, 60000, -10.125};
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(expected[i], read<double>(i)) << i;
+  const Mixed sent = {'m', 1.25, -2, {3, 4, 5}, 200};
+  OK(launch(copy_struct, 1, 1, stream_, reinterpret_cast<Mixed*>(device_), sent));
+  const Mixed got = read<Mixed>();
+  EXPECT_EQ('m', got.letter);
+  EXPECT_EQ(1.25, got.real);
+  EXPECT_EQ(-2, got.small);
+  EXPECT_EQ(5, got.numbers[2]);
+  EXPECT_EQ(200, got.last);
+}
+
+TEST_F(RuntimeRules, LaunchesThatCannotBeAreRefused) {
+  const dim3 bad_blocks[] = {dim3(0), dim3(1, 0), dim3(1025), dim3(32, 33), dim3(1, 1, 65)};
+  for (const dim3& block : bad_blocks) GIVES(cudaErrorInvalidValue, launch(count_threads, 1, block, stream_, ints()));
+  for (const dim3& grid : {dim3(0), dim3(1, 1, 0), dim3(1, 65536)}) {
+    GIVES(cudaErrorInvalidValue, launch(count_threads, grid, 1, stream_, ints()));
+  }
+  void* arguments[] = {nullptr};
+  GIVES(cudaErrorInvalidValue,
+        cudaLaunchKernel(reinterpret_cast<const void*>(count_threads), 1, 1, arguments, 1 << 20, stream_));
+  GIVES(cudaErrorInvalidDeviceFunction, cudaLaunchKernel(nullptr, 1, 1, arguments, 0, stream_));
+  static int not_a_kernel;
+  GIVES(cudaErrorInvalidResourceHandle, cudaLaunchKernel(&not_a_kernel, 1, 1, arguments, 0, stream_));
+  EXPECT_EQ(0, read<int>());
+}
+
+TEST_F(RuntimeRules, AStreamKeepsTheOrder) {
+  for (int i = 0; i < 8; ++i) OK(launch(append, 1, 1, stream_, ints(1), ints(), 10 * i));
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(10 * i, read<int>(1 + i));
+}
+
+TEST_F(RuntimeRules, ImplicitStreamsRunWork) {
+  for (cudaStream_t stream : {cudaStream_t{}, cudaStreamLegacy, cudaStreamPerThread}) {
+    OK(plus(1, stream));
+    OK(cudaStreamSynchronize(stream));
+    GIVES(cudaErrorInvalidResourceHandle, cudaStreamDestroy(stream));
+  }
+  EXPECT_EQ(3, read());
+}
+
+TEST_F(RuntimeRules, StreamsTellWhatTheyAre) {
+  cudaStream_t urgent = nullptr;
+  OK(cudaStreamCreateWithPriority(&urgent, cudaStreamNonBlocking, -100));  // clamped
+  int least = 0, greatest = 0, priority = 0;
+  [[maybe_unused]] int device = -1;
+  unsigned flags = 0;
+  unsigned long long id = 0, other_id = 0;
+  OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  OK(cudaStreamGetPriority(urgent, &priority));
+  EXPECT_EQ(greatest, priority);
+  OK(cudaStreamGetFlags(urgent, &flags));
+  EXPECT_EQ(unsigned{cudaStreamNonBlocking}, flags);
+  OK(cudaStreamGetId(urgent, &id));
+  OK(cudaStreamGetId(stream_, &other_id));
+  EXPECT_NE(id, other_id);
+#if CUDART_VERSION >= 12080
+  OK(cudaStreamGetDevice(urgent, &device));
+  EXPECT_EQ(0, device);
+#endif
+  OK(cudaStreamDestroy(urgent));
+  GIVES(cudaErrorInvalidValue, cudaStreamCreateWithFlags(&urgent, 8));
+}
+
+TEST_F(RuntimeRules, CopiesAndFillsOfNothingAreAllowed) {
+  GIVES(cudaSuccess, cudaMemset(nullptr, 0, 0));
+  GIVES(cudaSuccess, cudaMemcpyAsync(device_, device_ + 8, 0, cudaMemcpyDeviceToDevice, stream_));
+  GIVES(cudaErrorInvalidValue, cudaMemcpy(nullptr, device_, 4, cudaMemcpyDeviceToDevice));
+  GIVES(cudaErrorInvalidMemcpyDirection, cudaMemcpy(device_, device_ + 8, 4, static_cast<cudaMemcpyKind>(7)));
+  void* memory = device_;
+  GIVES(cudaSuccess, cudaMalloc(&memory, 0));
+  EXPECT_EQ(nullptr, memory);
+  GIVES(cudaSuccess, cudaFree(nullptr));
+  int variable = 0;
+  GIVES(cudaErrorInvalidValue, cudaFree(&variable));
+}
+
+TEST_F(RuntimeRules, EventsThatWereNeverRecordedAreDone) {
+  GIVES(cudaSuccess, cudaEventQuery(fork_));
+  GIVES(cudaSuccess, cudaEventSynchronize(fork_));
+  GIVES(cudaSuccess, cudaStreamWaitEvent(stream_, fork_, 0));
+  GIVES(cudaErrorInvalidResourceHandle, cudaEventRecord(nullptr, stream_));
+  float ms = -1;
+  GIVES(cudaErrorInvalidResourceHandle, cudaEventElapsedTime(&ms, fork_, join_));  // without timing
+}
+
+}  // namespace
+}  // namespace graphcache::test
