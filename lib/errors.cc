@@ -81,14 +81,10 @@ bool is_capture_error(cudaError_t error) {
 }
 
 DeviceGuard::DeviceGuard(int device) {
-  cudaError_t error = cudaGetDevice(&before_);
-  if (error != cudaSuccess) {
-    status_ = cuda_failure("cudaGetDevice", error);
-  } else if (before_ != device) {
-    error = cudaSetDevice(device);
-    changed_ = error == cudaSuccess;
-    if (!changed_) status_ = cuda_failure("cudaSetDevice", error);
-  }
+  result_ = {"cudaGetDevice", cudaGetDevice(&before_)};
+  if (result_.error != cudaSuccess || before_ == device) return;
+  result_ = {"cudaSetDevice", cudaSetDevice(device)};
+  changed_ = result_.error == cudaSuccess;
 }
 
 DeviceGuard::~DeviceGuard() {

@@ -60,12 +60,15 @@ class DeviceGuard {
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
-  const absl::Status& status() const { return status_; }
+  const CallResult& result() const { return result_; }
+  absl::Status status() const {
+    return result_.error == cudaSuccess ? absl::OkStatus() : cuda_failure(result_.call, result_.error);
+  }
 
  private:
   int before_ = -1;
   bool changed_ = false;
-  absl::Status status_;
+  CallResult result_;
 };
 
 }  // namespace graphcache

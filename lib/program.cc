@@ -20,6 +20,7 @@ CallResult set_kernel_by_driver(cudaGraphExec_t exec, cudaGraphNode_t node, cons
 CallResult set_kernel_by_runtime(cudaGraphExec_t exec, cudaGraphNode_t node, const void* kernel,
                                  const KernelFields& fields, void** arguments, int device) {
   const DeviceGuard current(device);
+  if (current.result().error != cudaSuccess) return current.result();
   cudaKernelNodeParams params = {};
   params.func = const_cast<void*>(kernel);
   params.gridDim = fields.grid;
@@ -279,6 +280,7 @@ CallResult Scratch::device_bytes(unsigned char** out) {
   MutexLock lock(mutex_);
   if (memory_.get() == nullptr) {
     const DeviceGuard current(device_);
+    if (current.result().error != cudaSuccess) return current.result();
     RelaxedCaptureMode relaxed;
     void* memory = nullptr;
     if (const cudaError_t error = cudaMalloc(&memory, 2); error != cudaSuccess) return {"cudaMalloc", error};

@@ -8,6 +8,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "graphcache/graphcache.h"
@@ -756,6 +757,28 @@ TEST_F(FailuresTest, KernelWhoseParametersAreCountedShortIsNotPatchedWithTooFew)
     EXPECT_EQ(data.first(), 48.0f);
     EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
   }
+}
+
+// A thread without a context patches by the runtime's calls, for which the cache's device is made current.
+TEST_F(FailuresTest, HitThatCannotAskForTheDeviceLeavesNoErrorBehind) {
+  hostrt::reset();
+  Cache cache;
+  Stream stream;
+  DeviceBuffer<int> log(8), count(1);
+  const auto run = [&](int value) {
+    return cache.run(kKey, stream, params(value), [&](Recorder& rec, Slot<int> v) {
+      rec.launch(append, {1, 1}, log.get(), count.get(), v);
+    });
+  };
+  EXPECT_RUN(kInstantiated, run(1));
+  std::thread([&] {
+    hostrt::fail_call("cudaGetDevice", 1, cudaErrorInvalidValue);
+    EXPECT_TRUE(run(2).ok());
+    EXPECT_EQ(hostrt::failures_injected(), 1u);
+    EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  }).join();
+  EXPECT_EQ(count.first(), 2);
+  EXPECT_EQ(log.read()[1], 2);
 }
 
 }  // namespace
