@@ -1,0 +1,156 @@
+// What the stress test does and what it must see: random work with a reference on the host, and the orders of
+// operations that explain an outcome.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+
+namespace graphcache::test::stress {
+
+// SplitMix64: a generator that is cheap to begin, so that each operation has its own and draws the same in every run.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(seed) {}
+  Random(std::uint64_t seed, std::uint64_t stream, std::uint64_t number)
+      : Random(Random(Random(seed).next() + stream).next() + number) {}
+
+  std::uint64_t next() {
+    std::uint64_t z = state_ += 0x9e3779b97f4a7c15;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+  }
+  int below(int bound) { return static_cast<int>(next() % static_cast<std::uint64_t>(bound)); }
+  bool one_in(int n) { return below(n) == 0; }
+  template <class T, std::size_t N>
+  const T& of(const T (&values)[N]) {
+    return values[below(N)];
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+// ---- Work
+// ------------------------------------------------------------------------------------------------------------
+
+constexpr int kSize = 8;
+constexpr unsigned kBlock = 4;
+
+// What a lane's work is done on. Every step changes it in a way that shows how often, in which order and with which
+// values it was done.
+struct Memory {
+  int p[kSize], q[kSize];
+};
+
+// The values of slots, or those that a graph without slots holds.
+struct Values {
+  int a = 0;
+  unsigned grid = 1;
+  std::size_t bytes = 4;
+};
+
+struct Step {
+  enum Kind {
+    kBlend,           // In p, by the value a.
+    kBlendOtherwise,  // Another kernel with the same arguments.
+    kBlendIn,         // p by q, no value.
+    kSet,             // q, to the value a, of the values' size.
+    kCopy,            // p to q, of the values' size.
+    kGrid,            // q, in the values' grid.
+    kFork,            // q, on another stream that is forked and joined.
+  };
+  static constexpr int kKinds = 7;
+
+  Kind kind;
+  int factor;
+  int constant;
+  unsigned grid;
+};
+using Recipe = std::vector<Step>;
+
+// Kernel and topology follow the first number, constants and grids the second: keys of one shape are siblings.
+inline Recipe make_recipe(std::uint64_t shape, std::uint64_t number, bool forks) {
+  Random shapes(shape), numbers(number);
+  Recipe recipe(static_cast<std::size_t>(1 + shapes.below(3)));
+  for (Step& step : recipe) {
+    step.kind = static_cast<Step::Kind>(shapes.below(forks ? Step::kKinds : Step::kFork));
+    // A sibling may have another kernel, but for topology and types of nodes.
+    if (step.kind == Step::kBlend && numbers.one_in(3)) step.kind = Step::kBlendOtherwise;
+    step.factor = 2 * numbers.below(50) + 3;
+    step.constant = numbers.below(1000);
+    step.grid = static_cast<unsigned>(1 + numbers.below(2));
+  }
+  return recipe;
+}
+
+// What the kernels of kernels.cu do, the copies and the sets.
+inline void apply(const Step& step, const Values& values, Memory* memory) {
+  const auto each = [](int* out, unsigned grid, auto&& f) {
+    for (unsigned i = 0; i < std::min<unsigned>(kSize, grid * kBlock); ++i) {
+      out[i] = static_cast<int>(f(static_cast<unsigned>(out[i]), i));
+    }
+  };
+  const unsigned factor = static_cast<unsigned>(step.factor), constant = static_cast<unsigned>(step.constant);
+  const unsigned a = static_cast<unsigned>(values.a);
+  switch (step.kind) {
+    case Step::kBlend:
+      return each(memory->p, step.grid, [&](unsigned x, unsigned i) { return factor * x + a + i; });
+    case Step::kBlendOtherwise:
+      return each(memory->p, step.grid, [&](unsigned x, unsigned) { return (x ^ factor) * 5 - a; });
+    case Step::kBlendIn:
+      return each(memory->p, step.grid,
+                  [&](unsigned x, unsigned i) { return factor * x + static_cast<unsigned>(memory->q[i]); });
+    case Step::kSet:
+      std::memset(memory->q, values.a, values.bytes);
+      return;
+    case Step::kCopy:
+      std::memcpy(memory->q, memory->p, values.bytes);
+      return;
+    case Step::kGrid:
+      return each(memory->q, values.grid, [&](unsigned x, unsigned i) { return factor * x + constant + i; });
+    case Step::kFork:
+      return each(memory->q, step.grid, [&](unsigned x, unsigned i) { return factor * x + a + i; });
+  }
+}
+
+// ---- Orders
+// ----------------------------------------------------------------------------------------------------------
+
+// One clock for all threads, whose ticks order what surely came before what.
+using Clock = std::atomic<std::uint64_t>;
+
+inline void raise(std::atomic<std::uint64_t>& to, std::uint64_t at_least) {
+  std::uint64_t now = to;
+  while (now < at_least && !to.compare_exchange_weak(now, at_least)) {
+  }
+}
+
+// What is known of one key.
+//
+// A run may be a hit if some capture of its key may have been neither after it nor forgotten before it: if one that was
+// begun before the run's end was not over when a forgetting began that was over when the run began. Only the last
+// capture to end and the last forgetting to begin matter, so no history is kept.
+struct KeyState {
+  KeyState(Key the_key, Recipe the_recipe) : key(std::move(the_key)), recipe(std::move(the_recipe)) {}
+
+  const Key key;
+  const Recipe recipe;
+  std::atomic<std::uint64_t> forgotten{0};  // When the last one began, of the erasures that are over.
+  std::atomic<std::uint64_t> captured{0};   // When the last capture's run ended.
+  std::atomic<int> capturing{0};            // Runs under way that have called `fn` under capture.
+  std::atomic<int> captures{0};             // Calls of `fn` under capture.
+  std::atomic<std::uint64_t> erasures_begun{0}, erasures_over{0};
+};
+
+inline bool may_be_recorded(const KeyState& state, std::uint64_t forgotten_before) {
+  return state.capturing != 0 || (state.captured != 0 && state.captured >= forgotten_before);
+}
+
+}  // namespace graphcache::test::stress
