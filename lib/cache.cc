@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -24,27 +25,41 @@ constexpr const char* kInstantiate = "cudaGraphInstantiate";
 
 }  // namespace
 
-// Calls what calls `fn`; a run that ends by `fn`'s exception has failed.
 template <class F>
-auto Cache::Impl::call_fn(F&& f) {
-  absl::Cleanup threw = [this] {
+auto Cache::Impl::without_throwing(const Request& request, F&& f) -> decltype(f()) {
+  const auto count = [this] {
     MutexLock lock(mutex_);
     ++totals_.failed;
   };
-  auto result = f();
-  std::move(threw).Cancel();
-  return result;
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    if (!request.call.threw) return failed(request, out_of_memory());
+    count();
+    throw;
+  } catch (...) {
+    count();
+    throw;
+  }
 }
 
-absl::StatusOr<Outcome> Cache::Impl::run(const Key& key, cudaStream_t stream,
-                                         const detail::Call& call) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+absl::StatusOr<Outcome> Cache::Impl::run(const Key& key, cudaStream_t stream, const detail::Call& call) {
   const Request request{key, stream, call};
+  return without_throwing(request, [&] { return run(request); });
+}
+
+absl::Status Cache::Impl::warm(const Key& key, cudaStream_t stream, const detail::Call& call) {
+  const Request request{key, stream, call};
+  return without_throwing(request, [&] { return warm(request); });
+}
+
+absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   if (active_recording != nullptr) return run_nested(request);
   if (!enabled_) return run_disabled(request);
 
   Held entry(*this, claim(request));
-  if (entry->executable != nullptr && (entry->stream == stream || is_known(stream))) {
-    entry->stream = stream;
+  if (entry->executable != nullptr && (entry->stream == request.stream || is_known(request.stream))) {
+    entry->stream = request.stream;
     return replay(entry, request);
   }
   return run_slowly(entry, request);
@@ -90,7 +105,12 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
   Executable& executable = *entry->executable;
   if (!executable.holds(request.call)) {
     std::size_t patched = 0;
+    absl::Cleanup threw = [&] {  // Some nodes hold new values then, and some old ones.
+      MutexLock lock(mutex_);
+      demote(entry.get());
+    };
     const CallResult result = executable.patch(request.call, &patched);
+    std::move(threw).Cancel();
     entry->patched_nodes.add(patched);
     if (result.error != cudaSuccess) return replay_failed(entry, result, EagerReason::kRefused, request);
     if (patched != 0) outcome = if_patched;
@@ -146,7 +166,7 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
     MutexLock lock(mutex_);
     ++totals_.capture_failures;
   };
-  Captured captured = call_fn([&] { return capture(request.stream, options_.capture_mode, request.call, broke); });
+  Captured captured = capture(request.stream, options_.capture_mode, request.call, broke);
   std::move(threw).Cancel();
 
   *broke = !captured.capture.ok();
@@ -166,22 +186,23 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
   if (!usable) {
     absl::Status why = *broke && captured.fn.ok() ? captured.capture : captured.fn;
     MutexLock lock(mutex_);
-    if (*broke) entry->capture_error = why.ToString();
+    if (*broke) entry->capture_error = why;
     return why;
   }
 
   std::optional<Signature> signature;
   if (options_.sharing != Sharing::kNever) signature = describe(captured.graph, &captured.content);
-  entry->nodes = captured.content.node_count;
-  entry->slot_nodes = captured.content.slots.nodes.size();
-  entry->content = std::make_shared<const Content>(std::move(captured.content));
+  auto content = std::make_shared<const Content>(std::move(captured.content));
+  MutexLock lock(mutex_);
+  if (signature && !entry->erased) index_.join(entry.get(), *signature);  // Nothing throws from here on.
+  entry->nodes = content->node_count;
+  entry->slot_nodes = content->slots.nodes.size();
+  entry->content = std::move(content);
   entry->graph = std::move(captured.graph);
   entry->rent = 0;
-  MutexLock lock(mutex_);
-  entry->capture_error.clear();
+  entry->capture_error = absl::OkStatus();
   entry->device_bytes = estimated_device_bytes(entry->nodes);
   index_.set_standing(entry.get(), Standing::kDemoted);
-  if (signature && !entry->erased) index_.join(entry.get(), *signature);
   return absl::OkStatus();
 }
 
@@ -267,6 +288,7 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Request& request, c
   std::move(threw).Cancel();
   entry->patched_nodes.add(brought.patched_nodes);
   const bool done = brought.result.error == cudaSuccess;
+  if (!done && !brought.whole) retire_.add(std::move(lender->executable), {});
   {
     MutexLock lock(mutex_);
     totals_.updates += brought.updates;
@@ -286,7 +308,6 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Request& request, c
     obtained->of_sibling = true;
     return true;
   }
-  if (!brought.whole) retire_.add(std::move(lender->executable), {});
   if (brought.refusal && brought.whole) return false;
   obtained->result = brought.result;
   obtained->why = EagerReason::kRefused;
@@ -373,7 +394,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_nested(const Request& request) {
     active_recording->refuse_capture(absl::FailedPreconditionError(
         "a run with params was made inside another run's fn: a graph of the outer run could not follow its values"));
   }
-  absl::Status status = call_fn([&] { return enqueue_inlined(request.stream, request.call); });
+  absl::Status status = enqueue_inlined(request.stream, request.call);
   if (!status.ok()) return failed(request, std::move(status));
   return count_inlined();
 }
@@ -411,7 +432,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_eagerly(Held& held, EagerReason reason,
   DeviceGuard device(options_.device);
   absl::Status status = device.status();
   last_error.settle();
-  if (status.ok()) status = call_fn([&] { return enqueue(request.stream, request.call); });
+  if (status.ok()) status = enqueue(request.stream, request.call);
   if (!status.ok()) return failed(request, std::move(status));
 
   MutexLock lock(mutex_);  // Released before let_go takes it.
@@ -441,7 +462,12 @@ absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult
     MutexLock lock(mutex_);
     known_streams_.erase(request.stream);
   }
+  absl::Cleanup threw = [&] {
+    MutexLock lock(mutex_);
+    demote(entry.get());
+  };
   absl::Status unfit = check(request);
+  std::move(threw).Cancel();
   if (launched && !unfit.ok()) return failed(request, std::move(unfit));
   {
     MutexLock lock(mutex_);
@@ -622,13 +648,15 @@ absl::Status Cache::Impl::failed(const Request& request, absl::Status why) {
 }
 
 // Like the first run of a key, up to the launch. No executable leaves for it.
-absl::Status Cache::Impl::warm(const Key& key, cudaStream_t stream,
-                               const detail::Call& call) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const Request request{key, stream, call};
+absl::Status Cache::Impl::warm(const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const cudaStream_t stream = request.stream;
   if (active_recording != nullptr) {
     return failed(request, absl::FailedPreconditionError("warm was called inside another run's fn"));
   }
-  if (!enabled_) return invalid_.ok() ? absl::OkStatus() : failed(request, invalid_);
+  if (!enabled_) {
+    absl::Status why = status();
+    return why.ok() ? why : failed(request, std::move(why));
+  }
   Held entry(*this, claim(request));
   LastErrorGuard last_error;
   if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));

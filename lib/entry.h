@@ -2,6 +2,7 @@
 #pragma once
 
 #include <absl/base/thread_annotations.h>
+#include <absl/status/status.h>
 #include <cuda_runtime_api.h>
 
 #include <array>
@@ -9,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
 
 #include "family.h"
@@ -59,7 +59,7 @@ struct Entry {
   bool pinned = false;
   bool erased = false;           // No longer found; deleted once it is idle.
   std::size_t device_bytes = 0;  // Of an executable of its graph, by estimate. Changes only while it is cold.
-  std::string capture_error;     // Of the last capture, if that broke.
+  absl::Status capture_error;    // Of the last capture, if that broke.
   std::uint64_t split_from = 0;  // The id of the family that it left last because of a refused update.
   Family* family = nullptr;      // Of its content, if that can have siblings.
 

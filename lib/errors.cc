@@ -4,6 +4,7 @@
 #include <absl/strings/str_cat.h>
 
 #include <cstdlib>
+#include <new>
 #include <string>
 
 #include "graphcache/cache.h"
@@ -33,19 +34,29 @@ absl::StatusCode code_of(cudaError_t error) {
 
 }  // namespace
 
-absl::Status cuda_failure(std::string_view call, cudaError_t error) {
+absl::Status out_of_memory() noexcept try {
+  return absl::ResourceExhaustedError("out of host memory");
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("");  // Allocates nothing.
+}
+
+absl::Status cuda_failure(std::string_view call, cudaError_t error) noexcept try {
   absl::Status status(code_of(error), absl::StrCat(std::string(call), ": ", cudaGetErrorName(error), " (",
                                                    cudaGetErrorString(error), ")"));
   status.SetPayload(kPayload, absl::Cord(absl::StrCat(static_cast<int>(error))));
   return status;
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
 }
 
-absl::Status with_key(const absl::Status& status, const Key& key) {
+absl::Status with_key(const absl::Status& status, const Key& key) noexcept try {
   if (status.ok()) return status;
   const std::string name = key.label().empty() ? key.to_string() : absl::StrCat("\"", std::string(key.label()), "\"");
   absl::Status named(status.code(), absl::StrCat("graphcache: key ", name, ": ", status.message()));
   status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) { named.SetPayload(type, payload); });
   return named;
+} catch (const std::bad_alloc&) {
+  return status;
 }
 
 cudaError_t cuda_error(const absl::Status& status) {

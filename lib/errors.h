@@ -10,17 +10,22 @@
 
 namespace graphcache {
 
-// "cudaGraphLaunch: cudaErrorX (text)", carrying the error (cuda_error() reads it).
-absl::Status cuda_failure(std::string_view call, cudaError_t error);
+// That the host's memory ran out. Without a message if there is none left even for that.
+absl::Status out_of_memory() noexcept;
 
-// The same status with what was going on before its message: the key's label, or the whole key if it has none.
-absl::Status with_key(const absl::Status& status, const Key& key);
+// "cudaGraphLaunch: cudaErrorX (text)", carrying the error (cuda_error() reads it). out_of_memory() if that cannot be
+// had.
+absl::Status cuda_failure(std::string_view call, cudaError_t error) noexcept;
+
+// The same status with what was going on before its message: the key's label, or the whole key if it has none. Without
+// memory for that, the status as it is.
+absl::Status with_key(const absl::Status& status, const Key& key) noexcept;
 
 // Which runtime call was made last, and what it returned.
 struct CallResult {
   const char* call = "";
   cudaError_t error = cudaSuccess;
-  bool latches = true;  // Whether its errors stand in the last-error slot: those of the driver do not.
+  bool latches = true;  // Whether its error may stand in the last-error slot: those of the driver do not.
 };
 
 // Errors after which the process has no usable context (fact 32): handles are dropped, not destroyed.

@@ -1,12 +1,18 @@
 #include "family.h"
 
+#include <absl/cleanup/cleanup.h>
+
 #include <algorithm>
+#include <utility>
 
 namespace graphcache {
 
 Family* Families::join(const Signature& signature, std::uint64_t beyond) {
   const auto at = of_signature_.try_emplace(signature).first;
   std::vector<std::unique_ptr<Family>>& families = at->second;
+  absl::Cleanup threw = [&] {
+    if (families.empty()) of_signature_.erase(at);
+  };
   auto found = std::find_if(families.begin(), families.end(), [&](const auto& family) { return family->id > beyond; });
   if (found == families.end()) {
     found = families.insert(found, std::make_unique<Family>());
@@ -14,6 +20,7 @@ Family* Families::join(const Signature& signature, std::uint64_t beyond) {
     (*found)->signature = &at->first;
     ++size_;
   }
+  std::move(threw).Cancel();
   ++(*found)->members;
   return found->get();
 }

@@ -2,11 +2,10 @@
 // guards them.
 #pragma once
 
-#include <absl/container/node_hash_map.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "signature.h"
@@ -26,7 +25,8 @@ struct Family {
 
 class Families {
  public:
-  // The first family of the signature that was founded after that of the id `beyond`; a new one if there is none.
+  // The first family of the signature that was founded after that of the id `beyond`; a new one if there is none. If
+  // that throws, nothing has changed.
   Family* join(const Signature& signature, std::uint64_t beyond = 0);
   // A family without members is no more.
   void leave(Family* family);
@@ -37,7 +37,7 @@ class Families {
   friend class Verifier;
 
   // More than one where the runtime refused an update between two graphs of the same signature.
-  absl::node_hash_map<Signature, std::vector<std::unique_ptr<Family>>> of_signature_;
+  std::unordered_map<Signature, std::vector<std::unique_ptr<Family>>> of_signature_;
   std::size_t size_ = 0;
   std::uint64_t last_id_ = 0;
 };

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <new>
 #include <utility>
 
 #include "errors.h"
@@ -112,7 +113,7 @@ bool Cache::Impl::erase(const Key& key) {
 void Cache::Impl::clear() {
   {
     MutexLock lock(mutex_);
-    for (Entry* entry : index_.found()) forget(entry);
+    while (Entry* entry = index_.any()) forget(entry);
     sweep();
   }
   retire_.collect_all();
@@ -164,10 +165,10 @@ absl::Status Cache::Impl::status() const {
 Stats Cache::Impl::stats() const {
   MutexLock lock(mutex_);
   Stats stats = totals_;
-  for (const Entry* entry : index_.all()) {
+  index_.for_each([&](const Entry* entry) {
     for (int i = 0; i < kOutcomeCount; ++i) stats.outcomes[i] += entry->outcomes[i].value();
     stats.patched_nodes += entry->patched_nodes.value();
-  }
+  });
   stats.live_executables = index_.live();
   stats.live_templates = index_.templates();
   stats.families = index_.families();
@@ -175,7 +176,7 @@ Stats Cache::Impl::stats() const {
   return stats;
 }
 
-std::vector<EntryInfo> Cache::Impl::entries() const {
+std::vector<EntryInfo> Cache::Impl::entries() const try {
   std::vector<std::pair<Key, EntryInfo>> found;
   {
     MutexLock lock(mutex_);
@@ -188,7 +189,7 @@ std::vector<EntryInfo> Cache::Impl::entries() const {
       info.recorded = entry->standing != Standing::kCold;
       info.pinned = entry->pinned;
       info.family = entry->family == nullptr ? 0 : entry->family->id;
-      info.capture_error = entry->capture_error;
+      if (!entry->capture_error.ok()) info.capture_error = entry->capture_error.ToString();
       info.nodes = entry->nodes;
       info.slot_nodes = entry->slot_nodes;
       info.estimated_device_bytes = info.live ? entry->device_bytes : 0;
@@ -204,6 +205,8 @@ std::vector<EntryInfo> Cache::Impl::entries() const {
     infos.push_back(std::move(info));
   }
   return infos;
+} catch (const std::bad_alloc&) {
+  return {};
 }
 
 Cache::Cache(const Options& options) : impl_(std::make_unique<Impl>(options)) {}

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <absl/base/thread_annotations.h>
-#include <absl/container/flat_hash_set.h>
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
 #include <atomic>
 #include <condition_variable>
+#include <unordered_set>
 #include <vector>
 
 #include "entry.h"
@@ -70,6 +70,12 @@ class Cache::Impl {
     mutable LastErrorGuard* last_error = nullptr;  // Of the run. A hit does without.
   };
 
+  // The border: what the library itself throws, for want of memory, is an error of the run; `fn`'s exceptions pass.
+  template <class F>
+  auto without_throwing(const Request& request, F&& f) -> decltype(f());
+  absl::StatusOr<Outcome> run(const Request& request);
+  absl::Status warm(const Request& request);
+
   // Look-up.
   Entry* claim(const Request& request);
   void unlock(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -122,8 +128,6 @@ class Cache::Impl {
   void tidy_up(cudaStream_t stream);
 
   // Book-keeping.
-  template <class F>
-  auto call_fn(F&& f);
   absl::Status failed(const Request& request, absl::Status why);
   Outcome count_inlined();
   void lose(const absl::Status& why);
@@ -139,7 +143,7 @@ class Cache::Impl {
   mutable Mutex mutex_;
   std::condition_variable_any unlocked_;  // With mutex_: an entry that was waited for has been unlocked.
   Index index_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_set<cudaStream_t> known_streams_ ABSL_GUARDED_BY(mutex_);  // Found to be of the cache's device.
+  std::unordered_set<cudaStream_t> known_streams_ ABSL_GUARDED_BY(mutex_);  // Found to be of the cache's device.
   Stats totals_ ABSL_GUARDED_BY(mutex_);  // Of what no entry counts, and of entries that are gone.
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
 

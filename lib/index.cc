@@ -1,6 +1,6 @@
 #include "index.h"
 
-#include <algorithm>
+#include <memory>
 #include <utility>
 
 namespace graphcache {
@@ -12,12 +12,27 @@ bool lock_if_idle(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS { return entry->u
 }  // namespace
 
 Index::~Index() {
-  for (Entry* entry : all()) delete entry;
+  for_each([](Entry* entry) { delete entry; });
+}
+
+// A table of Abseil that cannot grow for want of memory is left broken (tried), and so is one that cannot reserve. So
+// it never grows in place.
+void Index::make_room() {
+  if (room_ != 0) return;
+  const std::size_t room = entries_.size() + 8;
+  const std::size_t size = entries_.size() + room;
+  Heads larger(size + size / 7 + 1);  // A table is full at seven eighths.
+  larger.merge(entries_);
+  entries_.swap(larger);
+  room_ = room;
 }
 
 Entry* Index::insert(const Key& key, const detail::Site& site) {
-  auto entry = std::make_unique<Entry>(key, site);
-  Entry*& head = entries_[key];
+  auto entry = std::make_unique<Entry>(key, site);  // What may throw comes first.
+  Key copy = key;
+  make_room();
+  --room_;
+  Entry*& head = entries_[std::move(copy)];
   entry->next_of_key = head;
   head = entry.release();
   link(order_of(head), head);
@@ -70,17 +85,18 @@ Entry* Index::lock_surplus() {
 }
 
 void Index::join(Entry* entry, const Signature& signature) {
+  Family* const family = families_.join(signature, entry->split_from);  // May throw.
   count(entry, -1);
-  entry->family = families_.join(signature, entry->split_from);
+  entry->family = family;
   count(entry, +1);
 }
 
 void Index::split(Entry* entry) {
   if (entry->family == nullptr) return;
+  Family* const family = families_.join(*entry->family->signature, entry->family->id);  // May throw.
   count(entry, -1);
   entry->split_from = entry->family->id;
-  Family* const left = std::exchange(entry->family, families_.join(*entry->family->signature, entry->split_from));
-  families_.leave(left);
+  families_.leave(std::exchange(entry->family, family));
   count(entry, +1);
 }
 
@@ -103,32 +119,37 @@ void Index::erase(Entry* entry) {
   count(entry, -1);
   entry->erased = true;
   count(entry, +1);
-  erased_.push_back(entry);
+  link(erased_, entry);
 }
 
 void Index::sweep(const std::function<void(Entry&)>& last_look) {
-  const auto idle = [&](Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    if (!lock_if_idle(entry)) return false;
+  for (Entry* next = erased_.oldest; next != nullptr;) {
+    Entry* const entry = std::exchange(next, next->newer);
+    if (!lock_if_idle(entry)) continue;
     last_look(*entry);
     count(entry, -1);
+    unlink(erased_, entry);
     delete entry;  // Locked by us, waited for by nobody: waiters find an erased entry no more.
-    return true;
-  };
-  erased_.erase(std::remove_if(erased_.begin(), erased_.end(), idle), erased_.end());
+  }
 }
 
 std::vector<Entry*> Index::found() const {
   std::vector<Entry*> all;
-  for (const Order& order : orders_) {
-    for (Entry* entry = order.newest; entry != nullptr; entry = entry->older) all.push_back(entry);
-  }
+  for (const Order& order : orders_) for_each(order, [&](Entry* entry) { all.push_back(entry); });
   return all;
 }
 
 std::vector<Entry*> Index::all() const {
-  std::vector<Entry*> all = found();
-  all.insert(all.end(), erased_.begin(), erased_.end());
+  std::vector<Entry*> all;
+  for_each([&](Entry* entry) { all.push_back(entry); });
   return all;
+}
+
+Entry* Index::any() const {
+  for (const Order& order : orders_) {
+    if (order.newest != nullptr) return order.newest;
+  }
+  return nullptr;
 }
 
 void Index::link(Order& order, Entry* entry) {

@@ -14,7 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
+#include <utility>
 #include <vector>
 
 #include "entry.h"
@@ -93,8 +93,15 @@ class Index {
   // Deletes the erased entries that are idle, having passed each to `last_look`.
   void sweep(const std::function<void(Entry&)>& last_look);
 
-  // Every entry, erased ones that still exist included.
+  // Calls f(entry) for every entry, erased ones that still exist included.
+  template <class F>
+  void for_each(F&& f) const {
+    for (const Order& order : orders_) for_each(order, f);
+    for_each(erased_, f);
+  }
   std::vector<Entry*> all() const;
+  // Some entry that is found, or null.
+  Entry* any() const;
   // Those that are found.
   std::vector<Entry*> found() const;
 
@@ -107,6 +114,11 @@ class Index {
     std::size_t size = 0;
   };
 
+  template <class F>
+  static void for_each(const Order& order, F&& f) {
+    for (Entry* entry = order.newest; entry != nullptr;) f(std::exchange(entry, entry->older));
+  }
+  void make_room();
   std::uint64_t period() const { return uses_ >> period_bits_; }
   Order& order_of(const Entry* entry) { return orders_[static_cast<std::size_t>(entry->standing)]; }
   std::size_t count_of(Standing standing) const {
@@ -123,10 +135,12 @@ class Index {
     std::size_t operator()(const Key& key) const { return key.hash(); }
   };
 
-  absl::flat_hash_map<Key, Entry*, StoredHash> entries_;  // The head of each key's list.
+  using Heads = absl::flat_hash_map<Key, Entry*, StoredHash>;
+  Heads entries_;         // The head of each key's list.
+  std::size_t room_ = 0;  // Keys that can be inserted before it might have to grow.
   Families families_;
   std::array<Order, 3> orders_;             // By standing.
-  std::vector<Entry*> erased_;              // In no order,
+  Order erased_;                            // In the order in which they were,
   std::array<std::size_t, 3> erased_of_{};  // and how many of them there are of each standing.
   std::size_t live_bytes_ = 0;
   std::uint64_t uses_ = 0;

@@ -19,6 +19,7 @@ CallResult set_kernel_by_driver(cudaGraphExec_t exec, cudaGraphNode_t node, cons
 // The runtime looks the symbol up on the current device, so that must be the graph's.
 CallResult set_kernel_by_runtime(cudaGraphExec_t exec, cudaGraphNode_t node, const void* kernel,
                                  const KernelFields& fields, void** arguments, int device) {
+  const LastErrorGuard last_error;  // A hit has none.
   const DeviceGuard current(device);
   if (current.result().error != cudaSuccess) return current.result();
   cudaKernelNodeParams params = {};
@@ -27,7 +28,8 @@ CallResult set_kernel_by_runtime(cudaGraphExec_t exec, cudaGraphNode_t node, con
   params.blockDim = fields.block;
   params.sharedMemBytes = static_cast<unsigned>(fields.shared_bytes);
   params.kernelParams = arguments;
-  return {"cudaGraphExecKernelNodeSetParams", cudaGraphExecKernelNodeSetParams(exec, node, &params)};
+  return {"cudaGraphExecKernelNodeSetParams", cudaGraphExecKernelNodeSetParams(exec, node, &params),
+          /*latches=*/false};
 }
 
 UpdateRefusal refusal(cudaGraphExecUpdateResult result) {
@@ -279,11 +281,13 @@ CallResult Executable::set_memset(const SlotNode& node) {
 CallResult Scratch::device_bytes(unsigned char** out) {
   MutexLock lock(mutex_);
   if (memory_.get() == nullptr) {
+    const LastErrorGuard last_error;  // A hit has none.
     const DeviceGuard current(device_);
     if (current.result().error != cudaSuccess) return current.result();
     RelaxedCaptureMode relaxed;
     void* memory = nullptr;
-    if (const cudaError_t error = cudaMalloc(&memory, 2); error != cudaSuccess) return {"cudaMalloc", error};
+    if (const cudaError_t error = cudaMalloc(&memory, 2); error != cudaSuccess)
+      return {"cudaMalloc", error, /*latches=*/false};
     memory_ = Owned<void*, cudaFree>(memory);
   }
   *out = static_cast<unsigned char*>(memory_.get());

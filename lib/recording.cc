@@ -1,5 +1,6 @@
 #include "recording.h"
 
+#include <absl/cleanup/cleanup.h>
 #include <absl/strings/str_cat.h>
 
 #include <algorithm>
@@ -40,7 +41,7 @@ CUfunction function_of(const void* kernel) {
 
 }  // namespace
 
-Recording::Recording(cudaStream_t stream, const Call& call, Mode mode)
+Recording::Recording(cudaStream_t stream, const Call& call, Mode mode) noexcept
     : stream_(stream), call_(call), mode_(mode), id_(next_id()) {
   if (mode_ == Mode::kDirect) return;
   LastErrorGuard last_error;
@@ -55,7 +56,9 @@ Recording::Recording(cudaStream_t stream, const Call& call, Mode mode)
 absl::Status Recording::invoke() {
   LastErrorGuard last_error;
   Recorder recorder(this, stream_);
+  absl::Cleanup threw = [this] { call_.threw = true; };
   absl::Status status = call_.invoke(call_.fn, recorder, id_);
+  std::move(threw).Cancel();
   status.Update(status_);
   if (const cudaError_t error = last_error.caused(); status.ok() && error != cudaSuccess) {
     status = cuda_failure("a CUDA call of fn", error);

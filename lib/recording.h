@@ -25,7 +25,7 @@ class Recording {
   };
 
   // `stream` is the run's.
-  Recording(cudaStream_t stream, const Call& call, Mode mode);
+  Recording(cudaStream_t stream, const Call& call, Mode mode) noexcept;
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
@@ -38,6 +38,8 @@ class Recording {
   void memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView bytes, cudaMemcpyKind kind);
   void memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView bytes);
 
+  // Later calls of the recorder do nothing, and the run fails. The first failure stays.
+  void fail(absl::Status why) { status_.Update(std::move(why)); }
   // Says that what is captured must not be kept, and why. The first reason stays.
   void refuse_capture(absl::Status why) { refused_.Update(std::move(why)); }
   const absl::Status& refused() const { return refused_; }
@@ -58,7 +60,6 @@ class Recording {
   // Keeps the node that was just captured on `stream`, if a field of it follows a slot.
   void keep(cudaStream_t stream, SlotNode node, cudaGraphNodeType type);
   void skip_empty(const ArgView& bytes);
-  void fail(absl::Status why) { status_.Update(std::move(why)); }
 
   const cudaStream_t stream_;
   const Call& call_;

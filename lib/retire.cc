@@ -16,7 +16,8 @@ void Retire::add(std::unique_ptr<Executable> executable, Template graph, cudaStr
     one.emplace_back(std::move(executable), std::move(graph), stream);
     MutexLock lock(mutex_);
     waiting_.splice(waiting_.end(), one);
-  } catch (const std::bad_alloc&) {  // Then they go here and now.
+  } catch (const std::bad_alloc&) {
+    Item(std::move(executable), std::move(graph), stream);  // Then they go here and now.
   }
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
+#include <unordered_map>
 #include <utility>
 
 #include "compat.h"
@@ -27,6 +28,7 @@ constexpr int kPreferredClusterDimension = 11;  // Read only beside a cluster di
 class Reader {
  public:
   Reader(const Template& from, Content* content) : from_(from), content_(*content) {
+    index_of_.reserve(from.nodes.size());
     for (std::uint32_t i = 0; i < from.nodes.size(); ++i) index_of_[from.nodes[i]] = i;
   }
 
@@ -262,8 +264,8 @@ class Reader {
   const Template& from_;
   Content& content_;
   Signature signature_;
-  absl::flat_hash_map<cudaGraphNode_t, std::uint32_t> index_of_;
-  absl::flat_hash_map<const void*, Layout> layouts_;
+  std::unordered_map<cudaGraphNode_t, std::uint32_t> index_of_;
+  std::unordered_map<const void*, Layout> layouts_;
   std::vector<std::size_t> sizes_;                   // Of the arguments in content_.arguments.
   std::optional<CUDA_KERNEL_NODE_PARAMS> answered_;  // A kernel whose first parameter is known.
   std::vector<cudaGraphNode_t> dependencies_ = std::vector<cudaGraphNode_t>(8);

@@ -1,13 +1,12 @@
 // What two templates must share for an update between them to be right, and what differs between two that share it.
 #pragma once
 
-#include <absl/container/flat_hash_map.h>
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "costs.h"
@@ -51,7 +50,7 @@ class Differences {
 
  private:
   static constexpr std::size_t kMaxFound = 64;
-  absl::flat_hash_map<std::uint64_t, Difference> found_;
+  std::unordered_map<std::uint64_t, Difference> found_;
 };
 
 }  // namespace graphcache

@@ -35,6 +35,11 @@
 // emptied, not filled, so an error that stood there before is replaced by a later one if a CUDA call of the run fails,
 // is gone if it was the launch of a hit, and hides one of the same kind that `fn` leaves. Exceptions of `fn` pass
 // through, the capture having been ended.
+//
+// Out of host memory. A run or warm() for which the library cannot allocate returns ResourceExhausted, without a
+// message if there is no memory even for that; its key may have lost its executable by then, other keys keep what they
+// have or come back without calling their `fn`. Nothing here throws std::bad_alloc but the constructor and what returns
+// a key or a text: key(), to_string(). A std::bad_alloc of `fn` is `fn`'s own, and passes through.
 #pragma once
 
 #include <absl/status/status.h>
@@ -74,6 +79,7 @@ struct Call {
   bool (*empty)(const void* fn);
   const unsigned char* values;
   std::size_t values_size;
+  mutable bool threw = false;  // Whether `fn` did: its exceptions pass, those of the library do not.
 };
 
 template <class Fn, class... Ts>
@@ -167,7 +173,7 @@ struct Invoker {
 class Cache {
  public:
   // Options that make no sense (a negative max_executables, an unknown device) are reported by status() and by each
-  // run.
+  // run. Throws std::bad_alloc.
   explicit Cache(const Options& options = {});
   // Destroys every executable. No run may be under way; launches in flight end first, as the driver keeps them.
   ~Cache();
@@ -182,10 +188,11 @@ class Cache {
   // Without a stream, Options::stream. Called inside another run's `fn` on a stream of its capture, the work becomes
   // part of that run (kInlined); with params, which the outer graph could not follow, the outer run is not captured.
   //
-  // Errors: InvalidArgument for options, streams (null, legacy, of another device), an empty `fn`, a slot of another
-  // run; FailedPrecondition for a stream that is capturing already; what `fn` returned; an error that a CUDA call of
-  // `fn` left behind; a CUDA error of our own calls after which nothing could be run. After an error none of this run's
-  // work was launched through the cache; work that `fn` enqueued directly before it failed may have been.
+  // Errors: ResourceExhausted if the host's memory runs out; InvalidArgument for options, streams (null, legacy, of
+  // another device), an empty `fn`, a slot of another run; FailedPrecondition for a stream that is capturing already;
+  // what `fn` returned; an error that a CUDA call of `fn` left behind; a CUDA error of our own calls after which
+  // nothing could be run. After an error none of this run's work was launched through the cache; work that `fn`
+  // enqueued directly before it failed may have been.
   //
   // A stream that is capturing is noticed before anything is enqueued, but for a hit: it makes one runtime call, the
   // launch, which a capturing stream refuses and which ends that capture.
@@ -246,7 +253,7 @@ class Cache {
   void clear();
 
   Stats stats() const;
-  // What each entry is and did, the one used last first.
+  // What each entry is and did, the one used last first. Empty if there is no memory for it.
   std::vector<EntryInfo> entries() const;
 
   // Ok, or why every run fails: options that make no sense, or a CUDA error that was fatal to the context.
@@ -267,7 +274,7 @@ class Cache {
 };
 
 // The process-wide cache of a device, made at its first use with default options and never destroyed. Thread-safe. For
-// a device that does not exist, a cache whose runs all fail.
+// a device that does not exist, a cache whose runs all fail. Throws std::bad_alloc if there is no memory to make it.
 Cache& cache_for(int device);
 
 template <class... Ts, class Fn>

@@ -170,6 +170,10 @@ void clear_failures();
 // How many calls were made to fail by fail_call() since reset().
 std::uint64_t failures_injected();
 
+// Whether the calling thread is inside a runtime call. For a replaced operator new that fails, to spare what hostrt
+// allocates: it allocates nothing itself.
+bool in_call();
+
 // ---- Misuse -------------------------------------------------------------------------------------------------------
 
 // What real CUDA leaves undefined, hostrt refuses with cudaErrorInvalidResourceHandle or cudaErrorInvalidValue and

@@ -182,6 +182,8 @@ std::uint64_t failures_injected() {
   return world->failures_injected;
 }
 
+bool in_call() { return this_thread().in_call; }
+
 std::uint64_t misuses() {
   const Locked world;
   return world->misuses;

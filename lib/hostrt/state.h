@@ -55,6 +55,7 @@ struct Thread {
   cudaError_t last_error = cudaSuccess;
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
   bool in_work = false;          // inside a kernel or a host function
+  bool in_call = false;          // inside a runtime function, or what it runs
   Stream* own_stream = nullptr;  // cudaStreamPerThread on `own_stream_device`
   int own_stream_device = -1;
 };
@@ -152,6 +153,18 @@ inline cudaError_t latch(Thread& thread, cudaError_t error) {
   return error;
 }
 
+// Sets a flag while it lives.
+class Inside {
+ public:
+  explicit Inside(bool& flag) : flag_(flag) { flag_ = true; }
+  ~Inside() { flag_ = false; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  bool& flag_;
+};
+
 // `injected(call, error)` stands in for the body when a failure strikes; it returns what the call returns.
 template <typename Body, typename Injected>
 cudaError_t enter(Function function, Body&& body, Injected&& injected) noexcept {
@@ -162,6 +175,7 @@ cudaError_t enter(Function function, Body&& body, Injected&& injected) noexcept 
   if (thread.epoch != world.epoch) refresh(world, thread);
   ++world.calls[static_cast<std::size_t>(function)];
   const Call call{world, thread, function};
+  const Inside inside(thread.in_call);
   try {
     if (!world.failures.empty()) {
       if (const std::optional<cudaError_t> error = injected_failure(world, function)) {
