@@ -1,0 +1,189 @@
+// Every allocation of host memory that the library makes is made to fail, once and from then on: the work is then done
+// another way, or the operation returns ResourceExhausted; nothing is lost, and what comes after works (laws 1 to 4).
+// What hostrt allocates is spared.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <new>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "faults.h"
+#include "graphcache/status.h"
+
+namespace {
+
+// Which of this thread's allocations fail.
+struct Allocations {
+  bool armed = false;
+  int to_pass = 0;
+  int to_fail = 0;
+  int failed = 0;
+};
+thread_local constinit Allocations allocations;
+
+bool fails() {
+  if (!allocations.armed || graphcache::hostrt::in_call()) return false;
+  if (allocations.to_pass > 0) {
+    --allocations.to_pass;
+    return false;
+  }
+  if (allocations.to_fail == 0) return false;
+  if (allocations.to_fail > 0) --allocations.to_fail;
+  ++allocations.failed;
+  return true;
+}
+
+void* allocate(std::size_t size, std::size_t alignment = 0) {
+  if (fails()) return nullptr;
+  if (size == 0) size = 1;
+  if (alignment == 0) return std::malloc(size);
+  return std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+}
+
+void* allocate_or_throw(std::size_t size, std::size_t alignment = 0) {
+  void* const memory = allocate(size, alignment);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+[[gnu::noinline]] void give_back(void* memory) { std::free(memory); }  // Inlined alone, it looks like a mismatch.
+
+}  // namespace
+
+void* operator new(std::size_t size) { return allocate_or_throw(size); }
+void* operator new[](std::size_t size) { return allocate_or_throw(size); }
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept { return allocate(size); }
+void* operator new[](std::size_t size, const std::nothrow_t&) noexcept { return allocate(size); }
+void* operator new(std::size_t size, std::align_val_t to) {
+  return allocate_or_throw(size, static_cast<std::size_t>(to));
+}
+void* operator new[](std::size_t size, std::align_val_t to) {
+  return allocate_or_throw(size, static_cast<std::size_t>(to));
+}
+void operator delete(void* memory) noexcept { give_back(memory); }
+void operator delete[](void* memory) noexcept { give_back(memory); }
+void operator delete(void* memory, std::size_t) noexcept { give_back(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { give_back(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept { give_back(memory); }
+void operator delete[](void* memory, const std::nothrow_t&) noexcept { give_back(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { give_back(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { give_back(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { give_back(memory); }
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { give_back(memory); }
+
+namespace graphcache::test {
+namespace {
+
+// The n-th allocation from arm() on, or all from there.
+class FailedAllocation : public Fault {
+ public:
+  FailedAllocation(int nth, int times) : nth_(nth), times_(times) {}
+  ~FailedAllocation() override { allocations = {}; }
+  void arm() override { allocations = {true, nth_ - 1, times_, 0}; }
+  bool disarm() override {
+    allocations.armed = false;
+    hostrt::clear_failures();
+    return allocations.failed != 0;
+  }
+  void expect_told(const absl::Status& status, const Scenario& scenario) const override {
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    EXPECT_EQ(cuda_error(status), cudaSuccess) << status;
+    if (times_ != 1) return;  // There may be none left for a message.
+    EXPECT_TRUE(mentions(status, "memory")) << status;
+    const std::string name(scenario.mine.key.label());
+    EXPECT_TRUE(mentions(status, name) || mentions(status, "other")) << status;
+  }
+
+ private:
+  const int nth_;
+  const int times_;
+};
+
+class AllocationsTest : public FaultsTest {};
+
+TEST_F(AllocationsTest, EveryAllocationMayFailOnceOrForEver) {
+  std::set<std::string> allocating;
+  for (const auto& scenario : scenarios()) {
+    for (const int times : {1, 2, -1}) {
+      bool struck = true;
+      for (int nth = 1; struck; ++nth) {
+        SCOPED_TRACE(std::string(scenario->name) + ": allocation " + std::to_string(nth) +
+                     (times == 1   ? ""
+                      : times == 2 ? " and the next"
+                                   : " and on") +
+                     " fails");
+        FailedAllocation fault(nth, times);
+        struck = fail_and_recover(*scenario, fault);
+        if (struck) allocating.insert(scenario->name);
+      }
+    }
+  }
+  EXPECT_EQ(allocating.count("cold"), 1u);
+  EXPECT_EQ(allocating.count("hit with many arguments"), 1u);
+  EXPECT_EQ(allocating.count("hit with new values"), 0u);
+}
+
+struct CountCalls {
+  int* calls;
+  void operator()(cudaStream_t) const { ++*calls; }
+};
+
+// One that cannot grow for a new key must not lose those that it holds.
+TEST_F(AllocationsTest, TableOfKeysThatCannotGrowStaysWhole) {
+  Options options = unshared();
+  options.capture_after = 1000;
+  std::vector<Key> keys;
+  for (int i = 0; i < 100; ++i) keys.push_back(key("my label", i));
+  for (int nth = 1; nth <= 10000; ++nth) {
+    SCOPED_TRACE("allocation " + std::to_string(nth));
+    hostrt::reset();
+    World world(options);
+    int calls = 0;
+    int failed = 0;
+    FailedAllocation fault(nth, 1);
+    fault.arm();
+    for (const Key& each : keys) failed += world.cache->run(each, world.stream, CountCalls{&calls}).ok() ? 0 : 1;
+    const bool struck = fault.disarm();
+    EXPECT_LE(failed, struck ? 1 : 0);
+    EXPECT_EQ(calls, 100 - failed);
+    for (const Key& each : keys) EXPECT_TRUE(world.cache->run(each, world.stream, CountCalls{&calls}).ok());
+    EXPECT_EQ(world.cache->entries().size(), keys.size());
+    if (!struck) return;
+  }
+}
+
+// A constructor has no other way to say so.
+TEST_F(AllocationsTest, ConstructorThatRunsOutOfMemoryThrowsAndLeavesNothing) {
+  int nth = 0;
+  for (bool threw = true; threw;) {
+    threw = false;
+    FailedAllocation fault(++nth, 1);
+    fault.arm();
+    try {
+      const Cache cache;
+    } catch (const std::bad_alloc&) {
+      threw = true;
+    }
+    fault.disarm();
+    EXPECT_EQ(hostrt::ledger(), hostrt::Ledger());
+  }
+  EXPECT_GT(nth, 1);
+}
+
+TEST_F(AllocationsTest, ReportsWithoutMemoryAreEmptyAndStatsNeedNone) {
+  World world;
+  EXPECT_RUN(kInstantiated, world.run(kKey, 1));
+  FailedAllocation fault(1, -1);
+  fault.arm();
+  const std::vector<EntryInfo> entries = world.cache->entries();
+  const Stats stats = world.cache->stats();
+  fault.disarm();
+  EXPECT_TRUE(entries.empty());
+  EXPECT_EQ(stats.runs(), 1u);
+  EXPECT_EQ(world.cache->entries().size(), 1u);
+}
+
+}  // namespace
+}  // namespace graphcache::test

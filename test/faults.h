@@ -1,0 +1,323 @@
+// What the fault suites share: a world whose work tells how often and with which values it was done, a list of
+// scenarios that has every operation of a cache in it, and what must hold after a scenario in which something was made
+// to fail.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <new>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "graphcache/hostrt.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+
+inline void append_in_each(int* log, int* count, int value) { log[(*count)++] = value; }
+GRAPHCACHE_HOST_KERNEL(append_in_each)
+
+// With so many parameters that the pointers to its arguments are not kept on the stack.
+inline constexpr int kManyParameters = 70;
+template <class>
+struct Many;
+template <std::size_t... I>
+struct Many<std::index_sequence<I...>> {
+  template <std::size_t>
+  using Int = int;
+  static void append_sum(int* log, int* count, int value, Int<I>... others) {
+    log[(*count)++] = (value + ... + others);
+  }
+  static void launch(Recorder& rec, int* log, int* count, Slot<int> value) {
+    rec.launch(append_sum, {1, 1}, log, count, value, static_cast<int>(I * 0 + 1)...);
+  }
+};
+using ManyArguments = Many<std::make_index_sequence<kManyParameters>>;
+GRAPHCACHE_HOST_KERNEL(ManyArguments::append_sum)
+
+// What a key stands for: launches of append_in_each() behind those that follow the run's value.
+struct Work {
+  struct Launch {
+    int number;
+    unsigned grid;  // It is appended so many times.
+  };
+  enum class Inner { kNone, kPlain, kWithValues };
+
+  Key key;
+  std::vector<Launch> launches = {{-1, 1}};
+  bool many = false;           // Whether append_sum() comes last but
+  Inner inner = Inner::kNone;  // a run of another key inside this one's fn.
+};
+
+// For what is not about siblings: keys of one topology have an executable each.
+inline Options unshared(int max_executables = Options().max_executables) {
+  Options options;
+  options.max_executables = max_executables;
+  options.sharing = Sharing::kNever;
+  return options;
+}
+
+// What fn throws, never to be mixed up with what the library might.
+struct ThrownByFn : std::runtime_error {
+  ThrownByFn() : runtime_error("") {}
+};
+struct OutOfMemoryInFn : std::bad_alloc {};
+
+struct World {
+  explicit World(const Options& options = {}) : cache(std::in_place, options) { attempts.reserve(16); }
+
+  struct Run {
+    const Work& work;
+    int value;
+  };
+  // A run that was made, or, without work, another operation.
+  struct Attempt {
+    const Work* work;
+    int value;
+    absl::Status status;
+    std::optional<Outcome> outcome;
+  };
+
+  // One type, and so one place of the program for run() and warm() alike.
+  struct Fn {
+    World& world;
+    const Work& work;
+    int value;
+    absl::Status operator()(Recorder& rec, Slot<int> v) const { return world.enqueue(work, value, rec, v); }
+  };
+
+  // Sets `set` to bytes of `value`, copies as many of them to `copy`, appends `value` to the log, then what the work
+  // appends. Allocates nothing, as fn does not.
+  absl::StatusOr<Outcome> run(const Work& work, int value) {
+    return cache->run(work.key, on(), params(value), Fn{*this, work, value});
+  }
+  absl::StatusOr<Outcome> run(const Key& which, int value) { return run(Work{which}, value); }
+
+  // The same as one of the attempts.
+  void attempt(const Work& work, int value) {
+    Attempt& made = attempts.emplace_back(Attempt{&work, value, {}, {}});
+    try {
+      const absl::StatusOr<Outcome> done = run(work, value);
+      made.status = done.status();
+      if (done.ok()) made.outcome = *done;
+    } catch (const ThrownByFn&) {
+      made.status = absl::AbortedError("");
+    } catch (const OutOfMemoryInFn&) {
+      made.status = absl::AbortedError("");
+    } catch (const std::bad_alloc&) {
+      ADD_FAILURE() << "the library threw";
+    }
+  }
+  void warm(const Work& work, int value) {
+    Attempt& made = attempts.emplace_back(Attempt{nullptr, 0, {}, {}});
+    made.status = cache->warm(work.key, on(), params(value), Fn{*this, work, value});
+  }
+
+  absl::Status enqueue(const Work& work, int value, Recorder& rec, Slot<int> v) {
+    ++calls;
+    if (in_fn) in_fn();
+    rec.memset(set.get(), v, set.bytes());
+    rec.memcpy(copy.get(), set.get(), v);
+    rec.launch(append, {1, 1}, log.get(), count.get(), v);
+    for (const Work::Launch& one : work.launches) {
+      rec.launch(append_in_each, {one.grid, 1}, log.get(), count.get(), one.number);
+    }
+    if (work.many) ManyArguments::launch(rec, log.get(), count.get(), v);
+    if (work.inner == Work::Inner::kNone) return fn_status;
+    const auto append_nine = [&](Recorder& inner, auto number) {
+      inner.launch(append_in_each, {1, 1}, log.get(), count.get(), number);
+    };
+    static const Key inner_key = key("inner");
+    if (work.inner == Work::Inner::kPlain) {
+      return cache->run(inner_key, on(), [&](Recorder& inner) { append_nine(inner, -9); }).status();
+    }
+    return cache->run(inner_key, on(), params(value), [&](Recorder& inner, Slot<int> w) { append_nine(inner, w); })
+        .status();
+  }
+
+  static std::vector<int> appended(const Run& run) {
+    std::vector<int> all{run.value};
+    for (const Work::Launch& one : run.work.launches) all.insert(all.end(), one.grid, one.number);
+    if (run.work.many) all.push_back(run.value + kManyParameters);
+    if (run.work.inner != Work::Inner::kNone) all.push_back(run.work.inner == Work::Inner::kPlain ? -9 : run.value);
+    return all;
+  }
+
+  // Whether exactly the work of these runs was done, in this order.
+  void expect_runs(const std::vector<Run>& runs) {
+    std::vector<int> wanted;
+    std::vector<unsigned char> wanted_copy(16);
+    for (const Run& run : runs) {
+      const std::vector<int> all = appended(run);
+      wanted.insert(wanted.end(), all.begin(), all.end());
+      std::fill_n(wanted_copy.begin(), run.value, static_cast<unsigned char>(run.value));
+    }
+    EXPECT_EQ(done(), wanted);
+    EXPECT_EQ(copy.read(), wanted_copy);
+  }
+  void expect_done(const std::vector<int>& values) {
+    static const Work plain;
+    std::vector<Run> runs;
+    for (const int value : values) runs.push_back({plain, value});
+    expect_runs(runs);
+  }
+  // Whether the work of the attempts that succeeded was done, and of the others nothing or what fn had enqueued
+  // directly before it failed.
+  void expect_attempts() {
+    std::vector<Run> runs;
+    bool all_ok = true;
+    for (const Attempt& made : attempts) {
+      all_ok = all_ok && made.status.ok();
+      if (made.work != nullptr) runs.push_back({*made.work, made.value});
+    }
+    if (all_ok) return expect_runs(runs);
+    std::vector<const Attempt*> made;
+    for (const Attempt& one : attempts) {
+      if (one.work != nullptr) made.push_back(&one);
+    }
+    const std::vector<int> log_now = done();
+    EXPECT_TRUE(explains(made, 0, log_now, 0)) << testing::PrintToString(log_now);
+  }
+  void forget() {
+    count.write({0});
+    copy.write(std::vector<unsigned char>(16));
+    attempts.clear();
+  }
+
+  cudaStream_t on() const { return per_thread ? cudaStreamPerThread : second ? *other : stream; }
+
+  Stream stream;
+  std::optional<Stream> other;
+  DeviceBuffer<int> log{512}, count{1};
+  DeviceBuffer<unsigned char> set{16}, copy{16};
+  std::optional<Cache> cache;
+  std::vector<Attempt> attempts;
+  int calls = 0;
+  bool per_thread = false, second = false;  // Which stream runs are on.
+  std::function<void()> in_fn;
+  absl::Status fn_status;
+
+ private:
+  std::vector<int> done() {
+    std::vector<int> all = log.read();
+    all.resize(static_cast<std::size_t>(count.first()));
+    return all;
+  }
+  static bool explains(const std::vector<const Attempt*>& made, std::size_t i, const std::vector<int>& log,
+                       std::size_t at) {
+    if (i == made.size()) return at == log.size();
+    const std::vector<int> all = appended({*made[i]->work, made[i]->value});
+    std::size_t same = 0;
+    while (same < all.size() && at + same < log.size() && log[at + same] == all[same]) ++same;
+    const bool ok = made[i]->status.ok();
+    for (std::size_t length = ok ? all.size() : 0; length <= same; ++length) {
+      if (explains(made, i + 1, log, at + length)) return true;
+      // A recorder that has failed does nothing more, but fn goes on, and so does a run that it makes.
+      const bool has_inner = made[i]->work->inner != Work::Inner::kNone;
+      const bool inner_alone = !ok && has_inner && at + length < log.size() && log[at + length] == all.back();
+      if (inner_alone && explains(made, i + 1, log, at + length + 1)) return true;
+    }
+    return false;
+  }
+};
+
+inline const Key kKey = key("my label");
+inline const Key kOther = key("other");
+
+// Siblings: two grids differ, which takes an update,
+inline const Work kSmall{kKey, {{-1, 1}, {-2, 2}}}, kLarge{kOther, {{-1, 2}, {-2, 3}}};
+// and one argument of many nodes does, which takes a patch (costs.h).
+inline const Work kFirst{kKey, {{-1, 1}, {-2, 1}, {-4, 1}, {-5, 2}, {-6, 1}}};
+inline const Work kSecond{kOther, {{-1, 1}, {-3, 1}, {-4, 1}, {-5, 2}, {-6, 1}}};
+
+// An operation that is about to be made, in a state that it is made in.
+struct Scenario {
+  const char* name;
+  Options options;
+  Work mine, other;
+  std::vector<const Work*> prepared;  // The runs before it: of the i-th with value 3 + i % 4.
+  std::optional<Outcome> outcome;     // What its last run does if nothing fails; none: it fails,
+  int value = 7;                      // with this value.
+  bool may_destroy = true;            // Whether something may be destroyed in its course.
+
+  int devices = 1;  // The cache is for the last of them, the first is current.
+  std::function<void(World&)> before = nullptr;
+  std::function<void(World&, const Scenario&)> operate = nullptr;  // By default: runs `mine`.
+  std::function<void(World&)> after = nullptr;
+  const char* of_fn = "";      // A function that fn calls by itself.
+  bool forgets_other = false;  // Whether the operation is to forget the other key.
+  bool ends = false;           // Whether it ends the life of the cache, and `after` makes another.
+
+  std::vector<World::Run> runs_before() const {
+    std::vector<World::Run> runs;
+    for (const Work* work : prepared) runs.push_back({*work, 3 + static_cast<int>(runs.size()) % 4});
+    return runs;
+  }
+  bool has_other() const { return std::find(prepared.begin(), prepared.end(), &other) != prepared.end(); }
+
+  // The world up to the operation.
+  std::unique_ptr<World> make_world() const;
+  void operate_on(World& world) const {
+    if (operate) return operate(world, *this);
+    world.attempt(mine, value);
+  }
+};
+
+std::vector<std::unique_ptr<Scenario>> scenarios();
+
+// Something that is made to fail in the course of an operation.
+class Fault {
+ public:
+  virtual ~Fault() = default;
+  virtual void arm() = 0;
+  // Whether it has struck since arm().
+  virtual bool disarm() = 0;
+  virtual void expect_told(const absl::Status& status, const Scenario& scenario) const = 0;
+  // Of a CUDA function, else empty.
+  virtual std::string function() const { return ""; }
+};
+
+// One or all calls of a CUDA function from the n-th on.
+class FailedCall : public Fault {
+ public:
+  FailedCall(std::string function, int nth, cudaError_t error, int times)
+      : function_(std::move(function)), nth_(nth), error_(error), times_(times) {}
+  void arm() override;
+  bool disarm() override;
+  void expect_told(const absl::Status& status, const Scenario& scenario) const override;
+  std::string function() const override { return function_; }
+
+ private:
+  const std::string function_;
+  const int nth_;
+  const cudaError_t error_;
+  const int times_;
+  std::uint64_t before_ = 0;
+};
+
+void expect_typed(const absl::Status& status, const std::string& function, cudaError_t error);
+// Whether the stream, the thread and the runtime are as they were, and the ledger is what the cache says (law 4).
+void expect_usable(World& world, const std::string& failed_function);
+// Runs the scenario with the fault: laws 1 to 4 hold, later runs are right, nothing is left behind. Whether it struck.
+bool fail_and_recover(const Scenario& scenario, Fault& fault);
+
+// Failing these leaves an object behind, whatever the caller does.
+inline bool destroys(const std::string& function) {
+  return function.find("Destroy") != std::string::npos || function == "cudaFree";
+}
+
+class FaultsTest : public testing::Test {
+ protected:
+  FaultsTest() { hostrt::reset(); }
+  ~FaultsTest() override { hostrt::reset(); }
+};
+
+}  // namespace graphcache::test

@@ -1,0 +1,129 @@
+// Failures at the end of a cache's objects, and what a caller has set up before an operation in which something fails.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "faults.h"
+#include "graphcache/status.h"
+
+namespace graphcache::test {
+namespace {
+
+class FaultsInLifetimeTest : public FaultsTest {};
+
+// A runtime that is gone already at the end of the process (fact 34) fails every call, the last-error slot's included.
+TEST_F(FaultsInLifetimeTest, DestructionWithoutARuntimeIsQuiet) {
+  for (const bool in_flight : {false, true}) {
+    for (const auto& scenario : scenarios()) {
+      SCOPED_TRACE(scenario->name);
+      hostrt::reset();
+      const std::unique_ptr<World> world = scenario->make_world();
+      if (in_flight) hostrt::hold(world->stream);
+      scenario->operate_on(*world);
+      hostrt::clear_failures();
+      hostrt::fail_call("*", 1, cudaErrorCudartUnloading, -1);
+      hostrt::fail_call("cudaGetLastError", 1, cudaErrorCudartUnloading, -1);
+      hostrt::fail_call("cudaPeekAtLastError", 1, cudaErrorCudartUnloading, -1);
+      world->cache.reset();
+      hostrt::clear_failures();
+      if (scenario->after) scenario->after(*world);
+      EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
+    }
+  }
+}
+
+// What fails to be destroyed is lost, but nothing beside it.
+TEST_F(FaultsInLifetimeTest, FailedDestructionLeavesNothingElseBehind) {
+  for (const char* function : {"cudaGraphExecDestroy", "cudaGraphDestroy", "cudaFree", "cudaEventDestroy"}) {
+    for (int nth = 1; nth <= 6; ++nth) {
+      SCOPED_TRACE(std::string(function) + " " + std::to_string(nth));
+      hostrt::reset();
+      bool struck = false;
+      {
+        World world(unshared(2));
+        for (const int value : {1, 0}) EXPECT_TRUE(world.run(key("first"), value).ok());
+        hostrt::hold(world.stream);
+        for (const char* name : {"second", "third", "first"}) EXPECT_TRUE(world.run(key(name), 2).ok());
+        hostrt::release(world.stream);
+        FailedCall fault(function, nth, cudaErrorUnknown, 1);
+        fault.arm();
+        EXPECT_TRUE(world.run(key("second"), 3).ok());
+        world.cache.reset();
+        struck = fault.disarm();
+        CUDA_OK(cudaPeekAtLastError());
+        world.expect_done({1, 0, 2, 2, 2, 3});
+      }
+      const hostrt::Ledger left = hostrt::ledger();
+      const std::size_t lost = left.executables + left.graphs + left.allocations + left.events;
+      EXPECT_EQ(lost, struck ? 1u : 0u);
+      if (nth == 1) {
+        EXPECT_TRUE(struck);
+      }
+      EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
+    }
+  }
+}
+
+// The slot can be read and emptied, never filled: an error that the caller has left there may be replaced by one of
+// ours that hides it no worse, and is gone only where a hit's own launch or patch failed (cache.h).
+TEST_F(FaultsInLifetimeTest, CallersErrorAndCaptureModeStay) {
+  for (const auto& scenario : scenarios()) {
+    hostrt::reset();
+    std::map<std::string, std::uint64_t> calls;
+    {
+      const std::unique_ptr<World> world = scenario->make_world();
+      hostrt::reset_calls();
+      scenario->operate_on(*world);
+      calls = hostrt::call_counts();
+      hostrt::clear_failures();
+      if (scenario->after) scenario->after(*world);
+    }
+    for (const auto& [function, count] : calls) {
+      const bool changes_mode = function == "cudaThreadExchangeStreamCaptureMode";
+      if (function == "cudaGetLastError" || function == "cudaPeekAtLastError") continue;
+      for (int nth = 0; nth <= static_cast<int>(count); ++nth) {
+        SCOPED_TRACE(std::string(scenario->name) + ": call " + std::to_string(nth) + " of " + function + " fails");
+        hostrt::reset();
+        const std::unique_ptr<World> world = scenario->make_world();
+        cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+        CUDA_OK(cudaThreadExchangeStreamCaptureMode(&mode));
+        EXPECT_EQ(cudaErrorInvalidDevice, cudaSetDevice(99));
+        FailedCall fault(function, nth, cudaErrorUnknown, 1);
+        if (nth != 0) fault.arm();
+        scenario->operate_on(*world);
+        hostrt::clear_failures();
+        const bool of_a_hit = function == "cudaGraphLaunch" || function.find("NodeSetParams") != std::string::npos;
+        const cudaError_t found = cudaGetLastError();
+        if (nth == 0 && !scenario->before) {
+          EXPECT_EQ(found, cudaErrorInvalidDevice);
+        } else if (!of_a_hit) {
+          EXPECT_NE(found, cudaSuccess);
+        }
+        if (!changes_mode) {
+          EXPECT_EQ(thread_capture_mode(), cudaStreamCaptureModeRelaxed);
+        }
+        mode = cudaStreamCaptureModeGlobal;
+        CUDA_OK(cudaThreadExchangeStreamCaptureMode(&mode));
+        if (scenario->after) scenario->after(*world);
+      }
+    }
+  }
+}
+
+// What a lost cache leaves behind is dropped; what another has is not.
+TEST_F(FaultsInLifetimeTest, LostCacheTakesNoOtherWithIt) {
+  World lost(unshared()), other(unshared());
+  EXPECT_RUN(kInstantiated, lost.run(kKey, 1));
+  EXPECT_RUN(kInstantiated, other.run(kKey, 2));
+  hostrt::fail_call("cudaGraphLaunch", 1, cudaErrorIllegalAddress);
+  expect_typed(lost.run(kKey, 1).status(), "cudaGraphLaunch", cudaErrorIllegalAddress);
+  EXPECT_RUN(kReplayed, other.run(kKey, 2));
+  EXPECT_RUN(kPatched, other.run(kKey, 3));
+  other.expect_done({2, 2, 3});
+  EXPECT_TRUE(other.cache->status().ok());
+}
+
+}  // namespace
+}  // namespace graphcache::test
