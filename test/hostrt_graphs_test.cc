@@ -27,14 +27,11 @@ void see_cluster(dim3* out) { *out = hostrt::cluster_dim(); }
 
 void hold_the_stream(cudaStream_t stream) { hostrt::hold(stream); }
 
-void fault(int) { throw std::runtime_error("from a kernel"); }
-
 }  // namespace
 }  // namespace graphcache::test
 
 GRAPHCACHE_HOST_KERNEL(graphcache::test::see_cluster)
 GRAPHCACHE_HOST_KERNEL(graphcache::test::hold_the_stream)
-GRAPHCACHE_HOST_KERNEL(graphcache::test::fault)
 
 namespace graphcache::test {
 namespace {
@@ -163,7 +160,8 @@ class HostrtGraphs : public testing::Test {
 
   void expect_misuse(const char* words) {
     EXPECT_EQ(++expected_misuses_, hostrt::misuses());
-    EXPECT_EQ(words, hostrt::last_misuse());
+    const std::string message = hostrt::last_misuse();
+    EXPECT_EQ(words, message.substr(0, message.find('\n')));
   }
 
   using Values = std::vector<int>;
@@ -715,7 +713,7 @@ TEST_F(HostrtGraphs, ResetDropsHeldWork) {
 
 TEST_F(HostrtGraphs, HeldWorkThatFailsFailsItsRelease) {
   hostrt::hold(stream_);
-  OK(launch(fault, 1, 1, stream_, 1));
+  OK(launch(fault, 1, 1, stream_));
   OK(write(1, stream_));
   hostrt::hold(other_);
   OK(write(2, other_));

@@ -159,7 +159,8 @@ class HostrtObjects : public testing::Test {
 
   void expect_misuse(const char* words) {
     EXPECT_EQ(++expected_misuses_, hostrt::misuses());
-    EXPECT_EQ(words, hostrt::last_misuse());
+    const std::string message = hostrt::last_misuse();
+    EXPECT_EQ(words, message.substr(0, message.find('\n')));
   }
 
   cudaStream_t stream_ = nullptr;
@@ -615,7 +616,7 @@ TEST_F(HostrtObjects, MemoryOfAStreamIsFreedInItsOrder) {
   OK(cudaFreeAsync(memory, stream_));
   EXPECT_EQ(0u, hostrt::ledger().allocations);
   GIVES(cudaErrorInvalidValue, cudaFreeAsync(memory, stream_));
-  expect_misuse("cudaFreeAsync: not the address of live memory of this kind");
+  expect_misuse("cudaFreeAsync: memory was freed");
   OK(hostrt::release(stream_));
   EXPECT_EQ(5, log_[0]);
   EXPECT_EQ(before_, hostrt::ledger());

@@ -53,6 +53,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace graphcache::hostrt {
 
@@ -180,9 +181,46 @@ bool in_call();
 // counts here: a handle used after it was destroyed, or that never was one, something destroyed twice, memory freed
 // twice, a null argument array for a kernel with parameters, a runtime call from a kernel or a host function, giving
 // back references to a user object that somebody else owns. Handles are never given out twice, so a stale one is always
-// recognised.
+// recognised: a node, too, once its graph is gone, although the executables of that graph go on.
+//
+// Counted, but not refused: two threads inside calls that name one graph object at the same time, to change it or to
+// read it (facts 15). An executable is such an object, and so is a graph together with its nodes. Launches of one
+// executable, or instantiations of one graph, from two threads must be serialised by the program; calls on different
+// ones, on streams and on events need not be. Adding to a graph by capturing is not watched.
+//
+// Freed memory keeps a pattern, 0xdd, until 256 blocks or 16 MiB were freed behind it. A copy or a fill that comes to
+// such memory, or goes beyond the end of its allocation, does nothing and fails as work on a GPU would, with
+// cudaErrorIllegalAddress. Kernels are not watched, but in a program built with AddressSanitizer both are poisoned.
+// Ranges in memory that hostrt did not allocate, or that cudaMallocAsync or a graph did, are not checked.
 std::uint64_t misuses();
-std::string last_misuse();  // "cudaGraphLaunch: executable graph was destroyed"; empty when there was none
+
+// What it was, where, and where what was used had ended, as far as that is known:
+//
+//     cudaGraphLaunch: executable graph was destroyed
+//       here: cudaGraphLaunch, call 57, thread 2, at program+0x1234 (run()+0x10)
+//       destroyed: cudaGraphExecDestroy, call 40, thread 1, at program+0x2345
+//
+// Calls and threads are numbered in their order, calls since reset(). `addr2line -Cfie program 0x1234` gives the line;
+// the name of the function stands there if the program exports it (linked with -rdynamic). Empty when there was none.
+std::string last_misuse();
+
+std::vector<std::string> misuse_log();  // the messages of the first 64 since reset()
+
+// Prints the message and aborts at a misuse, for a debugger to stop there. Off by default, on if the environment
+// variable GRAPHCACHE_HOSTRT_ABORT is 1; reset() leaves it alone.
+void abort_on_misuse(bool on);
+
+// How many threads are inside a runtime call now: in one that runs, or waiting for that one to end. For a kernel or a
+// host function that waits until another thread's call overlaps with its own.
+int threads_inside();
+
+// ---- The end ------------------------------------------------------------------------------------------------------
+
+// From now on until reset(), every runtime call does nothing but to return cudaErrorCudartUnloading, as at the end of a
+// process, where static objects may be destroyed after the runtime (facts 34). Such calls are not counted. In a child
+// that is forked once the runtime was used they return cudaErrorInitializationError for ever (facts 33), but for those
+// that ask for errors, for the number of devices and for functions of the driver.
+void unload();
 
 // ---- Kernels ------------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ cudaError_t begin(const Call& call, cudaStream_t handle, cudaStreamCaptureMode m
   capture.origin = stream;
   capture.graph = &create_graph(call.state);
   capture.graph->capture = &capture;
+  capture.graph->device = stream->device;
   capture.streams.push_back(stream);
   call.state.captures.emplace(capture.id, std::move(owned));
   stream->capture = &capture;

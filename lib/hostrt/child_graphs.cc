@@ -23,7 +23,7 @@ cudaError_t CUDARTAPI cudaGraphAddChildGraphNode(cudaGraphNode_t* pGraphNode, cu
 }
 
 cudaError_t CUDARTAPI cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t node, cudaGraph_t* pGraph) {
-  return enter(Function::kGraphChildGraphNodeGetGraph, [&](const Call& call) {
+  return enter({Function::kGraphChildGraphNodeGetGraph, node}, [&](const Call& call) {
     const ChildParams* params = params_of<ChildParams>(call, node);
     if (params == nullptr || pGraph == nullptr) return cudaErrorInvalidValue;
     *pGraph = params->graph->handle;

@@ -100,7 +100,7 @@ cudaError_t synchronize(const Call& call) {
 }
 
 template <typename Value>
-cudaError_t give(Function function, Value* out, Value value) {
+[[gnu::always_inline]] inline cudaError_t give(Function function, Value* out, Value value) {
   return enter(function, [&](const Call&) {
     if (out == nullptr) return cudaErrorInvalidValue;
     *out = value;
@@ -165,6 +165,14 @@ cudaError_t CUDARTAPI cudaRuntimeGetVersion(int* runtimeVersion) {
 
 cudaError_t CUDARTAPI cudaDeviceSynchronize(void) {
   return enter(Function::kDeviceSynchronize, [](const Call& call) { return synchronize(call); });
+}
+
+cudaError_t CUDARTAPI cudaDeviceReset(void) {
+  return enter(Function::kDeviceReset, [](const Call& call) {
+    finish_device(call.state, call.thread.device);
+    end_device(call.state, call.thread.device);
+    return cudaSuccess;
+  });
 }
 
 cudaError_t CUDARTAPI cudaDeviceGraphMemTrim(int device) {

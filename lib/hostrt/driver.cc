@@ -1,7 +1,7 @@
 // The few functions of the driver that a program reaches through the runtime. They count, and are failed, under the
-// name of the runtime function of the same meaning (cuFuncGetParamInfo as cudaFuncGetParamInfo), but as the driver's
-// leave the last-error slot alone. cuCtxGetCurrent, which reads what the thread holds and has no such function, is not
-// counted.
+// name of the runtime function of the same meaning (cuFuncGetParamInfo as cudaFuncGetParamInfo, cuCtxGetId as
+// cudaCtxGetId), but as the driver's leave the last-error slot alone. cuCtxGetCurrent, which reads what the thread
+// holds and has no such function, is not counted.
 
 #include <cuda.h>
 
@@ -20,16 +20,27 @@ bool has_context() {
   return thread.id != 0 && thread.epoch == state().epoch;
 }
 
+constexpr std::uintptr_t kContexts = std::uintptr_t{0xc0c} << 52;  // no address of anything
+
 CUresult current_context(CUcontext* context) {
-  static char the_context;  // Only its being there is of interest.
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *context = has_context() ? reinterpret_cast<CUcontext>(&the_context) : nullptr;
+  *context = has_context() ? reinterpret_cast<CUcontext>(kContexts + this_thread().device) : nullptr;
   return CUDA_SUCCESS;
 }
 
+// The place of a call is that of the program's call of the driver, not of the driver's call of the runtime.
+class CallerScope {
+ public:
+  explicit CallerScope(const void* caller) { this_thread().caller = caller; }
+  ~CallerScope() { this_thread().caller = nullptr; }
+  CallerScope(const CallerScope&) = delete;
+  CallerScope& operator=(const CallerScope&) = delete;
+};
+
 // `run` enters hostrt as `function`. The codes of driver and runtime are the same, number by number.
 template <typename Run>
-CUresult call_driver(Function function, Run&& run) {
+[[gnu::always_inline]] inline CUresult call_driver(Function function, Run&& run) {
+  const CallerScope caller(__builtin_return_address(0));
   if (!has_context()) {  // The real one crashes (tried).
     const cudaError_t error = enter(function, [](const Call& call) {
       return call.misuse(cudaErrorDeviceUninitialized, "the driver was called by a thread without a context");
@@ -97,6 +108,19 @@ CUresult parameter_info(CUfunction function, std::size_t index, std::size_t* off
   });
 }
 
+CUresult context_id_of(CUcontext context, unsigned long long* id) {
+  if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return call_driver(Function::kCtxGetId, [&] {
+    return enter(Function::kCtxGetId, [&](const Call& call) {
+      const std::uintptr_t device = reinterpret_cast<std::uintptr_t>(context) - kContexts;
+      const bool is_known = context == nullptr || device < static_cast<std::uintptr_t>(call.state.device_count);
+      if (!is_known) return cudaErrorDeviceUninitialized;
+      *id = context_id(call.state, context == nullptr ? call.thread.device : static_cast<int>(device));
+      return *id != 0 ? cudaSuccess : cudaErrorContextIsDestroyed;
+    });
+  });
+}
+
 struct EntryPoint {
   const char* symbol;
   unsigned since;  // the version of CUDA that this form of the function came with; older forms are not provided
@@ -105,6 +129,7 @@ struct EntryPoint {
 
 const EntryPoint kEntryPoints[] = {
     {"cuCtxGetCurrent", 4000, reinterpret_cast<void*>(&current_context)},
+    {"cuCtxGetId", 12000, reinterpret_cast<void*>(&context_id_of)},
     {"cuFuncGetParamInfo", 12040, reinterpret_cast<void*>(&parameter_info)},
     {"cuGraphExecKernelNodeSetParams", 12000, reinterpret_cast<void*>(&set_kernel_node)},
     {"cuGraphKernelNodeGetAttribute", 11080, reinterpret_cast<void*>(&get_kernel_attribute)},

@@ -8,8 +8,9 @@ namespace graphcache::hostrt {
 namespace {
 
 template <typename Params>
-cudaError_t add(Function function, cudaGraphNode_t* out, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
-                std::size_t dependency_count, cudaEvent_t event) {
+[[gnu::always_inline]] inline cudaError_t add(Function function, cudaGraphNode_t* out, cudaGraph_t graph,
+                                              const cudaGraphNode_t* dependencies, std::size_t dependency_count,
+                                              cudaEvent_t event) {
   return add_by_hand(function, out, graph, dependencies, dependency_count,
                      [&](const Call& call, const Graph&, NodeParams* params) {
                        if (find_event(call, event) == nullptr) return cudaErrorInvalidValue;
@@ -19,8 +20,8 @@ cudaError_t add(Function function, cudaGraphNode_t* out, cudaGraph_t graph, cons
 }
 
 template <typename Params>
-cudaError_t get(Function function, cudaGraphNode_t node, cudaEvent_t* out) {
-  return enter(function, [&](const Call& call) {
+[[gnu::always_inline]] inline cudaError_t get(Function function, cudaGraphNode_t node, cudaEvent_t* out) {
+  return enter({function, node}, [&](const Call& call) {
     const Params* params = params_of<Params>(call, node);
     if (params == nullptr || out == nullptr) return cudaErrorInvalidValue;
     *out = params->event;
@@ -29,8 +30,8 @@ cudaError_t get(Function function, cudaGraphNode_t node, cudaEvent_t* out) {
 }
 
 template <typename Params>
-cudaError_t set(Function function, cudaGraphNode_t node, cudaEvent_t event) {
-  return enter(function, [&](const Call& call) {
+[[gnu::always_inline]] inline cudaError_t set(Function function, cudaGraphNode_t node, cudaEvent_t event) {
+  return enter({function, node}, [&](const Call& call) {
     Params* params = params_of<Params>(call, node);
     if (params == nullptr || find_event(call, event) == nullptr) return cudaErrorInvalidValue;
     params->event = event;
@@ -39,8 +40,9 @@ cudaError_t set(Function function, cudaGraphNode_t node, cudaEvent_t event) {
 }
 
 template <typename Params>
-cudaError_t set(Function function, cudaGraphExec_t executable, cudaGraphNode_t node, cudaEvent_t event) {
-  return enter(function, [&](const Call& call) {
+[[gnu::always_inline]] inline cudaError_t set(Function function, cudaGraphExec_t executable, cudaGraphNode_t node,
+                                              cudaEvent_t event) {
+  return enter({function, executable, node}, [&](const Call& call) {
     return patch<Params>(call, executable, node, [&](Params& params) {
       if (find_event(call, event) == nullptr) return cudaErrorInvalidValue;
       params.event = event;

@@ -152,6 +152,7 @@ cudaError_t instantiate(const Call& call, cudaGraphExec_t* out, cudaGraph_t hand
 
   auto owned = std::make_unique<Executable>();
   Executable& executable = *owned;
+  executable.device = graph->device;
   executable.flags = flags;
   executable.base = handle;
   executable.is_only_one = is_only_one;
@@ -189,7 +190,7 @@ cudaError_t launch(const Call& call, cudaGraphExec_t handle, cudaStream_t stream
   if (error == cudaSuccess && program.has_memory) error = launch_memory(call, *executable);
   if (error != cudaSuccess) return error;
   wait_for(call.state, *stream, executable->last_run);  // a launch held in another stream (facts 15)
-  enqueue(call.state, *stream, GraphRun{executable->program});
+  enqueue(call.state, *stream, GraphRun{executable->program, call.state.endings.here});
   if (program.has_events) record_events(call.state, *stream, program);
   executable->last_run = mark(call.state, *stream);
   return cudaSuccess;
@@ -228,18 +229,18 @@ using namespace graphcache::hostrt;
 extern "C" {
 
 cudaError_t CUDARTAPI cudaGraphInstantiate(cudaGraphExec_t* pGraphExec, cudaGraph_t graph, unsigned long long flags) {
-  return enter(Function::kGraphInstantiate,
+  return enter({Function::kGraphInstantiate, graph},
                [&](const Call& call) { return instantiate(call, pGraphExec, graph, flags); });
 }
 
 cudaError_t CUDARTAPI cudaGraphInstantiateWithFlags(cudaGraphExec_t* pGraphExec, cudaGraph_t graph,
                                                     unsigned long long flags) {
-  return enter(Function::kGraphInstantiateWithFlags,
+  return enter({Function::kGraphInstantiateWithFlags, graph},
                [&](const Call& call) { return instantiate(call, pGraphExec, graph, flags); });
 }
 
 cudaError_t CUDARTAPI cudaGraphExecGetFlags(cudaGraphExec_t graphExec, unsigned long long* flags) {
-  return enter(Function::kGraphExecGetFlags, [&](const Call& call) {
+  return enter({Function::kGraphExecGetFlags, graphExec}, [&](const Call& call) {
     const Executable* executable = find_executable(call, graphExec);
     if (executable == nullptr || flags == nullptr) return cudaErrorInvalidValue;
     // It "will not be returned by this API as it does not affect the resulting executable graph".
@@ -249,15 +250,15 @@ cudaError_t CUDARTAPI cudaGraphExecGetFlags(cudaGraphExec_t graphExec, unsigned 
 }
 
 cudaError_t CUDARTAPI cudaGraphExecDestroy(cudaGraphExec_t graphExec) {
-  return enter(Function::kGraphExecDestroy, [&](const Call& call) { return destroy(call, graphExec); });
+  return enter({Function::kGraphExecDestroy, graphExec}, [&](const Call& call) { return destroy(call, graphExec); });
 }
 
 cudaError_t CUDARTAPI cudaGraphLaunch(cudaGraphExec_t graphExec, cudaStream_t stream) {
-  return enter(Function::kGraphLaunch, [&](const Call& call) { return launch(call, graphExec, stream); });
+  return enter({Function::kGraphLaunch, graphExec}, [&](const Call& call) { return launch(call, graphExec, stream); });
 }
 
 cudaError_t CUDARTAPI cudaGraphUpload(cudaGraphExec_t graphExec, cudaStream_t stream) {
-  return enter(Function::kGraphUpload, [&](const Call& call) {
+  return enter({Function::kGraphUpload, graphExec}, [&](const Call& call) {
     Executable* executable = nullptr;
     Stream* target = nullptr;
     return prepare(call, graphExec, stream, &executable, &target);
@@ -266,13 +267,13 @@ cudaError_t CUDARTAPI cudaGraphUpload(cudaGraphExec_t graphExec, cudaStream_t st
 
 cudaError_t CUDARTAPI cudaGraphNodeSetEnabled(cudaGraphExec_t hGraphExec, cudaGraphNode_t hNode,
                                               unsigned int isEnabled) {
-  return enter(Function::kGraphNodeSetEnabled,
+  return enter({Function::kGraphNodeSetEnabled, hGraphExec, hNode},
                [&](const Call& call) { return set_enabled(call, hGraphExec, hNode, isEnabled); });
 }
 
 cudaError_t CUDARTAPI cudaGraphNodeGetEnabled(cudaGraphExec_t hGraphExec, cudaGraphNode_t hNode,
                                               unsigned int* isEnabled) {
-  return enter(Function::kGraphNodeGetEnabled,
+  return enter({Function::kGraphNodeGetEnabled, hGraphExec, hNode},
                [&](const Call& call) { return get_enabled(call, hGraphExec, hNode, isEnabled); });
 }
 

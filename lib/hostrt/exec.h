@@ -22,7 +22,10 @@ cudaError_t patch(const Call& call, cudaGraphExec_t handle, cudaGraphNode_t node
   if (executable == nullptr) return cudaErrorInvalidValue;
   const ProgramNode* found = find_program_node(call, *executable, node);
   if (found == nullptr || !std::holds_alternative<Params>(found->params)) return cudaErrorInvalidValue;
-  return change(std::get<Params>(writable_node(*executable, *call.state.nodes.find(node)).params));
+  NodeParams& params = writable_node(*executable, *call.state.nodes.find(node)).params;
+  const cudaError_t error = change(std::get<Params>(params));
+  if (error == cudaSuccess) set_place(params, call.state.endings.here);
+  return error;
 }
 
 // Whether an executable lives beside which the graph may have no other.

@@ -37,7 +37,7 @@ extern "C" {
 
 cudaError_t CUDARTAPI cudaGraphExecKernelNodeSetParams(cudaGraphExec_t hGraphExec, cudaGraphNode_t node,
                                                        const struct cudaKernelNodeParams* pNodeParams) {
-  return enter(Function::kGraphExecKernelNodeSetParams, [&](const Call& call) {
+  return enter({Function::kGraphExecKernelNodeSetParams, hGraphExec, node}, [&](const Call& call) {
     return patch<KernelParams>(call, hGraphExec, node,
                                [&](KernelParams& params) { return read_kernel(call, pNodeParams, &params); });
   });
@@ -45,7 +45,7 @@ cudaError_t CUDARTAPI cudaGraphExecKernelNodeSetParams(cudaGraphExec_t hGraphExe
 
 cudaError_t CUDARTAPI cudaGraphExecMemcpyNodeSetParams(cudaGraphExec_t hGraphExec, cudaGraphNode_t node,
                                                        const struct cudaMemcpy3DParms* pNodeParams) {
-  return enter(Function::kGraphExecMemcpyNodeSetParams, [&](const Call& call) {
+  return enter({Function::kGraphExecMemcpyNodeSetParams, hGraphExec, node}, [&](const Call& call) {
     return patch<CopyParams>(call, hGraphExec, node, [&](CopyParams& params) {
       CopyParams copy;
       const cudaError_t error = read_copy(pNodeParams, &copy);
@@ -56,7 +56,7 @@ cudaError_t CUDARTAPI cudaGraphExecMemcpyNodeSetParams(cudaGraphExec_t hGraphExe
 
 cudaError_t CUDARTAPI cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t hGraphExec, cudaGraphNode_t node, void* dst,
                                                          const void* src, size_t count, enum cudaMemcpyKind kind) {
-  return enter(Function::kGraphExecMemcpyNodeSetParams1D, [&](const Call& call) {
+  return enter({Function::kGraphExecMemcpyNodeSetParams1D, hGraphExec, node}, [&](const Call& call) {
     return patch<CopyParams>(call, hGraphExec, node, [&](CopyParams& params) {
       return patch_copy(params, CopyParams{dst, src, count, kind});
     });
@@ -65,7 +65,7 @@ cudaError_t CUDARTAPI cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t hGraphE
 
 cudaError_t CUDARTAPI cudaGraphExecMemsetNodeSetParams(cudaGraphExec_t hGraphExec, cudaGraphNode_t node,
                                                        const struct cudaMemsetParams* pNodeParams) {
-  return enter(Function::kGraphExecMemsetNodeSetParams, [&](const Call& call) {
+  return enter({Function::kGraphExecMemsetNodeSetParams, hGraphExec, node}, [&](const Call& call) {
     return patch<FillParams>(call, hGraphExec, node,
                              [&](FillParams& params) { return patch_fill(params, pNodeParams); });
   });
@@ -73,7 +73,7 @@ cudaError_t CUDARTAPI cudaGraphExecMemsetNodeSetParams(cudaGraphExec_t hGraphExe
 
 cudaError_t CUDARTAPI cudaGraphExecHostNodeSetParams(cudaGraphExec_t hGraphExec, cudaGraphNode_t node,
                                                      const struct cudaHostNodeParams* pNodeParams) {
-  return enter(Function::kGraphExecHostNodeSetParams, [&](const Call& call) {
+  return enter({Function::kGraphExecHostNodeSetParams, hGraphExec, node}, [&](const Call& call) {
     return patch<HostParams>(call, hGraphExec, node,
                              [&](HostParams& params) { return read_host(pNodeParams, &params); });
   });

@@ -267,13 +267,14 @@ using namespace graphcache::hostrt;
 
 extern "C" cudaError_t CUDARTAPI cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t hGraphExec, cudaGraphNode_t node,
                                                                       cudaGraph_t childGraph) {
-  return enter(Function::kGraphExecChildGraphNodeSetParams,
+  return enter({Function::kGraphExecChildGraphNodeSetParams, hGraphExec, node},
                [&](const Call& call) { return set_child(call, hGraphExec, node, childGraph); });
 }
 
 extern "C" cudaError_t CUDARTAPI cudaGraphExecUpdate(cudaGraphExec_t hGraphExec, cudaGraph_t hGraph,
                                                      cudaGraphExecUpdateResultInfo* resultInfo) {
   return enter(
-      Function::kGraphExecUpdate, [&](const Call& call) { return update(call, hGraphExec, hGraph, resultInfo); },
+      {Function::kGraphExecUpdate, hGraphExec, hGraph},
+      [&](const Call& call) { return update(call, hGraphExec, hGraph, resultInfo); },
       [&](const Call&, cudaError_t error) { return refuse_as_injected(error, resultInfo); });
 }

@@ -13,7 +13,7 @@
 #define GRAPHCACHE_HOSTRT_FUNCTIONS(X)                                                                              \
   X(GetDevice) X(SetDevice) X(GetDeviceCount) X(GetDeviceProperties) X(DeviceGetAttribute)                          \
   X(DeviceGetStreamPriorityRange) X(DriverGetVersion) X(RuntimeGetVersion) X(DeviceSynchronize)                     \
-  X(DeviceGraphMemTrim) X(DeviceGetGraphMemAttribute) X(DeviceSetGraphMemAttribute)                                 \
+  X(DeviceGraphMemTrim) X(DeviceGetGraphMemAttribute) X(DeviceSetGraphMemAttribute) X(DeviceReset) X(CtxGetId)        \
   X(MemGetInfo) X(Malloc) X(Free) X(MallocHost) X(HostAlloc) X(FreeHost) X(PointerGetAttributes) X(Memcpy)          \
   X(Memset) X(MemcpyAsync) X(MemsetAsync) X(MallocAsync) X(FreeAsync)                                               \
   X(GetLastError) X(PeekAtLastError)                                                                                \

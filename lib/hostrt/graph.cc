@@ -21,6 +21,7 @@ bool any_node(const Graph& graph, Predicate&& predicate) {
 Graph& create_graph(State& state) {
   auto owned = std::make_unique<Graph>();
   Graph& graph = *owned;
+  graph.device = this_thread().device;
   graph.handle = reinterpret_cast<cudaGraph_t>(state.graphs.add(std::move(owned)));
   return graph;
 }

@@ -41,10 +41,10 @@ cudaError_t read_dependencies(const Call& call, const Graph& graph, const cudaGr
 // The part that all cudaGraphAdd...Node calls share. `make(call, graph, &params)` reads and checks the node's own
 // parameters, `finish(call, node)` sees the node that has been added.
 template <typename Make, typename Finish>
-cudaError_t add_by_hand(Function function, cudaGraphNode_t* out, cudaGraph_t handle,
-                        const cudaGraphNode_t* dependencies, std::size_t dependency_count, Make&& make,
-                        Finish&& finish) {
-  return enter(function, [&](const Call& call) -> cudaError_t {
+[[gnu::always_inline]] inline cudaError_t add_by_hand(Function function, cudaGraphNode_t* out, cudaGraph_t handle,
+                                                      const cudaGraphNode_t* dependencies, std::size_t dependency_count,
+                                                      Make&& make, Finish&& finish) {
+  return enter({function, handle}, [&](const Call& call) -> cudaError_t {
     if (out == nullptr) return cudaErrorInvalidValue;
     Graph* graph = find_graph(call, handle);
     if (graph == nullptr) return cudaErrorInvalidValue;
@@ -54,6 +54,7 @@ cudaError_t add_by_hand(Function function, cudaGraphNode_t* out, cudaGraph_t han
     NodeParams params;
     error = make(call, *graph, &params);
     if (error != cudaSuccess) return error;
+    set_place(params, call.state.endings.here);
     Node& node = add_node(call.state, *graph, std::move(params), edges);
     finish(call, node);
     *out = node.handle;
@@ -62,8 +63,9 @@ cudaError_t add_by_hand(Function function, cudaGraphNode_t* out, cudaGraph_t han
 }
 
 template <typename Make>
-cudaError_t add_by_hand(Function function, cudaGraphNode_t* out, cudaGraph_t handle,
-                        const cudaGraphNode_t* dependencies, std::size_t dependency_count, Make&& make) {
+[[gnu::always_inline]] inline cudaError_t add_by_hand(Function function, cudaGraphNode_t* out, cudaGraph_t handle,
+                                                      const cudaGraphNode_t* dependencies, std::size_t dependency_count,
+                                                      Make&& make) {
   return add_by_hand(function, out, handle, dependencies, dependency_count, std::forward<Make>(make),
                      [](const Call&, Node&) {});
 }

@@ -128,16 +128,17 @@ cudaError_t CUDARTAPI cudaGraphCreate(cudaGraph_t* pGraph, unsigned int flags) {
 }
 
 cudaError_t CUDARTAPI cudaGraphDestroy(cudaGraph_t graph) {
-  return enter(Function::kGraphDestroy, [&](const Call& call) { return destroy(call, graph); });
+  return enter({Function::kGraphDestroy, graph}, [&](const Call& call) { return destroy(call, graph); });
 }
 
 cudaError_t CUDARTAPI cudaGraphClone(cudaGraph_t* pGraphClone, cudaGraph_t originalGraph) {
-  return enter(Function::kGraphClone, [&](const Call& call) { return clone(call, pGraphClone, originalGraph); });
+  return enter({Function::kGraphClone, originalGraph},
+               [&](const Call& call) { return clone(call, pGraphClone, originalGraph); });
 }
 
 cudaError_t CUDARTAPI cudaGraphNodeFindInClone(cudaGraphNode_t* pNode, cudaGraphNode_t originalNode,
                                                cudaGraph_t clonedGraph) {
-  return enter(Function::kGraphNodeFindInClone,
+  return enter({Function::kGraphNodeFindInClone, originalNode, clonedGraph},
                [&](const Call& call) { return find_in_clone(call, pNode, originalNode, clonedGraph); });
 }
 
@@ -193,7 +194,7 @@ cudaError_t CUDARTAPI cudaGraphAddDependencies(cudaGraph_t graph, const cudaGrap
 #else
 cudaError_t CUDARTAPI cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t* from,
                                                const cudaGraphNode_t* to, size_t numDependencies) {
-  return enter(Function::kGraphAddDependencies,
+  return enter({Function::kGraphAddDependencies, graph},
                [&](const Call& call) { return add_dependencies(call, graph, from, to, nullptr, numDependencies); });
 }
 
@@ -201,12 +202,12 @@ cudaError_t CUDARTAPI cudaGraphAddDependencies_v2(cudaGraph_t graph, const cudaG
                                                   const cudaGraphNode_t* to, const cudaGraphEdgeData* edgeData,
                                                   size_t numDependencies) {
 #endif
-  return enter(Function::kGraphAddDependencies,
+  return enter({Function::kGraphAddDependencies, graph},
                [&](const Call& call) { return add_dependencies(call, graph, from, to, edgeData, numDependencies); });
 }
 
 cudaError_t CUDARTAPI cudaGraphDestroyNode(cudaGraphNode_t node) {
-  return enter(Function::kGraphDestroyNode, [&](const Call& call) { return remove_node(call, node); });
+  return enter({Function::kGraphDestroyNode, node}, [&](const Call& call) { return remove_node(call, node); });
 }
 
 #if CUDART_VERSION >= 13000
@@ -216,7 +217,7 @@ cudaError_t CUDARTAPI cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaG
 #else
 cudaError_t CUDARTAPI cudaGraphRemoveDependencies(cudaGraph_t graph, const cudaGraphNode_t* from,
                                                   const cudaGraphNode_t* to, size_t numDependencies) {
-  return enter(Function::kGraphRemoveDependencies,
+  return enter({Function::kGraphRemoveDependencies, graph},
                [&](const Call& call) { return remove_dependencies(call, graph, from, to, nullptr, numDependencies); });
 }
 
@@ -224,7 +225,7 @@ cudaError_t CUDARTAPI cudaGraphRemoveDependencies_v2(cudaGraph_t graph, const cu
                                                      const cudaGraphNode_t* to, const cudaGraphEdgeData* edgeData,
                                                      size_t numDependencies) {
 #endif
-  return enter(Function::kGraphRemoveDependencies,
+  return enter({Function::kGraphRemoveDependencies, graph},
                [&](const Call& call) { return remove_dependencies(call, graph, from, to, edgeData, numDependencies); });
 }
 

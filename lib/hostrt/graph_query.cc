@@ -109,17 +109,17 @@ using namespace graphcache::hostrt;
 extern "C" {
 
 cudaError_t CUDARTAPI cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* numNodes) {
-  return enter(Function::kGraphGetNodes,
+  return enter({Function::kGraphGetNodes, graph},
                [&](const Call& call) { return list_nodes(call, graph, nodes, numNodes, false); });
 }
 
 cudaError_t CUDARTAPI cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t* pRootNodes, size_t* pNumRootNodes) {
-  return enter(Function::kGraphGetRootNodes,
+  return enter({Function::kGraphGetRootNodes, graph},
                [&](const Call& call) { return list_nodes(call, graph, pRootNodes, pNumRootNodes, true); });
 }
 
 cudaError_t CUDARTAPI cudaGraphNodeGetType(cudaGraphNode_t node, enum cudaGraphNodeType* pType) {
-  return enter(Function::kGraphNodeGetType, [&](const Call& call) {
+  return enter({Function::kGraphNodeGetType, node}, [&](const Call& call) {
     const Node* found = find_node(call, node);
     if (found == nullptr || pType == nullptr) return cudaErrorInvalidValue;
     *pType = node_type(found->params);
@@ -133,14 +133,14 @@ cudaError_t CUDARTAPI cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from
 #else
 cudaError_t CUDARTAPI cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to,
                                         size_t* numEdges) {
-  return enter(Function::kGraphGetEdges,
+  return enter({Function::kGraphGetEdges, graph},
                [&](const Call& call) { return list_edges(call, graph, from, to, nullptr, numEdges); });
 }
 
 cudaError_t CUDARTAPI cudaGraphGetEdges_v2(cudaGraph_t graph, cudaGraphNode_t* from, cudaGraphNode_t* to,
                                            cudaGraphEdgeData* edgeData, size_t* numEdges) {
 #endif
-  return enter(Function::kGraphGetEdges,
+  return enter({Function::kGraphGetEdges, graph},
                [&](const Call& call) { return list_edges(call, graph, from, to, edgeData, numEdges); });
 }
 
@@ -150,7 +150,7 @@ cudaError_t CUDARTAPI cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGra
 #else
 cudaError_t CUDARTAPI cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGraphNode_t* pDependencies,
                                                    size_t* pNumDependencies) {
-  return enter(Function::kGraphNodeGetDependencies, [&](const Call& call) {
+  return enter({Function::kGraphNodeGetDependencies, node}, [&](const Call& call) {
     return list_dependencies(call, node, pDependencies, nullptr, pNumDependencies);
   });
 }
@@ -158,7 +158,7 @@ cudaError_t CUDARTAPI cudaGraphNodeGetDependencies(cudaGraphNode_t node, cudaGra
 cudaError_t CUDARTAPI cudaGraphNodeGetDependencies_v2(cudaGraphNode_t node, cudaGraphNode_t* pDependencies,
                                                       cudaGraphEdgeData* edgeData, size_t* pNumDependencies) {
 #endif
-  return enter(Function::kGraphNodeGetDependencies, [&](const Call& call) {
+  return enter({Function::kGraphNodeGetDependencies, node}, [&](const Call& call) {
     return list_dependencies(call, node, pDependencies, edgeData, pNumDependencies);
   });
 }
@@ -169,7 +169,7 @@ cudaError_t CUDARTAPI cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaG
 #else
 cudaError_t CUDARTAPI cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t* pDependentNodes,
                                                      size_t* pNumDependentNodes) {
-  return enter(Function::kGraphNodeGetDependentNodes, [&](const Call& call) {
+  return enter({Function::kGraphNodeGetDependentNodes, node}, [&](const Call& call) {
     return list_dependents(call, node, pDependentNodes, nullptr, pNumDependentNodes);
   });
 }
@@ -177,7 +177,7 @@ cudaError_t CUDARTAPI cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaG
 cudaError_t CUDARTAPI cudaGraphNodeGetDependentNodes_v2(cudaGraphNode_t node, cudaGraphNode_t* pDependentNodes,
                                                         cudaGraphEdgeData* edgeData, size_t* pNumDependentNodes) {
 #endif
-  return enter(Function::kGraphNodeGetDependentNodes, [&](const Call& call) {
+  return enter({Function::kGraphNodeGetDependentNodes, node}, [&](const Call& call) {
     return list_dependents(call, node, pDependentNodes, edgeData, pNumDependentNodes);
   });
 }

@@ -3,7 +3,7 @@
 // A real handle is the address of an object, so a stale one may come back to life when the allocator reuses the
 // address, and a use after destruction goes unnoticed. Here a handle names a slot and the slot's generation: looking it
 // up costs an index and a comparison, and a handle from before is recognised for ever. The upper bits make it a
-// non-canonical address, so that a program that dereferences a handle faults at once.
+// non-canonical address, so that a program that dereferences a handle faults at once. Where each one ended is kept.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_HANDLE_TABLE_H_
 #define GRAPHCACHE_LIB_HOSTRT_HANDLE_TABLE_H_
@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "place.h"
+
 namespace graphcache::hostrt {
 
 enum class HandleKind : std::uintptr_t { kStream = 1, kEvent, kGraph, kNode, kExecutable, kUserObject };
@@ -22,6 +24,8 @@ enum class HandleKind : std::uintptr_t { kStream = 1, kEvent, kGraph, kNode, kEx
 template <typename T, HandleKind kKind>
 class HandleTable {
  public:
+  explicit HandleTable(Endings& endings) : endings_(endings) {}
+
   // Takes the object over and returns its handle.
   std::uintptr_t add(std::unique_ptr<T> object) {
     if (free_.empty()) {
@@ -33,8 +37,7 @@ class HandleTable {
     Slot& slot = slots_[index];
     slot.object = std::move(object);
     ++live_;
-    return kTag | (static_cast<std::uintptr_t>(slot.generation) << kGenerationShift) |
-           (static_cast<std::uintptr_t>(index) << kIndexShift) | static_cast<std::uintptr_t>(kKind);
+    return handle_of(index);
   }
 
   // Null for a handle that was destroyed, and for one that never was a handle of this kind.
@@ -90,8 +93,14 @@ class HandleTable {
   static constexpr std::uintptr_t kTag = std::uintptr_t{0xc0d} << 52;
   static constexpr std::uintptr_t kKindAndTagMask = (std::uintptr_t{0xfff} << 52) | 0xf;
 
+  std::uintptr_t handle_of(std::uint32_t index) const {
+    return kTag | (static_cast<std::uintptr_t>(slots_[index].generation) << kGenerationShift) |
+           (static_cast<std::uintptr_t>(index) << kIndexShift) | static_cast<std::uintptr_t>(kKind);
+  }
+
   std::unique_ptr<T> release(std::uint32_t index) {
     Slot& slot = slots_[index];
+    endings_.add(handle_of(index));
     --live_;
     // A slot whose generations are used up is never taken again.
     if (slot.generation != kGenerationMask) {
@@ -101,6 +110,7 @@ class HandleTable {
     return std::move(slot.object);
   }
 
+  Endings& endings_;
   std::vector<Slot> slots_;
   std::deque<std::uint32_t> free_;
   std::size_t live_ = 0;

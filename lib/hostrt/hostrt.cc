@@ -33,21 +33,25 @@ std::optional<Function> function_by_name(const char* name) {
   return std::nullopt;
 }
 
-void count_misuse(State& state, const std::string& what) {
-  ++state.misuses;
-  state.last_misuse = what;
+// Notes a call of hostrt itself: inside work only where it is one to be reported, since what runs the work goes on.
+Place note_place(State& state, const char* function, const void* address) {
+  Thread& thread = this_thread();
+  if (thread.id == 0) introduce(state, thread);
+  const Place here{function, 0, thread.id, address};
+  if (!thread.in_work) state.endings.here = here;
+  return here;
 }
 
 // The stream of a call of hold() or release(), or null and a misuse. Neither may disturb the draining of a queue.
-Stream* find_stream_for(State& state, const char* function, cudaStream_t handle) {
+Stream* find_stream_for(State& state, const Place& here, cudaStream_t handle) {
   Thread& thread = this_thread();
   if (thread.in_work) {
-    count_misuse(state, std::string(function) + ": called from inside a kernel or a host function");
+    report_misuse(state, here, "called from inside a kernel or a host function", {{"executed", state.endings.here}});
     return nullptr;
   }
   if (thread.epoch != state.epoch) refresh(state, thread);
   Stream* stream = find_stream(state, thread, handle);
-  if (stream == nullptr) count_misuse(state, std::string(function) + ": not a live stream");
+  if (stream == nullptr) report_misuse(state, here, "not a live stream", {{"destroyed", state.endings.find(handle)}});
   return stream;
 }
 
@@ -60,7 +64,10 @@ std::size_t total_bytes(const Memory& memory) {
 }  // namespace
 
 void reset() {
+  cudaError_t unloading = cudaErrorCudartUnloading;
+  runtime_gone.compare_exchange_strong(unloading, cudaSuccess);  // a forked child has no way back
   const Locked world;
+  note_place(*world, "hostrt::reset", __builtin_return_address(0));
   destroy_everything(*world);
   defer_as_wanted(*world);
   world->device_count = 1;
@@ -70,8 +77,10 @@ void reset() {
   world->kernels_run = 0;
   world->failures.clear();
   world->failures_injected = 0;
+  world->last_call = 0;
   world->misuses = 0;
   world->last_misuse.clear();
+  world->misuse_log.clear();
 }
 
 void set_device_count(int count) {
@@ -86,12 +95,14 @@ void set_execution(bool on) {
 
 void hold(cudaStream_t stream) {
   const Locked world;
-  if (Stream* found = find_stream_for(*world, "hold", stream)) hold(*world, *found);
+  const Place here = note_place(*world, "hold", __builtin_return_address(0));
+  if (Stream* found = find_stream_for(*world, here, stream)) hold(*world, *found);
 }
 
 cudaError_t release(cudaStream_t stream) {
   const Locked world;
-  Stream* found = find_stream_for(*world, "release", stream);
+  const Place here = note_place(*world, "release", __builtin_return_address(0));
+  Stream* found = find_stream_for(*world, here, stream);
   if (found == nullptr) return cudaErrorInvalidResourceHandle;
   release(*world, *found);
   return world->lost;
@@ -99,8 +110,9 @@ cudaError_t release(cudaStream_t stream) {
 
 void defer(std::uint64_t seed) {
   const Locked world;
+  const Place here = note_place(*world, "defer", __builtin_return_address(0));
   if (this_thread().in_work) {
-    count_misuse(*world, "defer: called from inside a kernel or a host function");
+    report_misuse(*world, here, "called from inside a kernel or a host function", {{"executed", world->endings.here}});
   } else {
     defer(*world, seed);
   }
@@ -165,7 +177,8 @@ void fail_call(const char* function, int nth, cudaError_t error, int times) {
   const std::optional<Function> found = function_by_name(function);
   const Locked world;
   if (!is_any && !found.has_value()) {
-    count_misuse(*world, std::string("fail_call: no function is called ") + function);
+    const Place here = note_place(*world, "fail_call", __builtin_return_address(0));
+    report_misuse(*world, here, std::string("no function is called ") + function);
     return;
   }
   if (times == 0) return;
@@ -192,6 +205,28 @@ std::uint64_t misuses() {
 std::string last_misuse() {
   const Locked world;
   return world->last_misuse;
+}
+
+std::vector<std::string> misuse_log() {
+  const Locked world;
+  return world->misuse_log;
+}
+
+void abort_on_misuse(bool on) {
+  const Locked world;
+  world->abort_on_misuse = on;
+}
+
+int threads_inside() {
+  const Presences& records = presences();
+  int count = 0;
+  for (std::size_t i = 0; i < records.used; ++i) count += records.all[i].is_inside ? 1 : 0;
+  return count;
+}
+
+void unload() {
+  const Locked world;
+  runtime_gone = cudaErrorCudartUnloading;
 }
 
 }  // namespace graphcache::hostrt

@@ -14,7 +14,6 @@
 namespace graphcache::hostrt {
 namespace {
 
-constexpr std::size_t kAlignment = 256;  // what cudaMalloc promises
 // Filling more than this would commit memory that nobody may touch.
 constexpr std::size_t kScribbledBytes = std::size_t{1} << 20;
 constexpr int kScribble = 0xcd;
@@ -22,9 +21,9 @@ constexpr int kScribble = 0xcd;
 }  // namespace
 
 void* fresh_memory(std::size_t bytes) {
-  const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const std::size_t rounded = block_bytes(bytes);
   if (rounded < bytes || rounded > kDeviceMemoryBytes) return nullptr;
-  void* address = std::aligned_alloc(kAlignment, rounded);
+  void* address = std::aligned_alloc(kMemoryAlignment, rounded);
   if (address != nullptr) scribble(address, bytes);
   return address;
 }
@@ -42,10 +41,23 @@ cudaError_t allocate(const Call& call, Memory& memory, void** out, std::size_t b
   if (bytes == 0) return cudaSuccess;
   void* address = fresh_memory(bytes);
   if (address == nullptr) return cudaErrorMemoryAllocation;
-  memory.emplace(address, Allocation{bytes, call.thread.device, nullptr});
+  memory.emplace(address, Allocation{bytes, call.thread.device, nullptr, call.state.endings.here, {}});
+  poison(static_cast<char*>(address) + bytes, block_bytes(bytes) - bytes);
   *out = address;
   return cudaSuccess;
 }
+
+}  // namespace
+
+cudaError_t refuse_release(const Call& call, const void* address) {
+  const bool is_live = call.state.device_memory.count(address) + call.state.host_memory.count(address) != 0;
+  const Place freed = is_live ? Place{} : call.state.endings.find(address);
+  return call.misuse(cudaErrorInvalidValue,
+                     freed.is_known() ? "memory was freed" : "not the address of live memory of this kind",
+                     {{"freed", freed}});
+}
+
+namespace {
 
 cudaError_t release(const Call& call, Memory& memory, void* address) {
   if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;  // for a null pointer, too
@@ -53,15 +65,11 @@ cudaError_t release(const Call& call, Memory& memory, void* address) {
   const auto found = memory.find(address);
   if (found == memory.end()) {
     if (&memory == &call.state.device_memory && free_graph_memory(call.state, address)) return cudaSuccess;
-    return call.misuse(cudaErrorInvalidValue, "not the address of live memory of this kind");
+    return refuse_release(call, address);
   }
-  if (found->second.block != nullptr) {  // "will not perform any implicit synchronization" for cudaMallocAsync
-    memory.erase(found);
-    return cudaSuccess;
-  }
-  finish_device(call.state, kAllDevices);  // freeing synchronizes
-  memory.erase(found);
-  std::free(address);
+  // "will not perform any implicit synchronization" for cudaMallocAsync; freeing other memory synchronizes
+  if (found->second.block == nullptr) finish_device(call.state, kAllDevices);
+  free_block(call.state, memory, found);
   return cudaSuccess;
 }
 
@@ -119,7 +127,8 @@ cudaError_t fill(const Call& call, void* address, int value, std::size_t bytes, 
 
 bool is_pageable(const State& state, const void* address) {
   return find_allocation(state.device_memory, address) == nullptr &&
-         find_allocation(state.host_memory, address) == nullptr && find_graph_memory(state, address) == nullptr;
+         find_allocation(state.host_memory, address) == nullptr &&
+         find_allocation(state.quarantine.blocks(), address) == nullptr && find_graph_memory(state, address) == nullptr;
 }
 
 }  // namespace graphcache::hostrt

@@ -108,8 +108,9 @@ cudaError_t free_async(const Call& call, void* address, cudaStream_t handle) {
   }
   const auto found = call.state.device_memory.find(address);
   if (found == call.state.device_memory.end()) {
-    return call.misuse(cudaErrorInvalidValue, "not the address of live memory of this kind");
+    return refuse_release(call, address);
   }
+  call.state.endings.add(address);
   Allocation allocation = std::move(found->second);
   call.state.device_memory.erase(found);
   if (allocation.block == nullptr) {  // of cudaMalloc
@@ -245,7 +246,7 @@ cudaError_t CUDARTAPI cudaGraphAddMemAllocNode(cudaGraphNode_t* pGraphNode, cuda
 }
 
 cudaError_t CUDARTAPI cudaGraphMemAllocNodeGetParams(cudaGraphNode_t node, struct cudaMemAllocNodeParams* params_out) {
-  return enter(Function::kGraphMemAllocNodeGetParams, [&](const Call& call) {
+  return enter({Function::kGraphMemAllocNodeGetParams, node}, [&](const Call& call) {
     const AllocationParams* params = params_of<AllocationParams>(call, node);
     if (params == nullptr || params_out == nullptr) return cudaErrorInvalidValue;
     const Block& block = *params->block;
@@ -269,7 +270,7 @@ cudaError_t CUDARTAPI cudaGraphAddMemFreeNode(cudaGraphNode_t* pGraphNode, cudaG
 }
 
 cudaError_t CUDARTAPI cudaGraphMemFreeNodeGetParams(cudaGraphNode_t node, void* dptr_out) {
-  return enter(Function::kGraphMemFreeNodeGetParams, [&](const Call& call) {
+  return enter({Function::kGraphMemFreeNodeGetParams, node}, [&](const Call& call) {
     const FreeParams* params = params_of<FreeParams>(call, node);
     if (params == nullptr || dptr_out == nullptr) return cudaErrorInvalidValue;
     *static_cast<void**>(dptr_out) = params->block->address;

@@ -22,6 +22,11 @@ cudaGraphNodeType node_type(const NodeParams& params) {
       params);
 }
 
+void set_place(NodeParams& params, const Place& place) {
+  if (auto* copy = std::get_if<CopyParams>(&params)) copy->from = place;
+  if (auto* fill = std::get_if<FillParams>(&params)) fill->from = place;
+}
+
 bool is_plain(const cudaGraphEdgeData& data) { return data.from_port == 0 && data.to_port == 0 && data.type == 0; }
 
 bool operator==(const Edge& a, const Edge& b) {

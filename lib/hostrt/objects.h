@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "place.h"
 
 namespace graphcache::hostrt {
 
@@ -49,6 +50,7 @@ struct CopyParams {
   const void* source = nullptr;
   std::size_t bytes = 0;
   cudaMemcpyKind kind = cudaMemcpyDefault;
+  Place from = {};  // the call that gave these parameters
 };
 
 struct FillParams {
@@ -58,6 +60,7 @@ struct FillParams {
   std::size_t width = 0;  // in elements
   std::size_t height = 1;
   std::size_t pitch = 0;  // in bytes; without meaning when height is 1
+  Place from = {};
 };
 
 struct HostParams {
@@ -96,6 +99,9 @@ using NodeParams = std::variant<EmptyParams, KernelParams, CopyParams, FillParam
 
 cudaGraphNodeType node_type(const NodeParams& params);
 
+// Keeps the call that parameters came from, where a misuse will ask for it.
+void set_place(NodeParams& params, const Place& place);
+
 // ---- Graphs ----
 
 struct Edge {
@@ -118,6 +124,7 @@ struct Node {
 
 struct Graph {
   cudaGraph_t handle = nullptr;
+  int device = 0;
   std::vector<Node*> nodes;    // in the order of creation
   Capture* capture = nullptr;  // while stream capture still adds nodes
   Node* parent = nullptr;      // the child graph node that owns this graph
@@ -151,6 +158,7 @@ struct Program {
 
 struct Executable {
   cudaGraphExec_t handle = nullptr;
+  int device = 0;
   unsigned long long flags = 0;
   cudaGraph_t base = nullptr;  // by handle: it may be destroyed first
   bool is_only_one = false;    // that the base may have
@@ -162,6 +170,7 @@ struct Executable {
 
 struct GraphRun {
   std::shared_ptr<const Program> program;
+  Place launched = {};
 };
 
 // A place in a stream's work, by a number that is never used twice, and the waiting until a stream has passed one.
@@ -177,6 +186,7 @@ struct Wait {
 struct StagedCopy {
   void* destination;
   std::vector<std::byte> bytes;
+  Place from;
 };
 
 using Operation = std::variant<NodeParams, GraphRun, StagedCopy, Mark, Wait>;

@@ -108,7 +108,7 @@ using namespace graphcache::hostrt;
 extern "C" {
 
 cudaError_t CUDARTAPI cudaGraphKernelNodeGetParams(cudaGraphNode_t node, struct cudaKernelNodeParams* pNodeParams) {
-  return enter(Function::kGraphKernelNodeGetParams, [&](const Call& call) {
+  return enter({Function::kGraphKernelNodeGetParams, node}, [&](const Call& call) {
     const KernelParams* params = params_of<KernelParams>(call, node);
     if (params == nullptr || pNodeParams == nullptr) return cudaErrorInvalidValue;
     std::memset(static_cast<void*>(pNodeParams), 0, sizeof *pNodeParams);
@@ -124,7 +124,7 @@ cudaError_t CUDARTAPI cudaGraphKernelNodeGetParams(cudaGraphNode_t node, struct 
 
 cudaError_t CUDARTAPI cudaGraphKernelNodeSetParams(cudaGraphNode_t node,
                                                    const struct cudaKernelNodeParams* pNodeParams) {
-  return enter(Function::kGraphKernelNodeSetParams, [&](const Call& call) {
+  return enter({Function::kGraphKernelNodeSetParams, node}, [&](const Call& call) {
     KernelParams* params = params_of<KernelParams>(call, node);
     return params != nullptr ? read_kernel(call, pNodeParams, params) : cudaErrorInvalidValue;
   });
@@ -132,25 +132,25 @@ cudaError_t CUDARTAPI cudaGraphKernelNodeSetParams(cudaGraphNode_t node,
 
 cudaError_t CUDARTAPI cudaGraphKernelNodeGetAttribute(cudaGraphNode_t hNode, cudaLaunchAttributeID attr,
                                                       cudaLaunchAttributeValue* value_out) {
-  return enter(Function::kGraphKernelNodeGetAttribute,
+  return enter({Function::kGraphKernelNodeGetAttribute, hNode},
                [&](const Call& call) { return get_attribute(call, hNode, attr, value_out); });
 }
 
 cudaError_t CUDARTAPI cudaGraphKernelNodeSetAttribute(cudaGraphNode_t hNode, cudaLaunchAttributeID attr,
                                                       const cudaLaunchAttributeValue* value) {
-  return enter(Function::kGraphKernelNodeSetAttribute, [&](const Call& call) {
+  return enter({Function::kGraphKernelNodeSetAttribute, hNode}, [&](const Call& call) {
     // Declared const, yet the handle of a device-updatable node comes back in it.
     return set_attribute(call, hNode, attr, const_cast<cudaLaunchAttributeValue*>(value));
   });
 }
 
 cudaError_t CUDARTAPI cudaGraphKernelNodeCopyAttributes(cudaGraphNode_t hDst, cudaGraphNode_t hSrc) {
-  return enter(Function::kGraphKernelNodeCopyAttributes,
+  return enter({Function::kGraphKernelNodeCopyAttributes, hDst, hSrc},
                [&](const Call& call) { return copy_attributes(call, hDst, hSrc); });
 }
 
 cudaError_t CUDARTAPI cudaGraphMemcpyNodeGetParams(cudaGraphNode_t node, struct cudaMemcpy3DParms* pNodeParams) {
-  return enter(Function::kGraphMemcpyNodeGetParams, [&](const Call& call) {
+  return enter({Function::kGraphMemcpyNodeGetParams, node}, [&](const Call& call) {
     const CopyParams* params = params_of<CopyParams>(call, node);
     if (params == nullptr || pNodeParams == nullptr) return cudaErrorInvalidValue;
     // What the real runtime fills in for a copy of one dimension: addresses, extent and kind; pitches stay 0.
@@ -167,7 +167,7 @@ cudaError_t CUDARTAPI cudaGraphMemcpyNodeGetParams(cudaGraphNode_t node, struct 
 
 cudaError_t CUDARTAPI cudaGraphMemcpyNodeSetParams1D(cudaGraphNode_t node, void* dst, const void* src, size_t count,
                                                      enum cudaMemcpyKind kind) {
-  return enter(Function::kGraphMemcpyNodeSetParams1D, [&](const Call& call) {
+  return enter({Function::kGraphMemcpyNodeSetParams1D, node}, [&](const Call& call) {
     CopyParams* params = params_of<CopyParams>(call, node);
     if (params == nullptr || count == 0) return cudaErrorInvalidValue;
     const cudaError_t error = check_copy(dst, src, kind);
@@ -177,7 +177,7 @@ cudaError_t CUDARTAPI cudaGraphMemcpyNodeSetParams1D(cudaGraphNode_t node, void*
 }
 
 cudaError_t CUDARTAPI cudaGraphHostNodeGetParams(cudaGraphNode_t node, struct cudaHostNodeParams* pNodeParams) {
-  return enter(Function::kGraphHostNodeGetParams, [&](const Call& call) {
+  return enter({Function::kGraphHostNodeGetParams, node}, [&](const Call& call) {
     const HostParams* params = params_of<HostParams>(call, node);
     if (params == nullptr || pNodeParams == nullptr) return cudaErrorInvalidValue;
     *pNodeParams = {params->function, params->data};
@@ -186,21 +186,21 @@ cudaError_t CUDARTAPI cudaGraphHostNodeGetParams(cudaGraphNode_t node, struct cu
 }
 
 cudaError_t CUDARTAPI cudaGraphHostNodeSetParams(cudaGraphNode_t node, const struct cudaHostNodeParams* pNodeParams) {
-  return enter(Function::kGraphHostNodeSetParams, [&](const Call& call) {
+  return enter({Function::kGraphHostNodeSetParams, node}, [&](const Call& call) {
     HostParams* params = params_of<HostParams>(call, node);
     return params != nullptr ? read_host(pNodeParams, params) : cudaErrorInvalidValue;
   });
 }
 
 cudaError_t CUDARTAPI cudaGraphMemsetNodeSetParams(cudaGraphNode_t node, const struct cudaMemsetParams* pNodeParams) {
-  return enter(Function::kGraphMemsetNodeSetParams, [&](const Call& call) {
+  return enter({Function::kGraphMemsetNodeSetParams, node}, [&](const Call& call) {
     FillParams* params = params_of<FillParams>(call, node);
     return params != nullptr ? read_fill(pNodeParams, params) : cudaErrorInvalidValue;
   });
 }
 
 cudaError_t CUDARTAPI cudaGraphMemsetNodeGetParams(cudaGraphNode_t node, struct cudaMemsetParams* pNodeParams) {
-  return enter(Function::kGraphMemsetNodeGetParams, [&](const Call& call) {
+  return enter({Function::kGraphMemsetNodeGetParams, node}, [&](const Call& call) {
     const FillParams* params = params_of<FillParams>(call, node);
     if (params == nullptr || pNodeParams == nullptr) return cudaErrorInvalidValue;
     *pNodeParams = {params->destination,   params->pitch, params->value,

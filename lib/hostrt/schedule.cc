@@ -138,6 +138,7 @@ void advance(State& state, Stream& stream, const GraphRun& launch) {
     progress.ready.pop_back();
     --progress.nodes_left;
     const ProgramNode& node = program.nodes[position];
+    state.launched = launch.launched;
     if (node.enabled) run(state, node.params);
     if (keeps_order(node)) {
       for (const std::uint32_t dependent : node.dependents) {

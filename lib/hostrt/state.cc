@@ -1,7 +1,10 @@
 #include "state.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
 #include "capture.h"
 #include "schedule.h"
@@ -14,8 +17,10 @@ thread_local constinit Thread current_thread;
 // Removes a thread's implicit streams when it ends. Apart from Thread, which has to stay cheap to reach.
 struct ThreadStreamsCleaner {
   ~ThreadStreamsCleaner() {
+    if (runtime_gone == cudaErrorInitializationError) return;  // another process's
     State& world = state();
     const std::lock_guard<std::mutex> lock(world.mutex);
+    world.endings.here = {"end of the thread", 0, current_thread.id, nullptr};
     for (auto entry = world.thread_streams.begin(); entry != world.thread_streams.end();) {
       if (entry->first.first == current_thread.id) {
         leave_capture(world, *entry->second);
@@ -65,36 +70,59 @@ template <typename Table, typename Handle>
 auto* find(const Call& call, const Table& table, Handle handle, const char* what) {
   auto* object = table.find(handle);
   if (object == nullptr && handle != nullptr) {
-    call.misuse(cudaSuccess, std::string(what) + (table.was_given_out(handle) ? " was destroyed" : " never existed"));
+    call.misuse(cudaSuccess, std::string(what) + (table.was_given_out(handle) ? " was destroyed" : " never existed"),
+                {{"destroyed", call.state.endings.find(handle)}});
   }
   return object;
 }
 
-void free_all(Memory& memory) {
-  for (const auto& [address, allocation] : memory) {
-    if (allocation.block == nullptr) std::free(const_cast<void*>(address));
+// Calls so far that give the device a context if it has none.
+std::uint64_t context_uses(const State& state) {
+  std::uint64_t uses = 0;
+  for (std::size_t i = 0; i < kFunctionCount; ++i) {
+    if (needs_context(static_cast<Function>(i))) uses += state.calls[i];
   }
-  memory.clear();
+  return uses;
+}
+
+// In the child, where the threads that held the lock or waited for it are gone.
+void end_in_child() {
+  runtime_gone = cudaErrorInitializationError;
+  new (&state().mutex) std::mutex;
+}
+
+State* make_state() {
+  auto* made = new State;
+  defer_as_wanted(*made);
+  const char* abort_wanted = std::getenv("GRAPHCACHE_HOSTRT_ABORT");
+  made->abort_on_misuse = abort_wanted != nullptr && std::strcmp(abort_wanted, "1") == 0;
+  pthread_atfork(nullptr, nullptr, end_in_child);
+  return made;
 }
 
 }  // namespace
 
 State& state() {
-  static State& instance = *[] {
-    auto* made = new State;
-    defer_as_wanted(*made);
-    return made;
-  }();
+  static State& instance = *make_state();
   return instance;
 }
 
 Thread& this_thread() { return current_thread; }
 
+void introduce(State& state, Thread& thread) {
+  thread.id = ++state.last_thread_id;
+  thread.presence = take_presence();
+  if (thread.presence != nullptr) thread.presence->thread = thread.id;
+}
+
 void refresh(State& state, Thread& thread) {
-  const std::uint64_t id = thread.id != 0 ? thread.id : ++state.last_thread_id;
-  thread = Thread{};
-  thread.id = id;
-  thread.epoch = state.epoch;
+  if (thread.id == 0) introduce(state, thread);
+  Thread fresh;
+  fresh.id = thread.id;
+  fresh.epoch = state.epoch;
+  fresh.presence = thread.presence;
+  fresh.caller = thread.caller;
+  thread = fresh;
 }
 
 void destroy_everything(State& state) {
@@ -112,8 +140,52 @@ void destroy_everything(State& state) {
   state.marks_ahead.clear();
   state.lost = cudaSuccess;
   state.graph_memory = {};
-  free_all(state.device_memory);
-  free_all(state.host_memory);
+  state.launched = {};
+  free_blocks(state, state.device_memory, kAllDevices);
+  free_blocks(state, state.host_memory, kAllDevices);
+  state.quarantine.clear();
+  state.context_ids.clear();
+  state.ended_after.clear();
+}
+
+void end_device(State& state, int device) {
+  const auto is_of_device = [device](const auto& object) { return object.device == device; };
+  std::vector<Stream*> streams;
+  std::vector<cudaEvent_t> events;
+  std::vector<cudaGraphExec_t> executables;
+  state.streams.for_each([&](Stream& stream) {
+    if (is_of_device(stream)) streams.push_back(&stream);
+  });
+  state.events.for_each([&](const Event& event) {
+    if (is_of_device(event)) events.push_back(event.handle);
+  });
+  state.executables.for_each([&](const Executable& executable) {
+    if (is_of_device(executable)) executables.push_back(executable.handle);
+  });
+  for (const auto& [owner, stream] : state.thread_streams) {
+    if (is_of_device(*stream)) leave_capture(state, *stream);  // the streams stay: their threads hold on to them
+  }
+  for (Stream* stream : streams) {
+    leave_capture(state, *stream);
+    state.streams.remove(stream->handle);
+  }
+  for (const cudaEvent_t event : events) state.events.remove(event);
+  for (const cudaGraphExec_t executable : executables) state.executables.remove(executable);
+  free_blocks(state, state.device_memory, device);
+  free_blocks(state, state.host_memory, device);
+  state.context_ids.erase(device);
+  state.ended_after[device] = context_uses(state);
+}
+
+std::uint64_t context_id(State& state, int device) {
+  const auto ended = state.ended_after.find(device);
+  if (ended != state.ended_after.end()) {
+    if (ended->second == context_uses(state)) return 0;
+    state.ended_after.erase(ended);
+  }
+  std::uint64_t& id = state.context_ids[device];
+  if (id == 0) id = ++state.last_context_id;
+  return id;
 }
 
 bool needs_context(Function function) {
@@ -129,6 +201,8 @@ bool needs_context(Function function) {
     case Function::kPointerGetAttributes:
     case Function::kThreadExchangeStreamCaptureMode:
     case Function::kGetDriverEntryPoint:
+    case Function::kDeviceReset:
+    case Function::kCtxGetId:
     case Function::kGraphCreate:
     case Function::kGraphClone:
     case Function::kGraphDestroy:
@@ -183,12 +257,6 @@ std::optional<cudaError_t> injected_failure(State& state, Function function) {
   return error;
 }
 
-cudaError_t Call::misuse(cudaError_t error, const std::string& what) const {
-  ++state.misuses;
-  state.last_misuse = std::string(name_of(function)) + ": " + what;
-  return error;
-}
-
 Event* find_event(const Call& call, cudaEvent_t handle) { return find(call, call.state.events, handle, "event"); }
 
 Graph* find_graph(const Call& call, cudaGraph_t handle) { return find(call, call.state.graphs, handle, "graph"); }
@@ -214,10 +282,11 @@ Stream* find_stream(State& state, Thread& thread, cudaStream_t handle) {
   return state.streams.find(handle);
 }
 
-cudaError_t refuse_inside_work(State& state, Thread& thread, Function function) {
+cudaError_t refuse_inside_work(State& state, Thread& thread, Function function, const void* address) {
   ++state.calls[static_cast<std::size_t>(function)];
-  return latch(thread, Call{state, thread, function}.misuse(cudaErrorNotPermitted,
-                                                            "called from inside a kernel or a host function"));
+  report_misuse(state, {name_of(function), ++state.last_call, thread.id, address},
+                "called from inside a kernel or a host function", {{"executed", state.endings.here}});
+  return latch(thread, cudaErrorNotPermitted);
 }
 
 }  // namespace graphcache::hostrt

@@ -3,6 +3,9 @@
 // Every runtime function is one call of enter(): it takes the lock, counts the call, lets an armed failure strike, runs
 // the function's body and latches its error in the calling thread's slot. Bodies therefore never lock, count or latch,
 // and never call runtime functions of each other; what they share are the functions of the other headers here.
+//
+// enter() notes where it was called from: the return address of the runtime function. So it is always inlined, and so
+// must be whatever a runtime function calls it through.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_STATE_H_
 #define GRAPHCACHE_LIB_HOSTRT_STATE_H_
@@ -10,9 +13,10 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -25,19 +29,15 @@
 
 #include "functions.h"
 #include "handle_table.h"
+#include "memory.h"
 #include "memory_nodes.h"
+#include "misuse.h"
 #include "objects.h"
+#include "place.h"
+#include "presence.h"
 #include "user_objects.h"
 
 namespace graphcache::hostrt {
-
-struct Allocation {
-  std::size_t bytes = 0;
-  int device = 0;
-  std::shared_ptr<Block> block;  // of cudaMallocAsync
-};
-
-using Memory = std::map<const void*, Allocation, std::less<>>;  // by first address
 
 // An error armed by fail_call(). `function` empty: any.
 struct Failure {
@@ -58,28 +58,32 @@ struct Thread {
   bool in_call = false;          // inside a runtime function, or what it runs
   Stream* own_stream = nullptr;  // cudaStreamPerThread on `own_stream_device`
   int own_stream_device = -1;
+  Presence* presence = nullptr;
+  const void* caller = nullptr;  // the program's code, where a runtime function is called by another function of hostrt
 };
 
 struct State {
   std::mutex mutex;  // guards everything below, and the builtin variables of kernels
 
-  HandleTable<Stream, HandleKind::kStream> streams;
-  HandleTable<Event, HandleKind::kEvent> events;
-  HandleTable<Graph, HandleKind::kGraph> graphs;
-  HandleTable<Node, HandleKind::kNode> nodes;
-  HandleTable<Executable, HandleKind::kExecutable> executables;
-  HandleTable<UserObject, HandleKind::kUserObject> user_objects;
+  Endings endings;
+  HandleTable<Stream, HandleKind::kStream> streams{endings};
+  HandleTable<Event, HandleKind::kEvent> events{endings};
+  HandleTable<Graph, HandleKind::kGraph> graphs{endings};
+  HandleTable<Node, HandleKind::kNode> nodes{endings};
+  HandleTable<Executable, HandleKind::kExecutable> executables{endings};
+  HandleTable<UserObject, HandleKind::kUserObject> user_objects{endings};
   std::map<std::uint64_t, std::unique_ptr<Capture>> captures;                       // by id; few at a time
   std::vector<std::unique_ptr<Stream>> legacy_streams;                              // by device
   std::map<std::pair<std::uint64_t, int>, std::unique_ptr<Stream>> thread_streams;  // by thread and device
   Memory device_memory;
   Memory host_memory;
+  Quarantine quarantine;
   GraphMemory graph_memory;
 
   int device_count = 1;
   bool execute = true;
   std::uint64_t epoch = 1;
-  std::uint64_t last_thread_id = 0;
+  std::atomic<std::uint64_t> last_thread_id{0};
   std::uint64_t last_capture_id = 0;
   unsigned long long last_stream_id = 0;
 
@@ -97,14 +101,34 @@ struct State {
   std::uint64_t kernels_run = 0;
   std::vector<Failure> failures;
   std::uint64_t failures_injected = 0;
+  std::uint64_t last_call = 0;
+  std::uint64_t last_context_id = 0;
+  std::map<int, std::uint64_t> context_ids;  // by device
+  std::map<int, std::uint64_t> ended_after;  // by device without a context: calls that use one, when that ended
+  Place launched;                            // of the graph whose nodes run
   std::uint64_t misuses = 0;
   std::string last_misuse;
+  std::vector<std::string> misuse_log;  // the first ones
+  bool abort_on_misuse = false;
 };
 
 // Never destroyed: destructors of static objects may still call the runtime.
 State& state();
 
 Thread& this_thread();
+
+// What every call returns once the runtime is gone: in a forked child, which must not even wait for the lock, and after
+// unload().
+inline std::atomic<cudaError_t> runtime_gone{cudaSuccess};
+
+// Some functions need no context, and go on in a forked child (tried).
+constexpr bool answers_in_child(Function function) {
+  return function == Function::kGetLastError || function == Function::kPeekAtLastError ||
+         function == Function::kGetDeviceCount || function == Function::kGetDriverEntryPoint;
+}
+
+// Gives a thread its number, at its first call. Needs no lock.
+void introduce(State& state, Thread& thread);
 
 // Brings a thread's values to those of a fresh process when they are from before the last reset(). Locked.
 void refresh(State& state, Thread& thread);
@@ -116,6 +140,13 @@ void destroy_everything(State& state);
 // the questions that the runtime answers by itself, go on (tried).
 bool needs_context(Function function);
 
+// Ends what belongs to the context of one device: streams, events, executables and memory, but no graphs, which belong
+// to the host (tried). Work of the device must have ended. Locked.
+void end_device(State& state, int device);
+
+// The number of a device's context: another one after each reset, and 0 until some call has made that one. Locked.
+std::uint64_t context_id(State& state, int device);
+
 // Counts a failure that an armed fail_call() wants for this call of `function`. Locked.
 std::optional<cudaError_t> injected_failure(State& state, Function function);
 
@@ -125,8 +156,8 @@ struct Call {
   Thread& thread;
   Function function;
 
-  // Counts a misuse and returns `error`.
-  cudaError_t misuse(cudaError_t error, const std::string& what) const;
+  // Reports a misuse and returns `error`.
+  cudaError_t misuse(cudaError_t error, const std::string& what, std::initializer_list<Involved> involved = {}) const;
 };
 
 // Objects by handle. A null result means that the call has counted a misuse where the handle is stale or foreign (a
@@ -144,7 +175,7 @@ Stream* find_stream(const Call& call, cudaStream_t handle);
 Stream* find_stream(State& state, Thread& thread, cudaStream_t handle);
 
 // A runtime call from a kernel or host function, on the thread that already holds the lock.
-cudaError_t refuse_inside_work(State& state, Thread& thread, Function function);
+cudaError_t refuse_inside_work(State& state, Thread& thread, Function function, const void* address);
 
 // The last-error slot keeps every error but cudaErrorNotReady, which is an answer and not an error (facts 31): neither
 // cudaStreamQuery nor cudaEventQuery leaves it there (tried).
@@ -167,24 +198,36 @@ class Inside {
 
 // `injected(call, error)` stands in for the body when a failure strikes; it returns what the call returns.
 template <typename Body, typename Injected>
-cudaError_t enter(Function function, Body&& body, Injected&& injected) noexcept {
+[[gnu::always_inline]] inline cudaError_t enter(const Entry& entry, Body&& body, Injected&& injected) noexcept {
   Thread& thread = this_thread();
+  if (const cudaError_t gone = runtime_gone.load(std::memory_order_relaxed); gone != cudaSuccess) {
+    if (gone == cudaErrorCudartUnloading) return gone;
+    if (!answers_in_child(entry.function)) return latch(thread, gone);
+  }
   State& world = state();
-  if (thread.in_work) return refuse_inside_work(world, thread, function);
-  const std::lock_guard<std::mutex> lock(world.mutex);
+  const void* const address = thread.caller != nullptr ? thread.caller : __builtin_return_address(0);
+  if (thread.in_work) return refuse_inside_work(world, thread, entry.function, address);
+  if (thread.id == 0) introduce(world, thread);
+  std::unique_lock<std::mutex> lock(world.mutex, std::defer_lock);
+  const PresenceScope presence(thread.presence, entry, address);  // until just before the lock is given back
+  lock.lock();
   if (thread.epoch != world.epoch) refresh(world, thread);
-  ++world.calls[static_cast<std::size_t>(function)];
-  const Call call{world, thread, function};
+  ++world.calls[static_cast<std::size_t>(entry.function)];
+  world.endings.here = {name_of(entry.function), ++world.last_call, thread.id, address};
+  const Call call{world, thread, entry.function};
   const Inside inside(thread.in_call);
   try {
     if (!world.failures.empty()) {
-      if (const std::optional<cudaError_t> error = injected_failure(world, function)) {
+      if (const std::optional<cudaError_t> error = injected_failure(world, entry.function)) {
         return latch(thread, injected(call, *error));
       }
     }
-    if (world.lost != cudaSuccess && needs_context(function)) return latch(thread, world.lost);
+    if (world.lost != cudaSuccess && needs_context(entry.function)) return latch(thread, world.lost);
     const cudaError_t error = body(call);
-    return latch(thread, world.lost != cudaSuccess && needs_context(function) ? world.lost : error);
+    if (entry.objects[0] != nullptr && presences().used.load(std::memory_order_relaxed) > 1) {
+      report_overlaps(world, thread, entry);
+    }
+    return latch(thread, world.lost != cudaSuccess && needs_context(entry.function) ? world.lost : error);
   } catch (const std::bad_alloc&) {
     return latch(thread, cudaErrorMemoryAllocation);
   } catch (...) {
@@ -193,8 +236,8 @@ cudaError_t enter(Function function, Body&& body, Injected&& injected) noexcept 
 }
 
 template <typename Body>
-cudaError_t enter(Function function, Body&& body) noexcept {
-  return enter(function, std::forward<Body>(body), [](const Call&, cudaError_t error) { return error; });
+[[gnu::always_inline]] inline cudaError_t enter(const Entry& entry, Body&& body) noexcept {
+  return enter(entry, std::forward<Body>(body), [](const Call&, cudaError_t error) { return error; });
 }
 
 }  // namespace graphcache::hostrt

@@ -56,7 +56,7 @@ cudaError_t query(const Call& call, cudaStream_t handle) {
 }
 
 template <typename Value, typename Read>
-cudaError_t read(Function function, cudaStream_t handle, Value* out, Read&& value_of) {
+[[gnu::always_inline]] inline cudaError_t read(Function function, cudaStream_t handle, Value* out, Read&& value_of) {
   return enter(function, [&](const Call& call) {
     const Stream* stream = find_stream(call, handle);
     if (stream == nullptr) return cudaErrorInvalidResourceHandle;

@@ -144,12 +144,12 @@ cudaError_t CUDARTAPI cudaUserObjectRelease(cudaUserObject_t object, unsigned in
 
 cudaError_t CUDARTAPI cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object, unsigned int count,
                                                 unsigned int flags) {
-  return enter(Function::kGraphRetainUserObject,
+  return enter({Function::kGraphRetainUserObject, graph},
                [&](const Call& call) { return retain_by_graph(call, graph, object, count, flags); });
 }
 
 cudaError_t CUDARTAPI cudaGraphReleaseUserObject(cudaGraph_t graph, cudaUserObject_t object, unsigned int count) {
-  return enter(Function::kGraphReleaseUserObject,
+  return enter({Function::kGraphReleaseUserObject, graph},
                [&](const Call& call) { return release_by_graph(call, graph, object, count); });
 }
 

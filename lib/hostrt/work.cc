@@ -24,6 +24,8 @@ class InsideWork {
   Thread& thread_;
 };
 
+struct IllegalAddress {};
+
 class Runner {
  public:
   explicit Runner(State& state) : state_(state) {}
@@ -42,9 +44,15 @@ class Runner {
     }
   }
 
-  void operator()(const CopyParams& copy) { std::memmove(copy.destination, copy.source, copy.bytes); }
+  void operator()(const CopyParams& copy) {
+    touch(copy.from, "the copy reads", copy.source, copy.bytes);
+    touch(copy.from, "the copy writes", copy.destination, copy.bytes);
+    std::memmove(copy.destination, copy.source, copy.bytes);
+  }
 
   void operator()(const FillParams& fill) {
+    touch(fill.from, "the fill writes", fill.destination,
+          (fill.height - 1) * fill.pitch + fill.width * fill.element_bytes);
     for (std::size_t row = 0; row < fill.height; ++row) {
       auto* at = static_cast<unsigned char*>(fill.destination) + row * fill.pitch;
       for (std::size_t i = 0; i < fill.width; ++i, at += fill.element_bytes) {
@@ -67,19 +75,27 @@ class Runner {
   void operator()(const NodeParams& params) { std::visit(*this, params); }
 
   void operator()(const GraphRun& run) {
+    if (run.launched.is_known()) state_.launched = run.launched;  // else of a child graph
     for (const std::uint32_t position : run.program->order) {
       const ProgramNode& node = run.program->nodes[position];
       if (node.enabled) std::visit(*this, node.params);
     }
   }
 
-  void operator()(const StagedCopy& copy) { std::memcpy(copy.destination, copy.bytes.data(), copy.bytes.size()); }
+  void operator()(const StagedCopy& copy) {
+    touch(copy.from, "the copy writes", copy.destination, copy.bytes.size());
+    std::memcpy(copy.destination, copy.bytes.data(), copy.bytes.size());
+  }
 
   // Places in a queue do nothing themselves.
   void operator()(const Mark&) {}
   void operator()(const Wait&) {}
 
  private:
+  void touch(const Place& from, const char* does_what, const void* address, std::size_t bytes) {
+    if (!may_touch(state_, from, does_what, address, bytes)) throw IllegalAddress{};
+  }
+
   static void run_block(const KernelParams& launch, const uint3& block) {
     const Kernel& kernel = *launch.kernel;
     uint3 thread;
@@ -99,8 +115,11 @@ class Runner {
 template <typename Work>
 cudaError_t run(State& state, const Work& work) {
   const InsideWork inside(this_thread());
+  if constexpr (std::is_same_v<Work, Operation>) state.launched = {};
   try {
     std::visit(Runner(state), work);
+  } catch (const IllegalAddress&) {
+    return cudaErrorIllegalAddress;
   } catch (...) {
     return cudaErrorLaunchFailure;  // the nearest to a kernel that faults
   }
@@ -113,7 +132,7 @@ cudaError_t run(State& state, const Work& work) {
 void enqueue_copy(State& state, Stream& stream, const CopyParams& copy) {
   if (is_pageable(state, copy.source)) {
     const auto* first = static_cast<const std::byte*>(copy.source);
-    enqueue(state, stream, StagedCopy{copy.destination, {first, first + copy.bytes}});
+    enqueue(state, stream, StagedCopy{copy.destination, {first, first + copy.bytes}, copy.from});
   } else {
     enqueue(state, stream, NodeParams(copy));
   }
@@ -156,6 +175,7 @@ cudaError_t check_fill(const FillParams& fill) {
 cudaError_t submit(const Call& call, Stream& stream, NodeParams params) {
   Capture* capture = nullptr;
   if (const cudaError_t error = admit_work(call.state, stream, &capture); error != cudaSuccess) return error;
+  set_place(params, call.state.endings.here);
   if (capture != nullptr) {
     add_captured_node(call.state, stream, std::move(params));
   } else if (const auto* copy = std::get_if<CopyParams>(&params); copy != nullptr && call.state.deferred) {

@@ -1,0 +1,32 @@
+// Reports of what real CUDA leaves undefined. All functions expect the state to be locked.
+
+#ifndef GRAPHCACHE_LIB_HOSTRT_MISUSE_H_
+#define GRAPHCACHE_LIB_HOSTRT_MISUSE_H_
+
+#include <initializer_list>
+#include <string>
+
+#include "place.h"
+#include "presence.h"
+
+namespace graphcache::hostrt {
+
+struct State;
+struct Thread;
+
+// A place and its part in a misuse, as in "destroyed".
+struct Involved {
+  const char* role;
+  Place place;
+};
+
+// Counts a misuse by the call at `here`, and keeps the message: what it is, then the places that are known.
+void report_misuse(State& state, const Place& here, const std::string& what,
+                   std::initializer_list<Involved> involved = {});
+
+// Reports the calls of other threads that name a graph object of this one while it goes on.
+void report_overlaps(State& state, const Thread& thread, const Entry& entry);
+
+}  // namespace graphcache::hostrt
+
+#endif  // GRAPHCACHE_LIB_HOSTRT_MISUSE_H_

@@ -1,0 +1,115 @@
+// Memory from its allocation's end on, and whether it may be touched.
+
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <string>
+
+#include "memory.h"
+#include "misuse.h"
+#include "schedule.h"
+#include "state.h"
+#include "work.h"
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define GRAPHCACHE_HOSTRT_ASAN 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(GRAPHCACHE_HOSTRT_ASAN)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(address, bytes) (static_cast<void>(address), static_cast<void>(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(address, bytes) (static_cast<void>(address), static_cast<void>(bytes))
+#endif
+
+namespace graphcache::hostrt {
+namespace {
+
+constexpr std::size_t kQuarantineBytes = std::size_t{16} << 20;
+constexpr std::size_t kQuarantineBlocks = 256;
+constexpr int kFreedPattern = 0xdd;
+
+// The block of `memory` that the address lies in, its unused rest included.
+Memory::const_iterator find_block(const Memory& memory, const void* address) {
+  const auto behind = memory.upper_bound(address);
+  if (behind == memory.begin()) return memory.end();
+  const auto found = std::prev(behind);
+  const auto distance = static_cast<const char*>(address) - static_cast<const char*>(found->first);
+  return static_cast<std::size_t>(distance) < block_bytes(found->second.bytes) ? found : memory.end();
+}
+
+}  // namespace
+
+void poison(const void* address, std::size_t bytes) { ASAN_POISON_MEMORY_REGION(address, bytes); }
+
+void Quarantine::add(Memory& memory, Memory::iterator block) {
+  void* const address = const_cast<void*>(block->first);
+  const std::size_t bytes = block_bytes(block->second.bytes);
+  ASAN_UNPOISON_MEMORY_REGION(address, bytes);  // what lies behind the allocation
+  if (bytes > kQuarantineBytes) {
+    memory.erase(block);
+    std::free(address);
+    return;
+  }
+  order_.push_back(address);  // What may throw comes first.
+  blocks_.insert(memory.extract(block));
+  bytes_ += bytes;
+  std::memset(address, kFreedPattern, bytes);
+  poison(address, bytes);
+  while (bytes_ > kQuarantineBytes || order_.size() > kQuarantineBlocks) drop_oldest();
+}
+
+void Quarantine::drop_oldest() {
+  const auto block = blocks_.find(order_.front());
+  const std::size_t bytes = block_bytes(block->second.bytes);
+  ASAN_UNPOISON_MEMORY_REGION(block->first, bytes);
+  bytes_ -= bytes;
+  std::free(const_cast<void*>(block->first));
+  blocks_.erase(block);
+  order_.pop_front();
+}
+
+void Quarantine::clear() {
+  while (!order_.empty()) drop_oldest();
+}
+
+void free_block(State& state, Memory& memory, Memory::iterator block) {
+  state.endings.add(block->first);
+  if (block->second.block != nullptr) {  // which frees it, when no work needs it
+    memory.erase(block);
+    return;
+  }
+  block->second.freed = state.endings.here;
+  state.quarantine.add(memory, block);
+}
+
+void free_blocks(State& state, Memory& memory, int device) {
+  for (auto block = memory.begin(); block != memory.end();) {
+    const auto next = std::next(block);
+    if (device == kAllDevices || block->second.device == device) free_block(state, memory, block);
+    block = next;
+  }
+}
+
+bool may_touch(State& state, const Place& from, const char* does_what, const void* address, std::size_t bytes) {
+  const Place& here = state.endings.here;
+  const Place& call = from.is_known() ? from : here;
+  const auto report = [&](const char* what, const char* role, const Place& place) {
+    report_misuse(state, call, std::string(does_what) + what,
+                  {{"launched", state.launched}, {"executed", here}, {role, place}});
+    return false;
+  };
+  for (const Memory* memory : {&state.device_memory, &state.host_memory}) {
+    const auto block = find_block(*memory, address);
+    if (block == memory->end()) continue;
+    const auto* end = static_cast<const char*>(block->first) + block->second.bytes;
+    if (static_cast<const char*>(address) + bytes <= end) return true;
+    return report(" memory beyond the end of its allocation", "allocated", block->second.made);
+  }
+  const Memory& freed = state.quarantine.blocks();
+  const auto block = find_block(freed, address);
+  return block == freed.end() || report(" memory that was freed", "freed", block->second.freed);
+}
+
+}  // namespace graphcache::hostrt
