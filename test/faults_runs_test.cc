@@ -64,39 +64,6 @@ std::vector<cudaError_t> errors_of(const std::string& function) {
   return errors;
 }
 
-bool reads_last_error(const std::string& function) {
-  return function == "cudaGetLastError" || function == "cudaPeekAtLastError";
-}
-
-// The calls that the scenario's operation makes when nothing fails.
-std::map<std::string, std::uint64_t> calls_of(const Scenario& scenario) {
-  SCOPED_TRACE(scenario.name);
-  hostrt::reset();
-  const std::unique_ptr<World> world = scenario.make_world();
-  hostrt::reset_calls();
-  scenario.operate_on(*world);
-  std::map<std::string, std::uint64_t> calls = hostrt::call_counts();
-  hostrt::clear_failures();
-  if (scenario.after) scenario.after(*world);
-  if (scenario.outcome) {
-    EXPECT_FALSE(world->attempts.empty());
-    EXPECT_TRUE(world->attempts.back().outcome == scenario.outcome)
-        << world->attempts.back().status << " "
-        << (world->attempts.back().outcome ? to_string(*world->attempts.back().outcome) : "none");
-  }
-  if (!scenario.may_destroy) {
-    EXPECT_EQ(calls.count("cudaGraphExecDestroy"), 0u);
-    EXPECT_EQ(calls.count("cudaGraphDestroy"), 0u);
-  }
-  const std::string name = scenario.name;
-  if (name.find(" by ") != std::string::npos) {
-    EXPECT_EQ(calls.count("cudaGraphExecUpdate"), name.find(" by update") != std::string::npos ? 1u : 0u);
-  }
-  world->expect_attempts();
-  for (auto at = calls.begin(); at != calls.end();) at = reads_last_error(at->first) ? calls.erase(at) : std::next(at);
-  return calls;
-}
-
 std::uint64_t destructions() { return hostrt::calls("cudaGraphExecDestroy") + hostrt::calls("cudaGraphDestroy"); }
 
 void expect_lost(const Scenario& scenario, const std::string& function, int nth, cudaError_t error) {
@@ -111,7 +78,7 @@ void expect_lost(const Scenario& scenario, const std::string& function, int nth,
   const auto told = std::find_if(world->attempts.begin(), world->attempts.end(),
                                  [&](const World::Attempt& made) { return cuda_error(made.status) == error; });
   if (told == world->attempts.end()) return;  // Of a call whose failure does no harm.
-  fault.expect_told(told->status, scenario);
+  EXPECT_TRUE(fault.told(told->status, scenario));
   world->expect_attempts();
   EXPECT_FALSE(is_capturing(world->on()));
   if (!scenario.may_destroy) {
@@ -162,6 +129,28 @@ TEST_F(FaultsInRunsTest, EveryCallMayFailOnceOrForEverWithEachErrorItGives) {
     }
   }
   RecordProperty("tried", std::to_string(tried));
+}
+
+TEST_F(FaultsInRunsTest, TwoCallsMayFail) {
+  const int one_of = pairs_to_one();
+  int pair = 0;
+  for (const auto& scenario : scenarios()) {
+    std::vector<std::pair<std::string, int>> all;
+    for (const auto& [function, count] : calls_of(*scenario)) {
+      for (int nth = 1; nth <= static_cast<int>(count); ++nth) all.emplace_back(function, nth);
+    }
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      for (std::size_t j = i + 1; j < all.size(); ++j) {
+        if (++pair % one_of != 0) continue;
+        SCOPED_TRACE(std::string(scenario->name) + ": call " + std::to_string(all[i].second) + " of " + all[i].first +
+                     " and call " + std::to_string(all[j].second) + " of " + all[j].first + " fail");
+        FailedCall first(all[i].first, all[i].second, cudaErrorMemoryAllocation, 1, /*told_in_part=*/true);
+        FailedCall second(all[j].first, all[j].second, cudaErrorUnknown, 1, /*told_in_part=*/true);
+        TwoFaults both(first, second);
+        fail_and_recover(*scenario, both);
+      }
+    }
+  }
 }
 
 TEST_F(FaultsInRunsTest, FatalErrorsOfEveryCallAreToldForEverAndNothingIsDestroyed) {
