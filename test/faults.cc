@@ -353,7 +353,9 @@ bool fail_and_recover(const Scenario& scenario, Fault& fault) {
     std::vector<World::Run> runs;
     for (const Work* work : {&scenario.mine, &scenario.other, &scenario.mine, &scenario.mine, &scenario.other,
                              &scenario.mine, &scenario.mine, &scenario.other, &scenario.mine, &scenario.mine}) {
-      runs.push_back({*work, 1 + static_cast<int>(runs.size()) % 3});
+      // First with the value of the run that failed, and then the one before it: what was half patched shows by these.
+      const int n = static_cast<int>(runs.size());
+      runs.push_back({*work, n == 0 ? scenario.value : n == 2 ? 3 : 1 + n % 3});
       const auto later = world.run(*work, runs.back().value);
       EXPECT_TRUE(later.ok()) << later.status();
     }
