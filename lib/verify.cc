@@ -84,7 +84,7 @@ std::string Verifier::find_fault(const Index& index) {
   }
 
   std::size_t erased_of[std::size(kStandings)] = {};
-  for (const Entry* entry : index.erased_) {
+  for (const Entry* entry = index.erased_.newest; entry != nullptr; entry = entry->older) {
     if (!entry->erased) return of(*entry, "it is not erased, and waits for a sweep");
     if (entry->family != nullptr) return of(*entry, "it is erased and has a family");
     ++erased_of[static_cast<std::size_t>(entry->standing)];
@@ -255,10 +255,7 @@ std::string Verifier::fault_of_counters(const Impl& impl) ABSL_NO_THREAD_SAFETY_
     for (int i = 0; i < kOutcomeCount; ++i) outcomes[i] += entry->outcomes[i].value();
     live += entry->standing == Standing::kLive && is_free(entry);
   };
-  for (const Index::Order& order : impl.index_.orders_) {
-    for (Entry* entry = order.newest; entry != nullptr; entry = entry->older) add(entry);
-  }
-  std::for_each(impl.index_.erased_.begin(), impl.index_.erased_.end(), add);
+  impl.index_.for_each(add);
   const auto count = [&](Outcome outcome) { return outcomes[static_cast<std::size_t>(outcome)]; };
 
   const auto reasons = std::accumulate(totals.eager_reasons.begin(), totals.eager_reasons.end(), std::uint64_t{0});
@@ -294,8 +291,7 @@ std::string Verifier::find_fault(const Cache& cache) ABSL_NO_THREAD_SAFETY_ANALY
     }
   }
   // Not of what a fatal error has left: it is dropped as it is.
-  for (Entry* entry : impl.index_.erased_) {
-    if (impl.lost_) break;
+  for (Entry* entry = impl.index_.erased_.newest; entry != nullptr && !impl.lost_; entry = entry->older) {
     if (std::string fault = fault_of(*entry); !fault.empty()) return fault;
   }
   if (std::string fault = fault_of_sharing(impl.index_); !fault.empty()) return fault;
