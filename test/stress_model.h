@@ -65,8 +65,9 @@ struct Step {
     kCopy,            // p to q, of the values' size.
     kGrid,            // q, in the values' grid.
     kFork,            // q, on another stream that is forked and joined.
+    kNothing,         // What all siblings have in common.
   };
-  static constexpr int kKinds = 7;
+  static constexpr int kKinds = kNothing;
 
   Kind kind;
   int factor;
@@ -76,7 +77,8 @@ struct Step {
 using Recipe = std::vector<Step>;
 
 // Kernel and topology follow the first number, constants and grids the second: keys of one shape are siblings.
-inline Recipe make_recipe(std::uint64_t shape, std::uint64_t number, bool forks) {
+// Where they have much in common, a switch takes patches instead of an update (costs.h).
+inline Recipe make_recipe(std::uint64_t shape, std::uint64_t number, bool forks, int in_common) {
   Random shapes(shape), numbers(number);
   Recipe recipe(static_cast<std::size_t>(1 + shapes.below(3)));
   for (Step& step : recipe) {
@@ -87,6 +89,7 @@ inline Recipe make_recipe(std::uint64_t shape, std::uint64_t number, bool forks)
     step.constant = numbers.below(1000);
     step.grid = static_cast<unsigned>(1 + numbers.below(2));
   }
+  recipe.insert(recipe.end(), static_cast<std::size_t>(in_common), Step{Step::kNothing, 0, 0, 1});
   return recipe;
 }
 
@@ -115,6 +118,8 @@ inline void apply(const Step& step, const Values& values, Memory* memory) {
       return;
     case Step::kGrid:
       return each(memory->q, values.grid, [&](unsigned x, unsigned i) { return factor * x + constant + i; });
+    case Step::kNothing:
+      return;
     case Step::kFork:
       return each(memory->q, step.grid, [&](unsigned x, unsigned i) { return factor * x + a + i; });
   }
