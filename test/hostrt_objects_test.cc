@@ -7,9 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <string>
-#include <thread>
+#include <set>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "graphcache/hostrt.h"
@@ -436,6 +436,20 @@ TEST_F(HostrtObjects, ACloneHasChildrenOfItsOwn) {
   EXPECT_EQ(Values({2}), launched(executable));
 }
 
+// Its nodes do not mix with those beside it, whatever the lot.
+TEST_F(HostrtObjects, AChildRunsAsOneWhenDeferred) {
+  const cudaGraph_t graph = capture_values({1});
+  cudaGraphNode_t node = nullptr;
+  OK(cudaGraphAddChildGraphNode(&node, graph, nullptr, 0, capture_values({2, 3})));
+  const cudaGraphExec_t executable = instantiate(graph);
+  std::set<Values> orders;
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    hostrt::defer(seed);
+    orders.insert(launched(executable));
+  }
+  EXPECT_EQ((std::set<Values>{{1, 2, 3}, {2, 3, 1}}), orders);
+}
+
 // ---- Nodes that are taken out ----
 
 TEST_F(HostrtObjects, NodesBehindARemovedOneStillPatch) {
@@ -521,6 +535,30 @@ TEST_F(HostrtObjects, AGraphThatAllocatesHasOneExecutable) {
   EXPECT_EQ(0u, hostrt::ledger().graph_allocations);
   OK(cudaGraphExecDestroy(executable));
   instantiate(graph);
+}
+
+TEST_F(HostrtObjects, AnUpdateMakesTheExecutableThatOfAnotherGraph) {
+  int* first = nullptr;
+  int* second = nullptr;
+  const auto allocating = [&](int** memory) {
+    return capture([&, memory] {
+      EXPECT_EQ(cudaSuccess, cudaMallocAsync(reinterpret_cast<void**>(memory), 64, stream_));
+      EXPECT_EQ(cudaSuccess, cudaMemsetAsync(*memory, 0, 4, stream_));
+    });
+  };
+  const cudaGraph_t former = allocating(&first);
+  const cudaGraph_t latter = allocating(&second);
+  const cudaGraphExec_t executable = instantiate(former);
+  OK(update(executable, latter));
+  cudaGraphExec_t other = nullptr;
+  GIVES(cudaErrorNotSupported, cudaGraphInstantiate(&other, latter, 0));
+  instantiate(former);
+  GIVES(cudaErrorNotSupported, update(executable, former));
+  OK(cudaGraphLaunch(executable, stream_));
+  EXPECT_EQ(0, *second);
+  GIVES(cudaErrorInvalidValue, cudaFree(first));
+  expect_misuse("cudaFree: not the address of live memory of this kind");
+  OK(cudaFree(second));
 }
 
 TEST_F(HostrtObjects, AutoFreeReplacesWhatTheLastLaunchLeft) {
@@ -666,6 +704,30 @@ TEST_F(HostrtObjects, ALaunchWaitsForWhatItsEventsHadRecorded) {
   EXPECT_EQ(Values(), taken());
   OK(hostrt::release(other_));
   EXPECT_EQ(Values({1, 2}), taken());
+}
+
+// Under deferred execution in any order that the event leaves; without the wait there is more than one.
+TEST_F(HostrtObjects, AnEventOfAGraphOrdersOtherStreams) {
+  const cudaGraph_t graph =
+      with_child({1}, capture([&] {
+                   EXPECT_EQ(cudaSuccess, write(2, stream_));
+                   EXPECT_EQ(cudaSuccess, cudaEventRecordWithFlags(event_, stream_, cudaEventRecordExternal));
+                 }));
+  const cudaGraphExec_t executable = instantiate(graph);
+  std::set<Values> orders;
+  for (const bool waits : {true, false}) {
+    for (std::uint64_t seed = 0; seed < 50; ++seed) {
+      hostrt::defer(seed);
+      OK(cudaGraphLaunch(executable, stream_));
+      if (waits) OK(cudaStreamWaitEvent(other_, event_, 0));
+      OK(write(3, other_));
+      OK(cudaDeviceSynchronize());
+      const Values order = taken();
+      if (waits) EXPECT_EQ(Values({1, 2, 3}), order) << seed;
+      orders.insert(order);
+    }
+  }
+  EXPECT_GT(orders.size(), 1u);
 }
 
 TEST_F(HostrtObjects, TheEventOfANodeMayChange) {

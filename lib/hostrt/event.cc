@@ -112,7 +112,9 @@ cudaError_t wait_on_stream(const Call& call, cudaStream_t stream_handle, cudaEve
   Capture* own = nullptr;
   if (const cudaError_t error = admit_work(call.state, *stream, &own); error != cudaSuccess) return error;
   if (flags == cudaEventWaitExternal) {  // has a meaning in a capture only: a node that waits for the event
-    if (own == nullptr) return cudaErrorInvalidValue;
+    if (own == nullptr) {
+      return is_from_ended_capture(call.state, *event) ? cudaErrorInvalidValue : cudaErrorIllegalState;
+    }
     add_captured_node(call.state, *stream, EventWaitParams{handle});
     return cudaSuccess;
   }

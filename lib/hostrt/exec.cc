@@ -62,8 +62,7 @@ ProgramNode& writable_node(Executable& executable, const Node& node) {
 
 bool has_only_executable(const State& state, cudaGraph_t graph) {
   bool found = false;
-  state.executables.for_each(
-      [&](const Executable& executable) { found = found || (executable.is_only_one && executable.base == graph); });
+  state.executables.for_each([&](const Executable& executable) { found = found || executable.only_one_of == graph; });
   return found;
 }
 
@@ -154,8 +153,7 @@ cudaError_t instantiate(const Call& call, cudaGraphExec_t* out, cudaGraph_t hand
   Executable& executable = *owned;
   executable.device = graph->device;
   executable.flags = flags;
-  executable.base = handle;
-  executable.is_only_one = is_only_one;
+  if (is_only_one) executable.only_one_of = handle;
   executable.program = std::move(program);
   executable.handle = reinterpret_cast<cudaGraphExec_t>(call.state.executables.add(std::move(owned)));
   *out = executable.handle;

@@ -205,7 +205,7 @@ void apply(State& state, const Plan& plan, const Graph& graph, std::shared_ptr<P
 // A graph that allocates and has its one executable cannot be another's content, too (tried).
 bool may_update(const State& state, const Executable& executable, const Graph& graph) {
   if (has_device_updatable_nodes(graph)) return false;
-  if (has_memory_nodes(graph) && executable.base != graph.handle && has_only_executable(state, graph.handle)) {
+  if (has_memory_nodes(graph) && executable.only_one_of != graph.handle && has_only_executable(state, graph.handle)) {
     return false;
   }
   return std::none_of(executable.program->nodes.begin(), executable.program->nodes.end(), [](const auto& node) {
@@ -233,6 +233,7 @@ cudaError_t update(const Call& call, cudaGraphExec_t handle, cudaGraph_t graph_h
   }
   if (refusal.result != cudaGraphExecUpdateSuccess) return cudaErrorGraphExecUpdateFailure;
   apply(call.state, plan, *graph, executable->program);
+  if (executable->only_one_of != nullptr) executable->only_one_of = graph->handle;  // the former one is free (tried)
   return cudaSuccess;
 }
 

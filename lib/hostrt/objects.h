@@ -160,8 +160,7 @@ struct Executable {
   cudaGraphExec_t handle = nullptr;
   int device = 0;
   unsigned long long flags = 0;
-  cudaGraph_t base = nullptr;  // by handle: it may be destroyed first
-  bool is_only_one = false;    // that the base may have
+  cudaGraph_t only_one_of = nullptr;  // a graph that may have no other; by handle, since it may be destroyed first
   std::shared_ptr<Program> program;
   std::uint64_t last_run = 0;  // the mark behind its last launch: it runs once at a time (facts 15)
 };
