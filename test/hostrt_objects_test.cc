@@ -706,6 +706,32 @@ TEST_F(HostrtObjects, ALaunchWaitsForWhatItsEventsHadRecorded) {
   EXPECT_EQ(Values({1, 2}), taken());
 }
 
+TEST_F(HostrtObjects, EventsAreRecordedAndWaitedForInTheirPlace) {
+  cudaEvent_t recorded = nullptr;
+  OK(cudaEventCreate(&recorded));
+  const cudaGraph_t graph = capture([&] {
+    EXPECT_EQ(cudaSuccess, write(1, stream_));
+    EXPECT_EQ(cudaSuccess, cudaEventRecordWithFlags(recorded, stream_, cudaEventRecordExternal));
+    EXPECT_EQ(cudaSuccess, cudaStreamWaitEvent(stream_, event_, cudaEventWaitExternal));
+    EXPECT_EQ(cudaSuccess, write(2, stream_));
+  });
+  give_object(graph);
+  const cudaGraphNode_t last = nodes_of(graph)[3];
+  const cudaGraphExec_t executable = instantiate(graph);
+  hostrt::hold(other_);
+  OK(cudaEventRecord(event_, other_));
+  OK(cudaGraphLaunch(executable, stream_));
+  OK(cudaEventQuery(recorded));
+  EXPECT_EQ(Values({1}), taken());
+  OK(patch(executable, last, 3));
+  OK(cudaGraphExecDestroy(executable));
+  OK(cudaGraphDestroy(graph));
+  EXPECT_EQ(0, destroyed_);
+  OK(hostrt::release(other_));
+  EXPECT_EQ(Values({2}), taken());
+  EXPECT_EQ(1, destroyed_);
+}
+
 // Under deferred execution in any order that the event leaves; without the wait there is more than one.
 TEST_F(HostrtObjects, AnEventOfAGraphOrdersOtherStreams) {
   const cudaGraph_t graph =

@@ -27,9 +27,8 @@
 // once for every thread of the grid, one after the other, with threadIdx, blockIdx, blockDim, gridDim and warpSize of
 // <device_launch_parameters.h> set, and cluster_dim(). There is no __syncthreads, no shared memory between the threads
 // of a block and no atomics; a plain addition is enough, since one thread runs at a time. The nodes of an executable
-// graph run in the order in which they were added, as far as the edges allow, those of a child graph as one.
-// A launch waits at its beginning for the events that its nodes wait for, and the events that it records have passed
-// when all of it has. Device memory is host memory.
+// graph run in the order in which they were added, as far as the edges allow, those of a child graph as one;
+// those of a graph with event nodes always so. Device memory is host memory.
 //
 // Threads. Every function here and every runtime function may be called from any thread; one lock serialises them all,
 // kernels, host functions and the destructors of user objects included. A runtime call from inside one of these is

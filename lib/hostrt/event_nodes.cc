@@ -1,5 +1,8 @@
 #include "event_nodes.h"
 
+#include <memory>
+#include <utility>
+
 #include "exec.h"
 #include "graph.h"
 #include "schedule.h"
@@ -51,38 +54,53 @@ template <typename Params>
   });
 }
 
-// Visits the events of such nodes, in child graphs, too.
-template <typename Params, typename Visitor>
-void for_each_event(const Program& program, const Visitor& visit) {
-  for (const ProgramNode& node : program.nodes) {
-    if (const auto* params = std::get_if<Params>(&node.params)) visit(params->event);
-    if (const auto* child = std::get_if<ChildParams>(&node.params)) for_each_event<Params>(*child->program, visit);
+void record(State& state, Stream& stream, Event& event) {
+  event.recorded = true;
+  event.capture_id = 0;
+  event.captured.clear();
+  event.mark = mark(state, stream);
+}
+
+void enqueue_nodes(State& state, Stream& stream, const Program& program) {
+  for (const std::uint32_t position : program.order) {
+    const ProgramNode& node = program.nodes[position];
+    const auto* child = std::get_if<ChildParams>(&node.params);
+    if (child != nullptr && child->program->has_events) {
+      enqueue_nodes(state, stream, *child->program);
+    } else if (const auto* waits = std::get_if<EventWaitParams>(&node.params)) {
+      wait_for(state, stream, state.events.find(waits->event)->mark);
+    } else if (const auto* records = std::get_if<EventRecordParams>(&node.params)) {
+      record(state, stream, *state.events.find(records->event));
+    } else if (node.enabled) {
+      enqueue(state, stream, node.params);
+    }
   }
 }
 
 }  // namespace
 
-cudaError_t wait_for_events(const Call& call, Stream& stream, const Program& program) {
-  cudaError_t error = cudaSuccess;
-  const auto check = [&](cudaEvent_t event) {
-    if (find_event(call, event) == nullptr) error = cudaErrorInvalidValue;
-  };
-  for_each_event<EventWaitParams>(program, check);
-  for_each_event<EventRecordParams>(program, check);
-  if (error != cudaSuccess) return error;
-  for_each_event<EventWaitParams>(
-      program, [&](cudaEvent_t event) { wait_for(call.state, stream, call.state.events.find(event)->mark); });
-  return cudaSuccess;
+bool events_exist(const Call& call, const Program& program) {
+  bool exist = true;
+  for (const ProgramNode& node : program.nodes) {
+    const auto* waits = std::get_if<EventWaitParams>(&node.params);
+    const auto* records = std::get_if<EventRecordParams>(&node.params);
+    const auto* child = std::get_if<ChildParams>(&node.params);
+    if (waits != nullptr) exist &= find_event(call, waits->event) != nullptr;
+    if (records != nullptr) exist &= find_event(call, records->event) != nullptr;
+    if (child != nullptr) exist &= events_exist(call, *child->program);
+  }
+  return exist;
 }
 
-void record_events(State& state, Stream& stream, const Program& program) {
-  for_each_event<EventRecordParams>(program, [&](cudaEvent_t handle) {
-    Event& event = *state.events.find(handle);
-    event.recorded = true;
-    event.capture_id = 0;
-    event.captured.clear();
-    event.mark = mark(state, stream);
-  });
+void enqueue_in_steps(State& state, Stream& stream, const std::shared_ptr<Program>& program) {
+  enqueue_nodes(state, stream, *program);
+  // The launch holds on to the program to its end, as any other does: to user objects, and to what patches must copy.
+  auto last = std::make_shared<Program>();
+  ProgramNode& holder = last->nodes.emplace_back();
+  holder.params = ChildParams{nullptr, program};
+  holder.enabled = false;
+  last->order.push_back(0);
+  enqueue(state, stream, GraphRun{std::move(last)});
 }
 
 }  // namespace graphcache::hostrt

@@ -3,14 +3,18 @@
 #ifndef GRAPHCACHE_LIB_HOSTRT_EVENT_NODES_H_
 #define GRAPHCACHE_LIB_HOSTRT_EVENT_NODES_H_
 
+#include <memory>
+
 #include "state.h"
 
 namespace graphcache::hostrt {
 
-// A launch waits as a whole for the events that its nodes wait for, and records events behind its end: later than a
-// real one may, never earlier. An event that was destroyed is a misuse.
-cudaError_t wait_for_events(const Call& call, Stream& stream, const Program& program);
-void record_events(State& state, Stream& stream, const Program& program);
+// Whether the events of all such nodes are alive; else a misuse.
+bool events_exist(const Call& call, const Program& program);
+
+// A launch of a program with such nodes: its nodes one after the other, so that each event is waited for and recorded
+// in its place. What a node waits for is what its event had recorded before the launch.
+void enqueue_in_steps(State& state, Stream& stream, const std::shared_ptr<Program>& program);
 
 }  // namespace graphcache::hostrt
 

@@ -184,12 +184,15 @@ cudaError_t launch(const Call& call, cudaGraphExec_t handle, cudaStream_t stream
   cudaError_t error = prepare(call, handle, stream_handle, &executable, &stream);
   if (error != cudaSuccess) return error;
   const Program& program = *executable->program;
-  if (program.has_events) error = wait_for_events(call, *stream, program);
-  if (error == cudaSuccess && program.has_memory) error = launch_memory(call, *executable);
+  if (program.has_events && !events_exist(call, program)) return cudaErrorInvalidValue;
+  if (program.has_memory) error = launch_memory(call, *executable);
   if (error != cudaSuccess) return error;
   wait_for(call.state, *stream, executable->last_run);  // a launch held in another stream (facts 15)
-  enqueue(call.state, *stream, GraphRun{executable->program, call.state.endings.here});
-  if (program.has_events) record_events(call.state, *stream, program);
+  if (program.has_events) {
+    enqueue_in_steps(call.state, *stream, executable->program);
+  } else {
+    enqueue(call.state, *stream, GraphRun{executable->program, call.state.endings.here});
+  }
   executable->last_run = mark(call.state, *stream);
   return cudaSuccess;
 }

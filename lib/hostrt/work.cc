@@ -1,5 +1,6 @@
 #include "work.h"
 
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -65,7 +66,7 @@ class Runner {
 
   void operator()(const ChildParams& child) { (*this)(GraphRun{child.program}); }
 
-  // A launch records and waits where it is enqueued.
+  // Done by the launch that enqueues the others.
   void operator()(const EventRecordParams&) {}
   void operator()(const EventWaitParams&) {}
 
@@ -167,9 +168,13 @@ cudaError_t check_copy(const void* destination, const void* source, cudaMemcpyKi
 }
 
 cudaError_t check_fill(const FillParams& fill) {
-  const bool element_fits = fill.element_bytes == 1 || fill.element_bytes == 2 || fill.element_bytes == 4;
-  return element_fits && fill.destination != nullptr && fill.width != 0 && fill.height != 0 ? cudaSuccess
-                                                                                            : cudaErrorInvalidValue;
+  const bool element_fits = (fill.element_bytes == 1 || fill.element_bytes == 2 || fill.element_bytes == 4) &&
+                            reinterpret_cast<std::uintptr_t>(fill.destination) % fill.element_bytes == 0;
+  const bool rows_fit = fill.height <= 1 || (fill.pitch >= fill.width * fill.element_bytes && element_fits &&
+                                             fill.pitch % fill.element_bytes == 0);
+  return element_fits && rows_fit && fill.destination != nullptr && fill.width != 0 && fill.height != 0
+             ? cudaSuccess
+             : cudaErrorInvalidValue;
 }
 
 cudaError_t submit(const Call& call, Stream& stream, NodeParams params) {
