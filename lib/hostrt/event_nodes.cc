@@ -100,7 +100,7 @@ void enqueue_in_steps(State& state, Stream& stream, const std::shared_ptr<Progra
   holder.params = ChildParams{nullptr, program};
   holder.enabled = false;
   last->order.push_back(0);
-  enqueue(state, stream, GraphRun{std::move(last)});
+  enqueue(state, stream, GraphRun{std::move(last), state.endings.here});
 }
 
 }  // namespace graphcache::hostrt
