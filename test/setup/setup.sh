@@ -4,6 +4,7 @@
 #   root/build/cuda      built with a CUDA toolkit: programs for hostrt, and for a GPU where it has nvcc
 #   root/build/hostrt    built with headers alone
 #   root/build/toolkit   the headers, where they had to be downloaded
+#   root/build/LANE      built for one of test/run's lanes, with these headers
 #   root/build/log       output of everything that is run quietly
 
 # shellcheck shell=bash
@@ -45,9 +46,25 @@ install_packages() {
   command -v apt-get >/dev/null || fail "not a Debian system: install what these packages hold: $*"
   ((EUID == 0)) || command -v sudo >/dev/null || fail "needs root, or sudo, to install: $*"
   say "installing $*"
-  quietly apt-update as_root apt-get -o DPkg::Lock::Timeout=300 update || return
+  if [[ -z ${apt_updated:-} ]]; then
+    quietly apt-update as_root apt-get -o DPkg::Lock::Timeout=300 update || return
+    apt_updated=1
+  fi
   quietly apt-install as_root env DEBIAN_FRONTEND=noninteractive \
     apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@"
+}
+
+# What a caller would like to have beside, as command:package. Who cannot have it goes on without.
+optional_tools=()
+
+have() {
+  if [[ $1 == libfuzzer ]]; then
+    clang++ -fsanitize=fuzzer,address,undefined -x c++ - -o /dev/null 2>/dev/null <<'EOF'
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, decltype(sizeof 0)) { return 0; }
+EOF
+  else
+    command -v "$1" >/dev/null
+  fi
 }
 
 install_missing() {
@@ -62,6 +79,12 @@ install_missing() {
     pkg-config --exists "${module%%:*}" 2>/dev/null || missing+=("${module#*:}")
   done
   ((${#missing[@]} == 0)) || install_packages "${missing[@]}" || exit 2
+
+  missing=()
+  for tool in "${optional_tools[@]}"; do
+    have "${tool%%:*}" || missing+=("${tool#*:}")
+  done
+  ((${#missing[@]} == 0)) || (install_packages "${missing[@]}") || say "going on without: ${missing[*]}"
 }
 
 # Downloads the headers of the CUDA runtime into build/toolkit, once.
@@ -100,7 +123,8 @@ configure() {
   build=$root/build/$1
   shift
   local wanted
-  wanted=$(printf '%s\n' "$(command -v meson)" "$(meson --version)" "${CXX:-$(command -v g++)}" "$@")
+  wanted=$(printf '%s\n' "$(command -v meson)" "$(meson --version)" "${CXX:-$(command -v g++)}" \
+    "$(command -v clang++ || true)" "$@")
   if [[ -f $build/build.ninja && $(cat "$build/graphcache.options" 2>/dev/null) == "$wanted" ]]; then
     return
   fi
