@@ -752,6 +752,18 @@ TEST_F(AccountingTest, CacheThatIsDestroyedInsideACaptureLeavesItsExecutablesToA
   expect_no_graphs();
 }
 
+TEST_F(AccountingTest, KeysThatCameOnceAndWereNotCapturedDoNotPileUp) {
+  Options options;
+  options.capture_after = 1;
+  Cache cache(options);
+  constexpr int kKeys = 5000;
+  for (int i = 0; i < kKeys; ++i) EXPECT_RUN(kEager, run_add(cache, key(i)));
+  EXPECT_LE(cache.entries().size(), 4100u);
+  EXPECT_EQ(cache.stats().outcome(Outcome::kEager), static_cast<std::uint64_t>(kKeys));
+  EXPECT_RUN(kInstantiated, run_add(cache, key(kKeys - 1)));  // The newest are those that stay.
+  EXPECT_EQ(data->first(), static_cast<float>(kKeys + 1));
+}
+
 TEST_F(AccountingTest, KeyErasedDuringItsHitIsGoneByTheEndOfTheRun) {
   Cache cache;
   const auto run = [&](float value) {

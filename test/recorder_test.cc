@@ -695,13 +695,23 @@ TEST_F(RecorderTest, SlotOfAnotherRunIsRefused) {
 
 TEST_F(RecorderTest, SlotOfAnotherRunIsRefusedInCopiesSetsAndShapes) {
   std::optional<Slot<int>> kept;
-  EXPECT_RUN(kInstantiated, cache.run(key("first"), stream, params(4), [&](Recorder&, Slot<int> v) { kept = v; }));
-  for (int what = 0; what < 4; ++what) {
+  std::optional<Slot<float*>> pointer;
+  EXPECT_RUN(kInstantiated,
+             cache.run(key("first"), stream, params(4, data.get()), [&](Recorder&, Slot<int> v, Slot<float*> p) {
+               kept = v;
+               pointer = p;
+             }));
+  for (int what = 0; what < 9; ++what) {
     EXPECT_FAILURE(kInvalidArgument, cache.run(key("second", what), stream, params(4), [&](Recorder& rec, Slot<int>) {
       if (what == 0) rec.memset(data.get(), 1, *kept);
       if (what == 1) rec.memset(data.get(), *kept, 4);
       if (what == 2) rec.memcpy(data.get(), data.get() + 8, *kept);
       if (what == 3) rec.launch(add, {*kept, kBlock}, data.get(), kSize, 1);
+      if (what == 4) rec.launch(add, {kGrid, *kept}, data.get(), kSize, 1);
+      if (what == 5) rec.launch(add, {kGrid, kBlock, *kept}, data.get(), kSize, 1);
+      if (what == 6) rec.memset(*pointer, 1, 4);
+      if (what == 7) rec.memcpy(*pointer, data.get() + 8, 4);
+      if (what == 8) rec.memcpy(data.get(), *pointer, 4);
     })) << what;
   }
   EXPECT_EQ(data.read(), std::vector<float>(kSize));

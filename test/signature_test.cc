@@ -7,14 +7,17 @@
 #include <cstddef>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "compat.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "kernels.h"
+#include "program.h"
 #include "support.h"
 
 namespace graphcache::test {
@@ -261,6 +264,31 @@ TEST_F(SignatureTest, KindsOfCopiesAndMemoryMustAgree) {
   CUDA_OK(cudaFreeHost(other));
 }
 
+// A capture gives sets of one dimension alone: these nodes are put into its graph by hand.
+TEST_F(SignatureTest, SetsOfRowsMustAgreeInTheirShape) {
+  const auto rows = [this](unsigned value, std::size_t width, std::size_t height, std::size_t pitch) {
+    return [=, this](cudaStream_t s) {
+      CaptureInfo info;
+      CUDA_OK(capture_info(s, &info));
+      cudaMemsetParams params = {};
+      params.dst = at(0);
+      params.value = value;
+      params.elementSize = 4;
+      params.width = width;
+      params.height = height;
+      params.pitch = pitch;
+      cudaGraphNode_t node = nullptr;
+      CUDA_OK(cudaGraphAddMemsetNode(&node, info.graph, nullptr, 0, &params));
+    };
+  };
+  EXPECT_TRUE(alike(rows(1, 8, 2, 64), rows(2, 8, 2, 64)));
+  EXPECT_FALSE(alike(rows(1, 8, 2, 64), rows(1, 4, 2, 64)));
+  EXPECT_FALSE(alike(rows(1, 8, 2, 64), rows(1, 8, 3, 64)));
+  EXPECT_FALSE(alike(rows(1, 8, 2, 64), rows(1, 8, 2, 128)));
+  EXPECT_FALSE(alike(rows(1, 8, 2, 64), rows(1, 8, 1, 64)));
+  EXPECT_TRUE(alike(rows(1, 8, 1, 64), rows(1, 4, 1, 64)));
+}
+
 TEST_F(SignatureTest, ClusterSizesMustAgree) {
   const auto clusters = [this](unsigned size) {
     return [=, this](cudaStream_t s) { CUDA_OK(launch_in_clusters(record_cluster_size, size, s, at(0))); };
@@ -391,6 +419,67 @@ TEST_F(SignatureTest, TheCheaperWayIsTaken) {
       EXPECT_GT(by_patches, 0);
       EXPECT_GT(by_update, 0);
     }
+  }
+}
+
+// Graphs that are no siblings, as if their signatures had missed what tells them apart. The executable stays what it
+// was.
+TEST_F(SignatureTest, RefusedUpdatesTellTheirReason) {
+  using Enqueue = std::function<void(cudaStream_t)>;
+  const Enqueue kernel = [this](cudaStream_t s) { CUDA_OK(launch(blend, 1, 1, s, at(0), 1, 0, 7)); };
+  const Enqueue two = [&](cudaStream_t s) { kernel(s), kernel(s); };
+  const Enqueue set = [this](cudaStream_t s) { CUDA_OK(cudaMemsetAsync(at(0), 1, 4, s)); };
+  const Enqueue copy = [this](cudaStream_t s) {
+    CUDA_OK(cudaMemcpyAsync(at(0), at(1), 4, cudaMemcpyDeviceToDevice, s));
+  };
+  const Enqueue copy_of_any = [this](cudaStream_t s) {
+    CUDA_OK(cudaMemcpyAsync(at(0), at(1), 4, cudaMemcpyDefault, s));
+  };
+  const Enqueue cooperative = [this](cudaStream_t s) {
+    cudaLaunchAttribute attribute;
+    std::memset(static_cast<void*>(&attribute), 0, sizeof attribute);
+    attribute.id = cudaLaunchAttributeCooperative;
+    attribute.val.cooperative = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = config.blockDim = dim3(1);
+    config.stream = s;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    int* out = at(0);
+    int n = 1, a = 0, b = 7;
+    void* arguments[] = {&out, &n, &a, &b};
+    CUDA_OK(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(blend), arguments));
+  };
+  const struct {
+    Enqueue from, to;
+    UpdateRefusal why;
+    cudaError_t injected = cudaSuccess;
+  } cases[] = {{kernel, two, UpdateRefusal::kTopology},
+               {kernel, set, UpdateRefusal::kNodeType},
+               {copy, copy_of_any, UpdateRefusal::kParameters},
+               {kernel, cooperative, UpdateRefusal::kAttributes},
+               {kernel, kernel, UpdateRefusal::kNotSupported, cudaErrorGraphExecUpdateFailure},
+               {kernel, kernel, UpdateRefusal::kOther, cudaErrorNotSupported}};
+  for (const auto& one : cases) {
+    Described from = described(one.from);
+    const Described to = described(one.to);
+    Scratch scratch(0);
+    std::unique_ptr<Executable> executable;
+    CUDA_OK(Executable::instantiate(from.graph, std::make_shared<Content>(from.content), 0, scratch, &executable));
+    Difference by_update;
+    by_update.by_update = true;
+    if (one.injected != cudaSuccess) hostrt::fail_call("cudaGraphExecUpdate", 1, one.injected);
+    const BroughtOver brought = executable->bring_over(
+        executable->base(), to.graph, std::make_shared<Content>(to.content), by_update, detail::Call());
+    EXPECT_NE(brought.result.error, cudaSuccess) << to_string(one.why);
+    EXPECT_EQ(brought.refusal, one.why);
+    EXPECT_TRUE(brought.whole) << to_string(one.why);
+    EXPECT_EQ(brought.updates, 0) << to_string(one.why);
+    cudaGetLastError();
+
+    memory->write({0, 5});
+    CUDA_OK(executable->launch(*stream));
+    EXPECT_EQ(memory->first(), one.why == UpdateRefusal::kParameters ? 5 : 7) << to_string(one.why);
   }
 }
 

@@ -1,0 +1,178 @@
+// Errors of the questions that a cache asks before and beside its work (which device, what capture, which kernels), and
+// lib/errors.h: on hostrt, which can make any of them fail.
+#include "errors.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+
+#include "graphcache/graphcache.h"
+#include "graphcache/hostrt.h"
+#include "graphcache/status.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+constexpr int kSize = 8;
+
+class ErrorsTest : public testing::Test {
+ protected:
+  ErrorsTest() {
+    hostrt::reset();
+    hostrt::set_device_count(2);
+    stream.emplace();
+    data.emplace(kSize);
+  }
+  ~ErrorsTest() override {
+    EXPECT_FALSE(is_capturing(*stream));
+    CUDA_OK(cudaPeekAtLastError());
+    EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
+    data.reset();
+    stream.reset();
+    hostrt::reset();
+  }
+
+  auto work() {
+    return [this](cudaStream_t s) { return launch(add, 1, kSize, s, data->get(), kSize, 1.0f); };
+  }
+  // That the run or warm() fails because of the call, and that the next run is right.
+  void expect_failed(const absl::Status& status, const std::string& call, cudaError_t error, Cache& cache,
+                     cudaStream_t on) {
+    EXPECT_EQ(cuda_error(status), error) << status;
+    EXPECT_TRUE(mentions(status, call)) << status;
+    EXPECT_TRUE(mentions(status, "my label")) << status;
+    CUDA_OK(cudaPeekAtLastError());
+    hostrt::clear_failures();
+    data->write(std::vector<float>(kSize, 0.0f));
+    EXPECT_TRUE(cache.run(key("my label"), on, work()).ok());
+    EXPECT_EQ(data->read(), std::vector<float>(kSize, 1.0f));
+  }
+
+  std::optional<Stream> stream;
+  std::optional<DeviceBuffer<float>> data;
+};
+
+TEST_F(ErrorsTest, FailedQuestionForTheDeviceIsTold) {
+  const cudaStream_t streams[] = {cudaStreamPerThread, *stream};
+  for (const char* const call : {"cudaGetDevice", "cudaStreamGetDevice", "cudaStreamIsCapturing"}) {
+    for (const cudaStream_t on : streams) {
+      if (on == cudaStreamPerThread && std::string(call) == "cudaStreamGetDevice") continue;  // It is not asked.
+      Cache cache;
+      hostrt::fail_call(call, 1, cudaErrorUnknown);
+      expect_failed(cache.run(key("my label"), on, work()).status(), call, cudaErrorUnknown, cache, on);
+    }
+  }
+}
+
+TEST_F(ErrorsTest, FailedQuestionForTheDeviceIsToldByWarm) {
+  for (const int nth : {1, 2}) {  // For the stream's device, and for the current one.
+    Cache cache;
+    hostrt::fail_call("cudaGetDevice", nth, cudaErrorUnknown);
+    expect_failed(cache.warm(key("my label"), *stream, work()), "cudaGetDevice", cudaErrorUnknown, cache, *stream);
+  }
+}
+
+TEST_F(ErrorsTest, DeviceThatCannotBeMadeCurrentIsTold) {
+  Options options;
+  options.device = 0;
+  Cache cache(options);
+  CUDA_OK(cudaSetDevice(1));
+  hostrt::fail_call("cudaSetDevice", 1, cudaErrorUnknown, -1);
+  const absl::Status status = cache.run(key("my label"), *stream, work()).status();
+  EXPECT_EQ(cuda_error(status), cudaErrorUnknown) << status;
+  EXPECT_TRUE(mentions(status, "cudaSetDevice")) << status;
+  hostrt::clear_failures();
+  EXPECT_RUN(kInstantiated, cache.run(key("my label"), *stream, work()));
+  int device = -1;
+  CUDA_OK(cudaGetDevice(&device));
+  EXPECT_EQ(device, 1);
+  CUDA_OK(cudaSetDevice(0));
+}
+
+TEST_F(ErrorsTest, FatalErrorOfAnUploadIsThatOfEveryLaterCall) {
+  Cache cache;
+  hostrt::fail_call("cudaGraphUpload", 1, cudaErrorIllegalAddress);
+  EXPECT_EQ(cuda_error(cache.warm(key("k"), *stream, work())), cudaErrorIllegalAddress);
+  EXPECT_EQ(cuda_error(cache.status()), cudaErrorIllegalAddress);
+  EXPECT_EQ(cuda_error(cache.run(key("k"), *stream, work()).status()), cudaErrorIllegalAddress);
+  EXPECT_EQ(cuda_error(cache.warm(key("k"), *stream, work())), cudaErrorIllegalAddress);
+}
+
+// A run inside another's fn asks which capture it is in, once for itself and once for its recorder.
+TEST_F(ErrorsTest, FailedQuestionForTheCaptureOfANestedRunIsTold) {
+  for (const int nth : {2, 3}) {
+    Cache cache;
+    absl::StatusOr<Outcome> inner = absl::UnknownError("not run");
+    hostrt::fail_call("cudaStreamGetCaptureInfo", nth, cudaErrorUnknown);
+    const absl::StatusOr<Outcome> outer = cache.run(key("outer"), *stream, [&](cudaStream_t s) {
+      if (is_capturing(s)) inner = cache.run(key("inner"), s, work());
+      return cudaSuccess;
+    });
+    EXPECT_EQ(cuda_error(inner.status()), cudaErrorUnknown) << inner.status();
+    EXPECT_TRUE(mentions(inner.status(), "inner")) << inner.status();
+    hostrt::clear_failures();
+    EXPECT_TRUE(cache.run(key("outer"), *stream, [](cudaStream_t) {}).ok());
+  }
+}
+
+// It might be part of the capture or not: what cannot be known is not enqueued.
+TEST_F(ErrorsTest, FailedQuestionForTheCaptureOfAForkedStreamIsTold) {
+  Cache cache;
+  Stream side;
+  Event fork, join;
+  const auto run = [&](bool fails) {
+    return cache.run(key("my label"), *stream, [&](Recorder& rec) {
+      CUDA_OK(cudaEventRecord(fork, rec.stream()));
+      CUDA_OK(cudaStreamWaitEvent(side, fork, 0));
+      if (fails) hostrt::fail_call("cudaStreamGetCaptureInfo", 1, cudaErrorUnknown);
+      rec.on(side).launch(add, {1, kSize}, data->get(), kSize, 1);
+      CUDA_OK(cudaEventRecord(join, side));
+      CUDA_OK(cudaStreamWaitEvent(rec.stream(), join, 0));
+    });
+  };
+  const absl::Status status = run(true).status();
+  EXPECT_EQ(cuda_error(status), cudaErrorUnknown) << status;
+  EXPECT_TRUE(mentions(status, "cudaStreamGetCaptureInfo")) << status;
+  EXPECT_EQ(data->first(), 0.0f);
+  EXPECT_TRUE(run(false).ok());
+  EXPECT_EQ(data->first(), 1.0f);
+}
+
+// Without the node, its values could not follow the next run: such a run is not captured.
+TEST_F(ErrorsTest, NodeThatCannotBeFoundMakesTheRunEager) {
+  for (const char* const call : {"cudaStreamGetCaptureInfo", "cudaGraphNodeGetType"}) {
+    Cache cache;
+    data->write(std::vector<float>(kSize, 0.0f));
+    const auto run = [&](float value) {
+      return cache.run(key("k"), *stream, params(value), [&](Recorder& rec, Slot<float> v) {
+        if (hostrt::calls("cudaGraphLaunch") == 0 && is_capturing(rec.stream())) {
+          hostrt::fail_call(call, 1, cudaErrorUnknown);
+        }
+        rec.launch(add, {1, kSize}, data->get(), kSize, v);
+      });
+    };
+    EXPECT_RUN(kEager, run(2)) << call;
+    EXPECT_EQ(cache.stats().eager(EagerReason::kCaptureFailed), 1u) << call;
+    EXPECT_EQ(data->first(), 2.0f);
+    hostrt::clear_failures();
+  }
+}
+
+TEST_F(ErrorsTest, StatusesSayWhatWasCalledAndForWhichKey) {
+  const absl::Status status = cuda_failure("cudaGraphLaunch", cudaErrorInvalidValue);
+  EXPECT_EQ(cuda_error(status), cudaErrorInvalidValue);
+  EXPECT_EQ(cuda_error(absl::OkStatus()), cudaSuccess);
+  EXPECT_EQ(cuda_error(absl::InternalError("no CUDA call")), cudaSuccess);
+  EXPECT_TRUE(with_key(absl::OkStatus(), key("k")).ok());
+  const absl::Status labelled = with_key(status, key("my label", 3));
+  EXPECT_TRUE(mentions(labelled, "\"my label\"")) << labelled;
+  EXPECT_EQ(cuda_error(labelled), cudaErrorInvalidValue);
+  const absl::Status whole = with_key(status, key(7, 3));
+  EXPECT_TRUE(mentions(whole, "(7, 3)")) << whole;
+}
+
+}  // namespace
+}  // namespace graphcache::test
