@@ -18,6 +18,7 @@
 #include "graphcache/hostrt.h"
 #include "input.h"
 #include "kernels.h"
+#include "verify.h"
 
 namespace graphcache::test {
 namespace {
@@ -81,6 +82,8 @@ class Caller {
       for (int i = 0; i < kMaxCalls && !in_.done(); ++i) {
         call(cache);
         check_surroundings();
+        const std::string fault = Verifier::find_fault(cache);
+        FUZZ_CHECK(fault.empty(), fault);
       }
       check_counters(cache);
     }

@@ -21,6 +21,14 @@ void note_nodes(World& w, const cudaGraphNode_t* nodes, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) w.nodes.add(nodes[i]);
 }
 
+// add(out, graph, dependencies, count), for the calls that add a node of some type.
+template <class Add>
+cudaError_t add_node(World& w, Add&& add) {
+  const World::Nodes after = w.some_nodes();
+  const cudaGraph_t graph = w.graph();
+  return add(w.new_node(), graph, after.nodes.data(), after.count);
+}
+
 cudaError_t launch_with_attributes(World& w) {
   World::Launch& launch = w.launch();
   std::array<cudaLaunchAttribute, 2> attributes;
@@ -87,6 +95,32 @@ cudaError_t list_nodes(World& w) {
   return error;
 }
 
+cudaError_t remove_edges(World& w) {
+  const World::Nodes from = w.some_nodes();
+  const World::Nodes to = w.some_nodes();
+  const std::size_t count = std::min(from.count, to.count);
+#if CUDART_VERSION >= 13000
+  return cudaGraphRemoveDependencies(w.graph(), from.nodes.data(), to.nodes.data(), nullptr, count);
+#else
+  return cudaGraphRemoveDependencies(w.graph(), from.nodes.data(), to.nodes.data(), count);
+#endif
+}
+
+// A graph that is added to itself has twice its nodes.
+cudaError_t add_child(World& w) {
+  constexpr std::size_t kMaxNodes = 1000;
+  if (hostrt::ledger().nodes > kMaxNodes) return cudaSuccess;
+  return add_node(w, [&](auto... at) { return cudaGraphAddChildGraphNode(at..., w.graph()); });
+}
+
+// What the node gives is the address that its launches allocate at.
+cudaError_t add_allocation(World& w) {
+  cudaMemAllocNodeParams* const params = w.alloc_params();
+  const cudaError_t error = add_node(w, [&](auto... at) { return cudaGraphAddMemAllocNode(at..., params); });
+  if (error == cudaSuccess) w.blocks.add(params->dptr);
+  return error;
+}
+
 cudaError_t list_dependencies(World& w) {
   std::array<cudaGraphNode_t, 8> nodes{};
   std::array<cudaGraphEdgeData, 8> edges{};
@@ -128,14 +162,6 @@ cudaError_t arm_failure(World& w) {
 cudaError_t exchange_mode(World& w) {
   auto mode = static_cast<cudaStreamCaptureMode>(w.in.below(4));
   return cudaThreadExchangeStreamCaptureMode(w.in.chance(8) ? nullptr : &mode);
-}
-
-// add(out, graph, dependencies, count), for the calls that add a node of some type.
-template <class Add>
-cudaError_t add_node(World& w, Add&& add) {
-  const World::Nodes after = w.some_nodes();
-  const cudaGraph_t graph = w.graph();
-  return add(w.new_node(), graph, after.nodes.data(), after.count);
 }
 
 struct Operation {
@@ -224,7 +250,41 @@ const Operation kOperations[] = {
     CALL(cudaGraphExecMemsetNodeSetParams(w.executable(), w.node(), w.memset_params())),
     CALL(cudaGraphNodeSetEnabled(w.executable(), w.node(), w.flags())),
     CALL(cudaGraphNodeGetEnabled(w.executable(), w.node(), w.out<unsigned>())),
+    CALL(cudaEventRecordWithFlags(w.event(), w.stream(), w.flags())),
+    CALL(cudaMallocAsync(w.blocks.slot(w.in), w.size(), w.stream())),
+    CALL(cudaFreeAsync(w.blocks.any(w.in), w.stream())),
+    CALL(cudaDeviceGetGraphMemAttribute(w.device(), static_cast<cudaGraphMemAttributeType>(w.flags()), w.out<std::uint64_t>())),
+    CALL(cudaDeviceSetGraphMemAttribute(w.device(), static_cast<cudaGraphMemAttributeType>(w.flags()), w.out<std::uint64_t>())),
+    CALL(remove_edges(w)),
+    CALL(cudaGraphDestroyNode(w.node())),
+    CALL(add_child(w)),
+    CALL(cudaGraphChildGraphNodeGetGraph(w.node(), w.new_graph())),
+    CALL(cudaGraphExecChildGraphNodeSetParams(w.executable(), w.node(), w.graph())),
+    ADD(cudaGraphAddEventRecordNode, w.event()),
+    ADD(cudaGraphAddEventWaitNode, w.event()),
+    CALL(cudaGraphEventRecordNodeGetEvent(w.node(), w.new_event())),
+    CALL(cudaGraphEventWaitNodeGetEvent(w.node(), w.new_event())),
+    CALL(cudaGraphEventRecordNodeSetEvent(w.node(), w.event())),
+    CALL(cudaGraphEventWaitNodeSetEvent(w.node(), w.event())),
+    CALL(cudaGraphExecEventRecordNodeSetEvent(w.executable(), w.node(), w.event())),
+    CALL(cudaGraphExecEventWaitNodeSetEvent(w.executable(), w.node(), w.event())),
+    CALL(add_allocation(w)),
+    ADD(cudaGraphAddMemFreeNode, w.blocks.any(w.in)),
+    CALL(cudaGraphMemAllocNodeGetParams(w.node(), w.out<cudaMemAllocNodeParams>())),
+    CALL(cudaGraphMemFreeNodeGetParams(w.node(), w.out<void*>())),
+    CALL(cudaUserObjectCreate(w.new_user_object(), w.arena(), w.host_function(), w.flags(), w.flags())),
+    CALL(cudaUserObjectRetain(w.user_object(), w.flags())),
+    CALL(cudaUserObjectRelease(w.user_object(), w.flags())),
+    CALL(cudaGraphRetainUserObject(w.graph(), w.user_object(), w.flags(), w.flags())),
+    CALL(cudaGraphReleaseUserObject(w.graph(), w.user_object(), w.flags())),
+    CALL(cudaGraphKernelNodeCopyAttributes(w.node(), w.node())),
+    CALL(cudaGraphMemcpyNodeSetParams1D(w.node(), w.address(), w.address(), w.bytes(), w.copy_kind())),
+    CALL(cudaGraphMemsetNodeSetParams(w.node(), w.memset_params())),
+    CALL(cudaGraphHostNodeSetParams(w.node(), w.host_params())),
+    CALL(cudaGraphExecHostNodeSetParams(w.executable(), w.node(), w.host_params())),
+    CALL(cudaGraphExecGetFlags(w.executable(), w.out<unsigned long long>())),
     CALL(arm_failure(w)),
+    CALL((hostrt::defer(w.in.byte()), cudaSuccess)),
     CALL_ALONE((hostrt::clear_failures(), cudaSuccess)),
     CALL((hostrt::hold(w.stream()), cudaSuccess)),
     CALL((void(hostrt::release(w.stream())), cudaSuccess)),

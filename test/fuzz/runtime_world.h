@@ -66,6 +66,7 @@ class World {
   explicit World(Input& input) : in(input) {
     hostrt::reset();
     hostrt::set_device_count(2);
+    if (in.chance(96)) hostrt::defer(in.byte());
     cudaMalloc(reinterpret_cast<void**>(&arena_), kArenaInts * sizeof(int));
     cudaMemset(arena_, 0, kArenaInts * sizeof(int));
   }
@@ -80,6 +81,7 @@ class World {
     graphs.settle();
     nodes.settle();
     executables.settle();
+    user_objects.settle();
     blocks.settle();
     host_blocks.settle();
   }
@@ -94,6 +96,9 @@ class World {
   cudaGraphNode_t* new_node() { return nodes.slot(in); }
   cudaGraphExec_t executable() { return executables.any(in); }
   cudaGraphExec_t* new_executable() { return executables.slot(in); }
+
+  cudaUserObject_t user_object() { return user_objects.any(in); }
+  cudaUserObject_t* new_user_object() { return user_objects.slot(in); }
 
   // Up to three nodes, as dependencies.
   struct Nodes {
@@ -198,6 +203,14 @@ class World {
     static constexpr cudaHostFn_t kFunctions[] = {increment, synchronize, nullptr};
     return in.pick(kFunctions);
   }
+  cudaMemAllocNodeParams* alloc_params() {
+    cudaMemAllocNodeParams& params = alloc_params_ = {};
+    params.poolProps.allocType = in.chance(16) ? cudaMemAllocationTypeInvalid : cudaMemAllocationTypePinned;
+    params.poolProps.location.type = in.chance(16) ? cudaMemLocationTypeInvalid : cudaMemLocationTypeDevice;
+    params.poolProps.location.id = device();
+    params.bytesize = size();
+    return in.chance(4) ? nullptr : &params;
+  }
   const cudaHostNodeParams* host_params() {
     host_params_ = {host_function(), arena_};
     return in.chance(4) ? nullptr : &host_params_;
@@ -209,6 +222,7 @@ class World {
   Kind<cudaGraph_t> graphs{{nullptr, foreign<cudaGraph_t>()}};
   Kind<cudaGraphNode_t> nodes{{nullptr, foreign<cudaGraphNode_t>()}};
   Kind<cudaGraphExec_t> executables{{nullptr, foreign<cudaGraphExec_t>()}};
+  Kind<cudaUserObject_t> user_objects{{nullptr, foreign<cudaUserObject_t>()}};
   Kind<void*> blocks{{nullptr}};       // of device memory
   Kind<void*> host_blocks{{nullptr}};  // of pinned memory
 
@@ -224,6 +238,7 @@ class World {
   cudaMemsetParams memset_params_;
   cudaMemcpy3DParms memcpy_params_;
   cudaHostNodeParams host_params_;
+  cudaMemAllocNodeParams alloc_params_;
   alignas(16) unsigned char scratch_[4096];
 };
 
