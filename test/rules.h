@@ -120,6 +120,7 @@ class Busy {
     GIVES(cudaSuccess, cudaFreeHost(flag_));
 #else
     GIVES(cudaSuccess, hostrt::release(stream_));
+    GIVES(cudaSuccess, cudaStreamSynchronize(stream_));  // released work may still wait where execution is deferred
 #endif
     stream_ = nullptr;
   }
