@@ -97,7 +97,7 @@ auto on_other_thread(Call&& call) {
   return result;
 }
 
-// Keeps a stream busy: what the stream is given behind this begins at end().
+// Keeps a stream busy: what it is given from now on begins at end(), which waits for that.
 class Busy {
  public:
   explicit Busy(cudaStream_t stream) : stream_(stream) {
@@ -116,22 +116,25 @@ class Busy {
     if (stream_ == nullptr) return;
 #ifdef GRAPHCACHE_TEST_CUDA
     *static_cast<volatile int*>(flag_) = 1;
-    GIVES(cudaSuccess, cudaStreamSynchronize(stream_));
-    GIVES(cudaSuccess, cudaFreeHost(flag_));
 #else
     GIVES(cudaSuccess, hostrt::release(stream_));
     GIVES(cudaSuccess, cudaStreamSynchronize(stream_));  // released work may still wait where execution is deferred
 #endif
+    GIVES(cudaSuccess, cudaStreamSynchronize(stream_));
+    GIVES(cudaSuccess, cudaFreeHost(flag_));
     stream_ = nullptr;
   }
 
  private:
   cudaStream_t stream_;
-  [[maybe_unused]] void* flag_ = nullptr;
+  void* flag_ = nullptr;  // null on hostrt
 };
 
 // For host nodes and the destructors of user objects.
 inline void count_up(void* counter) { ++*static_cast<std::atomic<int>*>(counter); }
+
+// On hostrt work may run, and fail, at once: what the launch says is not told.
+inline void fail_in(cudaStream_t stream) { launch(fault, 1, 1, stream); }
 
 // Ends a process that a death test began: well if nothing failed in it, else after telling what did.
 [[noreturn]] inline void leave() {

@@ -51,13 +51,12 @@ TEST_F(Fact31, FailuresOfCapturesAndUpdatesLatchToo) {
   GIVES(cudaSuccess, cudaGetLastError());
 }
 
-// What a call does of which another one has lost the context.
 TEST_F(Fact32, AFaultIsEveryonesErrorForEver) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto faulty = [this] {
     const cudaGraph_t graph = capture([this] { OK(put(1, stream_)); }), same = capture([this] { OK(put(2, stream_)); });
     const cudaGraphExec_t executable = instantiate(graph);
-    OK(launch(fault, 1, 1, stream_));
+    fail_in(stream_);
     GIVES(cudaErrorLaunchFailure, cudaStreamSynchronize(stream_));
     GIVES(cudaErrorLaunchFailure, cudaGetLastError());
     GIVES(cudaSuccess, cudaGetLastError());
@@ -112,10 +111,10 @@ TEST_F(Fact32, AfterAFaultGraphsCanBeDestroyedAndTheRestCannot) {
     std::atomic<int> destroyed = 0;
     cudaUserObject_t object = nullptr;
     OK(cudaUserObjectCreate(&object, &destroyed, count_up, 1, cudaUserObjectNoDestructorSync));
-    const cudaGraph_t graph = capture([this] { OK(launch(fault, 1, 1, stream_)); });
+    const cudaGraph_t graph = capture([this] { fail_in(stream_); });
     OK(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove));
     const cudaGraphExec_t executable = instantiate(graph);
-    OK(cudaGraphLaunch(executable, stream_));
+    cudaGraphLaunch(executable, stream_);
     GIVES(cudaErrorLaunchFailure, cudaStreamSynchronize(stream_));
     GIVES(cudaErrorLaunchFailure, cudaGraphLaunch(executable, stream_));
     GIVES(cudaSuccess, cudaGraphExecDestroy(executable));

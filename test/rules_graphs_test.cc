@@ -373,13 +373,14 @@ TEST_F(RuntimeRules, ExternalEventsAreNodesOfACapture) {
             types(graph));
   EXPECT_EQ((Edges{{0, 1}, {1, 2}, {2, 3}}), edges(graph));
   GIVES(cudaSuccess, cudaEventQuery(fork_));
+
   const cudaGraphExec_t executable = instantiate(graph);
   clear();
   Busy busy(other_);
   OK(put(8, other_));
   OK(cudaEventRecord(join_, other_));
   OK(cudaGraphLaunch(executable, stream_));
-  GIVES(cudaSuccess, cudaEventSynchronize(fork_));
+  GIVES(cudaSuccess, cudaEventSynchronize(fork_));  // half way
   GIVES(cudaErrorNotReady, cudaStreamQuery(stream_));
   busy.end();
   EXPECT_EQ(9, read());

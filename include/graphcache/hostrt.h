@@ -216,9 +216,10 @@ int threads_inside();
 // ---- The end ------------------------------------------------------------------------------------------------------
 
 // From now on until reset(), every runtime call does nothing but to return cudaErrorCudartUnloading, as at the end of a
-// process, where static objects may be destroyed after the runtime (facts 34). Such calls are not counted. In a child
-// that is forked once the runtime was used they return cudaErrorInitializationError for ever (facts 33), but for those
-// that ask for errors, for the number of devices and for functions of the driver.
+// process, for static objects that are destroyed after the runtime: those built before its first call (facts 34). At
+// exit hostrt comes to that by itself. Such calls are not counted. In a child that is forked once the runtime was used
+// they return cudaErrorInitializationError for ever (facts 33), but for those that ask for errors, for the number of
+// devices and for functions of the driver.
 void unload();
 
 // ---- Kernels ------------------------------------------------------------------------------------------------------

@@ -91,12 +91,19 @@ void end_in_child() {
   new (&state().mutex) std::mutex;
 }
 
+// From the first call on, so that objects built before it are destroyed after it (facts 34).
+void end_at_exit() {
+  cudaError_t still_there = cudaSuccess;
+  runtime_gone.compare_exchange_strong(still_there, cudaErrorCudartUnloading);
+}
+
 State* make_state() {
   auto* made = new State;
   defer_as_wanted(*made);
   const char* abort_wanted = std::getenv("GRAPHCACHE_HOSTRT_ABORT");
   made->abort_on_misuse = abort_wanted != nullptr && std::strcmp(abort_wanted, "1") == 0;
   pthread_atfork(nullptr, nullptr, end_in_child);
+  std::atexit(end_at_exit);
   return made;
 }
 

@@ -112,7 +112,7 @@ struct State {
   bool abort_on_misuse = false;
 };
 
-// Never destroyed: destructors of static objects may still call the runtime.
+// Never destroyed: destructors of static objects may still call the runtime, and be refused.
 State& state();
 
 Thread& this_thread();
