@@ -118,7 +118,6 @@ class Busy {
     *static_cast<volatile int*>(flag_) = 1;
 #else
     GIVES(cudaSuccess, hostrt::release(stream_));
-    GIVES(cudaSuccess, cudaStreamSynchronize(stream_));  // released work may still wait where execution is deferred
 #endif
     GIVES(cudaSuccess, cudaStreamSynchronize(stream_));
     GIVES(cudaSuccess, cudaFreeHost(flag_));
