@@ -21,7 +21,9 @@ CallResult set_kernel_by_runtime(cudaGraphExec_t exec, cudaGraphNode_t node, con
                                  const KernelFields& fields, void** arguments, int device) {
   const LastErrorGuard last_error;  // A hit has none.
   const DeviceGuard current(device);
-  if (current.result().error != cudaSuccess) return current.result();
+  if (const CallResult failed = current.result(); failed.error != cudaSuccess) {
+    return {failed.call, failed.error, /*latches=*/false};
+  }
   cudaKernelNodeParams params = {};
   params.func = const_cast<void*>(kernel);
   params.gridDim = fields.grid;
@@ -283,7 +285,9 @@ CallResult Scratch::device_bytes(unsigned char** out) {
   if (memory_.get() == nullptr) {
     const LastErrorGuard last_error;  // A hit has none.
     const DeviceGuard current(device_);
-    if (current.result().error != cudaSuccess) return current.result();
+    if (const CallResult failed = current.result(); failed.error != cudaSuccess) {
+      return {failed.call, failed.error, /*latches=*/false};
+    }
     RelaxedCaptureMode relaxed;
     void* memory = nullptr;
     if (const cudaError_t error = cudaMalloc(&memory, 2); error != cudaSuccess)

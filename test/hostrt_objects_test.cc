@@ -745,11 +745,15 @@ TEST_F(HostrtObjects, AnEventOfAGraphOrdersOtherStreams) {
     for (std::uint64_t seed = 0; seed < 50; ++seed) {
       hostrt::defer(seed);
       OK(cudaGraphLaunch(executable, stream_));
-      if (waits) OK(cudaStreamWaitEvent(other_, event_, 0));
+      if (waits) {
+        OK(cudaStreamWaitEvent(other_, event_, 0));
+      }
       OK(write(3, other_));
       OK(cudaDeviceSynchronize());
       const Values order = taken();
-      if (waits) EXPECT_EQ(Values({1, 2, 3}), order) << seed;
+      if (waits) {
+        EXPECT_EQ(Values({1, 2, 3}), order) << seed;
+      }
       orders.insert(order);
     }
   }
