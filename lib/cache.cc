@@ -425,8 +425,14 @@ absl::StatusOr<Outcome> Cache::Impl::run_eagerly(Held& held, EagerReason reason,
   held.release();
 
   const absl::Cleanup let_go = [&] {
-    MutexLock lock(mutex_);
-    if (entry != nullptr) --entry->users;
+    if (entry == nullptr) return;
+    bool gone = false;
+    {
+      MutexLock lock(mutex_);
+      --entry->users;
+      if (entry->erased) gone = sweep();
+    }
+    if (gone) retire_.collect_all();
   };
   LastErrorGuard last_error;
   DeviceGuard device(options_.device);

@@ -422,6 +422,28 @@ TEST_F(FailuresTest, KernelWhoseParametersAreCountedShortIsNotPatchedWithTooFew)
   }
 }
 
+// A direct run has let go of its entry: whoever erases that meanwhile leaves it to the run.
+TEST_F(FailuresTest, EntryErasedDuringADirectRunIsGoneBehindIt) {
+  for (const bool by_fatal_error : {false, true}) {
+    World world;
+    hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorMemoryAllocation, -1);
+    world.in_fn = [&] {
+      if (world.calls != 2) return;  // The first call is that of the capture.
+      EXPECT_EQ(world.cache->stats().live_templates, 1u);
+      if (by_fatal_error) {
+        hostrt::fail_call("cudaLaunchKernel", 1, cudaErrorIllegalAddress);
+      } else {
+        EXPECT_TRUE(world.cache->erase(kKey));
+      }
+    };
+    EXPECT_EQ(world.run(kKey, 1).ok(), !by_fatal_error);
+    EXPECT_EQ(world.calls, 2);
+    EXPECT_EQ(world.cache->stats().live_templates, 0u);
+    EXPECT_TRUE(world.cache->entries().empty());
+    EXPECT_EQ(hostrt::ledger().graphs, by_fatal_error ? 1u : 0u);  // Handles are dropped then.
+  }
+}
+
 // A thread without a context patches by the runtime's calls, for which the cache's device is made current.
 TEST_F(FailuresTest, HitThatCannotAskForTheDeviceLeavesNoErrorBehind) {
   hostrt::reset();

@@ -36,10 +36,11 @@ std::string describe(const void* behind_call) {
   }
   const char* slash = std::strrchr(info.dli_fname, '/');
   std::string text = slash != nullptr ? slash + 1 : info.dli_fname;
-  text += "+" + hexadecimal(address - module->l_addr);  // from the addresses of the file, whether it was moved or not
+  // From the addresses of the file, whether it was moved or not.
+  text.append("+").append(hexadecimal(address - module->l_addr));
   if (info.dli_sname != nullptr) {
-    text += " (" + demangled(info.dli_sname) + "+" +
-            hexadecimal(address - reinterpret_cast<std::uintptr_t>(info.dli_saddr)) + ")";
+    const std::uintptr_t from_symbol = address - reinterpret_cast<std::uintptr_t>(info.dli_saddr);
+    text.append(" (").append(demangled(info.dli_sname)).append("+").append(hexadecimal(from_symbol)).append(")");
   }
   return text;
 }
