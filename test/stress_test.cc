@@ -898,7 +898,7 @@ TEST(StressTest, EveryResultIsExplainedByAnOrder) {
 #if defined(GRAPHCACHE_SANITIZED)
   constexpr std::uint64_t kSeeds = 100;
 #else
-  constexpr std::uint64_t kSeeds = 2000;
+  constexpr std::uint64_t kSeeds = 600;
 #endif
   std::uint64_t first = 1, count = number_of("GRAPHCACHE_STRESS_SEEDS", kSeeds);
   if (number_of("GRAPHCACHE_FULL", 0) != 0) count = 10'000;
