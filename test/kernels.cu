@@ -70,7 +70,7 @@ GRAPHCACHE_TEST_KERNEL void blend(int* p, int n, int a, int b) {
 
 GRAPHCACHE_TEST_KERNEL void blend_otherwise(int* p, int n, int a, int b) {
   const int i = thread_number();
-  if (i < n) p[i] = wrapped(p[i] ^ a, 5, wrapped(-1, b, 0));
+  if (i < n) p[i] = wrapped(p[i] ^ a, 5, wrapped(~0u, b, 0));
 }
 
 GRAPHCACHE_TEST_KERNEL void blend_in(int* p, const int* in, int n, int a) {

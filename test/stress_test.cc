@@ -8,7 +8,7 @@
 //
 // A seed decides the cache's options and every operation of every thread, but not how the threads meet.
 //   GRAPHCACHE_STRESS_SEED=n   that seed alone, as a failure says
-//   GRAPHCACHE_STRESS_SEEDS=n  so many seeds
+//   GRAPHCACHE_STRESS_SEEDS=n  so many seeds, from that one or from 1
 //   GRAPHCACHE_FULL=1          10,000 seeds of 3200 operations
 #include <absl/cleanup/cleanup.h>
 #include <gtest/gtest.h>
@@ -900,12 +900,10 @@ TEST(StressTest, EveryResultIsExplainedByAnOrder) {
 #else
   constexpr std::uint64_t kSeeds = 600;
 #endif
-  std::uint64_t first = 1, count = number_of("GRAPHCACHE_STRESS_SEEDS", kSeeds);
-  if (number_of("GRAPHCACHE_FULL", 0) != 0) count = 10'000;
-  if (std::getenv("GRAPHCACHE_STRESS_SEED") != nullptr) {
-    first = number_of("GRAPHCACHE_STRESS_SEED", 1);
-    count = 1;
-  }
+  const std::uint64_t first = number_of("GRAPHCACHE_STRESS_SEED", 1);
+  std::uint64_t count = number_of("GRAPHCACHE_FULL", 0) != 0 ? 10'000 : kSeeds;
+  if (std::getenv("GRAPHCACHE_STRESS_SEED") != nullptr) count = 1;
+  count = number_of("GRAPHCACHE_STRESS_SEEDS", count);
   std::signal(SIGALRM, say_seed_and_die);
   std::signal(SIGABRT, say_seed_and_die);
 #if !defined(GRAPHCACHE_SANITIZED)
