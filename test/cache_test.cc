@@ -1110,6 +1110,33 @@ TEST_F(CacheTest, NestedRunOnTheSameStreamIsInlined) {
   EXPECT_FALSE(cache.contains(key("inner")));
 }
 
+// Such graphs have no siblings, and one executable each (fact 25): an evicted key gets its own again.
+TEST_F(CacheTest, GraphsThatAllocateAreReplayedAndComeBack) {
+  Options options;
+  options.max_executables = 1;
+  Cache cache(options);
+  const auto run = [&](int number) {
+    return cache.run(key("allocates", number), stream, [&](cudaStream_t on) {
+      ++calls;
+      float* memory = nullptr;
+      CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&memory), kSize * sizeof(float), on));
+      CUDA_OK(launch(fill, kGrid, kBlock, on, memory, kSize, static_cast<float>(number)));
+      CUDA_OK(launch(axpy, kGrid, kBlock, on, data.get(), memory, kSize, 1.0f));
+      return cudaFreeAsync(memory, on);
+    });
+  };
+  EXPECT_RUN(kInstantiated, run(1));
+  EXPECT_RUN(kReplayed, run(1));
+  EXPECT_RUN(kInstantiated, run(10));
+  EXPECT_RUN(kRestored, run(1));
+  EXPECT_RUN(kRestored, run(10));
+  EXPECT_RUN(kReplayed, run(10));
+  EXPECT_EQ(calls, 2);
+  expect_sum(33);
+  EXPECT_EQ(cache.stats().families, 0u);
+  EXPECT_EQ(cache.stats().updates, 0u);
+}
+
 TEST_F(CacheTest, NestedRunOfAKnownKeyIsInlined) {
   Cache cache;
   const auto inner = [&](cudaStream_t on) {

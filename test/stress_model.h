@@ -37,8 +37,7 @@ class Random {
   std::uint64_t state_;
 };
 
-// ---- Work
-// ------------------------------------------------------------------------------------------------------------
+// ---- Work ----
 
 constexpr int kSize = 8;
 constexpr unsigned kBlock = 4;
@@ -125,8 +124,7 @@ inline void apply(const Step& step, const Values& values, Memory* memory) {
   }
 }
 
-// ---- Orders
-// ----------------------------------------------------------------------------------------------------------
+// ---- Orders ----
 
 // One clock for all threads, whose ticks order what surely came before what.
 using Clock = std::atomic<std::uint64_t>;

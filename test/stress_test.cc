@@ -160,8 +160,7 @@ struct Calls {
   int direct = 0;
 };
 
-// ---- The world of one seed
-// --------------------------------------------------------------------------------------------
+// ---- The world of one seed ----
 
 class World;
 
@@ -280,8 +279,7 @@ class World {
   std::vector<std::string> faults_;
 };
 
-// ---- `fn`
-// -------------------------------------------------------------------------------------------------------------
+// ---- `fn` ----
 
 // Slots where the key is shared, values where it is the lane's own.
 template <bool kSlots>
@@ -374,8 +372,7 @@ struct Lane::Body {
   }
 };
 
-// ---- Operations
-// -------------------------------------------------------------------------------------------------------
+// ---- Operations ----
 
 Lane::Lane(World& world, int number)
     : world_(world), number_(number), device_(number % 4 == 3 ? 1 : 0), stream_(own_stream_) {
@@ -788,8 +785,7 @@ void Lane::finish() {
   compare("at the end");
 }
 
-// ---- A seed from begin to end
-// -----------------------------------------------------------------------------------------
+// ---- A seed from begin to end ----
 
 void World::run() {
   std::vector<std::thread> threads;
@@ -858,8 +854,7 @@ void World::check_what_is_left() {
   if (cache.stats().live_templates + cache.stats().families != 0) fail("a cleared cache holds something");
 }
 
-// ---- Seeds
-// ------------------------------------------------------------------------------------------------------------
+// ---- Seeds ----
 
 volatile std::sig_atomic_t current_seed = 0;
 

@@ -28,7 +28,9 @@
 // <device_launch_parameters.h> set, and cluster_dim(). There is no __syncthreads, no shared memory between the threads
 // of a block and no atomics; a plain addition is enough, since one thread runs at a time. The nodes of an executable
 // graph run in the order in which they were added, as far as the edges allow, those of a child graph as one;
-// those of a graph with event nodes always so. Device memory is host memory.
+// those of a graph with event nodes always so. Device memory is host memory. A kernel or a host function that throws is
+// a fault: from then until reset(), calls that need the device do nothing but fail with cudaErrorLaunchFailure (facts
+// 32).
 //
 // Threads. Every function here and every runtime function may be called from any thread; one lock serialises them all,
 // kernels, host functions and the destructors of user objects included. A runtime call from inside one of these is
