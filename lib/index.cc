@@ -122,7 +122,7 @@ void Index::erase(Entry* entry) {
   link(erased_, entry);
 }
 
-void Index::sweep(const std::function<void(Entry&)>& last_look) {
+void Index::sweep(absl::FunctionRef<void(Entry&)> last_look) {
   for (Entry* next = erased_.oldest; next != nullptr;) {
     Entry* const entry = std::exchange(next, next->newer);
     if (!lock_if_idle(entry)) continue;

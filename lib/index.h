@@ -7,13 +7,13 @@
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/functional/function_ref.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <utility>
 #include <vector>
 
@@ -90,8 +90,9 @@ class Index {
 
   // The entry is no longer found, and has no family. It exists, and counts against the budgets, until a sweep.
   void erase(Entry* entry);
-  // Deletes the erased entries that are idle, having passed each to `last_look`.
-  void sweep(const std::function<void(Entry&)>& last_look);
+  // Deletes the erased entries that are idle, having passed each to `last_look`. Allocates nothing: it is called while a
+  // run is being left.
+  void sweep(absl::FunctionRef<void(Entry&)> last_look);
 
   // Calls f(entry) for every entry, erased ones that still exist included.
   template <class F>
