@@ -87,6 +87,10 @@ bool is_fatal(cudaError_t error) {
   }
 }
 
+void add_failure(absl::Status* status, const absl::Status& why) {
+  if (status->ok() || (is_fatal(cuda_error(why)) && !is_fatal(cuda_error(*status)))) *status = why;
+}
+
 bool is_capture_error(cudaError_t error) {
   return error >= cudaErrorStreamCaptureUnsupported && error <= cudaErrorStreamCaptureWrongThread;
 }

@@ -31,6 +31,9 @@ struct CallResult {
 // Errors after which the process has no usable context (fact 32): handles are dropped, not destroyed.
 bool is_fatal(cudaError_t error);
 
+// Adds a failure to a status: the first stays, but for a fatal one, which must not be missed.
+void add_failure(absl::Status* status, const absl::Status& why);
+
 // Errors that say that a stream's capture is in the way, or that a capture broke.
 bool is_capture_error(cudaError_t error);
 

@@ -59,9 +59,9 @@ absl::Status Recording::invoke() {
   absl::Cleanup threw = [this] { call_.threw = true; };
   absl::Status status = call_.invoke(call_.fn, recorder, id_);
   std::move(threw).Cancel();
-  status.Update(status_);
-  if (const cudaError_t error = last_error.caused(); status.ok() && error != cudaSuccess) {
-    status = cuda_failure("a CUDA call of fn", error);
+  add_failure(&status, status_);
+  if (const cudaError_t error = last_error.caused(); error != cudaSuccess) {
+    add_failure(&status, cuda_failure("a CUDA call of fn", error));
   }
   return status;
 }
@@ -289,7 +289,7 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   }
   captured.time = std::chrono::steady_clock::now() - begin;
 
-  captured.capture.Update(recording.refused());
+  add_failure(&captured.capture, recording.refused());
   captured.graph.graph = scope.take();
   if (captured.capture.ok()) {
     const CallResult listed = captured.graph.list_nodes();

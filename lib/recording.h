@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "errors.h"
 #include "graph.h"
 #include "graphcache/cache.h"
 
@@ -30,7 +31,8 @@ class Recording {
   Recording& operator=(const Recording&) = delete;
 
   // Calls `fn`. Returns what it returned, else the first failure of its recorder's calls, else an error that it left in
-  // the last-error slot: a launch by <<<>>> says nowhere else that it failed, and its node is then missing.
+  // the last-error slot: a launch by <<<>>> says nowhere else that it failed, and its node is then missing. A fatal one
+  // among them comes first.
   absl::Status invoke();
 
   void launch(cudaStream_t stream, const void* kernel, const LaunchShape& shape, const ArgView* args,
@@ -40,8 +42,8 @@ class Recording {
 
   // Later calls of the recorder do nothing, and the run fails. The first failure stays.
   void fail(absl::Status why) { status_.Update(std::move(why)); }
-  // Says that what is captured must not be kept, and why. The first reason stays.
-  void refuse_capture(absl::Status why) { refused_.Update(std::move(why)); }
+  // Says that what is captured must not be kept, and why. The first reason stays, but for a fatal one.
+  void refuse_capture(const absl::Status& why) { add_failure(&refused_, why); }
   const absl::Status& refused() const { return refused_; }
 
   // Of the capture that the run's stream is part of, or 0.
