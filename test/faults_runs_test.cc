@@ -3,7 +3,8 @@
 // after works (laws 1 to 4).
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -24,7 +25,7 @@ std::vector<cudaError_t> errors_of(const std::string& function) {
       {"cudaGetDevice", {cudaErrorDevicesUnavailable}},
       {"cudaSetDevice", {cudaErrorInvalidDevice, cudaErrorDeviceAlreadyInUse, cudaErrorDevicesUnavailable}},
       {"cudaGetDeviceCount", {cudaErrorNoDevice, cudaErrorInsufficientDriver}},
-      {"cudaMalloc", {cudaErrorStreamCaptureUnsupported, cudaErrorExternalDevice}},
+      {"cudaMalloc", {cudaErrorStreamCaptureUnsupported}},
       {"cudaStreamIsCapturing", {cudaErrorStreamCaptureImplicit, cudaErrorInvalidResourceHandle}},
       {"cudaStreamGetDevice", {cudaErrorStreamCaptureUnsupported, cudaErrorInvalidResourceHandle}},
       {"cudaStreamBeginCapture", {cudaErrorIllegalState, cudaErrorStreamCaptureUnsupported}},
@@ -60,8 +61,57 @@ std::vector<cudaError_t> errors_of(const std::string& function) {
   if (const auto more = table.find(function); more != table.end()) {
     errors.insert(errors.end(), more->second.begin(), more->second.end());
   }
-  std::erase_if(errors, [](cudaError_t error) { return error == cudaErrorExternalDevice; });
   return errors;
+}
+
+// Calls whose fatal error a run may keep to itself: the context stays lost, so the next call that matters tells of it.
+struct Untold {
+  const char* function;
+  const char* scenario = nullptr;  // Null: in all of them.
+  int from = 1;                    // The first such call.
+};
+constexpr Untold kUntold[] = {
+    // Questions about a capture's content: what cannot be described is not shared.
+    {"cudaFuncGetParamInfo"},
+    {"cudaGetFuncBySymbol"},
+    {"cudaGraphKernelNodeGetAttribute"},
+    {"cudaGraphKernelNodeGetParams"},
+    {"cudaGraphMemcpyNodeGetParams"},
+    {"cudaGraphMemsetNodeGetParams"},
+    {"cudaGraphNodeGetDependencies"},
+    {"cudaGraphNodeGetType"},
+    {"cudaPointerGetAttributes"},
+    // Nothing can be done about what cannot be destroyed.
+    {"cudaEventDestroy"},
+    {"cudaGraphDestroy"},
+    {"cudaGraphExecDestroy"},
+    // Whether something may be destroyed yet: what cannot be asked counts as done.
+    {"cudaEventCreateWithFlags"},
+    {"cudaEventQuery"},
+    {"cudaEventRecord"},
+    // The instantiation that they make way for is tried in any case.
+    {"cudaDeviceGraphMemTrim"},
+    {"cudaThreadExchangeStreamCaptureMode"},
+    // Sets the caller's device again, behind the work.
+    {"cudaSetDevice", "second device", 2},
+    // An executable that is about to be destroyed is brought to a graph that is (program.h).
+    {"cudaGraphExecUpdate", "destruction"},
+    {"cudaGraphExecUpdate", "destruction in flight"},
+    {"cudaGraphExecUpdate", "erase in flight"},
+    // The scenario's own refusal answers this call.
+    {"cudaGraphExecUpdate", "refused update"},
+    // What fn throws is all that such a run ends with.
+    {"cudaStreamEndCapture", "fn throws"},
+    {"cudaStreamEndCapture", "fn runs out of memory"},
+    {"cudaStreamGetCaptureInfo", "fn throws"},
+    {"cudaStreamGetCaptureInfo", "fn runs out of memory"},
+};
+
+bool may_stay_untold(const Scenario& scenario, const std::string& function, int nth) {
+  return std::any_of(std::begin(kUntold), std::end(kUntold), [&](const Untold& one) {
+    return function == one.function && (one.scenario == nullptr || one.scenario == std::string(scenario.name)) &&
+           nth >= one.from;
+  });
 }
 
 std::uint64_t destructions() { return hostrt::calls("cudaGraphExecDestroy") + hostrt::calls("cudaGraphDestroy"); }
@@ -77,9 +127,12 @@ void expect_lost(const Scenario& scenario, const std::string& function, int nth,
   if (scenario.after) scenario.after(*world);
   const auto told = std::find_if(world->attempts.begin(), world->attempts.end(),
                                  [&](const World::Attempt& made) { return cuda_error(made.status) == error; });
-  if (told == world->attempts.end()) return;  // Of a call whose failure does no harm.
-  EXPECT_TRUE(fault.told(told->status, scenario));
   world->expect_attempts();
+  if (told == world->attempts.end()) {
+    EXPECT_TRUE(may_stay_untold(scenario, function, nth)) << "nobody was told";
+    return;
+  }
+  EXPECT_TRUE(fault.told(told->status, scenario));
   EXPECT_FALSE(is_capturing(world->on()));
   if (!scenario.may_destroy) {
     EXPECT_EQ(destructions(), 0u);
@@ -106,10 +159,13 @@ void expect_lost(const Scenario& scenario, const std::string& function, int nth,
   EXPECT_EQ(destructions(), destroyed);
 }
 
-class FaultsInRunsTest : public FaultsTest {};
+class FaultsInRunsTest : public FaultsTest {
+ protected:
+  // The driver's functions are asked for once in a process, so never by the operation that is to fail.
+  static void SetUpTestSuite() { calls_of(*scenarios().front()); }
+};
 
 TEST_F(FaultsInRunsTest, EveryCallMayFailOnceOrForEverWithEachErrorItGives) {
-  std::uint64_t tried = 0;
   for (const auto& scenario : scenarios()) {
     for (const auto& [function, count] : calls_of(*scenario)) {
       for (const cudaError_t error : errors_of(function)) {
@@ -121,14 +177,13 @@ TEST_F(FaultsInRunsTest, EveryCallMayFailOnceOrForEverWithEachErrorItGives) {
                          " of " + function + " fails with " + cudaGetErrorName(error));
             FailedCall fault(function, nth, error, times);
             struck = fail_and_recover(*scenario, fault);
-            ++tried;
+            EXPECT_TRUE(struck || nth > static_cast<int>(count)) << "nothing failed";
             if (HasFatalFailure()) return;
           }
         }
       }
     }
   }
-  RecordProperty("tried", std::to_string(tried));
 }
 
 TEST_F(FaultsInRunsTest, TwoCallsMayFail) {
@@ -147,7 +202,7 @@ TEST_F(FaultsInRunsTest, TwoCallsMayFail) {
         FailedCall first(all[i].first, all[i].second, cudaErrorMemoryAllocation, 1, /*told_in_part=*/true);
         FailedCall second(all[j].first, all[j].second, cudaErrorUnknown, 1, /*told_in_part=*/true);
         TwoFaults both(first, second);
-        fail_and_recover(*scenario, both);
+        EXPECT_TRUE(fail_and_recover(*scenario, both)) << "nothing failed";
       }
     }
   }
