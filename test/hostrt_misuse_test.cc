@@ -71,6 +71,13 @@ class HostrtMisuse : public testing::Test {
   }
   void TearDown() override { hostrt::reset(); }
 
+  // After an error that ended everything.
+  void restart() {
+    hostrt::reset();
+    OK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    expected_misuses_ = 0;
+  }
+
   // A graph of one kernel that adds 1 to sum_.
   cudaGraph_t capture() {
     cudaGraph_t graph = nullptr;
@@ -486,6 +493,38 @@ TEST_F(HostrtMisuse, AFillBeyondTheEndDoesNothing) {
   expect_misuse(AllOf(StartsWith("cudaMemsetAsync: the fill writes memory beyond the end of its allocation\n"),
                       HasSubstr("\n  allocated: cudaMalloc, call ")));
   EXPECT_EQ(1, memory[60]);
+}
+
+TEST_F(HostrtMisuse, NoNumberOfBytesIsTooLargeToBeRefused) {
+  for (const std::size_t bytes : {SIZE_MAX, SIZE_MAX - 62, SIZE_MAX / 2, std::size_t{1} << 62}) {
+    unsigned char* const memory = device_memory(128);
+    OK(cudaMemset(memory, 1, 128));
+    GIVES(cudaErrorIllegalAddress, outcome(cudaMemcpyAsync(memory, memory + 64, bytes, cudaMemcpyDefault, stream_)));
+    expect_misuse(StartsWith("cudaMemcpyAsync: the copy reads memory beyond the end of its allocation\n"));
+    restart();
+    unsigned char* const another = device_memory(128);
+    GIVES(cudaErrorIllegalAddress, outcome(cudaMemsetAsync(another + 64, 2, bytes, stream_)));
+    expect_misuse(StartsWith("cudaMemsetAsync: the fill writes memory beyond the end of its allocation\n"));
+    restart();
+  }
+}
+
+// What its sizes multiply to would wrap to nothing.
+TEST_F(HostrtMisuse, AFillNodeLargerThanTheAddressSpaceIsRefused) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphNode_t node = nullptr;
+  OK(cudaGraphCreate(&graph, 0));
+  cudaMemsetParams params = {};
+  params.dst = device_memory(64);
+  params.elementSize = 4;
+  params.width = std::size_t{1} << 62;
+  params.height = 1;
+  GIVES(cudaErrorInvalidValue, cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &params));
+  params.width = 1;
+  params.height = (std::size_t{1} << 60) + 1;
+  params.pitch = 16;
+  GIVES(cudaErrorInvalidValue, cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &params));
+  expect_no_misuse();
 }
 
 TEST_F(HostrtMisuse, AFillOfRowsMayEndWithItsAllocation) {

@@ -103,8 +103,10 @@ bool may_touch(State& state, const Place& from, const char* does_what, const voi
   for (const Memory* memory : {&state.device_memory, &state.host_memory}) {
     const auto block = find_block(*memory, address);
     if (block == memory->end()) continue;
-    const auto* end = static_cast<const char*>(block->first) + block->second.bytes;
-    if (static_cast<const char*>(address) + bytes <= end) return true;
+    const auto distance = static_cast<const char*>(address) - static_cast<const char*>(block->first);
+    const auto offset = static_cast<std::size_t>(distance);
+    // Without a sum, which any number of bytes might let wrap.
+    if (offset <= block->second.bytes && bytes <= block->second.bytes - offset) return true;
     return report(" memory beyond the end of its allocation", "allocated", block->second.made);
   }
   const Memory& freed = state.quarantine.blocks();

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "attributes.h"
@@ -26,6 +27,16 @@ class InsideWork {
 };
 
 struct IllegalAddress {};
+
+// The bytes from the first to the last of a fill that has some, the gaps between rows included; nothing when they are
+// more than a number can say.
+std::optional<std::size_t> extent_of(const FillParams& fill) {
+  std::size_t row = 0, rows = 0, sum = 0;
+  const bool wraps = __builtin_mul_overflow(fill.width, fill.element_bytes, &row) ||
+                     __builtin_mul_overflow(fill.height - 1, fill.pitch, &rows) ||
+                     __builtin_add_overflow(rows, row, &sum);
+  return wraps ? std::nullopt : std::optional(sum);
+}
 
 class Runner {
  public:
@@ -52,8 +63,7 @@ class Runner {
   }
 
   void operator()(const FillParams& fill) {
-    touch(fill.from, "the fill writes", fill.destination,
-          (fill.height - 1) * fill.pitch + fill.width * fill.element_bytes);
+    touch(fill.from, "the fill writes", fill.destination, *extent_of(fill));
     for (std::size_t row = 0; row < fill.height; ++row) {
       auto* at = static_cast<unsigned char*>(fill.destination) + row * fill.pitch;
       for (std::size_t i = 0; i < fill.width; ++i, at += fill.element_bytes) {
@@ -172,9 +182,8 @@ cudaError_t check_fill(const FillParams& fill) {
                             reinterpret_cast<std::uintptr_t>(fill.destination) % fill.element_bytes == 0;
   const bool rows_fit = fill.height <= 1 || (fill.pitch >= fill.width * fill.element_bytes && element_fits &&
                                              fill.pitch % fill.element_bytes == 0);
-  return element_fits && rows_fit && fill.destination != nullptr && fill.width != 0 && fill.height != 0
-             ? cudaSuccess
-             : cudaErrorInvalidValue;
+  const bool has_extent = fill.width != 0 && fill.height != 0 && extent_of(fill).has_value();
+  return element_fits && rows_fit && has_extent && fill.destination != nullptr ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 cudaError_t submit(const Call& call, Stream& stream, NodeParams params) {

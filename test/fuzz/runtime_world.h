@@ -126,7 +126,10 @@ class World {
   }
   int* arena() { return arena_; }
   int* address() { return in.chance(8) ? nullptr : arena_ + in.take<std::uint16_t>() % (kArenaInts - kReachInts); }
-  std::size_t bytes() { return in.take<std::uint16_t>() % (kReachInts * sizeof(int)); }
+  std::size_t bytes() {  // mostly within reach: anything else ends the context
+    static constexpr std::size_t kBeyond[] = {SIZE_MAX, SIZE_MAX / 2, std::size_t{1} << 62};
+    return in.chance(2) ? in.pick(kBeyond) : in.take<std::uint16_t>() % (kReachInts * sizeof(int));
+  }
   unsigned extent() {  // of a grid or a block: mostly one that runs soon
     static constexpr unsigned kExtents[] = {1, 1, 1, 1, 1, 2, 3, 0, 0x80000000u, 0xffffffffu};
     return in.pick(kExtents);
@@ -182,7 +185,7 @@ class World {
     params.dst = address();
     params.value = in.byte();
     params.elementSize = static_cast<unsigned>(in.below(6));
-    params.width = in.below(65);
+    params.width = in.chance(2) ? std::size_t{1} << 62 : in.below(65);
     params.height = in.chance(128) ? 1 : in.below(8);
     params.pitch = 4 * in.below(65);
     return in.chance(4) ? nullptr : &params;
