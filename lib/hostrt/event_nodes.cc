@@ -61,6 +61,16 @@ void record(State& state, Stream& stream, Event& event) {
   event.mark = mark(state, stream);
 }
 
+// A launch of one node by the call that goes on, which a misuse of the node will name.
+GraphRun run_alone(const State& state, NodeParams params, bool enabled) {
+  auto program = std::make_shared<Program>();
+  ProgramNode& node = program->nodes.emplace_back();
+  node.params = std::move(params);
+  node.enabled = enabled;
+  program->order.push_back(0);
+  return {std::move(program), state.endings.here};
+}
+
 void enqueue_nodes(State& state, Stream& stream, const Program& program) {
   for (const std::uint32_t position : program.order) {
     const ProgramNode& node = program.nodes[position];
@@ -72,7 +82,7 @@ void enqueue_nodes(State& state, Stream& stream, const Program& program) {
     } else if (const auto* records = std::get_if<EventRecordParams>(&node.params)) {
       record(state, stream, *state.events.find(records->event));
     } else if (node.enabled) {
-      enqueue(state, stream, node.params);
+      enqueue(state, stream, run_alone(state, node.params, true));
     }
   }
 }
@@ -95,12 +105,7 @@ bool events_exist(const Call& call, const Program& program) {
 void enqueue_in_steps(State& state, Stream& stream, const std::shared_ptr<Program>& program) {
   enqueue_nodes(state, stream, *program);
   // The launch holds on to the program to its end, as any other does: to user objects, and to what patches must copy.
-  auto last = std::make_shared<Program>();
-  ProgramNode& holder = last->nodes.emplace_back();
-  holder.params = ChildParams{nullptr, program};
-  holder.enabled = false;
-  last->order.push_back(0);
-  enqueue(state, stream, GraphRun{std::move(last), state.endings.here});
+  enqueue(state, stream, run_alone(state, ChildParams{nullptr, program}, false));
 }
 
 }  // namespace graphcache::hostrt

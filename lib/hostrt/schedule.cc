@@ -204,7 +204,7 @@ void release_obstacle(State& state, Stream& stream) {
 }  // namespace
 
 void enqueue(State& state, Stream& stream, Operation operation) {
-  if (!state.execute) return;
+  if (!state.execute || state.lost != cudaSuccess) return;  // lost by a node of the same launch
   if (!is_lazy(state)) return run(state, operation);
   wait_for_ordered(state, stream);
   stream.queue.push_back(std::move(operation));
