@@ -260,6 +260,19 @@ TEST_F(HostrtMisuse, ACallFromAKernelNamesWhatRunsIt) {
                       HasSubstr("\n  here: cudaStreamQuery, call "), HasSubstr("\n  executed: cuda")));
 }
 
+// The queue that the work is in would be gone behind it.
+TEST_F(HostrtMisuse, WorkMustNotReset) {
+  const auto reset = [](void*) { hostrt::reset(); };
+  hostrt::hold(stream_);
+  for (int i = 0; i < 3; ++i) OK(cudaLaunchHostFunc(stream_, reset, nullptr));
+  OK(launch(add, stream_, &sum_, 1, 1.0f));
+  OK(hostrt::release(stream_));
+  EXPECT_EQ(1, sum_);
+  expected_misuses_ = 2;
+  expect_misuse(AllOf(StartsWith("hostrt::reset: called from inside a kernel or a host function\n"),
+                      HasSubstr("\n  executed: release, ")));
+}
+
 TEST_F(HostrtMisuse, TheLogKeepsTheFirstMessages) {
   EXPECT_THAT(hostrt::misuse_log(), testing::IsEmpty());
   const cudaGraph_t graph = capture();
@@ -571,6 +584,25 @@ TEST_F(HostrtMisuse, ANodeThatTouchesFreedMemoryNamesItsOrigin) {
                       HasSubstr("\n  freed: cudaFree, call ")));
   EXPECT_EQ(9, result[0]);
   EXPECT_EQ(0, sum_);  // nor does what comes behind it run
+}
+
+// Such a launch enqueues its nodes one by one.
+TEST_F(HostrtMisuse, AFaultEndsALaunchThatRecordsEvents) {
+  cudaEvent_t event = nullptr;
+  OK(cudaEventCreate(&event));
+  unsigned char* const memory = device_memory(16);
+  cudaGraph_t graph = nullptr;
+  cudaGraphNode_t record = nullptr, copy = nullptr, last = nullptr;
+  OK(cudaGraphCreate(&graph, 0));
+  OK(cudaGraphAddEventRecordNode(&record, graph, nullptr, 0, event));
+  OK(cudaGraphAddMemcpyNode1D(&copy, graph, &record, 1, memory, memory + 8, 64, cudaMemcpyDeviceToDevice));
+  int runs = 0;
+  const cudaHostNodeParams params = {[](void* data) { ++*static_cast<int*>(data); }, &runs};
+  OK(cudaGraphAddHostNode(&last, graph, &copy, 1, &params));
+  GIVES(cudaErrorIllegalAddress, outcome(cudaGraphLaunch(instantiate(graph), stream_)));
+  expect_misuse(AllOf(StartsWith("cudaGraphAddMemcpyNode1D: the copy reads memory beyond the end of its allocation\n"),
+                      HasSubstr("\n  launched: cudaGraphLaunch, call ")));
+  EXPECT_EQ(0, runs);
 }
 
 TEST_F(HostrtMisuse, HeldWorkFindsItsMemoryGone) {

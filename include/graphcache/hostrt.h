@@ -63,7 +63,7 @@ namespace graphcache::hostrt {
 // Brings everything to the state of a fresh process: destroys every object, frees every allocation, forgets failures,
 // counts and misuses, sets one device and execution on, clears every thread's last error, current device and capture
 // mode. Registered kernels stay. Handles from before are recognised as stale afterwards. Call it at the start of a
-// test, with no other thread inside a runtime call.
+// test, with no other thread inside a runtime call; inside work it does nothing and is a misuse.
 void reset();
 
 // How many devices cudaGetDeviceCount reports, at least 1. All devices share the CPU's memory.

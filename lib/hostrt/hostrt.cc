@@ -42,13 +42,17 @@ Place note_place(State& state, const char* function, const void* address) {
   return here;
 }
 
-// The stream of a call of hold() or release(), or null and a misuse. Neither may disturb the draining of a queue.
+// Whether this is a call by work, which must not disturb the draining of the queue that it comes from: a misuse.
+bool is_inside_work(State& state, const Place& here) {
+  if (!this_thread().in_work) return false;
+  report_misuse(state, here, "called from inside a kernel or a host function", {{"executed", state.endings.here}});
+  return true;
+}
+
+// The stream of a call of hold() or release(), or null and a misuse.
 Stream* find_stream_for(State& state, const Place& here, cudaStream_t handle) {
+  if (is_inside_work(state, here)) return nullptr;
   Thread& thread = this_thread();
-  if (thread.in_work) {
-    report_misuse(state, here, "called from inside a kernel or a host function", {{"executed", state.endings.here}});
-    return nullptr;
-  }
   if (thread.epoch != state.epoch) refresh(state, thread);
   Stream* stream = find_stream(state, thread, handle);
   if (stream == nullptr) report_misuse(state, here, "not a live stream", {{"destroyed", state.endings.find(handle)}});
@@ -64,10 +68,11 @@ std::size_t total_bytes(const Memory& memory) {
 }  // namespace
 
 void reset() {
+  const Locked world;
+  const Place here = note_place(*world, "hostrt::reset", __builtin_return_address(0));
+  if (is_inside_work(*world, here)) return;
   cudaError_t unloading = cudaErrorCudartUnloading;
   runtime_gone.compare_exchange_strong(unloading, cudaSuccess);  // a forked child has no way back
-  const Locked world;
-  note_place(*world, "hostrt::reset", __builtin_return_address(0));
   destroy_everything(*world);
   defer_as_wanted(*world);
   world->device_count = 1;
@@ -111,11 +116,7 @@ cudaError_t release(cudaStream_t stream) {
 void defer(std::uint64_t seed) {
   const Locked world;
   const Place here = note_place(*world, "defer", __builtin_return_address(0));
-  if (this_thread().in_work) {
-    report_misuse(*world, here, "called from inside a kernel or a host function", {{"executed", world->endings.here}});
-  } else {
-    defer(*world, seed);
-  }
+  if (!is_inside_work(*world, here)) defer(*world, seed);
 }
 
 Ledger ledger() {
