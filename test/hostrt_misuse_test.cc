@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -496,6 +497,32 @@ TEST_F(HostrtMisuse, ACopyFromFreedMemoryDoesNothing) {
   expect_misuse(AllOf(StartsWith("cudaMemcpyAsync: the copy reads memory that was freed\n"),
                       HasSubstr("\n  freed: cudaFree, call ")));
   EXPECT_EQ(5, bytes[0]);
+}
+
+TEST_F(HostrtMisuse, LargeFreedMemoryIsKnownToo) {
+  constexpr std::size_t kLarge = std::size_t{64} << 20;
+  unsigned char* const memory = device_memory(kLarge);
+  OK(cudaFree(memory));
+  EXPECT_NE(memory, device_memory(kLarge));
+  GIVES(cudaErrorIllegalAddress, outcome(cudaMemsetAsync(memory + kLarge / 2, 2, 16, stream_)));
+  expect_misuse(AllOf(StartsWith("cudaMemsetAsync: the fill writes memory that was freed\n"),
+                      HasSubstr("\n  freed: cudaFree, call ")));
+}
+
+TEST_F(HostrtMisuse, LargeFreedMemoryTakesUpAddressesOnly) {
+  const auto resident_bytes = [] {
+    std::size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages >> pages;
+    return pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  };
+  constexpr std::size_t kLarge = std::size_t{20} << 20;
+  const std::size_t before = resident_bytes();
+  for (int i = 0; i < 4; ++i) {
+    unsigned char* const memory = device_memory(kLarge);
+    OK(cudaMemset(memory, 1, kLarge));
+    OK(cudaFree(memory));
+  }
+  EXPECT_LT(resident_bytes(), before + 2 * kLarge);
 }
 
 TEST_F(HostrtMisuse, AFillBeyondTheEndDoesNothing) {

@@ -45,7 +45,7 @@ void* fresh_memory(std::size_t bytes);
 void scribble(void* address, std::size_t bytes);
 
 // Memory that a program has freed, filled with a pattern, and poisoned where AddressSanitizer watches. The oldest
-// blocks go back to the system first, blocks larger than all of it at once.
+// blocks go back to the system first. Of a block that would take all the room only the addresses are kept.
 class Quarantine {
  public:
   // Takes the block out of `memory`.

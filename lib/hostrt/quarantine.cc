@@ -1,5 +1,9 @@
 // Memory from its allocation's end on, and whether it may be touched.
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
@@ -39,6 +43,17 @@ Memory::const_iterator find_block(const Memory& memory, const void* address) {
   return static_cast<std::size_t>(distance) < block_bytes(found->second.bytes) ? found : memory.end();
 }
 
+// Their addresses stay those of the block: what the program allocates next is never taken for it.
+void give_back_pages(void* address, std::size_t bytes) {
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const std::uintptr_t first = (reinterpret_cast<std::uintptr_t>(address) + page - 1) / page * page;
+  const std::uintptr_t end = (reinterpret_cast<std::uintptr_t>(address) + bytes) / page * page;
+  madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
+}
+
+// What a block in the quarantine takes up.
+std::size_t kept_bytes(std::size_t bytes) { return bytes <= kQuarantineBytes ? bytes : 0; }
+
 }  // namespace
 
 void poison(const void* address, std::size_t bytes) { ASAN_POISON_MEMORY_REGION(address, bytes); }
@@ -47,15 +62,14 @@ void Quarantine::add(Memory& memory, Memory::iterator block) {
   void* const address = const_cast<void*>(block->first);
   const std::size_t bytes = block_bytes(block->second.bytes);
   ASAN_UNPOISON_MEMORY_REGION(address, bytes);  // what lies behind the allocation
-  if (bytes > kQuarantineBytes) {
-    memory.erase(block);
-    std::free(address);
-    return;
-  }
   order_.push_back(address);  // What may throw comes first.
   blocks_.insert(memory.extract(block));
-  bytes_ += bytes;
-  std::memset(address, kFreedPattern, bytes);
+  bytes_ += kept_bytes(bytes);
+  if (kept_bytes(bytes) != 0) {
+    std::memset(address, kFreedPattern, bytes);
+  } else {
+    give_back_pages(address, bytes);
+  }
   poison(address, bytes);
   while (bytes_ > kQuarantineBytes || order_.size() > kQuarantineBlocks) drop_oldest();
 }
@@ -64,7 +78,7 @@ void Quarantine::drop_oldest() {
   const auto block = blocks_.find(order_.front());
   const std::size_t bytes = block_bytes(block->second.bytes);
   ASAN_UNPOISON_MEMORY_REGION(block->first, bytes);
-  bytes_ -= bytes;
+  bytes_ -= kept_bytes(bytes);
   std::free(const_cast<void*>(block->first));
   blocks_.erase(block);
   order_.pop_front();
