@@ -50,6 +50,8 @@ class Quarantine {
  public:
   // Takes the block out of `memory`.
   void add(Memory& memory, Memory::iterator block);
+  // Takes the memory from it.
+  void add(Block& block);
   const Memory& blocks() const { return blocks_; }
   void clear();
 

@@ -115,6 +115,7 @@ cudaError_t free_async(const Call& call, void* address, cudaStream_t handle) {
   call.state.device_memory.erase(found);
   if (allocation.block == nullptr) {  // of cudaMalloc
     allocation.block = std::make_shared<Block>(allocation.device, address, allocation.bytes);
+    allocation.block->freed = call.state.endings.here;
   }
   enqueue(call.state, *stream, FreeParams{std::move(allocation.block)});
   return cudaSuccess;

@@ -17,6 +17,8 @@
 #include <set>
 #include <vector>
 
+#include "place.h"
+
 namespace graphcache::hostrt {
 
 struct Call;
@@ -37,6 +39,7 @@ struct Block {
   std::set<cudaGraph_t> freed_in;
   cudaMemPoolProps properties = {};
   std::vector<cudaMemAccessDesc> access;
+  Place freed = {};  // of cudaMalloc: where, for the quarantine, which takes it when the free runs
 };
 
 struct GraphMemory {

@@ -62,7 +62,7 @@ void Quarantine::add(Memory& memory, Memory::iterator block) {
   void* const address = const_cast<void*>(block->first);
   const std::size_t bytes = block_bytes(block->second.bytes);
   ASAN_UNPOISON_MEMORY_REGION(address, bytes);  // what lies behind the allocation
-  order_.push_back(address);  // What may throw comes first.
+  order_.push_back(address);                    // What may throw comes first.
   blocks_.insert(memory.extract(block));
   bytes_ += kept_bytes(bytes);
   if (kept_bytes(bytes) != 0) {
@@ -72,6 +72,13 @@ void Quarantine::add(Memory& memory, Memory::iterator block) {
   }
   poison(address, bytes);
   while (bytes_ > kQuarantineBytes || order_.size() > kQuarantineBlocks) drop_oldest();
+}
+
+void Quarantine::add(Block& block) {
+  Memory memory;
+  const Allocation freed{block.bytes, block.device, nullptr, {}, block.freed};
+  add(memory, memory.emplace(block.address, freed).first);
+  block.address = nullptr;
 }
 
 void Quarantine::drop_oldest() {

@@ -81,7 +81,13 @@ class Runner {
   void operator()(const EventWaitParams&) {}
 
   void operator()(const AllocationParams& allocation) { scribble(allocation.block->address, allocation.block->bytes); }
-  void operator()(const FreeParams& free) { scribble(free.block->address, free.block->bytes); }
+  void operator()(const FreeParams& free) {
+    if (free.block->freed.is_known()) {
+      state_.quarantine.add(*free.block);
+    } else {
+      scribble(free.block->address, free.block->bytes);
+    }
+  }
 
   void operator()(const NodeParams& params) { std::visit(*this, params); }
 
