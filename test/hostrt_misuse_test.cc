@@ -525,6 +525,22 @@ TEST_F(HostrtMisuse, LargeFreedMemoryTakesUpAddressesOnly) {
   EXPECT_LT(resident_bytes(), before + 2 * kLarge);
 }
 
+// The memory lives until the work that frees it runs.
+TEST_F(HostrtMisuse, MemoryFreedInAStreamIsKnown) {
+  unsigned char* const memory = device_memory(64);
+  unsigned char* const result = device_memory(64);
+  hostrt::hold(stream_);
+  OK(cudaMemsetAsync(memory, 3, 64, stream_));
+  OK(cudaMemcpyAsync(result, memory, 64, cudaMemcpyDeviceToDevice, stream_));
+  OK(cudaFreeAsync(memory, stream_));
+  OK(cudaStreamSynchronize(stream_));
+  EXPECT_EQ(3, result[63]);
+  expect_no_misuse();
+  GIVES(cudaErrorIllegalAddress, outcome(cudaMemcpyAsync(result, memory, 8, cudaMemcpyDeviceToDevice, stream_)));
+  expect_misuse(AllOf(StartsWith("cudaMemcpyAsync: the copy reads memory that was freed\n"),
+                      HasSubstr("\n  freed: cudaFreeAsync, call ")));
+}
+
 TEST_F(HostrtMisuse, AFillBeyondTheEndDoesNothing) {
   unsigned char* const memory = device_memory(64);
   OK(cudaMemset(memory, 1, 64));
@@ -718,6 +734,22 @@ TEST_F(HostrtMisuse, ADeviceResetBreaksOffCaptures) {
   EXPECT_EQ(hostrt::Ledger{}, hostrt::ledger());
   OK(cudaStreamCreate(&stream_));
   EXPECT_NE(nullptr, capture());
+}
+
+TEST_F(HostrtMisuse, ADeviceResetEndsWhatLaunchesAllocated) {
+  void* memory = nullptr;
+  cudaGraph_t graph = nullptr;
+  OK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+  OK(cudaMallocAsync(&memory, 100, stream_));
+  OK(cudaStreamEndCapture(stream_, &graph));
+  OK(cudaGraphLaunch(instantiate(graph), stream_));
+  OK(cudaStreamSynchronize(stream_));
+  EXPECT_EQ(1u, hostrt::ledger().graph_allocations);
+  OK(cudaDeviceReset());
+  EXPECT_EQ(0u, hostrt::ledger().graph_allocations);
+  std::uint64_t used = 1;
+  OK(cudaDeviceGetGraphMemAttribute(0, cudaGraphMemAttrUsedMemHigh, &used));
+  EXPECT_EQ(0u, used);
 }
 
 TEST_F(HostrtMisuse, AContextHasAnotherIdAfterAReset) {

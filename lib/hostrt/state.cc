@@ -178,6 +178,8 @@ void end_device(State& state, int device) {
   }
   for (const cudaEvent_t event : events) state.events.remove(event);
   for (const cudaGraphExec_t executable : executables) state.executables.remove(executable);
+  std::erase_if(state.graph_memory.live, [device](const auto& entry) { return entry.second->device == device; });
+  state.graph_memory.usage.erase(device);
   free_blocks(state, state.device_memory, device);
   free_blocks(state, state.host_memory, device);
   state.context_ids.erase(device);
