@@ -190,6 +190,22 @@ TEST_F(HostrtObjects, TheLastReferenceEndsAUserObject) {
   expect_misuse("cudaUserObjectRetain: user object was destroyed");
 }
 
+// More than the stack has room for.
+TEST_F(HostrtObjects, ALaunchInFlightOutlivesAnyNumberOfUpdates) {
+  cudaGraph_t graph = nullptr;
+  OK(cudaGraphCreate(&graph, 0));
+  const cudaUserObject_t object = give_object(graph);
+  const cudaGraphExec_t executable = instantiate(graph);
+  hostrt::hold(stream_);
+  OK(cudaGraphLaunch(executable, stream_));
+  for (int i = 0; i < 300000; ++i) OK(update(executable, graph));
+  OK(cudaGraphReleaseUserObject(graph, object, 1));
+  OK(cudaGraphExecDestroy(executable));
+  EXPECT_EQ(0, destroyed_);
+  OK(hostrt::release(stream_));
+  EXPECT_EQ(1, destroyed_);
+}
+
 TEST_F(HostrtObjects, ReferencesOfOthersCannotBeReleased) {
   const cudaGraph_t graph = capture_values({});
   const cudaUserObject_t object = give_object(graph);

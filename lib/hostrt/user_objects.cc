@@ -113,6 +113,11 @@ Holding::Holding(State& state, const Graph& graph) : state_(state) {
 
 Holding::~Holding() {
   for (cudaUserObject_t object : objects_) release(state_, object, 1);
+  // One by one: there may be more updates than the stack holds destructors.
+  for (std::shared_ptr<Holding> next = std::move(later); next != nullptr && next.use_count() == 1;) {
+    std::shared_ptr<Holding> behind = std::move(next->later);
+    next = std::move(behind);
+  }
 }
 
 void hold(State& state, Program& program, const Graph& graph) {
