@@ -144,7 +144,7 @@ TEST(SoakTest, CapturesAndDestructionsTakeNoMoreMemory) {
 #else
   constexpr bool kCountsHost = true;
 #endif
-  constexpr int kWarmUp = 6000;  // So many that the index has let cold keys go (Index::kMaxColdEntries).
+  constexpr int kWarmUp = 20'000;  // The index has let cold keys go (Index::kMaxColdEntries), the driver has its pools.
   const int captures = is_full() ? 10'000 : 4000;
   Options options;
   options.max_executables = options.max_templates = 4;
