@@ -198,8 +198,9 @@ TEST_F(Fact18, AnExecutableRunsOnItsOwnDevice) {
   OK(cudaMemcpy(&other, there, sizeof other, cudaMemcpyDeviceToHost));
   EXPECT_NE(own, other);
   for (int current : {1, 0}) {
+    OK(cudaSetDevice(0));
+    clear();  // of this device's memory: a set that another device makes is refused
     OK(cudaSetDevice(current));
-    clear();
     OK(cudaGraphLaunch(executable, elsewhere));
     OK(cudaStreamSynchronize(elsewhere));
     EXPECT_EQ(own, read<Number>());
