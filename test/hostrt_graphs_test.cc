@@ -723,6 +723,20 @@ TEST_F(HostrtGraphs, HeldWorkThatFailsFailsItsRelease) {
   EXPECT_EQ((Values{}), taken());
 }
 
+TEST_F(HostrtGraphs, WaitingForHeldWorkEndsWhenItFails) {
+  hostrt::hold(stream_);
+  OK(write(1, stream_));
+  OK(cudaEventRecord(event_, stream_));
+  OK(cudaStreamWaitEvent(other_, event_, 0));
+  OK(launch(fault, 1, 1, other_));
+  OK(cudaStreamWaitEvent(other_, event_, 0));
+  OK(write(2, other_));
+  OK(cudaEventRecord(event_, other_));
+  GIVES(cudaErrorLaunchFailure, cudaEventSynchronize(event_));
+  GIVES(cudaErrorLaunchFailure, cudaStreamSynchronize(other_));
+  EXPECT_EQ((Values{1}), taken());
+}
+
 TEST_F(HostrtGraphs, OnlyLiveStreamsAreHeldAndNotByKernels) {
   OK(launch(hold_the_stream, 1, 1, stream_, other_));
   expect_misuse("hold: called from inside a kernel or a host function");

@@ -173,11 +173,11 @@ bool run_piece(State& state) {
 
 // ---- Waiting ----
 
-// Runs what may run: deferred, a piece of it, and says whether there was one.
+// Runs what may run: deferred, a piece of it. False if what is left, if anything, waits for a held stream.
 bool run_some(State& state) {
   if (state.deferred) return run_piece(state);
   drain_all(state);
-  return false;
+  return state.lost != cudaSuccess;
 }
 
 bool contains(const Stream& stream, std::uint64_t mark) {
