@@ -2,6 +2,7 @@
 #pragma once
 
 #include <absl/base/thread_annotations.h>
+#include <absl/cleanup/cleanup.h>
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
@@ -61,6 +62,8 @@ class Cache::Impl {
     Impl& impl_;
     Entry* entry_;
   };
+
+  static constexpr const char* kInstantiate = "cudaGraphInstantiate";
 
   // What one run was asked for.
   struct Request {
@@ -124,6 +127,13 @@ class Cache::Impl {
   bool reserve(Entry* entry, Entry** sibling);
   void evict(Entry* victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void demote(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What is to happen if something throws while the entry's executable changes: nobody knows what it holds then.
+  auto demoting(Held& entry) {
+    return absl::Cleanup([this, &entry] {
+      MutexLock lock(mutex_);
+      demote(entry.get());
+    });
+  }
   void forget_template(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void tidy_up(cudaStream_t stream);
 

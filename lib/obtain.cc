@@ -1,0 +1,257 @@
+// The way of an entry that has a template to an executable, and the budgets that it meets there.
+#include <absl/cleanup/cleanup.h>
+
+#include <chrono>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "errors.h"
+#include "impl.h"
+
+namespace graphcache {
+
+// A sibling's executable for rent, or one that the entry keeps: by rent or buy (costs.h). One that is bought is the
+// least recently used sibling's, if that would have had to leave for it anyhow.
+Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  for (;;) {  // Once more after each refusal, in another family.
+    Obtained obtained;
+    if (Held lender(*this, lock_lender(entry.get())); lender.get() != nullptr) {
+      const Difference& difference = entry->differences.between(lender->executable->content(), *entry->content);
+      if (rents(*entry.get(), difference.cost)) {
+        if (!take_over(entry, lender, request, difference, /*for_rent=*/true, &obtained)) continue;
+        return obtained;
+      }
+    }
+    Entry* sibling = nullptr;
+    if (!reserve(entry.get(), &sibling)) {
+      obtained.why = EagerReason::kBudget;
+      return obtained;
+    }
+    if (sibling == nullptr) {
+      buy(entry, /*may_evict=*/true, &obtained);
+      return obtained;
+    }
+    Held lender(*this, sibling);
+    const Difference& difference = entry->differences.between(lender->executable->content(), *entry->content);
+    if (take_over(entry, lender, request, difference, /*for_rent=*/false, &obtained)) return obtained;
+  }
+}
+
+// Where the budget is full, an executable to keep is another key's loss: so only who was used more often of late than
+// the least recently used one gets it. This keeps keys that come now and then from driving out those that are in use.
+bool Cache::Impl::rents(const Entry& entry, Cost rent) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  MutexLock lock(mutex_);
+  if (entry.pinned) return false;
+  if (options_.sharing == Sharing::kAlways) return true;
+  if (!should_buy(entry.rent, rent, costs::buy(entry.content->node_count))) return true;
+  if (fits(entry.device_bytes)) return false;
+  const Entry* const victim = index_.oldest(Standing::kLive);
+  return victim != nullptr && index_.frequency(&entry) <= index_.frequency(victim);
+}
+
+// Brings the lender's executable over to the entry. False: that cannot be, the lender keeps what it has, and the entry
+// is of another family now.
+bool Cache::Impl::take_over(Held& entry, Held& lender, const Request& request, const Difference& difference,
+                            bool for_rent, Obtained* obtained) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  LastErrorGuard last_error;
+  // The lender's graph stays behind as the executable's base. It gets another, since no two threads may use one graph.
+  if (lender->graph.empty()) {
+    obtained->result = lender->executable->base().clone(&lender->graph);
+    if (is_fatal(obtained->result.error)) return true;
+    if (std::exchange(obtained->result, {}).error != cudaSuccess) {
+      MutexLock lock(mutex_);
+      index_.split(entry.get());
+      return false;
+    }
+  }
+  bool was_spare = false;
+  if (!hand_over(lender.get(), entry.get(), for_rent, &was_spare)) return false;
+
+  absl::Cleanup threw = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {  // What the executable holds, nobody knows.
+    MutexLock lock(mutex_);
+    index_.set_standing(entry.get(), Standing::kDemoted);
+    retire_.add(std::move(lender->executable), {});
+  };
+  const BroughtOver brought =
+      lender->executable->bring_over(lender->graph, entry->graph, entry->content, difference, request.call);
+  std::move(threw).Cancel();
+  entry->patched_nodes.add(brought.patched_nodes);
+  const bool done = brought.result.error == cudaSuccess;
+  if (!done && !brought.whole) retire_.add(std::move(lender->executable), {});
+  {
+    MutexLock lock(mutex_);
+    totals_.updates += brought.updates;
+    if (!done) index_.set_standing(entry.get(), Standing::kDemoted);
+    if (!done && brought.whole) {
+      index_.set_standing(lender.get(), Standing::kLive);
+      if (was_spare && lender->family != nullptr && !lender->pinned) lender->family->spare_of = lender.get();
+    }
+    if (brought.refusal) {
+      ++totals_.refused_updates[static_cast<std::size_t>(*brought.refusal)];
+      index_.split(entry.get());
+    }
+  }
+  if (done) {
+    entry->executable = std::move(lender->executable);
+    entry->rent = for_rent ? entry->rent + difference.cost : 0;
+    obtained->of_sibling = true;
+    return true;
+  }
+  if (brought.refusal && brought.whole) return false;
+  obtained->result = brought.result;
+  obtained->why = EagerReason::kRefused;
+  return true;
+}
+
+// The executable counts as the entry's from now on. False if the lender has been pinned meanwhile.
+bool Cache::Impl::hand_over(Entry* lender, Entry* entry, bool for_rent, bool* was_spare) {
+  MutexLock lock(mutex_);
+  if (lender->pinned) return false;
+  Family* const family = entry->family;
+  *was_spare = lender->family != nullptr && lender->family->spare_of == lender;
+  index_.set_standing(lender, Standing::kDemoted);
+  index_.set_standing(entry, Standing::kLive);
+  if (for_rent && family != nullptr && !entry->pinned && (*was_spare || family->spare_of == nullptr)) {
+    family->spare_of = entry;
+  }
+  return true;
+}
+
+// A new executable for an entry that was reserved one. Out of memory: one more executable leaves, what the device keeps
+// for graphs is given back, and it is tried once more.
+void Cache::Impl::buy(Held& entry, bool may_evict, Obtained* obtained) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const auto begin = std::chrono::steady_clock::now();
+  LastErrorGuard last_error;
+  auto threw = demoting(entry);
+  cudaError_t error = instantiate(*entry.get());
+  if (error == cudaErrorMemoryAllocation || error == cudaErrorNotSupported) {
+    if (error == cudaErrorMemoryAllocation && may_evict) {
+      MutexLock lock(mutex_);
+      if (Entry* victim = index_.lock_oldest(Standing::kLive)) {
+        evict(victim);
+        (void)victim->lock.unlock();
+      }
+    }
+    // A graph that allocates can have one executable alone, and its last may still wait.
+    retire_.collect_all();
+    cudaDeviceGraphMemTrim(options_.device);
+    error = instantiate(*entry.get());
+  }
+  std::move(threw).Cancel();
+  if (error == cudaSuccess) {
+    entry->rent = 0;
+    MutexLock lock(mutex_);
+    totals_.instantiate_time += std::chrono::steady_clock::now() - begin;
+    ++totals_.instantiations;
+    Family* const family = entry->family;
+    if (family != nullptr && family->spare_of == nullptr && !entry->pinned) family->spare_of = entry.get();
+    return;
+  }
+  obtained->result = {kInstantiate, error};
+  obtained->why = error == cudaErrorMemoryAllocation ? EagerReason::kOutOfMemory : EagerReason::kRefused;
+}
+
+cudaError_t Cache::Impl::instantiate(Entry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  RelaxedCaptureMode relaxed;
+  return Executable::instantiate(entry.graph, entry.content, options_.instantiate_flags, scratch_, &entry.executable);
+}
+
+// Where a family has lost its spare one, a new one is bought while there is room, so that no key is deprived of what it
+// has bought.
+Entry* Cache::Impl::lock_lender(const Entry* entry) {
+  MutexLock lock(mutex_);
+  const Family* const family = entry->family;
+  const bool may_buy = options_.sharing == Sharing::kAuto && fits(entry->device_bytes);
+  if (family != nullptr && family->spare_of == nullptr && may_buy) return nullptr;
+  return index_.lock_lender(family);
+}
+
+// Whether an executable could be had now, so that no capture is made in vain. Nothing leaves for a capture that may yet
+// fail.
+bool Cache::Impl::has_room(const Entry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  MutexLock lock(mutex_);
+  if (entry.device_bytes > options_.max_device_bytes) return false;  // As its last capture told.
+  if (fits(entry.device_bytes)) return true;
+  Entry* const victim = index_.lock_oldest(Standing::kLive);
+  if (victim != nullptr) (void)victim->lock.unlock();
+  return victim != nullptr;
+}
+
+// Whether an executable of so many bytes fits into the budgets beside the others, but for some of these.
+bool Cache::Impl::fits(std::size_t bytes, std::size_t but, std::size_t but_bytes) const {
+  return bytes <= options_.max_device_bytes &&
+         index_.live() - but < static_cast<std::size_t>(options_.max_executables) &&
+         index_.live_bytes() - but_bytes <= options_.max_device_bytes - bytes;
+}
+
+// Makes the entry count as one that has an executable; false if no room can be made for it, and then nothing leaves.
+// Evicts before anything is instantiated. If a sibling would have to leave, its executable is all that is needed:
+// nothing is done, and the sibling is returned, locked.
+bool Cache::Impl::reserve(Entry* entry, Entry** sibling) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  {
+    MutexLock lock(mutex_);
+    sweep();
+    std::vector<Entry*> victims;
+    std::size_t bytes = 0;
+    const absl::Cleanup unlock_all = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      for (Entry* victim : victims) (void)victim->lock.unlock();  // Idle, so awaited by nobody.
+    };
+    while (!fits(entry->device_bytes, victims.size(), bytes)) {
+      Entry* const victim = index_.lock_oldest(Standing::kLive);
+      const bool is_sibling = victim != nullptr && victim->family != nullptr && victim->family == entry->family;
+      if (victim == nullptr || is_sibling) {
+        *sibling = victim;
+        return is_sibling;
+      }
+      absl::Cleanup threw = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { (void)victim->lock.unlock(); };
+      victims.push_back(victim);
+      std::move(threw).Cancel();
+      bytes += victim->device_bytes;
+    }
+    for (Entry* victim : victims) evict(victim);
+    index_.set_standing(entry, Standing::kLive);
+  }
+  retire_.collect(entry->stream);
+  return true;
+}
+
+// The executable of a victim, whose lock is held, leaves; the entry stays, with its template.
+void Cache::Impl::evict(Entry* victim) {
+  ++totals_.evictions;
+  demote(victim);
+}
+
+// The entry loses its executable, or the promise of one.
+void Cache::Impl::demote(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (entry->executable != nullptr && entry->graph.empty()) entry->graph = entry->executable->take_base();
+  retire_.add(std::move(entry->executable), {});
+  index_.set_standing(entry, Standing::kDemoted);
+}
+
+// The entry, which has no executable, loses its template.
+void Cache::Impl::forget_template(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  retire_.add(nullptr, std::move(entry->graph), entry->stream);
+  entry->content.reset();
+  entry->differences.clear();
+  index_.leave(entry);
+  index_.set_standing(entry, Standing::kCold);
+}
+
+// What a run leaves behind: templates beyond the budget, executables that left.
+void Cache::Impl::tidy_up(cudaStream_t stream) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (lost_) return;
+  {
+    MutexLock lock(mutex_);
+    while (index_.templates() > static_cast<std::size_t>(options_.max_templates)) {
+      Entry* const oldest = index_.lock_oldest(Standing::kDemoted);
+      if (oldest == nullptr) break;
+      forget_template(oldest);
+      ++totals_.forgotten;
+      (void)oldest->lock.unlock();
+    }
+  }
+  retire_.collect(stream);
+}
+
+}  // namespace graphcache
