@@ -63,7 +63,7 @@ class Cache::Impl {
     Entry* entry_;
   };
 
-  static constexpr const char* kInstantiate = "cudaGraphInstantiate";
+  static constexpr char kInstantiate[] = "cudaGraphInstantiate";  // Compared by its address.
 
   // What one run was asked for.
   struct Request {
