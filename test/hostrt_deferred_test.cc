@@ -12,12 +12,12 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "graphcache/hostrt.h"
 #include "kernels.h"
+#include "launch.h"
 
 namespace graphcache::test {
 namespace {
@@ -41,12 +41,6 @@ namespace graphcache::test {
 namespace {
 
 using Values = std::vector<int>;
-
-template <typename... P>
-cudaError_t launch(void (*kernel)(P...), cudaStream_t stream, std::type_identity_t<P>... values) {
-  void* arguments[] = {static_cast<void*>(&values)...};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(1), dim3(1), arguments, 0, stream);
-}
 
 class HostrtDeferred : public testing::Test {
  protected:
@@ -78,7 +72,7 @@ class HostrtDeferred : public testing::Test {
     OK(cudaEventCreate(&event_));
   }
 
-  void write(int value, cudaStream_t stream) { OK(launch(append, stream, log_, &count_, value)); }
+  void write(int value, cudaStream_t stream) { OK(launch(append, 1, 1, stream, log_, &count_, value)); }
 
   void wait(cudaStream_t waiting, cudaStream_t awaited) {
     OK(cudaEventRecord(event_, awaited));
@@ -222,7 +216,7 @@ TEST_F(HostrtDeferred, WorkReadsMemoryWhenItRuns) {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     begin(seed);
     int source = 1, target = 0;
-    OK(launch(set_to, stream_, &target, &source));
+    OK(launch(set_to, 1, 1, stream_, &target, &source));
     source = 2;  // too early: nobody waited
     OK(cudaStreamSynchronize(stream_));
     read.insert(target);
@@ -235,8 +229,8 @@ TEST_F(HostrtDeferred, NothingIsDoneForSureBeforeSomebodyWaits) {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     begin(seed);
     int sum = 0;
-    OK(launch(add_to, stream_, &sum, 1));
-    OK(launch(add_to, stream_, &sum, 1));
+    OK(launch(add_to, 1, 1, stream_, &sum, 1));
+    OK(launch(add_to, 1, 1, stream_, &sum, 1));
     seen.insert(sum);
     OK(cudaStreamSynchronize(stream_));
     EXPECT_EQ(2, sum);
@@ -349,10 +343,10 @@ TEST_F(HostrtDeferred, TheEnvironmentDefersAndResetGoesBackToThat) {
 TEST_F(HostrtDeferred, WorkThatFailsIsToldByALaterCallAndEndsTheRest) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     begin(seed);
-    cudaError_t error = launch(break_down, stream_, 1);
+    cudaError_t error = launch(break_down, 1, 1, stream_, 1);
     EXPECT_TRUE(error == cudaSuccess || error == cudaErrorLaunchFailure);
     EXPECT_EQ(cudaErrorLaunchFailure, cudaStreamSynchronize(stream_));
-    EXPECT_EQ(cudaErrorLaunchFailure, launch(append, other_, log_, &count_, 1));
+    EXPECT_EQ(cudaErrorLaunchFailure, launch(append, 1, 1, other_, log_, &count_, 1));
     EXPECT_EQ(cudaErrorLaunchFailure, cudaStreamSynchronize(other_));
     EXPECT_EQ(0, count_);
   }
@@ -367,7 +361,7 @@ TEST_F(HostrtDeferred, ThreadsMayShareTheWork) {
     threads.emplace_back([&, i] {
       cudaStream_t stream = nullptr;
       OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-      for (int k = 0; k < kLaunches; ++k) OK(launch(add_to, stream, &sums[i], 1));
+      for (int k = 0; k < kLaunches; ++k) OK(launch(add_to, 1, 1, stream, &sums[i], 1));
       OK(cudaStreamSynchronize(stream));
       EXPECT_EQ(kLaunches, sums[i]);
       OK(cudaStreamDestroy(stream));

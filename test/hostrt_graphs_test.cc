@@ -10,12 +10,12 @@
 #include <cstring>
 #include <stdexcept>
 #include <thread>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "graphcache/hostrt.h"
 #include "kernels.h"
+#include "launch.h"
 
 namespace graphcache::test {
 namespace {
@@ -39,13 +39,6 @@ namespace {
 template <typename... P>
 const void* address(void (*kernel)(P...)) {
   return reinterpret_cast<const void*>(kernel);
-}
-
-template <typename... P>
-cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t stream,
-                   std::type_identity_t<P>... values) {
-  void* arguments[] = {static_cast<void*>(&values)...};
-  return cudaLaunchKernel(address(kernel), grid, block, arguments, 0, stream);
 }
 
 template <typename Function>
@@ -457,36 +450,19 @@ TEST_F(HostrtGraphs, NodesOfADestroyedBasePatchNothing) {
 
 // ---- Updates that lie, updates that are refused ----
 
-cudaLaunchAttributeValue cluster_of(unsigned x, unsigned y) {
-  cudaLaunchAttributeValue value = {};
-  value.clusterDim.x = x;
-  value.clusterDim.y = y;
-  value.clusterDim.z = 1;
-  return value;
-}
-
 TEST_F(HostrtGraphs, KernelsSeeTheirClusterSize) {
-  dim3 seen(0, 0, 0), *out = &seen;
+  dim3 seen(0, 0, 0);
   const auto expect = [&](unsigned x, unsigned y) {
     EXPECT_EQ(std::make_pair(x, y), std::make_pair(seen.x, seen.y));
     EXPECT_EQ(1u, seen.z);
   };
-  OK(launch(see_cluster, 4, 1, stream_, out));
+  OK(launch(see_cluster, 4, 1, stream_, &seen));
   expect(1, 1);
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val = cluster_of(2, 3);
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(4, 3, 1);
-  config.blockDim = dim3(1, 1, 1);
-  config.stream = stream_;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  void* arguments[] = {&out};
-  OK(cudaLaunchKernelExC(&config, address(see_cluster), arguments));
+  const auto launch_it = [&] { OK(launch_in_clusters(see_cluster, dim3(4, 3), 1, dim3(2, 3), stream_, &seen)); };
+  launch_it();
   expect(2, 3);
-  const cudaGraph_t graph = capture([&] { OK(cudaLaunchKernelExC(&config, address(see_cluster), arguments)); });
-  OK(launch(see_cluster, 4, 1, stream_, out));
+  const cudaGraph_t graph = capture(launch_it);
+  OK(launch(see_cluster, 4, 1, stream_, &seen));
   expect(1, 1);
   cudaGraph_t clone = nullptr;
   OK(cudaGraphClone(&clone, graph));
@@ -499,8 +475,10 @@ TEST_F(HostrtGraphs, AnUpdateKeepsTheOldClusterSize) {
   dim3 seen(0, 0, 0);
   const auto graph_of = [&](unsigned cluster) {
     const cudaGraph_t graph = capture([&] { OK(launch(see_cluster, 4, 1, stream_, &seen)); });
-    const cudaLaunchAttributeValue value = cluster_of(cluster, 1);
     if (cluster != 0) {
+      cudaLaunchAttributeValue value = {};
+      value.clusterDim.x = cluster;
+      value.clusterDim.y = value.clusterDim.z = 1;
       EXPECT_EQ(cudaSuccess,
                 cudaGraphKernelNodeSetAttribute(nodes_of(graph)[0], cudaLaunchAttributeClusterDimension, &value));
     }

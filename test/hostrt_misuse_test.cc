@@ -24,6 +24,7 @@
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "kernels.h"
+#include "launch.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define GRAPHCACHE_TEST_ASAN 1
@@ -58,12 +59,6 @@ GRAPHCACHE_HOST_KERNEL(graphcache::test::query_the_stream)
 namespace graphcache::test {
 namespace {
 
-template <typename... P>
-cudaError_t launch(void (*kernel)(P...), cudaStream_t stream, std::type_identity_t<P>... values) {
-  void* arguments[] = {static_cast<void*>(&values)..., nullptr};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), 1, 1, arguments, 0, stream);
-}
-
 class HostrtMisuse : public testing::Test {
  protected:
   void SetUp() override {
@@ -83,7 +78,7 @@ class HostrtMisuse : public testing::Test {
   cudaGraph_t capture() {
     cudaGraph_t graph = nullptr;
     EXPECT_EQ(cudaSuccess, cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-    EXPECT_EQ(cudaSuccess, launch(add, stream_, &sum_, 1, 1.0f));
+    EXPECT_EQ(cudaSuccess, launch(add, 1, 1, stream_, &sum_, 1, 1.0f));
     EXPECT_EQ(cudaSuccess, cudaStreamEndCapture(stream_, &graph));
     return graph;
   }
@@ -228,7 +223,7 @@ TEST_F(HostrtMisuse, AGraphEndsWithTheCallThatBreaksItsCapture) {
   cudaStreamCaptureStatus status;
   cudaGraph_t graph = nullptr;
   OK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-  OK(launch(add, stream_, &sum_, 1, 1.0f));
+  OK(launch(add, 1, 1, stream_, &sum_, 1, 1.0f));
 #if CUDART_VERSION >= 13000
   OK(cudaStreamGetCaptureInfo(stream_, &status, nullptr, &graph, nullptr, nullptr, nullptr));
 #else
@@ -255,7 +250,7 @@ TEST_F(HostrtMisuse, AResetEndsEverything) {
 }
 
 TEST_F(HostrtMisuse, ACallFromAKernelNamesWhatRunsIt) {
-  OK(launch(query_the_stream, stream_, stream_));
+  OK(launch(query_the_stream, 1, 1, stream_, stream_));
   OK(cudaStreamSynchronize(stream_));
   expect_misuse(AllOf(StartsWith("cudaStreamQuery: called from inside a kernel or a host function\n"),
                       HasSubstr("\n  here: cudaStreamQuery, call "), HasSubstr("\n  executed: cuda")));
@@ -266,7 +261,7 @@ TEST_F(HostrtMisuse, WorkMustNotReset) {
   const auto reset = [](void*) { hostrt::reset(); };
   hostrt::hold(stream_);
   for (int i = 0; i < 3; ++i) OK(cudaLaunchHostFunc(stream_, reset, nullptr));
-  OK(launch(add, stream_, &sum_, 1, 1.0f));
+  OK(launch(add, 1, 1, stream_, &sum_, 1, 1.0f));
   OK(hostrt::release(stream_));
   EXPECT_EQ(1, sum_);
   expected_misuses_ = 2;
@@ -458,7 +453,7 @@ TEST_F(HostrtMisuse, AddressSanitizerSeesKernelsInFreedMemoryAndBeyondTheEnd) {
     unsigned char* const memory = device_memory(64);
     if (freed) cudaFree(memory);
     int byte = 0;
-    launch(first_byte, nullptr, memory + offset, &byte);
+    launch(first_byte, 1, 1, nullptr, memory + offset, &byte);
     return byte;
   };
   EXPECT_EQ(0xcd, read_at(false, 63));
@@ -471,7 +466,7 @@ TEST_F(HostrtMisuse, AKernelReadsAPatternInFreedMemory) {
   OK(cudaMemset(memory, 1, 64));
   OK(cudaFree(memory));
   int byte = 0;
-  OK(launch(first_byte, stream_, memory, &byte));
+  OK(launch(first_byte, 1, 1, stream_, memory, &byte));
   OK(cudaStreamSynchronize(stream_));
   EXPECT_EQ(0xdd, byte);
   EXPECT_NE(memory, device_memory(64));  // not given out again for a while
@@ -615,7 +610,7 @@ TEST_F(HostrtMisuse, ANodeThatTouchesFreedMemoryNamesItsOrigin) {
   cudaGraph_t graph = nullptr;
   OK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
   OK(cudaMemcpyAsync(result, memory, 8, cudaMemcpyDeviceToDevice, stream_));
-  OK(launch(add, stream_, &sum_, 1, 1.0f));
+  OK(launch(add, 1, 1, stream_, &sum_, 1, 1.0f));
   OK(cudaStreamEndCapture(stream_, &graph));
   const cudaGraphExec_t executable = instantiate(graph);
   const cudaGraphExec_t patched = instantiate(graph);
@@ -715,7 +710,7 @@ TEST_F(HostrtMisuse, ADeviceResetEndsTheHandlesOfTheDevice) {
   GIVES(cudaErrorInvalidValue, cudaFree(memory));
   expect_reset("memory was freed");
 
-  OK(launch(add, cudaStreamPerThread, &sum_, 1, 1.0f));
+  OK(launch(add, 1, 1, cudaStreamPerThread, &sum_, 1, 1.0f));
   OK(cudaStreamSynchronize(cudaStreamPerThread));
   EXPECT_EQ(1, sum_);
   OK(cudaStreamDestroy(other));

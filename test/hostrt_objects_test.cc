@@ -8,12 +8,12 @@
 #include <cstdint>
 #include <cstring>
 #include <set>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "graphcache/hostrt.h"
 #include "kernels.h"
+#include "launch.h"
 
 namespace graphcache::test {
 namespace {
@@ -30,12 +30,6 @@ GRAPHCACHE_HOST_KERNEL(graphcache::test::see_device)
 
 namespace graphcache::test {
 namespace {
-
-template <typename... P>
-cudaError_t launch(void (*kernel)(P...), cudaStream_t stream, std::type_identity_t<P>... values) {
-  void* arguments[] = {static_cast<void*>(&values)...};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), dim3(1), dim3(1), arguments, 0, stream);
-}
 
 std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
   std::size_t count = 0;
@@ -79,7 +73,7 @@ class HostrtObjects : public testing::Test {
     });
   }
 
-  cudaError_t write(int value, cudaStream_t stream) { return launch(append, stream, log_, &count_, value); }
+  cudaError_t write(int value, cudaStream_t stream) { return launch(append, 1, 1, stream, log_, &count_, value); }
 
   // A graph of kernels before, a child and kernels behind it; the child's own graph is destroyed.
   cudaGraph_t with_child(std::vector<int> before, cudaGraph_t child, std::vector<int> behind = {}) {
@@ -492,7 +486,7 @@ TEST_F(HostrtObjects, TheLedgerShowsWhatLaunchesLeaveAllocated) {
   int* memory = nullptr;
   const cudaGraph_t graph = capture([&] {
     EXPECT_EQ(cudaSuccess, cudaMallocAsync(reinterpret_cast<void**>(&memory), 1000, stream_));
-    EXPECT_EQ(cudaSuccess, launch(append, stream_, memory, &count_, 5));
+    EXPECT_EQ(cudaSuccess, launch(append, 1, 1, stream_, memory, &count_, 5));
   });
   const cudaGraphExec_t executable = instantiate(graph);
   EXPECT_EQ(0u, hostrt::ledger().graph_allocations);
@@ -516,7 +510,7 @@ TEST_F(HostrtObjects, AFreeInFlightLetsTheNextLaunchIn) {
   int* memory = nullptr;
   const cudaGraph_t graph = capture([&] {
     EXPECT_EQ(cudaSuccess, cudaMallocAsync(reinterpret_cast<void**>(&memory), 64, stream_));
-    EXPECT_EQ(cudaSuccess, launch(append, stream_, memory, &count_, 5));
+    EXPECT_EQ(cudaSuccess, launch(append, 1, 1, stream_, memory, &count_, 5));
   });
   const cudaGraphExec_t executable = instantiate(graph);
   hostrt::hold(stream_);
@@ -665,7 +659,7 @@ TEST_F(HostrtObjects, MemoryOfAStreamIsFreedInItsOrder) {
   OK(cudaPointerGetAttributes(&attributes, memory));
   EXPECT_EQ(cudaMemoryTypeDevice, attributes.type);
   hostrt::hold(stream_);
-  OK(launch(append, stream_, memory, &count_, 5));
+  OK(launch(append, 1, 1, stream_, memory, &count_, 5));
   OK(cudaMemcpyAsync(log_, memory, 4, cudaMemcpyDefault, stream_));
   OK(cudaFreeAsync(memory, stream_));
   EXPECT_EQ(0u, hostrt::ledger().allocations);
@@ -862,9 +856,9 @@ TEST_F(HostrtObjects, AnExecutableRunsOnItsOwnDevice) {
   OK(cudaSetDevice(1));
   OK(cudaStreamCreateWithFlags(&far, cudaStreamNonBlocking));
   int seen = -1;
-  OK(launch(see_device, far, &seen));
+  OK(launch(see_device, 1, 1, far, &seen));
   EXPECT_EQ(1, seen);
-  const cudaGraph_t graph = capture([&] { EXPECT_EQ(cudaSuccess, launch(see_device, stream_, &seen)); });
+  const cudaGraph_t graph = capture([&] { EXPECT_EQ(cudaSuccess, launch(see_device, 1, 1, stream_, &seen)); });
   const cudaGraphExec_t executable = instantiate(graph);
   OK(cudaGraphLaunch(executable, far));
   EXPECT_EQ(0, seen);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "launch.h"
 
 namespace graphcache::test {
 namespace {
@@ -47,13 +48,6 @@ GRAPHCACHE_HOST_KERNEL((graphcache::test::nothing))  // twice, and in parenthese
 
 namespace graphcache::test {
 namespace {
-
-template <typename... P>
-cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t stream,
-                   std::type_identity_t<P>... values) {
-  void* arguments[] = {static_cast<void*>(&values)..., nullptr};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, arguments, 0, stream);
-}
 
 class Hostrt : public testing::Test {
  protected:

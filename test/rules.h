@@ -24,6 +24,7 @@
 #endif
 
 #include "kernels.h"
+#include "launch.h"
 
 inline void PrintTo(cudaError_t error, std::ostream* os) { *os << cudaGetErrorName(error); }
 
@@ -40,13 +41,6 @@ inline constexpr auto kRelaxed = cudaStreamCaptureModeRelaxed;
 using Body = std::function<void()>;
 using Nodes = std::vector<cudaGraphNode_t>;
 using Edges = std::vector<std::pair<int, int>>;  // positions of nodes
-
-template <typename... P>
-cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t stream,
-                   std::type_identity_t<P>... values) {
-  void* arguments[] = {static_cast<void*>(&values)..., nullptr};
-  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, arguments, 0, stream);
-}
 
 // Kernel node parameters that keep their values.
 template <typename... P>
@@ -72,23 +66,6 @@ class Params {
   std::tuple<P...> values_;
   void* pointers_[sizeof...(P) + 1];
 };
-
-// As launch(), one thread a block and in clusters of so many blocks.
-inline cudaError_t launch_in_clusters(void (*kernel)(int*), unsigned blocks, unsigned size, cudaStream_t stream,
-                                      int* out) {
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = size;
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = blocks;
-  config.blockDim = 1;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  void* arguments[] = {&out};
-  return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments);
-}
 
 template <typename Call>
 auto on_other_thread(Call&& call) {

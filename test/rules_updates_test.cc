@@ -21,7 +21,7 @@ TEST_F(RuntimeRules, AFillOfNothingKnownIsRefusedByTheInstantiation) {
 TEST_F(Fact19, AnUpdateToAnotherClusterSizeSaysYesAndKeepsTheOld) {
   const auto of_size = [this](unsigned size, float value) {
     return capture([&] {
-      OK(launch_in_clusters(record_cluster_size, 8, size, stream_, ints(1)));
+      OK(launch_in_clusters(record_cluster_size, 8, 1, size, stream_, ints(1)));
       OK(put(value, stream_));
     });
   };

@@ -652,7 +652,7 @@ TEST_F(SharingTest, ClusterSizesMakeFamilies) {
   CUDA_OK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
   if (major < 9) GTEST_SKIP() << "clusters need compute capability 9.0";
   const auto launch_in = [&](cudaStream_t s, unsigned size) {
-    CUDA_OK(launch_in_clusters(record_cluster_size, size, s, at(0)));
+    CUDA_OK(launch_in_clusters(record_cluster_size, 8, 32, size, s, at(0)));
   };
 
   // The lie.

@@ -291,7 +291,7 @@ TEST_F(SignatureTest, SetsOfRowsMustAgreeInTheirShape) {
 
 TEST_F(SignatureTest, ClusterSizesMustAgree) {
   const auto clusters = [this](unsigned size) {
-    return [=, this](cudaStream_t s) { CUDA_OK(launch_in_clusters(record_cluster_size, size, s, at(0))); };
+    return [=, this](cudaStream_t s) { CUDA_OK(launch_in_clusters(record_cluster_size, 8, 32, size, s, at(0))); };
   };
   EXPECT_TRUE(alike(clusters(2), clusters(2)));
   EXPECT_FALSE(alike(clusters(2), clusters(4)));

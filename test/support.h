@@ -8,14 +8,11 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
-#include <cstring>
 #include <string>
-#include <tuple>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "graphcache/graphcache.h"
+#include "launch.h"
 
 namespace graphcache::test {
 
@@ -102,35 +99,6 @@ class Event {
  private:
   cudaEvent_t event_ = nullptr;
 };
-
-// kernel<<<grid, block, 0, stream>>>(args...).
-template <class... P, class... A>
-cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t stream, A... args) {
-  std::tuple<P...> values(static_cast<P>(args)...);
-  return std::apply(
-      [&](auto&... value) {
-        void* pointers[] = {&value..., nullptr};
-        return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, pointers, 0, stream);
-      },
-      values);
-}
-
-// kernel<<<8, 32, 0, stream>>>(out), in clusters of so many blocks if that is not 0.
-inline cudaError_t launch_in_clusters(void (*kernel)(int*), unsigned size, cudaStream_t stream, int* out) {
-  cudaLaunchAttribute attribute;
-  std::memset(&attribute, 0, sizeof attribute);  // Some are refused with other bytes set (fact 26).
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = size;
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(8);
-  config.blockDim = dim3(32);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = size == 0 ? 0 : 1;
-  void* arguments[] = {&out};
-  return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments);
-}
 
 inline bool is_capturing(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;

@@ -1,0 +1,39 @@
+// Launches of kernels by the CUDA runtime's API: <<<>>> needs nvcc.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <type_traits>
+
+namespace graphcache::test {
+
+// kernel<<<grid, block, 0, stream>>>(values...).
+template <class... P>
+cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t stream,
+                   std::type_identity_t<P>... values) {
+  void* arguments[] = {static_cast<void*>(&values)..., nullptr};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, arguments, 0, stream);
+}
+
+// The same, in clusters of so many blocks if that is not 0.
+template <class... P>
+cudaError_t launch_in_clusters(void (*kernel)(P...), dim3 grid, dim3 block, dim3 cluster, cudaStream_t stream,
+                               std::type_identity_t<P>... values) {
+  cudaLaunchAttribute attribute;
+  std::memset(&attribute, 0, sizeof attribute);  // Some are refused with other bytes set (fact 26).
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = cluster.x;
+  attribute.val.clusterDim.y = cluster.y;
+  attribute.val.clusterDim.z = cluster.z;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = cluster.x == 0 ? 0 : 1;
+  void* arguments[] = {static_cast<void*>(&values)..., nullptr};
+  return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kernel), arguments);
+}
+
+}  // namespace graphcache::test
