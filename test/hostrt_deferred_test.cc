@@ -4,7 +4,6 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -12,17 +11,13 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "graphcache/hostrt.h"
-#include "kernels.h"
-#include "launch.h"
+#include "hostrt_support.h"
 
 namespace graphcache::test {
 namespace {
-
-#define OK(call) ASSERT_EQ(cudaSuccess, (call))
 
 void add_to(int* target, int value) { *target += value; }
 
@@ -40,13 +35,9 @@ GRAPHCACHE_HOST_KERNEL(graphcache::test::break_down)
 namespace graphcache::test {
 namespace {
 
-using Values = std::vector<int>;
-
-class HostrtDeferred : public testing::Test {
+class HostrtDeferred : public HostrtLogTest {
  protected:
   static constexpr std::uint64_t kSeeds = 400;
-
-  void TearDown() override { hostrt::reset(); }
 
   // Calls `program` under every seed and returns the orders in which append() wrote its values.
   std::set<Values> orders(const std::function<void()>& program) {
@@ -67,12 +58,10 @@ class HostrtDeferred : public testing::Test {
     hostrt::reset();
     hostrt::defer(seed);
     count_ = 0;
-    OK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-    OK(cudaStreamCreateWithFlags(&other_, cudaStreamNonBlocking));
-    OK(cudaEventCreate(&event_));
+    create_streams();
   }
 
-  void write(int value, cudaStream_t stream) { OK(launch(append, 1, 1, stream, log_, &count_, value)); }
+  void write(int value, cudaStream_t stream) { OK(HostrtLogTest::write(value, stream)); }
 
   void wait(cudaStream_t waiting, cudaStream_t awaited) {
     OK(cudaEventRecord(event_, awaited));
@@ -80,21 +69,10 @@ class HostrtDeferred : public testing::Test {
   }
 
   cudaGraphExec_t capture(const std::function<void()>& body, cudaGraph_t* graph_out = nullptr) {
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
-    EXPECT_EQ(cudaSuccess, cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-    body();
-    EXPECT_EQ(cudaSuccess, cudaStreamEndCapture(stream_, &graph));
-    EXPECT_EQ(cudaSuccess, cudaGraphInstantiate(&executable, graph, 0));
+    const cudaGraph_t graph = HostrtLogTest::capture(body);
     if (graph_out != nullptr) *graph_out = graph;
-    return executable;
+    return instantiate(graph);
   }
-
-  cudaStream_t stream_ = nullptr;
-  cudaStream_t other_ = nullptr;
-  cudaEvent_t event_ = nullptr;
-  int log_[64] = {};
-  int count_ = 0;
 };
 
 // Every interleaving of {1, 2} and {3, 4} that keeps both in order.
@@ -323,9 +301,7 @@ TEST_F(HostrtDeferred, TheEnvironmentDefersAndResetGoesBackToThat) {
   const auto by_environment = [&] {
     hostrt::reset();
     count_ = 0;
-    OK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-    OK(cudaStreamCreateWithFlags(&other_, cudaStreamNonBlocking));
-    OK(cudaEventCreate(&event_));
+    create_streams();
     program();
     OK(cudaDeviceSynchronize());
   };

@@ -6,22 +6,16 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
-#include <stdexcept>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "graphcache/hostrt.h"
-#include "kernels.h"
-#include "launch.h"
+#include "hostrt_support.h"
 
 namespace graphcache::test {
 namespace {
-
-#define OK(call) ASSERT_EQ(cudaSuccess, (call))
-#define GIVES(error, call) EXPECT_EQ(error, (call))
 
 void see_cluster(dim3* out) { *out = hostrt::cluster_dim(); }
 
@@ -56,22 +50,14 @@ using GetKernelNode = CUresult (*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*);
 using SetKernelNode = CUresult (*)(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*);
 using ParameterInfo = CUresult (*)(CUfunction, std::size_t, std::size_t*, std::size_t*);
 
-std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
-  std::size_t count = 0;
-  EXPECT_EQ(cudaSuccess, cudaGraphGetNodes(graph, nullptr, &count));
-  std::vector<cudaGraphNode_t> nodes(count);
-  EXPECT_EQ(cudaSuccess, cudaGraphGetNodes(graph, nodes.data(), &count));
-  return nodes;
-}
-
 // Edges as positions of their nodes.
 std::vector<std::pair<std::size_t, std::size_t>> edges_of(cudaGraph_t graph) {
-  const std::vector<cudaGraphNode_t> nodes = nodes_of(graph);
+  const Nodes nodes = nodes_of(graph);
   const auto position = [&](cudaGraphNode_t node) {
     return std::find(nodes.begin(), nodes.end(), node) - nodes.begin();
   };
   std::size_t count = 16;
-  std::vector<cudaGraphNode_t> from(count), to(count);
+  Nodes from(count), to(count);
 #if CUDART_VERSION >= 13000
   EXPECT_EQ(cudaSuccess, cudaGraphGetEdges(graph, from.data(), to.data(), nullptr, &count));
 #else
@@ -82,9 +68,9 @@ std::vector<std::pair<std::size_t, std::size_t>> edges_of(cudaGraph_t graph) {
   return edges;
 }
 
-std::vector<cudaGraphNode_t> dependencies_of(cudaGraphNode_t node) {
+Nodes dependencies_of(cudaGraphNode_t node) {
   std::size_t count = 16;
-  std::vector<cudaGraphNode_t> dependencies(count);
+  Nodes dependencies(count);
 #if CUDART_VERSION >= 13000
   EXPECT_EQ(cudaSuccess, cudaGraphNodeGetDependencies(node, dependencies.data(), nullptr, &count));
 #else
@@ -94,79 +80,7 @@ std::vector<cudaGraphNode_t> dependencies_of(cudaGraphNode_t node) {
   return dependencies;
 }
 
-class HostrtGraphs : public testing::Test {
- protected:
-  void SetUp() override {
-    hostrt::reset();
-    OK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-    OK(cudaStreamCreateWithFlags(&other_, cudaStreamNonBlocking));
-    OK(cudaEventCreate(&event_));
-    hostrt::reset_calls();
-  }
-  void TearDown() override { hostrt::reset(); }
-
-  template <typename Body>
-  cudaGraph_t capture(Body&& body) {
-    cudaGraph_t graph = nullptr;
-    EXPECT_EQ(cudaSuccess, cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-    body();
-    EXPECT_EQ(cudaSuccess, cudaStreamEndCapture(stream_, &graph));
-    return graph;
-  }
-
-  // Kernels that each append their value to log_.
-  cudaGraph_t capture_values(std::vector<int> values) {
-    return capture([&] {
-      for (int value : values) EXPECT_EQ(cudaSuccess, write(value, stream_));
-    });
-  }
-
-  cudaError_t write(int value, cudaStream_t stream) { return launch(append, 1, 1, stream, log_, &count_, value); }
-
-  cudaGraphExec_t instantiate(cudaGraph_t graph) {
-    cudaGraphExec_t executable = nullptr;
-    EXPECT_EQ(cudaSuccess, cudaGraphInstantiate(&executable, graph, 0));
-    return executable;
-  }
-
-  cudaError_t update(cudaGraphExec_t executable, cudaGraph_t graph) {
-    return cudaGraphExecUpdate(executable, graph, &info_);
-  }
-
-  cudaError_t patch(cudaGraphExec_t executable, cudaGraphNode_t node, int value) {
-    int* log = log_;
-    int* count = &count_;
-    void* arguments[] = {&log, &count, &value};
-    cudaKernelNodeParams params = {};
-    params.func = const_cast<void*>(address(append));
-    params.gridDim = params.blockDim = dim3(1, 1, 1);
-    params.kernelParams = arguments;
-    return cudaGraphExecKernelNodeSetParams(executable, node, &params);
-  }
-
-  // What was appended since the last look.
-  std::vector<int> taken() {
-    std::vector<int> values(log_, log_ + count_);
-    count_ = 0;
-    return values;
-  }
-
-  void expect_misuse(const char* words) {
-    EXPECT_EQ(++expected_misuses_, hostrt::misuses());
-    const std::string message = hostrt::last_misuse();
-    EXPECT_EQ(words, message.substr(0, message.find('\n')));
-  }
-
-  using Values = std::vector<int>;
-
-  cudaStream_t stream_ = nullptr;
-  cudaStream_t other_ = nullptr;
-  cudaEvent_t event_ = nullptr;
-  cudaGraphExecUpdateResultInfo info_ = {};
-  int log_[64] = {};
-  int count_ = 0;
-  std::uint64_t expected_misuses_ = 0;
-};
+using HostrtGraphs = HostrtLogTest;
 
 // ---- The driver's questions ----
 
@@ -376,17 +290,17 @@ TEST_F(HostrtGraphs, ACloneKeepsTheOrderOfNodesAndDependencies) {
   using Edges = std::vector<std::pair<std::size_t, std::size_t>>;
   EXPECT_EQ((Edges{{0, 3}, {0, 1}, {0, 2}, {1, 3}, {2, 3}}), edges_of(graph));
   EXPECT_EQ((Edges{{0, 1}, {0, 2}, {0, 3}, {1, 3}, {2, 3}}), edges_of(clone));  // as on a GPU (tried)
-  const std::vector<cudaGraphNode_t> twins = nodes_of(clone);
-  EXPECT_EQ((std::vector<cudaGraphNode_t>{twins[0], twins[2], twins[1]}), dependencies_of(twins[3]));
+  const Nodes twins = nodes_of(clone);
+  EXPECT_EQ((Nodes{twins[0], twins[2], twins[1]}), dependencies_of(twins[3]));
 }
 
 TEST_F(HostrtGraphs, NodesAreFoundInAClone) {
   const cudaGraph_t graph = capture_values({1, 2, 3});
-  const std::vector<cudaGraphNode_t> nodes = nodes_of(graph);
+  const Nodes nodes = nodes_of(graph);
   cudaGraph_t clone = nullptr, second = nullptr;
   OK(cudaGraphClone(&clone, graph));
   OK(cudaGraphClone(&second, clone));
-  const std::vector<cudaGraphNode_t> twins = nodes_of(clone);
+  const Nodes twins = nodes_of(clone);
   cudaGraphNode_t found = nullptr;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     OK(cudaGraphNodeFindInClone(&found, nodes[i], clone));

@@ -12,7 +12,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <cstring>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -23,8 +22,7 @@
 
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
-#include "kernels.h"
-#include "launch.h"
+#include "hostrt_support.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define GRAPHCACHE_TEST_ASAN 1
@@ -36,9 +34,6 @@
 
 namespace graphcache::test {
 namespace {
-
-#define OK(call) ASSERT_EQ(cudaSuccess, (call))
-#define GIVES(error, call) EXPECT_EQ(error, (call))
 
 using testing::AllOf;
 using testing::ContainsRegex;
@@ -59,53 +54,17 @@ GRAPHCACHE_HOST_KERNEL(graphcache::test::query_the_stream)
 namespace graphcache::test {
 namespace {
 
-class HostrtMisuse : public testing::Test {
+class HostrtMisuse : public HostrtSumTest {
  protected:
-  void SetUp() override {
-    hostrt::reset();
-    OK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-  }
-  void TearDown() override { hostrt::reset(); }
-
   // After an error that ended everything.
   void restart() {
-    hostrt::reset();
-    OK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    SetUp();
     expected_misuses_ = 0;
   }
 
-  // A graph of one kernel that adds 1 to sum_.
-  cudaGraph_t capture() {
-    cudaGraph_t graph = nullptr;
-    EXPECT_EQ(cudaSuccess, cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-    EXPECT_EQ(cudaSuccess, launch(add, 1, 1, stream_, &sum_, 1, 1.0f));
-    EXPECT_EQ(cudaSuccess, cudaStreamEndCapture(stream_, &graph));
-    return graph;
-  }
-
-  cudaGraphExec_t instantiate(cudaGraph_t graph) {
-    cudaGraphExec_t executable = nullptr;
-    EXPECT_EQ(cudaSuccess, cudaGraphInstantiate(&executable, graph, 0));
-    return executable;
-  }
-
-  cudaGraphNode_t first_node(cudaGraph_t graph) {
-    cudaGraphNode_t node = nullptr;
-    std::size_t count = 1;
-    EXPECT_EQ(cudaSuccess, cudaGraphGetNodes(graph, &node, &count));
-    return node;
-  }
-
   cudaError_t patch(cudaGraphExec_t executable, cudaGraphNode_t node) {
-    float* sum = &sum_;
-    int n = 1;
-    float value = 10;
-    void* arguments[] = {&sum, &n, &value};
-    cudaKernelNodeParams params = {};
-    params.func = reinterpret_cast<void*>(&add);
-    params.gridDim = params.blockDim = dim3(1);
-    params.kernelParams = arguments;
-    return cudaGraphExecKernelNodeSetParams(executable, node, &params);
+    const Params params(add, 1, 1, &sum_, 1, 10.0f);
+    return cudaGraphExecKernelNodeSetParams(executable, node, params.get());
   }
 
   unsigned char* device_memory(std::size_t bytes) {
@@ -126,16 +85,12 @@ class HostrtMisuse : public testing::Test {
     EXPECT_THAT(hostrt::last_misuse(), matcher);
   }
   void expect_no_misuse() { EXPECT_EQ(expected_misuses_, hostrt::misuses()) << hostrt::last_misuse(); }
-
-  cudaStream_t stream_ = nullptr;
-  float sum_ = 0;
-  std::uint64_t expected_misuses_ = 0;
 };
 
 // ---- Places ----
 
 TEST_F(HostrtMisuse, AStaleHandleNamesBothPlaces) {
-  const cudaGraphExec_t executable = instantiate(capture());
+  const cudaGraphExec_t executable = instantiate(capture_adds());
   const std::uint64_t before = hostrt::calls();
   OK(cudaGraphExecDestroy(executable));
   std::thread([&] { GIVES(cudaErrorInvalidValue, cudaGraphLaunch(executable, stream_)); }).join();
@@ -172,8 +127,8 @@ TEST_F(HostrtMisuse, CallsByTheDriverHaveTheProgramsPlace) {
   void* found = nullptr;
   OK(cudaGetDriverEntryPointByVersion("cuGraphKernelNodeGetParams", &found, 12000, 0, nullptr));
   const auto get = reinterpret_cast<CUresult (*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*)>(found);
-  const cudaGraph_t graph = capture();
-  const cudaGraphNode_t node = first_node(graph);
+  const cudaGraph_t graph = capture_adds();
+  const cudaGraphNode_t node = nodes_of(graph)[0];
   OK(cudaGraphDestroy(graph));
   CUDA_KERNEL_NODE_PARAMS params = {};
   cudaKernelNodeParams same = {};
@@ -191,8 +146,8 @@ TEST_F(HostrtMisuse, CallsByTheDriverHaveTheProgramsPlace) {
 }
 
 TEST_F(HostrtMisuse, NodesEndWithTheirGraph) {
-  const cudaGraph_t graph = capture();
-  const cudaGraphNode_t node = first_node(graph);
+  const cudaGraph_t graph = capture_adds();
+  const cudaGraphNode_t node = nodes_of(graph)[0];
   OK(cudaGraphDestroy(graph));
   cudaGraphNodeType type;
   GIVES(cudaErrorInvalidValue, cudaGraphNodeGetType(node, &type));
@@ -201,8 +156,8 @@ TEST_F(HostrtMisuse, NodesEndWithTheirGraph) {
 }
 
 TEST_F(HostrtMisuse, AnExecutableOutlivesItsTemplateButNotItsNodes) {
-  const cudaGraph_t graph = capture();
-  const cudaGraphNode_t node = first_node(graph);
+  const cudaGraph_t graph = capture_adds();
+  const cudaGraphNode_t node = nodes_of(graph)[0];
   const cudaGraphExec_t executable = instantiate(graph);
   OK(cudaGraphDestroy(graph));
   OK(cudaGraphLaunch(executable, stream_));
@@ -229,7 +184,7 @@ TEST_F(HostrtMisuse, AGraphEndsWithTheCallThatBreaksItsCapture) {
 #else
   OK(cudaStreamGetCaptureInfo(stream_, &status, nullptr, &graph, nullptr, nullptr));
 #endif
-  const cudaGraphNode_t node = first_node(graph);
+  const cudaGraphNode_t node = nodes_of(graph)[0];
   GIVES(cudaErrorStreamCaptureUnsupported, cudaStreamSynchronize(stream_));
   GIVES(cudaErrorInvalidValue, cudaGraphDestroy(graph));
   expect_misuse(HasSubstr("\n  destroyed: cudaStreamSynchronize, call "));
@@ -241,7 +196,7 @@ TEST_F(HostrtMisuse, AGraphEndsWithTheCallThatBreaksItsCapture) {
 }
 
 TEST_F(HostrtMisuse, AResetEndsEverything) {
-  const cudaGraph_t graph = capture();
+  const cudaGraph_t graph = capture_adds();
   hostrt::reset();
   GIVES(cudaErrorInvalidValue, cudaGraphDestroy(graph));
   expect_misuse(ContainsRegex("\n  destroyed: hostrt::reset, thread [0-9]+, at hostrt_misuse_test"));
@@ -271,7 +226,7 @@ TEST_F(HostrtMisuse, WorkMustNotReset) {
 
 TEST_F(HostrtMisuse, TheLogKeepsTheFirstMessages) {
   EXPECT_THAT(hostrt::misuse_log(), testing::IsEmpty());
-  const cudaGraph_t graph = capture();
+  const cudaGraph_t graph = capture_adds();
   OK(cudaGraphDestroy(graph));
   GIVES(cudaErrorInvalidValue, cudaGraphDestroy(graph));
   for (int i = 0; i < 100; ++i) hostrt::fail_call("cudaNoSuchCall", 1, cudaErrorUnknown);
@@ -336,8 +291,8 @@ class Overlap {
 };
 
 TEST_F(HostrtMisuse, TwoThreadsMustNotUseOneGraphObject) {
-  const cudaGraph_t graph = capture();
-  const cudaGraphNode_t node = first_node(graph);
+  const cudaGraph_t graph = capture_adds();
+  const cudaGraphNode_t node = nodes_of(graph)[0];
   const cudaGraphExec_t executable = instantiate(graph);
   const cudaGraphExec_t second = instantiate(graph);
   cudaStream_t other = nullptr;
@@ -381,9 +336,9 @@ TEST_F(HostrtMisuse, TwoThreadsMustNotUseOneGraphObject) {
 }
 
 TEST_F(HostrtMisuse, TwoThreadsMayUseDifferentObjects) {
-  const cudaGraph_t graph = capture();
-  const cudaGraph_t another = capture();
-  const cudaGraphNode_t node = first_node(another);
+  const cudaGraph_t graph = capture_adds();
+  const cudaGraph_t another = capture_adds();
+  const cudaGraphNode_t node = nodes_of(another)[0];
   const cudaGraphExec_t executable = instantiate(graph);
   const cudaGraphExec_t second = instantiate(graph);
   cudaEvent_t event = nullptr;
@@ -407,7 +362,7 @@ TEST_F(HostrtMisuse, TwoThreadsMayUseDifferentObjects) {
 }
 
 TEST_F(HostrtMisuse, ThreadsThatTakeTurnsMayUseOneObject) {
-  const cudaGraphExec_t executable = instantiate(capture());
+  const cudaGraphExec_t executable = instantiate(capture_adds());
   std::mutex mutex;
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
@@ -615,7 +570,7 @@ TEST_F(HostrtMisuse, ANodeThatTouchesFreedMemoryNamesItsOrigin) {
   const cudaGraphExec_t executable = instantiate(graph);
   const cudaGraphExec_t patched = instantiate(graph);
   OK(cudaFree(memory));
-  OK(cudaGraphExecMemcpyNodeSetParams1D(patched, first_node(graph), memory + 1, memory, 1, cudaMemcpyDeviceToDevice));
+  OK(cudaGraphExecMemcpyNodeSetParams1D(patched, nodes_of(graph)[0], memory + 1, memory, 1, cudaMemcpyDeviceToDevice));
   GIVES(cudaErrorIllegalAddress, outcome(cudaGraphLaunch(executable, stream_)));
   expect_misuse(AllOf(StartsWith("cudaMemcpyAsync: the copy reads memory that was freed\n"),
                       HasSubstr("\n  here: cudaMemcpyAsync, call "), HasSubstr("\n  launched: cudaGraphLaunch, call "),
@@ -678,8 +633,8 @@ TEST_F(HostrtMisuse, ADeviceResetEndsTheHandlesOfTheDevice) {
   cudaEvent_t event = nullptr;
   OK(cudaEventCreate(&event));
   unsigned char* const memory = device_memory(8);
-  const cudaGraph_t graph = capture();
-  const cudaGraphNode_t node = first_node(graph);
+  const cudaGraph_t graph = capture_adds();
+  const cudaGraphNode_t node = nodes_of(graph)[0];
   const cudaGraphExec_t executable = instantiate(graph);
 
   OK(cudaSetDevice(1));
@@ -728,7 +683,7 @@ TEST_F(HostrtMisuse, ADeviceResetBreaksOffCaptures) {
   OK(cudaDeviceReset());
   EXPECT_EQ(hostrt::Ledger{}, hostrt::ledger());
   OK(cudaStreamCreate(&stream_));
-  EXPECT_NE(nullptr, capture());
+  EXPECT_NE(nullptr, capture_adds());
 }
 
 TEST_F(HostrtMisuse, ADeviceResetEndsWhatLaunchesAllocated) {
@@ -833,7 +788,7 @@ TEST_F(HostrtMisuse, AForkedChildHasNoRuntime) {
 }
 
 TEST_F(HostrtMisuse, AtTheEndEveryCallSaysSo) {
-  const cudaGraphExec_t executable = instantiate(capture());
+  const cudaGraphExec_t executable = instantiate(capture_adds());
   const std::uint64_t calls = hostrt::calls();
   hostrt::unload();
   GIVES(cudaErrorCudartUnloading, cudaGraphLaunch(executable, stream_));

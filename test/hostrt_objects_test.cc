@@ -8,18 +8,12 @@
 #include <cstdint>
 #include <cstring>
 #include <set>
-#include <utility>
-#include <vector>
 
 #include "graphcache/hostrt.h"
-#include "kernels.h"
-#include "launch.h"
+#include "hostrt_support.h"
 
 namespace graphcache::test {
 namespace {
-
-#define OK(call) ASSERT_EQ(cudaSuccess, (call))
-#define GIVES(error, call) EXPECT_EQ(error, (call))
 
 void see_device(int* out) { *out = hostrt::current_device(); }
 
@@ -31,21 +25,10 @@ GRAPHCACHE_HOST_KERNEL(graphcache::test::see_device)
 namespace graphcache::test {
 namespace {
 
-std::vector<cudaGraphNode_t> nodes_of(cudaGraph_t graph) {
-  std::size_t count = 0;
-  EXPECT_EQ(cudaSuccess, cudaGraphGetNodes(graph, nullptr, &count));
-  std::vector<cudaGraphNode_t> nodes(count);
-  EXPECT_EQ(cudaSuccess, cudaGraphGetNodes(graph, nodes.data(), &count));
-  return nodes;
-}
-
-class HostrtObjects : public testing::Test {
+class HostrtObjects : public HostrtLogTest {
  protected:
   void SetUp() override {
-    hostrt::reset();
-    OK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
-    OK(cudaStreamCreateWithFlags(&other_, cudaStreamNonBlocking));
-    OK(cudaEventCreate(&event_));
+    HostrtLogTest::SetUp();
     before_ = hostrt::ledger();
   }
 
@@ -57,36 +40,18 @@ class HostrtObjects : public testing::Test {
     EXPECT_EQ(destroyed, destroyed_);
   }
 
-  template <typename Body>
-  cudaGraph_t capture(Body&& body) {
-    cudaGraph_t graph = nullptr;
-    EXPECT_EQ(cudaSuccess, cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-    body();
-    EXPECT_EQ(cudaSuccess, cudaStreamEndCapture(stream_, &graph));
-    return graph;
-  }
-
-  // Kernels that each append their value to log_.
-  cudaGraph_t capture_values(std::vector<int> values) {
-    return capture([&] {
-      for (int value : values) EXPECT_EQ(cudaSuccess, write(value, stream_));
-    });
-  }
-
-  cudaError_t write(int value, cudaStream_t stream) { return launch(append, 1, 1, stream, log_, &count_, value); }
-
   // A graph of kernels before, a child and kernels behind it; the child's own graph is destroyed.
-  cudaGraph_t with_child(std::vector<int> before, cudaGraph_t child, std::vector<int> behind = {}) {
-    const cudaGraph_t graph = capture_values(std::move(before));
-    const std::vector<cudaGraphNode_t> nodes = nodes_of(graph);
+  cudaGraph_t with_child(const Values& before, cudaGraph_t child, const Values& behind = {}) {
+    const cudaGraph_t graph = capture_values(before);
+    const Nodes nodes = nodes_of(graph);
     cudaGraphNode_t node = nullptr;
     EXPECT_EQ(cudaSuccess, cudaGraphAddChildGraphNode(&node, graph, nodes.empty() ? nullptr : &nodes.back(),
                                                       nodes.empty() ? 0 : 1, child));
     EXPECT_EQ(cudaSuccess, cudaGraphDestroy(child));
     for (const int value : behind) {
       const cudaGraphNode_t last = node;
-      KernelCall kernel(*this, value);
-      EXPECT_EQ(cudaSuccess, cudaGraphAddKernelNode(&node, graph, &last, 1, &kernel.params));
+      const Params params(append, 1, 1, log_, &count_, value);
+      EXPECT_EQ(cudaSuccess, cudaGraphAddKernelNode(&node, graph, &last, 1, params.get()));
     }
     return graph;
   }
@@ -97,44 +62,7 @@ class HostrtObjects : public testing::Test {
     return graph;
   }
 
-  static cudaGraphExec_t instantiate(cudaGraph_t graph, unsigned long long flags = 0) {
-    cudaGraphExec_t executable = nullptr;
-    EXPECT_EQ(cudaSuccess, cudaGraphInstantiate(&executable, graph, flags));
-    return executable;
-  }
-
-  cudaError_t update(cudaGraphExec_t executable, cudaGraph_t graph) {
-    return cudaGraphExecUpdate(executable, graph, &info_);
-  }
-
-  struct KernelCall {
-    KernelCall(HostrtObjects& test, int with_value) : log(test.log_), count(&test.count_), value(with_value) {
-      params.func = reinterpret_cast<void*>(append);
-      params.gridDim = params.blockDim = dim3(1, 1, 1);
-      params.kernelParams = arguments;
-    }
-    KernelCall(const KernelCall&) = delete;
-
-    int* log;
-    int* count;
-    int value;
-    void* arguments[3] = {&log, &count, &value};
-    cudaKernelNodeParams params = {};
-  };
-
-  cudaError_t patch(cudaGraphExec_t executable, cudaGraphNode_t node, int value) {
-    KernelCall kernel(*this, value);
-    return cudaGraphExecKernelNodeSetParams(executable, node, &kernel.params);
-  }
-
-  using Values = std::vector<int>;
-
-  // What was appended since the last look, and what a launch appends.
-  Values taken() {
-    Values values(log_, log_ + count_);
-    count_ = 0;
-    return values;
-  }
+  // What a launch appends.
   Values launched(cudaGraphExec_t executable) {
     EXPECT_EQ(cudaSuccess, cudaGraphLaunch(executable, stream_));
     EXPECT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
@@ -151,21 +79,8 @@ class HostrtObjects : public testing::Test {
   }
   static void count_destruction(void* count) { ++*static_cast<int*>(count); }
 
-  void expect_misuse(const char* words) {
-    EXPECT_EQ(++expected_misuses_, hostrt::misuses());
-    const std::string message = hostrt::last_misuse();
-    EXPECT_EQ(words, message.substr(0, message.find('\n')));
-  }
-
-  cudaStream_t stream_ = nullptr;
-  cudaStream_t other_ = nullptr;
-  cudaEvent_t event_ = nullptr;
-  cudaGraphExecUpdateResultInfo info_ = {};
   hostrt::Ledger before_;
-  int log_[64] = {};
-  int count_ = 0;
   int destroyed_ = 0;
-  std::uint64_t expected_misuses_ = 0;
 };
 
 // ---- User objects ----
@@ -377,7 +292,7 @@ TEST_F(HostrtObjects, EmbeddedNodesPatchTheExecutableOfTheParent) {
   OK(cudaGraphCreate(&graph, 0));
   OK(cudaGraphAddChildGraphNode(&node, graph, nullptr, 0, child));
   const cudaGraphExec_t executable = instantiate(graph);
-  const std::vector<cudaGraphNode_t> inner = nodes_of(embedded(node));
+  const Nodes inner = nodes_of(embedded(node));
   OK(patch(executable, inner[1], 7));
   GIVES(cudaErrorInvalidValue, patch(executable, outside, 8));
   EXPECT_EQ(Values({1, 7}), launched(executable));
@@ -418,7 +333,7 @@ TEST_F(HostrtObjects, AnUpdateReachesIntoChildrenOrAppliesNothing) {
 
 TEST_F(HostrtObjects, AChildIsSetAsAWhole) {
   const cudaGraph_t graph = with_child({1}, capture_values({2, 3}));
-  const std::vector<cudaGraphNode_t> nodes = nodes_of(graph);
+  const Nodes nodes = nodes_of(graph);
   const cudaGraphExec_t executable = instantiate(graph);
   OK(cudaGraphExecChildGraphNodeSetParams(executable, nodes[1], capture_values({4, 5})));
   EXPECT_EQ(Values({1, 4, 5}), launched(executable));
@@ -464,7 +379,7 @@ TEST_F(HostrtObjects, AChildRunsAsOneWhenDeferred) {
 
 TEST_F(HostrtObjects, NodesBehindARemovedOneStillPatch) {
   const cudaGraph_t graph = capture_values({1, 2, 3});
-  const std::vector<cudaGraphNode_t> nodes = nodes_of(graph);
+  const Nodes nodes = nodes_of(graph);
   cudaGraph_t clone = nullptr;
   OK(cudaGraphClone(&clone, graph));
   const cudaGraphExec_t executable = instantiate(graph);
@@ -836,9 +751,9 @@ TEST_F(HostrtObjects, ALaunchMayCaptureADeviceUpdatableNode) {
   config.stream = stream_;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  KernelCall kernel(*this, 1);
+  const Params params(append, 1, 1, log_, &count_, 1);
   const auto launch_it = [&] {
-    return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(append), kernel.arguments);
+    return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(append), params.get()->kernelParams);
   };
   GIVES(cudaErrorNotSupported, launch_it());
   const cudaGraph_t graph = capture([&] { EXPECT_EQ(cudaSuccess, launch_it()); });

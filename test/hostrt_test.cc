@@ -15,14 +15,10 @@
 #include <thread>
 #include <vector>
 
-#include "kernels.h"
-#include "launch.h"
+#include "hostrt_support.h"
 
 namespace graphcache::test {
 namespace {
-
-#define OK(call) ASSERT_EQ(cudaSuccess, (call))
-#define GIVES(error, call) EXPECT_EQ(error, (call))
 
 template <typename T, int kN>
 void store_product(T* p) {
@@ -49,39 +45,13 @@ GRAPHCACHE_HOST_KERNEL((graphcache::test::nothing))  // twice, and in parenthese
 namespace graphcache::test {
 namespace {
 
-class Hostrt : public testing::Test {
+class Hostrt : public HostrtSumTest {
  protected:
   void SetUp() override {
     hostrt::reset();
     OK(cudaStreamCreate(&stream_));
     hostrt::reset_calls();
   }
-  void TearDown() override { hostrt::reset(); }
-
-  // A graph of `count` kernels that each add 1 to sum_.
-  cudaGraph_t capture(int count = 1) {
-    cudaGraph_t graph = nullptr;
-    EXPECT_EQ(cudaSuccess, cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < count; ++i) EXPECT_EQ(cudaSuccess, launch(add, 1, 1, stream_, &sum_, 1, 1.0f));
-    EXPECT_EQ(cudaSuccess, cudaStreamEndCapture(stream_, &graph));
-    return graph;
-  }
-
-  cudaGraphExec_t instantiate(cudaGraph_t graph) {
-    cudaGraphExec_t executable = nullptr;
-    EXPECT_EQ(cudaSuccess, cudaGraphInstantiate(&executable, graph, 0));
-    return executable;
-  }
-
-  void expect_misuse(const char* words) {
-    EXPECT_EQ(++expected_misuses_, hostrt::misuses());
-    const std::string message = hostrt::last_misuse();
-    EXPECT_EQ(words, message.substr(0, message.find('\n')));
-  }
-
-  cudaStream_t stream_ = nullptr;
-  float sum_ = 0;
-  std::uint64_t expected_misuses_ = 0;
 };
 
 // ---- Kernels ----
@@ -147,7 +117,7 @@ TEST_F(Hostrt, AKernelThatThrowsIsTheEndOfEverything) {
 }
 
 TEST_F(Hostrt, WithoutExecutionCallsAreCheckedAndNothingRuns) {
-  const cudaGraphExec_t executable = instantiate(capture());
+  const cudaGraphExec_t executable = instantiate(capture_adds());
   hostrt::set_execution(false);
   OK(launch(add, 1, 1, stream_, &sum_, 1, 1.0f));
   OK(cudaGraphLaunch(executable, stream_));
@@ -167,7 +137,7 @@ TEST_F(Hostrt, TheLedgerCountsWhatIsAlive) {
   cudaEvent_t event = nullptr;
   void* memory = nullptr;
   void* pinned = nullptr;
-  const cudaGraph_t graph = capture(3);
+  const cudaGraph_t graph = capture_adds(3);
   const cudaGraphExec_t executable = instantiate(graph);
   OK(cudaEventCreate(&event));
   OK(cudaMalloc(&memory, 100));
@@ -212,7 +182,7 @@ TEST_F(Hostrt, MemoryInfoFollowsAllocations) {
 }
 
 TEST_F(Hostrt, ResetGivesAFreshWorld) {
-  const cudaGraphExec_t executable = instantiate(capture());
+  const cudaGraphExec_t executable = instantiate(capture_adds());
   hostrt::fail_call("*", 1, cudaErrorUnknown, -1);
   GIVES(cudaErrorUnknown, cudaGraphLaunch(executable, stream_));
   hostrt::set_device_count(2);
@@ -229,7 +199,7 @@ TEST_F(Hostrt, ResetGivesAFreshWorld) {
 // ---- Counts ----
 
 TEST_F(Hostrt, EveryCallCountsOnce) {
-  const cudaGraphExec_t executable = instantiate(capture(5));
+  const cudaGraphExec_t executable = instantiate(capture_adds(5));
   for (int i = 0; i < 3; ++i) OK(cudaGraphLaunch(executable, stream_));
   GIVES(cudaErrorInvalidValue, cudaGraphLaunch(nullptr, stream_));  // failed ones, too
   cudaGetErrorName(cudaSuccess);
@@ -261,7 +231,7 @@ TEST_F(Hostrt, TheNthCallFailsAndDoesNothing) {
 
 TEST_F(Hostrt, AFailureCanLastForEver) {
   hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorMemoryAllocation, -1);
-  const cudaGraph_t graph = capture();
+  const cudaGraph_t graph = capture_adds();
   cudaGraphExec_t executable = nullptr;
   for (int i = 0; i < 5; ++i) GIVES(cudaErrorMemoryAllocation, cudaGraphInstantiate(&executable, graph, 0));
   EXPECT_EQ(0u, hostrt::ledger().executables);
@@ -305,7 +275,7 @@ TEST_F(Hostrt, AFailedEndStillEndsTheCapture) {
   EXPECT_EQ(nullptr, graph);
   EXPECT_EQ(0u, hostrt::ledger().captures);
   EXPECT_EQ(0u, hostrt::ledger().graphs);
-  EXPECT_NE(nullptr, capture());
+  EXPECT_NE(nullptr, capture_adds());
 }
 
 TEST_F(Hostrt, FailingAnUnknownFunctionIsMisuse) {
@@ -316,7 +286,7 @@ TEST_F(Hostrt, FailingAnUnknownFunctionIsMisuse) {
 // ---- Misuse ----
 
 TEST_F(Hostrt, DestroyedHandlesAreRecognised) {
-  const cudaGraph_t graph = capture();
+  const cudaGraph_t graph = capture_adds();
   const cudaGraphExec_t executable = instantiate(graph);
   cudaGraphNode_t node = nullptr;
   std::size_t count = 1;

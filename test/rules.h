@@ -12,10 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
-#include <ostream>
 #include <thread>
-#include <tuple>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -24,14 +21,9 @@
 #endif
 
 #include "kernels.h"
-#include "launch.h"
-
-inline void PrintTo(cudaError_t error, std::ostream* os) { *os << cudaGetErrorName(error); }
+#include "runtime.h"
 
 namespace graphcache::test {
-
-#define OK(call) ASSERT_EQ(cudaSuccess, (call))
-#define GIVES(error, call) EXPECT_EQ(error, (call))
 
 inline constexpr int kCount = 1024;  // elements of each test's buffers
 inline constexpr auto kGlobal = cudaStreamCaptureModeGlobal;
@@ -39,33 +31,7 @@ inline constexpr auto kThreadLocal = cudaStreamCaptureModeThreadLocal;
 inline constexpr auto kRelaxed = cudaStreamCaptureModeRelaxed;
 
 using Body = std::function<void()>;
-using Nodes = std::vector<cudaGraphNode_t>;
 using Edges = std::vector<std::pair<int, int>>;  // positions of nodes
-
-// Kernel node parameters that keep their values.
-template <typename... P>
-class Params {
- public:
-  Params(void (*kernel)(P...), dim3 grid, dim3 block, std::type_identity_t<P>... values) : values_(values...) {
-    raw_.func = reinterpret_cast<void*>(kernel);
-    raw_.gridDim = grid;
-    raw_.blockDim = block;
-    std::apply(
-        [this](auto&... value) {
-          int i = 0;
-          ((pointers_[i++] = &value), ...);
-        },
-        values_);
-    raw_.kernelParams = pointers_;
-  }
-  Params(const Params&) = delete;
-  const cudaKernelNodeParams* get() const { return &raw_; }
-
- private:
-  cudaKernelNodeParams raw_ = {};
-  std::tuple<P...> values_;
-  void* pointers_[sizeof...(P) + 1];
-};
 
 template <typename Call>
 auto on_other_thread(Call&& call) {
@@ -206,13 +172,7 @@ class RuntimeRules : public testing::Test {
     return read();
   }
 
-  static Nodes nodes(cudaGraph_t graph) {
-    std::size_t count = 0;
-    GIVES(cudaSuccess, cudaGraphGetNodes(graph, nullptr, &count));
-    Nodes all(count);
-    GIVES(cudaSuccess, cudaGraphGetNodes(graph, count != 0 ? all.data() : nullptr, &count));
-    return all;
-  }
+  static Nodes nodes(cudaGraph_t graph) { return nodes_of(graph); }
 
   cudaGraph_t make_graph() {
     cudaGraph_t graph = nullptr;

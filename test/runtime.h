@@ -1,0 +1,58 @@
+// What suites that call the CUDA runtime themselves share: checks of what its calls give, parameters of kernel
+// nodes, and questions.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <ostream>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+#include "launch.h"
+
+inline void PrintTo(cudaError_t error, std::ostream* os) { *os << cudaGetErrorName(error); }
+
+namespace graphcache::test {
+
+#define OK(call) ASSERT_EQ(cudaSuccess, (call))
+#define GIVES(error, call) EXPECT_EQ(error, (call))
+
+// Kernel node parameters that keep their values.
+template <class... P>
+class Params {
+ public:
+  Params(void (*kernel)(P...), dim3 grid, dim3 block, std::type_identity_t<P>... values) : values_(values...) {
+    raw_.func = reinterpret_cast<void*>(kernel);
+    raw_.gridDim = grid;
+    raw_.blockDim = block;
+    std::apply(
+        [this](auto&... value) {
+          int i = 0;
+          ((pointers_[i++] = &value), ...);
+        },
+        values_);
+    raw_.kernelParams = pointers_;
+  }
+  Params(const Params&) = delete;
+  const cudaKernelNodeParams* get() const { return &raw_; }
+
+ private:
+  cudaKernelNodeParams raw_ = {};
+  std::tuple<P...> values_;
+  void* pointers_[sizeof...(P) + 1];
+};
+
+using Nodes = std::vector<cudaGraphNode_t>;
+
+inline Nodes nodes_of(cudaGraph_t graph) {
+  std::size_t count = 0;
+  GIVES(cudaSuccess, cudaGraphGetNodes(graph, nullptr, &count));
+  Nodes nodes(count);
+  GIVES(cudaSuccess, cudaGraphGetNodes(graph, count != 0 ? nodes.data() : nullptr, &count));
+  return nodes;
+}
+
+}  // namespace graphcache::test
