@@ -1,0 +1,287 @@
+// Misuse of memory: what was freed, and what lies beyond the end of an allocation.
+
+#include <cuda_runtime_api.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <vector>
+
+#include "graphcache/hostrt.h"
+#include "hostrt_misuse.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#define GRAPHCACHE_TEST_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define GRAPHCACHE_TEST_ASAN 1
+#endif
+#endif
+
+namespace graphcache::test {
+namespace {
+
+void first_byte(const unsigned char* in, int* out) { *out = *in; }
+
+}  // namespace
+}  // namespace graphcache::test
+
+GRAPHCACHE_HOST_KERNEL(graphcache::test::first_byte)
+
+namespace graphcache::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+TEST_F(HostrtMisuse, ADoubleFreeNamesBoth) {
+  void* const memory = device_memory(100);
+  OK(cudaFree(memory));
+  GIVES(cudaErrorInvalidValue, cudaFree(memory));
+  expect_misuse(AllOf(StartsWith("cudaFree: memory was freed\n"), HasSubstr("\n  freed: cudaFree, call ")));
+  void* const large = device_memory(std::size_t{64} << 20);
+  OK(cudaFree(large));
+  GIVES(cudaErrorInvalidValue, cudaFree(large));
+  expect_misuse(HasSubstr("\n  freed: cudaFree, call "));
+  void* pinned = nullptr;
+  OK(cudaMallocHost(&pinned, 8));
+  GIVES(cudaErrorInvalidValue, cudaFree(pinned));
+  expect_misuse(AllOf(StartsWith("cudaFree: not the address of live memory of this kind\n"), Not(HasSubstr("freed:"))));
+  OK(cudaFreeHost(pinned));
+  GIVES(cudaErrorInvalidValue, cudaFreeHost(pinned));
+  expect_misuse(HasSubstr("\n  freed: cudaFreeHost, call "));
+}
+
+#if defined(GRAPHCACHE_TEST_ASAN)
+TEST_F(HostrtMisuse, AddressSanitizerSeesKernelsInFreedMemoryAndBeyondTheEnd) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto read_at = [&](bool freed, std::size_t offset) {
+    hostrt::reset();
+    unsigned char* const memory = device_memory(64);
+    if (freed) cudaFree(memory);
+    int byte = 0;
+    launch(first_byte, 1, 1, nullptr, memory + offset, &byte);
+    return byte;
+  };
+  EXPECT_EQ(0xcd, read_at(false, 63));
+  EXPECT_DEATH(read_at(false, 64), "use-after-poison");
+  EXPECT_DEATH(read_at(true, 0), "use-after-poison");
+}
+#else
+TEST_F(HostrtMisuse, AKernelReadsAPatternInFreedMemory) {
+  unsigned char* const memory = device_memory(64);
+  OK(cudaMemset(memory, 1, 64));
+  OK(cudaFree(memory));
+  int byte = 0;
+  OK(launch(first_byte, 1, 1, stream_, memory, &byte));
+  OK(cudaStreamSynchronize(stream_));
+  EXPECT_EQ(0xdd, byte);
+  EXPECT_NE(memory, device_memory(64));  // not given out again for a while
+}
+#endif
+
+TEST_F(HostrtMisuse, FreedMemoryGoesBackInTheEnd) {
+  std::vector<void*> freed;
+  for (int i = 0; i < 257; ++i) freed.push_back(device_memory(1));
+  for (void* memory : freed) OK(cudaFree(memory));
+  GIVES(cudaErrorInvalidValue, cudaFree(freed[0]));  // its end is known for longer
+  expect_misuse(HasSubstr("\n  freed: cudaFree, call "));
+  char byte = 7;
+  GIVES(cudaErrorIllegalAddress, outcome(cudaMemcpyAsync(&byte, freed[1], 1, cudaMemcpyDefault, stream_)));
+  expect_misuse(HasSubstr("memory that was freed"));
+}
+
+TEST_F(HostrtMisuse, ACopyFromFreedMemoryDoesNothing) {
+  unsigned char* const memory = device_memory(64);
+  unsigned char bytes[64] = {5};
+  OK(cudaFree(memory));
+  GIVES(cudaErrorIllegalAddress, outcome(cudaMemcpyAsync(bytes, memory + 8, 8, cudaMemcpyDeviceToHost, stream_)));
+  expect_misuse(AllOf(StartsWith("cudaMemcpyAsync: the copy reads memory that was freed\n"),
+                      HasSubstr("\n  freed: cudaFree, call ")));
+  EXPECT_EQ(5, bytes[0]);
+}
+
+TEST_F(HostrtMisuse, LargeFreedMemoryIsKnownToo) {
+  constexpr std::size_t kLarge = std::size_t{64} << 20;
+  unsigned char* const memory = device_memory(kLarge);
+  OK(cudaFree(memory));
+  EXPECT_NE(memory, device_memory(kLarge));
+  GIVES(cudaErrorIllegalAddress, outcome(cudaMemsetAsync(memory + kLarge / 2, 2, 16, stream_)));
+  expect_misuse(AllOf(StartsWith("cudaMemsetAsync: the fill writes memory that was freed\n"),
+                      HasSubstr("\n  freed: cudaFree, call ")));
+}
+
+TEST_F(HostrtMisuse, LargeFreedMemoryTakesUpAddressesOnly) {
+  const auto resident_bytes = [] {
+    std::size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages >> pages;
+    return pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  };
+  constexpr std::size_t kLarge = std::size_t{20} << 20;
+  const std::size_t before = resident_bytes();
+  for (int i = 0; i < 4; ++i) {
+    unsigned char* const memory = device_memory(kLarge);
+    OK(cudaMemset(memory, 1, kLarge));
+    OK(cudaFree(memory));
+  }
+  EXPECT_LT(resident_bytes(), before + 2 * kLarge);
+}
+
+// The memory lives until the work that frees it runs.
+TEST_F(HostrtMisuse, MemoryFreedInAStreamIsKnown) {
+  unsigned char* const memory = device_memory(64);
+  unsigned char* const result = device_memory(64);
+  hostrt::hold(stream_);
+  OK(cudaMemsetAsync(memory, 3, 64, stream_));
+  OK(cudaMemcpyAsync(result, memory, 64, cudaMemcpyDeviceToDevice, stream_));
+  OK(cudaFreeAsync(memory, stream_));
+  OK(cudaStreamSynchronize(stream_));
+  EXPECT_EQ(3, result[63]);
+  expect_no_misuse();
+  GIVES(cudaErrorIllegalAddress, outcome(cudaMemcpyAsync(result, memory, 8, cudaMemcpyDeviceToDevice, stream_)));
+  expect_misuse(AllOf(StartsWith("cudaMemcpyAsync: the copy reads memory that was freed\n"),
+                      HasSubstr("\n  freed: cudaFreeAsync, call ")));
+}
+
+TEST_F(HostrtMisuse, AFillBeyondTheEndDoesNothing) {
+  unsigned char* const memory = device_memory(64);
+  OK(cudaMemset(memory, 1, 64));
+  expect_no_misuse();
+  GIVES(cudaErrorIllegalAddress, outcome(cudaMemsetAsync(memory + 60, 2, 5, stream_)));
+  expect_misuse(AllOf(StartsWith("cudaMemsetAsync: the fill writes memory beyond the end of its allocation\n"),
+                      HasSubstr("\n  allocated: cudaMalloc, call ")));
+  EXPECT_EQ(1, memory[60]);
+}
+
+TEST_F(HostrtMisuse, NoNumberOfBytesIsTooLargeToBeRefused) {
+  for (const std::size_t bytes : {SIZE_MAX, SIZE_MAX - 62, SIZE_MAX / 2, std::size_t{1} << 62}) {
+    unsigned char* const memory = device_memory(128);
+    OK(cudaMemset(memory, 1, 128));
+    GIVES(cudaErrorIllegalAddress, outcome(cudaMemcpyAsync(memory, memory + 64, bytes, cudaMemcpyDefault, stream_)));
+    expect_misuse(StartsWith("cudaMemcpyAsync: the copy reads memory beyond the end of its allocation\n"));
+    restart();
+    unsigned char* const another = device_memory(128);
+    GIVES(cudaErrorIllegalAddress, outcome(cudaMemsetAsync(another + 64, 2, bytes, stream_)));
+    expect_misuse(StartsWith("cudaMemsetAsync: the fill writes memory beyond the end of its allocation\n"));
+    restart();
+  }
+}
+
+// What its sizes multiply to would wrap to nothing.
+TEST_F(HostrtMisuse, AFillNodeLargerThanTheAddressSpaceIsRefused) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphNode_t node = nullptr;
+  OK(cudaGraphCreate(&graph, 0));
+  cudaMemsetParams params = {};
+  params.dst = device_memory(64);
+  params.elementSize = 4;
+  params.width = std::size_t{1} << 62;
+  params.height = 1;
+  GIVES(cudaErrorInvalidValue, cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &params));
+  params.width = 1;
+  params.height = (std::size_t{1} << 60) + 1;
+  params.pitch = 16;
+  GIVES(cudaErrorInvalidValue, cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &params));
+  expect_no_misuse();
+}
+
+TEST_F(HostrtMisuse, AFillOfRowsMayEndWithItsAllocation) {
+  unsigned char* const memory = device_memory(2 * 32 + 16);
+  cudaMemsetParams params = {};
+  params.dst = memory;
+  params.elementSize = 4;
+  params.width = 4;
+  params.height = 3;
+  params.pitch = 32;
+  params.value = 3;
+  cudaGraph_t graph = nullptr;
+  cudaGraphNode_t node = nullptr;
+  OK(cudaGraphCreate(&graph, 0));
+  OK(cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &params));
+  OK(cudaGraphLaunch(instantiate(graph), stream_));
+  OK(cudaStreamSynchronize(stream_));
+  EXPECT_EQ(3, memory[2 * 32 + 12]);
+  expect_no_misuse();
+  params.dst = memory + 4;
+  OK(cudaGraphAddMemsetNode(&node, graph, nullptr, 0, &params));
+  GIVES(cudaErrorIllegalAddress, outcome(cudaGraphLaunch(instantiate(graph), stream_)));
+  expect_misuse(AllOf(StartsWith("cudaGraphAddMemsetNode: the fill writes memory beyond the end of its allocation\n"),
+                      HasSubstr("\n  launched: cudaGraphLaunch, call ")));
+}
+
+// The memory was alive when the copy was captured.
+TEST_F(HostrtMisuse, ANodeThatTouchesFreedMemoryNamesItsOrigin) {
+  unsigned char* const memory = device_memory(8);
+  unsigned char* const result = device_memory(8);
+  OK(cudaMemset(result, 9, 8));
+  cudaGraph_t graph = nullptr;
+  OK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+  OK(cudaMemcpyAsync(result, memory, 8, cudaMemcpyDeviceToDevice, stream_));
+  OK(launch(add, 1, 1, stream_, &sum_, 1, 1.0f));
+  OK(cudaStreamEndCapture(stream_, &graph));
+  const cudaGraphExec_t executable = instantiate(graph);
+  const cudaGraphExec_t patched = instantiate(graph);
+  OK(cudaFree(memory));
+  OK(cudaGraphExecMemcpyNodeSetParams1D(patched, nodes_of(graph)[0], memory + 1, memory, 1, cudaMemcpyDeviceToDevice));
+  GIVES(cudaErrorIllegalAddress, outcome(cudaGraphLaunch(executable, stream_)));
+  expect_misuse(AllOf(StartsWith("cudaMemcpyAsync: the copy reads memory that was freed\n"),
+                      HasSubstr("\n  here: cudaMemcpyAsync, call "), HasSubstr("\n  launched: cudaGraphLaunch, call "),
+                      HasSubstr("\n  freed: cudaFree, call ")));
+  EXPECT_EQ(9, result[0]);
+  EXPECT_EQ(0, sum_);  // nor does what comes behind it run
+}
+
+// Such a launch enqueues its nodes one by one.
+TEST_F(HostrtMisuse, AFaultEndsALaunchThatRecordsEvents) {
+  cudaEvent_t event = nullptr;
+  OK(cudaEventCreate(&event));
+  unsigned char* const memory = device_memory(16);
+  cudaGraph_t graph = nullptr;
+  cudaGraphNode_t record = nullptr, copy = nullptr, last = nullptr;
+  OK(cudaGraphCreate(&graph, 0));
+  OK(cudaGraphAddEventRecordNode(&record, graph, nullptr, 0, event));
+  OK(cudaGraphAddMemcpyNode1D(&copy, graph, &record, 1, memory, memory + 8, 64, cudaMemcpyDeviceToDevice));
+  int runs = 0;
+  const cudaHostNodeParams params = {[](void* data) { ++*static_cast<int*>(data); }, &runs};
+  OK(cudaGraphAddHostNode(&last, graph, &copy, 1, &params));
+  GIVES(cudaErrorIllegalAddress, outcome(cudaGraphLaunch(instantiate(graph), stream_)));
+  expect_misuse(AllOf(StartsWith("cudaGraphAddMemcpyNode1D: the copy reads memory beyond the end of its allocation\n"),
+                      HasSubstr("\n  launched: cudaGraphLaunch, call ")));
+  EXPECT_EQ(0, runs);
+}
+
+TEST_F(HostrtMisuse, HeldWorkFindsItsMemoryGone) {
+  unsigned char* const memory = device_memory(8);
+  hostrt::hold(stream_);
+  OK(cudaMemsetAsync(memory, 1, 8, stream_));
+  OK(cudaFree(memory));  // waits for the work
+  expect_no_misuse();
+  void* pinned = nullptr;
+  OK(cudaMallocHost(&pinned, 8));
+  OK(cudaFreeHost(pinned));
+  hostrt::hold(stream_);
+  OK(cudaMemsetAsync(pinned, 1, 8, stream_));
+  GIVES(cudaErrorIllegalAddress, cudaStreamSynchronize(stream_));
+  expect_misuse(AllOf(StartsWith("cudaMemsetAsync: the fill writes memory that was freed\n"),
+                      HasSubstr("\n  executed: cudaStreamSynchronize, call "),
+                      HasSubstr("\n  freed: cudaFreeHost, call ")));
+}
+
+TEST_F(HostrtMisuse, MemoryOfTheProgramIsNotChecked) {
+  std::vector<unsigned char> bytes(16, 1);
+  unsigned char* const memory = device_memory(16);
+  OK(cudaMemcpyAsync(memory, bytes.data(), 16, cudaMemcpyHostToDevice, stream_));
+  OK(cudaMemsetAsync(bytes.data(), 2, 16, stream_));
+  OK(cudaStreamSynchronize(stream_));
+  EXPECT_EQ(1, memory[15]);
+  EXPECT_EQ(2, bytes[15]);
+  expect_no_misuse();
+}
+
+}  // namespace
+}  // namespace graphcache::test
