@@ -1,0 +1,138 @@
+// Child graphs, as far as only hostrt can show what becomes of them: whose they are, what is counted, what is patched.
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <set>
+
+#include "graphcache/hostrt.h"
+#include "hostrt_objects.h"
+
+namespace graphcache::test {
+namespace {
+
+TEST_F(HostrtObjects, AChildGraphRunsInItsPlace) {
+  const cudaGraph_t graph = with_child({1, 2}, with_child({3}, capture_values({4, 5})), {6});
+  EXPECT_EQ(Values({1, 2, 3, 4, 5, 6}), launched(instantiate(graph)));
+}
+
+TEST_F(HostrtObjects, TheLedgerCountsNodesOfChildrenButNotTheirGraphs) {
+  const cudaGraph_t graph = with_child({1, 2}, with_child({3}, capture_values({4, 5})), {6});
+  EXPECT_EQ(before_.graphs + 1, hostrt::ledger().graphs);
+  EXPECT_EQ(8u, hostrt::ledger().nodes);
+  const cudaGraphExec_t executable = instantiate(graph);
+  EXPECT_EQ(8u, hostrt::ledger().executable_nodes);
+  OK(cudaGraphExecDestroy(executable));
+  OK(cudaGraphDestroy(graph));
+  EXPECT_EQ(before_, hostrt::ledger());
+}
+
+TEST_F(HostrtObjects, AnEmbeddedGraphBelongsToItsNode) {
+  const cudaGraph_t graph = with_child({}, capture_values({1}));
+  const cudaGraphNode_t node = nodes_of(graph)[0];
+  const cudaGraph_t inner = embedded(node);
+  GIVES(cudaErrorInvalidValue, cudaGraphDestroy(inner));
+  expect_misuse("cudaGraphDestroy: the graph belongs to a child graph node");
+  cudaGraphExec_t executable = nullptr;
+  GIVES(cudaErrorNotSupported, cudaGraphInstantiate(&executable, inner, 0));
+  OK(cudaGraphDestroyNode(node));
+  std::size_t count = 0;
+  GIVES(cudaErrorInvalidValue, cudaGraphGetNodes(inner, nullptr, &count));
+  expect_misuse("cudaGraphGetNodes: graph was destroyed");
+}
+
+TEST_F(HostrtObjects, EmbeddedNodesPatchTheExecutableOfTheParent) {
+  const cudaGraph_t child = capture_values({1, 2});
+  const cudaGraphNode_t outside = nodes_of(child)[0];
+  cudaGraph_t graph = nullptr;
+  cudaGraphNode_t node = nullptr;
+  OK(cudaGraphCreate(&graph, 0));
+  OK(cudaGraphAddChildGraphNode(&node, graph, nullptr, 0, child));
+  const cudaGraphExec_t executable = instantiate(graph);
+  const Nodes inner = nodes_of(embedded(node));
+  OK(patch(executable, inner[1], 7));
+  GIVES(cudaErrorInvalidValue, patch(executable, outside, 8));
+  EXPECT_EQ(Values({1, 7}), launched(executable));
+  OK(cudaGraphNodeSetEnabled(executable, inner[0], 0));
+  EXPECT_EQ(Values({7}), launched(executable));
+  EXPECT_EQ(Values({1, 2}), launched(instantiate(graph)));
+}
+
+TEST_F(HostrtObjects, APatchOfAChildLeavesTheLaunchInFlightAlone) {
+  const cudaGraph_t graph = with_child({}, with_child({}, capture_values({1})));
+  const cudaGraphNode_t node = nodes_of(embedded(nodes_of(embedded(nodes_of(graph)[0]))[0]))[0];
+  const cudaGraphExec_t executable = instantiate(graph);
+  hostrt::hold(stream_);
+  OK(cudaGraphLaunch(executable, stream_));
+  OK(patch(executable, node, 2));
+  OK(cudaGraphLaunch(executable, stream_));
+  OK(hostrt::release(stream_));
+  EXPECT_EQ(Values({1, 2}), taken());
+}
+
+TEST_F(HostrtObjects, AnUpdateReachesIntoChildrenOrAppliesNothing) {
+  const cudaGraph_t graph = with_child({1}, with_child({2}, capture_values({3})), {4});
+  const cudaGraphExec_t executable = instantiate(graph);
+  OK(update(executable, with_child({5}, with_child({6}, capture_values({7})), {8})));
+  EXPECT_EQ(Values({5, 6, 7, 8}), launched(executable));
+
+  GIVES(cudaErrorGraphExecUpdateFailure,
+        update(executable, with_child({1}, with_child({2}, capture_values({3, 4})), {5})));
+  EXPECT_EQ(cudaGraphExecUpdateErrorTopologyChanged, info_.result);
+  EXPECT_EQ(nullptr, info_.errorNode);
+  const cudaGraph_t fill = capture([&] { EXPECT_EQ(cudaSuccess, cudaMemsetAsync(log_, 0, 4, stream_)); });
+  const cudaGraph_t changed = with_child({1}, with_child({2}, fill), {5});
+  GIVES(cudaErrorGraphExecUpdateFailure, update(executable, changed));
+  EXPECT_EQ(cudaGraphExecUpdateErrorNodeTypeChanged, info_.result);
+  EXPECT_EQ(nodes_of(embedded(nodes_of(embedded(nodes_of(changed)[1]))[1]))[0], info_.errorNode);
+  EXPECT_EQ(Values({5, 6, 7, 8}), launched(executable));
+}
+
+TEST_F(HostrtObjects, AChildIsSetAsAWhole) {
+  const cudaGraph_t graph = with_child({1}, capture_values({2, 3}));
+  const Nodes nodes = nodes_of(graph);
+  const cudaGraphExec_t executable = instantiate(graph);
+  OK(cudaGraphExecChildGraphNodeSetParams(executable, nodes[1], capture_values({4, 5})));
+  EXPECT_EQ(Values({1, 4, 5}), launched(executable));
+  GIVES(cudaErrorGraphExecUpdateFailure,
+        cudaGraphExecChildGraphNodeSetParams(executable, nodes[1], capture_values({6})));
+  GIVES(cudaErrorInvalidValue, cudaGraphExecChildGraphNodeSetParams(executable, nodes[0], capture_values({6})));
+  EXPECT_EQ(Values({1, 4, 5}), launched(executable));
+  OK(patch(executable, nodes_of(embedded(nodes[1]))[0], 9));
+  EXPECT_EQ(Values({1, 9, 5}), launched(executable));
+}
+
+TEST_F(HostrtObjects, ACloneHasChildrenOfItsOwn) {
+  const cudaGraph_t graph = with_child({}, capture_values({1}));
+  cudaGraph_t clone = nullptr;
+  OK(cudaGraphClone(&clone, graph));
+  const cudaGraphNode_t inner = nodes_of(embedded(nodes_of(graph)[0]))[0];
+  const cudaGraph_t cloned = embedded(nodes_of(clone)[0]);
+  cudaGraphNode_t twin = nullptr;
+  OK(cudaGraphNodeFindInClone(&twin, inner, cloned));
+  EXPECT_EQ(nodes_of(cloned)[0], twin);
+  GIVES(cudaErrorInvalidValue, cudaGraphNodeFindInClone(&twin, inner, clone));
+  OK(cudaGraphDestroy(graph));
+  const cudaGraphExec_t executable = instantiate(clone);
+  OK(patch(executable, twin, 2));
+  EXPECT_EQ(Values({2}), launched(executable));
+}
+
+// Its nodes do not mix with those beside it, whatever the lot.
+TEST_F(HostrtObjects, AChildRunsAsOneWhenDeferred) {
+  const cudaGraph_t graph = capture_values({1});
+  cudaGraphNode_t node = nullptr;
+  OK(cudaGraphAddChildGraphNode(&node, graph, nullptr, 0, capture_values({2, 3})));
+  const cudaGraphExec_t executable = instantiate(graph);
+  std::set<Values> orders;
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    hostrt::defer(seed);
+    orders.insert(launched(executable));
+  }
+  EXPECT_EQ((std::set<Values>{{1, 2, 3}, {2, 3, 1}}), orders);
+}
+
+}  // namespace
+}  // namespace graphcache::test

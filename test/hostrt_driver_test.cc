@@ -1,0 +1,230 @@
+// What the library asks the driver and the runtime of nodes, parameters and pointers, as far as only hostrt can show
+// it.
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "graphcache/hostrt.h"
+#include "hostrt_support.h"
+
+namespace graphcache::test {
+namespace {
+
+using HostrtGraphs = HostrtLogTest;
+
+template <typename... P>
+const void* address(void (*kernel)(P...)) {
+  return reinterpret_cast<const void*>(kernel);
+}
+
+template <typename Function>
+Function driver_function(const char* name, [[maybe_unused]] unsigned version = 12040) {
+  void* function = nullptr;
+#if CUDART_VERSION >= 12050
+  EXPECT_EQ(cudaSuccess, cudaGetDriverEntryPointByVersion(name, &function, version, cudaEnableDefault, nullptr));
+#else
+  EXPECT_EQ(cudaSuccess, cudaGetDriverEntryPoint(name, &function, cudaEnableDefault, nullptr));
+#endif
+  return reinterpret_cast<Function>(function);
+}
+
+using GetKernelNode = CUresult (*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*);
+using SetKernelNode = CUresult (*)(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*);
+using ParameterInfo = CUresult (*)(CUfunction, std::size_t, std::size_t*, std::size_t*);
+
+TEST_F(HostrtGraphs, TheDriverTellsAKernelNodesParameters) {
+  const auto get = driver_function<GetKernelNode>("cuGraphKernelNodeGetParams");
+  const cudaGraph_t graph = capture([&] {
+    int* log = log_;
+    int* count = &count_;
+    int value = 7;
+    void* arguments[] = {&log, &count, &value};
+    OK(cudaLaunchKernel(address(append), dim3(2, 3, 4), dim3(5, 6, 7), arguments, 96, stream_));
+  });
+  const cudaGraphNode_t node = nodes_of(graph)[0];
+  CUDA_KERNEL_NODE_PARAMS params;
+  std::memset(&params, 0xff, sizeof params);
+  ASSERT_EQ(CUDA_SUCCESS, get(node, &params));
+  cudaFunction_t function = nullptr;
+  OK(cudaGetFuncBySymbol(&function, address(append)));
+  EXPECT_EQ(function, params.func);
+  EXPECT_EQ(nullptr, params.kern);
+  EXPECT_EQ(nullptr, params.ctx);
+  EXPECT_EQ(nullptr, params.extra);
+  const unsigned shape[] = {params.gridDimX,  params.gridDimY,  params.gridDimZ,      params.blockDimX,
+                            params.blockDimY, params.blockDimZ, params.sharedMemBytes};
+  EXPECT_EQ((std::vector<unsigned>{2, 3, 4, 5, 6, 7, 96}), std::vector<unsigned>(shape, shape + 7));
+  EXPECT_EQ(log_, *static_cast<int**>(params.kernelParams[0]));
+  EXPECT_EQ(7, *static_cast<int*>(params.kernelParams[2]));
+
+  const cudaGraphExec_t executable = instantiate(graph);
+  OK(patch(executable, node, 8));  // the executable's affair: the node's values stay
+  EXPECT_EQ(7, *static_cast<int*>(params.kernelParams[2]));
+  EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, get(nullptr, &params));
+  EXPECT_EQ(2u, hostrt::calls("cudaGraphKernelNodeGetParams"));
+}
+
+TEST_F(HostrtGraphs, TheDriverTellsWhereParametersLie) {
+  const auto info = driver_function<ParameterInfo>("cuFuncGetParamInfo");
+  cudaFunction_t function = nullptr;
+  OK(cudaGetFuncBySymbol(&function, address(many)));
+  const std::vector<std::pair<std::size_t, std::size_t>> expected = {
+      {0, 8}, {8, 1}, {16, 8}, {24, 2}, {28, 4}, {32, 8}, {40, 1}, {44, 4}, {48, 4}, {52, 2}, {56, 8}};
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    std::size_t offset = 99, size = 99;
+    EXPECT_EQ(CUDA_SUCCESS, info(function, i, &offset, &size));
+    EXPECT_EQ(expected[i], std::make_pair(offset, size)) << "parameter " << i;
+  }
+  std::size_t offset = 99, size = 99;
+  EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, info(function, expected.size(), &offset, &size));
+  EXPECT_EQ(99u, offset);
+  EXPECT_EQ(CUDA_SUCCESS, info(function, 1, &offset, nullptr));
+  EXPECT_EQ(8u, offset);
+  EXPECT_EQ(expected.size() + 2, hostrt::calls("cudaFuncGetParamInfo"));
+  EXPECT_EQ(CUDA_ERROR_INVALID_HANDLE, info(reinterpret_cast<CUfunction>(this), 0, &offset, &size));
+  expect_misuse("cudaFuncGetParamInfo: the function is not registered by GRAPHCACHE_HOST_KERNEL");
+  GIVES(cudaSuccess, cudaPeekAtLastError());
+}
+
+TEST_F(HostrtGraphs, DriverCallsCanFailAndLeaveTheLastErrorAlone) {
+  const auto get = driver_function<GetKernelNode>("cuGraphKernelNodeGetParams");
+  const auto info = driver_function<ParameterInfo>("cuFuncGetParamInfo");
+  const cudaGraphNode_t node = nodes_of(capture_values({1}))[0];
+  CUDA_KERNEL_NODE_PARAMS params = {};
+  std::size_t offset = 0;
+  GIVES(cudaErrorInvalidDevice, cudaSetDevice(5));
+  hostrt::fail_call("cudaGraphKernelNodeGetParams", 1, cudaErrorMemoryAllocation);
+  hostrt::fail_call("cudaFuncGetParamInfo", 1, cudaErrorNotSupported);
+  EXPECT_EQ(CUDA_ERROR_OUT_OF_MEMORY, get(node, &params));
+  EXPECT_EQ(nullptr, params.func);
+  EXPECT_EQ(CUDA_SUCCESS, get(node, &params));
+  EXPECT_EQ(CUDA_ERROR_NOT_SUPPORTED, info(params.func, 0, &offset, nullptr));
+  EXPECT_EQ(CUDA_SUCCESS, info(params.func, 0, &offset, nullptr));
+  GIVES(cudaErrorInvalidDevice, cudaGetLastError());
+}
+
+TEST_F(HostrtGraphs, DriverCallsNeedAContext) {
+  const auto get = driver_function<GetKernelNode>("cuGraphKernelNodeGetParams");
+  const auto info = driver_function<ParameterInfo>("cuFuncGetParamInfo");
+  const auto set = driver_function<SetKernelNode>("cuGraphExecKernelNodeSetParams");
+  const cudaGraph_t graph = capture_values({1});
+  const cudaGraphExec_t executable = instantiate(graph);
+  const cudaGraphNode_t node = nodes_of(graph)[0];
+  CUDA_KERNEL_NODE_PARAMS params = {};
+  ASSERT_EQ(CUDA_SUCCESS, get(node, &params));
+  const auto expect_refusal = [&](const char* words, auto&& call) {
+    std::thread([&] {
+      EXPECT_EQ(CUDA_ERROR_INVALID_CONTEXT, call());
+      GIVES(cudaSuccess, cudaPeekAtLastError());
+    }).join();
+    expect_misuse(words);
+  };
+  std::size_t offset = 0;
+  expect_refusal("cudaGraphKernelNodeGetParams: the driver was called by a thread without a context",
+                 [&] { return get(node, &params); });
+  expect_refusal("cudaFuncGetParamInfo: the driver was called by a thread without a context",
+                 [&] { return info(params.func, 0, &offset, nullptr); });
+  expect_refusal("cudaGraphExecKernelNodeSetParams: the driver was called by a thread without a context",
+                 [&] { return set(executable, node, &params); });
+}
+
+#if CUDART_VERSION >= 12050
+TEST_F(HostrtGraphs, DriverFunctionsAreThereFromTheirVersionOn) {
+  void* function = this;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSuccess;
+  OK(cudaGetDriverEntryPointByVersion("cuFuncGetParamInfo", &function, 12030, cudaEnableDefault, &result));
+  EXPECT_EQ(cudaDriverEntryPointVersionNotSufficent, result);
+  EXPECT_EQ(nullptr, function);
+  OK(cudaGetDriverEntryPointByVersion("cuFuncGetParamInfo", &function, 12040, cudaEnableDefault, &result));
+  EXPECT_EQ(cudaDriverEntryPointSuccess, result);
+  EXPECT_NE(nullptr, function);
+  OK(cudaGetDriverEntryPointByVersion("cuNoSuchCall", &function, 13000, cudaEnableDefault, &result));
+  EXPECT_EQ(cudaDriverEntryPointSymbolNotFound, result);
+  EXPECT_EQ(nullptr, function);
+}
+#endif
+
+TEST_F(HostrtGraphs, PointersTellWhatTheyPointTo) {
+  hostrt::set_device_count(2);
+  char* device = nullptr;
+  char* host = nullptr;
+  OK(cudaSetDevice(1));
+  OK(cudaMalloc(reinterpret_cast<void**>(&device), 1000));
+  OK(cudaMallocHost(reinterpret_cast<void**>(&host), 100));
+  OK(cudaSetDevice(0));
+  const auto expect = [](cudaMemoryType type, int device, void* on_device, void* on_host, const void* pointer) {
+    cudaPointerAttributes attributes;
+    OK(cudaPointerGetAttributes(&attributes, pointer));
+    EXPECT_EQ(type, attributes.type);
+    EXPECT_EQ(device, attributes.device);
+    EXPECT_EQ(on_device, attributes.devicePointer);
+    EXPECT_EQ(on_host, attributes.hostPointer);
+  };
+  for (char* inside : {device, device + 1, device + 999}) expect(cudaMemoryTypeDevice, 1, inside, nullptr, inside);
+  for (char* inside : {host, host + 99}) expect(cudaMemoryTypeHost, 1, inside, inside, inside);
+  char variable = 0;
+  for (char* outside : {device + 1000, device - 1, host + 100, &variable}) {
+    expect(cudaMemoryTypeUnregistered, -2, nullptr, outside, outside);
+  }
+  OK(cudaFree(device));
+  OK(cudaFreeHost(host));
+  for (char* freed : {device, device + 5, host}) expect(cudaMemoryTypeUnregistered, -2, nullptr, freed, freed);
+  GIVES(cudaErrorInvalidValue, cudaPointerGetAttributes(nullptr, &variable));
+}
+
+TEST_F(HostrtGraphs, HostNodesTellTheirFunction) {
+  const auto function = [](void* counter) { ++*static_cast<int*>(counter); };
+  const cudaGraph_t graph = capture([&] {
+    OK(cudaLaunchHostFunc(stream_, function, &count_));
+    OK(write(1, stream_));
+  });
+  cudaHostNodeParams params = {};
+  OK(cudaGraphHostNodeGetParams(nodes_of(graph)[0], &params));
+  EXPECT_EQ(static_cast<cudaHostFn_t>(function), params.fn);
+  EXPECT_EQ(&count_, params.userData);
+  GIVES(cudaErrorInvalidValue, cudaGraphHostNodeGetParams(nodes_of(graph)[1], &params));
+  GIVES(cudaErrorInvalidValue, cudaGraphHostNodeGetParams(nodes_of(graph)[0], nullptr));
+}
+
+TEST_F(HostrtGraphs, CopiesCanBePatchedByTheirStructure) {
+  int from[4] = {1, 2, 3, 4}, to[4] = {};
+  const cudaGraph_t graph =
+      capture([&] { OK(cudaMemcpyAsync(to, from, sizeof(int), cudaMemcpyDeviceToDevice, stream_)); });
+  const cudaGraphNode_t node = nodes_of(graph)[0];
+  const cudaGraphExec_t executable = instantiate(graph);
+  cudaMemcpy3DParms params = {};
+  OK(cudaGraphMemcpyNodeGetParams(node, &params));
+  params.srcPos.x = sizeof(int);
+  params.dstPtr.ptr = to + 2;
+  params.extent.width = 2 * sizeof(int);
+  OK(cudaGraphExecMemcpyNodeSetParams(executable, node, &params));
+  OK(cudaGraphLaunch(executable, stream_));
+  EXPECT_EQ((Values{0, 0, 2, 3}), Values(to, to + 4));
+
+  const auto refused = [&](cudaError_t error, auto&& change) {
+    cudaMemcpy3DParms changed = params;
+    change(changed);
+    GIVES(error, cudaGraphExecMemcpyNodeSetParams(executable, node, &changed));
+  };
+  refused(cudaErrorNotSupported, [](auto& p) { p.extent.height = 2; });
+  refused(cudaErrorNotSupported, [](auto& p) { p.extent.depth = 2; });
+  refused(cudaErrorNotSupported, [](auto& p) { p.dstPos.y = 1; });
+  refused(cudaErrorNotSupported, [&](auto& p) { p.srcArray = reinterpret_cast<cudaArray_t>(this); });
+  refused(cudaErrorInvalidValue, [](auto& p) { p.extent.width = 0; });
+  refused(cudaErrorInvalidValue, [](auto& p) { p.srcPtr.ptr = nullptr; });
+  refused(cudaErrorInvalidValue, [](auto& p) { p.kind = cudaMemcpyHostToDevice; });
+  GIVES(cudaErrorInvalidValue, cudaGraphExecMemcpyNodeSetParams(executable, node, nullptr));
+  to[2] = to[3] = 0;
+  OK(cudaGraphLaunch(executable, stream_));
+  EXPECT_EQ((Values{0, 0, 2, 3}), Values(to, to + 4));
+}
+
+}  // namespace
+}  // namespace graphcache::test

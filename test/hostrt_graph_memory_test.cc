@@ -1,0 +1,213 @@
+// Memory that graphs and streams allocate, as far as only hostrt can show what becomes of it: what is alive, what
+// counts as a misuse.
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+#include "graphcache/hostrt.h"
+#include "hostrt_objects.h"
+
+namespace graphcache::test {
+namespace {
+
+TEST_F(HostrtObjects, TheLedgerShowsWhatLaunchesLeaveAllocated) {
+  int* memory = nullptr;
+  const cudaGraph_t graph = capture([&] {
+    EXPECT_EQ(cudaSuccess, cudaMallocAsync(reinterpret_cast<void**>(&memory), 1000, stream_));
+    EXPECT_EQ(cudaSuccess, launch(append, 1, 1, stream_, memory, &count_, 5));
+  });
+  const cudaGraphExec_t executable = instantiate(graph);
+  EXPECT_EQ(0u, hostrt::ledger().graph_allocations);
+  GIVES(cudaErrorInvalidValue, cudaFreeAsync(memory, stream_));
+  expect_misuse("cudaFreeAsync: not the address of live memory of this kind");
+  OK(cudaGraphLaunch(executable, stream_));
+  EXPECT_EQ(1u, hostrt::ledger().graph_allocations);
+  EXPECT_EQ(1000u, hostrt::ledger().graph_allocated_bytes);
+  GIVES(cudaErrorInvalidValue, cudaGraphLaunch(executable, stream_));
+  OK(cudaGraphExecDestroy(executable));
+  OK(cudaGraphDestroy(graph));
+  EXPECT_EQ(1u, hostrt::ledger().graph_allocations);
+  EXPECT_EQ(5, memory[0]);
+  OK(cudaFreeAsync(memory, stream_));
+  EXPECT_EQ(before_, hostrt::ledger());
+  GIVES(cudaErrorInvalidValue, cudaFree(memory));
+  expect_misuse("cudaFree: not the address of live memory of this kind");
+}
+
+TEST_F(HostrtObjects, AFreeInFlightLetsTheNextLaunchIn) {
+  int* memory = nullptr;
+  const cudaGraph_t graph = capture([&] {
+    EXPECT_EQ(cudaSuccess, cudaMallocAsync(reinterpret_cast<void**>(&memory), 64, stream_));
+    EXPECT_EQ(cudaSuccess, launch(append, 1, 1, stream_, memory, &count_, 5));
+  });
+  const cudaGraphExec_t executable = instantiate(graph);
+  hostrt::hold(stream_);
+  OK(cudaGraphLaunch(executable, stream_));
+  OK(cudaFreeAsync(memory, stream_));
+  OK(cudaGraphLaunch(executable, stream_));
+  OK(hostrt::release(stream_));
+  EXPECT_EQ(2, count_);
+  EXPECT_EQ(5, memory[1]);
+  EXPECT_NE(5, memory[0]) << "what the first launch wrote was freed";
+}
+
+TEST_F(HostrtObjects, AGraphThatAllocatesHasOneExecutable) {
+  const cudaGraph_t graph = capture([&] {
+    void* memory = nullptr;
+    EXPECT_EQ(cudaSuccess, cudaMallocAsync(&memory, 64, stream_));
+    EXPECT_EQ(cudaSuccess, cudaFreeAsync(memory, stream_));
+  });
+  const cudaGraphExec_t executable = instantiate(graph);
+  cudaGraphExec_t second = nullptr;
+  GIVES(cudaErrorNotSupported, cudaGraphInstantiate(&second, graph, 0));
+  const cudaGraphExec_t plain = instantiate(capture_values({1, 2}));
+  GIVES(cudaErrorNotSupported, update(plain, graph));
+  EXPECT_EQ(cudaGraphExecUpdateSuccess, info_.result);
+  OK(update(executable, graph));
+  cudaGraph_t clone = nullptr;
+  GIVES(cudaErrorNotSupported, cudaGraphClone(&clone, graph));
+  cudaGraphNode_t node = nullptr;
+  GIVES(cudaErrorNotSupported, cudaGraphAddChildGraphNode(&node, capture_values({}), nullptr, 0, graph));
+  GIVES(cudaErrorNotSupported, cudaGraphDestroyNode(nodes_of(graph)[0]));
+  for (int i = 0; i < 3; ++i) OK(cudaGraphLaunch(executable, stream_));
+  EXPECT_EQ(0u, hostrt::ledger().graph_allocations);
+  OK(cudaGraphExecDestroy(executable));
+  instantiate(graph);
+}
+
+TEST_F(HostrtObjects, AnUpdateMakesTheExecutableThatOfAnotherGraph) {
+  int* first = nullptr;
+  int* second = nullptr;
+  const auto allocating = [&](int** memory) {
+    return capture([&, memory] {
+      EXPECT_EQ(cudaSuccess, cudaMallocAsync(reinterpret_cast<void**>(memory), 64, stream_));
+      EXPECT_EQ(cudaSuccess, cudaMemsetAsync(*memory, 0, 4, stream_));
+    });
+  };
+  const cudaGraph_t former = allocating(&first);
+  const cudaGraph_t latter = allocating(&second);
+  const cudaGraphExec_t executable = instantiate(former);
+  OK(update(executable, latter));
+  cudaGraphExec_t other = nullptr;
+  GIVES(cudaErrorNotSupported, cudaGraphInstantiate(&other, latter, 0));
+  instantiate(former);
+  GIVES(cudaErrorNotSupported, update(executable, former));
+  OK(cudaGraphLaunch(executable, stream_));
+  EXPECT_EQ(0, *second);
+  GIVES(cudaErrorInvalidValue, cudaFree(first));
+  expect_misuse("cudaFree: not the address of live memory of this kind");
+  OK(cudaFree(second));
+}
+
+TEST_F(HostrtObjects, AutoFreeReplacesWhatTheLastLaunchLeft) {
+  const cudaGraph_t graph = capture([&] {
+    void* memory = nullptr;
+    EXPECT_EQ(cudaSuccess, cudaMallocAsync(&memory, 64, stream_));
+  });
+  const cudaGraphExec_t executable = instantiate(graph, cudaGraphInstantiateFlagAutoFreeOnLaunch);
+  for (int i = 0; i < 3; ++i) OK(cudaGraphLaunch(executable, stream_));
+  EXPECT_EQ(1u, hostrt::ledger().graph_allocations);
+}
+
+TEST_F(HostrtObjects, AnotherGraphMayFree) {
+  void* memory = nullptr;
+  const cudaGraph_t graph = capture([&] { EXPECT_EQ(cudaSuccess, cudaMallocAsync(&memory, 64, stream_)); });
+  const cudaGraph_t freeing = capture([&] {
+    EXPECT_EQ(cudaSuccess, cudaFreeAsync(memory, stream_));
+    EXPECT_EQ(cudaErrorInvalidValue, cudaFreeAsync(memory, stream_)) << "twice in one graph";
+    EXPECT_EQ(cudaErrorInvalidValue, cudaFreeAsync(log_, stream_)) << "no memory of a graph";
+  });
+  cudaGraphNode_t node = nullptr;
+  GIVES(cudaErrorInvalidValue, cudaGraphAddMemFreeNode(&node, graph, nullptr, 0, memory));  // freed elsewhere
+  const cudaGraphExec_t allocates = instantiate(graph);
+  const cudaGraphExec_t frees = instantiate(freeing);
+  GIVES(cudaErrorInvalidValue, cudaGraphLaunch(frees, stream_));
+  for (int i = 0; i < 2; ++i) {
+    OK(cudaGraphLaunch(allocates, stream_));
+    OK(cudaGraphLaunch(frees, stream_));
+  }
+  GIVES(cudaErrorInvalidValue, cudaGraphLaunch(frees, stream_));
+  EXPECT_EQ(0u, hostrt::ledger().graph_allocations);
+}
+
+TEST_F(HostrtObjects, AnAllocationNodeTellsItsAddress) {
+  cudaGraph_t graph = nullptr;
+  OK(cudaGraphCreate(&graph, 0));
+  cudaMemAllocNodeParams params = {};
+  params.poolProps.allocType = cudaMemAllocationTypePinned;
+  params.poolProps.location = {cudaMemLocationTypeDevice, 0};
+  params.bytesize = 100;
+  cudaGraphNode_t allocation = nullptr;
+  OK(cudaGraphAddMemAllocNode(&allocation, graph, nullptr, 0, &params));
+  ASSERT_NE(nullptr, params.dptr);
+  cudaMemAllocNodeParams found = {};
+  OK(cudaGraphMemAllocNodeGetParams(allocation, &found));
+  EXPECT_EQ(params.dptr, found.dptr);
+  EXPECT_EQ(100u, found.bytesize);
+  cudaGraphNode_t free = nullptr;
+  GIVES(cudaErrorInvalidValue,
+        cudaGraphAddMemFreeNode(&free, graph, &allocation, 1, static_cast<char*>(params.dptr) + 4));
+  OK(cudaGraphAddMemFreeNode(&free, graph, &allocation, 1, params.dptr));
+  void* freed = nullptr;
+  OK(cudaGraphMemFreeNodeGetParams(free, &freed));
+  EXPECT_EQ(params.dptr, freed);
+  cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+  OK(cudaGraphNodeGetType(allocation, &type));
+  EXPECT_EQ(cudaGraphNodeTypeMemAlloc, type);
+  params.bytesize = 0;
+  GIVES(cudaErrorInvalidValue, cudaGraphAddMemAllocNode(&allocation, graph, nullptr, 0, &params));
+}
+
+TEST_F(HostrtObjects, TrimmingGivesBackWhatNoGraphUses) {
+  const auto current = [] {
+    std::uint64_t bytes = 0;
+    EXPECT_EQ(cudaSuccess, cudaDeviceGetGraphMemAttribute(0, cudaGraphMemAttrReservedMemCurrent, &bytes));
+    return bytes;
+  };
+  void* memory = nullptr;
+  const cudaGraph_t graph = capture([&] { EXPECT_EQ(cudaSuccess, cudaMallocAsync(&memory, 64, stream_)); });
+  const cudaGraphExec_t executable = instantiate(graph);
+  EXPECT_EQ(0u, current());
+  OK(cudaGraphLaunch(executable, stream_));
+  const std::uint64_t used = current();
+  EXPECT_GE(used, 64u);
+  OK(cudaDeviceGraphMemTrim(0));
+  EXPECT_EQ(used, current());
+  OK(cudaFree(memory));
+  EXPECT_EQ(used, current());
+  OK(cudaDeviceGraphMemTrim(0));
+  EXPECT_EQ(0u, current());
+}
+
+TEST_F(HostrtObjects, MemoryOfAStreamIsFreedInItsOrder) {
+  int* memory = nullptr;
+  OK(cudaMallocAsync(reinterpret_cast<void**>(&memory), 64, stream_));
+  EXPECT_EQ(1u, hostrt::ledger().allocations);
+  cudaPointerAttributes attributes = {};
+  OK(cudaPointerGetAttributes(&attributes, memory));
+  EXPECT_EQ(cudaMemoryTypeDevice, attributes.type);
+  hostrt::hold(stream_);
+  OK(launch(append, 1, 1, stream_, memory, &count_, 5));
+  OK(cudaMemcpyAsync(log_, memory, 4, cudaMemcpyDefault, stream_));
+  OK(cudaFreeAsync(memory, stream_));
+  EXPECT_EQ(0u, hostrt::ledger().allocations);
+  GIVES(cudaErrorInvalidValue, cudaFreeAsync(memory, stream_));
+  expect_misuse("cudaFreeAsync: memory was freed");
+  OK(hostrt::release(stream_));
+  EXPECT_EQ(5, log_[0]);
+  EXPECT_EQ(before_, hostrt::ledger());
+}
+
+TEST_F(HostrtObjects, EitherFreeTakesMemoryOfEitherAllocation) {
+  void* memory = nullptr;
+  OK(cudaMallocAsync(&memory, 64, stream_));
+  OK(cudaFree(memory));
+  OK(cudaMalloc(&memory, 64));
+  OK(cudaFreeAsync(memory, stream_));
+  EXPECT_EQ(before_, hostrt::ledger());
+}
+
+}  // namespace
+}  // namespace graphcache::test

@@ -1,0 +1,234 @@
+// Work in flight: streams that are held, what is released by whom, and what becomes of work whose objects are gone.
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "graphcache/hostrt.h"
+#include "hostrt_support.h"
+
+namespace graphcache::test {
+namespace {
+
+void hold_the_stream(cudaStream_t stream) { hostrt::hold(stream); }
+
+}  // namespace
+}  // namespace graphcache::test
+
+GRAPHCACHE_HOST_KERNEL(graphcache::test::hold_the_stream)
+
+namespace graphcache::test {
+namespace {
+
+using HostrtGraphs = HostrtLogTest;
+
+TEST_F(HostrtGraphs, AHeldStreamKeepsItsWork) {
+  OK(write(1, stream_));
+  hostrt::hold(stream_);
+  int from = 5, to = 0;
+  OK(write(2, stream_));
+  OK(cudaMemcpyAsync(&to, &from, sizeof to, cudaMemcpyDefault, stream_));
+  OK(cudaEventRecord(event_, stream_));
+  OK(cudaLaunchHostFunc(
+      stream_, [](void* counter) { *static_cast<int*>(counter) += 10; }, &to));
+  EXPECT_EQ((Values{1}), taken());
+  GIVES(cudaErrorNotReady, cudaStreamQuery(stream_));
+  GIVES(cudaErrorNotReady, cudaEventQuery(event_));
+  GIVES(cudaSuccess, cudaPeekAtLastError());  // an answer, not an error
+  OK(cudaStreamQuery(other_));
+  OK(write(3, other_));
+  EXPECT_EQ((Values{3}), taken());
+  OK(hostrt::release(stream_));
+  EXPECT_EQ((Values{2}), taken());
+  EXPECT_EQ(15, to);
+  OK(cudaStreamQuery(stream_));
+  OK(cudaEventQuery(event_));
+  OK(write(4, stream_));
+  EXPECT_EQ((Values{4}), taken());
+}
+
+TEST_F(HostrtGraphs, EventsAreReadyWhenWhatIsInFrontOfThemIs) {
+  OK(cudaEventQuery(event_));  // never recorded
+  OK(cudaEventRecord(event_, stream_));
+  hostrt::hold(stream_);
+  OK(cudaEventQuery(event_));  // recorded ahead
+  GIVES(cudaErrorNotReady, cudaStreamQuery(stream_));
+  OK(cudaEventRecord(event_, stream_));
+  GIVES(cudaErrorNotReady, cudaEventQuery(event_));
+  float milliseconds = 0;
+  GIVES(cudaErrorNotReady, cudaEventElapsedTime(&milliseconds, event_, event_));
+  OK(cudaEventRecord(event_, other_));
+  OK(cudaEventQuery(event_));  // the latest record counts
+  OK(cudaEventRecord(event_, stream_));
+  OK(cudaEventDestroy(event_));
+  OK(hostrt::release(stream_));
+  EXPECT_EQ(0u, hostrt::misuses());
+}
+
+TEST_F(HostrtGraphs, WhateverWaitsReleases) {
+  void* memory = nullptr;
+  void* pinned = nullptr;
+  cudaStream_t blocking = nullptr;
+  int variable = 0;
+  OK(cudaMalloc(&memory, 8));
+  OK(cudaMallocHost(&pinned, 8));
+  OK(cudaStreamCreate(&blocking));
+  const auto expect_release = [&](cudaStream_t stream, auto&& wait) {
+    hostrt::hold(stream);
+    OK(write(1, stream));
+    OK(cudaEventRecord(event_, stream));
+    EXPECT_EQ((Values{}), taken());
+    OK(wait());
+    EXPECT_EQ((Values{1}), taken());
+    OK(cudaEventQuery(event_));
+  };
+  const auto copy = [&] { return cudaMemcpy(&variable, &variable, sizeof variable, cudaMemcpyDefault); };
+  expect_release(stream_, [&] { return cudaStreamSynchronize(stream_); });
+  expect_release(stream_, [&] { return cudaEventSynchronize(event_); });
+  expect_release(stream_, [&] { return cudaDeviceSynchronize(); });
+  expect_release(stream_, [&] { return cudaFree(memory); });
+  expect_release(stream_, [&] { return cudaFreeHost(pinned); });
+  expect_release(blocking, copy);
+  expect_release(blocking, [&] { return cudaStreamSynchronize(cudaStreamLegacy); });
+  expect_release(stream_, [&] { return cudaStreamDestroy(stream_); });
+  hostrt::hold(other_);
+  OK(write(2, other_));
+  OK(copy());  // not a blocking stream: nothing to wait for
+  OK(cudaStreamSynchronize(blocking));
+  GIVES(cudaErrorNotReady, cudaStreamQuery(other_));
+  EXPECT_EQ((Values{}), taken());
+}
+
+TEST_F(HostrtGraphs, LaunchesInFlightOutliveTheirExecutable) {
+  const cudaGraph_t graph = capture_values({1, 2});
+  const cudaGraphExec_t executable = instantiate(graph);
+  hostrt::hold(stream_);
+  OK(cudaGraphLaunch(executable, stream_));
+  OK(patch(executable, nodes_of(graph)[0], 3));  // for later launches only (facts 14)
+  OK(cudaGraphLaunch(executable, stream_));
+  OK(update(executable, capture_values({5, 6})));
+  OK(cudaGraphLaunch(executable, stream_));
+  OK(cudaGraphExecDestroy(executable));
+  OK(cudaGraphDestroy(graph));
+  EXPECT_EQ((Values{}), taken());
+  EXPECT_EQ(0u, hostrt::ledger().executables);
+  OK(hostrt::release(stream_));
+  EXPECT_EQ((Values{1, 2, 3, 2, 5, 6}), taken());
+}
+
+TEST_F(HostrtGraphs, WorkWaitsForHeldWorkElsewhere) {
+  cudaStream_t third = nullptr;
+  OK(cudaStreamCreate(&third));
+  hostrt::hold(stream_);
+  OK(write(1, stream_));
+  OK(cudaEventRecord(event_, stream_));
+  OK(write(2, stream_));
+  OK(cudaStreamWaitEvent(other_, event_, 0));
+  OK(write(3, other_));
+  OK(cudaEventRecord(event_, other_));
+  OK(cudaStreamWaitEvent(third, event_, 0));
+  OK(write(4, third));
+  OK(write(5, cudaStreamLegacy));  // behind `third`, which is a blocking stream
+  EXPECT_EQ((Values{}), taken());
+  for (cudaStream_t stream : {stream_, other_, third, cudaStreamLegacy}) {
+    GIVES(cudaErrorNotReady, cudaStreamQuery(stream));
+  }
+  OK(cudaStreamSynchronize(cudaStreamLegacy));
+  EXPECT_EQ((Values{1, 2, 3, 4, 5}), taken());
+  for (cudaStream_t stream : {stream_, other_, third, cudaStreamLegacy}) OK(cudaStreamQuery(stream));
+
+  hostrt::hold(cudaStreamLegacy);
+  OK(write(6, cudaStreamLegacy));
+  OK(write(7, third));
+  OK(write(8, other_));  // not a blocking stream
+  EXPECT_EQ((Values{8}), taken());
+  OK(hostrt::release(cudaStreamLegacy));
+  EXPECT_EQ((Values{6, 7}), taken());
+}
+
+TEST_F(HostrtGraphs, AnExecutableRunsOnceAtATime) {
+  const cudaGraph_t graph = capture_values({1});
+  const cudaGraphExec_t executable = instantiate(graph);
+  hostrt::hold(stream_);
+  OK(cudaGraphLaunch(executable, stream_));
+  OK(patch(executable, nodes_of(graph)[0], 2));
+  OK(cudaGraphLaunch(executable, other_));
+  OK(write(3, other_));
+  EXPECT_EQ((Values{}), taken());
+  OK(cudaStreamSynchronize(other_));  // needs the other launch
+  EXPECT_EQ((Values{1, 2, 3}), taken());
+  OK(cudaStreamQuery(stream_));
+}
+
+TEST_F(HostrtGraphs, StreamsAreReleasedOneByOne) {
+  hostrt::hold(stream_);
+  hostrt::hold(other_);
+  hostrt::hold(other_);  // once is enough
+  OK(write(1, stream_));
+  OK(write(2, other_));
+  OK(cudaStreamSynchronize(other_));
+  EXPECT_EQ((Values{2}), taken());
+  OK(hostrt::release(other_));  // no longer held: nothing happens
+  OK(hostrt::release(stream_));
+  EXPECT_EQ((Values{1}), taken());
+}
+
+TEST_F(HostrtGraphs, TheEndOfAThreadReleasesItsStream) {
+  std::thread([&] {
+    hostrt::hold(cudaStreamPerThread);
+    OK(write(1, cudaStreamPerThread));
+    EXPECT_EQ((Values{}), taken());
+  }).join();
+  EXPECT_EQ((Values{1}), taken());
+}
+
+TEST_F(HostrtGraphs, ResetDropsHeldWork) {
+  hostrt::hold(stream_);
+  OK(write(1, stream_));
+  hostrt::reset();
+  EXPECT_EQ((Values{}), taken());
+  OK(write(2, nullptr));
+  OK(cudaStreamQuery(nullptr));
+  EXPECT_EQ((Values{2}), taken());
+}
+
+TEST_F(HostrtGraphs, HeldWorkThatFailsFailsItsRelease) {
+  hostrt::hold(stream_);
+  OK(launch(fault, 1, 1, stream_));
+  OK(write(1, stream_));
+  hostrt::hold(other_);
+  OK(write(2, other_));
+  GIVES(cudaErrorLaunchFailure, hostrt::release(stream_));
+  GIVES(cudaErrorLaunchFailure, cudaStreamSynchronize(stream_));
+  GIVES(cudaErrorLaunchFailure, cudaStreamSynchronize(other_));
+  EXPECT_EQ((Values{}), taken());
+}
+
+TEST_F(HostrtGraphs, WaitingForHeldWorkEndsWhenItFails) {
+  hostrt::hold(stream_);
+  OK(write(1, stream_));
+  OK(cudaEventRecord(event_, stream_));
+  OK(cudaStreamWaitEvent(other_, event_, 0));
+  OK(launch(fault, 1, 1, other_));
+  OK(cudaStreamWaitEvent(other_, event_, 0));
+  OK(write(2, other_));
+  OK(cudaEventRecord(event_, other_));
+  GIVES(cudaErrorLaunchFailure, cudaEventSynchronize(event_));
+  GIVES(cudaErrorLaunchFailure, cudaStreamSynchronize(other_));
+  EXPECT_EQ((Values{1}), taken());
+}
+
+TEST_F(HostrtGraphs, OnlyLiveStreamsAreHeldAndNotByKernels) {
+  OK(launch(hold_the_stream, 1, 1, stream_, other_));
+  expect_misuse("hold: called from inside a kernel or a host function");
+  OK(cudaStreamQuery(other_));
+  OK(cudaStreamDestroy(other_));
+  hostrt::hold(other_);
+  expect_misuse("hold: not a live stream");
+  GIVES(cudaErrorInvalidResourceHandle, hostrt::release(other_));
+  expect_misuse("release: not a live stream");
+}
+
+}  // namespace
+}  // namespace graphcache::test

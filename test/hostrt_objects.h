@@ -1,0 +1,71 @@
+// What the suites of graphs' user objects, children, memory and events share: what is alive before a test, and graphs
+// that hold others.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include "graphcache/hostrt.h"
+#include "hostrt_support.h"
+
+namespace graphcache::test {
+
+class HostrtObjects : public HostrtLogTest {
+ protected:
+  void SetUp() override {
+    HostrtLogTest::SetUp();
+    before_ = hostrt::ledger();
+  }
+
+  // Whatever a test leaves undestroyed is forgotten here, and no destructor of a user object runs any more.
+  void TearDown() override {
+    EXPECT_EQ(expected_misuses_, hostrt::misuses()) << hostrt::last_misuse();
+    const int destroyed = destroyed_;
+    hostrt::reset();
+    EXPECT_EQ(destroyed, destroyed_);
+  }
+
+  // A graph of kernels before, a child and kernels behind it; the child's own graph is destroyed.
+  cudaGraph_t with_child(const Values& before, cudaGraph_t child, const Values& behind = {}) {
+    const cudaGraph_t graph = capture_values(before);
+    const Nodes nodes = nodes_of(graph);
+    cudaGraphNode_t node = nullptr;
+    EXPECT_EQ(cudaSuccess, cudaGraphAddChildGraphNode(&node, graph, nodes.empty() ? nullptr : &nodes.back(),
+                                                      nodes.empty() ? 0 : 1, child));
+    EXPECT_EQ(cudaSuccess, cudaGraphDestroy(child));
+    for (const int value : behind) {
+      const cudaGraphNode_t last = node;
+      const Params params(append, 1, 1, log_, &count_, value);
+      EXPECT_EQ(cudaSuccess, cudaGraphAddKernelNode(&node, graph, &last, 1, params.get()));
+    }
+    return graph;
+  }
+
+  static cudaGraph_t embedded(cudaGraphNode_t node) {
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaSuccess, cudaGraphChildGraphNodeGetGraph(node, &graph));
+    return graph;
+  }
+
+  // What a launch appends.
+  Values launched(cudaGraphExec_t executable) {
+    EXPECT_EQ(cudaSuccess, cudaGraphLaunch(executable, stream_));
+    EXPECT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
+    return taken();
+  }
+
+  // An object whose destructor adds to destroyed_, held by the graph alone.
+  cudaUserObject_t give_object(cudaGraph_t graph) {
+    cudaUserObject_t object = nullptr;
+    EXPECT_EQ(cudaSuccess,
+              cudaUserObjectCreate(&object, &destroyed_, count_destruction, 1, cudaUserObjectNoDestructorSync));
+    EXPECT_EQ(cudaSuccess, cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove));
+    return object;
+  }
+  static void count_destruction(void* count) { ++*static_cast<int*>(count); }
+
+  hostrt::Ledger before_;
+  int destroyed_ = 0;
+};
+
+}  // namespace graphcache::test
