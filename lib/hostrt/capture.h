@@ -1,7 +1,7 @@
 // The rules of stream capture that more than one call has to obey. All functions expect the state to be locked.
 //
 // What these functions do was read off a real driver (580, CUDA 13.0) wherever the documentation is silent; see the
-// rules in test/rules_capture_test.cc, which run on both.
+// rules in test/rules_capture*_test.cc, which run on both.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_CAPTURE_H_
 #define GRAPHCACHE_LIB_HOSTRT_CAPTURE_H_

@@ -1,0 +1,236 @@
+// What is forbidden while a capture is under way, and what breaks it: facts 2 and 4 to 6.
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "rules.h"
+
+namespace graphcache::test {
+namespace {
+
+using Fact02 = RuntimeRules;
+using Fact04 = RuntimeRules;
+using Fact05 = RuntimeRules;
+using Fact06 = RuntimeRules;
+
+TEST_F(Fact02, UnsafeCallsDependOnModeAndThread) {
+  const cudaGraph_t graph = capture([this] { OK(put(1, stream_)); });
+  void* old = nullptr;
+  const std::pair<const char*, std::function<cudaError_t()>> unsafe[] = {
+      {"cudaMalloc", [&] { return cudaMalloc(&old, 64); }},
+      {"cudaFree", [&] { return cudaFree(std::exchange(old, nullptr)); }},
+      {"cudaMallocHost", [&] { return cudaMallocHost(&old, 64); }},
+      {"cudaFreeHost", [&] { return cudaFreeHost(std::exchange(old, nullptr)); }},
+      {"cudaEventQuery", [&] { return cudaEventQuery(fork_); }},
+      {"cudaEventSynchronize", [&] { return cudaEventSynchronize(fork_); }},
+      {"cudaStreamQuery", [&] { return cudaStreamQuery(other_); }},
+      {"cudaStreamSynchronize", [&] { return cudaStreamSynchronize(other_); }},
+      {"cudaGraphInstantiate",
+       [&] {
+         cudaGraphExec_t executable = nullptr;
+         const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
+         if (error == cudaSuccess) executables_.push_back(executable);
+         return error;
+       }},
+      {"cudaGraphExecDestroy",
+       [&] {
+         const cudaError_t error = cudaGraphExecDestroy(executables_.back());
+         if (error == cudaSuccess) executables_.pop_back();
+         return error;
+       }},
+  };
+  executables_.push_back(nullptr);  // what a forbidden destruction is called on: the mode is checked first
+  for (const auto& [name, call] : unsafe) {
+    SCOPED_TRACE(name);
+    begin(stream_, kRelaxed);
+    GIVES(cudaSuccess, std::strcmp(name, "cudaGraphExecDestroy") == 0 ? cudaSuccess : call());
+    end_valid(stream_);
+    begin(stream_, kThreadLocal);
+    GIVES(cudaErrorStreamCaptureUnsupported, call());
+    end_invalid(stream_);
+    begin(stream_, kGlobal);
+    GIVES(cudaErrorStreamCaptureUnsupported, on_other_thread(call));
+    end_invalid(stream_);
+  }
+  std::erase(executables_, nullptr);
+}
+
+TEST_F(Fact02, AThreadsModeSaysWhichCapturesCount) {
+  for (auto thread_mode : {kGlobal, kThreadLocal, kRelaxed}) {
+    for (auto mode : {kGlobal, kThreadLocal, kRelaxed}) {
+      for (bool same_thread : {true, false}) {
+        const bool forbidden =
+            thread_mode != kRelaxed && mode != kRelaxed && (same_thread || (mode == kGlobal && thread_mode == kGlobal));
+        SCOPED_TRACE(testing::Message() << thread_mode << ' ' << mode << ' ' << same_thread);
+        const auto query = [&] {
+          cudaStreamCaptureMode exchanged = thread_mode;
+          cudaThreadExchangeStreamCaptureMode(&exchanged);
+          const cudaError_t error = cudaEventQuery(fork_);
+          cudaThreadExchangeStreamCaptureMode(&exchanged);
+          EXPECT_EQ(thread_mode, exchanged);  // push and pop
+          return error;
+        };
+        begin(stream_, mode);
+        const cudaError_t error = same_thread ? query() : on_other_thread(query);
+        EXPECT_EQ(forbidden ? cudaErrorStreamCaptureUnsupported : cudaSuccess, error);
+        if (forbidden) {
+          end_invalid(stream_);
+        } else {
+          end_valid(stream_);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Fact02, SafeCallsLeaveCapturesAlone) {
+  const cudaGraph_t graph = capture([this] { OK(put(1, stream_)); });
+  const cudaGraphExec_t executable = instantiate(graph);
+  std::size_t free = 0, total = 0;
+  cudaStream_t stream = nullptr;
+  cudaEvent_t event = nullptr;
+  cudaGraphExecUpdateResultInfo info = {};
+  begin(stream_, kGlobal);
+  GIVES(cudaSuccess, cudaMemset(device_, 0, 64));  // on the legacy stream, beside a non-blocking one
+  GIVES(cudaSuccess, cudaMemcpy(device_ + 64, &free, sizeof free, cudaMemcpyHostToDevice));
+  GIVES(cudaSuccess, cudaMemGetInfo(&free, &total));
+  GIVES(cudaSuccess, cudaDeviceGraphMemTrim(0));
+  GIVES(cudaSuccess, cudaStreamCreate(&stream));
+  GIVES(cudaSuccess, cudaStreamDestroy(stream));
+  GIVES(cudaSuccess, cudaEventCreate(&event));
+  GIVES(cudaSuccess, cudaEventDestroy(event));
+  GIVES(cudaSuccess, cudaGraphExecUpdate(executable, graph, &info));
+  GIVES(cudaSuccess, cudaGraphLaunch(executable, other_));
+  GIVES(cudaSuccess, put(1, nullptr));
+  GIVES(cudaErrorInvalidDevice, cudaSetDevice(1000));
+  EXPECT_EQ(1u, end_valid(stream_));
+}
+
+TEST_F(Fact04, AnInvalidatedCaptureSaysSoUntilItEnds) {
+  begin(stream_, kThreadLocal);
+  GIVES(cudaErrorStreamCaptureUnsupported, cudaEventQuery(join_));
+  GIVES(cudaErrorStreamCaptureInvalidated, put(1, stream_));
+  GIVES(cudaErrorStreamCaptureInvalidated, cudaEventRecord(fork_, stream_));
+  GIVES(cudaErrorStreamCaptureUnsupported, cudaEventQuery(join_));
+  GIVES(cudaErrorIllegalState, cudaStreamBeginCapture(stream_, kThreadLocal));
+  end_invalid(stream_);
+}
+
+TEST_F(Fact04, CallsOnCapturedThingsBreakACaptureInEveryMode) {
+  const cudaGraphExec_t executable = instantiate(capture([this] { OK(put(1, stream_)); }));
+  const std::pair<cudaError_t, std::function<cudaError_t()>> calls[] = {
+      {cudaErrorStreamCaptureUnsupported, [&] { return cudaStreamSynchronize(stream_); }},
+      {cudaErrorStreamCaptureUnsupported, [&] { return cudaStreamQuery(stream_); }},
+      {cudaErrorStreamCaptureUnsupported, [&] { return cudaGraphUpload(executable, stream_); }},
+      {cudaErrorStreamCaptureUnsupported, [&] { return cudaDeviceSynchronize(); }},
+      {cudaErrorStreamCaptureUnsupported, [&] { return on_other_thread([] { return cudaDeviceSynchronize(); }); }},
+      {cudaErrorCapturedEvent, [&] { return cudaEventQuery(fork_); }},
+      {cudaErrorCapturedEvent, [&] { return cudaEventSynchronize(fork_); }},
+      {cudaErrorStreamCaptureImplicit, [&] { return cudaStreamWaitEvent(nullptr, fork_, 0); }},
+      {cudaErrorInvalidValue, [&] { return launch(count_threads, 1, 1025, stream_, ints()); }},
+  };
+  for (const auto& [error, call] : calls) {
+    SCOPED_TRACE(&error - &calls[0].first);
+    begin(stream_, kRelaxed);
+    OK(cudaEventRecord(fork_, stream_));
+    GIVES(error, call());
+    end_invalid(stream_);
+  }
+}
+
+TEST_F(Fact04, TheLegacyStreamMayNotMeetACapturingBlockingStream) {
+  const std::function<cudaError_t()> breaking[] = {
+      [&] { return put(1, nullptr); },
+      [&] { return cudaMemset(device_, 0, 64); },
+      [&] { return cudaMemcpy(device_, device_ + 64, 64, cudaMemcpyDeviceToDevice); },
+      [&] { return cudaEventRecord(join_, nullptr); },
+      [&] { return cudaStreamSynchronize(nullptr); },
+      [&] { return cudaStreamBeginCapture(nullptr, kRelaxed); },
+      [&] { return on_other_thread([this] { return put(1, nullptr); }); },
+  };
+  for (const auto& call : breaking) {
+    begin(blocking_, kRelaxed);
+    GIVES(cudaErrorStreamCaptureImplicit, call());
+    end_invalid(blocking_);
+  }
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  begin(blocking_, kRelaxed);
+  GIVES(cudaErrorStreamCaptureImplicit, cudaStreamIsCapturing(nullptr, &status));
+  EXPECT_EQ(1u, end_valid(blocking_));
+  begin(blocking_, kRelaxed);
+  GIVES(cudaErrorStreamCaptureUnsupported, cudaStreamSynchronize(blocking_));
+  GIVES(cudaErrorStreamCaptureImplicit, put(1, nullptr));  // until the invalidated capture has ended, too
+  end_invalid(blocking_);
+}
+
+TEST_F(Fact04, ForkedWorkMustBeJoined) {
+  begin(stream_, kThreadLocal);
+  OK(cudaEventRecord(fork_, stream_));
+  OK(cudaStreamWaitEvent(other_, fork_, 0));
+  EXPECT_EQ(cudaStreamCaptureStatusActive, status(other_));
+  GIVES(cudaErrorIllegalState, cudaStreamBeginCapture(other_, kThreadLocal));
+  EXPECT_EQ(1u, end_valid(stream_));  // a fork without work needs no join
+  EXPECT_EQ(cudaStreamCaptureStatusNone, status(other_));
+
+  begin(stream_, kThreadLocal);
+  fork_and_join([] {}, [&] { OK(plus(1, other_)); });
+  OK(plus(1, other_));  // behind the join
+  cudaGraph_t graph = reinterpret_cast<cudaGraph_t>(this);
+  GIVES(cudaErrorStreamCaptureUnjoined, cudaStreamEndCapture(stream_, &graph));
+  EXPECT_EQ(nullptr, graph);
+  EXPECT_EQ(cudaStreamCaptureStatusNone, status(other_));
+}
+
+TEST_F(Fact04, DestroyingAForkedStreamDoesNotJoinItsWork) {
+  cudaStream_t forked = nullptr;
+  OK(cudaStreamCreateWithFlags(&forked, cudaStreamNonBlocking));
+  begin(stream_, kThreadLocal);
+  OK(cudaEventRecord(fork_, stream_));
+  OK(cudaStreamWaitEvent(forked, fork_, 0));
+  OK(plus(1, forked));
+  GIVES(cudaSuccess, cudaStreamDestroy(forked));
+  cudaGraph_t graph = nullptr;
+  GIVES(cudaErrorStreamCaptureUnjoined, cudaStreamEndCapture(stream_, &graph));
+}
+
+TEST_F(Fact04, TwoCapturesCannotMerge) {
+  begin(stream_, kThreadLocal);
+  begin(other_, kThreadLocal);
+  OK(cudaEventRecord(fork_, other_));
+  GIVES(cudaErrorStreamCaptureMerge, cudaStreamWaitEvent(stream_, fork_, 0));
+  cudaGraph_t graph = nullptr;
+  GIVES(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(other_, &graph));
+  end_invalid(stream_);
+}
+
+TEST_F(Fact05, AGraphLaunchedIntoACapturingStreamIsRefusedAndBreaksTheCapture) {
+  const cudaGraphExec_t executable = instantiate(capture([this] { OK(put(7, stream_)); }));
+  for (auto mode : {kGlobal, kThreadLocal, kRelaxed}) {
+    begin(stream_, mode);
+    GIVES(cudaErrorStreamCaptureUnsupported, cudaGraphLaunch(executable, stream_));
+    end_invalid(stream_);
+  }
+  EXPECT_EQ(7, run(executable));
+}
+
+// An executable's destruction is one of the unsafe calls of fact 2.
+TEST_F(Fact06, DestroyingAGraphLeavesACaptureAloneDestroyingAnExecutableDoesNot) {
+  const cudaGraph_t graph = capture([this] { OK(put(7, stream_)); });
+  const cudaGraphExec_t executable = instantiate(graph);
+  begin(stream_, kGlobal);
+  destroy(graph);
+  EXPECT_EQ(1u, end_valid(stream_));
+  begin(stream_, kGlobal);
+  GIVES(cudaErrorStreamCaptureUnsupported, cudaGraphExecDestroy(executable));
+  end_invalid(stream_);
+  EXPECT_EQ(7, run(executable));
+  begin(stream_, kGlobal);
+  auto mode = kRelaxed;
+  OK(cudaThreadExchangeStreamCaptureMode(&mode));
+  destroy(executable);
+  OK(cudaThreadExchangeStreamCaptureMode(&mode));
+  EXPECT_EQ(1u, end_valid(stream_));
+}
+
+}  // namespace
+}  // namespace graphcache::test
