@@ -1,0 +1,209 @@
+// What the stress test does to one cache: the plan that a seed makes, the threads with their lanes, and what they
+// share.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "stress_model.h"
+#include "support.h"
+
+namespace graphcache::test::stress {
+
+constexpr int kThreads = 16;
+constexpr int kOperations = 200;  // Of a thread.
+constexpr int kOwnKeys = 2;       // Of a lane.
+
+// What is done to one cache, as the seed decides.
+struct Plan {
+  explicit Plan(std::uint64_t the_seed) : seed(the_seed) {
+    Random random(seed, 1000, 0);
+    gentle = random.one_in(4);
+    injects = !gentle && random.one_in(2);
+    dies = injects && random.one_in(16);
+    defers = random.one_in(2);
+    holds = random.one_in(4);
+    shared_keys = gentle || random.one_in(2) ? 2 + random.below(10) : 30 + random.below(40);
+    shapes = 1 + random.below(4);
+    in_common = random.one_in(3) ? 8 : 0;
+    constexpr Sharing kWays[] = {Sharing::kAuto, Sharing::kAuto, Sharing::kNever, Sharing::kAlways};
+    options.sharing = random.of(kWays);
+    constexpr int kAfter[] = {0, 0, 0, 1, 3};
+    options.capture_after = random.of(kAfter);
+    if (gentle) {
+      options.max_executables = 512;
+      return;
+    }
+    constexpr int kExecutables[] = {1, 2, 4, 8, 16, 20, 24, 64};
+    options.max_executables = random.one_in(32) ? 0 : random.of(kExecutables);
+    constexpr int kTemplates[] = {0, 3, 8, 24, 512, 512};
+    options.max_templates = random.of(kTemplates);
+    constexpr std::size_t kBytes[] = {SIZE_MAX, SIZE_MAX, SIZE_MAX, 2'000'000, 120'000};
+    options.max_device_bytes = random.of(kBytes);
+    constexpr cudaStreamCaptureMode kModes[] = {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeThreadLocal,
+                                                cudaStreamCaptureModeRelaxed, cudaStreamCaptureModeGlobal};
+    options.capture_mode = random.of(kModes);
+  }
+
+  bool is_late() const { return defers || holds; }
+
+  const std::uint64_t seed;
+  bool gentle;   // Nothing is forgotten, evicted or made to fail.
+  bool injects;  // Calls fail,
+  bool dies;     // at last by an error that is fatal to the context.
+  bool defers;   // Work is done later, in an order drawn by lot.
+  bool holds;    // Streams are kept busy.
+  int shared_keys, shapes, in_common;
+  Options options;
+};
+
+// What `fn` of one operation does.
+struct Behaviour {
+  enum Kind {
+    kGood,
+    kReturns,  // An error, before a step,
+    kThrows,   // an exception,
+    kLeaves,   // or nothing, leaving an error in the last-error slot.
+    kBreaks,   // Synchronizes, which breaks a capture.
+  };
+  Kind kind = kGood;
+  std::size_t before = 0;
+};
+
+Behaviour random_behaviour(Random& random, const Plan& plan);
+
+// What `fn` throws.
+struct OnPurpose {};
+
+// The calls of one run's `fn`.
+struct Calls {
+  bool inlined = false;  // Of a run inside another's capture, which records that one's key.
+  int captured = 0;
+  int direct = 0;
+};
+
+class World;
+
+// A thread's part.
+class Lane {
+ public:
+  Lane(World& world, int number);
+  ~Lane();
+
+  void work();
+  void finish();
+
+  std::array<std::uint64_t, kOutcomeCount> outcomes{};
+  std::uint64_t failed = 0;
+  std::uint64_t captures_begun = 0;
+  std::uint64_t operations = 0;
+
+ private:
+  friend class World;
+  template <bool kSlots>
+  struct Body;
+  struct Part {  // Of an operation's effects.
+    const Recipe* recipe;
+    Values values;
+    Memory Lane::*expected;
+  };
+  enum class Nested { kNone, kInlined, kWithParams, kElsewhere };
+
+  void operate(Random random);
+  void run(Random& random);
+  void run_own(Random& random);
+  void warm(Random& random);
+  void forget(Random& random);
+  void pin(Random& random);
+  void look(Random& random);
+
+  absl::StatusOr<Outcome> call(KeyState& state, cudaStream_t stream, const Values& values, const Behaviour& behaviour);
+  absl::StatusOr<Outcome> call_own(KeyState& state, cudaStream_t stream, const Values& values, Memory* memory,
+                                   const Behaviour& behaviour, Nested nested);
+  template <class Run>
+  absl::StatusOr<Outcome> checked(KeyState& state, const Behaviour& behaviour, Calls& calls, Run&& run);
+  absl::Status run_nested(Nested nested, cudaStream_t stream);
+  void settle(const absl::StatusOr<Outcome>& result, const std::vector<Part>& parts, const Behaviour& behaviour);
+  bool adopt_some_of(const std::vector<Part>& parts, std::size_t from);
+  void compare(const char* when);
+  void synchronize();
+  void expect_left_alone();
+  void fail(const std::string& what);
+  std::uint64_t forgettings_begun(const KeyState& state) const;
+  Values random_values(Random& random) const;
+
+  World& world_;
+  const int number_;
+  const int device_;
+  Stream own_stream_, side_;
+  Event fork_, join_;
+  cudaStream_t stream_;
+  Memory* memory_ = nullptr;  // On the device: what runs in order on stream_,
+  Memory* apart_ = nullptr;   // and what runs on side_.
+  Memory expected_{}, expected_apart_{};
+  int direct_ = 0;  // Calls of fn of the operation, nested ones included.
+  int operation_ = 0;
+  std::string doing_;
+  bool pinned_recorded_ = false;  // Own key 0 is pinned, and was recorded then,
+  std::uint64_t pinned_at_ = 0;   // with so many forgettings begun.
+};
+
+class World {
+ public:
+  explicit World(const Plan& the_plan) : plan(the_plan) {
+    for (int i = 0; i < plan.shared_keys; ++i) shared.push_back(make("shared", i, -1, true));
+    for (int lane = 0; lane < kThreads; ++lane) {
+      for (int i = 0; i < kOwnKeys; ++i) own.push_back(make("own", i, lane, true));
+      for (int i = 0; i < 3; ++i) outer.push_back(make("outer", i, lane, false));
+      apart.push_back(make("apart", 0, lane, false));
+    }
+    for (int i = 0; i < kThreads; ++i) lanes.push_back(std::make_unique<Lane>(*this, i));
+  }
+
+  void run();
+  void fail(const std::string& what) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (faults_.size() < 5) faults_.push_back(what);
+    stopped = true;
+  }
+  std::vector<std::string> faults() const { return faults_; }
+
+  const Plan plan;
+  Cache cache{plan.options};
+  std::vector<std::unique_ptr<KeyState>> shared, own, outer, apart;
+  std::vector<std::unique_ptr<Lane>> lanes;
+  Clock clock{1};
+  std::atomic<std::uint64_t> cleared{0};  // When the last one began, of the clear()s that are over.
+  std::atomic<std::uint64_t> clears_begun{0}, clears_over{0};
+  std::atomic<bool> stopped{false};
+  std::atomic<bool> dying{false};
+
+ private:
+  std::unique_ptr<KeyState> make(const char* label, int number, int lane, bool forks) const {
+    const auto shape = plan.seed * 8 + static_cast<std::uint64_t>(number % plan.shapes);
+    return std::make_unique<KeyState>(
+        key(label, number, lane),
+        make_recipe(shape, plan.seed * 100'000 + static_cast<std::uint64_t>(lane * 1000 + number), forks,
+                    plan.in_common));
+  }
+  void check_counters();
+  void check_what_is_left();
+  template <class F>
+  void for_each_key(F&& f) {
+    for (auto* keys : {&shared, &own, &outer, &apart}) {
+      for (auto& state : *keys) f(*state);
+    }
+  }
+
+  std::mutex mutex_;
+  std::vector<std::string> faults_;
+};
+
+}  // namespace graphcache::test::stress
