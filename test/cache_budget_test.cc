@@ -1,0 +1,225 @@
+// The budgets of a cache and its other options, on either runtime.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "cache_support.h"
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+TEST_F(CacheTest, EvictsLeastRecentlyUsed) {
+  Cache cache(unshared(2));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
+  EXPECT_RUN(kReplayed, run_add(cache, key("a")));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("c")));
+  EXPECT_EQ(live(cache), (std::vector<std::string>{"c", "a"}));
+  for (const char* each : {"a", "b", "c"}) EXPECT_TRUE(cache.contains(key(each))) << each;
+  EXPECT_EQ(cache.stats().evictions, 1u);
+  EXPECT_EQ(cache.stats().live_executables, 2u);
+  EXPECT_EQ(cache.stats().live_templates, 3u);
+
+  EXPECT_RUN(kRestored, run_add(cache, key("b")));  // a leaves.
+  EXPECT_EQ(live(cache), (std::vector<std::string>{"b", "c"}));
+  EXPECT_RUN(kReplayed, run_add(cache, key("c")));
+  EXPECT_RUN(kRestored, run_add(cache, key("a")));
+  EXPECT_EQ(live(cache), (std::vector<std::string>{"a", "c"}));
+  EXPECT_EQ(cache.stats().evictions, 3u);
+  EXPECT_EQ(cache.stats().forgotten, 0u);
+  expect_sum(7);
+  EXPECT_EQ(calls, 3);
+}
+
+TEST_F(CacheTest, WithoutTemplatesEvictionForgets) {
+  Cache cache(without_templates(2));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
+  EXPECT_RUN(kReplayed, run_add(cache, key("a")));
+  EXPECT_EQ(cache.stats().forgotten, 0u);
+  EXPECT_RUN(kInstantiated, run_add(cache, key("c")));
+  EXPECT_TRUE(cache.contains(key("a")));
+  EXPECT_FALSE(cache.contains(key("b")));
+  EXPECT_TRUE(cache.contains(key("c")));
+  EXPECT_EQ(cache.stats().evictions, 1u);
+  EXPECT_EQ(cache.stats().live_executables, 2u);
+  EXPECT_EQ(cache.stats().live_templates, 2u);
+
+  EXPECT_RUN(kInstantiated, run_add(cache, key("b")));  // a leaves.
+  EXPECT_RUN(kReplayed, run_add(cache, key("c")));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
+  EXPECT_EQ(cache.stats().evictions, 3u);
+  EXPECT_EQ(cache.stats().forgotten, 3u);
+  expect_sum(7);
+  EXPECT_EQ(calls, 5);
+}
+
+TEST_F(CacheTest, ForgetsTheTemplateThatWasUsedLongestAgo) {
+  Options options = unshared(1);
+  options.max_templates = 2;
+  Cache cache(options);
+  for (const char* each : {"a", "b"}) EXPECT_RUN(kInstantiated, run_add(cache, key(each)));
+  EXPECT_RUN(kRestored, run_add(cache, key("a")));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("c")));
+  EXPECT_TRUE(cache.contains(key("a")));
+  EXPECT_FALSE(cache.contains(key("b")));
+  EXPECT_TRUE(cache.contains(key("c")));
+  EXPECT_EQ(cache.stats().forgotten, 1u);
+  EXPECT_EQ(cache.stats().live_templates, 2u);
+  EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
+  EXPECT_EQ(calls, 4);
+  expect_sum(5);
+}
+
+TEST_F(CacheTest, OneExecutableServesAlternatingKeys) {
+  const auto run_all = [&](const Options& options) {
+    Cache cache(options);
+    calls = 0;
+    for (int i = 0; i < 20; ++i) ASSERT_TRUE(run_add(cache, key(i % 2)).ok());
+    stats = cache.stats();
+    EXPECT_EQ(stats.live_executables, 1u);
+  };
+  run_all(without_templates(1));
+  EXPECT_EQ(stats.evictions, 19u);
+  EXPECT_EQ(stats.outcome(Outcome::kInstantiated), 20u);  // Evicted entries are still counted.
+  EXPECT_EQ(calls, 20);
+  expect_sum(20);
+
+  run_all(unshared(1));
+  EXPECT_EQ(stats.evictions, 19u);
+  EXPECT_EQ(stats.outcome(Outcome::kInstantiated), 2u);
+  EXPECT_EQ(stats.outcome(Outcome::kRestored), 18u);
+  EXPECT_EQ(calls, 2);
+  expect_sum(40);
+
+  for (const Sharing sharing : {Sharing::kAuto, Sharing::kAlways}) {
+    Options options;
+    options.max_executables = 1;
+    options.sharing = sharing;
+    run_all(options);
+    EXPECT_EQ(stats.evictions, 0u);
+    EXPECT_EQ(stats.outcome(Outcome::kInstantiated), 1u);
+    EXPECT_EQ(stats.outcome(Outcome::kUpdated), 1u);
+    EXPECT_EQ(stats.outcome(Outcome::kSwitched), 18u);
+    EXPECT_EQ(stats.instantiations, 1u);
+    EXPECT_EQ(calls, 2);
+  }
+  expect_sum(80);
+}
+
+// Each key appends another number: a launch in flight must not see what the executable is brought over to.
+TEST_F(CacheTest, WhatIsStillInFlightIsEvictedRestoredAndSwitchedUnharmed) {
+  DeviceBuffer<int> log(200), count(1);
+  for (const Options& options : {without_templates(1), unshared(1), Options{.max_executables = 1}, Options()}) {
+    count.write({0});
+    Cache cache(options);
+    for (int i = 0; i < 200; ++i) {
+      const int number = i * i % 13;
+      ASSERT_TRUE(cache
+                      .run(key(number), stream,
+                           [&](cudaStream_t on) { return launch(append, 1, 1, on, log.get(), count.get(), number); })
+                      .ok());
+    }
+    std::vector<int> wanted;
+    for (int i = 0; i < 200; ++i) wanted.push_back(i * i % 13);
+    EXPECT_EQ(log.read(), wanted);
+  }
+}
+
+TEST_F(CacheTest, ZeroExecutablesRunsEagerly) {
+  Options options;
+  options.max_executables = 0;
+  Cache cache(options);
+  EXPECT_TRUE(cache.status().ok());
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_RUN(kEager, cache.run(key("k"), stream, params(2.0f), [&](Recorder& rec, Slot<float> two) {
+      EXPECT_FALSE(is_capturing(rec.stream()));
+      ++calls;
+      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, two);
+    }));
+  }
+  EXPECT_EQ(calls, 3);
+  expect_sum(6);
+  EXPECT_EQ(cache.stats().eager(EagerReason::kDisabled), 3u);
+  EXPECT_EQ(cache.stats().captures, 0u);
+  EXPECT_FALSE(cache.contains(key("k")));
+}
+
+TEST_F(CacheTest, OptionsThatMakeNoSenseAreReported) {
+  const auto expect_refused = [&](const Options& options, const char* word) {
+    Cache cache(options);
+    EXPECT_FAILURE(kInvalidArgument, cache.status());
+    EXPECT_TRUE(mentions(cache.status(), word)) << cache.status();
+    EXPECT_FAILURE(kInvalidArgument, run_add(cache, key("k")));
+    EXPECT_FALSE(cache.contains(key("k")));
+    EXPECT_EQ(cache.stats().failed, 1u);
+    cache.clear();
+  };
+  Options options;
+  options.max_executables = -1;
+  expect_refused(options, "max_executables");
+  options = {};
+  options.capture_after = -1;
+  expect_refused(options, "capture_after");
+  options = {};
+  options.instantiate_flags = cudaGraphInstantiateFlagUpload;
+  expect_refused(options, "instantiate_flags");
+  options = {};
+  options.instantiate_flags = 1ull << 40;
+  expect_refused(options, "instantiate_flags");
+  options = {};
+  options.device = 1000;
+  expect_refused(options, "device");
+  options = {};
+  options.device = -2;
+  expect_refused(options, "device");
+  options = {};
+  options.capture_mode = static_cast<cudaStreamCaptureMode>(3);
+  expect_refused(options, "capture_mode");
+  options = {};
+  options.max_templates = -1;
+  expect_refused(options, "max_templates");
+  options = {};
+  options.sharing = static_cast<Sharing>(3);
+  expect_refused(options, "sharing");
+  EXPECT_EQ(calls, 0);
+}
+
+TEST_F(CacheTest, TakesTheInstantiateFlagsAndCaptureModesOfTheRuntime) {
+  float sum = 0;
+  for (const auto mode :
+       {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed}) {
+    for (const unsigned long long flags :
+         {0, cudaGraphInstantiateFlagAutoFreeOnLaunch + 0, cudaGraphInstantiateFlagUseNodePriority + 0}) {
+      Options options;
+      options.instantiate_flags = flags;
+      options.capture_mode = mode;
+      Cache cache(options);
+      EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+      EXPECT_RUN(kReplayed, run_add(cache, key("k")));
+      expect_sum(sum += 2);
+    }
+  }
+}
+
+TEST_F(CacheTest, CapturesAfterTheGivenNumberOfRuns) {
+  Options options;
+  options.capture_after = 2;
+  Cache cache(options);
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  EXPECT_RUN(kEager, run_add(cache, key("other")));
+  EXPECT_FALSE(cache.contains(key("k")));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+  EXPECT_RUN(kReplayed, run_add(cache, key("k")));
+  EXPECT_EQ(cache.stats().eager(EagerReason::kCaptureAfter), 3u);
+  EXPECT_EQ(calls, 4);
+  expect_sum(5);
+}
+
+}  // namespace
+}  // namespace graphcache::test

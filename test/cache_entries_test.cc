@@ -1,0 +1,191 @@
+// What a cache reports and forgets, on either runtime.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "cache_support.h"
+#include "graph.h"
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+TEST_F(CacheTest, EraseForgetsAKeyAtEveryPlace) {
+  Cache cache(unshared());
+  const auto run = [&] { return cache.run(key("k"), stream, [&](cudaStream_t on) { return add_one(on); }); };
+  EXPECT_FALSE(cache.erase(key("k")));
+  EXPECT_RUN(kInstantiated, run());
+  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("other")));
+  EXPECT_TRUE(cache.erase(key("k")));
+  EXPECT_FALSE(cache.erase(key("k")));
+  EXPECT_FALSE(cache.contains(key("k")));
+  EXPECT_TRUE(cache.contains(key("other")));
+  EXPECT_EQ(cache.stats().live_executables, 1u);
+  EXPECT_RUN(kInstantiated, run());
+  EXPECT_RUN(kReplayed, run_add(cache, key("other")));
+  EXPECT_EQ(cache.stats().outcome(Outcome::kInstantiated), 4u);
+  EXPECT_EQ(cache.stats().evictions, 0u);
+  expect_sum(5);
+}
+
+TEST_F(CacheTest, ErasingTheKeyThatHasTheSharedExecutableLeavesItsSiblings) {
+  Cache cache;
+  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
+  EXPECT_RUN(kUpdated, run_add(cache, key("b")));
+  EXPECT_TRUE(cache.erase(key("b")));
+  EXPECT_EQ(cache.stats().live_executables, 0u);
+  EXPECT_EQ(cache.stats().live_templates, 1u);
+  EXPECT_TRUE(cache.contains(key("a")));
+  EXPECT_RUN(kRestored, run_add(cache, key("a")));
+  EXPECT_RUN(kReplayed, run_add(cache, key("a")));
+  EXPECT_EQ(calls, 2);
+  expect_sum(4);
+}
+
+TEST_F(CacheTest, ErasedKeyThatLostItsExecutableIsForgottenToo) {
+  Cache cache(unshared(1));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
+  EXPECT_TRUE(cache.erase(key("a")));
+  EXPECT_FALSE(cache.contains(key("a")));
+  EXPECT_EQ(cache.stats().live_templates, 1u);
+  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
+  EXPECT_EQ(calls, 3);
+  expect_sum(3);
+}
+
+TEST_F(CacheTest, ClearForgetsEveryKeyAndKeepsTheCounters) {
+  Cache cache(unshared());
+  for (int i = 0; i < 5; ++i) EXPECT_RUN(kInstantiated, run_add(cache, key(i)));
+  cache.clear();
+  EXPECT_TRUE(cache.entries().empty());
+  EXPECT_EQ(cache.stats().live_executables, 0u);
+  EXPECT_EQ(cache.stats().live_templates, 0u);
+  EXPECT_EQ(cache.stats().families, 0u);
+  EXPECT_EQ(cache.stats().estimated_device_bytes, 0u);
+  EXPECT_EQ(cache.stats().outcome(Outcome::kInstantiated), 5u);
+  EXPECT_EQ(cache.stats().evictions, 0u);
+  for (int i = 0; i < 5; ++i) EXPECT_RUN(kInstantiated, run_add(cache, key(i)));
+  expect_sum(10);
+}
+
+TEST_F(CacheTest, EraseAndClearInsideFnLetTheRunEnd) {
+  Cache cache;
+  EXPECT_RUN(kInstantiated, run_add(cache, key("other")));
+  const auto run = [&](bool all) {
+    return cache.run(key("k", all), stream, [&, all](cudaStream_t on) {
+      all ? cache.clear() : static_cast<void>(cache.erase(key("k", all)));
+      return add_one(on);
+    });
+  };
+  EXPECT_TRUE(run(false).ok());
+  EXPECT_TRUE(run(true).ok());
+  expect_sum(3);
+  EXPECT_FALSE(cache.contains(key("other")));
+  EXPECT_TRUE(run(false).ok());
+  expect_sum(4);
+}
+
+TEST_F(CacheTest, EntriesTellWhatEachKeyDid) {
+  Cache cache;
+  const auto run_slots = [&](float value) {
+    return cache.run(key("slots", 8), stream, params(value), [&](Recorder& rec, Slot<float> v) {
+      add_one(rec.stream());
+      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
+      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 5.0f);
+    });
+  };
+  EXPECT_TRUE(run_slots(1).ok());
+  EXPECT_TRUE(run_slots(2).ok());
+  EXPECT_TRUE(run_add(cache, key("plain")).ok());
+  const std::vector<EntryInfo> entries = cache.entries();
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_EQ(entries[0].label, "plain");
+  EXPECT_EQ(entries[0].nodes, 1u);
+  EXPECT_EQ(entries[0].slot_nodes, 0u);
+  EXPECT_EQ(entries[0].last_use_order, 0u);
+  EXPECT_EQ(entries[1].label, "slots");
+  EXPECT_EQ(entries[1].key, key("slots", 8).to_string());
+  EXPECT_TRUE(entries[1].live);
+  EXPECT_TRUE(entries[1].recorded);
+  EXPECT_FALSE(entries[1].pinned);
+  EXPECT_NE(entries[1].family, 0u);
+  EXPECT_NE(entries[1].family, entries[0].family);  // Their topologies differ.
+  EXPECT_EQ(entries[1].nodes, 3u);
+  EXPECT_EQ(entries[1].slot_nodes, 1u);
+  EXPECT_EQ(entries[1].estimated_device_bytes, estimated_device_bytes(3));
+  EXPECT_EQ(entries[1].last_use_order, 1u);
+  EXPECT_EQ(entries[1].outcomes[static_cast<int>(Outcome::kInstantiated)], 1u);
+  EXPECT_EQ(entries[1].outcomes[static_cast<int>(Outcome::kPatched)], 1u);
+  EXPECT_EQ(cache.stats().estimated_device_bytes, estimated_device_bytes(3) + estimated_device_bytes(1));
+  EXPECT_EQ(cache.stats().families, 2u);
+
+  EXPECT_TRUE(run_slots(2).ok());
+  EXPECT_EQ(cache.entries()[0].label, "slots");
+}
+
+TEST_F(CacheTest, EntriesTellWhoHasAnExecutableOrATemplateAlone) {
+  Cache cache;
+  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
+  EXPECT_RUN(kUpdated, run_add(cache, key("b")));
+  EXPECT_TRUE(cache.pin(key("b")));
+  const std::vector<EntryInfo> entries = cache.entries();
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_EQ(entries[0].label, "b");
+  EXPECT_TRUE(entries[0].live);
+  EXPECT_TRUE(entries[0].pinned);
+  EXPECT_EQ(entries[0].estimated_device_bytes, estimated_device_bytes(1));
+  EXPECT_EQ(entries[1].label, "a");
+  EXPECT_FALSE(entries[1].live);
+  EXPECT_TRUE(entries[1].recorded);
+  EXPECT_FALSE(entries[1].pinned);
+  EXPECT_EQ(entries[1].nodes, 1u);
+  EXPECT_EQ(entries[1].estimated_device_bytes, 0u);
+  EXPECT_NE(entries[0].family, 0u);
+  EXPECT_EQ(entries[0].family, entries[1].family);
+  EXPECT_EQ(cache.stats().families, 1u);
+}
+
+TEST_F(CacheTest, StatsCountTimeOfCapturesAndInstantiations) {
+  Cache cache;
+  EXPECT_TRUE(run_add(cache, key("k")).ok());
+  const Stats first = cache.stats();
+  EXPECT_GT(first.capture_time.count(), 0);
+  EXPECT_GT(first.instantiate_time.count(), 0);
+  EXPECT_TRUE(run_add(cache, key("k")).ok());
+  EXPECT_EQ(cache.stats().capture_time, first.capture_time);
+  EXPECT_EQ(cache.stats().instantiate_time, first.instantiate_time);
+}
+
+TEST_F(CacheTest, OptionsTellTheDevice) {
+  Cache cache;
+  int device = -1;
+  CUDA_OK(cudaGetDevice(&device));
+  EXPECT_EQ(cache.options().device, device);
+  EXPECT_EQ(cache.options().max_executables, Options().max_executables);
+}
+
+TEST_F(CacheTest, CacheForADeviceIsOneObject) {
+  Cache& cache = cache_for(0);
+  EXPECT_EQ(&cache, &cache_for(0));
+  EXPECT_TRUE(cache.status().ok());
+  EXPECT_EQ(cache.options().device, 0);
+  EXPECT_TRUE(run_add(cache, key("CacheForADeviceIsOneObject")).ok());
+  expect_sum(1);
+  cache.clear();
+}
+
+TEST_F(CacheTest, CacheForADeviceThatDoesNotExistFailsEveryRun) {
+  for (const int device : {1000, -5, -1}) {
+    Cache& cache = cache_for(device);
+    EXPECT_FAILURE(kInvalidArgument, cache.status()) << device;
+    EXPECT_FAILURE(kInvalidArgument, run_add(cache, key("k"))) << device;
+  }
+  EXPECT_EQ(calls, 0);
+}
+
+}  // namespace
+}  // namespace graphcache::test

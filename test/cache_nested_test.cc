@@ -1,0 +1,268 @@
+// Runs inside runs, on either runtime.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "cache_support.h"
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+TEST_F(CacheTest, NestedRunOnTheSameStreamIsInlined) {
+  Cache cache;
+  std::vector<Outcome> inner;
+  const auto run = [&] {
+    return cache.run(key("outer"), stream, [&](cudaStream_t on) {
+      add_one(on);
+      const auto outcome = cache.run(key("inner"), on, [&](cudaStream_t s) {
+        ++calls;
+        return launch(add, kGrid, kBlock, s, data.get(), kSize, 10.0f);
+      });
+      inner.push_back(outcome.value_or(Outcome::kSwitched));
+      return outcome.status();
+    });
+  };
+  EXPECT_RUN(kInstantiated, run());
+  EXPECT_RUN(kReplayed, run());
+  EXPECT_RUN(kReplayed, run());
+  EXPECT_EQ(inner, std::vector<Outcome>{Outcome::kInlined});
+  EXPECT_EQ(calls, 1);
+  expect_sum(33);
+  EXPECT_EQ(cache.stats().outcome(Outcome::kInlined), 1u);
+  EXPECT_FALSE(cache.contains(key("inner")));
+}
+
+// Such graphs have no siblings, and one executable each (fact 25): an evicted key gets its own again.
+TEST_F(CacheTest, GraphsThatAllocateAreReplayedAndComeBack) {
+  Options options;
+  options.max_executables = 1;
+  Cache cache(options);
+  const auto run = [&](int number) {
+    return cache.run(key("allocates", number), stream, [&](cudaStream_t on) {
+      ++calls;
+      float* memory = nullptr;
+      CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&memory), kSize * sizeof(float), on));
+      CUDA_OK(launch(fill, kGrid, kBlock, on, memory, kSize, static_cast<float>(number)));
+      CUDA_OK(launch(axpy, kGrid, kBlock, on, data.get(), memory, kSize, 1.0f));
+      return cudaFreeAsync(memory, on);
+    });
+  };
+  EXPECT_RUN(kInstantiated, run(1));
+  EXPECT_RUN(kReplayed, run(1));
+  EXPECT_RUN(kInstantiated, run(10));
+  EXPECT_RUN(kRestored, run(1));
+  EXPECT_RUN(kRestored, run(10));
+  EXPECT_RUN(kReplayed, run(10));
+  EXPECT_EQ(calls, 2);
+  expect_sum(33);
+  EXPECT_EQ(cache.stats().families, 0u);
+  EXPECT_EQ(cache.stats().updates, 0u);
+}
+
+TEST_F(CacheTest, NestedRunOfAKnownKeyIsInlined) {
+  Cache cache;
+  const auto inner = [&](cudaStream_t on) {
+    return cache.run(key("inner"), on,
+                     [&](cudaStream_t s) { return launch(add, kGrid, kBlock, s, data.get(), kSize, 10.0f); });
+  };
+  EXPECT_RUN(kInstantiated, inner(stream));
+  const auto outer = [&] {
+    return cache.run(key("outer"), stream, [&](cudaStream_t on) {
+      add_one(on);
+      EXPECT_RUN(kInlined, inner(on));
+    });
+  };
+  EXPECT_RUN(kInstantiated, outer());
+  EXPECT_RUN(kReplayed, outer());
+  EXPECT_RUN(kReplayed, inner(stream));
+  expect_sum(42);
+}
+
+TEST_F(CacheTest, NestedRunOfAnotherCacheIsInlined) {
+  Cache outer, inner;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(outer
+                    .run(key("k"), stream,
+                         [&](cudaStream_t on) {
+                           EXPECT_RUN(kInlined, run_add(inner, key("k")));
+                           return add_one(on);
+                         })
+                    .ok());
+  }
+  expect_sum(6);
+  EXPECT_EQ(inner.stats().outcome(Outcome::kInlined), 1u);
+}
+
+TEST_F(CacheTest, NestedRunOnAForkedStreamIsInlined) {
+  Cache cache;
+  Stream other;
+  Event forked, joined;
+  DeviceBuffer<float> second(kSize);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(
+        did(i == 0 ? Outcome::kInstantiated : Outcome::kReplayed, cache.run(key("outer"), stream, [&](cudaStream_t on) {
+          CUDA_OK(cudaEventRecord(forked, on));
+          CUDA_OK(cudaStreamWaitEvent(other, forked, 0));
+          EXPECT_RUN(kInlined, cache.run(key("inner"), other, [&](cudaStream_t s) {
+            return launch(add, kGrid, kBlock, s, second.get(), kSize, 1.0f);
+          }));
+          CUDA_OK(cudaEventRecord(joined, other));
+          CUDA_OK(cudaStreamWaitEvent(on, joined, 0));
+          return add_one(on);
+        })));
+  }
+  expect_sum(3);
+  EXPECT_EQ(second.read(), std::vector<float>(kSize, 3));
+}
+
+TEST_F(CacheTest, NestedRunWithParamsMakesTheOuterRunEager) {
+  Cache cache;
+  float value = 0;
+  float sum = 0;
+  for (int i = 0; i < 8; ++i) {
+    value = static_cast<float>(i + 1);
+    EXPECT_RUN(kEager, cache.run(key("outer"), stream, [&](cudaStream_t on) {
+      add_one(on);
+      return cache
+          .run(key("inner"), on, params(value),
+               [&](Recorder& rec, Slot<float> v) {
+                 rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
+               })
+          .status();
+    }));
+    expect_sum(sum += 1 + value);
+  }
+}
+
+// A graph of the outer run would lack the inner one's work.
+TEST_F(CacheTest, NestedRunOnAnIndependentStreamMakesTheOuterRunEager) {
+  Cache cache;
+  Stream other;
+  DeviceBuffer<float> second(kSize);
+  for (int i = 1; i <= 8; ++i) {
+    EXPECT_RUN(kEager, cache.run(key("outer"), stream, [&](cudaStream_t on) {
+      EXPECT_TRUE(cache
+                      .run(key("inner"), other,
+                           [&](cudaStream_t s) { return launch(add, kGrid, kBlock, s, second.get(), kSize, 1.0f); })
+                      .ok());
+      return add_one(on);
+    }));
+    expect_sum(static_cast<float>(i));
+    EXPECT_EQ(second.read(), std::vector<float>(kSize, static_cast<float>(i)));
+  }
+  EXPECT_EQ(cache.stats().outcome(Outcome::kInstantiated), 1u);  // Of the inner key.
+  EXPECT_EQ(cache.stats().outcome(Outcome::kReplayed), 7u);
+}
+
+TEST_F(CacheTest, RecursionWithTheSameKeyOnAnotherStreamRunsThere) {
+  Cache cache;
+  Stream other;
+  DeviceBuffer<float> second(kSize);
+  std::function<cudaError_t(cudaStream_t)> fn = [&](cudaStream_t on) {
+    if (on != other) {
+      EXPECT_TRUE(cache.run(key("k"), other, fn).ok());
+    }
+    return launch(add, kGrid, kBlock, on, on == other ? second.get() : data.get(), kSize, 1.0f);
+  };
+  EXPECT_RUN(kEager, cache.run(key("k"), stream, fn));
+  expect_sum(1);
+  EXPECT_EQ(second.read(), std::vector<float>(kSize, 1));
+}
+
+TEST_F(CacheTest, EvictedKeyIsNotNewAgain) {
+  for (const bool keeps_templates : {false, true}) {
+    Options options = keeps_templates ? unshared(1) : without_templates(1);
+    options.capture_after = 1;
+    Cache cache(options);
+    calls = 0;
+    EXPECT_RUN(kEager, run_add(cache, key("a")));
+    EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
+    EXPECT_RUN(kEager, run_add(cache, key("b")));
+    EXPECT_RUN(kInstantiated, run_add(cache, key("b")));  // Evicts "a".
+    EXPECT_EQ(cache.contains(key("a")), keeps_templates);
+    ASSERT_EQ(cache.entries().size(), 2u);
+    EXPECT_EQ(cache.entries()[1].label, "a");
+    EXPECT_FALSE(cache.entries()[1].live);
+    EXPECT_EQ(cache.entries()[1].recorded, keeps_templates);
+    EXPECT_EQ(cache.entries()[1].outcomes[static_cast<int>(Outcome::kInstantiated)], 1u);
+    EXPECT_TRUE(did(keeps_templates ? Outcome::kRestored : Outcome::kInstantiated, run_add(cache, key("a"))));
+    EXPECT_EQ(calls, keeps_templates ? 4 : 5);
+  }
+  expect_sum(10);
+}
+
+TEST_F(CacheTest, RecursionWithTheSameKeyOnTheSameStreamIsInlined) {
+  Cache cache;
+  int depth = 0;
+  std::function<cudaError_t(cudaStream_t)> fn = [&](cudaStream_t on) {
+    if (depth++ == 0) {
+      EXPECT_RUN(kInlined, cache.run(key("k"), on, fn));
+    }
+    return add_one(on);
+  };
+  EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, fn));
+  EXPECT_RUN(kReplayed, cache.run(key("k"), stream, fn));
+  expect_sum(4);
+}
+
+TEST_F(CacheTest, NestedRunsOnBadStreamsAreRefusedAndTheOuterRunGoesOn) {
+  Cache cache;
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(
+        did(i == 0 ? Outcome::kInstantiated : Outcome::kReplayed, cache.run(key("outer"), stream, [&](cudaStream_t on) {
+          EXPECT_FAILURE(kInvalidArgument, cache.run(key("inner"), nullptr, [](cudaStream_t) {}));
+          EXPECT_FAILURE(kInvalidArgument, cache.run(key("inner"), cudaStreamLegacy, [](cudaStream_t) {}));
+          EXPECT_FAILURE(kInvalidArgument, cache.run(key("inner"), on, std::function<void(cudaStream_t)>()));
+          return add_one(on);
+        })));
+  }
+  expect_sum(2);
+}
+
+// The work would become part of a graph that the cache knows nothing of.
+TEST_F(CacheTest, NestedRunOnAStreamThatFnItselfCapturesIsRefused) {
+  Cache cache;
+  Stream other;
+  EXPECT_RUN(kInstantiated, cache.run(key("outer"), stream, [&](cudaStream_t on) {
+    CUDA_OK(cudaStreamBeginCapture(other, cudaStreamCaptureModeThreadLocal));
+    EXPECT_FAILURE(kFailedPrecondition, cache.run(key("inner"), other, [&](cudaStream_t s) { return add_one(s); }));
+    cudaGraph_t graph = nullptr;
+    CUDA_OK(cudaStreamEndCapture(other, &graph));
+    std::size_t nodes = 7;
+    CUDA_OK(cudaGraphGetNodes(graph, nullptr, &nodes));
+    EXPECT_EQ(nodes, 0u);
+    CUDA_OK(cudaGraphDestroy(graph));
+    return add_one(on);
+  }));
+  expect_sum(1);
+}
+
+TEST_F(CacheTest, ExceptionOfANestedRunPasses) {
+  Cache cache;
+  EXPECT_THROW((void)cache.run(key("outer"), stream,
+                               [&](cudaStream_t on) {
+                                 return cache.run(key("inner"), on, [](cudaStream_t) { throw 7; }).status();
+                               }),
+               int);
+  EXPECT_FALSE(is_capturing(stream));
+  EXPECT_EQ(cache.stats().failed, 2u);
+  EXPECT_RUN(kInstantiated, run_add(cache, key("outer")));
+  expect_sum(1);
+}
+
+TEST_F(CacheTest, ErrorOfANestedRunThatFnIgnoresDoesNotSpoilTheOuter) {
+  Cache cache;
+  EXPECT_RUN(kInstantiated, cache.run(key("outer"), stream, [&](cudaStream_t on) {
+    EXPECT_FAILURE(kDataLoss, cache.run(key("inner"), on, [](cudaStream_t) { return absl::DataLossError("mine"); }));
+    return add_one(on);
+  }));
+  expect_sum(1);
+}
+
+}  // namespace
+}  // namespace graphcache::test

@@ -1,0 +1,59 @@
+// What the suites of the cache share: sums that tell which runs were made, and options.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+
+inline constexpr int kSize = 100;
+inline constexpr dim3 kGrid(2), kBlock(64);
+
+// For what is not about siblings: keys of one topology have an executable each.
+inline Options unshared(int max_executables = Options().max_executables) {
+  Options options;
+  options.max_executables = max_executables;
+  options.sharing = Sharing::kNever;
+  return options;
+}
+
+// One level: what loses its executable is forgotten.
+inline Options without_templates(int max_executables) {
+  Options options = unshared(max_executables);
+  options.max_templates = 0;
+  return options;
+}
+
+class CacheTest : public StreamTest {
+ protected:
+  // What a run of a key by add_one() did: one more in every element.
+  cudaError_t add_one(cudaStream_t on) { return launch(add, kGrid, kBlock, on, data.get(), kSize, 1.0f); }
+  absl::StatusOr<Outcome> run_add(Cache& cache, const Key& key) {
+    return cache.run(key, stream, [&](cudaStream_t on) {
+      ++calls;
+      return add_one(on);
+    });
+  }
+  void expect_sum(float sum) { EXPECT_EQ(data.read(), std::vector<float>(kSize, sum)); }
+
+  // The labels of keys that have an executable, the one used last first.
+  static std::vector<std::string> live(const Cache& cache) {
+    std::vector<std::string> labels;
+    for (const EntryInfo& entry : cache.entries()) {
+      if (entry.live) labels.push_back(entry.label);
+    }
+    return labels;
+  }
+
+  DeviceBuffer<float> data{kSize};
+  int calls = 0;
+  Stats stats;
+};
+
+}  // namespace graphcache::test

@@ -1,0 +1,223 @@
+// Copies and sets of the recorder on either runtime: what follows each run, and what may become empty.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "recorder_support.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+TEST_F(RecorderTest, CopiesFollowEachRun) {
+  std::vector<float> a(kSize), b(kSize);
+  for (int i = 0; i < kSize; ++i) {
+    a[static_cast<std::size_t>(i)] = static_cast<float>(i + 1);
+    b[static_cast<std::size_t>(i)] = static_cast<float>(-i - 1);
+  }
+  DeviceBuffer<float> first(a), second(b), other(kSize);
+  DeviceBuffer<float>* const sources[] = {&first, &second};
+  DeviceBuffer<float>* const targets[] = {&data, &other};
+  struct Step {
+    int source, target, count;
+  };
+  const Step steps[] = {{0, 0, 100}, {0, 0, 100}, {1, 0, 100}, {1, 1, 100}, {0, 1, 10}, {0, 0, 0},
+                        {1, 1, 0},   {1, 1, 50},  {0, 0, 0},   {0, 0, 0},   {0, 0, 3},  {1, 0, 100}};
+  std::vector<float> expected_content[2] = {std::vector<float>(kSize), std::vector<float>(kSize)};
+  int run = 0;
+  for (const Step& step : steps) {
+    const std::size_t bytes = static_cast<std::size_t>(step.count) * sizeof(float);
+    const auto outcome = cache.run(
+        key("k"), stream, params(targets[step.target]->get(), sources[step.source]->get(), bytes),
+        [&](Recorder& rec, Slot<float*> dst, Slot<float*> src, Slot<std::size_t> size) { rec.memcpy(dst, src, size); });
+    ASSERT_TRUE(outcome.ok()) << run << ": " << outcome.status();
+    EXPECT_NE(*outcome, Outcome::kEager) << run;
+    const auto& from = step.source == 0 ? a : b;
+    auto& to = expected_content[step.target];
+    std::copy(from.begin(), from.begin() + step.count, to.begin());
+    EXPECT_EQ(data.read(), expected_content[0]) << "run " << run;
+    EXPECT_EQ(other.read(), expected_content[1]) << "run " << run;
+    ++run;
+  }
+}
+
+TEST_F(RecorderTest, CopiesFromAndToTheHostFollowEachRun) {
+  std::vector<float> from[2] = {std::vector<float>(kSize, 5), std::vector<float>(kSize, 6)};
+  std::vector<float> to[2] = {std::vector<float>(kSize), std::vector<float>(kSize)};
+  for (int i = 0; i < 4; ++i) {
+    const float* const source = from[i % 2].data();
+    float* const target = to[i / 2].data();
+    ASSERT_TRUE(cache
+                    .run(key("k"), stream, params(source, target),
+                         [&](Recorder& rec, Slot<const float*> in, Slot<float*> out) {
+                           rec.memcpy(data.get(), in, data.bytes(), cudaMemcpyHostToDevice);
+                           rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 1);
+                           rec.memcpy(out, data.get(), data.bytes(), cudaMemcpyDeviceToHost);
+                         })
+                    .ok());
+    CUDA_OK(cudaStreamSynchronize(stream));
+    EXPECT_EQ(to[i / 2], std::vector<float>(kSize, static_cast<float>(6 + i % 2)));
+  }
+}
+
+TEST_F(RecorderTest, SetsFollowEachRun) {
+  DeviceBuffer<unsigned char> first(64), second(64);
+  DeviceBuffer<unsigned char>* const buffers[] = {&first, &second};
+  struct Step {
+    int target, value, bytes;
+  };
+  const Step steps[] = {{0, 1, 64}, {0, 1, 64},  {0, 2, 64}, {1, 2, 64}, {1, 300, 10}, {0, 7, 0},
+                        {0, 8, 0},  {0, -1, 33}, {1, 9, 0},  {1, 9, 1},  {0, 0, 64}};
+  std::vector<unsigned char> content[2] = {std::vector<unsigned char>(64), std::vector<unsigned char>(64)};
+  int run = 0;
+  for (const Step& step : steps) {
+    const auto outcome = cache.run(key("k"), stream, params(buffers[step.target]->get(), step.value, step.bytes),
+                                   [&](Recorder& rec, Slot<unsigned char*> dst, Slot<int> value, Slot<int> bytes) {
+                                     rec.memset(dst, value, bytes);
+                                   });
+    ASSERT_TRUE(outcome.ok()) << run << ": " << outcome.status();
+    EXPECT_NE(*outcome, Outcome::kEager) << run;
+    std::fill_n(content[step.target].begin(), step.bytes, static_cast<unsigned char>(step.value));
+    EXPECT_EQ(first.read(), content[0]) << "run " << run;
+    EXPECT_EQ(second.read(), content[1]) << "run " << run;
+    ++run;
+  }
+}
+
+TEST_F(RecorderTest, ConstantCopiesAndSetsAreRecorded) {
+  DeviceBuffer<float> other(kSize);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(cache
+                    .run(key("k"), stream,
+                         [&](Recorder& rec) {
+                           rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 1);
+                           rec.memcpy(other.get(), data.get(), data.bytes(), cudaMemcpyDeviceToDevice);
+                           rec.memset(other.get(), 0, 10 * sizeof(float));
+                           rec.memcpy(other.get(), data.get(), 0);
+                           rec.memset(other.get(), 1, 0);
+                         })
+                    .ok());
+  }
+  std::vector<float> wanted(kSize, 3);
+  std::fill_n(wanted.begin(), 10, 0.0f);
+  EXPECT_EQ(other.read(), wanted);
+  EXPECT_EQ(cache.stats().outcome(Outcome::kReplayed), 2u);
+  EXPECT_EQ(cache.entries()[0].slot_nodes, 0u);
+}
+
+// A set or copy of no bytes keeps the order of its neighbours: a disabled set does not (docs/semantics.md).
+TEST_F(RecorderTest, WorkAroundASetOrCopyOfNoBytesStaysInOrder) {
+  constexpr int kSize = 128;
+  DeviceBuffer<float> data(kSize, 1.0f), other(kSize);
+  Cache cache;
+  const auto run = [&](std::size_t bytes) {
+    return cache.run(key("k"), stream, params(bytes), [&](Recorder& rec, Slot<std::size_t> size) {
+      for (int i = 0; i < 4; ++i) {
+        rec.launch(add, {2, 64}, data.get(), kSize, 1.0f);
+        i % 2 == 0 ? rec.memset(other.get(), 0, size) : rec.memcpy(other.get(), data.get(), size);
+        rec.launch(scale, {2, 64}, data.get(), data.get(), kSize, 0.5f);
+      }
+    });
+  };
+  // x becomes (x + 1) / 2: 1 stays 1, and anything out of order does not.
+  EXPECT_RUN(kInstantiated, run(64));
+  for (int i = 0; i < 300; ++i) {
+    EXPECT_RUN(kPatched, run(0));
+    EXPECT_RUN(kReplayed, run(0));
+    ASSERT_EQ(data.read(), std::vector<float>(kSize, 1.0f));
+    EXPECT_RUN(kPatched, run(64));
+  }
+}
+
+TEST_F(RecorderTest, CopiesOfEveryKindMayBecomeEmpty) {
+  constexpr std::size_t kBytes = 64;
+  char* pinned = nullptr;
+  CUDA_OK(cudaMallocHost(reinterpret_cast<void**>(&pinned), 2 * kBytes));
+  std::vector<char> pageable(2 * kBytes, 3);
+  DeviceBuffer<char> from(kBytes, 5), to(kBytes);
+  struct Case {
+    void* dst;
+    const void* src;
+    cudaMemcpyKind kind;
+  };
+  const Case cases[] = {
+      {to.get(), from.get(), cudaMemcpyDeviceToDevice},
+      {to.get(), from.get(), cudaMemcpyDefault},
+      {to.get(), pinned, cudaMemcpyHostToDevice},
+      {to.get(), pageable.data(), cudaMemcpyHostToDevice},
+      {to.get(), pinned, cudaMemcpyDefault},
+      {pinned, from.get(), cudaMemcpyDeviceToHost},
+      {pinned, from.get(), cudaMemcpyDefault},
+      {pinned + kBytes, pinned, cudaMemcpyHostToHost},
+  };
+  int number = 0;
+  for (const Case& one : cases) {
+    SCOPED_TRACE(number);
+    const auto run = [&](std::size_t bytes) {
+      const auto outcome =
+          cache.run(key("k", number), stream, params(bytes),
+                    [&](Recorder& rec, Slot<std::size_t> size) { rec.memcpy(one.dst, one.src, size, one.kind); });
+      CUDA_OK(cudaStreamSynchronize(stream));
+      return outcome;
+    };
+    const bool to_host = one.dst == pinned || one.dst == pinned + kBytes;
+    const auto first_of_target = [&] { return to_host ? *static_cast<char*>(one.dst) : to.read()[0]; };
+    std::fill_n(pinned, kBytes, 4);
+    ASSERT_TRUE(run(kBytes).ok());
+    const char copied = first_of_target();
+    EXPECT_EQ(copied, one.src == pinned ? 4 : one.src == pageable.data() ? 3 : 5);
+    if (to_host) std::fill_n(static_cast<char*>(one.dst), kBytes, 9);
+    to.write(std::vector<char>(kBytes, 9));
+    EXPECT_RUN(kPatched, run(0));
+    EXPECT_RUN(kReplayed, run(0));
+    EXPECT_EQ(first_of_target(), 9);
+    EXPECT_RUN(kPatched, run(1));
+    EXPECT_EQ(first_of_target(), copied);
+    ++number;
+  }
+  cache.clear();
+  CUDA_OK(cudaFreeHost(pinned));
+}
+
+TEST_F(RecorderTest, SizesThatBeginAtZeroAreRightFromTheFirstRunOn) {
+  DeviceBuffer<float> other(std::vector<float>(kSize, 4));
+  std::vector<float> wanted(kSize);
+  bool captured = false;
+  for (const int count : {0, 0, 10, 0, 20, 30, 5, 0, 60, 100}) {
+    const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(float);
+    const auto outcome = cache.run(key("k"), stream, params(bytes), [&](Recorder& rec, Slot<std::size_t> size) {
+      rec.memset(data.get(), 0, size);
+      rec.memcpy(data.get(), other.get(), size);
+      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 1);
+    });
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    captured = captured || *outcome != Outcome::kEager;
+    std::fill_n(wanted.begin(), count, 4.0f);
+    for (float& element : wanted) element += 1;
+    EXPECT_EQ(data.read(), wanted) << count;
+  }
+  EXPECT_TRUE(captured);
+}
+
+TEST_F(RecorderTest, CopyThatTheRuntimeRefusesIsReturned) {
+  const auto run = [&](float* target) {
+    return cache.run(key("my label"), stream, params(target),
+                     [&](Recorder& rec, Slot<float*> dst) { rec.memset(dst, 0, sizeof(float)); });
+  };
+  EXPECT_RUN(kInstantiated, run(data.get()));
+  const auto outcome = run(nullptr);
+  ASSERT_FALSE(outcome.ok()) << to_string(*outcome);
+  EXPECT_NE(cuda_error(outcome.status()), cudaSuccess);
+  EXPECT_TRUE(mentions(outcome.status(), "my label")) << outcome.status();
+  CUDA_OK(cudaPeekAtLastError());
+  EXPECT_TRUE(run(data.get()).ok());
+  EXPECT_TRUE(run(data.get()).ok());
+  EXPECT_RUN(kReplayed, run(data.get()));
+}
+
+}  // namespace
+}  // namespace graphcache::test

@@ -1,0 +1,218 @@
+// The streams of a recorder and slots where they do not belong, on either runtime.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "recorder_support.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+// ---- Streams --------------------------------------------------------------------------------------------------------
+
+TEST_F(RecorderTest, ForksAreRecordedAndFollowEachRun) {
+  Stream other;
+  Event forked, joined;
+  DeviceBuffer<float> second(kSize);
+  for (int i = 0; i < 4; ++i) {
+    const auto v = static_cast<float>(i + 1);
+    const auto outcome =
+        cache.run(key("k"), stream, params(v, 2 * v), [&](Recorder& rec, Slot<float> a, Slot<float> b) {
+          CUDA_OK(cudaEventRecord(forked, rec.stream()));
+          CUDA_OK(cudaStreamWaitEvent(other, forked, 0));
+          rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, a);
+          Recorder branch = rec.on(other);
+          EXPECT_EQ(branch.stream(), static_cast<cudaStream_t>(other));
+          branch.launch(fill, {kGrid, kBlock}, second.get(), kSize, b);
+          branch.launch(add, {kGrid, kBlock}, second.get(), kSize, a);
+          CUDA_OK(cudaEventRecord(joined, other));
+          CUDA_OK(cudaStreamWaitEvent(rec.stream(), joined, 0));
+          rec.launch(axpy, {kGrid, kBlock}, data.get(), second.get(), kSize, b);
+        });
+    EXPECT_TRUE(did(expected(i, true), outcome));
+    EXPECT_EQ(data.read(), std::vector<float>(kSize, v + 3 * v * 2 * v));
+    EXPECT_FALSE(is_capturing(other));
+  }
+}
+
+TEST_F(RecorderTest, StreamThatIsNotForkedIsRefusedAndNothingIsEnqueued) {
+  Stream other;
+  DeviceBuffer<float> second(kSize);
+  const auto run = [&](int what) {
+    return cache.run(key("my label", what), stream, params(1.0f), [&, what](Recorder& rec, Slot<float> one) {
+      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, one);
+      if (what == 0) rec.on(other).launch(add, {kGrid, kBlock}, second.get(), kSize, one);
+      if (what == 1) rec.on(other).memset(second.get(), 1, 4);
+      if (what == 2) rec.on(other).memcpy(second.get(), data.get(), 4);
+      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, one);
+    });
+  };
+  for (int what = 0; what < 3; ++what) {
+    const auto outcome = run(what);
+    EXPECT_FAILURE(kInvalidArgument, outcome) << what;
+    EXPECT_TRUE(mentions(outcome.status(), "my label")) << outcome.status();
+  }
+  EXPECT_EQ(data.read(), std::vector<float>(kSize));
+  EXPECT_EQ(second.read(), std::vector<float>(kSize));
+  EXPECT_RUN(kInstantiated, run(3));
+  EXPECT_EQ(data.read(), std::vector<float>(kSize, 2));
+}
+
+TEST_F(RecorderTest, StreamOfAnotherCaptureIsRefused) {
+  Stream other;
+  CUDA_OK(cudaStreamBeginCapture(other, cudaStreamCaptureModeThreadLocal));
+  EXPECT_FAILURE(kInvalidArgument, cache.run(key("k"), stream, [&](Recorder& rec) {
+    rec.on(other).launch(add, {kGrid, kBlock}, data.get(), kSize, 1);
+  }));
+  cudaGraph_t graph = nullptr;
+  CUDA_OK(cudaStreamEndCapture(other, &graph));
+  std::size_t nodes = 7;
+  CUDA_OK(cudaGraphGetNodes(graph, nullptr, &nodes));
+  EXPECT_EQ(nodes, 0u);
+  CUDA_OK(cudaGraphDestroy(graph));
+}
+
+struct First {
+  int first = 0;
+};
+struct Second {
+  int second = 0;
+};
+struct Both : First, Second {};
+
+TEST_F(RecorderTest, PointerToASecondBaseIsMoved) {
+  Both both;
+  Both* pointer = &both;
+  const detail::ArgView to_base = Arg<Second*>(detail::SlotAccess::make<Both*>(1, 0)).view();
+  ASSERT_NE(to_base.convert, nullptr);
+  Second* base = nullptr;
+  to_base.convert(&pointer, &base);
+  EXPECT_EQ(base, static_cast<Second*>(&both));
+  EXPECT_EQ(Arg<const Both*>(detail::SlotAccess::make<Both*>(1, 0)).view().convert, nullptr);
+  EXPECT_EQ(Arg<void*>(detail::SlotAccess::make<Both*>(1, 0)).view().convert, nullptr);
+}
+
+// Work on a stream outside of the outer capture would run once and never again on a replay.
+TEST_F(RecorderTest, StreamThatIsNotForkedIsRefusedInAnInlinedRunToo) {
+  Stream other;
+  DeviceBuffer<float> second(kSize);
+  EXPECT_RUN(kInstantiated, cache.run(key("outer"), stream, [&](cudaStream_t on) {
+    EXPECT_FAILURE(kInvalidArgument, cache.run(key("inner"), on, [&](Recorder& rec) {
+      rec.on(other).launch(add, {kGrid, kBlock}, second.get(), kSize, 1);
+    }));
+    return launch(add, kGrid, kBlock, on, data.get(), kSize, 1.0f);
+  }));
+  EXPECT_EQ(second.read(), std::vector<float>(kSize));
+  EXPECT_EQ(data.read(), std::vector<float>(kSize, 1));
+}
+
+TEST_F(RecorderTest, InlinedRunsRecordThroughTheirRecorder) {
+  Stream other;
+  Event forked, joined;
+  DeviceBuffer<float> second(kSize);
+  for (int i = 1; i <= 3; ++i) {
+    EXPECT_TRUE(cache
+                    .run(key("outer"), stream,
+                         [&](cudaStream_t on) {
+                           EXPECT_RUN(kInlined, cache.run(key("inner"), on, [&](Recorder& rec) {
+                             rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 1);
+                             CUDA_OK(cudaEventRecord(forked, rec.stream()));
+                             CUDA_OK(cudaStreamWaitEvent(other, forked, 0));
+                             rec.on(other).launch(add, {kGrid, kBlock}, second.get(), kSize, 2);
+                             CUDA_OK(cudaEventRecord(joined, other));
+                             CUDA_OK(cudaStreamWaitEvent(rec.stream(), joined, 0));
+                           }));
+                         })
+                    .ok());
+    EXPECT_EQ(data.first(), static_cast<float>(i));
+    EXPECT_EQ(second.first(), static_cast<float>(2 * i));
+  }
+}
+
+// ---- Slots where they do not belong ---------------------------------------------------------------------------------
+
+TEST_F(RecorderTest, SlotOfAnotherRunIsRefused) {
+  std::optional<Slot<float>> kept;
+  EXPECT_RUN(kInstantiated, cache.run(key("first"), stream, params(1.0f), [&](Recorder& rec, Slot<float> v) {
+    kept = v;
+    rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
+  }));
+  const auto run = [&](Cache& by, bool bad) {
+    return by.run(key("my label"), stream, params(10.0f), [&](Recorder& rec, Slot<float> v) {
+      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
+      if (bad) rec.launch(add, {kGrid, kBlock}, data.get(), kSize, *kept);
+      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
+    });
+  };
+  const auto outcome = run(cache, true);
+  EXPECT_FAILURE(kInvalidArgument, outcome);
+  EXPECT_TRUE(mentions(outcome.status(), "my label")) << outcome.status();
+  EXPECT_EQ(data.read(), std::vector<float>(kSize, 1));
+  EXPECT_RUN(kInstantiated, run(cache, false));
+  EXPECT_EQ(data.read(), std::vector<float>(kSize, 21));
+
+  Options options;
+  options.max_executables = 0;
+  Cache eager(options);
+  EXPECT_FAILURE(kInvalidArgument, run(eager, true));
+  EXPECT_RUN(kEager, run(eager, false));
+}
+
+TEST_F(RecorderTest, SlotOfAnotherRunIsRefusedInCopiesSetsAndShapes) {
+  std::optional<Slot<int>> kept;
+  std::optional<Slot<float*>> pointer;
+  EXPECT_RUN(kInstantiated,
+             cache.run(key("first"), stream, params(4, data.get()), [&](Recorder&, Slot<int> v, Slot<float*> p) {
+               kept = v;
+               pointer = p;
+             }));
+  for (int what = 0; what < 9; ++what) {
+    EXPECT_FAILURE(kInvalidArgument, cache.run(key("second", what), stream, params(4), [&](Recorder& rec, Slot<int>) {
+      if (what == 0) rec.memset(data.get(), 1, *kept);
+      if (what == 1) rec.memset(data.get(), *kept, 4);
+      if (what == 2) rec.memcpy(data.get(), data.get() + 8, *kept);
+      if (what == 3) rec.launch(add, {*kept, kBlock}, data.get(), kSize, 1);
+      if (what == 4) rec.launch(add, {kGrid, *kept}, data.get(), kSize, 1);
+      if (what == 5) rec.launch(add, {kGrid, kBlock, *kept}, data.get(), kSize, 1);
+      if (what == 6) rec.memset(*pointer, 1, 4);
+      if (what == 7) rec.memcpy(*pointer, data.get() + 8, 4);
+      if (what == 8) rec.memcpy(data.get(), *pointer, 4);
+    })) << what;
+  }
+  EXPECT_EQ(data.read(), std::vector<float>(kSize));
+}
+
+TEST_F(RecorderTest, FirstFailureIsKept) {
+  Stream other;
+  const auto outcome = cache.run(key("k"), stream, [&](Recorder& rec) -> cudaError_t {
+    rec.on(other).memset(data.get(), 1, 4);
+    rec.launch(add, {0, 0}, data.get(), kSize, 1);
+    return cudaSuccess;
+  });
+  EXPECT_FAILURE(kInvalidArgument, outcome);
+  EXPECT_TRUE(mentions(outcome.status(), "Recorder::on")) << outcome.status();
+  EXPECT_FALSE(is_capturing(stream));
+}
+
+TEST_F(RecorderTest, ValuesAreThoseOfTheRunInEagerRunsToo) {
+  Options options;
+  options.capture_after = 3;
+  Cache late(options);
+  float sum = 0;
+  for (int i = 0; i < 6; ++i) {
+    const auto v = static_cast<float>(i + 1);
+    const auto outcome = late.run(key("k"), stream, params(v, kBlock), [&](Recorder& rec, Slot<float> a, Slot<dim3> b) {
+      rec.launch(add, {kGrid, b}, data.get(), kSize, a);
+    });
+    EXPECT_TRUE(did(i < 3 ? Outcome::kEager : expected(i - 3, true), outcome));
+    EXPECT_EQ(data.first(), sum += v);
+  }
+}
+
+}  // namespace
+}  // namespace graphcache::test

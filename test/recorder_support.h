@@ -1,0 +1,41 @@
+// What the suites of the recorder share.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+
+inline constexpr int kSize = 100;
+inline constexpr dim3 kGrid(2), kBlock(64);
+
+inline std::uint32_t bits(float value) {
+  std::uint32_t result = 0;
+  std::memcpy(&result, &value, sizeof(result));
+  return result;
+}
+
+inline float from_bits(std::uint32_t bits) {
+  float result = 0;
+  std::memcpy(&result, &bits, sizeof(result));
+  return result;
+}
+
+class RecorderTest : public StreamTest {
+ protected:
+  // What a run is expected to do: the first captures, a later one patches if its values changed.
+  static Outcome expected(int run, bool changed) {
+    return run == 0 ? Outcome::kInstantiated : changed ? Outcome::kPatched : Outcome::kReplayed;
+  }
+
+  Cache cache;
+  DeviceBuffer<float> data{kSize};
+};
+
+}  // namespace graphcache::test

@@ -1,0 +1,182 @@
+// Keys of graphs with branches that share executables, on either runtime.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "sharing_support.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+// Work on three streams that begin and end together, and exchange what they have through boxes.
+class BranchesTest : public SharingTest {
+ protected:
+  static constexpr int kStreams = 3, kBoxes = 6, kRegion = 32;
+
+  struct Step {
+    enum Kind { kBlend, kSet, kSend, kReceive } kind;
+    int role;    // The stream's.
+    int number;  // A box's, or one of the step's own.
+  };
+  // How one sibling enqueues the steps.
+  struct Order {
+    std::vector<Step> steps;
+    std::array<int, kStreams> stream_of = {0, 1, 2}, joined = {0, 1, 2};
+    int salt = 0;
+  };
+
+  int* region(int role) const { return at(kRegion * role); }
+  int* box(int number) const { return at(kRegion * (kStreams + number)); }
+
+  void enqueue(Recorder& rec, const Order& order) {
+    const cudaStream_t streams[kStreams] = {rec.stream(), sides[0], sides[1]};
+    const auto follow = [](cudaStream_t first, cudaStream_t then, cudaEvent_t event) {
+      CUDA_OK(cudaEventRecord(event, first));
+      CUDA_OK(cudaStreamWaitEvent(then, event, 0));
+    };
+    rec.launch(blend, {kStreams, kRegion}, at(0), kRegion * kStreams, 3, order.salt);
+    CUDA_OK(cudaEventRecord(fork, streams[0]));
+    for (int i = 1; i < kStreams; ++i) CUDA_OK(cudaStreamWaitEvent(streams[i], fork, 0));
+    for (const Step& step : order.steps) {
+      const cudaStream_t s = streams[order.stream_of[static_cast<std::size_t>(step.role)]];
+      int* const p = region(step.role);
+      switch (step.kind) {
+        case Step::kBlend:
+          CUDA_OK(launch(blend, dim3(1 + static_cast<unsigned>(order.salt) % 3), 8, s, p, kRegion, 5 + 2 * step.number,
+                         order.salt));
+          break;
+        case Step::kSet:
+          CUDA_OK(cudaMemsetAsync(p + step.number, order.salt, 8, s));
+          break;
+        case Step::kSend:
+          CUDA_OK(cudaMemcpyAsync(box(step.number), p, kRegion * sizeof(int), cudaMemcpyDeviceToDevice, s));
+          CUDA_OK(cudaEventRecord(sent[static_cast<std::size_t>(step.number)], s));
+          break;
+        case Step::kReceive:
+          CUDA_OK(cudaStreamWaitEvent(s, sent[static_cast<std::size_t>(step.number)], 0));
+          CUDA_OK(launch(blend_in, 1, kRegion, s, p, box(step.number), kRegion, 7 + order.salt));
+          break;
+      }
+    }
+    for (const int i : order.joined) {
+      if (i != 0) follow(streams[i], streams[0], joins[static_cast<std::size_t>(i)]);
+    }
+    rec.launch(blend, {kStreams, kRegion}, at(0), kRegion * kStreams, 9, order.salt);
+  }
+
+  absl::StatusOr<Outcome> run_order(const char* name, const Order& order) {
+    return run(key(name), [&](Recorder& rec) { enqueue(rec, order); });
+  }
+
+  Stream sides[kStreams - 1];
+  Event fork;
+  std::array<Event, kBoxes> sent;
+  std::array<Event, kStreams> joins;
+};
+
+TEST_F(BranchesTest, SymmetricBranchesInEitherOrder) {
+  const std::vector<Step> there = {
+      {Step::kBlend, 1, 1}, {Step::kBlend, 1, 2}, {Step::kBlend, 2, 3}, {Step::kBlend, 2, 4}};
+  const std::vector<Step> back = {there[2], there[3], there[0], there[1]};
+  const std::vector<Step> mixed = {there[2], there[0], there[1], there[3]};
+  const Order orders[] = {{.steps = there, .salt = 1},
+                          {.steps = there, .salt = 2},
+                          {.steps = back, .salt = 3},
+                          {.steps = back, .joined = {0, 2, 1}, .salt = 4},
+                          {.steps = there, .joined = {0, 2, 1}, .salt = 5},
+                          {.steps = mixed, .salt = 6},
+                          {.steps = there, .stream_of = {0, 2, 1}, .salt = 7},
+                          {.steps = back, .stream_of = {1, 0, 2}, .salt = 8}};
+  for (const Order& a : orders) {
+    for (const Order& b : orders) {
+      use(at_most(1, Sharing::kAlways));
+      for (int i = 0; i < 3; ++i) {
+        EXPECT_TRUE(run_order("a", a).ok()) << a.salt << " to " << b.salt;
+        EXPECT_TRUE(run_order("b", b).ok()) << a.salt << " to " << b.salt;
+      }
+      EXPECT_EQ(calls, 2u);
+      EXPECT_EQ(cache->stats().capture_failures, 0u);
+    }
+  }
+  use(at_most(1));
+  EXPECT_RUN(kInstantiated, run_order("a", orders[0]));
+  EXPECT_RUN(kUpdated, run_order("b", orders[1]));  // Other values alone.
+  EXPECT_RUN(kSwitched, run_order("a", orders[0]));
+}
+
+TEST_F(BranchesTest, RandomGraphsAndTheirSiblings) {
+  std::uint64_t shared = 0, refusals = 0;
+  for (unsigned number = 0; number < 100; ++number) {
+    SCOPED_TRACE(number);
+    std::mt19937 random(number);
+    const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+    Order a;
+    int boxes = 0;
+    std::vector<std::pair<int, int>> open;  // Boxes that were sent, and by whom.
+    for (int i = 3 + below(12); i > 0; --i) {
+      const int role = below(kStreams);
+      const int kind = below(6);
+      if (kind == 0) {
+        a.steps.push_back({Step::kSet, role, below(kRegion - 2)});
+      } else if (kind == 1 && boxes < kBoxes) {
+        a.steps.push_back({Step::kSend, role, boxes});
+        open.emplace_back(boxes++, role);
+      } else if (kind == 2 && !open.empty() && open.front().second != role) {
+        a.steps.push_back({Step::kReceive, role, open.front().first});
+        open.erase(open.begin());
+      } else {
+        a.steps.push_back({Step::kBlend, role, below(100)});
+      }
+    }
+    a.salt = 1;
+    Order b = a;
+    b.salt = 2 + below(50);
+    if (number % 4 >= 1) {  // In another order, by which each stream gets the same.
+      std::array<std::vector<Step>, kStreams> left;
+      for (const Step& step : a.steps) left[static_cast<std::size_t>(step.role)].push_back(step);
+      std::set<int> sent_already;
+      b.steps.clear();
+      while (b.steps.size() < a.steps.size()) {
+        std::vector<Step>& of_one = left[static_cast<std::size_t>(below(kStreams))];
+        if (of_one.empty()) continue;
+        const Step next = of_one.front();
+        if (next.kind == Step::kReceive && sent_already.count(next.number) == 0) continue;
+        if (next.kind == Step::kSend) sent_already.insert(next.number);
+        b.steps.push_back(next);
+        of_one.erase(of_one.begin());
+      }
+    }
+    if (number % 4 >= 2) std::shuffle(b.joined.begin(), b.joined.end(), random);
+    if (number % 4 >= 3) std::shuffle(b.stream_of.begin(), b.stream_of.end(), random);
+    use(at_most(1, Sharing::kAlways));
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE(run_order("a", a).ok());
+      EXPECT_TRUE(run_order("b", b).ok());
+    }
+    const Stats stats = cache->stats();
+    EXPECT_EQ(stats.captures, 2u);
+    if (number % 4 == 0) {
+      EXPECT_EQ(stats.families, 1u);
+      EXPECT_EQ(refused(stats), 0u);
+    }
+    shared += stats.families == 1 ? 1 : 0;
+    refusals += refused(stats);
+    ASSERT_FALSE(HasFailure());
+  }
+  EXPECT_GE(shared, 25u);
+  RecordProperty("shared", static_cast<int>(shared));
+  RecordProperty("refused", static_cast<int>(refusals));
+}
+
+}  // namespace
+}  // namespace graphcache::test

@@ -1,0 +1,326 @@
+// Keys that share executables, on either runtime: work in flight, siblings that leave, streams and threads.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <future>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "sharing_support.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+// ---- In flight ------------------------------------------------------------------------------------------------------
+
+// Numbers that runs append, and those that should be there in the end.
+struct Log {
+  explicit Log(int size) : numbers(static_cast<std::size_t>(size)) {}
+  void expect_right() const {
+    std::vector<int> all = numbers.read();
+    EXPECT_EQ(static_cast<std::size_t>(count.first()), wanted.size());
+    all.resize(wanted.size());
+    const auto differs = std::mismatch(all.begin(), all.end(), wanted.begin());
+    EXPECT_TRUE(differs.first == all.end()) << "from " << differs.first - all.begin() << " of " << all.size();
+  }
+
+  Stream stream;
+  DeviceBuffer<int> numbers, count{1};
+  std::vector<int> wanted;
+};
+
+// Siblings 0, 1, ... append the value, then numbers of their own; a few of a longer graph's nodes, or all, differ.
+absl::StatusOr<Outcome> run_logged(Cache& cache, Log& log, int which, int value, std::atomic<int>* calls) {
+  auto outcome = cache.run(key("logged", which), log.stream, params(value, log.numbers.get(), log.count.get()),
+                           [=](Recorder& rec, Slot<int> v, Slot<int*> numbers, Slot<int*> count) {
+                             if (calls != nullptr) ++*calls;
+                             rec.launch(append, {1, 32}, numbers, count, v);
+                             rec.launch(append, {static_cast<unsigned>(1 + which), 32}, numbers, count, 100 + which);
+                             for (int i = 0; i < 4; ++i)
+                               rec.launch(append, {1, 1}, numbers, count, which < 3 ? i : 10 * which + i);
+                             rec.launch(append, {1, 1}, numbers, count, v);
+                           });
+  if (!outcome.ok()) return outcome;
+  log.wanted.push_back(value);
+  log.wanted.push_back(100 + which);
+  for (int i = 0; i < 4; ++i) log.wanted.push_back(which < 3 ? i : 10 * which + i);
+  log.wanted.push_back(value);
+  return outcome;
+}
+
+TEST_F(SharingTest, RunsInFlightAreNotChangedBySwitches) {
+  for (const Sharing sharing : {Sharing::kAuto, Sharing::kAlways}) {
+    use(at_most(2, sharing));
+    Log log(7 * 3000);
+    std::mt19937 random(1);
+    std::atomic<int> called{0};
+    for (int i = 0; i < 3000; ++i) {
+      ASSERT_TRUE(run_logged(*cache, log, static_cast<int>(random() % 6), i / 3, &called).ok());
+    }
+    log.expect_right();
+    const Stats stats = cache->stats();
+    EXPECT_EQ(called, 6);
+    EXPECT_EQ(stats.captures, 6u);
+    EXPECT_EQ(stats.instantiations, sharing == Sharing::kAuto ? 2u : 1u);
+    EXPECT_EQ(stats.evictions, 0u);
+    EXPECT_EQ(refused(stats), 0u);
+    EXPECT_EQ(stats.hits() + stats.misses(), 3000u);
+    EXPECT_GT(stats.outcome(Outcome::kSwitched), 1000u);
+  }
+}
+
+TEST_F(SharingTest, RunsInFlightOfEightThreads) {
+  constexpr int kThreads = 8, kRuns = 1000;
+  for (const int max_executables : {2, 12}) {
+    use(at_most(max_executables));
+    std::vector<std::unique_ptr<Log>> logs;
+    for (int i = 0; i < kThreads; ++i) logs.push_back(std::make_unique<Log>(7 * kRuns));
+    std::atomic<int> failed{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        std::mt19937 random(static_cast<unsigned>(t));
+        for (int i = 0; i < kRuns; ++i) {
+          Log& log = *logs[static_cast<std::size_t>(t)];
+          if (!run_logged(*cache, log, static_cast<int>(random() % 6), 1000 * t + i, nullptr).ok()) ++failed;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(failed, 0);
+    for (const auto& log : logs) log->expect_right();
+    const Stats stats = cache->stats();
+    EXPECT_LE(stats.live_executables, static_cast<unsigned>(max_executables));
+    EXPECT_EQ(stats.runs(), static_cast<unsigned>(kThreads * kRuns));
+    EXPECT_EQ(stats.failed, 0u);
+    EXPECT_EQ(refused(stats), 0u);
+    EXPECT_EQ(stats.outcome(Outcome::kEager), stats.eager(EagerReason::kBudget));
+    if (max_executables > 6) {
+      EXPECT_EQ(stats.captures, 6u);
+    }
+  }
+}
+
+TEST_F(SharingTest, CacheEndsWithSwitchedWorkInFlight) {
+  Log log(7 * 400);
+  for (const bool clear : {true, false}) {
+    use(at_most(1));
+    for (int i = 0; i < 200; ++i) ASSERT_TRUE(run_logged(*cache, log, i % 3, i, nullptr).ok());
+    clear ? cache->clear() : cache.reset();
+    if (clear) {
+      EXPECT_EQ(cache->stats().live_executables, 0u);
+      EXPECT_EQ(cache->stats().live_templates, 0u);
+      EXPECT_EQ(cache->stats().families, 0u);
+    }
+  }
+  log.expect_right();
+}
+
+// ---- Siblings that leave --------------------------------------------------------------------------------------------
+
+class LeavingTest : public SharingTest {
+ protected:
+  absl::StatusOr<Outcome> run_which(int which, int value, const std::function<void()>& in_fn = nullptr) {
+    return run(key("k", which), params(value), [&, which](Recorder& rec, Slot<int> v) {
+      rec.launch(blend, {static_cast<unsigned>(1 + which), 32}, at(0), 128, v, which);
+      if (in_fn && is_capturing(rec.stream())) in_fn();
+      rec.launch(blend, {1, 64}, at(64), 64, which, v);
+      pad(rec, 10);
+    });
+  }
+};
+
+TEST_F(LeavingTest, KeyOfTheBaseGraphIsErasedWhileASiblingHasItsExecutable) {
+  use(at_most(1));
+  EXPECT_RUN(kInstantiated, run_which(0, 3));
+  EXPECT_RUN(kUpdated, run_which(1, 3));
+  EXPECT_RUN(kUpdated, run_which(2, 4));
+  EXPECT_TRUE(cache->erase(key("k", 0)));
+  EXPECT_RUN(kReplayed, run_which(2, 4));
+  EXPECT_RUN(kPatched, run_which(2, 5));
+  EXPECT_RUN(kSwitched, run_which(1, 6));
+  EXPECT_RUN(kSwitched, run_which(2, 7));
+  EXPECT_EQ(cache->stats().live_templates, 2u);
+  EXPECT_RUN(kUpdated, run_which(0, 8));
+  EXPECT_RUN(kSwitched, run_which(1, 9));
+  EXPECT_EQ(calls, 4u);
+  EXPECT_EQ(cache->stats().instantiations, 1u);
+  EXPECT_EQ(cache->stats().live_templates, 3u);
+}
+
+TEST_F(LeavingTest, KeyThatHasTheExecutableIsErased) {
+  use(at_most(1));
+  EXPECT_RUN(kInstantiated, run_which(0, 3));
+  EXPECT_RUN(kUpdated, run_which(1, 3));
+  EXPECT_TRUE(cache->erase(key("k", 1)));
+  EXPECT_EQ(cache->stats().live_executables, 0u);
+  EXPECT_RUN(kRestored, run_which(0, 4));
+  EXPECT_RUN(kUpdated, run_which(1, 5));
+  EXPECT_RUN(kSwitched, run_which(0, 6));
+  EXPECT_EQ(calls, 3u);
+}
+
+TEST_F(LeavingTest, ClearedCacheBeginsAnew) {
+  use(at_most(1));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_RUN(kInstantiated, run_which(0, 3));
+    EXPECT_RUN(kUpdated, run_which(1, 4));
+    EXPECT_RUN(kSwitched, run_which(0, 5));
+    cache->clear();
+    EXPECT_TRUE(cache->entries().empty());
+  }
+  EXPECT_EQ(calls, 4u);
+}
+
+TEST_F(LeavingTest, SiblingErasesItselfInItsFn) {
+  use(at_most(1));
+  EXPECT_RUN(kInstantiated, run_which(0, 3));
+  EXPECT_RUN(kInstantiated, run_which(1, 4, [&] { EXPECT_TRUE(cache->erase(key("k", 1))); }));
+  EXPECT_FALSE(cache->contains(key("k", 1)));
+  EXPECT_RUN(kRestored, run_which(0, 5));
+  EXPECT_RUN(kUpdated, run_which(1, 6));
+  EXPECT_RUN(kSwitched, run_which(0, 7));
+  EXPECT_EQ(calls, 3u);
+}
+
+TEST_F(LeavingTest, SiblingErasesTheOtherOrAllInItsFn) {
+  use(at_most(1));
+  EXPECT_RUN(kInstantiated, run_which(0, 3));
+  EXPECT_RUN(kInstantiated, run_which(1, 4, [&] { EXPECT_TRUE(cache->erase(key("k", 0))); }));
+  EXPECT_RUN(kReplayed, run_which(1, 4));
+  EXPECT_RUN(kUpdated, run_which(2, 5));
+  EXPECT_RUN(kInstantiated, run_which(3, 6, [&] { cache->clear(); }));
+  EXPECT_TRUE(cache->entries().empty());
+  EXPECT_RUN(kInstantiated, run_which(1, 4));
+  EXPECT_EQ(calls, 5u);
+}
+
+TEST_F(LeavingTest, SiblingWhoseFnFailsLeavesTheOthersExecutable) {
+  use(at_most(1));
+  EXPECT_RUN(kInstantiated, run_which(0, 3));
+  const auto add_first = [&](Recorder& rec) { rec.launch(blend, {2, 32}, at(0), 128, 3, 3); };
+  EXPECT_THROW((void)cache->run(key("throws"), stream, params(1),
+                                [&](Recorder& rec, Slot<int>) {
+                                  add_first(rec);
+                                  throw std::runtime_error("no");
+                                }),
+               std::runtime_error);
+  EXPECT_RUN(kReplayed, run_which(0, 3));
+  EXPECT_FAILURE(kAborted, cache->run(key("fails"), stream, [&](Recorder& rec) {
+    add_first(rec);
+    return absl::AbortedError("no");
+  }));
+  EXPECT_RUN(kPatched, run_which(0, 4));
+  EXPECT_FALSE(cache
+                   ->run(key("fails"), stream,
+                         [&](Recorder& rec) {
+                           add_first(rec);
+                           return cudaErrorInvalidValue;
+                         })
+                   .ok());
+  EXPECT_RUN(kReplayed, run_which(0, 4));
+  // A capture that breaks.
+  EXPECT_RUN(kEager, cache->run(key("breaks"), stream, [&](Recorder& rec) {
+    add_first(rec);
+    return cudaStreamSynchronize(rec.stream());
+  }));
+  EXPECT_RUN(kReplayed, run_which(0, 4));
+  EXPECT_EQ(cache->stats().updates, 0u);
+  EXPECT_EQ(cache->stats().failed, 3u);
+
+  EXPECT_RUN(kUpdated, run_which(1, 5));
+  EXPECT_THROW((void)run_which(2, 6, [] { throw std::runtime_error("no"); }), std::runtime_error);
+  EXPECT_RUN(kReplayed, run_which(1, 5));
+  EXPECT_RUN(kSwitched, run_which(0, 4));
+  EXPECT_RUN(kUpdated, run_which(2, 6));
+  EXPECT_RUN(kSwitched, run_which(1, 7));
+}
+
+// ---- Streams, threads and the last-error slot -----------------------------------------------------------------------
+
+TEST_F(SharingTest, SiblingsOnTwoStreamsInTurn) {
+  use(at_most(1));
+  Log logs[] = {Log(7 * 300), Log(7 * 300)};
+  for (int i = 0; i < 300; ++i) ASSERT_TRUE(run_logged(*cache, logs[i % 2], i % 2, i, nullptr).ok());
+  for (int i = 0; i < 300; ++i) ASSERT_TRUE(run_logged(*cache, logs[i % 2], i % 3, i, nullptr).ok());
+  for (const Log& log : logs) log.expect_right();
+  EXPECT_EQ(cache->stats().instantiations, 1u);
+  EXPECT_EQ(cache->stats().captures, 3u);
+}
+
+TEST_F(SharingTest, SwitchesLeaveTheThreadAsItWas) {
+  int before = -1, after = -1;
+  CUDA_OK(cudaGetDevice(&before));
+  for (const int padding : {0, 30}) {
+    use(at_most(1));
+    Log log(100);
+    const auto run_which = [&](int which) {
+      return cache->run(key("k", which), log.stream, [&, which](Recorder& rec) {
+        for (int i = 0; i < padding; ++i) rec.launch(do_nothing, {1, 1});
+        rec.launch(append, {1u + static_cast<unsigned>(which), 1}, log.numbers.get(), log.count.get(), which);
+      });
+    };
+    // An error of the caller, for others to find.
+    EXPECT_EQ(cudaSetDevice(1000), cudaErrorInvalidDevice);
+    EXPECT_RUN(kInstantiated, run_which(0));
+    EXPECT_RUN(kUpdated, run_which(1));
+    EXPECT_EQ(cudaPeekAtLastError(), cudaErrorInvalidDevice);
+    EXPECT_RUN(kSwitched, run_which(0));
+    EXPECT_RUN(kUpdated, run_which(2));
+    EXPECT_RUN(kSwitched, run_which(1));
+    EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
+    CUDA_OK(cudaGetLastError());
+    EXPECT_RUN(kSwitched, run_which(0));
+    CUDA_OK(cudaPeekAtLastError());
+    CUDA_OK(cudaGetDevice(&after));
+    EXPECT_EQ(after, before);
+    EXPECT_EQ(thread_capture_mode(), cudaStreamCaptureModeGlobal);
+    log.wanted = {0, 1, 0, 2, 1, 0};
+    log.expect_right();
+  }
+}
+
+TEST_F(SharingTest, SwitchesBesideAnotherThreadsCaptureInGlobalMode) {
+  for (const Sharing sharing : {Sharing::kAuto, Sharing::kNever}) {
+    SCOPED_TRACE(static_cast<int>(sharing));
+    use(at_most(1, sharing));
+    Log log(7 * 100);
+    EXPECT_TRUE(run_logged(*cache, log, 0, 1, nullptr).ok());
+    CUDA_OK(cudaStreamSynchronize(log.stream));
+    DeviceBuffer<int> captured_into(32);
+    Stream other;
+    std::promise<void> begun, done;
+    std::thread thread([&] {
+      CUDA_OK(cudaStreamBeginCapture(other, cudaStreamCaptureModeGlobal));
+      CUDA_OK(launch(blend, 1, 32, other, captured_into.get(), 32, 3, 4));
+      begun.set_value();
+      done.get_future().wait();
+      CUDA_OK(launch(blend, 1, 32, other, captured_into.get(), 32, 3, 4));
+      cudaGraph_t graph = nullptr;
+      CUDA_OK(cudaStreamEndCapture(other, &graph));
+      EXPECT_NE(graph, nullptr);
+      if (graph != nullptr) {
+        CUDA_OK(cudaGraphDestroy(graph));
+      }
+    });
+    begun.get_future().wait();
+    for (int i = 0; i < 20; ++i) {
+      const auto outcome = run_logged(*cache, log, i % 5, i, nullptr);
+      EXPECT_TRUE(outcome.ok() && *outcome != Outcome::kEager) << i << ' ' << outcome.status();
+    }
+    done.set_value();
+    thread.join();
+    log.expect_right();
+  }
+}
+
+}  // namespace
+}  // namespace graphcache::test
