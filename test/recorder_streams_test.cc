@@ -77,26 +77,6 @@ TEST_F(RecorderTest, StreamOfAnotherCaptureIsRefused) {
   CUDA_OK(cudaGraphDestroy(graph));
 }
 
-struct First {
-  int first = 0;
-};
-struct Second {
-  int second = 0;
-};
-struct Both : First, Second {};
-
-TEST_F(RecorderTest, PointerToASecondBaseIsMoved) {
-  Both both;
-  Both* pointer = &both;
-  const detail::ArgView to_base = Arg<Second*>(detail::SlotAccess::make<Both*>(1, 0)).view();
-  ASSERT_NE(to_base.convert, nullptr);
-  Second* base = nullptr;
-  to_base.convert(&pointer, &base);
-  EXPECT_EQ(base, static_cast<Second*>(&both));
-  EXPECT_EQ(Arg<const Both*>(detail::SlotAccess::make<Both*>(1, 0)).view().convert, nullptr);
-  EXPECT_EQ(Arg<void*>(detail::SlotAccess::make<Both*>(1, 0)).view().convert, nullptr);
-}
-
 // Work on a stream outside of the outer capture would run once and never again on a replay.
 TEST_F(RecorderTest, StreamThatIsNotForkedIsRefusedInAnInlinedRunToo) {
   Stream other;

@@ -221,6 +221,26 @@ TEST_F(RecorderTest, LaunchesInTheOrderOfTheCalls) {
   }
 }
 
+struct First {
+  int first = 0;
+};
+struct Second {
+  int second = 0;
+};
+struct Both : First, Second {};
+
+TEST_F(RecorderTest, PointerToASecondBaseIsMoved) {
+  Both both;
+  Both* pointer = &both;
+  const detail::ArgView to_base = Arg<Second*>(detail::SlotAccess::make<Both*>(1, 0)).view();
+  ASSERT_NE(to_base.convert, nullptr);
+  Second* base = nullptr;
+  to_base.convert(&pointer, &base);
+  EXPECT_EQ(base, static_cast<Second*>(&both));
+  EXPECT_EQ(Arg<const Both*>(detail::SlotAccess::make<Both*>(1, 0)).view().convert, nullptr);
+  EXPECT_EQ(Arg<void*>(detail::SlotAccess::make<Both*>(1, 0)).view().convert, nullptr);
+}
+
 // ---- The shape of a launch ------------------------------------------------------------------------------------------
 
 TEST_F(RecorderTest, GridAndBlockFollowEachRun) {
