@@ -1,0 +1,284 @@
+// The rules of the policy one by one: renting, pins, budgets, ways of sharing, refused updates. On hostrt.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "graphcache/hostrt.h"
+#include "policy_work.h"
+
+namespace graphcache::test {
+namespace {
+
+TEST_F(PolicyTest, KeyRentsUntilTheRentWouldPassThePriceThenKeepsWhatItBought) {
+  Tenants tenants;
+  tenants.add_family(Profile::kValues, 3, 6);
+  const std::vector<Spec>& f = tenants.specs;
+  Bench<> bench(at_most(8, Sharing::kAuto));
+  EXPECT_RUN(kInstantiated, bench.go(f[0]));
+  EXPECT_RUN(kUpdated, bench.go(f[1]));
+  const auto rents = static_cast<int>(tenants.prices[0] / tenants.rents[0]);
+  ASSERT_GT(rents, 5);
+  for (int i = 1; i < rents; ++i) {
+    EXPECT_RUN(kSwitched, bench.go(f[0]));
+    EXPECT_RUN(kSwitched, bench.go(f[1]));
+  }
+  EXPECT_EQ(bench.cache.stats().live_executables, 1u);
+  EXPECT_RUN(kSwitched, bench.go(f[0]));  // The first one's price was not its rent.
+  EXPECT_RUN(kRestored, bench.go(f[1]));
+  EXPECT_RUN(kUpdated, bench.go(f[2]));  // From the one who rented last, not from the one who bought.
+  EXPECT_RUN(kReplayed, bench.go(f[1]));
+  EXPECT_FALSE(entry_of(bench, f[0]).live);
+  EXPECT_EQ(bench.cache.stats().instantiations, 2u);
+  EXPECT_EQ(bench.calls, 3);
+}
+
+TEST_F(PolicyTest, PinnedExecutableIsNotTakenBySiblings) {
+  const std::vector<Spec> f = family(Profile::kValues, 3, 2);
+  Bench<> bench;
+  EXPECT_RUN(kInstantiated, bench.go(f[0]));
+  EXPECT_TRUE(bench.cache.pin(f[0].key));
+  EXPECT_RUN(kInstantiated, bench.go(f[1]));
+  EXPECT_RUN(kUpdated, bench.go(f[2]));
+  EXPECT_FALSE(entry_of(bench, f[1]).live);
+  EXPECT_RUN(kReplayed, bench.go(f[0]));
+  EXPECT_TRUE(bench.cache.unpin(f[0].key));
+  EXPECT_FALSE(entry_of(bench, f[0]).pinned);
+}
+
+TEST_F(PolicyTest, PinnedExecutableIsNotEvicted) {
+  Bench<> bench(at_most(2));
+  EXPECT_RUN(kInstantiated, bench.go(lone(1)));
+  EXPECT_RUN(kInstantiated, bench.go(lone(2)));
+  bench.cache.pin(lone(1).key);
+  EXPECT_RUN(kInstantiated, bench.go(lone(3)));
+  EXPECT_FALSE(entry_of(bench, lone(2)).live);
+  EXPECT_RUN(kReplayed, bench.go(lone(1)));
+  EXPECT_RUN(kRestored, bench.go(lone(2)));
+  bench.cache.unpin(lone(1).key);
+  EXPECT_RUN(kRestored, bench.go(lone(3)));
+  EXPECT_FALSE(entry_of(bench, lone(1)).live);
+  EXPECT_EQ(bench.cache.stats().evictions, 3u);
+}
+
+TEST_F(PolicyTest, KeysRunDirectlyAndKeepTheirTemplatesWhileAllIsPinned) {
+  const std::vector<Spec> f = family(Profile::kValues, 2, 2);
+  for (const auto& [other, back] : {std::pair(lone(3), Outcome::kRestored), std::pair(f[1], Outcome::kSwitched)}) {
+    Bench<> bench(at_most(1));
+    ASSERT_TRUE(bench.go(other).ok());
+    ASSERT_TRUE(bench.go(f[0]).ok());
+    bench.cache.pin(f[0].key);
+    bench.calls = 0;
+    EXPECT_RUN(kEager, bench.go(other));
+    EXPECT_RUN(kEager, bench.go(other));
+    EXPECT_RUN(kEager, bench.go(lone(4)));  // Not captured, since it could not be instantiated.
+    EXPECT_EQ(bench.calls, 3);
+    EXPECT_EQ(bench.cache.stats().eager(EagerReason::kBudget), 3u);
+    EXPECT_EQ(bench.cache.stats().captures, 2u);
+    EXPECT_TRUE(bench.cache.contains(other.key));
+    EXPECT_FALSE(bench.cache.contains(lone(4).key));
+    EXPECT_RUN(kReplayed, bench.go(f[0]));
+    bench.cache.unpin(f[0].key);
+    EXPECT_TRUE(did(back, bench.go(other)));
+    EXPECT_EQ(bench.calls, 3);
+  }
+}
+
+TEST_F(PolicyTest, PinnedKeyDoesNotRent) {
+  const std::vector<Spec> f = family(Profile::kValues, 3, 2);
+  Bench<> bench;
+  EXPECT_RUN(kInstantiated, bench.go(f[0]));
+  EXPECT_RUN(kUpdated, bench.go(f[1]));
+  bench.cache.pin(f[0].key);
+  EXPECT_RUN(kRestored, bench.go(f[0]));  // An executable of its own at once,
+  EXPECT_RUN(kReplayed, bench.go(f[1]));
+  EXPECT_RUN(kUpdated, bench.go(f[2]));  // which is not for rent.
+  EXPECT_RUN(kReplayed, bench.go(f[0]));
+  bench.cache.pin(f[2].key);  // What it has rented it keeps.
+  EXPECT_RUN(kRestored, bench.go(f[1]));
+  EXPECT_RUN(kReplayed, bench.go(f[2]));
+  EXPECT_EQ(bench.cache.stats().live_executables, 3u);
+}
+
+TEST_F(PolicyTest, PinnedKeyTakesTheExecutableThatWouldHaveToLeave) {
+  const std::vector<Spec> f = family(Profile::kValues, 2, 2);
+  Bench<> bench(at_most(1));
+  EXPECT_RUN(kInstantiated, bench.go(f[0]));
+  EXPECT_RUN(kUpdated, bench.go(f[1]));
+  bench.cache.pin(f[0].key);
+  EXPECT_RUN(kSwitched, bench.go(f[0]));
+  EXPECT_RUN(kEager, bench.go(f[1]));
+  EXPECT_EQ(bench.cache.stats().instantiations, 1u);
+  EXPECT_EQ(bench.cache.stats().evictions, 0u);
+}
+
+// ---- Budgets and sharing --------------------------------------------------------------------------------------------
+
+TEST_F(PolicyTest, KeyTooBigForTheBudgetRunsDirectlyAndIsCapturedOnce) {
+  Options options;
+  options.max_device_bytes = 2 * estimated_device_bytes(3);
+  Bench<> bench(options);
+  const Spec big = lone(60);
+  ASSERT_GT(estimated_device_bytes(60), options.max_device_bytes);
+  ASSERT_TRUE(bench.go(lone(3)).ok());
+  bench.calls = 0;
+  for (int i = 0; i < 4; ++i) EXPECT_RUN(kEager, bench.go(big));
+  EXPECT_EQ(bench.calls, 5);
+  const Stats stats = bench.cache.stats();
+  EXPECT_EQ(stats.captures, 2u);
+  EXPECT_EQ(stats.eager(EagerReason::kBudget), 4u);
+  EXPECT_EQ(stats.evictions, 0u);
+  EXPECT_TRUE(bench.warm(big).ok());
+  EXPECT_FALSE(entry_of(bench, big).live);
+  EXPECT_RUN(kReplayed, bench.go(lone(3)));
+}
+
+TEST_F(PolicyTest, TemplateUsedLongestAgoIsForgotten) {
+  Options options = at_most(1);
+  options.max_templates = 3;
+  Bench<> bench(options);
+  for (const std::size_t nodes : {1, 2, 3}) EXPECT_RUN(kInstantiated, bench.go(lone(nodes)));
+  EXPECT_RUN(kRestored, bench.go(lone(1)));
+  EXPECT_RUN(kInstantiated, bench.go(lone(4)));
+  EXPECT_EQ(bench.cache.stats().forgotten, 1u);
+  EXPECT_EQ(bench.cache.stats().live_templates, 3u);
+  EXPECT_FALSE(bench.cache.contains(lone(2).key));
+  EXPECT_FALSE(entry_of(bench, lone(2)).recorded);
+  bench.cache.pin(lone(3).key);
+  EXPECT_RUN(kInstantiated, bench.go(lone(2)));
+  EXPECT_TRUE(bench.cache.contains(lone(3).key));
+  EXPECT_FALSE(bench.cache.contains(lone(1).key));
+  EXPECT_RUN(kRestored, bench.go(lone(4)));
+  EXPECT_EQ(bench.calls, 5);
+}
+
+TEST_F(PolicyTest, WithoutTemplatesAKeyThatLostItsExecutableIsCapturedAgain) {
+  Options options = at_most(1);
+  options.max_templates = 0;
+  Bench<> bench(options);
+  for (int i = 0; i < 6; ++i) EXPECT_RUN(kInstantiated, bench.go(lone(1 + static_cast<std::size_t>(i) % 2)));
+  EXPECT_RUN(kReplayed, bench.go(lone(2)));
+  EXPECT_EQ(bench.cache.stats().live_templates, 1u);
+  EXPECT_EQ(hostrt::ledger().graphs, 1u);
+}
+
+TEST_F(PolicyTest, AlwaysSharingFamilyHasOneExecutable) {
+  const std::vector<Spec> f = family(Profile::kGrids, 5, 3);
+  Bench<> bench(at_most(64, Sharing::kAlways));
+  for (const Spec& which : f) EXPECT_TRUE(bench.warm(which).ok());
+  EXPECT_EQ(bench.cache.stats().instantiations, 1u);
+  Random random(3);
+  for (int i = 0; i < 200; ++i) ASSERT_TRUE(bench.go(f[static_cast<std::size_t>(random.below(5))]).ok());
+  const Stats stats = bench.cache.stats();
+  EXPECT_EQ(stats.instantiations, 1u);
+  EXPECT_EQ(stats.live_executables, 1u);
+  EXPECT_EQ(stats.families, 1u);
+  EXPECT_EQ(stats.outcome(Outcome::kSwitched) + stats.outcome(Outcome::kReplayed), 200u);
+  EXPECT_RUN(kInstantiated, bench.go(lone(1)));
+  EXPECT_EQ(bench.cache.stats().families, 2u);
+}
+
+TEST_F(PolicyTest, NeverSharingNeverComparesNorUpdates) {
+  const std::vector<Spec> f = family(Profile::kValues, 3, 3);
+  Bench<> bench(at_most(2, Sharing::kNever));
+  hostrt::reset_calls();
+  for (int i = 0; i < 12; ++i) {
+    ASSERT_TRUE(did(i < 3 ? Outcome::kInstantiated : Outcome::kRestored, bench.go(f[static_cast<std::size_t>(i % 3)])));
+  }
+  EXPECT_EQ(hostrt::calls("cudaGraphExecUpdate"), 0u);
+  EXPECT_EQ(hostrt::calls("cudaGraphExecKernelNodeSetParams"), 0u);
+  EXPECT_EQ(hostrt::calls("cudaGraphKernelNodeGetParams"), 0u);
+  EXPECT_EQ(bench.cache.stats().families, 0u);
+  EXPECT_EQ(bench.cache.stats().evictions, 10u);
+  EXPECT_EQ(entry_of(bench, f[0]).family, 0u);
+}
+
+// ---- Refused updates ------------------------------------------------------------------------------------------------
+
+TEST_F(PolicyTest, PairWhoseUpdateWasRefusedIsNotTriedAgain) {
+  const std::vector<Spec> f = family(Profile::kGrids, 3, 2);
+  Bench<> bench(at_most(1));
+  EXPECT_RUN(kInstantiated, bench.go(f[0]));
+  hostrt::reset_calls();
+  hostrt::fail_call("cudaGraphExecUpdate", 1, cudaErrorGraphExecUpdateFailure);
+  EXPECT_RUN(kInstantiated, bench.go(f[1]));
+  EXPECT_EQ(hostrt::calls("cudaGraphExecUpdate"), 1u);
+  EXPECT_EQ(bench.cache.stats().refused(UpdateRefusal::kNotSupported), 1u);
+  EXPECT_EQ(bench.cache.stats().families, 2u);
+  EXPECT_NE(entry_of(bench, f[0]).family, entry_of(bench, f[1]).family);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_RUN(kRestored, bench.go(f[0]));
+    EXPECT_RUN(kRestored, bench.go(f[1]));
+  }
+  EXPECT_EQ(hostrt::calls("cudaGraphExecUpdate"), 1u);
+  EXPECT_EQ(bench.cache.stats().updates, 0u);
+
+  // A third one tries the families one after the other.
+  EXPECT_RUN(kRestored, bench.go(f[0]));
+  hostrt::fail_call("cudaGraphExecUpdate", 1, cudaErrorGraphExecUpdateFailure);
+  EXPECT_RUN(kInstantiated, bench.go(f[2]));
+  EXPECT_EQ(entry_of(bench, f[2]).family, entry_of(bench, f[1]).family);
+  EXPECT_RUN(kSwitched, bench.go(f[1]));
+  EXPECT_EQ(bench.cache.stats().refused(UpdateRefusal::kNotSupported), 2u);
+}
+
+TEST_F(PolicyTest, ExecutableWhoseUpdateWasRefusedStaysWhatItWas) {
+  std::vector<Node> nodes(8);
+  nodes[0].value_slot = 0;
+  const Spec a = spec("a", nodes);
+  for (Node& node : nodes) node.grid = 2;
+  const Spec b = spec("b", nodes);
+  Bench<> bench;
+  EXPECT_RUN(kInstantiated, bench.go(a, {5, 0}));
+  EXPECT_RUN(kPatched, bench.go(a, {6, 0}));
+  hostrt::fail_call("cudaGraphExecUpdate", 1, cudaErrorGraphExecUpdateFailure);
+  EXPECT_RUN(kInstantiated, bench.go(b, {5, 0}));
+  hostrt::reset_calls();
+  EXPECT_RUN(kReplayed, bench.go(a, {6, 0}));
+  EXPECT_RUN(kReplayed, bench.go(b, {5, 0}));
+  EXPECT_EQ(hostrt::calls(), 2u);
+  EXPECT_RUN(kPatched, bench.go(a, {7, 0}));
+  EXPECT_RUN(kPatched, bench.go(b, {7, 0}));
+}
+
+// The first patch, or a later one, fails, and so does the update that would make it good.
+TEST_F(PolicyTest, ExecutableThatWasPatchedHalfwayIsMadeWhatItWas) {
+  for (const int nth : {1, 2}) {
+    std::vector<Node> nodes(12);
+    nodes[3].value_slot = 0;
+    const Spec a = spec("a", nodes);
+    nodes[5].value = nodes[7].value = 1;
+    const Spec b = spec("b", nodes);
+    Bench<> bench;
+    EXPECT_RUN(kInstantiated, bench.go(a, {5, 0}));
+    EXPECT_RUN(kPatched, bench.go(a, {6, 0}));
+    hostrt::reset_calls();
+    hostrt::fail_call("cudaGraphExecKernelNodeSetParams", nth, cudaErrorInvalidValue);
+    hostrt::fail_call("cudaGraphExecUpdate", 1, cudaErrorGraphExecUpdateFailure);
+    EXPECT_RUN(kInstantiated, bench.go(b, {5, 0}));
+    EXPECT_EQ(hostrt::calls("cudaGraphExecUpdate"), 2u);
+    EXPECT_EQ(bench.cache.stats().refused(UpdateRefusal::kNotSupported), 1u);
+    EXPECT_NE(entry_of(bench, a).family, entry_of(bench, b).family);
+    EXPECT_RUN(kReplayed, bench.go(a, {6, 0}));
+    EXPECT_RUN(kReplayed, bench.go(b, {5, 0}));
+    EXPECT_RUN(kPatched, bench.go(a, {8, 0}));
+    EXPECT_RUN(kReplayed, bench.go(b, {5, 0}));
+  }
+}
+
+TEST_F(PolicyTest, PatchThatFailsIsMadeGoodByAnUpdate) {
+  const std::vector<Spec> f = family(Profile::kOneValue, 2, 12);
+  Bench<> bench;
+  EXPECT_RUN(kInstantiated, bench.go(f[0]));
+  hostrt::fail_call("cudaGraphExecKernelNodeSetParams", 1, cudaErrorInvalidValue);
+  EXPECT_RUN(kUpdated, bench.go(f[1]));
+  EXPECT_EQ(bench.cache.stats().updates, 1u);
+  EXPECT_RUN(kSwitched, bench.go(f[0]));
+  EXPECT_EQ(bench.cache.stats().updates, 1u);
+  EXPECT_EQ(bench.cache.stats().live_executables, 1u);
+}
+
+}  // namespace
+}  // namespace graphcache::test

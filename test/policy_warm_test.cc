@@ -1,0 +1,135 @@
+// Warming: what it makes, what it leaves alone, what it returns. On hostrt.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <functional>
+#include <stdexcept>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "graphcache/hostrt.h"
+#include "policy_work.h"
+
+namespace graphcache::test {
+namespace {
+
+TEST_F(PolicyTest, AnyNumberOfKeysIsWarmedAndNoneLeavesForThem) {
+  std::vector<Spec> strangers;
+  for (std::size_t nodes = 1; nodes <= 10; ++nodes) strangers.push_back(lone(nodes));
+  for (const std::vector<Spec>& keys : {strangers, family(Profile::kGrids, 10, 2)}) {
+    Bench<> bench(at_most(3));
+    hostrt::reset_calls();
+    for (const Spec& which : keys) EXPECT_TRUE(bench.warm(which).ok());
+    for (const Spec& which : keys) EXPECT_TRUE(bench.warm(which).ok());
+    EXPECT_EQ(bench.calls, 10);
+    EXPECT_EQ(hostrt::kernels_run(), 0u);
+    EXPECT_EQ(hostrt::calls("cudaGraphLaunch"), 0u);
+    EXPECT_EQ(hostrt::calls("cudaGraphUpload"), 3u);
+    const Stats stats = bench.cache.stats();
+    EXPECT_EQ(stats.captures, 10u);
+    EXPECT_EQ(stats.instantiations, 3u);
+    EXPECT_EQ(stats.live_templates, 10u);
+    EXPECT_EQ(stats.runs() + stats.evictions + stats.updates, 0u);
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_RUN(kReplayed, bench.go(keys[i]));
+    for (const Spec& which : keys) EXPECT_TRUE(bench.go(which).ok());
+    EXPECT_EQ(bench.calls, 10);
+    EXPECT_EQ(bench.cache.stats().hits(), 13u);
+  }
+}
+
+TEST_F(PolicyTest, WarmNeedsNotTheValuesOfTheRun) {
+  Node node;
+  node.value_slot = 0;
+  const Spec which = spec("varying", {node, Node()});
+  Bench<> bench;
+  EXPECT_TRUE(bench.warm(which, {1, 0}).ok());
+  EXPECT_RUN(kPatched, bench.go(which, {2, 0}));
+  EXPECT_RUN(kReplayed, bench.go(which, {2, 0}));
+  EXPECT_EQ(bench.calls, 1);
+}
+
+TEST_F(PolicyTest, WarmReturnsWhatFailedAndLeavesNothingUndone) {
+  Bench<> bench;
+  const Key k = key("k");
+  const auto work = [&](cudaStream_t on) { return launch(mix<0>, 1, 1, on, bench.state.get(), 1); };
+  EXPECT_FAILURE(kDataLoss, bench.cache.warm(k, bench.stream, [&](cudaStream_t on) {
+    (void)work(on);
+    return absl::DataLossError("lost");
+  }));
+  EXPECT_FALSE(bench.cache
+                   .warm(k, bench.stream,
+                         [&](cudaStream_t on) {
+                           (void)work(on);
+                           return cudaErrorInvalidConfiguration;
+                         })
+                   .ok());
+  EXPECT_THROW((void)bench.cache.warm(k, bench.stream,
+                                      [&](cudaStream_t on) { (void)work(on), throw std::runtime_error("thrown"); }),
+               std::runtime_error);
+  const absl::Status broken = bench.cache.warm(k, bench.stream, [&](cudaStream_t on) {
+    (void)work(on);
+    return cudaStreamSynchronize(on);
+  });
+  EXPECT_FALSE(broken.ok());
+  EXPECT_TRUE(mentions(broken, "k")) << broken;
+  EXPECT_FAILURE(kInvalidArgument, bench.cache.warm(k, cudaStreamLegacy, work));
+  EXPECT_FAILURE(kInvalidArgument, bench.cache.warm(k, nullptr, work));
+  EXPECT_FAILURE(kInvalidArgument, bench.cache.warm(k, bench.stream, std::function<void(cudaStream_t)>()));
+  CUDA_OK(cudaStreamBeginCapture(bench.stream, cudaStreamCaptureModeThreadLocal));
+  EXPECT_FAILURE(kFailedPrecondition, bench.cache.warm(k, bench.stream, work));
+  cudaGraph_t graph = nullptr;
+  CUDA_OK(cudaStreamEndCapture(bench.stream, &graph));
+  CUDA_OK(cudaGraphDestroy(graph));
+
+  EXPECT_FALSE(bench.cache.contains(k));
+  EXPECT_EQ(hostrt::kernels_run(), 0u);
+  EXPECT_FALSE(is_capturing(bench.stream));
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  EXPECT_EQ(hostrt::ledger().graphs, 0u);
+  EXPECT_TRUE(bench.cache.warm(k, bench.stream, work).ok());
+  EXPECT_RUN(kReplayed, bench.cache.run(k, bench.stream, work));
+  EXPECT_EQ(hostrt::kernels_run(), 1u);
+}
+
+TEST_F(PolicyTest, WarmInsideARunIsRefusedAndTheRunGoesOn) {
+  Bench<> bench;
+  const Stream other;
+  const auto nothing = [](cudaStream_t) {};
+  std::vector<absl::Status> inside;
+  bench.in_fn = [&] {
+    inside = {bench.cache.warm(key("inner"), bench.stream, nothing), bench.cache.warm(key("inner"), other, nothing)};
+  };
+  EXPECT_RUN(kInstantiated, bench.go(lone(1)));
+  ASSERT_EQ(inside.size(), 2u);
+  for (const absl::Status& status : inside) EXPECT_FAILURE(kFailedPrecondition, status);
+  EXPECT_FALSE(bench.cache.contains(key("inner")));
+  EXPECT_RUN(kReplayed, bench.go(lone(1)));
+}
+
+TEST_F(PolicyTest, WarmThatCannotInstantiateOrUploadKeepsTheTemplate) {
+  for (const char* const call : {"cudaGraphInstantiate", "cudaGraphUpload"}) {
+    Bench<> bench;
+    hostrt::fail_call(call, 1, cudaErrorInvalidValue);
+    const absl::Status status = bench.warm(lone(2));
+    EXPECT_FALSE(status.ok());
+    EXPECT_TRUE(mentions(status, call)) << status;
+    EXPECT_TRUE(bench.cache.contains(lone(2).key));
+    EXPECT_EQ(bench.cache.stats().live_executables, 0u);
+    EXPECT_RUN(kRestored, bench.go(lone(2)));
+    EXPECT_EQ(bench.calls, 1);
+    EXPECT_EQ(hostrt::ledger().executables, 1u);
+  }
+  hostrt::clear_failures();
+}
+
+TEST_F(PolicyTest, WarmOfACacheThatCapturesNothingDoesNothing) {
+  Bench<> bench(at_most(0));
+  EXPECT_TRUE(bench.warm(lone(1)).ok());
+  EXPECT_EQ(bench.calls, 0);
+  EXPECT_RUN(kEager, bench.go(lone(1)));
+  Bench<> wrong(at_most(-1));
+  EXPECT_FAILURE(kInvalidArgument, wrong.warm(lone(1)));
+}
+
+}  // namespace
+}  // namespace graphcache::test

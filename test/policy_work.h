@@ -1,0 +1,275 @@
+// What the suites of the policy share: graphs whose work tells its order, a cache with the memory that they work on,
+// and families of keys of which it is known what each switch costs.
+#pragma once
+
+#include <device_launch_parameters.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "costs.h"
+#include "graph.h"
+#include "graphcache/graphcache.h"
+#include "graphcache/hostrt.h"
+#include "support.h"
+
+namespace graphcache::test {
+
+struct State {
+  std::uint32_t sum = 0;
+  unsigned char scratch[4] = {};
+};
+
+// Tells in which order, with which shapes and which values kernels and sets were done.
+inline void mix_in(State* state, std::uint32_t factor, unsigned grid, unsigned block, int value) {
+  for (const unsigned char byte : state->scratch) state->sum = state->sum * factor + byte;
+  state->sum = (state->sum * factor + grid) * factor + block;
+  state->sum = state->sum * factor + static_cast<std::uint32_t>(value);
+}
+
+constexpr std::uint32_t kFactors[] = {16777619, 2654435761};
+
+template <int kWhich>
+inline void mix(State* state, int value) {
+  if (blockIdx.x == 0 && threadIdx.x == 0) mix_in(state, kFactors[kWhich], gridDim.x, blockDim.x, value);
+}
+
+}  // namespace graphcache::test
+
+GRAPHCACHE_HOST_KERNEL(graphcache::test::mix<0>)
+GRAPHCACHE_HOST_KERNEL(graphcache::test::mix<1>)
+
+namespace graphcache::test {
+
+constexpr void (*kMix[])(State*, int) = {mix<0>, mix<1>};
+
+using Values = std::array<int, 2>;
+
+// A kernel, or a set of the scratch bytes, whose values may be slots: the number of one, or -1.
+struct Node {
+  bool sets = false;
+  int kernel = 0;
+  unsigned grid = 1, block = 1;
+  int value = 0, size = 4;
+  int value_slot = -1, size_slot = -1;
+
+  bool has_slot() const { return value_slot >= 0 || size_slot >= 0; }
+  Node with(const Values& values) const {
+    Node node = *this;
+    if (value_slot >= 0) node.value = values[static_cast<std::size_t>(value_slot)];
+    if (size_slot >= 0) node.size = values[static_cast<std::size_t>(size_slot)];
+    return node;
+  }
+  bool same_launch(const Node& other) const { return kernel == other.kernel && block == other.block; }
+  bool same_values(const Node& other) const { return value == other.value && (!sets || size == other.size); }
+};
+
+struct Spec {
+  Key key;
+  std::string name;
+  std::vector<Node> nodes;
+  bool varying = false;  // Whether its runs have params.
+};
+
+inline Spec spec(const std::string& name, std::vector<Node> nodes) {
+  const bool varying = std::any_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.has_slot(); });
+  return {key(name), name, std::move(nodes), varying};
+}
+
+// What a run of the nodes does.
+inline void apply(const std::vector<Node>& nodes, const Values& values, State* state) {
+  for (const Node& constant : nodes) {
+    const Node node = constant.with(values);
+    if (node.sets) {
+      std::memset(state->scratch, node.value, static_cast<std::size_t>(node.size));
+    } else {
+      mix_in(state, kFactors[node.kernel], node.grid, node.block, node.value);
+    }
+  }
+}
+
+// What `fn` needs. Another kPlace: the same at another place of the program.
+template <int kPlace>
+struct Job {
+  const Spec* spec;
+  State* state;
+  int* calls;
+  const std::function<void()>* in_fn;
+
+  void operator()(Recorder& rec) const { enqueue(rec, nullptr); }
+  void operator()(Recorder& rec, Slot<int> a, Slot<int> b) const {
+    const Slot<int> slots[] = {a, b};
+    enqueue(rec, slots);
+  }
+
+ private:
+  void enqueue(Recorder& rec, const Slot<int>* slots) const {
+    ++*calls;
+    if (*in_fn) (*in_fn)();
+    for (const Node& node : spec->nodes) {
+      const Arg<int> value = node.value_slot < 0 ? Arg<int>(node.value) : Arg<int>(slots[node.value_slot]);
+      if (node.sets) {
+        rec.memset(state->scratch, value,
+                   node.size_slot < 0 ? Arg<std::size_t>(node.size) : Arg<std::size_t>(slots[node.size_slot]));
+      } else {
+        rec.launch(kMix[node.kernel], {node.grid, node.block}, state, value);
+      }
+    }
+  }
+};
+
+// A cache, and the memory that its runs work on. hostrt's device memory is the host's, and its work is done by the time
+// that the run returns.
+template <int kPlace = 0>
+struct Bench {
+  explicit Bench(const Options& options = {}) : cache(options) {}
+
+  absl::StatusOr<Outcome> run(const Spec& which, const Values& values = {}) {
+    const Job<kPlace> job{&which, state.get(), &calls, &in_fn};
+    return which.varying ? cache.run(which.key, stream, params(values[0], values[1]), job)
+                         : cache.run(which.key, stream, job);
+  }
+  absl::Status warm(const Spec& which, const Values& values = {}) {
+    const Job<kPlace> job{&which, state.get(), &calls, &in_fn};
+    return which.varying ? cache.warm(which.key, stream, params(values[0], values[1]), job)
+                         : cache.warm(which.key, stream, job);
+  }
+
+  // A run whose work is checked.
+  absl::StatusOr<Outcome> go(const Spec& which, const Values& values = {}) {
+    apply(which.nodes, values, &wanted);
+    absl::StatusOr<Outcome> outcome = run(which, values);
+    EXPECT_TRUE(right()) << which.name;
+    return outcome;
+  }
+  bool right() const { return std::memcmp(state.get(), &wanted, sizeof wanted) == 0; }
+
+  Stream stream;
+  DeviceBuffer<State> state{1};
+  State wanted;   // Of the runs that were checked.
+  int calls = 0;  // Of fn.
+  std::function<void()> in_fn;
+  Cache cache;
+};
+
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : engine_(seed * 2654435761u + 12345) {}
+  int below(int n) { return static_cast<int>(engine_() % static_cast<std::uint64_t>(n)); }
+  int between(int low, int high) { return low + below(high - low + 1); }
+  bool chance(int percent) { return below(100) < percent; }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+// How the members of a family differ.
+enum class Profile { kOneValue, kValues, kOneGrid, kGrids, kBlocks, kKernels, kMixed, kCount };
+
+inline void vary(std::vector<Node>& nodes, Profile profile, int member, Random& random) {
+  std::size_t kernels_seen = 0;
+  for (Node& node : nodes) {
+    const bool first = !node.sets && kernels_seen++ == 0;
+    switch (profile) {
+      case Profile::kOneValue:
+        if (first) node.value = member;
+        break;
+      case Profile::kValues:
+        node.value = member;
+        break;
+      case Profile::kOneGrid:
+        if (first) node.grid = static_cast<unsigned>(1 + member);
+        break;
+      case Profile::kGrids:
+        node.grid = static_cast<unsigned>(1 + member);
+        break;
+      case Profile::kBlocks:
+        node.block = static_cast<unsigned>(1 + member);
+        break;
+      case Profile::kKernels:
+        node.kernel = member % 2;
+        node.value = member / 2;
+        break;
+      default:
+        node.kernel = random.below(2);
+        node.grid = static_cast<unsigned>(random.between(1, 2));
+        node.block = static_cast<unsigned>(random.between(1, 2));
+        node.value = random.below(3);
+    }
+    // A set has neither.
+    if (node.sets) node.kernel = 0, node.grid = node.block = 1;
+  }
+}
+
+// Keys, with the same difference between any two of a family, so that it is known what each switch costs.
+struct Tenants {
+  std::vector<Spec> specs;
+  std::vector<int> families;
+  std::vector<Cost> rents, prices;
+
+  void add_family(Profile profile, int members, std::size_t nodes) {
+    const bool one = profile == Profile::kOneValue || profile == Profile::kOneGrid;
+    const Change how = profile == Profile::kGrids || profile == Profile::kOneGrid ? Change::kGrid
+                       : profile == Profile::kBlocks                              ? Change::kLaunch
+                                                                                  : Change::kArguments;
+    const std::size_t differ = one ? 1 : nodes;
+    const Cost rent = costs::kTakeOver +
+                      std::min(nodes * costs::kUpdateReads + differ * costs::kUpdate[static_cast<std::size_t>(how)],
+                               differ * costs::kPatch[static_cast<std::size_t>(how)]);
+    const int family = families.empty() ? 0 : families.back() + 1;
+    Random unused(0);
+    for (int member = 0; member < members; ++member) {
+      std::vector<Node> mine(nodes);
+      vary(mine, profile, member, unused);
+      specs.push_back(spec("tenant" + std::to_string(specs.size()), mine));
+      families.push_back(family);
+      rents.push_back(rent);
+      prices.push_back(costs::buy(nodes));
+    }
+  }
+};
+
+inline std::vector<Spec> family(Profile profile, int members, std::size_t nodes) {
+  Tenants tenants;
+  tenants.add_family(profile, members, nodes);
+  return tenants.specs;
+}
+// Of a topology that no other number of nodes has.
+inline Spec lone(std::size_t nodes) { return spec("lone" + std::to_string(nodes), std::vector<Node>(nodes)); }
+
+inline EntryInfo entry_of(const Bench<>& bench, const Spec& which) {
+  for (const EntryInfo& entry : bench.cache.entries()) {
+    if (entry.label == which.name) return entry;
+  }
+  ADD_FAILURE() << "no entry of " << which.name;
+  return {};
+}
+
+inline Options at_most(int executables, Sharing sharing = Sharing::kAuto) {
+  Options options;
+  options.max_executables = executables;
+  options.sharing = sharing;
+  return options;
+}
+
+class PolicyTest : public testing::Test {
+ protected:
+  PolicyTest() { hostrt::reset(); }
+  ~PolicyTest() override {
+    EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
+    CUDA_OK(cudaGetLastError());
+    const hostrt::Ledger left = hostrt::ledger();
+    EXPECT_EQ(left.executables + left.graphs + left.captures, 0u);
+  }
+};
+
+}  // namespace graphcache::test
