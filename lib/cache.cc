@@ -95,6 +95,13 @@ absl::StatusOr<Outcome> Cache::Impl::replay(Held& entry, const Request& request)
 absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request, Outcome outcome,
                                             Outcome if_patched) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   Executable& executable = *entry->executable;
+  if (const cudaError_t error = executable.device_error(); error != cudaSuccess) {
+    {
+      MutexLock lock(mutex_);
+      demote(entry.get());
+    }
+    return failed(request, cuda_failure("an update of a node by the device, in an earlier run of the key", error));
+  }
   if (!executable.holds(request.call)) {
     std::size_t patched = 0;
     auto threw = demoting(entry);  // Some nodes hold new values then, and some old ones.
@@ -180,7 +187,10 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
   }
 
   std::optional<Signature> signature;
-  if (options_.sharing != Sharing::kNever) signature = describe(captured.graph, &captured.content);
+  // What the device writes to no update can reach.
+  const bool device_updated =
+      options_.patching == Patching::kDeviceUpdated && Head::can_write_any(captured.content.slots);
+  if (options_.sharing != Sharing::kNever && !device_updated) signature = describe(captured.graph, &captured.content);
   auto content = std::make_shared<const Content>(std::move(captured.content));
   MutexLock lock(mutex_);
   if (signature && !entry->erased) index_.join(entry.get(), *signature);  // Nothing throws from here on.

@@ -57,6 +57,14 @@ inline cudaError_t node_dependencies(cudaGraphNode_t node, cudaGraphNode_t* depe
 #endif
 }
 
+inline cudaError_t add_dependency(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to) {
+#if CUDART_VERSION >= 13000
+  return cudaGraphAddDependencies(graph, &from, &to, nullptr, 1);
+#else
+  return cudaGraphAddDependencies(graph, &from, &to, 1);
+#endif
+}
+
 // A function of the driver, in its form of a CUDA version, or null. This way nothing links against libcuda.
 inline void* driver_function(const char* name, [[maybe_unused]] unsigned version = 12000) {
   void* function = nullptr;

@@ -18,6 +18,7 @@ const Driver& driver() {
     set(found.set_kernel_node, "cuGraphExecKernelNodeSetParams");
     set(found.kernel_params, "cuGraphKernelNodeGetParams");
     set(found.kernel_attribute, "cuGraphKernelNodeGetAttribute");
+    set(found.set_kernel_attribute, "cuGraphKernelNodeSetAttribute");
     set(found.function_param_info, "cuFuncGetParamInfo", 12040);
     set(found.kernel_param_info, "cuKernelGetParamInfo", 12040);
     return found;

@@ -13,6 +13,7 @@ struct Driver {
   CUresult (*set_kernel_node)(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*);
   CUresult (*kernel_params)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*);
   CUresult (*kernel_attribute)(CUgraphNode, CUlaunchAttributeID, CUlaunchAttributeValue*);
+  CUresult (*set_kernel_attribute)(CUgraphNode, CUlaunchAttributeID, const CUlaunchAttributeValue*);
   CUresult (*function_param_info)(CUfunction, std::size_t, std::size_t*, std::size_t*);
   CUresult (*kernel_param_info)(CUkernel, std::size_t, std::size_t*, std::size_t*);
 

@@ -32,6 +32,9 @@ absl::Status validate(Options& options) {
   if (std::find(std::begin(ways), std::end(ways), options.sharing) == std::end(ways)) {
     return absl::InvalidArgumentError("Options::sharing is none of its values");
   }
+  if (options.patching != Patching::kPerNode && options.patching != Patching::kDeviceUpdated) {
+    return absl::InvalidArgumentError("Options::patching is none of its values");
+  }
   constexpr unsigned long long kKnownFlags =
       cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUseNodePriority;
   if ((options.instantiate_flags & ~kKnownFlags) != 0) {
@@ -153,6 +156,7 @@ void Cache::Impl::lose(const absl::Status& why) {
   }
   retire_.abandon();
   scratch_.abandon();
+  updater_.abandon();
   clear();
 }
 

@@ -157,7 +157,8 @@ class Cache::Impl {
   Stats totals_ ABSL_GUARDED_BY(mutex_);  // Of what no entry counts, and of entries that are gone.
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
 
-  Scratch scratch_;  // Of what is instantiated.
+  Scratch scratch_;  // Of what is instantiated,
+  Updater updater_;  // and of what writes its slots on the device.
   Retire& retire_ = Retire::of_process();
 };
 

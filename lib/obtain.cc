@@ -154,6 +154,13 @@ void Cache::Impl::buy(Held& entry, bool may_evict, Obtained* obtained) ABSL_NO_T
 
 cudaError_t Cache::Impl::instantiate(Entry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   RelaxedCaptureMode relaxed;
+  if (options_.patching == Patching::kDeviceUpdated && Head::can_write_any(entry.content->slots)) {
+    const CallResult result = Executable::instantiate_updated(entry.graph, entry.content, options_.instantiate_flags,
+                                                              scratch_, updater_, entry.stream, &entry.executable);
+    if (result.error == cudaSuccess || is_fatal(result.error)) return result.error;
+    MutexLock lock(mutex_);
+    ++totals_.refused_device_updates;
+  }
   return Executable::instantiate(entry.graph, entry.content, options_.instantiate_flags, scratch_, &entry.executable);
 }
 

@@ -82,6 +82,31 @@ cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Conten
   return cudaSuccess;
 }
 
+CallResult Executable::instantiate_updated(const Template& from, std::shared_ptr<const Content> content,
+                                           unsigned long long flags, Scratch& scratch, Updater& updater,
+                                           cudaStream_t stream, std::unique_ptr<Executable>* out) {
+  std::unique_ptr<Executable> executable(new Executable(scratch));
+  executable->program(std::move(content));
+  Template& base = executable->base_;
+  CallResult done = from.clone(&base);
+  if (done.error == cudaSuccess) {
+    done = Head::add(updater, base, executable->content(), stream, &executable->head_);
+  }
+  if (done.error == cudaSuccess) {
+    cudaGraphExec_t exec = nullptr;
+    done = {"cudaGraphInstantiate", cudaGraphInstantiate(&exec, base.graph.get(), flags)};
+    if (done.error == cudaSuccess) executable->exec_ = GraphExec(exec);
+  }
+  // The device refuses to update nodes that only their own launch uploads (tried).
+  if (done.error == cudaSuccess) done = {"cudaGraphUpload", executable->upload(stream)};
+  if (done.error == cudaSuccess) {
+    *out = std::move(executable);
+  } else if (is_fatal(done.error)) {
+    executable->abandon();
+  }
+  return done;
+}
+
 // The executable holds the content as it was captured.
 void Executable::program(std::shared_ptr<const Content> content) {
   content_ = std::move(content);
@@ -111,13 +136,30 @@ bool Executable::update_fields(const SlotNode& node, const unsigned char* values
 
 CallResult Executable::patch(const detail::Call& call, std::size_t* patched_nodes) {
   std::optional<bool> driver_usable;
-  for (const SlotNode& node : slots_.nodes) {
-    if (!update_fields(node, call.values)) continue;
-    if (const CallResult result = set_node(node, driver_usable); result.error != cudaSuccess) return result;
-    ++*patched_nodes;
+  if (head_ == nullptr) {
+    for (const SlotNode& node : slots_.nodes) {
+      const CallResult result = patch_node(node, call, driver_usable, patched_nodes);
+      if (result.error != cudaSuccess) return result;
+    }
+  } else {
+    for (const std::uint32_t i : head_->others()) {
+      const CallResult result = patch_node(slots_.nodes[i], call, driver_usable, patched_nodes);
+      if (result.error != cudaSuccess) return result;
+    }
+    const CallResult result =
+        head_->patch(exec_.get(), call, by_driver(driver_usable), scratch_.device(), patched_nodes);
+    if (result.error != cudaSuccess) return result;
   }
   values_.assign(call.values, call.values + call.values_size);
   return {};
+}
+
+CallResult Executable::patch_node(const SlotNode& node, const detail::Call& call, std::optional<bool>& driver_usable,
+                                  std::size_t* patched_nodes) {
+  if (!update_fields(node, call.values)) return {};
+  const CallResult result = set_node(node, driver_usable);
+  if (result.error == cudaSuccess) ++*patched_nodes;
+  return result;
 }
 
 BroughtOver Executable::bring_over(const Template& from_graph, const Template& to_graph,
@@ -312,6 +354,7 @@ void Executable::keep_alive(const Template& graph) {
 }
 
 void Executable::abandon() {
+  if (head_ != nullptr) head_->abandon();
   exec_.release();
   base_.graph.release();
 }

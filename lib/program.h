@@ -13,6 +13,7 @@
 
 #include "graph.h"
 #include "graphcache/cache.h"
+#include "head.h"
 #include "mutex.h"
 #include "signature.h"
 
@@ -59,7 +60,15 @@ class Executable {
   static cudaError_t instantiate(Template& base, std::shared_ptr<const Content> content, unsigned long long flags,
                                  Scratch& scratch, std::unique_ptr<Executable>* out);
 
+  // The same from a clone of `from`, which is left whole, with a head node that writes the slots of kernel nodes
+  // (head.h). Never to be brought over to a sibling. The stream is one to enqueue copies on.
+  static CallResult instantiate_updated(const Template& from, std::shared_ptr<const Content> content,
+                                        unsigned long long flags, Scratch& scratch, Updater& updater,
+                                        cudaStream_t stream, std::unique_ptr<Executable>* out);
+
   const Content& content() const { return *content_; }
+  // What the device could not write in a launch that has run.
+  cudaError_t device_error() const { return head_ == nullptr ? cudaSuccess : head_->error(); }
   bool holds(const detail::Call& call) const {
     return call.values_size == 0 || std::memcmp(values_.data(), call.values, call.values_size) == 0;
   }
@@ -104,6 +113,8 @@ class Executable {
   explicit Executable(Scratch& scratch) : scratch_(scratch) {}
 
   void program(std::shared_ptr<const Content> content);
+  CallResult patch_node(const SlotNode& node, const detail::Call& call, std::optional<bool>& driver_usable,
+                        std::size_t* patched_nodes);
   bool update_fields(const SlotNode& node, const unsigned char* values);
 
   CallResult update_to(const Template& graph, std::shared_ptr<const Content> to, const detail::Call& call,
@@ -121,13 +132,14 @@ class Executable {
 
   Scratch& scratch_;
   Template base_;
-  GraphExec exec_;  // Destroyed before its base (law 8).
+  std::unique_ptr<Head> head_;  // Of a device-updated executable.
+  GraphExec exec_;              // Destroyed before its base (law 8) and what its head reads.
   cudaStream_t stream_ = nullptr;
 
   // The shadow of what the executable holds: it has no getters, and setting a node's parameters sets all of them (fact
   // 13).
   std::shared_ptr<const Content> content_;
-  Slots slots_;  // The content's, with the fields that these values give.
+  Slots slots_;  // The content's, with the fields that these values give, but for what a head writes.
   std::vector<unsigned char> values_;
   bool by_patches_ = false;  // Whether it came to the content by patches.
 };

@@ -77,6 +77,9 @@ std::string to_string(const Stats& stats) {
   if (std::accumulate(stats.refused_updates.begin(), stats.refused_updates.end(), std::uint64_t{0}) != 0) {
     absl::StrAppendFormat(&text, "refused updates: %s\n", list(stats.refused_updates, kRefusalNames));
   }
+  if (stats.refused_device_updates != 0) {
+    absl::StrAppendFormat(&text, "executables refused for updates by the device %d\n", stats.refused_device_updates);
+  }
   absl::StrAppendFormat(&text, "executables %d (about %.1f KiB of device memory), evictions %d\n",
                         stats.live_executables, static_cast<double>(stats.estimated_device_bytes) / 1024,
                         stats.evictions);

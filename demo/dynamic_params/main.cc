@@ -7,6 +7,7 @@
 //                     parameters set in the executable before each launch (the approach of NVIDIA's article
 //                     "Constructing CUDA Graphs with Dynamic Parameters")
 //   cache_run         graphcache
+//   cache_run_device  graphcache, the values written by the device (Patching::kDeviceUpdated)
 //
 // Two times of each way. Total: all iterations enqueued one after another, until the GPU is done. Host: the host's part
 // of an iteration, measured over batches of eight with the GPU idle at their start, because in the long run a full
@@ -193,7 +194,7 @@ class Combined : public Iteration {
 
 class CacheRun : public Iteration {
  public:
-  using Iteration::Iteration;
+  explicit CacheRun(const Loop& loop) : CacheRun(loop, graphcache::Patching::kPerNode) {}
   void run(int iteration) override {
     const auto outcome =
         cache_.run(key_, loop_.stream, graphcache::params(Loop::changing(iteration)),
@@ -220,9 +221,27 @@ class CacheRun : public Iteration {
     return outcome_counts(cache_.stats());
   }
 
- private:
+ protected:
+  CacheRun(const Loop& loop, graphcache::Patching patching) : Iteration(loop), cache_(with(patching)) {}
   graphcache::Cache cache_;
+
+ private:
+  static graphcache::Options with(graphcache::Patching patching) {
+    graphcache::Options options;
+    options.patching = patching;
+    return options;
+  }
   const graphcache::Key key_ = graphcache::key("dynamic_params", loop_.nodes, loop_.dynamic);
+};
+
+class CacheRunDevice : public CacheRun {
+ public:
+  explicit CacheRunDevice(const Loop& loop) : CacheRun(loop, graphcache::Patching::kDeviceUpdated) {}
+  // On a hit: one launch, and one call for all nodes.
+  std::uint64_t cuda_calls() const override {
+    const graphcache::Stats stats = cache_.stats();
+    return stats.hits() + (loop_.dynamic == 0 ? 0 : stats.outcome(graphcache::Outcome::kPatched));
+  }
 };
 
 struct Kind {
@@ -325,12 +344,13 @@ int run() {
   DEMO_CUDA(cudaStreamCreateWithFlags(&loop.stream, cudaStreamNonBlocking));
 
   const std::vector<Kind> kinds = {kind<NoGraph>("no_graph"), kind<RecaptureUpdate>("recapture_update"),
-                                   kind<Combined>("combined"), kind<CacheRun>("cache_run")};
+                                   kind<Combined>("combined"), kind<CacheRun>("cache_run"),
+                                   kind<CacheRunDevice>("cache_run_device")};
   const std::uint32_t after_all = reference(loop, iterations);
   const std::uint32_t after_batches = reference(loop, kBatches * kBatch);
   std::vector<Samples> samples(kinds.size());
   report.ways.resize(kinds.size());
-  std::vector<std::size_t> order = {0, 1, 2, 3};
+  std::vector<std::size_t> order = {0, 1, 2, 3, 4};
   std::mt19937 random(1);
   for (int repetition = 0; repetition < kRepetitions; ++repetition) {
     std::shuffle(order.begin(), order.end(), random);
@@ -354,6 +374,6 @@ int run() {
 }  // namespace demo
 
 int main(int argc, char** argv) {
-  demo::parse_flags(argc, argv, "The dynamic-parameters loop, run four ways and compared; see the top of the source.");
+  demo::parse_flags(argc, argv, "The dynamic-parameters loop, run five ways and compared; see the top of the source.");
   return demo::run();
 }

@@ -57,7 +57,8 @@ template <typename Run>
 CUresult set_kernel_node(CUgraphExec executable, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
   if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
   cudaKernelNodeParams wanted = {};
-  wanted.func = params->func;  // cudaGetFuncBySymbol gives the symbol itself.
+  // cudaGetFuncBySymbol gives the symbol itself, and so does cudaLibraryGetKernel.
+  wanted.func = params->func != nullptr ? static_cast<void*>(params->func) : params->kern;
   wanted.gridDim = dim3(params->gridDimX, params->gridDimY, params->gridDimZ);
   wanted.blockDim = dim3(params->blockDimX, params->blockDimY, params->blockDimZ);
   wanted.sharedMemBytes = params->sharedMemBytes;
@@ -91,6 +92,13 @@ CUresult get_kernel_attribute(CUgraphNode node, CUlaunchAttributeID id, CUlaunch
   return call_driver(Function::kGraphKernelNodeGetAttribute, [&] {
     return cudaGraphKernelNodeGetAttribute(node, static_cast<cudaLaunchAttributeID>(id),
                                            reinterpret_cast<cudaLaunchAttributeValue*>(value));
+  });
+}
+
+CUresult set_kernel_attribute(CUgraphNode node, CUlaunchAttributeID id, const CUlaunchAttributeValue* value) {
+  return call_driver(Function::kGraphKernelNodeSetAttribute, [&] {
+    return cudaGraphKernelNodeSetAttribute(node, static_cast<cudaLaunchAttributeID>(id),
+                                           reinterpret_cast<const cudaLaunchAttributeValue*>(value));
   });
 }
 
@@ -134,6 +142,7 @@ const EntryPoint kEntryPoints[] = {
     {"cuGraphExecKernelNodeSetParams", 12000, reinterpret_cast<void*>(&set_kernel_node)},
     {"cuGraphKernelNodeGetAttribute", 11080, reinterpret_cast<void*>(&get_kernel_attribute)},
     {"cuGraphKernelNodeGetParams", 12000, reinterpret_cast<void*>(&get_kernel_node)},
+    {"cuGraphKernelNodeSetAttribute", 11080, reinterpret_cast<void*>(&set_kernel_attribute)},
 };
 
 cudaError_t entry_point(const char* symbol, void** function, unsigned version,

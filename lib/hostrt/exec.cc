@@ -11,6 +11,7 @@
 #include "capture.h"
 #include "event_nodes.h"
 #include "graph.h"
+#include "library.h"
 #include "schedule.h"
 #include "work.h"
 
@@ -148,6 +149,7 @@ cudaError_t instantiate(const Call& call, cudaGraphExec_t* out, cudaGraph_t hand
   if (is_only_one && has_only_executable(call.state, handle)) return cudaErrorNotSupported;
   std::shared_ptr<Program> program = make_program(call.state, *graph);
   if (program == nullptr) return cudaErrorInvalidValue;
+  forget_device_updates(call.state, *program);  // of an executable before, destroyed in flight
 
   auto owned = std::make_unique<Executable>();
   Executable& executable = *owned;
@@ -163,7 +165,9 @@ cudaError_t instantiate(const Call& call, cudaGraphExec_t* out, cudaGraph_t hand
 cudaError_t destroy(const Call& call, cudaGraphExec_t handle) {
   // Checked before the handle is looked at, as by the real driver (facts 6).
   if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;
-  if (find_executable(call, handle) == nullptr) return cudaErrorInvalidValue;
+  Executable* const executable = find_executable(call, handle);
+  if (executable == nullptr) return cudaErrorInvalidValue;
+  if (executable->program.use_count() == 1) forget_device_updates(call.state, *executable->program);
   call.state.executables.remove(handle);  // launches in flight hold on to the program (facts 17)
   return cudaSuccess;
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "exec.h"
+#include "library.h"
 #include "params.h"
 #include "work.h"
 
@@ -38,8 +39,11 @@ extern "C" {
 cudaError_t CUDARTAPI cudaGraphExecKernelNodeSetParams(cudaGraphExec_t hGraphExec, cudaGraphNode_t node,
                                                        const struct cudaKernelNodeParams* pNodeParams) {
   return enter({Function::kGraphExecKernelNodeSetParams, hGraphExec, node}, [&](const Call& call) {
-    return patch<KernelParams>(call, hGraphExec, node,
-                               [&](KernelParams& params) { return read_kernel(call, pNodeParams, &params); });
+    return patch<KernelParams>(call, hGraphExec, node, [&](KernelParams& params) {
+      const cudaError_t error = read_kernel(call, pNodeParams, &params);
+      if (error == cudaSuccess) forget_device_updates(call.state, node);
+      return error;
+    });
   });
 }
 

@@ -24,6 +24,7 @@
   X(EventCreate) X(EventCreateWithFlags) X(EventRecord) X(EventRecordWithFlags) X(EventQuery) X(EventSynchronize)   \
   X(EventElapsedTime) X(EventDestroy)                                                                               \
   X(GetFuncBySymbol) X(GetDriverEntryPoint) X(FuncGetParamInfo)                                                     \
+  X(LibraryLoadData) X(LibraryUnload) X(LibraryGetKernel)                                                           \
   X(LaunchKernel) X(LaunchKernelExC) X(LaunchHostFunc)                                                              \
   X(GraphCreate) X(GraphDestroy) X(GraphClone) X(GraphAddKernelNode) X(GraphAddMemcpyNode1D) X(GraphAddMemsetNode)  \
   X(GraphAddEmptyNode) X(GraphAddHostNode) X(GraphAddDependencies) X(GraphRemoveDependencies) X(GraphDestroyNode)   \

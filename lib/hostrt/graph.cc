@@ -102,7 +102,6 @@ bool has_device_updatable_nodes(const Graph& graph) {
 
 void hand_out_device_node(const Node& node, cudaLaunchAttributeValue* value) {
   const bool is_updatable = is_device_updatable(std::get<KernelParams>(node.params));
-  // There is no device code that could use it: the handle of the node is as good as any.
   value->deviceUpdatableKernelNode.devNode =
       is_updatable ? reinterpret_cast<cudaGraphDeviceNode_t>(node.handle) : nullptr;
 }

@@ -52,6 +52,12 @@ void Arguments::assign(const Kernel& kernel, void* const* values) {
   }
 }
 
+bool Arguments::write(std::size_t offset, const void* bytes, std::size_t size) {
+  if (kernel_ == nullptr || offset > kernel_->argument_bytes || size > kernel_->argument_bytes - offset) return false;
+  if (size != 0) std::memcpy(static_cast<std::byte*>(pointers_[0]) + offset, bytes, size);
+  return true;
+}
+
 void Arguments::lay_out(const Kernel& kernel) {
   // With slack, since a parameter may be over-aligned.
   auto storage = std::make_unique<std::byte[]>(kernel.argument_bytes + kernel.argument_alignment);

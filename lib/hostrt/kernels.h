@@ -40,6 +40,9 @@ class Arguments {
   // `values` may be null for a kernel without parameters.
   void assign(const Kernel& kernel, void* const* values);
 
+  // Writes over some of the bytes; false if there are not so many.
+  bool write(std::size_t offset, const void* bytes, std::size_t size);
+
   void** pointers() const { return pointers_.get(); }
 
  private:

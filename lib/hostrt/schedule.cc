@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "library.h"
 #include "work.h"
 
 namespace graphcache::hostrt {
@@ -139,7 +140,8 @@ void advance(State& state, Stream& stream, const GraphRun& launch) {
     --progress.nodes_left;
     const ProgramNode& node = program.nodes[position];
     state.launched = launch.launched;
-    if (node.enabled) run(state, node.params);
+    state.running = &program;
+    if (node.enabled) run(state, params_to_run(state, node));
     if (keeps_order(node)) {
       for (const std::uint32_t dependent : node.dependents) {
         if (--progress.waiting_for[dependent] == 0) progress.ready.push_back(dependent);

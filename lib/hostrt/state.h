@@ -22,7 +22,9 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <set>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -79,6 +81,9 @@ struct State {
   Memory host_memory;
   Quarantine quarantine;
   GraphMemory graph_memory;
+  std::unordered_map<cudaGraphNode_t, NodeParams> device_updates;  // what device code made of kernel nodes
+  std::set<cudaLibrary_t> libraries;
+  std::uintptr_t last_library = 0;
 
   int device_count = 1;
   bool execute = true;
@@ -106,6 +111,7 @@ struct State {
   std::map<int, std::uint64_t> context_ids;  // by device
   std::map<int, std::uint64_t> ended_after;  // by device without a context: calls that use one, when that ended
   Place launched;                            // of the graph whose nodes run
+  const Program* running = nullptr;          // that graph
   std::uint64_t misuses = 0;
   std::string last_misuse;
   std::vector<std::string> misuse_log;  // the first ones

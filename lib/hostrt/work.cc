@@ -8,6 +8,7 @@
 #include "attributes.h"
 #include "builtins.h"
 #include "capture.h"
+#include "library.h"
 #include "memory.h"
 #include "schedule.h"
 
@@ -93,9 +94,10 @@ class Runner {
 
   void operator()(const GraphRun& run) {
     if (run.launched.is_known()) state_.launched = run.launched;  // else of a child graph
+    state_.running = run.program.get();
     for (const std::uint32_t position : run.program->order) {
       const ProgramNode& node = run.program->nodes[position];
-      if (node.enabled) std::visit(*this, node.params);
+      if (node.enabled) std::visit(*this, params_to_run(state_, node));
     }
   }
 

@@ -1,0 +1,102 @@
+// The head node of a device-updated executable: it writes all slots of a run into the other nodes, on the device, so
+// that a run patches one node, whatever their number (updater.h, docs/design.md).
+#pragma once
+
+#include <absl/base/thread_annotations.h>
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "errors.h"
+#include "graph.h"
+#include "graphcache/cache.h"
+#include "mutex.h"
+#include "updater.h"
+
+namespace graphcache {
+
+// The updater's kernels, loaded at the first use. One a cache. Thread-safe.
+class Updater {
+ public:
+  struct Kernels {
+    cudaKernel_t small = nullptr;
+    cudaKernel_t large = nullptr;
+  };
+
+  // A failure stays: a device binary that the driver refuses once is not offered again.
+  CallResult load(Kernels* out) ABSL_LOCKS_EXCLUDED(mutex_);
+  // After a fatal error: drops the handle.
+  void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  Mutex mutex_;
+  Owned<cudaLibrary_t, cudaLibraryUnload> library_ ABSL_GUARDED_BY(mutex_);
+  Kernels kernels_ ABSL_GUARDED_BY(mutex_);
+  CallResult failed_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Used as its executable is: by one thread at a time.
+class Head {
+ public:
+  // Whether a node's values can be written by the device: those of a kernel's arguments and grid.
+  static bool can_write(const Slots& slots, const SlotNode& node);
+
+  static bool can_write_any(const Slots& slots);
+
+  // Makes the slot nodes of `graph`, which has the content's nodes and belongs to this head alone, device-updatable,
+  // and adds a node before its roots. The stream is one to enqueue copies on. After a failure the graph is of no use.
+  static CallResult add(Updater& updater, const Template& graph, const Content& content, cudaStream_t stream,
+                        std::unique_ptr<Head>* out);
+
+  // The slot nodes that it leaves to the host, by their place among the content's.
+  const std::vector<std::uint32_t>& others() const { return others_; }
+
+  // Later launches write the call's values; nothing is done if they are those of the last call. Adds to `patched_nodes`
+  // how many nodes that changes. Through the driver if that can be used now.
+  CallResult patch(cudaGraphExec_t executable, const detail::Call& call, bool by_driver, int device,
+                   std::size_t* patched_nodes);
+
+  // What the device answered to an update of a launch that has run: the values of that launch were not those of its
+  // run.
+  cudaError_t error() const { return static_cast<cudaError_t>(*static_cast<const volatile int*>(plan().error)); }
+
+  void abandon();
+
+ private:
+  struct Source {
+    std::uint32_t offset;  // In the run's values,
+    std::uint32_t size;    // as many bytes as the argument has,
+    detail::Convert convert;
+    std::uint32_t at;  // and where the kernel's parameter has them.
+    bool is_grid;
+  };
+
+  Head() = default;
+  bool plan_node(const Slots& slots, const SlotNode& node, std::vector<updater::Update>* updates);
+  bool find_source(const Binding& binding, bool is_grid, std::uint32_t* at);
+  CallResult upload(const std::vector<updater::Node>& nodes, const std::vector<updater::Update>& updates,
+                    cudaStream_t stream);
+  CallResult write(const unsigned char* values, bool* changed);
+  updater::Plan& plan() const { return *reinterpret_cast<updater::Plan*>(parameter_.get()); }
+  unsigned& token() const { return *reinterpret_cast<unsigned*>(parameter_.get() + kTokenAt); }
+  unsigned char* bytes() const { return parameter_.get() + kBytesAt; }
+  unsigned blocks() const { return (plan().node_count + updater::kThreads - 1) / updater::kThreads; }
+
+  static constexpr std::size_t kTokenAt = offsetof(updater::Values<updater::kLarge>, token);
+  static constexpr std::size_t kBytesAt = offsetof(updater::Values<updater::kLarge>, bytes);
+
+  std::vector<Source> sources_;
+  std::uint32_t size_ = 0;  // Of the values.
+  std::vector<std::uint32_t> others_;
+  std::size_t written_ = 0;
+  cudaGraphNode_t node_ = nullptr;
+  cudaKernel_t kernel_ = nullptr;
+  std::unique_ptr<unsigned char[]> parameter_;  // updater::Values of either size.
+  Owned<void*, cudaFree> table_;
+  Owned<void*, cudaFreeHost> error_;
+};
+
+}  // namespace graphcache

@@ -1,0 +1,138 @@
+#include "library.h"
+
+#include <device_launch_parameters.h>
+
+#include <cstring>
+#include <string>
+
+#include "../updater.h"
+#include "attributes.h"
+#include "builtins.h"
+#include "work.h"
+
+namespace graphcache::hostrt {
+namespace {
+
+// The node as device code changes it. A device-updatable node has one executable at most, so its handle says which one.
+KernelParams* updated(State& state, cudaGraphDeviceNode_t device_node) {
+  const auto handle = reinterpret_cast<cudaGraphNode_t>(device_node);
+  const auto found = state.device_updates.find(handle);
+  if (found != state.device_updates.end()) return &std::get<KernelParams>(found->second);
+  for (const ProgramNode& node : state.running->nodes) {
+    if (node.base_node != handle) continue;
+    const auto* kernel = std::get_if<KernelParams>(&node.params);
+    if (kernel == nullptr || !is_device_updatable(*kernel)) return nullptr;
+    return &std::get<KernelParams>(state.device_updates.emplace(handle, node.params).first->second);
+  }
+  return nullptr;
+}
+
+cudaError_t set_argument(State& state, cudaGraphDeviceNode_t node, std::size_t offset, const void* value,
+                         std::size_t size) {
+  KernelParams* const params = updated(state, node);
+  return params != nullptr && params->arguments.write(offset, value, size) ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t set_grid(State& state, cudaGraphDeviceNode_t node, dim3 grid) {
+  KernelParams* const params = updated(state, node);
+  if (params == nullptr || check_shape(grid, params->block, 0) != cudaSuccess) return cudaErrorInvalidValue;
+  params->grid = grid;
+  return cudaSuccess;
+}
+
+// The twin of updater.cu, for a runtime whose threads run one after the other: the first one of a block does its work.
+template <unsigned kBytes>
+void update(const updater::Values<kBytes>& values) {
+  const updater::Plan& plan = values.plan;
+  if (threadIdx.x != 0 || plan.tokens[blockIdx.x] == values.token) return;
+  plan.tokens[blockIdx.x] = values.token;
+  State& world = state();
+  const unsigned begin = blockIdx.x * blockDim.x;
+  for (unsigned i = begin; i < begin + blockDim.x && i < plan.node_count; ++i) {
+    const updater::Node& node = plan.nodes[i];
+    for (unsigned k = node.first; k < node.first + node.count; ++k) {
+      const updater::Update& one = plan.updates[k];
+      const unsigned char* const value = values.bytes + one.source;
+      unsigned grid[3] = {};
+      if (one.offset == updater::Update::kGrid) std::memcpy(grid, value, sizeof grid);
+      const cudaError_t error = one.offset == updater::Update::kGrid
+                                    ? set_grid(world, node.handle, dim3(grid[0], grid[1], grid[2]))
+                                    : set_argument(world, node.handle, one.offset, value, one.size);
+      if (error != cudaSuccess) *plan.error = error;
+    }
+  }
+}
+
+void update_small(updater::Values<updater::kSmall> values) { update(values); }
+void update_large(updater::Values<updater::kLarge> values) { update(values); }
+
+struct LibraryKernel {
+  const char* name;
+  const void* function;
+};
+
+// Whatever the image: a library has these kernels, which are the ones that hostrt has a twin of.
+const LibraryKernel kKernels[] = {
+    {updater::kSmallName, reinterpret_cast<const void*>(&update_small)},
+    {updater::kLargeName, reinterpret_cast<const void*>(&update_large)},
+};
+
+}  // namespace
+
+const NodeParams& params_to_run(const State& state, const ProgramNode& node) {
+  if (state.device_updates.empty()) return node.params;
+  const auto found = state.device_updates.find(node.base_node);
+  return found == state.device_updates.end() ? node.params : found->second;
+}
+
+void forget_device_updates(State& state, cudaGraphNode_t node) { state.device_updates.erase(node); }
+
+void forget_device_updates(State& state, const Program& program) {
+  if (state.device_updates.empty()) return;
+  for (const ProgramNode& node : program.nodes) state.device_updates.erase(node.base_node);
+}
+
+}  // namespace graphcache::hostrt
+
+GRAPHCACHE_HOST_KERNEL(graphcache::hostrt::update_small)
+GRAPHCACHE_HOST_KERNEL(graphcache::hostrt::update_large)
+
+using namespace graphcache::hostrt;
+
+extern "C" {
+
+cudaError_t CUDARTAPI cudaLibraryLoadData(cudaLibrary_t* library, const void* code, enum cudaJitOption*, void**,
+                                          unsigned int jit_options, enum cudaLibraryOption*, void**,
+                                          unsigned int library_options) {
+  return enter(Function::kLibraryLoadData, [&](const Call& call) {
+    if (library == nullptr || code == nullptr) return cudaErrorInvalidValue;
+    if (jit_options != 0 || library_options != 0) return cudaErrorNotSupported;
+    *library = reinterpret_cast<cudaLibrary_t>(++call.state.last_library);
+    call.state.libraries.insert(*library);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaLibraryUnload(cudaLibrary_t library) {
+  return enter(Function::kLibraryUnload, [&](const Call& call) {
+    if (call.state.libraries.erase(library) != 0) return cudaSuccess;
+    return call.misuse(cudaErrorInvalidResourceHandle, "the library is not loaded");
+  });
+}
+
+cudaError_t CUDARTAPI cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, const char* name) {
+  return enter(Function::kLibraryGetKernel, [&](const Call& call) {
+    if (kernel == nullptr || name == nullptr) return cudaErrorInvalidValue;
+    if (call.state.libraries.count(library) == 0) {
+      return call.misuse(cudaErrorInvalidResourceHandle, "the library is not loaded");
+    }
+    for (const LibraryKernel& known : kKernels) {
+      if (std::strcmp(known.name, name) != 0) continue;
+      *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(known.function));
+      return cudaSuccess;
+    }
+    return cudaErrorSymbolNotFound;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,124 @@
+// What goes wrong with executables that the device updates: on hostrt, which can make any call fail.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "graphcache/hostrt.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+constexpr int kSize = 8;
+constexpr dim3 kBlock(8);
+
+Options device_updated() {
+  Options options;
+  options.patching = Patching::kDeviceUpdated;
+  return options;
+}
+
+class DeviceUpdatedFailuresTest : public testing::Test {
+ protected:
+  void SetUp() override { hostrt::reset(); }
+  void TearDown() override {
+    EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
+    hostrt::reset();
+  }
+
+  static absl::StatusOr<Outcome> run(Cache& cache, cudaStream_t stream, float* data, float value) {
+    return cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<float> v) {
+      rec.launch(fill, {1, kBlock}, data, kSize, v);
+      rec.launch(add, {1, kBlock}, data, kSize, v);
+    });
+  }
+};
+
+TEST_F(DeviceUpdatedFailuresTest, ABinaryThatIsRefusedIsOfferedOnceAndKeysArePatchedByTheHost) {
+  Stream stream;
+  Cache cache(device_updated());
+  DeviceBuffer<float> data(kSize);
+  hostrt::fail_call("cudaLibraryLoadData", 1, cudaErrorInvalidKernelImage);
+  EXPECT_RUN(kInstantiated, run(cache, stream, data.get(), 1));
+  EXPECT_RUN(kPatched, run(cache, stream, data.get(), 4));
+  EXPECT_EQ(data.read(), std::vector<float>(kSize, 8));
+  EXPECT_EQ(cache.stats().refused_device_updates, 1u);
+  cache.clear();
+  EXPECT_RUN(kInstantiated, run(cache, stream, data.get(), 2));
+  EXPECT_EQ(hostrt::calls("cudaLibraryLoadData"), 1u);
+  EXPECT_EQ(cache.stats().refused_device_updates, 2u);
+}
+
+// The n-th call of each function fails, once or from then on, until a program of runs has no such call.
+TEST_F(DeviceUpdatedFailuresTest, EveryCallMayFail) {
+  const char* const functions[] = {"cudaLibraryLoadData",
+                                   "cudaLibraryGetKernel",
+                                   "cudaGraphClone",
+                                   "cudaGraphGetNodes",
+                                   "cudaGraphKernelNodeSetAttribute",
+                                   "cudaFuncGetParamInfo",
+                                   "cudaMalloc",
+                                   "cudaMallocHost",
+                                   "cudaMemcpyAsync",
+                                   "cudaGraphGetRootNodes",
+                                   "cudaGraphAddKernelNode",
+                                   "cudaGraphAddDependencies",
+                                   "cudaGraphInstantiate",
+                                   "cudaGraphUpload",
+                                   "cudaGraphExecKernelNodeSetParams",
+                                   "cudaGraphLaunch"};
+  for (const char* const function : functions) {
+    for (const int times : {1, -1}) {
+      for (int nth = 1;; ++nth) {
+        hostrt::reset();
+        std::uint64_t injected = 0;
+        {
+          Stream stream;
+          DeviceBuffer<float> data(kSize);
+          {
+            Cache cache(device_updated());
+            hostrt::fail_call(function, nth, cudaErrorMemoryAllocation, times);
+            bool last_is_ok = false;
+            for (int i = 0; i < 4; ++i) {
+              const auto outcome = run(cache, stream, data.get(), static_cast<float>(10 * nth + i));
+              last_is_ok = outcome.ok();
+              ASSERT_TRUE(last_is_ok || hostrt::failures_injected() != 0) << outcome.status();
+            }
+            injected = hostrt::failures_injected();
+            hostrt::clear_failures();
+            if (last_is_ok) {
+              ASSERT_EQ(data.read(), std::vector<float>(kSize, static_cast<float>(20 * nth + 6)))
+                  << function << ", call " << nth;
+            }
+            EXPECT_TRUE(run(cache, stream, data.get(), 5).ok()) << function << ", call " << nth;
+            ASSERT_EQ(data.read(), std::vector<float>(kSize, 10));
+            cudaGetLastError();
+          }
+        }
+        ASSERT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
+        const hostrt::Ledger left = hostrt::ledger();
+        ASSERT_EQ(left.executables + left.graphs + left.allocations + left.host_allocations, 0u)
+            << function << ", call " << nth;
+        if (injected == 0) break;
+        ASSERT_LT(nth, 500);
+      }
+    }
+  }
+}
+
+TEST_F(DeviceUpdatedFailuresTest, AHitMakesOneCallAndOneMoreForAllThatChanged) {
+  Stream stream;
+  Cache cache(device_updated());
+  DeviceBuffer<float> data(kSize);
+  ASSERT_TRUE(run(cache, stream, data.get(), 1).ok());
+  hostrt::reset_calls();
+  EXPECT_RUN(kReplayed, run(cache, stream, data.get(), 1));
+  EXPECT_EQ(hostrt::calls(), 1u);
+  EXPECT_RUN(kPatched, run(cache, stream, data.get(), 2));
+  EXPECT_EQ(hostrt::calls(), 3u);
+}
+
+}  // namespace
+}  // namespace graphcache::test

@@ -1,0 +1,198 @@
+// Slots that a head node writes on the device (Patching::kDeviceUpdated), on either runtime.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+constexpr int kSize = 64;
+constexpr dim3 kBlock(64);
+
+class DeviceUpdatedTest : public StreamTest {
+ protected:
+  static Options options(int max_executables = 64) {
+    Options options;
+    options.patching = Patching::kDeviceUpdated;
+    options.max_executables = max_executables;
+    return options;
+  }
+
+  Cache cache{options()};
+};
+
+// 150 nodes, more than one block of the updater serves, each with two slots of its own and one that all share.
+TEST_F(DeviceUpdatedTest, EveryNodeHasItsValuesOfEachRun) {
+  constexpr int kNodes = 150;
+  DeviceBuffer<float> data(kNodes * kSize);
+  std::array<Outcome, 4> wanted = {Outcome::kInstantiated, Outcome::kPatched, Outcome::kReplayed, Outcome::kPatched};
+  const float values[] = {2, 3, 3, -1.5f};
+  float* const base = data.get();
+  for (int run = 0; run < 4; ++run) {
+    EXPECT_TRUE(did(wanted[run], cache.run(key("k"), stream, params(values[run]), [&](Recorder& rec, Slot<float> v) {
+      for (int i = 0; i < kNodes; ++i) {
+        if (i % 2 == 0) {
+          rec.launch(fill, {1, kBlock}, base + i * kSize, kSize, v);
+        } else {
+          rec.launch(scale, {1, kBlock}, base + i * kSize, base + (i - 1) * kSize, kSize, v);
+        }
+      }
+    })));
+    const std::vector<float> got = data.read();
+    for (int i = 0; i < kNodes * kSize; ++i) {
+      const float factor = values[run];
+      ASSERT_EQ(got[i], i / kSize % 2 == 0 ? factor : factor * factor) << "run " << run << ", element " << i;
+    }
+  }
+  EXPECT_EQ(cache.stats().refused_device_updates, 0u);
+  EXPECT_EQ(cache.stats().patched_nodes, 2u * kNodes);
+}
+
+// Grids, conversions, pointers and structures; and slots that only the host can set: a block, a copy, a set.
+TEST_F(DeviceUpdatedTest, AllKindsOfSlotsFollowEachRun) {
+  DeviceBuffer<int> shape(6), count(1);
+  DeviceBuffer<float> a(kSize), b(kSize), copied(kSize);
+  DeviceBuffer<Mixed> mixed(1);
+  for (int run = 0; run < 5; ++run) {
+    const unsigned grid = static_cast<unsigned>(run % 3 + 1);
+    const unsigned block = static_cast<unsigned>(32 * (run % 2 + 1));
+    float* const out = run % 2 == 0 ? a.get() : b.get();
+    const Mixed value{static_cast<char>('a' + run), 0.5 * run, static_cast<short>(run), {run, 2, 3}, 7};
+    CUDA_OK(cudaMemsetAsync(count.get(), 0, sizeof(int), stream));
+    const auto outcome =
+        cache.run(key("k"), stream, params(grid, block, run, out, value),
+                  [&](Recorder& rec, Slot<unsigned> g, Slot<unsigned> t, Slot<int> v, Slot<float*> o, Slot<Mixed> m) {
+                    rec.launch(count_threads, {g, 32}, count.get());
+                    rec.launch(record_launch, {g, t}, shape.get());
+                    rec.launch(fill, {1, kBlock}, o, kSize, v);  // int where the kernel takes float
+                    rec.launch(copy_struct, {1, 1}, mixed.get(), m);
+                    rec.memcpy(copied.get(), o, copied.bytes());
+                  });
+    EXPECT_TRUE(did(run == 0 ? Outcome::kInstantiated : Outcome::kPatched, outcome)) << "run " << run;
+    EXPECT_EQ(count.first(), static_cast<int>(32 * grid));
+    EXPECT_EQ(shape.read(), (std::vector<int>{static_cast<int>(grid), 1, 1, static_cast<int>(block), 1, 1}));
+    EXPECT_EQ(copied.read(), std::vector<float>(kSize, static_cast<float>(run)));
+    EXPECT_EQ(mixed.first().letter, value.letter);
+    EXPECT_EQ(mixed.first().real, value.real);
+    EXPECT_EQ(mixed.first().numbers[0], run);
+  }
+  EXPECT_EQ(cache.stats().refused_device_updates, 0u);
+}
+
+// A launch in flight keeps the values that it was given.
+TEST_F(DeviceUpdatedTest, ThousandsOfRunsInFlightEachWithItsOwn) {
+  constexpr int kRuns = 5000, kNodes = 20;
+  DeviceBuffer<int> data(kSize, 1);
+  std::vector<int> wanted(kSize, 1);
+  std::mt19937 random(7);
+  for (int run = 0; run < kRuns; ++run) {
+    const int factor = static_cast<int>(random() % 7), addend = static_cast<int>(random() % 100);
+    const auto outcome =
+        cache.run(key("k"), stream, params(factor, addend), [&](Recorder& rec, Slot<int> f, Slot<int> add) {
+          for (int i = 0; i < kNodes; ++i) rec.launch(blend, {1, kBlock}, data.get(), kSize, f, add);
+        });
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    for (int i = 0; i < kNodes; ++i) {
+      for (int k = 0; k < kSize; ++k) {
+        wanted[k] = static_cast<int>(static_cast<unsigned>(factor) * static_cast<unsigned>(wanted[k]) +
+                                     static_cast<unsigned>(addend + k));
+      }
+    }
+  }
+  EXPECT_EQ(data.read(), wanted);
+}
+
+// More bytes of values than the smaller of the updater's kernels takes.
+TEST_F(DeviceUpdatedTest, ManyBytesOfValues) {
+  DeviceBuffer<Mixed> out(6);
+  for (int run = 0; run < 3; ++run) {
+    std::array<Mixed, 6> m{};
+    for (int i = 0; i < 6; ++i) m[i] = {'x', run + 0.25 * i, 0, {run, i, run * i}, 0};
+    const auto outcome = cache.run(
+        key("k"), stream, params(m[0], m[1], m[2], m[3], m[4], m[5]),
+        [&](Recorder& rec, Slot<Mixed> a, Slot<Mixed> b, Slot<Mixed> c, Slot<Mixed> d, Slot<Mixed> e, Slot<Mixed> f) {
+          const Slot<Mixed> slots[] = {a, b, c, d, e, f};
+          for (int i = 0; i < 6; ++i) rec.launch(copy_struct, {1, 1}, out.get() + i, slots[i]);
+        });
+    EXPECT_TRUE(did(run == 0 ? Outcome::kInstantiated : Outcome::kPatched, outcome));
+    const std::vector<Mixed> got = out.read();
+    for (int i = 0; i < 6; ++i) {
+      EXPECT_EQ(got[i].real, m[i].real);
+      EXPECT_EQ(got[i].numbers[1], i);
+      EXPECT_EQ(got[i].numbers[2], run * i);
+    }
+  }
+  EXPECT_EQ(cache.stats().refused_device_updates, 0u);
+}
+
+TEST_F(DeviceUpdatedTest, KeysOfOneShapeAreNoFamilyAndEachIsRight) {
+  DeviceBuffer<float> data(kSize);
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 5; ++i) {
+      const float value = static_cast<float>(10 * round + i);
+      EXPECT_TRUE(did(round == 0 ? Outcome::kInstantiated : Outcome::kPatched,
+                      cache.run(key("k", i), stream, params(value), [&](Recorder& rec, Slot<float> v) {
+                        rec.launch(fill, {1, kBlock}, data.get(), kSize, v);
+                      })));
+      EXPECT_EQ(data.read(), std::vector<float>(kSize, value));
+    }
+  }
+  EXPECT_EQ(cache.stats().families, 0u);
+}
+
+TEST_F(DeviceUpdatedTest, EvictedKeysComeBackFromTheirTemplates) {
+  Cache small(options(1));
+  DeviceBuffer<float> data(kSize);
+  for (int run = 0; run < 12; ++run) {
+    const float value = static_cast<float>(run);
+    EXPECT_TRUE(did(run < 2 ? Outcome::kInstantiated : Outcome::kRestored,
+                    small.run(key("k", run % 2), stream, params(value), [&](Recorder& rec, Slot<float> v) {
+                      rec.launch(fill, {1, kBlock}, data.get(), kSize, v);
+                      rec.launch(add, {1, kBlock}, data.get(), kSize, v);
+                    })));
+    EXPECT_EQ(data.read(), std::vector<float>(kSize, 2 * value));
+  }
+  EXPECT_EQ(small.stats().captures, 2u);
+}
+
+TEST_F(DeviceUpdatedTest, AGridThatNoDeviceTakesFailsItsRunAlone) {
+  DeviceBuffer<int> count(1);
+  const auto run = [&](unsigned grid) {
+    return cache.run(key("k"), stream, params(grid), [&](Recorder& rec, Slot<unsigned> g) {
+      rec.launch(count_threads, {g, 32}, count.get());
+    });
+  };
+  EXPECT_RUN(kInstantiated, run(2));
+  EXPECT_EQ(run(0).ok(), false);
+  count.write({0});
+  EXPECT_TRUE(run(3).ok());
+  EXPECT_EQ(count.first(), 96);
+}
+
+TEST_F(DeviceUpdatedTest, WorksWithoutSlotsAndWithWorkBesides) {
+  DeviceBuffer<float> data(kSize);
+  const auto run = [&](float value) {
+    return cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<float> v) {
+      CUDA_OK(cudaMemsetAsync(data.get(), 0, data.bytes(), rec.stream()));
+      launch(add, 1, kBlock, rec.stream(), data.get(), kSize, 1.0f);
+      rec.launch(add, {1, kBlock}, data.get(), kSize, v);
+    });
+  };
+  EXPECT_RUN(kInstantiated, run(1));
+  EXPECT_RUN(kPatched, run(5));
+  EXPECT_EQ(data.read(), std::vector<float>(kSize, 6));
+  EXPECT_RUN(kInstantiated, cache.run(key("plain"), stream, [&](cudaStream_t s) {
+    return launch(add, 1, kBlock, s, data.get(), kSize, 1.0f);
+  }));
+  EXPECT_EQ(data.read(), std::vector<float>(kSize, 7));
+}
+
+}  // namespace
+}  // namespace graphcache::test
