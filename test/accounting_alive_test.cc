@@ -1,0 +1,275 @@
+// What the cache leaves alive in the runtime, and when it destroys what nobody needs: on hostrt, which counts that.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <thread>
+#include <vector>
+
+#include "accounting_support.h"
+#include "graph.h"
+#include "graphcache/graphcache.h"
+#include "graphcache/hostrt.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+TEST_F(AccountingTest, EvictionDestroysBeforeAnythingIsInstantiated) {
+  Options options = unshared(2);
+  options.max_templates = 0;
+  Cache cache(options);
+  ASSERT_TRUE(run_add(cache, key("a")).ok());
+  ASSERT_TRUE(run_add(cache, key("b")).ok());
+  std::vector<std::size_t> alive;
+  in_fn = [&] { alive.push_back(hostrt::ledger().executables); };
+  hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorNotSupported, 2);  // So that fn sees what was alive just then.
+  EXPECT_RUN(kEager, run_add(cache, key("c")));
+  EXPECT_EQ(alive, (std::vector<std::size_t>{2, 1}));
+  in_fn = nullptr;
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_TRUE(run_add(cache, key(i)).ok());
+    EXPECT_LE(hostrt::ledger().executables, 2u);
+    EXPECT_EQ(hostrt::ledger().graphs, hostrt::ledger().executables);
+  }
+}
+
+TEST_F(AccountingTest, EvictionKeepsTheGraphAndRestoringMakesNoCapture) {
+  Cache cache(unshared(2));
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(run_add(cache, key(i)).ok());
+    EXPECT_LE(hostrt::ledger().executables, 2u);
+    EXPECT_EQ(hostrt::ledger().graphs, static_cast<std::size_t>(i + 1));
+  }
+  const Counts calls = calls_of([&] { EXPECT_RUN(kRestored, run_add(cache, key(0))); });
+  for (const char* once : {"cudaGraphInstantiate", "cudaGraphLaunch", "cudaGraphExecDestroy"}) {
+    EXPECT_EQ(calls.count(once) != 0 ? calls.at(once) : 0, 1u) << once;
+  }
+  for (const char* never : {"cudaStreamBeginCapture", "cudaGraphClone", "cudaGraphDestroy", "cudaGraphExecUpdate"}) {
+    EXPECT_EQ(calls.count(never), 0u) << never;
+  }
+  EXPECT_EQ(hostrt::ledger().executables, 2u);
+  EXPECT_EQ(hostrt::ledger().graphs, 5u);
+}
+
+TEST_F(AccountingTest, SwitchMakesNoExecutableAndNoCapture) {
+  Cache cache;
+  ASSERT_TRUE(run_mixed(cache, key("a"), {1, 2, 4, 8, 16, 32, 64}).ok());
+  EXPECT_RUN(kUpdated, run_mixed(cache, key("b"), {1, 2, 4, 8, 16, 32, 64}));
+  const hostrt::Ledger before = hostrt::ledger();
+  EXPECT_EQ(before.executables, 1u);
+  EXPECT_EQ(before.graphs, 3u);  // Two templates, and what the executable was made from.
+  for (int i = 0; i < 10; ++i) {
+    const Counts calls = calls_of([&] {
+      EXPECT_RUN(kSwitched, run_mixed(cache, key(i % 2 == 0 ? "a" : "b"), {1, 2, 4, 8, 16, 32, 64}));
+    });
+    EXPECT_EQ(calls.at("cudaGraphLaunch"), 1u);
+    for (const char* never : {"cudaStreamBeginCapture", "cudaGraphInstantiate", "cudaGraphClone", "cudaGraphDestroy",
+                              "cudaGraphExecDestroy", "cudaEventCreateWithFlags", "cudaStreamSynchronize"}) {
+      EXPECT_EQ(calls.count(never), 0u) << never;
+    }
+    EXPECT_EQ(hostrt::ledger(), before);
+  }
+  cache.clear();
+  expect_no_graphs();
+}
+
+// Work in flight must not see what its executable is brought over to, nor that it leaves.
+TEST_F(AccountingTest, WorkInFlightIsLeftAloneBySwitchesEvictionsAndRestores) {
+  for (const Options& options : {Options(), unshared(1)}) {
+    data->write(std::vector<float>(kSize, 0));
+    {
+      Cache cache(options);
+      const auto run = [&](float factor) {  // data = factor * data + factor, so that order counts, too.
+        return cache.run(key(static_cast<int>(factor)), *stream, [&, factor](cudaStream_t s) {
+          (void)launch(scale, kGrid, kBlock, s, data->get(), data->get(), kSize, factor);
+          return launch(add, kGrid, kBlock, s, data->get(), kSize, factor);
+        });
+      };
+      for (const float factor : {1.0f, 2.0f, 3.0f}) ASSERT_TRUE(run(factor).ok());  // 1, 4, 15
+      hostrt::hold(*stream);
+      for (const float factor : {1.0f, 2.0f, 3.0f, 2.0f}) ASSERT_TRUE(run(factor).ok());
+      EXPECT_EQ(cache.stats().captures, 3u);
+      EXPECT_EQ(cache.stats().live_executables, 1u);
+      CUDA_OK(hostrt::release(*stream));
+      EXPECT_EQ(data->first(), 2 * (3 * (2 * (15 + 1) + 2) + 3) + 2.0f);
+    }
+    expect_no_graphs();
+  }
+}
+
+TEST_F(AccountingTest, EraseClearAndDestructionLeaveNothing) {
+  {
+    Cache cache(unshared());
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(run_add(cache, key(i)).ok());
+    EXPECT_EQ(hostrt::ledger().executables, 3u);
+    EXPECT_TRUE(cache.erase(key(1)));
+    EXPECT_EQ(hostrt::ledger().executables, 2u);
+    EXPECT_EQ(hostrt::ledger().graphs, 2u);
+    cache.clear();
+    expect_no_graphs();
+    ASSERT_TRUE(run_mixed(cache, {1, 2, 4, 8, 16, 32, 64}).ok());
+    EXPECT_EQ(hostrt::ledger().executables, 1u);
+  }
+  expect_no_graphs();
+}
+
+TEST_F(AccountingTest, EraseClearAndDestructionLeaveNothingOfSiblings) {
+  for (const int end : {0, 1, 2}) {
+    {
+      Cache cache;
+      for (int i = 0; i < 3; ++i) ASSERT_TRUE(run_add(cache, key(i)).ok());
+      EXPECT_EQ(hostrt::ledger().executables, 1u);
+      if (end == 0) {
+        EXPECT_TRUE(cache.erase(key(2)));  // The one that has the executable.
+        EXPECT_EQ(hostrt::ledger().executables, 0u);
+        EXPECT_EQ(hostrt::ledger().graphs, 2u);
+        for (int i = 0; i < 2; ++i) EXPECT_TRUE(cache.erase(key(i)));
+      }
+      if (end == 1) cache.clear();
+      if (end != 2) expect_no_graphs();
+    }
+    expect_no_graphs();
+  }
+}
+
+TEST_F(AccountingTest, EraseClearAndDestructionLeaveNothingThatIsInFlight) {
+  {
+    Cache cache(unshared());
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(run_add(cache, key(i)).ok());
+    hostrt::hold(*stream);
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(run_add(cache, key(i)).ok());
+    EXPECT_TRUE(cache.erase(key(1)));
+    EXPECT_EQ(hostrt::ledger().executables, 2u);
+    cache.clear();
+    expect_no_graphs();
+    ASSERT_TRUE(run_add(cache, key(3)).ok());
+  }
+  expect_no_graphs();
+  CUDA_OK(hostrt::release(*stream));
+  EXPECT_EQ(data->first(), 7.0f);
+}
+
+TEST_F(AccountingTest, StatsAgreeWithTheLedger) {
+  for (const int max_templates : {512, 4, 0}) {
+    Options options = unshared(3);
+    options.max_templates = max_templates;
+    Cache cache(options);
+    for (int i = 0; i < 12; ++i) {
+      ASSERT_TRUE(run_add(cache, key(i * i % 7)).ok());
+      const Stats stats = cache.stats();
+      const hostrt::Ledger now = hostrt::ledger();
+      EXPECT_EQ(stats.live_executables, now.executables);
+      EXPECT_EQ(stats.live_templates, now.graphs);
+      EXPECT_EQ(stats.live_templates, stats.captures - stats.forgotten);
+      EXPECT_LE(stats.live_templates, static_cast<std::size_t>(std::max(3, max_templates)));
+      EXPECT_EQ(stats.estimated_device_bytes, now.executables * estimated_device_bytes(1));
+      EXPECT_EQ(now.executable_nodes, now.executables);
+      EXPECT_EQ(stats.instantiations, stats.evictions + stats.live_executables);
+      EXPECT_EQ(stats.families, 0u);
+    }
+  }
+}
+
+TEST_F(AccountingTest, StatsAgreeWithTheLedgerWhereKeysShare) {
+  for (const Sharing sharing : {Sharing::kAuto, Sharing::kAlways}) {
+    Options options;
+    options.max_executables = 2;
+    options.max_templates = 5;
+    options.sharing = sharing;
+    Cache cache(options);
+    for (int i = 0; i < 40; ++i) {
+      const int which = i * i % 11;
+      const auto fn = [&](cudaStream_t s) {  // Three families, of 1 to 3 nodes.
+        for (int n = 0; n <= which % 3; ++n) {
+          (void)launch(add, dim3(1u + static_cast<unsigned>(which)), kBlock, s, data->get(), kSize, 1.0f);
+        }
+      };
+      ASSERT_TRUE(cache.run(key(which), *stream, fn).ok());
+      const Stats stats = cache.stats();
+      const hostrt::Ledger now = hostrt::ledger();
+      EXPECT_EQ(stats.live_executables, now.executables);
+      EXPECT_LE(stats.live_executables, 2u);
+      EXPECT_LE(stats.live_templates, 5u);
+      EXPECT_EQ(stats.live_templates, stats.captures - stats.forgotten);
+      EXPECT_GE(now.graphs, stats.live_templates);
+      EXPECT_LE(now.graphs, stats.live_templates + stats.live_executables);
+      EXPECT_EQ(stats.instantiations, stats.evictions + stats.live_executables);
+      std::size_t bytes = 0, live = 0;
+      for (const EntryInfo& entry : cache.entries()) {
+        bytes += entry.estimated_device_bytes;
+        live += entry.live ? 1 : 0;
+      }
+      EXPECT_EQ(stats.estimated_device_bytes, bytes);
+      EXPECT_EQ(stats.live_executables, live);
+      EXPECT_EQ(now.executables * estimated_device_bytes(0) + now.executable_nodes * 2600, bytes);
+    }
+    cache.clear();
+    expect_no_graphs();
+  }
+}
+
+// By the end of the run it counts no more, and waits as what is evicted does: until the next slow run.
+TEST_F(AccountingTest, EntryErasedInsideItsOwnRunIsDestroyedByTheNextSlowRun) {
+  Cache cache;
+  in_fn = [&] { cache.erase(key("k")); };
+  for (int i = 1; i <= 5; ++i) {
+    EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+    EXPECT_EQ(cache.stats().live_executables, 0u);
+    EXPECT_EQ(cache.stats().live_templates, 0u);
+    EXPECT_LE(hostrt::ledger().executables, 1u) << i;
+    EXPECT_LE(hostrt::ledger().graphs, 1u) << i;
+    EXPECT_EQ(data->first(), static_cast<float>(i));
+  }
+  in_fn = nullptr;
+  EXPECT_TRUE(run_add(cache, key("other")).ok());
+  EXPECT_EQ(hostrt::ledger().executables, 1u);
+  EXPECT_EQ(hostrt::ledger().graphs, 1u);
+  cache.clear();
+  expect_no_graphs();
+}
+
+TEST_F(AccountingTest, EntryErasedDuringARunOfAnotherThreadIsDestroyedByTheNextSlowRun) {
+  Cache cache;
+  const auto run = [&](bool erased) {
+    return cache.run(key("k"), *stream, [&, erased](cudaStream_t s) {
+      if (erased) std::thread([&] { cache.erase(key("k")); }).join();
+      return launch(add, kGrid, kBlock, s, data->get(), kSize, 1.0f);
+    });
+  };
+  EXPECT_TRUE(run(true).ok());
+  EXPECT_EQ(cache.stats().live_executables, 0u);
+  EXPECT_FALSE(cache.contains(key("k")));
+  EXPECT_EQ(data->first(), 1.0f);
+  EXPECT_TRUE(run_add(cache, key("other")).ok());
+  EXPECT_EQ(hostrt::ledger().executables, 1u);
+  EXPECT_EQ(hostrt::ledger().graphs, 1u);
+}
+
+TEST_F(AccountingTest, CapturesThatFailLeaveNothing) {
+  Cache cache;
+  EXPECT_THROW((void)cache.run(key("throws"), *stream,
+                               [&](cudaStream_t s) {
+                                 (void)launch(add, kGrid, kBlock, s, data->get(), kSize, 1.0f);
+                                 throw 7;
+                               }),
+               int);
+  expect_no_graphs();
+  EXPECT_FALSE(cache
+                   .run(key("fails"), *stream,
+                        [&](cudaStream_t s) {
+                          (void)launch(add, kGrid, kBlock, s, data->get(), kSize, 1.0f);
+                          return cudaErrorUnknown;
+                        })
+                   .ok());
+  expect_no_graphs();
+  EXPECT_RUN(kEager, cache.run(key("synchronizes"), *stream, [&](cudaStream_t s) {
+    (void)launch(add, kGrid, kBlock, s, data->get(), kSize, 1.0f);
+    return cudaStreamSynchronize(s);
+  }));
+  expect_no_graphs();
+}
+
+}  // namespace
+}  // namespace graphcache::test

@@ -1,0 +1,291 @@
+// How the cache leaves the thread, the device and the slot of the last error, and what it destroys where: on hostrt.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+
+#include "accounting_support.h"
+#include "graphcache/graphcache.h"
+#include "graphcache/hostrt.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+TEST_F(AccountingTest, DestructionsAreMadeWithTheCaptureModeRelaxed) {
+  Cache cache;
+  ASSERT_TRUE(run_add(cache, key("k")).ok());
+  const Counts calls = calls_of([&] { cache.clear(); });
+  EXPECT_EQ(calls.at("cudaGraphExecDestroy"), 1u);
+  EXPECT_EQ(calls.at("cudaGraphDestroy"), 1u);
+  EXPECT_EQ(calls.at("cudaThreadExchangeStreamCaptureMode"), 4u);
+}
+
+// A capture in global mode forbids unsafe calls to every thread.
+TEST_F(AccountingTest, DestructionsDoNotBreakAnotherThreadsCaptureInGlobalMode) {
+  Cache cache;
+  ASSERT_TRUE(run_add(cache, key("k")).ok());
+  Stream other;
+  CUDA_OK(cudaStreamBeginCapture(other, cudaStreamCaptureModeGlobal));
+  std::thread([&] { cache.clear(); }).join();
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(other, &graph), cudaSuccess);
+  CUDA_OK(cudaGraphDestroy(graph));
+  EXPECT_EQ(hostrt::ledger().executables, 0u);
+  EXPECT_EQ(hostrt::ledger().graphs, 0u);
+}
+
+TEST_F(AccountingTest, MissesDoNotBreakAnotherThreadsCaptureInGlobalMode) {
+  Cache cache(unshared(1));
+  ASSERT_TRUE(run_add(cache, key("k")).ok());
+  Stream other;
+  CUDA_OK(cudaStreamBeginCapture(other, cudaStreamCaptureModeGlobal));
+  std::thread([&] { EXPECT_RUN(kInstantiated, run_add(cache, key("next"))); }).join();
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(other, &graph), cudaSuccess);
+  if (graph != nullptr) {
+    CUDA_OK(cudaGraphDestroy(graph));
+  }
+  cudaGetLastError();
+}
+
+TEST_F(AccountingTest, SwitchesAndRestoresDoNotBreakAnotherThreadsCaptureInGlobalMode) {
+  for (const bool shared : {false, true}) {
+    Cache cache(shared ? Options() : unshared(1));
+    ASSERT_TRUE(run_add(cache, key("a")).ok());
+    ASSERT_TRUE(run_add(cache, key("b")).ok());
+    Stream other;
+    CUDA_OK(cudaStreamBeginCapture(other, cudaStreamCaptureModeGlobal));
+    std::thread([&] {
+      EXPECT_TRUE(did(shared ? Outcome::kSwitched : Outcome::kRestored, run_add(cache, key("a"))));
+      EXPECT_TRUE(did(shared ? Outcome::kUpdated : Outcome::kInstantiated, run_add(cache, key("c"))));
+    }).join();
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(other, &graph), cudaSuccess);
+    if (graph != nullptr) {
+      CUDA_OK(cudaGraphDestroy(graph));
+    }
+    cudaGetLastError();
+  }
+}
+
+TEST_F(AccountingTest, NothingIsDestroyedInsideACapture) {
+  Options options;
+  options.max_executables = 1;
+  Cache cache(options);
+  Cache second;
+  ASSERT_TRUE(run_add(second, key("k")).ok());
+  Counts inside;
+  in_fn = [&] { inside = calls_of([&] { second.clear(); }); };
+  ASSERT_TRUE(run_add(cache, key("outer")).ok());
+  in_fn = nullptr;
+  EXPECT_EQ(inside.count("cudaGraphExecDestroy"), 0u);
+  EXPECT_EQ(inside.count("cudaGraphDestroy"), 0u);
+  second.clear();
+  EXPECT_EQ(hostrt::ledger().executables, 1u);
+}
+
+TEST_F(AccountingTest, CaptureModeOfTheThreadIsRestored) {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;
+  CUDA_OK(cudaThreadExchangeStreamCaptureMode(&mode));
+  for (const Options& options : {unshared(1), Options()}) {
+    Cache cache(options);
+    for (const int i : {1, 2, 1, 2}) {  // Misses, then restores or switches.
+      ASSERT_TRUE(run_add(cache, key(i)).ok());
+      EXPECT_EQ(thread_capture_mode(), cudaStreamCaptureModeThreadLocal);
+    }
+    cache.clear();
+    EXPECT_EQ(thread_capture_mode(), cudaStreamCaptureModeThreadLocal);
+    ASSERT_TRUE(run_add(cache, key(3)).ok());
+  }
+  EXPECT_EQ(thread_capture_mode(), cudaStreamCaptureModeThreadLocal);
+  CUDA_OK(cudaThreadExchangeStreamCaptureMode(&mode));
+}
+
+TEST_F(AccountingTest, PerThreadStreamIsThatOfTheCurrentDevice) {
+  hostrt::set_device_count(2);
+  Options options;
+  options.device = 0;
+  Cache cache(options);
+  int calls = 0;
+  const auto run = [&] {
+    return cache.run(key("k"), cudaStreamPerThread, [&](cudaStream_t s) {
+      ++calls;
+      return launch(add, kGrid, kBlock, s, data->get(), kSize, 1.0f);
+    });
+  };
+  CUDA_OK(cudaSetDevice(1));
+  EXPECT_FAILURE(kInvalidArgument, run());
+  EXPECT_EQ(calls, 0);
+  CUDA_OK(cudaSetDevice(0));
+  EXPECT_RUN(kInstantiated, run());
+  EXPECT_RUN(kReplayed, run());
+}
+
+TEST_F(AccountingTest, CurrentDeviceIsRestored) {
+  hostrt::set_device_count(2);
+  CUDA_OK(cudaSetDevice(1));
+  const auto expect_device_1 = [] {
+    int device = -1;
+    CUDA_OK(cudaGetDevice(&device));
+    EXPECT_EQ(device, 1);
+  };
+  {
+    Options options;
+    options.device = 0;
+    Cache cache(options);
+    int inside = -1;
+    in_fn = [&] { CUDA_OK(cudaGetDevice(&inside)); };
+    EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+    EXPECT_EQ(inside, 0);
+    expect_device_1();
+    EXPECT_RUN(kReplayed, run_add(cache, key("k")));
+    expect_device_1();
+    EXPECT_RUN(kUpdated, run_add(cache, key("sibling")));
+    expect_device_1();
+    EXPECT_RUN(kSwitched, run_add(cache, key("k")));
+    expect_device_1();
+    EXPECT_TRUE(cache.erase(key("k")));
+    EXPECT_RUN(kRestored, run_add(cache, key("sibling")));
+    expect_device_1();
+    in_fn = [] { throw 7; };
+    EXPECT_THROW((void)run_add(cache, key("throws")), int);
+    expect_device_1();
+    in_fn = [&] { CUDA_OK(cudaStreamSynchronize(*stream)); };
+    in_fn = nullptr;
+    EXPECT_RUN(kEager, cache.run(key("eager"), *stream, [&](cudaStream_t s) {
+      CUDA_OK(cudaGetDevice(&inside));
+      return cudaStreamSynchronize(s);
+    }));
+    EXPECT_EQ(inside, 0);
+    expect_device_1();
+    cache.clear();
+    expect_device_1();
+  }
+  expect_device_1();
+  CUDA_OK(cudaSetDevice(0));
+  EXPECT_EQ(data->first(), 5.0f);
+}
+
+TEST_F(AccountingTest, CacheTakesTheDeviceThatIsCurrentWhenItIsMade) {
+  hostrt::set_device_count(2);
+  CUDA_OK(cudaSetDevice(1));
+  Cache cache;
+  EXPECT_EQ(cache.options().device, 1);
+  CUDA_OK(cudaSetDevice(0));
+  EXPECT_FAILURE(kInvalidArgument, run_add(cache, key("k")));  // The stream belongs to device 0.
+}
+
+TEST_F(AccountingTest, StreamOfAnotherDeviceIsRefusedOnHitsToo) {
+  hostrt::set_device_count(2);
+  Options options;
+  options.device = 0;
+  Cache cache(options);
+  ASSERT_TRUE(run_add(cache, key("k")).ok());
+  CUDA_OK(cudaSetDevice(1));
+  {
+    Stream other;
+    const auto outcome = run_add(cache, key("k"), other);
+    EXPECT_FAILURE(kInvalidArgument, outcome);
+    EXPECT_TRUE(mentions(outcome.status(), "device 1")) << outcome.status();
+    EXPECT_FAILURE(kInvalidArgument, run_add(cache, key("cold"), other));
+  }
+  CUDA_OK(cudaSetDevice(0));
+  EXPECT_RUN(kReplayed, run_add(cache, key("k")));
+  EXPECT_EQ(data->first(), 2.0f);
+}
+
+TEST_F(AccountingTest, CachesOfTwoDevicesAreTwo) {
+  hostrt::set_device_count(2);
+  EXPECT_NE(&cache_for(0), &cache_for(1));
+  EXPECT_EQ(cache_for(1).options().device, 1);
+  CUDA_OK(cudaSetDevice(1));
+  {
+    Stream on_1;
+    EXPECT_RUN(kInstantiated, run_add(cache_for(1), key("k"), on_1));
+    EXPECT_RUN(kReplayed, run_add(cache_for(1), key("k"), on_1));
+  }
+  CUDA_OK(cudaSetDevice(0));
+  cache_for(1).clear();
+  expect_no_graphs();
+}
+
+// Driver calls do not latch, so the error that stands there is the caller's.
+TEST_F(AccountingTest, ErrorInTheSlotStaysThroughARefusedPatch) {
+  Cache cache;
+  const auto run = [&](int grid) {
+    return cache.run(key("k"), *stream, params(grid), [&](Recorder& rec, Slot<int> g) {
+      rec.launch(add, {g, kBlock}, data->get(), kSize, 1);
+    });
+  };
+  ASSERT_TRUE(run(1).ok());
+  EXPECT_EQ(cudaStreamBeginCapture(cudaStreamLegacy, cudaStreamCaptureModeRelaxed), cudaErrorStreamCaptureUnsupported);
+  EXPECT_FALSE(run(0).ok());
+  EXPECT_NE(cudaGetLastError(), cudaSuccess);
+}
+
+TEST_F(AccountingTest, CacheThatIsDestroyedInsideACaptureLeavesItsExecutablesToALaterRun) {
+  Cache cache;
+  auto second = std::make_unique<Cache>();
+  ASSERT_TRUE(run_add(*second, key("k")).ok());
+  Counts inside;
+  in_fn = [&] { inside = calls_of([&] { second.reset(); }); };
+  ASSERT_TRUE(run_add(cache, key("outer")).ok());
+  in_fn = nullptr;
+  EXPECT_EQ(inside.count("cudaGraphExecDestroy"), 0u);
+  cache.clear();
+  expect_no_graphs();
+}
+
+TEST_F(AccountingTest, KeysThatCameOnceAndWereNotCapturedDoNotPileUp) {
+  Options options;
+  options.capture_after = 1;
+  Cache cache(options);
+  constexpr int kKeys = 5000;
+  for (int i = 0; i < kKeys; ++i) EXPECT_RUN(kEager, run_add(cache, key(i)));
+  EXPECT_LE(cache.entries().size(), 4100u);
+  EXPECT_EQ(cache.stats().outcome(Outcome::kEager), static_cast<std::uint64_t>(kKeys));
+  EXPECT_RUN(kInstantiated, run_add(cache, key(kKeys - 1)));  // The newest are those that stay.
+  EXPECT_EQ(data->first(), static_cast<float>(kKeys + 1));
+}
+
+TEST_F(AccountingTest, KeyErasedDuringItsHitIsGoneByTheEndOfTheRun) {
+  Cache cache;
+  const auto run = [&](float value) {
+    return cache.run(key("k"), *stream, params(value), [&](Recorder& rec, Slot<float> v) {
+      rec.launch(add, {kGrid, kBlock}, data->get(), kSize, v);
+    });
+  };
+  ASSERT_TRUE(run(1).ok());
+  std::atomic<bool> stop{false};
+  std::thread eraser([&] {
+    while (!stop) cache.erase(key("k"));
+  });
+  for (int i = 0; i < 2000; ++i) ASSERT_TRUE(run(static_cast<float>(i)).ok());
+  stop = true;
+  eraser.join();
+  cache.erase(key("k"));
+  EXPECT_EQ(cache.stats().live_executables, 0u);
+  expect_no_graphs();
+}
+
+TEST_F(AccountingTest, ErrorInTheSlotStaysThroughHitsMissesAndEvictions) {
+  Options one_for_all;
+  one_for_all.max_executables = 1;
+  for (const Options& options : {unshared(1), one_for_all}) {
+    Cache cache(options);
+    EXPECT_EQ(cudaSetDevice(77), cudaErrorInvalidDevice);
+    for (int i = 0; i < 12; ++i) {  // Hits, too, and once more around: restores or switches.
+      ASSERT_TRUE(run_add(cache, key(i / 2 % 3)).ok());
+      EXPECT_EQ(cudaPeekAtLastError(), cudaErrorInvalidDevice) << i;
+    }
+    cache.clear();
+    EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
+  }
+}
+
+}  // namespace
+}  // namespace graphcache::test

@@ -1,0 +1,102 @@
+// What the suites of the signature share: captured graphs, read.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "graphcache/hostrt.h"
+#include "kernels.h"
+#include "program.h"
+#include "signature.h"
+#include "support.h"
+
+namespace graphcache::test {
+
+using Counts = std::array<std::uint32_t, kChangeCount>;  // None, arguments, grid, launch, other.
+
+// A captured graph, read.
+struct Described {
+  Template graph;
+  Content content;
+  std::optional<Signature> signature;
+
+  // As if the nodes of these indices held slots.
+  void hold_slots(const std::vector<std::uint32_t>& indices) {
+    for (const std::uint32_t index : indices) {
+      SlotNode node;
+      node.index = index;
+      node.type = content.nodes[index].type;
+      content.slots.nodes.push_back(node);
+    }
+  }
+};
+
+class SignatureTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    hostrt::reset();
+    stream.emplace();
+    memory.emplace(1024);
+  }
+  void TearDown() override {
+    memory.reset();
+    stream.reset();
+    CUDA_OK(cudaPeekAtLastError());
+    EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
+    EXPECT_EQ(hostrt::ledger().graphs, 0u);
+    EXPECT_EQ(hostrt::ledger().executables, 0u);
+    hostrt::reset();
+  }
+
+  int* at(int index) const { return memory->get() + index; }
+
+  Described described(const std::function<void(cudaStream_t)>& enqueue) {
+    Described result;
+    cudaGraph_t graph = nullptr;
+    CUDA_OK(cudaStreamBeginCapture(*stream, cudaStreamCaptureModeThreadLocal));
+    enqueue(*stream);
+    CUDA_OK(cudaStreamEndCapture(*stream, &graph));
+    result.graph.graph = Graph(graph);
+    CUDA_OK(result.graph.list_nodes().error);
+    result.content.node_count = result.graph.nodes.size();
+    result.signature = describe(result.graph, &result.content);
+    return result;
+  }
+  // `count` launches, of which some differ from each other: what is counted from the first one on.
+  Described kernels(int count, int other, const std::function<void(cudaStream_t, int)>& launch_other) {
+    return described([&](cudaStream_t s) {
+      for (int i = 0; i < count; ++i) {
+        if (i < other) {
+          launch_other(s, i);
+        } else {
+          CUDA_OK(launch(blend, 2, 32, s, at(0), 64, 3, i));
+        }
+      }
+    });
+  }
+  Described kernels(int count) {
+    return kernels(count, 0, [](cudaStream_t, int) {});
+  }
+
+  // Whether the two are siblings.
+  bool alike(const std::function<void(cudaStream_t)>& a, const std::function<void(cudaStream_t)>& b) {
+    const Described x = described(a), y = described(b);
+    EXPECT_TRUE(x.signature.has_value());
+    EXPECT_TRUE(y.signature.has_value());
+    return x.signature == y.signature;
+  }
+
+  std::optional<Stream> stream;
+  std::optional<DeviceBuffer<int>> memory;
+};
+
+inline void add_one(void* number) { ++*static_cast<int*>(number); }
+inline void add_two(void* number) { *static_cast<int*>(number) += 2; }
+
+}  // namespace graphcache::test
