@@ -100,7 +100,9 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
       MutexLock lock(mutex_);
       demote(entry.get());
     }
-    return failed(request, cuda_failure("an update of a node by the device, in an earlier run of the key", error));
+    return failed(
+        request,
+        cuda_failure("an update of a node by the device, in an earlier run of the key or of a sibling", error));
   }
   if (!executable.holds(request.call)) {
     std::size_t patched = 0;
@@ -187,13 +189,11 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
   }
 
   std::optional<Signature> signature;
-  // What the device writes to no update can reach.
-  const bool device_updated =
-      options_.patching == Patching::kDeviceUpdated && Head::can_write_any(captured.content.slots);
-  if (options_.sharing != Sharing::kNever && !device_updated) signature = describe(captured.graph, &captured.content);
+  if (options_.sharing != Sharing::kNever) signature = describe(captured.graph, &captured.content);
+  const std::uint64_t row_class = signature ? Table::class_of(captured.content) : 0;
   auto content = std::make_shared<const Content>(std::move(captured.content));
   MutexLock lock(mutex_);
-  if (signature && !entry->erased) index_.join(entry.get(), *signature);  // Nothing throws from here on.
+  if (signature && !entry->erased) index_.join(entry.get(), *signature, row_class);  // Nothing throws from here on.
   entry->nodes = content->node_count;
   entry->slot_nodes = content->slots.nodes.size();
   entry->content = std::move(content);
@@ -386,11 +386,12 @@ absl::Status Cache::Impl::warm(const Request& request) ABSL_NO_THREAD_SAFETY_ANA
     MutexLock lock(mutex_);
     if (!fits(entry->device_bytes)) return absl::OkStatus();
     const Family* const family = entry->family;
-    if (options_.sharing == Sharing::kAlways && family != nullptr && family->executables != 0) return absl::OkStatus();
+    const bool shares = options_.sharing == Sharing::kAlways || options_.sharing == Sharing::kTable;
+    if (shares && family != nullptr && family->executables != 0) return absl::OkStatus();
     index_.set_standing(entry.get(), Standing::kLive);
   }
   Obtained obtained;
-  buy(entry, /*may_evict=*/false, &obtained);
+  buy(entry, /*with_table=*/false, /*may_evict=*/false, &obtained);
   CallResult result = obtained.result;
   if (result.error == cudaSuccess) result = {"cudaGraphUpload", entry->executable->upload(stream)};
   if (result.error == cudaSuccess) return absl::OkStatus();

@@ -40,6 +40,18 @@ inline constexpr Cost kPatch[kChangeCount] = {0, 146, 990, 1100, 0};
 // The price of an executable of one's own.
 inline constexpr Cost buy(std::size_t nodes) { return kTakeOver + nodes * (kInstantiate + kUpload + kDestroy); }
 
+// Of a device-updated executable with a table, beyond that: each node is made updatable.
+inline constexpr Cost kMakeUpdatable = 2000;
+inline constexpr Cost buy_table(std::size_t nodes) { return buy(nodes) + nodes * kMakeUpdatable; }
+
+// A patch of the head node, whatever it writes.
+inline constexpr Cost kPatchHead = 400;
+
+// A switch to another row costs the device's time: for the head node, and for each node that it may write.
+inline constexpr Cost kHead = 2300;
+inline constexpr Cost kCell = 35;
+inline constexpr Cost switch_row(std::size_t nodes) { return kTakeOver + kHead + nodes * kCell; }
+
 }  // namespace costs
 
 // Rent or buy: whether a key that has paid `paid` in rent so far, and would now pay `rent`, is to have an executable of

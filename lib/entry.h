@@ -59,9 +59,11 @@ struct Entry {
   bool pinned = false;
   bool erased = false;           // No longer found; deleted once it is idle.
   std::size_t device_bytes = 0;  // Of an executable of its graph, by estimate. Changes only while it is cold.
+  std::size_t table_bytes = 0;   // Of the table that its executable has.
   absl::Status capture_error;    // Of the last capture, if that broke.
   std::uint64_t split_from = 0;  // The id of the family that it left last because of a refused update.
-  Family* family = nullptr;      // Of its content, if that can have siblings.
+  Family* family = nullptr;      // Of its content, if that can have siblings,
+  std::uint64_t row_class = 0;   // and its class there.
 
   std::shared_ptr<const Content> content ABSL_GUARDED_BY(lock);  // Null while cold.
   Template graph ABSL_GUARDED_BY(lock);           // Of the content; empty while it is the base of the executable.

@@ -21,15 +21,24 @@ struct Family {
   std::size_t executables = 0;
   // The entry that has the executable which members without one of their own take over from each other, if any.
   Entry* spare_of = nullptr;
+  bool refuses_table = false;  // One could not be had, or had no room.
+
+  // Members that one table can hold (table.h), by its number.
+  struct Class {
+    std::size_t members = 0;
+    // What they have paid more than they would have with a table, since they last got one.
+    Cost rent = 0;
+  };
+  std::unordered_map<std::uint64_t, Class> classes;
 };
 
 class Families {
  public:
   // The first family of the signature that was founded after that of the id `beyond`; a new one if there is none. If
   // that throws, nothing has changed.
-  Family* join(const Signature& signature, std::uint64_t beyond = 0);
+  Family* join(const Signature& signature, std::uint64_t row_class, std::uint64_t beyond = 0);
   // A family without members is no more.
-  void leave(Family* family);
+  void leave(Family* family, std::uint64_t row_class);
 
   std::size_t size() const { return size_; }
 

@@ -58,9 +58,17 @@ bool Head::can_write(const Slots& slots, const SlotNode& node) {
   });
 }
 
-bool Head::can_write_any(const Slots& slots) {
-  return std::any_of(slots.nodes.begin(), slots.nodes.end(),
-                     [&](const SlotNode& node) { return can_write(slots, node); });
+std::size_t Head::writable_nodes(const Slots& slots) {
+  return static_cast<std::size_t>(std::count_if(slots.nodes.begin(), slots.nodes.end(),
+                                                [&](const SlotNode& node) { return can_write(slots, node); }));
+}
+
+std::size_t Head::estimated_device_bytes(const Content& content) {
+  constexpr std::size_t kAlignment = 16, kGrid = 16;
+  constexpr std::size_t kNode = sizeof(updater::Node) + sizeof(updater::Cell) + kAlignment + kGrid +
+                                (sizeof(updater::Written) + updater::kThreads - 1) / updater::kThreads;
+  return content.nodes.size() * kNode + content.bytes.size() + content.slots.bindings.size() * sizeof(updater::Update) +
+         4 * kAlignment;
 }
 
 // Where the kernel's parameter has the value: slots that many nodes hold are passed once.
@@ -102,43 +110,52 @@ bool Head::plan_node(const Slots& slots, const SlotNode& node, std::vector<updat
   return true;
 }
 
-CallResult Head::add(Updater& updater, const Template& graph, const Content& content, cudaStream_t stream,
-                     std::unique_ptr<Head>* out) {
+CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<const Content> content, bool with_table,
+                     cudaStream_t stream, std::unique_ptr<Head>* out) {
   Updater::Kernels kernels;
   if (const CallResult loaded = updater.load(&kernels); loaded.error != cudaSuccess) return loaded;
   const auto set_attribute = driver().set_kernel_attribute;
+  if (set_attribute == nullptr) return {"cuGraphKernelNodeSetAttribute", cudaErrorNotSupported, false};
+  const Slots& slots = content->slots;
   std::unique_ptr<Head> head(new Head);
   std::vector<updater::Node> nodes;
   std::vector<updater::Update> updates;
-  for (std::uint32_t i = 0; i < content.slots.nodes.size(); ++i) {
-    const SlotNode& node = content.slots.nodes[i];
+  std::vector<std::uint32_t> indices;
+  std::uint32_t slot = 0;
+  for (std::uint32_t i = 0; i < graph.nodes.size(); ++i) {
+    const bool has_slots = slot < slots.nodes.size() && slots.nodes[slot].index == i;
     const auto first = static_cast<unsigned>(updates.size());
-    if (set_attribute == nullptr || !can_write(content.slots, node) ||
-        !head->plan_node(content.slots, node, &updates)) {
-      head->others_.push_back(i);
-      continue;
+    bool wanted = with_table && content->nodes[i].updatable;
+    if (has_slots) {
+      wanted = (wanted || !with_table) && can_write(slots, slots.nodes[slot]) &&
+               head->plan_node(slots, slots.nodes[slot], &updates);
+      if (!wanted) head->others_.push_back(slot);
+      head->written_ += wanted ? 1 : 0;
+      ++slot;
     }
+    if (!wanted) continue;
     CUlaunchAttributeValue value;
     std::memset(&value, 0, sizeof value);  // Else it may be refused (fact 26).
     value.deviceUpdatableKernelNode.deviceUpdatable = 1;
     // The handle comes back in the value, const or not (tried).
-    const CUresult result =
-        set_attribute(graph.nodes[node.index], CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE, &value);
+    const CUresult result = set_attribute(graph.nodes[i], CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE, &value);
     if (result != CUDA_SUCCESS) return {"cuGraphKernelNodeSetAttribute", static_cast<cudaError_t>(result), false};
     nodes.push_back({reinterpret_cast<cudaGraphDeviceNode_t>(value.deviceUpdatableKernelNode.devNode), first,
                      static_cast<unsigned>(updates.size()) - first});
+    indices.push_back(i);
   }
   if (nodes.empty()) return {"cuGraphKernelNodeSetAttribute", cudaErrorNotSupported, false};
-  head->written_ = nodes.size();
 
   const bool small = head->size_ <= updater::kSmall;
   head->kernel_ = small ? kernels.small : kernels.large;
   head->parameter_ = std::make_unique<unsigned char[]>(small ? sizeof(updater::Values<updater::kSmall>)
                                                              : sizeof(updater::Values<updater::kLarge>));
+  head->holds_ = content->id;
+  if (with_table) head->table_ = std::make_unique<Table>(content, std::move(indices), nodes, updates);
   if (CallResult done = head->upload(nodes, updates, stream); done.error != cudaSuccess) return done;
   head->token() = 1;
   bool changed = false;
-  if (CallResult done = head->write(content.values.data(), &changed); done.error != cudaSuccess) return done;
+  if (CallResult done = head->write(content->values.data(), &changed); done.error != cudaSuccess) return done;
 
   std::size_t root_count = 0;
   cudaError_t error = cudaGraphGetRootNodes(graph.graph.get(), nullptr, &root_count);
@@ -166,27 +183,34 @@ CallResult Head::add(Updater& updater, const Template& graph, const Content& con
 CallResult Head::upload(const std::vector<updater::Node>& nodes, const std::vector<updater::Update>& updates,
                         cudaStream_t stream) {
   plan().node_count = static_cast<unsigned>(nodes.size());
-  const std::size_t updates_at = nodes.size() * sizeof(updater::Node);
-  const std::size_t tokens_at = updates_at + updates.size() * sizeof(updater::Update);
-  std::vector<unsigned char> host(tokens_at + blocks() * sizeof(unsigned));
-  std::memcpy(host.data(), nodes.data(), updates_at);
-  std::memcpy(host.data() + updates_at, updates.data(), tokens_at - updates_at);
+  std::vector<unsigned char> host(blocks() * sizeof(updater::Written));
+  const auto append = [&](const void* bytes, std::size_t size) {
+    const std::size_t at = (host.size() + 15) / 16 * 16;
+    host.resize(at + size);
+    if (size != 0) std::memcpy(host.data() + at, bytes, size);
+    return at;
+  };
+  const std::size_t nodes_at = append(nodes.data(), nodes.size() * sizeof(updater::Node));
+  const std::size_t updates_at = append(updates.data(), updates.size() * sizeof(updater::Update));
+  const std::vector<unsigned char> base = table_ != nullptr ? table_->base_row() : std::vector<unsigned char>();
+  const std::size_t base_at = append(base.data(), base.size());
 
-  void* table = nullptr;
-  if (const cudaError_t error = cudaMalloc(&table, host.size()); error != cudaSuccess) return {"cudaMalloc", error};
-  table_ = Owned<void*, cudaFree>(table);
+  void* memory = nullptr;
+  if (const cudaError_t error = cudaMalloc(&memory, host.size()); error != cudaSuccess) return {"cudaMalloc", error};
+  plan_ = Owned<void*, cudaFree>(memory);
   void* error_word = nullptr;
   if (const cudaError_t error = cudaMallocHost(&error_word, sizeof(int)); error != cudaSuccess) {
     return {"cudaMallocHost", error};
   }
   error_ = Owned<void*, cudaFreeHost>(error_word);
   *static_cast<int*>(error_word) = cudaSuccess;
-  auto* const device = static_cast<unsigned char*>(table);
-  plan().nodes = reinterpret_cast<const updater::Node*>(device);
+  auto* const device = static_cast<unsigned char*>(memory);
+  plan().written = reinterpret_cast<updater::Written*>(device);
+  plan().nodes = reinterpret_cast<const updater::Node*>(device + nodes_at);
   plan().updates = reinterpret_cast<const updater::Update*>(device + updates_at);
-  plan().tokens = reinterpret_cast<unsigned*>(device + tokens_at);
+  plan().base = base.empty() ? nullptr : device + base_at;
   plan().error = static_cast<int*>(error_word);
-  return {"cudaMemcpyAsync", cudaMemcpyAsync(table, host.data(), host.size(), cudaMemcpyHostToDevice, stream)};
+  return {"cudaMemcpyAsync", cudaMemcpyAsync(memory, host.data(), host.size(), cudaMemcpyHostToDevice, stream)};
 }
 
 // Grids are checked here, since the device could only tell later.
@@ -213,13 +237,24 @@ CallResult Head::write(const unsigned char* values, bool* changed) {
   return {};
 }
 
-CallResult Head::patch(cudaGraphExec_t executable, const detail::Call& call, bool by_driver, int device,
-                       std::size_t* patched_nodes) {
+CallResult Head::patch(cudaGraphExec_t executable, const Content& content, const detail::Call& call, bool by_driver,
+                       int device, std::size_t* patched_nodes) {
   bool changed = false;
-  const CallResult written = write(call.values, &changed);
-  if (written.error != cudaSuccess || !changed) return written;
-  *patched_nodes += written_;
-  if (++token() == 0) token() = 1;  // What the tokens of a new table are.
+  if (const CallResult written = write(call.values, &changed); written.error != cudaSuccess) return written;
+  *patched_nodes += changed ? written_ : 0;
+  if (table_ != nullptr && content.id != holds_) {
+    const Table::Place& place = table_->find(content);
+    *patched_nodes += place.differing;
+    row() = place.row;
+    holds_ = content.id;
+    changed = true;
+  }
+  if (!changed) return {};
+  if (++token() == 0) token() = 1;  // What stands in a new plan.
+  return set(executable, by_driver, device);
+}
+
+CallResult Head::set(cudaGraphExec_t executable, bool by_driver, int device) {
   void* arguments[] = {parameter_.get()};
   constexpr const char* kCall = "cudaGraphExecKernelNodeSetParams";
   if (by_driver) {
@@ -245,8 +280,9 @@ CallResult Head::patch(cudaGraphExec_t executable, const detail::Call& call, boo
 }
 
 void Head::abandon() {
-  table_.release();
+  plan_.release();
   error_.release();
+  if (table_ != nullptr) table_->abandon();
 }
 
 }  // namespace graphcache

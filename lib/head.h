@@ -1,5 +1,6 @@
 // The head node of a device-updated executable: it writes all slots of a run into the other nodes, on the device, so
-// that a run patches one node, whatever their number (updater.h, docs/design.md).
+// that a run patches one node, whatever their number; and with a table, what another member of the family differs in,
+// so that a switch does no more (updater.h, docs/design.md).
 #pragma once
 
 #include <absl/base/thread_annotations.h>
@@ -14,6 +15,7 @@
 #include "graph.h"
 #include "graphcache/cache.h"
 #include "mutex.h"
+#include "table.h"
 #include "updater.h"
 
 namespace graphcache {
@@ -44,20 +46,30 @@ class Head {
   // Whether a node's values can be written by the device: those of a kernel's arguments and grid.
   static bool can_write(const Slots& slots, const SlotNode& node);
 
-  static bool can_write_any(const Slots& slots);
+  // How many of the nodes that can be.
+  static std::size_t writable_nodes(const Slots& slots);
+
+  // At most so much device memory does one with a table take, before any row is added.
+  static std::size_t estimated_device_bytes(const Content& content);
 
   // Makes the slot nodes of `graph`, which has the content's nodes and belongs to this head alone, device-updatable,
-  // and adds a node before its roots. The stream is one to enqueue copies on. After a failure the graph is of no use.
-  static CallResult add(Updater& updater, const Template& graph, const Content& content, cudaStream_t stream,
-                        std::unique_ptr<Head>* out);
+  // for a table the other kernel nodes, too, and adds a node before its roots. The stream is one to enqueue copies on.
+  // After a failure the graph is of no use.
+  static CallResult add(Updater& updater, const Template& graph, std::shared_ptr<const Content> content,
+                        bool with_table, cudaStream_t stream, std::unique_ptr<Head>* out);
 
   // The slot nodes that it leaves to the host, by their place among the content's.
   const std::vector<std::uint32_t>& others() const { return others_; }
 
-  // Later launches write the call's values; nothing is done if they are those of the last call. Adds to `patched_nodes`
-  // how many nodes that changes. Through the driver if that can be used now.
-  CallResult patch(cudaGraphExec_t executable, const detail::Call& call, bool by_driver, int device,
-                   std::size_t* patched_nodes);
+  // Null without one.
+  Table* table() { return table_.get(); }
+  const Table* table() const { return table_.get(); }
+
+  // Later launches write the call's values, over what the content has, which is the base's or has a row; nothing is
+  // done if they are those of the last call. Adds to `patched_nodes` how many nodes that changes. Through the driver if
+  // that can be used now.
+  CallResult patch(cudaGraphExec_t executable, const Content& content, const detail::Call& call, bool by_driver,
+                   int device, std::size_t* patched_nodes);
 
   // What the device answered to an update of a launch that has run: the values of that launch were not those of its
   // run.
@@ -80,23 +92,28 @@ class Head {
   CallResult upload(const std::vector<updater::Node>& nodes, const std::vector<updater::Update>& updates,
                     cudaStream_t stream);
   CallResult write(const unsigned char* values, bool* changed);
+  CallResult set(cudaGraphExec_t executable, bool by_driver, int device);
   updater::Plan& plan() const { return *reinterpret_cast<updater::Plan*>(parameter_.get()); }
+  updater::Row& row() const { return *reinterpret_cast<updater::Row*>(parameter_.get() + kRowAt); }
   unsigned& token() const { return *reinterpret_cast<unsigned*>(parameter_.get() + kTokenAt); }
   unsigned char* bytes() const { return parameter_.get() + kBytesAt; }
   unsigned blocks() const { return (plan().node_count + updater::kThreads - 1) / updater::kThreads; }
 
+  static constexpr std::size_t kRowAt = offsetof(updater::Values<updater::kLarge>, row);
   static constexpr std::size_t kTokenAt = offsetof(updater::Values<updater::kLarge>, token);
   static constexpr std::size_t kBytesAt = offsetof(updater::Values<updater::kLarge>, bytes);
 
   std::vector<Source> sources_;
   std::uint32_t size_ = 0;  // Of the values.
   std::vector<std::uint32_t> others_;
-  std::size_t written_ = 0;
+  std::size_t written_ = 0;  // Nodes that hold slots which it writes.
+  std::uint64_t holds_ = 0;  // The id of the content whose row the next launch brings.
   cudaGraphNode_t node_ = nullptr;
   cudaKernel_t kernel_ = nullptr;
   std::unique_ptr<unsigned char[]> parameter_;  // updater::Values of either size.
-  Owned<void*, cudaFree> table_;
+  Owned<void*, cudaFree> plan_;
   Owned<void*, cudaFreeHost> error_;
+  std::unique_ptr<Table> table_;
 };
 
 }  // namespace graphcache

@@ -28,12 +28,17 @@ absl::Status validate(Options& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("Options::max_templates is ", options.max_templates, ": it must not be negative"));
   }
-  const Sharing ways[] = {Sharing::kAuto, Sharing::kNever, Sharing::kAlways};
+  const Sharing ways[] = {Sharing::kAuto, Sharing::kNever, Sharing::kAlways, Sharing::kTable};
   if (std::find(std::begin(ways), std::end(ways), options.sharing) == std::end(ways)) {
     return absl::InvalidArgumentError("Options::sharing is none of its values");
   }
-  if (options.patching != Patching::kPerNode && options.patching != Patching::kDeviceUpdated) {
+  const Patching patchings[] = {Patching::kAuto, Patching::kPerNode, Patching::kDeviceUpdated};
+  if (std::find(std::begin(patchings), std::end(patchings), options.patching) == std::end(patchings)) {
     return absl::InvalidArgumentError("Options::patching is none of its values");
+  }
+  const Prefer preferences[] = {Prefer::kTotalTime, Prefer::kHostTime, Prefer::kDeviceTime, Prefer::kMemory};
+  if (std::find(std::begin(preferences), std::end(preferences), options.prefer) == std::end(preferences)) {
+    return absl::InvalidArgumentError("Options::prefer is none of its values");
   }
   constexpr unsigned long long kKnownFlags =
       cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUseNodePriority;
@@ -196,7 +201,7 @@ std::vector<EntryInfo> Cache::Impl::entries() const try {
       if (!entry->capture_error.ok()) info.capture_error = entry->capture_error.ToString();
       info.nodes = entry->nodes;
       info.slot_nodes = entry->slot_nodes;
-      info.estimated_device_bytes = info.live ? entry->device_bytes : 0;
+      info.estimated_device_bytes = info.live ? entry->device_bytes + entry->table_bytes : 0;
       info.last_use_order = found.size();
       found.emplace_back(entry->key, std::move(info));
     }

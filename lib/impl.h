@@ -113,18 +113,25 @@ class Cache::Impl {
   absl::StatusOr<Outcome> bring_back(Held& entry, const Request& request, Outcome by_sibling, Outcome by_own);
   Obtained obtain(Held& entry, const Request& request);
   Entry* lock_lender(const Entry* entry);
+  Cost rent_of(Held& entry, Held& lender) const;
   bool rents(const Entry& entry, Cost rent) const;
-  bool take_over(Held& entry, Held& lender, const Request& request, const Difference& difference, bool for_rent,
-                 Obtained* obtained);
+  bool take_over(Held& entry, Held& lender, const Request& request, bool for_rent, Obtained* obtained);
   bool hand_over(Entry* lender, Entry* entry, bool for_rent, bool* was_spare);
-  void buy(Held& entry, bool may_evict, Obtained* obtained);
-  cudaError_t instantiate(Entry& entry);
+  void buy(Held& entry, bool with_table, bool may_evict, Obtained* obtained);
+  cudaError_t instantiate(Entry& entry, bool with_table);
+
+  // Tables (lib/tables.cc).
+  bool updates_slots(const Content& content) const;
+  Cost cost_of_row(std::size_t nodes) const;
+  bool wants_table(const Held& entry, const Held& lender, Cost rent);
+  bool make_row(Held& entry, Held& lender, const Request& request, Obtained* obtained);
+  void refuse_table(Family* family) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Budgets.
   bool has_room(const Entry& entry);
   bool fits(std::size_t bytes, std::size_t but = 0, std::size_t but_bytes = 0) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool reserve(Entry* entry, Entry** sibling);
+  bool reserve(Entry* entry, bool for_table, Entry** sibling);
   void evict(Entry* victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void demote(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What is to happen if something throws while the entry's executable changes: nobody knows what it holds then.

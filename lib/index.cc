@@ -44,7 +44,7 @@ void Index::count(const Entry* entry, int by) {
   const auto plus = [by](std::size_t& number, std::size_t amount) { by > 0 ? number += amount : number -= amount; };
   if (entry->erased) plus(erased_of_[static_cast<std::size_t>(entry->standing)], 1);
   if (entry->standing != Standing::kLive) return;
-  plus(live_bytes_, entry->device_bytes);
+  plus(live_bytes_, entry->device_bytes + entry->table_bytes);
   if (entry->family == nullptr) return;
   plus(entry->family->executables, 1);
   if (by < 0 && entry->family->spare_of == entry) entry->family->spare_of = nullptr;
@@ -55,8 +55,14 @@ void Index::set_standing(Entry* entry, Standing standing) {
   count(entry, -1);
   if (!entry->erased) unlink(order_of(entry), entry);
   entry->standing = standing;
+  if (standing != Standing::kLive) entry->table_bytes = 0;
   if (!entry->erased) insert_by_use(order_of(entry), entry);
   count(entry, +1);
+}
+
+void Index::set_table_bytes(Entry* entry, std::size_t bytes) {
+  if (entry->standing == Standing::kLive) live_bytes_ = live_bytes_ - entry->table_bytes + bytes;
+  entry->table_bytes = bytes;
 }
 
 const Entry* Index::oldest(Standing standing) const {
@@ -84,26 +90,27 @@ Entry* Index::lock_surplus() {
                                                                                    : nullptr;
 }
 
-void Index::join(Entry* entry, const Signature& signature) {
-  Family* const family = families_.join(signature, entry->split_from);  // May throw.
+void Index::join(Entry* entry, const Signature& signature, std::uint64_t row_class) {
+  Family* const family = families_.join(signature, row_class, entry->split_from);  // May throw.
   count(entry, -1);
+  entry->row_class = row_class;
   entry->family = family;
   count(entry, +1);
 }
 
 void Index::split(Entry* entry) {
   if (entry->family == nullptr) return;
-  Family* const family = families_.join(*entry->family->signature, entry->family->id);  // May throw.
+  Family* const family = families_.join(*entry->family->signature, entry->row_class, entry->family->id);  // May throw.
   count(entry, -1);
   entry->split_from = entry->family->id;
-  families_.leave(std::exchange(entry->family, family));
+  families_.leave(std::exchange(entry->family, family), entry->row_class);
   count(entry, +1);
 }
 
 void Index::leave(Entry* entry) {
   if (entry->family == nullptr) return;
   count(entry, -1);
-  families_.leave(std::exchange(entry->family, nullptr));
+  families_.leave(std::exchange(entry->family, nullptr), entry->row_class);
   count(entry, +1);
 }
 

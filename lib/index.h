@@ -62,8 +62,11 @@ class Index {
     return ago < 32 ? entry->frequency >> ago : 0;
   }
 
-  // Moves the entry among those of its new standing, where it keeps its place in the order of use.
+  // Moves the entry among those of its new standing, where it keeps its place in the order of use. One that is live no
+  // more has no table.
   void set_standing(Entry* entry, Standing standing);
+  // Device memory of a table, beside that of the executable.
+  void set_table_bytes(Entry* entry, std::size_t bytes);
   // Executables, and their device memory by estimate, those of erased entries that still exist included.
   std::size_t live() const { return count_of(Standing::kLive); }
   std::size_t live_bytes() const { return live_bytes_; }
@@ -81,8 +84,8 @@ class Index {
   // The least recently used idle entry beyond kMaxColdEntries that is cold, with its lock taken, or null.
   Entry* lock_surplus();
 
-  // The entry becomes a member of the signature's family.
-  void join(Entry* entry, const Signature& signature);
+  // The entry becomes a member of the signature's family, of a class of those that one table can hold.
+  void join(Entry* entry, const Signature& signature, std::uint64_t row_class = 0);
   // It leaves its family for another of the same signature.
   void split(Entry* entry);
   void leave(Entry* entry);

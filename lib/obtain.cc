@@ -12,30 +12,37 @@
 namespace graphcache {
 
 // A sibling's executable for rent, or one that the entry keeps: by rent or buy (costs.h). One that is bought is the
-// least recently used sibling's, if that would have had to leave for it anyhow.
+// least recently used sibling's, if that would have had to leave for it anyhow. One with a table stays the family's.
 Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  for (;;) {  // Once more after each refusal, in another family.
+  for (;;) {  // Once more after each refusal, in another family or without the table.
     Obtained obtained;
+    bool with_table = false;
     if (Held lender(*this, lock_lender(entry.get())); lender.get() != nullptr) {
-      const Difference& difference = entry->differences.between(lender->executable->content(), *entry->content);
-      if (rents(*entry.get(), difference.cost)) {
-        if (!take_over(entry, lender, request, difference, /*for_rent=*/true, &obtained)) continue;
-        return obtained;
+      const Cost rent = rent_of(entry, lender);
+      with_table = wants_table(entry, lender, rent);
+      if (!with_table && lender->executable->can_switch() && rents(*entry.get(), rent)) {
+        if (take_over(entry, lender, request, /*for_rent=*/true, &obtained)) return obtained;
+        continue;
       }
     }
     Entry* sibling = nullptr;
-    if (!reserve(entry.get(), &sibling)) {
+    if (!reserve(entry.get(), with_table, &sibling)) {
       obtained.why = EagerReason::kBudget;
       return obtained;
     }
     if (sibling == nullptr) {
-      buy(entry, /*may_evict=*/true, &obtained);
+      buy(entry, with_table, /*may_evict=*/true, &obtained);
       return obtained;
     }
     Held lender(*this, sibling);
-    const Difference& difference = entry->differences.between(lender->executable->content(), *entry->content);
-    if (take_over(entry, lender, request, difference, /*for_rent=*/false, &obtained)) return obtained;
+    const bool for_rent = lender->executable->table() != nullptr;
+    if (take_over(entry, lender, request, for_rent, &obtained)) return obtained;
   }
+}
+
+Cost Cache::Impl::rent_of(Held& entry, Held& lender) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (lender->executable->table() != nullptr) return cost_of_row(entry->content->node_count);
+  return entry->differences.between(lender->executable->content(), *entry->content).cost;
 }
 
 // Where the budget is full, an executable to keep is another key's loss: so only who was used more often of late than
@@ -43,7 +50,7 @@ Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) A
 bool Cache::Impl::rents(const Entry& entry, Cost rent) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
   MutexLock lock(mutex_);
   if (entry.pinned) return false;
-  if (options_.sharing == Sharing::kAlways) return true;
+  if (options_.sharing == Sharing::kAlways || options_.sharing == Sharing::kTable) return true;
   if (!should_buy(entry.rent, rent, costs::buy(entry.content->node_count))) return true;
   if (fits(entry.device_bytes)) return false;
   const Entry* const victim = index_.oldest(Standing::kLive);
@@ -52,9 +59,12 @@ bool Cache::Impl::rents(const Entry& entry, Cost rent) const ABSL_NO_THREAD_SAFE
 
 // Brings the lender's executable over to the entry. False: that cannot be, the lender keeps what it has, and the entry
 // is of another family now.
-bool Cache::Impl::take_over(Held& entry, Held& lender, const Request& request, const Difference& difference,
-                            bool for_rent, Obtained* obtained) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+bool Cache::Impl::take_over(Held& entry, Held& lender, const Request& request, bool for_rent,
+                            Obtained* obtained) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   LastErrorGuard last_error;
+  const bool by_row = lender->executable->table() != nullptr;
+  if (by_row && !make_row(entry, lender, request, obtained)) return obtained->result.error != cudaSuccess;
+  const Cost rent = rent_of(entry, lender);
   // The lender's graph stays behind as the executable's base. It gets another, since no two threads may use one graph.
   if (lender->graph.empty()) {
     obtained->result = lender->executable->base().clone(&lender->graph);
@@ -74,7 +84,10 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Request& request, c
     retire_.add(std::move(lender->executable), {});
   };
   const BroughtOver brought =
-      lender->executable->bring_over(lender->graph, entry->graph, entry->content, difference, request.call);
+      by_row ? lender->executable->switch_row(entry->content, request.call)
+             : lender->executable->bring_over(
+                   lender->graph, entry->graph, entry->content,
+                   entry->differences.between(lender->executable->content(), *entry->content), request.call);
   std::move(threw).Cancel();
   entry->patched_nodes.add(brought.patched_nodes);
   const bool done = brought.result.error == cudaSuccess;
@@ -82,6 +95,7 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Request& request, c
   {
     MutexLock lock(mutex_);
     totals_.updates += brought.updates;
+    totals_.row_switches += done && by_row ? 1 : 0;
     if (!done) index_.set_standing(entry.get(), Standing::kDemoted);
     if (!done && brought.whole) {
       index_.set_standing(lender.get(), Standing::kLive);
@@ -94,7 +108,7 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Request& request, c
   }
   if (done) {
     entry->executable = std::move(lender->executable);
-    entry->rent = for_rent ? entry->rent + difference.cost : 0;
+    entry->rent = for_rent ? entry->rent + rent : 0;
     obtained->of_sibling = true;
     return true;
   }
@@ -110,6 +124,7 @@ bool Cache::Impl::hand_over(Entry* lender, Entry* entry, bool for_rent, bool* wa
   if (lender->pinned) return false;
   Family* const family = entry->family;
   *was_spare = lender->family != nullptr && lender->family->spare_of == lender;
+  index_.set_table_bytes(entry, lender->table_bytes);
   index_.set_standing(lender, Standing::kDemoted);
   index_.set_standing(entry, Standing::kLive);
   if (for_rent && family != nullptr && !entry->pinned && (*was_spare || family->spare_of == nullptr)) {
@@ -120,11 +135,11 @@ bool Cache::Impl::hand_over(Entry* lender, Entry* entry, bool for_rent, bool* wa
 
 // A new executable for an entry that was reserved one. Out of memory: one more executable leaves, what the device keeps
 // for graphs is given back, and it is tried once more.
-void Cache::Impl::buy(Held& entry, bool may_evict, Obtained* obtained) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+void Cache::Impl::buy(Held& entry, bool with_table, bool may_evict, Obtained* obtained) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   const auto begin = std::chrono::steady_clock::now();
   LastErrorGuard last_error;
   auto threw = demoting(entry);
-  cudaError_t error = instantiate(*entry.get());
+  cudaError_t error = instantiate(*entry.get(), with_table);
   if (error == cudaErrorMemoryAllocation || error == cudaErrorNotSupported) {
     if (error == cudaErrorMemoryAllocation && may_evict) {
       MutexLock lock(mutex_);
@@ -136,30 +151,36 @@ void Cache::Impl::buy(Held& entry, bool may_evict, Obtained* obtained) ABSL_NO_T
     // A graph that allocates can have one executable alone, and its last may still wait.
     retire_.collect_all();
     cudaDeviceGraphMemTrim(options_.device);
-    error = instantiate(*entry.get());
+    error = instantiate(*entry.get(), with_table);
   }
   std::move(threw).Cancel();
   if (error == cudaSuccess) {
+    with_table = entry->executable->table() != nullptr;
     entry->rent = 0;
     MutexLock lock(mutex_);
     totals_.instantiate_time += std::chrono::steady_clock::now() - begin;
     ++totals_.instantiations;
     Family* const family = entry->family;
-    if (family != nullptr && family->spare_of == nullptr && !entry->pinned) family->spare_of = entry.get();
+    if (!with_table) index_.set_table_bytes(entry.get(), 0);
+    if (family != nullptr && (with_table || family->spare_of == nullptr) && !entry->pinned) {
+      family->spare_of = entry.get();
+    }
+    if (family != nullptr && with_table) family->classes.at(entry->row_class).rent = 0;
     return;
   }
   obtained->result = {kInstantiate, error};
   obtained->why = error == cudaErrorMemoryAllocation ? EagerReason::kOutOfMemory : EagerReason::kRefused;
 }
 
-cudaError_t Cache::Impl::instantiate(Entry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+cudaError_t Cache::Impl::instantiate(Entry& entry, bool with_table) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   RelaxedCaptureMode relaxed;
-  if (options_.patching == Patching::kDeviceUpdated && Head::can_write_any(entry.content->slots)) {
-    const CallResult result = Executable::instantiate_updated(entry.graph, entry.content, options_.instantiate_flags,
-                                                              scratch_, updater_, entry.stream, &entry.executable);
+  if (with_table || updates_slots(*entry.content)) {
+    const CallResult result =
+        Executable::instantiate_updated(entry.graph, entry.content, with_table, options_.instantiate_flags, scratch_,
+                                        updater_, entry.stream, &entry.executable);
     if (result.error == cudaSuccess || is_fatal(result.error)) return result.error;
     MutexLock lock(mutex_);
-    ++totals_.refused_device_updates;
+    refuse_table(with_table ? entry.family : nullptr);
   }
   return Executable::instantiate(entry.graph, entry.content, options_.instantiate_flags, scratch_, &entry.executable);
 }
@@ -195,18 +216,21 @@ bool Cache::Impl::fits(std::size_t bytes, std::size_t but, std::size_t but_bytes
 // Makes the entry count as one that has an executable; false if no room can be made for it, and then nothing leaves.
 // Evicts before anything is instantiated. If a sibling would have to leave, its executable is all that is needed:
 // nothing is done, and the sibling is returned, locked.
-bool Cache::Impl::reserve(Entry* entry, Entry** sibling) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+bool Cache::Impl::reserve(Entry* entry, bool for_table, Entry** sibling) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   {
     MutexLock lock(mutex_);
     sweep();
+    const std::size_t table_bytes = for_table ? Head::estimated_device_bytes(*entry->content) : 0;
     std::vector<Entry*> victims;
     std::size_t bytes = 0;
     const absl::Cleanup unlock_all = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
       for (Entry* victim : victims) (void)victim->lock.unlock();  // Idle, so awaited by nobody.
     };
-    while (!fits(entry->device_bytes, victims.size(), bytes)) {
+    while (!fits(entry->device_bytes + table_bytes, victims.size(), bytes)) {
       Entry* const victim = index_.lock_oldest(Standing::kLive);
-      const bool is_sibling = victim != nullptr && victim->family != nullptr && victim->family == entry->family;
+      const bool is_sibling = victim != nullptr && victim->family != nullptr && victim->family == entry->family &&
+                              !for_table && victim->executable->can_switch() &&
+                              !(entry->pinned && victim->executable->table() != nullptr);
       if (victim == nullptr || is_sibling) {
         *sibling = victim;
         return is_sibling;
@@ -214,9 +238,10 @@ bool Cache::Impl::reserve(Entry* entry, Entry** sibling) ABSL_NO_THREAD_SAFETY_A
       absl::Cleanup threw = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { (void)victim->lock.unlock(); };
       victims.push_back(victim);
       std::move(threw).Cancel();
-      bytes += victim->device_bytes;
+      bytes += victim->device_bytes + victim->table_bytes;
     }
     for (Entry* victim : victims) evict(victim);
+    index_.set_table_bytes(entry, table_bytes);
     index_.set_standing(entry, Standing::kLive);
   }
   retire_.collect(entry->stream);

@@ -83,14 +83,14 @@ cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Conten
 }
 
 CallResult Executable::instantiate_updated(const Template& from, std::shared_ptr<const Content> content,
-                                           unsigned long long flags, Scratch& scratch, Updater& updater,
-                                           cudaStream_t stream, std::unique_ptr<Executable>* out) {
+                                           bool with_table, unsigned long long flags, Scratch& scratch,
+                                           Updater& updater, cudaStream_t stream, std::unique_ptr<Executable>* out) {
   std::unique_ptr<Executable> executable(new Executable(scratch));
   executable->program(std::move(content));
   Template& base = executable->base_;
   CallResult done = from.clone(&base);
   if (done.error == cudaSuccess) {
-    done = Head::add(updater, base, executable->content(), stream, &executable->head_);
+    done = Head::add(updater, base, executable->content_, with_table, stream, &executable->head_);
   }
   if (done.error == cudaSuccess) {
     cudaGraphExec_t exec = nullptr;
@@ -147,7 +147,7 @@ CallResult Executable::patch(const detail::Call& call, std::size_t* patched_node
       if (result.error != cudaSuccess) return result;
     }
     const CallResult result =
-        head_->patch(exec_.get(), call, by_driver(driver_usable), scratch_.device(), patched_nodes);
+        head_->patch(exec_.get(), *content_, call, by_driver(driver_usable), scratch_.device(), patched_nodes);
     if (result.error != cudaSuccess) return result;
   }
   values_.assign(call.values, call.values + call.values_size);
@@ -160,6 +160,28 @@ CallResult Executable::patch_node(const SlotNode& node, const detail::Call& call
   const CallResult result = set_node(node, driver_usable);
   if (result.error == cudaSuccess) ++*patched_nodes;
   return result;
+}
+
+BroughtOver Executable::switch_row(std::shared_ptr<const Content> to, const detail::Call& call) {
+  BroughtOver brought;
+  Slots before = to->slots;  // What may throw comes first.
+  std::vector<unsigned char> values = to->values;
+  std::swap(before, slots_);
+  values_.swap(values);
+  content_ = std::move(to);
+  // Nodes that the host alone sets: what was captured there may differ, too.
+  std::optional<bool> driver_usable;
+  for (const std::uint32_t i : head_->others()) {
+    const SlotNode& node = slots_.nodes[i];
+    update_fields(node, call.values);
+    if (std::memcmp(before.fields.data() + node.fields, slots_.fields.data() + node.fields, node.fields_size) == 0)
+      continue;
+    brought.result = set_node(node, driver_usable);
+    if (brought.result.error != cudaSuccess) return brought;
+    ++brought.patched_nodes;
+  }
+  brought.result = patch(call, &brought.patched_nodes);
+  return brought;
 }
 
 BroughtOver Executable::bring_over(const Template& from_graph, const Template& to_graph,

@@ -60,11 +60,17 @@ class Executable {
   static cudaError_t instantiate(Template& base, std::shared_ptr<const Content> content, unsigned long long flags,
                                  Scratch& scratch, std::unique_ptr<Executable>* out);
 
-  // The same from a clone of `from`, which is left whole, with a head node that writes the slots of kernel nodes
-  // (head.h). Never to be brought over to a sibling. The stream is one to enqueue copies on.
-  static CallResult instantiate_updated(const Template& from, std::shared_ptr<const Content> content,
+  // The same from a clone of `from`, which is left whole, with a head node that writes the slots of kernel nodes, and
+  // with a table what siblings differ in (head.h). The stream is one to enqueue copies on.
+  static CallResult instantiate_updated(const Template& from, std::shared_ptr<const Content> content, bool with_table,
                                         unsigned long long flags, Scratch& scratch, Updater& updater,
                                         cudaStream_t stream, std::unique_ptr<Executable>* out);
+
+  // Whether it can be brought over to siblings at all: by updates or patches if it is plain, by a row of its table if
+  // it has one.
+  bool can_switch() const { return head_ == nullptr || table() != nullptr; }
+  Table* table() { return head_ == nullptr ? nullptr : head_->table(); }
+  const Table* table() const { return head_ == nullptr ? nullptr : std::as_const(*head_).table(); }
 
   const Content& content() const { return *content_; }
   // What the device could not write in a launch that has run.
@@ -78,9 +84,14 @@ class Executable {
   // ones: the executable must not be launched again.
   CallResult patch(const detail::Call& call, std::size_t* patched_nodes);
 
-  // Brings the executable over to a sibling's content and the call's values, by the way that `difference`, from its own
-  // content to that, found to be the cheaper one. The graphs are those of the two contents. After a failure the
-  // executable is brought back to what it was; where that fails, too, it must not be launched again.
+  // Brings the executable, which has a table with a row of `to`, over to that and the call's values. After a failure it
+  // must not be launched again.
+  BroughtOver switch_row(std::shared_ptr<const Content> to, const detail::Call& call);
+
+  // Brings the executable, a plain one, over to a sibling's content and the call's values, by the way that
+  // `difference`, from its own content to that, found to be the cheaper one. The graphs are those of the two contents.
+  // After a failure the executable is brought back to what it was; where that fails, too, it must not be launched
+  // again.
   BroughtOver bring_over(const Template& from_graph, const Template& to_graph, std::shared_ptr<const Content> to,
                          const Difference& difference, const detail::Call& call);
 

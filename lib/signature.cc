@@ -20,6 +20,7 @@ namespace {
 // domain, device-updatable, shared memory carveout. Programmatic launches are edges of the graph. NVLink-centric
 // scheduling (16) cannot be read, but an update refuses to change it.
 constexpr int kAttributes[] = {1, 2, 4, 5, 8, 9, 10, 13, 14};
+constexpr int kCooperative = 2;
 constexpr int kClusterDimension = 4;
 constexpr int kLastOfTheOldestDriver = 10;      // Every driver for CUDA 12.4 knows those up to this one.
 constexpr int kPreferredClusterDimension = 11;  // Read only beside a cluster dimension: without, it is refused.
@@ -113,7 +114,7 @@ class Reader {
     void** const arguments = std::exchange(params.kernelParams, nullptr);
     void** const packed = std::exchange(params.extra, nullptr);
     put(params.ctx);
-    if (driver_.kernel_attribute == nullptr || !read_attributes(node)) return false;
+    if (driver_.kernel_attribute == nullptr || !read_attributes(node, &content.updatable)) return false;
     if (!content.readable) return true;
     const Layout layout = layout_of(params, arguments != nullptr || packed != nullptr);
     content.readable = layout.known && (arguments != nullptr || packed != nullptr || layout.argument_count == 0);
@@ -184,10 +185,12 @@ class Reader {
   }
 
   // All of them: an update refuses some and ignores others without a word (fact 19).
-  bool read_attributes(cudaGraphNode_t node) {
+  bool read_attributes(cudaGraphNode_t node, bool* updatable) {
+    *updatable = true;
     for (const int id : kAttributes) {
       bool is_set = false;
       if (!read_attribute(node, id, &is_set)) return false;
+      if (is_set && (id == kClusterDimension || id == kCooperative)) *updatable = false;
       if (is_set && id == kClusterDimension && !read_attribute(node, kPreferredClusterDimension, &is_set)) return false;
     }
     put(0);
@@ -277,6 +280,8 @@ bool same_bytes(const Content& a, const NodeContent& of_a, const Content& b, con
   return std::memcmp(a.bytes.data() + of_a.bytes, b.bytes.data() + of_b.bytes, of_a.size) == 0;
 }
 
+}  // namespace
+
 Change change(const Content& from, const Content& to, std::uint32_t index) {
   const NodeContent& a = from.nodes[index];
   const NodeContent& b = to.nodes[index];
@@ -292,8 +297,6 @@ Change change(const Content& from, const Content& to, std::uint32_t index) {
   if (x.gridDimX != y.gridDimX || x.gridDimY != y.gridDimY || x.gridDimZ != y.gridDimZ) return Change::kGrid;
   return same ? Change::kNone : Change::kArguments;
 }
-
-}  // namespace
 
 std::optional<Signature> describe(const Template& from, Content* content) {
   LastErrorGuard last_error;

@@ -24,6 +24,9 @@ using Signature = std::string;
 // updates do not reach, or could not be read.
 std::optional<Signature> describe(const Template& from, Content* content);
 
+// How the nodes of an index differ.
+Change change(const Content& from, const Content& to, std::uint32_t index);
+
 // What brings an executable from one content to another of the same signature.
 struct Difference {
   struct Node {

@@ -11,23 +11,20 @@ __device__ void report(int* error, cudaError_t what) {
 template <unsigned kBytes>
 __device__ void update(const Values<kBytes>& values) {
   const Plan& plan = values.plan;
-  const bool has_changed = plan.tokens[blockIdx.x] != values.token;
+  const Written held = plan.written[blockIdx.x];
   __syncthreads();
-  if (!has_changed) return;
-  if (threadIdx.x == 0) plan.tokens[blockIdx.x] = values.token;
+  if (held.token == values.token) return;
+  if (threadIdx.x == 0) plan.written[blockIdx.x] = {values.row, values.token};
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= plan.node_count) return;
-  const Node node = plan.nodes[i];
-  for (unsigned k = node.first; k < node.first + node.count; ++k) {
-    const Update one = plan.updates[k];
-    const unsigned char* const value = values.bytes + one.source;
-    if (one.offset == Update::kGrid) {
-      const auto* const grid = reinterpret_cast<const unsigned*>(value);
-      report(plan.error, cudaGraphKernelNodeSetGridDim(node.handle, dim3(grid[0], grid[1], grid[2])));
-    } else {
-      report(plan.error, cudaGraphKernelNodeSetParam(node.handle, one.offset, value, one.size));
-    }
-  }
+  update_node(
+      plan, i, held.row, values.row, values.bytes,
+      [&](cudaGraphDeviceNode_t node, unsigned offset, const unsigned char* value, unsigned size) {
+        report(plan.error, cudaGraphKernelNodeSetParam(node, offset, value, size));
+      },
+      [&](cudaGraphDeviceNode_t node, const unsigned* grid) {
+        report(plan.error, cudaGraphKernelNodeSetGridDim(node, dim3(grid[0], grid[1], grid[2])));
+      });
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
+#include <unordered_map>
 
 #include "graphcache/hostrt.h"
 
@@ -76,7 +77,7 @@ std::string Verifier::find_fault(const Index& index) {
       if (entry->users < 0) return of(*entry, "it has less than no users");
       if (index.find(entry->key, entry->site) != entry) return of(*entry, "it is not found");
       if (standing == Standing::kCold && entry->family != nullptr) return of(*entry, "it has a family");
-      if (standing == Standing::kLive) live_bytes += entry->device_bytes;
+      if (standing == Standing::kLive) live_bytes += entry->device_bytes + entry->table_bytes;
     }
     if (order.oldest != newer || order.size != size) {
       return absl::StrCat("the order of ", name_of(standing), " entries ends elsewhere than it says");
@@ -88,7 +89,7 @@ std::string Verifier::find_fault(const Index& index) {
     if (!entry->erased) return of(*entry, "it is not erased, and waits for a sweep");
     if (entry->family != nullptr) return of(*entry, "it is erased and has a family");
     ++erased_of[static_cast<std::size_t>(entry->standing)];
-    if (entry->standing == Standing::kLive) live_bytes += entry->device_bytes;
+    if (entry->standing == Standing::kLive) live_bytes += entry->device_bytes + entry->table_bytes;
   }
   if (!std::equal(index.erased_of_.begin(), index.erased_of_.end(), erased_of)) {
     return "the count of erased entries is wrong";
@@ -109,18 +110,26 @@ std::string Verifier::fault_of(const Families& families, const Index& index) {
       if (family->id <= last_id || family->id > families.last_id_) return wrong("its number is out of order");
       last_id = family->id;
       std::size_t members = 0, executables = 0;
+      std::unordered_map<std::uint64_t, std::size_t> of_classes;
       bool spare_found = family->spare_of == nullptr;
       for (const Standing standing : {Standing::kDemoted, Standing::kLive}) {
         const Entry* entry = index.orders_[static_cast<std::size_t>(standing)].newest;
         for (; entry != nullptr; entry = entry->older) {
           if (entry->family != family.get()) continue;
           ++members;
+          ++of_classes[entry->row_class];
           if (standing != Standing::kLive) continue;
           ++executables;
           spare_found |= family->spare_of == entry && !entry->pinned;
         }
       }
       if (family->members != members || members == 0) return wrong("its members are counted wrongly");
+      const bool classes_agree = family->classes.size() == of_classes.size() &&
+                                 std::all_of(family->classes.begin(), family->classes.end(), [&](const auto& of_class) {
+                                   const auto counted = of_classes.find(of_class.first);
+                                   return counted != of_classes.end() && counted->second == of_class.second.members;
+                                 });
+      if (!classes_agree) return wrong("its classes are counted wrongly");
       if (family->executables != executables) return wrong("its executables are counted wrongly");
       if (!spare_found) return wrong("its spare executable is that of no member, or of a pinned one");
       all_members += members;
@@ -157,6 +166,9 @@ std::string Verifier::fault_of(Entry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   }
   if (entry.family != nullptr && content.nodes.size() != content.node_count) {
     return of(entry, "it has a family, and its nodes have not been read");
+  }
+  if (entry.table_bytes != 0 && (!live || entry.executable->table() == nullptr)) {
+    return of(entry, "it counts the memory of a table that it does not have");
   }
   if (!live) return "";
   if (entry.executable->content_ != entry.content) return of(entry, "its executable holds another's content");

@@ -22,6 +22,7 @@ class DeviceUpdatedTest : public StreamTest {
     Options options;
     options.patching = Patching::kDeviceUpdated;
     options.max_executables = max_executables;
+    options.sharing = Sharing::kNever;
     return options;
   }
 
@@ -132,7 +133,8 @@ TEST_F(DeviceUpdatedTest, ManyBytesOfValues) {
   EXPECT_EQ(cache.stats().refused_device_updates, 0u);
 }
 
-TEST_F(DeviceUpdatedTest, KeysOfOneShapeAreNoFamilyAndEachIsRight) {
+// Sharing is for shared_table_test.cc.
+TEST_F(DeviceUpdatedTest, KeysOfOneShapeEachHaveTheirOwn) {
   DeviceBuffer<float> data(kSize);
   for (int round = 0; round < 3; ++round) {
     for (int i = 0; i < 5; ++i) {

@@ -20,10 +20,22 @@ enum class Sharing {
   kNever,
   // A family has one as long as one suffices: a second only if the first is pinned, or in use by another thread's run.
   kAlways,
+  // The same, and that one has a table from the second member on.
+  kTable,
+};
+
+// What matters most where the host's time, the device's and memory can be had for each other.
+enum class Prefer {
+  kTotalTime,   // The host's and the device's time count alike.
+  kHostTime,    // The device has time to spare.
+  kDeviceTime,  // The device is the bottleneck: no time of it is spent to save the host's.
+  kMemory,      // Keys that can share a table do, and get no executable of their own while they can.
 };
 
 // How values that changed since the last run of a key reach the nodes that hold them.
 enum class Patching {
+  // Whichever of the others is cheaper by Options::prefer, for the number of nodes that hold slots.
+  kAuto,
   // One call for each node, 0.15 to 0.5 us of the host's time.
   kPerNode,
   // One call for all kernel nodes, whatever their number: a node before the others writes their arguments and grids on
@@ -61,7 +73,9 @@ struct Options {
 
   Sharing sharing = Sharing::kAuto;
 
-  Patching patching = Patching::kPerNode;
+  Patching patching = Patching::kAuto;
+
+  Prefer prefer = Prefer::kTotalTime;
 
   // What other threads, and `fn`, may do during a capture; the meaning is cudaStreamBeginCapture's. With the default,
   // calls that a capture forbids (cudaMalloc, a synchronization) break it only if `fn`'s own thread makes them.

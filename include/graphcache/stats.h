@@ -66,6 +66,7 @@ struct Stats {
   std::uint64_t capture_failures = 0;  // +1 for each capture that was begun and gave no graph to keep.
   std::uint64_t instantiations = 0;    // +1 for each successful cudaGraphInstantiate.
   std::uint64_t updates = 0;           // +1 for each successful cudaGraphExecUpdate.
+  std::uint64_t row_switches = 0;      // +1 for each executable brought over to a sibling by a row of its table.
   std::uint64_t patched_nodes = 0;     // +1 for each node whose parameters were set in an executable.
   std::uint64_t evictions = 0;         // +1 for each executable that left to make room for another.
   std::uint64_t forgotten = 0;         // +1 for each template that left because of Options::max_templates.

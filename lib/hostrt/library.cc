@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "../updater.h"
 #include "attributes.h"
@@ -44,22 +45,23 @@ cudaError_t set_grid(State& state, cudaGraphDeviceNode_t node, dim3 grid) {
 template <unsigned kBytes>
 void update(const updater::Values<kBytes>& values) {
   const updater::Plan& plan = values.plan;
-  if (threadIdx.x != 0 || plan.tokens[blockIdx.x] == values.token) return;
-  plan.tokens[blockIdx.x] = values.token;
+  updater::Written& written = plan.written[blockIdx.x];
+  if (threadIdx.x != 0 || written.token == values.token) return;
+  const updater::Written held = std::exchange(written, {values.row, values.token});
   State& world = state();
+  const auto report = [&](cudaError_t error) {
+    if (error != cudaSuccess) *plan.error = error;
+  };
   const unsigned begin = blockIdx.x * blockDim.x;
   for (unsigned i = begin; i < begin + blockDim.x && i < plan.node_count; ++i) {
-    const updater::Node& node = plan.nodes[i];
-    for (unsigned k = node.first; k < node.first + node.count; ++k) {
-      const updater::Update& one = plan.updates[k];
-      const unsigned char* const value = values.bytes + one.source;
-      unsigned grid[3] = {};
-      if (one.offset == updater::Update::kGrid) std::memcpy(grid, value, sizeof grid);
-      const cudaError_t error = one.offset == updater::Update::kGrid
-                                    ? set_grid(world, node.handle, dim3(grid[0], grid[1], grid[2]))
-                                    : set_argument(world, node.handle, one.offset, value, one.size);
-      if (error != cudaSuccess) *plan.error = error;
-    }
+    updater::update_node(
+        plan, i, held.row, values.row, values.bytes,
+        [&](cudaGraphDeviceNode_t node, unsigned offset, const unsigned char* value, unsigned size) {
+          report(set_argument(world, node, offset, value, size));
+        },
+        [&](cudaGraphDeviceNode_t node, const unsigned* grid) {
+          report(set_grid(world, node, dim3(grid[0], grid[1], grid[2])));
+        });
   }
 }
 

@@ -1,0 +1,208 @@
+#include "table.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "head.h"
+#include "signature.h"
+
+namespace graphcache {
+namespace {
+
+constexpr std::size_t kAlignment = 16;  // Of what the device reads as numbers.
+constexpr std::size_t kBlock = 64 << 10;
+
+std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+bool same(const SlotNode& a, const SlotNode& b) {
+  return a.index == b.index && a.type == b.type && a.kernel == b.kernel && a.function == b.function &&
+         a.kind == b.kind && a.fields == b.fields && a.fields_size == b.fields_size &&
+         a.first_argument == b.first_argument && a.argument_count == b.argument_count &&
+         a.first_binding == b.first_binding && a.binding_count == b.binding_count;
+}
+
+bool same(const Binding& a, const Binding& b) {
+  return a.target == b.target && a.size == b.size && a.offset == b.offset && a.convert == b.convert;
+}
+
+// Whether the same nodes follow the same slots.
+bool same(const Slots& a, const Slots& b) {
+  const auto equal = [](const auto& x, const auto& y) { return same(x, y); };
+  return a.arguments == b.arguments &&
+         std::equal(a.nodes.begin(), a.nodes.end(), b.nodes.begin(), b.nodes.end(), equal) &&
+         std::equal(a.bindings.begin(), a.bindings.end(), b.bindings.begin(), b.bindings.end(), equal);
+}
+
+// Appends, and returns where.
+unsigned append(std::vector<unsigned char>* row, const void* bytes, std::size_t size) {
+  const std::size_t at = aligned(row->size());
+  row->resize(at + size);
+  std::memcpy(row->data() + at, bytes, size);
+  return static_cast<unsigned>(at);
+}
+
+}  // namespace
+
+Table::Table(std::shared_ptr<const Content> base, std::vector<std::uint32_t> nodes, std::vector<updater::Node> slots,
+             std::vector<updater::Update> updates)
+    : base_(std::move(base)),
+      nodes_(std::move(nodes)),
+      slots_(std::move(slots)),
+      updates_(std::move(updates)),
+      written_(base_->nodes.size()) {
+  for (const std::uint32_t node : nodes_) written_[node] = true;
+  places_[base_->id] = {};
+}
+
+bool Table::can_hold(const Content& to) const {
+  if (places_.contains(to.id)) return true;
+  const Content& base = *base_;
+  if (to.nodes.size() != base.nodes.size() || to.values.size() != base.values.size()) return false;
+  if (!same(base.slots, to.slots)) return false;
+  auto slot = base.slots.nodes.begin();
+  for (std::uint32_t i = 0; i < base.nodes.size(); ++i) {
+    const bool has_slots = slot != base.slots.nodes.end() && slot->index == i;
+    slot += has_slots ? 1 : 0;
+    // What the device does not write and holds slots is set by the host, with all that it has.
+    const Change how = change(base, to, i);
+    const bool told = how == Change::kNone || (written_[i] ? how <= Change::kGrid : has_slots);
+    if (!told) return false;
+  }
+  return true;
+}
+
+// What can_hold() compares, hashed.
+std::uint64_t Table::class_of(const Content& content) {
+  std::uint64_t hash = content.values.size();
+  const auto put = [&](auto value) {
+    hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x9e3779b97f4a7c15u + (hash >> 29);
+  };
+  const auto put_pointer = [&](const void* value) { put(reinterpret_cast<std::uintptr_t>(value)); };
+  const Slots& slots = content.slots;
+  for (const SlotNode& node : slots.nodes) {
+    put(node.index);
+    put_pointer(node.kernel);
+    put(node.binding_count);
+  }
+  for (const Binding& binding : slots.bindings) {
+    put(binding.target);
+    put(binding.offset);
+    put(binding.size);
+  }
+  auto slot = slots.nodes.begin();
+  for (std::uint32_t i = 0; i < content.nodes.size(); ++i) {
+    const NodeContent& node = content.nodes[i];
+    const bool has_slots = slot != slots.nodes.end() && slot->index == i;
+    const bool by_host = has_slots && !Head::can_write(slots, *slot);
+    slot += has_slots ? 1 : 0;
+    if (by_host) continue;
+    put(node.readable);
+    put_pointer(node.kernel.func);
+    put_pointer(node.kernel.kern);
+    put(node.kernel.blockDimX);
+    put(node.kernel.blockDimY);
+    put(node.kernel.blockDimZ);
+    put(node.kernel.sharedMemBytes);
+    if (node.updatable) continue;
+    put(node.kernel.gridDimX);
+    put(node.kernel.gridDimY);
+    put(node.kernel.gridDimZ);
+    for (std::uint32_t k = 0; k < node.size; ++k) put(content.bytes[node.bytes + k]);
+  }
+  return hash;
+}
+
+void Table::mask(std::size_t i, std::vector<unsigned char>* arguments) const {
+  const NodeContent& base = base_->nodes[nodes_[i]];
+  for (unsigned k = slots_[i].first; k < slots_[i].first + slots_[i].count; ++k) {
+    const updater::Update& update = updates_[k];
+    if (update.offset == updater::Update::kGrid) continue;
+    std::memcpy(arguments->data() + update.offset, base_->bytes.data() + base.bytes + update.offset, update.size);
+  }
+}
+
+// What does not differ from the base is left out, unless the row is to be whole.
+Table::Built Table::row(const Content& of, bool whole) const {
+  Built built;
+  std::vector<updater::Cell> cells(nodes_.size());
+  built.bytes.resize(cells.size() * sizeof(updater::Cell));
+  std::vector<unsigned char> arguments;
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    const NodeContent& base = base_->nodes[nodes_[i]];
+    const NodeContent& node = of.nodes[nodes_[i]];
+    const unsigned char* const of_base = base_->bytes.data() + base.bytes;
+    const unsigned char* const of_node = of.bytes.data() + node.bytes;
+    arguments.assign(of_node, of_node + node.size);
+    std::size_t begin = 0, end = node.size;
+    if (!whole) {
+      mask(i, &arguments);
+      while (begin < end && arguments[begin] == of_base[begin]) ++begin;
+      while (end > begin && arguments[end - 1] == of_base[end - 1]) --end;
+      begin = begin / 8 * 8;  // So that what the device reads is aligned as the argument is.
+    }
+    updater::Cell& cell = cells[i];
+    if (end > begin) {
+      cell.offset = static_cast<unsigned>(begin);
+      cell.size = static_cast<unsigned>(end - begin);
+      cell.source = append(&built.bytes, arguments.data() + begin, end - begin);
+    }
+    const auto first = updates_.begin() + slots_[i].first;
+    const bool slot_of_grid = std::any_of(first, first + slots_[i].count, [](const updater::Update& update) {
+      return update.offset == updater::Update::kGrid;
+    });
+    const unsigned grid[] = {node.kernel.gridDimX, node.kernel.gridDimY, node.kernel.gridDimZ};
+    const unsigned grid_of_base[] = {base.kernel.gridDimX, base.kernel.gridDimY, base.kernel.gridDimZ};
+    const bool differs = !slot_of_grid && std::memcmp(grid, grid_of_base, sizeof grid) != 0;
+    if (whole || differs) cell.grid = append(&built.bytes, grid, sizeof grid);
+    built.differing += cell.size != 0 || cell.grid != 0 ? 1 : 0;
+  }
+  std::memcpy(built.bytes.data(), cells.data(), cells.size() * sizeof(updater::Cell));
+  return built;
+}
+
+std::size_t Table::growth_for(const Content& to) {
+  if (places_.contains(to.id)) return 0;
+  if (next_of_ != to.id) {
+    next_ = row(to, /*whole=*/false);
+    next_of_ = to.id;
+  }
+  const std::size_t needed = aligned(next_.bytes.size());
+  return needed <= left_ ? 0 : std::max(kBlock, 8 * needed);
+}
+
+// Copies from pageable memory have read it when the call returns, and do not wait for work in flight; nor does
+// cudaMalloc (tried). The row is read by no launch before those that follow the copy on its stream; launches on other
+// streams follow that one, since launches of one executable follow each other (fact 15).
+CallResult Table::add(const Content& to, cudaStream_t stream) {
+  if (places_.contains(to.id)) return {};
+  const std::size_t growth = growth_for(to);
+  if (growth != 0) {
+    blocks_.reserve(blocks_.size() + 1);
+    void* memory = nullptr;
+    if (const cudaError_t error = cudaMalloc(&memory, growth); error != cudaSuccess) return {"cudaMalloc", error};
+    blocks_.emplace_back(memory);
+    left_ = growth;
+    at_ = 0;
+  }
+  unsigned char* const row = static_cast<unsigned char*>(blocks_.back().get()) + at_;
+  Place& place = places_[to.id];
+  const CallResult done{"cudaMemcpyAsync",
+                        cudaMemcpyAsync(row, next_.bytes.data(), next_.bytes.size(), cudaMemcpyHostToDevice, stream)};
+  if (done.error != cudaSuccess) {
+    places_.erase(to.id);
+    return done;
+  }
+  place = {row, next_.differing};
+  const std::size_t taken = aligned(next_.bytes.size());
+  at_ += taken;
+  left_ -= taken;
+  next_ = {};
+  next_of_ = 0;
+  return done;
+}
+
+void Table::abandon() {
+  for (auto& block : blocks_) block.release();
+}
+
+}  // namespace graphcache

@@ -1,0 +1,77 @@
+// The rows of a device-updated executable: what each member of its family that it has served differs in from the graph
+// that it was instantiated from (updater.h). They grow while launches are in flight, and never change.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "errors.h"
+#include "graph.h"
+#include "updater.h"
+
+namespace graphcache {
+
+// Used as its executable is: by one thread at a time.
+class Table {
+ public:
+  // `nodes` are those that the device writes, by their place among the base's, which has been described (signature.h);
+  // each has its updates by slots among `updates`.
+  Table(std::shared_ptr<const Content> base, std::vector<std::uint32_t> nodes, std::vector<updater::Node> slots,
+        std::vector<updater::Update> updates);
+
+  // Equal for contents of one signature that one table can hold: a number, and so perhaps equal for others, too.
+  static std::uint64_t class_of(const Content& content);
+
+  // Whether a row can say how the content differs from the base: in arguments and grids of nodes that the device writes
+  // alone, and in what slots write.
+  bool can_hold(const Content& to) const;
+
+  // The row of all nodes with all that they have.
+  std::vector<unsigned char> base_row() const { return row(*base_, /*whole=*/true).bytes; }
+
+  // How much device memory would have to be had for the content's row.
+  std::size_t growth_for(const Content& to);
+  // Gives the content a row, by a copy on the stream that launches of it must follow.
+  CallResult add(const Content& to, cudaStream_t stream);
+
+  struct Place {
+    updater::Row row = nullptr;
+    std::size_t differing = 0;  // Nodes that are not as in the base.
+  };
+  // Of a content that has one, as the base's has from the beginning.
+  const Place& find(const Content& of) const { return places_.at(of.id); }
+
+  std::size_t rows() const { return places_.size(); }
+  void abandon();
+
+ private:
+  struct Built {
+    std::vector<unsigned char> bytes;
+    std::size_t differing = 0;
+  };
+
+  Built row(const Content& of, bool whole) const;
+  // Sets what slots write to what the base has there.
+  void mask(std::size_t i, std::vector<unsigned char>* arguments) const;
+
+  const std::shared_ptr<const Content> base_;
+  const std::vector<std::uint32_t> nodes_;
+  const std::vector<updater::Node> slots_;
+  const std::vector<updater::Update> updates_;
+  std::vector<bool> written_;  // By the place among the base's nodes.
+
+  std::unordered_map<std::uint64_t, Place> places_;  // By the content's id.
+  Built next_;                                       // The row that growth_for() was asked for last,
+  std::uint64_t next_of_ = 0;                        // and whose it is.
+  std::vector<Owned<void*, cudaFree>> blocks_;
+  std::size_t left_ = 0;  // In the last one.
+  std::size_t at_ = 0;
+};
+
+}  // namespace graphcache

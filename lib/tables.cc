@@ -1,0 +1,92 @@
+// Executables that the device updates: when a key, or a whole family, is to have one.
+#include "errors.h"
+#include "impl.h"
+
+namespace graphcache {
+
+// Whether the slots are many enough for a head node: per node the host would pay more than the head takes of the
+// device's time.
+bool Cache::Impl::updates_slots(const Content& content) const {
+  const std::size_t nodes = Head::writable_nodes(content.slots);
+  if (options_.patching == Patching::kDeviceUpdated) return nodes != 0;
+  if (options_.patching == Patching::kPerNode || options_.prefer == Prefer::kDeviceTime) return false;
+  const Cost by_host = nodes * costs::kPatch[static_cast<std::size_t>(Change::kArguments)];
+  const Cost by_head = options_.prefer == Prefer::kHostTime ? costs::kPatchHead
+                                                            : costs::kPatchHead + costs::kHead + nodes * costs::kCell;
+  return by_host > by_head;
+}
+
+Cost Cache::Impl::cost_of_row(std::size_t nodes) const {
+  if (options_.prefer == Prefer::kMemory) return 0;
+  return options_.prefer == Prefer::kHostTime ? costs::kTakeOver : costs::switch_row(nodes);
+}
+
+// Whether the entry is to have an executable with a table for its class: by rent or buy, once more. The rent is what
+// members pay more than a switch to a row would cost them; of one that can have no executable but its own, the price of
+// that.
+bool Cache::Impl::wants_table(const Held& entry, const Held& lender, Cost rent) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (options_.sharing != Sharing::kAuto && options_.sharing != Sharing::kTable) return false;
+  if (lender->executable->table() != nullptr) return false;
+  const std::size_t nodes = entry->content->node_count;
+  {
+    MutexLock lock(mutex_);
+    Family* const family = entry->family;
+    if (family == nullptr || family->refuses_table || entry->pinned) return false;
+    Family::Class& of_class = family->classes.at(entry->row_class);
+    if (of_class.members < 2) return false;
+    if (options_.sharing == Sharing::kTable || options_.prefer == Prefer::kMemory) return true;
+    if (options_.prefer == Prefer::kDeviceTime) return false;
+    const Cost paid = lender->executable->can_switch() ? rent : costs::buy(nodes);
+    const Cost by_row = cost_of_row(nodes);
+    of_class.rent += paid > by_row ? paid - by_row : 0;
+    return of_class.rent > costs::buy_table(nodes);
+  }
+}
+
+// Gives the entry a row in the lender's table. False: it has none, since the entry is of another family now, or the
+// table is gone, or, if the result says so, since everything is lost.
+bool Cache::Impl::make_row(Held& entry, Held& lender, const Request& request,
+                           Obtained* obtained) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  // Rows of what members have been captured as before, or of members that are gone, are never given back: a table that
+  // holds too many is made anew when it is wanted again.
+  constexpr std::size_t kSpareRows = 64;
+  const Content& content = *entry->content;
+  Table& table = *lender->executable->table();
+  if (!table.can_hold(content)) {
+    MutexLock lock(mutex_);
+    index_.split(entry.get());
+    return false;
+  }
+  const std::size_t growth = table.growth_for(content);
+  {
+    MutexLock lock(mutex_);
+    Family* const family = entry->family;
+    const bool stale = family != nullptr && table.rows() >= 2 * family->members + kSpareRows;
+    const bool has_room = growth <= options_.max_device_bytes - index_.live_bytes();
+    if (growth != 0 && (stale || !has_room)) {
+      if (!stale) refuse_table(family);
+      demote(lender.get());
+      return false;
+    }
+    index_.set_table_bytes(lender.get(), lender->table_bytes + growth);
+  }
+  RelaxedCaptureMode relaxed;
+  const CallResult added = table.add(content, request.stream);
+  if (added.error == cudaSuccess) return true;
+  if (is_fatal(added.error)) {
+    obtained->result = added;
+    return false;
+  }
+  MutexLock lock(mutex_);
+  refuse_table(entry->family);
+  demote(lender.get());
+  return false;
+}
+
+// The family does without from now on.
+void Cache::Impl::refuse_table(Family* family) {
+  ++totals_.refused_device_updates;
+  if (family != nullptr) family->refuses_table = true;
+}
+
+}  // namespace graphcache

@@ -1,0 +1,353 @@
+// Keys that share an executable with a table (Sharing::kTable), on either runtime: whatever row it holds, a run must do
+// what its own `fn` does.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "sharing_support.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+class SharedTableTest : public SharingTest {
+ protected:
+  static Options one_table(int max_executables = 2) { return at_most(max_executables, Sharing::kTable); }
+
+  // Nodes that differ in grids, in arguments, in both or in nothing.
+  absl::StatusOr<Outcome> run_member(int which, int nodes = 12) {
+    return run(key("member", which), [&, which, nodes](Recorder& rec) {
+      for (int i = 0; i < nodes; ++i) {
+        const auto grid = static_cast<unsigned>(i % 4 < 2 ? 1 + which % 5 : 2);
+        const int factor = i % 2 == 0 ? 2 * which + 3 : 5;
+        CUDA_OK(launch(blend, dim3(grid), 32, rec.stream(), at(i), 800, factor, i % 3 == 0 ? which : 7));
+      }
+    });
+  }
+};
+
+TEST_F(SharedTableTest, MembersTakeTurnsByTheirRows) {
+  use(one_table());
+  EXPECT_RUN(kInstantiated, run_member(0));
+  EXPECT_RUN(kInstantiated, run_member(1));  // With the table.
+  for (int which = 2; which < 9; ++which) EXPECT_RUN(kUpdated, run_member(which));
+  for (int round = 0; round < 3; ++round) {
+    for (int which = 1; which < 9; ++which) {
+      EXPECT_RUN(kSwitched, run_member(which));
+      EXPECT_RUN(kReplayed, run_member(which));
+    }
+  }
+  const Stats stats = cache->stats();
+  EXPECT_EQ(stats.instantiations, 2u);
+  EXPECT_EQ(stats.updates, 0u);
+  EXPECT_EQ(stats.row_switches, 7u + 3 * 8);
+  EXPECT_EQ(stats.captures, 9u);
+  EXPECT_EQ(stats.refused_device_updates, 0u);
+  EXPECT_EQ(stats.families, 1u);
+}
+
+// More nodes than one block of the updater serves, and rows that do not fit into the first piece of memory.
+TEST_F(SharedTableTest, ManyMembersOfManyNodes) {
+  constexpr int kMembers = 40, kNodes = 150;
+  use(one_table());
+  for (int round = 0; round < 2; ++round) {
+    for (int which = 0; which < kMembers; ++which) ASSERT_TRUE(run_member(which, kNodes).ok());
+  }
+  const Stats stats = cache->stats();
+  EXPECT_EQ(stats.instantiations, 2u);
+  EXPECT_EQ(stats.row_switches, 2u * kMembers - 3);  // The first one keeps its own, the second one made the table.
+  EXPECT_EQ(stats.refused_device_updates, 0u);
+}
+
+// Arguments of all sizes and alignments.
+TEST_F(SharedTableTest, DifferencesAnywhereAmongTheArguments) {
+  use(one_table());
+  DeviceBuffer<double> out(10);
+  for (int round = 0; round < 2; ++round) {
+    for (int which = 0; which < 12; ++which) {
+      std::vector<double> v(10);
+      for (int i = 0; i < 10; ++i) v[i] = i + (which == 11 || which == i ? 50 + which : 0);
+      const auto record = [&](Recorder& rec) {
+        rec.launch(many, {1, 1}, out.get(), static_cast<char>(v[0]), v[1], static_cast<short>(v[2]),
+                   static_cast<float>(v[3]), static_cast<long long>(v[4]), static_cast<unsigned char>(v[5]),
+                   static_cast<int>(v[6]), static_cast<float>(v[7]), static_cast<unsigned short>(v[8]), v[9]);
+      };
+      ASSERT_TRUE(cache->run(key("many", which), stream, record).ok());
+      EXPECT_EQ(out.read(), v) << "member " << which << ", round " << round;
+    }
+  }
+  EXPECT_EQ(cache->stats().row_switches, 21u);
+}
+
+// Slots over rows: of arguments and grids that the device writes, and of what only the host can set.
+TEST_F(SharedTableTest, SlotsOfEveryMemberFollowEachRun) {
+  use(one_table());
+  DeviceBuffer<int> copied(64);
+  std::mt19937 random(3);
+  int first = -1, last = -1, last_value = 0;
+  for (int i = 0; i < 300; ++i) {
+    const int which = static_cast<int>(random() % 6);
+    const int value = i % 3 == 0 ? 1 : static_cast<int>(random() % 4);
+    const auto grid = static_cast<unsigned>(1 + value);
+    const auto block = static_cast<unsigned>(32 + 32 * (value % 2));
+    const auto outcome = run(key("k", which), params(value, grid, block, at(100 * (value % 3))),
+                             [&, which](Recorder& rec, Slot<int> v, Slot<unsigned> g, Slot<unsigned> b, Slot<int*> p) {
+                               rec.launch(blend, {static_cast<unsigned>(1 + which), 32}, at(0), 900, v, which);
+                               rec.launch(blend, {g, 32}, at(3), 900, 3 + which, v);
+                               rec.launch(blend, {2, b}, at(5), 900, 2 * which + 1, 4);
+                               rec.launch(blend_in, {1, 64}, p, at(400 + which), 64, v);
+                               rec.memcpy(copied.get(), p, copied.bytes());
+                               rec.launch(blend_in, {1, 64}, at(600), copied.get(), 64, 3);
+                               rec.launch(blend, {3, 32}, at(7), 900, 5, which);
+                             });
+    const bool same = which == last && value == last_value;
+    if (i > 60 && which != first) {
+      EXPECT_TRUE(did(same            ? Outcome::kReplayed
+                      : which == last ? Outcome::kPatched
+                                      : Outcome::kSwitched,
+                      outcome))
+          << "run " << i;
+    } else {
+      ASSERT_TRUE(outcome.ok()) << outcome.status();
+    }
+    if (first < 0) first = which;  // Which has an executable of its own.
+    if (which == first) continue;
+    last = which;
+    last_value = value;
+  }
+  EXPECT_EQ(cache->stats().instantiations, 2u);
+  EXPECT_EQ(cache->stats().updates, 0u);
+}
+
+// Kernels, blocks, shared memory and copies are not for rows: who differs in these is of another family.
+TEST_F(SharedTableTest, OnlyArgumentsAndGridsAreForRows) {
+  use(one_table(6));
+  const auto run_variant = [&](int variant, int which) {
+    return run(key("k", variant, which), [&, variant, which](Recorder& rec) {
+      const LaunchConfig config{static_cast<unsigned>(1 + which), variant == 1 ? 64u : 32u,
+                                variant == 2 ? std::size_t{256} : std::size_t{0}};
+      rec.launch(variant == 3 ? blend_otherwise : blend, config, at(0), 900, 3 + which, 2);
+      rec.memcpy(at(950), at(variant == 4 ? 10 + which : 0), 64);
+      pad(rec, 4);
+    });
+  };
+  for (int round = 0; round < 3; ++round) {
+    for (int which = 0; which < 4; ++which) {
+      for (int variant = 0; variant < 5; ++variant) ASSERT_TRUE(run_variant(variant, which).ok());
+    }
+  }
+  EXPECT_GT(cache->stats().row_switches, 10u);
+  EXPECT_EQ(cache->stats().refused_device_updates, 0u);
+  EXPECT_EQ(refused(cache->stats()), 0u);
+}
+
+// Each run has its member's work and its own values, whatever follows it.
+TEST_F(SharedTableTest, RunsInFlightKeepTheirRows) {
+  constexpr int kMembers = 64, kRuns = 3000, kNodes = 8;
+  use(one_table());
+  std::vector<int> wanted(kSize, 1);
+  memory.write(wanted);
+  std::mt19937 random(11);
+  for (int i = 0; i < kRuns; ++i) {
+    const int which = static_cast<int>(random() % kMembers);
+    const int value = static_cast<int>(random() % 9);
+    const auto reach = [&](int node) { return node % 2 == 0 ? 32 * (1 + which % 7) : 64; };
+    const auto outcome = cache->run(key("k", which), stream, params(value), [&, which](Recorder& rec, Slot<int> v) {
+      for (int n = 0; n < kNodes; ++n) {
+        rec.launch(blend, {static_cast<unsigned>(reach(n) / 32), 32}, at(0), kSize, n % 3 == 0 ? which : 3, v);
+      }
+    });
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    for (int n = 0; n < kNodes; ++n) {
+      for (int k = 0; k < reach(n); ++k) {
+        wanted[k] = static_cast<int>(static_cast<unsigned>(n % 3 == 0 ? which : 3) * static_cast<unsigned>(wanted[k]) +
+                                     static_cast<unsigned>(value + k));
+      }
+    }
+  }
+  EXPECT_EQ(memory.read(), wanted);
+  EXPECT_EQ(cache->stats().instantiations, 2u);
+}
+
+// Rows are written on whatever stream their member comes first, and read on any.
+TEST_F(SharedTableTest, StreamsTakeTurns) {
+  use(one_table());
+  Stream streams[3];
+  std::mt19937 random(5);
+  for (int i = 0; i < 200; ++i) {
+    const int which = static_cast<int>(random() % 10);
+    ASSERT_TRUE(run_on(streams[random() % 3], key("k", which), Params<>(), [&, which](Recorder& rec) {
+                  rec.launch(blend, {static_cast<unsigned>(1 + which), 32}, at(0), 900, which, 3);
+                  rec.launch(blend, {2, 32}, at(2), 900, 3, which);
+                }).ok());
+  }
+  EXPECT_EQ(cache->stats().instantiations, 2u);
+}
+
+TEST_F(SharedTableTest, ThreadsShareAndEachHasItsOwnResults) {
+  constexpr int kThreads = 4, kMembers = 12, kRuns = 400, kShare = 128;
+  for (const int executables : {1, 3}) {
+    use(one_table(executables));
+    std::vector<int> wanted(kSize, 1);
+    memory.write(wanted);
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        Stream mine;
+        std::mt19937 random(static_cast<unsigned>(t));
+        for (int i = 0; i < kRuns; ++i) {
+          const int which = static_cast<int>(random() % kMembers);
+          int* const p = at(kShare * t);
+          const auto reach = static_cast<unsigned>(1 + which % 4);
+          // Each thread's memory follows a slot: the keys are everybody's.
+          const auto outcome = cache->run(key("k", which), mine, params(p), [&](Recorder& rec, Slot<int*> to) {
+            rec.launch(blend, {reach, 32}, to, kShare, which, 5);
+            rec.launch(blend, {2, 32}, to, kShare, 3, which);
+          });
+          ASSERT_TRUE(outcome.ok()) << outcome.status();
+          for (unsigned k = 0; k < 32 * reach; ++k) {
+            unsigned& value = reinterpret_cast<unsigned&>(wanted[kShare * t + k]);
+            value = static_cast<unsigned>(which) * value + 5 + k;
+          }
+          for (unsigned k = 0; k < 64; ++k) {
+            unsigned& value = reinterpret_cast<unsigned&>(wanted[kShare * t + k]);
+            value = 3 * value + static_cast<unsigned>(which) + k;
+          }
+        }
+        CUDA_OK(cudaStreamSynchronize(mine));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(memory.read(), wanted) << executables << " executables";
+  }
+}
+
+// Keys that other families' drive out come back, and so do those whose template was forgotten.
+TEST_F(SharedTableTest, MembersThatLeaveAndComeBack) {
+  Options options = one_table(1);
+  options.max_templates = 3;
+  use(options);
+  std::mt19937 random(9);
+  for (int i = 0; i < 150; ++i) {
+    const int which = static_cast<int>(random() % 5);
+    if (i % 7 == 6) {
+      ASSERT_TRUE(run(key("other", which), [&](Recorder& rec) {
+                    rec.launch(blend, {1, 64}, at(9), 64, which, 1);
+                  }).ok());
+    } else {
+      ASSERT_TRUE(run_member(which).ok());
+    }
+  }
+  EXPECT_GT(cache->stats().forgotten, 20u);
+  EXPECT_GT(cache->stats().row_switches, 20u);
+}
+
+// A table that has taken many rows of members that are gone is made anew.
+TEST_F(SharedTableTest, RowsOfForgottenMembersDoNotPileUp) {
+  Options options = one_table(2);
+  options.max_templates = 4;
+  use(options);
+  for (int which = 0; which < 700; ++which) {
+    ASSERT_TRUE(cache
+                    ->run(key("k", which), stream,
+                          [&](Recorder& rec) {
+                            for (int i = 0; i < 12; ++i) rec.launch(blend, {1, 64}, at(0), 64, which, i);
+                          })
+                    .ok());
+  }
+  memory.write(seed);
+  const Stats stats = cache->stats();
+  EXPECT_GT(stats.row_switches, 500u);
+  EXPECT_GT(stats.instantiations, 4u);
+  EXPECT_LT(stats.instantiations, 60u);
+  EXPECT_LT(stats.estimated_device_bytes, 600'000u);
+}
+
+TEST_F(SharedTableTest, ATableThatHasNoRoomInTheBudgetIsDoneWithout) {
+  Options options = one_table(8);
+  options.max_device_bytes = 114'000 + 12 * 2'600 + 8'000;  // One executable, and not a piece of rows.
+  use(options);
+  for (int round = 0; round < 3; ++round) {
+    for (int which = 0; which < 4; ++which) ASSERT_TRUE(run_member(which).ok());
+  }
+  const Stats stats = cache->stats();
+  EXPECT_EQ(stats.refused_device_updates, 1u);
+  EXPECT_GT(stats.updates, 0u);
+  EXPECT_LE(stats.estimated_device_bytes, options.max_device_bytes);
+}
+
+// ---- When a family gets a table, by itself --------------------------------------------------------------------------
+
+TEST_F(SharedTableTest, AFamilyThatPaysMuchRentGetsATable) {
+  use(at_most(4));
+  constexpr int kNodes = 60, kMembers = 30;
+  for (int round = 0; round < 3; ++round) {
+    for (int which = 0; which < kMembers; ++which) {
+      ASSERT_TRUE(run(key("k", which), [&, which](Recorder& rec) {
+                    for (int i = 0; i < kNodes; ++i) {
+                      rec.launch(blend, {static_cast<unsigned>(1 + (which + i) % 7), 32}, at(0), 900, which, i);
+                    }
+                  }).ok());
+    }
+  }
+  const Stats stats = cache->stats();
+  EXPECT_GT(stats.row_switches, 2u * kMembers);
+  EXPECT_LT(stats.updates, 10u);
+  EXPECT_EQ(stats.captures, kMembers);
+}
+
+TEST_F(SharedTableTest, PreferencesDecide) {
+  constexpr int kNodes = 30, kMembers = 20;
+  const auto run_all = [&](Prefer prefer, int rounds) {
+    Options options = at_most(40);
+    options.prefer = prefer;
+    use(options);
+    for (int round = 0; round < rounds; ++round) {
+      for (int which = 0; which < kMembers; ++which) {
+        EXPECT_TRUE(run(key("k", which), [&, which](Recorder& rec) {
+                      for (int i = 0; i < kNodes; ++i) {
+                        rec.launch(blend, {static_cast<unsigned>(1 + (which + i) % 7), 32}, at(0), 900, which, i);
+                      }
+                    }).ok());
+      }
+    }
+    return cache->stats();
+  };
+  const Stats device = run_all(Prefer::kDeviceTime, 100);
+  EXPECT_EQ(device.row_switches, 0u);
+  EXPECT_EQ(device.live_executables, static_cast<unsigned>(kMembers));
+  const Stats memory_first = run_all(Prefer::kMemory, 100);
+  EXPECT_EQ(memory_first.live_executables, 2u);
+  const Stats total = run_all(Prefer::kTotalTime, 100);  // Each has paid its price by then.
+  EXPECT_GT(total.row_switches, static_cast<unsigned>(kMembers));
+  EXPECT_EQ(total.live_executables, static_cast<unsigned>(kMembers));
+}
+
+// Keys whose slots the device writes can have no executable but their own, or share one with a table.
+TEST_F(SharedTableTest, KeysWithManySlotsShareOnlyTables) {
+  use(at_most(40));
+  constexpr int kNodes = 40, kMembers = 12;
+  for (int round = 0; round < 4; ++round) {
+    for (int which = 0; which < kMembers; ++which) {
+      ASSERT_TRUE(run(key("k", which), params(round), [&, which](Recorder& rec, Slot<int> v) {
+                    for (int i = 0; i < kNodes; ++i) {
+                      rec.launch(blend, {static_cast<unsigned>(1 + (which + i) % 7), 32}, at(0), 900, v, which);
+                    }
+                  }).ok());
+    }
+  }
+  const Stats stats = cache->stats();
+  EXPECT_EQ(stats.updates, 0u);
+  EXPECT_GT(stats.row_switches, 3u * (kMembers - 6));
+  EXPECT_LT(stats.instantiations, 7u);
+  EXPECT_EQ(stats.refused_device_updates, 0u);
+}
+
+}  // namespace
+}  // namespace graphcache::test
