@@ -177,7 +177,7 @@ void Report::print_table() const {
   const bool times = machine.times_mean_something;
   const std::string headings = times ? absl::StrFormat("%12s %12s %10s ", "host us/iter", "total ms", "speed-up") : "";
   const std::string more = ways.empty() ? "" : headings_of(ways[0].columns, times);
-  absl::PrintF("%-19s %s%15s%s  %s\n", "way", headings, "CUDA calls/iter", more, "outcomes");
+  if (!ways.empty()) absl::PrintF("%-19s %s%15s%s  %s\n", "way", headings, "CUDA calls/iter", more, "outcomes");
   for (const Way& way : ways) {
     const std::string measured =
         times ? absl::StrFormat("%12.2f %12.1f %9.2fx ", way.host_us, way.total_ms, ways[0].total_ms / way.total_ms)
