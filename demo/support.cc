@@ -192,8 +192,9 @@ void Report::print_table() const {
                  outcomes.empty() ? "-" : absl::StrJoin(outcomes, ", "));
   }
   for (const Section& section : sections) {
-    if (section.rows.empty()) continue;
-    absl::PrintF("\n%-19s%s\n", section.name, headings_of(section.rows[0].columns, times));
+    const std::string heading = section.rows.empty() ? "" : headings_of(section.rows[0].columns, times);
+    if (heading.empty()) continue;
+    absl::PrintF("\n%-19s%s\n", section.name, heading);
     for (const Section::Row& row : section.rows) absl::PrintF("%-19s%s\n", row.name, in_table(row.columns, times));
   }
   absl::PrintF("results: %s\n", equal ? "every way's bytes equal the host reference" : "NOT EQUAL");

@@ -21,15 +21,18 @@ void Loop::clear() const {
   DEMO_CUDA(cudaStreamSynchronize(stream));
 }
 
-bool Loop::equals(const std::vector<std::uint32_t>& reference, const char* way) const {
+std::vector<std::uint32_t> Loop::elements() const {
   std::vector<std::uint32_t> elements(static_cast<std::size_t>(count));
   DEMO_CUDA(cudaStreamSynchronize(stream));
   DEMO_CUDA(cudaMemcpy(elements.data(), state, elements.size() * sizeof(*state), cudaMemcpyDeviceToHost));
-  for (std::size_t i = 0; i < elements.size(); ++i) {
-    const std::size_t block = i / kThreads;
-    const std::uint32_t expected = block < reference.size() ? reference[block] : 0;
-    if (elements[i] == expected) continue;
-    absl::FPrintF(stderr, "%s: element %d is %08x, the host reference %08x\n", way, i, elements[i], expected);
+  return elements;
+}
+
+bool Loop::equals(const std::vector<std::uint32_t>& reference, const char* way) const {
+  const std::vector<std::uint32_t> found = elements();
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (found[i] == reference[i]) continue;
+    absl::FPrintF(stderr, "%s: element %d is %08x, the host reference %08x\n", way, i, found[i], reference[i]);
     return false;
   }
   return true;
@@ -70,7 +73,7 @@ std::vector<Request> zipf_requests(int buckets, int iterations) {
 }
 
 std::vector<std::uint32_t> reference(const Loop& loop, const std::vector<Request>& requests) {
-  std::vector<std::uint32_t> state(static_cast<std::size_t>(loop.count / kThreads));
+  std::vector<std::uint32_t> state(static_cast<std::size_t>(loop.count / kThreads));  // One of each block's elements.
   for (const Request& request : requests) {
     const Bucket& bucket = loop.bucket(request);
     for (int node = 0; node < loop.nodes; ++node) {
@@ -85,7 +88,24 @@ std::vector<std::uint32_t> reference(const Loop& loop, const std::vector<Request
       }
     }
   }
-  return state;
+  std::vector<std::uint32_t> elements;
+  for (const std::uint32_t element : state) elements.insert(elements.end(), kThreads, element);
+  return elements;
+}
+
+Setup::Setup(const Plan& plan) : loop_{plan.nodes, {}, nullptr, plan.blocks * kThreads, nullptr} {
+  for (int i = 0; i < plan.buckets; ++i) loop_.buckets.push_back({i + 1, static_cast<std::uint32_t>(i), 0, plan.nodes});
+  void* state = nullptr;
+  DEMO_CUDA(cudaMalloc(&state, static_cast<std::size_t>(loop_.count) * sizeof(*loop_.state)));
+  loop_.state = static_cast<std::uint32_t*>(state);
+  DEMO_CUDA(cudaStreamCreateWithFlags(&loop_.stream, cudaStreamNonBlocking));
+  loop_.launch_all(Request(0, 0));
+  DEMO_CUDA(cudaStreamSynchronize(loop_.stream));
+}
+
+Setup::~Setup() {
+  DEMO_CUDA(cudaStreamDestroy(loop_.stream));
+  DEMO_CUDA(cudaFree(loop_.state));
 }
 
 }  // namespace demo

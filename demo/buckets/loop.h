@@ -49,6 +49,8 @@ struct Loop {
   void launch_all(const Request& request) const;
   // Brings the elements to zero, and waits until they are.
   void clear() const;
+  // Once all enqueued work is done.
+  std::vector<std::uint32_t> elements() const;
   // Whether every element is what the requests leave there; says which is not.
   bool equals(const std::vector<std::uint32_t>& reference, const char* way) const;
 };
@@ -78,7 +80,28 @@ class Launch {
 // that it has nothing to do with the bucket's size.
 std::vector<Request> zipf_requests(int buckets, int iterations);
 
-// For each block, what the requests leave in its elements.
+// What the requests leave in each element.
 std::vector<std::uint32_t> reference(const Loop& loop, const std::vector<Request>& requests);
+
+// What a loop is made for.
+struct Plan {
+  int nodes;
+  int buckets;  // The n-th one's grids are of n blocks.
+  int blocks;   // Of the largest grid that the memory is for.
+};
+
+// A loop with its memory and its stream, in this process. It has run once: no way pays for loading kernels.
+class Setup {
+ public:
+  explicit Setup(const Plan& plan);
+  ~Setup();
+  Setup(const Setup&) = delete;
+  Setup& operator=(const Setup&) = delete;
+
+  const Loop& loop() const { return loop_; }
+
+ private:
+  Loop loop_;
+};
 
 }  // namespace demo

@@ -1,7 +1,7 @@
 // The decode-like program: a loop whose every iteration takes a batch of some size, padded to one of `buckets` sizes,
 // and launches `nodes` short kernels whose grid follows the size. Two values change with every iteration: the first
 // kernel takes a step counter, the last one a float. The buckets come in a Zipf distribution, so that a few of them
-// make up most iterations and all of them come at some time. Six ways to run it:
+// make up most iterations and all of them come at some time. Seven ways to run it:
 //
 //   no_graph             every kernel launched by itself
 //   plain_lru            by hand on the raw API: at most `executables` executables, one a bucket. A bucket without one
@@ -10,6 +10,7 @@
 //   recapture_update     every iteration captured again, one executable updated from it
 //   unlimited            like plain_lru, but nothing is ever destroyed: the bound that device memory allows or does not
 //   cache_run            graphcache with at most `executables` executables
+//   shared_table         the same with Sharing::kTable: rows of a device table on one device-updated executable
 //   cache_run_unlimited  graphcache with one executable for each bucket, to compare with `unlimited`
 //
 // Each way goes twice through the requests, each time from nothing. Total: all iterations enqueued one after another,
@@ -26,27 +27,34 @@
 // nodes, with other grids too, and with other arguments in four nodes: by hand (two kept templates, cudaGraphExecUpdate
 // from the bucket's own, two nodes patched, one launch), and in a cache with max_executables = 1. Host time of an
 // iteration, in batches of four with the GPU idle at their start: median.
+// The section "start" is of processes in which nothing but the one way has run: the time from its construction until
+// each bucket has run once and the last one twice, enqueued by the host (first_replay_ms) and done on the GPU
+// (first_replay_done_ms), and what cudaMemGetInfo says that the device has less after the warm-up, too (taken_bytes).
+// The section "of_unlimited" has these and the times above as parts of what `unlimited` takes.
 #include <absl/flags/flag.h>
 #include <absl/strings/str_format.h>
 
 #include <algorithm>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../support.h"
 #include "loop.h"
+#include "start.h"
 #include "switching.h"
 #include "ways.h"
 
 ABSL_FLAG(int, buckets, 64, "batch buckets; the n-th one's grids are of n blocks");
 ABSL_FLAG(int, nodes, 200, "kernels per iteration, at least 2");
 ABSL_FLAG(int, iterations, 0,
-          "iterations; by default 1500 on a GPU (about 20 s in all), and 100 on hostrt, which executes every thread of "
+          "iterations; by default 5000 on a GPU, and 100 on hostrt, which executes every thread of "
           "every kernel on the CPU");
-ABSL_FLAG(int, executables, 8, "executables that plain_lru and cache_run may keep");
+ABSL_FLAG(int, executables, 8, "executables that plain_lru, cache_run and shared_table may keep");
 ABSL_FLAG(std::string, json, "", "file to write the results to");
 
 namespace demo {
@@ -143,9 +151,8 @@ bool measure_host(const Kind& kind, const Loop& loop, const std::vector<Request>
   return equal;
 }
 
-void measure_ways(const Loop& loop, int iterations, int executables, Report* report) {
-  const std::vector<Kind> all = kinds(executables);
-  const std::vector<Request> requests = zipf_requests(static_cast<int>(loop.buckets.size()), iterations);
+void measure_ways(const Loop& loop, const std::vector<Kind>& all, const std::vector<Request>& requests,
+                  Report* report) {
   const std::vector<std::uint32_t> expected = reference(loop, requests);
   std::vector<Samples> samples(all.size());
   report->ways.resize(all.size());
@@ -172,6 +179,44 @@ void measure_ways(const Loop& loop, int iterations, int executables, Report* rep
   }
 }
 
+Section starts_section(const std::vector<Kind>& all, const std::vector<Start>& starts) {
+  Section section{"start", {}};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    section.rows.push_back({all[i].name,
+                            {{"first_replay_ms", starts[i].first_replay_ms, 2, true},
+                             {"first_replay_done_ms", starts[i].first_replay_done_ms, 2, true},
+                             {"taken_bytes", starts[i].taken_bytes, 0, true}}});
+  }
+  return section;
+}
+
+// Every time, and the memory, as a part of that of the way called so.
+Section parts_of(const std::string& base, const std::vector<Way>& ways, const std::vector<Start>& starts) {
+  const auto figures = [&](std::size_t i) -> std::vector<std::pair<const char*, double>> {
+    const auto& columns = ways[i].columns;
+    const auto mean = std::find_if(columns.begin(), columns.end(), [](const Column& c) { return c.name == "mean_us"; });
+    return {{"mean", mean->value.value_or(0)},
+            {"median", ways[i].host_us},
+            {"total", ways[i].total_ms},
+            {"first_replay", starts[i].first_replay_ms},
+            {"first_replay_done", starts[i].first_replay_done_ms},
+            {"taken_bytes", starts[i].taken_bytes}};
+  };
+  const auto whole = std::find_if(ways.begin(), ways.end(), [&](const Way& way) { return way.name == base; });
+  const auto of = figures(static_cast<std::size_t>(whole - ways.begin()));
+  Section section{"of_" + base, {}};
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    const auto part = figures(i);
+    std::vector<Column> columns;
+    for (std::size_t j = 0; j < part.size(); ++j) {
+      const bool known = of[j].second > 0;
+      columns.push_back({part[j].first, known ? std::optional(part[j].second / of[j].second) : std::nullopt, 3, true});
+    }
+    section.rows.push_back({ways[i].name, columns});
+  }
+  return section;
+}
+
 int run() {
   const int buckets = absl::GetFlag(FLAGS_buckets);
   const int nodes = absl::GetFlag(FLAGS_nodes);
@@ -183,33 +228,30 @@ int run() {
   }
   const std::string json = absl::GetFlag(FLAGS_json);
   if (!json.empty()) check_writable(json);
+  const bool gpu = std::string(kRuntime) == "cuda";
+  if (iterations == 0) iterations = gpu ? kGpuIterations : kHostrtIterations;
+
+  const Plan plan{nodes, buckets, std::max(buckets, kSwitchBlocks)};
+  const std::vector<Kind> all = kinds(executables, buckets);
+  const std::vector<Request> requests = zipf_requests(buckets, iterations);
+  const std::vector<Request> warmup(requests.begin(), requests.begin() + iterations / 5);
+  const std::vector<Start> starts = measure_starts(plan, all, warmup, gpu ? kRepetitions : 1);
 
   Report report;
   report.demo = "buckets";
   report.machine = announce();
-  if (iterations == 0) iterations = report.machine.times_mean_something ? kGpuIterations : kHostrtIterations;
   report.parameters = {
       {"buckets", buckets}, {"nodes", nodes}, {"iterations", iterations}, {"executables", executables}};
   absl::PrintF("%d iterations over %d buckets, each a graph of %d kernels; a limit of %d executables\n", iterations,
                buckets, nodes, executables);
+  for (const Start& start : starts) report.equal = start.equal && report.equal;
 
-  const int count = std::max(buckets, kSwitchBlocks) * kThreads;
-  void* state = nullptr;
-  DEMO_CUDA(cudaMalloc(&state, static_cast<std::size_t>(count) * sizeof(std::uint32_t)));
-  Loop loop{nodes, {}, static_cast<std::uint32_t*>(state), count, nullptr};
-  DEMO_CUDA(cudaStreamCreateWithFlags(&loop.stream, cudaStreamNonBlocking));
-  for (int i = 0; i < buckets; ++i) loop.buckets.push_back({i + 1, static_cast<std::uint32_t>(i), 0, nodes});
-
-  loop.launch_all(Request(0, 0));  // Loads the kernel, so that no way pays for it.
-
-  measure_ways(loop, iterations, executables, &report);
-  report.sections.push_back({"switch", {}});
-  if (!measure_switching(loop, std::min(iterations, kSwitchIterations), kRepetitions, &report.sections[0])) {
+  const Setup setup(plan);
+  measure_ways(setup.loop(), all, requests, &report);
+  report.sections = {{"switch", {}}, starts_section(all, starts), parts_of("unlimited", report.ways, starts)};
+  if (!measure_switching(setup.loop(), std::min(iterations, kSwitchIterations), kRepetitions, &report.sections[0])) {
     report.equal = false;
   }
-  DEMO_CUDA(cudaStreamDestroy(loop.stream));
-  DEMO_CUDA(cudaFree(state));
-
   return report.finish(json);
 }
 
@@ -217,7 +259,7 @@ int run() {
 }  // namespace demo
 
 int main(int argc, char** argv) {
-  demo::parse_flags(argc, argv,
-                    "A decode-like loop over many batch sizes, run six ways and compared; see the top of the source.");
+  demo::parse_flags(
+      argc, argv, "A decode-like loop over many batch sizes, run seven ways and compared; see the top of the source.");
   return demo::run();
 }

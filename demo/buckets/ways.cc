@@ -123,7 +123,7 @@ class RecaptureUpdate : public Raw {
 
 class CacheRun : public Iteration {
  public:
-  CacheRun(const Loop& loop, int executables) : Iteration(loop), cache_({.max_executables = executables}) {}
+  CacheRun(const Loop& loop, const graphcache::Options& options) : Iteration(loop), cache_(options) {}
 
   void run(const Request& request) override {
     const auto outcome = cache_.run(graphcache::key("decode", request.bucket), loop_.stream,
@@ -162,19 +162,22 @@ class CacheRun : public Iteration {
 
 std::optional<std::uint64_t> Iteration::cuda_calls() const { return raw_calls(); }
 
-Kind cache_kind(const std::string& name, int executables) {
-  return {name, [=](const Loop& loop) { return std::make_unique<CacheRun>(loop, executables); }};
+Kind cache_kind(const std::string& name, int executables, graphcache::Sharing sharing) {
+  graphcache::Options options;
+  options.max_executables = executables;
+  options.sharing = sharing;
+  return {name, [=](const Loop& loop) { return std::make_unique<CacheRun>(loop, options); }};
 }
 
-std::vector<Kind> kinds(int executables) {
+std::vector<Kind> kinds(int executables, int buckets) {
   return {
       {"no_graph", [](const Loop& loop) { return std::make_unique<NoGraph>(loop); }},
       {"plain_lru", [=](const Loop& loop) { return std::make_unique<PlainLru>(loop, executables); }},
       {"recapture_update", [](const Loop& loop) { return std::make_unique<RecaptureUpdate>(loop); }},
       {"unlimited", [](const Loop& loop) { return std::make_unique<Unlimited>(loop); }},
       cache_kind("cache_run", executables),
-      {"cache_run_unlimited",
-       [](const Loop& loop) { return std::make_unique<CacheRun>(loop, static_cast<int>(loop.buckets.size())); }},
+      cache_kind("shared_table", executables, graphcache::Sharing::kTable),
+      cache_kind("cache_run_unlimited", buckets),
   };
 }
 

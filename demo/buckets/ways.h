@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "graphcache/options.h"
 #include "graphcache/stats.h"
 #include "loop.h"
 
@@ -45,9 +46,9 @@ struct Kind {
 };
 
 // All ways; `executables` is the limit of those that have one.
-std::vector<Kind> kinds(int executables);
+std::vector<Kind> kinds(int executables, int buckets);
 
 // The cache with a limit of `executables`.
-Kind cache_kind(const std::string& name, int executables);
+Kind cache_kind(const std::string& name, int executables, graphcache::Sharing sharing = graphcache::Sharing::kAuto);
 
 }  // namespace demo
