@@ -197,7 +197,7 @@ void Report::print_table() const {
     absl::PrintF("\n%-19s%s\n", section.name, heading);
     for (const Section::Row& row : section.rows) absl::PrintF("%-19s%s\n", row.name, in_table(row.columns, times));
   }
-  absl::PrintF("results: %s\n", equal ? "every way's bytes equal the host reference" : "NOT EQUAL");
+  absl::PrintF("results: %s\n", equal ? absl::StrCat("every way's bytes equal ", reference) : "NOT EQUAL");
 }
 
 bool Report::write_json(const std::string& file) const {

@@ -78,6 +78,7 @@ struct Report {
   Machine machine;
   std::vector<std::pair<std::string, std::int64_t>> parameters;
   bool equal = true;
+  std::string reference = "the host reference";  // What the results were compared with.
   std::vector<Way> ways;
   std::vector<Section> sections;
 

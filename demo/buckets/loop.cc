@@ -9,11 +9,31 @@
 
 #include "../support.h"
 #include "kernels.h"
+#include "products.h"
 
 namespace demo {
 
+void Loop::enqueue(const Request& request, int node) const {
+  const Bucket& bucket = this->bucket(request);
+  switch (work(node)) {
+    case Work::kMix:
+      return Launch(*this, request, node).enqueue(stream);
+    case Work::kProduct:
+      return products->enqueue(bucket, node);
+    case Work::kAbsorb:
+      break;
+  }
+  std::uint32_t* target = state;
+  int elements = count;
+  const float* product = products->result();
+  int size = Products::size(bucket);
+  void* arguments[] = {&target, &elements, &product, &size};
+  DEMO_CUDA(cudaLaunchKernel(reinterpret_cast<const void*>(&absorb), dim3(static_cast<unsigned>(bucket.blocks)),
+                             dim3(kThreads), arguments, 0, stream));
+}
+
 void Loop::launch_all(const Request& request) const {
-  for (int node = 0; node < nodes; ++node) Launch(*this, request, node).enqueue(stream);
+  for (int node = 0; node < nodes; ++node) enqueue(request, node);
 }
 
 void Loop::clear() const {
@@ -32,7 +52,7 @@ bool Loop::equals(const std::vector<std::uint32_t>& reference, const char* way) 
   const std::vector<std::uint32_t> found = elements();
   for (std::size_t i = 0; i < found.size(); ++i) {
     if (found[i] == reference[i]) continue;
-    absl::FPrintF(stderr, "%s: element %d is %08x, the host reference %08x\n", way, i, found[i], reference[i]);
+    absl::FPrintF(stderr, "%s: element %d is %08x, the reference %08x\n", way, i, found[i], reference[i]);
     return false;
   }
   return true;
@@ -73,6 +93,11 @@ std::vector<Request> zipf_requests(int buckets, int iterations) {
 }
 
 std::vector<std::uint32_t> reference(const Loop& loop, const std::vector<Request>& requests) {
+  if (loop.products != nullptr) {
+    loop.clear();
+    for (const Request& request : requests) loop.launch_all(request);
+    return loop.elements();
+  }
   std::vector<std::uint32_t> state(static_cast<std::size_t>(loop.count / kThreads));  // One of each block's elements.
   for (const Request& request : requests) {
     const Bucket& bucket = loop.bucket(request);
@@ -99,11 +124,17 @@ Setup::Setup(const Plan& plan) : loop_{plan.nodes, {}, nullptr, plan.blocks * kT
   DEMO_CUDA(cudaMalloc(&state, static_cast<std::size_t>(loop_.count) * sizeof(*loop_.state)));
   loop_.state = static_cast<std::uint32_t*>(state);
   DEMO_CUDA(cudaStreamCreateWithFlags(&loop_.stream, cudaStreamNonBlocking));
-  loop_.launch_all(Request(0, 0));
+  if (plan.products) {
+    products_ = std::make_unique<Products>(loop_.stream, plan.nodes, loop_.buckets);
+    loop_.products = products_.get();
+  }
+  // Which kernel a product needs depends on the bucket.
+  for (int i = 0; i < (plan.products ? plan.buckets : 1); ++i) loop_.launch_all(Request(i, 0));
   DEMO_CUDA(cudaStreamSynchronize(loop_.stream));
 }
 
 Setup::~Setup() {
+  products_.reset();
   DEMO_CUDA(cudaStreamDestroy(loop_.stream));
   DEMO_CUDA(cudaFree(loop_.state));
 }

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace demo {
@@ -34,18 +35,30 @@ struct Request {
   float value;
 };
 
+class Products;
+
 struct Loop {
+  enum class Work { kMix, kProduct, kAbsorb };
+
   int nodes;
   std::vector<Bucket> buckets;
   std::uint32_t* state;  // kThreads elements for each block of the largest grid.
   int count;
   cudaStream_t stream;
+  const Products* products = nullptr;  // With them, a third of the nodes are products, and a third take them in.
 
+  // The first node and the last, which hold the slots, are always mix.
+  Work work(int node) const {
+    if (products == nullptr || node == 0 || node == nodes - 1) return Work::kMix;
+    if (node % 3 == 1 && node + 2 < nodes) return Work::kProduct;
+    return node % 3 == 2 ? Work::kAbsorb : Work::kMix;
+  }
   const Bucket& bucket(const Request& request) const { return buckets[static_cast<std::size_t>(request.bucket)]; }
   std::uint32_t step(const Request& request, int node) const { return node == 0 ? request.step : 0; }
   float value(const Request& request, int node) const { return node == nodes - 1 ? request.value : fixed(node); }
   static float fixed(int node) { return 1.0f + static_cast<float>(node); }
 
+  void enqueue(const Request& request, int node) const;
   void launch_all(const Request& request) const;
   // Brings the elements to zero, and waits until they are.
   void clear() const;
@@ -55,7 +68,7 @@ struct Loop {
   bool equals(const std::vector<std::uint32_t>& reference, const char* way) const;
 };
 
-// What a launch of one node for one request is made of, as the runtime's calls take it.
+// What a launch of a mix node for one request is made of, as the runtime's calls take it.
 class Launch {
  public:
   Launch(const Loop& loop, const Request& request, int node);
@@ -80,7 +93,8 @@ class Launch {
 // that it has nothing to do with the bucket's size.
 std::vector<Request> zipf_requests(int buckets, int iterations);
 
-// What the requests leave in each element.
+// What the requests leave in each element: computed on the host, or with products, which only cuBLAS itself computes in
+// the same bits, by launching everything without a graph.
 std::vector<std::uint32_t> reference(const Loop& loop, const std::vector<Request>& requests);
 
 // What a loop is made for.
@@ -88,6 +102,7 @@ struct Plan {
   int nodes;
   int buckets;  // The n-th one's grids are of n blocks.
   int blocks;   // Of the largest grid that the memory is for.
+  bool products;
 };
 
 // A loop with its memory and its stream, in this process. It has run once: no way pays for loading kernels.
@@ -102,6 +117,7 @@ class Setup {
 
  private:
   Loop loop_;
+  std::unique_ptr<const Products> products_;
 };
 
 }  // namespace demo

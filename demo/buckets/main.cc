@@ -31,6 +31,9 @@
 // each bucket has run once and the last one twice, enqueued by the host (first_replay_ms) and done on the GPU
 // (first_replay_done_ms), and what cudaMemGetInfo says that the device has less after the warm-up, too (taken_bytes).
 // The section "of_unlimited" has these and the times above as parts of what `unlimited` takes.
+//
+// With --cublas, a third of the kernels are products of cuBLAS, whose number of columns is the bucket's, and a third
+// hash the products' bits into the state; the results are compared with what launching every kernel by itself leaves.
 #include <absl/flags/flag.h>
 #include <absl/strings/str_format.h>
 
@@ -52,15 +55,17 @@
 ABSL_FLAG(int, buckets, 64, "batch buckets; the n-th one's grids are of n blocks");
 ABSL_FLAG(int, nodes, 200, "kernels per iteration, at least 2");
 ABSL_FLAG(int, iterations, 0,
-          "iterations; by default 5000 on a GPU, and 100 on hostrt, which executes every thread of "
+          "iterations; by default 5000 on a GPU, 1500 with --cublas, and 100 on hostrt, which executes every thread of "
           "every kernel on the CPU");
 ABSL_FLAG(int, executables, 8, "executables that plain_lru, cache_run and shared_table may keep");
+ABSL_FLAG(bool, cublas, false, "make a third of the kernels products of cuBLAS, which is looked for; GPU only");
 ABSL_FLAG(std::string, json, "", "file to write the results to");
 
 namespace demo {
 namespace {
 
 constexpr int kGpuIterations = 5000;
+constexpr int kCublasIterations = 1500;
 constexpr int kHostrtIterations = 100;
 constexpr int kSwitchIterations = 400;  // At most.
 constexpr int kRepetitions = 3;
@@ -221,6 +226,7 @@ int run() {
   const int buckets = absl::GetFlag(FLAGS_buckets);
   const int nodes = absl::GetFlag(FLAGS_nodes);
   const int executables = absl::GetFlag(FLAGS_executables);
+  const bool cublas = absl::GetFlag(FLAGS_cublas);
   int iterations = absl::GetFlag(FLAGS_iterations);
   if (buckets < 1 || nodes < 2 || executables < 1 || iterations < 0) {
     absl::FPrintF(stderr, "--buckets, --executables and --iterations must be at least 1, --nodes at least 2\n");
@@ -229,9 +235,9 @@ int run() {
   const std::string json = absl::GetFlag(FLAGS_json);
   if (!json.empty()) check_writable(json);
   const bool gpu = std::string(kRuntime) == "cuda";
-  if (iterations == 0) iterations = gpu ? kGpuIterations : kHostrtIterations;
+  if (iterations == 0) iterations = !gpu ? kHostrtIterations : cublas ? kCublasIterations : kGpuIterations;
 
-  const Plan plan{nodes, buckets, std::max(buckets, kSwitchBlocks)};
+  const Plan plan{nodes, buckets, std::max(buckets, kSwitchBlocks), cublas};
   const std::vector<Kind> all = kinds(executables, buckets);
   const std::vector<Request> requests = zipf_requests(buckets, iterations);
   const std::vector<Request> warmup(requests.begin(), requests.begin() + iterations / 5);
@@ -240,10 +246,14 @@ int run() {
   Report report;
   report.demo = "buckets";
   report.machine = announce();
-  report.parameters = {
-      {"buckets", buckets}, {"nodes", nodes}, {"iterations", iterations}, {"executables", executables}};
-  absl::PrintF("%d iterations over %d buckets, each a graph of %d kernels; a limit of %d executables\n", iterations,
-               buckets, nodes, executables);
+  report.parameters = {{"buckets", buckets},
+                       {"nodes", nodes},
+                       {"iterations", iterations},
+                       {"executables", executables},
+                       {"cublas", cublas}};
+  absl::PrintF("%d iterations over %d buckets, each a graph of %d kernels%s; a limit of %d executables\n", iterations,
+               buckets, nodes, cublas ? ", a third of them products of cuBLAS" : "", executables);
+  if (cublas) report.reference = "those of every kernel launched by itself";
   for (const Start& start : starts) report.equal = start.equal && report.equal;
 
   const Setup setup(plan);

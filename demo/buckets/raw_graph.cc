@@ -23,7 +23,7 @@ cudaGraphNode_t last_node(cudaStream_t stream) {
 Template::Template(const Loop& loop, const Request& request) {
   DEMO_CUDA(cudaStreamBeginCapture(loop.stream, cudaStreamCaptureModeThreadLocal));
   for (int node = 0; node < loop.nodes; ++node) {
-    Launch(loop, request, node).enqueue(loop.stream);
+    loop.enqueue(request, node);
     if (node == 0) step_node_ = last_node(loop.stream);
     if (node == loop.nodes - 1) value_node_ = last_node(loop.stream);
   }

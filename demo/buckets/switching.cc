@@ -93,6 +93,7 @@ Section::Row row(const std::string& name, const Side& raw, const Side& cache) {
 }  // namespace
 
 bool measure_switching(Loop loop, int iterations, int repetitions, Section* section) {
+  loop.products = nullptr;
   const int nodes = loop.nodes;
   const int half = kSwitchBlocks / 2;
   const Pair pairs[] = {

@@ -1,0 +1,39 @@
+// cuBLAS products as nodes of the loop. cuBLAS is looked for at run time, so that the demo builds and runs without it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <vector>
+
+#include "loop.h"
+
+namespace demo {
+
+// result = alpha * weights * inputs in single precision. The weights are the node's; alpha, the address of the inputs
+// and how many columns they have are the bucket's, and which kernel computes it is cuBLAS's choice.
+class Products {
+ public:
+  // Ends the program with status 2 and a message if there is no cuBLAS.
+  Products(cudaStream_t stream, int nodes, const std::vector<Bucket>& buckets);
+  ~Products();
+  Products(const Products&) = delete;
+  Products& operator=(const Products&) = delete;
+
+  void enqueue(const Bucket& bucket, int node) const;
+  // All products write here.
+  const float* result() const;
+  // Numbers in the bucket's result.
+  static int size(const Bucket& bucket);
+
+ private:
+  struct Library;
+  const std::unique_ptr<const Library> library_;
+  void* handle_ = nullptr;
+  void* workspace_ = nullptr;
+  float* weights_ = nullptr;
+  float* inputs_ = nullptr;
+  float* result_ = nullptr;
+};
+
+}  // namespace demo
