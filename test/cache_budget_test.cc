@@ -184,8 +184,14 @@ TEST_F(CacheTest, OptionsThatMakeNoSenseAreReported) {
   options.max_templates = -1;
   expect_refused(options, "max_templates");
   options = {};
-  options.sharing = static_cast<Sharing>(3);
+  options.sharing = static_cast<Sharing>(4);
   expect_refused(options, "sharing");
+  options = {};
+  options.patching = static_cast<Patching>(3);
+  expect_refused(options, "patching");
+  options = {};
+  options.prefer = static_cast<Prefer>(-1);
+  expect_refused(options, "prefer");
   EXPECT_EQ(calls, 0);
 }
 

@@ -47,6 +47,7 @@ Options ample(Sharing sharing) {
   Options options;
   options.max_executables = 1000;
   options.sharing = sharing;
+  options.prefer = Prefer::kDeviceTime;  // By updates alone.
   return options;
 }
 

@@ -73,6 +73,7 @@ inline Sequence random_sequence(std::uint64_t seed) {
   options.max_templates = random.chance(30) ? 512 : random.between(0, 8);
   const Sharing ways[] = {Sharing::kAuto, Sharing::kAuto, Sharing::kNever, Sharing::kAlways};
   options.sharing = ways[random.below(4)];
+  options.prefer = Prefer::kDeviceTime;  // By updates alone.
   if (random.chance(40)) {
     const std::size_t nodes = sequence.specs[static_cast<std::size_t>(random.below(count))].nodes.size();
     options.max_device_bytes = static_cast<std::size_t>(random.between(1, 3)) * estimated_device_bytes(nodes) +

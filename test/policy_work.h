@@ -258,6 +258,7 @@ inline Options at_most(int executables, Sharing sharing = Sharing::kAuto) {
   Options options;
   options.max_executables = executables;
   options.sharing = sharing;
+  options.prefer = Prefer::kDeviceTime;  // By updates alone.
   return options;
 }
 
