@@ -382,16 +382,19 @@ absl::Status Cache::Impl::warm(const Request& request) ABSL_NO_THREAD_SAFETY_ANA
   }
   entry->eager_left = 0;
   entry->seen = true;
+  const bool with_table = wants_table(entry, nullptr, 0);
   {
     MutexLock lock(mutex_);
-    if (!fits(entry->device_bytes)) return absl::OkStatus();
+    const std::size_t table_bytes = with_table ? Head::estimated_device_bytes(*entry->content) : 0;
+    if (!fits(entry->device_bytes + table_bytes)) return absl::OkStatus();
     const Family* const family = entry->family;
     const bool shares = options_.sharing == Sharing::kAlways || options_.sharing == Sharing::kTable;
     if (shares && family != nullptr && family->executables != 0) return absl::OkStatus();
+    index_.set_table_bytes(entry.get(), table_bytes);
     index_.set_standing(entry.get(), Standing::kLive);
   }
   Obtained obtained;
-  buy(entry, /*with_table=*/false, /*may_evict=*/false, &obtained);
+  buy(entry, with_table, /*may_evict=*/false, &obtained);
   CallResult result = obtained.result;
   if (result.error == cudaSuccess) result = {"cudaGraphUpload", entry->executable->upload(stream)};
   if (result.error == cudaSuccess) return absl::OkStatus();

@@ -130,7 +130,8 @@ struct Slots {
 struct NodeContent {
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
   bool readable = true;                 // Whether two of them can be compared.
-  bool updatable = false;  // Whether the device can set its arguments and its grid (docs/semantics.md).
+  bool updatable = false;       // Whether the device can set its arguments,
+  bool grid_updatable = false;  // and perhaps its grid (docs/semantics.md).
   CUDA_KERNEL_NODE_PARAMS kernel = {};  // Of a kernel node, without its arguments.
   // Where in Content::bytes a kernel's arguments or another node's parameters are.
   std::uint32_t bytes = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "compat.h"
@@ -21,6 +22,50 @@ std::uint32_t argument_of(const Slots& slots, const SlotNode& node, const Bindin
   return static_cast<std::uint32_t>(std::find(first, first + node.argument_count, binding.target) - first);
 }
 
+bool is_of_grid(const updater::Update& update) { return update.offset == updater::kGrid; }
+
+// The pieces of the nodes that the device writes, and what slots write into each.
+struct Pieces {
+  std::vector<updater::Piece> all;
+  std::vector<updater::Update> updates;
+
+  // Those of a node: for rows its grid, if that is wanted, and all of its arguments; and what its updates go to.
+  // Returns how many.
+  std::uint32_t add(cudaGraphDeviceNode_t node, const std::vector<updater::Update>& of_node, bool grid,
+                    unsigned argument_bytes) {
+    const std::size_t before = all.size();
+    const auto begin = [&](unsigned offset, unsigned size) {
+      all.push_back({node, offset, size, static_cast<unsigned>(updates.size()), 0});
+    };
+    const auto follow = [&](const updater::Update& update) {
+      updates.push_back(update);
+      ++all.back().count;
+    };
+    if (grid) begin(updater::kGrid, sizeof(dim3));
+    unsigned end = argument_bytes;
+    for (const updater::Update& update : of_node) {
+      if (!is_of_grid(update)) {
+        end = std::max(end, update.offset + update.size);
+        continue;
+      }
+      if (!grid) begin(updater::kGrid, sizeof(dim3));
+      follow(update);
+    }
+    for (unsigned at = 0; at < end; at += updater::kPiece) {
+      const unsigned to = std::min(end, at + updater::kPiece);
+      bool begun = at < argument_bytes;
+      if (begun) begin(at, std::min(to, argument_bytes) - at);
+      for (const updater::Update& update : of_node) {
+        const unsigned from = std::max(at, update.offset), until = std::min(to, update.offset + update.size);
+        if (is_of_grid(update) || from >= until) continue;
+        if (!std::exchange(begun, true)) begin(at, 0);
+        follow({update.source + (from - update.offset), from, until - from});
+      }
+    }
+    return static_cast<std::uint32_t>(all.size() - before);
+  }
+};
+
 }  // namespace
 
 CallResult Updater::load(Kernels* out) {
@@ -36,6 +81,7 @@ CallResult Updater::load(Kernels* out) {
       done = {"cudaLibraryGetKernel", cudaLibraryGetKernel(&kernels_.small, library, updater::kSmallName), false};
     }
     if (done.error == cudaSuccess) done.error = cudaLibraryGetKernel(&kernels_.large, library, updater::kLargeName);
+    if (done.error == cudaSuccess) done.error = cudaLibraryGetKernel(&kernels_.plain, library, updater::kPlainName);
     if (done.error != cudaSuccess) {
       kernels_ = {};
       failed_ = done;
@@ -45,9 +91,49 @@ CallResult Updater::load(Kernels* out) {
   return failed_;
 }
 
+bool Updater::can_set_grid(cudaGraphNode_t node) {
+  MutexLock lock(mutex_);
+  if (driver().kernel_attribute == nullptr || driver().kernel_params == nullptr) return false;
+  for (const CUlaunchAttributeID id : {CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE}) {
+    CUlaunchAttributeValue value, unset;
+    std::memset(&value, 0, sizeof value);
+    std::memset(&unset, 0, sizeof unset);
+    if (driver().kernel_attribute(node, id, &value) != CUDA_SUCCESS) return false;
+    if (std::memcmp(&value, &unset, sizeof value) != 0) return false;
+  }
+  CUDA_KERNEL_NODE_PARAMS params = {};
+  if (driver().kernel_params(node, &params) != CUDA_SUCCESS) return false;
+  const void* const function = params.func != nullptr ? static_cast<const void*>(params.func) : params.kern;
+  const auto [at, is_new] = is_plain_.try_emplace(function, false);
+  if (is_new) at->second = is_plain(params);
+  return at->second;
+}
+
+// A node of an executable cannot change to or from a kernel that uses the device runtime (header of
+// cudaGraphExecKernelNodeSetParams; tried).
+bool Updater::is_plain(const CUDA_KERNEL_NODE_PARAMS& params) {
+  if (driver().set_kernel_node == nullptr || kernels_.plain == nullptr) return false;
+  LastErrorGuard last_error;
+  if (probe_exec_.get() == nullptr) {
+    cudaGraph_t graph = nullptr;
+    if (cudaGraphCreate(&graph, 0) != cudaSuccess) return false;
+    probe_ = Graph(graph);
+    cudaKernelNodeParams plain = {};
+    plain.func = reinterpret_cast<void*>(kernels_.plain);
+    plain.gridDim = plain.blockDim = dim3(1);
+    cudaGraphExec_t exec = nullptr;
+    if (cudaGraphAddKernelNode(&probe_node_, graph, nullptr, 0, &plain) != cudaSuccess) return false;
+    if (cudaGraphInstantiate(&exec, graph, 0) != cudaSuccess) return false;
+    probe_exec_ = GraphExec(exec);
+  }
+  return driver().set_kernel_node(probe_exec_.get(), probe_node_, &params) == CUDA_SUCCESS;
+}
+
 void Updater::abandon() {
   MutexLock lock(mutex_);
   library_.release();
+  probe_.release();
+  probe_exec_.release();
 }
 
 bool Head::can_write(const Slots& slots, const SlotNode& node) {
@@ -64,11 +150,15 @@ std::size_t Head::writable_nodes(const Slots& slots) {
 }
 
 std::size_t Head::estimated_device_bytes(const Content& content) {
-  constexpr std::size_t kAlignment = 16, kGrid = 16;
-  constexpr std::size_t kNode = sizeof(updater::Node) + sizeof(updater::Cell) + kAlignment + kGrid +
-                                (sizeof(updater::Written) + updater::kThreads - 1) / updater::kThreads;
-  return content.nodes.size() * kNode + content.bytes.size() + content.slots.bindings.size() * sizeof(updater::Update) +
-         4 * kAlignment;
+  const auto pieces_of = [](const NodeContent& node) {
+    return 1 + (node.size + updater::kPiece - 1) / updater::kPiece;
+  };
+  const std::size_t pieces =
+      std::accumulate(content.nodes.begin(), content.nodes.end(), content.slots.bindings.size(),
+                      [&](std::size_t sum, const NodeContent& node) { return sum + pieces_of(node); });
+  constexpr std::size_t kPieceBytes = sizeof(updater::Piece) + sizeof(unsigned) + updater::kPiece + 1;
+  return pieces * kPieceBytes + 2 * content.slots.bindings.size() * sizeof(updater::Update) + sizeof(updater::Written) +
+         4 * updater::kRowAlignment;
 }
 
 // Where the kernel's parameter has the value: slots that many nodes hold are passed once.
@@ -89,12 +179,12 @@ bool Head::find_source(const Binding& binding, bool grid, std::uint32_t* at) {
 }
 
 // False: the node is left to the host.
-bool Head::plan_node(const Slots& slots, const SlotNode& node, std::vector<updater::Update>* updates) {
+bool Head::plan_slots(const Slots& slots, const SlotNode& node, std::vector<updater::Update>* updates) {
   const std::size_t before = updates->size();
   for (std::uint32_t i = 0; i < node.binding_count; ++i) {
     const Binding& binding = slots.bindings[node.first_binding + i];
     const bool grid = is_grid(node, binding);
-    std::size_t offset = updater::Update::kGrid, size = binding.size;
+    std::size_t offset = updater::kGrid, size = binding.size;
     bool known = driver().function_param_info != nullptr;
     if (known && !grid) {
       known = driver().function_param_info(node.function, argument_of(slots, node, binding), &offset, &size) ==
@@ -118,41 +208,44 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
   if (set_attribute == nullptr) return {"cuGraphKernelNodeSetAttribute", cudaErrorNotSupported, false};
   const Slots& slots = content->slots;
   std::unique_ptr<Head> head(new Head);
-  std::vector<updater::Node> nodes;
-  std::vector<updater::Update> updates;
-  std::vector<std::uint32_t> indices;
+  Pieces pieces;
+  std::vector<Table::Node> nodes;
   std::uint32_t slot = 0;
   for (std::uint32_t i = 0; i < graph.nodes.size(); ++i) {
     const bool has_slots = slot < slots.nodes.size() && slots.nodes[slot].index == i;
-    const auto first = static_cast<unsigned>(updates.size());
+    std::vector<updater::Update> updates;
     bool wanted = with_table && content->nodes[i].updatable;
+    bool grid = with_table && content->nodes[i].grid_updatable;
     if (has_slots) {
-      wanted = (wanted || !with_table) && can_write(slots, slots.nodes[slot]) &&
-               head->plan_node(slots, slots.nodes[slot], &updates);
+      const SlotNode& node = slots.nodes[slot];
+      wanted = (wanted || !with_table) && can_write(slots, node) && head->plan_slots(slots, node, &updates);
+      const bool of_grid = std::any_of(updates.begin(), updates.end(), is_of_grid);
+      if (wanted && of_grid) wanted = grid = updater.can_set_grid(graph.nodes[i]);
       if (!wanted) head->others_.push_back(slot);
       head->written_ += wanted ? 1 : 0;
       ++slot;
     }
     if (!wanted) continue;
+    if (with_table && grid) grid = updater.can_set_grid(graph.nodes[i]);
     CUlaunchAttributeValue value;
     std::memset(&value, 0, sizeof value);  // Else it may be refused (fact 26).
     value.deviceUpdatableKernelNode.deviceUpdatable = 1;
     // The handle comes back in the value, const or not (tried).
     const CUresult result = set_attribute(graph.nodes[i], CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE, &value);
     if (result != CUDA_SUCCESS) return {"cuGraphKernelNodeSetAttribute", static_cast<cudaError_t>(result), false};
-    nodes.push_back({reinterpret_cast<cudaGraphDeviceNode_t>(value.deviceUpdatableKernelNode.devNode), first,
-                     static_cast<unsigned>(updates.size()) - first});
-    indices.push_back(i);
+    const auto handle = reinterpret_cast<cudaGraphDeviceNode_t>(value.deviceUpdatableKernelNode.devNode);
+    const unsigned size = with_table ? content->nodes[i].size : 0;
+    nodes.push_back({i, grid, pieces.add(handle, updates, with_table && grid, size)});
   }
-  if (nodes.empty()) return {"cuGraphKernelNodeSetAttribute", cudaErrorNotSupported, false};
+  if (pieces.all.empty()) return {"cuGraphKernelNodeSetAttribute", cudaErrorNotSupported, false};
 
   const bool small = head->size_ <= updater::kSmall;
   head->kernel_ = small ? kernels.small : kernels.large;
   head->parameter_ = std::make_unique<unsigned char[]>(small ? sizeof(updater::Values<updater::kSmall>)
                                                              : sizeof(updater::Values<updater::kLarge>));
   head->holds_ = content->id;
-  if (with_table) head->table_ = std::make_unique<Table>(content, std::move(indices), nodes, updates);
-  if (CallResult done = head->upload(nodes, updates, stream); done.error != cudaSuccess) return done;
+  if (with_table) head->table_ = std::make_unique<Table>(content, std::move(nodes), pieces.all, pieces.updates);
+  if (CallResult done = head->upload(pieces.all, pieces.updates, stream); done.error != cudaSuccess) return done;
   head->token() = 1;
   bool changed = false;
   if (CallResult done = head->write(content->values.data(), &changed); done.error != cudaSuccess) return done;
@@ -180,17 +273,17 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
 
 // What the kernel reads. Copies from pageable memory have read it when the call returns, and do not wait for work in
 // flight (tried).
-CallResult Head::upload(const std::vector<updater::Node>& nodes, const std::vector<updater::Update>& updates,
+CallResult Head::upload(const std::vector<updater::Piece>& pieces, const std::vector<updater::Update>& updates,
                         cudaStream_t stream) {
-  plan().node_count = static_cast<unsigned>(nodes.size());
+  plan().piece_count = static_cast<unsigned>(pieces.size());
   std::vector<unsigned char> host(blocks() * sizeof(updater::Written));
   const auto append = [&](const void* bytes, std::size_t size) {
-    const std::size_t at = (host.size() + 15) / 16 * 16;
+    const std::size_t at = (host.size() + updater::kRowAlignment - 1) / updater::kRowAlignment * updater::kRowAlignment;
     host.resize(at + size);
     if (size != 0) std::memcpy(host.data() + at, bytes, size);
     return at;
   };
-  const std::size_t nodes_at = append(nodes.data(), nodes.size() * sizeof(updater::Node));
+  const std::size_t pieces_at = append(pieces.data(), pieces.size() * sizeof(updater::Piece));
   const std::size_t updates_at = append(updates.data(), updates.size() * sizeof(updater::Update));
   const std::vector<unsigned char> base = table_ != nullptr ? table_->base_row() : std::vector<unsigned char>();
   const std::size_t base_at = append(base.data(), base.size());
@@ -206,7 +299,7 @@ CallResult Head::upload(const std::vector<updater::Node>& nodes, const std::vect
   *static_cast<int*>(error_word) = cudaSuccess;
   auto* const device = static_cast<unsigned char*>(memory);
   plan().written = reinterpret_cast<updater::Written*>(device);
-  plan().nodes = reinterpret_cast<const updater::Node*>(device + nodes_at);
+  plan().pieces = reinterpret_cast<const updater::Piece*>(device + pieces_at);
   plan().updates = reinterpret_cast<const updater::Update*>(device + updates_at);
   plan().base = base.empty() ? nullptr : device + base_at;
   plan().error = static_cast<int*>(error_word);

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "errors.h"
@@ -26,18 +27,29 @@ class Updater {
   struct Kernels {
     cudaKernel_t small = nullptr;
     cudaKernel_t large = nullptr;
+    cudaKernel_t plain = nullptr;
   };
 
   // A failure stays: a device binary that the driver refuses once is not offered again.
   CallResult load(Kernels* out) ABSL_LOCKS_EXCLUDED(mutex_);
-  // After a fatal error: drops the handle.
+  // Whether the device can set the grid of a kernel node. It must not for kernels with clusters, cooperative ones, and
+  // those that launch kernels themselves: other blocks would run than were set, without an error (docs/semantics.md).
+  bool can_set_grid(cudaGraphNode_t node) ABSL_LOCKS_EXCLUDED(mutex_);
+  // After a fatal error: drops the handles.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  bool is_plain(const CUDA_KERNEL_NODE_PARAMS& params) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   Mutex mutex_;
   Owned<cudaLibrary_t, cudaLibraryUnload> library_ ABSL_GUARDED_BY(mutex_);
   Kernels kernels_ ABSL_GUARDED_BY(mutex_);
   CallResult failed_ ABSL_GUARDED_BY(mutex_);
+  // A graph of a kernel that does nothing, never launched: whether its node takes another one tells what that is.
+  Graph probe_ ABSL_GUARDED_BY(mutex_);
+  GraphExec probe_exec_ ABSL_GUARDED_BY(mutex_);
+  cudaGraphNode_t probe_node_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::unordered_map<const void*, bool> is_plain_ ABSL_GUARDED_BY(mutex_);  // By the function.
 };
 
 // Used as its executable is: by one thread at a time.
@@ -87,9 +99,9 @@ class Head {
   };
 
   Head() = default;
-  bool plan_node(const Slots& slots, const SlotNode& node, std::vector<updater::Update>* updates);
+  bool plan_slots(const Slots& slots, const SlotNode& node, std::vector<updater::Update>* updates);
   bool find_source(const Binding& binding, bool is_grid, std::uint32_t* at);
-  CallResult upload(const std::vector<updater::Node>& nodes, const std::vector<updater::Update>& updates,
+  CallResult upload(const std::vector<updater::Piece>& pieces, const std::vector<updater::Update>& updates,
                     cudaStream_t stream);
   CallResult write(const unsigned char* values, bool* changed);
   CallResult set(cudaGraphExec_t executable, bool by_driver, int device);
@@ -97,7 +109,7 @@ class Head {
   updater::Row& row() const { return *reinterpret_cast<updater::Row*>(parameter_.get() + kRowAt); }
   unsigned& token() const { return *reinterpret_cast<unsigned*>(parameter_.get() + kTokenAt); }
   unsigned char* bytes() const { return parameter_.get() + kBytesAt; }
-  unsigned blocks() const { return (plan().node_count + updater::kThreads - 1) / updater::kThreads; }
+  unsigned blocks() const { return (plan().piece_count + updater::kThreads - 1) / updater::kThreads; }
 
   static constexpr std::size_t kRowAt = offsetof(updater::Values<updater::kLarge>, row);
   static constexpr std::size_t kTokenAt = offsetof(updater::Values<updater::kLarge>, token);

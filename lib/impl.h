@@ -123,7 +123,7 @@ class Cache::Impl {
   // Tables (lib/tables.cc).
   bool updates_slots(const Content& content) const;
   Cost cost_of_row(std::size_t nodes) const;
-  bool wants_table(const Held& entry, const Held& lender, Cost rent);
+  bool wants_table(const Held& entry, const Executable* lender, Cost by_lender);
   bool make_row(Held& entry, Held& lender, const Request& request, Obtained* obtained);
   void refuse_table(Family* family) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

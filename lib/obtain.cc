@@ -19,11 +19,13 @@ Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) A
     bool with_table = false;
     if (Held lender(*this, lock_lender(entry.get())); lender.get() != nullptr) {
       const Cost rent = rent_of(entry, lender);
-      with_table = wants_table(entry, lender, rent);
+      with_table = wants_table(entry, lender->executable.get(), rent);
       if (!with_table && lender->executable->can_switch() && rents(*entry.get(), rent)) {
         if (take_over(entry, lender, request, /*for_rent=*/true, &obtained)) return obtained;
         continue;
       }
+    } else {
+      with_table = wants_table(entry, nullptr, 0);
     }
     Entry* sibling = nullptr;
     if (!reserve(entry.get(), with_table, &sibling)) {

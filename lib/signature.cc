@@ -16,14 +16,15 @@ namespace graphcache {
 namespace {
 
 // The launch attributes that kernel nodes have, by number, since older toolkits do not name all of them: access policy
-// window, cooperative, cluster dimension, cluster scheduling policy, priority, memory synchronization domain map and
-// domain, device-updatable, shared memory carveout. Programmatic launches are edges of the graph. NVLink-centric
-// scheduling (16) cannot be read, but an update refuses to change it.
-constexpr int kAttributes[] = {1, 2, 4, 5, 8, 9, 10, 13, 14};
+// window, cooperative, cluster dimension, priority, memory synchronization domain map and domain, shared memory
+// carveout. Each costs 0.08 us a node. Programmatic launches are edges of the graph. NVLink-centric scheduling (16)
+// cannot be read, but an update refuses to change it.
+constexpr int kAttributes[] = {1, 2, 4, 8, 9, 10, 13, 14};
+constexpr int kOfClusters[] = {5, 11};  // Scheduling policy, and preferred size, which is refused without a size.
 constexpr int kCooperative = 2;
 constexpr int kClusterDimension = 4;
-constexpr int kLastOfTheOldestDriver = 10;      // Every driver for CUDA 12.4 knows those up to this one.
-constexpr int kPreferredClusterDimension = 11;  // Read only beside a cluster dimension: without, it is refused.
+constexpr int kDeviceUpdatable = 13;
+constexpr int kLastOfTheOldestDriver = 10;  // Every driver for CUDA 12.4 knows those up to this one.
 
 // Reads one graph.
 class Reader {
@@ -114,7 +115,7 @@ class Reader {
     void** const arguments = std::exchange(params.kernelParams, nullptr);
     void** const packed = std::exchange(params.extra, nullptr);
     put(params.ctx);
-    if (driver_.kernel_attribute == nullptr || !read_attributes(node, &content.updatable)) return false;
+    if (driver_.kernel_attribute == nullptr || !read_attributes(node, &content.grid_updatable)) return false;
     if (!content.readable) return true;
     const Layout layout = layout_of(params, arguments != nullptr || packed != nullptr);
     content.readable = layout.known && (arguments != nullptr || packed != nullptr || layout.argument_count == 0);
@@ -124,8 +125,9 @@ class Reader {
     content.size = layout.size;
     content_.bytes.resize(content.bytes + layout.size);
     unsigned char* const bytes = content_.bytes.data() + content.bytes;
+    content.updatable = true;
     if (arguments == nullptr && packed != nullptr) {
-      content.readable = unpack(packed, bytes, layout.size);
+      content.readable = content.updatable = unpack(packed, bytes, layout.size);
       return true;
     }
     for (std::uint32_t i = layout.first_argument; i < layout.first_argument + layout.argument_count; ++i) {
@@ -185,13 +187,18 @@ class Reader {
   }
 
   // All of them: an update refuses some and ignores others without a word (fact 19).
-  bool read_attributes(cudaGraphNode_t node, bool* updatable) {
-    *updatable = true;
+  bool read_attributes(cudaGraphNode_t node, bool* grid_updatable) {
+    *grid_updatable = true;
     for (const int id : kAttributes) {
       bool is_set = false;
       if (!read_attribute(node, id, &is_set)) return false;
-      if (is_set && (id == kClusterDimension || id == kCooperative)) *updatable = false;
-      if (is_set && id == kClusterDimension && !read_attribute(node, kPreferredClusterDimension, &is_set)) return false;
+      if (is_set && (id == kClusterDimension || id == kCooperative)) *grid_updatable = false;
+      // No update reaches those, and what the host sets comes a launch late (tried).
+      if (is_set && id == kDeviceUpdatable) return false;
+      if (!is_set || id != kClusterDimension) continue;
+      for (const int of_cluster : kOfClusters) {
+        if (!read_attribute(node, of_cluster, &is_set)) return false;
+      }
     }
     put(0);
     return true;

@@ -9,10 +9,11 @@
 namespace graphcache {
 namespace {
 
-constexpr std::size_t kAlignment = 16;  // Of what the device reads as numbers.
 constexpr std::size_t kBlock = 64 << 10;
 
-std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + updater::kRowAlignment - 1) / updater::kRowAlignment * updater::kRowAlignment;
+}
 
 bool same(const SlotNode& a, const SlotNode& b) {
   return a.index == b.index && a.type == b.type && a.kernel == b.kernel && a.function == b.function &&
@@ -33,24 +34,16 @@ bool same(const Slots& a, const Slots& b) {
          std::equal(a.bindings.begin(), a.bindings.end(), b.bindings.begin(), b.bindings.end(), equal);
 }
 
-// Appends, and returns where.
-unsigned append(std::vector<unsigned char>* row, const void* bytes, std::size_t size) {
-  const std::size_t at = aligned(row->size());
-  row->resize(at + size);
-  std::memcpy(row->data() + at, bytes, size);
-  return static_cast<unsigned>(at);
-}
-
 }  // namespace
 
-Table::Table(std::shared_ptr<const Content> base, std::vector<std::uint32_t> nodes, std::vector<updater::Node> slots,
+Table::Table(std::shared_ptr<const Content> base, std::vector<Node> nodes, std::vector<updater::Piece> pieces,
              std::vector<updater::Update> updates)
     : base_(std::move(base)),
       nodes_(std::move(nodes)),
-      slots_(std::move(slots)),
+      pieces_(std::move(pieces)),
       updates_(std::move(updates)),
-      written_(base_->nodes.size()) {
-  for (const std::uint32_t node : nodes_) written_[node] = true;
+      writes_(base_->nodes.size(), Change::kNone) {
+  for (const Node& node : nodes_) writes_[node.index] = node.grid ? Change::kGrid : Change::kArguments;
   places_[base_->id] = {};
 }
 
@@ -65,10 +58,15 @@ bool Table::can_hold(const Content& to) const {
     slot += has_slots ? 1 : 0;
     // What the device does not write and holds slots is set by the host, with all that it has.
     const Change how = change(base, to, i);
-    const bool told = how == Change::kNone || (written_[i] ? how <= Change::kGrid : has_slots);
-    if (!told) return false;
+    const bool by_host = has_slots && writes_[i] == Change::kNone;
+    if (how > writes_[i] && !by_host) return false;
   }
   return true;
+}
+
+bool Table::is_of_use(const Content& content) {
+  return std::any_of(content.nodes.begin(), content.nodes.end(),
+                     [](const NodeContent& node) { return node.updatable; });
 }
 
 // What can_hold() compares, hashed.
@@ -103,60 +101,57 @@ std::uint64_t Table::class_of(const Content& content) {
     put(node.kernel.blockDimY);
     put(node.kernel.blockDimZ);
     put(node.kernel.sharedMemBytes);
+    if (!node.grid_updatable) {
+      put(node.kernel.gridDimX);
+      put(node.kernel.gridDimY);
+      put(node.kernel.gridDimZ);
+    }
     if (node.updatable) continue;
-    put(node.kernel.gridDimX);
-    put(node.kernel.gridDimY);
-    put(node.kernel.gridDimZ);
     for (std::uint32_t k = 0; k < node.size; ++k) put(content.bytes[node.bytes + k]);
   }
   return hash;
 }
 
-void Table::mask(std::size_t i, std::vector<unsigned char>* arguments) const {
-  const NodeContent& base = base_->nodes[nodes_[i]];
-  for (unsigned k = slots_[i].first; k < slots_[i].first + slots_[i].count; ++k) {
-    const updater::Update& update = updates_[k];
-    if (update.offset == updater::Update::kGrid) continue;
-    std::memcpy(arguments->data() + update.offset, base_->bytes.data() + base.bytes + update.offset, update.size);
+// Whether the piece is another than the base's; its bytes.
+bool Table::fill(const updater::Piece& piece, const Content& of, std::uint32_t index, unsigned char* out) const {
+  const NodeContent& node = of.nodes[index];
+  const NodeContent& base = base_->nodes[index];
+  const auto first = updates_.begin() + piece.first;
+  if (piece.offset == updater::kGrid) {
+    const unsigned grid[] = {node.kernel.gridDimX, node.kernel.gridDimY, node.kernel.gridDimZ};
+    const unsigned of_base[] = {base.kernel.gridDimX, base.kernel.gridDimY, base.kernel.gridDimZ};
+    std::memcpy(out, grid, sizeof grid);
+    return piece.count == 0 && std::memcmp(grid, of_base, sizeof grid) != 0;
   }
+  const unsigned char* const of_base = base_->bytes.data() + base.bytes;
+  std::memcpy(out, of.bytes.data() + node.bytes + piece.offset, piece.size);
+  // What slots write is written in any case.
+  std::for_each(first, first + piece.count, [&](const updater::Update& update) {
+    std::memcpy(out + (update.offset - piece.offset), of_base + update.offset, update.size);
+  });
+  return std::memcmp(out, of_base + piece.offset, piece.size) != 0;
 }
 
 // What does not differ from the base is left out, unless the row is to be whole.
 Table::Built Table::row(const Content& of, bool whole) const {
   Built built;
-  std::vector<updater::Cell> cells(nodes_.size());
-  built.bytes.resize(cells.size() * sizeof(updater::Cell));
-  std::vector<unsigned char> arguments;
-  for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    const NodeContent& base = base_->nodes[nodes_[i]];
-    const NodeContent& node = of.nodes[nodes_[i]];
-    const unsigned char* const of_base = base_->bytes.data() + base.bytes;
-    const unsigned char* const of_node = of.bytes.data() + node.bytes;
-    arguments.assign(of_node, of_node + node.size);
-    std::size_t begin = 0, end = node.size;
-    if (!whole) {
-      mask(i, &arguments);
-      while (begin < end && arguments[begin] == of_base[begin]) ++begin;
-      while (end > begin && arguments[end - 1] == of_base[end - 1]) --end;
-      begin = begin / 8 * 8;  // So that what the device reads is aligned as the argument is.
+  std::vector<unsigned> sources(pieces_.size());
+  std::size_t end = aligned(sources.size() * sizeof(unsigned));
+  built.bytes.resize(end);
+  auto piece = pieces_.begin();
+  for (const Node& node : nodes_) {
+    bool differs = false;
+    for (std::uint32_t k = 0; k < node.pieces; ++k, ++piece) {
+      unsigned char bytes[updater::kPiece] = {};
+      if (!fill(*piece, of, node.index, bytes) && !whole) continue;
+      differs = true;
+      sources[static_cast<std::size_t>(piece - pieces_.begin())] = static_cast<unsigned>(end);
+      built.bytes.insert(built.bytes.end(), bytes, bytes + aligned(piece->size));
+      end = built.bytes.size();
     }
-    updater::Cell& cell = cells[i];
-    if (end > begin) {
-      cell.offset = static_cast<unsigned>(begin);
-      cell.size = static_cast<unsigned>(end - begin);
-      cell.source = append(&built.bytes, arguments.data() + begin, end - begin);
-    }
-    const auto first = updates_.begin() + slots_[i].first;
-    const bool slot_of_grid = std::any_of(first, first + slots_[i].count, [](const updater::Update& update) {
-      return update.offset == updater::Update::kGrid;
-    });
-    const unsigned grid[] = {node.kernel.gridDimX, node.kernel.gridDimY, node.kernel.gridDimZ};
-    const unsigned grid_of_base[] = {base.kernel.gridDimX, base.kernel.gridDimY, base.kernel.gridDimZ};
-    const bool differs = !slot_of_grid && std::memcmp(grid, grid_of_base, sizeof grid) != 0;
-    if (whole || differs) cell.grid = append(&built.bytes, grid, sizeof grid);
-    built.differing += cell.size != 0 || cell.grid != 0 ? 1 : 0;
+    built.differing += differs ? 1 : 0;
   }
-  std::memcpy(built.bytes.data(), cells.data(), cells.size() * sizeof(updater::Cell));
+  std::memcpy(built.bytes.data(), sources.data(), sources.size() * sizeof(unsigned));
   return built;
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "costs.h"
 #include "errors.h"
 #include "graph.h"
 #include "updater.h"
@@ -20,10 +21,19 @@ namespace graphcache {
 // Used as its executable is: by one thread at a time.
 class Table {
  public:
-  // `nodes` are those that the device writes, by their place among the base's, which has been described (signature.h);
-  // each has its updates by slots among `updates`.
-  Table(std::shared_ptr<const Content> base, std::vector<std::uint32_t> nodes, std::vector<updater::Node> slots,
+  // What the device can write of a node, by its place among the base's; and the pieces of that, node by node.
+  struct Node {
+    std::uint32_t index;
+    bool grid;
+    std::uint32_t pieces;
+  };
+
+  // The base has been described (signature.h).
+  Table(std::shared_ptr<const Content> base, std::vector<Node> nodes, std::vector<updater::Piece> pieces,
         std::vector<updater::Update> updates);
+
+  // Whether there is anything for its rows.
+  static bool is_of_use(const Content& content);
 
   // Equal for contents of one signature that one table can hold: a number, and so perhaps equal for others, too.
   static std::uint64_t class_of(const Content& content);
@@ -32,7 +42,7 @@ class Table {
   // alone, and in what slots write.
   bool can_hold(const Content& to) const;
 
-  // The row of all nodes with all that they have.
+  // The row of all pieces.
   std::vector<unsigned char> base_row() const { return row(*base_, /*whole=*/true).bytes; }
 
   // How much device memory would have to be had for the content's row.
@@ -57,14 +67,13 @@ class Table {
   };
 
   Built row(const Content& of, bool whole) const;
-  // Sets what slots write to what the base has there.
-  void mask(std::size_t i, std::vector<unsigned char>* arguments) const;
+  bool fill(const updater::Piece& piece, const Content& of, std::uint32_t index, unsigned char* out) const;
 
   const std::shared_ptr<const Content> base_;
-  const std::vector<std::uint32_t> nodes_;
-  const std::vector<updater::Node> slots_;
+  const std::vector<Node> nodes_;
+  const std::vector<updater::Piece> pieces_;
   const std::vector<updater::Update> updates_;
-  std::vector<bool> written_;  // By the place among the base's nodes.
+  std::vector<Change> writes_;  // What of each of the base's nodes: nothing, arguments, or the grid, too.
 
   std::unordered_map<std::uint64_t, Place> places_;  // By the content's id.
   Built next_;                                       // The row that growth_for() was asked for last,

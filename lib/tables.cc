@@ -21,26 +21,25 @@ Cost Cache::Impl::cost_of_row(std::size_t nodes) const {
   return options_.prefer == Prefer::kHostTime ? costs::kTakeOver : costs::switch_row(nodes);
 }
 
-// Whether the entry is to have an executable with a table for its class: by rent or buy, once more. The rent is what
-// members pay more than a switch to a row would cost them; of one that can have no executable but its own, the price of
-// that.
-bool Cache::Impl::wants_table(const Held& entry, const Held& lender, Cost rent) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+// Whether an executable for the entry is to have a table: by rent or buy, once more. The rent is what the members of
+// its class pay more than a switch to a row would cost them; of one that can have no executable but its own, the price
+// of that. `lender` is a sibling's executable that the entry could have instead at the cost `by_lender`, or null.
+bool Cache::Impl::wants_table(const Held& entry, const Executable* lender,
+                              Cost by_lender) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   if (options_.sharing != Sharing::kAuto && options_.sharing != Sharing::kTable) return false;
-  if (lender->executable->table() != nullptr) return false;
-  const std::size_t nodes = entry->content->node_count;
-  {
-    MutexLock lock(mutex_);
-    Family* const family = entry->family;
-    if (family == nullptr || family->refuses_table || entry->pinned) return false;
-    Family::Class& of_class = family->classes.at(entry->row_class);
-    if (of_class.members < 2) return false;
-    if (options_.sharing == Sharing::kTable || options_.prefer == Prefer::kMemory) return true;
-    if (options_.prefer == Prefer::kDeviceTime) return false;
-    const Cost paid = lender->executable->can_switch() ? rent : costs::buy(nodes);
-    const Cost by_row = cost_of_row(nodes);
-    of_class.rent += paid > by_row ? paid - by_row : 0;
-    return of_class.rent > costs::buy_table(nodes);
-  }
+  if (lender != nullptr && lender->table() != nullptr) return false;
+  const Content& content = *entry->content;
+  MutexLock lock(mutex_);
+  Family* const family = entry->family;
+  if (family == nullptr || family->refuses_table || entry->pinned) return false;
+  if (options_.sharing == Sharing::kTable) return Table::is_of_use(content);
+  Family::Class& of_class = family->classes.at(entry->row_class);
+  if (lender == nullptr || of_class.members < 2 || options_.prefer == Prefer::kDeviceTime) return false;
+  if (options_.prefer == Prefer::kMemory) return true;
+  const Cost paid = lender->can_switch() ? by_lender : costs::buy(content.node_count);
+  const Cost by_row = cost_of_row(content.node_count);
+  of_class.rent += paid > by_row ? paid - by_row : 0;
+  return of_class.rent > costs::buy_table(content.node_count);
 }
 
 // Gives the entry a row in the lender's table. False: it has none, since the entry is of another family now, or the

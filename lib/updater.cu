@@ -16,15 +16,16 @@ __device__ void update(const Values<kBytes>& values) {
   if (held.token == values.token) return;
   if (threadIdx.x == 0) plan.written[blockIdx.x] = {values.row, values.token};
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= plan.node_count) return;
-  update_node(
-      plan, i, held.row, values.row, values.bytes,
-      [&](cudaGraphDeviceNode_t node, unsigned offset, const unsigned char* value, unsigned size) {
-        report(plan.error, cudaGraphKernelNodeSetParam(node, offset, value, size));
-      },
-      [&](cudaGraphDeviceNode_t node, const unsigned* grid) {
-        report(plan.error, cudaGraphKernelNodeSetGridDim(node, dim3(grid[0], grid[1], grid[2])));
-      });
+  if (i >= plan.piece_count) return;
+  update_piece(plan, i, held.row, values.row, values.bytes,
+               [&](cudaGraphDeviceNode_t node, unsigned offset, const unsigned char* value, unsigned size) {
+                 if (offset == kGrid) {
+                   const auto* const grid = reinterpret_cast<const unsigned*>(value);
+                   report(plan.error, cudaGraphKernelNodeSetGridDim(node, dim3(grid[0], grid[1], grid[2])));
+                 } else {
+                   report(plan.error, cudaGraphKernelNodeSetParam(node, offset, value, size));
+                 }
+               });
 }
 
 }  // namespace
@@ -39,3 +40,5 @@ extern "C" __global__ void graphcache_update_large(
     const __grid_constant__ graphcache::updater::Values<graphcache::updater::kLarge> values) {
   graphcache::updater::update(values);
 }
+
+extern "C" __global__ void graphcache_plain() {}

@@ -7,31 +7,33 @@
 
 namespace graphcache::updater {
 
-// One argument of a node, or its grid: where in the run's values it is, and where in the node's arguments it goes.
-struct Update {
-  static constexpr unsigned kGrid = ~0u;
+// Instead of where in a node's arguments bytes go: they are those of a dim3, for its grid.
+inline constexpr unsigned kGrid = ~0u;
 
+// A value of a run: where among the run's values it is, and where in the node's arguments it goes.
+struct Update {
   unsigned source;
-  unsigned offset;  // kGrid: the values are those of a dim3.
+  unsigned offset;
   unsigned size;
 };
 
-// A node, and which updates are its own. Each is served by one thread: updates of one node must not meet.
-struct Node {
-  cudaGraphDeviceNode_t handle;
+// Arguments are written in pieces, each by a thread of its own: a call takes 16 ns for each byte (tried).
+inline constexpr unsigned kPiece = 32;
+
+// A piece of a node's arguments, or its grid, and which updates go there.
+struct Piece {
+  cudaGraphDeviceNode_t node;
+  unsigned offset;
+  unsigned size;
   unsigned first;
   unsigned count;
 };
 
-// How a node of a member differs from the base's. A row is one for each node, and behind them the bytes.
-struct Cell {
-  unsigned source;  // Where in the row the arguments are,
-  unsigned offset;  // where in the node's they begin,
-  unsigned size;    // and how many bytes; 0: they are the base's.
-  unsigned grid;    // Where in the row the grid is; 0: it is the base's.
-};
-
+// What a member of the family has for each piece: where in the row its bytes are; 0: they are the base's. The bytes
+// follow, each piece's filled up by zeros to whole units.
 using Row = const unsigned char*;
+using Unit = unsigned long long;
+inline constexpr unsigned kRowAlignment = 16;
 
 // What a block has written last. A launch that brings the same token has nothing to write.
 struct Written {
@@ -41,12 +43,12 @@ struct Written {
 
 // In device memory, but for `error`, in the host's: written only if an update fails, by the code of its error.
 struct Plan {
-  const Node* nodes;
+  const Piece* pieces;
   const Update* updates;
-  Row base;  // Of all nodes with all that they have. Null if there are no other rows.
+  Row base;  // Of all pieces. Null if there are no other rows.
   Written* written;
   int* error;
-  unsigned node_count;
+  unsigned piece_count;
 };
 
 // The parameter of the kernel, by value.
@@ -66,41 +68,42 @@ static_assert(sizeof(Values<kLarge>) <= 4096);
 
 inline constexpr char kSmallName[] = "graphcache_update_small";
 inline constexpr char kLargeName[] = "graphcache_update_large";
+inline constexpr char kPlainName[] = "graphcache_plain";  // Does nothing.
 
-// What one thread does, for the node of index `i`: `set_argument(node, offset, value, size)` and `set_grid(node, grid)`
-// are the runtime's on the device, and hostrt's on the host.
-template <class SetArgument, class SetGrid>
 #ifdef __CUDACC__
-__device__
+#define GRAPHCACHE_ON_DEVICE __device__
+#else
+#define GRAPHCACHE_ON_DEVICE
 #endif
-    void
-    update_node(const Plan& plan, unsigned i, Row held, Row wanted, const unsigned char* values,
-                const SetArgument& set_argument, const SetGrid& set_grid) {
-  const Node node = plan.nodes[i];
-  if (held != wanted) {
-    const Cell base = reinterpret_cast<const Cell*>(plan.base)[i];
-    const Cell none = {0, 0, 0, 0};
-    const Cell from = held == nullptr ? none : reinterpret_cast<const Cell*>(held)[i];
-    const Cell to = wanted == nullptr ? none : reinterpret_cast<const Cell*>(wanted)[i];
-    const bool covers = to.offset <= from.offset && from.offset + from.size <= to.offset + to.size;
-    if (from.size != 0 && !covers) {
-      set_argument(node.handle, from.offset, plan.base + base.source + from.offset, from.size);
-    }
-    if (to.size != 0) set_argument(node.handle, to.offset, wanted + to.source, to.size);
-    if (to.grid != 0) {
-      set_grid(node.handle, reinterpret_cast<const unsigned*>(wanted + to.grid));
-    } else if (from.grid != 0) {
-      set_grid(node.handle, reinterpret_cast<const unsigned*>(plan.base + base.grid));
-    }
+
+GRAPHCACHE_ON_DEVICE inline bool equal_units(const unsigned char* a, const unsigned char* b, unsigned size) {
+  for (unsigned k = 0; k < size; k += sizeof(Unit)) {
+    if (*reinterpret_cast<const Unit*>(a + k) != *reinterpret_cast<const Unit*>(b + k)) return false;
   }
-  for (unsigned k = node.first; k < node.first + node.count; ++k) {
+  return true;
+}
+
+// What one thread does, for piece `i`: the row's bytes where they are others than those that are held, and over them
+// the run's values. `set(node, offset, value, size)` is the runtime's on the device, and hostrt's on the host.
+template <class Set>
+GRAPHCACHE_ON_DEVICE void update_piece(const Plan& plan, unsigned i, Row held, Row wanted, const unsigned char* values,
+                                       const Set& set) {
+  const Piece piece = plan.pieces[i];
+  if (held != wanted) {
+    const auto bytes_of = [&](Row row) {
+      const unsigned source = row == nullptr ? 0 : reinterpret_cast<const unsigned*>(row)[i];
+      return source != 0 ? row + source : plan.base + reinterpret_cast<const unsigned*>(plan.base)[i];
+    };
+    const unsigned char* const from = bytes_of(held);
+    const unsigned char* const to = bytes_of(wanted);
+    if (from != to && !equal_units(from, to, piece.size)) set(piece.node, piece.offset, to, piece.size);
+  }
+  for (unsigned k = piece.first; k < piece.first + piece.count; ++k) {
     const Update one = plan.updates[k];
-    if (one.offset == Update::kGrid) {
-      set_grid(node.handle, reinterpret_cast<const unsigned*>(values + one.source));
-    } else {
-      set_argument(node.handle, one.offset, values + one.source, one.size);
-    }
+    set(piece.node, one.offset, values + one.source, one.size);
   }
 }
+
+#undef GRAPHCACHE_ON_DEVICE
 
 }  // namespace graphcache::updater

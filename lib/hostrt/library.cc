@@ -49,24 +49,23 @@ void update(const updater::Values<kBytes>& values) {
   if (threadIdx.x != 0 || written.token == values.token) return;
   const updater::Written held = std::exchange(written, {values.row, values.token});
   State& world = state();
-  const auto report = [&](cudaError_t error) {
-    if (error != cudaSuccess) *plan.error = error;
-  };
   const unsigned begin = blockIdx.x * blockDim.x;
-  for (unsigned i = begin; i < begin + blockDim.x && i < plan.node_count; ++i) {
-    updater::update_node(
-        plan, i, held.row, values.row, values.bytes,
-        [&](cudaGraphDeviceNode_t node, unsigned offset, const unsigned char* value, unsigned size) {
-          report(set_argument(world, node, offset, value, size));
-        },
-        [&](cudaGraphDeviceNode_t node, const unsigned* grid) {
-          report(set_grid(world, node, dim3(grid[0], grid[1], grid[2])));
-        });
+  for (unsigned i = begin; i < begin + blockDim.x && i < plan.piece_count; ++i) {
+    updater::update_piece(plan, i, held.row, values.row, values.bytes,
+                          [&](cudaGraphDeviceNode_t node, unsigned offset, const unsigned char* value, unsigned size) {
+                            unsigned grid[3] = {};
+                            if (offset == updater::kGrid) std::memcpy(grid, value, sizeof grid);
+                            const cudaError_t error = offset == updater::kGrid
+                                                          ? set_grid(world, node, dim3(grid[0], grid[1], grid[2]))
+                                                          : set_argument(world, node, offset, value, size);
+                            if (error != cudaSuccess) *plan.error = error;
+                          });
   }
 }
 
 void update_small(updater::Values<updater::kSmall> values) { update(values); }
 void update_large(updater::Values<updater::kLarge> values) { update(values); }
+void plain() {}
 
 struct LibraryKernel {
   const char* name;
@@ -77,6 +76,7 @@ struct LibraryKernel {
 const LibraryKernel kKernels[] = {
     {updater::kSmallName, reinterpret_cast<const void*>(&update_small)},
     {updater::kLargeName, reinterpret_cast<const void*>(&update_large)},
+    {updater::kPlainName, reinterpret_cast<const void*>(&plain)},
 };
 
 }  // namespace
@@ -98,6 +98,7 @@ void forget_device_updates(State& state, const Program& program) {
 
 GRAPHCACHE_HOST_KERNEL(graphcache::hostrt::update_small)
 GRAPHCACHE_HOST_KERNEL(graphcache::hostrt::update_large)
+GRAPHCACHE_HOST_KERNEL(graphcache::hostrt::plain)
 
 using namespace graphcache::hostrt;
 
