@@ -48,6 +48,15 @@ TEST_F(HostrtGraphs, AHeldStreamKeepsItsWork) {
   EXPECT_EQ((Values{4}), taken());
 }
 
+TEST_F(HostrtGraphs, ACopyBehindAHeldStreamHasReadPageableMemoryWhenItReturns) {
+  hostrt::hold(stream_);
+  int from = 5, to = 0;
+  OK(cudaMemcpyAsync(&to, &from, sizeof to, cudaMemcpyDefault, stream_));
+  from = 6;
+  OK(hostrt::release(stream_));
+  EXPECT_EQ(5, to);
+}
+
 TEST_F(HostrtGraphs, EventsAreReadyWhenWhatIsInFrontOfThemIs) {
   OK(cudaEventQuery(event_));  // never recorded
   OK(cudaEventRecord(event_, stream_));

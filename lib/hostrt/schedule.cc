@@ -12,8 +12,6 @@ namespace {
 
 constexpr std::uint64_t kPiecesAtOnce = 4;  // that run at a call, less than this many
 
-bool is_lazy(const State& state) { return state.held_streams != 0 || state.deferred; }
-
 template <typename Visitor>
 void for_each_stream(const State& state, Visitor&& visit) {
   state.streams.for_each(visit);
@@ -204,6 +202,8 @@ void release_obstacle(State& state, Stream& stream) {
 }
 
 }  // namespace
+
+bool is_lazy(const State& state) { return state.held_streams != 0 || state.deferred; }
 
 void enqueue(State& state, Stream& stream, Operation operation) {
   if (!state.execute || state.lost != cudaSuccess) return;  // lost by a node of the same launch

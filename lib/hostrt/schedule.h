@@ -18,6 +18,9 @@
 
 namespace graphcache::hostrt {
 
+// Whether work may wait in queues now.
+bool is_lazy(const State& state);
+
 // Puts work behind what the stream was given before, and runs what may run now.
 void enqueue(State& state, Stream& stream, Operation operation);
 

@@ -147,7 +147,7 @@ cudaError_t run(State& state, const Work& work) {
 
 // "For transfers from pageable host memory to device memory ... the function will return once the pageable buffer has
 // been copied to the staging memory", and to pageable memory "only once the copy has completed" (the runtime's manual,
-// API synchronization behavior).
+// API synchronization behavior). Behind a held stream the caller does not wait for the latter.
 void enqueue_copy(State& state, Stream& stream, const CopyParams& copy) {
   if (is_pageable(state, copy.source)) {
     const auto* first = static_cast<const std::byte*>(copy.source);
@@ -155,7 +155,7 @@ void enqueue_copy(State& state, Stream& stream, const CopyParams& copy) {
   } else {
     enqueue(state, stream, NodeParams(copy));
   }
-  if (is_pageable(state, copy.destination)) finish(state, stream);
+  if (state.deferred && is_pageable(state, copy.destination)) finish(state, stream);
 }
 
 }  // namespace
@@ -200,7 +200,7 @@ cudaError_t submit(const Call& call, Stream& stream, NodeParams params) {
   set_place(params, call.state.endings.here);
   if (capture != nullptr) {
     add_captured_node(call.state, stream, std::move(params));
-  } else if (const auto* copy = std::get_if<CopyParams>(&params); copy != nullptr && call.state.deferred) {
+  } else if (const auto* copy = std::get_if<CopyParams>(&params); copy != nullptr && is_lazy(call.state)) {
     enqueue_copy(call.state, stream, *copy);
   } else {
     enqueue(call.state, stream, std::move(params));
