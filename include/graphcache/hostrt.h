@@ -158,7 +158,8 @@ std::uint64_t kernels_run();
 
 // From now on, the nth call (1 = the next) of `function` and the `times` - 1 calls after it return `error` without
 // doing anything; times = -1 means for ever. The error latches in the last-error slot as a real one would. "*" stands
-// for any function, except cudaGetLastError and cudaPeekAtLastError, which can be failed by name only. Several failures
+// for any function, except cudaGetLastError and cudaPeekAtLastError, which can be failed by name only, as can
+// cudaGraphKernelNodeSetParam and cudaGraphKernelNodeSetGridDim, by which device code updates nodes. Several failures
 // may be armed; each counts calls by itself. A name that hostrt does not define is ignored and counted as a misuse.
 //
 // Results are left as they were, too, but for two functions. A failed cudaStreamEndCapture does end the capture and

@@ -1,6 +1,7 @@
 // The runtime functions that hostrt defines: one list, from which the enumeration, the names in call counts and the
 // names accepted by fail_call() come. A function of CUDA 12 with a _v2 or _v3 suffix counts under its CUDA 13 name,
-// one of the driver under the name that the runtime would give it.
+// one of the driver under the name that the runtime would give it. The last two are those by which device code updates
+// nodes: they can be made to fail, and are not counted.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_FUNCTIONS_H_
 #define GRAPHCACHE_LIB_HOSTRT_FUNCTIONS_H_
@@ -42,7 +43,8 @@
   X(GraphHostNodeSetParams) X(GraphExecHostNodeSetParams) X(GraphExecGetFlags)                                      \
   X(GraphInstantiate) X(GraphInstantiateWithFlags) X(GraphExecDestroy) X(GraphLaunch) X(GraphUpload)                \
   X(GraphExecUpdate) X(GraphExecKernelNodeSetParams) X(GraphExecMemcpyNodeSetParams)                                \
-  X(GraphExecMemcpyNodeSetParams1D) X(GraphExecMemsetNodeSetParams) X(GraphNodeSetEnabled) X(GraphNodeGetEnabled)
+  X(GraphExecMemcpyNodeSetParams1D) X(GraphExecMemsetNodeSetParams) X(GraphNodeSetEnabled) X(GraphNodeGetEnabled)      \
+  X(GraphKernelNodeSetParam) X(GraphKernelNodeSetGridDim)
 // clang-format on
 
 namespace graphcache::hostrt {

@@ -30,11 +30,13 @@ KernelParams* updated(State& state, cudaGraphDeviceNode_t device_node) {
 
 cudaError_t set_argument(State& state, cudaGraphDeviceNode_t node, std::size_t offset, const void* value,
                          std::size_t size) {
+  if (const auto error = injected_failure(state, Function::kGraphKernelNodeSetParam)) return *error;
   KernelParams* const params = updated(state, node);
   return params != nullptr && params->arguments.write(offset, value, size) ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 cudaError_t set_grid(State& state, cudaGraphDeviceNode_t node, dim3 grid) {
+  if (const auto error = injected_failure(state, Function::kGraphKernelNodeSetGridDim)) return *error;
   KernelParams* const params = updated(state, node);
   if (params == nullptr || check_shape(grid, params->block, 0) != cudaSuccess) return cudaErrorInvalidValue;
   params->grid = grid;

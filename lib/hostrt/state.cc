@@ -248,10 +248,12 @@ bool needs_context(Function function) {
 }
 
 std::optional<cudaError_t> injected_failure(State& state, Function function) {
-  const bool asks_for_errors = function == Function::kGetLastError || function == Function::kPeekAtLastError;
+  const bool by_name_only = function == Function::kGetLastError || function == Function::kPeekAtLastError ||
+                            function == Function::kGraphKernelNodeSetParam ||
+                            function == Function::kGraphKernelNodeSetGridDim;
   std::optional<cudaError_t> error;
   for (Failure& failure : state.failures) {
-    if (failure.function.has_value() ? *failure.function != function : asks_for_errors) continue;
+    if (failure.function.has_value() ? *failure.function != function : by_name_only) continue;
     if (failure.calls_to_pass > 0) {
       --failure.calls_to_pass;
     } else if (!error.has_value()) {

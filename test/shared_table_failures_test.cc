@@ -1,0 +1,136 @@
+// Updates by the device that fail, in executables that keys share by a table and in those of one key: the runtime tells
+// nobody, so the cache must (law 3). On hostrt.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "graphcache/hostrt.h"
+#include "graphcache/status.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+constexpr int kSize = 64;
+constexpr const char* kUpdates[] = {"cudaGraphKernelNodeSetParam", "cudaGraphKernelNodeSetGridDim"};
+
+class SharedTableFailuresTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    hostrt::reset();
+    options.sharing = Sharing::kTable;
+    options.max_executables = 1;
+  }
+  void TearDown() override {
+    EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
+    CUDA_OK(cudaPeekAtLastError());
+    hostrt::reset();
+  }
+
+  // A member, whose nodes differ from its siblings' in arguments and grids, with a slot in one of them.
+  struct Bench {
+    explicit Bench(const Options& options) : cache(options) {}
+
+    absl::StatusOr<Outcome> run(int which, int value) {
+      return cache.run(key("member", which), stream, params(value), [&, which](Recorder& rec, Slot<int> v) {
+        const auto grid = static_cast<unsigned>(1 + which % 4);
+        rec.launch(blend, {grid, 8}, data.get(), kSize, 3 + which, 1);
+        rec.launch(blend, {1, 8}, data.get(), kSize, 5, v);
+        rec.launch(blend, {grid, 8}, data.get(), kSize, 7, which);
+      });
+    }
+    void expect_right(int which, int value) {
+      std::vector<int> wanted(kSize, 1);
+      data.write(wanted);
+      const auto outcome = run(which, value);
+      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      CUDA_OK(cudaStreamSynchronize(stream));
+      const auto blended = [&](unsigned reach, int factor, int constant) {
+        for (unsigned i = 0; i < reach; ++i) {
+          wanted[i] = static_cast<int>(static_cast<unsigned>(factor) * static_cast<unsigned>(wanted[i]) +
+                                       static_cast<unsigned>(constant) + i);
+        }
+      };
+      const auto reach = static_cast<unsigned>(8 * (1 + which % 4));
+      blended(reach, 3 + which, 1);
+      blended(8, 5, value);
+      blended(reach, 7, which);
+      EXPECT_EQ(data.read(), wanted) << "member " << which << ", value " << value;
+    }
+
+    Stream stream;
+    DeviceBuffer<int> data{kSize};
+    Cache cache;
+  };
+
+  Options options;
+};
+
+testing::AssertionResult tells_of_the_device(const absl::StatusOr<Outcome>& outcome, cudaError_t error) {
+  if (outcome.ok()) return testing::AssertionFailure() << "the run " << to_string(*outcome);
+  if (cuda_error(outcome.status()) == error && mentions(outcome.status(), "by the device") &&
+      mentions(outcome.status(), "member")) {
+    return testing::AssertionSuccess();
+  }
+  return testing::AssertionFailure() << outcome.status();
+}
+
+// Whoever has the executable next hears of it, and nobody after.
+TEST_F(SharedTableFailuresTest, AnUpdateThatFailsIsToldByTheNextRunOfTheKeyOrOfASibling) {
+  for (const char* const function : kUpdates) {
+    for (const int next : {2, 3, 0}) {
+      int failed = 0;
+      for (int nth = 1;; ++nth) {
+        SCOPED_TRACE(testing::Message() << "update " << nth << " by " << function << " fails, then member " << next);
+        Bench bench(options);
+        for (const int which : {0, 1, 2, 0, 1}) bench.expect_right(which, which);
+        hostrt::fail_call(function, nth, cudaErrorInvalidValue);
+        const std::uint64_t before = hostrt::failures_injected();
+        EXPECT_RUN(kSwitched, bench.run(2, 4));  // Whose values did not all get there.
+        hostrt::clear_failures();
+        if (hostrt::failures_injected() == before) break;
+        ++failed;
+        EXPECT_TRUE(tells_of_the_device(bench.run(next, 4), cudaErrorInvalidValue));
+        EXPECT_EQ(bench.cache.stats().failed, 1u);
+        for (const int which : {2, 3, 2, 0, 1, 2}) bench.expect_right(which, which + 1);
+        EXPECT_EQ(bench.cache.stats().failed, 1u);
+        EXPECT_TRUE(bench.cache.status().ok());
+      }
+      EXPECT_GE(failed, 2);
+    }
+  }
+}
+
+TEST_F(SharedTableFailuresTest, AnUpdateInFlightIsToldOfWhenItHasFailed) {
+  Bench bench(options);
+  for (const int which : {0, 1, 2}) bench.expect_right(which, which);
+  hostrt::hold(bench.stream);
+  hostrt::fail_call(kUpdates[0], 1, cudaErrorInvalidValue);
+  EXPECT_RUN(kSwitched, bench.run(1, 4));
+  EXPECT_RUN(kSwitched, bench.run(2, 4));
+  EXPECT_RUN(kReplayed, bench.run(2, 4));
+  CUDA_OK(hostrt::release(bench.stream));
+  hostrt::clear_failures();
+  EXPECT_TRUE(tells_of_the_device(bench.run(2, 4), cudaErrorInvalidValue));
+  for (const int which : {2, 3, 0}) bench.expect_right(which, which + 1);
+  EXPECT_EQ(bench.cache.stats().failed, 1u);
+}
+
+TEST_F(SharedTableFailuresTest, AnUpdateOfSlotsThatFailsIsToldByTheNextRunOfTheKey) {
+  options.sharing = Sharing::kNever;
+  options.patching = Patching::kDeviceUpdated;
+  Bench bench(options);
+  bench.expect_right(1, 1);
+  hostrt::fail_call(kUpdates[0], 1, cudaErrorInvalidValue);
+  EXPECT_RUN(kPatched, bench.run(1, 2));
+  hostrt::clear_failures();
+  EXPECT_TRUE(tells_of_the_device(bench.run(1, 2), cudaErrorInvalidValue));
+  bench.expect_right(1, 2);
+  bench.expect_right(1, 3);
+  EXPECT_EQ(bench.cache.stats().failed, 1u);
+}
+
+}  // namespace
+}  // namespace graphcache::test
