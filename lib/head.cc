@@ -12,6 +12,8 @@
 namespace graphcache {
 namespace {
 
+constexpr char kMakeUpdatable[] = "cudaGraphKernelNodeSetAttribute, by the driver";
+
 bool is_grid(const SlotNode& node, const Binding& binding) {
   return binding.target == node.fields + offsetof(KernelFields, grid);
 }
@@ -205,7 +207,7 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
   Updater::Kernels kernels;
   if (const CallResult loaded = updater.load(&kernels); loaded.error != cudaSuccess) return loaded;
   const auto set_attribute = driver().set_kernel_attribute;
-  if (set_attribute == nullptr) return {"cuGraphKernelNodeSetAttribute", cudaErrorNotSupported, false};
+  if (set_attribute == nullptr) return {kMakeUpdatable, cudaErrorNotSupported, false};
   const Slots& slots = content->slots;
   std::unique_ptr<Head> head(new Head);
   Pieces pieces;
@@ -232,12 +234,12 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
     value.deviceUpdatableKernelNode.deviceUpdatable = 1;
     // The handle comes back in the value, const or not (tried).
     const CUresult result = set_attribute(graph.nodes[i], CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE, &value);
-    if (result != CUDA_SUCCESS) return {"cuGraphKernelNodeSetAttribute", static_cast<cudaError_t>(result), false};
+    if (result != CUDA_SUCCESS) return {kMakeUpdatable, static_cast<cudaError_t>(result), false};
     const auto handle = reinterpret_cast<cudaGraphDeviceNode_t>(value.deviceUpdatableKernelNode.devNode);
     const unsigned size = with_table ? content->nodes[i].size : 0;
     nodes.push_back({i, grid, pieces.add(handle, updates, with_table && grid, size)});
   }
-  if (pieces.all.empty()) return {"cuGraphKernelNodeSetAttribute", cudaErrorNotSupported, false};
+  if (pieces.all.empty()) return {kMakeUpdatable, cudaErrorNotSupported, false};
 
   const bool small = head->size_ <= updater::kSmall;
   head->kernel_ = small ? kernels.small : kernels.large;

@@ -118,7 +118,7 @@ class Cache::Impl {
   bool take_over(Held& entry, Held& lender, const Request& request, bool for_rent, Obtained* obtained);
   bool hand_over(Entry* lender, Entry* entry, bool for_rent, bool* was_spare);
   void buy(Held& entry, bool with_table, bool may_evict, Obtained* obtained);
-  cudaError_t instantiate(Entry& entry, bool with_table);
+  CallResult instantiate(Entry& entry, bool with_table);
 
   // Tables (lib/tables.cc).
   bool updates_slots(const Content& content) const;

@@ -141,9 +141,9 @@ void Cache::Impl::buy(Held& entry, bool with_table, bool may_evict, Obtained* ob
   const auto begin = std::chrono::steady_clock::now();
   LastErrorGuard last_error;
   auto threw = demoting(entry);
-  cudaError_t error = instantiate(*entry.get(), with_table);
-  if (error == cudaErrorMemoryAllocation || error == cudaErrorNotSupported) {
-    if (error == cudaErrorMemoryAllocation && may_evict) {
+  CallResult result = instantiate(*entry.get(), with_table);
+  if (result.error == cudaErrorMemoryAllocation || result.error == cudaErrorNotSupported) {
+    if (result.error == cudaErrorMemoryAllocation && may_evict) {
       MutexLock lock(mutex_);
       if (Entry* victim = index_.lock_oldest(Standing::kLive)) {
         evict(victim);
@@ -153,10 +153,10 @@ void Cache::Impl::buy(Held& entry, bool with_table, bool may_evict, Obtained* ob
     // A graph that allocates can have one executable alone, and its last may still wait.
     retire_.collect_all();
     cudaDeviceGraphMemTrim(options_.device);
-    error = instantiate(*entry.get(), with_table);
+    result = instantiate(*entry.get(), with_table);
   }
   std::move(threw).Cancel();
-  if (error == cudaSuccess) {
+  if (result.error == cudaSuccess) {
     with_table = entry->executable->table() != nullptr;
     entry->rent = 0;
     MutexLock lock(mutex_);
@@ -170,21 +170,22 @@ void Cache::Impl::buy(Held& entry, bool with_table, bool may_evict, Obtained* ob
     if (family != nullptr && with_table) family->classes.at(entry->row_class).rent = 0;
     return;
   }
-  obtained->result = {kInstantiate, error};
-  obtained->why = error == cudaErrorMemoryAllocation ? EagerReason::kOutOfMemory : EagerReason::kRefused;
+  obtained->result = result;
+  obtained->why = result.error == cudaErrorMemoryAllocation ? EagerReason::kOutOfMemory : EagerReason::kRefused;
 }
 
-cudaError_t Cache::Impl::instantiate(Entry& entry, bool with_table) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+CallResult Cache::Impl::instantiate(Entry& entry, bool with_table) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   RelaxedCaptureMode relaxed;
   if (with_table || updates_slots(*entry.content)) {
     const CallResult result =
         Executable::instantiate_updated(entry.graph, entry.content, with_table, options_.instantiate_flags, scratch_,
                                         updater_, entry.stream, &entry.executable);
-    if (result.error == cudaSuccess || is_fatal(result.error)) return result.error;
+    if (result.error == cudaSuccess || is_fatal(result.error)) return result;
     MutexLock lock(mutex_);
     refuse_table(with_table ? entry.family : nullptr);
   }
-  return Executable::instantiate(entry.graph, entry.content, options_.instantiate_flags, scratch_, &entry.executable);
+  return {kInstantiate,
+          Executable::instantiate(entry.graph, entry.content, options_.instantiate_flags, scratch_, &entry.executable)};
 }
 
 // Where a family has lost its spare one, a new one is bought while there is room, so that no key is deprived of what it
