@@ -54,6 +54,11 @@ std::vector<cudaError_t> errors_of(const std::string& function) {
       {"cudaGraphExecMemsetNodeSetParams", {cudaErrorInvalidResourceHandle, cudaErrorNotSupported}},
       {"cudaGraphKernelNodeGetParams", {cudaErrorInvalidDeviceFunction}},
       {"cudaGraphKernelNodeGetAttribute", {cudaErrorNotSupported}},
+      {"cudaGraphKernelNodeSetAttribute", {cudaErrorNotSupported}},
+      {"cudaLibraryGetKernel", {cudaErrorSymbolNotFound}},
+      {"cudaLibraryLoadData",
+       {cudaErrorInvalidKernelImage, cudaErrorNoKernelImageForDevice, cudaErrorInvalidPtx,
+        cudaErrorSharedObjectInitFailed}},
       {"cudaPointerGetAttributes", {cudaErrorInvalidDevice}},
   };
   std::vector<cudaError_t> errors{cudaErrorInvalidValue, cudaErrorMemoryAllocation, cudaErrorInitializationError,
@@ -83,8 +88,11 @@ constexpr Untold kUntold[] = {
     {"cudaPointerGetAttributes"},
     // Nothing can be done about what cannot be destroyed.
     {"cudaEventDestroy"},
+    {"cudaFree"},
+    {"cudaFreeHost"},
     {"cudaGraphDestroy"},
     {"cudaGraphExecDestroy"},
+    {"cudaLibraryUnload"},
     // Whether something may be destroyed yet: what cannot be asked counts as done.
     {"cudaEventCreateWithFlags"},
     {"cudaEventQuery"},
@@ -94,12 +102,16 @@ constexpr Untold kUntold[] = {
     {"cudaThreadExchangeStreamCaptureMode"},
     // Sets the caller's device again, behind the work.
     {"cudaSetDevice", "second device", 2},
+    {"cudaSetDevice", "table on a second device", 2},
+    {"cudaSetDevice", "switch by a row on a second device", 2},
     // An executable that is about to be destroyed is brought to a graph that is (program.h).
     {"cudaGraphExecUpdate", "destruction"},
     {"cudaGraphExecUpdate", "destruction in flight"},
     {"cudaGraphExecUpdate", "erase in flight"},
-    // The scenario's own refusal answers this call.
+    // The scenario's own failure answers this call.
     {"cudaGraphExecUpdate", "refused update"},
+    {"cudaGraphKernelNodeSetAttribute", "table without its binary"},
+    {"cudaMemcpyAsync", "row without memory"},
     // What fn throws is all that such a run ends with.
     {"cudaStreamEndCapture", "fn throws"},
     {"cudaStreamEndCapture", "fn runs out of memory"},
