@@ -58,6 +58,13 @@ constexpr Failure kFailures[] = {
     {"cudaEventRecord", cudaErrorInvalidValue},
     {"cudaEventQuery", cudaErrorNotReady},
     {"cudaMalloc", cudaErrorMemoryAllocation},
+    {"cudaMallocHost", cudaErrorMemoryAllocation},
+    {"cudaLibraryLoadData", cudaErrorNoKernelImageForDevice},
+    {"cudaGraphKernelNodeSetAttribute", cudaErrorNotSupported},
+    {"cudaFuncGetParamInfo", cudaErrorInvalidResourceHandle},
+    {"cudaGraphGetRootNodes", cudaErrorInvalidValue},
+    {"cudaGraphAddKernelNode", cudaErrorMemoryAllocation},
+    {"cudaGraphAddDependencies", cudaErrorInvalidValue},
 };
 
 }  // namespace

@@ -76,14 +76,15 @@ struct Step {
 using Recipe = std::vector<Step>;
 
 // Kernel and topology follow the first number, constants and grids the second: keys of one shape are siblings.
-// Where they have much in common, a switch takes patches instead of an update (costs.h).
-inline Recipe make_recipe(std::uint64_t shape, std::uint64_t number, bool forks, int in_common) {
+// Where they have much in common, a switch takes patches instead of an update (costs.h); where they have all kernels in
+// common, one table can hold them.
+inline Recipe make_recipe(std::uint64_t shape, std::uint64_t number, bool forks, int in_common, bool same_kernels) {
   Random shapes(shape), numbers(number);
   Recipe recipe(static_cast<std::size_t>(1 + shapes.below(3)));
   for (Step& step : recipe) {
     step.kind = static_cast<Step::Kind>(shapes.below(forks ? Step::kKinds : Step::kFork));
     // A sibling may have another kernel, but for topology and types of nodes.
-    if (step.kind == Step::kBlend && numbers.one_in(3)) step.kind = Step::kBlendOtherwise;
+    if (step.kind == Step::kBlend && numbers.one_in(3) && !same_kernels) step.kind = Step::kBlendOtherwise;
     step.factor = 2 * numbers.below(50) + 3;
     step.constant = numbers.below(1000);
     step.grid = static_cast<unsigned>(1 + numbers.below(2));

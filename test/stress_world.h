@@ -37,6 +37,7 @@ struct Plan {
     options.sharing = random.of(kWays);
     constexpr int kAfter[] = {0, 0, 0, 1, 3};
     options.capture_after = random.of(kAfter);
+    draw_tables();
     if (gentle) {
       options.max_executables = 512;
       return;
@@ -52,14 +53,26 @@ struct Plan {
     options.capture_mode = random.of(kModes);
   }
 
+  void draw_tables() {
+    Random random(seed, 1001, 0);
+    same_kernels = !random.one_in(3);
+    if (same_kernels && !random.one_in(4)) options.sharing = Sharing::kTable;
+    constexpr Prefer kPreferences[] = {Prefer::kTotalTime, Prefer::kTotalTime, Prefer::kHostTime, Prefer::kDeviceTime,
+                                       Prefer::kMemory};
+    options.prefer = random.of(kPreferences);
+    constexpr Patching kPatchings[] = {Patching::kAuto, Patching::kAuto, Patching::kPerNode, Patching::kDeviceUpdated};
+    options.patching = random.of(kPatchings);
+  }
+
   bool is_late() const { return defers || holds; }
 
   const std::uint64_t seed;
-  bool gentle;   // Nothing is forgotten, evicted or made to fail.
-  bool injects;  // Calls fail,
-  bool dies;     // at last by an error that is fatal to the context.
-  bool defers;   // Work is done later, in an order drawn by lot.
-  bool holds;    // Streams are kept busy.
+  bool gentle;        // Nothing is forgotten, evicted or made to fail.
+  bool injects;       // Calls fail,
+  bool dies;          // at last by an error that is fatal to the context.
+  bool defers;        // Work is done later, in an order drawn by lot.
+  bool holds;         // Streams are kept busy.
+  bool same_kernels;  // Siblings differ in arguments and grids alone.
   int shared_keys, shapes, in_common;
   Options options;
 };
@@ -191,7 +204,7 @@ class World {
     return std::make_unique<KeyState>(
         key(label, number, lane),
         make_recipe(shape, plan.seed * 100'000 + static_cast<std::uint64_t>(lane * 1000 + number), forks,
-                    plan.in_common));
+                    plan.in_common, plan.same_kernels));
   }
   void check_counters();
   void check_what_is_left();
