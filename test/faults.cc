@@ -1,10 +1,10 @@
 #include "faults.h"
 
-#include <cstdlib>
 #include <iterator>
 
 #include "faults_scenarios.h"
 #include "graphcache/status.h"
+#include "size.h"
 
 namespace graphcache::test {
 namespace {
@@ -270,10 +270,7 @@ testing::AssertionResult FailedCall::told(const absl::Status& status, const Scen
   return typed(status, function_ == scenario.of_fn ? "fn" : function_, error_);
 }
 
-int pairs_to_one() {
-  const char* const full = std::getenv("GRAPHCACHE_FULL");
-  return full != nullptr && full[0] == '1' ? 1 : 11;
-}
+int pairs_to_one() { return by_size(37, 11, 1); }
 
 testing::AssertionResult typed(const absl::Status& status, const std::string& function, cudaError_t error) {
   const bool names_key = mentions(status, "\"my label\"") || mentions(status, "\"other\"");

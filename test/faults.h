@@ -338,7 +338,7 @@ class TwoFaults : public Fault {
 
 // The runtime calls that the scenario's operation makes when nothing fails, those of the last-error slot apart.
 std::map<std::string, std::uint64_t> calls_of(const Scenario& scenario);
-// Pairs of faults are many: one of so many is tried. All with GRAPHCACHE_FULL=1 in the environment.
+// Pairs of faults are many: one of so many is tried, all of them in full size.
 int pairs_to_one();
 
 // "call: cudaErrorX ..." of the function, with the key's label, carrying the error.

@@ -13,6 +13,7 @@
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "policy_sequences.h"
+#include "size.h"
 
 namespace graphcache::test {
 namespace {
@@ -77,7 +78,8 @@ class Neighbour {
 };
 
 TEST_F(PolicyTest, DecisionsDependOnTheCallsAlone) {
-  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+  const auto seeds = by_size<std::uint64_t>(50, 200, 200);
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
     const Sequence sequence = random_sequence(1'000'000 + seed);
     std::vector<std::string> quiet;
     {

@@ -1,6 +1,6 @@
 // Long runs on either runtime: a million with other keys and values under eviction, each compared with the same work
-// done eagerly, and captures without end that take no more memory than the first ones. On hostrt they are shorter,
-// unless GRAPHCACHE_FULL is set.
+// done eagerly, and captures without end that take no more memory than the first ones. On hostrt they are shorter, but
+// in full size.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <random>
@@ -20,6 +19,7 @@
 
 #include "graphcache/graphcache.h"
 #include "kernels.h"
+#include "size.h"
 #include "support.h"
 #ifndef GRAPHCACHE_TEST_CUDA
 #include "graphcache/hostrt.h"
@@ -28,11 +28,11 @@
 namespace graphcache::test {
 namespace {
 
-bool is_full() {
+int times(int brief, int ordinary, int full) {
 #ifdef GRAPHCACHE_TEST_CUDA
-  return true;
+  return full;
 #else
-  return std::getenv("GRAPHCACHE_FULL") != nullptr;
+  return by_size(brief, ordinary, full);
 #endif
 }
 
@@ -91,7 +91,7 @@ struct Lane {
 
 TEST(SoakTest, RunsUnderEvictionEqualEagerOnes) {
   constexpr int kThreads = 4;
-  const int runs = (is_full() ? 1'000'000 : 100'000) / kThreads;
+  const int runs = times(20'000, 100'000, 1'000'000) / kThreads;
   Options options;
   options.max_executables = 8;
   options.max_templates = 40;  // Fewer than there are keys: some are captured again and again.
@@ -153,8 +153,9 @@ TEST(SoakTest, CapturesAndDestructionsTakeNoMoreMemory) {
 #else
   constexpr bool kCountsHost = true;
 #endif
-  constexpr int kWarmUp = 20'000;  // The index has let cold keys go (Index::kMaxColdEntries), the driver has its pools.
-  const int captures = is_full() ? 10'000 : 4000;
+  // The index has let cold keys go (Index::kMaxColdEntries), the driver has its pools.
+  const int warm_up = times(6000, 20'000, 20'000);
+  const int captures = times(1000, 4000, 10'000);
   Options options;
   options.max_executables = options.max_templates = 4;
   Cache cache(options);
@@ -174,7 +175,7 @@ TEST(SoakTest, CapturesAndDestructionsTakeNoMoreMemory) {
     }
     return host;
   };
-  const std::size_t host_before = capture(kWarmUp);
+  const std::size_t host_before = capture(warm_up);
   const std::size_t device_before = used_device_bytes();
   const std::size_t host_after = capture(captures);
   const std::size_t device_after = used_device_bytes();

@@ -23,6 +23,7 @@
 
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
+#include "size.h"
 #include "stress_world.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -78,7 +79,7 @@ TEST(StressTest, EveryResultIsExplainedByAnOrder) {
   constexpr std::uint64_t kSeeds = 600;
 #endif
   const std::uint64_t first = number_of("GRAPHCACHE_STRESS_SEED", 1);
-  std::uint64_t count = number_of("GRAPHCACHE_FULL", 0) != 0 ? 10'000 : kSeeds;
+  std::uint64_t count = by_size<std::uint64_t>(kSeeds, kSeeds, 10'000);
   if (std::getenv("GRAPHCACHE_STRESS_SEED") != nullptr) count = 1;
   count = number_of("GRAPHCACHE_STRESS_SEEDS", count);
   std::signal(SIGALRM, say_seed_and_die);

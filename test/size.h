@@ -1,0 +1,33 @@
+// How often a suite does what it repeats: seeds, sequences, pairs of failures.
+#pragma once
+
+#include <cstdlib>
+
+namespace graphcache::test {
+
+// Full with GRAPHCACHE_FULL=1 in the environment. Brief with GRAPHCACHE_BRIEF=1, for a lane that looks at each way
+// through the code rather than at each repetition: those have been seen by another lane, and cost much there.
+enum class Size { kBrief, kOrdinary, kFull };
+
+inline Size size() {
+  const auto is_on = [](const char* variable) {
+    const char* const text = std::getenv(variable);
+    return text != nullptr && text[0] == '1';
+  };
+  return is_on("GRAPHCACHE_FULL") ? Size::kFull : is_on("GRAPHCACHE_BRIEF") ? Size::kBrief : Size::kOrdinary;
+}
+
+template <class T>
+T by_size(T brief, T ordinary, T full) {
+  switch (size()) {
+    case Size::kBrief:
+      return brief;
+    case Size::kOrdinary:
+      return ordinary;
+    case Size::kFull:
+      return full;
+  }
+  return ordinary;
+}
+
+}  // namespace graphcache::test
