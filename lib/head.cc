@@ -93,49 +93,60 @@ CallResult Updater::load(Kernels* out) {
   return failed_;
 }
 
-bool Updater::can_set_grid(cudaGraphNode_t node) {
+CallResult Updater::can_set_grid(cudaGraphNode_t node, bool* can) {
   MutexLock lock(mutex_);
-  if (driver().kernel_attribute == nullptr || driver().kernel_params == nullptr) return false;
+  *can = false;
+  if (driver().kernel_attribute == nullptr || driver().kernel_params == nullptr) return {};
   for (const CUlaunchAttributeID id : {CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE}) {
     CUlaunchAttributeValue value, unset;
     std::memset(&value, 0, sizeof value);
     std::memset(&unset, 0, sizeof unset);
-    if (driver().kernel_attribute(node, id, &value) != CUDA_SUCCESS) return false;
-    if (std::memcmp(&value, &unset, sizeof value) != 0) return false;
+    if (driver().kernel_attribute(node, id, &value) != CUDA_SUCCESS) return {};
+    if (std::memcmp(&value, &unset, sizeof value) != 0) return {};
   }
   CUDA_KERNEL_NODE_PARAMS params = {};
-  if (driver().kernel_params(node, &params) != CUDA_SUCCESS) return false;
+  if (driver().kernel_params(node, &params) != CUDA_SUCCESS) return {};
   const void* const function = params.func != nullptr ? static_cast<const void*>(params.func) : params.kern;
-  const auto [at, is_new] = is_plain_.try_emplace(function, false);
-  if (is_new) at->second = is_plain(params);
-  return at->second;
+  if (const auto known = is_plain_.find(function); known != is_plain_.end()) {
+    *can = known->second;
+    return {};
+  }
+  const CallResult asked = ask(params, can);
+  if (asked.error == cudaSuccess) is_plain_.emplace(function, *can);
+  return asked;
 }
 
 // A node of an executable cannot change to or from a kernel that uses the device runtime (header of
-// cudaGraphExecKernelNodeSetParams; tried).
-bool Updater::is_plain(const CUDA_KERNEL_NODE_PARAMS& params) {
-  if (driver().set_kernel_node == nullptr || kernels_.plain == nullptr) return false;
+// cudaGraphExecKernelNodeSetParams; tried): whether one of a kernel that does nothing takes this one tells what it is.
+CallResult Updater::ask(const CUDA_KERNEL_NODE_PARAMS& params, bool* plain) const {
+  if (driver().set_kernel_node == nullptr || kernels_.plain == nullptr) return {};
   LastErrorGuard last_error;
-  if (probe_exec_.get() == nullptr) {
-    cudaGraph_t graph = nullptr;
-    if (cudaGraphCreate(&graph, 0) != cudaSuccess) return false;
-    probe_ = Graph(graph);
-    cudaKernelNodeParams plain = {};
-    plain.func = reinterpret_cast<void*>(kernels_.plain);
-    plain.gridDim = plain.blockDim = dim3(1);
-    cudaGraphExec_t exec = nullptr;
-    if (cudaGraphAddKernelNode(&probe_node_, graph, nullptr, 0, &plain) != cudaSuccess) return false;
-    if (cudaGraphInstantiate(&exec, graph, 0) != cudaSuccess) return false;
-    probe_exec_ = GraphExec(exec);
+  cudaGraph_t graph = nullptr;
+  if (const cudaError_t error = cudaGraphCreate(&graph, 0); error != cudaSuccess) return {"cudaGraphCreate", error};
+  Graph owned(graph);
+  cudaKernelNodeParams nothing = {};
+  nothing.func = reinterpret_cast<void*>(kernels_.plain);
+  nothing.gridDim = nothing.blockDim = dim3(1);
+  cudaGraphNode_t node = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  CallResult done{"cudaGraphAddKernelNode", cudaGraphAddKernelNode(&node, graph, nullptr, 0, &nothing)};
+  if (done.error == cudaSuccess) done = {"cudaGraphInstantiate", cudaGraphInstantiate(&executable, graph, 0)};
+  GraphExec probe(executable);
+  if (done.error == cudaSuccess) {
+    const auto answer = static_cast<cudaError_t>(driver().set_kernel_node(executable, node, &params));
+    *plain = answer == cudaSuccess;
+    if (is_fatal(answer)) done = {"cudaGraphExecKernelNodeSetParams, by the driver", answer, false};
   }
-  return driver().set_kernel_node(probe_exec_.get(), probe_node_, &params) == CUDA_SUCCESS;
+  if (is_fatal(done.error)) {
+    owned.release();
+    probe.release();
+  }
+  return done;
 }
 
 void Updater::abandon() {
   MutexLock lock(mutex_);
   library_.release();
-  probe_.release();
-  probe_exec_.release();
 }
 
 bool Head::can_write(const Slots& slots, const SlotNode& node) {
@@ -222,13 +233,20 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
       const SlotNode& node = slots.nodes[slot];
       wanted = (wanted || !with_table) && can_write(slots, node) && head->plan_slots(slots, node, &updates);
       const bool of_grid = std::any_of(updates.begin(), updates.end(), is_of_grid);
-      if (wanted && of_grid) wanted = grid = updater.can_set_grid(graph.nodes[i]);
+      if (wanted && of_grid) {
+        const CallResult asked = updater.can_set_grid(graph.nodes[i], &grid);
+        if (asked.error != cudaSuccess) return asked;
+        wanted = grid;
+      }
       if (!wanted) head->others_.push_back(slot);
       head->written_ += wanted ? 1 : 0;
       ++slot;
     }
     if (!wanted) continue;
-    if (with_table && grid) grid = updater.can_set_grid(graph.nodes[i]);
+    if (with_table && grid) {
+      if (const CallResult asked = updater.can_set_grid(graph.nodes[i], &grid); asked.error != cudaSuccess)
+        return asked;
+    }
     CUlaunchAttributeValue value;
     std::memset(&value, 0, sizeof value);  // Else it may be refused (fact 26).
     value.deviceUpdatableKernelNode.deviceUpdatable = 1;

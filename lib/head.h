@@ -34,21 +34,17 @@ class Updater {
   CallResult load(Kernels* out) ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether the device can set the grid of a kernel node. It must not for kernels with clusters, cooperative ones, and
   // those that launch kernels themselves: other blocks would run than were set, without an error (docs/semantics.md).
-  bool can_set_grid(cudaGraphNode_t node) ABSL_LOCKS_EXCLUDED(mutex_);
+  CallResult can_set_grid(cudaGraphNode_t node, bool* can) ABSL_LOCKS_EXCLUDED(mutex_);
   // After a fatal error: drops the handles.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  bool is_plain(const CUDA_KERNEL_NODE_PARAMS& params) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  CallResult ask(const CUDA_KERNEL_NODE_PARAMS& params, bool* plain) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Mutex mutex_;
   Owned<cudaLibrary_t, cudaLibraryUnload> library_ ABSL_GUARDED_BY(mutex_);
   Kernels kernels_ ABSL_GUARDED_BY(mutex_);
   CallResult failed_ ABSL_GUARDED_BY(mutex_);
-  // A graph of a kernel that does nothing, never launched: whether its node takes another one tells what that is.
-  Graph probe_ ABSL_GUARDED_BY(mutex_);
-  GraphExec probe_exec_ ABSL_GUARDED_BY(mutex_);
-  cudaGraphNode_t probe_node_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::unordered_map<const void*, bool> is_plain_ ABSL_GUARDED_BY(mutex_);  // By the function.
 };
 
