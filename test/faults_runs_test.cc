@@ -116,7 +116,7 @@ constexpr Untold kUntold[] = {
     // The scenario's own failure answers this call.
     {"cudaGraphExecUpdate", "refused update"},
     {"cudaGraphKernelNodeSetAttribute", "table without its binary"},
-    {"cudaMemcpyAsync", "row without memory"},
+    {"cudaMalloc", "row without memory"},
     // What fn throws is all that such a run ends with.
     {"cudaStreamEndCapture", "fn throws"},
     {"cudaStreamEndCapture", "fn runs out of memory"},
