@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "costs.h"
 #include "graphcache/graphcache.h"
 #include "policy_sequences.h"
+#include "policy_tables.h"
 
 namespace graphcache::test {
 
@@ -21,8 +23,9 @@ namespace graphcache::test {
 // lists, and every question answered by looking at all of them.
 class Model {
  public:
-  Model(const Options& options, const std::vector<Spec>& specs)
-      : options_(options), specs_(specs), rows_(specs.size()) {}
+  // `refuses_updater`: the driver takes no executable that the device updates.
+  Model(const Options& options, const std::vector<Spec>& specs, bool refuses_updater = false)
+      : options_(options), refuses_updater_(refuses_updater), specs_(specs), rows_(specs.size()) {}
 
   // The last operation: its outcome, or none of a failure, and how often it called `fn`.
   std::optional<Outcome> outcome;
@@ -59,6 +62,7 @@ class Model {
     const bool known = rows_[k].known;
     no_spare(k);
     rows_[k] = Row();
+    forget_rents();
     count();
     return known;
   }
@@ -67,6 +71,9 @@ class Model {
   }
 
   bool contains(std::size_t k) const { return rows_[k].recorded; }
+  bool has_table() const {
+    return number([](const Row& row) { return row.live && row.head == Head::kTable; }) != 0;
+  }
   std::size_t pinned_templates() const {
     return number([](const Row& row) { return row.recorded && !row.live && row.pinned; });
   }
@@ -98,6 +105,8 @@ class Model {
   }
 
  private:
+  // What an executable has before its other nodes: one that writes slots alone can be no sibling's.
+  enum class Head { kNone, kSlots, kTable };
   struct Row {
     bool known = false, was_recorded = false;
     bool live = false, recorded = false, pinned = false;
@@ -109,6 +118,9 @@ class Model {
     int wait = 0, broken = 0;  // Runs before the next capture, captures that broke.
     EagerReason why = EagerReason::kCaptureAfter;
     std::array<std::uint64_t, kOutcomeCount> outcomes{};
+    Head head = Head::kNone;
+    std::size_t base = 0;          // Of the table: whose graph it was made from.
+    std::uint64_t split_from = 0;  // The family that it was no member of after all.
   };
   struct Way {
     bool update;
@@ -228,8 +240,8 @@ class Model {
     if (ok) {
       row.seen = true;
       row.wait = 0;
-      const bool shares = options_.sharing == Sharing::kAlways && executables_of(row.family) != 0;
-      if (fits(bytes(k)) && !shares) instantiate(k);
+      const bool shares = is_shared() && executables_of(row.family) != 0;
+      if (fits(bytes(k)) && !shares) instantiate(k, wants_table(k, kNobody));
     }
     tidy();
     return ok;
@@ -249,16 +261,24 @@ class Model {
     row.recorded = row.was_recorded = true;
     row.captured = specs_[k].varying ? values : Values{};
     row.paid = 0;
-    if (options_.sharing != Sharing::kNever) row.family = family_of(topology(k));
+    if (options_.sharing != Sharing::kNever) row.family = family_of(topology(k), row.split_from);
     return true;
   }
 
   // Families are numbered in the order in which they come up; one that nobody belongs to is over.
-  std::uint64_t family_of(const std::string& topology) {
+  std::uint64_t family_of(const std::string& topology, std::uint64_t beyond) {
+    std::uint64_t first = 0;
     for (std::size_t k = 0; k < rows_.size(); ++k) {
-      if (rows_[k].family != 0 && this->topology(k) == topology) return rows_[k].family;
+      const std::uint64_t family = rows_[k].family;
+      if (family > beyond && this->topology(k) == topology && (first == 0 || family < first)) first = family;
     }
-    return ++last_family_;
+    return first != 0 ? first : ++last_family_;
+  }
+  void split(std::size_t k) {
+    Row& row = rows_[k];
+    row.split_from = row.family;
+    row.family = family_of(topology(k), row.split_from);
+    forget_rents();
   }
   std::size_t executables_of(std::uint64_t family) const {
     return family == 0 ? 0 : number([&](const Row& row) { return row.live && row.family == family; });
@@ -280,62 +300,157 @@ class Model {
            live_bytes() - less <= options_.max_device_bytes - needed;
   }
 
+  bool is_shared() const { return options_.sharing == Sharing::kAlways || options_.sharing == Sharing::kTable; }
+
   bool obtain(std::size_t k, const Values& values, bool* sibling) {
-    Row& row = rows_[k];
-    const auto is_sibling = [&](const Row& other) {
-      return other.live && row.family != 0 && other.family == row.family;
-    };
-    *sibling = true;
-    std::size_t lender = spare_of(row.family);
-    const bool may_buy = options_.sharing == Sharing::kAuto && fits(bytes(k));  // A new spare one.
-    if (lender == kNobody && !may_buy) lender = oldest(is_sibling);
-    if (lender != kNobody && !row.pinned) {
-      const Cost rent = difference(lender, k).cost;
-      const Cost price = costs::buy(specs_[k].nodes.size());
-      const bool keeps = row.paid + rent > price && (fits(bytes(k)) || is_used_more_often_than_the_oldest(row));
-      if (options_.sharing == Sharing::kAlways || !keeps) {
-        const std::size_t spare = spare_of(row.family);
-        take(lender, k, values);
-        row.paid += rent;
-        if (spare == lender || spare == kNobody) spare_[row.family] = k;
-        return true;
+    for (;;) {  // Once more for who turns out to be no member.
+      Row& row = rows_[k];
+      const auto is_sibling = [&](const Row& other) {
+        return other.live && row.family != 0 && other.family == row.family;
+      };
+      *sibling = true;
+      std::size_t lender = spare_of(row.family);
+      const bool may_buy = options_.sharing == Sharing::kAuto && fits(bytes(k));  // A new spare one.
+      if (lender == kNobody && !may_buy) lender = oldest(is_sibling);
+      const bool table = wants_table(k, lender);
+      if (lender != kNobody && !row.pinned && !table && rows_[lender].head != Head::kSlots) {
+        const Cost rent = rent_of(lender, k);
+        const Cost price = costs::buy(specs_[k].nodes.size());
+        const bool keeps = row.paid + rent > price && (fits(bytes(k)) || is_used_more_often_than_the_oldest(row));
+        if (is_shared() || !keeps) {
+          if (take_for_rent(lender, k, values, rent)) return true;
+          continue;
+        }
       }
-    }
-    std::vector<std::size_t> victims;
-    while (!fits(bytes(k), victims)) {
-      const std::size_t victim = oldest([&](const Row& other) {
-        const auto i = static_cast<std::size_t>(&other - rows_.data());
-        return other.live && std::find(victims.begin(), victims.end(), i) == victims.end();
-      });
-      if (victim == kNobody) return false;
-      if (is_sibling(rows_[victim])) {
-        take(victim, k, values);
+      std::vector<std::size_t> victims;
+      std::size_t leaver = kNobody;  // A sibling, who would have to leave for it.
+      while (!fits(bytes(k), victims) && leaver == kNobody) {
+        const std::size_t victim = oldest([&](const Row& other) {
+          const auto i = static_cast<std::size_t>(&other - rows_.data());
+          return other.live && std::find(victims.begin(), victims.end(), i) == victims.end();
+        });
+        if (victim == kNobody) return false;
+        const Head head = rows_[victim].head;
+        const bool can_have = !table && head != Head::kSlots && !(head == Head::kTable && row.pinned);
+        if (is_sibling(rows_[victim]) && can_have) {
+          leaver = victim;
+        } else {
+          victims.push_back(victim);
+        }
+      }
+      if (leaver != kNobody && rows_[leaver].head == Head::kTable) {  // It stays the family's.
+        if (take_for_rent(leaver, k, values, rent_of(leaver, k))) return true;
+        continue;
+      }
+      if (leaver != kNobody) {
+        take(leaver, k, values);
         row.paid = 0;
         return true;
       }
-      victims.push_back(victim);
+      for (const std::size_t victim : victims) {
+        lose_executable(victim);
+        ++stats.evictions;
+      }
+      *sibling = false;
+      instantiate(k, table);
+      set(k, values);
+      return true;
     }
-    for (const std::size_t victim : victims) {
-      lose_executable(victim);
-      ++stats.evictions;
-    }
-    *sibling = false;
-    instantiate(k);
-    set(k, values);
-    return true;
   }
 
-  void instantiate(std::size_t k) {
+  Cost rent_of(std::size_t lender, std::size_t k) const {
+    return rows_[lender].head == Head::kTable ? cost_of_row(options_, specs_[k].nodes.size())
+                                              : difference(lender, k).cost;
+  }
+
+  // Whether the next executable is to have a table: by rent or buy for all of a class.
+  bool wants_table(std::size_t k, std::size_t lender) {
+    const Row& row = rows_[k];
+    if (row.family == 0 || row.pinned || refuse_tables_.count(row.family) != 0) return false;
+    if (lender != kNobody && rows_[lender].head == Head::kTable) return false;
+    if (options_.sharing == Sharing::kTable) return true;
+    if (options_.sharing != Sharing::kAuto || options_.prefer == Prefer::kDeviceTime || lender == kNobody) return false;
+    const std::string mine = row_class(specs_[k]);
+    if (members_of(row.family, mine) < 2) return false;
+    if (options_.prefer == Prefer::kMemory) return true;
+    const std::size_t nodes = specs_[k].nodes.size();
+    const Cost otherwise = rows_[lender].head == Head::kSlots ? costs::buy(nodes) : difference(lender, k).cost;
+    const Cost by_row = cost_of_row(options_, nodes);
+    Cost& paid = rents_[{row.family, mine}];
+    if (otherwise > by_row) paid += otherwise - by_row;
+    return paid > costs::buy_table(nodes);
+  }
+  std::size_t members_of(std::uint64_t family, const std::string& of_class) const {
+    std::size_t count = 0;
+    for (std::size_t k = 0; k < rows_.size(); ++k) {
+      count += rows_[k].family == family && row_class(specs_[k]) == of_class ? 1 : 0;
+    }
+    return count;
+  }
+  // A class without members has paid nothing, and a family without members has refused nothing.
+  void forget_rents() {
+    std::erase_if(rents_, [&](const auto& rent) { return members_of(rent.first.first, rent.first.second) == 0; });
+    std::erase_if(refuse_tables_, [&](std::uint64_t family) {
+      return std::none_of(rows_.begin(), rows_.end(), [&](const Row& row) { return row.family == family; });
+    });
+  }
+
+  void instantiate(std::size_t k, bool table) {
     Row& row = rows_[k];
     ++stats.instantiations;
     row.live = true;
     row.paid = 0;
     row.programmed = row.captured;
-    if (row.family != 0 && spare_of(row.family) == kNobody && !row.pinned) spare_[row.family] = k;
+    row.head = table ? Head::kTable : device_writes_slots(options_, specs_[k]) ? Head::kSlots : Head::kNone;
+    row.base = k;
+    if (row.head != Head::kNone && refuses_updater_) {
+      row.head = Head::kNone;
+      ++stats.refused_device_updates;
+      if (table) refuse_tables_.insert(row.family);
+    }
+    const bool has_table = row.head == Head::kTable;
+    if (row.family != 0 && (has_table || spare_of(row.family) == kNobody) && !row.pinned) spare_[row.family] = k;
+    if (has_table) rents_.erase({row.family, row_class(specs_[k])});
   }
   void lose_executable(std::size_t k) {
     rows_[k].live = false;
     no_spare(k);
+  }
+
+  // False: the table cannot hold it.
+  bool take_for_rent(std::size_t lender, std::size_t k, const Values& values, Cost rent) {
+    Row& row = rows_[k];
+    const bool by_row = rows_[lender].head == Head::kTable;
+    if (by_row && row_class(specs_[rows_[lender].base]) != row_class(specs_[k])) {
+      split(k);
+      return false;
+    }
+    const std::size_t spare = spare_of(row.family);
+    by_row ? switch_row(lender, k, values) : take(lender, k, values);
+    row.paid += rent;
+    if ((spare == lender || spare == kNobody) && !row.pinned) spare_[row.family] = k;
+    return true;
+  }
+
+  void switch_row(std::size_t lender, std::size_t k, const Values& values) {
+    const Spec& spec = specs_[k];
+    const Values before = rows_[lender].programmed;
+    const std::size_t base = rows_[lender].base;
+    lose_executable(lender);
+    Row& row = rows_[k];
+    row.live = true;
+    row.head = Head::kTable;
+    row.base = base;
+    row.programmed = values;
+    ++stats.row_switches;
+    bool changed = false;
+    for (std::size_t i = 0; i < spec.nodes.size(); ++i) {
+      const Node from = specs_[lender].nodes[i].with(before), to = spec.nodes[i].with(values);
+      if (!spec.nodes[i].has_slot()) continue;
+      if (to.sets) stats.patched_nodes += from.same_values(to) ? 0 : 1;
+      if (!to.sets) changed = changed || from.value != to.value;
+    }
+    stats.patched_nodes += (changed ? kernels_with_slots(spec) : 0) + differing_from_base(specs_[base], spec);
   }
 
   void take(std::size_t lender, std::size_t k, const Values& values) {
@@ -344,6 +459,7 @@ class Model {
     lose_executable(lender);
     Row& row = rows_[k];
     row.live = true;
+    row.head = Head::kNone;
     if (way.update) {
       ++stats.updates;
       row.programmed = row.captured;
@@ -368,7 +484,14 @@ class Model {
     if (!specs_[k].varying) return 0;
     Values& programmed = rows_[k].programmed;
     std::size_t patched = 0;
-    for (const Node& node : specs_[k].nodes) patched += node.with(programmed).same_values(node.with(values)) ? 0 : 1;
+    bool by_device = false;
+    for (const Node& node : specs_[k].nodes) {
+      const bool same = node.with(programmed).same_values(node.with(values));
+      const bool by_host = node.sets || rows_[k].head == Head::kNone;
+      patched += !same && by_host ? 1 : 0;
+      by_device = by_device || (!same && !by_host);
+    }
+    if (by_device) patched += kernels_with_slots(specs_[k]);  // With one of them, all.
     programmed = values;
     stats.patched_nodes += patched;
     return patched;
@@ -414,14 +537,18 @@ class Model {
       if (k == kNobody) return;
       rows_[k].recorded = false;
       rows_[k].family = 0;
+      forget_rents();
       ++stats.forgotten;
     }
   }
 
   const Options options_;
+  const bool refuses_updater_;
   const std::vector<Spec>& specs_;
   std::vector<Row> rows_;
   std::map<std::uint64_t, std::size_t> spare_;  // Of each family: who has the executable that its members pass on.
+  std::map<std::pair<std::uint64_t, std::string>, Cost> rents_;  // Of each family's classes, beyond those of a table.
+  std::set<std::uint64_t> refuse_tables_;                        // Families that do without.
   std::uint64_t uses_ = 0, last_family_ = 0;
 };
 

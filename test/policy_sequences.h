@@ -25,6 +25,7 @@ struct Sequence {
   Options options;
   std::vector<Spec> specs;
   std::vector<Operation> operations;
+  bool refuses_updater = false;  // The driver takes no executable that the device updates.
 };
 
 inline void add_slots(std::vector<Node>& nodes, Random& random) {
@@ -63,6 +64,16 @@ inline std::vector<Spec> random_specs(Random& random) {
   return specs;
 }
 
+// How much a table takes is not for the policy to know, so none is drawn beside a budget of bytes.
+inline void draw_tables(Random random, Sequence* sequence) {
+  Options& options = sequence->options;
+  if (options.max_device_bytes != SIZE_MAX) return;
+  options.prefer = static_cast<Prefer>(random.below(4));
+  options.patching = static_cast<Patching>(random.below(3));
+  if (options.sharing == Sharing::kAuto && random.chance(50)) options.sharing = Sharing::kTable;
+  sequence->refuses_updater = random.chance(15);
+}
+
 inline Sequence random_sequence(std::uint64_t seed) {
   Random random(seed);
   Sequence sequence;
@@ -80,6 +91,7 @@ inline Sequence random_sequence(std::uint64_t seed) {
                                static_cast<std::size_t>(random.below(20'000)) - static_cast<std::size_t>(5'000);
   }
   options.capture_after = random.chance(15) ? random.between(1, 2) : 0;
+  draw_tables(Random(~seed), &sequence);
 
   std::vector<Values> last(sequence.specs.size(), Values{3, 3});
   const int length = random.between(30, 80);
@@ -122,7 +134,8 @@ inline std::string text_of(const Stats& stats) {
   list("eager", stats.eager_reasons);
   list("refused", stats.refused_updates);
   text << "failed " << stats.failed << ", captures " << stats.captures << ", broken " << stats.capture_failures
-       << ", instantiations " << stats.instantiations << ", updates " << stats.updates << ", patched "
+       << ", instantiations " << stats.instantiations << ", updates " << stats.updates << ", by rows "
+       << stats.row_switches << ", refused by the device " << stats.refused_device_updates << ", patched "
        << stats.patched_nodes << ", evictions " << stats.evictions << ", forgotten " << stats.forgotten << ", live "
        << stats.live_executables << ", templates " << stats.live_templates << ", families " << stats.families
        << ", bytes " << stats.estimated_device_bytes;
@@ -146,7 +159,8 @@ inline std::string text_of(const Options& options) {
   std::ostringstream text;
   text << "max_executables " << options.max_executables << ", max_templates " << options.max_templates
        << ", max_device_bytes " << options.max_device_bytes << ", sharing " << static_cast<int>(options.sharing)
-       << ", capture_after " << options.capture_after;
+       << ", capture_after " << options.capture_after << ", prefer " << static_cast<int>(options.prefer)
+       << ", patching " << static_cast<int>(options.patching);
   return text.str();
 }
 
