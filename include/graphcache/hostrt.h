@@ -39,9 +39,11 @@
 //
 // Not covered. Programs compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM (they call functions of other names), memory
 // pools but the default ones, textures, 2-D and 3-D copies, cudaGraphAddNode and what only it can add (conditional
-// nodes, child graphs that are moved), updates of nodes by device code: such a program does not link, or gets
-// cudaErrorNotSupported. Link-time optimisation over kernels and hostrt together is not supported: the runtime's
-// headers declare threadIdx and the like const.
+// nodes, child graphs that are moved), updates of nodes by device code but graphcache's own: such a program does not
+// link, or gets cudaErrorNotSupported. graphcache's updater is all that cudaLibraryLoadData, cudaLibraryUnload and
+// cudaLibraryGetKernel are there for: whatever image is loaded has its kernels and no others, done by functions of the
+// host. Link-time optimisation over kernels and hostrt together is not supported: the runtime's headers declare
+// threadIdx and the like const.
 
 #ifndef GRAPHCACHE_HOSTRT_H_
 #define GRAPHCACHE_HOSTRT_H_
@@ -202,8 +204,9 @@ std::uint64_t misuses();
 //       here: cudaGraphLaunch, call 57, thread 2, at program+0x1234 (run()+0x10)
 //       destroyed: cudaGraphExecDestroy, call 40, thread 1, at program+0x2345
 //
-// Calls and threads are numbered in their order, calls since reset(). `addr2line -Cfie program 0x1234` gives the line;
-// the name of the function stands there if the program exports it (linked with -rdynamic). Empty when there was none.
+// Calls and threads are numbered in their order, calls since reset(): reset_calls() does not begin anew, so that the
+// places of one message can be told apart. `addr2line -Cfie program 0x1234` gives the line; the name of the function
+// stands there if the program exports it (linked with -rdynamic). Empty when there was none.
 std::string last_misuse();
 
 std::vector<std::string> misuse_log();  // the messages of the first 64 since reset()
