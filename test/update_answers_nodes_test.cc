@@ -299,9 +299,11 @@ TEST_F(UpdateAnswersOfOtherNodesTest, EventToWaitForIsApplied) {
     CUDA_OK(cudaLaunchHostFunc(held, wait, &released));
     CUDA_OK(cudaEventRecord(late, held));
   };
-  after_launch = [&] {
-    std::this_thread::sleep_for(20ms);
-    waited = cudaStreamQuery(stream) == cudaErrorNotReady;
+  after_launch = [&] {  // What does not wait is done long before.
+    const auto end = std::chrono::steady_clock::now() + 200ms;
+    do {
+      waited = cudaStreamQuery(stream) == cudaErrorNotReady;
+    } while (waited && std::chrono::steady_clock::now() < end);
     cudaGetLastError();
     released = true;
     CUDA_OK(cudaStreamSynchronize(held));
