@@ -146,12 +146,6 @@ std::vector<Entry*> Index::found() const {
   return all;
 }
 
-std::vector<Entry*> Index::all() const {
-  std::vector<Entry*> all;
-  for_each([&](Entry* entry) { all.push_back(entry); });
-  return all;
-}
-
 Entry* Index::any() const {
   for (const Order& order : orders_) {
     if (order.newest != nullptr) return order.newest;

@@ -103,7 +103,6 @@ class Index {
     for (const Order& order : orders_) for_each(order, f);
     for_each(erased_, f);
   }
-  std::vector<Entry*> all() const;
   // Some entry that is found, or null.
   Entry* any() const;
   // Those that are found.

@@ -61,6 +61,16 @@ class HostrtSumTest : public HostrtTest {
   float sum_ = 0;
 };
 
+// Tests of hostrt itself: calls are counted from the test on.
+class Hostrt : public HostrtSumTest {
+ protected:
+  void SetUp() override {
+    hostrt::reset();
+    OK(cudaStreamCreate(&stream_));
+    hostrt::reset_calls();
+  }
+};
+
 using Values = std::vector<int>;
 
 class HostrtLogTest : public HostrtTest {

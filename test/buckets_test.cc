@@ -1,0 +1,93 @@
+// Sizes rounded up to buckets.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "graphcache/key.h"
+
+namespace graphcache {
+namespace {
+
+TEST(BucketsTest, UpIsTheSmallestBucketThatIsNotBelow) {
+  const Buckets buckets{1, 2, 4, 8, 16};
+  EXPECT_EQ(buckets.up(13), 16);
+  EXPECT_EQ(buckets.up(16), 16);
+  EXPECT_EQ(buckets.up(8), 8);
+  EXPECT_EQ(buckets.up(9), 16);
+  EXPECT_EQ(buckets.up(3), 4);
+  EXPECT_EQ(buckets.up(size_t{3}), 4);
+}
+
+TEST(BucketsTest, BelowTheSmallestIsTheSmallest) {
+  const Buckets buckets{4, 8};
+  for (const int64_t n : {int64_t{4}, int64_t{1}, int64_t{0}, int64_t{-5}, std::numeric_limits<int64_t>::min()}) {
+    EXPECT_EQ(buckets.up(n), 4);
+  }
+}
+
+TEST(BucketsTest, AboveTheLargestAreItsMultiples) {
+  const Buckets buckets{3, 10};
+  EXPECT_EQ(buckets.up(11), 20);
+  EXPECT_EQ(buckets.up(20), 20);
+  EXPECT_EQ(buckets.up(21), 30);
+}
+
+TEST(BucketsTest, AMultipleThatIsNoIntegerLeavesTheSizeAsItIs) {
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(Buckets{10}.up(most), most);
+  EXPECT_EQ(Buckets{10}.up(most - 7), most - 7);  // which is a multiple of 10
+  EXPECT_EQ(Buckets{10}.up(most - 8), most - 7);
+  EXPECT_EQ(Buckets{most}.up(5), most);
+}
+
+TEST(BucketsTest, ValuesAreSortedDistinctAndPositive) {
+  const Buckets buckets{8, 2, 8, -1, 0, 1, 2};
+  EXPECT_EQ(buckets.values(), (std::vector<int64_t>{1, 2, 8}));
+  EXPECT_EQ(std::vector<int64_t>(buckets.begin(), buckets.end()), buckets.values());
+  EXPECT_EQ(buckets.size(), 3u);
+  EXPECT_EQ(buckets.largest(), 8);
+  EXPECT_EQ(Buckets(std::vector<int64_t>{4, 2}).values(), (std::vector<int64_t>{2, 4}));
+}
+
+TEST(BucketsTest, WithoutBucketsNothingIsRounded) {
+  for (const Buckets& none : {Buckets{}, Buckets{0, -3}, Buckets(std::vector<int64_t>())}) {
+    EXPECT_TRUE(none.empty());
+    EXPECT_EQ(none.largest(), 0);
+    EXPECT_EQ(none.up(13), 13);
+    EXPECT_EQ(none.up(-13), -13);
+  }
+}
+
+TEST(BucketsTest, FloatingPointSizesAreRoundedUp) {
+  const Buckets buckets{1, 4, 8};
+  EXPECT_EQ(buckets.up(4.0), 4);
+  EXPECT_EQ(buckets.up(4.01f), 8);
+  EXPECT_EQ(buckets.up(-1e300), 1);
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(buckets.up(1e300), buckets.up(most));
+  EXPECT_EQ(buckets.up(std::nan("")), buckets.up(most));
+  EXPECT_EQ(buckets.up(9223372036854775808.0), buckets.up(most));
+}
+
+TEST(BucketsTest, SeriesEndAtTheirMaximum) {
+  using Values = std::vector<int64_t>;
+  EXPECT_EQ(Buckets::powers_of_two(16).values(), (Values{1, 2, 4, 8, 16}));
+  EXPECT_EQ(Buckets::powers_of_two(12).values(), (Values{1, 2, 4, 8, 12}));
+  EXPECT_EQ(Buckets::powers_of_two(1).values(), Values{1});
+  EXPECT_TRUE(Buckets::powers_of_two(0).empty());
+  EXPECT_EQ(Buckets::powers_of_two(std::numeric_limits<int64_t>::max()).size(), 64u);
+
+  EXPECT_EQ(Buckets::every(8, 24).values(), (Values{8, 16, 24}));
+  EXPECT_EQ(Buckets::every(8, 20).values(), (Values{8, 16, 20}));
+  EXPECT_EQ(Buckets::every(8, 5).values(), Values{5});
+  EXPECT_EQ(Buckets::every(0, 3).values(), (Values{1, 2, 3}));
+  EXPECT_TRUE(Buckets::every(8, -1).empty());
+  const int64_t half = std::numeric_limits<int64_t>::max() / 2 + 1;
+  EXPECT_EQ(Buckets::every(half, std::numeric_limits<int64_t>::max()).size(), 2u);
+}
+
+}  // namespace
+}  // namespace graphcache

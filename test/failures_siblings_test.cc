@@ -1,0 +1,135 @@
+// What follows a failure among siblings, one by one: how they share what is left.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "faults.h"
+
+namespace graphcache::test {
+namespace {
+
+void record_cluster(int* out) { *out = static_cast<int>(hostrt::cluster_dim().x); }
+GRAPHCACHE_HOST_KERNEL(record_cluster)
+
+class FailuresTest : public FaultsTest {};
+
+TEST_F(FailuresTest, RefusedUpdateLeavesTheSiblingAloneAndIsNotTriedAgain) {
+  for (const int max_executables : {64, 1}) {
+    hostrt::reset();
+    Options options;
+    options.max_executables = max_executables;
+    World world(options);
+    EXPECT_RUN(kInstantiated, world.run(kLarge, 1));
+    hostrt::fail_call("cudaGraphExecUpdate", 1, cudaErrorGraphExecUpdateFailure);
+    EXPECT_RUN(kInstantiated, world.run(kSmall, 2));
+    EXPECT_EQ(world.cache->stats().refused(UpdateRefusal::kNotSupported), 1u);
+    EXPECT_EQ(world.cache->stats().updates, 0u);
+    EXPECT_EQ(world.cache->stats().families, 2u);
+    expect_usable(world);
+    hostrt::reset_calls();
+    EXPECT_TRUE(did(max_executables == 1 ? Outcome::kRestored : Outcome::kPatched, world.run(kLarge, 3)));
+    EXPECT_TRUE(did(max_executables == 1 ? Outcome::kRestored : Outcome::kPatched, world.run(kSmall, 4)));
+    EXPECT_EQ(hostrt::calls("cudaGraphExecUpdate"), 0u);
+    EXPECT_EQ(world.calls, 2);
+    world.expect_runs({{kLarge, 1}, {kSmall, 2}, {kLarge, 3}, {kSmall, 4}});
+    expect_usable(world);
+  }
+}
+
+// Left half patched by one failure, the executable is made whole by an update: as the sibling's graph, or as what it
+// was, or not at all.
+TEST_F(FailuresTest, SwitchByPatchesThatBreaksOffIsMadeWholeByAnUpdate) {
+  for (const int refused : {0, 1, 2}) {  // Of the updates.
+    for (int nth = 1; nth <= 2; ++nth) {
+      SCOPED_TRACE(std::to_string(refused) + " updates are refused after patch " + std::to_string(nth));
+      hostrt::reset();
+      World world;
+      EXPECT_RUN(kInstantiated, world.run(kFirst, 1));
+      EXPECT_RUN(kUpdated, world.run(kSecond, 2));
+      EXPECT_EQ(world.cache->stats().updates, 0u);
+      hostrt::fail_call("cudaGraphExecKernelNodeSetParams", nth, cudaErrorUnknown);
+      if (refused != 0) hostrt::fail_call("cudaGraphExecUpdate", 1, cudaErrorGraphExecUpdateFailure, refused);
+      const auto outcome = world.run(kFirst, 3);
+      hostrt::clear_failures();
+      EXPECT_TRUE(did(refused == 0   ? Outcome::kSwitched
+                      : refused == 1 ? Outcome::kRestored
+                                     : Outcome::kEager,
+                      outcome));
+      EXPECT_EQ(world.cache->stats().updates, refused == 2 ? 0u : 1u);  // To the sibling's graph, or back.
+      EXPECT_TRUE(world.cache->contains(kKey));
+      EXPECT_TRUE(world.cache->contains(kOther));
+      EXPECT_EQ(world.cache->stats().live_executables, refused == 0 ? 1u : refused == 1 ? 2u : 0u);
+      expect_usable(world);
+      // With the value that it held before, so that nothing is patched that should have been made whole.
+      EXPECT_TRUE(world.run(kSecond, 2).ok());
+      EXPECT_TRUE(world.run(kFirst, 3).ok());
+      EXPECT_TRUE(world.run(kSecond, 4).ok());
+      EXPECT_TRUE(world.run(kFirst, 5).ok());
+      EXPECT_EQ(world.calls, refused == 2 ? 4 : 2);  // Once more eagerly, and once for the back-off.
+      world.expect_runs({{kFirst, 1}, {kSecond, 2}, {kFirst, 3}, {kSecond, 2}, {kFirst, 3}, {kSecond, 4}, {kFirst, 5}});
+      expect_usable(world);
+    }
+  }
+}
+
+TEST_F(FailuresTest, RefusedValueAfterAnUpdateLeavesTheExecutableToItsKey) {
+  World world;
+  EXPECT_RUN(kInstantiated, world.run(kSmall, 1));
+  EXPECT_RUN(kUpdated, world.run(kLarge, 2));
+  hostrt::fail_call("cudaGraphExecMemsetNodeSetParams", 1, cudaErrorInvalidValue);
+  EXPECT_RUN(kEager, world.run(kSmall, 3));
+  EXPECT_EQ(world.cache->stats().eager(EagerReason::kRefused), 1u);
+  EXPECT_EQ(world.cache->stats().live_executables, 1u);
+  EXPECT_EQ(world.cache->stats().live_templates, 2u);
+  expect_usable(world);
+  EXPECT_RUN(kPatched, world.run(kLarge, 4));
+  EXPECT_RUN(kEager, world.run(kSmall, 5));
+  EXPECT_RUN(kSwitched, world.run(kSmall, 6));
+  EXPECT_EQ(world.calls, 4);
+  world.expect_runs({{kSmall, 1}, {kLarge, 2}, {kSmall, 3}, {kLarge, 4}, {kSmall, 5}, {kSmall, 6}});
+}
+
+// What was read of a graph in part must not pass for the whole: an update ignores some differences without a word.
+TEST_F(FailuresTest, GraphThatCouldNotBeReadIsNotUpdatedIntoAWrongOne) {
+  const auto cluster_of = [](unsigned size, Cache& cache, cudaStream_t stream, int* out) {
+    return cache.run(key("cluster", size), stream, [size, out](cudaStream_t on) {
+      cudaLaunchAttribute attribute = {};
+      attribute.id = cudaLaunchAttributeClusterDimension;
+      attribute.val.clusterDim = {size, 1, 1};
+      cudaLaunchConfig_t config = {};
+      config.gridDim = dim3(4);
+      config.blockDim = dim3(1);
+      config.stream = on;
+      config.attrs = &attribute;
+      config.numAttrs = size == 0 ? 0 : 1;
+      int* target = out;
+      void* arguments[] = {&target};
+      return cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(record_cluster), arguments);
+    });
+  };
+  for (const char* function : {"cudaGraphKernelNodeGetAttribute", "cudaGraphKernelNodeGetParams",
+                               "cudaFuncGetParamInfo", "cudaGraphNodeGetType", "cudaGraphNodeGetDependencies"}) {
+    for (const cudaError_t error : {cudaErrorMemoryAllocation, cudaErrorUnknown}) {
+      for (const int times : {1, -1}) {
+        for (int nth = 1; nth <= 12; ++nth) {
+          SCOPED_TRACE(std::string(function) + " " + std::to_string(nth) + (times == 1 ? "" : " and on"));
+          hostrt::reset();
+          Cache cache;
+          Stream stream;
+          DeviceBuffer<int> out(1);
+          ASSERT_TRUE(cluster_of(0, cache, stream, out.get()).ok());
+          EXPECT_EQ(out.first(), 1);
+          hostrt::fail_call(function, nth, error, times);
+          ASSERT_TRUE(cluster_of(2, cache, stream, out.get()).ok());
+          hostrt::clear_failures();
+          EXPECT_EQ(out.first(), 2);
+          ASSERT_TRUE(cluster_of(0, cache, stream, out.get()).ok());
+          EXPECT_EQ(out.first(), 1);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace graphcache::test

@@ -1,0 +1,102 @@
+// What the suites of threads share: a lane of work for each thread, and threads that begin together.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+
+// For what is not about siblings: keys of one topology have an executable each.
+inline Options unshared(int max_executables = Options().max_executables) {
+  Options options;
+  options.max_executables = max_executables;
+  options.sharing = Sharing::kNever;
+  return options;
+}
+
+constexpr int kSize = 32;
+constexpr dim3 kGrid(1), kBlock(32);
+
+// Lets threads through once all of them are there.
+class Gate {
+ public:
+  explicit Gate(int count) : missing_(count) {}
+  void pass() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (--missing_ == 0) return arrived_.notify_all();
+    arrived_.wait(lock, [this] { return missing_ <= 0; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  int missing_;
+};
+
+// Calls work(0) ... work(count - 1), each in a thread of its own, all at once, and waits for them.
+inline void in_threads(int count, const std::function<void(int)>& work) {
+  Gate gate(count);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) {
+    threads.emplace_back([&, i] {
+      gate.pass();
+      work(i);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// A stream and the memory that its work sums up in, one of each for a thread.
+struct Lane {
+  Stream stream;
+  DeviceBuffer<float> sum{kSize};
+};
+
+class ThreadsTest : public testing::Test {
+ protected:
+  explicit ThreadsTest(int count = 16) {
+    for (int i = 0; i < count; ++i) lanes.push_back(std::make_unique<Lane>());
+  }
+  void TearDown() override {
+    for (const auto& lane : lanes) EXPECT_FALSE(is_capturing(lane->stream));
+    CUDA_OK(cudaPeekAtLastError());
+  }
+  int count() const { return static_cast<int>(lanes.size()); }
+  Lane& lane(int i) { return *lanes[static_cast<std::size_t>(i)]; }
+
+  // Adds `value` to the lane's sum through the slots of `key`'s graph.
+  absl::StatusOr<Outcome> run_add(Cache& cache, const Key& which, Lane& lane, float value) {
+    return cache.run(which, lane.stream, params(lane.sum.get(), value),
+                     [&](Recorder& rec, Slot<float*> p, Slot<float> v) {
+                       ++calls;
+                       rec.launch(add, {kGrid, kBlock}, p, kSize, v);
+                     });
+  }
+
+  // Adds `constant`, which is the key's, as well.
+  absl::StatusOr<Outcome> run_add_two(Cache& cache, const Key& which, Lane& lane, float value, float constant) {
+    return cache.run(which, lane.stream, params(lane.sum.get(), value),
+                     [&, constant](Recorder& rec, Slot<float*> p, Slot<float> v) {
+                       ++calls;
+                       rec.launch(add, {kGrid, kBlock}, p, kSize, v);
+                       rec.launch(add, {kGrid, kBlock}, p, kSize, constant);
+                     });
+  }
+
+  std::vector<std::unique_ptr<Lane>> lanes;
+  std::atomic<int> calls{0};
+};
+
+}  // namespace graphcache::test

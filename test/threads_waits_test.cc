@@ -1,0 +1,186 @@
+// Who waits for whom where threads meet in a cache, and what a thread has of its own, on either runtime.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <thread>
+#include <vector>
+
+#include "threads_support.h"
+
+namespace graphcache::test {
+namespace {
+
+// Waits for `flag`, but not for ever: a test must fail, not hang.
+bool comes_true(const std::atomic<bool>& flag) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!flag && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return flag;
+}
+
+TEST_F(ThreadsTest, RunsOfAnotherKeyDoNotWaitForACapture) {
+  Cache cache(unshared());
+  ASSERT_TRUE(run_add(cache, key("warm"), lane(0), 1).ok());
+  std::atomic<bool> inside{false}, others_done{false};
+  in_threads(2, [&](int i) {
+    if (i == 0) {
+      EXPECT_TRUE(cache
+                      .run(key("slow"), lane(1).stream,
+                           [&](cudaStream_t on) {
+                             inside = true;
+                             EXPECT_TRUE(comes_true(others_done));
+                             return launch(add, kGrid, kBlock, on, lane(1).sum.get(), kSize, 1.0f);
+                           })
+                      .ok());
+    } else {
+      EXPECT_TRUE(comes_true(inside));
+      EXPECT_RUN(kReplayed, run_add(cache, key("warm"), lane(0), 1));  // A hit,
+      EXPECT_RUN(kPatched, run_add(cache, key("warm"), lane(0), 2));
+      EXPECT_RUN(kInstantiated, run_add(cache, key("cold"), lane(2), 3));  // a miss,
+      EXPECT_TRUE(cache.erase(key("cold")));                               // and what looks at all entries.
+      EXPECT_FALSE(cache.contains(key("slow")));
+      EXPECT_EQ(cache.entries().size(), 2u);
+      EXPECT_EQ(cache.stats().captures, 2u);
+      others_done = true;
+    }
+  });
+  EXPECT_EQ(lane(0).sum.first(), 4.0f);
+  EXPECT_EQ(lane(1).sum.first(), 1.0f);
+  EXPECT_EQ(lane(2).sum.first(), 3.0f);
+  EXPECT_TRUE(cache.contains(key("slow")));
+}
+
+// A capture in global mode forbids unsafe calls to every thread, and breaks by them.
+TEST_F(ThreadsTest, RunsDoNotBreakAnotherThreadsCaptureInGlobalMode) {
+  for (const bool shared : {false, true}) {
+    Cache cache(shared ? Options() : unshared(1));
+    ASSERT_TRUE(run_add(cache, key("first"), lane(0), 1).ok());
+    CUDA_OK(cudaStreamBeginCapture(lane(1).stream, cudaStreamCaptureModeGlobal));
+    std::thread([&] {
+      EXPECT_RUN(kReplayed, run_add(cache, key("first"), lane(0), 1));
+      EXPECT_RUN(kPatched, run_add(cache, key("first"), lane(0), 2));
+      EXPECT_TRUE(did(shared ? Outcome::kUpdated : Outcome::kInstantiated,
+                      run_add(cache, key("second"), lane(0), 3)));  // Evicts, or takes over.
+      EXPECT_TRUE(did(shared ? Outcome::kSwitched : Outcome::kRestored, run_add(cache, key("first"), lane(0), 4)));
+      cache.clear();
+    }).join();
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(lane(1).stream, &graph), cudaSuccess);
+    if (graph != nullptr) {
+      CUDA_OK(cudaGraphDestroy(graph));
+    }
+    cudaGetLastError();
+    EXPECT_EQ(lane(0).sum.first(), shared ? 22.0f : 11.0f);
+  }
+}
+
+TEST_F(ThreadsTest, EagerRunsOfOneKeyDoNotWaitForEachOther) {
+  Options options;
+  options.capture_after = 1000;
+  Cache cache(options);
+  Gate both(2);
+  in_threads(2, [&](int i) {
+    EXPECT_TRUE(cache
+                    .run(key("k"), lane(i).stream,
+                         [&](cudaStream_t on) {
+                           both.pass();  // Each is inside fn while the other is.
+                           return launch(add, kGrid, kBlock, on, lane(i).sum.get(), kSize, 1.0f);
+                         })
+                    .ok());
+  });
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(lane(i).sum.first(), 1.0f);
+}
+
+TEST_F(ThreadsTest, EraseAndClearDoNotWaitForARun) {
+  Cache cache;
+  std::atomic<bool> inside{false}, erased{false};
+  in_threads(2, [&](int i) {
+    if (i == 0) {
+      EXPECT_TRUE(cache
+                      .run(key("slow"), lane(0).stream,
+                           [&](cudaStream_t on) {
+                             inside = true;
+                             EXPECT_TRUE(comes_true(erased));
+                             return launch(add, kGrid, kBlock, on, lane(0).sum.get(), kSize, 1.0f);
+                           })
+                      .ok());
+    } else {
+      EXPECT_TRUE(comes_true(inside));
+      EXPECT_TRUE(cache.erase(key("slow")));
+      cache.clear();
+      EXPECT_TRUE(cache.entries().empty());
+      erased = true;
+    }
+  });
+  EXPECT_EQ(lane(0).sum.first(), 1.0f);
+  EXPECT_FALSE(cache.contains(key("slow")));
+}
+
+TEST_F(ThreadsTest, KeyErasedWhileThreadsWaitForItIsRunByEach) {
+  Cache cache;
+  std::atomic<bool> inside{false}, erased{false};
+  std::atomic<int> waiting{0};
+  const auto run = [&](Lane& mine) {
+    return cache.run(key("k"), mine.stream, params(mine.sum.get()), [&](Recorder& rec, Slot<float*> p) {
+      if (!inside.exchange(true)) {
+        EXPECT_TRUE(comes_true(erased));
+      }
+      rec.launch(add, {kGrid, kBlock}, p, kSize, 1);
+    });
+  };
+  in_threads(6, [&](int i) {
+    if (i == 5) {
+      EXPECT_TRUE(comes_true(inside));
+      while (waiting < 5) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      EXPECT_TRUE(cache.erase(key("k")));
+      erased = true;
+      return;
+    }
+    ++waiting;
+    EXPECT_TRUE(run(lane(i)).ok());
+  });
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(lane(i).sum.first(), 1.0f) << i;
+  EXPECT_TRUE(run(lane(0)).ok());
+  EXPECT_RUN(kReplayed, run(lane(0)));
+  cache.clear();
+  EXPECT_EQ(cache.stats().live_executables, 0u);
+}
+
+TEST_F(ThreadsTest, ThreadsHaveTheirOwnPerThreadStreams) {
+  Cache cache;
+  std::atomic<int> failed{0};
+  in_threads(count(), [&](int i) {
+    Lane& mine = lane(i);
+    for (int n = 0; n < 20; ++n) {
+      const auto outcome =
+          cache.run(key("k"), cudaStreamPerThread, params(mine.sum.get()), [&](Recorder& rec, Slot<float*> p) {
+            rec.launch(add, {kGrid, kBlock}, p, kSize, 1);
+          });
+      if (!outcome.ok()) ++failed;
+    }
+  });
+  EXPECT_EQ(failed, 0);
+  for (int i = 0; i < count(); ++i) EXPECT_EQ(lane(i).sum.first(), 20.0f) << i;
+}
+
+// A thread that has not called the runtime yet has no context, which driver functions need.
+TEST_F(ThreadsTest, FirstCallOfAThreadMayBeAHitWithNewValues) {
+  Cache cache;
+  ASSERT_TRUE(run_add(cache, key("k"), lane(0), 1).ok());
+  for (const float value : {1.0f, 2.0f, 3.0f}) {
+    std::thread([&] { EXPECT_TRUE(run_add(cache, key("k"), lane(0), value).ok()); }).join();
+  }
+  EXPECT_EQ(lane(0).sum.first(), 7.0f);
+  EXPECT_EQ(cache.stats().outcome(Outcome::kPatched), 2u);
+}
+
+TEST_F(ThreadsTest, CachesOfADeviceAreMadeOnce) {
+  std::vector<Cache*> caches(static_cast<std::size_t>(count()));
+  in_threads(count(), [&](int i) { caches[static_cast<std::size_t>(i)] = &cache_for(0); });
+  for (Cache* cache : caches) EXPECT_EQ(cache, caches[0]);
+}
+
+}  // namespace
+}  // namespace graphcache::test
