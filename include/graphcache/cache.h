@@ -246,8 +246,8 @@ class Cache {
   bool contains(const Key& key) const;
   // Forgets the key, at every place of the program, pinned or not; false if there was none. A run of it that is under
   // way ends as it would have, and so do launches in flight. But what `fn` has given its capture to keep alive (user
-  // objects, as some libraries do) may be released at once if the key has lost its executable since its last launch:
-  // synchronize first where there is such. The same holds for clear() and the destructor.
+  // objects, as some libraries do) may be released at once if the key has lost its executable since its last launch, or
+  // shares one with a table: synchronize first where there is such. The same holds for clear() and the destructor.
   bool erase(const Key& key);
   // Forgets every key. The counters go on.
   void clear();
