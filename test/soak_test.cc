@@ -28,7 +28,7 @@
 namespace graphcache::test {
 namespace {
 
-int times(int brief, int ordinary, int full) {
+int times([[maybe_unused]] int brief, [[maybe_unused]] int ordinary, int full) {
 #ifdef GRAPHCACHE_TEST_CUDA
   return full;
 #else
