@@ -113,6 +113,9 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
     if (result.error != cudaSuccess) return replay_failed(entry, result, EagerReason::kRefused, request);
     if (patched != 0) outcome = if_patched;
   }
+  if (const CallResult result = executable.await_ready(request.stream); result.error != cudaSuccess) {
+    return replay_failed(entry, result, EagerReason::kLaunchFailed, request);
+  }
   if (const cudaError_t error = executable.launch(request.stream); error != cudaSuccess) {
     return replay_failed(entry, {"cudaGraphLaunch", error}, EagerReason::kLaunchFailed, request);
   }
@@ -397,6 +400,7 @@ absl::Status Cache::Impl::warm(const Request& request) ABSL_NO_THREAD_SAFETY_ANA
   buy(entry, with_table, /*may_evict=*/false, &obtained);
   CallResult result = obtained.result;
   if (result.error == cudaSuccess) result = {"cudaGraphUpload", entry->executable->upload(stream)};
+  if (result.error == cudaSuccess) result = entry->executable->mark_ready(stream);
   if (result.error == cudaSuccess) return absl::OkStatus();
   if (!is_fatal(result.error)) {
     MutexLock lock(mutex_);

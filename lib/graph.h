@@ -65,6 +65,7 @@ class Owned {
 
 using Graph = Owned<cudaGraph_t, cudaGraphDestroy>;
 using GraphExec = Owned<cudaGraphExec_t, cudaGraphExecDestroy>;
+using Event = Owned<cudaEvent_t, cudaEventDestroy>;
 
 // The fields of a slot node as bytes that bindings can point into, and the calls' structures are filled from.
 struct KernelFields {

@@ -375,7 +375,24 @@ void Executable::keep_alive(const Template& graph) {
   cudaGraphExecUpdate(exec_.get(), graph.graph.get(), &info);
 }
 
+CallResult Executable::mark_ready(cudaStream_t stream) {
+  if (head_ == nullptr) return {};
+  cudaEvent_t event = nullptr;
+  if (const cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming); error != cudaSuccess) {
+    return {"cudaEventCreateWithFlags", error};
+  }
+  ready_ = Event(event);
+  return {"cudaEventRecord", cudaEventRecord(event, stream)};
+}
+
+CallResult Executable::wait(cudaStream_t stream) {
+  const CallResult done{"cudaStreamWaitEvent", cudaStreamWaitEvent(stream, ready_.get(), 0)};
+  if (done.error == cudaSuccess) ready_ = {};
+  return done;
+}
+
 void Executable::abandon() {
+  ready_.release();
   if (head_ != nullptr) head_->abandon();
   exec_.release();
   base_.graph.release();

@@ -104,6 +104,10 @@ class Executable {
     stream_ = stream;
     return cudaGraphUpload(exec_.get(), stream);
   }
+  // What a head node reads has been enqueued where the executable was made. So a first launch on another stream must
+  // come behind it: mark_ready() says where it is there, await_ready() waits for that, if it was called.
+  CallResult mark_ready(cudaStream_t stream);
+  CallResult await_ready(cudaStream_t stream) { return ready_.get() == nullptr ? CallResult{} : wait(stream); }
   // The last launch's: those of one executable follow each other whatever their streams (fact 15).
   cudaStream_t stream() const { return stream_; }
 
@@ -124,6 +128,7 @@ class Executable {
   explicit Executable(Scratch& scratch) : scratch_(scratch) {}
 
   void program(std::shared_ptr<const Content> content);
+  CallResult wait(cudaStream_t stream);
   CallResult patch_node(const SlotNode& node, const detail::Call& call, std::optional<bool>& driver_usable,
                         std::size_t* patched_nodes);
   bool update_fields(const SlotNode& node, const unsigned char* values);
@@ -146,6 +151,7 @@ class Executable {
   std::unique_ptr<Head> head_;  // Of a device-updated executable.
   GraphExec exec_;              // Destroyed before its base (law 8) and what its head reads.
   cudaStream_t stream_ = nullptr;
+  Event ready_;
 
   // The shadow of what the executable holds: it has no getters, and setting a node's parameters sets all of them (fact
   // 13).

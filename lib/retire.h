@@ -24,8 +24,6 @@
 
 namespace graphcache {
 
-using Event = Owned<cudaEvent_t, cudaEventDestroy>;
-
 // One for the process, so that what a cache leaves behind inside a capture is destroyed by whichever cache runs next.
 // Thread-safe.
 class Retire {

@@ -33,13 +33,19 @@ class SharedTableFailuresTest : public testing::Test {
   struct Bench {
     explicit Bench(const Options& options) : cache(options) {}
 
-    absl::StatusOr<Outcome> run(int which, int value) {
-      return cache.run(key("member", which), stream, params(value), [&, which](Recorder& rec, Slot<int> v) {
+    struct Fn {
+      int which;
+      int* data;
+      void operator()(Recorder& rec, Slot<int> v) const {
         const auto grid = static_cast<unsigned>(1 + which % 4);
-        rec.launch(blend, {grid, 8}, data.get(), kSize, 3 + which, 1);
-        rec.launch(blend, {1, 8}, data.get(), kSize, 5, v);
-        rec.launch(blend, {grid, 8}, data.get(), kSize, 7, which);
-      });
+        rec.launch(blend, {grid, 8}, data, kSize, 3 + which, 1);
+        rec.launch(blend, {1, 8}, data, kSize, 5, v);
+        rec.launch(blend, {grid, 8}, data, kSize, 7, which);
+      }
+    };
+
+    absl::StatusOr<Outcome> run(int which, int value) {
+      return cache.run(key("member", which), stream, params(value), Fn{which, data.get()});
     }
     void expect_right(int which, int value) {
       std::vector<int> wanted(kSize, 1);
@@ -116,6 +122,22 @@ TEST_F(SharedTableFailuresTest, AnUpdateInFlightIsToldOfWhenItHasFailed) {
   EXPECT_TRUE(tells_of_the_device(bench.run(2, 4), cudaErrorInvalidValue));
   for (const int which : {2, 3, 0}) bench.expect_right(which, which + 1);
   EXPECT_EQ(bench.cache.stats().failed, 1u);
+}
+
+// What the head reads may still be on its way there, on a stream that is busy.
+TEST_F(SharedTableFailuresTest, WhatWasWarmedOnABusyStreamIsReadyOnAnother) {
+  for (const Sharing sharing : {Sharing::kTable, Sharing::kNever}) {
+    options.sharing = sharing;
+    options.patching = Patching::kDeviceUpdated;
+    Bench bench(options);
+    Stream busy;
+    hostrt::hold(busy);
+    EXPECT_TRUE(bench.cache.warm(key("member", 1), busy, params(1), Bench::Fn{1, bench.data.get()}).ok());
+    EXPECT_RUN(kPatched, bench.run(1, 2));
+    CUDA_OK(hostrt::release(busy));
+    CUDA_OK(cudaStreamSynchronize(bench.stream));
+    for (const int which : {1, 2, 1}) bench.expect_right(which, which + 1);
+  }
 }
 
 TEST_F(SharedTableFailuresTest, AnUpdateOfSlotsThatFailsIsToldByTheNextRunOfTheKey) {
