@@ -79,6 +79,15 @@ void add_runs_by_rows(ScenarioList& list) {
     world.attempt(the.mine, 4);
     world.attempt(the.mine, 5);
   };
+  const auto warm = [](World& world, const Scenario& the) { world.warm(the.mine, the.value); };
+  list.add("warmed table", tables(2), kSmall, kLarge, {}, {}).operate = warm;
+  list.add("table warmed elsewhere", tables(2), kSmall, kLarge, {}, Outcome::kPatched).operate =
+      [](World& world, const Scenario& the) {
+        world.second = true;
+        world.warm(the.mine, the.value);
+        world.second = false;
+        world.attempt(the.mine, 2);
+      };
   Options by_memory;
   by_memory.prefer = Prefer::kMemory;
   list.add("table of a second member, where memory is preferred", by_memory, kSmall, kLarge, {kTheOther},
