@@ -95,7 +95,7 @@ absl::StatusOr<Outcome> Cache::Impl::replay(Held& entry, const Request& request)
 absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request, Outcome outcome,
                                             Outcome if_patched) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   Executable& executable = *entry->executable;
-  if (const cudaError_t error = executable.device_error(); error != cudaSuccess) {
+  if (const cudaError_t error = executable.take_device_error(); error != cudaSuccess) {
     {
       MutexLock lock(mutex_);
       demote(entry.get());
@@ -129,6 +129,9 @@ absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& requ
   request.last_error = &last_error;
   if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
   entry->stream = request.stream;
+  if (const cudaError_t late = updater_.take_late_error(); late != cudaSuccess) {
+    return failed(request, cuda_failure("an update of a node by the device, in an executable that has left", late));
+  }
   if (entry->executable != nullptr) return replay(entry, request);
 
   if (!std::exchange(entry->seen, true)) entry->eager_left = options_.capture_after;

@@ -174,6 +174,12 @@ std::size_t Head::estimated_device_bytes(const Content& content) {
          4 * updater::kRowAlignment;
 }
 
+Head::~Head() {
+  if (error_.get() == nullptr) return;
+  plan_ = {};  // Waits for launches in flight.
+  if (const cudaError_t error = take_error(); error != cudaSuccess) *late_error_ = error;
+}
+
 // Where the kernel's parameter has the value: slots that many nodes hold are passed once.
 bool Head::find_source(const Binding& binding, bool grid, std::uint32_t* at) {
   for (const Source& source : sources_) {
@@ -220,7 +226,7 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
   const auto set_attribute = driver().set_kernel_attribute;
   if (set_attribute == nullptr) return {kMakeUpdatable, cudaErrorNotSupported, false};
   const Slots& slots = content->slots;
-  std::unique_ptr<Head> head(new Head);
+  std::unique_ptr<Head> head(new Head(updater));
   Pieces pieces;
   std::vector<Table::Node> nodes;
   std::uint32_t slot = 0;

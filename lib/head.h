@@ -6,6 +6,7 @@
 #include <absl/base/thread_annotations.h>
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -35,6 +36,9 @@ class Updater {
   // Whether the device can set the grid of a kernel node. It must not for kernels with clusters, cooperative ones, and
   // those that launch kernels themselves: other blocks would run than were set, without an error (docs/semantics.md).
   CallResult can_set_grid(cudaGraphNode_t node, bool* can) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What the heads of executables that are gone had to tell, and nobody was told.
+  cudaError_t take_late_error() { return static_cast<cudaError_t>(late_error_->exchange(cudaSuccess)); }
+  const std::shared_ptr<std::atomic<int>>& late_error() const { return late_error_; }
   // After a fatal error: drops the handles.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -45,12 +49,15 @@ class Updater {
   Owned<cudaLibrary_t, cudaLibraryUnload> library_ ABSL_GUARDED_BY(mutex_);
   Kernels kernels_ ABSL_GUARDED_BY(mutex_);
   CallResult failed_ ABSL_GUARDED_BY(mutex_);
+  const std::shared_ptr<std::atomic<int>> late_error_ = std::make_shared<std::atomic<int>>(cudaSuccess);
   std::unordered_map<const void*, bool> is_plain_ ABSL_GUARDED_BY(mutex_);  // By the function.
 };
 
 // Used as its executable is: by one thread at a time.
 class Head {
  public:
+  ~Head();
+
   // Whether a node's values can be written by the device: those of a kernel's arguments and grid.
   static bool can_write(const Slots& slots, const SlotNode& node);
 
@@ -80,8 +87,13 @@ class Head {
                    int device, std::size_t* patched_nodes);
 
   // What the device answered to an update of a launch that has run: the values of that launch were not those of its
-  // run.
-  cudaError_t error() const { return static_cast<cudaError_t>(*static_cast<const volatile int*>(plan().error)); }
+  // run. Told once.
+  cudaError_t take_error() {
+    auto* const error = static_cast<volatile int*>(plan().error);
+    const auto found = static_cast<cudaError_t>(*error);
+    if (found != cudaSuccess) *error = cudaSuccess;
+    return found;
+  }
 
   void abandon();
 
@@ -94,7 +106,7 @@ class Head {
     bool is_grid;
   };
 
-  Head() = default;
+  explicit Head(const Updater& updater) : late_error_(updater.late_error()) {}
   bool plan_slots(const Slots& slots, const SlotNode& node, std::vector<updater::Update>* updates);
   bool find_source(const Binding& binding, bool is_grid, std::uint32_t* at);
   CallResult upload(const std::vector<updater::Piece>& pieces, const std::vector<updater::Update>& updates,
@@ -111,6 +123,7 @@ class Head {
   static constexpr std::size_t kTokenAt = offsetof(updater::Values<updater::kLarge>, token);
   static constexpr std::size_t kBytesAt = offsetof(updater::Values<updater::kLarge>, bytes);
 
+  const std::shared_ptr<std::atomic<int>> late_error_;
   std::vector<Source> sources_;
   std::uint32_t size_ = 0;  // Of the values.
   std::vector<std::uint32_t> others_;

@@ -99,6 +99,7 @@ CallResult Executable::instantiate_updated(const Template& from, std::shared_ptr
   }
   // The device refuses to update nodes that only their own launch uploads (tried).
   if (done.error == cudaSuccess) done = {"cudaGraphUpload", executable->upload(stream)};
+  if (done.error == cudaSuccess) done = executable->mark_ready(stream);
   if (done.error == cudaSuccess) {
     *out = std::move(executable);
   } else if (is_fatal(done.error)) {
@@ -377,18 +378,20 @@ void Executable::keep_alive(const Template& graph) {
 
 CallResult Executable::mark_ready(cudaStream_t stream) {
   if (head_ == nullptr) return {};
-  cudaEvent_t event = nullptr;
-  if (const cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming); error != cudaSuccess) {
-    return {"cudaEventCreateWithFlags", error};
+  if (ready_.get() == nullptr) {
+    cudaEvent_t event = nullptr;
+    if (const cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming); error != cudaSuccess) {
+      return {"cudaEventCreateWithFlags", error};
+    }
+    ready_ = Event(event);
+  } else if (const CallResult waited = await_ready(stream); waited.error != cudaSuccess) {
+    return waited;
   }
-  ready_ = Event(event);
-  return {"cudaEventRecord", cudaEventRecord(event, stream)};
+  return {"cudaEventRecord", cudaEventRecord(ready_.get(), stream)};
 }
 
 CallResult Executable::wait(cudaStream_t stream) {
-  const CallResult done{"cudaStreamWaitEvent", cudaStreamWaitEvent(stream, ready_.get(), 0)};
-  if (done.error == cudaSuccess) ready_ = {};
-  return done;
+  return {"cudaStreamWaitEvent", cudaStreamWaitEvent(stream, ready_.get(), 0)};
 }
 
 void Executable::abandon() {

@@ -74,7 +74,7 @@ class Executable {
 
   const Content& content() const { return *content_; }
   // What the device could not write in a launch that has run.
-  cudaError_t device_error() const { return head_ == nullptr ? cudaSuccess : head_->error(); }
+  cudaError_t take_device_error() { return head_ == nullptr ? cudaSuccess : head_->take_error(); }
   bool holds(const detail::Call& call) const {
     return call.values_size == 0 || std::memcmp(values_.data(), call.values, call.values_size) == 0;
   }
@@ -97,15 +97,18 @@ class Executable {
 
   cudaError_t launch(cudaStream_t stream) {
     stream_ = stream;
-    return cudaGraphLaunch(exec_.get(), stream);
+    const cudaError_t error = cudaGraphLaunch(exec_.get(), stream);
+    if (ready_.get() != nullptr && error == cudaSuccess) ready_ = {};
+    return error;
   }
   // What the first launch would do otherwise.
   cudaError_t upload(cudaStream_t stream) {
     stream_ = stream;
     return cudaGraphUpload(exec_.get(), stream);
   }
-  // What a head node reads has been enqueued where the executable was made. So a first launch on another stream must
-  // come behind it: mark_ready() says where it is there, await_ready() waits for that, if it was called.
+  // What a head node reads is copied on the stream of the run that makes it. The next launch may be on another, if that
+  // run comes to none: await_ready() puts it behind what mark_ready() was called after. Launches that follow that one
+  // need no more (fact 15).
   CallResult mark_ready(cudaStream_t stream);
   CallResult await_ready(cudaStream_t stream) { return ready_.get() == nullptr ? CallResult{} : wait(stream); }
   // The last launch's: those of one executable follow each other whatever their streams (fact 15).

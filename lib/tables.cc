@@ -70,7 +70,8 @@ bool Cache::Impl::make_row(Held& entry, Held& lender, const Request& request,
     index_.set_table_bytes(lender.get(), lender->table_bytes + growth);
   }
   RelaxedCaptureMode relaxed;
-  const CallResult added = table.add(content, request.stream);
+  CallResult added = table.add(content, request.stream);
+  if (added.error == cudaSuccess) added = lender->executable->mark_ready(request.stream);
   if (added.error == cudaSuccess) return true;
   if (is_fatal(added.error)) {
     obtained->result = added;

@@ -83,6 +83,26 @@ testing::AssertionResult tells_of_the_device(const absl::StatusOr<Outcome>& outc
   return testing::AssertionFailure() << outcome.status();
 }
 
+// The executable has left before anybody asked it: then whoever needs one next is told.
+TEST_F(SharedTableFailuresTest, AnUpdateThatFailsIsToldThoughItsExecutableHasLeft) {
+  for (const bool erased : {true, false}) {
+    Bench bench(options);
+    for (const int which : {0, 1, 2}) bench.expect_right(which, which);
+    hostrt::fail_call(kUpdates[0], 1, cudaErrorInvalidValue);
+    EXPECT_RUN(kSwitched, bench.run(1, 4));
+    hostrt::clear_failures();
+    if (erased) {
+      EXPECT_TRUE(bench.cache.erase(key("member", 1)));
+    } else {
+      bench.cache.clear();
+    }
+    EXPECT_TRUE(tells_of_the_device(bench.run(1, 4), cudaErrorInvalidValue));
+    EXPECT_EQ(bench.cache.stats().failed, 1u);
+    for (const int which : {1, 0, 1, 2}) bench.expect_right(which, which + 1);
+    EXPECT_EQ(bench.cache.stats().failed, 1u);
+  }
+}
+
 // Whoever has the executable next hears of it, and nobody after.
 TEST_F(SharedTableFailuresTest, AnUpdateThatFailsIsToldByTheNextRunOfTheKeyOrOfASibling) {
   for (const char* const function : kUpdates) {

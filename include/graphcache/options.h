@@ -20,7 +20,7 @@ enum class Sharing {
   kNever,
   // A family has one as long as one suffices: a second only if the first is pinned, or in use by another thread's run.
   kAlways,
-  // The same, and that one has a table from the second member on.
+  // The same, and that one has a table from the first member on.
   kTable,
 };
 
@@ -39,11 +39,12 @@ enum class Patching {
   // One call for each node, 0.15 to 0.5 us of the host's time.
   kPerNode,
   // One call for all kernel nodes, whatever their number: a node before the others writes their arguments and grids on
-  // the device. It takes about 2.3 us of the device's time in a run with changed values and 1 us in another, and 0.04
-  // us
-  // more for each node that holds slots. Other slot nodes, and kernels whose block or shared memory is a slot, are set
-  // one by one; so are those beyond the first 4000 bytes of values. Keys with such nodes are of no family. If the
-  // driver refuses it, a key is patched node by node (Stats::refused_device_updates).
+  // the device. It takes about 2.3 us of the device's time in a run with changed values and 1 us in another, and 0.02
+  // us more for each of these nodes. Other slot nodes are set one by one, and so are kernels whose block or shared
+  // memory is a slot, or whose grid is one that the device must not set (docs/semantics.md), and those beyond the first
+  // 4000 bytes of values. Siblings can share such an executable only if it has a table (Sharing). If the driver refuses
+  // it, a key is patched node by node (Stats::refused_device_updates). An update that fails on the device is an error
+  // of the key's next run, or of a sibling's that has the executable by then, or, if that has left, of a later run.
   kDeviceUpdated,
 };
 

@@ -11,7 +11,6 @@
 #include "capture.h"
 #include "event_nodes.h"
 #include "graph.h"
-#include "library.h"
 #include "schedule.h"
 #include "work.h"
 
@@ -106,6 +105,7 @@ std::vector<std::uint32_t> execution_order(const Graph& graph) {
 // Null for a graph that cannot be executed: its edges form a cycle, or it fills a null pointer.
 std::shared_ptr<Program> make_program(State& state, const Graph& graph) {
   auto program = std::make_shared<Program>();
+  program->device_updates = std::make_shared<std::unordered_map<cudaGraphNode_t, NodeParams>>();
   program->order = execution_order(graph);
   if (program->order.size() != graph.nodes.size()) return nullptr;
   program->nodes.reserve(graph.nodes.size());
@@ -149,7 +149,6 @@ cudaError_t instantiate(const Call& call, cudaGraphExec_t* out, cudaGraph_t hand
   if (is_only_one && has_only_executable(call.state, handle)) return cudaErrorNotSupported;
   std::shared_ptr<Program> program = make_program(call.state, *graph);
   if (program == nullptr) return cudaErrorInvalidValue;
-  forget_device_updates(call.state, *program);  // of an executable before, destroyed in flight
 
   auto owned = std::make_unique<Executable>();
   Executable& executable = *owned;
@@ -167,7 +166,6 @@ cudaError_t destroy(const Call& call, cudaGraphExec_t handle) {
   if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;
   Executable* const executable = find_executable(call, handle);
   if (executable == nullptr) return cudaErrorInvalidValue;
-  if (executable->program.use_count() == 1) forget_device_updates(call.state, *executable->program);
   call.state.executables.remove(handle);  // launches in flight hold on to the program (facts 17)
   return cudaSuccess;
 }

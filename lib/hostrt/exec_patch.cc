@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "exec.h"
-#include "library.h"
 #include "params.h"
 #include "work.h"
 
@@ -41,7 +40,7 @@ cudaError_t CUDARTAPI cudaGraphExecKernelNodeSetParams(cudaGraphExec_t hGraphExe
   return enter({Function::kGraphExecKernelNodeSetParams, hGraphExec, node}, [&](const Call& call) {
     return patch<KernelParams>(call, hGraphExec, node, [&](KernelParams& params) {
       const cudaError_t error = read_kernel(call, pNodeParams, &params);
-      if (error == cudaSuccess) forget_device_updates(call.state, node);
+      if (error == cudaSuccess) find_executable(call, hGraphExec)->program->device_updates->erase(node);
       return error;
     });
   });

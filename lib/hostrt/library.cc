@@ -14,16 +14,17 @@
 namespace graphcache::hostrt {
 namespace {
 
-// The node as device code changes it. A device-updatable node has one executable at most, so its handle says which one.
+// The node of the running graph as device code changes it.
 KernelParams* updated(State& state, cudaGraphDeviceNode_t device_node) {
   const auto handle = reinterpret_cast<cudaGraphNode_t>(device_node);
-  const auto found = state.device_updates.find(handle);
-  if (found != state.device_updates.end()) return &std::get<KernelParams>(found->second);
+  auto& updates = *state.running->device_updates;
+  const auto found = updates.find(handle);
+  if (found != updates.end()) return &std::get<KernelParams>(found->second);
   for (const ProgramNode& node : state.running->nodes) {
     if (node.base_node != handle) continue;
     const auto* kernel = std::get_if<KernelParams>(&node.params);
     if (kernel == nullptr || !is_device_updatable(*kernel)) return nullptr;
-    return &std::get<KernelParams>(state.device_updates.emplace(handle, node.params).first->second);
+    return &std::get<KernelParams>(updates.emplace(handle, node.params).first->second);
   }
   return nullptr;
 }
@@ -38,6 +39,11 @@ cudaError_t set_argument(State& state, cudaGraphDeviceNode_t node, std::size_t o
 cudaError_t set_grid(State& state, cudaGraphDeviceNode_t node, dim3 grid) {
   if (const auto error = injected_failure(state, Function::kGraphKernelNodeSetGridDim)) return *error;
   KernelParams* const params = updated(state, node);
+  // What a device would do wrongly without a word (docs/semantics.md) is refused.
+  if (params != nullptr && (has_attribute(*params, cudaLaunchAttributeClusterDimension) ||
+                            has_attribute(*params, cudaLaunchAttributeCooperative))) {
+    return cudaErrorNotSupported;
+  }
   if (params == nullptr || check_shape(grid, params->block, 0) != cudaSuccess) return cudaErrorInvalidValue;
   params->grid = grid;
   return cudaSuccess;
@@ -83,17 +89,10 @@ const LibraryKernel kKernels[] = {
 
 }  // namespace
 
-const NodeParams& params_to_run(const State& state, const ProgramNode& node) {
-  if (state.device_updates.empty()) return node.params;
-  const auto found = state.device_updates.find(node.base_node);
-  return found == state.device_updates.end() ? node.params : found->second;
-}
-
-void forget_device_updates(State& state, cudaGraphNode_t node) { state.device_updates.erase(node); }
-
-void forget_device_updates(State& state, const Program& program) {
-  if (state.device_updates.empty()) return;
-  for (const ProgramNode& node : program.nodes) state.device_updates.erase(node.base_node);
+const NodeParams& params_to_run(const Program& program, const ProgramNode& node) {
+  if (program.device_updates->empty()) return node.params;
+  const auto found = program.device_updates->find(node.base_node);
+  return found == program.device_updates->end() ? node.params : found->second;
 }
 
 }  // namespace graphcache::hostrt

@@ -9,11 +9,7 @@
 namespace graphcache::hostrt {
 
 // What a kernel node runs: as device code left it, or else as the program has it.
-const NodeParams& params_to_run(const State& state, const ProgramNode& node);
-
-// The host set the node's parameters, or its executable is gone.
-void forget_device_updates(State& state, cudaGraphNode_t node);
-void forget_device_updates(State& state, const Program& program);
+const NodeParams& params_to_run(const Program& program, const ProgramNode& node);
 
 }  // namespace graphcache::hostrt
 

@@ -139,7 +139,7 @@ void advance(State& state, Stream& stream, const GraphRun& launch) {
     const ProgramNode& node = program.nodes[position];
     state.launched = launch.launched;
     state.running = &program;
-    if (node.enabled) run(state, params_to_run(state, node));
+    if (node.enabled) run(state, params_to_run(program, node));
     if (keeps_order(node)) {
       for (const std::uint32_t dependent : node.dependents) {
         if (--progress.waiting_for[dependent] == 0) progress.ready.push_back(dependent);

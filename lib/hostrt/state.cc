@@ -136,7 +136,6 @@ void destroy_everything(State& state) {
   state.user_objects.clear();  // first: their destructors belong to a test that is over, and are not called
   state.captures.clear();
   state.executables.clear();
-  state.device_updates.clear();
   state.libraries.clear();
   state.nodes.clear();
   state.graphs.clear();

@@ -81,7 +81,6 @@ struct State {
   Memory host_memory;
   Quarantine quarantine;
   GraphMemory graph_memory;
-  std::unordered_map<cudaGraphNode_t, NodeParams> device_updates;  // what device code made of kernel nodes
   std::set<cudaLibrary_t> libraries;
   std::uintptr_t last_library = 0;
 

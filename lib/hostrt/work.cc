@@ -94,11 +94,12 @@ class Runner {
 
   void operator()(const GraphRun& run) {
     if (run.launched.is_known()) state_.launched = run.launched;  // else of a child graph
-    state_.running = run.program.get();
+    const Program* const around = std::exchange(state_.running, run.program.get());
     for (const std::uint32_t position : run.program->order) {
       const ProgramNode& node = run.program->nodes[position];
-      if (node.enabled) std::visit(*this, params_to_run(state_, node));
+      if (node.enabled) std::visit(*this, params_to_run(*run.program, node));
     }
+    state_.running = around;
   }
 
   void operator()(const StagedCopy& copy) {
