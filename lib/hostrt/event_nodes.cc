@@ -62,11 +62,13 @@ void record(State& state, Stream& stream, Event& event) {
 }
 
 // A launch of one node by the call that goes on, which a misuse of the node will name.
-GraphRun run_alone(const State& state, NodeParams params, bool enabled) {
+GraphRun run_alone(const State& state, const Program& all, const ProgramNode& one) {
   auto program = std::make_shared<Program>();
+  program->device_updates = all.device_updates;
   ProgramNode& node = program->nodes.emplace_back();
-  node.params = std::move(params);
-  node.enabled = enabled;
+  node.base_node = one.base_node;
+  node.params = one.params;
+  node.enabled = one.enabled;
   program->order.push_back(0);
   return {std::move(program), state.endings.here};
 }
@@ -82,7 +84,7 @@ void enqueue_nodes(State& state, Stream& stream, const Program& program) {
     } else if (const auto* records = std::get_if<EventRecordParams>(&node.params)) {
       record(state, stream, *state.events.find(records->event));
     } else if (node.enabled) {
-      enqueue(state, stream, run_alone(state, node.params, true));
+      enqueue(state, stream, run_alone(state, program, node));
     }
   }
 }
@@ -105,7 +107,10 @@ bool events_exist(const Call& call, const Program& program) {
 void enqueue_in_steps(State& state, Stream& stream, const std::shared_ptr<Program>& program) {
   enqueue_nodes(state, stream, *program);
   // The launch holds on to the program to its end, as any other does: to user objects, and to what patches must copy.
-  enqueue(state, stream, run_alone(state, ChildParams{nullptr, program}, false));
+  ProgramNode whole;
+  whole.params = ChildParams{nullptr, program};
+  whole.enabled = false;
+  enqueue(state, stream, run_alone(state, *program, whole));
 }
 
 }  // namespace graphcache::hostrt

@@ -8,6 +8,7 @@
 #include <queue>
 #include <utility>
 
+#include "attributes.h"
 #include "capture.h"
 #include "event_nodes.h"
 #include "graph.h"
@@ -121,6 +122,8 @@ std::shared_ptr<Program> make_program(State& state, const Graph& graph) {
     for (const Node* dependent : node->dependents) {
       twin.dependents.push_back(static_cast<std::uint32_t>(dependent->position));
     }
+    const auto* kernel = std::get_if<KernelParams>(&node->params);
+    if (kernel != nullptr && is_device_updatable(*kernel)) program->device_updates->emplace(node->handle, *kernel);
     if (const auto* child = std::get_if<ChildParams>(&node->params)) {
       std::shared_ptr<Program> inner = make_program(state, *child->graph);
       if (inner == nullptr) return nullptr;

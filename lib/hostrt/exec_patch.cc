@@ -40,7 +40,9 @@ cudaError_t CUDARTAPI cudaGraphExecKernelNodeSetParams(cudaGraphExec_t hGraphExe
   return enter({Function::kGraphExecKernelNodeSetParams, hGraphExec, node}, [&](const Call& call) {
     return patch<KernelParams>(call, hGraphExec, node, [&](KernelParams& params) {
       const cudaError_t error = read_kernel(call, pNodeParams, &params);
-      if (error == cudaSuccess) find_executable(call, hGraphExec)->program->device_updates->erase(node);
+      auto& updates = *find_executable(call, hGraphExec)->program->device_updates;
+      const auto updated = updates.find(node);
+      if (error == cudaSuccess && updated != updates.end()) updated->second = params;
       return error;
     });
   });

@@ -14,19 +14,10 @@
 namespace graphcache::hostrt {
 namespace {
 
-// The node of the running graph as device code changes it.
+// The node of the running graph as device code changes it, or null.
 KernelParams* updated(State& state, cudaGraphDeviceNode_t device_node) {
-  const auto handle = reinterpret_cast<cudaGraphNode_t>(device_node);
-  auto& updates = *state.running->device_updates;
-  const auto found = updates.find(handle);
-  if (found != updates.end()) return &std::get<KernelParams>(found->second);
-  for (const ProgramNode& node : state.running->nodes) {
-    if (node.base_node != handle) continue;
-    const auto* kernel = std::get_if<KernelParams>(&node.params);
-    if (kernel == nullptr || !is_device_updatable(*kernel)) return nullptr;
-    return &std::get<KernelParams>(updates.emplace(handle, node.params).first->second);
-  }
-  return nullptr;
+  const auto found = state.running->device_updates->find(reinterpret_cast<cudaGraphNode_t>(device_node));
+  return found == state.running->device_updates->end() ? nullptr : &std::get<KernelParams>(found->second);
 }
 
 cudaError_t set_argument(State& state, cudaGraphDeviceNode_t node, std::size_t offset, const void* value,

@@ -155,7 +155,7 @@ struct Program {
   std::shared_ptr<Holding> holding;  // user objects of the graph, without those of child graphs
   bool has_events = false;           // that a launch has to record or to wait for, in child graphs, too
   bool has_memory = false;           // that a launch allocates or frees
-  // What device code made of kernel nodes: of the executable, in all that its program was and will be.
+  // What device code makes of the nodes that it may update: of the executable, in all that its program was and will be.
   std::shared_ptr<std::unordered_map<cudaGraphNode_t, NodeParams>> device_updates;
 };
 
