@@ -358,60 +358,6 @@ absl::Status Cache::Impl::failed(const Request& request, absl::Status why) {
   return with_key(why, request.key);
 }
 
-// Like the first run of a key, up to the launch. No executable leaves for it.
-absl::Status Cache::Impl::warm(const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const cudaStream_t stream = request.stream;
-  if (active_recording != nullptr) {
-    return failed(request, absl::FailedPreconditionError("warm was called inside another run's fn"));
-  }
-  if (!enabled_) {
-    absl::Status why = status();
-    return why.ok() ? why : failed(request, std::move(why));
-  }
-  Held entry(*this, claim(request));
-  LastErrorGuard last_error;
-  if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
-  entry->stream = stream;
-  if (entry->executable != nullptr) return absl::OkStatus();
-  DeviceGuard device(options_.device);
-  if (!device.status().ok()) return failed(request, device.status());
-  const absl::Cleanup tidy = [&] {
-    entry.release();
-    tidy_up(stream);
-  };
-  if (entry->content == nullptr) {
-    bool broke = false;
-    if (absl::Status status = capture_template(entry, request, &broke); !status.ok()) {
-      if (broke) back_off(entry.get());
-      return failed(request, std::move(status));
-    }
-  }
-  entry->eager_left = 0;
-  entry->seen = true;
-  const bool with_table = wants_table(entry, nullptr, 0);
-  {
-    MutexLock lock(mutex_);
-    const std::size_t table_bytes = with_table ? Head::estimated_device_bytes(*entry->content) : 0;
-    if (!fits(entry->device_bytes + table_bytes)) return absl::OkStatus();
-    const Family* const family = entry->family;
-    const bool shares = options_.sharing == Sharing::kAlways || options_.sharing == Sharing::kTable;
-    if (shares && family != nullptr && family->executables != 0) return absl::OkStatus();
-    index_.set_table_bytes(entry.get(), table_bytes);
-    index_.set_standing(entry.get(), Standing::kLive);
-  }
-  Obtained obtained;
-  buy(entry, with_table, /*may_evict=*/false, &obtained);
-  CallResult result = obtained.result;
-  if (result.error == cudaSuccess) result = {"cudaGraphUpload", entry->executable->upload(stream)};
-  if (result.error == cudaSuccess) result = entry->executable->mark_ready(stream);
-  if (result.error == cudaSuccess) return absl::OkStatus();
-  if (!is_fatal(result.error)) {
-    MutexLock lock(mutex_);
-    demote(entry.get());
-  }
-  return failed(request, cuda_failure(result.call, result.error));
-}
-
 absl::Status Cache::warm_call(const Key& key, cudaStream_t stream, const detail::Call& call) {
   GRAPHCACHE_VERIFY_ON_RETURN(*this);
   return impl_->warm(key, stream, call);

@@ -14,18 +14,17 @@
 
 #include "costs.h"
 #include "graphcache/graphcache.h"
+#include "policy_rows.h"
 #include "policy_sequences.h"
 #include "policy_tables.h"
 
 namespace graphcache::test {
 
-// The rules of options.h, stats.h, cache.h and costs.h once more, as plainly as they can be said: rows instead of
-// lists, and every question answered by looking at all of them.
-class Model {
+class Model : private Rows {
  public:
   // `refuses_updater`: the driver takes no executable that the device updates.
   Model(const Options& options, const std::vector<Spec>& specs, bool refuses_updater = false)
-      : options_(options), refuses_updater_(refuses_updater), specs_(specs), rows_(specs.size()) {}
+      : Rows(options, specs), refuses_updater_(refuses_updater) {}
 
   // The last operation: its outcome, or none of a failure, and how often it called `fn`.
   std::optional<Outcome> outcome;
@@ -105,61 +104,6 @@ class Model {
   }
 
  private:
-  // What an executable has before its other nodes: one that writes slots alone can be no sibling's.
-  enum class Head { kNone, kSlots, kTable };
-  struct Row {
-    bool known = false, was_recorded = false;
-    bool live = false, recorded = false, pinned = false;
-    std::uint64_t used = 0, family = 0;
-    std::uint64_t often = 0, period = 0;  // Uses of late, and in which period that was counted.
-    Values captured{}, programmed{};      // Of its graph, and of its executable.
-    Cost paid = 0;                        // Rent.
-    bool seen = false;
-    int wait = 0, broken = 0;  // Runs before the next capture, captures that broke.
-    EagerReason why = EagerReason::kCaptureAfter;
-    std::array<std::uint64_t, kOutcomeCount> outcomes{};
-    Head head = Head::kNone;
-    std::size_t base = 0;          // Of the table: whose graph it was made from.
-    std::uint64_t split_from = 0;  // The family that it was no member of after all.
-  };
-  struct Way {
-    bool update;
-    Cost cost;
-  };
-  static constexpr std::size_t kNobody = SIZE_MAX;
-
-  std::size_t slot_nodes(std::size_t k) const {
-    const auto& nodes = specs_[k].nodes;
-    return static_cast<std::size_t>(
-        std::count_if(nodes.begin(), nodes.end(), [](const Node& node) { return node.has_slot(); }));
-  }
-  std::size_t bytes(std::size_t k) const { return estimated_device_bytes(specs_[k].nodes.size()); }
-  std::string topology(std::size_t k) const {
-    std::string text;
-    for (const Node& node : specs_[k].nodes) text += node.sets ? 'S' : 'K';
-    return text;
-  }
-  template <class F>
-  std::size_t number(F&& is) const {
-    return static_cast<std::size_t>(std::count_if(rows_.begin(), rows_.end(), is));
-  }
-  std::size_t live() const {
-    return number([](const Row& row) { return row.live; });
-  }
-  std::size_t live_bytes() const {
-    std::size_t sum = 0;
-    for (std::size_t k = 0; k < rows_.size(); ++k) sum += rows_[k].live ? bytes(k) : 0;
-    return sum;
-  }
-  template <class F>
-  std::size_t oldest(F&& is) const {
-    std::size_t found = kNobody;
-    for (std::size_t k = 0; k < rows_.size(); ++k) {
-      if (is(rows_[k]) && !rows_[k].pinned && (found == kNobody || rows_[k].used < rows_[found].used)) found = k;
-    }
-    return found;
-  }
-
   void begin(std::size_t k) {
     calls = 0;
     tidied = false;
@@ -168,22 +112,6 @@ class Model {
     row.used = ++uses_;
     row.often = often(row) + 1;
     row.period = uses_ / period();
-  }
-
-  // The smallest power of two of at least eight uses for each executable that there may be.
-  std::uint64_t period() const {
-    std::uint64_t uses = 8;
-    while (uses < 8 * static_cast<std::uint64_t>(options_.max_executables)) uses *= 2;
-    return uses;
-  }
-  std::uint64_t often(const Row& row) const {
-    std::uint64_t count = row.often;
-    for (std::uint64_t i = row.period; i < uses_ / period(); ++i) count /= 2;
-    return count;
-  }
-  bool is_used_more_often_than_the_oldest(const Row& row) const {
-    const std::size_t k = oldest([](const Row& other) { return other.live; });
-    return k == kNobody || often(row) > often(rows_[k]);
   }
 
   void count() {
@@ -280,26 +208,6 @@ class Model {
     row.family = family_of(topology(k), row.split_from);
     forget_rents();
   }
-  std::size_t executables_of(std::uint64_t family) const {
-    return family == 0 ? 0 : number([&](const Row& row) { return row.live && row.family == family; });
-  }
-  std::size_t spare_of(std::uint64_t family) const {
-    const auto found = spare_.find(family);
-    return family == 0 || found == spare_.end() ? kNobody : found->second;
-  }
-  void no_spare(std::size_t k) {
-    for (auto& [family, spare] : spare_) spare = spare == k ? kNobody : spare;
-  }
-
-  // Whether there is room for so many bytes beside the executables, but for those of some keys.
-  bool fits(std::size_t needed, const std::vector<std::size_t>& but = {}) const {
-    std::size_t less = 0;
-    for (const std::size_t k : but) less += bytes(k);
-    return needed <= options_.max_device_bytes &&
-           live() - but.size() < static_cast<std::size_t>(options_.max_executables) &&
-           live_bytes() - less <= options_.max_device_bytes - needed;
-  }
-
   bool is_shared() const { return options_.sharing == Sharing::kAlways || options_.sharing == Sharing::kTable; }
 
   bool obtain(std::size_t k, const Values& values, bool* sibling) {
@@ -497,38 +405,6 @@ class Model {
     return patched;
   }
 
-  // Captured against captured; a node that holds slots is set anyway, and one that held them is given back its value.
-  Change change(std::size_t a, std::size_t b, std::size_t i) const {
-    const Node& from = specs_[a].nodes[i];
-    const Node& to = specs_[b].nodes[i];
-    const Node x = from.with(rows_[a].captured);
-    const Node y = to.with(rows_[b].captured);
-    if (to.sets) {
-      if (to.has_slot()) return Change::kNone;  // It is set anyway.
-      return from.has_slot() || !x.same_values(y) ? Change::kOther : Change::kNone;
-    }
-    if (!x.same_launch(y)) return Change::kLaunch;
-    if (x.grid != y.grid) return Change::kGrid;
-    if (to.has_slot()) return Change::kNone;
-    return from.has_slot() || !x.same_values(y) ? Change::kArguments : Change::kNone;
-  }
-
-  Way difference(std::size_t a, std::size_t b) const {
-    const std::size_t n = specs_[b].nodes.size();
-    Cost update = n * costs::kUpdateReads, patches = 0;
-    bool patchable = true;
-    const auto cost = [](const Cost(&of)[kChangeCount], Change how) { return of[static_cast<std::size_t>(how)]; };
-    for (std::size_t i = 0; i < n; ++i) {
-      const auto how = change(a, b, i);
-      const Cost value = specs_[b].nodes[i].has_slot() ? cost(costs::kPatch, Change::kArguments) : 0;
-      update += cost(costs::kUpdate, how) + value;
-      patches += how == Change::kNone ? value : cost(costs::kPatch, how);
-      patchable = patchable && how != Change::kOther;
-    }
-    const bool by_update = !patchable || update < patches;
-    return {by_update, costs::kTakeOver + (by_update ? update : patches)};
-  }
-
   // The templates of keys that have an executable count, too, and stay.
   void tidy() {
     tidied = true;
@@ -542,14 +418,10 @@ class Model {
     }
   }
 
-  const Options options_;
   const bool refuses_updater_;
-  const std::vector<Spec>& specs_;
-  std::vector<Row> rows_;
-  std::map<std::uint64_t, std::size_t> spare_;  // Of each family: who has the executable that its members pass on.
   std::map<std::pair<std::uint64_t, std::string>, Cost> rents_;  // Of each family's classes, beyond those of a table.
   std::set<std::uint64_t> refuse_tables_;                        // Families that do without.
-  std::uint64_t uses_ = 0, last_family_ = 0;
+  std::uint64_t last_family_ = 0;
 };
 
 }  // namespace graphcache::test

@@ -1,0 +1,90 @@
+#include "device_code.h"
+
+#include <cstring>
+
+#include "driver.h"
+#include "updater.h"
+#include "updater_image.h"
+
+namespace graphcache {
+
+CallResult Updater::load(Kernels* out) {
+  MutexLock lock(mutex_);
+  if (kernels_.large == nullptr && failed_.error == cudaSuccess) {
+    LastErrorGuard last_error;
+    cudaLibrary_t library = nullptr;
+    CallResult done{"cudaLibraryLoadData",
+                    cudaLibraryLoadData(&library, updater_image, nullptr, nullptr, 0, nullptr, nullptr, 0),
+                    /*latches=*/false};
+    if (done.error == cudaSuccess) {
+      library_ = Owned<cudaLibrary_t, cudaLibraryUnload>(library);
+      done = {"cudaLibraryGetKernel", cudaLibraryGetKernel(&kernels_.small, library, updater::kSmallName), false};
+    }
+    if (done.error == cudaSuccess) done.error = cudaLibraryGetKernel(&kernels_.large, library, updater::kLargeName);
+    if (done.error == cudaSuccess) done.error = cudaLibraryGetKernel(&kernels_.plain, library, updater::kPlainName);
+    if (done.error != cudaSuccess) {
+      kernels_ = {};
+      failed_ = done;
+    }
+  }
+  *out = kernels_;
+  return failed_;
+}
+
+CallResult Updater::can_set_grid(cudaGraphNode_t node, bool* can) {
+  MutexLock lock(mutex_);
+  *can = false;
+  if (driver().kernel_attribute == nullptr || driver().kernel_params == nullptr) return {};
+  for (const CUlaunchAttributeID id : {CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE}) {
+    CUlaunchAttributeValue value, unset;
+    std::memset(&value, 0, sizeof value);
+    std::memset(&unset, 0, sizeof unset);
+    if (driver().kernel_attribute(node, id, &value) != CUDA_SUCCESS) return {};
+    if (std::memcmp(&value, &unset, sizeof value) != 0) return {};
+  }
+  CUDA_KERNEL_NODE_PARAMS params = {};
+  if (driver().kernel_params(node, &params) != CUDA_SUCCESS) return {};
+  const void* const function = params.func != nullptr ? static_cast<const void*>(params.func) : params.kern;
+  if (const auto known = is_plain_.find(function); known != is_plain_.end()) {
+    *can = known->second;
+    return {};
+  }
+  const CallResult asked = ask(params, can);
+  if (asked.error == cudaSuccess) is_plain_.emplace(function, *can);
+  return asked;
+}
+
+// A node of an executable cannot change to or from a kernel that uses the device runtime (header of
+// cudaGraphExecKernelNodeSetParams; tried): whether one of a kernel that does nothing takes this one tells what it is.
+CallResult Updater::ask(const CUDA_KERNEL_NODE_PARAMS& params, bool* plain) const {
+  if (driver().set_kernel_node == nullptr || kernels_.plain == nullptr) return {};
+  LastErrorGuard last_error;
+  cudaGraph_t graph = nullptr;
+  if (const cudaError_t error = cudaGraphCreate(&graph, 0); error != cudaSuccess) return {"cudaGraphCreate", error};
+  Graph owned(graph);
+  cudaKernelNodeParams nothing = {};
+  nothing.func = reinterpret_cast<void*>(kernels_.plain);
+  nothing.gridDim = nothing.blockDim = dim3(1);
+  cudaGraphNode_t node = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  CallResult done{"cudaGraphAddKernelNode", cudaGraphAddKernelNode(&node, graph, nullptr, 0, &nothing)};
+  if (done.error == cudaSuccess) done = {"cudaGraphInstantiate", cudaGraphInstantiate(&executable, graph, 0)};
+  GraphExec probe(executable);
+  if (done.error == cudaSuccess) {
+    const auto answer = static_cast<cudaError_t>(driver().set_kernel_node(executable, node, &params));
+    *plain = answer == cudaSuccess;
+    if (is_fatal(answer)) done = {"cudaGraphExecKernelNodeSetParams, by the driver", answer, false};
+  }
+  if (is_fatal(done.error)) {
+    owned.release();
+    probe.release();
+  }
+  return done;
+}
+
+void Updater::abandon() {
+  MutexLock lock(mutex_);
+  library_.release();
+}
+
+}  // namespace graphcache
