@@ -296,9 +296,8 @@ void expect_usable(World& world, const Fault* fault) {
   }
   EXPECT_EQ(hostrt::ledger().captures, 0u);
   if (!is_of("cudaEventDestroy")) {
-    // What was warmed has one until its first launch.
-    const bool warmed = world.cache->options().sharing == Sharing::kTable;
-    EXPECT_LE(hostrt::ledger().events, warmed ? world.cache->stats().live_executables : 0);
+    // An executable with a head node has one until its first launch.
+    EXPECT_LE(hostrt::ledger().events, world.cache->stats().live_executables);
   }
   if (fault == nullptr || !fault->leaks()) expect_ledger(*world.cache);
   EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
