@@ -98,8 +98,10 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
   if (const cudaError_t error = executable.take_device_error(); error != cudaSuccess) {
     {
       MutexLock lock(mutex_);
+      refuse_table(entry->family);
       demote(entry.get());
     }
+    entry->refuses_head = true;
     return failed(
         request,
         cuda_failure("an update of a node by the device, in an earlier run of the key or of a sibling", error));

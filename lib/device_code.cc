@@ -1,6 +1,7 @@
 #include "device_code.h"
 
 #include <cstring>
+#include <new>
 
 #include "driver.h"
 #include "updater.h"
@@ -17,7 +18,7 @@ CallResult Updater::load(Kernels* out) {
                     cudaLibraryLoadData(&library, updater_image, nullptr, nullptr, 0, nullptr, nullptr, 0),
                     /*latches=*/false};
     if (done.error == cudaSuccess) {
-      library_ = Owned<cudaLibrary_t, cudaLibraryUnload>(library);
+      library_ = std::make_shared<Library>(library);
       done = {"cudaLibraryGetKernel", cudaLibraryGetKernel(&kernels_.small, library, updater::kSmallName), false};
     }
     if (done.error == cudaSuccess) done.error = cudaLibraryGetKernel(&kernels_.large, library, updater::kLargeName);
@@ -83,8 +84,69 @@ CallResult Updater::ask(const CUDA_KERNEL_NODE_PARAMS& params, bool* plain) cons
 }
 
 void Updater::abandon() {
+  memory_->abandon();
   MutexLock lock(mutex_);
-  library_.release();
+  if (library_ != nullptr) library_->release();
+}
+
+std::shared_ptr<void> Updater::code() {
+  MutexLock lock(mutex_);
+  return library_;
+}
+
+HeadMemory::~HeadMemory() {
+  trim();
+  for (void* const page : pages_) destroy_quietly(page, &cudaFreeHost);
+}
+
+CallResult HeadMemory::take(std::size_t bytes, void** out) {
+  bool too_many = false;
+  {
+    MutexLock lock(mutex_);
+    too_many = waiting_.size() >= kMaxWaiting;
+  }
+  if (too_many) trim();
+  return {"cudaMalloc", cudaMalloc(out, bytes)};
+}
+
+CallResult HeadMemory::take_word(int** out) {
+  MutexLock lock(mutex_);
+  if (used_words_ == kWords) {
+    pages_.reserve(pages_.size() + 1);
+    void* page = nullptr;
+    if (const cudaError_t error = cudaMallocHost(&page, kWords * sizeof(int)); error != cudaSuccess) {
+      return {"cudaMallocHost", error};
+    }
+    pages_.push_back(page);
+    used_words_ = 0;
+  }
+  *out = static_cast<int*>(pages_.back()) + used_words_++;
+  return {};
+}
+
+void HeadMemory::give(void* block) noexcept {
+  MutexLock lock(mutex_);
+  try {
+    waiting_.push_back(block);
+  } catch (const std::bad_alloc&) {
+    destroy_quietly(block, &cudaFree);
+  }
+}
+
+void HeadMemory::trim() {
+  std::vector<void*> waiting;
+  {
+    MutexLock lock(mutex_);
+    waiting.swap(waiting_);
+  }
+  for (void* const block : waiting) destroy_quietly(block, &cudaFree);
+}
+
+void HeadMemory::abandon() {
+  MutexLock lock(mutex_);
+  waiting_.clear();
+  pages_.clear();
+  used_words_ = kWords;
 }
 
 }  // namespace graphcache

@@ -95,8 +95,9 @@ std::size_t Head::estimated_device_bytes(const Content& content) {
 }
 
 Head::~Head() {
-  if (error_.get() == nullptr) return;
-  plan_ = {};  // Waits for launches in flight.
+  if (table_ != nullptr) table_->give_back();
+  if (plan_ != nullptr) memory_->give(plan_);
+  if (error_ == nullptr) return;
   if (const cudaError_t error = take_error(); error != cudaSuccess) *late_error_ = error;
 }
 
@@ -185,12 +186,14 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
   }
   if (pieces.all.empty()) return {kMakeUpdatable, cudaErrorNotSupported, false};
 
+  if (driver().current_context != nullptr) driver().current_context(&head->context_);
   const bool small = head->size_ <= updater::kSmall;
   head->kernel_ = small ? kernels.small : kernels.large;
   head->parameter_ = std::make_unique<unsigned char[]>(small ? sizeof(updater::Values<updater::kSmall>)
                                                              : sizeof(updater::Values<updater::kLarge>));
   head->holds_ = content->id;
-  if (with_table) head->table_ = std::make_unique<Table>(content, std::move(nodes), pieces.all, pieces.updates);
+  if (with_table)
+    head->table_ = std::make_unique<Table>(content, std::move(nodes), pieces.all, pieces.updates, head->memory_);
   if (CallResult done = head->upload(pieces.all, pieces.updates, stream); done.error != cudaSuccess) return done;
   head->token() = 1;
   bool changed = false;
@@ -234,22 +237,16 @@ CallResult Head::upload(const std::vector<updater::Piece>& pieces, const std::ve
   const std::vector<unsigned char> base = table_ != nullptr ? table_->base_row() : std::vector<unsigned char>();
   const std::size_t base_at = append(base.data(), base.size());
 
-  void* memory = nullptr;
-  if (const cudaError_t error = cudaMalloc(&memory, host.size()); error != cudaSuccess) return {"cudaMalloc", error};
-  plan_ = Owned<void*, cudaFree>(memory);
-  void* error_word = nullptr;
-  if (const cudaError_t error = cudaMallocHost(&error_word, sizeof(int)); error != cudaSuccess) {
-    return {"cudaMallocHost", error};
-  }
-  error_ = Owned<void*, cudaFreeHost>(error_word);
-  *static_cast<int*>(error_word) = cudaSuccess;
-  auto* const device = static_cast<unsigned char*>(memory);
+  if (const CallResult taken = memory_->take(host.size(), &plan_); taken.error != cudaSuccess) return taken;
+  if (const CallResult taken = memory_->take_word(&error_); taken.error != cudaSuccess) return taken;
+  *error_ = cudaSuccess;
+  auto* const device = static_cast<unsigned char*>(plan_);
   plan().written = reinterpret_cast<updater::Written*>(device);
   plan().pieces = reinterpret_cast<const updater::Piece*>(device + pieces_at);
   plan().updates = reinterpret_cast<const updater::Update*>(device + updates_at);
   plan().base = base.empty() ? nullptr : device + base_at;
-  plan().error = static_cast<int*>(error_word);
-  return {"cudaMemcpyAsync", cudaMemcpyAsync(memory, host.data(), host.size(), cudaMemcpyHostToDevice, stream)};
+  plan().error = error_;
+  return {"cudaMemcpyAsync", cudaMemcpyAsync(plan_, host.data(), host.size(), cudaMemcpyHostToDevice, stream)};
 }
 
 // Grids are checked here, since the device could only tell later.
@@ -299,6 +296,7 @@ CallResult Head::set(cudaGraphExec_t executable, bool by_driver, int device) {
   if (by_driver) {
     CUDA_KERNEL_NODE_PARAMS params = {};
     params.kern = reinterpret_cast<CUkernel>(kernel_);
+    params.ctx = context_;  // Else the current one, which at a hit may be another device's.
     params.gridDimX = blocks();
     params.gridDimY = params.gridDimZ = 1;
     params.blockDimX = updater::kThreads;
@@ -319,8 +317,8 @@ CallResult Head::set(cudaGraphExec_t executable, bool by_driver, int device) {
 }
 
 void Head::abandon() {
-  plan_.release();
-  error_.release();
+  plan_ = nullptr;
+  error_ = nullptr;
   if (table_ != nullptr) table_->abandon();
 }
 

@@ -73,7 +73,8 @@ class Head {
     bool is_grid;
   };
 
-  explicit Head(const Updater& updater) : late_error_(updater.late_error()) {}
+  explicit Head(Updater& updater)
+      : code_(updater.code()), memory_(updater.memory()), late_error_(updater.late_error()) {}
   bool plan_slots(const Slots& slots, const SlotNode& node, std::vector<updater::Update>* updates);
   bool find_source(const Binding& binding, bool is_grid, std::uint32_t* at);
   CallResult upload(const std::vector<updater::Piece>& pieces, const std::vector<updater::Update>& updates,
@@ -90,6 +91,8 @@ class Head {
   static constexpr std::size_t kTokenAt = offsetof(updater::Values<updater::kLarge>, token);
   static constexpr std::size_t kBytesAt = offsetof(updater::Values<updater::kLarge>, bytes);
 
+  const std::shared_ptr<void> code_;
+  const std::shared_ptr<HeadMemory> memory_;
   const std::shared_ptr<std::atomic<int>> late_error_;
   std::vector<Source> sources_;
   std::uint32_t size_ = 0;  // Of the values.
@@ -98,9 +101,10 @@ class Head {
   std::uint64_t holds_ = 0;  // The id of the content whose row the next launch brings.
   cudaGraphNode_t node_ = nullptr;
   cudaKernel_t kernel_ = nullptr;
+  CUcontext context_ = nullptr;                 // That the executable is of.
   std::unique_ptr<unsigned char[]> parameter_;  // updater::Values of either size.
-  Owned<void*, cudaFree> plan_;
-  Owned<void*, cudaFreeHost> error_;
+  void* plan_ = nullptr;
+  int* error_ = nullptr;
   std::unique_ptr<Table> table_;
 };
 

@@ -115,6 +115,7 @@ bool Cache::Impl::erase(const Key& key) {
     sweep();
   }
   retire_.collect_all();
+  if (!lost_ && active_recording == nullptr) updater_.memory()->trim();
   return found;
 }
 
@@ -125,6 +126,7 @@ void Cache::Impl::clear() {
     sweep();
   }
   retire_.collect_all();
+  if (!lost_ && active_recording == nullptr) updater_.memory()->trim();
 }
 
 // Adds what the entry counted to the totals, before it is deleted.

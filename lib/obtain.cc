@@ -14,21 +14,29 @@ namespace graphcache {
 // A sibling's executable for rent, or one that the entry keeps: by rent or buy (costs.h). One that is bought is the
 // least recently used sibling's, if that would have had to leave for it anyhow. One with a table stays the family's.
 Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  bool no_room_for_table = false;
   for (;;) {  // Once more after each refusal, in another family or without the table.
     Obtained obtained;
     bool with_table = false;
     if (Held lender(*this, lock_lender(entry.get())); lender.get() != nullptr) {
       const Cost rent = rent_of(entry, lender);
-      with_table = wants_table(entry, lender->executable.get(), rent);
+      with_table = !no_room_for_table && wants_table(entry, lender->executable.get(), rent);
       if (!with_table && lender->executable->can_switch() && rents(*entry.get(), rent)) {
         if (take_over(entry, lender, request, /*for_rent=*/true, &obtained)) return obtained;
         continue;
       }
     } else {
-      with_table = wants_table(entry, nullptr, 0);
+      with_table = !no_room_for_table && wants_table(entry, nullptr, 0);
     }
     Entry* sibling = nullptr;
     if (!reserve(entry.get(), with_table, &sibling)) {
+      if (with_table) {
+        no_room_for_table = true;
+        MutexLock lock(mutex_);
+        const std::size_t bytes = entry->device_bytes + Head::estimated_device_bytes(*entry->content);
+        if (bytes > options_.max_device_bytes) refuse_table(entry->family);
+        continue;
+      }
       obtained.why = EagerReason::kBudget;
       return obtained;
     }
@@ -176,7 +184,7 @@ void Cache::Impl::buy(Held& entry, bool with_table, bool may_evict, Obtained* ob
 
 CallResult Cache::Impl::instantiate(Entry& entry, bool with_table) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   RelaxedCaptureMode relaxed;
-  if (with_table || updates_slots(*entry.content)) {
+  if (with_table || (!entry.refuses_head && updates_slots(*entry.content))) {
     const CallResult result =
         Executable::instantiate_updated(entry.graph, entry.content, with_table, options_.instantiate_flags, scratch_,
                                         updater_, entry.stream, &entry.executable);

@@ -96,9 +96,10 @@ class Executable {
                          const Difference& difference, const detail::Call& call);
 
   cudaError_t launch(cudaStream_t stream) {
-    stream_ = stream;
     const cudaError_t error = cudaGraphLaunch(exec_.get(), stream);
-    if (ready_.get() != nullptr && error == cudaSuccess) ready_ = {};
+    if (error != cudaSuccess) return error;
+    stream_ = stream;
+    if (ready_.get() != nullptr) ready_ = {};
     return error;
   }
   // What the first launch would do otherwise.

@@ -32,6 +32,7 @@ class Reader {
   Reader(const Template& from, Content* content) : from_(from), content_(*content) {
     index_of_.reserve(from.nodes.size());
     for (std::uint32_t i = 0; i < from.nodes.size(); ++i) index_of_[from.nodes[i]] = i;
+    if (driver_.current_context != nullptr) driver_.current_context(&context_);
   }
 
   std::optional<Signature> read() {
@@ -125,9 +126,12 @@ class Reader {
     content.size = layout.size;
     content_.bytes.resize(content.bytes + layout.size);
     unsigned char* const bytes = content_.bytes.data() + content.bytes;
-    content.updatable = true;
+    // Nodes of another device than the head's are not the device's to write.
+    content.updatable = params.ctx == nullptr || params.ctx == context_;
+    content.grid_updatable = content.grid_updatable && content.updatable;
     if (arguments == nullptr && packed != nullptr) {
-      content.readable = content.updatable = unpack(packed, bytes, layout.size);
+      content.readable = unpack(packed, bytes, layout.size);
+      content.updatable = content.updatable && content.readable;
       return true;
     }
     for (std::uint32_t i = layout.first_argument; i < layout.first_argument + layout.argument_count; ++i) {
@@ -271,6 +275,7 @@ class Reader {
   }
 
   const Driver& driver_ = driver();
+  CUcontext context_ = nullptr;  // Of the cache's device, which is current.
   const Template& from_;
   Content& content_;
   Signature signature_;

@@ -37,12 +37,13 @@ bool same(const Slots& a, const Slots& b) {
 }  // namespace
 
 Table::Table(std::shared_ptr<const Content> base, std::vector<Node> nodes, std::vector<updater::Piece> pieces,
-             std::vector<updater::Update> updates)
+             std::vector<updater::Update> updates, std::shared_ptr<HeadMemory> memory)
     : base_(std::move(base)),
       nodes_(std::move(nodes)),
       pieces_(std::move(pieces)),
       updates_(std::move(updates)),
-      writes_(base_->nodes.size(), Change::kNone) {
+      writes_(base_->nodes.size(), Change::kNone),
+      memory_(std::move(memory)) {
   for (const Node& node : nodes_) writes_[node.index] = node.grid ? Change::kGrid : Change::kArguments;
   places_[base_->id] = {};
 }
@@ -174,12 +175,12 @@ CallResult Table::add(const Content& to, cudaStream_t stream) {
   if (growth != 0) {
     blocks_.reserve(blocks_.size() + 1);
     void* memory = nullptr;
-    if (const cudaError_t error = cudaMalloc(&memory, growth); error != cudaSuccess) return {"cudaMalloc", error};
-    blocks_.emplace_back(memory);
+    if (const CallResult taken = memory_->take(growth, &memory); taken.error != cudaSuccess) return taken;
+    blocks_.push_back(memory);
     left_ = growth;
     at_ = 0;
   }
-  unsigned char* const row = static_cast<unsigned char*>(blocks_.back().get()) + at_;
+  unsigned char* const row = static_cast<unsigned char*>(blocks_.back()) + at_;
   Place& place = places_[to.id];
   const CallResult done{"cudaMemcpyAsync",
                         cudaMemcpyAsync(row, next_.bytes.data(), next_.bytes.size(), cudaMemcpyHostToDevice, stream)};
@@ -196,8 +197,9 @@ CallResult Table::add(const Content& to, cudaStream_t stream) {
   return done;
 }
 
-void Table::abandon() {
-  for (auto& block : blocks_) block.release();
+void Table::give_back() {
+  for (void* const block : blocks_) memory_->give(block);
+  blocks_.clear();
 }
 
 }  // namespace graphcache

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "costs.h"
+#include "device_code.h"
 #include "errors.h"
 #include "graph.h"
 #include "updater.h"
@@ -30,7 +31,7 @@ class Table {
 
   // The base has been described (signature.h).
   Table(std::shared_ptr<const Content> base, std::vector<Node> nodes, std::vector<updater::Piece> pieces,
-        std::vector<updater::Update> updates);
+        std::vector<updater::Update> updates, std::shared_ptr<HeadMemory> memory);
 
   // Whether there is anything for its rows.
   static bool is_of_use(const Content& content);
@@ -45,6 +46,9 @@ class Table {
   // The row of all pieces.
   std::vector<unsigned char> base_row() const { return row(*base_, /*whole=*/true).bytes; }
 
+  // Whether the content has a row, or is the base's.
+  bool has(const Content& content) const { return places_.contains(content.id); }
+
   // How much device memory would have to be had for the content's row.
   std::size_t growth_for(const Content& to);
   // Gives the content a row, by a copy on the stream that launches of it must follow.
@@ -58,7 +62,9 @@ class Table {
   const Place& find(const Content& of) const { return places_.at(of.id); }
 
   std::size_t rows() const { return places_.size(); }
-  void abandon();
+  // Before it is destroyed.
+  void give_back();
+  void abandon() { blocks_.clear(); }
 
  private:
   struct Built {
@@ -78,7 +84,8 @@ class Table {
   std::unordered_map<std::uint64_t, Place> places_;  // By the content's id.
   Built next_;                                       // The row that growth_for() was asked for last,
   std::uint64_t next_of_ = 0;                        // and whose it is.
-  std::vector<Owned<void*, cudaFree>> blocks_;
+  const std::shared_ptr<HeadMemory> memory_;
+  std::vector<void*> blocks_;
   std::size_t left_ = 0;  // In the last one.
   std::size_t at_ = 0;
 };

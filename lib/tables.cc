@@ -1,4 +1,8 @@
 // Executables that the device updates: when a key, or a whole family, is to have one.
+#include <absl/cleanup/cleanup.h>
+
+#include <utility>
+
 #include "errors.h"
 #include "impl.h"
 
@@ -56,6 +60,7 @@ bool Cache::Impl::make_row(Held& entry, Held& lender, const Request& request,
     index_.split(entry.get());
     return false;
   }
+  if (table.has(content)) return true;
   const std::size_t growth = table.growth_for(content);
   {
     MutexLock lock(mutex_);
@@ -70,7 +75,12 @@ bool Cache::Impl::make_row(Held& entry, Held& lender, const Request& request,
     index_.set_table_bytes(lender.get(), lender->table_bytes + growth);
   }
   RelaxedCaptureMode relaxed;
+  absl::Cleanup threw = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    MutexLock lock(mutex_);
+    index_.set_table_bytes(lender.get(), lender->table_bytes - growth);
+  };
   CallResult added = table.add(content, request.stream);
+  std::move(threw).Cancel();
   if (added.error == cudaSuccess) added = lender->executable->mark_ready(request.stream);
   if (added.error == cudaSuccess) return true;
   if (is_fatal(added.error)) {

@@ -174,5 +174,74 @@ TEST_F(SharedTableFailuresTest, AnUpdateOfSlotsThatFailsIsToldByTheNextRunOfTheK
   EXPECT_EQ(bench.cache.stats().failed, 1u);
 }
 
+// A budget of a plain executable and no more: keys go without a table, not without a graph.
+TEST_F(SharedTableFailuresTest, ABudgetThatNoTableFitsIsForPlainExecutables) {
+  for (const Sharing sharing : {Sharing::kAuto, Sharing::kTable}) {
+    for (const Prefer prefer : {Prefer::kTotalTime, Prefer::kMemory}) {
+      options.sharing = sharing;
+      options.prefer = prefer;
+      options.max_executables = 64;
+      options.max_device_bytes = 114'000 + 3 * 2'600 + 100;
+      Bench bench(options);
+      for (int i = 0; i < 100; ++i) bench.expect_right(i % 2, i);
+      EXPECT_EQ(bench.cache.stats().outcome(Outcome::kEager), 0u);
+      EXPECT_LE(bench.cache.stats().refused_device_updates, 1u);
+    }
+  }
+}
+
+// Freeing memory waits for all work of the device, which may wait for what the caller does next.
+TEST_F(SharedTableFailuresTest, NoRunWaitsForAnotherStreamsWork) {
+  Bench bench(options);
+  Stream busy;
+  DeviceBuffer<int> there(kSize);
+  const auto run_other = [&](int which) {
+    return bench.cache.run(key("other", which), bench.stream, [&](Recorder& rec) {
+      rec.launch(blend, {1, 8}, bench.data.get(), kSize, 3 + which, 1);
+    });
+  };
+  ASSERT_TRUE(bench.run(0, 1).ok());
+  hostrt::hold(busy);
+  CUDA_OK(launch(blend, dim3(1), dim3(8), busy, there.get(), kSize, 3, 4));
+  hostrt::reset_calls();
+  for (int i = 0; i < 40; ++i) {
+    ASSERT_TRUE(bench.run(i % 3, i).ok());
+    ASSERT_TRUE(run_other(i % 2).ok());  // In the table's place.
+    EXPECT_EQ(cudaStreamQuery(busy), cudaErrorNotReady);
+    cudaGetLastError();
+  }
+  EXPECT_EQ(hostrt::calls("cudaFree") + hostrt::calls("cudaFreeHost"), 0u);
+  EXPECT_GT(bench.cache.stats().evictions, 40u);
+  hostrt::release(busy);
+  CUDA_OK(cudaDeviceSynchronize());
+  for (const int which : {0, 1, 2}) bench.expect_right(which, which);
+}
+
+// Keys whose updates fail on the device are not made to fail for ever.
+TEST_F(SharedTableFailuresTest, ADeviceThatFailsForGoodIsAskedNoMore) {
+  Bench bench(options);
+  for (const int which : {0, 1, 2}) bench.expect_right(which, which);
+  hostrt::fail_call(kUpdates[1], 1, cudaErrorInvalidValue, -1);
+  int failed = 0;
+  for (int i = 0; i < 100; ++i) failed += bench.run(i % 3, i).ok() ? 0 : 1;
+  EXPECT_GT(failed, 0);
+  EXPECT_LE(failed, 3);
+  for (const int which : {0, 1, 2}) bench.expect_right(which, which);
+  hostrt::clear_failures();
+}
+
+TEST_F(SharedTableFailuresTest, ASwitchToARowThatIsThereIsOnePatchAndOneLaunch) {
+  Bench bench(options);
+  for (const int which : {0, 1, 2, 0, 1, 2}) bench.expect_right(which, 7);
+  hostrt::reset_calls();
+  EXPECT_RUN(kSwitched, bench.run(0, 7));
+  EXPECT_EQ(hostrt::calls("cudaGraphLaunch"), 1u);
+  EXPECT_EQ(hostrt::calls("cudaGraphExecKernelNodeSetParams"), 1u);
+  for (const char* const none : {"cudaEventCreateWithFlags", "cudaEventRecord", "cudaStreamWaitEvent",
+                                 "cudaMemcpyAsync", "cudaMalloc", "cudaGraphExecUpdate", "cudaGraphUpload"}) {
+    EXPECT_EQ(hostrt::calls(none), 0u) << none;
+  }
+}
+
 }  // namespace
 }  // namespace graphcache::test
