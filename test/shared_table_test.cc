@@ -279,6 +279,37 @@ TEST_F(SharedTableTest, ATableThatHasNoRoomInTheBudgetIsDoneWithout) {
   EXPECT_LE(stats.estimated_device_bytes, options.max_device_bytes);
 }
 
+// The head is set by the driver, which would take the current device for its own.
+TEST_F(SharedTableTest, AnotherDeviceIsCurrentAtHits) {
+  int devices = 0;
+  CUDA_OK(cudaGetDeviceCount(&devices));
+  if (devices < 2) GTEST_SKIP() << "needs two devices";
+  use(one_table());
+  const auto run_member = [&](int which, int value) {
+    return cache->run(key("k", which), stream, params(value), [&, which](Recorder& rec, Slot<int> v) {
+      rec.launch(blend, {static_cast<unsigned>(1 + which), 32}, at(0), 900, v, which);
+      rec.launch(blend, {2, 32}, at(5), 900, 3, v);
+    });
+  };
+  for (int i = 0; i < 12; ++i) {
+    const int which = i / 2 % 3, value = 5 * i + 2;
+    memory.write(seed);
+    CUDA_OK(cudaSetDevice(i < 6 ? 0 : 1));
+    const auto outcome = run_member(which, value);
+    CUDA_OK(cudaSetDevice(0));
+    EXPECT_TRUE(did(i % 2 == 1 ? Outcome::kPatched
+                    : i == 0   ? Outcome::kInstantiated
+                    : i < 6    ? Outcome::kUpdated
+                               : Outcome::kSwitched,
+                    outcome))
+        << "run " << i;
+    std::vector<int> wanted = seed;
+    for (int k = 0; k < 32 * (1 + which); ++k) wanted[k] = value * wanted[k] + which + k;
+    for (int k = 0; k < 64; ++k) wanted[5 + k] = 3 * wanted[5 + k] + value + k;
+    EXPECT_EQ(memory.read(), wanted) << "run " << i;
+  }
+}
+
 // ---- When a family gets a table, by itself --------------------------------------------------------------------------
 
 TEST_F(SharedTableTest, AFamilyThatPaysMuchRentGetsATable) {
