@@ -1,6 +1,5 @@
 #include "device_code.h"
 
-#include <cstring>
 #include <new>
 
 #include "driver.h"
@@ -37,11 +36,10 @@ CallResult Updater::can_set_grid(cudaGraphNode_t node, bool* can) {
   *can = false;
   if (driver().kernel_attribute == nullptr || driver().kernel_params == nullptr) return {};
   for (const CUlaunchAttributeID id : {CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE}) {
-    CUlaunchAttributeValue value, unset;
-    std::memset(&value, 0, sizeof value);
-    std::memset(&unset, 0, sizeof unset);
-    if (driver().kernel_attribute(node, id, &value) != CUDA_SUCCESS) return {};
-    if (std::memcmp(&value, &unset, sizeof value) != 0) return {};
+    CUlaunchAttributeValue value;
+    bool is_set = false;
+    if (driver().read_attribute(node, id, &value, &is_set) != CUDA_SUCCESS) return {};
+    if (is_set) return {};
   }
   CUDA_KERNEL_NODE_PARAMS params = {};
   if (driver().kernel_params(node, &params) != CUDA_SUCCESS) return {};

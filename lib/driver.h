@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include <cstddef>
+#include <cstring>
 
 namespace graphcache {
 
@@ -16,6 +17,16 @@ struct Driver {
   CUresult (*set_kernel_attribute)(CUgraphNode, CUlaunchAttributeID, const CUlaunchAttributeValue*);
   CUresult (*function_param_info)(CUfunction, std::size_t, std::size_t*, std::size_t*);
   CUresult (*kernel_param_info)(CUkernel, std::size_t, std::size_t*, std::size_t*);
+
+  // A launch attribute of a kernel node, and whether it is other than zeros. The getter is not null.
+  CUresult read_attribute(CUgraphNode node, CUlaunchAttributeID id, CUlaunchAttributeValue* value, bool* is_set) const {
+    CUlaunchAttributeValue unset;
+    std::memset(value, 0, sizeof *value);
+    std::memset(&unset, 0, sizeof unset);
+    const CUresult result = kernel_attribute(node, id, value);
+    *is_set = result == CUDA_SUCCESS && std::memcmp(value, &unset, sizeof unset) != 0;
+    return result;
+  }
 
   // Most of these need a current context, and crash without one (tried). The runtime gives a thread its context at the
   // thread's first runtime call, which a hit's patch may well be; and a user of the driver may take it away again.

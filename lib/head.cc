@@ -110,7 +110,7 @@ bool Head::find_source(const Binding& binding, bool grid, std::uint32_t* at) {
       return true;
     }
   }
-  const std::uint32_t begin = (size_ + 7) / 8 * 8;
+  const auto begin = static_cast<std::uint32_t>(detail::align_up(size_, 8));
   if (binding.size > updater::kLarge || begin > updater::kLarge - binding.size) return false;
   sources_.push_back({binding.offset, binding.size, binding.convert, begin, grid});
   size_ = begin + binding.size;
@@ -205,11 +205,7 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
   if (error == cudaSuccess) error = cudaGraphGetRootNodes(graph.graph.get(), roots.data(), &root_count);
   if (error != cudaSuccess) return {"cudaGraphGetRootNodes", error};
   void* arguments[] = {head->parameter_.get()};
-  cudaKernelNodeParams params = {};
-  params.func = reinterpret_cast<void*>(head->kernel_);
-  params.gridDim = dim3(head->blocks());
-  params.blockDim = dim3(updater::kThreads);
-  params.kernelParams = arguments;
+  const cudaKernelNodeParams params = head->node_params(arguments);
   error = cudaGraphAddKernelNode(&head->node_, graph.graph.get(), nullptr, 0, &params);
   if (error != cudaSuccess) return {"cudaGraphAddKernelNode", error};
   for (const cudaGraphNode_t root : roots) {
@@ -227,7 +223,7 @@ CallResult Head::upload(const std::vector<updater::Piece>& pieces, const std::ve
   plan().piece_count = static_cast<unsigned>(pieces.size());
   std::vector<unsigned char> host(blocks() * sizeof(updater::Written));
   const auto append = [&](const void* bytes, std::size_t size) {
-    const std::size_t at = (host.size() + updater::kRowAlignment - 1) / updater::kRowAlignment * updater::kRowAlignment;
+    const std::size_t at = detail::align_up(host.size(), updater::kRowAlignment);
     host.resize(at + size);
     if (size != 0) std::memcpy(host.data() + at, bytes, size);
     return at;
@@ -290,6 +286,15 @@ CallResult Head::patch(cudaGraphExec_t executable, const Content& content, const
   return set(executable, by_driver, device);
 }
 
+cudaKernelNodeParams Head::node_params(void** arguments) const {
+  cudaKernelNodeParams params = {};
+  params.func = reinterpret_cast<void*>(kernel_);
+  params.gridDim = dim3(blocks());
+  params.blockDim = dim3(updater::kThreads);
+  params.kernelParams = arguments;
+  return params;
+}
+
 CallResult Head::set(cudaGraphExec_t executable, bool by_driver, int device) {
   void* arguments[] = {parameter_.get()};
   constexpr const char* kCall = "cudaGraphExecKernelNodeSetParams";
@@ -308,11 +313,7 @@ CallResult Head::set(cudaGraphExec_t executable, bool by_driver, int device) {
   const DeviceGuard current(device);
   if (const CallResult failed = current.result(); failed.error != cudaSuccess)
     return {failed.call, failed.error, false};
-  cudaKernelNodeParams params = {};
-  params.func = reinterpret_cast<void*>(kernel_);
-  params.gridDim = dim3(blocks());
-  params.blockDim = dim3(updater::kThreads);
-  params.kernelParams = arguments;
+  const cudaKernelNodeParams params = node_params(arguments);
   return {kCall, cudaGraphExecKernelNodeSetParams(executable, node_, &params), false};
 }
 

@@ -80,6 +80,7 @@ class Head {
   CallResult upload(const std::vector<updater::Piece>& pieces, const std::vector<updater::Update>& updates,
                     cudaStream_t stream);
   CallResult write(const unsigned char* values, bool* changed);
+  cudaKernelNodeParams node_params(void** arguments) const;
   CallResult set(cudaGraphExec_t executable, bool by_driver, int device);
   updater::Plan& plan() const { return *reinterpret_cast<updater::Plan*>(parameter_.get()); }
   updater::Row& row() const { return *reinterpret_cast<updater::Row*>(parameter_.get() + kRowAt); }

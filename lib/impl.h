@@ -114,6 +114,8 @@ class Cache::Impl {
   Obtained obtain(Held& entry, const Request& request);
   Entry* lock_lender(const Entry* entry);
   Cost rent_of(Held& entry, Held& lender) const;
+  // Whether a family is to have one executable as long as one suffices.
+  bool shares_one() const { return options_.sharing == Sharing::kAlways || options_.sharing == Sharing::kTable; }
   bool rents(const Entry& entry, Cost rent) const;
   bool take_over(Held& entry, Held& lender, const Request& request, bool for_rent, Obtained* obtained);
   bool hand_over(Entry* lender, Entry* entry, bool for_rent, bool* was_spare);

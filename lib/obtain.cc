@@ -32,9 +32,9 @@ Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) A
     if (!reserve(entry.get(), with_table, &sibling)) {
       if (with_table) {
         no_room_for_table = true;
+        const std::size_t table_bytes = Head::estimated_device_bytes(*entry->content);
         MutexLock lock(mutex_);
-        const std::size_t bytes = entry->device_bytes + Head::estimated_device_bytes(*entry->content);
-        if (bytes > options_.max_device_bytes) refuse_table(entry->family);
+        if (entry->device_bytes + table_bytes > options_.max_device_bytes) refuse_table(entry->family);
         continue;
       }
       obtained.why = EagerReason::kBudget;
@@ -60,7 +60,7 @@ Cost Cache::Impl::rent_of(Held& entry, Held& lender) const ABSL_NO_THREAD_SAFETY
 bool Cache::Impl::rents(const Entry& entry, Cost rent) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
   MutexLock lock(mutex_);
   if (entry.pinned) return false;
-  if (options_.sharing == Sharing::kAlways || options_.sharing == Sharing::kTable) return true;
+  if (shares_one()) return true;
   if (!should_buy(entry.rent, rent, costs::buy(entry.content->node_count))) return true;
   if (fits(entry.device_bytes)) return false;
   const Entry* const victim = index_.oldest(Standing::kLive);
@@ -228,10 +228,10 @@ bool Cache::Impl::fits(std::size_t bytes, std::size_t but, std::size_t but_bytes
 // Evicts before anything is instantiated. If a sibling would have to leave, its executable is all that is needed:
 // nothing is done, and the sibling is returned, locked.
 bool Cache::Impl::reserve(Entry* entry, bool for_table, Entry** sibling) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const std::size_t table_bytes = for_table ? Head::estimated_device_bytes(*entry->content) : 0;
   {
     MutexLock lock(mutex_);
     sweep();
-    const std::size_t table_bytes = for_table ? Head::estimated_device_bytes(*entry->content) : 0;
     std::vector<Entry*> victims;
     std::size_t bytes = 0;
     const absl::Cleanup unlock_all = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {

@@ -211,12 +211,8 @@ class Reader {
   // False if it could not be read, which is no harm where it is the driver that does not know it.
   bool read_attribute(cudaGraphNode_t node, int id, bool* is_set) {
     CUlaunchAttributeValue value;
-    CUlaunchAttributeValue unset;
-    std::memset(&value, 0, sizeof value);
-    std::memset(&unset, 0, sizeof unset);
-    const CUresult result = driver_.kernel_attribute(node, static_cast<CUlaunchAttributeID>(id), &value);
+    const CUresult result = driver_.read_attribute(node, static_cast<CUlaunchAttributeID>(id), &value, is_set);
     if (result != CUDA_SUCCESS) return result == CUDA_ERROR_INVALID_VALUE && id > kLastOfTheOldestDriver;
-    *is_set = std::memcmp(&value, &unset, sizeof value) != 0;
     if (!*is_set) return true;
     put(id);
     signature_.append(reinterpret_cast<const char*>(&value), sizeof value);

@@ -11,9 +11,7 @@ namespace {
 
 constexpr std::size_t kBlock = 64 << 10;
 
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + updater::kRowAlignment - 1) / updater::kRowAlignment * updater::kRowAlignment;
-}
+std::size_t aligned(std::size_t bytes) { return detail::align_up(bytes, updater::kRowAlignment); }
 
 bool same(const SlotNode& a, const SlotNode& b) {
   return a.index == b.index && a.type == b.type && a.kernel == b.kernel && a.function == b.function &&

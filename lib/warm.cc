@@ -40,17 +40,16 @@ absl::Status Cache::Impl::warm(const Request& request) ABSL_NO_THREAD_SAFETY_ANA
   entry->eager_left = 0;
   entry->seen = true;
   bool with_table = wants_table(entry, nullptr, 0);
+  std::size_t table_bytes = with_table ? Head::estimated_device_bytes(*entry->content) : 0;
   {
     MutexLock lock(mutex_);
-    std::size_t table_bytes = with_table ? Head::estimated_device_bytes(*entry->content) : 0;
     if (with_table && !fits(entry->device_bytes + table_bytes) && fits(entry->device_bytes)) {
       with_table = false;  // A later run may find room.
       table_bytes = 0;
     }
     if (!fits(entry->device_bytes + table_bytes)) return absl::OkStatus();
     const Family* const family = entry->family;
-    const bool shares = options_.sharing == Sharing::kAlways || options_.sharing == Sharing::kTable;
-    if (shares && family != nullptr && family->executables != 0) return absl::OkStatus();
+    if (shares_one() && family != nullptr && family->executables != 0) return absl::OkStatus();
     index_.set_table_bytes(entry.get(), table_bytes);
     index_.set_standing(entry.get(), Standing::kLive);
   }

@@ -46,7 +46,8 @@ enum class Patching {
   // memory is a slot, or whose grid is one that the device must not set (docs/semantics.md), and those beyond the first
   // 4000 bytes of values. Siblings can share such an executable only if it has a table (Sharing). If the driver refuses
   // it, a key is patched node by node (Stats::refused_device_updates). An update that fails on the device is an error
-  // of the key's next run, or of a sibling's that has the executable by then, or, if that has left, of a later run.
+  // of the key's next run, or of a sibling's that has the executable by then, or, if it was there when that left, of a
+  // later run.
   kDeviceUpdated,
 };
 
