@@ -172,7 +172,7 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
     MutexLock lock(mutex_);
     ++totals_.capture_failures;
   };
-  Captured captured = capture(request.stream, options_.capture_mode, request.call, broke);
+  Captured captured = capture(request.stream, options_.capture_mode, request.call, setter_, broke);
   std::move(threw).Cancel();
 
   *broke = !captured.capture.ok();
@@ -206,7 +206,6 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
   entry->slot_nodes = content->slots.nodes.size();
   entry->content = std::move(content);
   entry->graph = std::move(captured.graph);
-  entry->rent = 0;
   entry->capture_error = absl::OkStatus();
   entry->device_bytes = estimated_device_bytes(entry->nodes);
   index_.set_standing(entry.get(), Standing::kDemoted);
@@ -219,6 +218,15 @@ absl::StatusOr<Outcome> Cache::Impl::bring_back(Held& entry, const Request& requ
   const Obtained obtained = obtain(entry, request);
   if (obtained.result.error != cudaSuccess) {
     return replay_failed(entry, obtained.result, obtained.why, request);
+  }
+  if (obtained.needs_capture) {
+    const Cost rent = entry->rent;
+    {
+      MutexLock lock(mutex_);
+      forget_template(entry.get());
+    }
+    entry->rent = rent;
+    return record(entry, request);
   }
   if (entry->executable == nullptr) return run_eagerly(entry, obtained.why, request);
   // One of its own holds the values of the capture, and is patched.
@@ -252,7 +260,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_nested(const Request& request) {
     active_recording->refuse_capture(absl::FailedPreconditionError(
         "a run with params was made inside another run's fn: a graph of the outer run could not follow its values"));
   }
-  absl::Status status = enqueue_inlined(request.stream, request.call);
+  absl::Status status = enqueue_inlined(request.stream, request.call, setter_);
   if (!status.ok()) return failed(request, std::move(status));
   return count_inlined();
 }
@@ -296,7 +304,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_eagerly(Held& held, EagerReason reason,
   DeviceGuard device(options_.device);
   absl::Status status = device.status();
   last_error.settle();
-  if (status.ok()) status = enqueue(request.stream, request.call);
+  if (status.ok()) status = enqueue(request.stream, request.call, setter_);
   if (!status.ok()) return failed(request, std::move(status));
 
   MutexLock lock(mutex_);  // Released before let_go takes it.

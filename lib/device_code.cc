@@ -1,38 +1,17 @@
 #include "device_code.h"
 
-#include <new>
-
 #include "driver.h"
+#include "setter.h"
+#include "setter_image.h"
 #include "updater.h"
 #include "updater_image.h"
 
 namespace graphcache {
 
-CallResult Updater::load(Kernels* out) {
-  MutexLock lock(mutex_);
-  if (kernels_.large == nullptr && failed_.error == cudaSuccess) {
-    LastErrorGuard last_error;
-    cudaLibrary_t library = nullptr;
-    CallResult done{"cudaLibraryLoadData",
-                    cudaLibraryLoadData(&library, updater_image, nullptr, nullptr, 0, nullptr, nullptr, 0),
-                    /*latches=*/false};
-    if (done.error == cudaSuccess) {
-      library_ = std::make_shared<Library>(library);
-      done = {"cudaLibraryGetKernel", cudaLibraryGetKernel(&kernels_.small, library, updater::kSmallName), false};
-    }
-    if (done.error == cudaSuccess) done.error = cudaLibraryGetKernel(&kernels_.large, library, updater::kLargeName);
-    if (done.error == cudaSuccess) done.error = cudaLibraryGetKernel(&kernels_.plain, library, updater::kPlainName);
-    if (done.error != cudaSuccess) {
-      kernels_ = {};
-      failed_ = done;
-    }
-  }
-  *out = kernels_;
-  return failed_;
-}
+Updater::Updater()
+    : code_(updater_image, {updater::kSmallName, updater::kLargeName, updater::kHugeName, updater::kPlainName}) {}
 
-CallResult Updater::can_set_grid(cudaGraphNode_t node, bool* can) {
-  MutexLock lock(mutex_);
+CallResult GridRules::ask(cudaGraphNode_t node, bool* can) {
   *can = false;
   if (driver().kernel_attribute == nullptr || driver().kernel_params == nullptr) return {};
   for (const CUlaunchAttributeID id : {CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE}) {
@@ -44,25 +23,25 @@ CallResult Updater::can_set_grid(cudaGraphNode_t node, bool* can) {
   CUDA_KERNEL_NODE_PARAMS params = {};
   if (driver().kernel_params(node, &params) != CUDA_SUCCESS) return {};
   const void* const function = params.func != nullptr ? static_cast<const void*>(params.func) : params.kern;
-  if (const auto known = is_plain_.find(function); known != is_plain_.end()) {
+  if (const auto known = known_.find(function); known != known_.end()) {
     *can = known->second;
     return {};
   }
-  const CallResult asked = ask(params, can);
-  if (asked.error == cudaSuccess) is_plain_.emplace(function, *can);
+  const CallResult asked = ask_by_probe(params, can);
+  if (asked.error == cudaSuccess) known_.emplace(function, *can);
   return asked;
 }
 
 // A node of an executable cannot change to or from a kernel that uses the device runtime (header of
 // cudaGraphExecKernelNodeSetParams; tried): whether one of a kernel that does nothing takes this one tells what it is.
-CallResult Updater::ask(const CUDA_KERNEL_NODE_PARAMS& params, bool* plain) const {
-  if (driver().set_kernel_node == nullptr || kernels_.plain == nullptr) return {};
+CallResult GridRules::ask_by_probe(const CUDA_KERNEL_NODE_PARAMS& params, bool* can) const {
+  if (driver().set_kernel_node == nullptr) return {};
   LastErrorGuard last_error;
   cudaGraph_t graph = nullptr;
   if (const cudaError_t error = cudaGraphCreate(&graph, 0); error != cudaSuccess) return {"cudaGraphCreate", error};
   Graph owned(graph);
   cudaKernelNodeParams nothing = {};
-  nothing.func = reinterpret_cast<void*>(kernels_.plain);
+  nothing.func = reinterpret_cast<void*>(plain_);
   nothing.gridDim = nothing.blockDim = dim3(1);
   cudaGraphNode_t node = nullptr;
   cudaGraphExec_t executable = nullptr;
@@ -71,7 +50,7 @@ CallResult Updater::ask(const CUDA_KERNEL_NODE_PARAMS& params, bool* plain) cons
   GraphExec probe(executable);
   if (done.error == cudaSuccess) {
     const auto answer = static_cast<cudaError_t>(driver().set_kernel_node(executable, node, &params));
-    *plain = answer == cudaSuccess;
+    *can = answer == cudaSuccess;
     if (is_fatal(answer)) done = {"cudaGraphExecKernelNodeSetParams, by the driver", answer, false};
   }
   if (is_fatal(done.error)) {
@@ -81,70 +60,20 @@ CallResult Updater::ask(const CUDA_KERNEL_NODE_PARAMS& params, bool* plain) cons
   return done;
 }
 
-void Updater::abandon() {
-  memory_->abandon();
-  MutexLock lock(mutex_);
-  if (library_ != nullptr) library_->release();
-}
+Setter::Setter(int device) : device_(device), code_(setter_image, {setter::kSmallName, setter::kLargeName}) {}
 
-std::shared_ptr<void> Updater::code() {
-  MutexLock lock(mutex_);
-  return library_;
-}
-
-HeadMemory::~HeadMemory() {
-  trim();
-  for (void* const page : pages_) destroy_quietly(page, &cudaFreeHost);
-}
-
-CallResult HeadMemory::take(std::size_t bytes, void** out) {
-  bool too_many = false;
-  {
-    MutexLock lock(mutex_);
-    too_many = waiting_.size() >= kMaxWaiting;
+CallResult Setter::load(std::size_t bytes, Kernel* out) {
+  DeviceCode<2>::Kernels kernels;
+  const CallResult loaded = code_.load(&kernels);
+  if (loaded.error != cudaSuccess) return loaded;
+  const cudaKernel_t kernel = kernels[bytes <= setter::kSmall ? 0 : 1];
+  out->symbol = reinterpret_cast<const void*>(kernel);
+  // The runtime has no call for it: cudaGetFuncBySymbol knows no kernels of libraries (tried).
+  const auto function_of = driver().kernel_function;
+  if (function_of == nullptr || function_of(&out->function, reinterpret_cast<CUkernel>(kernel)) != CUDA_SUCCESS) {
+    out->function = nullptr;
   }
-  if (too_many) trim();
-  return {"cudaMalloc", cudaMalloc(out, bytes)};
-}
-
-CallResult HeadMemory::take_word(int** out) {
-  MutexLock lock(mutex_);
-  if (used_words_ == kWords) {
-    pages_.reserve(pages_.size() + 1);
-    void* page = nullptr;
-    if (const cudaError_t error = cudaMallocHost(&page, kWords * sizeof(int)); error != cudaSuccess) {
-      return {"cudaMallocHost", error};
-    }
-    pages_.push_back(page);
-    used_words_ = 0;
-  }
-  *out = static_cast<int*>(pages_.back()) + used_words_++;
   return {};
-}
-
-void HeadMemory::give(void* block) noexcept {
-  MutexLock lock(mutex_);
-  try {
-    waiting_.push_back(block);
-  } catch (const std::bad_alloc&) {
-    destroy_quietly(block, &cudaFree);
-  }
-}
-
-void HeadMemory::trim() {
-  std::vector<void*> waiting;
-  {
-    MutexLock lock(mutex_);
-    waiting.swap(waiting_);
-  }
-  for (void* const block : waiting) destroy_quietly(block, &cudaFree);
-}
-
-void HeadMemory::abandon() {
-  MutexLock lock(mutex_);
-  waiting_.clear();
-  pages_.clear();
-  used_words_ = kWords;
 }
 
 }  // namespace graphcache

@@ -1,16 +1,16 @@
-// The device code that is part of the library (updater.cu), and what is asked of a kernel before it may write to it.
+// The device code that is part of the library (updater.cu, setter.cu), and what is asked of a kernel before it may write
+// to it.
 #pragma once
 
 #include <absl/base/thread_annotations.h>
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <memory>
 #include <unordered_map>
-#include <utility>
-#include <vector>
 
 #include "errors.h"
 #include "graph.h"
@@ -18,71 +18,122 @@
 
 namespace graphcache {
 
-// Memory of head nodes. To free any would wait for all work of the device, which may wait for what the caller does
-// next; and that a launch is over can only be guessed (retire.h). So what executables leave is kept until somebody may
-// wait, or it is too much. Shared by a cache and its heads, which may outlive it. Thread-safe.
-class HeadMemory {
+// Kernels of an embedded image, loaded at the first use. Thread-safe.
+template <std::size_t kCount>
+class DeviceCode {
  public:
-  HeadMemory() = default;
-  HeadMemory(const HeadMemory&) = delete;
-  HeadMemory& operator=(const HeadMemory&) = delete;
-  ~HeadMemory();
+  using Names = std::array<const char*, kCount>;
+  using Kernels = std::array<cudaKernel_t, kCount>;
 
-  CallResult take(std::size_t bytes, void** out) ABSL_LOCKS_EXCLUDED(mutex_);
-  // A word of the host's memory that the device can write. Each is used once.
-  CallResult take_word(int** out) ABSL_LOCKS_EXCLUDED(mutex_);
-  // A launch that uses it may be in flight.
-  void give(void* block) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
-  // Frees what was given. Waits for the device.
-  void trim() ABSL_LOCKS_EXCLUDED(mutex_);
+  DeviceCode(const unsigned char* image, const Names& names) : image_(image), names_(names) {}
+
+  CallResult load(Kernels* out) ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    const CallResult done = library_ == nullptr ? load() : CallResult{};
+    *out = kernels_;
+    return done;
+  }
+  // The loaded code, to be held by what runs it. Unloading waits for launches of it (tried).
+  std::shared_ptr<void> code() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    return library_;
+  }
   // After a fatal error: drops the handles.
-  void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
+  void abandon() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    if (library_ != nullptr) library_->release();
+  }
 
  private:
-  // So many blocks wait for a trim() before a run has to do it after all.
-  static constexpr std::size_t kMaxWaiting = 256;
-  static constexpr std::size_t kWords = 512;
+  using Library = Owned<cudaLibrary_t, cudaLibraryUnload>;
 
+  CallResult load() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    LastErrorGuard last_error;
+    RelaxedCaptureMode relaxed;
+    cudaLibrary_t library = nullptr;
+    const cudaError_t error = cudaLibraryLoadData(&library, image_, nullptr, nullptr, 0, nullptr, nullptr, 0);
+    if (error != cudaSuccess) return {"cudaLibraryLoadData", error, /*latches=*/false};
+    auto loaded = std::make_shared<Library>(library);
+    Kernels kernels = {};
+    for (std::size_t i = 0; i < kCount; ++i) {
+      if (const cudaError_t none = cudaLibraryGetKernel(&kernels[i], library, names_[i]); none != cudaSuccess) {
+        if (is_fatal(none)) loaded->release();
+        return {"cudaLibraryGetKernel", none, /*latches=*/false};
+      }
+    }
+    library_ = std::move(loaded);
+    kernels_ = kernels;
+    return {};
+  }
+
+  const unsigned char* const image_;
+  const Names names_;
   Mutex mutex_;
-  std::vector<void*> waiting_ ABSL_GUARDED_BY(mutex_);
-  std::vector<void*> pages_ ABSL_GUARDED_BY(mutex_);         // Of words,
-  std::size_t used_words_ ABSL_GUARDED_BY(mutex_) = kWords;  // and how many of the last one are in use.
+  std::shared_ptr<Library> library_ ABSL_GUARDED_BY(mutex_);
+  Kernels kernels_ ABSL_GUARDED_BY(mutex_) = {};
 };
 
-// The updater's kernels, loaded at the first use. One a cache. Thread-safe.
+// The updater's kernels, by the bytes of values that they take, and one that does nothing. One a cache. Thread-safe.
 class Updater {
  public:
-  struct Kernels {
-    cudaKernel_t small = nullptr;
-    cudaKernel_t large = nullptr;
-    cudaKernel_t plain = nullptr;
-  };
+  enum Kernel : std::size_t { kSmall, kLarge, kHuge, kPlain, kCount };
+  using Kernels = DeviceCode<kCount>::Kernels;
 
-  // A failure stays: a device binary that the driver refuses once is not offered again.
-  CallResult load(Kernels* out) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Whether the device can set the grid of a kernel node. It must not for kernels with clusters, cooperative ones, and
-  // those that launch kernels themselves: other blocks would run than were set, without an error (docs/semantics.md).
-  CallResult can_set_grid(cudaGraphNode_t node, bool* can) ABSL_LOCKS_EXCLUDED(mutex_);
+  Updater();
+
+  // A failure stays: what the driver refuses once is not offered again.
+  CallResult load(Kernels* out) ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    if (failed_.error == cudaSuccess) failed_ = code_.load(out);
+    return failed_;
+  }
+  std::shared_ptr<void> code() { return code_.code(); }
   // What the heads of executables that are gone had to tell, and nobody was told.
   cudaError_t take_late_error() { return static_cast<cudaError_t>(late_error_->exchange(cudaSuccess)); }
   const std::shared_ptr<std::atomic<int>>& late_error() const { return late_error_; }
-  const std::shared_ptr<HeadMemory>& memory() const { return memory_; }
-  // The loaded code, for as long as an executable runs it.
-  std::shared_ptr<void> code() ABSL_LOCKS_EXCLUDED(mutex_);
   // After a fatal error: drops the handles.
-  void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
+  void abandon() { code_.abandon(); }
 
  private:
-  CallResult ask(const CUDA_KERNEL_NODE_PARAMS& params, bool* plain) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
+  DeviceCode<kCount> code_;
   Mutex mutex_;
-  using Library = Owned<cudaLibrary_t, cudaLibraryUnload>;
-  std::shared_ptr<Library> library_ ABSL_GUARDED_BY(mutex_);
-  Kernels kernels_ ABSL_GUARDED_BY(mutex_);
   CallResult failed_ ABSL_GUARDED_BY(mutex_);
-  const std::shared_ptr<HeadMemory> memory_ = std::make_shared<HeadMemory>();
   const std::shared_ptr<std::atomic<int>> late_error_ = std::make_shared<std::atomic<int>>(cudaSuccess);
-  std::unordered_map<const void*, bool> is_plain_ ABSL_GUARDED_BY(mutex_);  // By the function.
+};
+
+// Whether the device can set the grids of kernel nodes. It must not for kernels with clusters, cooperative ones, and
+// those that launch kernels themselves: other blocks would run than were set, without an error (docs/semantics.md). Of
+// one graph, whose kernels are asked about once.
+class GridRules {
+ public:
+  explicit GridRules(const Updater::Kernels& kernels) : plain_(kernels[Updater::kPlain]) {}
+  CallResult ask(cudaGraphNode_t node, bool* can);
+
+ private:
+  CallResult ask_by_probe(const CUDA_KERNEL_NODE_PARAMS& params, bool* can) const;
+
+  const cudaKernel_t plain_;
+  std::unordered_map<const void*, bool> known_;  // By the function.
+};
+
+// The kernels that write a value to device memory: of 16 bytes, and of 256. One a cache, of its device. Thread-safe.
+class Setter {
+ public:
+  struct Kernel {
+    const void* symbol = nullptr;   // As a launch takes it,
+    CUfunction function = nullptr;  // and the driver; null if it cannot be had.
+  };
+
+  explicit Setter(int device);
+
+  int device() const { return device_; }
+  CallResult load(std::size_t bytes, Kernel* out);
+  std::shared_ptr<void> code() { return code_.code(); }
+  void abandon() { code_.abandon(); }
+
+ private:
+  const int device_;
+  DeviceCode<2> code_;
 };
 
 }  // namespace graphcache

@@ -15,11 +15,13 @@ const Driver& driver() {
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(driver_function(name, version));
     };
     set(found.current_context, "cuCtxGetCurrent");
+    set(found.context_id, "cuCtxGetId");
     set(found.set_kernel_node, "cuGraphExecKernelNodeSetParams");
     set(found.kernel_params, "cuGraphKernelNodeGetParams");
     set(found.kernel_attribute, "cuGraphKernelNodeGetAttribute");
     set(found.set_kernel_attribute, "cuGraphKernelNodeSetAttribute");
     set(found.function_param_info, "cuFuncGetParamInfo", 12040);
+    set(found.kernel_function, "cuKernelGetFunction");
     set(found.kernel_param_info, "cuKernelGetParamInfo", 12040);
     return found;
   }();

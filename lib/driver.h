@@ -11,11 +11,13 @@ namespace graphcache {
 
 struct Driver {
   CUresult (*current_context)(CUcontext*);
+  CUresult (*context_id)(CUcontext, unsigned long long*);
   CUresult (*set_kernel_node)(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*);
   CUresult (*kernel_params)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*);
   CUresult (*kernel_attribute)(CUgraphNode, CUlaunchAttributeID, CUlaunchAttributeValue*);
   CUresult (*set_kernel_attribute)(CUgraphNode, CUlaunchAttributeID, const CUlaunchAttributeValue*);
   CUresult (*function_param_info)(CUfunction, std::size_t, std::size_t*, std::size_t*);
+  CUresult (*kernel_function)(CUfunction*, CUkernel);
   CUresult (*kernel_param_info)(CUkernel, std::size_t, std::size_t*, std::size_t*);
 
   // A launch attribute of a kernel node, and whether it is other than zeros. The getter is not null.

@@ -68,6 +68,7 @@ struct Entry {
   std::shared_ptr<const Content> content ABSL_GUARDED_BY(lock);  // Null while cold.
   Template graph ABSL_GUARDED_BY(lock);           // Of the content; empty while it is the base of the executable.
   Differences differences ABSL_GUARDED_BY(lock);  // Of the content from its siblings'.
+  std::uint64_t came_to ABSL_GUARDED_BY(lock) = 0;  // The id of the last executable that was brought to the content.
   Cost rent ABSL_GUARDED_BY(lock) = 0;            // Paid since it last had an executable of its own.
   bool seen ABSL_GUARDED_BY(lock) = false;        // Whether eager_left has been set for a new key.
   int eager_left ABSL_GUARDED_BY(lock) = 0;       // Runs to go before the next capture,

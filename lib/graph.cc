@@ -1,6 +1,13 @@
 #include "graph.h"
 
+#include <atomic>
+
 namespace graphcache {
+
+std::uint64_t next_id() {
+  static std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
 
 CallResult Template::list_nodes() {
   std::size_t count = 0;

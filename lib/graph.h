@@ -7,9 +7,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "device_memory.h"
 #include "errors.h"
 #include "graphcache/recorder.h"
 
@@ -66,6 +68,9 @@ class Owned {
 using Graph = Owned<cudaGraph_t, cudaGraphDestroy>;
 using GraphExec = Owned<cudaGraphExec_t, cudaGraphExecDestroy>;
 using Event = Owned<cudaEvent_t, cudaEventDestroy>;
+
+// Of a recording, a content or an executable: no two of the process have the same. From 1.
+std::uint64_t next_id();
 
 // The fields of a slot node as bytes that bindings can point into, and the calls' structures are filled from.
 struct KernelFields {
@@ -141,12 +146,23 @@ struct NodeContent {
   std::uint32_t first_argument = 0, argument_count = 0;
 };
 
+// What Recorder::on_device() has given: the memory, which a user object of the graph holds, too, and the code that writes
+// to it, which that must not, since it is unloaded by a call.
+struct DeviceValues {
+  using Memory = std::vector<DeviceMemory::Owner>;
+  using Shared = std::shared_ptr<Memory>;
+
+  Shared memory;  // Null if there is none.
+  std::shared_ptr<void> code;
+};
+
 // What was captured. Never changed afterwards, and shared by whoever holds or held it.
 struct Content {
   std::uint64_t id = 0;  // Of this one alone.
   std::size_t node_count = 0;
   Slots slots;                        // With the fields as they were captured,
   std::vector<unsigned char> values;  // and the values of slots that these were made from.
+  DeviceValues device_values;
 
   // Empty if no siblings are wanted.
   std::vector<NodeContent> nodes;

@@ -94,10 +94,9 @@ std::size_t Head::estimated_device_bytes(const Content& content) {
          4 * updater::kRowAlignment;
 }
 
+// Launches in flight may yet fail: what they say is told when they are over (HeadMemory).
 Head::~Head() {
-  if (table_ != nullptr) table_->give_back();
-  if (plan_ != nullptr) memory_->give(plan_);
-  if (error_ == nullptr) return;
+  if (memory_ == nullptr) return;
   if (const cudaError_t error = take_error(); error != cudaSuccess) *late_error_ = error;
 }
 
@@ -111,7 +110,7 @@ bool Head::find_source(const Binding& binding, bool grid, std::uint32_t* at) {
     }
   }
   const auto begin = static_cast<std::uint32_t>(detail::align_up(size_, 8));
-  if (binding.size > updater::kLarge || begin > updater::kLarge - binding.size) return false;
+  if (binding.size > updater::kHuge || begin > updater::kHuge - binding.size) return false;
   sources_.push_back({binding.offset, binding.size, binding.convert, begin, grid});
   size_ = begin + binding.size;
   *at = begin;
@@ -141,13 +140,18 @@ bool Head::plan_slots(const Slots& slots, const SlotNode& node, std::vector<upda
 }
 
 CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<const Content> content, bool with_table,
-                     cudaStream_t stream, std::unique_ptr<Head>* out) {
+                     int device, cudaStream_t stream, std::unique_ptr<Head>* out) {
   Updater::Kernels kernels;
   if (const CallResult loaded = updater.load(&kernels); loaded.error != cudaSuccess) return loaded;
   const auto set_attribute = driver().set_kernel_attribute;
   if (set_attribute == nullptr) return {kMakeUpdatable, cudaErrorNotSupported, false};
   const Slots& slots = content->slots;
   std::unique_ptr<Head> head(new Head(updater));
+  auto memory = std::make_unique<HeadMemory>(device, updater.late_error());
+  HeadMemory* const graphs = memory.get();
+  if (const CallResult kept = keep_alive(graph.graph.get(), std::move(memory)); kept.error != cudaSuccess) return kept;
+  head->memory_ = graphs;
+  GridRules grid_rules(kernels);
   Pieces pieces;
   std::vector<Table::Node> nodes;
   std::uint32_t slot = 0;
@@ -161,7 +165,7 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
       wanted = (wanted || !with_table) && can_write(slots, node) && head->plan_slots(slots, node, &updates);
       const bool of_grid = std::any_of(updates.begin(), updates.end(), is_of_grid);
       if (wanted && of_grid) {
-        const CallResult asked = updater.can_set_grid(graph.nodes[i], &grid);
+        const CallResult asked = grid_rules.ask(graph.nodes[i], &grid);
         if (asked.error != cudaSuccess) return asked;
         wanted = grid;
       }
@@ -171,8 +175,7 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
     }
     if (!wanted) continue;
     if (with_table && grid) {
-      if (const CallResult asked = updater.can_set_grid(graph.nodes[i], &grid); asked.error != cudaSuccess)
-        return asked;
+      if (const CallResult asked = grid_rules.ask(graph.nodes[i], &grid); asked.error != cudaSuccess) return asked;
     }
     CUlaunchAttributeValue value;
     std::memset(&value, 0, sizeof value);  // Else it may be refused (fact 26).
@@ -187,13 +190,10 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
   if (pieces.all.empty()) return {kMakeUpdatable, cudaErrorNotSupported, false};
 
   if (driver().current_context != nullptr) driver().current_context(&head->context_);
-  const bool small = head->size_ <= updater::kSmall;
-  head->kernel_ = small ? kernels.small : kernels.large;
-  head->parameter_ = std::make_unique<unsigned char[]>(small ? sizeof(updater::Values<updater::kSmall>)
-                                                             : sizeof(updater::Values<updater::kLarge>));
+  head->take_kernel(kernels);
   head->holds_ = content->id;
   if (with_table)
-    head->table_ = std::make_unique<Table>(content, std::move(nodes), pieces.all, pieces.updates, head->memory_);
+    head->table_ = std::make_unique<Table>(content, std::move(nodes), pieces.all, pieces.updates, *head->memory_);
   if (CallResult done = head->upload(pieces.all, pieces.updates, stream); done.error != cudaSuccess) return done;
   head->token() = 1;
   bool changed = false;
@@ -216,6 +216,19 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
   return {};
 }
 
+void Head::take_kernel(const Updater::Kernels& kernels) {
+  if (size_ <= updater::kSmall) {
+    kernel_ = kernels[Updater::kSmall];
+    parameter_ = std::make_unique<unsigned char[]>(sizeof(updater::Values<updater::kSmall>));
+  } else if (size_ <= updater::kLarge) {
+    kernel_ = kernels[Updater::kLarge];
+    parameter_ = std::make_unique<unsigned char[]>(sizeof(updater::Values<updater::kLarge>));
+  } else {
+    kernel_ = kernels[Updater::kHuge];
+    parameter_ = std::make_unique<unsigned char[]>(sizeof(updater::Values<updater::kHuge>));
+  }
+}
+
 // What the kernel reads. Copies from pageable memory have read it when the call returns, and do not wait for work in
 // flight (tried).
 CallResult Head::upload(const std::vector<updater::Piece>& pieces, const std::vector<updater::Update>& updates,
@@ -233,16 +246,16 @@ CallResult Head::upload(const std::vector<updater::Piece>& pieces, const std::ve
   const std::vector<unsigned char> base = table_ != nullptr ? table_->base_row() : std::vector<unsigned char>();
   const std::size_t base_at = append(base.data(), base.size());
 
-  if (const CallResult taken = memory_->take(host.size(), &plan_); taken.error != cudaSuccess) return taken;
-  if (const CallResult taken = memory_->take_word(&error_); taken.error != cudaSuccess) return taken;
-  *error_ = cudaSuccess;
-  auto* const device = static_cast<unsigned char*>(plan_);
+  void* memory = nullptr;
+  if (const CallResult taken = memory_->take(host.size(), &memory); taken.error != cudaSuccess) return taken;
+  if (const CallResult taken = memory_->take_error_word(&plan().error); taken.error != cudaSuccess) return taken;
+  auto* const device = static_cast<unsigned char*>(memory);
   plan().written = reinterpret_cast<updater::Written*>(device);
   plan().pieces = reinterpret_cast<const updater::Piece*>(device + pieces_at);
   plan().updates = reinterpret_cast<const updater::Update*>(device + updates_at);
   plan().base = base.empty() ? nullptr : device + base_at;
-  plan().error = error_;
-  return {"cudaMemcpyAsync", cudaMemcpyAsync(plan_, host.data(), host.size(), cudaMemcpyHostToDevice, stream)};
+  memory_->copying = true;
+  return {"cudaMemcpyAsync", cudaMemcpyAsync(device, host.data(), host.size(), cudaMemcpyHostToDevice, stream)};
 }
 
 // Grids are checked here, since the device could only tell later.
@@ -315,12 +328,6 @@ CallResult Head::set(cudaGraphExec_t executable, bool by_driver, int device) {
     return {failed.call, failed.error, false};
   const cudaKernelNodeParams params = node_params(arguments);
   return {kCall, cudaGraphExecKernelNodeSetParams(executable, node_, &params), false};
-}
-
-void Head::abandon() {
-  plan_ = nullptr;
-  error_ = nullptr;
-  if (table_ != nullptr) table_->abandon();
 }
 
 }  // namespace graphcache

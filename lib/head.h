@@ -38,7 +38,8 @@ class Head {
   // for a table the other kernel nodes, too, and adds a node before its roots. The stream is one to enqueue copies on.
   // After a failure the graph is of no use.
   static CallResult add(Updater& updater, const Template& graph, std::shared_ptr<const Content> content,
-                        bool with_table, cudaStream_t stream, std::unique_ptr<Head>* out);
+                        bool with_table, int device, cudaStream_t stream,
+                        std::unique_ptr<Head>* out);
 
   // The slot nodes that it leaves to the host, by their place among the content's.
   const std::vector<std::uint32_t>& others() const { return others_; }
@@ -55,14 +56,12 @@ class Head {
 
   // What the device answered to an update of a launch that has run: the values of that launch were not those of its
   // run. Told once.
-  cudaError_t take_error() {
-    auto* const error = static_cast<volatile int*>(plan().error);
-    const auto found = static_cast<cudaError_t>(*error);
-    if (found != cudaSuccess) *error = cudaSuccess;
-    return found;
-  }
+  cudaError_t take_error() { return memory_->take_error(); }
 
-  void abandon();
+  // A launch follows the copies of what it reads.
+  void settle() { memory_->copying = false; }
+  // After a fatal error: its graph is dropped.
+  void abandon() { memory_ = nullptr; }
 
  private:
   struct Source {
@@ -73,8 +72,8 @@ class Head {
     bool is_grid;
   };
 
-  explicit Head(Updater& updater)
-      : code_(updater.code()), memory_(updater.memory()), late_error_(updater.late_error()) {}
+  explicit Head(Updater& updater) : code_(updater.code()), late_error_(updater.late_error()) {}
+  void take_kernel(const Updater::Kernels& kernels);
   bool plan_slots(const Slots& slots, const SlotNode& node, std::vector<updater::Update>* updates);
   bool find_source(const Binding& binding, bool is_grid, std::uint32_t* at);
   CallResult upload(const std::vector<updater::Piece>& pieces, const std::vector<updater::Update>& updates,
@@ -93,7 +92,6 @@ class Head {
   static constexpr std::size_t kBytesAt = offsetof(updater::Values<updater::kLarge>, bytes);
 
   const std::shared_ptr<void> code_;
-  const std::shared_ptr<HeadMemory> memory_;
   const std::shared_ptr<std::atomic<int>> late_error_;
   std::vector<Source> sources_;
   std::uint32_t size_ = 0;  // Of the values.
@@ -104,8 +102,7 @@ class Head {
   cudaKernel_t kernel_ = nullptr;
   CUcontext context_ = nullptr;                 // That the executable is of.
   std::unique_ptr<unsigned char[]> parameter_;  // updater::Values of either size.
-  void* plan_ = nullptr;
-  int* error_ = nullptr;
+  HeadMemory* memory_ = nullptr;                // The graph's.
   std::unique_ptr<Table> table_;
 };
 

@@ -73,7 +73,8 @@ Cache::Impl::Impl(const Options& options)
     : options_(options),
       invalid_(validate(options_)),
       index_(static_cast<std::size_t>(std::max(options_.max_executables, 0))),
-      scratch_(options_.device) {
+      scratch_(options_.device),
+      setter_(options_.device) {
   enabled_ = invalid_.ok() && options_.max_executables > 0;
 }
 
@@ -115,7 +116,7 @@ bool Cache::Impl::erase(const Key& key) {
     sweep();
   }
   retire_.collect_all();
-  if (!lost_ && active_recording == nullptr) updater_.memory()->trim();
+  if (!lost_ && active_recording == nullptr) DeviceMemory::of_process().trim(options_.device);
   return found;
 }
 
@@ -126,7 +127,7 @@ void Cache::Impl::clear() {
     sweep();
   }
   retire_.collect_all();
-  if (!lost_ && active_recording == nullptr) updater_.memory()->trim();
+  if (!lost_ && active_recording == nullptr) DeviceMemory::of_process().trim(options_.device);
 }
 
 // Adds what the entry counted to the totals, before it is deleted.
@@ -164,6 +165,7 @@ void Cache::Impl::lose(const absl::Status& why) {
   retire_.abandon();
   scratch_.abandon();
   updater_.abandon();
+  setter_.abandon();
   clear();
 }
 

@@ -109,9 +109,11 @@ class Cache::Impl {
     bool of_sibling = false;
     CallResult result;                       // Not a success: there is no executable, since this call failed.
     EagerReason why = EagerReason::kBudget;  // Of there being none.
+    bool needs_capture = false;              // There is none, since the entry must be captured anew for it.
   };
   absl::StatusOr<Outcome> bring_back(Held& entry, const Request& request, Outcome by_sibling, Outcome by_own);
   Obtained obtain(Held& entry, const Request& request);
+  bool needs_capture(const Entry& entry, const Executable* executable) const;
   Entry* lock_lender(const Entry* entry);
   Cost rent_of(Held& entry, Held& lender) const;
   // Whether a family is to have one executable as long as one suffices.
@@ -167,7 +169,8 @@ class Cache::Impl {
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
 
   Scratch scratch_;  // Of what is instantiated,
-  Updater updater_;  // and of what writes its slots on the device.
+  Updater updater_;  // of what writes its slots on the device,
+  Setter setter_;    // and of what on_device() gave.
   Retire& retire_ = Retire::of_process();
 };
 

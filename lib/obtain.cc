@@ -22,12 +22,16 @@ Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) A
       const Cost rent = rent_of(entry, lender);
       with_table = !no_room_for_table && wants_table(entry, lender->executable.get(), rent);
       if (!with_table && lender->executable->can_switch() && rents(*entry.get(), rent)) {
+        obtained.needs_capture = needs_capture(*entry.get(), lender->executable.get());
+        if (obtained.needs_capture) return obtained;
         if (take_over(entry, lender, request, /*for_rent=*/true, &obtained)) return obtained;
         continue;
       }
     } else {
       with_table = !no_room_for_table && wants_table(entry, nullptr, 0);
     }
+    obtained.needs_capture = needs_capture(*entry.get(), nullptr);
+    if (obtained.needs_capture) return obtained;
     Entry* sibling = nullptr;
     if (!reserve(entry.get(), with_table, &sibling)) {
       if (with_table) {
@@ -48,6 +52,14 @@ Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) A
     const bool for_rent = lender->executable->table() != nullptr;
     if (take_over(entry, lender, request, for_rent, &obtained)) return obtained;
   }
+}
+
+// What on_device() gave is the graph's, and launches of one executable alone follow each other (fact 15): another one's
+// would write there while those of the last are in flight. So the entry gets memory of its own for that, by another
+// capture. Null: a new executable.
+bool Cache::Impl::needs_capture(const Entry& entry, const Executable* executable) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  return entry.content->device_values.memory != nullptr && entry.came_to != 0 &&
+         (executable == nullptr || entry.came_to != executable->id());
 }
 
 Cost Cache::Impl::rent_of(Held& entry, Held& lender) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -118,6 +130,7 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Request& request, b
   }
   if (done) {
     entry->executable = std::move(lender->executable);
+    entry->came_to = entry->executable->id();
     entry->rent = for_rent ? entry->rent + rent : 0;
     obtained->of_sibling = true;
     return true;
@@ -166,6 +179,7 @@ void Cache::Impl::buy(Held& entry, bool with_table, bool may_evict, Obtained* ob
   std::move(threw).Cancel();
   if (result.error == cudaSuccess) {
     with_table = entry->executable->table() != nullptr;
+    entry->came_to = entry->executable->id();
     entry->rent = 0;
     MutexLock lock(mutex_);
     totals_.instantiate_time += std::chrono::steady_clock::now() - begin;
@@ -277,6 +291,8 @@ void Cache::Impl::forget_template(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   retire_.add(nullptr, std::move(entry->graph), entry->stream);
   entry->content.reset();
   entry->differences.clear();
+  entry->came_to = 0;
+  entry->rent = 0;
   index_.leave(entry);
   index_.set_standing(entry, Standing::kCold);
 }

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -72,6 +73,8 @@ class Executable {
   Table* table() { return head_ == nullptr ? nullptr : head_->table(); }
   const Table* table() const { return head_ == nullptr ? nullptr : std::as_const(*head_).table(); }
 
+  // No other executable has it.
+  std::uint64_t id() const { return id_; }
   const Content& content() const { return *content_; }
   // What the device could not write in a launch that has run.
   cudaError_t take_device_error() { return head_ == nullptr ? cudaSuccess : head_->take_error(); }
@@ -99,7 +102,10 @@ class Executable {
     const cudaError_t error = cudaGraphLaunch(exec_.get(), stream);
     if (error != cudaSuccess) return error;
     stream_ = stream;
-    if (ready_.get() != nullptr) ready_ = {};
+    if (ready_.get() != nullptr) {
+      ready_ = {};
+      head_->settle();
+    }
     return error;
   }
   // What the first launch would do otherwise.
@@ -129,7 +135,7 @@ class Executable {
  private:
   friend class Verifier;
 
-  explicit Executable(Scratch& scratch) : scratch_(scratch) {}
+  explicit Executable(Scratch& scratch) : id_(next_id()), scratch_(scratch) {}
 
   void program(std::shared_ptr<const Content> content);
   CallResult wait(cudaStream_t stream);
@@ -150,6 +156,7 @@ class Executable {
   CallResult set_memcpy(const SlotNode& node);
   CallResult set_memset(const SlotNode& node);
 
+  const std::uint64_t id_;
   Scratch& scratch_;
   Template base_;
   std::unique_ptr<Head> head_;  // Of a device-updated executable.

@@ -33,4 +33,10 @@ void Recorder::memset(Arg<void*> dst, Arg<int> value, Arg<std::size_t> bytes) {
   or_fail(*recording_, [&] { recording_->memset(stream_, dst.view(), value.view(), bytes.view()); });
 }
 
+const void* Recorder::on_device(const detail::ArgView& value) {
+  const void* at = nullptr;
+  or_fail(*recording_, [&] { at = recording_->on_device(stream_, value); });
+  return at;
+}
+
 }  // namespace graphcache

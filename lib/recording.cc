@@ -4,27 +4,17 @@
 #include <absl/strings/str_cat.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <string>
 
 #include "compat.h"
 #include "errors.h"
+#include "setter.h"
 
 namespace graphcache {
 
 constinit thread_local detail::Recording* active_recording = nullptr;
-
-namespace {
-
-// Of a recording or a content: no two of the process have the same.
-std::uint64_t next_id() {
-  static std::atomic<std::uint64_t> last{0};
-  return last.fetch_add(1, std::memory_order_relaxed) + 1;
-}
-
-}  // namespace
 
 namespace detail {
 namespace {
@@ -41,8 +31,8 @@ CUfunction function_of(const void* kernel) {
 
 }  // namespace
 
-Recording::Recording(cudaStream_t stream, const Call& call, Mode mode) noexcept
-    : stream_(stream), call_(call), mode_(mode), id_(next_id()) {
+Recording::Recording(cudaStream_t stream, const Call& call, Mode mode, Setter& setter) noexcept
+    : stream_(stream), call_(call), mode_(mode), id_(next_id()), setter_(setter) {
   if (mode_ == Mode::kDirect) return;
   LastErrorGuard last_error;
   CaptureInfo info;
@@ -51,6 +41,17 @@ Recording::Recording(cudaStream_t stream, const Call& call, Mode mode) noexcept
     if (mode_ == Mode::kInlined) fail(refused_);
   }
   capture_id_ = info.id;
+}
+
+Recording::~Recording() {
+  if (lent_.empty()) return;
+  LastErrorGuard last_error;
+  RelaxedCaptureMode relaxed;
+  for (void* const at : lent_) {
+    // There is no other way: cudaFree would not wait for what still uses it.
+    const cudaError_t error = cudaFreeAsync(at, stream_);
+    if (error != cudaSuccess && !is_fatal(error)) cudaFreeAsync(at, stream_);
+  }
 }
 
 absl::Status Recording::invoke() {
@@ -177,13 +178,17 @@ void Recording::skip_empty(const ArgView& bytes) {
 
 void Recording::launch(cudaStream_t stream, const void* kernel, const LaunchShape& shape, const ArgView* args,
                        std::size_t count) {
-  if (!may_enqueue(stream)) return;
+  if (may_enqueue(stream)) launch(stream, Setter::Kernel{kernel, nullptr}, shape, args, count);
+}
+
+void Recording::launch(cudaStream_t stream, const Setter::Kernel& kernel, const LaunchShape& shape, const ArgView* args,
+                       std::size_t count) {
   const std::size_t header = align_up(sizeof(KernelFields), kAlignment);
   std::size_t size = header;
   for (std::size_t i = 0; i < count; ++i) size += align_up(args[i].size, kAlignment);
 
   SlotNode node = begin(size);
-  node.kernel = kernel;
+  node.kernel = kernel.symbol;
   slots_.as<KernelFields>(node) = {};
   bool resolved = take(node, shape.grid.view(), node.fields + offsetof(KernelFields, grid)) &&
                   take(node, shape.block.view(), node.fields + offsetof(KernelFields, block)) &&
@@ -201,10 +206,54 @@ void Recording::launch(cudaStream_t stream, const void* kernel, const LaunchShap
   ArgumentPointers arguments;
   slots_.point_to_arguments(node, &arguments);
   const cudaError_t error =
-      cudaLaunchKernel(kernel, fields.grid, fields.block, arguments.data(), fields.shared_bytes, stream);
+      cudaLaunchKernel(kernel.symbol, fields.grid, fields.block, arguments.data(), fields.shared_bytes, stream);
   if (error != cudaSuccess) return fail(cuda_failure("cudaLaunchKernel", error));
-  if (mode_ == Mode::kCapture && node.binding_count != 0) node.function = function_of(kernel);
+  if (mode_ == Mode::kCapture && node.binding_count != 0) {
+    node.function = kernel.function != nullptr ? kernel.function : function_of(kernel.symbol);
+  }
   keep(stream, node, cudaGraphNodeTypeKernel);
+}
+
+// Memory for a value: of the graph that is being captured, or until the run's work is done. The stream's own way to
+// allocate is a direct run's alone: it would make nodes, and a graph that has such nodes one executable alone.
+CallResult Recording::take_device_memory(cudaStream_t stream, std::size_t bytes, void** out) {
+  if (mode_ == Mode::kDirect) {
+    lent_.reserve(lent_.size() + 1);
+    RelaxedCaptureMode relaxed;
+    const cudaError_t error = cudaMallocAsync(out, bytes, stream);
+    if (error == cudaSuccess) lent_.push_back(*out);
+    return {"cudaMallocAsync", error};
+  }
+  const DeviceGuard current(setter_.device());
+  if (current.result().error != cudaSuccess) return current.result();
+  DeviceValues& values = active_recording->device_values_;
+  if (values.memory == nullptr) values.memory = std::make_shared<DeviceValues::Memory>();
+  DeviceMemory::Owner& memory = values.memory->emplace_back();
+  const CallResult taken = DeviceMemory::of_process().take(DeviceMemory::Kind::kDevice, setter_.device(), bytes, &memory);
+  if (taken.error != cudaSuccess) return taken;
+  values.code = setter_.code();
+  *out = memory->at;
+  return taken;
+}
+
+const void* Recording::on_device(cudaStream_t stream, const ArgView& value) {
+  if (!may_enqueue(stream)) return nullptr;
+  Setter::Kernel kernel;
+  void* at = nullptr;
+  CallResult done;
+  {
+    LastErrorGuard last_error;  // It is told as the recorder's failure.
+    done = setter_.load(value.size, &kernel);
+    if (done.error == cudaSuccess) done = take_device_memory(stream, value.size, &at);
+  }
+  if (done.error != cudaSuccess) {
+    fail(cuda_failure(absl::StrCat("Recorder::on_device, ", done.call), done.error));
+    return nullptr;
+  }
+  const Arg<void*> to(at);
+  const ArgView args[] = {to.view(), value};
+  launch(stream, kernel, {1, setter::kThreads}, args, 2);
+  return status_.ok() ? at : nullptr;
 }
 
 void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView bytes, cudaMemcpyKind kind) {
@@ -273,7 +322,8 @@ class CaptureScope {
 
 }  // namespace
 
-Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, bool* broke) {
+Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, Setter& setter,
+                 bool* broke) {
   Captured captured;
   LastErrorGuard last_error;  // What a broken capture leaves behind must not meet `fn` when it is called directly.
   const auto begin = std::chrono::steady_clock::now();
@@ -281,7 +331,7 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
     captured.capture = cuda_failure("cudaStreamBeginCapture", error);
     return captured;
   }
-  detail::Recording recording(stream, call, detail::Recording::Mode::kCapture);
+  detail::Recording recording(stream, call, detail::Recording::Mode::kCapture, setter);
   CaptureScope scope(stream, recording, broke);
   captured.fn = recording.invoke();
   if (const cudaError_t error = scope.end(); error != cudaSuccess) {
@@ -303,15 +353,21 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   if (!recording.take_slots(captured.graph.nodes, &content.slots)) {
     captured.capture = absl::InternalError("a node with slots is not part of the captured graph");
   }
+  content.device_values = recording.take_device_values();
+  if (content.device_values.memory != nullptr) {
+    const CallResult done =
+        keep_alive(captured.graph.graph.get(), std::make_unique<DeviceValues::Shared>(content.device_values.memory));
+    if (done.error != cudaSuccess) captured.capture = cuda_failure(done.call, done.error);
+  }
   return captured;
 }
 
-absl::Status enqueue(cudaStream_t stream, const detail::Call& call) {
-  return detail::Recording(stream, call, detail::Recording::Mode::kDirect).invoke();
+absl::Status enqueue(cudaStream_t stream, const detail::Call& call, Setter& setter) {
+  return detail::Recording(stream, call, detail::Recording::Mode::kDirect, setter).invoke();
 }
 
-absl::Status enqueue_inlined(cudaStream_t stream, const detail::Call& call) {
-  return detail::Recording(stream, call, detail::Recording::Mode::kInlined).invoke();
+absl::Status enqueue_inlined(cudaStream_t stream, const detail::Call& call, Setter& setter) {
+  return detail::Recording(stream, call, detail::Recording::Mode::kInlined, setter).invoke();
 }
 
 }  // namespace graphcache

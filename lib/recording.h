@@ -6,9 +6,12 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
+#include "device_code.h"
+#include "device_memory.h"
 #include "errors.h"
 #include "graph.h"
 #include "graphcache/cache.h"
@@ -26,7 +29,8 @@ class Recording {
   };
 
   // `stream` is the run's.
-  Recording(cudaStream_t stream, const Call& call, Mode mode) noexcept;
+  Recording(cudaStream_t stream, const Call& call, Mode mode, Setter& setter) noexcept;
+  ~Recording();
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
@@ -39,6 +43,7 @@ class Recording {
               std::size_t count);
   void memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView bytes, cudaMemcpyKind kind);
   void memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView bytes);
+  const void* on_device(cudaStream_t stream, const ArgView& value);
 
   // Later calls of the recorder do nothing, and the run fails. The first failure stays.
   void fail(absl::Status why) { status_.Update(std::move(why)); }
@@ -51,6 +56,8 @@ class Recording {
 
   // The slot nodes that were captured, found among the graph's; false if one is missing.
   bool take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slots);
+  // What the graph needs for the values of on_device().
+  DeviceValues take_device_values() { return std::move(device_values_); }
 
  private:
   // Begins a node whose fields need so many bytes. Until keep(), or the next begin(), it is the last of the slots'.
@@ -62,16 +69,22 @@ class Recording {
   // Keeps the node that was just captured on `stream`, if a field of it follows a slot.
   void keep(cudaStream_t stream, SlotNode node, cudaGraphNodeType type);
   void skip_empty(const ArgView& bytes);
+  void launch(cudaStream_t stream, const Setter::Kernel& kernel, const LaunchShape& shape, const ArgView* args,
+              std::size_t count);
+  CallResult take_device_memory(cudaStream_t stream, std::size_t bytes, void** out);
 
   const cudaStream_t stream_;
   const Call& call_;
   const Mode mode_;
   const std::uint64_t id_;
+  Setter& setter_;
   unsigned long long capture_id_ = 0;
   absl::Status status_;
   absl::Status refused_;
   Slots slots_;
   std::vector<cudaGraphNode_t> slot_nodes_;  // The handles of slots_.nodes.
+  DeviceValues device_values_;               // Of a capture.
+  std::vector<void*> lent_;                  // Of a direct run, in whose stream's order it is freed.
 };
 
 }  // namespace detail
@@ -90,10 +103,10 @@ struct Captured {
 
 // Calls `fn` under a capture of `stream`. Afterwards the stream is not capturing, also if `fn` throws; `broke` then
 // says whether the capture was broken by that time, as by a call that it forbids and whose error `fn` has thrown.
-Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, bool* broke);
+Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, Setter& setter, bool* broke);
 
 // Calls `fn` directly, or inside another run's capture.
-absl::Status enqueue(cudaStream_t stream, const detail::Call& call);
-absl::Status enqueue_inlined(cudaStream_t stream, const detail::Call& call);
+absl::Status enqueue(cudaStream_t stream, const detail::Call& call, Setter& setter);
+absl::Status enqueue_inlined(cudaStream_t stream, const detail::Call& call, Setter& setter);
 
 }  // namespace graphcache

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -12,12 +13,34 @@
 #include <vector>
 
 #include "costs.h"
-#include "device_code.h"
+#include "device_memory.h"
 #include "errors.h"
 #include "graph.h"
 #include "updater.h"
 
 namespace graphcache {
+
+// What launches of a head node read, and where they write that an update has failed. A user object of the graph has it,
+// so that it lives as long as they do; it is added to while that graph is alive.
+struct HeadMemory {
+  HeadMemory(int of_device, std::shared_ptr<std::atomic<int>> tell_late)
+      : device(of_device), late_error(std::move(tell_late)) {}
+  ~HeadMemory();
+  HeadMemory(const HeadMemory&) = delete;
+  HeadMemory& operator=(const HeadMemory&) = delete;
+
+  CallResult take(std::size_t bytes, void** out);
+  CallResult take_error_word(int** out);
+  // What a launch has written there, once.
+  cudaError_t take_error();
+
+  const int device;
+  bool copying = false;  // Whether a copy to it was enqueued behind the last launch.
+  const std::shared_ptr<std::atomic<int>> late_error;  // Where it is told if nobody else asks.
+  std::vector<DeviceMemory::Owner> blocks;
+  std::vector<DeviceValues::Shared> values;  // That rows point to.
+  DeviceMemory::Owner error;
+};
 
 // Used as its executable is: by one thread at a time.
 class Table {
@@ -31,7 +54,7 @@ class Table {
 
   // The base has been described (signature.h).
   Table(std::shared_ptr<const Content> base, std::vector<Node> nodes, std::vector<updater::Piece> pieces,
-        std::vector<updater::Update> updates, std::shared_ptr<HeadMemory> memory);
+        std::vector<updater::Update> updates, HeadMemory& memory);
 
   // Whether there is anything for its rows.
   static bool is_of_use(const Content& content);
@@ -62,9 +85,6 @@ class Table {
   const Place& find(const Content& of) const { return places_.at(of.id); }
 
   std::size_t rows() const { return places_.size(); }
-  // Before it is destroyed.
-  void give_back();
-  void abandon() { blocks_.clear(); }
 
  private:
   struct Built {
@@ -84,10 +104,9 @@ class Table {
   std::unordered_map<std::uint64_t, Place> places_;  // By the content's id.
   Built next_;                                       // The row that growth_for() was asked for last,
   std::uint64_t next_of_ = 0;                        // and whose it is.
-  const std::shared_ptr<HeadMemory> memory_;
-  std::vector<void*> blocks_;
-  std::size_t left_ = 0;  // In the last one.
-  std::size_t at_ = 0;
+  HeadMemory& memory_;
+  unsigned char* free_ = nullptr;  // Of the last block,
+  std::size_t left_ = 0;           // and how much.
 };
 
 }  // namespace graphcache

@@ -41,4 +41,9 @@ extern "C" __global__ void graphcache_update_large(
   graphcache::updater::update(values);
 }
 
+extern "C" __global__ void graphcache_update_huge(
+    const __grid_constant__ graphcache::updater::Values<graphcache::updater::kHuge> values) {
+  graphcache::updater::update(values);
+}
+
 extern "C" __global__ void graphcache_plain() {}

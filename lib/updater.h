@@ -60,14 +60,17 @@ struct Values {
   alignas(8) unsigned char bytes[kBytes];
 };
 
-// A kernel's parameters take 4 KiB at most; what is set is copied as a whole, so most runs take the smaller one.
+// A kernel's parameters take 32,764 bytes at most; what is set is copied as a whole, so a run takes the smallest that
+// will do.
 inline constexpr unsigned kSmall = 192;
 inline constexpr unsigned kLarge = 4000;
+inline constexpr unsigned kHuge = 32000;
 inline constexpr unsigned kThreads = 64;
-static_assert(sizeof(Values<kLarge>) <= 4096);
+static_assert(sizeof(Values<kLarge>) <= 4096 && sizeof(Values<kHuge>) <= 32764);
 
 inline constexpr char kSmallName[] = "graphcache_update_small";
 inline constexpr char kLargeName[] = "graphcache_update_large";
+inline constexpr char kHugeName[] = "graphcache_update_huge";
 inline constexpr char kPlainName[] = "graphcache_plain";  // Does nothing.
 
 #ifdef __CUDACC__

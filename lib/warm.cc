@@ -30,6 +30,10 @@ absl::Status Cache::Impl::warm(const Request& request) ABSL_NO_THREAD_SAFETY_ANA
     entry.release();
     tidy_up(stream);
   };
+  if (entry->content != nullptr && needs_capture(*entry.get(), nullptr)) {
+    MutexLock lock(mutex_);
+    forget_template(entry.get());
+  }
   if (entry->content == nullptr) {
     bool broke = false;
     if (absl::Status status = capture_template(entry, request, &broke); !status.ok()) {

@@ -26,6 +26,9 @@ namespace graphcache::test {
 inline void append_in_each(int* log, int* count, int value) { log[(*count)++] = value; }
 GRAPHCACHE_HOST_KERNEL(append_in_each)
 
+inline void append_pointed(int* log, int* count, const int* value) { log[(*count)++] = *value; }
+GRAPHCACHE_HOST_KERNEL(append_pointed)
+
 // With so many parameters that the pointers to its arguments are not kept on the stack.
 inline constexpr int kManyParameters = 70;
 template <class>
@@ -54,7 +57,8 @@ struct Work {
 
   Key key;
   std::vector<Launch> launches = {{-1, 1}};
-  bool many = false;           // Whether append_sum() comes last but
+  bool pointed = false;        // Whether append_pointed() comes last but
+  bool many = false;           // append_sum(), and that but
   Inner inner = Inner::kNone;  // a run of another key inside this one's fn.
 };
 
@@ -131,6 +135,7 @@ struct World {
     for (const Work::Launch& one : work.launches) {
       rec.launch(append_in_each, {one.grid, 1}, log.get(), count.get(), one.number);
     }
+    if (work.pointed) rec.launch(append_pointed, {1, 1}, log.get(), count.get(), rec.on_device(v));
     if (work.many) ManyArguments::launch(rec, log.get(), count.get(), v);
     if (work.inner == Work::Inner::kNone) return fn_status;
     const auto append_nine = [&](Recorder& inner, auto number) {
@@ -147,6 +152,7 @@ struct World {
   static std::vector<int> appended(const Run& run) {
     std::vector<int> all{run.value};
     for (const Work::Launch& one : run.work.launches) all.insert(all.end(), one.grid, one.number);
+    if (run.work.pointed) all.push_back(run.value);
     if (run.work.many) all.push_back(run.value + kManyParameters);
     if (run.work.inner != Work::Inner::kNone) all.push_back(run.work.inner == Work::Inner::kPlain ? -9 : run.value);
     return all;

@@ -90,10 +90,12 @@ constexpr Untold kUntold[] = {
     {"cudaGraphMemsetNodeGetParams"},
     {"cudaGraphNodeGetDependencies"},
     {"cudaGraphNodeGetType"},
+    {"cudaKernelGetFunction"},
     {"cudaPointerGetAttributes"},
     // Nothing can be done about what cannot be destroyed.
     {"cudaEventDestroy"},
     {"cudaFree"},
+    {"cudaFreeAsync"},
     {"cudaFreeHost"},
     {"cudaGraphDestroy"},
     {"cudaGraphExecDestroy"},
@@ -109,6 +111,13 @@ constexpr Untold kUntold[] = {
     {"cudaSetDevice", "second device", 2},
     {"cudaSetDevice", "table on a second device", 2},
     {"cudaSetDevice", "switch by a row on a second device", 2},
+    // Nobody can be told of what the end of a cache does not free.
+    {"cudaCtxGetId", "destruction of a table"},
+    {"cudaCtxGetId", "destruction of pointed values"},
+    {"cudaCtxGetId", "destruction of pointed values in flight"},
+    {"cudaGetDevice", "destruction of a table"},
+    {"cudaGetDevice", "destruction of pointed values"},
+    {"cudaGetDevice", "destruction of pointed values in flight"},
     // An executable that is about to be destroyed is brought to a graph that is (program.h).
     {"cudaGraphExecUpdate", "destruction"},
     {"cudaGraphExecUpdate", "destruction in flight"},

@@ -166,12 +166,47 @@ void add_slots(ScenarioList& list) {
   list.add("eviction of values by the device", one, plain, plain_other, {kTheOther}, Outcome::kInstantiated);
 }
 
+// Values that kernels read through pointers. No patches bring an executable over to such a graph, since it must keep the
+// memory, which an update makes it do.
+void add_pointed(ScenarioList& list) {
+  Options one, none;
+  one.max_executables = 1;
+  none.max_executables = 0;
+  Options by_device = unshared();
+  by_device.patching = Patching::kDeviceUpdated;
+  Work mine{kKey}, other{kOther}, first = kFirst, second = kSecond, small = kSmall, large = kLarge;
+  for (Work* const work : {&mine, &other, &first, &second, &small, &large}) work->pointed = true;
+  list.add("cold with a pointed value", {}, mine, other, {}, Outcome::kInstantiated).may_destroy = false;
+  list.add("hit with a pointed value", {}, mine, other, {kMine}, Outcome::kPatched).may_destroy = false;
+  list.add("eager with a pointed value", none, mine, other, {}, Outcome::kEager).may_destroy = false;
+  list.add("switch with a pointed value", one, first, second, {kMine, kTheOther}, Outcome::kSwitched).may_destroy =
+      false;
+  list.add("switch by a row with a pointed value", tables(1), small, large, {kTheOther, kMine, kTheOther},
+           Outcome::kSwitched)
+      .may_destroy = false;
+  list.add("pointed value by the device", by_device, mine, other, {kMine}, Outcome::kPatched).may_destroy = false;
+  for (const bool in_flight : {false, true}) {
+    Scenario& destroy =
+        list.add(in_flight ? "destruction of pointed values in flight" : "destruction of pointed values", one, first,
+                 second, {kMine, kTheOther}, {});
+    destroy.operate = [in_flight](World& world, const Scenario& the) {
+      if (in_flight) hostrt::hold(world.stream);
+      world.attempt(the.mine, 5);
+      world.cache.reset();
+    };
+    destroy.after = [](World& world) { world.cache.emplace(); };
+    destroy.ends = true;
+    destroy.forgets_other = true;
+  }
+}
+
 }  // namespace
 
 void add_tables(ScenarioList& list) {
   add_slots(list);
   add_runs_by_rows(list);
   add_ends_of_tables(list);
+  add_pointed(list);
 }
 
 }  // namespace graphcache::test

@@ -63,6 +63,7 @@ struct Step {
     kSet,             // q, to the value a, of the values' size.
     kCopy,            // p to q, of the values' size.
     kGrid,            // q, in the values' grid.
+    kPointed,         // q[0], by the value a, read from device memory.
     kFork,            // q, on another stream that is forked and joined.
     kNothing,         // What all siblings have in common.
   };
@@ -119,6 +120,9 @@ inline void apply(const Step& step, const Values& values, Memory* memory) {
     case Step::kGrid:
       return each(memory->q, values.grid, [&](unsigned x, unsigned i) { return factor * x + constant + i; });
     case Step::kNothing:
+      return;
+    case Step::kPointed:
+      memory->q[0] = static_cast<int>(factor * static_cast<unsigned>(memory->q[0]) + a);
       return;
     case Step::kFork:
       return each(memory->q, step.grid, [&](unsigned x, unsigned i) { return factor * x + a + i; });

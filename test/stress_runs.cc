@@ -98,6 +98,13 @@ struct Lane::Body {
       case Step::kNothing:
         rec.launch(do_nothing, shape);
         break;
+      case Step::kPointed:
+        if constexpr (kSlots) {
+          rec.launch(blend_in, {1, 1}, q, rec.on_device(a), 1, step.factor);
+        } else {
+          rec.launch(blend, {1, 1}, q, 1, step.factor, a);
+        }
+        break;
       case Step::kFork: {
         cudaError_t error = cudaEventRecord(lane.fork_, rec.stream());
         if (error == cudaSuccess) error = cudaStreamWaitEvent(lane.side_, lane.fork_, 0);

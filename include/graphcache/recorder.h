@@ -33,7 +33,7 @@ class Recording;
 
 // Turns the bytes of a slot's value into those of the argument it is passed for. Null: they are the same bytes.
 using Convert = void (*)(const void* from, void* to);
-inline constexpr std::size_t kMaxConvertedBytes = 64;
+inline constexpr std::size_t kMaxConvertedBytes = 256;
 
 // One argument, its type erased: the bytes of a constant, or the slot that they come from.
 struct ArgView {
@@ -72,6 +72,13 @@ inline constexpr bool kSamePointerBytes = false;
 template <class From, class To>
 inline constexpr bool kSamePointerBytes<From*, To*> =
     std::is_void_v<To> || std::is_same_v<std::remove_cv_t<From>, std::remove_cv_t<To>>;
+
+// A value, filled up by zeros.
+template <class T, std::size_t kBytes>
+void fill_up(const void* from, void* to) {
+  std::memset(to, 0, kBytes);
+  std::memcpy(to, from, sizeof(T));
+}
 
 template <class From, class To>
 void convert(const void* from, void* to) {
@@ -168,7 +175,23 @@ class Recorder {
   // cudaMemsetAsync(dst, value, bytes, stream()): sets every byte to the low byte of `value`.
   void memset(Arg<void*> dst, Arg<int> value, Arg<std::size_t> bytes);
 
+  // Device memory that holds the slot's value, of 256 bytes at most, for kernels that read it through a pointer: of
+  // launches by other means than the recorder, or of kinds that cost more to patch. One small kernel writes it, on
+  // stream(); work behind that may read it, until the run's work is done. However many kernels do, each run patches
+  // that one node. Needs a library that was built with nvcc; eager runs need a device with memory pools.
+  //
+  // Null after a failure: launches that the recorder does not make must then be left out.
+  template <class T>
+  const T* on_device(Slot<T> slot) {
+    constexpr std::size_t kBytes = sizeof(T) <= 16 ? 16 : 256;
+    static_assert(sizeof(T) <= kBytes, "graphcache: on_device() takes values of 256 bytes at most");
+    static_assert(kBytes <= detail::kMaxConvertedBytes);
+    return static_cast<const T*>(on_device({nullptr, kBytes, detail::SlotAccess::offset(slot),
+                                            detail::SlotAccess::recording(slot), &detail::fill_up<T, kBytes>}));
+  }
+
  private:
+  const void* on_device(const detail::ArgView& value);
   template <class... As>
   void launch_args(const void* kernel, const LaunchShape& shape, const As&... args) {
     const detail::ArgView views[] = {args.view()..., detail::ArgView{}};

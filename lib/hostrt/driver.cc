@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "kernels.h"
+#include "library.h"
 #include "state.h"
 #include "work.h"
 
@@ -57,7 +58,7 @@ template <typename Run>
 CUresult set_kernel_node(CUgraphExec executable, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
   if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
   cudaKernelNodeParams wanted = {};
-  // cudaGetFuncBySymbol gives the symbol itself, and so does cudaLibraryGetKernel.
+  // cudaGetFuncBySymbol gives the symbol itself, and so do cudaLibraryGetKernel and cuKernelGetFunction.
   wanted.func = params->func != nullptr ? static_cast<void*>(params->func) : params->kern;
   wanted.gridDim = dim3(params->gridDimX, params->gridDimY, params->gridDimZ);
   wanted.blockDim = dim3(params->blockDimX, params->blockDimY, params->blockDimZ);
@@ -116,6 +117,16 @@ CUresult parameter_info(CUfunction function, std::size_t index, std::size_t* off
   });
 }
 
+CUresult function_of(CUfunction* function, CUkernel kernel) {
+  return call_driver(Function::kKernelGetFunction, [&] {
+    return enter(Function::kKernelGetFunction, [&](const Call&) {
+      if (function == nullptr || kernel == nullptr) return cudaErrorInvalidValue;
+      *function = reinterpret_cast<CUfunction>(kernel);
+      return cudaSuccess;
+    });
+  });
+}
+
 CUresult context_id_of(CUcontext context, unsigned long long* id) {
   if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return call_driver(Function::kCtxGetId, [&] {
@@ -143,6 +154,7 @@ const EntryPoint kEntryPoints[] = {
     {"cuGraphKernelNodeGetAttribute", 11080, reinterpret_cast<void*>(&get_kernel_attribute)},
     {"cuGraphKernelNodeGetParams", 12000, reinterpret_cast<void*>(&get_kernel_node)},
     {"cuGraphKernelNodeSetAttribute", 11080, reinterpret_cast<void*>(&set_kernel_attribute)},
+    {"cuKernelGetFunction", 12000, reinterpret_cast<void*>(&function_of)},
 };
 
 cudaError_t entry_point(const char* symbol, void** function, unsigned version,
@@ -169,7 +181,8 @@ extern "C" {
 
 cudaError_t CUDARTAPI cudaGetFuncBySymbol(cudaFunction_t* functionPtr, const void* symbolPtr) {
   return enter(Function::kGetFuncBySymbol, [&](const Call&) {
-    if (functionPtr == nullptr || find_kernel(symbolPtr) == nullptr) return cudaErrorInvalidDeviceFunction;
+    const bool is_symbol = find_kernel(symbolPtr) != nullptr && !is_of_library(symbolPtr);
+    if (functionPtr == nullptr || !is_symbol) return cudaErrorInvalidDeviceFunction;
     *functionPtr = reinterpret_cast<cudaFunction_t>(const_cast<void*>(symbolPtr));
     return cudaSuccess;
   });

@@ -2,10 +2,13 @@
 
 #include <device_launch_parameters.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <utility>
 
+#include "../setter.h"
 #include "../updater.h"
 #include "attributes.h"
 #include "builtins.h"
@@ -64,7 +67,17 @@ void update(const updater::Values<kBytes>& values) {
 
 void update_small(updater::Values<updater::kSmall> values) { update(values); }
 void update_large(updater::Values<updater::kLarge> values) { update(values); }
+void update_huge(updater::Values<updater::kHuge> values) { update(values); }
 void plain() {}
+
+// The twin of setter.cu.
+template <unsigned kBytes>
+void set(void* to, const setter::Value<kBytes>& value) {
+  if (threadIdx.x == 0) std::memcpy(to, &value, sizeof value);
+}
+
+void set_small(void* to, setter::Value<setter::kSmall> value) { set(to, value); }
+void set_large(void* to, setter::Value<setter::kLarge> value) { set(to, value); }
 
 struct LibraryKernel {
   const char* name;
@@ -75,10 +88,18 @@ struct LibraryKernel {
 const LibraryKernel kKernels[] = {
     {updater::kSmallName, reinterpret_cast<const void*>(&update_small)},
     {updater::kLargeName, reinterpret_cast<const void*>(&update_large)},
+    {updater::kHugeName, reinterpret_cast<const void*>(&update_huge)},
     {updater::kPlainName, reinterpret_cast<const void*>(&plain)},
+    {setter::kSmallName, reinterpret_cast<const void*>(&set_small)},
+    {setter::kLargeName, reinterpret_cast<const void*>(&set_large)},
 };
 
 }  // namespace
+
+bool is_of_library(const void* kernel) {
+  return std::any_of(std::begin(kKernels), std::end(kKernels),
+                     [&](const LibraryKernel& known) { return known.function == kernel; });
+}
 
 const NodeParams& params_to_run(const Program& program, const ProgramNode& node) {
   if (program.device_updates->empty()) return node.params;
@@ -90,7 +111,10 @@ const NodeParams& params_to_run(const Program& program, const ProgramNode& node)
 
 GRAPHCACHE_HOST_KERNEL(graphcache::hostrt::update_small)
 GRAPHCACHE_HOST_KERNEL(graphcache::hostrt::update_large)
+GRAPHCACHE_HOST_KERNEL(graphcache::hostrt::update_huge)
 GRAPHCACHE_HOST_KERNEL(graphcache::hostrt::plain)
+GRAPHCACHE_HOST_KERNEL(graphcache::hostrt::set_small)
+GRAPHCACHE_HOST_KERNEL(graphcache::hostrt::set_large)
 
 using namespace graphcache::hostrt;
 

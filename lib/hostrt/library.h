@@ -1,4 +1,4 @@
-// Updates of nodes by device code: what the kernels of loaded libraries do. All functions expect the state to be
+// The kernels of loaded libraries, and updates of nodes by device code. All functions expect the state to be
 // locked.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_LIBRARY_H_
@@ -10,6 +10,9 @@ namespace graphcache::hostrt {
 
 // What a kernel node runs: as device code left it, or else as the program has it.
 const NodeParams& params_to_run(const Program& program, const ProgramNode& node);
+
+// Whether it is a kernel of a library, which is no symbol of the program.
+bool is_of_library(const void* kernel);
 
 }  // namespace graphcache::hostrt
 

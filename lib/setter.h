@@ -1,0 +1,22 @@
+// What the setter kernel takes: one layout for the device, the host and the twin of hostrt. It writes a value to device
+// memory, for kernels that read it through a pointer.
+#pragma once
+
+namespace graphcache::setter {
+
+// As many bytes as a kernel writes.
+template <unsigned kBytes>
+struct Value {
+  unsigned long long words[kBytes / sizeof(unsigned long long)];
+};
+
+// Most values are a number or a pointer.
+inline constexpr unsigned kSmall = 16;
+inline constexpr unsigned kLarge = 256;
+inline constexpr unsigned kThreads = 32;  // In one block: each writes a word.
+static_assert(kLarge <= kThreads * sizeof(unsigned long long));
+
+inline constexpr char kSmallName[] = "graphcache_set_small";
+inline constexpr char kLargeName[] = "graphcache_set_large";
+
+}  // namespace graphcache::setter

@@ -1,0 +1,245 @@
+// Values that kernels read through pointers (Recorder::on_device), on either runtime.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+constexpr int kSize = 64;
+constexpr dim3 kBlock(64);
+
+class OnDeviceTest : public StreamTest {
+ protected:
+  // factor * data[i] + value, for the first element alone: the value is all that `blend_in` reads.
+  static unsigned blended(unsigned was, int factor, int value) {
+    return static_cast<unsigned>(factor) * was + static_cast<unsigned>(value);
+  }
+};
+
+// Three kernels read it, by the recorder and by other means; one node is patched.
+TEST_F(OnDeviceTest, ValueFollowsEachRunByOnePatch) {
+  for (const Patching patching : {Patching::kPerNode, Patching::kDeviceUpdated}) {
+    Options options;
+    options.patching = patching;
+    Cache cache(options);
+    DeviceBuffer<float> value_of(3);
+    const std::array<Outcome, 4> wanted = {Outcome::kInstantiated, Outcome::kPatched, Outcome::kReplayed,
+                                           Outcome::kPatched};
+    const float values[] = {2, 3, 3, -1.5f};
+    for (int run = 0; run < 4; ++run) {
+      EXPECT_TRUE(did(wanted[run], cache.run(key("k"), stream, params(values[run]), [&](Recorder& rec, Slot<float> v) {
+        const float* const value = rec.on_device(v);
+        rec.launch(scale, {1, 1}, value_of.get(), value, 1, 2.0f);
+        CUDA_OK(launch(scale, dim3(1), dim3(1), rec.stream(), value_of.get() + 1, value, 1, 3.0f));
+        CUDA_OK(cudaMemcpyAsync(value_of.get() + 2, value, sizeof(float), cudaMemcpyDeviceToDevice, rec.stream()));
+      })));
+      EXPECT_EQ(value_of.read(), (std::vector<float>{2 * values[run], 3 * values[run], values[run]})) << "run " << run;
+    }
+    EXPECT_EQ(cache.stats().patched_nodes, 2u);
+    EXPECT_EQ(cache.stats().refused_device_updates, 0u);
+  }
+}
+
+// A launch in flight keeps the value that it was given.
+TEST_F(OnDeviceTest, ThousandsOfRunsInFlightEachWithItsOwn) {
+  Cache cache;
+  DeviceBuffer<int> data(1, 1);
+  unsigned wanted = 1;
+  std::mt19937 random(7);
+  for (int run = 0; run < 5000; ++run) {
+    const int value = static_cast<int>(random() % 1000);
+    const auto outcome = cache.run(key("k", run % 3), stream, params(value), [&](Recorder& rec, Slot<int> v) {
+      rec.launch(blend_in, {1, 1}, data.get(), rec.on_device(v), 1, 3);
+    });
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    wanted = blended(wanted, 3, value);
+  }
+  EXPECT_EQ(static_cast<unsigned>(data.first()), wanted);
+}
+
+template <std::size_t kBytes>
+struct Sized {
+  unsigned char bytes[kBytes];
+};
+
+template <std::size_t kBytes>
+void expect_to_follow(Cache& cache, cudaStream_t stream) {
+  DeviceBuffer<unsigned char> read(kBytes + 1);
+  for (int run = 0; run < 3; ++run) {
+    read.write(std::vector<unsigned char>(kBytes + 1, 0xee));
+    Sized<kBytes> value;
+    for (std::size_t i = 0; i < kBytes; ++i) value.bytes[i] = static_cast<unsigned char>(17 * run + i);
+    const auto outcome = cache.run(key("sized", static_cast<int>(kBytes)), stream, params(value),
+                                   [&](Recorder& rec, Slot<Sized<kBytes>> v) {
+                                     rec.memcpy(read.get(), rec.on_device(v), kBytes);
+                                   });
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    std::vector<unsigned char> wanted(value.bytes, value.bytes + kBytes);
+    wanted.push_back(0xee);
+    EXPECT_EQ(read.read(), wanted) << kBytes << " bytes, run " << run;
+  }
+}
+
+TEST_F(OnDeviceTest, ValuesOfAllSizes) {
+  for (const Patching patching : {Patching::kPerNode, Patching::kDeviceUpdated}) {
+    Options options;
+    options.patching = patching;
+    Cache cache(options);
+    expect_to_follow<1>(cache, stream);
+    expect_to_follow<4>(cache, stream);
+    expect_to_follow<15>(cache, stream);
+    expect_to_follow<16>(cache, stream);
+    expect_to_follow<17>(cache, stream);
+    expect_to_follow<100>(cache, stream);
+    expect_to_follow<256>(cache, stream);
+  }
+}
+
+// Each call gives memory of its own: two values, and one value twice, on two branches.
+TEST_F(OnDeviceTest, SeveralValuesAndBranches) {
+  Cache cache;
+  Stream side;
+  Event fork, join;
+  DeviceBuffer<int> data(3);
+  for (int run = 1; run < 4; ++run) {
+    const auto outcome =
+        cache.run(key("k"), stream, params(10 * run, 100 * run), [&](Recorder& rec, Slot<int> a, Slot<int> b) {
+          CUDA_OK(cudaEventRecord(fork, rec.stream()));
+          CUDA_OK(cudaStreamWaitEvent(side, fork, 0));
+          const Recorder on_side = rec.on(side);
+          const int* const first = rec.on_device(a);
+          const int* const second = rec.on_device(b);
+          Recorder other = on_side;
+          const int* const third = other.on_device(a);
+          EXPECT_NE(first, third);
+          rec.memcpy(data.get(), first, sizeof(int));
+          rec.memcpy(data.get() + 1, second, sizeof(int));
+          other.memcpy(data.get() + 2, third, sizeof(int));
+          CUDA_OK(cudaEventRecord(join, side));
+          CUDA_OK(cudaStreamWaitEvent(rec.stream(), join, 0));
+        });
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    EXPECT_EQ(data.read(), (std::vector<int>{10 * run, 100 * run, 10 * run}));
+  }
+  EXPECT_EQ(cache.stats().patched_nodes, 6u);
+}
+
+TEST_F(OnDeviceTest, EagerRunsReadTheirOwn) {
+  Options options;
+  options.max_executables = 0;
+  Cache cache(options);
+  DeviceBuffer<int> data(1, 1);
+  unsigned wanted = 1;
+  for (int run = 0; run < 100; ++run) {
+    EXPECT_RUN(kEager, cache.run(key("k"), stream, params(run), [&](Recorder& rec, Slot<int> v) {
+      rec.launch(blend_in, {1, 1}, data.get(), rec.on_device(v), 1, 5);
+    }));
+    wanted = blended(wanted, 5, run);
+  }
+  EXPECT_EQ(static_cast<unsigned>(data.first()), wanted);
+}
+
+// What a warm-up has captured is not run, so nothing is written before the first run.
+TEST_F(OnDeviceTest, WarmedKeyHasTheRunsValue) {
+  Cache cache;
+  DeviceBuffer<int> data(1, 1);
+  const auto fn = [&](Recorder& rec, Slot<int> v) {
+    rec.launch(blend_in, {1, 1}, data.get(), rec.on_device(v), 1, 5);
+  };
+  EXPECT_TRUE(cache.warm(key("k"), stream, params(7), fn).ok());
+  EXPECT_EQ(data.first(), 1);
+  EXPECT_RUN(kPatched, cache.run(key("k"), stream, params(8), fn));
+  EXPECT_EQ(static_cast<unsigned>(data.first()), blended(1, 5, 8));
+}
+
+// ---- Siblings -------------------------------------------------------------------------------------------------------
+
+class SharedOnDeviceTest : public OnDeviceTest {
+ protected:
+  // Members differ in a constant, and in where their value is.
+  absl::StatusOr<Outcome> run(Cache& cache, int which, int value) {
+    return cache.run(key("member", which), stream, params(value), [&, which](Recorder& rec, Slot<int> v) {
+      const int* const in = rec.on_device(v);
+      for (int i = 0; i < 8; ++i) rec.launch(do_nothing, {1, 1});
+      rec.launch(blend_in, {1, 1}, data.get(), in, 1, 3 + which);
+    });
+  }
+  void expect_right(Cache& cache, const std::vector<int>& members) {
+    int value = 1;
+    unsigned wanted = static_cast<unsigned>(data.first());
+    for (const int which : members) {
+      const auto outcome = run(cache, which, ++value);
+      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      wanted = blended(wanted, 3 + which, value);
+    }
+    EXPECT_EQ(static_cast<unsigned>(data.first()), wanted);
+  }
+
+  DeviceBuffer<int> data{1, 1};
+};
+
+TEST_F(SharedOnDeviceTest, MembersShareAnExecutable) {
+  for (const Sharing sharing : {Sharing::kAlways, Sharing::kTable}) {
+    Options options;
+    options.max_executables = 1;
+    options.sharing = sharing;
+    Cache cache(options);
+    expect_right(cache, {0, 1, 2, 0, 1, 2, 2, 1, 0, 0});
+    EXPECT_EQ(cache.stats().instantiations, 1u);
+    EXPECT_GE(cache.stats().outcome(Outcome::kSwitched), 5u);
+    EXPECT_EQ(cache.stats().refused_device_updates, 0u);
+  }
+}
+
+// A member's memory is nobody else's while its launches are in flight, though the member has been erased, the shared
+// executable is another's by then, and others are captured that want memory of that size.
+TEST_F(SharedOnDeviceTest, MembersThatLeaveInFlightKeepTheirMemory) {
+  for (const Sharing sharing : {Sharing::kAlways, Sharing::kTable, Sharing::kNever}) {
+    Options options;
+    options.max_executables = 1;
+    options.sharing = sharing;
+    std::optional<Cache> cache(options);
+    unsigned wanted = static_cast<unsigned>(data.first());
+    for (int round = 0; round < 200; ++round) {
+      for (const int which : {round % 5, 5 + round % 3, round % 5}) {
+        const int value = 10 * round + which;
+        const auto outcome = run(*cache, which, value);
+        ASSERT_TRUE(outcome.ok()) << outcome.status();
+        wanted = blended(wanted, 3 + which, value);
+      }
+      cache->erase(key("member", round % 2 == 0 ? round % 5 : 5 + round % 3));
+      if (round % 50 == 49) cache.emplace(options);
+    }
+    EXPECT_EQ(static_cast<unsigned>(data.first()), wanted);
+  }
+}
+
+// ---- Inside another run ---------------------------------------------------------------------------------------------
+
+// Values of an inner run make the outer one eager; its capture, in which they had been given memory, comes to nothing.
+TEST_F(OnDeviceTest, InnerRunsValuesAreTheRuns) {
+  DeviceBuffer<int> data(1, 1);
+  Cache outer, inner;
+  unsigned wanted = 1;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_RUN(kEager, outer.run(key("with values"), stream, [&](cudaStream_t on) {
+      return inner.run(key("inner"), on, params(i), [&](Recorder& rec, Slot<int> v) {
+        rec.launch(blend_in, {1, 1}, data.get(), rec.on_device(v), 1, 3);
+      }).status();
+    }));
+    wanted = blended(wanted, 3, i);
+    EXPECT_EQ(static_cast<unsigned>(data.first()), wanted);
+  }
+}
+
+}  // namespace
+}  // namespace graphcache::test
