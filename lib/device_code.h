@@ -1,5 +1,5 @@
-// The device code that is part of the library (updater.cu, setter.cu), and what is asked of a kernel before it may write
-// to it.
+// The device code that is part of the library (updater.cu, setter.cu), and what is asked of a kernel before it may
+// write to it.
 #pragma once
 
 #include <absl/base/thread_annotations.h>

@@ -66,12 +66,12 @@ struct Entry {
   std::uint64_t row_class = 0;   // and its class there.
 
   std::shared_ptr<const Content> content ABSL_GUARDED_BY(lock);  // Null while cold.
-  Template graph ABSL_GUARDED_BY(lock);           // Of the content; empty while it is the base of the executable.
-  Differences differences ABSL_GUARDED_BY(lock);  // Of the content from its siblings'.
+  Template graph ABSL_GUARDED_BY(lock);             // Of the content; empty while it is the base of the executable.
+  Differences differences ABSL_GUARDED_BY(lock);    // Of the content from its siblings'.
   std::uint64_t came_to ABSL_GUARDED_BY(lock) = 0;  // The id of the last executable that was brought to the content.
-  Cost rent ABSL_GUARDED_BY(lock) = 0;            // Paid since it last had an executable of its own.
-  bool seen ABSL_GUARDED_BY(lock) = false;        // Whether eager_left has been set for a new key.
-  int eager_left ABSL_GUARDED_BY(lock) = 0;       // Runs to go before the next capture,
+  Cost rent ABSL_GUARDED_BY(lock) = 0;              // Paid since it last had an executable of its own.
+  bool seen ABSL_GUARDED_BY(lock) = false;          // Whether eager_left has been set for a new key.
+  int eager_left ABSL_GUARDED_BY(lock) = 0;         // Runs to go before the next capture,
   EagerReason eager_why ABSL_GUARDED_BY(lock) = EagerReason::kCaptureAfter;  // and why.
   bool refuses_head ABSL_GUARDED_BY(lock) = false;  // The device could not write what it should.
   int failures ABSL_GUARDED_BY(lock) = 0;  // Captures that broke, or executables that failed, since the last good run.

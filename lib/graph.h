@@ -136,8 +136,8 @@ struct Slots {
 struct NodeContent {
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
   bool readable = true;                 // Whether two of them can be compared.
-  bool updatable = false;       // Whether the device can set its arguments,
-  bool grid_updatable = false;  // and perhaps its grid (docs/semantics.md).
+  bool updatable = false;               // Whether the device can set its arguments,
+  bool grid_updatable = false;          // and perhaps its grid (docs/semantics.md).
   CUDA_KERNEL_NODE_PARAMS kernel = {};  // Of a kernel node, without its arguments.
   // Where in Content::bytes a kernel's arguments or another node's parameters are.
   std::uint32_t bytes = 0;
@@ -146,8 +146,8 @@ struct NodeContent {
   std::uint32_t first_argument = 0, argument_count = 0;
 };
 
-// What Recorder::on_device() has given: the memory, which a user object of the graph holds, too, and the code that writes
-// to it, which that must not, since it is unloaded by a call.
+// What Recorder::on_device() has given: the memory, which a user object of the graph holds, too, and the code that
+// writes to it, which that must not, since it is unloaded by a call.
 struct DeviceValues {
   using Memory = std::vector<DeviceMemory::Owner>;
   using Shared = std::shared_ptr<Memory>;

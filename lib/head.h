@@ -38,8 +38,7 @@ class Head {
   // for a table the other kernel nodes, too, and adds a node before its roots. The stream is one to enqueue copies on.
   // After a failure the graph is of no use.
   static CallResult add(Updater& updater, const Template& graph, std::shared_ptr<const Content> content,
-                        bool with_table, int device, cudaStream_t stream,
-                        std::unique_ptr<Head>* out);
+                        bool with_table, int device, cudaStream_t stream, std::unique_ptr<Head>* out);
 
   // The slot nodes that it leaves to the host, by their place among the content's.
   const std::vector<std::uint32_t>& others() const { return others_; }

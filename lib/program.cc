@@ -90,8 +90,7 @@ CallResult Executable::instantiate_updated(const Template& from, std::shared_ptr
   Template& base = executable->base_;
   CallResult done = from.clone(&base);
   if (done.error == cudaSuccess) {
-    done = Head::add(updater, base, executable->content_, with_table, scratch.device(), stream,
-                     &executable->head_);
+    done = Head::add(updater, base, executable->content_, with_table, scratch.device(), stream, &executable->head_);
   }
   if (done.error == cudaSuccess) {
     cudaGraphExec_t exec = nullptr;

@@ -229,7 +229,8 @@ CallResult Recording::take_device_memory(cudaStream_t stream, std::size_t bytes,
   DeviceValues& values = active_recording->device_values_;
   if (values.memory == nullptr) values.memory = std::make_shared<DeviceValues::Memory>();
   DeviceMemory::Owner& memory = values.memory->emplace_back();
-  const CallResult taken = DeviceMemory::of_process().take(DeviceMemory::Kind::kDevice, setter_.device(), bytes, &memory);
+  const CallResult taken =
+      DeviceMemory::of_process().take(DeviceMemory::Kind::kDevice, setter_.device(), bytes, &memory);
   if (taken.error != cudaSuccess) return taken;
   values.code = setter_.code();
   *out = memory->at;

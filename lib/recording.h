@@ -103,7 +103,8 @@ struct Captured {
 
 // Calls `fn` under a capture of `stream`. Afterwards the stream is not capturing, also if `fn` throws; `broke` then
 // says whether the capture was broken by that time, as by a call that it forbids and whose error `fn` has thrown.
-Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, Setter& setter, bool* broke);
+Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, Setter& setter,
+                 bool* broke);
 
 // Calls `fn` directly, or inside another run's capture.
 absl::Status enqueue(cudaStream_t stream, const detail::Call& call, Setter& setter);

@@ -35,7 +35,7 @@ struct HeadMemory {
   cudaError_t take_error();
 
   const int device;
-  bool copying = false;  // Whether a copy to it was enqueued behind the last launch.
+  bool copying = false;                                // Whether a copy to it was enqueued behind the last launch.
   const std::shared_ptr<std::atomic<int>> late_error;  // Where it is told if nobody else asks.
   std::vector<DeviceMemory::Owner> blocks;
   std::vector<DeviceValues::Shared> values;  // That rows point to.

@@ -78,10 +78,9 @@ void expect_to_follow(Cache& cache, cudaStream_t stream) {
     read.write(std::vector<unsigned char>(kBytes + 1, 0xee));
     Sized<kBytes> value;
     for (std::size_t i = 0; i < kBytes; ++i) value.bytes[i] = static_cast<unsigned char>(17 * run + i);
-    const auto outcome = cache.run(key("sized", static_cast<int>(kBytes)), stream, params(value),
-                                   [&](Recorder& rec, Slot<Sized<kBytes>> v) {
-                                     rec.memcpy(read.get(), rec.on_device(v), kBytes);
-                                   });
+    const auto outcome =
+        cache.run(key("sized", static_cast<int>(kBytes)), stream, params(value),
+                  [&](Recorder& rec, Slot<Sized<kBytes>> v) { rec.memcpy(read.get(), rec.on_device(v), kBytes); });
     ASSERT_TRUE(outcome.ok()) << outcome.status();
     std::vector<unsigned char> wanted(value.bytes, value.bytes + kBytes);
     wanted.push_back(0xee);
@@ -152,9 +151,7 @@ TEST_F(OnDeviceTest, EagerRunsReadTheirOwn) {
 TEST_F(OnDeviceTest, WarmedKeyHasTheRunsValue) {
   Cache cache;
   DeviceBuffer<int> data(1, 1);
-  const auto fn = [&](Recorder& rec, Slot<int> v) {
-    rec.launch(blend_in, {1, 1}, data.get(), rec.on_device(v), 1, 5);
-  };
+  const auto fn = [&](Recorder& rec, Slot<int> v) { rec.launch(blend_in, {1, 1}, data.get(), rec.on_device(v), 1, 5); };
   EXPECT_TRUE(cache.warm(key("k"), stream, params(7), fn).ok());
   EXPECT_EQ(data.first(), 1);
   EXPECT_RUN(kPatched, cache.run(key("k"), stream, params(8), fn));
@@ -232,9 +229,12 @@ TEST_F(OnDeviceTest, InnerRunsValuesAreTheRuns) {
   unsigned wanted = 1;
   for (int i = 0; i < 3; ++i) {
     EXPECT_RUN(kEager, outer.run(key("with values"), stream, [&](cudaStream_t on) {
-      return inner.run(key("inner"), on, params(i), [&](Recorder& rec, Slot<int> v) {
-        rec.launch(blend_in, {1, 1}, data.get(), rec.on_device(v), 1, 3);
-      }).status();
+      return inner
+          .run(key("inner"), on, params(i),
+               [&](Recorder& rec, Slot<int> v) {
+                 rec.launch(blend_in, {1, 1}, data.get(), rec.on_device(v), 1, 3);
+               })
+          .status();
     }));
     wanted = blended(wanted, 3, i);
     EXPECT_EQ(static_cast<unsigned>(data.first()), wanted);

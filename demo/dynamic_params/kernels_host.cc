@@ -5,3 +5,4 @@
 #include "kernels.cu"
 
 GRAPHCACHE_HOST_KERNEL(demo::mix)
+GRAPHCACHE_HOST_KERNEL(demo::mix_pointed)

@@ -13,9 +13,10 @@
 // of an iteration, measured over batches of eight with the GPU idle at their start, because in the long run a full
 // launch queue makes the host wait for the GPU whatever it does itself.
 //
-// With --sweep: 8, 40, 200 and 1000 kernels, half of them dynamic, fewer iterations of more kernels. Two more ways:
+// With --sweep: 8, 40, 200 and 1000 kernels, half of them dynamic, fewer iterations of more kernels. Three more ways:
 //
 //   cache_run_default  graphcache with the options that it comes with
+//   cache_run_pointed  graphcache, the value in device memory (Recorder::on_device), where the dynamic kernels read it
 //   static_replay      captured once and launched, nothing ever patched: what any way pays for the launch
 //
 // A table for each size compares them with `combined` and, in host time, with `static_replay`.

@@ -151,15 +151,7 @@ class CacheRun : public Iteration {
   void run(int iteration) override {
     const auto outcome =
         cache_.run(key_, loop_.stream, graphcache::params(Loop::changing(iteration)),
-                   [this](graphcache::Recorder& rec, graphcache::Slot<float> value) {
-                     for (int i = 0; i < loop_.nodes; ++i) {
-                       if (loop_.is_dynamic(i)) {
-                         rec.launch(mix, {1, kCount}, loop_.state, kCount, value, Loop::salt(i));
-                       } else {
-                         rec.launch(mix, {1, kCount}, loop_.state, kCount, Loop::fixed(i), Loop::salt(i));
-                       }
-                     }
-                   });
+                   [this](graphcache::Recorder& rec, graphcache::Slot<float> value) { enqueue(rec, value); });
     if (!outcome.ok()) {
       absl::FPrintF(stderr, "%s\n", outcome.status().ToString());
       std::exit(1);
@@ -172,6 +164,15 @@ class CacheRun : public Iteration {
   }
 
  protected:
+  virtual void enqueue(graphcache::Recorder& rec, graphcache::Slot<float> value) const {
+    for (int i = 0; i < loop_.nodes; ++i) {
+      if (loop_.is_dynamic(i)) {
+        rec.launch(mix, {1, kCount}, loop_.state, kCount, value, Loop::salt(i));
+      } else {
+        rec.launch(mix, {1, kCount}, loop_.state, kCount, Loop::fixed(i), Loop::salt(i));
+      }
+    }
+  }
   static graphcache::Options with(graphcache::Patching patching) {
     graphcache::Options options;
     options.patching = patching;
@@ -200,6 +201,28 @@ class CacheRunDevice : public CacheRun {
   std::optional<std::uint64_t> cuda_calls() const override {
     const graphcache::Stats stats = cache_.stats();
     return stats.hits() + (loop_.dynamic == 0 ? 0 : stats.outcome(graphcache::Outcome::kPatched));
+  }
+};
+
+class CacheRunPointed : public CacheRun {
+ public:
+  explicit CacheRunPointed(const Loop& loop) : CacheRun(loop, with(graphcache::Patching::kPerNode)) {}
+  // On a hit: one launch, and one call for the node that writes the value.
+  std::optional<std::uint64_t> cuda_calls() const override {
+    const graphcache::Stats stats = cache_.stats();
+    return stats.hits() + stats.patched_nodes;
+  }
+
+ protected:
+  void enqueue(graphcache::Recorder& rec, graphcache::Slot<float> value) const override {
+    const float* const pointed = rec.on_device(value);
+    for (int i = 0; i < loop_.nodes; ++i) {
+      if (loop_.is_dynamic(i)) {
+        rec.launch(mix_pointed, {1, kCount}, loop_.state, kCount, pointed, Loop::salt(i));
+      } else {
+        rec.launch(mix, {1, kCount}, loop_.state, kCount, Loop::fixed(i), Loop::salt(i));
+      }
+    }
   }
 };
 
@@ -232,6 +255,7 @@ std::vector<Kind> kinds() {
 std::vector<Kind> sweep_kinds() {
   std::vector<Kind> all = kinds();
   all.push_back(kind<CacheRun>("cache_run_default"));
+  all.push_back(kind<CacheRunPointed>("cache_run_pointed"));
   all.push_back(kind<StaticReplay>("static_replay"));
   all.back().follows = false;
   return all;

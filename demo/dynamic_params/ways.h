@@ -54,7 +54,7 @@ struct Kind {
 
 // The five ways of the program.
 std::vector<Kind> kinds();
-// Those of a sweep: the five, the cache as it comes, and `static_replay`.
+// Those of a sweep: the five, the cache as it comes, values that kernels read by pointers, and `static_replay`.
 std::vector<Kind> sweep_kinds();
 
 }  // namespace demo

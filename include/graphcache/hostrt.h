@@ -145,8 +145,9 @@ Ledger ledger();
 // Calls of runtime functions since the start, reset() or reset_calls(), from all threads: in all, or of one function by
 // its CUDA 13 name ("cudaGraphLaunch"; the _v2 and _v3 variants of CUDA 12 count under the plain name; a name that
 // hostrt does not define gives 0). Functions of the driver, which a program gets by cudaGetDriverEntryPoint, count
-// under the names of their runtime counterparts, and those that have none under such a name ("cudaFuncGetParamInfo", "cudaKernelGetFunction").
-// Each call from outside counts once, failed ones included. cudaGetErrorName and cudaGetErrorString are not counted.
+// under the names of their runtime counterparts, and those that have none under such a name ("cudaFuncGetParamInfo",
+// "cudaKernelGetFunction"). Each call from outside counts once, failed ones included. cudaGetErrorName and
+// cudaGetErrorString are not counted.
 std::uint64_t calls();
 std::uint64_t calls(const char* function);
 std::map<std::string, std::uint64_t> call_counts();  // functions called at least once

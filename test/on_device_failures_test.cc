@@ -1,0 +1,140 @@
+// Failures around values that kernels read through pointers, and whose memory that is. On hostrt.
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "graphcache/hostrt.h"
+#include "graphcache/status.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+class OnDeviceFailuresTest : public testing::Test {
+ protected:
+  void SetUp() override { hostrt::reset(); }
+  void TearDown() override {
+    EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
+    CUDA_OK(cudaPeekAtLastError());
+    hostrt::reset();
+  }
+
+  // data = 3 * data + value
+  static absl::StatusOr<Outcome> run(Cache& cache, const Key& key, cudaStream_t stream, int* data, int value) {
+    return cache.run(key, stream, params(data, value), [](Recorder& rec, Slot<int*> p, Slot<int> v) {
+      const int* const in = rec.on_device(v);
+      if (in == nullptr) return;
+      rec.launch(blend_in, {1, 1}, p, in, 1, 3);
+    });
+  }
+};
+
+// A key whose executable has left while a launch of it waits gets another, and that other memory: else the run on the
+// second stream, which does not wait, would write its value where the first has yet to read its own.
+TEST_F(OnDeviceFailuresTest, TwoExecutablesOfAKeyInFlightHaveTheirOwnMemory) {
+  for (const Sharing sharing : {Sharing::kNever, Sharing::kAlways, Sharing::kTable}) {
+    Options options;
+    options.max_executables = 1;
+    options.sharing = sharing;
+    Cache cache(options);
+    Stream first, second;
+    DeviceBuffer<int> a(1, 1), b(1, 1), c(1, 1);
+    EXPECT_RUN(kInstantiated, run(cache, key("k"), first, a.get(), 5));
+    hostrt::hold(first);
+    EXPECT_RUN(kPatched, run(cache, key("k"), first, a.get(), 7));
+    EXPECT_RUN(kInstantiated, cache.run(key("other"), second, [&](Recorder& rec) {
+      rec.launch(blend, {1, 1}, c.get(), 1, 1, 1);  // Of another topology: no sibling gives the executable back.
+    }));
+    EXPECT_RUN(kInstantiated, run(cache, key("k"), second, b.get(), 11));
+    EXPECT_EQ(cache.stats().captures, 3u);
+    hostrt::release(first);
+    CUDA_OK(cudaDeviceSynchronize());
+    EXPECT_EQ(a.first(), 3 * (3 * 1 + 5) + 7);
+    EXPECT_EQ(b.first(), 3 * 1 + 11);
+    // And with one executable there is no need.
+    EXPECT_RUN(kPatched, run(cache, key("k"), second, b.get(), 12));
+    EXPECT_EQ(cache.stats().captures, 3u);
+  }
+}
+
+TEST_F(OnDeviceFailuresTest, WhatCannotBeHadIsToldAndTriedAgain) {
+  struct Case {
+    const char* function;
+    int max_executables;
+  };
+  for (const Case& one : {Case{"cudaLibraryLoadData", 8}, Case{"cudaLibraryGetKernel", 0}, Case{"cudaMalloc", 8},
+                          Case{"cudaMallocAsync", 0}}) {
+    Options options;
+    options.max_executables = one.max_executables;
+    Cache cache(options);
+    Stream stream;
+    DeviceBuffer<int> data(1, 1);
+    hostrt::fail_call(one.function, 1, cudaErrorMemoryAllocation);
+    const auto outcome = run(cache, key("k"), stream, data.get(), 5);
+    ASSERT_FALSE(outcome.ok()) << one.function;
+    EXPECT_EQ(cuda_error(outcome.status()), cudaErrorMemoryAllocation);
+    EXPECT_TRUE(mentions(outcome.status(), "on_device")) << outcome.status();
+    EXPECT_TRUE(mentions(outcome.status(), one.function)) << outcome.status();
+    EXPECT_EQ(data.first(), 1);
+    EXPECT_TRUE(run(cache, key("k"), stream, data.get(), 6).ok());
+    EXPECT_EQ(data.first(), 3 + 6);
+  }
+}
+
+// Nobody else gets what a launch in flight reads, though the shared executable has gone on to another member by then,
+// and the member is forgotten.
+TEST_F(OnDeviceFailuresTest, MemberThatLeavesInFlightKeepsItsMemory) {
+  for (const Sharing sharing : {Sharing::kNever, Sharing::kAlways, Sharing::kTable}) {
+    Options options;
+    options.max_executables = sharing == Sharing::kNever ? 3 : 1;
+    options.sharing = sharing;
+    Cache cache(options), others;
+    Stream first, second;
+    DeviceBuffer<int> a(1, 1), b(1, 1);
+    const auto run_member = [&](int which, int value) {
+      return cache.run(key("member", which), first, params(value), [&](Recorder& rec, Slot<int> v) {
+        const int* const in = rec.on_device(v);
+        for (int i = 0; i < 40; ++i) rec.launch(do_nothing, {1, 1});  // So that patches are cheaper than an update.
+        rec.launch(blend_in, {1, 1}, a.get(), in, 1, 3 + which);
+      });
+    };
+    for (const int which : {0, 1, 2}) EXPECT_TRUE(run_member(which, 0).ok());
+    a.write({1});
+    hostrt::hold(first);
+    EXPECT_TRUE(run_member(1, 7).ok());
+    EXPECT_TRUE(run_member(2, 9).ok());
+    EXPECT_TRUE(cache.erase(key("member", 1)));
+    for (int i = 0; i < 4; ++i) EXPECT_TRUE(run(others, key("another", i), second, b.get(), 100 + i).ok());
+    hostrt::release(first);
+    CUDA_OK(cudaDeviceSynchronize());
+    EXPECT_EQ(a.first(), 5 * (4 * 1 + 7) + 9);
+  }
+}
+
+// Memory that comes back is used again, and the cache's end frees it.
+TEST_F(OnDeviceFailuresTest, MemoryIsUsedAgainAndFreed) {
+  const std::size_t before = hostrt::ledger().allocations;
+  {
+    std::optional<Cache> cache(std::in_place);
+    Stream stream;
+    DeviceBuffer<int> data(1, 1);
+    for (int i = 0; i < 200; ++i) {
+      ASSERT_TRUE(run(*cache, key("k", i), stream, data.get(), i).ok());
+      if (i >= 3) {
+        EXPECT_TRUE(cache->erase(key("k", i - 3)));
+      }
+      EXPECT_LE(hostrt::ledger().allocations, before + 1 + 5) << i;
+    }
+    cache.reset();
+    EXPECT_EQ(hostrt::ledger().allocations, before + 1);
+    EXPECT_EQ(hostrt::ledger().user_objects, 0u);
+  }
+  EXPECT_EQ(hostrt::ledger().allocations, before);
+}
+
+}  // namespace
+}  // namespace graphcache::test
