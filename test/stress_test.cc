@@ -74,9 +74,9 @@ std::uint64_t number_of(const char* variable, std::uint64_t otherwise) {
 
 TEST(StressTest, EveryResultIsExplainedByAnOrder) {
 #if defined(GRAPHCACHE_SANITIZED)
-  constexpr std::uint64_t kSeeds = 100;
+  constexpr std::uint64_t kSeeds = 60;
 #else
-  constexpr std::uint64_t kSeeds = 600;
+  constexpr std::uint64_t kSeeds = 500;
 #endif
   const std::uint64_t first = number_of("GRAPHCACHE_STRESS_SEED", 1);
   std::uint64_t count = by_size<std::uint64_t>(kSeeds, kSeeds, 10'000);

@@ -129,7 +129,7 @@ DEFECTS = [
            "if (to.device_values.memory != nullptr) memory_.values", "if (false) memory_.values",
            ("on_device_failures",)),
     Defect("memory is used again while a copy fills it", "lib/table.cc", "block->in_use = copying;",
-           "block->in_use = false;", ("stress",)),
+           "block->in_use = false;", ("on_device_failures",)),
     Defect("memory of a context that is gone is used again", "lib/device_memory.cc", "one.context == context &&", "true &&",
            ("faults_lifetime", "faults_runs")),
 ]
