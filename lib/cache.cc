@@ -131,7 +131,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& requ
   request.last_error = &last_error;
   if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
   entry->stream = request.stream;
-  if (const cudaError_t late = updater_.take_late_error(); late != cudaSuccess) {
+  if (const cudaError_t late = memory_->take_late_error(); late != cudaSuccess) {
     return failed(request, cuda_failure("an update of a node by the device, in an executable that has left", late));
   }
   if (entry->executable != nullptr) return replay(entry, request);

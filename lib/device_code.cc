@@ -1,5 +1,7 @@
 #include "device_code.h"
 
+#include <utility>
+
 #include "driver.h"
 #include "setter.h"
 #include "setter_image.h"
@@ -8,8 +10,9 @@
 
 namespace graphcache {
 
-Updater::Updater()
-    : code_(updater_image, {updater::kSmallName, updater::kLargeName, updater::kHugeName, updater::kPlainName}) {}
+Updater::Updater(std::shared_ptr<DeviceMemory> memory)
+    : code_(updater_image, {updater::kSmallName, updater::kLargeName, updater::kHugeName, updater::kPlainName}),
+      memory_(std::move(memory)) {}
 
 CallResult GridRules::ask(cudaGraphNode_t node, bool* can) {
   *can = false;
@@ -60,7 +63,13 @@ CallResult GridRules::ask_by_probe(const CUDA_KERNEL_NODE_PARAMS& params, bool* 
   return done;
 }
 
-Setter::Setter(int device) : device_(device), code_(setter_image, {setter::kSmallName, setter::kLargeName}) {}
+Setter::Setter(int device, std::shared_ptr<DeviceMemory> memory)
+    : device_(device), memory_(std::move(memory)), code_(setter_image, {setter::kSmallName, setter::kLargeName}) {}
+
+CallResult Setter::take(std::size_t bytes, DeviceMemory::Block* out) {
+  const DeviceGuard current(device_);
+  return current.result().error != cudaSuccess ? current.result() : memory_->take(bytes, out);
+}
 
 CallResult Setter::load(std::size_t bytes, Kernel* out) {
   DeviceCode<2>::Kernels kernels;

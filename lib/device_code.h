@@ -7,11 +7,11 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <unordered_map>
 
+#include "device_memory.h"
 #include "errors.h"
 #include "graph.h"
 #include "mutex.h"
@@ -79,7 +79,7 @@ class Updater {
   enum Kernel : std::size_t { kSmall, kLarge, kHuge, kPlain, kCount };
   using Kernels = DeviceCode<kCount>::Kernels;
 
-  Updater();
+  explicit Updater(std::shared_ptr<DeviceMemory> memory);
 
   // A failure stays: what the driver refuses once is not offered again.
   CallResult load(Kernels* out) ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -88,9 +88,7 @@ class Updater {
     return failed_;
   }
   std::shared_ptr<void> code() { return code_.code(); }
-  // What the heads of executables that are gone had to tell, and nobody was told.
-  cudaError_t take_late_error() { return static_cast<cudaError_t>(late_error_->exchange(cudaSuccess)); }
-  const std::shared_ptr<std::atomic<int>>& late_error() const { return late_error_; }
+  const std::shared_ptr<DeviceMemory>& memory() const { return memory_; }
   // After a fatal error: drops the handles.
   void abandon() { code_.abandon(); }
 
@@ -98,7 +96,7 @@ class Updater {
   DeviceCode<kCount> code_;
   Mutex mutex_;
   CallResult failed_ ABSL_GUARDED_BY(mutex_);
-  const std::shared_ptr<std::atomic<int>> late_error_ = std::make_shared<std::atomic<int>>(cudaSuccess);
+  const std::shared_ptr<DeviceMemory> memory_;
 };
 
 // Whether the device can set the grids of kernel nodes. It must not for kernels with clusters, cooperative ones, and
@@ -124,15 +122,17 @@ class Setter {
     CUfunction function = nullptr;  // and the driver; null if it cannot be had.
   };
 
-  explicit Setter(int device);
+  Setter(int device, std::shared_ptr<DeviceMemory> memory);
 
-  int device() const { return device_; }
+  // So many bytes of its device.
+  CallResult take(std::size_t bytes, DeviceMemory::Block* out);
   CallResult load(std::size_t bytes, Kernel* out);
   std::shared_ptr<void> code() { return code_.code(); }
   void abandon() { code_.abandon(); }
 
  private:
   const int device_;
+  const std::shared_ptr<DeviceMemory> memory_;
   DeviceCode<2> code_;
 };
 

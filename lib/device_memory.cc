@@ -1,85 +1,76 @@
 #include "device_memory.h"
 
-#include <new>
+#include <algorithm>
+#include <utility>
 
-#include "driver.h"
 #include "graph.h"
 
 namespace graphcache {
-namespace {
 
-// A block may be so much larger than what is wanted of it.
-constexpr std::size_t kWaste = 4;
-
-// Of the current context. 0 where the driver does not tell.
-CallResult current_context(unsigned long long* id) {
-  *id = 0;
-  if (driver().context_id == nullptr || !driver().has_context()) return {};
-  return {"cudaCtxGetId, by the driver", static_cast<cudaError_t>(driver().context_id(nullptr, id)), /*latches=*/false};
-}
-
-}  // namespace
-
-DeviceMemory& DeviceMemory::of_process() {
-  static DeviceMemory& memory = *new DeviceMemory;  // Never destroyed: the runtime may be gone first.
-  return memory;
-}
-
-template <class Wanted>
-DeviceMemory::Block* DeviceMemory::remove(const Wanted& wanted) {
-  for (Block** at = &free_; *at != nullptr; at = &(*at)->next) {
-    if (wanted(**at)) return std::exchange(*at, (*at)->next);
-  }
-  return nullptr;
-}
-
-CallResult DeviceMemory::take(Kind kind, int device, std::size_t bytes, Owner* out) {
-  unsigned long long context = 0;
-  if (const CallResult asked = current_context(&context); asked.error != cudaSuccess) return asked;
-  const auto kept = [&] {
-    MutexLock lock(mutex_);
-    return remove([&](const Block& one) {
-      return one.kind == kind && one.device == device && one.context == context && !one.in_use && one.bytes >= bytes &&
-             one.bytes / kWaste <= bytes;
-    });
-  };
-  out->reset(kept());
-  if (*out != nullptr) return {};
-  auto block = std::make_unique<Block>();
-  block->context = context;
-  block->bytes = bytes;
-  block->kind = kind;
-  block->device = device;
+CallResult DeviceMemory::take(std::size_t bytes, Block* out) {
+  auto block = std::make_unique<Waiting>(Waiting{nullptr, std::max(bytes, kLeast), nullptr});
   RelaxedCaptureMode relaxed;
-  const CallResult done = kind == Kind::kDevice ? CallResult{"cudaMalloc", cudaMalloc(&block->at, bytes)}
-                                                : CallResult{"cudaMallocHost", cudaMallocHost(&block->at, bytes)};
-  if (done.error != cudaSuccess) return done;
-  out->reset(block.release());
-  return done;
+  const CallResult allocated{"cudaMalloc", cudaMalloc(&block->at, bytes)};
+  return own(std::move(block), allocated, out);
 }
 
-void DeviceMemory::give(Block* block) noexcept {
+CallResult DeviceMemory::take_error_word(Block* out) {
+  auto block = std::make_unique<Waiting>(Waiting{nullptr, 0, nullptr});
+  RelaxedCaptureMode relaxed;
+  const CallResult allocated{"cudaMallocHost", cudaMallocHost(&block->at, sizeof(int))};
+  if (allocated.error == cudaSuccess) *static_cast<int*>(block->at) = cudaSuccess;
+  return own(std::move(block), allocated, out);
+}
+
+CallResult DeviceMemory::own(std::unique_ptr<Waiting> block, const CallResult& allocated, Block* out) {
+  if (allocated.error != cudaSuccess) return allocated;
+  Waiting* const given = block.release();
+  *out =
+      Block(given->at, [self = shared_from_this(), given](void*) { self->give(given); });  // Gives back if it throws.
+  return allocated;
+}
+
+void DeviceMemory::give(Waiting* block) noexcept {
   MutexLock lock(mutex_);
-  block->next = std::exchange(free_, block);
+  if (abandoned_) {
+    delete block;
+    return;
+  }
+  block->next = std::exchange(waiting_, block);
+  waiting_bytes_ += block->bytes;
 }
 
-void DeviceMemory::trim(int device) {
+void DeviceMemory::trim() {
+  Waiting* all = nullptr;
   {
     MutexLock lock(mutex_);
-    if (free_ == nullptr) return;
+    all = std::exchange(waiting_, nullptr);
+    waiting_bytes_ = 0;
   }
-  LastErrorGuard last_error;
-  const DeviceGuard current(device);
-  unsigned long long context = 0;
-  if (current.result().error != cudaSuccess || current_context(&context).error != cudaSuccess) return;
-  const auto next = [&] {
+  // Device memory first: behind that no launch writes an error any more.
+  for (const bool words : {false, true}) {
+    for (Waiting* block = all; block != nullptr; block = block->next) {
+      if ((block->bytes == 0) != words) continue;
+      if (words && *static_cast<const int*>(block->at) != cudaSuccess)
+        late_error_ = *static_cast<const int*>(block->at);
+      destroy_quietly(block->at, words ? &cudaFreeHost : &cudaFree);
+    }
+  }
+  while (all != nullptr) delete std::exchange(all, all->next);
+}
+
+void DeviceMemory::trim_if_much() {
+  {
     MutexLock lock(mutex_);
-    return remove([&](const Block& one) { return one.device == device; });
-  };
-  while (const std::unique_ptr<Block> block{next()}) {
-    if (block->context != context) continue;
-    destroy_quietly(block->at, block->kind == Kind::kDevice ? &cudaFree : &cudaFreeHost);
+    if (waiting_bytes_ <= kMaxWaiting) return;
   }
+  trim();
+}
+
+void DeviceMemory::abandon() {
+  MutexLock lock(mutex_);
+  abandoned_ = true;
+  while (waiting_ != nullptr) delete std::exchange(waiting_, waiting_->next);
 }
 
 }  // namespace graphcache

@@ -1,77 +1,67 @@
-// Memory that launches of graphs use beside the caller's: of head nodes and their rows, and of values that kernels read
-// through pointers.
+// Memory that launches use beside the caller's: of head nodes and their rows, and of values that kernels read through
+// pointers.
 //
-// When the last launch that uses it is over, only the runtime knows: so memory is held by a user object of the graph
-// (fact 28), and comes back when that is destroyed, perhaps on a thread of the driver, which may make no CUDA call. And
-// to free device memory waits for all work of the device, which may wait for what the caller does next. So memory that
-// comes back is kept for whoever wants some next, and freed where somebody may wait.
+// When the last launch that uses it is over, nothing tells: an event would need the stream, which may be gone, and a
+// user object of the graph makes every launch dearer (docs/design.md). And to free device memory waits for all work of
+// the device, which may wait for what the caller does next. So what is given back waits, and is never used again, until
+// somebody may wait for it to be freed, or it is too much.
 #pragma once
 
 #include <absl/base/thread_annotations.h>
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
-#include <utility>
 
 #include "errors.h"
 #include "mutex.h"
 
 namespace graphcache {
 
-// One for the process, since a graph's launches may outlive the cache. No CUDA call is made under its lock, which the
-// threads of the driver take, too. Thread-safe.
-class DeviceMemory {
+// Shared by a cache and what it has given, which may outlive it. Thread-safe.
+class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
  public:
-  enum class Kind {
-    kDevice,
-    kHost,  // Page-locked, which the device can write.
-  };
+  // Given back when nobody holds it any more; a launch that uses it may be in flight then.
+  using Block = std::shared_ptr<void>;
 
-  struct Block {
-    void* at = nullptr;
-    std::size_t bytes = 0;
-    Kind kind = Kind::kDevice;
-    int device = 0;
-    unsigned long long context = 0;  // The id of the device's, whose end is that of the memory.
-    bool in_use = false;  // By work that nobody knows the end of: it is freed, which waits, and not used again.
-    Block* next = nullptr;
-  };
-  struct GiveBack {
-    void operator()(Block* block) const noexcept { of_process().give(block); }
-  };
-  // Comes back when it is destroyed.
-  using Owner = std::unique_ptr<Block, GiveBack>;
+  DeviceMemory() = default;
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  ~DeviceMemory() { trim(); }
 
-  static DeviceMemory& of_process();
+  // So many bytes of the current device's.
+  CallResult take(std::size_t bytes, Block* out) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A word of the host's that the device can write: an error, for take_late_error() if nobody else reads it.
+  CallResult take_error_word(Block* out) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // So many bytes or more, aligned to 16 at least. The device is the current one.
-  CallResult take(Kind kind, int device, std::size_t bytes, Owner* out) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Frees what has come back of the device's. Waits for it.
-  void trim(int device) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Frees what was given back. Waits for the device.
+  void trim() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same, if it is more than may wait.
+  void trim_if_much() ABSL_LOCKS_EXCLUDED(mutex_);
+  void tell_late(cudaError_t error) { late_error_ = error; }
+  // What launches have written to words that were given back.
+  cudaError_t take_late_error() { return static_cast<cudaError_t>(late_error_.exchange(cudaSuccess)); }
+  // After a fatal error: drops what was given back, and what still will be.
+  void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  void give(Block* block) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
-  template <class Wanted>
-  Block* remove(const Wanted& wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static constexpr std::size_t kMaxWaiting = std::size_t{16} << 20;
+  static constexpr std::size_t kLeast = 4096;  // A small block counts as so much, since each takes a call to free.
+
+  struct Waiting {
+    void* at;
+    std::size_t bytes;  // 0: a word.
+    Waiting* next;
+  };
+  CallResult own(std::unique_ptr<Waiting> block, const CallResult& allocated, Block* out);
+  void give(Waiting* block) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
 
   Mutex mutex_;
-  Block* free_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  Waiting* waiting_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::size_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<int> late_error_{cudaSuccess};
 };
-
-// Makes the graph, its clones, and what is instantiated or updated from them keep `what` until they are gone and their
-// launches are over. Its destructor makes no CUDA call, and may run on any thread. Destroys it at once after a failure.
-template <class T>
-CallResult keep_alive(cudaGraph_t graph, std::unique_ptr<T> what) {
-  cudaUserObject_t object = nullptr;
-  const auto destroy = [](void* held) { delete static_cast<T*>(held); };
-  cudaError_t error = cudaUserObjectCreate(&object, what.get(), destroy, 1, cudaUserObjectNoDestructorSync);
-  if (error != cudaSuccess) return {"cudaUserObjectCreate", error};
-  what.release();
-  error = cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove);
-  if (error != cudaSuccess && !is_fatal(error)) cudaUserObjectRelease(object, 1);
-  return {"cudaGraphRetainUserObject", error};
-}
 
 }  // namespace graphcache

@@ -15,7 +15,6 @@ const Driver& driver() {
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(driver_function(name, version));
     };
     set(found.current_context, "cuCtxGetCurrent");
-    set(found.context_id, "cuCtxGetId");
     set(found.set_kernel_node, "cuGraphExecKernelNodeSetParams");
     set(found.kernel_params, "cuGraphKernelNodeGetParams");
     set(found.kernel_attribute, "cuGraphKernelNodeGetAttribute");

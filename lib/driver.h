@@ -11,7 +11,6 @@ namespace graphcache {
 
 struct Driver {
   CUresult (*current_context)(CUcontext*);
-  CUresult (*context_id)(CUcontext, unsigned long long*);
   CUresult (*set_kernel_node)(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*);
   CUresult (*kernel_params)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*);
   CUresult (*kernel_attribute)(CUgraphNode, CUlaunchAttributeID, CUlaunchAttributeValue*);

@@ -146,13 +146,9 @@ struct NodeContent {
   std::uint32_t first_argument = 0, argument_count = 0;
 };
 
-// What Recorder::on_device() has given: the memory, which a user object of the graph holds, too, and the code that
-// writes to it, which that must not, since it is unloaded by a call.
+// What Recorder::on_device() has given: memory, and the code that writes to it.
 struct DeviceValues {
-  using Memory = std::vector<DeviceMemory::Owner>;
-  using Shared = std::shared_ptr<Memory>;
-
-  Shared memory;  // Null if there is none.
+  std::vector<DeviceMemory::Block> memory;
   std::shared_ptr<void> code;
 };
 

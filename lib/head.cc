@@ -94,10 +94,10 @@ std::size_t Head::estimated_device_bytes(const Content& content) {
          4 * updater::kRowAlignment;
 }
 
-// Launches in flight may yet fail: what they say is told when they are over (HeadMemory).
+// Launches in flight may yet fail: that is told when they are over (device_memory.h).
 Head::~Head() {
-  if (memory_ == nullptr) return;
-  if (const cudaError_t error = take_error(); error != cudaSuccess) *late_error_ = error;
+  if (error_ == nullptr) return;
+  if (const cudaError_t error = take_error(); error != cudaSuccess) memory_->tell_late(error);
 }
 
 // Where the kernel's parameter has the value: slots that many nodes hold are passed once.
@@ -140,17 +140,13 @@ bool Head::plan_slots(const Slots& slots, const SlotNode& node, std::vector<upda
 }
 
 CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<const Content> content, bool with_table,
-                     int device, cudaStream_t stream, std::unique_ptr<Head>* out) {
+                     cudaStream_t stream, std::unique_ptr<Head>* out) {
   Updater::Kernels kernels;
   if (const CallResult loaded = updater.load(&kernels); loaded.error != cudaSuccess) return loaded;
   const auto set_attribute = driver().set_kernel_attribute;
   if (set_attribute == nullptr) return {kMakeUpdatable, cudaErrorNotSupported, false};
   const Slots& slots = content->slots;
   std::unique_ptr<Head> head(new Head(updater));
-  auto memory = std::make_unique<HeadMemory>(device, updater.late_error());
-  HeadMemory* const graphs = memory.get();
-  if (const CallResult kept = keep_alive(graph.graph.get(), std::move(memory)); kept.error != cudaSuccess) return kept;
-  head->memory_ = graphs;
   GridRules grid_rules(kernels);
   Pieces pieces;
   std::vector<Table::Node> nodes;
@@ -193,7 +189,7 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
   head->take_kernel(kernels);
   head->holds_ = content->id;
   if (with_table)
-    head->table_ = std::make_unique<Table>(content, std::move(nodes), pieces.all, pieces.updates, *head->memory_);
+    head->table_ = std::make_unique<Table>(content, std::move(nodes), pieces.all, pieces.updates, head->memory_);
   if (CallResult done = head->upload(pieces.all, pieces.updates, stream); done.error != cudaSuccess) return done;
   head->token() = 1;
   bool changed = false;
@@ -246,15 +242,14 @@ CallResult Head::upload(const std::vector<updater::Piece>& pieces, const std::ve
   const std::vector<unsigned char> base = table_ != nullptr ? table_->base_row() : std::vector<unsigned char>();
   const std::size_t base_at = append(base.data(), base.size());
 
-  void* memory = nullptr;
-  if (const CallResult taken = memory_->take(host.size(), &memory); taken.error != cudaSuccess) return taken;
-  if (const CallResult taken = memory_->take_error_word(&plan().error); taken.error != cudaSuccess) return taken;
-  auto* const device = static_cast<unsigned char*>(memory);
+  if (const CallResult taken = memory_->take(host.size(), &plan_); taken.error != cudaSuccess) return taken;
+  if (const CallResult taken = memory_->take_error_word(&error_); taken.error != cudaSuccess) return taken;
+  auto* const device = static_cast<unsigned char*>(plan_.get());
   plan().written = reinterpret_cast<updater::Written*>(device);
   plan().pieces = reinterpret_cast<const updater::Piece*>(device + pieces_at);
   plan().updates = reinterpret_cast<const updater::Update*>(device + updates_at);
   plan().base = base.empty() ? nullptr : device + base_at;
-  memory_->copying = true;
+  plan().error = static_cast<int*>(error_.get());
   return {"cudaMemcpyAsync", cudaMemcpyAsync(device, host.data(), host.size(), cudaMemcpyHostToDevice, stream)};
 }
 

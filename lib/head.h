@@ -5,13 +5,13 @@
 
 #include <cuda_runtime_api.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "device_code.h"
+#include "device_memory.h"
 #include "errors.h"
 #include "graph.h"
 #include "graphcache/cache.h"
@@ -38,7 +38,7 @@ class Head {
   // for a table the other kernel nodes, too, and adds a node before its roots. The stream is one to enqueue copies on.
   // After a failure the graph is of no use.
   static CallResult add(Updater& updater, const Template& graph, std::shared_ptr<const Content> content,
-                        bool with_table, int device, cudaStream_t stream, std::unique_ptr<Head>* out);
+                        bool with_table, cudaStream_t stream, std::unique_ptr<Head>* out);
 
   // The slot nodes that it leaves to the host, by their place among the content's.
   const std::vector<std::uint32_t>& others() const { return others_; }
@@ -55,12 +55,12 @@ class Head {
 
   // What the device answered to an update of a launch that has run: the values of that launch were not those of its
   // run. Told once.
-  cudaError_t take_error() { return memory_->take_error(); }
-
-  // A launch follows the copies of what it reads.
-  void settle() { memory_->copying = false; }
-  // After a fatal error: its graph is dropped.
-  void abandon() { memory_ = nullptr; }
+  cudaError_t take_error() {
+    auto* const word = static_cast<volatile int*>(error_.get());
+    const auto found = static_cast<cudaError_t>(*word);
+    if (found != cudaSuccess) *word = cudaSuccess;
+    return found;
+  }
 
  private:
   struct Source {
@@ -71,7 +71,7 @@ class Head {
     bool is_grid;
   };
 
-  explicit Head(Updater& updater) : code_(updater.code()), late_error_(updater.late_error()) {}
+  explicit Head(Updater& updater) : code_(updater.code()), memory_(updater.memory()) {}
   void take_kernel(const Updater::Kernels& kernels);
   bool plan_slots(const Slots& slots, const SlotNode& node, std::vector<updater::Update>* updates);
   bool find_source(const Binding& binding, bool is_grid, std::uint32_t* at);
@@ -91,7 +91,7 @@ class Head {
   static constexpr std::size_t kBytesAt = offsetof(updater::Values<updater::kLarge>, bytes);
 
   const std::shared_ptr<void> code_;
-  const std::shared_ptr<std::atomic<int>> late_error_;
+  const std::shared_ptr<DeviceMemory> memory_;
   std::vector<Source> sources_;
   std::uint32_t size_ = 0;  // Of the values.
   std::vector<std::uint32_t> others_;
@@ -101,7 +101,7 @@ class Head {
   cudaKernel_t kernel_ = nullptr;
   CUcontext context_ = nullptr;                 // That the executable is of.
   std::unique_ptr<unsigned char[]> parameter_;  // updater::Values of either size.
-  HeadMemory* memory_ = nullptr;                // The graph's.
+  DeviceMemory::Block plan_, error_;
   std::unique_ptr<Table> table_;
 };
 

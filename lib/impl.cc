@@ -74,7 +74,7 @@ Cache::Impl::Impl(const Options& options)
       invalid_(validate(options_)),
       index_(static_cast<std::size_t>(std::max(options_.max_executables, 0))),
       scratch_(options_.device),
-      setter_(options_.device) {
+      setter_(options_.device, memory_) {
   enabled_ = invalid_.ok() && options_.max_executables > 0;
 }
 
@@ -116,7 +116,7 @@ bool Cache::Impl::erase(const Key& key) {
     sweep();
   }
   retire_.collect_all();
-  if (!lost_ && active_recording == nullptr) DeviceMemory::of_process().trim(options_.device);
+  if (!lost_ && active_recording == nullptr) memory_->trim();
   return found;
 }
 
@@ -127,7 +127,7 @@ void Cache::Impl::clear() {
     sweep();
   }
   retire_.collect_all();
-  if (!lost_ && active_recording == nullptr) DeviceMemory::of_process().trim(options_.device);
+  if (!lost_ && active_recording == nullptr) memory_->trim();
 }
 
 // Adds what the entry counted to the totals, before it is deleted.
@@ -166,6 +166,7 @@ void Cache::Impl::lose(const absl::Status& why) {
   scratch_.abandon();
   updater_.abandon();
   setter_.abandon();
+  memory_->abandon();
   clear();
 }
 

@@ -169,8 +169,9 @@ class Cache::Impl {
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
 
   Scratch scratch_;  // Of what is instantiated,
-  Updater updater_;  // of what writes its slots on the device,
-  Setter setter_;    // and of what on_device() gave.
+  const std::shared_ptr<DeviceMemory> memory_ = std::make_shared<DeviceMemory>();
+  Updater updater_{memory_};  // of what writes its slots on the device,
+  Setter setter_;             // and of what on_device() gave.
   Retire& retire_ = Retire::of_process();
 };
 

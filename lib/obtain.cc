@@ -58,7 +58,7 @@ Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) A
 // would write there while those of the last are in flight. So the entry gets memory of its own for that, by another
 // capture. Null: a new executable.
 bool Cache::Impl::needs_capture(const Entry& entry, const Executable* executable) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  return entry.content->device_values.memory != nullptr && entry.came_to != 0 &&
+  return !entry.content->device_values.memory.empty() && entry.came_to != 0 &&
          (executable == nullptr || entry.came_to != executable->id());
 }
 
@@ -311,6 +311,7 @@ void Cache::Impl::tidy_up(cudaStream_t stream) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     }
   }
   retire_.collect(stream);
+  memory_->trim_if_much();
 }
 
 }  // namespace graphcache

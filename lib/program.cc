@@ -90,7 +90,7 @@ CallResult Executable::instantiate_updated(const Template& from, std::shared_ptr
   Template& base = executable->base_;
   CallResult done = from.clone(&base);
   if (done.error == cudaSuccess) {
-    done = Head::add(updater, base, executable->content_, with_table, scratch.device(), stream, &executable->head_);
+    done = Head::add(updater, base, executable->content_, with_table, stream, &executable->head_);
   }
   if (done.error == cudaSuccess) {
     cudaGraphExec_t exec = nullptr;
@@ -396,7 +396,6 @@ CallResult Executable::wait(cudaStream_t stream) {
 
 void Executable::abandon() {
   ready_.release();
-  if (head_ != nullptr) head_->abandon();
   exec_.release();
   base_.graph.release();
 }

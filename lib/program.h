@@ -102,10 +102,7 @@ class Executable {
     const cudaError_t error = cudaGraphLaunch(exec_.get(), stream);
     if (error != cudaSuccess) return error;
     stream_ = stream;
-    if (ready_.get() != nullptr) {
-      ready_ = {};
-      head_->settle();
-    }
+    if (ready_.get() != nullptr) ready_ = {};
     return error;
   }
   // What the first launch would do otherwise.

@@ -224,17 +224,13 @@ CallResult Recording::take_device_memory(cudaStream_t stream, std::size_t bytes,
     if (error == cudaSuccess) lent_.push_back(*out);
     return {"cudaMallocAsync", error};
   }
-  const DeviceGuard current(setter_.device());
-  if (current.result().error != cudaSuccess) return current.result();
   DeviceValues& values = active_recording->device_values_;
-  if (values.memory == nullptr) values.memory = std::make_shared<DeviceValues::Memory>();
-  DeviceMemory::Owner& memory = values.memory->emplace_back();
-  const CallResult taken =
-      DeviceMemory::of_process().take(DeviceMemory::Kind::kDevice, setter_.device(), bytes, &memory);
-  if (taken.error != cudaSuccess) return taken;
+  DeviceMemory::Block memory;
+  if (const CallResult taken = setter_.take(bytes, &memory); taken.error != cudaSuccess) return taken;
+  *out = memory.get();
+  values.memory.push_back(std::move(memory));
   values.code = setter_.code();
-  *out = memory->at;
-  return taken;
+  return {};
 }
 
 const void* Recording::on_device(cudaStream_t stream, const ArgView& value) {
@@ -355,11 +351,6 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
     captured.capture = absl::InternalError("a node with slots is not part of the captured graph");
   }
   content.device_values = recording.take_device_values();
-  if (content.device_values.memory != nullptr) {
-    const CallResult done =
-        keep_alive(captured.graph.graph.get(), std::make_unique<DeviceValues::Shared>(content.device_values.memory));
-    if (done.error != cudaSuccess) captured.capture = cuda_failure(done.call, done.error);
-  }
   return captured;
 }
 

@@ -320,8 +320,7 @@ Difference difference(const Content& from, const Content& to) {
   Difference found;
   Cost by_patches = 0;
   Cost by_update = to.node_count * costs::kUpdateReads;
-  // An executable must keep the memory of on_device(), and takes it over by an update alone (docs/semantics.md).
-  bool patchable = to.device_values.memory == nullptr;
+  bool patchable = true;
   auto of_from = from.slots.nodes.begin();
   auto of_to = to.slots.nodes.begin();
   for (std::uint32_t i = 0; i < to.node_count; ++i) {

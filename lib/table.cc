@@ -34,45 +34,14 @@ bool same(const Slots& a, const Slots& b) {
 
 }  // namespace
 
-HeadMemory::~HeadMemory() {
-  if (const cudaError_t found = take_error(); found != cudaSuccess) *late_error = found;
-  for (const DeviceMemory::Owner& block : blocks) block->in_use = copying;
-}
-
-CallResult HeadMemory::take(std::size_t bytes, void** out) {
-  blocks.reserve(blocks.size() + 1);
-  DeviceMemory::Owner block;
-  const CallResult taken = DeviceMemory::of_process().take(DeviceMemory::Kind::kDevice, device, bytes, &block);
-  if (taken.error != cudaSuccess) return taken;
-  *out = block->at;
-  blocks.push_back(std::move(block));
-  return taken;
-}
-
-CallResult HeadMemory::take_error_word(int** out) {
-  const CallResult taken = DeviceMemory::of_process().take(DeviceMemory::Kind::kHost, device, sizeof(int), &error);
-  if (taken.error != cudaSuccess) return taken;
-  *out = static_cast<int*>(error->at);
-  **out = cudaSuccess;
-  return taken;
-}
-
-cudaError_t HeadMemory::take_error() {
-  if (error == nullptr) return cudaSuccess;
-  auto* const word = static_cast<volatile int*>(error->at);
-  const auto found = static_cast<cudaError_t>(*word);
-  if (found != cudaSuccess) *word = cudaSuccess;
-  return found;
-}
-
 Table::Table(std::shared_ptr<const Content> base, std::vector<Node> nodes, std::vector<updater::Piece> pieces,
-             std::vector<updater::Update> updates, HeadMemory& memory)
+             std::vector<updater::Update> updates, std::shared_ptr<DeviceMemory> memory)
     : base_(std::move(base)),
       nodes_(std::move(nodes)),
       pieces_(std::move(pieces)),
       updates_(std::move(updates)),
       writes_(base_->nodes.size(), Change::kNone),
-      memory_(memory) {
+      memory_(std::move(memory)) {
   for (const Node& node : nodes_) writes_[node.index] = node.grid ? Change::kGrid : Change::kArguments;
   places_[base_->id] = {};
 }
@@ -202,15 +171,15 @@ CallResult Table::add(const Content& to, cudaStream_t stream) {
   if (places_.contains(to.id)) return {};
   const std::size_t growth = growth_for(to);
   if (growth != 0) {
-    void* block = nullptr;
-    if (const CallResult taken = memory_.take(growth, &block); taken.error != cudaSuccess) return taken;
-    free_ = static_cast<unsigned char*>(block);
+    blocks_.reserve(blocks_.size() + 1);
+    DeviceMemory::Block block;
+    if (const CallResult taken = memory_->take(growth, &block); taken.error != cudaSuccess) return taken;
+    free_ = static_cast<unsigned char*>(block.get());
+    blocks_.push_back(std::move(block));
     left_ = growth;
   }
   unsigned char* const row = free_;
-  if (to.device_values.memory != nullptr) memory_.values.push_back(to.device_values.memory);
   Place& place = places_[to.id];
-  memory_.copying = true;
   const CallResult done{"cudaMemcpyAsync",
                         cudaMemcpyAsync(row, next_.bytes.data(), next_.bytes.size(), cudaMemcpyHostToDevice, stream)};
   if (done.error != cudaSuccess) {

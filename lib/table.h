@@ -4,7 +4,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -20,28 +19,6 @@
 
 namespace graphcache {
 
-// What launches of a head node read, and where they write that an update has failed. A user object of the graph has it,
-// so that it lives as long as they do; it is added to while that graph is alive.
-struct HeadMemory {
-  HeadMemory(int of_device, std::shared_ptr<std::atomic<int>> tell_late)
-      : device(of_device), late_error(std::move(tell_late)) {}
-  ~HeadMemory();
-  HeadMemory(const HeadMemory&) = delete;
-  HeadMemory& operator=(const HeadMemory&) = delete;
-
-  CallResult take(std::size_t bytes, void** out);
-  CallResult take_error_word(int** out);
-  // What a launch has written there, once.
-  cudaError_t take_error();
-
-  const int device;
-  bool copying = false;                                // Whether a copy to it was enqueued behind the last launch.
-  const std::shared_ptr<std::atomic<int>> late_error;  // Where it is told if nobody else asks.
-  std::vector<DeviceMemory::Owner> blocks;
-  std::vector<DeviceValues::Shared> values;  // That rows point to.
-  DeviceMemory::Owner error;
-};
-
 // Used as its executable is: by one thread at a time.
 class Table {
  public:
@@ -54,7 +31,7 @@ class Table {
 
   // The base has been described (signature.h).
   Table(std::shared_ptr<const Content> base, std::vector<Node> nodes, std::vector<updater::Piece> pieces,
-        std::vector<updater::Update> updates, HeadMemory& memory);
+        std::vector<updater::Update> updates, std::shared_ptr<DeviceMemory> memory);
 
   // Whether there is anything for its rows.
   static bool is_of_use(const Content& content);
@@ -104,8 +81,9 @@ class Table {
   std::unordered_map<std::uint64_t, Place> places_;  // By the content's id.
   Built next_;                                       // The row that growth_for() was asked for last,
   std::uint64_t next_of_ = 0;                        // and whose it is.
-  HeadMemory& memory_;
-  unsigned char* free_ = nullptr;  // Of the last block,
+  const std::shared_ptr<DeviceMemory> memory_;
+  std::vector<DeviceMemory::Block> blocks_;
+  unsigned char* free_ = nullptr;  // Of the last one,
   std::size_t left_ = 0;           // and how much.
 };
 

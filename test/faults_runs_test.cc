@@ -111,17 +111,12 @@ constexpr Untold kUntold[] = {
     {"cudaSetDevice", "second device", 2},
     {"cudaSetDevice", "table on a second device", 2},
     {"cudaSetDevice", "switch by a row on a second device", 2},
-    // Nobody can be told of what the end of a cache does not free.
-    {"cudaCtxGetId", "destruction of a table"},
-    {"cudaCtxGetId", "destruction of pointed values"},
-    {"cudaCtxGetId", "destruction of pointed values in flight"},
-    {"cudaGetDevice", "destruction of a table"},
-    {"cudaGetDevice", "destruction of pointed values"},
-    {"cudaGetDevice", "destruction of pointed values in flight"},
     // An executable that is about to be destroyed is brought to a graph that is (program.h).
     {"cudaGraphExecUpdate", "destruction"},
     {"cudaGraphExecUpdate", "destruction in flight"},
     {"cudaGraphExecUpdate", "erase in flight"},
+    {"cudaGraphExecUpdate", "destruction of pointed values"},
+    {"cudaGraphExecUpdate", "destruction of pointed values in flight"},
     // The scenario's own failure answers this call.
     {"cudaGraphExecUpdate", "refused update"},
     {"cudaGraphKernelNodeSetAttribute", "table without its binary"},
