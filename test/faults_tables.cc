@@ -166,8 +166,7 @@ void add_slots(ScenarioList& list) {
   list.add("eviction of values by the device", one, plain, plain_other, {kTheOther}, Outcome::kInstantiated);
 }
 
-// Values that kernels read through pointers. No patches bring an executable over to such a graph, since it must keep
-// the memory, which an update makes it do.
+// Values that kernels read through pointers.
 void add_pointed(ScenarioList& list) {
   Options one, none;
   one.max_executables = 1;
