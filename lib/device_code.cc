@@ -14,7 +14,7 @@ Updater::Updater(std::shared_ptr<DeviceMemory> memory)
     : code_(updater_image, {updater::kSmallName, updater::kLargeName, updater::kHugeName, updater::kPlainName}),
       memory_(std::move(memory)) {}
 
-CallResult GridRules::ask(cudaGraphNode_t node, bool* can) {
+CallResult Updater::can_set_grid(cudaGraphNode_t node, bool* can) {
   *can = false;
   if (driver().kernel_attribute == nullptr || driver().kernel_params == nullptr) return {};
   for (const CUlaunchAttributeID id : {CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE}) {
@@ -26,25 +26,30 @@ CallResult GridRules::ask(cudaGraphNode_t node, bool* can) {
   CUDA_KERNEL_NODE_PARAMS params = {};
   if (driver().kernel_params(node, &params) != CUDA_SUCCESS) return {};
   const void* const function = params.func != nullptr ? static_cast<const void*>(params.func) : params.kern;
-  if (const auto known = known_.find(function); known != known_.end()) {
+  // Held while one is asked about: each is once, and many threads that asked at once crashed the driver or hung
+  // (tried).
+  MutexLock lock(asking_);
+  if (const auto known = is_plain_.find(function); known != is_plain_.end()) {
     *can = known->second;
     return {};
   }
-  const CallResult asked = ask_by_probe(params, can);
-  if (asked.error == cudaSuccess) known_.emplace(function, *can);
+  const CallResult asked = ask(params, can);
+  if (asked.error == cudaSuccess) is_plain_.emplace(function, *can);
   return asked;
 }
 
 // A node of an executable cannot change to or from a kernel that uses the device runtime (header of
 // cudaGraphExecKernelNodeSetParams; tried): whether one of a kernel that does nothing takes this one tells what it is.
-CallResult GridRules::ask_by_probe(const CUDA_KERNEL_NODE_PARAMS& params, bool* can) const {
+CallResult Updater::ask(const CUDA_KERNEL_NODE_PARAMS& params, bool* can) {
+  Kernels kernels;
+  if (const CallResult loaded = load(&kernels); loaded.error != cudaSuccess) return loaded;
   if (driver().set_kernel_node == nullptr) return {};
   LastErrorGuard last_error;
   cudaGraph_t graph = nullptr;
   if (const cudaError_t error = cudaGraphCreate(&graph, 0); error != cudaSuccess) return {"cudaGraphCreate", error};
   Graph owned(graph);
   cudaKernelNodeParams nothing = {};
-  nothing.func = reinterpret_cast<void*>(plain_);
+  nothing.func = reinterpret_cast<void*>(kernels[kPlain]);
   nothing.gridDim = nothing.blockDim = dim3(1);
   cudaGraphNode_t node = nullptr;
   cudaGraphExec_t executable = nullptr;
@@ -54,7 +59,8 @@ CallResult GridRules::ask_by_probe(const CUDA_KERNEL_NODE_PARAMS& params, bool* 
   if (done.error == cudaSuccess) {
     const auto answer = static_cast<cudaError_t>(driver().set_kernel_node(executable, node, &params));
     *can = answer == cudaSuccess;
-    if (is_fatal(answer)) done = {"cudaGraphExecKernelNodeSetParams, by the driver", answer, false};
+    if (is_fatal(answer) || answer == cudaErrorMemoryAllocation)
+      done = {"cudaGraphExecKernelNodeSetParams, by the driver", answer, false};
   }
   if (is_fatal(done.error)) {
     owned.release();

@@ -89,29 +89,22 @@ class Updater {
   }
   std::shared_ptr<void> code() { return code_.code(); }
   const std::shared_ptr<DeviceMemory>& memory() const { return memory_; }
+  // Whether the device can set the grid of a kernel node; loaded before. It must not for kernels with clusters,
+  // cooperative ones, and those that launch kernels themselves: other blocks would run than were set, without an error
+  // (docs/semantics.md).
+  CallResult can_set_grid(cudaGraphNode_t node, bool* can) ABSL_LOCKS_EXCLUDED(asking_);
   // After a fatal error: drops the handles.
   void abandon() { code_.abandon(); }
 
  private:
+  CallResult ask(const CUDA_KERNEL_NODE_PARAMS& params, bool* can);
+
   DeviceCode<kCount> code_;
   Mutex mutex_;
   CallResult failed_ ABSL_GUARDED_BY(mutex_);
   const std::shared_ptr<DeviceMemory> memory_;
-};
-
-// Whether the device can set the grids of kernel nodes. It must not for kernels with clusters, cooperative ones, and
-// those that launch kernels themselves: other blocks would run than were set, without an error (docs/semantics.md). Of
-// one graph, whose kernels are asked about once.
-class GridRules {
- public:
-  explicit GridRules(const Updater::Kernels& kernels) : plain_(kernels[Updater::kPlain]) {}
-  CallResult ask(cudaGraphNode_t node, bool* can);
-
- private:
-  CallResult ask_by_probe(const CUDA_KERNEL_NODE_PARAMS& params, bool* can) const;
-
-  const cudaKernel_t plain_;
-  std::unordered_map<const void*, bool> known_;  // By the function.
+  Mutex asking_;
+  std::unordered_map<const void*, bool> is_plain_ ABSL_GUARDED_BY(asking_);  // By the function.
 };
 
 // The kernels that write a value to device memory: of 16 bytes, and of 256. One a cache, of its device. Thread-safe.

@@ -147,7 +147,6 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
   if (set_attribute == nullptr) return {kMakeUpdatable, cudaErrorNotSupported, false};
   const Slots& slots = content->slots;
   std::unique_ptr<Head> head(new Head(updater));
-  GridRules grid_rules(kernels);
   Pieces pieces;
   std::vector<Table::Node> nodes;
   std::uint32_t slot = 0;
@@ -161,7 +160,7 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
       wanted = (wanted || !with_table) && can_write(slots, node) && head->plan_slots(slots, node, &updates);
       const bool of_grid = std::any_of(updates.begin(), updates.end(), is_of_grid);
       if (wanted && of_grid) {
-        const CallResult asked = grid_rules.ask(graph.nodes[i], &grid);
+        const CallResult asked = updater.can_set_grid(graph.nodes[i], &grid);
         if (asked.error != cudaSuccess) return asked;
         wanted = grid;
       }
@@ -171,7 +170,8 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
     }
     if (!wanted) continue;
     if (with_table && grid) {
-      if (const CallResult asked = grid_rules.ask(graph.nodes[i], &grid); asked.error != cudaSuccess) return asked;
+      if (const CallResult asked = updater.can_set_grid(graph.nodes[i], &grid); asked.error != cudaSuccess)
+        return asked;
     }
     CUlaunchAttributeValue value;
     std::memset(&value, 0, sizeof value);  // Else it may be refused (fact 26).
