@@ -41,7 +41,7 @@ CallResult Updater::can_set_grid(cudaGraphNode_t node, bool* can) {
 // A node of an executable cannot change to or from a kernel that uses the device runtime (header of
 // cudaGraphExecKernelNodeSetParams; tried): whether one of a kernel that does nothing takes this one tells what it is.
 CallResult Updater::ask(const CUDA_KERNEL_NODE_PARAMS& params, bool* can) {
-  Kernels kernels;
+  Kernels kernels = {};
   if (const CallResult loaded = load(&kernels); loaded.error != cudaSuccess) return loaded;
   if (driver().set_kernel_node == nullptr) return {};
   LastErrorGuard last_error;
@@ -78,7 +78,7 @@ CallResult Setter::take(std::size_t bytes, DeviceMemory::Block* out) {
 }
 
 CallResult Setter::load(std::size_t bytes, Kernel* out) {
-  DeviceCode<2>::Kernels kernels;
+  DeviceCode<2>::Kernels kernels = {};
   const CallResult loaded = code_.load(&kernels);
   if (loaded.error != cudaSuccess) return loaded;
   const cudaKernel_t kernel = kernels[bytes <= setter::kSmall ? 0 : 1];

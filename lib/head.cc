@@ -141,7 +141,7 @@ bool Head::plan_slots(const Slots& slots, const SlotNode& node, std::vector<upda
 
 CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<const Content> content, bool with_table,
                      cudaStream_t stream, std::unique_ptr<Head>* out) {
-  Updater::Kernels kernels;
+  Updater::Kernels kernels = {};
   if (const CallResult loaded = updater.load(&kernels); loaded.error != cudaSuccess) return loaded;
   const auto set_attribute = driver().set_kernel_attribute;
   if (set_attribute == nullptr) return {kMakeUpdatable, cudaErrorNotSupported, false};
