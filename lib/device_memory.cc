@@ -7,27 +7,46 @@
 
 namespace graphcache {
 
+DeviceMemory::~DeviceMemory() {
+  trim();
+  for (void* const page : pages_) destroy_quietly(page, &cudaFreeHost);
+}
+
 CallResult DeviceMemory::take(std::size_t bytes, Block* out) {
   auto block = std::make_unique<Waiting>(Waiting{nullptr, std::max(bytes, kLeast), nullptr});
   RelaxedCaptureMode relaxed;
   const CallResult allocated{"cudaMalloc", cudaMalloc(&block->at, bytes)};
-  return own(std::move(block), allocated, out);
+  if (allocated.error == cudaSuccess) own(std::move(block), out);
+  return allocated;
 }
 
 CallResult DeviceMemory::take_error_word(Block* out) {
   auto block = std::make_unique<Waiting>(Waiting{nullptr, 0, nullptr});
-  RelaxedCaptureMode relaxed;
-  const CallResult allocated{"cudaMallocHost", cudaMallocHost(&block->at, sizeof(int))};
-  if (allocated.error == cudaSuccess) *static_cast<int*>(block->at) = cudaSuccess;
-  return own(std::move(block), allocated, out);
+  {
+    MutexLock lock(mutex_);
+    if (words_.empty()) {
+      pages_.reserve(pages_.size() + 1);
+      words_.reserve((pages_.size() + 1) * kWords);
+      RelaxedCaptureMode relaxed;
+      void* page = nullptr;
+      if (const cudaError_t error = cudaMallocHost(&page, kWords * sizeof(int)); error != cudaSuccess) {
+        return {"cudaMallocHost", error};
+      }
+      pages_.push_back(page);
+      for (std::size_t i = 0; i < kWords; ++i) words_.push_back(static_cast<int*>(page) + i);
+    }
+    block->at = words_.back();
+    words_.pop_back();
+  }
+  *static_cast<int*>(block->at) = cudaSuccess;
+  own(std::move(block), out);
+  return {};
 }
 
-CallResult DeviceMemory::own(std::unique_ptr<Waiting> block, const CallResult& allocated, Block* out) {
-  if (allocated.error != cudaSuccess) return allocated;
+void DeviceMemory::own(std::unique_ptr<Waiting> block, Block* out) {
   Waiting* const given = block.release();
   *out =
       Block(given->at, [self = shared_from_this(), given](void*) { self->give(given); });  // Gives back if it throws.
-  return allocated;
 }
 
 void DeviceMemory::give(Waiting* block) noexcept {
@@ -47,16 +66,18 @@ void DeviceMemory::trim() {
     all = std::exchange(waiting_, nullptr);
     waiting_bytes_ = 0;
   }
-  // Device memory first: behind that no launch writes an error any more.
-  for (const bool words : {false, true}) {
-    for (Waiting* block = all; block != nullptr; block = block->next) {
-      if ((block->bytes == 0) != words) continue;
-      if (words && *static_cast<const int*>(block->at) != cudaSuccess)
-        late_error_ = *static_cast<const int*>(block->at);
-      destroy_quietly(block->at, words ? &cudaFreeHost : &cudaFree);
-    }
+  for (Waiting* block = all; block != nullptr; block = block->next) {
+    if (block->bytes != 0) destroy_quietly(block->at, &cudaFree);
   }
-  while (all != nullptr) delete std::exchange(all, all->next);
+  // Behind that no launch writes an error any more.
+  MutexLock lock(mutex_);
+  while (all != nullptr) {
+    const std::unique_ptr<Waiting> block(std::exchange(all, all->next));
+    if (block->bytes != 0) continue;
+    auto* const word = static_cast<int*>(block->at);
+    if (*word != cudaSuccess) late_error_ = *word;
+    words_.push_back(word);
+  }
 }
 
 void DeviceMemory::trim_if_much() {
@@ -70,6 +91,8 @@ void DeviceMemory::trim_if_much() {
 void DeviceMemory::abandon() {
   MutexLock lock(mutex_);
   abandoned_ = true;
+  pages_.clear();
+  words_.clear();
   while (waiting_ != nullptr) delete std::exchange(waiting_, waiting_->next);
 }
 

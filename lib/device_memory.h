@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <vector>
 
 #include "errors.h"
 #include "mutex.h"
@@ -28,14 +29,14 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   DeviceMemory() = default;
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
-  ~DeviceMemory() { trim(); }
+  ~DeviceMemory();
 
   // So many bytes of the current device's.
   CallResult take(std::size_t bytes, Block* out) ABSL_LOCKS_EXCLUDED(mutex_);
   // A word of the host's that the device can write: an error, for take_late_error() if nobody else reads it.
   CallResult take_error_word(Block* out) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Frees what was given back. Waits for the device.
+  // Frees what was given back, or of words makes it free for others. Waits for the device.
   void trim() ABSL_LOCKS_EXCLUDED(mutex_);
   // The same, if it is more than may wait.
   void trim_if_much() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -47,6 +48,7 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
 
  private:
   static constexpr std::size_t kMaxWaiting = std::size_t{16} << 20;
+  static constexpr std::size_t kWords = 512;   // In a page.
   static constexpr std::size_t kLeast = 4096;  // A small block counts as so much, since each takes a call to free.
 
   struct Waiting {
@@ -54,12 +56,14 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
     std::size_t bytes;  // 0: a word.
     Waiting* next;
   };
-  CallResult own(std::unique_ptr<Waiting> block, const CallResult& allocated, Block* out);
+  void own(std::unique_ptr<Waiting> block, Block* out);
   void give(Waiting* block) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
 
   Mutex mutex_;
   Waiting* waiting_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::size_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<void*> pages_ ABSL_GUARDED_BY(mutex_);  // Of words,
+  std::vector<int*> words_ ABSL_GUARDED_BY(mutex_);   // and those that nobody has; there is room for all.
   bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
   std::atomic<int> late_error_{cudaSuccess};
 };

@@ -101,7 +101,7 @@ class Head {
   cudaKernel_t kernel_ = nullptr;
   CUcontext context_ = nullptr;                 // That the executable is of.
   std::unique_ptr<unsigned char[]> parameter_;  // updater::Values of either size.
-  DeviceMemory::Block plan_, error_;
+  DeviceMemory::Block error_, plan_;  // Given back in this order's reverse (device_memory.h).
   std::unique_ptr<Table> table_;
 };
 

@@ -8,6 +8,8 @@
 #include <string_view>
 
 #ifdef GRAPHCACHE_TEST_CUDA
+#include <absl/debugging/failure_signal_handler.h>
+#include <absl/debugging/symbolize.h>
 #include <cuda_runtime_api.h>
 #endif
 
@@ -50,6 +52,11 @@ void print_closing_line(int passed, int failed, int skipped) {
 }  // namespace
 
 int main(int argc, char** argv) {
+#ifdef GRAPHCACHE_TEST_CUDA
+  // Where a program died on a machine without a debugger.
+  absl::InitializeSymbolizer(argv[0]);
+  absl::InstallFailureSignalHandler({});
+#endif
   testing::InitGoogleTest(&argc, argv);
   const testing::UnitTest& tests = *testing::UnitTest::GetInstance();
   if (GTEST_FLAG_GET(list_tests)) return RUN_ALL_TESTS();
