@@ -84,7 +84,8 @@ CallResult Setter::load(std::size_t bytes, Kernel* out) {
   const cudaKernel_t kernel = kernels[bytes <= setter::kSmall ? 0 : 1];
   out->symbol = reinterpret_cast<const void*>(kernel);
   // The runtime has no call for it: cudaGetFuncBySymbol knows no kernels of libraries (tried).
-  const auto function_of = driver().kernel_function;
+  RelaxedCaptureMode relaxed;
+  const auto function_of = driver().has_context() ? driver().kernel_function : nullptr;
   if (function_of == nullptr || function_of(&out->function, reinterpret_cast<CUkernel>(kernel)) != CUDA_SUCCESS) {
     out->function = nullptr;
   }

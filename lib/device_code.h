@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 
 #include "device_memory.h"
 #include "errors.h"

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "graph.h"
-
 namespace graphcache {
+
+using Kind = DeviceMemory::Waiting::Kind;
 
 DeviceMemory::~DeviceMemory() {
   trim();
@@ -13,7 +13,8 @@ DeviceMemory::~DeviceMemory() {
 }
 
 CallResult DeviceMemory::take(std::size_t bytes, Block* out) {
-  auto block = std::make_unique<Waiting>(Waiting{nullptr, std::max(bytes, kLeast), nullptr});
+  auto block = prepare();
+  block->bytes = std::max(bytes, kLeast);
   RelaxedCaptureMode relaxed;
   const CallResult allocated{"cudaMalloc", cudaMalloc(&block->at, bytes)};
   if (allocated.error == cudaSuccess) own(std::move(block), out);
@@ -21,32 +22,48 @@ CallResult DeviceMemory::take(std::size_t bytes, Block* out) {
 }
 
 CallResult DeviceMemory::take_error_word(Block* out) {
-  auto block = std::make_unique<Waiting>(Waiting{nullptr, 0, nullptr});
-  {
+  auto block = prepare();
+  block->kind = Kind::kWord;
+  const auto take = [&] {
     MutexLock lock(mutex_);
-    if (words_.empty()) {
-      pages_.reserve(pages_.size() + 1);
-      words_.reserve((pages_.size() + 1) * kWords);
-      RelaxedCaptureMode relaxed;
-      void* page = nullptr;
-      if (const cudaError_t error = cudaMallocHost(&page, kWords * sizeof(int)); error != cudaSuccess) {
-        return {"cudaMallocHost", error};
-      }
-      pages_.push_back(page);
-      for (std::size_t i = 0; i < kWords; ++i) words_.push_back(static_cast<int*>(page) + i);
-    }
+    if (words_.empty()) return false;
     block->at = words_.back();
     words_.pop_back();
+    return true;
+  };
+  while (!take()) {
+    RelaxedCaptureMode relaxed;
+    void* page = nullptr;
+    if (const cudaError_t error = cudaMallocHost(&page, kWords * sizeof(int)); error != cudaSuccess) {
+      return {"cudaMallocHost", error};
+    }
+    Owned<void*, cudaFreeHost> owned(page);
+    MutexLock lock(mutex_);
+    pages_.reserve(pages_.size() + 1);
+    words_.reserve((pages_.size() + 1) * kWords);
+    pages_.push_back(owned.release());
+    for (std::size_t i = 0; i < kWords; ++i) words_.push_back(static_cast<int*>(page) + i);
   }
   *static_cast<int*>(block->at) = cudaSuccess;
   own(std::move(block), out);
   return {};
 }
 
+std::unique_ptr<DeviceMemory::Waiting> DeviceMemory::prepare() { return std::make_unique<Waiting>(); }
+
 void DeviceMemory::own(std::unique_ptr<Waiting> block, Block* out) {
   Waiting* const given = block.release();
   *out =
       Block(given->at, [self = shared_from_this(), given](void*) { self->give(given); });  // Gives back if it throws.
+}
+
+void DeviceMemory::keep(std::unique_ptr<Waiting> waiting, GraphExec executable, Graph base,
+                        std::size_t bytes) noexcept {
+  waiting->kind = Kind::kExecutable;
+  waiting->bytes = bytes;
+  waiting->executable = executable.release();
+  waiting->base = base.release();
+  give(waiting.release());
 }
 
 void DeviceMemory::give(Waiting* block) noexcept {
@@ -59,22 +76,45 @@ void DeviceMemory::give(Waiting* block) noexcept {
   waiting_bytes_ += block->bytes;
 }
 
+// By freeing memory, one of these blocks if there is one: cudaDeviceSynchronize breaks captures (docs/semantics.md).
+bool DeviceMemory::wait_for_device(Waiting* all) {
+  LastErrorGuard last_error;
+  RelaxedCaptureMode relaxed;
+  void* memory = nullptr;
+  while (all != nullptr && (all->kind != Kind::kMemory || all->at == nullptr)) all = all->next;
+  if (all != nullptr) memory = std::exchange(all->at, nullptr);
+  return (memory != nullptr || cudaMalloc(&memory, 1) == cudaSuccess) && cudaFree(memory) == cudaSuccess;
+}
+
 void DeviceMemory::trim() {
   Waiting* all = nullptr;
+  std::size_t bytes = 0;
   {
     MutexLock lock(mutex_);
     all = std::exchange(waiting_, nullptr);
-    waiting_bytes_ = 0;
+    bytes = std::exchange(waiting_bytes_, 0);
   }
-  for (Waiting* block = all; block != nullptr; block = block->next) {
-    if (block->bytes != 0) destroy_quietly(block->at, &cudaFree);
+  const auto is_memory = [](const Waiting& one) { return one.kind == Kind::kMemory; };
+  bool waits = false;
+  for (Waiting* one = all; one != nullptr; one = one->next) waits |= !is_memory(*one);
+  if (waits && !wait_for_device(all)) {  // It goes on waiting.
+    Waiting** end = &all;
+    while (*end != nullptr) end = &(*end)->next;
+    MutexLock lock(mutex_);
+    *end = std::exchange(waiting_, all);
+    waiting_bytes_ += bytes;
+    return;
   }
-  // Behind that no launch writes an error any more.
+  for (Waiting* one = all; one != nullptr; one = one->next) {
+    if (one->executable != nullptr) destroy_quietly(one->executable, &cudaGraphExecDestroy);
+    if (one->base != nullptr) destroy_quietly(one->base, &cudaGraphDestroy);
+    if (is_memory(*one) && one->at != nullptr) destroy_quietly(one->at, &cudaFree);
+  }
   MutexLock lock(mutex_);
   while (all != nullptr) {
-    const std::unique_ptr<Waiting> block(std::exchange(all, all->next));
-    if (block->bytes != 0) continue;
-    auto* const word = static_cast<int*>(block->at);
+    const std::unique_ptr<Waiting> one(std::exchange(all, all->next));
+    if (one->kind != Kind::kWord) continue;
+    auto* const word = static_cast<int*>(one->at);
     if (*word != cudaSuccess) late_error_ = *word;
     words_.push_back(word);
   }

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "device_code.h"
@@ -39,6 +40,11 @@ class Head {
   // After a failure the graph is of no use.
   static CallResult add(Updater& updater, const Template& graph, std::shared_ptr<const Content> content,
                         bool with_table, cudaStream_t stream, std::unique_ptr<Head>* out);
+
+  // Takes the executable and its base, of which launches may be in flight (device_memory.h). The last call.
+  void keep(GraphExec executable, Graph base, std::size_t bytes) noexcept {
+    memory_->keep(std::move(waiting_), std::move(executable), std::move(base), bytes);
+  }
 
   // The slot nodes that it leaves to the host, by their place among the content's.
   const std::vector<std::uint32_t>& others() const { return others_; }
@@ -100,8 +106,9 @@ class Head {
   cudaGraphNode_t node_ = nullptr;
   cudaKernel_t kernel_ = nullptr;
   CUcontext context_ = nullptr;                 // That the executable is of.
-  std::unique_ptr<unsigned char[]> parameter_;  // updater::Values of either size.
-  DeviceMemory::Block error_, plan_;  // Given back in this order's reverse (device_memory.h).
+  std::unique_ptr<unsigned char[]> parameter_;  // updater::Values of any size.
+  DeviceMemory::Block plan_, error_;
+  std::unique_ptr<DeviceMemory::Waiting> waiting_ = DeviceMemory::prepare();  // For the executable.
   std::unique_ptr<Table> table_;
 };
 

@@ -78,7 +78,10 @@ Cache::Impl::Impl(const Options& options)
   enabled_ = invalid_.ok() && options_.max_executables > 0;
 }
 
-Cache::Impl::~Impl() { clear(); }
+Cache::Impl::~Impl() {
+  clear();
+  if (active_recording != nullptr) retire_.keep(memory_);
+}
 
 bool Cache::Impl::contains(const Key& key) const {
   MutexLock lock(mutex_);

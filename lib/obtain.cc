@@ -19,11 +19,11 @@ Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) A
     Obtained obtained;
     bool with_table = false;
     if (Held lender(*this, lock_lender(entry.get())); lender.get() != nullptr) {
+      obtained.needs_capture = needs_capture(*entry.get(), lender->executable.get());
+      if (obtained.needs_capture) return obtained;
       const Cost rent = rent_of(entry, lender);
       with_table = !no_room_for_table && wants_table(entry, lender->executable.get(), rent);
       if (!with_table && lender->executable->can_switch() && rents(*entry.get(), rent)) {
-        obtained.needs_capture = needs_capture(*entry.get(), lender->executable.get());
-        if (obtained.needs_capture) return obtained;
         if (take_over(entry, lender, request, /*for_rent=*/true, &obtained)) return obtained;
         continue;
       }
@@ -311,7 +311,6 @@ void Cache::Impl::tidy_up(cudaStream_t stream) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     }
   }
   retire_.collect(stream);
-  memory_->trim_if_much();
 }
 
 }  // namespace graphcache

@@ -108,6 +108,12 @@ CallResult Executable::instantiate_updated(const Template& from, std::shared_ptr
   return done;
 }
 
+Executable::~Executable() {
+  if (head_ != nullptr && in_flight_) {
+    head_->keep(std::move(exec_), std::move(base_.graph), estimated_device_bytes(base_.nodes.size()));
+  }
+}
+
 // The executable holds the content as it was captured.
 void Executable::program(std::shared_ptr<const Content> content) {
   content_ = std::move(content);

@@ -56,6 +56,8 @@ struct BroughtOver {
 // Not thread-safe: whoever uses it holds the lock of the entry that has it, from the patch to the launch (law 6).
 class Executable {
  public:
+  ~Executable();
+
   // Instantiates `base`, of the device of `scratch`, which stays as long as the executable: only its node handles can
   // patch it (fact 12). On failure `base` is left whole.
   static cudaError_t instantiate(Template& base, std::shared_ptr<const Content> content, unsigned long long flags,
@@ -126,6 +128,9 @@ class Executable {
   // does that (fact 28), patches do not (tried). To be called before both are destroyed.
   void keep_alive(const Template& graph);
 
+  // Known by whoever destroys it next: else one that the device updates is not destroyed at once (device_memory.h).
+  void launches_are_over() { in_flight_ = false; }
+
   // Drops the handles without destroying what they stand for.
   void abandon();
 
@@ -157,8 +162,9 @@ class Executable {
   Scratch& scratch_;
   Template base_;
   std::unique_ptr<Head> head_;  // Of a device-updated executable.
-  GraphExec exec_;              // Destroyed before its base (law 8) and what its head reads.
+  GraphExec exec_;              // Destroyed before its base (law 8).
   cudaStream_t stream_ = nullptr;
+  bool in_flight_ = true;  // For all that is known.
   Event ready_;
 
   // The shadow of what the executable holds: it has no getters, and setting a node's parameters sets all of them (fact

@@ -224,7 +224,7 @@ CallResult Recording::take_device_memory(cudaStream_t stream, std::size_t bytes,
     if (error == cudaSuccess) lent_.push_back(*out);
     return {"cudaMallocAsync", error};
   }
-  DeviceValues& values = active_recording->device_values_;
+  DeviceValues& values = (mode_ == Mode::kInlined ? *active_recording : *this).device_values_;
   DeviceMemory::Block memory;
   if (const CallResult taken = setter_.take(bytes, &memory); taken.error != cudaSuccess) return taken;
   *out = memory.get();

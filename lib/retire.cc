@@ -33,7 +33,9 @@ bool Retire::is_done(Item& item, cudaStream_t stream) {
     item.done = Event(event);
     if (cudaEventRecord(event, stream) != cudaSuccess) return true;
   }
-  return cudaEventQuery(item.done.get()) != cudaErrorNotReady;
+  const cudaError_t found = cudaEventQuery(item.done.get());
+  if (found == cudaSuccess && item.executable != nullptr) item.executable->launches_are_over();
+  return found != cudaErrorNotReady;
 }
 
 // Allocates nothing: it is called while a run is being left.
@@ -75,9 +77,20 @@ void Retire::collect(cudaStream_t stream) {
 
 void Retire::collect_all() {
   if (active_recording != nullptr) return;
+  std::list<std::shared_ptr<DeviceMemory>> memories;  // Let go behind what uses it, and without the lock.
   std::list<Item> waiting;
   MutexLock lock(mutex_);
   waiting.swap(waiting_);
+  memories.swap(memories_);
+}
+
+void Retire::keep(std::shared_ptr<DeviceMemory> memory) noexcept {
+  try {
+    std::list<std::shared_ptr<DeviceMemory>> one{std::move(memory)};
+    MutexLock lock(mutex_);
+    memories_.splice(memories_.end(), one);
+  } catch (const std::bad_alloc&) {  // Then it goes here and now.
+  }
 }
 
 void Retire::abandon() {

@@ -38,6 +38,8 @@ class Retire {
   void collect(cudaStream_t stream) ABSL_LOCKS_EXCLUDED(mutex_);
   // The same for all of it, in flight or not.
   void collect_all() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of a cache that ends inside a capture: it is let go with all that waits.
+  void keep(std::shared_ptr<DeviceMemory> memory) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
   // After a fatal error: drops the handles of what waits.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -70,6 +72,7 @@ class Retire {
 
   Mutex mutex_;
   std::list<Item> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::list<std::shared_ptr<DeviceMemory>> memories_ ABSL_GUARDED_BY(mutex_);
   std::atomic<std::uint64_t> generation_{0};  // How often the context was lost.
 };
 

@@ -16,11 +16,11 @@ __device__ void set(void* to, const Value<kBytes>& value) {
 }  // namespace graphcache::setter
 
 extern "C" __global__ void graphcache_set_small(
-    void* to, const __grid_constant__ graphcache::setter::Value<graphcache::setter::kSmall> value) {
+    void* to, graphcache::setter::Value<graphcache::setter::kSmall> value) {
   graphcache::setter::set(to, value);
 }
 
 extern "C" __global__ void graphcache_set_large(
-    void* to, const __grid_constant__ graphcache::setter::Value<graphcache::setter::kLarge> value) {
+    void* to, graphcache::setter::Value<graphcache::setter::kLarge> value) {
   graphcache::setter::set(to, value);
 }

@@ -30,8 +30,12 @@ absl::Status Cache::Impl::warm(const Request& request) ABSL_NO_THREAD_SAFETY_ANA
     entry.release();
     tidy_up(stream);
   };
+  memory_->trim_if_much();
   if (entry->content != nullptr && needs_capture(*entry.get(), nullptr)) {
     MutexLock lock(mutex_);
+    const Family* const family = entry->family;
+    const bool shares = shares_one() && family != nullptr && family->executables != 0;
+    if (shares || !fits(entry->device_bytes)) return absl::OkStatus();
     forget_template(entry.get());
   }
   if (entry->content == nullptr) {

@@ -76,6 +76,11 @@ struct Step {
 };
 using Recipe = std::vector<Step>;
 
+// Whether it needs memory of its own for each executable that it comes to, and so may be captured more than once.
+inline bool is_pointed(const Recipe& recipe) {
+  return std::any_of(recipe.begin(), recipe.end(), [](const Step& step) { return step.kind == Step::kPointed; });
+}
+
 // Kernel and topology follow the first number, constants and grids the second: keys of one shape are siblings.
 // Where they have much in common, a switch takes patches instead of an update (costs.h); where they have all kernels in
 // common, one table can hold them.

@@ -36,8 +36,7 @@ enum class Prefer {
 enum class Patching {
   // Whichever of the others is cheaper by Options::prefer, for the number of nodes that hold slots.
   kAuto,
-  // One call for each node, 0.15 to 0.5 us of the host's time; in an executable with a table (Sharing) by the device
-  // all
+  // One call for each node, 0.15 to 0.5 us of the host's time; in an executable with a table (Sharing) by the device all
   // the same.
   kPerNode,
   // One call for all kernel nodes, whatever their number: a node before the others writes their arguments and grids on
@@ -45,10 +44,9 @@ enum class Patching {
   // us more for each of these nodes. Other slot nodes are set one by one, and so are kernels whose block or shared
   // memory is a slot, or whose grid is one that the device must not set (docs/semantics.md), and those beyond the first
   // 32,000 bytes of values. Siblings can share such an executable only if it has a table (Sharing). If the driver
-  // refuses
-  // it, a key is patched node by node (Stats::refused_device_updates). An update that fails on the device is an error
-  // of the key's next run, or of a sibling's that has the executable by then, or, if it was there when that left, of a
-  // later run.
+  // refuses it, a key is patched node by node (Stats::refused_device_updates). An update that fails on the device is an
+  // error of the key's next run, or of a sibling's that has the executable by then, or, if it was there when that left,
+  // of a later run.
   kDeviceUpdated,
 };
 
