@@ -1,6 +1,8 @@
 // What goes wrong with executables that the device updates: on hostrt, which can make any call fail.
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "graphcache/graphcache.h"
@@ -118,6 +120,29 @@ TEST_F(DeviceUpdatedFailuresTest, AHitMakesOneCallAndOneMoreForAllThatChanged) {
   EXPECT_EQ(hostrt::calls(), 1u);
   EXPECT_RUN(kPatched, run(cache, stream, data.get(), 2));
   EXPECT_EQ(hostrt::calls(), 3u);
+}
+
+// Destroyed in flight they crash the driver now and then (docs/design.md): however many leave, they wait.
+TEST_F(DeviceUpdatedFailuresTest, NoneIsDestroyedInFlight) {
+  constexpr int kKeys = 30;
+  Options options = device_updated();
+  options.max_executables = 1;
+  options.sharing = Sharing::kNever;
+  Stream stream, other;
+  DeviceBuffer<float> data(kSize);
+  Cache cache(options);
+  hostrt::hold(stream);
+  for (int i = 0; i < kKeys; ++i) {
+    EXPECT_RUN(kInstantiated, cache.run(key("k", i), stream, params(1.0f), [&](Recorder& rec, Slot<float> v) {
+      rec.launch(i == 0 ? fill : add, {1, kBlock}, data.get(), kSize, v);
+    }));
+  }
+  EXPECT_EQ(hostrt::ledger().executables, static_cast<std::size_t>(kKeys));
+  EXPECT_EQ(cache.stats().evictions, static_cast<std::uint64_t>(kKeys - 1));
+  hostrt::release(stream);
+  EXPECT_EQ(data.read(), std::vector<float>(kSize, kKeys));
+  EXPECT_TRUE(cache.erase(key("k", 0)));
+  EXPECT_EQ(hostrt::ledger().executables, 1u);
 }
 
 }  // namespace
