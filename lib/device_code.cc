@@ -26,8 +26,7 @@ CallResult Updater::can_set_grid(cudaGraphNode_t node, bool* can) {
   CUDA_KERNEL_NODE_PARAMS params = {};
   if (driver().kernel_params(node, &params) != CUDA_SUCCESS) return {};
   const void* const function = params.func != nullptr ? static_cast<const void*>(params.func) : params.kern;
-  // Held while one is asked about: each is once, and many threads that asked at once crashed the driver or hung
-  // (tried).
+  // Held while one is asked about: each is once.
   MutexLock lock(asking_);
   if (const auto known = is_plain_.find(function); known != is_plain_.end()) {
     *can = known->second;

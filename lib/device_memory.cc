@@ -77,13 +77,17 @@ void DeviceMemory::give(Waiting* block) noexcept {
 }
 
 // By freeing memory, one of these blocks if there is one: cudaDeviceSynchronize breaks captures (docs/semantics.md).
-bool DeviceMemory::wait_for_device(Waiting* all) {
+bool DeviceMemory::wait_for_device(Waiting* all) const {
   LastErrorGuard last_error;
   RelaxedCaptureMode relaxed;
+  for (Waiting* one = all; one != nullptr; one = one->next) {
+    if (one->kind != Kind::kMemory || one->at == nullptr) continue;
+    return cudaFree(std::exchange(one->at, nullptr)) == cudaSuccess;
+  }
+  const DeviceGuard current(device_);
   void* memory = nullptr;
-  while (all != nullptr && (all->kind != Kind::kMemory || all->at == nullptr)) all = all->next;
-  if (all != nullptr) memory = std::exchange(all->at, nullptr);
-  return (memory != nullptr || cudaMalloc(&memory, 1) == cudaSuccess) && cudaFree(memory) == cudaSuccess;
+  return current.result().error == cudaSuccess && cudaMalloc(&memory, 1) == cudaSuccess &&
+         cudaFree(memory) == cudaSuccess;
 }
 
 void DeviceMemory::trim() {

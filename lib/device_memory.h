@@ -27,12 +27,12 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   // Given back when nobody holds it any more; a launch that uses it may be in flight then.
   using Block = std::shared_ptr<void>;
 
-  DeviceMemory() = default;
+  explicit DeviceMemory(int device) : device_(device) {}
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
   ~DeviceMemory();
 
-  // So many bytes of the current device's.
+  // So many bytes of the device, which is the current one.
   CallResult take(std::size_t bytes, Block* out) ABSL_LOCKS_EXCLUDED(mutex_);
   // A word of the host's that the device can write: an error, for take_late_error() if nobody else reads it.
   CallResult take_error_word(Block* out) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -61,8 +61,9 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
 
   void own(std::unique_ptr<Waiting> block, Block* out);
   void give(Waiting* block) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
-  static bool wait_for_device(Waiting* all);
+  bool wait_for_device(Waiting* all) const;
 
+  const int device_;
   Mutex mutex_;
   Waiting* waiting_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::size_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -74,6 +74,7 @@ Cache::Impl::Impl(const Options& options)
       invalid_(validate(options_)),
       index_(static_cast<std::size_t>(std::max(options_.max_executables, 0))),
       scratch_(options_.device),
+      memory_(std::make_shared<DeviceMemory>(options_.device)),
       setter_(options_.device, memory_) {
   enabled_ = invalid_.ok() && options_.max_executables > 0;
 }

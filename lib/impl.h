@@ -169,7 +169,7 @@ class Cache::Impl {
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
 
   Scratch scratch_;  // Of what is instantiated,
-  const std::shared_ptr<DeviceMemory> memory_ = std::make_shared<DeviceMemory>();
+  const std::shared_ptr<DeviceMemory> memory_;
   Updater updater_{memory_};  // of what writes its slots on the device,
   Setter setter_;             // and of what on_device() gave.
   Retire& retire_ = Retire::of_process();

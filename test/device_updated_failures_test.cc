@@ -122,7 +122,7 @@ TEST_F(DeviceUpdatedFailuresTest, AHitMakesOneCallAndOneMoreForAllThatChanged) {
   EXPECT_EQ(hostrt::calls(), 3u);
 }
 
-// Destroyed in flight they crash the driver now and then (docs/design.md): however many leave, they wait.
+// Their launches write to their nodes: however many leave, they wait.
 TEST_F(DeviceUpdatedFailuresTest, NoneIsDestroyedInFlight) {
   constexpr int kKeys = 30;
   Options options = device_updated();
