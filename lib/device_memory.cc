@@ -10,6 +10,7 @@ using Kind = DeviceMemory::Waiting::Kind;
 DeviceMemory::~DeviceMemory() {
   trim();
   for (void* const page : pages_) destroy_quietly(page, &cudaFreeHost);
+  abandon();  // What could not be waited for.
 }
 
 CallResult DeviceMemory::take(std::size_t bytes, Block* out) {
