@@ -204,14 +204,10 @@ class CacheRunDevice : public CacheRun {
   }
 };
 
-class CacheRunPointed : public CacheRun {
+// The node that writes the value is the only one to patch.
+class CacheRunPointed : public CacheRunPerNode {
  public:
-  explicit CacheRunPointed(const Loop& loop) : CacheRun(loop, with(graphcache::Patching::kPerNode)) {}
-  // On a hit: one launch, and one call for the node that writes the value.
-  std::optional<std::uint64_t> cuda_calls() const override {
-    const graphcache::Stats stats = cache_.stats();
-    return stats.hits() + stats.patched_nodes;
-  }
+  using CacheRunPerNode::CacheRunPerNode;
 
  protected:
   void enqueue(graphcache::Recorder& rec, graphcache::Slot<float> value) const override {
