@@ -7,6 +7,16 @@ namespace graphcache {
 
 using Kind = DeviceMemory::Waiting::Kind;
 
+namespace {
+
+void drop(DeviceMemory::Waiting* block) {
+  block->executable.release();
+  block->base.release();
+  delete block;
+}
+
+}  // namespace
+
 DeviceMemory::~DeviceMemory() {
   trim();
   for (void* const page : pages_) destroy_quietly(page, &cudaFreeHost);
@@ -62,15 +72,15 @@ void DeviceMemory::keep(std::unique_ptr<Waiting> waiting, GraphExec executable, 
                         std::size_t bytes) noexcept {
   waiting->kind = Kind::kExecutable;
   waiting->bytes = bytes;
-  waiting->executable = executable.release();
-  waiting->base = base.release();
+  waiting->executable = std::move(executable);
+  waiting->base = std::move(base);
   give(waiting.release());
 }
 
 void DeviceMemory::give(Waiting* block) noexcept {
   MutexLock lock(mutex_);
   if (abandoned_) {
-    delete block;
+    drop(block);
     return;
   }
   block->next = std::exchange(waiting_, block);
@@ -111,8 +121,8 @@ void DeviceMemory::trim() {
     return;
   }
   for (Waiting* one = all; one != nullptr; one = one->next) {
-    if (one->executable != nullptr) destroy_quietly(one->executable, &cudaGraphExecDestroy);
-    if (one->base != nullptr) destroy_quietly(one->base, &cudaGraphDestroy);
+    one->executable = {};
+    one->base = {};
     if (is_memory(*one) && one->at != nullptr) destroy_quietly(one->at, &cudaFree);
   }
   MutexLock lock(mutex_);
@@ -138,7 +148,7 @@ void DeviceMemory::abandon() {
   abandoned_ = true;
   pages_.clear();
   words_.clear();
-  while (waiting_ != nullptr) delete std::exchange(waiting_, waiting_->next);
+  while (waiting_ != nullptr) drop(std::exchange(waiting_, waiting_->next));
 }
 
 }  // namespace graphcache

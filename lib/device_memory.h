@@ -79,8 +79,8 @@ struct DeviceMemory::Waiting {
   Kind kind = Kind::kMemory;
   std::size_t bytes = 0;  // What it counts as.
   void* at = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  cudaGraph_t base = nullptr;
+  Graph base;
+  GraphExec executable;  // Destroyed before its base (law 8).
   Waiting* next = nullptr;
 };
 

@@ -9,6 +9,24 @@ std::uint64_t next_id() {
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
+cudaError_t clone(Graph& original, Graph* out) {
+  const Graph::Kin& kin = original.kin();
+  MutexLock lock(*kin);
+  cudaGraph_t graph = nullptr;
+  const cudaError_t error = cudaGraphClone(&graph, original.get());
+  if (error == cudaSuccess) *out = Graph(graph, kin);
+  return error;
+}
+
+cudaError_t instantiate(Graph& base, unsigned long long flags, GraphExec* out) {
+  const Graph::Kin& kin = base.kin();
+  MutexLock lock(*kin);
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t error = cudaGraphInstantiate(&executable, base.get(), flags);
+  if (error == cudaSuccess) *out = GraphExec(executable, kin);
+  return error;
+}
+
 CallResult Template::list_nodes() {
   std::size_t count = 0;
   cudaError_t error = cudaGraphGetNodes(graph.get(), nullptr, &count);
@@ -19,13 +37,11 @@ CallResult Template::list_nodes() {
   return {"cudaGraphGetNodes", error};
 }
 
-CallResult Template::clone(Template* out) const {
-  cudaGraph_t cloned = nullptr;
-  if (const cudaError_t error = cudaGraphClone(&cloned, graph.get()); error != cudaSuccess) {
+CallResult Template::clone(Template* out) {
+  Template copy;
+  if (const cudaError_t error = graphcache::clone(graph, &copy.graph); error != cudaSuccess) {
     return {"cudaGraphClone", error};
   }
-  Template copy;
-  copy.graph = Graph(cloned);
   const CallResult listed = copy.list_nodes();
   if (is_fatal(listed.error)) copy.graph.release();  // Handles are dropped now, not destroyed.
   if (listed.error == cudaSuccess) *out = std::move(copy);

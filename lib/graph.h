@@ -124,7 +124,7 @@ struct Template {
   bool empty() const { return graph.get() == nullptr; }
   CallResult list_nodes();
   // A graph of its own with the same nodes in the same order.
-  CallResult clone(Template* out) const;
+  CallResult clone(Template* out);
 };
 
 // Device memory of an executable whose nodes are kernels with up to 1 KiB of arguments, as measured on an H200: within

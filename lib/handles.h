@@ -3,9 +3,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include <memory>
 #include <utility>
 
 #include "errors.h"
+#include "mutex.h"
 
 namespace graphcache {
 
@@ -57,8 +59,47 @@ class Owned {
   Handle handle_ = nullptr;
 };
 
-using Graph = Owned<cudaGraph_t, cudaGraphDestroy>;
-using GraphExec = Owned<cudaGraphExec_t, cudaGraphExecDestroy>;
+// Graphs that were cloned from one another, and executables instantiated from them: making and destroying one writes to
+// the graph that it is of, so two threads that do so at once crash (docs/semantics.md). They share a lock for that.
+template <class Handle, cudaError_t (*Destroy)(Handle)>
+class Related {
+ public:
+  using Kin = std::shared_ptr<Mutex>;
+
+  Related() = default;
+  explicit Related(Handle handle, Kin kin = nullptr) : kin_(std::move(kin)), handle_(handle) {}
+  Related(Related&&) = default;
+  Related& operator=(Related&& other) noexcept {
+    std::swap(kin_, other.kin_);
+    handle_ = std::move(other.handle_);
+    return *this;
+  }
+  ~Related() {
+    if (handle_.get() == nullptr || kin_ == nullptr) return;
+    MutexLock lock(*kin_);
+    handle_ = {};
+  }
+
+  Handle get() const { return handle_.get(); }
+  Handle release() { return handle_.release(); }
+  // To be held by whoever makes a relative, which gets it, too.
+  const Kin& kin() {
+    if (kin_ == nullptr) kin_ = std::make_shared<Mutex>();
+    return kin_;
+  }
+
+ private:
+  Kin kin_;  // Null while it has no relatives.
+  Owned<Handle, Destroy> handle_;
+};
+
+using Graph = Related<cudaGraph_t, cudaGraphDestroy>;
+using GraphExec = Related<cudaGraphExec_t, cudaGraphExecDestroy>;
+
+// Into empty ones. Throw without memory, and have then done nothing.
+cudaError_t clone(Graph& original, Graph* out);
+cudaError_t instantiate(Graph& base, unsigned long long flags, GraphExec* out);
+
 using Event = Owned<cudaEvent_t, cudaEventDestroy>;
 
 }  // namespace graphcache

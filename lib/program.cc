@@ -72,19 +72,18 @@ cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Conten
   driver();
   std::unique_ptr<Executable> executable(new Executable(scratch));  // What may throw comes first.
   executable->program(std::move(content));
-  cudaGraphExec_t exec = nullptr;
-  const cudaError_t error = cudaGraphInstantiate(&exec, base.graph.get(), flags);
-  if (error != cudaSuccess) return error;
-  executable->exec_ = GraphExec(exec);
+  if (const cudaError_t error = graphcache::instantiate(base.graph, flags, &executable->exec_); error != cudaSuccess) {
+    return error;
+  }
   executable->base_ = std::move(base);
   base = {};
   *out = std::move(executable);
   return cudaSuccess;
 }
 
-CallResult Executable::instantiate_updated(const Template& from, std::shared_ptr<const Content> content,
-                                           bool with_table, unsigned long long flags, Scratch& scratch,
-                                           Updater& updater, cudaStream_t stream, std::unique_ptr<Executable>* out) {
+CallResult Executable::instantiate_updated(Template& from, std::shared_ptr<const Content> content, bool with_table,
+                                           unsigned long long flags, Scratch& scratch, Updater& updater,
+                                           cudaStream_t stream, std::unique_ptr<Executable>* out) {
   std::unique_ptr<Executable> executable(new Executable(scratch));
   executable->program(std::move(content));
   Template& base = executable->base_;
@@ -93,9 +92,7 @@ CallResult Executable::instantiate_updated(const Template& from, std::shared_ptr
     done = Head::add(updater, base, executable->content_, with_table, stream, &executable->head_);
   }
   if (done.error == cudaSuccess) {
-    cudaGraphExec_t exec = nullptr;
-    done = {"cudaGraphInstantiate", cudaGraphInstantiate(&exec, base.graph.get(), flags)};
-    if (done.error == cudaSuccess) executable->exec_ = GraphExec(exec);
+    done = {"cudaGraphInstantiate", graphcache::instantiate(base.graph, flags, &executable->exec_)};
   }
   // The device refuses to update nodes that only their own launch uploads (tried).
   if (done.error == cudaSuccess) done = {"cudaGraphUpload", executable->upload(stream)};

@@ -65,7 +65,7 @@ class Executable {
 
   // The same from a clone of `from`, which is left whole, with a head node that writes the slots of kernel nodes, and
   // with a table what siblings differ in (head.h). The stream is one to enqueue copies on.
-  static CallResult instantiate_updated(const Template& from, std::shared_ptr<const Content> content, bool with_table,
+  static CallResult instantiate_updated(Template& from, std::shared_ptr<const Content> content, bool with_table,
                                         unsigned long long flags, Scratch& scratch, Updater& updater,
                                         cudaStream_t stream, std::unique_ptr<Executable>* out);
 
@@ -120,7 +120,7 @@ class Executable {
   // The last launch's: those of one executable follow each other whatever their streams (fact 15).
   cudaStream_t stream() const { return stream_; }
 
-  const Template& base() const { return base_; }
+  Template& base() { return base_; }
   // Gives the base up. The executable must not be patched or updated any more.
   Template take_base() { return std::exchange(base_, {}); }
 
