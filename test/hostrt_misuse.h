@@ -1,10 +1,15 @@
-// What the suites of misuse share: whether hostrt reported one, and with which words.
+// What the suites of misuse share: whether hostrt reported one, and with which words, and calls that overlap.
 #pragma once
 
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
+#include <functional>
+#include <thread>
 
 #include "graphcache/hostrt.h"
 #include "hostrt_support.h"
@@ -42,6 +47,37 @@ class HostrtMisuse : public HostrtSumTest {
     EXPECT_THAT(hostrt::last_misuse(), matcher);
   }
   void expect_no_misuse() { EXPECT_EQ(expected_misuses_, hostrt::misuses()) << hostrt::last_misuse(); }
+};
+
+// Runs two calls at once: both have begun before either can go on, because a host function is in the way.
+class Overlap {
+ public:
+  Overlap(cudaStream_t stream, const std::function<void()>& a, const std::function<void()>& b) {
+    std::thread first([&] { run(a); });
+    std::thread second([&] { run(b); });
+    EXPECT_EQ(cudaSuccess, cudaLaunchHostFunc(stream, &Overlap::wait, this));
+    EXPECT_EQ(cudaSuccess, cudaStreamSynchronize(stream));
+    first.join();
+    second.join();
+    EXPECT_TRUE(overlapped_);
+  }
+
+ private:
+  void run(const std::function<void()>& call) {
+    while (!go_) std::this_thread::yield();
+    call();
+  }
+
+  static void wait(void* self) {
+    auto& overlap = *static_cast<Overlap*>(self);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    overlap.go_ = true;
+    while (hostrt::threads_inside() < 3 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    overlap.overlapped_ = hostrt::threads_inside() == 3;
+  }
+
+  std::atomic<bool> go_{false};
+  bool overlapped_ = false;
 };
 
 }  // namespace graphcache::test

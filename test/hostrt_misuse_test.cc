@@ -8,8 +8,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -209,37 +207,6 @@ TEST(HostrtMisuseDeathTest, AMisuseCanAbort) {
 }
 
 // ---- Two threads on one graph object ----
-
-// Runs two calls at once: both have begun before either can go on, because a host function is in the way.
-class Overlap {
- public:
-  Overlap(cudaStream_t stream, const std::function<void()>& a, const std::function<void()>& b) {
-    std::thread first([&] { run(a); });
-    std::thread second([&] { run(b); });
-    EXPECT_EQ(cudaSuccess, cudaLaunchHostFunc(stream, &Overlap::wait, this));
-    EXPECT_EQ(cudaSuccess, cudaStreamSynchronize(stream));
-    first.join();
-    second.join();
-    EXPECT_TRUE(overlapped_);
-  }
-
- private:
-  void run(const std::function<void()>& call) {
-    while (!go_) std::this_thread::yield();
-    call();
-  }
-
-  static void wait(void* self) {
-    auto& overlap = *static_cast<Overlap*>(self);
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-    overlap.go_ = true;
-    while (hostrt::threads_inside() < 3 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
-    overlap.overlapped_ = hostrt::threads_inside() == 3;
-  }
-
-  std::atomic<bool> go_{false};
-  bool overlapped_ = false;
-};
 
 TEST_F(HostrtMisuse, TwoThreadsMustNotUseOneGraphObject) {
   const cudaGraph_t graph = capture_adds();

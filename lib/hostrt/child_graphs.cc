@@ -19,7 +19,7 @@ cudaError_t CUDARTAPI cudaGraphAddChildGraphNode(cudaGraphNode_t* pGraphNode, cu
         *params = ChildParams{&clone_graph(call.state, *child), nullptr};
         return cudaSuccess;
       },
-      [](const Call&, Node& node) { std::get<ChildParams>(node.params).graph->parent = &node; });
+      [](const Call&, Node& node) { std::get<ChildParams>(node.params).graph->parent = &node; }, childGraph);
 }
 
 cudaError_t CUDARTAPI cudaGraphChildGraphNodeGetGraph(cudaGraphNode_t node, cudaGraph_t* pGraph) {

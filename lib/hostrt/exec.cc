@@ -157,6 +157,7 @@ cudaError_t instantiate(const Call& call, cudaGraphExec_t* out, cudaGraph_t hand
   Executable& executable = *owned;
   executable.device = graph->device;
   executable.flags = flags;
+  executable.base = handle;
   if (is_only_one) executable.only_one_of = handle;
   executable.program = std::move(program);
   executable.handle = reinterpret_cast<cudaGraphExec_t>(call.state.executables.add(std::move(owned)));

@@ -28,6 +28,7 @@ Graph& create_graph(State& state) {
 
 Graph& clone_graph(State& state, const Graph& original) {
   Graph& copy = create_graph(state);
+  copy.original = original.handle;
   // Nodes first: a dependency may have been added to a later node. Dependencies keep their order, while the edges of a
   // clone are listed by the positions of their ends, whatever the order in the original (tried).
   for (const Node* node : original.nodes) {

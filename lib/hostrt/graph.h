@@ -39,12 +39,12 @@ cudaError_t read_dependencies(const Call& call, const Graph& graph, const cudaGr
                               const cudaGraphEdgeData* data, std::size_t count, std::vector<Edge>* dependencies);
 
 // The part that all cudaGraphAdd...Node calls share. `make(call, graph, &params)` reads and checks the node's own
-// parameters, `finish(call, node)` sees the node that has been added.
+// parameters, `finish(call, node)` sees the node that has been added. `named`: another graph that the call names.
 template <typename Make, typename Finish>
 [[gnu::always_inline]] inline cudaError_t add_by_hand(Function function, cudaGraphNode_t* out, cudaGraph_t handle,
                                                       const cudaGraphNode_t* dependencies, std::size_t dependency_count,
-                                                      Make&& make, Finish&& finish) {
-  return enter({function, handle}, [&](const Call& call) -> cudaError_t {
+                                                      Make&& make, Finish&& finish, const void* named = nullptr) {
+  return enter({function, handle, named}, [&](const Call& call) -> cudaError_t {
     if (out == nullptr) return cudaErrorInvalidValue;
     Graph* graph = find_graph(call, handle);
     if (graph == nullptr) return cudaErrorInvalidValue;

@@ -5,6 +5,7 @@
 
 #include <initializer_list>
 #include <string>
+#include <vector>
 
 #include "place.h"
 #include "presence.h"
@@ -24,8 +25,13 @@ struct Involved {
 void report_misuse(State& state, const Place& here, const std::string& what,
                    std::initializer_list<Involved> involved = {});
 
-// Reports the calls of other threads that name a graph object of this one while it goes on.
-void report_overlaps(State& state, const Thread& thread, const Entry& entry);
+// The graphs that a call writes to since something is or was cloned or instantiated from them (facts 35), but for those
+// that are gone. To be asked before the body, which may end what tells.
+std::vector<const void*> written_graphs(const State& state, const Entry& entry);
+
+// Reports the calls of other threads that name a graph object of this one while it goes on, or write to a graph that it
+// has written to.
+void report_overlaps(State& state, const Thread& thread, const Entry& entry, const std::vector<const void*>& written);
 
 }  // namespace graphcache::hostrt
 

@@ -130,6 +130,7 @@ struct Graph {
   Capture* capture = nullptr;  // while stream capture still adds nodes
   Node* parent = nullptr;      // the child graph node that owns this graph
   std::map<cudaUserObject_t, std::uint64_t> references;
+  cudaGraph_t original = nullptr;  // that it was cloned from; by handle, since it may go first
 };
 
 // ---- Executables ----
@@ -163,6 +164,7 @@ struct Executable {
   cudaGraphExec_t handle = nullptr;
   int device = 0;
   unsigned long long flags = 0;
+  cudaGraph_t base = nullptr;         // that it was instantiated from; by handle, since it may be destroyed first
   cudaGraph_t only_one_of = nullptr;  // a graph that may have no other; by handle, since it may be destroyed first
   std::shared_ptr<Program> program;
   std::uint64_t last_run = 0;  // the mark behind its last launch: it runs once at a time (facts 15)

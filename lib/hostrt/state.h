@@ -228,10 +228,10 @@ template <typename Body, typename Injected>
       }
     }
     if (world.lost != cudaSuccess && needs_context(entry.function)) return latch(thread, world.lost);
+    const bool is_watched = entry.objects[0] != nullptr && presences().used.load(std::memory_order_relaxed) > 1;
+    const std::vector<const void*> written = is_watched ? written_graphs(world, entry) : std::vector<const void*>();
     const cudaError_t error = body(call);
-    if (entry.objects[0] != nullptr && presences().used.load(std::memory_order_relaxed) > 1) {
-      report_overlaps(world, thread, entry);
-    }
+    if (is_watched) report_overlaps(world, thread, entry, written);
     return latch(thread, world.lost != cudaSuccess && needs_context(entry.function) ? world.lost : error);
   } catch (const std::bad_alloc&) {
     return latch(thread, cudaErrorMemoryAllocation);
