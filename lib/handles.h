@@ -60,7 +60,7 @@ class Owned {
 };
 
 // Graphs that were cloned from one another, and executables instantiated from them: making and destroying one writes to
-// the graph that it is of, so two threads that do so at once crash (docs/semantics.md). They share a lock for that.
+// the graph that it is of, so two threads that do so at once crash (fact 35). They share a lock for that.
 template <class Handle, cudaError_t (*Destroy)(Handle)>
 class Related {
  public:

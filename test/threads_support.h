@@ -15,6 +15,9 @@
 #include "graphcache/graphcache.h"
 #include "kernels.h"
 #include "support.h"
+#ifndef GRAPHCACHE_TEST_CUDA
+#include "graphcache/hostrt.h"
+#endif
 
 namespace graphcache::test {
 
@@ -72,6 +75,9 @@ class ThreadsTest : public testing::Test {
   void TearDown() override {
     for (const auto& lane : lanes) EXPECT_FALSE(is_capturing(lane->stream));
     CUDA_OK(cudaPeekAtLastError());
+#ifndef GRAPHCACHE_TEST_CUDA
+    EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
+#endif
   }
   int count() const { return static_cast<int>(lanes.size()); }
   Lane& lane(int i) { return *lanes[static_cast<std::size_t>(i)]; }

@@ -226,6 +226,49 @@ TEST_F(ThreadsTest, OneExecutableServesSiblingsOfAllThreads) {
   }
 }
 
+// Keys take executables from each other, and a thread destroys what another's key has left while that key comes back.
+// Their graphs are clones of one another: that two threads do not write to one at once (fact 35), a GPU shows by going
+// on, and hostrt, where it happens to catch them at it, by misuses.
+TEST_F(ThreadsTest, RelativesAreMadeAndDestroyedByAllThreads) {
+  const struct {
+    Sharing sharing;
+    Patching patching;
+  } ways[] = {
+      {Sharing::kNever, Patching::kPerNode},        // Executables of one graph,
+      {Sharing::kNever, Patching::kDeviceUpdated},  // clones of one graph with an executable each,
+      {Sharing::kAlways, Patching::kPerNode},       // clones of the base of a sibling's executable,
+      {Sharing::kTable, Patching::kDeviceUpdated},  // or both.
+  };
+  for (const auto& [sharing, patching] : ways) {
+    SCOPED_TRACE(testing::Message() << "sharing " << static_cast<int>(sharing) << ", patching "
+                                    << static_cast<int>(patching));
+    Options options;
+    options.max_executables = 3;
+    options.max_templates = 4;
+    options.sharing = sharing;
+    options.patching = patching;
+    Cache cache(options);
+    constexpr int kRuns = 50;
+    constexpr int kNodes = 50;
+    std::atomic<int> failed{0};
+    for (int i = 0; i < count(); ++i) lane(i).sum.write(std::vector<float>(kSize));
+    in_threads(count(), [&](int i) {
+      Lane& mine = lane(i);
+      for (int n = 1; n <= kRuns; ++n) {
+        const auto outcome =
+            cache.run(key(n * (i + 1) % 5), mine.stream, params(mine.sum.get()), [](Recorder& rec, Slot<float*> p) {
+              for (int node = 0; node < kNodes; ++node) rec.launch(add, {kGrid, kBlock}, p, kSize, 1);
+            });
+        if (!outcome.ok()) ++failed;
+      }
+    });
+    EXPECT_EQ(failed, 0);
+    for (int i = 0; i < count(); ++i) {
+      EXPECT_EQ(lane(i).sum.read(), std::vector<float>(kSize, kRuns * kNodes)) << i;
+    }
+  }
+}
+
 TEST_F(ThreadsTest, KeyThatLostItsExecutableIsRestoredOnceByManyThreads) {
   Cache cache(unshared(1));
   ASSERT_TRUE(run_add(cache, key("k"), lane(0), 0).ok());

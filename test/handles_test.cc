@@ -1,0 +1,113 @@
+// Handles of graphs that are related: that no two threads make or destroy such at once (fact 35), while strangers do
+// not wait for each other. On hostrt, which reports the former.
+#include "handles.h"
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <thread>
+#include <utility>
+
+#include "graphcache/hostrt.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+class HandlesTest : public testing::Test {
+ protected:
+  void SetUp() override { hostrt::reset(); }
+  void TearDown() override {
+    EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
+    hostrt::reset();
+  }
+
+  static Graph make_graph() {
+    cudaGraph_t graph = nullptr;
+    CUDA_OK(cudaGraphCreate(&graph, 0));
+    return Graph(graph);
+  }
+  static Graph clone_of(Graph& original) {
+    Graph copy;
+    CUDA_OK(clone(original, &copy));
+    return copy;
+  }
+
+  // Whether `call`, made by another thread, comes to a call of the runtime while the graph is being destroyed.
+  bool meets_destruction(Graph graph, const std::function<void()>& call) {
+    is_destroying_ = met_ = false;
+    cudaUserObject_t object = nullptr;
+    CUDA_OK(cudaUserObjectCreate(&object, this, &HandlesTest::wait, 1, cudaUserObjectNoDestructorSync));
+    CUDA_OK(cudaGraphRetainUserObject(graph.get(), object, 1, cudaGraphUserObjectMove));
+    std::thread other([&] {
+      while (!is_destroying_) std::this_thread::yield();
+      call();
+    });
+    { const Graph destroyed = std::move(graph); }
+    other.join();
+    return met_;
+  }
+
+ private:
+  // Inside the destruction, since the graph has the object's last reference.
+  static void wait(void* self) {
+    auto& test = *static_cast<HandlesTest*>(self);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
+    test.is_destroying_ = true;
+    while (hostrt::threads_inside() < 2 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    test.met_ = hostrt::threads_inside() == 2;
+  }
+
+  std::atomic<bool> is_destroying_{false};
+  bool met_ = false;
+};
+
+TEST_F(HandlesTest, ACloneWaitsForTheDestructionOfAnother) {
+  Graph graph = make_graph();
+  EXPECT_FALSE(meets_destruction(clone_of(graph), [&] { clone_of(graph); }));
+}
+
+TEST_F(HandlesTest, TheDestructionOfACloneWaitsForThatOfAnother) {
+  Graph graph = make_graph();
+  Graph another = clone_of(graph);
+  EXPECT_FALSE(meets_destruction(clone_of(graph), [&] { const Graph destroyed = std::move(another); }));
+}
+
+TEST_F(HandlesTest, AnInstantiationWaitsForTheDestructionOfAClone) {
+  Graph graph = make_graph();
+  EXPECT_FALSE(meets_destruction(clone_of(graph), [&] {
+    GraphExec executable;
+    CUDA_OK(instantiate(graph, 0, &executable));
+  }));
+}
+
+TEST_F(HandlesTest, TheDestructionOfAnExecutableWaitsForThatOfAClone) {
+  Graph graph = make_graph();
+  GraphExec executable;
+  CUDA_OK(instantiate(graph, 0, &executable));
+  EXPECT_FALSE(meets_destruction(clone_of(graph), [&] { const GraphExec destroyed = std::move(executable); }));
+}
+
+TEST_F(HandlesTest, ACloneOutlivesItsOriginal) {
+  Graph graph = make_graph();
+  Graph copy = clone_of(graph);
+  EXPECT_FALSE(meets_destruction(std::move(graph), [&] { clone_of(copy); }));
+  GraphExec executable;
+  CUDA_OK(instantiate(copy, 0, &executable));
+}
+
+TEST_F(HandlesTest, StrangersDoNotWait) {
+  Graph graph = make_graph();
+  Graph stranger = make_graph();
+  EXPECT_TRUE(meets_destruction(clone_of(graph), [&] { clone_of(stranger); }));
+  EXPECT_TRUE(meets_destruction(clone_of(stranger), [&] {
+    GraphExec executable;
+    CUDA_OK(instantiate(graph, 0, &executable));
+  }));
+}
+
+}  // namespace
+}  // namespace graphcache::test
