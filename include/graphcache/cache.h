@@ -28,7 +28,9 @@
 // Threads. All members may be called from any number of threads at once. Runs of one entry exclude each other from
 // look-up to launch; a cold key met by many threads is captured once, while the others wait; runs of different entries
 // do not wait for each other. Launches of one entry from several streams are put in order by the driver. `fn` must not
-// wait for another thread that runs the same key. A cache must outlive its runs.
+// wait for another thread that runs the same key. If it adds a graph of the caller's as a child node by hand,
+// only one thread at a time may run the cache, or add, clone, instantiate or destroy that graph (docs/semantics.md,
+// fact 35). A cache must outlive its runs.
 //
 // What a run leaves alone. Afterwards the stream is as it was and takes work; the thread's current device and capture
 // mode are the caller's; the runtime's last-error slot holds what it held. The runtime lets that slot be read and
