@@ -14,9 +14,6 @@
 namespace graphcache::test {
 namespace {
 
-constexpr int kSize = 64;
-constexpr dim3 kBlock(64);
-
 class OnDeviceTest : public StreamTest {
  protected:
   // factor * data[i] + value, for the first element alone: the value is all that `blend_in` reads.

@@ -1,4 +1,5 @@
 // Errors and the end: facts 31 to 34. What loses a context happens in a process of its own.
+#include <cuda.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -132,17 +133,17 @@ TEST_F(Fact32, AfterAFaultGraphsCanBeDestroyedAndTheRestCannot) {
 TEST_F(Fact33, AResetEndsTheContextAndTheNextCallBeginsAnother) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto reset = [this] {
-    using CtxGetId = int (*)(void* context, unsigned long long* id);
+    using CtxGetId = CUresult (*)(CUcontext context, unsigned long long* id);
     const auto id_of_context = reinterpret_cast<CtxGetId>(driver_function("cuCtxGetId"));
     ASSERT_NE(nullptr, id_of_context);
     const cudaStream_t stale = stream_;
     unsigned long long before = 0, after = 0;
-    EXPECT_EQ(0, id_of_context(nullptr, &before));
+    EXPECT_EQ(CUDA_SUCCESS, id_of_context(nullptr, &before));
     GIVES(cudaErrorInvalidDevice, cudaSetDevice(1000));
     GIVES(cudaSuccess, cudaDeviceReset());
     GIVES(cudaErrorInvalidDevice, cudaGetLastError());  // which stays
     SetUp();
-    EXPECT_EQ(0, id_of_context(nullptr, &after));
+    EXPECT_EQ(CUDA_SUCCESS, id_of_context(nullptr, &after));
     EXPECT_NE(before, after);
     EXPECT_EQ(3, run(instantiate(capture([this] { OK(put(3, stream_)); }))));
     GIVES(cudaErrorInvalidResourceHandle, cudaStreamDestroy(stale));

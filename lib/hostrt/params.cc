@@ -35,13 +35,13 @@ cudaError_t read_copy(const cudaMemcpy3DParms* from, CopyParams* params) {
   const bool has_rows = from->extent.height > 1 || from->extent.depth > 1 || from->srcPos.y != 0 ||
                         from->srcPos.z != 0 || from->dstPos.y != 0 || from->dstPos.z != 0;
   if (has_rows || from->srcArray != nullptr || from->dstArray != nullptr) return cudaErrorNotSupported;
-  const CopyParams copy{static_cast<char*>(from->dstPtr.ptr) + from->dstPos.x,
-                        static_cast<const char*>(from->srcPtr.ptr) + from->srcPos.x,
-                        from->extent.width * from->extent.height * from->extent.depth, from->kind};
-  if (copy.bytes == 0) return cudaErrorInvalidValue;
-  const cudaError_t error = check_copy(from->dstPtr.ptr, from->srcPtr.ptr, copy.kind);
-  if (error == cudaSuccess) *params = copy;
-  return error;
+  const std::size_t bytes = from->extent.width * from->extent.height * from->extent.depth;
+  if (bytes == 0) return cudaErrorInvalidValue;
+  const cudaError_t error = check_copy(from->dstPtr.ptr, from->srcPtr.ptr, from->kind);
+  if (error != cudaSuccess) return error;
+  *params = {static_cast<char*>(from->dstPtr.ptr) + from->dstPos.x,
+             static_cast<const char*>(from->srcPtr.ptr) + from->srcPos.x, bytes, from->kind};
+  return cudaSuccess;
 }
 
 cudaError_t read_fill(const cudaMemsetParams* from, FillParams* params) {
