@@ -156,9 +156,9 @@ set_up() {
   install_missing
   choose_toolkit "$1"
   if [[ -n $toolkit ]]; then
-    configure cuda -Dtoolkit="$toolkit"
+    configure cuda -Dtoolkit="$toolkit" -Db_pch=true
   else
     download_headers
-    configure hostrt -Dtoolkit="$toolkit" -Dgpu=disabled
+    configure hostrt -Dtoolkit="$toolkit" -Db_pch=true -Dgpu=disabled
   fi
 }
