@@ -20,7 +20,8 @@ namespace {
 // carveout. Each costs 0.08 us a node. Programmatic launches are edges of the graph. NVLink-centric scheduling (16)
 // cannot be read, but an update refuses to change it.
 constexpr int kAttributes[] = {1, 2, 4, 8, 9, 10, 13, 14};
-constexpr int kOfClusters[] = {5, 11};  // Scheduling policy, and preferred size, which is refused without a size.
+constexpr int kPreferredClusterDimension = 11;
+constexpr int kOfClusters[] = {5, kPreferredClusterDimension};  // And scheduling policy; refused without a size.
 constexpr int kCooperative = 2;
 constexpr int kClusterDimension = 4;
 constexpr int kDeviceUpdatable = 13;
@@ -208,11 +209,14 @@ class Reader {
     return true;
   }
 
-  // False if it could not be read, which is no harm where it is the driver that does not know it.
+  // False if it could not be read, which is no harm where it is the driver that does not know it. One that knows the
+  // preferred cluster dimension is reported not to tell it on newer devices, with the same answer (docs/semantics.md).
   bool read_attribute(cudaGraphNode_t node, int id, bool* is_set) {
     CUlaunchAttributeValue value;
     const CUresult result = driver_.read_attribute(node, static_cast<CUlaunchAttributeID>(id), &value, is_set);
-    if (result != CUDA_SUCCESS) return result == CUDA_ERROR_INVALID_VALUE && id > kLastOfTheOldestDriver;
+    if (result != CUDA_SUCCESS) {
+      return result == CUDA_ERROR_INVALID_VALUE && id > kLastOfTheOldestDriver && id != kPreferredClusterDimension;
+    }
     if (!*is_set) return true;
     put(id);
     signature_.append(reinterpret_cast<const char*>(&value), sizeof value);
