@@ -194,8 +194,13 @@ void Report::print_table() const {
   for (const Section& section : sections) {
     const std::string heading = section.rows.empty() ? "" : headings_of(section.rows[0].columns, times);
     if (heading.empty()) continue;
-    absl::PrintF("\n%-19s%s\n", section.name, heading);
-    for (const Section::Row& row : section.rows) absl::PrintF("%-19s%s\n", row.name, in_table(row.columns, times));
+    std::size_t width = 19;
+    for (const Section::Row& row : section.rows) width = std::max(width, row.name.size());
+    const auto padding = [&](const std::string& name) { return std::string(width - name.size(), ' '); };
+    absl::PrintF("\n%s%s%s\n", section.name, padding(section.name), heading);
+    for (const Section::Row& row : section.rows) {
+      absl::PrintF("%s%s%s\n", row.name, padding(row.name), in_table(row.columns, times));
+    }
   }
   absl::PrintF("results: %s\n", equal ? absl::StrCat("every way's bytes equal ", reference) : "NOT EQUAL");
 }

@@ -1,0 +1,9 @@
+// The demo's kernels for hostrt: compiled by the C++ compiler, run on the CPU.
+#include <device_launch_parameters.h>
+
+#include "graphcache/hostrt.h"
+#include "kernels.cu"
+
+GRAPHCACHE_HOST_KERNEL(demo::stir)
+GRAPHCACHE_HOST_KERNEL(demo::stir_into)
+GRAPHCACHE_HOST_KERNEL(demo::combine)
