@@ -1,0 +1,102 @@
+#include "measure.h"
+
+#include <absl/strings/str_format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+
+namespace demo {
+namespace {
+
+constexpr int kRepetitions = 3;
+constexpr int kBatch = 8;  // Steps of one host timing.
+
+bool equals(const std::vector<float>& found, const std::vector<float>& expected, const char* what, const char* way) {
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (std::memcmp(&found[i], &expected[i], sizeof(float)) == 0) continue;
+    absl::FPrintF(stderr, "%s: %s %d is %.9g, the eager run's %.9g\n", way, what, i, found[i], expected[i]);
+    return false;
+  }
+  return true;
+}
+
+bool equals(const Training& training, const Trained& expected, const char* way) {
+  const bool losses = equals(training.losses(), expected.losses, "loss", way);
+  return equals(training.final_parameters(), expected.parameters, "parameter", way) && losses;
+}
+
+struct Samples {
+  std::vector<double> host_us;
+  std::vector<double> total_ms;
+};
+
+// One repetition of one way: all steps for the total time, then again for the host's part of it.
+bool measure(const Kind& kind, const Training& training, const Trained& expected, Samples* samples, Way* way) {
+  const int steps = training.steps();
+  training.reset();
+  auto trainer = kind.make(training);
+  samples->total_ms.push_back(microseconds([&] {
+                                for (int i = 0; i < steps; ++i) trainer->run(training.step(i));
+                                DEMO_CUDA(cudaStreamSynchronize(training.stream()));
+                              }) /
+                              1000);
+  way->outcomes = trainer->outcomes();
+  bool equal = equals(training, expected, kind.name);
+
+  training.reset();
+  std::uint64_t calls = 0;
+  std::uint64_t counted = 0;  // By the runtime itself, where it counts.
+  for (int first = 0; first < steps; first += kBatch) {
+    const int count = std::min(kBatch, steps - first);
+    const std::uint64_t calls_before = trainer->cuda_calls();
+    const std::uint64_t counted_before = runtime_calls().value_or(0);
+    samples->host_us.push_back(microseconds([&] {
+                                 for (int i = first; i < first + count; ++i) trainer->run(training.step(i));
+                               }) /
+                               count);
+    counted += runtime_calls().value_or(0) - counted_before;
+    calls += trainer->cuda_calls() - calls_before;
+    DEMO_CUDA(cudaStreamSynchronize(training.stream()));
+  }
+  way->cuda_calls_per_iteration = static_cast<double>(calls) / steps;
+  way->columns = {{"final_loss", static_cast<double>(training.losses().back()), 6}};
+  if (runtime_calls() && counted != calls) {
+    absl::FPrintF(stderr, "%s: %d CUDA calls were made, %d reported\n", kind.name, counted, calls);
+    equal = false;
+  }
+  return equals(training, expected, kind.name) && equal;
+}
+
+}  // namespace
+
+Trained train_eagerly(const Training& training) {
+  training.reset();
+  for (int i = 0; i < training.steps(); ++i) training.enqueue(training.step(i));
+  return {training.losses(), training.final_parameters()};
+}
+
+std::vector<Way> measure(const Training& training, const Trained& expected, bool* equal) {
+  const std::vector<Kind> all = kinds();
+  std::vector<Samples> samples(all.size());
+  std::vector<Way> ways(all.size());
+  std::vector<std::size_t> order(all.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::mt19937 random(1);
+  for (int repetition = 0; repetition < kRepetitions; ++repetition) {
+    std::shuffle(order.begin(), order.end(), random);
+    for (const std::size_t i : order) {
+      if (!measure(all[i], training, expected, &samples[i], &ways[i])) *equal = false;
+    }
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    ways[i].name = all[i].name;
+    ways[i].host_us = median(samples[i].host_us);
+    ways[i].total_ms = median(samples[i].total_ms);
+  }
+  return ways;
+}
+
+}  // namespace demo

@@ -1,0 +1,43 @@
+// The host reference: the same training in double precision, written for itself, and what is checked against it.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "network.h"
+#include "training.h"
+
+namespace demo {
+
+// How far something is from what it should be, and how far it may be. Passed if found <= limit.
+struct Check {
+  const char* name;
+  double found;
+  double limit;
+};
+
+inline constexpr int kCheckedSteps = 20;
+
+class Reference {
+ public:
+  explicit Reference(const Shape& shape);
+
+  // The loss of a batch, and the derivatives by all parameters.
+  double gradient(const float* batch, std::vector<double>* gradient) const;
+  // One step of Adam; returns the loss before it.
+  double train(const Step& step);
+
+  std::vector<double>& parameters() { return parameters_; }
+  const std::vector<double>& parameters() const { return parameters_; }
+
+ private:
+  const Shape shape_;
+  std::vector<double> parameters_;
+  std::vector<double> mean_;
+  std::vector<double> square_;
+};
+
+// Trains the first kCheckedSteps steps on the device, eagerly, and on the host.
+std::vector<Check> check_first_steps(const Training& training);
+
+}  // namespace demo

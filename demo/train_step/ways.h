@@ -1,0 +1,36 @@
+// The ways to train; the top of main.cc says what each does.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "training.h"
+
+namespace demo {
+
+// A way is an object that does one step; it is made anew for each repetition.
+class Trainer {
+ public:
+  explicit Trainer(const Training& training) : training_(training) {}
+  virtual ~Trainer() = default;
+  virtual void run(const Step& step) = 0;
+  // CUDA calls that the way has made so far; of a cache those of hits.
+  virtual std::uint64_t cuda_calls() const;
+  virtual std::vector<std::pair<std::string, std::uint64_t>> outcomes() const { return {}; }
+
+ protected:
+  const Training& training_;
+};
+
+struct Kind {
+  const char* name;
+  std::function<std::unique_ptr<Trainer>(const Training&)> make;
+};
+
+std::vector<Kind> kinds();
+
+}  // namespace demo
