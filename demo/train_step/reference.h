@@ -1,7 +1,6 @@
 // The host reference: the same training in double precision, written for itself, and what is checked against it.
 #pragma once
 
-#include <cstddef>
 #include <vector>
 
 #include "network.h"
@@ -28,7 +27,6 @@ class Reference {
   double train(const Step& step);
 
   std::vector<double>& parameters() { return parameters_; }
-  const std::vector<double>& parameters() const { return parameters_; }
 
  private:
   const Shape shape_;

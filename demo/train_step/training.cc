@@ -30,6 +30,7 @@ Training::Training(const Shape& shape, int steps) : shape_(shape), steps_(steps)
   batches_ = pinned(batches.size());
   std::copy(batches.begin(), batches.end(), batches_);
   losses_ = pinned(static_cast<std::size_t>(steps));
+  for (int i = 0; i < steps; ++i) rates_.push_back(learning_rate(i, steps));
 
   batch_ = allocate(shape.batch_floats());
   for (int layer = 0; layer < kLayers; ++layer) {
@@ -50,7 +51,7 @@ Training::~Training() {
 
 Step Training::step(int index) const {
   const std::ptrdiff_t first = std::ptrdiff_t{index % kBatches} * shape_.batch_floats();
-  return {batches_ + first, learning_rate(index, steps_), index + 1, losses_ + index};
+  return {batches_ + first, rates_[static_cast<std::size_t>(index)], index + 1, losses_ + index};
 }
 
 void Training::copy_batch(const float* batch) const {

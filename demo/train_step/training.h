@@ -35,14 +35,15 @@ class Training {
   cudaStream_t stream() const { return stream_; }
   Step step(int index) const;
 
-  // The work of a step: these four, one after another.
+  // The work of a step, in this order;
   void copy_batch(const float* batch) const;
   void forward_and_backward(cudaStream_t stream) const;
   void optimize(float rate, int number) const;
   void copy_loss(float* to) const;
+  // and all of it.
   void enqueue(const Step& step) const;
 
-  // What the first, the third and the last of them are about, all on the device.
+  // Memory on the device that the copies and the optimizer work on.
   float* batch() const { return batch_; }
   std::size_t batch_bytes() const { return static_cast<std::size_t>(shape_.batch_floats()) * sizeof(float); }
   float* parameters() const { return parameters_; }
@@ -66,6 +67,7 @@ class Training {
   const Shape shape_;
   const int steps_;
   const std::vector<float> initial_;
+  std::vector<float> rates_;  // Of all steps: a schedule is none of what is timed.
   cudaStream_t stream_ = nullptr;
   std::vector<float*> allocations_;
   float* batches_ = nullptr;  // In pinned memory, like the losses.
