@@ -146,6 +146,18 @@ void check(cudaError_t error, const char* call) {
 
 std::uint64_t raw_calls() { return calls; }
 
+cudaGraphNode_t last_captured_node(cudaStream_t stream) {
+  cudaStreamCaptureStatus status;
+  const cudaGraphNode_t* nodes = nullptr;
+  std::size_t count = 0;
+#if CUDART_VERSION >= 13000
+  DEMO_CUDA(cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &nodes, nullptr, &count));
+#else
+  DEMO_CUDA(cudaStreamGetCaptureInfo_v2(stream, &status, nullptr, nullptr, &nodes, &count));
+#endif
+  return count == 1 ? nodes[0] : nullptr;
+}
+
 std::vector<std::pair<std::string, std::uint64_t>> outcome_counts(const graphcache::Stats& stats) {
   std::vector<std::pair<std::string, std::uint64_t>> counts;
   for (int i = 0; i < graphcache::kOutcomeCount; ++i) {

@@ -39,6 +39,9 @@ void check_writable(const std::string& file);
 void check(cudaError_t error, const char* call);
 std::uint64_t raw_calls();
 
+// The node that the stream's capture has got last, for those who set it by hand later.
+cudaGraphNode_t last_captured_node(cudaStream_t stream);
+
 // A number that only some demos have, by its name in the table and in the JSON.
 struct Column {
   std::string name;

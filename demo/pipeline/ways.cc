@@ -68,20 +68,6 @@ class Streams : public Pipeline {
   }
 };
 
-// The node that the capture of a stream has got last.
-cudaGraphNode_t last_node(cudaStream_t stream) {
-  cudaStreamCaptureStatus status;
-  const cudaGraphNode_t* nodes = nullptr;
-  std::size_t count = 0;
-#if CUDART_VERSION >= 13000
-  const cudaGraphEdgeData* edges = nullptr;
-  DEMO_CUDA(cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &nodes, &edges, &count));
-#else
-  DEMO_CUDA(cudaStreamGetCaptureInfo_v2(stream, &status, nullptr, nullptr, &nodes, &count));
-#endif
-  return count == 1 ? nodes[0] : nullptr;
-}
-
 // Captured once; before each launch every node that has changed is set.
 class CapturedByHand : public Streams {
  public:
@@ -109,16 +95,16 @@ class CapturedByHand : public Streams {
         [&](int c) {
           DEMO_CUDA(
               cudaMemcpyAsync(frames_.chunk(c), from[c], frames_.bytes(), cudaMemcpyHostToDevice, frames_.copies_in));
-          in_.push_back(last_node(frames_.copies_in));
+          in_.push_back(last_captured_node(frames_.copies_in));
         },
         [&](int c, int round) {
           launch_stir(frames_, c, Frames::salt(iteration), round, frames_.main);
-          work_.push_back(last_node(frames_.main));
+          work_.push_back(last_captured_node(frames_.main));
         },
         [&](int c) {
           DEMO_CUDA(
               cudaMemcpyAsync(to[c], frames_.chunk(c), frames_.bytes(), cudaMemcpyDeviceToHost, frames_.copies_out));
-          out_.push_back(last_node(frames_.copies_out));
+          out_.push_back(last_captured_node(frames_.copies_out));
         });
     DEMO_CUDA(cudaStreamEndCapture(frames_.main, &graph_));
     DEMO_CUDA(cudaGraphInstantiate(&exec_, graph_, 0));

@@ -26,19 +26,6 @@ class EagerSync : public Trainer {
   }
 };
 
-// The node that was captured last.
-cudaGraphNode_t last_node(cudaStream_t stream) {
-  cudaStreamCaptureStatus status;
-  const cudaGraphNode_t* dependencies;
-  std::size_t count;
-#if CUDART_VERSION >= 13000
-  DEMO_CUDA(cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &dependencies, nullptr, &count));
-#else
-  DEMO_CUDA(cudaStreamGetCaptureInfo_v2(stream, &status, nullptr, nullptr, &dependencies, &count));
-#endif
-  return dependencies[0];
-}
-
 class CapturedByHand : public Trainer {
  public:
   using Trainer::Trainer;
@@ -60,12 +47,12 @@ class CapturedByHand : public Trainer {
     const cudaStream_t stream = training_.stream();
     DEMO_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
     training_.copy_batch(step.batch);
-    batch_node_ = last_node(stream);
+    batch_node_ = last_captured_node(stream);
     training_.forward_and_backward(stream);
     training_.optimize(step.rate, step.number);
-    adam_node_ = last_node(stream);
+    adam_node_ = last_captured_node(stream);
     training_.copy_loss(step.loss);
-    loss_node_ = last_node(stream);
+    loss_node_ = last_captured_node(stream);
     DEMO_CUDA(cudaStreamEndCapture(stream, &graph_));
     DEMO_CUDA(cudaGraphInstantiate(&exec_, graph_, 0));
   }
