@@ -80,6 +80,8 @@ DEFECTS = [
            "    while (entry != nullptr && !(entry->site == site)) entry = entry->next_of_key;\n", "", ("index",)),
     Defect("the cluster size is not part of the signature", "lib/signature.cc",
            "    if (!*is_set) return true;", "    if (!*is_set || id == kClusterDimension) return true;", ("sharing_families",)),
+    Defect("a preferred cluster size that cannot be read counts as none", "lib/signature.cc",
+           " && id != kPreferredClusterDimension", "", ("signature",)),
     Defect("an entry erased during a direct run stays", "lib/cache.cc",
            "      if (entry->erased) gone = sweep();\n", "", ("failures",)),
     Defect("an executable too many is allowed", "lib/obtain.cc",
