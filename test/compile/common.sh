@@ -16,6 +16,7 @@ warnings=(-Wall -Wextra -Wpedantic -Wshadow -Werror)
 
 passed=0
 failed=0
+skipped=0
 
 # check NAME COMMAND...: one test case, which says something only if the command fails.
 check() {
@@ -31,6 +32,6 @@ check() {
 }
 
 close() {
-  echo "$passed passed, $failed failed, 0 skipped"
+  echo "$passed passed, $failed failed, $skipped skipped"
   ((failed == 0 && passed > 0))
 }
