@@ -15,6 +15,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <numeric>
+#include <random>
 #include <system_error>
 
 namespace demo {
@@ -171,6 +173,16 @@ double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
+}
+
+void repeat_in_shuffled_order(std::size_t count, int repetitions, const std::function<void(std::size_t)>& measure) {
+  std::vector<std::size_t> order(count);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::mt19937 random(1);
+  while (repetitions-- > 0) {
+    std::shuffle(order.begin(), order.end(), random);
+    for (const std::size_t i : order) measure(i);
+  }
 }
 
 double microseconds(const std::function<void()>& work) {

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -63,6 +64,8 @@ struct Way {
 std::vector<std::pair<std::string, std::uint64_t>> outcome_counts(const graphcache::Stats& stats);
 
 double median(std::vector<double> values);
+// Calls measure(i) for each i below `count`, so many times, each time in another order, which is the same in every run.
+void repeat_in_shuffled_order(std::size_t count, int repetitions, const std::function<void(std::size_t)>& measure);
 // Microseconds that `work` takes on the host's clock.
 double microseconds(const std::function<void()>& work);
 

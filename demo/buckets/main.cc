@@ -41,7 +41,6 @@
 #include <memory>
 #include <numeric>
 #include <optional>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -161,17 +160,11 @@ void measure_ways(const Loop& loop, const std::vector<Kind>& all, const std::vec
   const std::vector<std::uint32_t> expected = reference(loop, requests);
   std::vector<Samples> samples(all.size());
   report->ways.resize(all.size());
-  std::vector<std::size_t> order(all.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::mt19937 random(1);
-  for (int repetition = 0; repetition < kRepetitions; ++repetition) {
-    std::shuffle(order.begin(), order.end(), random);
-    for (const std::size_t i : order) {
-      const bool total = measure_total(all[i], loop, requests, expected, &samples[i]);
-      const bool host = measure_host(all[i], loop, requests, expected, &samples[i], &report->ways[i]);
-      if (!total || !host) report->equal = false;
-    }
-  }
+  repeat_in_shuffled_order(all.size(), kRepetitions, [&](std::size_t i) {
+    const bool total = measure_total(all[i], loop, requests, expected, &samples[i]);
+    const bool host = measure_host(all[i], loop, requests, expected, &samples[i], &report->ways[i]);
+    if (!total || !host) report->equal = false;
+  });
   for (std::size_t i = 0; i < all.size(); ++i) {
     Way& way = report->ways[i];
     way.name = all[i].name;

@@ -2,10 +2,7 @@
 
 #include <absl/strings/str_format.h>
 
-#include <algorithm>
 #include <cstring>
-#include <numeric>
-#include <random>
 
 namespace demo {
 namespace {
@@ -85,15 +82,9 @@ bool measure(const Kind& kind, const Loop& loop, const Amount& amount, Samples* 
 std::vector<Way> measure(const Loop& loop, const std::vector<Kind>& kinds, const Amount& amount, bool* equal) {
   std::vector<Samples> samples(kinds.size());
   std::vector<Way> ways(kinds.size());
-  std::vector<std::size_t> order(kinds.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::mt19937 random(1);
-  for (int repetition = 0; repetition < kRepetitions; ++repetition) {
-    std::shuffle(order.begin(), order.end(), random);
-    for (const std::size_t i : order) {
-      if (!measure(kinds[i], loop, amount, &samples[i], &ways[i])) *equal = false;
-    }
-  }
+  repeat_in_shuffled_order(kinds.size(), kRepetitions, [&](std::size_t i) {
+    if (!measure(kinds[i], loop, amount, &samples[i], &ways[i])) *equal = false;
+  });
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     ways[i].name = kinds[i].name;
     ways[i].host_us = median(samples[i].host_us);

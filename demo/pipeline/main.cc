@@ -14,9 +14,7 @@
 #include <absl/strings/str_format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -84,13 +82,9 @@ std::vector<Way> measure_all(Frames& frames, int iterations, bool* equal) {
   const std::vector<Kind> all = kinds();
   std::vector<Samples> samples(all.size());
   std::vector<Way> ways(all.size());
-  std::vector<std::size_t> order(all.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::mt19937 random(1);
-  for (int repetition = 0; repetition < kRepetitions; ++repetition) {
-    std::shuffle(order.begin(), order.end(), random);
-    for (const std::size_t i : order) *equal = measure(all[i], frames, iterations, &samples[i], &ways[i]) && *equal;
-  }
+  repeat_in_shuffled_order(all.size(), kRepetitions, [&](std::size_t i) {
+    *equal = measure(all[i], frames, iterations, &samples[i], &ways[i]) && *equal;
+  });
   for (std::size_t i = 0; i < all.size(); ++i) {
     ways[i].name = all[i].name;
     ways[i].host_us = median(samples[i].host_us);

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <numeric>
-#include <random>
 
 namespace demo {
 namespace {
@@ -82,15 +80,9 @@ std::vector<Way> measure(const Training& training, const Trained& expected, bool
   const std::vector<Kind> all = kinds();
   std::vector<Samples> samples(all.size());
   std::vector<Way> ways(all.size());
-  std::vector<std::size_t> order(all.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::mt19937 random(1);
-  for (int repetition = 0; repetition < kRepetitions; ++repetition) {
-    std::shuffle(order.begin(), order.end(), random);
-    for (const std::size_t i : order) {
-      if (!measure(all[i], training, expected, &samples[i], &ways[i])) *equal = false;
-    }
-  }
+  repeat_in_shuffled_order(all.size(), kRepetitions, [&](std::size_t i) {
+    if (!measure(all[i], training, expected, &samples[i], &ways[i])) *equal = false;
+  });
   for (std::size_t i = 0; i < all.size(); ++i) {
     ways[i].name = all[i].name;
     ways[i].host_us = median(samples[i].host_us);
