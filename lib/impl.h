@@ -128,6 +128,7 @@ class Cache::Impl {
   bool updates_slots(const Content& content) const;
   Cost cost_of_row(std::size_t nodes) const;
   bool wants_table(const Held& entry, const Executable* lender, Cost by_lender);
+  bool wants_another_table(const Entry& entry) const;
   bool make_row(Held& entry, Held& lender, const Request& request, Obtained* obtained);
   void refuse_table(Family* family) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

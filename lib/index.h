@@ -76,10 +76,11 @@ class Index {
   // The least recently used entry that is not pinned, or null: among those of a standing.
   const Entry* oldest(Standing standing) const;
   // The least recently used entry that is idle and not pinned, with its lock taken, or null: among those of a standing,
-  // if a family is given of that family.
-  Entry* lock_oldest(Standing standing, const Family* family = nullptr);
-  // The live entry that a sibling without an executable rents one from: the family's spare one, or, if there is none,
-  // the least recently used, not pinned. With its lock taken; null if the spare one is in use, too.
+  // if a family is given of that family, or of those alone whose executables have tables.
+  Entry* lock_oldest(Standing standing, const Family* family = nullptr, bool with_table = false);
+  // The live entry that a sibling without an executable rents one from: the family's spare one, or, if that is in use,
+  // another with a table, or, if there is no spare one, the least recently used. Not pinned, with its lock taken; null
+  // if there is none that is idle.
   Entry* lock_lender(const Family* family);
   // The least recently used idle entry beyond kMaxColdEntries that is cold, with its lock taken, or null.
   Entry* lock_surplus();
@@ -93,8 +94,8 @@ class Index {
 
   // The entry is no longer found, and has no family. It exists, and counts against the budgets, until a sweep.
   void erase(Entry* entry);
-  // Deletes the erased entries that are idle, having passed each to `last_look`. Allocates nothing: it is called while a
-  // run is being left.
+  // Deletes the erased entries that are idle, having passed each to `last_look`. Allocates nothing: it is called while
+  // a run is being left.
   void sweep(absl::FunctionRef<void(Entry&)> last_look);
 
   // Calls f(entry) for every entry, erased ones that still exist included.

@@ -28,7 +28,7 @@ Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) A
         continue;
       }
     } else {
-      with_table = !no_room_for_table && wants_table(entry, nullptr, 0);
+      with_table = !no_room_for_table && (wants_table(entry, nullptr, 0) || wants_another_table(*entry.get()));
     }
     obtained.needs_capture = needs_capture(*entry.get(), nullptr);
     if (obtained.needs_capture) return obtained;
@@ -254,8 +254,8 @@ bool Cache::Impl::reserve(Entry* entry, bool for_table, Entry** sibling) ABSL_NO
     while (!fits(entry->device_bytes + table_bytes, victims.size(), bytes)) {
       Entry* const victim = index_.lock_oldest(Standing::kLive);
       const bool is_sibling = victim != nullptr && victim->family != nullptr && victim->family == entry->family &&
-                              !for_table && victim->executable->can_switch() &&
-                              !(entry->pinned && victim->executable->table() != nullptr);
+                              (for_table ? victim->table_bytes != 0 : victim->executable->can_switch()) &&
+                              !(entry->pinned && victim->table_bytes != 0);
       if (victim == nullptr || is_sibling) {
         *sibling = victim;
         return is_sibling;

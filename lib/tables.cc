@@ -46,6 +46,15 @@ bool Cache::Impl::wants_table(const Held& entry, const Executable* lender,
   return of_class.rent > costs::buy_table(content.node_count);
 }
 
+// Whether other threads' runs use all tables of the family, which one more would let all members go on by.
+bool Cache::Impl::wants_another_table(const Entry& entry) const {
+  MutexLock lock(mutex_);
+  const Family* const family = entry.family;
+  if (family == nullptr || family->refuses_table || entry.pinned) return false;
+  const Entry* const spare_of = family->spare_of;
+  return spare_of != nullptr && spare_of->table_bytes != 0 && spare_of->row_class == entry.row_class;
+}
+
 // Gives the entry a row in the lender's table. False: it has none, since the entry is of another family now, or the
 // table is gone, or, if the result says so, since everything is lost.
 bool Cache::Impl::make_row(Held& entry, Held& lender, const Request& request,

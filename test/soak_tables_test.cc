@@ -105,11 +105,12 @@ TEST(SoakTablesTest, RunsInFlightOnStreamsThatTakeTurnsEqualEagerOnes) {
   EXPECT_EQ(cache.stats().updates, 0u);
 }
 
-// Threads that find the table in use by another's run have executables beside it, or run eagerly.
-TEST(SoakTablesTest, RunsOfThreadsEqualEagerOnes) {
+// Threads that find a table in use by another's run go on by another table, of which there are as many as threads, or
+// run eagerly where the budget does not allow so many. None is ever given up for another.
+void expect_equal_runs_of_threads(const Options& options, std::uint64_t most_instantiations) {
   constexpr int kThreads = 4;
   const int runs = runs_in_all() / kThreads;
-  Cache cache(one_table(3));
+  Cache cache(options);
   const auto all = lanes(kThreads);
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
@@ -125,9 +126,22 @@ TEST(SoakTablesTest, RunsOfThreadsEqualEagerOnes) {
   }
   for (std::thread& thread : threads) thread.join();
   for (const auto& lane : all) EXPECT_EQ(lane->differences.first(), 0);
-  std::printf("%s\n", to_string(cache.stats()).c_str());
-  EXPECT_GT(cache.stats().row_switches, static_cast<std::uint64_t>(runs));
-  EXPECT_EQ(cache.stats().failed, 0u);
+  const Stats stats = cache.stats();
+  std::printf("%s\n", to_string(stats).c_str());
+  EXPECT_GT(stats.row_switches, static_cast<std::uint64_t>(runs));
+  EXPECT_EQ(stats.failed, 0u);
+  EXPECT_LE(stats.instantiations, most_instantiations);
+  if (options.max_executables >= kThreads) EXPECT_EQ(stats.outcome(Outcome::kEager), 0u);
+}
+
+TEST(SoakTablesTest, RunsOfThreadsEqualEagerOnes) { expect_equal_runs_of_threads(one_table(4), 4); }
+
+TEST(SoakTablesTest, RunsOfMoreThreadsThanExecutablesEqualEagerOnes) { expect_equal_runs_of_threads(one_table(3), 3); }
+
+TEST(SoakTablesTest, RunsOfThreadsEqualEagerOnesWhereMemoryIsPreferred) {
+  Options options;
+  options.prefer = Prefer::kMemory;
+  expect_equal_runs_of_threads(options, 8);  // The first ones, of which there may be as many, are plain.
 }
 
 }  // namespace
