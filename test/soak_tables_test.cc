@@ -131,7 +131,9 @@ void expect_equal_runs_of_threads(const Options& options, std::uint64_t most_ins
   EXPECT_GT(stats.row_switches, static_cast<std::uint64_t>(runs));
   EXPECT_EQ(stats.failed, 0u);
   EXPECT_LE(stats.instantiations, most_instantiations);
-  if (options.max_executables >= kThreads) EXPECT_EQ(stats.outcome(Outcome::kEager), 0u);
+  if (options.max_executables >= kThreads) {
+    EXPECT_EQ(stats.outcome(Outcome::kEager), 0u);
+  }
 }
 
 TEST(SoakTablesTest, RunsOfThreadsEqualEagerOnes) { expect_equal_runs_of_threads(one_table(4), 4); }
