@@ -209,18 +209,25 @@ class Reader {
     return true;
   }
 
-  // False if it could not be read, which is no harm where it is the driver that does not know it. One that knows the
-  // preferred cluster dimension is reported not to tell it on newer devices, with the same answer (docs/semantics.md).
+  // False if it could not be read, which is no harm where the driver does not know it, or where the device does not
+  // mind.
   bool read_attribute(cudaGraphNode_t node, int id, bool* is_set) {
     CUlaunchAttributeValue value;
     const CUresult result = driver_.read_attribute(node, static_cast<CUlaunchAttributeID>(id), &value, is_set);
-    if (result != CUDA_SUCCESS) {
-      return result == CUDA_ERROR_INVALID_VALUE && id > kLastOfTheOldestDriver && id != kPreferredClusterDimension;
-    }
+    if (result == CUDA_ERROR_INVALID_VALUE && id == kPreferredClusterDimension) return knows_one_cluster_size();
+    if (result != CUDA_SUCCESS) return result == CUDA_ERROR_INVALID_VALUE && id > kLastOfTheOldestDriver;
     if (!*is_set) return true;
     put(id);
     signature_.append(reinterpret_cast<const char*>(&value), sizeof value);
     return true;
+  }
+
+  // Preferred cluster sizes came with compute capability 10.0. A driver 580 does not tell that of a node, and so is one
+  // of 590 reported to do with a device that minds (docs/semantics.md).
+  static bool knows_one_cluster_size() {
+    int device = 0, major = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major < 10;
   }
 
   // Of what kind memory is and whose: an update must not change it (fact 23).

@@ -157,6 +157,30 @@ TEST_F(IndexTest, WhereTheSpareOneIsInUseNoOtherIsLent) {
   EXPECT_EQ(lock_lender(borrower->family), newer);
 }
 
+// Those with tables are meant for all, too.
+TEST_F(IndexTest, AnotherWithATableIsLentWhereTheSpareOneIsInUseOrGone) {
+  Entry* borrower = add_member(0, "s");
+  Family* const family = borrower->family;
+  Entry* plain = add_member(1, "s", Standing::kLive);
+  Entry* spare = add_member(2, "s", Standing::kLive);
+  Entry* another = add_member(3, "s", Standing::kLive);
+  Entry* stranger = add_member(4, "other", Standing::kLive);
+  for (Entry* entry : {spare, another, stranger}) index.set_table_bytes(entry, 100);
+  family->spare_of = spare;
+  EXPECT_EQ(lock_lender(family), spare);
+  ASSERT_TRUE(spare->lock.try_lock());
+  EXPECT_EQ(lock_lender(family), another);
+  another->pinned = true;
+  EXPECT_EQ(lock_lender(family), nullptr);
+  another->pinned = false;
+  family->spare_of = nullptr;
+  EXPECT_EQ(lock_lender(family), another);
+  index.set_table_bytes(another, 0);
+  EXPECT_EQ(lock_lender(family), plain);
+  unlocked(spare);
+  EXPECT_EQ(lock_lender(family), spare);
+}
+
 TEST_F(IndexTest, NothingIsSpareOfAnEntryThatLostItsExecutableOrLeft) {
   const auto expect_not_spare = [&](int number, const std::function<void(Entry*)>& change) {
     Entry* stays = add_member(number, "s");

@@ -211,19 +211,23 @@ TEST_F(SignatureTest, ClusterSizesMustAgree) {
   EXPECT_FALSE(alike(clusters(0), clusters(2)));
 }
 
-// Attributes are asked for one by one: of a node with clusters the preferred size (11) is the fifth, those that an
-// older driver may not know (13, 14) are the last. An answer that they are unknown is believed of these alone.
-TEST_F(SignatureTest, AnUnreadablePreferredClusterSizeMakesNoSiblings) {
-  const auto described_with_unreadable = [this](int nth) {
-    hostrt::fail_call("cudaGraphKernelNodeGetAttribute", nth, cudaErrorInvalidValue);
+// Attributes are asked for one by one: of a node with clusters the preferred size is the fifth, those that an older
+// driver may not know (13, 14) are the last. An answer that they are unknown is believed of these alone. No node tells
+// the preferred size: whether there can be one, the device says.
+TEST_F(SignatureTest, AnUnreadablePreferredClusterSizeMakesNoSiblingsWhereTheDeviceMinds) {
+  const auto described_with_failing = [this](const char* call, int nth) {
+    hostrt::fail_call(call, nth, cudaErrorInvalidValue);
     const Described result =
         described([this](cudaStream_t s) { CUDA_OK(launch_in_clusters(record_cluster_size, 8, 32, 2, s, at(0))); });
     hostrt::clear_failures();
     return result.signature.has_value();
   };
-  EXPECT_FALSE(described_with_unreadable(5));
-  EXPECT_TRUE(described_with_unreadable(9));
-  EXPECT_TRUE(described_with_unreadable(10));
+  EXPECT_TRUE(described_with_failing("cudaDeviceGetAttribute", 2));
+  EXPECT_FALSE(described_with_failing("cudaDeviceGetAttribute", 1));
+  EXPECT_FALSE(described_with_failing("cudaGraphKernelNodeGetAttribute", 4));
+  EXPECT_TRUE(described_with_failing("cudaGraphKernelNodeGetAttribute", 5));
+  EXPECT_TRUE(described_with_failing("cudaGraphKernelNodeGetAttribute", 9));
+  EXPECT_TRUE(described_with_failing("cudaGraphKernelNodeGetAttribute", 10));
 }
 
 TEST_F(SignatureTest, PrioritiesMustAgree) {
