@@ -200,9 +200,17 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
   std::optional<Signature> signature;
   if (options_.sharing != Sharing::kNever) signature = describe(captured.graph, &captured.content);
   const std::uint64_t row_class = signature ? Table::class_of(captured.content) : 0;
+  // Launches of one executable follow each other (fact 15), so one for several streams would keep them from running
+  // side by side.
+  unsigned long long stream = 0;
+  if (signature && !shares_across_streams()) {
+    LastErrorGuard last_error;
+    if (cudaStreamGetId(request.stream, &stream) != cudaSuccess) signature.reset();
+  }
   auto content = std::make_shared<const Content>(std::move(captured.content));
   MutexLock lock(mutex_);
-  if (signature && !entry->erased) index_.join(entry.get(), *signature, row_class);  // Nothing throws from here on.
+  if (signature && !entry->erased)
+    index_.join(entry.get(), *signature, stream, row_class);  // Nothing throws from here on.
   entry->nodes = content->node_count;
   entry->slot_nodes = content->slots.nodes.size();
   entry->content = std::move(content);

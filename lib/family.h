@@ -17,6 +17,7 @@ struct Entry;
 struct Family {
   std::uint64_t id = 0;  // From 1, in the order in which they were founded.
   const Signature* signature = nullptr;
+  std::uint64_t stream = 0;  // Its members were captured there, by cudaStreamGetId; 0: wherever.
   std::size_t members = 0;
   std::size_t executables = 0;
   // The entry that has the executable which members without one of their own take over from each other, if any.
@@ -34,9 +35,9 @@ struct Family {
 
 class Families {
  public:
-  // The first family of the signature that was founded after that of the id `beyond`; a new one if there is none. If
-  // that throws, nothing has changed.
-  Family* join(const Signature& signature, std::uint64_t row_class, std::uint64_t beyond = 0);
+  // The first family of the signature and the stream that was founded after that of the id `beyond`; a new one if there
+  // is none. If that throws, nothing has changed.
+  Family* join(const Signature& signature, std::uint64_t stream, std::uint64_t row_class, std::uint64_t beyond = 0);
   // A family without members is no more.
   void leave(Family* family, std::uint64_t row_class);
 

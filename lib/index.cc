@@ -93,8 +93,8 @@ Entry* Index::lock_surplus() {
                                                                                    : nullptr;
 }
 
-void Index::join(Entry* entry, const Signature& signature, std::uint64_t row_class) {
-  Family* const family = families_.join(signature, row_class, entry->split_from);  // May throw.
+void Index::join(Entry* entry, const Signature& signature, std::uint64_t stream, std::uint64_t row_class) {
+  Family* const family = families_.join(signature, stream, row_class, entry->split_from);  // May throw.
   count(entry, -1);
   entry->row_class = row_class;
   entry->family = family;
@@ -103,7 +103,8 @@ void Index::join(Entry* entry, const Signature& signature, std::uint64_t row_cla
 
 void Index::split(Entry* entry) {
   if (entry->family == nullptr) return;
-  Family* const family = families_.join(*entry->family->signature, entry->row_class, entry->family->id);  // May throw.
+  const Family& last = *entry->family;
+  Family* const family = families_.join(*last.signature, last.stream, entry->row_class, last.id);  // May throw.
   count(entry, -1);
   entry->split_from = entry->family->id;
   families_.leave(std::exchange(entry->family, family), entry->row_class);

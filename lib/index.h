@@ -85,8 +85,9 @@ class Index {
   // The least recently used idle entry beyond kMaxColdEntries that is cold, with its lock taken, or null.
   Entry* lock_surplus();
 
-  // The entry becomes a member of the signature's family, of a class of those that one table can hold.
-  void join(Entry* entry, const Signature& signature, std::uint64_t row_class = 0);
+  // The entry becomes a member of the family of the signature and the stream, of a class of those that one table can
+  // hold.
+  void join(Entry* entry, const Signature& signature, std::uint64_t stream = 0, std::uint64_t row_class = 0);
   // It leaves its family for another of the same signature.
   void split(Entry* entry);
   void leave(Entry* entry);

@@ -147,10 +147,11 @@ bool Cache::Impl::hand_over(Entry* lender, Entry* entry, bool for_rent, bool* wa
   if (lender->pinned) return false;
   Family* const family = entry->family;
   *was_spare = lender->family != nullptr && lender->family->spare_of == lender;
+  const bool was_familys = *was_spare && lender->family == family;
   index_.set_table_bytes(entry, lender->table_bytes);
   index_.set_standing(lender, Standing::kDemoted);
   index_.set_standing(entry, Standing::kLive);
-  if (for_rent && family != nullptr && !entry->pinned && (*was_spare || family->spare_of == nullptr)) {
+  if (for_rent && family != nullptr && !entry->pinned && (was_familys || family->spare_of == nullptr)) {
     family->spare_of = entry;
   }
   return true;
@@ -238,6 +239,13 @@ bool Cache::Impl::fits(std::size_t bytes, std::size_t but, std::size_t but_bytes
          index_.live_bytes() - but_bytes <= options_.max_device_bytes - bytes;
 }
 
+// Also of families of different streams, unless an update between graphs like theirs has been refused.
+bool Cache::Impl::are_siblings(const Entry& a, const Entry& b) {
+  if (a.family == nullptr || b.family == nullptr) return false;
+  if (a.family == b.family) return true;
+  return a.family->signature == b.family->signature && a.split_from == 0 && b.split_from == 0;
+}
+
 // Makes the entry count as one that has an executable; false if no room can be made for it, and then nothing leaves.
 // Evicts before anything is instantiated. If a sibling would have to leave, its executable is all that is needed:
 // nothing is done, and the sibling is returned, locked.
@@ -253,7 +261,7 @@ bool Cache::Impl::reserve(Entry* entry, bool for_table, Entry** sibling) ABSL_NO
     };
     while (!fits(entry->device_bytes + table_bytes, victims.size(), bytes)) {
       Entry* const victim = index_.lock_oldest(Standing::kLive);
-      const bool is_sibling = victim != nullptr && victim->family != nullptr && victim->family == entry->family &&
+      const bool is_sibling = victim != nullptr && are_siblings(*victim, *entry) &&
                               (for_table ? victim->table_bytes != 0 : victim->executable->can_switch()) &&
                               !(entry->pinned && victim->table_bytes != 0);
       if (victim == nullptr || is_sibling) {

@@ -36,6 +36,28 @@ TEST_F(FailuresTest, RefusedUpdateLeavesTheSiblingAloneAndIsNotTriedAgain) {
   }
 }
 
+TEST_F(FailuresTest, RefusedUpdateBetweenTwoStreamsIsNotTriedAgain) {
+  Options options;
+  options.max_executables = 1;
+  Cache cache(options);
+  Stream streams[2];
+  DeviceBuffer<int> memory(128);
+  const auto run = [&](unsigned which) {
+    return cache.run(key("k", which), streams[which], [&, which](Recorder& rec) {
+      rec.launch(blend, {1 + which, 32}, memory.get(), 128, 3, 4);
+    });
+  };
+  EXPECT_RUN(kInstantiated, run(0));
+  hostrt::fail_call("cudaGraphExecUpdate", 1, cudaErrorGraphExecUpdateFailure);
+  EXPECT_RUN(kInstantiated, run(1));
+  EXPECT_EQ(cache.stats().refused(UpdateRefusal::kNotSupported), 1u);
+  EXPECT_EQ(cache.stats().evictions, 1u);
+  hostrt::reset_calls();
+  EXPECT_RUN(kRestored, run(0));
+  EXPECT_RUN(kRestored, run(1));
+  EXPECT_EQ(hostrt::calls("cudaGraphExecUpdate"), 0u);
+}
+
 // Left half patched by one failure, the executable is made whole by an update: as the sibling's graph, or as what it
 // was, or not at all.
 TEST_F(FailuresTest, SwitchByPatchesThatBreaksOffIsMadeWholeByAnUpdate) {

@@ -107,6 +107,22 @@ TEST_F(IndexTest, SplitOfTheOnlyMemberIsAFamilyOfItsOwn) {
   EXPECT_EQ(without->family, nullptr);
 }
 
+TEST_F(IndexTest, StreamsHaveFamiliesOfTheirOwn) {
+  Entry* first = add(1);
+  Entry* same = add(2);
+  Entry* other = add(3);
+  index.join(first, "s", 7);
+  index.join(same, "s", 7);
+  index.join(other, "s", 8);
+  EXPECT_EQ(first->family, same->family);
+  EXPECT_NE(first->family, other->family);
+  EXPECT_EQ(first->family->signature, other->family->signature);
+  index.split(same);
+  EXPECT_NE(same->family, other->family);
+  EXPECT_EQ(same->family->stream, 7u);
+  EXPECT_EQ(index.families(), 3u);
+}
+
 TEST_F(IndexTest, OldestOfAFamilyPassesOverOthers) {
   Entry* stranger = add(0);
   Entry* other = add_member(1, "other", Standing::kLive);

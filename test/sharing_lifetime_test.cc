@@ -256,6 +256,61 @@ TEST_F(SharingTest, SiblingsOnTwoStreamsInTurn) {
   EXPECT_EQ(cache->stats().captures, 3u);
 }
 
+// Launches of one executable follow each other whatever their streams: where there is room, no two streams share one,
+// unless that is asked for.
+TEST_F(SharingTest, KeysOfTwoStreamsShareWhereTheyMustOrAreToldTo) {
+  Stream other;
+  const auto run_key = [&](unsigned which) {
+    return run_on(which % 2 == 0 ? stream : other, key("k", which), params(), [&, which](Recorder& rec) {
+      rec.launch(blend, {1 + which, 32}, at(0), 32 * (1 + which), 3, which);
+      pad(rec, 5);
+    });
+  };
+  {
+    use(Options());
+    EXPECT_RUN(kInstantiated, run_key(0));
+    EXPECT_RUN(kInstantiated, run_key(1));
+    EXPECT_RUN(kUpdated, run_key(2));
+    EXPECT_RUN(kUpdated, run_key(3));
+    EXPECT_RUN(kSwitched, run_key(0));
+    EXPECT_RUN(kSwitched, run_key(1));
+    EXPECT_EQ(cache->stats().families, 2u);
+    EXPECT_EQ(cache->stats().live_executables, 2u);
+  }
+  for (const Options& options : {at_most(1), at_most(64, Sharing::kAlways)}) {
+    use(options);
+    EXPECT_RUN(kInstantiated, run_key(0));
+    EXPECT_RUN(kUpdated, run_key(1));
+    EXPECT_RUN(kSwitched, run_key(0));
+    EXPECT_RUN(kUpdated, run_key(3));
+    EXPECT_EQ(cache->stats().families, options.max_executables == 1 ? 2u : 1u);
+    EXPECT_EQ(cache->stats().live_executables, 1u);
+    EXPECT_EQ(cache->stats().evictions, 0u);
+  }
+  Options options;
+  options.prefer = Prefer::kMemory;
+  use(options);
+  for (unsigned i = 0; i < 16; ++i) ASSERT_TRUE(run_key(i % 8).ok());
+  EXPECT_EQ(cache->stats().families, 1u);
+  EXPECT_LE(cache->stats().live_executables, 2u);  // The first, and one with a table.
+}
+
+// cudaStreamPerThread is one handle, and a stream in each thread.
+TEST_F(SharingTest, StreamsOfThreadsAreTheirOwn) {
+  use(Options());
+  const auto run_in_thread = [&](int which) {
+    std::thread([&] {
+      EXPECT_TRUE(
+          did(Outcome::kInstantiated, run_on(cudaStreamPerThread, key("k", which), params(), [&](Recorder& rec) {
+                rec.launch(blend, {1, 32}, at(0), 32, 3, which);
+              })));
+    }).join();
+  };
+  run_in_thread(0);
+  run_in_thread(1);
+  EXPECT_EQ(cache->stats().families, 2u);
+}
+
 TEST_F(SharingTest, SwitchesLeaveTheThreadAsItWas) {
   int before = -1, after = -1;
   CUDA_OK(cudaGetDevice(&before));

@@ -14,11 +14,14 @@ enum class Sharing {
   // A key without an executable takes over the family's spare one, by an update: it rents. When the rent that it has
   // paid would pass the price of an executable of its own, it gets one: while budgets last, this is never dearer than
   // twice the better of both. Where they are exhausted, it takes the place of the least recently used if it was used
-  // more often of late, and rents on if not.
+  // more often of late, and rents on if not. Keys captured on different streams do not rent from each other, since
+  // launches of one executable follow each other whatever their streams (measured: docs/demos/decode.md); only where a
+  // budget is exhausted one may take over the other's, and under Prefer::kMemory they are of one family.
   kAuto,
   // Each key has its own. None is ever updated, and graphs are not compared.
   kNever,
-  // A family has one as long as one suffices: a second only if the first is pinned, or in use by another thread's run.
+  // A family has one as long as one suffices, whatever the streams: a second only if the first is pinned, or in use by
+  // another thread's run.
   kAlways,
   // The same, and that one has a table from the first member on.
   kTable,
