@@ -11,6 +11,7 @@
 #include <absl/strings/str_join.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -22,7 +23,7 @@
 namespace demo {
 namespace {
 
-std::uint64_t calls = 0;
+std::atomic<std::uint64_t> calls = 0;  // Demos have threads.
 
 std::string version(int number) { return absl::StrFormat("%d.%d", number / 1000, number % 1000 / 10); }
 
@@ -140,7 +141,7 @@ void check_writable(const std::string& file) {
 }
 
 void check(cudaError_t error, const char* call) {
-  ++calls;
+  calls.fetch_add(1, std::memory_order_relaxed);
   if (error == cudaSuccess) return;
   absl::FPrintF(stderr, "%s: %s (%s)\n", call, cudaGetErrorName(error), cudaGetErrorString(error));
   std::exit(1);

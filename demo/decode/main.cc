@@ -1,0 +1,124 @@
+// The serving program: four workers decode answers to requests with one transformer in bf16, each with a stream, a
+// cuBLAS handle and a key-value cache of its own. Requests come to each by a Poisson process whose rate swings; a step
+// takes in one token of every sequence in flight, padded to the next bucket. A step's graph: the batch's rows are
+// copied from pinned memory; for each layer norm, product, rope and entry into the cache, attention over the cache in
+// splits, the splits put together, product, norm, product, gate, product; norm, product, the largest logit; the
+// choices are copied back. The host is a step ahead of the device: it knows which sequences the next step has, the
+// device knows what it has chosen for them. What changes from step to step of a bucket is where the rows come from,
+// where the choices go, and how many splits the longest sequence needs: the grid of `attend`, a node of each layer.
+// Three ways to run it:
+//
+//   eager             everything enqueued by itself
+//   graph_per_bucket  by hand on the raw API: at start each worker captures, instantiates and uploads a graph for each
+//                     bucket; what changes is set in its nodes before each launch
+//   cache_run         graphcache: one cache for all workers, with at most `executables` executables; a graph is
+//                     captured when a worker's batch first is of its bucket
+//
+// Time per token: from when the host has the last step's choices until it has this step's, for each token of an answer
+// that the step gives. Tokens per second: those of all workers, from when all are ready to take requests. Start: from
+// before the way does anything until every worker has got the choices of its first step. graph_bytes: what
+// cudaMemGetInfo says that the device has less at the end than before the way did anything. Host: the enqueuing of a
+// step, median. Each time in a process of its own, in which each worker has run each bucket once before, so that no way
+// pays for loading kernels; medians of the repetitions. Calls on hostrt have those of the events that the host waits
+// for in them.
+//
+// Every row's choice and its logit must be those of the eager way, bit by bit. The section "check" compares the eager
+// work with a host reference in double precision, for a network of the same width that has two layers: the largest
+// distance between the logits of a position and the reference's, as a part of their length; by how much the
+// reference's logit of a chosen token is below its largest, as a part of their root mean square; and what part of the
+// choices is not the device's largest logit. In parts of a million.
+#include <absl/flags/flag.h>
+#include <absl/strings/str_format.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "measure.h"
+#include "reference.h"
+
+ABSL_FLAG(std::optional<int>, steps, std::nullopt, "steps of each worker; by default 4000 on a GPU, and 200 on hostrt");
+ABSL_FLAG(std::optional<int>, layers, std::nullopt, "layers; by default 16 on a GPU, and 2 on hostrt");
+ABSL_FLAG(std::optional<int>, executables, std::nullopt,
+          "executables that the cache may have for all workers; by default a quarter of what graph_per_bucket has");
+ABSL_FLAG(bool, variants, false, "more ways");
+ABSL_FLAG(std::string, json, "", "file to write the results to");
+
+namespace demo {
+namespace {
+
+constexpr int kWorkers = 4;
+
+// hostrt executes every thread of every kernel on the CPU.
+Plan gpu_plan() {
+  const Shape shape{16, 1024, 16, 2816, 16384};
+  const graphcache::Buckets buckets{1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 36, 40, 44, 48, 56, 64};
+  return {shape, {4000, 28, 0.75, {8, 48}, {32, 256}, shape.vocabulary}, buckets, kWorkers, 3};
+}
+Plan hostrt_plan() {
+  const Shape shape{2, 32, 2, 48, 64};
+  return {shape, {200, 3, 0.75, {2, 6}, {4, 50}, shape.vocabulary}, graphcache::Buckets{1, 2, 3, 4, 6, 8}, kWorkers, 1};
+}
+
+Section section_of(const std::vector<Check>& checks, bool* passed) {
+  constexpr double kMillion = 1e6;
+  Section section{"check", {}};
+  for (const Check& check : checks) {
+    section.rows.push_back(
+        {check.name, {{"found_ppm", check.found * kMillion, 0}, {"limit_ppm", check.limit * kMillion}}});
+    if (check.found <= check.limit) continue;
+    absl::FPrintF(stderr, "%s: %g, and at most %g is right\n", check.name, check.found, check.limit);
+    *passed = false;
+  }
+  return section;
+}
+
+int run() {
+  Plan plan = on_gpu() ? gpu_plan() : hostrt_plan();
+  plan.traffic.steps = absl::GetFlag(FLAGS_steps).value_or(plan.traffic.steps);
+  plan.shape.layers = absl::GetFlag(FLAGS_layers).value_or(plan.shape.layers);
+  const int graphs = kWorkers * static_cast<int>(plan.buckets.size());
+  const int executables = absl::GetFlag(FLAGS_executables).value_or(graphs / 4);
+  if (plan.traffic.steps < 1 || plan.shape.layers < 1 || executables < 1) {
+    absl::FPrintF(stderr, "--steps, --layers and --executables must be at least 1\n");
+    return 2;
+  }
+  const std::string json = absl::GetFlag(FLAGS_json);
+  if (!json.empty()) check_writable(json);
+
+  std::vector<Kind> all = kinds(plan.buckets, executables);
+  if (!absl::GetFlag(FLAGS_variants)) all.resize(3);
+  const Measured measured = measure(plan, all, "graph_per_bucket");
+
+  Report report;
+  report.demo = "decode";
+  report.machine = announce();
+  const Shape& shape = plan.shape;
+  report.parameters = {{"steps", plan.traffic.steps},
+                       {"workers", kWorkers},
+                       {"buckets", static_cast<std::int64_t>(plan.buckets.size())},
+                       {"executables", executables},
+                       {"layers", shape.layers},
+                       {"width", shape.width},
+                       {"heads", shape.heads},
+                       {"hidden", shape.hidden},
+                       {"vocabulary", shape.vocabulary},
+                       {"cublas", Products::by_cublas()}};
+  report.reference = "the eager run's";
+  absl::PrintF("%d workers, %d steps each, %d buckets; %d layers of width %d with %d heads; products by %s\n", kWorkers,
+               plan.traffic.steps, plan.buckets.size(), shape.layers, shape.width, shape.heads,
+               Products::by_cublas() ? "cuBLAS" : "a kernel of the demo's own");
+  report.ways = measured.ways;
+  report.equal = measured.equal;
+  report.sections = {measured.of_base, section_of(check_steps(shape), &report.equal)};
+  return report.finish(json);
+}
+
+}  // namespace
+}  // namespace demo
+
+int main(int argc, char** argv) {
+  demo::parse_flags(argc, argv,
+                    "A transformer's decode loop, served three ways and compared; see the top of the source.");
+  return demo::run();
+}

@@ -1,0 +1,163 @@
+#include "ways.h"
+
+#include <absl/strings/str_format.h>
+
+#include <cstdlib>
+#include <map>
+
+#include "graphcache/graphcache.h"
+
+namespace demo {
+namespace {
+
+class Eager : public Decoder {
+ public:
+  using Decoder::Decoder;
+  void run(int index, const Step& step) override { worker(index).enqueue(step); }
+};
+
+// What a program without the library writes for itself: a captured graph whose changing nodes it knows, and the
+// executable made from it.
+class Graph {
+ public:
+  Graph(const Worker& worker, const Step& step) : worker_(worker), held_(step) {
+    const cudaStream_t stream = worker.stream();
+    DEMO_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    worker.copy_rows(step);
+    rows_node_ = last_captured_node(stream);
+    worker.forward(step, [&](int layer) {
+      worker.attend(step, layer);
+      attention_nodes_.push_back(last_captured_node(stream));
+    });
+    worker.copy_choices(step);
+    choices_node_ = last_captured_node(stream);
+    DEMO_CUDA(cudaStreamEndCapture(stream, &graph_));
+    DEMO_CUDA(cudaGraphInstantiate(&exec_, graph_, 0));
+    DEMO_CUDA(cudaGraphUpload(exec_, stream));
+  }
+  ~Graph() {
+    DEMO_CUDA(cudaGraphExecDestroy(exec_));
+    DEMO_CUDA(cudaGraphDestroy(graph_));
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void run(const Step& step) {
+    if (step.rows != held_.rows) {
+      DEMO_CUDA(cudaGraphExecMemcpyNodeSetParams1D(exec_, rows_node_, worker_.device_rows(), step.rows,
+                                                   worker_.rows_bytes(step.bucket), cudaMemcpyHostToDevice));
+    }
+    if (step.choices != held_.choices) {
+      DEMO_CUDA(cudaGraphExecMemcpyNodeSetParams1D(exec_, choices_node_, step.choices, worker_.device_choices(),
+                                                   worker_.choices_bytes(step.bucket), cudaMemcpyDeviceToHost));
+    }
+    if (step.splits != held_.splits) set_grids(step);
+    held_ = step;
+    DEMO_CUDA(cudaGraphLaunch(exec_, worker_.stream()));
+  }
+
+ private:
+  void set_grids(const Step& step) {
+    for (int layer = 0; layer < worker_.shape().layers; ++layer) {
+      Attention attention = worker_.attention(layer);
+      void* arguments[] = {&attention};
+      cudaKernelNodeParams params{};
+      params.func = reinterpret_cast<void*>(&attend);
+      params.gridDim = worker_.attention_grid(step);
+      params.blockDim = Worker::attention_block();
+      params.kernelParams = arguments;
+      DEMO_CUDA(cudaGraphExecKernelNodeSetParams(exec_, attention_nodes_[size(layer)], &params));
+    }
+  }
+
+  const Worker& worker_;
+  Step held_;
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t exec_ = nullptr;
+  cudaGraphNode_t rows_node_ = nullptr;
+  cudaGraphNode_t choices_node_ = nullptr;
+  std::vector<cudaGraphNode_t> attention_nodes_;
+};
+
+class GraphPerBucket : public Decoder {
+ public:
+  GraphPerBucket(const Workers& workers, const graphcache::Buckets& buckets)
+      : Decoder(workers), buckets_(buckets), graphs_(workers.size()) {}
+
+  void prepare(int index) override {
+    for (const std::int64_t size_of_bucket : buckets_) {
+      const int bucket = static_cast<int>(size_of_bucket);
+      graphs_[size(index)].try_emplace(bucket, worker(index), worker(index).any_step(bucket));
+    }
+  }
+  void run(int index, const Step& step) override { graphs_[size(index)].at(step.bucket).run(step); }
+  Counters counters() const override {
+    const std::uint64_t count = graphs_.size() * buckets_.size();
+    return {count, count, 0, count};
+  }
+
+ private:
+  const graphcache::Buckets& buckets_;
+  std::vector<std::map<int, Graph>> graphs_;  // By worker and bucket.
+};
+
+class CacheRun : public Decoder {
+ public:
+  CacheRun(const Workers& workers, const graphcache::Options& options) : Decoder(workers), cache_(options) {}
+
+  void run(int index, const Step& step) override {
+    const Worker& worker = this->worker(index);
+    const auto outcome = cache_.run(
+        graphcache::key("decode", index, step.bucket), worker.stream(),
+        graphcache::params(step.rows, step.choices, worker.attention_grid(step)),
+        [&](graphcache::Recorder& rec, graphcache::Slot<const Row*> rows, graphcache::Slot<Choice*> choices,
+            graphcache::Slot<dim3> grid) {
+          rec.memcpy(worker.device_rows(), rows, worker.rows_bytes(step.bucket), cudaMemcpyHostToDevice);
+          worker.forward(step, [&](int layer) {
+            rec.launch(attend, {grid, Worker::attention_block()}, worker.attention(layer));
+          });
+          rec.memcpy(choices, worker.device_choices(), worker.choices_bytes(step.bucket), cudaMemcpyDeviceToHost);
+        });
+    if (!outcome.ok()) {
+      absl::FPrintF(stderr, "%s\n", outcome.status().ToString());
+      std::exit(1);
+    }
+  }
+  Counters counters() const override {
+    const graphcache::Stats stats = cache_.stats();
+    return {stats.captures, stats.instantiations, stats.updates + stats.row_switches, stats.live_executables};
+  }
+  std::optional<graphcache::Stats> stats() const override { return cache_.stats(); }
+
+ private:
+  graphcache::Cache cache_;
+};
+
+Kind cache_kind(const char* name, const graphcache::Options& options) {
+  return {name, [=](const Workers& workers) { return std::make_unique<CacheRun>(workers, options); }};
+}
+
+}  // namespace
+
+std::vector<Kind> kinds(const graphcache::Buckets& buckets, int executables) {
+  graphcache::Options options;
+  options.max_executables = executables;
+  options.prefer = graphcache::Prefer::kDeviceTime;  // Four streams keep it busy.
+  graphcache::Options own = options;
+  own.sharing = graphcache::Sharing::kNever;
+  graphcache::Options total = options;
+  total.prefer = graphcache::Prefer::kTotalTime;
+  graphcache::Options table = total;
+  table.sharing = graphcache::Sharing::kTable;
+  return {
+      {"eager", [](const Workers& workers) { return std::make_unique<Eager>(workers); }},
+      {"graph_per_bucket",
+       [&buckets](const Workers& workers) { return std::make_unique<GraphPerBucket>(workers, buckets); }},
+      cache_kind("cache_run", options),
+      cache_kind("own_executables", own),
+      cache_kind("total_time", total),
+      cache_kind("table", table),
+  };
+}
+
+}  // namespace demo
