@@ -57,6 +57,14 @@ struct Better {
   }
 };
 
+constexpr int kAtOnce = 8;
+static_assert(kSplitTokens % kBlockTokens == 0);
+
+// What a thread loads at once.
+struct alignas(kAtOnce * sizeof(Bf16)) Numbers {
+  Bf16 of[kAtOnce];
+};
+
 __device__ int lane() { return static_cast<int>(threadIdx.x); }
 __device__ int lanes() { return static_cast<int>(blockDim.x); }
 __device__ int part_size(int head) { return head + 2; }
@@ -95,6 +103,8 @@ __global__ void rms_norm(const Bf16* in, const Bf16* weights, Bf16* out, int wid
   }
 }
 
+constexpr float kLog2OfBase = 13.2877124f;  // Of 10000.
+
 __global__ void rope_and_append(const Row* rows, Bf16* qkv, Bf16* keys, Bf16* values, int heads, int head) {
   const Row& row = rows[blockIdx.x];
   if (row.position < 0) return;
@@ -109,7 +119,7 @@ __global__ void rope_and_append(const Row* rows, Bf16* qkv, Bf16* keys, Bf16* va
     const int first = i / half * head + pair;
     const int second = first + half;
     const float angle =
-        static_cast<float>(row.position) * powf(10000.0f, -static_cast<float>(pair) / static_cast<float>(half));
+        static_cast<float>(row.position) * exp2f(-kLog2OfBase * static_cast<float>(pair) / static_cast<float>(half));
     const float sine = sinf(angle);
     const float cosine = cosf(angle);
     const float q1 = to_float(query[first]);
@@ -145,7 +155,10 @@ __global__ void attend(Attention attention) {
   for (int i = lane(); i < count; i += lanes()) {
     const Bf16* const key = attention.keys + cached(row, first + i, width) + which * head;
     float score = 0.0f;
-    for (int j = 0; j < head; ++j) score += query[j] * to_float(key[j]);
+    for (int j = 0; j < head; j += kAtOnce) {
+      const Numbers numbers = *reinterpret_cast<const Numbers*>(key + j);
+      for (int k = 0; k < kAtOnce; ++k) score += query[j + k] * to_float(numbers.of[k]);
+    }
     weights[i] = score;
     largest = Larger()(largest, score);
   }
@@ -161,8 +174,12 @@ __global__ void attend(Attention attention) {
       const_cast<float*>(part_of(attention.parts, row_number, attention.heads, which, blockIdx.x, head));
   for (int j = lane(); j < head; j += lanes()) {
     float result = 0.0f;
-    for (int i = 0; i < count; ++i) {
-      result += weights[i] * to_float(attention.values[cached(row, first + i, width) + which * head + j]);
+    for (int begin = 0; begin < count; begin += kBlockTokens) {
+      const Bf16* const value = attention.values + cached(row, first + begin, width) + which * head + j;
+      const int tokens = count - begin < kBlockTokens ? count - begin : kBlockTokens;
+      for (int i = 0; i < tokens; ++i) {
+        result += weights[begin + i] * to_float(value[static_cast<size_t>(i) * width]);
+      }
     }
     part[j] = result;
   }

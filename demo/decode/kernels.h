@@ -39,7 +39,7 @@ struct Attention {
   const Bf16* values;
   float* parts;  // For each row, head and split the weighted sum of the values, the largest score, the sum of weights.
   int heads;
-  int head;  // Numbers of a head.
+  int head;  // Numbers of a head: a multiple of 8.
 };
 
 // A thread for each of `count` weights, the first of which is number `first`.

@@ -40,7 +40,7 @@
 ABSL_FLAG(std::optional<int>, steps, std::nullopt, "steps of each worker; by default 4000 on a GPU, and 200 on hostrt");
 ABSL_FLAG(std::optional<int>, layers, std::nullopt, "layers; by default 16 on a GPU, and 2 on hostrt");
 ABSL_FLAG(std::optional<int>, executables, std::nullopt,
-          "executables that the cache may have for all workers; by default a quarter of what graph_per_bucket has");
+          "executables that the cache may have for all workers; by default a fifth of what graph_per_bucket has");
 ABSL_FLAG(bool, variants, false, "more ways");
 ABSL_FLAG(std::string, json, "", "file to write the results to");
 
@@ -78,7 +78,7 @@ int run() {
   plan.traffic.steps = absl::GetFlag(FLAGS_steps).value_or(plan.traffic.steps);
   plan.shape.layers = absl::GetFlag(FLAGS_layers).value_or(plan.shape.layers);
   const int graphs = kWorkers * static_cast<int>(plan.buckets.size());
-  const int executables = absl::GetFlag(FLAGS_executables).value_or(graphs / 4);
+  const int executables = absl::GetFlag(FLAGS_executables).value_or(graphs / 5);
   if (plan.traffic.steps < 1 || plan.shape.layers < 1 || executables < 1) {
     absl::FPrintF(stderr, "--steps, --layers and --executables must be at least 1\n");
     return 2;

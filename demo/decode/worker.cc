@@ -55,7 +55,7 @@ void Worker::forward(const Step& step, const std::function<void(int layer)>& att
   const Network& network = model_.network();
   const Shape& shape = model_.shape();
   const int rows = step.bucket;
-  const dim3 block = threads(256);
+  const dim3 block = threads(512);
   const auto norm = [&](const Tensor& weights) {
     launch(rms_norm, grid(rows), block, stream(), hidden_, model_.weights(weights), normed_, shape.width);
   };
