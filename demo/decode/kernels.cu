@@ -67,10 +67,10 @@ struct alignas(kAtOnce * sizeof(Bf16)) Numbers {
 
 __device__ int lane() { return static_cast<int>(threadIdx.x); }
 __device__ int lanes() { return static_cast<int>(blockDim.x); }
-__device__ int part_size(int head) { return head + 2; }
 
-__device__ const float* part_of(const float* parts, int row, int heads, int which, int split, int head) {
-  return parts + static_cast<size_t>((row * heads + which) * kMostSplits + split) * part_size(head);
+// Where `parts` has those of one row, head and split.
+__device__ size_t part(int row, int heads, int which, int split, int head) {
+  return static_cast<size_t>((row * heads + which) * kMostSplits + split) * static_cast<size_t>(head + 2);
 }
 
 // Where the cache has a position's keys, or values.
@@ -92,7 +92,8 @@ __global__ void embed(const Row* rows, const int* chosen, const Bf16* table, Bf1
   for (int i = lane(); i < width; i += lanes()) to[i] = row.position >= 0 ? from[i] : Bf16{0};
 }
 
-__global__ void rms_norm(const Bf16* in, const Bf16* weights, Bf16* out, int width) {
+__global__ void rms_norm(const Bf16* __restrict__ in, const Bf16* __restrict__ weights, Bf16* __restrict__ out,
+                         int width) {
   const size_t first = static_cast<size_t>(blockIdx.x) * width;
   float squares = 0.0f;
   for (int i = lane(); i < width; i += lanes()) squares += to_float(in[first + i]) * to_float(in[first + i]);
@@ -170,22 +171,20 @@ __global__ void attend(Attention attention) {
   }
   sum = reduce(sum, Sum());
 
-  float* const part =
-      const_cast<float*>(part_of(attention.parts, row_number, attention.heads, which, blockIdx.x, head));
+  float* const to = attention.parts + part(row_number, attention.heads, which, static_cast<int>(blockIdx.x), head);
   for (int j = lane(); j < head; j += lanes()) {
     float result = 0.0f;
     for (int begin = 0; begin < count; begin += kBlockTokens) {
       const Bf16* const value = attention.values + cached(row, first + begin, width) + which * head + j;
-      const int tokens = count - begin < kBlockTokens ? count - begin : kBlockTokens;
-      for (int i = 0; i < tokens; ++i) {
-        result += weights[begin + i] * to_float(value[static_cast<size_t>(i) * width]);
+      for (int i = 0; i < kBlockTokens; ++i) {
+        if (begin + i < count) result += weights[begin + i] * to_float(value[static_cast<size_t>(i) * width]);
       }
     }
-    part[j] = result;
+    to[j] = result;
   }
   if (lane() == 0) {
-    part[head] = largest;
-    part[head + 1] = sum;
+    to[head] = largest;
+    to[head + 1] = sum;
   }
 }
 
@@ -194,24 +193,25 @@ __global__ void combine(const Row* rows, const float* parts, Bf16* out, int head
   const int row = static_cast<int>(blockIdx.y);
   const int splits = (rows[row].position + kSplitTokens) / kSplitTokens;
   float largest = -INFINITY;
-  for (int split = 0; split < splits; ++split) {
-    largest = Larger()(largest, part_of(parts, row, heads, which, split, head)[head]);
+  for (int split = 0; split < kMostSplits; ++split) {
+    if (split < splits) largest = Larger()(largest, parts[part(row, heads, which, split, head) + head]);
   }
   Bf16* const to = out + static_cast<size_t>(row * heads + which) * head;
   for (int i = lane(); i < head; i += lanes()) {
     float result = 0.0f;
     float sum = 0.0f;
-    for (int split = 0; split < splits; ++split) {
-      const float* const part = part_of(parts, row, heads, which, split, head);
-      const float factor = expf(part[head] - largest);
-      result += factor * part[i];
-      sum += factor * part[head + 1];
+    for (int split = 0; split < kMostSplits; ++split) {
+      if (split >= splits) continue;
+      const float* const of_split = parts + part(row, heads, which, split, head);
+      const float factor = expf(of_split[head] - largest);
+      result += factor * of_split[i];
+      sum += factor * of_split[head + 1];
     }
     to[i] = splits > 0 ? to_bf16(result / sum) : Bf16{0};
   }
 }
 
-__global__ void gate(const Bf16* gate_up, Bf16* out, int hidden) {
+__global__ void gate(const Bf16* __restrict__ gate_up, Bf16* __restrict__ out, int hidden) {
   const Bf16* const in = gate_up + static_cast<size_t>(blockIdx.x) * 2 * hidden;
   Bf16* const to = out + static_cast<size_t>(blockIdx.x) * hidden;
   for (int i = lane(); i < hidden; i += lanes()) {
@@ -236,7 +236,8 @@ __global__ void product(const Bf16* weights, const Bf16* in, void* out, int rows
   }
 }
 
-__global__ void choose(const Row* rows, const float* logits, Choice* choices, int* chosen, int vocabulary) {
+__global__ void choose(const Row* rows, const float* __restrict__ logits, Choice* choices, int* chosen,
+                       int vocabulary) {
   const Row& row = rows[blockIdx.x];
   const float* const of_row = logits + static_cast<size_t>(blockIdx.x) * vocabulary;
   Choice best{vocabulary, -INFINITY};

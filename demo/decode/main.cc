@@ -37,7 +37,7 @@
 #include "measure.h"
 #include "reference.h"
 
-ABSL_FLAG(std::optional<int>, steps, std::nullopt, "steps of each worker; by default 4000 on a GPU, and 200 on hostrt");
+ABSL_FLAG(std::optional<int>, steps, std::nullopt, "steps of each worker; by default 2000 on a GPU, and 200 on hostrt");
 ABSL_FLAG(std::optional<int>, layers, std::nullopt, "layers; by default 16 on a GPU, and 2 on hostrt");
 ABSL_FLAG(std::optional<int>, executables, std::nullopt,
           "executables that the cache may have for all workers; by default a fifth of what graph_per_bucket has");
@@ -53,7 +53,7 @@ constexpr int kWorkers = 4;
 Plan gpu_plan() {
   const Shape shape{16, 1024, 16, 2816, 16384};
   const graphcache::Buckets buckets{1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 36, 40, 44, 48, 56, 64};
-  return {shape, {4000, 28, 0.75, {8, 48}, {32, 256}, shape.vocabulary}, buckets, kWorkers, 3};
+  return {shape, {2000, 28, 0.75, {8, 48}, {32, 256}, shape.vocabulary}, buckets, kWorkers, 3};
 }
 Plan hostrt_plan() {
   const Shape shape{2, 32, 2, 48, 64};
