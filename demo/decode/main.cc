@@ -12,7 +12,11 @@
 //   graph_per_bucket  by hand on the raw API: at start each worker captures, instantiates and uploads a graph for each
 //                     bucket; what changes is set in its nodes before each launch
 //   cache_run         graphcache: one cache for all workers, with at most `executables` executables; a graph is
-//                     captured when a worker's batch first is of its bucket
+//                     captured when a worker's batch first is of its bucket. Prefer::kDeviceTime
+//
+// With --sharing, also cache_run_total_time and cache_run_table, which may take the device's time for switches
+// (Prefer::kTotalTime, and with it Sharing::kTable), and cache_run_own, where no graph takes over the executable of
+// another (Sharing::kNever).
 //
 // Time per token: from when the host has the last step's choices until it has this step's, for each token of an answer
 // that the step gives. Tokens per second: those of all workers, from when all are ready to take requests. Start: from
@@ -41,7 +45,7 @@ ABSL_FLAG(std::optional<int>, steps, std::nullopt, "steps of each worker; by def
 ABSL_FLAG(std::optional<int>, layers, std::nullopt, "layers; by default 16 on a GPU, and 2 on hostrt");
 ABSL_FLAG(std::optional<int>, executables, std::nullopt,
           "executables that the cache may have for all workers; by default a fifth of what graph_per_bucket has");
-ABSL_FLAG(bool, variants, false, "more ways");
+ABSL_FLAG(bool, sharing, false, "run the cache with other ways to share executables, too");
 ABSL_FLAG(std::string, json, "", "file to write the results to");
 
 namespace demo {
@@ -87,7 +91,7 @@ int run() {
   if (!json.empty()) check_writable(json);
 
   std::vector<Kind> all = kinds(plan.buckets, executables);
-  if (!absl::GetFlag(FLAGS_variants)) all.resize(3);
+  if (!absl::GetFlag(FLAGS_sharing)) all.resize(kUsual);
   const Measured measured = measure(plan, all, "graph_per_bucket");
 
   Report report;

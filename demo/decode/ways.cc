@@ -133,30 +133,26 @@ class CacheRun : public Decoder {
   graphcache::Cache cache_;
 };
 
-Kind cache_kind(const char* name, const graphcache::Options& options) {
-  return {name, [=](const Workers& workers) { return std::make_unique<CacheRun>(workers, options); }};
-}
-
 }  // namespace
 
 std::vector<Kind> kinds(const graphcache::Buckets& buckets, int executables) {
-  graphcache::Options options;
-  options.max_executables = executables;
-  options.prefer = graphcache::Prefer::kDeviceTime;  // Four streams keep it busy.
-  graphcache::Options own = options;
-  own.sharing = graphcache::Sharing::kNever;
-  graphcache::Options total = options;
-  total.prefer = graphcache::Prefer::kTotalTime;
-  graphcache::Options table = total;
-  table.sharing = graphcache::Sharing::kTable;
+  using graphcache::Prefer;
+  using graphcache::Sharing;
+  const auto cache = [&](const char* name, Sharing sharing, Prefer prefer) {
+    graphcache::Options options;
+    options.max_executables = executables;
+    options.sharing = sharing;
+    options.prefer = prefer;
+    return Kind{name, [=](const Workers& workers) { return std::make_unique<CacheRun>(workers, options); }};
+  };
   return {
       {"eager", [](const Workers& workers) { return std::make_unique<Eager>(workers); }},
       {"graph_per_bucket",
        [&buckets](const Workers& workers) { return std::make_unique<GraphPerBucket>(workers, buckets); }},
-      cache_kind("cache_run", options),
-      cache_kind("own_executables", own),
-      cache_kind("total_time", total),
-      cache_kind("table", table),
+      cache("cache_run", Sharing::kAuto, Prefer::kDeviceTime),  // Four streams keep the device busy.
+      cache("cache_run_total_time", Sharing::kAuto, Prefer::kTotalTime),
+      cache("cache_run_table", Sharing::kTable, Prefer::kTotalTime),
+      cache("cache_run_own", Sharing::kNever, Prefer::kDeviceTime),
   };
 }
 

@@ -47,7 +47,8 @@ struct Kind {
   std::function<std::unique_ptr<Decoder>(const Workers&)> make;
 };
 
-// `executables` is how many the caches may have.
+// `executables` is how many the caches may have. The first kUsual are those that the demo runs by default.
+inline constexpr std::size_t kUsual = 3;
 std::vector<Kind> kinds(const graphcache::Buckets& buckets, int executables);
 
 }  // namespace demo
