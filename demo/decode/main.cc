@@ -6,17 +6,18 @@
 // choices are copied back. The host is a step ahead of the device: it knows which sequences the next step has, the
 // device knows what it has chosen for them. What changes from step to step of a bucket is where the rows come from,
 // where the choices go, and how many splits the longest sequence needs: the grid of `attend`, a node of each layer.
-// Three ways to run it:
+// Four ways to run it:
 //
 //   eager             everything enqueued by itself
 //   graph_per_bucket  by hand on the raw API: at start each worker captures, instantiates and uploads a graph for each
 //                     bucket; what changes is set in its nodes before each launch
 //   cache_run         graphcache: one cache for all workers, with at most `executables` executables; a graph is
 //                     captured when a worker's batch first is of its bucket. Prefer::kDeviceTime
+//   cache_run_own     the same with Sharing::kNever: no graph takes over the executable of another, so no worker waits
+//                     for another's launch of it
 //
 // With --sharing, also cache_run_total_time and cache_run_table, which may take the device's time for switches
-// (Prefer::kTotalTime, and with it Sharing::kTable), and cache_run_own, where no graph takes over the executable of
-// another (Sharing::kNever).
+// (Prefer::kTotalTime, and with it Sharing::kTable).
 //
 // Time per token: from when the host has the last step's choices until it has this step's, for each token of an answer
 // that the step gives. Tokens per second: those of all workers, from when all are ready to take requests. Start: from
@@ -45,7 +46,7 @@ ABSL_FLAG(std::optional<int>, steps, std::nullopt, "steps of each worker; by def
 ABSL_FLAG(std::optional<int>, layers, std::nullopt, "layers; by default 16 on a GPU, and 2 on hostrt");
 ABSL_FLAG(std::optional<int>, executables, std::nullopt,
           "executables that the cache may have for all workers; by default a fifth of what graph_per_bucket has");
-ABSL_FLAG(bool, sharing, false, "run the cache with other ways to share executables, too");
+ABSL_FLAG(bool, sharing, false, "run the cache with more ways to share executables");
 ABSL_FLAG(std::string, json, "", "file to write the results to");
 
 namespace demo {
@@ -123,6 +124,6 @@ int run() {
 
 int main(int argc, char** argv) {
   demo::parse_flags(argc, argv,
-                    "A transformer's decode loop, served three ways and compared; see the top of the source.");
+                    "A transformer's decode loop, served four ways and compared; see the top of the source.");
   return demo::run();
 }

@@ -150,9 +150,9 @@ std::vector<Kind> kinds(const graphcache::Buckets& buckets, int executables) {
       {"graph_per_bucket",
        [&buckets](const Workers& workers) { return std::make_unique<GraphPerBucket>(workers, buckets); }},
       cache("cache_run", Sharing::kAuto, Prefer::kDeviceTime),  // Four streams keep the device busy.
+      cache("cache_run_own", Sharing::kNever, Prefer::kDeviceTime),
       cache("cache_run_total_time", Sharing::kAuto, Prefer::kTotalTime),
       cache("cache_run_table", Sharing::kTable, Prefer::kTotalTime),
-      cache("cache_run_own", Sharing::kNever, Prefer::kDeviceTime),
   };
 }
 
