@@ -11,7 +11,6 @@
 #include <absl/strings/str_join.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -23,7 +22,7 @@
 namespace demo {
 namespace {
 
-std::atomic<std::uint64_t> calls = 0;  // Demos have threads.
+thread_local std::uint64_t calls = 0;
 
 std::string version(int number) { return absl::StrFormat("%d.%d", number / 1000, number % 1000 / 10); }
 

@@ -36,7 +36,7 @@ void parse_flags(int argc, char** argv, const std::string& usage);
 // Ends the program with status 2 and a message if the file cannot be written. Leaves the file as it is.
 void check_writable(const std::string& file);
 
-// Ends the program if a CUDA call failed. Counts the call: raw_calls() is how many there were so far.
+// Ends the program if a CUDA call failed. Counts the call: raw_calls() is how many the thread has made so far.
 void check(cudaError_t error, const char* call);
 std::uint64_t raw_calls();
 

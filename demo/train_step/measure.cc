@@ -3,7 +3,6 @@
 #include <absl/strings/str_format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 
 namespace demo {
@@ -11,20 +10,6 @@ namespace {
 
 constexpr int kRepetitions = 3;
 constexpr int kBatch = 8;  // Steps of one host timing.
-
-bool equals(const std::vector<float>& found, const std::vector<float>& expected, const char* what, const char* way) {
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    if (std::memcmp(&found[i], &expected[i], sizeof(float)) == 0) continue;
-    absl::FPrintF(stderr, "%s: %s %d is %.9g, the eager run's %.9g\n", way, what, i, found[i], expected[i]);
-    return false;
-  }
-  return true;
-}
-
-bool equals(const Training& training, const Trained& expected, const char* way) {
-  const bool losses = equals(training.losses(), expected.losses, "loss", way);
-  return equals(training.final_parameters(), expected.parameters, "parameter", way) && losses;
-}
 
 struct Samples {
   std::vector<double> host_us;
@@ -42,7 +27,7 @@ bool measure(const Kind& kind, const Training& training, const Trained& expected
                               }) /
                               1000);
   way->outcomes = trainer->outcomes();
-  bool equal = equals(training, expected, kind.name);
+  bool equal = equals(trained(training), expected, kind.name);
 
   training.reset();
   std::uint64_t calls = 0;
@@ -65,7 +50,7 @@ bool measure(const Kind& kind, const Training& training, const Trained& expected
     absl::FPrintF(stderr, "%s: %d CUDA calls were made, %d reported\n", kind.name, counted, calls);
     equal = false;
   }
-  return equals(training, expected, kind.name) && equal;
+  return equals(trained(training), expected, kind.name) && equal;
 }
 
 }  // namespace
@@ -73,7 +58,7 @@ bool measure(const Kind& kind, const Training& training, const Trained& expected
 Trained train_eagerly(const Training& training) {
   training.reset();
   for (int i = 0; i < training.steps(); ++i) training.enqueue(training.step(i));
-  return {training.losses(), training.final_parameters()};
+  return trained(training);
 }
 
 std::vector<Way> measure(const Training& training, const Trained& expected, bool* equal) {

@@ -4,16 +4,11 @@
 #include <vector>
 
 #include "../support.h"
+#include "trained.h"
 #include "training.h"
 #include "ways.h"
 
 namespace demo {
-
-// What all steps leave.
-struct Trained {
-  std::vector<float> losses;
-  std::vector<float> parameters;
-};
 
 // By launching everything by itself.
 Trained train_eagerly(const Training& training);

@@ -58,14 +58,13 @@ void Training::copy_batch(const float* batch) const {
   DEMO_CUDA(cudaMemcpyAsync(batch_, batch, batch_bytes(), cudaMemcpyHostToDevice, stream_));
 }
 
-void Training::forward_and_backward(cudaStream_t stream) const {
-  const int rows = shape_.batch;
+void Training::forward_and_backward(cudaStream_t stream, int rows) const {
   for (int layer = 0; layer < kLayers; ++layer) {
     const int outputs = shape_.outputs(layer);
     launch(forward, rows * outputs, stream, input(layer), parameters_ + shape_.first_parameter(layer), output_[layer],
            rows, shape_.inputs(layer), outputs, layer != kLayers - 1);
   }
-  launch(softmax_loss, rows, stream, output_[kLayers - 1], batch_ + shape_.targets(), delta_[kLayers - 1], row_losses_,
+  launch(softmax_loss, rows, stream, output_[kLayers - 1], batch_ + rows * kInputs, delta_[kLayers - 1], row_losses_,
          rows, kClasses);
   launch(demo::mean, 1, stream, row_losses_, loss_, rows);
   for (int layer = kLayers - 1; layer >= 0; --layer) {

@@ -37,7 +37,9 @@ class Training {
 
   // The work of a step, in this order;
   void copy_batch(const float* batch) const;
-  void forward_and_backward(cudaStream_t stream) const;
+  void forward_and_backward(cudaStream_t stream,
+                            int rows) const;  // of a batch of so many examples, at most the shape's
+  void forward_and_backward(cudaStream_t stream) const { forward_and_backward(stream, shape_.batch); }
   void optimize(float rate, int number) const;
   void copy_loss(float* to) const;
   // and all of it.

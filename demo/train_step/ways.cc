@@ -3,10 +3,12 @@
 #include <absl/strings/str_format.h>
 
 #include <cstdlib>
+#include <optional>
 
 #include "../support.h"
 #include "graphcache/graphcache.h"
 #include "kernels.h"
+#include "step_graph.h"
 
 namespace demo {
 namespace {
@@ -29,59 +31,18 @@ class EagerSync : public Trainer {
 class CapturedByHand : public Trainer {
  public:
   using Trainer::Trainer;
-  ~CapturedByHand() override {
-    DEMO_CUDA(cudaGraphExecDestroy(exec_));
-    DEMO_CUDA(cudaGraphDestroy(graph_));
-  }
   void run(const Step& step) override {
-    if (exec_ == nullptr) {
-      capture(step);
+    if (graph_) {
+      graph_->patch(step);
     } else {
-      patch(step);
+      graph_.emplace(training_, step, training_.batch_bytes(), training_.loss(),
+                     [this] { training_.forward_and_backward(training_.stream()); });
     }
-    DEMO_CUDA(cudaGraphLaunch(exec_, training_.stream()));
+    graph_->launch();
   }
 
  private:
-  void capture(const Step& step) {
-    const cudaStream_t stream = training_.stream();
-    DEMO_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    training_.copy_batch(step.batch);
-    batch_node_ = last_captured_node(stream);
-    training_.forward_and_backward(stream);
-    training_.optimize(step.rate, step.number);
-    adam_node_ = last_captured_node(stream);
-    training_.copy_loss(step.loss);
-    loss_node_ = last_captured_node(stream);
-    DEMO_CUDA(cudaStreamEndCapture(stream, &graph_));
-    DEMO_CUDA(cudaGraphInstantiate(&exec_, graph_, 0));
-  }
-  void patch(const Step& step) {
-    DEMO_CUDA(cudaGraphExecMemcpyNodeSetParams1D(exec_, batch_node_, training_.batch(), step.batch,
-                                                 training_.batch_bytes(), cudaMemcpyHostToDevice));
-    float* parameters = training_.parameters();
-    float* mean = training_.mean();
-    float* square = training_.square();
-    const float* gradient = training_.gradient();
-    int count = training_.shape().all_parameters();
-    float rate = step.rate;
-    int number = step.number;
-    void* arguments[] = {&parameters, &mean, &square, &gradient, &count, &rate, &number};
-    cudaKernelNodeParams params{};
-    params.func = reinterpret_cast<void*>(&adam);
-    params.gridDim = grid(count);
-    params.blockDim = dim3(kThreads);
-    params.kernelParams = arguments;
-    DEMO_CUDA(cudaGraphExecKernelNodeSetParams(exec_, adam_node_, &params));
-    DEMO_CUDA(cudaGraphExecMemcpyNodeSetParams1D(exec_, loss_node_, step.loss, training_.loss(), sizeof(float),
-                                                 cudaMemcpyDeviceToHost));
-  }
-
-  cudaGraph_t graph_ = nullptr;
-  cudaGraphExec_t exec_ = nullptr;
-  cudaGraphNode_t batch_node_ = nullptr;
-  cudaGraphNode_t adam_node_ = nullptr;
-  cudaGraphNode_t loss_node_ = nullptr;
+  std::optional<StepGraph> graph_;
 };
 
 class CacheRun : public Trainer {

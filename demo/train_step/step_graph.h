@@ -1,0 +1,39 @@
+// A training step as a graph by hand, on the raw API: captured once, and before each further launch the three nodes are
+// set that change with every step.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <functional>
+
+#include "training.h"
+
+namespace demo {
+
+class StepGraph {
+ public:
+  // Captures the step. `gradient` enqueues what is between the copy of the batch and the optimizer; the loss is copied
+  // from `loss`.
+  StepGraph(const Training& training, const Step& step, std::size_t batch_bytes, const float* loss,
+            const std::function<void()>& gradient);
+  ~StepGraph();
+  StepGraph(const StepGraph&) = delete;
+  StepGraph& operator=(const StepGraph&) = delete;
+
+  // Four CUDA calls a step once it is captured: three here, one there.
+  void patch(const Step& step) const;
+  void launch() const;
+
+ private:
+  const Training& training_;
+  const std::size_t batch_bytes_;
+  const float* const loss_;
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t exec_ = nullptr;
+  cudaGraphNode_t batch_node_ = nullptr;
+  cudaGraphNode_t adam_node_ = nullptr;
+  cudaGraphNode_t loss_node_ = nullptr;
+};
+
+}  // namespace demo
