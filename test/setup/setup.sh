@@ -124,7 +124,7 @@ configure() {
   shift
   local wanted
   wanted=$(printf '%s\n' "$(command -v meson)" "$(meson --version)" "${CXX:-$(command -v g++)}" \
-    "$(command -v clang++ || true)" "$@")
+    "$(command -v clang++ || true)" "$(command -v mpicxx || true)" "$@")
   if [[ -f $build/build.ninja && $(cat "$build/graphcache.options" 2>/dev/null) == "$wanted" ]]; then
     return
   fi
