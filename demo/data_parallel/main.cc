@@ -45,6 +45,7 @@ ABSL_FLAG(std::optional<int>, hidden, std::nullopt,
 ABSL_FLAG(std::optional<int>, ranks, std::nullopt,
           "ranks of this program, up to 16; by default the largest of 1, 2 and 4 that there are GPUs for, and 2 on "
           "hostrt");
+ABSL_FLAG(int, executables, 3, "executables that the cache may have, for eight sizes of a batch; at least 2");
 ABSL_FLAG(bool, mpi, false,
           "the ranks are the processes that an MPI launcher has started: mpirun -n 2 data_parallel --mpi");
 ABSL_FLAG(bool, differ, false, "lets the last rank's cache decide otherwise, which is to be found: exit status 1");
@@ -53,7 +54,6 @@ ABSL_FLAG(std::string, json, "", "file to write the results to");
 namespace demo {
 namespace {
 
-constexpr int kExecutables = 3;
 // How far a loss may be from that of one device alone: some units in the last place, as a part of the first loss; and
 // as a part of itself.
 constexpr LossDifference kLossLimit{1e-5, 1e-2};
@@ -76,7 +76,7 @@ std::vector<int> teams(int ranks) {
 
 graphcache::Options cache_options(const Ranks& ranks) {
   graphcache::Options options;
-  options.max_executables = kExecutables;
+  options.max_executables = absl::GetFlag(FLAGS_executables);
   options.max_templates = kBuckets - 1;
   if (absl::GetFlag(FLAGS_differ)) {
     // A rank that captures alone might wait for others in vain: all of them keep all templates.
@@ -91,8 +91,8 @@ struct Settings {
   Shape shape;
   bool fit(int ranks) const {
     const int unit = shape.batch / kBuckets;
-    bool fits = steps >= 1 && shape.hidden >= 1 && shape.hidden <= 1024 && unit >= 1 && shape.batch % kBuckets == 0 &&
-                shape.batch <= 8192;
+    bool fits = steps >= 1 && absl::GetFlag(FLAGS_executables) >= 2 && shape.hidden >= 1 && shape.hidden <= 1024 &&
+                unit >= 1 && shape.batch % kBuckets == 0 && shape.batch <= 8192;
     for (const int count : teams(ranks)) fits = fits && unit % count == 0;
     return fits;
   }
@@ -138,7 +138,7 @@ class Run {
                           {"hidden", shape.hidden},
                           {"ranks", all_.count()},
                           {"mpi", absl::GetFlag(FLAGS_mpi) ? 1 : 0},
-                          {"executables", kExecutables}};
+                          {"executables", absl::GetFlag(FLAGS_executables)}};
     const char* const kind = absl::GetFlag(FLAGS_mpi) ? "processes under MPI" : kGpu ? "threads" : "processes";
     absl::PrintF("%d steps of up to %d examples on %d ranks (%s), a network of %d-%d-%d-%d with %d parameters\n",
                  settings_.steps, shape.batch, all_.count(), kind, kInputs, shape.hidden, shape.hidden, kClasses,
@@ -203,7 +203,7 @@ int train(Ranks& all) {
   if (all.rank() == 0) {
     absl::FPrintF(stderr,
                   "each rank needs a GPU; --batch must be %d times a multiple of all counts of ranks, up to 8192, "
-                  "--hidden from 1 to 1024, --steps at least 1\n",
+                  "--hidden from 1 to 1024, --steps at least 1, --executables at least 2\n",
                   kBuckets);
   }
   return 2;
