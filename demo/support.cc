@@ -140,7 +140,7 @@ void check_writable(const std::string& file) {
 }
 
 void check(cudaError_t error, const char* call) {
-  calls.fetch_add(1, std::memory_order_relaxed);
+  ++calls;
   if (error == cudaSuccess) return;
   absl::FPrintF(stderr, "%s: %s (%s)\n", call, cudaGetErrorName(error), cudaGetErrorString(error));
   std::exit(1);
