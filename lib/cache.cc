@@ -50,7 +50,8 @@ absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) ABSL_NO_THREAD_
   if (!enabled_) return run_disabled(request);
 
   Held entry(*this, claim(request));
-  if (entry->executable != nullptr && (entry->stream == request.stream || is_known(request.stream))) {
+  if (entry->executable != nullptr && !memory_->has_late_error() &&
+      (entry->stream == request.stream || is_known(request.stream))) {
     entry->stream = request.stream;
     return replay(entry, request);
   }
@@ -168,6 +169,16 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
 // Gives the entry a template. `broke`: the capture did not hold what `fn` does; nothing was enqueued.
 absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
                                            bool* broke) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  bool may_share = options_.sharing != Sharing::kNever;
+  // Launches of one executable follow each other (fact 15), so one for several streams would keep them from running
+  // side by side.
+  unsigned long long stream = 0;
+  if (may_share && !shares_across_streams()) {
+    LastErrorGuard last_error;
+    const cudaError_t error = cudaStreamGetId(request.stream, &stream);
+    if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
+    may_share = error == cudaSuccess;
+  }
   absl::Cleanup threw = [&] {
     if (*broke) back_off(entry.get());
     MutexLock lock(mutex_);
@@ -198,15 +209,8 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
   }
 
   std::optional<Signature> signature;
-  if (options_.sharing != Sharing::kNever) signature = describe(captured.graph, &captured.content);
+  if (may_share) signature = describe(captured.graph, &captured.content);
   const std::uint64_t row_class = signature ? Table::class_of(captured.content) : 0;
-  // Launches of one executable follow each other (fact 15), so one for several streams would keep them from running
-  // side by side.
-  unsigned long long stream = 0;
-  if (signature && !shares_across_streams()) {
-    LastErrorGuard last_error;
-    if (cudaStreamGetId(request.stream, &stream) != cudaSuccess) signature.reset();
-  }
   auto content = std::make_shared<const Content>(std::move(captured.content));
   MutexLock lock(mutex_);
   if (signature && !entry->erased)

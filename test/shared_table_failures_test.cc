@@ -103,6 +103,27 @@ TEST_F(SharedTableFailuresTest, AnUpdateThatFailsIsToldThoughItsExecutableHasLef
   }
 }
 
+TEST_F(SharedTableFailuresTest, AnUpdateThatFailedIsToldByAHitOfAnotherKeyIfItsExecutableHasLeft) {
+  options.max_executables = 2;
+  Bench bench(options);
+  DeviceBuffer<int> other(std::vector<int>(kSize, 1));
+  const auto hit = [&] {
+    return bench.cache.run(key("no member"), bench.stream,
+                           [&](cudaStream_t s) { CUDA_OK(launch(blend, dim3(1), dim3(8), s, other.get(), 8, 2, 0)); });
+  };
+  EXPECT_RUN(kInstantiated, hit());
+  for (const int which : {0, 1, 2}) bench.expect_right(which, which);
+  hostrt::fail_call(kUpdates[0], 1, cudaErrorInvalidValue);
+  EXPECT_RUN(kSwitched, bench.run(1, 4));
+  hostrt::clear_failures();
+  EXPECT_TRUE(bench.cache.erase(key("member", 1)));
+  EXPECT_EQ(bench.cache.stats().live_executables, 1u);
+  EXPECT_TRUE(tells_of_the_device(hit(), cudaErrorInvalidValue));
+  EXPECT_RUN(kReplayed, hit());
+  EXPECT_EQ(other.first(), 4);
+  EXPECT_EQ(bench.cache.stats().failed, 1u);
+}
+
 // Whoever has the executable next hears of it, and nobody after.
 TEST_F(SharedTableFailuresTest, AnUpdateThatFailsIsToldByTheNextRunOfTheKeyOrOfASibling) {
   for (const char* const function : kUpdates) {
