@@ -211,6 +211,8 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
   std::optional<Signature> signature;
   if (may_share) signature = describe(captured.graph, &captured.content);
   const std::uint64_t row_class = signature ? Table::class_of(captured.content) : 0;
+  // What on_device() gave is of one executable, so keys that have it are better off with one for all.
+  if (!captured.content.device_values.memory.empty()) stream = 0;
   auto content = std::make_shared<const Content>(std::move(captured.content));
   MutexLock lock(mutex_);
   if (signature && !entry->erased)

@@ -120,7 +120,7 @@ class Cache::Impl {
   bool shares_one() const { return options_.sharing == Sharing::kAlways || options_.sharing == Sharing::kTable; }
   // Whether keys of different streams are members of one family.
   bool shares_across_streams() const { return shares_one() || options_.prefer == Prefer::kMemory; }
-  static bool are_siblings(const Entry& a, const Entry& b);
+  static bool may_take(const Entry& entry, const Entry& victim, bool for_table);
   bool rents(const Entry& entry, Cost rent) const;
   bool take_over(Held& entry, Held& lender, const Request& request, bool for_rent, Obtained* obtained);
   bool hand_over(Entry* lender, Entry* entry, bool for_rent, bool* was_spare);

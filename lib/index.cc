@@ -71,11 +71,18 @@ const Entry* Index::oldest(Standing standing) const {
   return entry;
 }
 
-Entry* Index::lock_oldest(Standing standing, const Family* family, bool with_table) {
+Entry* Index::lock_oldest(Standing standing, const Family* family) {
   for (Entry* entry = orders_[static_cast<std::size_t>(standing)].oldest; entry != nullptr; entry = entry->newer) {
-    if (family != nullptr && entry->family != family) continue;
-    if (with_table && entry->table_bytes == 0) continue;
-    if (!entry->pinned && lock_if_idle(entry)) return entry;
+    if ((family == nullptr || entry->family == family) && !entry->pinned && lock_if_idle(entry)) return entry;
+  }
+  return nullptr;
+}
+
+Entry* Index::lock_table(const Family* family, std::uint64_t row_class) {
+  for (Entry* entry = orders_[static_cast<std::size_t>(Standing::kLive)].oldest; entry != nullptr;
+       entry = entry->newer) {
+    const bool has_it = entry->family == family && entry->table_bytes != 0 && entry->row_class == row_class;
+    if (has_it && !entry->pinned && lock_if_idle(entry)) return entry;
   }
   return nullptr;
 }
@@ -83,9 +90,8 @@ Entry* Index::lock_oldest(Standing standing, const Family* family, bool with_tab
 Entry* Index::lock_lender(const Family* family) {
   if (family == nullptr || family->executables == 0) return nullptr;
   Entry* const spare_of = family->spare_of;
-  if (spare_of != nullptr && lock_if_idle(spare_of)) return spare_of;
-  if (Entry* const entry = lock_oldest(Standing::kLive, family, /*with_table=*/true)) return entry;
-  return spare_of == nullptr ? lock_oldest(Standing::kLive, family) : nullptr;
+  if (spare_of == nullptr) return lock_oldest(Standing::kLive, family);
+  return lock_if_idle(spare_of) ? spare_of : nullptr;
 }
 
 Entry* Index::lock_surplus() {

@@ -76,11 +76,12 @@ class Index {
   // The least recently used entry that is not pinned, or null: among those of a standing.
   const Entry* oldest(Standing standing) const;
   // The least recently used entry that is idle and not pinned, with its lock taken, or null: among those of a standing,
-  // if a family is given of that family, or of those alone whose executables have tables.
-  Entry* lock_oldest(Standing standing, const Family* family = nullptr, bool with_table = false);
-  // The live entry that a sibling without an executable rents one from: the family's spare one, or, if that is in use,
-  // another with a table, or, if there is no spare one, the least recently used. Not pinned, with its lock taken; null
-  // if there is none that is idle.
+  // if a family is given of that family.
+  Entry* lock_oldest(Standing standing, const Family* family = nullptr);
+  // The same among live ones of a family and a class whose executables have tables.
+  Entry* lock_table(const Family* family, std::uint64_t row_class);
+  // The live entry that a sibling without an executable rents one from: the family's spare one, or, if there is none,
+  // the least recently used, not pinned. With its lock taken; null if the spare one is in use, too.
   Entry* lock_lender(const Family* family);
   // The least recently used idle entry beyond kMaxColdEntries that is cold, with its lock taken, or null.
   Entry* lock_surplus();

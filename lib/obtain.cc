@@ -212,13 +212,21 @@ CallResult Cache::Impl::instantiate(Entry& entry, bool with_table) ABSL_NO_THREA
 }
 
 // Where a family has lost its spare one, a new one is bought while there is room, so that no key is deprived of what it
-// has bought.
+// has bought. Where the spare one is in use or gone, another with a table is as good, but for memory of on_device(),
+// which is of one executable.
 Entry* Cache::Impl::lock_lender(const Entry* entry) {
   MutexLock lock(mutex_);
   const Family* const family = entry->family;
+  if (family == nullptr || family->executables == 0) return nullptr;
+  const bool has_spare = family->spare_of != nullptr;
+  if (has_spare) {
+    if (Entry* const lender = index_.lock_lender(family)) return lender;
+  }
+  if (entry->content->device_values.memory.empty()) {
+    if (Entry* const lender = index_.lock_table(family, entry->row_class)) return lender;
+  }
   const bool may_buy = options_.sharing == Sharing::kAuto && fits(entry->device_bytes);
-  if (family != nullptr && family->spare_of == nullptr && may_buy) return nullptr;
-  return index_.lock_lender(family);
+  return has_spare || may_buy ? nullptr : index_.lock_lender(family);
 }
 
 // Whether an executable could be had now, so that no capture is made in vain. Nothing leaves for a capture that may yet
@@ -239,11 +247,17 @@ bool Cache::Impl::fits(std::size_t bytes, std::size_t but, std::size_t but_bytes
          index_.live_bytes() - but_bytes <= options_.max_device_bytes - bytes;
 }
 
-// Also of families of different streams, unless an update between graphs like theirs has been refused.
-bool Cache::Impl::are_siblings(const Entry& a, const Entry& b) {
-  if (a.family == nullptr || b.family == nullptr) return false;
-  if (a.family == b.family) return true;
-  return a.family->signature == b.family->signature && a.split_from == 0 && b.split_from == 0;
+// Whether the entry may have the victim's executable instead of a new one: also from a family of another stream, if it
+// is plain and no update between graphs like theirs has been refused.
+bool Cache::Impl::may_take(const Entry& entry, const Entry& victim, bool for_table) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (entry.family == nullptr || victim.family == nullptr) return false;
+  const bool has_table = victim.table_bytes != 0;
+  if (entry.family != victim.family) {
+    return !for_table && !has_table && victim.executable->can_switch() && victim.split_from == 0 &&
+           entry.split_from == 0 && victim.family->signature == entry.family->signature;
+  }
+  if (has_table) return victim.row_class == entry.row_class && !entry.pinned;
+  return !for_table && victim.executable->can_switch();
 }
 
 // Makes the entry count as one that has an executable; false if no room can be made for it, and then nothing leaves.
@@ -261,9 +275,7 @@ bool Cache::Impl::reserve(Entry* entry, bool for_table, Entry** sibling) ABSL_NO
     };
     while (!fits(entry->device_bytes + table_bytes, victims.size(), bytes)) {
       Entry* const victim = index_.lock_oldest(Standing::kLive);
-      const bool is_sibling = victim != nullptr && are_siblings(*victim, *entry) &&
-                              (for_table ? victim->table_bytes != 0 : victim->executable->can_switch()) &&
-                              !(entry->pinned && victim->table_bytes != 0);
+      const bool is_sibling = victim != nullptr && may_take(*entry, *victim, for_table);
       if (victim == nullptr || is_sibling) {
         *sibling = victim;
         return is_sibling;

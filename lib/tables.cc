@@ -51,6 +51,7 @@ bool Cache::Impl::wants_another_table(const Entry& entry) const {
   MutexLock lock(mutex_);
   const Family* const family = entry.family;
   if (family == nullptr || family->refuses_table || entry.pinned) return false;
+  if (!entry.content->device_values.memory.empty()) return false;  // That is of one executable.
   const Entry* const spare_of = family->spare_of;
   return spare_of != nullptr && spare_of->table_bytes != 0 && spare_of->row_class == entry.row_class;
 }

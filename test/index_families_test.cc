@@ -173,28 +173,26 @@ TEST_F(IndexTest, WhereTheSpareOneIsInUseNoOtherIsLent) {
   EXPECT_EQ(lock_lender(borrower->family), newer);
 }
 
-// Those with tables are meant for all, too.
-TEST_F(IndexTest, AnotherWithATableIsLentWhereTheSpareOneIsInUseOrGone) {
-  Entry* borrower = add_member(0, "s");
-  Family* const family = borrower->family;
+TEST_F(IndexTest, TablesOfAClassAreLentToItAlone) {
   Entry* plain = add_member(1, "s", Standing::kLive);
-  Entry* spare = add_member(2, "s", Standing::kLive);
-  Entry* another = add_member(3, "s", Standing::kLive);
+  Entry* older = add_member(2, "s", Standing::kLive);
+  Entry* newer = add_member(3, "s", Standing::kLive);
   Entry* stranger = add_member(4, "other", Standing::kLive);
-  for (Entry* entry : {spare, another, stranger}) index.set_table_bytes(entry, 100);
-  family->spare_of = spare;
-  EXPECT_EQ(lock_lender(family), spare);
-  ASSERT_TRUE(spare->lock.try_lock());
-  EXPECT_EQ(lock_lender(family), another);
-  another->pinned = true;
-  EXPECT_EQ(lock_lender(family), nullptr);
-  another->pinned = false;
-  family->spare_of = nullptr;
-  EXPECT_EQ(lock_lender(family), another);
-  index.set_table_bytes(another, 0);
-  EXPECT_EQ(lock_lender(family), plain);
-  unlocked(spare);
-  EXPECT_EQ(lock_lender(family), spare);
+  for (Entry* entry : {older, newer, stranger}) index.set_table_bytes(entry, 100);
+  const Family* const family = plain->family;
+  const auto lock_table = [&](std::uint64_t row_class) {
+    Entry* const entry = index.lock_table(family, row_class);
+    return entry == nullptr ? nullptr : unlocked(entry);
+  };
+  EXPECT_EQ(lock_table(0), older);
+  EXPECT_EQ(lock_table(1), nullptr);
+  ASSERT_TRUE(older->lock.try_lock());
+  EXPECT_EQ(lock_table(0), newer);
+  newer->pinned = true;
+  EXPECT_EQ(lock_table(0), nullptr);
+  unlocked(older);
+  index.set_table_bytes(older, 0);
+  EXPECT_EQ(lock_table(0), nullptr);
 }
 
 TEST_F(IndexTest, NothingIsSpareOfAnEntryThatLostItsExecutableOrLeft) {

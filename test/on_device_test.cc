@@ -160,8 +160,9 @@ TEST_F(OnDeviceTest, WarmedKeyHasTheRunsValue) {
 class SharedOnDeviceTest : public OnDeviceTest {
  protected:
   // Members differ in a constant, and in where their value is.
-  absl::StatusOr<Outcome> run(Cache& cache, int which, int value) {
-    return cache.run(key("member", which), stream, params(value), [&, which](Recorder& rec, Slot<int> v) {
+  absl::StatusOr<Outcome> run(Cache& cache, int which, int value, cudaStream_t on = nullptr) {
+    if (on == nullptr) on = stream;
+    return cache.run(key("member", which), on, params(value), [&, which](Recorder& rec, Slot<int> v) {
       const int* const in = rec.on_device(v);
       for (int i = 0; i < 8; ++i) rec.launch(do_nothing, {1, 1});
       rec.launch(blend_in, {1, 1}, data.get(), in, 1, 3 + which);
@@ -192,6 +193,20 @@ TEST_F(SharedOnDeviceTest, MembersShareAnExecutable) {
     EXPECT_GE(cache.stats().outcome(Outcome::kSwitched), 5u);
     EXPECT_EQ(cache.stats().refused_device_updates, 0u);
   }
+}
+
+TEST_F(SharedOnDeviceTest, MembersOfTwoStreamsAreNotCapturedForEveryRun) {
+  Options options;
+  options.max_executables = 1;
+  Cache cache(options);
+  Stream other;
+  for (int i = 0; i < 20; ++i) {
+    unsigned wanted = static_cast<unsigned>(data.first());
+    ASSERT_TRUE(run(cache, i % 2, i, i % 2 == 0 ? stream : other).ok());
+    CUDA_OK(cudaStreamSynchronize(i % 2 == 0 ? stream : other));
+    EXPECT_EQ(static_cast<unsigned>(data.first()), blended(wanted, 3 + i % 2, i));
+  }
+  EXPECT_LE(cache.stats().captures, 3u);
 }
 
 // A member's memory is nobody else's while its launches are in flight, though the member has been erased, the shared

@@ -219,8 +219,14 @@ class Model : private Rows {
       *sibling = true;
       std::size_t lender = spare_of(row.family);
       const bool may_buy = options_.sharing == Sharing::kAuto && fits(bytes(k));  // A new spare one.
-      const auto has_table = [&](const Row& other) { return is_sibling(other) && other.head == Head::kTable; };
-      if (lender == kNobody && !may_buy) lender = oldest(has_table);
+      const auto class_of = [&](const Row& other) {
+        return row_class(specs_[static_cast<std::size_t>(&other - rows_.data())]);
+      };
+      if (lender == kNobody) {
+        lender = oldest([&](const Row& other) {
+          return is_sibling(other) && other.head == Head::kTable && class_of(other) == class_of(row);
+        });
+      }
       if (lender == kNobody && !may_buy) lender = oldest(is_sibling);
       const bool table = wants_table(k, lender);
       if (lender != kNobody && !row.pinned && !table && rows_[lender].head != Head::kSlots) {
@@ -241,8 +247,8 @@ class Model : private Rows {
         });
         if (victim == kNobody) return false;
         const Head head = rows_[victim].head;
-        const bool of_use = table ? head == Head::kTable : head != Head::kSlots;
-        const bool can_have = of_use && !(head == Head::kTable && row.pinned);
+        const bool can_have = head == Head::kTable ? !row.pinned && class_of(rows_[victim]) == class_of(row)
+                                                   : !table && head != Head::kSlots;
         if (is_sibling(rows_[victim]) && can_have) {
           leaver = victim;
         } else {
