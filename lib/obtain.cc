@@ -214,7 +214,7 @@ CallResult Cache::Impl::instantiate(Entry& entry, bool with_table) ABSL_NO_THREA
 // Where a family has lost its spare one, a new one is bought while there is room, so that no key is deprived of what it
 // has bought. Where the spare one is in use or gone, another with a table is as good, but for memory of on_device(),
 // which is of one executable.
-Entry* Cache::Impl::lock_lender(const Entry* entry) {
+Entry* Cache::Impl::lock_lender(const Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   MutexLock lock(mutex_);
   const Family* const family = entry->family;
   if (family == nullptr || family->executables == 0) return nullptr;

@@ -47,7 +47,7 @@ bool Cache::Impl::wants_table(const Held& entry, const Executable* lender,
 }
 
 // Whether other threads' runs use all tables of the family, which one more would let all members go on by.
-bool Cache::Impl::wants_another_table(const Entry& entry) const {
+bool Cache::Impl::wants_another_table(const Entry& entry) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
   MutexLock lock(mutex_);
   const Family* const family = entry.family;
   if (family == nullptr || family->refuses_table || entry.pinned) return false;
