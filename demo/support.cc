@@ -197,6 +197,19 @@ int Report::finish(const std::string& json) const {
   return equal ? 0 : 1;
 }
 
+Section section_of(const std::vector<Check>& checks, int decimals, bool* passed) {
+  constexpr double kMillion = 1e6;
+  Section section{"check", {}};
+  for (const Check& check : checks) {
+    section.rows.push_back(
+        {check.name, {{"found_ppm", check.found * kMillion, decimals}, {"limit_ppm", check.limit * kMillion}}});
+    if (check.found <= check.limit) continue;
+    absl::FPrintF(stderr, "%s: %g, and at most %g is right\n", check.name, check.found, check.limit);
+    *passed = false;
+  }
+  return section;
+}
+
 void Report::print_table() const {
   const bool times = machine.times_mean_something;
   const std::string headings = times ? absl::StrFormat("%12s %12s %10s ", "host us/iter", "total ms", "speed-up") : "";

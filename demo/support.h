@@ -79,6 +79,16 @@ struct Section {
   std::vector<Row> rows;
 };
 
+// How far something is from what it should be, and how far it may be. Passed if found <= limit.
+struct Check {
+  const char* name;
+  double found;
+  double limit;
+};
+
+// The section "check", in parts of a million. Clears `passed`, with a message, if one has not passed.
+Section section_of(const std::vector<Check>& checks, int decimals, bool* passed);
+
 struct Report {
   std::string demo;
   Machine machine;

@@ -215,8 +215,8 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
   if (!captured.content.device_values.memory.empty()) stream = 0;
   auto content = std::make_shared<const Content>(std::move(captured.content));
   MutexLock lock(mutex_);
-  if (signature && !entry->erased)
-    index_.join(entry.get(), *signature, stream, row_class);  // Nothing throws from here on.
+  if (signature && !entry->erased) index_.join(entry.get(), *signature, stream, row_class);
+  // Nothing throws from here on.
   entry->nodes = content->node_count;
   entry->slot_nodes = content->slots.nodes.size();
   entry->content = std::move(content);

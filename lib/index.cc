@@ -71,20 +71,23 @@ const Entry* Index::oldest(Standing standing) const {
   return entry;
 }
 
-Entry* Index::lock_oldest(Standing standing, const Family* family) {
+template <class F>
+Entry* Index::lock_oldest_of(Standing standing, F&& wanted) {
   for (Entry* entry = orders_[static_cast<std::size_t>(standing)].oldest; entry != nullptr; entry = entry->newer) {
-    if ((family == nullptr || entry->family == family) && !entry->pinned && lock_if_idle(entry)) return entry;
+    if (!entry->pinned && wanted(entry) && lock_if_idle(entry)) return entry;
   }
   return nullptr;
 }
 
+Entry* Index::lock_oldest(Standing standing, const Family* family) {
+  return lock_oldest_of(standing,
+                        [family](const Entry* entry) { return family == nullptr || entry->family == family; });
+}
+
 Entry* Index::lock_table(const Family* family, std::uint64_t row_class) {
-  for (Entry* entry = orders_[static_cast<std::size_t>(Standing::kLive)].oldest; entry != nullptr;
-       entry = entry->newer) {
-    const bool has_it = entry->family == family && entry->table_bytes != 0 && entry->row_class == row_class;
-    if (has_it && !entry->pinned && lock_if_idle(entry)) return entry;
-  }
-  return nullptr;
+  return lock_oldest_of(Standing::kLive, [family, row_class](const Entry* entry) {
+    return entry->family == family && entry->table_bytes != 0 && entry->row_class == row_class;
+  });
 }
 
 Entry* Index::lock_lender(const Family* family) {

@@ -124,6 +124,9 @@ class Index {
   static void for_each(const Order& order, F&& f) {
     for (Entry* entry = order.newest; entry != nullptr;) f(std::exchange(entry, entry->older));
   }
+  // The least recently used entry that is idle, not pinned and wanted(entry), with its lock taken, or null.
+  template <class F>
+  Entry* lock_oldest_of(Standing standing, F&& wanted);
   void make_room();
   std::uint64_t period() const { return uses_ >> period_bits_; }
   Order& order_of(const Entry* entry) { return orders_[static_cast<std::size_t>(entry->standing)]; }

@@ -65,19 +65,6 @@ Plan hostrt_plan() {
   return {shape, {200, 3, 0.75, {2, 6}, {4, 50}, shape.vocabulary}, graphcache::Buckets{1, 2, 3, 4, 6, 8}, kWorkers, 1};
 }
 
-Section section_of(const std::vector<Check>& checks, bool* passed) {
-  constexpr double kMillion = 1e6;
-  Section section{"check", {}};
-  for (const Check& check : checks) {
-    section.rows.push_back(
-        {check.name, {{"found_ppm", check.found * kMillion, 0}, {"limit_ppm", check.limit * kMillion}}});
-    if (check.found <= check.limit) continue;
-    absl::FPrintF(stderr, "%s: %g, and at most %g is right\n", check.name, check.found, check.limit);
-    *passed = false;
-  }
-  return section;
-}
-
 int run() {
   Plan plan = on_gpu() ? gpu_plan() : hostrt_plan();
   plan.traffic.steps = absl::GetFlag(FLAGS_steps).value_or(plan.traffic.steps);
@@ -115,7 +102,7 @@ int run() {
                Products::by_cublas() ? "cuBLAS" : "a kernel of the demo's own");
   report.ways = measured.ways;
   report.equal = measured.equal;
-  report.sections = {measured.of_base, section_of(check_steps(shape), &report.equal)};
+  report.sections = {measured.of_base, section_of(check_steps(shape), /*decimals=*/0, &report.equal)};
   return report.finish(json);
 }
 

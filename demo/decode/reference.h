@@ -5,15 +5,9 @@
 #include <vector>
 
 #include "network.h"
+#include "support.h"
 
 namespace demo {
-
-// How far something is from what it should be, and how far it may be. Passed if found <= limit.
-struct Check {
-  const char* name;
-  double found;
-  double limit;
-};
 
 // The logits of every position of a sequence, one position after another.
 std::vector<double> reference_logits(const Network& network, const std::vector<int>& tokens);

@@ -59,19 +59,6 @@ Check check_learning(const std::vector<float>& losses) {
   return {"loss_left", end / static_cast<double>(losses.front()), 1.0 / 3};
 }
 
-Section section_of(const std::vector<Check>& checks, bool* passed) {
-  constexpr double kMillion = 1e6;
-  Section section{"check", {}};
-  for (const Check& check : checks) {
-    section.rows.push_back(
-        {check.name, {{"found_ppm", check.found * kMillion, 3}, {"limit_ppm", check.limit * kMillion}}});
-    if (check.found <= check.limit) continue;
-    absl::FPrintF(stderr, "%s: %g, and at most %g is right\n", check.name, check.found, check.limit);
-    *passed = false;
-  }
-  return section;
-}
-
 int run() {
   const bool gpu = std::string(kRuntime) == "cuda";
   const int steps = absl::GetFlag(FLAGS_steps).value_or(gpu ? kGpuSteps : kHostrtSteps);
@@ -97,7 +84,7 @@ int run() {
   const Trained expected = train_eagerly(training);
   checks.push_back(check_learning(expected.losses));
   report.ways = measure(training, expected, &report.equal);
-  report.sections = {section_of(checks, &report.equal)};
+  report.sections = {section_of(checks, /*decimals=*/3, &report.equal)};
   return report.finish(json);
 }
 

@@ -4,16 +4,10 @@
 #include <vector>
 
 #include "network.h"
+#include "support.h"
 #include "training.h"
 
 namespace demo {
-
-// How far something is from what it should be, and how far it may be. Passed if found <= limit.
-struct Check {
-  const char* name;
-  double found;
-  double limit;
-};
 
 inline constexpr int kCheckedSteps = 20;
 
