@@ -16,6 +16,15 @@
 #include "verify.h"
 
 namespace graphcache {
+namespace {
+
+// Tells cudaStreamPerThread of each thread apart, which is one handle.
+cudaError_t stream_id(cudaStream_t stream, unsigned long long* id) {
+  const LastErrorGuard last_error;
+  return cudaStreamGetId(stream, id);
+}
+
+}  // namespace
 
 template <class F>
 auto Cache::Impl::without_throwing(const Request& request, F&& f) -> decltype(f()) {
@@ -170,12 +179,9 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
 absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
                                            bool* broke) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   bool may_share = options_.sharing != Sharing::kNever;
-  // Launches of one executable follow each other (fact 15), so one for several streams would keep them from running
-  // side by side.
   unsigned long long stream = 0;
-  if (may_share && !shares_across_streams()) {
-    LastErrorGuard last_error;
-    const cudaError_t error = cudaStreamGetId(request.stream, &stream);
+  if (may_share && !entry->of_streams && !shares_across_streams()) {
+    const cudaError_t error = stream_id(request.stream, &stream);
     if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
     may_share = error == cudaSuccess;
   }
@@ -227,9 +233,29 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
   return absl::OkStatus();
 }
 
+// Launches of one executable follow each other (fact 15), so one for keys of several streams would keep these from
+// running side by side: a family is of one stream. But a key that comes on several has one executable for them anyhow.
+absl::Status Cache::Impl::find_family(Held& entry, const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const auto of_family = [&] {
+    MutexLock lock(mutex_);
+    return entry->family == nullptr ? 0 : entry->family->stream;
+  };
+  const std::uint64_t last = of_family();
+  if (last == 0) return absl::OkStatus();
+  unsigned long long stream = 0;
+  const cudaError_t error = stream_id(request.stream, &stream);
+  if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
+  if (error != cudaSuccess || stream == last) return absl::OkStatus();
+  entry->of_streams = true;
+  MutexLock lock(mutex_);
+  index_.unite(entry.get());
+  return absl::OkStatus();
+}
+
 // An entry that has a template, but no executable: it gets one, and is launched.
 absl::StatusOr<Outcome> Cache::Impl::bring_back(Held& entry, const Request& request, Outcome by_sibling,
                                                 Outcome by_own) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (absl::Status lost = find_family(entry, request); !lost.ok()) return failed(request, std::move(lost));
   const Obtained obtained = obtain(entry, request);
   if (obtained.result.error != cudaSuccess) {
     return replay_failed(entry, obtained.result, obtained.why, request);

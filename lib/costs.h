@@ -24,9 +24,9 @@ inline constexpr int kChangeCount = 5;
 namespace costs {
 
 // Per node of the graph.
-inline constexpr Cost kInstantiate = 640;
-inline constexpr Cost kUpload = 940;  // By the first launch.
-inline constexpr Cost kDestroy = 220;
+inline constexpr Cost kInstantiate = 1400;
+inline constexpr Cost kUpload = 900;  // By the first launch.
+inline constexpr Cost kDestroy = 900;
 inline constexpr Cost kUpdateReads = 25;
 
 // Per switch or purchase, whatever it takes: the cache's own work and calls.

@@ -52,6 +52,7 @@ struct Entry {
   RunLock lock;
   std::unique_ptr<Executable> executable ABSL_GUARDED_BY(lock);
   cudaStream_t stream ABSL_GUARDED_BY(lock) = nullptr;  // The last one that was found fit to run on.
+  bool of_streams ABSL_GUARDED_BY(lock) = false;        // Runs on several have wanted an executable for it.
 
   // Guarded by the cache's lock.
   int users = 0;                        // Threads that need the entry to stay without holding `lock`: they run `fn`.

@@ -81,7 +81,7 @@ Cache::Impl::Impl(const Options& options)
 
 Cache::Impl::~Impl() {
   clear();
-  if (active_recording != nullptr) retire_.keep(memory_);
+  if (active_recording != nullptr) retire_.leave_behind(memory_);
 }
 
 bool Cache::Impl::contains(const Key& key) const {

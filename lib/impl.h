@@ -112,6 +112,7 @@ class Cache::Impl {
     bool needs_capture = false;              // There is none, since the entry must be captured anew for it.
   };
   absl::StatusOr<Outcome> bring_back(Held& entry, const Request& request, Outcome by_sibling, Outcome by_own);
+  absl::Status find_family(Held& entry, const Request& request);
   Obtained obtain(Held& entry, const Request& request);
   bool needs_capture(const Entry& entry, const Executable* executable) const;
   Entry* lock_lender(const Entry* entry);
@@ -176,7 +177,7 @@ class Cache::Impl {
   const std::shared_ptr<DeviceMemory> memory_;
   Updater updater_{memory_};  // of what writes its slots on the device,
   Setter setter_;             // and of what on_device() gave.
-  Retire& retire_ = Retire::of_process();
+  Retire retire_;
 };
 
 }  // namespace graphcache

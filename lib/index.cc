@@ -110,14 +110,24 @@ void Index::join(Entry* entry, const Signature& signature, std::uint64_t stream,
   count(entry, +1);
 }
 
+// To one that it was joined to.
+void Index::move(Entry* entry, Family* family) {
+  count(entry, -1);
+  families_.leave(std::exchange(entry->family, family), entry->row_class);
+  count(entry, +1);
+}
+
 void Index::split(Entry* entry) {
   if (entry->family == nullptr) return;
   const Family& last = *entry->family;
   Family* const family = families_.join(*last.signature, last.stream, entry->row_class, last.id);  // May throw.
-  count(entry, -1);
-  entry->split_from = entry->family->id;
-  families_.leave(std::exchange(entry->family, family), entry->row_class);
-  count(entry, +1);
+  entry->split_from = last.id;
+  move(entry, family);
+}
+
+void Index::unite(Entry* entry) {
+  if (entry->family == nullptr || entry->family->stream == 0) return;
+  move(entry, families_.join(*entry->family->signature, 0, entry->row_class, entry->split_from));
 }
 
 void Index::leave(Entry* entry) {

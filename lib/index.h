@@ -91,6 +91,8 @@ class Index {
   void join(Entry* entry, const Signature& signature, std::uint64_t stream = 0, std::uint64_t row_class = 0);
   // It leaves its family for another of the same signature.
   void split(Entry* entry);
+  // The same for the one of all streams, if it is of a stream's.
+  void unite(Entry* entry);
   void leave(Entry* entry);
   std::size_t families() const { return families_.size(); }
 
@@ -128,6 +130,7 @@ class Index {
   template <class F>
   Entry* lock_oldest_of(Standing standing, F&& wanted);
   void make_room();
+  void move(Entry* entry, Family* family);
   std::uint64_t period() const { return uses_ >> period_bits_; }
   Order& order_of(const Entry* entry) { return orders_[static_cast<std::size_t>(entry->standing)]; }
   std::size_t count_of(Standing standing) const {

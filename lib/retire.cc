@@ -41,6 +41,7 @@ bool Retire::is_done(Item& item, cudaStream_t stream) {
 // Allocates nothing: it is called while a run is being left.
 void Retire::collect(cudaStream_t stream) {
   if (active_recording != nullptr) return;
+  if (this != &orphans()) orphans().collect(stream);
   std::list<Item> waiting;
   std::uint64_t generation = 0;
   {
@@ -77,6 +78,7 @@ void Retire::collect(cudaStream_t stream) {
 
 void Retire::collect_all() {
   if (active_recording != nullptr) return;
+  if (this != &orphans()) orphans().collect_all();
   std::list<std::shared_ptr<DeviceMemory>> memories;  // Let go behind what uses it, and without the lock.
   std::list<Item> waiting;
   MutexLock lock(mutex_);
@@ -84,16 +86,25 @@ void Retire::collect_all() {
   memories.swap(memories_);
 }
 
-void Retire::keep(std::shared_ptr<DeviceMemory> memory) noexcept {
+void Retire::leave_behind(std::shared_ptr<DeviceMemory> memory) noexcept {
+  std::list<Item> waiting;
+  {
+    MutexLock lock(mutex_);
+    waiting.swap(waiting_);
+  }
+  Retire& others = orphans();
   try {
     std::list<std::shared_ptr<DeviceMemory>> one{std::move(memory)};
-    MutexLock lock(mutex_);
-    memories_.splice(memories_.end(), one);
+    MutexLock lock(others.mutex_);
+    others.memories_.splice(others.memories_.end(), one);
   } catch (const std::bad_alloc&) {  // Then it goes here and now.
   }
+  MutexLock lock(others.mutex_);
+  others.waiting_.splice(others.waiting_.end(), waiting);
 }
 
 void Retire::abandon() {
+  if (this != &orphans()) orphans().abandon();
   MutexLock lock(mutex_);
   ++generation_;
   for (Item& item : waiting_) item.abandon();
@@ -106,7 +117,7 @@ void Retire::Item::abandon() {
   done.release();
 }
 
-Retire& Retire::of_process() {
+Retire& Retire::orphans() {
   static Retire& retire = *new Retire;  // Never destroyed: the runtime may be gone first.
   return retire;
 }

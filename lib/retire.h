@@ -8,6 +8,9 @@
 // needs, by user objects. So both wait while that can be had for nothing: until an event that was recorded on the
 // stream of their last launch is done. The stream may be gone, and only a caller's run says that it is not; so the
 // event is recorded when some run comes along on that stream. What waits too long is destroyed.
+//
+// Each cache has its own: to destroy one in flight may wait until it is over (tried), which for one of another device
+// may never be, if it waits for what this thread would launch next (docs/demos/data_parallel.md).
 #pragma once
 
 #include <absl/base/thread_annotations.h>
@@ -24,12 +27,9 @@
 
 namespace graphcache {
 
-// One for the process, so that what a cache leaves behind inside a capture is destroyed by whichever cache runs next.
 // Thread-safe.
 class Retire {
  public:
-  static Retire& of_process();
-
   // What an entry had, either of which may be missing, and the stream that it was launched on last, if it was.
   void add(std::unique_ptr<Executable> executable, Template graph, cudaStream_t stream = nullptr) noexcept
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -38,8 +38,9 @@ class Retire {
   void collect(cudaStream_t stream) ABSL_LOCKS_EXCLUDED(mutex_);
   // The same for all of it, in flight or not.
   void collect_all() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of a cache that ends inside a capture: it is let go with all that waits.
-  void keep(std::shared_ptr<DeviceMemory> memory) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of a cache that ends inside a capture: what waits, and the memory behind it, is let go by whichever cache runs
+  // next.
+  void leave_behind(std::shared_ptr<DeviceMemory> memory) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
   // After a fatal error: drops the handles of what waits.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -67,6 +68,8 @@ class Retire {
     cudaStream_t stream;
     Event done;
   };
+  // What caches left behind.
+  static Retire& orphans();
   // Whether the last launch is over, as far as can be found out.
   static bool is_done(Item& item, cudaStream_t stream);
 

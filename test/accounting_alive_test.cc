@@ -99,6 +99,25 @@ TEST_F(AccountingTest, WorkInFlightIsLeftAloneBySwitchesEvictionsAndRestores) {
   }
 }
 
+// To destroy it might wait for what this thread has yet to launch.
+TEST_F(AccountingTest, WorkInFlightOfOneCacheIsNotDestroyedByRunsOfAnother) {
+  constexpr int kKeys = 12;
+  Cache first(unshared(1)), second(unshared(1));
+  Stream other;
+  hostrt::hold(*stream);
+  for (int i = 0; i < kKeys; ++i) ASSERT_TRUE(run_add(first, key(i)).ok());
+  const std::size_t of_first = hostrt::ledger().executables;
+  EXPECT_GT(of_first, 2u);  // What was evicted waits for the stream.
+  for (int i = 0; i < kKeys; ++i) ASSERT_TRUE(run_add(second, key(i), other).ok());
+  EXPECT_GE(hostrt::ledger().executables, of_first + 1);
+  second.clear();
+  EXPECT_EQ(hostrt::ledger().executables, of_first);
+  CUDA_OK(hostrt::release(*stream));
+  first.clear();
+  EXPECT_EQ(hostrt::ledger().executables, 0u);
+  EXPECT_EQ(data->first(), 2.0f * kKeys);
+}
+
 TEST_F(AccountingTest, EraseClearAndDestructionLeaveNothing) {
   {
     Cache cache(unshared());

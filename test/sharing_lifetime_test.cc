@@ -295,6 +295,32 @@ TEST_F(SharingTest, KeysOfTwoStreamsShareWhereTheyMustOrAreToldTo) {
   EXPECT_LE(cache->stats().live_executables, 2u);  // The first, and one with a table.
 }
 
+// Such a key has one executable for all of its streams, so its siblings may as well.
+TEST_F(SharingTest, KeysThatComeOnSeveralStreamsShareAmongThem) {
+  Stream other;
+  use(Options());
+  const auto run_key = [&](unsigned which, cudaStream_t on) {
+    return run_on(on, key("k", which), params(), [&, which](Recorder& rec) {
+      rec.launch(blend, {1 + which, 32}, at(0), 32 * (1 + which), 3, which);
+      pad(rec, 5);
+    });
+  };
+  EXPECT_RUN(kInstantiated, run_key(0, stream));
+  EXPECT_RUN(kUpdated, run_key(1, stream));
+  EXPECT_EQ(cache->stats().families, 1u);
+  EXPECT_RUN(kRestored, run_key(0, other));  // Of neither stream's family from now on, and alone.
+  EXPECT_EQ(cache->stats().families, 2u);
+  EXPECT_RUN(kUpdated, run_key(2, stream));
+  EXPECT_RUN(kSwitched, run_key(1, stream));
+  EXPECT_RUN(kSwitched, run_key(2, other));  // By the executable of key 0.
+  EXPECT_RUN(kReplayed, run_key(1, stream));
+  EXPECT_EQ(cache->stats().families, 2u);
+  EXPECT_EQ(cache->stats().live_executables, 2u);
+  cache->clear();  // Which forgets that, too.
+  EXPECT_RUN(kInstantiated, run_key(0, stream));
+  EXPECT_RUN(kUpdated, run_key(1, stream));
+}
+
 // cudaStreamPerThread is one handle, and a stream in each thread.
 TEST_F(SharingTest, StreamsOfThreadsAreTheirOwn) {
   use(Options());

@@ -12,7 +12,6 @@
 
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
-#include "retire.h"
 #include "support.h"
 #include "verify.h"
 
@@ -69,7 +68,6 @@ void World::check_what_is_left() {
   const Stream stream;
   (void)cache.run(key("last"), stream, [](cudaStream_t) {});
   (void)cache.warm(key("last of all"), stream, [](cudaStream_t) {});
-  Retire::of_process().collect_all();
   (void)cache.erase(key("last of all"));  // Which frees all that was given back.
   const Stats stats = cache.stats();
   if (stats.live_templates > std::max<std::uint64_t>(stats.live_executables, plan.options.max_templates)) {
