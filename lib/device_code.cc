@@ -14,7 +14,7 @@ Updater::Updater(std::shared_ptr<DeviceMemory> memory)
     : code_(updater_image, {updater::kSmallName, updater::kLargeName, updater::kHugeName, updater::kPlainName}),
       memory_(std::move(memory)) {}
 
-CallResult Updater::can_set_grid(cudaGraphNode_t node, bool* can) {
+CallResult Updater::can_set_grid(cudaGraphNode_t node, Asked* asked, bool* can) {
   *can = false;
   if (driver().kernel_attribute == nullptr || driver().kernel_params == nullptr) return {};
   for (const CUlaunchAttributeID id : {CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE}) {
@@ -26,15 +26,13 @@ CallResult Updater::can_set_grid(cudaGraphNode_t node, bool* can) {
   CUDA_KERNEL_NODE_PARAMS params = {};
   if (driver().kernel_params(node, &params) != CUDA_SUCCESS) return {};
   const void* const function = params.func != nullptr ? static_cast<const void*>(params.func) : params.kern;
-  // Held while one is asked about: each is once.
-  MutexLock lock(asking_);
-  if (const auto known = is_plain_.find(function); known != is_plain_.end()) {
+  if (const auto known = asked->find(function); known != asked->end()) {
     *can = known->second;
     return {};
   }
-  const CallResult asked = ask(params, can);
-  if (asked.error == cudaSuccess) is_plain_.emplace(function, *can);
-  return asked;
+  const CallResult answer = ask(params, can);
+  if (answer.error == cudaSuccess) asked->emplace(function, *can);
+  return answer;
 }
 
 // A node of an executable cannot change to or from a kernel that uses the device runtime (header of

@@ -92,8 +92,9 @@ class Updater {
   const std::shared_ptr<DeviceMemory>& memory() const { return memory_; }
   // Whether the device can set the grid of a kernel node; loaded before. It must not for kernels with clusters,
   // cooperative ones, and those that launch kernels themselves: other blocks would run than were set, without an error
-  // (docs/semantics.md).
-  CallResult can_set_grid(cudaGraphNode_t node, bool* can) ABSL_LOCKS_EXCLUDED(asking_);
+  // (docs/semantics.md). `asked` holds what is known of the functions of one graph.
+  using Asked = std::unordered_map<const void*, bool>;
+  CallResult can_set_grid(cudaGraphNode_t node, Asked* asked, bool* can);
   // After a fatal error: drops the handles.
   void abandon() { code_.abandon(); }
 
@@ -104,8 +105,6 @@ class Updater {
   Mutex mutex_;
   CallResult failed_ ABSL_GUARDED_BY(mutex_);
   const std::shared_ptr<DeviceMemory> memory_;
-  Mutex asking_;
-  std::unordered_map<const void*, bool> is_plain_ ABSL_GUARDED_BY(asking_);  // By the function.
 };
 
 // The kernels that write a value to device memory: of 16 bytes, and of 256. One a cache, of its device. Thread-safe.

@@ -149,6 +149,7 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
   std::unique_ptr<Head> head(new Head(updater));
   Pieces pieces;
   std::vector<Table::Node> nodes;
+  Updater::Asked asked;
   std::uint32_t slot = 0;
   for (std::uint32_t i = 0; i < graph.nodes.size(); ++i) {
     const bool has_slots = slot < slots.nodes.size() && slots.nodes[slot].index == i;
@@ -160,8 +161,8 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
       wanted = (wanted || !with_table) && can_write(slots, node) && head->plan_slots(slots, node, &updates);
       const bool of_grid = std::any_of(updates.begin(), updates.end(), is_of_grid);
       if (wanted && of_grid) {
-        const CallResult asked = updater.can_set_grid(graph.nodes[i], &grid);
-        if (asked.error != cudaSuccess) return asked;
+        const CallResult answer = updater.can_set_grid(graph.nodes[i], &asked, &grid);
+        if (answer.error != cudaSuccess) return answer;
         wanted = grid;
       }
       if (!wanted) head->others_.push_back(slot);
@@ -170,8 +171,8 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
     }
     if (!wanted) continue;
     if (with_table && grid) {
-      if (const CallResult asked = updater.can_set_grid(graph.nodes[i], &grid); asked.error != cudaSuccess)
-        return asked;
+      const CallResult answer = updater.can_set_grid(graph.nodes[i], &asked, &grid);
+      if (answer.error != cudaSuccess) return answer;
     }
     CUlaunchAttributeValue value;
     std::memset(&value, 0, sizeof value);  // Else it may be refused (fact 26).

@@ -44,8 +44,7 @@ void find(void* library, const char* name, Function* function) {
 
 Nccl load() {
   // Else the graphs hold events, by which NCCL orders what a communicator does in graphs and elsewhere at the same
-  // time. Here a rank does all in one stream; and ranks that are threads have waited for each other for ever with them
-  // (docs/demos/data_parallel.md).
+  // time. Here a rank does all in one stream, and graphs with event nodes have no siblings.
   setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0);
   void* const library = dlopen("libnccl.so.2", RTLD_NOW);
   if (library == nullptr) fail("NCCL cannot be loaded", dlerror());
