@@ -1,0 +1,343 @@
+// Kernels that launch kernels themselves (dynamic parallelism): the device may write their arguments, not their grids,
+// and no update leads to one from another kernel (docs/semantics.md). For GPUs alone.
+//
+// Each sequence of runs is made directly and through a cache, without waiting in between. The steps between sums are
+// products, so that what is left tells the order of the runs, too.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "nested_launch_image.h"
+#include "sharing_support.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+using Adds = void (*)(int* p, int n, int children, int value);
+using AddsFrom = void (*)(int* p, int n, int children, const int* value);
+
+struct Work {
+  unsigned grid = 8;
+  int children = 2, value = 1;
+};
+
+class NestedLaunchTest : public StreamTest {
+ protected:
+  static constexpr int kSize = 256;
+
+  void SetUp() override {
+    int major = 0;
+    CUDA_OK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+    if (major < 8 || nested_launch_image[0] == 0) GTEST_SKIP() << "no device code for this device";
+    CUDA_OK(cudaLibraryLoadData(&library, nested_launch_image, nullptr, nullptr, 0, nullptr, nullptr, 0));
+    nested = kernel<Adds>("nested_add");
+    forgotten = kernel<Adds>("nested_add_forgotten");
+    nested_from = kernel<AddsFrom>("nested_add_from");
+    plain = kernel<Adds>("plain_add");
+    for (int i = 0; i < kSize; ++i) seed.push_back(1000 * i + 7);
+  }
+  void TearDown() override {
+    StreamTest::TearDown();
+    if (library == nullptr) return;
+    CUDA_OK(cudaLibraryUnload(library));
+  }
+
+  template <class Function>
+  Function kernel(const char* name) {
+    cudaKernel_t found = nullptr;
+    CUDA_OK(cudaLibraryGetKernel(&found, library, name));
+    return reinterpret_cast<Function>(found);
+  }
+
+  // Grids below and above the first one's, which is captured; some runs have the values of the last.
+  static std::vector<Work> sequence(int runs, unsigned seed_of_runs) {
+    std::mt19937 random(seed_of_runs);
+    std::vector<Work> all(static_cast<std::size_t>(runs));
+    for (std::size_t i = 1; i < all.size(); ++i) {
+      all[i] = {1 + static_cast<unsigned>(random() % 20), 1 + static_cast<int>(random() % 3),
+                static_cast<int>(random() % 1000)};
+      if (random() % 8 == 0) all[i] = all[i - 1];
+    }
+    return all;
+  }
+
+  // run_one(cache, i) for every i of `runs`.
+  template <class Run>
+  void expect_as_direct(Cache& cache, int runs, const Run& run_one) {
+    memory.write(seed);
+    for (int i = 0; i < runs; ++i) ASSERT_TRUE(did(Outcome::kEager, run_one(directly, i))) << "run " << i;
+    const std::vector<int> wanted = memory.read();
+    memory.write(seed);
+    for (int i = 0; i < runs; ++i) {
+      const absl::StatusOr<Outcome> outcome = run_one(cache, i);
+      ASSERT_TRUE(outcome.ok()) << "run " << i << ": " << outcome.status();
+    }
+    EXPECT_EQ(memory.read(), wanted);
+  }
+
+  cudaLibrary_t library = nullptr;
+  Adds nested = nullptr, forgotten = nullptr, plain = nullptr;
+  AddsFrom nested_from = nullptr;
+  Cache directly{direct()};
+  std::vector<int> seed;
+  DeviceBuffer<int> memory{kSize};
+};
+
+// ---- One key --------------------------------------------------------------------------------------------------------
+
+TEST_F(NestedLaunchTest, EveryBlockLaunchesItsChildren) {
+  Cache cache;
+  for (const Adds parent : {nested, forgotten}) {
+    std::vector<int> wanted = seed;
+    memory.write(seed);
+    for (int run = 0; run < 4; ++run) {
+      const Work work{.grid = 7, .children = 3, .value = 40};
+      const auto launched = [&](cudaStream_t s) {
+        return launch(parent, work.grid, 32, s, memory.get(), kSize, work.children, work.value);
+      };
+      if (run == 0) {
+        CUDA_OK(launched(stream));
+      } else {
+        EXPECT_TRUE(did(run == 1 ? Outcome::kInstantiated : Outcome::kReplayed,
+                        cache.run(key("k", parent == nested), stream, launched)));
+      }
+      const int blocks = static_cast<int>(work.grid);
+      for (int block = 0; block < blocks; ++block) {
+        for (int i = 0; i < 32 * work.children; ++i) {
+          wanted[(i + 5 * block) % kSize] += work.value + (block + 1) * blocks;
+        }
+      }
+      EXPECT_EQ(memory.read(), wanted) << "run " << run;
+    }
+  }
+}
+
+// With another kernel beside, whose slots the device writes: of the parents, it writes those of the second alone.
+TEST_F(NestedLaunchTest, ArgumentsAndGridsFollowEachRun) {
+  constexpr int kRuns = 400;
+  for (const Patching patching : {Patching::kDeviceUpdated, Patching::kPerNode, Patching::kAuto}) {
+    for (const Adds parent : {nested, forgotten}) {
+      SCOPED_TRACE(testing::Message() << "patching " << static_cast<int>(patching) << (parent == nested));
+      Options options;
+      options.patching = patching;
+      Cache cache(options);
+      const std::vector<Work> work = sequence(kRuns, 1);
+      expect_as_direct(cache, kRuns, [&](Cache& by, int i) {
+        return by.run(key("k"), stream, params(work[i].grid, work[i].children, work[i].value),
+                      [&](Recorder& rec, Slot<unsigned> g, Slot<int> c, Slot<int> v) {
+                        rec.launch(parent, {g, 32}, memory.get(), kSize, c, v);
+                        rec.launch(blend, {g, 32}, memory.get(), kSize, 3, v);
+                        rec.launch(parent, {6, 32}, memory.get(), kSize, c, v);
+                        rec.launch(blend, {8, 32}, memory.get(), kSize, 5, 1);
+                      });
+      });
+      const Stats stats = cache.stats();
+      EXPECT_EQ(stats.captures, 1u);
+      EXPECT_EQ(stats.instantiations, 1u);
+      EXPECT_GT(stats.outcome(Outcome::kPatched), kRuns / 2u);
+      EXPECT_EQ(stats.refused_device_updates, 0u);
+    }
+  }
+}
+
+TEST_F(NestedLaunchTest, ArgumentsAloneAreForTheDevice) {
+  constexpr int kRuns = 400;
+  Options options;
+  options.patching = Patching::kDeviceUpdated;
+  Cache cache(options);
+  const std::vector<Work> work = sequence(kRuns, 2);
+  expect_as_direct(cache, kRuns, [&](Cache& by, int i) {
+    return by.run(key("k"), stream, params(work[i].children, work[i].value),
+                  [&](Recorder& rec, Slot<int> c, Slot<int> v) {
+                    rec.launch(nested, {9, 32}, memory.get(), kSize, c, v);
+                    rec.launch(blend, {8, 32}, memory.get(), kSize, 3, 1);
+                  });
+  });
+  EXPECT_EQ(cache.stats().instantiations, 1u);
+  EXPECT_EQ(cache.stats().refused_device_updates, 0u);
+}
+
+// Then there is nothing for the device to write.
+TEST_F(NestedLaunchTest, GridOfTheOnlySlotNodeIsLeftToTheHost) {
+  constexpr int kRuns = 400;
+  Options options;
+  options.patching = Patching::kDeviceUpdated;
+  Cache cache(options);
+  const std::vector<Work> work = sequence(kRuns, 3);
+  expect_as_direct(cache, kRuns, [&](Cache& by, int i) {
+    return by.run(key("k"), stream, params(work[i].grid), [&](Recorder& rec, Slot<unsigned> g) {
+      rec.launch(nested, {g, 32}, memory.get(), kSize, 2, 30);
+      rec.launch(blend, {8, 32}, memory.get(), kSize, 3, 1);
+    });
+  });
+  EXPECT_EQ(cache.stats().instantiations, 1u);
+  EXPECT_EQ(cache.stats().refused_device_updates, 1u);
+}
+
+TEST_F(NestedLaunchTest, ParentsReadValuesOnTheDevice) {
+  constexpr int kRuns = 400;
+  for (const Patching patching : {Patching::kDeviceUpdated, Patching::kPerNode}) {
+    Options options;
+    options.patching = patching;
+    Cache cache(options);
+    const std::vector<Work> work = sequence(kRuns, 4);
+    expect_as_direct(cache, kRuns, [&](Cache& by, int i) {
+      return by.run(key("k"), stream, params(work[i].grid, work[i].value),
+                    [&](Recorder& rec, Slot<unsigned> g, Slot<int> v) {
+                      const int* const value = rec.on_device(v);
+                      rec.launch(nested_from, {g, 32}, memory.get(), kSize, 2, value);
+                      rec.launch(blend, {8, 32}, memory.get(), kSize, 3, v);
+                    });
+    });
+    EXPECT_EQ(cache.stats().instantiations, 1u);
+    EXPECT_EQ(cache.stats().refused_device_updates, 0u);
+  }
+}
+
+// ---- Families -------------------------------------------------------------------------------------------------------
+
+class NestedLaunchFamiliesTest : public NestedLaunchTest {
+ protected:
+  static constexpr int kMembers = 6, kRuns = 240;
+
+  enum Differs { kInArgument, kInGrid, kInBoth };
+
+  void expect_members_as_direct(Cache& cache, Differs differs, bool has_slots) {
+    const std::vector<Work> work = sequence(kRuns, 5);
+    std::mt19937 random(6);
+    std::vector<int> turns(kRuns);
+    for (int& which : turns) which = static_cast<int>(random() % kMembers);
+    expect_as_direct(cache, kRuns, [&](Cache& by, int i) {
+      const int which = turns[i];
+      const unsigned grid = differs == kInArgument ? 8 : 3 + 4 * static_cast<unsigned>(which);
+      const int value = differs == kInGrid ? 20 : 10 * which;
+      if (!has_slots) {
+        return by.run(key("member", which), stream, [&, grid, value](Recorder& rec) {
+          rec.launch(nested, {grid, 32}, memory.get(), kSize, 2, value);
+          rec.launch(blend, {8, 32}, memory.get(), kSize, 3, value);
+          rec.launch(blend, {8, 32}, memory.get(), kSize, 5, 1);
+        });
+      }
+      // The second parent's grid is set by the host in any case.
+      return by.run(key("member", which), stream, params(work[i].grid, work[i].value),
+                    [&, grid, value](Recorder& rec, Slot<unsigned> g, Slot<int> v) {
+                      rec.launch(nested, {grid, 32}, memory.get(), kSize, 2, value);
+                      rec.launch(blend, {8, 32}, memory.get(), kSize, 3, v);
+                      rec.launch(nested, {g, 32}, memory.get(), kSize, 2, value);
+                      rec.launch(forgotten, {grid, 32}, memory.get(), kSize, 1, v);
+                      rec.launch(blend, {g, 32}, memory.get(), kSize, 5, v);
+                    });
+    });
+  }
+};
+
+TEST_F(NestedLaunchFamiliesTest, MembersOfATable) {
+  for (const bool has_slots : {false, true}) {
+    for (const Differs differs : {kInArgument, kInGrid, kInBoth}) {
+      for (const int executables : {1, 3}) {
+        SCOPED_TRACE(testing::Message() << "differs " << differs << ", slots " << has_slots << ", " << executables);
+        Cache cache(at_most(executables, Sharing::kTable));
+        expect_members_as_direct(cache, differs, has_slots);
+        const Stats stats = cache.stats();
+        if (differs == kInArgument) {
+          EXPECT_EQ(stats.instantiations, 1u);
+          EXPECT_GT(stats.row_switches, kRuns / 2u);
+        } else {
+          EXPECT_EQ(stats.row_switches, 0u);  // Each member's grid is one of its own.
+          EXPECT_GE(stats.instantiations, static_cast<unsigned>(kMembers));
+        }
+        EXPECT_EQ(refused(stats), 0u);
+        EXPECT_EQ(stats.refused_device_updates, 0u);
+      }
+    }
+  }
+}
+
+TEST_F(NestedLaunchFamiliesTest, MembersThatTakeTurns) {
+  for (const Sharing sharing : {Sharing::kAlways, Sharing::kAuto}) {
+    for (const bool has_slots : {false, true}) {
+      for (const Differs differs : {kInArgument, kInGrid, kInBoth}) {
+        SCOPED_TRACE(testing::Message() << "differs " << differs << ", slots " << has_slots << ", sharing "
+                                        << static_cast<int>(sharing));
+        Cache cache(at_most(1, sharing));
+        expect_members_as_direct(cache, differs, has_slots);
+        const Stats stats = cache.stats();
+        if (sharing == Sharing::kAlways) {
+          EXPECT_EQ(stats.instantiations, 1u);
+          EXPECT_GT(stats.outcome(Outcome::kSwitched), kRuns / 2u);
+        }
+        EXPECT_EQ(stats.captures, static_cast<unsigned>(kMembers));
+        EXPECT_EQ(refused(stats), 0u);
+        EXPECT_EQ(stats.refused_device_updates, 0u);
+      }
+    }
+  }
+}
+
+// Of graphs that are equal but for this: an even number has a plain kernel, an odd one a parent. With few nodes they
+// are brought over by an update, with many by patches first.
+class NestedAndPlainTest : public NestedLaunchTest {
+ protected:
+  absl::StatusOr<Outcome> run_one(Cache& cache, int which, int padding) {
+    return cache.run(key("k", which), stream, [&, which, padding](Recorder& rec) {
+      rec.launch(blend, {static_cast<unsigned>(4 + which), 32}, memory.get(), kSize, 3, which);
+      rec.launch(which % 2 == 0 ? plain : nested, {5, 32}, memory.get(), kSize, 2, 10 + which);
+      for (int i = 0; i < padding; ++i) rec.launch(blend, {8, 32}, memory.get(), kSize, 5, i);
+    });
+  }
+};
+
+TEST_F(NestedAndPlainTest, ARefusedUpdateIsNotTriedAgain) {
+  for (const Sharing sharing : {Sharing::kAlways, Sharing::kAuto, Sharing::kTable}) {
+    for (const int executables : {1, 2}) {
+      for (const int padding : {0, 30}) {
+        SCOPED_TRACE(testing::Message() << "sharing " << static_cast<int>(sharing) << ", " << executables
+                                        << " executables, padding " << padding);
+        Cache cache(at_most(executables, sharing));
+        const std::uint64_t once = sharing == Sharing::kTable ? 0 : 1;  // Kernels are not for rows.
+        for (const int runs : {2, 40}) {
+          expect_as_direct(cache, runs, [&](Cache& by, int i) { return run_one(by, i % 2, padding); });
+          EXPECT_EQ(cache.stats().refused(UpdateRefusal::kFunction), once) << "after " << runs;
+          EXPECT_EQ(refused(cache.stats()), once) << "after " << runs;
+        }
+        EXPECT_EQ(cache.stats().captures, 2u);
+        EXPECT_EQ(cache.stats().failed, 0u);
+        EXPECT_EQ(cache.stats().outcome(Outcome::kEager), 0u);
+      }
+    }
+  }
+}
+
+// In any order: from a parent to a plain kernel an update is accepted.
+TEST_F(NestedAndPlainTest, KeysOfBothKindsInAnyOrder) {
+  constexpr int kKeys = 6, kRuns = 300;
+  for (const Sharing sharing : {Sharing::kAlways, Sharing::kAuto, Sharing::kTable}) {
+    for (const int executables : {1, 2, 3}) {
+      for (unsigned order = 0; order < 4; ++order) {
+        SCOPED_TRACE(testing::Message() << "sharing " << static_cast<int>(sharing) << ", " << executables
+                                        << " executables, order " << order);
+        std::mt19937 random(order);
+        std::vector<int> turns(kRuns);
+        for (int& which : turns) which = static_cast<int>(random() % kKeys);
+        turns[0] = static_cast<int>(order % 2);
+        Cache cache(at_most(executables, sharing));
+        const int padding = order < 2 ? 0 : 30;
+        expect_as_direct(cache, kRuns, [&](Cache& by, int i) { return run_one(by, turns[i], padding); });
+        const Stats stats = cache.stats();
+        EXPECT_LE(refused(stats), kKeys / 2u);  // Each parent's key once.
+        EXPECT_EQ(refused(stats), stats.refused(UpdateRefusal::kFunction));
+        EXPECT_EQ(stats.captures, static_cast<unsigned>(kKeys));
+        EXPECT_EQ(stats.outcome(Outcome::kEager), 0u);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace graphcache::test
