@@ -179,7 +179,7 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
 absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
                                            bool* broke) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   bool may_share = options_.sharing != Sharing::kNever;
-  unsigned long long stream = 0;
+  unsigned long long stream = Family::kAnyStream;
   if (may_share && !entry->of_streams && !shares_across_streams()) {
     const cudaError_t error = stream_id(request.stream, &stream);
     if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
@@ -217,8 +217,9 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
   std::optional<Signature> signature;
   if (may_share) signature = describe(captured.graph, &captured.content);
   const std::uint64_t row_class = signature ? Table::class_of(captured.content) : 0;
-  // What on_device() gave is of one executable, so keys that have it are better off with one for all.
-  if (!captured.content.device_values.memory.empty()) stream = 0;
+  // Keys that have what on_device() gave are better off with one executable for all.
+  const bool has_memory = !captured.content.device_values.memory.empty();
+  if (has_memory && stream != Family::kAnyStream) stream = Family::kOfOneExecutable;
   auto content = std::make_shared<const Content>(std::move(captured.content));
   MutexLock lock(mutex_);
   if (signature && !entry->erased) index_.join(entry.get(), *signature, stream, row_class);
@@ -234,21 +235,30 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
 }
 
 // Launches of one executable follow each other (fact 15), so one for keys of several streams would keep these from
-// running side by side: a family is of one stream. But a key that comes on several has one executable for them anyhow.
+// running side by side: a family is of one stream. A key that comes on another from now on moves there; one that comes
+// on several in turn has one executable for them anyhow, and so may its like. None leaves a table behind.
 absl::Status Cache::Impl::find_family(Held& entry, const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const auto of_family = [&] {
+  std::uint64_t last = 0;
+  {
     MutexLock lock(mutex_);
-    return entry->family == nullptr ? 0 : entry->family->stream;
-  };
-  const std::uint64_t last = of_family();
-  if (last == 0) return absl::OkStatus();
+    const Family* const family = entry->family;
+    if (family == nullptr || family->stream == Family::kAnyStream || family->stream == Family::kOfOneExecutable ||
+        index_.has_table(family, entry->row_class)) {
+      return absl::OkStatus();
+    }
+    last = family->stream;
+  }
   unsigned long long stream = 0;
   const cudaError_t error = stream_id(request.stream, &stream);
   if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
   if (error != cudaSuccess || stream == last) return absl::OkStatus();
-  entry->of_streams = true;
-  MutexLock lock(mutex_);
-  index_.unite(entry.get());
+  const bool comes_back = stream == entry->left_stream;
+  {
+    MutexLock lock(mutex_);
+    index_.move(entry.get(), comes_back ? Family::kAnyStream : stream);  // May throw.
+  }
+  entry->of_streams = comes_back;
+  entry->left_stream = last;
   return absl::OkStatus();
 }
 

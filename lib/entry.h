@@ -52,7 +52,8 @@ struct Entry {
   RunLock lock;
   std::unique_ptr<Executable> executable ABSL_GUARDED_BY(lock);
   cudaStream_t stream ABSL_GUARDED_BY(lock) = nullptr;  // The last one that was found fit to run on.
-  bool of_streams ABSL_GUARDED_BY(lock) = false;        // Runs on several have wanted an executable for it.
+  bool of_streams ABSL_GUARDED_BY(lock) = false;        // It comes now on one stream, now on another.
+  std::uint64_t left_stream ABSL_GUARDED_BY(lock) = 0;  // The number of the one whose family it left last.
 
   // Guarded by the cache's lock.
   int users = 0;                        // Threads that need the entry to stay without holding `lock`: they run `fn`.

@@ -15,9 +15,14 @@ namespace graphcache {
 struct Entry;
 
 struct Family {
+  // In place of a stream's number (cudaStreamGetId): of members that come on any,
+  static constexpr std::uint64_t kAnyStream = 0;
+  // and of those whose kernels read memory of Recorder::on_device(), which is of one executable.
+  static constexpr std::uint64_t kOfOneExecutable = ~std::uint64_t{0};
+
   std::uint64_t id = 0;  // From 1, in the order in which they were founded.
   const Signature* signature = nullptr;
-  std::uint64_t stream = 0;  // Its members were captured there, by cudaStreamGetId; 0: wherever.
+  std::uint64_t stream = kAnyStream;
   std::size_t members = 0;
   std::size_t executables = 0;
   // The entry that has the executable which members without one of their own take over from each other, if any.

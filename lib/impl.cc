@@ -75,13 +75,15 @@ Cache::Impl::Impl(const Options& options)
       index_(static_cast<std::size_t>(std::max(options_.max_executables, 0))),
       scratch_(options_.device),
       memory_(std::make_shared<DeviceMemory>(options_.device)),
-      setter_(options_.device, memory_) {
+      setter_(options_.device, memory_),
+      memory_to_leave_{{options_.device, memory_}},
+      retire_(options_.device) {
   enabled_ = invalid_.ok() && options_.max_executables > 0;
 }
 
 Cache::Impl::~Impl() {
   clear();
-  if (active_recording != nullptr) retire_.leave_behind(memory_);
+  if (active_recording != nullptr) retire_.leave_behind(std::move(memory_to_leave_));
 }
 
 bool Cache::Impl::contains(const Key& key) const {

@@ -175,8 +175,9 @@ class Cache::Impl {
 
   Scratch scratch_;  // Of what is instantiated,
   const std::shared_ptr<DeviceMemory> memory_;
-  Updater updater_{memory_};  // of what writes its slots on the device,
-  Setter setter_;             // and of what on_device() gave.
+  Updater updater_{memory_};          // of what writes its slots on the device,
+  Setter setter_;                     // and of what on_device() gave.
+  Retire::Memories memory_to_leave_;  // memory_, for Retire::leave_behind().
   Retire retire_;
 };
 

@@ -9,6 +9,10 @@ namespace {
 // True, with the entry's lock taken, if nobody uses it.
 bool lock_if_idle(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS { return entry->users == 0 && entry->lock.try_lock(); }
 
+bool is_with_table(const Entry* entry, const Family* family, std::uint64_t row_class) {
+  return entry->family == family && entry->table_bytes != 0 && entry->row_class == row_class;
+}
+
 }  // namespace
 
 Index::~Index() {
@@ -85,9 +89,15 @@ Entry* Index::lock_oldest(Standing standing, const Family* family) {
 }
 
 Entry* Index::lock_table(const Family* family, std::uint64_t row_class) {
-  return lock_oldest_of(Standing::kLive, [family, row_class](const Entry* entry) {
-    return entry->family == family && entry->table_bytes != 0 && entry->row_class == row_class;
-  });
+  return lock_oldest_of(Standing::kLive, [=](const Entry* entry) { return is_with_table(entry, family, row_class); });
+}
+
+bool Index::has_table(const Family* family, std::uint64_t row_class) const {
+  const Entry* entry = family == nullptr || family->executables == 0
+                           ? nullptr
+                           : orders_[static_cast<std::size_t>(Standing::kLive)].oldest;
+  while (entry != nullptr && !is_with_table(entry, family, row_class)) entry = entry->newer;
+  return entry != nullptr;
 }
 
 Entry* Index::lock_lender(const Family* family) {
@@ -111,7 +121,7 @@ void Index::join(Entry* entry, const Signature& signature, std::uint64_t stream,
 }
 
 // To one that it was joined to.
-void Index::move(Entry* entry, Family* family) {
+void Index::change_family(Entry* entry, Family* family) {
   count(entry, -1);
   families_.leave(std::exchange(entry->family, family), entry->row_class);
   count(entry, +1);
@@ -122,12 +132,12 @@ void Index::split(Entry* entry) {
   const Family& last = *entry->family;
   Family* const family = families_.join(*last.signature, last.stream, entry->row_class, last.id);  // May throw.
   entry->split_from = last.id;
-  move(entry, family);
+  change_family(entry, family);
 }
 
-void Index::unite(Entry* entry) {
-  if (entry->family == nullptr || entry->family->stream == 0) return;
-  move(entry, families_.join(*entry->family->signature, 0, entry->row_class, entry->split_from));
+void Index::move(Entry* entry, std::uint64_t stream) {
+  if (entry->family == nullptr || entry->family->stream == stream) return;
+  change_family(entry, families_.join(*entry->family->signature, stream, entry->row_class, entry->split_from));
 }
 
 void Index::leave(Entry* entry) {

@@ -80,6 +80,8 @@ class Index {
   Entry* lock_oldest(Standing standing, const Family* family = nullptr);
   // The same among live ones of a family and a class whose executables have tables.
   Entry* lock_table(const Family* family, std::uint64_t row_class);
+  // Whether there is one, idle or not.
+  bool has_table(const Family* family, std::uint64_t row_class) const;
   // The live entry that a sibling without an executable rents one from: the family's spare one, or, if there is none,
   // the least recently used, not pinned. With its lock taken; null if the spare one is in use, too.
   Entry* lock_lender(const Family* family);
@@ -88,11 +90,12 @@ class Index {
 
   // The entry becomes a member of the family of the signature and the stream, of a class of those that one table can
   // hold.
-  void join(Entry* entry, const Signature& signature, std::uint64_t stream = 0, std::uint64_t row_class = 0);
+  void join(Entry* entry, const Signature& signature, std::uint64_t stream = Family::kAnyStream,
+            std::uint64_t row_class = 0);
   // It leaves its family for another of the same signature.
   void split(Entry* entry);
-  // The same for the one of all streams, if it is of a stream's.
-  void unite(Entry* entry);
+  // The same for one of that stream.
+  void move(Entry* entry, std::uint64_t stream);
   void leave(Entry* entry);
   std::size_t families() const { return families_.size(); }
 
@@ -130,7 +133,7 @@ class Index {
   template <class F>
   Entry* lock_oldest_of(Standing standing, F&& wanted);
   void make_room();
-  void move(Entry* entry, Family* family);
+  void change_family(Entry* entry, Family* family);
   std::uint64_t period() const { return uses_ >> period_bits_; }
   Order& order_of(const Entry* entry) { return orders_[static_cast<std::size_t>(entry->standing)]; }
   std::size_t count_of(Standing standing) const {

@@ -1,6 +1,7 @@
 #include "retire.h"
 
 #include <algorithm>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -13,11 +14,11 @@ void Retire::add(std::unique_ptr<Executable> executable, Template graph, cudaStr
   if (executable != nullptr) stream = executable->stream();
   try {
     std::list<Item> one;
-    one.emplace_back(std::move(executable), std::move(graph), stream);
+    one.emplace_back(std::move(executable), std::move(graph), stream, device_);
     MutexLock lock(mutex_);
     waiting_.splice(waiting_.end(), one);
   } catch (const std::bad_alloc&) {
-    Item(std::move(executable), std::move(graph), stream);  // Then they go here and now.
+    Item(std::move(executable), std::move(graph), stream, device_);  // Then they go here and now.
   }
 }
 
@@ -41,26 +42,28 @@ bool Retire::is_done(Item& item, cudaStream_t stream) {
 // Allocates nothing: it is called while a run is being left.
 void Retire::collect(cudaStream_t stream) {
   if (active_recording != nullptr) return;
-  if (this != &orphans()) orphans().collect(stream);
+  orphans().collect(stream, device_);
+  collect(stream, device_);
+}
+
+void Retire::collect(cudaStream_t stream, int device) {
   std::list<Item> waiting;
-  std::uint64_t generation = 0;
   {
     MutexLock lock(mutex_);
     if (waiting_.empty()) return;
     waiting.swap(waiting_);
-    generation = generation_;
   }
-  const auto is_of = [](bool executable) {
-    return [executable](const Item& item) { return (item.executable != nullptr) == executable; };
+  const auto count = [&](bool executables) {
+    return static_cast<std::size_t>(std::count_if(waiting.begin(), waiting.end(), [&](const Item& item) {
+      return item.device == device && (item.executable != nullptr) == executables;
+    }));
   };
-  std::size_t executables = static_cast<std::size_t>(std::count_if(waiting.begin(), waiting.end(), is_of(true)));
-  std::size_t graphs = waiting.size() - executables;
+  std::size_t executables = count(true), graphs = count(false);
   int destroyed = 0;
   for (auto item = waiting.begin(); item != waiting.end();) {
-    if (generation_ != generation) break;  // The context is lost.
     std::size_t& of_its_kind = item->executable != nullptr ? executables : graphs;
     const bool too_many = of_its_kind > (item->executable != nullptr ? kMaxExecutables : kMaxGraphs);
-    if (too_many || (destroyed < kMaxDestroyed && is_done(*item, stream))) {
+    if (item->device == device && (too_many || (destroyed < kMaxDestroyed && is_done(*item, stream)))) {
       --of_its_kind;
       ++destroyed;
       item = waiting.erase(item);
@@ -69,57 +72,67 @@ void Retire::collect(cudaStream_t stream) {
     }
   }
   MutexLock lock(mutex_);
-  if (generation_ != generation) {
-    for (Item& item : waiting) item.abandon();
-  } else {
-    waiting_.splice(waiting_.begin(), waiting);
-  }
+  waiting_.splice(waiting_.begin(), waiting);
 }
 
 void Retire::collect_all() {
   if (active_recording != nullptr) return;
-  if (this != &orphans()) orphans().collect_all();
-  std::list<std::shared_ptr<DeviceMemory>> memories;  // Let go behind what uses it, and without the lock.
-  std::list<Item> waiting;
-  MutexLock lock(mutex_);
-  waiting.swap(waiting_);
-  memories.swap(memories_);
+  orphans().collect_all(device_);
+  collect_all(device_);
 }
 
-void Retire::leave_behind(std::shared_ptr<DeviceMemory> memory) noexcept {
+void Retire::collect_all(int device) {
+  // Let go without the lock, and memory behind what uses it.
+  Memories memories;
+  std::list<Item> waiting;
+  const auto take = [&](auto& from, auto& to, const auto& wanted) {
+    for (auto one = from.begin(); one != from.end();) {
+      const auto next = std::next(one);
+      if (wanted(*one)) to.splice(to.end(), from, one);
+      one = next;
+    }
+  };
+  MutexLock lock(mutex_);
+  take(waiting_, waiting, [&](const Item& item) { return item.device == device; });
+  // Others hold it as long as their cache has not ended.
+  take(memories_, memories,
+       [&](const auto& memory) { return memory.first == device && memory.second.use_count() == 1; });
+}
+
+void Retire::leave_behind(Memories memory) {
   std::list<Item> waiting;
   {
     MutexLock lock(mutex_);
     waiting.swap(waiting_);
   }
   Retire& others = orphans();
-  try {
-    std::list<std::shared_ptr<DeviceMemory>> one{std::move(memory)};
-    MutexLock lock(others.mutex_);
-    others.memories_.splice(others.memories_.end(), one);
-  } catch (const std::bad_alloc&) {  // Then it goes here and now.
-  }
   MutexLock lock(others.mutex_);
   others.waiting_.splice(others.waiting_.end(), waiting);
+  others.memories_.splice(others.memories_.end(), memory);
 }
 
 void Retire::abandon() {
-  if (this != &orphans()) orphans().abandon();
+  ++last_generation;
+  std::list<Item> waiting;
   MutexLock lock(mutex_);
-  ++generation_;
-  for (Item& item : waiting_) item.abandon();
-  waiting_.clear();
+  waiting.swap(waiting_);
 }
 
-void Retire::Item::abandon() {
-  if (executable != nullptr) executable->abandon();
-  graph.graph.release();
-  done.release();
+Retire::Item::~Item() {
+  if (generation != last_generation) {
+    if (executable != nullptr) executable->abandon();
+    graph.graph.release();
+    done.release();
+  } else if (executable != nullptr) {
+    executable->keep_alive(graph);
+  }
 }
 
 Retire& Retire::orphans() {
-  static Retire& retire = *new Retire;  // Never destroyed: the runtime may be gone first.
-  return retire;
+  // Never destroyed, since the runtime may be gone first, and not allocated, since runs come here without memory.
+  alignas(Retire) static unsigned char storage[sizeof(Retire)];
+  static Retire& orphans = *new (storage) Retire(-1);
+  return orphans;
 }
 
 }  // namespace graphcache

@@ -9,8 +9,9 @@
 // stream of their last launch is done. The stream may be gone, and only a caller's run says that it is not; so the
 // event is recorded when some run comes along on that stream. What waits too long is destroyed.
 //
-// Each cache has its own: to destroy one in flight may wait until it is over (tried), which for one of another device
-// may never be, if it waits for what this thread would launch next (docs/demos/data_parallel.md).
+// Each cache has its own, and of what another left behind it touches its own device's alone: to destroy one in flight
+// may wait until it is over (seen), which on another device may never be, if that waits for what this thread would
+// launch next (docs/demos/data_parallel.md).
 #pragma once
 
 #include <absl/base/thread_annotations.h>
@@ -30,18 +31,21 @@ namespace graphcache {
 // Thread-safe.
 class Retire {
  public:
+  explicit Retire(int device) : device_(device) {}
+
   // What an entry had, either of which may be missing, and the stream that it was launched on last, if it was.
   void add(std::unique_ptr<Executable> executable, Template graph, cudaStream_t stream = nullptr) noexcept
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Destroys some of what waits, a bounded amount of work, unless this thread is capturing. `stream` is one that the
   // caller knows to exist and not to be capturing, of the current device. Called without locks that runs wait for.
-  void collect(cudaStream_t stream) ABSL_LOCKS_EXCLUDED(mutex_);
+  void collect(cudaStream_t stream);
   // The same for all of it, in flight or not.
-  void collect_all() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Of a cache that ends inside a capture: what waits, and the memory behind it, is let go by whichever cache runs
-  // next.
-  void leave_behind(std::shared_ptr<DeviceMemory> memory) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
-  // After a fatal error: drops the handles of what waits.
+  void collect_all();
+  // Of a cache that ends inside a capture: what waits goes with the runs of other caches of the device, and the memory
+  // behind it when one of them is erased from, cleared or ends. Allocates nothing.
+  using Memories = std::list<std::pair<int, std::shared_ptr<DeviceMemory>>>;  // With their devices.
+  void leave_behind(Memories memory) ABSL_LOCKS_EXCLUDED(mutex_);
+  // After a fatal error: drops the handles of what waits anywhere.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -53,30 +57,36 @@ class Retire {
   static constexpr int kMaxDestroyed = 4;
 
   struct Item {
-    Item(std::unique_ptr<Executable> the_executable, Template the_graph, cudaStream_t the_stream)
-        : graph(std::move(the_graph)), executable(std::move(the_executable)), stream(the_stream) {}
+    Item(std::unique_ptr<Executable> the_executable, Template the_graph, cudaStream_t the_stream, int the_device)
+        : graph(std::move(the_graph)),
+          executable(std::move(the_executable)),
+          stream(the_stream),
+          device(the_device),
+          generation(last_generation) {}
     Item(Item&&) = delete;
     Item& operator=(Item&&) = delete;
-    ~Item() {
-      if (executable != nullptr) executable->keep_alive(graph);
-    }
-
-    void abandon();
+    ~Item();
 
     Template graph;
     std::unique_ptr<Executable> executable;  // Destroyed before the graph.
     cudaStream_t stream;
     Event done;
+    const int device;
+    const std::uint64_t generation;
   };
   // What caches left behind.
   static Retire& orphans();
   // Whether the last launch is over, as far as can be found out.
   static bool is_done(Item& item, cudaStream_t stream);
+  void collect(cudaStream_t stream, int device) ABSL_LOCKS_EXCLUDED(mutex_);
+  void collect_all(int device) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  inline static std::atomic<std::uint64_t> last_generation{0};  // How often a context was lost.
+
+  const int device_;
   Mutex mutex_;
   std::list<Item> waiting_ ABSL_GUARDED_BY(mutex_);
-  std::list<std::shared_ptr<DeviceMemory>> memories_ ABSL_GUARDED_BY(mutex_);
-  std::atomic<std::uint64_t> generation_{0};  // How often the context was lost.
+  Memories memories_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace graphcache

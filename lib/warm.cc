@@ -31,6 +31,7 @@ absl::Status Cache::Impl::warm(const Request& request) ABSL_NO_THREAD_SAFETY_ANA
     tidy_up(stream);
   };
   memory_->trim_if_much();
+  if (absl::Status lost = find_family(entry, request); !lost.ok()) return failed(request, std::move(lost));
   if (entry->content != nullptr && needs_capture(*entry.get(), nullptr)) {
     MutexLock lock(mutex_);
     const Family* const family = entry->family;

@@ -240,6 +240,53 @@ TEST_F(AccountingTest, CacheThatIsDestroyedInsideACaptureLeavesItsExecutablesToA
   expect_no_graphs();
 }
 
+// To destroy it might wait for what this thread has yet to launch.
+TEST_F(AccountingTest, WhatIsInFlightOnAnotherDeviceIsNotDestroyed) {
+  constexpr int kKeys = 12;
+  hostrt::set_device_count(2);
+  Options options = unshared(1);
+  options.device = 1;
+  CUDA_OK(cudaSetDevice(1));
+  auto ended = std::make_unique<Cache>(options);
+  Cache outer(options);
+  {
+    Stream there;
+    hostrt::hold(there);
+    for (int i = 0; i < kKeys; ++i) ASSERT_TRUE(run_add(*ended, key(i), there).ok());
+    const std::size_t waiting = hostrt::ledger().executables - 1;
+    in_fn = [&] { ended.reset(); };
+    ASSERT_TRUE(run_add(outer, key("outer"), there).ok());
+    in_fn = nullptr;
+    CUDA_OK(cudaSetDevice(0));
+    Cache cache(unshared(1));
+    for (int i = 0; i < kKeys; ++i) ASSERT_TRUE(run_add(cache, key(i)).ok());
+    cache.clear();
+    EXPECT_GE(hostrt::ledger().executables, waiting);
+    EXPECT_GT(waiting, 2u);
+    CUDA_OK(cudaSetDevice(1));
+    CUDA_OK(hostrt::release(there));
+    outer.clear();
+    EXPECT_EQ(hostrt::ledger().executables, 0u);
+  }
+  CUDA_OK(cudaSetDevice(0));
+}
+
+// Where a context is lost, nothing of it may be destroyed, and nobody knows whose what waits is.
+TEST_F(AccountingTest, WhatWaitsIsDroppedOnceAnotherCacheIsLost) {
+  Cache cache(unshared(1)), lost(unshared(1));
+  ASSERT_TRUE(run_add(lost, key("k")).ok());
+  hostrt::hold(*stream);
+  for (int i = 0; i < 6; ++i) ASSERT_TRUE(run_add(cache, key(i)).ok());
+  EXPECT_GT(hostrt::ledger().executables, 3u);
+  CUDA_OK(hostrt::release(*stream));
+  hostrt::fail_call("cudaGraphLaunch", 1, cudaErrorLaunchFailure);
+  EXPECT_FALSE(run_add(lost, key("k")).ok());
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  const Counts calls = calls_of([&] { EXPECT_FALSE(cache.erase(key("another"))); });
+  EXPECT_EQ(calls.count("cudaGraphExecDestroy"), 0u);
+  EXPECT_EQ(calls.count("cudaGraphDestroy"), 0u);
+}
+
 TEST_F(AccountingTest, KeysThatCameOnceAndWereNotCapturedDoNotPileUp) {
   Options options;
   options.capture_after = 1;

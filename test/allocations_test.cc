@@ -2,8 +2,11 @@
 // another way, or the operation returns ResourceExhausted; nothing is lost, and what comes after works (laws 1 to 4).
 // What hostrt allocates is spared.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <functional>
 #include <new>
 #include <set>
 #include <string>
@@ -102,6 +105,31 @@ class FailedAllocation : public Fault {
   const int nth_;
   const int times_;
 };
+
+// What a process makes once is made in its first run: one process for each allocation of that. Stands first, since the
+// other tests make it, too.
+TEST(FirstAllocationsTest, AnyOfAProcesssFirstRunMayFail) {
+  constexpr int kNoneFailed = 2;
+  for (const int times : {1, -1}) {
+    int status = 0;
+    for (int nth = 0; !WIFEXITED(status) || WEXITSTATUS(status) != kNoneFailed; ++nth) {
+      ASSERT_LT(nth, 1000);
+      const pid_t child = fork();
+      if (child == 0) {
+        Cache cache;
+        const Stream stream;
+        const Key the_key = key("k");
+        const std::function<void(cudaStream_t)> fn = [](cudaStream_t) {};
+        allocations = {true, nth, times, 0};
+        const bool ok = cache.run(the_key, stream, fn).ok();
+        allocations.armed = false;
+        _exit(allocations.failed == 0 ? kNoneFailed : ok ? 0 : 1);
+      }
+      ASSERT_EQ(waitpid(child, &status, 0), child);
+      ASSERT_TRUE(WIFEXITED(status)) << "allocation " << nth << ", signal " << WTERMSIG(status);
+    }
+  }
+}
 
 class AllocationsTest : public FaultsTest {};
 

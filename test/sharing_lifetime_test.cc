@@ -295,30 +295,70 @@ TEST_F(SharingTest, KeysOfTwoStreamsShareWhereTheyMustOrAreToldTo) {
   EXPECT_LE(cache->stats().live_executables, 2u);  // The first, and one with a table.
 }
 
-// Such a key has one executable for all of its streams, so its siblings may as well.
-TEST_F(SharingTest, KeysThatComeOnSeveralStreamsShareAmongThem) {
-  Stream other;
-  use(Options());
-  const auto run_key = [&](unsigned which, cudaStream_t on) {
+class SharingOnStreamsTest : public SharingTest {
+ protected:
+  absl::StatusOr<Outcome> run_key(unsigned which, cudaStream_t on) {
     return run_on(on, key("k", which), params(), [&, which](Recorder& rec) {
       rec.launch(blend, {1 + which, 32}, at(0), 32 * (1 + which), 3, which);
       pad(rec, 5);
     });
-  };
+  }
+  std::uint64_t family_of(unsigned which) const {
+    for (const EntryInfo& entry : cache->entries()) {
+      if (entry.key == key("k", which).to_string()) return entry.family;
+    }
+    return 0;
+  }
+  Stream other;
+};
+
+// A key has one executable for all the streams on which it comes in turn, so its like may as well.
+TEST_F(SharingOnStreamsTest, KeysThatComeOnSeveralInTurnShare) {
+  use(Options());
   EXPECT_RUN(kInstantiated, run_key(0, stream));
   EXPECT_RUN(kUpdated, run_key(1, stream));
-  EXPECT_EQ(cache->stats().families, 1u);
-  EXPECT_RUN(kRestored, run_key(0, other));  // Of neither stream's family from now on, and alone.
-  EXPECT_EQ(cache->stats().families, 2u);
-  EXPECT_RUN(kUpdated, run_key(2, stream));
+  EXPECT_RUN(kRestored, run_key(0, other));  // Of the other's family from now on.
+  EXPECT_RUN(kUpdated, run_key(2, other));
+  EXPECT_EQ(family_of(0), family_of(2));
+  EXPECT_RUN(kRestored, run_key(0, stream));  // Of neither's.
+  EXPECT_EQ(cache->stats().families, 3u);
+  EXPECT_RUN(kUpdated, run_key(3, other));
+  EXPECT_RUN(kSwitched, run_key(2, stream));
+  EXPECT_EQ(family_of(2), family_of(1));
   EXPECT_RUN(kSwitched, run_key(1, stream));
   EXPECT_RUN(kSwitched, run_key(2, other));  // By the executable of key 0.
-  EXPECT_RUN(kReplayed, run_key(1, stream));
-  EXPECT_EQ(cache->stats().families, 2u);
-  EXPECT_EQ(cache->stats().live_executables, 2u);
-  cache->clear();  // Which forgets that, too.
-  EXPECT_RUN(kInstantiated, run_key(0, stream));
-  EXPECT_RUN(kUpdated, run_key(1, stream));
+  EXPECT_EQ(family_of(2), family_of(0));
+  EXPECT_EQ(cache->stats().instantiations, 3u);
+}
+
+TEST_F(SharingOnStreamsTest, KeysOfStreamsThatAreReplacedShareWithNoOthers) {
+  use(Options());
+  for (int epoch = 0; epoch < 4; ++epoch) {
+    Stream streams[2];
+    for (unsigned run = 0; run < 12; ++run) ASSERT_TRUE(run_key(run % 4, streams[run % 2]).ok());
+    for (const unsigned even : {0u, 2u}) {
+      for (const unsigned odd : {1u, 3u}) EXPECT_NE(family_of(even), family_of(odd)) << "epoch " << epoch;
+    }
+  }
+}
+
+// A table that others of the family wait for.
+TEST_F(SharingOnStreamsTest, KeysDoNotLeaveATableBehind) {
+  Options options = at_most(1);
+  options.prefer = Prefer::kHostTime;
+  use(options);
+  const auto run_member = [&](unsigned which, cudaStream_t on) {
+    return run_on(on, key("k", which), params(), [&, which](Recorder& rec) {
+      for (int i = 0; i < 60; ++i) rec.launch(blend, {1 + which, 32}, at(0), 32 * (1 + which), 3, which + i);
+    });
+  };
+  for (unsigned run = 0; run < 60; ++run) ASSERT_TRUE(run_member(run % 4, stream).ok());
+  const Stats before = cache->stats();
+  EXPECT_GT(before.row_switches, 0u);
+  for (unsigned run = 0; run < 60; ++run) ASSERT_TRUE(run_member(run % 4, run % 4 == 0 ? other : stream).ok());
+  const Stats stats = cache->stats();
+  EXPECT_EQ(stats.row_switches - before.row_switches, 60u);
+  EXPECT_EQ(stats.instantiations, before.instantiations);
 }
 
 // cudaStreamPerThread is one handle, and a stream in each thread.
