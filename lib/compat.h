@@ -1,9 +1,13 @@
 // The runtime calls whose signatures or names changed between CUDA 12.4, the oldest toolkit, and 13.
 #pragma once
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+
+#include "driver.h"
+#include "errors.h"
 
 namespace graphcache {
 
@@ -76,5 +80,75 @@ inline void* driver_function(const char* name, [[maybe_unused]] unsigned version
 #endif
   return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? function : nullptr;
 }
+
+// Kernels of libraries. Before 12.8 the runtime loads none, nor do its headers say that it takes those which the driver
+// has loaded: the driver, which has had all of this since 12.0, does it. Its codes are the runtime's, number by number.
+#if CUDART_VERSION >= 12080
+
+// Whether the driver can be called for such a kernel; else the runtime is.
+inline bool has_context() { return driver().has_context(); }
+
+inline cudaError_t add_library_kernel(cudaGraphNode_t* node, cudaGraph_t graph, const cudaKernelNodeParams& params) {
+  return cudaGraphAddKernelNode(node, graph, nullptr, 0, &params);
+}
+
+// `function`: of a kernel of a library, as the driver takes it; else null.
+inline cudaError_t launch_kernel(const void* symbol, CUfunction, dim3 grid, dim3 block, void** arguments,
+                                 std::size_t shared_bytes, cudaStream_t stream) {
+  return cudaLaunchKernel(symbol, grid, block, arguments, shared_bytes, stream);
+}
+
+#else
+
+// Setting the device gives a thread its context.
+inline bool has_context() {
+  if (driver().has_context()) return true;
+  const LastErrorGuard last_error;
+  int device = 0;
+  if (cudaGetDevice(&device) == cudaSuccess) cudaSetDevice(device);
+  return driver().has_context();
+}
+
+using cudaLibrary_t = CUlibrary;
+
+template <class Function, class... Args>
+cudaError_t call_driver(Function* function, Args... args) {
+  return function != nullptr ? static_cast<cudaError_t>(function(args...)) : cudaErrorCallRequiresNewerDriver;
+}
+
+inline cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, CUjit_option* jit_options,
+                                       void** jit_values, unsigned jit_count, CUlibraryOption* options, void** values,
+                                       unsigned count) {
+  return call_driver(driver().load_library, library, code, jit_options, jit_values, jit_count, options, values, count);
+}
+
+inline cudaError_t cudaLibraryUnload(cudaLibrary_t library) { return call_driver(driver().unload_library, library); }
+
+inline cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, const char* name) {
+  return call_driver(driver().library_kernel, kernel, library, name);
+}
+
+inline cudaError_t add_library_kernel(cudaGraphNode_t* node, cudaGraph_t graph, const cudaKernelNodeParams& params) {
+  CUDA_KERNEL_NODE_PARAMS wanted = {};
+  wanted.kern = static_cast<CUkernel>(params.func);
+  wanted.gridDimX = params.gridDim.x;
+  wanted.gridDimY = params.gridDim.y;
+  wanted.gridDimZ = params.gridDim.z;
+  wanted.blockDimX = params.blockDim.x;
+  wanted.blockDimY = params.blockDim.y;
+  wanted.blockDimZ = params.blockDim.z;
+  wanted.sharedMemBytes = params.sharedMemBytes;
+  wanted.kernelParams = params.kernelParams;
+  return call_driver(driver().add_kernel_node, node, graph, nullptr, std::size_t{0}, &wanted);
+}
+
+inline cudaError_t launch_kernel(const void* symbol, CUfunction function, dim3 grid, dim3 block, void** arguments,
+                                 std::size_t shared_bytes, cudaStream_t stream) {
+  if (function == nullptr) return cudaLaunchKernel(symbol, grid, block, arguments, shared_bytes, stream);
+  return call_driver(driver().launch_kernel, function, grid.x, grid.y, grid.z, block.x, block.y, block.z,
+                     static_cast<unsigned>(shared_bytes), stream, arguments, nullptr);
+}
+
+#endif
 
 }  // namespace graphcache

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "compat.h"
 #include "driver.h"
 #include "setter.h"
 #include "setter_image.h"
@@ -50,7 +51,7 @@ CallResult Updater::ask(const CUDA_KERNEL_NODE_PARAMS& params, bool* can) {
   nothing.gridDim = nothing.blockDim = dim3(1);
   cudaGraphNode_t node = nullptr;
   cudaGraphExec_t executable = nullptr;
-  CallResult done{"cudaGraphAddKernelNode", cudaGraphAddKernelNode(&node, graph, nullptr, 0, &nothing)};
+  CallResult done{"cudaGraphAddKernelNode", add_library_kernel(&node, graph, nothing)};
   if (done.error == cudaSuccess) done = {"cudaGraphInstantiate", cudaGraphInstantiate(&executable, graph, 0)};
   GraphExec probe(executable);
   if (done.error == cudaSuccess) {
@@ -82,7 +83,7 @@ CallResult Setter::load(std::size_t bytes, Kernel* out) {
   out->symbol = reinterpret_cast<const void*>(kernel);
   // The runtime has no call for it: cudaGetFuncBySymbol knows no kernels of libraries (tried).
   RelaxedCaptureMode relaxed;
-  const auto function_of = driver().has_context() ? driver().kernel_function : nullptr;
+  const auto function_of = has_context() ? driver().kernel_function : nullptr;
   if (function_of == nullptr || function_of(&out->function, reinterpret_cast<CUkernel>(kernel)) != CUDA_SUCCESS) {
     out->function = nullptr;
   }

@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "compat.h"
 #include "device_memory.h"
 #include "errors.h"
 #include "graph.h"

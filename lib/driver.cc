@@ -22,6 +22,13 @@ const Driver& driver() {
     set(found.function_param_info, "cuFuncGetParamInfo", 12040);
     set(found.kernel_function, "cuKernelGetFunction");
     set(found.kernel_param_info, "cuKernelGetParamInfo", 12040);
+#if CUDART_VERSION < 12080
+    set(found.load_library, "cuLibraryLoadData");
+    set(found.unload_library, "cuLibraryUnload");
+    set(found.library_kernel, "cuLibraryGetKernel");
+    set(found.add_kernel_node, "cuGraphAddKernelNode");
+    set(found.launch_kernel, "cuLaunchKernel");
+#endif
     return found;
   }();
   return driver;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cuda.h>
+#include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstring>
@@ -18,6 +19,15 @@ struct Driver {
   CUresult (*function_param_info)(CUfunction, std::size_t, std::size_t*, std::size_t*);
   CUresult (*kernel_function)(CUfunction*, CUkernel);
   CUresult (*kernel_param_info)(CUkernel, std::size_t, std::size_t*, std::size_t*);
+#if CUDART_VERSION < 12080  // For compat.h.
+  CUresult (*load_library)(CUlibrary*, const void*, CUjit_option*, void**, unsigned, CUlibraryOption*, void**,
+                           unsigned);
+  CUresult (*unload_library)(CUlibrary);
+  CUresult (*library_kernel)(CUkernel*, CUlibrary, const char*);
+  CUresult (*add_kernel_node)(CUgraphNode*, CUgraph, const CUgraphNode*, std::size_t, const CUDA_KERNEL_NODE_PARAMS*);
+  CUresult (*launch_kernel)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
+                            void**, void**);
+#endif
 
   // A launch attribute of a kernel node, and whether it is other than zeros. The getter is not null.
   CUresult read_attribute(CUgraphNode node, CUlaunchAttributeID id, CUlaunchAttributeValue* value, bool* is_set) const {

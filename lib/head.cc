@@ -203,7 +203,7 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
   if (error != cudaSuccess) return {"cudaGraphGetRootNodes", error};
   void* arguments[] = {head->parameter_.get()};
   const cudaKernelNodeParams params = head->node_params(arguments);
-  error = cudaGraphAddKernelNode(&head->node_, graph.graph.get(), nullptr, 0, &params);
+  error = add_library_kernel(&head->node_, graph.graph.get(), params);
   if (error != cudaSuccess) return {"cudaGraphAddKernelNode", error};
   for (const cudaGraphNode_t root : roots) {
     error = add_dependency(graph.graph.get(), head->node_, root);

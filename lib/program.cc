@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 
+#include "compat.h"
 #include "driver.h"
 #include "errors.h"
 
@@ -260,7 +261,7 @@ CallResult Executable::patch_to(const std::shared_ptr<const Content>& to, const 
 
 // The driver's way needs a context, which is asked for once a patch; the runtime's call gives the thread one.
 bool Executable::by_driver(std::optional<bool>& driver_usable) {
-  if (!driver_usable) driver_usable = driver().set_kernel_node != nullptr && driver().has_context();
+  if (!driver_usable) driver_usable = driver().set_kernel_node != nullptr && has_context();
   return *driver_usable;
 }
 

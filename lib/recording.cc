@@ -205,8 +205,8 @@ void Recording::launch(cudaStream_t stream, const Setter::Kernel& kernel, const 
   const KernelFields fields = slots_.as<KernelFields>(node);
   ArgumentPointers arguments;
   slots_.point_to_arguments(node, &arguments);
-  const cudaError_t error =
-      cudaLaunchKernel(kernel.symbol, fields.grid, fields.block, arguments.data(), fields.shared_bytes, stream);
+  const cudaError_t error = launch_kernel(kernel.symbol, kernel.function, fields.grid, fields.block, arguments.data(),
+                                          fields.shared_bytes, stream);
   if (error != cudaSuccess) return fail(cuda_failure("cudaLaunchKernel", error));
   if (mode_ == Mode::kCapture && node.binding_count != 0) {
     node.function = kernel.function != nullptr ? kernel.function : function_of(kernel.symbol);

@@ -13,6 +13,7 @@
 
 #include "graphcache/hostrt.h"
 #include "hostrt_support.h"
+#include "setter.h"
 
 namespace graphcache::test {
 namespace {
@@ -22,17 +23,6 @@ using HostrtGraphs = HostrtLogTest;
 template <typename... P>
 const void* address(void (*kernel)(P...)) {
   return reinterpret_cast<const void*>(kernel);
-}
-
-template <typename Function>
-Function driver_function(const char* name, [[maybe_unused]] unsigned version = 12040) {
-  void* function = nullptr;
-#if CUDART_VERSION >= 12050
-  EXPECT_EQ(cudaSuccess, cudaGetDriverEntryPointByVersion(name, &function, version, cudaEnableDefault, nullptr));
-#else
-  EXPECT_EQ(cudaSuccess, cudaGetDriverEntryPoint(name, &function, cudaEnableDefault, nullptr));
-#endif
-  return reinterpret_cast<Function>(function);
 }
 
 using GetKernelNode = CUresult (*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*);
@@ -133,6 +123,68 @@ TEST_F(HostrtGraphs, DriverCallsNeedAContext) {
                  [&] { return info(params.func, 0, &offset, nullptr); });
   expect_refusal("cudaGraphExecKernelNodeSetParams: the driver was called by a thread without a context",
                  [&] { return set(executable, node, &params); });
+}
+
+// As the library has them done by the driver where the runtime is older than 12.8.
+TEST_F(HostrtGraphs, TheDriverLoadsLibrariesAndRunsTheirKernels) {
+  const auto load = driver_function<CUresult (*)(CUlibrary*, const void*, CUjit_option*, void**, unsigned,
+                                                 CUlibraryOption*, void**, unsigned)>("cuLibraryLoadData");
+  const auto get = driver_function<CUresult (*)(CUkernel*, CUlibrary, const char*)>("cuLibraryGetKernel");
+  const auto unload = driver_function<CUresult (*)(CUlibrary)>("cuLibraryUnload");
+  const auto function_of = driver_function<CUresult (*)(CUfunction*, CUkernel)>("cuKernelGetFunction");
+  const auto add = driver_function<CUresult (*)(CUgraphNode*, CUgraph, const CUgraphNode*, std::size_t,
+                                                const CUDA_KERNEL_NODE_PARAMS*)>("cuGraphAddKernelNode");
+  const auto launch = driver_function<CUresult (*)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                                   unsigned, unsigned, CUstream, void**, void**)>("cuLaunchKernel");
+  const char image[] = "any";
+  CUlibrary library = nullptr;
+  CUkernel kernel = nullptr;
+  GIVES(cudaErrorInvalidDevice, cudaSetDevice(5));
+  hostrt::fail_call("cudaLibraryLoadData", 1, cudaErrorMemoryAllocation);
+  EXPECT_EQ(CUDA_ERROR_OUT_OF_MEMORY, load(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0));
+  EXPECT_EQ(CUDA_ERROR_NOT_SUPPORTED, load(&library, image, nullptr, nullptr, 1, nullptr, nullptr, 0));
+  // Libraries belong to no context: a thread without one may load them.
+  std::thread([&] {
+    EXPECT_EQ(CUDA_SUCCESS, load(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0));
+    EXPECT_EQ(CUDA_ERROR_NOT_FOUND, get(&kernel, library, "none"));
+    EXPECT_EQ(CUDA_SUCCESS, get(&kernel, library, setter::kSmallName));
+    GIVES(cudaSuccess, cudaPeekAtLastError());
+  }).join();
+  GIVES(cudaErrorInvalidDevice, cudaGetLastError());
+
+  setter::Value<setter::kSmall> node = {{1, 2}}, value = {{3, 4}}, given = {{5, 6}};
+  void *to_node = &node, *to_value = &value;
+  void* node_arguments[] = {&to_node, &given};
+  CUDA_KERNEL_NODE_PARAMS params = {};
+  params.kern = kernel;
+  params.gridDimX = params.gridDimY = params.gridDimZ = params.blockDimY = params.blockDimZ = 1;
+  params.blockDimX = setter::kThreads;
+  params.kernelParams = node_arguments;
+  cudaGraph_t graph = nullptr;
+  OK(cudaGraphCreate(&graph, 0));
+  cudaGraphNode_t handle = nullptr;
+  EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, add(&handle, graph, nullptr, 0, nullptr));
+  ASSERT_EQ(CUDA_SUCCESS, add(&handle, graph, nullptr, 0, &params));
+  OK(cudaGraphLaunch(instantiate(graph), stream_));
+  CUfunction function = nullptr;
+  ASSERT_EQ(CUDA_SUCCESS, function_of(&function, kernel));
+  void* arguments[] = {&to_value, &given};
+  EXPECT_EQ(CUDA_SUCCESS, launch(function, 1, 1, 1, setter::kThreads, 1, 1, 0, stream_, arguments, nullptr));
+  EXPECT_EQ(CUDA_ERROR_NOT_SUPPORTED, launch(function, 1, 1, 1, 1, 1, 1, 0, stream_, nullptr, arguments));
+  OK(cudaStreamSynchronize(stream_));
+  for (const auto& written : {node, value}) {
+    EXPECT_EQ(5u, written.words[0]);
+    EXPECT_EQ(6u, written.words[1]);
+  }
+
+  EXPECT_EQ(CUDA_SUCCESS, unload(library));
+  EXPECT_EQ(CUDA_ERROR_INVALID_HANDLE, unload(library));
+  expect_misuse("cudaLibraryUnload: the library is not loaded");
+  EXPECT_EQ(3u, hostrt::calls("cudaLibraryLoadData"));
+  EXPECT_EQ(2u, hostrt::calls("cudaLibraryGetKernel"));
+  EXPECT_EQ(2u, hostrt::calls("cudaLibraryUnload"));
+  EXPECT_EQ(1u, hostrt::calls("cudaGraphAddKernelNode"));
+  EXPECT_EQ(1u, hostrt::calls("cudaLaunchKernel"));
 }
 
 #if CUDART_VERSION >= 12050

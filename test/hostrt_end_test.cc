@@ -101,11 +101,8 @@ TEST_F(HostrtMisuse, ADeviceResetEndsWhatLaunchesAllocated) {
 
 TEST_F(HostrtMisuse, AContextHasAnotherIdAfterAReset) {
   hostrt::set_device_count(2);
-  void* found = nullptr;
-  OK(cudaGetDriverEntryPointByVersion("cuCtxGetId", &found, 12000, 0, nullptr));
-  const auto get_id = reinterpret_cast<CUresult (*)(CUcontext, unsigned long long*)>(found);
-  OK(cudaGetDriverEntryPointByVersion("cuCtxGetCurrent", &found, 12000, 0, nullptr));
-  const auto get_current = reinterpret_cast<CUresult (*)(CUcontext*)>(found);
+  const auto get_id = driver_function<CUresult (*)(CUcontext, unsigned long long*)>("cuCtxGetId");
+  const auto get_current = driver_function<CUresult (*)(CUcontext*)>("cuCtxGetCurrent");
   CUcontext context = nullptr;
   unsigned long long first = 0, again = 0, other = 0, named = 0;
   EXPECT_EQ(CUDA_SUCCESS, get_current(&context));

@@ -73,9 +73,7 @@ TEST_F(HostrtMisuse, PlacesTellCallsApart) {
 }
 
 TEST_F(HostrtMisuse, CallsByTheDriverHaveTheProgramsPlace) {
-  void* found = nullptr;
-  OK(cudaGetDriverEntryPointByVersion("cuGraphKernelNodeGetParams", &found, 12000, 0, nullptr));
-  const auto get = reinterpret_cast<CUresult (*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*)>(found);
+  const auto get = driver_function<CUresult (*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*)>("cuGraphKernelNodeGetParams");
   const cudaGraph_t graph = capture_adds();
   const cudaGraphNode_t node = nodes_of(graph)[0];
   OK(cudaGraphDestroy(graph));

@@ -16,6 +16,17 @@
 
 namespace graphcache::test {
 
+template <typename Function>
+Function driver_function(const char* name, [[maybe_unused]] unsigned version = 12040) {
+  void* function = nullptr;
+#if CUDART_VERSION >= 12050
+  EXPECT_EQ(cudaSuccess, cudaGetDriverEntryPointByVersion(name, &function, version, cudaEnableDefault, nullptr));
+#else
+  EXPECT_EQ(cudaSuccess, cudaGetDriverEntryPoint(name, &function, cudaEnableDefault, nullptr));
+#endif
+  return reinterpret_cast<Function>(function);
+}
+
 class HostrtTest : public testing::Test {
  protected:
   void SetUp() override {

@@ -38,7 +38,16 @@ class CallerScope {
   CallerScope& operator=(const CallerScope&) = delete;
 };
 
-// `run` enters hostrt as `function`. The codes of driver and runtime are the same, number by number.
+// The codes of driver and runtime are the same, number by number.
+template <typename Run>
+CUresult leave_last_error(Run&& run) {
+  const cudaError_t found = has_context() ? this_thread().last_error : cudaSuccess;
+  const cudaError_t error = run();
+  this_thread().last_error = found;
+  return static_cast<CUresult>(error);
+}
+
+// `run` enters hostrt as `function`.
 template <typename Run>
 [[gnu::always_inline]] inline CUresult call_driver(Function function, Run&& run) {
   const CallerScope caller(__builtin_return_address(0));
@@ -49,21 +58,41 @@ template <typename Run>
     this_thread().last_error = cudaSuccess;
     return static_cast<CUresult>(error);
   }
-  const cudaError_t found = this_thread().last_error;
-  const cudaError_t error = run();
-  this_thread().last_error = found;
-  return static_cast<CUresult>(error);
+  return leave_last_error(run);
+}
+
+cudaKernelNodeParams runtime_params(const CUDA_KERNEL_NODE_PARAMS& params) {
+  cudaKernelNodeParams wanted = {};
+  // cudaGetFuncBySymbol gives the symbol itself, and so do cudaLibraryGetKernel and cuKernelGetFunction.
+  wanted.func = params.func != nullptr ? static_cast<void*>(params.func) : params.kern;
+  wanted.gridDim = dim3(params.gridDimX, params.gridDimY, params.gridDimZ);
+  wanted.blockDim = dim3(params.blockDimX, params.blockDimY, params.blockDimZ);
+  wanted.sharedMemBytes = params.sharedMemBytes;
+  wanted.kernelParams = params.kernelParams;
+  return wanted;
+}
+
+CUresult add_kernel_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
+                         const CUDA_KERNEL_NODE_PARAMS* params) {
+  if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const cudaKernelNodeParams wanted = runtime_params(*params);
+  return call_driver(Function::kGraphAddKernelNode,
+                     [&] { return cudaGraphAddKernelNode(node, graph, dependencies, count, &wanted); });
+}
+
+CUresult launch_kernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                       unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void** arguments,
+                       void** extra) {
+  if (extra != nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  return call_driver(Function::kLaunchKernel, [&] {
+    return cudaLaunchKernel(function, dim3(grid_x, grid_y, grid_z), dim3(block_x, block_y, block_z), arguments,
+                            shared_bytes, stream);
+  });
 }
 
 CUresult set_kernel_node(CUgraphExec executable, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
   if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  cudaKernelNodeParams wanted = {};
-  // cudaGetFuncBySymbol gives the symbol itself, and so do cudaLibraryGetKernel and cuKernelGetFunction.
-  wanted.func = params->func != nullptr ? static_cast<void*>(params->func) : params->kern;
-  wanted.gridDim = dim3(params->gridDimX, params->gridDimY, params->gridDimZ);
-  wanted.blockDim = dim3(params->blockDimX, params->blockDimY, params->blockDimZ);
-  wanted.sharedMemBytes = params->sharedMemBytes;
-  wanted.kernelParams = params->kernelParams;
+  const cudaKernelNodeParams wanted = runtime_params(*params);
   return call_driver(Function::kGraphExecKernelNodeSetParams,
                      [&] { return cudaGraphExecKernelNodeSetParams(executable, node, &wanted); });
 }
@@ -140,6 +169,30 @@ CUresult context_id_of(CUcontext context, unsigned long long* id) {
   });
 }
 
+// Libraries belong to no context.
+CUresult load_library_data(CUlibrary* library, const void* code, CUjit_option*, void**, unsigned jit_options,
+                           CUlibraryOption*, void**, unsigned library_options) {
+  const CallerScope caller(__builtin_return_address(0));
+  return leave_last_error([&] {
+    return enter(Function::kLibraryLoadData,
+                 [&](const Call& call) { return load_library(call, library, code, jit_options + library_options); });
+  });
+}
+
+CUresult unload(CUlibrary library) {
+  const CallerScope caller(__builtin_return_address(0));
+  return leave_last_error(
+      [&] { return enter(Function::kLibraryUnload, [&](const Call& call) { return unload_library(call, library); }); });
+}
+
+CUresult kernel_of_library(CUkernel* kernel, CUlibrary library, const char* name) {
+  const CallerScope caller(__builtin_return_address(0));
+  return leave_last_error([&] {
+    return enter(Function::kLibraryGetKernel,
+                 [&](const Call& call) { return library_kernel(call, kernel, library, name); });
+  });
+}
+
 struct EntryPoint {
   const char* symbol;
   unsigned since;  // the version of CUDA that this form of the function came with; older forms are not provided
@@ -150,11 +203,16 @@ const EntryPoint kEntryPoints[] = {
     {"cuCtxGetCurrent", 4000, reinterpret_cast<void*>(&current_context)},
     {"cuCtxGetId", 12000, reinterpret_cast<void*>(&context_id_of)},
     {"cuFuncGetParamInfo", 12040, reinterpret_cast<void*>(&parameter_info)},
+    {"cuGraphAddKernelNode", 12000, reinterpret_cast<void*>(&add_kernel_node)},
     {"cuGraphExecKernelNodeSetParams", 12000, reinterpret_cast<void*>(&set_kernel_node)},
     {"cuGraphKernelNodeGetAttribute", 11080, reinterpret_cast<void*>(&get_kernel_attribute)},
     {"cuGraphKernelNodeGetParams", 12000, reinterpret_cast<void*>(&get_kernel_node)},
     {"cuGraphKernelNodeSetAttribute", 11080, reinterpret_cast<void*>(&set_kernel_attribute)},
     {"cuKernelGetFunction", 12000, reinterpret_cast<void*>(&function_of)},
+    {"cuLaunchKernel", 4000, reinterpret_cast<void*>(&launch_kernel)},
+    {"cuLibraryGetKernel", 12000, reinterpret_cast<void*>(&kernel_of_library)},
+    {"cuLibraryLoadData", 12000, reinterpret_cast<void*>(&load_library_data)},
+    {"cuLibraryUnload", 12000, reinterpret_cast<void*>(&unload)},
 };
 
 cudaError_t entry_point(const char* symbol, void** function, unsigned version,

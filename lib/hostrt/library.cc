@@ -107,6 +107,32 @@ const NodeParams& params_to_run(const Program& program, const ProgramNode& node)
   return found == program.device_updates->end() ? node.params : found->second;
 }
 
+cudaError_t load_library(const Call& call, CUlibrary* library, const void* code, unsigned option_count) {
+  if (library == nullptr || code == nullptr) return cudaErrorInvalidValue;
+  if (option_count != 0) return cudaErrorNotSupported;
+  *library = reinterpret_cast<CUlibrary>(++call.state.last_library);
+  call.state.libraries.insert(*library);
+  return cudaSuccess;
+}
+
+cudaError_t unload_library(const Call& call, CUlibrary library) {
+  if (call.state.libraries.erase(library) != 0) return cudaSuccess;
+  return call.misuse(cudaErrorInvalidResourceHandle, "the library is not loaded");
+}
+
+cudaError_t library_kernel(const Call& call, CUkernel* kernel, CUlibrary library, const char* name) {
+  if (kernel == nullptr || name == nullptr) return cudaErrorInvalidValue;
+  if (call.state.libraries.count(library) == 0) {
+    return call.misuse(cudaErrorInvalidResourceHandle, "the library is not loaded");
+  }
+  for (const LibraryKernel& known : kKernels) {
+    if (std::strcmp(known.name, name) != 0) continue;
+    *kernel = reinterpret_cast<CUkernel>(const_cast<void*>(known.function));
+    return cudaSuccess;
+  }
+  return cudaErrorSymbolNotFound;
+}
+
 }  // namespace graphcache::hostrt
 
 GRAPHCACHE_HOST_KERNEL(graphcache::hostrt::update_small)
@@ -116,6 +142,7 @@ GRAPHCACHE_HOST_KERNEL(graphcache::hostrt::plain)
 GRAPHCACHE_HOST_KERNEL(graphcache::hostrt::set_small)
 GRAPHCACHE_HOST_KERNEL(graphcache::hostrt::set_large)
 
+#if CUDART_VERSION >= 12080
 using namespace graphcache::hostrt;
 
 extern "C" {
@@ -123,35 +150,18 @@ extern "C" {
 cudaError_t CUDARTAPI cudaLibraryLoadData(cudaLibrary_t* library, const void* code, enum cudaJitOption*, void**,
                                           unsigned int jit_options, enum cudaLibraryOption*, void**,
                                           unsigned int library_options) {
-  return enter(Function::kLibraryLoadData, [&](const Call& call) {
-    if (library == nullptr || code == nullptr) return cudaErrorInvalidValue;
-    if (jit_options != 0 || library_options != 0) return cudaErrorNotSupported;
-    *library = reinterpret_cast<cudaLibrary_t>(++call.state.last_library);
-    call.state.libraries.insert(*library);
-    return cudaSuccess;
-  });
+  return enter(Function::kLibraryLoadData,
+               [&](const Call& call) { return load_library(call, library, code, jit_options + library_options); });
 }
 
 cudaError_t CUDARTAPI cudaLibraryUnload(cudaLibrary_t library) {
-  return enter(Function::kLibraryUnload, [&](const Call& call) {
-    if (call.state.libraries.erase(library) != 0) return cudaSuccess;
-    return call.misuse(cudaErrorInvalidResourceHandle, "the library is not loaded");
-  });
+  return enter(Function::kLibraryUnload, [&](const Call& call) { return unload_library(call, library); });
 }
 
 cudaError_t CUDARTAPI cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, const char* name) {
-  return enter(Function::kLibraryGetKernel, [&](const Call& call) {
-    if (kernel == nullptr || name == nullptr) return cudaErrorInvalidValue;
-    if (call.state.libraries.count(library) == 0) {
-      return call.misuse(cudaErrorInvalidResourceHandle, "the library is not loaded");
-    }
-    for (const LibraryKernel& known : kKernels) {
-      if (std::strcmp(known.name, name) != 0) continue;
-      *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(known.function));
-      return cudaSuccess;
-    }
-    return cudaErrorSymbolNotFound;
-  });
+  return enter(Function::kLibraryGetKernel,
+               [&](const Call& call) { return library_kernel(call, kernel, library, name); });
 }
 
 }  // extern "C"
+#endif

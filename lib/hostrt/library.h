@@ -11,6 +11,11 @@ namespace graphcache::hostrt {
 // What a kernel node runs: as device code left it, or else as the program has it.
 const NodeParams& params_to_run(const Program& program, const ProgramNode& node);
 
+// Libraries, for the runtime's calls, which CUDA has from 12.8 on, and the driver's.
+cudaError_t load_library(const Call& call, CUlibrary* library, const void* code, unsigned option_count);
+cudaError_t unload_library(const Call& call, CUlibrary library);
+cudaError_t library_kernel(const Call& call, CUkernel* kernel, CUlibrary library, const char* name);
+
 // Whether it is a kernel of a library, which is no symbol of the program.
 bool is_of_library(const void* kernel);
 

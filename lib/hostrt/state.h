@@ -10,6 +10,7 @@
 #ifndef GRAPHCACHE_LIB_HOSTRT_STATE_H_
 #define GRAPHCACHE_LIB_HOSTRT_STATE_H_
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <array>
@@ -81,7 +82,7 @@ struct State {
   Memory host_memory;
   Quarantine quarantine;
   GraphMemory graph_memory;
-  std::set<cudaLibrary_t> libraries;
+  std::set<CUlibrary> libraries;
   std::uintptr_t last_library = 0;
 
   int device_count = 1;
