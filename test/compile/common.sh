@@ -31,6 +31,34 @@ check() {
   fi
 }
 
+# take FILE...: sets the sources for check_sources. Headers among the files are generated ones that these include.
+take() {
+  sources=()
+  local file
+  for file in "$@"; do
+    file=$(realpath "$file")
+    if [[ $file == *.h ]]; then includes+=(-I "$(dirname "$file")"); else sources+=("$file"); fi
+  done
+}
+
+# check_sources COMMAND...: each source is a test case. As many at once as there are cores; each leaves what it said, and
+# whether all was well.
+check_sources() {
+  local source name
+  mkdir "$work/said" "$work/well"
+  printf '%s\0' "${sources[@]}" | ROOT=$root WORK=$work xargs -0 -P "$(nproc)" -I '{}' sh -c '
+    source=$1
+    shift
+    name=$(echo "${source#"$ROOT"/}" | tr / -)
+    "$@" "$source" >"$WORK/said/$name" 2>&1 && touch "$WORK/well/$name"
+    true
+  ' sh '{}' "$@"
+  for source in "${sources[@]}"; do
+    name=${source#"$root"/}
+    check "$name" sh -c "cat '$work/said/${name//\//-}'; test -e '$work/well/${name//\//-}'"
+  done
+}
+
 close() {
   echo "$passed passed, $failed failed, $skipped skipped"
   ((failed == 0 && passed > 0))

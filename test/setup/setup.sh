@@ -5,6 +5,7 @@
 #   root/build/hostrt    built with headers alone
 #   root/build/toolkit   the headers, where they had to be downloaded
 #   root/build/LANE      built for one of test/run's lanes, with these headers
+#   root/build/oldest    the headers of the oldest toolkit that will do, to compile with
 #   root/build/log       output of everything that is run quietly
 
 # shellcheck shell=bash
@@ -87,20 +88,32 @@ install_missing() {
   ((${#missing[@]} == 0)) || (install_packages "${missing[@]}") || say "going on without: ${missing[*]}"
 }
 
+# download FOLDER PACKAGE...: packages of the CUDA toolkit, of which the headers are kept, into that folder, once.
+download() {
+  local target=$1
+  shift
+  [[ ! -d $target ]] || return 0
+  python3 -m pip --version >/dev/null 2>&1 || (install_packages python3-pip) || return
+  rm -rf "$target.part"
+  python3 -m pip install --disable-pip-version-check --no-deps --target "$target.part" "$@" \
+    >"$logs/headers.log" 2>&1 </dev/null || return
+  find "$target.part" -path "$target.part/nvidia/*/*" -prune ! -name include -exec rm -rf {} +
+  mv "$target.part" "$target"
+}
+
+# The headers of the oldest toolkit that will do, for one of the tests that compile, which is skipped without them.
+download_oldest_headers() {
+  download "$root/build/oldest" 'nvidia-cuda-runtime-cu12==12.4.*' 'nvidia-cuda-nvcc-cu12==12.4.*' ||
+    say "the headers of CUDA 12.4 could not be downloaded (log: $logs/headers.log)"
+}
+
 # Downloads the headers of the CUDA runtime into build/toolkit, once.
 download_headers() {
   local target=$root/build/toolkit
   local point_at="install a CUDA toolkit of 12.4 or newer and point at it with --toolkit DIR or CUDA_HOME"
-  if [[ ! -d $target ]]; then
-    python3 -m pip --version >/dev/null 2>&1 || install_packages python3-pip ||
-      fail "$without, and no pip to download its headers with: $point_at"
-    say "$without: downloading the headers of its runtime, to build for hostrt alone"
-    rm -rf "$target.part"
-    python3 -m pip install --disable-pip-version-check --no-deps --target "$target.part" \
-      'nvidia-cuda-runtime>=13,<14' 'nvidia-cuda-crt>=13,<14' >"$logs/headers.log" 2>&1 </dev/null ||
-      fail "$without, and its headers could not be downloaded (log: $logs/headers.log): $point_at"
-    mv "$target.part" "$target"
-  fi
+  [[ -d $target ]] || say "$without: downloading the headers of its runtime, to build for hostrt alone"
+  download "$target" 'nvidia-cuda-runtime>=13,<14' 'nvidia-cuda-crt>=13,<14' ||
+    fail "$without, and its headers could not be downloaded (log: $logs/headers.log): $point_at"
   toolkit=$(find "$target" -name cuda_runtime_api.h -path '*/include/*' -print -quit)
   toolkit=$(dirname "$(dirname "$toolkit")")
 }
