@@ -43,8 +43,8 @@ absl::Status Cache::Impl::check_device(cudaStream_t stream) const {
   } else {
     DeviceGuard current(options_.device);  // What older toolkits compare with (compat.h).
     if (!current.status().ok()) return current.status();
-    if (const cudaError_t error = stream_device(stream, &device); error != cudaSuccess) {
-      return cuda_failure("cudaStreamGetDevice", error);
+    if (const CallResult asked = stream_device(stream, &device); asked.error != cudaSuccess) {
+      return cuda_failure(asked.call, asked.error);
     }
   }
   if (device == options_.device) return absl::OkStatus();

@@ -33,21 +33,20 @@ inline cudaError_t capture_info(cudaStream_t stream, CaptureInfo* info) {
 
 // The device of a stream that is not capturing: on one that is, cudaStreamGetDevice fails and breaks the capture
 // (tried). Before 12.8 only whether it is the current device can be found out; any other is reported as -1.
-inline cudaError_t stream_device(cudaStream_t stream, int* device) {
+inline CallResult stream_device(cudaStream_t stream, int* device) {
 #if CUDART_VERSION >= 12080
-  return cudaStreamGetDevice(stream, device);
+  return {"cudaStreamGetDevice", cudaStreamGetDevice(stream, device)};
 #else
-  cudaError_t error = cudaGetDevice(device);
+  if (const cudaError_t error = cudaGetDevice(device); error != cudaSuccess) return {"cudaGetDevice", error};
   cudaEvent_t event = nullptr;
-  if (error == cudaSuccess) error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
-  if (error != cudaSuccess) return error;
-  error = cudaEventRecord(event, stream);  // Refused if event and stream belong to different devices.
-  cudaEventDestroy(event);
-  if (error == cudaErrorInvalidResourceHandle) {
-    *device = -1;
-    return cudaSuccess;
+  if (const cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming); error != cudaSuccess) {
+    return {"cudaEventCreateWithFlags", error};
   }
-  return error;
+  const cudaError_t error = cudaEventRecord(event, stream);  // Refused if event and stream belong to different devices.
+  cudaEventDestroy(event);
+  if (error != cudaErrorInvalidResourceHandle) return {"cudaEventRecord", error};
+  *device = -1;
+  return {};
 #endif
 }
 

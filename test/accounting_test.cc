@@ -147,6 +147,8 @@ TEST_F(AccountingTest, FirstRunCapturesInstantiatesAndLaunchesOnce) {
   for (const char* never : {"cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaMalloc", "cudaGraphDestroy",
                             "cudaGraphExecDestroy", "cudaGraphClone", "cudaGraphExecUpdate", "cudaSetDevice",
                             "cudaEventCreateWithFlags", "cudaGraphUpload", "cudaGraphExecKernelNodeSetParams"}) {
+    // Before 12.8 an event tells whose device the stream is of.
+    if (CUDART_VERSION < 12080 && never == std::string("cudaEventCreateWithFlags")) continue;
     EXPECT_EQ(calls.count(never), 0u) << never;
   }
   EXPECT_EQ(calls.at("cudaLaunchKernel"), 4u);
