@@ -128,16 +128,9 @@ inline cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t libr
 }
 
 inline cudaError_t add_library_kernel(cudaGraphNode_t* node, cudaGraph_t graph, const cudaKernelNodeParams& params) {
-  CUDA_KERNEL_NODE_PARAMS wanted = {};
+  CUDA_KERNEL_NODE_PARAMS wanted =
+      driver_params(params.gridDim, params.blockDim, params.sharedMemBytes, params.kernelParams);
   wanted.kern = static_cast<CUkernel>(params.func);
-  wanted.gridDimX = params.gridDim.x;
-  wanted.gridDimY = params.gridDim.y;
-  wanted.gridDimZ = params.gridDim.z;
-  wanted.blockDimX = params.blockDim.x;
-  wanted.blockDimY = params.blockDim.y;
-  wanted.blockDimZ = params.blockDim.z;
-  wanted.sharedMemBytes = params.sharedMemBytes;
-  wanted.kernelParams = params.kernelParams;
   return call_driver(driver().add_kernel_node, node, graph, nullptr, std::size_t{0}, &wanted);
 }
 

@@ -50,4 +50,18 @@ struct Driver {
 // Asked for once in the process.
 const Driver& driver();
 
+// Of a kernel node, but for the kernel.
+inline CUDA_KERNEL_NODE_PARAMS driver_params(dim3 grid, dim3 block, unsigned shared_bytes, void** arguments) {
+  CUDA_KERNEL_NODE_PARAMS params = {};
+  params.gridDimX = grid.x;
+  params.gridDimY = grid.y;
+  params.gridDimZ = grid.z;
+  params.blockDimX = block.x;
+  params.blockDimY = block.y;
+  params.blockDimZ = block.z;
+  params.sharedMemBytes = shared_bytes;
+  params.kernelParams = arguments;
+  return params;
+}
+
 }  // namespace graphcache

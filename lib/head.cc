@@ -308,14 +308,9 @@ CallResult Head::set(cudaGraphExec_t executable, bool by_driver, int device) {
   void* arguments[] = {parameter_.get()};
   constexpr const char* kCall = "cudaGraphExecKernelNodeSetParams";
   if (by_driver) {
-    CUDA_KERNEL_NODE_PARAMS params = {};
+    CUDA_KERNEL_NODE_PARAMS params = driver_params(dim3(blocks()), dim3(updater::kThreads), 0, arguments);
     params.kern = reinterpret_cast<CUkernel>(kernel_);
     params.ctx = context_;  // Else the current one, which at a hit may be another device's.
-    params.gridDimX = blocks();
-    params.gridDimY = params.gridDimZ = 1;
-    params.blockDimX = updater::kThreads;
-    params.blockDimY = params.blockDimZ = 1;
-    params.kernelParams = arguments;
     return {kCall, static_cast<cudaError_t>(driver().set_kernel_node(executable, node_, &params)), false};
   }
   const LastErrorGuard last_error;  // A hit has none.

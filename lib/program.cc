@@ -301,16 +301,9 @@ CallResult Executable::set_kernel(const SlotNode& node, std::optional<bool>& dri
     driver_usable.reset();
     return set_kernel_by_runtime(exec_.get(), handle, node.kernel, fields, arguments.data(), scratch_.device());
   }
-  CUDA_KERNEL_NODE_PARAMS params = {};
+  CUDA_KERNEL_NODE_PARAMS params =
+      driver_params(fields.grid, fields.block, static_cast<unsigned>(fields.shared_bytes), arguments.data());
   params.func = node.function;
-  params.gridDimX = fields.grid.x;
-  params.gridDimY = fields.grid.y;
-  params.gridDimZ = fields.grid.z;
-  params.blockDimX = fields.block.x;
-  params.blockDimY = fields.block.y;
-  params.blockDimZ = fields.block.z;
-  params.sharedMemBytes = static_cast<unsigned>(fields.shared_bytes);
-  params.kernelParams = arguments.data();
   return set_kernel_by_driver(exec_.get(), handle, params);
 }
 

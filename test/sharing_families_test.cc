@@ -303,7 +303,7 @@ TEST_F(SharingTest, PrioritiesMakeFamilies) {
     EXPECT_RUN(kUpdated, run_at(urgent, 2));
     EXPECT_RUN(kRestored, run_at(stream, 0));
     EXPECT_RUN(kRestored, run_at(stream, 1));  // Whose graph it is, not where it runs, is what counts.
-    EXPECT_EQ(families(*cache).size(), 3u);    // Having come on both streams, it is of neither's family.
+    EXPECT_EQ(families(*cache).size(), 3u);    // Key 1 moved, to where none has its priority.
     EXPECT_EQ(refused(cache->stats()), 0u);
   }
   cache.reset();

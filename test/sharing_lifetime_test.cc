@@ -256,16 +256,27 @@ TEST_F(SharingTest, SiblingsOnTwoStreamsInTurn) {
   EXPECT_EQ(cache->stats().captures, 3u);
 }
 
-// Launches of one executable follow each other whatever their streams: where there is room, no two streams share one,
-// unless that is asked for.
-TEST_F(SharingTest, KeysOfTwoStreamsShareWhereTheyMustOrAreToldTo) {
-  Stream other;
-  const auto run_key = [&](unsigned which) {
-    return run_on(which % 2 == 0 ? stream : other, key("k", which), params(), [&, which](Recorder& rec) {
+class SharingOnStreamsTest : public SharingTest {
+ protected:
+  absl::StatusOr<Outcome> run_on_stream(unsigned which, cudaStream_t on) {
+    return run_on(on, key("k", which), params(), [&, which](Recorder& rec) {
       rec.launch(blend, {1 + which, 32}, at(0), 32 * (1 + which), 3, which);
       pad(rec, 5);
     });
-  };
+  }
+  std::uint64_t family_of(unsigned which) const {
+    for (const EntryInfo& entry : cache->entries()) {
+      if (entry.key == key("k", which).to_string()) return entry.family;
+    }
+    return 0;
+  }
+  Stream other;
+};
+
+// Launches of one executable follow each other whatever their streams: where there is room, no two streams share one,
+// unless that is asked for.
+TEST_F(SharingOnStreamsTest, KeysOfTwoStreamsShareWhereTheyMustOrAreToldTo) {
+  const auto run_key = [&](unsigned which) { return run_on_stream(which, which % 2 == 0 ? stream : other); };
   {
     use(Options());
     EXPECT_RUN(kInstantiated, run_key(0));
@@ -295,38 +306,21 @@ TEST_F(SharingTest, KeysOfTwoStreamsShareWhereTheyMustOrAreToldTo) {
   EXPECT_LE(cache->stats().live_executables, 2u);  // The first, and one with a table.
 }
 
-class SharingOnStreamsTest : public SharingTest {
- protected:
-  absl::StatusOr<Outcome> run_key(unsigned which, cudaStream_t on) {
-    return run_on(on, key("k", which), params(), [&, which](Recorder& rec) {
-      rec.launch(blend, {1 + which, 32}, at(0), 32 * (1 + which), 3, which);
-      pad(rec, 5);
-    });
-  }
-  std::uint64_t family_of(unsigned which) const {
-    for (const EntryInfo& entry : cache->entries()) {
-      if (entry.key == key("k", which).to_string()) return entry.family;
-    }
-    return 0;
-  }
-  Stream other;
-};
-
 // A key has one executable for all the streams on which it comes in turn, so its like may as well.
 TEST_F(SharingOnStreamsTest, KeysThatComeOnSeveralInTurnShare) {
   use(Options());
-  EXPECT_RUN(kInstantiated, run_key(0, stream));
-  EXPECT_RUN(kUpdated, run_key(1, stream));
-  EXPECT_RUN(kRestored, run_key(0, other));  // Of the other's family from now on.
-  EXPECT_RUN(kUpdated, run_key(2, other));
+  EXPECT_RUN(kInstantiated, run_on_stream(0, stream));
+  EXPECT_RUN(kUpdated, run_on_stream(1, stream));
+  EXPECT_RUN(kRestored, run_on_stream(0, other));  // Of the other's family from now on.
+  EXPECT_RUN(kUpdated, run_on_stream(2, other));
   EXPECT_EQ(family_of(0), family_of(2));
-  EXPECT_RUN(kRestored, run_key(0, stream));  // Of neither's.
+  EXPECT_RUN(kRestored, run_on_stream(0, stream));  // Of neither's.
   EXPECT_EQ(cache->stats().families, 3u);
-  EXPECT_RUN(kUpdated, run_key(3, other));
-  EXPECT_RUN(kSwitched, run_key(2, stream));
+  EXPECT_RUN(kUpdated, run_on_stream(3, other));
+  EXPECT_RUN(kSwitched, run_on_stream(2, stream));
   EXPECT_EQ(family_of(2), family_of(1));
-  EXPECT_RUN(kSwitched, run_key(1, stream));
-  EXPECT_RUN(kSwitched, run_key(2, other));  // By the executable of key 0.
+  EXPECT_RUN(kSwitched, run_on_stream(1, stream));
+  EXPECT_RUN(kSwitched, run_on_stream(2, other));  // By the executable of key 0.
   EXPECT_EQ(family_of(2), family_of(0));
   EXPECT_EQ(cache->stats().instantiations, 3u);
 }
@@ -335,7 +329,7 @@ TEST_F(SharingOnStreamsTest, KeysOfStreamsThatAreReplacedShareWithNoOthers) {
   use(Options());
   for (int epoch = 0; epoch < 4; ++epoch) {
     Stream streams[2];
-    for (unsigned run = 0; run < 12; ++run) ASSERT_TRUE(run_key(run % 4, streams[run % 2]).ok());
+    for (unsigned run = 0; run < 12; ++run) ASSERT_TRUE(run_on_stream(run % 4, streams[run % 2]).ok());
     for (const unsigned even : {0u, 2u}) {
       for (const unsigned odd : {1u, 3u}) EXPECT_NE(family_of(even), family_of(odd)) << "epoch " << epoch;
     }

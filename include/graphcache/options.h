@@ -14,9 +14,10 @@ enum class Sharing {
   // A key without an executable takes over the family's spare one, by an update: it rents. When the rent that it has
   // paid would pass the price of an executable of its own, it gets one: while budgets last, this is never dearer than
   // twice the better of both. Where they are exhausted, it takes the place of the least recently used if it was used
-  // more often of late, and rents on if not. Keys of different streams do not rent from each other, since
-  // launches of one executable follow each other whatever their streams (measured: docs/demos/decode.md); only where a
-  // budget is exhausted one may take over the other's, and under Prefer::kMemory they are of one family.
+  // more often of late, and rents on if not. Keys of different streams do not rent from each other, since launches of
+  // one executable follow each other whatever their streams (measured: docs/demos/decode.md); only where a budget is
+  // exhausted one may take over the other's, and under Prefer::kMemory they are of one family. Keys that come on several
+  // streams in turn rent from each other.
   kAuto,
   // Each key has its own. None is ever updated, and graphs are not compared.
   kNever,
@@ -33,7 +34,7 @@ enum class Prefer {
   kHostTime,    // The device has time to spare.
   kDeviceTime,  // The device is the bottleneck, as where several threads keep it busy (docs/demos/decode.md): no time
                 // of it is spent to save the host's.
-  kMemory,  // Keys that can share a table do, and get no executable of their own while they can.
+  kMemory,      // Keys that can share a table do, and get no executable of their own while they can.
 };
 
 // How values that changed since the last run of a key reach the nodes that hold them.
@@ -41,8 +42,7 @@ enum class Patching {
   // Whichever of the others is cheaper by Options::prefer, for the number of nodes that hold slots.
   kAuto,
   // One call for each node, 0.15 to 0.5 us of the host's time; in an executable with a table (Sharing) by the device
-  // all
-  // the same.
+  // all the same.
   kPerNode,
   // One call for all kernel nodes, whatever their number: a node before the others writes their arguments and grids on
   // the device. It takes about 2.3 us of the device's time in a run with changed values and 1 us in another, and 0.02
