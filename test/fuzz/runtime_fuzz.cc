@@ -183,7 +183,7 @@ const Operation kOperations[] = {
     CALL(cudaStreamGetPriority(w.stream(), w.out<int>())),
     CALL(cudaStreamGetFlags(w.stream(), w.out<unsigned>())),
     CALL(cudaStreamGetId(w.stream(), w.out<unsigned long long>())),
-    CALL(stream_device(w.stream(), w.out<int>())),
+    CALL(stream_device(w.stream(), w.out<int>()).error),
     CALL(cudaEventCreateWithFlags(w.new_event(), w.flags())),
     CALL(cudaEventDestroy(w.event())),
     CALL(cudaEventRecord(w.event(), w.stream())),
