@@ -31,9 +31,10 @@ class Model : private Rows {
   int calls = 0;
   bool tidied = false;
   Stats stats;
+  std::uint64_t moves = 0, returns = 0, across = 0;  // Of keys to other streams; of executables between these.
 
-  void run(std::size_t k, const Values& values) {
-    begin(k);
+  void run(std::size_t k, const Values& values, std::size_t stream) {
+    begin(k, stream);
     outcome = do_run(k, values);
     ++rows_[k].outcomes[static_cast<std::size_t>(*outcome)];
     ++stats.outcomes[static_cast<std::size_t>(*outcome)];
@@ -41,8 +42,8 @@ class Model : private Rows {
   }
 
   // True: no error.
-  bool warm(std::size_t k, const Values& values) {
-    begin(k);
+  bool warm(std::size_t k, const Values& values, std::size_t stream) {
+    begin(k, stream);
     const bool ok = do_warm(k, values);
     if (!ok) ++stats.failed;
     count();
@@ -104,7 +105,8 @@ class Model : private Rows {
   }
 
  private:
-  void begin(std::size_t k) {
+  void begin(std::size_t k, std::size_t stream) {
+    stream_ = stream;
     calls = 0;
     tidied = false;
     Row& row = rows_[k];
@@ -154,6 +156,7 @@ class Model : private Rows {
         return eager(EagerReason::kBudget);
       if (!record(k, values)) return eager(EagerReason::kCaptureFailed);
     }
+    find_family(k);
     bool sibling = false;
     if (!obtain(k, values, &sibling)) return eager(EagerReason::kBudget);
     rows_[k].broken = 0;
@@ -164,6 +167,7 @@ class Model : private Rows {
   bool do_warm(std::size_t k, const Values& values) {
     Row& row = rows_[k];
     if (row.live) return true;
+    find_family(k);
     const bool ok = row.recorded || record(k, values);
     if (ok) {
       row.seen = true;
@@ -189,23 +193,45 @@ class Model : private Rows {
     row.recorded = row.was_recorded = true;
     row.captured = specs_[k].varying ? values : Values{};
     row.paid = 0;
-    if (options_.sharing != Sharing::kNever) row.family = family_of(topology(k), row.split_from);
+    if (options_.sharing == Sharing::kNever) return true;
+    row.stream = is_shared() || options_.prefer == Prefer::kMemory || row.on_several ? kOnAny : stream_;
+    row.family = family_of(topology(k), row.stream, row.split_from);
     return true;
   }
 
+  // A key without an executable goes where its siblings on the stream are, unless it leaves a table behind. One that is
+  // back on the stream that it left last is of any.
+  void find_family(std::size_t k) {
+    Row& row = rows_[k];
+    if (row.family == 0 || row.stream == kOnAny || row.stream == stream_) return;
+    const bool has_table = number([&](const Row& other) {
+                             return other.live && other.family == row.family && other.head == Head::kTable &&
+                                    class_of(other) == class_of(row);
+                           }) != 0;
+    if (has_table) return;
+    row.on_several = stream_ == row.left;
+    ++(row.on_several ? returns : moves);
+    row.left = row.stream;
+    row.stream = row.on_several ? kOnAny : stream_;
+    row.family = 0;
+    row.family = family_of(topology(k), row.stream, row.split_from);
+    forget_rents();
+  }
+
   // Families are numbered in the order in which they come up; one that nobody belongs to is over.
-  std::uint64_t family_of(const std::string& topology, std::uint64_t beyond) {
+  std::uint64_t family_of(const std::string& topology, std::size_t stream, std::uint64_t beyond) {
     std::uint64_t first = 0;
     for (std::size_t k = 0; k < rows_.size(); ++k) {
       const std::uint64_t family = rows_[k].family;
-      if (family > beyond && this->topology(k) == topology && (first == 0 || family < first)) first = family;
+      const bool fits = family > beyond && rows_[k].stream == stream && this->topology(k) == topology;
+      if (fits && (first == 0 || family < first)) first = family;
     }
     return first != 0 ? first : ++last_family_;
   }
   void split(std::size_t k) {
     Row& row = rows_[k];
     row.split_from = row.family;
-    row.family = family_of(topology(k), row.split_from);
+    row.family = family_of(topology(k), row.stream, row.split_from);
     forget_rents();
   }
   bool is_shared() const { return options_.sharing == Sharing::kAlways || options_.sharing == Sharing::kTable; }
@@ -219,9 +245,6 @@ class Model : private Rows {
       *sibling = true;
       std::size_t lender = spare_of(row.family);
       const bool may_buy = options_.sharing == Sharing::kAuto && fits(bytes(k));  // A new spare one.
-      const auto class_of = [&](const Row& other) {
-        return row_class(specs_[static_cast<std::size_t>(&other - rows_.data())]);
-      };
       if (lender == kNobody) {
         lender = oldest([&](const Row& other) {
           return is_sibling(other) && other.head == Head::kTable && class_of(other) == class_of(row);
@@ -249,7 +272,8 @@ class Model : private Rows {
         const Head head = rows_[victim].head;
         const bool can_have = head == Head::kTable ? !row.pinned && class_of(rows_[victim]) == class_of(row)
                                                    : !table && head != Head::kSlots;
-        if (is_sibling(rows_[victim]) && can_have) {
+        const bool of_other_stream = is_of_another_stream(row, rows_[victim]) && head == Head::kNone && !table;
+        if ((is_sibling(rows_[victim]) && can_have) || of_other_stream) {
           leaver = victim;
         } else {
           victims.push_back(victim);
@@ -260,6 +284,7 @@ class Model : private Rows {
         continue;
       }
       if (leaver != kNobody) {
+        across += rows_[leaver].stream != row.stream ? 1 : 0;
         take(leaver, k, values);
         row.paid = 0;
         return true;
@@ -273,6 +298,16 @@ class Model : private Rows {
       set(k, values);
       return true;
     }
+  }
+
+  std::string topology_of(const Row& row) const { return topology(static_cast<std::size_t>(&row - rows_.data())); }
+  std::string class_of(const Row& row) const {
+    return row_class(specs_[static_cast<std::size_t>(&row - rows_.data())]);
+  }
+  // They would be siblings, but for their streams.
+  bool is_of_another_stream(const Row& a, const Row& b) const {
+    return a.family != 0 && b.family != 0 && a.stream != b.stream && a.split_from == 0 && b.split_from == 0 &&
+           topology_of(a) == topology_of(b);
   }
 
   Cost rent_of(std::size_t lender, std::size_t k) const {
@@ -428,6 +463,7 @@ class Model : private Rows {
   }
 
   const bool refuses_updater_;
+  std::size_t stream_ = 0;                                       // Of the operation.
   std::map<std::pair<std::uint64_t, std::string>, Cost> rents_;  // Of each family's classes, beyond those of a table.
   std::set<std::uint64_t> refuse_tables_;                        // Families that do without.
   std::uint64_t last_family_ = 0;

@@ -22,6 +22,8 @@ class Rows {
   Rows(const Options& options, const std::vector<Spec>& specs)
       : options_(options), specs_(specs), rows_(specs.size()) {}
 
+  static constexpr std::size_t kNobody = SIZE_MAX, kOnAny = SIZE_MAX;
+
   // What an executable has before its other nodes: one that writes slots alone can be no sibling's.
   enum class Head { kNone, kSlots, kTable };
   struct Row {
@@ -38,12 +40,14 @@ class Rows {
     Head head = Head::kNone;
     std::size_t base = 0;          // Of the table: whose graph it was made from.
     std::uint64_t split_from = 0;  // The family that it was no member of after all.
+    std::size_t stream = kOnAny;   // Of its family.
+    bool on_several = false;       // Its next family is of any stream.
+    std::size_t left = kOnAny;     // The stream whose family it left last.
   };
   struct Way {
     bool update;
     Cost cost;
   };
-  static constexpr std::size_t kNobody = SIZE_MAX;
 
   std::size_t slot_nodes(std::size_t k) const {
     const auto& nodes = specs_[k].nodes;

@@ -19,6 +19,7 @@ struct Operation {
   enum Kind { kRun, kWarm, kPin, kUnpin, kErase, kClear } kind;
   std::size_t which = 0;
   Values values{};
+  std::size_t stream = 0;
 };
 
 struct Sequence {
@@ -26,6 +27,10 @@ struct Sequence {
   std::vector<Spec> specs;
   std::vector<Operation> operations;
   bool refuses_updater = false;  // The driver takes no executable that the device updates.
+
+  bool has_several_streams() const {
+    return std::any_of(operations.begin(), operations.end(), [](const Operation& one) { return one.stream != 0; });
+  }
 };
 
 inline void add_slots(std::vector<Node>& nodes, Random& random) {
@@ -74,27 +79,11 @@ inline void draw_tables(Random random, Sequence* sequence) {
   sequence->refuses_updater = random.chance(15);
 }
 
-inline Sequence random_sequence(std::uint64_t seed) {
-  Random random(seed);
-  Sequence sequence;
-  sequence.specs = random_specs(random);
-  const int count = static_cast<int>(sequence.specs.size());
-  Options& options = sequence.options;
-  options.max_executables = random.between(1, 4);
-  options.max_templates = random.chance(30) ? 512 : random.between(0, 8);
-  const Sharing ways[] = {Sharing::kAuto, Sharing::kAuto, Sharing::kNever, Sharing::kAlways};
-  options.sharing = ways[random.below(4)];
-  options.prefer = Prefer::kDeviceTime;  // By updates alone.
-  if (random.chance(40)) {
-    const std::size_t nodes = sequence.specs[static_cast<std::size_t>(random.below(count))].nodes.size();
-    options.max_device_bytes = static_cast<std::size_t>(random.between(1, 3)) * estimated_device_bytes(nodes) +
-                               static_cast<std::size_t>(random.below(20'000)) - static_cast<std::size_t>(5'000);
-  }
-  options.capture_after = random.chance(15) ? random.between(1, 2) : 0;
-  draw_tables(Random(~seed), &sequence);
-
-  std::vector<Values> last(sequence.specs.size(), Values{3, 3});
-  const int length = random.between(30, 80);
+inline void draw_operations(int length, Random* from, Sequence* sequence) {
+  Random& random = *from;
+  const std::vector<Spec>& specs = sequence->specs;
+  const int count = static_cast<int>(specs.size());
+  std::vector<Values> last(specs.size(), Values{3, 3});
   int first = 0, span = count;
   for (int i = 0; i < length; ++i) {
     if (i % 16 == 0) {  // Phases, each with some of the keys.
@@ -117,8 +106,67 @@ inline Sequence random_sequence(std::uint64_t seed) {
     Values& values = last[operation.which];
     if (random.chance(50)) values = {random.below(4) == 0 ? 0 : random.between(1, 4), random.below(4)};
     operation.values = values;
-    sequence.operations.push_back(operation);
+    sequence->operations.push_back(operation);
   }
+}
+
+// A key has a stream that it mostly comes on, which it may change for another.
+inline void draw_streams(Random random, Sequence* sequence) {
+  const int streams = random.chance(50) ? 1 : random.between(2, 3);
+  const int strays = random.chance(50) ? 5 : 30;  // Percent.
+  std::vector<std::size_t> usual(sequence->specs.size());
+  for (std::size_t& stream : usual) stream = static_cast<std::size_t>(random.below(streams));
+  for (Operation& operation : sequence->operations) {
+    std::size_t& stream = usual[operation.which];
+    operation.stream = random.chance(strays) ? static_cast<std::size_t>(random.below(streams)) : stream;
+    if (random.chance(5)) stream = operation.stream;
+  }
+}
+
+inline Sequence random_sequence(std::uint64_t seed) {
+  Random random(seed);
+  Sequence sequence;
+  sequence.specs = random_specs(random);
+  const int count = static_cast<int>(sequence.specs.size());
+  Options& options = sequence.options;
+  options.max_executables = random.between(1, 4);
+  options.max_templates = random.chance(30) ? 512 : random.between(0, 8);
+  const Sharing ways[] = {Sharing::kAuto, Sharing::kAuto, Sharing::kNever, Sharing::kAlways};
+  options.sharing = ways[random.below(4)];
+  options.prefer = Prefer::kDeviceTime;  // By updates alone.
+  if (random.chance(40)) {
+    const std::size_t nodes = sequence.specs[static_cast<std::size_t>(random.below(count))].nodes.size();
+    options.max_device_bytes = static_cast<std::size_t>(random.between(1, 3)) * estimated_device_bytes(nodes) +
+                               static_cast<std::size_t>(random.below(20'000)) - static_cast<std::size_t>(5'000);
+  }
+  options.capture_after = random.chance(15) ? random.between(1, 2) : 0;
+  draw_tables(Random(~seed), &sequence);
+
+  draw_operations(random.between(30, 80), &random, &sequence);
+  draw_streams(Random(seed + 1'000'000'007), &sequence);
+  return sequence;
+}
+
+// Many keys that differ in their grids, on few executables: what tables are for.
+inline Sequence crowded_sequence(std::uint64_t seed) {
+  Random random(seed);
+  Sequence sequence;
+  const auto nodes = static_cast<std::size_t>(random.between(6, 12));
+  sequence.specs = family(Profile::kGrids, random.between(4, 8), nodes);
+  if (random.chance(50)) {
+    for (Spec& with_slots : sequence.specs) {
+      with_slots.nodes[1].value_slot = 0;
+      with_slots.varying = true;
+    }
+  }
+  sequence.specs.push_back(lone(nodes + 1));
+  Options& options = sequence.options;
+  options.max_executables = random.between(1, 3);
+  options.prefer = static_cast<Prefer>(random.below(3));
+  options.patching = static_cast<Patching>(random.below(3));
+  sequence.refuses_updater = random.chance(5);
+  draw_operations(random.between(80, 240), &random, &sequence);
+  draw_streams(Random(~seed), &sequence);
   return sequence;
 }
 
@@ -168,7 +216,7 @@ inline std::string text_of(const Operation& operation, const std::vector<Spec>& 
   const char* const names[] = {"run", "warm", "pin", "unpin", "erase", "clear"};
   std::ostringstream text;
   text << names[operation.kind] << ' ' << specs[operation.which].name << " (" << operation.values[0] << ", "
-       << operation.values[1] << ")";
+       << operation.values[1] << ") on stream " << operation.stream;
   return text.str();
 }
 

@@ -133,15 +133,15 @@ template <int kPlace = 0>
 struct Bench {
   explicit Bench(const Options& options = {}) : cache(options) {}
 
-  absl::StatusOr<Outcome> run(const Spec& which, const Values& values = {}) {
+  absl::StatusOr<Outcome> run(const Spec& which, const Values& values = {}, std::size_t on = 0) {
     const Job<kPlace> job{&which, state.get(), &calls, &in_fn};
-    return which.varying ? cache.run(which.key, stream, params(values[0], values[1]), job)
-                         : cache.run(which.key, stream, job);
+    return which.varying ? cache.run(which.key, streams[on], params(values[0], values[1]), job)
+                         : cache.run(which.key, streams[on], job);
   }
-  absl::Status warm(const Spec& which, const Values& values = {}) {
+  absl::Status warm(const Spec& which, const Values& values = {}, std::size_t on = 0) {
     const Job<kPlace> job{&which, state.get(), &calls, &in_fn};
-    return which.varying ? cache.warm(which.key, stream, params(values[0], values[1]), job)
-                         : cache.warm(which.key, stream, job);
+    return which.varying ? cache.warm(which.key, streams[on], params(values[0], values[1]), job)
+                         : cache.warm(which.key, streams[on], job);
   }
 
   // A run whose work is checked.
@@ -153,7 +153,8 @@ struct Bench {
   }
   bool right() const { return std::memcmp(state.get(), &wanted, sizeof wanted) == 0; }
 
-  Stream stream;
+  std::array<Stream, 3> streams;
+  Stream& stream = streams[0];
   DeviceBuffer<State> state{1};
   State wanted;   // Of the runs that were checked.
   int calls = 0;  // Of fn.
