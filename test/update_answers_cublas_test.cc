@@ -6,7 +6,6 @@
 // small integers: every product is exact, whichever kernels compute it.
 #include <cuda.h>  // For the types alone.
 #include <cuda_runtime_api.h>
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,9 +14,9 @@
 #include <functional>
 #include <sstream>
 #include <string>
-#include <type_traits>
 #include <vector>
 
+#include "../demo/cublas.h"
 #include "compat.h"
 #include "graphcache/graphcache.h"
 #include "support.h"
@@ -27,42 +26,7 @@
 namespace graphcache::test {
 namespace {
 
-// The few functions of cublas_v2.h that are used here, with its enumerations as numbers.
-struct Cublas {
-  using Handle = void*;
-  int (*create)(Handle*) = nullptr;
-  int (*destroy)(Handle) = nullptr;
-  int (*set_stream)(Handle, cudaStream_t) = nullptr;  // Takes the workspace away.
-  int (*set_workspace)(Handle, void*, std::size_t) = nullptr;
-  int (*set_math_mode)(Handle, int) = nullptr;
-  int (*sgemm)(Handle, int, int, int, int, int, const float*, const float*, int, const float*, int, const float*,
-               float*, int) = nullptr;
-
-  static constexpr int kPlain = 0, kTf32 = 3;  // cublasMath_t: CUBLAS_DEFAULT_MATH, CUBLAS_TF32_TENSOR_OP_MATH.
-
-  // Null if there is no cuBLAS.
-  static const Cublas* get() {
-    static Cublas cublas;
-    static const bool found = cublas.load();
-    return found ? &cublas : nullptr;
-  }
-
- private:
-  bool load() {
-    for (const char* file : {"libcublas.so.13", "libcublas.so.12", "/usr/local/cuda/lib64/libcublas.so"}) {
-      void* const library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-      if (library == nullptr) continue;
-      const auto find = [&](const char* name, auto* function) {
-        *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(dlsym(library, name));
-        return *function != nullptr;
-      };
-      return find("cublasCreate_v2", &create) && find("cublasDestroy_v2", &destroy) &&
-             find("cublasSetStream_v2", &set_stream) && find("cublasSetWorkspace_v2", &set_workspace) &&
-             find("cublasSetMathMode", &set_math_mode) && find("cublasSgemm_v2", &sgemm);
-    }
-    return false;
-  }
-};
+using demo::Cublas;
 
 #define CUBLAS_OK(call) EXPECT_EQ(call, 0) << "a cublasStatus_t"
 

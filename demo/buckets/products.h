@@ -1,11 +1,11 @@
-// cuBLAS products as nodes of the loop. cuBLAS is looked for at run time, so that the demo builds and runs without it.
+// cuBLAS products as nodes of the loop.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-#include <memory>
 #include <vector>
 
+#include "../cublas.h"
 #include "loop.h"
 
 namespace demo {
@@ -27,8 +27,7 @@ class Products {
   static int size(const Bucket& bucket);
 
  private:
-  struct Library;
-  const std::unique_ptr<const Library> library_;
+  const Cublas& cublas_;
   void* handle_ = nullptr;
   void* workspace_ = nullptr;
   float* weights_ = nullptr;
