@@ -60,8 +60,8 @@ absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) ABSL_NO_THREAD_
 
   Held entry(*this, claim(request));
   if (entry->executable != nullptr && !memory_->has_late_error() &&
-      (entry->stream == request.stream || is_known(request.stream))) {
-    entry->stream = request.stream;
+      (entry->stream.handle == request.stream || is_known(request.stream))) {
+    entry->stream = LaunchStream::of(request.stream);
     return replay(entry, request);
   }
   return run_slowly(entry, request);
@@ -140,7 +140,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& requ
   LastErrorGuard last_error;
   request.last_error = &last_error;
   if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
-  entry->stream = request.stream;
+  entry->stream = LaunchStream::of(request.stream);
   if (const cudaError_t late = memory_->take_late_error(); late != cudaSuccess) {
     return failed(request, cuda_failure("an update of a node by the device, in an executable that has left", late));
   }
@@ -252,13 +252,15 @@ absl::Status Cache::Impl::find_family(Held& entry, const Request& request) ABSL_
   const cudaError_t error = stream_id(request.stream, &stream);
   if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
   if (error != cudaSuccess || stream == last) return absl::OkStatus();
-  const bool comes_back = stream == entry->left_stream;
+  auto& left = entry->left_streams;
+  const bool comes_back = std::find(left.begin(), left.end(), stream) != left.end();
   {
     MutexLock lock(mutex_);
     index_.move(entry.get(), comes_back ? Family::kAnyStream : stream);  // May throw.
   }
   entry->of_streams = comes_back;
-  entry->left_stream = last;
+  std::rotate(left.begin(), left.end() - 1, left.end());
+  left.front() = last;
   return absl::OkStatus();
 }
 

@@ -23,7 +23,7 @@ absl::Status Cache::Impl::check(const Request& request) {
   if (capturing != cudaStreamCaptureStatusNone) {
     return cuda_failure("the stream is already capturing", cudaErrorStreamCaptureUnsupported);
   }
-  if (is_known(request.stream)) return absl::OkStatus();
+  if (request.stream != cudaStreamPerThread && is_known(request.stream)) return absl::OkStatus();
   if (absl::Status other = check_device(request.stream); !other.ok()) return other;
   constexpr std::size_t kMaxKnownStreams = 1024;  // Handles of streams that are gone collect here.
   MutexLock lock(mutex_);

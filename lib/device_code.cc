@@ -36,7 +36,7 @@ CallResult Updater::can_set_grid(cudaGraphNode_t node, Asked* asked, bool* can) 
   return answer;
 }
 
-// A node of an executable cannot change to or from a kernel that uses the device runtime (header of
+// A node of an executable whose kernel did not use the device runtime cannot change to one that does (header of
 // cudaGraphExecKernelNodeSetParams; tried): whether one of a kernel that does nothing takes this one tells what it is.
 CallResult Updater::ask(const CUDA_KERNEL_NODE_PARAMS& params, bool* can) {
   Kernels kernels = {};

@@ -51,9 +51,10 @@ struct Entry {
 
   RunLock lock;
   std::unique_ptr<Executable> executable ABSL_GUARDED_BY(lock);
-  cudaStream_t stream ABSL_GUARDED_BY(lock) = nullptr;  // The last one that was found fit to run on.
-  bool of_streams ABSL_GUARDED_BY(lock) = false;        // It comes now on one stream, now on another.
-  std::uint64_t left_stream ABSL_GUARDED_BY(lock) = 0;  // The number of the one whose family it left last.
+  LaunchStream stream ABSL_GUARDED_BY(lock);      // The last one that was found fit to run on.
+  bool of_streams ABSL_GUARDED_BY(lock) = false;  // It comes now on one stream, now on another.
+  // The numbers of those whose families it left, the last first.
+  std::array<std::uint64_t, 4> left_streams ABSL_GUARDED_BY(lock) = {};
 
   // Guarded by the cache's lock.
   int users = 0;                        // Threads that need the entry to stay without holding `lock`: they run `fn`.

@@ -51,8 +51,7 @@ absl::Status cuda_failure(std::string_view call, cudaError_t error) noexcept try
 
 absl::Status with_key(const absl::Status& status, const Key& key) noexcept try {
   if (status.ok()) return status;
-  const std::string name = key.label().empty() ? key.to_string() : absl::StrCat("\"", std::string(key.label()), "\"");
-  absl::Status named(status.code(), absl::StrCat("graphcache: key ", name, ": ", status.message()));
+  absl::Status named(status.code(), absl::StrCat("graphcache: key ", key.to_string(), ": ", status.message()));
   status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) { named.SetPayload(type, payload); });
   return named;
 } catch (const std::bad_alloc&) {

@@ -3,6 +3,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -10,6 +12,22 @@
 #include "mutex.h"
 
 namespace graphcache {
+
+// A stream as the thread that launches on it knows it: cudaStreamPerThread is another one in each.
+struct LaunchStream {
+  cudaStream_t handle = nullptr;
+  std::uint64_t thread = 0;
+
+  static LaunchStream of(cudaStream_t handle) { return {handle, handle == cudaStreamPerThread ? this_thread() : 0}; }
+  friend bool operator==(const LaunchStream&, const LaunchStream&) = default;
+
+ private:
+  static std::uint64_t this_thread() {
+    static std::atomic<std::uint64_t> last = 0;
+    thread_local const std::uint64_t number = ++last;
+    return number;
+  }
+};
 
 // While it lives, calls of this thread that a capture in global mode forbids other threads are allowed and leave that
 // capture whole (law 9, fact 2).

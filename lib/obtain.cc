@@ -202,7 +202,7 @@ CallResult Cache::Impl::instantiate(Entry& entry, bool with_table) ABSL_NO_THREA
   if (with_table || (!entry.refuses_head && updates_slots(*entry.content))) {
     const CallResult result =
         Executable::instantiate_updated(entry.graph, entry.content, with_table, options_.instantiate_flags, scratch_,
-                                        updater_, entry.stream, &entry.executable);
+                                        updater_, entry.stream.handle, &entry.executable);
     if (result.error == cudaSuccess || is_fatal(result.error)) return result;
     MutexLock lock(mutex_);
     refuse_table(with_table ? entry.family : nullptr);
@@ -289,7 +289,6 @@ bool Cache::Impl::reserve(Entry* entry, bool for_table, Entry** sibling) ABSL_NO
     index_.set_table_bytes(entry, table_bytes);
     index_.set_standing(entry, Standing::kLive);
   }
-  retire_.collect(entry->stream);
   return true;
 }
 

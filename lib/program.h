@@ -103,13 +103,13 @@ class Executable {
   cudaError_t launch(cudaStream_t stream) {
     const cudaError_t error = cudaGraphLaunch(exec_.get(), stream);
     if (error != cudaSuccess) return error;
-    stream_ = stream;
+    stream_ = LaunchStream::of(stream);
     if (ready_.get() != nullptr) ready_ = {};
     return error;
   }
   // What the first launch would do otherwise.
   cudaError_t upload(cudaStream_t stream) {
-    stream_ = stream;
+    stream_ = LaunchStream::of(stream);
     return cudaGraphUpload(exec_.get(), stream);
   }
   // What a head node reads is copied on the stream of the run that makes it. The next launch may be on another, if that
@@ -118,7 +118,7 @@ class Executable {
   CallResult mark_ready(cudaStream_t stream);
   CallResult await_ready(cudaStream_t stream) { return ready_.get() == nullptr ? CallResult{} : wait(stream); }
   // The last launch's: those of one executable follow each other whatever their streams (fact 15).
-  cudaStream_t stream() const { return stream_; }
+  LaunchStream stream() const { return stream_; }
 
   Template& base() { return base_; }
   // Gives the base up. The executable must not be patched or updated any more.
@@ -163,7 +163,7 @@ class Executable {
   Template base_;
   std::unique_ptr<Head> head_;  // Of a device-updated executable.
   GraphExec exec_;              // Destroyed before its base (law 8).
-  cudaStream_t stream_ = nullptr;
+  LaunchStream stream_;
   bool in_flight_ = true;  // For all that is known.
   Event ready_;
 

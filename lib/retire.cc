@@ -1,6 +1,5 @@
 #include "retire.h"
 
-#include <algorithm>
 #include <iterator>
 #include <new>
 #include <utility>
@@ -9,7 +8,7 @@
 
 namespace graphcache {
 
-void Retire::add(std::unique_ptr<Executable> executable, Template graph, cudaStream_t stream) noexcept {
+void Retire::add(std::unique_ptr<Executable> executable, Template graph, LaunchStream stream) noexcept {
   if (executable == nullptr && graph.empty()) return;
   if (executable != nullptr) stream = executable->stream();
   try {
@@ -22,17 +21,16 @@ void Retire::add(std::unique_ptr<Executable> executable, Template graph, cudaStr
   }
 }
 
-// cudaStreamPerThread is another stream in each thread, and looks the same: there this is no more than a guess.
-bool Retire::is_done(Item& item, cudaStream_t stream) {
-  if (item.stream == nullptr) return true;  // Never launched.
+bool Retire::is_done(Item& item, LaunchStream stream) {
+  if (item.stream.handle == nullptr) return true;  // Never launched.
   LastErrorGuard last_error;
   RelaxedCaptureMode relaxed;
   if (item.done.get() == nullptr) {
-    if (item.stream != stream) return false;
+    if (!(item.stream == stream)) return false;
     cudaEvent_t event = nullptr;
     if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) return true;
     item.done = Event(event);
-    if (cudaEventRecord(event, stream) != cudaSuccess) return true;
+    if (cudaEventRecord(event, stream.handle) != cudaSuccess) return true;
   }
   const cudaError_t found = cudaEventQuery(item.done.get());
   if (found == cudaSuccess && item.executable != nullptr) item.executable->launches_are_over();
@@ -42,34 +40,36 @@ bool Retire::is_done(Item& item, cudaStream_t stream) {
 // Allocates nothing: it is called while a run is being left.
 void Retire::collect(cudaStream_t stream) {
   if (active_recording != nullptr) return;
-  orphans().collect(stream, device_);
-  collect(stream, device_);
+  orphans().collect(LaunchStream::of(stream), device_);
+  collect(LaunchStream::of(stream), device_);
 }
 
-void Retire::collect(cudaStream_t stream, int device) {
+void Retire::collect(LaunchStream stream, int device) {
   std::list<Item> waiting;
   {
     MutexLock lock(mutex_);
     if (waiting_.empty()) return;
     waiting.swap(waiting_);
   }
-  const auto count = [&](bool executables) {
-    return static_cast<std::size_t>(std::count_if(waiting.begin(), waiting.end(), [&](const Item& item) {
-      return item.device == device && (item.executable != nullptr) == executables;
-    }));
-  };
-  std::size_t executables = count(true), graphs = count(false);
   int destroyed = 0;
+  LaunchStream busy;  // With work that is not done, nor is what came there later.
   for (auto item = waiting.begin(); item != waiting.end();) {
-    std::size_t& of_its_kind = item->executable != nullptr ? executables : graphs;
-    const bool too_many = of_its_kind > (item->executable != nullptr ? kMaxExecutables : kMaxGraphs);
-    if (item->device == device && (too_many || (destroyed < kMaxDestroyed && is_done(*item, stream)))) {
-      --of_its_kind;
-      ++destroyed;
-      item = waiting.erase(item);
-    } else {
-      ++item;
-    }
+    const bool later = item->done.get() != nullptr && item->stream == busy;
+    const bool done = item->device == device && destroyed < kMaxDestroyed && !later && is_done(*item, stream);
+    if (!done && item->done.get() != nullptr) busy = item->stream;
+    destroyed += done ? 1 : 0;
+    item = done ? waiting.erase(item) : std::next(item);
+  }
+  // The oldest of too many leave.
+  std::size_t executables = 0, in_flight = 0, graphs = 0;
+  for (auto item = waiting.end(); item != waiting.begin();) {
+    --item;
+    if (item->device != device) continue;
+    const bool known = item->done.get() != nullptr;
+    const bool too_many = item->executable == nullptr ? ++graphs > kMaxGraphs
+                          : known                     ? ++in_flight > kMaxInFlight
+                                                      : ++executables > kMaxExecutables;
+    if (too_many) item = waiting.erase(item);
   }
   MutexLock lock(mutex_);
   waiting_.splice(waiting_.begin(), waiting);

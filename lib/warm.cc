@@ -22,7 +22,7 @@ absl::Status Cache::Impl::warm(const Request& request) ABSL_NO_THREAD_SAFETY_ANA
   Held entry(*this, claim(request));
   LastErrorGuard last_error;
   if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
-  entry->stream = stream;
+  entry->stream = LaunchStream::of(stream);
   if (entry->executable != nullptr) return absl::OkStatus();
   DeviceGuard device(options_.device);
   if (!device.status().ok()) return failed(request, device.status());

@@ -2,11 +2,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <thread>
 
 #include "accounting_support.h"
+#include "compat.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "kernels.h"
@@ -123,6 +126,94 @@ TEST_F(AccountingTest, PerThreadStreamIsThatOfTheCurrentDevice) {
   CUDA_OK(cudaSetDevice(0));
   EXPECT_RUN(kInstantiated, run());
   EXPECT_RUN(kReplayed, run());
+  cache.erase(key("k"));
+  CUDA_OK(cudaSetDevice(1));
+  EXPECT_FAILURE(kInvalidArgument, run());  // However often the handle was fit before.
+  EXPECT_EQ(calls, 1);
+  CUDA_OK(cudaSetDevice(0));
+}
+
+// What one thread's stream has done says nothing of another's.
+TEST_F(AccountingTest, ExecutableInFlightOnAnotherThreadsDefaultStreamIsNotDestroyed) {
+  Options options;
+  options.max_executables = 1;
+  options.sharing = Sharing::kNever;
+  Cache cache(options);
+  ASSERT_TRUE(run_add(cache, key(0), cudaStreamPerThread).ok());
+  hostrt::hold(cudaStreamPerThread);
+  EXPECT_RUN(kReplayed, run_add(cache, key(0), cudaStreamPerThread));
+  hostrt::reset_calls();
+  std::thread([&] {
+    for (int i = 1; i < 4; ++i) {
+      EXPECT_RUN(kInstantiated, run_add(cache, key(i), cudaStreamPerThread));
+      CUDA_OK(cudaStreamSynchronize(cudaStreamPerThread));
+    }
+    EXPECT_TRUE(run_add(cache, key(3), cudaStreamPerThread).ok());
+  }).join();
+  EXPECT_EQ(hostrt::calls("cudaGraphExecDestroy"), 2u);  // Those of keys 1 and 2.
+  CUDA_OK(hostrt::release(cudaStreamPerThread));
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(run_add(cache, key(4), cudaStreamPerThread).ok());
+  EXPECT_EQ(hostrt::calls("cudaGraphExecDestroy"), 3u);  // That of key 3 waits for a stream that is gone.
+}
+
+// Those that are known to be in flight, and not for ever.
+TEST_F(AccountingTest, ExecutablesInFlightAreNotDestroyedUntilTheyAreVeryMany) {
+  Options options;
+  options.max_executables = 1;
+  options.sharing = Sharing::kNever;
+  Cache cache(options);
+  hostrt::hold(*stream);
+  constexpr int kMost = 32;
+  hostrt::reset_calls();
+  for (int i = 0; i <= kMost; ++i) EXPECT_RUN(kInstantiated, run_add(cache, key(i)));
+  EXPECT_EQ(hostrt::calls("cudaGraphExecDestroy"), 0u);
+  for (int i = 1; i <= 3; ++i) EXPECT_RUN(kInstantiated, run_add(cache, key(kMost + i)));
+  EXPECT_EQ(hostrt::calls("cudaGraphExecDestroy"), 3u);
+  CUDA_OK(hostrt::release(*stream));
+  EXPECT_EQ(data->first(), kMost + 4);
+  EXPECT_RUN(kInstantiated, run_add(cache, key("next")));
+  EXPECT_EQ(hostrt::calls("cudaGraphExecDestroy"), 3u + 4u);  // A bounded amount of work for one run.
+}
+
+// A destruction may wait for work in flight, which may wait for what other threads' runs of the key enqueue.
+TEST_F(AccountingTest, KeyIsNotHeldWhileWhatItMadeLeaveIsDestroyed) {
+  struct Shared {
+    std::function<void()> run_elsewhere;
+    std::thread other;
+    bool met = false;
+  };
+  Options options;
+  options.max_executables = 1;
+  options.sharing = Sharing::kNever;
+  Cache cache(options);
+  Shared shared;
+  shared.run_elsewhere = [&] { EXPECT_TRUE(run_add(cache, key("arrives")).ok()); };
+  // Called inside the destruction of the executable, which has the last reference: whether another thread's run comes
+  // to a call of the runtime meanwhile.
+  const auto meet = [](void* data) {
+    auto& in = *static_cast<Shared*>(data);
+    in.other = std::thread([&in] { in.run_elsewhere(); });
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+    while (hostrt::threads_inside() < 2 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    in.met = hostrt::threads_inside() == 2;
+  };
+  cudaUserObject_t object = nullptr;
+  CUDA_OK(cudaUserObjectCreate(&object, &shared, meet, 1, cudaUserObjectNoDestructorSync));
+  cudaGraph_t graph = nullptr;
+  in_fn = [&] {
+    if (graph != nullptr) return;
+    CaptureInfo info;
+    CUDA_OK(capture_info(*stream, &info));
+    graph = info.graph;
+    CUDA_OK(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove));
+  };
+  EXPECT_RUN(kInstantiated, run_add(cache, key("leaves")));
+  CUDA_OK(cudaGraphReleaseUserObject(graph, object, 1));
+  ASSERT_FALSE(shared.other.joinable());
+  for (int i = 0; i < 3 && !shared.other.joinable(); ++i) EXPECT_TRUE(run_add(cache, key("arrives")).ok());
+  ASSERT_TRUE(shared.other.joinable());
+  shared.other.join();
+  EXPECT_TRUE(shared.met);
 }
 
 TEST_F(AccountingTest, CurrentDeviceIsRestored) {

@@ -313,10 +313,15 @@ TEST_F(CacheTest, RunsAreRightWhicheverDeviceIsCurrent) {
   CUDA_OK(cudaGetDeviceCount(&devices));
   if (devices < 2) GTEST_SKIP() << "needs two devices";
   Cache cache(unshared());
+  DeviceBuffer<unsigned char> bytes(16);
   const auto run = [&](const char* which, float value) {
-    return cache.run(key(which), stream, params(value), [&](Recorder& rec, Slot<float> v) {
-      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
-    });
+    const unsigned char* const from = bytes.get() + static_cast<int>(value);
+    return cache.run(key(which), stream, params(value, from, static_cast<int>(value)),
+                     [&](Recorder& rec, Slot<float> v, Slot<const unsigned char*> source, Slot<int> byte) {
+                       rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
+                       rec.memset(bytes.get() + 8, byte, 8);
+                       rec.memcpy(bytes.get(), source, 1);
+                     });
   };
   EXPECT_RUN(kInstantiated, run("k", 1));
   CUDA_OK(cudaSetDevice(1));
@@ -336,6 +341,7 @@ TEST_F(CacheTest, RunsAreRightWhicheverDeviceIsCurrent) {
   EXPECT_EQ(current, 1);
   CUDA_OK(cudaSetDevice(0));
   expect_sum(22);
+  EXPECT_EQ(bytes.read()[15], 6);
 }
 
 TEST_F(CacheTest, SwitchesAndRestoresAreRightWhicheverDeviceIsCurrent) {

@@ -226,7 +226,7 @@ TEST_F(HostrtMisuse, ACacheMayOutliveTheRuntime) {
       const absl::StatusOr<Outcome> outcome = caching->run(key, value);
       ASSERT_FALSE(outcome.ok());
       EXPECT_EQ(cudaErrorCudartUnloading, cuda_error(outcome.status())) << outcome.status();
-      EXPECT_THAT(std::string(outcome.status().message()), HasSubstr("key \"misuse\""));
+      EXPECT_THAT(std::string(outcome.status().message()), HasSubstr("key (\"misuse\", "));
     }
   }
   EXPECT_EQ(5, sum_);

@@ -200,7 +200,7 @@ class Model : private Rows {
   }
 
   // A key without an executable goes where its siblings on the stream are, unless it leaves a table behind. One that is
-  // back on the stream that it left last is of any.
+  // back on one that it has left is of any.
   void find_family(std::size_t k) {
     Row& row = rows_[k];
     if (row.family == 0 || row.stream == kOnAny || row.stream == stream_) return;
@@ -209,9 +209,9 @@ class Model : private Rows {
                                     class_of(other) == class_of(row);
                            }) != 0;
     if (has_table) return;
-    row.on_several = stream_ == row.left;
+    row.on_several = std::find(row.left.begin(), row.left.end(), stream_) != row.left.end();
     ++(row.on_several ? returns : moves);
-    row.left = row.stream;
+    row.left.push_back(row.stream);
     row.stream = row.on_several ? kOnAny : stream_;
     row.family = 0;
     row.family = family_of(topology(k), row.stream, row.split_from);

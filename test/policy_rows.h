@@ -38,11 +38,11 @@ class Rows {
     EagerReason why = EagerReason::kCaptureAfter;
     std::array<std::uint64_t, kOutcomeCount> outcomes{};
     Head head = Head::kNone;
-    std::size_t base = 0;          // Of the table: whose graph it was made from.
-    std::uint64_t split_from = 0;  // The family that it was no member of after all.
-    std::size_t stream = kOnAny;   // Of its family.
-    bool on_several = false;       // Its next family is of any stream.
-    std::size_t left = kOnAny;     // The stream whose family it left last.
+    std::size_t base = 0;           // Of the table: whose graph it was made from.
+    std::uint64_t split_from = 0;   // The family that it was no member of after all.
+    std::size_t stream = kOnAny;    // Of its family.
+    bool on_several = false;        // Its next family is of any stream.
+    std::vector<std::size_t> left;  // The streams whose families it left.
   };
   struct Way {
     bool update;

@@ -112,7 +112,7 @@ inline void draw_operations(int length, Random* from, Sequence* sequence) {
 
 // A key has a stream that it mostly comes on, which it may change for another.
 inline void draw_streams(Random random, Sequence* sequence) {
-  const int streams = random.chance(50) ? 1 : random.between(2, 3);
+  const int streams = random.chance(50) ? 1 : random.between(2, 4);
   const int strays = random.chance(50) ? 5 : 30;  // Percent.
   std::vector<std::size_t> usual(sequence->specs.size());
   for (std::size_t& stream : usual) stream = static_cast<std::size_t>(random.below(streams));

@@ -153,7 +153,7 @@ struct Bench {
   }
   bool right() const { return std::memcmp(state.get(), &wanted, sizeof wanted) == 0; }
 
-  std::array<Stream, 3> streams;
+  std::array<Stream, 4> streams;
   Stream& stream = streams[0];
   DeviceBuffer<State> state{1};
   State wanted;   // Of the runs that were checked.

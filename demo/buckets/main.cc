@@ -20,8 +20,7 @@
 // p99, mean and calls are of the rest. Captures, instantiations and updates are of all iterations. Every time is the
 // median of the repetitions' times.
 //
-// Known of the calls of a cache on a GPU are launches of hits and patches of nodes, in hit_calls. Only hostrt counts
-// all calls.
+// Only hostrt counts the calls that a cache makes.
 //
 // The section "switch" lets two buckets take turns on one executable, with equal grids and other arguments in all
 // nodes, with other grids too, and with other arguments in four nodes: by hand (two kept templates, cudaGraphExecUpdate
@@ -102,11 +101,10 @@ bool measure_total(const Kind& kind, const Loop& loop, const std::vector<Request
   return loop.equals(expected, (kind.name + ", all iterations").c_str());
 }
 
-std::vector<Column> columns(const Iteration& iteration, double hit_calls) {
+std::vector<Column> columns(const Iteration& iteration) {
   const auto count = [](std::uint64_t number) { return static_cast<double>(number); };
   const Counters counters = iteration.counters();
-  return {{"hit_calls", iteration.stats() ? std::optional<double>(hit_calls) : std::nullopt, 2},
-          {"captures", count(counters.captures)},
+  return {{"captures", count(counters.captures)},
           {"instantiations", count(counters.instantiations)},
           {"updates", count(counters.updates)},
           {"live_executables", count(counters.live_executables)},
@@ -118,19 +116,13 @@ bool measure_host(const Kind& kind, const Loop& loop, const std::vector<Request>
                   const std::vector<std::uint32_t>& expected, Samples* samples, Way* way) {
   loop.clear();
   const std::unique_ptr<Iteration> iteration = kind.make(loop);
-  const auto hit_calls = [&] {
-    const auto stats = iteration->stats();
-    return stats ? stats->hits() + stats->patched_nodes : 0;
-  };
   const std::size_t warmup = requests.size() / 5;
   std::vector<double> warmup_us;
   std::vector<double> host_us;
   std::uint64_t calls = 0;
   std::uint64_t counted = 0;  // By the runtime itself, where it counts.
-  std::uint64_t hit_calls_before = 0;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     if (i % kBatch == 0) DEMO_CUDA(cudaStreamSynchronize(loop.stream));
-    if (i == warmup) hit_calls_before = hit_calls();
     const std::uint64_t calls_before = iteration->cuda_calls().value_or(0);
     const std::uint64_t counted_before = runtime_calls().value_or(0);
     const double us = microseconds([&] { iteration->run(requests[i]); });
@@ -145,7 +137,7 @@ bool measure_host(const Kind& kind, const Loop& loop, const std::vector<Request>
   samples->mean_us.push_back(mean(host_us));
   samples->warmup_us.push_back(mean(warmup_us));
   if (iteration->cuda_calls()) way->cuda_calls_per_iteration = static_cast<double>(calls) / measured;
-  way->columns = columns(*iteration, static_cast<double>(hit_calls() - hit_calls_before) / measured);
+  way->columns = columns(*iteration);
   if (const auto stats = iteration->stats()) way->outcomes = outcome_counts(*stats);
   bool equal = loop.equals(expected, (kind.name + ", iterations one by one").c_str());
   if (runtime_calls() && counted != calls) {

@@ -215,8 +215,9 @@ class Cache {
 
   // Makes a key ready without running it: captures `fn` if the key is not known, and instantiates and uploads its graph
   // while there is room for another executable; none leaves for it, so that any number of keys can be recorded before
-  // the first run. The values of `params` are those of a later run, and need not be its. No outcome is counted. Errors:
-  // as run() has them, and what broke the capture or the instantiation.
+  // the first run. The values of `params` are those of a later run, and need not be its. No outcome is counted.
+  // Options::capture_after does not count here; where Options::max_executables is 0 nothing is done. Errors: as run()
+  // has them, and what broke the capture or the instantiation.
   template <class Fn>
   absl::Status warm(const Key& key, Fn&& fn) {
     return warm(key, default_stream(), Params<>(), std::forward<Fn>(fn));
@@ -276,7 +277,8 @@ class Cache {
 };
 
 // The process-wide cache of a device, made at its first use with default options and never destroyed. Thread-safe. For
-// a device that does not exist, a cache whose runs all fail. Throws std::bad_alloc if there is no memory to make it.
+// a device that does not exist, negative numbers included, a cache whose runs all fail. Throws std::bad_alloc if there
+// is no memory to make it.
 Cache& cache_for(int device);
 
 template <class... Ts, class Fn>

@@ -16,7 +16,8 @@ enum class Sharing {
   // twice the better of both. Where they are exhausted, it takes the place of the least recently used if it was used
   // more often of late, and rents on if not. Keys of different streams do not rent from each other, since launches of
   // one executable follow each other whatever their streams (measured: docs/demos/decode.md); only where a budget is
-  // exhausted one may take over the other's, and under Prefer::kMemory they are of one family. Keys that come on several
+  // exhausted one may take over the other's, and under Prefer::kMemory they are of one family. Keys that come on
+  // several
   // streams in turn rent from each other.
   kAuto,
   // Each key has its own. None is ever updated, and graphs are not compared.
@@ -62,7 +63,8 @@ struct Options {
   int device = kCurrentDevice;
 
   // The stream of runs that name none. The default is that of the calling thread and its current device, which must be
-  // the cache's. cudaStreamLegacy and a null stream cannot be captured and are refused.
+  // the cache's: runs that are not hits look, hits do not. cudaStreamLegacy and a null stream cannot be captured and
+  // are refused.
   cudaStream_t stream = cudaStreamPerThread;
 
   // At most this many keys have an executable at any time; the least recently used leaves before a new one is
@@ -94,7 +96,7 @@ struct Options {
   unsigned long long instantiate_flags = 0;
 
   // A new key runs `fn` directly this many times before its first capture: for libraries that initialise themselves
-  // at their first call, and for programs with many keys that come once.
+  // at their first call, and for programs with many keys that come once. Cache::warm does not wait for it.
   int capture_after = 0;
 };
 

@@ -28,13 +28,13 @@ enum class EagerReason {
   kDisabled,       // Options::max_executables is 0.
   kCaptureAfter,   // The key was among its first Options::capture_after runs.
   kCaptureFailed,  // The capture was tried and broke, so the work was enqueued directly after it.
-  kBackoff,      // An earlier run of the key ended in one of the reasons below or a broken capture; the next capture is
-                 // tried after 1, 2, 4, ... up to 1024 runs.
-  kBudget,       // No room for an executable could be made: all were pinned or in use by other threads' runs, or the
-                 // graph needs more than Options::max_device_bytes.
-  kOutOfMemory,  // Instantiation ran out of memory, also after the least recently used executable had left.
-  kRefused,      // The runtime refused to instantiate or clone the graph, or a new value of a slot node; an executable
-                 // that this left in doubt was dropped.
+  kBackoff,  // An earlier run of the key ended in a broken capture, one of the last three reasons below, or an error
+             // that cost it its executable; the next capture is tried after 1, 2, 4, ... up to 1024 runs.
+  kBudget,   // No room for an executable could be made: all were pinned or in use by other threads' runs, or the
+             // graph needs more than Options::max_device_bytes.
+  kOutOfMemory,   // Instantiation ran out of memory, also after the least recently used executable had left.
+  kRefused,       // The runtime refused to instantiate or clone the graph, or a new value of a slot node; an executable
+                  // that this left in doubt was dropped.
   kLaunchFailed,  // cudaGraphLaunch failed without harm to the context; the executable was dropped.
 };
 inline constexpr int kEagerReasonCount = 8;
@@ -65,11 +65,13 @@ struct Stats {
   std::uint64_t captures = 0;  // +1 for each capture that ended with a graph.
   std::uint64_t capture_failures = 0;  // +1 for each capture that was begun and gave no graph to keep.
   std::uint64_t instantiations = 0;    // +1 for each successful cudaGraphInstantiate.
-  std::uint64_t updates = 0;           // +1 for each successful cudaGraphExecUpdate.
-  std::uint64_t row_switches = 0;      // +1 for each executable brought over to a sibling by a row of its table.
-  std::uint64_t patched_nodes = 0;     // +1 for each node whose parameters were set in an executable.
-  std::uint64_t evictions = 0;         // +1 for each executable that left to make room for another.
-  std::uint64_t forgotten = 0;         // +1 for each template that left because of Options::max_templates.
+  // An executable is brought over to a sibling by an update, by a row of its table, or by patches of the nodes that
+  // differ, where these are cheaper.
+  std::uint64_t updates = 0;        // +1 for each successful cudaGraphExecUpdate.
+  std::uint64_t row_switches = 0;   // +1 for each executable brought over by a row.
+  std::uint64_t patched_nodes = 0;  // +1 for each node that was set anew, by a call or by the device in a launch.
+  std::uint64_t evictions = 0;      // +1 for each executable that left to make room for another.
+  std::uint64_t forgotten = 0;      // +1 for each template that left because of Options::max_templates.
   // +1 for each update that the runtime refused, by its reason. The two graphs looked like siblings and are not: the
   // key leaves its family, so that the pair is not tried again.
   std::array<std::uint64_t, kUpdateRefusalCount> refused_updates{};
