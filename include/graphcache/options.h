@@ -17,8 +17,7 @@ enum class Sharing {
   // more often of late, and rents on if not. Keys of different streams do not rent from each other, since launches of
   // one executable follow each other whatever their streams (measured: docs/demos/decode.md); only where a budget is
   // exhausted one may take over the other's, and under Prefer::kMemory they are of one family. Keys that come on
-  // several
-  // streams in turn rent from each other.
+  // several streams in turn rent from each other.
   kAuto,
   // Each key has its own. None is ever updated, and graphs are not compared.
   kNever,
