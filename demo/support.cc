@@ -111,7 +111,7 @@ Machine announce() {
   DEMO_CUDA(cudaGetDeviceProperties(&properties, 0));
   machine.device = properties.name;
   machine.driver = version(driver);
-  machine.times_mean_something = std::string(kRuntime) == "cuda";
+  machine.times_mean_something = on_gpu();
   if (machine.times_mean_something) {
     absl::PrintF("runtime: CUDA on %s, driver for CUDA %s\n", machine.device, machine.driver);
   } else {

@@ -17,6 +17,7 @@
 namespace demo {
 
 extern const char* const kRuntime;  // "cuda" or "hostrt"
+inline bool on_gpu() { return std::string(kRuntime) == "cuda"; }
 
 // All CUDA calls that the process has made, where the runtime counts them: hostrt does.
 std::optional<std::uint64_t> runtime_calls();

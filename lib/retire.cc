@@ -26,7 +26,7 @@ bool Retire::is_done(Item& item, LaunchStream stream) {
   LastErrorGuard last_error;
   RelaxedCaptureMode relaxed;
   if (item.done.get() == nullptr) {
-    if (!(item.stream == stream)) return false;
+    if (item.stream != stream) return false;
     cudaEvent_t event = nullptr;
     if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) return true;
     item.done = Event(event);
@@ -38,10 +38,11 @@ bool Retire::is_done(Item& item, LaunchStream stream) {
 }
 
 // Allocates nothing: it is called while a run is being left.
-void Retire::collect(cudaStream_t stream) {
+void Retire::collect(cudaStream_t handle) {
   if (active_recording != nullptr) return;
-  orphans().collect(LaunchStream::of(stream), device_);
-  collect(LaunchStream::of(stream), device_);
+  const LaunchStream stream = LaunchStream::of(handle);
+  orphans().collect(stream, device_);
+  collect(stream, device_);
 }
 
 void Retire::collect(LaunchStream stream, int device) {

@@ -219,7 +219,7 @@ int run() {
   }
   const std::string json = absl::GetFlag(FLAGS_json);
   if (!json.empty()) check_writable(json);
-  const bool gpu = std::string(kRuntime) == "cuda";
+  const bool gpu = on_gpu();
   if (iterations == 0) iterations = !gpu ? kHostrtIterations : cublas ? kCublasIterations : kGpuIterations;
 
   const Plan plan{nodes, buckets, std::max(buckets, kSwitchBlocks), cublas};

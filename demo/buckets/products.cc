@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdlib>
 #include <random>
-#include <string>
 
 #include "../cublas.h"
 #include "../support.h"
@@ -21,9 +20,8 @@ constexpr std::size_t kStep = 64;  // Numbers between one node's weights, or one
 int columns(const Bucket& bucket) { return kColumns * bucket.blocks; }
 
 const Cublas& cublas() {
-  const bool on_gpu = std::string(kRuntime) == "cuda";
-  if (const Cublas* found = on_gpu ? Cublas::get() : nullptr; found != nullptr) return *found;
-  absl::FPrintF(stderr, "--cublas: %s\n", on_gpu ? "no libcublas here" : "cuBLAS needs a GPU");
+  if (const Cublas* found = on_gpu() ? Cublas::get() : nullptr; found != nullptr) return *found;
+  absl::FPrintF(stderr, "--cublas: %s\n", on_gpu() ? "no libcublas here" : "cuBLAS needs a GPU");
   std::exit(2);
 }
 

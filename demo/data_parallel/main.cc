@@ -58,7 +58,7 @@ namespace {
 // as a part of itself.
 constexpr LossDifference kLossLimit{1e-5, 1e-2};
 
-const bool kGpu = std::string(kRuntime) == "cuda";
+const bool kGpu = on_gpu();
 
 int devices() {
   int count = 0;

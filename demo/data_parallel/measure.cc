@@ -118,7 +118,7 @@ Measured measure(Ranks& team, const Shape& shape, int steps, const graphcache::O
   const std::vector<Kind> all = kinds(options);
   std::vector<Samples> samples(all.size());
   result.ways.resize(all.size());
-  repeat_in_shuffled_order(all.size(), std::string(kRuntime) == "cuda" ? kRepetitions : 1,
+  repeat_in_shuffled_order(all.size(), on_gpu() ? kRepetitions : 1,
                            [&](std::size_t i) { measurement.measure(all[i], &samples[i], &result.ways[i]); });
   for (std::size_t i = 0; i < all.size(); ++i) {
     Way& way = result.ways[i];

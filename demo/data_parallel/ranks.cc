@@ -125,7 +125,7 @@ int run_here(int count, const std::function<int(Ranks&)>& train) {
     RanksHere all(rank, count, meetings[0], meetings);
     return train(all);
   };
-  return std::string(kRuntime) == "cuda" ? run_threads(count, train_as) : run_processes(count, train_as);
+  return on_gpu() ? run_threads(count, train_as) : run_processes(count, train_as);
 }
 
 }  // namespace demo

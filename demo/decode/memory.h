@@ -79,8 +79,6 @@ class Event {
 
 inline std::size_t size(int number) { return static_cast<std::size_t>(number); }
 
-inline bool on_gpu() { return std::string(kRuntime) == "cuda"; }
-
 // Of a block that wants so many: hostrt's kernels get one (kernels.h).
 inline dim3 threads(unsigned wanted) { return dim3(on_gpu() ? wanted : 1); }
 

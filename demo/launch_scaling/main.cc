@@ -115,7 +115,7 @@ int run() {
     absl::FPrintF(stderr, "--iterations must be at least 1\n");
     return 2;
   }
-  if (iterations == 0) iterations = std::string(kRuntime) == "cuda" ? kGpuIterations : kHostrtIterations;
+  if (iterations == 0) iterations = on_gpu() ? kGpuIterations : kHostrtIterations;
   for (const std::string& file : {json, csv}) {
     if (!file.empty()) check_writable(file);
   }

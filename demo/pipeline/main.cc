@@ -96,7 +96,7 @@ std::vector<Way> measure_all(Frames& frames, int iterations, bool* equal) {
 
 int run() {
   const int elements = absl::GetFlag(FLAGS_elements), rounds = absl::GetFlag(FLAGS_rounds);
-  const int iterations = absl::GetFlag(FLAGS_iterations).value_or(std::string(kRuntime) == "cuda" ? 2000 : 5);
+  const int iterations = absl::GetFlag(FLAGS_iterations).value_or(on_gpu() ? 2000 : 5);
   if (elements < 1 || rounds < 1 || iterations < 1) {
     absl::FPrintF(stderr, "--elements, --rounds and --iterations must be at least 1\n");
     return 2;

@@ -60,7 +60,7 @@ Check check_learning(const std::vector<float>& losses) {
 }
 
 int run() {
-  const bool gpu = std::string(kRuntime) == "cuda";
+  const bool gpu = on_gpu();
   const int steps = absl::GetFlag(FLAGS_steps).value_or(gpu ? kGpuSteps : kHostrtSteps);
   const Shape shape{absl::GetFlag(FLAGS_batch), absl::GetFlag(FLAGS_hidden)};
   if (steps < kFewestSteps || shape.batch < kLeastBatch || shape.hidden < kLeastHidden ||
