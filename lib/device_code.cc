@@ -81,12 +81,7 @@ CallResult Setter::load(std::size_t bytes, Kernel* out) {
   if (loaded.error != cudaSuccess) return loaded;
   const cudaKernel_t kernel = kernels[bytes <= setter::kSmall ? 0 : 1];
   out->symbol = reinterpret_cast<const void*>(kernel);
-  // The runtime has no call for it: cudaGetFuncBySymbol knows no kernels of libraries (tried).
-  RelaxedCaptureMode relaxed;
-  const auto function_of = has_context() ? driver().kernel_function : nullptr;
-  if (function_of == nullptr || function_of(&out->function, reinterpret_cast<CUkernel>(kernel)) != CUDA_SUCCESS) {
-    out->function = nullptr;
-  }
+  out->function = function_of_library(out->symbol);
   return {};
 }
 

@@ -118,6 +118,7 @@ class Setter {
 
   Setter(int device, std::shared_ptr<DeviceMemory> memory);
 
+  int device() const { return device_; }
   // So many bytes of its device.
   CallResult take(std::size_t bytes, DeviceMemory::Block* out);
   CallResult load(std::size_t bytes, Kernel* out);

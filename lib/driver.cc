@@ -4,6 +4,7 @@
 
 #include "compat.h"
 #include "errors.h"
+#include "handles.h"
 
 namespace graphcache {
 
@@ -32,6 +33,14 @@ const Driver& driver() {
     return found;
   }();
   return driver;
+}
+
+CUfunction function_of_library(const void* kernel) {
+  RelaxedCaptureMode relaxed;
+  const auto get = has_context() ? driver().kernel_function : nullptr;
+  CUfunction function = nullptr;
+  if (get == nullptr) return nullptr;
+  return get(&function, reinterpret_cast<CUkernel>(const_cast<void*>(kernel))) == CUDA_SUCCESS ? function : nullptr;
 }
 
 }  // namespace graphcache

@@ -50,6 +50,10 @@ struct Driver {
 // Asked for once in the process.
 const Driver& driver();
 
+// The function of a library's kernel in the current context, or null if it cannot be had. The runtime has no call for
+// it: its cudaGetFuncBySymbol knows no such kernels (tried).
+CUfunction function_of_library(const void* kernel);
+
 // Of a kernel node, but for the kernel.
 inline CUDA_KERNEL_NODE_PARAMS driver_params(dim3 grid, dim3 block, unsigned shared_bytes, void** arguments) {
   CUDA_KERNEL_NODE_PARAMS params = {};

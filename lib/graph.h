@@ -51,6 +51,7 @@ struct SlotNode {
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
   const void* kernel = nullptr;             // The host symbol of a kernel node.
   CUfunction function = nullptr;            // The driver's handle of it, or null if it cannot be had.
+  int device = 0;                           // That a kernel node runs on.
   cudaMemcpyKind kind = cudaMemcpyDefault;  // Of a memcpy node.
   // Where in the block its fields are: one of the structures above, then a kernel's arguments.
   std::uint32_t fields = 0;
@@ -68,6 +69,7 @@ struct Slots {
   std::vector<std::uint32_t> arguments;  // Where in the block each argument of a kernel is.
   std::vector<Binding> bindings;
   std::vector<unsigned char> fields;
+  int device = 0;  // Of the cache.
 
   template <class Fields>
   Fields& as(const SlotNode& node) {

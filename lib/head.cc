@@ -70,7 +70,8 @@ struct Pieces {
 }  // namespace
 
 bool Head::can_write(const Slots& slots, const SlotNode& node) {
-  if (node.type != cudaGraphNodeTypeKernel || node.function == nullptr) return false;
+  // To write those of another device is an illegal address (tried).
+  if (node.type != cudaGraphNodeTypeKernel || node.function == nullptr || node.device != slots.device) return false;
   const auto first = slots.bindings.begin() + node.first_binding;
   return std::all_of(first, first + node.binding_count, [&](const Binding& binding) {
     return is_grid(node, binding) || argument_of(slots, node, binding) != node.argument_count;

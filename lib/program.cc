@@ -17,7 +17,7 @@ CallResult set_kernel_by_driver(cudaGraphExec_t exec, cudaGraphNode_t node, cons
           static_cast<cudaError_t>(driver().set_kernel_node(exec, node, &params)), /*latches=*/false};
 }
 
-// The runtime looks the symbol up on the current device, so that must be the graph's.
+// The runtime looks the symbol up on the current device, so that must be the node's.
 CallResult set_kernel_by_runtime(cudaGraphExec_t exec, cudaGraphNode_t node, const void* kernel,
                                  const KernelFields& fields, void** arguments, int device) {
   const LastErrorGuard last_error;  // A hit has none.
@@ -299,7 +299,7 @@ CallResult Executable::set_kernel(const SlotNode& node, std::optional<bool>& dri
   const cudaGraphNode_t handle = base_.nodes[node.index];
   if (node.function == nullptr || !by_driver(driver_usable)) {
     driver_usable.reset();
-    return set_kernel_by_runtime(exec_.get(), handle, node.kernel, fields, arguments.data(), scratch_.device());
+    return set_kernel_by_runtime(exec_.get(), handle, node.kernel, fields, arguments.data(), node.device);
   }
   CUDA_KERNEL_NODE_PARAMS params =
       driver_params(fields.grid, fields.block, static_cast<unsigned>(fields.shared_bytes), arguments.data());

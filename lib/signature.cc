@@ -116,7 +116,7 @@ class Reader {
     content.readable = driver_.kernel_params != nullptr && driver_.kernel_params(node, &params) == CUDA_SUCCESS;
     void** const arguments = std::exchange(params.kernelParams, nullptr);
     void** const packed = std::exchange(params.extra, nullptr);
-    put(params.ctx);
+    put(content.readable ? params.ctx : context_);
     if (driver_.kernel_attribute == nullptr || !read_attributes(node, &content.grid_updatable)) return false;
     if (!content.readable) return true;
     const Layout layout = layout_of(params, arguments != nullptr || packed != nullptr);
@@ -128,7 +128,7 @@ class Reader {
     content_.bytes.resize(content.bytes + layout.size);
     unsigned char* const bytes = content_.bytes.data() + content.bytes;
     // Nodes of another device than the head's are not the device's to write.
-    content.updatable = params.ctx == nullptr || params.ctx == context_;
+    content.updatable = params.ctx == context_;
     content.grid_updatable = content.grid_updatable && content.updatable;
     if (arguments == nullptr && packed != nullptr) {
       content.readable = unpack(packed, bytes, layout.size);

@@ -298,9 +298,7 @@ TEST_F(CacheTest, HitOnACapturingStreamFailsAndTheCacheGoesOn) {
 }
 
 TEST_F(CacheTest, RefusesAStreamOfAnotherDevice) {
-  int devices = 0;
-  CUDA_OK(cudaGetDeviceCount(&devices));
-  if (devices < 2) GTEST_SKIP() << "needs two devices";
+  if (device_count() < 2) GTEST_SKIP() << "needs two devices";
   Options options;
   options.device = 1;
   Cache cache(options);
@@ -309,9 +307,7 @@ TEST_F(CacheTest, RefusesAStreamOfAnotherDevice) {
 }
 
 TEST_F(CacheTest, RunsAreRightWhicheverDeviceIsCurrent) {
-  int devices = 0;
-  CUDA_OK(cudaGetDeviceCount(&devices));
-  if (devices < 2) GTEST_SKIP() << "needs two devices";
+  if (device_count() < 2) GTEST_SKIP() << "needs two devices";
   Cache cache(unshared());
   DeviceBuffer<unsigned char> bytes(16);
   const auto run = [&](const char* which, float value) {
@@ -344,10 +340,38 @@ TEST_F(CacheTest, RunsAreRightWhicheverDeviceIsCurrent) {
   EXPECT_EQ(bytes.read()[15], 6);
 }
 
+// The device does not write nodes of another one: an illegal address.
+TEST_F(CacheTest, SlotsOfNodesOnAnotherDeviceFollowEachRun) {
+  if (device_count() < 2) GTEST_SKIP() << "needs two devices";
+  OtherDevice<float> other(kSize);
+  float sum = 0;
+  for (const Patching patching : {Patching::kPerNode, Patching::kDeviceUpdated, Patching::kAuto}) {
+    SCOPED_TRACE(static_cast<int>(patching));
+    Options options = unshared();
+    options.patching = patching;
+    Cache cache(options);
+    const auto run = [&](float value) {
+      sum += value;
+      return cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<float> v) {
+        rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
+        other.fork(rec.stream(), [&](cudaStream_t forked) {
+          for (int i = 0; i < 3; ++i) rec.on(forked).launch(add, {kGrid, kBlock}, other.memory().get(), kSize, v);
+        });
+      });
+    };
+    EXPECT_RUN(kInstantiated, run(1));
+    EXPECT_RUN(kPatched, run(2));
+    EXPECT_RUN(kPatched, run(3));
+    CUDA_OK(cudaSetDevice(1));
+    EXPECT_RUN(kPatched, run(4));
+    CUDA_OK(cudaSetDevice(0));
+    expect_sum(sum);
+    EXPECT_EQ(other.memory().read(), std::vector<float>(kSize, 3 * sum));
+  }
+}
+
 TEST_F(CacheTest, SwitchesAndRestoresAreRightWhicheverDeviceIsCurrent) {
-  int devices = 0;
-  CUDA_OK(cudaGetDeviceCount(&devices));
-  if (devices < 2) GTEST_SKIP() << "needs two devices";
+  if (device_count() < 2) GTEST_SKIP() << "needs two devices";
   Cache cache;
   const auto run = [&](const char* which, float constant, float value) {
     return cache.run(key(which), stream, params(value), [&, constant](Recorder& rec, Slot<float> v) {

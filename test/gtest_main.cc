@@ -11,6 +11,8 @@
 #include <absl/debugging/failure_signal_handler.h>
 #include <absl/debugging/symbolize.h>
 #include <cuda_runtime_api.h>
+#else
+#include "graphcache/hostrt.h"
 #endif
 
 namespace {
@@ -56,6 +58,8 @@ int main(int argc, char** argv) {
   // Where a program died on a machine without a debugger.
   absl::InitializeSymbolizer(argv[0]);
   absl::InstallFailureSignalHandler({});
+#else
+  graphcache::hostrt::set_device_count(2);  // For the tests that need two; suites that reset hostrt have one.
 #endif
   testing::InitGoogleTest(&argc, argv);
   const testing::UnitTest& tests = *testing::UnitTest::GetInstance();

@@ -46,7 +46,10 @@ TEST_F(HostrtGraphs, TheDriverTellsAKernelNodesParameters) {
   OK(cudaGetFuncBySymbol(&function, address(append)));
   EXPECT_EQ(function, params.func);
   EXPECT_EQ(nullptr, params.kern);
-  EXPECT_EQ(nullptr, params.ctx);
+  CUcontext current = nullptr;
+  ASSERT_EQ(CUDA_SUCCESS, driver_function<CUresult (*)(CUcontext*)>("cuCtxGetCurrent")(&current));
+  EXPECT_NE(nullptr, current);
+  EXPECT_EQ(current, params.ctx);
   EXPECT_EQ(nullptr, params.extra);
   const unsigned shape[] = {params.gridDimX,  params.gridDimY,  params.gridDimZ,      params.blockDimX,
                             params.blockDimY, params.blockDimZ, params.sharedMemBytes};

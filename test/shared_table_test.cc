@@ -281,9 +281,7 @@ TEST_F(SharedTableTest, ATableThatHasNoRoomInTheBudgetIsDoneWithout) {
 
 // The head is set by the driver, which would take the current device for its own.
 TEST_F(SharedTableTest, AnotherDeviceIsCurrentAtHits) {
-  int devices = 0;
-  CUDA_OK(cudaGetDeviceCount(&devices));
-  if (devices < 2) GTEST_SKIP() << "needs two devices";
+  if (device_count() < 2) GTEST_SKIP() << "needs two devices";
   use(one_table());
   const auto run_member = [&](int which, int value) {
     return cache->run(key("k", which), stream, params(value), [&, which](Recorder& rec, Slot<int> v) {
@@ -308,6 +306,36 @@ TEST_F(SharedTableTest, AnotherDeviceIsCurrentAtHits) {
     for (int k = 0; k < 64; ++k) wanted[5 + k] = 3 * wanted[5 + k] + value + k;
     EXPECT_EQ(memory.read(), wanted) << "run " << i;
   }
+}
+
+// Keys 0 and 1 differ here, 2 and 3 there as well.
+TEST_F(SharedTableTest, NodesOnAnotherDeviceAreNotForRows) {
+  if (device_count() < 2) GTEST_SKIP() << "needs two devices";
+  use(one_table(4));
+  OtherDevice<int> other(100);
+  std::vector<int> wanted(100, 0);
+  const auto run_member = [&](int which) {
+    memory.write(seed);
+    const auto outcome = run(key("k", which), [&, which](Recorder& rec) {
+      for (int i = 0; i < 12; ++i) rec.launch(blend, {2, 32}, at(i), 900, which, i);
+      other.fork(rec.stream(), [&](cudaStream_t forked) {
+        rec.on(forked).launch(blend, {2, 32}, other.memory().get(), 100, 3, which / 2);
+      });
+    });
+    for (int times = 0; times < 2; ++times) {  // Directly, too.
+      for (int i = 0; i < 64; ++i) wanted[i] = 3 * wanted[i] + which / 2 + i;
+    }
+    EXPECT_EQ(other.memory().read(), wanted) << which;
+    return outcome;
+  };
+  for (const int which : {0, 2}) {
+    EXPECT_RUN(kInstantiated, run_member(which));
+    EXPECT_RUN(kUpdated, run_member(which + 1));
+  }
+  for (int round = 0; round < 2; ++round) {
+    for (int which = 0; which < 4; ++which) EXPECT_RUN(kSwitched, run_member(which));
+  }
+  EXPECT_EQ(cache->stats().refused_device_updates, 0u);
 }
 
 // ---- When a family gets a table, by itself --------------------------------------------------------------------------

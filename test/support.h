@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -98,6 +99,44 @@ class Event {
 
  private:
   cudaEvent_t event_ = nullptr;
+};
+
+inline int device_count() {
+  int count = 0;
+  CUDA_OK(cudaGetDeviceCount(&count));
+  return count;
+}
+
+// Memory and a stream of device 1, for work that is forked to it. Device 0 is current before and after.
+template <class T>
+class OtherDevice {
+ public:
+  explicit OtherDevice(std::size_t size) {
+    CUDA_OK(cudaSetDevice(1));
+    stream_.emplace();
+    joined_.emplace();
+    memory_.emplace(size);
+    CUDA_OK(cudaSetDevice(0));
+  }
+
+  DeviceBuffer<T>& memory() { return *memory_; }
+  // enqueue(stream), with device 1 current, behind what `from` has and before what it gets.
+  template <class Enqueue>
+  void fork(cudaStream_t from, const Enqueue& enqueue) {
+    CUDA_OK(cudaEventRecord(forked_, from));
+    CUDA_OK(cudaSetDevice(1));
+    CUDA_OK(cudaStreamWaitEvent(*stream_, forked_, 0));
+    enqueue(*stream_);
+    CUDA_OK(cudaEventRecord(*joined_, *stream_));
+    CUDA_OK(cudaSetDevice(0));
+    CUDA_OK(cudaStreamWaitEvent(from, *joined_, 0));
+  }
+
+ private:
+  Event forked_;
+  std::optional<Stream> stream_;
+  std::optional<Event> joined_;
+  std::optional<DeviceBuffer<T>> memory_;
 };
 
 inline bool is_capturing(cudaStream_t stream) {

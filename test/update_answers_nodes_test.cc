@@ -192,9 +192,7 @@ TEST_F(UpdateAnswersOfOtherNodesTest, CopiesMayChangeAllButTheirKindAndTwoDimens
 }
 
 TEST_F(UpdateAnswersOfOtherNodesTest, CopiesMayNotMoveToAnotherDevicesMemory) {
-  int devices = 0;
-  CUDA_OK(cudaGetDeviceCount(&devices));
-  if (devices < 2) GTEST_SKIP() << "needs two devices";
+  if (device_count() < 2) GTEST_SKIP() << "needs two devices";
   const DeviceBuffer<char> near(64, 3);
   CUDA_OK(cudaSetDevice(1));
   const DeviceBuffer<char> far(64, 4);

@@ -7,8 +7,10 @@
 
 #include <cstring>
 
+#include "graph.h"
 #include "kernels.h"
 #include "library.h"
+#include "params.h"
 #include "state.h"
 #include "work.h"
 
@@ -23,9 +25,11 @@ bool has_context() {
 
 constexpr std::uintptr_t kContexts = std::uintptr_t{0xc0c} << 52;  // no address of anything
 
+CUcontext context_of(int device) { return reinterpret_cast<CUcontext>(kContexts + device); }
+
 CUresult current_context(CUcontext* context) {
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *context = has_context() ? reinterpret_cast<CUcontext>(kContexts + this_thread().device) : nullptr;
+  *context = has_context() ? context_of(this_thread().device) : nullptr;
   return CUDA_SUCCESS;
 }
 
@@ -72,6 +76,20 @@ cudaKernelNodeParams runtime_params(const CUDA_KERNEL_NODE_PARAMS& params) {
   return wanted;
 }
 
+CUDA_KERNEL_NODE_PARAMS driver_params(const cudaKernelNodeParams& params) {
+  CUDA_KERNEL_NODE_PARAMS out = {};
+  out.func = static_cast<CUfunction>(params.func);
+  out.gridDimX = params.gridDim.x;
+  out.gridDimY = params.gridDim.y;
+  out.gridDimZ = params.gridDim.z;
+  out.blockDimX = params.blockDim.x;
+  out.blockDimY = params.blockDim.y;
+  out.blockDimZ = params.blockDim.z;
+  out.sharedMemBytes = params.sharedMemBytes;
+  out.kernelParams = params.kernelParams;
+  return out;
+}
+
 CUresult add_kernel_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
                          const CUDA_KERNEL_NODE_PARAMS* params) {
   if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -100,20 +118,15 @@ CUresult set_kernel_node(CUgraphExec executable, CUgraphNode node, const CUDA_KE
 CUresult get_kernel_node(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
   if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return call_driver(Function::kGraphKernelNodeGetParams, [&] {
-    cudaKernelNodeParams found = {};
-    const cudaError_t error = cudaGraphKernelNodeGetParams(node, &found);
-    if (error != cudaSuccess) return error;
-    *params = {};
-    params->func = static_cast<CUfunction>(found.func);
-    params->gridDimX = found.gridDim.x;
-    params->gridDimY = found.gridDim.y;
-    params->gridDimZ = found.gridDim.z;
-    params->blockDimX = found.blockDim.x;
-    params->blockDimY = found.blockDim.y;
-    params->blockDimZ = found.blockDim.z;
-    params->sharedMemBytes = found.sharedMemBytes;
-    params->kernelParams = found.kernelParams;
-    return cudaSuccess;
+    return enter({Function::kGraphKernelNodeGetParams, node}, [&](const Call& call) {
+      const auto* const kernel = params_of<KernelParams>(call, node);
+      if (kernel == nullptr) return cudaErrorInvalidValue;
+      cudaKernelNodeParams found;
+      write_kernel(*kernel, &found);
+      *params = driver_params(found);
+      params->ctx = context_of(kernel->device);
+      return cudaSuccess;
+    });
   });
 }
 
@@ -150,6 +163,7 @@ CUresult function_of(CUfunction* function, CUkernel kernel) {
   return call_driver(Function::kKernelGetFunction, [&] {
     return enter(Function::kKernelGetFunction, [&](const Call&) {
       if (function == nullptr || kernel == nullptr) return cudaErrorInvalidValue;
+      if (!is_of_library(kernel)) return cudaErrorInvalidResourceHandle;
       *function = reinterpret_cast<CUfunction>(kernel);
       return cudaSuccess;
     });

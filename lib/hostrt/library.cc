@@ -20,7 +20,10 @@ namespace {
 // The node of the running graph as device code changes it, or null.
 KernelParams* updated(State& state, cudaGraphDeviceNode_t device_node) {
   const auto found = state.running->device_updates->find(reinterpret_cast<cudaGraphNode_t>(device_node));
-  return found == state.running->device_updates->end() ? nullptr : &std::get<KernelParams>(found->second);
+  if (found == state.running->device_updates->end()) return nullptr;
+  auto& params = std::get<KernelParams>(found->second);
+  if (params.device != current_device()) throw IllegalAddress{};  // As the real one does (tried).
+  return &params;
 }
 
 cudaError_t set_argument(State& state, cudaGraphDeviceNode_t node, std::size_t offset, const void* value,

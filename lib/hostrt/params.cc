@@ -30,6 +30,16 @@ cudaError_t read_kernel(const Call& call, const cudaKernelNodeParams* from, Kern
   return cudaSuccess;
 }
 
+void write_kernel(const KernelParams& params, cudaKernelNodeParams* to) {
+  std::memset(static_cast<void*>(to), 0, sizeof *to);
+  to->func = const_cast<void*>(params.kernel->function);
+  to->gridDim = params.grid;
+  to->blockDim = params.block;
+  to->sharedMemBytes = params.shared_bytes;
+  const bool has_parameters = !params.kernel->parameters.empty();
+  to->kernelParams = has_parameters ? params.arguments.pointers() : nullptr;  // the node's own (facts 16)
+}
+
 cudaError_t read_copy(const cudaMemcpy3DParms* from, CopyParams* params) {
   if (from == nullptr) return cudaErrorInvalidValue;
   const bool has_rows = from->extent.height > 1 || from->extent.depth > 1 || from->srcPos.y != 0 ||
@@ -111,13 +121,7 @@ cudaError_t CUDARTAPI cudaGraphKernelNodeGetParams(cudaGraphNode_t node, struct 
   return enter({Function::kGraphKernelNodeGetParams, node}, [&](const Call& call) {
     const KernelParams* params = params_of<KernelParams>(call, node);
     if (params == nullptr || pNodeParams == nullptr) return cudaErrorInvalidValue;
-    std::memset(static_cast<void*>(pNodeParams), 0, sizeof *pNodeParams);
-    pNodeParams->func = const_cast<void*>(params->kernel->function);
-    pNodeParams->gridDim = params->grid;
-    pNodeParams->blockDim = params->block;
-    pNodeParams->sharedMemBytes = params->shared_bytes;
-    const bool has_parameters = !params->kernel->parameters.empty();
-    pNodeParams->kernelParams = has_parameters ? params->arguments.pointers() : nullptr;  // the node's own (facts 16)
+    write_kernel(*params, pNodeParams);
     return cudaSuccess;
   });
 }

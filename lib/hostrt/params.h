@@ -14,6 +14,9 @@ cudaError_t read_copy(const cudaMemcpy3DParms* from, CopyParams* params);  // cu
 cudaError_t read_fill(const cudaMemsetParams* from, FillParams* params);
 cudaError_t read_host(const cudaHostNodeParams* from, HostParams* params);
 
+// As the query calls tell it.
+void write_kernel(const KernelParams& params, cudaKernelNodeParams* to);
+
 // What a copy or fill of an executable graph may become. The kinds of memory of a copy may not change, and
 // cudaMemcpyDefault counts as a kind of its own; a fill of one dimension may be resized, of a fill of two only address
 // and value may change (facts 23).

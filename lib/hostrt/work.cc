@@ -27,8 +27,6 @@ class InsideWork {
   Thread& thread_;
 };
 
-struct IllegalAddress {};
-
 // The bytes from the first to the last of a fill that has some, the gaps between rows included; nothing when they are
 // more than a number can say.
 std::optional<std::size_t> extent_of(const FillParams& fill) {

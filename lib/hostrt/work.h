@@ -25,6 +25,9 @@ cudaError_t check_shape(const dim3& grid, const dim3& block, std::size_t shared_
 cudaError_t check_copy(const void* destination, const void* source, cudaMemcpyKind kind);
 cudaError_t check_fill(const FillParams& fill);
 
+// What work throws that touches memory that is not its own.
+struct IllegalAddress {};
+
 // Runs work now, on this thread. schedule.h decides when.
 cudaError_t execute(State& state, const Operation& operation);
 cudaError_t execute(State& state, const NodeParams& params);

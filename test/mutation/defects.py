@@ -175,4 +175,7 @@ DEFECTS = [
            ("accounting_thread",)),
     Defect("a key's last stream alone is remembered", "lib/cache.cc", "std::find(left.begin(), left.end(), stream)",
            "std::find(left.begin(), left.begin() + 1, stream)", ("policy",)),
+    Defect("the device writes nodes of another device", "lib/head.cc", " || node.device != slots.device", "", ("cache",)),
+    Defect("nodes of another device are for rows", "lib/signature.cc", "content.updatable = params.ctx == context_;",
+           "content.updatable = true;", ("shared_table",)),
 ]
