@@ -105,4 +105,11 @@ DeviceGuard::~DeviceGuard() {
   if (changed_) cudaSetDevice(before_);
 }
 
+CallResult DeviceGuard::put_back() {
+  changed_ = false;
+  int current = -1;
+  if (const cudaError_t error = cudaGetDevice(&current); error != cudaSuccess) return {"cudaGetDevice", error};
+  return {"cudaSetDevice", current == before_ ? cudaSuccess : cudaSetDevice(before_)};
+}
+
 }  // namespace graphcache

@@ -72,6 +72,8 @@ class DeviceGuard {
   absl::Status status() const {
     return result_.error == cudaSuccess ? absl::OkStatus() : cuda_failure(result_.call, result_.error);
   }
+  // Before the end, and also if another device than that one is current by now.
+  CallResult put_back();
 
  private:
   int before_ = -1;

@@ -50,7 +50,8 @@ struct SlotNode {
   std::uint32_t index = 0;  // In the graph's nodes.
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
   const void* kernel = nullptr;             // The host symbol of a kernel node.
-  CUfunction function = nullptr;            // The driver's handle of it, or null if it cannot be had.
+  CUfunction function = nullptr;            // The driver's handle of it, or null if it cannot be had,
+  CUcontext context = nullptr;              // and of the context that it runs in.
   int device = 0;                           // That a kernel node runs on.
   cudaMemcpyKind kind = cudaMemcpyDefault;  // Of a memcpy node.
   // Where in the block its fields are: one of the structures above, then a kernel's arguments.
@@ -69,7 +70,7 @@ struct Slots {
   std::vector<std::uint32_t> arguments;  // Where in the block each argument of a kernel is.
   std::vector<Binding> bindings;
   std::vector<unsigned char> fields;
-  int device = 0;  // Of the cache.
+  CUcontext context = nullptr;  // Of the cache's device.
 
   template <class Fields>
   Fields& as(const SlotNode& node) {

@@ -71,7 +71,7 @@ struct Pieces {
 
 bool Head::can_write(const Slots& slots, const SlotNode& node) {
   // To write those of another device is an illegal address (tried).
-  if (node.type != cudaGraphNodeTypeKernel || node.function == nullptr || node.device != slots.device) return false;
+  if (node.type != cudaGraphNodeTypeKernel || node.function == nullptr || node.context != slots.context) return false;
   const auto first = slots.bindings.begin() + node.first_binding;
   return std::all_of(first, first + node.binding_count, [&](const Binding& binding) {
     return is_grid(node, binding) || argument_of(slots, node, binding) != node.argument_count;

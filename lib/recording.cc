@@ -22,21 +22,21 @@ namespace {
 
 constexpr std::size_t kAlignment = alignof(std::max_align_t);
 
-// The driver's function behind a kernel: a host symbol, or a library's. Setting a kernel node's parameters through the
-// driver costs half of what the runtime takes, which looks the symbol up each time (tried: 0.145 against 0.29 us).
-CUfunction function_of(const void* kernel) {
-  LastErrorGuard last_error;
-  cudaFunction_t function = nullptr;
-  const cudaError_t error = cudaGetFuncBySymbol(&function, kernel);
-  if (error == cudaErrorInvalidDeviceFunction) return function_of_library(kernel);
-  return error == cudaSuccess ? function : nullptr;
+// The driver's handles of a kernel, with which it is set at half of the runtime's cost, which looks the symbol up each
+// time (tried: 0.145 against 0.29 us). The driver answers for kernels of libraries, too, and leaves the last error
+// alone; cudaGetFuncBySymbol does neither (tried).
+void look_up(cudaGraphNode_t node, SlotNode* out) {
+  CUDA_KERNEL_NODE_PARAMS params = {};
+  const auto get = driver().kernel_params;
+  if (get == nullptr || get(node, &params) != CUDA_SUCCESS) return;
+  out->function = params.func != nullptr ? params.func : function_of_library(params.kern);
+  out->context = params.ctx;
 }
 
 }  // namespace
 
 Recording::Recording(cudaStream_t stream, const Call& call, Mode mode, Setter& setter) noexcept
     : stream_(stream), call_(call), mode_(mode), id_(next_id()), setter_(setter) {
-  slots_.device = setter.device();
   if (mode_ == Mode::kDirect) return;
   LastErrorGuard last_error;
   CaptureInfo info;
@@ -60,14 +60,21 @@ Recording::~Recording() {
 
 absl::Status Recording::invoke() {
   LastErrorGuard last_error;
+  DeviceGuard device(setter_.device());
+  if (!device.status().ok()) return device.status();
   Recorder recorder(this, stream_);
-  absl::Cleanup threw = [this] { call_.threw = true; };
+  absl::Cleanup threw = [&] {
+    call_.threw = true;
+    device.put_back();
+  };
   absl::Status status = call_.invoke(call_.fn, recorder, id_);
   std::move(threw).Cancel();
   add_failure(&status, status_);
   if (const cudaError_t error = last_error.caused(); error != cudaSuccess) {
     add_failure(&status, cuda_failure("a CUDA call of fn", error));
   }
+  const CallResult back = device.put_back();
+  if (back.error != cudaSuccess) add_failure(&status, cuda_failure(back.call, back.error));
   return status;
 }
 
@@ -169,6 +176,10 @@ bool Recording::take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slo
   }
   std::sort(slots_.nodes.begin(), slots_.nodes.end(),
             [](const SlotNode& a, const SlotNode& b) { return a.index < b.index; });
+  if (driver().current_context != nullptr) driver().current_context(&slots_.context);
+  for (SlotNode& node : slots_.nodes) {
+    if (node.type == cudaGraphNodeTypeKernel) look_up(nodes[node.index], &node);
+  }
   *slots = std::move(slots_);
   return true;
 }
@@ -217,7 +228,6 @@ void Recording::launch(cudaStream_t stream, const Setter::Kernel& kernel, const 
     if (const cudaError_t got = cudaGetDevice(&node.device); got != cudaSuccess) {
       return refuse_capture(cuda_failure("cudaGetDevice", got));
     }
-    node.function = kernel.function != nullptr ? kernel.function : function_of(kernel.symbol);
   }
   keep(stream, node, cudaGraphNodeTypeKernel);
 }
@@ -248,7 +258,13 @@ const void* Recording::on_device(cudaStream_t stream, const ArgView& value) {
   CallResult done;
   {
     LastErrorGuard last_error;  // It is told as the recorder's failure.
-    done = setter_.load(value.size, &kernel);
+    int device = 0;
+    done = {"cudaGetDevice", cudaGetDevice(&device)};
+    if (done.error == cudaSuccess && device != setter_.device()) {
+      fail(absl::InvalidArgumentError("Recorder::on_device was called with another device current than the cache's"));
+      return nullptr;
+    }
+    if (done.error == cudaSuccess) done = setter_.load(value.size, &kernel);
     if (done.error == cudaSuccess) done = take_device_memory(stream, value.size, &at);
   }
   if (done.error != cudaSuccess) {

@@ -116,7 +116,7 @@ class Reader {
     content.readable = driver_.kernel_params != nullptr && driver_.kernel_params(node, &params) == CUDA_SUCCESS;
     void** const arguments = std::exchange(params.kernelParams, nullptr);
     void** const packed = std::exchange(params.extra, nullptr);
-    put(content.readable ? params.ctx : context_);
+    put(content.readable ? params.ctx : context_);  // CUDA refuses updates between contexts, if it comes to that.
     if (driver_.kernel_attribute == nullptr || !read_attributes(node, &content.grid_updatable)) return false;
     if (!content.readable) return true;
     const Layout layout = layout_of(params, arguments != nullptr || packed != nullptr);

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -365,8 +366,53 @@ TEST_F(CacheTest, SlotsOfNodesOnAnotherDeviceFollowEachRun) {
     CUDA_OK(cudaSetDevice(1));
     EXPECT_RUN(kPatched, run(4));
     CUDA_OK(cudaSetDevice(0));
+    std::thread([&] { EXPECT_RUN(kPatched, run(5)); }).join();  // Its first CUDA call is a patch.
     expect_sum(sum);
     EXPECT_EQ(other.memory().read(), std::vector<float>(kSize, 3 * sum));
+  }
+}
+
+// In captured and direct runs; the graph is of the cache's device either way.
+TEST_F(CacheTest, TheCallersDeviceIsCurrentWhateverFnLeaves) {
+  if (device_count() < 2) GTEST_SKIP() << "needs two devices";
+  float sum = 0;
+  for (const int executables : {0, 8}) {
+    for (const int before : {0, 1}) {
+      SCOPED_TRACE(testing::Message() << executables << " executables, device " << before);
+      CUDA_OK(cudaSetDevice(0));
+      Options options = unshared(executables);
+      options.patching = Patching::kDeviceUpdated;
+      Cache cache(options);
+      int calls = 0;
+      const auto run = [&](float value, bool throws) {
+        CUDA_OK(cudaSetDevice(before));
+        int current = -1;
+        try {
+          const auto outcome = cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<float> v) {
+            rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
+            ++calls;
+            CUDA_OK(cudaGetDevice(&current));
+            EXPECT_EQ(current, 0);
+            CUDA_OK(cudaSetDevice(1));
+            if (throws) throw std::runtime_error("of fn");
+          });
+          EXPECT_TRUE(outcome.ok()) << outcome.status();
+          EXPECT_FALSE(throws);
+          sum += value;
+        } catch (const std::runtime_error&) {
+          sum += executables == 0 ? value : 0;
+        }
+        CUDA_OK(cudaGetDevice(&current));
+        EXPECT_EQ(current, before);
+      };
+      run(1, true);
+      run(2, false);
+      run(3, false);
+      EXPECT_EQ(calls, executables == 0 ? 3 : 2);
+      EXPECT_EQ(cache.stats().refused_device_updates, 0u);
+      CUDA_OK(cudaSetDevice(0));
+      expect_sum(sum);
+    }
   }
 }
 

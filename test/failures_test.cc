@@ -8,6 +8,8 @@
 
 #include "faults.h"
 #include "graphcache/status.h"
+#include "setter.h"
+#include "support.h"
 
 namespace graphcache::test {
 namespace {
@@ -191,11 +193,38 @@ TEST_F(FailuresTest, EagerRunAfterAFailureBeginsWithACleanLastError) {
 
 TEST_F(FailuresTest, FailureOfTheDriversFunctionsFallsBackToTheRuntime) {
   World world;
-  hostrt::fail_call("cudaGetFuncBySymbol", 1, cudaErrorInvalidDeviceFunction, -1);
+  hostrt::fail_call("cudaGraphKernelNodeGetParams", 1, cudaErrorInvalidValue, -1);
   EXPECT_RUN(kInstantiated, world.run(kKey, 1));
   EXPECT_RUN(kPatched, world.run(kKey, 2));
   world.expect_done({1, 2});
   expect_usable(world);
+}
+
+// Nothing is asked of the runtime that fails for a library's kernels, and would hide the error that stood there.
+TEST_F(FailuresTest, KernelsOfLibrariesLeaveTheLastErrorAlone) {
+  cudaLibrary_t library = nullptr;
+  cudaKernel_t kernel = nullptr;
+  CUDA_OK(cudaLibraryLoadData(&library, "any image", nullptr, nullptr, 0, nullptr, nullptr, 0));
+  CUDA_OK(cudaLibraryGetKernel(&kernel, library, setter::kSmallName));
+  using Value = setter::Value<setter::kSmall>;
+  const auto set = reinterpret_cast<void (*)(void*, Value)>(kernel);
+  {
+    Stream stream;
+    DeviceBuffer<unsigned long long> data(2);
+    Cache cache;
+    for (const unsigned long long word : {5, 6}) {
+      cudaSetDevice(-1);
+      const cudaError_t before = cudaPeekAtLastError();
+      EXPECT_NE(before, cudaSuccess);
+      EXPECT_TRUE(did(word == 5 ? Outcome::kInstantiated : Outcome::kPatched,
+                      cache.run(key("k"), stream, params(Value{{word, 7}}), [&](Recorder& rec, Slot<Value> v) {
+                        rec.launch(set, {1, setter::kThreads}, data.get(), v);
+                      })));
+      EXPECT_EQ(cudaGetLastError(), before);
+      EXPECT_EQ(data.read(), (std::vector<unsigned long long>{word, 7}));
+    }
+  }
+  CUDA_OK(cudaLibraryUnload(library));
 }
 
 TEST_F(FailuresTest, FatalErrorReachesTheEntriesOfOtherKeys) {

@@ -44,7 +44,6 @@ std::vector<cudaError_t> errors_of(const std::string& function) {
         cudaErrorStreamCaptureInvalidated}},
       {"cudaMemcpyAsync", {cudaErrorInvalidMemcpyDirection, cudaErrorStreamCaptureUnsupported}},
       {"cudaMemsetAsync", {cudaErrorStreamCaptureImplicit}},
-      {"cudaGetFuncBySymbol", {cudaErrorInvalidDeviceFunction}},
       {"cudaGraphInstantiate", {cudaErrorNotSupported}},
       {"cudaGraphLaunch",
        {cudaErrorLaunchOutOfResources, cudaErrorStreamCaptureUnsupported, cudaErrorStreamCaptureInvalidated}},
@@ -83,7 +82,6 @@ struct Untold {
 constexpr Untold kUntold[] = {
     // Questions about a capture's content: what cannot be described is not shared.
     {"cudaFuncGetParamInfo"},
-    {"cudaGetFuncBySymbol"},
     {"cudaGraphKernelNodeGetAttribute"},
     {"cudaGraphKernelNodeGetParams"},
     {"cudaGraphMemcpyNodeGetParams"},
@@ -122,6 +120,8 @@ constexpr Untold kUntold[] = {
     {"cudaGraphKernelNodeSetAttribute", "table without its binary"},
     {"cudaMalloc", "row without memory"},
     // What fn throws is all that such a run ends with.
+    {"cudaGetDevice", "fn throws", 3},
+    {"cudaGetDevice", "fn runs out of memory", 3},
     {"cudaStreamEndCapture", "fn throws"},
     {"cudaStreamEndCapture", "fn runs out of memory"},
     {"cudaStreamGetCaptureInfo", "fn throws"},

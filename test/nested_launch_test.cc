@@ -148,6 +148,19 @@ TEST_F(NestedLaunchTest, ArgumentsAndGridsFollowEachRun) {
   }
 }
 
+// Nothing is asked of the runtime that fails for a library's kernels.
+TEST_F(NestedLaunchTest, AnErrorThatStoodThereBeforeFailsNoRun) {
+  Cache cache;
+  cudaSetDevice(-1);
+  const cudaError_t before = cudaPeekAtLastError();
+  ASSERT_NE(before, cudaSuccess);
+  EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, params(3), [&](Recorder& rec, Slot<int> v) {
+    rec.launch(nested, {4, 32}, memory.get(), kSize, 2, v);
+    rec.launch(blend, {8, 32}, memory.get(), kSize, 3, 1);
+  }));
+  EXPECT_EQ(cudaGetLastError(), before);
+}
+
 TEST_F(NestedLaunchTest, ArgumentsAloneAreForTheDevice) {
   constexpr int kRuns = 400;
   Options options;

@@ -46,6 +46,24 @@ TEST_F(OnDeviceTest, ValueFollowsEachRunByOnePatch) {
   }
 }
 
+// The memory is of the cache's device.
+TEST_F(OnDeviceTest, AnotherDeviceIsRefusedInEveryRun) {
+  if (device_count() < 2) GTEST_SKIP() << "needs two devices";
+  OtherDevice<float> other(1);
+  for (const int executables : {0, 8}) {
+    Options options;
+    options.max_executables = executables;
+    Cache cache(options);
+    for (int run = 0; run < 2; ++run) {
+      const auto outcome = cache.run(key("k"), stream, params(2.0f), [&](Recorder& rec, Slot<float> v) {
+        other.fork(rec.stream(), [&](cudaStream_t forked) { EXPECT_EQ(rec.on(forked).on_device(v), nullptr); });
+      });
+      EXPECT_FAILURE(kInvalidArgument, outcome);
+      EXPECT_TRUE(mentions(outcome.status(), "another device")) << outcome.status();
+    }
+  }
+}
+
 // A launch in flight keeps the value that it was given.
 TEST_F(OnDeviceTest, ThousandsOfRunsInFlightEachWithItsOwn) {
   Cache cache;

@@ -308,33 +308,39 @@ TEST_F(SharedTableTest, AnotherDeviceIsCurrentAtHits) {
   }
 }
 
-// Keys 0 and 1 differ here, 2 and 3 there as well.
+// Keys 0 and 1 differ here, 2 and 3 there as well. The host sets the slots of what runs there.
 TEST_F(SharedTableTest, NodesOnAnotherDeviceAreNotForRows) {
   if (device_count() < 2) GTEST_SKIP() << "needs two devices";
   use(one_table(4));
   OtherDevice<int> other(100);
-  std::vector<int> wanted(100, 0);
-  const auto run_member = [&](int which) {
-    memory.write(seed);
-    const auto outcome = run(key("k", which), [&, which](Recorder& rec) {
-      for (int i = 0; i < 12; ++i) rec.launch(blend, {2, 32}, at(i), 900, which, i);
+  const auto run_member = [&](int which, int value) {
+    other.memory().write(std::vector<int>(100, 1));
+    const auto outcome = run(key("k", which), params(value), [&, which](Recorder& rec, Slot<int> v) {
+      for (int i = 0; i < 12; ++i) rec.launch(blend, {2, 32}, at(i), 900, which, v);
       other.fork(rec.stream(), [&](cudaStream_t forked) {
         rec.on(forked).launch(blend, {2, 32}, other.memory().get(), 100, 3, which / 2);
+        rec.on(forked).launch(blend, {1, 32}, other.memory().get(), 100, 2, v);
       });
     });
+    std::vector<int> wanted(100, 1);
     for (int times = 0; times < 2; ++times) {  // Directly, too.
       for (int i = 0; i < 64; ++i) wanted[i] = 3 * wanted[i] + which / 2 + i;
+      for (int i = 0; i < 32; ++i) wanted[i] = 2 * wanted[i] + value + i;
     }
     EXPECT_EQ(other.memory().read(), wanted) << which;
     return outcome;
   };
   for (const int which : {0, 2}) {
-    EXPECT_RUN(kInstantiated, run_member(which));
-    EXPECT_RUN(kUpdated, run_member(which + 1));
+    EXPECT_RUN(kInstantiated, run_member(which, 5));
+    EXPECT_RUN(kUpdated, run_member(which + 1, 6));
   }
   for (int round = 0; round < 2; ++round) {
-    for (int which = 0; which < 4; ++which) EXPECT_RUN(kSwitched, run_member(which));
+    for (int which = 0; which < 4; ++which) {
+      EXPECT_RUN(kSwitched, run_member(which, 7 + round));
+      EXPECT_RUN(kPatched, run_member(which, 9 + which));
+    }
   }
+  EXPECT_EQ(cache->stats().row_switches, 2u + 2 * 4);
   EXPECT_EQ(cache->stats().refused_device_updates, 0u);
 }
 

@@ -253,6 +253,26 @@ TEST_F(SignatureTest, PrioritiesMustAgree) {
   CUDA_OK(cudaStreamDestroy(urgent));
 }
 
+TEST_F(SignatureTest, DevicesMustAgree) {
+  hostrt::set_device_count(2);
+  OtherDevice<int> there(64);
+  Stream side;
+  Event fork, join;
+  const auto here = [&](cudaStream_t s) {
+    CUDA_OK(cudaEventRecord(fork, s));
+    CUDA_OK(cudaStreamWaitEvent(side, fork, 0));
+    CUDA_OK(launch(blend, 1, 32, side, at(0), 32, 3, 4));
+    CUDA_OK(cudaEventRecord(join, side));
+    CUDA_OK(cudaStreamWaitEvent(s, join, 0));
+  };
+  const auto elsewhere = [&](cudaStream_t s) {
+    there.fork(s, [&](cudaStream_t on) { CUDA_OK(launch(blend, 1, 32, on, at(0), 32, 3, 4)); });
+  };
+  EXPECT_TRUE(alike(here, here));
+  EXPECT_TRUE(alike(elsewhere, elsewhere));
+  EXPECT_FALSE(alike(here, elsewhere));
+}
+
 // ---- What cannot be read --------------------------------------------------------------------------------------------
 
 struct Getter {

@@ -48,7 +48,6 @@ constexpr Failure kFailures[] = {
     {"cudaStreamIsCapturing", cudaErrorInvalidValue},
     {"cudaStreamGetDevice", cudaErrorInvalidValue},
     {"cudaGetDevice", cudaErrorInvalidValue},
-    {"cudaGetFuncBySymbol", cudaErrorInvalidDeviceFunction},
     {"cudaDeviceGraphMemTrim", cudaErrorInvalidValue},
     {"cudaLaunchKernel", cudaErrorLaunchOutOfResources},
     {"cudaMemcpyAsync", cudaErrorInvalidValue},

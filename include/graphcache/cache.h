@@ -33,10 +33,10 @@
 // fact 35). A cache must outlive its runs.
 //
 // What a run leaves alone. Afterwards the stream is as it was and takes work; the thread's current device and capture
-// mode are the caller's; the runtime's last-error slot holds what it held. The runtime lets that slot be read and
-// emptied, not filled, so an error that stood there before is replaced by a later one if a CUDA call of the run fails,
-// is gone if it was the launch of a hit, and hides one of the same kind that `fn` leaves. Exceptions of `fn` pass
-// through, the capture having been ended.
+// mode are the caller's, while `fn` has the cache's device current; the runtime's last-error slot holds what it held.
+// The runtime lets that slot be read and emptied, not filled, so an error that stood there before is replaced by a
+// later one if a CUDA call of the run fails, is gone if it was the launch of a hit, and hides one of the same kind that
+// `fn` leaves. Exceptions of `fn` pass through, the capture having been ended.
 //
 // Out of host memory. A run or warm() for which the library cannot allocate returns ResourceExhausted, without a
 // message if there is no memory even for that; its key may have lost its executable by then, other keys keep what they

@@ -47,11 +47,11 @@ enum class Patching {
   // One call for all kernel nodes, whatever their number: a node before the others writes their arguments and grids on
   // the device. It takes about 2.3 us of the device's time in a run with changed values and 1 us in another, and 0.02
   // us more for each of these nodes. Other slot nodes are set one by one, and so are kernels whose block or shared
-  // memory is a slot, or whose grid is one that the device must not set (docs/semantics.md), and those beyond the first
-  // 32,000 bytes of values. Siblings can share such an executable only if it has a table (Sharing). If the driver
-  // refuses it, a key is patched node by node (Stats::refused_device_updates). An update that fails on the device is an
-  // error of the key's next run, or of a sibling's that has the executable by then, or, if it was there when that left,
-  // of a later run.
+  // memory is a slot, whose grid is one that the device must not set (docs/semantics.md), or that run on another
+  // device, and those beyond the first 32,000 bytes of values. Siblings can share such an executable only if it has a
+  // table (Sharing). If the driver refuses it, a key is patched node by node (Stats::refused_device_updates). An update
+  // that fails on the device is an error of the key's next run, or of a sibling's that has the executable by then, or,
+  // if it was there when that left, of a later run.
   kDeviceUpdated,
 };
 

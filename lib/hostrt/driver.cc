@@ -7,6 +7,7 @@
 
 #include <cstring>
 
+#include "exec.h"
 #include "graph.h"
 #include "kernels.h"
 #include "library.h"
@@ -111,8 +112,11 @@ CUresult launch_kernel(CUfunction function, unsigned grid_x, unsigned grid_y, un
 CUresult set_kernel_node(CUgraphExec executable, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
   if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const cudaKernelNodeParams wanted = runtime_params(*params);
-  return call_driver(Function::kGraphExecKernelNodeSetParams,
-                     [&] { return cudaGraphExecKernelNodeSetParams(executable, node, &wanted); });
+  return call_driver(Function::kGraphExecKernelNodeSetParams, [&] {
+    return enter({Function::kGraphExecKernelNodeSetParams, executable, node}, [&](const Call& call) {
+      return patch_kernel(call, executable, node, &wanted, /*on_current_device=*/false);
+    });
+  });
 }
 
 CUresult get_kernel_node(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {

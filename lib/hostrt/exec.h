@@ -28,6 +28,11 @@ cudaError_t patch(const Call& call, cudaGraphExec_t handle, cudaGraphNode_t node
   return error;
 }
 
+// Of a kernel node. The runtime looks its function up on the current device, which has to be the node's; the driver is
+// given that of a context (tried).
+cudaError_t patch_kernel(const Call& call, cudaGraphExec_t handle, cudaGraphNode_t node,
+                         const cudaKernelNodeParams* wanted, bool on_current_device);
+
 // Whether an executable lives beside which the graph may have no other.
 bool has_only_executable(const State& state, cudaGraph_t graph);
 

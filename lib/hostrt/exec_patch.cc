@@ -29,6 +29,19 @@ cudaError_t patch_fill(FillParams& params, const cudaMemsetParams* wanted) {
 }
 
 }  // namespace
+
+cudaError_t patch_kernel(const Call& call, cudaGraphExec_t handle, cudaGraphNode_t node,
+                         const cudaKernelNodeParams* wanted, bool on_current_device) {
+  return patch<KernelParams>(call, handle, node, [&](KernelParams& params) {
+    if (on_current_device && params.device != call.thread.device) return cudaErrorInvalidValue;
+    const cudaError_t error = read_kernel(call, wanted, &params);
+    auto& updates = *find_executable(call, handle)->program->device_updates;
+    const auto updated = updates.find(node);
+    if (error == cudaSuccess && updated != updates.end()) updated->second = params;
+    return error;
+  });
+}
+
 }  // namespace graphcache::hostrt
 
 using namespace graphcache::hostrt;
@@ -38,13 +51,7 @@ extern "C" {
 cudaError_t CUDARTAPI cudaGraphExecKernelNodeSetParams(cudaGraphExec_t hGraphExec, cudaGraphNode_t node,
                                                        const struct cudaKernelNodeParams* pNodeParams) {
   return enter({Function::kGraphExecKernelNodeSetParams, hGraphExec, node}, [&](const Call& call) {
-    return patch<KernelParams>(call, hGraphExec, node, [&](KernelParams& params) {
-      const cudaError_t error = read_kernel(call, pNodeParams, &params);
-      auto& updates = *find_executable(call, hGraphExec)->program->device_updates;
-      const auto updated = updates.find(node);
-      if (error == cudaSuccess && updated != updates.end()) updated->second = params;
-      return error;
-    });
+    return patch_kernel(call, hGraphExec, node, pNodeParams, /*on_current_device=*/true);
   });
 }
 

@@ -135,6 +135,7 @@ bool same_attribute(const KernelParams& a, const KernelParams& b, cudaLaunchAttr
 cudaGraphExecUpdateResult compare(const NodeParams& mine, const NodeParams& wanted, unsigned long long flags) {
   if (const auto* kernel = std::get_if<KernelParams>(&mine)) {
     const auto& other = std::get<KernelParams>(wanted);
+    if (kernel->device != other.device) return cudaGraphExecUpdateErrorUnsupportedFunctionChange;  // (facts 21)
     if (!same_attribute(*kernel, other, cudaLaunchAttributeCooperative)) {
       return cudaGraphExecUpdateErrorAttributesChanged;
     }

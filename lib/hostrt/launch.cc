@@ -40,7 +40,8 @@ cudaError_t launch(const Call& call, const LaunchRequest& request) {
     return error;
   }
   Stream* stream = find_stream(call, request.stream);
-  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  // "A kernel launch will fail if it is issued to a stream that is not associated to the current device" (the guide).
+  if (stream == nullptr || stream->device != call.thread.device) return cudaErrorInvalidResourceHandle;
   Capture* capture = nullptr;
   if (const cudaError_t error = admit_work(call.state, *stream, &capture); error != cudaSuccess) return error;
 
