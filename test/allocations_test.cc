@@ -10,6 +10,7 @@
 #include <new>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "faults.h"
@@ -109,24 +110,28 @@ class FailedAllocation : public Fault {
 // What a process makes once is made in its first run: one process for each allocation of that. Stands first, since the
 // other tests make it, too.
 TEST(FirstAllocationsTest, AnyOfAProcesssFirstRunMayFail) {
-  constexpr int kNoneFailed = 2;
-  for (const int times : {1, -1}) {
+  constexpr int kNoneFailed = 2, kBroken = 3;
+  for (const auto& [times, executables] : {std::pair(1, 8), {-1, 8}, {1, 0}, {-1, 0}}) {
     int status = 0;
     for (int nth = 0; !WIFEXITED(status) || WEXITSTATUS(status) != kNoneFailed; ++nth) {
       ASSERT_LT(nth, 1000);
       const pid_t child = fork();
       if (child == 0) {
-        Cache cache;
+        Options options;
+        options.max_executables = executables;
+        Cache cache(options);
         const Stream stream;
         const Key the_key = key("k");
         const std::function<void(cudaStream_t)> fn = [](cudaStream_t) {};
         allocations = {true, nth, times, 0};
         const bool ok = cache.run(the_key, stream, fn).ok();
         allocations.armed = false;
-        _exit(allocations.failed == 0 ? kNoneFailed : ok ? 0 : 1);
+        if (allocations.failed != 0) _exit(ok ? 0 : 1);
+        _exit(ok ? kNoneFailed : kBroken);
       }
       ASSERT_EQ(waitpid(child, &status, 0), child);
       ASSERT_TRUE(WIFEXITED(status)) << "allocation " << nth << ", signal " << WTERMSIG(status);
+      ASSERT_NE(WEXITSTATUS(status), kBroken) << "allocation " << nth << ": no run works, though none failed";
     }
   }
 }

@@ -124,7 +124,7 @@ TEST_F(DeviceUpdatedFailuresTest, AHitMakesOneCallAndOneMoreForAllThatChanged) {
 
 // Their launches write to their nodes: however many leave, they wait.
 TEST_F(DeviceUpdatedFailuresTest, NoneIsDestroyedInFlight) {
-  constexpr int kKeys = 30;
+  constexpr int kKeys = 80;  // More than may wait of others.
   Options options = device_updated();
   options.max_executables = 1;
   options.sharing = Sharing::kNever;

@@ -85,10 +85,12 @@ std::uint64_t context_uses(const State& state) {
   return uses;
 }
 
-// In the child, where the threads that held the lock or waited for it are gone.
+// In the child, where the threads that held the lock or waited for it are gone. A parent that has made no call of the
+// runtime's leaves it one of its own.
 void end_in_child() {
-  runtime_gone = cudaErrorInitializationError;
-  new (&state().mutex) std::mutex;
+  State& inherited = state();
+  new (&inherited.mutex) std::mutex;
+  if (inherited.last_thread_id != 0) runtime_gone = cudaErrorInitializationError;
 }
 
 // From the first call on, so that objects built before it are destroyed after it (facts 34).
