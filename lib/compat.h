@@ -84,9 +84,6 @@ inline void* driver_function(const char* name, [[maybe_unused]] unsigned version
 // has loaded: the driver, which has had all of this since 12.0, does it. Its codes are the runtime's, number by number.
 #if CUDART_VERSION >= 12080
 
-// Whether the driver can be called for such a kernel; else the runtime is.
-inline bool has_context() { return driver().has_context(); }
-
 inline cudaError_t add_library_kernel(cudaGraphNode_t* node, cudaGraph_t graph, const cudaKernelNodeParams& params) {
   return cudaGraphAddKernelNode(node, graph, nullptr, 0, &params);
 }
@@ -98,15 +95,6 @@ inline cudaError_t launch_kernel(const void* symbol, CUfunction, dim3 grid, dim3
 }
 
 #else
-
-// Setting the device gives a thread its context.
-inline bool has_context() {
-  if (driver().has_context()) return true;
-  const LastErrorGuard last_error;
-  int device = 0;
-  if (cudaGetDevice(&device) == cudaSuccess) cudaSetDevice(device);
-  return driver().has_context();
-}
 
 using cudaLibrary_t = CUlibrary;
 

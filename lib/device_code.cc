@@ -70,10 +70,7 @@ CallResult Updater::ask(const CUDA_KERNEL_NODE_PARAMS& params, bool* can) {
 Setter::Setter(int device, std::shared_ptr<DeviceMemory> memory)
     : device_(device), memory_(std::move(memory)), code_(setter_image, {setter::kSmallName, setter::kLargeName}) {}
 
-CallResult Setter::take(std::size_t bytes, DeviceMemory::Block* out) {
-  const DeviceGuard current(device_);
-  return current.result().error != cudaSuccess ? current.result() : memory_->take(bytes, out);
-}
+CallResult Setter::take(std::size_t bytes, DeviceMemory::Block* out) { return memory_->take(bytes, out); }
 
 CallResult Setter::load(std::size_t bytes, Kernel* out) {
   DeviceCode<2>::Kernels kernels = {};

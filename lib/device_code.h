@@ -119,7 +119,7 @@ class Setter {
   Setter(int device, std::shared_ptr<DeviceMemory> memory);
 
   int device() const { return device_; }
-  // So many bytes of its device.
+  // So many bytes. Its device is current.
   CallResult take(std::size_t bytes, DeviceMemory::Block* out);
   CallResult load(std::size_t bytes, Kernel* out);
   std::shared_ptr<void> code() { return code_.code(); }

@@ -16,6 +16,7 @@ const Driver& driver() {
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(driver_function(name, version));
     };
     set(found.current_context, "cuCtxGetCurrent");
+    set(found.stream_context, "cuStreamGetCtx");
     set(found.set_kernel_node, "cuGraphExecKernelNodeSetParams");
     set(found.kernel_params, "cuGraphKernelNodeGetParams");
     set(found.kernel_attribute, "cuGraphKernelNodeGetAttribute");
@@ -33,6 +34,21 @@ const Driver& driver() {
     return found;
   }();
   return driver;
+}
+
+CUcontext current_context() {
+  CUcontext context = nullptr;
+  const auto get = driver().current_context;
+  return get != nullptr && get(&context) == CUDA_SUCCESS ? context : nullptr;
+}
+
+bool has_context() {
+  if (current_context() != nullptr) return true;
+  if (driver().current_context == nullptr) return false;
+  const LastErrorGuard last_error;
+  int device = 0;
+  if (cudaGetDevice(&device) == cudaSuccess) cudaSetDevice(device);
+  return current_context() != nullptr;
 }
 
 CUfunction function_of_library(const void* kernel) {

@@ -12,6 +12,7 @@ namespace graphcache {
 
 struct Driver {
   CUresult (*current_context)(CUcontext*);
+  CUresult (*stream_context)(CUstream, CUcontext*);
   CUresult (*set_kernel_node)(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*);
   CUresult (*kernel_params)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*);
   CUresult (*kernel_attribute)(CUgraphNode, CUlaunchAttributeID, CUlaunchAttributeValue*);
@@ -38,17 +39,18 @@ struct Driver {
     *is_set = result == CUDA_SUCCESS && std::memcmp(value, &unset, sizeof unset) != 0;
     return result;
   }
-
-  // Most of these need a current context, and crash without one (tried). The runtime gives a thread its context at the
-  // thread's first runtime call, which a hit's patch may well be; and a user of the driver may take it away again.
-  bool has_context() const {
-    CUcontext context = nullptr;
-    return current_context != nullptr && current_context(&context) == CUDA_SUCCESS && context != nullptr;
-  }
 };
 
 // Asked for once in the process.
 const Driver& driver();
+
+// The context that is current, or null.
+CUcontext current_context();
+
+// Most of the driver's functions need a current context, and crash without one (tried). The runtime gives a thread its
+// context at the thread's first runtime call, which a hit's patch may well be, and a user of the driver may take it
+// away again: a thread without one gets that of its current device. False if it cannot be had.
+bool has_context();
 
 // The function of a library's kernel in the current context, or null if it cannot be had. The runtime has no call for
 // it: its cudaGetFuncBySymbol knows no such kernels (tried).

@@ -45,6 +45,8 @@ struct Binding {
   detail::Convert convert;
 };
 
+inline constexpr int kHostMemory = -1;  // In the place of a device.
+
 // A node that holds values of slots.
 struct SlotNode {
   std::uint32_t index = 0;  // In the graph's nodes.
@@ -52,8 +54,9 @@ struct SlotNode {
   const void* kernel = nullptr;             // The host symbol of a kernel node.
   CUfunction function = nullptr;            // The driver's handle of it, or null if it cannot be had,
   CUcontext context = nullptr;              // and of the context that it runs in.
-  int device = 0;                           // That a kernel node runs on.
   cudaMemcpyKind kind = cudaMemcpyDefault;  // Of a memcpy node.
+  // Whose memory a copy or set was captured with, where its size is a slot.
+  int dst_device = kHostMemory, src_device = kHostMemory;
   // Where in the block its fields are: one of the structures above, then a kernel's arguments.
   std::uint32_t fields = 0;
   std::uint32_t fields_size = 0;

@@ -17,7 +17,7 @@ CallResult set_kernel_by_driver(cudaGraphExec_t exec, cudaGraphNode_t node, cons
           static_cast<cudaError_t>(driver().set_kernel_node(exec, node, &params)), /*latches=*/false};
 }
 
-// The runtime looks the symbol up on the current device, so that must be the node's.
+// The runtime looks the symbol up on the current device. A node of another one than the cache's is refused there.
 CallResult set_kernel_by_runtime(cudaGraphExec_t exec, cudaGraphNode_t node, const void* kernel,
                                  const KernelFields& fields, void** arguments, int device) {
   const LastErrorGuard last_error;  // A hit has none.
@@ -259,7 +259,6 @@ CallResult Executable::patch_to(const std::shared_ptr<const Content>& to, const 
   return {};
 }
 
-// The driver's way needs a context, which is asked for once a patch; the runtime's call gives the thread one.
 bool Executable::by_driver(std::optional<bool>& driver_usable) {
   if (!driver_usable) driver_usable = driver().set_kernel_node != nullptr && has_context();
   return *driver_usable;
@@ -298,8 +297,7 @@ CallResult Executable::set_kernel(const SlotNode& node, std::optional<bool>& dri
   slots_.point_to_arguments(node, &arguments);
   const cudaGraphNode_t handle = base_.nodes[node.index];
   if (node.function == nullptr || !by_driver(driver_usable)) {
-    driver_usable.reset();
-    return set_kernel_by_runtime(exec_.get(), handle, node.kernel, fields, arguments.data(), node.device);
+    return set_kernel_by_runtime(exec_.get(), handle, node.kernel, fields, arguments.data(), scratch_.device());
   }
   CUDA_KERNEL_NODE_PARAMS params =
       driver_params(fields.grid, fields.block, static_cast<unsigned>(fields.shared_bytes), arguments.data());
@@ -312,12 +310,11 @@ CallResult Executable::set_kernel(const SlotNode& node, std::optional<bool>& dri
 CallResult Executable::set_memcpy(const SlotNode& node) {
   MemcpyFields fields = slots_.as<MemcpyFields>(node);
   if (fields.bytes == 0) {
-    unsigned char* device = nullptr;
-    if (const CallResult made = scratch_.device_bytes(&device); made.error != cudaSuccess) return made;
-    unsigned char* const host = scratch_.host_bytes();
-    const bool from_host = node.kind == cudaMemcpyHostToDevice || node.kind == cudaMemcpyHostToHost;
-    const bool to_host = node.kind == cudaMemcpyDeviceToHost || node.kind == cudaMemcpyHostToHost;
-    fields = {to_host ? host : device, (from_host ? host : device) + 1, 1};
+    unsigned char* dst = nullptr;
+    unsigned char* src = nullptr;
+    if (const CallResult made = scratch_.bytes(node.dst_device, &dst); made.error != cudaSuccess) return made;
+    if (const CallResult made = scratch_.bytes(node.src_device, &src); made.error != cudaSuccess) return made;
+    fields = {dst, src + 1, 1};
   }
   return {"cudaGraphExecMemcpyNodeSetParams1D",
           cudaGraphExecMemcpyNodeSetParams1D(exec_.get(), base_.nodes[node.index], fields.dst, fields.src, fields.bytes,
@@ -333,20 +330,23 @@ CallResult Executable::set_memset(const SlotNode& node) {
   params.width = fields.bytes;
   params.height = 1;
   if (fields.bytes == 0) {
-    unsigned char* device = nullptr;
-    if (const CallResult made = scratch_.device_bytes(&device); made.error != cudaSuccess) return made;
-    params.dst = device;
+    unsigned char* dst = nullptr;
+    if (const CallResult made = scratch_.bytes(node.dst_device, &dst); made.error != cudaSuccess) return made;
+    params.dst = dst;
     params.width = 1;
   }
   return {"cudaGraphExecMemsetNodeSetParams",
           cudaGraphExecMemsetNodeSetParams(exec_.get(), base_.nodes[node.index], &params)};
 }
 
-CallResult Scratch::device_bytes(unsigned char** out) {
+CallResult Scratch::bytes(int device, unsigned char** out) {
+  *out = host_;
+  if (device == kHostMemory) return {};
   MutexLock lock(mutex_);
-  if (memory_.get() == nullptr) {
+  Owned<void*, cudaFree>& bytes = of_devices_[device];
+  if (bytes.get() == nullptr) {
     const LastErrorGuard last_error;  // A hit has none.
-    const DeviceGuard current(device_);
+    const DeviceGuard current(device);
     if (const CallResult failed = current.result(); failed.error != cudaSuccess) {
       return {failed.call, failed.error, /*latches=*/false};
     }
@@ -354,15 +354,15 @@ CallResult Scratch::device_bytes(unsigned char** out) {
     void* memory = nullptr;
     if (const cudaError_t error = cudaMalloc(&memory, 2); error != cudaSuccess)
       return {"cudaMalloc", error, /*latches=*/false};
-    memory_ = Owned<void*, cudaFree>(memory);
+    bytes = Owned<void*, cudaFree>(memory);
   }
-  *out = static_cast<unsigned char*>(memory_.get());
+  *out = static_cast<unsigned char*>(bytes.get());
   return {};
 }
 
 void Scratch::abandon() {
   MutexLock lock(mutex_);
-  memory_.release();
+  for (auto& [device, bytes] : of_devices_) bytes.release();
 }
 
 void Executable::keep_alive(const Template& graph) {

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -20,24 +21,24 @@
 
 namespace graphcache {
 
-// Memory where copies and sets of no bytes write one. Disabling their nodes instead would be wrong: a disabled set does
-// not keep what follows it behind what comes before it (tried: docs/semantics.md). Thread-safe.
+// Memory where copies and sets of no bytes write one, of each device that a node's own is of (docs/semantics.md).
+// Disabling their nodes instead would be wrong: a disabled set does not keep what follows it behind what comes before
+// it (tried: docs/semantics.md). Thread-safe.
 class Scratch {
  public:
   explicit Scratch(int device) : device_(device) {}
 
-  // Two bytes of device memory, made at the first call and freed by the destructor, and two of the host.
-  CallResult device_bytes(unsigned char** out) ABSL_LOCKS_EXCLUDED(mutex_);
-  unsigned char* host_bytes() { return host_; }
+  // Two bytes of a device, made at the first call for it and freed by the destructor, or of the host (kHostMemory).
+  CallResult bytes(int device, unsigned char** out) ABSL_LOCKS_EXCLUDED(mutex_);
   int device() const { return device_; }
-  // After a fatal error: drops the handle.
+  // After a fatal error: drops the handles.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   const int device_;
   unsigned char host_[2] = {};
   Mutex mutex_;
-  Owned<void*, cudaFree> memory_ ABSL_GUARDED_BY(mutex_);
+  std::unordered_map<int, Owned<void*, cudaFree>> of_devices_ ABSL_GUARDED_BY(mutex_);
 };
 
 // What became of an attempt to bring an executable over to a sibling's graph.
@@ -150,7 +151,7 @@ class Executable {
   // Needs the driver. After an error the shadow is wrong, until an update has made it right.
   CallResult patch_to(const std::shared_ptr<const Content>& to, const Difference& difference, const detail::Call& call,
                       std::size_t* patched_nodes);
-  // `driver_usable` is found out by the first node that asks, and again after one that went by the runtime.
+  // Whether nodes are set by the driver. `driver_usable` is found out by the first node that asks.
   bool by_driver(std::optional<bool>& driver_usable);
   CallResult set_kernel(const Content& content, std::uint32_t index);
   CallResult set_node(const SlotNode& node, std::optional<bool>& driver_usable);

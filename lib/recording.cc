@@ -33,6 +33,27 @@ void look_up(cudaGraphNode_t node, SlotNode* out) {
   out->context = params.ctx;
 }
 
+// Whether a stream's work runs on the current device; without the driver's answer, it does. The runtime's question
+// would break a capture (tried).
+CallResult ask_whether_of_current_device(cudaStream_t stream, bool* is) {
+  *is = true;
+  CUcontext context = nullptr;
+  const auto get = driver().stream_context;
+  if (get == nullptr || !has_context()) return {};
+  const CUresult result = get(stream, &context);
+  *is = result != CUDA_SUCCESS || context == current_context();
+  return {"cudaStreamGetDevice, by the driver", static_cast<cudaError_t>(result), /*latches=*/false};
+}
+
+// The device that memory belongs to.
+int device_of(const void* memory) {
+  LastErrorGuard last_error;
+  cudaPointerAttributes attributes = {};
+  if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) return kHostMemory;
+  const bool is_devices = attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
+  return is_devices ? attributes.device : kHostMemory;
+}
+
 }  // namespace
 
 Recording::Recording(cudaStream_t stream, const Call& call, Mode mode, Setter& setter) noexcept
@@ -176,7 +197,7 @@ bool Recording::take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slo
   }
   std::sort(slots_.nodes.begin(), slots_.nodes.end(),
             [](const SlotNode& a, const SlotNode& b) { return a.index < b.index; });
-  if (driver().current_context != nullptr) driver().current_context(&slots_.context);
+  slots_.context = current_context();
   for (SlotNode& node : slots_.nodes) {
     if (node.type == cudaGraphNodeTypeKernel) look_up(nodes[node.index], &node);
   }
@@ -223,12 +244,6 @@ void Recording::launch(cudaStream_t stream, const Setter::Kernel& kernel, const 
   const cudaError_t error = launch_kernel(kernel.symbol, kernel.function, fields.grid, fields.block, arguments.data(),
                                           fields.shared_bytes, stream);
   if (error != cudaSuccess) return fail(cuda_failure("cudaLaunchKernel", error));
-  if (mode_ == Mode::kCapture && node.binding_count != 0) {
-    LastErrorGuard last_error;
-    if (const cudaError_t got = cudaGetDevice(&node.device); got != cudaSuccess) {
-      return refuse_capture(cuda_failure("cudaGetDevice", got));
-    }
-  }
   keep(stream, node, cudaGraphNodeTypeKernel);
 }
 
@@ -253,20 +268,19 @@ CallResult Recording::take_device_memory(cudaStream_t stream, std::size_t bytes,
 
 const void* Recording::on_device(cudaStream_t stream, const ArgView& value) {
   if (!may_enqueue(stream)) return nullptr;
+  LastErrorGuard last_error;  // It is told as the recorder's failure.
+  const DeviceGuard current(setter_.device());
+  CallResult done = current.result();
+  bool is_of_device = true;
+  if (done.error == cudaSuccess) done = ask_whether_of_current_device(stream, &is_of_device);
+  if (!is_of_device) {
+    fail(absl::InvalidArgumentError("Recorder::on_device was called on a stream of another device than the cache's"));
+    return nullptr;
+  }
   Setter::Kernel kernel;
   void* at = nullptr;
-  CallResult done;
-  {
-    LastErrorGuard last_error;  // It is told as the recorder's failure.
-    int device = 0;
-    done = {"cudaGetDevice", cudaGetDevice(&device)};
-    if (done.error == cudaSuccess && device != setter_.device()) {
-      fail(absl::InvalidArgumentError("Recorder::on_device was called with another device current than the cache's"));
-      return nullptr;
-    }
-    if (done.error == cudaSuccess) done = setter_.load(value.size, &kernel);
-    if (done.error == cudaSuccess) done = take_device_memory(stream, value.size, &at);
-  }
+  if (done.error == cudaSuccess) done = setter_.load(value.size, &kernel);
+  if (done.error == cudaSuccess) done = take_device_memory(stream, value.size, &at);
   if (done.error != cudaSuccess) {
     fail(cuda_failure(absl::StrCat("Recorder::on_device, ", done.call), done.error));
     return nullptr;
@@ -290,6 +304,10 @@ void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView by
   if (fields.bytes == 0) return skip_empty(bytes);
   const cudaError_t error = cudaMemcpyAsync(fields.dst, fields.src, fields.bytes, kind, stream);
   if (error != cudaSuccess) return fail(cuda_failure("cudaMemcpyAsync", error));
+  if (mode_ == Mode::kCapture && bytes.is_slot()) {
+    node.dst_device = device_of(fields.dst);
+    node.src_device = device_of(fields.src);
+  }
   keep(stream, node, cudaGraphNodeTypeMemcpy);
 }
 
@@ -305,6 +323,7 @@ void Recording::memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView 
   if (fields.bytes == 0) return skip_empty(bytes);
   const cudaError_t error = cudaMemsetAsync(fields.dst, fields.value, fields.bytes, stream);
   if (error != cudaSuccess) return fail(cuda_failure("cudaMemsetAsync", error));
+  if (mode_ == Mode::kCapture && bytes.is_slot()) node.dst_device = device_of(fields.dst);
   keep(stream, node, cudaGraphNodeTypeMemset);
 }
 

@@ -25,7 +25,8 @@ constexpr int kOfClusters[] = {5, kPreferredClusterDimension};  // And schedulin
 constexpr int kCooperative = 2;
 constexpr int kClusterDimension = 4;
 constexpr int kDeviceUpdatable = 13;
-constexpr int kLastOfTheOldestDriver = 10;  // Every driver for CUDA 12.4 knows those up to this one.
+constexpr int kLastOfTheOldestDriver = 10;    // Every driver for CUDA 12.4 knows those up to this one.
+constexpr std::size_t kUsualSignature = 128;  // Bytes of a kernel node with one dependency and its priority.
 
 // Reads one graph.
 class Reader {
@@ -33,10 +34,11 @@ class Reader {
   Reader(const Template& from, Content* content) : from_(from), content_(*content) {
     index_of_.reserve(from.nodes.size());
     for (std::uint32_t i = 0; i < from.nodes.size(); ++i) index_of_[from.nodes[i]] = i;
-    if (driver_.current_context != nullptr) driver_.current_context(&context_);
   }
 
   std::optional<Signature> read() {
+    content_.nodes.reserve(from_.nodes.size());
+    signature_.reserve(from_.nodes.size() * kUsualSignature);
     put(static_cast<std::uint64_t>(from_.nodes.size()));
     for (const cudaGraphNode_t node : from_.nodes) {
       if (!read_node(node)) return std::nullopt;
@@ -282,7 +284,7 @@ class Reader {
   }
 
   const Driver& driver_ = driver();
-  CUcontext context_ = nullptr;  // Of the cache's device, which is current.
+  const CUcontext context_ = current_context();  // Of the cache's device, which is current.
   const Template& from_;
   Content& content_;
   Signature signature_;

@@ -356,7 +356,10 @@ TEST_F(CacheTest, SlotsOfNodesOnAnotherDeviceFollowEachRun) {
       return cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<float> v) {
         rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
         other.fork(rec.stream(), [&](cudaStream_t forked) {
-          for (int i = 0; i < 3; ++i) rec.on(forked).launch(add, {kGrid, kBlock}, other.memory().get(), kSize, v);
+          for (const int current : {1, 0, 1}) {  // It runs on the stream's, whichever is current.
+            CUDA_OK(cudaSetDevice(current));
+            rec.on(forked).launch(add, {kGrid, kBlock}, other.memory().get(), kSize, v);
+          }
         });
       });
     };

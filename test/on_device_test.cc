@@ -46,21 +46,46 @@ TEST_F(OnDeviceTest, ValueFollowsEachRunByOnePatch) {
   }
 }
 
-// The memory is of the cache's device.
-TEST_F(OnDeviceTest, AnotherDeviceIsRefusedInEveryRun) {
+// The memory is of the cache's device, and no other one's kernel may write to it.
+TEST_F(OnDeviceTest, StreamsOfAnotherDeviceAreRefusedInEveryRun) {
   if (device_count() < 2) GTEST_SKIP() << "needs two devices";
   OtherDevice<float> other(1);
+  for (const int executables : {0, 8}) {
+    for (const int current : {0, 1}) {
+      Options options;
+      options.max_executables = executables;
+      Cache cache(options);
+      for (int run = 0; run < 2; ++run) {
+        const auto outcome = cache.run(key("k"), stream, params(2.0f), [&](Recorder& rec, Slot<float> v) {
+          other.fork(rec.stream(), [&](cudaStream_t forked) {
+            CUDA_OK(cudaSetDevice(current));
+            EXPECT_EQ(rec.on(forked).on_device(v), nullptr);
+          });
+        });
+        EXPECT_FAILURE(kInvalidArgument, outcome);
+        EXPECT_TRUE(mentions(outcome.status(), "another device")) << outcome.status();
+      }
+    }
+  }
+}
+
+TEST_F(OnDeviceTest, AnotherDeviceMayBeCurrent) {
+  if (device_count() < 2) GTEST_SKIP() << "needs two devices";
+  DeviceBuffer<float> twice(1);
   for (const int executables : {0, 8}) {
     Options options;
     options.max_executables = executables;
     Cache cache(options);
-    for (int run = 0; run < 2; ++run) {
-      const auto outcome = cache.run(key("k"), stream, params(2.0f), [&](Recorder& rec, Slot<float> v) {
-        other.fork(rec.stream(), [&](cudaStream_t forked) { EXPECT_EQ(rec.on(forked).on_device(v), nullptr); });
+    for (const float value : {2.0f, 3.0f, -1.5f}) {
+      const auto outcome = cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<float> v) {
+        CUDA_OK(cudaSetDevice(1));
+        rec.launch(scale, {1, 1}, twice.get(), rec.on_device(v), 1, 2.0f);
+        CUDA_OK(cudaSetDevice(0));
       });
-      EXPECT_FAILURE(kInvalidArgument, outcome);
-      EXPECT_TRUE(mentions(outcome.status(), "another device")) << outcome.status();
+      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      EXPECT_EQ(twice.first(), 2 * value);
     }
+    EXPECT_EQ(cache.stats().outcome(Outcome::kPatched), executables == 0 ? 0u : 2u);
   }
 }
 

@@ -183,6 +183,36 @@ TEST_F(RecorderTest, CopiesOfEveryKindMayBecomeEmpty) {
   CUDA_OK(cudaFreeHost(pinned));
 }
 
+TEST_F(RecorderTest, CopiesAndSetsOnAnotherDeviceMayBecomeEmpty) {
+  if (device_count() < 2) GTEST_SKIP() << "needs two devices";
+  constexpr std::size_t kBytes = 64;
+  OtherDevice<char> there(3 * kBytes);
+  DeviceBuffer<char> here(kBytes, 5);
+  char* const other = there.memory().get();
+  const auto run = [&](int value, std::size_t bytes) {
+    return cache.run(key("k"), stream, params(value, bytes), [&](Recorder& rec, Slot<int> v, Slot<std::size_t> size) {
+      there.fork(rec.stream(), [&](cudaStream_t forked) {
+        rec.on(forked).memset(other, v, size);
+        rec.on(forked).memcpy(other + kBytes, other, size, cudaMemcpyDeviceToDevice);
+        rec.on(forked).memcpy(other + 2 * kBytes, here.get(), size, cudaMemcpyDefault);
+      });
+    });
+  };
+  std::vector<char> wanted(3 * kBytes);
+  int value = 1;
+  for (const std::size_t bytes : {64, 0, 0, 10, 0, 1, 64}) {
+    SCOPED_TRACE(testing::Message() << "value " << value << ", bytes " << bytes);
+    const auto outcome = run(value, bytes);
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    EXPECT_NE(*outcome, Outcome::kEager);
+    std::fill_n(wanted.begin(), bytes, static_cast<char>(value));
+    std::fill_n(wanted.begin() + kBytes, bytes, static_cast<char>(value));
+    std::fill_n(wanted.begin() + 2 * kBytes, bytes, 5);
+    EXPECT_EQ(there.memory().read(), wanted);
+    ++value;
+  }
+}
+
 TEST_F(RecorderTest, SizesThatBeginAtZeroAreRightFromTheFirstRunOn) {
   DeviceBuffer<float> other(std::vector<float>(kSize, 4));
   std::vector<float> wanted(kSize);

@@ -49,6 +49,35 @@ TEST_F(RuntimeRules, LaunchesThatCannotBeAreRefused) {
   EXPECT_EQ(0, read<int>());
 }
 
+// Whichever is current; the programming guide says that a launch would fail.
+TEST_F(RuntimeRules, WorkRunsOnTheDeviceOfItsStream) {
+  int devices = 0;
+  OK(cudaGetDeviceCount(&devices));
+  if (devices < 2) GTEST_SKIP() << "needs two devices";
+  using Number = unsigned long long;
+  auto* const number = reinterpret_cast<Number*>(device_);
+  OK(launch(record_device, 1, 1, stream_, number));
+  const Number own = read<Number>();
+  const auto enqueue = [&] {
+    OK(cudaSetDevice(1));
+    OK(launch(record_device, 1, 1, stream_, number));
+    OK(cudaMemsetAsync(number + 1, 7, 1, stream_));
+    OK(cudaMemcpyAsync(number + 2, number, sizeof own, cudaMemcpyDeviceToDevice, stream_));
+    OK(cudaSetDevice(0));
+  };
+  clear();
+  enqueue();
+  EXPECT_EQ(own, read<Number>());
+  EXPECT_EQ(7u, read<Number>(1));
+  EXPECT_EQ(own, read<Number>(2));
+  const cudaGraphExec_t executable = instantiate(capture(enqueue));
+  clear();
+  OK(cudaGraphLaunch(executable, stream_));
+  EXPECT_EQ(own, read<Number>());
+  EXPECT_EQ(7u, read<Number>(1));
+  EXPECT_EQ(own, read<Number>(2));
+}
+
 TEST_F(RuntimeRules, AStreamKeepsTheOrder) {
   for (int i = 0; i < 8; ++i) OK(launch(append, 1, 1, stream_, ints(1), ints(), 10 * i));
   for (int i = 0; i < 8; ++i) EXPECT_EQ(10 * i, read<int>(1 + i));

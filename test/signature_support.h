@@ -56,6 +56,15 @@ class SignatureTest : public testing::Test {
 
   int* at(int index) const { return memory->get() + index; }
 
+  // A kernel on `side`, which is forked from `s` and joined again.
+  void step_on(cudaStream_t side, cudaStream_t s, cudaEvent_t fork, cudaEvent_t join) {
+    CUDA_OK(cudaEventRecord(fork, s));
+    CUDA_OK(cudaStreamWaitEvent(side, fork, 0));
+    CUDA_OK(launch(blend, 1, 32, side, at(0), 32, 3, 4));
+    CUDA_OK(cudaEventRecord(join, side));
+    CUDA_OK(cudaStreamWaitEvent(s, join, 0));
+  }
+
   Described described(const std::function<void(cudaStream_t)>& enqueue) {
     Described result;
     cudaGraph_t graph = nullptr;

@@ -236,15 +236,7 @@ TEST_F(SignatureTest, PrioritiesMustAgree) {
   CUDA_OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   CUDA_OK(cudaStreamCreateWithPriority(&urgent, cudaStreamNonBlocking, greatest));
   Event fork, join;
-  const auto on = [&](cudaStream_t side) {
-    return [&, side](cudaStream_t s) {
-      CUDA_OK(cudaEventRecord(fork, s));
-      CUDA_OK(cudaStreamWaitEvent(side, fork, 0));
-      CUDA_OK(launch(blend, 1, 32, side, at(0), 32, 3, 4));
-      CUDA_OK(cudaEventRecord(join, side));
-      CUDA_OK(cudaStreamWaitEvent(s, join, 0));
-    };
-  };
+  const auto on = [&](cudaStream_t side) { return [&, side](cudaStream_t s) { step_on(side, s, fork, join); }; };
   {
     Stream plain;
     EXPECT_TRUE(alike(on(urgent), on(urgent)));
@@ -258,13 +250,7 @@ TEST_F(SignatureTest, DevicesMustAgree) {
   OtherDevice<int> there(64);
   Stream side;
   Event fork, join;
-  const auto here = [&](cudaStream_t s) {
-    CUDA_OK(cudaEventRecord(fork, s));
-    CUDA_OK(cudaStreamWaitEvent(side, fork, 0));
-    CUDA_OK(launch(blend, 1, 32, side, at(0), 32, 3, 4));
-    CUDA_OK(cudaEventRecord(join, side));
-    CUDA_OK(cudaStreamWaitEvent(s, join, 0));
-  };
+  const auto here = [&](cudaStream_t s) { step_on(side, s, fork, join); };
   const auto elsewhere = [&](cudaStream_t s) {
     there.fork(s, [&](cudaStream_t on) { CUDA_OK(launch(blend, 1, 32, on, at(0), 32, 3, 4)); });
   };

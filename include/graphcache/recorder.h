@@ -177,9 +177,10 @@ class Recorder {
 
   // Device memory that holds the slot's value, of 256 bytes at most, for kernels that read it through a pointer: of
   // launches by other means than the recorder, or of kinds that cost more to patch. One small kernel writes it, on
-  // stream(); work behind that may read it, until the run's work is done. However many kernels do, each run patches
-  // that one node. Needs a library that was built with nvcc, and the cache's device current; eager runs need a device
-  // with memory pools. A key that comes to another executable than before is captured again, for memory of its own.
+  // stream(), which has to be one of the cache's device; work behind that may read it, until the run's work is done.
+  // However many kernels do, each run patches that one node. Needs a library that was built with nvcc; eager runs need
+  // a device with memory pools. A key that comes to another executable than before is captured again, for memory of its
+  // own.
   //
   // Null after a failure: launches that the recorder does not make must then be left out.
   template <class T>

@@ -1,7 +1,9 @@
 // The few functions of the driver that a program reaches through the runtime. They count, and are failed, under the
 // name of the runtime function of the same meaning (cuFuncGetParamInfo as cudaFuncGetParamInfo, cuCtxGetId as
-// cudaCtxGetId), but as the driver's leave the last-error slot alone. cuCtxGetCurrent, which reads what the thread
-// holds and has no such function, is not counted.
+// cudaCtxGetId, cuStreamGetCtx as cudaStreamGetDevice), but as the driver's leave the last-error slot alone.
+// cuCtxGetCurrent, which reads what the thread holds and has no such function, is not counted.
+
+#include "../driver.h"
 
 #include <cuda.h>
 
@@ -77,20 +79,6 @@ cudaKernelNodeParams runtime_params(const CUDA_KERNEL_NODE_PARAMS& params) {
   return wanted;
 }
 
-CUDA_KERNEL_NODE_PARAMS driver_params(const cudaKernelNodeParams& params) {
-  CUDA_KERNEL_NODE_PARAMS out = {};
-  out.func = static_cast<CUfunction>(params.func);
-  out.gridDimX = params.gridDim.x;
-  out.gridDimY = params.gridDim.y;
-  out.gridDimZ = params.gridDim.z;
-  out.blockDimX = params.blockDim.x;
-  out.blockDimY = params.blockDim.y;
-  out.blockDimZ = params.blockDim.z;
-  out.sharedMemBytes = params.sharedMemBytes;
-  out.kernelParams = params.kernelParams;
-  return out;
-}
-
 CUresult add_kernel_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* dependencies, std::size_t count,
                          const CUDA_KERNEL_NODE_PARAMS* params) {
   if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -127,7 +115,8 @@ CUresult get_kernel_node(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
       if (kernel == nullptr) return cudaErrorInvalidValue;
       cudaKernelNodeParams found;
       write_kernel(*kernel, &found);
-      *params = driver_params(found);
+      *params = driver_params(found.gridDim, found.blockDim, found.sharedMemBytes, found.kernelParams);
+      params->func = static_cast<CUfunction>(found.func);
       params->ctx = context_of(kernel->device);
       return cudaSuccess;
     });
@@ -187,6 +176,19 @@ CUresult context_id_of(CUcontext context, unsigned long long* id) {
   });
 }
 
+// Asked of a capturing stream, too (tried).
+CUresult context_of_stream(CUstream stream, CUcontext* context) {
+  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return call_driver(Function::kStreamGetDevice, [&] {
+    return enter({Function::kStreamGetDevice, stream}, [&](const Call& call) {
+      const Stream* const found = find_stream(call, stream);
+      if (found == nullptr) return cudaErrorInvalidResourceHandle;
+      *context = context_of(found->device);
+      return cudaSuccess;
+    });
+  });
+}
+
 // Libraries belong to no context.
 CUresult load_library_data(CUlibrary* library, const void* code, CUjit_option*, void**, unsigned jit_options,
                            CUlibraryOption*, void**, unsigned library_options) {
@@ -231,6 +233,7 @@ const EntryPoint kEntryPoints[] = {
     {"cuLibraryGetKernel", 12000, reinterpret_cast<void*>(&kernel_of_library)},
     {"cuLibraryLoadData", 12000, reinterpret_cast<void*>(&load_library_data)},
     {"cuLibraryUnload", 12000, reinterpret_cast<void*>(&unload)},
+    {"cuStreamGetCtx", 9020, reinterpret_cast<void*>(&context_of_stream)},
 };
 
 cudaError_t entry_point(const char* symbol, void** function, unsigned version,

@@ -40,8 +40,7 @@ cudaError_t launch(const Call& call, const LaunchRequest& request) {
     return error;
   }
   Stream* stream = find_stream(call, request.stream);
-  // "A kernel launch will fail if it is issued to a stream that is not associated to the current device" (the guide).
-  if (stream == nullptr || stream->device != call.thread.device) return cudaErrorInvalidResourceHandle;
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;  // One of another device is none of the sort (tried).
   Capture* capture = nullptr;
   if (const cudaError_t error = admit_work(call.state, *stream, &capture); error != cudaSuccess) return error;
 

@@ -82,19 +82,25 @@ const Allocation* find_allocation(const Memory& memory, const void* address) {
   return distance < allocation.bytes ? &allocation : nullptr;
 }
 
+}  // namespace
+
+std::optional<int> device_of_memory(const State& state, const void* address) {
+  if (const Allocation* const found = find_allocation(state.device_memory, address); found != nullptr) {
+    return found->device;
+  }
+  const std::shared_ptr<const Block> of_graph = find_graph_memory(state, address);
+  return of_graph != nullptr ? std::optional<int>(of_graph->device) : std::nullopt;
+}
+
+namespace {
+
 cudaError_t read_attributes(const Call& call, cudaPointerAttributes* out, const void* pointer) {
   if (out == nullptr) return cudaErrorInvalidValue;
   std::memset(static_cast<void*>(out), 0, sizeof *out);
-  const Allocation* device = find_allocation(call.state.device_memory, pointer);
+  const std::optional<int> device = device_of_memory(call.state, pointer);
   const Allocation* host = find_allocation(call.state.host_memory, pointer);
-  const std::shared_ptr<const Block> of_graph = find_graph_memory(call.state, pointer);
-  out->type = device != nullptr || of_graph != nullptr ? cudaMemoryTypeDevice
-              : host != nullptr                        ? cudaMemoryTypeHost
-                                                       : cudaMemoryTypeUnregistered;
-  out->device = device != nullptr     ? device->device
-                : of_graph != nullptr ? of_graph->device
-                : host != nullptr     ? host->device
-                                      : cudaInvalidDeviceId;
+  out->type = device ? cudaMemoryTypeDevice : host != nullptr ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
+  out->device = host != nullptr ? host->device : device.value_or(cudaInvalidDeviceId);
   // Addresses that may be dereferenced there: pinned memory is mapped at the same one.
   if (out->type != cudaMemoryTypeUnregistered) out->devicePointer = const_cast<void*>(pointer);
   if (out->type != cudaMemoryTypeDevice) out->hostPointer = const_cast<void*>(pointer);

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "place.h"
 
@@ -36,6 +37,9 @@ inline constexpr std::size_t kMemoryAlignment = 256;  // what cudaMalloc promise
 inline std::size_t block_bytes(std::size_t bytes) {
   return (bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
 }
+
+// The device whose memory an address lies in, if any's.
+std::optional<int> device_of_memory(const State& state, const void* address);
 
 // Aligned as cudaMalloc promises and filled with what nobody wrote, to be freed by std::free(); null when there is
 // none.

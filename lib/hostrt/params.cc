@@ -3,9 +3,11 @@
 #include "params.h"
 
 #include <cstring>
+#include <optional>
 
 #include "attributes.h"
 #include "graph.h"
+#include "memory.h"
 #include "work.h"
 
 namespace graphcache::hostrt {
@@ -68,9 +70,24 @@ cudaError_t read_host(const cudaHostNodeParams* from, HostParams* params) {
   return cudaSuccess;
 }
 
-bool may_become(const CopyParams& old, const CopyParams& wanted) { return old.kind == wanted.kind; }
+namespace {
+
+// Memory of a device does not give way to that of another.
+bool may_become(const void* old, const void* wanted) {
+  const std::optional<int> before = device_of_memory(state(), old);
+  const std::optional<int> after = device_of_memory(state(), wanted);
+  return !before || !after || *before == *after;
+}
+
+}  // namespace
+
+bool may_become(const CopyParams& old, const CopyParams& wanted) {
+  return old.kind == wanted.kind && may_become(old.destination, wanted.destination) &&
+         may_become(old.source, wanted.source);
+}
 
 bool may_become(const FillParams& old, const FillParams& wanted) {
+  if (!may_become(old.destination, wanted.destination)) return false;
   if (old.height == 1 && wanted.height == 1) return true;
   return old.height == wanted.height && old.width == wanted.width && old.pitch == wanted.pitch &&
          old.element_bytes == wanted.element_bytes;

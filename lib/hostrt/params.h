@@ -17,9 +17,9 @@ cudaError_t read_host(const cudaHostNodeParams* from, HostParams* params);
 // As the query calls tell it.
 void write_kernel(const KernelParams& params, cudaKernelNodeParams* to);
 
-// What a copy or fill of an executable graph may become. The kinds of memory of a copy may not change, and
-// cudaMemcpyDefault counts as a kind of its own; a fill of one dimension may be resized, of a fill of two only address
-// and value may change (facts 23).
+// What a copy or fill of an executable graph may become. Device memory may not become another device's. The kinds of
+// memory of a copy may not change, and cudaMemcpyDefault counts as a kind of its own; a fill of one dimension may be
+// resized, of a fill of two only address and value may change (facts 23).
 bool may_become(const CopyParams& old, const CopyParams& wanted);
 bool may_become(const FillParams& old, const FillParams& wanted);
 
