@@ -28,13 +28,10 @@ constexpr int kDeviceUpdatable = 13;
 constexpr int kLastOfTheOldestDriver = 10;    // Every driver for CUDA 12.4 knows those up to this one.
 constexpr std::size_t kUsualSignature = 128;  // Bytes of a kernel node with one dependency and its priority.
 
-// Reads one graph.
+// Reads one graph. What it keeps is allocated once, in its size: growing it took as long as reading it (tried).
 class Reader {
  public:
-  Reader(const Template& from, Content* content) : from_(from), content_(*content) {
-    index_of_.reserve(from.nodes.size());
-    for (std::uint32_t i = 0; i < from.nodes.size(); ++i) index_of_[from.nodes[i]] = i;
-  }
+  Reader(const Template& from, Content* content) : from_(from), content_(*content) {}
 
   std::optional<Signature> read() {
     content_.nodes.reserve(from_.nodes.size());
@@ -43,6 +40,7 @@ class Reader {
     for (const cudaGraphNode_t node : from_.nodes) {
       if (!read_node(node)) return std::nullopt;
     }
+    copy_bytes();
     return std::move(signature_);
   }
 
@@ -60,10 +58,18 @@ class Reader {
 
   bool read_node(cudaGraphNode_t node) {
     NodeContent& content = content_.nodes.emplace_back();
-    if (cudaGraphNodeGetType(node, &content.type) != cudaSuccess) return false;
+    // The driver's getter answers for kernels of other libraries, too, where the runtime's fails (fact 16). Most nodes
+    // are kernels, and need not be asked what they are.
+    content.readable = driver_.kernel_params != nullptr && driver_.kernel_params(node, &content.kernel) == CUDA_SUCCESS;
+    if (content.readable) {
+      content.type = cudaGraphNodeTypeKernel;
+    } else if (cudaGraphNodeGetType(node, &content.type) != cudaSuccess) {
+      return false;
+    }
     put(content.type);
     if (!read_dependencies(node)) return false;
-    content.bytes = static_cast<std::uint32_t>(content_.bytes.size());
+    content.bytes = static_cast<std::uint32_t>(size_);
+    content.readable = content.readable || content.type != cudaGraphNodeTypeKernel;
     switch (content.type) {
       case cudaGraphNodeTypeKernel:
         return read_kernel(node, content);
@@ -92,9 +98,9 @@ class Reader {
     }
     put(static_cast<std::uint32_t>(count));
     for (std::size_t i = 0; i < count; ++i) {
-      const auto found = index_of_.find(dependencies_[i]);
-      if (found == index_of_.end()) return false;
-      put(found->second);
+      const std::optional<std::uint32_t> index = index_of(dependencies_[i]);
+      if (!index) return false;
+      put(*index);
       put(edges_[i].from_port);
       put(edges_[i].to_port);
       put(edges_[i].type);
@@ -102,45 +108,72 @@ class Reader {
     return true;
   }
 
-  void keep(const void* bytes, std::size_t size) {
-    const auto* from = static_cast<const unsigned char*>(bytes);
-    content_.bytes.insert(content_.bytes.end(), from, from + size);
+  // Of a node that is being read or that it depends on: mostly the one before.
+  std::optional<std::uint32_t> index_of(cudaGraphNode_t node) {
+    const std::size_t here = content_.nodes.size() - 1;
+    if (here > 0 && from_.nodes[here - 1] == node) return static_cast<std::uint32_t>(here - 1);
+    if (index_of_.empty()) {
+      index_of_.reserve(from_.nodes.size());
+      for (std::uint32_t i = 0; i < from_.nodes.size(); ++i) index_of_[from_.nodes[i]] = i;
+    }
+    const auto found = index_of_.find(node);
+    return found != index_of_.end() ? std::optional(found->second) : std::nullopt;
   }
+
   template <class T>
   void keep(NodeContent& content, const T& params) {
-    keep(&params, sizeof params);
+    const auto* const bytes = reinterpret_cast<const unsigned char*>(&params);
+    others_.insert(others_.end(), bytes, bytes + sizeof params);
     content.size = sizeof params;
+    size_ += sizeof params;
   }
 
   bool read_kernel(cudaGraphNode_t node, NodeContent& content) {
-    // The driver's getters answer for kernels of other libraries, too, where the runtime's fail (fact 16).
-    CUDA_KERNEL_NODE_PARAMS& params = content.kernel;
-    content.readable = driver_.kernel_params != nullptr && driver_.kernel_params(node, &params) == CUDA_SUCCESS;
-    void** const arguments = std::exchange(params.kernelParams, nullptr);
-    void** const packed = std::exchange(params.extra, nullptr);
+    const CUDA_KERNEL_NODE_PARAMS& params = content.kernel;
     put(content.readable ? params.ctx : context_);  // CUDA refuses updates between contexts, if it comes to that.
     if (driver_.kernel_attribute == nullptr || !read_attributes(node, &content.grid_updatable)) return false;
     if (!content.readable) return true;
-    const Layout layout = layout_of(params, arguments != nullptr || packed != nullptr);
-    content.readable = layout.known && (arguments != nullptr || packed != nullptr || layout.argument_count == 0);
+    const bool has_arguments = params.kernelParams != nullptr || params.extra != nullptr;
+    const Layout layout = layout_of(params, has_arguments);
+    content.readable = layout.known && (has_arguments || layout.argument_count == 0);
     if (!content.readable) return true;
     content.first_argument = layout.first_argument;
     content.argument_count = layout.argument_count;
     content.size = layout.size;
-    content_.bytes.resize(content.bytes + layout.size);
-    unsigned char* const bytes = content_.bytes.data() + content.bytes;
+    size_ += layout.size;
     // Nodes of another device than the head's are not the device's to write.
     content.updatable = params.ctx == context_;
     content.grid_updatable = content.grid_updatable && content.updatable;
-    if (arguments == nullptr && packed != nullptr) {
-      content.readable = unpack(packed, bytes, layout.size);
-      content.updatable = content.updatable && content.readable;
-      return true;
-    }
-    for (std::uint32_t i = layout.first_argument; i < layout.first_argument + layout.argument_count; ++i) {
-      std::memcpy(bytes + content_.arguments[i], arguments[i - layout.first_argument], sizes_[i]);
-    }
     return true;
+  }
+
+  // The arguments and parameters of all nodes, which are the nodes' own until then.
+  void copy_bytes() {
+    content_.bytes.resize(size_);
+    const unsigned char* other = others_.data();
+    for (NodeContent& node : content_.nodes) {
+      unsigned char* const bytes = content_.bytes.data() + node.bytes;
+      if (node.type == cudaGraphNodeTypeKernel) {
+        copy_arguments(node, bytes);
+      } else if (node.size != 0) {
+        std::memcpy(bytes, other, node.size);
+        other += node.size;
+      }
+    }
+  }
+
+  void copy_arguments(NodeContent& node, unsigned char* bytes) {
+    void** const arguments = std::exchange(node.kernel.kernelParams, nullptr);
+    void** const packed = std::exchange(node.kernel.extra, nullptr);
+    if (!node.readable) return;
+    if (arguments == nullptr && packed != nullptr) {
+      node.readable = unpack(packed, bytes, node.size);
+      node.updatable = node.updatable && node.readable;
+      return;
+    }
+    for (std::uint32_t i = node.first_argument; i < node.first_argument + node.argument_count; ++i) {
+      std::memcpy(bytes + content_.arguments[i], arguments[i - node.first_argument], sizes_[i]);
+    }
   }
 
   // Arguments that were passed as one buffer (CU_LAUNCH_PARAM_BUFFER_POINTER).
@@ -288,7 +321,9 @@ class Reader {
   const Template& from_;
   Content& content_;
   Signature signature_;
-  std::unordered_map<cudaGraphNode_t, std::uint32_t> index_of_;
+  std::unordered_map<cudaGraphNode_t, std::uint32_t> index_of_;  // Of all nodes, once it is needed.
+  std::size_t size_ = 0;                                         // Of content_.bytes.
+  std::vector<unsigned char> others_;                            // Parameters of nodes that are no kernels.
   std::unordered_map<const void*, Layout> layouts_;
   std::vector<std::size_t> sizes_;                   // Of the arguments in content_.arguments.
   std::optional<CUDA_KERNEL_NODE_PARAMS> answered_;  // A kernel whose first parameter is known.
