@@ -180,7 +180,7 @@ CUresult context_id_of(CUcontext context, unsigned long long* id) {
 CUresult context_of_stream(CUstream stream, CUcontext* context) {
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return call_driver(Function::kStreamGetDevice, [&] {
-    return enter({Function::kStreamGetDevice, stream}, [&](const Call& call) {
+    return enter(Function::kStreamGetDevice, [&](const Call& call) {
       const Stream* const found = find_stream(call, stream);
       if (found == nullptr) return cudaErrorInvalidResourceHandle;
       *context = context_of(found->device);
