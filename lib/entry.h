@@ -63,6 +63,7 @@ struct Entry {
   bool erased = false;           // No longer found; deleted once it is idle.
   std::size_t device_bytes = 0;  // Of an executable of its graph, by estimate. Changes only while it is cold.
   std::size_t table_bytes = 0;   // Of the table that its executable has.
+  bool has_head = false;         // Whether the device updates its executable.
   absl::Status capture_error;    // Of the last capture, if that broke.
   std::uint64_t split_from = 0;  // The id of the family that it left last because of a refused update.
   Family* family = nullptr;      // Of its content, if that can have siblings,

@@ -49,6 +49,7 @@ void Index::count(const Entry* entry, int by) {
   if (entry->erased) plus(erased_of_[static_cast<std::size_t>(entry->standing)], 1);
   if (entry->standing != Standing::kLive) return;
   plus(live_bytes_, entry->device_bytes + entry->table_bytes);
+  plus(heads_, entry->has_head ? 1 : 0);
   if (entry->family == nullptr) return;
   plus(entry->family->executables, 1);
   if (by < 0 && entry->family->spare_of == entry) entry->family->spare_of = nullptr;
@@ -59,7 +60,10 @@ void Index::set_standing(Entry* entry, Standing standing) {
   count(entry, -1);
   if (!entry->erased) unlink(order_of(entry), entry);
   entry->standing = standing;
-  if (standing != Standing::kLive) entry->table_bytes = 0;
+  if (standing != Standing::kLive) {
+    entry->table_bytes = 0;
+    entry->has_head = false;
+  }
   if (!entry->erased) insert_by_use(order_of(entry), entry);
   count(entry, +1);
 }
@@ -69,10 +73,21 @@ void Index::set_table_bytes(Entry* entry, std::size_t bytes) {
   entry->table_bytes = bytes;
 }
 
-const Entry* Index::oldest(Standing standing) const {
-  const Entry* entry = orders_[static_cast<std::size_t>(standing)].oldest;
-  while (entry != nullptr && entry->pinned) entry = entry->newer;
-  return entry;
+// Of a live entry.
+void Index::set_head(Entry* entry, bool has_head) {
+  heads_ = heads_ - (entry->has_head ? 1 : 0) + (has_head ? 1 : 0);
+  entry->has_head = has_head;
+}
+
+const Entry* Index::victim() const {
+  const Entry* oldest = nullptr;
+  for (const Entry* entry = orders_[static_cast<std::size_t>(Standing::kLive)].oldest; entry != nullptr;
+       entry = entry->newer) {
+    if (entry->pinned) continue;
+    if (leaves_early(entry)) return entry;
+    if (oldest == nullptr) oldest = entry;
+  }
+  return oldest;
 }
 
 template <class F>
@@ -81,6 +96,11 @@ Entry* Index::lock_oldest_of(Standing standing, F&& wanted) {
     if (!entry->pinned && wanted(entry) && lock_if_idle(entry)) return entry;
   }
   return nullptr;
+}
+
+Entry* Index::lock_victim() {
+  Entry* const victim = lock_oldest_of(Standing::kLive, [this](const Entry* entry) { return leaves_early(entry); });
+  return victim != nullptr ? victim : lock_oldest(Standing::kLive);
 }
 
 Entry* Index::lock_oldest(Standing standing, const Family* family) {

@@ -63,18 +63,25 @@ class Index {
   }
 
   // Moves the entry among those of its new standing, where it keeps its place in the order of use. One that is live no
-  // more has no table.
+  // more has no table and no head.
   void set_standing(Entry* entry, Standing standing);
   // Device memory of a table, beside that of the executable.
   void set_table_bytes(Entry* entry, std::size_t bytes);
+  void set_head(Entry* entry, bool has_head);
   // Executables, and their device memory by estimate, those of erased entries that still exist included.
   std::size_t live() const { return count_of(Standing::kLive); }
   std::size_t live_bytes() const { return live_bytes_; }
+  // Those of them that the device updates.
+  std::size_t heads() const { return heads_; }
   // Templates, likewise.
   std::size_t templates() const { return live() + count_of(Standing::kDemoted); }
 
-  // The least recently used entry that is not pinned, or null: among those of a standing.
-  const Entry* oldest(Standing standing) const;
+  // Whose executable leaves next for room, the least recently used one's, not pinned; null if there is none. To destroy
+  // one that the device updates takes, for each node that it may update, as long as other threads' work is in flight
+  // (docs/semantics.md): such leave only if no other can, or once they have not been used for long.
+  const Entry* victim() const;
+  // The same among the idle ones, with its lock taken.
+  Entry* lock_victim();
   // The least recently used entry that is idle and not pinned, with its lock taken, or null: among those of a standing,
   // if a family is given of that family.
   Entry* lock_oldest(Standing standing, const Family* family = nullptr);
@@ -134,6 +141,10 @@ class Index {
   Entry* lock_oldest_of(Standing standing, F&& wanted);
   void make_room();
   void change_family(Entry* entry, Family* family);
+  bool leaves_early(const Entry* entry) const {
+    constexpr std::uint64_t kHeadStays = 1 << 14;  // Uses, which may well take less time than to destroy one.
+    return !entry->has_head || uses_ - entry->last_use > kHeadStays;
+  }
   std::uint64_t period() const { return uses_ >> period_bits_; }
   Order& order_of(const Entry* entry) { return orders_[static_cast<std::size_t>(entry->standing)]; }
   std::size_t count_of(Standing standing) const {
@@ -158,6 +169,7 @@ class Index {
   Order erased_;                            // In the order in which they were,
   std::array<std::size_t, 3> erased_of_{};  // and how many of them there are of each standing.
   std::size_t live_bytes_ = 0;
+  std::size_t heads_ = 0;
   std::uint64_t uses_ = 0;
   const int period_bits_;
 };

@@ -75,7 +75,7 @@ bool Cache::Impl::rents(const Entry& entry, Cost rent) const ABSL_NO_THREAD_SAFE
   if (shares_one()) return true;
   if (!should_buy(entry.rent, rent, costs::buy(entry.content->node_count))) return true;
   if (fits(entry.device_bytes)) return false;
-  const Entry* const victim = index_.oldest(Standing::kLive);
+  const Entry* const victim = index_.victim();
   return victim != nullptr && index_.frequency(&entry) <= index_.frequency(victim);
 }
 
@@ -149,8 +149,10 @@ bool Cache::Impl::hand_over(Entry* lender, Entry* entry, bool for_rent, bool* wa
   *was_spare = lender->family != nullptr && lender->family->spare_of == lender;
   const bool was_familys = *was_spare && lender->family == family;
   index_.set_table_bytes(entry, lender->table_bytes);
+  const bool has_head = lender->has_head;
   index_.set_standing(lender, Standing::kDemoted);
   index_.set_standing(entry, Standing::kLive);
+  index_.set_head(entry, has_head);
   if (for_rent && family != nullptr && !entry->pinned && (was_familys || family->spare_of == nullptr)) {
     family->spare_of = entry;
   }
@@ -167,7 +169,7 @@ void Cache::Impl::buy(Held& entry, bool with_table, bool may_evict, Obtained* ob
   if (result.error == cudaErrorMemoryAllocation || result.error == cudaErrorNotSupported) {
     if (result.error == cudaErrorMemoryAllocation && may_evict) {
       MutexLock lock(mutex_);
-      if (Entry* victim = index_.lock_oldest(Standing::kLive)) {
+      if (Entry* victim = index_.lock_victim()) {
         evict(victim);
         (void)victim->lock.unlock();
       }
@@ -185,6 +187,7 @@ void Cache::Impl::buy(Held& entry, bool with_table, bool may_evict, Obtained* ob
     MutexLock lock(mutex_);
     totals_.instantiate_time += std::chrono::steady_clock::now() - begin;
     ++totals_.instantiations;
+    index_.set_head(entry.get(), entry->executable->has_head());
     Family* const family = entry->family;
     if (!with_table) index_.set_table_bytes(entry.get(), 0);
     if (family != nullptr && (with_table || family->spare_of == nullptr) && !entry->pinned) {
@@ -199,7 +202,7 @@ void Cache::Impl::buy(Held& entry, bool with_table, bool may_evict, Obtained* ob
 
 CallResult Cache::Impl::instantiate(Entry& entry, bool with_table) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   RelaxedCaptureMode relaxed;
-  if (with_table || (!entry.refuses_head && updates_slots(*entry.content))) {
+  if (with_table || (!entry.refuses_head && updates_slots(*entry.content) && may_have_head_for_slots())) {
     const CallResult result =
         Executable::instantiate_updated(entry.graph, entry.content, with_table, options_.instantiate_flags, scratch_,
                                         updater_, entry.stream.handle, &entry.executable);
@@ -274,7 +277,7 @@ bool Cache::Impl::reserve(Entry* entry, bool for_table, Entry** sibling) ABSL_NO
       for (Entry* victim : victims) (void)victim->lock.unlock();  // Idle, so awaited by nobody.
     };
     while (!fits(entry->device_bytes + table_bytes, victims.size(), bytes)) {
-      Entry* const victim = index_.lock_oldest(Standing::kLive);
+      Entry* const victim = index_.lock_victim();
       const bool is_sibling = victim != nullptr && may_take(*entry, *victim, for_table);
       if (victim == nullptr || is_sibling) {
         *sibling = victim;

@@ -20,6 +20,18 @@ bool Cache::Impl::updates_slots(const Content& content) const {
   return by_host > by_head;
 }
 
+// Where executables have to leave for room, those with heads are the last (Index::victim): half of all are to be
+// others.
+bool Cache::Impl::has_room_for_head() const {
+  return totals_.evictions == 0 || 2 * index_.heads() < static_cast<std::size_t>(options_.max_executables);
+}
+
+bool Cache::Impl::may_have_head_for_slots() const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (options_.patching != Patching::kAuto) return true;
+  MutexLock lock(mutex_);
+  return has_room_for_head();
+}
+
 Cost Cache::Impl::cost_of_row(std::size_t nodes) const {
   if (options_.prefer == Prefer::kMemory) return 0;
   return options_.prefer == Prefer::kHostTime ? costs::kTakeOver : costs::switch_row(nodes);
@@ -43,7 +55,7 @@ bool Cache::Impl::wants_table(const Held& entry, const Executable* lender,
   const Cost paid = lender->can_switch() ? by_lender : costs::buy(content.node_count);
   const Cost by_row = cost_of_row(content.node_count);
   of_class.rent += paid > by_row ? paid - by_row : 0;
-  return of_class.rent > costs::buy_table(content.node_count);
+  return of_class.rent > costs::buy_table(content.node_count) && has_room_for_head();
 }
 
 // Whether other threads' runs use all tables of the family, which one more would let all members go on by.

@@ -59,7 +59,7 @@ std::string Verifier::find_fault(const Index& index) {
   }
   if (in_table != total) return "the table holds fewer entries than the orders of use";
 
-  std::size_t live_bytes = 0;
+  std::size_t live_bytes = 0, heads = 0;
   for (const Standing standing : kStandings) {
     const Index::Order& order = index.orders_[static_cast<std::size_t>(standing)];
     const Entry* newer = nullptr;
@@ -77,6 +77,7 @@ std::string Verifier::find_fault(const Index& index) {
       if (index.find(entry->key, entry->site) != entry) return of(*entry, "it is not found");
       if (standing == Standing::kCold && entry->family != nullptr) return of(*entry, "it has a family");
       if (standing == Standing::kLive) live_bytes += entry->device_bytes + entry->table_bytes;
+      heads += entry->has_head ? 1 : 0;
     }
     if (order.oldest != newer || order.size != size) {
       return absl::StrCat("the order of ", name_of(standing), " entries ends elsewhere than it says");
@@ -89,10 +90,12 @@ std::string Verifier::find_fault(const Index& index) {
     if (entry->family != nullptr) return of(*entry, "it is erased and has a family");
     ++erased_of[static_cast<std::size_t>(entry->standing)];
     if (entry->standing == Standing::kLive) live_bytes += entry->device_bytes + entry->table_bytes;
+    heads += entry->has_head ? 1 : 0;
   }
   if (!std::equal(index.erased_of_.begin(), index.erased_of_.end(), erased_of)) {
     return "the count of erased entries is wrong";
   }
+  if (index.heads_ != heads) return "the executables with heads are counted wrongly";
   if (index.live_bytes_ != live_bytes) return "the device memory of executables is summed up wrongly";
   return fault_of(index.families_, index);
 }
@@ -169,6 +172,8 @@ std::string Verifier::fault_of(Entry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   if (entry.table_bytes != 0 && (!live || entry.executable->table() == nullptr)) {
     return of(entry, "it counts the memory of a table that it does not have");
   }
+  if (entry.has_head != (live && entry.executable->has_head()))
+    return of(entry, "it says wrongly whether it has a head");
   if (!live) return "";
   if (entry.executable->content_ != entry.content) return of(entry, "its executable holds another's content");
   const std::string fault = fault_of(*entry.executable);

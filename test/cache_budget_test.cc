@@ -35,6 +35,28 @@ TEST_F(CacheTest, EvictsLeastRecentlyUsed) {
   EXPECT_EQ(calls, 3);
 }
 
+// Destroying what the device updates takes, for each of its nodes, as long as other threads' work is in flight.
+TEST_F(CacheTest, WhatTheDeviceUpdatesLeavesLastUnlessItIsNotUsedForLong) {
+  for (const Patching patching : {Patching::kPerNode, Patching::kDeviceUpdated}) {
+    const bool by_device = patching == Patching::kDeviceUpdated;
+    Options options = unshared(2);
+    options.patching = patching;
+    Cache cache(options);
+    EXPECT_RUN(kInstantiated, cache.run(key("slots"), stream, params(1.0f), [&](Recorder& rec, Slot<float> v) {
+      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
+    }));
+    EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
+    EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
+    EXPECT_EQ(live(cache), (std::vector<std::string>{"b", by_device ? "slots" : "a"}));
+    if (!by_device) continue;
+    EXPECT_RUN(kRestored, run_add(cache, key("a")));
+    EXPECT_EQ(live(cache), (std::vector<std::string>{"a", "slots"}));
+    for (int i = 0; i < 1 << 14; ++i) ASSERT_TRUE(run_add(cache, key("a")).ok());
+    EXPECT_RUN(kRestored, run_add(cache, key("b")));
+    EXPECT_EQ(live(cache), (std::vector<std::string>{"b", "a"}));
+  }
+}
+
 TEST_F(CacheTest, WithoutTemplatesEvictionForgets) {
   Cache cache(without_templates(2));
   EXPECT_RUN(kInstantiated, run_add(cache, key("a")));

@@ -264,9 +264,9 @@ class Model : private Rows {
       std::vector<std::size_t> victims;
       std::size_t leaver = kNobody;  // A sibling, who would have to leave for it.
       while (!fits(bytes(k), victims) && leaver == kNobody) {
-        const std::size_t victim = oldest([&](const Row& other) {
+        const std::size_t victim = this->victim([&](const Row& other) {
           const auto i = static_cast<std::size_t>(&other - rows_.data());
-          return other.live && std::find(victims.begin(), victims.end(), i) == victims.end();
+          return std::find(victims.begin(), victims.end(), i) == victims.end();
         });
         if (victim == kNobody) return false;
         const Head head = rows_[victim].head;
@@ -330,7 +330,7 @@ class Model : private Rows {
     const Cost by_row = cost_of_row(options_, nodes);
     Cost& paid = rents_[{row.family, mine}];
     if (otherwise > by_row) paid += otherwise - by_row;
-    return paid > costs::buy_table(nodes);
+    return paid > costs::buy_table(nodes) && has_room_for_head(stats.evictions, k);
   }
   std::size_t members_of(std::uint64_t family, const std::string& of_class) const {
     std::size_t count = 0;
@@ -353,7 +353,9 @@ class Model : private Rows {
     row.live = true;
     row.paid = 0;
     row.programmed = row.captured;
-    row.head = table ? Head::kTable : device_writes_slots(options_, specs_[k]) ? Head::kSlots : Head::kNone;
+    const bool may_have_head = options_.patching != Patching::kAuto || has_room_for_head(stats.evictions, k);
+    const bool writes_slots = may_have_head && device_writes_slots(options_, specs_[k]);
+    row.head = table ? Head::kTable : writes_slots ? Head::kSlots : Head::kNone;
     row.base = k;
     if (row.head != Head::kNone && refuses_updater_) {
       row.head = Head::kNone;

@@ -81,6 +81,20 @@ class Rows {
     return found;
   }
 
+  // Who leaves next for room: who has a head is the last, unless it has not been used for long.
+  template <class F>
+  std::size_t victim(F&& is) const {
+    const std::size_t early = oldest(
+        [&](const Row& row) { return row.live && (row.head == Head::kNone || uses_ - row.used > 16384) && is(row); });
+    return early != kNobody ? early : oldest([&](const Row& row) { return row.live && is(row); });
+  }
+  // Where executables have had to leave, at most half of them are to have heads, but for the key's own.
+  bool has_room_for_head(std::uint64_t evictions, std::size_t k) const {
+    const std::size_t heads = number([&](const Row& row) { return row.live && row.head != Head::kNone; }) -
+                              (rows_[k].live && rows_[k].head != Head::kNone ? 1 : 0);
+    return evictions == 0 || 2 * heads < static_cast<std::size_t>(options_.max_executables);
+  }
+
   // The smallest power of two of at least eight uses for each executable that there may be.
   std::uint64_t period() const {
     std::uint64_t uses = 8;
@@ -93,7 +107,7 @@ class Rows {
     return count;
   }
   bool is_used_more_often_than_the_oldest(const Row& row) const {
-    const std::size_t k = oldest([](const Row& other) { return other.live; });
+    const std::size_t k = victim([](const Row&) { return true; });
     return k == kNobody || often(row) > often(rows_[k]);
   }
 

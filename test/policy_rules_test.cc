@@ -2,11 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
+#include "kernels.h"
 #include "policy_work.h"
 
 namespace graphcache::test {
@@ -33,6 +35,32 @@ TEST_F(PolicyTest, KeyRentsUntilTheRentWouldPassThePriceThenKeepsWhatItBought) {
   EXPECT_FALSE(entry_of(bench, f[0]).live);
   EXPECT_EQ(bench.cache.stats().instantiations, 2u);
   EXPECT_EQ(bench.calls, 3);
+}
+
+// Those that the device updates leave last, so that half of all are to be others where any have to leave.
+TEST_F(PolicyTest, HalfOfTheExecutablesArePatchedByTheHostOnceSomeHadToLeave) {
+  constexpr unsigned kNodes = 40;  // So many slots are the device's to write, by default.
+  Options options = at_most(4, Sharing::kNever);
+  options.prefer = Prefer::kTotalTime;
+  Cache cache(options);
+  Stream stream;
+  DeviceBuffer<float> data(1);
+  float wanted = 0;
+  const auto calls_of_patch = [&](int which) {
+    std::uint64_t before = 0;
+    for (const float value : {1.0f, 2.0f}) {
+      before = hostrt::calls("cudaGraphExecKernelNodeSetParams");
+      const auto outcome = cache.run(key("k", which), stream, params(value), [&](Recorder& rec, Slot<float> v) {
+        for (unsigned i = 0; i < kNodes; ++i) rec.launch(add, {1, 1}, data.get(), 1, v);
+      });
+      EXPECT_TRUE(outcome.ok()) << outcome.status();
+      wanted += static_cast<float>(kNodes) * value;
+    }
+    return hostrt::calls("cudaGraphExecKernelNodeSetParams") - before;
+  };
+  for (int which = 0; which < 10; ++which) EXPECT_EQ(calls_of_patch(which), which < 4 ? 1u : kNodes) << which;
+  EXPECT_EQ(calls_of_patch(1), 1u);
+  EXPECT_EQ(data.first(), wanted);
 }
 
 TEST_F(PolicyTest, PinnedExecutableIsNotTakenBySiblings) {
