@@ -67,7 +67,9 @@ struct Options {
   cudaStream_t stream = cudaStreamPerThread;
 
   // At most this many keys have an executable at any time; the least recently used leaves before a new one is
-  // instantiated, though it may still wait for its last launch, or another thread be busy destroying it. 0: nothing is
+  // instantiated, though it may still wait for its last launch, or another thread be busy destroying it. Those that the
+  // device updates (Patching, tables) leave last, for to destroy one waits for what other threads have in flight
+  // (docs/semantics.md), and once some have had to leave, no more than half are such unless asked for. 0: nothing is
   // captured, every run calls `fn` directly. Negative: an error of every run.
   int max_executables = 64;
 
