@@ -71,14 +71,16 @@ class Index {
   // Executables, and their device memory by estimate, those of erased entries that still exist included.
   std::size_t live() const { return count_of(Standing::kLive); }
   std::size_t live_bytes() const { return live_bytes_; }
-  // Those of them that the device updates.
+  // Those of them that the device updates, and whether these are fewer than half.
   std::size_t heads() const { return heads_; }
+  bool heads_are_few() const { return heads_ < std::max<std::size_t>(live() / 2, 1); }
   // Templates, likewise.
   std::size_t templates() const { return live() + count_of(Standing::kDemoted); }
 
   // Whose executable leaves next for room, the least recently used one's, not pinned; null if there is none. To destroy
   // one that the device updates takes, for each node that it may update, as long as other threads' work is in flight
-  // (docs/semantics.md): such leave only if no other can, or once they have not been used for long.
+  // (docs/semantics.md): such leave only if no other can, or if they are more than half, or once they have not been
+  // used for long.
   const Entry* victim() const;
   // The same among the idle ones, with its lock taken.
   Entry* lock_victim();
@@ -143,7 +145,7 @@ class Index {
   void change_family(Entry* entry, Family* family);
   bool leaves_early(const Entry* entry) const {
     constexpr std::uint64_t kHeadStays = 1 << 14;  // Uses, which may well take less time than to destroy one.
-    return !entry->has_head || uses_ - entry->last_use > kHeadStays;
+    return !entry->has_head || 2 * heads_ > live() || uses_ - entry->last_use > kHeadStays;
   }
   std::uint64_t period() const { return uses_ >> period_bits_; }
   Order& order_of(const Entry* entry) { return orders_[static_cast<std::size_t>(entry->standing)]; }

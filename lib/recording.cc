@@ -45,15 +45,6 @@ CallResult ask_whether_of_current_device(cudaStream_t stream, bool* is) {
   return {"cudaStreamGetDevice, by the driver", static_cast<cudaError_t>(result), /*latches=*/false};
 }
 
-// The device that memory belongs to.
-int device_of(const void* memory) {
-  LastErrorGuard last_error;
-  cudaPointerAttributes attributes = {};
-  if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) return kHostMemory;
-  const bool is_devices = attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
-  return is_devices ? attributes.device : kHostMemory;
-}
-
 }  // namespace
 
 Recording::Recording(cudaStream_t stream, const Call& call, Mode mode, Setter& setter) noexcept
@@ -146,7 +137,8 @@ bool Recording::take(SlotNode& node, const ArgView& arg, std::size_t field) {
 // Work on a stream outside the capture would run now, and never again on a replay.
 bool Recording::may_enqueue(cudaStream_t stream) {
   if (!status_.ok()) return false;
-  if (mode_ == Mode::kDirect || stream == stream_) return true;
+  // cudaStreamPerThread is another stream under another device, which `fn` may have made current.
+  if (mode_ == Mode::kDirect || (stream == stream_ && stream != cudaStreamPerThread)) return true;
   LastErrorGuard last_error;
   CaptureInfo info;
   const cudaError_t error = capture_info(stream, &info);
@@ -203,6 +195,16 @@ bool Recording::take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slo
   }
   *slots = std::move(slots_);
   return true;
+}
+
+int Recording::device_of(const void* memory, int otherwise) {
+  LastErrorGuard last_error;
+  cudaPointerAttributes attributes = {};
+  if (const cudaError_t error = cudaPointerGetAttributes(&attributes, memory); error != cudaSuccess) {
+    refuse_capture(cuda_failure("cudaPointerGetAttributes", error));
+  }
+  const bool is_devices = attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
+  return is_devices ? attributes.device : otherwise;
 }
 
 // A copy or set of no bytes is captured as no node (tried), so a later run would have none to give its bytes to.
@@ -305,8 +307,12 @@ void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView by
   const cudaError_t error = cudaMemcpyAsync(fields.dst, fields.src, fields.bytes, kind, stream);
   if (error != cudaSuccess) return fail(cuda_failure("cudaMemcpyAsync", error));
   if (mode_ == Mode::kCapture && bytes.is_slot()) {
-    node.dst_device = device_of(fields.dst);
-    node.src_device = device_of(fields.src);
+    // What an explicit kind says of the memory counts, whatever it is.
+    const bool from_host = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyHostToHost;
+    const bool to_host = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyHostToHost;
+    const int otherwise = kind == cudaMemcpyDefault ? kHostMemory : setter_.device();
+    node.dst_device = to_host ? kHostMemory : device_of(fields.dst, otherwise);
+    node.src_device = from_host ? kHostMemory : device_of(fields.src, otherwise);
   }
   keep(stream, node, cudaGraphNodeTypeMemcpy);
 }
@@ -323,7 +329,7 @@ void Recording::memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView 
   if (fields.bytes == 0) return skip_empty(bytes);
   const cudaError_t error = cudaMemsetAsync(fields.dst, fields.value, fields.bytes, stream);
   if (error != cudaSuccess) return fail(cuda_failure("cudaMemsetAsync", error));
-  if (mode_ == Mode::kCapture && bytes.is_slot()) node.dst_device = device_of(fields.dst);
+  if (mode_ == Mode::kCapture && bytes.is_slot()) node.dst_device = device_of(fields.dst, setter_.device());
   keep(stream, node, cudaGraphNodeTypeMemset);
 }
 

@@ -22,9 +22,7 @@ bool Cache::Impl::updates_slots(const Content& content) const {
 
 // Where executables have to leave for room, those with heads are the last (Index::victim): half of all are to be
 // others.
-bool Cache::Impl::has_room_for_head() const {
-  return totals_.evictions == 0 || 2 * index_.heads() < static_cast<std::size_t>(options_.max_executables);
-}
+bool Cache::Impl::has_room_for_head() const { return totals_.evictions == 0 || index_.heads_are_few(); }
 
 bool Cache::Impl::may_have_head_for_slots() const ABSL_NO_THREAD_SAFETY_ANALYSIS {
   if (options_.patching != Patching::kAuto) return true;

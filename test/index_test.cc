@@ -199,23 +199,27 @@ TEST_F(IndexTest, OldestIsThatOfAStanding) {
   EXPECT_EQ(lock_oldest(Standing::kDemoted), entries[2]);
 }
 
-TEST_F(IndexTest, EntriesWithHeadsLeaveLastUnlessTheyWereNotUsedForLong) {
+TEST_F(IndexTest, EntriesWithHeadsLeaveLastUnlessTheyAreManyOrWereNotUsedForLong) {
   Entry* entries[] = {add(0), add(1), add(2), add(3)};
   for (Entry* entry : {entries[0], entries[1], entries[3]}) index.set_head(entry, true);
   EXPECT_EQ(index.heads(), 3u);
-  EXPECT_EQ(index.victim(), entries[2]);
+  EXPECT_EQ(index.victim(), entries[0]);  // More than half have one.
+  index.set_head(entries[1], false);
+  EXPECT_FALSE(index.heads_are_few());
+  EXPECT_EQ(index.victim(), entries[1]);
+  EXPECT_EQ(index.lock_victim(), entries[1]);
   EXPECT_EQ(index.lock_victim(), entries[2]);
   EXPECT_EQ(unlocked(index.lock_victim()), entries[0]);  // There is no other.
+  unlocked(entries[1]);
   unlocked(entries[2]);
-  entries[2]->pinned = true;
+  entries[1]->pinned = entries[2]->pinned = true;
   EXPECT_EQ(index.victim(), entries[0]);
-  entries[2]->pinned = false;
-  while (index.victim() == entries[2]) index.touch(entries[3]);
-  EXPECT_EQ(index.victim(), entries[0]);
+  entries[1]->pinned = entries[2]->pinned = false;
+  while (index.victim() != entries[0]) index.touch(entries[3]);
   EXPECT_EQ(unlocked(index.lock_victim()), entries[0]);
   EXPECT_EQ(entries[3]->last_use - entries[0]->last_use, (std::uint64_t{1} << 14) + 1);
   index.set_standing(entries[0], Standing::kDemoted);
-  EXPECT_EQ(index.heads(), 2u);
+  EXPECT_EQ(index.heads(), 1u);
   EXPECT_FALSE(entries[0]->has_head);
 }
 

@@ -330,7 +330,7 @@ class Model : private Rows {
     const Cost by_row = cost_of_row(options_, nodes);
     Cost& paid = rents_[{row.family, mine}];
     if (otherwise > by_row) paid += otherwise - by_row;
-    return paid > costs::buy_table(nodes) && has_room_for_head(stats.evictions, k);
+    return paid > costs::buy_table(nodes) && has_room_for_head(stats.evictions);
   }
   std::size_t members_of(std::uint64_t family, const std::string& of_class) const {
     std::size_t count = 0;
@@ -351,9 +351,10 @@ class Model : private Rows {
     Row& row = rows_[k];
     ++stats.instantiations;
     row.live = true;
+    row.head = Head::kNone;
     row.paid = 0;
     row.programmed = row.captured;
-    const bool may_have_head = options_.patching != Patching::kAuto || has_room_for_head(stats.evictions, k);
+    const bool may_have_head = options_.patching != Patching::kAuto || has_room_for_head(stats.evictions);
     const bool writes_slots = may_have_head && device_writes_slots(options_, specs_[k]);
     row.head = table ? Head::kTable : writes_slots ? Head::kSlots : Head::kNone;
     row.base = k;

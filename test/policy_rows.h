@@ -81,18 +81,22 @@ class Rows {
     return found;
   }
 
-  // Who leaves next for room: who has a head is the last, unless it has not been used for long.
+  // Who leaves next for room: who has a head is the last, unless they are more than half, or it has not been used for
+  // long.
   template <class F>
   std::size_t victim(F&& is) const {
-    const std::size_t early = oldest(
-        [&](const Row& row) { return row.live && (row.head == Head::kNone || uses_ - row.used > 16384) && is(row); });
+    const bool many = 2 * heads() > live();
+    const std::size_t early = oldest([&](const Row& row) {
+      return row.live && (row.head == Head::kNone || many || uses_ - row.used > 16384) && is(row);
+    });
     return early != kNobody ? early : oldest([&](const Row& row) { return row.live && is(row); });
   }
-  // Where executables have had to leave, at most half of them are to have heads, but for the key's own.
-  bool has_room_for_head(std::uint64_t evictions, std::size_t k) const {
-    const std::size_t heads = number([&](const Row& row) { return row.live && row.head != Head::kNone; }) -
-                              (rows_[k].live && rows_[k].head != Head::kNone ? 1 : 0);
-    return evictions == 0 || 2 * heads < static_cast<std::size_t>(options_.max_executables);
+  std::size_t heads() const {
+    return number([](const Row& row) { return row.live && row.head != Head::kNone; });
+  }
+  // Where executables have had to leave, half of them are to have none.
+  bool has_room_for_head(std::uint64_t evictions) const {
+    return evictions == 0 || heads() < std::max<std::size_t>(live() / 2, 1);
   }
 
   // The smallest power of two of at least eight uses for each executable that there may be.

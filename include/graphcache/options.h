@@ -68,9 +68,9 @@ struct Options {
 
   // At most this many keys have an executable at any time; the least recently used leaves before a new one is
   // instantiated, though it may still wait for its last launch, or another thread be busy destroying it. Those that the
-  // device updates (Patching, tables) leave last, for to destroy one waits for what other threads have in flight
-  // (docs/semantics.md), and once some have had to leave, no more than half are such unless asked for. 0: nothing is
-  // captured, every run calls `fn` directly. Negative: an error of every run.
+  // device updates (Patching, tables) leave last while they are no more than half, for to destroy one waits for what
+  // other threads have in flight (docs/semantics.md); once any have had to leave, kAuto makes more of them only while
+  // they are fewer. 0: nothing is captured, every run calls `fn` directly. Negative: an error of every run.
   int max_executables = 64;
 
   // At most so much device memory is taken by executables, by estimate (Stats::estimated_device_bytes). What needs more

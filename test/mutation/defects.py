@@ -186,7 +186,7 @@ DEFECTS = [
            "const CallResult back;", ("cache",)),
     Defect("on_device() takes memory of a device that another writes", "lib/recording.cc", "  if (!is_of_device) {",
            "  if (false) {", ("on_device",)),
-    Defect("what the device updates leaves as any other does", "lib/index.h", "return !entry->has_head ||", "return true ||",
+    Defect("what the device updates leaves as any other does", "lib/index.h", "return !entry->has_head || 2", "return true || 2",
            ("cache_budget",)),
     Defect("what the device updates leaves never while others can", "lib/index.h", "uses_ - entry->last_use > kHeadStays", "false",
            ("cache_budget",)),
