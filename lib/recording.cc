@@ -137,8 +137,7 @@ bool Recording::take(SlotNode& node, const ArgView& arg, std::size_t field) {
 // Work on a stream outside the capture would run now, and never again on a replay.
 bool Recording::may_enqueue(cudaStream_t stream) {
   if (!status_.ok()) return false;
-  // cudaStreamPerThread is another stream under another device, which `fn` may have made current.
-  if (mode_ == Mode::kDirect || (stream == stream_ && stream != cudaStreamPerThread)) return true;
+  if (mode_ == Mode::kDirect || stream == stream_) return true;
   LastErrorGuard last_error;
   CaptureInfo info;
   const cudaError_t error = capture_info(stream, &info);

@@ -375,19 +375,6 @@ TEST_F(CacheTest, SlotsOfNodesOnAnotherDeviceFollowEachRun) {
   }
 }
 
-// The handle of a thread's default stream is another stream's under another device.
-TEST_F(CacheTest, WorkOnTheDefaultStreamOfAnotherDeviceIsRefused) {
-  if (device_count() < 2) GTEST_SKIP() << "needs two devices";
-  Cache cache(unshared());
-  const auto outcome = cache.run(key("k"), cudaStreamPerThread, params(1.0f), [&](Recorder& rec, Slot<float> v) {
-    CUDA_OK(cudaSetDevice(1));
-    rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
-    CUDA_OK(cudaSetDevice(0));
-  });
-  EXPECT_FAILURE(kInvalidArgument, outcome);
-  expect_sum(0);
-}
-
 // In captured and direct runs; the graph is of the cache's device either way.
 TEST_F(CacheTest, TheCallersDeviceIsCurrentWhateverFnLeaves) {
   if (device_count() < 2) GTEST_SKIP() << "needs two devices";
