@@ -70,9 +70,10 @@ class Executable {
                                         unsigned long long flags, Scratch& scratch, Updater& updater,
                                         cudaStream_t stream, std::unique_ptr<Executable>* out);
 
+  // Whether the device updates it.
+  bool has_head() const { return head_ != nullptr; }
   // Whether it can be brought over to siblings at all: by updates or patches if it is plain, by a row of its table if
   // it has one.
-  bool has_head() const { return head_ != nullptr; }
   bool can_switch() const { return head_ == nullptr || table() != nullptr; }
   Table* table() { return head_ == nullptr ? nullptr : head_->table(); }
   const Table* table() const { return head_ == nullptr ? nullptr : std::as_const(*head_).table(); }
