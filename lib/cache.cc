@@ -125,7 +125,7 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
     if (result.error != cudaSuccess) return replay_failed(entry, result, EagerReason::kRefused, request);
     if (patched != 0) outcome = if_patched;
   }
-  if (const CallResult result = executable.await_ready(request.stream); result.error != cudaSuccess) {
+  if (const CallResult result = executable.get_ready(request.stream); result.error != cudaSuccess) {
     return replay_failed(entry, result, EagerReason::kLaunchFailed, request);
   }
   if (const cudaError_t error = executable.launch(request.stream); error != cudaSuccess) {

@@ -11,7 +11,7 @@
 namespace graphcache {
 namespace {
 
-constexpr char kMakeUpdatable[] = "cudaGraphKernelNodeSetAttribute, by the driver";
+constexpr char kSetAttribute[] = "cudaGraphKernelNodeSetAttribute, by the driver";
 
 bool is_grid(const SlotNode& node, const Binding& binding) {
   return binding.target == node.fields + offsetof(KernelFields, grid);
@@ -145,13 +145,15 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
   Updater::Kernels kernels = {};
   if (const CallResult loaded = updater.load(&kernels); loaded.error != cudaSuccess) return loaded;
   const auto set_attribute = driver().set_kernel_attribute;
-  if (set_attribute == nullptr) return {kMakeUpdatable, cudaErrorNotSupported, false};
+  if (set_attribute == nullptr) return {kSetAttribute, cudaErrorNotSupported, false};
   const Slots& slots = content->slots;
   std::unique_ptr<Head> head(new Head(updater));
   Pieces pieces;
   std::vector<Table::Node> nodes;
   Updater::Asked asked;
   std::uint32_t slot = 0;
+  CUlaunchAttributeValue priority, highest;
+  std::memset(&highest, 0, sizeof highest);
   for (std::uint32_t i = 0; i < graph.nodes.size(); ++i) {
     const bool has_slots = slot < slots.nodes.size() && slots.nodes[slot].index == i;
     std::vector<updater::Update> updates;
@@ -180,12 +182,16 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
     value.deviceUpdatableKernelNode.deviceUpdatable = 1;
     // The handle comes back in the value, const or not (tried).
     const CUresult result = set_attribute(graph.nodes[i], CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE, &value);
-    if (result != CUDA_SUCCESS) return {kMakeUpdatable, static_cast<cudaError_t>(result), false};
+    if (result != CUDA_SUCCESS) return {kSetAttribute, static_cast<cudaError_t>(result), false};
+    if (driver().kernel_attribute != nullptr &&
+        driver().kernel_attribute(graph.nodes[i], CU_LAUNCH_ATTRIBUTE_PRIORITY, &priority) == CUDA_SUCCESS) {
+      highest.priority = std::min(highest.priority, priority.priority);  // The lower number is the higher priority.
+    }
     const auto handle = reinterpret_cast<cudaGraphDeviceNode_t>(value.deviceUpdatableKernelNode.devNode);
     const unsigned size = with_table ? content->nodes[i].size : 0;
     nodes.push_back({i, grid, pieces.add(handle, updates, with_table && grid, size)});
   }
-  if (pieces.all.empty()) return {kMakeUpdatable, cudaErrorNotSupported, false};
+  if (pieces.all.empty()) return {kSetAttribute, cudaErrorNotSupported, false};
 
   if (driver().current_context != nullptr) driver().current_context(&head->context_);
   head->take_kernel(kernels);
@@ -193,7 +199,6 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
   if (with_table)
     head->table_ = std::make_unique<Table>(content, std::move(nodes), pieces.all, pieces.updates, head->memory_);
   if (CallResult done = head->upload(pieces.all, pieces.updates, stream); done.error != cudaSuccess) return done;
-  head->token() = 1;
   bool changed = false;
   if (CallResult done = head->write(content->values.data(), &changed); done.error != cudaSuccess) return done;
 
@@ -206,6 +211,11 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
   const cudaKernelNodeParams params = head->node_params(arguments);
   error = add_library_kernel(&head->node_, graph.graph.get(), params);
   if (error != cudaSuccess) return {"cudaGraphAddKernelNode", error};
+  // The nodes wait for it, so it must not wait behind what they would not wait behind.
+  if (const CUresult result = set_attribute(head->node_, CU_LAUNCH_ATTRIBUTE_PRIORITY, &highest);
+      result != CUDA_SUCCESS) {
+    return {kSetAttribute, static_cast<cudaError_t>(result), false};
+  }
   for (const cudaGraphNode_t root : roots) {
     error = add_dependency(graph.graph.get(), head->node_, root);
     if (error != cudaSuccess) return {"cudaGraphAddDependencies", error};
@@ -292,7 +302,7 @@ CallResult Head::patch(cudaGraphExec_t executable, const Content& content, const
     changed = true;
   }
   if (!changed) return {};
-  if (++token() == 0) token() = 1;  // What stands in a new plan.
+  if (++token() == 0) token() = 1;  // 0 stands in a new plan: the first launch writes nothing.
   return set(executable, by_driver, device);
 }
 

@@ -59,6 +59,12 @@ class Head {
   CallResult patch(cudaGraphExec_t executable, const Content& content, const detail::Call& call, bool by_driver,
                    int device, std::size_t* patched_nodes);
 
+  // Takes note of values that the host has written into the nodes, so that only a later change is one.
+  CallResult hold(const unsigned char* values) {
+    bool changed = false;
+    return write(values, &changed);
+  }
+
   // What the device answered to an update of a launch that has run: the values of that launch were not those of its
   // run. Told once.
   cudaError_t take_error() {

@@ -60,6 +60,13 @@ bool applies_nothing(cudaError_t error) {
   return error == cudaErrorGraphExecUpdateFailure || error == cudaErrorNotSupported || error == cudaErrorInvalidValue;
 }
 
+// Whether it is the host's memory that no runtime call has made or registered.
+bool is_pageable(const void* memory) {
+  const LastErrorGuard last_error;  // A hit has none.
+  cudaPointerAttributes attributes = {};
+  return cudaPointerGetAttributes(&attributes, memory) == cudaSuccess && attributes.type == cudaMemoryTypeUnregistered;
+}
+
 // The slot node of an index, or null. Indices are asked for in rising order.
 const SlotNode* find(const Slots& slots, std::size_t* at, std::uint32_t index) {
   while (*at < slots.nodes.size() && slots.nodes[*at].index < index) ++*at;
@@ -93,10 +100,11 @@ CallResult Executable::instantiate_updated(Template& from, std::shared_ptr<const
     done = Head::add(updater, base, executable->content_, with_table, stream, &executable->head_);
   }
   if (done.error == cudaSuccess) {
-    done = {"cudaGraphInstantiate", graphcache::instantiate(base.graph, flags, &executable->exec_)};
+    // Without the flag a grid that the device has written is lost when the next launch is on a stream of another
+    // priority (docs/semantics.md).
+    done = {"cudaGraphInstantiate",
+            graphcache::instantiate(base.graph, flags | cudaGraphInstantiateFlagUseNodePriority, &executable->exec_)};
   }
-  // The device refuses to update nodes that only their own launch uploads (tried).
-  if (done.error == cudaSuccess) done = {"cudaGraphUpload", executable->upload(stream)};
   if (done.error == cudaSuccess) done = executable->mark_ready(stream);
   if (done.error == cudaSuccess) {
     *out = std::move(executable);
@@ -141,10 +149,13 @@ bool Executable::update_fields(const SlotNode& node, const unsigned char* values
 
 CallResult Executable::patch(const detail::Call& call, std::size_t* patched_nodes) {
   std::optional<bool> driver_usable;
-  if (head_ == nullptr) {
+  if (!device_may_write()) {
     for (const SlotNode& node : slots_.nodes) {
       const CallResult result = patch_node(node, call, driver_usable, patched_nodes);
       if (result.error != cudaSuccess) return result;
+    }
+    if (head_ != nullptr) {
+      if (const CallResult held = head_->hold(call.values); held.error != cudaSuccess) return held;
     }
   } else {
     for (const std::uint32_t i : head_->others()) {
@@ -308,6 +319,7 @@ CallResult Executable::set_kernel(const SlotNode& node, std::optional<bool>& dri
 // A copy or set of 0 bytes is refused as a node's parameters (header: "Zero-length operations are not supported"), so
 // one of a byte is done elsewhere.
 CallResult Executable::set_memcpy(const SlotNode& node) {
+  constexpr const char* kCall = "cudaGraphExecMemcpyNodeSetParams1D";
   MemcpyFields fields = slots_.as<MemcpyFields>(node);
   if (fields.bytes == 0) {
     unsigned char* dst = nullptr;
@@ -315,10 +327,12 @@ CallResult Executable::set_memcpy(const SlotNode& node) {
     if (const CallResult made = scratch_.bytes(node.dst_device, &dst); made.error != cudaSuccess) return made;
     if (const CallResult made = scratch_.bytes(node.src_device, &src); made.error != cudaSuccess) return made;
     fields = {dst, src + 1, 1};
+  } else if ((node.dst_must_stay && is_pageable(fields.dst)) || (node.src_must_stay && is_pageable(fields.src))) {
+    // The call would succeed, and the launch lose the context (docs/semantics.md).
+    return {kCall, cudaErrorInvalidValue, /*latches=*/false};
   }
-  return {"cudaGraphExecMemcpyNodeSetParams1D",
-          cudaGraphExecMemcpyNodeSetParams1D(exec_.get(), base_.nodes[node.index], fields.dst, fields.src, fields.bytes,
-                                             node.kind)};
+  return {kCall, cudaGraphExecMemcpyNodeSetParams1D(exec_.get(), base_.nodes[node.index], fields.dst, fields.src,
+                                                    fields.bytes, node.kind)};
 }
 
 CallResult Executable::set_memset(const SlotNode& node) {
@@ -340,28 +354,31 @@ CallResult Executable::set_memset(const SlotNode& node) {
 }
 
 CallResult Scratch::bytes(int device, unsigned char** out) {
-  *out = host_;
-  if (device == kHostMemory) return {};
+  const bool of_host = device == kHostMemory;
   MutexLock lock(mutex_);
-  Owned<void*, cudaFree>& bytes = of_devices_[device];
-  if (bytes.get() == nullptr) {
+  void* memory = of_host ? of_host_.get() : of_devices_[device].get();
+  if (memory == nullptr) {
     const LastErrorGuard last_error;  // A hit has none.
-    const DeviceGuard current(device);
+    const DeviceGuard current(of_host ? device_ : device);
     if (const CallResult failed = current.result(); failed.error != cudaSuccess) {
       return {failed.call, failed.error, /*latches=*/false};
     }
     RelaxedCaptureMode relaxed;
-    void* memory = nullptr;
-    if (const cudaError_t error = cudaMalloc(&memory, 2); error != cudaSuccess)
-      return {"cudaMalloc", error, /*latches=*/false};
-    bytes = Owned<void*, cudaFree>(memory);
+    const cudaError_t error = of_host ? cudaMallocHost(&memory, 2) : cudaMalloc(&memory, 2);
+    if (error != cudaSuccess) return {of_host ? "cudaMallocHost" : "cudaMalloc", error, /*latches=*/false};
+    if (of_host) {
+      of_host_ = Owned<void*, cudaFreeHost>(memory);
+    } else {
+      of_devices_[device] = Owned<void*, cudaFree>(memory);
+    }
   }
-  *out = static_cast<unsigned char*>(bytes.get());
+  *out = static_cast<unsigned char*>(memory);
   return {};
 }
 
 void Scratch::abandon() {
   MutexLock lock(mutex_);
+  of_host_.release();
   for (auto& [device, bytes] : of_devices_) bytes.release();
 }
 
@@ -381,7 +398,7 @@ CallResult Executable::mark_ready(cudaStream_t stream) {
       return {"cudaEventCreateWithFlags", error};
     }
     ready_ = Event(event);
-  } else if (const CallResult waited = await_ready(stream); waited.error != cudaSuccess) {
+  } else if (const CallResult waited = wait(stream); waited.error != cudaSuccess) {
     return waited;
   }
   return {"cudaEventRecord", cudaEventRecord(ready_.get(), stream)};
@@ -389,6 +406,13 @@ CallResult Executable::mark_ready(cudaStream_t stream) {
 
 CallResult Executable::wait(cudaStream_t stream) {
   return {"cudaStreamWaitEvent", cudaStreamWaitEvent(stream, ready_.get(), 0)};
+}
+
+// CUDA demands an upload before the first launch of what the device updates, and after patches by the host.
+CallResult Executable::wait_and_upload(cudaStream_t stream) {
+  const CallResult waited = wait(stream);
+  if (waited.error != cudaSuccess || launched_) return waited;
+  return {"cudaGraphUpload", upload(stream)};
 }
 
 void Executable::abandon() {

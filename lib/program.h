@@ -21,14 +21,15 @@
 
 namespace graphcache {
 
-// Memory where copies and sets of no bytes write one, of each device that a node's own is of (docs/semantics.md).
+// Memory where copies and sets of no bytes write one, of each device that a node's own is of, or of the host and pinned
+// (docs/semantics.md).
 // Disabling their nodes instead would be wrong: a disabled set does not keep what follows it behind what comes before
 // it (tried: docs/semantics.md). Thread-safe.
 class Scratch {
  public:
   explicit Scratch(int device) : device_(device) {}
 
-  // Two bytes of a device, made at the first call for it and freed by the destructor, or of the host (kHostMemory).
+  // Two bytes of a device, or of the host (kHostMemory), made at the first call for it and freed by the destructor.
   CallResult bytes(int device, unsigned char** out) ABSL_LOCKS_EXCLUDED(mutex_);
   int device() const { return device_; }
   // After a fatal error: drops the handles.
@@ -36,8 +37,8 @@ class Scratch {
 
  private:
   const int device_;
-  unsigned char host_[2] = {};
   Mutex mutex_;
+  Owned<void*, cudaFreeHost> of_host_ ABSL_GUARDED_BY(mutex_);
   std::unordered_map<int, Owned<void*, cudaFree>> of_devices_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -81,6 +82,11 @@ class Executable {
   // No other executable has it.
   std::uint64_t id() const { return id_; }
   const Content& content() const { return *content_; }
+  // Whether launches may write to its nodes. The first launch must not: the driver puts the nodes of a new executable
+  // into device memory later than its stream says, but before that launch runs them (docs/semantics.md). Until then
+  // the host sets all nodes.
+  bool device_may_write() const { return head_ != nullptr && launched_; }
+
   // What the device could not write in a launch that has run.
   cudaError_t take_device_error() { return head_ == nullptr ? cudaSuccess : head_->take_error(); }
   bool holds(const detail::Call& call) const {
@@ -92,8 +98,8 @@ class Executable {
   // ones: the executable must not be launched again.
   CallResult patch(const detail::Call& call, std::size_t* patched_nodes);
 
-  // Brings the executable, which has a table with a row of `to`, over to that and the call's values. After a failure it
-  // must not be launched again.
+  // Brings the executable, which has a table with a row of `to`, over to that and the call's values.
+  // REQUIRES: device_may_write(). After a failure it must not be launched again.
   BroughtOver switch_row(std::shared_ptr<const Content> to, const detail::Call& call);
 
   // Brings the executable, a plain one, over to a sibling's content and the call's values, by the way that
@@ -106,6 +112,7 @@ class Executable {
   cudaError_t launch(cudaStream_t stream) {
     const cudaError_t error = cudaGraphLaunch(exec_.get(), stream);
     if (error != cudaSuccess) return error;
+    launched_ = true;
     stream_ = LaunchStream::of(stream);
     if (ready_.get() != nullptr) ready_ = {};
     return error;
@@ -116,10 +123,10 @@ class Executable {
     return cudaGraphUpload(exec_.get(), stream);
   }
   // What a head node reads is copied on the stream of the run that makes it. The next launch may be on another, if that
-  // run comes to none: await_ready() puts it behind what mark_ready() was called after. Launches that follow that one
-  // need no more (fact 15).
+  // run comes to none: get_ready(), called before each launch, puts it behind what mark_ready() was called after, and
+  // uploads what was never launched. Launches that follow that one need no more (fact 15).
   CallResult mark_ready(cudaStream_t stream);
-  CallResult await_ready(cudaStream_t stream) { return ready_.get() == nullptr ? CallResult{} : wait(stream); }
+  CallResult get_ready(cudaStream_t stream) { return ready_.get() == nullptr ? CallResult{} : wait_and_upload(stream); }
   // The last launch's: those of one executable follow each other whatever their streams (fact 15).
   LaunchStream stream() const { return stream_; }
 
@@ -144,6 +151,7 @@ class Executable {
 
   void program(std::shared_ptr<const Content> content);
   CallResult wait(cudaStream_t stream);
+  CallResult wait_and_upload(cudaStream_t stream);
   CallResult patch_node(const SlotNode& node, const detail::Call& call, std::optional<bool>& driver_usable,
                         std::size_t* patched_nodes);
   bool update_fields(const SlotNode& node, const unsigned char* values);
@@ -167,6 +175,7 @@ class Executable {
   std::unique_ptr<Head> head_;  // Of a device-updated executable.
   GraphExec exec_;              // Destroyed before its base (law 8).
   LaunchStream stream_;
+  bool launched_ = false;
   bool in_flight_ = true;  // For all that is known.
   Event ready_;
 

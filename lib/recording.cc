@@ -196,14 +196,14 @@ bool Recording::take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slo
   return true;
 }
 
-int Recording::device_of(const void* memory, int otherwise) {
+int Recording::device_of(const void* memory) {
   LastErrorGuard last_error;
   cudaPointerAttributes attributes = {};
   if (const cudaError_t error = cudaPointerGetAttributes(&attributes, memory); error != cudaSuccess) {
     refuse_capture(cuda_failure("cudaPointerGetAttributes", error));
   }
   const bool is_devices = attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
-  return is_devices ? attributes.device : otherwise;
+  return is_devices ? attributes.device : kHostMemory;
 }
 
 // A copy or set of no bytes is captured as no node (tried), so a later run would have none to give its bytes to.
@@ -305,13 +305,14 @@ void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView by
   if (fields.bytes == 0) return skip_empty(bytes);
   const cudaError_t error = cudaMemcpyAsync(fields.dst, fields.src, fields.bytes, kind, stream);
   if (error != cudaSuccess) return fail(cuda_failure("cudaMemcpyAsync", error));
-  if (mode_ == Mode::kCapture && bytes.is_slot()) {
-    // What an explicit kind says of the memory counts, whatever it is.
-    const bool from_host = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyHostToHost;
-    const bool to_host = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyHostToHost;
-    const int otherwise = kind == cudaMemcpyDefault ? kHostMemory : setter_.device();
-    node.dst_device = to_host ? kHostMemory : device_of(fields.dst, otherwise);
-    node.src_device = from_host ? kHostMemory : device_of(fields.src, otherwise);
+  if (mode_ == Mode::kCapture && node.binding_count != 0) {
+    const int dst_device = device_of(fields.dst), src_device = device_of(fields.src);
+    if (bytes.is_slot()) {
+      node.dst_device = dst_device;
+      node.src_device = src_device;
+    }
+    node.dst_must_stay = dst.is_slot() && dst_device != kHostMemory;
+    node.src_must_stay = src.is_slot() && src_device != kHostMemory;
   }
   keep(stream, node, cudaGraphNodeTypeMemcpy);
 }
@@ -328,7 +329,7 @@ void Recording::memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView 
   if (fields.bytes == 0) return skip_empty(bytes);
   const cudaError_t error = cudaMemsetAsync(fields.dst, fields.value, fields.bytes, stream);
   if (error != cudaSuccess) return fail(cuda_failure("cudaMemsetAsync", error));
-  if (mode_ == Mode::kCapture && bytes.is_slot()) node.dst_device = device_of(fields.dst, setter_.device());
+  if (mode_ == Mode::kCapture && bytes.is_slot()) node.dst_device = device_of(fields.dst);
   keep(stream, node, cudaGraphNodeTypeMemset);
 }
 

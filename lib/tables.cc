@@ -80,6 +80,12 @@ bool Cache::Impl::make_row(Held& entry, Held& lender, const Request& request,
     index_.split(entry.get());
     return false;
   }
+  // A table that was never launched (Cache::warm) can have no other row written: the entry gets a new one.
+  if (!lender->executable->device_may_write()) {
+    MutexLock lock(mutex_);
+    demote(lender.get());
+    return false;
+  }
   if (table.has(content)) return true;
   const std::size_t growth = table.growth_for(content);
   {

@@ -36,6 +36,7 @@ class Model : private Rows {
   void run(std::size_t k, const Values& values, std::size_t stream) {
     begin(k, stream);
     outcome = do_run(k, values);
+    rows_[k].launched = rows_[k].live;
     ++rows_[k].outcomes[static_cast<std::size_t>(*outcome)];
     ++stats.outcomes[static_cast<std::size_t>(*outcome)];
     count();
@@ -357,6 +358,7 @@ class Model : private Rows {
     const bool may_have_head = options_.patching != Patching::kAuto || has_room_for_head(stats.evictions);
     const bool writes_slots = may_have_head && device_writes_slots(options_, specs_[k]);
     row.head = table ? Head::kTable : writes_slots ? Head::kSlots : Head::kNone;
+    row.launched = false;
     row.base = k;
     if (row.head != Head::kNone && refuses_updater_) {
       row.head = Head::kNone;
@@ -378,6 +380,10 @@ class Model : private Rows {
     const bool by_row = rows_[lender].head == Head::kTable;
     if (by_row && row_class(specs_[rows_[lender].base]) != row_class(specs_[k])) {
       split(k);
+      return false;
+    }
+    if (by_row && !rows_[lender].launched) {  // It gives way.
+      lose_executable(lender);
       return false;
     }
     const std::size_t spare = spare_of(row.family);
@@ -442,7 +448,7 @@ class Model : private Rows {
     bool by_device = false;
     for (const Node& node : specs_[k].nodes) {
       const bool same = node.with(programmed).same_values(node.with(values));
-      const bool by_host = node.sets || rows_[k].head == Head::kNone;
+      const bool by_host = node.sets || rows_[k].head == Head::kNone || !rows_[k].launched;
       patched += !same && by_host ? 1 : 0;
       by_device = by_device || (!same && !by_host);
     }

@@ -38,6 +38,7 @@ class Rows {
     EagerReason why = EagerReason::kCaptureAfter;
     std::array<std::uint64_t, kOutcomeCount> outcomes{};
     Head head = Head::kNone;
+    bool launched = false;          // Its executable: until then the device writes nothing into it.
     std::size_t base = 0;           // Of the table: whose graph it was made from.
     std::uint64_t split_from = 0;   // The family that it was no member of after all.
     std::size_t stream = kOnAny;    // Of its family.

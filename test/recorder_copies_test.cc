@@ -183,6 +183,71 @@ TEST_F(RecorderTest, CopiesOfEveryKindMayBecomeEmpty) {
   CUDA_OK(cudaFreeHost(pinned));
 }
 
+// A copy that was captured with the device's memory, or with managed memory, cannot be given the host's pageable
+// memory: CUDA accepts the patch, and the launch loses the context (docs/semantics.md).
+TEST_F(RecorderTest, PageableMemoryMayTakeTheDevicesPlace) {
+  constexpr std::size_t kBytes = 64;
+  char* pinned = nullptr;
+  CUDA_OK(cudaMallocHost(reinterpret_cast<void**>(&pinned), kBytes));
+  std::vector<char> pageable(kBytes);
+  DeviceBuffer<char> on_device(kBytes), from(kBytes), to(kBytes);
+  char* const places[] = {on_device.get(), pinned, pageable.data()};
+  constexpr int kPageable = 2;
+  int value = 0, number = 0;
+  for (const int first : {0, 1, 2}) {
+    for (const bool is_source : {true, false}) {
+      const Key the_key = key("k", number++);
+      for (const int place : {first, kPageable, first, 0, kPageable, kPageable, 1, kPageable, first}) {
+        SCOPED_TRACE(testing::Message() << "first " << first << ", place " << place << ", source " << is_source);
+        ++value;
+        const std::vector<char> wanted(kBytes, static_cast<char>(value));
+        char* const memory = places[place];
+        if (is_source) {
+          CUDA_OK(cudaMemcpy(memory, wanted.data(), kBytes, cudaMemcpyDefault));
+        } else {
+          from.write(wanted);
+        }
+        const auto outcome = cache.run(the_key, stream, params(memory), [&](Recorder& rec, Slot<char*> slot) {
+          if (is_source) {
+            rec.memcpy(to.get(), slot, kBytes, cudaMemcpyDefault);
+          } else {
+            rec.memcpy(slot, from.get(), kBytes, cudaMemcpyDefault);
+          }
+        });
+        ASSERT_TRUE(outcome.ok()) << outcome.status();
+        ASSERT_TRUE(cuda_ok(cudaStreamSynchronize(stream)));
+        std::vector<char> got(kBytes);
+        CUDA_OK(cudaMemcpy(got.data(), is_source ? to.get() : memory, kBytes, cudaMemcpyDefault));
+        EXPECT_EQ(got, wanted);
+      }
+    }
+  }
+  EXPECT_GT(cache.stats().outcome(Outcome::kEager), 0u);
+  EXPECT_GT(cache.stats().outcome(Outcome::kPatched), 0u);
+  cache.clear();
+  CUDA_OK(cudaFreeHost(pinned));
+}
+
+// An explicit kind is a claim of the caller's: what stands in for an empty copy goes by the memory itself.
+TEST_F(RecorderTest, EmptyCopiesWhoseKindIsNotThatOfTheirMemory) {
+  DeviceBuffer<char> from(64, 5), to(64);
+  int number = 0;
+  for (const cudaMemcpyKind kind : {cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyHostToHost}) {
+    for (const std::size_t bytes : {64, 0, 32, 0, 64}) {
+      to.write(std::vector<char>(64, 9));
+      const auto outcome =
+          cache.run(key("k", number), stream, params(bytes),
+                    [&](Recorder& rec, Slot<std::size_t> size) { rec.memcpy(to.get(), from.get(), size, kind); });
+      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      ASSERT_TRUE(cuda_ok(cudaStreamSynchronize(stream)));
+      std::vector<char> wanted(64, 9);
+      std::fill_n(wanted.begin(), bytes, 5);
+      EXPECT_EQ(to.read(), wanted) << "kind " << kind << ", bytes " << bytes;
+    }
+    ++number;
+  }
+}
+
 TEST_F(RecorderTest, CopiesAndSetsOnAnotherDeviceMayBecomeEmpty) {
   if (device_count() < 2) GTEST_SKIP() << "needs two devices";
   constexpr std::size_t kBytes = 64;

@@ -89,7 +89,10 @@ struct Options {
   Prefer prefer = Prefer::kTotalTime;
 
   // What other threads, and `fn`, may do during a capture; the meaning is cudaStreamBeginCapture's. With the default,
-  // calls that a capture forbids (cudaMalloc, a synchronization) break it only if `fn`'s own thread makes them.
+  // cudaMalloc, a synchronization of a stream and the like break a capture only if `fn`'s own thread makes them. Two
+  // kinds of calls of any thread break it in every mode: cudaDeviceSynchronize, and, while a blocking stream is
+  // captured, whatever uses the legacy stream (cudaMemcpy, a launch without a stream). The latter fails, too. So run on
+  // streams made with cudaStreamNonBlocking where other threads use the legacy stream. cudaStreamPerThread blocks.
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeThreadLocal;
 
   // Passed to cudaGraphInstantiate: cudaGraphInstantiateFlagAutoFreeOnLaunch, cudaGraphInstantiateFlagUseNodePriority,

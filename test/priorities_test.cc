@@ -1,0 +1,218 @@
+// Streams of different priorities, and executables that were made just now: where a GPU keeps what its own code has
+// written less well than one would think (docs/semantics.md). On either runtime.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+constexpr int kNodes = 30;  // From 25 slot nodes on the default options let the device write the slots.
+
+// A stream of each of several priorities, one that blocks, and the thread's own.
+class PrioritiesTest : public testing::Test {
+ protected:
+  PrioritiesTest() {
+    int least = 0, greatest = 0;
+    CUDA_OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    for (const int priority : {least, greatest, (least + greatest) / 2}) {
+      for (const unsigned flags : {cudaStreamNonBlocking, cudaStreamDefault}) {
+        cudaStream_t stream = nullptr;
+        CUDA_OK(cudaStreamCreateWithPriority(&stream, flags, priority));
+        streams.push_back(stream);
+      }
+    }
+    streams.push_back(cudaStreamPerThread);
+  }
+  ~PrioritiesTest() override {
+    streams.pop_back();
+    for (const cudaStream_t stream : streams) cudaStreamDestroy(stream);
+  }
+
+  cudaStream_t any_stream() { return streams[random() % streams.size()]; }
+
+  // Runs a key whose nodes count their threads; the key or a slot decides how many there are.
+  void run_and_count(Cache& cache, cudaStream_t stream, int which, unsigned grid, bool as_slot) {
+    CUDA_OK(cudaMemsetAsync(count.get(), 0, sizeof(int), stream));
+    const auto outcome =
+        cache.run(key("k", which), stream, params(as_slot ? grid : 1u), [&](Recorder& rec, Slot<unsigned> slot) {
+          const Arg<dim3> blocks = as_slot ? Arg<dim3>(slot) : Arg<dim3>(dim3(grid));
+          for (int i = 0; i < kNodes; ++i) rec.launch(count_threads, {blocks, 32}, count.get());
+        });
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    CUDA_OK(cudaStreamSynchronize(stream));
+    ASSERT_EQ(count.first(), static_cast<int>(32 * grid * kNodes)) << to_string(*outcome) << " on stream " << stream;
+  }
+
+  std::vector<cudaStream_t> streams;
+  std::mt19937 random{5};
+  DeviceBuffer<int> count{1};
+};
+
+TEST_F(PrioritiesTest, SlotGridsHoldOnStreamsOfAnyPriority) {
+  for (const Patching patching : {Patching::kAuto, Patching::kDeviceUpdated, Patching::kPerNode}) {
+    Options options;
+    options.patching = patching;
+    Cache cache(options);
+    unsigned grid = 2;
+    for (int i = 0; i < 200; ++i) {
+      if (random() % 3 == 0) grid = 1 + random() % 9;
+      run_and_count(cache, any_stream(), 0, grid, /*as_slot=*/true);
+      if (HasFatalFailure()) return;
+    }
+    EXPECT_EQ(cache.stats().refused_device_updates, 0u);
+    EXPECT_EQ(cache.stats().instantiations, 1u);
+  }
+}
+
+TEST_F(PrioritiesTest, GridsOfRowsHoldOnStreamsOfAnyPriority) {
+  Options options;
+  options.sharing = Sharing::kTable;
+  Cache cache(options);
+  for (int i = 0; i < 300; ++i) {
+    const int which = i < 3 ? i : static_cast<int>(random() % 3);
+    // Graphs that were captured at different priorities are of different families.
+    run_and_count(cache, i < 3 ? streams[0] : any_stream(), which, 2 + 3 * static_cast<unsigned>(which),
+                  /*as_slot=*/false);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_EQ(cache.stats().instantiations, 1u);
+  EXPECT_GT(cache.stats().row_switches, 100u);
+  EXPECT_EQ(cache.stats().refused_device_updates, 0u);
+}
+
+// Branches with copies and sets beside: the driver brings the nodes of a new executable into place behind the stream's
+// back, so that what the device writes in its first launch may be lost.
+class NewExecutableTest : public StreamTest {
+ protected:
+  static constexpr int kSize = 64, kBranches = 3, kSteps = 8;
+
+  // Each run of a key comes with other values than the last.
+  absl::StatusOr<Outcome> run(Cache& cache, int which, int value) {
+    return cache.run(key("new", which), stream, params(value), [&](Recorder& rec, Slot<int> slot) {
+      CUDA_OK(cudaEventRecord(forked, rec.stream()));
+      for (int branch = 0; branch < kBranches; ++branch) {
+        CUDA_OK(cudaStreamWaitEvent(branches[branch], forked, 0));
+        int* const mine = data.get() + branch * kSize;
+        for (int step = 0; step < kSteps; ++step) {
+          rec.on(branches[branch]).launch(blend, {2, 32}, mine, kSize, which + 2, slot);
+          if (step % 3 == branch) {
+            CUDA_OK(cudaMemcpyAsync(copied.get() + branch * kSize, mine, kSize, cudaMemcpyDeviceToDevice,
+                                    branches[branch]));
+          }
+          if (step == 5) {
+            CUDA_OK(cudaMemsetAsync(mine, which, kSize, branches[branch]));
+          }
+        }
+        CUDA_OK(cudaEventRecord(joined[branch], branches[branch]));
+        CUDA_OK(cudaStreamWaitEvent(rec.stream(), joined[branch], 0));
+      }
+    });
+  }
+
+  // What a run leaves of one branch.
+  static void run_here(std::vector<int>* data, int which, int value) {
+    for (int step = 0; step < kSteps; ++step) {
+      for (int i = 0; i < kSize; ++i) {
+        auto& element = (*data)[static_cast<std::size_t>(i)];
+        element = static_cast<int>(static_cast<unsigned>(which + 2) * static_cast<unsigned>(element) +
+                                   static_cast<unsigned>(value + i));
+      }
+      if (step == 5) std::fill(data->begin(), data->begin() + kSize / 4, which * 0x01010101);
+    }
+  }
+
+  void check(const std::vector<int>& wanted) {
+    const std::vector<int> got = data.read();
+    for (int i = 0; i < kBranches * kSize; ++i) {
+      ASSERT_EQ(got[static_cast<std::size_t>(i)], wanted[static_cast<std::size_t>(i % kSize)]) << "element " << i;
+    }
+  }
+
+  Event forked;
+  std::array<Event, kBranches> joined;
+  std::array<Stream, kBranches> branches;
+  DeviceBuffer<int> data{kBranches * kSize, 1}, copied{kBranches * kSize};
+  std::vector<int> wanted = std::vector<int>(kSize, 1);
+};
+
+// Two keys on one executable, each of which has lost it when it comes back.
+TEST_F(NewExecutableTest, TheFirstLaunchHasTheValuesOfItsRun) {
+  Options options;
+  options.patching = Patching::kDeviceUpdated;
+  options.sharing = Sharing::kNever;
+  options.max_executables = 1;
+  Cache cache(options);
+  for (int i = 0; i < 60; ++i) {
+    const int which = i / 3 % 2;  // The new executable is launched with other values, too.
+    const auto outcome = run(cache, which, i);
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    run_here(&wanted, which, i);
+    if (i % 5 == 4) check(wanted);
+    if (HasFatalFailure()) return;
+  }
+  EXPECT_EQ(cache.stats().instantiations, 20u);
+  EXPECT_EQ(cache.stats().refused_device_updates, 0u);
+}
+
+TEST_F(NewExecutableTest, AWarmedOneHasTheValuesOfItsFirstRun) {
+  Options options;
+  options.patching = Patching::kDeviceUpdated;
+  for (int round = 0; round < 10; ++round) {
+    Cache cache(options);
+    const auto enqueue = [&](Recorder& rec, Slot<int> slot) {
+      for (int i = 0; i < kBranches; ++i) rec.launch(blend, {2, 32}, data.get() + i * kSize, kSize, 3, slot);
+    };
+    ASSERT_TRUE(cache.warm(key("w"), stream, params(1), enqueue).ok());
+    for (int value = round; value < round + 3; ++value) {
+      EXPECT_RUN(kPatched, cache.run(key("w"), stream, params(value + 2), enqueue));
+      for (int i = 0; i < kSize; ++i) {
+        auto& element = wanted[static_cast<std::size_t>(i)];
+        element = static_cast<int>(3 * static_cast<unsigned>(element) + static_cast<unsigned>(value + 2 + i));
+      }
+    }
+    check(wanted);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// The table that warm() has made was never launched when another member wants a row of it: that gets another table.
+TEST_F(NewExecutableTest, AWarmedTableGivesWayToAnotherMember) {
+  Options options;
+  options.sharing = Sharing::kTable;
+  Cache cache(options);
+  const auto enqueue = [&](int which) {
+    return [this, which](Recorder& rec) {
+      for (int i = 0; i < kBranches; ++i) {
+        CUDA_OK(launch(blend, dim3(2), 32, rec.stream(), data.get() + i * kSize, kSize, 3 + which, 7));
+      }
+    };
+  };
+  const auto step = [&](int which) {
+    for (int i = 0; i < kSize; ++i) {
+      auto& element = wanted[static_cast<std::size_t>(i)];
+      element = static_cast<int>(static_cast<unsigned>(3 + which) * static_cast<unsigned>(element) + 7u +
+                                 static_cast<unsigned>(i));
+    }
+  };
+  ASSERT_TRUE(cache.warm(key("t", 0), stream, enqueue(0)).ok());
+  ASSERT_TRUE(cache.warm(key("t", 1), stream, enqueue(1)).ok());
+  for (const int which : {1, 0, 1, 1, 0}) {
+    ASSERT_TRUE(cache.run(key("t", which), stream, enqueue(which)).ok());
+    step(which);
+    check(wanted);
+  }
+  EXPECT_EQ(cache.stats().instantiations, 2u);
+  EXPECT_EQ(cache.stats().row_switches, 3u);
+  EXPECT_EQ(cache.stats().live_executables, 1u);
+}
+
+}  // namespace
+}  // namespace graphcache::test
