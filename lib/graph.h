@@ -57,7 +57,7 @@ struct SlotNode {
   cudaMemcpyKind kind = cudaMemcpyDefault;  // Of a memcpy node.
   // Whose memory a copy or set was captured with, where its size is a slot.
   int dst_device = kHostMemory, src_device = kHostMemory;
-  // Whether an end of a copy is a slot and was captured with memory of a device: it must not become pageable.
+  // Whether an end of a copy is a slot that must not become pageable memory.
   bool dst_must_stay = false, src_must_stay = false;
   // Where in the block its fields are: one of the structures above, then a kernel's arguments.
   std::uint32_t fields = 0;

@@ -115,7 +115,7 @@ CallResult Executable::instantiate_updated(Template& from, std::shared_ptr<const
 }
 
 Executable::~Executable() {
-  if (head_ != nullptr && in_flight_) {
+  if (device_may_write() && in_flight_) {
     head_->keep(std::move(exec_), std::move(base_.graph), estimated_device_bytes(base_.nodes.size()));
   }
 }
@@ -412,7 +412,20 @@ CallResult Executable::wait(cudaStream_t stream) {
 CallResult Executable::wait_and_upload(cudaStream_t stream) {
   const CallResult waited = wait(stream);
   if (waited.error != cudaSuccess || launched_) return waited;
-  return {"cudaGraphUpload", upload(stream)};
+  return {"cudaGraphUpload", cudaGraphUpload(exec_.get(), stream)};
+}
+
+CallResult Executable::upload() {
+  RelaxedCaptureMode relaxed;
+  cudaStream_t stream = nullptr;
+  if (const cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); error != cudaSuccess) {
+    return {"cudaStreamCreateWithFlags", error};
+  }
+  const Owned<cudaStream_t, cudaStreamDestroy> own(stream);
+  if (const cudaError_t error = cudaGraphUpload(exec_.get(), stream); error != cudaSuccess) {
+    return {"cudaGraphUpload", error};
+  }
+  return {"cudaStreamSynchronize", cudaStreamSynchronize(stream)};
 }
 
 void Executable::abandon() {

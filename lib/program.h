@@ -117,11 +117,9 @@ class Executable {
     if (ready_.get() != nullptr) ready_ = {};
     return error;
   }
-  // What the first launch would do otherwise.
-  cudaError_t upload(cudaStream_t stream) {
-    stream_ = LaunchStream::of(stream);
-    return cudaGraphUpload(exec_.get(), stream);
-  }
+  // What the first launch would do otherwise. On an idle stream of its own, and waited for: a launch on another stream
+  // than an upload's does not wait for it (docs/semantics.md), and a stream of the caller's may be busy.
+  CallResult upload();
   // What a head node reads is copied on the stream of the run that makes it. The next launch may be on another, if that
   // run comes to none: get_ready(), called before each launch, puts it behind what mark_ready() was called after, and
   // uploads what was never launched. Launches that follow that one need no more (fact 15).

@@ -45,6 +45,19 @@ CallResult ask_whether_of_current_device(cudaStream_t stream, bool* is) {
   return {"cudaStreamGetDevice, by the driver", static_cast<cudaError_t>(result), /*latches=*/false};
 }
 
+int device_of(const cudaPointerAttributes& memory) {
+  const bool is_devices = memory.type == cudaMemoryTypeDevice || memory.type == cudaMemoryTypeManaged;
+  return is_devices ? memory.device : kHostMemory;
+}
+
+// Whether a copy that was captured with memory of these types loses the context if either end becomes pageable
+// (docs/semantics.md).
+bool must_not_become_pageable(cudaMemoryType to, cudaMemoryType from) {
+  if (to == cudaMemoryTypeUnregistered || from == cudaMemoryTypeUnregistered) return false;
+  if (to == cudaMemoryTypeManaged || from == cudaMemoryTypeManaged) return true;
+  return to == cudaMemoryTypeDevice && from == cudaMemoryTypeDevice;
+}
+
 }  // namespace
 
 Recording::Recording(cudaStream_t stream, const Call& call, Mode mode, Setter& setter) noexcept
@@ -196,14 +209,13 @@ bool Recording::take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slo
   return true;
 }
 
-int Recording::device_of(const void* memory) {
+cudaPointerAttributes Recording::attributes_of(const void* memory) {
   LastErrorGuard last_error;
   cudaPointerAttributes attributes = {};
   if (const cudaError_t error = cudaPointerGetAttributes(&attributes, memory); error != cudaSuccess) {
     refuse_capture(cuda_failure("cudaPointerGetAttributes", error));
   }
-  const bool is_devices = attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
-  return is_devices ? attributes.device : kHostMemory;
+  return attributes;
 }
 
 // A copy or set of no bytes is captured as no node (tried), so a later run would have none to give its bytes to.
@@ -306,13 +318,14 @@ void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView by
   const cudaError_t error = cudaMemcpyAsync(fields.dst, fields.src, fields.bytes, kind, stream);
   if (error != cudaSuccess) return fail(cuda_failure("cudaMemcpyAsync", error));
   if (mode_ == Mode::kCapture && node.binding_count != 0) {
-    const int dst_device = device_of(fields.dst), src_device = device_of(fields.src);
+    const cudaPointerAttributes to = attributes_of(fields.dst), from = attributes_of(fields.src);
     if (bytes.is_slot()) {
-      node.dst_device = dst_device;
-      node.src_device = src_device;
+      node.dst_device = device_of(to);
+      node.src_device = device_of(from);
     }
-    node.dst_must_stay = dst.is_slot() && dst_device != kHostMemory;
-    node.src_must_stay = src.is_slot() && src_device != kHostMemory;
+    const bool must_stay = must_not_become_pageable(to.type, from.type);
+    node.dst_must_stay = must_stay && dst.is_slot();
+    node.src_must_stay = must_stay && src.is_slot();
   }
   keep(stream, node, cudaGraphNodeTypeMemcpy);
 }
@@ -329,7 +342,7 @@ void Recording::memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView 
   if (fields.bytes == 0) return skip_empty(bytes);
   const cudaError_t error = cudaMemsetAsync(fields.dst, fields.value, fields.bytes, stream);
   if (error != cudaSuccess) return fail(cuda_failure("cudaMemsetAsync", error));
-  if (mode_ == Mode::kCapture && bytes.is_slot()) node.dst_device = device_of(fields.dst);
+  if (mode_ == Mode::kCapture && bytes.is_slot()) node.dst_device = device_of(attributes_of(fields.dst));
   keep(stream, node, cudaGraphNodeTypeMemset);
 }
 

@@ -98,6 +98,7 @@ constexpr Untold kUntold[] = {
     {"cudaGraphDestroy"},
     {"cudaGraphExecDestroy"},
     {"cudaLibraryUnload"},
+    {"cudaStreamDestroy"},
     // Whether something may be destroyed yet: what cannot be asked counts as done.
     {"cudaEventCreateWithFlags"},
     {"cudaEventQuery"},

@@ -281,5 +281,96 @@ TEST_F(HostrtGraphs, CopiesCanBePatchedByTheirStructure) {
   EXPECT_EQ((Values{0, 0, 2, 3}), Values(to, to + 4));
 }
 
+// The ends of a copy by the kind of their memory.
+class HostrtCopies : public HostrtLogTest {
+ protected:
+  enum Memory { kDevice, kPinned, kPageable };
+  struct Ends {
+    Memory to, from;
+  };
+
+  // Makes a copy between the first ends, brings it to the second ones by an update or a patch, and launches it.
+  cudaError_t outcome(Ends first, Ends second, cudaMemcpyKind kind, bool by_update) {
+    hostrt::reset();
+    create_streams();
+    void* memory[2][3] = {{}, {}};
+    for (int i = 0; i < 2; ++i) {
+      GIVES(cudaSuccess, cudaMalloc(&memory[i][kDevice], sizeof(int)));
+      GIVES(cudaSuccess, cudaMallocHost(&memory[i][kPinned], sizeof(int)));
+      memory[i][kPageable] = pageable_ + i;
+      for (void* one : memory[i]) *static_cast<int*>(one) = 5 + i;
+    }
+    const auto captured = [&](Ends ends) {
+      return capture([&] {
+        GIVES(cudaSuccess, cudaMemcpyAsync(memory[0][ends.to], memory[1][ends.from], sizeof(int), kind, stream_));
+      });
+    };
+    const cudaGraph_t graph = captured(first);
+    const cudaGraphNode_t node = nodes_of(graph)[0];
+    executable_ = instantiate(graph);
+    if (by_update) {
+      GIVES(cudaSuccess, update(executable_, captured(second)));
+    } else {
+      GIVES(cudaSuccess, cudaGraphExecMemcpyNodeSetParams1D(executable_, node, memory[0][second.to],
+                                                            memory[1][second.from], sizeof(int), kind));
+    }
+    const cudaError_t launched = cudaGraphLaunch(executable_, stream_);
+    const cudaError_t error = launched != cudaSuccess ? launched : cudaStreamSynchronize(stream_);
+    EXPECT_EQ(error == cudaSuccess ? 6 : 5, *static_cast<int*>(memory[0][second.to]));
+    EXPECT_EQ(error, cudaStreamSynchronize(stream_));  // If it is one, the context is lost.
+    EXPECT_EQ(0u, hostrt::misuses());
+    return error;
+  }
+
+  cudaGraphExec_t executable_ = nullptr;
+  int pageable_[2];
+};
+
+TEST_F(HostrtCopies, APatchFromTheDevicesToPageableMemoryIsAnIllegalAddress) {
+  constexpr Memory kAll[] = {kDevice, kPinned, kPageable};
+  for (const Memory first : kAll) {
+    for (const Memory second : kAll) {
+      SCOPED_TRACE(first * 10 + second);
+      const bool is_illegal = first == kDevice && second == kPageable;
+      const cudaError_t expected = is_illegal ? cudaErrorIllegalAddress : cudaSuccess;
+      GIVES(expected, outcome({first, kDevice}, {second, kDevice}, cudaMemcpyDefault, false));
+      GIVES(expected, outcome({kDevice, first}, {kDevice, second}, cudaMemcpyDefault, false));
+      GIVES(cudaSuccess, outcome({first, kDevice}, {second, kDevice}, cudaMemcpyDefault, true));
+      GIVES(cudaSuccess, outcome({kDevice, first}, {kDevice, second}, cudaMemcpyDefault, true));
+    }
+  }
+  GIVES(cudaSuccess, outcome({kPinned, kDevice}, {kPageable, kDevice}, cudaMemcpyDeviceToHost, false));
+  GIVES(cudaSuccess, outcome({kDevice, kPinned}, {kDevice, kPageable}, cudaMemcpyHostToDevice, false));
+}
+
+TEST_F(HostrtCopies, APatchBackMakesACopyWhole) {
+  int *device = nullptr, *to = nullptr;
+  int pageable = 7;
+  OK(cudaMalloc(reinterpret_cast<void**>(&device), sizeof(int)));
+  OK(cudaMalloc(reinterpret_cast<void**>(&to), sizeof(int)));
+  *device = 6;
+  const auto captured = [&](const int* from) {
+    return capture([&] { OK(cudaMemcpyAsync(to, from, sizeof(int), cudaMemcpyDefault, stream_)); });
+  };
+  const cudaGraph_t graph = captured(device);
+  const cudaGraphNode_t node = nodes_of(graph)[0];
+  const cudaGraphExec_t executable = instantiate(graph);
+  const auto patch_to = [&](const int* from) {
+    return cudaGraphExecMemcpyNodeSetParams1D(executable, node, to, from, sizeof(int), cudaMemcpyDefault);
+  };
+  OK(patch_to(&pageable));
+  OK(patch_to(device));
+  OK(cudaGraphLaunch(executable, stream_));
+  OK(cudaStreamSynchronize(stream_));
+  EXPECT_EQ(6, *to);
+  OK(patch_to(&pageable));
+  OK(update(executable, captured(&pageable)));  // From now on it is a copy of pageable memory.
+  OK(patch_to(device));
+  OK(patch_to(&pageable));
+  OK(cudaGraphLaunch(executable, stream_));
+  OK(cudaStreamSynchronize(stream_));
+  EXPECT_EQ(7, *to);
+}
+
 }  // namespace
 }  // namespace graphcache::test

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -281,6 +282,34 @@ TEST_F(Hostrt, AThreadsStreamEndsWithIt) {
   }
   EXPECT_EQ(3u, ids.size());
   EXPECT_EQ(hostrt::ledger().captures, 0u);
+}
+
+// The legacy stream belongs to all threads, so another one's call of it meets a capture whose mode is thread-local.
+TEST_F(Hostrt, AnotherThreadsUseOfTheLegacyStreamBreaksTheCaptureOfABlockingStream) {
+  cudaStream_t non_blocking = nullptr;
+  OK(cudaStreamCreateWithFlags(&non_blocking, cudaStreamNonBlocking));
+  float to = 0;
+  const float from = 1;
+  const std::function<cudaError_t()> calls[] = {
+      [&] { return cudaMemcpy(&to, &from, sizeof to, cudaMemcpyDefault); },
+      [&] { return cudaMemset(&to, 0, sizeof to); },
+      [&] { return launch(add, 1, 1, nullptr, &sum_, 1, 1.0f); },
+  };
+  for (const cudaStream_t stream : {stream_, cudaStreamPerThread, non_blocking}) {
+    for (const auto mode :
+         {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed}) {
+      for (const auto& call : calls) {
+        SCOPED_TRACE(testing::Message() << stream << ", mode " << mode << ", call " << &call - calls);
+        const bool breaks = stream != non_blocking;
+        OK(cudaStreamBeginCapture(stream, mode));
+        std::thread([&] { GIVES(breaks ? cudaErrorStreamCaptureImplicit : cudaSuccess, call()); }).join();
+        cudaGraph_t graph = nullptr;
+        GIVES(breaks ? cudaErrorStreamCaptureInvalidated : cudaSuccess, cudaStreamEndCapture(stream, &graph));
+        EXPECT_EQ(breaks, graph == nullptr);
+        OK(call());
+      }
+    }
+  }
 }
 
 TEST_F(Hostrt, ThreadsMayDoEverythingAtOnce) {

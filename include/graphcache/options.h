@@ -51,7 +51,9 @@ enum class Patching {
   // device, and those beyond the first 32,000 bytes of values. Siblings can share such an executable only if it has a
   // table (Sharing). If the driver refuses it, a key is patched node by node (Stats::refused_device_updates). An update
   // that fails on the device is an error of the key's next run, or of a sibling's that has the executable by then, or,
-  // if it was there when that left, of a later run.
+  // if it was there when that left, of a later run. Nodes of such executables, and of those with a table, run at the
+  // priority of the stream that they were captured on, whichever stream a later run names
+  // (cudaGraphInstantiateFlagUseNodePriority); nodes of others run at the priority of the run's stream.
   kDeviceUpdated,
 };
 

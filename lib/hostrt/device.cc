@@ -95,8 +95,10 @@ cudaError_t synchronize(const Call& call) {
     invalidate(call.state, *capture);
     error = cudaErrorStreamCaptureUnsupported;
   }
-  if (error == cudaSuccess) finish_device(call.state, call.thread.device);
-  return error;
+  if (error != cudaSuccess) return error;
+  finish_device(call.state, call.thread.device);
+  end_uploads(call.state, call.thread.device);
+  return cudaSuccess;
 }
 
 template <typename Value>

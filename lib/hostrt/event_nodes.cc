@@ -59,12 +59,13 @@ void record(State& state, Stream& stream, Event& event) {
   event.capture_id = 0;
   event.captured.clear();
   event.mark = mark(state, stream);
+  event.recorded_in = 0;
 }
 
 // A launch of one node by the call that goes on, which a misuse of the node will name.
 GraphRun run_alone(const State& state, const Program& all, const ProgramNode& one) {
   auto program = std::make_shared<Program>();
-  program->device_updates = all.device_updates;
+  program->device_nodes = all.device_nodes;
   ProgramNode& node = program->nodes.emplace_back();
   node.base_node = one.base_node;
   node.params = one.params;

@@ -10,8 +10,10 @@
 
 #include "attributes.h"
 #include "capture.h"
+#include "device_nodes.h"
 #include "event_nodes.h"
 #include "graph.h"
+#include "params.h"
 #include "schedule.h"
 #include "work.h"
 
@@ -104,9 +106,10 @@ std::vector<std::uint32_t> execution_order(const Graph& graph) {
 }
 
 // Null for a graph that cannot be executed: its edges form a cycle, or it fills a null pointer.
-std::shared_ptr<Program> make_program(State& state, const Graph& graph) {
+std::shared_ptr<Program> make_program(State& state, const Graph& graph, const std::shared_ptr<DeviceNodes>& nodes) {
   auto program = std::make_shared<Program>();
-  program->device_updates = std::make_shared<std::unordered_map<cudaGraphNode_t, NodeParams>>();
+  program->device_nodes = nodes;
+  nodes->has_forks |= has_forks(graph);
   program->order = execution_order(graph);
   if (program->order.size() != graph.nodes.size()) return nullptr;
   program->nodes.reserve(graph.nodes.size());
@@ -116,6 +119,7 @@ std::shared_ptr<Program> make_program(State& state, const Graph& graph) {
     ProgramNode& twin = program->nodes.emplace_back();
     twin.base_node = node->handle;
     twin.params = node->params;
+    if (auto* copy = std::get_if<CopyParams>(&twin.params)) note_memory(state, *copy);
     for (const Edge& edge : node->dependencies) {
       twin.dependencies.push_back({static_cast<std::uint32_t>(edge.from->position), edge.data});
     }
@@ -123,9 +127,9 @@ std::shared_ptr<Program> make_program(State& state, const Graph& graph) {
       twin.dependents.push_back(static_cast<std::uint32_t>(dependent->position));
     }
     const auto* kernel = std::get_if<KernelParams>(&node->params);
-    if (kernel != nullptr && is_device_updatable(*kernel)) program->device_updates->emplace(node->handle, *kernel);
+    if (kernel != nullptr && is_device_updatable(*kernel)) nodes->all[node->handle] = {*kernel, kernel->grid};
     if (const auto* child = std::get_if<ChildParams>(&node->params)) {
-      std::shared_ptr<Program> inner = make_program(state, *child->graph);
+      std::shared_ptr<Program> inner = make_program(state, *child->graph, nodes);
       if (inner == nullptr) return nullptr;
       program->has_events |= inner->has_events;
       twin.params = ChildParams{nullptr, std::move(inner)};
@@ -150,7 +154,9 @@ cudaError_t instantiate(const Call& call, cudaGraphExec_t* out, cudaGraph_t hand
   if (graph->parent != nullptr) return cudaErrorNotSupported;
   const bool is_only_one = allows_one_executable(*graph);
   if (is_only_one && has_only_executable(call.state, handle)) return cudaErrorNotSupported;
-  std::shared_ptr<Program> program = make_program(call.state, *graph);
+  const auto nodes = std::make_shared<DeviceNodes>();
+  nodes->uses_node_priority = (flags & cudaGraphInstantiateFlagUseNodePriority) != 0;
+  std::shared_ptr<Program> program = make_program(call.state, *graph, nodes);
   if (program == nullptr) return cudaErrorInvalidValue;
 
   auto owned = std::make_unique<Executable>();
@@ -194,6 +200,9 @@ cudaError_t launch(const Call& call, cudaGraphExec_t handle, cudaStream_t stream
   if (program.has_memory) error = launch_memory(call, *executable);
   if (error != cudaSuccess) return error;
   wait_for(call.state, *stream, executable->last_run);  // a launch held in another stream (facts 15)
+  if (!program.device_nodes->all.empty()) {
+    enqueue(call.state, *stream, make_start(call.state, *stream, program.device_nodes));
+  }
   if (program.has_events) {
     enqueue_in_steps(call.state, *stream, executable->program);
   } else {
@@ -268,7 +277,9 @@ cudaError_t CUDARTAPI cudaGraphUpload(cudaGraphExec_t graphExec, cudaStream_t st
   return enter({Function::kGraphUpload, graphExec}, [&](const Call& call) {
     Executable* executable = nullptr;
     Stream* target = nullptr;
-    return prepare(call, graphExec, stream, &executable, &target);
+    const cudaError_t error = prepare(call, graphExec, stream, &executable, &target);
+    if (error == cudaSuccess) upload(call.state, *target, executable->program->device_nodes);
+    return error;
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "device_nodes.h"
 #include "exec.h"
 #include "params.h"
 #include "work.h"
@@ -10,13 +11,24 @@
 namespace graphcache::hostrt {
 namespace {
 
+// A copy between two places of the device takes pageable memory at either end without an error, and then makes launches
+// fail with cudaErrorIllegalAddress (docs/semantics.md).
+bool is_illegal(const CopyParams& params) {
+  const auto is_pageable = [](const void* address) { return memory_kind(state(), address) == MemoryKind::kPageable; };
+  return params.first_destination == MemoryKind::kDevice && params.first_source == MemoryKind::kDevice &&
+         (is_pageable(params.destination) || is_pageable(params.source));
+}
+
 cudaError_t patch_copy(CopyParams& params, const CopyParams& wanted) {
   if (wanted.bytes == 0) return cudaErrorInvalidValue;
   if (const cudaError_t error = check_copy(wanted.destination, wanted.source, wanted.kind); error != cudaSuccess) {
     return error;
   }
   if (!may_become(params, wanted)) return cudaErrorInvalidValue;
-  params = wanted;
+  const CopyParams first = std::exchange(params, wanted);
+  params.first_destination = first.first_destination;
+  params.first_source = first.first_source;
+  params.is_illegal = is_illegal(params);
   return cudaSuccess;
 }
 
@@ -35,9 +47,7 @@ cudaError_t patch_kernel(const Call& call, cudaGraphExec_t handle, cudaGraphNode
   return patch<KernelParams>(call, handle, node, [&](KernelParams& params) {
     if (on_current_device && params.device != call.thread.device) return cudaErrorInvalidValue;
     const cudaError_t error = read_kernel(call, wanted, &params);
-    auto& updates = *find_executable(call, handle)->program->device_updates;
-    const auto updated = updates.find(node);
-    if (error == cudaSuccess && updated != updates.end()) updated->second = params;
+    if (error == cudaSuccess) patch_device_node(*find_executable(call, handle)->program->device_nodes, node, params);
     return error;
   });
 }

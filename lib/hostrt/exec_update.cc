@@ -178,6 +178,7 @@ void take_over(NodeParams& mine, const NodeParams& wanted) {
   auto* kernel = std::get_if<KernelParams>(&mine);
   if (kernel == nullptr) {
     mine = wanted;
+    if (auto* copy = std::get_if<CopyParams>(&mine)) note_memory(state(), *copy);
     return;
   }
   const auto& other = std::get<KernelParams>(wanted);

@@ -12,37 +12,29 @@
 #include "../updater.h"
 #include "attributes.h"
 #include "builtins.h"
+#include "device_nodes.h"
 #include "work.h"
 
 namespace graphcache::hostrt {
 namespace {
 
-// The node of the running graph as device code changes it, or null.
-KernelParams* updated(State& state, cudaGraphDeviceNode_t device_node) {
-  const auto found = state.running->device_updates->find(reinterpret_cast<cudaGraphNode_t>(device_node));
-  if (found == state.running->device_updates->end()) return nullptr;
-  auto& params = std::get<KernelParams>(found->second);
-  if (params.device != current_device()) throw IllegalAddress{};  // As the real one does (tried).
-  return &params;
-}
-
 cudaError_t set_argument(State& state, cudaGraphDeviceNode_t node, std::size_t offset, const void* value,
                          std::size_t size) {
   if (const auto error = injected_failure(state, Function::kGraphKernelNodeSetParam)) return *error;
-  KernelParams* const params = updated(state, node);
+  KernelParams* const params = node_to_write(state, node);
   return params != nullptr && params->arguments.write(offset, value, size) ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 cudaError_t set_grid(State& state, cudaGraphDeviceNode_t node, dim3 grid) {
   if (const auto error = injected_failure(state, Function::kGraphKernelNodeSetGridDim)) return *error;
-  KernelParams* const params = updated(state, node);
+  KernelParams* const params = node_to_write(state, node);
   // What a device would do wrongly without a word (docs/semantics.md) is refused.
   if (params != nullptr && (has_attribute(*params, cudaLaunchAttributeClusterDimension) ||
                             has_attribute(*params, cudaLaunchAttributeCooperative))) {
     return cudaErrorNotSupported;
   }
   if (params == nullptr || check_shape(grid, params->block, 0) != cudaSuccess) return cudaErrorInvalidValue;
-  params->grid = grid;
+  write_grid(*params, grid);
   return cudaSuccess;
 }
 
@@ -104,10 +96,10 @@ bool is_of_library(const void* kernel) {
                      [&](const LibraryKernel& known) { return known.function == kernel; });
 }
 
-const NodeParams& params_to_run(const Program& program, const ProgramNode& node) {
-  if (program.device_updates->empty()) return node.params;
-  const auto found = program.device_updates->find(node.base_node);
-  return found == program.device_updates->end() ? node.params : found->second;
+bool is_updater(const void* kernel) {
+  return kernel == reinterpret_cast<const void*>(&update_small) ||
+         kernel == reinterpret_cast<const void*>(&update_large) ||
+         kernel == reinterpret_cast<const void*>(&update_huge);
 }
 
 cudaError_t load_library(const Call& call, CUlibrary* library, const void* code, unsigned option_count) {

@@ -1,4 +1,4 @@
-// The kernels of loaded libraries, and updates of nodes by device code. All functions expect the state to be
+// The kernels of loaded libraries: the twins of those that the library loads. All functions expect the state to be
 // locked.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_LIBRARY_H_
@@ -8,9 +8,6 @@
 
 namespace graphcache::hostrt {
 
-// What a kernel node runs: as device code left it, or else as the program has it.
-const NodeParams& params_to_run(const Program& program, const ProgramNode& node);
-
 // Libraries, for the runtime's calls, which CUDA has from 12.8 on, and the driver's.
 cudaError_t load_library(const Call& call, CUlibrary* library, const void* code, unsigned option_count);
 cudaError_t unload_library(const Call& call, CUlibrary library);
@@ -18,6 +15,9 @@ cudaError_t library_kernel(const Call& call, CUkernel* kernel, CUlibrary library
 
 // Whether it is a kernel of a library, which is no symbol of the program.
 bool is_of_library(const void* kernel);
+
+// Whether it is one that updates nodes.
+bool is_updater(const void* kernel);
 
 }  // namespace graphcache::hostrt
 

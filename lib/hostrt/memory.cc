@@ -131,10 +131,16 @@ cudaError_t fill(const Call& call, void* address, int value, std::size_t bytes, 
 
 }  // namespace
 
+MemoryKind memory_kind(const State& state, const void* address) {
+  if (find_allocation(state.host_memory, address) != nullptr) return MemoryKind::kPinned;
+  const bool is_device = find_allocation(state.device_memory, address) != nullptr ||
+                         find_allocation(state.quarantine.blocks(), address) != nullptr ||
+                         find_graph_memory(state, address) != nullptr;
+  return is_device ? MemoryKind::kDevice : MemoryKind::kPageable;
+}
+
 bool is_pageable(const State& state, const void* address) {
-  return find_allocation(state.device_memory, address) == nullptr &&
-         find_allocation(state.host_memory, address) == nullptr &&
-         find_allocation(state.quarantine.blocks(), address) == nullptr && find_graph_memory(state, address) == nullptr;
+  return memory_kind(state, address) == MemoryKind::kPageable;
 }
 
 }  // namespace graphcache::hostrt

@@ -13,7 +13,7 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <unordered_map>
+#include <optional>
 #include <variant>
 #include <vector>
 
@@ -24,6 +24,7 @@ namespace graphcache::hostrt {
 
 struct Block;
 struct Capture;
+struct DeviceNodes;
 struct Graph;
 class Holding;
 struct Node;
@@ -40,11 +41,14 @@ struct KernelParams {
   const Kernel* kernel = nullptr;
   int device = 0;  // whichever stream the executable is launched into (facts 18)
   dim3 grid;
+  std::optional<dim3> blocks;  // that run, where they are not as many as the grid says (device_nodes.h)
   dim3 block;
   unsigned shared_bytes = 0;
   Arguments arguments;
   std::vector<LaunchAttribute> attributes;
 };
+
+enum class MemoryKind { kDevice, kPinned, kPageable };
 
 struct CopyParams {
   void* destination = nullptr;
@@ -52,6 +56,10 @@ struct CopyParams {
   std::size_t bytes = 0;
   cudaMemcpyKind kind = cudaMemcpyDefault;
   Place from = {};  // the call that gave these parameters
+  // An executable's node remembers which memory it was instantiated or last updated with. Patches leave that as it is.
+  MemoryKind first_destination = MemoryKind::kPageable;
+  MemoryKind first_source = MemoryKind::kPageable;
+  bool is_illegal = false;  // a patch gave it memory that such a node does not reach (exec_patch.cc)
 };
 
 struct FillParams {
@@ -156,8 +164,8 @@ struct Program {
   std::shared_ptr<Holding> holding;  // user objects of the graph, without those of child graphs
   bool has_events = false;           // that a launch has to record or to wait for, in child graphs, too
   bool has_memory = false;           // that a launch allocates or frees
-  // What device code makes of the nodes that it may update: of the executable, in all that its program was and will be.
-  std::shared_ptr<std::unordered_map<cudaGraphNode_t, NodeParams>> device_updates;
+  // All versions of an executable's program share these, and so do the programs of its child graphs.
+  std::shared_ptr<DeviceNodes> device_nodes;
 };
 
 struct Executable {
@@ -193,7 +201,14 @@ struct StagedCopy {
   Place from;
 };
 
-using Operation = std::variant<NodeParams, GraphRun, StagedCopy, Mark, Wait>;
+// Runs before the nodes of a launch whose executable has device-updatable nodes (device_nodes.h).
+struct LaunchStart {
+  std::shared_ptr<DeviceNodes> nodes;
+  int priority;   // of the stream
+  bool is_early;  // the upload may still be going on
+};
+
+using Operation = std::variant<NodeParams, GraphRun, StagedCopy, Mark, Wait, LaunchStart>;
 
 // How far the graph at the front of a queue has come, where its nodes run one by one.
 struct GraphProgress {
@@ -231,9 +246,11 @@ struct Event {
   int device = 0;
   unsigned flags = cudaEventDefault;
   bool recorded = false;
-  std::uint64_t mark = 0;        // behind the work that it was last recorded behind
-  std::uint64_t capture_id = 0;  // of the capture that it was last recorded in; 0 when recorded by an eager call
-  std::vector<Edge> captured;    // the dependencies that a waiting stream takes over; valid while that capture is
+  std::uint64_t mark = 0;              // behind the work that it was last recorded behind
+  std::uint64_t recorded_by = 0;       // the number of the call that last recorded it
+  unsigned long long recorded_in = 0;  // the id of the stream of that call; 0 for a capture or a graph's node
+  std::uint64_t capture_id = 0;        // of the capture that it was last recorded in; 0 when recorded by an eager call
+  std::vector<Edge> captured;          // the dependencies that a waiting stream takes over; valid while that capture is
 };
 
 struct Capture {

@@ -56,6 +56,11 @@ cudaError_t read_copy(const cudaMemcpy3DParms* from, CopyParams* params) {
   return cudaSuccess;
 }
 
+void note_memory(const State& state, CopyParams& params) {
+  params.first_destination = memory_kind(state, params.destination);
+  params.first_source = memory_kind(state, params.source);
+}
+
 cudaError_t read_fill(const cudaMemsetParams* from, FillParams* params) {
   if (from == nullptr) return cudaErrorInvalidValue;
   const FillParams fill{from->dst, from->value, from->elementSize, from->width, from->height, from->pitch};

@@ -14,6 +14,9 @@ cudaError_t read_copy(const cudaMemcpy3DParms* from, CopyParams* params);  // cu
 cudaError_t read_fill(const cudaMemsetParams* from, FillParams* params);
 cudaError_t read_host(const cudaHostNodeParams* from, HostParams* params);
 
+// Notes which memory a copy of an executable is made with.
+void note_memory(const State& state, CopyParams& params);
+
 // As the query calls tell it.
 void write_kernel(const KernelParams& params, cudaKernelNodeParams* to);
 

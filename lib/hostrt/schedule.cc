@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "library.h"
+#include "device_nodes.h"
 #include "work.h"
 
 namespace graphcache::hostrt {
@@ -101,14 +101,6 @@ void drain_all(State& state) {
 }
 
 // ---- By lot ----
-
-// Below `bound`. SplitMix64 (Steele, Lea, Flood 2014).
-std::uint64_t draw(State& state, std::uint64_t bound) {
-  std::uint64_t z = state.lot += 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return (z ^ (z >> 31)) % bound;
-}
 
 // A disabled set does not keep what follows it behind what comes before it (tried: docs/semantics.md).
 bool keeps_order(const ProgramNode& node) { return node.enabled || !std::holds_alternative<FillParams>(node.params); }
@@ -238,6 +230,14 @@ void defer_as_wanted(State& state) {
   if (const char* seed = std::getenv("GRAPHCACHE_HOSTRT_SEED"); seed != nullptr && *seed != '\0') {
     defer(state, std::strtoull(seed, nullptr, 10));
   }
+}
+
+// SplitMix64 (Steele, Lea, Flood 2014).
+std::uint64_t draw(State& state, std::uint64_t bound) {
+  std::uint64_t z = state.lot += 0x9e3779b97f4a7c15u;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return (z ^ (z >> 31)) % bound;
 }
 
 void progress(State& state) {

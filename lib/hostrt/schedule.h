@@ -31,6 +31,9 @@ void defer(State& state, std::uint64_t seed);
 // What the environment asks for: GRAPHCACHE_HOSTRT_SEED.
 void defer_as_wanted(State& state);
 
+// The lot: a number below `bound`.
+std::uint64_t draw(State& state, std::uint64_t bound);
+
 // Lets some time pass: deferred, a few pieces of work run.
 void progress(State& state);
 

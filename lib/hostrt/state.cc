@@ -146,6 +146,7 @@ void destroy_everything(State& state) {
   state.legacy_streams.clear();
   state.thread_streams.clear();
   state.retired_streams.clear();
+  state.uploads.clear();
   state.held_streams = 0;
   state.marks_ahead.clear();
   state.lost = cudaSuccess;

@@ -30,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+#include "device_nodes.h"
 #include "functions.h"
 #include "handle_table.h"
 #include "memory.h"
@@ -93,6 +94,7 @@ struct State {
   unsigned long long last_stream_id = 0;
 
   std::vector<std::unique_ptr<Stream>> retired_streams;  // destroyed with work in flight
+  std::vector<PendingUpload> uploads;                    // that the host has not waited for
   std::size_t held_streams = 0;
   bool deferred = false;
   std::uint64_t lot = 0;          // of the generator that draws what runs next

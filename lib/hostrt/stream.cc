@@ -45,6 +45,7 @@ cudaError_t synchronize(const Call& call, cudaStream_t handle) {
   Stream* stream = find_stream(call, handle);
   if (const cudaError_t error = admit_wait(call, stream); error != cudaSuccess) return error;
   finish(call.state, *stream);
+  end_uploads(call.state, *stream);
   return cudaSuccess;
 }
 

@@ -8,7 +8,7 @@
 #include "attributes.h"
 #include "builtins.h"
 #include "capture.h"
-#include "library.h"
+#include "device_nodes.h"
 #include "memory.h"
 #include "schedule.h"
 
@@ -47,15 +47,17 @@ class Runner {
     ++state_.kernels_run;
     set_dimensions(launch.grid, launch.block, cluster_size(launch));
     set_device(launch.device);
+    const dim3 blocks = launch.blocks.value_or(launch.grid);
     uint3 block;
-    for (block.z = 0; block.z < launch.grid.z; ++block.z) {
-      for (block.y = 0; block.y < launch.grid.y; ++block.y) {
-        for (block.x = 0; block.x < launch.grid.x; ++block.x) run_block(launch, block);
+    for (block.z = 0; block.z < blocks.z; ++block.z) {
+      for (block.y = 0; block.y < blocks.y; ++block.y) {
+        for (block.x = 0; block.x < blocks.x; ++block.x) run_block(launch, block);
       }
     }
   }
 
   void operator()(const CopyParams& copy) {
+    if (copy.is_illegal) throw IllegalAddress{};
     touch(copy.from, "the copy reads", copy.source, copy.bytes);
     touch(copy.from, "the copy writes", copy.destination, copy.bytes);
     std::memmove(copy.destination, copy.source, copy.bytes);
@@ -104,6 +106,8 @@ class Runner {
     touch(copy.from, "the copy writes", copy.destination, copy.bytes.size());
     std::memcpy(copy.destination, copy.bytes.data(), copy.bytes.size());
   }
+
+  void operator()(const LaunchStart& start) { run_start(state_, start); }
 
   // Places in a queue do nothing themselves.
   void operator()(const Mark&) {}

@@ -32,7 +32,8 @@ struct IllegalAddress {};
 cudaError_t execute(State& state, const Operation& operation);
 cudaError_t execute(State& state, const NodeParams& params);
 
-// Whether the runtime does not know the memory: the host's, and not pinned.
+// Pageable is what the runtime does not know. Freed memory stays the device's for as long as it is in quarantine.
+MemoryKind memory_kind(const State& state, const void* address);
 bool is_pageable(const State& state, const void* address);
 
 // enqueue() or a node of the capture, whatever the stream is in.

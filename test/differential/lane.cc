@@ -1,0 +1,294 @@
+#include "lane.h"
+
+#include <absl/strings/str_cat.h>
+
+#include <cstddef>
+#include <cstring>
+
+#include "kernels.h"
+
+namespace graphcache::test::differential {
+namespace {
+
+// The error of a run that is nested in another's work.
+cudaError_t error_of(const absl::Status& status) {
+  if (status.ok()) return cudaSuccess;
+  const cudaError_t error = cuda_error(status);
+  return error != cudaSuccess ? error : cudaErrorUnknown;
+}
+
+auto params_of(const Values& v) {
+  return params(v.out, v.in, v.to, v.from, v.base, v.a, v.b, v.grid, v.pairs, v.block, v.shared_bytes, v.bytes, v.real,
+                v.wide, v.small, v.big, v.aligned);
+}
+
+}  // namespace
+
+Lane::Lane(World& world, Cache& cache, int number)
+    : world_(world),
+      cache_(cache),
+      settings_(world.settings),
+      programs_(settings_.programs),
+      number_(number),
+      random_(settings_.seed, 1, static_cast<std::uint64_t>(number)),
+      cached_(random_, programs_),
+      direct_(random_, programs_) {
+  int least = 0, greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+  const auto make_stream = [&](bool may_block) {
+    cudaStream_t stream = nullptr;
+    const int priority = settings_.priorities ? least - random_.below(least - greatest + 1) : least;
+    const unsigned flags = may_block && random_.one_in(2) ? cudaStreamDefault : cudaStreamNonBlocking;
+    check(cudaStreamCreateWithPriority(&stream, flags, priority), "cudaStreamCreateWithPriority");
+    return stream;
+  };
+  const int count = 1 + random_.below(4);
+  for (int i = 0; i < count; ++i) streams_.push_back(make_stream(true));
+  for (cudaStream_t& stream : forks_) stream = make_stream(true);
+  for (cudaStream_t& stream : direct_streams_) stream = make_stream(false);
+  check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  direct_.assign(cached_, direct_streams_[0]);
+  draw_ = {kTargets, kSources, kTargets, kSources, {}};
+  draw_.values.grid = dim3(2);
+  draw_.values.pairs = dim3(2);
+  draw_.values.block = 32;
+  draw_.values.bytes = 64;
+}
+
+Lane::~Lane() {
+  for (const cudaStream_t stream : streams_) {
+    if (stream != cudaStreamPerThread) check(cudaStreamDestroy(stream), "cudaStreamDestroy");
+  }
+  for (const cudaStream_t stream : forks_) check(cudaStreamDestroy(stream), "cudaStreamDestroy");
+  for (const cudaStream_t stream : direct_streams_) check(cudaStreamDestroy(stream), "cudaStreamDestroy");
+  check(cudaEventDestroy(event_), "cudaEventDestroy");
+}
+
+void Lane::work() {
+  if (random_.one_in(2)) streams_.push_back(cudaStreamPerThread);
+  stream_ = streams_[0];
+  hot_ = random_.below(static_cast<int>(programs_.size()));
+  for (run_ = 0; run_ < settings_.runs && !world_.stopped; ++run_) {
+    const int count = static_cast<int>(programs_.size());
+    if (random_.one_in(20)) hot_ = random_.below(count);
+    run(random_.one_in(3) ? random_.below(count) : (hot_ + random_.below(3)) % count);
+    if (!random_.one_in(settings_.runs_to_compare) && run_ + 1 < settings_.runs) continue;
+    synchronize();
+    const std::string difference = Memory::difference(cached_, direct_, direct_streams_[0]);
+    if (!difference.empty()) fault(difference);
+  }
+  synchronize();
+}
+
+// One run of a program, both ways.
+void Lane::run(int number) {
+  if (random_.one_in(4)) go_to(random_stream());
+  change_values();
+  const bool bad = settings_.bad_values && random_.one_in(50);
+  Values values = values_for(cached_), direct_values = values_for(direct_);
+  if (bad) {
+    Random same = random_;
+    values = make_bad(values);
+    random_ = same;
+    direct_values = make_bad(direct_values);
+  }
+  operate(number, values);
+  if (settings_.synchronizes && random_.one_in(2)) check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+  if (settings_.spins && random_.one_in(16)) {
+    check(launch(stream_, nullptr, spin, 1, 1, 0, 50 + random_.below(300)), "a launch of spin");
+  }
+
+  ++tally_.runs;
+  for (const Op& op : program(number).ops) ++tally_.kinds[static_cast<std::size_t>(op.kind)];
+  doing_ = absl::StrCat("lane ", number_, " run ", run_, " program ", number);
+  const absl::Status status = call_cache(Way::kRun, number, stream_, values);
+  expect_left_alone("a run");
+  const cudaError_t direct = enqueue_directly(number, direct_streams_[0], direct_values);
+  (void)cudaGetLastError();
+  if (status.ok() && direct == cudaSuccess) return;
+  if (status.ok()) return fault(absl::StrCat("the run is ok, and directly it fails: ", cudaGetErrorName(direct)));
+  synchronize();  // Ends the process if the error is a sticky one.
+  if (direct == cudaSuccess) return fault("fails, and directly it does not: " + status.ToString());
+  ++tally_.alike;
+  direct_.assign(cached_, direct_streams_[0]);  // How much of the work was enqueued before the error is not specified.
+}
+
+cudaStream_t Lane::random_stream() {
+  return streams_[static_cast<std::size_t>(random_.below(static_cast<int>(streams_.size())))];
+}
+
+// The work goes on on another stream, behind what is enqueued.
+void Lane::go_to(cudaStream_t stream) {
+  if (stream == stream_) return;
+  check(cudaEventRecord(event_, stream_), "cudaEventRecord");
+  check(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
+  stream_ = stream;
+}
+
+// Now and then, one of the cache's other operations.
+void Lane::operate(int number, const Values& values) {
+  const int any = random_.below(static_cast<int>(programs_.size()));
+  switch (random_.below(60)) {
+    case 0:
+      cache_.erase(key_of(any));
+      break;
+    case 1:
+      if (random_.one_in(8)) cache_.clear();
+      break;
+    case 2:
+      if (random_.one_in(4)) cache_.pin(key_of(number));
+      break;
+    case 3:
+      for (int i = 0; i < static_cast<int>(programs_.size()); ++i) cache_.unpin(key_of(i));
+      break;
+    case 4:
+      // On a stream that nothing orders with the run's. It reports what breaks a capture, where a run goes on directly.
+      (void)call_cache(Way::kWarm, number, random_stream(), values);
+      expect_left_alone("warm()");
+      break;
+    case 5:
+      for (const EntryInfo& entry : cache_.entries()) {
+        if (entry.live && !entry.recorded) fault("an entry is live and not recorded");
+      }
+      break;
+    default:
+      break;
+  }
+}
+
+void Lane::change_values() {
+  const bool tiny = settings_.flavor.tiny;
+  Values& v = draw_.values;
+  draw_.out = kTargets + random_.below(kSlotKernelPlaces);
+  draw_.in = kSources + random_.below(kSlotKernelPlaces);
+  if (random_.one_in(2)) draw_.to = kTargets + random_.below(kSlotPlaces);
+  if (random_.one_in(2)) draw_.from = kSources + random_.below(kSlotPlaces);
+  const auto one = [this] { return static_cast<unsigned>(1 + random_.below(5)); };
+  if (random_.one_in(3)) v.a = tiny ? random_.below(2) : static_cast<int>(random_.next());
+  if (random_.one_in(4)) v.b = static_cast<unsigned char>(tiny ? random_.below(2) : random_.below(256));
+  if (random_.one_in(4)) v.grid = dim3(one(), (one() + 1) / 2, (one() + 1) / 3 + 1);
+  if (random_.one_in(4)) v.pairs = dim3(2 * one(), (one() + 1) / 2);
+  if (random_.one_in(6)) v.block = 16u << random_.below(3);
+  if (random_.one_in(6)) v.shared_bytes = 256 * static_cast<std::size_t>(random_.below(8));
+  if (random_.one_in(4)) v.bytes = static_cast<std::size_t>(random_.below(kWords * static_cast<int>(sizeof(int)) + 1));
+  if (random_.one_in(4)) v.real = static_cast<float>(random_.below(64)) / 4;
+  if (random_.one_in(4)) v.wide = tiny ? random_.below(2) : static_cast<long long>(random_.next());
+  if (random_.one_in(4)) {
+    v.small.a = static_cast<char>(random_.below(100));
+    v.small.b = static_cast<int>(random_.next());
+    v.small.c = static_cast<long long>(random_.next());
+  }
+  if (random_.one_in(6)) {
+    for (int& word : v.big.v) word = static_cast<int>(random_.next());
+  }
+  if (random_.one_in(6)) v.aligned.v[random_.below(16)] = static_cast<int>(random_.next());
+}
+
+Values Lane::values_for(const Memory& memory) const {
+  Values values = draw_.values;
+  values.out = memory.place(draw_.out);
+  values.in = memory.place(draw_.in);
+  values.to = memory.place(draw_.to);
+  values.from = memory.place(draw_.from);
+  values.base = memory.place(0);
+  return values;
+}
+
+// Values that no launch takes.
+Values Lane::make_bad(const Values& good) {
+  Values values = good;
+  switch (random_.below(4)) {
+    case 0:
+      values.grid = dim3(0);
+      break;
+    case 1:
+      values.grid = dim3(1, 1u << 20);
+      break;
+    case 2:
+      values.block = 100'000;
+      break;
+    default:
+      values.shared_bytes = std::size_t{64} << 20;
+  }
+  return values;
+}
+
+// ---- The two ways ----
+
+absl::Status Lane::call_cache(Way way, int number, cudaStream_t stream, const Values& values) {
+  const auto make = [&](const auto& params, auto&& fn) -> absl::Status {
+    if (way == Way::kWarm) return cache_.warm(key_of(number), stream, params, fn);
+    const absl::StatusOr<Outcome> outcome = cache_.run(key_of(number), stream, params, fn);
+    if (outcome.ok()) ++tally_.outcomes[static_cast<std::size_t>(*outcome)];
+    return outcome.status();
+  };
+  const absl::Status status =
+      program(number).takes_values
+          ? make(params_of(values),
+                 [&](Recorder& recorder, auto... slot) -> cudaError_t {
+                   const Slots slots{slot...};
+                   return enqueue_recorded(recorder, number, &slots);
+                 })
+          : make(params(), [&](Recorder& recorder) { return enqueue_recorded(recorder, number, nullptr); });
+  if (!status.ok()) ++tally_.failed;
+  return status;
+}
+
+cudaError_t Lane::enqueue_recorded(Recorder& recorder, int number, const Slots* slots) {
+  const Streams streams = {recorder.stream(), forks_[0], forks_[1], forks_[2]};
+  const auto nested = [&](const Op& op, cudaStream_t stream) {
+    const int inner = nested_program(op);
+    if (inner < 0) return cudaSuccess;
+    return error_of(call_cache(Way::kRun, inner, stream, values_for(cached_)));
+  };
+  Enqueuer enqueuer(Recorded(recorder, slots), program(number), cached_, streams, event_, nested);
+  return enqueuer.enqueue(cached_.host_arguments(number));
+}
+
+cudaError_t Lane::enqueue_directly(int number, cudaStream_t stream, const Values& values) {
+  Streams streams = direct_streams_;
+  streams[0] = stream;
+  const auto nested = [&](const Op& op, cudaStream_t on) {
+    const int inner = nested_program(op);
+    return inner < 0 ? cudaSuccess : enqueue_directly(inner, on, values_for(direct_));
+  };
+  Enqueuer enqueuer(Direct(program(number).takes_values ? &values : nullptr), program(number), direct_, streams, event_,
+                    nested);
+  return enqueuer.enqueue(direct_.host_arguments(number));
+}
+
+// A program that nests none and takes values if the operation says so, or -1.
+int Lane::nested_program(const Op& op) const {
+  const int count = static_cast<int>(programs_.size());
+  for (int i = 0; i < count; ++i) {
+    const int number = (op.a + i) % count;
+    const bool takes_values = op.kind == Kind::kNestedWithValues;
+    if (!program(number).nests && program(number).takes_values == takes_values) return number;
+  }
+  return -1;
+}
+
+// ---- Checks ----
+
+void Lane::synchronize() {
+  for (const cudaStream_t stream : streams_) check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  for (const cudaStream_t stream : forks_) check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  for (const cudaStream_t stream : direct_streams_) check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+}
+
+void Lane::expect_left_alone(const char* when) {
+  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) {
+    fault(absl::StrCat(when, " has left an error behind: ", cudaGetErrorName(error)));
+  }
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream_, &status), "cudaStreamIsCapturing");
+  if (status != cudaStreamCaptureStatusNone) fault(absl::StrCat(when, " has left the stream capturing"));
+}
+
+void Lane::fault(const std::string& what) { world_.fault(doing_ + ": " + what); }
+
+Key Lane::key_of(int number) const {
+  return program(number).shared ? key("shared", number) : key("own", number_, number);
+}
+
+}  // namespace graphcache::test::differential

@@ -1,0 +1,74 @@
+// A thread of a world: runs programs through the cache on one memory and directly on another, in the same order, and
+// compares the two.
+#pragma once
+
+#include <absl/status/status.h>
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "enqueue.h"
+#include "graphcache/graphcache.h"
+#include "memory.h"
+#include "world.h"
+
+namespace graphcache::test::differential {
+
+// The values of a run, except the pointers: for these, the numbers of their places.
+struct Draw {
+  int out, in, to, from;
+  Values values;
+};
+
+class Lane {
+ public:
+  Lane(World& world, Cache& cache, int number);
+  ~Lane();
+
+  void work();
+  Tally tally() const { return tally_; }
+
+ private:
+  enum class Way { kRun, kWarm };
+
+  void run(int number);
+  cudaStream_t random_stream();
+  void go_to(cudaStream_t stream);
+  void operate(int program, const Values& values);
+  void change_values();
+  Values make_bad(const Values& good);
+  Values values_for(const Memory& memory) const;
+
+  absl::Status call_cache(Way way, int program, cudaStream_t stream, const Values& values);
+  cudaError_t enqueue_recorded(Recorder& recorder, int program, const Slots* slots);
+  cudaError_t enqueue_directly(int program, cudaStream_t stream, const Values& values);
+  int nested_program(const Op& op) const;
+
+  void synchronize();
+  void expect_left_alone(const char* when);
+  void fault(const std::string& what);
+  Key key_of(int program) const;
+  const Program& program(int number) const { return programs_[static_cast<std::size_t>(number)]; }
+
+  World& world_;
+  Cache& cache_;
+  const Settings& settings_;
+  const std::vector<Program>& programs_;
+  const int number_;
+  Random random_;
+  Memory cached_, direct_;
+  std::vector<cudaStream_t> streams_;  // Of runs; the thread's own stream is one.
+  cudaStream_t stream_ = nullptr;      // Of the last run.
+  std::array<cudaStream_t, kStreams - 1> forks_{};
+  Streams direct_streams_{};
+  cudaEvent_t event_ = nullptr;
+  Draw draw_{};
+  int run_ = 0;
+  int hot_ = 0;  // The program that is run most often now.
+  std::string doing_;
+  Tally tally_;
+};
+
+}  // namespace graphcache::test::differential

@@ -1,0 +1,129 @@
+// A differential fuzzer of graphcache: random programs are run through a cache on one memory and directly on another,
+// and the bytes are compared.
+//
+//   differential [--seconds S] [--seed N] [--worlds N] [--threads MAX] [--runs N] [--compare-each]
+//   differential --world SEED [...]   repeats one world
+//
+// Each world is a seed, and a test case. It has a cache with random options and one to eight threads, each with
+// streams, memory and keys of its own and keys that all threads share. What is wrong is told in a line for each world,
+// and the exit status is then 1; it is 3 at once after an error that CUDA does not recover from.
+#include <cuda_runtime_api.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "memory.h"
+#include "world.h"
+
+namespace graphcache::test::differential {
+namespace {
+
+struct Arguments {
+  double seconds = 10;
+  std::uint64_t seed = 1;
+  std::uint64_t worlds = UINT64_MAX;
+  Limits limits;
+};
+
+bool parse(int argc, char** argv, Arguments* arguments) {
+  bool counted = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string name = argv[i];
+    if (name == "--compare-each") {
+      arguments->limits.compare_each = true;
+      continue;
+    }
+    if (i + 1 == argc) return false;
+    const char* const value = argv[++i];
+    if (name == "--seconds") {
+      arguments->seconds = std::atof(value);
+      counted = false;
+    } else if (name == "--seed" || name == "--world") {
+      arguments->seed = std::strtoull(value, nullptr, 10);
+      if (name == "--world") arguments->worlds = 1, counted = true;
+    } else if (name == "--worlds") {
+      arguments->worlds = std::strtoull(value, nullptr, 10);
+      counted = true;
+    } else if (name == "--threads") {
+      arguments->limits.threads = std::atoi(value);
+    } else if (name == "--runs") {
+      arguments->limits.runs = std::atoi(value);
+    } else {
+      return false;
+    }
+  }
+  if (counted) arguments->seconds = 1e9;
+  return arguments->limits.threads > 0;
+}
+
+void print(const char* title, std::size_t count, const std::uint64_t* counts, const char* (*name)(std::size_t)) {
+  std::printf("%s\n", title);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (counts[i] != 0) std::printf("  %-22s %12llu\n", name(i), static_cast<unsigned long long>(counts[i]));
+  }
+}
+
+char last_words[64];
+
+void say_and_exit(int) {
+  [[maybe_unused]] const auto written = write(STDOUT_FILENO, last_words, std::strlen(last_words));
+  std::_Exit(3);
+}
+
+// A world that hangs or crashes shows its seed.
+void watch(std::uint64_t seed) {
+  constexpr unsigned kSeconds = 120;
+  std::snprintf(last_words, sizeof last_words, "world %llu hangs or crashes\n", static_cast<unsigned long long>(seed));
+  for (const int signal : {SIGALRM, SIGABRT, SIGBUS, SIGFPE, SIGSEGV}) std::signal(signal, &say_and_exit);
+  alarm(kSeconds);
+}
+
+int run(const Arguments& arguments) {
+  check(cudaFree(nullptr), "cudaFree");
+  const auto begin = std::chrono::steady_clock::now();
+  const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+  Tally tally;
+  std::uint64_t passed = 0, failed = 0;
+  while (passed + failed < arguments.worlds && seconds() < arguments.seconds) {
+    const std::uint64_t seed = arguments.seed + passed + failed;
+    watch(seed);
+    World world(seed, arguments.limits);
+    const std::string fault = world.run(&tally);
+    ++(fault.empty() ? passed : failed);
+    if (!fault.empty()) std::printf("%s: %s\n", world.settings.text().c_str(), fault.c_str());
+    std::fflush(stdout);
+  }
+  alarm(0);
+  const auto number = [](std::uint64_t value) { return static_cast<unsigned long long>(value); };
+  std::printf("%llu worlds from seed %llu, %llu runs in %.1f s, %llu of them failed as directly\n",
+              number(passed + failed), number(arguments.seed), number(tally.runs), seconds(), number(tally.alike));
+  print("outcomes", tally.outcomes.size(), tally.outcomes.data(),
+        [](std::size_t i) { return to_string(static_cast<Outcome>(i)); });
+  print("eager runs, by reason", tally.eager_reasons.size(), tally.eager_reasons.data(),
+        [](std::size_t i) { return to_string(static_cast<EagerReason>(i)); });
+  print("the caches' work", tally.changes.size(), tally.changes.data(), [](std::size_t i) { return kChangeNames[i]; });
+  print("operations of programs", tally.kinds.size(), tally.kinds.data(), [](std::size_t i) { return kKindNames[i]; });
+  std::printf("%llu passed, %llu failed, 0 skipped\n", number(passed), number(failed));
+  return failed != 0;
+}
+
+}  // namespace
+}  // namespace graphcache::test::differential
+
+int main(int argc, char** argv) {
+  using namespace graphcache::test::differential;
+  Arguments arguments;
+  if (!parse(argc, argv, &arguments)) {
+    std::fprintf(stderr,
+                 "usage: differential [--seconds S] [--seed N] [--worlds N] [--world SEED] [--threads MAX] [--runs N] "
+                 "[--compare-each]\n");
+    return 2;
+  }
+  return run(arguments);
+}

@@ -1,0 +1,103 @@
+#include "memory.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels.h"
+#include "runtime.h"
+
+namespace graphcache::test::differential {
+namespace {
+
+constexpr std::size_t kAllWords = std::size_t{kPlaces} * kWords;
+constexpr std::size_t kAllBytes = kAllWords * sizeof(int);
+constexpr std::array<const char*, kMemoryKinds> kNames = {"device", "managed", "pinned", "pageable"};
+
+std::string world_in_flight;  // Written while no lane runs.
+
+std::size_t index(MemoryKind kind) { return static_cast<std::size_t>(kind); }
+
+}  // namespace
+
+void change_on_host(void* argument) {
+  const HostArgument& of = *static_cast<const HostArgument*>(argument);
+  for (int i = 0; i < kWords; ++i) {
+    of.words[i] = static_cast<int>(static_cast<unsigned>(of.words[i]) * 5 + static_cast<unsigned>(of.constant));
+  }
+}
+
+void set_world_in_flight(const std::string& text) { world_in_flight = text; }
+
+void check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::printf("%s: %s failed: %s\n", world_in_flight.c_str(), what, cudaGetErrorName(error));
+  std::fflush(stdout);
+  std::_Exit(3);
+}
+
+Memory::Memory(Random& random, const std::vector<Program>& programs) : pageable_(kAllWords) {
+  const auto allocate = [](auto&& function) {
+    void* memory = nullptr;
+    check(function(&memory, kAllBytes), "an allocation");
+    return static_cast<int*>(memory);
+  };
+  const auto device = [](void** out, std::size_t bytes) { return cudaMalloc(out, bytes); };
+  const auto pinned = [](void** out, std::size_t bytes) { return cudaMallocHost(out, bytes); };
+  blocks_[index(MemoryKind::kDevice)] = allocate(device);
+  blocks_[index(MemoryKind::kManaged)] = allocate(allocate_managed);
+  blocks_[index(MemoryKind::kPinned)] = allocate(pinned);
+  blocks_[index(MemoryKind::kPageable)] = pageable_.data();
+  staging_ = allocate(pinned);
+  std::vector<int> content(kAllWords);
+  for (int& word : content) word = static_cast<int>(random.next());
+  for (int* const block : blocks_) check(cudaMemcpy(block, content.data(), kAllBytes, cudaMemcpyDefault), "cudaMemcpy");
+  for (const Program& program : programs) {
+    std::vector<HostArgument>& arguments = host_arguments_.emplace_back();
+    for (const Op& op : program.ops) arguments.push_back({place(kPinnedWork), op.a});
+    arguments.push_back({nullptr, 0});  // So that it has a first one.
+  }
+}
+
+Memory::~Memory() {
+  check(cudaFree(blocks_[index(MemoryKind::kDevice)]), "cudaFree");
+  check(cudaFree(blocks_[index(MemoryKind::kManaged)]), "cudaFree");
+  check(cudaFreeHost(blocks_[index(MemoryKind::kPinned)]), "cudaFreeHost");
+  check(cudaFreeHost(staging_), "cudaFreeHost");
+}
+
+int* Memory::place(int number) const {
+  return blocks_[index(kKindOfPlace[static_cast<std::size_t>(number)])] + number * kWords;
+}
+
+std::string Memory::difference(const Memory& got, const Memory& wanted, cudaStream_t stream) {
+  for (const Memory* memory : {&got, &wanted}) {
+    const int* const block = memory->blocks_[index(MemoryKind::kDevice)];
+    check(cudaMemcpyAsync(memory->staging_, block, kAllBytes, cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
+  }
+  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  for (int number = 0; number < kPlaces; ++number) {
+    const MemoryKind kind = kKindOfPlace[static_cast<std::size_t>(number)];
+    const auto words = [&](const Memory& memory) {
+      return kind == MemoryKind::kDevice ? memory.staging_ + number * kWords : memory.place(number);
+    };
+    for (int i = 0; i < kWords; ++i) {
+      if (words(got)[i] == words(wanted)[i]) continue;
+      return "place " + std::to_string(number) + " (" + kNames[index(kind)] + ") word " + std::to_string(i) + " is " +
+             std::to_string(words(got)[i]) + ", wanted " + std::to_string(words(wanted)[i]);
+    }
+  }
+  return {};
+}
+
+void Memory::assign(const Memory& other, cudaStream_t stream) {
+  const std::size_t device = index(MemoryKind::kDevice);
+  check(cudaMemcpyAsync(blocks_[device], other.blocks_[device], kAllBytes, cudaMemcpyDeviceToDevice, stream),
+        "cudaMemcpyAsync");
+  check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  for (std::size_t kind = 0; kind < blocks_.size(); ++kind) {
+    if (kind != device) std::memcpy(blocks_[kind], other.blocks_[kind], kAllBytes);
+  }
+}
+
+}  // namespace graphcache::test::differential

@@ -1,0 +1,18 @@
+#include "runtime.h"
+
+namespace graphcache::test::differential {
+
+void begin_world(std::uint64_t) {}
+
+std::string left_by_world() { return {}; }
+
+cudaError_t allocate_managed(void** out, std::size_t bytes) {
+  return cudaMallocManaged(out, bytes, cudaMemAttachGlobal);
+}
+
+cudaError_t set_2d(void* address, std::size_t pitch, int value, std::size_t width, std::size_t height,
+                   cudaStream_t stream) {
+  return cudaMemset2DAsync(address, pitch, value, width, height, stream);
+}
+
+}  // namespace graphcache::test::differential

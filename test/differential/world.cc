@@ -1,0 +1,139 @@
+#include "world.h"
+
+#include <absl/strings/str_cat.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <numeric>
+#include <thread>
+
+#include "lane.h"
+#include "memory.h"
+#include "runtime.h"
+
+namespace graphcache::test::differential {
+
+Settings::Settings(std::uint64_t the_seed, const Limits& limits) : seed(the_seed) {
+  Random random(seed, 0, 0);
+  constexpr int kThreads[] = {1, 1, 2, 4, 8};
+  threads = std::min(random.of(kThreads), limits.threads);
+  constexpr int kExecutables[] = {1, 2, 3, 4, 8, 16, 64, 64};
+  options.max_executables = random.one_in(50) ? 0 : random.of(kExecutables);
+  constexpr int kTemplates[] = {0, 2, 8, 32, 512, 512};
+  options.max_templates = random.of(kTemplates);
+  constexpr std::size_t kBytes[] = {SIZE_MAX, SIZE_MAX, SIZE_MAX, 700'000, 260'000};
+  options.max_device_bytes = random.of(kBytes);
+  constexpr Sharing kSharings[] = {Sharing::kAuto, Sharing::kNever, Sharing::kAlways, Sharing::kTable};
+  options.sharing = random.of(kSharings);
+  constexpr Patching kPatchings[] = {Patching::kAuto, Patching::kPerNode, Patching::kDeviceUpdated};
+  options.patching = random.of(kPatchings);
+  constexpr Prefer kPreferences[] = {Prefer::kTotalTime, Prefer::kHostTime, Prefer::kDeviceTime, Prefer::kMemory};
+  options.prefer = random.of(kPreferences);
+  // Beside another thread's capture in global mode, synchronizations fail.
+  constexpr cudaStreamCaptureMode kModes[] = {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed,
+                                              cudaStreamCaptureModeGlobal};
+  options.capture_mode = kModes[random.below(threads == 1 ? 3 : 2)];
+  constexpr unsigned long long kFlags[] = {
+      0, 0, cudaGraphInstantiateFlagAutoFreeOnLaunch, cudaGraphInstantiateFlagUseNodePriority,
+      cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUseNodePriority};
+  options.instantiate_flags = random.of(kFlags);
+  constexpr int kAfter[] = {0, 0, 0, 1, 3};
+  options.capture_after = random.of(kAfter);
+
+  flavor = {random.one_in(3), random.one_in(4), random.one_in(3), random.one_in(4), random.one_in(2)};
+  priorities = random.one_in(2);
+  bad_values = random.one_in(3);
+  spins = random.one_in(2);
+  synchronizes = random.one_in(3);
+  constexpr int kToCompare[] = {1, 8, 24, 24};
+  runs_to_compare = limits.compare_each ? 1 : random.of(kToCompare);
+  runs = 60 + random.below(240);
+  if (limits.runs > 0) runs = limits.runs;
+  const int count = 4 + random.below(24);
+  for (int i = 0; i < count; ++i) programs.push_back(random_program(random, programs, flavor));
+}
+
+std::string Settings::text() const {
+  const auto number = [](auto value) { return static_cast<int>(value); };
+  return absl::StrCat(
+      "world ", seed, " (threads ", threads, ", programs ", programs.size(), ", executables ", options.max_executables,
+      ", templates ", options.max_templates, ", bytes ",
+      options.max_device_bytes == SIZE_MAX ? "any" : absl::StrCat(options.max_device_bytes), ", sharing ",
+      number(options.sharing), ", patching ", number(options.patching), ", prefer ", number(options.prefer), ", mode ",
+      number(options.capture_mode), ", flags ", options.instantiate_flags, ", after ", options.capture_after,
+      priorities ? ", priorities" : "", bad_values ? ", bad values" : "", spins ? ", spins" : "",
+      synchronizes ? ", synchronizes" : "", flavor.tiny ? ", tiny" : "", flavor.allocates ? ", allocates" : "",
+      flavor.on_device ? ", on_device" : "", flavor.breaks ? ", breaks" : "", flavor.related ? ", related" : "", ")");
+}
+
+void Tally::add(const Tally& other) {
+  const auto add = [](auto& to, const auto& from) {
+    for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
+  };
+  runs += other.runs;
+  failed += other.failed;
+  alike += other.alike;
+  add(outcomes, other.outcomes);
+  add(eager_reasons, other.eager_reasons);
+  add(kinds, other.kinds);
+  add(changes, other.changes);
+}
+
+void World::fault(const std::string& what) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (fault_.empty()) fault_ = what;
+  stopped = true;
+}
+
+void World::check_stats(const Cache& cache, const Stats& stats, const Tally& tally) {
+  const auto reasons = std::accumulate(stats.eager_reasons.begin(), stats.eager_reasons.end(), std::uint64_t{0});
+  if (reasons != stats.outcome(Outcome::kEager)) fault("the reasons of eager runs do not add up");
+  if (stats.outcomes != tally.outcomes) fault("the counted outcomes are not those returned");
+  if (stats.failed != tally.failed) fault("the counted failures are not those returned");
+  if (stats.live_executables > static_cast<std::uint64_t>(settings.options.max_executables)) {
+    fault(absl::StrCat(stats.live_executables, " executables are alive"));
+  }
+  if (stats.estimated_device_bytes > settings.options.max_device_bytes) {
+    fault(absl::StrCat("executables take ", stats.estimated_device_bytes, " bytes"));
+  }
+  if (!cache.status().ok()) fault("the cache's status is " + cache.status().ToString());
+}
+
+std::string World::run(Tally* tally) {
+  set_world_in_flight(settings.text());
+  begin_world(settings.seed);
+  {
+    auto cache = std::make_unique<Cache>(settings.options);
+    std::vector<std::unique_ptr<Lane>> lanes;
+    for (int i = 0; i < settings.threads; ++i) lanes.push_back(std::make_unique<Lane>(*this, *cache, i));
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    std::vector<std::thread> threads;
+    for (const auto& lane : lanes) threads.emplace_back([&lane] { lane->work(); });
+    for (std::thread& thread : threads) thread.join();
+    Tally sum;
+    for (const auto& lane : lanes) sum.add(lane->tally());
+    const Stats stats = cache->stats();
+    check_stats(*cache, stats, sum);
+    sum.eager_reasons = stats.eager_reasons;
+    sum.changes = {stats.captures,
+                   stats.instantiations,
+                   stats.updates,
+                   stats.row_switches,
+                   stats.patched_nodes,
+                   stats.evictions,
+                   std::accumulate(stats.refused_updates.begin(), stats.refused_updates.end(), std::uint64_t{0}),
+                   stats.refused_device_updates};
+    tally->add(sum);
+    // Entries go before the memory that they use; streams may go before the cache.
+    settings.seed % 3 == 0 ? cache->clear() : cache.reset();
+    lanes.clear();
+  }
+  check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  check(cudaDeviceGraphMemTrim(0), "cudaDeviceGraphMemTrim");
+  if (const std::string left = left_by_world(); !left.empty()) fault(left);
+  return fault_;
+}
+
+}  // namespace graphcache::test::differential
