@@ -170,6 +170,7 @@ void Cache::Impl::lose(const absl::Status& why) {
   }
   retire_.abandon();
   scratch_.abandon();
+  uploads_.abandon();
   updater_.abandon();
   setter_.abandon();
   memory_->abandon();

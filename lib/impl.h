@@ -175,6 +175,7 @@ class Cache::Impl {
   Stats totals_ ABSL_GUARDED_BY(mutex_);  // Of what no entry counts, and of entries that are gone.
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
 
+  Uploads uploads_;
   Scratch scratch_;  // Of what is instantiated,
   const std::shared_ptr<DeviceMemory> memory_;
   Updater updater_{memory_};          // of what writes its slots on the device,

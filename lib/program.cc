@@ -376,6 +376,29 @@ CallResult Scratch::bytes(int device, unsigned char** out) {
   return {};
 }
 
+CallResult Uploads::upload(cudaGraphExec_t executable) {
+  RelaxedCaptureMode relaxed;
+  cudaStream_t stream = nullptr;
+  {
+    MutexLock lock(mutex_);
+    stream = stream_.get();
+    if (stream == nullptr) {
+      const cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+      if (error != cudaSuccess) return {"cudaStreamCreateWithFlags", error};
+      stream_ = Owned<cudaStream_t, cudaStreamDestroy>(stream);
+    }
+  }
+  if (const cudaError_t error = cudaGraphUpload(executable, stream); error != cudaSuccess) {
+    return {"cudaGraphUpload", error};
+  }
+  return {"cudaStreamSynchronize", cudaStreamSynchronize(stream)};
+}
+
+void Uploads::abandon() {
+  MutexLock lock(mutex_);
+  stream_.release();
+}
+
 void Scratch::abandon() {
   MutexLock lock(mutex_);
   of_host_.release();
@@ -413,19 +436,6 @@ CallResult Executable::wait_and_upload(cudaStream_t stream) {
   const CallResult waited = wait(stream);
   if (waited.error != cudaSuccess || launched_) return waited;
   return {"cudaGraphUpload", cudaGraphUpload(exec_.get(), stream)};
-}
-
-CallResult Executable::upload() {
-  RelaxedCaptureMode relaxed;
-  cudaStream_t stream = nullptr;
-  if (const cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); error != cudaSuccess) {
-    return {"cudaStreamCreateWithFlags", error};
-  }
-  const Owned<cudaStream_t, cudaStreamDestroy> own(stream);
-  if (const cudaError_t error = cudaGraphUpload(exec_.get(), stream); error != cudaSuccess) {
-    return {"cudaGraphUpload", error};
-  }
-  return {"cudaStreamSynchronize", cudaStreamSynchronize(stream)};
 }
 
 void Executable::abandon() {

@@ -42,6 +42,20 @@ class Scratch {
   std::unordered_map<int, Owned<void*, cudaFree>> of_devices_ ABSL_GUARDED_BY(mutex_);
 };
 
+// Uploads ahead of a first launch, on a stream of its own: one of the caller's may be busy for long. One a cache.
+// Thread-safe.
+class Uploads {
+ public:
+  // Waits for the upload, and for others that are made at the same time. The cache's device is current.
+  CallResult upload(cudaGraphExec_t executable) ABSL_LOCKS_EXCLUDED(mutex_);
+  // After a fatal error: drops the handle.
+  void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  Mutex mutex_;
+  Owned<cudaStream_t, cudaStreamDestroy> stream_ ABSL_GUARDED_BY(mutex_);
+};
+
 // What became of an attempt to bring an executable over to a sibling's graph.
 struct BroughtOver {
   CallResult result;
@@ -117,9 +131,8 @@ class Executable {
     if (ready_.get() != nullptr) ready_ = {};
     return error;
   }
-  // What the first launch would do otherwise. On an idle stream of its own, and waited for: a launch on another stream
-  // than an upload's does not wait for it (docs/semantics.md), and a stream of the caller's may be busy.
-  CallResult upload();
+  // What the first launch would do otherwise.
+  CallResult upload(Uploads& uploads) { return uploads.upload(exec_.get()); }
   // What a head node reads is copied on the stream of the run that makes it. The next launch may be on another, if that
   // run comes to none: get_ready(), called before each launch, puts it behind what mark_ready() was called after, and
   // uploads what was never launched. Launches that follow that one need no more (fact 15).

@@ -65,7 +65,7 @@ absl::Status Cache::Impl::warm(const Request& request) ABSL_NO_THREAD_SAFETY_ANA
   Obtained obtained;
   buy(entry, with_table, /*may_evict=*/false, &obtained);
   CallResult result = obtained.result;
-  if (result.error == cudaSuccess) result = entry->executable->upload();
+  if (result.error == cudaSuccess) result = entry->executable->upload(uploads_);
   if (result.error == cudaSuccess) return absl::OkStatus();
   if (!is_fatal(result.error)) {
     MutexLock lock(mutex_);

@@ -8,8 +8,10 @@
 // streams, memory and keys of its own and keys that all threads share. What is wrong is told in a line for each world,
 // and the exit status is then 1; it is 3 at once after an error that CUDA does not recover from.
 #include <cuda_runtime_api.h>
+#include <execinfo.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
@@ -69,31 +71,39 @@ void print(const char* title, std::size_t count, const std::uint64_t* counts, co
   }
 }
 
-char last_words[64];
+char last_words[512];
 
-void say_and_exit(int) {
-  [[maybe_unused]] const auto written = write(STDOUT_FILENO, last_words, std::strlen(last_words));
+// A world that hangs or crashes shows its seed and options, and the calls that it was in.
+void say_and_exit(int signal) {
+  std::array<void*, 64> calls{};
+  const auto say = [](const char* text) {
+    [[maybe_unused]] const auto written = write(STDOUT_FILENO, text, std::strlen(text));
+  };
+  say(last_words);
+  say(signal == SIGALRM ? ": hangs\n" : signal == SIGSEGV ? ": crashes by SIGSEGV\n" : ": crashes\n");
+  backtrace_symbols_fd(calls.data(), backtrace(calls.data(), static_cast<int>(calls.size())), STDOUT_FILENO);
   std::_Exit(3);
 }
 
-// A world that hangs or crashes shows its seed.
-void watch(std::uint64_t seed) {
+void watch(const World& world) {
   constexpr unsigned kSeconds = 120;
-  std::snprintf(last_words, sizeof last_words, "world %llu hangs or crashes\n", static_cast<unsigned long long>(seed));
+  std::snprintf(last_words, sizeof last_words, "%s", world.settings.text().c_str());
   for (const int signal : {SIGALRM, SIGABRT, SIGBUS, SIGFPE, SIGSEGV}) std::signal(signal, &say_and_exit);
   alarm(kSeconds);
 }
 
 int run(const Arguments& arguments) {
   check(cudaFree(nullptr), "cudaFree");
+  std::array<void*, 2> loaded{};
+  backtrace(loaded.data(), 2);  // Its first call allocates.
   const auto begin = std::chrono::steady_clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
   Tally tally;
   std::uint64_t passed = 0, failed = 0;
   while (passed + failed < arguments.worlds && seconds() < arguments.seconds) {
     const std::uint64_t seed = arguments.seed + passed + failed;
-    watch(seed);
     World world(seed, arguments.limits);
+    watch(world);
     const std::string fault = world.run(&tally);
     ++(fault.empty() ? passed : failed);
     if (!fault.empty()) std::printf("%s: %s\n", world.settings.text().c_str(), fault.c_str());
