@@ -171,11 +171,11 @@ TEST_F(NewExecutableTest, AWarmedOneHasTheValuesOfItsFirstRun) {
       for (int i = 0; i < kBranches; ++i) rec.launch(blend, {2, 32}, data.get() + i * kSize, kSize, 3, slot);
     };
     ASSERT_TRUE(cache.warm(key("w"), stream, params(1), enqueue).ok());
-    for (int value = round; value < round + 3; ++value) {
-      EXPECT_RUN(kPatched, cache.run(key("w"), stream, params(value + 2), enqueue));
+    for (const int value : {round + 2, 1, round + 3}) {  // And what it was captured with.
+      EXPECT_RUN(kPatched, cache.run(key("w"), stream, params(value), enqueue));
       for (int i = 0; i < kSize; ++i) {
         auto& element = wanted[static_cast<std::size_t>(i)];
-        element = static_cast<int>(3 * static_cast<unsigned>(element) + static_cast<unsigned>(value + 2 + i));
+        element = static_cast<int>(3 * static_cast<unsigned>(element) + static_cast<unsigned>(value + i));
       }
     }
     check(wanted);
