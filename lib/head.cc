@@ -211,7 +211,7 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
   const cudaKernelNodeParams params = head->node_params(arguments);
   error = add_library_kernel(&head->node_, graph.graph.get(), params);
   if (error != cudaSuccess) return {"cudaGraphAddKernelNode", error};
-  // The nodes wait for it, so it must not wait behind what they would not wait behind.
+  // All of them wait for the head, so it must not have a lower priority than any.
   if (const CUresult result = set_attribute(head->node_, CU_LAUNCH_ATTRIBUTE_PRIORITY, &highest);
       result != CUDA_SUCCESS) {
     return {kSetAttribute, static_cast<cudaError_t>(result), false};

@@ -60,8 +60,8 @@ bool applies_nothing(cudaError_t error) {
   return error == cudaErrorGraphExecUpdateFailure || error == cudaErrorNotSupported || error == cudaErrorInvalidValue;
 }
 
-// Whether it is the host's memory that no runtime call has made or registered.
-bool is_pageable(const void* memory) {
+// Whether it is, for all that can be told, the host's memory that no runtime call has made or registered.
+bool may_be_pageable(const void* memory) {
   const LastErrorGuard last_error;  // A hit has none.
   cudaPointerAttributes attributes = {};
   return cudaPointerGetAttributes(&attributes, memory) == cudaSuccess && attributes.type == cudaMemoryTypeUnregistered;
@@ -106,6 +106,7 @@ CallResult Executable::instantiate_updated(Template& from, std::shared_ptr<const
             graphcache::instantiate(base.graph, flags | cudaGraphInstantiateFlagUseNodePriority, &executable->exec_)};
   }
   if (done.error == cudaSuccess) done = executable->mark_ready(stream);
+  executable->stream_ = LaunchStream::of(stream);  // What is copied there is to be waited for like a launch.
   if (done.error == cudaSuccess) {
     *out = std::move(executable);
   } else if (is_fatal(done.error)) {
@@ -115,7 +116,7 @@ CallResult Executable::instantiate_updated(Template& from, std::shared_ptr<const
 }
 
 Executable::~Executable() {
-  if (device_may_write() && in_flight_) {
+  if (head_ != nullptr && in_flight_) {
     head_->keep(std::move(exec_), std::move(base_.graph), estimated_device_bytes(base_.nodes.size()));
   }
 }
@@ -327,7 +328,8 @@ CallResult Executable::set_memcpy(const SlotNode& node) {
     if (const CallResult made = scratch_.bytes(node.dst_device, &dst); made.error != cudaSuccess) return made;
     if (const CallResult made = scratch_.bytes(node.src_device, &src); made.error != cudaSuccess) return made;
     fields = {dst, src + 1, 1};
-  } else if ((node.dst_must_stay && is_pageable(fields.dst)) || (node.src_must_stay && is_pageable(fields.src))) {
+  } else if ((node.dst_must_stay && may_be_pageable(fields.dst)) ||
+             (node.src_must_stay && may_be_pageable(fields.src))) {
     // The call would succeed, and the launch lose the context (docs/semantics.md).
     return {kCall, cudaErrorInvalidValue, /*latches=*/false};
   }
@@ -431,7 +433,8 @@ CallResult Executable::wait(cudaStream_t stream) {
   return {"cudaStreamWaitEvent", cudaStreamWaitEvent(stream, ready_.get(), 0)};
 }
 
-// CUDA demands an upload before the first launch of what the device updates, and after patches by the host.
+// The CUDA documentation demands an upload before the first launch of what the device updates, and after patches by the
+// host.
 CallResult Executable::wait_and_upload(cudaStream_t stream) {
   const CallResult waited = wait(stream);
   if (waited.error != cudaSuccess || launched_) return waited;

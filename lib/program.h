@@ -131,7 +131,7 @@ class Executable {
     if (ready_.get() != nullptr) ready_ = {};
     return error;
   }
-  // What the first launch would do otherwise.
+  // Ahead of the first launch; waits for the upload.
   CallResult upload(Uploads& uploads) { return uploads.upload(exec_.get()); }
   // What a head node reads is copied on the stream of the run that makes it. The next launch may be on another, if that
   // run comes to none: get_ready(), called before each launch, puts it behind what mark_ready() was called after, and

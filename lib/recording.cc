@@ -209,11 +209,12 @@ bool Recording::take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slo
   return true;
 }
 
-cudaPointerAttributes Recording::attributes_of(const void* memory) {
+cudaPointerAttributes Recording::attributes_of(const void* memory) const {
   LastErrorGuard last_error;
   cudaPointerAttributes attributes = {};
-  if (const cudaError_t error = cudaPointerGetAttributes(&attributes, memory); error != cudaSuccess) {
-    refuse_capture(cuda_failure("cudaPointerGetAttributes", error));
+  if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) {
+    attributes.type = cudaMemoryTypeManaged;
+    attributes.device = setter_.device();
   }
   return attributes;
 }

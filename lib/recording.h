@@ -69,8 +69,8 @@ class Recording {
   // Keeps the node that was just captured on `stream`, if a field of it follows a slot.
   void keep(cudaStream_t stream, SlotNode node, cudaGraphNodeType type);
   void skip_empty(const ArgView& bytes);
-  // Of what kind memory is and whose. If that cannot be told, the capture is of no use.
-  cudaPointerAttributes attributes_of(const void* memory);
+  // Of what kind memory is and whose. What cannot be told counts as managed memory, which is handled with most care.
+  cudaPointerAttributes attributes_of(const void* memory) const;
   void launch(cudaStream_t stream, const Setter::Kernel& kernel, const LaunchShape& shape, const ArgView* args,
               std::size_t count);
   CallResult take_device_memory(cudaStream_t stream, std::size_t bytes, void** out);

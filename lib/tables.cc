@@ -80,10 +80,10 @@ bool Cache::Impl::make_row(Held& entry, Held& lender, const Request& request,
     index_.split(entry.get());
     return false;
   }
-  // A table that was never launched (Cache::warm) can have no other row written: the entry gets a new one.
+  // A table that was never launched (Cache::warm) can have no other row written. It goes, and the entry makes another.
   if (!lender->executable->device_may_write()) {
     MutexLock lock(mutex_);
-    demote(lender.get());
+    if (!lender->pinned) demote(lender.get());
     return false;
   }
   if (table.has(content)) return true;

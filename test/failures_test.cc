@@ -372,5 +372,22 @@ TEST_F(FailuresTest, HitThatCannotAskForTheDeviceLeavesNoErrorBehind) {
   EXPECT_EQ(log.read()[1], 2);
 }
 
+// It may be pageable, and the launch would lose the context.
+TEST_F(FailuresTest, ACopyWhoseNewMemoryCannotBeToldIsNotPatched) {
+  Cache cache;
+  Stream stream;
+  DeviceBuffer<char> from(64, 5), to(64);
+  std::vector<char> pageable(64, 7);
+  const auto run = [&](char* memory) {
+    return cache.run(key("k"), stream, params(memory),
+                     [&](Recorder& rec, Slot<char*> slot) { rec.memcpy(to.get(), slot, 64); });
+  };
+  EXPECT_RUN(kInstantiated, run(from.get()));
+  hostrt::fail_call("cudaPointerGetAttributes", 1, cudaErrorUnknown);
+  EXPECT_RUN(kEager, run(pageable.data()));
+  EXPECT_EQ(to.read(), pageable);
+  EXPECT_TRUE(cache.status().ok()) << cache.status();
+}
+
 }  // namespace
 }  // namespace graphcache::test

@@ -215,10 +215,10 @@ class Cache {
 
   // Makes a key ready without running it: captures `fn` if the key is not known, and instantiates and uploads its graph
   // while there is room for another executable; none leaves for it, so that any number of keys can be recorded before
-  // the first run. It waits for the upload, which is not made on `stream`, but not for other work. The values of
-  // `params` are those of a later run, and need not be its. No outcome is counted. Options::capture_after does not
-  // count here; where Options::max_executables is 0 nothing is done. Errors: as run() has them, and what broke the
-  // capture or the instantiation.
+  // the first run. It waits for the upload, which is made on a stream of the cache's own, so do not call it while the
+  // device waits for what this thread does next. The values of `params` are those of a later run, and need not be its.
+  // No outcome is counted. Options::capture_after does not count here; where Options::max_executables is 0 nothing is
+  // done. Errors: as run() has them, and what broke the capture or the instantiation.
   template <class Fn>
   absl::Status warm(const Key& key, Fn&& fn) {
     return warm(key, default_stream(), Params<>(), std::forward<Fn>(fn));

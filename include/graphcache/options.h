@@ -93,8 +93,9 @@ struct Options {
   // What other threads, and `fn`, may do during a capture; the meaning is cudaStreamBeginCapture's. With the default,
   // cudaMalloc, a synchronization of a stream and the like break a capture only if `fn`'s own thread makes them. Two
   // kinds of calls of any thread break it in every mode: cudaDeviceSynchronize, and, while a blocking stream is
-  // captured, whatever uses the legacy stream (cudaMemcpy, a launch without a stream). The latter fails, too. So run on
-  // streams made with cudaStreamNonBlocking where other threads use the legacy stream. cudaStreamPerThread blocks.
+  // captured, whatever uses the legacy stream (cudaMemcpy, a launch without a stream); that call fails, too. So run on
+  // streams made with cudaStreamNonBlocking where other threads use the legacy stream. cudaStreamPerThread is a
+  // blocking stream.
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeThreadLocal;
 
   // Passed to cudaGraphInstantiate: cudaGraphInstantiateFlagAutoFreeOnLaunch, cudaGraphInstantiateFlagUseNodePriority,
