@@ -64,7 +64,7 @@ bool applies_nothing(cudaError_t error) {
 bool may_be_pageable(const void* memory) {
   const LastErrorGuard last_error;  // A hit has none.
   cudaPointerAttributes attributes = {};
-  return cudaPointerGetAttributes(&attributes, memory) == cudaSuccess && attributes.type == cudaMemoryTypeUnregistered;
+  return cudaPointerGetAttributes(&attributes, memory) != cudaSuccess || attributes.type == cudaMemoryTypeUnregistered;
 }
 
 // The slot node of an index, or null. Indices are asked for in rising order.

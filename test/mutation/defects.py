@@ -164,7 +164,7 @@ DEFECTS = [
            ("on_device_failures",)),
     Defect("device memory that was given back is never freed", "lib/cache.cc", "  memory_->trim_if_much();", "  //",
            ("on_device_failures",)),
-    Defect("executables with a head are destroyed in flight", "lib/program.cc", "if (device_may_write() && in_flight_) {",
+    Defect("executables with a head are destroyed in flight", "lib/program.cc", "if (head_ != nullptr && in_flight_) {",
            "if (false) {", ("device_updated_failures",)),
     Defect("a thread's default stream is taken for another's", "lib/handles.h",
            "handle == cudaStreamPerThread ? this_thread() : 0", "0", ("accounting_thread",)),
