@@ -5,7 +5,7 @@
 //   differential --world SEED [...]   repeats one world
 //
 // Each world is a seed, and a test case. It has a cache with random options and one to eight threads, each with
-// streams, memory and keys of its own and keys that all threads share. What is wrong is told in a line for each world,
+// streams, memory and keys of its own and keys that all threads share. Each wrong world prints a line,
 // and the exit status is then 1; it is 3 at once after an error that CUDA does not recover from.
 #include <cuda_runtime_api.h>
 #include <execinfo.h>
