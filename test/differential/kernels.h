@@ -8,9 +8,13 @@
 
 #if defined(__CUDACC__)
 #define GRAPHCACHE_TEST_KERNEL __global__
-#define GRAPHCACHE_TEST_CLUSTERS_OF_2 __cluster_dims__(2, 1, 1)
 #else
 #define GRAPHCACHE_TEST_KERNEL
+#endif
+// Older devices have no clusters, and nvcc refuses the attribute for them.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define GRAPHCACHE_TEST_CLUSTERS_OF_2 __cluster_dims__(2, 1, 1)
+#else
 #define GRAPHCACHE_TEST_CLUSTERS_OF_2
 #endif
 
