@@ -6,7 +6,8 @@
 //
 // Each world is a seed, and a test case. It has a cache with random options and one to eight threads, each with
 // streams, memory and keys of its own and keys that all threads share. Each wrong world prints a line,
-// and the exit status is then 1; it is 3 at once after an error that CUDA does not recover from.
+// and the exit status is then 1; it is 3 at once after an error that CUDA does not recover from, and 77 without a
+// device.
 #include <cuda_runtime_api.h>
 #include <execinfo.h>
 #include <unistd.h>
@@ -93,6 +94,11 @@ void watch(const World& world) {
 }
 
 int run(const Arguments& arguments) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    std::printf("skipped: no device\n");
+    return 77;
+  }
   check(cudaFree(nullptr), "cudaFree");
   std::array<void*, 2> loaded{};
   backtrace(loaded.data(), 2);  // Its first call allocates.
