@@ -239,7 +239,8 @@ class Caller {
   void check_surroundings() {
     hostrt::Ledger now = hostrt::ledger();
     FUZZ_CHECK(now.captures == 0, "a capture goes on");
-    FUZZ_CHECK(now.streams == at_start_.streams, "streams were made");
+    // What is warmed is uploaded on a stream of the cache's.
+    FUZZ_CHECK(now.streams <= at_start_.streams + 1, "streams were made");
     // An executable that was not launched yet may have one.
     FUZZ_CHECK(now.events <= at_start_.events + now.executables, "events were made");
     const cudaError_t left = cudaGetLastError();
