@@ -2,8 +2,8 @@
 
 #include <new>
 
-#include "errors.h"
-#include "recording.h"
+#include "cuda/errors.h"
+#include "graph/capture.h"
 
 namespace graphcache {
 namespace {

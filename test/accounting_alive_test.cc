@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "accounting_support.h"
-#include "graph.h"
+#include "graph/template.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "kernels.h"

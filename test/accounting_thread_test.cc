@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "accounting_support.h"
-#include "compat.h"
+#include "cuda/compat.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "kernels.h"

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "cache_support.h"
-#include "graph.h"
+#include "graph/template.h"
 #include "graphcache/graphcache.h"
 #include "kernels.h"
 #include "support.h"

@@ -1,6 +1,6 @@
 // Errors of the questions that a cache asks before and beside its work (which device, what capture, which kernels), and
-// lib/errors.h: on hostrt, which can make any of them fail.
-#include "errors.h"
+// lib/cuda/errors.h: on hostrt, which can make any of them fail.
+#include "cuda/errors.h"
 
 #include <gtest/gtest.h>
 

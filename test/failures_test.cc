@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "faults.h"
+#include "graph/setter.h"
 #include "graphcache/status.h"
-#include "setter.h"
 #include "support.h"
 
 namespace graphcache::test {

@@ -1,6 +1,6 @@
 // Handles of graphs that are related: that no two threads make or destroy such at once (fact 35), while strangers do
 // not wait for each other. On hostrt, which reports the former.
-#include "handles.h"
+#include "cuda/handles.h"
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>

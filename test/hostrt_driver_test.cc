@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "graph/setter.h"
 #include "graphcache/hostrt.h"
 #include "hostrt_support.h"
-#include "setter.h"
 
 namespace graphcache::test {
 namespace {

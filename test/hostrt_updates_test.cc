@@ -11,9 +11,9 @@
 #include <map>
 #include <thread>
 
+#include "exec/updater.h"
 #include "graphcache/hostrt.h"
 #include "hostrt_support.h"
-#include "updater.h"
 
 namespace graphcache::test {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "index.h"
+#include "run/index.h"
 
 namespace graphcache {
 

@@ -86,8 +86,8 @@ TEST_F(OnDeviceFailuresTest, WhatCannotBeHadIsToldAndTriedAgain) {
   }
 }
 
-// What a launch in flight writes and reads is neither freed nor given to others, though the shared executable has gone
-// on to another member by then, and the member is forgotten.
+// What a launch in flight writes and reads is neither freed nor given to others, though the executable has been evicted
+// by then, and the member is forgotten.
 TEST_F(OnDeviceFailuresTest, MemberThatLeavesInFlightKeepsItsMemory) {
   for (const Sharing sharing : {Sharing::kNever, Sharing::kAlways, Sharing::kTable}) {
     Options options;
@@ -110,7 +110,7 @@ TEST_F(OnDeviceFailuresTest, MemberThatLeavesInFlightKeepsItsMemory) {
     hostrt::hold(first);
     EXPECT_TRUE(run_member(1, 7).ok());
     EXPECT_TRUE(run_member(2, 9).ok());
-    EXPECT_EQ(cache.stats().forgotten, 2u);
+    EXPECT_EQ(cache.stats().evictions, 2u);
     const std::size_t allocations = hostrt::ledger().allocations;
     for (int i = 0; i < 4; ++i) {
       EXPECT_TRUE(others

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "costs.h"
+#include "cuda/costs.h"
 #include "graphcache/graphcache.h"
 #include "policy_rows.h"
 #include "policy_sequences.h"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "costs.h"
+#include "cuda/costs.h"
 #include "graphcache/graphcache.h"
 #include "policy_work.h"
 

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "costs.h"
+#include "cuda/costs.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "policy_tables.h"

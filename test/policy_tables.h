@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <string>
 
-#include "costs.h"
+#include "cuda/costs.h"
 #include "graphcache/graphcache.h"
 #include "policy_work.h"
 

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "costs.h"
-#include "graph.h"
+#include "cuda/costs.h"
+#include "graph/template.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "support.h"

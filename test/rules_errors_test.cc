@@ -3,7 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "compat.h"
+#include "cuda/compat.h"
 #include "rules.h"
 
 namespace graphcache::test {

@@ -287,7 +287,7 @@ TEST_F(SharingTest, RentOrBuyByTheWayOfSharing) {
       EXPECT_EQ(stats.outcome(Outcome::kRestored), 1u);
       EXPECT_EQ(stats.outcome(Outcome::kUpdated), 1u);
       EXPECT_GE(stats.outcome(Outcome::kSwitched), 1u);
-      EXPECT_LE(stats.outcome(Outcome::kSwitched), 6u);  // 33 us (lib/costs.h), by 10 us a switch, for each key.
+      EXPECT_LE(stats.outcome(Outcome::kSwitched), 6u);  // 33 us (lib/cuda/costs.h), by 10 us a switch, for each key.
     }
   }
 }

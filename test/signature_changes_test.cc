@@ -1,5 +1,5 @@
-// What differs between two captured graphs that share a signature, down to the arguments of kernels: lib/signature.h,
-// on hostrt.
+// What differs between two captured graphs that share a signature, down to the arguments of kernels:
+// lib/graph/signature.h, on hostrt.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,10 +10,10 @@
 #include <memory>
 #include <utility>
 
+#include "exec/executable.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "kernels.h"
-#include "program.h"
 #include "signature_support.h"
 #include "support.h"
 

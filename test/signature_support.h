@@ -9,11 +9,11 @@
 #include <optional>
 #include <vector>
 
+#include "exec/executable.h"
+#include "graph/signature.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "kernels.h"
-#include "program.h"
-#include "signature.h"
 #include "support.h"
 
 namespace graphcache::test {

@@ -1,5 +1,6 @@
-// What two captured graphs must share, and what brings an executable from one to the other: lib/signature.h, on hostrt.
-#include "signature.h"
+// What two captured graphs must share, and what brings an executable from one to the other: lib/graph/signature.h, on
+// hostrt.
+#include "graph/signature.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "compat.h"
+#include "cuda/compat.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "kernels.h"

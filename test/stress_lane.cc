@@ -8,9 +8,9 @@
 
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
+#include "run/verify.h"
 #include "stress_world.h"
 #include "support.h"
-#include "verify.h"
 
 namespace graphcache::test::stress {
 namespace {

@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "errors.h"
+#include "cuda/errors.h"
+#include "graph/capture.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "kernels.h"
-#include "recording.h"
 #include "stress_world.h"
 #include "support.h"
 

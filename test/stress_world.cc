@@ -12,8 +12,8 @@
 
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
+#include "run/verify.h"
 #include "support.h"
-#include "verify.h"
 
 namespace graphcache::test::stress {
 

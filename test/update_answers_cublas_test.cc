@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "../demo/cublas.h"
-#include "compat.h"
+#include "cuda/compat.h"
 #include "graphcache/graphcache.h"
 #include "support.h"
 #include "update_answers.h"

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "compat.h"
+#include "cuda/compat.h"
 #include "support.h"
 #include "update_answers.h"
 #include "update_kernels.h"

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <thread>
 
-#include "compat.h"
+#include "cuda/compat.h"
 #include "support.h"
 #include "user_objects_kernels.h"
 

@@ -1,5 +1,5 @@
 // That the library's look at itself finds what is wrong: each test makes a fault by hand, sees it named, and mends it.
-#include "verify.h"
+#include "run/verify.h"
 
 #include <gtest/gtest.h>
 

@@ -179,8 +179,8 @@ class Recorder {
   // launches by other means than the recorder, or of kinds that cost more to patch. One small kernel writes it, on
   // stream(), which has to be one of the cache's device; work behind that may read it, until the run's work is done.
   // However many kernels do, each run patches that one node. Needs a library that was built with nvcc; eager runs need
-  // a device with memory pools. A key that comes to another executable than before is captured again, for memory of its
-  // own.
+  // a device with memory pools. The memory belongs to the key's executable: such a key shares none, and is captured
+  // again when its executable has been evicted.
   //
   // Null after a failure: launches that the recorder does not make must then be left out.
   template <class T>

@@ -3,7 +3,7 @@
 // cudaCtxGetId, cuStreamGetCtx as cudaStreamGetDevice), but as the driver's leave the last-error slot alone.
 // cuCtxGetCurrent, which reads what the thread holds and has no such function, is not counted.
 
-#include "../driver.h"
+#include "../cuda/driver.h"
 
 #include <cuda.h>
 

@@ -11,4 +11,4 @@
 #include <vector>
 
 #include "graphcache/graphcache.h"
-#include "impl.h"
+#include "run/impl.h"

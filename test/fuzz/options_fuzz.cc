@@ -13,12 +13,12 @@
 #include <string>
 #include <vector>
 
-#include "errors.h"
+#include "cuda/errors.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "input.h"
 #include "kernels.h"
-#include "verify.h"
+#include "run/verify.h"
 
 namespace graphcache::test {
 namespace {

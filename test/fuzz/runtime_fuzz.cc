@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "compat.h"
+#include "cuda/compat.h"
 #include "hostrt/functions.h"
 #include "runtime_world.h"
 

@@ -1,0 +1,88 @@
+// Memory that launches use beside the caller's: of head nodes and their rows, and of values that kernels read through
+// pointers.
+//
+// When the last launch that uses it is over, nothing tells: an event would need the stream, which may be gone, and a
+// user object of the graph makes every launch dearer (docs/design.md). And to free device memory waits for all work of
+// the device, which may wait for what the caller does next. So what is given back waits, and is never used again, until
+// somebody may wait for it to be freed, or it is too much.
+#pragma once
+
+#include <absl/base/thread_annotations.h>
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "cuda/errors.h"
+#include "cuda/handles.h"
+#include "cuda/mutex.h"
+
+namespace graphcache {
+
+// Shared by a cache and what it has given, which may outlive it. Thread-safe.
+class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
+ public:
+  // Given back when nobody holds it any more; a launch that uses it may be in flight then.
+  using Block = std::shared_ptr<void>;
+
+  explicit DeviceMemory(int device) : device_(device) {}
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  ~DeviceMemory();
+
+  // So many bytes of the device, which is the current one.
+  CallResult take(std::size_t bytes, Block* out) ABSL_LOCKS_EXCLUDED(mutex_);
+  // A word of the host's that the device can write: an error, for take_late_error() if nobody else reads it.
+  CallResult take_error_word(Block* out) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // An executable that the device updates, and its base: they wait, too, lest they be destroyed with a launch in
+  // flight, whose device code writes to the nodes. `waiting` was prepared when memory could still be had.
+  struct Waiting;
+  static std::unique_ptr<Waiting> prepare();
+  void keep(std::unique_ptr<Waiting> waiting, GraphExec executable, Graph base, std::size_t bytes) noexcept
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Frees what was given back, or of words makes it free for others. Waits for the device.
+  void trim() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same, if it is more than may wait.
+  void trim_if_much() ABSL_LOCKS_EXCLUDED(mutex_);
+  void tell_late(cudaError_t error) { late_error_ = error; }
+  bool has_late_error() const { return late_error_.load(std::memory_order_relaxed) != cudaSuccess; }
+  // What launches have written to words that were given back.
+  cudaError_t take_late_error() { return static_cast<cudaError_t>(late_error_.exchange(cudaSuccess)); }
+  // After a fatal error: drops what was given back, and what still will be.
+  void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  static constexpr std::size_t kMaxWaiting = std::size_t{16} << 20;
+  static constexpr std::size_t kWords = 512;   // In a page.
+  static constexpr std::size_t kLeast = 4096;  // A small block counts as so much, since each takes a call to free.
+
+  void own(std::unique_ptr<Waiting> block, Block* out);
+  void give(Waiting* block) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
+  bool wait_for_device(Waiting* all) const;
+
+  const int device_;
+  Mutex mutex_;
+  Waiting* waiting_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::size_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<void*> pages_ ABSL_GUARDED_BY(mutex_);  // Of words,
+  std::vector<int*> words_ ABSL_GUARDED_BY(mutex_);   // and those that nobody has; there is room for all.
+  bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
+  std::atomic<int> late_error_{cudaSuccess};
+};
+
+struct DeviceMemory::Waiting {
+  enum class Kind { kMemory, kWord, kExecutable };
+
+  Kind kind = Kind::kMemory;
+  std::size_t bytes = 0;  // What it counts as.
+  void* at = nullptr;
+  Graph base;
+  GraphExec executable;  // Destroyed before its base (law 8).
+  Waiting* next = nullptr;
+};
+
+}  // namespace graphcache

@@ -1,0 +1,62 @@
+#include "cuda/driver.h"
+
+#include <type_traits>
+
+#include "cuda/compat.h"
+#include "cuda/errors.h"
+#include "cuda/handles.h"
+
+namespace graphcache {
+
+const Driver& driver() {
+  static const Driver driver = [] {
+    LastErrorGuard last_error;
+    Driver found;
+    const auto set = [](auto& function, const char* name, unsigned version = 12000) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(driver_function(name, version));
+    };
+    set(found.current_context, "cuCtxGetCurrent");
+    set(found.stream_context, "cuStreamGetCtx");
+    set(found.set_kernel_node, "cuGraphExecKernelNodeSetParams");
+    set(found.kernel_params, "cuGraphKernelNodeGetParams");
+    set(found.kernel_attribute, "cuGraphKernelNodeGetAttribute");
+    set(found.set_kernel_attribute, "cuGraphKernelNodeSetAttribute");
+    set(found.function_param_info, "cuFuncGetParamInfo", 12040);
+    set(found.kernel_function, "cuKernelGetFunction");
+    set(found.kernel_param_info, "cuKernelGetParamInfo", 12040);
+#if CUDART_VERSION < 12080
+    set(found.load_library, "cuLibraryLoadData");
+    set(found.unload_library, "cuLibraryUnload");
+    set(found.library_kernel, "cuLibraryGetKernel");
+    set(found.add_kernel_node, "cuGraphAddKernelNode");
+    set(found.launch_kernel, "cuLaunchKernel");
+#endif
+    return found;
+  }();
+  return driver;
+}
+
+CUcontext current_context() {
+  CUcontext context = nullptr;
+  const auto get = driver().current_context;
+  return get != nullptr && get(&context) == CUDA_SUCCESS ? context : nullptr;
+}
+
+bool has_context() {
+  if (current_context() != nullptr) return true;
+  if (driver().current_context == nullptr) return false;
+  const LastErrorGuard last_error;
+  int device = 0;
+  if (cudaGetDevice(&device) == cudaSuccess) cudaSetDevice(device);
+  return current_context() != nullptr;
+}
+
+CUfunction function_of_library(const void* kernel) {
+  RelaxedCaptureMode relaxed;
+  const auto get = has_context() ? driver().kernel_function : nullptr;
+  CUfunction function = nullptr;
+  if (get == nullptr) return nullptr;
+  return get(&function, reinterpret_cast<CUkernel>(const_cast<void*>(kernel))) == CUDA_SUCCESS ? function : nullptr;
+}
+
+}  // namespace graphcache

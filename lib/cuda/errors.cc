@@ -1,0 +1,115 @@
+#include "cuda/errors.h"
+
+#include <absl/strings/cord.h>
+#include <absl/strings/str_cat.h>
+
+#include <cstdlib>
+#include <new>
+#include <string>
+
+#include "graphcache/cache.h"
+#include "graphcache/status.h"
+
+namespace graphcache {
+namespace {
+
+constexpr char kPayload[] = "graphcache/cuda_error";
+
+absl::StatusCode code_of(cudaError_t error) {
+  switch (error) {
+    case cudaErrorInvalidValue:
+    case cudaErrorInvalidResourceHandle:
+    case cudaErrorInvalidConfiguration:
+    case cudaErrorInvalidDevice:
+    case cudaErrorInvalidDeviceFunction:
+      return absl::StatusCode::kInvalidArgument;
+    case cudaErrorMemoryAllocation:
+      return absl::StatusCode::kResourceExhausted;
+    case cudaErrorNotSupported:
+      return absl::StatusCode::kUnimplemented;
+    default:
+      return is_capture_error(error) ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kInternal;
+  }
+}
+
+}  // namespace
+
+absl::Status out_of_memory() noexcept try {
+  return absl::ResourceExhaustedError("out of host memory");
+} catch (const std::bad_alloc&) {
+  return absl::ResourceExhaustedError("");  // Allocates nothing.
+}
+
+absl::Status cuda_failure(std::string_view call, cudaError_t error) noexcept try {
+  absl::Status status(code_of(error), absl::StrCat(std::string(call), ": ", cudaGetErrorName(error), " (",
+                                                   cudaGetErrorString(error), ")"));
+  status.SetPayload(kPayload, absl::Cord(absl::StrCat(static_cast<int>(error))));
+  return status;
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+absl::Status with_key(const absl::Status& status, const Key& key) noexcept try {
+  if (status.ok()) return status;
+  absl::Status named(status.code(), absl::StrCat("graphcache: key ", key.to_string(), ": ", status.message()));
+  status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) { named.SetPayload(type, payload); });
+  return named;
+} catch (const std::bad_alloc&) {
+  return status;
+}
+
+cudaError_t cuda_error(const absl::Status& status) {
+  const auto payload = status.GetPayload(kPayload);
+  return payload ? static_cast<cudaError_t>(std::atoi(std::string(*payload).c_str())) : cudaSuccess;
+}
+
+absl::Status detail::fn_failure(cudaError_t error) {
+  return error == cudaSuccess ? absl::OkStatus() : cuda_failure("fn returned", error);
+}
+
+bool is_fatal(cudaError_t error) {
+  const int code = static_cast<int>(error);
+  switch (code) {
+    case 214:  // cudaErrorECCUncorrectable
+    case 220:  // cudaErrorNvlinkUncorrectable
+    case 226:  // cudaErrorContained
+    case 700:  // cudaErrorIllegalAddress
+    case 702:  // cudaErrorLaunchTimeout
+    case 709:  // cudaErrorContextIsDestroyed
+    case 710:  // cudaErrorAssert
+    case 721:  // cudaErrorTensorMemoryLeak
+    case 810:  // cudaErrorMpsClientTerminated
+    case 911:  // cudaErrorExternalDevice
+      return true;
+    default:
+      return code >= 714 && code <= 719;  // Hardware stack error ... cudaErrorLaunchFailure
+  }
+}
+
+void add_failure(absl::Status* status, const absl::Status& why) {
+  if (status->ok() || (is_fatal(cuda_error(why)) && !is_fatal(cuda_error(*status)))) *status = why;
+}
+
+bool is_capture_error(cudaError_t error) {
+  return error >= cudaErrorStreamCaptureUnsupported && error <= cudaErrorStreamCaptureWrongThread;
+}
+
+DeviceGuard::DeviceGuard(int device) {
+  result_ = {"cudaGetDevice", cudaGetDevice(&before_)};
+  if (result_.error != cudaSuccess || before_ == device) return;
+  result_ = {"cudaSetDevice", cudaSetDevice(device)};
+  changed_ = result_.error == cudaSuccess;
+}
+
+DeviceGuard::~DeviceGuard() {
+  if (changed_) cudaSetDevice(before_);
+}
+
+CallResult DeviceGuard::put_back() {
+  changed_ = false;
+  int current = -1;
+  if (const cudaError_t error = cudaGetDevice(&current); error != cudaSuccess) return {"cudaGetDevice", error};
+  return {"cudaSetDevice", current == before_ ? cudaSuccess : cudaSetDevice(before_)};
+}
+
+}  // namespace graphcache

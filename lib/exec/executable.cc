@@ -1,0 +1,450 @@
+#include "exec/executable.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "cuda/compat.h"
+#include "cuda/driver.h"
+#include "cuda/errors.h"
+
+namespace graphcache {
+namespace {
+
+CallResult set_kernel_by_driver(cudaGraphExec_t exec, cudaGraphNode_t node, const CUDA_KERNEL_NODE_PARAMS& params) {
+  // The driver's codes are the runtime's, number by number.
+  return {"cudaGraphExecKernelNodeSetParams, by the driver",
+          static_cast<cudaError_t>(driver().set_kernel_node(exec, node, &params)), /*latches=*/false};
+}
+
+// The runtime looks the symbol up on the current device. A node of another one than the cache's is refused there.
+CallResult set_kernel_by_runtime(cudaGraphExec_t exec, cudaGraphNode_t node, const void* kernel,
+                                 const KernelFields& fields, void** arguments, int device) {
+  const LastErrorGuard last_error;  // A hit has none.
+  const DeviceGuard current(device);
+  if (const CallResult failed = current.result(); failed.error != cudaSuccess) {
+    return {failed.call, failed.error, /*latches=*/false};
+  }
+  cudaKernelNodeParams params = {};
+  params.func = const_cast<void*>(kernel);
+  params.gridDim = fields.grid;
+  params.blockDim = fields.block;
+  params.sharedMemBytes = static_cast<unsigned>(fields.shared_bytes);
+  params.kernelParams = arguments;
+  return {"cudaGraphExecKernelNodeSetParams", cudaGraphExecKernelNodeSetParams(exec, node, &params),
+          /*latches=*/false};
+}
+
+UpdateRefusal refusal(cudaGraphExecUpdateResult result) {
+  switch (result) {
+    case cudaGraphExecUpdateErrorTopologyChanged:
+      return UpdateRefusal::kTopology;
+    case cudaGraphExecUpdateErrorNodeTypeChanged:
+      return UpdateRefusal::kNodeType;
+    case cudaGraphExecUpdateErrorFunctionChanged:
+    case cudaGraphExecUpdateErrorUnsupportedFunctionChange:
+      return UpdateRefusal::kFunction;
+    case cudaGraphExecUpdateErrorParametersChanged:
+      return UpdateRefusal::kParameters;
+    case cudaGraphExecUpdateErrorAttributesChanged:
+      return UpdateRefusal::kAttributes;
+    case cudaGraphExecUpdateErrorNotSupported:
+      return UpdateRefusal::kNotSupported;
+    default:
+      return UpdateRefusal::kOther;
+  }
+}
+
+// Whether an update that failed with this error has left the executable as it was (fact 20, docs/semantics.md).
+bool applies_nothing(cudaError_t error) {
+  return error == cudaErrorGraphExecUpdateFailure || error == cudaErrorNotSupported || error == cudaErrorInvalidValue;
+}
+
+// Whether it is, for all that can be told, the host's memory that no runtime call has made or registered.
+bool may_be_pageable(const void* memory) {
+  const LastErrorGuard last_error;  // A hit has none.
+  cudaPointerAttributes attributes = {};
+  return cudaPointerGetAttributes(&attributes, memory) != cudaSuccess || attributes.type == cudaMemoryTypeUnregistered;
+}
+
+// The slot node of an index, or null. Indices are asked for in rising order.
+const SlotNode* find(const Slots& slots, std::size_t* at, std::uint32_t index) {
+  while (*at < slots.nodes.size() && slots.nodes[*at].index < index) ++*at;
+  return *at < slots.nodes.size() && slots.nodes[*at].index == index ? &slots.nodes[*at] : nullptr;
+}
+
+}  // namespace
+
+cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Content> content, unsigned long long flags,
+                                    Scratch& scratch, std::unique_ptr<Executable>* out) {
+  driver();
+  std::unique_ptr<Executable> executable(new Executable(scratch));  // What may throw comes first.
+  executable->program(std::move(content));
+  if (const cudaError_t error = graphcache::instantiate(base.graph, flags, &executable->exec_); error != cudaSuccess) {
+    return error;
+  }
+  executable->base_ = std::move(base);
+  base = {};
+  *out = std::move(executable);
+  return cudaSuccess;
+}
+
+CallResult Executable::instantiate_updated(Template& from, std::shared_ptr<const Content> content, bool with_table,
+                                           unsigned long long flags, Scratch& scratch, Updater& updater,
+                                           cudaStream_t stream, std::unique_ptr<Executable>* out) {
+  std::unique_ptr<Executable> executable(new Executable(scratch));
+  executable->program(std::move(content));
+  Template& base = executable->base_;
+  CallResult done = from.clone(&base);
+  if (done.error == cudaSuccess) {
+    done = Head::add(updater, base, executable->content_, with_table, stream, &executable->head_);
+  }
+  if (done.error == cudaSuccess) {
+    // Without the flag a grid that the device has written is lost when the next launch is on a stream of another
+    // priority (docs/semantics.md).
+    done = {"cudaGraphInstantiate",
+            graphcache::instantiate(base.graph, flags | cudaGraphInstantiateFlagUseNodePriority, &executable->exec_)};
+  }
+  if (done.error == cudaSuccess) done = executable->mark_ready(stream);
+  executable->stream_ = LaunchStream::of(stream);  // What is copied there is to be waited for like a launch.
+  if (done.error == cudaSuccess) {
+    *out = std::move(executable);
+  } else if (is_fatal(done.error)) {
+    executable->abandon();
+  }
+  return done;
+}
+
+Executable::~Executable() {
+  if (head_ != nullptr && in_flight_) {
+    head_->keep(std::move(exec_), std::move(base_.graph), estimated_device_bytes(base_.nodes.size()));
+  }
+}
+
+// The executable holds the content as it was captured.
+void Executable::program(std::shared_ptr<const Content> content) {
+  content_ = std::move(content);
+  slots_ = content_->slots;
+  values_ = content_->values;
+}
+
+// Writes the run's values into the node's fields; true if any byte of them changed.
+bool Executable::update_fields(const SlotNode& node, const unsigned char* values) {
+  bool changed = false;
+  for (std::uint32_t i = 0; i < node.binding_count; ++i) {
+    const Binding& binding = slots_.bindings[node.first_binding + i];
+    unsigned char* const target = slots_.fields.data() + binding.target;
+    const unsigned char* value = values + binding.offset;
+    unsigned char converted[detail::kMaxConvertedBytes];
+    if (binding.convert != nullptr) {
+      binding.convert(value, converted);
+      value = converted;
+    }
+    if (std::memcmp(target, value, binding.size) != 0) {
+      std::memcpy(target, value, binding.size);
+      changed = true;
+    }
+  }
+  return changed;
+}
+
+CallResult Executable::patch(const detail::Call& call, std::size_t* patched_nodes) {
+  std::optional<bool> driver_usable;
+  if (!device_may_write()) {
+    for (const SlotNode& node : slots_.nodes) {
+      const CallResult result = patch_node(node, call, driver_usable, patched_nodes);
+      if (result.error != cudaSuccess) return result;
+    }
+    if (head_ != nullptr) {
+      if (const CallResult held = head_->hold(call.values); held.error != cudaSuccess) return held;
+    }
+  } else {
+    for (const std::uint32_t i : head_->others()) {
+      const CallResult result = patch_node(slots_.nodes[i], call, driver_usable, patched_nodes);
+      if (result.error != cudaSuccess) return result;
+    }
+    const CallResult result =
+        head_->patch(exec_.get(), *content_, call, by_driver(driver_usable), scratch_.device(), patched_nodes);
+    if (result.error != cudaSuccess) return result;
+  }
+  values_.assign(call.values, call.values + call.values_size);
+  return {};
+}
+
+CallResult Executable::patch_node(const SlotNode& node, const detail::Call& call, std::optional<bool>& driver_usable,
+                                  std::size_t* patched_nodes) {
+  if (!update_fields(node, call.values)) return {};
+  const CallResult result = set_node(node, driver_usable);
+  if (result.error == cudaSuccess) ++*patched_nodes;
+  return result;
+}
+
+BroughtOver Executable::switch_row(std::shared_ptr<const Content> to, const detail::Call& call) {
+  BroughtOver brought;
+  Slots before = to->slots;  // What may throw comes first.
+  std::vector<unsigned char> values = to->values;
+  std::swap(before, slots_);
+  values_.swap(values);
+  content_ = std::move(to);
+  // Nodes that the host alone sets: what was captured there may differ, too.
+  std::optional<bool> driver_usable;
+  for (const std::uint32_t i : head_->others()) {
+    const SlotNode& node = slots_.nodes[i];
+    update_fields(node, call.values);
+    if (std::memcmp(before.fields.data() + node.fields, slots_.fields.data() + node.fields, node.fields_size) == 0)
+      continue;
+    brought.result = set_node(node, driver_usable);
+    if (brought.result.error != cudaSuccess) return brought;
+    ++brought.patched_nodes;
+  }
+  brought.result = patch(call, &brought.patched_nodes);
+  return brought;
+}
+
+BroughtOver Executable::bring_over(const Template& from_graph, const Template& to_graph,
+                                   std::shared_ptr<const Content> to, const Difference& difference,
+                                   const detail::Call& call) {
+  const std::shared_ptr<const Content> from = content_;
+  const std::vector<unsigned char> values = values_;
+  BroughtOver brought;
+  std::optional<bool> driver_usable;
+  const bool by_patches = !difference.by_update && by_driver(driver_usable);
+  if (by_patches) {
+    brought.result = patch_to(to, difference, call, &brought.patched_nodes);
+    if (brought.result.error == cudaSuccess || is_fatal(brought.result.error)) return brought;
+  }
+  // An update makes whole what patches left half done: as the sibling's graph, or else as what it was.
+  brought.result = update_to(to_graph, std::move(to), call, &brought);
+  if (brought.result.error == cudaSuccess || is_fatal(brought.result.error)) return brought;
+  brought.whole = !by_patches && brought.refusal && applies_nothing(brought.result.error);
+  if (brought.whole) return brought;
+  const std::optional<UpdateRefusal> refusal = brought.refusal;
+  const detail::Call as_before{{}, nullptr, nullptr, nullptr, values.data(), values.size()};
+  const CallResult back = update_to(from_graph, from, as_before, &brought);
+  brought.refusal = refusal;
+  brought.whole = back.error == cudaSuccess;
+  if (is_fatal(back.error)) brought.result = back;
+  return brought;
+}
+
+CallResult Executable::update_to(const Template& graph, std::shared_ptr<const Content> to, const detail::Call& call,
+                                 BroughtOver* brought) {
+  cudaGraphExecUpdateResultInfo info = {};
+  const cudaError_t error = cudaGraphExecUpdate(exec_.get(), graph.graph.get(), &info);
+  if (error != cudaSuccess) {
+    brought->refusal = error == cudaErrorGraphExecUpdateFailure ? refusal(info.result) : UpdateRefusal::kOther;
+    return {"cudaGraphExecUpdate", error};
+  }
+  ++brought->updates;
+  by_patches_ = false;
+  program(std::move(to));
+  return patch(call, &brought->patched_nodes);
+}
+
+// Sets the nodes that differ, and those that hold slots in either content unless they agree.
+CallResult Executable::patch_to(const std::shared_ptr<const Content>& to, const Difference& difference,
+                                const detail::Call& call, std::size_t* patched_nodes) {
+  Slots before = to->slots;  // What may throw comes first.
+  std::vector<unsigned char> values(call.values, call.values + call.values_size);
+  for (const Difference::Node& node : difference.nodes) {
+    const CallResult result = set_kernel(*to, node.index);
+    if (result.error != cudaSuccess) return result;
+    ++*patched_nodes;
+  }
+  std::swap(before, slots_);
+  std::optional<bool> driver_usable;
+  std::size_t at = 0;
+  for (const SlotNode& node : slots_.nodes) {
+    update_fields(node, call.values);
+    const SlotNode* const old = find(before, &at, node.index);
+    const bool agree =
+        old != nullptr && old->type == node.type && old->kernel == node.kernel &&
+        old->fields_size == node.fields_size &&
+        std::memcmp(before.fields.data() + old->fields, slots_.fields.data() + node.fields, node.fields_size) == 0;
+    if (agree) continue;
+    if (const CallResult result = set_node(node, driver_usable); result.error != cudaSuccess) return result;
+    ++*patched_nodes;
+  }
+  content_ = to;
+  values_ = std::move(values);
+  by_patches_ = true;
+  return {};
+}
+
+bool Executable::by_driver(std::optional<bool>& driver_usable) {
+  if (!driver_usable) driver_usable = driver().set_kernel_node != nullptr && has_context();
+  return *driver_usable;
+}
+
+// A kernel node as it was captured.
+CallResult Executable::set_kernel(const Content& content, std::uint32_t index) {
+  const NodeContent& node = content.nodes[index];
+  unsigned char* const bytes = const_cast<unsigned char*>(content.bytes.data()) + node.bytes;
+  ArgumentPointers arguments;
+  for (std::uint32_t i = 0; i < node.argument_count; ++i) {
+    arguments.push_back(bytes + content.arguments[node.first_argument + i]);
+  }
+  CUDA_KERNEL_NODE_PARAMS params = node.kernel;
+  params.kernelParams = arguments.data();
+  return set_kernel_by_driver(exec_.get(), base_.nodes[index], params);
+}
+
+CallResult Executable::set_node(const SlotNode& node, std::optional<bool>& driver_usable) {
+  switch (node.type) {
+    case cudaGraphNodeTypeKernel:
+      return set_kernel(node, driver_usable);
+    case cudaGraphNodeTypeMemcpy:
+      return set_memcpy(node);
+    default:
+      return set_memset(node);
+  }
+}
+
+CallResult Executable::set_kernel(const SlotNode& node, std::optional<bool>& driver_usable) {
+  const KernelFields& fields = slots_.as<KernelFields>(node);
+  if (fields.shared_bytes > std::numeric_limits<unsigned>::max()) {
+    return {"cudaGraphExecKernelNodeSetParams", cudaErrorInvalidValue, /*latches=*/false};
+  }
+  ArgumentPointers arguments;
+  slots_.point_to_arguments(node, &arguments);
+  const cudaGraphNode_t handle = base_.nodes[node.index];
+  if (node.function == nullptr || !by_driver(driver_usable)) {
+    return set_kernel_by_runtime(exec_.get(), handle, node.kernel, fields, arguments.data(), scratch_.device());
+  }
+  CUDA_KERNEL_NODE_PARAMS params =
+      driver_params(fields.grid, fields.block, static_cast<unsigned>(fields.shared_bytes), arguments.data());
+  params.func = node.function;
+  return set_kernel_by_driver(exec_.get(), handle, params);
+}
+
+// A copy or set of 0 bytes is refused as a node's parameters (header: "Zero-length operations are not supported"), so
+// one of a byte is done elsewhere.
+CallResult Executable::set_memcpy(const SlotNode& node) {
+  constexpr const char* kCall = "cudaGraphExecMemcpyNodeSetParams1D";
+  MemcpyFields fields = slots_.as<MemcpyFields>(node);
+  if (fields.bytes == 0) {
+    unsigned char* dst = nullptr;
+    unsigned char* src = nullptr;
+    if (const CallResult made = scratch_.bytes(node.dst_device, &dst); made.error != cudaSuccess) return made;
+    if (const CallResult made = scratch_.bytes(node.src_device, &src); made.error != cudaSuccess) return made;
+    fields = {dst, src + 1, 1};
+  } else if ((node.dst_must_stay && may_be_pageable(fields.dst)) ||
+             (node.src_must_stay && may_be_pageable(fields.src))) {
+    // The call would succeed, and the launch lose the context (docs/semantics.md).
+    return {kCall, cudaErrorInvalidValue, /*latches=*/false};
+  }
+  return {kCall, cudaGraphExecMemcpyNodeSetParams1D(exec_.get(), base_.nodes[node.index], fields.dst, fields.src,
+                                                    fields.bytes, node.kind)};
+}
+
+CallResult Executable::set_memset(const SlotNode& node) {
+  const MemsetFields& fields = slots_.as<MemsetFields>(node);
+  cudaMemsetParams params = {};
+  params.dst = fields.dst;
+  params.value = static_cast<unsigned char>(fields.value);
+  params.elementSize = 1;
+  params.width = fields.bytes;
+  params.height = 1;
+  if (fields.bytes == 0) {
+    unsigned char* dst = nullptr;
+    if (const CallResult made = scratch_.bytes(node.dst_device, &dst); made.error != cudaSuccess) return made;
+    params.dst = dst;
+    params.width = 1;
+  }
+  return {"cudaGraphExecMemsetNodeSetParams",
+          cudaGraphExecMemsetNodeSetParams(exec_.get(), base_.nodes[node.index], &params)};
+}
+
+CallResult Scratch::bytes(int device, unsigned char** out) {
+  const bool of_host = device == kHostMemory;
+  MutexLock lock(mutex_);
+  void* memory = of_host ? of_host_.get() : of_devices_[device].get();
+  if (memory == nullptr) {
+    const LastErrorGuard last_error;  // A hit has none.
+    const DeviceGuard current(of_host ? device_ : device);
+    if (const CallResult failed = current.result(); failed.error != cudaSuccess) {
+      return {failed.call, failed.error, /*latches=*/false};
+    }
+    RelaxedCaptureMode relaxed;
+    const cudaError_t error = of_host ? cudaMallocHost(&memory, 2) : cudaMalloc(&memory, 2);
+    if (error != cudaSuccess) return {of_host ? "cudaMallocHost" : "cudaMalloc", error, /*latches=*/false};
+    if (of_host) {
+      of_host_ = Owned<void*, cudaFreeHost>(memory);
+    } else {
+      of_devices_[device] = Owned<void*, cudaFree>(memory);
+    }
+  }
+  *out = static_cast<unsigned char*>(memory);
+  return {};
+}
+
+CallResult Uploads::upload(cudaGraphExec_t executable) {
+  RelaxedCaptureMode relaxed;
+  cudaStream_t stream = nullptr;
+  {
+    MutexLock lock(mutex_);
+    stream = stream_.get();
+    if (stream == nullptr) {
+      const cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+      if (error != cudaSuccess) return {"cudaStreamCreateWithFlags", error};
+      stream_ = Owned<cudaStream_t, cudaStreamDestroy>(stream);
+    }
+  }
+  if (const cudaError_t error = cudaGraphUpload(executable, stream); error != cudaSuccess) {
+    return {"cudaGraphUpload", error};
+  }
+  return {"cudaStreamSynchronize", cudaStreamSynchronize(stream)};
+}
+
+void Uploads::abandon() {
+  MutexLock lock(mutex_);
+  stream_.release();
+}
+
+void Scratch::abandon() {
+  MutexLock lock(mutex_);
+  of_host_.release();
+  for (auto& [device, bytes] : of_devices_) bytes.release();
+}
+
+void Executable::keep_alive(const Template& graph) {
+  if (!by_patches_ || graph.empty()) return;
+  LastErrorGuard last_error;
+  RelaxedCaptureMode relaxed;
+  cudaGraphExecUpdateResultInfo info = {};
+  cudaGraphExecUpdate(exec_.get(), graph.graph.get(), &info);
+}
+
+CallResult Executable::mark_ready(cudaStream_t stream) {
+  if (head_ == nullptr) return {};
+  if (ready_.get() == nullptr) {
+    cudaEvent_t event = nullptr;
+    if (const cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming); error != cudaSuccess) {
+      return {"cudaEventCreateWithFlags", error};
+    }
+    ready_ = Event(event);
+  } else if (const CallResult waited = wait(stream); waited.error != cudaSuccess) {
+    return waited;
+  }
+  return {"cudaEventRecord", cudaEventRecord(ready_.get(), stream)};
+}
+
+CallResult Executable::wait(cudaStream_t stream) {
+  return {"cudaStreamWaitEvent", cudaStreamWaitEvent(stream, ready_.get(), 0)};
+}
+
+// The CUDA documentation demands an upload before the first launch of what the device updates, and after patches by the
+// host.
+CallResult Executable::wait_and_upload(cudaStream_t stream) {
+  const CallResult waited = wait(stream);
+  if (waited.error != cudaSuccess || launched_) return waited;
+  return {"cudaGraphUpload", cudaGraphUpload(exec_.get(), stream)};
+}
+
+void Executable::abandon() {
+  ready_.release();
+  exec_.release();
+  base_.graph.release();
+}
+
+}  // namespace graphcache

@@ -1,0 +1,198 @@
+#include "exec/parameter_table.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "exec/updater_node.h"
+#include "graph/signature.h"
+
+namespace graphcache {
+namespace {
+
+constexpr std::size_t kBlock = 64 << 10;
+
+std::size_t aligned(std::size_t bytes) { return detail::align_up(bytes, updater::kRowAlignment); }
+
+bool same(const SlotNode& a, const SlotNode& b) {
+  return a.index == b.index && a.type == b.type && a.kernel == b.kernel && a.function == b.function &&
+         a.kind == b.kind && a.fields == b.fields && a.fields_size == b.fields_size &&
+         a.first_argument == b.first_argument && a.argument_count == b.argument_count &&
+         a.first_binding == b.first_binding && a.binding_count == b.binding_count;
+}
+
+bool same(const Binding& a, const Binding& b) {
+  return a.target == b.target && a.size == b.size && a.offset == b.offset && a.convert == b.convert;
+}
+
+// Whether the same nodes follow the same slots.
+bool same(const Slots& a, const Slots& b) {
+  const auto equal = [](const auto& x, const auto& y) { return same(x, y); };
+  return a.arguments == b.arguments &&
+         std::equal(a.nodes.begin(), a.nodes.end(), b.nodes.begin(), b.nodes.end(), equal) &&
+         std::equal(a.bindings.begin(), a.bindings.end(), b.bindings.begin(), b.bindings.end(), equal);
+}
+
+}  // namespace
+
+Table::Table(std::shared_ptr<const Content> base, std::vector<Node> nodes, std::vector<updater::Piece> pieces,
+             std::vector<updater::Update> updates, std::shared_ptr<DeviceMemory> memory)
+    : base_(std::move(base)),
+      nodes_(std::move(nodes)),
+      pieces_(std::move(pieces)),
+      updates_(std::move(updates)),
+      writes_(base_->nodes.size(), Change::kNone),
+      memory_(std::move(memory)) {
+  for (const Node& node : nodes_) writes_[node.index] = node.grid ? Change::kGrid : Change::kArguments;
+  places_[base_->id] = {};
+}
+
+bool Table::can_hold(const Content& to) const {
+  if (places_.contains(to.id)) return true;
+  const Content& base = *base_;
+  if (to.nodes.size() != base.nodes.size() || to.values.size() != base.values.size()) return false;
+  if (!same(base.slots, to.slots)) return false;
+  auto slot = base.slots.nodes.begin();
+  for (std::uint32_t i = 0; i < base.nodes.size(); ++i) {
+    const bool has_slots = slot != base.slots.nodes.end() && slot->index == i;
+    slot += has_slots ? 1 : 0;
+    // What the device does not write and holds slots is set by the host, with all that it has.
+    const Change how = change(base, to, i);
+    const bool by_host = has_slots && writes_[i] == Change::kNone;
+    if (how > writes_[i] && !by_host) return false;
+  }
+  return true;
+}
+
+bool Table::is_of_use(const Content& content) {
+  return std::any_of(content.nodes.begin(), content.nodes.end(),
+                     [](const NodeContent& node) { return node.updatable; });
+}
+
+// What can_hold() compares, hashed.
+std::uint64_t Table::class_of(const Content& content) {
+  std::uint64_t hash = content.values.size();
+  const auto put = [&](auto value) {
+    hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x9e3779b97f4a7c15u + (hash >> 29);
+  };
+  const auto put_pointer = [&](const void* value) { put(reinterpret_cast<std::uintptr_t>(value)); };
+  const Slots& slots = content.slots;
+  for (const SlotNode& node : slots.nodes) {
+    put(node.index);
+    put_pointer(node.kernel);
+    put(node.binding_count);
+  }
+  for (const Binding& binding : slots.bindings) {
+    put(binding.target);
+    put(binding.offset);
+    put(binding.size);
+  }
+  auto slot = slots.nodes.begin();
+  for (std::uint32_t i = 0; i < content.nodes.size(); ++i) {
+    const NodeContent& node = content.nodes[i];
+    const bool has_slots = slot != slots.nodes.end() && slot->index == i;
+    const bool by_host = has_slots && !Head::can_write(slots, *slot);
+    slot += has_slots ? 1 : 0;
+    if (by_host) continue;
+    put(node.readable);
+    put_pointer(node.kernel.func);
+    put_pointer(node.kernel.kern);
+    put(node.kernel.blockDimX);
+    put(node.kernel.blockDimY);
+    put(node.kernel.blockDimZ);
+    put(node.kernel.sharedMemBytes);
+    if (!node.grid_updatable) {
+      put(node.kernel.gridDimX);
+      put(node.kernel.gridDimY);
+      put(node.kernel.gridDimZ);
+    }
+    if (node.updatable) continue;
+    for (std::uint32_t k = 0; k < node.size; ++k) put(content.bytes[node.bytes + k]);
+  }
+  return hash;
+}
+
+// Whether the piece is another than the base's; its bytes.
+bool Table::fill(const updater::Piece& piece, const Content& of, std::uint32_t index, unsigned char* out) const {
+  const NodeContent& node = of.nodes[index];
+  const NodeContent& base = base_->nodes[index];
+  const auto first = updates_.begin() + piece.first;
+  if (piece.offset == updater::kGrid) {
+    const unsigned grid[] = {node.kernel.gridDimX, node.kernel.gridDimY, node.kernel.gridDimZ};
+    const unsigned of_base[] = {base.kernel.gridDimX, base.kernel.gridDimY, base.kernel.gridDimZ};
+    std::memcpy(out, grid, sizeof grid);
+    return piece.count == 0 && std::memcmp(grid, of_base, sizeof grid) != 0;
+  }
+  const unsigned char* const of_base = base_->bytes.data() + base.bytes;
+  std::memcpy(out, of.bytes.data() + node.bytes + piece.offset, piece.size);
+  // What slots write is written in any case.
+  std::for_each(first, first + piece.count, [&](const updater::Update& update) {
+    std::memcpy(out + (update.offset - piece.offset), of_base + update.offset, update.size);
+  });
+  return std::memcmp(out, of_base + piece.offset, piece.size) != 0;
+}
+
+// What does not differ from the base is left out, unless the row is to be whole.
+Table::Built Table::row(const Content& of, bool whole) const {
+  Built built;
+  std::vector<unsigned> sources(pieces_.size());
+  std::size_t end = aligned(sources.size() * sizeof(unsigned));
+  built.bytes.resize(end);
+  auto piece = pieces_.begin();
+  for (const Node& node : nodes_) {
+    bool differs = false;
+    for (std::uint32_t k = 0; k < node.pieces; ++k, ++piece) {
+      unsigned char bytes[updater::kPiece] = {};
+      if (!fill(*piece, of, node.index, bytes) && !whole) continue;
+      differs = true;
+      sources[static_cast<std::size_t>(piece - pieces_.begin())] = static_cast<unsigned>(end);
+      built.bytes.insert(built.bytes.end(), bytes, bytes + aligned(piece->size));
+      end = built.bytes.size();
+    }
+    built.differing += differs ? 1 : 0;
+  }
+  std::memcpy(built.bytes.data(), sources.data(), sources.size() * sizeof(unsigned));
+  return built;
+}
+
+std::size_t Table::growth_for(const Content& to) {
+  if (places_.contains(to.id)) return 0;
+  if (next_of_ != to.id) {
+    next_ = row(to, /*whole=*/false);
+    next_of_ = to.id;
+  }
+  const std::size_t needed = aligned(next_.bytes.size());
+  return needed <= left_ ? 0 : std::max(kBlock, 8 * needed);
+}
+
+// Copies from pageable memory have read it when the call returns, and do not wait for work in flight; nor does
+// cudaMalloc (tried). The row is read by no launch before those that follow the copy on its stream; launches on other
+// streams follow that one, since launches of one executable follow each other (fact 15).
+CallResult Table::add(const Content& to, cudaStream_t stream) {
+  if (places_.contains(to.id)) return {};
+  const std::size_t growth = growth_for(to);
+  if (growth != 0) {
+    blocks_.reserve(blocks_.size() + 1);
+    DeviceMemory::Block block;
+    if (const CallResult taken = memory_->take(growth, &block); taken.error != cudaSuccess) return taken;
+    free_ = static_cast<unsigned char*>(block.get());
+    blocks_.push_back(std::move(block));
+    left_ = growth;
+  }
+  unsigned char* const row = free_;
+  Place& place = places_[to.id];
+  const CallResult done{"cudaMemcpyAsync",
+                        cudaMemcpyAsync(row, next_.bytes.data(), next_.bytes.size(), cudaMemcpyHostToDevice, stream)};
+  if (done.error != cudaSuccess) {
+    places_.erase(to.id);
+    return done;
+  }
+  place = {row, next_.differing};
+  const std::size_t taken = aligned(next_.bytes.size());
+  free_ += taken;
+  left_ -= taken;
+  next_ = {};
+  next_of_ = 0;
+  return done;
+}
+
+}  // namespace graphcache

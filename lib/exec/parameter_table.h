@@ -1,0 +1,90 @@
+// The rows of a device-updated executable: what each member of its family that it has served differs in from the graph
+// that it was instantiated from (updater.h). They grow while launches are in flight, and never change.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "cuda/costs.h"
+#include "cuda/device_memory.h"
+#include "cuda/errors.h"
+#include "exec/updater.h"
+#include "graph/template.h"
+
+namespace graphcache {
+
+// Used as its executable is: by one thread at a time.
+class Table {
+ public:
+  // What the device can write of a node, by its place among the base's; and the pieces of that, node by node.
+  struct Node {
+    std::uint32_t index;
+    bool grid;
+    std::uint32_t pieces;
+  };
+
+  // The base has been described (signature.h).
+  Table(std::shared_ptr<const Content> base, std::vector<Node> nodes, std::vector<updater::Piece> pieces,
+        std::vector<updater::Update> updates, std::shared_ptr<DeviceMemory> memory);
+
+  // Whether there is anything for its rows.
+  static bool is_of_use(const Content& content);
+
+  // Equal for contents of one signature that one table can hold: a number, and so perhaps equal for others, too.
+  static std::uint64_t class_of(const Content& content);
+
+  // Whether a row can say how the content differs from the base: in arguments and grids of nodes that the device writes
+  // alone, and in what slots write.
+  bool can_hold(const Content& to) const;
+
+  // The row of all pieces.
+  std::vector<unsigned char> base_row() const { return row(*base_, /*whole=*/true).bytes; }
+
+  // Whether the content has a row, or is the base's.
+  bool has(const Content& content) const { return places_.contains(content.id); }
+
+  // How much device memory would have to be had for the content's row.
+  std::size_t growth_for(const Content& to);
+  // Gives the content a row, by a copy on the stream that launches of it must follow.
+  CallResult add(const Content& to, cudaStream_t stream);
+
+  struct Place {
+    updater::Row row = nullptr;
+    std::size_t differing = 0;  // Nodes that are not as in the base.
+  };
+  // Of a content that has one, as the base's has from the beginning.
+  const Place& find(const Content& of) const { return places_.at(of.id); }
+
+  std::size_t rows() const { return places_.size(); }
+
+ private:
+  struct Built {
+    std::vector<unsigned char> bytes;
+    std::size_t differing = 0;
+  };
+
+  Built row(const Content& of, bool whole) const;
+  bool fill(const updater::Piece& piece, const Content& of, std::uint32_t index, unsigned char* out) const;
+
+  const std::shared_ptr<const Content> base_;
+  const std::vector<Node> nodes_;
+  const std::vector<updater::Piece> pieces_;
+  const std::vector<updater::Update> updates_;
+  std::vector<Change> writes_;  // What of each of the base's nodes: nothing, arguments, or the grid, too.
+
+  std::unordered_map<std::uint64_t, Place> places_;  // By the content's id.
+  Built next_;                                       // The row that growth_for() was asked for last,
+  std::uint64_t next_of_ = 0;                        // and whose it is.
+  const std::shared_ptr<DeviceMemory> memory_;
+  std::vector<DeviceMemory::Block> blocks_;
+  unsigned char* free_ = nullptr;  // Of the last one,
+  std::size_t left_ = 0;           // and how much.
+};
+
+}  // namespace graphcache

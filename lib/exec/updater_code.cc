@@ -1,0 +1,68 @@
+#include "exec/updater_code.h"
+
+#include <utility>
+
+#include "cuda/compat.h"
+#include "cuda/driver.h"
+#include "exec/updater.h"
+#include "updater_image.h"
+
+namespace graphcache {
+
+Updater::Updater(std::shared_ptr<DeviceMemory> memory)
+    : code_(updater_image, {updater::kSmallName, updater::kLargeName, updater::kHugeName, updater::kPlainName}),
+      memory_(std::move(memory)) {}
+
+CallResult Updater::can_set_grid(cudaGraphNode_t node, Asked* asked, bool* can) {
+  *can = false;
+  if (driver().kernel_attribute == nullptr || driver().kernel_params == nullptr) return {};
+  for (const CUlaunchAttributeID id : {CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE}) {
+    CUlaunchAttributeValue value;
+    bool is_set = false;
+    if (driver().read_attribute(node, id, &value, &is_set) != CUDA_SUCCESS) return {};
+    if (is_set) return {};
+  }
+  CUDA_KERNEL_NODE_PARAMS params = {};
+  if (driver().kernel_params(node, &params) != CUDA_SUCCESS) return {};
+  const void* const function = params.func != nullptr ? static_cast<const void*>(params.func) : params.kern;
+  if (const auto known = asked->find(function); known != asked->end()) {
+    *can = known->second;
+    return {};
+  }
+  const CallResult answer = ask(params, can);
+  if (answer.error == cudaSuccess) asked->emplace(function, *can);
+  return answer;
+}
+
+// A node of an executable whose kernel did not use the device runtime cannot change to one that does (header of
+// cudaGraphExecKernelNodeSetParams; tried): whether one of a kernel that does nothing takes this one tells what it is.
+CallResult Updater::ask(const CUDA_KERNEL_NODE_PARAMS& params, bool* can) {
+  Kernels kernels = {};
+  if (const CallResult loaded = load(&kernels); loaded.error != cudaSuccess) return loaded;
+  if (driver().set_kernel_node == nullptr) return {};
+  LastErrorGuard last_error;
+  cudaGraph_t graph = nullptr;
+  if (const cudaError_t error = cudaGraphCreate(&graph, 0); error != cudaSuccess) return {"cudaGraphCreate", error};
+  Graph owned(graph);
+  cudaKernelNodeParams nothing = {};
+  nothing.func = reinterpret_cast<void*>(kernels[kPlain]);
+  nothing.gridDim = nothing.blockDim = dim3(1);
+  cudaGraphNode_t node = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  CallResult done{"cudaGraphAddKernelNode", add_library_kernel(&node, graph, nothing)};
+  if (done.error == cudaSuccess) done = {"cudaGraphInstantiate", cudaGraphInstantiate(&executable, graph, 0)};
+  GraphExec probe(executable);
+  if (done.error == cudaSuccess) {
+    const auto answer = static_cast<cudaError_t>(driver().set_kernel_node(executable, node, &params));
+    *can = answer == cudaSuccess;
+    if (is_fatal(answer) || answer == cudaErrorMemoryAllocation)
+      done = {"cudaGraphExecKernelNodeSetParams, by the driver", answer, false};
+  }
+  if (is_fatal(done.error)) {
+    owned.release();
+    probe.release();
+  }
+  return done;
+}
+
+}  // namespace graphcache

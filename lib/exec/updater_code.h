@@ -1,0 +1,52 @@
+// The updater's kernels (updater.cu), and what is asked of a kernel before it may write to it.
+#pragma once
+
+#include <absl/base/thread_annotations.h>
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <memory>
+#include <unordered_map>
+
+#include "cuda/device_code.h"
+#include "cuda/device_memory.h"
+#include "cuda/errors.h"
+#include "cuda/mutex.h"
+
+namespace graphcache {
+
+// The updater's kernels, by the bytes of values that they take, and one that does nothing. One a cache. Thread-safe.
+class Updater {
+ public:
+  enum Kernel : std::size_t { kSmall, kLarge, kHuge, kPlain, kCount };
+  using Kernels = DeviceCode<kCount>::Kernels;
+
+  explicit Updater(std::shared_ptr<DeviceMemory> memory);
+
+  // A failure stays: what the driver refuses once is not offered again.
+  CallResult load(Kernels* out) ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    if (failed_.error == cudaSuccess) failed_ = code_.load(out);
+    return failed_;
+  }
+  std::shared_ptr<void> code() { return code_.code(); }
+  const std::shared_ptr<DeviceMemory>& memory() const { return memory_; }
+  // Whether the device can set the grid of a kernel node; loaded before. It must not for kernels with clusters,
+  // cooperative ones, and those that launch kernels themselves: other blocks would run than were set, without an error
+  // (docs/semantics.md). `asked` holds what is known of the functions of one graph.
+  using Asked = std::unordered_map<const void*, bool>;
+  CallResult can_set_grid(cudaGraphNode_t node, Asked* asked, bool* can);
+  // After a fatal error: drops the handles.
+  void abandon() { code_.abandon(); }
+
+ private:
+  CallResult ask(const CUDA_KERNEL_NODE_PARAMS& params, bool* can);
+
+  DeviceCode<kCount> code_;
+  Mutex mutex_;
+  CallResult failed_ ABSL_GUARDED_BY(mutex_);
+  const std::shared_ptr<DeviceMemory> memory_;
+};
+
+}  // namespace graphcache

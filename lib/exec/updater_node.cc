@@ -1,0 +1,335 @@
+#include "exec/updater_node.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "cuda/compat.h"
+#include "cuda/driver.h"
+
+namespace graphcache {
+namespace {
+
+constexpr char kSetAttribute[] = "cudaGraphKernelNodeSetAttribute, by the driver";
+
+bool is_grid(const SlotNode& node, const Binding& binding) {
+  return binding.target == node.fields + offsetof(KernelFields, grid);
+}
+
+// The argument that a binding is of, or their count.
+std::uint32_t argument_of(const Slots& slots, const SlotNode& node, const Binding& binding) {
+  const auto first = slots.arguments.begin() + node.first_argument;
+  return static_cast<std::uint32_t>(std::find(first, first + node.argument_count, binding.target) - first);
+}
+
+bool is_of_grid(const updater::Update& update) { return update.offset == updater::kGrid; }
+
+// The pieces of the nodes that the device writes, and what slots write into each.
+struct Pieces {
+  std::vector<updater::Piece> all;
+  std::vector<updater::Update> updates;
+
+  // Those of a node: for rows its grid, if that is wanted, and all of its arguments; and what its updates go to.
+  // Returns how many.
+  std::uint32_t add(cudaGraphDeviceNode_t node, const std::vector<updater::Update>& of_node, bool grid,
+                    unsigned argument_bytes) {
+    const std::size_t before = all.size();
+    const auto begin = [&](unsigned offset, unsigned size) {
+      all.push_back({node, offset, size, static_cast<unsigned>(updates.size()), 0});
+    };
+    const auto follow = [&](const updater::Update& update) {
+      updates.push_back(update);
+      ++all.back().count;
+    };
+    if (grid) begin(updater::kGrid, sizeof(dim3));
+    unsigned end = argument_bytes;
+    for (const updater::Update& update : of_node) {
+      if (!is_of_grid(update)) {
+        end = std::max(end, update.offset + update.size);
+        continue;
+      }
+      if (!grid) begin(updater::kGrid, sizeof(dim3));
+      follow(update);
+    }
+    for (unsigned at = 0; at < end; at += updater::kPiece) {
+      const unsigned to = std::min(end, at + updater::kPiece);
+      bool begun = at < argument_bytes;
+      if (begun) begin(at, std::min(to, argument_bytes) - at);
+      for (const updater::Update& update : of_node) {
+        const unsigned from = std::max(at, update.offset), until = std::min(to, update.offset + update.size);
+        if (is_of_grid(update) || from >= until) continue;
+        if (!std::exchange(begun, true)) begin(at, 0);
+        follow({update.source + (from - update.offset), from, until - from});
+      }
+    }
+    return static_cast<std::uint32_t>(all.size() - before);
+  }
+};
+
+}  // namespace
+
+bool Head::can_write(const Slots& slots, const SlotNode& node) {
+  // To write those of another device is an illegal address (tried).
+  if (node.type != cudaGraphNodeTypeKernel || node.function == nullptr || node.context != slots.context) return false;
+  const auto first = slots.bindings.begin() + node.first_binding;
+  return std::all_of(first, first + node.binding_count, [&](const Binding& binding) {
+    return is_grid(node, binding) || argument_of(slots, node, binding) != node.argument_count;
+  });
+}
+
+std::size_t Head::writable_nodes(const Slots& slots) {
+  return static_cast<std::size_t>(std::count_if(slots.nodes.begin(), slots.nodes.end(),
+                                                [&](const SlotNode& node) { return can_write(slots, node); }));
+}
+
+std::size_t Head::estimated_device_bytes(const Content& content) {
+  const auto pieces_of = [](const NodeContent& node) {
+    return 1 + (node.size + updater::kPiece - 1) / updater::kPiece;
+  };
+  const std::size_t pieces =
+      std::accumulate(content.nodes.begin(), content.nodes.end(), content.slots.bindings.size(),
+                      [&](std::size_t sum, const NodeContent& node) { return sum + pieces_of(node); });
+  constexpr std::size_t kPieceBytes = sizeof(updater::Piece) + sizeof(unsigned) + updater::kPiece + 1;
+  return pieces * kPieceBytes + 2 * content.slots.bindings.size() * sizeof(updater::Update) + sizeof(updater::Written) +
+         4 * updater::kRowAlignment;
+}
+
+// Launches in flight may yet fail: that is told when they are over (device_memory.h).
+Head::~Head() {
+  if (error_ == nullptr) return;
+  if (const cudaError_t error = take_error(); error != cudaSuccess) memory_->tell_late(error);
+}
+
+// Where the kernel's parameter has the value: slots that many nodes hold are passed once.
+bool Head::find_source(const Binding& binding, bool grid, std::uint32_t* at) {
+  for (const Source& source : sources_) {
+    if (source.offset == binding.offset && source.size == binding.size && source.convert == binding.convert &&
+        source.is_grid == grid) {
+      *at = source.at;
+      return true;
+    }
+  }
+  const auto begin = static_cast<std::uint32_t>(detail::align_up(size_, 8));
+  if (binding.size > updater::kHuge || begin > updater::kHuge - binding.size) return false;
+  sources_.push_back({binding.offset, binding.size, binding.convert, begin, grid});
+  size_ = begin + binding.size;
+  *at = begin;
+  return true;
+}
+
+// False: the node is left to the host.
+bool Head::plan_slots(const Slots& slots, const SlotNode& node, std::vector<updater::Update>* updates) {
+  const std::size_t before = updates->size();
+  for (std::uint32_t i = 0; i < node.binding_count; ++i) {
+    const Binding& binding = slots.bindings[node.first_binding + i];
+    const bool grid = is_grid(node, binding);
+    std::size_t offset = updater::kGrid, size = binding.size;
+    bool known = driver().function_param_info != nullptr;
+    if (known && !grid) {
+      known = driver().function_param_info(node.function, argument_of(slots, node, binding), &offset, &size) ==
+              CUDA_SUCCESS;
+    }
+    std::uint32_t source = 0;
+    if (!known || size != binding.size || !find_source(binding, grid, &source)) {
+      updates->resize(before);
+      return false;
+    }
+    updates->push_back({source, static_cast<unsigned>(offset), binding.size});
+  }
+  return true;
+}
+
+CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<const Content> content, bool with_table,
+                     cudaStream_t stream, std::unique_ptr<Head>* out) {
+  Updater::Kernels kernels = {};
+  if (const CallResult loaded = updater.load(&kernels); loaded.error != cudaSuccess) return loaded;
+  const auto set_attribute = driver().set_kernel_attribute;
+  if (set_attribute == nullptr) return {kSetAttribute, cudaErrorNotSupported, false};
+  const Slots& slots = content->slots;
+  std::unique_ptr<Head> head(new Head(updater));
+  Pieces pieces;
+  std::vector<Table::Node> nodes;
+  Updater::Asked asked;
+  std::uint32_t slot = 0;
+  CUlaunchAttributeValue priority, highest;
+  std::memset(&highest, 0, sizeof highest);
+  for (std::uint32_t i = 0; i < graph.nodes.size(); ++i) {
+    const bool has_slots = slot < slots.nodes.size() && slots.nodes[slot].index == i;
+    std::vector<updater::Update> updates;
+    bool wanted = with_table && content->nodes[i].updatable;
+    bool grid = with_table && content->nodes[i].grid_updatable;
+    if (has_slots) {
+      const SlotNode& node = slots.nodes[slot];
+      wanted = (wanted || !with_table) && can_write(slots, node) && head->plan_slots(slots, node, &updates);
+      const bool of_grid = std::any_of(updates.begin(), updates.end(), is_of_grid);
+      if (wanted && of_grid) {
+        const CallResult answer = updater.can_set_grid(graph.nodes[i], &asked, &grid);
+        if (answer.error != cudaSuccess) return answer;
+        wanted = grid;
+      }
+      if (!wanted) head->others_.push_back(slot);
+      head->written_ += wanted ? 1 : 0;
+      ++slot;
+    }
+    if (!wanted) continue;
+    if (with_table && grid) {
+      const CallResult answer = updater.can_set_grid(graph.nodes[i], &asked, &grid);
+      if (answer.error != cudaSuccess) return answer;
+    }
+    CUlaunchAttributeValue value;
+    std::memset(&value, 0, sizeof value);  // Else it may be refused (fact 26).
+    value.deviceUpdatableKernelNode.deviceUpdatable = 1;
+    // The handle comes back in the value, const or not (tried).
+    const CUresult result = set_attribute(graph.nodes[i], CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE, &value);
+    if (result != CUDA_SUCCESS) return {kSetAttribute, static_cast<cudaError_t>(result), false};
+    if (driver().kernel_attribute != nullptr &&
+        driver().kernel_attribute(graph.nodes[i], CU_LAUNCH_ATTRIBUTE_PRIORITY, &priority) == CUDA_SUCCESS) {
+      highest.priority = std::min(highest.priority, priority.priority);  // The lower number is the higher priority.
+    }
+    const auto handle = reinterpret_cast<cudaGraphDeviceNode_t>(value.deviceUpdatableKernelNode.devNode);
+    const unsigned size = with_table ? content->nodes[i].size : 0;
+    nodes.push_back({i, grid, pieces.add(handle, updates, with_table && grid, size)});
+  }
+  if (pieces.all.empty()) return {kSetAttribute, cudaErrorNotSupported, false};
+
+  if (driver().current_context != nullptr) driver().current_context(&head->context_);
+  head->take_kernel(kernels);
+  head->holds_ = content->id;
+  if (with_table)
+    head->table_ = std::make_unique<Table>(content, std::move(nodes), pieces.all, pieces.updates, head->memory_);
+  if (CallResult done = head->upload(pieces.all, pieces.updates, stream); done.error != cudaSuccess) return done;
+  bool changed = false;
+  if (CallResult done = head->write(content->values.data(), &changed); done.error != cudaSuccess) return done;
+
+  std::size_t root_count = 0;
+  cudaError_t error = cudaGraphGetRootNodes(graph.graph.get(), nullptr, &root_count);
+  std::vector<cudaGraphNode_t> roots(root_count);
+  if (error == cudaSuccess) error = cudaGraphGetRootNodes(graph.graph.get(), roots.data(), &root_count);
+  if (error != cudaSuccess) return {"cudaGraphGetRootNodes", error};
+  void* arguments[] = {head->parameter_.get()};
+  const cudaKernelNodeParams params = head->node_params(arguments);
+  error = add_library_kernel(&head->node_, graph.graph.get(), params);
+  if (error != cudaSuccess) return {"cudaGraphAddKernelNode", error};
+  // All of them wait for the head, so it must not have a lower priority than any.
+  if (const CUresult result = set_attribute(head->node_, CU_LAUNCH_ATTRIBUTE_PRIORITY, &highest);
+      result != CUDA_SUCCESS) {
+    return {kSetAttribute, static_cast<cudaError_t>(result), false};
+  }
+  for (const cudaGraphNode_t root : roots) {
+    error = add_dependency(graph.graph.get(), head->node_, root);
+    if (error != cudaSuccess) return {"cudaGraphAddDependencies", error};
+  }
+  *out = std::move(head);
+  return {};
+}
+
+void Head::take_kernel(const Updater::Kernels& kernels) {
+  if (size_ <= updater::kSmall) {
+    kernel_ = kernels[Updater::kSmall];
+    parameter_ = std::make_unique<unsigned char[]>(sizeof(updater::Values<updater::kSmall>));
+  } else if (size_ <= updater::kLarge) {
+    kernel_ = kernels[Updater::kLarge];
+    parameter_ = std::make_unique<unsigned char[]>(sizeof(updater::Values<updater::kLarge>));
+  } else {
+    kernel_ = kernels[Updater::kHuge];
+    parameter_ = std::make_unique<unsigned char[]>(sizeof(updater::Values<updater::kHuge>));
+  }
+}
+
+// What the kernel reads. Copies from pageable memory have read it when the call returns, and do not wait for work in
+// flight (tried).
+CallResult Head::upload(const std::vector<updater::Piece>& pieces, const std::vector<updater::Update>& updates,
+                        cudaStream_t stream) {
+  plan().piece_count = static_cast<unsigned>(pieces.size());
+  std::vector<unsigned char> host(blocks() * sizeof(updater::Written));
+  const auto append = [&](const void* bytes, std::size_t size) {
+    const std::size_t at = detail::align_up(host.size(), updater::kRowAlignment);
+    host.resize(at + size);
+    if (size != 0) std::memcpy(host.data() + at, bytes, size);
+    return at;
+  };
+  const std::size_t pieces_at = append(pieces.data(), pieces.size() * sizeof(updater::Piece));
+  const std::size_t updates_at = append(updates.data(), updates.size() * sizeof(updater::Update));
+  const std::vector<unsigned char> base = table_ != nullptr ? table_->base_row() : std::vector<unsigned char>();
+  const std::size_t base_at = append(base.data(), base.size());
+
+  if (const CallResult taken = memory_->take(host.size(), &plan_); taken.error != cudaSuccess) return taken;
+  if (const CallResult taken = memory_->take_error_word(&error_); taken.error != cudaSuccess) return taken;
+  auto* const device = static_cast<unsigned char*>(plan_.get());
+  plan().written = reinterpret_cast<updater::Written*>(device);
+  plan().pieces = reinterpret_cast<const updater::Piece*>(device + pieces_at);
+  plan().updates = reinterpret_cast<const updater::Update*>(device + updates_at);
+  plan().base = base.empty() ? nullptr : device + base_at;
+  plan().error = static_cast<int*>(error_.get());
+  return {"cudaMemcpyAsync", cudaMemcpyAsync(device, host.data(), host.size(), cudaMemcpyHostToDevice, stream)};
+}
+
+// Grids are checked here, since the device could only tell later.
+CallResult Head::write(const unsigned char* values, bool* changed) {
+  for (const Source& source : sources_) {
+    unsigned char* const to = bytes() + source.at;
+    const unsigned char* value = values + source.offset;
+    unsigned char converted[detail::kMaxConvertedBytes];
+    if (source.convert != nullptr) {
+      source.convert(value, converted);
+      value = converted;
+    }
+    if (std::memcmp(to, value, source.size) == 0) continue;
+    std::memcpy(to, value, source.size);
+    *changed = true;
+    if (!source.is_grid) continue;
+    dim3 grid;
+    std::memcpy(&grid, to, sizeof grid);
+    constexpr unsigned kMaxX = 0x7fffffff, kMaxYZ = 0xffff;
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > kMaxX || grid.y > kMaxYZ || grid.z > kMaxYZ) {
+      return {"cudaGraphKernelNodeSetGridDim", cudaErrorInvalidValue, false};
+    }
+  }
+  return {};
+}
+
+CallResult Head::patch(cudaGraphExec_t executable, const Content& content, const detail::Call& call, bool by_driver,
+                       int device, std::size_t* patched_nodes) {
+  bool changed = false;
+  if (const CallResult written = write(call.values, &changed); written.error != cudaSuccess) return written;
+  *patched_nodes += changed ? written_ : 0;
+  if (table_ != nullptr && content.id != holds_) {
+    const Table::Place& place = table_->find(content);
+    *patched_nodes += place.differing;
+    row() = place.row;
+    holds_ = content.id;
+    changed = true;
+  }
+  if (!changed) return {};
+  if (++token() == 0) token() = 1;  // 0 stands in a new plan: the first launch writes nothing.
+  return set(executable, by_driver, device);
+}
+
+cudaKernelNodeParams Head::node_params(void** arguments) const {
+  cudaKernelNodeParams params = {};
+  params.func = reinterpret_cast<void*>(kernel_);
+  params.gridDim = dim3(blocks());
+  params.blockDim = dim3(updater::kThreads);
+  params.kernelParams = arguments;
+  return params;
+}
+
+CallResult Head::set(cudaGraphExec_t executable, bool by_driver, int device) {
+  void* arguments[] = {parameter_.get()};
+  constexpr const char* kCall = "cudaGraphExecKernelNodeSetParams";
+  if (by_driver) {
+    CUDA_KERNEL_NODE_PARAMS params = driver_params(dim3(blocks()), dim3(updater::kThreads), 0, arguments);
+    params.kern = reinterpret_cast<CUkernel>(kernel_);
+    params.ctx = context_;  // Else the current one, which at a hit may be another device's.
+    return {kCall, static_cast<cudaError_t>(driver().set_kernel_node(executable, node_, &params)), false};
+  }
+  const LastErrorGuard last_error;  // A hit has none.
+  const DeviceGuard current(device);
+  if (const CallResult failed = current.result(); failed.error != cudaSuccess)
+    return {failed.call, failed.error, false};
+  const cudaKernelNodeParams params = node_params(arguments);
+  return {kCall, cudaGraphExecKernelNodeSetParams(executable, node_, &params), false};
+}
+
+}  // namespace graphcache

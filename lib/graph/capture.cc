@@ -1,0 +1,428 @@
+#include "graph/capture.h"
+
+#include <absl/cleanup/cleanup.h>
+#include <absl/strings/str_cat.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <string>
+
+#include "cuda/compat.h"
+#include "cuda/driver.h"
+#include "cuda/errors.h"
+#include "graph/setter.h"
+
+namespace graphcache {
+
+constinit thread_local detail::Recording* active_recording = nullptr;
+
+namespace detail {
+namespace {
+
+constexpr std::size_t kAlignment = alignof(std::max_align_t);
+
+// The driver's handles of a kernel, with which it is set at half of the runtime's cost, which looks the symbol up each
+// time (tried: 0.145 against 0.29 us). The driver answers for kernels of libraries, too, and leaves the last error
+// alone; cudaGetFuncBySymbol does neither (tried).
+void look_up(cudaGraphNode_t node, SlotNode* out) {
+  CUDA_KERNEL_NODE_PARAMS params = {};
+  const auto get = driver().kernel_params;
+  if (get == nullptr || get(node, &params) != CUDA_SUCCESS) return;
+  out->function = params.func != nullptr ? params.func : function_of_library(params.kern);
+  out->context = params.ctx;
+}
+
+// Whether a stream's work runs on the current device; without the driver's answer, it does. The runtime's question
+// would break a capture (tried).
+CallResult ask_whether_of_current_device(cudaStream_t stream, bool* is) {
+  *is = true;
+  CUcontext context = nullptr;
+  const auto get = driver().stream_context;
+  if (get == nullptr || !has_context()) return {};
+  const CUresult result = get(stream, &context);
+  *is = result != CUDA_SUCCESS || context == current_context();
+  return {"cudaStreamGetDevice, by the driver", static_cast<cudaError_t>(result), /*latches=*/false};
+}
+
+int device_of(const cudaPointerAttributes& memory) {
+  const bool is_devices = memory.type == cudaMemoryTypeDevice || memory.type == cudaMemoryTypeManaged;
+  return is_devices ? memory.device : kHostMemory;
+}
+
+// Whether a copy that was captured with memory of these types loses the context if either end becomes pageable
+// (docs/semantics.md).
+bool must_not_become_pageable(cudaMemoryType to, cudaMemoryType from) {
+  if (to == cudaMemoryTypeUnregistered || from == cudaMemoryTypeUnregistered) return false;
+  if (to == cudaMemoryTypeManaged || from == cudaMemoryTypeManaged) return true;
+  return to == cudaMemoryTypeDevice && from == cudaMemoryTypeDevice;
+}
+
+}  // namespace
+
+Recording::Recording(cudaStream_t stream, const Call& call, Mode mode, Setter& setter) noexcept
+    : stream_(stream), call_(call), mode_(mode), id_(next_id()), setter_(setter) {
+  if (mode_ == Mode::kDirect) return;
+  LastErrorGuard last_error;
+  CaptureInfo info;
+  if (const cudaError_t error = capture_info(stream, &info); error != cudaSuccess) {
+    refuse_capture(cuda_failure("cudaStreamGetCaptureInfo", error));
+    if (mode_ == Mode::kInlined) fail(refused_);
+  }
+  capture_id_ = info.id;
+}
+
+Recording::~Recording() {
+  if (lent_.empty()) return;
+  LastErrorGuard last_error;
+  RelaxedCaptureMode relaxed;
+  for (void* const at : lent_) {
+    // There is no other way: cudaFree would not wait for what still uses it.
+    const cudaError_t error = cudaFreeAsync(at, stream_);
+    if (error != cudaSuccess && !is_fatal(error)) cudaFreeAsync(at, stream_);
+  }
+}
+
+absl::Status Recording::invoke() {
+  LastErrorGuard last_error;
+  DeviceGuard device(setter_.device());
+  if (!device.status().ok()) return device.status();
+  Recorder recorder(this, stream_);
+  absl::Cleanup threw = [&] {
+    call_.threw = true;
+    device.put_back();
+  };
+  absl::Status status = call_.invoke(call_.fn, recorder, id_);
+  std::move(threw).Cancel();
+  add_failure(&status, status_);
+  if (const cudaError_t error = last_error.caused(); error != cudaSuccess) {
+    add_failure(&status, cuda_failure("a CUDA call of fn", error));
+  }
+  const CallResult back = device.put_back();
+  if (back.error != cudaSuccess) add_failure(&status, cuda_failure(back.call, back.error));
+  return status;
+}
+
+SlotNode Recording::begin(std::size_t fields_size) {
+  // What was begun and not kept is dropped.
+  std::size_t fields = 0, arguments = 0, bindings = 0;
+  if (!slots_.nodes.empty()) {
+    const SlotNode& last = slots_.nodes.back();
+    fields = align_up(last.fields + last.fields_size, kAlignment);
+    arguments = last.first_argument + last.argument_count;
+    bindings = last.first_binding + last.binding_count;
+  }
+  slots_.fields.resize(fields);
+  slots_.fields.resize(fields + fields_size);
+  slots_.arguments.resize(arguments);
+  slots_.bindings.resize(bindings);
+  SlotNode node;
+  node.fields = static_cast<std::uint32_t>(fields);
+  node.fields_size = static_cast<std::uint32_t>(fields_size);
+  node.first_argument = static_cast<std::uint32_t>(arguments);
+  node.first_binding = static_cast<std::uint32_t>(bindings);
+  return node;
+}
+
+bool Recording::take(SlotNode& node, const ArgView& arg, std::size_t field) {
+  unsigned char* const target = slots_.fields.data() + field;
+  if (!arg.is_slot()) {
+    std::memcpy(target, arg.bytes, arg.size);
+    return true;
+  }
+  if (arg.recording != id_) {
+    fail(
+        absl::InvalidArgumentError("a slot was used that belongs to another run: a slot is valid only inside the call "
+                                   "of fn that it was passed to"));
+    return false;
+  }
+  slots_.bindings.push_back({static_cast<std::uint32_t>(field), arg.size, arg.offset, arg.convert});
+  ++node.binding_count;
+  const unsigned char* value = call_.values + arg.offset;
+  if (arg.convert != nullptr) {
+    arg.convert(value, target);
+  } else {
+    std::memcpy(target, value, arg.size);
+  }
+  return true;
+}
+
+// Work on a stream outside the capture would run now, and never again on a replay.
+bool Recording::may_enqueue(cudaStream_t stream) {
+  if (!status_.ok()) return false;
+  if (mode_ == Mode::kDirect || stream == stream_) return true;
+  LastErrorGuard last_error;
+  CaptureInfo info;
+  const cudaError_t error = capture_info(stream, &info);
+  if (error != cudaSuccess) {
+    fail(cuda_failure("cudaStreamGetCaptureInfo", error));
+  } else if (info.status != cudaStreamCaptureStatusActive || info.id != capture_id_) {
+    fail(
+        absl::InvalidArgumentError("Recorder::on was given a stream that is not part of the run's capture: fork it "
+                                   "first, by cudaEventRecord on the run's stream and cudaStreamWaitEvent"));
+  }
+  return status_.ok();
+}
+
+// The node that a call has just captured is what the stream's next node would depend on. Asking for it, instead of
+// adding a node by hand, keeps one way of enqueuing for captured and direct runs, and what a captured node inherits
+// from its stream: its priority (fact 9) and annotated edges.
+void Recording::keep(cudaStream_t stream, SlotNode node, cudaGraphNodeType type) {
+  if (mode_ != Mode::kCapture || node.binding_count == 0) return;
+  LastErrorGuard last_error;  // A failure here is none of `fn`'s.
+  CaptureInfo info;
+  if (const cudaError_t error = capture_info(stream, &info); error != cudaSuccess) {
+    return refuse_capture(cuda_failure("cudaStreamGetCaptureInfo", error));
+  }
+  cudaGraphNode_t handle = nullptr;
+  cudaGraphNodeType found = cudaGraphNodeTypeEmpty;
+  if (info.dependency_count == 1) {
+    handle = info.dependencies[0];
+    if (const cudaError_t error = cudaGraphNodeGetType(handle, &found); error != cudaSuccess) {
+      return refuse_capture(cuda_failure("cudaGraphNodeGetType", error));
+    }
+  }
+  if (found != type) return refuse_capture(absl::InternalError("a call with slots was captured without its node"));
+  node.type = type;
+  slots_.nodes.push_back(node);
+  slot_nodes_.push_back(handle);
+}
+
+// Nodes are listed in the order in which they were captured (docs/semantics.md), so each is found behind the last; the
+// search goes around if not.
+bool Recording::take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slots) {
+  auto at = nodes.begin();
+  for (std::size_t i = 0; i < slot_nodes_.size(); ++i) {
+    auto found = std::find(at, nodes.end(), slot_nodes_[i]);
+    if (found == nodes.end()) found = std::find(nodes.begin(), at, slot_nodes_[i]);
+    if (found == nodes.end() || *found != slot_nodes_[i]) return false;
+    slots_.nodes[i].index = static_cast<std::uint32_t>(found - nodes.begin());
+    at = found;
+  }
+  std::sort(slots_.nodes.begin(), slots_.nodes.end(),
+            [](const SlotNode& a, const SlotNode& b) { return a.index < b.index; });
+  slots_.context = current_context();
+  for (SlotNode& node : slots_.nodes) {
+    if (node.type == cudaGraphNodeTypeKernel) look_up(nodes[node.index], &node);
+  }
+  *slots = std::move(slots_);
+  return true;
+}
+
+cudaPointerAttributes Recording::attributes_of(const void* memory) const {
+  LastErrorGuard last_error;
+  cudaPointerAttributes attributes = {};
+  if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) {
+    attributes.type = cudaMemoryTypeManaged;
+    attributes.device = setter_.device();
+  }
+  return attributes;
+}
+
+// A copy or set of no bytes is captured as no node (tried), so a later run would have none to give its bytes to.
+void Recording::skip_empty(const ArgView& bytes) {
+  if (mode_ == Mode::kCapture && bytes.is_slot()) {
+    refuse_capture(absl::FailedPreconditionError("a copy or set whose size is a slot has 0 bytes in this run"));
+  }
+}
+
+void Recording::launch(cudaStream_t stream, const void* kernel, const LaunchShape& shape, const ArgView* args,
+                       std::size_t count) {
+  if (may_enqueue(stream)) launch(stream, Setter::Kernel{kernel, nullptr}, shape, args, count);
+}
+
+void Recording::launch(cudaStream_t stream, const Setter::Kernel& kernel, const LaunchShape& shape, const ArgView* args,
+                       std::size_t count) {
+  const std::size_t header = align_up(sizeof(KernelFields), kAlignment);
+  std::size_t size = header;
+  for (std::size_t i = 0; i < count; ++i) size += align_up(args[i].size, kAlignment);
+
+  SlotNode node = begin(size);
+  node.kernel = kernel.symbol;
+  slots_.as<KernelFields>(node) = {};
+  bool resolved = take(node, shape.grid.view(), node.fields + offsetof(KernelFields, grid)) &&
+                  take(node, shape.block.view(), node.fields + offsetof(KernelFields, block)) &&
+                  take(node, shape.shared_bytes.view(), node.fields + offsetof(KernelFields, shared_bytes));
+  std::size_t at = node.fields + header;
+  for (std::size_t i = 0; i < count && resolved; ++i) {
+    resolved = take(node, args[i], at);
+    slots_.arguments.push_back(static_cast<std::uint32_t>(at));
+    ++node.argument_count;
+    at += align_up(args[i].size, kAlignment);
+  }
+  if (!resolved) return;
+
+  const KernelFields fields = slots_.as<KernelFields>(node);
+  ArgumentPointers arguments;
+  slots_.point_to_arguments(node, &arguments);
+  const cudaError_t error = launch_kernel(kernel.symbol, kernel.function, fields.grid, fields.block, arguments.data(),
+                                          fields.shared_bytes, stream);
+  if (error != cudaSuccess) return fail(cuda_failure("cudaLaunchKernel", error));
+  keep(stream, node, cudaGraphNodeTypeKernel);
+}
+
+// Memory for a value: of the graph that is being captured, or until the run's work is done. The stream's own way to
+// allocate is a direct run's alone: it would make nodes, and a graph that has such nodes one executable alone.
+CallResult Recording::take_device_memory(cudaStream_t stream, std::size_t bytes, void** out) {
+  if (mode_ == Mode::kDirect) {
+    lent_.reserve(lent_.size() + 1);
+    RelaxedCaptureMode relaxed;
+    const cudaError_t error = cudaMallocAsync(out, bytes, stream);
+    if (error == cudaSuccess) lent_.push_back(*out);
+    return {"cudaMallocAsync", error};
+  }
+  DeviceValues& values = (mode_ == Mode::kInlined ? *active_recording : *this).device_values_;
+  DeviceMemory::Block memory;
+  if (const CallResult taken = setter_.take(bytes, &memory); taken.error != cudaSuccess) return taken;
+  *out = memory.get();
+  values.memory.push_back(std::move(memory));
+  values.code = setter_.code();
+  return {};
+}
+
+const void* Recording::on_device(cudaStream_t stream, const ArgView& value) {
+  if (!may_enqueue(stream)) return nullptr;
+  LastErrorGuard last_error;  // It is told as the recorder's failure.
+  const DeviceGuard current(setter_.device());
+  CallResult done = current.result();
+  bool is_of_device = true;
+  if (done.error == cudaSuccess) done = ask_whether_of_current_device(stream, &is_of_device);
+  if (!is_of_device) {
+    fail(absl::InvalidArgumentError("Recorder::on_device was called on a stream of another device than the cache's"));
+    return nullptr;
+  }
+  Setter::Kernel kernel;
+  void* at = nullptr;
+  if (done.error == cudaSuccess) done = setter_.load(value.size, &kernel);
+  if (done.error == cudaSuccess) done = take_device_memory(stream, value.size, &at);
+  if (done.error != cudaSuccess) {
+    fail(cuda_failure(absl::StrCat("Recorder::on_device, ", done.call), done.error));
+    return nullptr;
+  }
+  const Arg<void*> to(at);
+  const ArgView args[] = {to.view(), value};
+  launch(stream, kernel, {1, setter::kThreads}, args, 2);
+  return status_.ok() ? at : nullptr;
+}
+
+void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView bytes, cudaMemcpyKind kind) {
+  if (!may_enqueue(stream)) return;
+  SlotNode node = begin(sizeof(MemcpyFields));
+  node.kind = kind;
+  if (!take(node, dst, node.fields + offsetof(MemcpyFields, dst)) ||
+      !take(node, src, node.fields + offsetof(MemcpyFields, src)) ||
+      !take(node, bytes, node.fields + offsetof(MemcpyFields, bytes))) {
+    return;
+  }
+  const MemcpyFields fields = slots_.as<MemcpyFields>(node);
+  if (fields.bytes == 0) return skip_empty(bytes);
+  const cudaError_t error = cudaMemcpyAsync(fields.dst, fields.src, fields.bytes, kind, stream);
+  if (error != cudaSuccess) return fail(cuda_failure("cudaMemcpyAsync", error));
+  if (mode_ == Mode::kCapture && node.binding_count != 0) {
+    const cudaPointerAttributes to = attributes_of(fields.dst), from = attributes_of(fields.src);
+    if (bytes.is_slot()) {
+      node.dst_device = device_of(to);
+      node.src_device = device_of(from);
+    }
+    const bool must_stay = must_not_become_pageable(to.type, from.type);
+    node.dst_must_stay = must_stay && dst.is_slot();
+    node.src_must_stay = must_stay && src.is_slot();
+  }
+  keep(stream, node, cudaGraphNodeTypeMemcpy);
+}
+
+void Recording::memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView bytes) {
+  if (!may_enqueue(stream)) return;
+  SlotNode node = begin(sizeof(MemsetFields));
+  if (!take(node, dst, node.fields + offsetof(MemsetFields, dst)) ||
+      !take(node, value, node.fields + offsetof(MemsetFields, value)) ||
+      !take(node, bytes, node.fields + offsetof(MemsetFields, bytes))) {
+    return;
+  }
+  const MemsetFields fields = slots_.as<MemsetFields>(node);
+  if (fields.bytes == 0) return skip_empty(bytes);
+  const cudaError_t error = cudaMemsetAsync(fields.dst, fields.value, fields.bytes, stream);
+  if (error != cudaSuccess) return fail(cuda_failure("cudaMemsetAsync", error));
+  if (mode_ == Mode::kCapture && bytes.is_slot()) node.dst_device = device_of(attributes_of(fields.dst));
+  keep(stream, node, cudaGraphNodeTypeMemset);
+}
+
+}  // namespace detail
+
+namespace {
+
+// A capture that ends, and whose graph is not lost, however the scope is left.
+class CaptureScope {
+ public:
+  CaptureScope(cudaStream_t stream, detail::Recording& recording, bool* broke) : stream_(stream), broke_(broke) {
+    active_recording = &recording;
+  }
+  ~CaptureScope() {
+    if (!ended_) end();
+  }
+
+  // After a capture was broken, ending it is still due; it then returns an error and no graph (fact 3).
+  cudaError_t end() {
+    ended_ = true;
+    cudaGraph_t graph = nullptr;
+    const cudaError_t error = cudaStreamEndCapture(stream_, &graph);
+    active_recording = nullptr;
+    *broke_ = error != cudaSuccess;
+    graph_ = Graph(graph);
+    return error;
+  }
+  Graph take() { return std::move(graph_); }
+
+ private:
+  const cudaStream_t stream_;
+  bool* const broke_;
+  bool ended_ = false;
+  Graph graph_;
+};
+
+}  // namespace
+
+Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, Setter& setter,
+                 bool* broke) {
+  Captured captured;
+  LastErrorGuard last_error;  // What a broken capture leaves behind must not meet `fn` when it is called directly.
+  const auto begin = std::chrono::steady_clock::now();
+  if (const cudaError_t error = cudaStreamBeginCapture(stream, mode); error != cudaSuccess) {
+    captured.capture = cuda_failure("cudaStreamBeginCapture", error);
+    return captured;
+  }
+  detail::Recording recording(stream, call, detail::Recording::Mode::kCapture, setter);
+  CaptureScope scope(stream, recording, broke);
+  captured.fn = recording.invoke();
+  if (const cudaError_t error = scope.end(); error != cudaSuccess) {
+    captured.capture = cuda_failure("cudaStreamEndCapture", error);
+  }
+  captured.time = std::chrono::steady_clock::now() - begin;
+
+  add_failure(&captured.capture, recording.refused());
+  captured.graph.graph = scope.take();
+  if (captured.capture.ok()) {
+    const CallResult listed = captured.graph.list_nodes();
+    if (listed.error != cudaSuccess) captured.capture = cuda_failure(listed.call, listed.error);
+  }
+  if (!captured.capture.ok()) return captured;
+  Content& content = captured.content;
+  content.id = next_id();
+  content.node_count = captured.graph.nodes.size();
+  content.values.assign(call.values, call.values + call.values_size);
+  if (!recording.take_slots(captured.graph.nodes, &content.slots)) {
+    captured.capture = absl::InternalError("a node with slots is not part of the captured graph");
+  }
+  content.device_values = recording.take_device_values();
+  return captured;
+}
+
+absl::Status enqueue(cudaStream_t stream, const detail::Call& call, Setter& setter) {
+  return detail::Recording(stream, call, detail::Recording::Mode::kDirect, setter).invoke();
+}
+
+absl::Status enqueue_inlined(cudaStream_t stream, const detail::Call& call, Setter& setter) {
+  return detail::Recording(stream, call, detail::Recording::Mode::kInlined, setter).invoke();
+}
+
+}  // namespace graphcache

@@ -1,0 +1,26 @@
+#include "graph/on_device.h"
+
+#include <utility>
+
+#include "cuda/driver.h"
+#include "graph/setter.h"
+#include "setter_image.h"
+
+namespace graphcache {
+
+Setter::Setter(int device, std::shared_ptr<DeviceMemory> memory)
+    : device_(device), memory_(std::move(memory)), code_(setter_image, {setter::kSmallName, setter::kLargeName}) {}
+
+CallResult Setter::take(std::size_t bytes, DeviceMemory::Block* out) { return memory_->take(bytes, out); }
+
+CallResult Setter::load(std::size_t bytes, Kernel* out) {
+  DeviceCode<2>::Kernels kernels = {};
+  const CallResult loaded = code_.load(&kernels);
+  if (loaded.error != cudaSuccess) return loaded;
+  const cudaKernel_t kernel = kernels[bytes <= setter::kSmall ? 0 : 1];
+  out->symbol = reinterpret_cast<const void*>(kernel);
+  out->function = function_of_library(out->symbol);
+  return {};
+}
+
+}  // namespace graphcache

@@ -1,0 +1,38 @@
+// What Recorder::on_device() enqueues (setter.cu).
+#pragma once
+
+#include <cuda.h>
+
+#include <cstddef>
+#include <memory>
+
+#include "cuda/device_code.h"
+#include "cuda/device_memory.h"
+#include "cuda/errors.h"
+
+namespace graphcache {
+
+// The kernels that write a value to device memory: of 16 bytes, and of 256. One a cache, of its device. Thread-safe.
+class Setter {
+ public:
+  struct Kernel {
+    const void* symbol = nullptr;   // As a launch takes it,
+    CUfunction function = nullptr;  // and the driver; null if it cannot be had.
+  };
+
+  Setter(int device, std::shared_ptr<DeviceMemory> memory);
+
+  int device() const { return device_; }
+  // So many bytes. Its device is current.
+  CallResult take(std::size_t bytes, DeviceMemory::Block* out);
+  CallResult load(std::size_t bytes, Kernel* out);
+  std::shared_ptr<void> code() { return code_.code(); }
+  void abandon() { code_.abandon(); }
+
+ private:
+  const int device_;
+  const std::shared_ptr<DeviceMemory> memory_;
+  DeviceCode<2> code_;
+};
+
+}  // namespace graphcache

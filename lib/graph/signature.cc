@@ -1,0 +1,400 @@
+#include "graph/signature.h"
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+
+#include "cuda/compat.h"
+#include "cuda/driver.h"
+#include "cuda/errors.h"
+
+namespace graphcache {
+namespace {
+
+// The launch attributes that kernel nodes have, by number, since older toolkits do not name all of them: access policy
+// window, cooperative, cluster dimension, priority, memory synchronization domain map and domain, shared memory
+// carveout. Each costs 0.08 us a node. Programmatic launches are edges of the graph. NVLink-centric scheduling (16)
+// cannot be read, but an update refuses to change it.
+constexpr int kAttributes[] = {1, 2, 4, 8, 9, 10, 13, 14};
+constexpr int kPreferredClusterDimension = 11;
+constexpr int kOfClusters[] = {5, kPreferredClusterDimension};  // And scheduling policy; refused without a size.
+constexpr int kCooperative = 2;
+constexpr int kClusterDimension = 4;
+constexpr int kDeviceUpdatable = 13;
+constexpr int kLastOfTheOldestDriver = 10;    // Every driver for CUDA 12.4 knows those up to this one.
+constexpr std::size_t kUsualSignature = 128;  // Bytes of a kernel node with one dependency and its priority.
+
+// Reads one graph. What it keeps is allocated once, in its size: growing it took as long as reading it (tried).
+class Reader {
+ public:
+  Reader(const Template& from, Content* content) : from_(from), content_(*content) {}
+
+  std::optional<Signature> read() {
+    content_.nodes.reserve(from_.nodes.size());
+    signature_.reserve(from_.nodes.size() * kUsualSignature);
+    put(static_cast<std::uint64_t>(from_.nodes.size()));
+    for (const cudaGraphNode_t node : from_.nodes) {
+      if (!read_node(node)) return std::nullopt;
+    }
+    copy_bytes();
+    return std::move(signature_);
+  }
+
+ private:
+  struct Layout {
+    std::uint32_t first_argument, argument_count, size;
+    bool known;
+  };
+
+  template <class T>
+  void put(const T& value) {
+    static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_pointer_v<T>, "padding must not get in");
+    signature_.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+
+  bool read_node(cudaGraphNode_t node) {
+    NodeContent& content = content_.nodes.emplace_back();
+    // The driver's getter answers for kernels of other libraries, too, where the runtime's fails (fact 16). Most nodes
+    // are kernels, and need not be asked what they are.
+    content.readable = driver_.kernel_params != nullptr && driver_.kernel_params(node, &content.kernel) == CUDA_SUCCESS;
+    if (content.readable) {
+      content.type = cudaGraphNodeTypeKernel;
+    } else if (cudaGraphNodeGetType(node, &content.type) != cudaSuccess) {
+      return false;
+    }
+    put(content.type);
+    if (!read_dependencies(node)) return false;
+    content.bytes = static_cast<std::uint32_t>(size_);
+    content.readable = content.readable || content.type != cudaGraphNodeTypeKernel;
+    switch (content.type) {
+      case cudaGraphNodeTypeKernel:
+        return read_kernel(node, content);
+      case cudaGraphNodeTypeMemcpy:
+        return read_memcpy(node, content);
+      case cudaGraphNodeTypeMemset:
+        return read_memset(node, content);
+      case cudaGraphNodeTypeHost:
+        return read_host(node, content);
+      case cudaGraphNodeTypeEmpty:
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  // In the order of the array: an update pairs by it (fact 22).
+  bool read_dependencies(cudaGraphNode_t node) {
+    std::size_t count = dependencies_.size();
+    if (node_dependencies(node, dependencies_.data(), edges_.data(), &count) != cudaSuccess) return false;
+    if (count == dependencies_.size()) {  // Perhaps all that there was room for.
+      if (node_dependencies(node, nullptr, nullptr, &count) != cudaSuccess) return false;
+      dependencies_.resize(count + 1);
+      edges_.resize(count + 1);
+      if (node_dependencies(node, dependencies_.data(), edges_.data(), &count) != cudaSuccess) return false;
+    }
+    put(static_cast<std::uint32_t>(count));
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::optional<std::uint32_t> index = index_of(dependencies_[i]);
+      if (!index) return false;
+      put(*index);
+      put(edges_[i].from_port);
+      put(edges_[i].to_port);
+      put(edges_[i].type);
+    }
+    return true;
+  }
+
+  // Of a node that is being read or that it depends on: mostly the one before.
+  std::optional<std::uint32_t> index_of(cudaGraphNode_t node) {
+    const std::size_t here = content_.nodes.size() - 1;
+    if (here > 0 && from_.nodes[here - 1] == node) return static_cast<std::uint32_t>(here - 1);
+    if (index_of_.empty()) {
+      index_of_.reserve(from_.nodes.size());
+      for (std::uint32_t i = 0; i < from_.nodes.size(); ++i) index_of_[from_.nodes[i]] = i;
+    }
+    const auto found = index_of_.find(node);
+    return found != index_of_.end() ? std::optional(found->second) : std::nullopt;
+  }
+
+  template <class T>
+  void keep(NodeContent& content, const T& params) {
+    const auto* const bytes = reinterpret_cast<const unsigned char*>(&params);
+    others_.insert(others_.end(), bytes, bytes + sizeof params);
+    content.size = sizeof params;
+    size_ += sizeof params;
+  }
+
+  bool read_kernel(cudaGraphNode_t node, NodeContent& content) {
+    const CUDA_KERNEL_NODE_PARAMS& params = content.kernel;
+    put(content.readable ? params.ctx : context_);  // CUDA refuses updates between contexts, if it comes to that.
+    if (driver_.kernel_attribute == nullptr || !read_attributes(node, &content.grid_updatable)) return false;
+    if (!content.readable) return true;
+    const bool has_arguments = params.kernelParams != nullptr || params.extra != nullptr;
+    const Layout layout = layout_of(params, has_arguments);
+    content.readable = layout.known && (has_arguments || layout.argument_count == 0);
+    if (!content.readable) return true;
+    content.first_argument = layout.first_argument;
+    content.argument_count = layout.argument_count;
+    content.size = layout.size;
+    size_ += layout.size;
+    // Nodes of another device than the head's are not the device's to write.
+    content.updatable = params.ctx == context_;
+    content.grid_updatable = content.grid_updatable && content.updatable;
+    return true;
+  }
+
+  // The arguments and parameters of all nodes, which are the nodes' own until then.
+  void copy_bytes() {
+    content_.bytes.resize(size_);
+    const unsigned char* other = others_.data();
+    for (NodeContent& node : content_.nodes) {
+      unsigned char* const bytes = content_.bytes.data() + node.bytes;
+      if (node.type == cudaGraphNodeTypeKernel) {
+        copy_arguments(node, bytes);
+      } else if (node.size != 0) {
+        std::memcpy(bytes, other, node.size);
+        other += node.size;
+      }
+    }
+  }
+
+  void copy_arguments(NodeContent& node, unsigned char* bytes) {
+    void** const arguments = std::exchange(node.kernel.kernelParams, nullptr);
+    void** const packed = std::exchange(node.kernel.extra, nullptr);
+    if (!node.readable) return;
+    if (arguments == nullptr && packed != nullptr) {
+      node.readable = unpack(packed, bytes, node.size);
+      node.updatable = node.updatable && node.readable;
+      return;
+    }
+    for (std::uint32_t i = node.first_argument; i < node.first_argument + node.argument_count; ++i) {
+      std::memcpy(bytes + content_.arguments[i], arguments[i - node.first_argument], sizes_[i]);
+    }
+  }
+
+  // Arguments that were passed as one buffer (CU_LAUNCH_PARAM_BUFFER_POINTER).
+  static bool unpack(void** packed, unsigned char* bytes, std::size_t size) {
+    const void* buffer = nullptr;
+    std::size_t buffer_size = 0;
+    for (; *packed != CU_LAUNCH_PARAM_END; packed += 2) {
+      if (packed[0] == CU_LAUNCH_PARAM_BUFFER_POINTER) buffer = packed[1];
+      if (packed[0] == CU_LAUNCH_PARAM_BUFFER_SIZE) buffer_size = *static_cast<const std::size_t*>(packed[1]);
+    }
+    if (buffer == nullptr || buffer_size < size) return false;
+    std::memcpy(bytes, buffer, size);
+    return true;
+  }
+
+  // Asked for once for each function that the graph runs.
+  Layout layout_of(const CUDA_KERNEL_NODE_PARAMS& params, bool has_arguments) {
+    const void* const function = params.func != nullptr ? static_cast<const void*>(params.func) : params.kern;
+    const auto [at, is_new] = layouts_.try_emplace(function);
+    if (!is_new) return at->second;
+    Layout layout{static_cast<std::uint32_t>(content_.arguments.size()), 0, 0, false};
+    for (std::size_t i = 0;; ++i) {
+      std::size_t offset = 0, size = 0;
+      if (const CUresult result = ask(params, i, &offset, &size); result != CUDA_SUCCESS) {
+        // Past the last one, or a failure: the answer is the same. A count that is too short would make the driver read
+        // too far, so the answer is believed only if it is given twice, and another question is answered or there is
+        // nothing to read.
+        const bool is_twice =
+            result == CUDA_ERROR_INVALID_VALUE && ask(params, i, &offset, &size) == CUDA_ERROR_INVALID_VALUE;
+        layout.known =
+            is_twice && (!has_arguments || (answered_ && ask(*answered_, 0, &offset, &size) == CUDA_SUCCESS));
+        break;
+      }
+      if (!answered_) answered_ = params;
+      content_.arguments.push_back(static_cast<std::uint32_t>(offset));
+      sizes_.push_back(size);
+      ++layout.argument_count;
+      layout.size = static_cast<std::uint32_t>(offset + size);
+    }
+    return at->second = layout;
+  }
+
+  CUresult ask(const CUDA_KERNEL_NODE_PARAMS& params, std::size_t i, std::size_t* offset, std::size_t* size) const {
+    if (params.func != nullptr && driver_.function_param_info != nullptr) {
+      return driver_.function_param_info(params.func, i, offset, size);
+    }
+    if (params.kern != nullptr && driver_.kernel_param_info != nullptr) {
+      return driver_.kernel_param_info(params.kern, i, offset, size);
+    }
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
+
+  // All of them: an update refuses some and ignores others without a word (fact 19).
+  bool read_attributes(cudaGraphNode_t node, bool* grid_updatable) {
+    *grid_updatable = true;
+    for (const int id : kAttributes) {
+      bool is_set = false;
+      if (!read_attribute(node, id, &is_set)) return false;
+      if (is_set && (id == kClusterDimension || id == kCooperative)) *grid_updatable = false;
+      // No update reaches those, and what the host sets comes a launch late (tried).
+      if (is_set && id == kDeviceUpdatable) return false;
+      if (!is_set || id != kClusterDimension) continue;
+      for (const int of_cluster : kOfClusters) {
+        if (!read_attribute(node, of_cluster, &is_set)) return false;
+      }
+    }
+    put(0);
+    return true;
+  }
+
+  // False if it could not be read, which is no harm where the driver does not know it, or where the device does not
+  // mind.
+  bool read_attribute(cudaGraphNode_t node, int id, bool* is_set) {
+    CUlaunchAttributeValue value;
+    const CUresult result = driver_.read_attribute(node, static_cast<CUlaunchAttributeID>(id), &value, is_set);
+    if (result == CUDA_ERROR_INVALID_VALUE && id == kPreferredClusterDimension) return knows_one_cluster_size();
+    if (result != CUDA_SUCCESS) return result == CUDA_ERROR_INVALID_VALUE && id > kLastOfTheOldestDriver;
+    if (!*is_set) return true;
+    put(id);
+    signature_.append(reinterpret_cast<const char*>(&value), sizeof value);
+    return true;
+  }
+
+  // Preferred cluster sizes came with compute capability 10.0. A driver 580 does not tell that of a node, and so is one
+  // of 590 reported to do with a device that minds (docs/semantics.md).
+  static bool knows_one_cluster_size() {
+    int device = 0, major = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major < 10;
+  }
+
+  // Of what kind memory is and whose: an update must not change it (fact 23).
+  bool put_memory(const void* pointer) {
+    cudaPointerAttributes attributes = {};
+    if (cudaPointerGetAttributes(&attributes, pointer) != cudaSuccess) return false;
+    put(attributes.type);
+    put(attributes.type == cudaMemoryTypeUnregistered ? -1 : attributes.device);
+    return true;
+  }
+
+  // One-dimensional copies may change in addresses and size, others in nothing.
+  bool read_memcpy(cudaGraphNode_t node, NodeContent& content) {
+    cudaMemcpy3DParms params;
+    std::memset(&params, 0, sizeof params);
+    if (cudaGraphMemcpyNodeGetParams(node, &params) != cudaSuccess) return false;
+    const bool flat = params.srcArray == nullptr && params.dstArray == nullptr && params.extent.height <= 1 &&
+                      params.extent.depth <= 1;
+    put(flat);
+    if (flat) {
+      put(params.kind);
+      if (!put_memory(params.srcPtr.ptr) || !put_memory(params.dstPtr.ptr)) return false;
+    } else {
+      signature_.append(reinterpret_cast<const char*>(&params), sizeof params);
+    }
+    keep(content, params);
+    return true;
+  }
+
+  bool read_memset(cudaGraphNode_t node, NodeContent& content) {
+    cudaMemsetParams params;
+    std::memset(&params, 0, sizeof params);
+    if (cudaGraphMemsetNodeGetParams(node, &params) != cudaSuccess) return false;
+    if (!put_memory(params.dst)) return false;
+    put(params.elementSize);
+    const bool flat = params.height <= 1;
+    put(flat);
+    if (!flat) {
+      put(params.width);
+      put(params.height);
+      put(params.pitch);
+    }
+    keep(content, params);
+    return true;
+  }
+
+  bool read_host(cudaGraphNode_t node, NodeContent& content) {
+    cudaHostNodeParams params = {};
+    if (cudaGraphHostNodeGetParams(node, &params) != cudaSuccess) return false;
+    keep(content, params);
+    return true;
+  }
+
+  const Driver& driver_ = driver();
+  const CUcontext context_ = current_context();  // Of the cache's device, which is current.
+  const Template& from_;
+  Content& content_;
+  Signature signature_;
+  std::unordered_map<cudaGraphNode_t, std::uint32_t> index_of_;  // Of all nodes, once it is needed.
+  std::size_t size_ = 0;                                         // Of content_.bytes.
+  std::vector<unsigned char> others_;                            // Parameters of nodes that are no kernels.
+  std::unordered_map<const void*, Layout> layouts_;
+  std::vector<std::size_t> sizes_;                   // Of the arguments in content_.arguments.
+  std::optional<CUDA_KERNEL_NODE_PARAMS> answered_;  // A kernel whose first parameter is known.
+  std::vector<cudaGraphNode_t> dependencies_ = std::vector<cudaGraphNode_t>(8);
+  std::vector<cudaGraphEdgeData> edges_ = std::vector<cudaGraphEdgeData>(8);
+};
+
+bool same_bytes(const Content& a, const NodeContent& of_a, const Content& b, const NodeContent& of_b) {
+  if (of_a.size != of_b.size || of_a.size == 0) return of_a.size == of_b.size;
+  return std::memcmp(a.bytes.data() + of_a.bytes, b.bytes.data() + of_b.bytes, of_a.size) == 0;
+}
+
+}  // namespace
+
+Change change(const Content& from, const Content& to, std::uint32_t index) {
+  const NodeContent& a = from.nodes[index];
+  const NodeContent& b = to.nodes[index];
+  if (!a.readable || !b.readable) return Change::kOther;
+  const bool same = same_bytes(from, a, to, b);
+  if (a.type != cudaGraphNodeTypeKernel) return same ? Change::kNone : Change::kOther;
+  const CUDA_KERNEL_NODE_PARAMS& x = a.kernel;
+  const CUDA_KERNEL_NODE_PARAMS& y = b.kernel;
+  if (x.func != y.func || x.kern != y.kern || x.blockDimX != y.blockDimX || x.blockDimY != y.blockDimY ||
+      x.blockDimZ != y.blockDimZ || x.sharedMemBytes != y.sharedMemBytes) {
+    return Change::kLaunch;
+  }
+  if (x.gridDimX != y.gridDimX || x.gridDimY != y.gridDimY || x.gridDimZ != y.gridDimZ) return Change::kGrid;
+  return same ? Change::kNone : Change::kArguments;
+}
+
+std::optional<Signature> describe(const Template& from, Content* content) {
+  LastErrorGuard last_error;
+  std::optional<Signature> signature = Reader(from, content).read();
+  if (!signature) content->nodes = {};
+  return signature;
+}
+
+// The values of a slot node follow each run, so it is patched either way, whatever was captured; one that holds slots
+// in `from` alone gets back what was.
+Difference difference(const Content& from, const Content& to) {
+  constexpr auto cost = [](const Cost(&of)[kChangeCount], Change how) { return of[static_cast<std::size_t>(how)]; };
+  Difference found;
+  Cost by_patches = 0;
+  Cost by_update = to.node_count * costs::kUpdateReads;
+  bool patchable = true;
+  auto of_from = from.slots.nodes.begin();
+  auto of_to = to.slots.nodes.begin();
+  for (std::uint32_t i = 0; i < to.node_count; ++i) {
+    const bool slot_of_from = of_from != from.slots.nodes.end() && of_from->index == i;
+    const bool slot_of_to = of_to != to.slots.nodes.end() && of_to->index == i;
+    of_from += slot_of_from ? 1 : 0;
+    of_to += slot_of_to ? 1 : 0;
+    const bool is_kernel = to.nodes[i].type == cudaGraphNodeTypeKernel;
+    Change how = change(from, to, i);
+    if (slot_of_to) {
+      if (!is_kernel || how == Change::kArguments) how = Change::kNone;
+      by_update += cost(costs::kPatch, Change::kArguments);
+      by_patches += how == Change::kNone ? cost(costs::kPatch, Change::kArguments) : 0;
+    } else if (slot_of_from && how == Change::kNone) {
+      how = is_kernel ? Change::kArguments : Change::kOther;
+    }
+    ++found.counts[static_cast<std::size_t>(how)];
+    by_update += cost(costs::kUpdate, how);
+    by_patches += cost(costs::kPatch, how);
+    if (how == Change::kOther) patchable = false;
+    if (how != Change::kNone && !slot_of_to) found.nodes.push_back({i, how});
+  }
+  found.by_update = !patchable || by_update < by_patches;
+  found.cost = costs::kTakeOver + (found.by_update ? by_update : by_patches);
+  if (found.by_update) found.nodes = {};
+  return found;
+}
+
+}  // namespace graphcache

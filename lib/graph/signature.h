@@ -1,0 +1,59 @@
+// What two templates must share for an update between them to be right, and what differs between two that share it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "cuda/costs.h"
+#include "graph/template.h"
+
+namespace graphcache {
+
+// Bytes that are equal for two graphs only if an update from one to the other is accepted and does what it should, as
+// far as docs/semantics.md ("What an update says and does") knows: nodes and their types, dependencies in their order
+// with edge data, contexts, launch attributes, kinds and shapes of copies and sets, memory that these use. Graphs of
+// equal signature pair their nodes by index.
+using Signature = std::string;
+
+// Reads the template's nodes into `content`. Nothing if the graph can have no siblings: it holds nodes of types that
+// updates do not reach, or could not be read.
+std::optional<Signature> describe(const Template& from, Content* content);
+
+// How the nodes of an index differ.
+Change change(const Content& from, const Content& to, std::uint32_t index);
+
+// What brings an executable from one content to another of the same signature.
+struct Difference {
+  struct Node {
+    std::uint32_t index;
+    Change change;
+  };
+  std::vector<Node> nodes;  // Those that differ and hold no slots; empty if an update is cheaper than patching them.
+  std::array<std::uint32_t, kChangeCount> counts{};  // How many differ, by how: in values, those that hold no slots.
+  bool by_update = false;                            // The cheaper way,
+  Cost cost = 0;                                     // and what it costs.
+};
+Difference difference(const Content& from, const Content& to);
+
+// The differences of a content from those of its siblings that it was compared with, each found once.
+class Differences {
+ public:
+  const Difference& between(const Content& from, const Content& to) {
+    if (found_.size() >= kMaxFound && !found_.contains(from.id)) found_.clear();
+    auto at = found_.find(from.id);
+    if (at == found_.end()) at = found_.emplace(from.id, difference(from, to)).first;
+    return at->second;
+  }
+  void clear() { found_.clear(); }
+
+ private:
+  static constexpr std::size_t kMaxFound = 64;
+  std::unordered_map<std::uint64_t, Difference> found_;
+};
+
+}  // namespace graphcache

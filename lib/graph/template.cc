@@ -1,0 +1,51 @@
+#include "graph/template.h"
+
+#include <atomic>
+
+namespace graphcache {
+
+std::uint64_t next_id() {
+  static std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+cudaError_t clone(Graph& original, Graph* out) {
+  const Graph::Kin& kin = original.kin();
+  MutexLock lock(*kin);
+  cudaGraph_t graph = nullptr;
+  const cudaError_t error = cudaGraphClone(&graph, original.get());
+  if (error == cudaSuccess) *out = Graph(graph, kin);
+  return error;
+}
+
+cudaError_t instantiate(Graph& base, unsigned long long flags, GraphExec* out) {
+  const Graph::Kin& kin = base.kin();
+  MutexLock lock(*kin);
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t error = cudaGraphInstantiate(&executable, base.get(), flags);
+  if (error == cudaSuccess) *out = GraphExec(executable, kin);
+  return error;
+}
+
+CallResult Template::list_nodes() {
+  std::size_t count = 0;
+  cudaError_t error = cudaGraphGetNodes(graph.get(), nullptr, &count);
+  if (error == cudaSuccess) {
+    nodes.resize(count);
+    if (count != 0) error = cudaGraphGetNodes(graph.get(), nodes.data(), &count);
+  }
+  return {"cudaGraphGetNodes", error};
+}
+
+CallResult Template::clone(Template* out) {
+  Template copy;
+  if (const cudaError_t error = graphcache::clone(graph, &copy.graph); error != cudaSuccess) {
+    return {"cudaGraphClone", error};
+  }
+  const CallResult listed = copy.list_nodes();
+  if (is_fatal(listed.error)) copy.graph.release();  // Handles are dropped now, not destroyed.
+  if (listed.error == cudaSuccess) *out = std::move(copy);
+  return listed;
+}
+
+}  // namespace graphcache

@@ -1,0 +1,144 @@
+// Templates, and what is kept of their nodes.
+#pragma once
+
+#include <absl/container/inlined_vector.h>
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "cuda/device_memory.h"
+#include "cuda/errors.h"
+#include "cuda/handles.h"
+#include "graphcache/recorder.h"
+
+namespace graphcache {
+
+// Of a recording or a content: no two of the process have the same. From 1.
+std::uint64_t next_id();
+
+// The fields of a slot node as bytes that bindings can point into, and the calls' structures are filled from.
+struct KernelFields {
+  dim3 grid, block;
+  std::size_t shared_bytes;
+};
+struct MemcpyFields {
+  void* dst;
+  const void* src;
+  std::size_t bytes;
+};
+struct MemsetFields {
+  void* dst;
+  int value;
+  std::size_t bytes;
+};
+
+// One argument or field of a slot node that follows a slot.
+struct Binding {
+  std::uint32_t target;  // Where in the block of fields,
+  std::uint32_t size;    // and how long.
+  std::uint32_t offset;  // Of the slot's value in the run's values.
+  detail::Convert convert;
+};
+
+inline constexpr int kHostMemory = -1;  // In the place of a device.
+
+// A node that holds values of slots.
+struct SlotNode {
+  std::uint32_t index = 0;  // In the graph's nodes.
+  cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+  const void* kernel = nullptr;             // The host symbol of a kernel node.
+  CUfunction function = nullptr;            // The driver's handle of it, or null if it cannot be had,
+  CUcontext context = nullptr;              // and of the context that it runs in.
+  cudaMemcpyKind kind = cudaMemcpyDefault;  // Of a memcpy node.
+  // Whose memory a copy or set was captured with, where its size is a slot.
+  int dst_device = kHostMemory, src_device = kHostMemory;
+  // Whether an end of a copy is a slot that must not become pageable memory.
+  bool dst_must_stay = false, src_must_stay = false;
+  // Where in the block its fields are: one of the structures above, then a kernel's arguments.
+  std::uint32_t fields = 0;
+  std::uint32_t fields_size = 0;
+  std::uint32_t first_argument = 0, argument_count = 0;
+  std::uint32_t first_binding = 0, binding_count = 0;
+};
+
+// Pointers to a kernel's arguments, as a launch takes them.
+using ArgumentPointers = absl::InlinedVector<void*, 64>;
+
+// The slot nodes of a graph, in order of their index, and one block with the fields of all of them.
+struct Slots {
+  std::vector<SlotNode> nodes;
+  std::vector<std::uint32_t> arguments;  // Where in the block each argument of a kernel is.
+  std::vector<Binding> bindings;
+  std::vector<unsigned char> fields;
+  CUcontext context = nullptr;  // Of the cache's device.
+
+  template <class Fields>
+  Fields& as(const SlotNode& node) {
+    return *reinterpret_cast<Fields*>(fields.data() + node.fields);
+  }
+  void point_to_arguments(const SlotNode& node, ArgumentPointers* out) {
+    out->clear();
+    for (std::uint32_t i = 0; i < node.argument_count; ++i) {
+      out->push_back(fields.data() + arguments[node.first_argument + i]);
+    }
+  }
+};
+
+// What a node does, as far as it was read: see signature.h.
+struct NodeContent {
+  cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+  bool readable = true;                 // Whether two of them can be compared.
+  bool updatable = false;               // Whether the device can set its arguments,
+  bool grid_updatable = false;          // and perhaps its grid (docs/semantics.md).
+  CUDA_KERNEL_NODE_PARAMS kernel = {};  // Of a kernel node, without its arguments.
+  // Where in Content::bytes a kernel's arguments or another node's parameters are.
+  std::uint32_t bytes = 0;
+  std::uint32_t size = 0;
+  // Of a kernel's arguments in Content::arguments, which says where among its bytes each is.
+  std::uint32_t first_argument = 0, argument_count = 0;
+};
+
+// What Recorder::on_device() has given: memory, and the code that writes to it.
+struct DeviceValues {
+  std::vector<DeviceMemory::Block> memory;
+  std::shared_ptr<void> code;
+};
+
+// What was captured. Never changed afterwards, and shared by whoever holds or held it.
+struct Content {
+  std::uint64_t id = 0;  // Of this one alone.
+  std::size_t node_count = 0;
+  Slots slots;                        // With the fields as they were captured,
+  std::vector<unsigned char> values;  // and the values of slots that these were made from.
+  DeviceValues device_values;
+
+  // Empty if no siblings are wanted.
+  std::vector<NodeContent> nodes;
+  std::vector<unsigned char> bytes;
+  std::vector<std::uint32_t> arguments;
+};
+
+// A captured graph. Used by one thread at a time, even to be read (fact 15): it belongs to its entry, or, as the base,
+// to the executable that was instantiated from it.
+struct Template {
+  Graph graph;
+  std::vector<cudaGraphNode_t> nodes;  // In the order of cudaGraphGetNodes, which is that of the capturing calls.
+
+  bool empty() const { return graph.get() == nullptr; }
+  CallResult list_nodes();
+  // A graph of its own with the same nodes in the same order.
+  CallResult clone(Template* out);
+};
+
+// Device memory of an executable whose nodes are kernels with up to 1 KiB of arguments, as measured on an H200: within
+// 2 % for graphs of 200 nodes and more, up to a quarter too high for those of 40 (docs/performance.md). Nodes that copy
+// from or to the host, set, or call the host take none, so they count too high; kernels with 4 KiB of arguments take 9
+// KiB, and count too low.
+inline std::size_t estimated_device_bytes(std::size_t nodes) { return 114'000 + nodes * 2'600; }
+
+}  // namespace graphcache

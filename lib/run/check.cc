@@ -1,0 +1,62 @@
+// What must hold of a stream before work is captured or enqueued on it.
+#include <absl/strings/str_cat.h>
+
+#include "cuda/compat.h"
+#include "cuda/errors.h"
+#include "graphcache/status.h"
+#include "run/impl.h"
+
+namespace graphcache {
+
+// What must hold before `fn` is called on a stream. The order matters: asking a capturing stream for its device breaks
+// its capture (compat.h).
+absl::Status Cache::Impl::check(const Request& request) {
+  if (absl::Status lost = status(); !lost.ok()) return lost;
+  if (request.stream == nullptr || request.stream == cudaStreamLegacy) {
+    return absl::InvalidArgumentError(
+        "the legacy default stream cannot be captured: pass cudaStreamPerThread or a stream of your own");
+  }
+  if (request.call.empty(request.call.fn)) return absl::InvalidArgumentError("fn is empty");
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  cudaError_t error = cudaStreamIsCapturing(request.stream, &capturing);
+  if (error != cudaSuccess) return cuda_failure("cudaStreamIsCapturing", error);
+  if (capturing != cudaStreamCaptureStatusNone) {
+    return cuda_failure("the stream is already capturing", cudaErrorStreamCaptureUnsupported);
+  }
+  if (request.stream != cudaStreamPerThread && is_known(request.stream)) return absl::OkStatus();
+  if (absl::Status other = check_device(request.stream); !other.ok()) return other;
+  constexpr std::size_t kMaxKnownStreams = 1024;  // Handles of streams that are gone collect here.
+  MutexLock lock(mutex_);
+  if (known_streams_.size() >= kMaxKnownStreams) known_streams_.clear();
+  known_streams_.insert(request.stream);
+  return absl::OkStatus();
+}
+
+// cudaStreamPerThread stands for another stream under each current device, so there it is the current device that
+// counts.
+absl::Status Cache::Impl::check_device(cudaStream_t stream) const {
+  int device = -1;
+  if (stream == cudaStreamPerThread) {
+    if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
+      return cuda_failure("cudaGetDevice", error);
+    }
+  } else {
+    DeviceGuard current(options_.device);  // What older toolkits compare with (compat.h).
+    if (!current.status().ok()) return current.status();
+    if (const CallResult asked = stream_device(stream, &device); asked.error != cudaSuccess) {
+      return cuda_failure(asked.call, asked.error);
+    }
+  }
+  if (device == options_.device) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      stream == cudaStreamPerThread ? "cudaStreamPerThread is that of the current device, and so of "
+                                    : "the stream is of ",
+      device < 0 ? "another device" : absl::StrCat("device ", device), ", the cache of device ", options_.device));
+}
+
+bool Cache::Impl::is_known(cudaStream_t stream) const {
+  MutexLock lock(mutex_);
+  return known_streams_.contains(stream);
+}
+
+}  // namespace graphcache

@@ -1,0 +1,280 @@
+// The cache outside of a run: what it is made with, what it reports, what it forgets.
+#include "run/impl.h"
+
+#include <absl/strings/str_cat.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <new>
+#include <utility>
+
+#include "cuda/errors.h"
+#include "run/verify.h"
+
+namespace graphcache {
+namespace {
+
+absl::Status validate(Options& options) {
+  if (options.max_executables < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Options::max_executables is ", options.max_executables, ": it must not be negative"));
+  }
+  if (options.capture_after < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Options::capture_after is ", options.capture_after, ": it must not be negative"));
+  }
+  if (options.max_templates < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Options::max_templates is ", options.max_templates, ": it must not be negative"));
+  }
+  const Sharing ways[] = {Sharing::kAuto, Sharing::kNever, Sharing::kAlways, Sharing::kTable};
+  if (std::find(std::begin(ways), std::end(ways), options.sharing) == std::end(ways)) {
+    return absl::InvalidArgumentError("Options::sharing is none of its values");
+  }
+  const Patching patchings[] = {Patching::kAuto, Patching::kPerNode, Patching::kDeviceUpdated};
+  if (std::find(std::begin(patchings), std::end(patchings), options.patching) == std::end(patchings)) {
+    return absl::InvalidArgumentError("Options::patching is none of its values");
+  }
+  const Prefer preferences[] = {Prefer::kTotalTime, Prefer::kHostTime, Prefer::kDeviceTime, Prefer::kMemory};
+  if (std::find(std::begin(preferences), std::end(preferences), options.prefer) == std::end(preferences)) {
+    return absl::InvalidArgumentError("Options::prefer is none of its values");
+  }
+  constexpr unsigned long long kKnownFlags =
+      cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUseNodePriority;
+  if ((options.instantiate_flags & ~kKnownFlags) != 0) {
+    return absl::InvalidArgumentError(
+        "Options::instantiate_flags may hold cudaGraphInstantiateFlagAutoFreeOnLaunch and "
+        "cudaGraphInstantiateFlagUseNodePriority alone");
+  }
+  const cudaStreamCaptureMode modes[] = {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
+                                         cudaStreamCaptureModeRelaxed};
+  if (std::find(std::begin(modes), std::end(modes), options.capture_mode) == std::end(modes)) {
+    return absl::InvalidArgumentError("Options::capture_mode is none of the runtime's modes");
+  }
+  LastErrorGuard last_error;
+  if (options.device == Options::kCurrentDevice) {
+    const cudaError_t error = cudaGetDevice(&options.device);
+    if (error != cudaSuccess) return cuda_failure("cudaGetDevice", error);
+  }
+  int count = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
+    return cuda_failure("cudaGetDeviceCount", error);
+  }
+  if (options.device < 0 || options.device >= count) {
+    return absl::InvalidArgumentError(absl::StrCat("Options::device is ", options.device, ", of ", count, " devices"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Cache::Impl::Impl(const Options& options)
+    : options_(options),
+      invalid_(validate(options_)),
+      index_(static_cast<std::size_t>(std::max(options_.max_executables, 0))),
+      scratch_(options_.device),
+      memory_(std::make_shared<DeviceMemory>(options_.device)),
+      setter_(options_.device, memory_),
+      memory_to_leave_{{options_.device, memory_}},
+      retire_(options_.device) {
+  enabled_ = invalid_.ok() && options_.max_executables > 0;
+}
+
+Cache::Impl::~Impl() {
+  clear();
+  if (active_recording != nullptr) retire_.leave_behind(std::move(memory_to_leave_));
+}
+
+bool Cache::Impl::contains(const Key& key) const {
+  MutexLock lock(mutex_);
+  for (const Entry* entry = index_.find(key); entry != nullptr; entry = entry->next_of_key) {
+    if (entry->standing != Standing::kCold) return true;
+  }
+  return false;
+}
+
+bool Cache::Impl::pin(const Key& key, bool pinned) {
+  MutexLock lock(mutex_);
+  Entry* const first = index_.find(key);
+  for (Entry* entry = first; entry != nullptr; entry = entry->next_of_key) {
+    entry->pinned = pinned;
+    // What it has rented it keeps from now on.
+    if (pinned && entry->family != nullptr && entry->family->spare_of == entry) entry->family->spare_of = nullptr;
+  }
+  return first != nullptr;
+}
+
+// If a run has the entry, that run will see at its end that somebody waits, and sweep.
+void Cache::Impl::forget(Entry* entry) {
+  index_.erase(entry);
+  entry->lock.announce_wait();
+}
+
+bool Cache::Impl::erase(const Key& key) {
+  bool found = false;
+  {
+    MutexLock lock(mutex_);
+    while (Entry* entry = index_.find(key)) {
+      forget(entry);
+      found = true;
+    }
+    sweep();
+  }
+  retire_.collect_all();
+  if (!lost_ && active_recording == nullptr) memory_->trim();
+  return found;
+}
+
+void Cache::Impl::clear() {
+  {
+    MutexLock lock(mutex_);
+    while (Entry* entry = index_.any()) forget(entry);
+    sweep();
+  }
+  retire_.collect_all();
+  if (!lost_ && active_recording == nullptr) memory_->trim();
+}
+
+// Adds what the entry counted to the totals, before it is deleted.
+void Cache::Impl::bank(Entry& entry) {
+  for (int i = 0; i < kOutcomeCount; ++i) totals_.outcomes[i] += entry.outcomes[i].value();
+  totals_.patched_nodes += entry.patched_nodes.value();
+}
+
+// Deletes erased entries that nobody uses any more. True if there were some.
+bool Cache::Impl::sweep() {
+  while (Entry* surplus = index_.lock_surplus()) {
+    index_.erase(surplus);
+    [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { (void)surplus->lock.unlock(); }();
+  }
+  bool any = false;
+  index_.sweep([&](Entry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    any = true;
+    bank(entry);
+    if (lost_) {
+      if (entry.executable != nullptr) entry.executable->abandon();
+      entry.graph.graph.release();
+    }
+    retire_.add(std::move(entry.executable), std::move(entry.graph), entry.stream);
+  });
+  return any;
+}
+
+// After a fatal error every handle is dropped, none destroyed (fact 32), and every later run returns that error.
+void Cache::Impl::lose(const absl::Status& why) {
+  {
+    MutexLock lock(mutex_);
+    fatal_.Update(why);
+    lost_ = true;
+  }
+  retire_.abandon();
+  scratch_.abandon();
+  uploads_.abandon();
+  updater_.abandon();
+  setter_.abandon();
+  memory_->abandon();
+  clear();
+}
+
+absl::Status Cache::Impl::status() const {
+  if (!invalid_.ok() || !lost_) return invalid_;
+  MutexLock lock(mutex_);
+  return fatal_;
+}
+
+Stats Cache::Impl::stats() const {
+  MutexLock lock(mutex_);
+  Stats stats = totals_;
+  index_.for_each([&](const Entry* entry) {
+    for (int i = 0; i < kOutcomeCount; ++i) stats.outcomes[i] += entry->outcomes[i].value();
+    stats.patched_nodes += entry->patched_nodes.value();
+  });
+  stats.live_executables = index_.live();
+  stats.live_templates = index_.templates();
+  stats.families = index_.families();
+  stats.estimated_device_bytes = index_.live_bytes();
+  return stats;
+}
+
+std::vector<EntryInfo> Cache::Impl::entries() const try {
+  std::vector<std::pair<Key, EntryInfo>> found;
+  {
+    MutexLock lock(mutex_);
+    std::vector<Entry*> entries = index_.found();
+    std::sort(entries.begin(), entries.end(), [](Entry* a, Entry* b) { return a->last_use > b->last_use; });
+    for (const Entry* entry : entries) {
+      EntryInfo info;
+      for (int i = 0; i < kOutcomeCount; ++i) info.outcomes[i] = entry->outcomes[i].value();
+      info.live = entry->standing == Standing::kLive;
+      info.recorded = entry->standing != Standing::kCold;
+      info.pinned = entry->pinned;
+      info.family = entry->family == nullptr ? 0 : entry->family->id;
+      if (!entry->capture_error.ok()) info.capture_error = entry->capture_error.ToString();
+      info.nodes = entry->nodes;
+      info.slot_nodes = entry->slot_nodes;
+      info.estimated_device_bytes = info.live ? entry->device_bytes + entry->table_bytes : 0;
+      info.last_use_order = found.size();
+      found.emplace_back(entry->key, std::move(info));
+    }
+  }
+  // Texts take their time, and runs wait for the lock.
+  std::vector<EntryInfo> infos;
+  for (auto& [key, info] : found) {
+    info.label = std::string(key.label());
+    info.key = key.to_string();
+    infos.push_back(std::move(info));
+  }
+  return infos;
+} catch (const std::bad_alloc&) {
+  return {};
+}
+
+Cache::Cache(const Options& options) : impl_(std::make_unique<Impl>(options)) {}
+Cache::~Cache() = default;
+bool Cache::contains(const Key& key) const {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->contains(key);
+}
+bool Cache::pin(const Key& key) {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->pin(key, true);
+}
+bool Cache::unpin(const Key& key) {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->pin(key, false);
+}
+bool Cache::erase(const Key& key) {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->erase(key);
+}
+void Cache::clear() {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  impl_->clear();
+}
+Stats Cache::stats() const {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->stats();
+}
+std::vector<EntryInfo> Cache::entries() const {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->entries();
+}
+absl::Status Cache::status() const { return impl_->status(); }
+const Options& Cache::options() const { return impl_->options(); }
+cudaStream_t Cache::default_stream() const { return impl_->options().stream; }
+
+Cache& cache_for(int device) {
+  static Mutex mutex;
+  static auto& caches = *new std::map<int, std::unique_ptr<Cache>>;  // Never destroyed: the runtime may be gone first.
+  MutexLock lock(mutex);
+  std::unique_ptr<Cache>& cache = caches[device];
+  if (cache == nullptr) {
+    Options options;
+    options.device = device == Options::kCurrentDevice ? -2 : device;  // No device either, and meant as one here.
+    cache = std::make_unique<Cache>(options);
+  }
+  return *cache;
+}
+
+}  // namespace graphcache

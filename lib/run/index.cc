@@ -1,0 +1,239 @@
+#include "run/index.h"
+
+#include <memory>
+#include <utility>
+
+namespace graphcache {
+namespace {
+
+// True, with the entry's lock taken, if nobody uses it.
+bool lock_if_idle(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS { return entry->users == 0 && entry->lock.try_lock(); }
+
+bool is_with_table(const Entry* entry, const Family* family, std::uint64_t row_class) {
+  return entry->family == family && entry->table_bytes != 0 && entry->row_class == row_class;
+}
+
+}  // namespace
+
+Index::~Index() {
+  for_each([](Entry* entry) { delete entry; });
+}
+
+// A table of Abseil that cannot grow for want of memory is left broken (tried), and so is one that cannot reserve. So
+// it never grows in place.
+void Index::make_room() {
+  if (room_ != 0) return;
+  const std::size_t room = entries_.size() + 8;
+  const std::size_t size = entries_.size() + room;
+  Heads larger(size + size / 7 + 1);  // A table is full at seven eighths.
+  larger.merge(entries_);
+  entries_.swap(larger);
+  room_ = room;
+}
+
+Entry* Index::insert(const Key& key, const detail::Site& site) {
+  auto entry = std::make_unique<Entry>(key, site);  // What may throw comes first.
+  Key copy = key;
+  make_room();
+  --room_;
+  Entry*& head = entries_[std::move(copy)];
+  entry->next_of_key = head;
+  head = entry.release();
+  link(order_of(head), head);
+  return head;
+}
+
+// What the entry counts for where it stands.
+void Index::count(const Entry* entry, int by) {
+  const auto plus = [by](std::size_t& number, std::size_t amount) { by > 0 ? number += amount : number -= amount; };
+  if (entry->erased) plus(erased_of_[static_cast<std::size_t>(entry->standing)], 1);
+  if (entry->standing != Standing::kLive) return;
+  plus(live_bytes_, entry->device_bytes + entry->table_bytes);
+  plus(heads_, entry->has_head ? 1 : 0);
+  if (entry->family == nullptr) return;
+  plus(entry->family->executables, 1);
+  if (by < 0 && entry->family->spare_of == entry) entry->family->spare_of = nullptr;
+}
+
+void Index::set_standing(Entry* entry, Standing standing) {
+  if (entry->standing == standing) return;
+  count(entry, -1);
+  if (!entry->erased) unlink(order_of(entry), entry);
+  entry->standing = standing;
+  if (standing != Standing::kLive) {
+    entry->table_bytes = 0;
+    entry->has_head = false;
+  }
+  if (!entry->erased) insert_by_use(order_of(entry), entry);
+  count(entry, +1);
+}
+
+void Index::set_table_bytes(Entry* entry, std::size_t bytes) {
+  if (entry->standing == Standing::kLive) live_bytes_ = live_bytes_ - entry->table_bytes + bytes;
+  entry->table_bytes = bytes;
+}
+
+// Of a live entry.
+void Index::set_head(Entry* entry, bool has_head) {
+  heads_ = heads_ - (entry->has_head ? 1 : 0) + (has_head ? 1 : 0);
+  entry->has_head = has_head;
+}
+
+const Entry* Index::victim() const {
+  const Entry* oldest = nullptr;
+  for (const Entry* entry = orders_[static_cast<std::size_t>(Standing::kLive)].oldest; entry != nullptr;
+       entry = entry->newer) {
+    if (entry->pinned) continue;
+    if (leaves_early(entry)) return entry;
+    if (oldest == nullptr) oldest = entry;
+  }
+  return oldest;
+}
+
+template <class F>
+Entry* Index::lock_oldest_of(Standing standing, F&& wanted) {
+  for (Entry* entry = orders_[static_cast<std::size_t>(standing)].oldest; entry != nullptr; entry = entry->newer) {
+    if (!entry->pinned && wanted(entry) && lock_if_idle(entry)) return entry;
+  }
+  return nullptr;
+}
+
+Entry* Index::lock_victim() {
+  Entry* const victim = lock_oldest_of(Standing::kLive, [this](const Entry* entry) { return leaves_early(entry); });
+  return victim != nullptr ? victim : lock_oldest(Standing::kLive);
+}
+
+Entry* Index::lock_oldest(Standing standing, const Family* family) {
+  return lock_oldest_of(standing,
+                        [family](const Entry* entry) { return family == nullptr || entry->family == family; });
+}
+
+Entry* Index::lock_table(const Family* family, std::uint64_t row_class) {
+  return lock_oldest_of(Standing::kLive, [=](const Entry* entry) { return is_with_table(entry, family, row_class); });
+}
+
+bool Index::has_table(const Family* family, std::uint64_t row_class) const {
+  const Entry* entry = family == nullptr || family->executables == 0
+                           ? nullptr
+                           : orders_[static_cast<std::size_t>(Standing::kLive)].oldest;
+  while (entry != nullptr && !is_with_table(entry, family, row_class)) entry = entry->newer;
+  return entry != nullptr;
+}
+
+Entry* Index::lock_lender(const Family* family) {
+  if (family == nullptr || family->executables == 0) return nullptr;
+  Entry* const spare_of = family->spare_of;
+  if (spare_of == nullptr) return lock_oldest(Standing::kLive, family);
+  return lock_if_idle(spare_of) ? spare_of : nullptr;
+}
+
+Entry* Index::lock_surplus() {
+  return orders_[static_cast<std::size_t>(Standing::kCold)].size > kMaxColdEntries ? lock_oldest(Standing::kCold)
+                                                                                   : nullptr;
+}
+
+void Index::join(Entry* entry, const Signature& signature, std::uint64_t stream, std::uint64_t row_class) {
+  Family* const family = families_.join(signature, stream, row_class, entry->split_from);  // May throw.
+  count(entry, -1);
+  entry->row_class = row_class;
+  entry->family = family;
+  count(entry, +1);
+}
+
+// To one that it was joined to.
+void Index::change_family(Entry* entry, Family* family) {
+  count(entry, -1);
+  families_.leave(std::exchange(entry->family, family), entry->row_class);
+  count(entry, +1);
+}
+
+void Index::split(Entry* entry) {
+  if (entry->family == nullptr) return;
+  const Family& last = *entry->family;
+  Family* const family = families_.join(*last.signature, last.stream, entry->row_class, last.id);  // May throw.
+  entry->split_from = last.id;
+  change_family(entry, family);
+}
+
+void Index::move(Entry* entry, std::uint64_t stream) {
+  if (entry->family == nullptr || entry->family->stream == stream) return;
+  change_family(entry, families_.join(*entry->family->signature, stream, entry->row_class, entry->split_from));
+}
+
+void Index::leave(Entry* entry) {
+  if (entry->family == nullptr) return;
+  count(entry, -1);
+  families_.leave(std::exchange(entry->family, nullptr), entry->row_class);
+  count(entry, +1);
+}
+
+void Index::erase(Entry* entry) {
+  if (entry->erased) return;
+  const auto head = entries_.find(entry->key);
+  Entry** link_to = &head->second;
+  while (*link_to != entry) link_to = &(*link_to)->next_of_key;
+  *link_to = entry->next_of_key;
+  if (head->second == nullptr) entries_.erase(head);
+  leave(entry);
+  unlink(order_of(entry), entry);
+  count(entry, -1);
+  entry->erased = true;
+  count(entry, +1);
+  link(erased_, entry);
+}
+
+void Index::sweep(absl::FunctionRef<void(Entry&)> last_look) {
+  for (Entry* next = erased_.oldest; next != nullptr;) {
+    Entry* const entry = std::exchange(next, next->newer);
+    if (!lock_if_idle(entry)) continue;
+    last_look(*entry);
+    count(entry, -1);
+    unlink(erased_, entry);
+    delete entry;  // Locked by us, waited for by nobody: waiters find an erased entry no more.
+  }
+}
+
+std::vector<Entry*> Index::found() const {
+  std::vector<Entry*> all;
+  for (const Order& order : orders_) for_each(order, [&](Entry* entry) { all.push_back(entry); });
+  return all;
+}
+
+Entry* Index::any() const {
+  for (const Order& order : orders_) {
+    if (order.newest != nullptr) return order.newest;
+  }
+  return nullptr;
+}
+
+void Index::link(Order& order, Entry* entry) {
+  entry->newer = nullptr;
+  entry->older = order.newest;
+  (order.newest != nullptr ? order.newest->newer : order.oldest) = entry;
+  order.newest = entry;
+  ++order.size;
+}
+
+void Index::unlink(Order& order, Entry* entry) {
+  (entry->newer != nullptr ? entry->newer->older : order.newest) = entry->older;
+  (entry->older != nullptr ? entry->older->newer : order.oldest) = entry->newer;
+  --order.size;
+}
+
+void Index::insert_by_use(Order& order, Entry* entry) {
+  Entry* newer = nullptr;
+  Entry* older = order.newest;
+  while (older != nullptr && older->last_use > entry->last_use) newer = std::exchange(older, older->older);
+  entry->newer = newer;
+  entry->older = older;
+  (newer != nullptr ? newer->older : order.newest) = entry;
+  (older != nullptr ? older->newer : order.oldest) = entry;
+  ++order.size;
+}
+
+void Index::move_to_front(Order& order, Entry* entry) {
+  unlink(order, entry);
+  link(order, entry);
+}
+
+}  // namespace graphcache

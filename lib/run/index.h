@@ -1,0 +1,179 @@
+// Key to entry, in order of last use, with what counts against the budgets; and the families that entries belong to. No
+// CUDA call. Not thread-safe: the cache's lock guards it.
+//
+// An entry is found from insert() to erase(). One that some thread uses cannot be deleted at once: it is erased from
+// the index first, and deleted by a later sweep(), when it is idle: without users, and its lock free. While the cache's
+// lock is held, nobody can begin to use an entry.
+#pragma once
+
+#include <absl/container/flat_hash_map.h>
+#include <absl/functional/function_ref.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "graphcache/key.h"
+#include "run/entry.h"
+
+namespace graphcache {
+
+class Index {
+ public:
+  // Cold entries that are kept at most: more would let keys that never come back grow the index without bound.
+  static constexpr std::size_t kMaxColdEntries = 4096;
+
+  // Uses are counted by periods of about eight for each executable there may be.
+  explicit Index(std::size_t max_executables = 64)
+      : period_bits_(static_cast<int>(std::bit_width(std::max<std::size_t>(max_executables, 1) * 8 - 1))) {}
+  ~Index();
+  Index(const Index&) = delete;
+  Index& operator=(const Index&) = delete;
+
+  // The first entry of a key; the others follow by next_of_key. Null if there is none.
+  Entry* find(const Key& key) const {
+    const auto found = entries_.find(key);
+    return found == entries_.end() ? nullptr : found->second;
+  }
+  // The entry, or null.
+  Entry* find(const Key& key, const detail::Site& site) const {
+    Entry* entry = find(key);
+    while (entry != nullptr && !(entry->site == site)) entry = entry->next_of_key;
+    return entry;
+  }
+  Entry* insert(const Key& key, const detail::Site& site);
+
+  // Marks the entry as used last, and counts the use.
+  void touch(Entry* entry) {
+    entry->last_use = ++uses_;
+    entry->frequency = frequency(entry) + 1;
+    entry->counted_in = period();
+    if (Order& order = order_of(entry); order.newest != entry) move_to_front(order, entry);
+  }
+
+  // How often it was used of late: uses of the period before this one count half, those of the one before it a quarter,
+  // and so on.
+  std::uint32_t frequency(const Entry* entry) const {
+    const std::uint64_t ago = period() - entry->counted_in;
+    return ago < 32 ? entry->frequency >> ago : 0;
+  }
+
+  // Moves the entry among those of its new standing, where it keeps its place in the order of use. One that is live no
+  // more has no table and no head.
+  void set_standing(Entry* entry, Standing standing);
+  // Device memory of a table, beside that of the executable.
+  void set_table_bytes(Entry* entry, std::size_t bytes);
+  void set_head(Entry* entry, bool has_head);
+  // Executables, and their device memory by estimate, those of erased entries that still exist included.
+  std::size_t live() const { return count_of(Standing::kLive); }
+  std::size_t live_bytes() const { return live_bytes_; }
+  // Those of them that the device updates, and whether these are fewer than half.
+  std::size_t heads() const { return heads_; }
+  bool heads_are_few() const { return heads_ < std::max<std::size_t>(live() / 2, 1); }
+  // Templates, likewise.
+  std::size_t templates() const { return live() + count_of(Standing::kDemoted); }
+
+  // Whose executable leaves next for room, the least recently used one's, not pinned; null if there is none. To destroy
+  // one that the device updates takes, for each node that it may update, as long as other threads' work is in flight
+  // (docs/semantics.md): such leave only if no other can, or if they are more than half, or once they have not been
+  // used for long.
+  const Entry* victim() const;
+  // The same among the idle ones, with its lock taken.
+  Entry* lock_victim();
+  // The least recently used entry that is idle and not pinned, with its lock taken, or null: among those of a standing,
+  // if a family is given of that family.
+  Entry* lock_oldest(Standing standing, const Family* family = nullptr);
+  // The same among live ones of a family and a class whose executables have tables.
+  Entry* lock_table(const Family* family, std::uint64_t row_class);
+  // Whether there is one, idle or not.
+  bool has_table(const Family* family, std::uint64_t row_class) const;
+  // The live entry that a sibling without an executable rents one from: the family's spare one, or, if there is none,
+  // the least recently used, not pinned. With its lock taken; null if the spare one is in use, too.
+  Entry* lock_lender(const Family* family);
+  // The least recently used idle entry beyond kMaxColdEntries that is cold, with its lock taken, or null.
+  Entry* lock_surplus();
+
+  // The entry becomes a member of the family of the signature and the stream, of a class of those that one table can
+  // hold.
+  void join(Entry* entry, const Signature& signature, std::uint64_t stream = Family::kAnyStream,
+            std::uint64_t row_class = 0);
+  // It leaves its family for another of the same signature.
+  void split(Entry* entry);
+  // The same for one of that stream.
+  void move(Entry* entry, std::uint64_t stream);
+  void leave(Entry* entry);
+  std::size_t families() const { return families_.size(); }
+
+  // The entry is no longer found, and has no family. It exists, and counts against the budgets, until a sweep.
+  void erase(Entry* entry);
+  // Deletes the erased entries that are idle, having passed each to `last_look`. Allocates nothing: it is called while
+  // a run is being left.
+  void sweep(absl::FunctionRef<void(Entry&)> last_look);
+
+  // Calls f(entry) for every entry, erased ones that still exist included.
+  template <class F>
+  void for_each(F&& f) const {
+    for (const Order& order : orders_) for_each(order, f);
+    for_each(erased_, f);
+  }
+  // Some entry that is found, or null.
+  Entry* any() const;
+  // Those that are found.
+  std::vector<Entry*> found() const;
+
+ private:
+  friend class Verifier;
+
+  struct Order {
+    Entry* newest = nullptr;
+    Entry* oldest = nullptr;
+    std::size_t size = 0;
+  };
+
+  template <class F>
+  static void for_each(const Order& order, F&& f) {
+    for (Entry* entry = order.newest; entry != nullptr;) f(std::exchange(entry, entry->older));
+  }
+  // The least recently used entry that is idle, not pinned and wanted(entry), with its lock taken, or null.
+  template <class F>
+  Entry* lock_oldest_of(Standing standing, F&& wanted);
+  void make_room();
+  void change_family(Entry* entry, Family* family);
+  bool leaves_early(const Entry* entry) const {
+    constexpr std::uint64_t kHeadStays = 1 << 14;  // Uses, which may well take less time than to destroy one.
+    return !entry->has_head || 2 * heads_ > live() || uses_ - entry->last_use > kHeadStays;
+  }
+  std::uint64_t period() const { return uses_ >> period_bits_; }
+  Order& order_of(const Entry* entry) { return orders_[static_cast<std::size_t>(entry->standing)]; }
+  std::size_t count_of(Standing standing) const {
+    const auto i = static_cast<std::size_t>(standing);
+    return orders_[i].size + erased_of_[i];
+  }
+  void count(const Entry* entry, int by);
+  static void link(Order& order, Entry* entry);
+  static void unlink(Order& order, Entry* entry);
+  static void move_to_front(Order& order, Entry* entry);
+  static void insert_by_use(Order& order, Entry* entry);
+
+  struct StoredHash {
+    std::size_t operator()(const Key& key) const { return key.hash(); }
+  };
+
+  using Heads = absl::flat_hash_map<Key, Entry*, StoredHash>;
+  Heads entries_;         // The head of each key's list.
+  std::size_t room_ = 0;  // Keys that can be inserted before it might have to grow.
+  Families families_;
+  std::array<Order, 3> orders_;             // By standing.
+  Order erased_;                            // In the order in which they were,
+  std::array<std::size_t, 3> erased_of_{};  // and how many of them there are of each standing.
+  std::size_t live_bytes_ = 0;
+  std::size_t heads_ = 0;
+  std::uint64_t uses_ = 0;
+  const int period_bits_;
+};
+
+}  // namespace graphcache

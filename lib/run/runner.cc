@@ -1,0 +1,424 @@
+// A run: find the entry, decide, bring its executable over, launch.
+#include <absl/cleanup/cleanup.h>
+
+#include <algorithm>
+#include <memory>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "cuda/compat.h"
+#include "cuda/errors.h"
+#include "graphcache/cache.h"
+#include "graphcache/status.h"
+#include "run/impl.h"
+#include "run/verify.h"
+
+namespace graphcache {
+namespace {
+
+// Tells cudaStreamPerThread of each thread apart, which is one handle.
+cudaError_t stream_id(cudaStream_t stream, unsigned long long* id) {
+  const LastErrorGuard last_error;
+  return cudaStreamGetId(stream, id);
+}
+
+}  // namespace
+
+template <class F>
+auto Cache::Impl::without_throwing(const Request& request, F&& f) -> decltype(f()) {
+  const auto count = [this] {
+    MutexLock lock(mutex_);
+    ++totals_.failed;
+  };
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    if (!request.call.threw) return failed(request, out_of_memory());
+    count();
+    throw;
+  } catch (...) {
+    count();
+    throw;
+  }
+}
+
+absl::StatusOr<Outcome> Cache::Impl::run(const Key& key, cudaStream_t stream, const detail::Call& call) {
+  const Request request{key, stream, call};
+  return without_throwing(request, [&] { return run(request); });
+}
+
+absl::Status Cache::Impl::warm(const Key& key, cudaStream_t stream, const detail::Call& call) {
+  const Request request{key, stream, call};
+  return without_throwing(request, [&] { return warm(request); });
+}
+
+absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (active_recording != nullptr) return run_nested(request);
+  if (!enabled_) return run_disabled(request);
+
+  Held entry(*this, claim(request));
+  if (entry->executable != nullptr && !memory_->has_late_error() &&
+      (entry->stream.handle == request.stream || is_known(request.stream))) {
+    entry->stream = LaunchStream::of(request.stream);
+    return replay(entry, request);
+  }
+  return run_slowly(entry, request);
+}
+
+// Finds or makes the request's entry and locks it.
+Entry* Cache::Impl::claim(const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  MutexLock lock(mutex_);
+  for (;;) {
+    Entry* entry = index_.find(request.key, request.call.site);
+    if (entry == nullptr) {
+      sweep();
+      entry = index_.insert(request.key, request.call.site);
+    }
+    if (entry->lock.try_lock()) {
+      index_.touch(entry);
+      return entry;
+    }
+    if (entry->lock.announce_wait()) unlocked_.wait(mutex_);
+  }
+}
+
+// All waiters look again, each for its own entry. The lock makes sure that who announced a wait does wait by now.
+// Whoever erased the entry meanwhile announced a wait, too: it is gone by the end of the run.
+void Cache::Impl::wake() {
+  bool gone = false;
+  {
+    MutexLock lock(mutex_);
+    gone = sweep();
+  }
+  unlocked_.notify_all();
+  if (gone) retire_.collect_all();
+}
+
+// A hit.
+absl::StatusOr<Outcome> Cache::Impl::replay(Held& entry, const Request& request) {
+  return launch(entry, request, Outcome::kReplayed, Outcome::kPatched);
+}
+
+// Patches what changed, and launches. The outcome is the first one if nothing had changed.
+absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request, Outcome outcome,
+                                            Outcome if_patched) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  Executable& executable = *entry->executable;
+  if (const cudaError_t error = executable.take_device_error(); error != cudaSuccess) {
+    {
+      MutexLock lock(mutex_);
+      refuse_table(entry->family);
+      demote(entry.get());
+    }
+    entry->refuses_head = true;
+    return failed(
+        request,
+        cuda_failure("an update of a node by the device, in an earlier run of the key or of a sibling", error));
+  }
+  if (!executable.holds(request.call)) {
+    std::size_t patched = 0;
+    auto threw = demoting(entry);  // Some nodes hold new values then, and some old ones.
+    const CallResult result = executable.patch(request.call, &patched);
+    std::move(threw).Cancel();
+    entry->patched_nodes.add(patched);
+    if (result.error != cudaSuccess) return replay_failed(entry, result, EagerReason::kRefused, request);
+    if (patched != 0) outcome = if_patched;
+  }
+  if (const CallResult result = executable.get_ready(request.stream); result.error != cudaSuccess) {
+    return replay_failed(entry, result, EagerReason::kLaunchFailed, request);
+  }
+  if (const cudaError_t error = executable.launch(request.stream); error != cudaSuccess) {
+    return replay_failed(entry, {"cudaGraphLaunch", error}, EagerReason::kLaunchFailed, request);
+  }
+  entry->outcomes[static_cast<int>(outcome)].add(1);
+  return outcome;
+}
+
+// Whatever is not a hit on a stream that the cache knows.
+absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  LastErrorGuard last_error;
+  request.last_error = &last_error;
+  if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
+  entry->stream = LaunchStream::of(request.stream);
+  if (const cudaError_t late = memory_->take_late_error(); late != cudaSuccess) {
+    return failed(request, cuda_failure("an update of a node by the device, in an executable that has left", late));
+  }
+  if (entry->executable != nullptr) return replay(entry, request);
+
+  if (!std::exchange(entry->seen, true)) entry->eager_left = options_.capture_after;
+  if (entry->eager_left > 0) {
+    --entry->eager_left;
+    return run_eagerly(entry, entry->eager_why, request);
+  }
+  DeviceGuard device(options_.device);
+  if (!device.status().ok()) return failed(request, device.status());
+  memory_->trim_if_much();  // Before any work of this run, which the rest of the program may have to go on for.
+  const absl::Cleanup tidy = [&] {
+    entry.release();
+    tidy_up(request.stream);
+  };
+  if (entry->content != nullptr) return bring_back(entry, request, Outcome::kSwitched, Outcome::kRestored);
+  if (!has_room(*entry.get())) return run_eagerly(entry, EagerReason::kBudget, request);
+  return record(entry, request);
+}
+
+// A miss: capture, then as if the template had been there. What cannot be captured is enqueued directly.
+absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request) {
+  bool broke = false;
+  if (absl::Status status = capture_template(entry, request, &broke); !status.ok()) {
+    if (!broke) return failed(request, std::move(status));
+    // A call that a capture forbids fails, or breaks the capture, but works outside of one.
+    back_off(entry.get());
+    return run_eagerly(entry, EagerReason::kCaptureFailed, request);
+  }
+  return bring_back(entry, request, Outcome::kUpdated, Outcome::kInstantiated);
+}
+
+// Gives the entry a template. `broke`: the capture did not hold what `fn` does; nothing was enqueued.
+absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
+                                           bool* broke) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  bool may_share = options_.sharing != Sharing::kNever;
+  unsigned long long stream = Family::kAnyStream;
+  if (may_share && !entry->of_streams && !shares_across_streams()) {
+    const cudaError_t error = stream_id(request.stream, &stream);
+    if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
+    may_share = error == cudaSuccess;
+  }
+  absl::Cleanup threw = [&] {
+    if (*broke) back_off(entry.get());
+    MutexLock lock(mutex_);
+    ++totals_.capture_failures;
+  };
+  Captured captured = capture(request.stream, options_.capture_mode, request.call, setter_, broke);
+  std::move(threw).Cancel();
+
+  *broke = !captured.capture.ok();
+  const bool usable = !*broke && captured.fn.ok();
+  {
+    MutexLock lock(mutex_);
+    totals_.capture_time += captured.time;
+    ++(usable ? totals_.captures : totals_.capture_failures);
+  }
+  for (const absl::Status& status : {captured.capture, captured.fn}) {
+    if (!is_fatal(cuda_error(status))) continue;
+    captured.graph.graph.release();  // Handles are dropped now, not destroyed.
+    *broke = false;
+    return status;
+  }
+  if (is_capture_error(cuda_error(captured.fn))) *broke = true;
+  if (!usable) {
+    absl::Status why = *broke && captured.fn.ok() ? captured.capture : captured.fn;
+    MutexLock lock(mutex_);
+    if (*broke) entry->capture_error = why;
+    return why;
+  }
+
+  // Memory of on_device() is one executable's.
+  std::optional<Signature> signature;
+  if (may_share && captured.content.device_values.memory.empty()) {
+    signature = describe(captured.graph, &captured.content);
+  }
+  const std::uint64_t row_class = signature ? Table::class_of(captured.content) : 0;
+  auto content = std::make_shared<const Content>(std::move(captured.content));
+  MutexLock lock(mutex_);
+  if (signature && !entry->erased) index_.join(entry.get(), *signature, stream, row_class);
+  // Nothing throws from here on.
+  entry->nodes = content->node_count;
+  entry->slot_nodes = content->slots.nodes.size();
+  entry->content = std::move(content);
+  entry->graph = std::move(captured.graph);
+  entry->capture_error = absl::OkStatus();
+  entry->device_bytes = estimated_device_bytes(entry->nodes);
+  index_.set_standing(entry.get(), Standing::kDemoted);
+  return absl::OkStatus();
+}
+
+// Launches of one executable follow each other (fact 15), so one for keys of several streams would keep these from
+// running side by side: a family is of one stream. A key that comes on another from now on moves there; one that comes
+// on several in turn has one executable for them anyhow, and so may its like. None leaves a table behind.
+absl::Status Cache::Impl::find_family(Held& entry, const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  std::uint64_t last = 0;
+  {
+    MutexLock lock(mutex_);
+    const Family* const family = entry->family;
+    if (family == nullptr || family->stream == Family::kAnyStream || index_.has_table(family, entry->row_class)) {
+      return absl::OkStatus();
+    }
+    last = family->stream;
+  }
+  unsigned long long stream = 0;
+  const cudaError_t error = stream_id(request.stream, &stream);
+  if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
+  if (error != cudaSuccess || stream == last) return absl::OkStatus();
+  auto& left = entry->left_streams;
+  const bool comes_back = std::find(left.begin(), left.end(), stream) != left.end();
+  {
+    MutexLock lock(mutex_);
+    index_.move(entry.get(), comes_back ? Family::kAnyStream : stream);  // May throw.
+  }
+  entry->of_streams = comes_back;
+  std::rotate(left.begin(), left.end() - 1, left.end());
+  left.front() = last;
+  return absl::OkStatus();
+}
+
+// An entry that has a template, but no executable: it gets one, and is launched.
+absl::StatusOr<Outcome> Cache::Impl::bring_back(Held& entry, const Request& request, Outcome by_sibling,
+                                                Outcome by_own) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (absl::Status lost = find_family(entry, request); !lost.ok()) return failed(request, std::move(lost));
+  const Obtained obtained = obtain(entry, request);
+  if (obtained.result.error != cudaSuccess) {
+    return replay_failed(entry, obtained.result, obtained.why, request);
+  }
+  if (entry->executable == nullptr) return run_eagerly(entry, obtained.why, request);
+  // One of its own holds the values of the capture, and is patched.
+  const Outcome outcome = obtained.of_sibling ? by_sibling : by_own;
+  absl::StatusOr<Outcome> done = launch(entry, request, outcome, outcome);
+  if (done.ok() && *done == outcome) entry->failures = 0;
+  return done;
+}
+
+// A run inside another run's capture. Nothing here may wait for another run, nor touch the capture but through its
+// streams.
+absl::StatusOr<Outcome> Cache::Impl::run_nested(const Request& request) {
+  LastErrorGuard last_error;
+  CaptureInfo info;
+  if (request.stream != nullptr && request.stream != cudaStreamLegacy) {
+    const cudaError_t error = capture_info(request.stream, &info);
+    if (error != cudaSuccess) return failed(request, cuda_failure("cudaStreamGetCaptureInfo", error));
+  }
+  const bool inside = info.status != cudaStreamCaptureStatusNone && info.id == active_recording->capture_id();
+  if (!inside) {
+    if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
+    // Its work would be done now and never again by a replay of the outer graph. The outer `fn` is called again
+    // instead, directly, and this run comes back with it.
+    active_recording->refuse_capture(absl::FailedPreconditionError(
+        "a run was made inside another run's fn on a stream that is not part of its capture"));
+    return count_inlined();
+  }
+
+  if (request.call.empty(request.call.fn)) return failed(request, absl::InvalidArgumentError("fn is empty"));
+  if (request.call.values_size != 0) {
+    active_recording->refuse_capture(absl::FailedPreconditionError(
+        "a run with params was made inside another run's fn: a graph of the outer run could not follow its values"));
+  }
+  absl::Status status = enqueue_inlined(request.stream, request.call, setter_);
+  if (!status.ok()) return failed(request, std::move(status));
+  return count_inlined();
+}
+
+Outcome Cache::Impl::count_inlined() {
+  MutexLock lock(mutex_);
+  ++totals_.outcomes[static_cast<int>(Outcome::kInlined)];
+  return Outcome::kInlined;
+}
+
+absl::StatusOr<Outcome> Cache::Impl::run_disabled(const Request& request) {
+  if (!invalid_.ok()) return failed(request, invalid_);
+  {
+    LastErrorGuard last_error;
+    if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
+  }
+  Held no_entry(*this, nullptr);
+  return run_eagerly(no_entry, EagerReason::kDisabled, request);
+}
+
+// Calls `fn` directly. The entry is let go first, so that other threads' runs of it need not wait; it may be null.
+absl::StatusOr<Outcome> Cache::Impl::run_eagerly(Held& held, EagerReason reason, const Request& request) {
+  Entry* const entry = held.get();
+  if (entry != nullptr) {
+    MutexLock lock(mutex_);
+    ++entry->users;
+  }
+  held.release();
+
+  const absl::Cleanup let_go = [&] {
+    if (entry == nullptr) return;
+    bool gone = false;
+    {
+      MutexLock lock(mutex_);
+      --entry->users;
+      if (entry->erased) gone = sweep();
+    }
+    if (gone) retire_.collect_all();
+  };
+  LastErrorGuard last_error;
+  DeviceGuard device(options_.device);
+  absl::Status status = device.status();
+  last_error.settle();
+  if (status.ok()) status = enqueue(request.stream, request.call, setter_);
+  if (!status.ok()) return failed(request, std::move(status));
+
+  MutexLock lock(mutex_);  // Released before let_go takes it.
+  ++totals_.eager_reasons[static_cast<int>(reason)];
+  if (entry != nullptr) {
+    entry->outcomes[static_cast<int>(Outcome::kEager)].add(1);
+  } else {
+    ++totals_.outcomes[static_cast<int>(Outcome::kEager)];
+  }
+  return Outcome::kEager;
+}
+
+// A failed patch leaves the executable in a state that nobody knows. A failed launch leaves it whole if the stream is
+// at fault, and its state unknown otherwise.
+absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult& result, EagerReason reason,
+                                                   const Request& request) {
+  if (request.last_error != nullptr) {
+    request.last_error->settle();
+  } else if (result.latches && cudaPeekAtLastError() == result.error) {
+    cudaGetLastError();
+  }
+  if (is_fatal(result.error)) return failed(request, cuda_failure(result.call, result.error));
+  LastErrorGuard last_error;
+  const bool launched = reason == EagerReason::kLaunchFailed;
+  if (launched) {
+    if (is_capture_error(result.error)) return failed(request, cuda_failure(result.call, result.error));
+    MutexLock lock(mutex_);
+    known_streams_.erase(request.stream);
+  }
+  auto threw = demoting(entry);
+  absl::Status unfit = check(request);
+  std::move(threw).Cancel();
+  if (launched && !unfit.ok()) return failed(request, std::move(unfit));
+  {
+    MutexLock lock(mutex_);
+    demote(entry.get());
+    // A graph that cannot be instantiated is of no use.
+    const bool useless = result.call == kInstantiate && reason != EagerReason::kOutOfMemory;
+    if (useless && entry->content != nullptr) forget_template(entry.get());
+  }
+  back_off(entry.get());
+  if (!unfit.ok()) return failed(request, std::move(unfit));
+  auto outcome = run_eagerly(entry, reason, request);
+  DeviceGuard device(options_.device);
+  retire_.collect(request.stream);
+  return outcome;
+}
+
+// A key whose captures break is tried again, but ever more rarely: it may have been a passing cause, such as a library
+// that initialises itself at its first call.
+void Cache::Impl::back_off(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  constexpr int kMaxDoublings = 10;
+  entry->eager_left = 1 << std::min(entry->failures, kMaxDoublings);
+  entry->eager_why = EagerReason::kBackoff;
+  ++entry->failures;
+}
+
+absl::Status Cache::Impl::failed(const Request& request, absl::Status why) {
+  if (is_fatal(cuda_error(why))) lose(why);
+  MutexLock lock(mutex_);
+  ++totals_.failed;
+  return with_key(why, request.key);
+}
+
+absl::Status Cache::warm_call(const Key& key, cudaStream_t stream, const detail::Call& call) {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->warm(key, stream, call);
+}
+
+absl::StatusOr<Outcome> Cache::run_call(const Key& key, cudaStream_t stream, const detail::Call& call) {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->run(key, stream, call);
+}
+
+}  // namespace graphcache

@@ -1,0 +1,329 @@
+#include "run/verify.h"
+
+#include <absl/strings/str_cat.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+
+#include "graphcache/hostrt.h"
+
+namespace graphcache {
+
+// Null where the program is linked with another runtime.
+namespace hostrt {
+[[gnu::weak]] Ledger ledger();
+}
+
+namespace {
+
+constexpr Standing kStandings[] = {Standing::kCold, Standing::kDemoted, Standing::kLive};
+
+const char* name_of(Standing standing) {
+  constexpr const char* kNames[] = {"cold", "demoted", "live"};
+  return kNames[static_cast<std::size_t>(standing)];
+}
+
+std::string of(const Entry& entry, const char* what) {
+  return absl::StrCat("entry ", entry.key.to_string(), ", ", name_of(entry.standing), ": ", what);
+}
+
+// Nobody holds its lock; and nobody takes it, while the cache's lock is held.
+bool is_free(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (!entry->lock.try_lock()) return false;
+  (void)entry->lock.unlock();
+  return true;
+}
+
+bool same_types(const Content& a, const Content& b) {
+  return std::equal(a.nodes.begin(), a.nodes.end(), b.nodes.begin(), b.nodes.end(),
+                    [](const NodeContent& x, const NodeContent& y) { return x.type == y.type; });
+}
+
+}  // namespace
+
+// The table, the orders of use and the counts say the same.
+std::string Verifier::find_fault(const Index& index) {
+  std::size_t total = 0;
+  for (const Index::Order& order : index.orders_) total += order.size;
+  std::size_t in_table = 0;
+  for (const auto& [key, head] : index.entries_) {
+    if (head == nullptr) return absl::StrCat("key ", key.to_string(), " has no entry");
+    for (const Entry* entry = head; entry != nullptr; entry = entry->next_of_key) {
+      if (++in_table > total) return "the table holds more entries than the orders of use";
+      if (!(entry->key == key)) return of(*entry, "it is found by another key");
+    }
+  }
+  if (in_table != total) return "the table holds fewer entries than the orders of use";
+
+  std::size_t live_bytes = 0, heads = 0;
+  for (const Standing standing : kStandings) {
+    const Index::Order& order = index.orders_[static_cast<std::size_t>(standing)];
+    const Entry* newer = nullptr;
+    std::size_t size = 0;
+    for (const Entry* entry = order.newest; entry != nullptr; newer = entry, entry = entry->older) {
+      if (++size > order.size)
+        return absl::StrCat("the order of ", name_of(standing), " entries is longer than it says");
+      if (entry->standing != standing) return of(*entry, "it is in the order of another standing");
+      if (entry->newer != newer) return of(*entry, "the order of use is linked wrongly");
+      if (newer != nullptr && newer->last_use <= entry->last_use) return of(*entry, "it is not in order of use");
+      if (entry->last_use > index.uses_) return of(*entry, "its use is yet to come");
+      if (entry->counted_in > index.period()) return of(*entry, "its uses are counted in a later period");
+      if (entry->erased) return of(*entry, "it is erased and in an order of use");
+      if (entry->users < 0) return of(*entry, "it has less than no users");
+      if (index.find(entry->key, entry->site) != entry) return of(*entry, "it is not found");
+      if (standing == Standing::kCold && entry->family != nullptr) return of(*entry, "it has a family");
+      if (standing == Standing::kLive) live_bytes += entry->device_bytes + entry->table_bytes;
+      heads += entry->has_head ? 1 : 0;
+    }
+    if (order.oldest != newer || order.size != size) {
+      return absl::StrCat("the order of ", name_of(standing), " entries ends elsewhere than it says");
+    }
+  }
+
+  std::size_t erased_of[std::size(kStandings)] = {};
+  for (const Entry* entry = index.erased_.newest; entry != nullptr; entry = entry->older) {
+    if (!entry->erased) return of(*entry, "it is not erased, and waits for a sweep");
+    if (entry->family != nullptr) return of(*entry, "it is erased and has a family");
+    ++erased_of[static_cast<std::size_t>(entry->standing)];
+    if (entry->standing == Standing::kLive) live_bytes += entry->device_bytes + entry->table_bytes;
+    heads += entry->has_head ? 1 : 0;
+  }
+  if (!std::equal(index.erased_of_.begin(), index.erased_of_.end(), erased_of)) {
+    return "the count of erased entries is wrong";
+  }
+  if (index.heads_ != heads) return "the executables with heads are counted wrongly";
+  if (index.live_bytes_ != live_bytes) return "the device memory of executables is summed up wrongly";
+  return fault_of(index.families_, index);
+}
+
+std::string Verifier::fault_of(const Families& families, const Index& index) {
+  std::size_t count = 0, all_members = 0;
+  for (const auto& [signature, of_signature] : families.of_signature_) {
+    if (of_signature.empty()) return "a signature without families is kept";
+    std::uint64_t last_id = 0;
+    for (const auto& family : of_signature) {
+      const auto wrong = [&](const char* what) { return absl::StrCat("family ", family->id, ": ", what); };
+      ++count;
+      if (family->signature != &signature) return wrong("its signature is another's");
+      if (family->id <= last_id || family->id > families.last_id_) return wrong("its number is out of order");
+      last_id = family->id;
+      std::size_t members = 0, executables = 0;
+      std::size_t of_classes = 0;
+      bool spare_found = family->spare_of == nullptr;
+      for (const Standing standing : {Standing::kDemoted, Standing::kLive}) {
+        const Entry* entry = index.orders_[static_cast<std::size_t>(standing)].newest;
+        for (; entry != nullptr; entry = entry->older) {
+          if (entry->family != family.get()) continue;
+          ++members;
+          of_classes += family->classes.count(entry->row_class);
+          if (standing != Standing::kLive) continue;
+          ++executables;
+          spare_found |= family->spare_of == entry && !entry->pinned;
+        }
+      }
+      if (family->members != members || members == 0) return wrong("its members are counted wrongly");
+      std::size_t in_classes = 0;
+      for (const auto& [number, of_class] : family->classes) {
+        if (of_class.members == 0) return wrong("it has a class without members");
+        in_classes += of_class.members;
+      }
+      if (in_classes != members || of_classes != members) return wrong("its classes are counted wrongly");
+      if (family->executables != executables) return wrong("its executables are counted wrongly");
+      if (!spare_found) return wrong("its spare executable is that of no member, or of a pinned one");
+      all_members += members;
+    }
+  }
+  if (families.size_ != count) return "families are counted wrongly";
+  std::size_t with_family = 0;
+  for (const Index::Order& order : index.orders_) {
+    for (const Entry* entry = order.newest; entry != nullptr; entry = entry->older)
+      with_family += entry->family != nullptr;
+  }
+  return with_family == all_members ? "" : "an entry is of a family that is not known";
+}
+
+// What the entry has is what its standing says.
+std::string Verifier::fault_of(Entry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (!is_free(&entry)) return "";
+  const bool live = entry.standing == Standing::kLive;
+  if ((entry.executable != nullptr) != live) {
+    return of(entry, live ? "it has no executable" : "it has an executable");
+  }
+  if (entry.standing == Standing::kCold) {
+    return entry.content == nullptr && entry.graph.empty() ? "" : of(entry, "it has a template");
+  }
+  if (entry.content == nullptr) return of(entry, "it has no content");
+  const Content& content = *entry.content;
+  if (entry.graph.empty() && !live) return of(entry, "it has no template");
+  if (!entry.graph.empty() && entry.graph.nodes.size() != content.node_count) {
+    return of(entry, "its template is that of another content");
+  }
+  if (entry.nodes != content.node_count || entry.slot_nodes != content.slots.nodes.size() ||
+      entry.device_bytes != estimated_device_bytes(content.node_count)) {
+    return of(entry, "what it reports is not of its content");
+  }
+  if (entry.family != nullptr && content.nodes.size() != content.node_count) {
+    return of(entry, "it has a family, and its nodes have not been read");
+  }
+  if (entry.table_bytes != 0 && (!live || entry.executable->table() == nullptr)) {
+    return of(entry, "it counts the memory of a table that it does not have");
+  }
+  if (entry.has_head != (live && entry.executable->has_head()))
+    return of(entry, "it says wrongly whether it has a head");
+  if (!live) return "";
+  if (entry.executable->content_ != entry.content) return of(entry, "its executable holds another's content");
+  const std::string fault = fault_of(*entry.executable);
+  return fault.empty() ? "" : of(entry, fault.c_str());
+}
+
+// The shadow of what the executable holds: its content's slots with the fields that its values give.
+std::string Verifier::fault_of(const Executable& executable) {
+  if (executable.exec_.get() == nullptr) return "its executable has no handle";
+  if (executable.base_.empty()) return "its executable has no base";
+  const Content& content = *executable.content_;
+  const Slots& slots = executable.slots_;
+  if (executable.base_.nodes.size() != content.node_count) return "the base of its executable is of another topology";
+  if (slots.nodes.size() != content.slots.nodes.size() || slots.fields.size() != content.slots.fields.size() ||
+      executable.values_.size() != content.values.size()) {
+    return "the shadow of its executable is of another content";
+  }
+  if (executable.head_ != nullptr) return "";  // Which holds the values that it writes.
+  for (const Binding& binding : slots.bindings) {
+    unsigned char converted[detail::kMaxConvertedBytes];
+    const unsigned char* value = executable.values_.data() + binding.offset;
+    if (binding.convert != nullptr) {
+      binding.convert(value, converted);
+      value = converted;
+    }
+    if (std::memcmp(slots.fields.data() + binding.target, value, binding.size) != 0) {
+      return "its executable holds other values than it says";
+    }
+  }
+  return "";
+}
+
+// Siblings have nodes of the same types in the same order: what can be seen of equal signatures.
+std::string Verifier::fault_of_sharing(const Index& index) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  for (const auto& [signature, of_signature] : index.families_.of_signature_) {
+    const Content* first = nullptr;
+    for (const Standing standing : {Standing::kDemoted, Standing::kLive}) {
+      Entry* entry = index.orders_[static_cast<std::size_t>(standing)].newest;
+      for (; entry != nullptr; entry = entry->older) {
+        if (entry->family == nullptr || entry->family->signature != &signature || !is_free(entry)) continue;
+        if (first == nullptr) first = entry->content.get();
+        if (!same_types(*first, *entry->content)) return of(*entry, "its nodes are of other types than its siblings'");
+      }
+    }
+  }
+  return "";
+}
+
+// No graph and no executable has two owners, and all of them are alive: other threads may destroy what waits for that,
+// but nothing that an idle entry has.
+std::string Verifier::fault_of_handles(const Index& index) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  std::size_t graphs = 0, executables = 0;
+  const auto for_each_graph = [&](auto&& visit) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    for (const Standing standing : {Standing::kDemoted, Standing::kLive}) {
+      Entry* entry = index.orders_[static_cast<std::size_t>(standing)].newest;
+      for (; entry != nullptr; entry = entry->older) {
+        if (!is_free(entry)) continue;
+        if (!entry->graph.empty()) visit(entry->graph.graph.get());
+        if (entry->executable != nullptr) visit(entry->executable->base_.graph.get());
+      }
+    }
+  };
+  bool twice = false;
+  for_each_graph([&](cudaGraph_t graph) {
+    ++graphs;
+    std::size_t owners = 0;
+    for_each_graph([&](cudaGraph_t other) { owners += other == graph; });
+    twice |= owners != 1;
+  });
+  if (twice) return "a graph has two owners";
+  for (Entry* a = index.orders_[static_cast<std::size_t>(Standing::kLive)].newest; a != nullptr; a = a->older) {
+    if (!is_free(a)) continue;
+    ++executables;
+    for (Entry* b = a->older; b != nullptr; b = b->older) {
+      if (is_free(b) && a->executable->exec_.get() == b->executable->exec_.get()) {
+        return of(*b, "its executable has two owners");
+      }
+    }
+  }
+  if (hostrt::ledger == nullptr) return "";
+  const hostrt::Ledger alive = hostrt::ledger();
+  if (alive.graphs < graphs) return absl::StrCat("of ", graphs, " graphs ", alive.graphs, " are alive");
+  if (alive.executables < executables) {
+    return absl::StrCat("of ", executables, " executables ", alive.executables, " are alive");
+  }
+  return "";
+}
+
+// What stats.h says of the counters, as far as it holds at any time. The outcomes of hits are counted without the
+// cache's lock, but after what made them possible.
+std::string Verifier::fault_of_counters(const Impl& impl) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const Stats& totals = impl.totals_;
+  std::array<std::uint64_t, kOutcomeCount> outcomes = totals.outcomes;
+  std::uint64_t live = 0;
+  const auto add = [&](Entry* entry) {
+    for (int i = 0; i < kOutcomeCount; ++i) outcomes[i] += entry->outcomes[i].value();
+    live += entry->standing == Standing::kLive && is_free(entry);
+  };
+  impl.index_.for_each(add);
+  const auto count = [&](Outcome outcome) { return outcomes[static_cast<std::size_t>(outcome)]; };
+
+  const auto reasons = std::accumulate(totals.eager_reasons.begin(), totals.eager_reasons.end(), std::uint64_t{0});
+  if (count(Outcome::kEager) != reasons) return "eager runs and their reasons are not equal in number";
+  if (count(Outcome::kUpdated) + count(Outcome::kInstantiated) > totals.captures) {
+    return "there are more misses than captures";
+  }
+  if (count(Outcome::kInstantiated) + count(Outcome::kRestored) > totals.instantiations) {
+    return "more runs brought an executable than were instantiated";
+  }
+  if (live > totals.instantiations) return "more executables live than were instantiated";
+  if (impl.index_.templates() + totals.forgotten > totals.captures) {
+    return "there are and were more templates than captures";
+  }
+  return "";
+}
+
+std::string Verifier::find_fault(const Cache& cache) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  Impl& impl = *cache.impl_;
+  MutexLock lock(impl.mutex_);
+  if (std::string fault = find_fault(impl.index_); !fault.empty()) return fault;
+  // Templates are more than Options::max_templates while runs that will tidy up are under way, or have left them
+  // because others were.
+  if (impl.index_.live() > static_cast<std::size_t>(std::max(impl.options_.max_executables, 0))) {
+    return "there are more executables than the options allow";
+  }
+  if (impl.index_.live_bytes() > impl.options_.max_device_bytes) {
+    return "executables take more device memory than the options allow";
+  }
+  for (const Index::Order& order : impl.index_.orders_) {
+    for (Entry* entry = order.newest; entry != nullptr; entry = entry->older) {
+      if (std::string fault = fault_of(*entry); !fault.empty()) return fault;
+    }
+  }
+  // Not of what a fatal error has left: it is dropped as it is.
+  for (Entry* entry = impl.index_.erased_.newest; entry != nullptr && !impl.lost_; entry = entry->older) {
+    if (std::string fault = fault_of(*entry); !fault.empty()) return fault;
+  }
+  if (std::string fault = fault_of_sharing(impl.index_); !fault.empty()) return fault;
+  if (std::string fault = fault_of_handles(impl.index_); !fault.empty()) return fault;
+  return fault_of_counters(impl);
+}
+
+Index& Verifier::index(Cache& cache) ABSL_NO_THREAD_SAFETY_ANALYSIS { return cache.impl_->index_; }
+Stats& Verifier::totals(Cache& cache) ABSL_NO_THREAD_SAFETY_ANALYSIS { return cache.impl_->totals_; }
+
+VerifyOnReturn::~VerifyOnReturn() {
+  const std::string fault = Verifier::find_fault(cache_);
+  if (fault.empty()) return;
+  std::fprintf(stderr, "graphcache: the cache is not in order: %s\n", fault.c_str());
+  std::abort();
+}
+
+}  // namespace graphcache

@@ -1,0 +1,59 @@
+// A cache that looks for what is wrong with itself, for tests. No CUDA call, and nothing is allocated unless a fault is
+// found, so that programs which count or fail either see no difference.
+//
+// With the build option structure_checks every public operation ends with a look, and a fault ends the process. Without
+// it the operations hold nothing of this.
+#pragma once
+
+#include <string>
+
+#include "graphcache/cache.h"
+#include "run/impl.h"
+#include "run/index.h"
+
+namespace graphcache {
+
+class Verifier {
+ public:
+  // The first fault, in words; empty if there is none. Other threads may be running: what the lock of an entry guards
+  // is looked at where nobody holds it.
+  static std::string find_fault(const Cache& cache);
+  static std::string find_fault(const Index& index);
+
+  // For tests, which make faults. The cache must not be in use.
+  static Index& index(Cache& cache);
+  static Stats& totals(Cache& cache);
+  static Slots& slots(Executable& executable) { return executable.slots_; }
+  static GraphExec& exec(Executable& executable) { return executable.exec_; }
+  static Template& base(Executable& executable) { return executable.base_; }
+
+ private:
+  using Impl = Cache::Impl;
+
+  static std::string fault_of(const Families& families, const Index& index);
+  static std::string fault_of(Entry& entry);
+  static std::string fault_of(const Executable& executable);
+  static std::string fault_of_sharing(const Index& index);
+  static std::string fault_of_handles(const Index& index);
+  static std::string fault_of_counters(const Impl& impl);
+};
+
+// Verifies the cache when its scope is left. A fault is printed and ends the process.
+class VerifyOnReturn {
+ public:
+  explicit VerifyOnReturn(const Cache& cache) : cache_(cache) {}
+  ~VerifyOnReturn();
+  VerifyOnReturn(const VerifyOnReturn&) = delete;
+  VerifyOnReturn& operator=(const VerifyOnReturn&) = delete;
+
+ private:
+  const Cache& cache_;
+};
+
+#if GRAPHCACHE_STRUCTURE_CHECKS
+#define GRAPHCACHE_VERIFY_ON_RETURN(cache) const ::graphcache::VerifyOnReturn verify_on_return(cache)
+#else
+#define GRAPHCACHE_VERIFY_ON_RETURN(cache)
+#endif
+
+}  // namespace graphcache

@@ -1,0 +1,70 @@
+// A key made ready before its first run.
+#include <absl/cleanup/cleanup.h>
+
+#include <cstddef>
+#include <utility>
+
+#include "cuda/errors.h"
+#include "run/impl.h"
+
+namespace graphcache {
+
+// Like the first run of a key, up to the launch. No executable leaves for it.
+absl::Status Cache::Impl::warm(const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const cudaStream_t stream = request.stream;
+  if (active_recording != nullptr) {
+    return failed(request, absl::FailedPreconditionError("warm was called inside another run's fn"));
+  }
+  if (!enabled_) {
+    absl::Status why = status();
+    return why.ok() ? why : failed(request, std::move(why));
+  }
+  Held entry(*this, claim(request));
+  LastErrorGuard last_error;
+  if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
+  entry->stream = LaunchStream::of(stream);
+  if (entry->executable != nullptr) return absl::OkStatus();
+  DeviceGuard device(options_.device);
+  if (!device.status().ok()) return failed(request, device.status());
+  const absl::Cleanup tidy = [&] {
+    entry.release();
+    tidy_up(stream);
+  };
+  memory_->trim_if_much();
+  if (absl::Status lost = find_family(entry, request); !lost.ok()) return failed(request, std::move(lost));
+  if (entry->content == nullptr) {
+    bool broke = false;
+    if (absl::Status status = capture_template(entry, request, &broke); !status.ok()) {
+      if (broke) back_off(entry.get());
+      return failed(request, std::move(status));
+    }
+  }
+  entry->eager_left = 0;
+  entry->seen = true;
+  bool with_table = wants_table(entry, nullptr, 0);
+  std::size_t table_bytes = with_table ? Head::estimated_device_bytes(*entry->content) : 0;
+  {
+    MutexLock lock(mutex_);
+    if (with_table && !fits(entry->device_bytes + table_bytes) && fits(entry->device_bytes)) {
+      with_table = false;  // A later run may find room.
+      table_bytes = 0;
+    }
+    if (!fits(entry->device_bytes + table_bytes)) return absl::OkStatus();
+    const Family* const family = entry->family;
+    if (shares_one() && family != nullptr && family->executables != 0) return absl::OkStatus();
+    index_.set_table_bytes(entry.get(), table_bytes);
+    index_.set_standing(entry.get(), Standing::kLive);
+  }
+  Obtained obtained;
+  buy(entry, with_table, /*may_evict=*/false, &obtained);
+  CallResult result = obtained.result;
+  if (result.error == cudaSuccess) result = entry->executable->upload(uploads_);
+  if (result.error == cudaSuccess) return absl::OkStatus();
+  if (!is_fatal(result.error)) {
+    MutexLock lock(mutex_);
+    demote(entry.get());
+  }
+  return failed(request, cuda_failure(result.call, result.error));
+}
+
+}  // namespace graphcache
