@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "../graph/setter.h"
 #include "../exec/updater.h"
+#include "../graph/setter.h"
 #include "attributes.h"
 #include "builtins.h"
 #include "device_nodes.h"

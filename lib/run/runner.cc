@@ -385,7 +385,7 @@ absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult
     demote(entry.get());
     // A graph that cannot be instantiated is of no use.
     const bool useless = result.call == kInstantiate && reason != EagerReason::kOutOfMemory;
-    if (useless && entry->content != nullptr) forget_template(entry.get());
+    if (useless && entry->standing != Standing::kCold) forget_template(entry.get());
   }
   back_off(entry.get());
   if (!unfit.ok()) return failed(request, std::move(unfit));
