@@ -187,7 +187,7 @@ void add_other_operations(ScenarioList& list) {
 }
 
 // What is alive is what the statistics say. Where keys share, or the device updates, an executable's base may be
-// nobody's template (program.h).
+// nobody's template (exec/executable.h).
 void expect_ledger(Cache& cache) {
   cache.erase(key("nobody"));  // What waits to be destroyed goes now.
   const hostrt::Ledger ledger = hostrt::ledger();

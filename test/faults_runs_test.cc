@@ -110,12 +110,10 @@ constexpr Untold kUntold[] = {
     {"cudaSetDevice", "second device", 2},
     {"cudaSetDevice", "table on a second device", 2},
     {"cudaSetDevice", "switch by a row on a second device", 2},
-    // An executable that is about to be destroyed is brought to a graph that is (program.h).
+    // An executable that is about to be destroyed is brought to a graph that is (exec/executable.h).
     {"cudaGraphExecUpdate", "destruction"},
     {"cudaGraphExecUpdate", "destruction in flight"},
     {"cudaGraphExecUpdate", "erase in flight"},
-    {"cudaGraphExecUpdate", "destruction of pointed values"},
-    {"cudaGraphExecUpdate", "destruction of pointed values in flight"},
     // The scenario's own failure answers this call.
     {"cudaGraphExecUpdate", "refused update"},
     {"cudaGraphKernelNodeSetAttribute", "table without its binary"},

@@ -173,16 +173,13 @@ void add_pointed(ScenarioList& list) {
   none.max_executables = 0;
   Options by_device = unshared();
   by_device.patching = Patching::kDeviceUpdated;
-  Work mine{kKey}, other{kOther}, first = kFirst, second = kSecond, small = kSmall, large = kLarge;
-  for (Work* const work : {&mine, &other, &first, &second, &small, &large}) work->pointed = true;
+  Work mine{kKey}, other{kOther}, first = kFirst, second = kSecond;
+  for (Work* const work : {&mine, &other, &first, &second}) work->pointed = true;
   list.add("cold with a pointed value", {}, mine, other, {}, Outcome::kInstantiated).may_destroy = false;
   list.add("hit with a pointed value", {}, mine, other, {kMine}, Outcome::kPatched).may_destroy = false;
   list.add("eager with a pointed value", none, mine, other, {}, Outcome::kEager).may_destroy = false;
-  list.add("switch with a pointed value", one, first, second, {kMine, kTheOther}, Outcome::kSwitched).may_destroy =
-      false;
-  list.add("switch by a row with a pointed value", tables(1), small, large, {kTheOther, kMine, kTheOther},
-           Outcome::kSwitched)
-      .may_destroy = false;
+  list.add("captured again with a pointed value", one, first, second, {kMine, kTheOther}, Outcome::kInstantiated)
+      .forgets_other = true;
   list.add("pointed value by the device", by_device, mine, other, {kMine}, Outcome::kPatched).may_destroy = false;
   for (const bool in_flight : {false, true}) {
     Scenario& destroy =

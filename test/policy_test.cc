@@ -172,7 +172,7 @@ class Duel {
     if (stats.live_executables > static_cast<std::uint64_t>(options.max_executables)) return "too many executables";
     if (stats.estimated_device_bytes > options.max_device_bytes) return "too many bytes";
     const hostrt::Ledger ledger = hostrt::ledger();
-    // What has left waits for the next run on its stream: at most eight (retire.h).
+    // What has left waits for the next run on its stream: at most eight (exec/graveyard.h).
     const std::size_t waiting = sequence_.has_several_streams() ? 8 : 0;
     if (ledger.executables > static_cast<std::size_t>(options.max_executables) + waiting) {
       return "too many executables exist";

@@ -80,7 +80,7 @@ class Executable {
                                  Scratch& scratch, std::unique_ptr<Executable>* out);
 
   // The same from a clone of `from`, which is left whole, with a head node that writes the slots of kernel nodes, and
-  // with a table what siblings differ in (head.h). The stream is one to enqueue copies on.
+  // with a table what siblings differ in (updater_node.h). The stream is one to enqueue copies on.
   static CallResult instantiate_updated(Template& from, std::shared_ptr<const Content> content, bool with_table,
                                         unsigned long long flags, Scratch& scratch, Updater& updater,
                                         cudaStream_t stream, std::unique_ptr<Executable>* out);

@@ -27,7 +27,7 @@ struct Family {
   Entry* spare_of = nullptr;
   bool refuses_table = false;  // One could not be had, or had no room.
 
-  // Members that one table can hold (table.h), by its number.
+  // Members that one table can hold (exec/parameter_table.h), by its number.
   struct Class {
     std::size_t members = 0;
     // What they have paid more than they would have with a table, since they last got one.
