@@ -1,29 +1,48 @@
 #include "graphcache/key.h"
 
-#include <absl/hash/hash.h>
 #include <absl/strings/escaping.h>
 #include <absl/strings/str_cat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <random>
+
+#include "siphash.h"
 
 namespace graphcache {
 namespace {
 
 using namespace key_detail;  // NOLINT(google-build-using-namespace): the tags
 
-// Key() and key() have no bytes; 0 for both keeps Key() free of a call.
-size_t hash_of(const char* bytes, size_t size) {
-  return size == 0 ? 0 : absl::Hash<absl::string_view>{}(absl::string_view(bytes, size));
+SipSecret random_secret() {
+  SipSecret secret;
+  if (getentropy(&secret, sizeof(secret)) == 0) return secret;
+  std::random_device device;
+  const auto word = [&] { return uint64_t{device()} << 32 | device(); };
+  return {word(), word()};
 }
 
-// Reads an encoding. A graphcache_key that threw has left out its end, hence the questions for done().
+// Key() and key() have no bytes; 0 for both keeps Key() free of a call.
+size_t hash_of(const char* bytes, size_t size) {
+  if (size == 0) return 0;
+  static const SipSecret secret = random_secret();  // Keys may be made before main.
+  return siphash13(secret, bytes, size);
+}
+
+// Reads an encoding, of which a text of at most max_text bytes is to be made. A graphcache_key that threw has left out
+// its end, hence the questions for done().
 class Reader {
  public:
-  Reader(const char* data, size_t size) : at_(data), end_(data + size) {}
+  Reader(const char* data, size_t size, size_t max_text = SIZE_MAX)
+      : at_(data), end_(data + size), max_text_(max_text) {}
 
   bool done() const { return at_ == end_; }
+  size_t max_text() const { return max_text_; }
+  void stop_if_longer(const std::string& text) {
+    if (text.size() > max_text_) at_ = end_;
+  }
 
   // The kind of the next part, or the mark; `number` is what a kind carries.
   unsigned next(uint64_t& number) {
@@ -52,6 +71,7 @@ class Reader {
  private:
   const char* at_;
   const char* end_;
+  size_t max_text_;
 };
 
 std::string_view cut(std::string_view text, size_t limit) {
@@ -93,6 +113,7 @@ void render_launch_config(Reader& reader, std::string& out) {
 }
 
 void render(Reader& reader, std::string& out) {
+  if (reader.done()) return;
   uint64_t number = 0;
   switch (reader.next(number)) {
     case kFalse:
@@ -135,7 +156,7 @@ void render(Reader& reader, std::string& out) {
       absl::StrAppend(&out, "0x", absl::Hex(number));
       break;
     case kText: {
-      const std::string_view text = reader.text(number);
+      const std::string_view text = reader.text(number).substr(0, reader.max_text());
       absl::StrAppend(&out, "\"", absl::Utf8SafeCHexEscape({text.data(), text.size()}), "\"");
       break;
     }
@@ -146,6 +167,7 @@ void render(Reader& reader, std::string& out) {
       render_list(reader, number, "()", out);
       break;
   }
+  reader.stop_if_longer(out);
 }
 
 }  // namespace
@@ -202,11 +224,13 @@ std::string_view Key::label() const {
   return {};
 }
 
-std::string Key::to_string() const {
+std::string Key::to_string(size_t max_bytes) const {
   std::string out;
-  Reader reader(data(), size());
+  Reader reader(data(), size(), max_bytes);
   render_list(reader, std::numeric_limits<uint64_t>::max(), "()", out);
-  return out;
+  if (out.size() <= max_bytes) return out;
+  out.resize(cut(out, max_bytes).size());
+  return out + "...";
 }
 
 void Keyer::grow(size_t bytes) {

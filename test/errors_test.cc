@@ -6,6 +6,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
@@ -173,6 +174,18 @@ TEST_F(ErrorsTest, StatusesSayWhatWasCalledAndForWhichKey) {
   EXPECT_EQ(cuda_error(labelled), cudaErrorInvalidValue);
   const absl::Status whole = with_key(status, key(7, 3));
   EXPECT_TRUE(mentions(whole, "(7, 3)")) << whole;
+}
+
+TEST_F(ErrorsTest, StatusesOfLongKeysHaveTheLabelAndTheBeginning) {
+  const absl::Status status = absl::InternalError("reason");
+  EXPECT_EQ(with_key(status, key(std::string(252, 'x'))).message(),
+            "graphcache: key (\"" + std::string(252, 'x') + "\"): reason");
+  EXPECT_EQ(with_key(status, key(std::string(253, 'x'))).message(),
+            "graphcache: key \"" + std::string(32, 'x') + "\": (\"" + std::string(253, 'x') + "\"...: reason");
+  const absl::Status labelled = with_key(status, key(std::vector<int>(100000, 1), "my\nlabel"));
+  EXPECT_TRUE(mentions(labelled, "key \"my\\nlabel\": ([1, 1, ")) << labelled;
+  EXPECT_LT(labelled.message().size(), 350u);
+  EXPECT_LT(with_key(status, key(std::string(1 << 20, '\0'), 1)).message().size(), 450u);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,7 @@ TEST_F(IndexTest, FindsByKeyAndPlace) {
   EXPECT_EQ(index.find(key(1), kHereWithFunction), with_function);
   EXPECT_EQ(index.find(key(2), kHere), nullptr);
   int places_of_key = 0;
-  for (Entry* entry = index.find(key(1)); entry != nullptr; entry = entry->next_of_key) ++places_of_key;
+  for (Entry* entry = index.find(key(1)); entry != nullptr; entry = Index::next_of_key(entry)) ++places_of_key;
   EXPECT_EQ(places_of_key, 3);
 }
 
@@ -168,6 +169,65 @@ TEST_F(IndexTest, SurplusIsTheLeastRecentlyUsedColdEntry) {
   EXPECT_EQ(index.lock_surplus(), nullptr);
   EXPECT_EQ(sweep(), 1);
   --cold[1]->users;
+}
+
+TEST_F(IndexTest, ColdKeysAreBoundedInBytes) {
+  const auto large = [](int number) { return key(number, std::string(Index::kMaxColdKeyBytes / 4, 'x')); };
+  std::vector<Entry*> cold;
+  for (int i = 0; i < 3; ++i) index.touch(cold.emplace_back(index.insert(large(i), kHere)));
+  EXPECT_EQ(index.lock_surplus(), nullptr);
+  index.touch(cold.emplace_back(index.insert(large(3), kHere)));
+  EXPECT_EQ(unlocked(index.lock_surplus()), cold[0]);
+  index.touch(cold[0]);
+  EXPECT_EQ(unlocked(index.lock_surplus()), cold[1]);
+  index.set_standing(cold[1], Standing::kDemoted);  // Templates have a bound of their own.
+  EXPECT_EQ(index.lock_surplus(), nullptr);
+  index.set_standing(cold[1], Standing::kCold);
+  index.erase(unlocked(index.lock_surplus()));
+  EXPECT_EQ(index.lock_surplus(), nullptr);
+  EXPECT_EQ(sweep(), 1);
+}
+
+TEST_F(IndexTest, TheColdKeyUsedLastIsKeptWhateverItsSize) {
+  Entry* small = add(1, /*live=*/false);
+  Entry* large = index.insert(key(std::string(2 * Index::kMaxColdKeyBytes, 'x')), kHere);
+  index.touch(large);
+  EXPECT_EQ(unlocked(index.lock_surplus()), small);
+  index.erase(small);
+  EXPECT_EQ(index.lock_surplus(), nullptr);
+  EXPECT_EQ(sweep(), 1);
+}
+
+TEST_F(IndexTest, FindsEveryEntryAtEverySize) {
+  constexpr int kKeys = 2000;
+  for (int i = 0; i < kKeys; ++i) {
+    add(i);
+    if (i % 3 == 0) index.insert(key(i), kThere);
+    for (const int j : {0, i / 2, i}) ASSERT_EQ(names({index.find(key(j), kHere)}), names_of({j})) << i;
+  }
+  for (int i = 0; i < kKeys; ++i) {
+    Entry* const there = index.find(key(i), kThere);
+    Entry* const here = index.find(key(i), kHere);
+    ASSERT_EQ(there != nullptr, i % 3 == 0);
+    if (there != nullptr) {
+      EXPECT_EQ(Index::next_of_key(there), here);
+    }
+    EXPECT_EQ(Index::next_of_key(here), nullptr);
+    if (i % 2 == 0) index.erase(here);
+  }
+  EXPECT_EQ(index.find(key(kKeys)), nullptr);
+  for (int i = 0; i < kKeys; ++i) EXPECT_EQ(index.find(key(i), kHere) != nullptr, i % 2 != 0);
+}
+
+TEST(EntryTableTest, GrowsByTwoBucketsAnInsertionAndNeverByMore) {
+  EntryTable table;
+  std::vector<std::unique_ptr<Entry>> entries;
+  for (int i = 0; i < 2000; ++i) {
+    const std::size_t before = table.buckets();
+    table.insert(entries.emplace_back(std::make_unique<Entry>(key(i), kHere)).get());
+    EXPECT_LE(table.buckets(), before + 2);
+    EXPECT_GE(table.buckets(), 2 * table.size());
+  }
 }
 
 // ---- Standings and budgets ------------------------------------------------------------------------------------------

@@ -20,11 +20,13 @@
 
 namespace {
 std::atomic<int> allocations{0};
+std::atomic<size_t> allocated_bytes{0};
 }  // namespace
 
 // Not inlined, since g++ then sees a free() of what it takes for the built-in operator new's.
 [[gnu::noinline]] void* operator new(size_t size) {
   ++allocations;
+  allocated_bytes += size;
   if (void* block = std::malloc(size)) return block;
   throw std::bad_alloc();
 }
@@ -260,6 +262,37 @@ TEST(KeyToStringTest, ShowsEveryPart) {
   EXPECT_EQ(key(LaunchConfig{2, 32, 7}).to_string(), "({{2, 1, 1}, {32, 1, 1}, 7})");
   EXPECT_EQ(key(user::Shape{{}, {1, 2}}, user::Nothing{}).to_string(), "({[], {1, 2}}, {})");
   EXPECT_EQ(key("a\"\n").to_string(), "(\"a\\\"\\n\")");
+}
+
+TEST(KeyToStringTest, IsCutAtTheLimitWhateverTheParts) {
+  const std::vector<Key> keys = {key("train_step", 8, dim3(4)),
+                                 key("\u00e9\u20ac\U0001f600", "\x80\n"),
+                                 key(LaunchConfig{2, 32, 7}, -5, kOne),
+                                 key(std::vector<std::tuple<int, bool>>{{1, true}, {2, false}}),
+                                 key(std::optional<std::optional<int>>(3), std::optional<int>(), nullptr),
+                                 key(user::Shape{{1, 2}, {3, 4}}, user::Nothing{})};
+  for (const Key& key : keys) {
+    const std::string whole = key.to_string();
+    EXPECT_EQ(key.to_string(whole.size()), whole);
+    for (size_t limit = 0; limit < whole.size(); ++limit) {
+      const std::string text = key.to_string(limit);
+      ASSERT_GE(text.size(), 3u);
+      EXPECT_EQ(text.substr(text.size() - 3), "...");
+      EXPECT_EQ(text.substr(0, text.size() - 3), whole.substr(0, text.size() - 3));
+      EXPECT_LE(text.size(), limit + 3);
+      EXPECT_GE(text.size(), limit) << "no more is left out than the beginning of a UTF-8 sequence";
+    }
+  }
+  const std::string text = key("\u20ac\u20ac").to_string(4);
+  EXPECT_EQ(text, "(\"...");
+}
+
+TEST(KeyToStringTest, ALongKeyIsNotReadBeyondTheLimit) {
+  const Key text = key(std::string(1 << 20, '\n')), list = key(std::vector<int>(1 << 20, 1));
+  const size_t before = allocated_bytes;
+  EXPECT_EQ(text.to_string(100).size(), 103u);
+  EXPECT_EQ(list.to_string(100).size(), 103u);
+  EXPECT_LT(allocated_bytes - before, 4096u);
 }
 
 }  // namespace

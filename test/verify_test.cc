@@ -115,16 +115,18 @@ TEST_F(VerifyTest, OrdersOfUse) {
 
 TEST_F(VerifyTest, Table) {
   Entry& here = entry("other");
-  expect("the table holds more entries", here.next_of_key, &here);
+  expect("the table holds more entries", here.next_of_bucket, &here);
   Key& name = const_cast<Key&>(here.key);
-  expect("it is found by another key", name, key("nobody"));
+  Key of_another_bucket;
+  for (int i = 0; (of_another_bucket.hash() ^ name.hash()) % 256 == 0; ++i) of_another_bucket = key(i);
+  expect("it is in another's bucket", name, of_another_bucket);
   detail::Site& site = const_cast<detail::Site&>(here.site);
   run("spare", 1);
   EXPECT_TRUE(cache.run(key("other"), stream, [](cudaStream_t) {}).ok());  // The same key at another place.
   Entry& there = entry("other");
-  ASSERT_EQ(there.next_of_key, &here);
+  ASSERT_EQ(Index::next_of_key(&there), &here);
   expect("it is not found", site, there.site);
-  expect("the table holds fewer entries", there.next_of_key, nullptr);
+  expect("the table holds fewer entries", there.next_of_bucket, nullptr);
 }
 
 TEST_F(VerifyTest, ErasedEntries) {

@@ -4,7 +4,9 @@
 //
 // A key is a list of discrete parts. Two keys are equal exactly if their parts are: every part is written down in a
 // canonical form, the key keeps all of these bytes, and equality compares them. The hash is computed once, when the
-// key is built, and only ever says "different". A key built outside a loop costs nothing inside it.
+// key is built, and only ever says "different". A key built outside a loop costs nothing inside it. The hash depends on
+// a secret that each process draws at random (SipHash-1-3), so texts from outside may go into keys: nobody can prepare
+// texts whose hashes collide.
 //
 // What a part can be
 //   integers         compared by value: 1, 1u, size_t{1} and int8_t{1} are the same part; plain char is an integer
@@ -84,15 +86,17 @@ class Key {
   const char* data() const { return is_inline() ? inline_ : heap_; }
   size_t size() const { return size_; }
 
-  // Differs from process to process.
+  // Equal keys have equal hashes within a process. Other processes give other hashes, except to Key(): do not store or
+  // send them.
   size_t hash() const { return hash_; }
 
   // For people: the first text of the key, at whatever depth, cut at kLabelBytes but never inside a UTF-8 sequence;
   // empty if the key has none. Points into this key.
   std::string_view label() const;
 
-  // For error messages: every part, for example ("train_step", 8, {4, 1, 1}).
-  std::string to_string() const;
+  // For people: every part, for example ("train_step", 8, {4, 1, 1}). A text of more than `max_bytes` bytes is cut
+  // there, never inside a UTF-8 sequence, and "..." follows.
+  std::string to_string(size_t max_bytes = SIZE_MAX) const;
 
   friend bool operator==(const Key& a, const Key& b) {
     if (a.hash_ != b.hash_ || a.size_ != b.size_) return false;

@@ -80,8 +80,10 @@ struct Options {
   std::size_t max_device_bytes = SIZE_MAX;
 
   // At most this many keys keep their captured graph, the template, by which they come back without a capture when they
-  // have lost their executable. It costs host memory alone, about 2 KiB a node. The least recently used is
-  // forgotten; those of keys that have an executable count, too, and stay. Negative: an error of every run.
+  // have lost their executable. It costs host memory alone, about 2 KiB a node, and the bytes of the key. The least
+  // recently used is forgotten; those of keys that have an executable count, too, and stay. Negative: an error of every
+  // run. Of a key that has neither, the cache remembers its counts, while these keys are at most 4096 and take at most
+  // 16 MiB; the least recently used is dropped.
   int max_templates = 512;
 
   Sharing sharing = Sharing::kAuto;

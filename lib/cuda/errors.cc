@@ -1,6 +1,7 @@
 #include "cuda/errors.h"
 
 #include <absl/strings/cord.h>
+#include <absl/strings/escaping.h>
 #include <absl/strings/str_cat.h>
 
 #include <cstdlib>
@@ -14,6 +15,7 @@ namespace graphcache {
 namespace {
 
 constexpr char kPayload[] = "graphcache/cuda_error";
+constexpr std::size_t kMaxKeyBytes = 256;  // Of a key's text in a message.
 
 absl::StatusCode code_of(cudaError_t error) {
   switch (error) {
@@ -51,7 +53,12 @@ absl::Status cuda_failure(std::string_view call, cudaError_t error) noexcept try
 
 absl::Status with_key(const absl::Status& status, const Key& key) noexcept try {
   if (status.ok()) return status;
-  absl::Status named(status.code(), absl::StrCat("graphcache: key ", key.to_string(), ": ", status.message()));
+  std::string name = key.to_string(kMaxKeyBytes);
+  if (name.size() > kMaxKeyBytes) {
+    const std::string_view label = key.label();
+    name = absl::StrCat("\"", absl::Utf8SafeCHexEscape({label.data(), label.size()}), "\": ", name);
+  }
+  absl::Status named(status.code(), absl::StrCat("graphcache: key ", name, ": ", status.message()));
   status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) { named.SetPayload(type, payload); });
   return named;
 } catch (const std::bad_alloc&) {

@@ -17,8 +17,8 @@ absl::Status out_of_memory() noexcept;
 // had.
 absl::Status cuda_failure(std::string_view call, cudaError_t error) noexcept;
 
-// The same status with what was going on before its message: the key's label, or the whole key if it has none. Without
-// memory for that, the status as it is.
+// The same status with the key's text before its message. Of a text of more than 256 bytes the message has the first
+// 256, and the key's label before them. Without memory for that, the status as it is.
 absl::Status with_key(const absl::Status& status, const Key& key) noexcept;
 
 // Which runtime call was made last, and what it returned.

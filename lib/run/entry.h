@@ -37,12 +37,13 @@ enum class Standing {
 };
 
 struct Entry {
-  Entry(const Key& the_key, const detail::Site& the_site) : site(the_site), key(the_key) {}
+  Entry(const Key& the_key, const detail::Site& the_site) : key(the_key), site(the_site) {}
 
+  // What a hit touches comes first.
+  const Key key;
+  // Guarded by the cache's lock, through Index:
+  Entry* next_of_bucket = nullptr;
   const detail::Site site;
-
-  // What a hit touches comes first. Guarded by the cache's lock, through Index:
-  Entry* next_of_key = nullptr;  // The same key at another place of the program.
   Entry* newer = nullptr;
   Entry* older = nullptr;
   std::uint64_t last_use = 0;
@@ -84,8 +85,6 @@ struct Entry {
   Counter patched_nodes;
   std::atomic<std::size_t> nodes{0};  // Of the last capture.
   std::atomic<std::size_t> slot_nodes{0};
-
-  const Key key;  // Last: a hit compares the index's copy.
 };
 
 }  // namespace graphcache

@@ -88,7 +88,7 @@ Cache::Impl::~Impl() {
 
 bool Cache::Impl::contains(const Key& key) const {
   MutexLock lock(mutex_);
-  for (const Entry* entry = index_.find(key); entry != nullptr; entry = entry->next_of_key) {
+  for (const Entry* entry = index_.find(key); entry != nullptr; entry = Index::next_of_key(entry)) {
     if (entry->standing != Standing::kCold) return true;
   }
   return false;
@@ -97,7 +97,7 @@ bool Cache::Impl::contains(const Key& key) const {
 bool Cache::Impl::pin(const Key& key, bool pinned) {
   MutexLock lock(mutex_);
   Entry* const first = index_.find(key);
-  for (Entry* entry = first; entry != nullptr; entry = entry->next_of_key) {
+  for (Entry* entry = first; entry != nullptr; entry = Index::next_of_key(entry)) {
     entry->pinned = pinned;
     // What it has rented it keeps from now on.
     if (pinned && entry->family != nullptr && entry->family->spare_of == entry) entry->family->spare_of = nullptr;

@@ -19,34 +19,20 @@ Index::~Index() {
   for_each([](Entry* entry) { delete entry; });
 }
 
-// A table of Abseil that cannot grow for want of memory is left broken (tried), and so is one that cannot reserve. So
-// it never grows in place.
-void Index::make_room() {
-  if (room_ != 0) return;
-  const std::size_t room = entries_.size() + 8;
-  const std::size_t size = entries_.size() + room;
-  Heads larger(size + size / 7 + 1);  // A table is full at seven eighths.
-  larger.merge(entries_);
-  entries_.swap(larger);
-  room_ = room;
-}
-
 Entry* Index::insert(const Key& key, const detail::Site& site) {
-  auto entry = std::make_unique<Entry>(key, site);  // What may throw comes first.
-  Key copy = key;
-  make_room();
-  --room_;
-  Entry*& head = entries_[std::move(copy)];
-  entry->next_of_key = head;
-  head = entry.release();
-  link(order_of(head), head);
-  return head;
+  auto owned = std::make_unique<Entry>(key, site);
+  table_.insert(owned.get());
+  Entry* const entry = owned.release();
+  link(order_of(entry), entry);
+  count(entry, +1);
+  return entry;
 }
 
 // What the entry counts for where it stands.
 void Index::count(const Entry* entry, int by) {
   const auto plus = [by](std::size_t& number, std::size_t amount) { by > 0 ? number += amount : number -= amount; };
   if (entry->erased) plus(erased_of_[static_cast<std::size_t>(entry->standing)], 1);
+  if (entry->standing == Standing::kCold && !entry->erased) plus(cold_key_bytes_, entry->key.size());
   if (entry->standing != Standing::kLive) return;
   plus(live_bytes_, entry->device_bytes + entry->table_bytes);
   plus(heads_, entry->has_head ? 1 : 0);
@@ -128,8 +114,9 @@ Entry* Index::lock_lender(const Family* family) {
 }
 
 Entry* Index::lock_surplus() {
-  return orders_[static_cast<std::size_t>(Standing::kCold)].size > kMaxColdEntries ? lock_oldest(Standing::kCold)
-                                                                                   : nullptr;
+  const std::size_t cold = orders_[static_cast<std::size_t>(Standing::kCold)].size;
+  const bool too_many = cold > kMaxColdEntries || (cold > 1 && cold_key_bytes_ > kMaxColdKeyBytes);
+  return too_many ? lock_oldest(Standing::kCold) : nullptr;
 }
 
 void Index::join(Entry* entry, const Signature& signature, std::uint64_t stream, std::uint64_t row_class) {
@@ -169,11 +156,7 @@ void Index::leave(Entry* entry) {
 
 void Index::erase(Entry* entry) {
   if (entry->erased) return;
-  const auto head = entries_.find(entry->key);
-  Entry** link_to = &head->second;
-  while (*link_to != entry) link_to = &(*link_to)->next_of_key;
-  *link_to = entry->next_of_key;
-  if (head->second == nullptr) entries_.erase(head);
+  table_.erase(entry);
   leave(entry);
   unlink(order_of(entry), entry);
   count(entry, -1);

@@ -6,7 +6,6 @@
 // lock is held, nobody can begin to use an entry.
 #pragma once
 
-#include <absl/container/flat_hash_map.h>
 #include <absl/functional/function_ref.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 
 #include "graphcache/key.h"
 #include "run/entry.h"
+#include "run/entry_table.h"
 
 namespace graphcache {
 
@@ -26,6 +26,8 @@ class Index {
  public:
   // Cold entries that are kept at most: more would let keys that never come back grow the index without bound.
   static constexpr std::size_t kMaxColdEntries = 4096;
+  // And at most so many bytes of their keys; the one used last is kept whatever its size.
+  static constexpr std::size_t kMaxColdKeyBytes = 16 << 20;
 
   // Uses are counted by periods of about eight for each executable there may be.
   explicit Index(std::size_t max_executables = 64)
@@ -34,15 +36,13 @@ class Index {
   Index(const Index&) = delete;
   Index& operator=(const Index&) = delete;
 
-  // The first entry of a key; the others follow by next_of_key. Null if there is none.
-  Entry* find(const Key& key) const {
-    const auto found = entries_.find(key);
-    return found == entries_.end() ? nullptr : found->second;
-  }
+  // The first entry of a key; the others follow by next_of_key(). Null if there is none.
+  Entry* find(const Key& key) const { return table_.find(key); }
+  static Entry* next_of_key(const Entry* entry) { return EntryTable::next_of_key(entry); }
   // The entry, or null.
   Entry* find(const Key& key, const detail::Site& site) const {
     Entry* entry = find(key);
-    while (entry != nullptr && !(entry->site == site)) entry = entry->next_of_key;
+    while (entry != nullptr && !(entry->site == site)) entry = next_of_key(entry);
     return entry;
   }
   Entry* insert(const Key& key, const detail::Site& site);
@@ -94,7 +94,8 @@ class Index {
   // The live entry that a sibling without an executable rents one from: the family's spare one, or, if there is none,
   // the least recently used, not pinned. With its lock taken; null if the spare one is in use, too.
   Entry* lock_lender(const Family* family);
-  // The least recently used idle entry beyond kMaxColdEntries that is cold, with its lock taken, or null.
+  // The least recently used idle entry that is cold, with its lock taken, or null if the cold ones are no more than is
+  // kept of them.
   Entry* lock_surplus();
 
   // The entry becomes a member of the family of the signature and the stream, of a class of those that one table can
@@ -141,7 +142,6 @@ class Index {
   // The least recently used entry that is idle, not pinned and wanted(entry), with its lock taken, or null.
   template <class F>
   Entry* lock_oldest_of(Standing standing, F&& wanted);
-  void make_room();
   void change_family(Entry* entry, Family* family);
   bool leaves_early(const Entry* entry) const {
     constexpr std::uint64_t kHeadStays = 1 << 14;  // Uses, which may well take less time than to destroy one.
@@ -159,17 +159,12 @@ class Index {
   static void move_to_front(Order& order, Entry* entry);
   static void insert_by_use(Order& order, Entry* entry);
 
-  struct StoredHash {
-    std::size_t operator()(const Key& key) const { return key.hash(); }
-  };
-
-  using Heads = absl::flat_hash_map<Key, Entry*, StoredHash>;
-  Heads entries_;         // The head of each key's list.
-  std::size_t room_ = 0;  // Keys that can be inserted before it might have to grow.
+  EntryTable table_;
   Families families_;
   std::array<Order, 3> orders_;             // By standing.
   Order erased_;                            // In the order in which they were,
   std::array<std::size_t, 3> erased_of_{};  // and how many of them there are of each standing.
+  std::size_t cold_key_bytes_ = 0;          // Of those that are found.
   std::size_t live_bytes_ = 0;
   std::size_t heads_ = 0;
   std::uint64_t uses_ = 0;

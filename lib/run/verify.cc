@@ -50,16 +50,17 @@ std::string Verifier::find_fault(const Index& index) {
   std::size_t total = 0;
   for (const Index::Order& order : index.orders_) total += order.size;
   std::size_t in_table = 0;
-  for (const auto& [key, head] : index.entries_) {
-    if (head == nullptr) return absl::StrCat("key ", key.to_string(), " has no entry");
-    for (const Entry* entry = head; entry != nullptr; entry = entry->next_of_key) {
+  const EntryTable& table = index.table_;
+  for (std::size_t bucket = 0; bucket < table.buckets_; ++bucket) {
+    for (const Entry* entry = table.bucket(bucket); entry != nullptr; entry = entry->next_of_bucket) {
       if (++in_table > total) return "the table holds more entries than the orders of use";
-      if (!(entry->key == key)) return of(*entry, "it is found by another key");
+      if (table.bucket_of(entry->key.hash(), table.buckets_) != bucket) return of(*entry, "it is in another's bucket");
     }
   }
   if (in_table != total) return "the table holds fewer entries than the orders of use";
+  if (table.size() != total) return "the table counts its entries wrongly";
 
-  std::size_t live_bytes = 0, heads = 0;
+  std::size_t cold_key_bytes = 0, live_bytes = 0, heads = 0;
   for (const Standing standing : kStandings) {
     const Index::Order& order = index.orders_[static_cast<std::size_t>(standing)];
     const Entry* newer = nullptr;
@@ -76,6 +77,7 @@ std::string Verifier::find_fault(const Index& index) {
       if (entry->users < 0) return of(*entry, "it has less than no users");
       if (index.find(entry->key, entry->site) != entry) return of(*entry, "it is not found");
       if (standing == Standing::kCold && entry->family != nullptr) return of(*entry, "it has a family");
+      if (standing == Standing::kCold) cold_key_bytes += entry->key.size();
       if (standing == Standing::kLive) live_bytes += entry->device_bytes + entry->table_bytes;
       heads += entry->has_head ? 1 : 0;
     }
@@ -95,6 +97,7 @@ std::string Verifier::find_fault(const Index& index) {
   if (!std::equal(index.erased_of_.begin(), index.erased_of_.end(), erased_of)) {
     return "the count of erased entries is wrong";
   }
+  if (index.cold_key_bytes_ != cold_key_bytes) return "the bytes of cold keys are summed up wrongly";
   if (index.heads_ != heads) return "the executables with heads are counted wrongly";
   if (index.live_bytes_ != live_bytes) return "the device memory of executables is summed up wrongly";
   return fault_of(index.families_, index);

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "graphcache/graphcache.h"
@@ -135,11 +136,18 @@ void reference_lock_and_find(benchmark::State& state) {
   }
 }
 
+// Text of that many bytes, so that building the key is little beside its hash.
+void build_key(benchmark::State& state) {
+  const std::string text(static_cast<std::size_t>(state.range(0)), 'x');
+  for (auto _ : state) benchmark::DoNotOptimize(graphcache::key(text));
+}
+
 // The argument is how many keys are used in turn.
 BENCHMARK(hit_unchanged)->ArgName("keys")->Arg(1)->Arg(64)->UseManualTime()->Iterations(200);
 BENCHMARK(reference_lock_and_find)->ArgName("keys")->Arg(1)->Arg(64)->UseManualTime()->Iterations(200);
 BENCHMARK(hit_unchanged_with_params)->UseManualTime()->Iterations(200);
 BENCHMARK(hit_unchanged_key_built_each_time)->UseManualTime()->Iterations(200);
+BENCHMARK(build_key)->ArgName("bytes")->Arg(16)->Arg(28)->Arg(64)->Arg(256)->Arg(1 << 20);
 
 }  // namespace
 
