@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <random>
 
@@ -242,46 +241,6 @@ void Keyer::grow(size_t bytes) {
   begin_ = larger;
   at_ = larger + used;
   end_ = larger + capacity;
-}
-
-Buckets::Buckets(std::vector<int64_t> values) : values_(std::move(values)) {
-  std::sort(values_.begin(), values_.end());
-  values_.erase(std::unique(values_.begin(), values_.end()), values_.end());
-  values_.erase(values_.begin(), std::lower_bound(values_.begin(), values_.end(), 1));
-}
-
-Buckets Buckets::powers_of_two(int64_t max) {
-  std::vector<int64_t> values{max};
-  for (uint64_t power = 1; max > 0 && power < static_cast<uint64_t>(max); power *= 2) {
-    values.push_back(static_cast<int64_t>(power));
-  }
-  return Buckets(std::move(values));
-}
-
-Buckets Buckets::every(int64_t step, int64_t max) {
-  step = std::max<int64_t>(step, 1);
-  std::vector<int64_t> values{max};
-  for (int64_t value = step; value < max; value += step) {
-    values.push_back(value);
-    if (value > max - step) break;  // the next one may be no int64_t
-  }
-  return Buckets(std::move(values));
-}
-
-int64_t Buckets::up(int64_t n) const {
-  const auto bucket = std::lower_bound(values_.begin(), values_.end(), n);
-  if (bucket != values_.end()) return *bucket;
-  if (values_.empty()) return n;
-  const int64_t excess = n % largest();
-  const int64_t missing = excess == 0 ? 0 : largest() - excess;
-  return missing > std::numeric_limits<int64_t>::max() - n ? n : n + missing;
-}
-
-int64_t Buckets::ceiling(double x) {
-  constexpr double kLimit = 9223372036854775808.0;  // 2^63
-  const double whole = std::ceil(x);
-  if (whole < -kLimit) return std::numeric_limits<int64_t>::min();
-  return whole < kLimit ? static_cast<int64_t>(whole) : std::numeric_limits<int64_t>::max();
 }
 
 }  // namespace graphcache

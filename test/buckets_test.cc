@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-#include "graphcache/key.h"
+#include "graphcache/buckets.h"
 
 namespace graphcache {
 namespace {

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "../support.h"
-#include "graphcache/key.h"
+#include "graphcache/buckets.h"
 
 namespace demo {
 namespace {

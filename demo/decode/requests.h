@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "graphcache/key.h"
+#include "graphcache/buckets.h"
 #include "kernels.h"
 
 namespace demo {

@@ -2,6 +2,7 @@
 // library but for graphcache/format.h (needs fmt) and graphcache/hostrt.h (the CUDA runtime on the CPU, for tests).
 #pragma once
 
+#include "graphcache/buckets.h"        // IWYU pragma: export
 #include "graphcache/cache.h"          // IWYU pragma: export
 #include "graphcache/key.h"            // IWYU pragma: export
 #include "graphcache/launch_config.h"  // IWYU pragma: export

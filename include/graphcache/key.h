@@ -32,33 +32,20 @@
 // (graphcache::params), or make it discrete (Buckets, or a quantum of your choice).
 #pragma once
 
-#include <array>
+#include <absl/base/optimization.h>
+#include <absl/strings/string_view.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <initializer_list>
 #include <iterator>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
-#include <vector>
-#if __has_include(<version>)
-#include <version>
-#endif
-#ifdef __cpp_lib_span
-#include <span>
-#endif
 
-#include <absl/base/config.h>
-#include <absl/base/optimization.h>
-#include <absl/strings/string_view.h>
-#include <absl/types/optional.h>
-#include <absl/types/span.h>
-#include <vector_types.h>
-
+#include "graphcache/detail/key_encoding.h"
 #include "graphcache/launch_config.h"
 
 namespace graphcache {
@@ -130,123 +117,6 @@ class Key {
   size_t size_ = 0;
   size_t hash_ = 0;
 };
-
-namespace key_detail {
-
-// The encoding. Each part begins with a tag byte. For a number, the high half of the tag is its kind and the low half
-// the count of bytes (0 to 8) that follow, little-endian, without leading zero bytes; a negative value v is written as
-// ~v under the kind after its own. What follows the number:
-//   kInteger, kEnum, kPointer   nothing: the number is the value or the address
-//   kText                       as many bytes
-//   kSequence, kTuple           as many parts
-// A tag below 0x10 is a mark, which carries no number. What follows the mark:
-//   kFalse, kTrue, kNullText, kNoValue   nothing: it is the whole part
-//   kSomeValue                           the part that the optional holds
-//   kDim3                                three integers
-//   kLaunchConfig                        seven integers: grid, block, shared bytes
-//   kBegin                               the parts that graphcache_key adds, then kEnd
-// Every part thus tells where it ends: no encoding of a part is the beginning of another's, and lists of parts are
-// equal exactly if their bytes are.
-enum : unsigned {
-  kFalse = 0x01,
-  kTrue = 0x02,
-  kNullText = 0x03,
-  kNoValue = 0x04,
-  kSomeValue = 0x05,
-  kDim3 = 0x06,
-  kLaunchConfig = 0x07,
-  kBegin = 0x08,
-  kEnd = 0x09,
-  kInteger = 0x10,
-  kNegativeInteger = 0x20,
-  kEnum = 0x30,
-  kNegativeEnum = 0x40,
-  kPointer = 0x50,
-  kText = 0x60,
-  kSequence = 0x70,
-  kTuple = 0x80,
-};
-constexpr size_t kMaxNumberBytes = 9;  // tag included
-
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the encoding copies integers as they stand in memory");
-
-// Both return the place after what they wrote. put_number always stores kMaxNumberBytes: those that are not part of the
-// number are zero, and the next part overwrites them.
-inline char* put_mark(char* at, unsigned mark) {
-  *at = static_cast<char>(mark);
-  return at + 1;
-}
-
-inline char* put_number(char* at, unsigned kind, uint64_t value) {
-  const unsigned bits = value == 0 ? 0 : 64 - static_cast<unsigned>(__builtin_clzll(value));
-  const unsigned bytes = (bits + 7) / 8;
-  *at = static_cast<char>(kind | bytes);
-  std::memcpy(at + 1, &value, sizeof(value));
-  return at + 1 + bytes;
-}
-
-template <class T>
-char* put_integer(char* at, unsigned kind, T value) {
-  static_assert(sizeof(T) <= sizeof(uint64_t), "graphcache: add the halves of a 128-bit integer one by one.");
-  if constexpr (std::is_signed_v<T>) {
-    const int64_t wide = static_cast<int64_t>(value);
-    const uint64_t sign = static_cast<uint64_t>(wide >> 63);
-    return put_number(at, kind + (sign & (kNegativeInteger - kInteger)), static_cast<uint64_t>(wide) ^ sign);
-  } else {
-    return put_number(at, kind, static_cast<uint64_t>(value));
-  }
-}
-
-inline char* put_dim3(char* at, const dim3& value) {
-  return put_number(put_number(put_number(at, kInteger, value.x), kInteger, value.y), kInteger, value.z);
-}
-
-// The containers that a key accepts are listed, not recognised by data() and size(): a vector of device memory has
-// these too, and must not be read here.
-template <class T>
-struct IsSequence : std::is_array<T> {};
-template <class T, size_t n>
-struct IsSequence<std::array<T, n>> : std::true_type {};
-template <class T, class A>
-struct IsSequence<std::vector<T, A>> : std::true_type {};
-template <class T>
-struct IsSequence<absl::Span<T>> : std::true_type {};
-#ifdef __cpp_lib_span
-template <class T, size_t n>
-struct IsSequence<std::span<T, n>> : std::true_type {};
-#endif
-
-template <class T>
-struct IsTuple : std::false_type {};
-template <class... Ts>
-struct IsTuple<std::tuple<Ts...>> : std::true_type {};
-template <class A, class B>
-struct IsTuple<std::pair<A, B>> : std::true_type {};
-
-template <class T>
-struct IsOptional : std::false_type {};
-template <class T>
-struct IsOptional<std::optional<T>> : std::true_type {};
-#ifndef ABSL_USES_STD_OPTIONAL
-template <class T>
-struct IsOptional<absl::optional<T>> : std::true_type {};
-#endif
-
-template <class T>
-struct IsCharArray : std::false_type {};
-template <size_t n>
-struct IsCharArray<char[n]> : std::true_type {};
-
-template <class T, class = void>
-struct HasGraphcacheKey : std::false_type {};
-template <class T>
-struct HasGraphcacheKey<T, std::void_t<decltype(graphcache_key(std::declval<Keyer&>(), std::declval<const T&>()))>>
-    : std::true_type {};
-
-template <class>
-inline constexpr bool kNever = false;
-
-}  // namespace key_detail
 
 // Writes parts down. `key` is the short form; a Keyer of one's own serves where the parts come from a loop, and a
 // Keyer is what a graphcache_key is handed. For one thread at a time.
@@ -387,48 +257,5 @@ void Keyer::add_sequence(const T& part) {
     for (const auto& element : part) add_part(element);
   }
 }
-
-// Sizes that many sizes are rounded up to, so that a varying size does not make every run a new key.
-//
-//   const graphcache::Buckets buckets{1, 2, 4, 8, 16};
-//   cache.run(graphcache::key("decode", buckets.up(batch)), ...);    // 13 runs as 16
-//   for (int64_t batch : buckets) run_once(batch);                   // no other key comes, up to 16
-//
-// The work must be padded to the bucket. Immutable; safe to use from many threads.
-class Buckets {
- public:
-  // In any order; duplicates and values below 1 are dropped. Without any value left, `up` changes nothing.
-  Buckets(std::initializer_list<int64_t> values) : Buckets(std::vector<int64_t>(values)) {}
-  explicit Buckets(std::vector<int64_t> values);
-
-  // 1, 2, 4 and so on below `max`, then `max`: memory for `max` is enough for the bucket of every n up to `max`.
-  static Buckets powers_of_two(int64_t max);
-  // `step`, 2 * `step` and so on below `max`, then `max`. A step below 1 counts as 1.
-  static Buckets every(int64_t step, int64_t max);
-
-  // The smallest bucket that is not below n; above the largest, the next multiple of the largest (or n itself, where
-  // that multiple is no int64_t).
-  int64_t up(int64_t n) const;
-  // The same for a floating-point value; NaN and values that are no int64_t count as the largest int64_t.
-  template <class F, std::enable_if_t<std::is_floating_point_v<F>, int> = 0>
-  int64_t up(F x) const {
-    return up(ceiling(static_cast<double>(x)));
-  }
-
-  bool empty() const { return values_.empty(); }
-  size_t size() const { return values_.size(); }
-  // 0 if there is none.
-  int64_t largest() const { return values_.empty() ? 0 : values_.back(); }
-
-  // Ascending: what Cache::warm may be called for, one by one.
-  const std::vector<int64_t>& values() const { return values_; }
-  std::vector<int64_t>::const_iterator begin() const { return values_.begin(); }
-  std::vector<int64_t>::const_iterator end() const { return values_.end(); }
-
- private:
-  static int64_t ceiling(double x);
-
-  std::vector<int64_t> values_;
-};
 
 }  // namespace graphcache

@@ -15,27 +15,11 @@
 #include <type_traits>
 #include <utility>
 
+#include "graphcache/detail/values.h"
+
 namespace graphcache {
 
 class Recorder;
-
-namespace detail {
-struct SlotAccess;
-
-constexpr std::size_t align_up(std::size_t offset, std::size_t alignment) {
-  return (offset + alignment - 1) / alignment * alignment;
-}
-
-// Values one after another, each at its own alignment: where number `index` begins, or all end if there is none such.
-template <class... Ts>
-constexpr std::size_t value_offset(std::size_t index) {
-  constexpr std::size_t sizes[] = {sizeof(Ts)..., 0};
-  constexpr std::size_t alignments[] = {alignof(Ts)..., 1};
-  std::size_t end = 0;
-  for (std::size_t i = 0; i < index; ++i) end = align_up(end, alignments[i]) + sizes[i];
-  return align_up(end, alignments[index]);
-}
-}  // namespace detail
 
 // The place of one value that follows each run. Valid only inside the call of `fn` that it was made for: a recorder of
 // another run refuses it by an error of that run. It holds no value and does not convert to T, so that a changing value

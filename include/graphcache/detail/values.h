@@ -1,0 +1,24 @@
+// How Params keeps values. Not for users.
+#pragma once
+
+#include <cstddef>
+
+namespace graphcache::detail {
+
+struct SlotAccess;
+
+constexpr std::size_t align_up(std::size_t offset, std::size_t alignment) {
+  return (offset + alignment - 1) / alignment * alignment;
+}
+
+// Values one after another, each at its own alignment: where number `index` begins, or all end if there is none such.
+template <class... Ts>
+constexpr std::size_t value_offset(std::size_t index) {
+  constexpr std::size_t sizes[] = {sizeof(Ts)..., 0};
+  constexpr std::size_t alignments[] = {alignof(Ts)..., 1};
+  std::size_t end = 0;
+  for (std::size_t i = 0; i < index; ++i) end = align_up(end, alignments[i]) + sizes[i];
+  return align_up(end, alignments[index]);
+}
+
+}  // namespace graphcache::detail
