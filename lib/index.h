@@ -14,7 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <utility>
-#include <vector>
 
 #include "entry_table.h"
 #include "graphcache/key.h"
@@ -122,8 +121,8 @@ class Index {
   }
   // Some entry that is found, or null.
   Entry* any() const;
-  // Those that are found.
-  std::vector<Entry*> found() const;
+  // Over those that are found, in no order.
+  EntryTable::Walk walk() const { return EntryTable::Walk(table_); }
 
  private:
   friend class Verifier;
