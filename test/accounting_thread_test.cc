@@ -1,6 +1,7 @@
 // How the cache leaves the thread, the device and the slot of the last error, and what it destroys where: on hostrt.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -389,6 +390,24 @@ TEST_F(AccountingTest, KeysThatCameOnceAndWereNotCapturedDoNotPileUp) {
   EXPECT_EQ(cache.stats().outcome(Outcome::kEager), static_cast<std::uint64_t>(kKeys));
   EXPECT_RUN(kInstantiated, run_add(cache, key(kKeys - 1)));  // The newest are those that stay.
   EXPECT_EQ(data->first(), static_cast<float>(kKeys + 1));
+}
+
+TEST_F(AccountingTest, StatsTakesNoLongerWithManyKeys) {
+  Options options;
+  options.capture_after = 1;
+  Cache small(options), large(options);
+  for (int i = 0; i < 4000; ++i) EXPECT_RUN(kEager, run_add(i == 0 ? small : large, key(i)));
+  const auto seconds = [](const Cache& cache) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < 100; ++i) (void)cache.stats();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  double of_small = 1e9, of_large = 1e9;
+  for (int i = 0; i < 5; ++i) {
+    of_small = std::min(of_small, seconds(small));
+    of_large = std::min(of_large, seconds(large));
+  }
+  EXPECT_LE(of_large, 3 * of_small);
 }
 
 TEST_F(AccountingTest, KeyErasedDuringItsHitIsGoneByTheEndOfTheRun) {

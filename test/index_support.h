@@ -76,6 +76,14 @@ class IndexTest : public testing::Test {
     return swept;
   }
 
+  // Those that are found: the cold ones, the demoted ones, the live ones, each in order of use.
+  std::vector<Entry*> found() const {
+    std::vector<Entry*> all;
+    index.for_each([&](Entry* entry) {
+      if (!entry->erased) all.push_back(entry);
+    });
+    return all;
+  }
   // Those that exist, erased ones included.
   std::size_t size() const {
     std::size_t all = 0;

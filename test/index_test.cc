@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -37,7 +38,7 @@ TEST_F(IndexTest, ErasesOnePlaceOfAKeyWhereverItStands) {
     index.erase(index.find(key(erased), sites[erased]));
     for (int i = 0; i < 3; ++i) EXPECT_EQ(index.find(key(erased), sites[i]) == nullptr, i == erased);
   }
-  EXPECT_EQ(index.found().size(), 6u);
+  EXPECT_EQ(found().size(), 6u);
   EXPECT_EQ(size(), 9u);
   EXPECT_EQ(sweep(), 3);
   EXPECT_EQ(size(), 6u);
@@ -48,7 +49,7 @@ TEST_F(IndexTest, VictimIsTheLeastRecentlyUsed) {
   add(2);
   add(3);
   index.touch(first);
-  EXPECT_EQ(names(index.found()), names_of({1, 3, 2}));
+  EXPECT_EQ(names(found()), names_of({1, 3, 2}));
   EXPECT_EQ(evict(), key(2).to_string());
   EXPECT_EQ(evict(), key(3).to_string());
   EXPECT_EQ(evict(), key(1).to_string());
@@ -58,11 +59,11 @@ TEST_F(IndexTest, VictimIsTheLeastRecentlyUsed) {
 TEST_F(IndexTest, TouchingTheNewestOldestAndMiddleKeepsTheOrder) {
   Entry* entries[] = {add(0), add(1), add(2)};
   index.touch(entries[2]);
-  EXPECT_EQ(names(index.found()), names_of({2, 1, 0}));
+  EXPECT_EQ(names(found()), names_of({2, 1, 0}));
   index.touch(entries[0]);
-  EXPECT_EQ(names(index.found()), names_of({0, 2, 1}));
+  EXPECT_EQ(names(found()), names_of({0, 2, 1}));
   index.touch(entries[2]);
-  EXPECT_EQ(names(index.found()), names_of({2, 0, 1}));
+  EXPECT_EQ(names(found()), names_of({2, 0, 1}));
   EXPECT_GT(entries[2]->last_use, entries[0]->last_use);
   EXPECT_GT(entries[0]->last_use, entries[1]->last_use);
 }
@@ -88,7 +89,7 @@ TEST_F(IndexTest, ColdEntriesAreNoVictims) {
   index.set_standing(entry, Standing::kCold);
   EXPECT_EQ(index.live(), 0u);
   EXPECT_EQ(evict(), "none");
-  EXPECT_EQ(index.found().size(), 2u);
+  EXPECT_EQ(found().size(), 2u);
 }
 
 TEST_F(IndexTest, LiveCountsErasedEntriesUntilTheyAreSwept) {
@@ -100,7 +101,7 @@ TEST_F(IndexTest, LiveCountsErasedEntriesUntilTheyAreSwept) {
   EXPECT_EQ(index.find(key(1)), nullptr);
   EXPECT_EQ(sweep(), 0);  // In use.
   EXPECT_EQ(index.live(), 2u);
-  EXPECT_EQ(index.found().size(), 1u);
+  EXPECT_EQ(found().size(), 1u);
   EXPECT_EQ(size(), 2u);
   (void)entry->lock.unlock();
   ++entry->users;
@@ -230,20 +231,42 @@ TEST(EntryTableTest, GrowsByTwoBucketsAnInsertionAndNeverByMore) {
   }
 }
 
+// Entries come and go between the steps of a walk, and the table grows to several times its size.
+TEST(EntryTableTest, AWalkMeetsWhatStaysOnceAndNothingTwice) {
+  for (const int at_first : {1, 100, 200, 300, 500, 1000}) {
+    EntryTable table;
+    std::vector<std::unique_ptr<Entry>> entries;
+    const auto insert = [&] {
+      const int number = static_cast<int>(entries.size());
+      table.insert(entries.emplace_back(std::make_unique<Entry>(key(number), kHere)).get());
+    };
+    for (int i = 0; i < at_first; ++i) insert();
+    std::map<const Entry*, int> met;
+    EntryTable::Walk walk(table);
+    for (int i = 0; !walk.done(); ++i) {
+      walk.step([&](const Entry* entry) { ++met[entry]; });
+      for (int j = 0; j < 4; ++j) insert();
+      if (i % 2 == 0) table.erase(entries[static_cast<std::size_t>(at_first + i)].get());
+    }
+    for (int i = 0; i < at_first; ++i) EXPECT_EQ(met[entries[static_cast<std::size_t>(i)].get()], 1) << at_first;
+    for (const auto& [entry, times] : met) EXPECT_EQ(times, 1) << at_first;
+  }
+}
+
 // ---- Standings and budgets ------------------------------------------------------------------------------------------
 
 TEST_F(IndexTest, EntryKeepsItsPlaceInTheOrderOfUseWhenItsStandingChanges) {
   Entry* entries[] = {add(0), add(1), add(2), add(3), add(4)};
   for (const int i : {2, 4, 0, 3, 1}) index.set_standing(entries[i], Standing::kDemoted);
-  EXPECT_EQ(names(index.found()), names_of({4, 3, 2, 1, 0}));
+  EXPECT_EQ(names(found()), names_of({4, 3, 2, 1, 0}));
   EXPECT_EQ(index.live(), 0u);
   for (const int i : {3, 0}) index.set_standing(entries[i], Standing::kCold);
-  EXPECT_EQ(names(index.found()), names_of({3, 0, 4, 2, 1}));  // The cold ones first.
+  EXPECT_EQ(names(found()), names_of({3, 0, 4, 2, 1}));  // The cold ones first.
   for (const int i : {1, 3, 0}) index.set_standing(entries[i], Standing::kLive);
-  EXPECT_EQ(names(index.found()), names_of({4, 2, 3, 1, 0}));
+  EXPECT_EQ(names(found()), names_of({4, 2, 3, 1, 0}));
   index.touch(entries[1]);
   index.set_standing(entries[2], Standing::kLive);
-  EXPECT_EQ(names(index.found()), names_of({4, 1, 3, 2, 0}));
+  EXPECT_EQ(names(found()), names_of({4, 1, 3, 2, 0}));
   for (const int i : {0, 2, 3, 1}) EXPECT_EQ(evict(), key(i).to_string());
   EXPECT_EQ(evict(), "none");
 }

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -191,6 +193,36 @@ TEST_F(ThreadsTest, EraseClearPinAndReportsWhileOthersRun) {
     EXPECT_EQ(cache.stats().live_templates, 0u);
     EXPECT_EQ(cache.stats().families, 0u);
   }
+}
+
+TEST_F(ThreadsTest, EntriesThatStayAreReportedOnceWhileOthersComeAndGo) {
+  Options options = unshared(1);
+  options.max_templates = 4;
+  options.capture_after = 1;  // So that all but a few keys are cold.
+  Cache cache(options);
+  constexpr int kStay = 500, kCome = 1500;
+  for (int n = 0; n < kStay; ++n) ASSERT_TRUE(run_add(cache, key("stays", n), lane(0), 1).ok());
+  std::atomic<bool> running{true};
+  in_threads(2, [&](int i) {
+    if (i == 1) {
+      for (int n = 0; n < kCome; ++n) {
+        EXPECT_TRUE(run_add(cache, key("comes", n), lane(1), 1).ok());
+        if (n % 3 == 0) cache.erase(key("comes", n / 2));
+      }
+      running = false;
+      return;
+    }
+    while (running) {
+      std::set<std::string> keys;
+      int stays = 0;
+      for (const EntryInfo& entry : cache.entries()) {
+        EXPECT_TRUE(keys.insert(entry.key).second) << entry.key;
+        stays += entry.label == "stays";
+        EXPECT_EQ(entry.last_use_order, keys.size() - 1);
+      }
+      EXPECT_EQ(stays, kStay);
+    }
+  });
 }
 
 // A family's one executable goes from thread to thread: each must launch its own graph with its own values.

@@ -82,7 +82,6 @@ struct Entry {
 
   // Written under `lock`, but for the count of kEager, which is written under the cache's lock.
   std::array<Counter, kOutcomeCount> outcomes;
-  Counter patched_nodes;
   std::atomic<std::size_t> nodes{0};  // Of the last capture.
   std::atomic<std::size_t> slot_nodes{0};
 };

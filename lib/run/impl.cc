@@ -7,6 +7,7 @@
 #include <iterator>
 #include <map>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "cuda/errors.h"
@@ -136,12 +137,6 @@ void Cache::Impl::clear() {
   if (!lost_ && active_recording == nullptr) memory_->trim();
 }
 
-// Adds what the entry counted to the totals, before it is deleted.
-void Cache::Impl::bank(Entry& entry) {
-  for (int i = 0; i < kOutcomeCount; ++i) totals_.outcomes[i] += entry.outcomes[i].value();
-  totals_.patched_nodes += entry.patched_nodes.value();
-}
-
 // Deletes erased entries that nobody uses any more. True if there were some.
 bool Cache::Impl::sweep() {
   while (Entry* surplus = index_.lock_surplus()) {
@@ -151,7 +146,6 @@ bool Cache::Impl::sweep() {
   bool any = false;
   index_.sweep([&](Entry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     any = true;
-    bank(entry);
     if (lost_) {
       if (entry.executable != nullptr) entry.executable->abandon();
       entry.graph.graph.release();
@@ -186,10 +180,7 @@ absl::Status Cache::Impl::status() const {
 Stats Cache::Impl::stats() const {
   MutexLock lock(mutex_);
   Stats stats = totals_;
-  index_.for_each([&](const Entry* entry) {
-    for (int i = 0; i < kOutcomeCount; ++i) stats.outcomes[i] += entry->outcomes[i].value();
-    stats.patched_nodes += entry->patched_nodes.value();
-  });
+  run_counts_.add_to(stats);
   stats.live_executables = index_.live();
   stats.live_templates = index_.templates();
   stats.families = index_.families();
@@ -197,32 +188,56 @@ Stats Cache::Impl::stats() const {
   return stats;
 }
 
+// A few entries each time that the lock is held, since runs wait for it; what takes its time is done without.
 std::vector<EntryInfo> Cache::Impl::entries() const try {
-  std::vector<std::pair<Key, EntryInfo>> found;
-  {
-    MutexLock lock(mutex_);
-    std::vector<Entry*> entries = index_.found();
-    std::sort(entries.begin(), entries.end(), [](Entry* a, Entry* b) { return a->last_use > b->last_use; });
-    for (const Entry* entry : entries) {
-      EntryInfo info;
-      for (int i = 0; i < kOutcomeCount; ++i) info.outcomes[i] = entry->outcomes[i].value();
-      info.live = entry->standing == Standing::kLive;
-      info.recorded = entry->standing != Standing::kCold;
-      info.pinned = entry->pinned;
-      info.family = entry->family == nullptr ? 0 : entry->family->id;
-      if (!entry->capture_error.ok()) info.capture_error = entry->capture_error.ToString();
-      info.nodes = entry->nodes;
-      info.slot_nodes = entry->slot_nodes;
-      info.estimated_device_bytes = info.live ? entry->device_bytes + entry->table_bytes : 0;
-      info.last_use_order = found.size();
-      found.emplace_back(entry->key, std::move(info));
+  constexpr int kBuckets = 64;  // At a time, which hold half as many entries, or less.
+  constexpr std::size_t kKeyBytes = 1 << 16;
+  struct Found {
+    Key key;
+    absl::Status capture_error;
+    std::uint64_t last_use;
+    EntryInfo info;
+  };
+  const auto look = [](const Entry& entry) {
+    Found found{entry.key, entry.capture_error, entry.last_use, {}};
+    EntryInfo& info = found.info;
+    for (int i = 0; i < kOutcomeCount; ++i) info.outcomes[i] = entry.outcomes[i].value();
+    info.live = entry.standing == Standing::kLive;
+    info.recorded = entry.standing != Standing::kCold;
+    info.pinned = entry.pinned;
+    info.family = entry.family == nullptr ? 0 : entry.family->id;
+    info.nodes = entry.nodes;
+    info.slot_nodes = entry.slot_nodes;
+    info.estimated_device_bytes = info.live ? entry.device_bytes + entry.table_bytes : 0;
+    return found;
+  };
+  std::vector<std::pair<std::uint64_t, EntryInfo>> all;
+  std::vector<Found> some;
+  some.reserve(kBuckets);
+  for (std::optional<EntryTable::Walk> walk; !walk || !walk->done(); some.clear()) {
+    {
+      MutexLock lock(mutex_);
+      if (!walk) walk.emplace(index_.walk());
+      std::size_t key_bytes = 0;
+      for (int i = 0; i < kBuckets && !walk->done() && key_bytes < kKeyBytes; ++i) {
+        walk->step([&](const Entry* entry) {
+          some.push_back(look(*entry));
+          key_bytes += entry->key.size();
+        });
+      }
+    }
+    for (Found& found : some) {
+      found.info.label = std::string(found.key.label());
+      found.info.key = found.key.to_string();
+      if (!found.capture_error.ok()) found.info.capture_error = found.capture_error.ToString();
+      all.emplace_back(found.last_use, std::move(found.info));
     }
   }
-  // Texts take their time, and runs wait for the lock.
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<EntryInfo> infos;
-  for (auto& [key, info] : found) {
-    info.label = std::string(key.label());
-    info.key = key.to_string();
+  infos.reserve(all.size());
+  for (auto& [last_use, info] : all) {
+    info.last_use_order = infos.size();
     infos.push_back(std::move(info));
   }
   return infos;

@@ -18,6 +18,7 @@
 #include "graphcache/cache.h"
 #include "run/entry.h"
 #include "run/index.h"
+#include "run/run_counts.h"
 
 namespace graphcache {
 
@@ -158,7 +159,6 @@ class Cache::Impl {
   Outcome count_inlined();
   void lose(const absl::Status& why);
   void forget(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void bank(Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Options options_;
@@ -170,7 +170,8 @@ class Cache::Impl {
   std::condition_variable_any unlocked_;  // With mutex_: an entry that was waited for has been unlocked.
   Index index_ ABSL_GUARDED_BY(mutex_);
   std::unordered_set<cudaStream_t> known_streams_ ABSL_GUARDED_BY(mutex_);  // Found to be of the cache's device.
-  Stats totals_ ABSL_GUARDED_BY(mutex_);  // Of what no entry counts, and of entries that are gone.
+  Stats totals_ ABSL_GUARDED_BY(mutex_);  // Of what is counted under this lock.
+  RunCounts run_counts_;                  // Of the rest: what runs add when they have launched.
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
 
   Uploads uploads_;

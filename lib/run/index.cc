@@ -176,12 +176,6 @@ void Index::sweep(absl::FunctionRef<void(Entry&)> last_look) {
   }
 }
 
-std::vector<Entry*> Index::found() const {
-  std::vector<Entry*> all;
-  for (const Order& order : orders_) for_each(order, [&](Entry* entry) { all.push_back(entry); });
-  return all;
-}
-
 Entry* Index::any() const {
   for (const Order& order : orders_) {
     if (order.newest != nullptr) return order.newest;

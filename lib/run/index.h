@@ -14,7 +14,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <utility>
-#include <vector>
 
 #include "graphcache/key.h"
 #include "run/entry.h"
@@ -123,8 +122,8 @@ class Index {
   }
   // Some entry that is found, or null.
   Entry* any() const;
-  // Those that are found.
-  std::vector<Entry*> found() const;
+  // Over those that are found, in no order.
+  EntryTable::Walk walk() const { return EntryTable::Walk(table_); }
 
  private:
   friend class Verifier;

@@ -99,7 +99,7 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Request& request, b
                    lender->graph, entry->graph, entry->content,
                    entry->differences.between(lender->executable->content(), *entry->content), request.call);
   std::move(threw).Cancel();
-  entry->patched_nodes.add(brought.patched_nodes);
+  run_counts_.add_patched_nodes(brought.patched_nodes);
   const bool done = brought.result.error == cudaSuccess;
   if (!done && !brought.whole) retire_.add(std::move(lender->executable), {});
   {

@@ -120,7 +120,7 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
     auto threw = demoting(entry);  // Some nodes hold new values then, and some old ones.
     const CallResult result = executable.patch(request.call, &patched);
     std::move(threw).Cancel();
-    entry->patched_nodes.add(patched);
+    run_counts_.add_patched_nodes(patched);
     if (result.error != cudaSuccess) return replay_failed(entry, result, EagerReason::kRefused, request);
     if (patched != 0) outcome = if_patched;
   }
@@ -131,6 +131,7 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
     return replay_failed(entry, {"cudaGraphLaunch", error}, EagerReason::kLaunchFailed, request);
   }
   entry->outcomes[static_cast<int>(outcome)].add(1);
+  run_counts_.add(outcome);
   return outcome;
 }
 
@@ -351,11 +352,8 @@ absl::StatusOr<Outcome> Cache::Impl::run_eagerly(Held& held, EagerReason reason,
 
   MutexLock lock(mutex_);  // Released before let_go takes it.
   ++totals_.eager_reasons[static_cast<int>(reason)];
-  if (entry != nullptr) {
-    entry->outcomes[static_cast<int>(Outcome::kEager)].add(1);
-  } else {
-    ++totals_.outcomes[static_cast<int>(Outcome::kEager)];
-  }
+  ++totals_.outcomes[static_cast<int>(Outcome::kEager)];
+  if (entry != nullptr) entry->outcomes[static_cast<int>(Outcome::kEager)].add(1);
   return Outcome::kEager;
 }
 

@@ -268,15 +268,20 @@ std::string Verifier::fault_of_handles(const Index& index) ABSL_NO_THREAD_SAFETY
 // What stats.h says of the counters, as far as it holds at any time. The outcomes of hits are counted without the
 // cache's lock, but after what made them possible.
 std::string Verifier::fault_of_counters(const Impl& impl) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const Stats& totals = impl.totals_;
-  std::array<std::uint64_t, kOutcomeCount> outcomes = totals.outcomes;
+  std::array<std::uint64_t, kOutcomeCount> of_entries{};
   std::uint64_t live = 0;
   const auto add = [&](Entry* entry) {
-    for (int i = 0; i < kOutcomeCount; ++i) outcomes[i] += entry->outcomes[i].value();
-    live += entry->standing == Standing::kLive && is_free(entry);
+    if (!is_free(entry)) return;
+    for (int i = 0; i < kOutcomeCount; ++i) of_entries[i] += entry->outcomes[i].value();
+    live += entry->standing == Standing::kLive;
   };
   impl.index_.for_each(add);
-  const auto count = [&](Outcome outcome) { return outcomes[static_cast<std::size_t>(outcome)]; };
+  Stats totals = impl.totals_;
+  impl.run_counts_.add_to(totals);
+  const auto count = [&](Outcome outcome) { return totals.outcome(outcome); };
+  for (int i = 0; i < kOutcomeCount; ++i) {
+    if (of_entries[i] > totals.outcomes[i]) return "the entries have counted more runs than the cache";
+  }
 
   const auto reasons = std::accumulate(totals.eager_reasons.begin(), totals.eager_reasons.end(), std::uint64_t{0});
   if (count(Outcome::kEager) != reasons) return "eager runs and their reasons are not equal in number";
