@@ -1,6 +1,6 @@
 #include "cache.h"
 
-#include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "chosen.h"
@@ -62,7 +62,7 @@ class Cache : public SimPolicy {
     for (const KeyId loser : plan.evict) ledger_.destroy(std::exchange(executables_[loser], kNone));
     switch (plan.action) {
       case Plan::Action::kDirect:
-        break;
+        std::abort();  // Nobody else uses an executable here, so one can always be had.
       case Plan::Action::kOwn:
         executables_[key] = ledger_.instantiate(key, plan.writes_slots ? Kind::kSlots : Kind::kPlain);
         break;

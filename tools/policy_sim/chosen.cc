@@ -145,7 +145,7 @@ KeyId Policy::candidate(KeyId key, const IdleFn& idle) const {
   if (limits_.prefer == Prefer::kDeviceTime || entry.is_pinned) return kNoKey;
   if (entry.facts.table_class != 0 && can_lend(entry.of_class->table, idle)) return entry.of_class->table;
   const KeyId spare = entry.family->spare;
-  return can_lend(spare, idle) && entries_[spare].kind != Kind::kTable ? spare : kNoKey;
+  return can_lend(spare, idle) ? spare : kNoKey;
 }
 
 Plan Policy::borrow(const Entry& entry, const Offer& offer) const {
@@ -155,13 +155,12 @@ Plan Policy::borrow(const Entry& entry, const Offer& offer) const {
   plan.action = Plan::Action::kBorrow;
   plan.lender = offer.lender;
   plan.rent = kind == Kind::kTable ? by_set : kind == Kind::kSlots ? costs::buy(entry.facts.nodes) : offer.update;
-  plan.class_rent = plan.rent > by_set ? plan.rent - by_set : 0;
   plan.set_bytes = kind == Kind::kTable && !offer.has_set ? entry.facts.set_bytes : 0;
   return plan;
 }
 
-// By rent or buy. Where there is no room, somebody loses an executable: only who has not used it for as long as this key
-// has paid rent.
+// By rent or buy. Where there is no room, somebody loses an executable: only who has not used it for as long as this
+// key has paid rent.
 bool Policy::wants_own(const Entry& entry, Cost rent, const IdleFn& idle) const {
   const bool has_table = entry.of_class->table != kNoKey && entry.facts.table_class != 0;
   if (has_table && limits_.prefer == Prefer::kMemory) return false;
@@ -172,23 +171,24 @@ bool Policy::wants_own(const Entry& entry, Cost rent, const IdleFn& idle) const 
   return loser != kNoKey && entries_[loser].kind == Kind::kPlain && entries_[loser].last_use < entry.rents_from;
 }
 
-// By rent or buy for all of the class. Where there is no room, the table takes the place of executables of its own
-// class; where there is, it has to save as much memory as the driver takes for it.
+// Where a parameter set costs less than an update. If the budget is full, the table takes the place of executables of
+// its own class, so that no other family pays for it; if not, it has to save as much memory as the driver takes for it.
 bool Policy::wants_table(const Entry& entry, const Plan& borrow) const {
   const Class& of_class = *entry.of_class;
-  if (entry.facts.table_class == 0 || of_class.refuses_table || of_class.members < 2) return false;
-  if (entries_[borrow.lender].kind == Kind::kTable) return false;
-  const bool scarce = is_full() || has_evicted_;
-  if (limits_.prefer == Prefer::kMemory && !scarce) return true;
-  if (of_class.rent + borrow.class_rent <= costs::buy_table(entry.facts.nodes)) return false;
+  if (entry.facts.table_class == 0 || of_class.refuses_table || of_class.table != kNoKey) return false;
+  if (of_class.members < 2) return false;
+  if (limits_.prefer == Prefer::kMemory && !is_full()) return true;
+  if (borrow.rent <= costs::switch_row(entry.facts.nodes)) return false;
   const std::size_t units = units_of_table(entry, 0);
-  if (scarce) return of_class.executables >= std::min(units + 1, limits_.max_executables);
+  if (is_full()) return of_class.executables >= std::min(units + 1, limits_.max_executables);
+  const std::size_t in_place = entries_[borrow.lender].kind == Kind::kPlain ? 1 : 0;
+  if (units_ + units > keys_ + in_place) return false;
   return tables_ + with_slots_ != 0 || of_class.members >= units_of_driver(entry) + units;
 }
 
-// While nothing had to be evicted, and in no more than half of the budget.
+// In no more than half of the budget.
 bool Policy::may_write_slots(const Entry& entry) const {
-  return entry.facts.has_many_slots && limits_.prefer == Prefer::kTotalTime && !has_evicted_ &&
+  return entry.facts.has_many_slots && limits_.prefer == Prefer::kTotalTime &&
          limits_.max_executables >= kLeastBudgetForSlots && with_slots_ < limits_.max_executables / 2;
 }
 
@@ -207,17 +207,19 @@ bool Policy::make_room(std::size_t units, std::size_t limit, std::vector<KeyId> 
   return true;
 }
 
-// Makes room for the table to grow. If there is none, the table is made anew, with this key's set alone.
+// Makes room for the table to grow.
 bool Policy::add_set(const Entry& entry, const IdleFn& idle, Plan* plan) const {
   const Entry& lender = entries_[plan->lender];
   const std::size_t grown = units_of_table(lender, entry.of_class->set_bytes + plan->set_bytes);
   return make_room(grown - units(lender), limits_.max_executables, {plan->lender}, idle, plan);
 }
 
+// A new table, with this key's set alone. It takes the place of what was lent so far; but an executable with slots is
+// the lender's own.
 Plan Policy::table_in_place_of(KeyId lender, const Entry& entry, const IdleFn& idle) const {
   Plan plan;
   plan.action = Plan::Action::kTable;
-  if (lender != kNoKey) plan.evict.push_back(lender);
+  if (entries_[lender].kind != Kind::kSlots) plan.evict.push_back(lender);
   return make_room(units_of_table(entry, 0), limits_.max_executables, {}, idle, &plan) ? plan : Plan();
 }
 
@@ -240,26 +242,15 @@ Plan Policy::plan(KeyId key, const Offer& offer, const IdleFn& idle) const {
   const Entry& entry = entries_[key];
   if (offer.lender == kNoKey) return own(entry, limits_.max_executables, idle);
   Plan plan = borrow(entry, offer);
-  if (wants_table(entry, plan)) {
-    const bool in_place = is_full() || limits_.prefer == Prefer::kMemory;
-    return table_in_place_of(in_place ? offer.lender : kNoKey, entry, idle);
-  }
-  const bool can_lend = entries_[offer.lender].kind != Kind::kSlots;
-  if (!can_lend || wants_own(entry, plan.rent, idle)) {
-    const std::size_t limit = can_lend ? std::max(room_beside_tables(entry), units_) : limits_.max_executables;
-    const Cost class_rent = plan.class_rent;
-    plan = own(entry, limit, idle);
-    plan.class_rent = class_rent;
-    return plan;
-  }
+  if (wants_table(entry, plan)) return table_in_place_of(offer.lender, entry, idle);
+  if (entries_[offer.lender].kind == Kind::kSlots) return own(entry, limits_.max_executables, idle);
+  if (wants_own(entry, plan.rent, idle)) return own(entry, std::max(room_beside_tables(entry), units_), idle);
   return plan.set_bytes == 0 || add_set(entry, idle, &plan) ? plan : table_in_place_of(offer.lender, entry, idle);
 }
 
 void Policy::done(KeyId key, const Plan& plan) {
   Entry& entry = entries_[key];
   for (const KeyId loser : plan.evict) set_kind(loser, Kind::kNone);
-  has_evicted_ |= !plan.evict.empty();
-  entry.of_class->rent += plan.class_rent;
   bool is_spare = false;
   switch (plan.action) {
     case Plan::Action::kDirect:
@@ -270,19 +261,17 @@ void Policy::done(KeyId key, const Plan& plan) {
       set_kind(key, plan.writes_slots ? Kind::kSlots : Kind::kPlain);
       break;
     case Plan::Action::kTable:
-      is_spare = true;
-      entry.of_class->rent = 0;
       entry.of_class->set_bytes = 0;
       set_kind(key, Kind::kTable);
       break;
     case Plan::Action::kBorrow: {
       const KeyId spare = entry.family->spare;
-      is_spare = spare == plan.lender || spare == kNoKey;
       const Kind kind = entries_[plan.lender].kind;
+      is_spare = kind == Kind::kPlain && (spare == plan.lender || spare == kNoKey);
       set_kind(plan.lender, Kind::kNone);
       entry.of_class->set_bytes += plan.set_bytes;
       if (entry.rent == 0) entry.rents_from = entry.last_use;
-      entry.rent += plan.rent;
+      entry.rent = plan.rent == 0 ? 0 : entry.rent + plan.rent;  // A loser's is the key's own.
       set_kind(key, kind);
       break;
     }

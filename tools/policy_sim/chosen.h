@@ -1,7 +1,7 @@
-// The policy of the cache: which key has an executable of its own, which keys share one, and which executable leaves for
-// another. Plain numbers in, a plan out: no CUDA call, no clock, no lock. Equal calls give equal plans, and a call takes
-// the same time whatever the number of keys, except for keys in use that it has to pass over. docs/policy.md has the
-// rules and what each is worth.
+// The policy of the cache: which key has an executable of its own, which keys share one, and which executable leaves
+// for another. Plain numbers in, a plan out: no CUDA call, no clock, no lock. Equal calls give equal plans, and a call
+// takes the same time whatever the number of keys, except for keys in use that it has to pass over. docs/policy.md has
+// the rules and what each is worth.
 //
 // A run that finds no executable for its key asks in this order, and begins again after `refused`:
 //
@@ -35,10 +35,10 @@ struct GraphFacts {
   std::uint64_t table_class = 0;  // Keys of one family and class can share a parameter table. 0: this key cannot.
   std::uint64_t stream = 0;
   std::size_t nodes = 0;
-  std::size_t bytes = 0;          // Device memory of an executable,
-  std::size_t table_bytes = 0;    // of a parameter table beyond that,
-  std::size_t set_bytes = 0;      // and of this key's parameter set.
-  bool has_many_slots = false;    // An updater node would bring new values for less than patches do.
+  std::size_t bytes = 0;        // Device memory of an executable,
+  std::size_t table_bytes = 0;  // of a parameter table beyond that,
+  std::size_t set_bytes = 0;    // and of this key's parameter set.
+  bool has_many_slots = false;  // An updater node would bring new values for less than patches do.
 };
 
 // What a key could borrow.
@@ -59,7 +59,6 @@ struct Plan {
   bool writes_slots = false;  // Of kOwn: with an updater node for the slots.
   KeyId lender = kNoKey;
   Cost rent = 0;              // The price of the switch.
-  Cost class_rent = 0;        // By how much that is more than with a parameter table.
   std::size_t set_bytes = 0;  // By how much the table grows.
   std::vector<KeyId> evict;   // Before anything is instantiated.
 };
@@ -99,11 +98,10 @@ class Policy {
     std::size_t executables = 0;
     std::size_t set_bytes = 0;  // Of the sets in its table.
     KeyId table = kNoKey;       // Who has the table.
-    Cost rent = 0;              // What its members have paid for updates beyond what sets would have cost.
     bool refuses_table = false;
   };
   struct Family {
-    KeyId spare = kNoKey;  // Who has the executable that its members pass on.
+    KeyId spare = kNoKey;  // Who has the executable, without a table, that its members pass on.
     std::unordered_map<std::uint64_t, Class> classes;
   };
   struct Entry {
@@ -160,7 +158,6 @@ class Policy {
   std::size_t units_ = 0;       // What the executables count.
   std::size_t with_slots_ = 0;  // Executables with an updater node for slots.
   std::size_t tables_ = 0;
-  bool has_evicted_ = false;
 };
 
 }  // namespace graphcache

@@ -29,7 +29,11 @@ class Random {  // SplitMix64: the same numbers whatever the standard library.
 
 // As in the demo `buckets`: all nodes differ in their grids, and two take values.
 Graph grids(std::uint32_t nodes) {
-  return {.nodes = nodes, .slot_nodes = 2, .signature = 1, .table_class = 1, .differing = nodes,
+  return {.nodes = nodes,
+          .slot_nodes = 2,
+          .signature = 1,
+          .table_class = 1,
+          .differing = nodes,
           .difference = Difference::kGrids};
 }
 
@@ -115,8 +119,13 @@ Trace once(std::string name, const Graph& graph, std::size_t runs) {
 // A worker's load swings between a quarter and 7/4 of its mean, twice; every run brings other values.
 Trace decode(std::string name, std::uint32_t slot_nodes) {
   constexpr std::uint32_t kWorkers = 4, kBuckets = 17;
-  const Graph graph{.nodes = 163, .slot_nodes = slot_nodes, .signature = 0, .table_class = 1, .differing = 150,
-                    .difference = Difference::kGrids, .node_ns = 3000};
+  const Graph graph{.nodes = 163,
+                    .slot_nodes = slot_nodes,
+                    .signature = 0,
+                    .table_class = 1,
+                    .differing = 150,
+                    .difference = Difference::kGrids,
+                    .node_ns = 3000};
   Trace trace{std::move(name), like(graph, kWorkers * kBuckets), {}};
   for (std::size_t key = 0; key < trace.graphs.size(); ++key) {
     trace.graphs[key].signature = static_cast<std::uint32_t>(key % kBuckets * 6 / kBuckets + 1);

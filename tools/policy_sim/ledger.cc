@@ -116,7 +116,8 @@ void Ledger::launch(ExecutableId id) {
   }
   ++launches_;
   // Each stream has one launch in flight.
-  const bool waits = executable.launched && executable.stream != run_.stream && launches_ - executable.launch < streams_;
+  const bool waits =
+      executable.launched && executable.stream != run_.stream && launches_ - executable.launch < streams_;
   totals_.price += price::launch(of, executable.kind, id != last_launched_, waits);
   executable.launched = true;
   executable.has_values = false;

@@ -22,9 +22,9 @@ struct Totals {
   std::size_t executables = 0, peak_executables = 0;
   std::size_t bytes = 0, peak_bytes = 0;  // Without what the driver takes once.
   bool takes_driver_bytes = false;
-  Ns worst_run = 0;          // Without the kernels' own time.
-  Ns startup = 0;            // The host's time of each key's first run.
-  Ns later_host = 0;         // The host's time of all others,
+  Ns worst_run = 0;            // Without the kernels' own time.
+  Ns startup = 0;              // The host's time of each key's first run.
+  Ns later_host = 0;           // The host's time of all others,
   std::size_t later_runs = 0;  // and how many there are.
 };
 
@@ -58,8 +58,8 @@ class Ledger {
     KeyId base = 0, holds = 0;
     bool live = false, launched = false;
     bool has_values = false;   // Those of the run.
-    std::uint32_t stream = 0;   // Of the last launch,
-    std::size_t launch = 0;     // and which of all launches that was.
+    std::uint32_t stream = 0;  // Of the last launch,
+    std::size_t launch = 0;    // and which of all launches that was.
     std::size_t bytes = 0;
     std::unordered_set<KeyId> sets;
   };

@@ -41,19 +41,21 @@ class Shared {
 
 class Own : public SimPolicy {
  public:
-  Own(Ledger& ledger, bool keeps_templates) : ledger_(ledger), shared_(ledger), keeps_templates_(keeps_templates) {}
+  Own(Ledger& ledger, bool keeps_templates, bool patches)
+      : ledger_(ledger), shared_(ledger), keeps_templates_(keeps_templates), patches_(patches) {}
 
   void run(const Run& run) override {
     const Group group{run.key, 0, 0};
     const bool seen = !seen_.insert(run.key).second;
     if (!seen || (!keeps_templates_ && !shared_.has(group))) ledger_.capture(run.key, /*reads=*/false);
-    ledger_.launch(shared_.find(group, run.key, price::own_kind(ledger_.graph(run.key))).first);
+    const Kind kind = patches_ ? Kind::kPlain : price::own_kind(ledger_.graph(run.key));
+    ledger_.launch(shared_.find(group, run.key, kind).first);
   }
 
  private:
   Ledger& ledger_;
   Shared shared_;
-  const bool keeps_templates_;
+  const bool keeps_templates_, patches_;
   std::set<KeyId> seen_;
 };
 
@@ -99,14 +101,20 @@ class OneUpdated : public SimPolicy {
   std::map<ExecutableId, KeyId> holds_;
 };
 
+template <class Policy, bool... options>
+std::unique_ptr<SimPolicy> make(Ledger& ledger) {
+  return std::make_unique<Policy>(ledger, options...);
+}
+
 }  // namespace
 
 const std::vector<NamedPolicy>& simple_policies() {
   static const std::vector<NamedPolicy> policies = {
-      {"own", [](Ledger& ledger) -> std::unique_ptr<SimPolicy> { return std::make_unique<Own>(ledger, false); }},
-      {"own, templates", [](Ledger& ledger) -> std::unique_ptr<SimPolicy> { return std::make_unique<Own>(ledger, true); }},
-      {"one table", [](Ledger& ledger) -> std::unique_ptr<SimPolicy> { return std::make_unique<OneTable>(ledger); }},
-      {"one updated", [](Ledger& ledger) -> std::unique_ptr<SimPolicy> { return std::make_unique<OneUpdated>(ledger); }},
+      {"own", make<Own, false, false>},
+      {"own, templates", make<Own, true, false>},
+      {"own, host patches", make<Own, true, true>},
+      {"one table", make<OneTable>},
+      {"one updated", make<OneUpdated>},
   };
   return policies;
 }

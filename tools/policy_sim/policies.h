@@ -21,8 +21,8 @@ struct NamedPolicy {
   std::unique_ptr<SimPolicy> (*make)(Ledger& ledger);
 };
 
-// An executable a key, the least recently used leaves; the same, but templates stay; one table for each family and
-// stream; one shared executable for each family and stream, updated.
+// An executable a key, the least recently used leaves; the same, but templates stay; the same, and the host patches
+// slots however many; one table for each family and stream; one shared executable for each family and stream, updated.
 const std::vector<NamedPolicy>& simple_policies();
 
 }  // namespace graphcache::sim

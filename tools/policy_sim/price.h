@@ -1,5 +1,6 @@
-// What each action costs, in nanoseconds of the host's and of the device's time. Measured on an H200; docs/policy.md has
-// the source of each number. lib/costs.h has those by which the cache decides, this file those by which it is judged.
+// What each action costs, in nanoseconds of the host's and of the device's time. Measured on an H200; docs/policy.md
+// has the source of each number. lib/costs.h has those by which the cache decides, this file those by which it is
+// judged.
 #pragma once
 
 #include <algorithm>
@@ -48,15 +49,15 @@ inline constexpr Ns kTakeOver = 800;
 
 // Executables that the device updates: docs/performance.md, "Values written by the device" and "What being right on the
 // GPU costs".
-inline constexpr Ns kMakeUpdatable = 2000;     // Per node, once.
-inline constexpr Ns kUpdatableNode = 20;       // Per node and launch, of the device's time.
-inline constexpr Ns kUpdaterIdle = 1000;       // Per launch in which it finds nothing to do, of the device's time.
-inline constexpr Ns kUpdaterWrites = 2300;     // Per launch in which it writes,
-inline constexpr Ns kCell = 8;                 // and per node that it writes.
-inline constexpr Ns kPatchUpdater = 400;       // Per launch in which it writes, of the host's time.
-inline constexpr Ns kSwitchSet = 800;          // Per switch to another parameter set,
-inline constexpr Ns kSwitchSetPerNode = 10;    // and per node.
-inline constexpr Ns kWriteSet = 200;           // Per differing node, when a key gets its parameter set.
+inline constexpr Ns kMakeUpdatable = 2000;   // Per node, once.
+inline constexpr Ns kUpdatableNode = 20;     // Per node and launch, of the device's time.
+inline constexpr Ns kUpdaterIdle = 1000;     // Per launch in which it finds nothing to do, of the device's time.
+inline constexpr Ns kUpdaterWrites = 2300;   // Per launch in which it writes,
+inline constexpr Ns kCell = 8;               // and per node that it writes.
+inline constexpr Ns kPatchUpdater = 400;     // Per launch in which it writes, of the host's time.
+inline constexpr Ns kSwitchSet = 800;        // Per switch to another parameter set,
+inline constexpr Ns kSwitchSetPerNode = 10;  // and per node.
+inline constexpr Ns kWriteSet = 200;         // Per differing node, when a key gets its parameter set.
 
 // A launch; of another executable than the last one; per node.
 inline constexpr Ns kLaunch = 1500;

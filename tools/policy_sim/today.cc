@@ -73,9 +73,8 @@ class Today : public SimPolicy {
   }
   KeyId victim() const {
     const bool many = 2 * heads() > live();
-    const KeyId early = oldest([&](KeyId k) {
-      return keys_[k].kind == Kind::kPlain || many || uses_ - keys_[k].used > 16384;
-    });
+    const KeyId early =
+        oldest([&](KeyId k) { return keys_[k].kind == Kind::kPlain || many || uses_ - keys_[k].used > 16384; });
     return early != kNobody ? early : oldest([](KeyId) { return true; });
   }
 
@@ -107,8 +106,8 @@ class Today : public SimPolicy {
   }
   Cost update(KeyId from, KeyId k) const {
     const Graph& graph = ledger_.graph(k);
-    return price::update(graph, ledger_.graph(from).table_class == graph.table_class ? graph.difference
-                                                                                     : Difference::kKernels);
+    return price::update(
+        graph, ledger_.graph(from).table_class == graph.table_class ? graph.difference : Difference::kKernels);
   }
   bool wants_table(KeyId k, KeyId lender) {
     const Graph& graph = ledger_.graph(k);
@@ -133,8 +132,8 @@ class Today : public SimPolicy {
     const KeyId lender = lender_for(k);
     const bool table = wants_table(k, lender);
     const bool same_class = lender != kNobody && class_of(lender) == class_of(k);
-    const bool can_lend = lender != kNobody && keys_[lender].kind != Kind::kSlots &&
-                          (keys_[lender].kind != Kind::kTable || same_class);
+    const bool can_lend =
+        lender != kNobody && keys_[lender].kind != Kind::kSlots && (keys_[lender].kind != Kind::kTable || same_class);
     if (can_lend && !table) {
       const std::size_t nodes = ledger_.graph(k).nodes;
       const Cost rent = keys_[lender].kind == Kind::kTable ? costs::switch_row(nodes) : update(lender, k);

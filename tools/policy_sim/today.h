@@ -1,5 +1,5 @@
-// The rules of the library before this policy, for comparison: rent or buy for keys and tables, uses counted by periods,
-// half of the executables for those that the device updates.
+// The rules of the library before this policy, for comparison: rent or buy for keys and tables, uses counted by
+// periods, half of the executables for those that the device updates.
 #pragma once
 
 #include <vector>

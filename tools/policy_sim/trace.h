@@ -1,4 +1,5 @@
-// A trace: which keys ran, in which order and on which streams, and what their graphs are like. No policy is known here.
+// A trace: which keys ran, in which order and on which streams, and what their graphs are like. No policy is known
+// here.
 #pragma once
 
 #include <cstdint>
