@@ -8,8 +8,8 @@ namespace {
 // What the driver takes of the device's memory, once a process, for executables that the device updates.
 constexpr std::size_t kDriverBytes = 16'800'000;
 
-// While its class has no table, a key has an executable of its own when its switches have cost this part of one.
-constexpr Cost kRentPercent = 30;
+// Graphs of fewer nodes cost less to instantiate than a few switches do: their keys never pay rent while there is room.
+constexpr std::size_t kSmallGraph = 32;
 
 // A smaller budget is for plain executables: those with an updater node are dear to evict where streams are busy.
 constexpr std::size_t kLeastBudgetForSlots = 8;
@@ -164,8 +164,8 @@ Plan Policy::borrow(const Entry& entry, const Offer& offer) const {
 bool Policy::wants_own(const Entry& entry, Cost rent, const IdleFn& idle) const {
   const bool has_table = entry.of_class->table != kNoKey && entry.facts.table_class != 0;
   if (has_table && limits_.prefer == Prefer::kMemory) return false;
-  const Cost price = costs::buy(entry.facts.nodes) * (has_table ? 100 : kRentPercent) / 100;
-  if (entry.rent + rent <= price) return false;
+  const bool is_small = entry.facts.nodes < kSmallGraph;
+  if (!is_small && entry.rent + rent <= costs::buy(entry.facts.nodes)) return false;
   if (units_ < room_beside_tables(entry)) return true;
   const KeyId loser = victim(idle, {});
   return loser != kNoKey && entries_[loser].kind == Kind::kPlain && entries_[loser].last_use < entry.rents_from;

@@ -25,7 +25,7 @@ constexpr char kHelp[] =
   policy_sim                     the summary: each policy's worst ratios over all traces and budgets
   policy_sim --ratios            and a row for each trace: ratios of the chosen policy at each budget
   policy_sim --details           and a row for each trace, budget and policy
-  policy_sim --check             the summary; fails if the chosen policy breaks its rule: total at most 1.05, memory at most 1
+  policy_sim --check             the summary; fails if the chosen policy exceeds 1.05 in total or 1 in memory
   policy_sim --calibrate         the model beside what was measured
   policy_sim --trace FILE        of this trace instead of the generated ones; may be repeated
   policy_sim --write NAME        prints the generated trace of this name
