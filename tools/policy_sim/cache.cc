@@ -1,0 +1,101 @@
+#include "cache.h"
+
+#include <cstdlib>
+#include <utility>
+
+#include "chosen.h"
+
+namespace graphcache::sim {
+namespace {
+
+GraphFacts facts_of(const Graph& graph, std::uint32_t stream) {
+  return {.signature = graph.signature,
+          .table_class = graph.table_class,
+          .stream = stream,
+          .nodes = graph.nodes,
+          .bytes = price::bytes(graph),
+          .table_bytes = price::updater_bytes(graph, Kind::kTable),
+          .set_bytes = price::set_bytes(graph),
+          .has_many_slots = price::own_kind(graph) == Kind::kSlots};
+}
+
+class Cache : public SimPolicy {
+ public:
+  Cache(Ledger& ledger, Prefer prefer)
+      : ledger_(ledger),
+        policy_({.prefer = prefer, .max_executables = ledger.budget()}),
+        executables_(ledger.trace().graphs.size(), kNone),
+        captured_(ledger.trace().graphs.size()) {}
+
+  void run(const Run& run) override {
+    policy_.used(run.key);
+    if (executables_[run.key] == kNone) miss(run);
+    ledger_.launch(executables_[run.key]);
+  }
+
+ private:
+  static constexpr ExecutableId kNone = kUnlimited;
+
+  void miss(const Run& run) {
+    if (captured_[run.key]) {
+      policy_.moved(run.key, run.stream);
+    } else {
+      ledger_.capture(run.key, /*reads=*/true);
+      policy_.captured(run.key, facts_of(ledger_.graph(run.key), run.stream));
+      captured_[run.key] = true;
+    }
+    const Policy::IdleFn idle = [](KeyId) { return true; };
+    const Plan plan = policy_.plan(run.key, offer(run.key, policy_.candidate(run.key, idle)), idle);
+    carry_out(run.key, plan);
+    policy_.done(run.key, plan);
+  }
+
+  Offer offer(KeyId key, KeyId lender) const {
+    if (lender == kNoKey) return {};
+    const Graph& from = ledger_.graph(lender);
+    const Graph& to = ledger_.graph(key);
+    const Difference difference = from.table_class == to.table_class ? to.difference : Difference::kKernels;
+    return {lender, price::update(to, difference), ledger_.has_set(executables_[lender], key)};
+  }
+
+  void carry_out(KeyId key, const Plan& plan) {
+    for (const KeyId loser : plan.evict) ledger_.destroy(std::exchange(executables_[loser], kNone));
+    switch (plan.action) {
+      case Plan::Action::kDirect:
+        std::abort();  // Nobody else uses an executable here, so one can always be had.
+      case Plan::Action::kOwn:
+        executables_[key] = ledger_.instantiate(key, plan.writes_slots ? Kind::kSlots : Kind::kPlain);
+        break;
+      case Plan::Action::kTable:
+        executables_[key] = ledger_.instantiate(key, Kind::kTable);
+        break;
+      case Plan::Action::kBorrow:
+        executables_[key] = std::exchange(executables_[plan.lender], kNone);
+        ledger_.bring_over(executables_[key], key);
+        break;
+    }
+  }
+
+  Ledger& ledger_;
+  Policy policy_;
+  std::vector<ExecutableId> executables_;  // By key.
+  std::vector<bool> captured_;
+};
+
+template <Prefer prefer>
+std::unique_ptr<SimPolicy> make(Ledger& ledger) {
+  return std::make_unique<Cache>(ledger, prefer);
+}
+
+}  // namespace
+
+const std::vector<NamedPolicy>& chosen_policies() {
+  static const std::vector<NamedPolicy> policies = {
+      {"chosen", make<Prefer::kTotalTime>},
+      {"device time", make<Prefer::kDeviceTime>},
+      {"memory", make<Prefer::kMemory>},
+  };
+  return policies;
+}
+
+}  // namespace graphcache::sim

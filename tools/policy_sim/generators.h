@@ -1,0 +1,12 @@
+// The traces that need no file: the same on every machine.
+#pragma once
+
+#include <vector>
+
+#include "trace.h"
+
+namespace graphcache::sim {
+
+std::vector<Trace> generated_traces();
+
+}  // namespace graphcache::sim

@@ -1,0 +1,129 @@
+#include "ledger.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+namespace graphcache::sim {
+namespace {
+
+void check(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "policy_sim: a policy %s\n", what);
+  std::abort();
+}
+
+}  // namespace
+
+Ledger::Ledger(const Trace& trace, std::size_t budget)
+    : trace_(trace),
+      budget_(budget),
+      streams_(trace.streams()),
+      captured_(trace.graphs.size()),
+      seen_(trace.graphs.size()) {}
+
+void Ledger::begin(const Run& run) {
+  run_ = run;
+  just_captured_ = false;
+  before_ = totals_.price;
+}
+
+void Ledger::end() {
+  const Ns host = totals_.price.host - before_.host;
+  totals_.worst_run = std::max(totals_.worst_run, totals_.price.overhead() - before_.overhead());
+  if (!seen_[run_.key]) {
+    totals_.startup += host;
+  } else {
+    totals_.later_host += host;
+    ++totals_.later_runs;
+  }
+  seen_[run_.key] = true;
+}
+
+void Ledger::capture(KeyId key, bool reads) {
+  ++totals_.captures;
+  host(graph(key).nodes * ((captured_[key] ? price::kCapture : price::kFirstCapture) + (reads ? price::kRead : 0)));
+  captured_[key] = just_captured_ = true;
+}
+
+void Ledger::take(Executable* executable, std::size_t bytes) {
+  executable->bytes += bytes;
+  totals_.bytes += bytes;
+  totals_.peak_bytes = std::max(totals_.peak_bytes, totals_.bytes);
+}
+
+ExecutableId Ledger::instantiate(KeyId key, Kind kind) {
+  const std::size_t needed = price::bytes(graph(key)) + price::updater_bytes(graph(key), kind);
+  host(price::instantiate(graph(key), kind, totals_.bytes + needed > totals_.peak_bytes));
+  check(++totals_.executables <= budget_, "exceeds its budget");
+  totals_.peak_executables = std::max(totals_.peak_executables, totals_.executables);
+  ++totals_.instantiations;
+  totals_.takes_driver_bytes |= kind != Kind::kPlain;
+  Executable& executable = executables_.emplace_back();
+  executable.kind = kind;
+  executable.base = executable.holds = key;
+  executable.live = true;
+  executable.has_values = just_captured_;
+  executable.sets.insert(key);
+  take(&executable, needed);
+  return executables_.size() - 1;
+}
+
+void Ledger::destroy(ExecutableId id) {
+  Executable& executable = executables_[id];
+  check(executable.live, "destroys an executable twice");
+  executable.live = false;
+  --totals_.executables;
+  totals_.bytes -= executable.bytes;
+  host(price::destroy(graph(executable.base), executable.kind, streams_));
+}
+
+void Ledger::bring_over(ExecutableId id, KeyId key) {
+  Executable& executable = executables_[id];
+  const Graph& from = graph(executable.holds);
+  check(executable.live && executable.kind != Kind::kSlots, "lends what cannot be lent");
+  check(from.signature == graph(key).signature, "lends to another signature");
+  executable.kind == Kind::kTable ? switch_set(&executable, key) : update(&executable, key);
+  executable.holds = key;
+  executable.has_values = true;
+  ++totals_.switches;
+}
+
+void Ledger::update(Executable* executable, KeyId key) {
+  const Graph& to = graph(key);
+  const bool same_class = graph(executable->holds).table_class == to.table_class;
+  host(price::update(to, same_class ? to.difference : Difference::kKernels));
+  host(price::values(to, Kind::kPlain).host);
+}
+
+void Ledger::switch_set(Executable* executable, KeyId key) {
+  const Graph& to = graph(key);
+  check(executable->launched, "switches what was never launched");
+  check(to.table_class != 0 && graph(executable->base).table_class == to.table_class, "lends to another class");
+  if (executable->sets.insert(key).second) {
+    host(to.differing * price::kWriteSet);
+    take(executable, price::set_bytes(to));
+  }
+  totals_.price += price::switch_set(to);
+}
+
+void Ledger::launch(ExecutableId id) {
+  Executable& executable = executables_[id];
+  const Graph& of = graph(run_.key);
+  check(executable.live && executable.holds == run_.key, "launches another key's graph");
+  if (!executable.has_values && (run_.values_changed || !executable.launched)) {
+    totals_.price += price::values(of, executable.launched ? executable.kind : Kind::kPlain);
+  }
+  ++launches_;
+  // Each stream has one launch in flight.
+  const bool waits =
+      executable.launched && executable.stream != run_.stream && launches_ - executable.launch < streams_;
+  totals_.price += price::launch(of, executable.kind, id != last_launched_, waits);
+  executable.launched = true;
+  executable.has_values = false;
+  executable.stream = run_.stream;
+  executable.launch = launches_;
+  last_launched_ = id;
+}
+
+}  // namespace graphcache::sim

@@ -1,0 +1,85 @@
+// What a policy does, booked: prices, executables, device memory, the dearest run. It checks each action: a policy that
+// exceeds its budget, launches what holds another key's graph, or updates what cannot be updated, ends the program.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <unordered_set>
+#include <vector>
+
+#include "price.h"
+#include "trace.h"
+
+namespace graphcache::sim {
+
+using ExecutableId = std::size_t;
+inline constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
+
+struct Totals {
+  Price price;
+  std::size_t captures = 0, instantiations = 0, switches = 0;
+  std::size_t executables = 0, peak_executables = 0;
+  std::size_t bytes = 0, peak_bytes = 0;  // Without what the driver takes once.
+  bool takes_driver_bytes = false;
+  Ns worst_run = 0;            // Without the kernels' own time.
+  Ns startup = 0;              // The host's time of each key's first run.
+  Ns later_host = 0;           // The host's time of all others,
+  std::size_t later_runs = 0;  // and how many there are.
+};
+
+class Ledger {
+ public:
+  Ledger(const Trace& trace, std::size_t budget);
+
+  const Trace& trace() const { return trace_; }
+  const Graph& graph(KeyId key) const { return trace_.graphs[key]; }
+  std::size_t budget() const { return budget_; }
+  const Totals& totals() const { return totals_; }
+  std::size_t bytes(ExecutableId id) const { return executables_[id].bytes; }
+
+  bool has_set(ExecutableId id, KeyId key) const { return executables_[id].sets.count(key) != 0; }
+
+  void begin(const Run& run);
+  void end();
+
+  // `reads`: the graph is read, so that it can share.
+  void capture(KeyId key, bool reads);
+  ExecutableId instantiate(KeyId key, Kind kind);
+  void destroy(ExecutableId id);
+  // Brings an executable over to a sibling: one with a table by a parameter set, which the key gets if it has none
+  // there; a plain one by an update.
+  void bring_over(ExecutableId id, KeyId key);
+  void launch(ExecutableId id);
+
+ private:
+  struct Executable {
+    Kind kind = Kind::kPlain;
+    KeyId base = 0, holds = 0;
+    bool live = false, launched = false;
+    bool has_values = false;   // Those of the run.
+    std::uint32_t stream = 0;  // Of the last launch,
+    std::size_t launch = 0;    // and which of all launches that was.
+    std::size_t bytes = 0;
+    std::unordered_set<KeyId> sets;
+  };
+
+  void host(Ns ns) { totals_.price.host += ns; }
+  void update(Executable* executable, KeyId key);
+  void switch_set(Executable* executable, KeyId key);
+  void take(Executable* executable, std::size_t bytes);
+
+  const Trace& trace_;
+  const std::size_t budget_;
+  const std::size_t streams_;
+  std::vector<Executable> executables_;
+  std::vector<bool> captured_, seen_;
+  Totals totals_;
+  Run run_;
+  bool just_captured_ = false;  // In this run, with its values.
+  Price before_;
+  std::size_t launches_ = 0;
+  ExecutableId last_launched_ = kUnlimited;
+};
+
+}  // namespace graphcache::sim
