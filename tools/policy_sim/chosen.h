@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "../../lib/costs.h"
+#include "../../lib/cuda/costs.h"
 
 namespace graphcache {
 

@@ -1,5 +1,5 @@
 // What each action costs, in nanoseconds of the host's and of the device's time. Measured on an H200; docs/policy.md
-// has the source of each number. lib/costs.h has those by which the cache decides, this file those by which it is
+// has the source of each number. lib/cuda/costs.h has those by which the cache decides, this file those by which it is
 // judged.
 #pragma once
 
@@ -71,7 +71,7 @@ inline constexpr Ns kSerializedPercent = 41;
 // (docs/semantics.md: 131 ms for 100 nodes beside launches of 1.7 ms).
 inline constexpr Ns kDestroyWaitsPercent = 77;
 
-// Device memory: lib/graph.h, lib/head.cc, lib/table.cc.
+// Device memory: lib/graph/template.h, lib/exec/updater_node.cc, lib/exec/parameter_table.cc.
 inline constexpr std::size_t kExecutableBytes = 114'000, kNodeBytes = 2'600;
 inline constexpr std::size_t kUpdaterNodeBytes = 150, kSetNodeBytes = 40;
 inline constexpr std::size_t kDriverBytes = 16'800'000;  // Once a process, for the first executable that is updated.

@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "../../lib/costs.h"
+#include "../../lib/cuda/costs.h"
 
 namespace graphcache::sim {
 namespace {
