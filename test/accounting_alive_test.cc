@@ -192,11 +192,11 @@ TEST_F(AccountingTest, StatsAgreeWithTheLedger) {
 }
 
 TEST_F(AccountingTest, StatsAgreeWithTheLedgerWhereKeysShare) {
-  for (const Sharing sharing : {Sharing::kAuto, Sharing::kAlways}) {
+  for (const detail::Sharing sharing : {detail::Sharing::kAuto, detail::Sharing::kAlways}) {
     Options options;
     options.max_executables = 2;
     options.max_templates = 5;
-    options.sharing = sharing;
+    options.mechanisms.sharing = sharing;
     Cache cache(options);
     for (int i = 0; i < 40; ++i) {
       const int which = i * i % 11;

@@ -138,7 +138,7 @@ TEST_F(AccountingTest, PerThreadStreamIsThatOfTheCurrentDevice) {
 TEST_F(AccountingTest, ExecutableInFlightOnAnotherThreadsDefaultStreamIsNotDestroyed) {
   Options options;
   options.max_executables = 1;
-  options.sharing = Sharing::kNever;
+  options.share = false;
   Cache cache(options);
   ASSERT_TRUE(run_add(cache, key(0), cudaStreamPerThread).ok());
   hostrt::hold(cudaStreamPerThread);
@@ -161,7 +161,7 @@ TEST_F(AccountingTest, ExecutableInFlightOnAnotherThreadsDefaultStreamIsNotDestr
 TEST_F(AccountingTest, ExecutablesInFlightAreNotDestroyedUntilTheyAreVeryMany) {
   Options options;
   options.max_executables = 1;
-  options.sharing = Sharing::kNever;
+  options.share = false;
   Cache cache(options);
   hostrt::hold(*stream);
   constexpr int kMost = 32;
@@ -185,7 +185,7 @@ TEST_F(AccountingTest, KeyIsNotHeldWhileWhatItMadeLeaveIsDestroyed) {
   };
   Options options;
   options.max_executables = 1;
-  options.sharing = Sharing::kNever;
+  options.share = false;
   Cache cache(options);
   Shared shared;
   shared.run_elsewhere = [&] { EXPECT_TRUE(run_add(cache, key("arrives")).ok()); };

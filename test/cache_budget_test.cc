@@ -37,10 +37,10 @@ TEST_F(CacheTest, EvictsLeastRecentlyUsed) {
 
 // Destroying what the device updates takes, for each of its nodes, as long as other threads' work is in flight.
 TEST_F(CacheTest, WhatTheDeviceUpdatesLeavesLastUnlessItIsNotUsedForLong) {
-  for (const Patching patching : {Patching::kPerNode, Patching::kDeviceUpdated}) {
-    const bool by_device = patching == Patching::kDeviceUpdated;
+  for (const detail::Patching patching : {detail::Patching::kPerNode, detail::Patching::kDeviceUpdated}) {
+    const bool by_device = patching == detail::Patching::kDeviceUpdated;
     Options options = unshared(2);
-    options.patching = patching;
+    options.mechanisms.patching = patching;
     Cache cache(options);
     EXPECT_RUN(kInstantiated, cache.run(key("slots"), stream, params(1.0f), [&](Recorder& rec, Slot<float> v) {
       rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
@@ -118,10 +118,10 @@ TEST_F(CacheTest, OneExecutableServesAlternatingKeys) {
   EXPECT_EQ(calls, 2);
   expect_sum(40);
 
-  for (const Sharing sharing : {Sharing::kAuto, Sharing::kAlways}) {
+  for (const detail::Sharing sharing : {detail::Sharing::kAuto, detail::Sharing::kAlways}) {
     Options options;
     options.max_executables = 1;
-    options.sharing = sharing;
+    options.mechanisms.sharing = sharing;
     run_all(options);
     EXPECT_EQ(stats.evictions, 0u);
     EXPECT_EQ(stats.outcome(Outcome::kInstantiated), 1u);
@@ -205,12 +205,6 @@ TEST_F(CacheTest, OptionsThatMakeNoSenseAreReported) {
   options = {};
   options.max_templates = -1;
   expect_refused(options, "max_templates");
-  options = {};
-  options.sharing = static_cast<Sharing>(4);
-  expect_refused(options, "sharing");
-  options = {};
-  options.patching = static_cast<Patching>(3);
-  expect_refused(options, "patching");
   options = {};
   options.prefer = static_cast<Prefer>(-1);
   expect_refused(options, "prefer");

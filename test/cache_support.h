@@ -19,7 +19,7 @@ inline constexpr dim3 kGrid(2), kBlock(64);
 inline Options unshared(int max_executables = Options().max_executables) {
   Options options;
   options.max_executables = max_executables;
-  options.sharing = Sharing::kNever;
+  options.share = false;
   return options;
 }
 

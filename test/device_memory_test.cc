@@ -49,7 +49,7 @@ class DeviceMemoryTest : public StreamTest {
 
 TEST_F(DeviceMemoryTest, EstimateIsWhatExecutablesTake) {
   Options options;
-  options.sharing = Sharing::kNever;
+  options.share = false;
   options.max_executables = options.max_templates = 1024;
   Cache first(options);  // The context, the module, and what the driver takes for any graphs at all.
   fill(first, kExecutables, 1, true);
@@ -85,7 +85,7 @@ TEST_F(DeviceMemoryTest, EstimateIsWhatExecutablesTake) {
 // One executable for all of a family is what it saves.
 TEST_F(DeviceMemoryTest, SiblingsTakeTheMemoryOfOne) {
   Options options;
-  options.sharing = Sharing::kAlways;
+  options.mechanisms.sharing = detail::Sharing::kAlways;
   Cache cache(options);
   const std::size_t before = free_bytes();
   for (int i = 0; i < kExecutables; ++i) {

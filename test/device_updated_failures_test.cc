@@ -18,7 +18,7 @@ constexpr dim3 kBlock(8);
 
 Options device_updated() {
   Options options;
-  options.patching = Patching::kDeviceUpdated;
+  options.mechanisms.patching = detail::Patching::kDeviceUpdated;
   return options;
 }
 
@@ -127,7 +127,7 @@ TEST_F(DeviceUpdatedFailuresTest, NoneIsDestroyedInFlight) {
   constexpr int kKeys = 80;  // More than may wait of others.
   Options options = device_updated();
   options.max_executables = 1;
-  options.sharing = Sharing::kNever;
+  options.share = false;
   Stream stream, other;
   DeviceBuffer<float> data(kSize);
   Cache cache(options);

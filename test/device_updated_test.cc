@@ -1,4 +1,4 @@
-// Slots that a head node writes on the device (Patching::kDeviceUpdated), on either runtime.
+// Slots that a head node writes on the device (detail::Patching::kDeviceUpdated), on either runtime.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -20,9 +20,9 @@ class DeviceUpdatedTest : public StreamTest {
  protected:
   static Options options(int max_executables = 64) {
     Options options;
-    options.patching = Patching::kDeviceUpdated;
+    options.mechanisms.patching = detail::Patching::kDeviceUpdated;
     options.max_executables = max_executables;
-    options.sharing = Sharing::kNever;
+    options.share = false;
     return options;
   }
 

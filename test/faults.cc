@@ -21,7 +21,7 @@ void add_runs(ScenarioList& list) {
   Options later;
   later.capture_after = 1;
   Options always;
-  always.sharing = Sharing::kAlways;
+  always.mechanisms.sharing = detail::Sharing::kAlways;
   const Work plain{kKey}, plain_other{kOther};
   Work many = plain, long_key = plain;
   many.many = true;
@@ -194,7 +194,7 @@ void expect_ledger(Cache& cache) {
   const Stats stats = cache.stats();
   EXPECT_EQ(ledger.executables, stats.live_executables);
   EXPECT_GE(ledger.graphs, stats.live_templates);
-  const bool own_bases = stats.families != 0 || cache.options().patching == Patching::kDeviceUpdated;
+  const bool own_bases = stats.families != 0 || cache.options().mechanisms.patching == detail::Patching::kDeviceUpdated;
   EXPECT_LE(ledger.graphs, stats.live_templates + (own_bases ? stats.live_executables : 0));
 }
 

@@ -66,7 +66,7 @@ struct Work {
 inline Options unshared(int max_executables = Options().max_executables) {
   Options options;
   options.max_executables = max_executables;
-  options.sharing = Sharing::kNever;
+  options.share = false;
   return options;
 }
 

@@ -7,7 +7,7 @@ namespace {
 Options tables(int max_executables) {
   Options options;
   options.max_executables = max_executables;
-  options.sharing = Sharing::kTable;
+  options.mechanisms.sharing = detail::Sharing::kTable;
   return options;
 }
 
@@ -154,7 +154,7 @@ void add_ends_of_tables(ScenarioList& list) {
 
 void add_slots(ScenarioList& list) {
   Options by_device = unshared();
-  by_device.patching = Patching::kDeviceUpdated;
+  by_device.mechanisms.patching = detail::Patching::kDeviceUpdated;
   Options one = by_device;
   one.max_executables = 1;
   const Work plain{kKey}, plain_other{kOther};
@@ -172,7 +172,7 @@ void add_pointed(ScenarioList& list) {
   one.max_executables = 1;
   none.max_executables = 0;
   Options by_device = unshared();
-  by_device.patching = Patching::kDeviceUpdated;
+  by_device.mechanisms.patching = detail::Patching::kDeviceUpdated;
   Work mine{kKey}, other{kOther}, first = kFirst, second = kSecond;
   for (Work* const work : {&mine, &other, &first, &second}) work->pointed = true;
   list.add("cold with a pointed value", {}, mine, other, {}, Outcome::kInstantiated).may_destroy = false;

@@ -37,10 +37,10 @@ class OnDeviceFailuresTest : public testing::Test {
 // A key whose executable has left while a launch of it waits gets another, and that other memory: else the run on the
 // second stream, which does not wait, would write its value where the first has yet to read its own.
 TEST_F(OnDeviceFailuresTest, TwoExecutablesOfAKeyInFlightHaveTheirOwnMemory) {
-  for (const Sharing sharing : {Sharing::kNever, Sharing::kAlways, Sharing::kTable}) {
+  for (const detail::Sharing sharing : {detail::Sharing::kNever, detail::Sharing::kAlways, detail::Sharing::kTable}) {
     Options options;
     options.max_executables = 1;
-    options.sharing = sharing;
+    options.mechanisms.sharing = sharing;
     Cache cache(options);
     Stream first, second;
     DeviceBuffer<int> a(1, 1), b(1, 1), c(1, 1);
@@ -89,11 +89,11 @@ TEST_F(OnDeviceFailuresTest, WhatCannotBeHadIsToldAndTriedAgain) {
 // What a launch in flight writes and reads is neither freed nor given to others, though the executable has been evicted
 // by then, and the member is forgotten.
 TEST_F(OnDeviceFailuresTest, MemberThatLeavesInFlightKeepsItsMemory) {
-  for (const Sharing sharing : {Sharing::kNever, Sharing::kAlways, Sharing::kTable}) {
+  for (const detail::Sharing sharing : {detail::Sharing::kNever, detail::Sharing::kAlways, detail::Sharing::kTable}) {
     Options options;
     options.max_executables = 1;
     options.max_templates = 0;
-    options.sharing = sharing;
+    options.mechanisms.sharing = sharing;
     Cache cache(options), others;
     Stream first, second;
     DeviceBuffer<int> a(1, 1), b(1, 1);
@@ -134,7 +134,7 @@ TEST_F(OnDeviceFailuresTest, MemberThatLeavesInFlightKeepsItsMemory) {
 TEST_F(OnDeviceFailuresTest, MemoryThatACopyWillFillIsNotUsedAgain) {
   Options options;
   options.max_executables = 1;
-  options.sharing = Sharing::kTable;
+  options.mechanisms.sharing = detail::Sharing::kTable;
   Cache cache(options), other(options);
   Stream first, second;
   DeviceBuffer<int> a(64, 1), b(64, 1);
@@ -170,7 +170,7 @@ TEST_F(OnDeviceFailuresTest, MemoryIsFreed) {
     Options options;
     options.max_executables = 1;
     options.max_templates = 0;
-    options.sharing = Sharing::kNever;
+    options.share = false;
     std::optional<Cache> cache(options);
     Stream stream;
     DeviceBuffer<int> data(1, 1);

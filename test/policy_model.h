@@ -194,7 +194,7 @@ class Model : private Rows {
     row.recorded = row.was_recorded = true;
     row.captured = specs_[k].varying ? values : Values{};
     row.paid = 0;
-    if (options_.sharing == Sharing::kNever) return true;
+    if (options_.mechanisms.sharing == detail::Sharing::kNever) return true;
     row.stream = is_shared() || options_.prefer == Prefer::kMemory || row.on_several ? kOnAny : stream_;
     row.family = family_of(topology(k), row.stream, row.split_from);
     return true;
@@ -235,7 +235,10 @@ class Model : private Rows {
     row.family = family_of(topology(k), row.stream, row.split_from);
     forget_rents();
   }
-  bool is_shared() const { return options_.sharing == Sharing::kAlways || options_.sharing == Sharing::kTable; }
+  bool is_shared() const {
+    return options_.mechanisms.sharing == detail::Sharing::kAlways ||
+           options_.mechanisms.sharing == detail::Sharing::kTable;
+  }
 
   bool obtain(std::size_t k, const Values& values, bool* sibling) {
     for (;;) {  // Once more for who turns out to be no member.
@@ -245,7 +248,7 @@ class Model : private Rows {
       };
       *sibling = true;
       std::size_t lender = spare_of(row.family);
-      const bool may_buy = options_.sharing == Sharing::kAuto && fits(bytes(k));  // A new spare one.
+      const bool may_buy = options_.mechanisms.sharing == detail::Sharing::kAuto && fits(bytes(k));  // A new spare one.
       if (lender == kNobody) {
         lender = oldest([&](const Row& other) {
           return is_sibling(other) && other.head == Head::kTable && class_of(other) == class_of(row);
@@ -321,8 +324,10 @@ class Model : private Rows {
     const Row& row = rows_[k];
     if (row.family == 0 || row.pinned || refuse_tables_.count(row.family) != 0) return false;
     if (lender != kNobody && rows_[lender].head == Head::kTable) return false;
-    if (options_.sharing == Sharing::kTable) return true;
-    if (options_.sharing != Sharing::kAuto || options_.prefer == Prefer::kDeviceTime || lender == kNobody) return false;
+    if (options_.mechanisms.sharing == detail::Sharing::kTable) return true;
+    if (options_.mechanisms.sharing != detail::Sharing::kAuto || options_.prefer == Prefer::kDeviceTime ||
+        lender == kNobody)
+      return false;
     const std::string mine = row_class(specs_[k]);
     if (members_of(row.family, mine) < 2) return false;
     if (options_.prefer == Prefer::kMemory) return true;
@@ -355,7 +360,8 @@ class Model : private Rows {
     row.head = Head::kNone;
     row.paid = 0;
     row.programmed = row.captured;
-    const bool may_have_head = options_.patching != Patching::kAuto || has_room_for_head(stats.evictions);
+    const bool may_have_head =
+        options_.mechanisms.patching != detail::Patching::kAuto || has_room_for_head(stats.evictions);
     const bool writes_slots = may_have_head && device_writes_slots(options_, specs_[k]);
     row.head = table ? Head::kTable : writes_slots ? Head::kSlots : Head::kNone;
     row.launched = false;

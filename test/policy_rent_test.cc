@@ -43,10 +43,10 @@ struct Bill {
   Cost rents = 0, prices = 0;
 };
 
-Options ample(Sharing sharing) {
+Options ample(detail::Sharing sharing) {
   Options options;
   options.max_executables = 1000;
-  options.sharing = sharing;
+  options.mechanisms.sharing = sharing;
   options.prefer = Prefer::kDeviceTime;  // By updates alone.
   return options;
 }
@@ -68,7 +68,7 @@ void charge(const Tenants& tenants, std::size_t k, Outcome outcome, Bill* bill) 
   }
 }
 
-std::vector<Bill> bills(const Tenants& tenants, Sharing sharing, const std::vector<std::size_t>& visits) {
+std::vector<Bill> bills(const Tenants& tenants, detail::Sharing sharing, const std::vector<std::size_t>& visits) {
   Bench<> bench(ample(sharing));
   std::vector<Bill> bills(tenants.specs.size());
   for (const std::size_t k : visits) {
@@ -93,8 +93,8 @@ std::vector<Cost> always_rented(const Tenants& tenants, const std::vector<std::s
 
 // The ratio of what was paid to the best in hindsight, where the first executable of each family costs nobody anything.
 double expect_at_most_twice_the_best(const Tenants& tenants, const std::vector<std::size_t>& visits) {
-  const std::vector<Bill> paid = bills(tenants, Sharing::kAuto, visits);
-  const std::vector<Bill> shared = bills(tenants, Sharing::kAlways, visits);
+  const std::vector<Bill> paid = bills(tenants, detail::Sharing::kAuto, visits);
+  const std::vector<Bill> shared = bills(tenants, detail::Sharing::kAlways, visits);
   const std::vector<Cost> rented = always_rented(tenants, visits);
   std::map<int, Cost> first;
   Cost total = 0, best = 0;
@@ -144,7 +144,7 @@ TEST_F(PolicyTest, KeysThatStopOnceTheyBoughtPayTwiceTheBestAndNoMore) {
       tenants.add_family(profile, kKeys, nodes);
       std::vector<std::size_t> visits;
       {
-        Bench<> bench(ample(Sharing::kAuto));
+        Bench<> bench(ample(detail::Sharing::kAuto));
         const auto buys = [&](std::size_t k) {
           visits.push_back(k);
           const absl::StatusOr<Outcome> outcome = bench.run(tenants.specs[k]);

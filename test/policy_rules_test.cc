@@ -18,7 +18,7 @@ TEST_F(PolicyTest, KeyRentsUntilTheRentWouldPassThePriceThenKeepsWhatItBought) {
   Tenants tenants;
   tenants.add_family(Profile::kValues, 3, 6);
   const std::vector<Spec>& f = tenants.specs;
-  Bench<> bench(at_most(8, Sharing::kAuto));
+  Bench<> bench(at_most(8, detail::Sharing::kAuto));
   EXPECT_RUN(kInstantiated, bench.go(f[0]));
   EXPECT_RUN(kUpdated, bench.go(f[1]));
   const auto rents = static_cast<int>(tenants.prices[0] / tenants.rents[0]);
@@ -40,7 +40,7 @@ TEST_F(PolicyTest, KeyRentsUntilTheRentWouldPassThePriceThenKeepsWhatItBought) {
 // Those that the device updates leave last, so that half of all are to be others where any have to leave.
 TEST_F(PolicyTest, HalfOfTheExecutablesArePatchedByTheHostOnceSomeHadToLeave) {
   constexpr unsigned kNodes = 40;  // So many slots are the device's to write, by default.
-  Options options = at_most(4, Sharing::kNever);
+  Options options = at_most(4, detail::Sharing::kNever);
   options.prefer = Prefer::kTotalTime;
   Cache cache(options);
   Stream stream;
@@ -198,7 +198,7 @@ TEST_F(PolicyTest, WithoutTemplatesAKeyThatLostItsExecutableIsCapturedAgain) {
 
 TEST_F(PolicyTest, AlwaysSharingFamilyHasOneExecutable) {
   const std::vector<Spec> f = family(Profile::kGrids, 5, 3);
-  Bench<> bench(at_most(64, Sharing::kAlways));
+  Bench<> bench(at_most(64, detail::Sharing::kAlways));
   for (const Spec& which : f) EXPECT_TRUE(bench.warm(which).ok());
   EXPECT_EQ(bench.cache.stats().instantiations, 1u);
   Random random(3);
@@ -214,7 +214,7 @@ TEST_F(PolicyTest, AlwaysSharingFamilyHasOneExecutable) {
 
 TEST_F(PolicyTest, NeverSharingNeverComparesNorUpdates) {
   const std::vector<Spec> f = family(Profile::kValues, 3, 3);
-  Bench<> bench(at_most(2, Sharing::kNever));
+  Bench<> bench(at_most(2, detail::Sharing::kNever));
   hostrt::reset_calls();
   for (int i = 0; i < 12; ++i) {
     ASSERT_TRUE(did(i < 3 ? Outcome::kInstantiated : Outcome::kRestored, bench.go(f[static_cast<std::size_t>(i % 3)])));

@@ -73,9 +73,10 @@ inline std::vector<Spec> random_specs(Random& random) {
 inline void draw_tables(Random random, Sequence* sequence) {
   Options& options = sequence->options;
   if (options.max_device_bytes != SIZE_MAX) return;
-  options.prefer = static_cast<Prefer>(random.below(4));
-  options.patching = static_cast<Patching>(random.below(3));
-  if (options.sharing == Sharing::kAuto && random.chance(50)) options.sharing = Sharing::kTable;
+  options.prefer = static_cast<Prefer>(random.below(3));
+  options.mechanisms.patching = static_cast<detail::Patching>(random.below(3));
+  if (options.mechanisms.sharing == detail::Sharing::kAuto && random.chance(50))
+    options.mechanisms.sharing = detail::Sharing::kTable;
   sequence->refuses_updater = random.chance(15);
 }
 
@@ -131,8 +132,9 @@ inline Sequence random_sequence(std::uint64_t seed) {
   Options& options = sequence.options;
   options.max_executables = random.between(1, 4);
   options.max_templates = random.chance(30) ? 512 : random.between(0, 8);
-  const Sharing ways[] = {Sharing::kAuto, Sharing::kAuto, Sharing::kNever, Sharing::kAlways};
-  options.sharing = ways[random.below(4)];
+  const detail::Sharing ways[] = {detail::Sharing::kAuto, detail::Sharing::kAuto, detail::Sharing::kNever,
+                                  detail::Sharing::kAlways};
+  options.mechanisms.sharing = ways[random.below(4)];
   options.prefer = Prefer::kDeviceTime;  // By updates alone.
   if (random.chance(40)) {
     const std::size_t nodes = sequence.specs[static_cast<std::size_t>(random.below(count))].nodes.size();
@@ -163,7 +165,7 @@ inline Sequence crowded_sequence(std::uint64_t seed) {
   Options& options = sequence.options;
   options.max_executables = random.between(1, 3);
   options.prefer = static_cast<Prefer>(random.below(3));
-  options.patching = static_cast<Patching>(random.below(3));
+  options.mechanisms.patching = static_cast<detail::Patching>(random.below(3));
   sequence.refuses_updater = random.chance(5);
   draw_operations(random.between(80, 240), &random, &sequence);
   draw_streams(Random(~seed), &sequence);
@@ -206,9 +208,9 @@ inline std::string text_of(const std::vector<EntryInfo>& entries) {
 inline std::string text_of(const Options& options) {
   std::ostringstream text;
   text << "max_executables " << options.max_executables << ", max_templates " << options.max_templates
-       << ", max_device_bytes " << options.max_device_bytes << ", sharing " << static_cast<int>(options.sharing)
-       << ", capture_after " << options.capture_after << ", prefer " << static_cast<int>(options.prefer)
-       << ", patching " << static_cast<int>(options.patching);
+       << ", max_device_bytes " << options.max_device_bytes << ", sharing "
+       << static_cast<int>(options.mechanisms.sharing) << ", capture_after " << options.capture_after << ", prefer "
+       << static_cast<int>(options.prefer) << ", patching " << static_cast<int>(options.mechanisms.patching);
   return text.str();
 }
 

@@ -72,7 +72,7 @@ TEST_F(PolicyTest, TablesCostAtMostThriceTheBestInHindsight) {
     Tenants tenants;
     tenants.add_family(profiles[random.below(4)], random.between(2, 40),
                        static_cast<std::size_t>(random.between(2, 60)));
-    const Options options = ample(random.chance(50) ? Prefer::kTotalTime : Prefer::kHostTime);
+    const Options options = ample(Prefer::kTotalTime);
     const int keys = static_cast<int>(tenants.specs.size());
     std::vector<std::size_t> visits;
     const int length = random.between(10, 600);

@@ -33,35 +33,21 @@ inline std::size_t kernels_with_slots(const Spec& spec) {
 // Whether the device is to write them: where that is the cheaper way by what is preferred.
 inline bool device_writes_slots(const Options& options, const Spec& spec) {
   const Cost count = kernels_with_slots(spec);
-  switch (options.patching) {
-    case Patching::kPerNode:
+  switch (options.mechanisms.patching) {
+    case detail::Patching::kPerNode:
       return false;
-    case Patching::kDeviceUpdated:
+    case detail::Patching::kDeviceUpdated:
       return count != 0;
     default:
       break;
   }
   const Cost one_by_one = count * costs::kPatch[static_cast<std::size_t>(Change::kArguments)];
-  switch (options.prefer) {
-    case Prefer::kDeviceTime:
-      return false;
-    case Prefer::kHostTime:
-      return one_by_one > costs::kPatchHead;
-    default:
-      return one_by_one > costs::kPatchHead + costs::kHead + count * costs::kCell;
-  }
+  return options.prefer != Prefer::kDeviceTime && one_by_one > costs::kPatchHead + costs::kHead + count * costs::kCell;
 }
 
 // What a switch by a row counts for.
 inline Cost cost_of_row(const Options& options, std::size_t nodes) {
-  switch (options.prefer) {
-    case Prefer::kMemory:
-      return 0;
-    case Prefer::kHostTime:
-      return costs::kTakeOver;
-    default:
-      return costs::switch_row(nodes);
-  }
+  return options.prefer == Prefer::kMemory ? 0 : costs::switch_row(nodes);
 }
 
 // Nodes that a member's row writes, beside a base whose slots are the same.

@@ -255,10 +255,10 @@ inline EntryInfo entry_of(const Bench<>& bench, const Spec& which) {
   return {};
 }
 
-inline Options at_most(int executables, Sharing sharing = Sharing::kAuto) {
+inline Options at_most(int executables, detail::Sharing sharing = detail::Sharing::kAuto) {
   Options options;
   options.max_executables = executables;
-  options.sharing = sharing;
+  options.mechanisms.sharing = sharing;
   options.prefer = Prefer::kDeviceTime;  // By updates alone.
   return options;
 }

@@ -57,9 +57,10 @@ class PrioritiesTest : public testing::Test {
 };
 
 TEST_F(PrioritiesTest, SlotGridsHoldOnStreamsOfAnyPriority) {
-  for (const Patching patching : {Patching::kAuto, Patching::kDeviceUpdated, Patching::kPerNode}) {
+  for (const detail::Patching patching :
+       {detail::Patching::kAuto, detail::Patching::kDeviceUpdated, detail::Patching::kPerNode}) {
     Options options;
-    options.patching = patching;
+    options.mechanisms.patching = patching;
     Cache cache(options);
     unsigned grid = 2;
     for (int i = 0; i < 200; ++i) {
@@ -74,7 +75,7 @@ TEST_F(PrioritiesTest, SlotGridsHoldOnStreamsOfAnyPriority) {
 
 TEST_F(PrioritiesTest, GridsOfRowsHoldOnStreamsOfAnyPriority) {
   Options options;
-  options.sharing = Sharing::kTable;
+  options.mechanisms.sharing = detail::Sharing::kTable;
   Cache cache(options);
   for (int i = 0; i < 300; ++i) {
     const int which = i < 3 ? i : static_cast<int>(random() % 3);
@@ -146,8 +147,8 @@ class NewExecutableTest : public StreamTest {
 // Two keys on one executable, each of which has lost it when it comes back.
 TEST_F(NewExecutableTest, TheFirstLaunchHasTheValuesOfItsRun) {
   Options options;
-  options.patching = Patching::kDeviceUpdated;
-  options.sharing = Sharing::kNever;
+  options.mechanisms.patching = detail::Patching::kDeviceUpdated;
+  options.share = false;
   options.max_executables = 1;
   Cache cache(options);
   for (int i = 0; i < 60; ++i) {
@@ -164,7 +165,7 @@ TEST_F(NewExecutableTest, TheFirstLaunchHasTheValuesOfItsRun) {
 
 TEST_F(NewExecutableTest, AWarmedOneHasTheValuesOfItsFirstRun) {
   Options options;
-  options.patching = Patching::kDeviceUpdated;
+  options.mechanisms.patching = detail::Patching::kDeviceUpdated;
   for (int round = 0; round < 10; ++round) {
     Cache cache(options);
     const auto enqueue = [&](Recorder& rec, Slot<int> slot) {
@@ -186,7 +187,7 @@ TEST_F(NewExecutableTest, AWarmedOneHasTheValuesOfItsFirstRun) {
 // The table that warm() has made was never launched when another member wants a row of it: that gets another table.
 TEST_F(NewExecutableTest, AWarmedTableGivesWayToAnotherMember) {
   Options options;
-  options.sharing = Sharing::kTable;
+  options.mechanisms.sharing = detail::Sharing::kTable;
   Cache cache(options);
   const auto enqueue = [&](int which) {
     return [this, which](Recorder& rec) {

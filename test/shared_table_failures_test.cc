@@ -20,7 +20,7 @@ class SharedTableFailuresTest : public testing::Test {
  protected:
   void SetUp() override {
     hostrt::reset();
-    options.sharing = Sharing::kTable;
+    options.mechanisms.sharing = detail::Sharing::kTable;
     options.max_executables = 1;
   }
   void TearDown() override {
@@ -167,9 +167,9 @@ TEST_F(SharedTableFailuresTest, AnUpdateInFlightIsToldOfWhenItHasFailed) {
 
 // What the head reads may still be on its way there, on a stream that is busy.
 TEST_F(SharedTableFailuresTest, WhatWasWarmedOnABusyStreamIsReadyOnAnother) {
-  for (const Sharing sharing : {Sharing::kTable, Sharing::kNever}) {
-    options.sharing = sharing;
-    options.patching = Patching::kDeviceUpdated;
+  for (const detail::Sharing sharing : {detail::Sharing::kTable, detail::Sharing::kNever}) {
+    options.mechanisms.sharing = sharing;
+    options.mechanisms.patching = detail::Patching::kDeviceUpdated;
     Bench bench(options);
     Stream busy;
     hostrt::hold(busy);
@@ -182,8 +182,8 @@ TEST_F(SharedTableFailuresTest, WhatWasWarmedOnABusyStreamIsReadyOnAnother) {
 }
 
 TEST_F(SharedTableFailuresTest, AnUpdateOfSlotsThatFailsIsToldByTheNextRunOfTheKey) {
-  options.sharing = Sharing::kNever;
-  options.patching = Patching::kDeviceUpdated;
+  options.share = false;
+  options.mechanisms.patching = detail::Patching::kDeviceUpdated;
   Bench bench(options);
   bench.expect_right(1, 1);
   hostrt::fail_call(kUpdates[0], 1, cudaErrorInvalidValue);
@@ -197,9 +197,9 @@ TEST_F(SharedTableFailuresTest, AnUpdateOfSlotsThatFailsIsToldByTheNextRunOfTheK
 
 // A budget of a plain executable and no more: keys go without a table, not without a graph.
 TEST_F(SharedTableFailuresTest, ABudgetThatNoTableFitsIsForPlainExecutables) {
-  for (const Sharing sharing : {Sharing::kAuto, Sharing::kTable}) {
+  for (const detail::Sharing sharing : {detail::Sharing::kAuto, detail::Sharing::kTable}) {
     for (const Prefer prefer : {Prefer::kTotalTime, Prefer::kMemory}) {
-      options.sharing = sharing;
+      options.mechanisms.sharing = sharing;
       options.prefer = prefer;
       options.max_executables = 64;
       options.max_device_bytes = 114'000 + 3 * 2'600 + 100;

@@ -1,5 +1,5 @@
-// Keys that share an executable with a table (Sharing::kTable), on either runtime: whatever row it holds, a run must do
-// what its own `fn` does.
+// Keys that share an executable with a table (detail::Sharing::kTable), on either runtime: whatever row it holds, a run
+// must do what its own `fn` does.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 class SharedTableTest : public SharingTest {
  protected:
-  static Options one_table(int max_executables = 2) { return at_most(max_executables, Sharing::kTable); }
+  static Options one_table(int max_executables = 2) { return at_most(max_executables, detail::Sharing::kTable); }
 
   // Nodes that differ in grids, in arguments, in both or in nothing.
   absl::StatusOr<Outcome> run_member(int which, int nodes = 12) {

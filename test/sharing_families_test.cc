@@ -337,7 +337,7 @@ TEST_F(SharingTest, ClusterSizesMakeFamilies) {
   for (cudaGraph_t graph : graphs) CUDA_OK(cudaGraphDestroy(graph));
 
   // What the signature does about it.
-  use(at_most(1, Sharing::kAlways));
+  use(at_most(1, detail::Sharing::kAlways));
   const unsigned sizes[] = {2, 4, 0, 8, 2, 0, 4, 8};
   for (std::size_t i = 0; i < std::size(sizes); ++i) {
     const unsigned size = sizes[i];

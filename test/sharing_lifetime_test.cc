@@ -57,7 +57,7 @@ absl::StatusOr<Outcome> run_logged(Cache& cache, Log& log, int which, int value,
 }
 
 TEST_F(SharingTest, RunsInFlightAreNotChangedBySwitches) {
-  for (const Sharing sharing : {Sharing::kAuto, Sharing::kAlways}) {
+  for (const detail::Sharing sharing : {detail::Sharing::kAuto, detail::Sharing::kAlways}) {
     use(at_most(2, sharing));
     Log log(7 * 3000);
     std::mt19937 random(1);
@@ -69,7 +69,7 @@ TEST_F(SharingTest, RunsInFlightAreNotChangedBySwitches) {
     const Stats stats = cache->stats();
     EXPECT_EQ(called, 6);
     EXPECT_EQ(stats.captures, 6u);
-    EXPECT_EQ(stats.instantiations, sharing == Sharing::kAuto ? 2u : 1u);
+    EXPECT_EQ(stats.instantiations, sharing == detail::Sharing::kAuto ? 2u : 1u);
     EXPECT_EQ(stats.evictions, 0u);
     EXPECT_EQ(refused(stats), 0u);
     EXPECT_EQ(stats.hits() + stats.misses(), 3000u);
@@ -288,7 +288,7 @@ TEST_F(SharingOnStreamsTest, KeysOfTwoStreamsShareWhereTheyMustOrAreToldTo) {
     EXPECT_EQ(cache->stats().families, 2u);
     EXPECT_EQ(cache->stats().live_executables, 2u);
   }
-  for (const Options& options : {at_most(1), at_most(64, Sharing::kAlways)}) {
+  for (const Options& options : {at_most(1), at_most(64, detail::Sharing::kAlways)}) {
     use(options);
     EXPECT_RUN(kInstantiated, run_key(0));
     EXPECT_RUN(kUpdated, run_key(1));
@@ -338,9 +338,7 @@ TEST_F(SharingOnStreamsTest, KeysOfStreamsThatAreReplacedShareWithNoOthers) {
 
 // A table that others of the family wait for.
 TEST_F(SharingOnStreamsTest, KeysDoNotLeaveATableBehind) {
-  Options options = at_most(1);
-  options.prefer = Prefer::kHostTime;
-  use(options);
+  use(at_most(1));
   const auto run_member = [&](unsigned which, cudaStream_t on) {
     return run_on(on, key("k", which), params(), [&, which](Recorder& rec) {
       for (int i = 0; i < 60; ++i) rec.launch(blend, {1 + which, 32}, at(0), 32 * (1 + which), 3, which + i);
@@ -404,7 +402,7 @@ TEST_F(SharingTest, SwitchesLeaveTheThreadAsItWas) {
 }
 
 TEST_F(SharingTest, SwitchesBesideAnotherThreadsCaptureInGlobalMode) {
-  for (const Sharing sharing : {Sharing::kAuto, Sharing::kNever}) {
+  for (const detail::Sharing sharing : {detail::Sharing::kAuto, detail::Sharing::kNever}) {
     SCOPED_TRACE(static_cast<int>(sharing));
     use(at_most(1, sharing));
     Log log(7 * 100);

@@ -14,10 +14,10 @@
 
 namespace graphcache::test {
 
-inline Options at_most(int max_executables, Sharing sharing = Sharing::kAuto) {
+inline Options at_most(int max_executables, detail::Sharing sharing = detail::Sharing::kAuto) {
   Options options;
   options.max_executables = max_executables;
-  options.sharing = sharing;
+  options.mechanisms.sharing = sharing;
   return options;
 }
 

@@ -251,7 +251,7 @@ TEST_P(SharedSlotsTest, RandomSequencesOfThreeSiblings) {
 // ---- Rent or buy ----------------------------------------------------------------------------------------------------
 
 TEST_F(SharingTest, RentOrBuyByTheWayOfSharing) {
-  for (const Sharing sharing : {Sharing::kAuto, Sharing::kAlways, Sharing::kNever}) {
+  for (const detail::Sharing sharing : {detail::Sharing::kAuto, detail::Sharing::kAlways, detail::Sharing::kNever}) {
     SCOPED_TRACE(static_cast<int>(sharing));
     use(at_most(64, sharing));
     const auto run_grid = [&](unsigned grid) {
@@ -265,25 +265,25 @@ TEST_F(SharingTest, RentOrBuyByTheWayOfSharing) {
         if (i < 10) {
           EXPECT_TRUE(outcome.ok());
         } else {  // Settled long since.
-          EXPECT_TRUE(did(sharing == Sharing::kAlways ? Outcome::kSwitched : Outcome::kReplayed, outcome));
+          EXPECT_TRUE(did(sharing == detail::Sharing::kAlways ? Outcome::kSwitched : Outcome::kReplayed, outcome));
         }
       }
     }
     const Stats stats = cache->stats();
     EXPECT_EQ(calls, 2u);
     EXPECT_EQ(stats.captures, 2u);
-    EXPECT_EQ(stats.instantiations, sharing == Sharing::kAlways ? 1u : 2u);
-    EXPECT_EQ(stats.live_executables, sharing == Sharing::kAlways ? 1u : 2u);
+    EXPECT_EQ(stats.instantiations, sharing == detail::Sharing::kAlways ? 1u : 2u);
+    EXPECT_EQ(stats.live_executables, sharing == detail::Sharing::kAlways ? 1u : 2u);
     EXPECT_EQ(stats.live_templates, 2u);
-    EXPECT_EQ(stats.families, sharing == Sharing::kNever ? 0u : 1u);
+    EXPECT_EQ(stats.families, sharing == detail::Sharing::kNever ? 0u : 1u);
     EXPECT_EQ(stats.evictions, 0u);
-    if (sharing == Sharing::kAlways) {
+    if (sharing == detail::Sharing::kAlways) {
       EXPECT_EQ(stats.outcome(Outcome::kSwitched), 38u);
     }
-    if (sharing == Sharing::kNever) {
+    if (sharing == detail::Sharing::kNever) {
       EXPECT_EQ(stats.updates, 0u);
     }
-    if (sharing == Sharing::kAuto) {
+    if (sharing == detail::Sharing::kAuto) {
       EXPECT_EQ(stats.outcome(Outcome::kRestored), 1u);
       EXPECT_EQ(stats.outcome(Outcome::kUpdated), 1u);
       EXPECT_GE(stats.outcome(Outcome::kSwitched), 1u);
@@ -306,7 +306,7 @@ TEST_F(SharingTest, ManyKeysThatComeOnceRentOneExecutable) {
 
 // Nothing is shared: a key that lost its executable gets a new one of its own.
 TEST_F(SharingTest, EvictedKeyIsRestoredFromItsTemplate) {
-  use(at_most(1, Sharing::kNever));
+  use(at_most(1, detail::Sharing::kNever));
   const auto run_value = [&](int which, int value, int bytes) {
     return run(key("k", which), params(value, bytes), [&, which](Recorder& rec, Slot<int> v, Slot<int> size) {
       rec.launch(blend, {2, 64}, at(0), 128, v, which);

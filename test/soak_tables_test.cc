@@ -32,7 +32,7 @@ constexpr unsigned kBlock = 16;
 
 Options one_table(int max_executables) {
   Options options;
-  options.sharing = Sharing::kTable;
+  options.mechanisms.sharing = detail::Sharing::kTable;
   options.max_executables = max_executables;
   return options;
 }

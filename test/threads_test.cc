@@ -94,14 +94,14 @@ TEST_F(ThreadsTest, ChangingValuesOfOneKeyReachTheRightRuns) {
 }
 
 TEST_F(ThreadsTest, FewExecutablesForManyKeysAndThreadsLoseNothing) {
-  for (const Sharing sharing : {Sharing::kNever, Sharing::kAuto, Sharing::kAlways}) {
+  for (const detail::Sharing sharing : {detail::Sharing::kNever, detail::Sharing::kAuto, detail::Sharing::kAlways}) {
     for (const int max_templates : {512, 3, 0}) {
       SCOPED_TRACE(testing::Message() << "sharing " << static_cast<int>(sharing) << ", " << max_templates
                                       << " templates");
       Options options;
       options.max_executables = 2;
       options.max_templates = max_templates;
-      options.sharing = sharing;
+      options.mechanisms.sharing = sharing;
       Cache cache(options);
       constexpr int kRuns = 100;
       constexpr int kKeys = 5;
@@ -123,7 +123,7 @@ TEST_F(ThreadsTest, FewExecutablesForManyKeysAndThreadsLoseNothing) {
       EXPECT_EQ(stats.runs(), static_cast<unsigned>(count() * kRuns));
       EXPECT_EQ(stats.failed, 0u);
       EXPECT_LE(stats.live_executables, 2u);
-      if (sharing == Sharing::kNever) {
+      if (sharing == detail::Sharing::kNever) {
         EXPECT_GT(stats.evictions, 0u);
         EXPECT_EQ(stats.updates, 0u);
         EXPECT_EQ(stats.families, 0u);
@@ -139,11 +139,11 @@ TEST_F(ThreadsTest, FewExecutablesForManyKeysAndThreadsLoseNothing) {
 }
 
 TEST_F(ThreadsTest, EraseClearPinAndReportsWhileOthersRun) {
-  for (const Sharing sharing : {Sharing::kNever, Sharing::kAuto}) {
+  for (const detail::Sharing sharing : {detail::Sharing::kNever, detail::Sharing::kAuto}) {
     Options options;
     options.max_executables = 3;
     options.max_templates = 4;
-    options.sharing = sharing;
+    options.mechanisms.sharing = sharing;
     Cache cache(options);
     constexpr int kRuns = 100;
     constexpr int kRunners = 8;
@@ -230,7 +230,7 @@ TEST_F(ThreadsTest, OneExecutableServesSiblingsOfAllThreads) {
   for (const int max_executables : {1, 64}) {
     Options options;
     options.max_executables = max_executables;
-    options.sharing = Sharing::kAlways;
+    options.mechanisms.sharing = detail::Sharing::kAlways;
     Cache cache(options);
     constexpr int kRuns = 100;
     calls = 0;
@@ -263,13 +263,13 @@ TEST_F(ThreadsTest, OneExecutableServesSiblingsOfAllThreads) {
 // on, and hostrt, where it happens to catch them at it, by misuses.
 TEST_F(ThreadsTest, RelativesAreMadeAndDestroyedByAllThreads) {
   const struct {
-    Sharing sharing;
-    Patching patching;
+    detail::Sharing sharing;
+    detail::Patching patching;
   } ways[] = {
-      {Sharing::kNever, Patching::kPerNode},        // Executables of one graph,
-      {Sharing::kNever, Patching::kDeviceUpdated},  // clones of one graph with an executable each,
-      {Sharing::kAlways, Patching::kPerNode},       // clones of the base of a sibling's executable,
-      {Sharing::kTable, Patching::kDeviceUpdated},  // or both.
+      {detail::Sharing::kNever, detail::Patching::kPerNode},        // Executables of one graph,
+      {detail::Sharing::kNever, detail::Patching::kDeviceUpdated},  // clones of one graph with an executable each,
+      {detail::Sharing::kAlways, detail::Patching::kPerNode},       // clones of the base of a sibling's executable,
+      {detail::Sharing::kTable, detail::Patching::kDeviceUpdated},  // or both.
   };
   for (const auto& [sharing, patching] : ways) {
     SCOPED_TRACE(testing::Message() << "sharing " << static_cast<int>(sharing) << ", patching "
@@ -277,8 +277,8 @@ TEST_F(ThreadsTest, RelativesAreMadeAndDestroyedByAllThreads) {
     Options options;
     options.max_executables = 3;
     options.max_templates = 4;
-    options.sharing = sharing;
-    options.patching = patching;
+    options.mechanisms.sharing = sharing;
+    options.mechanisms.patching = patching;
     Cache cache(options);
     constexpr int kRuns = 50;
     constexpr int kNodes = 50;

@@ -49,7 +49,7 @@ class UserObjectsTest : public StreamTest {
 
 TEST_F(UserObjectsTest, StayForLaunchesInFlightOfErasedKeys) {
   Options options;
-  options.sharing = Sharing::kAlways;
+  options.mechanisms.sharing = detail::Sharing::kAlways;
   Cache cache(options);
   EXPECT_RUN(kInstantiated, run(cache, 0));
   EXPECT_RUN(kUpdated, run(cache, 1));
@@ -68,7 +68,7 @@ TEST_F(UserObjectsTest, StayForLaunchesInFlightOfErasedKeys) {
 
 TEST_F(UserObjectsTest, StayForLaunchesInFlightOfForgottenKeys) {
   Options options;
-  options.sharing = Sharing::kAlways;
+  options.mechanisms.sharing = detail::Sharing::kAlways;
   options.max_templates = 1;
   Cache cache(options);
   EXPECT_RUN(kInstantiated, run(cache, 0));

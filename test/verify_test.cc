@@ -157,7 +157,7 @@ TEST_F(VerifyTest, Families) {
   expect("it has a family", entry("broken").family, &family);
   {
     Options options;
-    options.sharing = Sharing::kNever;
+    options.share = false;
     Cache unshared(options);
     EXPECT_RUN(kInstantiated, unshared.run(key("alone"), stream, [](cudaStream_t) {}));
     Family unknown;

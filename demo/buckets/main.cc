@@ -10,7 +10,7 @@
 //   recapture_update     every iteration captured again, one executable updated from it
 //   unlimited            like plain_lru, but nothing is ever destroyed: the bound that device memory allows or does not
 //   cache_run            graphcache with at most `executables` executables
-//   shared_table         the same with Sharing::kTable: rows of a device table on one device-updated executable
+//   shared_table         the same with detail::Sharing::kTable: rows of a device table on one device-updated executable
 //   cache_run_unlimited  graphcache with one executable for each bucket, to compare with `unlimited`
 //
 // Each way goes twice through the requests, each time from nothing. Total: all iterations enqueued one after another,

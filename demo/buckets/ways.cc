@@ -178,10 +178,10 @@ std::optional<std::uint64_t> Iteration::cuda_calls() const {
   return loop_.products == nullptr ? std::optional(raw_calls()) : std::nullopt;
 }
 
-Kind cache_kind(const std::string& name, int executables, graphcache::Sharing sharing) {
+Kind cache_kind(const std::string& name, int executables, graphcache::detail::Sharing sharing) {
   graphcache::Options options;
   options.max_executables = executables;
-  options.sharing = sharing;
+  options.mechanisms.sharing = sharing;
   return {name, [=](const Loop& loop) { return std::make_unique<CacheRun>(loop, options); }};
 }
 
@@ -192,7 +192,7 @@ std::vector<Kind> kinds(int executables, int buckets) {
       {"recapture_update", [](const Loop& loop) { return std::make_unique<RecaptureUpdate>(loop); }},
       {"unlimited", [](const Loop& loop) { return std::make_unique<Unlimited>(loop); }},
       cache_kind("cache_run", executables),
-      cache_kind("shared_table", executables, graphcache::Sharing::kTable),
+      cache_kind("shared_table", executables, graphcache::detail::Sharing::kTable),
       cache_kind("cache_run_unlimited", buckets),
   };
 }

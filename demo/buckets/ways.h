@@ -49,6 +49,7 @@ struct Kind {
 std::vector<Kind> kinds(int executables, int buckets);
 
 // The cache with a limit of `executables`.
-Kind cache_kind(const std::string& name, int executables, graphcache::Sharing sharing = graphcache::Sharing::kAuto);
+Kind cache_kind(const std::string& name, int executables,
+                graphcache::detail::Sharing sharing = graphcache::detail::Sharing::kAuto);
 
 }  // namespace demo

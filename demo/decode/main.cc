@@ -13,11 +13,12 @@
 //                     bucket; what changes is set in its nodes before each launch
 //   cache_run         graphcache: one cache for all workers, with at most `executables` executables; a graph is
 //                     captured when a worker's batch first is of its bucket. Prefer::kDeviceTime
-//   cache_run_own     the same with Sharing::kNever: no graph takes over the executable of another, so no worker waits
+//   cache_run_own     the same without Options::share: no graph takes over the executable of another, so no worker
+//   waits
 //                     for another's launch of it
 //
 // With --sharing, also cache_run_total_time and cache_run_table, which may take the device's time for switches
-// (Prefer::kTotalTime, and with it Sharing::kTable).
+// (Prefer::kTotalTime, and with it detail::Sharing::kTable).
 //
 // Time per token: from when the host has the last step's choices until it has this step's, for each token of an answer
 // that the step gives. Tokens per second: those of all workers, from when all are ready to take requests. Start: from

@@ -137,11 +137,11 @@ class CacheRun : public Decoder {
 
 std::vector<Kind> kinds(const graphcache::Buckets& buckets, int executables) {
   using graphcache::Prefer;
-  using graphcache::Sharing;
+  using graphcache::detail::Sharing;
   const auto cache = [&](const char* name, Sharing sharing, Prefer prefer) {
     graphcache::Options options;
     options.max_executables = executables;
-    options.sharing = sharing;
+    options.mechanisms.sharing = sharing;
     options.prefer = prefer;
     return Kind{name, [=](const Workers& workers) { return std::make_unique<CacheRun>(workers, options); }};
   };

@@ -6,8 +6,8 @@
 //   combined          by hand on the raw API: captured once, the dynamic nodes added to the capture by hand and their
 //                     parameters set in the executable before each launch (the approach of NVIDIA's article
 //                     "Constructing CUDA Graphs with Dynamic Parameters")
-//   cache_run         graphcache, the values patched node by node (Patching::kPerNode)
-//   cache_run_device  graphcache, the values written by the device (Patching::kDeviceUpdated)
+//   cache_run         graphcache, the values patched node by node (detail::Patching::kPerNode)
+//   cache_run_device  graphcache, the values written by the device (detail::Patching::kDeviceUpdated)
 //
 // Two times of each way. Total: all iterations enqueued one after another, until the GPU is done. Host: the host's part
 // of an iteration, measured over batches of eight with the GPU idle at their start, because in the long run a full

@@ -173,9 +173,9 @@ class CacheRun : public Iteration {
       }
     }
   }
-  static graphcache::Options with(graphcache::Patching patching) {
+  static graphcache::Options with(graphcache::detail::Patching patching) {
     graphcache::Options options;
-    options.patching = patching;
+    options.mechanisms.patching = patching;
     return options;
   }
   graphcache::Cache cache_;
@@ -186,7 +186,7 @@ class CacheRun : public Iteration {
 
 class CacheRunPerNode : public CacheRun {
  public:
-  explicit CacheRunPerNode(const Loop& loop) : CacheRun(loop, with(graphcache::Patching::kPerNode)) {}
+  explicit CacheRunPerNode(const Loop& loop) : CacheRun(loop, with(graphcache::detail::Patching::kPerNode)) {}
   // On a hit: one launch, and one call for each patched node.
   std::optional<std::uint64_t> cuda_calls() const override {
     const graphcache::Stats stats = cache_.stats();
@@ -196,7 +196,7 @@ class CacheRunPerNode : public CacheRun {
 
 class CacheRunDevice : public CacheRun {
  public:
-  explicit CacheRunDevice(const Loop& loop) : CacheRun(loop, with(graphcache::Patching::kDeviceUpdated)) {}
+  explicit CacheRunDevice(const Loop& loop) : CacheRun(loop, with(graphcache::detail::Patching::kDeviceUpdated)) {}
   // On a hit: one launch, and one call for all nodes.
   std::optional<std::uint64_t> cuda_calls() const override {
     const graphcache::Stats stats = cache_.stats();

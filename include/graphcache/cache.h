@@ -13,7 +13,7 @@
 // The first run of a key captures what `fn` enqueues, instantiates it and launches it; every later run replays it: one
 // runtime call if nothing changed, one more for each node whose values did. What was captured is kept as a template
 // when the executable has to leave, so that the key comes back without calling `fn`; and keys whose graphs differ in
-// kernels, launch shapes and values alone share executables, where that is cheaper (Options::sharing).
+// kernels, launch shapes and values alone share executables, where that is cheaper (Options::share).
 //
 // What the caller owns. A graph holds the arguments that were captured: memory that they point to must stay valid until
 // the entry is gone (erase, clear, destruction, or Options::max_templates) and the last launch is over, or be passed as
@@ -148,9 +148,9 @@ class Cache {
 
   // Takes no longer with many keys than with few.
   Stats stats() const;
-  // What each entry is and did, the one used last first. Entries are read a few at a time, so that runs of other threads
-  // go on: each EntryInfo is of one moment, but not all are of the same. A key that is new or forgotten meanwhile may be
-  // missing; none appears twice. Empty if there is no memory for it.
+  // What each entry is and did, the one used last first. Entries are read a few at a time, so that runs of other
+  // threads go on: each EntryInfo is of one moment, but not all are of the same. A key that is new or forgotten
+  // meanwhile may be missing; none appears twice. Empty if there is no memory for it.
   std::vector<EntryInfo> entries() const;
 
   // Ok, or why every run fails: options that make no sense, or a CUDA error that was fatal to the context.

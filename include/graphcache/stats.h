@@ -10,7 +10,7 @@
 namespace graphcache {
 
 // What one successful run did. A hit replays work that was captured before, and does not call `fn`; a miss calls `fn`
-// under capture. Siblings are keys of one family: see Options::sharing.
+// under capture. Siblings are keys of one family: see Options::share.
 enum class Outcome {
   kReplayed,      // Hit: one launch, nothing had to change.
   kPatched,       // Hit: values had changed; the nodes that hold them were patched before the launch.

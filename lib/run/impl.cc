@@ -29,15 +29,7 @@ absl::Status validate(Options& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("Options::max_templates is ", options.max_templates, ": it must not be negative"));
   }
-  const Sharing ways[] = {Sharing::kAuto, Sharing::kNever, Sharing::kAlways, Sharing::kTable};
-  if (std::find(std::begin(ways), std::end(ways), options.sharing) == std::end(ways)) {
-    return absl::InvalidArgumentError("Options::sharing is none of its values");
-  }
-  const Patching patchings[] = {Patching::kAuto, Patching::kPerNode, Patching::kDeviceUpdated};
-  if (std::find(std::begin(patchings), std::end(patchings), options.patching) == std::end(patchings)) {
-    return absl::InvalidArgumentError("Options::patching is none of its values");
-  }
-  const Prefer preferences[] = {Prefer::kTotalTime, Prefer::kHostTime, Prefer::kDeviceTime, Prefer::kMemory};
+  const Prefer preferences[] = {Prefer::kTotalTime, Prefer::kDeviceTime, Prefer::kMemory};
   if (std::find(std::begin(preferences), std::end(preferences), options.prefer) == std::end(preferences)) {
     return absl::InvalidArgumentError("Options::prefer is none of its values");
   }

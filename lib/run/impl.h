@@ -116,8 +116,9 @@ class Cache::Impl {
   Obtained obtain(Held& entry, const Request& request);
   Entry* lock_lender(const Entry* entry);
   Cost rent_of(Held& entry, Held& lender) const;
+  bool shares() const { return options_.share && options_.mechanisms.sharing != detail::Sharing::kNever; }
   // Whether a family is to have one executable as long as one suffices.
-  bool shares_one() const { return options_.sharing == Sharing::kAlways || options_.sharing == Sharing::kTable; }
+  bool shares_one() const { return shares() && options_.mechanisms.sharing != detail::Sharing::kAuto; }
   // Whether keys of different streams are members of one family.
   bool shares_across_streams() const { return shares_one() || options_.prefer == Prefer::kMemory; }
   static bool may_take(const Entry& entry, const Entry& victim, bool for_table);
@@ -170,8 +171,8 @@ class Cache::Impl {
   std::condition_variable_any unlocked_;  // With mutex_: an entry that was waited for has been unlocked.
   Index index_ ABSL_GUARDED_BY(mutex_);
   std::unordered_set<cudaStream_t> known_streams_ ABSL_GUARDED_BY(mutex_);  // Found to be of the cache's device.
-  Stats totals_ ABSL_GUARDED_BY(mutex_);  // Of what is counted under this lock.
-  RunCounts run_counts_;                  // Of the rest: what runs add when they have launched.
+  Stats totals_ ABSL_GUARDED_BY(mutex_);                                    // Of what is counted under this lock.
+  RunCounts run_counts_;  // Of the rest: what runs add when they have launched.
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
 
   Uploads uploads_;

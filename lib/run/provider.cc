@@ -211,7 +211,7 @@ Entry* Cache::Impl::lock_lender(const Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYS
     if (Entry* const lender = index_.lock_lender(family)) return lender;
   }
   if (Entry* const lender = index_.lock_table(family, entry->row_class)) return lender;
-  const bool may_buy = options_.sharing == Sharing::kAuto && fits(entry->device_bytes);
+  const bool may_buy = shares() && !shares_one() && fits(entry->device_bytes);
   return has_spare || may_buy ? nullptr : index_.lock_lender(family);
 }
 

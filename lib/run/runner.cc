@@ -178,7 +178,7 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
 // Gives the entry a template. `broke`: the capture did not hold what `fn` does; nothing was enqueued.
 absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
                                            bool* broke) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  bool may_share = options_.sharing != Sharing::kNever;
+  bool may_share = shares();
   unsigned long long stream = Family::kAnyStream;
   if (may_share && !entry->of_streams && !shares_across_streams()) {
     const cudaError_t error = stream_id(request.stream, &stream);

@@ -12,12 +12,11 @@ namespace graphcache {
 // device's time.
 bool Cache::Impl::updates_slots(const Content& content) const {
   const std::size_t nodes = Head::writable_nodes(content.slots);
-  if (options_.patching == Patching::kDeviceUpdated) return nodes != 0;
-  if (options_.patching == Patching::kPerNode || options_.prefer == Prefer::kDeviceTime) return false;
+  const detail::Patching patching = options_.mechanisms.patching;
+  if (patching == detail::Patching::kDeviceUpdated) return nodes != 0;
+  if (patching == detail::Patching::kPerNode || options_.prefer == Prefer::kDeviceTime) return false;
   const Cost by_host = nodes * costs::kPatch[static_cast<std::size_t>(Change::kArguments)];
-  const Cost by_head = options_.prefer == Prefer::kHostTime ? costs::kPatchHead
-                                                            : costs::kPatchHead + costs::kHead + nodes * costs::kCell;
-  return by_host > by_head;
+  return by_host > costs::kPatchHead + costs::kHead + nodes * costs::kCell;
 }
 
 // Where executables have to leave for room, those with heads are the last (Index::victim): half of all are to be
@@ -25,14 +24,13 @@ bool Cache::Impl::updates_slots(const Content& content) const {
 bool Cache::Impl::has_room_for_head() const { return totals_.evictions == 0 || index_.heads_are_few(); }
 
 bool Cache::Impl::may_have_head_for_slots() const ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  if (options_.patching != Patching::kAuto) return true;
+  if (options_.mechanisms.patching != detail::Patching::kAuto) return true;
   MutexLock lock(mutex_);
   return has_room_for_head();
 }
 
 Cost Cache::Impl::cost_of_row(std::size_t nodes) const {
-  if (options_.prefer == Prefer::kMemory) return 0;
-  return options_.prefer == Prefer::kHostTime ? costs::kTakeOver : costs::switch_row(nodes);
+  return options_.prefer == Prefer::kMemory ? 0 : costs::switch_row(nodes);
 }
 
 // Whether an executable for the entry is to have a table: by rent or buy, once more. The rent is what the members of
@@ -40,13 +38,13 @@ Cost Cache::Impl::cost_of_row(std::size_t nodes) const {
 // of that. `lender` is a sibling's executable that the entry could have instead at the cost `by_lender`, or null.
 bool Cache::Impl::wants_table(const Held& entry, const Executable* lender,
                               Cost by_lender) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  if (options_.sharing != Sharing::kAuto && options_.sharing != Sharing::kTable) return false;
+  if (!shares() || options_.mechanisms.sharing == detail::Sharing::kAlways) return false;
   if (lender != nullptr && lender->table() != nullptr) return false;
   const Content& content = *entry->content;
   MutexLock lock(mutex_);
   Family* const family = entry->family;
   if (family == nullptr || family->refuses_table || entry->pinned) return false;
-  if (options_.sharing == Sharing::kTable) return Table::is_of_use(content);
+  if (options_.mechanisms.sharing == detail::Sharing::kTable) return Table::is_of_use(content);
   Family::Class& of_class = family->classes.at(entry->row_class);
   if (lender == nullptr || of_class.members < 2 || options_.prefer == Prefer::kDeviceTime) return false;
   if (options_.prefer == Prefer::kMemory) return true;

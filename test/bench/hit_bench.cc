@@ -75,7 +75,7 @@ class HitFixture {
   // Each key has its own executable from its first run on.
   static graphcache::Options unshared() {
     graphcache::Options options;
-    options.sharing = graphcache::Sharing::kNever;
+    options.share = false;
     return options;
   }
 

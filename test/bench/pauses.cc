@@ -24,7 +24,7 @@ void nothing(float*) {}
 
 graphcache::Options options(int keys) {
   graphcache::Options options;
-  options.sharing = graphcache::Sharing::kNever;
+  options.share = false;
   options.max_executables = options.max_templates = keys + 10;
   return options;
 }

@@ -25,11 +25,13 @@ Settings::Settings(std::uint64_t the_seed, const Limits& limits) : seed(the_seed
   options.max_templates = random.of(kTemplates);
   constexpr std::size_t kBytes[] = {SIZE_MAX, SIZE_MAX, SIZE_MAX, 700'000, 260'000};
   options.max_device_bytes = random.of(kBytes);
-  constexpr Sharing kSharings[] = {Sharing::kAuto, Sharing::kNever, Sharing::kAlways, Sharing::kTable};
-  options.sharing = random.of(kSharings);
-  constexpr Patching kPatchings[] = {Patching::kAuto, Patching::kPerNode, Patching::kDeviceUpdated};
-  options.patching = random.of(kPatchings);
-  constexpr Prefer kPreferences[] = {Prefer::kTotalTime, Prefer::kHostTime, Prefer::kDeviceTime, Prefer::kMemory};
+  constexpr detail::Sharing kSharings[] = {detail::Sharing::kAuto, detail::Sharing::kNever, detail::Sharing::kAlways,
+                                           detail::Sharing::kTable};
+  options.mechanisms.sharing = random.of(kSharings);
+  constexpr detail::Patching kPatchings[] = {detail::Patching::kAuto, detail::Patching::kPerNode,
+                                             detail::Patching::kDeviceUpdated};
+  options.mechanisms.patching = random.of(kPatchings);
+  constexpr Prefer kPreferences[] = {Prefer::kTotalTime, Prefer::kTotalTime, Prefer::kDeviceTime, Prefer::kMemory};
   options.prefer = random.of(kPreferences);
   // Beside another thread's capture in global mode, synchronizations fail.
   constexpr cudaStreamCaptureMode kModes[] = {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed,
@@ -57,15 +59,16 @@ Settings::Settings(std::uint64_t the_seed, const Limits& limits) : seed(the_seed
 
 std::string Settings::text() const {
   const auto number = [](auto value) { return static_cast<int>(value); };
-  return absl::StrCat(
-      "world ", seed, " (threads ", threads, ", programs ", programs.size(), ", executables ", options.max_executables,
-      ", templates ", options.max_templates, ", bytes ",
-      options.max_device_bytes == SIZE_MAX ? "any" : absl::StrCat(options.max_device_bytes), ", sharing ",
-      number(options.sharing), ", patching ", number(options.patching), ", prefer ", number(options.prefer), ", mode ",
-      number(options.capture_mode), ", flags ", options.instantiate_flags, ", after ", options.capture_after,
-      priorities ? ", priorities" : "", bad_values ? ", bad values" : "", spins ? ", spins" : "",
-      synchronizes ? ", synchronizes" : "", flavor.tiny ? ", tiny" : "", flavor.allocates ? ", allocates" : "",
-      flavor.on_device ? ", on_device" : "", flavor.breaks ? ", breaks" : "", flavor.related ? ", related" : "", ")");
+  return absl::StrCat("world ", seed, " (threads ", threads, ", programs ", programs.size(), ", executables ",
+                      options.max_executables, ", templates ", options.max_templates, ", bytes ",
+                      options.max_device_bytes == SIZE_MAX ? "any" : absl::StrCat(options.max_device_bytes),
+                      ", sharing ", number(options.mechanisms.sharing), ", patching ",
+                      number(options.mechanisms.patching), ", prefer ", number(options.prefer), ", mode ",
+                      number(options.capture_mode), ", flags ", options.instantiate_flags, ", after ",
+                      options.capture_after, priorities ? ", priorities" : "", bad_values ? ", bad values" : "",
+                      spins ? ", spins" : "", synchronizes ? ", synchronizes" : "", flavor.tiny ? ", tiny" : "",
+                      flavor.allocates ? ", allocates" : "", flavor.on_device ? ", on_device" : "",
+                      flavor.breaks ? ", breaks" : "", flavor.related ? ", related" : "", ")");
 }
 
 void Tally::add(const Tally& other) {
