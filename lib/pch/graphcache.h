@@ -1,5 +1,4 @@
 // What most of the library includes, precompiled where Meson is told -Db_pch=true.
-#include <absl/container/flat_hash_map.h>
 #include <absl/status/statusor.h>
 #include <absl/synchronization/mutex.h>
 #include <cuda_runtime_api.h>

@@ -182,8 +182,7 @@ Stats Cache::Impl::stats() const {
 
 // A few entries each time that the lock is held, since runs wait for it; what takes its time is done without.
 std::vector<EntryInfo> Cache::Impl::entries() const try {
-  constexpr int kBuckets = 64;  // At a time, which hold half as many entries, or less.
-  constexpr std::size_t kKeyBytes = 1 << 16;
+  constexpr std::size_t kEntries = 256, kKeyBytes = 1 << 16, kBuckets = 4096;  // Each time.
   struct Found {
     Key key;
     absl::Status capture_error;
@@ -205,13 +204,13 @@ std::vector<EntryInfo> Cache::Impl::entries() const try {
   };
   std::vector<std::pair<std::uint64_t, EntryInfo>> all;
   std::vector<Found> some;
-  some.reserve(kBuckets);
+  some.reserve(kEntries + 64);  // The last bucket may hold several.
   for (std::optional<EntryTable::Walk> walk; !walk || !walk->done(); some.clear()) {
     {
       MutexLock lock(mutex_);
       if (!walk) walk.emplace(index_.walk());
       std::size_t key_bytes = 0;
-      for (int i = 0; i < kBuckets && !walk->done() && key_bytes < kKeyBytes; ++i) {
+      for (std::size_t i = 0; i < kBuckets && some.size() < kEntries && key_bytes < kKeyBytes && !walk->done(); ++i) {
         walk->step([&](const Entry* entry) {
           some.push_back(look(*entry));
           key_bytes += entry->key.size();
