@@ -46,14 +46,14 @@ TEST_F(IndexTest, FamilyCountsTheExecutablesOfItsMembers) {
   Entry* b = add_member(2, "s");
   Family* const family = a->family;
   EXPECT_EQ(family->executables, 0u);
-  index.set_standing(a, Standing::kLive);
-  index.set_standing(b, Standing::kLive);
+  index.set_state(a, State::kLive);
+  index.set_state(b, State::kLive);
   EXPECT_EQ(family->executables, 2u);
-  index.set_standing(a, Standing::kDemoted);
+  index.set_state(a, State::kRecorded);
   EXPECT_EQ(family->executables, 1u);
   index.leave(a);
   EXPECT_EQ(family->executables, 1u);
-  index.set_standing(a, Standing::kLive);
+  index.set_state(a, State::kLive);
   EXPECT_EQ(family->executables, 1u);
   index.join(a, "s");
   EXPECT_EQ(family->executables, 2u);
@@ -125,28 +125,28 @@ TEST_F(IndexTest, StreamsHaveFamiliesOfTheirOwn) {
 
 TEST_F(IndexTest, OldestOfAFamilyPassesOverOthers) {
   Entry* stranger = add(0);
-  Entry* other = add_member(1, "other", Standing::kLive);
-  Entry* older = add_member(2, "s", Standing::kLive);
-  Entry* newer = add_member(3, "s", Standing::kLive);
+  Entry* other = add_member(1, "other", State::kLive);
+  Entry* older = add_member(2, "s", State::kLive);
+  Entry* newer = add_member(3, "s", State::kLive);
   Entry* demoted = add_member(4, "s");
-  EXPECT_EQ(lock_oldest(Standing::kLive), stranger);
-  EXPECT_EQ(lock_oldest(Standing::kLive, older->family), older);
-  EXPECT_EQ(lock_oldest(Standing::kLive, other->family), other);
-  EXPECT_EQ(lock_oldest(Standing::kDemoted, older->family), demoted);
-  EXPECT_EQ(lock_oldest(Standing::kDemoted, other->family), nullptr);
+  EXPECT_EQ(lock_oldest(State::kLive), stranger);
+  EXPECT_EQ(lock_oldest(State::kLive, older->family), older);
+  EXPECT_EQ(lock_oldest(State::kLive, other->family), other);
+  EXPECT_EQ(lock_oldest(State::kRecorded, older->family), demoted);
+  EXPECT_EQ(lock_oldest(State::kRecorded, other->family), nullptr);
   index.touch(older);
-  EXPECT_EQ(lock_oldest(Standing::kLive, older->family), newer);
+  EXPECT_EQ(lock_oldest(State::kLive, older->family), newer);
   newer->pinned = true;
-  EXPECT_EQ(lock_oldest(Standing::kLive, older->family), older);
+  EXPECT_EQ(lock_oldest(State::kLive, older->family), older);
 }
 
 TEST_F(IndexTest, LenderIsTheSpareOneElseTheOldest) {
   Entry* borrower = add_member(0, "s");
   EXPECT_EQ(lock_lender(borrower->family), nullptr);
   EXPECT_EQ(lock_lender(nullptr), nullptr);
-  Entry* older = add_member(1, "s", Standing::kLive);
-  Entry* newer = add_member(2, "s", Standing::kLive);
-  add_member(3, "other", Standing::kLive);
+  Entry* older = add_member(1, "s", State::kLive);
+  Entry* newer = add_member(2, "s", State::kLive);
+  add_member(3, "other", State::kLive);
   EXPECT_EQ(lock_lender(borrower->family), older);
   ASSERT_TRUE(older->lock.try_lock());
   EXPECT_EQ(lock_lender(borrower->family), newer);
@@ -160,12 +160,12 @@ TEST_F(IndexTest, LenderIsTheSpareOneElseTheOldest) {
 // Those of others are theirs, as long as there is one that is meant for all.
 TEST_F(IndexTest, WhereTheSpareOneIsInUseNoOtherIsLent) {
   Entry* borrower = add_member(0, "s");
-  Entry* older = add_member(1, "s", Standing::kLive);
-  Entry* newer = add_member(2, "s", Standing::kLive);
+  Entry* older = add_member(1, "s", State::kLive);
+  Entry* newer = add_member(2, "s", State::kLive);
   borrower->family->spare_of = newer;
   EXPECT_EQ(index.lock_lender(borrower->family), newer);
   EXPECT_EQ(lock_lender(borrower->family), nullptr);
-  EXPECT_EQ(lock_oldest(Standing::kLive, borrower->family), older);
+  EXPECT_EQ(lock_oldest(State::kLive, borrower->family), older);
   unlocked(newer);
   ++newer->users;
   EXPECT_EQ(lock_lender(borrower->family), nullptr);
@@ -174,10 +174,10 @@ TEST_F(IndexTest, WhereTheSpareOneIsInUseNoOtherIsLent) {
 }
 
 TEST_F(IndexTest, TablesOfAClassAreLentToItAlone) {
-  Entry* plain = add_member(1, "s", Standing::kLive);
-  Entry* older = add_member(2, "s", Standing::kLive);
-  Entry* newer = add_member(3, "s", Standing::kLive);
-  Entry* stranger = add_member(4, "other", Standing::kLive);
+  Entry* plain = add_member(1, "s", State::kLive);
+  Entry* older = add_member(2, "s", State::kLive);
+  Entry* newer = add_member(3, "s", State::kLive);
+  Entry* stranger = add_member(4, "other", State::kLive);
   for (Entry* entry : {older, newer, stranger}) index.set_table_bytes(entry, 100);
   const Family* const family = plain->family;
   const auto lock_table = [&](std::uint64_t row_class) {
@@ -198,7 +198,7 @@ TEST_F(IndexTest, TablesOfAClassAreLentToItAlone) {
 TEST_F(IndexTest, NothingIsSpareOfAnEntryThatLostItsExecutableOrLeft) {
   const auto expect_not_spare = [&](int number, const std::function<void(Entry*)>& change) {
     Entry* stays = add_member(number, "s");
-    Entry* entry = add_member(number + 1, "s", Standing::kLive);
+    Entry* entry = add_member(number + 1, "s", State::kLive);
     Family* const family = stays->family;
     family->spare_of = entry;
     change(entry);
@@ -208,15 +208,15 @@ TEST_F(IndexTest, NothingIsSpareOfAnEntryThatLostItsExecutableOrLeft) {
     index.erase(stays);
     sweep();
   };
-  expect_not_spare(10, [&](Entry* entry) { index.set_standing(entry, Standing::kDemoted); });
-  expect_not_spare(20, [&](Entry* entry) { index.set_standing(entry, Standing::kCold); });
+  expect_not_spare(10, [&](Entry* entry) { index.set_state(entry, State::kRecorded); });
+  expect_not_spare(20, [&](Entry* entry) { index.set_state(entry, State::kCold); });
   expect_not_spare(30, [&](Entry* entry) { index.leave(entry); });
   expect_not_spare(40, [&](Entry* entry) { index.split(entry); });
   expect_not_spare(50, [&](Entry* entry) { index.erase(entry); });
-  Entry* spare = add_member(60, "s", Standing::kLive);
-  Entry* other = add_member(61, "s", Standing::kLive);
+  Entry* spare = add_member(60, "s", State::kLive);
+  Entry* other = add_member(61, "s", State::kLive);
   spare->family->spare_of = spare;
-  index.set_standing(other, Standing::kDemoted);
+  index.set_state(other, State::kRecorded);
   EXPECT_EQ(spare->family->spare_of, spare);  // Another's loss changes nothing.
 }
 

@@ -34,12 +34,12 @@ class IndexTest : public testing::Test {
   Entry* add(int number, bool live = true) {
     Entry* entry = index.insert(key(number), kHere);
     index.touch(entry);
-    if (live) index.set_standing(entry, Standing::kLive);
+    if (live) index.set_state(entry, State::kLive);
     return entry;
   }
   // Evicts as the cache does; the number's key, or "none".
   std::string evict() {
-    Entry* victim = index.lock_oldest(Standing::kLive);
+    Entry* victim = index.lock_oldest(State::kLive);
     if (victim == nullptr) return "none";
     const std::string name = victim->key.to_string();
     index.erase(victim);
@@ -51,14 +51,14 @@ class IndexTest : public testing::Test {
   Entry* add_sized(int number, std::size_t bytes) {
     Entry* entry = add(number, /*live=*/false);
     entry->device_bytes = bytes;
-    index.set_standing(entry, Standing::kDemoted);
+    index.set_state(entry, State::kRecorded);
     return entry;
   }
-  Entry* add_member(int number, const Signature& signature, Standing standing = Standing::kDemoted) {
+  Entry* add_member(int number, const Signature& signature, State state = State::kRecorded) {
     Entry* entry = add(number, /*live=*/false);
-    index.set_standing(entry, Standing::kDemoted);
+    index.set_state(entry, State::kRecorded);
     index.join(entry, signature);
-    index.set_standing(entry, standing);
+    index.set_state(entry, state);
     return entry;
   }
   static Entry* unlocked(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -66,9 +66,7 @@ class IndexTest : public testing::Test {
     return entry;
   }
   // What would be locked.
-  Entry* lock_oldest(Standing standing, const Family* family = nullptr) {
-    return unlocked(index.lock_oldest(standing, family));
-  }
+  Entry* lock_oldest(State state, const Family* family = nullptr) { return unlocked(index.lock_oldest(state, family)); }
   Entry* lock_lender(const Family* family) { return unlocked(index.lock_lender(family)); }
   int sweep() {
     int swept = 0;

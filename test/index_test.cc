@@ -86,7 +86,7 @@ TEST_F(IndexTest, ColdEntriesAreNoVictims) {
   add(1, /*live=*/false);
   Entry* entry = add(2);
   EXPECT_EQ(index.live(), 1u);
-  index.set_standing(entry, Standing::kCold);
+  index.set_state(entry, State::kCold);
   EXPECT_EQ(index.live(), 0u);
   EXPECT_EQ(evict(), "none");
   EXPECT_EQ(found().size(), 2u);
@@ -118,12 +118,12 @@ TEST_F(IndexTest, ErasedEntriesMayBecomeLiveAndColdAgain) {
   index.erase(entry);
   index.erase(entry);  // Once more changes nothing.
   EXPECT_EQ(index.live(), 0u);
-  index.set_standing(entry, Standing::kLive);
-  index.set_standing(entry, Standing::kLive);
+  index.set_state(entry, State::kLive);
+  index.set_state(entry, State::kLive);
   EXPECT_EQ(index.live(), 1u);
-  index.set_standing(entry, Standing::kCold);
+  index.set_state(entry, State::kCold);
   EXPECT_EQ(index.live(), 0u);
-  index.set_standing(entry, Standing::kLive);
+  index.set_state(entry, State::kLive);
   (void)entry->lock.unlock();
   EXPECT_EQ(sweep(), 1);
   EXPECT_EQ(index.live(), 0u);
@@ -181,9 +181,9 @@ TEST_F(IndexTest, ColdKeysAreBoundedInBytes) {
   EXPECT_EQ(unlocked(index.lock_surplus()), cold[0]);
   index.touch(cold[0]);
   EXPECT_EQ(unlocked(index.lock_surplus()), cold[1]);
-  index.set_standing(cold[1], Standing::kDemoted);  // Templates have a bound of their own.
+  index.set_state(cold[1], State::kRecorded);  // Templates have a bound of their own.
   EXPECT_EQ(index.lock_surplus(), nullptr);
-  index.set_standing(cold[1], Standing::kCold);
+  index.set_state(cold[1], State::kCold);
   index.erase(unlocked(index.lock_surplus()));
   EXPECT_EQ(index.lock_surplus(), nullptr);
   EXPECT_EQ(sweep(), 1);
@@ -253,41 +253,41 @@ TEST(EntryTableTest, AWalkMeetsWhatStaysOnceAndNothingTwice) {
   }
 }
 
-// ---- Standings and budgets ------------------------------------------------------------------------------------------
+// ---- States and budgets ------------------------------------------------------------------------------------------
 
-TEST_F(IndexTest, EntryKeepsItsPlaceInTheOrderOfUseWhenItsStandingChanges) {
+TEST_F(IndexTest, EntryKeepsItsPlaceInTheOrderOfUseWhenItsStateChanges) {
   Entry* entries[] = {add(0), add(1), add(2), add(3), add(4)};
-  for (const int i : {2, 4, 0, 3, 1}) index.set_standing(entries[i], Standing::kDemoted);
+  for (const int i : {2, 4, 0, 3, 1}) index.set_state(entries[i], State::kRecorded);
   EXPECT_EQ(names(found()), names_of({4, 3, 2, 1, 0}));
   EXPECT_EQ(index.live(), 0u);
-  for (const int i : {3, 0}) index.set_standing(entries[i], Standing::kCold);
+  for (const int i : {3, 0}) index.set_state(entries[i], State::kCold);
   EXPECT_EQ(names(found()), names_of({3, 0, 4, 2, 1}));  // The cold ones first.
-  for (const int i : {1, 3, 0}) index.set_standing(entries[i], Standing::kLive);
+  for (const int i : {1, 3, 0}) index.set_state(entries[i], State::kLive);
   EXPECT_EQ(names(found()), names_of({4, 2, 3, 1, 0}));
   index.touch(entries[1]);
-  index.set_standing(entries[2], Standing::kLive);
+  index.set_state(entries[2], State::kLive);
   EXPECT_EQ(names(found()), names_of({4, 1, 3, 2, 0}));
   for (const int i : {0, 2, 3, 1}) EXPECT_EQ(evict(), key(i).to_string());
   EXPECT_EQ(evict(), "none");
 }
 
-TEST_F(IndexTest, OldestIsThatOfAStanding) {
+TEST_F(IndexTest, OldestIsThatOfAState) {
   Entry* entries[] = {add(0), add(1), add(2), add(3, /*live=*/false)};
-  index.set_standing(entries[1], Standing::kDemoted);
-  index.set_standing(entries[2], Standing::kDemoted);
-  EXPECT_EQ(lock_oldest(Standing::kLive), entries[0]);
-  EXPECT_EQ(lock_oldest(Standing::kDemoted), entries[1]);
-  EXPECT_EQ(lock_oldest(Standing::kCold), entries[3]);
+  index.set_state(entries[1], State::kRecorded);
+  index.set_state(entries[2], State::kRecorded);
+  EXPECT_EQ(lock_oldest(State::kLive), entries[0]);
+  EXPECT_EQ(lock_oldest(State::kRecorded), entries[1]);
+  EXPECT_EQ(lock_oldest(State::kCold), entries[3]);
   index.touch(entries[1]);
-  EXPECT_EQ(lock_oldest(Standing::kDemoted), entries[2]);
+  EXPECT_EQ(lock_oldest(State::kRecorded), entries[2]);
 }
 
 TEST_F(IndexTest, EntriesWithHeadsLeaveLastUnlessTheyAreManyOrWereNotUsedForLong) {
   Entry* entries[] = {add(0), add(1), add(2), add(3)};
-  for (Entry* entry : {entries[0], entries[1], entries[3]}) index.set_head(entry, true);
+  for (Entry* entry : {entries[0], entries[1], entries[3]}) index.set_updater_node(entry, true);
   EXPECT_EQ(index.heads(), 3u);
   EXPECT_EQ(index.victim(), entries[0]);  // More than half have one.
-  index.set_head(entries[1], false);
+  index.set_updater_node(entries[1], false);
   EXPECT_FALSE(index.heads_are_few());
   EXPECT_EQ(index.victim(), entries[1]);
   EXPECT_EQ(index.lock_victim(), entries[1]);
@@ -301,38 +301,38 @@ TEST_F(IndexTest, EntriesWithHeadsLeaveLastUnlessTheyAreManyOrWereNotUsedForLong
   while (index.victim() != entries[0]) index.touch(entries[3]);
   EXPECT_EQ(unlocked(index.lock_victim()), entries[0]);
   EXPECT_EQ(entries[3]->last_use - entries[0]->last_use, (std::uint64_t{1} << 14) + 1);
-  index.set_standing(entries[0], Standing::kDemoted);
+  index.set_state(entries[0], State::kRecorded);
   EXPECT_EQ(index.heads(), 1u);
-  EXPECT_FALSE(entries[0]->has_head);
+  EXPECT_FALSE(entries[0]->has_updater_node);
 }
 
-TEST_F(IndexTest, PinnedEntriesAreNoVictimsOfAnyStanding) {
-  for (const Standing standing : {Standing::kLive, Standing::kDemoted, Standing::kCold}) {
+TEST_F(IndexTest, PinnedEntriesAreNoVictimsOfAnyState) {
+  for (const State state : {State::kLive, State::kRecorded, State::kCold}) {
     Index other;
     Entry* older = other.insert(key(1), kHere);
     Entry* newer = other.insert(key(2), kHere);
     for (Entry* entry : {older, newer}) {
       other.touch(entry);
-      other.set_standing(entry, standing);
+      other.set_state(entry, state);
     }
     older->pinned = true;
-    EXPECT_EQ(unlocked(other.lock_oldest(standing)), newer);
+    EXPECT_EQ(unlocked(other.lock_oldest(state)), newer);
     newer->pinned = true;
-    EXPECT_EQ(other.lock_oldest(standing), nullptr);
+    EXPECT_EQ(other.lock_oldest(state), nullptr);
     older->pinned = false;
-    EXPECT_EQ(unlocked(other.lock_oldest(standing)), older);
+    EXPECT_EQ(unlocked(other.lock_oldest(state)), older);
   }
 }
 
 TEST_F(IndexTest, VictimIsLockedAndOthersAreNot) {
   Entry* older = add(1);
   Entry* newer = add(2);
-  EXPECT_EQ(index.lock_oldest(Standing::kLive), older);
+  EXPECT_EQ(index.lock_oldest(State::kLive), older);
   EXPECT_FALSE(older->lock.try_lock());
-  EXPECT_EQ(index.lock_oldest(Standing::kLive), newer);
-  EXPECT_EQ(index.lock_oldest(Standing::kLive), nullptr);
+  EXPECT_EQ(index.lock_oldest(State::kLive), newer);
+  EXPECT_EQ(index.lock_oldest(State::kLive), nullptr);
   unlocked(older);
-  EXPECT_EQ(lock_oldest(Standing::kLive), older);
+  EXPECT_EQ(lock_oldest(State::kLive), older);
   unlocked(newer);
 }
 
@@ -340,12 +340,12 @@ TEST_F(IndexTest, TemplatesAreThoseOfLiveAndDemotedEntries) {
   EXPECT_EQ(index.templates(), 0u);
   Entry* entries[] = {add(0), add(1), add(2, /*live=*/false)};
   EXPECT_EQ(index.templates(), 2u);
-  index.set_standing(entries[0], Standing::kDemoted);
+  index.set_state(entries[0], State::kRecorded);
   EXPECT_EQ(index.templates(), 2u);
   EXPECT_EQ(index.live(), 1u);
-  index.set_standing(entries[2], Standing::kDemoted);
+  index.set_state(entries[2], State::kRecorded);
   EXPECT_EQ(index.templates(), 3u);
-  index.set_standing(entries[0], Standing::kCold);
+  index.set_state(entries[0], State::kCold);
   EXPECT_EQ(index.templates(), 2u);
   ++entries[2]->users;
   index.erase(entries[2]);
@@ -360,18 +360,18 @@ TEST_F(IndexTest, LiveBytesAreThoseOfLiveEntries) {
   Entry* small = add_sized(1, 100);
   Entry* large = add_sized(2, 1000);
   EXPECT_EQ(index.live_bytes(), 0u);
-  index.set_standing(small, Standing::kLive);
-  index.set_standing(large, Standing::kLive);
-  index.set_standing(large, Standing::kLive);
+  index.set_state(small, State::kLive);
+  index.set_state(large, State::kLive);
+  index.set_state(large, State::kLive);
   EXPECT_EQ(index.live_bytes(), 1100u);
-  index.set_standing(small, Standing::kDemoted);
+  index.set_state(small, State::kRecorded);
   EXPECT_EQ(index.live_bytes(), 1000u);
   ++large->users;
   index.erase(large);
   EXPECT_EQ(index.live_bytes(), 1000u);
-  index.set_standing(large, Standing::kDemoted);
+  index.set_state(large, State::kRecorded);
   EXPECT_EQ(index.live_bytes(), 0u);
-  index.set_standing(large, Standing::kLive);
+  index.set_state(large, State::kLive);
   EXPECT_EQ(index.live_bytes(), 1000u);
   --large->users;
   EXPECT_EQ(sweep(), 1);
@@ -380,7 +380,7 @@ TEST_F(IndexTest, LiveBytesAreThoseOfLiveEntries) {
 
 TEST_F(IndexTest, DestroysWhatIsStillThere) {
   Index other;
-  other.set_standing(other.insert(key(1), kHere), Standing::kLive);
+  other.set_state(other.insert(key(1), kHere), State::kLive);
   other.insert(key(2), kHere);
   Entry* erased = other.insert(key(3), kHere);
   ++erased->users;

@@ -57,10 +57,10 @@ class VerifyTest : public StreamTest, protected Verifier {
     EXPECT_TRUE(cache.warm(key("sibling"), stream, params(1), body(3)).ok());
     EXPECT_RUN(kEager, cache.run(key("broken"), stream, [](cudaStream_t s) { return cudaStreamSynchronize(s); }));
     EXPECT_EQ(find_fault(), "");
-    EXPECT_EQ(entry("spare").standing, Standing::kLive);
-    EXPECT_EQ(entry("other").standing, Standing::kLive);
-    EXPECT_EQ(entry("sibling").standing, Standing::kDemoted);
-    EXPECT_EQ(entry("broken").standing, Standing::kCold);
+    EXPECT_EQ(entry("spare").state, State::kLive);
+    EXPECT_EQ(entry("other").state, State::kLive);
+    EXPECT_EQ(entry("sibling").state, State::kRecorded);
+    EXPECT_EQ(entry("broken").state, State::kCold);
     EXPECT_EQ(entry("spare").family->members, 2u);
   }
   ~VerifyTest() override { EXPECT_EQ(find_fault(), "") << "a test has left its fault behind"; }
@@ -102,7 +102,7 @@ class VerifyTest : public StreamTest, protected Verifier {
 TEST_F(VerifyTest, OrdersOfUse) {
   Entry& newest = entry("other");
   Entry& oldest = entry("spare");
-  expect("it is in the order of another standing", oldest.standing, Standing::kDemoted);
+  expect("it is in the order of another state", oldest.state, State::kRecorded);
   expect("the order of use is linked wrongly", oldest.newer, nullptr);
   expect("it is not in order of use", oldest.last_use, newest.last_use + 1);
   expect("its use is yet to come", newest.last_use, 1000);
@@ -112,7 +112,7 @@ TEST_F(VerifyTest, OrdersOfUse) {
   expect("it has less than no users", newest.users, -1);
 }
 
-TEST_F(VerifyTest, Table) {
+TEST_F(VerifyTest, ParameterTable) {
   Entry& here = entry("other");
   expect("the table holds more entries", here.next_of_bucket, &here);
   Key& name = const_cast<Key&>(here.key);
@@ -138,7 +138,7 @@ TEST_F(VerifyTest, ErasedEntries) {
                          EXPECT_EQ(find_fault(), "");
                          expect("it is not erased, and waits for a sweep", busy.erased, false);
                          expect("it is erased and has a family", busy.family, entry("spare").family);
-                         expect("the count of erased entries is wrong", busy.standing, Standing::kDemoted);
+                         expect("the count of erased entries is wrong", busy.state, State::kRecorded);
                        })
                   .ok());
 }

@@ -44,10 +44,10 @@ inline constexpr Cost buy(std::size_t nodes) { return kTakeOver + nodes * (kInst
 inline constexpr Cost kMakeUpdatable = 2000;
 inline constexpr Cost buy_table(std::size_t nodes) { return buy(nodes) + nodes * kMakeUpdatable; }
 
-// A patch of the head node, whatever it writes.
+// A patch of the updater node, whatever it writes.
 inline constexpr Cost kPatchHead = 400;
 
-// A switch to another row costs the device's time: for the head node, and for each node that it may write.
+// A switch to another row costs the device's time: for the updater node, and for each node that it may write.
 inline constexpr Cost kHead = 2300;
 inline constexpr Cost kCell = 35;
 inline constexpr Cost switch_row(std::size_t nodes) { return kTakeOver + kHead + nodes * kCell; }

@@ -1,5 +1,5 @@
-// Memory that launches use beside the caller's: of head nodes and their rows, and of values that kernels read through
-// pointers.
+// Memory that launches use beside the caller's: of updater nodes and their rows, and of values that kernels read
+// through pointers.
 //
 // When the last launch that uses it is over, nothing tells: an event would need the stream, which may be gone, and a
 // user object of the graph makes every launch dearer (docs/design.md). And to free device memory waits for all work of

@@ -97,7 +97,7 @@ CallResult Executable::instantiate_updated(Template& from, std::shared_ptr<const
   Template& base = executable->base_;
   CallResult done = from.clone(&base);
   if (done.error == cudaSuccess) {
-    done = Head::add(updater, base, executable->content_, with_table, stream, &executable->head_);
+    done = UpdaterNode::add(updater, base, executable->content_, with_table, stream, &executable->updater_node_);
   }
   if (done.error == cudaSuccess) {
     // Without the flag a grid that the device has written is lost when the next launch is on a stream of another
@@ -116,8 +116,8 @@ CallResult Executable::instantiate_updated(Template& from, std::shared_ptr<const
 }
 
 Executable::~Executable() {
-  if (head_ != nullptr && in_flight_) {
-    head_->keep(std::move(exec_), std::move(base_.graph), estimated_device_bytes(base_.nodes.size()));
+  if (updater_node_ != nullptr && in_flight_) {
+    updater_node_->keep(std::move(exec_), std::move(base_.graph), estimated_device_bytes(base_.nodes.size()));
   }
 }
 
@@ -155,16 +155,16 @@ CallResult Executable::patch(const detail::Call& call, std::size_t* patched_node
       const CallResult result = patch_node(node, call, driver_usable, patched_nodes);
       if (result.error != cudaSuccess) return result;
     }
-    if (head_ != nullptr) {
-      if (const CallResult held = head_->hold(call.values); held.error != cudaSuccess) return held;
+    if (updater_node_ != nullptr) {
+      if (const CallResult held = updater_node_->hold(call.values); held.error != cudaSuccess) return held;
     }
   } else {
-    for (const std::uint32_t i : head_->others()) {
+    for (const std::uint32_t i : updater_node_->others()) {
       const CallResult result = patch_node(slots_.nodes[i], call, driver_usable, patched_nodes);
       if (result.error != cudaSuccess) return result;
     }
     const CallResult result =
-        head_->patch(exec_.get(), *content_, call, by_driver(driver_usable), scratch_.device(), patched_nodes);
+        updater_node_->patch(exec_.get(), *content_, call, by_driver(driver_usable), scratch_.device(), patched_nodes);
     if (result.error != cudaSuccess) return result;
   }
   values_.assign(call.values, call.values + call.values_size);
@@ -188,7 +188,7 @@ BroughtOver Executable::switch_row(std::shared_ptr<const Content> to, const deta
   content_ = std::move(to);
   // Nodes that the host alone sets: what was captured there may differ, too.
   std::optional<bool> driver_usable;
-  for (const std::uint32_t i : head_->others()) {
+  for (const std::uint32_t i : updater_node_->others()) {
     const SlotNode& node = slots_.nodes[i];
     update_fields(node, call.values);
     if (std::memcmp(before.fields.data() + node.fields, slots_.fields.data() + node.fields, node.fields_size) == 0)
@@ -416,7 +416,7 @@ void Executable::keep_alive(const Template& graph) {
 }
 
 CallResult Executable::mark_ready(cudaStream_t stream) {
-  if (head_ == nullptr) return {};
+  if (updater_node_ == nullptr) return {};
   if (ready_.get() == nullptr) {
     cudaEvent_t event = nullptr;
     if (const cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming); error != cudaSuccess) {

@@ -79,28 +79,30 @@ class Executable {
   static cudaError_t instantiate(Template& base, std::shared_ptr<const Content> content, unsigned long long flags,
                                  Scratch& scratch, std::unique_ptr<Executable>* out);
 
-  // The same from a clone of `from`, which is left whole, with a head node that writes the slots of kernel nodes, and
-  // with a table what siblings differ in (updater_node.h). The stream is one to enqueue copies on.
+  // The same from a clone of `from`, which is left whole, with an updater node that writes the slots of kernel nodes,
+  // and with a table what siblings differ in (updater_node.h). The stream is one to enqueue copies on.
   static CallResult instantiate_updated(Template& from, std::shared_ptr<const Content> content, bool with_table,
                                         unsigned long long flags, Scratch& scratch, Updater& updater,
                                         cudaStream_t stream, std::unique_ptr<Executable>* out);
 
   // Whether the device updates it.
-  bool has_head() const { return head_ != nullptr; }
+  bool has_updater_node() const { return updater_node_ != nullptr; }
   // Whether it can be brought over to siblings at all: by updates or patches if it is plain, by a row of its table if
   // it has one.
-  bool can_switch() const { return head_ == nullptr || table() != nullptr; }
-  Table* table() { return head_ == nullptr ? nullptr : head_->table(); }
-  const Table* table() const { return head_ == nullptr ? nullptr : std::as_const(*head_).table(); }
+  bool can_switch() const { return updater_node_ == nullptr || table() != nullptr; }
+  ParameterTable* table() { return updater_node_ == nullptr ? nullptr : updater_node_->table(); }
+  const ParameterTable* table() const {
+    return updater_node_ == nullptr ? nullptr : std::as_const(*updater_node_).table();
+  }
 
   const Content& content() const { return *content_; }
   // Whether launches may write to its nodes. The first launch must not: the driver puts the nodes of a new executable
   // into device memory later than its stream says, but before that launch runs them (docs/semantics.md). Until then
   // the host sets all nodes.
-  bool device_may_write() const { return head_ != nullptr && launched_; }
+  bool device_may_write() const { return updater_node_ != nullptr && launched_; }
 
   // What the device could not write in a launch that has run.
-  cudaError_t take_device_error() { return head_ == nullptr ? cudaSuccess : head_->take_error(); }
+  cudaError_t take_device_error() { return updater_node_ == nullptr ? cudaSuccess : updater_node_->take_error(); }
   bool holds(const detail::Call& call) const {
     return call.values_size == 0 || std::memcmp(values_.data(), call.values, call.values_size) == 0;
   }
@@ -131,9 +133,9 @@ class Executable {
   }
   // Ahead of the first launch; waits for the upload.
   CallResult upload(Uploads& uploads) { return uploads.upload(exec_.get()); }
-  // What a head node reads is copied on the stream of the run that makes it. The next launch may be on another, if that
-  // run comes to none: get_ready(), called before each launch, puts it behind what mark_ready() was called after, and
-  // uploads what was never launched. Launches that follow that one need no more (fact 15).
+  // What an updater node reads is copied on the stream of the run that makes it. The next launch may be on another, if
+  // that run comes to none: get_ready(), called before each launch, puts it behind what mark_ready() was called after,
+  // and uploads what was never launched. Launches that follow that one need no more (fact 15).
   CallResult mark_ready(cudaStream_t stream);
   CallResult get_ready(cudaStream_t stream) { return ready_.get() == nullptr ? CallResult{} : wait_and_upload(stream); }
   // The last launch's: those of one executable follow each other whatever their streams (fact 15).
@@ -180,8 +182,8 @@ class Executable {
 
   Scratch& scratch_;
   Template base_;
-  std::unique_ptr<Head> head_;  // Of a device-updated executable.
-  GraphExec exec_;              // Destroyed before its base (law 8).
+  std::unique_ptr<UpdaterNode> updater_node_;  // Of a device-updated executable.
+  GraphExec exec_;                             // Destroyed before its base (law 8).
   LaunchStream stream_;
   bool launched_ = false;
   bool in_flight_ = true;  // For all that is known.
@@ -190,7 +192,7 @@ class Executable {
   // The shadow of what the executable holds: it has no getters, and setting a node's parameters sets all of them (fact
   // 13).
   std::shared_ptr<const Content> content_;
-  Slots slots_;  // The content's, with the fields that these values give, but for what a head writes.
+  Slots slots_;  // The content's, with the fields that these values give, but for what an updater node writes.
   std::vector<unsigned char> values_;
   bool by_patches_ = false;  // Whether it came to the content by patches.
 };

@@ -8,7 +8,7 @@
 
 namespace graphcache {
 
-void Retire::add(std::unique_ptr<Executable> executable, Template graph, LaunchStream stream) noexcept {
+void Graveyard::add(std::unique_ptr<Executable> executable, Template graph, LaunchStream stream) noexcept {
   if (executable == nullptr && graph.empty()) return;
   if (executable != nullptr) stream = executable->stream();
   try {
@@ -21,7 +21,7 @@ void Retire::add(std::unique_ptr<Executable> executable, Template graph, LaunchS
   }
 }
 
-bool Retire::is_done(Item& item, LaunchStream stream) {
+bool Graveyard::is_done(Item& item, LaunchStream stream) {
   if (item.stream.handle == nullptr) return true;  // Never launched.
   LastErrorGuard last_error;
   RelaxedCaptureMode relaxed;
@@ -38,14 +38,14 @@ bool Retire::is_done(Item& item, LaunchStream stream) {
 }
 
 // Allocates nothing: it is called while a run is being left.
-void Retire::collect(cudaStream_t handle) {
+void Graveyard::collect(cudaStream_t handle) {
   if (active_recording != nullptr) return;
   const LaunchStream stream = LaunchStream::of(handle);
   orphans().collect(stream, device_);
   collect(stream, device_);
 }
 
-void Retire::collect(LaunchStream stream, int device) {
+void Graveyard::collect(LaunchStream stream, int device) {
   std::list<Item> waiting;
   {
     MutexLock lock(mutex_);
@@ -76,13 +76,13 @@ void Retire::collect(LaunchStream stream, int device) {
   waiting_.splice(waiting_.begin(), waiting);
 }
 
-void Retire::collect_all() {
+void Graveyard::collect_all() {
   if (active_recording != nullptr) return;
   orphans().collect_all(device_);
   collect_all(device_);
 }
 
-void Retire::collect_all(int device) {
+void Graveyard::collect_all(int device) {
   // Let go without the lock, and memory behind what uses it.
   Memories memories;
   std::list<Item> waiting;
@@ -100,26 +100,26 @@ void Retire::collect_all(int device) {
        [&](const auto& memory) { return memory.first == device && memory.second.use_count() == 1; });
 }
 
-void Retire::leave_behind(Memories memory) {
+void Graveyard::leave_behind(Memories memory) {
   std::list<Item> waiting;
   {
     MutexLock lock(mutex_);
     waiting.swap(waiting_);
   }
-  Retire& others = orphans();
+  Graveyard& others = orphans();
   MutexLock lock(others.mutex_);
   others.waiting_.splice(others.waiting_.end(), waiting);
   others.memories_.splice(others.memories_.end(), memory);
 }
 
-void Retire::abandon() {
+void Graveyard::abandon() {
   ++last_generation;
   std::list<Item> waiting;
   MutexLock lock(mutex_);
   waiting.swap(waiting_);
 }
 
-Retire::Item::~Item() {
+Graveyard::Item::~Item() {
   if (generation != last_generation) {
     if (executable != nullptr) executable->abandon();
     graph.graph.release();
@@ -129,10 +129,10 @@ Retire::Item::~Item() {
   }
 }
 
-Retire& Retire::orphans() {
+Graveyard& Graveyard::orphans() {
   // Never destroyed, since the runtime may be gone first, and not allocated, since runs come here without memory.
-  alignas(Retire) static unsigned char storage[sizeof(Retire)];
-  static Retire& orphans = *new (storage) Retire(-1);
+  alignas(Graveyard) static unsigned char storage[sizeof(Graveyard)];
+  static Graveyard& orphans = *new (storage) Graveyard(-1);
   return orphans;
 }
 

@@ -30,9 +30,9 @@
 namespace graphcache {
 
 // Thread-safe.
-class Retire {
+class Graveyard {
  public:
-  explicit Retire(int device) : device_(device) {}
+  explicit Graveyard(int device) : device_(device) {}
 
   // What an entry had, either of which may be missing, and the stream that it was launched on last, if it was.
   void add(std::unique_ptr<Executable> executable, Template graph, LaunchStream stream = {}) noexcept
@@ -76,7 +76,7 @@ class Retire {
     const std::uint64_t generation;
   };
   // What caches left behind.
-  static Retire& orphans();
+  static Graveyard& orphans();
   // Whether the last launch is over, as far as can be found out.
   static bool is_done(Item& item, LaunchStream stream);
   void collect(LaunchStream stream, int device) ABSL_LOCKS_EXCLUDED(mutex_);

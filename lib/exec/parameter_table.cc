@@ -34,8 +34,9 @@ bool same(const Slots& a, const Slots& b) {
 
 }  // namespace
 
-Table::Table(std::shared_ptr<const Content> base, std::vector<Node> nodes, std::vector<updater::Piece> pieces,
-             std::vector<updater::Update> updates, std::shared_ptr<DeviceMemory> memory)
+ParameterTable::ParameterTable(std::shared_ptr<const Content> base, std::vector<Node> nodes,
+                               std::vector<updater::Piece> pieces, std::vector<updater::Update> updates,
+                               std::shared_ptr<DeviceMemory> memory)
     : base_(std::move(base)),
       nodes_(std::move(nodes)),
       pieces_(std::move(pieces)),
@@ -46,7 +47,7 @@ Table::Table(std::shared_ptr<const Content> base, std::vector<Node> nodes, std::
   places_[base_->id] = {};
 }
 
-bool Table::can_hold(const Content& to) const {
+bool ParameterTable::can_hold(const Content& to) const {
   if (places_.contains(to.id)) return true;
   const Content& base = *base_;
   if (to.nodes.size() != base.nodes.size() || to.values.size() != base.values.size()) return false;
@@ -63,13 +64,13 @@ bool Table::can_hold(const Content& to) const {
   return true;
 }
 
-bool Table::is_of_use(const Content& content) {
+bool ParameterTable::is_of_use(const Content& content) {
   return std::any_of(content.nodes.begin(), content.nodes.end(),
                      [](const NodeContent& node) { return node.updatable; });
 }
 
 // What can_hold() compares, hashed.
-std::uint64_t Table::class_of(const Content& content) {
+std::uint64_t ParameterTable::class_of(const Content& content) {
   std::uint64_t hash = content.values.size();
   const auto put = [&](auto value) {
     hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x9e3779b97f4a7c15u + (hash >> 29);
@@ -90,7 +91,7 @@ std::uint64_t Table::class_of(const Content& content) {
   for (std::uint32_t i = 0; i < content.nodes.size(); ++i) {
     const NodeContent& node = content.nodes[i];
     const bool has_slots = slot != slots.nodes.end() && slot->index == i;
-    const bool by_host = has_slots && !Head::can_write(slots, *slot);
+    const bool by_host = has_slots && !UpdaterNode::can_write(slots, *slot);
     slot += has_slots ? 1 : 0;
     if (by_host) continue;
     put(node.readable);
@@ -112,7 +113,8 @@ std::uint64_t Table::class_of(const Content& content) {
 }
 
 // Whether the piece is another than the base's; its bytes.
-bool Table::fill(const updater::Piece& piece, const Content& of, std::uint32_t index, unsigned char* out) const {
+bool ParameterTable::fill(const updater::Piece& piece, const Content& of, std::uint32_t index,
+                          unsigned char* out) const {
   const NodeContent& node = of.nodes[index];
   const NodeContent& base = base_->nodes[index];
   const auto first = updates_.begin() + piece.first;
@@ -132,7 +134,7 @@ bool Table::fill(const updater::Piece& piece, const Content& of, std::uint32_t i
 }
 
 // What does not differ from the base is left out, unless the row is to be whole.
-Table::Built Table::row(const Content& of, bool whole) const {
+ParameterTable::Built ParameterTable::row(const Content& of, bool whole) const {
   Built built;
   std::vector<unsigned> sources(pieces_.size());
   std::size_t end = aligned(sources.size() * sizeof(unsigned));
@@ -154,7 +156,7 @@ Table::Built Table::row(const Content& of, bool whole) const {
   return built;
 }
 
-std::size_t Table::growth_for(const Content& to) {
+std::size_t ParameterTable::growth_for(const Content& to) {
   if (places_.contains(to.id)) return 0;
   if (next_of_ != to.id) {
     next_ = row(to, /*whole=*/false);
@@ -167,7 +169,7 @@ std::size_t Table::growth_for(const Content& to) {
 // Copies from pageable memory have read it when the call returns, and do not wait for work in flight; nor does
 // cudaMalloc (tried). The row is read by no launch before those that follow the copy on its stream; launches on other
 // streams follow that one, since launches of one executable follow each other (fact 15).
-CallResult Table::add(const Content& to, cudaStream_t stream) {
+CallResult ParameterTable::add(const Content& to, cudaStream_t stream) {
   if (places_.contains(to.id)) return {};
   const std::size_t growth = growth_for(to);
   if (growth != 0) {

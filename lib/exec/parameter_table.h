@@ -20,7 +20,7 @@
 namespace graphcache {
 
 // Used as its executable is: by one thread at a time.
-class Table {
+class ParameterTable {
  public:
   // What the device can write of a node, by its place among the base's; and the pieces of that, node by node.
   struct Node {
@@ -30,8 +30,8 @@ class Table {
   };
 
   // The base has been described (signature.h).
-  Table(std::shared_ptr<const Content> base, std::vector<Node> nodes, std::vector<updater::Piece> pieces,
-        std::vector<updater::Update> updates, std::shared_ptr<DeviceMemory> memory);
+  ParameterTable(std::shared_ptr<const Content> base, std::vector<Node> nodes, std::vector<updater::Piece> pieces,
+                 std::vector<updater::Update> updates, std::shared_ptr<DeviceMemory> memory);
 
   // Whether there is anything for its rows.
   static bool is_of_use(const Content& content);

@@ -1,6 +1,6 @@
-// What the updater kernel reads: one layout for the device, the host and the twin of hostrt. The kernel is the head
-// node of a device-updated executable, and writes into the other nodes the row of the member of the family that a run
-// is of, and over it the run's values.
+// What the updater kernel reads: one layout for the device, the host and the twin of hostrt. The kernel is the updater
+// node node of a device-updated executable, and writes into the other nodes the row of the member of the family that a
+// run is of, and over it the run's values.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -69,7 +69,7 @@ struct Pieces {
 
 }  // namespace
 
-bool Head::can_write(const Slots& slots, const SlotNode& node) {
+bool UpdaterNode::can_write(const Slots& slots, const SlotNode& node) {
   // To write those of another device is an illegal address (tried).
   if (node.type != cudaGraphNodeTypeKernel || node.function == nullptr || node.context != slots.context) return false;
   const auto first = slots.bindings.begin() + node.first_binding;
@@ -78,12 +78,12 @@ bool Head::can_write(const Slots& slots, const SlotNode& node) {
   });
 }
 
-std::size_t Head::writable_nodes(const Slots& slots) {
+std::size_t UpdaterNode::writable_nodes(const Slots& slots) {
   return static_cast<std::size_t>(std::count_if(slots.nodes.begin(), slots.nodes.end(),
                                                 [&](const SlotNode& node) { return can_write(slots, node); }));
 }
 
-std::size_t Head::estimated_device_bytes(const Content& content) {
+std::size_t UpdaterNode::estimated_device_bytes(const Content& content) {
   const auto pieces_of = [](const NodeContent& node) {
     return 1 + (node.size + updater::kPiece - 1) / updater::kPiece;
   };
@@ -96,13 +96,13 @@ std::size_t Head::estimated_device_bytes(const Content& content) {
 }
 
 // Launches in flight may yet fail: that is told when they are over (device_memory.h).
-Head::~Head() {
+UpdaterNode::~UpdaterNode() {
   if (error_ == nullptr) return;
   if (const cudaError_t error = take_error(); error != cudaSuccess) memory_->tell_late(error);
 }
 
 // Where the kernel's parameter has the value: slots that many nodes hold are passed once.
-bool Head::find_source(const Binding& binding, bool grid, std::uint32_t* at) {
+bool UpdaterNode::find_source(const Binding& binding, bool grid, std::uint32_t* at) {
   for (const Source& source : sources_) {
     if (source.offset == binding.offset && source.size == binding.size && source.convert == binding.convert &&
         source.is_grid == grid) {
@@ -119,7 +119,7 @@ bool Head::find_source(const Binding& binding, bool grid, std::uint32_t* at) {
 }
 
 // False: the node is left to the host.
-bool Head::plan_slots(const Slots& slots, const SlotNode& node, std::vector<updater::Update>* updates) {
+bool UpdaterNode::plan_slots(const Slots& slots, const SlotNode& node, std::vector<updater::Update>* updates) {
   const std::size_t before = updates->size();
   for (std::uint32_t i = 0; i < node.binding_count; ++i) {
     const Binding& binding = slots.bindings[node.first_binding + i];
@@ -140,16 +140,16 @@ bool Head::plan_slots(const Slots& slots, const SlotNode& node, std::vector<upda
   return true;
 }
 
-CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<const Content> content, bool with_table,
-                     cudaStream_t stream, std::unique_ptr<Head>* out) {
+CallResult UpdaterNode::add(Updater& updater, const Template& graph, std::shared_ptr<const Content> content,
+                            bool with_table, cudaStream_t stream, std::unique_ptr<UpdaterNode>* out) {
   Updater::Kernels kernels = {};
   if (const CallResult loaded = updater.load(&kernels); loaded.error != cudaSuccess) return loaded;
   const auto set_attribute = driver().set_kernel_attribute;
   if (set_attribute == nullptr) return {kSetAttribute, cudaErrorNotSupported, false};
   const Slots& slots = content->slots;
-  std::unique_ptr<Head> head(new Head(updater));
+  std::unique_ptr<UpdaterNode> head(new UpdaterNode(updater));
   Pieces pieces;
-  std::vector<Table::Node> nodes;
+  std::vector<ParameterTable::Node> nodes;
   Updater::Asked asked;
   std::uint32_t slot = 0;
   CUlaunchAttributeValue priority, highest;
@@ -197,7 +197,8 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
   head->take_kernel(kernels);
   head->holds_ = content->id;
   if (with_table)
-    head->table_ = std::make_unique<Table>(content, std::move(nodes), pieces.all, pieces.updates, head->memory_);
+    head->table_ =
+        std::make_unique<ParameterTable>(content, std::move(nodes), pieces.all, pieces.updates, head->memory_);
   if (CallResult done = head->upload(pieces.all, pieces.updates, stream); done.error != cudaSuccess) return done;
   bool changed = false;
   if (CallResult done = head->write(content->values.data(), &changed); done.error != cudaSuccess) return done;
@@ -211,7 +212,7 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
   const cudaKernelNodeParams params = head->node_params(arguments);
   error = add_library_kernel(&head->node_, graph.graph.get(), params);
   if (error != cudaSuccess) return {"cudaGraphAddKernelNode", error};
-  // All of them wait for the head, so it must not have a lower priority than any.
+  // All of them wait for the updater node, so it must not have a lower priority than any.
   if (const CUresult result = set_attribute(head->node_, CU_LAUNCH_ATTRIBUTE_PRIORITY, &highest);
       result != CUDA_SUCCESS) {
     return {kSetAttribute, static_cast<cudaError_t>(result), false};
@@ -224,7 +225,7 @@ CallResult Head::add(Updater& updater, const Template& graph, std::shared_ptr<co
   return {};
 }
 
-void Head::take_kernel(const Updater::Kernels& kernels) {
+void UpdaterNode::take_kernel(const Updater::Kernels& kernels) {
   if (size_ <= updater::kSmall) {
     kernel_ = kernels[Updater::kSmall];
     parameter_ = std::make_unique<unsigned char[]>(sizeof(updater::Values<updater::kSmall>));
@@ -239,8 +240,8 @@ void Head::take_kernel(const Updater::Kernels& kernels) {
 
 // What the kernel reads. Copies from pageable memory have read it when the call returns, and do not wait for work in
 // flight (tried).
-CallResult Head::upload(const std::vector<updater::Piece>& pieces, const std::vector<updater::Update>& updates,
-                        cudaStream_t stream) {
+CallResult UpdaterNode::upload(const std::vector<updater::Piece>& pieces, const std::vector<updater::Update>& updates,
+                               cudaStream_t stream) {
   plan().piece_count = static_cast<unsigned>(pieces.size());
   std::vector<unsigned char> host(blocks() * sizeof(updater::Written));
   const auto append = [&](const void* bytes, std::size_t size) {
@@ -266,7 +267,7 @@ CallResult Head::upload(const std::vector<updater::Piece>& pieces, const std::ve
 }
 
 // Grids are checked here, since the device could only tell later.
-CallResult Head::write(const unsigned char* values, bool* changed) {
+CallResult UpdaterNode::write(const unsigned char* values, bool* changed) {
   for (const Source& source : sources_) {
     unsigned char* const to = bytes() + source.at;
     const unsigned char* value = values + source.offset;
@@ -289,13 +290,13 @@ CallResult Head::write(const unsigned char* values, bool* changed) {
   return {};
 }
 
-CallResult Head::patch(cudaGraphExec_t executable, const Content& content, const detail::Call& call, bool by_driver,
-                       int device, std::size_t* patched_nodes) {
+CallResult UpdaterNode::patch(cudaGraphExec_t executable, const Content& content, const detail::Call& call,
+                              bool by_driver, int device, std::size_t* patched_nodes) {
   bool changed = false;
   if (const CallResult written = write(call.values, &changed); written.error != cudaSuccess) return written;
   *patched_nodes += changed ? written_ : 0;
   if (table_ != nullptr && content.id != holds_) {
-    const Table::Place& place = table_->find(content);
+    const ParameterTable::Place& place = table_->find(content);
     *patched_nodes += place.differing;
     row() = place.row;
     holds_ = content.id;
@@ -306,7 +307,7 @@ CallResult Head::patch(cudaGraphExec_t executable, const Content& content, const
   return set(executable, by_driver, device);
 }
 
-cudaKernelNodeParams Head::node_params(void** arguments) const {
+cudaKernelNodeParams UpdaterNode::node_params(void** arguments) const {
   cudaKernelNodeParams params = {};
   params.func = reinterpret_cast<void*>(kernel_);
   params.gridDim = dim3(blocks());
@@ -315,7 +316,7 @@ cudaKernelNodeParams Head::node_params(void** arguments) const {
   return params;
 }
 
-CallResult Head::set(cudaGraphExec_t executable, bool by_driver, int device) {
+CallResult UpdaterNode::set(cudaGraphExec_t executable, bool by_driver, int device) {
   void* arguments[] = {parameter_.get()};
   constexpr const char* kCall = "cudaGraphExecKernelNodeSetParams";
   if (by_driver) {

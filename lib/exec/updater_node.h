@@ -1,4 +1,4 @@
-// The head node of a device-updated executable: it writes all slots of a run into the other nodes, on the device, so
+// The updater node of a device-updated executable: it writes all slots of a run into the other nodes, on the device, so
 // that a run patches one node, whatever their number; and with a table, what another member of the family differs in,
 // so that a switch does no more (updater.h, docs/design.md).
 #pragma once
@@ -22,9 +22,9 @@
 namespace graphcache {
 
 // Used as its executable is: by one thread at a time.
-class Head {
+class UpdaterNode {
  public:
-  ~Head();
+  ~UpdaterNode();
 
   // Whether a node's values can be written by the device: those of a kernel's arguments and grid.
   static bool can_write(const Slots& slots, const SlotNode& node);
@@ -35,11 +35,11 @@ class Head {
   // At most so much device memory does one with a table take, before any row is added.
   static std::size_t estimated_device_bytes(const Content& content);
 
-  // Makes the slot nodes of `graph`, which has the content's nodes and belongs to this head alone, device-updatable,
-  // for a table the other kernel nodes, too, and adds a node before its roots. The stream is one to enqueue copies on.
-  // After a failure the graph is of no use.
+  // Makes the slot nodes of `graph`, which has the content's nodes and belongs to this updater node alone,
+  // device-updatable, for a table the other kernel nodes, too, and adds a node before its roots. The stream is one to
+  // enqueue copies on. After a failure the graph is of no use.
   static CallResult add(Updater& updater, const Template& graph, std::shared_ptr<const Content> content,
-                        bool with_table, cudaStream_t stream, std::unique_ptr<Head>* out);
+                        bool with_table, cudaStream_t stream, std::unique_ptr<UpdaterNode>* out);
 
   // Takes the executable and its base, of which launches may be in flight (device_memory.h). The last call.
   void keep(GraphExec executable, Graph base, std::size_t bytes) noexcept {
@@ -50,8 +50,8 @@ class Head {
   const std::vector<std::uint32_t>& others() const { return others_; }
 
   // Null without one.
-  Table* table() { return table_.get(); }
-  const Table* table() const { return table_.get(); }
+  ParameterTable* table() { return table_.get(); }
+  const ParameterTable* table() const { return table_.get(); }
 
   // Later launches write the call's values, over what the content has, which is the base's or has a row; nothing is
   // done if they are those of the last call. Adds to `patched_nodes` how many nodes that changes. Through the driver if
@@ -83,7 +83,7 @@ class Head {
     bool is_grid;
   };
 
-  explicit Head(Updater& updater) : code_(updater.code()), memory_(updater.memory()) {}
+  explicit UpdaterNode(Updater& updater) : code_(updater.code()), memory_(updater.memory()) {}
   void take_kernel(const Updater::Kernels& kernels);
   bool plan_slots(const Slots& slots, const SlotNode& node, std::vector<updater::Update>* updates);
   bool find_source(const Binding& binding, bool is_grid, std::uint32_t* at);
@@ -115,7 +115,7 @@ class Head {
   std::unique_ptr<unsigned char[]> parameter_;  // updater::Values of any size.
   DeviceMemory::Block plan_, error_;
   std::unique_ptr<DeviceMemory::Waiting> waiting_ = DeviceMemory::prepare();  // For the executable.
-  std::unique_ptr<Table> table_;
+  std::unique_ptr<ParameterTable> table_;
 };
 
 }  // namespace graphcache

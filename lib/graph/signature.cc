@@ -141,7 +141,7 @@ class Reader {
     content.argument_count = layout.argument_count;
     content.size = layout.size;
     size_ += layout.size;
-    // Nodes of another device than the head's are not the device's to write.
+    // Nodes of another device than the updater node's are not the device's to write.
     content.updatable = params.ctx == context_;
     content.grid_updatable = content.grid_updatable && content.updatable;
     return true;

@@ -30,10 +30,10 @@ class Counter {
 };
 
 // What an entry has. An entry that has an executable has a template, too: its own, or as that executable's base.
-enum class Standing {
-  kCold,     // Neither: it remembers counts and failed captures.
-  kDemoted,  // A template.
-  kLive,     // An executable, or a promise of one.
+enum class State {
+  kCold,      // Neither: it remembers counts and failed captures.
+  kRecorded,  // A template.
+  kLive,      // An executable, or a promise of one.
 };
 
 struct Entry {
@@ -58,25 +58,25 @@ struct Entry {
   std::array<std::uint64_t, 4> left_streams ABSL_GUARDED_BY(lock) = {};
 
   // Guarded by the cache's lock.
-  int users = 0;                        // Threads that need the entry to stay without holding `lock`: they run `fn`.
-  Standing standing = Standing::kCold;  // Written under `lock`, too.
+  int users = 0;               // Threads that need the entry to stay without holding `lock`: they run `fn`.
+  State state = State::kCold;  // Written under `lock`, too.
   bool pinned = false;
-  bool erased = false;           // No longer found; deleted once it is idle.
-  std::size_t device_bytes = 0;  // Of an executable of its graph, by estimate. Changes only while it is cold.
-  std::size_t table_bytes = 0;   // Of the table that its executable has.
-  bool has_head = false;         // Whether the device updates its executable.
-  absl::Status capture_error;    // Of the last capture, if that broke.
-  std::uint64_t split_from = 0;  // The id of the family that it left last because of a refused update.
-  Family* family = nullptr;      // Of its content, if that can have siblings,
-  std::uint64_t row_class = 0;   // and its class there.
+  bool erased = false;            // No longer found; deleted once it is idle.
+  std::size_t device_bytes = 0;   // Of an executable of its graph, by estimate. Changes only while it is cold.
+  std::size_t table_bytes = 0;    // Of the table that its executable has.
+  bool has_updater_node = false;  // Whether the device updates its executable.
+  absl::Status capture_error;     // Of the last capture, if that broke.
+  std::uint64_t split_from = 0;   // The id of the family that it left last because of a refused update.
+  Family* family = nullptr;       // Of its content, if that can have siblings,
+  std::uint64_t row_class = 0;    // and its class there.
 
   std::shared_ptr<const Content> content ABSL_GUARDED_BY(lock);  // Null while cold.
-  Template graph ABSL_GUARDED_BY(lock);             // Of the content; empty while it is the base of the executable.
-  Differences differences ABSL_GUARDED_BY(lock);    // Of the content from its siblings'.
-  Cost rent ABSL_GUARDED_BY(lock) = 0;              // Paid since it last had an executable of its own.
-  bool seen ABSL_GUARDED_BY(lock) = false;          // Whether eager_left has been set for a new key.
-  int eager_left ABSL_GUARDED_BY(lock) = 0;         // Runs to go before the next capture,
-  EagerReason eager_why ABSL_GUARDED_BY(lock) = EagerReason::kCaptureAfter;  // and why.
+  Template graph ABSL_GUARDED_BY(lock);           // Of the content; empty while it is the base of the executable.
+  Differences differences ABSL_GUARDED_BY(lock);  // Of the content from its siblings'.
+  Cost rent ABSL_GUARDED_BY(lock) = 0;            // Paid since it last had an executable of its own.
+  bool seen ABSL_GUARDED_BY(lock) = false;        // Whether direct_left has been set for a new key.
+  int direct_left ABSL_GUARDED_BY(lock) = 0;      // Runs to go before the next capture,
+  EagerReason direct_why ABSL_GUARDED_BY(lock) = EagerReason::kCaptureAfter;  // and why.
   bool refuses_head ABSL_GUARDED_BY(lock) = false;  // The device could not write what it should.
   int failures ABSL_GUARDED_BY(lock) = 0;  // Captures that broke, or executables that failed, since the last good run.
 

@@ -70,19 +70,19 @@ Cache::Impl::Impl(const Options& options)
       memory_(std::make_shared<DeviceMemory>(options_.device)),
       setter_(options_.device, memory_),
       memory_to_leave_{{options_.device, memory_}},
-      retire_(options_.device) {
+      graveyard_(options_.device) {
   enabled_ = invalid_.ok() && options_.max_executables > 0;
 }
 
 Cache::Impl::~Impl() {
   clear();
-  if (active_recording != nullptr) retire_.leave_behind(std::move(memory_to_leave_));
+  if (active_recording != nullptr) graveyard_.leave_behind(std::move(memory_to_leave_));
 }
 
 bool Cache::Impl::contains(const Key& key) const {
   MutexLock lock(mutex_);
   for (const Entry* entry = index_.find(key); entry != nullptr; entry = Index::next_of_key(entry)) {
-    if (entry->standing != Standing::kCold) return true;
+    if (entry->state != State::kCold) return true;
   }
   return false;
 }
@@ -114,7 +114,7 @@ bool Cache::Impl::erase(const Key& key) {
     }
     sweep();
   }
-  retire_.collect_all();
+  graveyard_.collect_all();
   if (!lost_ && active_recording == nullptr) memory_->trim();
   return found;
 }
@@ -125,7 +125,7 @@ void Cache::Impl::clear() {
     while (Entry* entry = index_.any()) forget(entry);
     sweep();
   }
-  retire_.collect_all();
+  graveyard_.collect_all();
   if (!lost_ && active_recording == nullptr) memory_->trim();
 }
 
@@ -142,7 +142,7 @@ bool Cache::Impl::sweep() {
       if (entry.executable != nullptr) entry.executable->abandon();
       entry.graph.graph.release();
     }
-    retire_.add(std::move(entry.executable), std::move(entry.graph), entry.stream);
+    graveyard_.add(std::move(entry.executable), std::move(entry.graph), entry.stream);
   });
   return any;
 }
@@ -154,7 +154,7 @@ void Cache::Impl::lose(const absl::Status& why) {
     fatal_.Update(why);
     lost_ = true;
   }
-  retire_.abandon();
+  graveyard_.abandon();
   scratch_.abandon();
   uploads_.abandon();
   updater_.abandon();
@@ -193,8 +193,8 @@ std::vector<EntryInfo> Cache::Impl::entries() const try {
     Found found{entry.key, entry.capture_error, entry.last_use, {}};
     EntryInfo& info = found.info;
     for (int i = 0; i < kOutcomeCount; ++i) info.outcomes[i] = entry.outcomes[i].value();
-    info.live = entry.standing == Standing::kLive;
-    info.recorded = entry.standing != Standing::kCold;
+    info.live = entry.state == State::kLive;
+    info.recorded = entry.state != State::kCold;
     info.pinned = entry.pinned;
     info.family = entry.family == nullptr ? 0 : entry.family->id;
     info.nodes = entry.nodes;

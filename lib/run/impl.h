@@ -94,7 +94,7 @@ class Cache::Impl {
   absl::StatusOr<Outcome> record(Held& entry, const Request& request);
   absl::StatusOr<Outcome> run_nested(const Request& request);
   absl::StatusOr<Outcome> run_disabled(const Request& request);
-  absl::StatusOr<Outcome> run_eagerly(Held& entry, EagerReason reason, const Request& request);
+  absl::StatusOr<Outcome> run_directly(Held& entry, EagerReason reason, const Request& request);
   absl::StatusOr<Outcome> replay_failed(Held& entry, const CallResult& result, EagerReason reason,
                                         const Request& request);
 
@@ -178,10 +178,10 @@ class Cache::Impl {
   Uploads uploads_;
   Scratch scratch_;  // Of what is instantiated,
   const std::shared_ptr<DeviceMemory> memory_;
-  Updater updater_{memory_};          // of what writes its slots on the device,
-  Setter setter_;                     // and of what on_device() gave.
-  Retire::Memories memory_to_leave_;  // memory_, for Retire::leave_behind().
-  Retire retire_;
+  Updater updater_{memory_};             // of what writes its slots on the device,
+  Setter setter_;                        // and of what on_device() gave.
+  Graveyard::Memories memory_to_leave_;  // memory_, for Graveyard::leave_behind().
+  Graveyard graveyard_;
 };
 
 }  // namespace graphcache

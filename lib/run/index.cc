@@ -31,43 +31,43 @@ Entry* Index::insert(const Key& key, const detail::Site& site) {
 // What the entry counts for where it stands.
 void Index::count(const Entry* entry, int by) {
   const auto plus = [by](std::size_t& number, std::size_t amount) { by > 0 ? number += amount : number -= amount; };
-  if (entry->erased) plus(erased_of_[static_cast<std::size_t>(entry->standing)], 1);
-  if (entry->standing == Standing::kCold && !entry->erased) plus(cold_key_bytes_, entry->key.size());
-  if (entry->standing != Standing::kLive) return;
+  if (entry->erased) plus(erased_of_[static_cast<std::size_t>(entry->state)], 1);
+  if (entry->state == State::kCold && !entry->erased) plus(cold_key_bytes_, entry->key.size());
+  if (entry->state != State::kLive) return;
   plus(live_bytes_, entry->device_bytes + entry->table_bytes);
-  plus(heads_, entry->has_head ? 1 : 0);
+  plus(heads_, entry->has_updater_node ? 1 : 0);
   if (entry->family == nullptr) return;
   plus(entry->family->executables, 1);
   if (by < 0 && entry->family->spare_of == entry) entry->family->spare_of = nullptr;
 }
 
-void Index::set_standing(Entry* entry, Standing standing) {
-  if (entry->standing == standing) return;
+void Index::set_state(Entry* entry, State state) {
+  if (entry->state == state) return;
   count(entry, -1);
   if (!entry->erased) unlink(order_of(entry), entry);
-  entry->standing = standing;
-  if (standing != Standing::kLive) {
+  entry->state = state;
+  if (state != State::kLive) {
     entry->table_bytes = 0;
-    entry->has_head = false;
+    entry->has_updater_node = false;
   }
   if (!entry->erased) insert_by_use(order_of(entry), entry);
   count(entry, +1);
 }
 
 void Index::set_table_bytes(Entry* entry, std::size_t bytes) {
-  if (entry->standing == Standing::kLive) live_bytes_ = live_bytes_ - entry->table_bytes + bytes;
+  if (entry->state == State::kLive) live_bytes_ = live_bytes_ - entry->table_bytes + bytes;
   entry->table_bytes = bytes;
 }
 
 // Of a live entry.
-void Index::set_head(Entry* entry, bool has_head) {
-  heads_ = heads_ - (entry->has_head ? 1 : 0) + (has_head ? 1 : 0);
-  entry->has_head = has_head;
+void Index::set_updater_node(Entry* entry, bool has_updater_node) {
+  heads_ = heads_ - (entry->has_updater_node ? 1 : 0) + (has_updater_node ? 1 : 0);
+  entry->has_updater_node = has_updater_node;
 }
 
 const Entry* Index::victim() const {
   const Entry* oldest = nullptr;
-  for (const Entry* entry = orders_[static_cast<std::size_t>(Standing::kLive)].oldest; entry != nullptr;
+  for (const Entry* entry = orders_[static_cast<std::size_t>(State::kLive)].oldest; entry != nullptr;
        entry = entry->newer) {
     if (entry->pinned) continue;
     if (leaves_early(entry)) return entry;
@@ -77,31 +77,29 @@ const Entry* Index::victim() const {
 }
 
 template <class F>
-Entry* Index::lock_oldest_of(Standing standing, F&& wanted) {
-  for (Entry* entry = orders_[static_cast<std::size_t>(standing)].oldest; entry != nullptr; entry = entry->newer) {
+Entry* Index::lock_oldest_of(State state, F&& wanted) {
+  for (Entry* entry = orders_[static_cast<std::size_t>(state)].oldest; entry != nullptr; entry = entry->newer) {
     if (!entry->pinned && wanted(entry) && lock_if_idle(entry)) return entry;
   }
   return nullptr;
 }
 
 Entry* Index::lock_victim() {
-  Entry* const victim = lock_oldest_of(Standing::kLive, [this](const Entry* entry) { return leaves_early(entry); });
-  return victim != nullptr ? victim : lock_oldest(Standing::kLive);
+  Entry* const victim = lock_oldest_of(State::kLive, [this](const Entry* entry) { return leaves_early(entry); });
+  return victim != nullptr ? victim : lock_oldest(State::kLive);
 }
 
-Entry* Index::lock_oldest(Standing standing, const Family* family) {
-  return lock_oldest_of(standing,
-                        [family](const Entry* entry) { return family == nullptr || entry->family == family; });
+Entry* Index::lock_oldest(State state, const Family* family) {
+  return lock_oldest_of(state, [family](const Entry* entry) { return family == nullptr || entry->family == family; });
 }
 
 Entry* Index::lock_table(const Family* family, std::uint64_t row_class) {
-  return lock_oldest_of(Standing::kLive, [=](const Entry* entry) { return is_with_table(entry, family, row_class); });
+  return lock_oldest_of(State::kLive, [=](const Entry* entry) { return is_with_table(entry, family, row_class); });
 }
 
 bool Index::has_table(const Family* family, std::uint64_t row_class) const {
-  const Entry* entry = family == nullptr || family->executables == 0
-                           ? nullptr
-                           : orders_[static_cast<std::size_t>(Standing::kLive)].oldest;
+  const Entry* entry =
+      family == nullptr || family->executables == 0 ? nullptr : orders_[static_cast<std::size_t>(State::kLive)].oldest;
   while (entry != nullptr && !is_with_table(entry, family, row_class)) entry = entry->newer;
   return entry != nullptr;
 }
@@ -109,14 +107,14 @@ bool Index::has_table(const Family* family, std::uint64_t row_class) const {
 Entry* Index::lock_lender(const Family* family) {
   if (family == nullptr || family->executables == 0) return nullptr;
   Entry* const spare_of = family->spare_of;
-  if (spare_of == nullptr) return lock_oldest(Standing::kLive, family);
+  if (spare_of == nullptr) return lock_oldest(State::kLive, family);
   return lock_if_idle(spare_of) ? spare_of : nullptr;
 }
 
 Entry* Index::lock_surplus() {
-  const std::size_t cold = orders_[static_cast<std::size_t>(Standing::kCold)].size;
+  const std::size_t cold = orders_[static_cast<std::size_t>(State::kCold)].size;
   const bool too_many = cold > kMaxColdEntries || (cold > 1 && cold_key_bytes_ > kMaxColdKeyBytes);
-  return too_many ? lock_oldest(Standing::kCold) : nullptr;
+  return too_many ? lock_oldest(State::kCold) : nullptr;
 }
 
 void Index::join(Entry* entry, const Signature& signature, std::uint64_t stream, std::uint64_t row_class) {

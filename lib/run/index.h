@@ -61,20 +61,20 @@ class Index {
     return ago < 32 ? entry->frequency >> ago : 0;
   }
 
-  // Moves the entry among those of its new standing, where it keeps its place in the order of use. One that is live no
-  // more has no table and no head.
-  void set_standing(Entry* entry, Standing standing);
+  // Moves the entry among those of its new state, where it keeps its place in the order of use. One that is live no
+  // more has no table and no updater node.
+  void set_state(Entry* entry, State state);
   // Device memory of a table, beside that of the executable.
   void set_table_bytes(Entry* entry, std::size_t bytes);
-  void set_head(Entry* entry, bool has_head);
+  void set_updater_node(Entry* entry, bool has_updater_node);
   // Executables, and their device memory by estimate, those of erased entries that still exist included.
-  std::size_t live() const { return count_of(Standing::kLive); }
+  std::size_t live() const { return count_of(State::kLive); }
   std::size_t live_bytes() const { return live_bytes_; }
   // Those of them that the device updates, and whether these are fewer than half.
   std::size_t heads() const { return heads_; }
   bool heads_are_few() const { return heads_ < std::max<std::size_t>(live() / 2, 1); }
   // Templates, likewise.
-  std::size_t templates() const { return live() + count_of(Standing::kDemoted); }
+  std::size_t templates() const { return live() + count_of(State::kRecorded); }
 
   // Whose executable leaves next for room, the least recently used one's, not pinned; null if there is none. To destroy
   // one that the device updates takes, for each node that it may update, as long as other threads' work is in flight
@@ -83,9 +83,9 @@ class Index {
   const Entry* victim() const;
   // The same among the idle ones, with its lock taken.
   Entry* lock_victim();
-  // The least recently used entry that is idle and not pinned, with its lock taken, or null: among those of a standing,
+  // The least recently used entry that is idle and not pinned, with its lock taken, or null: among those of a state,
   // if a family is given of that family.
-  Entry* lock_oldest(Standing standing, const Family* family = nullptr);
+  Entry* lock_oldest(State state, const Family* family = nullptr);
   // The same among live ones of a family and a class whose executables have tables.
   Entry* lock_table(const Family* family, std::uint64_t row_class);
   // Whether there is one, idle or not.
@@ -140,16 +140,16 @@ class Index {
   }
   // The least recently used entry that is idle, not pinned and wanted(entry), with its lock taken, or null.
   template <class F>
-  Entry* lock_oldest_of(Standing standing, F&& wanted);
+  Entry* lock_oldest_of(State state, F&& wanted);
   void change_family(Entry* entry, Family* family);
   bool leaves_early(const Entry* entry) const {
     constexpr std::uint64_t kHeadStays = 1 << 14;  // Uses, which may well take less time than to destroy one.
-    return !entry->has_head || 2 * heads_ > live() || uses_ - entry->last_use > kHeadStays;
+    return !entry->has_updater_node || 2 * heads_ > live() || uses_ - entry->last_use > kHeadStays;
   }
   std::uint64_t period() const { return uses_ >> period_bits_; }
-  Order& order_of(const Entry* entry) { return orders_[static_cast<std::size_t>(entry->standing)]; }
-  std::size_t count_of(Standing standing) const {
-    const auto i = static_cast<std::size_t>(standing);
+  Order& order_of(const Entry* entry) { return orders_[static_cast<std::size_t>(entry->state)]; }
+  std::size_t count_of(State state) const {
+    const auto i = static_cast<std::size_t>(state);
     return orders_[i].size + erased_of_[i];
   }
   void count(const Entry* entry, int by);
@@ -160,9 +160,9 @@ class Index {
 
   EntryTable table_;
   Families families_;
-  std::array<Order, 3> orders_;             // By standing.
+  std::array<Order, 3> orders_;             // By state.
   Order erased_;                            // In the order in which they were,
-  std::array<std::size_t, 3> erased_of_{};  // and how many of them there are of each standing.
+  std::array<std::size_t, 3> erased_of_{};  // and how many of them there are of each state.
   std::size_t cold_key_bytes_ = 0;          // Of those that are found.
   std::size_t live_bytes_ = 0;
   std::size_t heads_ = 0;

@@ -32,7 +32,7 @@ Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) A
     if (!reserve(entry.get(), with_table, &sibling)) {
       if (with_table) {
         no_room_for_table = true;
-        const std::size_t table_bytes = Head::estimated_device_bytes(*entry->content);
+        const std::size_t table_bytes = UpdaterNode::estimated_device_bytes(*entry->content);
         MutexLock lock(mutex_);
         if (entry->device_bytes + table_bytes > options_.max_device_bytes) refuse_table(entry->family);
         continue;
@@ -90,8 +90,8 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Request& request, b
 
   absl::Cleanup threw = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {  // What the executable holds, nobody knows.
     MutexLock lock(mutex_);
-    index_.set_standing(entry.get(), Standing::kDemoted);
-    retire_.add(std::move(lender->executable), {});
+    index_.set_state(entry.get(), State::kRecorded);
+    graveyard_.add(std::move(lender->executable), {});
   };
   const BroughtOver brought =
       by_row ? lender->executable->switch_row(entry->content, request.call)
@@ -101,14 +101,14 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Request& request, b
   std::move(threw).Cancel();
   run_counts_.add_patched_nodes(brought.patched_nodes);
   const bool done = brought.result.error == cudaSuccess;
-  if (!done && !brought.whole) retire_.add(std::move(lender->executable), {});
+  if (!done && !brought.whole) graveyard_.add(std::move(lender->executable), {});
   {
     MutexLock lock(mutex_);
     totals_.updates += brought.updates;
     totals_.row_switches += done && by_row ? 1 : 0;
-    if (!done) index_.set_standing(entry.get(), Standing::kDemoted);
+    if (!done) index_.set_state(entry.get(), State::kRecorded);
     if (!done && brought.whole) {
-      index_.set_standing(lender.get(), Standing::kLive);
+      index_.set_state(lender.get(), State::kLive);
       if (was_spare && lender->family != nullptr && !lender->pinned) lender->family->spare_of = lender.get();
     }
     if (brought.refusal) {
@@ -136,10 +136,10 @@ bool Cache::Impl::hand_over(Entry* lender, Entry* entry, bool for_rent, bool* wa
   *was_spare = lender->family != nullptr && lender->family->spare_of == lender;
   const bool was_familys = *was_spare && lender->family == family;
   index_.set_table_bytes(entry, lender->table_bytes);
-  const bool has_head = lender->has_head;
-  index_.set_standing(lender, Standing::kDemoted);
-  index_.set_standing(entry, Standing::kLive);
-  index_.set_head(entry, has_head);
+  const bool has_updater_node = lender->has_updater_node;
+  index_.set_state(lender, State::kRecorded);
+  index_.set_state(entry, State::kLive);
+  index_.set_updater_node(entry, has_updater_node);
   if (for_rent && family != nullptr && !entry->pinned && (was_familys || family->spare_of == nullptr)) {
     family->spare_of = entry;
   }
@@ -162,7 +162,7 @@ void Cache::Impl::buy(Held& entry, bool with_table, bool may_evict, Obtained* ob
       }
     }
     // A graph that allocates can have one executable alone, and its last may still wait.
-    retire_.collect_all();
+    graveyard_.collect_all();
     cudaDeviceGraphMemTrim(options_.device);
     result = instantiate(*entry.get(), with_table);
   }
@@ -173,7 +173,7 @@ void Cache::Impl::buy(Held& entry, bool with_table, bool may_evict, Obtained* ob
     MutexLock lock(mutex_);
     totals_.instantiate_time += std::chrono::steady_clock::now() - begin;
     ++totals_.instantiations;
-    index_.set_head(entry.get(), entry->executable->has_head());
+    index_.set_updater_node(entry.get(), entry->executable->has_updater_node());
     Family* const family = entry->family;
     if (!with_table) index_.set_table_bytes(entry.get(), 0);
     if (family != nullptr && (with_table || family->spare_of == nullptr) && !entry->pinned) {
@@ -221,7 +221,7 @@ bool Cache::Impl::has_room(const Entry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   MutexLock lock(mutex_);
   if (entry.device_bytes > options_.max_device_bytes) return false;  // As its last capture told.
   if (fits(entry.device_bytes)) return true;
-  Entry* const victim = index_.lock_oldest(Standing::kLive);
+  Entry* const victim = index_.lock_oldest(State::kLive);
   if (victim != nullptr) (void)victim->lock.unlock();
   return victim != nullptr;
 }
@@ -250,7 +250,7 @@ bool Cache::Impl::may_take(const Entry& entry, const Entry& victim, bool for_tab
 // Evicts before anything is instantiated. If a sibling would have to leave, its executable is all that is needed:
 // nothing is done, and the sibling is returned, locked.
 bool Cache::Impl::reserve(Entry* entry, bool for_table, Entry** sibling) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  const std::size_t table_bytes = for_table ? Head::estimated_device_bytes(*entry->content) : 0;
+  const std::size_t table_bytes = for_table ? UpdaterNode::estimated_device_bytes(*entry->content) : 0;
   {
     MutexLock lock(mutex_);
     sweep();
@@ -273,7 +273,7 @@ bool Cache::Impl::reserve(Entry* entry, bool for_table, Entry** sibling) ABSL_NO
     }
     for (Entry* victim : victims) evict(victim);
     index_.set_table_bytes(entry, table_bytes);
-    index_.set_standing(entry, Standing::kLive);
+    index_.set_state(entry, State::kLive);
   }
   return true;
 }
@@ -288,19 +288,19 @@ void Cache::Impl::evict(Entry* victim) {
 // launches would write there beside those in flight.
 void Cache::Impl::demote(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   if (entry->executable != nullptr && entry->graph.empty()) entry->graph = entry->executable->take_base();
-  retire_.add(std::move(entry->executable), {});
-  index_.set_standing(entry, Standing::kDemoted);
+  graveyard_.add(std::move(entry->executable), {});
+  index_.set_state(entry, State::kRecorded);
   if (entry->content != nullptr && !entry->content->device_values.memory.empty()) forget_template(entry);
 }
 
 // The entry, which has no executable, loses its template.
 void Cache::Impl::forget_template(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  retire_.add(nullptr, std::move(entry->graph), entry->stream);
+  graveyard_.add(nullptr, std::move(entry->graph), entry->stream);
   entry->content.reset();
   entry->differences.clear();
   entry->rent = 0;
   index_.leave(entry);
-  index_.set_standing(entry, Standing::kCold);
+  index_.set_state(entry, State::kCold);
 }
 
 // What a run leaves behind: templates beyond the budget, executables that left.
@@ -309,14 +309,14 @@ void Cache::Impl::tidy_up(cudaStream_t stream) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   {
     MutexLock lock(mutex_);
     while (index_.templates() > static_cast<std::size_t>(options_.max_templates)) {
-      Entry* const oldest = index_.lock_oldest(Standing::kDemoted);
+      Entry* const oldest = index_.lock_oldest(State::kRecorded);
       if (oldest == nullptr) break;
       forget_template(oldest);
       ++totals_.forgotten;
       (void)oldest->lock.unlock();
     }
   }
-  retire_.collect(stream);
+  graveyard_.collect(stream);
 }
 
 }  // namespace graphcache

@@ -92,7 +92,7 @@ void Cache::Impl::wake() {
     gone = sweep();
   }
   unlocked_.notify_all();
-  if (gone) retire_.collect_all();
+  if (gone) graveyard_.collect_all();
 }
 
 // A hit.
@@ -146,10 +146,10 @@ absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& requ
   }
   if (entry->executable != nullptr) return replay(entry, request);
 
-  if (!std::exchange(entry->seen, true)) entry->eager_left = options_.capture_after;
-  if (entry->eager_left > 0) {
-    --entry->eager_left;
-    return run_eagerly(entry, entry->eager_why, request);
+  if (!std::exchange(entry->seen, true)) entry->direct_left = options_.capture_after;
+  if (entry->direct_left > 0) {
+    --entry->direct_left;
+    return run_directly(entry, entry->direct_why, request);
   }
   DeviceGuard device(options_.device);
   if (!device.status().ok()) return failed(request, device.status());
@@ -159,7 +159,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& requ
     tidy_up(request.stream);
   };
   if (entry->content != nullptr) return bring_back(entry, request, Outcome::kSwitched, Outcome::kRestored);
-  if (!has_room(*entry.get())) return run_eagerly(entry, EagerReason::kBudget, request);
+  if (!has_room(*entry.get())) return run_directly(entry, EagerReason::kBudget, request);
   return record(entry, request);
 }
 
@@ -170,7 +170,7 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
     if (!broke) return failed(request, std::move(status));
     // A call that a capture forbids fails, or breaks the capture, but works outside of one.
     back_off(entry.get());
-    return run_eagerly(entry, EagerReason::kCaptureFailed, request);
+    return run_directly(entry, EagerReason::kCaptureFailed, request);
   }
   return bring_back(entry, request, Outcome::kUpdated, Outcome::kInstantiated);
 }
@@ -219,7 +219,7 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
   if (may_share && captured.content.device_values.memory.empty()) {
     signature = describe(captured.graph, &captured.content);
   }
-  const std::uint64_t row_class = signature ? Table::class_of(captured.content) : 0;
+  const std::uint64_t row_class = signature ? ParameterTable::class_of(captured.content) : 0;
   auto content = std::make_shared<const Content>(std::move(captured.content));
   MutexLock lock(mutex_);
   if (signature && !entry->erased) index_.join(entry.get(), *signature, stream, row_class);
@@ -230,7 +230,7 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
   entry->graph = std::move(captured.graph);
   entry->capture_error = absl::OkStatus();
   entry->device_bytes = estimated_device_bytes(entry->nodes);
-  index_.set_standing(entry.get(), Standing::kDemoted);
+  index_.set_state(entry.get(), State::kRecorded);
   return absl::OkStatus();
 }
 
@@ -271,7 +271,7 @@ absl::StatusOr<Outcome> Cache::Impl::bring_back(Held& entry, const Request& requ
   if (obtained.result.error != cudaSuccess) {
     return replay_failed(entry, obtained.result, obtained.why, request);
   }
-  if (entry->executable == nullptr) return run_eagerly(entry, obtained.why, request);
+  if (entry->executable == nullptr) return run_directly(entry, obtained.why, request);
   // One of its own holds the values of the capture, and is patched.
   const Outcome outcome = obtained.of_sibling ? by_sibling : by_own;
   absl::StatusOr<Outcome> done = launch(entry, request, outcome, outcome);
@@ -321,11 +321,11 @@ absl::StatusOr<Outcome> Cache::Impl::run_disabled(const Request& request) {
     if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
   }
   Held no_entry(*this, nullptr);
-  return run_eagerly(no_entry, EagerReason::kDisabled, request);
+  return run_directly(no_entry, EagerReason::kDisabled, request);
 }
 
 // Calls `fn` directly. The entry is let go first, so that other threads' runs of it need not wait; it may be null.
-absl::StatusOr<Outcome> Cache::Impl::run_eagerly(Held& held, EagerReason reason, const Request& request) {
+absl::StatusOr<Outcome> Cache::Impl::run_directly(Held& held, EagerReason reason, const Request& request) {
   Entry* const entry = held.get();
   if (entry != nullptr) {
     MutexLock lock(mutex_);
@@ -341,7 +341,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_eagerly(Held& held, EagerReason reason,
       --entry->users;
       if (entry->erased) gone = sweep();
     }
-    if (gone) retire_.collect_all();
+    if (gone) graveyard_.collect_all();
   };
   LastErrorGuard last_error;
   DeviceGuard device(options_.device);
@@ -383,13 +383,13 @@ absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult
     demote(entry.get());
     // A graph that cannot be instantiated is of no use.
     const bool useless = result.call == kInstantiate && reason != EagerReason::kOutOfMemory;
-    if (useless && entry->standing != Standing::kCold) forget_template(entry.get());
+    if (useless && entry->state != State::kCold) forget_template(entry.get());
   }
   back_off(entry.get());
   if (!unfit.ok()) return failed(request, std::move(unfit));
-  auto outcome = run_eagerly(entry, reason, request);
+  auto outcome = run_directly(entry, reason, request);
   DeviceGuard device(options_.device);
-  retire_.collect(request.stream);
+  graveyard_.collect(request.stream);
   return outcome;
 }
 
@@ -397,8 +397,8 @@ absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult
 // that initialises itself at its first call.
 void Cache::Impl::back_off(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   constexpr int kMaxDoublings = 10;
-  entry->eager_left = 1 << std::min(entry->failures, kMaxDoublings);
-  entry->eager_why = EagerReason::kBackoff;
+  entry->direct_left = 1 << std::min(entry->failures, kMaxDoublings);
+  entry->direct_why = EagerReason::kBackoff;
   ++entry->failures;
 }
 

@@ -8,10 +8,10 @@
 
 namespace graphcache {
 
-// Whether the slots are many enough for a head node: per node the host would pay more than the head takes of the
-// device's time.
+// Whether the slots are many enough for an updater node: per node the host would pay more than the updater node takes
+// of the device's time.
 bool Cache::Impl::updates_slots(const Content& content) const {
-  const std::size_t nodes = Head::writable_nodes(content.slots);
+  const std::size_t nodes = UpdaterNode::writable_nodes(content.slots);
   const detail::Patching patching = options_.mechanisms.patching;
   if (patching == detail::Patching::kDeviceUpdated) return nodes != 0;
   if (patching == detail::Patching::kPerNode || options_.prefer == Prefer::kDeviceTime) return false;
@@ -19,8 +19,8 @@ bool Cache::Impl::updates_slots(const Content& content) const {
   return by_host > costs::kPatchHead + costs::kHead + nodes * costs::kCell;
 }
 
-// Where executables have to leave for room, those with heads are the last (Index::victim): half of all are to be
-// others.
+// Where executables have to leave for room, those with updater nodes are the last (Index::victim): half of all are to
+// be others.
 bool Cache::Impl::has_room_for_head() const { return totals_.evictions == 0 || index_.heads_are_few(); }
 
 bool Cache::Impl::may_have_head_for_slots() const ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -44,7 +44,7 @@ bool Cache::Impl::wants_table(const Held& entry, const Executable* lender,
   MutexLock lock(mutex_);
   Family* const family = entry->family;
   if (family == nullptr || family->refuses_table || entry->pinned) return false;
-  if (options_.mechanisms.sharing == detail::Sharing::kTable) return Table::is_of_use(content);
+  if (options_.mechanisms.sharing == detail::Sharing::kTable) return ParameterTable::is_of_use(content);
   Family::Class& of_class = family->classes.at(entry->row_class);
   if (lender == nullptr || of_class.members < 2 || options_.prefer == Prefer::kDeviceTime) return false;
   if (options_.prefer == Prefer::kMemory) return true;
@@ -71,7 +71,7 @@ bool Cache::Impl::make_row(Held& entry, Held& lender, const Request& request,
   // holds too many is made anew when it is wanted again.
   constexpr std::size_t kSpareRows = 64;
   const Content& content = *entry->content;
-  Table& table = *lender->executable->table();
+  ParameterTable& table = *lender->executable->table();
   if (!table.can_hold(content)) {
     MutexLock lock(mutex_);
     index_.split(entry.get());

@@ -20,15 +20,15 @@ namespace hostrt {
 
 namespace {
 
-constexpr Standing kStandings[] = {Standing::kCold, Standing::kDemoted, Standing::kLive};
+constexpr State kStates[] = {State::kCold, State::kRecorded, State::kLive};
 
-const char* name_of(Standing standing) {
+const char* name_of(State state) {
   constexpr const char* kNames[] = {"cold", "demoted", "live"};
-  return kNames[static_cast<std::size_t>(standing)];
+  return kNames[static_cast<std::size_t>(state)];
 }
 
 std::string of(const Entry& entry, const char* what) {
-  return absl::StrCat("entry ", entry.key.to_string(), ", ", name_of(entry.standing), ": ", what);
+  return absl::StrCat("entry ", entry.key.to_string(), ", ", name_of(entry.state), ": ", what);
 }
 
 // Nobody holds its lock; and nobody takes it, while the cache's lock is held.
@@ -61,14 +61,13 @@ std::string Verifier::find_fault(const Index& index) {
   if (table.size() != total) return "the table counts its entries wrongly";
 
   std::size_t cold_key_bytes = 0, live_bytes = 0, heads = 0;
-  for (const Standing standing : kStandings) {
-    const Index::Order& order = index.orders_[static_cast<std::size_t>(standing)];
+  for (const State state : kStates) {
+    const Index::Order& order = index.orders_[static_cast<std::size_t>(state)];
     const Entry* newer = nullptr;
     std::size_t size = 0;
     for (const Entry* entry = order.newest; entry != nullptr; newer = entry, entry = entry->older) {
-      if (++size > order.size)
-        return absl::StrCat("the order of ", name_of(standing), " entries is longer than it says");
-      if (entry->standing != standing) return of(*entry, "it is in the order of another standing");
+      if (++size > order.size) return absl::StrCat("the order of ", name_of(state), " entries is longer than it says");
+      if (entry->state != state) return of(*entry, "it is in the order of another state");
       if (entry->newer != newer) return of(*entry, "the order of use is linked wrongly");
       if (newer != nullptr && newer->last_use <= entry->last_use) return of(*entry, "it is not in order of use");
       if (entry->last_use > index.uses_) return of(*entry, "its use is yet to come");
@@ -76,23 +75,23 @@ std::string Verifier::find_fault(const Index& index) {
       if (entry->erased) return of(*entry, "it is erased and in an order of use");
       if (entry->users < 0) return of(*entry, "it has less than no users");
       if (index.find(entry->key, entry->site) != entry) return of(*entry, "it is not found");
-      if (standing == Standing::kCold && entry->family != nullptr) return of(*entry, "it has a family");
-      if (standing == Standing::kCold) cold_key_bytes += entry->key.size();
-      if (standing == Standing::kLive) live_bytes += entry->device_bytes + entry->table_bytes;
-      heads += entry->has_head ? 1 : 0;
+      if (state == State::kCold && entry->family != nullptr) return of(*entry, "it has a family");
+      if (state == State::kCold) cold_key_bytes += entry->key.size();
+      if (state == State::kLive) live_bytes += entry->device_bytes + entry->table_bytes;
+      heads += entry->has_updater_node ? 1 : 0;
     }
     if (order.oldest != newer || order.size != size) {
-      return absl::StrCat("the order of ", name_of(standing), " entries ends elsewhere than it says");
+      return absl::StrCat("the order of ", name_of(state), " entries ends elsewhere than it says");
     }
   }
 
-  std::size_t erased_of[std::size(kStandings)] = {};
+  std::size_t erased_of[std::size(kStates)] = {};
   for (const Entry* entry = index.erased_.newest; entry != nullptr; entry = entry->older) {
     if (!entry->erased) return of(*entry, "it is not erased, and waits for a sweep");
     if (entry->family != nullptr) return of(*entry, "it is erased and has a family");
-    ++erased_of[static_cast<std::size_t>(entry->standing)];
-    if (entry->standing == Standing::kLive) live_bytes += entry->device_bytes + entry->table_bytes;
-    heads += entry->has_head ? 1 : 0;
+    ++erased_of[static_cast<std::size_t>(entry->state)];
+    if (entry->state == State::kLive) live_bytes += entry->device_bytes + entry->table_bytes;
+    heads += entry->has_updater_node ? 1 : 0;
   }
   if (!std::equal(index.erased_of_.begin(), index.erased_of_.end(), erased_of)) {
     return "the count of erased entries is wrong";
@@ -117,13 +116,13 @@ std::string Verifier::fault_of(const Families& families, const Index& index) {
       std::size_t members = 0, executables = 0;
       std::size_t of_classes = 0;
       bool spare_found = family->spare_of == nullptr;
-      for (const Standing standing : {Standing::kDemoted, Standing::kLive}) {
-        const Entry* entry = index.orders_[static_cast<std::size_t>(standing)].newest;
+      for (const State state : {State::kRecorded, State::kLive}) {
+        const Entry* entry = index.orders_[static_cast<std::size_t>(state)].newest;
         for (; entry != nullptr; entry = entry->older) {
           if (entry->family != family.get()) continue;
           ++members;
           of_classes += family->classes.count(entry->row_class);
-          if (standing != Standing::kLive) continue;
+          if (state != State::kLive) continue;
           ++executables;
           spare_found |= family->spare_of == entry && !entry->pinned;
         }
@@ -149,14 +148,14 @@ std::string Verifier::fault_of(const Families& families, const Index& index) {
   return with_family == all_members ? "" : "an entry is of a family that is not known";
 }
 
-// What the entry has is what its standing says.
+// What the entry has is what its state says.
 std::string Verifier::fault_of(Entry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   if (!is_free(&entry)) return "";
-  const bool live = entry.standing == Standing::kLive;
+  const bool live = entry.state == State::kLive;
   if ((entry.executable != nullptr) != live) {
     return of(entry, live ? "it has no executable" : "it has an executable");
   }
-  if (entry.standing == Standing::kCold) {
+  if (entry.state == State::kCold) {
     return entry.content == nullptr && entry.graph.empty() ? "" : of(entry, "it has a template");
   }
   if (entry.content == nullptr) return of(entry, "it has no content");
@@ -175,7 +174,7 @@ std::string Verifier::fault_of(Entry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   if (entry.table_bytes != 0 && (!live || entry.executable->table() == nullptr)) {
     return of(entry, "it counts the memory of a table that it does not have");
   }
-  if (entry.has_head != (live && entry.executable->has_head()))
+  if (entry.has_updater_node != (live && entry.executable->has_updater_node()))
     return of(entry, "it says wrongly whether it has a head");
   if (!live) return "";
   if (entry.executable->content_ != entry.content) return of(entry, "its executable holds another's content");
@@ -194,7 +193,7 @@ std::string Verifier::fault_of(const Executable& executable) {
       executable.values_.size() != content.values.size()) {
     return "the shadow of its executable is of another content";
   }
-  if (executable.head_ != nullptr) return "";  // Which holds the values that it writes.
+  if (executable.updater_node_ != nullptr) return "";  // Which holds the values that it writes.
   for (const Binding& binding : slots.bindings) {
     unsigned char converted[detail::kMaxConvertedBytes];
     const unsigned char* value = executable.values_.data() + binding.offset;
@@ -213,8 +212,8 @@ std::string Verifier::fault_of(const Executable& executable) {
 std::string Verifier::fault_of_sharing(const Index& index) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   for (const auto& [signature, of_signature] : index.families_.of_signature_) {
     const Content* first = nullptr;
-    for (const Standing standing : {Standing::kDemoted, Standing::kLive}) {
-      Entry* entry = index.orders_[static_cast<std::size_t>(standing)].newest;
+    for (const State state : {State::kRecorded, State::kLive}) {
+      Entry* entry = index.orders_[static_cast<std::size_t>(state)].newest;
       for (; entry != nullptr; entry = entry->older) {
         if (entry->family == nullptr || entry->family->signature != &signature || !is_free(entry)) continue;
         if (first == nullptr) first = entry->content.get();
@@ -230,8 +229,8 @@ std::string Verifier::fault_of_sharing(const Index& index) ABSL_NO_THREAD_SAFETY
 std::string Verifier::fault_of_handles(const Index& index) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   std::size_t graphs = 0, executables = 0;
   const auto for_each_graph = [&](auto&& visit) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    for (const Standing standing : {Standing::kDemoted, Standing::kLive}) {
-      Entry* entry = index.orders_[static_cast<std::size_t>(standing)].newest;
+    for (const State state : {State::kRecorded, State::kLive}) {
+      Entry* entry = index.orders_[static_cast<std::size_t>(state)].newest;
       for (; entry != nullptr; entry = entry->older) {
         if (!is_free(entry)) continue;
         if (!entry->graph.empty()) visit(entry->graph.graph.get());
@@ -247,7 +246,7 @@ std::string Verifier::fault_of_handles(const Index& index) ABSL_NO_THREAD_SAFETY
     twice |= owners != 1;
   });
   if (twice) return "a graph has two owners";
-  for (Entry* a = index.orders_[static_cast<std::size_t>(Standing::kLive)].newest; a != nullptr; a = a->older) {
+  for (Entry* a = index.orders_[static_cast<std::size_t>(State::kLive)].newest; a != nullptr; a = a->older) {
     if (!is_free(a)) continue;
     ++executables;
     for (Entry* b = a->older; b != nullptr; b = b->older) {
@@ -273,7 +272,7 @@ std::string Verifier::fault_of_counters(const Impl& impl) ABSL_NO_THREAD_SAFETY_
   const auto add = [&](Entry* entry) {
     if (!is_free(entry)) return;
     for (int i = 0; i < kOutcomeCount; ++i) of_entries[i] += entry->outcomes[i].value();
-    live += entry->standing == Standing::kLive;
+    live += entry->state == State::kLive;
   };
   impl.index_.for_each(add);
   Stats totals = impl.totals_;

@@ -39,10 +39,10 @@ absl::Status Cache::Impl::warm(const Request& request) ABSL_NO_THREAD_SAFETY_ANA
       return failed(request, std::move(status));
     }
   }
-  entry->eager_left = 0;
+  entry->direct_left = 0;
   entry->seen = true;
   bool with_table = wants_table(entry, nullptr, 0);
-  std::size_t table_bytes = with_table ? Head::estimated_device_bytes(*entry->content) : 0;
+  std::size_t table_bytes = with_table ? UpdaterNode::estimated_device_bytes(*entry->content) : 0;
   {
     MutexLock lock(mutex_);
     if (with_table && !fits(entry->device_bytes + table_bytes) && fits(entry->device_bytes)) {
@@ -53,7 +53,7 @@ absl::Status Cache::Impl::warm(const Request& request) ABSL_NO_THREAD_SAFETY_ANA
     const Family* const family = entry->family;
     if (shares_one() && family != nullptr && family->executables != 0) return absl::OkStatus();
     index_.set_table_bytes(entry.get(), table_bytes);
-    index_.set_standing(entry.get(), Standing::kLive);
+    index_.set_state(entry.get(), State::kLive);
   }
   Obtained obtained;
   buy(entry, with_table, /*may_evict=*/false, &obtained);
