@@ -1,70 +1,18 @@
 // The cache outside of a run: what it is made with, what it reports, what it forgets.
 #include "run/impl.h"
 
-#include <absl/strings/str_cat.h>
-
 #include <algorithm>
-#include <iterator>
-#include <map>
 #include <new>
 #include <optional>
 #include <utility>
 
 #include "cuda/errors.h"
-#include "run/verify.h"
 
 namespace graphcache {
-namespace {
 
-absl::Status validate(Options& options) {
-  if (options.max_executables < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Options::max_executables is ", options.max_executables, ": it must not be negative"));
-  }
-  if (options.capture_after < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Options::capture_after is ", options.capture_after, ": it must not be negative"));
-  }
-  if (options.max_templates < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Options::max_templates is ", options.max_templates, ": it must not be negative"));
-  }
-  const Prefer preferences[] = {Prefer::kTotalTime, Prefer::kDeviceTime, Prefer::kMemory};
-  if (std::find(std::begin(preferences), std::end(preferences), options.prefer) == std::end(preferences)) {
-    return absl::InvalidArgumentError("Options::prefer is none of its values");
-  }
-  constexpr unsigned long long kKnownFlags =
-      cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUseNodePriority;
-  if ((options.instantiate_flags & ~kKnownFlags) != 0) {
-    return absl::InvalidArgumentError(
-        "Options::instantiate_flags may hold cudaGraphInstantiateFlagAutoFreeOnLaunch and "
-        "cudaGraphInstantiateFlagUseNodePriority alone");
-  }
-  const cudaStreamCaptureMode modes[] = {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
-                                         cudaStreamCaptureModeRelaxed};
-  if (std::find(std::begin(modes), std::end(modes), options.capture_mode) == std::end(modes)) {
-    return absl::InvalidArgumentError("Options::capture_mode is none of the runtime's modes");
-  }
-  LastErrorGuard last_error;
-  if (options.device == Options::kCurrentDevice) {
-    const cudaError_t error = cudaGetDevice(&options.device);
-    if (error != cudaSuccess) return cuda_failure("cudaGetDevice", error);
-  }
-  int count = 0;
-  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
-    return cuda_failure("cudaGetDeviceCount", error);
-  }
-  if (options.device < 0 || options.device >= count) {
-    return absl::InvalidArgumentError(absl::StrCat("Options::device is ", options.device, ", of ", count, " devices"));
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
-
-Cache::Impl::Impl(const Options& options)
+Cache::Impl::Impl(const Options& options, absl::Status invalid)
     : options_(options),
-      invalid_(validate(options_)),
+      invalid_(std::move(invalid)),
       index_(static_cast<std::size_t>(std::max(options_.max_executables, 0))),
       scratch_(options_.device),
       memory_(std::make_shared<DeviceMemory>(options_.device)),
@@ -234,53 +182,6 @@ std::vector<EntryInfo> Cache::Impl::entries() const try {
   return infos;
 } catch (const std::bad_alloc&) {
   return {};
-}
-
-Cache::Cache(const Options& options) : impl_(std::make_unique<Impl>(options)) {}
-Cache::~Cache() = default;
-bool Cache::contains(const Key& key) const {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  return impl_->contains(key);
-}
-bool Cache::pin(const Key& key) {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  return impl_->pin(key, true);
-}
-bool Cache::unpin(const Key& key) {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  return impl_->pin(key, false);
-}
-bool Cache::erase(const Key& key) {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  return impl_->erase(key);
-}
-void Cache::clear() {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  impl_->clear();
-}
-Stats Cache::stats() const {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  return impl_->stats();
-}
-std::vector<EntryInfo> Cache::entries() const {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  return impl_->entries();
-}
-absl::Status Cache::status() const { return impl_->status(); }
-const Options& Cache::options() const { return impl_->options(); }
-cudaStream_t Cache::default_stream() const { return impl_->options().stream; }
-
-Cache& cache_for(int device) {
-  static Mutex mutex;
-  static auto& caches = *new std::map<int, std::unique_ptr<Cache>>;  // Never destroyed: the runtime may be gone first.
-  MutexLock lock(mutex);
-  std::unique_ptr<Cache>& cache = caches[device];
-  if (cache == nullptr) {
-    Options options;
-    options.device = device == Options::kCurrentDevice ? -2 : device;  // No device either, and meant as one here.
-    cache = std::make_unique<Cache>(options);
-  }
-  return *cache;
 }
 
 }  // namespace graphcache

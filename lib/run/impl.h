@@ -27,7 +27,8 @@ namespace graphcache {
 // entry's lock may lock `mutex_`; a thread that holds `mutex_` may only try an entry's.
 class Cache::Impl {
  public:
-  explicit Impl(const Options& options);
+  // `invalid`: what is wrong with the options, whose device is filled in if nothing is.
+  Impl(const Options& options, absl::Status invalid);
   ~Impl();
 
   absl::StatusOr<Outcome> run(const Key& key, cudaStream_t stream, const detail::Call& call);

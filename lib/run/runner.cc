@@ -12,7 +12,6 @@
 #include "graphcache/cache.h"
 #include "graphcache/status.h"
 #include "run/impl.h"
-#include "run/verify.h"
 
 namespace graphcache {
 namespace {
@@ -407,16 +406,6 @@ absl::Status Cache::Impl::failed(const Request& request, absl::Status why) {
   MutexLock lock(mutex_);
   ++totals_.failed;
   return with_key(why, request.key);
-}
-
-absl::Status Cache::warm_call(const Key& key, cudaStream_t stream, const detail::Call& call) {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  return impl_->warm(key, stream, call);
-}
-
-absl::StatusOr<Outcome> Cache::run_call(const Key& key, cudaStream_t stream, const detail::Call& call) {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  return impl_->run(key, stream, call);
 }
 
 }  // namespace graphcache

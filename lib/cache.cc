@@ -1,0 +1,74 @@
+// The public shell: what a cache does, it does in lib/run.
+#include "graphcache/cache.h"
+
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "cuda/mutex.h"
+#include "options.h"
+#include "run/impl.h"
+#include "run/verify.h"
+
+namespace graphcache {
+
+Cache::Cache(const Options& options) {
+  Options complete = options;
+  absl::Status invalid = check(complete);
+  impl_ = std::make_unique<Impl>(complete, std::move(invalid));
+}
+Cache::~Cache() = default;
+absl::StatusOr<Outcome> Cache::run_call(const Key& key, cudaStream_t stream, const detail::Call& call) {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->run(key, stream, call);
+}
+absl::Status Cache::warm_call(const Key& key, cudaStream_t stream, const detail::Call& call) {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->warm(key, stream, call);
+}
+bool Cache::contains(const Key& key) const {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->contains(key);
+}
+bool Cache::pin(const Key& key) {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->pin(key, true);
+}
+bool Cache::unpin(const Key& key) {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->pin(key, false);
+}
+bool Cache::erase(const Key& key) {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->erase(key);
+}
+void Cache::clear() {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  impl_->clear();
+}
+Stats Cache::stats() const {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->stats();
+}
+std::vector<EntryInfo> Cache::entries() const {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->entries();
+}
+absl::Status Cache::status() const { return impl_->status(); }
+const Options& Cache::options() const { return impl_->options(); }
+cudaStream_t Cache::default_stream() const { return impl_->options().stream; }
+
+Cache& cache_for(int device) {
+  static Mutex mutex;
+  static auto& caches = *new std::map<int, std::unique_ptr<Cache>>;  // Never destroyed: the runtime may be gone first.
+  MutexLock lock(mutex);
+  std::unique_ptr<Cache>& cache = caches[device];
+  if (cache == nullptr) {
+    Options options;
+    options.device = device == Options::kCurrentDevice ? -2 : device;  // No device either, and meant as one here.
+    cache = std::make_unique<Cache>(options);
+  }
+  return *cache;
+}
+
+}  // namespace graphcache

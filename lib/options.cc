@@ -1,0 +1,57 @@
+#include "options.h"
+
+#include <absl/strings/str_cat.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "cuda/errors.h"
+
+namespace graphcache {
+
+absl::Status check(Options& options) {
+  if (options.max_executables < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Options::max_executables is ", options.max_executables, ": it must not be negative"));
+  }
+  if (options.capture_after < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Options::capture_after is ", options.capture_after, ": it must not be negative"));
+  }
+  if (options.max_templates < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Options::max_templates is ", options.max_templates, ": it must not be negative"));
+  }
+  const Prefer preferences[] = {Prefer::kTotalTime, Prefer::kDeviceTime, Prefer::kMemory};
+  if (std::find(std::begin(preferences), std::end(preferences), options.prefer) == std::end(preferences)) {
+    return absl::InvalidArgumentError("Options::prefer is none of its values");
+  }
+  constexpr unsigned long long kKnownFlags =
+      cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUseNodePriority;
+  if ((options.instantiate_flags & ~kKnownFlags) != 0) {
+    return absl::InvalidArgumentError(
+        "Options::instantiate_flags may hold cudaGraphInstantiateFlagAutoFreeOnLaunch and "
+        "cudaGraphInstantiateFlagUseNodePriority alone");
+  }
+  const cudaStreamCaptureMode modes[] = {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
+                                         cudaStreamCaptureModeRelaxed};
+  if (std::find(std::begin(modes), std::end(modes), options.capture_mode) == std::end(modes)) {
+    return absl::InvalidArgumentError("Options::capture_mode is none of the runtime's modes");
+  }
+  LastErrorGuard last_error;
+  if (options.device == Options::kCurrentDevice) {
+    const cudaError_t error = cudaGetDevice(&options.device);
+    if (error != cudaSuccess) return cuda_failure("cudaGetDevice", error);
+  }
+  int count = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
+    return cuda_failure("cudaGetDeviceCount", error);
+  }
+  if (options.device < 0 || options.device >= count) {
+    return absl::InvalidArgumentError(absl::StrCat("Options::device is ", options.device, ", of ", count, " devices"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace graphcache

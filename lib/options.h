@@ -1,0 +1,13 @@
+// What must hold of a cache's options.
+#pragma once
+
+#include <absl/status/status.h>
+
+#include "graphcache/options.h"
+
+namespace graphcache {
+
+// Fills in the device. Not ok: the options make no sense.
+absl::Status check(Options& options);
+
+}  // namespace graphcache
