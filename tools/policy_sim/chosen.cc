@@ -240,10 +240,17 @@ Plan Policy::own(const Entry& entry, std::size_t limit, const IdleFn& idle) cons
 
 Plan Policy::plan(KeyId key, const Offer& offer, const IdleFn& idle) const {
   const Entry& entry = entries_[key];
-  if (offer.lender == kNoKey) return own(entry, limits_.max_executables, idle);
+  Plan plan = wish(entry, offer, idle);
+  if (plan.action == Plan::Action::kDirect) plan = own(entry, limits_.max_executables, idle);
+  return plan;
+}
+
+// What is best, if there is a place for it.
+Plan Policy::wish(const Entry& entry, const Offer& offer, const IdleFn& idle) const {
+  if (offer.lender == kNoKey) return {};
   Plan plan = borrow(entry, offer);
   if (wants_table(entry, plan)) return table_in_place_of(offer.lender, entry, idle);
-  if (entries_[offer.lender].kind == Kind::kSlots) return own(entry, limits_.max_executables, idle);
+  if (entries_[offer.lender].kind == Kind::kSlots) return {};
   if (wants_own(entry, plan.rent, idle)) return own(entry, std::max(room_beside_tables(entry), units_), idle);
   return plan.set_bytes == 0 || add_set(entry, idle, &plan) ? plan : table_in_place_of(offer.lender, entry, idle);
 }

@@ -147,6 +147,7 @@ class Policy {
   bool add_set(const Entry& entry, const IdleFn& idle, Plan* plan) const;
   Plan table_in_place_of(KeyId lender, const Entry& entry, const IdleFn& idle) const;
   Plan own(const Entry& entry, std::size_t limit, const IdleFn& idle) const;
+  Plan wish(const Entry& entry, const Offer& offer, const IdleFn& idle) const;
 
   const Limits limits_;
   std::vector<Entry> entries_;

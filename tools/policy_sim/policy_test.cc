@@ -1,0 +1,279 @@
+// What holds of every plan of the policy, for random keys, graphs, orders of use, pins, busy keys and refusals. The
+// simulator's traces have neither pins nor busy keys nor refusals.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "chosen.h"
+
+namespace graphcache {
+namespace {
+
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15 + 1) {}
+  std::uint64_t below(std::uint64_t limit) {
+    state_ ^= state_ << 13;
+    state_ ^= state_ >> 7;
+    state_ ^= state_ << 17;
+    return state_ % limit;
+  }
+  bool one_in(std::uint64_t n) { return below(n) == 0; }
+
+ private:
+  std::uint64_t state_;
+};
+
+struct Variety {
+  std::uint64_t keys, signatures, classes, streams;
+  bool pins = false, is_busy = false, refuses = false, forgets = false;
+};
+
+// A cache without graphs: it asks two policies alike, carries out what they plan, and looks whether that can be done.
+class World {
+ public:
+  World(std::uint64_t seed, Limits limits, const Variety& variety)
+      : random_(seed), limits_(limits), variety_(variety), policies_{Policy(limits), Policy(limits)} {}
+
+  void go_on(int runs) {
+    for (int i = 0; i < runs && !testing::Test::HasFailure(); ++i) {
+      const auto key = static_cast<KeyId>(random_.below(variety_.keys));
+      if (variety_.pins && random_.one_in(8)) pin(key, random_.one_in(3));
+      if (variety_.forgets && random_.one_in(16)) forget(static_cast<KeyId>(random_.below(variety_.keys)));
+      run(key);
+    }
+  }
+
+  std::map<Plan::Action, int> actions;
+  int evictions = 0, refusals = 0;
+
+ private:
+  template <class F>
+  void tell(F&& f) {
+    for (Policy& policy : policies_) f(policy);
+  }
+  bool is_live(KeyId key) const { return live_.count(key) != 0; }
+  bool may_leave(KeyId key) const { return pinned_.count(key) == 0 && busy_.count(key) == 0; }
+
+  void pin(KeyId key, bool pinned) {
+    if (facts_.count(key) == 0) return;
+    pinned ? void(pinned_.insert(key)) : void(pinned_.erase(key));
+    tell([&](Policy& policy) { policy.pinned(key, pinned); });
+  }
+
+  void forget(KeyId key) {
+    if (facts_.count(key) == 0 || is_live(key) || pinned_.count(key) != 0) return;
+    facts_.erase(key);
+    tell([&](Policy& policy) { policy.forgotten(key); });
+  }
+
+  void capture(KeyId key) {
+    GraphFacts facts;
+    facts.signature = key % variety_.signatures + 1;
+    facts.table_class = key / variety_.signatures % variety_.classes;
+    facts.stream = random_.below(variety_.streams);
+    facts.nodes = 8 + 100 * facts.signature;
+    facts.bytes = 114'000 + 2'600 * facts.nodes;
+    facts.table_bytes = 150 * facts.nodes;
+    facts.set_bytes = 40 * facts.nodes;
+    facts.has_many_slots = facts.signature == 2;
+    facts_[key] = facts;
+    tell([&](Policy& policy) { policy.captured(key, facts); });
+  }
+
+  void run(KeyId key) {
+    tell([&](Policy& policy) { policy.used(key); });
+    last_use_[key] = ++uses_;
+    if (is_live(key)) return;
+    busy_.clear();
+    for (const auto& [other, kind] : live_) {
+      if (variety_.is_busy && random_.one_in(4)) busy_.insert(other);
+    }
+    if (facts_.count(key) == 0) {
+      capture(key);
+    } else if (random_.one_in(4)) {
+      const std::uint64_t stream = random_.below(variety_.streams);
+      tell([&](Policy& policy) { policy.moved(key, stream); });
+    }
+    for (int tries = 0; !settle(key); ++tries) ASSERT_LT(tries, 4) << "a refused plan is made again and again";
+  }
+
+  // False: the plan was refused.
+  bool settle(KeyId key) {
+    const Policy::IdleFn idle = [this](KeyId other) { return busy_.count(other) == 0; };
+    const KeyId lender = policies_[0].candidate(key, idle);
+    EXPECT_EQ(lender, policies_[1].candidate(key, idle));
+    Offer offer;
+    if (lender != kNoKey) {
+      EXPECT_TRUE(is_live(lender) && may_leave(lender)) << "lender " << lender;
+      EXPECT_EQ(facts_.at(lender).signature, facts_.at(key).signature);
+      offer = {lender, costs::kTakeOver + random_.below(2) * 100 * facts_.at(key).nodes, has_set(lender, key)};
+    }
+    const Plan plan = policies_[0].plan(key, offer, idle);
+    expect_equal(plan, policies_[1].plan(key, offer, idle));
+    expect_possible(key, plan);
+    if (testing::Test::HasFailure()) return true;
+    const bool can_be_refused = plan.action == Plan::Action::kTable || plan.action == Plan::Action::kBorrow;
+    if (variety_.refuses && can_be_refused && random_.one_in(6)) {
+      ++refusals;
+      tell([&](Policy& policy) { policy.refused(key, plan); });
+      return false;
+    }
+    carry_out(key, plan);
+    tell([&](Policy& policy) { policy.done(key, plan); });
+    EXPECT_LE(units(), limits_.max_executables);
+    return true;
+  }
+
+  // What the executables take, counted in executables.
+  std::size_t units() const {
+    std::size_t units = live_.size();
+    for (const auto& [key, executable] : live_) {
+      if (!executable.is_table) continue;
+      const GraphFacts& facts = facts_.at(key);
+      const std::size_t bytes = facts.table_bytes + (executable.sets.size() - 1) * facts.set_bytes;
+      units += (bytes + facts.bytes - 1) / facts.bytes;
+    }
+    return units;
+  }
+
+  bool has_set(KeyId lender, KeyId key) const {
+    const auto found = live_.find(lender);
+    return found != live_.end() && found->second.is_table && found->second.sets.count(key) != 0;
+  }
+
+  static void expect_equal(const Plan& a, const Plan& b) {
+    EXPECT_TRUE(a.action == b.action && a.lender == b.lender && a.evict == b.evict && a.rent == b.rent &&
+                a.set_bytes == b.set_bytes && a.writes_slots == b.writes_slots)
+        << "equal calls, other plans";
+  }
+
+  void expect_possible(KeyId key, const Plan& plan) {
+    std::set<KeyId> leaving;
+    for (const KeyId loser : plan.evict) {
+      EXPECT_TRUE(is_live(loser) && may_leave(loser)) << "evicts " << loser;
+      EXPECT_TRUE(loser != key && loser != plan.lender && leaving.insert(loser).second) << "evicts " << loser;
+    }
+    switch (plan.action) {
+      case Plan::Action::kDirect:
+        EXPECT_TRUE(std::any_of(live_.begin(), live_.end(), [&](const auto& one) { return !may_leave(one.first); }))
+            << "a direct run, though everybody's executable may leave";
+        break;
+      case Plan::Action::kBorrow:
+        EXPECT_TRUE(is_live(plan.lender) && may_leave(plan.lender)) << "borrows from " << plan.lender;
+        if (live_.count(plan.lender) != 0 && live_.at(plan.lender).is_table) {
+          EXPECT_EQ(facts_.at(plan.lender).table_class, facts_.at(key).table_class);
+        }
+        break;
+      case Plan::Action::kTable:
+        EXPECT_NE(facts_.at(key).table_class, 0u);
+        EXPECT_NE(limits_.prefer, Prefer::kDeviceTime);
+        break;
+      case Plan::Action::kOwn:
+        break;
+    }
+  }
+
+  void carry_out(KeyId key, const Plan& plan) {
+    ++actions[plan.action];
+    evictions += static_cast<int>(plan.evict.size());
+    for (const KeyId loser : plan.evict) live_.erase(loser);
+    switch (plan.action) {
+      case Plan::Action::kDirect:
+        break;
+      case Plan::Action::kOwn:
+        live_[key] = {};
+        break;
+      case Plan::Action::kTable:
+        live_[key] = {true, {key}};
+        break;
+      case Plan::Action::kBorrow: {
+        Executable executable = live_.at(plan.lender);
+        live_.erase(plan.lender);
+        if (executable.is_table) executable.sets.insert(key);
+        live_[key] = executable;
+        break;
+      }
+    }
+  }
+
+  struct Executable {
+    bool is_table = false;
+    std::set<KeyId> sets;
+  };
+
+  Random random_;
+  const Limits limits_;
+  const Variety variety_;
+  Policy policies_[2];
+  std::map<KeyId, GraphFacts> facts_;  // Of keys that have a template.
+  std::map<KeyId, Executable> live_;
+  std::set<KeyId> pinned_, busy_;
+  std::map<KeyId, std::uint64_t> last_use_;
+  std::uint64_t uses_ = 0;
+};
+
+constexpr Prefer kPreferences[] = {Prefer::kTotalTime, Prefer::kDeviceTime, Prefer::kMemory};
+
+class PolicyPropertiesTest : public testing::Test {
+ protected:
+  // The sums over all worlds.
+  void run_worlds(const Variety& variety) {
+    for (const Prefer prefer : kPreferences) {
+      for (const std::size_t budget : {1, 2, 4, 8, 64}) {
+        for (std::uint64_t seed = 1; seed <= 20 && !HasFailure(); ++seed) {
+          SCOPED_TRACE("prefer " + std::to_string(static_cast<int>(prefer)) + ", budget " + std::to_string(budget) +
+                       ", seed " + std::to_string(seed));
+          World world(seed, {prefer, budget}, variety);
+          world.go_on(600);
+          for (const auto& [action, count] : world.actions) actions[action] += count;
+          evictions += world.evictions;
+          refusals += world.refusals;
+        }
+      }
+    }
+    EXPECT_GT(actions[Plan::Action::kOwn], 0);
+    EXPECT_GT(actions[Plan::Action::kBorrow], 0);
+    EXPECT_GT(evictions, 0);
+  }
+
+  std::map<Plan::Action, int> actions;
+  int evictions = 0, refusals = 0;
+};
+
+TEST_F(PolicyPropertiesTest, OfOneFamily) {
+  run_worlds({.keys = 40, .signatures = 1, .classes = 2, .streams = 1});
+  EXPECT_GT(actions[Plan::Action::kTable], 0);
+  EXPECT_EQ(actions[Plan::Action::kDirect], 0);
+}
+
+TEST_F(PolicyPropertiesTest, OfManyFamiliesAndStreams) {
+  run_worlds({.keys = 60, .signatures = 5, .classes = 3, .streams = 3});
+  EXPECT_GT(actions[Plan::Action::kTable], 0);
+  EXPECT_EQ(actions[Plan::Action::kDirect], 0);
+}
+
+TEST_F(PolicyPropertiesTest, WherePinnedAndBusyOnesStay) {
+  run_worlds({.keys = 40, .signatures = 3, .classes = 2, .streams = 2, .pins = true, .is_busy = true});
+  EXPECT_GT(actions[Plan::Action::kDirect], 0);
+}
+
+TEST_F(PolicyPropertiesTest, WhereKeysAreForgottenAndPlansRefused) {
+  run_worlds({.keys = 40,
+              .signatures = 3,
+              .classes = 2,
+              .streams = 2,
+              .pins = true,
+              .is_busy = true,
+              .refuses = true,
+              .forgets = true});
+  EXPECT_GT(refusals, 0);
+}
+
+}  // namespace
+}  // namespace graphcache
