@@ -393,6 +393,9 @@ TEST_F(AccountingTest, KeysThatCameOnceAndWereNotCapturedDoNotPileUp) {
 }
 
 TEST_F(AccountingTest, StatsTakesNoLongerWithManyKeys) {
+#if GRAPHCACHE_STRUCTURE_CHECKS
+  GTEST_SKIP() << "each call looks at all entries here";
+#endif
   Options options;
   options.capture_after = 1;
   Cache small(options), large(options);

@@ -133,18 +133,18 @@ std::vector<EntryInfo> Cache::Impl::entries() const try {
   constexpr std::size_t kEntries = 256, kKeyBytes = 1 << 16, kBuckets = 4096;  // Each time.
   struct Found {
     Key key;
-    absl::Status capture_error;
     std::uint64_t last_use;
     EntryInfo info;
   };
   const auto look = [](const Entry& entry) {
-    Found found{entry.key, entry.capture_error, entry.last_use, {}};
+    Found found{entry.key, entry.last_use, {}};
     EntryInfo& info = found.info;
     for (int i = 0; i < kOutcomeCount; ++i) info.outcomes[i] = entry.outcomes[i].value();
     info.live = entry.state == State::kLive;
     info.recorded = entry.state != State::kCold;
     info.pinned = entry.pinned;
     info.family = entry.family == nullptr ? 0 : entry.family->id;
+    if (!entry.capture_error.ok()) info.capture_error = entry.capture_error.ToString();
     info.nodes = entry.nodes;
     info.slot_nodes = entry.slot_nodes;
     info.estimated_device_bytes = info.live ? entry.device_bytes + entry.table_bytes : 0;
@@ -168,7 +168,6 @@ std::vector<EntryInfo> Cache::Impl::entries() const try {
     for (Found& found : some) {
       found.info.label = std::string(found.key.label());
       found.info.key = found.key.to_string();
-      if (!found.capture_error.ok()) found.info.capture_error = found.capture_error.ToString();
       all.emplace_back(found.last_use, std::move(found.info));
     }
   }
