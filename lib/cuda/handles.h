@@ -54,7 +54,7 @@ void destroy_quietly(Handle handle, cudaError_t (*destroy)(Handle)) {
   destroy(handle);
 }
 
-// Owns a handle. Never to be destroyed while this thread is inside a capture (fact 6): see retire.h.
+// Owns a handle. Never to be destroyed while this thread is inside a capture (fact 6): see exec/graveyard.h.
 template <class Handle, cudaError_t (*Destroy)(Handle)>
 class Owned {
  public:
