@@ -199,6 +199,16 @@ TEST_F(IndexTest, TheColdKeyUsedLastIsKeptWhateverItsSize) {
   EXPECT_EQ(sweep(), 1);
 }
 
+TEST_F(IndexTest, TheColdKeyUsedLastIsKeptThoughNoOtherCanBeDropped) {
+  Entry* large = index.insert(key(std::string(2 * Index::kMaxColdKeyBytes, 'x')), kHere);
+  index.touch(large);
+  large->pinned = true;
+  Entry* last = add(1, /*live=*/false);
+  EXPECT_EQ(unlocked(index.lock_surplus()), nullptr);
+  add(2, /*live=*/false);
+  EXPECT_EQ(unlocked(index.lock_surplus()), last);
+}
+
 TEST_F(IndexTest, FindsEveryEntryAtEverySize) {
   constexpr int kKeys = 2000;
   for (int i = 0; i < kKeys; ++i) {

@@ -112,9 +112,9 @@ Entry* Index::lock_lender(const Family* family) {
 }
 
 Entry* Index::lock_surplus() {
-  const std::size_t cold = orders_[static_cast<std::size_t>(State::kCold)].size;
-  const bool too_many = cold > kMaxColdEntries || (cold > 1 && cold_key_bytes_ > kMaxColdKeyBytes);
-  return too_many ? lock_oldest(State::kCold) : nullptr;
+  const Order& cold = orders_[static_cast<std::size_t>(State::kCold)];
+  if (cold.size <= kMaxColdEntries && cold_key_bytes_ <= kMaxColdKeyBytes) return nullptr;
+  return lock_oldest_of(State::kCold, [&cold](const Entry* entry) { return entry != cold.newest; });
 }
 
 void Index::join(Entry* entry, const Signature& signature, std::uint64_t stream, std::uint64_t row_class) {

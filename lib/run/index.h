@@ -23,9 +23,10 @@ namespace graphcache {
 
 class Index {
  public:
-  // Cold entries that are kept at most: more would let keys that never come back grow the index without bound.
+  // Cold entries that are kept at most: more would let keys that never come back grow the index without bound. Where
+  // there are more, each sweep of the cache drops a few.
   static constexpr std::size_t kMaxColdEntries = 4096;
-  // And at most so many bytes of their keys; the one used last is kept whatever its size.
+  // And at most so many bytes of their keys. The cold entry that was used last is kept, whatever its size.
   static constexpr std::size_t kMaxColdKeyBytes = 16 << 20;
 
   // Uses are counted by periods of about eight for each executable there may be.
@@ -93,8 +94,8 @@ class Index {
   // The live entry that a sibling without an executable rents one from: the family's spare one, or, if there is none,
   // the least recently used, not pinned. With its lock taken; null if the spare one is in use, too.
   Entry* lock_lender(const Family* family);
-  // The least recently used idle entry that is cold, with its lock taken, or null if the cold ones are no more than is
-  // kept of them.
+  // The least recently used cold entry that is idle and not pinned, with its lock taken, except the one used last. Null
+  // if there is none, or if there are no more cold entries than are kept.
   Entry* lock_surplus();
 
   // The entry becomes a member of the family of the signature and the stream, of a class of those that one table can
