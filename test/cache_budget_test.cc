@@ -228,6 +228,20 @@ TEST_F(CacheTest, TakesTheInstantiateFlagsAndCaptureModesOfTheRuntime) {
   }
 }
 
+// One long key is too much for all the others to be remembered beside it.
+TEST_F(CacheTest, DropsFewOfTheKeysThatAreTooManyAtATime) {
+  Options options;
+  options.capture_after = 1;
+  Cache cache(options);
+  for (int i = 0; i < 20; ++i) EXPECT_RUN(kEager, run_add(cache, key(i)));
+  EXPECT_RUN(kEager, run_add(cache, key(std::string(17 << 20, 'x'))));
+  EXPECT_EQ(cache.entries().size(), 21u);
+  for (const std::size_t left : {14u, 7u, 3u}) {  // Eight are dropped, and a new one comes.
+    EXPECT_RUN(kEager, run_add(cache, key("new", left)));
+    EXPECT_EQ(cache.entries().size(), left);
+  }
+}
+
 TEST_F(CacheTest, CapturesAfterTheGivenNumberOfRuns) {
   Options options;
   options.capture_after = 2;

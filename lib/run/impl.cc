@@ -77,9 +77,13 @@ void Cache::Impl::clear() {
   if (!lost_ && active_recording == nullptr) memory_->trim();
 }
 
-// Deletes erased entries that nobody uses any more. True if there were some.
+// Deletes erased entries that nobody uses any more. True if there were some. Of the cold entries that are too many it
+// drops a few, since runs wait for the lock: each new entry sweeps once, so that they become fewer nevertheless.
 bool Cache::Impl::sweep() {
-  while (Entry* surplus = index_.lock_surplus()) {
+  constexpr int kSurplus = 8;  // Each time.
+  for (int i = 0; i < kSurplus; ++i) {
+    Entry* const surplus = index_.lock_surplus();
+    if (surplus == nullptr) break;
     index_.erase(surplus);
     [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { (void)surplus->lock.unlock(); }();
   }
