@@ -236,6 +236,7 @@ TEST_F(SharedOnDeviceTest, MembersShareNothingAndAreCapturedAgainWhenEvicted) {
     EXPECT_EQ(cache.stats().instantiations, 8u);
     EXPECT_EQ(cache.stats().outcome(Outcome::kInstantiated), 8u);
     EXPECT_EQ(cache.stats().live_templates, 1u);
+    EXPECT_EQ(cache.stats().forgotten, 7u);
     EXPECT_EQ(cache.stats().refused_device_updates, 0u);
   }
 }

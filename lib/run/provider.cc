@@ -284,17 +284,21 @@ void Cache::Impl::evict(Entry* victim) {
   demote(victim);
 }
 
-// The entry loses its executable, or the promise of one. Memory of on_device() goes with the executable: another one's
-// launches would write there beside those in flight.
+// The entry loses its executable, or the promise of one. Memory of on_device() goes with the executable, and the
+// template with it: launches of another executable would write there beside those in flight.
 void Cache::Impl::demote(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   if (entry->executable != nullptr && entry->graph.empty()) entry->graph = entry->executable->take_base();
   graveyard_.add(std::move(entry->executable), {});
-  index_.set_state(entry, State::kRecorded);
-  if (entry->content != nullptr && !entry->content->device_values.memory.empty()) forget_template(entry);
+  if (entry->content != nullptr && !entry->content->device_values.memory.empty()) {
+    forget_template(entry);
+  } else {
+    index_.set_state(entry, State::kRecorded);
+  }
 }
 
-// The entry, which has no executable, loses its template.
+// The entry, which has no executable any more, loses its template.
 void Cache::Impl::forget_template(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  ++totals_.forgotten;
   graveyard_.add(nullptr, std::move(entry->graph), entry->stream);
   entry->content.reset();
   entry->differences.clear();
@@ -312,7 +316,6 @@ void Cache::Impl::tidy_up(cudaStream_t stream) ABSL_NO_THREAD_SAFETY_ANALYSIS {
       Entry* const oldest = index_.lock_oldest(State::kRecorded);
       if (oldest == nullptr) break;
       forget_template(oldest);
-      ++totals_.forgotten;
       (void)oldest->lock.unlock();
     }
   }
