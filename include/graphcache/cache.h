@@ -11,9 +11,10 @@
 //       });
 //
 // The first run of a key captures what `fn` enqueues, instantiates it and launches it; every later run replays it: one
-// runtime call if nothing changed, one more for each node whose values did. What was captured is kept as a template
-// when the executable has to leave, so that the key comes back without calling `fn`; and keys whose graphs differ in
-// kernels, launch shapes and values alone share executables, where that is cheaper (Options::share).
+// runtime call if nothing changed, one more for each node whose values did. When the executable is evicted, what was
+// captured is kept as a template, so that a later run of the key does not call `fn`. Only a key whose `fn` calls
+// Recorder::on_device() is captured again then. Keys whose graphs differ in kernels, launch shapes and values alone
+// share executables, where that is cheaper (Options::share).
 //
 // What the caller owns. A graph holds the arguments that were captured: memory that they point to must stay valid until
 // the entry is gone (erase, clear, destruction, or Options::max_templates) and the last launch is over, or be passed as
@@ -39,9 +40,10 @@
 // `fn` leaves. Exceptions of `fn` pass through, the capture having been ended.
 //
 // Out of host memory. A run or warm() for which the library cannot allocate returns ResourceExhausted, without a
-// message if there is no memory even for that; its key may have lost its executable by then, other keys keep what they
-// have or come back without calling their `fn`. Nothing here throws std::bad_alloc but the constructor and what returns
-// a key or a text: key(), to_string(). A std::bad_alloc of `fn` is `fn`'s own, and passes through.
+// message if there is no memory even for that. Its key may have lost its executable by then.
+// Other keys have been evicted at most, so they need `fn` again only if it calls Recorder::on_device(). Nothing
+// here throws std::bad_alloc except the constructor and what returns a key or a text: key(), to_string(). A
+// std::bad_alloc of `fn` is `fn`'s own, and passes through.
 #pragma once
 
 #include <absl/status/status.h>

@@ -40,11 +40,12 @@ struct Options {
   // by itself is run by calling `fn` directly.
   std::size_t max_device_bytes = SIZE_MAX;
 
-  // At most this many keys keep their captured graph, the template, by which they come back without a capture when they
-  // have lost their executable. It costs host memory alone, about 2 KiB a node, and the bytes of the key. The least
-  // recently used is forgotten; those of keys that have an executable count, too, and stay. Negative: an error of every
-  // run. Of a key that has neither, the cache remembers its counts, while these keys are at most 4096 and take at most
-  // 16 MiB; the least recently used is dropped.
+  // At most this many keys keep their captured graph, the template. From it a key that has lost its executable gets
+  // another without a capture. A key that uses Recorder::on_device() loses its template with its executable. A template
+  // costs host memory alone, about 2 KiB a node, and the bytes of the key. The least recently used is forgotten; those
+  // of keys that have an executable count, too, and stay. Negative: an error of every run. Of a key that has neither,
+  // the cache remembers its counts, while these keys are at most 4096 and take at most 16 MiB; the least recently used
+  // is dropped.
   int max_templates = 512;
 
   // Whether keys of one family share executables where that is cheaper. A family is the keys whose graphs have the same
@@ -67,7 +68,8 @@ struct Options {
   unsigned long long instantiate_flags = 0;
 
   // A new key runs `fn` directly this many times before its first capture: for libraries that initialise themselves
-  // at their first call, and for programs with many keys that come once. Cache::warm does not wait for it.
+  // at their first call, and for programs with many keys that come once. A key that the cache has dropped (see
+  // max_templates) counts as new. Cache::warm does not wait for it.
   int capture_after = 0;
 
   // For the library's own tests and benchmarks: leave it alone.
