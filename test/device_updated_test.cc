@@ -1,4 +1,4 @@
-// Slots that a head node writes on the device (detail::Patching::kDeviceUpdated), on either runtime.
+// Slots that an updater node writes on the device (detail::Patching::kDeviceUpdated), on either runtime.
 #include <gtest/gtest.h>
 
 #include <array>

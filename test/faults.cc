@@ -298,7 +298,7 @@ void expect_usable(World& world, const Fault* fault) {
   }
   EXPECT_EQ(hostrt::ledger().captures, 0u);
   if (!is_of("cudaEventDestroy")) {
-    // An executable with a head node has one until its first launch.
+    // An executable with an updater node has one until its first launch.
     EXPECT_LE(hostrt::ledger().events, world.cache->stats().live_executables);
   }
   if (fault == nullptr || !fault->leaks()) expect_ledger(*world.cache);

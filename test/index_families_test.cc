@@ -128,11 +128,11 @@ TEST_F(IndexTest, OldestOfAFamilyPassesOverOthers) {
   Entry* other = add_member(1, "other", State::kLive);
   Entry* older = add_member(2, "s", State::kLive);
   Entry* newer = add_member(3, "s", State::kLive);
-  Entry* demoted = add_member(4, "s");
+  Entry* recorded = add_member(4, "s");
   EXPECT_EQ(lock_oldest(State::kLive), stranger);
   EXPECT_EQ(lock_oldest(State::kLive, older->family), older);
   EXPECT_EQ(lock_oldest(State::kLive, other->family), other);
-  EXPECT_EQ(lock_oldest(State::kRecorded, older->family), demoted);
+  EXPECT_EQ(lock_oldest(State::kRecorded, older->family), recorded);
   EXPECT_EQ(lock_oldest(State::kRecorded, other->family), nullptr);
   index.touch(older);
   EXPECT_EQ(lock_oldest(State::kLive, older->family), newer);

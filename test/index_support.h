@@ -47,7 +47,7 @@ class IndexTest : public testing::Test {
     sweep();
     return name;
   }
-  // A demoted entry whose executable would take so many bytes.
+  // A recorded entry whose executable would take so many bytes.
   Entry* add_sized(int number, std::size_t bytes) {
     Entry* entry = add(number, /*live=*/false);
     entry->device_bytes = bytes;
@@ -74,7 +74,7 @@ class IndexTest : public testing::Test {
     return swept;
   }
 
-  // Those that are found: the cold ones, the demoted ones, the live ones, each in order of use.
+  // Those that are found: the cold ones, the recorded ones, the live ones, each in order of use.
   std::vector<Entry*> found() const {
     std::vector<Entry*> all;
     index.for_each([&](Entry* entry) {

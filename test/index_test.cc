@@ -292,13 +292,13 @@ TEST_F(IndexTest, OldestIsThatOfAState) {
   EXPECT_EQ(lock_oldest(State::kRecorded), entries[2]);
 }
 
-TEST_F(IndexTest, EntriesWithHeadsLeaveLastUnlessTheyAreManyOrWereNotUsedForLong) {
+TEST_F(IndexTest, EntriesWithUpdaterNodesLeaveLastUnlessTheyAreManyOrWereNotUsedForLong) {
   Entry* entries[] = {add(0), add(1), add(2), add(3)};
   for (Entry* entry : {entries[0], entries[1], entries[3]}) index.set_updater_node(entry, true);
-  EXPECT_EQ(index.heads(), 3u);
+  EXPECT_EQ(index.updater_nodes(), 3u);
   EXPECT_EQ(index.victim(), entries[0]);  // More than half have one.
   index.set_updater_node(entries[1], false);
-  EXPECT_FALSE(index.heads_are_few());
+  EXPECT_FALSE(index.updater_nodes_are_few());
   EXPECT_EQ(index.victim(), entries[1]);
   EXPECT_EQ(index.lock_victim(), entries[1]);
   EXPECT_EQ(index.lock_victim(), entries[2]);
@@ -312,7 +312,7 @@ TEST_F(IndexTest, EntriesWithHeadsLeaveLastUnlessTheyAreManyOrWereNotUsedForLong
   EXPECT_EQ(unlocked(index.lock_victim()), entries[0]);
   EXPECT_EQ(entries[3]->last_use - entries[0]->last_use, (std::uint64_t{1} << 14) + 1);
   index.set_state(entries[0], State::kRecorded);
-  EXPECT_EQ(index.heads(), 1u);
+  EXPECT_EQ(index.updater_nodes(), 1u);
   EXPECT_FALSE(entries[0]->has_updater_node);
 }
 
@@ -346,7 +346,7 @@ TEST_F(IndexTest, VictimIsLockedAndOthersAreNot) {
   unlocked(newer);
 }
 
-TEST_F(IndexTest, TemplatesAreThoseOfLiveAndDemotedEntries) {
+TEST_F(IndexTest, TemplatesAreThoseOfLiveAndRecordedEntries) {
   EXPECT_EQ(index.templates(), 0u);
   Entry* entries[] = {add(0), add(1), add(2, /*live=*/false)};
   EXPECT_EQ(index.templates(), 2u);

@@ -130,7 +130,8 @@ TEST_F(OnDeviceFailuresTest, MemberThatLeavesInFlightKeepsItsMemory) {
   }
 }
 
-// The memory of a head that has come to nothing may still be copied to: nobody else gets it, though no launch uses it.
+// The memory of an updater node that has come to nothing may still be copied to: nobody else gets it, though no launch
+// uses it.
 TEST_F(OnDeviceFailuresTest, MemoryThatACopyWillFillIsNotUsedAgain) {
   Options options;
   options.max_executables = 1;

@@ -73,7 +73,7 @@ class Model : private Rows {
 
   bool contains(std::size_t k) const { return rows_[k].recorded; }
   bool has_table() const {
-    return number([](const Row& row) { return row.live && row.head == Head::kTable; }) != 0;
+    return number([](const Row& row) { return row.live && row.updater == UpdaterKind::kTable; }) != 0;
   }
   std::size_t pinned_templates() const {
     return number([](const Row& row) { return row.recorded && !row.live && row.pinned; });
@@ -206,7 +206,7 @@ class Model : private Rows {
     Row& row = rows_[k];
     if (row.family == 0 || row.stream == kOnAny || row.stream == stream_) return;
     const bool has_table = number([&](const Row& other) {
-                             return other.live && other.family == row.family && other.head == Head::kTable &&
+                             return other.live && other.family == row.family && other.updater == UpdaterKind::kTable &&
                                     class_of(other) == class_of(row);
                            }) != 0;
     if (has_table) return;
@@ -251,12 +251,12 @@ class Model : private Rows {
       const bool may_buy = options_.mechanisms.sharing == detail::Sharing::kAuto && fits(bytes(k));  // A new spare one.
       if (lender == kNobody) {
         lender = oldest([&](const Row& other) {
-          return is_sibling(other) && other.head == Head::kTable && class_of(other) == class_of(row);
+          return is_sibling(other) && other.updater == UpdaterKind::kTable && class_of(other) == class_of(row);
         });
       }
       if (lender == kNobody && !may_buy) lender = oldest(is_sibling);
       const bool table = wants_table(k, lender);
-      if (lender != kNobody && !row.pinned && !table && rows_[lender].head != Head::kSlots) {
+      if (lender != kNobody && !row.pinned && !table && rows_[lender].updater != UpdaterKind::kSlots) {
         const Cost rent = rent_of(lender, k);
         const Cost price = costs::buy(specs_[k].nodes.size());
         const bool keeps = row.paid + rent > price && (fits(bytes(k)) || is_used_more_often_than_the_oldest(row));
@@ -273,17 +273,18 @@ class Model : private Rows {
           return std::find(victims.begin(), victims.end(), i) == victims.end();
         });
         if (victim == kNobody) return false;
-        const Head head = rows_[victim].head;
-        const bool can_have = head == Head::kTable ? !row.pinned && class_of(rows_[victim]) == class_of(row)
-                                                   : !table && head != Head::kSlots;
-        const bool of_other_stream = is_of_another_stream(row, rows_[victim]) && head == Head::kNone && !table;
+        const UpdaterKind updater = rows_[victim].updater;
+        const bool can_have = updater == UpdaterKind::kTable ? !row.pinned && class_of(rows_[victim]) == class_of(row)
+                                                             : !table && updater != UpdaterKind::kSlots;
+        const bool of_other_stream =
+            is_of_another_stream(row, rows_[victim]) && updater == UpdaterKind::kNone && !table;
         if ((is_sibling(rows_[victim]) && can_have) || of_other_stream) {
           leaver = victim;
         } else {
           victims.push_back(victim);
         }
       }
-      if (leaver != kNobody && rows_[leaver].head == Head::kTable) {  // It stays the family's.
+      if (leaver != kNobody && rows_[leaver].updater == UpdaterKind::kTable) {  // It stays the family's.
         if (take_for_rent(leaver, k, values, rent_of(leaver, k))) return true;
         continue;
       }
@@ -315,15 +316,15 @@ class Model : private Rows {
   }
 
   Cost rent_of(std::size_t lender, std::size_t k) const {
-    return rows_[lender].head == Head::kTable ? cost_of_row(options_, specs_[k].nodes.size())
-                                              : difference(lender, k).cost;
+    return rows_[lender].updater == UpdaterKind::kTable ? cost_of_row(options_, specs_[k].nodes.size())
+                                                        : difference(lender, k).cost;
   }
 
   // Whether the next executable is to have a table: by rent or buy for all of a class.
   bool wants_table(std::size_t k, std::size_t lender) {
     const Row& row = rows_[k];
     if (row.family == 0 || row.pinned || refuse_tables_.count(row.family) != 0) return false;
-    if (lender != kNobody && rows_[lender].head == Head::kTable) return false;
+    if (lender != kNobody && rows_[lender].updater == UpdaterKind::kTable) return false;
     if (options_.mechanisms.sharing == detail::Sharing::kTable) return true;
     if (options_.mechanisms.sharing != detail::Sharing::kAuto || options_.prefer == Prefer::kDeviceTime ||
         lender == kNobody)
@@ -332,11 +333,12 @@ class Model : private Rows {
     if (members_of(row.family, mine) < 2) return false;
     if (options_.prefer == Prefer::kMemory) return true;
     const std::size_t nodes = specs_[k].nodes.size();
-    const Cost otherwise = rows_[lender].head == Head::kSlots ? costs::buy(nodes) : difference(lender, k).cost;
+    const Cost otherwise =
+        rows_[lender].updater == UpdaterKind::kSlots ? costs::buy(nodes) : difference(lender, k).cost;
     const Cost by_row = cost_of_row(options_, nodes);
     Cost& paid = rents_[{row.family, mine}];
     if (otherwise > by_row) paid += otherwise - by_row;
-    return paid > costs::buy_table(nodes) && has_room_for_head(stats.evictions);
+    return paid > costs::buy_table(nodes) && has_room_for_updater_node(stats.evictions);
   }
   std::size_t members_of(std::uint64_t family, const std::string& of_class) const {
     std::size_t count = 0;
@@ -357,21 +359,21 @@ class Model : private Rows {
     Row& row = rows_[k];
     ++stats.instantiations;
     row.live = true;
-    row.head = Head::kNone;
+    row.updater = UpdaterKind::kNone;
     row.paid = 0;
     row.programmed = row.captured;
-    const bool may_have_head =
-        options_.mechanisms.patching != detail::Patching::kAuto || has_room_for_head(stats.evictions);
-    const bool writes_slots = may_have_head && device_writes_slots(options_, specs_[k]);
-    row.head = table ? Head::kTable : writes_slots ? Head::kSlots : Head::kNone;
+    const bool may_have_updater_node =
+        options_.mechanisms.patching != detail::Patching::kAuto || has_room_for_updater_node(stats.evictions);
+    const bool writes_slots = may_have_updater_node && device_writes_slots(options_, specs_[k]);
+    row.updater = table ? UpdaterKind::kTable : writes_slots ? UpdaterKind::kSlots : UpdaterKind::kNone;
     row.launched = false;
     row.base = k;
-    if (row.head != Head::kNone && refuses_updater_) {
-      row.head = Head::kNone;
+    if (row.updater != UpdaterKind::kNone && refuses_updater_) {
+      row.updater = UpdaterKind::kNone;
       ++stats.refused_device_updates;
       if (table) refuse_tables_.insert(row.family);
     }
-    const bool has_table = row.head == Head::kTable;
+    const bool has_table = row.updater == UpdaterKind::kTable;
     if (row.family != 0 && (has_table || spare_of(row.family) == kNobody) && !row.pinned) spare_[row.family] = k;
     if (has_table) rents_.erase({row.family, row_class(specs_[k])});
   }
@@ -383,7 +385,7 @@ class Model : private Rows {
   // False: the table cannot hold it.
   bool take_for_rent(std::size_t lender, std::size_t k, const Values& values, Cost rent) {
     Row& row = rows_[k];
-    const bool by_row = rows_[lender].head == Head::kTable;
+    const bool by_row = rows_[lender].updater == UpdaterKind::kTable;
     if (by_row && row_class(specs_[rows_[lender].base]) != row_class(specs_[k])) {
       split(k);
       return false;
@@ -406,7 +408,7 @@ class Model : private Rows {
     lose_executable(lender);
     Row& row = rows_[k];
     row.live = true;
-    row.head = Head::kTable;
+    row.updater = UpdaterKind::kTable;
     row.base = base;
     row.programmed = values;
     ++stats.row_switches;
@@ -426,7 +428,7 @@ class Model : private Rows {
     lose_executable(lender);
     Row& row = rows_[k];
     row.live = true;
-    row.head = Head::kNone;
+    row.updater = UpdaterKind::kNone;
     if (way.update) {
       ++stats.updates;
       row.programmed = row.captured;
@@ -454,7 +456,7 @@ class Model : private Rows {
     bool by_device = false;
     for (const Node& node : specs_[k].nodes) {
       const bool same = node.with(programmed).same_values(node.with(values));
-      const bool by_host = node.sets || rows_[k].head == Head::kNone || !rows_[k].launched;
+      const bool by_host = node.sets || rows_[k].updater == UpdaterKind::kNone || !rows_[k].launched;
       patched += !same && by_host ? 1 : 0;
       by_device = by_device || (!same && !by_host);
     }

@@ -25,7 +25,7 @@ class Rows {
   static constexpr std::size_t kNobody = SIZE_MAX, kOnAny = SIZE_MAX;
 
   // What an executable has before its other nodes: one that writes slots alone can be no sibling's.
-  enum class Head { kNone, kSlots, kTable };
+  enum class UpdaterKind { kNone, kSlots, kTable };
   struct Row {
     bool known = false, was_recorded = false;
     bool live = false, recorded = false, pinned = false;
@@ -37,7 +37,7 @@ class Rows {
     int wait = 0, broken = 0;  // Runs before the next capture, captures that broke.
     EagerReason why = EagerReason::kCaptureAfter;
     std::array<std::uint64_t, kOutcomeCount> outcomes{};
-    Head head = Head::kNone;
+    UpdaterKind updater = UpdaterKind::kNone;
     bool launched = false;          // Its executable: until then the device writes nothing into it.
     std::size_t base = 0;           // Of the table: whose graph it was made from.
     std::uint64_t split_from = 0;   // The family that it was no member of after all.
@@ -82,22 +82,22 @@ class Rows {
     return found;
   }
 
-  // Who leaves next for room: who has a head is the last, unless they are more than half, or it has not been used for
-  // long.
+  // Who leaves next for room: what has an updater node is the last, unless they are more than half, or it has not been
+  // used for long.
   template <class F>
   std::size_t victim(F&& is) const {
-    const bool many = 2 * heads() > live();
+    const bool many = 2 * updater_nodes() > live();
     const std::size_t early = oldest([&](const Row& row) {
-      return row.live && (row.head == Head::kNone || many || uses_ - row.used > 16384) && is(row);
+      return row.live && (row.updater == UpdaterKind::kNone || many || uses_ - row.used > 16384) && is(row);
     });
     return early != kNobody ? early : oldest([&](const Row& row) { return row.live && is(row); });
   }
-  std::size_t heads() const {
-    return number([](const Row& row) { return row.live && row.head != Head::kNone; });
+  std::size_t updater_nodes() const {
+    return number([](const Row& row) { return row.live && row.updater != UpdaterKind::kNone; });
   }
   // Where executables have had to leave, half of them are to have none.
-  bool has_room_for_head(std::uint64_t evictions) const {
-    return evictions == 0 || heads() < std::max<std::size_t>(live() / 2, 1);
+  bool has_room_for_updater_node(std::uint64_t evictions) const {
+    return evictions == 0 || updater_nodes() < std::max<std::size_t>(live() / 2, 1);
   }
 
   // The smallest power of two of at least eight uses for each executable that there may be.

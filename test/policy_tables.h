@@ -42,7 +42,8 @@ inline bool device_writes_slots(const Options& options, const Spec& spec) {
       break;
   }
   const Cost one_by_one = count * costs::kPatch[static_cast<std::size_t>(Change::kArguments)];
-  return options.prefer != Prefer::kDeviceTime && one_by_one > costs::kPatchHead + costs::kHead + count * costs::kCell;
+  return options.prefer != Prefer::kDeviceTime &&
+         one_by_one > costs::kPatchUpdaterNode + costs::kUpdaterNode + count * costs::kCell;
 }
 
 // What a switch by a row counts for.

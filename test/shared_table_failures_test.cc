@@ -165,7 +165,7 @@ TEST_F(SharedTableFailuresTest, AnUpdateInFlightIsToldOfWhenItHasFailed) {
   EXPECT_EQ(bench.cache.stats().failed, 1u);
 }
 
-// What the head reads may still be on its way there, on a stream that is busy.
+// What the updater node reads may still be on its way there, on a stream that is busy.
 TEST_F(SharedTableFailuresTest, WhatWasWarmedOnABusyStreamIsReadyOnAnother) {
   for (const detail::Sharing sharing : {detail::Sharing::kTable, detail::Sharing::kNever}) {
     options.mechanisms.sharing = sharing;

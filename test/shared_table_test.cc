@@ -279,7 +279,7 @@ TEST_F(SharedTableTest, ATableThatHasNoRoomInTheBudgetIsDoneWithout) {
   EXPECT_LE(stats.estimated_device_bytes, options.max_device_bytes);
 }
 
-// The head is set by the driver, which would take the current device for its own.
+// The updater node is set by the driver, which would take the current device for its own.
 TEST_F(SharedTableTest, AnotherDeviceIsCurrentAtHits) {
   if (device_count() < 2) GTEST_SKIP() << "needs two devices";
   use(one_table());

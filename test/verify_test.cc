@@ -181,32 +181,32 @@ TEST_F(VerifyTest, Budgets) {
 
 TEST_F(VerifyTest, WhatEntriesHave) {
   Entry& live = entry("spare");
-  Entry& demoted = entry("sibling");
+  Entry& recorded = entry("sibling");
   Entry& cold = entry("broken");
   auto& executable = live.executable;
   {
     std::unique_ptr<Executable> moved = std::move(executable);
     EXPECT_TRUE(finds("live: it has no executable"));
-    demoted.executable = std::move(moved);
-    EXPECT_TRUE(finds("demoted: it has an executable"));
-    executable = std::move(demoted.executable);
+    recorded.executable = std::move(moved);
+    EXPECT_TRUE(finds("recorded: it has an executable"));
+    executable = std::move(recorded.executable);
   }
   expect("cold: it has a template", cold.content, live.content);
-  expect("demoted: it has no content", demoted.content, nullptr);
+  expect("recorded: it has no content", recorded.content, nullptr);
   {
-    Template moved = std::exchange(demoted.graph, {});
-    EXPECT_TRUE(finds("demoted: it has no template"));
-    demoted.graph = std::move(moved);
-    Wrong wrong(demoted.graph.nodes, {});
+    Template moved = std::exchange(recorded.graph, {});
+    EXPECT_TRUE(finds("recorded: it has no template"));
+    recorded.graph = std::move(moved);
+    Wrong wrong(recorded.graph.nodes, {});
     EXPECT_TRUE(finds("its template is that of another content"));
   }
-  expect("what it reports is not of its content", demoted.device_bytes, 1);
+  expect("what it reports is not of its content", recorded.device_bytes, 1);
   {
-    const std::size_t nodes = demoted.nodes.exchange(7);
+    const std::size_t nodes = recorded.nodes.exchange(7);
     EXPECT_TRUE(finds("what it reports is not of its content"));
-    demoted.nodes = nodes;
+    recorded.nodes = nodes;
   }
-  expect("its executable holds another's content", live.content, demoted.content);
+  expect("its executable holds another's content", live.content, recorded.content);
 }
 
 TEST_F(VerifyTest, WhatExecutablesHold) {

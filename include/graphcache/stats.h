@@ -78,7 +78,7 @@ struct Stats {
   // +1 for each update that the runtime refused, by its reason. The two graphs looked like siblings and are not: the
   // key leaves its family, so that the pair is not tried again.
   std::array<std::uint64_t, kUpdateRefusalCount> refused_updates{};
-  // +1 for each executable that was to be updated by the device (Patching::kDeviceUpdated) and could not be.
+  // +1 for each executable that the device was to update and could not.
   std::uint64_t refused_device_updates = 0;
   std::uint64_t live_executables = 0;            // Executables now alive.
   std::uint64_t live_templates = 0;              // Templates (captured graphs) now kept.

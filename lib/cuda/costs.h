@@ -45,12 +45,12 @@ inline constexpr Cost kMakeUpdatable = 2000;
 inline constexpr Cost buy_table(std::size_t nodes) { return buy(nodes) + nodes * kMakeUpdatable; }
 
 // A patch of the updater node, whatever it writes.
-inline constexpr Cost kPatchHead = 400;
+inline constexpr Cost kPatchUpdaterNode = 400;
 
 // A switch to another row costs the device's time: for the updater node, and for each node that it may write.
-inline constexpr Cost kHead = 2300;
+inline constexpr Cost kUpdaterNode = 2300;
 inline constexpr Cost kCell = 35;
-inline constexpr Cost switch_row(std::size_t nodes) { return kTakeOver + kHead + nodes * kCell; }
+inline constexpr Cost switch_row(std::size_t nodes) { return kTakeOver + kUpdaterNode + nodes * kCell; }
 
 }  // namespace costs
 

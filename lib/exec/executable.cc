@@ -79,7 +79,7 @@ cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Conten
                                     Scratch& scratch, std::unique_ptr<Executable>* out) {
   driver();
   std::unique_ptr<Executable> executable(new Executable(scratch));  // What may throw comes first.
-  executable->program(std::move(content));
+  executable->hold(std::move(content));
   if (const cudaError_t error = graphcache::instantiate(base.graph, flags, &executable->exec_); error != cudaSuccess) {
     return error;
   }
@@ -93,7 +93,7 @@ CallResult Executable::instantiate_updated(Template& from, std::shared_ptr<const
                                            unsigned long long flags, Scratch& scratch, Updater& updater,
                                            cudaStream_t stream, std::unique_ptr<Executable>* out) {
   std::unique_ptr<Executable> executable(new Executable(scratch));
-  executable->program(std::move(content));
+  executable->hold(std::move(content));
   Template& base = executable->base_;
   CallResult done = from.clone(&base);
   if (done.error == cudaSuccess) {
@@ -122,7 +122,7 @@ Executable::~Executable() {
 }
 
 // The executable holds the content as it was captured.
-void Executable::program(std::shared_ptr<const Content> content) {
+void Executable::hold(std::shared_ptr<const Content> content) {
   content_ = std::move(content);
   slots_ = content_->slots;
   values_ = content_->values;
@@ -237,7 +237,7 @@ CallResult Executable::update_to(const Template& graph, std::shared_ptr<const Co
   }
   ++brought->updates;
   by_patches_ = false;
-  program(std::move(to));
+  hold(std::move(to));
   return patch(call, &brought->patched_nodes);
 }
 

@@ -160,7 +160,7 @@ class Executable {
 
   explicit Executable(Scratch& scratch) : scratch_(scratch) {}
 
-  void program(std::shared_ptr<const Content> content);
+  void hold(std::shared_ptr<const Content> content);
   CallResult wait(cudaStream_t stream);
   CallResult wait_and_upload(cudaStream_t stream);
   CallResult patch_node(const SlotNode& node, const detail::Call& call, std::optional<bool>& driver_usable,

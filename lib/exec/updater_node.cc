@@ -147,7 +147,7 @@ CallResult UpdaterNode::add(Updater& updater, const Template& graph, std::shared
   const auto set_attribute = driver().set_kernel_attribute;
   if (set_attribute == nullptr) return {kSetAttribute, cudaErrorNotSupported, false};
   const Slots& slots = content->slots;
-  std::unique_ptr<UpdaterNode> head(new UpdaterNode(updater));
+  std::unique_ptr<UpdaterNode> made(new UpdaterNode(updater));
   Pieces pieces;
   std::vector<ParameterTable::Node> nodes;
   Updater::Asked asked;
@@ -161,15 +161,15 @@ CallResult UpdaterNode::add(Updater& updater, const Template& graph, std::shared
     bool grid = with_table && content->nodes[i].grid_updatable;
     if (has_slots) {
       const SlotNode& node = slots.nodes[slot];
-      wanted = (wanted || !with_table) && can_write(slots, node) && head->plan_slots(slots, node, &updates);
+      wanted = (wanted || !with_table) && can_write(slots, node) && made->plan_slots(slots, node, &updates);
       const bool of_grid = std::any_of(updates.begin(), updates.end(), is_of_grid);
       if (wanted && of_grid) {
         const CallResult answer = updater.can_set_grid(graph.nodes[i], &asked, &grid);
         if (answer.error != cudaSuccess) return answer;
         wanted = grid;
       }
-      if (!wanted) head->others_.push_back(slot);
-      head->written_ += wanted ? 1 : 0;
+      if (!wanted) made->others_.push_back(slot);
+      made->written_ += wanted ? 1 : 0;
       ++slot;
     }
     if (!wanted) continue;
@@ -193,35 +193,35 @@ CallResult UpdaterNode::add(Updater& updater, const Template& graph, std::shared
   }
   if (pieces.all.empty()) return {kSetAttribute, cudaErrorNotSupported, false};
 
-  if (driver().current_context != nullptr) driver().current_context(&head->context_);
-  head->take_kernel(kernels);
-  head->holds_ = content->id;
+  if (driver().current_context != nullptr) driver().current_context(&made->context_);
+  made->take_kernel(kernels);
+  made->holds_ = content->id;
   if (with_table)
-    head->table_ =
-        std::make_unique<ParameterTable>(content, std::move(nodes), pieces.all, pieces.updates, head->memory_);
-  if (CallResult done = head->upload(pieces.all, pieces.updates, stream); done.error != cudaSuccess) return done;
+    made->table_ =
+        std::make_unique<ParameterTable>(content, std::move(nodes), pieces.all, pieces.updates, made->memory_);
+  if (CallResult done = made->upload(pieces.all, pieces.updates, stream); done.error != cudaSuccess) return done;
   bool changed = false;
-  if (CallResult done = head->write(content->values.data(), &changed); done.error != cudaSuccess) return done;
+  if (CallResult done = made->write(content->values.data(), &changed); done.error != cudaSuccess) return done;
 
   std::size_t root_count = 0;
   cudaError_t error = cudaGraphGetRootNodes(graph.graph.get(), nullptr, &root_count);
   std::vector<cudaGraphNode_t> roots(root_count);
   if (error == cudaSuccess) error = cudaGraphGetRootNodes(graph.graph.get(), roots.data(), &root_count);
   if (error != cudaSuccess) return {"cudaGraphGetRootNodes", error};
-  void* arguments[] = {head->parameter_.get()};
-  const cudaKernelNodeParams params = head->node_params(arguments);
-  error = add_library_kernel(&head->node_, graph.graph.get(), params);
+  void* arguments[] = {made->parameter_.get()};
+  const cudaKernelNodeParams params = made->node_params(arguments);
+  error = add_library_kernel(&made->node_, graph.graph.get(), params);
   if (error != cudaSuccess) return {"cudaGraphAddKernelNode", error};
   // All of them wait for the updater node, so it must not have a lower priority than any.
-  if (const CUresult result = set_attribute(head->node_, CU_LAUNCH_ATTRIBUTE_PRIORITY, &highest);
+  if (const CUresult result = set_attribute(made->node_, CU_LAUNCH_ATTRIBUTE_PRIORITY, &highest);
       result != CUDA_SUCCESS) {
     return {kSetAttribute, static_cast<cudaError_t>(result), false};
   }
   for (const cudaGraphNode_t root : roots) {
-    error = add_dependency(graph.graph.get(), head->node_, root);
+    error = add_dependency(graph.graph.get(), made->node_, root);
     if (error != cudaSuccess) return {"cudaGraphAddDependencies", error};
   }
-  *out = std::move(head);
+  *out = std::move(made);
   return {};
 }
 

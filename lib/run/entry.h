@@ -77,7 +77,7 @@ struct Entry {
   bool seen ABSL_GUARDED_BY(lock) = false;        // Whether direct_left has been set for a new key.
   int direct_left ABSL_GUARDED_BY(lock) = 0;      // Runs to go before the next capture,
   EagerReason direct_why ABSL_GUARDED_BY(lock) = EagerReason::kCaptureAfter;  // and why.
-  bool refuses_head ABSL_GUARDED_BY(lock) = false;  // The device could not write what it should.
+  bool refuses_updater_node ABSL_GUARDED_BY(lock) = false;  // The device could not write what it should.
   int failures ABSL_GUARDED_BY(lock) = 0;  // Captures that broke, or executables that failed, since the last good run.
 
   // Written under `lock`, but for the count of kEager, which is written under the cache's lock.

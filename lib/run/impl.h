@@ -131,8 +131,8 @@ class Cache::Impl {
 
   // Tables (lib/run/tables.cc).
   bool updates_slots(const Content& content) const;
-  bool has_room_for_head() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool may_have_head_for_slots() const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool has_room_for_updater_node() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool may_write_slots() const ABSL_LOCKS_EXCLUDED(mutex_);
   Cost cost_of_row(std::size_t nodes) const;
   bool wants_table(const Held& entry, const Executable* lender, Cost by_lender);
   bool wants_another_table(const Entry& entry) const;

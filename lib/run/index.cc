@@ -35,7 +35,7 @@ void Index::count(const Entry* entry, int by) {
   if (entry->state == State::kCold && !entry->erased) plus(cold_key_bytes_, entry->key.size());
   if (entry->state != State::kLive) return;
   plus(live_bytes_, entry->device_bytes + entry->table_bytes);
-  plus(heads_, entry->has_updater_node ? 1 : 0);
+  plus(updater_nodes_, entry->has_updater_node ? 1 : 0);
   if (entry->family == nullptr) return;
   plus(entry->family->executables, 1);
   if (by < 0 && entry->family->spare_of == entry) entry->family->spare_of = nullptr;
@@ -61,7 +61,7 @@ void Index::set_table_bytes(Entry* entry, std::size_t bytes) {
 
 // Of a live entry.
 void Index::set_updater_node(Entry* entry, bool has_updater_node) {
-  heads_ = heads_ - (entry->has_updater_node ? 1 : 0) + (has_updater_node ? 1 : 0);
+  updater_nodes_ = updater_nodes_ - (entry->has_updater_node ? 1 : 0) + (has_updater_node ? 1 : 0);
   entry->has_updater_node = has_updater_node;
 }
 

@@ -72,8 +72,8 @@ class Index {
   std::size_t live() const { return count_of(State::kLive); }
   std::size_t live_bytes() const { return live_bytes_; }
   // Those of them that the device updates, and whether these are fewer than half.
-  std::size_t heads() const { return heads_; }
-  bool heads_are_few() const { return heads_ < std::max<std::size_t>(live() / 2, 1); }
+  std::size_t updater_nodes() const { return updater_nodes_; }
+  bool updater_nodes_are_few() const { return updater_nodes_ < std::max<std::size_t>(live() / 2, 1); }
   // Templates, likewise.
   std::size_t templates() const { return live() + count_of(State::kRecorded); }
 
@@ -144,8 +144,8 @@ class Index {
   Entry* lock_oldest_of(State state, F&& wanted);
   void change_family(Entry* entry, Family* family);
   bool leaves_early(const Entry* entry) const {
-    constexpr std::uint64_t kHeadStays = 1 << 14;  // Uses, which may well take less time than to destroy one.
-    return !entry->has_updater_node || 2 * heads_ > live() || uses_ - entry->last_use > kHeadStays;
+    constexpr std::uint64_t kUpdaterNodeStays = 1 << 14;  // Uses, which may well take less time than to destroy one.
+    return !entry->has_updater_node || 2 * updater_nodes_ > live() || uses_ - entry->last_use > kUpdaterNodeStays;
   }
   std::uint64_t period() const { return uses_ >> period_bits_; }
   Order& order_of(const Entry* entry) { return orders_[static_cast<std::size_t>(entry->state)]; }
@@ -166,7 +166,7 @@ class Index {
   std::array<std::size_t, 3> erased_of_{};  // and how many of them there are of each state.
   std::size_t cold_key_bytes_ = 0;          // Of those that are found.
   std::size_t live_bytes_ = 0;
-  std::size_t heads_ = 0;
+  std::size_t updater_nodes_ = 0;
   std::uint64_t uses_ = 0;
   const int period_bits_;
 };

@@ -188,7 +188,7 @@ void Cache::Impl::buy(Held& entry, bool with_table, bool may_evict, Obtained* ob
 
 CallResult Cache::Impl::instantiate(Entry& entry, bool with_table) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   RelaxedCaptureMode relaxed;
-  if (with_table || (!entry.refuses_head && updates_slots(*entry.content) && may_have_head_for_slots())) {
+  if (with_table || (!entry.refuses_updater_node && updates_slots(*entry.content) && may_write_slots())) {
     const CallResult result =
         Executable::instantiate_updated(entry.graph, entry.content, with_table, options_.instantiate_flags, scratch_,
                                         updater_, entry.stream.handle, &entry.executable);

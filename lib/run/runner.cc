@@ -109,7 +109,7 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
       refuse_table(entry->family);
       demote(entry.get());
     }
-    entry->refuses_head = true;
+    entry->refuses_updater_node = true;
     return failed(
         request,
         cuda_failure("an update of a node by the device, in an earlier run of the key or of a sibling", error));

@@ -16,17 +16,17 @@ bool Cache::Impl::updates_slots(const Content& content) const {
   if (patching == detail::Patching::kDeviceUpdated) return nodes != 0;
   if (patching == detail::Patching::kPerNode || options_.prefer == Prefer::kDeviceTime) return false;
   const Cost by_host = nodes * costs::kPatch[static_cast<std::size_t>(Change::kArguments)];
-  return by_host > costs::kPatchHead + costs::kHead + nodes * costs::kCell;
+  return by_host > costs::kPatchUpdaterNode + costs::kUpdaterNode + nodes * costs::kCell;
 }
 
 // Where executables have to leave for room, those with updater nodes are the last (Index::victim): half of all are to
 // be others.
-bool Cache::Impl::has_room_for_head() const { return totals_.evictions == 0 || index_.heads_are_few(); }
+bool Cache::Impl::has_room_for_updater_node() const { return totals_.evictions == 0 || index_.updater_nodes_are_few(); }
 
-bool Cache::Impl::may_have_head_for_slots() const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+bool Cache::Impl::may_write_slots() const ABSL_NO_THREAD_SAFETY_ANALYSIS {
   if (options_.mechanisms.patching != detail::Patching::kAuto) return true;
   MutexLock lock(mutex_);
-  return has_room_for_head();
+  return has_room_for_updater_node();
 }
 
 Cost Cache::Impl::cost_of_row(std::size_t nodes) const {
@@ -51,7 +51,7 @@ bool Cache::Impl::wants_table(const Held& entry, const Executable* lender,
   const Cost paid = lender->can_switch() ? by_lender : costs::buy(content.node_count);
   const Cost by_row = cost_of_row(content.node_count);
   of_class.rent += paid > by_row ? paid - by_row : 0;
-  return of_class.rent > costs::buy_table(content.node_count) && has_room_for_head();
+  return of_class.rent > costs::buy_table(content.node_count) && has_room_for_updater_node();
 }
 
 // Whether other threads' runs use all tables of the family, which one more would let all members go on by.

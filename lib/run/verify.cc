@@ -23,7 +23,7 @@ namespace {
 constexpr State kStates[] = {State::kCold, State::kRecorded, State::kLive};
 
 const char* name_of(State state) {
-  constexpr const char* kNames[] = {"cold", "demoted", "live"};
+  constexpr const char* kNames[] = {"cold", "recorded", "live"};
   return kNames[static_cast<std::size_t>(state)];
 }
 
@@ -60,7 +60,7 @@ std::string Verifier::find_fault(const Index& index) {
   if (in_table != total) return "the table holds fewer entries than the orders of use";
   if (table.size() != total) return "the table counts its entries wrongly";
 
-  std::size_t cold_key_bytes = 0, live_bytes = 0, heads = 0;
+  std::size_t cold_key_bytes = 0, live_bytes = 0, updater_nodes = 0;
   for (const State state : kStates) {
     const Index::Order& order = index.orders_[static_cast<std::size_t>(state)];
     const Entry* newer = nullptr;
@@ -78,7 +78,7 @@ std::string Verifier::find_fault(const Index& index) {
       if (state == State::kCold && entry->family != nullptr) return of(*entry, "it has a family");
       if (state == State::kCold) cold_key_bytes += entry->key.size();
       if (state == State::kLive) live_bytes += entry->device_bytes + entry->table_bytes;
-      heads += entry->has_updater_node ? 1 : 0;
+      updater_nodes += entry->has_updater_node ? 1 : 0;
     }
     if (order.oldest != newer || order.size != size) {
       return absl::StrCat("the order of ", name_of(state), " entries ends elsewhere than it says");
@@ -91,13 +91,13 @@ std::string Verifier::find_fault(const Index& index) {
     if (entry->family != nullptr) return of(*entry, "it is erased and has a family");
     ++erased_of[static_cast<std::size_t>(entry->state)];
     if (entry->state == State::kLive) live_bytes += entry->device_bytes + entry->table_bytes;
-    heads += entry->has_updater_node ? 1 : 0;
+    updater_nodes += entry->has_updater_node ? 1 : 0;
   }
   if (!std::equal(index.erased_of_.begin(), index.erased_of_.end(), erased_of)) {
     return "the count of erased entries is wrong";
   }
   if (index.cold_key_bytes_ != cold_key_bytes) return "the bytes of cold keys are summed up wrongly";
-  if (index.heads_ != heads) return "the executables with heads are counted wrongly";
+  if (index.updater_nodes_ != updater_nodes) return "the executables with updater nodes are counted wrongly";
   if (index.live_bytes_ != live_bytes) return "the device memory of executables is summed up wrongly";
   return fault_of(index.families_, index);
 }
@@ -175,7 +175,7 @@ std::string Verifier::fault_of(Entry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     return of(entry, "it counts the memory of a table that it does not have");
   }
   if (entry.has_updater_node != (live && entry.executable->has_updater_node()))
-    return of(entry, "it says wrongly whether it has a head");
+    return of(entry, "it says wrongly whether it has an updater node");
   if (!live) return "";
   if (entry.executable->content_ != entry.content) return of(entry, "its executable holds another's content");
   const std::string fault = fault_of(*entry.executable);

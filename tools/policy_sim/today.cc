@@ -57,11 +57,11 @@ class Today : public SimPolicy {
   Class class_of(KeyId k) const { return {family_of(k), ledger_.graph(k).table_class}; }
   std::size_t live() const { return live_.size(); }
   bool fits() const { return live() < ledger_.budget(); }
-  std::size_t heads() const {
+  std::size_t updater_nodes() const {
     return static_cast<std::size_t>(
         std::count_if(live_.begin(), live_.end(), [&](KeyId k) { return keys_[k].kind != Kind::kPlain; }));
   }
-  bool has_room_for_head() const { return !evicted_ || heads() < std::max<std::size_t>(live() / 2, 1); }
+  bool has_room_for_updater_node() const { return !evicted_ || updater_nodes() < std::max<std::size_t>(live() / 2, 1); }
 
   template <class F>
   KeyId oldest(F&& is) const {
@@ -72,7 +72,7 @@ class Today : public SimPolicy {
     return found;
   }
   KeyId victim() const {
-    const bool many = 2 * heads() > live();
+    const bool many = 2 * updater_nodes() > live();
     const KeyId early =
         oldest([&](KeyId k) { return keys_[k].kind == Kind::kPlain || many || uses_ - keys_[k].used > 16384; });
     return early != kNobody ? early : oldest([](KeyId) { return true; });
@@ -117,7 +117,7 @@ class Today : public SimPolicy {
     const Cost by_set = costs::switch_row(graph.nodes);
     Cost& rent = rents_[class_of(k)];
     rent += paid > by_set ? paid - by_set : 0;
-    return rent > costs::buy_table(graph.nodes) && has_room_for_head();
+    return rent > costs::buy_table(graph.nodes) && has_room_for_updater_node();
   }
 
   void obtain(const Run& run) {
@@ -169,7 +169,7 @@ class Today : public SimPolicy {
 
   void buy(KeyId k, bool table) {
     Key& key = keys_[k];
-    const bool slots = prefers_ == Prefers::kTotalTime && has_room_for_head();
+    const bool slots = prefers_ == Prefers::kTotalTime && has_room_for_updater_node();
     key.kind = table ? Kind::kTable : slots ? price::own_kind(ledger_.graph(k)) : Kind::kPlain;
     key.executable = ledger_.instantiate(k, key.kind);
     key.paid = 0;
