@@ -1,6 +1,5 @@
 // What most of the library includes, precompiled where Meson is told -Db_pch=true.
 #include <absl/status/statusor.h>
-#include <absl/synchronization/mutex.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>

@@ -9,7 +9,7 @@ trap 'rm -rf "$work"' EXIT
 
 includes=(-I "$root/include")
 if [[ $TOOLKIT_INCLUDE != /usr/include ]]; then includes+=(-isystem "$TOOLKIT_INCLUDE"); fi
-for path in $(pkg-config --cflags-only-I absl_statusor absl_span absl_hash fmt); do
+for path in $(pkg-config --cflags-only-I absl_statusor absl_span fmt); do
   includes+=(-isystem "${path#-I}")
 done
 warnings=(-Wall -Wextra -Wpedantic -Wshadow -Werror)
