@@ -25,7 +25,8 @@ absl::Status check(Options& options) {
   }
   const Prefer preferences[] = {Prefer::kTotalTime, Prefer::kDeviceTime, Prefer::kMemory};
   if (std::find(std::begin(preferences), std::end(preferences), options.prefer) == std::end(preferences)) {
-    return absl::InvalidArgumentError("Options::prefer is none of its values");
+    return absl::InvalidArgumentError(
+        absl::StrCat("Options::prefer has an invalid value (", static_cast<int>(options.prefer), ")"));
   }
   constexpr unsigned long long kKnownFlags =
       cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUseNodePriority;
@@ -37,7 +38,8 @@ absl::Status check(Options& options) {
   const cudaStreamCaptureMode modes[] = {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
                                          cudaStreamCaptureModeRelaxed};
   if (std::find(std::begin(modes), std::end(modes), options.capture_mode) == std::end(modes)) {
-    return absl::InvalidArgumentError("Options::capture_mode is none of the runtime's modes");
+    return absl::InvalidArgumentError(
+        absl::StrCat("Options::capture_mode has an invalid value (", static_cast<int>(options.capture_mode), ")"));
   }
   LastErrorGuard last_error;
   if (options.device == Options::kCurrentDevice) {

@@ -72,7 +72,7 @@ std::string to_string(const Stats& stats) {
   if (stats.failed != 0) absl::StrAppendFormat(&text, "failed %d\n", stats.failed);
   absl::StrAppendFormat(&text, "captures %d in %.3f ms, instantiations %d in %.3f ms\n", stats.captures,
                         milliseconds(stats.capture_time), stats.instantiations, milliseconds(stats.instantiate_time));
-  if (stats.capture_failures != 0) absl::StrAppendFormat(&text, "captures in vain %d\n", stats.capture_failures);
+  if (stats.capture_failures != 0) absl::StrAppendFormat(&text, "failed captures %d\n", stats.capture_failures);
   absl::StrAppendFormat(&text, "updates %d, switches by rows %d, patched nodes %d\n", stats.updates, stats.row_switches,
                         stats.patched_nodes);
   if (std::accumulate(stats.refused_updates.begin(), stats.refused_updates.end(), std::uint64_t{0}) != 0) {
