@@ -29,7 +29,7 @@
 //                    As with any overload, a derived class without its own is written down as its base.
 //
 // Floating-point values are refused at compile time: each new value would be a new graph. Pass such a value as a slot
-// (graphcache::params), or make it discrete (Buckets, or a quantum of your choice).
+// (graphcache::params), or make it discrete (Buckets of graphcache/buckets.h, or a quantum of your choice).
 #pragma once
 
 #include <absl/base/optimization.h>
@@ -187,7 +187,8 @@ void Keyer::add_part(const T& part) {
     static_assert(kNever<T>,
                   "graphcache: a floating-point value cannot be part of a key, since each new value would be a new "
                   "graph. Either pass it as a slot (graphcache::params), so that it follows each run, or quantize it "
-                  "(graphcache::Buckets, or an explicit quantum such as static_cast<int64_t>(x / 0.01)).");
+                  "(graphcache::Buckets of graphcache/buckets.h, or an explicit quantum such as static_cast<int64_t>(x "
+                  "/ 0.01)).");
   } else if constexpr (std::is_same_v<T, bool>) {
     add_mark(part ? kTrue : kFalse);
   } else if constexpr (std::is_integral_v<T>) {

@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
-#include <utility>
 
 #include "graphcache/detail/values.h"
 
