@@ -150,9 +150,9 @@ class Cache {
 
   // Takes no longer with many keys than with few.
   Stats stats() const;
-  // What each entry is and did, the one used last first. Entries are read 256 at a time, fewer if their keys are long,
-  // so that runs of other threads go on: these are of one moment, but the next ones are of a later one. A key that is
-  // new or forgotten meanwhile may be missing; none appears twice. Empty if there is no memory for it.
+  // What each entry is and did, the one used last first. Entries are read about 256 at a time, fewer if their keys are
+  // long, so that runs of other threads go on: these are of one moment, but the next ones are of a later one. A key
+  // that is new or forgotten meanwhile may be missing; none appears twice. Empty if there is no memory for it.
   std::vector<EntryInfo> entries() const;
 
   // Ok, or why every run fails: options that make no sense, or a CUDA error that was fatal to the context.
