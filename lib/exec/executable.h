@@ -59,12 +59,10 @@ class Uploads {
 // What became of an attempt to bring an executable over to a sibling's graph.
 struct BroughtOver {
   CallResult result;
-  // Of a failure: whether the executable is what it was,
-  bool whole = false;
-  // and whether it is the update that the runtime refused.
-  std::optional<UpdateRefusal> refusal;
-  int updates = 0;                // Calls of cudaGraphExecUpdate that succeeded.
-  std::size_t patched_nodes = 0;  // Nodes whose parameters were set.
+  bool whole = false;                    // After a failure: whether the executable is what it was.
+  std::optional<UpdateRefusal> refusal;  // After a failure: why the runtime refused the update, if it did.
+  int updates = 0;                       // Calls of cudaGraphExecUpdate that succeeded.
+  std::size_t patched_nodes = 0;         // Nodes whose parameters were set.
 };
 
 // An executable, and what it is programmed with: a content and values of slots.
@@ -182,17 +180,17 @@ class Executable {
 
   Scratch& scratch_;
   Template base_;
-  std::unique_ptr<UpdaterNode> updater_node_;  // Of a device-updated executable.
+  std::unique_ptr<UpdaterNode> updater_node_;  // Null unless the device updates the executable.
   GraphExec exec_;                             // Destroyed before its base (law 8).
   LaunchStream stream_;
   bool launched_ = false;
-  bool in_flight_ = true;  // For all that is known.
+  bool in_flight_ = true;  // Whether launches may be in flight.
   Event ready_;
 
   // The shadow of what the executable holds: it has no getters, and setting a node's parameters sets all of them (fact
   // 13).
   std::shared_ptr<const Content> content_;
-  Slots slots_;  // The content's, with the fields that these values give, but for what an updater node writes.
+  Slots slots_;  // The content's slots with the fields that `values_` gives, except what an updater node writes.
   std::vector<unsigned char> values_;
   bool by_patches_ = false;  // Whether it came to the content by patches.
 };

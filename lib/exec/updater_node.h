@@ -76,10 +76,10 @@ class UpdaterNode {
 
  private:
   struct Source {
-    std::uint32_t offset;  // In the run's values,
-    std::uint32_t size;    // as many bytes as the argument has,
+    std::uint32_t offset;  // Where it is in the run's values.
+    std::uint32_t size;    // How many bytes the argument has.
     detail::Convert convert;
-    std::uint32_t at;  // and where the kernel's parameter has them.
+    std::uint32_t at;  // Where the kernel's parameter has it.
     bool is_grid;
   };
 

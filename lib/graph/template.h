@@ -39,9 +39,9 @@ struct MemsetFields {
 
 // One argument or field of a slot node that follows a slot.
 struct Binding {
-  std::uint32_t target;  // Where in the block of fields,
-  std::uint32_t size;    // and how long.
-  std::uint32_t offset;  // Of the slot's value in the run's values.
+  std::uint32_t target;  // Where in the block of fields it is.
+  std::uint32_t size;    // How many bytes it has there.
+  std::uint32_t offset;  // Where in the run's values the slot's value is.
   detail::Convert convert;
 };
 
@@ -52,9 +52,9 @@ struct SlotNode {
   std::uint32_t index = 0;  // In the graph's nodes.
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
   const void* kernel = nullptr;             // The host symbol of a kernel node.
-  CUfunction function = nullptr;            // The driver's handle of it, or null if it cannot be had,
-  CUcontext context = nullptr;              // and of the context that it runs in.
-  cudaMemcpyKind kind = cudaMemcpyDefault;  // Of a memcpy node.
+  CUfunction function = nullptr;            // The driver's handle of that kernel, or null if it cannot be had.
+  CUcontext context = nullptr;              // The driver's handle of the context that the kernel runs in.
+  cudaMemcpyKind kind = cudaMemcpyDefault;  // The kind of a memcpy node.
   // Whose memory a copy or set was captured with, where its size is a slot.
   int dst_device = kHostMemory, src_device = kHostMemory;
   // Whether an end of a copy is a slot that must not become pageable memory.
@@ -93,9 +93,9 @@ struct Slots {
 struct NodeContent {
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
   bool readable = true;                 // Whether two of them can be compared.
-  bool updatable = false;               // Whether the device can set its arguments,
-  bool grid_updatable = false;          // and perhaps its grid (docs/semantics.md).
-  CUDA_KERNEL_NODE_PARAMS kernel = {};  // Of a kernel node, without its arguments.
+  bool updatable = false;               // Whether the device can set its arguments.
+  bool grid_updatable = false;          // Whether it may set its grid, too (docs/semantics.md).
+  CUDA_KERNEL_NODE_PARAMS kernel = {};  // The parameters of a kernel node, without its arguments.
   // Where in Content::bytes a kernel's arguments or another node's parameters are.
   std::uint32_t bytes = 0;
   std::uint32_t size = 0;
@@ -111,10 +111,10 @@ struct DeviceValues {
 
 // What was captured. Never changed afterwards, and shared by whoever holds or held it.
 struct Content {
-  std::uint64_t id = 0;  // Of this one alone.
+  std::uint64_t id = 0;  // See next_id().
   std::size_t node_count = 0;
-  Slots slots;                        // With the fields as they were captured,
-  std::vector<unsigned char> values;  // and the values of slots that these were made from.
+  Slots slots;                        // The slots, with their fields as they were captured.
+  std::vector<unsigned char> values;  // The values of the slots that these fields were made from.
   DeviceValues device_values;
 
   // Empty if no siblings are wanted.

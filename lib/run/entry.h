@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <utility>
 
 #include "cuda/mutex.h"
 #include "exec/executable.h"
@@ -47,14 +46,14 @@ struct Entry {
   Entry* newer = nullptr;
   Entry* older = nullptr;
   std::uint64_t last_use = 0;
-  std::uint64_t counted_in = 0;  // The period of the last use,
-  std::uint32_t frequency = 0;   // and how often it had been used of late then: see Index::frequency.
+  std::uint64_t counted_in = 0;  // The period of the last use.
+  std::uint32_t frequency = 0;   // How often it was recently used, as of that period: see Index::frequency.
 
   RunLock lock;
   std::unique_ptr<Executable> executable ABSL_GUARDED_BY(lock);
   LaunchStream stream ABSL_GUARDED_BY(lock);      // The last one that was found fit to run on.
-  bool of_streams ABSL_GUARDED_BY(lock) = false;  // It comes now on one stream, now on another.
-  // The numbers of those whose families it left, the last first.
+  bool of_streams ABSL_GUARDED_BY(lock) = false;  // Whether it runs on several streams in turn.
+  // The numbers of the streams whose families it left, the last first.
   std::array<std::uint64_t, 4> left_streams ABSL_GUARDED_BY(lock) = {};
 
   // Guarded by the cache's lock.
@@ -67,20 +66,21 @@ struct Entry {
   bool has_updater_node = false;  // Whether the device updates its executable.
   absl::Status capture_error;     // Of the last capture, if that broke.
   std::uint64_t split_from = 0;   // The id of the family that it left last because of a refused update.
-  Family* family = nullptr;       // Of its content, if that can have siblings,
-  std::uint64_t row_class = 0;    // and its class there.
+  Family* family = nullptr;       // The family of its content. Null if the content can have no siblings.
+  std::uint64_t row_class = 0;    // Its class in that family.
 
   std::shared_ptr<const Content> content ABSL_GUARDED_BY(lock);  // Null while cold.
   Template graph ABSL_GUARDED_BY(lock);           // Of the content; empty while it is the base of the executable.
   Differences differences ABSL_GUARDED_BY(lock);  // Of the content from its siblings'.
   Cost rent ABSL_GUARDED_BY(lock) = 0;            // Paid since it last had an executable of its own.
   bool seen ABSL_GUARDED_BY(lock) = false;        // Whether direct_left has been set for a new key.
-  int direct_left ABSL_GUARDED_BY(lock) = 0;      // Runs to go before the next capture,
-  EagerReason direct_why ABSL_GUARDED_BY(lock) = EagerReason::kCaptureAfter;  // and why.
+  int direct_left ABSL_GUARDED_BY(lock) = 0;      // How many runs are to be direct before the next capture.
+  // Why those runs are direct.
+  EagerReason direct_why ABSL_GUARDED_BY(lock) = EagerReason::kCaptureAfter;
   bool refuses_updater_node ABSL_GUARDED_BY(lock) = false;  // The device could not write what it should.
   int failures ABSL_GUARDED_BY(lock) = 0;  // Captures that broke, or executables that failed, since the last good run.
 
-  // Written under `lock`, but for the count of kEager, which is written under the cache's lock.
+  // Written under `lock`, except the count of kEager, which is written under the cache's lock.
   std::array<Counter, kOutcomeCount> outcomes;
   std::atomic<std::size_t> nodes{0};  // Of the last capture.
   std::atomic<std::size_t> slot_nodes{0};

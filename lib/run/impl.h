@@ -72,7 +72,7 @@ class Cache::Impl {
     const Key& key;
     cudaStream_t stream;
     const detail::Call& call;
-    mutable LastErrorGuard* last_error = nullptr;  // Of the run. A hit does without.
+    mutable LastErrorGuard* last_error = nullptr;  // The run's guard. A hit has none.
   };
 
   // The border: what the library itself throws, for want of memory, is an error of the run; `fn`'s exceptions pass.
@@ -109,8 +109,8 @@ class Cache::Impl {
   // The way to an executable.
   struct Obtained {
     bool of_sibling = false;
-    CallResult result;                       // Not a success: there is no executable, since this call failed.
-    EagerReason why = EagerReason::kBudget;  // Of there being none.
+    CallResult result;                       // If not a success, the call that failed: there is no executable then.
+    EagerReason why = EagerReason::kBudget;  // Why there is no executable.
   };
   absl::StatusOr<Outcome> bring_back(Held& entry, const Request& request, Outcome by_sibling, Outcome by_own);
   absl::Status find_family(Held& entry, const Request& request);
@@ -164,7 +164,7 @@ class Cache::Impl {
   bool sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Options options_;
-  absl::Status invalid_;  // Of options that make no sense.
+  absl::Status invalid_;  // What is wrong with the options, or ok.
   bool enabled_ = false;  // Whether anything is captured at all.
   std::atomic<bool> lost_{false};
 
@@ -172,16 +172,16 @@ class Cache::Impl {
   std::condition_variable_any unlocked_;  // With mutex_: an entry that was waited for has been unlocked.
   Index index_ ABSL_GUARDED_BY(mutex_);
   std::unordered_set<cudaStream_t> known_streams_ ABSL_GUARDED_BY(mutex_);  // Found to be of the cache's device.
-  Stats totals_ ABSL_GUARDED_BY(mutex_);                                    // Of what is counted under this lock.
-  RunCounts run_counts_;  // Of the rest: what runs add when they have launched.
+  Stats totals_ ABSL_GUARDED_BY(mutex_);                                    // What is counted under this lock.
+  RunCounts run_counts_;  // What is counted without it: what runs add when they have launched.
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
 
   Uploads uploads_;
-  Scratch scratch_;  // Of what is instantiated,
-  const std::shared_ptr<DeviceMemory> memory_;
-  Updater updater_{memory_};             // of what writes its slots on the device,
-  Setter setter_;                        // and of what on_device() gave.
-  Graveyard::Memories memory_to_leave_;  // memory_, for Graveyard::leave_behind().
+  Scratch scratch_;                             // Bytes for copies and sets of nothing.
+  const std::shared_ptr<DeviceMemory> memory_;  // What updater nodes and on_device() have on the device.
+  Updater updater_{memory_};                    // The kernels of updater nodes.
+  Setter setter_;                               // The kernel of on_device().
+  Graveyard::Memories memory_to_leave_;         // memory_, for Graveyard::leave_behind().
   Graveyard graveyard_;
 };
 

@@ -29,7 +29,7 @@ class Index {
   // And at most so many bytes of their keys. The cold entry that was used last is kept, whatever its size.
   static constexpr std::size_t kMaxColdKeyBytes = 16 << 20;
 
-  // Uses are counted by periods of about eight for each executable there may be.
+  // Uses are counted by periods of about eight for each executable that there may be.
   explicit Index(std::size_t max_executables = 64)
       : period_bits_(static_cast<int>(std::bit_width(std::max<std::size_t>(max_executables, 1) * 8 - 1))) {}
   ~Index();
@@ -55,8 +55,8 @@ class Index {
     if (Order& order = order_of(entry); order.newest != entry) move_to_front(order, entry);
   }
 
-  // How often it was used of late: uses of the period before this one count half, those of the one before it a quarter,
-  // and so on.
+  // How often it was used recently: uses of the period before this one count half, those of the one before it a
+  // quarter, and so on.
   std::uint32_t frequency(const Entry* entry) const {
     const std::uint64_t ago = period() - entry->counted_in;
     return ago < 32 ? entry->frequency >> ago : 0;
@@ -71,16 +71,17 @@ class Index {
   // Executables, and their device memory by estimate, those of erased entries that still exist included.
   std::size_t live() const { return count_of(State::kLive); }
   std::size_t live_bytes() const { return live_bytes_; }
-  // Those of them that the device updates, and whether these are fewer than half.
+  // The number of executables that the device updates.
   std::size_t updater_nodes() const { return updater_nodes_; }
+  // Whether that is fewer than half.
   bool updater_nodes_are_few() const { return updater_nodes_ < std::max<std::size_t>(live() / 2, 1); }
-  // Templates, likewise.
+  // The number of templates, those of erased entries that still exist included.
   std::size_t templates() const { return live() + count_of(State::kRecorded); }
 
-  // Whose executable leaves next for room, the least recently used one's, not pinned; null if there is none. To destroy
-  // one that the device updates takes, for each node that it may update, as long as other threads' work is in flight
-  // (docs/semantics.md): such leave only if no other can, or if they are more than half, or once they have not been
-  // used for long.
+  // The entry whose executable is evicted next: the least recently used one that is not pinned, or null. To destroy an
+  // executable that the device updates takes, for each node that it may update, as long as other threads' work is in
+  // flight (docs/semantics.md). Such executables are evicted only if no other can be, or if they are more than half, or
+  // once they have not been used for long.
   const Entry* victim() const;
   // The same among the idle ones, with its lock taken.
   Entry* lock_victim();
@@ -98,8 +99,8 @@ class Index {
   // if there is none, or if there are no more cold entries than are kept.
   Entry* lock_surplus();
 
-  // The entry becomes a member of the family of the signature and the stream, of a class of those that one table can
-  // hold.
+  // The entry becomes a member of the family of the signature and the stream. `row_class` is its class there: one table
+  // can hold the members of one class.
   void join(Entry* entry, const Signature& signature, std::uint64_t stream = Family::kAnyStream,
             std::uint64_t row_class = 0);
   // It leaves its family for another of the same signature.
@@ -161,10 +162,10 @@ class Index {
 
   EntryTable table_;
   Families families_;
-  std::array<Order, 3> orders_;             // By state.
-  Order erased_;                            // In the order in which they were,
-  std::array<std::size_t, 3> erased_of_{};  // and how many of them there are of each state.
-  std::size_t cold_key_bytes_ = 0;          // Of those that are found.
+  std::array<Order, 3> orders_;             // The entries that are found, by state.
+  Order erased_;                            // The erased entries, in the order in which they were erased.
+  std::array<std::size_t, 3> erased_of_{};  // The number of erased entries of each state.
+  std::size_t cold_key_bytes_ = 0;          // The bytes of the keys of cold entries that are found.
   std::size_t live_bytes_ = 0;
   std::size_t updater_nodes_ = 0;
   std::uint64_t uses_ = 0;
