@@ -118,6 +118,43 @@ TEST_F(AccountingTest, WorkInFlightOfOneCacheIsNotDestroyedByRunsOfAnother) {
   EXPECT_EQ(data->first(), 2.0f * kKeys);
 }
 
+// A thread of the driver crashes otherwise. hostrt tells by a misuse.
+TEST_F(AccountingTest, ExecutablesWithHostFunctionsAreNotDestroyedInFlight) {
+  constexpr int kKeys = 12;
+  int calls = 0;
+  const auto run = [&](Cache& cache, int number, cudaStream_t on) {
+    return cache.run(key(number), on, [&](cudaStream_t s) {
+      return cudaLaunchHostFunc(s, [](void* count) { ++*static_cast<int*>(count); }, &calls);
+    });
+  };
+  {
+    Cache cache(unshared(1));
+    Stream busy;
+    hostrt::hold(busy);
+    for (int i = 0; i < kKeys; ++i) EXPECT_RUN(kInstantiated, run(cache, i, busy));
+    EXPECT_EQ(hostrt::ledger().executables, static_cast<std::size_t>(kKeys));
+    for (int i = 0; i < kKeys; ++i) EXPECT_RUN(kRestored, run(cache, i, *stream));  // More than wait for their stream.
+    EXPECT_TRUE(cache.erase(key(0)));
+    EXPECT_EQ(calls, kKeys);
+    CUDA_OK(hostrt::release(busy));
+    EXPECT_EQ(calls, 2 * kKeys);
+    hostrt::hold(*stream);
+    EXPECT_RUN(kRestored, run(cache, 1, *stream));
+  }
+  EXPECT_EQ(calls, 2 * kKeys + 1);
+  expect_no_graphs();
+}
+
+// Nobody comes along on their streams any more.
+TEST_F(AccountingTest, ExecutablesWhoseStreamIsGoneAreDestroyed) {
+  constexpr int kKeys = 12, kMayWait = 8;
+  Cache cache(unshared(1));
+  for (int i = 0; i < kKeys; ++i) ASSERT_TRUE(run_add(cache, key(i), Stream()).ok());
+  for (int i = 0; i < kKeys; ++i) EXPECT_RUN(kRestored, run_add(cache, key(i)));
+  EXPECT_LE(hostrt::ledger().executables, kMayWait + 2u);
+  EXPECT_EQ(data->first(), 2.0f * kKeys);
+}
+
 TEST_F(AccountingTest, EraseClearAndDestructionLeaveNothing) {
   {
     Cache cache(unshared());
@@ -153,20 +190,22 @@ TEST_F(AccountingTest, EraseClearAndDestructionLeaveNothingOfSiblings) {
   }
 }
 
-TEST_F(AccountingTest, EraseClearAndDestructionLeaveNothingThatIsInFlight) {
+// What is in flight stays until that is over: erase() leaves it to later runs, clear() and the destructor wait.
+TEST_F(AccountingTest, ClearAndDestructionLeaveNothingThatIsInFlight) {
   {
     Cache cache(unshared());
     for (int i = 0; i < 3; ++i) ASSERT_TRUE(run_add(cache, key(i)).ok());
     hostrt::hold(*stream);
     for (int i = 0; i < 3; ++i) ASSERT_TRUE(run_add(cache, key(i)).ok());
     EXPECT_TRUE(cache.erase(key(1)));
-    EXPECT_EQ(hostrt::ledger().executables, 2u);
+    EXPECT_EQ(hostrt::ledger().executables, 3u);
     cache.clear();
     expect_no_graphs();
+    hostrt::hold(*stream);
     ASSERT_TRUE(run_add(cache, key(3)).ok());
   }
   expect_no_graphs();
-  CUDA_OK(hostrt::release(*stream));
+  EXPECT_EQ(hostrt::ledger().streams, empty.streams);
   EXPECT_EQ(data->first(), 7.0f);
 }
 

@@ -94,7 +94,7 @@ class AccountingTest : public testing::Test {
     EXPECT_EQ(now.executables, 0u);
     EXPECT_EQ(now.captures, 0u);
     EXPECT_EQ(now.events, empty.events);
-    EXPECT_EQ(now.streams, empty.streams);
+    EXPECT_LE(now.streams, empty.streams + 1);  // A cache may have one.
     EXPECT_EQ(now.allocations, empty.allocations);
   }
 

@@ -68,7 +68,9 @@ void World::check_what_is_left() {
   const Stream stream;
   (void)cache.run(key("last"), stream, [](cudaStream_t) {});
   (void)cache.warm(key("last of all"), stream, [](cudaStream_t) {});
-  (void)cache.erase(key("last of all"));  // Which frees all that was given back.
+  (void)cache.erase(key("last of all"));  // What may be in flight gets its event,
+  (void)cudaDeviceSynchronize();
+  (void)cache.erase(key("last of all"));  // and goes, as all that was given back.
   const Stats stats = cache.stats();
   if (stats.live_templates > std::max<std::uint64_t>(stats.live_executables, plan.options.max_templates)) {
     fail("more templates are kept than the options allow");

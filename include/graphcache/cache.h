@@ -69,7 +69,8 @@ class Cache {
   // Options that make no sense (a negative max_executables, an unknown device) are reported by status() and by each
   // run. Throws std::bad_alloc.
   explicit Cache(const Options& options = {});
-  // Destroys every executable. No run may be under way; launches in flight end first, as the driver keeps them.
+  // Destroys every executable. No run may be under way. Waits for the device's work, as cudaFree does, since executables
+  // in flight cannot be destroyed; inside a capture it does not, and other caches of the device destroy them later.
   ~Cache();
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
@@ -141,11 +142,12 @@ class Cache {
   // Whether some place of the program has recorded this key, so that a run there would not call `fn`.
   bool contains(const Key& key) const;
   // Forgets the key, at every place of the program, pinned or not; false if there was none. A run of it that is under
-  // way ends as it would have, and so do launches in flight. But what `fn` has given its capture to keep alive (user
-  // objects, as some libraries do) may be released at once if the key has lost its executable since its last launch, or
-  // shares one with a table: synchronize first where there is such. The same holds for clear() and the destructor.
+  // way ends as it would have, and so do launches in flight: the executable is destroyed by this call if it is idle, else
+  // by a later run, erase() or clear(). But what `fn` has given its capture to keep alive (user objects, as some
+  // libraries do) may be released at once if the key has lost its executable since its last launch, or shares one with a
+  // table: synchronize first where there is such.
   bool erase(const Key& key);
-  // Forgets every key. The counters go on.
+  // Forgets every key, and destroys what they had. Waits for the device's work, as cudaFree does. The counters go on.
   void clear();
 
   // Takes no longer with many keys than with few.

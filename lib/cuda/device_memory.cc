@@ -5,18 +5,6 @@
 
 namespace graphcache {
 
-using Kind = DeviceMemory::Waiting::Kind;
-
-namespace {
-
-void drop(DeviceMemory::Waiting* block) {
-  block->executable.release();
-  block->base.release();
-  delete block;
-}
-
-}  // namespace
-
 DeviceMemory::~DeviceMemory() {
   trim();
   for (void* const page : pages_) destroy_quietly(page, &cudaFreeHost);
@@ -24,7 +12,7 @@ DeviceMemory::~DeviceMemory() {
 }
 
 CallResult DeviceMemory::take(std::size_t bytes, Block* out) {
-  auto block = prepare();
+  auto block = std::make_unique<Waiting>();
   block->bytes = std::max(bytes, kLeast);
   RelaxedCaptureMode relaxed;
   const CallResult allocated{"cudaMalloc", cudaMalloc(&block->at, bytes)};
@@ -33,8 +21,8 @@ CallResult DeviceMemory::take(std::size_t bytes, Block* out) {
 }
 
 CallResult DeviceMemory::take_error_word(Block* out) {
-  auto block = prepare();
-  block->kind = Kind::kWord;
+  auto block = std::make_unique<Waiting>();
+  block->is_word = true;
   const auto take = [&] {
     MutexLock lock(mutex_);
     if (words_.empty()) return false;
@@ -60,75 +48,57 @@ CallResult DeviceMemory::take_error_word(Block* out) {
   return {};
 }
 
-std::unique_ptr<DeviceMemory::Waiting> DeviceMemory::prepare() { return std::make_unique<Waiting>(); }
-
 void DeviceMemory::own(std::unique_ptr<Waiting> block, Block* out) {
   Waiting* const given = block.release();
   *out =
       Block(given->at, [self = shared_from_this(), given](void*) { self->give(given); });  // Gives back if it throws.
 }
 
-void DeviceMemory::keep(std::unique_ptr<Waiting> waiting, GraphExec executable, Graph base,
-                        std::size_t bytes) noexcept {
-  waiting->kind = Kind::kExecutable;
-  waiting->bytes = bytes;
-  waiting->executable = std::move(executable);
-  waiting->base = std::move(base);
-  give(waiting.release());
-}
-
 void DeviceMemory::give(Waiting* block) noexcept {
   MutexLock lock(mutex_);
   if (abandoned_) {
-    drop(block);
+    delete block;
     return;
   }
   block->next = std::exchange(waiting_, block);
   waiting_bytes_ += block->bytes;
 }
 
-// By freeing memory, one of these blocks if there is one: cudaDeviceSynchronize breaks captures (docs/semantics.md).
-bool DeviceMemory::wait_for_device(Waiting* all) const {
+CallResult DeviceMemory::wait() const {
   LastErrorGuard last_error;
   RelaxedCaptureMode relaxed;
-  for (Waiting* one = all; one != nullptr; one = one->next) {
-    if (one->kind != Kind::kMemory || one->at == nullptr) continue;
-    return cudaFree(std::exchange(one->at, nullptr)) == cudaSuccess;
-  }
   const DeviceGuard current(device_);
+  if (current.result().error != cudaSuccess) return current.result();
   void* memory = nullptr;
-  return current.result().error == cudaSuccess && cudaMalloc(&memory, 1) == cudaSuccess &&
-         cudaFree(memory) == cudaSuccess;
+  if (const cudaError_t error = cudaMalloc(&memory, 1); error != cudaSuccess) return {"cudaMalloc", error};
+  return {"cudaFree", cudaFree(memory)};
 }
 
 void DeviceMemory::trim() {
   Waiting* all = nullptr;
-  std::size_t bytes = 0;
   {
     MutexLock lock(mutex_);
     all = std::exchange(waiting_, nullptr);
-    bytes = std::exchange(waiting_bytes_, 0);
+    waiting_bytes_ = 0;
   }
-  const auto is_memory = [](const Waiting& one) { return one.kind == Kind::kMemory; };
-  bool waits = false;
-  for (Waiting* one = all; one != nullptr; one = one->next) waits |= !is_memory(*one);
-  if (waits && !wait_for_device(all)) {  // It goes on waiting.
-    Waiting** end = &all;
-    while (*end != nullptr) end = &(*end)->next;
-    MutexLock lock(mutex_);
-    *end = std::exchange(waiting_, all);
-    waiting_bytes_ += bytes;
-    return;
-  }
+  bool is_over = false, has_words = false;
   for (Waiting* one = all; one != nullptr; one = one->next) {
-    one->executable = {};
-    one->base = {};
-    if (is_memory(*one) && one->at != nullptr) destroy_quietly(one->at, &cudaFree);
+    has_words |= one->is_word;
+    if (one->is_word) continue;
+    LastErrorGuard last_error;
+    RelaxedCaptureMode relaxed;
+    is_over |= cudaFree(one->at) == cudaSuccess;
   }
+  is_over = is_over || !has_words || wait().error == cudaSuccess;
   MutexLock lock(mutex_);
   while (all != nullptr) {
-    const std::unique_ptr<Waiting> one(std::exchange(all, all->next));
-    if (one->kind != Kind::kWord) continue;
+    std::unique_ptr<Waiting> one(std::exchange(all, all->next));
+    if (!one->is_word) continue;
+    if (!is_over) {
+      one->next = waiting_;
+      waiting_ = one.release();
+      continue;
+    }
     auto* const word = static_cast<int*>(one->at);
     if (*word != cudaSuccess) late_error_ = *word;
     words_.push_back(word);
@@ -148,7 +118,7 @@ void DeviceMemory::abandon() {
   abandoned_ = true;
   pages_.clear();
   words_.clear();
-  while (waiting_ != nullptr) drop(std::exchange(waiting_, waiting_->next));
+  while (waiting_ != nullptr) delete std::exchange(waiting_, waiting_->next);
 }
 
 }  // namespace graphcache

@@ -37,13 +37,9 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   // A word of the host's that the device can write: an error, for take_late_error() if nobody else reads it.
   CallResult take_error_word(Block* out) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // An executable that the device updates, and its base: they wait, too, lest they be destroyed with a launch in
-  // flight, whose device code writes to the nodes. `waiting` was prepared when memory could still be had.
-  struct Waiting;
-  static std::unique_ptr<Waiting> prepare();
-  void keep(std::unique_ptr<Waiting> waiting, GraphExec executable, Graph base, std::size_t bytes) noexcept
-      ABSL_LOCKS_EXCLUDED(mutex_);
-
+  // Waits for all work of the device, as cudaFree does, which does not break captures, while cudaDeviceSynchronize may
+  // (docs/semantics.md).
+  CallResult wait() const;
   // Frees what was given back, or of words makes it free for others. Waits for the device.
   void trim() ABSL_LOCKS_EXCLUDED(mutex_);
   // The same, if it is more than may wait.
@@ -60,9 +56,15 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   static constexpr std::size_t kWords = 512;   // In a page.
   static constexpr std::size_t kLeast = 4096;  // A small block counts as so much, since each takes a call to free.
 
+  struct Waiting {
+    void* at = nullptr;
+    std::size_t bytes = 0;  // What it counts as.
+    bool is_word = false;
+    Waiting* next = nullptr;
+  };
+
   void own(std::unique_ptr<Waiting> block, Block* out);
   void give(Waiting* block) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
-  bool wait_for_device(Waiting* all) const;
 
   const int device_;
   Mutex mutex_;
@@ -72,17 +74,6 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   std::vector<int*> words_ ABSL_GUARDED_BY(mutex_);   // and those that nobody has; there is room for all.
   bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
   std::atomic<int> late_error_{cudaSuccess};
-};
-
-struct DeviceMemory::Waiting {
-  enum class Kind { kMemory, kWord, kExecutable };
-
-  Kind kind = Kind::kMemory;
-  std::size_t bytes = 0;  // What it counts as.
-  void* at = nullptr;
-  Graph base;
-  GraphExec executable;  // Destroyed before its base (law 8).
-  Waiting* next = nullptr;
 };
 
 }  // namespace graphcache

@@ -120,4 +120,12 @@ cudaError_t instantiate(Graph& base, unsigned long long flags, GraphExec* out);
 
 using Event = Owned<cudaEvent_t, cudaEventDestroy>;
 
+// Of the current device; without a time.
+inline cudaError_t make_event(Event* out) {
+  cudaEvent_t event = nullptr;
+  const cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+  if (error == cudaSuccess) *out = Event(event);
+  return error;
+}
+
 }  // namespace graphcache

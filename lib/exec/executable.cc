@@ -7,6 +7,7 @@
 #include "cuda/compat.h"
 #include "cuda/driver.h"
 #include "cuda/errors.h"
+#include "exec/graveyard.h"
 
 namespace graphcache {
 namespace {
@@ -115,11 +116,10 @@ CallResult Executable::instantiate_updated(Template& from, std::shared_ptr<const
   return done;
 }
 
-Executable::~Executable() {
-  if (updater_node_ != nullptr && in_flight_) {
-    updater_node_->keep(std::move(exec_), std::move(base_.graph), estimated_device_bytes(base_.nodes.size()));
-  }
-}
+Executable::Executable(Scratch& scratch) : scratch_(scratch), grave_(1) {}
+Executable::~Executable() = default;
+
+std::list<Grave> Executable::take_grave() { return std::exchange(grave_, {}); }
 
 // The executable holds the content as it was captured.
 void Executable::hold(std::shared_ptr<const Content> content) {
@@ -236,7 +236,6 @@ CallResult Executable::update_to(const Template& graph, std::shared_ptr<const Co
     return {"cudaGraphExecUpdate", error};
   }
   ++brought->updates;
-  by_patches_ = false;
   hold(std::move(to));
   return patch(call, &brought->patched_nodes);
 }
@@ -267,7 +266,6 @@ CallResult Executable::patch_to(const std::shared_ptr<const Content>& to, const 
   }
   content_ = to;
   values_ = std::move(values);
-  by_patches_ = true;
   return {};
 }
 
@@ -407,22 +405,10 @@ void Scratch::abandon() {
   for (auto& [device, bytes] : of_devices_) bytes.release();
 }
 
-void Executable::keep_alive(const Template& graph) {
-  if (!by_patches_ || graph.empty()) return;
-  LastErrorGuard last_error;
-  RelaxedCaptureMode relaxed;
-  cudaGraphExecUpdateResultInfo info = {};
-  cudaGraphExecUpdate(exec_.get(), graph.graph.get(), &info);
-}
-
 CallResult Executable::mark_ready(cudaStream_t stream) {
   if (updater_node_ == nullptr) return {};
   if (ready_.get() == nullptr) {
-    cudaEvent_t event = nullptr;
-    if (const cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming); error != cudaSuccess) {
-      return {"cudaEventCreateWithFlags", error};
-    }
-    ready_ = Event(event);
+    if (const cudaError_t error = make_event(&ready_); error != cudaSuccess) return {"cudaEventCreateWithFlags", error};
   } else if (const CallResult waited = wait(stream); waited.error != cudaSuccess) {
     return waited;
   }

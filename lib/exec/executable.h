@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <list>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -55,6 +56,8 @@ class Uploads {
   Mutex mutex_;
   Owned<cudaStream_t, cudaStreamDestroy> stream_ ABSL_GUARDED_BY(mutex_);
 };
+
+struct Grave;  // exec/graveyard.h
 
 // What became of an attempt to bring an executable over to a sibling's graph.
 struct BroughtOver {
@@ -131,6 +134,7 @@ class Executable {
   }
   // Ahead of the first launch; waits for the upload.
   CallResult upload(Uploads& uploads) { return uploads.upload(exec_.get()); }
+  cudaError_t upload(cudaStream_t stream) { return cudaGraphUpload(exec_.get(), stream); }
   // What an updater node reads is copied on the stream of the run that makes it. The next launch may be on another, if
   // that run comes to none: get_ready(), called before each launch, puts it behind what mark_ready() was called after,
   // and uploads what was never launched. Launches that follow that one need no more (fact 15).
@@ -143,12 +147,8 @@ class Executable {
   // Gives the base up. The executable must not be patched or updated any more.
   Template take_base() { return std::exchange(base_, {}); }
 
-  // Makes the executable keep alive what `graph`, that of its content, does, until its launches are over. An update
-  // does that (fact 28), patches do not (tried). To be called before both are destroyed.
-  void keep_alive(const Template& graph);
-
-  // Known by whoever destroys it next: else one that the device updates is not destroyed at once (device_memory.h).
-  void launches_are_over() { in_flight_ = false; }
+  // Where it is to wait for its destruction: prepared when memory could still be had, taken once.
+  std::list<Grave> take_grave();
 
   // Drops the handles without destroying what they stand for.
   void abandon();
@@ -156,7 +156,7 @@ class Executable {
  private:
   friend class Verifier;
 
-  explicit Executable(Scratch& scratch) : scratch_(scratch) {}
+  explicit Executable(Scratch& scratch);
 
   void hold(std::shared_ptr<const Content> content);
   CallResult wait(cudaStream_t stream);
@@ -184,15 +184,14 @@ class Executable {
   GraphExec exec_;                             // Destroyed before its base (law 8).
   LaunchStream stream_;
   bool launched_ = false;
-  bool in_flight_ = true;  // Whether launches may be in flight.
   Event ready_;
+  std::list<Grave> grave_;
 
   // The shadow of what the executable holds: it has no getters, and setting a node's parameters sets all of them (fact
   // 13).
   std::shared_ptr<const Content> content_;
   Slots slots_;  // The content's slots with the fields that `values_` gives, except what an updater node writes.
   std::vector<unsigned char> values_;
-  bool by_patches_ = false;  // Whether it came to the content by patches.
 };
 
 }  // namespace graphcache

@@ -10,98 +10,150 @@ namespace graphcache {
 
 void Graveyard::add(std::unique_ptr<Executable> executable, Template graph, LaunchStream stream) noexcept {
   if (executable == nullptr && graph.empty()) return;
-  if (executable != nullptr) stream = executable->stream();
-  try {
-    std::list<Item> one;
-    one.emplace_back(std::move(executable), std::move(graph), stream, device_);
-    MutexLock lock(mutex_);
-    waiting_.splice(waiting_.end(), one);
-  } catch (const std::bad_alloc&) {
-    Item(std::move(executable), std::move(graph), stream, device_);  // Then they go here and now.
+  std::list<Grave> grave;
+  if (executable != nullptr) {
+    stream = executable->stream();
+    grave = executable->take_grave();
+  } else {
+    try {
+      grave.emplace_back();
+    } catch (const std::bad_alloc&) {
+      return;  // Then the graph goes here and now.
+    }
   }
+  Grave& of = grave.front();
+  of.graph = std::move(graph);
+  of.executable = std::move(executable);
+  of.stream = stream;
+  of.device = device_;
+  of.generation = last_generation;
+  MutexLock lock(mutex_);
+  waiting_.splice(waiting_.end(), grave);
 }
 
-bool Graveyard::is_done(Item& item, LaunchStream stream) {
-  if (item.stream.handle == nullptr) return true;  // Never launched.
+bool Graveyard::is_done(Grave& grave, LaunchStream stream) {
+  if (grave.stream.handle == nullptr) return true;
   LastErrorGuard last_error;
   RelaxedCaptureMode relaxed;
-  if (item.done.get() == nullptr) {
-    if (item.stream != stream) return false;
-    cudaEvent_t event = nullptr;
-    if (cudaEventCreateWithFlags(&event, cudaEventDisableTiming) != cudaSuccess) return true;
-    item.done = Event(event);
-    if (cudaEventRecord(event, stream.handle) != cudaSuccess) return true;
+  if (grave.done.get() == nullptr) {
+    if (grave.stream != stream) return false;
+    Event event;
+    if (make_event(&event) != cudaSuccess || cudaEventRecord(event.get(), stream.handle) != cudaSuccess) return false;
+    grave.done = std::move(event);
   }
-  const cudaError_t found = cudaEventQuery(item.done.get());
-  if (found == cudaSuccess && item.executable != nullptr) item.executable->launches_are_over();
-  return found != cudaErrorNotReady;
+  return cudaEventQuery(grave.done.get()) != cudaErrorNotReady;
+}
+
+bool Graveyard::fence(Grave& grave) {
+  if (grave.stream.handle == nullptr || grave.done.get() != nullptr) return true;
+  LastErrorGuard last_error;
+  RelaxedCaptureMode relaxed;
+  const DeviceGuard current(device_);
+  cudaStream_t stream = nullptr;
+  {
+    MutexLock lock(mutex_);
+    if (stream_.get() == nullptr && cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess) {
+      stream_ = Owned<cudaStream_t, cudaStreamDestroy>(stream);
+    }
+    stream = stream_.get();
+  }
+  Event event;
+  const bool done = stream != nullptr && make_event(&event) == cudaSuccess &&
+                    grave.executable->upload(stream) == cudaSuccess &&
+                    cudaEventRecord(event.get(), stream) == cudaSuccess;
+  if (done) grave.done = std::move(event);
+  return done;
 }
 
 // Allocates nothing: it is called while a run is being left.
 void Graveyard::collect(cudaStream_t handle) {
   if (active_recording != nullptr) return;
+  std::list<Grave> waiting = take();
+  if (waiting.empty()) return;
   const LaunchStream stream = LaunchStream::of(handle);
-  orphans().collect(stream, device_);
-  collect(stream, device_);
-}
-
-void Graveyard::collect(LaunchStream stream, int device) {
-  std::list<Item> waiting;
-  {
-    MutexLock lock(mutex_);
-    if (waiting_.empty()) return;
-    waiting.swap(waiting_);
-  }
   int destroyed = 0;
   LaunchStream busy;  // With work that is not done, nor is what came there later.
-  for (auto item = waiting.begin(); item != waiting.end();) {
-    const bool later = item->done.get() != nullptr && item->stream == busy;
-    const bool done = item->device == device && destroyed < kMaxDestroyed && !later && is_done(*item, stream);
-    if (!done && item->done.get() != nullptr) busy = item->stream;
+  for (auto grave = waiting.begin(); grave != waiting.end();) {
+    const bool later = grave->done.get() != nullptr && grave->stream == busy;
+    const bool done = destroyed < kMaxDestroyed && !later && is_done(*grave, stream);
+    if (!done && grave->done.get() != nullptr) busy = grave->stream;
     destroyed += done ? 1 : 0;
-    item = done ? waiting.erase(item) : std::next(item);
+    grave = done ? waiting.erase(grave) : std::next(grave);
   }
-  // The oldest of too many leave.
-  std::size_t executables = 0, in_flight = 0, graphs = 0;
-  for (auto item = waiting.end(); item != waiting.begin();) {
-    --item;
-    if (item->device != device) continue;
-    const bool known = item->done.get() != nullptr;
-    const bool too_many = item->executable == nullptr ? ++graphs > kMaxGraphs
-                          : known                     ? ++in_flight > kMaxInFlight
-                                                      : ++executables > kMaxExecutables;
-    if (too_many) item = waiting.erase(item);
+  // Nothing is known of these. The oldest of too many do not wait for their stream any longer.
+  std::size_t executables = 0, graphs = 0;
+  for (auto grave = waiting.end(); grave != waiting.begin();) {
+    --grave;
+    if (grave->done.get() != nullptr) continue;
+    if (grave->executable == nullptr) {
+      if (++graphs > kMaxGraphs) grave = waiting.erase(grave);
+    } else if (++executables > kMaxExecutables) {
+      (void)fence(*grave);
+    }
   }
+  put_back(std::move(waiting));
+}
+
+CallResult Graveyard::collect_all(const DeviceMemory* to_wait) {
+  if (active_recording != nullptr) return {};
+  Memories memories;  // Let go without the lock, and behind what uses it.
+  std::list<Grave> waiting = take();
+  bool is_over = false;
+  if (to_wait != nullptr && !waiting.empty()) {
+    const CallResult waited = to_wait->wait();
+    if (is_fatal(waited.error)) {
+      put_back(std::move(waiting));
+      return waited;
+    }
+    // At the end of the process the runtime may be gone (fact 34).
+    is_over = waited.error == cudaSuccess || waited.error == cudaErrorCudartUnloading;
+  }
+  for (auto grave = waiting.begin(); grave != waiting.end();) {
+    const bool done = is_over || grave->executable == nullptr || (fence(*grave) && is_done(*grave, {}));
+    grave = done ? waiting.erase(grave) : std::next(grave);
+  }
+  put_back(std::move(waiting));
+  Graveyard& others = orphans();
+  MutexLock lock(others.mutex_);
+  for (auto memory = others.memories_.begin(); memory != others.memories_.end();) {
+    const auto next = std::next(memory);
+    // Others hold it as long as their cache has not ended.
+    if (memory->first == device_ && memory->second.use_count() == 1) {
+      memories.splice(memories.end(), others.memories_, memory);
+    }
+    memory = next;
+  }
+  return {};
+}
+
+bool Graveyard::empty() {
+  MutexLock lock(mutex_);
+  return waiting_.empty();
+}
+
+std::list<Grave> Graveyard::take() {
+  std::list<Grave> waiting;
+  {
+    MutexLock lock(mutex_);
+    waiting.swap(waiting_);
+  }
+  Graveyard& others = orphans();
+  MutexLock lock(others.mutex_);
+  for (auto grave = others.waiting_.begin(); grave != others.waiting_.end();) {
+    const auto next = std::next(grave);
+    if (grave->device == device_) waiting.splice(waiting.end(), others.waiting_, grave);
+    grave = next;
+  }
+  return waiting;
+}
+
+void Graveyard::put_back(std::list<Grave> waiting) {
   MutexLock lock(mutex_);
   waiting_.splice(waiting_.begin(), waiting);
 }
 
-void Graveyard::collect_all() {
-  if (active_recording != nullptr) return;
-  orphans().collect_all(device_);
-  collect_all(device_);
-}
-
-void Graveyard::collect_all(int device) {
-  // Let go without the lock, and memory behind what uses it.
-  Memories memories;
-  std::list<Item> waiting;
-  const auto take = [&](auto& from, auto& to, const auto& wanted) {
-    for (auto one = from.begin(); one != from.end();) {
-      const auto next = std::next(one);
-      if (wanted(*one)) to.splice(to.end(), from, one);
-      one = next;
-    }
-  };
-  MutexLock lock(mutex_);
-  take(waiting_, waiting, [&](const Item& item) { return item.device == device; });
-  // Others hold it as long as their cache has not ended.
-  take(memories_, memories,
-       [&](const auto& memory) { return memory.first == device && memory.second.use_count() == 1; });
-}
-
 void Graveyard::leave_behind(Memories memory) {
-  std::list<Item> waiting;
+  std::list<Grave> waiting;
   {
     MutexLock lock(mutex_);
     waiting.swap(waiting_);
@@ -114,19 +166,17 @@ void Graveyard::leave_behind(Memories memory) {
 
 void Graveyard::abandon() {
   ++last_generation;
-  std::list<Item> waiting;
+  std::list<Grave> waiting;
   MutexLock lock(mutex_);
   waiting.swap(waiting_);
+  stream_.release();
 }
 
-Graveyard::Item::~Item() {
-  if (generation != last_generation) {
-    if (executable != nullptr) executable->abandon();
-    graph.graph.release();
-    done.release();
-  } else if (executable != nullptr) {
-    executable->keep_alive(graph);
-  }
+Grave::~Grave() {
+  if (generation == Graveyard::last_generation) return;
+  if (executable != nullptr) executable->abandon();
+  graph.graph.release();
+  done.release();
 }
 
 Graveyard& Graveyard::orphans() {

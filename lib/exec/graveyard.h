@@ -3,16 +3,16 @@
 // Destroying one inside a capture may break the capture (fact 6), so it happens only while this thread is not
 // capturing.
 //
-// An executable whose last launch is in flight may be destroyed: the driver frees it on completion (the header of
-// cudaGraphExecDestroy; fact 17). But some drivers are reported to crash then. And a graph may keep alive what a launch
-// needs, by user objects. So both wait while that can be had for nothing: until an event that was recorded on the
-// stream of their last launch is done. The stream may be gone, and only a caller's run says that it is not; so the
-// event is recorded when some run comes along on that stream. What waits for that too long is destroyed, and so is the
-// oldest of very many whose event is not done.
+// An executable is destroyed once its launches are known to be over. The runtime's header allows it earlier, but the
+// driver crashes then if the graph has host functions (docs/semantics.md). A graph may keep alive what a launch needs,
+// by user objects, so graphs wait, too. That launches are over is told by an event behind them on their stream. The
+// stream may be gone, and only a caller's run says that it is not; so the event is recorded when some run comes along
+// on that stream. If none comes, an upload of the executable on a stream of the graveyard's own is behind the launches,
+// too, and the event follows that. It costs a third of an instantiation, so it is made only where too many executables
+// wait, or all are to go.
 //
-// Each cache has its own, and of what another left behind it touches its own device's alone: to destroy one in flight
-// may wait until it is over (seen), which on another device may never be, if that waits for what this thread would
-// launch next (docs/demos/data_parallel.md).
+// Each cache has its own, and of what another left behind it touches its own device's alone: what is in flight on
+// another device may wait for what this thread would launch next (docs/demos/data_parallel.md).
 #pragma once
 
 #include <absl/base/thread_annotations.h>
@@ -29,6 +29,17 @@
 
 namespace graphcache {
 
+struct Grave {
+  ~Grave();
+
+  Template graph;
+  std::unique_ptr<Executable> executable;  // Destroyed before the graph.
+  LaunchStream stream;                     // Of the last launch; none if there was none.
+  Event done;                              // Behind that.
+  int device = 0;
+  std::uint64_t generation = 0;
+};
+
 // Thread-safe.
 class Graveyard {
  public:
@@ -37,11 +48,15 @@ class Graveyard {
   // What an entry had, either of which may be missing, and the stream that it was launched on last, if it was.
   void add(std::unique_ptr<Executable> executable, Template graph, LaunchStream stream = {}) noexcept
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Destroys some of what waits, a bounded amount of work, unless this thread is capturing. `stream` is one that the
-  // caller knows to exist and not to be capturing, of the current device. Called without locks that runs wait for.
+  // Destroys some of what waits and is known to be over, a bounded amount of work, unless this thread is capturing.
+  // `stream` is one that the caller knows to exist and not to be capturing, of the current device. Called without locks
+  // that runs wait for.
   void collect(cudaStream_t stream);
-  // The same for all of it, in flight or not.
-  void collect_all();
+  // The same for all of it. With the cache's memory it waits for the device, so that nothing is left, and fails by
+  // fatal errors alone.
+  CallResult collect_all(const DeviceMemory* to_wait = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether nothing waits.
+  bool empty() ABSL_LOCKS_EXCLUDED(mutex_);
   // Of a cache that ends inside a capture: what waits goes with the runs of other caches of the device, and the memory
   // behind it when one of them is erased from, cleared or ends. Allocates nothing.
   using Memories = std::list<std::pair<int, std::shared_ptr<DeviceMemory>>>;  // With their devices.
@@ -50,44 +65,32 @@ class Graveyard {
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // What may wait: executables for their stream, and for their event. They hold device memory beyond the cache's
-  // budget, graphs that of the host.
-  static constexpr std::size_t kMaxExecutables = 8, kMaxInFlight = 32;
+  friend struct Grave;
+
+  // What may wait for some run on its stream: executables, which hold device memory beyond the cache's budget, and
+  // graphs, which hold memory of the host.
+  static constexpr std::size_t kMaxExecutables = 8;
   static constexpr std::size_t kMaxGraphs = 256;
   // Of those that may wait, one call of collect() destroys at most so many.
   static constexpr int kMaxDestroyed = 4;
 
-  struct Item {
-    Item(std::unique_ptr<Executable> the_executable, Template the_graph, LaunchStream the_stream, int the_device)
-        : graph(std::move(the_graph)),
-          executable(std::move(the_executable)),
-          stream(the_stream),
-          device(the_device),
-          generation(last_generation) {}
-    Item(Item&&) = delete;
-    Item& operator=(Item&&) = delete;
-    ~Item();
-
-    Template graph;
-    std::unique_ptr<Executable> executable;  // Destroyed before the graph.
-    LaunchStream stream;
-    Event done;
-    const int device;
-    const std::uint64_t generation;
-  };
   // What caches left behind.
   static Graveyard& orphans();
   // Whether the last launch is over, as far as can be found out.
-  static bool is_done(Item& item, LaunchStream stream);
-  void collect(LaunchStream stream, int device) ABSL_LOCKS_EXCLUDED(mutex_);
-  void collect_all(int device) ABSL_LOCKS_EXCLUDED(mutex_);
+  static bool is_done(Grave& grave, LaunchStream stream);
+  // Gives the grave its event without that stream. False: that cannot be.
+  bool fence(Grave& grave) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What waits, and what others left behind of the device.
+  std::list<Grave> take() ABSL_LOCKS_EXCLUDED(mutex_);
+  void put_back(std::list<Grave> waiting) ABSL_LOCKS_EXCLUDED(mutex_);
 
   inline static std::atomic<std::uint64_t> last_generation{0};  // How often a context was lost.
 
   const int device_;
   Mutex mutex_;
-  std::list<Item> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::list<Grave> waiting_ ABSL_GUARDED_BY(mutex_);
   Memories memories_ ABSL_GUARDED_BY(mutex_);
+  Owned<cudaStream_t, cudaStreamDestroy> stream_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace graphcache

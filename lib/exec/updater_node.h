@@ -41,11 +41,6 @@ class UpdaterNode {
   static CallResult add(Updater& updater, const Template& graph, std::shared_ptr<const Content> content,
                         bool with_table, cudaStream_t stream, std::unique_ptr<UpdaterNode>* out);
 
-  // Takes the executable and its base, of which launches may be in flight (device_memory.h). The last call.
-  void keep(GraphExec executable, Graph base, std::size_t bytes) noexcept {
-    memory_->keep(std::move(waiting_), std::move(executable), std::move(base), bytes);
-  }
-
   // The slot nodes that it leaves to the host, by their place among the content's.
   const std::vector<std::uint32_t>& others() const { return others_; }
 
@@ -114,7 +109,6 @@ class UpdaterNode {
   CUcontext context_ = nullptr;                 // That the executable is of.
   std::unique_ptr<unsigned char[]> parameter_;  // updater::Values of any size.
   DeviceMemory::Block plan_, error_;
-  std::unique_ptr<DeviceMemory::Waiting> waiting_ = DeviceMemory::prepare();  // For the executable.
   std::unique_ptr<ParameterTable> table_;
 };
 

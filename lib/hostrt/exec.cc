@@ -132,10 +132,12 @@ std::shared_ptr<Program> make_program(State& state, const Graph& graph, const st
       std::shared_ptr<Program> inner = make_program(state, *child->graph, nodes);
       if (inner == nullptr) return nullptr;
       program->has_events |= inner->has_events;
+      program->has_host_functions |= inner->has_host_functions;
       twin.params = ChildParams{nullptr, std::move(inner)};
     }
     const cudaGraphNodeType type = node_type(node->params);
     program->has_events |= type == cudaGraphNodeTypeEventRecord || type == cudaGraphNodeTypeWaitEvent;
+    program->has_host_functions |= type == cudaGraphNodeTypeHost;
     program->has_memory |= type == cudaGraphNodeTypeMemAlloc || type == cudaGraphNodeTypeMemFree;
   }
   hold(state, *program, graph);
@@ -176,6 +178,10 @@ cudaError_t destroy(const Call& call, cudaGraphExec_t handle) {
   if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;
   Executable* const executable = find_executable(call, handle);
   if (executable == nullptr) return cudaErrorInvalidValue;
+  // A thread of the driver may crash (docs/semantics.md).
+  if (executable->program->has_host_functions && !has_passed(call.state, executable->last_run)) {
+    (void)call.misuse(cudaErrorInvalidValue, "an executable with host functions is destroyed in flight");
+  }
   call.state.executables.remove(handle);  // launches in flight hold on to the program (facts 17)
   return cudaSuccess;
 }
@@ -278,8 +284,10 @@ cudaError_t CUDARTAPI cudaGraphUpload(cudaGraphExec_t graphExec, cudaStream_t st
     Executable* executable = nullptr;
     Stream* target = nullptr;
     const cudaError_t error = prepare(call, graphExec, stream, &executable, &target);
-    if (error == cudaSuccess) upload(call.state, *target, executable->program->device_nodes);
-    return error;
+    if (error != cudaSuccess) return error;
+    wait_for(call.state, *target, executable->last_run);  // It comes "behind ... any previous launches".
+    upload(call.state, *target, executable->program->device_nodes);
+    return cudaSuccess;
   });
 }
 

@@ -164,6 +164,7 @@ struct Program {
   std::shared_ptr<Holding> holding;  // user objects of the graph, without those of child graphs
   bool has_events = false;           // that a launch has to record or to wait for, in child graphs, too
   bool has_memory = false;           // that a launch allocates or frees
+  bool has_host_functions = false;   // the same
   // All versions of an executable's program share these, and so do the programs of its child graphs.
   std::shared_ptr<DeviceNodes> device_nodes;
 };

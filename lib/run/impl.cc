@@ -24,7 +24,7 @@ Cache::Impl::Impl(const Options& options, absl::Status invalid)
 
 Cache::Impl::~Impl() {
   clear();
-  if (active_recording != nullptr) graveyard_.leave_behind(std::move(memory_to_leave_));
+  if (active_recording != nullptr || !graveyard_.empty()) graveyard_.leave_behind(std::move(memory_to_leave_));
 }
 
 bool Cache::Impl::contains(const Key& key) const {
@@ -73,7 +73,9 @@ void Cache::Impl::clear() {
     while (Entry* entry = index_.any()) forget(entry);
     sweep();
   }
-  graveyard_.collect_all();
+  if (const CallResult lost = graveyard_.collect_all(memory_.get()); lost.error != cudaSuccess) {
+    return lose(cuda_failure(lost.call, lost.error));
+  }
   if (!lost_ && active_recording == nullptr) memory_->trim();
 }
 

@@ -162,9 +162,11 @@ void Cache::Impl::buy(Held& entry, bool with_table, bool may_evict, Obtained* ob
       }
     }
     // A graph that allocates can have one executable alone, and its last may still wait.
-    graveyard_.collect_all();
-    cudaDeviceGraphMemTrim(options_.device);
-    result = instantiate(*entry.get(), with_table);
+    result = graveyard_.collect_all(memory_.get());
+    if (result.error == cudaSuccess) {
+      cudaDeviceGraphMemTrim(options_.device);
+      result = instantiate(*entry.get(), with_table);
+    }
   }
   std::move(threw).Cancel();
   if (result.error == cudaSuccess) {
