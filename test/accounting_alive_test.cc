@@ -110,7 +110,8 @@ TEST_F(AccountingTest, WorkInFlightOfOneCacheIsNotDestroyedByRunsOfAnother) {
   EXPECT_GT(of_first, 2u);  // What was evicted waits for the stream.
   for (int i = 0; i < kKeys; ++i) ASSERT_TRUE(run_add(second, key(i), other).ok());
   EXPECT_GE(hostrt::ledger().executables, of_first + 1);
-  second.clear();
+  CUDA_OK(cudaStreamSynchronize(other));
+  EXPECT_TRUE(second.erase(key(kKeys - 1)));
   EXPECT_EQ(hostrt::ledger().executables, of_first);
   CUDA_OK(hostrt::release(*stream));
   first.clear();
@@ -134,6 +135,7 @@ TEST_F(AccountingTest, ExecutablesWithHostFunctionsAreNotDestroyedInFlight) {
     for (int i = 0; i < kKeys; ++i) EXPECT_RUN(kInstantiated, run(cache, i, busy));
     EXPECT_EQ(hostrt::ledger().executables, static_cast<std::size_t>(kKeys));
     for (int i = 0; i < kKeys; ++i) EXPECT_RUN(kRestored, run(cache, i, *stream));  // More than wait for their stream.
+    EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
     EXPECT_TRUE(cache.erase(key(0)));
     EXPECT_EQ(calls, kKeys);
     CUDA_OK(hostrt::release(busy));

@@ -157,6 +157,23 @@ TEST_F(AccountingTest, ExecutableInFlightOnAnotherThreadsDefaultStreamIsNotDestr
   EXPECT_EQ(hostrt::calls("cudaGraphExecDestroy"), 3u);  // That of key 3 waits for a stream that is gone.
 }
 
+// Nobody comes along on their stream while they are in flight, so that they get their events by uploads.
+TEST_F(AccountingTest, ExecutablesInFlightOnStreamsThatNobodyUsesAreNotDestroyed) {
+  constexpr int kKeys = 20;
+  Cache cache(unshared(kKeys));
+  Stream busy;
+  hostrt::hold(busy);
+  for (int i = 0; i < kKeys; ++i) EXPECT_RUN(kInstantiated, run_add(cache, key(i), busy));
+  hostrt::reset_calls();
+  for (int i = 0; i < 2 * kKeys; ++i) EXPECT_RUN(kInstantiated, run_add(cache, key("another", i)));
+  EXPECT_GT(hostrt::calls("cudaGraphUpload"), 0u);
+  // Those of the stream that is used are.
+  EXPECT_LE(hostrt::calls("cudaGraphExecDestroy"), static_cast<std::uint64_t>(kKeys));
+  EXPECT_GE(hostrt::ledger().executables, 2u * kKeys);
+  CUDA_OK(hostrt::release(busy));
+  EXPECT_EQ(data->first(), 3.0f * kKeys);
+}
+
 TEST_F(AccountingTest, ExecutablesInFlightAreNotDestroyedHoweverManyTheyAre) {
   Options options;
   options.max_executables = 1;
@@ -344,19 +361,20 @@ TEST_F(AccountingTest, WhatIsInFlightOnAnotherDeviceIsNotDestroyed) {
     hostrt::hold(there);
     for (int i = 0; i < kKeys; ++i) ASSERT_TRUE(run_add(*ended, key(i), there).ok());
     const std::size_t waiting = hostrt::ledger().executables - 1;
-    in_fn = [&] { ended.reset(); };
-    ASSERT_TRUE(run_add(outer, key("outer"), there).ok());
-    in_fn = nullptr;
     CUDA_OK(cudaSetDevice(0));
     Cache cache(unshared(1));
+    in_fn = [&] { ended.reset(); };
+    ASSERT_TRUE(run_add(cache, key("outer")).ok());
+    in_fn = nullptr;
     for (int i = 0; i < kKeys; ++i) ASSERT_TRUE(run_add(cache, key(i)).ok());
-    cache.clear();
+    EXPECT_TRUE(cache.erase(key(0)));  // What is left behind of another device is not taken over.
     EXPECT_GE(hostrt::ledger().executables, waiting);
     EXPECT_GT(waiting, 2u);
+    const std::size_t of_cache = cache.stats().live_executables;
     CUDA_OK(cudaSetDevice(1));
     CUDA_OK(hostrt::release(there));
     outer.clear();
-    EXPECT_EQ(hostrt::ledger().executables, 0u);
+    EXPECT_EQ(hostrt::ledger().executables, of_cache);
   }
   CUDA_OK(cudaSetDevice(0));
 }
