@@ -36,7 +36,7 @@ TEST_F(CacheTest, EvictsLeastRecentlyUsed) {
 }
 
 // Destroying what the device updates takes, for each of its nodes, as long as other threads' work is in flight.
-TEST_F(CacheTest, WhatTheDeviceUpdatesLeavesLastUnlessItIsNotUsedForLong) {
+TEST_F(CacheTest, WhatTheDeviceUpdatesLeavesLast) {
   for (const detail::Patching patching : {detail::Patching::kPerNode, detail::Patching::kDeviceUpdated}) {
     const bool by_device = patching == detail::Patching::kDeviceUpdated;
     Options options = unshared(2);
@@ -51,9 +51,6 @@ TEST_F(CacheTest, WhatTheDeviceUpdatesLeavesLastUnlessItIsNotUsedForLong) {
     if (!by_device) continue;
     EXPECT_RUN(kRestored, run_add(cache, key("a")));
     EXPECT_EQ(live(cache), (std::vector<std::string>{"a", "slots"}));
-    for (int i = 0; i < 1 << 14; ++i) ASSERT_TRUE(run_add(cache, key("a")).ok());
-    EXPECT_RUN(kRestored, run_add(cache, key("b")));
-    EXPECT_EQ(live(cache), (std::vector<std::string>{"b", "a"}));
   }
 }
 

@@ -292,13 +292,12 @@ TEST_F(IndexTest, OldestIsThatOfAState) {
   EXPECT_EQ(lock_oldest(State::kRecorded), entries[2]);
 }
 
-TEST_F(IndexTest, EntriesWithUpdaterNodesLeaveLastUnlessTheyAreManyOrWereNotUsedForLong) {
+TEST_F(IndexTest, EntriesWithUpdaterNodesLeaveLast) {
   Entry* entries[] = {add(0), add(1), add(2), add(3)};
   for (Entry* entry : {entries[0], entries[1], entries[3]}) index.set_updater_node(entry, true);
   EXPECT_EQ(index.updater_nodes(), 3u);
-  EXPECT_EQ(index.victim(), entries[0]);  // More than half have one.
+  EXPECT_EQ(index.victim(), entries[2]);
   index.set_updater_node(entries[1], false);
-  EXPECT_FALSE(index.updater_nodes_are_few());
   EXPECT_EQ(index.victim(), entries[1]);
   EXPECT_EQ(index.lock_victim(), entries[1]);
   EXPECT_EQ(index.lock_victim(), entries[2]);
@@ -307,10 +306,6 @@ TEST_F(IndexTest, EntriesWithUpdaterNodesLeaveLastUnlessTheyAreManyOrWereNotUsed
   unlocked(entries[2]);
   entries[1]->pinned = entries[2]->pinned = true;
   EXPECT_EQ(index.victim(), entries[0]);
-  entries[1]->pinned = entries[2]->pinned = false;
-  while (index.victim() != entries[0]) index.touch(entries[3]);
-  EXPECT_EQ(unlocked(index.lock_victim()), entries[0]);
-  EXPECT_EQ(entries[3]->last_use - entries[0]->last_use, (std::uint64_t{1} << 14) + 1);
   index.set_state(entries[0], State::kRecorded);
   EXPECT_EQ(index.updater_nodes(), 1u);
   EXPECT_FALSE(entries[0]->has_updater_node);

@@ -31,7 +31,7 @@ class Model : private Rows {
   int calls = 0;
   bool tidied = false;
   Stats stats;
-  std::uint64_t moves = 0, returns = 0, across = 0;  // Of keys to other streams; of executables between these.
+  std::uint64_t moves = 0, across = 0;  // Of keys to other streams; of executables between these.
 
   void run(std::size_t k, const Values& values, std::size_t stream) {
     begin(k, stream);
@@ -113,8 +113,6 @@ class Model : private Rows {
     Row& row = rows_[k];
     row.known = true;
     row.used = ++uses_;
-    row.often = often(row) + 1;
-    row.period = uses_ / period();
   }
 
   void count() {
@@ -195,25 +193,17 @@ class Model : private Rows {
     row.captured = specs_[k].varying ? values : Values{};
     row.paid = 0;
     if (options_.mechanisms.sharing == detail::Sharing::kNever) return true;
-    row.stream = is_shared() || options_.prefer == Prefer::kMemory || row.on_several ? kOnAny : stream_;
+    row.stream = is_shared() || options_.prefer == Prefer::kMemory ? kOnAny : stream_;
     row.family = family_of(topology(k), row.stream, row.split_from);
     return true;
   }
 
-  // A key without an executable goes where its siblings on the stream are, unless it leaves a table behind. One that is
-  // back on one that it has left is of any.
+  // A key without an executable goes where its siblings on the stream are.
   void find_family(std::size_t k) {
     Row& row = rows_[k];
     if (row.family == 0 || row.stream == kOnAny || row.stream == stream_) return;
-    const bool has_table = number([&](const Row& other) {
-                             return other.live && other.family == row.family && other.updater == UpdaterKind::kTable &&
-                                    class_of(other) == class_of(row);
-                           }) != 0;
-    if (has_table) return;
-    row.on_several = std::find(row.left.begin(), row.left.end(), stream_) != row.left.end();
-    ++(row.on_several ? returns : moves);
-    row.left.push_back(row.stream);
-    row.stream = row.on_several ? kOnAny : stream_;
+    ++moves;
+    row.stream = stream_;
     row.family = 0;
     row.family = family_of(topology(k), row.stream, row.split_from);
     forget_rents();
@@ -259,7 +249,7 @@ class Model : private Rows {
       if (lender != kNobody && !row.pinned && !table && rows_[lender].updater != UpdaterKind::kSlots) {
         const Cost rent = rent_of(lender, k);
         const Cost price = costs::buy(specs_[k].nodes.size());
-        const bool keeps = row.paid + rent > price && (fits(bytes(k)) || is_used_more_often_than_the_oldest(row));
+        const bool keeps = row.paid + rent > price && (fits(bytes(k)) || has_not_been_used_since(row));
         if (is_shared() || !keeps) {
           if (take_for_rent(lender, k, values, rent)) return true;
           continue;
@@ -338,7 +328,11 @@ class Model : private Rows {
     const Cost by_row = cost_of_row(options_, nodes);
     Cost& paid = rents_[{row.family, mine}];
     if (otherwise > by_row) paid += otherwise - by_row;
-    return paid > costs::buy_table(nodes) && has_room_for_updater_node(stats.evictions);
+    if (paid <= costs::buy_table(nodes) || !has_room_for_updater_node()) return false;
+    const std::size_t of_class = number([&](const Row& other) {
+      return other.live && other.family == row.family && class_of(other) == mine;
+    });
+    return fits(bytes(k)) || of_class >= static_cast<std::size_t>(std::min(options_.max_executables, 2));
   }
   std::size_t members_of(std::uint64_t family, const std::string& of_class) const {
     std::size_t count = 0;
@@ -363,7 +357,8 @@ class Model : private Rows {
     row.paid = 0;
     row.programmed = row.captured;
     const bool may_have_updater_node =
-        options_.mechanisms.patching != detail::Patching::kAuto || has_room_for_updater_node(stats.evictions);
+        options_.mechanisms.patching != detail::Patching::kAuto ||
+        (options_.max_executables >= 8 && has_room_for_updater_node());
     const bool writes_slots = may_have_updater_node && device_writes_slots(options_, specs_[k]);
     row.updater = table ? UpdaterKind::kTable : writes_slots ? UpdaterKind::kSlots : UpdaterKind::kNone;
     row.launched = false;
@@ -396,6 +391,7 @@ class Model : private Rows {
     }
     const std::size_t spare = spare_of(row.family);
     by_row ? switch_row(lender, k, values) : take(lender, k, values);
+    if (row.paid == 0) row.rents_from = row.used;
     row.paid += rent;
     if ((spare == lender || spare == kNobody) && !row.pinned) spare_[row.family] = k;
     return true;

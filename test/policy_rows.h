@@ -30,9 +30,9 @@ class Rows {
     bool known = false, was_recorded = false;
     bool live = false, recorded = false, pinned = false;
     std::uint64_t used = 0, family = 0;
-    std::uint64_t often = 0, period = 0;  // Uses of late, and in which period that was counted.
     Values captured{}, programmed{};      // Of its graph, and of its executable.
-    Cost paid = 0;                        // Rent.
+    Cost paid = 0;                        // Rent,
+    std::uint64_t rents_from = 0;         // and the use at which it began to pay.
     bool seen = false;
     int wait = 0, broken = 0;  // Runs before the next capture, captures that broke.
     EagerReason why = EagerReason::kCaptureAfter;
@@ -42,8 +42,6 @@ class Rows {
     std::size_t base = 0;           // Of the table: whose graph it was made from.
     std::uint64_t split_from = 0;   // The family that it was no member of after all.
     std::size_t stream = kOnAny;    // Of its family.
-    bool on_several = false;        // Its next family is of any stream.
-    std::vector<std::size_t> left;  // The streams whose families it left.
   };
   struct Way {
     bool update;
@@ -82,38 +80,24 @@ class Rows {
     return found;
   }
 
-  // Who leaves next for room: what has an updater node is the last, unless they are more than half, or it has not been
-  // used for long.
+  // Who leaves next for room: what has an updater node is the last.
   template <class F>
   std::size_t victim(F&& is) const {
-    const bool many = 2 * updater_nodes() > live();
-    const std::size_t early = oldest([&](const Row& row) {
-      return row.live && (row.updater == UpdaterKind::kNone || many || uses_ - row.used > 16384) && is(row);
-    });
+    const std::size_t early =
+        oldest([&](const Row& row) { return row.live && row.updater == UpdaterKind::kNone && is(row); });
     return early != kNobody ? early : oldest([&](const Row& row) { return row.live && is(row); });
   }
   std::size_t updater_nodes() const {
     return number([](const Row& row) { return row.live && row.updater != UpdaterKind::kNone; });
   }
-  // Where executables have had to leave, half of them are to have none.
-  bool has_room_for_updater_node(std::uint64_t evictions) const {
-    return evictions == 0 || updater_nodes() < std::max<std::size_t>(live() / 2, 1);
+  // Half of the budget is for executables without.
+  bool has_room_for_updater_node() const {
+    return updater_nodes() < std::max<std::size_t>(options_.max_executables / 2, 1);
   }
 
-  // The smallest power of two of at least eight uses for each executable that there may be.
-  std::uint64_t period() const {
-    std::uint64_t uses = 8;
-    while (uses < 8 * static_cast<std::uint64_t>(options_.max_executables)) uses *= 2;
-    return uses;
-  }
-  std::uint64_t often(const Row& row) const {
-    std::uint64_t count = row.often;
-    for (std::uint64_t i = row.period; i < uses_ / period(); ++i) count /= 2;
-    return count;
-  }
-  bool is_used_more_often_than_the_oldest(const Row& row) const {
+  bool has_not_been_used_since(const Row& row) const {
     const std::size_t k = victim([](const Row&) { return true; });
-    return k == kNobody || often(row) > often(rows_[k]);
+    return k == kNobody || rows_[k].used < row.rents_from;
   }
 
   std::size_t executables_of(std::uint64_t family) const {

@@ -37,16 +37,13 @@ TEST_F(PolicyTest, KeyRentsUntilTheRentWouldPassThePriceThenKeepsWhatItBought) {
   EXPECT_EQ(bench.calls, 3);
 }
 
-// Those that the device updates leave last, so that half of all are to be others where any have to leave.
-TEST_F(PolicyTest, HalfOfTheExecutablesArePatchedByTheHostOnceSomeHadToLeave) {
+// Those that the device updates leave last, so that half of the budget is for others, and all of a small one.
+TEST_F(PolicyTest, HalfOfTheBudgetIsPatchedByTheHost) {
   constexpr unsigned kNodes = 40;  // So many slots are the device's to write, by default.
-  Options options = at_most(4, detail::Sharing::kNever);
-  options.prefer = Prefer::kTotalTime;
-  Cache cache(options);
   Stream stream;
   DeviceBuffer<float> data(1);
   float wanted = 0;
-  const auto calls_of_patch = [&](int which) {
+  const auto calls_of_patch = [&](Cache& cache, int which) {
     std::uint64_t before = 0;
     for (const float value : {1.0f, 2.0f}) {
       before = hostrt::calls("cudaGraphExecKernelNodeSetParams");
@@ -58,12 +55,22 @@ TEST_F(PolicyTest, HalfOfTheExecutablesArePatchedByTheHostOnceSomeHadToLeave) {
     }
     return hostrt::calls("cudaGraphExecKernelNodeSetParams") - before;
   };
-  for (int which = 0; which < 10; ++which) EXPECT_EQ(calls_of_patch(which), which < 4 ? 1u : kNodes) << which;
-  const std::uint64_t before = cache.stats().instantiations;
-  for (int round = 0; round < 8; ++round) {
-    for (const int which : {2, 3, 8, 9}) EXPECT_EQ(calls_of_patch(which), which < 4 ? 1u : kNodes) << which;
+  for (const int budget : {7, 16}) {
+    Options options = at_most(budget, detail::Sharing::kNever);
+    options.prefer = Prefer::kTotalTime;
+    Cache cache(options);
+    const int by_device = budget == 16 ? 8 : 0;
+    for (int which = 0; which < budget + 6; ++which) {
+      EXPECT_EQ(calls_of_patch(cache, which), which < by_device ? 1u : kNodes) << which;
+    }
+    const std::uint64_t before = cache.stats().instantiations;
+    for (int round = 0; round < 8; ++round) {
+      for (const int which : {2, 3, budget + 4, budget + 5}) {
+        EXPECT_EQ(calls_of_patch(cache, which), which < by_device ? 1u : kNodes) << which;
+      }
+    }
+    EXPECT_EQ(cache.stats().instantiations - before, by_device != 0 ? 0u : 2u);  // 2 and 3 had left, or not.
   }
-  EXPECT_EQ(cache.stats().instantiations, before);  // The others have half of the places.
   EXPECT_EQ(data.first(), wanted);
 }
 

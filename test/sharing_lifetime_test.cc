@@ -306,23 +306,19 @@ TEST_F(SharingOnStreamsTest, KeysOfTwoStreamsShareWhereTheyMustOrAreToldTo) {
   EXPECT_LE(cache->stats().live_executables, 2u);  // The first, and one with a table.
 }
 
-// A key has one executable for all the streams on which it comes in turn, so its like may as well.
-TEST_F(SharingOnStreamsTest, KeysThatComeOnSeveralInTurnShare) {
+TEST_F(SharingOnStreamsTest, AKeyWithoutAnExecutableJoinsTheFamilyOfItsStream) {
   use(Options());
   EXPECT_RUN(kInstantiated, run_on_stream(0, stream));
   EXPECT_RUN(kUpdated, run_on_stream(1, stream));
-  EXPECT_RUN(kRestored, run_on_stream(0, other));  // Of the other's family from now on.
+  EXPECT_RUN(kRestored, run_on_stream(0, other));
   EXPECT_RUN(kUpdated, run_on_stream(2, other));
   EXPECT_EQ(family_of(0), family_of(2));
-  EXPECT_RUN(kRestored, run_on_stream(0, stream));  // Of neither's.
-  EXPECT_EQ(cache->stats().families, 3u);
-  EXPECT_RUN(kUpdated, run_on_stream(3, other));
-  EXPECT_RUN(kSwitched, run_on_stream(2, stream));
-  EXPECT_EQ(family_of(2), family_of(1));
-  EXPECT_RUN(kSwitched, run_on_stream(1, stream));
-  EXPECT_RUN(kSwitched, run_on_stream(2, other));  // By the executable of key 0.
-  EXPECT_EQ(family_of(2), family_of(0));
-  EXPECT_EQ(cache->stats().instantiations, 3u);
+  EXPECT_EQ(cache->stats().families, 2u);
+  EXPECT_RUN(kSwitched, run_on_stream(0, stream));  // By the executable of key 1.
+  EXPECT_EQ(family_of(0), family_of(1));
+  EXPECT_RUN(kReplayed, run_on_stream(0, other));  // With one it stays.
+  EXPECT_EQ(family_of(0), family_of(1));
+  EXPECT_EQ(cache->stats().instantiations, 2u);
 }
 
 TEST_F(SharingOnStreamsTest, KeysOfStreamsThatAreReplacedShareWithNoOthers) {
@@ -334,23 +330,6 @@ TEST_F(SharingOnStreamsTest, KeysOfStreamsThatAreReplacedShareWithNoOthers) {
       for (const unsigned odd : {1u, 3u}) EXPECT_NE(family_of(even), family_of(odd)) << "epoch " << epoch;
     }
   }
-}
-
-// A table that others of the family wait for.
-TEST_F(SharingOnStreamsTest, KeysDoNotLeaveATableBehind) {
-  use(at_most(1));
-  const auto run_member = [&](unsigned which, cudaStream_t on) {
-    return run_on(on, key("k", which), params(), [&, which](Recorder& rec) {
-      for (int i = 0; i < 60; ++i) rec.launch(blend, {1 + which, 32}, at(0), 32 * (1 + which), 3, which + i);
-    });
-  };
-  for (unsigned run = 0; run < 60; ++run) ASSERT_TRUE(run_member(run % 4, stream).ok());
-  const Stats before = cache->stats();
-  EXPECT_GT(before.row_switches, 0u);
-  for (unsigned run = 0; run < 60; ++run) ASSERT_TRUE(run_member(run % 4, run % 4 == 0 ? other : stream).ok());
-  const Stats stats = cache->stats();
-  EXPECT_EQ(stats.row_switches - before.row_switches, 60u);
-  EXPECT_EQ(stats.instantiations, before.instantiations);
 }
 
 // cudaStreamPerThread is one handle, and a stream in each thread.

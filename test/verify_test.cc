@@ -106,7 +106,6 @@ TEST_F(VerifyTest, OrdersOfUse) {
   expect("the order of use is linked wrongly", oldest.newer, nullptr);
   expect("it is not in order of use", oldest.last_use, newest.last_use + 1);
   expect("its use is yet to come", newest.last_use, 1000);
-  expect("its uses are counted in a later period", newest.counted_in, 1000);
   expect("the order of live entries ends elsewhere than it says", newest.older, nullptr);
   expect("the order of live entries is longer than it says", oldest.older, &newest);
   expect("it has less than no users", newest.users, -1);

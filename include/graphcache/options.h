@@ -31,8 +31,8 @@ struct Options {
 
   // At most this many keys have an executable at any time; the least recently used leaves before a new one is
   // instantiated, though it may still wait for its last launch, or another thread be busy destroying it. Those that the
-  // device updates (docs/design.md) leave last while they are no more than half, for to destroy one waits for what
-  // other threads have in flight (docs/semantics.md). 0: nothing is captured, every run calls `fn` directly. Negative:
+  // device updates (docs/design.md) leave last, and are at most half of this number, because to destroy one waits for
+  // what other threads have in flight (docs/semantics.md). 0: nothing is captured, every run calls `fn` directly. Negative:
   // an error of every run.
   int max_executables = 64;
 

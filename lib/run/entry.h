@@ -46,15 +46,11 @@ struct Entry {
   Entry* newer = nullptr;
   Entry* older = nullptr;
   std::uint64_t last_use = 0;
-  std::uint64_t counted_in = 0;  // The period of the last use.
-  std::uint32_t frequency = 0;   // How often it was recently used, as of that period: see Index::frequency.
+  std::uint64_t rents_from = 0;  // The use at which it began to pay `rent`.
 
   RunLock lock;
   std::unique_ptr<Executable> executable ABSL_GUARDED_BY(lock);
   LaunchStream stream ABSL_GUARDED_BY(lock);      // The last one that was found fit to run on.
-  bool of_streams ABSL_GUARDED_BY(lock) = false;  // Whether it runs on several streams in turn.
-  // The numbers of the streams whose families it left, the last first.
-  std::array<std::uint64_t, 4> left_streams ABSL_GUARDED_BY(lock) = {};
 
   // Guarded by the cache's lock.
   int users = 0;               // Threads that need the entry to stay without holding `lock`: they run `fn`.

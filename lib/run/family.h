@@ -30,6 +30,7 @@ struct Family {
   // Members that one table can hold (exec/parameter_table.h), by its number.
   struct Class {
     std::size_t members = 0;
+    std::size_t executables = 0;
     // What they have paid more than they would have with a table, since they last got one.
     Cost rent = 0;
   };

@@ -13,7 +13,6 @@ namespace graphcache {
 Cache::Impl::Impl(const Options& options, absl::Status invalid)
     : options_(options),
       invalid_(std::move(invalid)),
-      index_(static_cast<std::size_t>(std::max(options_.max_executables, 0))),
       scratch_(options_.device),
       memory_(std::make_shared<DeviceMemory>(options_.device)),
       setter_(options_.device, memory_),

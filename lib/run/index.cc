@@ -38,6 +38,7 @@ void Index::count(const Entry* entry, int by) {
   plus(updater_nodes_, entry->has_updater_node ? 1 : 0);
   if (entry->family == nullptr) return;
   plus(entry->family->executables, 1);
+  plus(entry->family->classes.at(entry->row_class).executables, 1);
   if (by < 0 && entry->family->spare_of == entry) entry->family->spare_of = nullptr;
 }
 
@@ -70,7 +71,7 @@ const Entry* Index::victim() const {
   for (const Entry* entry = orders_[static_cast<std::size_t>(State::kLive)].oldest; entry != nullptr;
        entry = entry->newer) {
     if (entry->pinned) continue;
-    if (leaves_early(entry)) return entry;
+    if (!entry->has_updater_node) return entry;
     if (oldest == nullptr) oldest = entry;
   }
   return oldest;
@@ -85,7 +86,7 @@ Entry* Index::lock_oldest_of(State state, F&& wanted) {
 }
 
 Entry* Index::lock_victim() {
-  Entry* const victim = lock_oldest_of(State::kLive, [this](const Entry* entry) { return leaves_early(entry); });
+  Entry* const victim = lock_oldest_of(State::kLive, [](const Entry* entry) { return !entry->has_updater_node; });
   return victim != nullptr ? victim : lock_oldest(State::kLive);
 }
 
@@ -95,13 +96,6 @@ Entry* Index::lock_oldest(State state, const Family* family) {
 
 Entry* Index::lock_table(const Family* family, std::uint64_t row_class) {
   return lock_oldest_of(State::kLive, [=](const Entry* entry) { return is_with_table(entry, family, row_class); });
-}
-
-bool Index::has_table(const Family* family, std::uint64_t row_class) const {
-  const Entry* entry =
-      family == nullptr || family->executables == 0 ? nullptr : orders_[static_cast<std::size_t>(State::kLive)].oldest;
-  while (entry != nullptr && !is_with_table(entry, family, row_class)) entry = entry->newer;
-  return entry != nullptr;
 }
 
 Entry* Index::lock_lender(const Family* family) {

@@ -8,9 +8,7 @@
 
 #include <absl/functional/function_ref.h>
 
-#include <algorithm>
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -29,9 +27,7 @@ class Index {
   // And at most so many bytes of their keys. The cold entry that was used last is kept, whatever its size.
   static constexpr std::size_t kMaxColdKeyBytes = 16 << 20;
 
-  // Uses are counted by periods of about eight for each executable that there may be.
-  explicit Index(std::size_t max_executables = 64)
-      : period_bits_(static_cast<int>(std::bit_width(std::max<std::size_t>(max_executables, 1) * 8 - 1))) {}
+  Index() = default;
   ~Index();
   Index(const Index&) = delete;
   Index& operator=(const Index&) = delete;
@@ -47,19 +43,10 @@ class Index {
   }
   Entry* insert(const Key& key, const detail::Site& site);
 
-  // Marks the entry as used last, and counts the use.
+  // Marks the entry as used last.
   void touch(Entry* entry) {
     entry->last_use = ++uses_;
-    entry->frequency = frequency(entry) + 1;
-    entry->counted_in = period();
     if (Order& order = order_of(entry); order.newest != entry) move_to_front(order, entry);
-  }
-
-  // How often it was used recently: uses of the period before this one count half, those of the one before it a
-  // quarter, and so on.
-  std::uint32_t frequency(const Entry* entry) const {
-    const std::uint64_t ago = period() - entry->counted_in;
-    return ago < 32 ? entry->frequency >> ago : 0;
   }
 
   // Moves the entry among those of its new state, where it keeps its place in the order of use. One that is live no
@@ -73,15 +60,12 @@ class Index {
   std::size_t live_bytes() const { return live_bytes_; }
   // The number of executables that the device updates.
   std::size_t updater_nodes() const { return updater_nodes_; }
-  // Whether that is fewer than half.
-  bool updater_nodes_are_few() const { return updater_nodes_ < std::max<std::size_t>(live() / 2, 1); }
   // The number of templates, those of erased entries that still exist included.
   std::size_t templates() const { return live() + count_of(State::kRecorded); }
 
   // The entry whose executable is evicted next: the least recently used one that is not pinned, or null. To destroy an
   // executable that the device updates takes, for each node that it may update, as long as other threads' work is in
-  // flight (docs/semantics.md). Such executables are evicted only if no other can be, or if they are more than half, or
-  // once they have not been used for long.
+  // flight (docs/semantics.md). Such executables are evicted only if no other can be.
   const Entry* victim() const;
   // The same among the idle ones, with its lock taken.
   Entry* lock_victim();
@@ -90,8 +74,6 @@ class Index {
   Entry* lock_oldest(State state, const Family* family = nullptr);
   // The same among live ones of a family and a class whose executables have tables.
   Entry* lock_table(const Family* family, std::uint64_t row_class);
-  // Whether there is one, idle or not.
-  bool has_table(const Family* family, std::uint64_t row_class) const;
   // The live entry that a sibling without an executable rents one from: the family's spare one, or, if there is none,
   // the least recently used, not pinned. With its lock taken; null if the spare one is in use, too.
   Entry* lock_lender(const Family* family);
@@ -144,11 +126,6 @@ class Index {
   template <class F>
   Entry* lock_oldest_of(State state, F&& wanted);
   void change_family(Entry* entry, Family* family);
-  bool leaves_early(const Entry* entry) const {
-    constexpr std::uint64_t kUpdaterNodeStays = 1 << 14;  // Uses, which may well take less time than to destroy one.
-    return !entry->has_updater_node || 2 * updater_nodes_ > live() || uses_ - entry->last_use > kUpdaterNodeStays;
-  }
-  std::uint64_t period() const { return uses_ >> period_bits_; }
   Order& order_of(const Entry* entry) { return orders_[static_cast<std::size_t>(entry->state)]; }
   std::size_t count_of(State state) const {
     const auto i = static_cast<std::size_t>(state);
@@ -169,7 +146,6 @@ class Index {
   std::size_t live_bytes_ = 0;
   std::size_t updater_nodes_ = 0;
   std::uint64_t uses_ = 0;
-  const int period_bits_;
 };
 
 }  // namespace graphcache

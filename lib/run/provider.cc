@@ -64,7 +64,7 @@ bool Cache::Impl::rents(const Entry& entry, Cost rent) const ABSL_NO_THREAD_SAFE
   if (!should_buy(entry.rent, rent, costs::buy(entry.content->node_count))) return true;
   if (fits(entry.device_bytes)) return false;
   const Entry* const victim = index_.victim();
-  return victim != nullptr && index_.frequency(&entry) <= index_.frequency(victim);
+  return victim != nullptr && victim->last_use >= entry.rents_from;
 }
 
 // Brings the lender's executable over to the entry. False: that cannot be, the lender keeps what it has, and the entry
@@ -132,6 +132,7 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Request& request, b
 bool Cache::Impl::hand_over(Entry* lender, Entry* entry, bool for_rent, bool* was_spare) {
   MutexLock lock(mutex_);
   if (lender->pinned) return false;
+  if (for_rent && entry->rent == 0) entry->rents_from = entry->last_use;
   Family* const family = entry->family;
   *was_spare = lender->family != nullptr && lender->family->spare_of == lender;
   const bool was_familys = *was_spare && lender->family == family;

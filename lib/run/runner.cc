@@ -179,7 +179,7 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
                                            bool* broke) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   bool may_share = shares();
   unsigned long long stream = Family::kAnyStream;
-  if (may_share && !entry->of_streams && !shares_across_streams()) {
+  if (may_share && !shares_across_streams()) {
     const cudaError_t error = stream_id(request.stream, &stream);
     if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
     may_share = error == cudaSuccess;
@@ -234,31 +234,18 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
 }
 
 // Launches of one executable follow each other (fact 15), so one for keys of several streams would keep these from
-// running side by side: a family is of one stream. A key that comes on another from now on moves there; one that comes
-// on several in turn has one executable for them anyhow, and so may its like. None leaves a table behind.
+// running side by side: a family is of one stream. A key that comes on another from now on moves there.
 absl::Status Cache::Impl::find_family(Held& entry, const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  std::uint64_t last = 0;
   {
     MutexLock lock(mutex_);
-    const Family* const family = entry->family;
-    if (family == nullptr || family->stream == Family::kAnyStream || index_.has_table(family, entry->row_class)) {
-      return absl::OkStatus();
-    }
-    last = family->stream;
+    if (entry->family == nullptr || entry->family->stream == Family::kAnyStream) return absl::OkStatus();
   }
   unsigned long long stream = 0;
   const cudaError_t error = stream_id(request.stream, &stream);
   if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
-  if (error != cudaSuccess || stream == last) return absl::OkStatus();
-  auto& left = entry->left_streams;
-  const bool comes_back = std::find(left.begin(), left.end(), stream) != left.end();
-  {
-    MutexLock lock(mutex_);
-    index_.move(entry.get(), comes_back ? Family::kAnyStream : stream);  // May throw.
-  }
-  entry->of_streams = comes_back;
-  std::rotate(left.begin(), left.end() - 1, left.end());
-  left.front() = last;
+  if (error != cudaSuccess) return absl::OkStatus();
+  MutexLock lock(mutex_);
+  index_.move(entry.get(), stream);  // May throw.
   return absl::OkStatus();
 }
 

@@ -1,6 +1,7 @@
 // Executables that the device updates: when a key, or a whole family, is to have one.
 #include <absl/cleanup/cleanup.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "cuda/errors.h"
@@ -19,14 +20,16 @@ bool Cache::Impl::updates_slots(const Content& content) const {
   return by_host > costs::kPatchUpdaterNode + costs::kUpdaterNode + nodes * costs::kCell;
 }
 
-// Where executables have to leave for room, those with updater nodes are the last (Index::victim): half of all are to
-// be others.
-bool Cache::Impl::has_room_for_updater_node() const { return totals_.evictions == 0 || index_.updater_nodes_are_few(); }
+// In no more than half of the budget: to destroy such an executable is dear where streams are busy (Index::victim).
+bool Cache::Impl::has_room_for_updater_node() const {
+  return index_.updater_nodes() < std::max<std::size_t>(options_.max_executables / 2, 1);
+}
 
 bool Cache::Impl::may_write_slots() const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  constexpr int kLeastBudget = 8;  // A smaller one is for plain executables.
   if (options_.mechanisms.patching != detail::Patching::kAuto) return true;
   MutexLock lock(mutex_);
-  return has_room_for_updater_node();
+  return options_.max_executables >= kLeastBudget && has_room_for_updater_node();
 }
 
 Cost Cache::Impl::cost_of_row(std::size_t nodes) const {
@@ -51,7 +54,10 @@ bool Cache::Impl::wants_table(const Held& entry, const Executable* lender,
   const Cost paid = lender->can_switch() ? by_lender : costs::buy(content.node_count);
   const Cost by_row = cost_of_row(content.node_count);
   of_class.rent += paid > by_row ? paid - by_row : 0;
-  return of_class.rent > costs::buy_table(content.node_count) && has_room_for_updater_node();
+  if (of_class.rent <= costs::buy_table(content.node_count) || !has_room_for_updater_node()) return false;
+  // Where the budget is full, it takes the place of its own class's executables, so that no other family pays for it.
+  const auto budget = static_cast<std::size_t>(options_.max_executables);
+  return fits(entry->device_bytes) || of_class.executables >= std::min<std::size_t>(budget, 2);
 }
 
 // Whether other threads' runs use all tables of the family, which one more would let all members go on by.

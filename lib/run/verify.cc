@@ -71,7 +71,6 @@ std::string Verifier::find_fault(const Index& index) {
       if (entry->newer != newer) return of(*entry, "the order of use is linked wrongly");
       if (newer != nullptr && newer->last_use <= entry->last_use) return of(*entry, "it is not in order of use");
       if (entry->last_use > index.uses_) return of(*entry, "its use is yet to come");
-      if (entry->counted_in > index.period()) return of(*entry, "its uses are counted in a later period");
       if (entry->erased) return of(*entry, "it is erased and in an order of use");
       if (entry->users < 0) return of(*entry, "it has less than no users");
       if (index.find(entry->key, entry->site) != entry) return of(*entry, "it is not found");

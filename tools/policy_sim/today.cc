@@ -34,7 +34,7 @@ class Today : public SimPolicy {
     bool captured = false, live = false;
     Kind kind = Kind::kPlain;
     ExecutableId executable = 0;
-    std::uint64_t used = 0, often = 0, period = 0;
+    std::uint64_t used = 0, often = 0, period = 0, rents_from = 0;
     Cost paid = 0;
     std::uint64_t stream = 0;
     bool on_several = false;
@@ -61,7 +61,7 @@ class Today : public SimPolicy {
     return static_cast<std::size_t>(
         std::count_if(live_.begin(), live_.end(), [&](KeyId k) { return keys_[k].kind != Kind::kPlain; }));
   }
-  bool has_room_for_updater_node() const { return !evicted_ || updater_nodes() < std::max<std::size_t>(live() / 2, 1); }
+  bool has_room_for_updater_node() const { return updater_nodes() < std::max<std::size_t>(ledger_.budget() / 2, 1); }
 
   template <class F>
   KeyId oldest(F&& is) const {
@@ -72,9 +72,7 @@ class Today : public SimPolicy {
     return found;
   }
   KeyId victim() const {
-    const bool many = 2 * updater_nodes() > live();
-    const KeyId early =
-        oldest([&](KeyId k) { return keys_[k].kind == Kind::kPlain || many || uses_ - keys_[k].used > 16384; });
+    const KeyId early = oldest([&](KeyId k) { return keys_[k].kind == Kind::kPlain; });
     return early != kNobody ? early : oldest([](KeyId) { return true; });
   }
 
@@ -89,11 +87,9 @@ class Today : public SimPolicy {
 
   void find_family(KeyId k, std::uint64_t stream) {
     Key& key = keys_[k];
-    if (key.stream == kAnyStream || key.stream == stream || table_of(k) != kNobody) return;
-    key.on_several = std::find(key.left.begin(), key.left.end(), stream) != key.left.end();
-    key.left.push_back(key.stream);
+    if (key.stream == kAnyStream || key.stream == stream) return;
     --members_[class_of(k)];
-    key.stream = key.on_several ? kAnyStream : stream;
+    key.stream = stream;
     ++members_[class_of(k)];
   }
   KeyId table_of(KeyId k) const {
@@ -117,7 +113,10 @@ class Today : public SimPolicy {
     const Cost by_set = costs::switch_row(graph.nodes);
     Cost& rent = rents_[class_of(k)];
     rent += paid > by_set ? paid - by_set : 0;
-    return rent > costs::buy_table(graph.nodes) && has_room_for_updater_node();
+    if (rent <= costs::buy_table(graph.nodes)) return false;
+    if (fits()) return has_room_for_updater_node();
+    const auto of_class = std::count_if(live_.begin(), live_.end(), [&](KeyId other) { return class_of(other) == class_of(k); });
+    return static_cast<std::size_t>(of_class) >= std::min<std::size_t>(ledger_.budget(), 2) && has_room_for_updater_node();
   }
 
   void obtain(const Run& run) {
@@ -137,7 +136,7 @@ class Today : public SimPolicy {
     if (can_lend && !table) {
       const std::size_t nodes = ledger_.graph(k).nodes;
       const Cost rent = keys_[lender].kind == Kind::kTable ? costs::switch_row(nodes) : update(lender, k);
-      const bool keeps = key.paid + rent > costs::buy(nodes) && (fits() || often(key) > often(keys_[victim()]));
+      const bool keeps = key.paid + rent > costs::buy(nodes) && (fits() || keys_[victim()].used < key.rents_from);
       if (!keeps) return take(lender, k, rent);
     }
     while (!fits()) {
@@ -160,6 +159,7 @@ class Today : public SimPolicy {
     const bool is_spare = spare_.count(family_of(k)) == 0 || spare_[family_of(k)] == lender;
     keys_[k].executable = keys_[lender].executable;
     keys_[k].kind = keys_[lender].kind;
+    if (keys_[k].paid == 0) keys_[k].rents_from = keys_[k].used;
     keys_[k].paid += rent;
     set_live(lender, false);
     set_live(k, true);
@@ -169,7 +169,7 @@ class Today : public SimPolicy {
 
   void buy(KeyId k, bool table) {
     Key& key = keys_[k];
-    const bool slots = prefers_ == Prefers::kTotalTime && has_room_for_updater_node();
+    const bool slots = prefers_ == Prefers::kTotalTime && ledger_.budget() >= 8 && has_room_for_updater_node();
     key.kind = table ? Kind::kTable : slots ? price::own_kind(ledger_.graph(k)) : Kind::kPlain;
     key.executable = ledger_.instantiate(k, key.kind);
     key.paid = 0;
