@@ -57,6 +57,10 @@ GRAPHCACHE_TEST_KERNEL void append(int* log, int* count, int value) {
   if (thread_number() == 0) log[(*count)++] = value;
 }
 
+GRAPHCACHE_TEST_KERNEL void sum_large(int* out, Large value) {
+  for (const int one : value.values) *out += one;
+}
+
 GRAPHCACHE_TEST_KERNEL void copy_struct(Mixed* out, Mixed value) {
   if (thread_number() == 0) *out = value;
 }

@@ -266,6 +266,60 @@ TEST_F(SharedTableTest, RowsOfForgottenMembersDoNotPileUp) {
   EXPECT_LT(stats.estimated_device_bytes, 600'000u);
 }
 
+// By default a table takes no more memory than an executable, however many keys come by.
+TEST_F(SharedTableTest, RowsOfKeysThatComeOnceTakeNoMoreThanAnExecutable) {
+  constexpr unsigned kNodes = 60, kKeys = 1500;
+  Options options;
+  options.max_executables = 1;
+  use(options);
+  std::size_t most = 0;
+  for (unsigned which = 0; which < kKeys; ++which) {
+    ASSERT_TRUE(cache
+                    ->run(key("k", which), stream,
+                          [&](Recorder& rec) {
+                            for (unsigned i = 0; i < kNodes; ++i) {
+                              rec.launch(blend, {1 + which % 2, 32}, at(0), 32, 3, which + i);
+                            }
+                          })
+                    .ok());
+    most = std::max(most, static_cast<std::size_t>(cache->stats().estimated_device_bytes));
+  }
+  memory.write(seed);
+  EXPECT_GT(cache->stats().row_switches, kKeys / 2);
+  EXPECT_GT(most, 114'000u + kNodes * 2'600u);
+  EXPECT_LE(most, 2 * (114'000u + kNodes * 2'600u));
+  EXPECT_EQ(cache->stats().refused_device_updates, 0u);
+}
+
+// A few of their rows take more than an executable does.
+TEST_F(SharedTableTest, LargeRowsAreDoneWithout) {
+  constexpr int kNodes = 60, kKeys = 4, kRuns = 1000;
+  Options options;
+  options.max_executables = 1;
+  use(options);
+  memory.write(seed);
+  int wanted = seed[0];
+  for (int run = 0; run < kRuns; ++run) {
+    const int which = run % kKeys;
+    ASSERT_TRUE(cache
+                    ->run(key("k", which), stream,
+                          [&](Recorder& rec) {
+                            for (int i = 0; i < kNodes; ++i) {
+                              Large large{};
+                              large.values[i] = which;
+                              rec.launch(sum_large, {1, 1}, at(0), large);
+                            }
+                          })
+                    .ok());
+    wanted += kNodes * which;
+  }
+  EXPECT_EQ(memory.read()[0], wanted);
+  const Stats stats = cache->stats();
+  EXPECT_EQ(stats.refused_device_updates, 1u);
+  EXPECT_LE(stats.instantiations, 4u);
+  EXPECT_LE(stats.estimated_device_bytes, 114'000u + kNodes * 2'600u);
+}
+
 TEST_F(SharedTableTest, ATableThatHasNoRoomInTheBudgetIsDoneWithout) {
   Options options = one_table(8);
   options.max_device_bytes = 114'000 + 12 * 2'600 + 8'000;  // One executable, and not a piece of rows.

@@ -74,7 +74,7 @@ bool Cache::Impl::wants_another_table(const Entry& entry) const ABSL_NO_THREAD_S
 bool Cache::Impl::make_row(Held& entry, Held& lender, const Request& request,
                            Obtained* obtained) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   // Rows of what members have been captured as before, or of members that are gone, are never given back: a table that
-  // holds too many is made anew when it is wanted again.
+  // holds too many, or has no room to grow, is made anew when it is wanted again.
   constexpr std::size_t kSpareRows = 64;
   const Content& content = *entry->content;
   ParameterTable& table = *lender->executable->table();
@@ -94,10 +94,16 @@ bool Cache::Impl::make_row(Held& entry, Held& lender, const Request& request,
   {
     MutexLock lock(mutex_);
     Family* const family = entry->family;
-    const bool stale = family != nullptr && table.rows() >= 2 * family->members + kSpareRows;
+    // Unless it is asked for, a table takes no more memory than an executable.
+    const bool is_wanted =
+        options_.prefer == Prefer::kMemory || options_.mechanisms.sharing == detail::Sharing::kTable;
+    const std::size_t most = is_wanted ? SIZE_MAX : lender->device_bytes;
+    const bool stale = (family != nullptr && table.rows() >= 2 * family->members + kSpareRows) ||
+                       lender->table_bytes > most - std::min(growth, most);
     const bool has_room = growth <= options_.max_device_bytes - index_.live_bytes();
     if (growth != 0 && (stale || !has_room)) {
-      if (!stale) refuse_table(family);
+      const bool is_too_small_anew = UpdaterNode::estimated_device_bytes(content) + growth > most;
+      if (!stale || is_too_small_anew) refuse_table(family);
       demote(lender.get());
       return false;
     }

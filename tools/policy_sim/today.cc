@@ -137,6 +137,14 @@ class Today : public SimPolicy {
       const std::size_t nodes = ledger_.graph(k).nodes;
       const Cost rent = keys_[lender].kind == Kind::kTable ? costs::switch_row(nodes) : update(lender, k);
       const bool keeps = key.paid + rent > costs::buy(nodes) && (fits() || keys_[victim()].used < key.rents_from);
+      const Graph& graph = ledger_.graph(k);
+      const bool grows = keys_[lender].kind == Kind::kTable && !ledger_.has_set(keys_[lender].executable, k);
+      if (!keeps && grows &&
+          ledger_.bytes(keys_[lender].executable) + price::set_bytes(graph) > 2 * price::bytes(graph)) {
+        ledger_.destroy(keys_[lender].executable);
+        set_live(lender, false);
+        return buy(k, true);
+      }
       if (!keeps) return take(lender, k, rent);
     }
     while (!fits()) {
