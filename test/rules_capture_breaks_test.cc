@@ -163,6 +163,32 @@ TEST_F(Fact04, TheLegacyStreamMayNotMeetACapturingBlockingStream) {
   end_invalid(blocking_);
 }
 
+// That stream belongs to all threads, so that even a thread-local capture meets another thread's use of it.
+TEST_F(Fact04, NorMayAnotherThreadUseTheLegacyStreamBesideACapturingBlockingStream) {
+  const float from = 1;
+  const std::function<cudaError_t()> calls[] = {
+      [&] { return cudaMemcpy(device_, &from, sizeof from, cudaMemcpyDefault); },
+      [&] { return cudaMemset(device_, 0, 64); },
+      [&] { return plus(1, nullptr); },
+  };
+  for (const cudaStream_t stream : {blocking_, cudaStreamPerThread, stream_}) {
+    for (const auto mode : {kGlobal, kThreadLocal, kRelaxed}) {
+      for (const auto& call : calls) {
+        SCOPED_TRACE(testing::Message() << stream << ", mode " << mode << ", call " << &call - calls);
+        const bool breaks = stream != stream_;  // which is no blocking one
+        begin(stream, mode);
+        GIVES(breaks ? cudaErrorStreamCaptureImplicit : cudaSuccess, on_other_thread(call));
+        if (breaks) {
+          end_invalid(stream);
+        } else {
+          EXPECT_EQ(1u, end_valid(stream));
+        }
+        GIVES(cudaSuccess, call());
+      }
+    }
+  }
+}
+
 TEST_F(Fact04, ForkedWorkMustBeJoined) {
   begin(stream_, kThreadLocal);
   OK(cudaEventRecord(fork_, stream_));
