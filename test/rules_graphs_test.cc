@@ -148,13 +148,17 @@ TEST_F(RuntimeRules, EdgesAndNodesCanBeTakenOutOfAGraph) {
 }
 
 TEST_F(RuntimeRules, NodesAreFoundInAClone) {
-  const cudaGraph_t graph = capture([&] { OK(put(1, stream_)); });
+  const cudaGraph_t graph = capture([&] {
+    for (int i = 0; i < 3; ++i) OK(plus(1, stream_));
+  });
   cudaGraph_t clone = nullptr;
   OK(cudaGraphClone(&clone, graph));
   keep(clone);
   cudaGraphNode_t found = nullptr, late = nullptr;
-  OK(cudaGraphNodeFindInClone(&found, nodes(graph)[0], clone));
-  EXPECT_EQ(nodes(clone)[0], found);
+  for (int i = 0; i < 3; ++i) {
+    OK(cudaGraphNodeFindInClone(&found, nodes(graph)[i], clone));
+    EXPECT_EQ(nodes(clone)[i], found);
+  }
   OK(cudaGraphAddEmptyNode(&late, graph, nullptr, 0));
   GIVES(cudaErrorInvalidValue, cudaGraphNodeFindInClone(&found, late, clone));
   GIVES(cudaErrorInvalidValue, cudaGraphNodeFindInClone(&found, nodes(graph)[0], graph));
@@ -203,15 +207,18 @@ TEST_F(RuntimeRules, AnEmptyChildGraphIsLegal) {
 }
 
 TEST_F(Fact12, NodesOfTheEmbeddedGraphPatchTheParentsExecutable) {
-  const cudaGraph_t child = capture([&] { OK(put(3, stream_)); });
-  const cudaGraph_t middle = make_graph(), parent = make_graph();
+  const cudaGraph_t child = capture([&] {
+    OK(put(1, stream_, 1));
+    OK(put(3, stream_));
+  });
+  const cudaGraph_t middle = capture([&] { OK(put(2, stream_, 2)); }), parent = make_graph();
   const cudaGraphNode_t node = embed(child, middle), outer = embed(middle, parent);
-  const cudaGraphNode_t inner = nodes(embedded_in(outer))[0];
-  const cudaGraphNode_t kernel = nodes(embedded_in(inner))[0];
+  const cudaGraphNode_t inner = nodes(embedded_in(outer))[1];
+  const cudaGraphNode_t kernel = nodes(embedded_in(inner))[1];
   const cudaGraphExec_t executable = instantiate(parent);
   EXPECT_EQ(3, run(executable));
   const Params patch(fill, 1, 1, device_, 1, 7.0f);
-  for (cudaGraphNode_t wrong : {nodes(child)[0], nodes(embedded_in(node))[0], inner, outer}) {
+  for (cudaGraphNode_t wrong : {nodes(child)[1], nodes(embedded_in(node))[1], inner, outer}) {
     GIVES(cudaErrorInvalidValue, cudaGraphExecKernelNodeSetParams(executable, wrong, patch.get()));
     GIVES(cudaErrorInvalidValue, cudaGraphNodeSetEnabled(executable, wrong, 0));
   }
@@ -219,6 +226,8 @@ TEST_F(Fact12, NodesOfTheEmbeddedGraphPatchTheParentsExecutable) {
   EXPECT_EQ(7, run(executable));
   OK(cudaGraphNodeSetEnabled(executable, kernel, 0));
   EXPECT_EQ(0, run(executable));
+  for (int i : {1, 2}) EXPECT_EQ(i, read(i));
+  EXPECT_EQ(3, run(instantiate(parent)));
   unsigned enabled = 1;
   OK(cudaGraphNodeGetEnabled(executable, kernel, &enabled));
   EXPECT_EQ(0u, enabled);
@@ -240,8 +249,10 @@ TEST_F(Fact12, ACloneOfAParentHasEmbeddedNodesOfItsOwn) {
   const cudaGraphExec_t executable = instantiate(clone);
   const Params patch(fill, 1, 1, device_, 1, 7.0f);
   GIVES(cudaErrorInvalidValue, cudaGraphExecKernelNodeSetParams(executable, original, patch.get()));
+  destroy(parent);
   OK(cudaGraphExecKernelNodeSetParams(executable, inner, patch.get()));
   EXPECT_EQ(7, run(executable));
+  EXPECT_EQ(3, run(instantiate(clone)));
 }
 
 TEST_F(RuntimeRules, AChildGraphIsReplacedByOneOfTheSameShape) {

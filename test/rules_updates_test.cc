@@ -25,13 +25,14 @@ TEST_F(Fact19, AnUpdateToAnotherClusterSizeSaysYesAndKeepsTheOld) {
       OK(put(value, stream_));
     });
   };
-  for (const auto& [from, to] : {std::pair{2u, 4u}, {4u, 2u}, {1u, 4u}, {4u, 1u}}) {
+  for (const auto& [from, to] : {std::pair{2u, 4u}, {4u, 2u}, {1u, 4u}, {4u, 1u}, {0u, 4u}, {4u, 0u}}) {
     const cudaGraphExec_t executable = instantiate(of_size(from, 1));
+    const int kept = from == 0 ? 1 : static_cast<int>(from);  // 0 is none
     EXPECT_EQ(1, run(executable));
-    EXPECT_EQ(static_cast<int>(from), read<int>(1));
+    EXPECT_EQ(kept, read<int>(1));
     GIVES(cudaSuccess, update(executable, of_size(to, 2)));
     EXPECT_EQ(2, run(executable));  // what else is new is done
-    EXPECT_EQ(static_cast<int>(from), read<int>(1));
+    EXPECT_EQ(kept, read<int>(1));
   }
 }
 
@@ -223,12 +224,18 @@ TEST_F(Fact23, UpdatesMayResizeCopiesButNotChangeTheirKind) {
 }
 
 TEST_F(Fact24, DisabledNodesStayDisabledAcrossAnUpdate) {
-  int counter = 0;
-  const cudaGraph_t graph = capture([&] {
-    OK(put(1, stream_));
-    OK(plus(10, stream_));
-    OK(cudaLaunchHostFunc(stream_, count_up, &counter));
-  });
+  std::atomic<int> counter = 0;
+  const auto of_values = [&](float first, float second) {
+    return capture([&] {
+      OK(put(first, stream_));
+      OK(plus(second, stream_));
+      OK(cudaLaunchHostFunc(stream_, count_up, &counter));
+    });
+  };
+  const cudaGraph_t graph = of_values(1, 10);
+  cudaGraph_t clone = nullptr;
+  OK(cudaGraphClone(&clone, of_values(2, 20)));
+  keep(clone);
   const cudaGraphExec_t executable = instantiate(graph);
   const Nodes all = nodes(graph);
   OK(cudaGraphNodeSetEnabled(executable, all[1], 0));
@@ -239,8 +246,11 @@ TEST_F(Fact24, DisabledNodesStayDisabledAcrossAnUpdate) {
   OK(cudaGraphNodeGetEnabled(executable, all[1], &enabled));
   EXPECT_EQ(0u, enabled);
   EXPECT_EQ(1, run(executable));
+  OK(update(executable, clone));
+  EXPECT_EQ(2, run(executable));
+  GIVES(cudaErrorInvalidValue, cudaGraphNodeSetEnabled(executable, nodes(clone)[1], 1));  // not of the base (facts 12)
   OK(cudaGraphNodeSetEnabled(executable, all[1], 1));
-  EXPECT_EQ(11, run(executable));
+  EXPECT_EQ(22, run(executable));
   GIVES(cudaErrorInvalidValue, cudaGraphNodeSetEnabled(executable, all[2], 0));  // a host node
 }
 
