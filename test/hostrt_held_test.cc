@@ -109,23 +109,6 @@ TEST_F(HostrtGraphs, WhateverWaitsReleases) {
   EXPECT_EQ((Values{}), taken());
 }
 
-TEST_F(HostrtGraphs, LaunchesInFlightOutliveTheirExecutable) {
-  const cudaGraph_t graph = capture_values({1, 2});
-  const cudaGraphExec_t executable = instantiate(graph);
-  hostrt::hold(stream_);
-  OK(cudaGraphLaunch(executable, stream_));
-  OK(patch(executable, nodes_of(graph)[0], 3));  // for later launches only (facts 14)
-  OK(cudaGraphLaunch(executable, stream_));
-  OK(update(executable, capture_values({5, 6})));
-  OK(cudaGraphLaunch(executable, stream_));
-  OK(cudaGraphExecDestroy(executable));
-  OK(cudaGraphDestroy(graph));
-  EXPECT_EQ((Values{}), taken());
-  EXPECT_EQ(0u, hostrt::ledger().executables);
-  OK(hostrt::release(stream_));
-  EXPECT_EQ((Values{1, 2, 3, 2, 5, 6}), taken());
-}
-
 TEST_F(HostrtGraphs, WorkWaitsForHeldWorkElsewhere) {
   cudaStream_t third = nullptr;
   OK(cudaStreamCreate(&third));
