@@ -50,9 +50,28 @@ class Owned {
   cudaUserObject_t handle_ = nullptr;
 };
 
+class UserObjects : public RuntimeRules {
+ protected:
+  // An executable that alone holds the object.
+  cudaGraphExec_t holder_of(Owned& object) {
+    const cudaGraph_t graph = capture([this] { OK(put(1, stream_)); });
+    object.give_to(graph);
+    const cudaGraphExec_t executable = instantiate(graph);
+    destroy(graph);
+    return executable;
+  }
+
+  // Gives the driver's thread time to destroy what it should not: until it has destroyed what is held by `idle`, an
+  // executable that was never launched, or for a second.
+  void destroy_and_wait(cudaGraphExec_t idle, const Owned& object) {
+    destroy(idle);
+    object.destroyed_soon();
+  }
+};
+
 using Fact26 = DeviceUpdatable;
 using Fact27 = RuntimeRules;
-using Fact28 = RuntimeRules;
+using Fact28 = UserObjects;
 
 TEST_F(Fact26, AGraphWithUpdatableNodesHasOneExecutableAtATime) {
   const cudaGraph_t graph = updatable(3);
@@ -299,35 +318,32 @@ TEST_F(Fact28, AnExecutableHoldsTheObjectsOfItsGraph) {
 }
 
 TEST_F(Fact28, ALaunchInFlightHoldsTheObjectsOfADestroyedExecutable) {
-  const cudaGraph_t graph = capture([this] { OK(put(1, stream_)); });
-  Owned object;
-  object.give_to(graph);
-  const cudaGraphExec_t executable = instantiate(graph);
-  destroy(graph);
+  Owned object, of_idle;
+  const cudaGraphExec_t executable = holder_of(object), idle = holder_of(of_idle);
   Busy busy(stream_);
   OK(cudaGraphLaunch(executable, stream_));
   destroy(executable);
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  destroy_and_wait(idle, of_idle);
   EXPECT_EQ(0, object.destroyed());
   busy.end();
   EXPECT_EQ(1, object.destroyed_soon());
+  EXPECT_EQ(1, of_idle.destroyed_soon());
   EXPECT_EQ(1, read());
 }
 
 TEST_F(Fact28, AnUpdateExchangesTheObjects) {
-  const cudaGraph_t first = capture([this] { OK(put(1, stream_)); }), second = capture([this] { OK(put(2, stream_)); });
-  Owned of_first, of_second;
-  of_first.give_to(first);
+  const cudaGraph_t second = capture([this] { OK(put(2, stream_)); });
+  Owned of_first, of_second, of_idle;
   of_second.give_to(second);
-  const cudaGraphExec_t executable = instantiate(first);
-  destroy(first);
+  const cudaGraphExec_t executable = holder_of(of_first), idle = holder_of(of_idle);
   Busy busy(stream_);
   OK(cudaGraphLaunch(executable, stream_));
   OK(update(executable, second));
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  destroy_and_wait(idle, of_idle);
   EXPECT_EQ(0, of_first.destroyed());  // the launch in flight is of the first graph
   busy.end();
   EXPECT_EQ(1, of_first.destroyed_soon());
+  EXPECT_EQ(1, of_idle.destroyed_soon());
   destroy(second);
   EXPECT_EQ(2, run(executable));
   EXPECT_EQ(0, of_second.destroyed());
@@ -336,12 +352,10 @@ TEST_F(Fact28, AnUpdateExchangesTheObjects) {
 }
 
 TEST_F(Fact28, ARefusedUpdateExchangesNothing) {
-  const cudaGraph_t first = capture([this] { OK(put(1, stream_)); }), second = make_graph();
+  const cudaGraph_t second = make_graph();
   Owned of_first, of_second;
-  of_first.give_to(first);
   of_second.give_to(second);
-  const cudaGraphExec_t executable = instantiate(first);
-  destroy(first);
+  const cudaGraphExec_t executable = holder_of(of_first);
   GIVES(cudaErrorGraphExecUpdateFailure, update(executable, second));
   destroy(second);
   EXPECT_EQ(1, of_second.destroyed());
