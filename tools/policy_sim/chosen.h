@@ -1,11 +1,18 @@
 // The policy of the cache: which key has an executable of its own, which keys share one, and which executable leaves
-// for another. Plain numbers in, a plan out: no CUDA call, no clock, no lock. Equal calls give equal plans, and a call
-// takes the same time whatever the number of keys, except for keys in use that it has to pass over. docs/policy.md has
-// the rules and what each is worth.
+// for another. Plain numbers in, a plan out: no CUDA call, no clock, no lock. Equal calls give equal plans.
+// docs/policy.md has the rules and what each is worth.
 //
-// A run that finds no executable for its key asks in this order, and begins again after `refused`:
+// A run that finds no executable for its key asks in this order:
 //
-//   captured or moved  ->  candidate  ->  plan  ->  (evict, instantiate, bring over)  ->  done or refused
+//   used  ->  captured or moved  ->  candidate  ->  plan  ->  done
+//
+// A cache with several threads calls `plan` and `done` under one lock, and carries the plan out afterwards. If that
+// fails, the caller reports `lost`, or `undone` if the lender's executable is still whole. If the runtime has refused
+// what was planned, the caller then reports `refused`, and asks again from `candidate` on.
+//
+// A call takes the same time whatever the number of keys, with two exceptions. A plan passes over executables in use
+// and over those that it evicts. A key that gets an executable, or is unpinned, passes over the executables whose keys
+// were used after it: few, except for `pinned` and `undone`.
 #pragma once
 
 #include <cstddef>
@@ -28,16 +35,18 @@ enum class Prefer : std::uint8_t { kTotalTime, kDeviceTime, kMemory };
 struct Limits {
   Prefer prefer = Prefer::kTotalTime;
   std::size_t max_executables = 64;
+  std::size_t max_device_bytes = std::numeric_limits<std::size_t>::max();  // Of executables, tables and sets.
 };
 
+// Keys of one signature have the same `bytes`. Keys of one class have the same `table_bytes`.
 struct GraphFacts {
   std::uint64_t signature = 0;    // Keys of one signature and stream are a family: an update brings one to another.
   std::uint64_t table_class = 0;  // Keys of one family and class can share a parameter table. 0: this key cannot.
   std::uint64_t stream = 0;
   std::size_t nodes = 0;
-  std::size_t bytes = 0;        // Device memory of an executable,
-  std::size_t table_bytes = 0;  // of a parameter table beyond that,
-  std::size_t set_bytes = 0;    // and of this key's parameter set.
+  std::size_t bytes = 0;        // Device memory of an executable. Never 0.
+  std::size_t table_bytes = 0;  // Device memory of a parameter table beyond that, with the first set.
+  std::size_t set_bytes = 0;    // Device memory of this key's parameter set.
   bool has_many_slots = false;  // An updater node would bring new values for less than patches do.
 };
 
@@ -70,7 +79,7 @@ class Policy {
 
   explicit Policy(const Limits& limits) : limits_(limits) {}
 
-  // A run of the key begins.
+  // A run of the key begins. This is the first call for a key.
   void used(KeyId key);
   // The key has a template from now on.
   void captured(KeyId key, const GraphFacts& facts);
@@ -84,13 +93,25 @@ class Policy {
   // Whose executable the key could borrow, or kNoKey.
   KeyId candidate(KeyId key, const IdleFn& idle) const;
   Plan plan(KeyId key, const Offer& offer, const IdleFn& idle) const;
-  // The plan has been carried out.
+  // Whose executable leaves first if the device runs out of memory, or kNoKey. The caller reports it as `lost`.
+  KeyId victim(const IdleFn& idle) const { return next_victim(kNoKey, idle); }
+
+  // The plan is carried out: the key has its executable from now on, and what the plan evicts has none.
   void done(KeyId key, const Plan& plan);
-  // The runtime has refused the plan's table or update: the class has no table, or the key no siblings, from now on.
-  // What was to be evicted has not been.
+  // The key could not get what it was to borrow, and the lender has it again. What was evicted stays so, and the rent
+  // is paid. The table shrinks by the plan's `set_bytes`: the caller sets these to 0 if the set is in the table.
+  void undone(KeyId key, const Plan& plan);
+  // The key's executable, if it had one, is gone.
+  void lost(KeyId key);
+  // The key is gone, with all that it had. Its id may be another key's from now on.
+  void erased(KeyId key);
+  // The runtime has refused what the plan gives the key, which has no executable now. From now on the class gets no
+  // table, the key has no siblings, or the key gets no updater node for its slots.
   void refused(KeyId key, const Plan& plan);
 
  private:
+  friend class PolicyChecker;  // The one of policy_test.cc, which counts everything anew.
+
   enum class Kind : std::uint8_t { kNone, kPlain, kSlots, kTable };
 
   struct Class {
@@ -110,12 +131,13 @@ class Policy {
     Class* of_class = nullptr;
     Kind kind = Kind::kNone;
     bool is_pinned = false;
+    bool refuses_slots = false;    // The key gets no updater node for its slots.
     Cost rent = 0;                 // What it has paid for switches since it last had an executable of its own.
     std::uint64_t rents_from = 0;  // The use at which it began to.
     std::uint64_t last_use = 0;
     KeyId older = kNoKey, newer = kNoKey;  // In the order of its kind.
   };
-  // Executables in the order of use. Those of pinned keys are in none.
+  // Executables in the order of last use. Those of pinned keys are in none.
   struct Order {
     KeyId oldest = kNoKey, newest = kNoKey;
   };
@@ -130,21 +152,28 @@ class Policy {
   void join(Entry* entry);
   void leave(Entry* entry);
   void set_kind(KeyId key, Kind kind);
+  void hand_over(KeyId from, KeyId to, std::size_t set_bytes);
 
-  std::size_t units(const Entry& entry) const;
-  std::size_t units_of_table(const Entry& entry, std::size_t set_bytes) const;
-  std::size_t units_of_driver(const Entry& entry) const;
+  std::size_t bytes(const Entry& entry) const;
+  std::size_t bytes_of_table(const Entry& entry, std::size_t set_bytes) const;
+  std::size_t units(const Entry& entry, std::size_t bytes) const;
   std::size_t room_beside_tables(const Entry& entry) const;
-  bool is_full() const { return units_ >= limits_.max_executables; }
-  bool can_lend(KeyId key, const IdleFn& idle) const { return key != kNoKey && !entries_[key].is_pinned && idle(key); }
+  bool fits(std::size_t taken, std::size_t bytes) const;
+  bool has_room(const Entry& entry, std::size_t limit) const {
+    return units_ < limit && fits(bytes_, entry.facts.bytes);
+  }
+  bool has_room_for_table(const Entry& entry) const;
+  bool can_lend(KeyId key) const {
+    return key != kNoKey && entries_[key].kind != Kind::kNone && !entries_[key].is_pinned;
+  }
 
   bool wants_own(const Entry& entry, Cost rent, const IdleFn& idle) const;
   bool wants_table(const Entry& entry, const Plan& borrow) const;
   bool may_write_slots(const Entry& entry) const;
-  KeyId victim(const IdleFn& idle, const std::vector<KeyId>& except) const;
-  bool make_room(std::size_t units, std::size_t limit, std::vector<KeyId> except, const IdleFn& idle, Plan* plan) const;
+  KeyId next_victim(KeyId after, const IdleFn& idle) const;
+  bool make_room(const Entry& entry, std::size_t bytes, std::size_t limit, KeyId in_place_of, const IdleFn& idle,
+                 Plan* plan) const;
   Plan borrow(const Entry& entry, const Offer& offer) const;
-  bool add_set(const Entry& entry, const IdleFn& idle, Plan* plan) const;
   Plan table_in_place_of(KeyId lender, const Entry& entry, const IdleFn& idle) const;
   Plan own(const Entry& entry, std::size_t limit, const IdleFn& idle) const;
   Plan wish(const Entry& entry, const Offer& offer, const IdleFn& idle) const;
@@ -157,6 +186,7 @@ class Policy {
   std::uint64_t refusals_ = 0;
   std::size_t keys_ = 0;        // That have a template.
   std::size_t units_ = 0;       // What the executables count.
+  std::size_t bytes_ = 0;       // What they take of the device's memory.
   std::size_t with_slots_ = 0;  // Executables with an updater node for slots.
   std::size_t tables_ = 0;
 };

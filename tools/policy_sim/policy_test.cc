@@ -1,5 +1,5 @@
-// What holds of every plan of the policy, for random keys, graphs, orders of use, pins, busy keys and refusals. The
-// simulator's traces have neither pins nor busy keys nor refusals.
+// What holds of every plan of the policy, for random keys, graphs, orders of use, pins, busy keys, refusals, failures
+// and limits. The simulator's traces have none of the last five.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "chosen.h"
+#include "policy_checker.h"
 
 namespace graphcache {
 namespace {
@@ -32,6 +33,8 @@ class Random {
 struct Variety {
   std::uint64_t keys, signatures, classes, streams;
   bool pins = false, is_busy = false, refuses = false, forgets = false;
+  bool fails = false;     // Plans fail after they were reported as done, executables are lost, keys are erased.
+  bool is_tight = false;  // `max_device_bytes` is between less than the smallest executable and 13 of the largest.
 };
 
 // A cache without graphs: it asks two policies alike, carries out what they plan, and looks whether that can be done.
@@ -45,14 +48,23 @@ class World {
       const auto key = static_cast<KeyId>(random_.below(variety_.keys));
       if (variety_.pins && random_.one_in(8)) pin(key, random_.one_in(3));
       if (variety_.forgets && random_.one_in(16)) forget(static_cast<KeyId>(random_.below(variety_.keys)));
+      if (variety_.fails && random_.one_in(16)) lose(static_cast<KeyId>(random_.below(variety_.keys)));
+      if (variety_.fails && random_.one_in(16)) erase(static_cast<KeyId>(random_.below(variety_.keys)));
+      check();
       run(key);
     }
   }
 
   std::map<Plan::Action, int> actions;
-  int evictions = 0, refusals = 0;
+  int evictions = 0, refusals = 0, undone = 0, too_large = 0;
 
  private:
+  struct Executable {
+    bool is_table = false;
+    std::set<KeyId> sets;       // Of keys that have one.
+    std::size_t set_bytes = 0;  // Of all but the first, those of erased keys included.
+  };
+
   template <class F>
   void tell(F&& f) {
     for (Policy& policy : policies_) f(policy);
@@ -72,10 +84,27 @@ class World {
     tell([&](Policy& policy) { policy.forgotten(key); });
   }
 
+  void lose(KeyId key) {
+    if (last_use_.count(key) == 0) return;
+    live_.erase(key);
+    tell([&](Policy& policy) { policy.lost(key); });
+  }
+
+  // Its id may come back with another graph.
+  void erase(KeyId key) {
+    if (last_use_.erase(key) == 0) return;
+    live_.erase(key);
+    facts_.erase(key);
+    pinned_.erase(key);
+    for (auto& [holder, executable] : live_) executable.sets.erase(key);
+    tell([&](Policy& policy) { policy.erased(key); });
+  }
+
   void capture(KeyId key) {
+    const std::uint64_t identity = variety_.fails ? random_.below(variety_.keys) : key;
     GraphFacts facts;
-    facts.signature = key % variety_.signatures + 1;
-    facts.table_class = key / variety_.signatures % variety_.classes;
+    facts.signature = identity % variety_.signatures + 1;
+    facts.table_class = identity / variety_.signatures % variety_.classes;
     facts.stream = random_.below(variety_.streams);
     facts.nodes = 8 + 100 * facts.signature;
     facts.bytes = 114'000 + 2'600 * facts.nodes;
@@ -112,22 +141,63 @@ class World {
     if (lender != kNoKey) {
       EXPECT_TRUE(is_live(lender) && may_leave(lender)) << "lender " << lender;
       EXPECT_EQ(facts_.at(lender).signature, facts_.at(key).signature);
+      if (variety_.fails && random_.one_in(8)) pin(lender, true);
       offer = {lender, costs::kTakeOver + random_.below(2) * 100 * facts_.at(key).nodes, has_set(lender, key)};
     }
     const Plan plan = policies_[0].plan(key, offer, idle);
     expect_equal(plan, policies_[1].plan(key, offer, idle));
     expect_possible(key, plan);
     if (testing::Test::HasFailure()) return true;
-    const bool can_be_refused = plan.action == Plan::Action::kTable || plan.action == Plan::Action::kBorrow;
-    if (variety_.refuses && can_be_refused && random_.one_in(6)) {
+    if (variety_.refuses && can_be_refused(plan) && random_.one_in(6)) {
       ++refusals;
       tell([&](Policy& policy) { policy.refused(key, plan); });
       return false;
     }
+    const Executable lent = plan.action == Plan::Action::kBorrow ? live_.at(plan.lender) : Executable();
     carry_out(key, plan);
     tell([&](Policy& policy) { policy.done(key, plan); });
+    check();
+    return !variety_.fails || !random_.one_in(6) || fail(key, plan, lent);
+  }
+
+  // A plan fails after it was reported as done. False: the runtime refuses it.
+  bool fail(KeyId key, Plan plan, Executable lent) {
+    if (plan.action != Plan::Action::kBorrow || random_.one_in(2)) {
+      lose(key);
+    } else {
+      ++undone;
+      if (random_.one_in(4)) pin(plan.lender, true);
+      if (random_.one_in(2)) {  // The set is written by then.
+        lent = live_.at(key);
+        plan.set_bytes = 0;
+      }
+      live_.erase(key);
+      live_[plan.lender] = lent;
+      tell([&](Policy& policy) { policy.undone(key, plan); });
+    }
+    check();
+    if (!can_be_refused(plan) || random_.one_in(2)) return true;
+    ++refusals;
+    tell([&](Policy& policy) { policy.refused(key, plan); });
+    return false;
+  }
+
+  // The policy knows what is true here, and the limits hold. The other policy is told the same, and plans the same.
+  void check() const {
+    const PolicyChecker look(policies_[0]);
+    look.check();
     EXPECT_LE(units(), limits_.max_executables);
-    return true;
+    EXPECT_LE(look.bytes(), limits_.max_device_bytes);
+    EXPECT_EQ(look.units(), units());
+    EXPECT_EQ(look.keys(), facts_.size());
+    for (KeyId key = 0; key < variety_.keys; ++key) {
+      const auto live = live_.find(key);
+      const bool is_live = live != live_.end(), has_table = is_live && live->second.is_table;
+      EXPECT_TRUE(look.is_captured(key) == (facts_.count(key) != 0) &&
+                  look.is_pinned(key) == (pinned_.count(key) != 0) && look.is_live(key) == is_live &&
+                  look.has_table(key) == has_table && (!has_table || look.set_bytes(key) == live->second.set_bytes))
+          << "key " << key;
+    }
   }
 
   // What the executables take, counted in executables.
@@ -136,7 +206,7 @@ class World {
     for (const auto& [key, executable] : live_) {
       if (!executable.is_table) continue;
       const GraphFacts& facts = facts_.at(key);
-      const std::size_t bytes = facts.table_bytes + (executable.sets.size() - 1) * facts.set_bytes;
+      const std::size_t bytes = facts.table_bytes + executable.set_bytes;
       units += (bytes + facts.bytes - 1) / facts.bytes;
     }
     return units;
@@ -145,6 +215,10 @@ class World {
   bool has_set(KeyId lender, KeyId key) const {
     const auto found = live_.find(lender);
     return found != live_.end() && found->second.is_table && found->second.sets.count(key) != 0;
+  }
+
+  static bool can_be_refused(const Plan& plan) {
+    return plan.action == Plan::Action::kTable || plan.action == Plan::Action::kBorrow || plan.writes_slots;
   }
 
   static void expect_equal(const Plan& a, const Plan& b) {
@@ -161,6 +235,7 @@ class World {
     }
     switch (plan.action) {
       case Plan::Action::kDirect:
+        if (facts_.at(key).bytes > limits_.max_device_bytes) return void(++too_large);
         EXPECT_TRUE(std::any_of(live_.begin(), live_.end(), [&](const auto& one) { return !may_leave(one.first); }))
             << "a direct run, though everybody's executable may leave";
         break;
@@ -190,22 +265,17 @@ class World {
         live_[key] = {};
         break;
       case Plan::Action::kTable:
-        live_[key] = {true, {key}};
+        live_[key] = {true, {key}, 0};
         break;
       case Plan::Action::kBorrow: {
         Executable executable = live_.at(plan.lender);
         live_.erase(plan.lender);
-        if (executable.is_table) executable.sets.insert(key);
+        if (executable.is_table && executable.sets.insert(key).second) executable.set_bytes += facts_.at(key).set_bytes;
         live_[key] = executable;
         break;
       }
     }
   }
-
-  struct Executable {
-    bool is_table = false;
-    std::set<KeyId> sets;
-  };
 
   Random random_;
   const Limits limits_;
@@ -226,14 +296,18 @@ class PolicyPropertiesTest : public testing::Test {
   void run_worlds(const Variety& variety) {
     for (const Prefer prefer : kPreferences) {
       for (const std::size_t budget : {1, 2, 4, 8, 64}) {
-        for (std::uint64_t seed = 1; seed <= 20 && !HasFailure(); ++seed) {
+        for (std::uint64_t seed = 1; seed <= 10 && !HasFailure(); ++seed) {
           SCOPED_TRACE("prefer " + std::to_string(static_cast<int>(prefer)) + ", budget " + std::to_string(budget) +
                        ", seed " + std::to_string(seed));
-          World world(seed, {prefer, budget}, variety);
+          Limits limits{prefer, budget};
+          if (variety.is_tight) limits.max_device_bytes = 300'000 + seed * seed * 120'000;
+          World world(seed, limits, variety);
           world.go_on(600);
           for (const auto& [action, count] : world.actions) actions[action] += count;
           evictions += world.evictions;
           refusals += world.refusals;
+          undone += world.undone;
+          too_large += world.too_large;
         }
       }
     }
@@ -243,7 +317,7 @@ class PolicyPropertiesTest : public testing::Test {
   }
 
   std::map<Plan::Action, int> actions;
-  int evictions = 0, refusals = 0;
+  int evictions = 0, refusals = 0, undone = 0, too_large = 0;
 };
 
 TEST_F(PolicyPropertiesTest, OfOneFamily) {
@@ -273,6 +347,41 @@ TEST_F(PolicyPropertiesTest, WhereKeysAreForgottenAndPlansRefused) {
               .refuses = true,
               .forgets = true});
   EXPECT_GT(refusals, 0);
+}
+
+TEST_F(PolicyPropertiesTest, WhereExecutablesAreLostAndPlansUndone) {
+  run_worlds({.keys = 40,
+              .signatures = 3,
+              .classes = 2,
+              .streams = 2,
+              .pins = true,
+              .is_busy = true,
+              .refuses = true,
+              .forgets = true,
+              .fails = true});
+  EXPECT_GT(actions[Plan::Action::kTable], 0);
+  EXPECT_GT(undone, 0);
+}
+
+TEST_F(PolicyPropertiesTest, WithinTheBytesOfTheDevice) {
+  run_worlds({.keys = 40, .signatures = 3, .classes = 2, .streams = 2, .is_tight = true});
+  EXPECT_GT(actions[Plan::Action::kTable], 0);
+  EXPECT_GT(too_large, 0);
+}
+
+TEST_F(PolicyPropertiesTest, WithinTheBytesOfTheDeviceWhateverFails) {
+  run_worlds({.keys = 40,
+              .signatures = 3,
+              .classes = 2,
+              .streams = 2,
+              .pins = true,
+              .is_busy = true,
+              .refuses = true,
+              .forgets = true,
+              .fails = true,
+              .is_tight = true});
+  EXPECT_GT(actions[Plan::Action::kTable], 0);
+  EXPECT_GT(undone, 0);
 }
 
 }  // namespace
