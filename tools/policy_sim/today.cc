@@ -143,7 +143,7 @@ class Today : public SimPolicy {
           ledger_.bytes(keys_[lender].executable) + price::set_bytes(graph) > 2 * price::bytes(graph)) {
         ledger_.destroy(keys_[lender].executable);
         set_live(lender, false);
-        return buy(k, true);
+        return buy(k, false);
       }
       if (!keeps) return take(lender, k, rent);
     }
