@@ -125,7 +125,8 @@ TEST_F(AccountingTest, ExecutablesWithHostFunctionsAreNotDestroyedInFlight) {
   int calls = 0;
   const auto run = [&](Cache& cache, int number, cudaStream_t on) {
     return cache.run(key(number), on, [&](cudaStream_t s) {
-      return cudaLaunchHostFunc(s, [](void* count) { ++*static_cast<int*>(count); }, &calls);
+      return cudaLaunchHostFunc(
+          s, [](void* count) { ++*static_cast<int*>(count); }, &calls);
     });
   };
   {

@@ -99,7 +99,7 @@ constexpr Untold kUntold[] = {
     {"cudaGraphExecDestroy"},
     {"cudaLibraryUnload"},
     {"cudaStreamDestroy"},
-    // Whether something may be destroyed yet: what cannot be asked counts as done.
+    // Whether something may be destroyed yet: what cannot be asked stays.
     {"cudaEventCreateWithFlags"},
     {"cudaEventQuery"},
     {"cudaEventRecord"},

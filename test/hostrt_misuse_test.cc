@@ -112,6 +112,37 @@ TEST_F(HostrtMisuse, AnExecutableOutlivesItsTemplateButNotItsNodes) {
 }
 
 // Facts 3: the graph of a capture that breaks is gone.
+// The driver crashes then (docs/semantics.md, "Executables in flight"). An upload comes behind the launch, so that an
+// event behind it tells.
+TEST_F(HostrtMisuse, AnExecutableWithHostFunctionsIsNotDestroyedInFlight) {
+  int calls = 0;
+  for (const bool is_held : {false, true}) {
+    OK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
+    OK(cudaLaunchHostFunc(
+        stream_, [](void* count) { ++*static_cast<int*>(count); }, &calls));
+    cudaGraph_t graph = nullptr;
+    OK(cudaStreamEndCapture(stream_, &graph));
+    const cudaGraphExec_t executable = instantiate(graph);
+    if (is_held) hostrt::hold(stream_);
+    OK(cudaGraphLaunch(executable, stream_));
+    cudaStream_t other = nullptr;
+    cudaEvent_t behind = nullptr;
+    OK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+    OK(cudaEventCreateWithFlags(&behind, cudaEventDisableTiming));
+    OK(cudaGraphUpload(executable, other));
+    OK(cudaEventRecord(behind, other));
+    EXPECT_EQ(is_held ? cudaErrorNotReady : cudaSuccess, cudaEventQuery(behind));
+    OK(cudaGraphExecDestroy(executable));
+    if (is_held) expect_misuse(HasSubstr("an executable with host functions is destroyed in flight"));
+    OK(hostrt::release(stream_));
+    OK(cudaEventQuery(behind));
+    OK(cudaEventDestroy(behind));
+    OK(cudaStreamDestroy(other));
+    OK(cudaGraphDestroy(graph));
+  }
+  EXPECT_EQ(2, calls);
+}
+
 TEST_F(HostrtMisuse, AGraphEndsWithTheCallThatBreaksItsCapture) {
   cudaStreamCaptureStatus status;
   cudaGraph_t graph = nullptr;

@@ -57,7 +57,7 @@ GRAPHCACHE_TEST_KERNEL void append(int* log, int* count, int value) {
   if (thread_number() == 0) log[(*count)++] = value;
 }
 
-GRAPHCACHE_TEST_KERNEL void sum_large(int* out, Large value) {
+GRAPHCACHE_TEST_KERNEL void sum_large(int* out, LargeArgument value) {
   for (const int one : value.values) *out += one;
 }
 

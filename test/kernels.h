@@ -25,7 +25,7 @@ struct Mixed {
 };
 
 // Most of what a kernel's arguments may take.
-struct Large {
+struct LargeArgument {
   int values[1000];
 };
 
@@ -37,7 +37,7 @@ GRAPHCACHE_TEST_KERNEL void record_launch(int* out);                            
 GRAPHCACHE_TEST_KERNEL void count_threads(int* counter);                         // *counter += 1 in every thread
 GRAPHCACHE_TEST_KERNEL void append(int* log, int* count, int value);             // log[(*count)++] = value
 GRAPHCACHE_TEST_KERNEL void copy_struct(Mixed* out, Mixed value);                // *out = value
-GRAPHCACHE_TEST_KERNEL void sum_large(int* out, Large value);                    // *out += the sum of its values
+GRAPHCACHE_TEST_KERNEL void sum_large(int* out, LargeArgument value);            // *out += the sum of its values
 GRAPHCACHE_TEST_KERNEL void do_nothing();
 
 // Steps whose order, values and number of threads show in what they leave, in whole numbers that wrap.

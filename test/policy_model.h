@@ -329,9 +329,8 @@ class Model : private Rows {
     Cost& paid = rents_[{row.family, mine}];
     if (otherwise > by_row) paid += otherwise - by_row;
     if (paid <= costs::buy_table(nodes) || !has_room_for_updater_node()) return false;
-    const std::size_t of_class = number([&](const Row& other) {
-      return other.live && other.family == row.family && class_of(other) == mine;
-    });
+    const std::size_t of_class =
+        number([&](const Row& other) { return other.live && other.family == row.family && class_of(other) == mine; });
     return fits(bytes(k)) || of_class >= static_cast<std::size_t>(std::min(options_.max_executables, 2));
   }
   std::size_t members_of(std::uint64_t family, const std::string& of_class) const {
@@ -356,9 +355,8 @@ class Model : private Rows {
     row.updater = UpdaterKind::kNone;
     row.paid = 0;
     row.programmed = row.captured;
-    const bool may_have_updater_node =
-        options_.mechanisms.patching != detail::Patching::kAuto ||
-        (options_.max_executables >= 8 && has_room_for_updater_node());
+    const bool may_have_updater_node = options_.mechanisms.patching != detail::Patching::kAuto ||
+                                       (options_.max_executables >= 8 && has_room_for_updater_node());
     const bool writes_slots = may_have_updater_node && device_writes_slots(options_, specs_[k]);
     row.updater = table ? UpdaterKind::kTable : writes_slots ? UpdaterKind::kSlots : UpdaterKind::kNone;
     row.launched = false;

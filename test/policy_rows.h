@@ -30,18 +30,18 @@ class Rows {
     bool known = false, was_recorded = false;
     bool live = false, recorded = false, pinned = false;
     std::uint64_t used = 0, family = 0;
-    Values captured{}, programmed{};      // Of its graph, and of its executable.
-    Cost paid = 0;                        // Rent,
-    std::uint64_t rents_from = 0;         // and the use at which it began to pay.
+    Values captured{}, programmed{};  // Of its graph, and of its executable.
+    Cost paid = 0;                    // Rent,
+    std::uint64_t rents_from = 0;     // and the use at which it began to pay.
     bool seen = false;
     int wait = 0, broken = 0;  // Runs before the next capture, captures that broke.
     EagerReason why = EagerReason::kCaptureAfter;
     std::array<std::uint64_t, kOutcomeCount> outcomes{};
     UpdaterKind updater = UpdaterKind::kNone;
-    bool launched = false;          // Its executable: until then the device writes nothing into it.
-    std::size_t base = 0;           // Of the table: whose graph it was made from.
-    std::uint64_t split_from = 0;   // The family that it was no member of after all.
-    std::size_t stream = kOnAny;    // Of its family.
+    bool launched = false;         // Its executable: until then the device writes nothing into it.
+    std::size_t base = 0;          // Of the table: whose graph it was made from.
+    std::uint64_t split_from = 0;  // The family that it was no member of after all.
+    std::size_t stream = kOnAny;   // Of its family.
   };
   struct Way {
     bool update;

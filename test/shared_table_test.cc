@@ -305,7 +305,7 @@ TEST_F(SharedTableTest, LargeRowsAreDoneWithout) {
                     ->run(key("k", which), stream,
                           [&](Recorder& rec) {
                             for (int i = 0; i < kNodes; ++i) {
-                              Large large{};
+                              LargeArgument large{};
                               large.values[i] = which;
                               rec.launch(sum_large, {1, 1}, at(0), large);
                             }

@@ -39,6 +39,8 @@
 // later one if a CUDA call of the run fails, is gone if it was the launch of a hit, and hides one of the same kind that
 // `fn` leaves. Exceptions of `fn` pass through, the capture having been ended.
 //
+// Out of device memory, a run waits for the device, destroys what waits for its destruction, and tries once more.
+//
 // Out of host memory. A run or warm() for which the library cannot allocate returns ResourceExhausted, without a
 // message if there is no memory even for that. Its key may have lost its executable by then.
 // Other keys have been evicted at most, so they need `fn` again only if it calls Recorder::on_device(). Nothing
@@ -69,8 +71,8 @@ class Cache {
   // Options that make no sense (a negative max_executables, an unknown device) are reported by status() and by each
   // run. Throws std::bad_alloc.
   explicit Cache(const Options& options = {});
-  // Destroys every executable. No run may be under way. Waits for the device's work, as cudaFree does, since executables
-  // in flight cannot be destroyed; inside a capture it does not, and other caches of the device destroy them later.
+  // Destroys every executable. No run may be under way. Waits for the device's work, as cudaFree does, since
+  // executables in flight cannot be destroyed; inside a capture, other caches of the device destroy them later.
   ~Cache();
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
@@ -142,10 +144,11 @@ class Cache {
   // Whether some place of the program has recorded this key, so that a run there would not call `fn`.
   bool contains(const Key& key) const;
   // Forgets the key, at every place of the program, pinned or not; false if there was none. A run of it that is under
-  // way ends as it would have, and so do launches in flight: the executable is destroyed by this call if it is idle, else
-  // by a later run, erase() or clear(). But what `fn` has given its capture to keep alive (user objects, as some
-  // libraries do) may be released at once if the key has lost its executable since its last launch, or shares one with a
-  // table: synchronize first where there is such.
+  // way ends as it would have, and so do launches in flight: the executable is destroyed by this call, or by a later
+  // run that is no hit, erase() or clear(), once these are known to be over. But what `fn` has given its capture to
+  // keep alive (user objects, as some libraries do) may be released at once if the key, or another one that was
+  // forgotten, has lost its executable since its last launch, or shares one with a table: synchronize first where there
+  // is such.
   bool erase(const Key& key);
   // Forgets every key, and destroys what they had. Waits for the device's work, as cudaFree does. The counters go on.
   void clear();

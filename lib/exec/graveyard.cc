@@ -41,7 +41,8 @@ bool Graveyard::is_done(Grave& grave, LaunchStream stream) {
     if (make_event(&event) != cudaSuccess || cudaEventRecord(event.get(), stream.handle) != cudaSuccess) return false;
     grave.done = std::move(event);
   }
-  return cudaEventQuery(grave.done.get()) != cudaErrorNotReady;
+  const cudaError_t found = cudaEventQuery(grave.done.get());
+  return found == cudaSuccess || found == cudaErrorCudartUnloading;
 }
 
 bool Graveyard::fence(Grave& grave) {
@@ -49,12 +50,16 @@ bool Graveyard::fence(Grave& grave) {
   LastErrorGuard last_error;
   RelaxedCaptureMode relaxed;
   const DeviceGuard current(device_);
-  cudaStream_t stream = nullptr;
-  {
+  if (current.result().error != cudaSuccess) return false;
+  const auto own_stream = [this] {
     MutexLock lock(mutex_);
-    if (stream_.get() == nullptr && cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess) {
-      stream_ = Owned<cudaStream_t, cudaStreamDestroy>(stream);
-    }
+    return stream_.get();
+  };
+  cudaStream_t stream = own_stream();
+  if (stream == nullptr && cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess) {
+    Owned<cudaStream_t, cudaStreamDestroy> created(stream);
+    MutexLock lock(mutex_);
+    if (stream_.get() == nullptr) stream_ = std::move(created);  // Another thread may have been faster.
     stream = stream_.get();
   }
   Event event;
@@ -82,13 +87,14 @@ void Graveyard::collect(cudaStream_t handle) {
   }
   // Nothing is known of these. The oldest of too many do not wait for their stream any longer.
   std::size_t executables = 0, graphs = 0;
+  bool fences = true;
   for (auto grave = waiting.end(); grave != waiting.begin();) {
     --grave;
     if (grave->done.get() != nullptr) continue;
     if (grave->executable == nullptr) {
       if (++graphs > kMaxGraphs) grave = waiting.erase(grave);
-    } else if (++executables > kMaxExecutables) {
-      (void)fence(*grave);
+    } else if (++executables > kMaxExecutables && fences) {
+      fences = fence(*grave);  // One that fails is not tried again by this run, nor are others.
     }
   }
   put_back(std::move(waiting));
@@ -108,8 +114,16 @@ CallResult Graveyard::collect_all(const DeviceMemory* to_wait) {
     // At the end of the process the runtime may be gone (fact 34).
     is_over = waited.error == cudaSuccess || waited.error == cudaErrorCudartUnloading;
   }
+  for (Grave& grave : waiting) {
+    if (!is_over && grave.executable != nullptr) (void)fence(grave);
+  }
   for (auto grave = waiting.begin(); grave != waiting.end();) {
-    const bool done = is_over || grave->executable == nullptr || (fence(*grave) && is_done(*grave, {}));
+    bool done = is_over || grave->executable == nullptr || is_done(*grave, {});
+    if (!done && to_wait != nullptr && grave->done.get() != nullptr) {
+      LastErrorGuard last_error;
+      RelaxedCaptureMode relaxed;
+      done = cudaEventSynchronize(grave->done.get()) == cudaSuccess;
+    }
     grave = done ? waiting.erase(grave) : std::next(grave);
   }
   put_back(std::move(waiting));

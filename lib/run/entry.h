@@ -50,7 +50,7 @@ struct Entry {
 
   RunLock lock;
   std::unique_ptr<Executable> executable ABSL_GUARDED_BY(lock);
-  LaunchStream stream ABSL_GUARDED_BY(lock);      // The last one that was found fit to run on.
+  LaunchStream stream ABSL_GUARDED_BY(lock);  // The last one that was found fit to run on.
 
   // Guarded by the cache's lock.
   int users = 0;               // Threads that need the entry to stay without holding `lock`: they run `fn`.

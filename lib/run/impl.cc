@@ -72,6 +72,7 @@ void Cache::Impl::clear() {
     while (Entry* entry = index_.any()) forget(entry);
     sweep();
   }
+  if (lost_) return graveyard_.abandon();
   if (const CallResult lost = graveyard_.collect_all(memory_.get()); lost.error != cudaSuccess) {
     return lose(cuda_failure(lost.call, lost.error));
   }

@@ -55,8 +55,8 @@ Cost Cache::Impl::rent_of(Held& entry, Held& lender) const ABSL_NO_THREAD_SAFETY
   return entry->differences.between(lender->executable->content(), *entry->content).cost;
 }
 
-// Where the budget is full, an executable to keep is another key's loss: so only who was used more often of late than
-// the least recently used one gets it. This keeps keys that come now and then from driving out those that are in use.
+// Where the budget is full, an executable to keep is another key's loss: so the entry gets one only if nobody has used
+// the victim since the entry began to pay rent. This keeps keys that come now and then from driving out those in use.
 bool Cache::Impl::rents(const Entry& entry, Cost rent) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
   MutexLock lock(mutex_);
   if (entry.pinned) return false;
@@ -106,6 +106,7 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Request& request, b
     MutexLock lock(mutex_);
     totals_.updates += brought.updates;
     totals_.row_switches += done && by_row ? 1 : 0;
+    if (done && for_rent && entry->rent == 0) entry->rents_from = entry->last_use;
     if (!done) index_.set_state(entry.get(), State::kRecorded);
     if (!done && brought.whole) {
       index_.set_state(lender.get(), State::kLive);
@@ -132,7 +133,6 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Request& request, b
 bool Cache::Impl::hand_over(Entry* lender, Entry* entry, bool for_rent, bool* was_spare) {
   MutexLock lock(mutex_);
   if (lender->pinned) return false;
-  if (for_rent && entry->rent == 0) entry->rents_from = entry->last_use;
   Family* const family = entry->family;
   *was_spare = lender->family != nullptr && lender->family->spare_of == lender;
   const bool was_familys = *was_spare && lender->family == family;

@@ -55,7 +55,7 @@ bool Cache::Impl::wants_table(const Held& entry, const Executable* lender,
   const Cost by_row = cost_of_row(content.node_count);
   of_class.rent += paid > by_row ? paid - by_row : 0;
   if (of_class.rent <= costs::buy_table(content.node_count) || !has_room_for_updater_node()) return false;
-  // Where the budget is full, it takes the place of its own class's executables, so that no other family pays for it.
+  // Where the budget is full, its class must have something to give up for it.
   const auto budget = static_cast<std::size_t>(options_.max_executables);
   return fits(entry->device_bytes) || of_class.executables >= std::min<std::size_t>(budget, 2);
 }
@@ -95,8 +95,7 @@ bool Cache::Impl::make_row(Held& entry, Held& lender, const Request& request,
     MutexLock lock(mutex_);
     Family* const family = entry->family;
     // Unless it is asked for, a table takes no more memory than an executable.
-    const bool is_wanted =
-        options_.prefer == Prefer::kMemory || options_.mechanisms.sharing == detail::Sharing::kTable;
+    const bool is_wanted = options_.prefer == Prefer::kMemory || options_.mechanisms.sharing == detail::Sharing::kTable;
     const std::size_t most = is_wanted ? SIZE_MAX : lender->device_bytes;
     const bool stale = (family != nullptr && table.rows() >= 2 * family->members + kSpareRows) ||
                        lender->table_bytes > most - std::min(growth, most);

@@ -127,13 +127,16 @@ std::string Verifier::fault_of(const Families& families, const Index& index) {
         }
       }
       if (family->members != members || members == 0) return wrong("its members are counted wrongly");
-      std::size_t in_classes = 0;
+      std::size_t in_classes = 0, executables_of_classes = 0;
       for (const auto& [number, of_class] : family->classes) {
         if (of_class.members == 0) return wrong("it has a class without members");
         in_classes += of_class.members;
+        executables_of_classes += of_class.executables;
       }
       if (in_classes != members || of_classes != members) return wrong("its classes are counted wrongly");
-      if (family->executables != executables) return wrong("its executables are counted wrongly");
+      if (family->executables != executables || executables_of_classes != executables) {
+        return wrong("its executables are counted wrongly");
+      }
       if (!spare_found) return wrong("its spare executable is that of no member, or of a pinned one");
       all_members += members;
     }

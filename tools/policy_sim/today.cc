@@ -115,8 +115,10 @@ class Today : public SimPolicy {
     rent += paid > by_set ? paid - by_set : 0;
     if (rent <= costs::buy_table(graph.nodes)) return false;
     if (fits()) return has_room_for_updater_node();
-    const auto of_class = std::count_if(live_.begin(), live_.end(), [&](KeyId other) { return class_of(other) == class_of(k); });
-    return static_cast<std::size_t>(of_class) >= std::min<std::size_t>(ledger_.budget(), 2) && has_room_for_updater_node();
+    const auto of_class =
+        std::count_if(live_.begin(), live_.end(), [&](KeyId other) { return class_of(other) == class_of(k); });
+    return static_cast<std::size_t>(of_class) >= std::min<std::size_t>(ledger_.budget(), 2) &&
+           has_room_for_updater_node();
   }
 
   void obtain(const Run& run) {
