@@ -61,7 +61,7 @@ bool Cache::Impl::erase(const Key& key) {
     }
     sweep();
   }
-  graveyard_.collect_all();
+  if (!lost_) graveyard_.collect_all();
   if (!lost_ && active_recording == nullptr) memory_->trim();
   return found;
 }

@@ -78,8 +78,9 @@ class Caller {
   }
 
   void run() {
+    const Options options = read_options(in_, stream_);
     {
-      Cache cache(read_options(in_, stream_));
+      Cache cache(options);
       for (int i = 0; i < kMaxCalls && !in_.done(); ++i) {
         call(cache);
         check_surroundings();
@@ -89,8 +90,9 @@ class Caller {
       check_counters(cache);
     }
     hostrt::clear_failures();
-    // After a fatal error handles are dropped: what they stood for is the dead context's.
-    if (!fatal_) FUZZ_CHECK(hostrt::ledger() == at_start_, "a cache left something behind");
+    if (calls_fail_) Cache next(options);  // Destroys what could not be, since a call failed.
+    // After a fatal error handles are dropped: what they stood for is the dead context's. The destructor tells nobody.
+    if (!fatal_ && !may_be_fatal_) FUZZ_CHECK(hostrt::ledger() == at_start_, "a cache left something behind");
     FUZZ_CHECK(hostrt::misuses() == 0, hostrt::last_misuse());
   }
 
@@ -233,7 +235,10 @@ class Caller {
                                               cudaErrorIllegalAddress};
     const char* function = in_.pick(kFunctions);
     const int nth = static_cast<int>(in_.below(8));
-    hostrt::fail_call(function, nth, in_.pick(kErrors), in_.chance(16) ? -1 : 1 + static_cast<int>(in_.below(3)));
+    const cudaError_t error = in_.pick(kErrors);
+    calls_fail_ = true;
+    may_be_fatal_ |= is_fatal(error);
+    hostrt::fail_call(function, nth, error, in_.chance(16) ? -1 : 1 + static_cast<int>(in_.below(3)));
   }
 
   // Law 4.
@@ -274,6 +279,8 @@ class Caller {
   std::array<int, kInts> expected_{};
   hostrt::Ledger at_start_;
   bool fatal_ = false;
+  bool calls_fail_ = false;    // Some call was made to fail,
+  bool may_be_fatal_ = false;  // by an error that is fatal.
 };
 
 }  // namespace
