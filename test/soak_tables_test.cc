@@ -143,7 +143,8 @@ TEST(SoakTablesTest, RunsOfMoreThreadsThanExecutablesEqualEagerOnes) { expect_eq
 TEST(SoakTablesTest, RunsOfThreadsEqualEagerOnesWhereMemoryIsPreferred) {
   Options options;
   options.prefer = Prefer::kMemory;
-  expect_equal_runs_of_threads(options, 16);  // Until there is a table, who finds none idle has one of its own.
+  // Until there is a table, who finds none idle has one of its own: 5 to 8 as a rule, 18 once on busy cores.
+  expect_equal_runs_of_threads(options, 64);
 }
 
 }  // namespace
