@@ -120,6 +120,32 @@ cudaError_t instantiate(Graph& base, unsigned long long flags, GraphExec* out);
 
 using Event = Owned<cudaEvent_t, cudaEventDestroy>;
 
+// A stream of the library's own. Thread-safe.
+class OwnStream {
+ public:
+  // Makes it at the first call, for the device that is current then.
+  CallResult get(cudaStream_t* out) ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    if (stream_.get() == nullptr) {
+      cudaStream_t stream = nullptr;
+      const cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+      if (error != cudaSuccess) return {"cudaStreamCreateWithFlags", error};
+      stream_ = Owned<cudaStream_t, cudaStreamDestroy>(stream);
+    }
+    *out = stream_.get();
+    return {};
+  }
+  // After a fatal error: drops the handle.
+  void abandon() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    stream_.release();
+  }
+
+ private:
+  Mutex mutex_;
+  Owned<cudaStream_t, cudaStreamDestroy> stream_ ABSL_GUARDED_BY(mutex_);
+};
+
 // Of the current device; without a time.
 inline cudaError_t make_event(Event* out) {
   cudaEvent_t event = nullptr;

@@ -376,29 +376,6 @@ CallResult Scratch::bytes(int device, unsigned char** out) {
   return {};
 }
 
-CallResult Uploads::upload(cudaGraphExec_t executable) {
-  RelaxedCaptureMode relaxed;
-  cudaStream_t stream = nullptr;
-  {
-    MutexLock lock(mutex_);
-    stream = stream_.get();
-    if (stream == nullptr) {
-      const cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-      if (error != cudaSuccess) return {"cudaStreamCreateWithFlags", error};
-      stream_ = Owned<cudaStream_t, cudaStreamDestroy>(stream);
-    }
-  }
-  if (const cudaError_t error = cudaGraphUpload(executable, stream); error != cudaSuccess) {
-    return {"cudaGraphUpload", error};
-  }
-  return {"cudaStreamSynchronize", cudaStreamSynchronize(stream)};
-}
-
-void Uploads::abandon() {
-  MutexLock lock(mutex_);
-  stream_.release();
-}
-
 void Scratch::abandon() {
   MutexLock lock(mutex_);
   of_host_.release();

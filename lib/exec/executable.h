@@ -43,20 +43,6 @@ class Scratch {
   std::unordered_map<int, Owned<void*, cudaFree>> of_devices_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Uploads ahead of a first launch, on a stream of its own: one of the caller's may be busy for long. One a cache.
-// Thread-safe.
-class Uploads {
- public:
-  // Waits for the upload, and for others that are made at the same time. The cache's device is current.
-  CallResult upload(cudaGraphExec_t executable) ABSL_LOCKS_EXCLUDED(mutex_);
-  // After a fatal error: drops the handle.
-  void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
-
- private:
-  Mutex mutex_;
-  Owned<cudaStream_t, cudaStreamDestroy> stream_ ABSL_GUARDED_BY(mutex_);
-};
-
 struct Grave;  // exec/graveyard.h
 
 // What became of an attempt to bring an executable over to a sibling's graph.
@@ -132,9 +118,8 @@ class Executable {
     if (ready_.get() != nullptr) ready_ = {};
     return error;
   }
-  // Ahead of the first launch; waits for the upload.
-  CallResult upload(Uploads& uploads) { return uploads.upload(exec_.get()); }
-  cudaError_t upload(cudaStream_t stream) { return cudaGraphUpload(exec_.get(), stream); }
+  // The upload comes behind the launches of the executable, whatever their stream (docs/semantics.md).
+  CallResult upload(cudaStream_t stream) { return {"cudaGraphUpload", cudaGraphUpload(exec_.get(), stream)}; }
   // What an updater node reads is copied on the stream of the run that makes it. The next launch may be on another, if
   // that run comes to none: get_ready(), called before each launch, puts it behind what mark_ready() was called after,
   // and uploads what was never launched. Launches that follow that one need no more (fact 15).

@@ -26,8 +26,9 @@ void Graveyard::add(std::unique_ptr<Executable> executable, Template graph, Laun
   of.executable = std::move(executable);
   of.stream = stream;
   of.device = device_;
-  of.generation = last_generation;
   MutexLock lock(mutex_);
+  if (abandoned_) return;
+  of.generation = last_generation;
   waiting_.splice(waiting_.end(), grave);
 }
 
@@ -51,20 +52,10 @@ bool Graveyard::fence(Grave& grave) {
   RelaxedCaptureMode relaxed;
   const DeviceGuard current(device_);
   if (current.result().error != cudaSuccess) return false;
-  const auto own_stream = [this] {
-    MutexLock lock(mutex_);
-    return stream_.get();
-  };
-  cudaStream_t stream = own_stream();
-  if (stream == nullptr && cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess) {
-    Owned<cudaStream_t, cudaStreamDestroy> created(stream);
-    MutexLock lock(mutex_);
-    if (stream_.get() == nullptr) stream_ = std::move(created);  // Another thread may have been faster.
-    stream = stream_.get();
-  }
+  cudaStream_t stream = nullptr;
   Event event;
-  const bool done = stream != nullptr && make_event(&event) == cudaSuccess &&
-                    grave.executable->upload(stream) == cudaSuccess &&
+  const bool done = stream_.get(&stream).error == cudaSuccess && make_event(&event) == cudaSuccess &&
+                    grave.executable->upload(stream).error == cudaSuccess &&
                     cudaEventRecord(event.get(), stream) == cudaSuccess;
   if (done) grave.done = std::move(event);
   return done;
@@ -149,6 +140,7 @@ std::list<Grave> Graveyard::take() {
   std::list<Grave> waiting;
   {
     MutexLock lock(mutex_);
+    if (abandoned_) return waiting;
     waiting.swap(waiting_);
   }
   Graveyard& others = orphans();
@@ -180,10 +172,11 @@ void Graveyard::leave_behind(Memories memory) {
 
 void Graveyard::abandon() {
   ++last_generation;
+  stream_.abandon();
   std::list<Grave> waiting;
   MutexLock lock(mutex_);
+  abandoned_ = true;
   waiting.swap(waiting_);
-  stream_.release();
 }
 
 Grave::~Grave() {

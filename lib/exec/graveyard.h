@@ -5,11 +5,11 @@
 //
 // An executable is destroyed once its launches are known to be over. The runtime's header allows it earlier, but the
 // driver crashes then if the graph has host functions (docs/semantics.md). A graph may keep alive what a launch needs,
-// by user objects, so graphs wait, too. That launches are over is told by an event behind them on their stream. The
-// stream may be gone, and only a caller's run says that it is not; so the event is recorded when some run comes along
-// on that stream. If none comes, an upload of the executable on a stream of the graveyard's own is behind the launches,
-// too, and the event follows that. It costs a third of an instantiation, so it is made only where too many executables
-// wait, or all are to go.
+// by user objects, so graphs wait, too. An event behind the launches tells when they are over. It is recorded on their
+// stream by the next run there: without a run nobody knows whether that stream still exists. If no run comes, the event
+// is recorded behind an upload of the executable on a stream of the graveyard's own, because an upload comes behind the
+// launches as well. It costs a third of an instantiation, so it is made only where too many executables wait, or all
+// are to go.
 //
 // Each cache has its own, and of what another left behind it touches its own device's alone: what is in flight on
 // another device may wait for what this thread would launch next (docs/demos/data_parallel.md).
@@ -37,7 +37,9 @@ struct Grave {
   LaunchStream stream;                     // Of the last launch; none if there was none.
   Event done;                              // Behind that.
   int device = 0;
-  std::uint64_t generation = 0;
+  std::uint64_t generation = kDropped;  // The context's. If it is another by the end, the handles are dropped.
+
+  static constexpr std::uint64_t kDropped = UINT64_MAX;
 };
 
 // Thread-safe.
@@ -61,7 +63,7 @@ class Graveyard {
   // behind it when one of them is erased from, cleared or ends. Allocates nothing.
   using Memories = std::list<std::pair<int, std::shared_ptr<DeviceMemory>>>;  // With their devices.
   void leave_behind(Memories memory) ABSL_LOCKS_EXCLUDED(mutex_);
-  // After a fatal error: drops the handles of what waits anywhere.
+  // After a fatal error: drops the handles of what waits anywhere, and of what will be added.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -90,7 +92,8 @@ class Graveyard {
   Mutex mutex_;
   std::list<Grave> waiting_ ABSL_GUARDED_BY(mutex_);
   Memories memories_ ABSL_GUARDED_BY(mutex_);
-  Owned<cudaStream_t, cudaStreamDestroy> stream_ ABSL_GUARDED_BY(mutex_);
+  bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
+  OwnStream stream_;
 };
 
 }  // namespace graphcache

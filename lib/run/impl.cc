@@ -61,7 +61,7 @@ bool Cache::Impl::erase(const Key& key) {
     }
     sweep();
   }
-  if (!lost_) graveyard_.collect_all();
+  graveyard_.collect_all();
   if (!lost_ && active_recording == nullptr) memory_->trim();
   return found;
 }
@@ -72,7 +72,6 @@ void Cache::Impl::clear() {
     while (Entry* entry = index_.any()) forget(entry);
     sweep();
   }
-  if (lost_) return graveyard_.abandon();
   if (const CallResult lost = graveyard_.collect_all(memory_.get()); lost.error != cudaSuccess) {
     return lose(cuda_failure(lost.call, lost.error));
   }
@@ -92,10 +91,6 @@ bool Cache::Impl::sweep() {
   bool any = false;
   index_.sweep([&](Entry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     any = true;
-    if (lost_) {
-      if (entry.executable != nullptr) entry.executable->abandon();
-      entry.graph.graph.release();
-    }
     graveyard_.add(std::move(entry.executable), std::move(entry.graph), entry.stream);
   });
   return any;
@@ -110,7 +105,7 @@ void Cache::Impl::lose(const absl::Status& why) {
   }
   graveyard_.abandon();
   scratch_.abandon();
-  uploads_.abandon();
+  upload_stream_.abandon();
   updater_.abandon();
   setter_.abandon();
   memory_->abandon();

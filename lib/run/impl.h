@@ -176,7 +176,7 @@ class Cache::Impl {
   RunCounts run_counts_;  // What is counted without it: what runs add when they have launched.
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
 
-  Uploads uploads_;
+  OwnStream upload_stream_;                     // For warm(): one of the caller's may be busy for long.
   Scratch scratch_;                             // Bytes for copies and sets of nothing.
   const std::shared_ptr<DeviceMemory> memory_;  // What updater nodes and on_device() have on the device.
   Updater updater_{memory_};                    // The kernels of updater nodes.

@@ -91,7 +91,7 @@ void Cache::Impl::wake() {
     gone = sweep();
   }
   unlocked_.notify_all();
-  if (gone && !lost_) graveyard_.collect_all();
+  if (gone) graveyard_.collect_all();
 }
 
 // A hit.
@@ -327,7 +327,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_directly(Held& held, EagerReason reason
       --entry->users;
       if (entry->erased) gone = sweep();
     }
-    if (gone && !lost_) graveyard_.collect_all();
+    if (gone) graveyard_.collect_all();
   };
   LastErrorGuard last_error;
   DeviceGuard device(options_.device);

@@ -8,6 +8,18 @@
 #include "run/impl.h"
 
 namespace graphcache {
+namespace {
+
+// Waits for the upload, and for others on the stream that are made at the same time.
+CallResult upload(Executable& executable, OwnStream& on) {
+  RelaxedCaptureMode relaxed;
+  cudaStream_t stream = nullptr;
+  if (const CallResult made = on.get(&stream); made.error != cudaSuccess) return made;
+  if (const CallResult uploaded = executable.upload(stream); uploaded.error != cudaSuccess) return uploaded;
+  return {"cudaStreamSynchronize", cudaStreamSynchronize(stream)};
+}
+
+}  // namespace
 
 // Like the first run of a key, up to the launch. No executable leaves for it.
 absl::Status Cache::Impl::warm(const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -58,7 +70,7 @@ absl::Status Cache::Impl::warm(const Request& request) ABSL_NO_THREAD_SAFETY_ANA
   Obtained obtained;
   buy(entry, with_table, /*may_evict=*/false, &obtained);
   CallResult result = obtained.result;
-  if (result.error == cudaSuccess) result = entry->executable->upload(uploads_);
+  if (result.error == cudaSuccess) result = upload(*entry->executable, upload_stream_);
   if (result.error == cudaSuccess) return absl::OkStatus();
   if (!is_fatal(result.error)) {
     MutexLock lock(mutex_);

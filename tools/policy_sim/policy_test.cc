@@ -182,7 +182,7 @@ class World {
     return false;
   }
 
-  // The policy knows what is true here, and the limits hold. The other policy is told the same, and plans the same.
+  // Checks what the policy knows against what is true, and the limits. The other policy is told the same, and plans the same.
   void check() const {
     const PolicyChecker look(policies_[0]);
     look.check();
