@@ -54,7 +54,7 @@ TEST_F(AccountingTest, EvictionKeepsTheGraphAndRestoringMakesNoCapture) {
 }
 
 TEST_F(AccountingTest, SwitchMakesNoExecutableAndNoCapture) {
-  Cache cache;
+  Cache cache(renting());
   ASSERT_TRUE(run_mixed(cache, key("a"), {1, 2, 4, 8, 16, 32, 64}).ok());
   EXPECT_RUN(kUpdated, run_mixed(cache, key("b"), {1, 2, 4, 8, 16, 32, 64}));
   const hostrt::Ledger before = hostrt::ledger();
@@ -77,7 +77,7 @@ TEST_F(AccountingTest, SwitchMakesNoExecutableAndNoCapture) {
 
 // Work in flight must not see what its executable is brought over to, nor that it leaves.
 TEST_F(AccountingTest, WorkInFlightIsLeftAloneBySwitchesEvictionsAndRestores) {
-  for (const Options& options : {Options(), unshared(1)}) {
+  for (const Options& options : {renting(), unshared(1)}) {
     data->write(std::vector<float>(kSize, 0));
     {
       Cache cache(options);
@@ -177,7 +177,7 @@ TEST_F(AccountingTest, EraseClearAndDestructionLeaveNothing) {
 TEST_F(AccountingTest, EraseClearAndDestructionLeaveNothingOfSiblings) {
   for (const int end : {0, 1, 2}) {
     {
-      Cache cache;
+      Cache cache(renting());
       for (int i = 0; i < 3; ++i) ASSERT_TRUE(run_add(cache, key(i)).ok());
       EXPECT_EQ(hostrt::ledger().executables, 1u);
       if (end == 0) {

@@ -58,7 +58,7 @@ TEST_F(AccountingTest, MissesDoNotBreakAnotherThreadsCaptureInGlobalMode) {
 
 TEST_F(AccountingTest, SwitchesAndRestoresDoNotBreakAnotherThreadsCaptureInGlobalMode) {
   for (const bool shared : {false, true}) {
-    Cache cache(shared ? Options() : unshared(1));
+    Cache cache(shared ? renting() : unshared(1));
     ASSERT_TRUE(run_add(cache, key("a")).ok());
     ASSERT_TRUE(run_add(cache, key("b")).ok());
     Stream other;
@@ -240,7 +240,7 @@ TEST_F(AccountingTest, CurrentDeviceIsRestored) {
     EXPECT_EQ(device, 1);
   };
   {
-    Options options;
+    Options options = renting();
     options.device = 0;
     Cache cache(options);
     int inside = -1;

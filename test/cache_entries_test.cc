@@ -32,7 +32,7 @@ TEST_F(CacheTest, EraseForgetsAKeyAtEveryPlace) {
 }
 
 TEST_F(CacheTest, ErasingTheKeyThatHasTheSharedExecutableLeavesItsSiblings) {
-  Cache cache;
+  Cache cache(renting());
   EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
   EXPECT_RUN(kUpdated, run_add(cache, key("b")));
   EXPECT_TRUE(cache.erase(key("b")));
@@ -128,7 +128,7 @@ TEST_F(CacheTest, EntriesTellWhatEachKeyDid) {
 }
 
 TEST_F(CacheTest, EntriesTellWhoHasAnExecutableOrATemplateAlone) {
-  Cache cache;
+  Cache cache(renting());
   EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
   EXPECT_RUN(kUpdated, run_add(cache, key("b")));
   EXPECT_TRUE(cache.pin(key("b")));

@@ -422,7 +422,7 @@ TEST_F(CacheTest, TheCallersDeviceIsCurrentWhateverFnLeaves) {
 
 TEST_F(CacheTest, SwitchesAndRestoresAreRightWhicheverDeviceIsCurrent) {
   if (device_count() < 2) GTEST_SKIP() << "needs two devices";
-  Cache cache;
+  Cache cache(renting());
   const auto run = [&](const char* which, float constant, float value) {
     return cache.run(key(which), stream, params(value), [&, constant](Recorder& rec, Slot<float> v) {
       rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);

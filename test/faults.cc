@@ -49,7 +49,7 @@ void add_runs(ScenarioList& list) {
   list.add("stream of the thread", {}, plain, plain_other, {}, Outcome::kInstantiated).before = [](World& world) {
     world.per_thread = true;
   };
-  list.add("second device", {}, plain, plain_other, {kTheOther}, Outcome::kUpdated).devices = 2;
+  list.add("second device", renting(), plain, plain_other, {kTheOther}, Outcome::kUpdated).devices = 2;
   list.add("disabled", none, plain, plain_other, {}, Outcome::kEager).may_destroy = false;
   list.add("captured later", later, plain, plain_other, {}, Outcome::kEager).may_destroy = false;
   list.add("eviction", unshared(1), plain, plain_other, {kTheOther}, Outcome::kInstantiated);
@@ -70,8 +70,8 @@ void add_runs(ScenarioList& list) {
       .may_destroy = false;
   list.add("switch to keep", one, kSmall, kLarge, rented, Outcome::kSwitched).may_destroy = false;
   list.add("switch of those that always share", always, kSmall, kLarge, rented, Outcome::kSwitched).may_destroy = false;
-  list.add("restore beside a sibling", {}, kSmall, kLarge, rented, Outcome::kRestored).may_destroy = false;
-  list.add("refused update", {}, kSmall, kLarge, {kTheOther}, Outcome::kInstantiated).before = [](World&) {
+  list.add("restore beside a sibling", renting(), kSmall, kLarge, rented, Outcome::kRestored).may_destroy = false;
+  list.add("refused update", renting(), kSmall, kLarge, {kTheOther}, Outcome::kInstantiated).before = [](World&) {
     hostrt::fail_call("cudaGraphExecUpdate", 1, cudaErrorGraphExecUpdateFailure);
   };
 }
@@ -176,7 +176,7 @@ void add_other_operations(ScenarioList& list) {
     world.attempt(the.other, 3);
     world.attempt(the.mine, the.value);
   };
-  Scenario& erase_in_flight = list.add("erase in flight", {}, kFirst, kSecond, {kMine}, Outcome::kRestored);
+  Scenario& erase_in_flight = list.add("erase in flight", renting(), kFirst, kSecond, {kMine}, Outcome::kRestored);
   erase_in_flight.before = hold;
   erase_in_flight.operate = [](World& world, const Scenario& the) {
     world.attempt(the.other, 2);

@@ -1,4 +1,4 @@
-// What the suites of the index share: entries by numbers, and what would be locked.
+// What the suites of the index share: entries by numbers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,43 +31,22 @@ inline std::vector<std::string> names_of(std::initializer_list<int> numbers) {
 
 class IndexTest : public testing::Test {
  protected:
-  Entry* add(int number, bool live = true) {
+  // With a template, or cold.
+  Entry* add(int number, bool is_recorded = true) {
     Entry* entry = index.insert(key(number), kHere);
     index.touch(entry);
-    if (live) index.set_state(entry, State::kLive);
+    if (is_recorded) index.set_state(entry, State::kRecorded);
     return entry;
   }
-  // Evicts as the cache does; the number's key, or "none".
-  std::string evict() {
-    Entry* victim = index.lock_oldest(State::kLive);
-    if (victim == nullptr) return "none";
-    const std::string name = victim->key.to_string();
-    index.erase(victim);
-    (void)victim->lock.unlock();
+  // Drops the entry whose template the cache would forget next; the number's key, or "none".
+  std::string drop() {
+    Entry* oldest = index.oldest_recorded();
+    if (oldest == nullptr) return "none";
+    const std::string name = oldest->key.to_string();
+    index.erase(oldest);
     sweep();
     return name;
   }
-  // A recorded entry whose executable would take so many bytes.
-  Entry* add_sized(int number, std::size_t bytes) {
-    Entry* entry = add(number, /*live=*/false);
-    entry->device_bytes = bytes;
-    index.set_state(entry, State::kRecorded);
-    return entry;
-  }
-  Entry* add_member(int number, const Signature& signature, State state = State::kRecorded) {
-    Entry* entry = add(number, /*live=*/false);
-    index.set_state(entry, State::kRecorded);
-    index.join(entry, signature);
-    index.set_state(entry, state);
-    return entry;
-  }
-  static Entry* unlocked(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    if (entry != nullptr) (void)entry->lock.unlock();
-    return entry;
-  }
-  // What would be locked.
-  Entry* lock_oldest(State state, const Family* family = nullptr) { return unlocked(index.lock_oldest(state, family)); }
-  Entry* lock_lender(const Family* family) { return unlocked(index.lock_lender(family)); }
   int sweep() {
     int swept = 0;
     index.sweep([&](Entry&) { ++swept; });

@@ -44,16 +44,16 @@ TEST_F(IndexTest, ErasesOnePlaceOfAKeyWhereverItStands) {
   EXPECT_EQ(size(), 6u);
 }
 
-TEST_F(IndexTest, VictimIsTheLeastRecentlyUsed) {
+TEST_F(IndexTest, TheLeastRecentlyUsedIsDropped) {
   Entry* first = add(1);
   add(2);
   add(3);
   index.touch(first);
   EXPECT_EQ(names(found()), names_of({1, 3, 2}));
-  EXPECT_EQ(evict(), key(2).to_string());
-  EXPECT_EQ(evict(), key(3).to_string());
-  EXPECT_EQ(evict(), key(1).to_string());
-  EXPECT_EQ(evict(), "none");
+  EXPECT_EQ(drop(), key(2).to_string());
+  EXPECT_EQ(drop(), key(3).to_string());
+  EXPECT_EQ(drop(), key(1).to_string());
+  EXPECT_EQ(drop(), "none");
 }
 
 TEST_F(IndexTest, TouchingTheNewestOldestAndMiddleKeepsTheOrder) {
@@ -68,39 +68,39 @@ TEST_F(IndexTest, TouchingTheNewestOldestAndMiddleKeepsTheOrder) {
   EXPECT_GT(entries[0]->last_use, entries[1]->last_use);
 }
 
-TEST_F(IndexTest, EntriesInUseAreNoVictims) {
+TEST_F(IndexTest, EntriesInUseAreNotDropped) {
   Entry* pinned = add(1);
   Entry* locked = add(2);
   add(3);
   ++pinned->users;
   ASSERT_TRUE(locked->lock.try_lock());
-  EXPECT_EQ(evict(), key(3).to_string());
-  EXPECT_EQ(evict(), "none");
+  EXPECT_EQ(drop(), key(3).to_string());
+  EXPECT_EQ(drop(), "none");
   --pinned->users;
-  EXPECT_EQ(evict(), key(1).to_string());
+  EXPECT_EQ(drop(), key(1).to_string());
   (void)locked->lock.unlock();
-  EXPECT_EQ(evict(), key(2).to_string());
+  EXPECT_EQ(drop(), key(2).to_string());
 }
 
-TEST_F(IndexTest, ColdEntriesAreNoVictims) {
-  add(1, /*live=*/false);
+TEST_F(IndexTest, ColdEntriesHaveNoTemplateToDrop) {
+  add(1, /*is_recorded=*/false);
   Entry* entry = add(2);
-  EXPECT_EQ(index.live(), 1u);
+  EXPECT_EQ(index.templates(), 1u);
   index.set_state(entry, State::kCold);
-  EXPECT_EQ(index.live(), 0u);
-  EXPECT_EQ(evict(), "none");
+  EXPECT_EQ(index.templates(), 0u);
+  EXPECT_EQ(drop(), "none");
   EXPECT_EQ(found().size(), 2u);
 }
 
-TEST_F(IndexTest, LiveCountsErasedEntriesUntilTheyAreSwept) {
+TEST_F(IndexTest, TemplatesOfErasedEntriesCountUntilTheyAreSwept) {
   Entry* entry = add(1);
   add(2);
-  EXPECT_EQ(index.live(), 2u);
+  EXPECT_EQ(index.templates(), 2u);
   ASSERT_TRUE(entry->lock.try_lock());
   index.erase(entry);
   EXPECT_EQ(index.find(key(1)), nullptr);
   EXPECT_EQ(sweep(), 0);  // In use.
-  EXPECT_EQ(index.live(), 2u);
+  EXPECT_EQ(index.templates(), 2u);
   EXPECT_EQ(found().size(), 1u);
   EXPECT_EQ(size(), 2u);
   (void)entry->lock.unlock();
@@ -108,25 +108,25 @@ TEST_F(IndexTest, LiveCountsErasedEntriesUntilTheyAreSwept) {
   EXPECT_EQ(sweep(), 0);  // Still needed.
   --entry->users;
   EXPECT_EQ(sweep(), 1);
-  EXPECT_EQ(index.live(), 1u);
+  EXPECT_EQ(index.templates(), 1u);
   EXPECT_EQ(size(), 1u);
 }
 
 TEST_F(IndexTest, ErasedEntriesMayBecomeLiveAndColdAgain) {
-  Entry* entry = add(1, /*live=*/false);
+  Entry* entry = add(1, /*is_recorded=*/false);
   ASSERT_TRUE(entry->lock.try_lock());
   index.erase(entry);
   index.erase(entry);  // Once more changes nothing.
-  EXPECT_EQ(index.live(), 0u);
+  EXPECT_EQ(index.templates(), 0u);
   index.set_state(entry, State::kLive);
   index.set_state(entry, State::kLive);
-  EXPECT_EQ(index.live(), 1u);
+  EXPECT_EQ(index.templates(), 1u);
   index.set_state(entry, State::kCold);
-  EXPECT_EQ(index.live(), 0u);
+  EXPECT_EQ(index.templates(), 0u);
   index.set_state(entry, State::kLive);
   (void)entry->lock.unlock();
   EXPECT_EQ(sweep(), 1);
-  EXPECT_EQ(index.live(), 0u);
+  EXPECT_EQ(index.templates(), 0u);
 }
 
 TEST_F(IndexTest, ErasedKeyMayBeInsertedAgainBesideItsErasedEntry) {
@@ -136,10 +136,10 @@ TEST_F(IndexTest, ErasedKeyMayBeInsertedAgainBesideItsErasedEntry) {
   Entry* fresh = add(1);
   EXPECT_NE(fresh, old);
   EXPECT_EQ(index.find(key(1), kHere), fresh);
-  EXPECT_EQ(index.live(), 2u);
+  EXPECT_EQ(index.templates(), 2u);
   --old->users;
   EXPECT_EQ(sweep(), 1);
-  EXPECT_EQ(index.live(), 1u);
+  EXPECT_EQ(index.templates(), 1u);
   EXPECT_EQ(index.find(key(1), kHere), fresh);
 }
 
@@ -150,24 +150,23 @@ TEST_F(IndexTest, SweepPassesOverEntriesInUse) {
   std::vector<std::string> swept;
   index.sweep([&](Entry& entry) { swept.push_back(entry.key.to_string()); });
   EXPECT_EQ(swept, names_of({0, 2, 3}));
-  EXPECT_EQ(index.live(), 1u);
+  EXPECT_EQ(index.templates(), 1u);
   --entries[1]->users;
   EXPECT_EQ(sweep(), 1);
 }
 
 TEST_F(IndexTest, SurplusIsTheLeastRecentlyUsedColdEntry) {
-  add(-1);  // Live ones do not count.
+  add(-1);  // One with a template does not count.
   std::vector<Entry*> cold;
   for (std::size_t i = 0; i < Index::kMaxColdEntries; ++i) cold.push_back(add(static_cast<int>(i), false));
-  EXPECT_EQ(index.lock_surplus(), nullptr);
+  EXPECT_EQ(index.surplus(), nullptr);
   add(1 << 20, false);
   index.touch(cold[0]);
   ++cold[1]->users;
-  Entry* surplus = index.lock_surplus();
+  Entry* surplus = index.surplus();
   ASSERT_EQ(surplus, cold[2]);
   index.erase(surplus);
-  (void)surplus->lock.unlock();
-  EXPECT_EQ(index.lock_surplus(), nullptr);
+  EXPECT_EQ(index.surplus(), nullptr);
   EXPECT_EQ(sweep(), 1);
   --cold[1]->users;
 }
@@ -176,26 +175,26 @@ TEST_F(IndexTest, ColdKeysAreBoundedInBytes) {
   const auto large = [](int number) { return key(number, std::string(Index::kMaxColdKeyBytes / 4, 'x')); };
   std::vector<Entry*> cold;
   for (int i = 0; i < 3; ++i) index.touch(cold.emplace_back(index.insert(large(i), kHere)));
-  EXPECT_EQ(index.lock_surplus(), nullptr);
+  EXPECT_EQ(index.surplus(), nullptr);
   index.touch(cold.emplace_back(index.insert(large(3), kHere)));
-  EXPECT_EQ(unlocked(index.lock_surplus()), cold[0]);
+  EXPECT_EQ(index.surplus(), cold[0]);
   index.touch(cold[0]);
-  EXPECT_EQ(unlocked(index.lock_surplus()), cold[1]);
+  EXPECT_EQ(index.surplus(), cold[1]);
   index.set_state(cold[1], State::kRecorded);  // Templates have a bound of their own.
-  EXPECT_EQ(index.lock_surplus(), nullptr);
+  EXPECT_EQ(index.surplus(), nullptr);
   index.set_state(cold[1], State::kCold);
-  index.erase(unlocked(index.lock_surplus()));
-  EXPECT_EQ(index.lock_surplus(), nullptr);
+  index.erase(index.surplus());
+  EXPECT_EQ(index.surplus(), nullptr);
   EXPECT_EQ(sweep(), 1);
 }
 
 TEST_F(IndexTest, TheColdKeyUsedLastIsKeptWhateverItsSize) {
-  Entry* small = add(1, /*live=*/false);
+  Entry* small = add(1, /*is_recorded=*/false);
   Entry* large = index.insert(key(std::string(2 * Index::kMaxColdKeyBytes, 'x')), kHere);
   index.touch(large);
-  EXPECT_EQ(unlocked(index.lock_surplus()), small);
+  EXPECT_EQ(index.surplus(), small);
   index.erase(small);
-  EXPECT_EQ(index.lock_surplus(), nullptr);
+  EXPECT_EQ(index.surplus(), nullptr);
   EXPECT_EQ(sweep(), 1);
 }
 
@@ -203,10 +202,10 @@ TEST_F(IndexTest, TheColdKeyUsedLastIsKeptThoughNoOtherCanBeDropped) {
   Entry* large = index.insert(key(std::string(2 * Index::kMaxColdKeyBytes, 'x')), kHere);
   index.touch(large);
   large->pinned = true;
-  Entry* last = add(1, /*live=*/false);
-  EXPECT_EQ(unlocked(index.lock_surplus()), nullptr);
-  add(2, /*live=*/false);
-  EXPECT_EQ(unlocked(index.lock_surplus()), last);
+  Entry* last = add(1, /*is_recorded=*/false);
+  EXPECT_EQ(index.surplus(), nullptr);
+  add(2, /*is_recorded=*/false);
+  EXPECT_EQ(index.surplus(), last);
 }
 
 TEST_F(IndexTest, FindsEveryEntryAtEverySize) {
@@ -265,89 +264,60 @@ TEST(EntryTableTest, AWalkMeetsWhatStaysOnceAndNothingTwice) {
 
 // ---- States and budgets ------------------------------------------------------------------------------------------
 
-TEST_F(IndexTest, EntryKeepsItsPlaceInTheOrderOfUseWhenItsStateChanges) {
+TEST_F(IndexTest, EntryTakesItsPlaceInTheOrderOfUseWhenItsStateChanges) {
   Entry* entries[] = {add(0), add(1), add(2), add(3), add(4)};
-  for (const int i : {2, 4, 0, 3, 1}) index.set_state(entries[i], State::kRecorded);
-  EXPECT_EQ(names(found()), names_of({4, 3, 2, 1, 0}));
-  EXPECT_EQ(index.live(), 0u);
+  for (const int i : {2, 4, 0, 3, 1}) index.set_state(entries[i], State::kLive);
+  EXPECT_EQ(index.oldest_recorded(), nullptr);
   for (const int i : {3, 0}) index.set_state(entries[i], State::kCold);
-  EXPECT_EQ(names(found()), names_of({3, 0, 4, 2, 1}));  // The cold ones first.
-  for (const int i : {1, 3, 0}) index.set_state(entries[i], State::kLive);
-  EXPECT_EQ(names(found()), names_of({4, 2, 3, 1, 0}));
-  index.touch(entries[1]);
-  index.set_state(entries[2], State::kLive);
-  EXPECT_EQ(names(found()), names_of({4, 1, 3, 2, 0}));
-  for (const int i : {0, 2, 3, 1}) EXPECT_EQ(evict(), key(i).to_string());
-  EXPECT_EQ(evict(), "none");
+  index.touch(entries[1]);  // One that is live has no place until it is that no more.
+  for (const int i : {1, 3, 0, 2}) index.set_state(entries[i], State::kRecorded);
+  EXPECT_EQ(names(found()), names_of({1, 3, 2, 0, 4}));  // The live one last.
+  index.touch(entries[0]);
+  index.set_state(entries[4], State::kRecorded);
+  EXPECT_EQ(names(found()), names_of({0, 1, 4, 3, 2}));
+  for (const int i : {2, 3, 4, 1, 0}) EXPECT_EQ(drop(), key(i).to_string());
+  EXPECT_EQ(drop(), "none");
 }
 
-TEST_F(IndexTest, OldestIsThatOfAState) {
-  Entry* entries[] = {add(0), add(1), add(2), add(3, /*live=*/false)};
-  index.set_state(entries[1], State::kRecorded);
-  index.set_state(entries[2], State::kRecorded);
-  EXPECT_EQ(lock_oldest(State::kLive), entries[0]);
-  EXPECT_EQ(lock_oldest(State::kRecorded), entries[1]);
-  EXPECT_EQ(lock_oldest(State::kCold), entries[3]);
-  index.touch(entries[1]);
-  EXPECT_EQ(lock_oldest(State::kRecorded), entries[2]);
-}
-
-TEST_F(IndexTest, EntriesWithUpdaterNodesLeaveLast) {
-  Entry* entries[] = {add(0), add(1), add(2), add(3)};
-  for (Entry* entry : {entries[0], entries[1], entries[3]}) index.set_updater_node(entry, true);
-  EXPECT_EQ(index.updater_nodes(), 3u);
-  EXPECT_EQ(index.victim(), entries[2]);
-  index.set_updater_node(entries[1], false);
-  EXPECT_EQ(index.victim(), entries[1]);
-  EXPECT_EQ(index.lock_victim(), entries[1]);
-  EXPECT_EQ(index.lock_victim(), entries[2]);
-  EXPECT_EQ(unlocked(index.lock_victim()), entries[0]);  // There is no other.
-  unlocked(entries[1]);
-  unlocked(entries[2]);
-  entries[1]->pinned = entries[2]->pinned = true;
-  EXPECT_EQ(index.victim(), entries[0]);
-  index.set_state(entries[0], State::kRecorded);
-  EXPECT_EQ(index.updater_nodes(), 1u);
-  EXPECT_FALSE(entries[0]->has_updater_node);
-}
-
-TEST_F(IndexTest, PinnedEntriesAreNoVictimsOfAnyState) {
-  for (const State state : {State::kLive, State::kRecorded, State::kCold}) {
-    Index other;
-    Entry* older = other.insert(key(1), kHere);
-    Entry* newer = other.insert(key(2), kHere);
-    for (Entry* entry : {older, newer}) {
-      other.touch(entry);
-      other.set_state(entry, state);
-    }
-    older->pinned = true;
-    EXPECT_EQ(unlocked(other.lock_oldest(state)), newer);
-    newer->pinned = true;
-    EXPECT_EQ(other.lock_oldest(state), nullptr);
-    older->pinned = false;
-    EXPECT_EQ(unlocked(other.lock_oldest(state)), older);
-  }
-}
-
-TEST_F(IndexTest, VictimIsLockedAndOthersAreNot) {
+TEST_F(IndexTest, PinnedEntriesAreNotDropped) {
   Entry* older = add(1);
   Entry* newer = add(2);
-  EXPECT_EQ(index.lock_oldest(State::kLive), older);
-  EXPECT_FALSE(older->lock.try_lock());
-  EXPECT_EQ(index.lock_oldest(State::kLive), newer);
-  EXPECT_EQ(index.lock_oldest(State::kLive), nullptr);
-  unlocked(older);
-  EXPECT_EQ(lock_oldest(State::kLive), older);
-  unlocked(newer);
+  older->pinned = true;
+  EXPECT_EQ(index.oldest_recorded(), newer);
+  newer->pinned = true;
+  EXPECT_EQ(index.oldest_recorded(), nullptr);
+  older->pinned = false;
+  EXPECT_EQ(index.oldest_recorded(), older);
+}
+
+TEST_F(IndexTest, IdsAreSmallAndOfOneEntryEach) {
+  Entry* entries[] = {add(0), add(1), add(2)};
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(entries[i]->id, static_cast<KeyId>(i));
+    EXPECT_EQ(index.of(entries[i]->id), entries[i]);
+  }
+  EXPECT_EQ(index.next_id(), 3u);
+  ++entries[1]->users;
+  index.erase(entries[1]);
+  EXPECT_EQ(sweep(), 0);
+  EXPECT_EQ(index.next_id(), 3u) << "an erased entry that is in use has its id";
+  EXPECT_EQ(index.of(1), entries[1]);
+  --entries[1]->users;
+  index.erase(entries[0]);
+  EXPECT_EQ(sweep(), 2);
+  const KeyId next = index.next_id();
+  EXPECT_LT(next, 2u);
+  EXPECT_EQ(add(3)->id, next);
+  EXPECT_EQ(add(4)->id, 1u - next);
+  EXPECT_EQ(add(5)->id, 3u);
 }
 
 TEST_F(IndexTest, TemplatesAreThoseOfLiveAndRecordedEntries) {
   EXPECT_EQ(index.templates(), 0u);
-  Entry* entries[] = {add(0), add(1), add(2, /*live=*/false)};
+  Entry* entries[] = {add(0), add(1), add(2, /*is_recorded=*/false)};
   EXPECT_EQ(index.templates(), 2u);
-  index.set_state(entries[0], State::kRecorded);
+  index.set_state(entries[0], State::kLive);
   EXPECT_EQ(index.templates(), 2u);
-  EXPECT_EQ(index.live(), 1u);
   index.set_state(entries[2], State::kRecorded);
   EXPECT_EQ(index.templates(), 3u);
   index.set_state(entries[0], State::kCold);
@@ -359,28 +329,6 @@ TEST_F(IndexTest, TemplatesAreThoseOfLiveAndRecordedEntries) {
   --entries[2]->users;
   EXPECT_EQ(sweep(), 1);
   EXPECT_EQ(index.templates(), 1u);
-}
-
-TEST_F(IndexTest, LiveBytesAreThoseOfLiveEntries) {
-  Entry* small = add_sized(1, 100);
-  Entry* large = add_sized(2, 1000);
-  EXPECT_EQ(index.live_bytes(), 0u);
-  index.set_state(small, State::kLive);
-  index.set_state(large, State::kLive);
-  index.set_state(large, State::kLive);
-  EXPECT_EQ(index.live_bytes(), 1100u);
-  index.set_state(small, State::kRecorded);
-  EXPECT_EQ(index.live_bytes(), 1000u);
-  ++large->users;
-  index.erase(large);
-  EXPECT_EQ(index.live_bytes(), 1000u);
-  index.set_state(large, State::kRecorded);
-  EXPECT_EQ(index.live_bytes(), 0u);
-  index.set_state(large, State::kLive);
-  EXPECT_EQ(index.live_bytes(), 1000u);
-  --large->users;
-  EXPECT_EQ(sweep(), 1);
-  EXPECT_EQ(index.live_bytes(), 0u);
 }
 
 TEST_F(IndexTest, DestroysWhatIsStillThere) {

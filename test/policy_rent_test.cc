@@ -6,9 +6,9 @@
 #include <map>
 #include <vector>
 
-#include "cuda/costs.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
+#include "policy/costs.h"
 #include "policy_work.h"
 
 namespace graphcache::test {
@@ -47,7 +47,6 @@ Options ample(detail::Sharing sharing) {
   Options options;
   options.max_executables = 1000;
   options.mechanisms.sharing = sharing;
-  options.prefer = Prefer::kDeviceTime;  // By updates alone.
   return options;
 }
 
@@ -93,7 +92,7 @@ std::vector<Cost> always_rented(const Tenants& tenants, const std::vector<std::s
 
 // The ratio of what was paid to the best in hindsight, where the first executable of each family costs nobody anything.
 double expect_at_most_twice_the_best(const Tenants& tenants, const std::vector<std::size_t>& visits) {
-  const std::vector<Bill> paid = bills(tenants, detail::Sharing::kAuto, visits);
+  const std::vector<Bill> paid = bills(tenants, detail::Sharing::kRent, visits);
   const std::vector<Bill> shared = bills(tenants, detail::Sharing::kAlways, visits);
   const std::vector<Cost> rented = always_rented(tenants, visits);
   std::map<int, Cost> first;
@@ -144,7 +143,7 @@ TEST_F(PolicyTest, KeysThatStopOnceTheyBoughtPayTwiceTheBestAndNoMore) {
       tenants.add_family(profile, kKeys, nodes);
       std::vector<std::size_t> visits;
       {
-        Bench<> bench(ample(detail::Sharing::kAuto));
+        Bench<> bench(ample(detail::Sharing::kRent));
         const auto buys = [&](std::size_t k) {
           visits.push_back(k);
           const absl::StatusOr<Outcome> outcome = bench.run(tenants.specs[k]);

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/costs.h"
 #include "graphcache/graphcache.h"
+#include "policy/costs.h"
 #include "policy_work.h"
 
 namespace graphcache::test {
@@ -26,11 +26,6 @@ struct Sequence {
   Options options;
   std::vector<Spec> specs;
   std::vector<Operation> operations;
-  bool refuses_updater = false;  // The driver takes no executable that the device updates.
-
-  bool has_several_streams() const {
-    return std::any_of(operations.begin(), operations.end(), [](const Operation& one) { return one.stream != 0; });
-  }
 };
 
 inline void add_slots(std::vector<Node>& nodes, Random& random) {
@@ -69,15 +64,12 @@ inline std::vector<Spec> random_specs(Random& random) {
   return specs;
 }
 
-// How much a table takes is not for the policy to know, so none is drawn beside a budget of bytes.
 inline void draw_tables(Random random, Sequence* sequence) {
   Options& options = sequence->options;
-  if (options.max_device_bytes != SIZE_MAX) return;
   options.prefer = static_cast<Prefer>(random.below(3));
   options.mechanisms.patching = static_cast<detail::Patching>(random.below(3));
   if (options.mechanisms.sharing == detail::Sharing::kAuto && random.chance(50))
     options.mechanisms.sharing = detail::Sharing::kTable;
-  sequence->refuses_updater = random.chance(15);
 }
 
 inline void draw_operations(int length, Random* from, Sequence* sequence) {
@@ -132,10 +124,9 @@ inline Sequence random_sequence(std::uint64_t seed) {
   Options& options = sequence.options;
   options.max_executables = random.between(1, 4);
   options.max_templates = random.chance(30) ? 512 : random.between(0, 8);
-  const detail::Sharing ways[] = {detail::Sharing::kAuto, detail::Sharing::kAuto, detail::Sharing::kNever,
+  const detail::Sharing ways[] = {detail::Sharing::kAuto, detail::Sharing::kRent, detail::Sharing::kNever,
                                   detail::Sharing::kAlways};
   options.mechanisms.sharing = ways[random.below(4)];
-  options.prefer = Prefer::kDeviceTime;  // By updates alone.
   if (random.chance(40)) {
     const std::size_t nodes = sequence.specs[static_cast<std::size_t>(random.below(count))].nodes.size();
     options.max_device_bytes = static_cast<std::size_t>(random.between(1, 3)) * estimated_device_bytes(nodes) +
@@ -146,29 +137,6 @@ inline Sequence random_sequence(std::uint64_t seed) {
 
   draw_operations(random.between(30, 80), &random, &sequence);
   draw_streams(Random(seed + 1'000'000'007), &sequence);
-  return sequence;
-}
-
-// Many keys that differ in their grids, on few executables: what tables are for.
-inline Sequence crowded_sequence(std::uint64_t seed) {
-  Random random(seed);
-  Sequence sequence;
-  const auto nodes = static_cast<std::size_t>(random.between(6, 12));
-  sequence.specs = family(Profile::kGrids, random.between(4, 8), nodes);
-  if (random.chance(50)) {
-    for (Spec& with_slots : sequence.specs) {
-      with_slots.nodes[1].value_slot = 0;
-      with_slots.varying = true;
-    }
-  }
-  sequence.specs.push_back(lone(nodes + 1));
-  Options& options = sequence.options;
-  options.max_executables = random.between(1, 3);
-  options.prefer = static_cast<Prefer>(random.below(3));
-  options.mechanisms.patching = static_cast<detail::Patching>(random.below(3));
-  sequence.refuses_updater = random.chance(5);
-  draw_operations(random.between(80, 240), &random, &sequence);
-  draw_streams(Random(~seed), &sequence);
   return sequence;
 }
 

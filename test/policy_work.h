@@ -16,10 +16,10 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/costs.h"
 #include "graph/template.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
+#include "policy/costs.h"
 #include "support.h"
 
 namespace graphcache::test {
@@ -131,7 +131,7 @@ struct Job {
 // that the run returns.
 template <int kPlace = 0>
 struct Bench {
-  explicit Bench(const Options& options = {}) : cache(options) {}
+  explicit Bench(const Options& options = renting()) : cache(options) {}
 
   absl::StatusOr<Outcome> run(const Spec& which, const Values& values = {}, std::size_t on = 0) {
     const Job<kPlace> job{&which, state.get(), &calls, &in_fn};
@@ -255,11 +255,10 @@ inline EntryInfo entry_of(const Bench<>& bench, const Spec& which) {
   return {};
 }
 
-inline Options at_most(int executables, detail::Sharing sharing = detail::Sharing::kAuto) {
+inline Options at_most(int executables, detail::Sharing sharing = detail::Sharing::kRent) {
   Options options;
   options.max_executables = executables;
   options.mechanisms.sharing = sharing;
-  options.prefer = Prefer::kDeviceTime;  // By updates alone.
   return options;
 }
 

@@ -266,11 +266,13 @@ TEST_F(SharedTableTest, RowsOfForgottenMembersDoNotPileUp) {
   EXPECT_LT(stats.estimated_device_bytes, 600'000u);
 }
 
-// By default a table takes no more memory than an executable, however many keys come by.
-TEST_F(SharedTableTest, RowsOfKeysThatComeOnceTakeNoMoreThanAnExecutable) {
+// A table counts for each executable's worth of memory that it takes, however many keys come by.
+TEST_F(SharedTableTest, RowsOfKeysThatComeOnceTakeNoMoreThanTheBudget) {
   constexpr unsigned kNodes = 60, kKeys = 1500;
   Options options;
-  options.max_executables = 1;
+  options.max_executables = 4;
+  options.max_templates = 40;
+  options.prefer = Prefer::kMemory;
   use(options);
   std::size_t most = 0;
   for (unsigned which = 0; which < kKeys; ++which) {
@@ -286,8 +288,8 @@ TEST_F(SharedTableTest, RowsOfKeysThatComeOnceTakeNoMoreThanAnExecutable) {
   }
   memory.write(seed);
   EXPECT_GT(cache->stats().row_switches, kKeys / 2);
-  EXPECT_GT(most, 114'000u + kNodes * 2'600u);
-  EXPECT_LE(most, 2 * (114'000u + kNodes * 2'600u));
+  EXPECT_GT(most, 2 * (114'000u + kNodes * 2'600u));
+  EXPECT_LE(most, 4 * (114'000u + kNodes * 2'600u));
   EXPECT_EQ(cache->stats().refused_device_updates, 0u);
 }
 
@@ -295,7 +297,7 @@ TEST_F(SharedTableTest, RowsOfKeysThatComeOnceTakeNoMoreThanAnExecutable) {
 TEST_F(SharedTableTest, LargeRowsAreDoneWithout) {
   constexpr int kNodes = 60, kKeys = 4, kRuns = 1000;
   Options options;
-  options.max_executables = 1;
+  options.max_executables = 3;
   use(options);
   memory.write(seed);
   int wanted = seed[0];
@@ -315,9 +317,9 @@ TEST_F(SharedTableTest, LargeRowsAreDoneWithout) {
   }
   EXPECT_EQ(memory.read()[0], wanted);
   const Stats stats = cache->stats();
-  EXPECT_EQ(stats.refused_device_updates, 1u);
-  EXPECT_LE(stats.instantiations, 4u);
-  EXPECT_LE(stats.estimated_device_bytes, 114'000u + kNodes * 2'600u);
+  EXPECT_EQ(stats.row_switches, 0u);
+  EXPECT_EQ(stats.instantiations, 3u);
+  EXPECT_EQ(stats.estimated_device_bytes, 3 * (114'000u + kNodes * 2'600u));
 }
 
 TEST_F(SharedTableTest, ATableThatHasNoRoomInTheBudgetIsDoneWithout) {
@@ -328,8 +330,8 @@ TEST_F(SharedTableTest, ATableThatHasNoRoomInTheBudgetIsDoneWithout) {
     for (int which = 0; which < 4; ++which) ASSERT_TRUE(run_member(which).ok());
   }
   const Stats stats = cache->stats();
-  EXPECT_EQ(stats.refused_device_updates, 1u);
-  EXPECT_GT(stats.updates, 0u);
+  EXPECT_EQ(stats.row_switches, 0u);
+  EXPECT_EQ(stats.instantiations, 1u);
   EXPECT_LE(stats.estimated_device_bytes, options.max_device_bytes);
 }
 
@@ -400,10 +402,10 @@ TEST_F(SharedTableTest, NodesOnAnotherDeviceAreNotForRows) {
 
 // ---- When a family gets a table, by itself --------------------------------------------------------------------------
 
-TEST_F(SharedTableTest, AFamilyThatPaysMuchRentGetsATable) {
-  use(at_most(4));
+TEST_F(SharedTableTest, AFamilyThatFillsTheBudgetGetsATable) {
+  use(at_most(4, detail::Sharing::kAuto));
   constexpr int kNodes = 60, kMembers = 30;
-  for (int round = 0; round < 3; ++round) {
+  for (int round = 0; round < 12; ++round) {
     for (int which = 0; which < kMembers; ++which) {
       ASSERT_TRUE(run(key("k", which), [&, which](Recorder& rec) {
                     for (int i = 0; i < kNodes; ++i) {
@@ -414,14 +416,14 @@ TEST_F(SharedTableTest, AFamilyThatPaysMuchRentGetsATable) {
   }
   const Stats stats = cache->stats();
   EXPECT_GT(stats.row_switches, 2u * kMembers);
-  EXPECT_LT(stats.updates, 10u);
+  EXPECT_LT(stats.updates, 6u * kMembers);
   EXPECT_EQ(stats.captures, kMembers);
 }
 
 TEST_F(SharedTableTest, PreferencesDecide) {
-  constexpr int kNodes = 30, kMembers = 20;
+  constexpr int kNodes = 40, kMembers = 20;
   const auto run_all = [&](Prefer prefer, int rounds) {
-    Options options = at_most(40);
+    Options options = at_most(40, detail::Sharing::kAuto);
     options.prefer = prefer;
     use(options);
     for (int round = 0; round < rounds; ++round) {
@@ -439,15 +441,16 @@ TEST_F(SharedTableTest, PreferencesDecide) {
   EXPECT_EQ(device.row_switches, 0u);
   EXPECT_EQ(device.live_executables, static_cast<unsigned>(kMembers));
   const Stats memory_first = run_all(Prefer::kMemory, 100);
-  EXPECT_EQ(memory_first.live_executables, 2u);
+  EXPECT_EQ(memory_first.live_executables, 1u);
+  EXPECT_GT(memory_first.row_switches, 99u * kMembers);
   const Stats total = run_all(Prefer::kTotalTime, 100);  // Each has paid its price by then.
-  EXPECT_GT(total.row_switches, static_cast<unsigned>(kMembers));
+  EXPECT_GT(total.outcome(Outcome::kSwitched), static_cast<unsigned>(kMembers));
   EXPECT_EQ(total.live_executables, static_cast<unsigned>(kMembers));
 }
 
 // Keys whose slots the device writes can have no executable but their own, or share one with a table.
 TEST_F(SharedTableTest, KeysWithManySlotsShareOnlyTables) {
-  use(at_most(40));
+  use(at_most(8, detail::Sharing::kAuto));
   constexpr int kNodes = 40, kMembers = 12;
   for (int round = 0; round < 4; ++round) {
     for (int which = 0; which < kMembers; ++which) {
@@ -461,7 +464,7 @@ TEST_F(SharedTableTest, KeysWithManySlotsShareOnlyTables) {
   const Stats stats = cache->stats();
   EXPECT_EQ(stats.updates, 0u);
   EXPECT_GT(stats.row_switches, 3u * (kMembers - 6));
-  EXPECT_LT(stats.instantiations, 7u);
+  EXPECT_LT(stats.instantiations, static_cast<unsigned>(kMembers));
   EXPECT_EQ(stats.refused_device_updates, 0u);
 }
 

@@ -14,7 +14,7 @@
 
 namespace graphcache::test {
 
-inline Options at_most(int max_executables, detail::Sharing sharing = detail::Sharing::kAuto) {
+inline Options at_most(int max_executables, detail::Sharing sharing = detail::Sharing::kRent) {
   Options options;
   options.max_executables = max_executables;
   options.mechanisms.sharing = sharing;

@@ -251,7 +251,7 @@ TEST_P(SharedSlotsTest, RandomSequencesOfThreeSiblings) {
 // ---- Rent or buy ----------------------------------------------------------------------------------------------------
 
 TEST_F(SharingTest, RentOrBuyByTheWayOfSharing) {
-  for (const detail::Sharing sharing : {detail::Sharing::kAuto, detail::Sharing::kAlways, detail::Sharing::kNever}) {
+  for (const detail::Sharing sharing : {detail::Sharing::kRent, detail::Sharing::kAlways, detail::Sharing::kNever}) {
     SCOPED_TRACE(static_cast<int>(sharing));
     use(at_most(64, sharing));
     const auto run_grid = [&](unsigned grid) {
@@ -283,11 +283,11 @@ TEST_F(SharingTest, RentOrBuyByTheWayOfSharing) {
     if (sharing == detail::Sharing::kNever) {
       EXPECT_EQ(stats.updates, 0u);
     }
-    if (sharing == detail::Sharing::kAuto) {
+    if (sharing == detail::Sharing::kRent) {
       EXPECT_EQ(stats.outcome(Outcome::kRestored), 1u);
       EXPECT_EQ(stats.outcome(Outcome::kUpdated), 1u);
       EXPECT_GE(stats.outcome(Outcome::kSwitched), 1u);
-      EXPECT_LE(stats.outcome(Outcome::kSwitched), 6u);  // 33 us (lib/cuda/costs.h), by 10 us a switch, for each key.
+      EXPECT_LE(stats.outcome(Outcome::kSwitched), 6u);  // 33 us (lib/policy/costs.h), by 10 us a switch, for each key.
     }
   }
 }

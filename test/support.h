@@ -42,6 +42,14 @@ inline testing::AssertionResult failed_as(absl::StatusCode code, const absl::Sta
 }
 #define EXPECT_FAILURE(code, ...) EXPECT_TRUE(::graphcache::test::failed_as(absl::StatusCode::code, (__VA_ARGS__)))
 
+// Siblings borrow executables by updates, however small their graphs are.
+inline Options renting(int max_executables = Options().max_executables) {
+  Options options;
+  options.max_executables = max_executables;
+  options.mechanisms.sharing = detail::Sharing::kRent;
+  return options;
+}
+
 // Whatever `values` are on the device, copied; waits for all work.
 template <class T>
 class DeviceBuffer {

@@ -54,7 +54,7 @@ TEST_F(ThreadsTest, RunsOfAnotherKeyDoNotWaitForACapture) {
 // A capture in global mode forbids unsafe calls to every thread, and breaks by them.
 TEST_F(ThreadsTest, RunsDoNotBreakAnotherThreadsCaptureInGlobalMode) {
   for (const bool shared : {false, true}) {
-    Cache cache(shared ? Options() : unshared(1));
+    Cache cache(shared ? renting() : unshared(1));
     ASSERT_TRUE(run_add(cache, key("first"), lane(0), 1).ok());
     CUDA_OK(cudaStreamBeginCapture(lane(1).stream, cudaStreamCaptureModeGlobal));
     std::thread([&] {

@@ -61,7 +61,7 @@ class VerifyTest : public StreamTest, protected Verifier {
     EXPECT_EQ(entry("other").state, State::kLive);
     EXPECT_EQ(entry("sibling").state, State::kRecorded);
     EXPECT_EQ(entry("broken").state, State::kCold);
-    EXPECT_EQ(entry("spare").family->members, 2u);
+    EXPECT_EQ(entry("spare").signature, entry("sibling").signature);
   }
   ~VerifyTest() override { EXPECT_EQ(find_fault(), "") << "a test has left its fault behind"; }
 
@@ -100,14 +100,17 @@ class VerifyTest : public StreamTest, protected Verifier {
 };
 
 TEST_F(VerifyTest, OrdersOfUse) {
-  Entry& newest = entry("other");
-  Entry& oldest = entry("spare");
-  expect("it is in the order of another state", oldest.state, State::kRecorded);
+  EXPECT_TRUE(cache.warm(key("another sibling"), stream, params(1), body(4)).ok());
+  Entry& newest = entry("another sibling");
+  Entry& oldest = entry("sibling");
+  ASSERT_EQ(newest.state, State::kRecorded);
+  expect("it is in the order of another state", oldest.state, State::kLive);
   expect("the order of use is linked wrongly", oldest.newer, nullptr);
   expect("it is not in order of use", oldest.last_use, newest.last_use + 1);
   expect("its use is yet to come", newest.last_use, 1000);
-  expect("the order of live entries ends elsewhere than it says", newest.older, nullptr);
-  expect("the order of live entries is longer than it says", oldest.older, &newest);
+  expect("the order of recorded entries ends elsewhere than it says", newest.older, nullptr);
+  expect("the order of recorded entries is longer than it says", oldest.older, &newest);
+  expect("its id is another's", newest.id, oldest.id);
   expect("it has less than no users", newest.users, -1);
 }
 
@@ -136,33 +139,16 @@ TEST_F(VerifyTest, ErasedEntries) {
                          EXPECT_TRUE(cache.erase(key("busy")));
                          EXPECT_EQ(find_fault(), "");
                          expect("it is not erased, and waits for a sweep", busy.erased, false);
-                         expect("it is erased and has a family", busy.family, entry("spare").family);
                          expect("the count of erased entries is wrong", busy.state, State::kRecorded);
                        })
                   .ok());
 }
 
-TEST_F(VerifyTest, Families) {
-  Family& family = *entry("spare").family;
-  ASSERT_EQ(family.spare_of, &entry("spare"));
-  expect("its members are counted wrongly", family.members, 3);
-  expect("its members are counted wrongly", entry("sibling").family, nullptr);
-  expect("its executables are counted wrongly", family.executables, 2);
-  expect("its spare executable is that of no member", family.spare_of, &entry("sibling"));
-  expect("its spare executable is that of no member, or of a pinned one", entry("spare").pinned, true);
-  expect("its number is out of order", family.id, 1000);
-  const Signature another = *family.signature;
-  expect("its signature is another's", family.signature, &another);
-  expect("it has a family", entry("broken").family, &family);
-  {
-    Options options;
-    options.share = false;
-    Cache unshared(options);
-    EXPECT_RUN(kInstantiated, unshared.run(key("alone"), stream, [](cudaStream_t) {}));
-    Family unknown;
-    const Wrong wrong(index(unshared).find(key("alone"))->family, &unknown);
-    EXPECT_EQ(Verifier::find_fault(unshared), "an entry is of a family that is not known");
-  }
+TEST_F(VerifyTest, Siblings) {
+  Signatures::Known* const known = entry("spare").signature;
+  expect("it has a signature", entry("broken").signature, known);
+  expect("it has a family and no signature", entry("sibling").signature, nullptr);
+  expect("a signature counts its entries wrongly", known->second.count, 3);
   const std::shared_ptr<const Content> content = entry("sibling").content;
   auto otherwise = std::make_shared<Content>(*content);
   otherwise->nodes[1].type = cudaGraphNodeTypeMemset;
@@ -175,7 +161,32 @@ TEST_F(VerifyTest, Budgets) {
   Options& options = const_cast<Options&>(cache.options());
   expect("there are more executables than the options allow", options.max_executables, 1);
   expect("executables take more device memory than the options allow", options.max_device_bytes, 1000);
-  expect("the device memory of executables is summed up wrongly", entry("other").device_bytes, 1);
+}
+
+TEST_F(VerifyTest, WhatThePolicyKnows) {
+  Policy& known = policy(cache);
+  known.pinned(entry("spare").id, true);
+  EXPECT_TRUE(finds("the policy does not know whether it is pinned"));
+  known.pinned(entry("spare").id, false);
+  expect("the policy does not know whether it is pinned", entry("spare").pinned, true);
+  known.lost(entry("other").id);
+  EXPECT_TRUE(finds("the policy knows another state"));
+  Plan anew;
+  anew.action = Plan::Action::kOwn;
+  anew.writes_slots = true;
+  known.done(entry("other").id, anew);
+  EXPECT_TRUE(finds("the policy does not know whether it has an updater node"));
+  known.refuse_slots(entry("other").id);
+  EXPECT_EQ(find_fault(), "");
+  anew.action = Plan::Action::kTable;
+  known.lost(entry("spare").id);
+  known.done(entry("spare").id, anew);
+  EXPECT_TRUE(finds("the policy does not know whether it has a table"));
+  known.refuse_table(entry("spare").id);
+  EXPECT_EQ(find_fault(), "");
+  known.erased(entry("sibling").id);
+  EXPECT_TRUE(finds("the policy does not know whether it has a template"));
+  known.captured(entry("sibling").id, {.signature = 1, .bytes = 1});
 }
 
 TEST_F(VerifyTest, WhatEntriesHave) {
@@ -199,7 +210,6 @@ TEST_F(VerifyTest, WhatEntriesHave) {
     Wrong wrong(recorded.graph.nodes, {});
     EXPECT_TRUE(finds("its template is that of another content"));
   }
-  expect("what it reports is not of its content", recorded.device_bytes, 1);
   {
     const std::size_t nodes = recorded.nodes.exchange(7);
     EXPECT_TRUE(finds("what it reports is not of its content"));

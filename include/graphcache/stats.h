@@ -70,7 +70,8 @@ struct Stats {
   std::uint64_t updates = 0;        // +1 for each successful cudaGraphExecUpdate.
   std::uint64_t row_switches = 0;   // +1 for each executable brought over by a row.
   std::uint64_t patched_nodes = 0;  // +1 for each node that was set anew, by a call or by the device in a launch.
-  std::uint64_t evictions = 0;      // +1 for each executable that left to make room for another.
+  std::uint64_t evictions =
+      0;  // +1 for each executable that left for another, by a budget or for a table in its place.
   // +1 for each template that was dropped while its key stayed: because of Options::max_templates, with the executable
   // of a key that uses Recorder::on_device(), or because its graph cannot be instantiated. Until something is erased,
   // live_templates is captures - forgotten.

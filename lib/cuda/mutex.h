@@ -33,14 +33,16 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
 // The lock of one entry, held from look-up to launch. It is taken only under the cache's lock, so that taking it needs
 // no atomic exchange, and waited for by the cache's condition variable, so that nobody waits on an entry that may go
 // away.
-class ABSL_LOCKABLE RunLock {
+class RunLock {
  public:
   // Under the cache's lock. False if somebody holds it, this thread included.
-  bool try_lock() ABSL_EXCLUSIVE_TRYLOCK_FUNCTION(true) {
+  bool try_lock() {
     if (state_.load(std::memory_order_acquire) != kFree) return false;
     state_.store(kHeld, std::memory_order_relaxed);
     return true;
   }
+  // The same without taking it: nobody else can as long as the cache's lock is held.
+  bool is_free() const { return state_.load(std::memory_order_acquire) == kFree; }
   // Under the cache's lock. True if the holder will see, when it unlocks, that somebody waits; false if it has
   // unlocked.
   bool announce_wait() {
@@ -48,7 +50,7 @@ class ABSL_LOCKABLE RunLock {
     return state_.compare_exchange_strong(held, kAwaited, std::memory_order_relaxed) || held == kAwaited;
   }
   // By the holder, with or without the cache's lock. True if somebody waits: wake them under the cache's lock.
-  [[nodiscard]] bool unlock() ABSL_UNLOCK_FUNCTION() {
+  [[nodiscard]] bool unlock() {
     return state_.exchange(kFree, std::memory_order_release) == kAwaited;
   }
 

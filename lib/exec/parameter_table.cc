@@ -9,8 +9,6 @@
 namespace graphcache {
 namespace {
 
-constexpr std::size_t kBlock = 64 << 10;
-
 std::size_t aligned(std::size_t bytes) { return detail::align_up(bytes, updater::kRowAlignment); }
 
 bool same(const SlotNode& a, const SlotNode& b) {
@@ -64,13 +62,17 @@ bool ParameterTable::can_hold(const Content& to) const {
   return true;
 }
 
-bool ParameterTable::is_of_use(const Content& content) {
-  return std::any_of(content.nodes.begin(), content.nodes.end(),
-                     [](const NodeContent& node) { return node.updatable; });
+std::size_t ParameterTable::estimated_set_bytes(const Content& content) {
+  std::size_t bytes = 0;
+  for (const NodeContent& node : content.nodes) bytes += node.updatable ? aligned(node.size) + sizeof(unsigned) : 0;
+  return aligned(bytes);
 }
 
 // What can_hold() compares, hashed.
 std::uint64_t ParameterTable::class_of(const Content& content) {
+  const bool is_of_use =
+      std::any_of(content.nodes.begin(), content.nodes.end(), [](const NodeContent& node) { return node.updatable; });
+  if (!is_of_use) return 0;
   std::uint64_t hash = content.values.size();
   const auto put = [&](auto value) {
     hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x9e3779b97f4a7c15u + (hash >> 29);
@@ -109,7 +111,7 @@ std::uint64_t ParameterTable::class_of(const Content& content) {
     if (node.updatable) continue;
     for (std::uint32_t k = 0; k < node.size; ++k) put(content.bytes[node.bytes + k]);
   }
-  return hash;
+  return std::max<std::uint64_t>(hash, 1);
 }
 
 // Whether the piece is another than the base's; its bytes.
@@ -162,8 +164,13 @@ std::size_t ParameterTable::growth_for(const Content& to) {
     next_ = row(to, /*whole=*/false);
     next_of_ = to.id;
   }
+  const std::size_t needed = block_for_next();
+  return blocks_.empty() && needed <= kBlock ? 0 : needed;
+}
+
+std::size_t ParameterTable::block_for_next() const {
   const std::size_t needed = aligned(next_.bytes.size());
-  return needed <= left_ ? 0 : std::max(kBlock, 8 * needed);
+  return needed <= left_ ? 0 : std::max(kBlock, needed);
 }
 
 // Copies from pageable memory have read it when the call returns, and do not wait for work in flight; nor does
@@ -171,7 +178,8 @@ std::size_t ParameterTable::growth_for(const Content& to) {
 // streams follow that one, since launches of one executable follow each other (fact 15).
 CallResult ParameterTable::add(const Content& to, cudaStream_t stream) {
   if (places_.contains(to.id)) return {};
-  const std::size_t growth = growth_for(to);
+  (void)growth_for(to);
+  const std::size_t growth = block_for_next();
   if (growth != 0) {
     blocks_.reserve(blocks_.size() + 1);
     DeviceMemory::Block block;

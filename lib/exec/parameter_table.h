@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/costs.h"
 #include "cuda/device_memory.h"
 #include "cuda/errors.h"
 #include "exec/updater.h"
 #include "graph/template.h"
+#include "policy/costs.h"
 
 namespace graphcache {
 
@@ -33,11 +33,12 @@ class ParameterTable {
   ParameterTable(std::shared_ptr<const Content> base, std::vector<Node> nodes, std::vector<updater::Piece> pieces,
                  std::vector<updater::Update> updates, std::shared_ptr<DeviceMemory> memory);
 
-  // Whether there is anything for its rows.
-  static bool is_of_use(const Content& content);
-
-  // Equal for contents of one signature that one table can hold: a number, and so perhaps equal for others, too.
+  // Equal for contents of one signature that one table can hold: a number, and so perhaps equal for others, too. 0 if
+  // there is nothing for its rows.
   static std::uint64_t class_of(const Content& content);
+
+  // About so much device memory a row takes.
+  static std::size_t estimated_set_bytes(const Content& content);
 
   // Whether a row can say how the content differs from the base: in arguments and grids of nodes that the device writes
   // alone, and in what slots write.
@@ -49,7 +50,11 @@ class ParameterTable {
   // Whether the content has a row, or is the base's.
   bool has(const Content& content) const { return places_.contains(content.id); }
 
-  // How much device memory would have to be had for the content's row.
+  // Rows are put into blocks of memory of so many bytes, or larger ones. A table counts for the first from the
+  // beginning (UpdaterNode::estimated_device_bytes).
+  static constexpr std::size_t kBlock = 64 << 10;
+
+  // How much more device memory the table would count for if the content had a row.
   std::size_t growth_for(const Content& to);
   // Gives the content a row, by a copy on the stream that launches of it must follow.
   CallResult add(const Content& to, cudaStream_t stream);
@@ -69,6 +74,7 @@ class ParameterTable {
     std::size_t differing = 0;
   };
 
+  std::size_t block_for_next() const;
   Built row(const Content& of, bool whole) const;
   bool fill(const updater::Piece& piece, const Content& of, std::uint32_t index, unsigned char* out) const;
 

@@ -91,8 +91,8 @@ std::size_t UpdaterNode::estimated_device_bytes(const Content& content) {
       std::accumulate(content.nodes.begin(), content.nodes.end(), content.slots.bindings.size(),
                       [&](std::size_t sum, const NodeContent& node) { return sum + pieces_of(node); });
   constexpr std::size_t kPieceBytes = sizeof(updater::Piece) + sizeof(unsigned) + updater::kPiece + 1;
-  return pieces * kPieceBytes + 2 * content.slots.bindings.size() * sizeof(updater::Update) + sizeof(updater::Written) +
-         4 * updater::kRowAlignment;
+  return ParameterTable::kBlock + pieces * kPieceBytes + 2 * content.slots.bindings.size() * sizeof(updater::Update) +
+         sizeof(updater::Written) + 4 * updater::kRowAlignment;
 }
 
 // Launches in flight may yet fail: that is told when they are over (device_memory.h).

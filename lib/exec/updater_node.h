@@ -32,7 +32,7 @@ class UpdaterNode {
   // How many of the nodes that can be.
   static std::size_t writable_nodes(const Slots& slots);
 
-  // At most so much device memory does one with a table take, before any row is added.
+  // At most so much device memory does one with a table take, with the first rows of ParameterTable::kBlock bytes.
   static std::size_t estimated_device_bytes(const Content& content);
 
   // Makes the slot nodes of `graph`, which has the content's nodes and belongs to this updater node alone,

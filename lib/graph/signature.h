@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "cuda/costs.h"
+#include "policy/costs.h"
 #include "graph/template.h"
 
 namespace graphcache {

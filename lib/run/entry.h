@@ -14,7 +14,8 @@
 #include "cuda/mutex.h"
 #include "exec/executable.h"
 #include "graphcache/cache.h"
-#include "run/family.h"
+#include "policy/policy.h"
+#include "run/signatures.h"
 
 namespace graphcache {
 
@@ -46,35 +47,31 @@ struct Entry {
   Entry* newer = nullptr;
   Entry* older = nullptr;
   std::uint64_t last_use = 0;
-  std::uint64_t rents_from = 0;  // The use at which it began to pay `rent`.
+  KeyId id = kNoKey;  // For the policy.
 
+  // An executable changes hands while both entries' locks are held, which thread-safety
+  // analysis cannot follow: the thread sanitizer looks (test/run --lanes tsan).
   RunLock lock;
-  std::unique_ptr<Executable> executable ABSL_GUARDED_BY(lock);
-  LaunchStream stream ABSL_GUARDED_BY(lock);  // The last one that was found fit to run on.
+  // Guarded by `lock`.
+  std::unique_ptr<Executable> executable;
+  LaunchStream stream;  // The last one that was found fit to run on.
 
   // Guarded by the cache's lock.
   int users = 0;               // Threads that need the entry to stay without holding `lock`: they run `fn`.
   State state = State::kCold;  // Written under `lock`, too.
   bool pinned = false;
-  bool erased = false;            // No longer found; deleted once it is idle.
-  std::size_t device_bytes = 0;   // Of an executable of its graph, by estimate. Changes only while it is cold.
-  std::size_t table_bytes = 0;    // Of the table that its executable has.
-  bool has_updater_node = false;  // Whether the device updates its executable.
-  absl::Status capture_error;     // Of the last capture, if that broke.
-  std::uint64_t split_from = 0;   // The id of the family that it left last because of a refused update.
-  Family* family = nullptr;       // The family of its content. Null if the content can have no siblings.
-  std::uint64_t row_class = 0;    // Its class in that family.
+  bool erased = false;                     // No longer found; deleted once it is idle.
+  absl::Status capture_error;              // Of the last capture, if that broke.
+  Signatures::Known* signature = nullptr;  // Of its content. Null if that can have no siblings.
 
-  std::shared_ptr<const Content> content ABSL_GUARDED_BY(lock);  // Null while cold.
-  Template graph ABSL_GUARDED_BY(lock);           // Of the content; empty while it is the base of the executable.
-  Differences differences ABSL_GUARDED_BY(lock);  // Of the content from its siblings'.
-  Cost rent ABSL_GUARDED_BY(lock) = 0;            // Paid since it last had an executable of its own.
-  bool seen ABSL_GUARDED_BY(lock) = false;        // Whether direct_left has been set for a new key.
-  int direct_left ABSL_GUARDED_BY(lock) = 0;      // How many runs are to be direct before the next capture.
-  // Why those runs are direct.
-  EagerReason direct_why ABSL_GUARDED_BY(lock) = EagerReason::kCaptureAfter;
-  bool refuses_updater_node ABSL_GUARDED_BY(lock) = false;  // The device could not write what it should.
-  int failures ABSL_GUARDED_BY(lock) = 0;  // Captures that broke, or executables that failed, since the last good run.
+  // Guarded by `lock`.
+  std::shared_ptr<const Content> content;               // Null while cold.
+  Template graph;                                       // Of the content; empty while it is the base of the executable.
+  Differences differences;                              // Of the content from its siblings'.
+  bool seen = false;                                    // Whether direct_left has been set for a new key.
+  int direct_left = 0;                                  // How many runs are to be direct before the next capture.
+  EagerReason direct_why = EagerReason::kCaptureAfter;  // Why those runs are direct.
+  int failures = 0;  // Captures that broke, or executables that failed, since the last good run.
 
   // Written under `lock`, except the count of kEager, which is written under the cache's lock.
   std::array<Counter, kOutcomeCount> outcomes;

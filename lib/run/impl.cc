@@ -13,6 +13,11 @@ namespace graphcache {
 Cache::Impl::Impl(const Options& options, absl::Status invalid)
     : options_(options),
       invalid_(std::move(invalid)),
+      policy_({.prefer = options.prefer,
+               .max_executables = static_cast<std::size_t>(std::max(options.max_executables, 0)),
+               .max_device_bytes = options.max_device_bytes,
+               .share = options.share,
+               .mechanisms = options.mechanisms}),
       scratch_(options_.device),
       memory_(std::make_shared<DeviceMemory>(options_.device)),
       setter_(options_.device, memory_),
@@ -39,15 +44,16 @@ bool Cache::Impl::pin(const Key& key, bool pinned) {
   Entry* const first = index_.find(key);
   for (Entry* entry = first; entry != nullptr; entry = Index::next_of_key(entry)) {
     entry->pinned = pinned;
-    // What it has rented it keeps from now on.
-    if (pinned && entry->family != nullptr && entry->family->spare_of == entry) entry->family->spare_of = nullptr;
+    policy_.pinned(entry->id, pinned);
   }
   return first != nullptr;
 }
 
-// If a run has the entry, that run will see at its end that somebody waits, and sweep.
+// If a run has the entry, that run will see at its end that somebody waits, and sweep. Until then its executable
+// counts, and nobody else gets it.
 void Cache::Impl::forget(Entry* entry) {
   index_.erase(entry);
+  policy_.pinned(entry->id, true);
   entry->lock.announce_wait();
 }
 
@@ -83,14 +89,15 @@ void Cache::Impl::clear() {
 bool Cache::Impl::sweep() {
   constexpr int kSurplus = 8;  // Each time.
   for (int i = 0; i < kSurplus; ++i) {
-    Entry* const surplus = index_.lock_surplus();
+    Entry* const surplus = index_.surplus();
     if (surplus == nullptr) break;
     index_.erase(surplus);
-    [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { (void)surplus->lock.unlock(); }();
   }
   bool any = false;
-  index_.sweep([&](Entry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  index_.sweep([&](Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     any = true;
+    policy_.erased(entry.id);
+    if (entry.signature != nullptr) signatures_.remove(entry.signature);
     graveyard_.add(std::move(entry.executable), std::move(entry.graph), entry.stream);
   });
   return any;
@@ -122,10 +129,10 @@ Stats Cache::Impl::stats() const {
   MutexLock lock(mutex_);
   Stats stats = totals_;
   run_counts_.add_to(stats);
-  stats.live_executables = index_.live();
+  stats.live_executables = policy_.executables();
   stats.live_templates = index_.templates();
-  stats.families = index_.families();
-  stats.estimated_device_bytes = index_.live_bytes();
+  stats.families = policy_.families();
+  stats.estimated_device_bytes = policy_.bytes();
   return stats;
 }
 
@@ -137,21 +144,22 @@ std::vector<EntryInfo> Cache::Impl::entries() const try {
     std::uint64_t last_use;
     EntryInfo info;
   };
-  const auto look = [](const Entry& entry) {
+  const auto look = [](const Policy& policy, const Entry& entry) {
     Found found{entry.key, entry.last_use, {}};
     EntryInfo& info = found.info;
     for (int i = 0; i < kOutcomeCount; ++i) info.outcomes[i] = entry.outcomes[i].value();
     info.live = entry.state == State::kLive;
     info.recorded = entry.state != State::kCold;
     info.pinned = entry.pinned;
-    info.family = entry.family == nullptr ? 0 : entry.family->id;
+    info.family = policy.family(entry.id);
     if (!entry.capture_error.ok()) info.capture_error = entry.capture_error.ToString();
     info.nodes = entry.nodes;
     info.slot_nodes = entry.slot_nodes;
-    info.estimated_device_bytes = info.live ? entry.device_bytes + entry.table_bytes : 0;
+    info.estimated_device_bytes = policy.bytes(entry.id);
     return found;
   };
   std::vector<std::pair<std::uint64_t, EntryInfo>> all;
+  std::vector<const Entry*> met;
   std::vector<Found> some;
   some.reserve(kEntries + 64);  // The last bucket may hold several.
   for (std::optional<EntryTable::Walk> walk; !walk || !walk->done(); some.clear()) {
@@ -160,10 +168,12 @@ std::vector<EntryInfo> Cache::Impl::entries() const try {
       if (!walk) walk.emplace(index_.walk());
       std::size_t key_bytes = 0;
       for (std::size_t i = 0; i < kBuckets && some.size() < kEntries && key_bytes < kKeyBytes && !walk->done(); ++i) {
-        walk->step([&](const Entry* entry) {
-          some.push_back(look(*entry));
+        met.clear();
+        walk->step([&](const Entry* entry) { met.push_back(entry); });
+        for (const Entry* entry : met) {
+          some.push_back(look(policy_, *entry));
           key_bytes += entry->key.size();
-        });
+        }
       }
     }
     for (Found& found : some) {

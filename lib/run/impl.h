@@ -16,6 +16,7 @@
 #include "exec/graveyard.h"
 #include "graph/capture.h"
 #include "graphcache/cache.h"
+#include "policy/policy.h"
 #include "run/entry.h"
 #include "run/index.h"
 #include "run/run_counts.h"
@@ -53,9 +54,11 @@ class Cache::Impl {
     ~Held() { release(); }
     Held(const Held&) = delete;
     Held& operator=(const Held&) = delete;
-    void release() {
+    void release() { reset(nullptr); }
+    // Another's instead.
+    void reset(Entry* locked) {
       if (entry_ != nullptr) impl_.unlock(entry_);
-      entry_ = nullptr;
+      entry_ = locked;
     }
     Entry* get() const { return entry_; }
     Entry* operator->() const { return entry_; }
@@ -83,7 +86,7 @@ class Cache::Impl {
 
   // Look-up.
   Entry* claim(const Request& request);
-  void unlock(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  void unlock(Entry* entry) {
     if (entry->lock.unlock()) wake();
   }
   void wake();
@@ -115,35 +118,20 @@ class Cache::Impl {
   absl::StatusOr<Outcome> bring_back(Held& entry, const Request& request, Outcome by_sibling, Outcome by_own);
   absl::Status find_family(Held& entry, const Request& request);
   Obtained obtain(Held& entry, const Request& request);
-  Entry* lock_lender(const Entry* entry);
-  Cost rent_of(Held& entry, Held& lender) const;
-  bool shares() const { return options_.share && options_.mechanisms.sharing != detail::Sharing::kNever; }
-  // Whether a family is to have one executable as long as one suffices.
-  bool shares_one() const { return shares() && options_.mechanisms.sharing != detail::Sharing::kAuto; }
-  // Whether keys of different streams are members of one family.
-  bool shares_across_streams() const { return shares_one() || options_.prefer == Prefer::kMemory; }
-  static bool may_take(const Entry& entry, const Entry& victim, bool for_table);
-  bool rents(const Entry& entry, Cost rent) const;
-  bool take_over(Held& entry, Held& lender, const Request& request, bool for_rent, Obtained* obtained);
-  bool hand_over(Entry* lender, Entry* entry, bool for_rent, bool* was_spare);
-  void buy(Held& entry, bool with_table, bool may_evict, Obtained* obtained);
-  CallResult instantiate(Entry& entry, bool with_table);
-
-  // Tables (lib/run/tables.cc).
-  bool updates_slots(const Content& content) const;
-  bool has_room_for_updater_node() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool may_write_slots() const ABSL_LOCKS_EXCLUDED(mutex_);
-  Cost cost_of_row(std::size_t nodes) const;
-  bool wants_table(const Held& entry, const Executable* lender, Cost by_lender);
-  bool wants_another_table(const Entry& entry) const;
-  bool make_row(Held& entry, Held& lender, const Request& request, Obtained* obtained);
-  void refuse_table(Family* family) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Entry* lock_candidate(const Entry* entry);
+  bool find_offer(Held& entry, Held& lender, Offer* offer);
+  bool decide(Held& entry, Held& lender, const Offer& offer, Plan* made);
+  void begin(Entry* entry, const Plan& plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool take_over(Held& entry, Held& lender, const Plan& plan, const Request& request, Obtained* obtained);
+  CallResult add_set(Held& entry, Held& lender, const Request& request);
+  void buy(Held& entry, bool may_evict, Obtained* obtained);
+  CallResult instantiate(Entry& entry);
+  void refuse_table(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void refuse_slots(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool is_idle(KeyId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Index::is_idle(index_.of(id)); }
 
   // Budgets.
   bool has_room(const Entry& entry);
-  bool fits(std::size_t bytes, std::size_t but = 0, std::size_t but_bytes = 0) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool reserve(Entry* entry, bool for_table, Entry** sibling);
   void evict(Entry* victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void demote(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What is to happen if something throws while the entry's executable changes: nobody knows what it holds then.
@@ -171,6 +159,8 @@ class Cache::Impl {
   mutable Mutex mutex_;
   std::condition_variable_any unlocked_;  // With mutex_: an entry that was waited for has been unlocked.
   Index index_ ABSL_GUARDED_BY(mutex_);
+  Policy policy_ ABSL_GUARDED_BY(mutex_);
+  Signatures signatures_ ABSL_GUARDED_BY(mutex_);
   std::unordered_set<cudaStream_t> known_streams_ ABSL_GUARDED_BY(mutex_);  // Found to be of the cache's device.
   Stats totals_ ABSL_GUARDED_BY(mutex_);                                    // What is counted under this lock.
   RunCounts run_counts_;  // What is counted without it: what runs add when they have launched.

@@ -1,5 +1,4 @@
-// Key to entry, in order of last use, with what counts against the budgets; and the families that entries belong to. No
-// CUDA call. Not thread-safe: the cache's lock guards it.
+// Key to entry, by what entries have, in order of last use. No CUDA call. Not thread-safe: the cache's lock guards it.
 //
 // An entry is found from insert() to erase(). One that some thread uses cannot be deleted at once: it is erased from
 // the index first, and deleted by a later sweep(), when it is idle: without users, and its lock free. While the cache's
@@ -11,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <utility>
 
 #include "graphcache/key.h"
@@ -41,58 +41,33 @@ class Index {
     while (entry != nullptr && !(entry->site == site)) entry = next_of_key(entry);
     return entry;
   }
+  // The id that the next new entry gets: a small number, which no other entry has.
+  KeyId next_id() const { return free_ != kNoKey ? free_ : static_cast<KeyId>(of_id_.size()); }
   Entry* insert(const Key& key, const detail::Site& site);
+  // The entry of an id, an erased one that still exists included.
+  Entry* of(KeyId id) const { return of_id_[id].entry; }
 
-  // Marks the entry as used last.
+  // Marks the entry as used last. Live ones are in no order: the policy has that of executables.
   void touch(Entry* entry) {
     entry->last_use = ++uses_;
+    if (entry->state == State::kLive) return;
     if (Order& order = order_of(entry); order.newest != entry) move_to_front(order, entry);
   }
 
-  // Moves the entry among those of its new state, where it keeps its place in the order of use. One that is live no
-  // more has no table and no updater node.
+  // Moves the entry among those of its new state, where it takes its place in the order of use.
   void set_state(Entry* entry, State state);
-  // Device memory of a table, beside that of the executable.
-  void set_table_bytes(Entry* entry, std::size_t bytes);
-  void set_updater_node(Entry* entry, bool has_updater_node);
-  // Executables, and their device memory by estimate, those of erased entries that still exist included.
-  std::size_t live() const { return count_of(State::kLive); }
-  std::size_t live_bytes() const { return live_bytes_; }
-  // The number of executables that the device updates.
-  std::size_t updater_nodes() const { return updater_nodes_; }
   // The number of templates, those of erased entries that still exist included.
-  std::size_t templates() const { return live() + count_of(State::kRecorded); }
+  std::size_t templates() const { return count_of(State::kLive) + count_of(State::kRecorded); }
 
-  // The entry whose executable is evicted next: the least recently used one that is not pinned, or null. To destroy an
-  // executable that the device updates takes, for each node that it may update, as long as other threads' work is in
-  // flight (docs/semantics.md). Such executables are evicted only if no other can be.
-  const Entry* victim() const;
-  // The same among the idle ones, with its lock taken.
-  Entry* lock_victim();
-  // The least recently used entry that is idle and not pinned, with its lock taken, or null: among those of a state,
-  // if a family is given of that family.
-  Entry* lock_oldest(State state, const Family* family = nullptr);
-  // The same among live ones of a family and a class whose executables have tables.
-  Entry* lock_table(const Family* family, std::uint64_t row_class);
-  // The live entry that a sibling without an executable rents one from: the family's spare one, or, if there is none,
-  // the least recently used, not pinned. With its lock taken; null if the spare one is in use, too.
-  Entry* lock_lender(const Family* family);
-  // The least recently used cold entry that is idle and not pinned, with its lock taken, except the one used last. Null
-  // if there is none, or if there are no more cold entries than are kept.
-  Entry* lock_surplus();
+  // Whether nobody uses the entry. Nobody can begin to while the cache's lock is held.
+  static bool is_idle(const Entry* entry) { return entry->users == 0 && entry->lock.is_free(); }
+  // The least recently used entry that is idle, not pinned and has a template but no executable, or null.
+  Entry* oldest_recorded() const;
+  // The least recently used cold entry that is idle and not pinned, except the one used last. Null if there is none, or
+  // if there are no more cold entries than are kept.
+  Entry* surplus() const;
 
-  // The entry becomes a member of the family of the signature and the stream. `row_class` is its class there: one table
-  // can hold the members of one class.
-  void join(Entry* entry, const Signature& signature, std::uint64_t stream = Family::kAnyStream,
-            std::uint64_t row_class = 0);
-  // It leaves its family for another of the same signature.
-  void split(Entry* entry);
-  // The same for one of that stream.
-  void move(Entry* entry, std::uint64_t stream);
-  void leave(Entry* entry);
-  std::size_t families() const { return families_.size(); }
-
-  // The entry is no longer found, and has no family. It exists, and counts against the budgets, until a sweep.
+  // The entry is no longer found. It exists, and its template counts, until a sweep.
   void erase(Entry* entry);
   // Deletes the erased entries that are idle, having passed each to `last_look`. Allocates nothing: it is called while
   // a run is being left.
@@ -122,11 +97,8 @@ class Index {
   static void for_each(const Order& order, F&& f) {
     for (Entry* entry = order.newest; entry != nullptr;) f(std::exchange(entry, entry->older));
   }
-  // The least recently used entry that is idle, not pinned and wanted(entry), with its lock taken, or null.
-  template <class F>
-  Entry* lock_oldest_of(State state, F&& wanted);
-  void change_family(Entry* entry, Family* family);
   Order& order_of(const Entry* entry) { return orders_[static_cast<std::size_t>(entry->state)]; }
+  static Entry* oldest_unused(const Order& order);
   std::size_t count_of(State state) const {
     const auto i = static_cast<std::size_t>(state);
     return orders_[i].size + erased_of_[i];
@@ -137,14 +109,18 @@ class Index {
   static void move_to_front(Order& order, Entry* entry);
   static void insert_by_use(Order& order, Entry* entry);
 
+  struct OfId {
+    Entry* entry;
+    KeyId next_free;
+  };
+
   EntryTable table_;
-  Families families_;
-  std::array<Order, 3> orders_;             // The entries that are found, by state.
+  std::deque<OfId> of_id_;                  // It grows without moving what it has.
+  KeyId free_ = kNoKey;                     // The first of the ids that are free.
+  std::array<Order, 3> orders_;             // The entries that are found, by state; live ones in no order.
   Order erased_;                            // The erased entries, in the order in which they were erased.
   std::array<std::size_t, 3> erased_of_{};  // The number of erased entries of each state.
   std::size_t cold_key_bytes_ = 0;          // The bytes of the keys of cold entries that are found.
-  std::size_t live_bytes_ = 0;
-  std::size_t updater_nodes_ = 0;
   std::uint64_t uses_ = 0;
 };
 

@@ -52,7 +52,7 @@ absl::Status Cache::Impl::warm(const Key& key, cudaStream_t stream, const detail
   return without_throwing(request, [&] { return warm(request); });
 }
 
-absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) {
   if (active_recording != nullptr) return run_nested(request);
   if (!enabled_) return run_disabled(request);
 
@@ -66,16 +66,18 @@ absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) ABSL_NO_THREAD_
 }
 
 // Finds or makes the request's entry and locks it.
-Entry* Cache::Impl::claim(const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+Entry* Cache::Impl::claim(const Request& request) {
   MutexLock lock(mutex_);
   for (;;) {
     Entry* entry = index_.find(request.key, request.call.site);
     if (entry == nullptr) {
       sweep();
+      policy_.add(index_.next_id());
       entry = index_.insert(request.key, request.call.site);
     }
     if (entry->lock.try_lock()) {
       index_.touch(entry);
+      policy_.used(entry->id);
       return entry;
     }
     if (entry->lock.announce_wait()) unlocked_.wait(mutex_);
@@ -100,16 +102,15 @@ absl::StatusOr<Outcome> Cache::Impl::replay(Held& entry, const Request& request)
 }
 
 // Patches what changed, and launches. The outcome is the first one if nothing had changed.
-absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request, Outcome outcome,
-                                            Outcome if_patched) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request, Outcome outcome, Outcome if_patched) {
   Executable& executable = *entry->executable;
   if (const cudaError_t error = executable.take_device_error(); error != cudaSuccess) {
     {
       MutexLock lock(mutex_);
-      refuse_table(entry->family);
+      policy_.refuse_slots(entry->id);
+      refuse_table(entry.get());
       demote(entry.get());
     }
-    entry->refuses_updater_node = true;
     return failed(
         request,
         cuda_failure("an update of a node by the device, in an earlier run of the key or of a sibling", error));
@@ -135,7 +136,7 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
 }
 
 // Whatever is not a hit on a stream that the cache knows.
-absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& request) {
   LastErrorGuard last_error;
   request.last_error = &last_error;
   if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
@@ -175,11 +176,10 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
 }
 
 // Gives the entry a template. `broke`: the capture did not hold what `fn` does; nothing was enqueued.
-absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
-                                           bool* broke) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  bool may_share = shares();
-  unsigned long long stream = Family::kAnyStream;
-  if (may_share && !shares_across_streams()) {
+absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, bool* broke) {
+  bool may_share = Policy::shares(options_.share, options_.mechanisms);
+  unsigned long long stream = 0;
+  if (may_share && Policy::tells_streams_apart(options_.mechanisms)) {
     const cudaError_t error = stream_id(request.stream, &stream);
     if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
     may_share = error == cudaSuccess;
@@ -218,40 +218,56 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request,
   if (may_share && captured.content.device_values.memory.empty()) {
     signature = describe(captured.graph, &captured.content);
   }
-  const std::uint64_t row_class = signature ? ParameterTable::class_of(captured.content) : 0;
+  GraphFacts facts{.stream = stream,
+                   .nodes = captured.content.node_count,
+                   .bytes = estimated_device_bytes(captured.content.node_count),
+                   .slot_kernels = UpdaterNode::writable_nodes(captured.content.slots)};
+  if (signature) {
+    facts.table_class = ParameterTable::class_of(captured.content);
+    facts.table_bytes = UpdaterNode::estimated_device_bytes(captured.content);
+    facts.set_bytes = ParameterTable::estimated_set_bytes(captured.content);
+  }
   auto content = std::make_shared<const Content>(std::move(captured.content));
   MutexLock lock(mutex_);
-  if (signature && !entry->erased) index_.join(entry.get(), *signature, stream, row_class);
+  // Nobody else can have what an erased entry gets.
+  Signatures::Known* const known = signature && !entry->erased ? signatures_.add(*signature) : nullptr;
+  absl::Cleanup threw_late = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (known != nullptr) signatures_.remove(known);
+  };
+  if (known != nullptr) facts.signature = known->second.number;
+  policy_.captured(entry->id, facts);
+  std::move(threw_late).Cancel();
   // Nothing throws from here on.
+  entry->signature = known;
   entry->nodes = content->node_count;
   entry->slot_nodes = content->slots.nodes.size();
   entry->content = std::move(content);
   entry->graph = std::move(captured.graph);
   entry->capture_error = absl::OkStatus();
-  entry->device_bytes = estimated_device_bytes(entry->nodes);
   index_.set_state(entry.get(), State::kRecorded);
   return absl::OkStatus();
 }
 
 // Launches of one executable follow each other (fact 15), so one for keys of several streams would keep these from
 // running side by side: a family is of one stream. A key that comes on another from now on moves there.
-absl::Status Cache::Impl::find_family(Held& entry, const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+absl::Status Cache::Impl::find_family(Held& entry, const Request& request) {
+  if (!Policy::tells_streams_apart(options_.mechanisms)) return absl::OkStatus();
   {
     MutexLock lock(mutex_);
-    if (entry->family == nullptr || entry->family->stream == Family::kAnyStream) return absl::OkStatus();
+    if (entry->signature == nullptr) return absl::OkStatus();
   }
   unsigned long long stream = 0;
   const cudaError_t error = stream_id(request.stream, &stream);
   if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
   if (error != cudaSuccess) return absl::OkStatus();
   MutexLock lock(mutex_);
-  index_.move(entry.get(), stream);  // May throw.
+  policy_.moved(entry->id, stream);  // May throw.
   return absl::OkStatus();
 }
 
 // An entry that has a template, but no executable: it gets one, and is launched.
 absl::StatusOr<Outcome> Cache::Impl::bring_back(Held& entry, const Request& request, Outcome by_sibling,
-                                                Outcome by_own) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                                                Outcome by_own) {
   if (absl::Status lost = find_family(entry, request); !lost.ok()) return failed(request, std::move(lost));
   const Obtained obtained = obtain(entry, request);
   if (obtained.result.error != cudaSuccess) {
@@ -381,7 +397,7 @@ absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult
 
 // A key whose captures break is tried again, but ever more rarely: it may have been a passing cause, such as a library
 // that initialises itself at its first call.
-void Cache::Impl::back_off(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+void Cache::Impl::back_off(Entry* entry) {
   constexpr int kMaxDoublings = 10;
   entry->direct_left = 1 << std::min(entry->failures, kMaxDoublings);
   entry->direct_why = EagerReason::kBackoff;

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
+#include <unordered_map>
 
 #include "graphcache/hostrt.h"
 
@@ -32,11 +33,7 @@ std::string of(const Entry& entry, const char* what) {
 }
 
 // Nobody holds its lock; and nobody takes it, while the cache's lock is held.
-bool is_free(Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  if (!entry->lock.try_lock()) return false;
-  (void)entry->lock.unlock();
-  return true;
-}
+bool is_free(const Entry* entry) { return entry->lock.is_free(); }
 
 bool same_types(const Content& a, const Content& b) {
   return std::equal(a.nodes.begin(), a.nodes.end(), b.nodes.begin(), b.nodes.end(),
@@ -60,7 +57,7 @@ std::string Verifier::find_fault(const Index& index) {
   if (in_table != total) return "the table holds fewer entries than the orders of use";
   if (table.size() != total) return "the table counts its entries wrongly";
 
-  std::size_t cold_key_bytes = 0, live_bytes = 0, updater_nodes = 0;
+  std::size_t cold_key_bytes = 0;
   for (const State state : kStates) {
     const Index::Order& order = index.orders_[static_cast<std::size_t>(state)];
     const Entry* newer = nullptr;
@@ -69,15 +66,15 @@ std::string Verifier::find_fault(const Index& index) {
       if (++size > order.size) return absl::StrCat("the order of ", name_of(state), " entries is longer than it says");
       if (entry->state != state) return of(*entry, "it is in the order of another state");
       if (entry->newer != newer) return of(*entry, "the order of use is linked wrongly");
-      if (newer != nullptr && newer->last_use <= entry->last_use) return of(*entry, "it is not in order of use");
+      const bool is_ordered = state == State::kLive || newer == nullptr || newer->last_use > entry->last_use;
+      if (!is_ordered) return of(*entry, "it is not in order of use");
       if (entry->last_use > index.uses_) return of(*entry, "its use is yet to come");
       if (entry->erased) return of(*entry, "it is erased and in an order of use");
       if (entry->users < 0) return of(*entry, "it has less than no users");
       if (index.find(entry->key, entry->site) != entry) return of(*entry, "it is not found");
-      if (state == State::kCold && entry->family != nullptr) return of(*entry, "it has a family");
+      if (index.of(entry->id) != entry) return of(*entry, "its id is another's");
+      if (state == State::kCold && entry->signature != nullptr) return of(*entry, "it has a signature");
       if (state == State::kCold) cold_key_bytes += entry->key.size();
-      if (state == State::kLive) live_bytes += entry->device_bytes + entry->table_bytes;
-      updater_nodes += entry->has_updater_node ? 1 : 0;
     }
     if (order.oldest != newer || order.size != size) {
       return absl::StrCat("the order of ", name_of(state), " entries ends elsewhere than it says");
@@ -87,71 +84,43 @@ std::string Verifier::find_fault(const Index& index) {
   std::size_t erased_of[std::size(kStates)] = {};
   for (const Entry* entry = index.erased_.newest; entry != nullptr; entry = entry->older) {
     if (!entry->erased) return of(*entry, "it is not erased, and waits for a sweep");
-    if (entry->family != nullptr) return of(*entry, "it is erased and has a family");
     ++erased_of[static_cast<std::size_t>(entry->state)];
-    if (entry->state == State::kLive) live_bytes += entry->device_bytes + entry->table_bytes;
-    updater_nodes += entry->has_updater_node ? 1 : 0;
   }
   if (!std::equal(index.erased_of_.begin(), index.erased_of_.end(), erased_of)) {
     return "the count of erased entries is wrong";
   }
   if (index.cold_key_bytes_ != cold_key_bytes) return "the bytes of cold keys are summed up wrongly";
-  if (index.updater_nodes_ != updater_nodes) return "the executables with updater nodes are counted wrongly";
-  if (index.live_bytes_ != live_bytes) return "the device memory of executables is summed up wrongly";
-  return fault_of(index.families_, index);
+  return "";
 }
 
-std::string Verifier::fault_of(const Families& families, const Index& index) {
-  std::size_t count = 0, all_members = 0;
-  for (const auto& [signature, of_signature] : families.of_signature_) {
-    if (of_signature.empty()) return "a signature without families is kept";
-    std::uint64_t last_id = 0;
-    for (const auto& family : of_signature) {
-      const auto wrong = [&](const char* what) { return absl::StrCat("family ", family->id, ": ", what); };
-      ++count;
-      if (family->signature != &signature) return wrong("its signature is another's");
-      if (family->id <= last_id || family->id > families.last_id_) return wrong("its number is out of order");
-      last_id = family->id;
-      std::size_t members = 0, executables = 0;
-      std::size_t of_classes = 0;
-      bool spare_found = family->spare_of == nullptr;
-      for (const State state : {State::kRecorded, State::kLive}) {
-        const Entry* entry = index.orders_[static_cast<std::size_t>(state)].newest;
-        for (; entry != nullptr; entry = entry->older) {
-          if (entry->family != family.get()) continue;
-          ++members;
-          of_classes += family->classes.count(entry->row_class);
-          if (state != State::kLive) continue;
-          ++executables;
-          spare_found |= family->spare_of == entry && !entry->pinned;
-        }
-      }
-      if (family->members != members || members == 0) return wrong("its members are counted wrongly");
-      std::size_t in_classes = 0, executables_of_classes = 0;
-      for (const auto& [number, of_class] : family->classes) {
-        if (of_class.members == 0) return wrong("it has a class without members");
-        in_classes += of_class.members;
-        executables_of_classes += of_class.executables;
-      }
-      if (in_classes != members || of_classes != members) return wrong("its classes are counted wrongly");
-      if (family->executables != executables || executables_of_classes != executables) {
-        return wrong("its executables are counted wrongly");
-      }
-      if (!spare_found) return wrong("its spare executable is that of no member, or of a pinned one");
-      all_members += members;
+// What the policy knows of the entries is what they are.
+std::string Verifier::fault_of_policy(const Policy& policy, const Signatures& signatures, const Index& index) {
+  if (std::string fault = policy.find_fault(); !fault.empty()) return fault;
+  std::string fault;
+  std::unordered_map<const Signatures::Known*, std::size_t> users;
+  index.for_each([&](const Entry* entry) {
+    if (entry->signature != nullptr) ++users[entry->signature];
+    if (!fault.empty()) return;
+    if (policy.is_live(entry->id) != (entry->state == State::kLive)) {
+      fault = of(*entry, "the policy knows another state");
+    } else if (policy.is_captured(entry->id) != (entry->state != State::kCold)) {
+      fault = of(*entry, "the policy does not know whether it has a template");
+    } else if (policy.family(entry->id) != 0 && entry->signature == nullptr) {
+      fault = of(*entry, "it has a family and no signature");
+    } else if (policy.is_pinned(entry->id) != (entry->pinned || entry->erased)) {
+      fault = of(*entry, "the policy does not know whether it is pinned");
     }
+  });
+  if (!fault.empty()) return fault;
+  if (users.size() != signatures.size()) return "the signatures are counted wrongly";
+  for (const auto& [signature, count] : users) {
+    if (signature->second.count != count) return "a signature counts its entries wrongly";
   }
-  if (families.size_ != count) return "families are counted wrongly";
-  std::size_t with_family = 0;
-  for (const Index::Order& order : index.orders_) {
-    for (const Entry* entry = order.newest; entry != nullptr; entry = entry->older)
-      with_family += entry->family != nullptr;
-  }
-  return with_family == all_members ? "" : "an entry is of a family that is not known";
+  return "";
 }
 
 // What the entry has is what its state says.
-std::string Verifier::fault_of(Entry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+std::string Verifier::fault_of(const Policy& policy, const Entry& entry) {
   if (!is_free(&entry)) return "";
   const bool live = entry.state == State::kLive;
   if ((entry.executable != nullptr) != live) {
@@ -166,19 +135,19 @@ std::string Verifier::fault_of(Entry& entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   if (!entry.graph.empty() && entry.graph.nodes.size() != content.node_count) {
     return of(entry, "its template is that of another content");
   }
-  if (entry.nodes != content.node_count || entry.slot_nodes != content.slots.nodes.size() ||
-      entry.device_bytes != estimated_device_bytes(content.node_count)) {
+  if (entry.nodes != content.node_count || entry.slot_nodes != content.slots.nodes.size()) {
     return of(entry, "what it reports is not of its content");
   }
-  if (entry.family != nullptr && content.nodes.size() != content.node_count) {
-    return of(entry, "it has a family, and its nodes have not been read");
+  if (entry.signature != nullptr && content.nodes.size() != content.node_count) {
+    return of(entry, "it has a signature, and its nodes have not been read");
   }
-  if (entry.table_bytes != 0 && (!live || entry.executable->table() == nullptr)) {
-    return of(entry, "it counts the memory of a table that it does not have");
-  }
-  if (entry.has_updater_node != (live && entry.executable->has_updater_node()))
-    return of(entry, "it says wrongly whether it has an updater node");
   if (!live) return "";
+  if (policy.has_table(entry.id) != (entry.executable->table() != nullptr)) {
+    return of(entry, "the policy does not know whether it has a table");
+  }
+  if (policy.is_device_updated(entry.id) != entry.executable->has_updater_node()) {
+    return of(entry, "the policy does not know whether it has an updater node");
+  }
   if (entry.executable->content_ != entry.content) return of(entry, "its executable holds another's content");
   const std::string fault = fault_of(*entry.executable);
   return fault.empty() ? "" : of(entry, fault.c_str());
@@ -211,26 +180,22 @@ std::string Verifier::fault_of(const Executable& executable) {
 }
 
 // Siblings have nodes of the same types in the same order: what can be seen of equal signatures.
-std::string Verifier::fault_of_sharing(const Index& index) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  for (const auto& [signature, of_signature] : index.families_.of_signature_) {
-    const Content* first = nullptr;
-    for (const State state : {State::kRecorded, State::kLive}) {
-      Entry* entry = index.orders_[static_cast<std::size_t>(state)].newest;
-      for (; entry != nullptr; entry = entry->older) {
-        if (entry->family == nullptr || entry->family->signature != &signature || !is_free(entry)) continue;
-        if (first == nullptr) first = entry->content.get();
-        if (!same_types(*first, *entry->content)) return of(*entry, "its nodes are of other types than its siblings'");
-      }
-    }
-  }
-  return "";
+std::string Verifier::fault_of_sharing(const Index& index) {
+  std::unordered_map<const Signatures::Known*, const Content*> firsts;
+  std::string fault;
+  index.for_each([&](const Entry* entry) {
+    if (entry->signature == nullptr || !is_free(entry)) return;
+    const Content* const first = firsts.try_emplace(entry->signature, entry->content.get()).first->second;
+    if (!same_types(*first, *entry->content)) fault = of(*entry, "its nodes are of other types than its siblings'");
+  });
+  return fault;
 }
 
 // No graph and no executable has two owners, and all of them are alive: other threads may destroy what waits for that,
 // but nothing that an idle entry has.
-std::string Verifier::fault_of_handles(const Index& index) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+std::string Verifier::fault_of_handles(const Index& index) {
   std::size_t graphs = 0, executables = 0;
-  const auto for_each_graph = [&](auto&& visit) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  const auto for_each_graph = [&](auto&& visit) {
     for (const State state : {State::kRecorded, State::kLive}) {
       Entry* entry = index.orders_[static_cast<std::size_t>(state)].newest;
       for (; entry != nullptr; entry = entry->older) {
@@ -268,7 +233,7 @@ std::string Verifier::fault_of_handles(const Index& index) ABSL_NO_THREAD_SAFETY
 
 // What stats.h says of the counters, as far as it holds at any time. The outcomes of hits are counted without the
 // cache's lock, but after what made them possible.
-std::string Verifier::fault_of_counters(const Impl& impl) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+std::string Verifier::fault_of_counters(Stats totals, const RunCounts& run_counts, const Index& index) {
   std::array<std::uint64_t, kOutcomeCount> of_entries{};
   std::uint64_t live = 0;
   const auto add = [&](Entry* entry) {
@@ -276,9 +241,8 @@ std::string Verifier::fault_of_counters(const Impl& impl) ABSL_NO_THREAD_SAFETY_
     for (int i = 0; i < kOutcomeCount; ++i) of_entries[i] += entry->outcomes[i].value();
     live += entry->state == State::kLive;
   };
-  impl.index_.for_each(add);
-  Stats totals = impl.totals_;
-  impl.run_counts_.add_to(totals);
+  index.for_each(add);
+  run_counts.add_to(totals);
   const auto count = [&](Outcome outcome) { return totals.outcome(outcome); };
   for (int i = 0; i < kOutcomeCount; ++i) {
     if (of_entries[i] > totals.outcomes[i]) return "the entries have counted more runs than the cache";
@@ -293,40 +257,42 @@ std::string Verifier::fault_of_counters(const Impl& impl) ABSL_NO_THREAD_SAFETY_
     return "more runs brought an executable than were instantiated";
   }
   if (live > totals.instantiations) return "more executables live than were instantiated";
-  if (impl.index_.templates() + totals.forgotten > totals.captures) {
+  if (index.templates() + totals.forgotten > totals.captures) {
     return "there are and were more templates than captures";
   }
   return "";
 }
 
-std::string Verifier::find_fault(const Cache& cache) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+std::string Verifier::find_fault(const Cache& cache) {
   Impl& impl = *cache.impl_;
   MutexLock lock(impl.mutex_);
   if (std::string fault = find_fault(impl.index_); !fault.empty()) return fault;
+  if (std::string fault = fault_of_policy(impl.policy_, impl.signatures_, impl.index_); !fault.empty()) return fault;
   // Templates are more than Options::max_templates while runs that will tidy up are under way, or have left them
   // because others were.
-  if (impl.index_.live() > static_cast<std::size_t>(std::max(impl.options_.max_executables, 0))) {
+  if (impl.policy_.executables() > static_cast<std::size_t>(std::max(impl.options_.max_executables, 0))) {
     return "there are more executables than the options allow";
   }
-  if (impl.index_.live_bytes() > impl.options_.max_device_bytes) {
+  if (impl.policy_.bytes() > impl.options_.max_device_bytes) {
     return "executables take more device memory than the options allow";
   }
   for (const Index::Order& order : impl.index_.orders_) {
     for (Entry* entry = order.newest; entry != nullptr; entry = entry->older) {
-      if (std::string fault = fault_of(*entry); !fault.empty()) return fault;
+      if (std::string fault = fault_of(impl.policy_, *entry); !fault.empty()) return fault;
     }
   }
   // Not of what a fatal error has left: it is dropped as it is.
   for (Entry* entry = impl.index_.erased_.newest; entry != nullptr && !impl.lost_; entry = entry->older) {
-    if (std::string fault = fault_of(*entry); !fault.empty()) return fault;
+    if (std::string fault = fault_of(impl.policy_, *entry); !fault.empty()) return fault;
   }
   if (std::string fault = fault_of_sharing(impl.index_); !fault.empty()) return fault;
   if (std::string fault = fault_of_handles(impl.index_); !fault.empty()) return fault;
-  return fault_of_counters(impl);
+  return fault_of_counters(impl.totals_, impl.run_counts_, impl.index_);
 }
 
-Index& Verifier::index(Cache& cache) ABSL_NO_THREAD_SAFETY_ANALYSIS { return cache.impl_->index_; }
-Stats& Verifier::totals(Cache& cache) ABSL_NO_THREAD_SAFETY_ANALYSIS { return cache.impl_->totals_; }
+Index& Verifier::index(Cache& cache) { return cache.impl_->index_; }
+Policy& Verifier::policy(Cache& cache) { return cache.impl_->policy_; }
+Stats& Verifier::totals(Cache& cache) { return cache.impl_->totals_; }
 
 VerifyOnReturn::~VerifyOnReturn() {
   const std::string fault = Verifier::find_fault(cache_);

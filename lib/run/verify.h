@@ -22,6 +22,7 @@ class Verifier {
 
   // For tests, which make faults. The cache must not be in use.
   static Index& index(Cache& cache);
+  static Policy& policy(Cache& cache);
   static Stats& totals(Cache& cache);
   static Slots& slots(Executable& executable) { return executable.slots_; }
   static GraphExec& exec(Executable& executable) { return executable.exec_; }
@@ -30,12 +31,12 @@ class Verifier {
  private:
   using Impl = Cache::Impl;
 
-  static std::string fault_of(const Families& families, const Index& index);
-  static std::string fault_of(Entry& entry);
+  static std::string fault_of_policy(const Policy& policy, const Signatures& signatures, const Index& index);
+  static std::string fault_of(const Policy& policy, const Entry& entry);
   static std::string fault_of(const Executable& executable);
   static std::string fault_of_sharing(const Index& index);
   static std::string fault_of_handles(const Index& index);
-  static std::string fault_of_counters(const Impl& impl);
+  static std::string fault_of_counters(Stats totals, const RunCounts& run_counts, const Index& index);
 };
 
 // Verifies the cache when its scope is left. A fault is printed and ends the process.

@@ -22,7 +22,7 @@ CallResult upload(Executable& executable, OwnStream& on) {
 }  // namespace
 
 // Like the first run of a key, up to the launch. No executable leaves for it.
-absl::Status Cache::Impl::warm(const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+absl::Status Cache::Impl::warm(const Request& request) {
   const cudaStream_t stream = request.stream;
   if (active_recording != nullptr) {
     return failed(request, absl::FailedPreconditionError("warm was called inside another run's fn"));
@@ -53,22 +53,16 @@ absl::Status Cache::Impl::warm(const Request& request) ABSL_NO_THREAD_SAFETY_ANA
   }
   entry->direct_left = 0;
   entry->seen = true;
-  bool with_table = wants_table(entry, nullptr, 0);
-  std::size_t table_bytes = with_table ? UpdaterNode::estimated_device_bytes(*entry->content) : 0;
   {
     MutexLock lock(mutex_);
-    if (with_table && !fits(entry->device_bytes + table_bytes) && fits(entry->device_bytes)) {
-      with_table = false;  // A later run may find room.
-      table_bytes = 0;
-    }
-    if (!fits(entry->device_bytes + table_bytes)) return absl::OkStatus();
-    const Family* const family = entry->family;
-    if (shares_one() && family != nullptr && family->executables != 0) return absl::OkStatus();
-    index_.set_table_bytes(entry.get(), table_bytes);
-    index_.set_state(entry.get(), State::kLive);
+    sweep();
+    if (policy_.has_to_borrow(entry->id)) return absl::OkStatus();
+    const Plan plan = policy_.plan(entry->id, {}, [](KeyId) { return false; });
+    if (plan.action == Plan::Action::kDirect) return absl::OkStatus();
+    begin(entry.get(), plan);
   }
   Obtained obtained;
-  buy(entry, with_table, /*may_evict=*/false, &obtained);
+  buy(entry, /*may_evict=*/false, &obtained);
   CallResult result = obtained.result;
   if (result.error == cudaSuccess) result = upload(*entry->executable, upload_stream_);
   if (result.error == cudaSuccess) return absl::OkStatus();

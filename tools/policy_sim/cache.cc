@@ -3,20 +3,20 @@
 #include <cstdlib>
 #include <utility>
 
-#include "chosen.h"
+#include "policy/policy.h"
 
 namespace graphcache::sim {
 namespace {
 
 GraphFacts facts_of(const Graph& graph, std::uint32_t stream) {
-  return {.signature = graph.signature,
+  return {.signature = graph.signature + 1,
           .table_class = graph.table_class,
           .stream = stream,
           .nodes = graph.nodes,
           .bytes = price::bytes(graph),
           .table_bytes = price::updater_bytes(graph, Kind::kTable),
           .set_bytes = price::set_bytes(graph),
-          .has_many_slots = price::own_kind(graph) == Kind::kSlots};
+          .slot_kernels = graph.slot_nodes};
 }
 
 class Cache : public SimPolicy {
@@ -44,7 +44,7 @@ class Cache : public SimPolicy {
       policy_.captured(run.key, facts_of(ledger_.graph(run.key), run.stream));
       captured_[run.key] = true;
     }
-    const Policy::IdleFn idle = [](KeyId) { return true; };
+    const auto idle = [](KeyId) { return true; };
     const Plan plan = policy_.plan(run.key, offer(run.key, policy_.candidate(run.key, idle)), idle);
     carry_out(run.key, plan);
     policy_.done(run.key, plan);
@@ -55,7 +55,7 @@ class Cache : public SimPolicy {
     const Graph& from = ledger_.graph(lender);
     const Graph& to = ledger_.graph(key);
     const Difference difference = from.table_class == to.table_class ? to.difference : Difference::kKernels;
-    return {lender, price::update(to, difference), ledger_.has_set(executables_[lender], key)};
+    return {lender, price::update(to, difference), ledger_.has_set(executables_[lender], key), price::set_bytes(to)};
   }
 
   void carry_out(KeyId key, const Plan& plan) {
@@ -89,11 +89,11 @@ std::unique_ptr<SimPolicy> make(Ledger& ledger) {
 
 }  // namespace
 
-const std::vector<NamedPolicy>& chosen_policies() {
+const std::vector<NamedPolicy>& cache_policies() {
   static const std::vector<NamedPolicy> policies = {
-      {"chosen", make<Prefer::kTotalTime>},
-      {"device time", make<Prefer::kDeviceTime>},
-      {"memory", make<Prefer::kMemory>},
+      {"cache", make<Prefer::kTotalTime>},
+      {"cache, device time", make<Prefer::kDeviceTime>},
+      {"cache, memory", make<Prefer::kMemory>},
   };
   return policies;
 }

@@ -1,11 +1,11 @@
-// The cache under its policy: carries each plan out on the ledger.
+// The library's policy (lib/policy): carries each of its plans out on the ledger.
 #pragma once
 
 #include "policies.h"
 
 namespace graphcache::sim {
 
-// The policy that was chosen (chosen.h), for each preference.
-const std::vector<NamedPolicy>& chosen_policies();
+// For each preference.
+const std::vector<NamedPolicy>& cache_policies();
 
 }  // namespace graphcache::sim

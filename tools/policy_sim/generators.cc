@@ -101,6 +101,17 @@ Trace drift(std::string name, const Graph& graph, std::size_t runs, std::size_t 
   return trace;
 }
 
+// Twelve keys in use, of which the half never comes back after a while.
+Trace retire(std::string name, const Graph& graph, std::size_t runs) {
+  Trace trace{std::move(name), like(graph, 12), {}};
+  Random random(5);
+  for (std::size_t i = 0; i < runs; ++i) {
+    const bool is_early = i < runs / 4;
+    trace.runs.push_back({static_cast<KeyId>(is_early ? random.below(12) : 6 + random.below(6)), 0, true});
+  }
+  return trace;
+}
+
 // Eight keys in use, and every tenth run one that never comes back.
 Trace one_time(std::string name, const Graph& graph, std::size_t runs) {
   Trace trace{std::move(name), like(graph, 8 + runs / 10), {}};
@@ -175,6 +186,8 @@ std::vector<Trace> generated_traces() {
       in_turn("all_in_turn", like(grids(200), 64), 5000),
       drift("drift", grids(200), 10'000, 100),
       drift("drift_small", grids(8), 10'000, 100),
+      retire("retire", other_kernels(200), 5000),
+      retire("retire_small", grids(8), 5000),
       one_time("one_time", grids(200), 5000),
       one_time("one_time_small", grids(8), 5000),
       once("once", grids(200), 500),

@@ -6,12 +6,13 @@ namespace graphcache::detail {
 
 // How the keys of a family share executables, if Options::share says that they do.
 enum class Sharing {
-  // A key without an executable takes over the family's spare one, by an update: it rents. When the rent that it has
-  // paid would pass the price of an executable of its own, it gets one. Keys of different streams do not rent from each
-  // other, since launches of one executable follow each other whatever their streams (docs/demos/decode.md); only where
-  // a budget is exhausted one may take over the other's, and under Prefer::kMemory they are of one family.
+  // By the rules of docs/policy.md. Keys of different streams do not borrow from each other, since launches of one
+  // executable follow each other whatever their streams (docs/demos/decode.md).
   kAuto,
   kNever,  // Not at all, as if Options::share were false.
+  // By the rules without tables, and with small graphs as with large ones, whatever is preferred: a key without an
+  // executable borrows the family's, by an update, until it has paid for one of its own.
+  kRent,
   // A family has one as long as one suffices, whatever the streams: a second only if the first is pinned, or in use by
   // another thread's run.
   kAlways,

@@ -8,53 +8,62 @@
 //
 // A cache with several threads calls `plan` and `done` under one lock, and carries the plan out afterwards. If that
 // fails, the caller reports `lost`, or `undone` if the lender's executable is still whole. If the runtime has refused
-// what was planned, the caller then reports `refused`, and asks again from `candidate` on.
+// what was planned, the caller then reports that by a call of refuse_siblings() and the like, and asks again from
+// `candidate` on.
 //
 // A call takes the same time whatever the number of keys, with two exceptions. A plan passes over executables in use
 // and over those that it evicts. A key that gets an executable, or is unpinned, passes over the executables whose keys
 // were used after it: few, except for `pinned` and `undone`.
 #pragma once
 
+#include <absl/functional/function_ref.h>
+
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <deque>
 #include <limits>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "../../lib/cuda/costs.h"
+#include "graphcache/detail/mechanisms.h"
+#include "graphcache/prefer.h"
+#include "policy/costs.h"
 
 namespace graphcache {
 
 using KeyId = std::uint32_t;  // Small numbers: each key that is known costs an entry.
 inline constexpr KeyId kNoKey = std::numeric_limits<KeyId>::max();
 
-enum class Prefer : std::uint8_t { kTotalTime, kDeviceTime, kMemory };
-
+// After Options.
 struct Limits {
   Prefer prefer = Prefer::kTotalTime;
   std::size_t max_executables = 64;
   std::size_t max_device_bytes = std::numeric_limits<std::size_t>::max();  // Of executables, tables and sets.
+  bool share = true;
+  detail::Mechanisms mechanisms = {};
 };
 
 // Keys of one signature have the same `bytes`. Keys of one class have the same `table_bytes`.
 struct GraphFacts {
   std::uint64_t signature = 0;    // Keys of one signature and stream are a family: an update brings one to another.
+                                  // 0: this key can have no siblings.
   std::uint64_t table_class = 0;  // Keys of one family and class can share a parameter table. 0: this key cannot.
   std::uint64_t stream = 0;
   std::size_t nodes = 0;
-  std::size_t bytes = 0;        // Device memory of an executable. Never 0.
-  std::size_t table_bytes = 0;  // Device memory of a parameter table beyond that, with the first set.
-  std::size_t set_bytes = 0;    // Device memory of this key's parameter set.
-  bool has_many_slots = false;  // An updater node would bring new values for less than patches do.
+  std::size_t bytes = 0;         // Device memory of an executable. Never 0.
+  std::size_t table_bytes = 0;   // Device memory of a parameter table beyond that, with the first set.
+  std::size_t set_bytes = 0;     // Device memory of this key's parameter set.
+  std::size_t slot_kernels = 0;  // Kernel nodes with slots that an updater node could write.
 };
 
 // What a key could borrow.
 struct Offer {
   KeyId lender = kNoKey;
-  Cost update = 0;       // The price of an update from the lender's graph.
-  bool has_set = false;  // The lender's table has a parameter set of the key.
+  Cost update = 0;            // The price of an update from the lender's graph.
+  bool has_set = false;       // The lender's table has a parameter set of the key. If not,
+  std::size_t set_bytes = 0;  // by how much the table would grow.
 };
 
 struct Plan {
@@ -68,20 +77,24 @@ struct Plan {
   bool writes_slots = false;  // Of kOwn: with an updater node for the slots.
   KeyId lender = kNoKey;
   Cost rent = 0;              // The price of the switch.
-  std::size_t set_bytes = 0;  // By how much the table grows.
+  bool adds_set = false;      // The key gets a parameter set in the lender's table,
+  std::size_t set_bytes = 0;  // and the table grows by so much.
   std::vector<KeyId> evict;   // Before anything is instantiated.
 };
 
 class Policy {
  public:
   // Whether nobody uses the key at this moment.
-  using IdleFn = std::function<bool(KeyId)>;
+  using IdleFn = absl::FunctionRef<bool(KeyId)>;
 
   explicit Policy(const Limits& limits) : limits_(limits) {}
 
+  // Makes room for what is kept of the key. used() does so, too, but may throw then.
+  void add(KeyId key);
   // A run of the key begins. This is the first call for a key.
   void used(KeyId key);
-  // The key has a template from now on.
+  // The key has a template from now on. If this, or one of the calls below, throws for want of memory, nothing has
+  // changed.
   void captured(KeyId key, const GraphFacts& facts);
   // The key, which has no executable, runs on this stream from now on: it joins the family there.
   void moved(KeyId key, std::uint64_t stream);
@@ -90,11 +103,22 @@ class Policy {
   // A pinned key keeps its executable, and lends it to nobody.
   void pinned(KeyId key, bool pinned);
 
+  // Whether keys can have siblings at all.
+  static bool shares(bool share, const detail::Mechanisms& mechanisms) {
+    return share && mechanisms.sharing != detail::Sharing::kNever;
+  }
+  // Whether keys of one signature are siblings only if they run on one stream.
+  static bool tells_streams_apart(const detail::Mechanisms& mechanisms) { return !shares_one(mechanisms); }
+  // Whether an executable could be had now for a key that may not have been captured yet.
+  bool has_room(KeyId key, IdleFn idle) const;
+  // Whether the key has to borrow whatever its family has, so that no executable is made ahead for it.
+  bool has_to_borrow(KeyId key) const;
+
   // Whose executable the key could borrow, or kNoKey.
-  KeyId candidate(KeyId key, const IdleFn& idle) const;
-  Plan plan(KeyId key, const Offer& offer, const IdleFn& idle) const;
+  KeyId candidate(KeyId key, IdleFn idle) const;
+  Plan plan(KeyId key, const Offer& offer, IdleFn idle) const;
   // Whose executable leaves first if the device runs out of memory, or kNoKey. The caller reports it as `lost`.
-  KeyId victim(const IdleFn& idle) const { return next_victim(kNoKey, idle); }
+  KeyId victim(IdleFn idle) const { return next_victim(kNoKey, idle); }
 
   // The plan is carried out: the key has its executable from now on, and what the plan evicts has none.
   void done(KeyId key, const Plan& plan);
@@ -105,23 +129,47 @@ class Policy {
   void lost(KeyId key);
   // The key is gone, with all that it had. Its id may be another key's from now on.
   void erased(KeyId key);
-  // The runtime has refused what the plan gives the key, which has no executable now. From now on the class gets no
-  // table, the key has no siblings, or the key gets no updater node for its slots.
-  void refused(KeyId key, const Plan& plan);
+
+  // The runtime has refused an update between the key's graph and a sibling's: the key, which has no executable, has no
+  // siblings any more.
+  void refuse_siblings(KeyId key);
+  // It has refused a table: the key's class gets none. If that was the key's own, its executable is a plain one.
+  void refuse_table(KeyId key);
+  // It has refused an updater node for slots: the key gets none until it is erased. If that was the key's own, its
+  // executable is a plain one.
+  void refuse_slots(KeyId key);
+
+  // The key's family by its number, from 1 in the order in which they were founded; 0 if it can have no siblings.
+  std::uint64_t family(KeyId key) const;
+  std::size_t families() const { return families_with_siblings_; }
+  std::size_t executables() const { return executables_; }
+  // Device memory, by estimate: of all executables; of the key's.
+  std::size_t bytes() const { return bytes_; }
+  std::size_t bytes(KeyId key) const { return bytes(entries_[key]); }
+  bool is_captured(KeyId key) const { return entries_[key].family != nullptr; }
+  bool is_pinned(KeyId key) const { return entries_[key].is_pinned; }
+  bool is_live(KeyId key) const { return entries_[key].kind != Kind::kNone; }
+  bool has_table(KeyId key) const { return entries_[key].kind == Kind::kTable; }
+  bool is_device_updated(KeyId key) const { return is_live(key) && entries_[key].kind != Kind::kPlain; }
+
+  // Counts everything anew, and says what is wrong, or nothing. For tests.
+  std::string find_fault() const;
 
  private:
-  friend class PolicyChecker;  // The one of policy_test.cc, which counts everything anew.
+  friend class PolicyChecker;  // The one of the tests.
 
   enum class Kind : std::uint8_t { kNone, kPlain, kSlots, kTable };
 
   struct Class {
     std::size_t members = 0;
     std::size_t executables = 0;
-    std::size_t set_bytes = 0;  // Of the sets in its table.
+    std::size_t sets = 0;       // In its table, those of members that are gone included,
+    std::size_t set_bytes = 0;  // and their memory.
     KeyId table = kNoKey;       // Who has the table.
     bool refuses_table = false;
   };
   struct Family {
+    std::uint64_t number = 0;
     KeyId spare = kNoKey;  // Who has the executable, without a table, that its members pass on.
     std::unordered_map<std::uint64_t, Class> classes;
   };
@@ -146,14 +194,26 @@ class Policy {
     std::size_t operator()(const FamilyId& id) const { return id.first * 0x9e3779b97f4a7c15 + id.second; }
   };
 
+  // Signatures of keys without siblings: each has its own.
+  static constexpr std::uint64_t kAlone = std::uint64_t{1} << 63;
+  static bool is_alone(const GraphFacts& facts) { return facts.signature >= kAlone; }
+
   Order& order_of(Kind kind) { return kind == Kind::kPlain ? plain_ : updated_; }
   void link(KeyId key);
   void unlink(KeyId key);
-  void join(Entry* entry);
-  void leave(Entry* entry);
+  void join(Entry* entry, const GraphFacts& facts);
+  void leave(const GraphFacts& facts, Family* family);
+  void change_family(Entry* entry, const GraphFacts& facts);
   void set_kind(KeyId key, Kind kind);
-  void hand_over(KeyId from, KeyId to, std::size_t set_bytes);
+  void set_plain(KeyId key);
+  void hand_over(KeyId from, KeyId to, std::size_t sets, std::size_t set_bytes);
 
+  // Whether a family has one executable as long as one suffices.
+  static bool shares_one(const detail::Mechanisms& mechanisms) {
+    return mechanisms.sharing == detail::Sharing::kAlways || mechanisms.sharing == detail::Sharing::kTable;
+  }
+  bool shares_one() const { return shares_one(limits_.mechanisms); }
+  bool always_has_table() const { return limits_.mechanisms.sharing == detail::Sharing::kTable; }
   std::size_t bytes(const Entry& entry) const;
   std::size_t bytes_of_table(const Entry& entry, std::size_t set_bytes) const;
   std::size_t units(const Entry& entry, std::size_t bytes) const;
@@ -167,24 +227,29 @@ class Policy {
     return key != kNoKey && entries_[key].kind != Kind::kNone && !entries_[key].is_pinned;
   }
 
-  bool wants_own(const Entry& entry, Cost rent, const IdleFn& idle) const;
+  bool may_have_table(const Entry& entry) const;
+  bool wants_own(const Entry& entry, Cost rent, IdleFn idle) const;
   bool wants_table(const Entry& entry, const Plan& borrow) const;
   bool may_write_slots(const Entry& entry) const;
-  KeyId next_victim(KeyId after, const IdleFn& idle) const;
-  bool make_room(const Entry& entry, std::size_t bytes, std::size_t limit, KeyId in_place_of, const IdleFn& idle,
+  KeyId next_victim(KeyId after, IdleFn idle) const;
+  bool make_room(const Entry& entry, std::size_t bytes, std::size_t limit, KeyId in_place_of, IdleFn idle,
                  Plan* plan) const;
   Plan borrow(const Entry& entry, const Offer& offer) const;
-  Plan table_in_place_of(KeyId lender, const Entry& entry, const IdleFn& idle) const;
-  Plan own(const Entry& entry, std::size_t limit, const IdleFn& idle) const;
-  Plan wish(const Entry& entry, const Offer& offer, const IdleFn& idle) const;
+  Plan table(KeyId in_place_of, const Entry& entry, IdleFn idle) const;
+  Plan own(const Entry& entry, std::size_t limit, IdleFn idle) const;
+  Plan beyond_units(const Entry& entry) const;
+  Plan wish(const Entry& entry, const Offer& offer, IdleFn idle) const;
 
   const Limits limits_;
-  std::vector<Entry> entries_;
+  std::deque<Entry> entries_;  // By id. It grows without moving them.
   std::unordered_map<FamilyId, Family, FamilyHash> families_;
   Order plain_, updated_;
   std::uint64_t uses_ = 0;
-  std::uint64_t refusals_ = 0;
-  std::size_t keys_ = 0;        // That have a template.
+  std::uint64_t last_alone_ = kAlone;
+  std::uint64_t last_family_ = 0;
+  std::size_t families_with_siblings_ = 0;
+  std::size_t keys_ = 0;  // That have a template.
+  std::size_t executables_ = 0;
   std::size_t units_ = 0;       // What the executables count.
   std::size_t bytes_ = 0;       // What they take of the device's memory.
   std::size_t with_slots_ = 0;  // Executables with an updater node for slots.

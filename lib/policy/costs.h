@@ -52,6 +52,12 @@ inline constexpr Cost kUpdaterNode = 2300;
 inline constexpr Cost kCell = 35;
 inline constexpr Cost switch_row(std::size_t nodes) { return kTakeOver + kUpdaterNode + nodes * kCell; }
 
+// Whether an updater node brings new values to so many nodes for less than patches do.
+inline constexpr bool is_updater_node_cheaper(std::size_t nodes) {
+  return nodes * kPatch[static_cast<std::size_t>(Change::kArguments)] >
+         kPatchUpdaterNode + kUpdaterNode + nodes * kCell;
+}
+
 }  // namespace costs
 
 // Rent or buy: whether a key that has paid `paid` in rent so far, and would now pay `rent`, is to have an executable of

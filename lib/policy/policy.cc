@@ -1,4 +1,6 @@
-#include "chosen.h"
+#include "policy/policy.h"
+
+#include <absl/cleanup/cleanup.h>
 
 #include <algorithm>
 #include <utility>
@@ -14,6 +16,9 @@ constexpr std::size_t kSmallGraph = 32;
 
 // A smaller budget is for plain executables: those with an updater node are dear to evict where streams are busy.
 constexpr std::size_t kLeastBudgetForSlots = 8;
+
+// So many sets more than it can need a table may have.
+constexpr std::size_t kSpareSets = 64;
 
 std::size_t divide_up(std::size_t a, std::size_t b) { return (a + b - 1) / std::max<std::size_t>(b, 1); }
 
@@ -38,8 +43,12 @@ void Policy::unlink(KeyId key) {
   (entry.older != kNoKey ? entries_[entry.older].newer : order.oldest) = entry.newer;
 }
 
-void Policy::used(KeyId key) {
+void Policy::add(KeyId key) {
   if (key >= entries_.size()) entries_.resize(key + 1);
+}
+
+void Policy::used(KeyId key) {
+  add(key);
   Entry& entry = entries_[key];
   entry.last_use = ++uses_;
   if (entry.kind == Kind::kNone || entry.is_pinned || order_of(entry.kind).newest == key) return;
@@ -47,38 +56,64 @@ void Policy::used(KeyId key) {
   link(key);
 }
 
-void Policy::join(Entry* entry) {
-  entry->family = &families_[{entry->facts.signature, entry->facts.stream}];
-  entry->of_class = &entry->family->classes[entry->facts.table_class];
-  ++entry->of_class->members;
+void Policy::join(Entry* entry, const GraphFacts& facts) {
+  const auto [at, is_new] = families_.try_emplace({facts.signature, facts.stream});
+  Family& family = at->second;
+  absl::Cleanup threw = [&, is_new = is_new, at = at] {
+    if (is_new) families_.erase(at);
+  };
+  Class& of_class = family.classes[facts.table_class];
+  std::move(threw).Cancel();
+  if (is_new && !is_alone(facts)) {
+    family.number = ++last_family_;
+    ++families_with_siblings_;
+  }
+  ++of_class.members;
+  entry->family = &family;
+  entry->of_class = &of_class;
 }
 
-void Policy::leave(Entry* entry) {
-  Family& family = *entry->family;
-  if (--entry->of_class->members == 0) family.classes.erase(entry->facts.table_class);
-  if (family.classes.empty()) families_.erase({entry->facts.signature, entry->facts.stream});
-  entry->family = nullptr;
-  entry->of_class = nullptr;
+void Policy::leave(const GraphFacts& facts, Family* family) {
+  const auto of_class = family->classes.find(facts.table_class);
+  if (--of_class->second.members == 0) family->classes.erase(of_class);
+  if (!family->classes.empty()) return;
+  families_with_siblings_ -= is_alone(facts) ? 0 : 1;
+  families_.erase({facts.signature, facts.stream});
+}
+
+void Policy::change_family(Entry* entry, const GraphFacts& facts) {
+  Family* const former = entry->family;
+  join(entry, facts);  // May throw.
+  leave(entry->facts, former);
+  entry->facts = facts;
 }
 
 void Policy::captured(KeyId key, const GraphFacts& facts) {
   Entry& entry = entries_[key];
-  entry.facts = facts;
+  GraphFacts known = facts;
+  if (!tells_streams_apart(limits_.mechanisms)) known.stream = 0;
+  if (known.signature == 0 || !shares(limits_.share, limits_.mechanisms)) {
+    known.signature = ++last_alone_;
+    known.table_class = 0;
+  }
+  join(&entry, known);  // May throw.
+  entry.facts = known;
   entry.rent = 0;
   ++keys_;
-  join(&entry);
 }
 
 void Policy::moved(KeyId key, std::uint64_t stream) {
   Entry& entry = entries_[key];
-  if (entry.facts.stream == stream) return;
-  leave(&entry);
-  entry.facts.stream = stream;
-  join(&entry);
+  if (!tells_streams_apart(limits_.mechanisms) || entry.facts.stream == stream) return;
+  GraphFacts facts = entry.facts;
+  facts.stream = stream;
+  change_family(&entry, facts);
 }
 
 void Policy::forgotten(KeyId key) {
-  leave(&entries_[key]);
+  Entry& entry = entries_[key];
+  leave(entry.facts, std::exchange(entry.family, nullptr));
+  entry.of_class = nullptr;
   --keys_;
 }
 
@@ -93,13 +128,36 @@ void Policy::pinned(KeyId key, bool pinned) {
 }
 
 void Policy::lost(KeyId key) {
-  if (entries_[key].kind != Kind::kNone) set_kind(key, Kind::kNone);
+  if (is_live(key)) set_kind(key, Kind::kNone);
 }
 
 void Policy::erased(KeyId key) {
   lost(key);
   if (entries_[key].family != nullptr) forgotten(key);
   entries_[key] = {};
+}
+
+void Policy::refuse_siblings(KeyId key) {
+  Entry& entry = entries_[key];
+  GraphFacts facts = entry.facts;
+  facts.signature = ++last_alone_;
+  facts.table_class = 0;
+  change_family(&entry, facts);
+}
+
+void Policy::refuse_table(KeyId key) {
+  entries_[key].of_class->refuses_table = true;
+  if (has_table(key)) set_plain(key);
+}
+
+void Policy::refuse_slots(KeyId key) {
+  entries_[key].refuses_slots = true;
+  if (entries_[key].kind == Kind::kSlots) set_plain(key);
+}
+
+std::uint64_t Policy::family(KeyId key) const {
+  const Family* const family = entries_[key].family;
+  return family == nullptr ? 0 : family->number;
 }
 
 std::size_t Policy::bytes(const Entry& entry) const {
@@ -111,16 +169,31 @@ std::size_t Policy::bytes_of_table(const Entry& entry, std::size_t set_bytes) co
   return entry.facts.bytes + entry.facts.table_bytes + set_bytes;
 }
 
-// What so many bytes count against the budget: one for each executable's worth of memory that they begin.
-std::size_t Policy::units(const Entry& entry, std::size_t bytes) const { return divide_up(bytes, entry.facts.bytes); }
+// What so many bytes count against the budget: one for each executable's worth of memory that they begin. A table that
+// is forced counts one.
+std::size_t Policy::units(const Entry& entry, std::size_t bytes) const {
+  return always_has_table() ? 1 : divide_up(bytes, entry.facts.bytes);
+}
 
 bool Policy::fits(std::size_t taken, std::size_t bytes) const {
   return bytes <= limits_.max_device_bytes && taken <= limits_.max_device_bytes - bytes;
 }
 
-// Whether `max_device_bytes` allows a table with a set for each member. A smaller table would be made again and again.
+bool Policy::has_room(KeyId key, IdleFn idle) const {
+  const std::size_t bytes = entries_[key].facts.bytes;  // As its last capture told.
+  if (bytes > limits_.max_device_bytes) return false;
+  return (executables_ < limits_.max_executables && fits(bytes_, bytes)) || victim(idle) != kNoKey;
+}
+
+bool Policy::has_to_borrow(KeyId key) const {
+  const Entry& entry = entries_[key];
+  return shares_one() && (entry.of_class->table != kNoKey || entry.family->spare != kNoKey);
+}
+
+// Whether the limits allow a table with a set for each member. A smaller one would be made again and again.
 bool Policy::has_room_for_table(const Entry& entry) const {
-  return bytes_of_table(entry, (entry.of_class->members - 1) * entry.facts.set_bytes) <= limits_.max_device_bytes;
+  const std::size_t bytes = bytes_of_table(entry, (entry.of_class->members - 1) * entry.facts.set_bytes);
+  return bytes <= limits_.max_device_bytes && units(entry, bytes) <= limits_.max_executables;
 }
 
 // With a table, the cache takes no more memory than an executable a key does: the driver's part counts where the budget
@@ -134,15 +207,16 @@ std::size_t Policy::room_beside_tables(const Entry& entry) const {
 
 void Policy::set_kind(KeyId key, Kind kind) {
   Entry& entry = entries_[key];
-  const auto count = [&](int by) {
+  const auto count = [&](std::size_t by) {
+    if (entry.kind == Kind::kNone) return;
+    executables_ += by;
     bytes_ += by * bytes(entry);
     units_ += by * units(entry, bytes(entry));
-    if (entry.kind == Kind::kNone) return;
     entry.of_class->executables += by;
     with_slots_ += entry.kind == Kind::kSlots ? by : 0;
     tables_ += entry.kind == Kind::kTable ? by : 0;
   };
-  count(-1);
+  count(std::size_t{0} - 1);
   if (entry.kind != Kind::kNone && !entry.is_pinned) unlink(key);
   if (entry.of_class->table == key) entry.of_class->table = kNoKey;
   if (entry.family->spare == key) entry.family->spare = kNoKey;
@@ -152,9 +226,16 @@ void Policy::set_kind(KeyId key, Kind kind) {
   count(+1);
 }
 
+// What turned out to be without an updater node.
+void Policy::set_plain(KeyId key) {
+  set_kind(key, Kind::kPlain);
+  Entry& entry = entries_[key];
+  if (entry.family->spare == kNoKey && !entry.is_pinned) entry.family->spare = key;
+}
+
 // The executable that leaves next after this one, or first: the least recently used plain ones, then those that the
 // device updates. To destroy one of these waits for what other streams have in flight.
-KeyId Policy::next_victim(KeyId after, const IdleFn& idle) const {
+KeyId Policy::next_victim(KeyId after, IdleFn idle) const {
   do {
     const bool is_plain = after == kNoKey || entries_[after].kind == Kind::kPlain;
     after = after == kNoKey ? plain_.oldest : entries_[after].newer;
@@ -163,11 +244,12 @@ KeyId Policy::next_victim(KeyId after, const IdleFn& idle) const {
   return after;
 }
 
-KeyId Policy::candidate(KeyId key, const IdleFn& idle) const {
+KeyId Policy::candidate(KeyId key, IdleFn idle) const {
   const Entry& entry = entries_[key];
-  if (limits_.prefer == Prefer::kDeviceTime || entry.is_pinned) return kNoKey;
+  const bool may_borrow = limits_.prefer != Prefer::kDeviceTime || limits_.mechanisms.sharing != detail::Sharing::kAuto;
+  if (entry.is_pinned || !may_borrow) return kNoKey;
   const auto is_free = [&](KeyId lender) { return can_lend(lender) && idle(lender); };
-  if (entry.facts.table_class != 0 && is_free(entry.of_class->table)) return entry.of_class->table;
+  if (is_free(entry.of_class->table)) return entry.of_class->table;
   return is_free(entry.family->spare) ? entry.family->spare : kNoKey;
 }
 
@@ -178,28 +260,35 @@ Plan Policy::borrow(const Entry& entry, const Offer& offer) const {
   plan.action = Plan::Action::kBorrow;
   plan.lender = offer.lender;
   plan.rent = kind == Kind::kTable ? by_set : kind == Kind::kSlots ? costs::buy(entry.facts.nodes) : offer.update;
-  plan.set_bytes = kind == Kind::kTable && !offer.has_set ? entry.facts.set_bytes : 0;
+  plan.adds_set = kind == Kind::kTable && !offer.has_set;
+  plan.set_bytes = plan.adds_set ? offer.set_bytes : 0;
   return plan;
 }
 
 // By rent or buy. Where there is no room, somebody loses an executable: only who has not used it for as long as this
 // key has paid rent.
-bool Policy::wants_own(const Entry& entry, Cost rent, const IdleFn& idle) const {
-  const bool has_table = entry.of_class->table != kNoKey && entry.facts.table_class != 0;
-  if (has_table && limits_.prefer == Prefer::kMemory) return false;
-  const bool is_small = entry.facts.nodes < kSmallGraph;
-  if (!is_small && entry.rent + rent <= costs::buy(entry.facts.nodes)) return false;
+bool Policy::wants_own(const Entry& entry, Cost rent, IdleFn idle) const {
+  if (shares_one()) return false;
+  if (entry.of_class->table != kNoKey && limits_.prefer == Prefer::kMemory) return false;
+  const bool is_small = entry.facts.nodes < kSmallGraph && limits_.mechanisms.sharing == detail::Sharing::kAuto;
+  if (!is_small && !should_buy(entry.rent, rent, costs::buy(entry.facts.nodes))) return false;
   if (has_room(entry, room_beside_tables(entry))) return true;
   const KeyId loser = victim(idle);
   return loser != kNoKey && entries_[loser].kind == Kind::kPlain && entries_[loser].last_use < entry.rents_from;
+}
+
+bool Policy::may_have_table(const Entry& entry) const {
+  const Class& of_class = *entry.of_class;
+  return entry.facts.table_class != 0 && !of_class.refuses_table && of_class.table == kNoKey && !entry.is_pinned &&
+         has_room_for_table(entry);
 }
 
 // Where a parameter set costs less than an update. If the budget is full, the table takes the place of executables of
 // its own class, so that no other family pays for it; if not, it has to save as much memory as the driver takes for it.
 bool Policy::wants_table(const Entry& entry, const Plan& borrow) const {
   const Class& of_class = *entry.of_class;
-  if (entry.facts.table_class == 0 || of_class.refuses_table || of_class.table != kNoKey) return false;
-  if (of_class.members < 2 || !has_room_for_table(entry)) return false;
+  if (limits_.mechanisms.sharing != detail::Sharing::kAuto) return false;
+  if (of_class.members < 2 || !may_have_table(entry)) return false;
   const bool is_full = !has_room(entry, limits_.max_executables);
   if (limits_.prefer == Prefer::kMemory && !is_full) return true;
   if (borrow.rent <= costs::switch_row(entry.facts.nodes)) return false;
@@ -210,15 +299,19 @@ bool Policy::wants_table(const Entry& entry, const Plan& borrow) const {
   return tables_ + with_slots_ != 0 || of_class.members >= this->units(entry, kDriverBytes) + units;
 }
 
-// In no more than half of the budget.
+// Where patching the nodes would cost the host more than the updater node costs the device; in no more than half of the
+// budget.
 bool Policy::may_write_slots(const Entry& entry) const {
-  return entry.facts.has_many_slots && !entry.refuses_slots && limits_.prefer == Prefer::kTotalTime &&
+  const detail::Patching patching = limits_.mechanisms.patching;
+  if (entry.refuses_slots || entry.facts.slot_kernels == 0 || patching == detail::Patching::kPerNode) return false;
+  if (patching == detail::Patching::kDeviceUpdated) return true;
+  return limits_.prefer == Prefer::kTotalTime && costs::is_updater_node_cheaper(entry.facts.slot_kernels) &&
          limits_.max_executables >= kLeastBudgetForSlots && with_slots_ < limits_.max_executables / 2;
 }
 
 // Makes room for an executable of so many bytes for this key. It is the executable of `in_place_of`, or replaces it,
 // unless that is kNoKey.
-bool Policy::make_room(const Entry& entry, std::size_t bytes, std::size_t limit, KeyId in_place_of, const IdleFn& idle,
+bool Policy::make_room(const Entry& entry, std::size_t bytes, std::size_t limit, KeyId in_place_of, IdleFn idle,
                        Plan* plan) const {
   std::size_t left = units_ + units(entry, bytes), left_bytes = bytes_;
   const auto leaves = [&](const Entry& loser) {
@@ -238,16 +331,17 @@ bool Policy::make_room(const Entry& entry, std::size_t bytes, std::size_t limit,
 
 // A new table, with this key's set alone. It takes the place of what was lent so far; but an executable with slots is
 // the lender's own.
-Plan Policy::table_in_place_of(KeyId lender, const Entry& entry, const IdleFn& idle) const {
+Plan Policy::table(KeyId in_place_of, const Entry& entry, IdleFn idle) const {
   Plan plan;
   plan.action = Plan::Action::kTable;
-  if (entries_[lender].kind == Kind::kSlots) lender = kNoKey;
-  if (lender != kNoKey) plan.evict.push_back(lender);
-  return make_room(entry, bytes_of_table(entry, 0), limits_.max_executables, lender, idle, &plan) ? plan : Plan();
+  if (in_place_of != kNoKey && entries_[in_place_of].kind == Kind::kSlots) in_place_of = kNoKey;
+  if (in_place_of != kNoKey) plan.evict.push_back(in_place_of);
+  const std::size_t bytes = bytes_of_table(entry, 0);
+  return make_room(entry, bytes, limits_.max_executables, in_place_of, idle, &plan) ? plan : Plan();
 }
 
 // A new executable, or a sibling's that would have to leave for it.
-Plan Policy::own(const Entry& entry, std::size_t limit, const IdleFn& idle) const {
+Plan Policy::own(const Entry& entry, std::size_t limit, IdleFn idle) const {
   Plan plan;
   plan.action = Plan::Action::kOwn;
   plan.writes_slots = may_write_slots(entry);
@@ -258,32 +352,48 @@ Plan Policy::own(const Entry& entry, std::size_t limit, const IdleFn& idle) cons
   return {.action = Plan::Action::kBorrow, .lender = plan.evict.front(), .evict = {}};
 }
 
-Plan Policy::plan(KeyId key, const Offer& offer, const IdleFn& idle) const {
-  const Entry& entry = entries_[key];
-  Plan plan = wish(entry, offer, idle);
-  if (plan.action == Plan::Action::kDirect) plan = own(entry, limits_.max_executables, idle);
+// Where nothing can leave, since all is pinned or in use, the executables alone are counted: a direct run is worse than
+// more memory.
+Plan Policy::beyond_units(const Entry& entry) const {
+  Plan plan;
+  if (executables_ >= limits_.max_executables || !fits(bytes_, entry.facts.bytes)) return plan;
+  plan.action = Plan::Action::kOwn;
   return plan;
 }
 
+Plan Policy::plan(KeyId key, const Offer& offer, IdleFn idle) const {
+  const Entry& entry = entries_[key];
+  Plan plan = wish(entry, offer, idle);
+  if (plan.action == Plan::Action::kDirect) plan = own(entry, limits_.max_executables, idle);
+  return plan.action == Plan::Action::kDirect ? beyond_units(entry) : plan;
+}
+
 // What is best, if there is a place for it.
-Plan Policy::wish(const Entry& entry, const Offer& offer, const IdleFn& idle) const {
+Plan Policy::wish(const Entry& entry, const Offer& offer, IdleFn idle) const {
+  if (always_has_table() && may_have_table(entry)) return table(kNoKey, entry, idle);
   if (!can_lend(offer.lender)) return {};  // It may have been pinned since it was asked for.
   Plan plan = borrow(entry, offer);
-  if (wants_table(entry, plan)) return table_in_place_of(offer.lender, entry, idle);
+  if (wants_table(entry, plan)) return table(offer.lender, entry, idle);
   if (entries_[offer.lender].kind == Kind::kSlots) return {};
   if (wants_own(entry, plan.rent, idle)) return own(entry, std::max(room_beside_tables(entry), units_), idle);
   if (plan.set_bytes == 0) return plan;
-  const std::size_t grown = bytes_of_table(entry, entry.of_class->set_bytes + plan.set_bytes);
-  if (make_room(entry, grown, limits_.max_executables, offer.lender, idle, &plan)) return plan;
-  return has_room_for_table(entry) ? table_in_place_of(offer.lender, entry, idle) : Plan();
+  const Class& of_class = *entry.of_class;
+  const std::size_t grown = bytes_of_table(entry, of_class.set_bytes + plan.set_bytes);
+  // Sets of members that are gone are never given back: a table of many such sets, or with no room to grow, is made
+  // anew.
+  const bool has_many = of_class.sets >= 2 * of_class.members + kSpareSets;
+  if (!has_many && make_room(entry, grown, limits_.max_executables, offer.lender, idle, &plan)) return plan;
+  const bool has_some = of_class.sets + 1 >= of_class.members;  // The base has one, and this key none.
+  return has_some && has_room_for_table(entry) ? table(offer.lender, entry, idle) : Plan();
 }
 
 // A plain executable is the spare of the receiver's family if it was that, or if this family has none.
-void Policy::hand_over(KeyId from, KeyId to, std::size_t set_bytes) {
+void Policy::hand_over(KeyId from, KeyId to, std::size_t sets, std::size_t set_bytes) {
   const Entry& entry = entries_[to];
   const Kind kind = entries_[from].kind;
   const KeyId spare = entry.family->spare;
   set_kind(from, Kind::kNone);
+  entry.of_class->sets += sets;
   entry.of_class->set_bytes += set_bytes;
   set_kind(to, kind);
   if (kind == Kind::kPlain && (spare == from || spare == kNoKey) && !entry.is_pinned) entry.family->spare = to;
@@ -291,7 +401,7 @@ void Policy::hand_over(KeyId from, KeyId to, std::size_t set_bytes) {
 
 void Policy::done(KeyId key, const Plan& plan) {
   Entry& entry = entries_[key];
-  for (const KeyId loser : plan.evict) set_kind(loser, Kind::kNone);
+  for (const KeyId loser : plan.evict) lost(loser);
   switch (plan.action) {
     case Plan::Action::kDirect:
       break;
@@ -301,27 +411,22 @@ void Policy::done(KeyId key, const Plan& plan) {
       if (entry.family->spare == kNoKey && !entry.is_pinned) entry.family->spare = key;
       break;
     case Plan::Action::kTable:
-      entry.of_class->set_bytes = 0;
+      entry.of_class->sets = entry.of_class->set_bytes = 0;
       set_kind(key, Kind::kTable);
       break;
     case Plan::Action::kBorrow:
-      if (entry.rent == 0) entry.rents_from = entry.last_use;
+      if (entry.rent == 0 || should_buy(entry.rent, 0, costs::buy(entry.facts.nodes))) {
+        entry.rent = 0;
+        entry.rents_from = entry.last_use;
+      }
       entry.rent = plan.rent == 0 ? 0 : entry.rent + plan.rent;  // A loser's is the key's own.
-      hand_over(plan.lender, key, plan.set_bytes);
+      hand_over(plan.lender, key, plan.adds_set ? 1 : 0, plan.set_bytes);
       break;
   }
 }
 
-void Policy::undone(KeyId key, const Plan& plan) { hand_over(key, plan.lender, -plan.set_bytes); }
-
-void Policy::refused(KeyId key, const Plan& plan) {
-  Entry& entry = entries_[key];
-  entry.refuses_slots |= plan.writes_slots;
-  if (plan.action == Plan::Action::kTable) entry.of_class->refuses_table = true;
-  if (plan.action != Plan::Action::kBorrow) return;
-  leave(&entry);
-  entry.facts.signature = ~refusals_++;
-  join(&entry);
+void Policy::undone(KeyId key, const Plan& plan) {
+  hand_over(key, plan.lender, plan.adds_set ? -1 : 0, -plan.set_bytes);
 }
 
 }  // namespace graphcache

@@ -1,0 +1,84 @@
+#include <string>
+#include <unordered_map>
+
+#include "policy/policy.h"
+
+namespace graphcache {
+
+std::string Policy::find_fault() const {
+  struct Counted {
+    std::size_t members = 0, executables = 0;
+    KeyId table = kNoKey;
+  };
+  std::unordered_map<const Class*, Counted> classes;
+  std::size_t keys = 0, executables = 0, units = 0, bytes = 0, with_slots = 0, tables = 0, unpinned = 0;
+  const auto of = [](KeyId key, const char* what) { return "key " + std::to_string(key) + ": " + what; };
+  for (KeyId key = 0; key < entries_.size(); ++key) {
+    const Entry& entry = entries_[key];
+    if (entry.family == nullptr) {
+      if (is_live(key)) return of(key, "it has an executable and no template");
+      continue;
+    }
+    ++keys;
+    const auto family = families_.find({entry.facts.signature, entry.facts.stream});
+    if (family == families_.end() || &family->second != entry.family) return of(key, "it is of another family");
+    const auto of_class = entry.family->classes.find(entry.facts.table_class);
+    if (of_class == entry.family->classes.end() || &of_class->second != entry.of_class) {
+      return of(key, "it is of another class");
+    }
+    Counted& counted = classes[entry.of_class];
+    ++counted.members;
+    if (!is_live(key)) continue;
+    ++executables;
+    ++counted.executables;
+    std::size_t size = entry.facts.bytes;
+    if (has_table(key)) {
+      if (counted.table != kNoKey) return of(key, "it has the second table of a class");
+      counted.table = key;
+      size += entry.facts.table_bytes + entry.of_class->set_bytes;
+    }
+    bytes += size;
+    units += this->units(entry, size);
+    with_slots += entry.kind == Kind::kSlots ? 1 : 0;
+    tables += has_table(key) ? 1 : 0;
+    unpinned += entry.is_pinned ? 0 : 1;
+  }
+  if (keys != keys_) return "the keys with templates are counted wrongly";
+  if (executables != executables_ || units != units_) return "the executables are counted wrongly";
+  if (bytes != bytes_) return "the device memory of executables is summed up wrongly";
+  if (with_slots != with_slots_ || tables != tables_) return "what the device updates is counted wrongly";
+
+  std::size_t with_siblings = 0;
+  for (const auto& [id, family] : families_) {
+    with_siblings += id.first < kAlone ? 1 : 0;
+    if (family.classes.empty()) return "a family without keys is kept";
+    for (const auto& [number, of_class] : family.classes) {
+      const Counted& counted = classes[&of_class];
+      if (counted.members == 0 || of_class.members != counted.members) return "the members of a class are wrong";
+      if (of_class.executables != counted.executables) return "the executables of a class are wrong";
+      if (of_class.table != counted.table) return "the table of a class is another's";
+    }
+    if (family.spare == kNoKey) continue;
+    const Entry& spare = entries_[family.spare];
+    if (!is_live(family.spare) || has_table(family.spare) || spare.is_pinned || spare.family != &family) {
+      return of(family.spare, "it is the spare of a family, and cannot lend");
+    }
+  }
+  if (with_siblings != families_with_siblings_) return "the families are counted wrongly";
+
+  for (const Order* order : {&plain_, &updated_}) {
+    KeyId older = kNoKey;
+    for (KeyId key = order->oldest; key != kNoKey; older = key, key = entries_[key].newer) {
+      const Entry& entry = entries_[key];
+      if (!is_live(key) || entry.is_pinned) return of(key, "it is in the order of use");
+      if ((entry.kind == Kind::kPlain) != (order == &plain_)) return of(key, "it is in the other kind's order");
+      if (entry.older != older) return of(key, "the order of use is linked wrongly");
+      if (older != kNoKey && entries_[older].last_use >= entry.last_use) return of(key, "it is not in order of use");
+      if (unpinned-- == 0) return of(key, "the order of use is longer than it can be");
+    }
+    if (order->newest != older) return "an order of use ends elsewhere than it says";
+  }
+  return unpinned == 0 ? "" : "an executable is in no order of use";
+}
+
+}  // namespace graphcache

@@ -1,0 +1,40 @@
+// Numbers for the signatures that entries have: equal ones have the same. No CUDA call. Not thread-safe: the cache's
+// lock guards them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <utility>
+
+#include "graph/signature.h"
+
+namespace graphcache {
+
+class Signatures {
+ public:
+  struct Users {
+    std::uint64_t number = 0;  // From 1. It is never given again.
+    std::size_t count = 0;
+  };
+  using Known = std::pair<const Signature, Users>;
+
+  // To be removed as often as it was added.
+  Known* add(const Signature& signature) {
+    const auto [at, is_new] = known_.try_emplace(signature);
+    if (is_new) at->second.number = ++last_number_;
+    ++at->second.count;
+    return &*at;
+  }
+  void remove(Known* known) {
+    if (--known->second.count == 0) known_.erase(known_.find(known->first));
+  }
+
+  std::size_t size() const { return known_.size(); }
+
+ private:
+  std::unordered_map<Signature, Users> known_;
+  std::uint64_t last_number_ = 0;
+};
+
+}  // namespace graphcache
