@@ -88,19 +88,26 @@ void Policy::change_family(Entry* entry, const GraphFacts& facts) {
   entry->facts = facts;
 }
 
+// What of the facts counts.
+GraphFacts Policy::known(GraphFacts facts) {
+  if (!tells_streams_apart(limits_.mechanisms)) facts.stream = 0;
+  if (facts.signature == 0 || !shares()) {
+    facts.signature = ++last_alone_;
+    facts.table_class = 0;
+  }
+  return facts;
+}
+
 void Policy::captured(KeyId key, const GraphFacts& facts) {
   Entry& entry = entries_[key];
-  GraphFacts known = facts;
-  if (!tells_streams_apart(limits_.mechanisms)) known.stream = 0;
-  if (known.signature == 0 || !shares(limits_.share, limits_.mechanisms)) {
-    known.signature = ++last_alone_;
-    known.table_class = 0;
-  }
+  const GraphFacts known = this->known(facts);
   join(&entry, known);  // May throw.
   entry.facts = known;
   entry.rent = 0;
   ++keys_;
 }
+
+void Policy::described(KeyId key, const GraphFacts& facts) { change_family(&entries_[key], known(facts)); }
 
 void Policy::moved(KeyId key, std::uint64_t stream) {
   Entry& entry = entries_[key];
@@ -246,8 +253,7 @@ KeyId Policy::next_victim(KeyId after, IdleFn idle) const {
 
 KeyId Policy::candidate(KeyId key, IdleFn idle) const {
   const Entry& entry = entries_[key];
-  const bool may_borrow = limits_.prefer != Prefer::kDeviceTime || limits_.mechanisms.sharing != detail::Sharing::kAuto;
-  if (entry.is_pinned || !may_borrow) return kNoKey;
+  if (entry.is_pinned || !lends_to_rent()) return kNoKey;
   const auto is_free = [&](KeyId lender) { return can_lend(lender) && idle(lender); };
   if (is_free(entry.of_class->table)) return entry.of_class->table;
   return is_free(entry.family->spare) ? entry.family->spare : kNoKey;

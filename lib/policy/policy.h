@@ -96,6 +96,8 @@ class Policy {
   // The key has a template from now on. If this, or one of the calls below, throws for want of memory, nothing has
   // changed.
   void captured(KeyId key, const GraphFacts& facts);
+  // The key, which has no executable, was captured without a signature, and its graph has been read since.
+  void described(KeyId key, const GraphFacts& facts);
   // The key, which has no executable, runs on this stream from now on: it joins the family there.
   void moved(KeyId key, std::uint64_t stream);
   // The key, which has no executable, has lost its template.
@@ -103,10 +105,9 @@ class Policy {
   // A pinned key keeps its executable, and lends it to nobody.
   void pinned(KeyId key, bool pinned);
 
-  // Whether keys can have siblings at all.
-  static bool shares(bool share, const detail::Mechanisms& mechanisms) {
-    return share && mechanisms.sharing != detail::Sharing::kNever;
-  }
+  // Whether the graph of a key that is to get an executable is to be read, so that it can have siblings. Where only
+  // what has to leave is lent, there is no need while there is room.
+  bool reads_graphs() const { return shares() && (lends_to_rent() || executables_ >= limits_.max_executables); }
   // Whether keys of one signature are siblings only if they run on one stream.
   static bool tells_streams_apart(const detail::Mechanisms& mechanisms) { return !shares_one(mechanisms); }
   // Whether an executable could be had now for a key that may not have been captured yet.
@@ -204,6 +205,7 @@ class Policy {
   void join(Entry* entry, const GraphFacts& facts);
   void leave(const GraphFacts& facts, Family* family);
   void change_family(Entry* entry, const GraphFacts& facts);
+  GraphFacts known(GraphFacts facts);
   void set_kind(KeyId key, Kind kind);
   void set_plain(KeyId key);
   void hand_over(KeyId from, KeyId to, std::size_t sets, std::size_t set_bytes);
@@ -213,6 +215,10 @@ class Policy {
     return mechanisms.sharing == detail::Sharing::kAlways || mechanisms.sharing == detail::Sharing::kTable;
   }
   bool shares_one() const { return shares_one(limits_.mechanisms); }
+  bool shares() const { return limits_.share && limits_.mechanisms.sharing != detail::Sharing::kNever; }
+  bool lends_to_rent() const {
+    return limits_.prefer != Prefer::kDeviceTime || limits_.mechanisms.sharing != detail::Sharing::kAuto;
+  }
   bool always_has_table() const { return limits_.mechanisms.sharing == detail::Sharing::kTable; }
   std::size_t bytes(const Entry& entry) const;
   std::size_t bytes_of_table(const Entry& entry, std::size_t set_bytes) const;

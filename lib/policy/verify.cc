@@ -1,6 +1,6 @@
 #include <string>
-#include <unordered_map>
 
+#include "policy/aside.h"
 #include "policy/policy.h"
 
 namespace graphcache {
@@ -10,7 +10,7 @@ std::string Policy::find_fault() const {
     std::size_t members = 0, executables = 0;
     KeyId table = kNoKey;
   };
-  std::unordered_map<const Class*, Counted> classes;
+  AsideMap<const Class*, Counted> classes;
   std::size_t keys = 0, executables = 0, units = 0, bytes = 0, with_slots = 0, tables = 0, unpinned = 0;
   const auto of = [](KeyId key, const char* what) { return "key " + std::to_string(key) + ": " + what; };
   for (KeyId key = 0; key < entries_.size(); ++key) {

@@ -117,6 +117,7 @@ class Cache::Impl {
   };
   absl::StatusOr<Outcome> bring_back(Held& entry, const Request& request, Outcome by_sibling, Outcome by_own);
   absl::Status find_family(Held& entry, const Request& request);
+  void read_graph(Held& entry, std::uint64_t stream);
   Obtained obtain(Held& entry, const Request& request);
   Entry* lock_candidate(const Entry* entry);
   bool find_offer(Held& entry, Held& lender, Offer* offer);

@@ -12,8 +12,8 @@ Index::~Index() {
 Entry* Index::insert(const Key& key, const detail::Site& site) {
   auto owned = std::make_unique<Entry>(key, site);
   if (free_ == kNoKey) {  // May throw, and so may the next call.
-    free_ = static_cast<KeyId>(of_id_.size());
     of_id_.push_back({nullptr, kNoKey});
+    free_ = static_cast<KeyId>(of_id_.size() - 1);
   }
   table_.insert(owned.get());
   Entry* const entry = owned.release();

@@ -70,10 +70,11 @@ bool Cache::Impl::decide(Held& entry, Held& lender, const Offer& offer, Plan* ma
     MutexLock lock(mutex_);
     sweep();
     const auto idle = [this](KeyId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return is_idle(id); };
-    if (lender.get() == nullptr && policy_.candidate(entry->id, idle) != kNoKey) return false;
     plan = policy_.plan(entry->id, offer, [&](KeyId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return id == offer.lender || is_idle(id);
     });
+    // Runs end without the cache's lock.
+    if (lender.get() == nullptr && !plan.evict.empty() && policy_.candidate(entry->id, idle) != kNoKey) return false;
     begin(entry.get(), plan);
     if (plan.action == Plan::Action::kBorrow && plan.lender != offer.lender) {
       other = index_.of(plan.lender);

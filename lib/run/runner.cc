@@ -22,6 +22,13 @@ cudaError_t stream_id(cudaStream_t stream, unsigned long long* id) {
   return cudaStreamGetId(stream, id);
 }
 
+// What is known of a graph that has not been read.
+GraphFacts facts_of(const Content& content) {
+  return {.nodes = content.node_count,
+          .bytes = estimated_device_bytes(content.node_count),
+          .slot_kernels = UpdaterNode::writable_nodes(content.slots)};
+}
+
 }  // namespace
 
 template <class F>
@@ -177,13 +184,6 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
 
 // Gives the entry a template. `broke`: the capture did not hold what `fn` does; nothing was enqueued.
 absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, bool* broke) {
-  bool may_share = Policy::shares(options_.share, options_.mechanisms);
-  unsigned long long stream = 0;
-  if (may_share && Policy::tells_streams_apart(options_.mechanisms)) {
-    const cudaError_t error = stream_id(request.stream, &stream);
-    if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
-    may_share = error == cudaSuccess;
-  }
   absl::Cleanup threw = [&] {
     if (*broke) back_off(entry.get());
     MutexLock lock(mutex_);
@@ -213,32 +213,11 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
     return why;
   }
 
-  // Memory of on_device() is one executable's.
-  std::optional<Signature> signature;
-  if (may_share && captured.content.device_values.memory.empty()) {
-    signature = describe(captured.graph, &captured.content);
-  }
-  GraphFacts facts{.stream = stream,
-                   .nodes = captured.content.node_count,
-                   .bytes = estimated_device_bytes(captured.content.node_count),
-                   .slot_kernels = UpdaterNode::writable_nodes(captured.content.slots)};
-  if (signature) {
-    facts.table_class = ParameterTable::class_of(captured.content);
-    facts.table_bytes = UpdaterNode::estimated_device_bytes(captured.content);
-    facts.set_bytes = ParameterTable::estimated_set_bytes(captured.content);
-  }
   auto content = std::make_shared<const Content>(std::move(captured.content));
   MutexLock lock(mutex_);
-  // Nobody else can have what an erased entry gets.
-  Signatures::Known* const known = signature && !entry->erased ? signatures_.add(*signature) : nullptr;
-  absl::Cleanup threw_late = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (known != nullptr) signatures_.remove(known);
-  };
-  if (known != nullptr) facts.signature = known->second.number;
-  policy_.captured(entry->id, facts);
-  std::move(threw_late).Cancel();
+  policy_.captured(entry->id, facts_of(*content));
   // Nothing throws from here on.
-  entry->signature = known;
+  entry->is_read = false;
   entry->nodes = content->node_count;
   entry->slot_nodes = content->slots.nodes.size();
   entry->content = std::move(content);
@@ -248,21 +227,52 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
   return absl::OkStatus();
 }
 
-// Launches of one executable follow each other (fact 15), so one for keys of several streams would keep these from
-// running side by side: a family is of one stream. A key that comes on another from now on moves there.
+// The entry, which has a template and no executable, joins the family of the stream, if it can have siblings. Launches
+// of one executable follow each other (fact 15), so one for keys of several streams would keep these from running side
+// by side.
 absl::Status Cache::Impl::find_family(Held& entry, const Request& request) {
-  if (!Policy::tells_streams_apart(options_.mechanisms)) return absl::OkStatus();
+  bool reads = false;
   {
     MutexLock lock(mutex_);
-    if (entry->signature == nullptr) return absl::OkStatus();
+    // Nobody else can have what an erased entry gets.
+    reads = !entry->is_read && !entry->erased && policy_.reads_graphs();
+    if (!reads && entry->signature == nullptr) return absl::OkStatus();
   }
   unsigned long long stream = 0;
-  const cudaError_t error = stream_id(request.stream, &stream);
-  if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
-  if (error != cudaSuccess) return absl::OkStatus();
-  MutexLock lock(mutex_);
-  policy_.moved(entry->id, stream);  // May throw.
+  if (Policy::tells_streams_apart(options_.mechanisms)) {
+    const cudaError_t error = stream_id(request.stream, &stream);
+    if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
+    if (error != cudaSuccess) return absl::OkStatus();
+  }
+  if (reads) {
+    read_graph(entry, stream);
+  } else {
+    MutexLock lock(mutex_);
+    policy_.moved(entry->id, stream);
+  }
   return absl::OkStatus();
+}
+
+void Cache::Impl::read_graph(Held& entry, std::uint64_t stream) {
+  entry->is_read = true;
+  if (!entry->content->device_values.memory.empty()) return;  // Memory of on_device() is one executable's.
+  auto content = std::make_shared<Content>(*entry->content);
+  const std::optional<Signature> signature = describe(entry->graph, content.get());
+  if (!signature) return;
+  GraphFacts facts = facts_of(*content);
+  facts.stream = stream;
+  facts.table_class = ParameterTable::class_of(*content);
+  facts.table_bytes = UpdaterNode::estimated_device_bytes(*content);
+  facts.set_bytes = ParameterTable::estimated_set_bytes(*content);
+  MutexLock lock(mutex_);
+  entry->signature = signatures_.add(*signature);
+  absl::Cleanup threw = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    signatures_.remove(std::exchange(entry->signature, nullptr));
+  };
+  facts.signature = entry->signature->second.number;
+  policy_.described(entry->id, facts);
+  std::move(threw).Cancel();
+  entry->content = std::move(content);
 }
 
 // An entry that has a template, but no executable: it gets one, and is launched.

@@ -8,9 +8,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
-#include <unordered_map>
 
 #include "graphcache/hostrt.h"
+#include "policy/aside.h"
 
 namespace graphcache {
 
@@ -97,7 +97,7 @@ std::string Verifier::find_fault(const Index& index) {
 std::string Verifier::fault_of_policy(const Policy& policy, const Signatures& signatures, const Index& index) {
   if (std::string fault = policy.find_fault(); !fault.empty()) return fault;
   std::string fault;
-  std::unordered_map<const Signatures::Known*, std::size_t> users;
+  AsideMap<const Signatures::Known*, std::size_t> users;
   index.for_each([&](const Entry* entry) {
     if (entry->signature != nullptr) ++users[entry->signature];
     if (!fault.empty()) return;
@@ -181,7 +181,7 @@ std::string Verifier::fault_of(const Executable& executable) {
 
 // Siblings have nodes of the same types in the same order: what can be seen of equal signatures.
 std::string Verifier::fault_of_sharing(const Index& index) {
-  std::unordered_map<const Signatures::Known*, const Content*> firsts;
+  AsideMap<const Signatures::Known*, const Content*> firsts;
   std::string fault;
   index.for_each([&](const Entry* entry) {
     if (entry->signature == nullptr || !is_free(entry)) return;

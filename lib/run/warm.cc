@@ -43,7 +43,6 @@ absl::Status Cache::Impl::warm(const Request& request) {
     tidy_up(stream);
   };
   memory_->trim_if_much();
-  if (absl::Status lost = find_family(entry, request); !lost.ok()) return failed(request, std::move(lost));
   if (entry->content == nullptr) {
     bool broke = false;
     if (absl::Status status = capture_template(entry, request, &broke); !status.ok()) {
@@ -53,6 +52,7 @@ absl::Status Cache::Impl::warm(const Request& request) {
   }
   entry->direct_left = 0;
   entry->seen = true;
+  if (absl::Status lost = find_family(entry, request); !lost.ok()) return failed(request, std::move(lost));
   {
     MutexLock lock(mutex_);
     sweep();

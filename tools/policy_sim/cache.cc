@@ -25,7 +25,8 @@ class Cache : public SimPolicy {
       : ledger_(ledger),
         policy_({.prefer = prefer, .max_executables = ledger.budget()}),
         executables_(ledger.trace().graphs.size(), kNone),
-        captured_(ledger.trace().graphs.size()) {}
+        captured_(ledger.trace().graphs.size()),
+        read_(ledger.trace().graphs.size()) {}
 
   void run(const Run& run) override {
     policy_.used(run.key);
@@ -37,12 +38,18 @@ class Cache : public SimPolicy {
   static constexpr ExecutableId kNone = kUnlimited;
 
   void miss(const Run& run) {
-    if (captured_[run.key]) {
-      policy_.moved(run.key, run.stream);
-    } else {
-      ledger_.capture(run.key, /*reads=*/true);
-      policy_.captured(run.key, facts_of(ledger_.graph(run.key), run.stream));
+    const GraphFacts facts = facts_of(ledger_.graph(run.key), run.stream);
+    if (!captured_[run.key]) {
+      ledger_.capture(run.key);
+      policy_.captured(run.key, {.nodes = facts.nodes, .bytes = facts.bytes, .slot_kernels = facts.slot_kernels});
       captured_[run.key] = true;
+    }
+    if (read_[run.key]) {
+      policy_.moved(run.key, run.stream);
+    } else if (policy_.reads_graphs()) {
+      ledger_.read(run.key);
+      policy_.described(run.key, facts);
+      read_[run.key] = true;
     }
     const auto idle = [](KeyId) { return true; };
     const Plan plan = policy_.plan(run.key, offer(run.key, policy_.candidate(run.key, idle)), idle);
@@ -79,7 +86,7 @@ class Cache : public SimPolicy {
   Ledger& ledger_;
   Policy policy_;
   std::vector<ExecutableId> executables_;  // By key.
-  std::vector<bool> captured_;
+  std::vector<bool> captured_, read_;
 };
 
 template <Prefer prefer>

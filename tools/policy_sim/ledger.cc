@@ -40,9 +40,9 @@ void Ledger::end() {
   seen_[run_.key] = true;
 }
 
-void Ledger::capture(KeyId key, bool reads) {
+void Ledger::capture(KeyId key) {
   ++totals_.captures;
-  host(graph(key).nodes * ((captured_[key] ? price::kCapture : price::kFirstCapture) + (reads ? price::kRead : 0)));
+  host(graph(key).nodes * (captured_[key] ? price::kCapture : price::kFirstCapture));
   captured_[key] = just_captured_ = true;
 }
 

@@ -43,8 +43,9 @@ class Ledger {
   void begin(const Run& run);
   void end();
 
-  // `reads`: the graph is read, so that it can share.
-  void capture(KeyId key, bool reads);
+  void capture(KeyId key);
+  // So that the key can share.
+  void read(KeyId key) { host(graph(key).nodes * price::kRead); }
   ExecutableId instantiate(KeyId key, Kind kind);
   void destroy(ExecutableId id);
   // Brings an executable over to a sibling: one with a table by a parameter set, which the key gets if it has none

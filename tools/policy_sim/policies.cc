@@ -47,7 +47,7 @@ class Own : public SimPolicy {
   void run(const Run& run) override {
     const Group group{run.key, 0, 0};
     const bool seen = !seen_.insert(run.key).second;
-    if (!seen || (!keeps_templates_ && !shared_.has(group))) ledger_.capture(run.key, /*reads=*/false);
+    if (!seen || (!keeps_templates_ && !shared_.has(group))) ledger_.capture(run.key);
     const Kind kind = patches_ ? Kind::kPlain : price::own_kind(ledger_.graph(run.key));
     ledger_.launch(shared_.find(group, run.key, kind).first);
   }
@@ -65,7 +65,10 @@ class OneTable : public SimPolicy {
 
   void run(const Run& run) override {
     const Graph& graph = ledger_.graph(run.key);
-    if (seen_.insert(run.key).second) ledger_.capture(run.key, /*reads=*/true);
+    if (seen_.insert(run.key).second) {
+      ledger_.capture(run.key);
+      ledger_.read(run.key);
+    }
     const bool shares = graph.table_class != 0;
     const Group group = shares ? Group{graph.signature, graph.table_class, run.stream} : Group{run.key, 0, ~0u};
     const auto [executable, found] = shared_.find(group, run.key, shares ? Kind::kTable : price::own_kind(graph));
@@ -87,7 +90,10 @@ class OneUpdated : public SimPolicy {
 
   void run(const Run& run) override {
     const Graph& graph = ledger_.graph(run.key);
-    if (seen_.insert(run.key).second) ledger_.capture(run.key, /*reads=*/true);
+    if (seen_.insert(run.key).second) {
+      ledger_.capture(run.key);
+      ledger_.read(run.key);
+    }
     const auto [executable, found] = shared_.find({graph.signature, 0, run.stream}, run.key, Kind::kPlain);
     if (found && holds_[executable] != run.key) ledger_.bring_over(executable, run.key);
     holds_[executable] = run.key;

