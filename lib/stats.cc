@@ -73,8 +73,8 @@ std::string to_string(const Stats& stats) {
   absl::StrAppendFormat(&text, "captures %d in %.3f ms, instantiations %d in %.3f ms\n", stats.captures,
                         milliseconds(stats.capture_time), stats.instantiations, milliseconds(stats.instantiate_time));
   if (stats.capture_failures != 0) absl::StrAppendFormat(&text, "failed captures %d\n", stats.capture_failures);
-  absl::StrAppendFormat(&text, "updates %d, switches by rows %d, patched nodes %d\n", stats.updates, stats.row_switches,
-                        stats.patched_nodes);
+  absl::StrAppendFormat(&text, "updates %d, switches by parameter sets %d, patched nodes %d\n", stats.updates,
+                        stats.set_switches, stats.patched_nodes);
   if (std::accumulate(stats.refused_updates.begin(), stats.refused_updates.end(), std::uint64_t{0}) != 0) {
     absl::StrAppendFormat(&text, "refused updates: %s\n", list(stats.refused_updates, kRefusalNames));
   }

@@ -263,9 +263,9 @@ TEST_F(NestedLaunchFamiliesTest, MembersOfATable) {
         const Stats stats = cache.stats();
         if (differs == kInArgument) {
           EXPECT_EQ(stats.instantiations, 1u);
-          EXPECT_GT(stats.row_switches, kRuns / 2u);
+          EXPECT_GT(stats.set_switches, kRuns / 2u);
         } else {
-          EXPECT_EQ(stats.row_switches, 0u);  // Each member's grid is one of its own.
+          EXPECT_EQ(stats.set_switches, 0u);  // Each member's grid is one of its own.
           EXPECT_GE(stats.instantiations, static_cast<unsigned>(kMembers));
         }
         EXPECT_EQ(refused(stats), 0u);

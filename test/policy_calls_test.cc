@@ -496,9 +496,11 @@ TEST_F(PolicyCallsTest, ATableThatHasNoRoomForAMemberIsNotMadeAnewForIt) {
   make_table(2115);  // An executable with a table, 1015 bytes for others.
   GraphFacts large = of_class(graph(1));
   large.set_bytes = 2000;
-  const Plan plan = run(2, large);
-  EXPECT_EQ(plan.action, Action::kOwn);
-  EXPECT_TRUE(look().has_table(1)) << "it is no victim while there is another way";
+  EXPECT_EQ(run(2, large).action, Action::kOwn);
+  policy().lost(2);
+  const Offer larger_than_told{1, 0, /*has_set=*/false, 2000};
+  policy().used(0);
+  EXPECT_EQ(policy().plan(0, larger_than_told, is_idle).action, Action::kOwn);
 }
 
 TEST_F(PolicyCallsTest, WhereAllIsInUseTheExecutablesAloneAreCounted) {

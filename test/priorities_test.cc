@@ -85,7 +85,7 @@ TEST_F(PrioritiesTest, GridsOfRowsHoldOnStreamsOfAnyPriority) {
     if (HasFatalFailure()) return;
   }
   EXPECT_EQ(cache.stats().instantiations, 1u);
-  EXPECT_GT(cache.stats().row_switches, 100u);
+  EXPECT_GT(cache.stats().set_switches, 100u);
   EXPECT_EQ(cache.stats().refused_device_updates, 0u);
 }
 
@@ -211,7 +211,7 @@ TEST_F(NewExecutableTest, AWarmedTableGivesWayToAnotherMember) {
     check(wanted);
   }
   EXPECT_EQ(cache.stats().instantiations, 2u);
-  EXPECT_EQ(cache.stats().row_switches, 3u);
+  EXPECT_EQ(cache.stats().set_switches, 3u);
   EXPECT_EQ(cache.stats().live_executables, 1u);
 }
 

@@ -44,7 +44,7 @@ TEST_F(SharedTableKindsTest, ArgumentsOfKernelsInClustersAreForRowsAndTheirGrids
   for (int round = 0; round < 3; ++round) {
     for (int factor = 1; factor < 6; ++factor) ASSERT_TRUE(run_in_clusters(2, 8, factor).ok());
   }
-  const std::uint64_t by_rows = cache->stats().row_switches;
+  const std::uint64_t by_rows = cache->stats().set_switches;
   EXPECT_EQ(by_rows, 14u);
   for (int round = 0; round < 3; ++round) {
     for (const unsigned grid : {4u, 8u, 12u, 16u}) {
@@ -85,7 +85,7 @@ TEST_F(SharedTableKindsTest, SlotsOfGridsOfKernelsInClustersAreSetByTheHost) {
                   }).ok());
     }
   }
-  EXPECT_GT(cache->stats().row_switches, 0u);
+  EXPECT_GT(cache->stats().set_switches, 0u);
   EXPECT_EQ(cache->stats().refused_device_updates, 0u);
 }
 
@@ -115,7 +115,7 @@ TEST_F(SharedTableKindsTest, AllElseBesideThem) {
   for (int round = 0; round < 3; ++round) {
     for (int which = 0; which < 9; ++which) ASSERT_TRUE(run_member(which).ok());
   }
-  EXPECT_EQ(cache->stats().row_switches, 26u);
+  EXPECT_EQ(cache->stats().set_switches, 26u);
   EXPECT_EQ(cache->stats().instantiations, 1u);
 }
 

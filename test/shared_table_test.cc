@@ -45,7 +45,7 @@ TEST_F(SharedTableTest, MembersTakeTurnsByTheirRows) {
   const Stats stats = cache->stats();
   EXPECT_EQ(stats.instantiations, 1u);
   EXPECT_EQ(stats.updates, 0u);
-  EXPECT_EQ(stats.row_switches, 8u + 3 * 9);
+  EXPECT_EQ(stats.set_switches, 8u + 3 * 9);
   EXPECT_EQ(stats.captures, 9u);
   EXPECT_EQ(stats.refused_device_updates, 0u);
   EXPECT_EQ(stats.families, 1u);
@@ -60,7 +60,7 @@ TEST_F(SharedTableTest, ManyMembersOfManyNodes) {
   }
   const Stats stats = cache->stats();
   EXPECT_EQ(stats.instantiations, 1u);
-  EXPECT_EQ(stats.row_switches, 2u * kMembers - 1);
+  EXPECT_EQ(stats.set_switches, 2u * kMembers - 1);
   EXPECT_EQ(stats.refused_device_updates, 0u);
 }
 
@@ -81,7 +81,7 @@ TEST_F(SharedTableTest, DifferencesAnywhereAmongTheArguments) {
       EXPECT_EQ(out.read(), v) << "member " << which << ", round " << round;
     }
   }
-  EXPECT_EQ(cache->stats().row_switches, 23u);
+  EXPECT_EQ(cache->stats().set_switches, 23u);
 }
 
 // Slots over rows: of arguments and grids that the device writes, and of what only the host can set.
@@ -139,7 +139,7 @@ TEST_F(SharedTableTest, OnlyArgumentsAndGridsAreForRows) {
       for (int variant = 0; variant < 5; ++variant) ASSERT_TRUE(run_variant(variant, which).ok());
     }
   }
-  EXPECT_GT(cache->stats().row_switches, 10u);
+  EXPECT_GT(cache->stats().set_switches, 10u);
   EXPECT_EQ(cache->stats().refused_device_updates, 0u);
   EXPECT_EQ(refused(cache->stats()), 0u);
 }
@@ -242,7 +242,7 @@ TEST_F(SharedTableTest, MembersThatLeaveAndComeBack) {
     }
   }
   EXPECT_GT(cache->stats().forgotten, 20u);
-  EXPECT_GT(cache->stats().row_switches, 20u);
+  EXPECT_GT(cache->stats().set_switches, 20u);
 }
 
 // A table that has taken many rows of members that are gone is made anew.
@@ -260,7 +260,7 @@ TEST_F(SharedTableTest, RowsOfForgottenMembersDoNotPileUp) {
   }
   memory.write(seed);
   const Stats stats = cache->stats();
-  EXPECT_GT(stats.row_switches, 500u);
+  EXPECT_GT(stats.set_switches, 500u);
   EXPECT_GT(stats.instantiations, 4u);
   EXPECT_LT(stats.instantiations, 60u);
   EXPECT_LT(stats.estimated_device_bytes, 600'000u);
@@ -287,7 +287,7 @@ TEST_F(SharedTableTest, RowsOfKeysThatComeOnceTakeNoMoreThanTheBudget) {
     most = std::max(most, static_cast<std::size_t>(cache->stats().estimated_device_bytes));
   }
   memory.write(seed);
-  EXPECT_GT(cache->stats().row_switches, kKeys / 2);
+  EXPECT_GT(cache->stats().set_switches, kKeys / 2);
   EXPECT_GT(most, 2 * (114'000u + kNodes * 2'600u));
   EXPECT_LE(most, 4 * (114'000u + kNodes * 2'600u));
   EXPECT_EQ(cache->stats().refused_device_updates, 0u);
@@ -317,7 +317,7 @@ TEST_F(SharedTableTest, LargeRowsAreDoneWithout) {
   }
   EXPECT_EQ(memory.read()[0], wanted);
   const Stats stats = cache->stats();
-  EXPECT_EQ(stats.row_switches, 0u);
+  EXPECT_EQ(stats.set_switches, 0u);
   EXPECT_EQ(stats.instantiations, 3u);
   EXPECT_EQ(stats.estimated_device_bytes, 3 * (114'000u + kNodes * 2'600u));
 }
@@ -330,7 +330,7 @@ TEST_F(SharedTableTest, ATableThatHasNoRoomInTheBudgetIsDoneWithout) {
     for (int which = 0; which < 4; ++which) ASSERT_TRUE(run_member(which).ok());
   }
   const Stats stats = cache->stats();
-  EXPECT_EQ(stats.row_switches, 0u);
+  EXPECT_EQ(stats.set_switches, 0u);
   EXPECT_EQ(stats.instantiations, 1u);
   EXPECT_LE(stats.estimated_device_bytes, options.max_device_bytes);
 }
@@ -396,7 +396,7 @@ TEST_F(SharedTableTest, NodesOnAnotherDeviceAreNotForRows) {
       EXPECT_RUN(kPatched, run_member(which, 9 + which));
     }
   }
-  EXPECT_EQ(cache->stats().row_switches, 2u + 2 * 4);
+  EXPECT_EQ(cache->stats().set_switches, 2u + 2 * 4);
   EXPECT_EQ(cache->stats().refused_device_updates, 0u);
 }
 
@@ -415,7 +415,7 @@ TEST_F(SharedTableTest, AFamilyThatFillsTheBudgetGetsATable) {
     }
   }
   const Stats stats = cache->stats();
-  EXPECT_GT(stats.row_switches, 2u * kMembers);
+  EXPECT_GT(stats.set_switches, 2u * kMembers);
   EXPECT_LT(stats.updates, 6u * kMembers);
   EXPECT_EQ(stats.captures, kMembers);
 }
@@ -438,11 +438,11 @@ TEST_F(SharedTableTest, PreferencesDecide) {
     return cache->stats();
   };
   const Stats device = run_all(Prefer::kDeviceTime, 100);
-  EXPECT_EQ(device.row_switches, 0u);
+  EXPECT_EQ(device.set_switches, 0u);
   EXPECT_EQ(device.live_executables, static_cast<unsigned>(kMembers));
   const Stats memory_first = run_all(Prefer::kMemory, 100);
   EXPECT_EQ(memory_first.live_executables, 1u);
-  EXPECT_GT(memory_first.row_switches, 99u * kMembers);
+  EXPECT_GT(memory_first.set_switches, 99u * kMembers);
   const Stats total = run_all(Prefer::kTotalTime, 100);  // Each has paid its price by then.
   EXPECT_GT(total.outcome(Outcome::kSwitched), static_cast<unsigned>(kMembers));
   EXPECT_EQ(total.live_executables, static_cast<unsigned>(kMembers));
@@ -463,7 +463,7 @@ TEST_F(SharedTableTest, KeysWithManySlotsShareOnlyTables) {
   }
   const Stats stats = cache->stats();
   EXPECT_EQ(stats.updates, 0u);
-  EXPECT_GT(stats.row_switches, 3u * (kMembers - 6));
+  EXPECT_GT(stats.set_switches, 3u * (kMembers - 6));
   EXPECT_LT(stats.instantiations, static_cast<unsigned>(kMembers));
   EXPECT_EQ(stats.refused_device_updates, 0u);
 }

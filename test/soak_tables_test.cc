@@ -83,7 +83,7 @@ std::vector<std::unique_ptr<Lane>> lanes(int count) {
 void expect_switches(const Cache& cache, int runs) {
   const Stats stats = cache.stats();
   std::printf("%s\n", to_string(stats).c_str());
-  EXPECT_GT(stats.row_switches, static_cast<std::uint64_t>(runs) * 8 / 10);
+  EXPECT_GT(stats.set_switches, static_cast<std::uint64_t>(runs) * 8 / 10);
   EXPECT_EQ(stats.captures, static_cast<std::uint64_t>(kMembers));
   EXPECT_EQ(stats.refused_device_updates + stats.failed + stats.outcome(Outcome::kEager), 0u);
 }
@@ -128,7 +128,7 @@ void expect_equal_runs_of_threads(const Options& options, std::uint64_t most_ins
   for (const auto& lane : all) EXPECT_EQ(lane->differences.first(), 0);
   const Stats stats = cache.stats();
   std::printf("%s\n", to_string(stats).c_str());
-  EXPECT_GT(stats.row_switches, static_cast<std::uint64_t>(runs));
+  EXPECT_GT(stats.set_switches, static_cast<std::uint64_t>(runs));
   EXPECT_EQ(stats.failed, 0u);
   EXPECT_LE(stats.instantiations, most_instantiations);
   if (options.max_executables >= kThreads) {

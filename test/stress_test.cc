@@ -58,7 +58,7 @@ void add(Stats* all, const Stats& stats) {
   all->capture_failures += stats.capture_failures;
   all->instantiations += stats.instantiations;
   all->updates += stats.updates;
-  all->row_switches += stats.row_switches;
+  all->set_switches += stats.set_switches;
   all->refused_device_updates += stats.refused_device_updates;
   all->patched_nodes += stats.patched_nodes;
   all->evictions += stats.evictions;
@@ -119,7 +119,7 @@ TEST(StressTest, EveryResultIsExplainedByAnOrder) {
               static_cast<unsigned long long>(seed - first), static_cast<unsigned long long>(operations), took.count(),
               static_cast<unsigned long long>(failures), to_string(all).c_str());
   if (count < 100 || HasFailure()) return;
-  EXPECT_GT(all.row_switches, all.runs() / 100);  // Else the tables were hardly tested.
+  EXPECT_GT(all.set_switches, all.runs() / 100);  // Else the tables were hardly tested.
 }
 
 }  // namespace

@@ -177,7 +177,7 @@ class Run {
          std::initializer_list<std::pair<const char*, std::uint64_t>>{{"captures", cache.captures},
                                                                       {"instantiations", cache.instantiations},
                                                                       {"updates", cache.updates},
-                                                                      {"row_switches", cache.row_switches},
+                                                                      {"set_switches", cache.set_switches},
                                                                       {"evictions", cache.evictions},
                                                                       {"forgotten", cache.forgotten},
                                                                       {"families", cache.families}}) {

@@ -125,7 +125,7 @@ class CacheRun : public Decoder {
   }
   Counters counters() const override {
     const graphcache::Stats stats = cache_.stats();
-    return {stats.captures, stats.instantiations, stats.updates + stats.row_switches, stats.live_executables};
+    return {stats.captures, stats.instantiations, stats.updates + stats.set_switches, stats.live_executables};
   }
   std::optional<graphcache::Stats> stats() const override { return cache_.stats(); }
 

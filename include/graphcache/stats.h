@@ -65,10 +65,10 @@ struct Stats {
   std::uint64_t captures = 0;  // +1 for each capture that ended with a graph.
   std::uint64_t capture_failures = 0;  // +1 for each capture that was begun and gave no graph to keep.
   std::uint64_t instantiations = 0;    // +1 for each successful cudaGraphInstantiate.
-  // An executable is brought over to a sibling by an update, by a row of its table, or by patches of the nodes that
-  // differ, where these are cheaper.
+  // An executable is brought over to a sibling by an update, by a parameter set of its table, or by patches of the
+  // nodes that differ, where these are cheaper.
   std::uint64_t updates = 0;        // +1 for each successful cudaGraphExecUpdate.
-  std::uint64_t row_switches = 0;   // +1 for each executable brought over by a row.
+  std::uint64_t set_switches = 0;   // +1 for each executable brought over by a parameter set.
   std::uint64_t patched_nodes = 0;  // +1 for each node that was set anew, by a call or by the device in a launch.
   std::uint64_t evictions =
       0;  // +1 for each executable that left for another, by a budget or for a table in its place.

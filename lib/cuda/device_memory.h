@@ -1,4 +1,4 @@
-// Memory that launches use beside the caller's: of updater nodes and their rows, and of values that kernels read
+// Memory that launches use beside the caller's: of updater nodes and their sets, and of values that kernels read
 // through pointers.
 //
 // When the last launch that uses it is over, nothing tells: an event would need the stream, which may be gone, and a

@@ -179,7 +179,7 @@ CallResult Executable::patch_node(const SlotNode& node, const detail::Call& call
   return result;
 }
 
-BroughtOver Executable::switch_row(std::shared_ptr<const Content> to, const detail::Call& call) {
+BroughtOver Executable::switch_set(std::shared_ptr<const Content> to, const detail::Call& call) {
   BroughtOver brought;
   Slots before = to->slots;  // What may throw comes first.
   std::vector<unsigned char> values = to->values;

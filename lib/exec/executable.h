@@ -74,7 +74,7 @@ class Executable {
 
   // Whether the device updates it.
   bool has_updater_node() const { return updater_node_ != nullptr; }
-  // Whether it can be brought over to siblings at all: by updates or patches if it is plain, by a row of its table if
+  // Whether it can be brought over to siblings at all: by updates or patches if it is plain, by a set of its table if
   // it has one.
   bool can_switch() const { return updater_node_ == nullptr || table() != nullptr; }
   ParameterTable* table() { return updater_node_ == nullptr ? nullptr : updater_node_->table(); }
@@ -99,9 +99,9 @@ class Executable {
   // ones: the executable must not be launched again.
   CallResult patch(const detail::Call& call, std::size_t* patched_nodes);
 
-  // Brings the executable, which has a table with a row of `to`, over to that and the call's values.
+  // Brings the executable, which has a table with a set of `to`, over to that and the call's values.
   // REQUIRES: device_may_write(). After a failure it must not be launched again.
-  BroughtOver switch_row(std::shared_ptr<const Content> to, const detail::Call& call);
+  BroughtOver switch_set(std::shared_ptr<const Content> to, const detail::Call& call);
 
   // Brings the executable, a plain one, over to a sibling's content and the call's values, by the way that
   // `difference`, from its own content to that, found to be the cheaper one. The graphs are those of the two contents.

@@ -9,7 +9,7 @@
 namespace graphcache {
 namespace {
 
-std::size_t aligned(std::size_t bytes) { return detail::align_up(bytes, updater::kRowAlignment); }
+std::size_t aligned(std::size_t bytes) { return detail::align_up(bytes, updater::kSetAlignment); }
 
 bool same(const SlotNode& a, const SlotNode& b) {
   return a.index == b.index && a.type == b.type && a.kernel == b.kernel && a.function == b.function &&
@@ -135,8 +135,8 @@ bool ParameterTable::fill(const updater::Piece& piece, const Content& of, std::u
   return std::memcmp(out, of_base + piece.offset, piece.size) != 0;
 }
 
-// What does not differ from the base is left out, unless the row is to be whole.
-ParameterTable::Built ParameterTable::row(const Content& of, bool whole) const {
+// What does not differ from the base is left out, unless the set is to be whole.
+ParameterTable::Built ParameterTable::set_of(const Content& of, bool whole) const {
   Built built;
   std::vector<unsigned> sources(pieces_.size());
   std::size_t end = aligned(sources.size() * sizeof(unsigned));
@@ -161,7 +161,7 @@ ParameterTable::Built ParameterTable::row(const Content& of, bool whole) const {
 std::size_t ParameterTable::growth_for(const Content& to) {
   if (places_.contains(to.id)) return 0;
   if (next_of_ != to.id) {
-    next_ = row(to, /*whole=*/false);
+    next_ = set_of(to, /*whole=*/false);
     next_of_ = to.id;
   }
   const std::size_t needed = block_for_next();
@@ -174,7 +174,7 @@ std::size_t ParameterTable::block_for_next() const {
 }
 
 // Copies from pageable memory have read it when the call returns, and do not wait for work in flight; nor does
-// cudaMalloc (tried). The row is read by no launch before those that follow the copy on its stream; launches on other
+// cudaMalloc (tried). The set is read by no launch before those that follow the copy on its stream; launches on other
 // streams follow that one, since launches of one executable follow each other (fact 15).
 CallResult ParameterTable::add(const Content& to, cudaStream_t stream) {
   if (places_.contains(to.id)) return {};
@@ -188,15 +188,15 @@ CallResult ParameterTable::add(const Content& to, cudaStream_t stream) {
     blocks_.push_back(std::move(block));
     left_ = growth;
   }
-  unsigned char* const row = free_;
+  unsigned char* const set = free_;
   Place& place = places_[to.id];
   const CallResult done{"cudaMemcpyAsync",
-                        cudaMemcpyAsync(row, next_.bytes.data(), next_.bytes.size(), cudaMemcpyHostToDevice, stream)};
+                        cudaMemcpyAsync(set, next_.bytes.data(), next_.bytes.size(), cudaMemcpyHostToDevice, stream)};
   if (done.error != cudaSuccess) {
     places_.erase(to.id);
     return done;
   }
-  place = {row, next_.differing};
+  place = {set, next_.differing};
   const std::size_t taken = aligned(next_.bytes.size());
   free_ += taken;
   left_ -= taken;

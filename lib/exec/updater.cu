@@ -14,10 +14,10 @@ __device__ void update(const Values<kBytes>& values) {
   const Written held = plan.written[blockIdx.x];
   __syncthreads();
   if (held.token == values.token) return;
-  if (threadIdx.x == 0) plan.written[blockIdx.x] = {values.row, values.token};
+  if (threadIdx.x == 0) plan.written[blockIdx.x] = {values.set, values.token};
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= plan.piece_count) return;
-  update_piece(plan, i, held.row, values.row, values.bytes,
+  update_piece(plan, i, held.set, values.set, values.bytes,
                [&](cudaGraphDeviceNode_t node, unsigned offset, const unsigned char* value, unsigned size) {
                  if (offset == kGrid) {
                    const auto* const grid = reinterpret_cast<const unsigned*>(value);

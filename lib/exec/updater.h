@@ -1,5 +1,5 @@
 // What the updater kernel reads: one layout for the device, the host and the twin of hostrt. The kernel is the updater
-// node node of a device-updated executable, and writes into the other nodes the row of the member of the family that a
+// node of a device-updated executable, and writes into the other nodes the set of the member of the family that a
 // run is of, and over it the run's values.
 #pragma once
 
@@ -29,15 +29,15 @@ struct Piece {
   unsigned count;
 };
 
-// What a member of the family has for each piece: where in the row its bytes are; 0: they are the base's. The bytes
+// What a member of the family has for each piece: where in the set its bytes are; 0: they are the base's. The bytes
 // follow, each piece's filled up by zeros to whole units.
-using Row = const unsigned char*;
+using ParameterSet = const unsigned char*;
 using Unit = unsigned long long;
-inline constexpr unsigned kRowAlignment = 16;
+inline constexpr unsigned kSetAlignment = 16;
 
 // What a block has written last. A launch that brings the same token has nothing to write.
 struct Written {
-  Row row;
+  ParameterSet set;
   unsigned token;
 };
 
@@ -45,7 +45,7 @@ struct Written {
 struct Plan {
   const Piece* pieces;
   const Update* updates;
-  Row base;  // Of all pieces. Null if there are no other rows.
+  ParameterSet base;  // Of all pieces. Null if there are no other sets.
   Written* written;
   int* error;
   unsigned piece_count;
@@ -55,7 +55,7 @@ struct Plan {
 template <unsigned kBytes>
 struct Values {
   Plan plan;
-  Row row;  // Null: the base's.
+  ParameterSet set;  // Null: the base's.
   unsigned token;
   alignas(8) unsigned char bytes[kBytes];
 };
@@ -86,24 +86,24 @@ GRAPHCACHE_ON_DEVICE inline bool equal_units(const unsigned char* a, const unsig
   return true;
 }
 
-// What one thread does, for piece `i`: the row's bytes where they are others than those that are held, and over them
-// the run's values. `set(node, offset, value, size)` is the runtime's on the device, and hostrt's on the host.
-template <class Set>
-GRAPHCACHE_ON_DEVICE void update_piece(const Plan& plan, unsigned i, Row held, Row wanted, const unsigned char* values,
-                                       const Set& set) {
+// What one thread does, for piece `i`: the set's bytes where they are others than those that are held, and over them
+// the run's values. `write(node, offset, value, size)` is the runtime's on the device, and hostrt's on the host.
+template <class Write>
+GRAPHCACHE_ON_DEVICE void update_piece(const Plan& plan, unsigned i, ParameterSet held, ParameterSet wanted,
+                                       const unsigned char* values, const Write& write) {
   const Piece piece = plan.pieces[i];
   if (held != wanted) {
-    const auto bytes_of = [&](Row row) {
-      const unsigned source = row == nullptr ? 0 : reinterpret_cast<const unsigned*>(row)[i];
-      return source != 0 ? row + source : plan.base + reinterpret_cast<const unsigned*>(plan.base)[i];
+    const auto bytes_of = [&](ParameterSet set) {
+      const unsigned source = set == nullptr ? 0 : reinterpret_cast<const unsigned*>(set)[i];
+      return source != 0 ? set + source : plan.base + reinterpret_cast<const unsigned*>(plan.base)[i];
     };
     const unsigned char* const from = bytes_of(held);
     const unsigned char* const to = bytes_of(wanted);
-    if (from != to && !equal_units(from, to, piece.size)) set(piece.node, piece.offset, to, piece.size);
+    if (from != to && !equal_units(from, to, piece.size)) write(piece.node, piece.offset, to, piece.size);
   }
   for (unsigned k = piece.first; k < piece.first + piece.count; ++k) {
     const Update one = plan.updates[k];
-    set(piece.node, one.offset, values + one.source, one.size);
+    write(piece.node, one.offset, values + one.source, one.size);
   }
 }
 

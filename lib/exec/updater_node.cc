@@ -30,7 +30,7 @@ struct Pieces {
   std::vector<updater::Piece> all;
   std::vector<updater::Update> updates;
 
-  // Those of a node: for rows its grid, if that is wanted, and all of its arguments; and what its updates go to.
+  // Those of a node: for sets its grid, if that is wanted, and all of its arguments; and what its updates go to.
   // Returns how many.
   std::uint32_t add(cudaGraphDeviceNode_t node, const std::vector<updater::Update>& of_node, bool grid,
                     unsigned argument_bytes) {
@@ -92,7 +92,7 @@ std::size_t UpdaterNode::estimated_device_bytes(const Content& content) {
                       [&](std::size_t sum, const NodeContent& node) { return sum + pieces_of(node); });
   constexpr std::size_t kPieceBytes = sizeof(updater::Piece) + sizeof(unsigned) + updater::kPiece + 1;
   return ParameterTable::kBlock + pieces * kPieceBytes + 2 * content.slots.bindings.size() * sizeof(updater::Update) +
-         sizeof(updater::Written) + 4 * updater::kRowAlignment;
+         sizeof(updater::Written) + 4 * updater::kSetAlignment;
 }
 
 // Launches in flight may yet fail: that is told when they are over (device_memory.h).
@@ -245,14 +245,14 @@ CallResult UpdaterNode::upload(const std::vector<updater::Piece>& pieces, const 
   plan().piece_count = static_cast<unsigned>(pieces.size());
   std::vector<unsigned char> host(blocks() * sizeof(updater::Written));
   const auto append = [&](const void* bytes, std::size_t size) {
-    const std::size_t at = detail::align_up(host.size(), updater::kRowAlignment);
+    const std::size_t at = detail::align_up(host.size(), updater::kSetAlignment);
     host.resize(at + size);
     if (size != 0) std::memcpy(host.data() + at, bytes, size);
     return at;
   };
   const std::size_t pieces_at = append(pieces.data(), pieces.size() * sizeof(updater::Piece));
   const std::size_t updates_at = append(updates.data(), updates.size() * sizeof(updater::Update));
-  const std::vector<unsigned char> base = table_ != nullptr ? table_->base_row() : std::vector<unsigned char>();
+  const std::vector<unsigned char> base = table_ != nullptr ? table_->base_set() : std::vector<unsigned char>();
   const std::size_t base_at = append(base.data(), base.size());
 
   if (const CallResult taken = memory_->take(host.size(), &plan_); taken.error != cudaSuccess) return taken;
@@ -298,7 +298,7 @@ CallResult UpdaterNode::patch(cudaGraphExec_t executable, const Content& content
   if (table_ != nullptr && content.id != holds_) {
     const ParameterTable::Place& place = table_->find(content);
     *patched_nodes += place.differing;
-    row() = place.row;
+    held_set() = place.set;
     holds_ = content.id;
     changed = true;
   }

@@ -32,7 +32,7 @@ class UpdaterNode {
   // How many of the nodes that can be.
   static std::size_t writable_nodes(const Slots& slots);
 
-  // At most so much device memory does one with a table take, with the first rows of ParameterTable::kBlock bytes.
+  // At most so much device memory does one with a table take, with the first sets of ParameterTable::kBlock bytes.
   static std::size_t estimated_device_bytes(const Content& content);
 
   // Makes the slot nodes of `graph`, which has the content's nodes and belongs to this updater node alone,
@@ -48,7 +48,7 @@ class UpdaterNode {
   ParameterTable* table() { return table_.get(); }
   const ParameterTable* table() const { return table_.get(); }
 
-  // Later launches write the call's values, over what the content has, which is the base's or has a row; nothing is
+  // Later launches write the call's values, over what the content has, which is the base's or has a set; nothing is
   // done if they are those of the last call. Adds to `patched_nodes` how many nodes that changes. Through the driver if
   // that can be used now.
   CallResult patch(cudaGraphExec_t executable, const Content& content, const detail::Call& call, bool by_driver,
@@ -88,12 +88,14 @@ class UpdaterNode {
   cudaKernelNodeParams node_params(void** arguments) const;
   CallResult set(cudaGraphExec_t executable, bool by_driver, int device);
   updater::Plan& plan() const { return *reinterpret_cast<updater::Plan*>(parameter_.get()); }
-  updater::Row& row() const { return *reinterpret_cast<updater::Row*>(parameter_.get() + kRowAt); }
+  updater::ParameterSet& held_set() const {
+    return *reinterpret_cast<updater::ParameterSet*>(parameter_.get() + kSetAt);
+  }
   unsigned& token() const { return *reinterpret_cast<unsigned*>(parameter_.get() + kTokenAt); }
   unsigned char* bytes() const { return parameter_.get() + kBytesAt; }
   unsigned blocks() const { return (plan().piece_count + updater::kThreads - 1) / updater::kThreads; }
 
-  static constexpr std::size_t kRowAt = offsetof(updater::Values<updater::kLarge>, row);
+  static constexpr std::size_t kSetAt = offsetof(updater::Values<updater::kLarge>, set);
   static constexpr std::size_t kTokenAt = offsetof(updater::Values<updater::kLarge>, token);
   static constexpr std::size_t kBytesAt = offsetof(updater::Values<updater::kLarge>, bytes);
 
@@ -103,7 +105,7 @@ class UpdaterNode {
   std::uint32_t size_ = 0;  // Of the values.
   std::vector<std::uint32_t> others_;
   std::size_t written_ = 0;  // Nodes that hold slots which it writes.
-  std::uint64_t holds_ = 0;  // The id of the content whose row the next launch brings.
+  std::uint64_t holds_ = 0;  // The id of the content whose set the next launch brings.
   cudaGraphNode_t node_ = nullptr;
   cudaKernel_t kernel_ = nullptr;
   CUcontext context_ = nullptr;                 // That the executable is of.

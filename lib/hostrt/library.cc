@@ -44,11 +44,11 @@ void update(const updater::Values<kBytes>& values) {
   const updater::Plan& plan = values.plan;
   updater::Written& written = plan.written[blockIdx.x];
   if (threadIdx.x != 0 || written.token == values.token) return;
-  const updater::Written held = std::exchange(written, {values.row, values.token});
+  const updater::Written held = std::exchange(written, {values.set, values.token});
   State& world = state();
   const unsigned begin = blockIdx.x * blockDim.x;
   for (unsigned i = begin; i < begin + blockDim.x && i < plan.piece_count; ++i) {
-    updater::update_piece(plan, i, held.row, values.row, values.bytes,
+    updater::update_piece(plan, i, held.set, values.set, values.bytes,
                           [&](cudaGraphDeviceNode_t node, unsigned offset, const unsigned char* value, unsigned size) {
                             unsigned grid[3] = {};
                             if (offset == updater::kGrid) std::memcpy(grid, value, sizeof grid);

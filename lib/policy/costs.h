@@ -47,10 +47,10 @@ inline constexpr Cost buy_table(std::size_t nodes) { return buy(nodes) + nodes *
 // A patch of the updater node, whatever it writes.
 inline constexpr Cost kPatchUpdaterNode = 400;
 
-// A switch to another row costs the device's time: for the updater node, and for each node that it may write.
+// A switch to another set costs the device's time: for the updater node, and for each node that it may write.
 inline constexpr Cost kUpdaterNode = 2300;
 inline constexpr Cost kCell = 35;
-inline constexpr Cost switch_row(std::size_t nodes) { return kTakeOver + kUpdaterNode + nodes * kCell; }
+inline constexpr Cost switch_set(std::size_t nodes) { return kTakeOver + kUpdaterNode + nodes * kCell; }
 
 // Whether an updater node brings new values to so many nodes for less than patches do.
 inline constexpr bool is_updater_node_cheaper(std::size_t nodes) {

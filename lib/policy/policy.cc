@@ -17,7 +17,7 @@ constexpr std::size_t kSmallGraph = 32;
 // A smaller budget is for plain executables: those with an updater node are dear to evict where streams are busy.
 constexpr std::size_t kLeastBudgetForSlots = 8;
 
-// So many sets more than it can need a table may have.
+// So many sets repay that a table is made, and so many more than it can need it may have.
 constexpr std::size_t kSpareSets = 64;
 
 std::size_t divide_up(std::size_t a, std::size_t b) { return (a + b - 1) / std::max<std::size_t>(b, 1); }
@@ -197,9 +197,11 @@ bool Policy::has_to_borrow(KeyId key) const {
   return shares_one() && (entry.of_class->table != kNoKey || entry.family->spare != kNoKey);
 }
 
-// Whether the limits allow a table with a set for each member. A smaller one would be made again and again.
+// Whether the limits allow a table with a set for each member, or with many. A smaller one would be made again and
+// again.
 bool Policy::has_room_for_table(const Entry& entry) const {
-  const std::size_t bytes = bytes_of_table(entry, (entry.of_class->members - 1) * entry.facts.set_bytes);
+  const std::size_t sets = std::min(entry.of_class->members - 1, kSpareSets);
+  const std::size_t bytes = bytes_of_table(entry, sets * entry.facts.set_bytes);
   return bytes <= limits_.max_device_bytes && units(entry, bytes) <= limits_.max_executables;
 }
 
@@ -260,7 +262,7 @@ KeyId Policy::candidate(KeyId key, IdleFn idle) const {
 }
 
 Plan Policy::borrow(const Entry& entry, const Offer& offer) const {
-  const Cost by_set = limits_.prefer == Prefer::kMemory ? 0 : costs::switch_row(entry.facts.nodes);
+  const Cost by_set = limits_.prefer == Prefer::kMemory ? 0 : costs::switch_set(entry.facts.nodes);
   const Kind kind = entries_[offer.lender].kind;
   Plan plan;
   plan.action = Plan::Action::kBorrow;
@@ -297,7 +299,7 @@ bool Policy::wants_table(const Entry& entry, const Plan& borrow) const {
   if (of_class.members < 2 || !may_have_table(entry)) return false;
   const bool is_full = !has_room(entry, limits_.max_executables);
   if (limits_.prefer == Prefer::kMemory && !is_full) return true;
-  if (borrow.rent <= costs::switch_row(entry.facts.nodes)) return false;
+  if (borrow.rent <= costs::switch_set(entry.facts.nodes)) return false;
   const std::size_t units = this->units(entry, bytes_of_table(entry, 0));
   if (is_full) return of_class.executables >= std::min(units + 1, limits_.max_executables);
   const std::size_t in_place = entries_[borrow.lender].kind == Kind::kPlain ? 1 : 0;
@@ -386,11 +388,12 @@ Plan Policy::wish(const Entry& entry, const Offer& offer, IdleFn idle) const {
   const Class& of_class = *entry.of_class;
   const std::size_t grown = bytes_of_table(entry, of_class.set_bytes + plan.set_bytes);
   // Sets of members that are gone are never given back: a table of many such sets, or with no room to grow, is made
-  // anew.
+  // anew. If it has none and has not served for long, there would soon be no room again.
   const bool has_many = of_class.sets >= 2 * of_class.members + kSpareSets;
   if (!has_many && make_room(entry, grown, limits_.max_executables, offer.lender, idle, &plan)) return plan;
   const bool has_some = of_class.sets + 1 >= of_class.members;  // The base has one, and this key none.
-  return has_some && has_room_for_table(entry) ? table(offer.lender, entry, idle) : Plan();
+  const bool has_served = of_class.sets >= kSpareSets;
+  return (has_some || has_served) && has_room_for_table(entry) ? table(offer.lender, entry, idle) : Plan();
 }
 
 // A plain executable is the spare of the receiver's family if it was that, or if this family has none.

@@ -119,7 +119,7 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
       refuse_table(entry.get());
       return false;
     }
-    if (brought.result.error == cudaSuccess) brought = lender->executable->switch_row(entry->content, request.call);
+    if (brought.result.error == cudaSuccess) brought = lender->executable->switch_set(entry->content, request.call);
   } else {
     // The lender's graph stays behind as the executable's base. It gets another, since no two threads may use one
     // graph.
@@ -151,7 +151,7 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
   }
   MutexLock lock(mutex_);
   totals_.updates += brought.updates;
-  totals_.row_switches += done && by_set ? 1 : 0;
+  totals_.set_switches += done && by_set ? 1 : 0;
   if (done) return true;
   if (brought.refusal) {
     ++totals_.refused_updates[static_cast<std::size_t>(*brought.refusal)];

@@ -123,7 +123,7 @@ std::string World::run(Tally* tally) {
     sum.changes = {stats.captures,
                    stats.instantiations,
                    stats.updates,
-                   stats.row_switches,
+                   stats.set_switches,
                    stats.patched_nodes,
                    stats.evictions,
                    std::accumulate(stats.refused_updates.begin(), stats.refused_updates.end(), std::uint64_t{0}),
