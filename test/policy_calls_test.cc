@@ -85,7 +85,7 @@ class PolicyCallsTest : public testing::Test {
   std::unique_ptr<PolicyChecker> look_;
 };
 
-TEST_F(PolicyCallsTest, ALostSpareCountsNoMoreAndIsReplaced) {
+TEST_F(PolicyCallsTest, ALostSharedExecutableCountsNoMoreAndIsReplaced) {
   run(0, graph(1));
   EXPECT_EQ(run(1, graph(1)).lender, 0u);
   policy().lost(1);
@@ -126,7 +126,7 @@ TEST_F(PolicyCallsTest, APinnedKeyThatLosesItsExecutableStaysPinned) {
   EXPECT_EQ(look().units(), 0u);
   run(0, graph(1));
   EXPECT_EQ(look().order(), Keys());
-  EXPECT_EQ(look().spare(0), kNoKey);
+  EXPECT_EQ(look().shared(0), kNoKey);
 }
 
 TEST_F(PolicyCallsTest, AKeyWithoutAnExecutableLosesNothing) {
@@ -137,7 +137,7 @@ TEST_F(PolicyCallsTest, AKeyWithoutAnExecutableLosesNothing) {
   policy().lost(1);
   look().check();
   EXPECT_EQ(look().units(), 1u);
-  EXPECT_EQ(look().spare(1), 0u);
+  EXPECT_EQ(look().shared(1), 0u);
 }
 
 TEST_F(PolicyCallsTest, AnErasedKeyLeavesNothingToTheNextOfItsId) {
@@ -256,7 +256,7 @@ TEST_F(PolicyCallsTest, AnExecutableGoesBackToItsLender) {
   policy().undone(2, borrow);
   look().check();
   EXPECT_EQ(look().order(), (Keys{0, 1})) << "in its old place";
-  EXPECT_EQ(look().spare(0), 0u);
+  EXPECT_EQ(look().shared(0), 0u);
   EXPECT_EQ(look().rent(2), kUpdate);
   EXPECT_EQ(run(2, graph(1)).lender, 0u);
   EXPECT_EQ(look().rent(2), 2 * kUpdate);
@@ -286,7 +286,7 @@ TEST_F(PolicyCallsTest, ALenderThatWasPinnedMeanwhileGetsItsExecutableBack) {
   look().check();
   EXPECT_TRUE(look().is_live(0));
   EXPECT_EQ(look().order(), Keys());
-  EXPECT_EQ(look().spare(0), kNoKey);
+  EXPECT_EQ(look().shared(0), kNoKey);
 }
 
 TEST_F(PolicyCallsTest, ALenderThatIsPinnedBeforeThePlanLendsNothing) {
@@ -349,17 +349,17 @@ TEST_F(PolicyCallsTest, AMovedKeyJoinsTheFamilyOfItsStreamWithItsRent) {
   run(1, on(2, graph(1)));
   run(2, graph(1));
   EXPECT_EQ(run(0, graph(1)).lender, 2u);
-  EXPECT_EQ(look().spare(2), 0u);
+  EXPECT_EQ(look().shared(2), 0u);
   policy().used(2);
   policy().moved(2, 2);
   look().check();
   EXPECT_EQ(look().members(0), 1u);
   EXPECT_EQ(look().members(1), 2u);
   EXPECT_EQ(look().rent(2), kUpdate);
-  EXPECT_EQ(look().spare(0), 0u) << "the spare stays behind";
+  EXPECT_EQ(look().shared(0), 0u) << "the shared executable stays behind";
   EXPECT_EQ(run(2, graph(1)).lender, 1u);
   EXPECT_EQ(look().rent(2), 2 * kUpdate);
-  EXPECT_EQ(look().spare(1), 2u);
+  EXPECT_EQ(look().shared(1), 2u);
 }
 
 TEST_F(PolicyCallsTest, AMovedKeyLeavesTheTableBehind) {
@@ -555,7 +555,7 @@ TEST_F(PolicyCallsTest, WhatIsRefusedIsAPlainExecutable) {
   look().check();
   EXPECT_FALSE(policy().has_table(0));
   EXPECT_TRUE(look().is_live(0));
-  EXPECT_EQ(look().spare(0), 0u);
+  EXPECT_EQ(look().shared(0), 0u);
   EXPECT_EQ(look().bytes(), 1000u);
   EXPECT_EQ(run(1, of_class(graph(1))).action, Action::kBorrow) << "the class gets no other";
   set_limits({});

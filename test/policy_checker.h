@@ -36,7 +36,7 @@ class PolicyChecker {
   std::size_t members(KeyId key) const { return of(key).of_class->members; }
   std::size_t set_bytes(KeyId key) const { return of(key).of_class->set_bytes; }
   // Of the key's family.
-  KeyId spare(KeyId key) const { return of(key).family->spare; }
+  KeyId shared(KeyId key) const { return of(key).family->shared; }
 
   // In which executables leave.
   std::vector<KeyId> order() const {
@@ -77,7 +77,7 @@ class PolicyChecker {
     with("executables of a class", table.of_class->executables, 7);
     with("table of a class", table.of_class->table, kNoKey);
     with("bytes of a table", table.of_class->set_bytes, 7);
-    with("spare", plain.family->spare, 1);
+    with("shared", plain.family->shared, 1);
     with("older", plain.older, 1);
     with("oldest", policy.plain_.oldest, kNoKey);
     with("newest", policy.plain_.newest, kNoKey);

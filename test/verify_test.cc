@@ -52,16 +52,16 @@ class VerifyTest : public StreamTest, protected Verifier {
     };
   }
   VerifyTest() {
-    run("spare", 1);
+    run("shared", 1);
     run("other", 2);
     EXPECT_TRUE(cache.warm(key("sibling"), stream, params(1), body(3)).ok());
     EXPECT_RUN(kEager, cache.run(key("broken"), stream, [](cudaStream_t s) { return cudaStreamSynchronize(s); }));
     EXPECT_EQ(find_fault(), "");
-    EXPECT_EQ(entry("spare").state, State::kLive);
+    EXPECT_EQ(entry("shared").state, State::kLive);
     EXPECT_EQ(entry("other").state, State::kLive);
     EXPECT_EQ(entry("sibling").state, State::kRecorded);
     EXPECT_EQ(entry("broken").state, State::kCold);
-    EXPECT_EQ(entry("spare").signature, entry("sibling").signature);
+    EXPECT_EQ(entry("shared").signature, entry("sibling").signature);
   }
   ~VerifyTest() override { EXPECT_EQ(find_fault(), "") << "a test has left its fault behind"; }
 
@@ -122,7 +122,7 @@ TEST_F(VerifyTest, ParameterTable) {
   for (int i = 0; (of_another_bucket.hash() ^ name.hash()) % 256 == 0; ++i) of_another_bucket = key(i);
   expect("it is in another's bucket", name, of_another_bucket);
   detail::Site& site = const_cast<detail::Site&>(here.site);
-  run("spare", 1);
+  run("shared", 1);
   EXPECT_TRUE(cache.run(key("other"), stream, [](cudaStream_t) {}).ok());  // The same key at another place.
   Entry& there = entry("other");
   ASSERT_EQ(Index::next_of_key(&there), &here);
@@ -145,7 +145,7 @@ TEST_F(VerifyTest, ErasedEntries) {
 }
 
 TEST_F(VerifyTest, Siblings) {
-  Signatures::Known* const known = entry("spare").signature;
+  Signatures::Known* const known = entry("shared").signature;
   expect("it has a signature", entry("broken").signature, known);
   expect("it has a family and no signature", entry("sibling").signature, nullptr);
   expect("a signature counts its entries wrongly", known->second.count, 3);
@@ -165,10 +165,10 @@ TEST_F(VerifyTest, Budgets) {
 
 TEST_F(VerifyTest, WhatThePolicyKnows) {
   Policy& known = policy(cache);
-  known.pinned(entry("spare").id, true);
+  known.pinned(entry("shared").id, true);
   EXPECT_TRUE(finds("the policy does not know whether it is pinned"));
-  known.pinned(entry("spare").id, false);
-  expect("the policy does not know whether it is pinned", entry("spare").pinned, true);
+  known.pinned(entry("shared").id, false);
+  expect("the policy does not know whether it is pinned", entry("shared").pinned, true);
   known.lost(entry("other").id);
   EXPECT_TRUE(finds("the policy knows another state"));
   Plan anew;
@@ -179,10 +179,10 @@ TEST_F(VerifyTest, WhatThePolicyKnows) {
   known.refuse_slots(entry("other").id);
   EXPECT_EQ(find_fault(), "");
   anew.action = Plan::Action::kTable;
-  known.lost(entry("spare").id);
-  known.done(entry("spare").id, anew);
+  known.lost(entry("shared").id);
+  known.done(entry("shared").id, anew);
   EXPECT_TRUE(finds("the policy does not know whether it has a table"));
-  known.refuse_table(entry("spare").id);
+  known.refuse_table(entry("shared").id);
   EXPECT_EQ(find_fault(), "");
   known.erased(entry("sibling").id);
   EXPECT_TRUE(finds("the policy does not know whether it has a template"));
@@ -190,7 +190,7 @@ TEST_F(VerifyTest, WhatThePolicyKnows) {
 }
 
 TEST_F(VerifyTest, WhatEntriesHave) {
-  Entry& live = entry("spare");
+  Entry& live = entry("shared");
   Entry& recorded = entry("sibling");
   Entry& cold = entry("broken");
   auto& executable = live.executable;
@@ -219,7 +219,7 @@ TEST_F(VerifyTest, WhatEntriesHave) {
 }
 
 TEST_F(VerifyTest, WhatExecutablesHold) {
-  Executable& executable = *entry("spare").executable;
+  Executable& executable = *entry("shared").executable;
   {
     GraphExec gone = std::move(exec(executable));
     EXPECT_TRUE(finds("its executable has no handle"));
@@ -241,15 +241,15 @@ TEST_F(VerifyTest, WhatExecutablesHold) {
 }
 
 TEST_F(VerifyTest, HandlesHaveOneOwnerAndAreAlive) {
-  Template& base_of_spare = base(*entry("spare").executable);
+  Template& base_of_shared = base(*entry("shared").executable);
   Template& base_of_other = base(*entry("other").executable);
-  cudaGraph_t owned = base_of_spare.graph.release();
-  base_of_spare.graph = Graph(base_of_other.graph.get());
+  cudaGraph_t owned = base_of_shared.graph.release();
+  base_of_shared.graph = Graph(base_of_other.graph.get());
   EXPECT_TRUE(finds("a graph has two owners"));
-  base_of_spare.graph.release();
-  base_of_spare.graph = Graph(owned);
+  base_of_shared.graph.release();
+  base_of_shared.graph = Graph(owned);
 
-  GraphExec& first = exec(*entry("spare").executable);
+  GraphExec& first = exec(*entry("shared").executable);
   GraphExec& second = exec(*entry("other").executable);
   const cudaGraphExec_t kept = first.release();
   first = GraphExec(second.get());

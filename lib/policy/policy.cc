@@ -18,7 +18,7 @@ constexpr std::size_t kSmallGraph = 32;
 constexpr std::size_t kLeastBudgetForSlots = 8;
 
 // So many sets repay that a table is made, and so many more than it can need it may have.
-constexpr std::size_t kSpareSets = 64;
+constexpr std::size_t kManySets = 64;
 
 std::size_t divide_up(std::size_t a, std::size_t b) { return (a + b - 1) / std::max<std::size_t>(b, 1); }
 
@@ -131,7 +131,7 @@ void Policy::pinned(KeyId key, bool pinned) {
   if (entry.kind == Kind::kNone) return;
   if (!pinned) return link(key);
   unlink(key);
-  if (entry.family->spare == key) entry.family->spare = kNoKey;
+  if (entry.family->shared == key) entry.family->shared = kNoKey;
 }
 
 void Policy::lost(KeyId key) {
@@ -194,13 +194,13 @@ bool Policy::has_room(KeyId key, IdleFn idle) const {
 
 bool Policy::has_to_borrow(KeyId key) const {
   const Entry& entry = entries_[key];
-  return shares_one() && (entry.of_class->table != kNoKey || entry.family->spare != kNoKey);
+  return shares_one() && (entry.of_class->table != kNoKey || entry.family->shared != kNoKey);
 }
 
 // Whether the limits allow a table with a set for each member, or with many. A smaller one would be made again and
 // again.
 bool Policy::has_room_for_table(const Entry& entry) const {
-  const std::size_t sets = std::min(entry.of_class->members - 1, kSpareSets);
+  const std::size_t sets = std::min(entry.of_class->members - 1, kManySets);
   const std::size_t bytes = bytes_of_table(entry, sets * entry.facts.set_bytes);
   return bytes <= limits_.max_device_bytes && units(entry, bytes) <= limits_.max_executables;
 }
@@ -228,7 +228,7 @@ void Policy::set_kind(KeyId key, Kind kind) {
   count(std::size_t{0} - 1);
   if (entry.kind != Kind::kNone && !entry.is_pinned) unlink(key);
   if (entry.of_class->table == key) entry.of_class->table = kNoKey;
-  if (entry.family->spare == key) entry.family->spare = kNoKey;
+  if (entry.family->shared == key) entry.family->shared = kNoKey;
   entry.kind = kind;
   if (kind == Kind::kTable) entry.of_class->table = key;
   if (kind != Kind::kNone && !entry.is_pinned) link(key);
@@ -239,7 +239,7 @@ void Policy::set_kind(KeyId key, Kind kind) {
 void Policy::set_plain(KeyId key) {
   set_kind(key, Kind::kPlain);
   Entry& entry = entries_[key];
-  if (entry.family->spare == kNoKey && !entry.is_pinned) entry.family->spare = key;
+  if (entry.family->shared == kNoKey && !entry.is_pinned) entry.family->shared = key;
 }
 
 // The executable that leaves next after this one, or first: the least recently used plain ones, then those that the
@@ -258,7 +258,7 @@ KeyId Policy::candidate(KeyId key, IdleFn idle) const {
   if (entry.is_pinned || !lends_to_rent()) return kNoKey;
   const auto is_free = [&](KeyId lender) { return can_lend(lender) && idle(lender); };
   if (is_free(entry.of_class->table)) return entry.of_class->table;
-  return is_free(entry.family->spare) ? entry.family->spare : kNoKey;
+  return is_free(entry.family->shared) ? entry.family->shared : kNoKey;
 }
 
 Plan Policy::borrow(const Entry& entry, const Offer& offer) const {
@@ -389,23 +389,23 @@ Plan Policy::wish(const Entry& entry, const Offer& offer, IdleFn idle) const {
   const std::size_t grown = bytes_of_table(entry, of_class.set_bytes + plan.set_bytes);
   // Sets of members that are gone are never given back: a table of many such sets, or with no room to grow, is made
   // anew. If it has none and has not served for long, there would soon be no room again.
-  const bool has_many = of_class.sets >= 2 * of_class.members + kSpareSets;
+  const bool has_many = of_class.sets >= 2 * of_class.members + kManySets;
   if (!has_many && make_room(entry, grown, limits_.max_executables, offer.lender, idle, &plan)) return plan;
   const bool has_some = of_class.sets + 1 >= of_class.members;  // The base has one, and this key none.
-  const bool has_served = of_class.sets >= kSpareSets;
+  const bool has_served = of_class.sets >= kManySets;
   return (has_some || has_served) && has_room_for_table(entry) ? table(offer.lender, entry, idle) : Plan();
 }
 
-// A plain executable is the spare of the receiver's family if it was that, or if this family has none.
+// A plain executable is the shared one of the receiver's family if it was that, or if this family has none.
 void Policy::hand_over(KeyId from, KeyId to, std::size_t sets, std::size_t set_bytes) {
   const Entry& entry = entries_[to];
   const Kind kind = entries_[from].kind;
-  const KeyId spare = entry.family->spare;
+  const KeyId shared = entry.family->shared;
   set_kind(from, Kind::kNone);
   entry.of_class->sets += sets;
   entry.of_class->set_bytes += set_bytes;
   set_kind(to, kind);
-  if (kind == Kind::kPlain && (spare == from || spare == kNoKey) && !entry.is_pinned) entry.family->spare = to;
+  if (kind == Kind::kPlain && (shared == from || shared == kNoKey) && !entry.is_pinned) entry.family->shared = to;
 }
 
 void Policy::done(KeyId key, const Plan& plan) {
@@ -417,7 +417,7 @@ void Policy::done(KeyId key, const Plan& plan) {
     case Plan::Action::kOwn:
       entry.rent = 0;
       set_kind(key, plan.writes_slots ? Kind::kSlots : Kind::kPlain);
-      if (entry.family->spare == kNoKey && !entry.is_pinned) entry.family->spare = key;
+      if (entry.family->shared == kNoKey && !entry.is_pinned) entry.family->shared = key;
       break;
     case Plan::Action::kTable:
       entry.of_class->sets = entry.of_class->set_bytes = 0;

@@ -171,7 +171,7 @@ class Policy {
   };
   struct Family {
     std::uint64_t number = 0;
-    KeyId spare = kNoKey;  // Who has the executable, without a table, that its members pass on.
+    KeyId shared = kNoKey;  // Who has the executable, without a table, that its members pass on.
     std::unordered_map<std::uint64_t, Class> classes;
   };
   struct Entry {

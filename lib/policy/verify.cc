@@ -58,10 +58,10 @@ std::string Policy::find_fault() const {
       if (of_class.executables != counted.executables) return "the executables of a class are wrong";
       if (of_class.table != counted.table) return "the table of a class is another's";
     }
-    if (family.spare == kNoKey) continue;
-    const Entry& spare = entries_[family.spare];
-    if (!is_live(family.spare) || has_table(family.spare) || spare.is_pinned || spare.family != &family) {
-      return of(family.spare, "it is the spare of a family, and cannot lend");
+    if (family.shared == kNoKey) continue;
+    const Entry& shared = entries_[family.shared];
+    if (!is_live(family.shared) || has_table(family.shared) || shared.is_pinned || shared.family != &family) {
+      return of(family.shared, "it has the shared executable of a family, and cannot lend");
     }
   }
   if (with_siblings != families_with_siblings_) return "the families are counted wrongly";
