@@ -262,22 +262,6 @@ TEST_F(PolicyCallsTest, AnExecutableGoesBackToItsLender) {
   EXPECT_EQ(look().rent(2), 2 * kUpdate);
 }
 
-TEST_F(PolicyCallsTest, ATableGoesBackWithOrWithoutTheSet) {
-  make_table();
-  Plan borrow = run(2, of_class(graph(1)));
-  EXPECT_EQ(look().bytes(), 1110u);
-  policy().undone(2, borrow);
-  look().check();
-  EXPECT_TRUE(look().has_table(1));
-  EXPECT_EQ(look().bytes(), 1100u);
-  borrow = run(2, of_class(graph(1)));
-  borrow.set_bytes = 0;
-  policy().undone(2, borrow);
-  look().check();
-  EXPECT_TRUE(look().has_table(1));
-  EXPECT_EQ(look().bytes(), 1110u);
-}
-
 TEST_F(PolicyCallsTest, ALenderThatWasPinnedMeanwhileGetsItsExecutableBack) {
   run(0, graph(1));
   const Plan borrow = run(1, graph(1));
@@ -469,11 +453,15 @@ TEST_F(PolicyCallsTest, InAFullBudgetATableTakesThePlaceOfItsOwnClassAlone) {
   run(10, graph(10));
   run(11, graph(11));
   EXPECT_EQ(plan_dear(2).action, Action::kBorrow) << "its class has two executables, and a table counts two";
-  policy().lost(10);
+  policy().lost(11);
   give_own(3);
+  policy().used(0);
   const Plan table = plan_dear(2);
   EXPECT_EQ(table.action, Action::kTable);
-  EXPECT_EQ(table.evict, (Keys{0, 1})) << "the lender and the oldest";
+  EXPECT_EQ(table.evict, (Keys{0, 1})) << "the lender and the oldest of the class, though 10 is older";
+  const Offer offer{0, 100'000};
+  EXPECT_EQ(policy().plan(2, offer, [](KeyId key) { return key == 0 || key == 10; }).action, Action::kBorrow)
+      << "others of the class are in use";
 }
 
 TEST_F(PolicyCallsTest, ATableOfManySetsOfKeysThatAreGoneIsMadeAnew) {
@@ -565,6 +553,78 @@ TEST_F(PolicyCallsTest, WhatIsRefusedIsAPlainExecutable) {
   look().check();
   EXPECT_FALSE(policy().is_device_updated(0));
   EXPECT_EQ(policy().victim(is_idle), 0u);
+}
+
+TEST_F(PolicyCallsTest, WhoDoesNotFitIntoTheTableHasItsSiblingsStill) {
+  make_table();
+  run(2, graph(1));
+  refuse(policy(), 3, {});
+  policy().used(3);
+  policy().captured(3, of_class(graph(1)));
+  policy().refuse_sets(3);
+  look().check();
+  EXPECT_EQ(look().members(1), 2u);
+  EXPECT_EQ(policy().candidate(3, is_idle), 2u);
+  EXPECT_EQ(policy().family(3), policy().family(1));
+}
+
+TEST_F(PolicyCallsTest, AnExecutableWithSlotsIsLentOnlyToGiveWayToATable) {
+  run(0, with_slots(graph(1)));
+  EXPECT_EQ(look().shared(0), 0u);
+  plan(1, graph(1));
+  EXPECT_EQ(policy().candidate(1, is_idle), kNoKey);
+  policy().used(2);
+  policy().captured(2, of_class(graph(1)));
+  EXPECT_EQ(policy().candidate(2, is_idle), 0u);
+}
+
+TEST_F(PolicyCallsTest, AnUnpinnedExecutableIsSharedAgain) {
+  run(0, graph(1));
+  policy().pinned(0, true);
+  EXPECT_EQ(look().shared(0), kNoKey);
+  policy().pinned(0, false);
+  look().check();
+  EXPECT_EQ(look().shared(0), 0u);
+  EXPECT_EQ(run(1, graph(1)).lender, 0u);
+}
+
+TEST_F(PolicyCallsTest, WhatIsMadeAheadStaysWithinTheBudget) {
+  set_limits({.prefer = Prefer::kMemory, .max_executables = 3});
+  run(0, of_class(graph(1)));
+  EXPECT_EQ(run(1, of_class(graph(1))).action, Action::kTable);
+  for (const KeyId key : {2u, 3u}) {
+    policy().used(key);
+    policy().captured(key, graph(key));
+    const Plan ahead = policy().plan_ahead(key);
+    EXPECT_EQ(ahead.action, key == 2 ? Action::kOwn : Action::kDirect) << "a table counts two";
+    EXPECT_EQ(ahead.evict, Keys());
+    policy().done(key, ahead);
+  }
+  EXPECT_EQ(look().units(), 3u);
+}
+
+TEST_F(PolicyCallsTest, GraphsAreReadWhereExecutablesCanBeLent) {
+  const auto reads = [&] {
+    policy().used(9);
+    return policy().reads_graph(9);
+  };
+  EXPECT_TRUE(reads());
+  set_limits({.share = false});
+  EXPECT_FALSE(reads());
+  set_limits({.prefer = Prefer::kDeviceTime, .max_executables = 2});
+  EXPECT_FALSE(reads());
+  run(0, graph(0));
+  EXPECT_FALSE(reads());
+  run(1, graph(0));
+  EXPECT_TRUE(reads()) << "one has to leave";
+  set_limits({.prefer = Prefer::kDeviceTime, .max_device_bytes = 1500});
+  run(0, graph(0));
+  policy().used(9);
+  policy().captured(9, graph(0));
+  EXPECT_TRUE(policy().reads_graph(9)) << "the bytes are full";
+  policy().described(9, graph(1));
+  look().check();
+  EXPECT_NE(policy().family(9), 0u);
 }
 
 TEST_F(PolicyCallsTest, FamiliesHaveNumbersInTheOrderInWhichTheyAreFounded) {

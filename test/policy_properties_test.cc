@@ -163,16 +163,12 @@ class World {
   }
 
   // A plan fails after it was reported as done. False: the runtime refuses it.
-  bool fail(KeyId key, Plan plan, Executable lent) {
-    if (plan.action != Plan::Action::kBorrow || random_.one_in(2)) {
+  bool fail(KeyId key, const Plan& plan, const Executable& lent) {
+    if (plan.action != Plan::Action::kBorrow || lent.is_table || random_.one_in(2)) {
       lose(key);
     } else {
       ++undone;
       if (random_.one_in(4)) pin(plan.lender, true);
-      if (random_.one_in(2)) {  // The set is written by then.
-        lent = live_.at(key);
-        plan.set_bytes = 0;
-      }
       live_.erase(key);
       live_[plan.lender] = lent;
       tell([&](Policy& policy) { policy.undone(key, plan); });

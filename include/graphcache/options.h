@@ -25,8 +25,8 @@ struct Options {
   // At most this many keys have an executable at any time; the least recently used leaves before a new one is
   // instantiated, though it may still wait for its last launch, or another thread be busy destroying it. Those that the
   // device updates (docs/design.md) leave last, because to destroy one waits for what other threads have in flight
-  // (docs/semantics.md). By default they are at most half of this number, or one. 0: nothing is captured, every run
-  // calls `fn` directly. Negative: an error of every run.
+  // (docs/semantics.md). One with a parameter table counts one more for each executable's worth of memory that the
+  // table takes. 0: nothing is captured, every run calls `fn` directly. Negative: an error of every run.
   int max_executables = 64;
 
   // At most so much device memory is taken by executables, by estimate (Stats::estimated_device_bytes). What needs more

@@ -70,14 +70,13 @@ struct Stats {
   std::uint64_t updates = 0;        // +1 for each successful cudaGraphExecUpdate.
   std::uint64_t set_switches = 0;   // +1 for each executable brought over by a parameter set.
   std::uint64_t patched_nodes = 0;  // +1 for each node that was set anew, by a call or by the device in a launch.
-  std::uint64_t evictions =
-      0;  // +1 for each executable that left for another, by a budget or for a table in its place.
+  std::uint64_t evictions = 0;      // +1 for each executable that left for another: for room, or for a table.
   // +1 for each template that was dropped while its key stayed: because of Options::max_templates, with the executable
   // of a key that uses Recorder::on_device(), or because its graph cannot be instantiated. Until something is erased,
   // live_templates is captures - forgotten.
   std::uint64_t forgotten = 0;
   // +1 for each update that the runtime refused, by its reason. The two graphs looked like siblings and are not: the
-  // key leaves its family, so that the pair is not tried again.
+  // key has no siblings from then on.
   std::array<std::uint64_t, kUpdateRefusalCount> refused_updates{};
   // +1 for each executable that the device was to update and could not.
   std::uint64_t refused_device_updates = 0;

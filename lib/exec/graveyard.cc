@@ -171,11 +171,11 @@ void Graveyard::leave_behind(Memories memory) {
 }
 
 void Graveyard::abandon() {
-  ++last_generation;
   stream_.abandon();
   std::list<Grave> waiting;
   MutexLock lock(mutex_);
-  abandoned_ = true;
+  abandoned_ = true;  // Before the generation is another: what is added from now on has none.
+  ++last_generation;
   waiting.swap(waiting_);
 }
 

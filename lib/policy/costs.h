@@ -40,10 +40,6 @@ inline constexpr Cost kPatch[kChangeCount] = {0, 146, 990, 1100, 0};
 // The price of an executable of one's own.
 inline constexpr Cost buy(std::size_t nodes) { return kTakeOver + nodes * (kInstantiate + kUpload + kDestroy); }
 
-// Of a device-updated executable with a table, beyond that: each node is made updatable.
-inline constexpr Cost kMakeUpdatable = 2000;
-inline constexpr Cost buy_table(std::size_t nodes) { return buy(nodes) + nodes * kMakeUpdatable; }
-
 // A patch of the updater node, whatever it writes.
 inline constexpr Cost kPatchUpdaterNode = 400;
 

@@ -129,9 +129,13 @@ void Policy::pinned(KeyId key, bool pinned) {
   if (entry.is_pinned == pinned) return;
   entry.is_pinned = pinned;
   if (entry.kind == Kind::kNone) return;
-  if (!pinned) return link(key);
-  unlink(key);
-  if (entry.family->shared == key) entry.family->shared = kNoKey;
+  if (!pinned) {
+    link(key);
+    share(key);
+  } else {
+    unlink(key);
+    if (entry.family->shared == key) entry.family->shared = kNoKey;
+  }
 }
 
 void Policy::lost(KeyId key) {
@@ -152,14 +156,25 @@ void Policy::refuse_siblings(KeyId key) {
   change_family(&entry, facts);
 }
 
+void Policy::refuse_sets(KeyId key) {
+  Entry& entry = entries_[key];
+  GraphFacts facts = entry.facts;
+  facts.table_class = 0;
+  change_family(&entry, facts);
+}
+
 void Policy::refuse_table(KeyId key) {
   entries_[key].of_class->refuses_table = true;
-  if (has_table(key)) set_plain(key);
+  if (!has_table(key)) return;
+  set_kind(key, Kind::kPlain);
+  share(key);
 }
 
 void Policy::refuse_slots(KeyId key) {
   entries_[key].refuses_slots = true;
-  if (entries_[key].kind == Kind::kSlots) set_plain(key);
+  if (entries_[key].kind != Kind::kSlots) return;
+  set_kind(key, Kind::kPlain);
+  share(key);
 }
 
 std::uint64_t Policy::family(KeyId key) const {
@@ -235,11 +250,10 @@ void Policy::set_kind(KeyId key, Kind kind) {
   count(+1);
 }
 
-// What turned out to be without an updater node.
-void Policy::set_plain(KeyId key) {
-  set_kind(key, Kind::kPlain);
-  Entry& entry = entries_[key];
-  if (entry.family->shared == kNoKey && !entry.is_pinned) entry.family->shared = key;
+// The key's executable is its family's shared one, if that has none.
+void Policy::share(KeyId key) {
+  const Entry& entry = entries_[key];
+  if (entry.family->shared == kNoKey && entry.kind != Kind::kTable && !entry.is_pinned) entry.family->shared = key;
 }
 
 // The executable that leaves next after this one, or first: the least recently used plain ones, then those that the
@@ -258,7 +272,9 @@ KeyId Policy::candidate(KeyId key, IdleFn idle) const {
   if (entry.is_pinned || !lends_to_rent()) return kNoKey;
   const auto is_free = [&](KeyId lender) { return can_lend(lender) && idle(lender); };
   if (is_free(entry.of_class->table)) return entry.of_class->table;
-  return is_free(entry.family->shared) ? entry.family->shared : kNoKey;
+  const KeyId shared = entry.family->shared;
+  const bool can_have = entry.facts.table_class != 0 || shared == kNoKey || entries_[shared].kind == Kind::kPlain;
+  return can_have && is_free(shared) ? shared : kNoKey;
 }
 
 Plan Policy::borrow(const Entry& entry, const Offer& offer) const {
@@ -337,15 +353,19 @@ bool Policy::make_room(const Entry& entry, std::size_t bytes, std::size_t limit,
   return true;
 }
 
-// A new table, with this key's set alone. It takes the place of what was lent so far; but an executable with slots is
-// the lender's own.
+// A new table, with this key's set alone. It takes the place of what was lent so far, and of other plain executables of
+// its class; but an executable with slots is the lender's own. One that is forced takes any place.
 Plan Policy::table(KeyId in_place_of, const Entry& entry, IdleFn idle) const {
   Plan plan;
   plan.action = Plan::Action::kTable;
   if (in_place_of != kNoKey && entries_[in_place_of].kind == Kind::kSlots) in_place_of = kNoKey;
   if (in_place_of != kNoKey) plan.evict.push_back(in_place_of);
+  const auto may_leave = [&](KeyId key) {
+    const Entry& other = entries_[key];
+    return idle(key) && (always_has_table() || (other.of_class == entry.of_class && other.kind == Kind::kPlain));
+  };
   const std::size_t bytes = bytes_of_table(entry, 0);
-  return make_room(entry, bytes, limits_.max_executables, in_place_of, idle, &plan) ? plan : Plan();
+  return make_room(entry, bytes, limits_.max_executables, in_place_of, may_leave, &plan) ? plan : Plan();
 }
 
 // A new executable, or a sibling's that would have to leave for it.
@@ -370,10 +390,18 @@ Plan Policy::beyond_units(const Entry& entry) const {
 }
 
 Plan Policy::plan(KeyId key, const Offer& offer, IdleFn idle) const {
+  Plan plan = wish_or_own(key, offer, idle);
+  return plan.action == Plan::Action::kDirect ? beyond_units(entries_[key]) : plan;
+}
+
+Plan Policy::plan_ahead(KeyId key) const {
+  return wish_or_own(key, {}, [](KeyId) { return false; });
+}
+
+Plan Policy::wish_or_own(KeyId key, const Offer& offer, IdleFn idle) const {
   const Entry& entry = entries_[key];
   Plan plan = wish(entry, offer, idle);
-  if (plan.action == Plan::Action::kDirect) plan = own(entry, limits_.max_executables, idle);
-  return plan.action == Plan::Action::kDirect ? beyond_units(entry) : plan;
+  return plan.action == Plan::Action::kDirect ? own(entry, limits_.max_executables, idle) : plan;
 }
 
 // What is best, if there is a place for it.
@@ -381,9 +409,16 @@ Plan Policy::wish(const Entry& entry, const Offer& offer, IdleFn idle) const {
   if (always_has_table() && may_have_table(entry)) return table(kNoKey, entry, idle);
   if (!can_lend(offer.lender)) return {};  // It may have been pinned since it was asked for.
   Plan plan = borrow(entry, offer);
-  if (wants_table(entry, plan)) return table(offer.lender, entry, idle);
+  if (wants_table(entry, plan)) {
+    Plan made = table(offer.lender, entry, idle);
+    if (made.action != Plan::Action::kDirect) return made;
+  }
   if (entries_[offer.lender].kind == Kind::kSlots) return {};
-  if (wants_own(entry, plan.rent, idle)) return own(entry, std::max(room_beside_tables(entry), units_), idle);
+  if (wants_own(entry, plan.rent, idle)) {
+    const std::size_t limit = std::min(std::max(room_beside_tables(entry), units_), limits_.max_executables);
+    Plan made = own(entry, limit, idle);
+    if (made.action != Plan::Action::kDirect) return made;
+  }
   if (plan.set_bytes == 0) return plan;
   const Class& of_class = *entry.of_class;
   const std::size_t grown = bytes_of_table(entry, of_class.set_bytes + plan.set_bytes);
@@ -398,14 +433,12 @@ Plan Policy::wish(const Entry& entry, const Offer& offer, IdleFn idle) const {
 
 // A plain executable is the shared one of the receiver's family if it was that, or if this family has none.
 void Policy::hand_over(KeyId from, KeyId to, std::size_t sets, std::size_t set_bytes) {
-  const Entry& entry = entries_[to];
   const Kind kind = entries_[from].kind;
-  const KeyId shared = entry.family->shared;
   set_kind(from, Kind::kNone);
-  entry.of_class->sets += sets;
-  entry.of_class->set_bytes += set_bytes;
+  entries_[to].of_class->sets += sets;
+  entries_[to].of_class->set_bytes += set_bytes;
   set_kind(to, kind);
-  if (kind == Kind::kPlain && (shared == from || shared == kNoKey) && !entry.is_pinned) entry.family->shared = to;
+  share(to);
 }
 
 void Policy::done(KeyId key, const Plan& plan) {
@@ -417,7 +450,7 @@ void Policy::done(KeyId key, const Plan& plan) {
     case Plan::Action::kOwn:
       entry.rent = 0;
       set_kind(key, plan.writes_slots ? Kind::kSlots : Kind::kPlain);
-      if (entry.family->shared == kNoKey && !entry.is_pinned) entry.family->shared = key;
+      share(key);
       break;
     case Plan::Action::kTable:
       entry.of_class->sets = entry.of_class->set_bytes = 0;
@@ -434,8 +467,6 @@ void Policy::done(KeyId key, const Plan& plan) {
   }
 }
 
-void Policy::undone(KeyId key, const Plan& plan) {
-  hand_over(key, plan.lender, plan.adds_set ? -1 : 0, -plan.set_bytes);
-}
+void Policy::undone(KeyId key, const Plan& plan) { hand_over(key, plan.lender); }
 
 }  // namespace graphcache

@@ -12,8 +12,9 @@
 // `candidate` on.
 //
 // A call takes the same time whatever the number of keys, with two exceptions. A plan passes over executables in use
-// and over those that it evicts. A key that gets an executable, or is unpinned, passes over the executables whose keys
-// were used after it: few, except for `pinned` and `undone`.
+// and over those that it evicts; where a table takes the place of others, over those of other classes. A key that gets
+// an executable, or is unpinned, passes over the executables whose keys were used after it: few, except for `pinned`
+// and `undone`.
 #pragma once
 
 #include <absl/functional/function_ref.h>
@@ -107,7 +108,10 @@ class Policy {
 
   // Whether the graph of a key that is to get an executable is to be read, so that it can have siblings. Where only
   // what has to leave is lent, there is no need while there is room.
-  bool reads_graphs() const { return shares() && (lends_to_rent() || executables_ >= limits_.max_executables); }
+  bool reads_graph(KeyId key) const {
+    return shares() &&
+           (lends_to_rent() || executables_ >= limits_.max_executables || !fits(bytes_, entries_[key].facts.bytes));
+  }
   // Whether keys of one signature are siblings only if they run on one stream.
   static bool tells_streams_apart(const detail::Mechanisms& mechanisms) { return !shares_one(mechanisms); }
   // Whether an executable could be had now for a key that may not have been captured yet.
@@ -118,13 +122,15 @@ class Policy {
   // Whose executable the key could borrow, or kNoKey.
   KeyId candidate(KeyId key, IdleFn idle) const;
   Plan plan(KeyId key, const Offer& offer, IdleFn idle) const;
+  // For a key that is made ready ahead: what there is room for now. Nobody lends, and nothing leaves for it.
+  Plan plan_ahead(KeyId key) const;
   // Whose executable leaves first if the device runs out of memory, or kNoKey. The caller reports it as `lost`.
   KeyId victim(IdleFn idle) const { return next_victim(kNoKey, idle); }
 
   // The plan is carried out: the key has its executable from now on, and what the plan evicts has none.
   void done(KeyId key, const Plan& plan);
-  // The key could not get what it was to borrow, and the lender has it again. What was evicted stays so, and the rent
-  // is paid. The table shrinks by the plan's `set_bytes`: the caller sets these to 0 if the set is in the table.
+  // The key could not get the plain executable that it was to borrow, and the lender has it again. What was evicted
+  // stays so, and the rent is paid.
   void undone(KeyId key, const Plan& plan);
   // The key's executable, if it had one, is gone.
   void lost(KeyId key);
@@ -134,6 +140,8 @@ class Policy {
   // The runtime has refused an update between the key's graph and a sibling's: the key, which has no executable, has no
   // siblings any more.
   void refuse_siblings(KeyId key);
+  // The table of its class cannot hold what the key needs, who has no executable: the key has no class any more.
+  void refuse_sets(KeyId key);
   // It has refused a table: the key's class gets none. If that was the key's own, its executable is a plain one.
   void refuse_table(KeyId key);
   // It has refused an updater node for slots: the key gets none until it is erased. If that was the key's own, its
@@ -207,8 +215,8 @@ class Policy {
   void change_family(Entry* entry, const GraphFacts& facts);
   GraphFacts known(GraphFacts facts);
   void set_kind(KeyId key, Kind kind);
-  void set_plain(KeyId key);
-  void hand_over(KeyId from, KeyId to, std::size_t sets, std::size_t set_bytes);
+  void hand_over(KeyId from, KeyId to, std::size_t sets = 0, std::size_t set_bytes = 0);
+  void share(KeyId key);
 
   // Whether a family has one executable as long as one suffices.
   static bool shares_one(const detail::Mechanisms& mechanisms) {
@@ -245,6 +253,7 @@ class Policy {
   Plan own(const Entry& entry, std::size_t limit, IdleFn idle) const;
   Plan beyond_units(const Entry& entry) const;
   Plan wish(const Entry& entry, const Offer& offer, IdleFn idle) const;
+  Plan wish_or_own(KeyId key, const Offer& offer, IdleFn idle) const;
 
   const Limits limits_;
   std::deque<Entry> entries_;  // By id. It grows without moving them.

@@ -52,19 +52,19 @@ struct Entry {
   // An executable changes hands while both entries' locks are held, which thread-safety
   // analysis cannot follow: the thread sanitizer looks (test/run --lanes tsan).
   RunLock lock;
-  // Guarded by `lock`.
+  // Guarded by `lock`, or, while nobody uses the entry, by the cache's lock.
   std::unique_ptr<Executable> executable;
   LaunchStream stream;  // The last one that was found fit to run on.
 
   // Guarded by the cache's lock.
   int users = 0;               // Threads that need the entry to stay without holding `lock`: they run `fn`.
-  State state = State::kCold;  // Written under `lock`, too.
+  State state = State::kCold;  // Of an entry in use, changed by who holds `lock` alone.
   bool pinned = false;
   bool erased = false;                     // No longer found; deleted once it is idle.
   absl::Status capture_error;              // Of the last capture, if that broke.
   Signatures::Known* signature = nullptr;  // Of its content. Null if that can have no siblings.
 
-  // Guarded by `lock`.
+  // As `executable`.
   std::shared_ptr<const Content> content;               // Null while cold.
   Template graph;                                       // Of the content; empty while it is the base of the executable.
   Differences differences;                              // Of the content from its siblings'.

@@ -127,8 +127,7 @@ class Cache::Impl {
   CallResult add_set(Held& entry, Held& lender, const Request& request);
   void buy(Held& entry, bool may_evict, Obtained* obtained);
   CallResult instantiate(Entry& entry);
-  void refuse_table(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void refuse_slots(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void refuse_device_updates(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool is_idle(KeyId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Index::is_idle(index_.of(id)); }
 
   // Budgets.

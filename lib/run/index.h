@@ -54,7 +54,7 @@ class Index {
     if (Order& order = order_of(entry); order.newest != entry) move_to_front(order, entry);
   }
 
-  // Moves the entry among those of its new state, where it takes its place in the order of use.
+  // Moves the entry among those of its new state: by its last use, if these are in order.
   void set_state(Entry* entry, State state);
   // The number of templates, those of erased entries that still exist included.
   std::size_t templates() const { return count_of(State::kLive) + count_of(State::kRecorded); }

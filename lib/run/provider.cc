@@ -1,6 +1,7 @@
 // The way of an entry that has a template to an executable: what the policy plans is carried out.
 #include <absl/cleanup/cleanup.h>
 
+#include <cassert>
 #include <chrono>
 #include <memory>
 #include <utility>
@@ -42,7 +43,7 @@ Entry* Cache::Impl::lock_candidate(const Entry* entry) {
   return lender->lock.try_lock() ? lender : nullptr;
 }
 
-// What the entry could borrow. False: the table cannot hold what it needs, and the entry has no siblings any more.
+// What the entry could borrow. False: the table cannot hold what it needs.
 bool Cache::Impl::find_offer(Held& entry, Held& lender, Offer* offer) {
   if (lender.get() == nullptr) return true;
   offer->lender = lender->id;
@@ -50,7 +51,7 @@ bool Cache::Impl::find_offer(Held& entry, Held& lender, Offer* offer) {
   if (ParameterTable* const table = executable.table(); table != nullptr) {
     if (!table->can_hold(*entry->content)) {
       MutexLock lock(mutex_);
-      policy_.refuse_siblings(entry->id);
+      policy_.refuse_sets(entry->id);
       return false;
     }
     offer->has_set = table->has(*entry->content);
@@ -74,11 +75,14 @@ bool Cache::Impl::decide(Held& entry, Held& lender, const Offer& offer, Plan* ma
       return id == offer.lender || is_idle(id);
     });
     // Runs end without the cache's lock.
-    if (lender.get() == nullptr && !plan.evict.empty() && policy_.candidate(entry->id, idle) != kNoKey) return false;
+    const bool somebody_loses = !plan.evict.empty() || plan.action == Plan::Action::kBorrow;
+    if (lender.get() == nullptr && somebody_loses && policy_.candidate(entry->id, idle) != kNoKey) return false;
     begin(entry.get(), plan);
     if (plan.action == Plan::Action::kBorrow && plan.lender != offer.lender) {
       other = index_.of(plan.lender);
-      (void)other->lock.try_lock();  // It is idle.
+      const bool is_locked = other->lock.try_lock();  // It is idle.
+      assert(is_locked);
+      (void)is_locked;
     }
   }
   if (other != nullptr) lender.reset(other);
@@ -116,7 +120,7 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
     if (plan.adds_set) brought.result = add_set(entry, lender, request);
     if (brought.result.error != cudaSuccess && !is_fatal(brought.result.error)) {
       MutexLock lock(mutex_);
-      refuse_table(entry.get());
+      refuse_device_updates(entry.get());
       return false;
     }
     if (brought.result.error == cudaSuccess) brought = lender->executable->switch_set(entry->content, request.call);
@@ -217,19 +221,16 @@ CallResult Cache::Impl::instantiate(Entry& entry) {
                                         updater_, entry.stream.handle, &entry.executable);
     if (result.error == cudaSuccess || is_fatal(result.error)) return result;
     MutexLock lock(mutex_);
-    with_table ? refuse_table(&entry) : refuse_slots(&entry);
+    refuse_device_updates(&entry);
   }
   return {kInstantiate,
           Executable::instantiate(entry.graph, entry.content, options_.instantiate_flags, scratch_, &entry.executable)};
 }
 
-void Cache::Impl::refuse_table(Entry* entry) {
+// The key's class gets no table, nor the key an updater node for its slots, whichever it was.
+void Cache::Impl::refuse_device_updates(Entry* entry) {
   ++totals_.refused_device_updates;
   policy_.refuse_table(entry->id);
-}
-
-void Cache::Impl::refuse_slots(Entry* entry) {
-  ++totals_.refused_device_updates;
   policy_.refuse_slots(entry->id);
 }
 

@@ -114,8 +114,7 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
   if (const cudaError_t error = executable.take_device_error(); error != cudaSuccess) {
     {
       MutexLock lock(mutex_);
-      policy_.refuse_slots(entry->id);
-      refuse_table(entry.get());
+      refuse_device_updates(entry.get());
       demote(entry.get());
     }
     return failed(
@@ -235,7 +234,7 @@ absl::Status Cache::Impl::find_family(Held& entry, const Request& request) {
   {
     MutexLock lock(mutex_);
     // Nobody else can have what an erased entry gets.
-    reads = !entry->is_read && !entry->erased && policy_.reads_graphs();
+    reads = !entry->is_read && !entry->erased && policy_.reads_graph(entry->id);
     if (!reads && entry->signature == nullptr) return absl::OkStatus();
   }
   unsigned long long stream = 0;
@@ -254,11 +253,14 @@ absl::Status Cache::Impl::find_family(Held& entry, const Request& request) {
 }
 
 void Cache::Impl::read_graph(Held& entry, std::uint64_t stream) {
-  entry->is_read = true;
-  if (!entry->content->device_values.memory.empty()) return;  // Memory of on_device() is one executable's.
   auto content = std::make_shared<Content>(*entry->content);
-  const std::optional<Signature> signature = describe(entry->graph, content.get());
-  if (!signature) return;
+  std::optional<Signature> signature;
+  // Memory of on_device() is one executable's.
+  if (content->device_values.memory.empty()) signature = describe(entry->graph, content.get());
+  if (!signature) {
+    entry->is_read = true;
+    return;
+  }
   GraphFacts facts = facts_of(*content);
   facts.stream = stream;
   facts.table_class = ParameterTable::class_of(*content);
@@ -273,6 +275,7 @@ void Cache::Impl::read_graph(Held& entry, std::uint64_t stream) {
   policy_.described(entry->id, facts);
   std::move(threw).Cancel();
   entry->content = std::move(content);
+  entry->is_read = true;
 }
 
 // An entry that has a template, but no executable: it gets one, and is launched.

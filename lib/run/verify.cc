@@ -32,9 +32,6 @@ std::string of(const Entry& entry, const char* what) {
   return absl::StrCat("entry ", entry.key.to_string(), ", ", name_of(entry.state), ": ", what);
 }
 
-// Nobody holds its lock; and nobody takes it, while the cache's lock is held.
-bool is_free(const Entry* entry) { return entry->lock.is_free(); }
-
 bool same_types(const Content& a, const Content& b) {
   return std::equal(a.nodes.begin(), a.nodes.end(), b.nodes.begin(), b.nodes.end(),
                     [](const NodeContent& x, const NodeContent& y) { return x.type == y.type; });
@@ -121,7 +118,7 @@ std::string Verifier::fault_of_policy(const Policy& policy, const Signatures& si
 
 // What the entry has is what its state says.
 std::string Verifier::fault_of(const Policy& policy, const Entry& entry) {
-  if (!is_free(&entry)) return "";
+  if (!entry.lock.is_free()) return "";
   const bool live = entry.state == State::kLive;
   if ((entry.executable != nullptr) != live) {
     return of(entry, live ? "it has no executable" : "it has an executable");
@@ -184,7 +181,7 @@ std::string Verifier::fault_of_sharing(const Index& index) {
   AsideMap<const Signatures::Known*, const Content*> firsts;
   std::string fault;
   index.for_each([&](const Entry* entry) {
-    if (entry->signature == nullptr || !is_free(entry)) return;
+    if (entry->signature == nullptr || !entry->lock.is_free()) return;
     const Content* const first = firsts.try_emplace(entry->signature, entry->content.get()).first->second;
     if (!same_types(*first, *entry->content)) fault = of(*entry, "its nodes are of other types than its siblings'");
   });
@@ -199,7 +196,7 @@ std::string Verifier::fault_of_handles(const Index& index) {
     for (const State state : {State::kRecorded, State::kLive}) {
       Entry* entry = index.orders_[static_cast<std::size_t>(state)].newest;
       for (; entry != nullptr; entry = entry->older) {
-        if (!is_free(entry)) continue;
+        if (!entry->lock.is_free()) continue;
         if (!entry->graph.empty()) visit(entry->graph.graph.get());
         if (entry->executable != nullptr) visit(entry->executable->base_.graph.get());
       }
@@ -214,10 +211,10 @@ std::string Verifier::fault_of_handles(const Index& index) {
   });
   if (twice) return "a graph has two owners";
   for (Entry* a = index.orders_[static_cast<std::size_t>(State::kLive)].newest; a != nullptr; a = a->older) {
-    if (!is_free(a)) continue;
+    if (!a->lock.is_free()) continue;
     ++executables;
     for (Entry* b = a->older; b != nullptr; b = b->older) {
-      if (is_free(b) && a->executable->exec_.get() == b->executable->exec_.get()) {
+      if (b->lock.is_free() && a->executable->exec_.get() == b->executable->exec_.get()) {
         return of(*b, "its executable has two owners");
       }
     }
@@ -237,7 +234,7 @@ std::string Verifier::fault_of_counters(Stats totals, const RunCounts& run_count
   std::array<std::uint64_t, kOutcomeCount> of_entries{};
   std::uint64_t live = 0;
   const auto add = [&](Entry* entry) {
-    if (!is_free(entry)) return;
+    if (!entry->lock.is_free()) return;
     for (int i = 0; i < kOutcomeCount; ++i) of_entries[i] += entry->outcomes[i].value();
     live += entry->state == State::kLive;
   };

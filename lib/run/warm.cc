@@ -57,7 +57,7 @@ absl::Status Cache::Impl::warm(const Request& request) {
     MutexLock lock(mutex_);
     sweep();
     if (policy_.has_to_borrow(entry->id)) return absl::OkStatus();
-    const Plan plan = policy_.plan(entry->id, {}, [](KeyId) { return false; });
+    const Plan plan = policy_.plan_ahead(entry->id);
     if (plan.action == Plan::Action::kDirect) return absl::OkStatus();
     begin(entry.get(), plan);
   }

@@ -46,7 +46,7 @@ class Cache : public SimPolicy {
     }
     if (read_[run.key]) {
       policy_.moved(run.key, run.stream);
-    } else if (policy_.reads_graphs()) {
+    } else if (policy_.reads_graph(run.key)) {
       ledger_.read(run.key);
       policy_.described(run.key, facts);
       read_[run.key] = true;
