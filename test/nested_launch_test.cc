@@ -276,7 +276,7 @@ TEST_F(NestedLaunchFamiliesTest, MembersOfATable) {
 }
 
 TEST_F(NestedLaunchFamiliesTest, MembersThatTakeTurns) {
-  for (const detail::Sharing sharing : {detail::Sharing::kAlways, detail::Sharing::kAuto}) {
+  for (const detail::Sharing sharing : {detail::Sharing::kAlways, detail::Sharing::kRent}) {
     for (const bool has_slots : {false, true}) {
       for (const Differs differs : {kInArgument, kInGrid, kInBoth}) {
         SCOPED_TRACE(testing::Message() << "differs " << differs << ", slots " << has_slots << ", sharing "
@@ -304,7 +304,7 @@ struct Turns {
   int executables, padding;
 
   friend std::ostream& operator<<(std::ostream& out, const Turns& turns) {
-    const char* const names[] = {"Auto", "Never", "Always", "Table"};
+    const char* const names[] = {"Auto", "Never", "Rent", "Always", "Table"};
     return out << names[static_cast<int>(turns.sharing)] << turns.executables << "Padding" << turns.padding;
   }
 };
@@ -323,7 +323,7 @@ class NestedAndPlainTest : public NestedLaunchTest, public testing::WithParamInt
 TEST_P(NestedAndPlainTest, ARefusedUpdateIsNotTriedAgain) {
   const auto [sharing, executables, padding] = GetParam();
   Cache cache(at_most(executables, sharing));
-  const std::uint64_t once = sharing == detail::Sharing::kTable ? 0 : 1;  // Kernels are not for rows.
+  const std::uint64_t once = sharing == detail::Sharing::kTable ? 0 : 1;  // Kernels are not for sets.
   for (const int runs : {2, 40}) {
     expect_as_direct(cache, runs, [&](Cache& by, int i) { return run_one(by, i % 2); });
     EXPECT_EQ(cache.stats().refused(UpdateRefusal::kFunction), once) << "after " << runs;
@@ -356,7 +356,7 @@ TEST_P(NestedAndPlainTest, KeysOfBothKindsInAnyOrder) {
 INSTANTIATE_TEST_SUITE_P(Turns, NestedAndPlainTest, testing::ValuesIn([] {
                            std::vector<Turns> all;
                            for (const detail::Sharing sharing :
-                                {detail::Sharing::kAlways, detail::Sharing::kAuto, detail::Sharing::kTable}) {
+                                {detail::Sharing::kAlways, detail::Sharing::kRent, detail::Sharing::kTable}) {
                              for (const int executables : {1, 2, 3}) {
                                for (const int padding : {1, 30}) all.push_back({sharing, executables, padding});
                              }

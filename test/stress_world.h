@@ -33,7 +33,7 @@ struct Plan {
     shared_keys = gentle || random.one_in(2) ? 2 + random.below(10) : 30 + random.below(40);
     shapes = 1 + random.below(4);
     in_common = random.one_in(3) ? 8 : 0;
-    constexpr detail::Sharing kWays[] = {detail::Sharing::kAuto, detail::Sharing::kAuto, detail::Sharing::kNever,
+    constexpr detail::Sharing kWays[] = {detail::Sharing::kAuto, detail::Sharing::kRent, detail::Sharing::kNever,
                                          detail::Sharing::kAlways};
     options.mechanisms.sharing = random.of(kWays);
     constexpr int kAfter[] = {0, 0, 0, 1, 3};

@@ -28,6 +28,10 @@ Settings::Settings(std::uint64_t the_seed, const Limits& limits) : seed(the_seed
   constexpr detail::Sharing kSharings[] = {detail::Sharing::kAuto, detail::Sharing::kNever, detail::Sharing::kAlways,
                                            detail::Sharing::kTable};
   options.mechanisms.sharing = random.of(kSharings);
+  // By default small graphs, as most are here, borrow only in a full budget.
+  if (options.mechanisms.sharing == detail::Sharing::kAuto && seed % 2 != 0) {
+    options.mechanisms.sharing = detail::Sharing::kRent;
+  }
   constexpr detail::Patching kPatchings[] = {detail::Patching::kAuto, detail::Patching::kPerNode,
                                              detail::Patching::kDeviceUpdated};
   options.mechanisms.patching = random.of(kPatchings);

@@ -38,7 +38,7 @@ Options read_options(Input& in, cudaStream_t stream) {
   options.device = in.pick(kDevices);
   options.stream = in.pick(streams);
   options.share = !in.chance(64);
-  options.mechanisms.sharing = static_cast<detail::Sharing>(in.below(4));
+  options.mechanisms.sharing = static_cast<detail::Sharing>(in.below(5));
   options.capture_mode = static_cast<cudaStreamCaptureMode>(in.below(in.chance(8) ? 4 : 3));
   options.instantiate_flags = in.chance(64) ? in.byte() : 0;
   if (in.chance(64)) options.capture_after = in.pick(kCounts);
