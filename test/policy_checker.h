@@ -91,7 +91,7 @@ class PolicyChecker {
 
  private:
   bool knows(KeyId key) const { return key < policy_.entries_.size(); }
-  const Policy::Entry& of(KeyId key) const { return policy_.entries_.at(key); }
+  const Policy::Entry& of(KeyId key) const { return policy_.entries_[key]; }
 
   const Policy& policy_;
 };

@@ -43,10 +43,6 @@ void Policy::unlink(KeyId key) {
   (entry.older != kNoKey ? entries_[entry.older].newer : order.oldest) = entry.newer;
 }
 
-void Policy::add(KeyId key) {
-  if (key >= entries_.size()) entries_.resize(key + 1);
-}
-
 void Policy::used(KeyId key) {
   add(key);
   Entry& entry = entries_[key];

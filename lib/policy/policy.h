@@ -21,8 +21,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <limits>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -91,7 +91,7 @@ class Policy {
   explicit Policy(const Limits& limits) : limits_(limits) {}
 
   // Makes room for what is kept of the key. used() does so, too, but may throw then.
-  void add(KeyId key);
+  void add(KeyId key) { entries_.add(key); }
   // A run of the key begins. This is the first call for a key.
   void used(KeyId key);
   // The key has a template from now on. If this, or one of the calls below, throws for want of memory, nothing has
@@ -255,8 +255,23 @@ class Policy {
   Plan wish(const Entry& entry, const Offer& offer, IdleFn idle) const;
   Plan wish_or_own(KeyId key, const Offer& offer, IdleFn idle) const;
 
+  // By id. It grows without moving them; a hit looks some up, so no division is made.
+  class Entries {
+   public:
+    Entry& operator[](KeyId key) { return chunks_[key / kChunk][key % kChunk]; }
+    const Entry& operator[](KeyId key) const { return chunks_[key / kChunk][key % kChunk]; }
+    std::size_t size() const { return chunks_.size() * kChunk; }
+    void add(KeyId key) {
+      while (key >= size()) chunks_.push_back(std::make_unique<Entry[]>(kChunk));
+    }
+
+   private:
+    static constexpr std::size_t kChunk = 64;
+    std::vector<std::unique_ptr<Entry[]>> chunks_;
+  };
+
   const Limits limits_;
-  std::deque<Entry> entries_;  // By id. It grows without moving them.
+  Entries entries_;
   std::unordered_map<FamilyId, Family, FamilyHash> families_;
   Order plain_, updated_;
   std::uint64_t uses_ = 0;
