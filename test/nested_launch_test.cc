@@ -93,7 +93,7 @@ class NestedLaunchTest : public StreamTest {
 // ---- One key --------------------------------------------------------------------------------------------------------
 
 TEST_F(NestedLaunchTest, EveryBlockLaunchesItsChildren) {
-  Cache cache;
+  Cache cache(renting());
   for (const Adds parent : {nested, forgotten}) {
     std::vector<int> wanted = seed;
     memory.write(seed);
@@ -266,7 +266,7 @@ TEST_F(NestedLaunchFamiliesTest, MembersOfATable) {
           EXPECT_GT(stats.set_switches, kRuns / 2u);
         } else {
           EXPECT_EQ(stats.set_switches, 0u);  // Each member's grid is one of its own.
-          EXPECT_GE(stats.instantiations, static_cast<unsigned>(kMembers));
+          EXPECT_GE(stats.instantiations, executables == 1 ? static_cast<unsigned>(kMembers) : 2u);  // Or by updates.
         }
         EXPECT_EQ(refused(stats), 0u);
         EXPECT_EQ(stats.refused_device_updates, 0u);
