@@ -158,12 +158,15 @@ ParameterTable::Built ParameterTable::set_of(const Content& of, bool whole) cons
   return built;
 }
 
+void ParameterTable::prepare(const Content& to) {
+  if (next_of_ == to.id) return;
+  next_ = set_of(to, /*whole=*/false);
+  next_of_ = to.id;
+}
+
 std::size_t ParameterTable::growth_for(const Content& to) {
   if (places_.contains(to.id)) return 0;
-  if (next_of_ != to.id) {
-    next_ = set_of(to, /*whole=*/false);
-    next_of_ = to.id;
-  }
+  prepare(to);
   const std::size_t needed = block_for_next();
   return blocks_.empty() && needed <= kBlock ? 0 : needed;
 }
@@ -178,7 +181,7 @@ std::size_t ParameterTable::block_for_next() const {
 // streams follow that one, since launches of one executable follow each other (fact 15).
 CallResult ParameterTable::add(const Content& to, cudaStream_t stream) {
   if (places_.contains(to.id)) return {};
-  (void)growth_for(to);
+  prepare(to);
   const std::size_t growth = block_for_next();
   if (growth != 0) {
     blocks_.reserve(blocks_.size() + 1);

@@ -72,6 +72,9 @@ class ParameterTable {
     std::size_t differing = 0;
   };
 
+  // Makes the content's set ready in `next_`.
+  void prepare(const Content& to);
+  // How much memory has to be taken for it.
   std::size_t block_for_next() const;
   Built set_of(const Content& of, bool whole) const;
   bool fill(const updater::Piece& piece, const Content& of, std::uint32_t index, unsigned char* out) const;
@@ -83,7 +86,7 @@ class ParameterTable {
   std::vector<Change> writes_;  // What of each of the base's nodes: nothing, arguments, or the grid, too.
 
   std::unordered_map<std::uint64_t, Place> places_;  // By the content's id.
-  Built next_;                                       // The set that growth_for() was asked for last,
+  Built next_;                                       // The set that was prepared last,
   std::uint64_t next_of_ = 0;                        // and whose it is.
   const std::shared_ptr<DeviceMemory> memory_;
   std::vector<DeviceMemory::Block> blocks_;

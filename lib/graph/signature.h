@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "policy/costs.h"
 #include "graph/template.h"
+#include "policy/costs.h"
 
 namespace graphcache {
 

@@ -77,13 +77,6 @@ void Policy::leave(const GraphFacts& facts, Family* family) {
   families_.erase({facts.signature, facts.stream});
 }
 
-void Policy::change_family(Entry* entry, const GraphFacts& facts) {
-  Family* const former = entry->family;
-  join(entry, facts);  // May throw.
-  leave(entry->facts, former);
-  entry->facts = facts;
-}
-
 // What of the facts counts.
 GraphFacts Policy::known(GraphFacts facts) {
   if (!tells_streams_apart(limits_.mechanisms)) facts.stream = 0;
@@ -103,14 +96,20 @@ void Policy::captured(KeyId key, const GraphFacts& facts) {
   ++keys_;
 }
 
-void Policy::described(KeyId key, const GraphFacts& facts) { change_family(&entries_[key], known(facts)); }
+void Policy::described(KeyId key, const GraphFacts& facts) {
+  Entry& entry = entries_[key];
+  Family* const former = entry.family;
+  const GraphFacts known = this->known(facts);
+  join(&entry, known);  // May throw.
+  leave(entry.facts, former);
+  entry.facts = known;
+}
 
 void Policy::moved(KeyId key, std::uint64_t stream) {
-  Entry& entry = entries_[key];
-  if (!tells_streams_apart(limits_.mechanisms) || entry.facts.stream == stream) return;
-  GraphFacts facts = entry.facts;
+  GraphFacts facts = entries_[key].facts;
+  if (!tells_streams_apart(limits_.mechanisms) || facts.stream == stream) return;
   facts.stream = stream;
-  change_family(&entry, facts);
+  described(key, facts);
 }
 
 void Policy::forgotten(KeyId key) {
@@ -125,13 +124,7 @@ void Policy::pinned(KeyId key, bool pinned) {
   if (entry.is_pinned == pinned) return;
   entry.is_pinned = pinned;
   if (entry.kind == Kind::kNone) return;
-  if (!pinned) {
-    link(key);
-    share(key);
-  } else {
-    unlink(key);
-    if (entry.family->shared == key) entry.family->shared = kNoKey;
-  }
+  pinned ? withdraw(key) : offer(key);
 }
 
 void Policy::lost(KeyId key) {
@@ -145,32 +138,25 @@ void Policy::erased(KeyId key) {
 }
 
 void Policy::refuse_siblings(KeyId key) {
-  Entry& entry = entries_[key];
-  GraphFacts facts = entry.facts;
-  facts.signature = ++last_alone_;
-  facts.table_class = 0;
-  change_family(&entry, facts);
+  GraphFacts facts = entries_[key].facts;
+  facts.signature = 0;
+  described(key, facts);
 }
 
 void Policy::refuse_sets(KeyId key) {
-  Entry& entry = entries_[key];
-  GraphFacts facts = entry.facts;
+  GraphFacts facts = entries_[key].facts;
   facts.table_class = 0;
-  change_family(&entry, facts);
+  described(key, facts);
 }
 
 void Policy::refuse_table(KeyId key) {
   entries_[key].of_class->refuses_table = true;
-  if (!has_table(key)) return;
-  set_kind(key, Kind::kPlain);
-  share(key);
+  if (has_table(key)) set_kind(key, Kind::kPlain);
 }
 
 void Policy::refuse_slots(KeyId key) {
   entries_[key].refuses_slots = true;
-  if (entries_[key].kind != Kind::kSlots) return;
-  set_kind(key, Kind::kPlain);
-  share(key);
+  if (entries_[key].kind == Kind::kSlots) set_kind(key, Kind::kPlain);
 }
 
 std::uint64_t Policy::family(KeyId key) const {
@@ -198,9 +184,8 @@ bool Policy::fits(std::size_t taken, std::size_t bytes) const {
 }
 
 bool Policy::has_room(KeyId key, IdleFn idle) const {
-  const std::size_t bytes = entries_[key].facts.bytes;  // As its last capture told.
-  if (bytes > limits_.max_device_bytes) return false;
-  return (executables_ < limits_.max_executables && fits(bytes_, bytes)) || victim(idle) != kNoKey;
+  const Entry& entry = entries_[key];  // Of its last capture.
+  return entry.facts.bytes <= limits_.max_device_bytes && (has_place(entry) || victim(idle) != kNoKey);
 }
 
 bool Policy::has_to_borrow(KeyId key) const {
@@ -237,19 +222,25 @@ void Policy::set_kind(KeyId key, Kind kind) {
     tables_ += entry.kind == Kind::kTable ? by : 0;
   };
   count(std::size_t{0} - 1);
-  if (entry.kind != Kind::kNone && !entry.is_pinned) unlink(key);
+  if (entry.kind != Kind::kNone && !entry.is_pinned) withdraw(key);
   if (entry.of_class->table == key) entry.of_class->table = kNoKey;
-  if (entry.family->shared == key) entry.family->shared = kNoKey;
   entry.kind = kind;
   if (kind == Kind::kTable) entry.of_class->table = key;
-  if (kind != Kind::kNone && !entry.is_pinned) link(key);
+  if (kind != Kind::kNone && !entry.is_pinned) offer(key);
   count(+1);
 }
 
-// The key's executable is its family's shared one, if that has none.
-void Policy::share(KeyId key) {
-  const Entry& entry = entries_[key];
-  if (entry.family->shared == kNoKey && entry.kind != Kind::kTable && !entry.is_pinned) entry.family->shared = key;
+// The key's executable may leave from now on, and is its family's shared one, if that has none.
+void Policy::offer(KeyId key) {
+  link(key);
+  KeyId& shared = entries_[key].family->shared;
+  if (shared == kNoKey && !has_table(key)) shared = key;
+}
+
+void Policy::withdraw(KeyId key) {
+  unlink(key);
+  KeyId& shared = entries_[key].family->shared;
+  if (shared == key) shared = kNoKey;
 }
 
 // The executable that leaves next after this one, or first: the least recently used plain ones, then those that the
@@ -380,8 +371,7 @@ Plan Policy::own(const Entry& entry, std::size_t limit, IdleFn idle) const {
 // more memory.
 Plan Policy::beyond_units(const Entry& entry) const {
   Plan plan;
-  if (executables_ >= limits_.max_executables || !fits(bytes_, entry.facts.bytes)) return plan;
-  plan.action = Plan::Action::kOwn;
+  if (has_place(entry)) plan.action = Plan::Action::kOwn;
   return plan;
 }
 
@@ -427,14 +417,12 @@ Plan Policy::wish(const Entry& entry, const Offer& offer, IdleFn idle) const {
   return (has_some || has_served) && has_room_for_table(entry) ? table(offer.lender, entry, idle) : Plan();
 }
 
-// A plain executable is the shared one of the receiver's family if it was that, or if this family has none.
 void Policy::hand_over(KeyId from, KeyId to, std::size_t sets, std::size_t set_bytes) {
   const Kind kind = entries_[from].kind;
   set_kind(from, Kind::kNone);
   entries_[to].of_class->sets += sets;
   entries_[to].of_class->set_bytes += set_bytes;
   set_kind(to, kind);
-  share(to);
 }
 
 void Policy::done(KeyId key, const Plan& plan) {
@@ -446,7 +434,6 @@ void Policy::done(KeyId key, const Plan& plan) {
     case Plan::Action::kOwn:
       entry.rent = 0;
       set_kind(key, plan.writes_slots ? Kind::kSlots : Kind::kPlain);
-      share(key);
       break;
     case Plan::Action::kTable:
       entry.of_class->sets = entry.of_class->set_bytes = 0;

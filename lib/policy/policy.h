@@ -4,7 +4,7 @@
 //
 // A run that finds no executable for its key asks in this order:
 //
-//   used  ->  captured or moved  ->  candidate  ->  plan  ->  done
+//   used  ->  captured, described or moved  ->  candidate  ->  plan  ->  done
 //
 // A cache with several threads calls `plan` and `done` under one lock, and carries the plan out afterwards. If that
 // fails, the caller reports `lost`, or `undone` if the lender's executable is still whole. If the runtime has refused
@@ -108,10 +108,7 @@ class Policy {
 
   // Whether the graph of a key that is to get an executable is to be read, so that it can have siblings. Where only
   // what has to leave is lent, there is no need while there is room.
-  bool reads_graph(KeyId key) const {
-    return shares() &&
-           (lends_to_rent() || executables_ >= limits_.max_executables || !fits(bytes_, entries_[key].facts.bytes));
-  }
+  bool reads_graph(KeyId key) const { return shares() && (lends_to_rent() || !has_place(entries_[key])); }
   // Whether keys of one signature are siblings only if they run on one stream.
   static bool tells_streams_apart(const detail::Mechanisms& mechanisms) { return !shares_one(mechanisms); }
   // Whether an executable could be had now for a key that may not have been captured yet.
@@ -212,11 +209,11 @@ class Policy {
   void unlink(KeyId key);
   void join(Entry* entry, const GraphFacts& facts);
   void leave(const GraphFacts& facts, Family* family);
-  void change_family(Entry* entry, const GraphFacts& facts);
   GraphFacts known(GraphFacts facts);
   void set_kind(KeyId key, Kind kind);
   void hand_over(KeyId from, KeyId to, std::size_t sets = 0, std::size_t set_bytes = 0);
-  void share(KeyId key);
+  void offer(KeyId key);
+  void withdraw(KeyId key);
 
   // Whether a family has one executable as long as one suffices.
   static bool shares_one(const detail::Mechanisms& mechanisms) {
@@ -233,6 +230,10 @@ class Policy {
   std::size_t units(const Entry& entry, std::size_t bytes) const;
   std::size_t room_beside_tables(const Entry& entry) const;
   bool fits(std::size_t taken, std::size_t bytes) const;
+  // Whether there is a place for one more executable if each counts one, and whether there is room.
+  bool has_place(const Entry& entry) const {
+    return executables_ < limits_.max_executables && fits(bytes_, entry.facts.bytes);
+  }
   bool has_room(const Entry& entry, std::size_t limit) const {
     return units_ < limit && fits(bytes_, entry.facts.bytes);
   }

@@ -49,8 +49,8 @@ struct Entry {
   std::uint64_t last_use = 0;
   KeyId id = kNoKey;  // For the policy.
 
-  // An executable changes hands while both entries' locks are held, which thread-safety
-  // analysis cannot follow: the thread sanitizer looks (test/run --lanes tsan).
+  // An executable changes hands while both entries' locks are held, which thread-safety analysis cannot follow: the
+  // thread sanitizer looks (test/run --lanes tsan).
   RunLock lock;
   // Guarded by `lock`, or, while nobody uses the entry, by the cache's lock.
   std::unique_ptr<Executable> executable;

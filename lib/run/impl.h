@@ -128,7 +128,11 @@ class Cache::Impl {
   void buy(Held& entry, bool may_evict, Obtained* obtained);
   CallResult instantiate(Entry& entry);
   void refuse_device_updates(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool is_idle(KeyId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Index::is_idle(index_.of(id)); }
+  // For the policy: whether nobody uses a key but this thread, which may hold the lock of one itself.
+  auto idle(KeyId held = kNoKey) const {
+    return [this, held](KeyId id)
+               ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return id == held || Index::is_idle(index_.of(id)); };
+  }
 
   // Budgets.
   bool has_room(const Entry& entry);

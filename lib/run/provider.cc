@@ -36,8 +36,7 @@ Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) {
 
 Entry* Cache::Impl::lock_candidate(const Entry* entry) {
   MutexLock lock(mutex_);
-  const KeyId id = policy_.candidate(
-      entry->id, [this](KeyId other) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return is_idle(other); });
+  const KeyId id = policy_.candidate(entry->id, idle());
   if (id == kNoKey) return nullptr;
   Entry* const lender = index_.of(id);
   return lender->lock.try_lock() ? lender : nullptr;
@@ -70,13 +69,10 @@ bool Cache::Impl::decide(Held& entry, Held& lender, const Offer& offer, Plan* ma
   {
     MutexLock lock(mutex_);
     sweep();
-    const auto idle = [this](KeyId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return is_idle(id); };
-    plan = policy_.plan(entry->id, offer, [&](KeyId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      return id == offer.lender || is_idle(id);
-    });
+    plan = policy_.plan(entry->id, offer, idle(offer.lender));
     // Runs end without the cache's lock.
     const bool somebody_loses = !plan.evict.empty() || plan.action == Plan::Action::kBorrow;
-    if (lender.get() == nullptr && somebody_loses && policy_.candidate(entry->id, idle) != kNoKey) return false;
+    if (lender.get() == nullptr && somebody_loses && policy_.candidate(entry->id, idle()) != kNoKey) return false;
     begin(entry.get(), plan);
     if (plan.action == Plan::Action::kBorrow && plan.lender != offer.lender) {
       other = index_.of(plan.lender);
@@ -184,8 +180,7 @@ void Cache::Impl::buy(Held& entry, bool may_evict, Obtained* obtained) {
   if (result.error == cudaErrorMemoryAllocation || result.error == cudaErrorNotSupported) {
     if (result.error == cudaErrorMemoryAllocation && may_evict) {
       MutexLock lock(mutex_);
-      const KeyId victim =
-          policy_.victim([this](KeyId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return is_idle(id); });
+      const KeyId victim = policy_.victim(idle());
       if (victim != kNoKey) evict(index_.of(victim));
     }
     // A graph that allocates can have one executable alone, and its last may still wait.
@@ -238,7 +233,7 @@ void Cache::Impl::refuse_device_updates(Entry* entry) {
 // fail.
 bool Cache::Impl::has_room(const Entry& entry) {
   MutexLock lock(mutex_);
-  return policy_.has_room(entry.id, [this](KeyId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return is_idle(id); });
+  return policy_.has_room(entry.id, idle());
 }
 
 // The executable of a victim, which is idle or locked by this thread, leaves; the entry stays, with its template.
