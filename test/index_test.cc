@@ -264,18 +264,18 @@ TEST(EntryTableTest, AWalkMeetsWhatStaysOnceAndNothingTwice) {
 
 // ---- States and budgets ------------------------------------------------------------------------------------------
 
-TEST_F(IndexTest, EntryTakesItsPlaceInTheOrderOfUseWhenItsStateChanges) {
+TEST_F(IndexTest, AChangedStateIsAUse) {
   Entry* entries[] = {add(0), add(1), add(2), add(3), add(4)};
   for (const int i : {2, 4, 0, 3, 1}) index.set_state(entries[i], State::kLive);
   EXPECT_EQ(index.oldest_recorded(), nullptr);
   for (const int i : {3, 0}) index.set_state(entries[i], State::kCold);
-  index.touch(entries[1]);  // One that is live has no place until it is that no more.
+  index.touch(entries[1]);  // One that is live has no place.
   for (const int i : {1, 3, 0, 2}) index.set_state(entries[i], State::kRecorded);
-  EXPECT_EQ(names(found()), names_of({1, 3, 2, 0, 4}));  // The live one last.
+  EXPECT_EQ(names(found()), names_of({2, 0, 3, 1, 4}));  // The live one last.
   index.touch(entries[0]);
   index.set_state(entries[4], State::kRecorded);
-  EXPECT_EQ(names(found()), names_of({0, 1, 4, 3, 2}));
-  for (const int i : {2, 3, 4, 1, 0}) EXPECT_EQ(drop(), key(i).to_string());
+  EXPECT_EQ(names(found()), names_of({4, 0, 2, 3, 1}));
+  for (const int i : {1, 3, 2, 0, 4}) EXPECT_EQ(drop(), key(i).to_string());
   EXPECT_EQ(drop(), "none");
 }
 

@@ -40,10 +40,10 @@ std::vector<std::string> trace(const Sequence& sequence, Bench<kPlace>& bench, c
         bench.cache.clear();
         break;
       case Operation::kWarm:
-        line += absl::StatusCodeToString(bench.warm(which, operation.values).code());
+        line += absl::StatusCodeToString(bench.warm(which, operation.values, operation.stream).code());
         break;
       case Operation::kRun: {
-        const absl::StatusOr<Outcome> outcome = bench.go(which, operation.values);
+        const absl::StatusOr<Outcome> outcome = bench.go(which, operation.values, operation.stream);
         line += outcome.ok() ? to_string(*outcome) : outcome.status().ToString();
       }
     }

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "graphcache/graphcache.h"
-#include "policy/costs.h"
 #include "policy_work.h"
 
 namespace graphcache::test {
@@ -152,7 +151,7 @@ inline std::string text_of(const Stats& stats) {
   list("eager", stats.eager_reasons);
   list("refused", stats.refused_updates);
   text << "failed " << stats.failed << ", captures " << stats.captures << ", broken " << stats.capture_failures
-       << ", instantiations " << stats.instantiations << ", updates " << stats.updates << ", by rows "
+       << ", instantiations " << stats.instantiations << ", updates " << stats.updates << ", by sets "
        << stats.set_switches << ", refused by the device " << stats.refused_device_updates << ", patched "
        << stats.patched_nodes << ", evictions " << stats.evictions << ", forgotten " << stats.forgotten << ", live "
        << stats.live_executables << ", templates " << stats.live_templates << ", families " << stats.families

@@ -69,8 +69,6 @@ struct Node {
     if (size_slot >= 0) node.size = values[static_cast<std::size_t>(size_slot)];
     return node;
   }
-  bool same_launch(const Node& other) const { return kernel == other.kernel && block == other.block; }
-  bool same_values(const Node& other) const { return value == other.value && (!sets || size == other.size); }
 };
 
 struct Spec {
@@ -145,9 +143,9 @@ struct Bench {
   }
 
   // A run whose work is checked.
-  absl::StatusOr<Outcome> go(const Spec& which, const Values& values = {}) {
+  absl::StatusOr<Outcome> go(const Spec& which, const Values& values = {}, std::size_t on = 0) {
     apply(which.nodes, values, &wanted);
-    absl::StatusOr<Outcome> outcome = run(which, values);
+    absl::StatusOr<Outcome> outcome = run(which, values, on);
     EXPECT_TRUE(right()) << which.name;
     return outcome;
   }

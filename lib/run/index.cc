@@ -36,7 +36,7 @@ void Index::set_state(Entry* entry, State state) {
   count(entry, -1);
   if (!entry->erased) unlink(order_of(entry), entry);
   entry->state = state;
-  if (!entry->erased) state == State::kLive ? link(order_of(entry), entry) : insert_by_use(order_of(entry), entry);
+  if (!entry->erased) link(order_of(entry), entry);
   count(entry, +1);
 }
 
@@ -96,17 +96,6 @@ void Index::unlink(Order& order, Entry* entry) {
   (entry->newer != nullptr ? entry->newer->older : order.newest) = entry->older;
   (entry->older != nullptr ? entry->older->newer : order.oldest) = entry->newer;
   --order.size;
-}
-
-void Index::insert_by_use(Order& order, Entry* entry) {
-  Entry* newer = nullptr;
-  Entry* older = order.newest;
-  while (older != nullptr && older->last_use > entry->last_use) newer = std::exchange(older, older->older);
-  entry->newer = newer;
-  entry->older = older;
-  (newer != nullptr ? newer->older : order.newest) = entry;
-  (older != nullptr ? older->newer : order.oldest) = entry;
-  ++order.size;
 }
 
 void Index::move_to_front(Order& order, Entry* entry) {

@@ -1,4 +1,5 @@
-// Key to entry, by what entries have, in order of last use. No CUDA call. Not thread-safe: the cache's lock guards it.
+// Key to entry, by what entries have, in the order in which they were used or came to have it. No CUDA call. Not
+// thread-safe: the cache's lock guards it.
 //
 // An entry is found from insert() to erase(). One that some thread uses cannot be deleted at once: it is erased from
 // the index first, and deleted by a later sweep(), when it is idle: without users, and its lock free. While the cache's
@@ -54,7 +55,8 @@ class Index {
     if (Order& order = order_of(entry); order.newest != entry) move_to_front(order, entry);
   }
 
-  // Moves the entry among those of its new state: by its last use, if these are in order.
+  // Moves the entry among those of its new state, as if it had been used: one that has lost its executable is the last
+  // to lose its template. So no place has to be looked for.
   void set_state(Entry* entry, State state);
   // The number of templates, those of erased entries that still exist included.
   std::size_t templates() const { return count_of(State::kLive) + count_of(State::kRecorded); }
@@ -107,7 +109,6 @@ class Index {
   static void link(Order& order, Entry* entry);
   static void unlink(Order& order, Entry* entry);
   static void move_to_front(Order& order, Entry* entry);
-  static void insert_by_use(Order& order, Entry* entry);
 
   struct OfId {
     Entry* entry;

@@ -63,8 +63,6 @@ std::string Verifier::find_fault(const Index& index) {
       if (++size > order.size) return absl::StrCat("the order of ", name_of(state), " entries is longer than it says");
       if (entry->state != state) return of(*entry, "it is in the order of another state");
       if (entry->newer != newer) return of(*entry, "the order of use is linked wrongly");
-      const bool is_ordered = state == State::kLive || newer == nullptr || newer->last_use > entry->last_use;
-      if (!is_ordered) return of(*entry, "it is not in order of use");
       if (entry->last_use > index.uses_) return of(*entry, "its use is yet to come");
       if (entry->erased) return of(*entry, "it is erased and in an order of use");
       if (entry->users < 0) return of(*entry, "it has less than no users");
