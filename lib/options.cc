@@ -41,6 +41,11 @@ absl::Status check(Options& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("Options::capture_mode has an invalid value (", static_cast<int>(options.capture_mode), ")"));
   }
+  if (options.on_capture_failure != OnCaptureFailure::kRunDirectly &&
+      options.on_capture_failure != OnCaptureFailure::kReturnError) {
+    return absl::InvalidArgumentError(absl::StrCat("Options::on_capture_failure has an invalid value (",
+                                                   static_cast<int>(options.on_capture_failure), ")"));
+  }
   LastErrorGuard last_error;
   if (options.device == Options::kCurrentDevice) {
     const cudaError_t error = cudaGetDevice(&options.device);

@@ -12,8 +12,8 @@ constexpr const char* kOutcomeNames[] = {"replayed", "patched",      "switched",
                                          "updated",  "instantiated", "eager",    "inlined"};
 static_assert(std::size(kOutcomeNames) == kOutcomeCount);
 
-constexpr const char* kReasonNames[] = {"disabled", "capture_after", "capture_failed", "backoff",
-                                        "budget",   "out_of_memory", "refused",        "launch_failed"};
+constexpr const char* kReasonNames[] = {"disabled",      "capture_after", "capture_failed", "backoff",         "budget",
+                                        "out_of_memory", "refused",       "launch_failed",  "nothing_captured"};
 static_assert(std::size(kReasonNames) == kEagerReasonCount);
 
 constexpr const char* kRefusalNames[] = {"topology",   "node_type",     "function", "parameters",
@@ -28,6 +28,11 @@ std::string list(const std::array<std::uint64_t, N>& counts, const char* const (
     if (counts[i] != 0) absl::StrAppend(&text, text.empty() ? "" : ", ", names[i], " ", counts[i]);
   }
   return text.empty() ? "none" : text;
+}
+
+double rate(std::uint64_t part, const Stats& stats) {
+  const std::uint64_t all = stats.hits() + stats.misses() + stats.outcome(Outcome::kEager);
+  return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all);
 }
 
 double milliseconds(std::chrono::nanoseconds time) { return std::chrono::duration<double, std::milli>(time).count(); }
@@ -58,14 +63,14 @@ std::uint64_t Stats::hits() const {
 
 std::uint64_t Stats::misses() const { return outcome(Outcome::kUpdated) + outcome(Outcome::kInstantiated); }
 
-double Stats::hit_rate() const {
-  const double all = static_cast<double>(hits() + misses());
-  return all == 0 ? 0 : static_cast<double>(hits()) / all;
-}
+double Stats::hit_rate() const { return rate(hits(), *this); }
+
+double Stats::graph_rate() const { return rate(hits() + misses(), *this); }
 
 std::string to_string(const Stats& stats) {
-  std::string text = absl::StrFormat("runs %d: %s; hit rate %.2f%%\n", stats.runs(),
-                                     list(stats.outcomes, kOutcomeNames), 100 * stats.hit_rate());
+  std::string text =
+      absl::StrFormat("runs %d: %s; hit rate %.2f%%, graph rate %.2f%%\n", stats.runs(),
+                      list(stats.outcomes, kOutcomeNames), 100 * stats.hit_rate(), 100 * stats.graph_rate());
   if (stats.outcome(Outcome::kEager) != 0) {
     absl::StrAppendFormat(&text, "eager because: %s\n", list(stats.eager_reasons, kReasonNames));
   }
@@ -98,7 +103,8 @@ std::string to_string(const EntryInfo& entry) {
                        : "nothing recorded",
       entry.nodes, entry.slot_nodes, static_cast<double>(entry.estimated_device_bytes) / 1024, entry.last_use_order);
   if (entry.pinned) absl::StrAppend(&text, ", pinned");
-  if (!entry.capture_error.empty()) absl::StrAppend(&text, "; the last capture broke: ", entry.capture_error);
+  if (entry.eager_reason) absl::StrAppend(&text, "; last direct run because: ", to_string(*entry.eager_reason));
+  if (!entry.error.empty()) absl::StrAppend(&text, "; error: ", entry.error);
   return text;
 }
 

@@ -27,30 +27,6 @@ TEST_F(CacheTest, RefusesAnEmptyFn) {
   expect_sum(1);
 }
 
-TEST_F(CacheTest, FnThatEnqueuesNothingIsAnEmptyGraph) {
-  Cache cache;
-  const auto run = [&] { return cache.run(key("k"), stream, [&](cudaStream_t) { ++calls; }); };
-  EXPECT_RUN(kInstantiated, run());
-  EXPECT_RUN(kReplayed, run());
-  EXPECT_EQ(calls, 1);
-  EXPECT_EQ(cache.entries()[0].nodes, 0u);
-}
-
-// As the usual checking macros do with what a capture forbids.
-TEST_F(CacheTest, ExceptionThatABrokenCaptureCausedIsNotRepeatedForEver) {
-  Cache cache;
-  const auto run = [&] {
-    return cache.run(key("k"), stream, [&](cudaStream_t on) {
-      if (cudaStreamSynchronize(on) != cudaSuccess) throw std::runtime_error("checked");
-      add_one(on);
-    });
-  };
-  EXPECT_THROW((void)run(), std::runtime_error);
-  EXPECT_RUN(kEager, run());
-  EXPECT_EQ(cache.stats().eager(EagerReason::kBackoff), 1u);
-  expect_sum(1);
-}
-
 TEST_F(CacheTest, ExceptionOfFnPassesAndTheNextRunWorks) {
   Cache cache;
   const auto run = [&](bool fail) {

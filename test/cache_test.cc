@@ -233,33 +233,6 @@ TEST_F(CacheTest, ConstAndTemporaryFunctionsAreOnePlace) {
 
 // ---- Streams that cannot be captured --------------------------------------------------------------------------------
 
-TEST_F(CacheTest, RefusesNullAndLegacyStreams) {
-  Cache cache;
-  for (const cudaStream_t bad : {cudaStream_t{nullptr}, cudaStreamLegacy}) {
-    const auto outcome = cache.run(key("my label", 1), bad, [&](cudaStream_t on) { return add_one(on); });
-    EXPECT_FAILURE(kInvalidArgument, outcome);
-    EXPECT_TRUE(mentions(outcome.status(), "my label")) << outcome.status();
-  }
-  EXPECT_EQ(cache.stats().failed, 2u);
-  EXPECT_FALSE(cache.contains(key("my label", 1)));
-  Options options;
-  options.stream = nullptr;
-  Cache with_null(options);
-  EXPECT_FAILURE(kInvalidArgument, with_null.run(key("k"), [&](cudaStream_t on) { return add_one(on); }));
-  EXPECT_TRUE(run_add(with_null, key("k")).ok());
-  expect_sum(1);
-}
-
-TEST_F(CacheTest, RefusesNullAndLegacyStreamsWhereTheKeyIsKnown) {
-  Cache cache;
-  const auto run = [&](cudaStream_t on) { return cache.run(key("k"), on, [&](cudaStream_t s) { return add_one(s); }); };
-  EXPECT_RUN(kInstantiated, run(stream));
-  EXPECT_FAILURE(kInvalidArgument, run(nullptr));
-  EXPECT_FAILURE(kInvalidArgument, run(cudaStreamLegacy));
-  EXPECT_RUN(kReplayed, run(stream));
-  expect_sum(2);
-}
-
 TEST_F(CacheTest, ColdRunOnACapturingStreamFailsAndLeavesTheCaptureWhole) {
   for (const int max_executables : {64, 0}) {
     Options options;

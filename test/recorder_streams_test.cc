@@ -147,7 +147,8 @@ TEST_F(RecorderTest, SlotOfAnotherRunIsRefusedInCopiesSetsAndShapes) {
   std::optional<Slot<int>> kept;
   std::optional<Slot<float*>> pointer;
   EXPECT_RUN(kInstantiated,
-             cache.run(key("first"), stream, params(4, data.get()), [&](Recorder&, Slot<int> v, Slot<float*> p) {
+             cache.run(key("first"), stream, params(4, data.get()), [&](Recorder& rec, Slot<int> v, Slot<float*> p) {
+               rec.memset(p, 0, sizeof(float));
                kept = v;
                pointer = p;
              }));

@@ -227,7 +227,6 @@ TEST_F(SharingTest, GraphsOfOtherTopologyTypesOrKindsAreNoSiblings) {
     step(s, 0);
   };
   const std::vector<std::pair<const char*, std::function<void(cudaStream_t)>>> all = {
-      {"nothing", [](cudaStream_t) {}},
       {"one kernel", [&](cudaStream_t s) { step(s, 0); }},
       {"two kernels", [&](cudaStream_t s) { step(s, 0), step(s, 0); }},
       {"set", [&](cudaStream_t s) { CUDA_OK(cudaMemsetAsync(at(0), 1, 64, s)); }},

@@ -43,7 +43,7 @@ TEST(StatsTest, RunsAreTheOutcomesAndTheFailures) {
   EXPECT_EQ(example().runs(), 100u + 101 + 102 + 103 + 104 + 105 + 106 + 107 + 301);
 }
 
-TEST(StatsTest, HitRateIsHitsOfHitsAndMisses) {
+TEST(StatsTest, RatesCountHitsMissesAndEagerRuns) {
   Stats stats;
   EXPECT_EQ(stats.hit_rate(), 0.0);
   stats.outcomes[static_cast<int>(Outcome::kInstantiated)] = 1;
@@ -60,10 +60,14 @@ TEST(StatsTest, HitRateIsHitsOfHitsAndMisses) {
   stats.outcomes[static_cast<int>(Outcome::kUpdated)] = 6;
   EXPECT_EQ(stats.misses(), 7u);
   EXPECT_DOUBLE_EQ(stats.hit_rate(), 0.5);
-  stats.outcomes[static_cast<int>(Outcome::kEager)] = 100;  // Neither.
-  stats.outcomes[static_cast<int>(Outcome::kInlined)] = 100;
+  EXPECT_DOUBLE_EQ(stats.graph_rate(), 1);
+  stats.outcomes[static_cast<int>(Outcome::kEager)] = 14;
+  EXPECT_DOUBLE_EQ(stats.hit_rate(), 0.25);
+  EXPECT_DOUBLE_EQ(stats.graph_rate(), 0.5);
+  stats.outcomes[static_cast<int>(Outcome::kInlined)] = 100;  // They count nowhere.
   stats.failed = 100;
-  EXPECT_DOUBLE_EQ(stats.hit_rate(), 0.5);
+  EXPECT_DOUBLE_EQ(stats.hit_rate(), 0.25);
+  EXPECT_DOUBLE_EQ(stats.graph_rate(), 0.5);
 }
 
 TEST(StatsTest, CountersAreReadByName) {
@@ -149,7 +153,7 @@ TEST(StatsTest, TextHoldsEveryNumber) {
                     "forgotten 313",
                     "310.5",
                     "311.5"});
-  expect_all(text, {"66.02%"});  // 406 of 615.
+  expect_all(text, {"hit rate 56.31%", "graph rate 85.30%"});  // 406 and 615 of 721.
   EXPECT_NE(text.back(), '\n');
 }
 

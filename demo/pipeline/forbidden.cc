@@ -127,7 +127,7 @@ Section forbidden(bool* equal) {
     });
     const bool eager = outcome.ok() && *outcome == graphcache::Outcome::kEager;
     const bool done = outcome.ok() && bench.is_right();
-    const std::string why = cache.entries().empty() ? "" : error_in(cache.entries()[0].capture_error);
+    const std::string why = cache.entries().empty() ? "" : error_in(cache.entries()[0].error);
     *equal = *equal && eager && done && !why.empty();
     section.rows.push_back({absl::StrCat(one.name, ": ", why.empty() ? "no error" : why),
                             {{"eager", eager ? 1.0 : 0.0, 0}, {"work_done", done ? 1.0 : 0.0, 0}}});

@@ -85,8 +85,14 @@ class Cache {
   // Without a stream, Options::stream. Called inside another run's `fn` on a stream of its capture, the work becomes
   // part of that run (kInlined); with params, which the outer graph could not follow, the outer run is not captured.
   //
-  // Errors: ResourceExhausted if the host's memory runs out; InvalidArgument for options, streams (null, legacy, of
-  // another device), an empty `fn`, a slot of another run; FailedPrecondition for a stream that is capturing already;
+  // The legacy default stream (a null stream is that) cannot be captured. A run on it captures `fn` on a stream of the
+  // cache's own, which `fn` is given, and launches the graph on the legacy stream, where it waits for all blocking
+  // streams and they wait for it. The other stream does not wait for the legacy one, so that other threads can go on
+  // using that. So `fn` must enqueue on the stream that it is given: a launch without a stream would run once, and not
+  // at a hit. If `fn` enqueues nothing where it should, each run calls it directly (kNothingCaptured).
+  //
+  // Errors: ResourceExhausted if the host's memory runs out; InvalidArgument for options, a stream of another device,
+  // an empty `fn`, a slot of another run; FailedPrecondition for a stream that is capturing already;
   // what `fn` returned; an error that a CUDA call of `fn` left behind; a CUDA error of our own calls after which
   // nothing could be run. After an error none of this run's work was launched through the cache; work that `fn`
   // enqueued directly before it failed may have been.

@@ -11,6 +11,11 @@
 
 namespace graphcache {
 
+enum class OnCaptureFailure {
+  kRunDirectly,  // The run calls `fn` again, uncaptured. The next capture is tried after 1, 2, 4, ... 1024 direct runs.
+  kReturnError,  // The run returns what broke the capture, and nothing was enqueued. The next run tries again.
+};
+
 struct Options {
   // The device whose work the cache records, as counted by cudaGetDeviceCount; kCurrentDevice is the one that is
   // current in the thread that constructs the cache. A cache serves one device.
@@ -18,8 +23,8 @@ struct Options {
   int device = kCurrentDevice;
 
   // The stream of runs that name none. The default is that of the calling thread and its current device, which must be
-  // the cache's: runs that are not hits look, hits do not. cudaStreamLegacy and a null stream cannot be captured and
-  // are refused.
+  // the cache's: runs that are not hits look, hits do not. A null stream is the legacy default stream of the current
+  // device (Cache::run).
   cudaStream_t stream = cudaStreamPerThread;
 
   // At most this many keys have an executable at any time; the least recently used leaves before a new one is
@@ -65,6 +70,9 @@ struct Options {
   // at their first call, and for programs with many keys that come once. A key that the cache has dropped (see
   // max_templates) counts as new. Cache::warm does not wait for it.
   int capture_after = 0;
+
+  // What a run does whose capture breaks: `fn` made a call that a capture forbids, or another thread did.
+  OnCaptureFailure on_capture_failure = OnCaptureFailure::kRunDirectly;
 
   // For the library's own tests and benchmarks: leave it alone.
   detail::Mechanisms mechanisms = {};

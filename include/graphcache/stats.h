@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace graphcache {
@@ -36,8 +37,10 @@ enum class EagerReason {
   kRefused,       // The runtime refused to instantiate or clone the graph, or a new value of a slot node; an executable
                   // that this left in doubt was dropped.
   kLaunchFailed,  // cudaGraphLaunch failed without harm to the context; the executable was dropped.
+  kNothingCaptured,  // `fn` enqueued nothing on the stream that it was given: if it did any work, it did it elsewhere
+                     // while it was captured. Later runs of the key call it directly.
 };
-inline constexpr int kEagerReasonCount = 8;
+inline constexpr int kEagerReasonCount = 9;
 
 // Why the runtime refused to update an executable, after cudaGraphExecUpdateResult.
 enum class UpdateRefusal {
@@ -94,8 +97,10 @@ struct Stats {
   std::uint64_t runs() const;
   std::uint64_t hits() const;
   std::uint64_t misses() const;
-  // hits / (hits + misses), from 0 to 1; 0 before the first of either. Eager, inlined and failed runs are neither.
-  double hit_rate() const;
+  // From 0 to 1, and 0 before the first run. Both count hits, misses and eager runs; inlined and failed runs count
+  // nowhere.
+  double hit_rate() const;    // The share of runs that did not call `fn`.
+  double graph_rate() const;  // The share of runs that were launched as graphs.
 };
 
 // One entry of a cache, as Cache::entries() reports it.
@@ -106,12 +111,14 @@ struct EntryInfo {
   bool live = false;                                    // Whether the entry has an executable now,
   bool recorded = false;                                // and a template: a run would not call `fn`.
   bool pinned = false;                                  // By Cache::pin.
-  std::string capture_error;                            // What broke its last capture, or empty.
-  std::uint64_t family = 0;                             // Equal for siblings; 0 for an entry that can have none.
-  std::size_t nodes = 0;                                // Nodes of its graph; 0 before the first capture.
-  std::size_t slot_nodes = 0;                           // Those of them that hold values of slots.
-  std::size_t estimated_device_bytes = 0;               // Of its executable.
-  std::size_t last_use_order = 0;                       // 0 for the entry used last, then 1, 2, ...
+  std::optional<EagerReason> eager_reason;              // Why its last direct run was one, if it had any.
+  // The error behind that: what broke its last capture, or what the runtime refused since then. Empty if there is none.
+  std::string error;
+  std::uint64_t family = 0;                // Equal for siblings; 0 for an entry that can have none.
+  std::size_t nodes = 0;                   // Nodes of its graph; 0 before the first capture.
+  std::size_t slot_nodes = 0;              // Those of them that hold values of slots.
+  std::size_t estimated_device_bytes = 0;  // Of its executable.
+  std::size_t last_use_order = 0;          // 0 for the entry used last, then 1, 2, ...
 };
 
 // Several lines of text for people; the format is not fixed. graphcache/format.h makes the types here printable by fmt.

@@ -34,6 +34,39 @@ absl::StatusCode code_of(cudaError_t error) {
   }
 }
 
+// What to do about an error of a capture.
+const char* advice(cudaError_t error) {
+  switch (error) {
+    case cudaErrorStreamCaptureUnsupported:
+      return ". A capture forbids this call: move allocations, synchronizations and queries out of fn, or use "
+             "cudaMallocAsync on rec.stream() and free the memory in fn";
+    case cudaErrorStreamCaptureInvalidated:
+      return ". An earlier call of fn, or of another thread, broke the capture";
+    case cudaErrorStreamCaptureMerge:
+      return ". A stream of the capture waited for one of another capture: let each capture wait for its own events "
+             "alone";
+    case cudaErrorStreamCaptureUnmatched:
+      return ". fn ended the capture of its stream: leave that to the cache";
+    case cudaErrorStreamCaptureUnjoined:
+      return ". fn has work on another stream that rec.stream() does not wait for: record an event there and let "
+             "rec.stream() wait for it before fn returns";
+    case cudaErrorStreamCaptureIsolation:
+      return ". fn waits for an event that was recorded before its capture: let the run's stream wait for it before "
+             "the "
+             "run";
+    case cudaErrorStreamCaptureImplicit:
+      return ". The legacy default stream was used while a blocking stream was captured: in fn, name rec.stream() for "
+             "every launch and copy; run on a stream made with cudaStreamNonBlocking if other threads use the legacy "
+             "stream";
+    case cudaErrorCapturedEvent:
+      return ". The host queried or waited for an event that was recorded in a capture: do that after the run";
+    case cudaErrorStreamCaptureWrongThread:
+      return ". Another thread than that of the run ended the capture: leave that to the cache";
+    default:
+      return "";
+  }
+}
+
 }  // namespace
 
 absl::Status out_of_memory() noexcept try {
@@ -44,7 +77,7 @@ absl::Status out_of_memory() noexcept try {
 
 absl::Status cuda_failure(std::string_view call, cudaError_t error) noexcept try {
   absl::Status status(code_of(error), absl::StrCat(std::string(call), ": ", cudaGetErrorName(error), " (",
-                                                   cudaGetErrorString(error), ")"));
+                                                   cudaGetErrorString(error), ")", advice(error)));
   status.SetPayload(kPayload, absl::Cord(absl::StrCat(static_cast<int>(error))));
   return status;
 } catch (const std::bad_alloc&) {

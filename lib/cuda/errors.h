@@ -34,7 +34,8 @@ bool is_fatal(cudaError_t error);
 // Adds a failure to a status: the first stays, but for a fatal one, which must not be missed.
 void add_failure(absl::Status* status, const absl::Status& why);
 
-// Errors that say that a stream's capture is in the way, or that a capture broke.
+// Errors that say that a stream's capture is in the way, or that a capture broke. Messages of theirs end with what to
+// do.
 bool is_capture_error(cudaError_t error);
 
 // Keeps the thread's last-error slot as it was found (law 4, fact 31). The slot can only be read and emptied, never

@@ -6,7 +6,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <utility>
+#include <vector>
 
 #include "cuda/errors.h"
 #include "cuda/mutex.h"
@@ -144,6 +146,59 @@ class OwnStream {
  private:
   Mutex mutex_;
   Owned<cudaStream_t, cudaStreamDestroy> stream_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Streams of the library's own, for the current device, each lent to one thread at a time. Thread-safe.
+class OwnStreams {
+ public:
+  class Loan {
+   public:
+    explicit Loan(OwnStreams& of) : of_(of), result_(of.lend(&stream_)) {}
+    ~Loan() {
+      if (stream_.get() != nullptr) of_.give_back(std::move(stream_));
+    }
+    Loan(const Loan&) = delete;
+    Loan& operator=(const Loan&) = delete;
+    const CallResult& result() const { return result_; }
+    cudaStream_t get() const { return stream_.get(); }
+
+   private:
+    OwnStreams& of_;
+    Owned<cudaStream_t, cudaStreamDestroy> stream_;
+    const CallResult result_;
+  };
+
+  // After a fatal error: drops the handles.
+  void abandon() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    for (auto& stream : free_) stream.release();
+    free_.clear();
+  }
+
+ private:
+  CallResult lend(Owned<cudaStream_t, cudaStreamDestroy>* out) ABSL_LOCKS_EXCLUDED(mutex_) {
+    {
+      MutexLock lock(mutex_);
+      if (!free_.empty()) {
+        *out = std::move(free_.back());
+        free_.pop_back();
+        return {};
+      }
+    }
+    cudaStream_t stream = nullptr;
+    const cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    if (error == cudaSuccess) *out = Owned<cudaStream_t, cudaStreamDestroy>(stream);
+    return {"cudaStreamCreateWithFlags", error};
+  }
+  // Without memory to keep it, the stream is destroyed.
+  void give_back(Owned<cudaStream_t, cudaStreamDestroy> stream) noexcept ABSL_LOCKS_EXCLUDED(mutex_) try {
+    MutexLock lock(mutex_);
+    free_.push_back(std::move(stream));
+  } catch (const std::bad_alloc&) {
+  }
+
+  Mutex mutex_;
+  std::vector<Owned<cudaStream_t, cudaStreamDestroy>> free_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Of the current device; without a time.

@@ -88,12 +88,19 @@ absl::Status Recording::invoke() {
   DeviceGuard device(setter_.device());
   if (!device.status().ok()) return device.status();
   Recorder recorder(this, stream_);
+  errors_ = &last_error;
+  const auto leave = [&] {
+    errors_ = nullptr;
+    left_behind_ = last_error.caused();
+  };
   absl::Cleanup threw = [&] {
+    leave();
     call_.threw = true;
     device.put_back();
   };
   absl::Status status = call_.invoke(call_.fn, recorder, id_);
   std::move(threw).Cancel();
+  leave();
   add_failure(&status, status_);
   if (const cudaError_t error = last_error.caused(); error != cudaSuccess) {
     add_failure(&status, cuda_failure("a CUDA call of fn", error));
@@ -147,9 +154,23 @@ bool Recording::take(SlotNode& node, const ArgView& arg, std::size_t field) {
   return true;
 }
 
+absl::Status Recording::end_failed(cudaError_t error) const {
+  const bool is_told = !is_fatal(error) && is_capture_error(cuda_error(status_));
+  return is_told ? status_ : broken("cudaStreamEndCapture", error);
+}
+
+absl::Status Recording::broken(const char* call, cudaError_t error) const {
+  if (mode_ != Mode::kCapture || error != cudaErrorStreamCaptureInvalidated) return cuda_failure(call, error);
+  const bool is_cause = is_capture_error(left_behind_) && left_behind_ != error;
+  return cuda_failure(absl::StrCat("the capture broke ", calls_.place(), ": ", is_cause ? "a CUDA call of fn" : call),
+                      is_cause ? left_behind_ : error);
+}
+
 // Work on a stream outside the capture would run now, and never again on a replay.
-bool Recording::may_enqueue(cudaStream_t stream) {
+bool Recording::may_enqueue(cudaStream_t stream, const char* call, const void* kernel) {
   if (!status_.ok()) return false;
+  calls_.begin(call, kernel);
+  if (errors_ != nullptr) left_behind_ = errors_->caused();
   if (mode_ == Mode::kDirect || stream == stream_) return true;
   LastErrorGuard last_error;
   CaptureInfo info;
@@ -228,7 +249,7 @@ void Recording::skip_empty(const ArgView& bytes) {
 
 void Recording::launch(cudaStream_t stream, const void* kernel, const LaunchShape& shape, const ArgView* args,
                        std::size_t count) {
-  if (may_enqueue(stream)) launch(stream, Setter::Kernel{kernel, nullptr}, shape, args, count);
+  if (may_enqueue(stream, "rec.launch", kernel)) launch(stream, Setter::Kernel{kernel, nullptr}, shape, args, count);
 }
 
 void Recording::launch(cudaStream_t stream, const Setter::Kernel& kernel, const LaunchShape& shape, const ArgView* args,
@@ -257,7 +278,8 @@ void Recording::launch(cudaStream_t stream, const Setter::Kernel& kernel, const 
   slots_.point_to_arguments(node, &arguments);
   const cudaError_t error = launch_kernel(kernel.symbol, kernel.function, fields.grid, fields.block, arguments.data(),
                                           fields.shared_bytes, stream);
-  if (error != cudaSuccess) return fail(cuda_failure("cudaLaunchKernel", error));
+  if (error != cudaSuccess) return fail(broken("cudaLaunchKernel", error));
+  calls_.end();
   keep(stream, node, cudaGraphNodeTypeKernel);
 }
 
@@ -281,7 +303,7 @@ CallResult Recording::take_device_memory(cudaStream_t stream, std::size_t bytes,
 }
 
 const void* Recording::on_device(cudaStream_t stream, const ArgView& value) {
-  if (!may_enqueue(stream)) return nullptr;
+  if (!may_enqueue(stream, "rec.on_device")) return nullptr;
   LastErrorGuard last_error;  // It is told as the recorder's failure.
   const DeviceGuard current(setter_.device());
   CallResult done = current.result();
@@ -306,7 +328,7 @@ const void* Recording::on_device(cudaStream_t stream, const ArgView& value) {
 }
 
 void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView bytes, cudaMemcpyKind kind) {
-  if (!may_enqueue(stream)) return;
+  if (!may_enqueue(stream, "rec.memcpy")) return;
   SlotNode node = begin(sizeof(MemcpyFields));
   node.kind = kind;
   if (!take(node, dst, node.fields + offsetof(MemcpyFields, dst)) ||
@@ -317,7 +339,8 @@ void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView by
   const MemcpyFields fields = slots_.as<MemcpyFields>(node);
   if (fields.bytes == 0) return skip_empty(bytes);
   const cudaError_t error = cudaMemcpyAsync(fields.dst, fields.src, fields.bytes, kind, stream);
-  if (error != cudaSuccess) return fail(cuda_failure("cudaMemcpyAsync", error));
+  if (error != cudaSuccess) return fail(broken("cudaMemcpyAsync", error));
+  calls_.end();
   if (mode_ == Mode::kCapture && node.binding_count != 0) {
     const cudaPointerAttributes to = attributes_of(fields.dst), from = attributes_of(fields.src);
     if (bytes.is_slot()) {
@@ -332,7 +355,7 @@ void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView by
 }
 
 void Recording::memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView bytes) {
-  if (!may_enqueue(stream)) return;
+  if (!may_enqueue(stream, "rec.memset")) return;
   SlotNode node = begin(sizeof(MemsetFields));
   if (!take(node, dst, node.fields + offsetof(MemsetFields, dst)) ||
       !take(node, value, node.fields + offsetof(MemsetFields, value)) ||
@@ -342,7 +365,8 @@ void Recording::memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView 
   const MemsetFields fields = slots_.as<MemsetFields>(node);
   if (fields.bytes == 0) return skip_empty(bytes);
   const cudaError_t error = cudaMemsetAsync(fields.dst, fields.value, fields.bytes, stream);
-  if (error != cudaSuccess) return fail(cuda_failure("cudaMemsetAsync", error));
+  if (error != cudaSuccess) return fail(broken("cudaMemsetAsync", error));
+  calls_.end();
   if (mode_ == Mode::kCapture && bytes.is_slot()) node.dst_device = device_of(attributes_of(fields.dst));
   keep(stream, node, cudaGraphNodeTypeMemset);
 }
@@ -354,9 +378,7 @@ namespace {
 // A capture that ends, and whose graph is not lost, however the scope is left.
 class CaptureScope {
  public:
-  CaptureScope(cudaStream_t stream, detail::Recording& recording, bool* broke) : stream_(stream), broke_(broke) {
-    active_recording = &recording;
-  }
+  CaptureScope(cudaStream_t stream, detail::Recording& recording) : stream_(stream) { active_recording = &recording; }
   ~CaptureScope() {
     if (!ended_) end();
   }
@@ -367,23 +389,21 @@ class CaptureScope {
     cudaGraph_t graph = nullptr;
     const cudaError_t error = cudaStreamEndCapture(stream_, &graph);
     active_recording = nullptr;
-    *broke_ = error != cudaSuccess;
     graph_ = Graph(graph);
     return error;
   }
+  bool is_over() const { return ended_; }
   Graph take() { return std::move(graph_); }
 
  private:
   const cudaStream_t stream_;
-  bool* const broke_;
   bool ended_ = false;
   Graph graph_;
 };
 
 }  // namespace
 
-Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, Setter& setter,
-                 bool* broke) {
+Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, Setter& setter) {
   Captured captured;
   LastErrorGuard last_error;  // What a broken capture leaves behind must not meet `fn` when it is called directly.
   const auto begin = std::chrono::steady_clock::now();
@@ -392,10 +412,16 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
     return captured;
   }
   detail::Recording recording(stream, call, detail::Recording::Mode::kCapture, setter);
-  CaptureScope scope(stream, recording, broke);
-  captured.fn = recording.invoke();
-  if (const cudaError_t error = scope.end(); error != cudaSuccess) {
-    captured.capture = cuda_failure("cudaStreamEndCapture", error);
+  CaptureScope scope(stream, recording);
+  try {
+    captured.fn = recording.invoke();
+    if (const cudaError_t error = scope.end(); error != cudaSuccess) captured.capture = recording.end_failed(error);
+  } catch (...) {
+    if (scope.is_over()) throw;
+    const cudaError_t error = scope.end();
+    if (error == cudaSuccess) throw;
+    call.threw = false;
+    captured.capture = recording.end_failed(error);
   }
   captured.time = std::chrono::steady_clock::now() - begin;
 

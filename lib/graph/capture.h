@@ -13,6 +13,7 @@
 #include "cuda/device_memory.h"
 #include "cuda/errors.h"
 #include "graph/on_device.h"
+#include "graph/recorder_calls.h"
 #include "graph/template.h"
 #include "graphcache/cache.h"
 
@@ -47,6 +48,8 @@ class Recording {
 
   // Later calls of the recorder do nothing, and the run fails. The first failure stays.
   void fail(absl::Status why) { status_.Update(std::move(why)); }
+  // What broke the capture, whose end failed with `error`.
+  absl::Status end_failed(cudaError_t error) const;
   // Says that what is captured must not be kept, and why. The first reason stays, but for a fatal one.
   void refuse_capture(const absl::Status& why) { add_failure(&refused_, why); }
   const absl::Status& refused() const { return refused_; }
@@ -65,7 +68,10 @@ class Recording {
   // Writes an argument's value for this run to a place in the block of fields, which follows the slot if it is one;
   // false if its slot belongs to another call of `fn`.
   bool take(SlotNode& node, const ArgView& arg, std::size_t field);
-  bool may_enqueue(cudaStream_t stream);
+  bool may_enqueue(cudaStream_t stream, const char* call, const void* kernel = nullptr);
+  // What is said of a CUDA call that failed. If an earlier one had broken the capture: which error that was, as far as
+  // it is known, and between which calls of the recorder it happened.
+  absl::Status broken(const char* call, cudaError_t error) const;
   // Keeps the node that was just captured on `stream`, if a field of it follows a slot.
   void keep(cudaStream_t stream, SlotNode node, cudaGraphNodeType type);
   void skip_empty(const ArgView& bytes);
@@ -83,6 +89,9 @@ class Recording {
   unsigned long long capture_id_ = 0;
   absl::Status status_;
   absl::Status refused_;
+  RecorderCalls calls_;
+  const LastErrorGuard* errors_ = nullptr;  // While `fn` runs: what its CUDA calls have left behind.
+  cudaError_t left_behind_ = cudaSuccess;   // What they had left behind when the last call of the recorder began.
   Slots slots_;
   std::vector<cudaGraphNode_t> slot_nodes_;  // The handles of slots_.nodes.
   DeviceValues device_values_;               // Of a capture.
@@ -96,17 +105,16 @@ class Recording {
 extern constinit thread_local detail::Recording* active_recording;
 
 struct Captured {
-  absl::Status fn;       // What `fn` reports.
+  absl::Status fn;       // What `fn` reports. Ok if it threw because its capture was broken.
   absl::Status capture;  // What broke the capture. Not ok: nothing was enqueued, and there is no template.
   Template graph;
   Content content;
   std::chrono::nanoseconds time{0};
 };
 
-// Calls `fn` under a capture of `stream`. Afterwards the stream is not capturing, also if `fn` throws; `broke` then
-// says whether the capture was broken by that time, as by a call that it forbids and whose error `fn` has thrown.
-Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, Setter& setter,
-                 bool* broke);
+// Calls `fn` under a capture of `stream`. Afterwards the stream is not capturing, also if `fn` throws. An exception of
+// `fn` passes only if the capture is whole: checked code throws what a call returns that a capture forbids.
+Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, Setter& setter);
 
 // Calls `fn` directly, or inside another run's capture.
 absl::Status enqueue(cudaStream_t stream, const detail::Call& call, Setter& setter);

@@ -267,6 +267,15 @@ cudaError_t CUDARTAPI cudaGetFuncBySymbol(cudaFunction_t* functionPtr, const voi
   });
 }
 
+cudaError_t CUDARTAPI cudaFuncGetName(const char** name, const void* func) {
+  return enter(Function::kFuncGetName, [&](const Call&) {
+    const Kernel* const kernel = find_kernel(func);
+    if (name == nullptr || kernel == nullptr) return cudaErrorInvalidDeviceFunction;
+    *name = kernel->name.c_str();
+    return cudaSuccess;
+  });
+}
+
 #if CUDART_VERSION >= 12050
 cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(const char* symbol, void** funcPtr, unsigned int cudaVersion,
                                                        unsigned long long,

@@ -7,15 +7,17 @@
 #include "run/impl.h"
 
 namespace graphcache {
+namespace {
+
+// Whether the handle stands for another stream under each current device.
+bool is_of_current_device(cudaStream_t stream) { return stream == cudaStreamPerThread || stream == cudaStreamLegacy; }
+
+}  // namespace
 
 // What must hold before `fn` is called on a stream. The order matters: asking a capturing stream for its device breaks
 // its capture (compat.h).
 absl::Status Cache::Impl::check(const Request& request) {
   if (absl::Status lost = status(); !lost.ok()) return lost;
-  if (request.stream == nullptr || request.stream == cudaStreamLegacy) {
-    return absl::InvalidArgumentError(
-        "the legacy default stream cannot be captured: pass cudaStreamPerThread or a stream of your own");
-  }
   if (request.call.empty(request.call.fn)) return absl::InvalidArgumentError("fn is empty");
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   cudaError_t error = cudaStreamIsCapturing(request.stream, &capturing);
@@ -23,7 +25,7 @@ absl::Status Cache::Impl::check(const Request& request) {
   if (capturing != cudaStreamCaptureStatusNone) {
     return cuda_failure("the stream is already capturing", cudaErrorStreamCaptureUnsupported);
   }
-  if (request.stream != cudaStreamPerThread && is_known(request.stream)) return absl::OkStatus();
+  if (!is_of_current_device(request.stream) && is_known(request.stream)) return absl::OkStatus();
   if (absl::Status other = check_device(request.stream); !other.ok()) return other;
   constexpr std::size_t kMaxKnownStreams = 1024;  // Handles of streams that are gone collect here.
   MutexLock lock(mutex_);
@@ -32,11 +34,9 @@ absl::Status Cache::Impl::check(const Request& request) {
   return absl::OkStatus();
 }
 
-// cudaStreamPerThread stands for another stream under each current device, so there it is the current device that
-// counts.
 absl::Status Cache::Impl::check_device(cudaStream_t stream) const {
   int device = -1;
-  if (stream == cudaStreamPerThread) {
+  if (is_of_current_device(stream)) {
     if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
       return cuda_failure("cudaGetDevice", error);
     }
@@ -50,6 +50,7 @@ absl::Status Cache::Impl::check_device(cudaStream_t stream) const {
   if (device == options_.device) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       stream == cudaStreamPerThread ? "cudaStreamPerThread is that of the current device, and so of "
+      : stream == cudaStreamLegacy  ? "the legacy stream is that of the current device, and so of "
                                     : "the stream is of ",
       device < 0 ? "another device" : absl::StrCat("device ", device), ", the cache of device ", options_.device));
 }

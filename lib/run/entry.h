@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "cuda/mutex.h"
 #include "exec/executable.h"
@@ -60,9 +61,10 @@ struct Entry {
   int users = 0;               // Threads that need the entry to stay without holding `lock`: they run `fn`.
   State state = State::kCold;  // Of an entry in use, changed by who holds `lock` alone.
   bool pinned = false;
-  bool erased = false;                     // No longer found; deleted once it is idle.
-  absl::Status capture_error;              // Of the last capture, if that broke.
-  Signatures::Known* signature = nullptr;  // Of its content. Null if that can have no siblings.
+  bool erased = false;                      // No longer found; deleted once it is idle.
+  absl::Status error;                       // Behind its last direct run; ok after a capture.
+  std::optional<EagerReason> eager_reason;  // Of its last direct run.
+  Signatures::Known* signature = nullptr;   // Of its content. Null if that can have no siblings.
 
   // As `executable`.
   std::shared_ptr<const Content> content;               // Null while cold.

@@ -113,6 +113,7 @@ void Cache::Impl::lose(const absl::Status& why) {
   graveyard_.abandon();
   scratch_.abandon();
   upload_stream_.abandon();
+  capture_streams_.abandon();
   updater_.abandon();
   setter_.abandon();
   memory_->abandon();
@@ -152,7 +153,8 @@ std::vector<EntryInfo> Cache::Impl::entries() const try {
     info.recorded = entry.state != State::kCold;
     info.pinned = entry.pinned;
     info.family = policy.family(entry.id);
-    if (!entry.capture_error.ok()) info.capture_error = entry.capture_error.ToString();
+    info.eager_reason = entry.eager_reason;
+    if (!entry.error.ok()) info.error = entry.error.ToString();
     info.nodes = entry.nodes;
     info.slot_nodes = entry.slot_nodes;
     info.estimated_device_bytes = policy.bytes(entry.id);

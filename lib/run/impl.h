@@ -106,7 +106,10 @@ class Cache::Impl {
   absl::Status check(const Request& request);
   absl::Status check_device(cudaStream_t stream) const;
   bool is_known(cudaStream_t stream) const;
-  absl::Status capture_template(Held& entry, const Request& request, bool* broke);
+  // Why there is no template: `fn` failed; the capture broke, and nothing was enqueued; `fn` enqueued nothing there.
+  enum class NoTemplate { kFailed, kBroke, kEmpty };
+  Captured capture_fn(const Request& request);
+  absl::Status capture_template(Held& entry, const Request& request, NoTemplate* none);
   void back_off(Entry* entry);
 
   // The way to an executable.
@@ -151,6 +154,7 @@ class Cache::Impl {
   // Book-keeping.
   absl::Status failed(const Request& request, absl::Status why);
   Outcome count_inlined();
+  Outcome count_eager(Entry* entry, EagerReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void lose(const absl::Status& why);
   void forget(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -171,6 +175,7 @@ class Cache::Impl {
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
 
   OwnStream upload_stream_;                     // For warm(): one of the caller's may be busy for long.
+  OwnStreams capture_streams_;                  // For runs on the legacy stream, which cannot be captured.
   Scratch scratch_;                             // Bytes for copies and sets of nothing.
   const std::shared_ptr<DeviceMemory> memory_;  // What updater nodes and on_device() have on the device.
   Updater updater_{memory_};                    // The kernels of updater nodes.

@@ -2,6 +2,7 @@
 #include <absl/cleanup/cleanup.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <new>
 #include <optional>
@@ -21,6 +22,9 @@ cudaError_t stream_id(cudaStream_t stream, unsigned long long* id) {
   const LastErrorGuard last_error;
   return cudaStreamGetId(stream, id);
 }
+
+// A null stream is the legacy stream: this library is compiled without per-thread default streams.
+cudaStream_t name_of(cudaStream_t stream) { return stream == nullptr ? cudaStreamLegacy : stream; }
 
 // What is known of a graph that has not been read.
 GraphFacts facts_of(const Content& content) {
@@ -50,12 +54,12 @@ auto Cache::Impl::without_throwing(const Request& request, F&& f) -> decltype(f(
 }
 
 absl::StatusOr<Outcome> Cache::Impl::run(const Key& key, cudaStream_t stream, const detail::Call& call) {
-  const Request request{key, stream, call};
+  const Request request{key, name_of(stream), call};
   return without_throwing(request, [&] { return run(request); });
 }
 
 absl::Status Cache::Impl::warm(const Key& key, cudaStream_t stream, const detail::Call& call) {
-  const Request request{key, stream, call};
+  const Request request{key, name_of(stream), call};
   return without_throwing(request, [&] { return warm(request); });
 }
 
@@ -171,28 +175,52 @@ absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& requ
 
 // A miss: capture, then as if the template had been there. What cannot be captured is enqueued directly.
 absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request) {
-  bool broke = false;
-  if (absl::Status status = capture_template(entry, request, &broke); !status.ok()) {
-    if (!broke) return failed(request, std::move(status));
+  auto why = NoTemplate::kFailed;
+  if (absl::Status status = capture_template(entry, request, &why); !status.ok()) {
+    if (why == NoTemplate::kEmpty) {  // The work of `fn`, if there was any, was enqueued elsewhere.
+      MutexLock lock(mutex_);
+      return count_eager(entry.get(), EagerReason::kNothingCaptured);
+    }
     // A call that a capture forbids fails, or breaks the capture, but works outside of one.
-    back_off(entry.get());
-    return run_directly(entry, EagerReason::kCaptureFailed, request);
+    if (why == NoTemplate::kBroke && options_.on_capture_failure == OnCaptureFailure::kRunDirectly) {
+      return run_directly(entry, EagerReason::kCaptureFailed, request);
+    }
+    return failed(request, std::move(status));
   }
   return bring_back(entry, request, Outcome::kUpdated, Outcome::kInstantiated);
 }
 
-// Gives the entry a template. `broke`: the capture did not hold what `fn` does; nothing was enqueued.
-absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, bool* broke) {
+// The legacy stream cannot be captured: `fn` gets another in its place, which does not wait for it. So calls of other
+// threads on the legacy stream go on, and what `fn` enqueues there itself is not part of the graph.
+Captured Cache::Impl::capture_fn(const Request& request) {
+  if (request.stream != cudaStreamLegacy) return capture(request.stream, options_.capture_mode, request.call, setter_);
+  const OwnStreams::Loan stream(capture_streams_);
+  if (stream.result().error == cudaSuccess) {
+    return capture(stream.get(), options_.capture_mode, request.call, setter_);
+  }
+  Captured none;
+  none.capture = cuda_failure(stream.result().call, stream.result().error);
+  return none;
+}
+
+// Gives the entry a template, or says why there is none.
+absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, NoTemplate* none) {
   absl::Cleanup threw = [&] {
-    if (*broke) back_off(entry.get());
     MutexLock lock(mutex_);
     ++totals_.capture_failures;
   };
-  Captured captured = capture(request.stream, options_.capture_mode, request.call, setter_, broke);
+  Captured captured = capture_fn(request);
   std::move(threw).Cancel();
 
-  *broke = !captured.capture.ok();
-  const bool usable = !*broke && captured.fn.ok();
+  if (captured.capture.ok() && captured.fn.ok() && captured.content.node_count == 0) {
+    *none = NoTemplate::kEmpty;
+    captured.fn = absl::FailedPreconditionError(
+        "fn enqueued nothing on its stream, so there is no graph: enqueue on the stream that fn is given, or on "
+        "rec.stream()");
+  } else if (!captured.capture.ok() || is_capture_error(cuda_error(captured.fn))) {
+    *none = NoTemplate::kBroke;
+  }
+  const bool usable = captured.capture.ok() && captured.fn.ok();
   {
     MutexLock lock(mutex_);
     totals_.capture_time += captured.time;
@@ -201,14 +229,19 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
   for (const absl::Status& status : {captured.capture, captured.fn}) {
     if (!is_fatal(cuda_error(status))) continue;
     captured.graph.graph.release();  // Handles are dropped now, not destroyed.
-    *broke = false;
+    *none = NoTemplate::kFailed;
     return status;
   }
-  if (is_capture_error(cuda_error(captured.fn))) *broke = true;
   if (!usable) {
-    absl::Status why = *broke && captured.fn.ok() ? captured.capture : captured.fn;
+    absl::Status why = captured.capture.ok() ? captured.fn : captured.capture;
+    if (*none == NoTemplate::kEmpty) {
+      entry->direct_left = std::numeric_limits<int>::max();
+      entry->direct_why = EagerReason::kNothingCaptured;
+    } else if (*none == NoTemplate::kBroke && options_.on_capture_failure == OnCaptureFailure::kRunDirectly) {
+      back_off(entry.get());
+    }
     MutexLock lock(mutex_);
-    if (*broke) entry->capture_error = why;
+    if (*none != NoTemplate::kFailed) entry->error = why;
     return why;
   }
 
@@ -221,7 +254,7 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
   entry->slot_nodes = content->slots.nodes.size();
   entry->content = std::move(content);
   entry->graph = std::move(captured.graph);
-  entry->capture_error = absl::OkStatus();
+  entry->error = absl::OkStatus();
   index_.set_state(entry.get(), State::kRecorded);
   return absl::OkStatus();
 }
@@ -299,7 +332,7 @@ absl::StatusOr<Outcome> Cache::Impl::bring_back(Held& entry, const Request& requ
 absl::StatusOr<Outcome> Cache::Impl::run_nested(const Request& request) {
   LastErrorGuard last_error;
   CaptureInfo info;
-  if (request.stream != nullptr && request.stream != cudaStreamLegacy) {
+  if (request.stream != cudaStreamLegacy) {
     const cudaError_t error = capture_info(request.stream, &info);
     if (error != cudaSuccess) return failed(request, cuda_failure("cudaStreamGetCaptureInfo", error));
   }
@@ -366,9 +399,16 @@ absl::StatusOr<Outcome> Cache::Impl::run_directly(Held& held, EagerReason reason
   if (!status.ok()) return failed(request, std::move(status));
 
   MutexLock lock(mutex_);  // Released before let_go takes it.
+  return count_eager(entry, reason);
+}
+
+Outcome Cache::Impl::count_eager(Entry* entry, EagerReason reason) {
   ++totals_.eager_reasons[static_cast<int>(reason)];
   ++totals_.outcomes[static_cast<int>(Outcome::kEager)];
-  if (entry != nullptr) entry->outcomes[static_cast<int>(Outcome::kEager)].add(1);
+  if (entry != nullptr) {
+    entry->outcomes[static_cast<int>(Outcome::kEager)].add(1);
+    entry->eager_reason = reason;
+  }
   return Outcome::kEager;
 }
 
@@ -394,7 +434,9 @@ absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult
   std::move(threw).Cancel();
   if (launched && !unfit.ok()) return failed(request, std::move(unfit));
   {
+    absl::Status error = cuda_failure(result.call, result.error);
     MutexLock lock(mutex_);
+    if (result.error != cudaSuccess) entry->error = std::move(error);
     demote(entry.get());
     // A graph that cannot be instantiated is of no use.
     const bool useless = result.call == kInstantiate && reason != EagerReason::kOutOfMemory;

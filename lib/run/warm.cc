@@ -44,9 +44,8 @@ absl::Status Cache::Impl::warm(const Request& request) {
   };
   memory_->trim_if_much();
   if (entry->content == nullptr) {
-    bool broke = false;
-    if (absl::Status status = capture_template(entry, request, &broke); !status.ok()) {
-      if (broke) back_off(entry.get());
+    auto why = NoTemplate::kFailed;
+    if (absl::Status status = capture_template(entry, request, &why); !status.ok()) {
       return failed(request, std::move(status));
     }
   }

@@ -1,0 +1,38 @@
+#include "graph/recorder_calls.h"
+
+#include <absl/strings/str_cat.h>
+#include <cuda_runtime_api.h>
+#include <cxxabi.h>
+
+#include <cstdlib>
+#include <memory>
+
+#include "cuda/errors.h"
+
+namespace graphcache {
+namespace {
+
+std::string name_of(const void* kernel) {
+  const LastErrorGuard last_error;
+  const char* mangled = nullptr;
+  if (cudaFuncGetName(&mangled, kernel) != cudaSuccess || mangled == nullptr) return "a kernel";
+  const std::unique_ptr<char, decltype(&std::free)> plain(abi::__cxa_demangle(mangled, nullptr, nullptr, nullptr),
+                                                          &std::free);
+  return plain != nullptr ? plain.get() : mangled;
+}
+
+}  // namespace
+
+std::string RecorderCalls::text_of(const Call& call) {
+  return call.kernel == nullptr ? call.name : absl::StrCat(call.name, " of ", name_of(call.kernel));
+}
+
+std::string RecorderCalls::place() const {
+  if (count_ == 0) return "in fn, which made no call of its recorder";
+  if (!is_open_) return absl::StrCat("after ", text_of(now_), ", the last of ", count_, " calls of the recorder");
+  if (before_.name == nullptr) return absl::StrCat("before ", text_of(now_), ", the first call of the recorder");
+  return absl::StrCat("between ", text_of(before_), " and ", text_of(now_), " (calls ", count_ - 1, " and ", count_,
+                      " of the recorder)");
+}
+
+}  // namespace graphcache
