@@ -1,9 +1,15 @@
 // Mistakes in `fn` that break a capture or leave it empty: what the run does all the same, and what it says.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <functional>
+#include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <vector>
 
 #include "cache_support.h"
@@ -24,6 +30,10 @@ class MistakesTest : public CacheTest {
     void* memory = nullptr;
     check(cudaMalloc(&memory, 64));
     check(cudaFree(memory));
+  }
+  static void allocate_unchecked() {
+    void* memory = nullptr;
+    if (cudaMalloc(&memory, 64) == cudaSuccess) cudaFree(memory);
   }
   static std::string error_of(const Cache& cache) { return cache.entries()[0].error; }
 };
@@ -178,6 +188,80 @@ TEST_F(MistakesTest, KeysThatNeverCaptureLowerTheRates) {
   EXPECT_DOUBLE_EQ(all.graph_rate(), 0.25);
 }
 
+// What each common cause is said to be, and what to do about it (docs/capture-errors.md).
+TEST_F(MistakesTest, EachCauseSaysWhatToDo) {
+  Stream other;
+  Event before, fork, join;
+  CUDA_OK(cudaEventRecord(before, other));
+  std::optional<Slot<int>> stale;
+  Options options;
+  Cache cache(options);
+  EXPECT_RUN(kInstantiated, cache.run(key("first"), stream, params(1), [&](Recorder& rec, Slot<int> slot) {
+    stale = slot;
+    rec.memset(data.get(), slot, sizeof(float));
+  }));
+  struct Cause {
+    const char* name;
+    std::function<void(Recorder&)> in_fn;
+    const char* found;
+    const char* remedy;
+  };
+  const std::vector<Cause> causes = {
+      {"an allocation", [](Recorder&) { allocate_unchecked(); }, "cudaErrorStreamCaptureUnsupported",
+       "use cudaMallocAsync on rec.stream()"},
+      {"a synchronization of the stream", [](Recorder& rec) { cudaStreamSynchronize(rec.stream()); },
+       "cudaErrorStreamCaptureUnsupported", "move allocations, synchronizations and queries out of fn"},
+      {"a synchronization of the device", [](Recorder&) { cudaDeviceSynchronize(); },
+       "cudaErrorStreamCaptureUnsupported", "move allocations, synchronizations and queries out of fn"},
+      {"a fork without a join",
+       [&](Recorder& rec) {
+         cudaEventRecord(fork, rec.stream());
+         cudaStreamWaitEvent(other, fork, 0);
+         add_one(other);
+       },
+       "cudaErrorStreamCaptureUnjoined", "let rec.stream() wait for it before fn returns"},
+      {"a wait for an event from before", [&](Recorder& rec) { cudaStreamWaitEvent(rec.stream(), before, 0); },
+       "cudaErrorStreamCaptureIsolation", "let the run's stream wait for it before the run"},
+      {"the end of the capture",
+       [&](Recorder& rec) {
+         cudaGraph_t graph = nullptr;
+         if (cudaStreamEndCapture(rec.stream(), &graph) == cudaSuccess) cudaGraphDestroy(graph);
+       },
+       "cudaErrorIllegalState", "leave that to the cache"},
+      {"a nested run elsewhere",
+       [&](Recorder&) { (void)cache.run(key("nested"), other, [&](cudaStream_t on) { return add_one(on); }); },
+       "a run was made inside another run's fn on a stream that is not part of its capture", ""},
+      {"a nested run with params",
+       [&](Recorder& rec) {
+         (void)cache.run(key("nested"), rec.stream(), params(1.0f), [&](Recorder& inner, Slot<float> value) {
+           inner.launch(add, {kGrid, kBlock}, data.get(), kSize, value);
+         });
+       },
+       "could not follow its values", ""},
+  };
+  for (const Cause& cause : causes) {
+    SCOPED_TRACE(cause.name);
+    EXPECT_RUN(kEager, cache.run(key(cause.name), stream, [&](Recorder& rec) {
+      rec.memset(data.get(), 0, sizeof(float));
+      cause.in_fn(rec);
+      cudaGetLastError();
+    }));
+    CUDA_OK(cudaDeviceSynchronize());
+    const std::string error = error_of(cache);
+    EXPECT_NE(error.find(cause.found), std::string::npos) << error;
+    EXPECT_NE(error.find(cause.remedy), std::string::npos) << error;
+  }
+  const auto refused = [&](const char* name, const std::function<void(Recorder&)>& in_fn) {
+    return std::string(cache.run(key(name), stream, in_fn).status().message());
+  };
+  EXPECT_NE(refused("a stream elsewhere", [&](Recorder& rec) { rec.on(other).memset(data.get(), 0, 4); })
+                .find("by cudaEventRecord on the run's stream and cudaStreamWaitEvent"),
+            std::string::npos);
+  EXPECT_NE(refused("a slot of another run", [&](Recorder& rec) { rec.memset(data.get(), *stale, 4); })
+                .find("valid only inside the call of fn that it was passed to"),
+            std::string::npos);
+}
+
 // ---- The legacy default stream ----------------------------------------------------------------------------------
 
 TEST_F(MistakesTest, ARunOnTheDefaultStreamIsAGraph) {
@@ -267,6 +351,137 @@ TEST_F(MistakesTest, TheDefaultStreamIsUsableWhileARunOnItIsCaptured) {
   }));
   expect_sum(1);
   EXPECT_EQ(other.read(), std::vector<float>(kSize, 1));
+}
+
+// ---- Captures of others -------------------------------------------------------------------------------------------
+
+TEST_F(MistakesTest, AForeignCaptureTakesTheWorkIfAskedTo) {
+  Options options;
+  options.inline_in_foreign_capture = true;
+  Cache cache(options);
+  const auto run = [&](float value) {
+    return cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<float> v) {
+      ++calls;
+      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
+    });
+  };
+  EXPECT_RUN(kInstantiated, run(1));
+  EXPECT_RUN(kReplayed, run(1));
+  EXPECT_EQ(calls, 1);
+  CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  EXPECT_RUN(kInlined, run(10)) << "a key that is known";
+  EXPECT_RUN(kInlined, cache.run(key("new"), stream, [&](cudaStream_t on) { return add_one(on); }));
+  EXPECT_FAILURE(kUnimplemented, cache.run(key("device"), stream, params(1.0f),
+                                           [](Recorder& rec, Slot<float> v) { EXPECT_EQ(rec.on_device(v), nullptr); }));
+  cudaGraph_t graph = nullptr;
+  CUDA_OK(cudaStreamEndCapture(stream, &graph));
+  expect_sum(2);
+  cudaGraphExec_t executable = nullptr;
+  CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
+  for (int i = 0; i < 3; ++i) CUDA_OK(cudaGraphLaunch(executable, stream));
+  expect_sum(35);
+  EXPECT_RUN(kPatched, run(5));
+  expect_sum(40);
+  CUDA_OK(cudaGraphExecDestroy(executable));
+  CUDA_OK(cudaGraphDestroy(graph));
+}
+
+TEST_F(MistakesTest, AForeignCaptureIsRefusedByDefaultAndTheErrorNamesTheOption) {
+  Cache cache;
+  CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  const absl::StatusOr<Outcome> outcome = run_add(cache, key("k"));
+  EXPECT_FAILURE(kFailedPrecondition, outcome);
+  EXPECT_NE(std::string(outcome.status().message()).find("inline_in_foreign_capture"), std::string::npos);
+  cudaGraph_t graph = nullptr;
+  CUDA_OK(cudaStreamEndCapture(stream, &graph));
+  CUDA_OK(cudaGraphDestroy(graph));
+}
+
+TEST_F(MistakesTest, TheGateKeepsOtherThreadsCallsOutOfCaptures) {
+  int device = 0;
+  CUDA_OK(cudaGetDevice(&device));
+  Cache cache;
+  std::atomic<bool> stop{false};
+  std::atomic<int> synchronizations{0};
+  std::thread other([&] {
+    while (!stop) {
+      const std::lock_guard<CaptureGate> no_capture(capture_gate(device));
+      CUDA_OK(cudaDeviceSynchronize());
+      ++synchronizations;
+    }
+  });
+  constexpr int kRuns = 300;
+  for (int i = 0; i < kRuns; ++i) EXPECT_TRUE(run_add(cache, key("k", i)).ok());
+  EXPECT_EQ(cache.stats().outcome(Outcome::kEager), 0u);
+  stop = true;
+  other.join();
+  EXPECT_GT(synchronizations, 0);
+  EXPECT_EQ(cache.stats().capture_failures, 0u);
+  EXPECT_EQ(calls, kRuns);
+  expect_sum(kRuns);
+}
+
+TEST_F(MistakesTest, AThreadDoesNotWaitForItsOwnSideOfTheGate) {
+  int device = 0;
+  CUDA_OK(cudaGetDevice(&device));
+  Cache cache;
+  EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, [&](cudaStream_t on) {
+    const std::lock_guard<CaptureGate> in_fn(capture_gate(device));
+    return add_one(on);
+  }));
+  {
+    const std::lock_guard<CaptureGate> held(capture_gate(device));
+    const std::lock_guard<CaptureGate> again(capture_gate(device));
+    EXPECT_RUN(kInstantiated, run_add(cache, key("held")));
+  }
+  std::thread([&] { const std::lock_guard<CaptureGate> free_again(capture_gate(device)); }).join();
+  expect_sum(2);
+}
+
+// ---- What is logged ------------------------------------------------------------------------------------------------
+
+TEST_F(MistakesTest, TheFirstBrokenCaptureOfAKeyIsLogged) {
+  std::vector<std::string> lines;
+  Options options;
+  options.log = [&](std::string_view line) {
+    lines.emplace_back(line);
+    throw std::runtime_error("dropped");
+  };
+  Cache cache(options);
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_RUN(kEager, cache.run(key("bad", 7), stream, [&](cudaStream_t on) {
+      cudaStreamSynchronize(on);
+      return add_one(on);
+    }));
+    EXPECT_RUN(kEager, cache.run(key("empty"), stream, [](cudaStream_t) {}));
+    EXPECT_TRUE(run_add(cache, key("good")).ok());
+  }
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_NE(lines[0].find("bad"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[0].find("cudaErrorStreamCapture"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[1].find("rec.stream()"), std::string::npos) << lines[1];
+}
+
+TEST_F(MistakesTest, ManyEvictionsAreLogged) {
+  std::vector<std::string> lines;
+  Options options = unshared(1);
+  options.log = [&](std::string_view line) { lines.emplace_back(line); };
+  Cache cache(options);
+  for (int i = 0; i < 3000; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 2)).ok());
+  ASSERT_EQ(lines.size(), 2u) << "at 1024 and at 2048";
+  EXPECT_NE(lines[0].find("1024 executables were evicted in 1025 runs"), std::string::npos) << lines[0];
+}
+
+TEST_F(MistakesTest, TheEnvironmentMayDisableCaches) {
+  ASSERT_EQ(setenv("GRAPHCACHE_DISABLE", "1", 1), 0);
+  Cache disabled;
+  ASSERT_EQ(setenv("GRAPHCACHE_DISABLE", "0", 1), 0);
+  Cache cache;
+  ASSERT_EQ(unsetenv("GRAPHCACHE_DISABLE"), 0);
+  for (int i = 0; i < 3; ++i) EXPECT_RUN(kEager, run_add(disabled, key("k")));
+  EXPECT_EQ(disabled.stats().eager(EagerReason::kDisabled), 3u);
+  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+  expect_sum(4);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "graphcache/buckets.h"        // IWYU pragma: export
 #include "graphcache/cache.h"          // IWYU pragma: export
+#include "graphcache/capture_gate.h"   // IWYU pragma: export
 #include "graphcache/key.h"            // IWYU pragma: export
 #include "graphcache/launch_config.h"  // IWYU pragma: export
 #include "graphcache/options.h"        // IWYU pragma: export

@@ -1,10 +1,14 @@
 // Options of a cache. The defaults suit a program that runs some tens of different launch configurations on one device.
+// With GRAPHCACHE_DISABLE=1 in the environment when a cache is made, its runs call `fn` directly, as with
+// max_executables = 0.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <string_view>
 
 #include "graphcache/detail/mechanisms.h"
 #include "graphcache/prefer.h"
@@ -71,8 +75,18 @@ struct Options {
   // max_templates) counts as new. Cache::warm does not wait for it.
   int capture_after = 0;
 
+  // What a run does on a stream that somebody else captures, such as torch.cuda.graph around the program's code. False:
+  // it is an error. True: the work of `fn` becomes part of that capture, with the values that it has now (kInlined).
+  // Each hit then makes one more runtime call, to ask. Recorder::on_device() fails in such a run.
+  bool inline_in_foreign_capture = false;
+
   // What a run does whose capture breaks: `fn` made a call that a capture forbids, or another thread did.
   OnCaptureFailure on_capture_failure = OnCaptureFailure::kRunDirectly;
+
+  // Called with a line of text for what is worth one: the first broken capture of a key, a refused update, many
+  // evictions, a fatal error. Called during runs, by any of their threads, so it must be thread-safe, and must not use
+  // the cache. Exceptions of it are dropped. GRAPHCACHE_LOG=1 in the environment prints these lines to stderr.
+  std::function<void(std::string_view)> log = nullptr;
 
   // For the library's own tests and benchmarks: leave it alone.
   detail::Mechanisms mechanisms = {};

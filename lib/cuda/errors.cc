@@ -46,6 +46,7 @@ const char* advice(cudaError_t error) {
       return ". A stream of the capture waited for one of another capture: let each capture wait for its own events "
              "alone";
     case cudaErrorStreamCaptureUnmatched:
+    case cudaErrorIllegalState:
       return ". fn ended the capture of its stream: leave that to the cache";
     case cudaErrorStreamCaptureUnjoined:
       return ". fn has work on another stream that rec.stream() does not wait for: record an event there and let "
@@ -75,13 +76,23 @@ absl::Status out_of_memory() noexcept try {
   return absl::ResourceExhaustedError("");  // Allocates nothing.
 }
 
-absl::Status cuda_failure(std::string_view call, cudaError_t error) noexcept try {
+namespace {
+
+absl::Status failure(std::string_view call, cudaError_t error, const char* advice) noexcept try {
   absl::Status status(code_of(error), absl::StrCat(std::string(call), ": ", cudaGetErrorName(error), " (",
-                                                   cudaGetErrorString(error), ")", advice(error)));
+                                                   cudaGetErrorString(error), ")", advice));
   status.SetPayload(kPayload, absl::Cord(absl::StrCat(static_cast<int>(error))));
   return status;
 } catch (const std::bad_alloc&) {
   return out_of_memory();
+}
+
+}  // namespace
+
+absl::Status cuda_failure(std::string_view call, cudaError_t error) noexcept { return failure(call, error, ""); }
+
+absl::Status failure_of_fn(std::string_view call, cudaError_t error) noexcept {
+  return failure(call, error, advice(error));
 }
 
 absl::Status with_key(const absl::Status& status, const Key& key) noexcept try {
@@ -104,7 +115,7 @@ cudaError_t cuda_error(const absl::Status& status) {
 }
 
 absl::Status detail::fn_failure(cudaError_t error) {
-  return error == cudaSuccess ? absl::OkStatus() : cuda_failure("fn returned", error);
+  return error == cudaSuccess ? absl::OkStatus() : failure_of_fn("fn returned", error);
 }
 
 bool is_fatal(cudaError_t error) {

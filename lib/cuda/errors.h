@@ -17,6 +17,9 @@ absl::Status out_of_memory() noexcept;
 // had.
 absl::Status cuda_failure(std::string_view call, cudaError_t error) noexcept;
 
+// The same of a call of `fn`'s. The message of a capture's error ends with what to do.
+absl::Status failure_of_fn(std::string_view call, cudaError_t error) noexcept;
+
 // The same status with the key's text before its message. Of a text of more than 256 bytes the message has the first
 // 256, and the key's label before them. Without memory for that, the status as it is.
 absl::Status with_key(const absl::Status& status, const Key& key) noexcept;
@@ -34,8 +37,7 @@ bool is_fatal(cudaError_t error);
 // Adds a failure to a status: the first stays, but for a fatal one, which must not be missed.
 void add_failure(absl::Status* status, const absl::Status& why);
 
-// Errors that say that a stream's capture is in the way, or that a capture broke. Messages of theirs end with what to
-// do.
+// Errors that say that a stream's capture is in the way, or that a capture broke.
 bool is_capture_error(cudaError_t error);
 
 // Keeps the thread's last-error slot as it was found (law 4, fact 31). The slot can only be read and emptied, never

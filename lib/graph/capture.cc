@@ -11,6 +11,7 @@
 #include "cuda/compat.h"
 #include "cuda/driver.h"
 #include "cuda/errors.h"
+#include "graph/capture_side.h"
 #include "graph/setter.h"
 
 namespace graphcache {
@@ -103,7 +104,7 @@ absl::Status Recording::invoke() {
   leave();
   add_failure(&status, status_);
   if (const cudaError_t error = last_error.caused(); error != cudaSuccess) {
-    add_failure(&status, cuda_failure("a CUDA call of fn", error));
+    add_failure(&status, failure_of_fn("a CUDA call of fn", error));
   }
   const CallResult back = device.put_back();
   if (back.error != cudaSuccess) add_failure(&status, cuda_failure(back.call, back.error));
@@ -160,10 +161,10 @@ absl::Status Recording::end_failed(cudaError_t error) const {
 }
 
 absl::Status Recording::broken(const char* call, cudaError_t error) const {
-  if (mode_ != Mode::kCapture || error != cudaErrorStreamCaptureInvalidated) return cuda_failure(call, error);
+  if (mode_ != Mode::kCapture || error != cudaErrorStreamCaptureInvalidated) return failure_of_fn(call, error);
   const bool is_cause = is_capture_error(left_behind_) && left_behind_ != error;
-  return cuda_failure(absl::StrCat("the capture broke ", calls_.place(), ": ", is_cause ? "a CUDA call of fn" : call),
-                      is_cause ? left_behind_ : error);
+  return failure_of_fn(absl::StrCat("the capture broke ", calls_.place(), ": ", is_cause ? "a CUDA call of fn" : call),
+                       is_cause ? left_behind_ : error);
 }
 
 // Work on a stream outside the capture would run now, and never again on a replay.
@@ -286,6 +287,8 @@ void Recording::launch(cudaStream_t stream, const Setter::Kernel& kernel, const 
 // Memory for a value: of the graph that is being captured, or until the run's work is done. The stream's own way to
 // allocate is a direct run's alone: it would make nodes, and a graph that has such nodes one executable alone.
 CallResult Recording::take_device_memory(cudaStream_t stream, std::size_t bytes, void** out) {
+  // Somebody else's capture: who launches its graph, and until when, is not known here.
+  if (mode_ == Mode::kInlined && active_recording == nullptr) return {"cudaMalloc", cudaErrorNotSupported};
   if (mode_ == Mode::kDirect) {
     lent_.reserve(lent_.size() + 1);
     RelaxedCaptureMode relaxed;
@@ -404,6 +407,7 @@ class CaptureScope {
 }  // namespace
 
 Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, Setter& setter) {
+  const CaptureSide no_breaking_calls(capture_gate(setter.device()));
   Captured captured;
   LastErrorGuard last_error;  // What a broken capture leaves behind must not meet `fn` when it is called directly.
   const auto begin = std::chrono::steady_clock::now();

@@ -23,7 +23,8 @@ absl::Status Cache::Impl::check(const Request& request) {
   cudaError_t error = cudaStreamIsCapturing(request.stream, &capturing);
   if (error != cudaSuccess) return cuda_failure("cudaStreamIsCapturing", error);
   if (capturing != cudaStreamCaptureStatusNone) {
-    return cuda_failure("the stream is already capturing", cudaErrorStreamCaptureUnsupported);
+    return cuda_failure("the stream is already capturing, and Options::inline_in_foreign_capture is false",
+                        cudaErrorStreamCaptureUnsupported);
   }
   if (!is_of_current_device(request.stream) && is_known(request.stream)) return absl::OkStatus();
   if (absl::Status other = check_device(request.stream); !other.ok()) return other;
@@ -53,6 +54,13 @@ absl::Status Cache::Impl::check_device(cudaStream_t stream) const {
       : stream == cudaStreamLegacy  ? "the legacy stream is that of the current device, and so of "
                                     : "the stream is of ",
       device < 0 ? "another device" : absl::StrCat("device ", device), ", the cache of device ", options_.device));
+}
+
+bool Cache::Impl::is_in_foreign_capture(const Request& request) const {
+  if (request.stream == cudaStreamLegacy) return false;
+  LastErrorGuard last_error;
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  return cudaStreamIsCapturing(request.stream, &capturing) == cudaSuccess && capturing == cudaStreamCaptureStatusActive;
 }
 
 bool Cache::Impl::is_known(cudaStream_t stream) const {

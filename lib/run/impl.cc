@@ -2,13 +2,26 @@
 #include "run/impl.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <new>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "cuda/errors.h"
 
 namespace graphcache {
+namespace {
+
+// Whether a variable of the environment has a value, and not "0".
+bool is_set(const char* variable) {
+  const char* const value = std::getenv(variable);
+  return value != nullptr && *value != '\0' && std::string_view(value) != "0";
+}
+
+}  // namespace
 
 Cache::Impl::Impl(const Options& options, absl::Status invalid)
     : options_(options),
@@ -23,7 +36,8 @@ Cache::Impl::Impl(const Options& options, absl::Status invalid)
       setter_(options_.device, memory_),
       memory_to_leave_{{options_.device, memory_}},
       graveyard_(options_.device) {
-  enabled_ = invalid_.ok() && options_.max_executables > 0;
+  enabled_ = invalid_.ok() && options_.max_executables > 0 && !is_set("GRAPHCACHE_DISABLE");
+  logs_to_stderr_ = is_set("GRAPHCACHE_LOG");
 }
 
 Cache::Impl::~Impl() {
@@ -118,6 +132,19 @@ void Cache::Impl::lose(const absl::Status& why) {
   setter_.abandon();
   memory_->abandon();
   clear();
+}
+
+void Cache::Impl::log(std::string_view text) const noexcept try {
+  if (logs_to_stderr_) std::fprintf(stderr, "%.*s\n", static_cast<int>(text.size()), text.data());
+  if (options_.log) options_.log(text);
+} catch (...) {  // Of the callback, or for want of memory.
+}
+
+void Cache::Impl::log(const Key& key, std::string_view what) const noexcept try {
+  if (!logs_to_stderr_ && !options_.log) return;
+  const absl::Status named = with_key(absl::UnknownError(std::string(what)), key);
+  log(std::string_view(named.message().data(), named.message().size()));
+} catch (const std::bad_alloc&) {
 }
 
 absl::Status Cache::Impl::status() const {

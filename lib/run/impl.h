@@ -8,6 +8,8 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
+#include <string_view>
 #include <unordered_set>
 #include <vector>
 
@@ -97,6 +99,7 @@ class Cache::Impl {
   absl::StatusOr<Outcome> run_slowly(Held& entry, const Request& request);
   absl::StatusOr<Outcome> record(Held& entry, const Request& request);
   absl::StatusOr<Outcome> run_nested(const Request& request);
+  absl::StatusOr<Outcome> run_inlined(const Request& request);
   absl::StatusOr<Outcome> run_disabled(const Request& request);
   absl::StatusOr<Outcome> run_directly(Held& entry, EagerReason reason, const Request& request);
   absl::StatusOr<Outcome> replay_failed(Held& entry, const CallResult& result, EagerReason reason,
@@ -105,6 +108,7 @@ class Cache::Impl {
   // Its steps.
   absl::Status check(const Request& request);
   absl::Status check_device(cudaStream_t stream) const;
+  bool is_in_foreign_capture(const Request& request) const;
   bool is_known(cudaStream_t stream) const;
   // Why there is no template: `fn` failed; the capture broke, and nothing was enqueued; `fn` enqueued nothing there.
   enum class NoTemplate { kFailed, kBroke, kEmpty };
@@ -156,12 +160,17 @@ class Cache::Impl {
   Outcome count_inlined();
   Outcome count_eager(Entry* entry, EagerReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void lose(const absl::Status& why);
+  // Options::log. Not under mutex_.
+  void log(std::string_view text) const noexcept;
+  void log(const Key& key, std::string_view what) const noexcept;
+  void log_evictions(std::uint64_t evictions) const noexcept;
   void forget(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Options options_;
   absl::Status invalid_;  // What is wrong with the options, or ok.
   bool enabled_ = false;  // Whether anything is captured at all.
+  bool logs_to_stderr_ = false;
   std::atomic<bool> lost_{false};
 
   mutable Mutex mutex_;
@@ -170,6 +179,7 @@ class Cache::Impl {
   Policy policy_ ABSL_GUARDED_BY(mutex_);
   Signatures signatures_ ABSL_GUARDED_BY(mutex_);
   std::unordered_set<cudaStream_t> known_streams_ ABSL_GUARDED_BY(mutex_);  // Found to be of the cache's device.
+  std::uint64_t next_storm_ ABSL_GUARDED_BY(mutex_) = 1024;                 // How many evictions are worth a line.
   Stats totals_ ABSL_GUARDED_BY(mutex_);                                    // What is counted under this lock.
   RunCounts run_counts_;  // What is counted without it: what runs add when they have launched.
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);

@@ -1,9 +1,11 @@
 // The way of an entry that has a template to an executable: what the policy plans is carried out.
 #include <absl/cleanup/cleanup.h>
+#include <absl/strings/str_cat.h>
 
 #include <cassert>
 #include <chrono>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "cuda/errors.h"
@@ -149,13 +151,18 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
   } else {
     std::move(drop).Invoke();
   }
-  MutexLock lock(mutex_);
-  totals_.updates += brought.updates;
-  totals_.set_switches += done && by_set ? 1 : 0;
-  if (done) return true;
+  {
+    MutexLock lock(mutex_);
+    totals_.updates += brought.updates;
+    totals_.set_switches += done && by_set ? 1 : 0;
+    if (done) return true;
+    if (brought.refusal) {
+      ++totals_.refused_updates[static_cast<std::size_t>(*brought.refusal)];
+      policy_.refuse_siblings(entry->id);
+    }
+  }
   if (brought.refusal) {
-    ++totals_.refused_updates[static_cast<std::size_t>(*brought.refusal)];
-    policy_.refuse_siblings(entry->id);
+    log(request.key, "the runtime refused an update between two graphs that look alike: the key shares no executables");
     if (brought.whole) return false;
   }
   obtained->result = brought.result;
@@ -269,15 +276,31 @@ void Cache::Impl::forget_template(Entry* entry) {
 // What a run leaves behind: templates beyond the budget, executables that left.
 void Cache::Impl::tidy_up(cudaStream_t stream) {
   if (lost_) return;
+  std::uint64_t storm = 0;
   {
     MutexLock lock(mutex_);
+    if (totals_.evictions >= next_storm_) {
+      storm = totals_.evictions;
+      next_storm_ = 2 * storm;
+    }
     while (index_.templates() > static_cast<std::size_t>(options_.max_templates)) {
       Entry* const oldest = index_.oldest_recorded();
       if (oldest == nullptr) break;
       forget_template(oldest);
     }
   }
+  if (storm != 0) log_evictions(storm);
   graveyard_.collect(stream);
+}
+
+// Where they are many beside the runs.
+void Cache::Impl::log_evictions(std::uint64_t evictions) const noexcept try {
+  constexpr std::uint64_t kRunsEach = 8;
+  const std::uint64_t runs = stats().runs();
+  if (evictions * kRunsEach < runs) return;
+  log(absl::StrCat("graphcache: ", evictions, " executables were evicted in ", runs,
+                   " runs: Options::max_executables or Options::max_device_bytes is too small for these keys"));
+} catch (const std::bad_alloc&) {
 }
 
 }  // namespace graphcache

@@ -65,6 +65,7 @@ absl::Status Cache::Impl::warm(const Key& key, cudaStream_t stream, const detail
 
 absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) {
   if (active_recording != nullptr) return run_nested(request);
+  if (options_.inline_in_foreign_capture && is_in_foreign_capture(request)) return run_inlined(request);
   if (!enabled_) return run_disabled(request);
 
   Held entry(*this, claim(request));
@@ -240,8 +241,15 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
     } else if (*none == NoTemplate::kBroke && options_.on_capture_failure == OnCaptureFailure::kRunDirectly) {
       back_off(entry.get());
     }
-    MutexLock lock(mutex_);
-    if (*none != NoTemplate::kFailed) entry->error = why;
+    if (*none != NoTemplate::kFailed) {
+      bool is_first = false;
+      {
+        MutexLock lock(mutex_);
+        is_first = entry->error.ok();
+        entry->error = why;
+      }
+      if (is_first) log(request.key, std::string_view(why.message().data(), why.message().size()));
+    }
     return why;
   }
 
@@ -346,11 +354,17 @@ absl::StatusOr<Outcome> Cache::Impl::run_nested(const Request& request) {
     return count_inlined();
   }
 
-  if (request.call.empty(request.call.fn)) return failed(request, absl::InvalidArgumentError("fn is empty"));
-  if (request.call.values_size != 0) {
+  if (request.call.values_size != 0 && !request.call.empty(request.call.fn)) {
     active_recording->refuse_capture(absl::FailedPreconditionError(
         "a run with params was made inside another run's fn: a graph of the outer run could not follow its values"));
   }
+  return run_inlined(request);
+}
+
+// The work of a run becomes part of the capture that its stream is part of.
+absl::StatusOr<Outcome> Cache::Impl::run_inlined(const Request& request) {
+  if (absl::Status lost = status(); !lost.ok()) return failed(request, std::move(lost));
+  if (request.call.empty(request.call.fn)) return failed(request, absl::InvalidArgumentError("fn is empty"));
   absl::Status status = enqueue_inlined(request.stream, request.call, setter_);
   if (!status.ok()) return failed(request, std::move(status));
   return count_inlined();
@@ -460,7 +474,10 @@ void Cache::Impl::back_off(Entry* entry) {
 }
 
 absl::Status Cache::Impl::failed(const Request& request, absl::Status why) {
-  if (is_fatal(cuda_error(why))) lose(why);
+  if (is_fatal(cuda_error(why))) {
+    log(request.key, std::string_view(why.message().data(), why.message().size()));
+    lose(why);
+  }
   MutexLock lock(mutex_);
   ++totals_.failed;
   return with_key(why, request.key);
