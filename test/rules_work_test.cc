@@ -128,6 +128,39 @@ TEST_F(RuntimeRules, CopiesAndFillsOfNothingAreAllowed) {
   GIVES(cudaErrorInvalidValue, cudaFree(&variable));
 }
 
+TEST_F(RuntimeRules, ManagedMemoryIsTheHostsAndTheDevices) {
+  float* managed = nullptr;
+  OK(cudaMallocManaged(reinterpret_cast<void**>(&managed), 2 * sizeof(float), cudaMemAttachGlobal));
+  cudaPointerAttributes attributes = {};
+  OK(cudaPointerGetAttributes(&attributes, managed + 1));
+  EXPECT_EQ(cudaMemoryTypeManaged, attributes.type);
+  EXPECT_EQ(managed + 1, attributes.devicePointer);
+  EXPECT_EQ(managed + 1, attributes.hostPointer);
+  managed[0] = 3;
+  OK(launch(scale, 1, 1, stream_, managed + 1, managed, 1, 2.0f));
+  OK(cudaMemcpyAsync(device_, managed + 1, sizeof(float), cudaMemcpyDefault, stream_));
+  EXPECT_EQ(6, read());
+  EXPECT_EQ(6, managed[1]);
+  GIVES(cudaSuccess, cudaFree(managed));
+  void* refused = nullptr;
+  GIVES(cudaErrorInvalidValue, cudaMallocManaged(&refused, 0, cudaMemAttachGlobal));
+  GIVES(cudaErrorInvalidValue, cudaMallocManaged(&refused, 64, 0));
+}
+
+TEST_F(RuntimeRules, DevicesTellTheirClocksAndKindsOfMemory) {
+  int value = 0;
+  for (auto attribute :
+       {cudaDevAttrClockRate, cudaDevAttrMemoryClockRate, cudaDevAttrComputeMode, cudaDevAttrConcurrentManagedAccess}) {
+    GIVES(cudaSuccess, cudaDeviceGetAttribute(&value, attribute, 0));
+  }
+  cudaDeviceProp properties = {};
+  OK(cudaGetDeviceProperties(&properties, 0));
+  OK(cudaDeviceGetAttribute(&value, cudaDevAttrManagedMemory, 0));
+  EXPECT_EQ(value, properties.managedMemory);
+  OK(cudaDeviceGetAttribute(&value, cudaDevAttrMemoryPoolsSupported, 0));
+  EXPECT_EQ(value, properties.memoryPoolsSupported);
+}
+
 TEST_F(RuntimeRules, EventsThatWereNeverRecordedAreDone) {
   GIVES(cudaSuccess, cudaEventQuery(fork_));
   GIVES(cudaSuccess, cudaEventSynchronize(fork_));

@@ -121,7 +121,7 @@ struct Ledger {
   std::size_t executables = 0;
   std::size_t executable_nodes = 0;  // of all executables: what their device memory is proportional to
   std::size_t captures = 0;          // begun and not yet ended, invalidated ones included
-  std::size_t allocations = 0;       // cudaMalloc, cudaMallocAsync
+  std::size_t allocations = 0;       // cudaMalloc, cudaMallocManaged, cudaMallocAsync
   std::size_t allocated_bytes = 0;
   std::size_t graph_allocations = 0;  // by launches of graphs, and not freed since
   std::size_t graph_allocated_bytes = 0;
