@@ -92,6 +92,32 @@ TEST_F(RuntimeRules, ImplicitStreamsRunWork) {
   EXPECT_EQ(3, read());
 }
 
+TEST_F(RuntimeRules, TheLegacyStreamAndBlockingStreamsWaitForEachOther) {
+  const cudaGraphExec_t executable = instantiate(capture([this] { OK(plus(10, stream_)); }));
+  const auto enqueue = [&] {
+    OK(put(1, blocking_));
+    OK(plus(1, nullptr));
+    OK(cudaGraphLaunch(executable, cudaStreamLegacy));
+    OK(cudaMemcpyAsync(device_ + 1, device_, sizeof(float), cudaMemcpyDeviceToDevice, nullptr));
+    OK(cudaEventRecord(fork_, nullptr));
+    OK(launch(scale, 1, 1, cudaStreamPerThread, device_, device_, 1, 2.0f));
+    OK(put(7, other_, 2));
+  };
+  enqueue();  // So that nothing is loaded while a stream is busy.
+  clear();
+  Busy busy(blocking_);
+  enqueue();
+  GIVES(cudaSuccess, cudaStreamSynchronize(other_));  // which is independent
+  for (cudaStream_t waits : {blocking_, cudaStreamLegacy, cudaStreamPerThread}) {
+    GIVES(cudaErrorNotReady, cudaStreamQuery(waits));
+  }
+  GIVES(cudaErrorNotReady, cudaEventQuery(fork_));
+  busy.end();
+  EXPECT_EQ(24, read());
+  EXPECT_EQ(12, read(1));
+  EXPECT_EQ(7, read(2));
+}
+
 TEST_F(RuntimeRules, StreamsTellWhatTheyAre) {
   cudaStream_t urgent = nullptr;
   OK(cudaStreamCreateWithPriority(&urgent, cudaStreamNonBlocking, -100));  // clamped
