@@ -206,7 +206,10 @@ cudaError_t submit(const Call& call, Stream& stream, NodeParams params) {
   set_place(params, call.state.endings.here);
   if (capture != nullptr) {
     add_captured_node(call.state, stream, std::move(params));
-  } else if (const auto* copy = std::get_if<CopyParams>(&params); copy != nullptr && is_lazy(call.state)) {
+    return cudaSuccess;
+  }
+  note_stray(call, stream);
+  if (const auto* copy = std::get_if<CopyParams>(&params); copy != nullptr && is_lazy(call.state)) {
     enqueue_copy(call, stream, *copy);
   } else {
     enqueue(call.state, stream, std::move(params));
