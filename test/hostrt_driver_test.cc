@@ -284,7 +284,7 @@ TEST_F(HostrtGraphs, CopiesCanBePatchedByTheirStructure) {
 // The ends of a copy by the kind of their memory.
 class HostrtCopies : public HostrtLogTest {
  protected:
-  enum Memory { kDevice, kPinned, kPageable };
+  enum Memory { kDevice, kManaged, kPinned, kPageable };
   struct Ends {
     Memory to, from;
   };
@@ -293,9 +293,10 @@ class HostrtCopies : public HostrtLogTest {
   cudaError_t outcome(Ends first, Ends second, cudaMemcpyKind kind, bool by_update) {
     hostrt::reset();
     create_streams();
-    void* memory[2][3] = {{}, {}};
+    void* memory[2][4] = {{}, {}};
     for (int i = 0; i < 2; ++i) {
       GIVES(cudaSuccess, cudaMalloc(&memory[i][kDevice], sizeof(int)));
+      GIVES(cudaSuccess, cudaMallocManaged(&memory[i][kManaged], sizeof(int), cudaMemAttachGlobal));
       GIVES(cudaSuccess, cudaMallocHost(&memory[i][kPinned], sizeof(int)));
       memory[i][kPageable] = pageable_ + i;
       for (void* one : memory[i]) *static_cast<int*>(one) = 5 + i;
@@ -327,11 +328,11 @@ class HostrtCopies : public HostrtLogTest {
 };
 
 TEST_F(HostrtCopies, APatchFromTheDevicesToPageableMemoryIsAnIllegalAddress) {
-  constexpr Memory kAll[] = {kDevice, kPinned, kPageable};
+  constexpr Memory kAll[] = {kDevice, kManaged, kPinned, kPageable};
   for (const Memory first : kAll) {
     for (const Memory second : kAll) {
       SCOPED_TRACE(first * 10 + second);
-      const bool is_illegal = first == kDevice && second == kPageable;
+      const bool is_illegal = (first == kDevice || first == kManaged) && second == kPageable;
       const cudaError_t expected = is_illegal ? cudaErrorIllegalAddress : cudaSuccess;
       GIVES(expected, outcome({first, kDevice}, {second, kDevice}, cudaMemcpyDefault, false));
       GIVES(expected, outcome({kDevice, first}, {kDevice, second}, cudaMemcpyDefault, false));
@@ -339,6 +340,9 @@ TEST_F(HostrtCopies, APatchFromTheDevicesToPageableMemoryIsAnIllegalAddress) {
       GIVES(cudaSuccess, outcome({kDevice, first}, {kDevice, second}, cudaMemcpyDefault, true));
     }
   }
+  GIVES(cudaErrorIllegalAddress, outcome({kPinned, kManaged}, {kPageable, kManaged}, cudaMemcpyDefault, false));
+  GIVES(cudaSuccess, outcome({kPageable, kManaged}, {kPinned, kManaged}, cudaMemcpyDefault, false));
+  GIVES(cudaSuccess, outcome({kPageable, kManaged}, {kPageable, kPageable}, cudaMemcpyDefault, false));
   GIVES(cudaSuccess, outcome({kPinned, kDevice}, {kPageable, kDevice}, cudaMemcpyDeviceToHost, false));
   GIVES(cudaSuccess, outcome({kDevice, kPinned}, {kDevice, kPageable}, cudaMemcpyHostToDevice, false));
 }

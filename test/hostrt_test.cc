@@ -150,6 +150,23 @@ TEST_F(Hostrt, TheLedgerCountsWhatIsAlive) {
   EXPECT_EQ(hostrt::Ledger{}, hostrt::ledger());
 }
 
+TEST_F(Hostrt, ManagedMemoryIsAllocatedAsTheDevicesIs) {
+  void* memory = nullptr;
+  OK(cudaMallocManaged(&memory, 100, cudaMemAttachHost));
+  EXPECT_EQ(1u, hostrt::ledger().allocations);
+  EXPECT_EQ(100u, hostrt::ledger().allocated_bytes);
+  hostrt::fail_call("cudaMallocManaged", 1, cudaErrorMemoryAllocation);
+  void* none = nullptr;
+  GIVES(cudaErrorMemoryAllocation, cudaMallocManaged(&none, 100, cudaMemAttachGlobal));
+  OK(cudaFree(memory));
+  EXPECT_EQ(0u, hostrt::ledger().allocations);
+  cudaPointerAttributes attributes = {};
+  OK(cudaPointerGetAttributes(&attributes, memory));
+  EXPECT_EQ(cudaMemoryTypeUnregistered, attributes.type);
+  GIVES(cudaErrorInvalidValue, cudaFree(memory));
+  expect_misuse("cudaFree: memory was freed");
+}
+
 TEST_F(Hostrt, MemoryInfoFollowsAllocations) {
   std::size_t free_before = 0, free_after = 0, total = 0;
   void* memory = nullptr;
@@ -247,6 +264,12 @@ TEST_F(Hostrt, DevicesHaveStreamsOfTheirOwn) {
   cudaDeviceProp properties;
   OK(cudaGetDeviceProperties(&properties, 1));
   EXPECT_STREQ("hostrt (CPU)", properties.name);
+  for (auto attribute : {cudaDevAttrManagedMemory, cudaDevAttrConcurrentManagedAccess, cudaDevAttrMemoryPoolsSupported,
+                         cudaDevAttrClockRate, cudaDevAttrMemoryClockRate}) {
+    int value = 0;
+    OK(cudaDeviceGetAttribute(&value, attribute, 1));
+    EXPECT_LT(0, value) << attribute;
+  }
 }
 
 TEST_F(Hostrt, AThreadsStreamEndsWithIt) {

@@ -102,6 +102,9 @@ TEST_F(Fact02, SafeCallsLeaveCapturesAlone) {
   GIVES(cudaSuccess, cudaGraphExecUpdate(executable, graph, &info));
   GIVES(cudaSuccess, cudaGraphLaunch(executable, other_));
   GIVES(cudaSuccess, put(1, nullptr));
+  GIVES(cudaSuccess, cudaGraphLaunch(executable, nullptr));
+  GIVES(cudaSuccess, cudaEventRecord(join_, nullptr));
+  EXPECT_EQ(cudaStreamCaptureStatusNone, status(nullptr));
   GIVES(cudaErrorInvalidDevice, cudaSetDevice(1000));
   EXPECT_EQ(1u, end_valid(stream_));
 }
@@ -139,7 +142,11 @@ TEST_F(Fact04, CallsOnCapturedThingsBreakACaptureInEveryMode) {
 }
 
 TEST_F(Fact04, TheLegacyStreamMayNotMeetACapturingBlockingStream) {
+  const cudaGraphExec_t executable = instantiate(capture([this] { OK(put(1, stream_)); }));
   const std::function<cudaError_t()> breaking[] = {
+      [&] { return cudaGraphLaunch(executable, nullptr); },
+      [&] { return cudaMemcpyAsync(device_, device_ + 64, 64, cudaMemcpyDeviceToDevice, nullptr); },
+      [&] { return cudaMemsetAsync(device_, 0, 64, nullptr); },
       [&] { return put(1, nullptr); },
       [&] { return cudaMemset(device_, 0, 64); },
       [&] { return cudaMemcpy(device_, device_ + 64, 64, cudaMemcpyDeviceToDevice); },
@@ -161,6 +168,14 @@ TEST_F(Fact04, TheLegacyStreamMayNotMeetACapturingBlockingStream) {
   GIVES(cudaErrorStreamCaptureUnsupported, cudaStreamSynchronize(blocking_));
   GIVES(cudaErrorStreamCaptureImplicit, put(1, nullptr));  // until the invalidated capture has ended, too
   end_invalid(blocking_);
+}
+
+TEST_F(Fact04, NorABlockingStreamThatWasDrawnIntoACapture) {
+  begin(stream_, kRelaxed);
+  OK(cudaEventRecord(fork_, stream_));
+  OK(cudaStreamWaitEvent(blocking_, fork_, 0));
+  GIVES(cudaErrorStreamCaptureImplicit, cudaMemset(device_, 0, 64));
+  end_invalid(stream_);
 }
 
 // That stream belongs to all threads, so that even a thread-local capture meets another thread's use of it.

@@ -92,6 +92,32 @@ TEST_F(RuntimeRules, ImplicitStreamsRunWork) {
   EXPECT_EQ(3, read());
 }
 
+TEST_F(RuntimeRules, TheLegacyStreamAndBlockingStreamsWaitForEachOther) {
+  const cudaGraphExec_t executable = instantiate(capture([this] { OK(plus(10, stream_)); }));
+  const auto enqueue = [&] {
+    OK(put(1, blocking_));
+    OK(plus(1, nullptr));
+    OK(cudaGraphLaunch(executable, cudaStreamLegacy));
+    OK(cudaMemcpyAsync(device_ + 1, device_, sizeof(float), cudaMemcpyDeviceToDevice, nullptr));
+    OK(cudaEventRecord(fork_, nullptr));
+    OK(launch(scale, 1, 1, cudaStreamPerThread, device_, device_, 1, 2.0f));
+    OK(put(7, other_, 2));
+  };
+  enqueue();  // So that nothing is loaded while a stream is busy.
+  clear();
+  Busy busy(blocking_);
+  enqueue();
+  GIVES(cudaSuccess, cudaStreamSynchronize(other_));  // which is independent
+  for (cudaStream_t waits : {blocking_, cudaStreamLegacy, cudaStreamPerThread}) {
+    GIVES(cudaErrorNotReady, cudaStreamQuery(waits));
+  }
+  GIVES(cudaErrorNotReady, cudaEventQuery(fork_));
+  busy.end();
+  EXPECT_EQ(24, read());
+  EXPECT_EQ(12, read(1));
+  EXPECT_EQ(7, read(2));
+}
+
 TEST_F(RuntimeRules, StreamsTellWhatTheyAre) {
   cudaStream_t urgent = nullptr;
   OK(cudaStreamCreateWithPriority(&urgent, cudaStreamNonBlocking, -100));  // clamped
@@ -126,6 +152,39 @@ TEST_F(RuntimeRules, CopiesAndFillsOfNothingAreAllowed) {
   GIVES(cudaSuccess, cudaFree(nullptr));
   int variable = 0;
   GIVES(cudaErrorInvalidValue, cudaFree(&variable));
+}
+
+TEST_F(RuntimeRules, ManagedMemoryIsTheHostsAndTheDevices) {
+  float* managed = nullptr;
+  OK(cudaMallocManaged(reinterpret_cast<void**>(&managed), 2 * sizeof(float), cudaMemAttachGlobal));
+  cudaPointerAttributes attributes = {};
+  OK(cudaPointerGetAttributes(&attributes, managed + 1));
+  EXPECT_EQ(cudaMemoryTypeManaged, attributes.type);
+  EXPECT_EQ(managed + 1, attributes.devicePointer);
+  EXPECT_EQ(managed + 1, attributes.hostPointer);
+  managed[0] = 3;
+  OK(launch(scale, 1, 1, stream_, managed + 1, managed, 1, 2.0f));
+  OK(cudaMemcpyAsync(device_, managed + 1, sizeof(float), cudaMemcpyDefault, stream_));
+  EXPECT_EQ(6, read());
+  EXPECT_EQ(6, managed[1]);
+  GIVES(cudaSuccess, cudaFree(managed));
+  void* refused = nullptr;
+  GIVES(cudaErrorInvalidValue, cudaMallocManaged(&refused, 0, cudaMemAttachGlobal));
+  GIVES(cudaErrorInvalidValue, cudaMallocManaged(&refused, 64, 0));
+}
+
+TEST_F(RuntimeRules, DevicesTellTheirClocksAndKindsOfMemory) {
+  int value = 0;
+  for (auto attribute :
+       {cudaDevAttrClockRate, cudaDevAttrMemoryClockRate, cudaDevAttrComputeMode, cudaDevAttrConcurrentManagedAccess}) {
+    GIVES(cudaSuccess, cudaDeviceGetAttribute(&value, attribute, 0));
+  }
+  cudaDeviceProp properties = {};
+  OK(cudaGetDeviceProperties(&properties, 0));
+  OK(cudaDeviceGetAttribute(&value, cudaDevAttrManagedMemory, 0));
+  EXPECT_EQ(value, properties.managedMemory);
+  OK(cudaDeviceGetAttribute(&value, cudaDevAttrMemoryPoolsSupported, 0));
+  EXPECT_EQ(value, properties.memoryPoolsSupported);
 }
 
 TEST_F(RuntimeRules, EventsThatWereNeverRecordedAreDone) {

@@ -121,7 +121,7 @@ struct Ledger {
   std::size_t executables = 0;
   std::size_t executable_nodes = 0;  // of all executables: what their device memory is proportional to
   std::size_t captures = 0;          // begun and not yet ended, invalidated ones included
-  std::size_t allocations = 0;       // cudaMalloc, cudaMallocAsync
+  std::size_t allocations = 0;       // cudaMalloc, cudaMallocManaged, cudaMallocAsync
   std::size_t allocated_bytes = 0;
   std::size_t graph_allocations = 0;  // by launches of graphs, and not freed since
   std::size_t graph_allocated_bytes = 0;
@@ -158,6 +158,20 @@ void reset_calls();
 // Kernels executed: one for each eager launch and for each enabled kernel node of each graph launch. Host functions are
 // not kernels. Zero while execution is off. Cleared by reset_calls().
 std::uint64_t kernels_run();
+
+// ---- Work that a capture misses -----------------------------------------------------------------------------------
+
+// Pieces of work since reset() that a thread gave to a stream that was not capturing, while a capture that the same
+// thread began was under way. Such work runs at once and is no part of the graph, so a replay of the graph lacks it.
+// Counted are launches of kernels, graphs and host functions, copies, fills, and allocations and frees in the order of
+// a stream. Work that fails is not counted, and no work is once the capture is invalidated.
+std::uint64_t strays();
+
+// The last one, and where it came from. Empty when there was none.
+//
+//     kernel add was launched on stream 0 while this thread captures another stream: it runs now and never again
+//       here: cudaLaunchKernel, call 57, thread 2, at program+0x1234 (run()+0x10)
+std::string last_stray();
 
 // ---- Failures -----------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,8 @@
 #include "capture.h"
 
 #include <algorithm>
+#include <sstream>
+#include <string>
 #include <utility>
 
 #include "graph.h"
@@ -81,6 +83,32 @@ cudaError_t refuse_unsafe(const Call& call) {
     error = cudaErrorStreamCaptureUnsupported;
   }
   return error;
+}
+
+namespace {
+
+std::string name_of(const Stream& stream) {
+  if (stream.is_legacy) return "stream 0";
+  if (stream.handle == cudaStreamPerThread) return "cudaStreamPerThread";
+  std::ostringstream name;
+  name << "stream " << static_cast<const void*>(stream.handle);
+  return name.str();
+}
+
+}  // namespace
+
+void note_stray(const Call& call, const Stream& stream, const Kernel* kernel) {
+  const auto is_own = [&](const auto& entry) {
+    return entry.second->thread == call.thread.id && !entry.second->invalidated;
+  };
+  State& state = call.state;
+  if (std::none_of(state.captures.begin(), state.captures.end(), is_own)) return;
+  ++state.strays;
+  const std::string what = kernel != nullptr ? "kernel " + kernel->name + " was launched"
+                                             : std::string(name_of(call.function)) + " was called";
+  state.last_stray = what + " on " + name_of(stream) + " while this thread captures another stream: " +
+                     (kernel != nullptr ? "it runs" : "its work runs") +
+                     " now and never again\n  here: " + to_string(state.endings.here);
 }
 
 Node& add_captured_node(State& state, Stream& stream, NodeParams params) {

@@ -37,6 +37,10 @@ bool conflicts_with_legacy(State& state, const Stream& stream, bool invalidates)
 // thread (facts 2). Invalidates what prohibits it.
 cudaError_t refuse_unsafe(const Call& call);
 
+// Counts work for strays() that is about to be enqueued, if the thread captures another stream. `kernel` is what is
+// launched, if it is a kernel.
+void note_stray(const Call& call, const Stream& stream, const Kernel* kernel = nullptr);
+
 // Adds a node for captured work behind what the stream did last, and makes it what the stream did last.
 Node& add_captured_node(State& state, Stream& stream, NodeParams params);
 

@@ -15,6 +15,7 @@ constexpr int kComputeMajor = 9;
 constexpr int kComputeMinor = 0;
 constexpr int kMultiprocessors = 1;
 constexpr int kWarpSize = 32;
+constexpr int kClockRate = 1'000'000;  // in kHz, of the cores and of the memory; hostrt has no notion of time
 
 bool exists(const State& state, int device) { return device >= 0 && device < state.device_count; }
 
@@ -40,6 +41,13 @@ cudaError_t properties(const Call& call, cudaDeviceProp* out, int device) {
   out->unifiedAddressing = 1;
   out->concurrentKernels = 1;
   out->streamPrioritiesSupported = 1;
+  out->managedMemory = 1;
+  out->concurrentManagedAccess = 1;
+  out->memoryPoolsSupported = 1;
+#if CUDART_VERSION < 13000
+  out->clockRate = kClockRate;
+  out->memoryClockRate = kClockRate;
+#endif
   return cudaSuccess;
 }
 
@@ -80,7 +88,17 @@ cudaError_t attribute(const Call& call, int* value, cudaDeviceAttr attribute, in
     case cudaDevAttrUnifiedAddressing:
     case cudaDevAttrConcurrentKernels:
     case cudaDevAttrStreamPrioritiesSupported:
+    case cudaDevAttrManagedMemory:
+    case cudaDevAttrConcurrentManagedAccess:
+    case cudaDevAttrMemoryPoolsSupported:
       *value = 1;
+      return cudaSuccess;
+    case cudaDevAttrComputeMode:
+      *value = cudaComputeModeDefault;
+      return cudaSuccess;
+    case cudaDevAttrClockRate:
+    case cudaDevAttrMemoryClockRate:
+      *value = kClockRate;
       return cudaSuccess;
     default:
       return cudaErrorInvalidValue;

@@ -132,7 +132,11 @@ cudaError_t wait_on_stream(const Call& call, cudaStream_t stream_handle, cudaEve
     invalidate(call.state, *own);
     return cudaErrorStreamCaptureIsolation;
   }
-  wait_for(call.state, *stream, event->mark);  // never recorded: a functional no-op
+  if (!event->recorded) return cudaSuccess;  // "a functional no-op"
+  // "When an action is taken in the legacy stream such as a kernel launch or cudaStreamWaitEvent()": though the event
+  // may be done.
+  if (stream->is_legacy) order_blocking_streams(call.state, *stream);
+  wait_for(call.state, *stream, event->mark);
   return cudaSuccess;
 }
 

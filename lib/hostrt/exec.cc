@@ -205,6 +205,7 @@ cudaError_t launch(const Call& call, cudaGraphExec_t handle, cudaStream_t stream
   if (program.has_events && !events_exist(call, program)) return cudaErrorInvalidValue;
   if (program.has_memory) error = launch_memory(call, *executable);
   if (error != cudaSuccess) return error;
+  note_stray(call, *stream);
   wait_for(call.state, *stream, executable->last_run);  // a launch held in another stream (facts 15)
   if (!program.device_nodes->all.empty()) {
     enqueue(call.state, *stream, make_start(call.state, *stream, program.device_nodes));

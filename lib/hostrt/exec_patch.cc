@@ -12,11 +12,16 @@ namespace graphcache::hostrt {
 namespace {
 
 // A copy between two places of the device takes pageable memory at either end without an error, and then makes launches
-// fail with cudaErrorIllegalAddress (docs/semantics.md).
+// fail with cudaErrorIllegalAddress (docs/semantics.md). So does a copy with cudaMemcpyDefault that has managed memory
+// at one end and no pageable memory at the other.
 bool is_illegal(const CopyParams& params) {
-  const auto is_pageable = [](const void* address) { return memory_kind(state(), address) == MemoryKind::kPageable; };
-  return params.first_destination == MemoryKind::kDevice && params.first_source == MemoryKind::kDevice &&
-         (is_pageable(params.destination) || is_pageable(params.source));
+  const MemoryKind ends[] = {params.first_destination, params.first_source};
+  const auto begins_with = [&](MemoryKind kind) { return ends[0] == kind || ends[1] == kind; };
+  const bool is_on_device = ends[0] == MemoryKind::kDevice && ends[1] == MemoryKind::kDevice;
+  const bool is_managed =
+      params.kind == cudaMemcpyDefault && begins_with(MemoryKind::kManaged) && !begins_with(MemoryKind::kPageable);
+  return (is_on_device || is_managed) &&
+         (is_pageable(state(), params.destination) || is_pageable(state(), params.source));
 }
 
 cudaError_t patch_copy(CopyParams& params, const CopyParams& wanted) {

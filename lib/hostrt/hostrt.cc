@@ -82,6 +82,8 @@ void reset() {
   world->kernels_run = 0;
   world->failures.clear();
   world->failures_injected = 0;
+  world->strays = 0;
+  world->last_stray.clear();
   world->last_call = 0;
   world->misuses = 0;
   world->last_misuse.clear();
@@ -171,6 +173,16 @@ void reset_calls() {
 std::uint64_t kernels_run() {
   const Locked world;
   return world->kernels_run;
+}
+
+std::uint64_t strays() {
+  const Locked world;
+  return world->strays;
+}
+
+std::string last_stray() {
+  const Locked world;
+  return world->last_stray;
 }
 
 void fail_call(const char* function, int nth, cudaError_t error, int times) {

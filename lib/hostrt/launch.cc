@@ -71,6 +71,7 @@ cudaError_t launch(const Call& call, const LaunchRequest& request) {
     }
   }
   if (capture == nullptr) {
+    note_stray(call, *stream, params.kernel);
     enqueue(call.state, *stream, NodeParams(std::move(params)));
     return cudaSuccess;
   }

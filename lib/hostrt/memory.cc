@@ -34,14 +34,14 @@ void scribble(void* address, std::size_t bytes) {
 
 namespace {
 
-cudaError_t allocate(const Call& call, Memory& memory, void** out, std::size_t bytes) {
+cudaError_t allocate(const Call& call, Memory& memory, void** out, std::size_t bytes, bool is_managed = false) {
   if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;
   if (out == nullptr) return cudaErrorInvalidValue;
   *out = nullptr;
   if (bytes == 0) return cudaSuccess;
   void* address = fresh_memory(bytes);
   if (address == nullptr) return cudaErrorMemoryAllocation;
-  memory.emplace(address, Allocation{bytes, call.thread.device, nullptr, call.state.endings.here, {}});
+  memory.emplace(address, Allocation{bytes, call.thread.device, nullptr, call.state.endings.here, {}, is_managed});
   poison(static_cast<char*>(address) + bytes, block_bytes(bytes) - bytes);
   *out = address;
   return cudaSuccess;
@@ -99,7 +99,11 @@ cudaError_t read_attributes(const Call& call, cudaPointerAttributes* out, const 
   std::memset(static_cast<void*>(out), 0, sizeof *out);
   const std::optional<int> device = device_of_memory(call.state, pointer);
   const Allocation* host = find_allocation(call.state.host_memory, pointer);
-  out->type = device ? cudaMemoryTypeDevice : host != nullptr ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
+  const bool is_managed = device && memory_kind(call.state, pointer) == MemoryKind::kManaged;
+  out->type = is_managed        ? cudaMemoryTypeManaged
+              : device          ? cudaMemoryTypeDevice
+              : host != nullptr ? cudaMemoryTypeHost
+                                : cudaMemoryTypeUnregistered;
   out->device = host != nullptr ? host->device : device.value_or(cudaInvalidDeviceId);
   // Addresses that may be dereferenced there: pinned memory is mapped at the same one.
   if (out->type != cudaMemoryTypeUnregistered) out->devicePointer = const_cast<void*>(pointer);
@@ -133,10 +137,11 @@ cudaError_t fill(const Call& call, void* address, int value, std::size_t bytes, 
 
 MemoryKind memory_kind(const State& state, const void* address) {
   if (find_allocation(state.host_memory, address) != nullptr) return MemoryKind::kPinned;
-  const bool is_device = find_allocation(state.device_memory, address) != nullptr ||
-                         find_allocation(state.quarantine.blocks(), address) != nullptr ||
-                         find_graph_memory(state, address) != nullptr;
-  return is_device ? MemoryKind::kDevice : MemoryKind::kPageable;
+  for (const Memory* memory : {&state.device_memory, &state.quarantine.blocks()}) {
+    const Allocation* const found = find_allocation(*memory, address);
+    if (found != nullptr) return found->is_managed ? MemoryKind::kManaged : MemoryKind::kDevice;
+  }
+  return find_graph_memory(state, address) != nullptr ? MemoryKind::kDevice : MemoryKind::kPageable;
 }
 
 bool is_pageable(const State& state, const void* address) {
@@ -152,6 +157,13 @@ extern "C" {
 cudaError_t CUDARTAPI cudaMalloc(void** devPtr, size_t size) {
   return enter(Function::kMalloc,
                [&](const Call& call) { return allocate(call, call.state.device_memory, devPtr, size); });
+}
+
+cudaError_t CUDARTAPI cudaMallocManaged(void** devPtr, size_t size, unsigned int flags) {
+  return enter(Function::kMallocManaged, [&](const Call& call) {
+    if (size == 0 || (flags != cudaMemAttachGlobal && flags != cudaMemAttachHost)) return cudaErrorInvalidValue;
+    return allocate(call, call.state.device_memory, devPtr, size, /*is_managed=*/true);
+  });
 }
 
 cudaError_t CUDARTAPI cudaFree(void* devPtr) {

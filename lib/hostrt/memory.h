@@ -27,6 +27,7 @@ struct Allocation {
   std::shared_ptr<Block> block = {};  // of cudaMallocAsync
   Place made = {};
   Place freed = {};
+  bool is_managed = false;
 };
 
 using Memory = std::map<const void*, Allocation, std::less<>>;  // by first address

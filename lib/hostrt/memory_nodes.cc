@@ -82,6 +82,7 @@ cudaError_t allocate_async(const Call& call, void** out, std::size_t bytes, cuda
     add_captured_node(call.state, *stream, AllocationParams{block});
     return cudaSuccess;
   }
+  note_stray(call, *stream);
   call.state.device_memory.emplace(block->address, Allocation{bytes, stream->device, block});
   enqueue(call.state, *stream, AllocationParams{block});
   return cudaSuccess;
@@ -101,6 +102,7 @@ cudaError_t free_async(const Call& call, void* address, cudaStream_t handle) {
   }
   // The work keeps the memory until it runs.
   if (const auto graph = call.state.graph_memory.live.find(address); graph != call.state.graph_memory.live.end()) {
+    note_stray(call, *stream);
     FreeParams params{graph->second};
     free_graph_memory(call.state, address);
     enqueue(call.state, *stream, NodeParams(std::move(params)));
@@ -110,6 +112,7 @@ cudaError_t free_async(const Call& call, void* address, cudaStream_t handle) {
   if (found == call.state.device_memory.end()) {
     return refuse_release(call, address);
   }
+  note_stray(call, *stream);
   call.state.endings.add(address);
   Allocation allocation = std::move(found->second);
   call.state.device_memory.erase(found);

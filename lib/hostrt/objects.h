@@ -48,7 +48,7 @@ struct KernelParams {
   std::vector<LaunchAttribute> attributes;
 };
 
-enum class MemoryKind { kDevice, kPinned, kPageable };
+enum class MemoryKind { kDevice, kManaged, kPinned, kPageable };
 
 struct CopyParams {
   void* destination = nullptr;

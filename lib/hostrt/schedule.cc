@@ -261,6 +261,10 @@ void wait_for(const State& state, Stream& stream, std::uint64_t mark) {
   if (!has_passed(state, mark)) stream.queue.push_back(Wait{mark});
 }
 
+void order_blocking_streams(State& state, Stream& legacy) {
+  if (is_lazy(state)) wait_for_ordered(state, legacy);
+}
+
 bool is_idle(State& state, const Stream& stream) {
   bool busy = is_busy(stream);
   if (stream.is_legacy && is_lazy(state)) {

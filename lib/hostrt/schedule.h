@@ -44,6 +44,9 @@ bool has_passed(const State& state, std::uint64_t mark);
 // The stream's later work waits for the mark.
 void wait_for(const State& state, Stream& stream, std::uint64_t mark);
 
+// What the legacy stream's use does even without work: its blocking streams' later work waits for what they have now.
+void order_blocking_streams(State& state, Stream& legacy);
+
 // Whether all work that a waiting host would wait for has run. The legacy stream stands for the blocking ones, too.
 bool is_idle(State& state, const Stream& stream);
 

@@ -108,6 +108,8 @@ struct State {
   std::uint64_t kernels_run = 0;
   std::vector<Failure> failures;
   std::uint64_t failures_injected = 0;
+  std::uint64_t strays = 0;
+  std::string last_stray;
   std::uint64_t last_call = 0;
   std::uint64_t last_context_id = 0;
   std::map<int, std::uint64_t> context_ids;  // by device

@@ -150,9 +150,12 @@ cudaError_t run(State& state, const Work& work) {
 
 // "For transfers from pageable host memory to device memory ... the function will return once the pageable buffer has
 // been copied to the staging memory", and to pageable memory "only once the copy has completed" (the runtime's manual,
-// API synchronization behavior). Behind a held stream the caller does not wait for the latter.
-void enqueue_copy(State& state, Stream& stream, const CopyParams& copy) {
+// API synchronization behavior). Behind a held stream the caller does not wait for the latter. A synchronous copy from
+// pageable memory begins with "a stream sync".
+void enqueue_copy(const Call& call, Stream& stream, const CopyParams& copy) {
+  State& state = call.state;
   if (is_pageable(state, copy.source)) {
+    if (call.function == Function::kMemcpy) finish(state, stream);
     const auto* first = static_cast<const std::byte*>(copy.source);
     enqueue(state, stream, StagedCopy{copy.destination, {first, first + copy.bytes}, copy.from});
   } else {
@@ -203,8 +206,11 @@ cudaError_t submit(const Call& call, Stream& stream, NodeParams params) {
   set_place(params, call.state.endings.here);
   if (capture != nullptr) {
     add_captured_node(call.state, stream, std::move(params));
-  } else if (const auto* copy = std::get_if<CopyParams>(&params); copy != nullptr && is_lazy(call.state)) {
-    enqueue_copy(call.state, stream, *copy);
+    return cudaSuccess;
+  }
+  note_stray(call, stream);
+  if (const auto* copy = std::get_if<CopyParams>(&params); copy != nullptr && is_lazy(call.state)) {
+    enqueue_copy(call, stream, *copy);
   } else {
     enqueue(call.state, stream, std::move(params));
   }
