@@ -41,7 +41,9 @@ const char* advice(cudaError_t error) {
       return ". A capture forbids this call: move allocations, synchronizations and queries out of fn, or use "
              "cudaMallocAsync on rec.stream() and free the memory in fn";
     case cudaErrorStreamCaptureInvalidated:
-      return ". An earlier call of fn, or of another thread, broke the capture";
+      return ". An earlier call of fn, or of another thread, broke the capture, such as an allocation, a "
+             "synchronization, or a use of the legacy default stream: move it out of fn, or take "
+             "graphcache::capture_gate around it in the other thread";
     case cudaErrorStreamCaptureMerge:
       return ". A stream of the capture waited for one of another capture: let each capture wait for its own events "
              "alone";
