@@ -24,7 +24,7 @@
   X(StreamUpdateCaptureDependencies) X(ThreadExchangeStreamCaptureMode)                                             \
   X(EventCreate) X(EventCreateWithFlags) X(EventRecord) X(EventRecordWithFlags) X(EventQuery) X(EventSynchronize)   \
   X(EventElapsedTime) X(EventDestroy)                                                                               \
-  X(GetFuncBySymbol) X(GetDriverEntryPoint) X(FuncGetParamInfo) X(KernelGetFunction)                                \
+  X(GetFuncBySymbol) X(GetDriverEntryPoint) X(FuncGetParamInfo) X(FuncGetName) X(KernelGetFunction)                 \
   X(LibraryLoadData) X(LibraryUnload) X(LibraryGetKernel)                                                           \
   X(LaunchKernel) X(LaunchKernelExC) X(LaunchHostFunc)                                                              \
   X(GraphCreate) X(GraphDestroy) X(GraphClone) X(GraphAddKernelNode) X(GraphAddMemcpyNode1D) X(GraphAddMemsetNode)  \
