@@ -81,6 +81,9 @@ std::string to_string(const Stats& stats) {
   if (stats.refused_device_updates != 0) {
     absl::StrAppendFormat(&text, "executables refused for updates by the device %d\n", stats.refused_device_updates);
   }
+  if (stats.verified != 0 || stats.stale != 0) {
+    absl::StrAppendFormat(&text, "verified hits %d, stale %d\n", stats.verified, stats.stale);
+  }
   absl::StrAppendFormat(&text, "executables %d (about %.1f KiB of device memory), evictions %d\n",
                         stats.live_executables, static_cast<double>(stats.estimated_device_bytes) / 1024,
                         stats.evictions);
@@ -99,6 +102,7 @@ std::string to_string(const EntryInfo& entry) {
       entry.nodes, entry.slot_nodes, static_cast<double>(entry.estimated_device_bytes) / 1024, entry.last_use_order);
   if (entry.pinned) absl::StrAppend(&text, ", pinned");
   if (!entry.capture_error.empty()) absl::StrAppend(&text, "; the last capture broke: ", entry.capture_error);
+  if (!entry.stale.empty()) absl::StrAppend(&text, "; stale: ", entry.stale);
   return text;
 }
 

@@ -11,6 +11,13 @@
 
 namespace graphcache {
 
+// What a run does when verify mode (Options::verify_every) finds that its key's graph is stale.
+enum class OnStale {
+  kReport,       // It counts the finding (Stats::stale), keeps its text (EntryInfo::stale), and replays all the same.
+  kForget,       // It reports; the key loses its executable and its template, and is captured again by this run.
+  kReturnError,  // It reports, returns FailedPrecondition with the finding, and launches nothing. The key stays.
+};
+
 struct Options {
   // The device whose work the cache records, as counted by cudaGetDeviceCount; kCurrentDevice is the one that is
   // current in the thread that constructs the cache. A cache serves one device.
@@ -65,6 +72,26 @@ struct Options {
   // at their first call, and for programs with many keys that come once. A key that the cache has dropped (see
   // max_templates) counts as new. Cache::warm does not wait for it.
   int capture_after = 0;
+
+  // Verify mode, for finding mistakes: every n-th hit of a key calls `fn` under capture again, launches nothing of
+  // that, and compares the recording with what the key was captured with. What differs and is no slot would be replayed
+  // with its old value: it has to become a slot, or part of the key. The finding names the node, the kernel, the
+  // argument's index, both values, and what they point to. Found are values that `fn` captured by reference, memory
+  // that moved, branches and functions that are not in the key, launches that left the run's stream, and data of host
+  // functions that moved. Not found is a launch that was not on the run's stream in the first run either.
+  //
+  // 0: off, unless the environment variable GRAPHCACHE_VERIFY holds an n when the cache is made. Negative, or a
+  // variable that is no number from 0: an error of every run. A hit that restores or switches an executable counts,
+  // too. A verified hit takes about as long as a capture and two readings of the graph, and what it records waits for
+  // nothing. Off, it costs hits nothing.
+  //
+  // `fn` is called more often then than without verify mode. So it must do nothing on the host that must not happen
+  // twice, such as to allocate what a replay uses; it should have no work outside the capture; and it should zero
+  // structures that it passes to kernels, since the bytes between their members are compared as well. What `fn` returns
+  // or throws then is the run's, as in a miss. A recording that breaks is a finding: in cudaStreamCaptureModeGlobal,
+  // and on a blocking stream, calls of other threads may be at fault.
+  int verify_every = 0;
+  OnStale on_stale = OnStale::kReport;
 
   // For the library's own tests and benchmarks: leave it alone.
   detail::Mechanisms mechanisms = {};

@@ -72,7 +72,8 @@ struct Stats {
   std::uint64_t patched_nodes = 0;  // +1 for each node that was set anew, by a call or by the device in a launch.
   std::uint64_t evictions = 0;      // +1 for each executable that left for another: for room, or for a table.
   // +1 for each template that was dropped while its key stayed: because of Options::max_templates, with the executable
-  // of a key that uses Recorder::on_device(), or because its graph cannot be instantiated. Until something is erased,
+  // of a key that uses Recorder::on_device(), because its graph cannot be instantiated, or because verify mode
+  // found it stale (OnStale::kForget). Until something is erased,
   // live_templates is captures - forgotten.
   std::uint64_t forgotten = 0;
   // +1 for each update that the runtime refused, by its reason. The two graphs looked like siblings and are not: the
@@ -80,6 +81,8 @@ struct Stats {
   std::array<std::uint64_t, kUpdateRefusalCount> refused_updates{};
   // +1 for each executable that the device was to update and could not.
   std::uint64_t refused_device_updates = 0;
+  std::uint64_t verified = 0;  // +1 for each hit whose `fn` was recorded again and compared (Options::verify_every).
+  std::uint64_t stale = 0;     // +1 for each verified hit whose recording differs, or broke: EntryInfo::stale says how.
   std::uint64_t live_executables = 0;            // Executables now alive.
   std::uint64_t live_templates = 0;              // Templates (captured graphs) now kept.
   std::uint64_t families = 0;                    // Families that these belong to.
@@ -107,11 +110,12 @@ struct EntryInfo {
   bool recorded = false;                                // and a template: a run would not call `fn`.
   bool pinned = false;                                  // By Cache::pin.
   std::string capture_error;                            // What broke its last capture, or empty.
-  std::uint64_t family = 0;                             // Equal for siblings; 0 for an entry that can have none.
-  std::size_t nodes = 0;                                // Nodes of its graph; 0 before the first capture.
-  std::size_t slot_nodes = 0;                           // Those of them that hold values of slots.
-  std::size_t estimated_device_bytes = 0;               // Of its executable.
-  std::size_t last_use_order = 0;                       // 0 for the entry used last, then 1, 2, ...
+  std::string stale;  // What verify mode found the last time that it found something (Options::verify_every), or empty.
+  std::uint64_t family = 0;                // Equal for siblings; 0 for an entry that can have none.
+  std::size_t nodes = 0;                   // Nodes of its graph; 0 before the first capture.
+  std::size_t slot_nodes = 0;              // Those of them that hold values of slots.
+  std::size_t estimated_device_bytes = 0;  // Of its executable.
+  std::size_t last_use_order = 0;          // 0 for the entry used last, then 1, 2, ...
 };
 
 // Several lines of text for people; the format is not fixed. graphcache/format.h makes the types here printable by fmt.

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "cuda/mutex.h"
 #include "exec/executable.h"
@@ -62,6 +63,7 @@ struct Entry {
   bool pinned = false;
   bool erased = false;                     // No longer found; deleted once it is idle.
   absl::Status capture_error;              // Of the last capture, if that broke.
+  std::string stale;                       // What verify mode found last, or empty.
   Signatures::Known* signature = nullptr;  // Of its content. Null if that can have no siblings.
 
   // As `executable`.
@@ -72,6 +74,7 @@ struct Entry {
   bool seen = false;                                    // Whether direct_left has been set for a new key.
   int direct_left = 0;                                  // How many runs are to be direct before the next capture.
   EagerReason direct_why = EagerReason::kCaptureAfter;  // Why those runs are direct.
+  int unverified = 0;                                   // Hits since one was verified.
   int failures = 0;  // Captures that broke, or executables that failed, since the last good run.
 
   // Written under `lock`, except the count of kEager, which is written under the cache's lock.

@@ -153,6 +153,7 @@ std::vector<EntryInfo> Cache::Impl::entries() const try {
     info.pinned = entry.pinned;
     info.family = policy.family(entry.id);
     if (!entry.capture_error.ok()) info.capture_error = entry.capture_error.ToString();
+    info.stale = entry.stale;
     info.nodes = entry.nodes;
     info.slot_nodes = entry.slot_nodes;
     info.estimated_device_bytes = policy.bytes(entry.id);

@@ -64,6 +64,9 @@ absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) {
   if (!enabled_) return run_disabled(request);
 
   Held entry(*this, claim(request));
+  if (options_.verify_every != 0) {
+    if (absl::Status status = verify_hit(entry, request); !status.ok()) return status;
+  }
   if (entry->executable != nullptr && !memory_->has_late_error() &&
       (entry->stream.handle == request.stream || is_known(request.stream))) {
     entry->stream = LaunchStream::of(request.stream);
