@@ -81,9 +81,9 @@ struct Options {
   // functions that moved. Not found is a launch that was not on the run's stream in the first run either.
   //
   // 0: off, unless the environment variable GRAPHCACHE_VERIFY holds an n when the cache is made. Negative, or a
-  // variable that is no number from 0: an error of every run. A hit that restores or switches an executable counts,
-  // too. A verified hit takes about as long as a capture and two readings of the graph, and what it records waits for
-  // nothing. Off, it costs hits nothing.
+  // variable that is no number from 0: an error of every run. Hits that restore or switch an executable count as
+  // well. A verified hit costs the host a capture and two readings of the graph, about as much as an instantiation.
+  // Off, the mode costs nothing.
   //
   // `fn` is called more often then than without verify mode. So it must do nothing on the host that must not happen
   // twice, such as to allocate what a replay uses; it should have no work outside the capture; and it should zero

@@ -82,7 +82,7 @@ struct Stats {
   // +1 for each executable that the device was to update and could not.
   std::uint64_t refused_device_updates = 0;
   std::uint64_t verified = 0;  // +1 for each hit whose `fn` was recorded again and compared (Options::verify_every).
-  std::uint64_t stale = 0;     // +1 for each verified hit whose recording differs, or broke: EntryInfo::stale says how.
+  std::uint64_t stale = 0;     // +1 for each such recording that differed or broke (EntryInfo::stale).
   std::uint64_t live_executables = 0;            // Executables now alive.
   std::uint64_t live_templates = 0;              // Templates (captured graphs) now kept.
   std::uint64_t families = 0;                    // Families that these belong to.

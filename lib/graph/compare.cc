@@ -132,7 +132,9 @@ std::string text_of(const unsigned char* bytes, std::size_t size) {
     }
     default: {
       std::string digits;
-      for (std::size_t i = 0; i < size; ++i) absl::StrAppendFormat(&digits, i == 0 ? "%02x" : " %02x", bytes[i]);
+      for (std::size_t i = 0; i < size; ++i) {
+        absl::StrAppendFormat(&digits, "%s%02x", i == 0 ? "" : " ", bytes[i]);
+      }
       return digits;
     }
   }
