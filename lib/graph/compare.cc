@@ -286,9 +286,7 @@ class Comparison {
     switch (kept.type) {
       case cudaGraphNodeTypeKernel:
         compare_kernels(index, kept, now);
-        if (kept_.signature(a.dependencies_end, a.end) != now_.signature(b.dependencies_end, b.end)) {
-          find("its launch attributes (cooperative, cluster size) are others now");
-        }
+        compare_attributes(kept_.signature(a.dependencies_end, a.end), now_.signature(b.dependencies_end, b.end));
         break;
       case cudaGraphNodeTypeMemcpy:
         if (kept.size != 0 && now.size != 0) compare_copies(index, kept, now);
@@ -312,6 +310,10 @@ class Comparison {
   void compare_kernels(std::uint32_t index, const NodeContent& kept, const NodeContent& now) {
     const CUDA_KERNEL_NODE_PARAMS& a = kept.kernel;
     const CUDA_KERNEL_NODE_PARAMS& b = now.kernel;
+    const auto is_known = [](const CUDA_KERNEL_NODE_PARAMS& kernel) {
+      return kernel.func != nullptr || kernel.kern != nullptr;
+    };
+    if (!is_known(a) || !is_known(b)) return;
     if (a.func != b.func || a.kern != b.kern) {
       const std::string was = name_of(a), is = name_of(b);
       return find("the kernel", was, was == is ? absl::StrCat(is, " of another module, or on another device") : is);
@@ -338,6 +340,11 @@ class Comparison {
       compare_bytes(what, kept_.bytes(kept) + offset, now_.bytes(now) + offset,
                     kept_.reading.sizes[kept.first_argument + i]);
     }
+  }
+
+  void compare_attributes(std::string_view kept, std::string_view now) {
+    const bool known = !kept.empty() && !now.empty();
+    if (known && kept != now) find("its launch attributes (cooperative, cluster size) are others now");
   }
 
   // Word by word, since a structure may hold addresses.

@@ -149,8 +149,11 @@ class Reader {
     const CUDA_KERNEL_NODE_PARAMS& params = content.kernel;
     // CUDA refuses updates between contexts, if it comes to that.
     if (reading_ == nullptr) put(content.readable ? params.ctx : context_);
-    const bool has_attributes = driver_.kernel_attribute != nullptr && read_attributes(node, &content.grid_updatable);
-    if (!has_attributes && reading_ == nullptr) return false;
+    const std::size_t attributes = signature_.size();
+    if (driver_.kernel_attribute == nullptr || !read_attributes(node, &content.grid_updatable)) {
+      if (reading_ == nullptr) return false;
+      signature_.resize(attributes);
+    }
     if (!content.readable) return true;
     const bool has_arguments = params.kernelParams != nullptr || params.extra != nullptr;
     const Layout layout = layout_of(params, has_arguments);

@@ -26,7 +26,8 @@ std::optional<Signature> describe(const Template& from, Content* content);
 
 // A graph of any kind, as far as it can be read, to be compared with another recording of the same `fn` (compare.h).
 struct Reading {
-  // Where in the signature a node's type begins, its dependencies end, and its launch attributes end.
+  // Where in the signature a node's type begins, its dependencies end, and its launch attributes end. These are of no
+  // bytes if they could not be read.
   struct Part {
     std::uint32_t begin, dependencies_end, end;
   };

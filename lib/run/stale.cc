@@ -8,6 +8,7 @@
 
 #include "cuda/errors.h"
 #include "graph/compare.h"
+#include "graphcache/status.h"
 #include "run/impl.h"
 
 namespace graphcache {
@@ -59,11 +60,17 @@ absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std:
     return status;
   }
   if (now.empty_slot) return absl::OkStatus();  // There is no node to compare with.
-  if (!now.capture.ok() || is_capture_error(cuda_error(now.fn))) {
+  const cudaError_t of_fn = cuda_error(now.fn), of_capture = cuda_error(now.capture);
+  // A run inside of this one that an outer graph cannot hold.
+  const bool refused = of_capture == cudaSuccess && now.capture.code() == absl::StatusCode::kFailedPrecondition;
+  const bool ended_badly = broke && of_fn == cudaSuccess && is_capture_error(of_capture);
+  if (is_capture_error(of_fn) || ended_badly || (refused && now.fn.ok())) {
     *found = absl::StrCat(kBroke, ": ", std::string((now.fn.ok() ? now.capture : now.fn).message()));
     return absl::OkStatus();
   }
-  if (!now.fn.ok()) return now.fn;
+  if (!broke && !now.fn.ok()) return now.fn;
+  // Another call failed, as does one whose slot has a value that CUDA refuses: that is the run's affair.
+  if (!now.capture.ok()) return absl::OkStatus();
 
   const Template& kept = entry->graph.empty() ? entry->executable->base() : entry->graph;
   std::optional<std::string> difference = first_difference(kept, *entry->content, now.graph, now.content);
