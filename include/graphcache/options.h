@@ -88,8 +88,9 @@ struct Options {
   // `fn` is called more often then than without verify mode. So it must do nothing on the host that must not happen
   // twice, such as to allocate what a replay uses; it should have no work outside the capture; and it should zero
   // structures that it passes to kernels, since the bytes between their members are compared as well. What `fn` returns
-  // or throws then is the run's, as in a miss. A recording that breaks is a finding: in cudaStreamCaptureModeGlobal,
-  // and on a blocking stream, calls of other threads may be at fault.
+  // or throws then is the run's, as in a miss. A recording that a call of `fn` breaks is a finding. If another
+  // thread's call may have broken it (cudaErrorStreamCaptureInvalidated, or an exception of `fn` in a broken
+  // recording), the hit goes on unverified.
   int verify_every = 0;
   OnStale on_stale = OnStale::kReport;
 

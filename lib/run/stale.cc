@@ -12,6 +12,13 @@
 #include "run/impl.h"
 
 namespace graphcache {
+namespace {
+
+// Whether a call of `fn` broke the capture. The call at fault returns an error of its own, while those that follow it,
+// in any thread, say no more than that the capture was broken before (fact 4).
+bool is_of_fn(cudaError_t error) { return is_capture_error(error) && error != cudaErrorStreamCaptureInvalidated; }
+
+}  // namespace
 
 // Ok: the run goes on. After a finding with OnStale::kForget the entry has nothing left by then, so the run is a miss.
 absl::Status Cache::Impl::verify_hit(Held& entry, const Request& request) {
@@ -43,15 +50,13 @@ absl::Status Cache::Impl::verify_hit(Held& entry, const Request& request) {
 
 // What differs, in `found`; empty if nothing does. The recording was never launched, so it is destroyed here and now.
 absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std::string* found) {
-  constexpr char kBroke[] = "fn could not be recorded again, as if it made a call now that a capture forbids";
   bool broke = false;
   Captured now;
   try {
     now = capture(request.stream, options_.capture_mode, request.call, setter_, &broke);
   } catch (...) {
     if (!broke || !request.call.threw) throw;
-    request.call.threw = false;
-    *found = absl::StrCat(kBroke, ": it threw an exception");
+    request.call.threw = false;  // Nobody knows which call broke it, nor of which thread.
     return absl::OkStatus();
   }
   for (const absl::Status& status : {now.capture, now.fn}) {
@@ -63,9 +68,10 @@ absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std:
   const cudaError_t of_fn = cuda_error(now.fn), of_capture = cuda_error(now.capture);
   // A run inside of this one that an outer graph cannot hold.
   const bool refused = of_capture == cudaSuccess && now.capture.code() == absl::StatusCode::kFailedPrecondition;
-  const bool ended_badly = broke && of_fn == cudaSuccess && is_capture_error(of_capture);
-  if (is_capture_error(of_fn) || ended_badly || (refused && now.fn.ok())) {
-    *found = absl::StrCat(kBroke, ": ", std::string((now.fn.ok() ? now.capture : now.fn).message()));
+  const bool ended_badly = broke && of_fn == cudaSuccess && is_of_fn(of_capture);
+  if (is_of_fn(of_fn) || ended_badly || (refused && now.fn.ok())) {
+    *found = absl::StrCat("fn could not be recorded again, as if it made a call now that a capture forbids: ",
+                          std::string((now.fn.ok() ? now.capture : now.fn).message()));
     return absl::OkStatus();
   }
   if (!broke && !now.fn.ok()) return now.fn;
