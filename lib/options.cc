@@ -4,7 +4,11 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
 #include <iterator>
+#include <system_error>
 
 #include "cuda/errors.h"
 
@@ -45,6 +49,25 @@ absl::Status check(Options& options) {
       options.on_capture_failure != OnCaptureFailure::kReturnError) {
     return absl::InvalidArgumentError(absl::StrCat("Options::on_capture_failure has an invalid value (",
                                                    static_cast<int>(options.on_capture_failure), ")"));
+  }
+  const OnStale reactions[] = {OnStale::kReport, OnStale::kForget, OnStale::kReturnError};
+  if (std::find(std::begin(reactions), std::end(reactions), options.on_stale) == std::end(reactions)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Options::on_stale has an invalid value (", static_cast<int>(options.on_stale), ")"));
+  }
+  if (options.verify_every < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Options::verify_every is ", options.verify_every, ": it must not be negative"));
+  }
+  if (const char* const wanted = std::getenv("GRAPHCACHE_VERIFY"); wanted != nullptr && options.verify_every == 0) {
+    int every = 0;
+    const char* const end = wanted + std::strlen(wanted);
+    const auto [read, error] = std::from_chars(wanted, end, every);
+    if (error != std::errc() || read != end || every < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the environment variable GRAPHCACHE_VERIFY is '", wanted, "': it must be a number from 0"));
+    }
+    options.verify_every = every;
   }
   LastErrorGuard last_error;
   if (options.device == Options::kCurrentDevice) {

@@ -7,7 +7,7 @@
 
 namespace graphcache {
 
-// Fills in the device. Not ok: the options make no sense.
+// Fills in the device, and verify_every from the environment. Not ok: the options make no sense.
 absl::Status check(Options& options);
 
 }  // namespace graphcache

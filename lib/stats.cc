@@ -86,6 +86,9 @@ std::string to_string(const Stats& stats) {
   if (stats.refused_device_updates != 0) {
     absl::StrAppendFormat(&text, "executables refused for updates by the device %d\n", stats.refused_device_updates);
   }
+  if (stats.verified != 0 || stats.stale != 0) {
+    absl::StrAppendFormat(&text, "verified hits %d, stale %d\n", stats.verified, stats.stale);
+  }
   absl::StrAppendFormat(&text, "executables %d (about %.1f KiB of device memory), evictions %d\n",
                         stats.live_executables, static_cast<double>(stats.estimated_device_bytes) / 1024,
                         stats.evictions);
@@ -105,6 +108,7 @@ std::string to_string(const EntryInfo& entry) {
   if (entry.pinned) absl::StrAppend(&text, ", pinned");
   if (entry.eager_reason) absl::StrAppend(&text, "; last direct run because: ", to_string(*entry.eager_reason));
   if (!entry.error.empty()) absl::StrAppend(&text, "; error: ", entry.error);
+  if (!entry.stale.empty()) absl::StrAppend(&text, "; stale: ", entry.stale);
   return text;
 }
 

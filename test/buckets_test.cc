@@ -1,12 +1,12 @@
 // Sizes rounded up to buckets.
+#include "graphcache/buckets.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <vector>
-
-#include "graphcache/buckets.h"
 
 namespace graphcache {
 namespace {

@@ -104,7 +104,8 @@ void add_ends_of_tables(ScenarioList& list) {
   };
   Options small = tables(2);
   small.max_device_bytes = 114'000 + 5 * 2'600 + 8'000;  // One executable, and not a piece of rows.
-  list.add("table without a budget by update", small, kSmall, kLarge, {kTheOther}, Outcome::kUpdated).may_destroy = false;
+  list.add("table without a budget by update", small, kSmall, kLarge, {kTheOther}, Outcome::kUpdated).may_destroy =
+      false;
   list.add("pinned beside a table", tables(1), kSmall, kLarge, turns, Outcome::kRestored).operate =
       [](World& world, const Scenario& the) {
         world.cache->pin(the.mine.key);

@@ -86,6 +86,20 @@ TEST_F(HostrtGraphs, TheDriverTellsWhereParametersLie) {
   GIVES(cudaSuccess, cudaPeekAtLastError());
 }
 
+TEST_F(HostrtGraphs, TheDriverTellsTheNamesOfKernels) {
+  const auto get_name = driver_function<CUresult (*)(const char**, CUfunction)>("cuFuncGetName");
+  cudaFunction_t function = nullptr;
+  OK(cudaGetFuncBySymbol(&function, address(many)));
+  const char* name = nullptr;
+  ASSERT_EQ(CUDA_SUCCESS, get_name(&name, function));
+  EXPECT_STREQ("graphcache::test::many", name);
+  EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, get_name(nullptr, function));
+  EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, get_name(&name, nullptr));
+  EXPECT_EQ(3u, hostrt::calls("cudaFuncGetName"));
+  hostrt::fail_call("cudaFuncGetName", 1, cudaErrorUnknown);
+  EXPECT_EQ(CUDA_ERROR_UNKNOWN, get_name(&name, function));
+}
+
 TEST_F(HostrtGraphs, DriverCallsCanFailAndLeaveTheLastErrorAlone) {
   const auto get = driver_function<GetKernelNode>("cuGraphKernelNodeGetParams");
   const auto info = driver_function<ParameterInfo>("cuFuncGetParamInfo");

@@ -358,6 +358,26 @@ TEST_F(MistakesTest, TheDefaultStreamIsUsableWhileARunOnItIsCaptured) {
   EXPECT_EQ(other.read(), std::vector<float>(kSize, 1));
 }
 
+TEST_F(MistakesTest, ALaunchWithoutAStreamBesideOtherWorkIsLostUnlessVerified) {
+  for (const int every : {0, 1}) {
+    DeviceBuffer<float> other(kSize);
+    Options options;
+    options.verify_every = every;
+    Cache cache(options);
+    const auto run = [&] {
+      return cache.run(key("k"), nullptr, [&](cudaStream_t on) {
+        const cudaError_t error = launch(add, kGrid, kBlock, nullptr, other.get(), kSize, 1.0f);
+        return error != cudaSuccess ? error : add_one(on);
+      });
+    };
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(run().ok());
+    EXPECT_EQ(other.read(), std::vector<float>(kSize, every == 0 ? 1 : 3));
+    const EntryInfo entry = cache.entries()[0];
+    EXPECT_EQ(entry.error.find("cudaErrorStreamCaptureImplicit") != std::string::npos, every != 0) << entry.error;
+  }
+  expect_sum(6);
+}
+
 // ---- Captures of others -------------------------------------------------------------------------------------------
 
 TEST_F(MistakesTest, AForeignCaptureTakesTheWorkIfAskedTo) {

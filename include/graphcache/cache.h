@@ -19,7 +19,7 @@
 // What the caller owns. A graph holds the arguments that were captured: memory that they point to must stay valid until
 // the entry is gone (erase, clear, destruction, or Options::max_templates) and the last launch is over, or be passed as
 // a slot, or be part of the key. Whatever decides which work `fn` enqueues must be in the key: on a hit `fn` is not
-// called.
+// called. Options::verify_every finds where either was forgotten.
 //
 // Which runs are the same. An entry belongs to a key and a place in the program: the type of `fn` (each lambda has its
 // own), and for function pointers and std::function the function they hold. Callables of one type that call different
@@ -89,7 +89,8 @@ class Cache {
   // cache's own, which `fn` is given, and launches the graph on the legacy stream, where it waits for all blocking
   // streams and they wait for it. The other stream does not wait for the legacy one, so that other threads can go on
   // using that. So `fn` must enqueue on the stream that it is given: a launch without a stream would run once, and not
-  // at a hit. If `fn` enqueues nothing where it should, each run calls it directly (kNothingCaptured).
+  // at a hit. Verify mode (Options::verify_every) reports that, and captures on a blocking stream for it. If `fn`
+  // enqueues nothing where it should, each run calls it directly (kNothingCaptured).
   //
   // Errors: ResourceExhausted if the host's memory runs out; InvalidArgument for options, a stream of another device,
   // an empty `fn`, a slot of another run; FailedPrecondition for a stream that is capturing already;

@@ -20,6 +20,13 @@ enum class OnCaptureFailure {
   kReturnError,  // The run returns what broke the capture, and nothing was enqueued. The next run tries again.
 };
 
+// What a run does when verify mode (Options::verify_every) finds that its key's graph is stale.
+enum class OnStale {
+  kReport,       // It counts the finding (Stats::stale), keeps its text (EntryInfo::stale), and replays all the same.
+  kForget,       // It reports; the key loses its executable and its template, and is captured again by this run.
+  kReturnError,  // It reports, returns FailedPrecondition with the finding, and launches nothing. The key stays.
+};
+
 struct Options {
   // The device whose work the cache records, as counted by cudaGetDeviceCount; kCurrentDevice is the one that is
   // current in the thread that constructs the cache. A cache serves one device.
@@ -87,6 +94,27 @@ struct Options {
   // evictions, a fatal error. Called during runs, by any of their threads, so it must be thread-safe, and must not use
   // the cache. Exceptions of it are dropped. GRAPHCACHE_LOG=1 in the environment prints these lines to stderr.
   std::function<void(std::string_view)> log = nullptr;
+
+  // Verify mode, for finding mistakes: every n-th hit of a key calls `fn` under capture again, launches nothing of
+  // that, and compares the recording with what the key was captured with. What differs and is no slot would be replayed
+  // with its old value: it has to become a slot, or part of the key. The finding names the node, the kernel, the
+  // argument's index, both values, and what they point to. Found are values that `fn` captured by reference, memory
+  // that moved, branches and functions that are not in the key, launches that left the run's stream, and data of host
+  // functions that moved. Not found is a launch that was not on the run's stream in the first run either.
+  //
+  // 0: off, unless the environment variable GRAPHCACHE_VERIFY holds an n when the cache is made. Negative, or a
+  // variable that is no number from 0: an error of every run. Hits that restore or switch an executable count as
+  // well. A verified hit costs the host a capture and two readings of the graph, about as much as an instantiation.
+  // Off, the mode costs nothing.
+  //
+  // `fn` is called more often then than without verify mode. So it must do nothing on the host that must not happen
+  // twice, such as to allocate what a replay uses; it should have no work outside the capture; and it should zero
+  // structures that it passes to kernels, since the bytes between their members are compared as well. What `fn` returns
+  // or throws then is the run's, as in a miss. A recording that a call of `fn` breaks is a finding. If another
+  // thread's call may have broken it (cudaErrorStreamCaptureInvalidated, or an exception of `fn` in a broken
+  // recording), the hit goes on unverified.
+  int verify_every = 0;
+  OnStale on_stale = OnStale::kReport;
 
   // For the library's own tests and benchmarks: leave it alone.
   detail::Mechanisms mechanisms = {};

@@ -75,7 +75,8 @@ struct Stats {
   std::uint64_t patched_nodes = 0;  // +1 for each node that was set anew, by a call or by the device in a launch.
   std::uint64_t evictions = 0;      // +1 for each executable that left for another: for room, or for a table.
   // +1 for each template that was dropped while its key stayed: because of Options::max_templates, with the executable
-  // of a key that uses Recorder::on_device(), or because its graph cannot be instantiated. Until something is erased,
+  // of a key that uses Recorder::on_device(), because its graph cannot be instantiated, or because verify mode found it
+  // stale (OnStale::kForget). Until something is erased,
   // live_templates is captures - forgotten.
   std::uint64_t forgotten = 0;
   // +1 for each update that the runtime refused, by its reason. The two graphs looked like siblings and are not: the
@@ -83,6 +84,8 @@ struct Stats {
   std::array<std::uint64_t, kUpdateRefusalCount> refused_updates{};
   // +1 for each executable that the device was to update and could not.
   std::uint64_t refused_device_updates = 0;
+  std::uint64_t verified = 0;  // +1 for each hit whose `fn` was recorded again and compared (Options::verify_every).
+  std::uint64_t stale = 0;     // +1 for each such recording that differed or broke (EntryInfo::stale).
   std::uint64_t live_executables = 0;            // Executables now alive.
   std::uint64_t live_templates = 0;              // Templates (captured graphs) now kept.
   std::uint64_t families = 0;                    // Families that these belong to.
@@ -114,6 +117,7 @@ struct EntryInfo {
   std::optional<EagerReason> eager_reason;              // Why its last direct run was one, if it had any.
   // The error behind that: what broke its last capture, or what the runtime refused since then. Empty if there is none.
   std::string error;
+  std::string stale;  // What verify mode found the last time that it found something (Options::verify_every), or empty.
   std::uint64_t family = 0;                // Equal for siblings; 0 for an entry that can have none.
   std::size_t nodes = 0;                   // Nodes of its graph; 0 before the first capture.
   std::size_t slot_nodes = 0;              // Those of them that hold values of slots.

@@ -168,6 +168,8 @@ class OwnStreams {
     const CallResult result_;
   };
 
+  // As cudaStreamCreateWithFlags takes them.
+  explicit OwnStreams(unsigned flags) : flags_(flags) {}
   // After a fatal error: drops the handles.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
@@ -186,7 +188,7 @@ class OwnStreams {
       }
     }
     cudaStream_t stream = nullptr;
-    const cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    const cudaError_t error = cudaStreamCreateWithFlags(&stream, flags_);
     if (error == cudaSuccess) *out = Owned<cudaStream_t, cudaStreamDestroy>(stream);
     return {"cudaStreamCreateWithFlags", error};
   }
@@ -197,6 +199,7 @@ class OwnStreams {
   } catch (const std::bad_alloc&) {
   }
 
+  const unsigned flags_;
   Mutex mutex_;
   std::vector<Owned<cudaStream_t, cudaStreamDestroy>> free_ ABSL_GUARDED_BY(mutex_);
 };

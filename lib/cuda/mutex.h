@@ -50,9 +50,7 @@ class RunLock {
     return state_.compare_exchange_strong(held, kAwaited, std::memory_order_relaxed) || held == kAwaited;
   }
   // By the holder, with or without the cache's lock. True if somebody waits: wake them under the cache's lock.
-  [[nodiscard]] bool unlock() {
-    return state_.exchange(kFree, std::memory_order_release) == kAwaited;
-  }
+  [[nodiscard]] bool unlock() { return state_.exchange(kFree, std::memory_order_release) == kAwaited; }
 
  private:
   static constexpr int kFree = 0;

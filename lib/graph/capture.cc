@@ -244,6 +244,7 @@ cudaPointerAttributes Recording::attributes_of(const void* memory) const {
 // A copy or set of no bytes is captured as no node (tried), so a later run would have none to give its bytes to.
 void Recording::skip_empty(const ArgView& bytes) {
   if (mode_ == Mode::kCapture && bytes.is_slot()) {
+    has_empty_slot_ = true;
     refuse_capture(absl::FailedPreconditionError("a copy or set whose size is a slot has 0 bytes in this run"));
   }
 }
@@ -430,6 +431,7 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   captured.time = std::chrono::steady_clock::now() - begin;
 
   add_failure(&captured.capture, recording.refused());
+  captured.empty_slot = recording.has_empty_slot();
   captured.graph.graph = scope.take();
   if (captured.capture.ok()) {
     const CallResult listed = captured.graph.list_nodes();

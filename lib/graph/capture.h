@@ -53,6 +53,8 @@ class Recording {
   // Says that what is captured must not be kept, and why. The first reason stays, but for a fatal one.
   void refuse_capture(const absl::Status& why) { add_failure(&refused_, why); }
   const absl::Status& refused() const { return refused_; }
+  // Whether a size that is a slot was 0, so that a node is missing.
+  bool has_empty_slot() const { return has_empty_slot_; }
 
   // Of the capture that the run's stream is part of, or 0.
   unsigned long long capture_id() const { return capture_id_; }
@@ -92,6 +94,7 @@ class Recording {
   RecorderCalls calls_;
   const LastErrorGuard* errors_ = nullptr;  // While `fn` runs: what its CUDA calls have left behind.
   cudaError_t left_behind_ = cudaSuccess;   // What they had left behind when the last call of the recorder began.
+  bool has_empty_slot_ = false;
   Slots slots_;
   std::vector<cudaGraphNode_t> slot_nodes_;  // The handles of slots_.nodes.
   DeviceValues device_values_;               // Of a capture.
@@ -107,6 +110,8 @@ extern constinit thread_local detail::Recording* active_recording;
 struct Captured {
   absl::Status fn;       // What `fn` reports. Ok if it threw because its capture was broken.
   absl::Status capture;  // What broke the capture. Not ok: nothing was enqueued, and there is no template.
+  // Whether the capture was refused because a copy or set whose size is a slot has 0 bytes in this run.
+  bool empty_slot = false;
   Template graph;
   Content content;
   std::chrono::nanoseconds time{0};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
@@ -25,6 +26,7 @@ constexpr int kOfClusters[] = {5, kPreferredClusterDimension};  // And schedulin
 constexpr int kCooperative = 2;
 constexpr int kClusterDimension = 4;
 constexpr int kDeviceUpdatable = 13;
+constexpr int kOfResults[] = {kCooperative, kClusterDimension};  // Those that a kernel can see.
 constexpr int kLastOfTheOldestDriver = 10;    // Every driver for CUDA 12.4 knows those up to this one.
 constexpr std::size_t kUsualSignature = 128;  // Bytes of a kernel node with one dependency and its priority.
 
@@ -32,15 +34,23 @@ constexpr std::size_t kUsualSignature = 128;  // Bytes of a kernel node with one
 class Reader {
  public:
   Reader(const Template& from, Content* content) : from_(from), content_(*content) {}
+  // Reads what can be read of any graph.
+  Reader(const Template& from, Reading* reading) : from_(from), content_(reading->content), reading_(reading) {}
 
   std::optional<Signature> read() {
     content_.nodes.reserve(from_.nodes.size());
     signature_.reserve(from_.nodes.size() * kUsualSignature);
     put(static_cast<std::uint64_t>(from_.nodes.size()));
     for (const cudaGraphNode_t node : from_.nodes) {
-      if (!read_node(node)) return std::nullopt;
+      Reading::Part part{end(), 0, 0};
+      if (!read_place(node)) return std::nullopt;
+      part.dependencies_end = end();
+      if (!read_parameters(node) && reading_ == nullptr) return std::nullopt;
+      part.end = end();
+      if (reading_ != nullptr) reading_->parts.push_back(part);
     }
     copy_bytes();
+    if (reading_ != nullptr) reading_->sizes.assign(sizes_.begin(), sizes_.end());
     return std::move(signature_);
   }
 
@@ -56,7 +66,10 @@ class Reader {
     signature_.append(reinterpret_cast<const char*>(&value), sizeof value);
   }
 
-  bool read_node(cudaGraphNode_t node) {
+  std::uint32_t end() const { return static_cast<std::uint32_t>(signature_.size()); }
+
+  // Its type and its dependencies.
+  bool read_place(cudaGraphNode_t node) {
     NodeContent& content = content_.nodes.emplace_back();
     // The driver's getter answers for kernels of other libraries, too, where the runtime's fails (fact 16). Most nodes
     // are kernels, and need not be asked what they are.
@@ -67,7 +80,11 @@ class Reader {
       return false;
     }
     put(content.type);
-    if (!read_dependencies(node)) return false;
+    return read_dependencies(node);
+  }
+
+  bool read_parameters(cudaGraphNode_t node) {
+    NodeContent& content = content_.nodes.back();
     content.bytes = static_cast<std::uint32_t>(size_);
     content.readable = content.readable || content.type != cudaGraphNodeTypeKernel;
     switch (content.type) {
@@ -130,8 +147,13 @@ class Reader {
 
   bool read_kernel(cudaGraphNode_t node, NodeContent& content) {
     const CUDA_KERNEL_NODE_PARAMS& params = content.kernel;
-    put(content.readable ? params.ctx : context_);  // CUDA refuses updates between contexts, if it comes to that.
-    if (driver_.kernel_attribute == nullptr || !read_attributes(node, &content.grid_updatable)) return false;
+    // CUDA refuses updates between contexts, if it comes to that.
+    if (reading_ == nullptr) put(content.readable ? params.ctx : context_);
+    const std::size_t attributes = signature_.size();
+    if (driver_.kernel_attribute == nullptr || !read_attributes(node, &content.grid_updatable)) {
+      if (reading_ == nullptr) return false;
+      signature_.resize(attributes);
+    }
     if (!content.readable) return true;
     const bool has_arguments = params.kernelParams != nullptr || params.extra != nullptr;
     const Layout layout = layout_of(params, has_arguments);
@@ -229,7 +251,8 @@ class Reader {
   // All of them: an update refuses some and ignores others without a word (fact 19).
   bool read_attributes(cudaGraphNode_t node, bool* grid_updatable) {
     *grid_updatable = true;
-    for (const int id : kAttributes) {
+    const auto attributes = reading_ == nullptr ? std::span<const int>(kAttributes) : std::span<const int>(kOfResults);
+    for (const int id : attributes) {
       bool is_set = false;
       if (!read_attribute(node, id, &is_set)) return false;
       if (is_set && (id == kClusterDimension || id == kCooperative)) *grid_updatable = false;
@@ -284,7 +307,8 @@ class Reader {
     put(flat);
     if (flat) {
       put(params.kind);
-      if (!put_memory(params.srcPtr.ptr) || !put_memory(params.dstPtr.ptr)) return false;
+      const bool is_known = put_memory(params.srcPtr.ptr) && put_memory(params.dstPtr.ptr);
+      if (!is_known && reading_ == nullptr) return false;
     } else {
       signature_.append(reinterpret_cast<const char*>(&params), sizeof params);
     }
@@ -296,7 +320,7 @@ class Reader {
     cudaMemsetParams params;
     std::memset(&params, 0, sizeof params);
     if (cudaGraphMemsetNodeGetParams(node, &params) != cudaSuccess) return false;
-    if (!put_memory(params.dst)) return false;
+    if (!put_memory(params.dst) && reading_ == nullptr) return false;
     put(params.elementSize);
     const bool flat = params.height <= 1;
     put(flat);
@@ -320,6 +344,7 @@ class Reader {
   const CUcontext context_ = current_context();  // Of the cache's device, which is current.
   const Template& from_;
   Content& content_;
+  Reading* const reading_ = nullptr;  // If any graph is to be read.
   Signature signature_;
   std::unordered_map<cudaGraphNode_t, std::uint32_t> index_of_;  // Of all nodes, once it is needed.
   std::size_t size_ = 0;                                         // Of content_.bytes.
@@ -359,6 +384,15 @@ std::optional<Signature> describe(const Template& from, Content* content) {
   std::optional<Signature> signature = Reader(from, content).read();
   if (!signature) content->nodes = {};
   return signature;
+}
+
+std::optional<Reading> read_all(const Template& from) {
+  LastErrorGuard last_error;
+  Reading reading;
+  std::optional<Signature> signature = Reader(from, &reading).read();
+  if (!signature) return std::nullopt;
+  reading.signature = *std::move(signature);
+  return reading;
 }
 
 // The values of a slot node follow each run, so it is patched either way, whatever was captured; one that holds slots

@@ -24,6 +24,22 @@ using Signature = std::string;
 // updates do not reach, or could not be read.
 std::optional<Signature> describe(const Template& from, Content* content);
 
+// A graph of any kind, as far as it can be read, to be compared with another recording of the same `fn` (compare.h).
+struct Reading {
+  // Where in the signature a node's type begins, its dependencies end, and its launch attributes end. These are of no
+  // bytes if they could not be read.
+  struct Part {
+    std::uint32_t begin, dependencies_end, end;
+  };
+
+  Content content;                   // Its nodes, bytes and arguments alone.
+  std::vector<std::uint32_t> sizes;  // Of the arguments in Content::arguments, in bytes.
+  Signature signature;  // Launch attributes that change no result are left out: they follow the stream of the capture.
+  std::vector<Part> parts;  // One for each node.
+};
+// Nothing if the nodes' types or dependencies cannot be read.
+std::optional<Reading> read_all(const Template& from);
+
 // How the nodes of an index differ.
 Change change(const Content& from, const Content& to, std::uint32_t index);
 

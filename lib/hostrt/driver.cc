@@ -152,6 +152,18 @@ CUresult parameter_info(CUfunction function, std::size_t index, std::size_t* off
   });
 }
 
+CUresult function_name(const char** name, CUfunction function) {
+  return call_driver(Function::kFuncGetName, [&] {
+    return enter(Function::kFuncGetName, [&](const Call& call) {
+      if (name == nullptr || function == nullptr) return cudaErrorInvalidValue;
+      const Kernel* kernel = nullptr;
+      if (const cudaError_t error = resolve_kernel(call, function, &kernel); error != cudaSuccess) return error;
+      *name = kernel->name.c_str();
+      return cudaSuccess;
+    });
+  });
+}
+
 CUresult function_of(CUfunction* function, CUkernel kernel) {
   return call_driver(Function::kKernelGetFunction, [&] {
     return enter(Function::kKernelGetFunction, [&](const Call&) {
@@ -222,6 +234,7 @@ struct EntryPoint {
 const EntryPoint kEntryPoints[] = {
     {"cuCtxGetCurrent", 4000, reinterpret_cast<void*>(&current_context)},
     {"cuCtxGetId", 12000, reinterpret_cast<void*>(&context_id_of)},
+    {"cuFuncGetName", 12030, reinterpret_cast<void*>(&function_name)},
     {"cuFuncGetParamInfo", 12040, reinterpret_cast<void*>(&parameter_info)},
     {"cuGraphAddKernelNode", 12000, reinterpret_cast<void*>(&add_kernel_node)},
     {"cuGraphExecKernelNodeSetParams", 12000, reinterpret_cast<void*>(&set_kernel_node)},

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "cuda/mutex.h"
 #include "exec/executable.h"
@@ -65,6 +66,7 @@ struct Entry {
   absl::Status error;                       // Behind its last direct run; ok after a capture.
   std::optional<EagerReason> eager_reason;  // Of its last direct run.
   Signatures::Known* signature = nullptr;   // Of its content. Null if that can have no siblings.
+  std::string stale;                        // What verify mode found last, or empty.
 
   // As `executable`.
   std::shared_ptr<const Content> content;               // Null while cold.
@@ -74,6 +76,7 @@ struct Entry {
   bool seen = false;                                    // Whether direct_left has been set for a new key.
   int direct_left = 0;                                  // How many runs are to be direct before the next capture.
   EagerReason direct_why = EagerReason::kCaptureAfter;  // Why those runs are direct.
+  int unverified = 0;                                   // Hits since one was verified.
   int failures = 0;  // Captures that broke, or executables that failed, since the last good run.
 
   // Written under `lock`, except the count of kEager, which is written under the cache's lock.

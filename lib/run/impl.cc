@@ -31,6 +31,7 @@ Cache::Impl::Impl(const Options& options, absl::Status invalid)
                .max_device_bytes = options.max_device_bytes,
                .share = options.share,
                .mechanisms = options.mechanisms}),
+      capture_streams_(options.verify_every == 0 ? cudaStreamNonBlocking : cudaStreamDefault),
       scratch_(options_.device),
       memory_(std::make_shared<DeviceMemory>(options_.device)),
       setter_(options_.device, memory_),
@@ -182,6 +183,7 @@ std::vector<EntryInfo> Cache::Impl::entries() const try {
     info.family = policy.family(entry.id);
     info.eager_reason = entry.eager_reason;
     if (!entry.error.ok()) info.error = entry.error.ToString();
+    info.stale = entry.stale;
     info.nodes = entry.nodes;
     info.slot_nodes = entry.slot_nodes;
     info.estimated_device_bytes = policy.bytes(entry.id);

@@ -116,6 +116,11 @@ class Cache::Impl {
   absl::Status capture_template(Held& entry, const Request& request, NoTemplate* none);
   void back_off(Entry* entry);
 
+  // Verify mode (stale.cc).
+  absl::Status verify_hit(Held& entry, const Request& request);
+  absl::Status record_again(Held& entry, const Request& request, std::string* found);
+  void report(Entry* entry, const std::string& finding);
+
   // The way to an executable.
   struct Obtained {
     bool of_sibling = false;

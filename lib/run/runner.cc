@@ -69,6 +69,9 @@ absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) {
   if (!enabled_) return run_disabled(request);
 
   Held entry(*this, claim(request));
+  if (options_.verify_every != 0) {
+    if (absl::Status status = verify_hit(entry, request); !status.ok()) return status;
+  }
   if (entry->executable != nullptr && !memory_->has_late_error() &&
       (entry->stream.handle == request.stream || is_known(request.stream))) {
     entry->stream = LaunchStream::of(request.stream);
@@ -191,8 +194,9 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
   return bring_back(entry, request, Outcome::kUpdated, Outcome::kInstantiated);
 }
 
-// The legacy stream cannot be captured: `fn` gets another in its place, which does not wait for it. So calls of other
-// threads on the legacy stream go on, and what `fn` enqueues there itself is not part of the graph.
+// The legacy stream cannot be captured: `fn` gets another in its place, which does not block. So calls of other threads
+// on the legacy stream go on, and what `fn` enqueues there itself is not part of the graph. In verify mode it does
+// block: then such a launch of `fn` breaks the capture, and is reported.
 Captured Cache::Impl::capture_fn(const Request& request) {
   if (request.stream != cudaStreamLegacy) return capture(request.stream, options_.capture_mode, request.call, setter_);
   const OwnStreams::Loan stream(capture_streams_);

@@ -1,0 +1,441 @@
+#include "graph/compare.h"
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
+#include <cuda.h>
+#include <cxxabi.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cuda/compat.h"
+#include "cuda/errors.h"
+#include "graph/setter.h"
+#include "graph/signature.h"
+
+namespace graphcache {
+namespace {
+
+// ---- Texts ----------------------------------------------------------------------------------------------------------
+
+// The driver's name of a kernel, readable.
+std::string name_of(const CUDA_KERNEL_NODE_PARAMS& kernel) {
+  static const auto function_name =
+      reinterpret_cast<CUresult (*)(const char**, CUfunction)>(driver_function("cuFuncGetName", 12030));
+  static const auto kernel_name =
+      reinterpret_cast<CUresult (*)(const char**, CUkernel)>(driver_function("cuKernelGetName", 12030));
+  const char* name = nullptr;
+  bool found = false;
+  if (kernel.func != nullptr) {
+    found = function_name != nullptr && function_name(&name, kernel.func) == CUDA_SUCCESS;
+  } else {
+    found = kernel_name != nullptr && kernel_name(&name, kernel.kern) == CUDA_SUCCESS;
+  }
+  if (!found || name == nullptr) return "of unknown name";
+  if (!std::string_view(name).starts_with("_Z")) return name;
+  int status = 0;
+  const std::unique_ptr<char, void (*)(void*)> readable(abi::__cxa_demangle(name, nullptr, nullptr, &status),
+                                                        &std::free);
+  return status == 0 ? readable.get() : name;
+}
+
+std::string kind_of(const NodeContent& node) {
+  switch (node.type) {
+    case cudaGraphNodeTypeKernel:
+      return absl::StrCat("kernel ", name_of(node.kernel));
+    case cudaGraphNodeTypeMemcpy:
+      return "copy";
+    case cudaGraphNodeTypeMemset:
+      return "set";
+    case cudaGraphNodeTypeHost:
+      return "host function";
+    case cudaGraphNodeTypeGraph:
+      return "child graph";
+    case cudaGraphNodeTypeMemAlloc:
+      return "allocation";
+    case cudaGraphNodeTypeMemFree:
+      return "free";
+    case cudaGraphNodeTypeEmpty:
+      return "empty node";
+    default:
+      return absl::StrCat("node of type ", static_cast<int>(node.type));
+  }
+}
+
+bool is_on_this_threads_stack(std::uint64_t address) {
+  pthread_attr_t attributes;
+  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return false;
+  void* begin = nullptr;
+  std::size_t size = 0;
+  const bool known = pthread_attr_getstack(&attributes, &begin, &size) == 0;
+  pthread_attr_destroy(&attributes);
+  return known && address - reinterpret_cast<std::uintptr_t>(begin) < size;
+}
+
+// What a value points to, if it may be a pointer at all; else empty.
+std::string place_of(std::uint64_t value) {
+  constexpr std::uint64_t kLeast = std::uint64_t{1} << 16, kEnd = std::uint64_t{1} << 57;
+  if (value < kLeast || value >= kEnd) return "";
+  cudaPointerAttributes memory = {};
+  if (cudaPointerGetAttributes(&memory, reinterpret_cast<const void*>(value)) != cudaSuccess) return "";
+  switch (memory.type) {
+    case cudaMemoryTypeDevice:
+      return absl::StrCat("memory of device ", memory.device);
+    case cudaMemoryTypeManaged:
+      return "managed memory";
+    case cudaMemoryTypeHost:
+      return "pinned host memory";
+    default:
+      // Smaller ones are numbers more often than addresses.
+      constexpr std::uint64_t kLeastOfHost = std::uint64_t{1} << 32;
+      if (value < kLeastOfHost || value >= std::uint64_t{1} << 47) return "";
+      return is_on_this_threads_stack(value) ? "on this thread's stack" : "pageable host memory or freed memory";
+  }
+}
+
+template <class T>
+T as(const unsigned char* bytes) {
+  T value;
+  std::memcpy(&value, bytes, sizeof value);
+  return value;
+}
+
+std::string text_of(const void* pointer) {
+  const auto value = reinterpret_cast<std::uintptr_t>(pointer);
+  const std::string place = place_of(value);
+  return place.empty() ? absl::StrFormat("%#x", value) : absl::StrFormat("%#x (%s)", value, place);
+}
+
+// A value of unknown type: as hexadecimal digits, and as what it may be.
+std::string text_of(const unsigned char* bytes, std::size_t size) {
+  switch (size) {
+    case 1:
+      return absl::StrCat(as<std::uint8_t>(bytes));
+    case 2:
+      return absl::StrFormat("%#x (%d)", as<std::uint16_t>(bytes), as<std::int16_t>(bytes));
+    case 4:
+      return absl::StrFormat("%#x (%d, as a float %g)", as<std::uint32_t>(bytes), as<std::int32_t>(bytes),
+                             as<float>(bytes));
+    case 8: {
+      const auto value = as<std::uint64_t>(bytes);
+      const std::string place = place_of(value);
+      if (!place.empty()) return absl::StrFormat("%#x (%s)", value, place);
+      return absl::StrFormat("%#x (%d, as a double %g)", value, as<std::int64_t>(bytes), as<double>(bytes));
+    }
+    default: {
+      std::string digits;
+      for (std::size_t i = 0; i < size; ++i) {
+        absl::StrAppendFormat(&digits, "%s%02x", i == 0 ? "" : " ", bytes[i]);
+      }
+      return digits;
+    }
+  }
+}
+
+std::string text_of(unsigned x, unsigned y, unsigned z) { return absl::StrFormat("(%u, %u, %u)", x, y, z); }
+
+std::string was_and_is(std::string_view what, const std::string& was, const std::string& is) {
+  return absl::StrCat(std::string(what), " was ", was, " when the key was recorded, and is ", is, " now");
+}
+
+// ---- The comparison -------------------------------------------------------------------------------------------------
+
+// One of the two recordings.
+struct Side {
+  Side(const Template& of, const Content& content) : graph(of), slots(content.slots), values(content.device_values) {}
+
+  const NodeContent& node(std::uint32_t index) const { return reading.content.nodes[index]; }
+  const unsigned char* bytes(const NodeContent& node) const { return reading.content.bytes.data() + node.bytes; }
+  template <class Params>
+  Params params(const NodeContent& node) const {
+    return as<Params>(bytes(node));
+  }
+  std::string_view signature(std::uint32_t begin, std::uint32_t end) const {
+    return std::string_view(reading.signature).substr(begin, end - begin);
+  }
+  // The slot node of an index, or null.
+  const SlotNode* slot_node(std::uint32_t index) const {
+    const auto found = std::lower_bound(slots.nodes.begin(), slots.nodes.end(), index,
+                                        [](const SlotNode& node, std::uint32_t i) { return node.index < i; });
+    return found != slots.nodes.end() && found->index == index ? &*found : nullptr;
+  }
+  // What the field of a slot node at that place of the block follows, or null.
+  const Binding* binding(const SlotNode* node, std::size_t field) const {
+    if (node == nullptr) return nullptr;
+    for (std::uint32_t i = 0; i < node->binding_count; ++i) {
+      const Binding& binding = slots.bindings[node->first_binding + i];
+      if (binding.target == field) return &binding;
+    }
+    return nullptr;
+  }
+  const Binding* field(const SlotNode* node, std::size_t offset) const {
+    return node == nullptr ? nullptr : binding(node, node->fields + offset);
+  }
+  const Binding* argument(const SlotNode* node, std::uint32_t index) const {
+    if (node == nullptr || index >= node->argument_count) return nullptr;
+    return binding(node, slots.arguments[node->first_argument + index]);
+  }
+
+  const Template& graph;
+  const Slots& slots;
+  const DeviceValues& values;
+  Reading reading;
+};
+
+class Comparison {
+ public:
+  Comparison(const Template& kept, const Content& of_kept, const Template& now, const Content& of_now)
+      : kept_(kept, of_kept), now_(now, of_now) {}
+
+  std::optional<std::string> run() {
+    for (Side* const side : {&kept_, &now_}) {
+      std::optional<Reading> reading = read_all(side->graph);
+      if (!reading) return std::nullopt;
+      side->reading = *std::move(reading);
+    }
+    find_own_memory();
+    const auto kept = static_cast<std::uint32_t>(kept_.graph.nodes.size());
+    const auto now = static_cast<std::uint32_t>(now_.graph.nodes.size());
+    std::string found;
+    for (std::uint32_t i = 0; i < std::min(kept, now) && found.empty(); ++i) {
+      compare(i);
+      if (!found_.empty()) found = absl::StrCat("node ", i, " (", kind_of(kept_.node(i)), "): ", found_);
+    }
+    if (kept == now) return found;
+    if (found.empty()) {
+      const bool is_missing = now < kept;
+      const std::uint32_t first = std::min(kept, now);
+      found = absl::StrCat("node ", first, " (", kind_of((is_missing ? kept_ : now_).node(first)),
+                           is_missing ? ") is missing now" : ") is new");
+    }
+    return absl::StrCat(was_and_is("the number of nodes", absl::StrCat(kept), absl::StrCat(now)), "; ", found);
+  }
+
+ private:
+  // A block of memory that each recording got for itself.
+  struct OwnMemory {
+    std::uint64_t kept, now;
+    std::size_t size;
+  };
+
+  void find_own_memory() {
+    const auto add = [this](const void* kept, const void* now, std::size_t size) {
+      own_memory_.push_back({reinterpret_cast<std::uintptr_t>(kept), reinterpret_cast<std::uintptr_t>(now), size});
+    };
+    const auto& kept = kept_.values.memory;
+    const auto& now = now_.values.memory;
+    for (std::size_t i = 0; i < std::min(kept.size(), now.size()); ++i)
+      add(kept[i].get(), now[i].get(), setter::kLarge);
+    const std::size_t nodes = std::min(kept_.graph.nodes.size(), now_.graph.nodes.size());
+    for (std::uint32_t i = 0; i < nodes; ++i) {
+      const bool both =
+          kept_.node(i).type == cudaGraphNodeTypeMemAlloc && now_.node(i).type == cudaGraphNodeTypeMemAlloc;
+      cudaMemAllocNodeParams a = {}, b = {};
+      if (both && cudaGraphMemAllocNodeGetParams(kept_.graph.nodes[i], &a) == cudaSuccess &&
+          cudaGraphMemAllocNodeGetParams(now_.graph.nodes[i], &b) == cudaSuccess) {
+        add(a.dptr, b.dptr, std::min(a.bytesize, b.bytesize));
+      }
+    }
+  }
+
+  bool same_word(std::uint64_t kept, std::uint64_t now) const {
+    if (kept == now) return true;
+    return std::any_of(own_memory_.begin(), own_memory_.end(), [&](const OwnMemory& memory) {
+      return kept - memory.kept < memory.size && kept - memory.kept == now - memory.now;
+    });
+  }
+  bool same(const void* kept, const void* now) const {
+    return same_word(reinterpret_cast<std::uintptr_t>(kept), reinterpret_cast<std::uintptr_t>(now));
+  }
+
+  // Remembers the finding of this node. The first stays.
+  void find(std::string what) {
+    if (found_.empty()) found_ = std::move(what);
+  }
+  void find(std::string_view what, const std::string& was, const std::string& is) { find(was_and_is(what, was, is)); }
+
+  // Whether values of a field are to be compared: it follows a slot in neither.
+  bool is_constant(const std::string& what, const Binding* kept, const Binding* now) {
+    if (kept == nullptr && now == nullptr) return true;
+    if (kept == nullptr || now == nullptr) {
+      find(what, kept == nullptr ? "a constant" : "a slot", now == nullptr ? "a constant" : "a slot");
+    } else if (kept->offset != now->offset || kept->size != now->size || kept->convert != now->convert) {
+      find(what, "a slot", "another slot");
+    }
+    return false;
+  }
+  bool is_constant(const std::string& what, std::uint32_t index, std::size_t field) {
+    return is_constant(what, kept_.field(kept_.slot_node(index), field), now_.field(now_.slot_node(index), field));
+  }
+
+  void compare(std::uint32_t index) {
+    const NodeContent& kept = kept_.node(index);
+    const NodeContent& now = now_.node(index);
+    if (kept.type != now.type) return find(absl::StrCat("is a ", kind_of(now), " now"));
+    const Reading::Part& a = kept_.reading.parts[index];
+    const Reading::Part& b = now_.reading.parts[index];
+    const bool same_place = kept_.signature(a.begin, a.dependencies_end) == now_.signature(b.begin, b.dependencies_end);
+    switch (kept.type) {
+      case cudaGraphNodeTypeKernel:
+        compare_kernels(index, kept, now);
+        compare_attributes(kept_.signature(a.dependencies_end, a.end), now_.signature(b.dependencies_end, b.end));
+        break;
+      case cudaGraphNodeTypeMemcpy:
+        if (kept.size != 0 && now.size != 0) compare_copies(index, kept, now);
+        break;
+      case cudaGraphNodeTypeMemset:
+        if (kept.size != 0 && now.size != 0) compare_sets(index, kept, now);
+        break;
+      case cudaGraphNodeTypeHost:
+        if (kept.size != 0 && now.size != 0) compare_host_functions(kept, now);
+        break;
+      case cudaGraphNodeTypeMemAlloc:
+      case cudaGraphNodeTypeMemFree:
+        compare_memory(index, kept.type);
+        break;
+      default:
+        break;
+    }
+    if (!same_place) find("it depends on other nodes now");
+  }
+
+  void compare_kernels(std::uint32_t index, const NodeContent& kept, const NodeContent& now) {
+    const CUDA_KERNEL_NODE_PARAMS& a = kept.kernel;
+    const CUDA_KERNEL_NODE_PARAMS& b = now.kernel;
+    const auto is_known = [](const CUDA_KERNEL_NODE_PARAMS& kernel) {
+      return kernel.func != nullptr || kernel.kern != nullptr;
+    };
+    if (!is_known(a) || !is_known(b)) return;
+    if (a.func != b.func || a.kern != b.kern) {
+      const std::string was = name_of(a), is = name_of(b);
+      return find("the kernel", was, was == is ? absl::StrCat(is, " of another module, or on another device") : is);
+    }
+    if (is_constant("the grid", index, offsetof(KernelFields, grid)) &&
+        (a.gridDimX != b.gridDimX || a.gridDimY != b.gridDimY || a.gridDimZ != b.gridDimZ)) {
+      find("the grid", text_of(a.gridDimX, a.gridDimY, a.gridDimZ), text_of(b.gridDimX, b.gridDimY, b.gridDimZ));
+    }
+    if (is_constant("the block", index, offsetof(KernelFields, block)) &&
+        (a.blockDimX != b.blockDimX || a.blockDimY != b.blockDimY || a.blockDimZ != b.blockDimZ)) {
+      find("the block", text_of(a.blockDimX, a.blockDimY, a.blockDimZ), text_of(b.blockDimX, b.blockDimY, b.blockDimZ));
+    }
+    if (is_constant("dynamic shared memory", index, offsetof(KernelFields, shared_bytes)) &&
+        a.sharedMemBytes != b.sharedMemBytes) {
+      find("dynamic shared memory", absl::StrCat(a.sharedMemBytes), absl::StrCat(b.sharedMemBytes));
+    }
+    if (!kept.readable || !now.readable || kept.argument_count != now.argument_count) return;
+    const SlotNode* const kept_slots = kept_.slot_node(index);
+    const SlotNode* const now_slots = now_.slot_node(index);
+    for (std::uint32_t i = 0; i < kept.argument_count && found_.empty(); ++i) {
+      const std::string what = absl::StrCat("argument ", i);
+      if (!is_constant(what, kept_.argument(kept_slots, i), now_.argument(now_slots, i))) continue;
+      const std::uint32_t offset = kept_.reading.content.arguments[kept.first_argument + i];
+      compare_bytes(what, kept_.bytes(kept) + offset, now_.bytes(now) + offset,
+                    kept_.reading.sizes[kept.first_argument + i]);
+    }
+  }
+
+  void compare_attributes(std::string_view kept, std::string_view now) {
+    const bool known = !kept.empty() && !now.empty();
+    if (known && kept != now) find("its launch attributes (cooperative, cluster size) are others now");
+  }
+
+  // Word by word, since a structure may hold addresses.
+  void compare_bytes(const std::string& what, const unsigned char* kept, const unsigned char* now, std::size_t size) {
+    constexpr std::size_t kWord = sizeof(std::uint64_t);
+    if (std::memcmp(kept, now, size) == 0) return;
+    for (std::size_t at = 0; at < size; at += kWord) {
+      const std::size_t length = std::min(kWord, size - at);
+      if (std::memcmp(kept + at, now + at, length) == 0) continue;
+      if (length == kWord && same_word(as<std::uint64_t>(kept + at), as<std::uint64_t>(now + at))) continue;
+      const std::string where =
+          size <= kWord ? what : absl::StrFormat("%s, bytes %d to %d of %d", what, at, at + length - 1, size);
+      return find(where, text_of(kept + at, length), text_of(now + at, length));
+    }
+  }
+
+  void compare_addresses(std::string_view what, const void* kept, const void* now) {
+    if (!same(kept, now)) find(what, text_of(kept), text_of(now));
+  }
+  void compare_numbers(std::string_view what, std::uint64_t kept, std::uint64_t now) {
+    if (kept != now) find(what, absl::StrCat(kept), absl::StrCat(now));
+  }
+
+  void compare_copies(std::uint32_t index, const NodeContent& kept, const NodeContent& now) {
+    const auto a = kept_.params<cudaMemcpy3DParms>(kept), b = now_.params<cudaMemcpy3DParms>(now);
+    const bool dst = is_constant("the target", index, offsetof(MemcpyFields, dst));
+    const bool src = is_constant("the source", index, offsetof(MemcpyFields, src));
+    const bool bytes = is_constant("the size", index, offsetof(MemcpyFields, bytes));
+    if (dst) compare_addresses("the target", a.dstPtr.ptr, b.dstPtr.ptr);
+    if (src) compare_addresses("the source", a.srcPtr.ptr, b.srcPtr.ptr);
+    if (bytes) compare_numbers("the size", a.extent.width, b.extent.width);
+    // The kind follows from the memory.
+    if (dst && src) compare_numbers("the kind (cudaMemcpyKind)", a.kind, b.kind);
+    const bool flat = a.extent.height <= 1 && a.extent.depth <= 1 && a.srcArray == nullptr && a.dstArray == nullptr;
+    const bool still_flat =
+        b.extent.height <= 1 && b.extent.depth <= 1 && b.srcArray == nullptr && b.dstArray == nullptr;
+    if (flat && still_flat) return;
+    compare_addresses("the target array", a.dstArray, b.dstArray);
+    compare_addresses("the source array", a.srcArray, b.srcArray);
+    const auto same_position = [](const cudaPos& x, const cudaPos& y) {
+      return x.x == y.x && x.y == y.y && x.z == y.z;
+    };
+    if (!same_position(a.dstPos, b.dstPos)) find("the position in the target is another now");
+    if (!same_position(a.srcPos, b.srcPos)) find("the position in the source is another now");
+    compare_numbers("the target's pitch", a.dstPtr.pitch, b.dstPtr.pitch);
+    compare_numbers("the source's pitch", a.srcPtr.pitch, b.srcPtr.pitch);
+    compare_numbers("the height", a.extent.height, b.extent.height);
+    compare_numbers("the depth", a.extent.depth, b.extent.depth);
+  }
+
+  void compare_sets(std::uint32_t index, const NodeContent& kept, const NodeContent& now) {
+    const auto a = kept_.params<cudaMemsetParams>(kept), b = now_.params<cudaMemsetParams>(now);
+    if (is_constant("the target", index, offsetof(MemsetFields, dst))) compare_addresses("the target", a.dst, b.dst);
+    if (is_constant("the value", index, offsetof(MemsetFields, value))) compare_numbers("the value", a.value, b.value);
+    if (!is_constant("the size", index, offsetof(MemsetFields, bytes))) return;
+    compare_numbers("the size of an element", a.elementSize, b.elementSize);
+    compare_numbers("the width", a.width, b.width);
+    compare_numbers("the height", a.height, b.height);
+    if (a.height > 1) compare_numbers("the pitch", a.pitch, b.pitch);
+  }
+
+  void compare_host_functions(const NodeContent& kept, const NodeContent& now) {
+    const auto a = kept_.params<cudaHostNodeParams>(kept), b = now_.params<cudaHostNodeParams>(now);
+    compare_addresses("the function", reinterpret_cast<const void*>(a.fn), reinterpret_cast<const void*>(b.fn));
+    compare_addresses("its data", a.userData, b.userData);
+  }
+
+  void compare_memory(std::uint32_t index, cudaGraphNodeType type) {
+    const cudaGraphNode_t kept = kept_.graph.nodes[index], now = now_.graph.nodes[index];
+    if (type == cudaGraphNodeTypeMemAlloc) {
+      cudaMemAllocNodeParams a = {}, b = {};
+      if (cudaGraphMemAllocNodeGetParams(kept, &a) != cudaSuccess) return;
+      if (cudaGraphMemAllocNodeGetParams(now, &b) == cudaSuccess) compare_numbers("the size", a.bytesize, b.bytesize);
+    } else {
+      void *a = nullptr, *b = nullptr;
+      if (cudaGraphMemFreeNodeGetParams(kept, &a) != cudaSuccess) return;
+      if (cudaGraphMemFreeNodeGetParams(now, &b) == cudaSuccess) compare_addresses("its memory", a, b);
+    }
+  }
+
+  Side kept_, now_;
+  std::vector<OwnMemory> own_memory_;
+  std::string found_;
+};
+
+}  // namespace
+
+std::optional<std::string> first_difference(const Template& kept, const Content& of_kept, const Template& now,
+                                            const Content& of_now) {
+  LastErrorGuard last_error;
+  return Comparison(kept, of_kept, now, of_now).run();
+}
+
+}  // namespace graphcache

@@ -1,0 +1,88 @@
+// Verify mode: at every n-th hit of a key `fn` is recorded again, without being run, and compared with what was kept.
+#include <absl/strings/str_cat.h>
+
+#include <new>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "cuda/errors.h"
+#include "graph/compare.h"
+#include "graphcache/status.h"
+#include "run/impl.h"
+
+namespace graphcache {
+namespace {
+
+// Whether a call of `fn` broke the capture. The call at fault returns an error of its own, while those that follow it,
+// in any thread, say no more than that the capture was broken before (fact 4).
+bool is_of_fn(cudaError_t error) { return is_capture_error(error) && error != cudaErrorStreamCaptureInvalidated; }
+
+}  // namespace
+
+// Ok: the run goes on. After a finding with OnStale::kForget the entry has nothing left by then, so the run is a miss.
+absl::Status Cache::Impl::verify_hit(Held& entry, const Request& request) {
+  const bool is_hit = entry->executable != nullptr || (entry->content != nullptr && entry->direct_left == 0);
+  if (!is_hit || ++entry->unverified < options_.verify_every) return absl::OkStatus();
+  entry->unverified = 0;
+  LastErrorGuard last_error;
+  if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
+  DeviceGuard device(options_.device);
+  if (!device.status().ok()) return failed(request, device.status());
+  memory_->trim_if_much();  // on_device() takes memory for each recording.
+
+  std::string found;
+  if (absl::Status status = record_again(entry, request, &found); !status.ok()) {
+    return failed(request, std::move(status));
+  }
+  if (found.empty()) return absl::OkStatus();
+  report(entry.get(), found);
+  log(request.key, found);
+  if (options_.on_stale == OnStale::kReturnError) {
+    return failed(request, absl::FailedPreconditionError(absl::StrCat("the key's graph is stale: ", found)));
+  }
+  if (options_.on_stale == OnStale::kForget) {
+    MutexLock lock(mutex_);
+    if (entry->executable != nullptr) demote(entry.get());
+    if (entry->state != State::kCold) forget_template(entry.get());
+  }
+  return absl::OkStatus();
+}
+
+// What differs, in `found`; empty if nothing does. The recording was never launched, so it is destroyed here and now.
+absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std::string* found) {
+  Captured now = capture_fn(request);
+  for (const absl::Status& status : {now.capture, now.fn}) {
+    if (!is_fatal(cuda_error(status))) continue;
+    now.graph.graph.release();  // Handles are dropped now, not destroyed.
+    return status;
+  }
+  if (now.empty_slot) return absl::OkStatus();  // There is no node to compare with.
+  const cudaError_t of_fn = cuda_error(now.fn), of_capture = cuda_error(now.capture);
+  // A run inside of this one that an outer graph cannot hold.
+  const bool refused = of_capture == cudaSuccess && now.capture.code() == absl::StatusCode::kFailedPrecondition;
+  if (is_of_fn(of_fn) || is_of_fn(of_capture) || (refused && now.fn.ok())) {
+    *found = absl::StrCat("fn could not be recorded again, as if it made a call now that a capture forbids: ",
+                          std::string((now.capture.ok() ? now.fn : now.capture).message()));
+    return absl::OkStatus();
+  }
+  if (of_capture == cudaSuccess && !now.fn.ok()) return now.fn;
+  // Another call failed, as does one whose slot has a value that CUDA refuses: that is the run's affair.
+  if (!now.capture.ok()) return absl::OkStatus();
+
+  const Template& kept = entry->graph.empty() ? entry->executable->base() : entry->graph;
+  std::optional<std::string> difference = first_difference(kept, *entry->content, now.graph, now.content);
+  if (!difference) return absl::OkStatus();
+  *found = *std::move(difference);
+  MutexLock lock(mutex_);
+  ++totals_.verified;
+  return absl::OkStatus();
+}
+
+void Cache::Impl::report(Entry* entry, const std::string& finding) {
+  MutexLock lock(mutex_);
+  entry->stale = finding;
+  ++totals_.stale;
+}
+
+}  // namespace graphcache

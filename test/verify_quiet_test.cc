@@ -1,0 +1,254 @@
+// Verify mode reports nothing where hits are right, whatever they are made of, on either runtime.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "support.h"
+#include "verify_support.h"
+
+namespace graphcache::test {
+namespace {
+
+class VerifyQuietTest : public StreamTest {
+ protected:
+  // Every hit was verified, none was stale.
+  static void expect_quiet(const Cache& cache) {
+    const Stats stats = cache.stats();
+    EXPECT_EQ(stats.stale, 0u) << findings(cache);
+    EXPECT_NE(stats.hits(), 0u);
+    EXPECT_EQ(stats.verified, stats.hits());
+  }
+
+  DeviceBuffer<float> data{kSize}, other{kSize};
+};
+
+TEST_F(VerifyQuietTest, KernelsWithSlotsOfEveryKind) {
+  for (const detail::Patching patching : {detail::Patching::kPerNode, detail::Patching::kDeviceUpdated}) {
+    Options options = verifying();
+    options.mechanisms.patching = patching;
+    Cache cache(options);
+    for (int i = 0; i < 6; ++i) {
+      float* const to = i % 2 == 0 ? data.get() : other.get();
+      const dim3 grid(1 + i % 2), block(50 + i);
+      const double value = i / 2;
+      ASSERT_TRUE(cache
+                      .run(key("k"), stream, params(to, value, grid, block, kSize - i),
+                           [&](Recorder& rec, Slot<float*> p, Slot<double> v, Slot<dim3> g, Slot<dim3> b, Slot<int> n) {
+                             rec.launch(fill, {g, kBlock}, p, n, v);
+                             rec.launch(add, {kGrid, b}, p, n, 1.0f);
+                             rec.launch(do_nothing, {1, 1, 16});
+                           })
+                      .ok());
+    }
+    expect_quiet(cache);
+  }
+}
+
+TEST_F(VerifyQuietTest, CopiesAndSetsWithSlots) {
+  Cache cache(verifying());
+  DeviceBuffer<float> third(kSize);
+  for (const std::size_t bytes : {16u, 8u, 16u, 400u}) {
+    void* const to = bytes == 8 ? data.get() : other.get();
+    ASSERT_TRUE(cache
+                    .run(key("k"), stream, params(to, bytes, static_cast<int>(bytes)),
+                         [&](Recorder& rec, Slot<void*> p, Slot<std::size_t> n, Slot<int> v) {
+                           rec.memset(p, v, n);
+                           rec.memset(p, 1, 4);
+                           rec.memcpy(third.get(), p, n);
+                           rec.memcpy(p, third.get(), 4);
+                         })
+                    .ok());
+  }
+  expect_quiet(cache);
+}
+
+// It has no node to compare with in such a run.
+TEST_F(VerifyQuietTest, SizesThatBecomeZero) {
+  Cache cache(verifying());
+  for (const std::size_t bytes : {16u, 0u, 16u}) {
+    ASSERT_TRUE(cache
+                    .run(key("k"), stream, params(bytes),
+                         [&](Recorder& rec, Slot<std::size_t> n) { rec.memset(data.get(), 1, n); })
+                    .ok());
+  }
+  EXPECT_EQ(cache.stats().stale, 0u) << findings(cache);
+  EXPECT_EQ(cache.stats().verified, 1u);
+}
+
+// That is an error of the run, and of no other one.
+TEST_F(VerifyQuietTest, ShapesThatCudaRefuses) {
+  Cache cache(verifying());
+  const auto run = [&](unsigned blocks) {
+    return cache.run(key("k"), stream, params(dim3(blocks)), [&](Recorder& rec, Slot<dim3> grid) {
+      rec.launch(fill, {grid, kBlock}, data.get(), kSize, 2.0f);
+    });
+  };
+  EXPECT_RUN(kInstantiated, run(1));
+  EXPECT_FALSE(run(0).ok());
+  cudaGetLastError();
+  ASSERT_TRUE(run(2).ok());
+  EXPECT_EQ(cache.stats().stale, 0u) << findings(cache);
+}
+
+// A copy may have memory of another kind at the end that is a slot.
+TEST_F(VerifyQuietTest, SlotsInOtherKindsOfMemory) {
+  Cache cache(verifying());
+  void* pinned = nullptr;
+  CUDA_OK(cudaMallocHost(&pinned, kSize * sizeof(float)));
+  for (void* const to : {static_cast<void*>(data.get()), pinned, static_cast<void*>(other.get())}) {
+    ASSERT_TRUE(cache
+                    .run(key("k"), stream, params(to),
+                         [&](Recorder& rec, Slot<void*> p) { rec.memcpy(p, data.get() + 50, 16); })
+                    .ok());
+  }
+  CUDA_OK(cudaStreamSynchronize(stream));
+  EXPECT_EQ(cache.stats().stale, 0u) << findings(cache);
+  cache.clear();
+  CUDA_OK(cudaFreeHost(pinned));
+}
+
+TEST_F(VerifyQuietTest, ValuesOnTheDevice) {
+  Cache cache(verifying());
+  DeviceBuffer<float> values(3);
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(cache
+                    .run(key("k"), stream, params(2.0f * i, 3.0f),
+                         [&](Recorder& rec, Slot<float> a, Slot<float> b) {
+                           const float* const first = rec.on_device(a);
+                           const float* const second = rec.on_device(b);
+                           rec.launch(scale, {1, 1}, values.get(), first, 1, 2.0f);
+                           CUDA_OK(launch(scale, dim3(1), dim3(1), rec.stream(), values.get() + 1, second, 1, 1.0f));
+                           CUDA_OK(cudaMemcpyAsync(values.get() + 2, first, sizeof(float), cudaMemcpyDeviceToDevice,
+                                                   rec.stream()));
+                         })
+                    .ok());
+    EXPECT_EQ(values.read(), (std::vector<float>{4.0f * i, 3, 2.0f * i}));
+  }
+  expect_quiet(cache);
+}
+
+TEST_F(VerifyQuietTest, ForksAndHostFunctions) {
+  Cache cache(verifying());
+  Stream side;
+  Event fork, join;
+  int calls = 0;
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(cache
+                    .run(key("k"), stream, params(1.0f * i),
+                         [&](Recorder& rec, Slot<float> v) {
+                           CUDA_OK(cudaEventRecord(fork, rec.stream()));
+                           CUDA_OK(cudaStreamWaitEvent(side, fork, 0));
+                           rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, v);
+                           rec.on(side).launch(fill, {kGrid, kBlock}, other.get(), kSize, v);
+                           CUDA_OK(cudaLaunchHostFunc(
+                               side, [](void* at) { ++*static_cast<int*>(at); }, &calls));
+                           CUDA_OK(cudaEventRecord(join, side));
+                           CUDA_OK(cudaStreamWaitEvent(rec.stream(), join, 0));
+                         })
+                    .ok());
+    EXPECT_EQ(other.first(), 1.0f * i);
+  }
+  EXPECT_EQ(calls, 4);
+  expect_quiet(cache);
+}
+
+// Each recording may allocate at another address.
+TEST_F(VerifyQuietTest, MemoryThatTheGraphAllocates) {
+  Cache cache(verifying());
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(cache
+                    .run(key("k"), stream,
+                         [&](cudaStream_t on) {
+                           float* own = nullptr;
+                           CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&own), kSize * sizeof(float), on));
+                           CUDA_OK(launch(fill, kGrid, kBlock, on, own, kSize, 3.0f));
+                           CUDA_OK(launch(scale, dim3(1), dim3(32), on, data.get(), own + 5, 32, 2.0f));
+                           CUDA_OK(cudaMemcpyAsync(other.get(), own + 1, 16, cudaMemcpyDeviceToDevice, on));
+                           CUDA_OK(cudaMemsetAsync(own + 2, 0, 4, on));
+                           return cudaFreeAsync(own, on);
+                         })
+                    .ok());
+    EXPECT_EQ(data.first(), 6);
+    EXPECT_EQ(other.first(), 3);
+  }
+  expect_quiet(cache);
+}
+
+TEST_F(VerifyQuietTest, Siblings) {
+  for (const detail::Sharing sharing : {detail::Sharing::kRent, detail::Sharing::kAlways, detail::Sharing::kTable}) {
+    Options options = verifying();
+    options.max_executables = 2;
+    options.mechanisms.sharing = sharing;
+    Cache cache(options);
+    for (int i = 0; i < 30; ++i) {
+      const int which = i % 5;
+      const float value = static_cast<float>(i / 7);
+      ASSERT_TRUE(cache
+                      .run(key("k", which), stream, params(value),
+                           [&](Recorder& rec, Slot<float> v) {
+                             const dim3 grid(1 + static_cast<unsigned>(which % 3));
+                             rec.launch(fill, {grid, kBlock}, data.get(), kSize, v);
+                             for (int node = 0; node < 10; ++node) {
+                               CUDA_OK(launch(add, grid, kBlock, rec.stream(), data.get(), 1, 1.0f * which));
+                             }
+                           })
+                      .ok());
+      EXPECT_EQ(data.first(), value + 10 * which);
+    }
+    expect_quiet(cache);
+  }
+}
+
+// The first recording has the priority of its stream in each node; so has each later one.
+TEST_F(VerifyQuietTest, StreamsOfOtherPriorities) {
+  int least = 0, greatest = 0;
+  CUDA_OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  cudaStream_t urgent = nullptr;
+  CUDA_OK(cudaStreamCreateWithPriority(&urgent, cudaStreamNonBlocking, greatest));
+  Cache cache(verifying());
+  for (int i = 0; i < 6; ++i) {
+    const cudaStream_t on = i % 2 == 0 ? stream : urgent;
+    ASSERT_TRUE(
+        cache.run(key("k"), on, [&](cudaStream_t s) { return launch(fill, kGrid, kBlock, s, data.get(), kSize, 2.0f); })
+            .ok());
+    CUDA_OK(cudaStreamSynchronize(on));
+  }
+  expect_quiet(cache);
+  CUDA_OK(cudaStreamDestroy(urgent));
+}
+
+TEST_F(VerifyQuietTest, RunsInsideOfRuns) {
+  Cache outer(verifying()), inner(verifying());
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(
+        outer
+            .run(key("outer"), stream,
+                 [&](cudaStream_t on) {
+                   CUDA_OK(launch(fill, kGrid, kBlock, on, data.get(), kSize, 2.0f));
+                   return inner
+                       .run(key("inner"), on,
+                            [&](cudaStream_t s) { return launch(add, kGrid, kBlock, s, data.get(), kSize, 1.0f); })
+                       .status();
+                 })
+            .ok());
+    EXPECT_EQ(data.first(), 3);
+  }
+  expect_quiet(outer);
+  EXPECT_EQ(inner.stats().outcome(Outcome::kInlined), 4u);
+}
+
+TEST_F(VerifyQuietTest, EmptyGraphsAndWarmedKeys) {
+  Cache cache(verifying());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(cache.run(key("empty"), stream, [](cudaStream_t) {}).ok());
+  const auto fn = [&](Recorder& rec, Slot<float> v) { rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, v); };
+  EXPECT_TRUE(cache.warm(key("warm"), stream, params(1.0f), fn).ok());
+  EXPECT_RUN(kPatched, cache.run(key("warm"), stream, params(2.0f), fn));
+  EXPECT_EQ(data.first(), 2);
+  expect_quiet(cache);
+}
+
+}  // namespace
+}  // namespace graphcache::test

@@ -1,0 +1,41 @@
+// What the suites of verify mode share.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+
+inline constexpr int kSize = 100;
+inline constexpr dim3 kGrid(2), kBlock(64);
+
+inline Options verifying(OnStale on_stale = OnStale::kReport, int every = 1) {
+  Options options;
+  options.verify_every = every;
+  options.on_stale = on_stale;
+  return options;
+}
+
+// The findings of all entries.
+inline std::string findings(const Cache& cache) {
+  std::string text;
+  for (const EntryInfo& entry : cache.entries()) text += entry.stale;
+  return text;
+}
+
+inline testing::AssertionResult holds_all(const std::string& text, const std::vector<std::string>& words) {
+  for (const std::string& word : words) {
+    if (text.find(word) == std::string::npos) {
+      return testing::AssertionFailure() << "'" << word << "' is missing in '" << text << "'";
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+}  // namespace graphcache::test
