@@ -377,21 +377,30 @@ TEST_F(VerifyHitsTest, CallThatACaptureForbidsIsAFinding) {
   expect(OnStale::kReturnError, [](const auto& outcome) { EXPECT_FAILURE(kFailedPrecondition, outcome); });
 }
 
-// Another thread may have broken it.
-TEST_F(VerifyHitsTest, ExceptionOfABrokenRecordingIsNoFinding) {
-  Cache cache(verifying(OnStale::kReturnError));
-  bool waits = false;
-  const auto run = [&] {
-    return cache.run(key("k"), stream, [&](cudaStream_t on) {
-      CUDA_OK(launch(fill, kGrid, kBlock, on, data.get(), kSize, 2.0f));
-      if (waits && cudaStreamSynchronize(on) != cudaSuccess) throw std::runtime_error("could not wait");
-    });
-  };
-  EXPECT_RUN(kInstantiated, run());
-  waits = true;
-  EXPECT_RUN(kReplayed, run());
-  EXPECT_FALSE(is_capturing(stream));
-  EXPECT_EQ(cache.stats().stale + cache.stats().verified, 0u);
+// Where no error of `fn` is left, another thread may have broken it.
+TEST_F(VerifyHitsTest, ExceptionOfABrokenRecordingIsAFindingIfItsErrorIsThere) {
+  for (const bool clears : {false, true}) {
+    Cache cache(verifying(OnStale::kReturnError));
+    bool waits = false;
+    const auto run = [&] {
+      return cache.run(key("k"), stream, [&](cudaStream_t on) {
+        CUDA_OK(launch(fill, kGrid, kBlock, on, data.get(), kSize, 2.0f));
+        if (!waits || cudaStreamSynchronize(on) == cudaSuccess) return;
+        if (clears) cudaGetLastError();
+        throw std::runtime_error("could not wait");
+      });
+    };
+    EXPECT_RUN(kInstantiated, run());
+    waits = true;
+    if (clears) {
+      EXPECT_RUN(kReplayed, run());
+    } else {
+      EXPECT_FAILURE(kFailedPrecondition, run());
+    }
+    EXPECT_FALSE(is_capturing(stream));
+    EXPECT_EQ(cache.stats().stale, clears ? 0u : 1u);
+    EXPECT_EQ(cache.stats().verified, 0u);
+  }
 }
 
 TEST_F(VerifyHitsTest, ErrorsAndExceptionsOfFnAreTheRuns) {

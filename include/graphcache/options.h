@@ -111,8 +111,8 @@ struct Options {
   // twice, such as to allocate what a replay uses; it should have no work outside the capture; and it should zero
   // structures that it passes to kernels, since the bytes between their members are compared as well. What `fn` returns
   // or throws then is the run's, as in a miss. A recording that a call of `fn` breaks is a finding. If another
-  // thread's call may have broken it (cudaErrorStreamCaptureInvalidated, or an exception of `fn` in a broken
-  // recording), the hit goes on unverified.
+  // thread's call may have broken it (cudaErrorStreamCaptureInvalidated, and no other error is left), the hit goes on
+  // unverified.
   int verify_every = 0;
   OnStale on_stale = OnStale::kReport;
 
