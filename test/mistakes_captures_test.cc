@@ -338,6 +338,20 @@ TEST_F(MistakesTest, TheOptionsMayNameTheDefaultStream) {
   expect_sum(1);
 }
 
+// Programs compare it, and pass it on to libraries that know the null stream alone.
+TEST_F(MistakesTest, ADirectRunGetsTheDefaultStreamAsTheCallerNamedIt) {
+  Options options;
+  options.max_executables = 0;
+  Cache cache(options);
+  for (const cudaStream_t name : {static_cast<cudaStream_t>(nullptr), cudaStreamLegacy}) {
+    EXPECT_RUN(kEager, cache.run(key("k"), name, [&](cudaStream_t on) {
+      EXPECT_EQ(on, name);
+      return add_one(on);
+    }));
+  }
+  expect_sum(2);
+}
+
 TEST_F(MistakesTest, LaunchesWithoutAStreamAreRunDirectlyEachTime) {
   Cache cache;
   for (int i = 1; i <= 5; ++i) {

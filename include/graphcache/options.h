@@ -109,7 +109,8 @@ struct Options {
   //
   // `fn` is called more often then than without verify mode. So it must do nothing on the host that must not happen
   // twice, such as to allocate what a replay uses; it should have no work outside the capture; and it should zero
-  // structures that it passes to kernels, since the bytes between their members are compared as well. What `fn` returns
+  // structures that it passes to kernels, since the bytes between their members are compared as well; libraries that do
+  // not (cuBLAS, PyTorch) are reported without need. What `fn` returns
   // or throws then is the run's, as in a miss. A recording that a call of `fn` breaks is a finding. If another
   // thread's call may have broken it (cudaErrorStreamCaptureInvalidated, and no other error is left), the hit goes on
   // unverified.

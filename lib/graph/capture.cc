@@ -13,6 +13,7 @@
 #include "cuda/errors.h"
 #include "graph/capture_side.h"
 #include "graph/setter.h"
+#include "graphcache/status.h"
 
 namespace graphcache {
 

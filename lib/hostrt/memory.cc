@@ -161,7 +161,7 @@ cudaError_t CUDARTAPI cudaMalloc(void** devPtr, size_t size) {
 
 cudaError_t CUDARTAPI cudaMallocManaged(void** devPtr, size_t size, unsigned int flags) {
   return enter(Function::kMallocManaged, [&](const Call& call) {
-    if (size == 0 || (flags != cudaMemAttachGlobal && flags != cudaMemAttachHost)) return cudaErrorInvalidValue;
+    if (flags != cudaMemAttachGlobal && flags != cudaMemAttachHost) return cudaErrorInvalidValue;
     return allocate(call, call.state.device_memory, devPtr, size, /*is_managed=*/true);
   });
 }

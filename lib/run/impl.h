@@ -75,7 +75,8 @@ class Cache::Impl {
   // What one run was asked for.
   struct Request {
     const Key& key;
-    cudaStream_t stream;
+    cudaStream_t stream;  // The legacy stream has one name here.
+    cudaStream_t given;   // As the caller named it, for `fn`.
     const detail::Call& call;
     mutable LastErrorGuard* last_error = nullptr;  // The run's guard. A hit has none.
   };

@@ -54,12 +54,12 @@ auto Cache::Impl::without_throwing(const Request& request, F&& f) -> decltype(f(
 }
 
 absl::StatusOr<Outcome> Cache::Impl::run(const Key& key, cudaStream_t stream, const detail::Call& call) {
-  const Request request{key, name_of(stream), call};
+  const Request request{key, name_of(stream), stream, call};
   return without_throwing(request, [&] { return run(request); });
 }
 
 absl::Status Cache::Impl::warm(const Key& key, cudaStream_t stream, const detail::Call& call) {
-  const Request request{key, name_of(stream), call};
+  const Request request{key, name_of(stream), stream, call};
   return without_throwing(request, [&] { return warm(request); });
 }
 
@@ -413,7 +413,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_directly(Held& held, EagerReason reason
   DeviceGuard device(options_.device);
   absl::Status status = device.status();
   last_error.settle();
-  if (status.ok()) status = enqueue(request.stream, request.call, setter_);
+  if (status.ok()) status = enqueue(request.given, request.call, setter_);
   if (!status.ok()) return failed(request, std::move(status));
 
   MutexLock lock(mutex_);  // Released before let_go takes it.
