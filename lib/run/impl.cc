@@ -38,6 +38,7 @@ Cache::Impl::Impl(const Options& options, absl::Status invalid)
       memory_to_leave_{{options_.device, memory_}},
       graveyard_(options_.device) {
   enabled_ = invalid_.ok() && options_.max_executables > 0 && !is_set("GRAPHCACHE_DISABLE");
+  is_usual_ = enabled_ && !options_.inline_in_foreign_capture && options_.verify_every == 0;
   logs_to_stderr_ = is_set("GRAPHCACHE_LOG");
 }
 

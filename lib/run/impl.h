@@ -176,6 +176,7 @@ class Cache::Impl {
   Options options_;
   absl::Status invalid_;  // What is wrong with the options, or ok.
   bool enabled_ = false;  // Whether anything is captured at all.
+  bool is_usual_ = false;  // That, and nothing else that the options may ask for is to be done before a hit.
   bool logs_to_stderr_ = false;
   std::atomic<bool> lost_{false};
 

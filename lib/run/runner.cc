@@ -65,11 +65,14 @@ absl::Status Cache::Impl::warm(const Key& key, cudaStream_t stream, const detail
 
 absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) {
   if (active_recording != nullptr) return run_nested(request);
-  if (options_.inline_in_foreign_capture && is_in_foreign_capture(request)) return run_inlined(request);
-  if (!enabled_) return run_disabled(request);
+  const bool is_usual = is_usual_;  // One question, since a hit asks it.
+  if (!is_usual) {
+    if (options_.inline_in_foreign_capture && is_in_foreign_capture(request)) return run_inlined(request);
+    if (!enabled_) return run_disabled(request);
+  }
 
   Held entry(*this, claim(request));
-  if (options_.verify_every != 0) {
+  if (!is_usual && options_.verify_every != 0) {
     if (absl::Status status = verify_hit(entry, request); !status.ok()) return status;
   }
   if (entry->executable != nullptr && !memory_->has_late_error() &&
