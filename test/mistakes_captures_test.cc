@@ -449,15 +449,14 @@ TEST_F(MistakesTest, TheGateKeepsOtherThreadsCallsOutOfCaptures) {
       ++synchronizations;
     }
   });
-  constexpr int kRuns = 300;
-  for (int i = 0; i < kRuns; ++i) EXPECT_TRUE(run_add(cache, key("k", i)).ok());
+  int runs = 0;
+  while (runs < 300 || synchronizations < 20) EXPECT_TRUE(run_add(cache, key("k", runs++)).ok());
   EXPECT_EQ(cache.stats().outcome(Outcome::kEager), 0u);
   stop = true;
   other.join();
-  EXPECT_GT(synchronizations, 0);
   EXPECT_EQ(cache.stats().capture_failures, 0u);
-  EXPECT_EQ(calls, kRuns);
-  expect_sum(kRuns);
+  EXPECT_EQ(calls, runs);
+  expect_sum(static_cast<float>(runs));
 }
 
 TEST_F(MistakesTest, AThreadDoesNotWaitForItsOwnSideOfTheGate) {

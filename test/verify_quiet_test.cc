@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstring>
+#include <string>
 #include <vector>
 
 #include "graphcache/graphcache.h"
@@ -59,6 +61,49 @@ TEST_F(VerifyQuietTest, CopiesAndSetsWithSlots) {
                            rec.memset(p, 1, 4);
                            rec.memcpy(third.get(), p, n);
                            rec.memcpy(p, third.get(), 4);
+                         })
+                    .ok());
+  }
+  expect_quiet(cache);
+}
+
+// As libraries pass them. Each call of `fn` has other bytes between the members; the members themselves are compared.
+TEST_F(VerifyQuietTest, BytesThatFnLeavesUndefined) {
+  DeviceBuffer<Mixed> out(1);
+  for (const bool changes : {false, true}) {
+    Cache cache(verifying());
+    unsigned char noise = 0;
+    for (int i = 0; i < 4; ++i) {
+      ASSERT_TRUE(cache
+                      .run(key("k"), stream,
+                           [&](Recorder& rec) {
+                             Mixed value;
+                             std::memset(static_cast<void*>(&value), ++noise, sizeof value);
+                             value.letter = 'a';
+                             value.real = changes && i == 3 ? 2.5 : 1.5;
+                             value.small = 2;
+                             for (int& number : value.numbers) number = 7;
+                             value.last = 9;
+                             rec.launch(copy_struct, {1, 1}, out.get(), value);
+                           })
+                      .ok());
+    }
+    EXPECT_EQ(cache.stats().stale, changes ? 1u : 0u) << findings(cache);
+    EXPECT_EQ(cache.stats().verified, 3u);
+    const std::vector<std::string> words = {"argument 1, bytes 8 to 15", "1.5", "2.5"};
+    EXPECT_TRUE(holds_all(findings(cache), changes ? words : std::vector<std::string>()));
+  }
+}
+
+// As cuBLAS passes some that its kernels do not read.
+TEST_F(VerifyQuietTest, AddressesOfLocalVariables) {
+  Cache cache(verifying());
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(cache
+                    .run(key("k"), stream,
+                         [&](Recorder& rec) {
+                           float local = 0;
+                           rec.launch(scale, {1, 1}, data.get(), static_cast<const float*>(&local), 0, 1.0f);
                          })
                     .ok());
   }

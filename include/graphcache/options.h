@@ -108,10 +108,9 @@ struct Options {
   // Off, the mode costs nothing.
   //
   // `fn` is called more often then than without verify mode. So it must do nothing on the host that must not happen
-  // twice, such as to allocate what a replay uses; it should have no work outside the capture; and it should zero
-  // structures that it passes to kernels, since the bytes between their members are compared as well; libraries that do
-  // not (cuBLAS, PyTorch) are reported without need. What `fn` returns
-  // or throws then is the run's, as in a miss. A recording that a call of `fn` breaks is a finding. If another
+  // twice, such as to allocate what a replay uses; it should have no work outside the capture. Where an argument
+  // differs, `fn` is called once more, deeper in the stack, and only what stays the same counts: so undefined bytes of
+  // structures are no finding. It takes 64 KiB of stack. What `fn` returns or throws then is the run's, as in a miss. A recording that a call of `fn` breaks is a finding. If another
   // thread's call may have broken it (cudaErrorStreamCaptureInvalidated, and no other error is left), the hit goes on
   // unverified.
   int verify_every = 0;

@@ -23,10 +23,14 @@ namespace graphcache {
 // Arguments of kernels whose parameters the driver does not know are left out, too.
 //
 // Bytes between the members of a structure are compared like all others. An `fn` that leaves them undefined in an
-// argument may show a difference that is none.
+// argument may show a difference that is none, and so may an address on the stack that a kernel gets and does not read.
 //
 // Current is the device that the graphs are of.
 std::optional<std::string> first_difference(const Template& kept, const Content& of_kept, const Template& now,
                                             const Content& of_now);
+// The same with a second recording of now, made deeper in the stack and over other bytes of it. Bytes of arguments that
+// differ between these two do not count.
+std::optional<std::string> first_difference(const Template& kept, const Content& of_kept, const Template& now,
+                                            const Content& of_now, const Template& again, const Content& of_again);
 
 }  // namespace graphcache
