@@ -11,8 +11,9 @@
 // holds the gate, no capture begins, and while one is under way, nobody gets the gate. Threads that hold the gate do
 // not exclude each other, nor do captures. Whoever comes first is served first. Runs that capture nothing do not wait.
 //
-// Inside `fn`, lock() does nothing, since the thread's own capture would never end; and a run of a thread that holds
-// the gate captures without it. Do not let `fn` wait for a thread that waits for the gate.
+// Inside `fn`, lock() does nothing, because the thread's own capture would never end. Do not run a cache while you hold
+// the gate, because another thread's run of the same key may be waiting for it, and do not let `fn` wait for a thread
+// that waits for the gate. (A thread that holds the gate captures without it.)
 #pragma once
 
 #include <memory>
