@@ -37,8 +37,8 @@
 // mode are the caller's, while `fn` has the cache's device current; the runtime's last-error slot holds what it held.
 // The runtime lets that slot be read and emptied, not filled, so an error that stood there before is replaced by a
 // later one if a CUDA call of the run fails, is gone if it was the launch of a hit, and hides one of the same kind that
-// `fn` leaves. Exceptions of `fn` pass through, the capture having been ended. One that `fn` throws while its capture is
-// broken is dropped, because checked code throws what a forbidden call returns: `fn` is called again, directly.
+// `fn` leaves. Exceptions of `fn` pass through, the capture having been ended. One that `fn` throws while its capture
+// is broken is dropped, because checked code throws what a forbidden call returns: `fn` is called again, directly.
 //
 // Out of device memory, a run waits for the device, destroys what waits for its destruction, and tries once more.
 //

@@ -176,7 +176,7 @@ DEFECTS = [
     Defect("a thread's default stream is taken for another's",
            "handle == cudaStreamPerThread ? this_thread() : 0", "0", ("accounting_thread",)),
     Defect("the default stream's device is checked once",
-           "request.stream != cudaStreamPerThread && is_known(request.stream)", "is_known(request.stream)",
+           "!is_of_current_device(request.stream) && is_known(request.stream)", "is_known(request.stream)",
            ("accounting_thread",)),
     Defect("what is in flight is destroyed for its number", "fences = fence(*grave);", "grave = waiting.erase(grave);",
            ("accounting_thread",)),
