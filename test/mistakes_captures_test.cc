@@ -500,6 +500,24 @@ TEST_F(MistakesTest, TheFirstBrokenCaptureOfAKeyIsLogged) {
   EXPECT_NE(lines[1].find("rec.stream()"), std::string::npos) << lines[1];
 }
 
+TEST_F(MistakesTest, AFindingOfVerifyModeIsLoggedOnce) {
+  std::vector<std::string> lines;
+  Options options;
+  options.verify_every = 1;
+  options.log = [&](std::string_view line) { lines.emplace_back(line); };
+  Cache cache(options);
+  for (const float value : {1.0f, 2.0f, 2.0f, 2.0f, 3.0f, 1.0f}) {
+    EXPECT_TRUE(cache
+                    .run(key("k"), stream,
+                         [&](cudaStream_t on) { return launch(add, kGrid, kBlock, on, data.get(), kSize, value); })
+                    .ok());
+  }
+  EXPECT_EQ(cache.stats().stale, 4u);
+  ASSERT_EQ(lines.size(), 2u) << "of the 2 and of the 3";
+  EXPECT_NE(lines[1].find("as a float 3"), std::string::npos) << lines[1];
+  expect_sum(6);
+}
+
 TEST_F(MistakesTest, ManyEvictionsAreLogged) {
   std::vector<std::string> lines;
   Options options = unshared(1);

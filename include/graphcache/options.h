@@ -90,9 +90,10 @@ struct Options {
   // What a run does whose capture breaks: `fn` made a call that a capture forbids, or another thread did.
   OnCaptureFailure on_capture_failure = OnCaptureFailure::kRunDirectly;
 
-  // Called with a line of text for what is worth one: the first broken capture of a key, a refused update, many
-  // evictions, a fatal error. Called during runs, by any of their threads, so it must be thread-safe, and must not use
-  // the cache. Exceptions of it are dropped. GRAPHCACHE_LOG=1 in the environment prints these lines to stderr.
+  // Called with a line of text for what is worth one: the first broken capture of a key, what verify mode finds,
+  // a refused update, many evictions, a fatal error. Called during runs, by any of their threads, so it must be
+  // thread-safe, and must not use the cache. Exceptions of it are dropped. GRAPHCACHE_LOG=1 in the environment prints
+  // these lines to stderr.
   std::function<void(std::string_view)> log = nullptr;
 
   // Verify mode, for finding mistakes: every n-th hit of a key calls `fn` under capture again, launches nothing of
@@ -110,9 +111,9 @@ struct Options {
   // `fn` is called more often then than without verify mode. So it must do nothing on the host that must not happen
   // twice, such as to allocate what a replay uses; it should have no work outside the capture. Where an argument
   // differs, `fn` is called once more, deeper in the stack, and only what stays the same counts: so undefined bytes of
-  // structures are no finding. It takes 64 KiB of stack. What `fn` returns or throws then is the run's, as in a miss. A recording that a call of `fn` breaks is a finding. If another
-  // thread's call may have broken it (cudaErrorStreamCaptureInvalidated, and no other error is left), the hit goes on
-  // unverified.
+  // structures are no finding. It takes 64 KiB of stack. What `fn` returns or throws then is the run's, as in a miss. A
+  // recording that a call of `fn` breaks is a finding. If another thread's call may have broken it
+  // (cudaErrorStreamCaptureInvalidated, and no other error is left), the hit goes on unverified.
   int verify_every = 0;
   OnStale on_stale = OnStale::kReport;
 

@@ -120,7 +120,7 @@ class Cache::Impl {
   // Verify mode (stale.cc).
   absl::Status verify_hit(Held& entry, const Request& request);
   absl::Status record_again(Held& entry, const Request& request, std::string* found);
-  void report(Entry* entry, const std::string& finding);
+  bool report(Entry* entry, const std::string& finding);
 
   // The way to an executable.
   struct Obtained {

@@ -56,8 +56,7 @@ absl::Status Cache::Impl::verify_hit(Held& entry, const Request& request) {
     return failed(request, std::move(status));
   }
   if (found.empty()) return absl::OkStatus();
-  report(entry.get(), found);
-  log(request.key, found);
+  if (report(entry.get(), found)) log(request.key, found);
   if (options_.on_stale == OnStale::kReturnError) {
     return failed(request, absl::FailedPreconditionError(absl::StrCat("the key's graph is stale: ", found)));
   }
@@ -111,10 +110,13 @@ absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std:
   return absl::OkStatus();
 }
 
-void Cache::Impl::report(Entry* entry, const std::string& finding) {
+// True if the entry's last finding was another one.
+bool Cache::Impl::report(Entry* entry, const std::string& finding) {
   MutexLock lock(mutex_);
-  entry->stale = finding;
   ++totals_.stale;
+  const bool is_new = entry->stale != finding;
+  entry->stale = finding;
+  return is_new;
 }
 
 }  // namespace graphcache
