@@ -10,6 +10,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "graphcache/graphcache.h"
@@ -296,6 +297,46 @@ TEST_F(VerifyHitsTest, CopiesAndSetsOfOtherMemoryAndSizes) {
   };
   expect_found(copy, first_of(data), -1, 5,
                {"node 1 (copy): the source was " + hex(data.get() + 1), "and is " + hex(other.get())});
+}
+
+TEST_F(VerifyHitsTest, NodesOfOtherKinds) {
+  Event event;
+  int ignored = 0;
+  const std::vector<std::pair<const char*, std::function<cudaError_t(cudaStream_t)>>> kinds = {
+      {"kernel ", [&](cudaStream_t on) { return launch(fill, kGrid, kBlock, on, data.get(), kSize, 1.0f); }},
+      {"copy",
+       [&](cudaStream_t on) { return cudaMemcpyAsync(data.get(), other.get(), 4, cudaMemcpyDeviceToDevice, on); }},
+      {"set", [&](cudaStream_t on) { return cudaMemsetAsync(data.get(), 0, 4, on); }},
+      {"host function",
+       [&](cudaStream_t on) {
+         return cudaLaunchHostFunc(
+             on, [](void*) {}, &ignored);
+       }},
+      {"event", [&](cudaStream_t on) { return cudaEventRecordWithFlags(event, on, cudaEventRecordExternal); }},
+      {"event wait", [&](cudaStream_t on) { return cudaStreamWaitEvent(on, event, cudaEventWaitExternal); }},
+      {"allocation",
+       [&](cudaStream_t on) {
+         void* memory = nullptr;
+         const cudaError_t error = cudaMallocAsync(&memory, 64, on);
+         return error == cudaSuccess ? cudaFreeAsync(memory, on) : error;
+       }},
+  };
+  CUDA_OK(cudaEventRecord(event, stream));
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    for (const std::size_t j : {(i + 1) % kinds.size(), (i + 3) % kinds.size()}) {
+      SCOPED_TRACE(std::string(kinds[i].first) + ", then " + kinds[j].first);
+      Cache cache(verifying(OnStale::kReturnError));
+      std::size_t which = i;
+      const auto run = [&] {
+        return cache.run(key("k"), stream, [&](cudaStream_t on) { return kinds[which].second(on); });
+      };
+      EXPECT_RUN(kInstantiated, run());
+      EXPECT_RUN(kReplayed, run());
+      which = j;
+      EXPECT_FAILURE(kFailedPrecondition, run());
+      expect_one_finding(cache, {std::string("node 0 (") + kinds[i].first, std::string("is a ") + kinds[j].first});
+    }
+  }
 }
 
 TEST_F(VerifyHitsTest, MemberOfAStructure) {

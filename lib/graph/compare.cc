@@ -3,21 +3,21 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 #include <cuda.h>
-#include <cxxabi.h>
 #include <pthread.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
+#include <iterator>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "cuda/compat.h"
 #include "cuda/errors.h"
+#include "graph/recorder_calls.h"
 #include "graph/setter.h"
 #include "graph/signature.h"
 
@@ -39,35 +39,19 @@ std::string name_of(const CUDA_KERNEL_NODE_PARAMS& kernel) {
   } else {
     found = kernel_name != nullptr && kernel_name(&name, kernel.kern) == CUDA_SUCCESS;
   }
-  if (!found || name == nullptr) return "of unknown name";
-  if (!std::string_view(name).starts_with("_Z")) return name;
-  int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> readable(abi::__cxa_demangle(name, nullptr, nullptr, &status),
-                                                        &std::free);
-  return status == 0 ? readable.get() : name;
+  return found ? readable(name) : "of unknown name";
 }
 
+// By the numbers of cudaGraphNodeType.
+constexpr const char* kKinds[] = {"kernel",     "copy",       "set",   "host function", "child graph",
+                                  "empty node", "event wait", "event", "signal",        "wait for a signal",
+                                  "allocation", "free",       "batch", "condition"};
+static_assert(cudaGraphNodeTypeEmpty == 5 && cudaGraphNodeTypeMemFree == 11);
+
 std::string kind_of(const NodeContent& node) {
-  switch (node.type) {
-    case cudaGraphNodeTypeKernel:
-      return absl::StrCat("kernel ", name_of(node.kernel));
-    case cudaGraphNodeTypeMemcpy:
-      return "copy";
-    case cudaGraphNodeTypeMemset:
-      return "set";
-    case cudaGraphNodeTypeHost:
-      return "host function";
-    case cudaGraphNodeTypeGraph:
-      return "child graph";
-    case cudaGraphNodeTypeMemAlloc:
-      return "allocation";
-    case cudaGraphNodeTypeMemFree:
-      return "free";
-    case cudaGraphNodeTypeEmpty:
-      return "empty node";
-    default:
-      return absl::StrCat("node of type ", static_cast<int>(node.type));
-  }
+  if (node.type == cudaGraphNodeTypeKernel) return absl::StrCat("kernel ", name_of(node.kernel));
+  const auto type = static_cast<std::size_t>(node.type);
+  return type < std::size(kKinds) ? kKinds[type] : absl::StrCat("node of type ", type);
 }
 
 bool is_on_this_threads_stack(std::uint64_t address) {
@@ -399,21 +383,14 @@ class Comparison {
     if (bytes) compare_numbers("the size", a.extent.width, b.extent.width);
     // The kind follows from the memory.
     if (dst && src) compare_numbers("the kind (cudaMemcpyKind)", a.kind, b.kind);
-    const bool flat = a.extent.height <= 1 && a.extent.depth <= 1 && a.srcArray == nullptr && a.dstArray == nullptr;
-    const bool still_flat =
-        b.extent.height <= 1 && b.extent.depth <= 1 && b.srcArray == nullptr && b.dstArray == nullptr;
-    if (flat && still_flat) return;
-    compare_addresses("the target array", a.dstArray, b.dstArray);
-    compare_addresses("the source array", a.srcArray, b.srcArray);
-    const auto same_position = [](const cudaPos& x, const cudaPos& y) {
-      return x.x == y.x && x.y == y.y && x.z == y.z;
+    // All else of a copy of rows; copies of one row have no more.
+    const auto rest = [](const cudaMemcpy3DParms& copy) {
+      const bool has_rows = copy.extent.height > 1 || copy.extent.depth > 1;
+      return std::tuple(copy.dstArray, copy.srcArray, copy.dstPos.x, copy.dstPos.y, copy.dstPos.z, copy.srcPos.x,
+                        copy.srcPos.y, copy.srcPos.z, has_rows ? copy.dstPtr.pitch : 0,
+                        has_rows ? copy.srcPtr.pitch : 0, copy.extent.height, copy.extent.depth);
     };
-    if (!same_position(a.dstPos, b.dstPos)) find("the position in the target is another now");
-    if (!same_position(a.srcPos, b.srcPos)) find("the position in the source is another now");
-    compare_numbers("the target's pitch", a.dstPtr.pitch, b.dstPtr.pitch);
-    compare_numbers("the source's pitch", a.srcPtr.pitch, b.srcPtr.pitch);
-    compare_numbers("the height", a.extent.height, b.extent.height);
-    compare_numbers("the depth", a.extent.depth, b.extent.depth);
+    if (rest(a) != rest(b)) find("its arrays, positions, pitches or numbers of rows are others now");
   }
 
   void compare_sets(std::uint32_t index, const NodeContent& kept, const NodeContent& now) {

@@ -5,6 +5,7 @@
 #include <cxxabi.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 
 #include "cuda/errors.h"
@@ -16,12 +17,17 @@ std::string name_of(const void* kernel) {
   const LastErrorGuard last_error;
   const char* mangled = nullptr;
   if (cudaFuncGetName(&mangled, kernel) != cudaSuccess || mangled == nullptr) return "a kernel";
+  return readable(mangled);
+}
+
+}  // namespace
+
+std::string readable(const char* mangled) {
+  if (std::strncmp(mangled, "_Z", 2) != 0) return mangled;
   const std::unique_ptr<char, decltype(&std::free)> plain(abi::__cxa_demangle(mangled, nullptr, nullptr, nullptr),
                                                           &std::free);
   return plain != nullptr ? plain.get() : mangled;
 }
-
-}  // namespace
 
 std::string RecorderCalls::text_of(const Call& call) {
   return call.kernel == nullptr ? call.name : absl::StrCat(call.name, " of ", name_of(call.kernel));

@@ -5,6 +5,9 @@
 
 namespace graphcache {
 
+// A kernel's name as its source has it.
+std::string readable(const char* mangled);
+
 class RecorderCalls {
  public:
   // A call begins, or has succeeded.

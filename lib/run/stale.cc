@@ -94,7 +94,7 @@ absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std:
   std::optional<std::string> difference = first_difference(kept, *entry->content, now.graph, now.content);
   if (difference && !difference->empty()) {
     Captured again;
-    on_other_stack(0x1120, 0xa5, [&] { again = capture_fn(request); });
+    on_other_stack(0x1150, 0xa5, [&] { again = capture_fn(request); });
     for (const absl::Status& status : {again.capture, again.fn}) {
       if (!is_fatal(cuda_error(status))) continue;
       again.graph.graph.release();
