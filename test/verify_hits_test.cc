@@ -339,6 +339,77 @@ TEST_F(VerifyHitsTest, NodesOfOtherKinds) {
   }
 }
 
+// Each is a place where the first recording has one thing and the next another. The kernels touch no memory.
+TEST_F(VerifyHitsTest, EachPartOfANodeIsNamed) {
+  float *pinned = nullptr, *managed = nullptr;
+  CUDA_OK(cudaMallocHost(reinterpret_cast<void**>(&pinned), 64));
+  CUDA_OK(cudaMallocManaged(reinterpret_cast<void**>(&managed), 64, cudaMemAttachGlobal));
+  const auto at = [](float* to) { return [to](Recorder& rec) { rec.launch(fill, {1, 1}, to, 0, 1.0f); }; };
+  const auto nothing = [](unsigned block, std::size_t shared) {
+    return [=](Recorder& rec) { rec.launch(do_nothing, {1, block, shared}); };
+  };
+  const auto set = [&](int value, std::size_t bytes) {
+    return [=, to = data.get()](Recorder& rec) { rec.memset(to, value, bytes); };
+  };
+  const auto allocation = [](std::size_t bytes) {
+    return [=](Recorder& rec) {
+      void* memory = nullptr;
+      CUDA_OK(cudaMallocAsync(&memory, bytes, rec.stream()));
+      CUDA_OK(cudaFreeAsync(memory, rec.stream()));
+    };
+  };
+  struct Part {
+    std::function<void(Recorder&)> first, then;
+    std::vector<std::string> words;
+  };
+  const std::vector<Part> parts = {
+      {at(data.get()), at(pinned), {"argument 0 was", "(memory of device 0)", "(pinned host memory)"}},
+      {at(pinned), at(managed), {"argument 0 was", "(pinned host memory)", "(managed memory)"}},
+      {at(managed), at(nullptr), {"argument 0 was", "(managed memory)", "and is 0"}},
+      {at(nullptr), at(data.get()), {"argument 0 was 0", "(memory of device 0)"}},
+      {nothing(32, 0), nothing(64, 0), {"the block was (32, 1, 1)", "and is (64, 1, 1)"}},
+      {nothing(32, 16), nothing(32, 32), {"dynamic shared memory was 16", "and is 32"}},
+      {set(1, 4), set(2, 4), {"node 0 (set): the value was 1", "and is 2"}},
+      {set(1, 4), set(1, 8), {"node 0 (set): the ", "was 4"}},
+      {allocation(64), allocation(4096), {"node 0 (allocation): the size was 64", "and is 4096"}},
+  };
+  for (const Part& part : parts) {
+    Cache cache(verifying(OnStale::kReturnError));
+    bool is_first = true;
+    const auto run = [&] {
+      return cache.run(key("k"), stream, [&](Recorder& rec) { (is_first ? part.first : part.then)(rec); });
+    };
+    EXPECT_RUN(kInstantiated, run());
+    EXPECT_RUN(kReplayed, run());
+    is_first = false;
+    EXPECT_FAILURE(kFailedPrecondition, run());
+    expect_one_finding(cache, part.words);
+  }
+  CUDA_OK(cudaStreamSynchronize(stream));
+  CUDA_OK(cudaFreeHost(pinned));
+  CUDA_OK(cudaFree(managed));
+}
+
+// A finding needs two recordings that say the same.
+TEST_F(VerifyHitsTest, ARecordingThatBreaksTheSecondTimeDecidesNothing) {
+  for (const bool fails : {false, true}) {
+    Cache cache(verifying(OnStale::kReturnError));
+    int calls = 0;
+    const auto run = [&] {
+      return cache.run(key("k"), stream, [&](cudaStream_t on) {
+        const cudaError_t error = launch(fill, kGrid, kBlock, on, data.get(), kSize, static_cast<float>(++calls));
+        if (calls == 3 && fails) return cudaErrorInvalidValue;
+        if (calls == 3) cudaStreamSynchronize(on);
+        return error;
+      });
+    };
+    EXPECT_RUN(kInstantiated, run());
+    EXPECT_RUN(kReplayed, run());
+    EXPECT_EQ(calls, 3);
+    EXPECT_EQ(cache.stats().stale + cache.stats().verified, 0u);
+  }
+}
+
 TEST_F(VerifyHitsTest, MemberOfAStructure) {
   DeviceBuffer<Mixed> to(1);
   Mixed value;
@@ -533,6 +604,14 @@ TEST_F(VerifyHitsTest, StreamThatIsCapturingIsRefusedAndItsCaptureWhole) {
 }
 
 // ---- Options --------------------------------------------------------------------------------------------------------
+
+TEST_F(VerifyHitsTest, OnCaptureFailureHasTwoValues) {
+  Options options;
+  options.on_capture_failure = static_cast<OnCaptureFailure>(7);
+  const Cache cache(options);
+  EXPECT_FAILURE(kInvalidArgument, cache.status());
+  EXPECT_TRUE(holds_all(cache.status().ToString(), {"Options::on_capture_failure has an invalid value (7)"}));
+}
 
 TEST_F(VerifyHitsTest, OptionsThatMakeNoSense) {
   EXPECT_FAILURE(kInvalidArgument, Cache(verifying(OnStale::kReport, -1)).status());
