@@ -450,6 +450,15 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   return captured;
 }
 
+absl::Status take_fatal_error(Captured& captured) {
+  for (const absl::Status& status : {captured.capture, captured.fn}) {
+    if (!is_fatal(cuda_error(status))) continue;
+    captured.graph.graph.release();
+    return status;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status enqueue(cudaStream_t stream, const detail::Call& call, Setter& setter) {
   return detail::Recording(stream, call, detail::Recording::Mode::kDirect, setter).invoke();
 }

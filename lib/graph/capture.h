@@ -121,6 +121,9 @@ struct Captured {
 // `fn` passes only if the capture is whole: checked code throws what a call returns that a capture forbids.
 Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, Setter& setter);
 
+// The error that has cost the context, if there was one; the graph's handle is dropped then, not destroyed.
+absl::Status take_fatal_error(Captured& captured);
+
 // Calls `fn` directly, or inside another run's capture.
 absl::Status enqueue(cudaStream_t stream, const detail::Call& call, Setter& setter);
 absl::Status enqueue_inlined(cudaStream_t stream, const detail::Call& call, Setter& setter);

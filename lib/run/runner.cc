@@ -234,11 +234,9 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
     totals_.capture_time += captured.time;
     ++(usable ? totals_.captures : totals_.capture_failures);
   }
-  for (const absl::Status& status : {captured.capture, captured.fn}) {
-    if (!is_fatal(cuda_error(status))) continue;
-    captured.graph.graph.release();  // Handles are dropped now, not destroyed.
+  if (absl::Status fatal = take_fatal_error(captured); !fatal.ok()) {
     *none = NoTemplate::kFailed;
-    return status;
+    return fatal;
   }
   if (!usable) {
     absl::Status why = captured.capture.ok() ? captured.fn : captured.capture;

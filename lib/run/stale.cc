@@ -72,11 +72,7 @@ absl::Status Cache::Impl::verify_hit(Held& entry, const Request& request) {
 absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std::string* found) {
   Captured now;
   on_other_stack(0x10, 0x5a, [&] { now = capture_fn(request); });
-  for (const absl::Status& status : {now.capture, now.fn}) {
-    if (!is_fatal(cuda_error(status))) continue;
-    now.graph.graph.release();  // Handles are dropped now, not destroyed.
-    return status;
-  }
+  if (absl::Status fatal = take_fatal_error(now); !fatal.ok()) return fatal;
   if (now.empty_slot) return absl::OkStatus();  // There is no node to compare with.
   const cudaError_t of_fn = cuda_error(now.fn), of_capture = cuda_error(now.capture);
   // A run inside of this one that an outer graph cannot hold.
@@ -95,11 +91,7 @@ absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std:
   if (difference && !difference->empty()) {
     Captured again;
     on_other_stack(0x1150, 0xa5, [&] { again = capture_fn(request); });
-    for (const absl::Status& status : {again.capture, again.fn}) {
-      if (!is_fatal(cuda_error(status))) continue;
-      again.graph.graph.release();
-      return status;
-    }
+    if (absl::Status fatal = take_fatal_error(again); !fatal.ok()) return fatal;
     if (!again.capture.ok() || !again.fn.ok()) return absl::OkStatus();
     difference = first_difference(kept, *entry->content, now.graph, now.content, again.graph, again.content);
   }
