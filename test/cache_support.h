@@ -40,6 +40,13 @@ class CacheTest : public StreamTest {
       return add_one(on);
     });
   }
+  // The same by a value that follows the runs.
+  absl::StatusOr<Outcome> run_add(Cache& cache, cudaStream_t on, float value) {
+    return cache.run(key("k"), on, params(value), [&](Recorder& rec, Slot<float> v) {
+      ++calls;
+      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
+    });
+  }
   void expect_sum(float sum) { EXPECT_EQ(data.read(), std::vector<float>(kSize, sum)); }
 
   // The labels of keys that have an executable, the one used last first.

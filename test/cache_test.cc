@@ -108,12 +108,7 @@ TEST_F(CacheTest, TakesFunctionsOfStreamAndOfRecorderThatReturnNothingAnErrorOrA
 
 TEST_F(CacheTest, OutcomesInSequence) {
   Cache cache;
-  const auto run = [&](float value) {
-    return cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<float> v) {
-      ++calls;
-      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
-    });
-  };
+  const auto run = [&](float value) { return run_add(cache, stream, value); };
   EXPECT_RUN(kInstantiated, run(1));
   EXPECT_RUN(kReplayed, run(1));
   EXPECT_RUN(kPatched, run(10));

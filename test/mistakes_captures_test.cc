@@ -272,13 +272,7 @@ TEST_F(MistakesTest, EachCauseSaysWhatToDo) {
 TEST_F(MistakesTest, ARunOnTheDefaultStreamIsAGraph) {
   Cache cache;
   for (const cudaStream_t by_name : {static_cast<cudaStream_t>(nullptr), cudaStreamLegacy}) {
-    const auto run = [&](float value) {
-      return cache.run(key("k"), by_name, params(value), [&](Recorder& rec, Slot<float> v) {
-        ++calls;
-        rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
-      });
-    };
-    for (int i = 0; i < 3; ++i) EXPECT_TRUE(run(static_cast<float>(i + 1)).ok());
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(run_add(cache, by_name, static_cast<float>(i + 1)).ok());
   }
   EXPECT_EQ(calls, 1);
   expect_sum(12);
@@ -398,12 +392,7 @@ TEST_F(MistakesTest, AForeignCaptureTakesTheWorkIfAskedTo) {
   Options options;
   options.inline_in_foreign_capture = true;
   Cache cache(options);
-  const auto run = [&](float value) {
-    return cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<float> v) {
-      ++calls;
-      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
-    });
-  };
+  const auto run = [&](float value) { return run_add(cache, stream, value); };
   EXPECT_RUN(kInstantiated, run(1));
   EXPECT_RUN(kReplayed, run(1));
   EXPECT_EQ(calls, 1);

@@ -1,4 +1,4 @@
-// A policy that is told of calls one by one, and graphs to tell it of.
+// A policy that each test calls directly, and graphs for it.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -51,11 +51,10 @@ struct Options {
 
   // At most this many keys keep their captured graph, the template. From it a key that has lost its executable gets
   // another without a capture. A key that uses Recorder::on_device() loses its template with its executable. A template
-  // costs host memory alone, about 2 KiB a node, and the bytes of the key. Those of
-  // keys that have an executable count, too, and stay. Of the others, the one whose key was used or lost its executable
-  // the longest ago is forgotten. Negative: an error of every run. Of a key that has neither, the cache remembers its
-  // counts, while these keys are at most 4096 and take at most 16 MiB; the one that was used or lost its template the
-  // longest ago is dropped.
+  // costs host memory alone, about 2 KiB a node, and the bytes of the key. Those of keys that have an executable count,
+  // too, and stay. Of the others, the one whose key was used or lost its executable the longest ago is forgotten.
+  // Negative: an error of every run. Of a key that has neither, the cache remembers its counts, while these keys are at
+  // most 4096 and take at most 16 MiB; the one that was used or lost its template the longest ago is dropped.
   int max_templates = 512;
 
   // Whether keys of one family share executables where that is cheaper. A family is the keys whose graphs have the same

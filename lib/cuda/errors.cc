@@ -55,8 +55,7 @@ const char* advice(cudaError_t error) {
              "rec.stream() wait for it before fn returns";
     case cudaErrorStreamCaptureIsolation:
       return ". fn waits for an event that was recorded before its capture: let the run's stream wait for it before "
-             "the "
-             "run";
+             "the run";
     case cudaErrorStreamCaptureImplicit:
       return ". The legacy default stream was used while a blocking stream was captured: in fn, name rec.stream() for "
              "every launch and copy; run on a stream made with cudaStreamNonBlocking if other threads use the legacy "

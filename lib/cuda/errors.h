@@ -24,6 +24,11 @@ absl::Status failure_of_fn(std::string_view call, cudaError_t error) noexcept;
 // 256, and the key's label before them. Without memory for that, the status as it is.
 absl::Status with_key(const absl::Status& status, const Key& key) noexcept;
 
+// Abseil's own string_view may be another type.
+inline std::string_view message_of(const absl::Status& status) {
+  return {status.message().data(), status.message().size()};
+}
+
 // Which runtime call was made last, and what it returned.
 struct CallResult {
   const char* call = "";

@@ -122,6 +122,16 @@ cudaError_t instantiate(Graph& base, unsigned long long flags, GraphExec* out);
 
 using Event = Owned<cudaEvent_t, cudaEventDestroy>;
 
+using OwnedStream = Owned<cudaStream_t, cudaStreamDestroy>;
+
+// For the current device; flags as cudaStreamCreateWithFlags takes them.
+inline CallResult make_stream(unsigned flags, OwnedStream* out) {
+  cudaStream_t stream = nullptr;
+  const cudaError_t error = cudaStreamCreateWithFlags(&stream, flags);
+  if (error == cudaSuccess) *out = OwnedStream(stream);
+  return {"cudaStreamCreateWithFlags", error};
+}
+
 // A stream of the library's own. Thread-safe.
 class OwnStream {
  public:
@@ -129,10 +139,7 @@ class OwnStream {
   CallResult get(cudaStream_t* out) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     if (stream_.get() == nullptr) {
-      cudaStream_t stream = nullptr;
-      const cudaError_t error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-      if (error != cudaSuccess) return {"cudaStreamCreateWithFlags", error};
-      stream_ = Owned<cudaStream_t, cudaStreamDestroy>(stream);
+      if (const CallResult made = make_stream(cudaStreamNonBlocking, &stream_); made.error != cudaSuccess) return made;
     }
     *out = stream_.get();
     return {};
@@ -145,7 +152,7 @@ class OwnStream {
 
  private:
   Mutex mutex_;
-  Owned<cudaStream_t, cudaStreamDestroy> stream_ ABSL_GUARDED_BY(mutex_);
+  OwnedStream stream_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Streams of the library's own, for the current device, each lent to one thread at a time. Thread-safe.
@@ -164,7 +171,7 @@ class OwnStreams {
 
    private:
     OwnStreams& of_;
-    Owned<cudaStream_t, cudaStreamDestroy> stream_;
+    OwnedStream stream_;
     const CallResult result_;
   };
 
@@ -178,7 +185,7 @@ class OwnStreams {
   }
 
  private:
-  CallResult lend(Owned<cudaStream_t, cudaStreamDestroy>* out) ABSL_LOCKS_EXCLUDED(mutex_) {
+  CallResult lend(OwnedStream* out) ABSL_LOCKS_EXCLUDED(mutex_) {
     {
       MutexLock lock(mutex_);
       if (!free_.empty()) {
@@ -187,13 +194,10 @@ class OwnStreams {
         return {};
       }
     }
-    cudaStream_t stream = nullptr;
-    const cudaError_t error = cudaStreamCreateWithFlags(&stream, flags_);
-    if (error == cudaSuccess) *out = Owned<cudaStream_t, cudaStreamDestroy>(stream);
-    return {"cudaStreamCreateWithFlags", error};
+    return make_stream(flags_, out);
   }
   // Without memory to keep it, the stream is destroyed.
-  void give_back(Owned<cudaStream_t, cudaStreamDestroy> stream) noexcept ABSL_LOCKS_EXCLUDED(mutex_) try {
+  void give_back(OwnedStream stream) noexcept ABSL_LOCKS_EXCLUDED(mutex_) try {
     MutexLock lock(mutex_);
     free_.push_back(std::move(stream));
   } catch (const std::bad_alloc&) {
@@ -201,7 +205,7 @@ class OwnStreams {
 
   const unsigned flags_;
   Mutex mutex_;
-  std::vector<Owned<cudaStream_t, cudaStreamDestroy>> free_ ABSL_GUARDED_BY(mutex_);
+  std::vector<OwnedStream> free_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Of the current device; without a time.

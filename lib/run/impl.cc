@@ -144,8 +144,7 @@ void Cache::Impl::log(std::string_view text) const noexcept try {
 
 void Cache::Impl::log(const Key& key, std::string_view what) const noexcept try {
   if (!logs_to_stderr_ && !options_.log) return;
-  const absl::Status named = with_key(absl::UnknownError(std::string(what)), key);
-  log(std::string_view(named.message().data(), named.message().size()));
+  log(message_of(with_key(absl::UnknownError(std::string(what)), key)));
 } catch (const std::bad_alloc&) {
 }
 

@@ -253,7 +253,7 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
         is_first = entry->error.ok();
         entry->error = why;
       }
-      if (is_first) log(request.key, std::string_view(why.message().data(), why.message().size()));
+      if (is_first) log(request.key, message_of(why));
     }
     return why;
   }
@@ -455,7 +455,7 @@ absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult
   {
     absl::Status error = cuda_failure(result.call, result.error);
     MutexLock lock(mutex_);
-    if (result.error != cudaSuccess) entry->error = std::move(error);
+    entry->error = std::move(error);
     demote(entry.get());
     // A graph that cannot be instantiated is of no use.
     const bool useless = result.call == kInstantiate && reason != EagerReason::kOutOfMemory;
@@ -480,7 +480,7 @@ void Cache::Impl::back_off(Entry* entry) {
 
 absl::Status Cache::Impl::failed(const Request& request, absl::Status why) {
   if (is_fatal(cuda_error(why))) {
-    log(request.key, std::string_view(why.message().data(), why.message().size()));
+    log(request.key, message_of(why));
     lose(why);
   }
   MutexLock lock(mutex_);
