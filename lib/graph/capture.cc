@@ -12,6 +12,7 @@
 #include "cuda/driver.h"
 #include "cuda/errors.h"
 #include "graph/capture_side.h"
+#include "graph/inspect.h"
 #include "graph/setter.h"
 #include "graphcache/status.h"
 
@@ -173,16 +174,19 @@ bool Recording::may_enqueue(cudaStream_t stream, const char* call, const void* k
   if (!status_.ok()) return false;
   calls_.begin(call, kernel);
   if (errors_ != nullptr) left_behind_ = errors_->caused();
-  if (mode_ == Mode::kDirect || stream == stream_) return true;
+  if (mode_ == Mode::kDirect || (stream == stream_ && !is_of_current_device(stream))) return true;
   LastErrorGuard last_error;
   CaptureInfo info;
   const cudaError_t error = capture_info(stream, &info);
   if (error != cudaSuccess) {
     fail(cuda_failure("cudaStreamGetCaptureInfo", error));
   } else if (info.status != cudaStreamCaptureStatusActive || info.id != capture_id_) {
-    fail(
-        absl::InvalidArgumentError("Recorder::on was given a stream that is not part of the run's capture: fork it "
-                                   "first, by cudaEventRecord on the run's stream and cudaStreamWaitEvent"));
+    fail(absl::InvalidArgumentError(absl::StrCat(
+        stream == stream_ ? "fn has made another device current, and the recorder was called on cudaStreamPerThread, "
+                            "which is that device's now and"
+                          : "Recorder::on was given a stream that",
+        " is not part of the run's capture: fork it first, by cudaEventRecord on the run's stream and "
+        "cudaStreamWaitEvent")));
   }
   return status_.ok();
 }
@@ -437,6 +441,9 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   if (captured.capture.ok()) {
     const CallResult listed = captured.graph.list_nodes();
     if (listed.error != cudaSuccess) captured.capture = cuda_failure(listed.call, listed.error);
+  }
+  if (captured.capture.ok()) {
+    captured.capture = inspect(captured.graph.nodes, __builtin_frame_address(0), &captured.content.leaves_memory);
   }
   if (!captured.capture.ok()) return captured;
   Content& content = captured.content;
