@@ -121,9 +121,9 @@ struct EntryInfo {
   // The error behind that: what broke its last capture, or what the runtime refused since then. Empty if there is none.
   std::string error;
   std::string stale;  // What verify mode found the last time that it found something (Options::verify_every), or empty.
-  std::uint64_t family = 0;    // Equal for siblings; 0 for an entry that can have none.
-  std::size_t nodes = 0;       // Nodes of its graph; 0 before the first capture.
-  std::size_t slot_nodes = 0;  // Those of them that hold values of slots.
+  std::uint64_t family = 0;                // Equal for siblings; 0 for an entry that can have none.
+  std::size_t nodes = 0;                   // Nodes of its graph; 0 before the first capture.
+  std::size_t slot_nodes = 0;              // Those of them that hold values of slots.
   std::size_t estimated_device_bytes = 0;  // Of its executable.
   std::size_t last_use_order = 0;          // 0 for the entry used last, then 1, 2, ...
 };
