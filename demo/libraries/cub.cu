@@ -3,6 +3,7 @@
 #include <thrust/iterator/transform_iterator.h>
 
 #include <cub/device/device_reduce.cuh>
+#include <deque>
 #include <numeric>
 
 #include "recipes.h"
@@ -42,11 +43,12 @@ absl::StatusOr<graphcache::Outcome> sum(graphcache::Cache& cache, cudaStream_t s
 bool check_sum(graphcache::Cache& cache, cudaStream_t stream) {
   const Array<char> temporary(temporary_bytes());
   const Array<float> result(1);
+  std::deque<Array<float>> there;  // All at once, so that each run has another address.
   bool right = true;
   for (unsigned i = 0; i < kRuns; ++i) {
     const std::vector<float> numbers = small_numbers(kCount, i);
-    const Array<float> there(numbers);
-    right &= succeeded(sum(cache, stream, temporary, there.get(), result.get()));
+    there.emplace_back(numbers);
+    right &= succeeded(sum(cache, stream, temporary, there.back().get(), result.get()));
     right &= result.on_host(stream)[0] == std::accumulate(numbers.begin(), numbers.end(), 0.0f);
   }
   return right;

@@ -94,13 +94,15 @@ bool check_multiply(graphcache::Cache& cache, cudaStream_t stream) {
   const Array<float> staged_a(kElements), c(kElements);
   const std::vector<float> b = small_numbers(kElements, 1);
   const Array<float> b_there(b);
+  std::deque<Array<float>> a_there;  // All at once, so that each run has another address.
   bool right = true;
   for (int i = 0; i < kRuns; ++i) {
     const Scalars scalars{static_cast<float>(i), static_cast<float>(1 - i)};
     const std::vector<float> a = small_numbers(kElements, 2 + static_cast<unsigned>(i));
     const std::vector<float> before = c.on_host(stream);
-    const Array<float> a_there(a);
-    right &= succeeded(multiply(cache, stream, blas, a_there.get(), scalars, staged_a.get(), b_there.get(), c.get()));
+    a_there.emplace_back(a);
+    right &=
+        succeeded(multiply(cache, stream, blas, a_there.back().get(), scalars, staged_a.get(), b_there.get(), c.get()));
     right &= c.on_host(stream) == product(a, b, scalars, before);
   }
   return right;

@@ -69,7 +69,7 @@ bool check_transform(graphcache::Cache& cache, cudaStream_t stream) {
   bool right = true;
   for (unsigned i = 0; i < 2 * kRuns; ++i) {
     const std::vector<float> numbers = small_numbers(2 * kElements, i);
-    DEMO_CUDA(cudaMemcpy(in[i % 2].get(), numbers.data(), in[i % 2].bytes(), cudaMemcpyHostToDevice));
+    in[i % 2].set(numbers.data());
     right &= succeeded(transform(cache, stream, plan, in[i % 2].get(), out[i % 2].get()));
     right &= error(numbers, out[i % 2].on_host(stream)) < 1e-3;  // The results are of about 100.
   }

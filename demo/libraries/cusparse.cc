@@ -1,6 +1,7 @@
 // cuSPARSE: a sparse matrix times a vector that lies elsewhere in each run, with scalars that change.
 #include <cusparse.h>
 
+#include <deque>
 #include <optional>
 
 #include "recipes.h"
@@ -83,11 +84,12 @@ bool check_multiply(graphcache::Cache& cache, cudaStream_t stream) {
   const std::vector<int> rows = product.rows.on_host(stream), columns = product.columns.on_host(stream);
   const std::vector<float> values = product.values.on_host(stream);
   std::vector<float> expected(kN);
+  std::deque<Array<float>> x_there;  // All at once, so that each run has another address.
   bool right = true;
   for (int i = 0; i < kRuns; ++i) {
     const Scalars scalars{static_cast<float>(i), static_cast<float>(i % 3 - 1)};
     const std::vector<float> x = small_numbers(kN, static_cast<unsigned>(i));
-    const Array<float> x_there(x);
+    x_there.emplace_back(x);
     for (std::size_t row = 0; row < kN; ++row) {
       float sum = 0;
       for (int at = rows[row]; at < rows[row + 1]; ++at) {
@@ -96,7 +98,7 @@ bool check_multiply(graphcache::Cache& cache, cudaStream_t stream) {
       }
       expected[row] = scalars.alpha * sum + scalars.beta * expected[row];
     }
-    right &= succeeded(multiply(cache, stream, product, x_there.get(), scalars));
+    right &= succeeded(multiply(cache, stream, product, x_there.back().get(), scalars));
     right &= product.result.on_host(stream) == expected;
   }
   return right;

@@ -48,7 +48,7 @@ bool run(const Recipe& recipe, cudaStream_t stream) {
   for (const auto& [name, count] : outcome_counts(stats)) {
     if (count != 0) outcomes.push_back(absl::StrFormat("%s %d", name, count));
   }
-  absl::PrintF("%-28s %-14s %s\n", recipe.name,
+  absl::PrintF("%-30s %-14s %s\n", recipe.name,
                !right      ? "wrong"
                : !captured ? "not captured"
                            : "right",

@@ -1,6 +1,8 @@
 // NCCL: a collective of one rank, whose data lies elsewhere in each run. demo/data_parallel has many ranks.
 #include <nccl.h>
 
+#include <deque>
+
 #include "recipes.h"
 
 namespace demo {
@@ -40,12 +42,14 @@ absl::StatusOr<graphcache::Outcome> sum_over_ranks(graphcache::Cache& cache, cud
 bool check_sum(graphcache::Cache& cache, cudaStream_t stream) {
   const Communicator ranks;
   const Array<float> staged(2 * kCount);
+  std::deque<Array<float>> in, out;  // All at once, so that each run has other addresses.
   bool right = true;
   for (unsigned i = 0; i < kRuns; ++i) {
     const std::vector<float> numbers = small_numbers(kCount, i);
-    const Array<float> in(numbers), out(kCount);
-    right &= succeeded(sum_over_ranks(cache, stream, ranks, in.get(), staged.get(), out.get()));
-    right &= out.on_host(stream) == numbers;  // The sum over one rank.
+    in.emplace_back(numbers);
+    out.emplace_back(kCount);
+    right &= succeeded(sum_over_ranks(cache, stream, ranks, in.back().get(), staged.get(), out.back().get()));
+    right &= out.back().on_host(stream) == numbers;  // The sum over one rank.
   }
   cache.clear();  // Before the communicator.
   return right;

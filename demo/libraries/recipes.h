@@ -47,17 +47,22 @@ class Array {
     void* memory = nullptr;
     DEMO_CUDA(cudaMalloc(&memory, count * sizeof(T)));
     DEMO_CUDA(cudaMemset(memory, 0, count * sizeof(T)));
+    DEMO_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
     data_ = static_cast<T*>(memory);
   }
-  explicit Array(const std::vector<T>& values) : Array(values.size()) {
-    DEMO_CUDA(cudaMemcpy(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice));
-  }
+  explicit Array(const std::vector<T>& values) : Array(values.size()) { set(values.data()); }
   ~Array() { DEMO_CUDA(cudaFree(data_)); }
   Array(const Array&) = delete;
   Array& operator=(const Array&) = delete;
 
   T* get() const { return data_; }
   std::size_t bytes() const { return count_ * sizeof(T); }
+  // Waits, because a copy from pageable memory may end after the call does, and streams that do not block would not
+  // wait for it.
+  void set(const void* values) const {
+    DEMO_CUDA(cudaMemcpy(data_, values, bytes(), cudaMemcpyHostToDevice));
+    DEMO_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
+  }
   // Behind the work on the stream, for which it waits.
   std::vector<T> on_host(cudaStream_t stream) const {
     std::vector<T> values(count_);

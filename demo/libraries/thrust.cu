@@ -4,6 +4,7 @@
 #include <thrust/system/cuda/execution_policy.h>
 
 #include <algorithm>
+#include <deque>
 #include <new>
 
 #include "recipes.h"
@@ -51,11 +52,12 @@ absl::StatusOr<graphcache::Outcome> sort(graphcache::Cache& cache, cudaStream_t 
 bool check_sort(graphcache::Cache& cache, cudaStream_t stream) {
   Temporaries temporaries(std::size_t{4} << 20);
   const Array<float> sorted(kCount);
+  std::deque<Array<float>> there;  // All at once, so that each run has another address.
   bool right = true;
   for (unsigned i = 0; i < kRuns; ++i) {
     std::vector<float> numbers = small_numbers(kCount, i);
-    const Array<float> there(numbers);
-    right &= succeeded(sort(cache, stream, temporaries, there.get(), sorted.get()));
+    there.emplace_back(numbers);
+    right &= succeeded(sort(cache, stream, temporaries, there.back().get(), sorted.get()));
     std::sort(numbers.begin(), numbers.end());
     right &= sorted.on_host(stream) == numbers;
   }
