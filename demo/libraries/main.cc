@@ -73,8 +73,8 @@ int run_all() {
   int failed = 0;
   for (const Recipe& recipe : recipes()) failed += run(recipe, stream) ? 0 : 1;
   DEMO_CUDA(cudaStreamDestroy(stream));
-#ifdef DEMO_MISSING_LIBRARIES
-  absl::PrintF("left out, because the toolkit has none: %s\n", DEMO_MISSING_LIBRARIES);
+#ifdef DEMO_LEFT_OUT
+  absl::PrintF("not found when this was built, and left out: %s\n", DEMO_LEFT_OUT);
 #endif
   absl::PrintF("results: %d of %d recipes right\n", recipes().size() - static_cast<std::size_t>(failed),
                recipes().size());
