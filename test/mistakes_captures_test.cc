@@ -328,5 +328,34 @@ TEST_F(MistakesTest, TheEnvironmentMayDisableCaches) {
   expect_sum(4);
 }
 
+// As a library does that allocates and waits at its first call.
+TEST_F(MistakesTest, ALibraryThatInitialisesItselfIsCapturedFromTheRunAfterThat) {
+  for (const int capture_after : {0, 1}) {
+    Options options;
+    options.capture_after = capture_after;
+    Cache cache(options);
+    void* workspace = nullptr;
+    const auto run = [&] {
+      return cache.run(key("k"), stream, [&](cudaStream_t on) {
+        cudaError_t error = workspace != nullptr ? cudaSuccess : cudaMalloc(&workspace, 64);
+        if (error == cudaSuccess) error = add_one(on);
+        return error;
+      });
+    };
+    data.write(std::vector<float>(kSize));
+    EXPECT_RUN(kEager, run());
+    EXPECT_NE(workspace, nullptr);
+    EXPECT_EQ(cache.entries()[0].eager_reason,
+              capture_after == 0 ? EagerReason::kCaptureFailed : EagerReason::kCaptureAfter);
+    if (capture_after == 0) {
+      EXPECT_RUN(kEager, run());
+    }
+    EXPECT_RUN(kInstantiated, run());
+    EXPECT_RUN(kReplayed, run());
+    expect_sum(capture_after == 0 ? 4 : 3);
+    CUDA_OK(cudaFree(workspace));
+  }
+}
+
 }  // namespace
 }  // namespace graphcache::test
