@@ -116,6 +116,17 @@ struct Options {
   int verify_every = 0;
   OnStale on_stale = OnStale::kReport;
 
+  // Watches the CUDA calls of all threads while the cache captures, and names the call that breaks a capture: its
+  // error, its thread, the kernel before it and the function that made it (EntryInfo::error, the log, the returned
+  // error). Launches, copies and sets that `fn` enqueues on a stream outside of the capture get a line of the log each,
+  // and stand in EntryInfo::stray_work. It needs the optional component libgraphcache_diagnose.so, which uses CUPTI and
+  // is loaded when the cache is made; hostrt does the same by itself. If it cannot be loaded, or if CUPTI refuses, as
+  // it does under a profiler, the cache works without, and the log has one line that says why. Runs do not change by
+  // it. Captures get slower, as does every CUDA call while one is under way. The environment variable
+  // GRAPHCACHE_DIAGNOSE asks for it, too, if it is neither empty nor 0; if it has a slash it is the component's path.
+  // docs/capture-errors.md shows what is said.
+  bool diagnose = false;
+
   // For the library's own tests and benchmarks: leave it alone.
   detail::Mechanisms mechanisms = {};
 };
