@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdlib>
 #include <functional>
+#include <future>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -16,6 +17,8 @@
 
 #ifdef GRAPHCACHE_TEST_CUDA
 #include <cuda.h>
+
+#include "cuda/compat.h"
 #endif
 
 namespace graphcache::test {
@@ -254,6 +257,57 @@ TEST_F(MistakesDiagnoseTest, ALaunchOfAWrongShapeIsNamed) {
   });
   EXPECT_TRUE(contains(error, ": cudaLaunchKernel, called by ")) << error;
   EXPECT_TRUE(contains(error, ", returned cudaErrorInvalidValue")) << error;
+  const std::string by_recorder = error_with(diagnosing(), stream, [&](Recorder& rec) {
+    if (is_capturing(rec.stream())) rec.launch(add, {kGrid, 4096}, data.get(), kSize, 1.0f);
+  });
+  EXPECT_TRUE(contains(by_recorder, ": cudaLaunchKernel, called by ")) << by_recorder;
+  EXPECT_FALSE(contains(by_recorder, "called by graphcache::detail")) << "the library's own functions are skipped";
+}
+
+// cudaStreamPerThread is another stream in each thread, so none can ask what became of another thread's capture there:
+// the error of its own call has to tell. Some calls return one that is older.
+TEST_F(MistakesDiagnoseTest, AnErrorOfAnEarlierCallIsNoFault) {
+  Stream own;
+  std::promise<void> has_error, may_ask;
+  std::thread other([&] {
+    CUDA_OK(cudaStreamBeginCapture(own, cudaStreamCaptureModeThreadLocal));
+    EXPECT_FALSE(wait_until_done(own));
+    has_error.set_value();
+    may_ask.get_future().wait();
+    EXPECT_EQ(cudaPeekAtLastError(), cudaErrorStreamCaptureUnsupported);
+    EXPECT_EQ(cudaGetLastError(), cudaErrorStreamCaptureUnsupported);
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(own, &graph), cudaErrorStreamCaptureInvalidated);
+    cudaGetLastError();
+  });
+  has_error.get_future().wait();
+  Cache cache(diagnosing());
+  float* weights = nullptr;
+  EXPECT_RUN(kEager, cache.run(key("k"), cudaStreamPerThread, [&](cudaStream_t on) {
+    CUDA_OK(add_one(on));
+    if (other.joinable()) {
+      may_ask.set_value();
+      other.join();
+    }
+    load_weights(&weights);
+    cudaGetLastError();
+  }));
+  expect_sum(1);
+  const std::string error = cache.entries()[0].error;
+  EXPECT_TRUE(contains(error, "cudaMalloc, called by graphcache::test::load_weights(float**) in this thread")) << error;
+  CUDA_OK(cudaFree(weights));
+}
+
+// A stream of the calling thread's own, while another thread breaks the capture.
+TEST_F(MistakesDiagnoseTest, ACallThatBreaksThePerThreadStreamsCaptureIsNamed) {
+  bool done = true;
+  const std::string error = error_with(diagnosing(), cudaStreamPerThread, [&](Recorder& rec) {
+    if (is_capturing(rec.stream())) std::thread([&] { done = copy_at_once(data.get(), 1); }).join();
+  });
+  EXPECT_FALSE(done);
+  EXPECT_TRUE(contains(error, "cudaMemcpy, called by graphcache::test::copy_at_once(float*, float) in another thread"))
+      << error;
+  EXPECT_TRUE(contains(error, "returned cudaErrorStreamCaptureImplicit")) << error;
 }
 
 // Captures on several threads at a time: each is told of its own call.
@@ -297,25 +351,25 @@ TEST_F(MistakesDiagnoseTest, CapturesOfSeveralThreadsAreToldApart) {
 
 TEST_F(MistakesDiagnoseTest, WorkOutsideOfTheCaptureIsListed) {
   Stream other;
-  DeviceBuffer<float> aside(kSize), cleared(kSize, 5), copied(kSize), at_once(kSize);
+  DeviceBuffer<float> aside(kSize), cleared(kSize, 5), source(kSize, 9), copied(kSize), at_once(kSize);
   Cache cache(diagnosing());
   for (int run = 1; run <= 3; ++run) {
     EXPECT_TRUE(cache
                     .run(key("k"), stream,
                          [&](cudaStream_t on) {
                            CUDA_OK(add_one(on));
-                           for (int i = 0; i < 2; ++i) add_aside(aside.get(), nullptr);
+                           for (int i = 0; i < 40; ++i) add_aside(aside.get(), nullptr);
                            clear_aside(cleared.get(), other);
-                           copy_aside(copied.get(), data.get(), other);
+                           copy_aside(copied.get(), source.get(), other);
                            EXPECT_TRUE(copy_at_once(at_once.get(), 4));
                            CUDA_OK(add_one(on));
                          })
                     .ok());
     expect_sum(static_cast<float>(2 * run));
   }
-  EXPECT_EQ(aside.read(), std::vector<float>(kSize, 2)) << "once, in the run that captured";
+  EXPECT_EQ(aside.read(), std::vector<float>(kSize, 40)) << "in the run that captured";
   EXPECT_EQ(cleared.first(), 0);
-  EXPECT_EQ(copied.first(), 0) << "before anything was added";
+  EXPECT_EQ(copied.first(), 9);
   EXPECT_EQ(at_once.first(), 4);
   const std::vector<std::string> strays = cache.entries()[0].stray_work;
   ASSERT_EQ(strays.size(), 4u) << to_string(cache.entries()[0]);
@@ -332,6 +386,27 @@ TEST_F(MistakesDiagnoseTest, WorkOutsideOfTheCaptureIsListed) {
     EXPECT_TRUE(contains(lines[i], strays[i] + ": it runs now, and no replay repeats it: enqueue it on rec.stream()"))
         << lines[i];
   }
+}
+
+TEST_F(MistakesDiagnoseTest, AKeyThatIsCapturedAgainIsLoggedOnce) {
+  Options options = diagnosing();
+  options.max_executables = 1;
+  options.max_templates = 0;
+  options.share = false;
+  Cache cache(options);
+  DeviceBuffer<float> aside(kSize);
+  for (int run = 1; run <= 3; ++run) {
+    EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, [&](cudaStream_t on) {
+      add_aside(aside.get(), nullptr);
+      if (run > 1) clear_aside(aside.get(), nullptr);
+      return add_one(on);
+    }));
+    EXPECT_RUN(kInstantiated, run_add(cache, key("other")));
+  }
+  expect_sum(6);
+  EXPECT_EQ(aside.first(), 0);
+  EXPECT_EQ(lines.size(), 2u) << "one of the launch, one of the set";
+  EXPECT_EQ(cache.entries()[1].stray_work.size(), 2u);
 }
 
 TEST_F(MistakesDiagnoseTest, ForkedWorkAndWorkOfOthersAreNotListed) {
@@ -417,14 +492,13 @@ TEST_F(MistakesDiagnoseTest, ACacheWorksWithoutTheComponent) {
 
 // As a library does that has no runtime.
 TEST_F(MistakesDiagnoseTest, ACallToTheDriverIsNamed) {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  CUDA_OK(cudaGetDriverEntryPointByVersion("cuMemAlloc", &function, 12000, cudaEnableDefault, &found));
-  ASSERT_EQ(found, cudaDriverEntryPointSuccess);
-  const auto allocate = reinterpret_cast<CUresult (*)(CUdeviceptr*, std::size_t)>(function);
+  const auto allocate = reinterpret_cast<CUresult (*)(CUdeviceptr*, std::size_t)>(driver_function("cuMemAlloc"));
+  ASSERT_NE(allocate, nullptr);
   const std::string error = error_with(diagnosing(), stream, [&](Recorder& rec) {
     CUdeviceptr memory = 0;
-    if (is_capturing(rec.stream())) EXPECT_EQ(allocate(&memory, 64), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    if (is_capturing(rec.stream())) {
+      EXPECT_EQ(allocate(&memory, 64), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
   });
   EXPECT_TRUE(contains(error, ": cuMemAlloc_v2, called by ")) << error;
   EXPECT_TRUE(contains(error, "returned cudaErrorStreamCaptureUnsupported")) << error;

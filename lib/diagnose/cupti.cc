@@ -1,6 +1,6 @@
-// libgraphcache_diagnose.so: watches captures by callbacks of CUPTI. They are enabled while a capture is watched, so
-// that CUDA calls cost what they always cost otherwise. CUPTI lets one subscriber in, and the component is never
-// unloaded, so it subscribes once a process.
+// libgraphcache_diagnose.so: watches captures by callbacks of CUPTI, which lets one subscriber in. It is subscribed
+// while a capture is watched, and not between: then a launch of a graph would take tens of microseconds
+// (docs/semantics.md).
 #include <cuda.h>
 #include <cupti.h>
 #include <dlfcn.h>
@@ -23,10 +23,9 @@ namespace {
 struct Subscription {
   std::mutex mutex;
   CUpti_SubscriberHandle handle = nullptr;
-  bool is_open = false;
   int watched = 0;
   std::string refusal;
-  // Counts how often the callbacks were enabled: what a thread remembers from before is of no use then.
+  // Counts subscriptions: what a thread remembers from before is of no use then.
   std::atomic<std::uint64_t> epoch{0};
 };
 
@@ -112,6 +111,7 @@ bool ends_capture(CUpti_CallbackDomain domain, CUpti_CallbackId id) {
 
 // The program's call has returned. Errors of the driver are the runtime's, number by number.
 void returned(CUpti_CallbackDomain domain, CUpti_CallbackId id, const CUpti_CallbackData& data) {
+  if (data.functionReturnValue == nullptr) return;  // cudaGetErrorName and the like return no error.
   const auto error = static_cast<cudaError_t>(*static_cast<const int*>(data.functionReturnValue));
   if (error != cudaSuccess ? !returns_an_earlier_error(domain, id) : ends_capture(domain, id)) {
     if (error == cudaErrorNotReady) return;
@@ -168,43 +168,53 @@ const char* text_of(CUptiResult result) {
   return cuptiGetResultString(result, &text) == CUPTI_SUCCESS && text != nullptr ? text : "an unknown error";
 }
 
-// Both kinds of calls, or none. The lock is held.
-void enable(Subscription& cupti, bool on) {
-  if (on) cupti.epoch.fetch_add(1, std::memory_order_relaxed);
+// Enters CUPTI with the callbacks of both kinds of calls, and leaves it. The lock is held.
+CUptiResult subscribe(Subscription& cupti) {
+  const CUptiResult result = cuptiSubscribe(&cupti.handle, &on_call, nullptr);
+  if (result != CUPTI_SUCCESS) return result;
+  cupti.epoch.fetch_add(1, std::memory_order_relaxed);
   for (const CUpti_CallbackDomain domain : {CUPTI_CB_DOMAIN_RUNTIME_API, CUPTI_CB_DOMAIN_DRIVER_API}) {
-    cuptiEnableDomain(on ? 1 : 0, cupti.handle, domain);
+    cuptiEnableDomain(1, cupti.handle, domain);
   }
+  return CUPTI_SUCCESS;
 }
+
+void unsubscribe(Subscription& cupti) { cuptiUnsubscribe(cupti.handle); }
 
 const char* open_cupti() {
   Subscription& cupti = subscription();
   const std::lock_guard<std::mutex> lock(cupti.mutex);
-  if (cupti.is_open) return nullptr;
   if (driver().is_capturing == nullptr) return "the process has no driver that can be asked about captures";
-  const CUptiResult result = cuptiSubscribe(&cupti.handle, &on_call, nullptr);
-  cupti.is_open = result == CUPTI_SUCCESS;
-  if (cupti.is_open) return nullptr;
+  if (cupti.watched != 0) return nullptr;
+  const CUptiResult result = subscribe(cupti);
+  if (result == CUPTI_SUCCESS) {
+    unsubscribe(cupti);
+    return nullptr;
+  }
   cupti.refusal = std::string("cuptiSubscribe: ") + text_of(result);
   return cupti.refusal.c_str();
+}
+
+void leave() {
+  Subscription& cupti = subscription();
+  const std::lock_guard<std::mutex> lock(cupti.mutex);
+  if (--cupti.watched == 0) unsubscribe(cupti);
 }
 
 void* begin_watch(cudaStream_t stream) try {
   Subscription& cupti = subscription();
   const std::lock_guard<std::mutex> lock(cupti.mutex);
-  void* const watch = begin(stream);
-  if (cupti.watched++ == 0) enable(cupti, true);
-  return watch;
+  if (cupti.watched == 0 && subscribe(cupti) != CUPTI_SUCCESS) return nullptr;
+  ++cupti.watched;
+  return begin(stream);
 } catch (const std::bad_alloc&) {
+  leave();
   return nullptr;
 }
 
 void end_watch(void* watch, void* to, void (*broke)(void* to, const detail::WatchedCall*),
                void (*stray)(void* to, const detail::WatchedCall*)) {
-  {
-    Subscription& cupti = subscription();
-    const std::lock_guard<std::mutex> lock(cupti.mutex);
-    if (--cupti.watched == 0) enable(cupti, false);
-  }
+  leave();
   end(watch, to, broke, stray);
 }
 

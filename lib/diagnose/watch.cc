@@ -129,14 +129,16 @@ void failed(const Call& call, AskState ask) {
       if (!watch.broke) asked.push_back({watch.id, watch.stream, &watch == mine});
     }
   }
-  bool matters = false;
+  bool broke_own = false;
   for (Asked& each : asked) {
     each.state = ask(each.stream, !each.is_own);
-    // Of a stream that another thread cannot ask for, the error has to tell.
-    if (each.state == CaptureState::kUnknown && is_capture_error(call.error)) each.state = CaptureState::kBroken;
-    matters |= each.state == CaptureState::kBroken || each.is_own;
+    broke_own |= each.is_own && each.state == CaptureState::kBroken;
   }
-  if (!matters) return;
+  // Of a stream that this thread cannot ask about, the error has to tell, unless it has another cause.
+  for (Asked& each : asked) {
+    const bool is_guess = each.state == CaptureState::kUnknown && !broke_own && is_capture_error(call.error);
+    if (is_guess) each.state = CaptureState::kBroken;
+  }
   std::string called_by;
   const std::lock_guard<std::mutex> lock(world.mutex);
   for (const Asked& each : asked) {
