@@ -89,8 +89,9 @@ struct Options {
   // What a run does whose capture breaks: `fn` made a call that a capture forbids, or another thread did.
   OnCaptureFailure on_capture_failure = OnCaptureFailure::kRunDirectly;
 
-  // Called with a line of text for what is worth one: the first broken capture of a key, what verify mode finds,
-  // a refused update, many evictions, a fatal error. Called during runs, by any of their threads, so it must be
+  // Called with a line of text for what is worth one: the first broken capture of a key, what verify mode and
+  // Options::diagnose find, a refused update, many evictions, a fatal error. Called during runs, and while the cache is
+  // made, by any of their threads, so it must be
   // thread-safe, and must not use the cache. Exceptions of it are dropped. GRAPHCACHE_LOG=1 in the environment prints
   // these lines to stderr.
   std::function<void(std::string_view)> log = nullptr;

@@ -65,15 +65,15 @@ class MappedFile {
 
 // The function that covers an address of a module's file, from the table that a linker writes for debuggers: most
 // programs have it, though they do not export their functions.
-std::string symbol_in_file(const char* path, std::uintptr_t address) {
+void find_in_file(const char* path, Location* out) {
   const MappedFile file(path);
   const auto* const header = file.at<ElfW(Ehdr)>(0);
   if (header == nullptr || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 ||
       header->e_shentsize != sizeof(ElfW(Shdr))) {
-    return {};
+    return;
   }
   const auto* const sections = file.at<ElfW(Shdr)>(header->e_shoff, header->e_shnum);
-  if (sections == nullptr) return {};
+  if (sections == nullptr) return;
   for (std::size_t i = 0; i < header->e_shnum; ++i) {
     const ElfW(Shdr)& table = sections[i];
     if (table.sh_type != SHT_SYMTAB || table.sh_link >= header->e_shnum) continue;
@@ -83,41 +83,53 @@ std::string symbol_in_file(const char* path, std::uintptr_t address) {
     const char* const names = file.at<char>(strings.sh_offset, strings.sh_size);
     if (symbols == nullptr || names == nullptr) continue;
     const auto* const found = std::find_if(symbols, symbols + count, [&](const ElfW(Sym) & symbol) {
-      return ELF64_ST_TYPE(symbol.st_info) == STT_FUNC && symbol.st_shndx != SHN_UNDEF && symbol.st_value <= address &&
-             address - symbol.st_value < symbol.st_size;
+      return ELF64_ST_TYPE(symbol.st_info) == STT_FUNC && symbol.st_shndx != SHN_UNDEF &&
+             symbol.st_value <= out->offset && out->offset - symbol.st_value < symbol.st_size;
     });
     if (found == symbols + count || found->st_name >= strings.sh_size) continue;
-    return {names + found->st_name, strnlen(names + found->st_name, strings.sh_size - found->st_name)};
+    out->symbol.assign(names + found->st_name, strnlen(names + found->st_name, strings.sh_size - found->st_name));
+    out->into_symbol = out->offset - found->st_value;
+    return;
   }
-  return {};
 }
 
-struct Where {
-  std::string module;  // The name of its file, without folders.
-  std::uintptr_t offset = 0;
-  std::string symbol;  // As the linker has it; may be empty.
-};
+}  // namespace
 
-Where find(const void* behind_call) {
-  const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(behind_call) - 1;  // The call itself.
-  Where where;
+Location location_of_call(const void* behind) {
+  const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(behind) - 1;
+  Location found;
   Dl_info info = {};
   const link_map* module = nullptr;
   void** const module_out = reinterpret_cast<void**>(const_cast<link_map**>(&module));
   if (dladdr1(reinterpret_cast<const void*>(address), &info, module_out, RTLD_DL_LINKMAP) == 0 || module == nullptr) {
-    return where;
+    return found;
   }
   const char* const slash = std::strrchr(info.dli_fname, '/');
-  where.module = slash != nullptr ? slash + 1 : info.dli_fname;
-  where.offset = address - module->l_addr;
+  found.module = slash != nullptr ? slash + 1 : info.dli_fname;
+  found.offset = address - module->l_addr;  // From the addresses of the file, whether it was moved or not.
   if (info.dli_sname != nullptr) {
-    where.symbol = info.dli_sname;
+    found.symbol = info.dli_sname;
+    found.into_symbol = address - reinterpret_cast<std::uintptr_t>(info.dli_saddr);
   } else {
     const bool is_program = module->l_name == nullptr || *module->l_name == '\0';
-    where.symbol = symbol_in_file(is_program ? "/proc/self/exe" : module->l_name, where.offset);
+    find_in_file(is_program ? "/proc/self/exe" : module->l_name, &found);
   }
-  return where;
+  return found;
 }
+
+std::string demangled(const std::string& symbol) {
+  const std::unique_ptr<char, decltype(&std::free)> plain(
+      abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, nullptr), &std::free);
+  return plain != nullptr ? plain.get() : symbol;
+}
+
+std::string hexadecimal(std::uintptr_t value) {
+  char digits[2 + 2 * sizeof value + 1];
+  std::snprintf(digits, sizeof digits, "0x%zx", static_cast<std::size_t>(value));
+  return digits;
+}
+
+namespace {
 
 bool begins_with(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
 
@@ -156,18 +168,12 @@ bool is_of_standard_library(std::string_view symbol) {
   return begins_with(symbol, "_ZNSt") || begins_with(symbol, "_ZNKSt") || begins_with(symbol, "_ZSt");
 }
 
-bool is_passed_over(const Where& where) {
+bool is_passed_over(const Location& where) {
   for (const std::string_view module :
        {"libcuda.so", "libcudart.so", "libcupti.so", "libgraphcache_diagnose.so", "libstdc++.so"}) {
     if (begins_with(where.module, module)) return true;
   }
   return is_cudas(where.symbol) || is_ours(where.symbol) || is_of_standard_library(where.symbol);
-}
-
-std::string demangled(const std::string& symbol) {
-  const std::unique_ptr<char, decltype(&std::free)> plain(
-      abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, nullptr), &std::free);
-  return plain != nullptr ? plain.get() : symbol;
 }
 
 // "run(Model&)::{lambda(Recorder&)#1}::operator()(Recorder&) const" is a lambda of run(Model&).
@@ -195,15 +201,13 @@ Frames frames(const void* from) {
 
 std::string caller_of(const Frames& frames, const std::string& kernel) {
   for (std::size_t i = 0; i < frames.count; ++i) {
-    const Where where = find(frames.addresses[i]);
+    const Location where = location_of_call(frames.addresses[i]);
     if (where.module.empty() || is_passed_over(where)) continue;
     if (!where.symbol.empty()) {
       if (where.symbol == kernel || demangled(where.symbol) == kernel) continue;
       return readable(where.symbol);
     }
-    char offset[2 + 2 * sizeof where.offset + 1];
-    std::snprintf(offset, sizeof offset, "0x%zx", static_cast<std::size_t>(where.offset));
-    return where.module + "+" + offset;
+    return where.module + "+" + hexadecimal(where.offset);
   }
   return {};
 }

@@ -1,12 +1,28 @@
-// Which function of the program made a CUDA call, from the stack.
+// Where in a program an address lies, and which of its functions made a CUDA call.
 
 #ifndef GRAPHCACHE_LIB_DIAGNOSE_CALLER_H_
 #define GRAPHCACHE_LIB_DIAGNOSE_CALLER_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace graphcache::diagnose {
+
+struct Location {
+  std::string module;         // The name of its file, without folders; empty if nothing is known.
+  std::uintptr_t offset = 0;  // There, as addr2line takes it.
+  std::string symbol;         // Of the function, as the linker has it; may be empty.
+  std::uintptr_t into_symbol = 0;
+};
+
+// That of a call, by the address behind it: the line of the next statement would be misleading. Symbols come from the
+// dynamic table of a module, else from its file.
+Location location_of_call(const void* behind);
+
+// The symbol as the source has it.
+std::string demangled(const std::string& symbol);
+std::string hexadecimal(std::uintptr_t value);
 
 // Return addresses, the innermost call first.
 struct Frames {
@@ -19,9 +35,8 @@ struct Frames {
 [[gnu::noinline]] Frames frames(const void* from = nullptr);
 
 // The innermost function that is none of CUDA's, of this library's or of the standard library's, with its parameters;
-// "module+0xoffset" where no symbol tells, as addr2line takes it; empty if there is none. `kernel` is what a launch
-// launched: nvcc's stub, by which it went, has the same name. Symbols come from the dynamic table of a module, else
-// from its file.
+// "module+0xoffset" where no symbol tells; empty if there is none. `kernel` is what a launch launched: nvcc's stub, by
+// which it went, has the same name.
 std::string caller_of(const Frames& frames, const std::string& kernel);
 
 }  // namespace graphcache::diagnose
