@@ -244,7 +244,9 @@ TEST_F(MistakesDiagnoseTest, TheEndOfACaptureInFnIsNamed) {
     }
   });
   EXPECT_TRUE(contains(error, "cudaStreamEndCapture, called by a lambda of ")) << error;
-  EXPECT_TRUE(contains(error, "ended the capture, whose own end, returned cudaErrorIllegalState")) << error;
+  EXPECT_TRUE(
+      contains(error, "ended the capture, and the cache's own cudaStreamEndCapture returned cudaErrorIllegalState"))
+      << error;
   EXPECT_TRUE(contains(error, "Leave the end of the capture to the cache")) << error;
 }
 

@@ -64,7 +64,7 @@ absl::Status failure_of_fn(std::string_view call, cudaError_t error) noexcept {
 
 absl::Status failure_of_call(std::string_view text, std::string_view call, cudaError_t error,
                              bool in_other_thread) noexcept {
-  return failure(text, ", returned ", error, advice(call, error, in_other_thread));
+  return failure(text, " returned ", error, advice(call, error, in_other_thread));
 }
 
 absl::Status with_key(const absl::Status& status, const Key& key) noexcept try {

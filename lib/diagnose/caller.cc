@@ -15,8 +15,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 namespace graphcache::diagnose {
 namespace {
@@ -62,6 +64,18 @@ class MappedFile {
   const char* data_ = nullptr;
   std::size_t size_ = 0;
 };
+
+// The file that an address is mapped from. (The loader does not know the program's own path.)
+std::string mapped_file(std::uintptr_t address) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t begin = 0, end = 0;
+    int path = 0;
+    const int read = std::sscanf(line.c_str(), "%zx-%zx %*s %*s %*s %*s %n", &begin, &end, &path);
+    if (read == 2 && address >= begin && address < end) return line.substr(static_cast<std::size_t>(path));
+  }
+  return {};
+}
 
 // The function that covers an address of a module's file, from the table that a linker writes for debuggers: most
 // programs have it, though they do not export their functions.
@@ -111,8 +125,7 @@ Location location_of_call(const void* behind) {
     found.symbol = info.dli_sname;
     found.into_symbol = address - reinterpret_cast<std::uintptr_t>(info.dli_saddr);
   } else {
-    const bool is_program = module->l_name == nullptr || *module->l_name == '\0';
-    find_in_file(is_program ? "/proc/self/exe" : module->l_name, &found);
+    find_in_file(mapped_file(address).c_str(), &found);
   }
   return found;
 }
@@ -199,15 +212,21 @@ Frames frames(const void* from) {
   return found;
 }
 
-std::string caller_of(const Frames& frames, const std::string& kernel) {
+std::string caller_of(const Frames& frames, bool by_runtime, const std::string& kernel) {
+  bool passed_runtime = !by_runtime;
   for (std::size_t i = 0; i < frames.count; ++i) {
     const Location where = location_of_call(frames.addresses[i]);
-    if (where.module.empty() || is_passed_over(where)) continue;
+    if (where.module.empty()) continue;
+    if (is_passed_over(where)) {
+      passed_runtime |= begins_with(where.module, "libcudart.so") || is_cudas(where.symbol);
+      continue;
+    }
     if (!where.symbol.empty()) {
       if (where.symbol == kernel || demangled(where.symbol) == kernel) continue;
       return readable(where.symbol);
     }
-    return where.module + "+" + hexadecimal(where.offset);
+    // In a program without symbols, the first function is the runtime's own, unless that is a library of its own.
+    if (std::exchange(passed_runtime, true)) return where.module + "+" + hexadecimal(where.offset);
   }
   return {};
 }

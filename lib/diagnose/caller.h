@@ -35,9 +35,10 @@ struct Frames {
 [[gnu::noinline]] Frames frames(const void* from = nullptr);
 
 // The innermost function that is none of CUDA's, of this library's or of the standard library's, with its parameters;
-// "module+0xoffset" where no symbol tells; empty if there is none. `kernel` is what a launch launched: nvcc's stub, by
-// which it went, has the same name.
-std::string caller_of(const Frames& frames, const std::string& kernel);
+// "module+0xoffset" where no symbol tells; empty if there is none. `by_runtime`: a function of the runtime was called,
+// which may be linked into the program. `kernel` is what a launch launched: nvcc's stub, by which it went, has the same
+// name.
+std::string caller_of(const Frames& frames, bool by_runtime, const std::string& kernel);
 
 }  // namespace graphcache::diagnose
 

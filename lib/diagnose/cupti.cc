@@ -1,6 +1,6 @@
 // libgraphcache_diagnose.so: watches captures by callbacks of CUPTI, which lets one subscriber in. It is subscribed
-// while a capture is watched, and not between: then a launch of a graph would take tens of microseconds
-// (docs/semantics.md).
+// while a capture is watched, and not between, so that calls cost little more than without it, and a profiler may come.
+// A launch of a graph is dearer from the first subscription on, whatever is done (docs/semantics.md).
 #include <cuda.h>
 #include <cupti.h>
 #include <dlfcn.h>
@@ -113,9 +113,10 @@ bool ends_capture(CUpti_CallbackDomain domain, CUpti_CallbackId id) {
 void returned(CUpti_CallbackDomain domain, CUpti_CallbackId id, const CUpti_CallbackData& data) {
   if (data.functionReturnValue == nullptr) return;  // cudaGetErrorName and the like return no error.
   const auto error = static_cast<cudaError_t>(*static_cast<const int*>(data.functionReturnValue));
+  const bool by_runtime = domain == CUPTI_CB_DOMAIN_RUNTIME_API;
   if (error != cudaSuccess ? !returns_an_earlier_error(domain, id) : ends_capture(domain, id)) {
     if (error == cudaErrorNotReady) return;
-    failed({plain_name(data.functionName).c_str(), error}, &state_of_capture);
+    failed({plain_name(data.functionName).c_str(), error, nullptr, by_runtime}, &state_of_capture);
     return;
   }
   cudaStream_t stream = nullptr;
@@ -129,7 +130,9 @@ void returned(CUpti_CallbackDomain domain, CUpti_CallbackId id, const CUpti_Call
     if (kernel == nullptr) kernel = "of unknown name";
     launched(kernel);
   }
-  if (is_outside_of_captures(stream)) strayed({plain_name(data.functionName).c_str()}, stream, kernel);
+  if (is_outside_of_captures(stream)) {
+    strayed({plain_name(data.functionName).c_str(), error, nullptr, by_runtime}, stream, kernel);
+  }
 }
 
 // Counts calls that go on: true for one that the program makes itself, of the runtime or straight to the driver.

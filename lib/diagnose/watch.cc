@@ -134,10 +134,14 @@ void failed(const Call& call, AskState ask) {
     each.state = ask(each.stream, !each.is_own);
     broke_own |= each.is_own && each.state == CaptureState::kBroken;
   }
-  // Of a stream that this thread cannot ask about, the error has to tell, unless it has another cause.
+  // A capture of another thread may be lost by a call of that thread, which goes on and has not been noted. A call that
+  // breaks others' captures gets an error of captures itself. Of a stream that this thread cannot ask about, that error
+  // alone has to tell.
+  const bool may_break_others = is_capture_error(call.error) && !broke_own;
   for (Asked& each : asked) {
-    const bool is_guess = each.state == CaptureState::kUnknown && !broke_own && is_capture_error(call.error);
-    if (is_guess) each.state = CaptureState::kBroken;
+    if (each.is_own) continue;
+    const bool broke = each.state == CaptureState::kBroken || each.state == CaptureState::kUnknown;
+    each.state = broke && may_break_others ? CaptureState::kBroken : CaptureState::kActive;
   }
   std::string called_by;
   const std::lock_guard<std::mutex> lock(world.mutex);
@@ -148,7 +152,7 @@ void failed(const Call& call, AskState ask) {
     const bool broke = each.state == CaptureState::kBroken || (each.state == CaptureState::kOver && each.is_own);
     const bool refused = each.is_own && is_capture_error(call.error) && !watch->refused;
     if (!broke && !refused) continue;
-    if (called_by.empty()) called_by = caller_of(frames(call.address), {});
+    if (called_by.empty()) called_by = caller_of(frames(call.address), call.by_runtime, {});
     (broke ? watch->broke : watch->refused) =
         Seen{call.name, called_by, {}, watch->last_kernel, nullptr, call.error, !each.is_own, broke};
   }
@@ -169,7 +173,7 @@ void strayed(const Call& call, cudaStream_t stream, const char* kernel) {
     if (mine->broke || known.size() == kMaxStrays || std::find(known.begin(), known.end(), place) != known.end())
       return;
   }
-  Seen seen{call.name, caller_of(place.frames, kernel), kernel, {}, stream, call.error};
+  Seen seen{call.name, caller_of(place.frames, call.by_runtime, kernel), kernel, {}, stream, call.error};
   const std::lock_guard<std::mutex> lock(watches().mutex);
   mine->places.push_back(std::move(place));
   mine->strays.push_back(std::move(seen));

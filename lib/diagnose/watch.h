@@ -15,6 +15,7 @@ struct Call {
   const char* name;
   cudaError_t error = cudaSuccess;
   const void* address = nullptr;  // Where it returns to, if that is known.
+  bool by_runtime = false;        // Whether a function of the runtime lies between the program and who sees the call.
 };
 
 enum class CaptureState { kActive, kBroken, kOver, kUnknown };

@@ -88,7 +88,8 @@ void explain(const Diagnosis& diagnosis, const RecorderCalls& calls, absl::Statu
   std::string text = fault.text;
   if (fault.broke) text = absl::StrCat("the capture broke ", calls.any() ? calls.place() : "in fn", ": ", text);
   // A call may end the capture as if it were its own, and succeed: then the end has failed.
-  if (fault.error == cudaSuccess) absl::StrAppend(&text, ", ended the capture, whose own end");
+  absl::StrAppend(&text,
+                  fault.error == cudaSuccess ? ", ended the capture, and the cache's own cudaStreamEndCapture" : ",");
   *status = failure_of_call(text, fault.call, fault.error != cudaSuccess ? fault.error : found, fault.in_other_thread);
 }
 
