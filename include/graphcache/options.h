@@ -119,13 +119,17 @@ struct Options {
 
   // Watches the CUDA calls of all threads while the cache captures, and names the call that breaks a capture: its
   // error, its thread, the kernel before it and the function that made it (EntryInfo::error, the log, the returned
-  // error). Launches, copies and sets that `fn` enqueues on a stream outside of the capture get a line of the log each,
-  // and stand in EntryInfo::stray_work. It needs the optional component libgraphcache_diagnose.so, which uses CUPTI and
-  // is loaded when the cache is made; hostrt does the same by itself. If it cannot be loaded, or if CUPTI refuses, as
-  // it does under a profiler, the cache works without, and the log has one line that says why. Runs do not change by
-  // it. Captures get slower, as does every CUDA call while one is under way. The environment variable
-  // GRAPHCACHE_DIAGNOSE asks for it, too, if it is neither empty nor 0; if it has a slash it is the component's path.
-  // docs/capture-errors.md shows what is said.
+  // error). Work that `fn` enqueues on a stream outside of the capture gets a line of the log, and stands in
+  // EntryInfo::stray_work. docs/capture-errors.md shows what is said.
+  //
+  // It needs the optional component libgraphcache_diagnose.so, which uses CUPTI and is loaded when the cache is made;
+  // hostrt does the same by itself. If the component cannot be loaded, or if CUPTI refuses, as it does under a
+  // profiler, the cache works without it, and the log has one line that says why. What runs do stays the same. But once
+  // CUPTI has been used, each launch of a graph in the process takes tens of microseconds longer (docs/semantics.md),
+  // and captures take longer, too: so this is for finding mistakes.
+  //
+  // The environment variable GRAPHCACHE_DIAGNOSE asks for it, too, if it is neither empty nor 0. If it has a slash it
+  // is the component's path.
   bool diagnose = false;
 
   // For the library's own tests and benchmarks: leave it alone.
