@@ -178,12 +178,13 @@ bool is_ours(std::string_view symbol) {
 }
 
 bool is_of_standard_library(std::string_view symbol) {
-  return begins_with(symbol, "_ZNSt") || begins_with(symbol, "_ZNKSt") || begins_with(symbol, "_ZSt");
+  return begins_with(symbol, "_ZNSt") || begins_with(symbol, "_ZNKSt") || begins_with(symbol, "_ZSt") ||
+         symbol == "execute_native_thread_routine";
 }
 
 bool is_passed_over(const Location& where) {
-  for (const std::string_view module :
-       {"libcuda.so", "libcudart.so", "libcupti.so", "libgraphcache_diagnose.so", "libstdc++.so"}) {
+  for (const std::string_view module : {"libcuda.so", "libcudart.so", "libcupti.so", "libgraphcache_diagnose.so",
+                                        "libstdc++.so", "libc.so", "libpthread.so"}) {
     if (begins_with(where.module, module)) return true;
   }
   return is_cudas(where.symbol) || is_ours(where.symbol) || is_of_standard_library(where.symbol);

@@ -1,12 +1,11 @@
-// libgraphcache_diagnose.so: watches captures by callbacks of CUPTI, which lets one subscriber in. It is subscribed
-// while a capture is watched, and not between, so that calls cost little more than without it, and a profiler may come.
-// A launch of a graph is dearer from the first subscription on, whatever is done (docs/semantics.md).
+// libgraphcache_diagnose.so: watches captures by callbacks of CUPTI, which lets one subscriber in. It subscribes once a
+// process, and for good: to unsubscribe, or to disable callbacks, while other threads call CUDA is no safe thing, and
+// makes nothing faster that matters (docs/semantics.md). Where no capture is watched, a callback counts the calls that
+// its thread is inside of, and returns.
 #include <cuda.h>
 #include <cupti.h>
 #include <dlfcn.h>
 
-#include <atomic>
-#include <cstdint>
 #include <cstring>
 #include <mutex>
 #include <new>
@@ -23,10 +22,8 @@ namespace {
 struct Subscription {
   std::mutex mutex;
   CUpti_SubscriberHandle handle = nullptr;
-  int watched = 0;
+  bool is_open = false;
   std::string refusal;
-  // Counts subscriptions: what a thread remembers from before is of no use then.
-  std::atomic<std::uint64_t> epoch{0};
 };
 
 // Never destroyed: CUPTI may call until the process ends.
@@ -53,7 +50,6 @@ const Driver& driver() {
 
 // What a thread knows of its calls under way.
 struct Thread {
-  std::uint64_t epoch = 0;
   int runtime_calls = 0;         // One inside of another: the outermost counts.
   int driver_calls = 0;          // Outside of those.
   bool asks = false;             // Inside a call of this file's own.
@@ -149,17 +145,14 @@ bool is_programs(CUpti_CallbackDomain domain, const CUpti_CallbackData& data) {
     ++calls;
     return false;
   }
-  if (calls == 0) return true;  // It was entered before the callbacks were enabled.
+  if (calls == 0) return true;  // It was entered before the subscription.
   return --calls == 0;
 }
 
 void CUPTIAPI on_call(void*, CUpti_CallbackDomain domain, CUpti_CallbackId id, const void* of_call) {
-  if (thread.asks || !watches_any()) return;
-  if (domain != CUPTI_CB_DOMAIN_RUNTIME_API && domain != CUPTI_CB_DOMAIN_DRIVER_API) return;
-  const std::uint64_t epoch = subscription().epoch.load(std::memory_order_relaxed);
-  if (thread.epoch != epoch) thread = {.epoch = epoch};
+  if (thread.asks || (domain != CUPTI_CB_DOMAIN_RUNTIME_API && domain != CUPTI_CB_DOMAIN_DRIVER_API)) return;
   const auto& data = *static_cast<const CUpti_CallbackData*>(of_call);
-  if (!is_programs(domain, data)) return;
+  if (!is_programs(domain, data) || !watches_any()) return;
   try {
     returned(domain, id, data);
   } catch (const std::bad_alloc&) {  // It is not noted then.
@@ -171,54 +164,26 @@ const char* text_of(CUptiResult result) {
   return cuptiGetResultString(result, &text) == CUPTI_SUCCESS && text != nullptr ? text : "an unknown error";
 }
 
-// Enters CUPTI with the callbacks of both kinds of calls, and leaves it. The lock is held.
-CUptiResult subscribe(Subscription& cupti) {
-  const CUptiResult result = cuptiSubscribe(&cupti.handle, &on_call, nullptr);
-  if (result != CUPTI_SUCCESS) return result;
-  cupti.epoch.fetch_add(1, std::memory_order_relaxed);
-  for (const CUpti_CallbackDomain domain : {CUPTI_CB_DOMAIN_RUNTIME_API, CUPTI_CB_DOMAIN_DRIVER_API}) {
-    cuptiEnableDomain(1, cupti.handle, domain);
-  }
-  return CUPTI_SUCCESS;
-}
-
-void unsubscribe(Subscription& cupti) { cuptiUnsubscribe(cupti.handle); }
-
 const char* open_cupti() {
   Subscription& cupti = subscription();
   const std::lock_guard<std::mutex> lock(cupti.mutex);
+  if (cupti.is_open) return nullptr;
   if (driver().is_capturing == nullptr) return "the process has no driver that can be asked about captures";
-  if (cupti.watched != 0) return nullptr;
-  const CUptiResult result = subscribe(cupti);
-  if (result == CUPTI_SUCCESS) {
-    unsubscribe(cupti);
-    return nullptr;
+  const char* call = "cuptiSubscribe";
+  CUptiResult result = cuptiSubscribe(&cupti.handle, &on_call, nullptr);
+  for (const CUpti_CallbackDomain domain : {CUPTI_CB_DOMAIN_RUNTIME_API, CUPTI_CB_DOMAIN_DRIVER_API}) {
+    if (result != CUPTI_SUCCESS) break;
+    call = "cuptiEnableDomain";
+    result = cuptiEnableDomain(1, cupti.handle, domain);
   }
-  cupti.refusal = std::string("cuptiSubscribe: ") + text_of(result);
+  cupti.is_open = result == CUPTI_SUCCESS;
+  if (cupti.is_open) return nullptr;
+  cupti.refusal = std::string(call) + ": " + text_of(result);
   return cupti.refusal.c_str();
 }
 
-void leave() {
-  Subscription& cupti = subscription();
-  const std::lock_guard<std::mutex> lock(cupti.mutex);
-  if (--cupti.watched == 0) unsubscribe(cupti);
-}
-
-void* begin_watch(cudaStream_t stream) try {
-  Subscription& cupti = subscription();
-  const std::lock_guard<std::mutex> lock(cupti.mutex);
-  if (cupti.watched == 0 && subscribe(cupti) != CUPTI_SUCCESS) return nullptr;
-  ++cupti.watched;
-  return begin(stream);
-} catch (const std::bad_alloc&) {
-  leave();
+void* begin_watch(cudaStream_t stream) try { return begin(stream); } catch (const std::bad_alloc&) {
   return nullptr;
-}
-
-void end_watch(void* watch, void* to, void (*broke)(void* to, const detail::WatchedCall*),
-               void (*stray)(void* to, const detail::WatchedCall*)) {
-  leave();
-  end(watch, to, broke, stray);
 }
 
 }  // namespace
@@ -226,6 +191,6 @@ void end_watch(void* watch, void* to, void (*broke)(void* to, const detail::Watc
 
 extern "C" [[gnu::visibility("default")]] const graphcache::detail::DiagnoseInterface* graphcache_diagnose_v1() {
   static constexpr graphcache::detail::DiagnoseInterface interface = {
-      &graphcache::diagnose::open_cupti, &graphcache::diagnose::begin_watch, &graphcache::diagnose::end_watch};
+      &graphcache::diagnose::open_cupti, &graphcache::diagnose::begin_watch, &graphcache::diagnose::end};
   return &interface;
 }
