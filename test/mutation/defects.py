@@ -238,5 +238,5 @@ DEFECTS = [
            ("mistakes_diagnose",)),
     Defect("work outside of the capture is logged again at each capture",
            "known.size() == kMaxTexts || std::find(known.begin(), known.end(), stray) != known.end()",
-           "known.size() == kMaxTexts", ("mistakes_diagnose",)),
+           "known.size() == kMaxTexts", ("mistakes_strays",)),
 ]
