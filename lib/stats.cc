@@ -109,6 +109,7 @@ std::string to_string(const EntryInfo& entry) {
   if (entry.pinned) absl::StrAppend(&text, ", pinned");
   if (entry.eager_reason) absl::StrAppend(&text, "; last direct run because: ", to_string(*entry.eager_reason));
   if (!entry.error.empty()) absl::StrAppend(&text, "; error: ", entry.error);
+  for (const std::string& stray : entry.stray_work) absl::StrAppend(&text, "; not in the graph: ", stray);
   if (!entry.stale.empty()) absl::StrAppend(&text, "; stale: ", entry.stale);
   return text;
 }

@@ -89,8 +89,9 @@ struct Options {
   // What a run does whose capture breaks: `fn` made a call that a capture forbids, or another thread did.
   OnCaptureFailure on_capture_failure = OnCaptureFailure::kRunDirectly;
 
-  // Called with a line of text for what is worth one: the first broken capture of a key, what verify mode finds,
-  // a refused update, many evictions, a fatal error. Called during runs, by any of their threads, so it must be
+  // Called with a line of text for what is worth one: the first broken capture of a key, what verify mode and
+  // Options::diagnose find, a refused update, many evictions, a fatal error. Called during runs, and while the cache is
+  // made, by any of their threads, so it must be
   // thread-safe, and must not use the cache. Exceptions of it are dropped. GRAPHCACHE_LOG=1 in the environment prints
   // these lines to stderr.
   std::function<void(std::string_view)> log = nullptr;
@@ -115,6 +116,21 @@ struct Options {
   // (cudaErrorStreamCaptureInvalidated, and no other error is left), the hit goes on unverified.
   int verify_every = 0;
   OnStale on_stale = OnStale::kReport;
+
+  // Watches the CUDA calls of all threads while the cache captures, and names the call that breaks a capture: its
+  // error, its thread, the kernel before it and the function that made it (EntryInfo::error, the log, the returned
+  // error). Work that `fn` enqueues on a stream outside of the capture gets a line of the log, and stands in
+  // EntryInfo::stray_work. docs/capture-errors.md shows what is said.
+  //
+  // It needs the optional component libgraphcache_diagnose.so, which uses CUPTI and is loaded when the cache is made;
+  // hostrt does the same by itself. If the component cannot be loaded, or if CUPTI refuses, as it does under a
+  // profiler, the cache works without it, and the log has one line that says why. What runs do stays the same. But once
+  // CUPTI has been used, each launch of a graph in the process takes tens of microseconds longer (docs/semantics.md),
+  // and captures take longer, too: so this is for finding mistakes.
+  //
+  // The environment variable GRAPHCACHE_DIAGNOSE asks for it, too, if it is neither empty nor 0. If it has a slash it
+  // is the component's path.
+  bool diagnose = false;
 
   // For the library's own tests and benchmarks: leave it alone.
   detail::Mechanisms mechanisms = {};

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace graphcache {
 
@@ -121,6 +122,10 @@ struct EntryInfo {
   // The error behind that: what broke its last capture, or what the runtime refused since then. Empty if there is none.
   std::string error;
   std::string stale;  // What verify mode found the last time that it found something (Options::verify_every), or empty.
+  // Work that `fn` enqueued in captures of the key and that is not part of its graph: a text for each kind, such as
+  // "kernel add(float*) was launched by step() on stream 0 (the legacy stream)". A replay does not repeat it. Empty
+  // unless Options::diagnose asks for it.
+  std::vector<std::string> stray_work;
   std::uint64_t family = 0;                // Equal for siblings; 0 for an entry that can have none.
   std::size_t nodes = 0;                   // Nodes of its graph; 0 before the first capture.
   std::size_t slot_nodes = 0;              // Those of them that hold values of slots.

@@ -8,6 +8,7 @@
 #include <new>
 #include <string>
 
+#include "cuda/capture_advice.h"
 #include "graphcache/cache.h"
 #include "graphcache/status.h"
 
@@ -34,41 +35,6 @@ absl::StatusCode code_of(cudaError_t error) {
   }
 }
 
-// What to do about an error of a capture.
-const char* advice(cudaError_t error) {
-  switch (error) {
-    case cudaErrorStreamCaptureUnsupported:
-      return ". A capture forbids this call: move allocations, synchronizations and queries out of fn, or use "
-             "cudaMallocAsync on rec.stream() and free the memory in fn";
-    case cudaErrorStreamCaptureInvalidated:
-      return ". An earlier call of fn, or of another thread, broke the capture, such as an allocation, a "
-             "synchronization, or a use of the legacy default stream: move it out of fn, or take "
-             "graphcache::capture_gate around it in the other thread";
-    case cudaErrorStreamCaptureMerge:
-      return ". A stream of the capture waited for one of another capture: let each capture wait for its own events "
-             "alone";
-    case cudaErrorStreamCaptureUnmatched:
-    case cudaErrorIllegalState:
-      return ". fn ended the capture of its stream: leave that to the cache";
-    case cudaErrorStreamCaptureUnjoined:
-      return ". fn has work on another stream that rec.stream() does not wait for: record an event there and let "
-             "rec.stream() wait for it before fn returns";
-    case cudaErrorStreamCaptureIsolation:
-      return ". fn waits for an event that was recorded before its capture: let the run's stream wait for it before "
-             "the run";
-    case cudaErrorStreamCaptureImplicit:
-      return ". The legacy default stream was used while a blocking stream was captured: in fn, name rec.stream() for "
-             "every launch and copy; run on a stream made with cudaStreamNonBlocking if other threads use the legacy "
-             "stream";
-    case cudaErrorCapturedEvent:
-      return ". The host queried or waited for an event that was recorded in a capture: do that after the run";
-    case cudaErrorStreamCaptureWrongThread:
-      return ". Another thread than that of the run ended the capture: leave that to the cache";
-    default:
-      return "";
-  }
-}
-
 }  // namespace
 
 absl::Status out_of_memory() noexcept try {
@@ -79,8 +45,8 @@ absl::Status out_of_memory() noexcept try {
 
 namespace {
 
-absl::Status failure(std::string_view call, cudaError_t error, const char* advice) noexcept try {
-  absl::Status status(code_of(error), absl::StrCat(std::string(call), ": ", cudaGetErrorName(error), " (",
+absl::Status failure(std::string_view call, const char* verb, cudaError_t error, const char* advice) noexcept try {
+  absl::Status status(code_of(error), absl::StrCat(std::string(call), verb, cudaGetErrorName(error), " (",
                                                    cudaGetErrorString(error), ")", advice));
   status.SetPayload(kPayload, absl::Cord(absl::StrCat(static_cast<int>(error))));
   return status;
@@ -90,10 +56,15 @@ absl::Status failure(std::string_view call, cudaError_t error, const char* advic
 
 }  // namespace
 
-absl::Status cuda_failure(std::string_view call, cudaError_t error) noexcept { return failure(call, error, ""); }
+absl::Status cuda_failure(std::string_view call, cudaError_t error) noexcept { return failure(call, ": ", error, ""); }
 
 absl::Status failure_of_fn(std::string_view call, cudaError_t error) noexcept {
-  return failure(call, error, advice(error));
+  return failure(call, ": ", error, advice(error));
+}
+
+absl::Status failure_of_call(std::string_view text, std::string_view call, cudaError_t error,
+                             bool in_other_thread) noexcept {
+  return failure(text, " returned ", error, advice(call, error, in_other_thread));
 }
 
 absl::Status with_key(const absl::Status& status, const Key& key) noexcept try {

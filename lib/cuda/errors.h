@@ -20,6 +20,10 @@ absl::Status cuda_failure(std::string_view call, cudaError_t error) noexcept;
 // The same of a call of `fn`'s. The message of a capture's error ends with what to do.
 absl::Status failure_of_fn(std::string_view call, cudaError_t error) noexcept;
 
+// Of a call that is known: `text` says it, and `call` is its name. The message ends with what to do about that call.
+absl::Status failure_of_call(std::string_view text, std::string_view call, cudaError_t error,
+                             bool in_other_thread) noexcept;
+
 // The same status with the key's text before its message. Of a text of more than 256 bytes the message has the first
 // 256, and the key's label before them. Without memory for that, the status as it is.
 absl::Status with_key(const absl::Status& status, const Key& key) noexcept;

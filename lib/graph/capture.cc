@@ -387,7 +387,9 @@ namespace {
 // A capture that ends, and whose graph is not lost, however the scope is left.
 class CaptureScope {
  public:
-  CaptureScope(cudaStream_t stream, detail::Recording& recording) : stream_(stream) { active_recording = &recording; }
+  CaptureScope(cudaStream_t stream, detail::Recording& recording, Watch& watch) : stream_(stream), watch_(watch) {
+    active_recording = &recording;
+  }
   ~CaptureScope() {
     if (!ended_) end();
   }
@@ -395,6 +397,7 @@ class CaptureScope {
   // After a capture was broken, ending it is still due; it then returns an error and no graph (fact 3).
   cudaError_t end() {
     ended_ = true;
+    watch_.end();
     cudaGraph_t graph = nullptr;
     const cudaError_t error = cudaStreamEndCapture(stream_, &graph);
     active_recording = nullptr;
@@ -406,23 +409,26 @@ class CaptureScope {
 
  private:
   const cudaStream_t stream_;
+  Watch& watch_;
   bool ended_ = false;
   Graph graph_;
 };
 
 }  // namespace
 
-Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, Setter& setter) {
+Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, Setter& setter,
+                 const detail::DiagnoseInterface* diagnoser) {
   const CaptureSide no_breaking_calls(capture_gate(setter.device()));
   Captured captured;
   LastErrorGuard last_error;  // What a broken capture leaves behind must not meet `fn` when it is called directly.
+  Watch watch(diagnoser, stream);
   const auto begin = std::chrono::steady_clock::now();
   if (const cudaError_t error = cudaStreamBeginCapture(stream, mode); error != cudaSuccess) {
     captured.capture = cuda_failure("cudaStreamBeginCapture", error);
     return captured;
   }
   detail::Recording recording(stream, call, detail::Recording::Mode::kCapture, setter);
-  CaptureScope scope(stream, recording);
+  CaptureScope scope(stream, recording, watch);
   try {
     captured.fn = recording.invoke();
     if (const cudaError_t error = scope.end(); error != cudaSuccess) captured.capture = recording.end_failed(error);
@@ -434,6 +440,8 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
     captured.capture = recording.end_failed(error);
   }
   captured.time = std::chrono::steady_clock::now() - begin;
+  explain(watch.diagnosis(), recording.calls(), &captured.capture, &captured.fn);
+  captured.strays = std::move(watch.diagnosis().strays);
 
   add_failure(&captured.capture, recording.refused());
   captured.empty_slot = recording.has_empty_slot();

@@ -12,6 +12,7 @@
 
 #include "cuda/device_memory.h"
 #include "cuda/errors.h"
+#include "graph/diagnose.h"
 #include "graph/on_device.h"
 #include "graph/recorder_calls.h"
 #include "graph/template.h"
@@ -50,6 +51,7 @@ class Recording {
   void fail(absl::Status why) { status_.Update(std::move(why)); }
   // What broke the capture, whose end failed with `error`.
   absl::Status end_failed(cudaError_t error) const;
+  const RecorderCalls& calls() const { return calls_; }
   // Says that what is captured must not be kept, and why. The first reason stays, but for a fatal one.
   void refuse_capture(const absl::Status& why) { add_failure(&refused_, why); }
   const absl::Status& refused() const { return refused_; }
@@ -115,11 +117,14 @@ struct Captured {
   Template graph;
   Content content;
   std::chrono::nanoseconds time{0};
+  std::vector<std::string> strays;  // Work that the graph lacks (Diagnosis::strays), if somebody watched.
 };
 
 // Calls `fn` under a capture of `stream`. Afterwards the stream is not capturing, also if `fn` throws. An exception of
-// `fn` passes only if the capture is whole: checked code throws what a call returns that a capture forbids.
-Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, Setter& setter);
+// `fn` passes only if the capture is whole: checked code throws what a call returns that a capture forbids. `diagnoser`
+// watches, unless it is null.
+Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, Setter& setter,
+                 const detail::DiagnoseInterface* diagnoser);
 
 // The error that has cost the context, if there was one; the graph's handle is dropped then, not destroyed.
 absl::Status take_fatal_error(Captured& captured);

@@ -18,6 +18,7 @@ class RecorderCalls {
     ++count_;
   }
   void end() { is_open_ = false; }
+  bool any() const { return count_ != 0; }
 
   // "between rec.launch of a and rec.memcpy (calls 3 and 4 of the recorder)": where the last thing went wrong.
   std::string place() const;

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "diagnose.h"
 #include "graph.h"
 
 namespace graphcache::hostrt {
@@ -109,6 +110,7 @@ void note_stray(const Call& call, const Stream& stream, const Kernel* kernel) {
   state.last_stray = what + " on " + name_of(stream) + " while this thread captures another stream: " +
                      (kernel != nullptr ? "it runs" : "its work runs") +
                      " now and never again\n  here: " + to_string(state.endings.here);
+  note_stray(state, call.function, stream, kernel);
 }
 
 Node& add_captured_node(State& state, Stream& stream, NodeParams params) {

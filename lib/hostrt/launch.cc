@@ -5,6 +5,7 @@
 
 #include "attributes.h"
 #include "capture.h"
+#include "diagnose.h"
 #include "graph.h"
 #include "schedule.h"
 #include "work.h"
@@ -70,6 +71,7 @@ cudaError_t launch(const Call& call, const LaunchRequest& request) {
       return error;
     }
   }
+  note_launch(*params.kernel);
   if (capture == nullptr) {
     note_stray(call, *stream, params.kernel);
     enqueue(call.state, *stream, NodeParams(std::move(params)));

@@ -1,48 +1,18 @@
 #include "place.h"
 
-#include <cxxabi.h>
-#include <dlfcn.h>
-#include <link.h>
+#include <cstdint>
 
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <memory>
+#include "diagnose/caller.h"
 
 namespace graphcache::hostrt {
 namespace {
 
-std::string hexadecimal(std::uintptr_t value) {
-  char digits[2 + 2 * sizeof value + 1];
-  std::snprintf(digits, sizeof digits, "0x%zx", static_cast<std::size_t>(value));
-  return digits;
-}
-
-std::string demangled(const char* symbol) {
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> name(abi::__cxa_demangle(symbol, nullptr, nullptr, &status),
-                                                         &std::free);
-  return status == 0 ? name.get() : symbol;
-}
-
-// The call itself, not what comes behind it: the line of the next statement would be misleading.
 std::string describe(const void* behind_call) {
-  const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(behind_call) - 1;
-  Dl_info info = {};
-  const link_map* module = nullptr;
-  void** const module_out = reinterpret_cast<void**>(const_cast<link_map**>(&module));
-  if (dladdr1(reinterpret_cast<const void*>(address), &info, module_out, RTLD_DL_LINKMAP) == 0 || module == nullptr) {
-    return hexadecimal(address);
-  }
-  const char* slash = std::strrchr(info.dli_fname, '/');
-  std::string text = slash != nullptr ? slash + 1 : info.dli_fname;
-  // From the addresses of the file, whether it was moved or not.
-  text.append("+").append(hexadecimal(address - module->l_addr));
-  if (info.dli_sname != nullptr) {
-    const std::uintptr_t from_symbol = address - reinterpret_cast<std::uintptr_t>(info.dli_saddr);
-    text.append(" (").append(demangled(info.dli_sname)).append("+").append(hexadecimal(from_symbol)).append(")");
-  }
-  return text;
+  const diagnose::Location where = diagnose::location_of_call(behind_call);
+  if (where.module.empty()) return diagnose::hexadecimal(reinterpret_cast<std::uintptr_t>(behind_call) - 1);
+  std::string text = where.module + "+" + diagnose::hexadecimal(where.offset);
+  if (where.symbol.empty()) return text;
+  return text + " (" + diagnose::demangled(where.symbol) + "+" + diagnose::hexadecimal(where.into_symbol) + ")";
 }
 
 }  // namespace

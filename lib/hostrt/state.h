@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "device_nodes.h"
+#include "diagnose.h"
 #include "functions.h"
 #include "handle_table.h"
 #include "memory.h"
@@ -237,6 +238,7 @@ template <typename Body, typename Injected>
     const std::vector<const void*> written = is_watched ? written_graphs(world, entry) : std::vector<const void*>();
     const cudaError_t error = body(call);
     if (is_watched) report_overlaps(world, thread, entry, written);
+    if (diagnose::watches_any()) note_result(world, entry.function, error, address);
     return latch(thread, world.lost != cudaSuccess && needs_context(entry.function) ? world.lost : error);
   } catch (const std::bad_alloc&) {
     return latch(thread, cudaErrorMemoryAllocation);

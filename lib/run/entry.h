@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cuda/mutex.h"
 #include "exec/executable.h"
@@ -67,6 +68,7 @@ struct Entry {
   std::optional<EagerReason> eager_reason;  // Of its last direct run.
   Signatures::Known* signature = nullptr;   // Of its content. Null if that can have no siblings.
   std::string stale;                        // What verify mode found last, or empty.
+  std::vector<std::string> stray_work;      // What captures missed, as far as somebody watched them.
 
   // As `executable`.
   std::shared_ptr<const Content> content;               // Null while cold.

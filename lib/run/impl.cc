@@ -40,6 +40,7 @@ Cache::Impl::Impl(const Options& options, absl::Status invalid)
   enabled_ = invalid_.ok() && options_.max_executables > 0 && !is_set("GRAPHCACHE_DISABLE");
   is_usual_ = enabled_ && !options_.inline_in_foreign_capture && options_.verify_every == 0;
   logs_to_stderr_ = is_set("GRAPHCACHE_LOG");
+  if (enabled_ && (options_.diagnose || is_set("GRAPHCACHE_DIAGNOSE"))) find_diagnoser();
 }
 
 Cache::Impl::~Impl() {
@@ -184,6 +185,7 @@ std::vector<EntryInfo> Cache::Impl::entries() const try {
     info.eager_reason = entry.eager_reason;
     if (!entry.error.ok()) info.error = entry.error.ToString();
     info.stale = entry.stale;
+    info.stray_work = entry.stray_work;
     info.nodes = entry.nodes;
     info.slot_nodes = entry.slot_nodes;
     info.estimated_device_bytes = policy.bytes(entry.id);

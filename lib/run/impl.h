@@ -9,6 +9,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <unordered_set>
 #include <vector>
@@ -117,6 +118,11 @@ class Cache::Impl {
   absl::Status capture_template(Held& entry, const Request& request, NoTemplate* none);
   void back_off(Entry* entry);
 
+  // Options::diagnose (diagnose.cc).
+  void find_diagnoser();
+  void note_strays(Entry* entry, const Request& request, const std::vector<std::string>& strays);
+  static std::string list_of(const std::vector<std::string>& strays);
+
   // Verify mode (stale.cc).
   absl::Status verify_hit(Held& entry, const Request& request);
   absl::Status record_again(Held& entry, const Request& request, std::string* found);
@@ -174,10 +180,11 @@ class Cache::Impl {
   bool sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Options options_;
-  absl::Status invalid_;  // What is wrong with the options, or ok.
-  bool enabled_ = false;  // Whether anything is captured at all.
+  absl::Status invalid_;   // What is wrong with the options, or ok.
+  bool enabled_ = false;   // Whether anything is captured at all.
   bool is_usual_ = false;  // That, and nothing else that the options may ask for is to be done before a hit.
   bool logs_to_stderr_ = false;
+  const detail::DiagnoseInterface* diagnoser_ = nullptr;  // Null unless it was asked for, and works.
   std::atomic<bool> lost_{false};
 
   mutable Mutex mutex_;

@@ -197,20 +197,6 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
   return bring_back(entry, request, Outcome::kUpdated, Outcome::kInstantiated);
 }
 
-// The legacy stream cannot be captured: `fn` gets another in its place, which does not block. So calls of other threads
-// on the legacy stream go on, and what `fn` enqueues there itself is not part of the graph. In verify mode it does
-// block: then such a launch of `fn` breaks the capture, and is reported.
-Captured Cache::Impl::capture_fn(const Request& request) {
-  if (request.stream != cudaStreamLegacy) return capture(request.stream, options_.capture_mode, request.call, setter_);
-  const OwnStreams::Loan stream(capture_streams_);
-  if (stream.result().error == cudaSuccess) {
-    return capture(stream.get(), options_.capture_mode, request.call, setter_);
-  }
-  Captured none;
-  none.capture = cuda_failure(stream.result().call, stream.result().error);
-  return none;
-}
-
 // Gives the entry a template, or says why there is none.
 absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, NoTemplate* none) {
   absl::Cleanup threw = [&] {
@@ -224,7 +210,8 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
     *none = NoTemplate::kEmpty;
     captured.fn = absl::FailedPreconditionError(
         "fn enqueued nothing on its stream, so there is no graph: enqueue on the stream that fn is given, or on "
-        "rec.stream()");
+        "rec.stream()" +
+        list_of(captured.strays));
   } else if (!captured.capture.ok() || is_capture_error(cuda_error(captured.fn))) {
     *none = NoTemplate::kBroke;
   }
@@ -258,6 +245,7 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
     return why;
   }
 
+  note_strays(entry.get(), request, captured.strays);
   auto content = std::make_shared<const Content>(std::move(captured.content));
   MutexLock lock(mutex_);
   policy_.captured(entry->id, facts_of(*content));

@@ -73,6 +73,7 @@ absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std:
   Captured now;
   on_other_stack(0x10, 0x5a, [&] { now = capture_fn(request); });
   if (absl::Status fatal = take_fatal_error(now); !fatal.ok()) return fatal;
+  note_strays(entry.get(), request, now.strays);
   if (now.empty_slot) return absl::OkStatus();  // There is no node to compare with.
   const cudaError_t of_fn = cuda_error(now.fn), of_capture = cuda_error(now.capture);
   // A run inside of this one that an outer graph cannot hold.

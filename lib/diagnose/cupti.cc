@@ -1,0 +1,196 @@
+// libgraphcache_diagnose.so: watches captures by callbacks of CUPTI, which lets one subscriber in. It subscribes once a
+// process, and for good: to unsubscribe, or to disable callbacks, while other threads call CUDA is no safe thing, and
+// makes nothing faster that matters (docs/semantics.md). Where no capture is watched, a callback counts the calls that
+// its thread is inside of, and returns.
+#include <cuda.h>
+#include <cupti.h>
+#include <dlfcn.h>
+
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <string>
+#include <string_view>
+
+#include "diagnose/cupti_work.h"
+#include "diagnose/watch.h"
+#include "graphcache/detail/diagnose.h"
+
+namespace graphcache::diagnose {
+namespace {
+
+struct Subscription {
+  std::mutex mutex;
+  CUpti_SubscriberHandle handle = nullptr;
+  bool is_open = false;
+  std::string refusal;
+};
+
+// Never destroyed: CUPTI may call until the process ends.
+Subscription& subscription() {
+  static auto& subscription = *new Subscription;
+  return subscription;
+}
+
+struct Driver {
+  CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus*) = nullptr;
+};
+
+// The driver that the process has.
+const Driver& driver() {
+  static const Driver driver = [] {
+    Driver found;
+    if (void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD); library != nullptr) {
+      found.is_capturing = reinterpret_cast<decltype(found.is_capturing)>(dlsym(library, "cuStreamIsCapturing"));
+    }
+    return found;
+  }();
+  return driver;
+}
+
+// What a thread knows of its calls under way.
+struct Thread {
+  int runtime_calls = 0;         // One inside of another: the outermost counts.
+  int driver_calls = 0;          // Outside of those.
+  bool asks = false;             // Inside a call of this file's own.
+  const char* kernel = nullptr;  // That the driver launches within the runtime's call.
+};
+constinit thread_local Thread thread;
+
+CUstreamCaptureStatus capture_status(cudaStream_t stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  thread.asks = true;
+  const CUresult result = driver().is_capturing(stream, &status);
+  thread.asks = false;
+  return result == CUDA_SUCCESS ? status : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+}
+
+CaptureState state_of_capture(cudaStream_t stream, bool in_other_thread) {
+  if (in_other_thread && stream == cudaStreamPerThread) return CaptureState::kUnknown;  // It means another stream here.
+  switch (capture_status(stream)) {
+    case CU_STREAM_CAPTURE_STATUS_ACTIVE:
+      return CaptureState::kActive;
+    case CU_STREAM_CAPTURE_STATUS_NONE:
+      return CaptureState::kOver;
+    default:
+      return CaptureState::kBroken;
+  }
+}
+
+// A stream that captures has its work in a graph. The legacy stream never does, and to ask about it may break a
+// capture.
+bool is_outside_of_captures(cudaStream_t stream) {
+  return stream == cudaStreamLegacy || capture_status(stream) == CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+// "cudaMemcpyAsync_ptsz" is what a program calls cudaMemcpyAsync that has per-thread default streams.
+std::string plain_name(const char* name) {
+  std::string_view text = name;
+  for (const std::string_view end : {"_ptsz", "_ptds"}) {
+    if (text.size() > end.size() && text.substr(text.size() - end.size()) == end) text.remove_suffix(end.size());
+  }
+  return std::string(text);
+}
+
+bool returns_an_earlier_error(CUpti_CallbackDomain domain, CUpti_CallbackId id) {
+  return domain == CUPTI_CB_DOMAIN_RUNTIME_API && (id == CUPTI_RUNTIME_TRACE_CBID_cudaGetLastError_v3020 ||
+                                                   id == CUPTI_RUNTIME_TRACE_CBID_cudaPeekAtLastError_v3020);
+}
+
+bool ends_capture(CUpti_CallbackDomain domain, CUpti_CallbackId id) {
+  if (domain == CUPTI_CB_DOMAIN_DRIVER_API) {
+    return id == CUPTI_DRIVER_TRACE_CBID_cuStreamEndCapture || id == CUPTI_DRIVER_TRACE_CBID_cuStreamEndCapture_ptsz;
+  }
+  return id == CUPTI_RUNTIME_TRACE_CBID_cudaStreamEndCapture_v10000 ||
+         id == CUPTI_RUNTIME_TRACE_CBID_cudaStreamEndCapture_ptsz_v10000;
+}
+
+// The program's call has returned. Errors of the driver are the runtime's, number by number.
+void returned(CUpti_CallbackDomain domain, CUpti_CallbackId id, const CUpti_CallbackData& data) {
+  if (data.functionReturnValue == nullptr) return;  // cudaGetErrorName and the like return no error.
+  const auto error = static_cast<cudaError_t>(*static_cast<const int*>(data.functionReturnValue));
+  const bool by_runtime = domain == CUPTI_CB_DOMAIN_RUNTIME_API;
+  if (error != cudaSuccess ? !returns_an_earlier_error(domain, id) : ends_capture(domain, id)) {
+    if (error == cudaErrorNotReady) return;
+    failed({plain_name(data.functionName).c_str(), error, nullptr, by_runtime}, &state_of_capture);
+    return;
+  }
+  cudaStream_t stream = nullptr;
+  if (error != cudaSuccess || !watches_this_thread() || !stream_of_work(domain, id, data.functionParams, &stream)) {
+    return;
+  }
+  const bool is_launch = std::strstr(data.functionName, "Kernel") != nullptr;
+  const char* kernel = "";
+  if (is_launch) {
+    kernel = data.symbolName != nullptr ? data.symbolName : thread.kernel;
+    if (kernel == nullptr) kernel = "of unknown name";
+    launched(kernel);
+  }
+  if (is_outside_of_captures(stream)) {
+    strayed({plain_name(data.functionName).c_str(), error, nullptr, by_runtime}, stream, kernel);
+  }
+}
+
+// Counts calls that go on: true for one that the program makes itself, of the runtime or straight to the driver.
+bool is_programs(CUpti_CallbackDomain domain, const CUpti_CallbackData& data) {
+  const bool enters = data.callbackSite == CUPTI_API_ENTER;
+  const bool is_runtime = domain == CUPTI_CB_DOMAIN_RUNTIME_API;
+  if (!is_runtime && thread.runtime_calls != 0) {
+    if (enters && data.symbolName != nullptr) thread.kernel = data.symbolName;
+    return false;
+  }
+  int& calls = is_runtime ? thread.runtime_calls : thread.driver_calls;
+  if (enters) {
+    if (calls == 0) thread.kernel = nullptr;
+    ++calls;
+    return false;
+  }
+  if (calls == 0) return true;  // It was entered before the subscription.
+  return --calls == 0;
+}
+
+void CUPTIAPI on_call(void*, CUpti_CallbackDomain domain, CUpti_CallbackId id, const void* of_call) {
+  if (thread.asks || (domain != CUPTI_CB_DOMAIN_RUNTIME_API && domain != CUPTI_CB_DOMAIN_DRIVER_API)) return;
+  const auto& data = *static_cast<const CUpti_CallbackData*>(of_call);
+  if (!is_programs(domain, data) || !watches_any()) return;
+  try {
+    returned(domain, id, data);
+  } catch (const std::bad_alloc&) {  // It is not noted then.
+  }
+}
+
+const char* text_of(CUptiResult result) {
+  const char* text = nullptr;
+  return cuptiGetResultString(result, &text) == CUPTI_SUCCESS && text != nullptr ? text : "an unknown error";
+}
+
+const char* open_cupti() {
+  Subscription& cupti = subscription();
+  const std::lock_guard<std::mutex> lock(cupti.mutex);
+  if (cupti.is_open) return nullptr;
+  if (driver().is_capturing == nullptr) return "the process has no driver that can be asked about captures";
+  const char* call = "cuptiSubscribe";
+  CUptiResult result = cuptiSubscribe(&cupti.handle, &on_call, nullptr);
+  for (const CUpti_CallbackDomain domain : {CUPTI_CB_DOMAIN_RUNTIME_API, CUPTI_CB_DOMAIN_DRIVER_API}) {
+    if (result != CUPTI_SUCCESS) break;
+    call = "cuptiEnableDomain";
+    result = cuptiEnableDomain(1, cupti.handle, domain);
+  }
+  cupti.is_open = result == CUPTI_SUCCESS;
+  if (cupti.is_open) return nullptr;
+  cupti.refusal = std::string(call) + ": " + text_of(result);
+  return cupti.refusal.c_str();
+}
+
+void* begin_watch(cudaStream_t stream) try { return begin(stream); } catch (const std::bad_alloc&) {
+  return nullptr;
+}
+
+}  // namespace
+}  // namespace graphcache::diagnose
+
+extern "C" [[gnu::visibility("default")]] const graphcache::detail::DiagnoseInterface* graphcache_diagnose_v1() {
+  static constexpr graphcache::detail::DiagnoseInterface interface = {
+      &graphcache::diagnose::open_cupti, &graphcache::diagnose::begin_watch, &graphcache::diagnose::end};
+  return &interface;
+}

@@ -1,0 +1,116 @@
+#include "graph/diagnose.h"
+
+#include <absl/strings/str_cat.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "cuda/errors.h"
+#include "graphcache/status.h"
+
+// Weak, so that a program links without it.
+extern "C" [[gnu::weak]] const graphcache::detail::DiagnoseInterface* graphcache_diagnose_v1();
+
+namespace graphcache {
+namespace {
+
+constexpr char kFunction[] = "graphcache_diagnose_v1";
+constexpr char kLibrary[] = "libgraphcache_diagnose.so";
+
+using Provider = decltype(&graphcache_diagnose_v1);
+
+std::string text_of_last_error() {
+  const char* const error = dlerror();
+  return error != nullptr ? error : "an unknown error of dlopen";
+}
+
+// It is never unloaded: CUPTI may call it until the process ends.
+Provider load(std::string* why) {
+  const char* const wanted = std::getenv("GRAPHCACHE_DIAGNOSE");
+  const bool is_path = wanted != nullptr && std::strchr(wanted, '/') != nullptr;
+  void* const library = dlopen(is_path ? wanted : kLibrary, RTLD_NOW | RTLD_LOCAL);
+  void* const provider = library != nullptr ? dlsym(library, kFunction) : nullptr;
+  if (provider == nullptr) *why = text_of_last_error();
+  return reinterpret_cast<Provider>(provider);
+}
+
+std::string name_of(cudaStream_t stream) {
+  if (stream == cudaStreamLegacy || stream == nullptr) return "stream 0 (the legacy stream)";
+  if (stream == cudaStreamPerThread) return "cudaStreamPerThread, which is not part of the capture";
+  return absl::StrCat("stream 0x", absl::Hex(reinterpret_cast<std::uintptr_t>(stream)),
+                      ", which is not part of the capture");
+}
+
+std::string kernel_of(const char* name) { return absl::StrCat("kernel ", readable(name)); }
+
+Diagnosis::Fault fault_of(const detail::WatchedCall& call) {
+  std::string text = absl::StrCat(call.name, ", called");
+  if (*call.caller != '\0') absl::StrAppend(&text, " by ", call.caller);
+  absl::StrAppend(&text, call.in_other_thread != 0 ? " in another thread" : " in this thread");
+  if (*call.last_kernel != '\0') {
+    absl::StrAppend(&text, call.in_other_thread != 0 ? " after the run's " : " after ", kernel_of(call.last_kernel));
+  }
+  return {call.name, std::move(text), call.error, call.in_other_thread != 0, call.broke != 0};
+}
+
+std::string stray_of(const detail::WatchedCall& call) {
+  const bool is_launch = *call.kernel != '\0';
+  std::string text =
+      is_launch ? absl::StrCat(kernel_of(call.kernel), " was launched") : absl::StrCat(call.name, " was called");
+  if (*call.caller != '\0') absl::StrAppend(&text, " by ", call.caller);
+  absl::StrAppend(&text, " on ", name_of(call.stream));
+  return text;
+}
+
+}  // namespace
+
+const detail::DiagnoseInterface* find_diagnoser(std::string* why) {
+  const Provider provider = graphcache_diagnose_v1 != nullptr ? graphcache_diagnose_v1 : load(why);
+  if (provider == nullptr) return nullptr;
+  const detail::DiagnoseInterface* const found = provider();
+  const char* const refused = found->open();
+  if (refused == nullptr) return found;
+  *why = refused;
+  return nullptr;
+}
+
+void explain(const Diagnosis& diagnosis, const RecorderCalls& calls, absl::Status* capture, absl::Status* fn) {
+  if (!diagnosis.fault) return;
+  const Diagnosis::Fault& fault = *diagnosis.fault;
+  absl::Status* const status = fault.broke ? capture : fn;
+  const cudaError_t found = cuda_error(*status);
+  if (status->ok() || (fault.broke ? is_fatal(found) : found != fault.error)) return;
+  std::string text = fault.text;
+  if (fault.broke) text = absl::StrCat("the capture broke ", calls.any() ? calls.place() : "in fn", ": ", text);
+  // A call may end the capture as if it were its own, and succeed: then the end has failed.
+  absl::StrAppend(&text,
+                  fault.error == cudaSuccess ? ", ended the capture, and the cache's own cudaStreamEndCapture" : ",");
+  *status = failure_of_call(text, fault.call, fault.error != cudaSuccess ? fault.error : found, fault.in_other_thread);
+}
+
+// What cannot be kept for want of memory is not.
+void Watch::ask() {
+  diagnoser_->end(
+      std::exchange(watch_, nullptr), &diagnosis_,
+      [](void* to, const detail::WatchedCall* call) {
+        try {
+          static_cast<Diagnosis*>(to)->fault = fault_of(*call);
+        } catch (const std::bad_alloc&) {
+        }
+      },
+      [](void* to, const detail::WatchedCall* call) {
+        try {
+          std::vector<std::string>& strays = static_cast<Diagnosis*>(to)->strays;
+          std::string text = stray_of(*call);
+          if (std::find(strays.begin(), strays.end(), text) == strays.end()) strays.push_back(std::move(text));
+        } catch (const std::bad_alloc&) {
+        }
+      });
+}
+
+}  // namespace graphcache

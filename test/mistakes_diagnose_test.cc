@@ -1,0 +1,291 @@
+// What is said of a capture that breaks while CUDA calls are watched (Options::diagnose): the call at fault, who made
+// it, and what to do.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <functional>
+#include <future>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "diagnose_support.h"
+
+#ifdef GRAPHCACHE_TEST_CUDA
+#include <cuda.h>
+
+#include "cuda/compat.h"
+#endif
+
+namespace graphcache::test {
+namespace {
+
+using MistakesDiagnoseTest = DiagnoseTest;
+
+TEST_F(MistakesDiagnoseTest, TheCallThatBreaksACaptureIsNamed) {
+  Event before;
+  CUDA_OK(cudaEventRecord(before, stream));
+  CUDA_OK(cudaStreamSynchronize(stream));
+  Stream other;
+  Event elsewhere;
+  CUDA_OK(cudaEventRecord(elsewhere, other));
+  DeviceBuffer<float> target(kSize);
+  cudaStream_t blocking = nullptr;
+  CUDA_OK(cudaStreamCreate(&blocking));
+  float* weights = nullptr;
+  CUDA_OK(cudaMalloc(reinterpret_cast<void**>(&weights), 64));
+  float* more = nullptr;
+  struct Cause {
+    const char* call;
+    const char* caller;
+    const char* error;
+    const char* remedy;
+    cudaStream_t on;
+    std::function<void(Recorder&)> in_fn;
+  };
+  const std::vector<Cause> causes = {
+      {"cudaMalloc", "load_weights(float**)", "cudaErrorStreamCaptureUnsupported",
+       "move the allocation out of fn, or use cudaMallocAsync on rec.stream()", stream,
+       [&](Recorder&) { load_weights(&more); }},
+      {"cudaFree", "drop_weights(float*)", "cudaErrorStreamCaptureUnsupported", "move the allocation out of fn", stream,
+       [&](Recorder&) { (void)drop_weights(weights); }},
+      {"cudaStreamSynchronize", "wait_until_done(CUstream_st*)", "cudaErrorStreamCaptureUnsupported",
+       "synchronize after the run", stream, [&](Recorder& rec) { wait_until_done(rec.stream()); }},
+      {"cudaDeviceSynchronize", "wait_for_all()", "cudaErrorStreamCaptureUnsupported", "synchronize after the run",
+       stream, [&](Recorder&) { wait_for_all(); }},
+      {"cudaEventQuery", "is_done(CUevent_st*)", "cudaErrorStreamCaptureUnsupported", "query after the run", stream,
+       [&](Recorder&) { is_done(before); }},
+      {"cudaMemcpy", "copy_at_once(float*, float)", "cudaErrorStreamCaptureImplicit", "use cudaMemcpyAsync", blocking,
+       [&](Recorder&) { copy_at_once(target.get(), 7); }},
+      {"cudaStreamWaitEvent", "follow(CUstream_st*, CUevent_st*)", "cudaErrorStreamCaptureIsolation",
+       "let the run's stream wait for it before the run", stream,
+       [&](Recorder& rec) { follow(rec.stream(), elsewhere); }},
+  };
+  for (const Cause& cause : causes) {
+    SCOPED_TRACE(cause.call);
+    const std::string error = error_with(diagnosing(), cause.on, cause.in_fn);
+    EXPECT_TRUE(contains(error, std::string(": ") + cause.call + ", called by graphcache::test::" + cause.caller +
+                                    " in this thread after kernel "))
+        << error;
+    EXPECT_LT(error.find("after kernel "), error.find("fill", error.find("after kernel "))) << error;
+    EXPECT_TRUE(contains(error, std::string(", returned ") + cause.error)) << error;
+    EXPECT_TRUE(contains(error, cause.remedy)) << error;
+    EXPECT_TRUE(contains(error, "the capture broke between rec.launch of ")) << error;
+    EXPECT_TRUE(contains(error, "(calls 1 and 2 of the recorder)")) << error;
+    ASSERT_EQ(lines.size(), 1u);
+    EXPECT_TRUE(contains(lines[0], cause.call)) << lines[0];
+    lines.clear();
+    cudaGetLastError();
+  }
+  EXPECT_EQ(target.first(), 7);
+  EXPECT_NE(more, nullptr);
+  CUDA_OK(cudaFree(more));
+  CUDA_OK(cudaStreamDestroy(blocking));
+}
+
+TEST_F(MistakesDiagnoseTest, ACallOfAnotherThreadIsSaidToBeSo) {
+  bool done = true;
+  const std::string error = error_with(diagnosing(), stream, [&](Recorder& rec) {
+    if (is_capturing(rec.stream())) std::thread([&] { done = wait_for_all(); }).join();
+  });
+  EXPECT_FALSE(done);
+  EXPECT_TRUE(contains(error,
+                       "cudaDeviceSynchronize, called by graphcache::test::wait_for_all() in another thread after the "
+                       "run's kernel "))
+      << error;
+  EXPECT_TRUE(contains(error, "Take graphcache::capture_gate around this call in the other thread")) << error;
+}
+
+TEST_F(MistakesDiagnoseTest, TheFirstCallAtFaultIsNamed) {
+  const std::string error = error_with(diagnosing(), stream, [&](Recorder& rec) {
+    wait_until_done(rec.stream());
+    cudaGetLastError();
+    wait_for_all();
+    cudaGetLastError();
+  });
+  EXPECT_TRUE(contains(error, "cudaStreamSynchronize, called by ")) << error;
+  EXPECT_FALSE(contains(error, "cudaDeviceSynchronize")) << error;
+}
+
+// In the C++ sense: what broke the capture is not in the exception, and the last error is cleared.
+TEST_F(MistakesDiagnoseTest, CheckedCodeThatThrowsIsExplained) {
+  Cache cache(diagnosing());
+  float* weights = nullptr;
+  EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](cudaStream_t on) {
+    CUDA_OK(add_one(on));
+    load_weights(&weights);
+    if (cudaGetLastError() != cudaSuccess) throw std::runtime_error("of no use");
+    CUDA_OK(add_one(on));
+  }));
+  expect_sum(2);
+  const std::string error = cache.entries()[0].error;
+  EXPECT_TRUE(contains(error,
+                       "the capture broke in fn: cudaMalloc, called by graphcache::test::load_weights(float**) in "
+                       "this thread after kernel "))
+      << error;
+  CUDA_OK(cudaFree(weights));
+}
+
+TEST_F(MistakesDiagnoseTest, TheErrorThatIsReturnedNamesTheCall) {
+  Options options = diagnosing();
+  options.on_capture_failure = OnCaptureFailure::kReturnError;
+  Cache cache(options);
+  const absl::StatusOr<Outcome> outcome = cache.run(key("k"), stream, [&](cudaStream_t on) {
+    wait_until_done(on);
+    cudaGetLastError();
+    return cudaSuccess;
+  });
+  EXPECT_FAILURE(kFailedPrecondition, outcome);
+  EXPECT_TRUE(mentions(outcome.status(), "cudaStreamSynchronize, called by graphcache::test::wait_until_done("));
+  EXPECT_EQ(cuda_error(outcome.status()), cudaErrorStreamCaptureUnsupported);
+}
+
+TEST_F(MistakesDiagnoseTest, TwoCapturesThatMeetAreNamed) {
+  Stream other;
+  Event of_other;
+  const std::string error = error_with(diagnosing(), stream, [&](Recorder& rec) {
+    if (!is_capturing(rec.stream())) return;
+    CUDA_OK(cudaStreamBeginCapture(other, cudaStreamCaptureModeThreadLocal));
+    CUDA_OK(cudaEventRecord(of_other, other));
+    EXPECT_FALSE(follow(rec.stream(), of_other));
+    cudaGraph_t graph = nullptr;
+    if (cudaStreamEndCapture(other, &graph) == cudaSuccess) cudaGraphDestroy(graph);
+    cudaGetLastError();
+  });
+  EXPECT_TRUE(contains(error, "cudaStreamWaitEvent, called by graphcache::test::follow(CUstream_st*, CUevent_st*)"))
+      << error;
+  EXPECT_TRUE(contains(error, "returned cudaErrorStreamCaptureMerge")) << error;
+}
+
+TEST_F(MistakesDiagnoseTest, TheEndOfACaptureInFnIsNamed) {
+  const std::string error = error_with(diagnosing(), stream, [&](Recorder& rec) {
+    cudaGraph_t graph = nullptr;
+    if (is_capturing(rec.stream()) && cudaStreamEndCapture(rec.stream(), &graph) == cudaSuccess) {
+      CUDA_OK(cudaGraphDestroy(graph));
+    }
+  });
+  EXPECT_TRUE(contains(error, "cudaStreamEndCapture, called by a lambda of ")) << error;
+  EXPECT_TRUE(
+      contains(error, "ended the capture, and the cache's own cudaStreamEndCapture returned cudaErrorIllegalState"))
+      << error;
+  EXPECT_TRUE(contains(error, "Leave the end of the capture to the cache")) << error;
+}
+
+// It fails, direct or captured, and has nothing to do with captures, but it breaks one.
+TEST_F(MistakesDiagnoseTest, ALaunchOfAWrongShapeIsNamed) {
+  const std::string error = error_with(diagnosing(), stream, [&](Recorder& rec) {
+    if (!is_capturing(rec.stream())) return;
+    EXPECT_EQ(launch(add, kGrid, 4096, rec.stream(), data.get(), kSize, 1.0f), cudaErrorInvalidValue);
+    cudaGetLastError();
+  });
+  EXPECT_TRUE(contains(error, ": cudaLaunchKernel, called by ")) << error;
+  EXPECT_TRUE(contains(error, ", returned cudaErrorInvalidValue")) << error;
+  const std::string by_recorder = error_with(diagnosing(), stream, [&](Recorder& rec) {
+    if (is_capturing(rec.stream())) rec.launch(add, {kGrid, 4096}, data.get(), kSize, 1.0f);
+  });
+  EXPECT_TRUE(contains(by_recorder, ": cudaLaunchKernel, called by ")) << by_recorder;
+  EXPECT_FALSE(contains(by_recorder, "called by graphcache::detail")) << "the library's own functions are skipped";
+}
+
+// cudaStreamPerThread is another stream in each thread, so none can ask what became of another thread's capture there:
+// the error of its own call has to tell. Some calls return one that is older.
+TEST_F(MistakesDiagnoseTest, AnErrorOfAnEarlierCallIsNoFault) {
+  Stream own;
+  std::promise<void> has_error, may_ask;
+  std::thread other([&] {
+    CUDA_OK(cudaStreamBeginCapture(own, cudaStreamCaptureModeThreadLocal));
+    EXPECT_FALSE(wait_until_done(own));
+    has_error.set_value();
+    may_ask.get_future().wait();
+    EXPECT_EQ(cudaPeekAtLastError(), cudaErrorStreamCaptureUnsupported);
+    EXPECT_EQ(cudaGetLastError(), cudaErrorStreamCaptureUnsupported);
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(own, &graph), cudaErrorStreamCaptureInvalidated);
+    cudaGetLastError();
+  });
+  has_error.get_future().wait();
+  Cache cache(diagnosing());
+  float* weights = nullptr;
+  EXPECT_RUN(kEager, cache.run(key("k"), cudaStreamPerThread, [&](cudaStream_t on) {
+    CUDA_OK(add_one(on));
+    if (other.joinable()) {
+      may_ask.set_value();
+      other.join();
+    }
+    load_weights(&weights);
+    cudaGetLastError();
+  }));
+  expect_sum(1);
+  const std::string error = cache.entries()[0].error;
+  EXPECT_TRUE(contains(error, "cudaMalloc, called by graphcache::test::load_weights(float**) in this thread")) << error;
+  CUDA_OK(cudaFree(weights));
+}
+
+// A stream of the calling thread's own, while another thread breaks the capture.
+TEST_F(MistakesDiagnoseTest, ACallThatBreaksThePerThreadStreamsCaptureIsNamed) {
+  bool done = true;
+  const std::string error = error_with(diagnosing(), cudaStreamPerThread, [&](Recorder& rec) {
+    if (is_capturing(rec.stream())) std::thread([&] { done = copy_at_once(data.get(), 1); }).join();
+  });
+  EXPECT_FALSE(done);
+  EXPECT_TRUE(contains(error, "cudaMemcpy, called by graphcache::test::copy_at_once(float*, float) in another thread"))
+      << error;
+  EXPECT_TRUE(contains(error, "returned cudaErrorStreamCaptureImplicit")) << error;
+}
+
+// Captures on several threads at a time: each is told of its own call.
+TEST_F(MistakesDiagnoseTest, CapturesOfSeveralThreadsAreToldApart) {
+  constexpr int kThreads = 4, kRuns = 25;
+  Cache cache(diagnosing());
+  std::array<DeviceBuffer<float>, kThreads> sums{DeviceBuffer<float>(kSize), DeviceBuffer<float>(kSize),
+                                                 DeviceBuffer<float>(kSize), DeviceBuffer<float>(kSize)};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      const Stream on;
+      const Event idle;
+      for (int run = 0; run < kRuns; ++run) {
+        EXPECT_TRUE(cache
+                        .run(key("k", i, run), on,
+                             [&](cudaStream_t s) {
+                               CUDA_OK(launch(add, kGrid, kBlock, s, sums[i].get(), kSize, 1.0f));
+                               if (i == 1) wait_until_done(s);
+                               if (i == 2) is_done(idle);
+                               cudaGetLastError();
+                             })
+                        .ok());
+      }
+      CUDA_OK(cudaStreamSynchronize(on));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const DeviceBuffer<float>& sum : sums) EXPECT_EQ(sum.read(), std::vector<float>(kSize, kRuns));
+  for (const EntryInfo& entry : cache.entries()) {
+    SCOPED_TRACE(entry.key + ": " + entry.error);
+    const bool waits = contains(entry.key, "\"k\", 1, "), asks = contains(entry.key, "\"k\", 2, ");
+    EXPECT_EQ(contains(entry.error, "cudaStreamSynchronize, called by graphcache::test::wait_until_done("), waits);
+    EXPECT_EQ(contains(entry.error, "cudaEventQuery, called by graphcache::test::is_done("), asks);
+    EXPECT_EQ(entry.error.empty(), !waits && !asks);
+  }
+  EXPECT_EQ(lines.size(), 2u * kRuns);
+}
+
+#ifdef GRAPHCACHE_TEST_CUDA
+// As a library does that has no runtime.
+TEST_F(MistakesDiagnoseTest, ACallToTheDriverIsNamed) {
+  const auto allocate = reinterpret_cast<CUresult (*)(CUdeviceptr*, std::size_t)>(driver_function("cuMemAlloc"));
+  ASSERT_NE(allocate, nullptr);
+  const std::string error = error_with(diagnosing(), stream, [&](Recorder& rec) {
+    CUdeviceptr memory = 0;
+    if (is_capturing(rec.stream())) {
+      EXPECT_EQ(allocate(&memory, 64), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
+  });
+  EXPECT_TRUE(contains(error, ": cuMemAlloc_v2, called by ")) << error;
+  EXPECT_TRUE(contains(error, "returned cudaErrorStreamCaptureUnsupported")) << error;
+}
+#endif
+
+}  // namespace
+}  // namespace graphcache::test

@@ -1,0 +1,162 @@
+// Work that `fn` enqueues and the graph lacks, as the watcher of CUDA calls lists it, and how a watcher is asked for
+// (Options::diagnose).
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "diagnose_support.h"
+
+namespace graphcache::test {
+namespace {
+
+using MistakesStraysTest = DiagnoseTest;
+
+// ---- Work that the graph lacks --------------------------------------------------------------------------------------
+
+TEST_F(MistakesStraysTest, WorkOutsideOfTheCaptureIsListed) {
+  Stream other;
+  DeviceBuffer<float> aside(kSize), cleared(kSize, 5), source(kSize, 9), copied(kSize), at_once(kSize);
+  Cache cache(diagnosing());
+  for (int run = 1; run <= 3; ++run) {
+    EXPECT_TRUE(cache
+                    .run(key("k"), stream,
+                         [&](cudaStream_t on) {
+                           CUDA_OK(add_one(on));
+                           for (int i = 0; i < 40; ++i) add_aside(aside.get(), nullptr);
+                           clear_aside(cleared.get(), other);
+                           copy_aside(copied.get(), source.get(), other);
+                           EXPECT_TRUE(copy_at_once(at_once.get(), 4));
+                           CUDA_OK(add_one(on));
+                         })
+                    .ok());
+    expect_sum(static_cast<float>(2 * run));
+  }
+  EXPECT_EQ(aside.read(), std::vector<float>(kSize, 40)) << "in the run that captured";
+  EXPECT_EQ(cleared.first(), 0);
+  EXPECT_EQ(copied.first(), 9);
+  EXPECT_EQ(at_once.first(), 4);
+  const std::vector<std::string> strays = cache.entries()[0].stray_work;
+  ASSERT_EQ(strays.size(), 4u) << to_string(cache.entries()[0]);
+  EXPECT_EQ(strays[0].find("kernel "), 0u) << strays[0];
+  EXPECT_LT(strays[0].find("add"), strays[0].find(" was launched by ")) << strays[0];
+  EXPECT_TRUE(contains(strays[0], " on stream 0 (the legacy stream)")) << strays[0];
+  EXPECT_EQ(strays[1].find("cudaMemsetAsync was called by graphcache::test::clear_aside("), 0u) << strays[1];
+  EXPECT_TRUE(contains(strays[1], ", which is not part of the capture")) << strays[1];
+  EXPECT_EQ(strays[2].find("cudaMemcpyAsync was called by graphcache::test::copy_aside("), 0u) << strays[2];
+  EXPECT_EQ(strays[3].find("cudaMemcpy was called by graphcache::test::copy_at_once("), 0u) << strays[3];
+  EXPECT_TRUE(contains(to_string(cache.entries()[0]), strays[2]));
+  ASSERT_EQ(lines.size(), 4u);
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    EXPECT_TRUE(contains(lines[i], strays[i] + ": it runs now, and no replay repeats it: enqueue it on rec.stream()"))
+        << lines[i];
+  }
+}
+
+TEST_F(MistakesStraysTest, AKeyThatIsCapturedAgainIsLoggedOnce) {
+  Options options = diagnosing();
+  options.max_executables = 1;
+  options.max_templates = 0;
+  options.share = false;
+  Cache cache(options);
+  DeviceBuffer<float> aside(kSize);
+  for (int run = 1; run <= 3; ++run) {
+    EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, [&](cudaStream_t on) {
+      add_aside(aside.get(), nullptr);
+      if (run > 1) clear_aside(aside.get(), nullptr);
+      return add_one(on);
+    }));
+    EXPECT_RUN(kInstantiated, run_add(cache, key("other")));
+  }
+  expect_sum(6);
+  EXPECT_EQ(aside.first(), 0);
+  EXPECT_EQ(lines.size(), 2u) << "one of the launch, one of the set";
+  EXPECT_EQ(cache.entries()[1].stray_work.size(), 2u);
+}
+
+TEST_F(MistakesStraysTest, ForkedWorkAndWorkOfOthersAreNotListed) {
+  Stream side, of_thread;
+  Event fork, join;
+  DeviceBuffer<float> aside(kSize);
+  Cache cache(diagnosing());
+  EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, [&](cudaStream_t on) {
+    CUDA_OK(cudaEventRecord(fork, on));
+    CUDA_OK(cudaStreamWaitEvent(side, fork, 0));
+    add_aside(aside.get(), side);
+    CUDA_OK(cudaEventRecord(join, side));
+    CUDA_OK(cudaStreamWaitEvent(on, join, 0));
+    std::thread([&] { add_aside(aside.get(), of_thread); }).join();
+    return add_one(on);
+  }));
+  EXPECT_TRUE(cache.entries()[0].stray_work.empty()) << cache.entries()[0].stray_work[0];
+  EXPECT_TRUE(lines.empty());
+  EXPECT_EQ(aside.read(), std::vector<float>(kSize, 2));
+}
+
+TEST_F(MistakesStraysTest, WhatAnEmptyCaptureHasElsewhereIsInItsError) {
+  Stream other;
+  Cache cache(diagnosing());
+  for (int run = 1; run <= 2; ++run) {
+    EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](cudaStream_t) { add_aside(data.get(), other); }));
+    expect_sum(static_cast<float>(run));
+  }
+  const EntryInfo entry = cache.entries()[0];
+  EXPECT_TRUE(contains(entry.error, "fn enqueued nothing on its stream")) << entry.error;
+  EXPECT_TRUE(contains(entry.error, " was launched by ")) << entry.error;
+  EXPECT_TRUE(entry.stray_work.empty()) << "each run repeats it";
+}
+
+// ---- How it is asked for
+// ---------------------------------------------------------------------------------------------
+
+TEST_F(MistakesStraysTest, NothingIsSaidUnlessItIsAskedFor) {
+  DeviceBuffer<float> aside(kSize);
+  Options options = diagnosing();
+  options.diagnose = false;
+  const std::string error = error_with(options, stream, [&](Recorder& rec) {
+    add_aside(aside.get(), nullptr);
+    wait_until_done(rec.stream());
+  });
+  EXPECT_FALSE(contains(error, "wait_until_done")) << error;
+  EXPECT_TRUE(contains(error, "(calls 1 and 2 of the recorder)")) << error;
+  Cache cache(options);
+  EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, [&](cudaStream_t on) {
+    add_aside(aside.get(), nullptr);
+    return add_one(on);
+  }));
+  EXPECT_TRUE(cache.entries()[0].stray_work.empty());
+  EXPECT_EQ(aside.read(), std::vector<float>(kSize, 3)) << "twice in the run that broke, and once more";
+}
+
+TEST_F(MistakesStraysTest, TheEnvironmentMayAskForIt) {
+  Options options = diagnosing();
+  options.diagnose = false;
+  const auto is_diagnosed = [&] {
+    return contains(error_with(options, stream, [&](Recorder& rec) { wait_until_done(rec.stream()); }),
+                    "wait_until_done(");
+  };
+  for (const char* value : {"1", "0", ""}) {
+    ASSERT_EQ(setenv("GRAPHCACHE_DIAGNOSE", value, 1), 0);
+    EXPECT_EQ(is_diagnosed(), *value == '1') << value;
+  }
+  ASSERT_EQ(unsetenv("GRAPHCACHE_DIAGNOSE"), 0);
+}
+
+#ifdef GRAPHCACHE_TEST_CUDA
+TEST_F(MistakesStraysTest, ACacheWorksWithoutTheComponent) {
+  ASSERT_EQ(setenv("GRAPHCACHE_DIAGNOSE", "/nowhere/libgraphcache_diagnose.so", 1), 0);
+  Cache cache(diagnosing());
+  ASSERT_EQ(unsetenv("GRAPHCACHE_DIAGNOSE"), 0);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_TRUE(contains(lines[0], "captures are not diagnosed: ")) << lines[0];
+  EXPECT_TRUE(contains(lines[0], "/nowhere/libgraphcache_diagnose.so")) << lines[0];
+  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+  EXPECT_RUN(kReplayed, run_add(cache, key("k")));
+  expect_sum(2);
+}
+#endif
+
+}  // namespace
+}  // namespace graphcache::test
