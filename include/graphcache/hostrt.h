@@ -256,6 +256,10 @@ dim3 cluster_dim();
 // in, also when its executable is launched into a stream of another device (facts 18).
 int current_device();
 
+// For a kernel to set what a conditional node reads, as device code does by cudaGraphSetConditional. False for a handle
+// that no live graph or executable has, and outside of kernels.
+bool set_conditional(cudaGraphConditionalHandle handle, unsigned value);
+
 namespace internal {
 
 struct Parameter {

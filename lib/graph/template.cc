@@ -27,15 +27,17 @@ cudaError_t instantiate(Graph& base, unsigned long long flags, GraphExec* out) {
   return error;
 }
 
-CallResult Template::list_nodes() {
+CallResult list_nodes(cudaGraph_t graph, std::vector<cudaGraphNode_t>* nodes) {
   std::size_t count = 0;
-  cudaError_t error = cudaGraphGetNodes(graph.get(), nullptr, &count);
+  cudaError_t error = cudaGraphGetNodes(graph, nullptr, &count);
   if (error == cudaSuccess) {
-    nodes.resize(count);
-    if (count != 0) error = cudaGraphGetNodes(graph.get(), nodes.data(), &count);
+    nodes->resize(count);
+    if (count != 0) error = cudaGraphGetNodes(graph, nodes->data(), &count);
   }
   return {"cudaGraphGetNodes", error};
 }
+
+CallResult Template::list_nodes() { return graphcache::list_nodes(graph.get(), &nodes); }
 
 CallResult Template::clone(Template* out) {
   Template copy;
