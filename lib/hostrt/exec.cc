@@ -32,12 +32,21 @@ std::optional<std::size_t> find_position(const Program& program, const Node& nod
   return static_cast<std::size_t>(found - program.nodes.begin());
 }
 
+// What the graph inside of the node became.
+template <typename AnyParams>
+auto& inner_program(AnyParams& params, const Graph& inner) {
+  if (auto* child = std::get_if<ChildParams>(&params)) return child->program;
+  const auto& bodies = std::get<ConditionalParams>(inner.parent->params).bodies;
+  const auto index = std::find(bodies.begin(), bodies.end(), &inner) - bodies.begin();
+  return std::get<ConditionalParams>(params).programs[static_cast<std::size_t>(index)];
+}
+
 const ProgramNode* find_twin(const Program& root, const Node& node) {
   const Program* program = &root;
   if (node.graph->parent != nullptr) {
     const ProgramNode* outer = find_twin(root, *node.graph->parent);
-    if (outer == nullptr || !std::holds_alternative<ChildParams>(outer->params)) return nullptr;
-    program = std::get<ChildParams>(outer->params).program.get();
+    if (outer == nullptr) return nullptr;
+    program = inner_program(outer->params, *node.graph).get();
   }
   const std::optional<std::size_t> position = find_position(*program, node);
   return position.has_value() ? &program->nodes[*position] : nullptr;
@@ -59,7 +68,7 @@ ProgramNode& writable_node(Executable& executable, const Node& node) {
   const Node* parent = node.graph->parent;
   Program& program = parent == nullptr
                          ? writable(executable.program)
-                         : writable(std::get<ChildParams>(writable_node(executable, *parent).params).program);
+                         : writable(inner_program(writable_node(executable, *parent).params, *node.graph));
   return program.nodes[*find_position(program, node)];
 }
 
