@@ -176,7 +176,7 @@ absl::Status Recording::broken(const char* call, cudaError_t error) const {
 
 // Work on a stream outside the capture would run now, and never again on a replay.
 bool Recording::may_enqueue(cudaStream_t stream, const char* call, const void* kernel) {
-  if (!status_.ok()) return false;
+  if (!status_.ok() || (in_body_ && !outermost().refused().ok())) return false;
   calls_.begin(call, kernel);
   if (errors_ != nullptr) left_behind_ = errors_->caused();
   if (mode_ == Mode::kDirect || (stream == stream_ && !in_body_)) return true;

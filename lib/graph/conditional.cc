@@ -91,7 +91,7 @@ class Recording::BodyCapture {
   BodyCapture(Recording& recording, const Added& added, unsigned index)
       : recording_(recording),
         outermost_(recording.outermost()),
-        around_(std::exchange(outermost_.body_, this)),
+        around_(outermost_.body_),
         number_(added.number),
         index_(index),
         graph_(added.bodies[index]) {
@@ -104,10 +104,12 @@ class Recording::BodyCapture {
       done = loan_->result();
     }
     if (done.error == cudaSuccess) {
+      prepare();
       begin_part();
     } else {
       refuse(done);
     }
+    outermost_.body_ = this;  // Nothing throws from here on.
   }
   ~BodyCapture() {
     if (is_open_) end_capture();
@@ -124,12 +126,22 @@ class Recording::BodyCapture {
   const cudaGraphNode_t* last() const { return last_ != nullptr ? &last_ : nullptr; }
   void append(cudaGraphNode_t node) { last_ = node; }
 
+  // Makes a place for the graph of the next part, for which there may be no memory later.
+  void prepare() {
+    next_part_ = outermost_.parts_.size();
+    outermost_.parts_.emplace_back();
+  }
+
+  // What is enqueued meanwhile must not run, so it is tried once more.
   bool begin_part() {
     LastErrorGuard last_error;
-    outermost_.parts_.reserve(outermost_.parts_.size() + 1);
-    CallResult done{"cudaStreamBeginCapture",
-                    cudaStreamBeginCapture(stream(), recording_.setter_.conditions().mode())};
-    if (done.error != cudaSuccess) return refuse(done);
+    part_ = next_part_;
+    const cudaStreamCaptureMode mode = recording_.setter_.conditions().mode();
+    CallResult done{"cudaStreamBeginCapture", cudaStreamBeginCapture(stream(), mode)};
+    if (done.error != cudaSuccess) {
+      refuse(done);
+      if (is_fatal(done.error) || cudaStreamBeginCapture(stream(), mode) != cudaSuccess) return false;
+    }
     is_open_ = true;
     CaptureInfo info;
     done = {"cudaStreamGetCaptureInfo", capture_info(stream(), &info)};
@@ -138,10 +150,16 @@ class Recording::BodyCapture {
   }
 
   bool end_part() {
-    if (!is_open_) return false;
+    bool done = false;
+    recording_.or_fail([&] { done = is_open_ && add_part(); });
+    return done;
+  }
+
+ private:
+  bool add_part() {
     LastErrorGuard last_error;
     if (!end_capture()) return false;
-    const cudaGraph_t part = outermost_.parts_.back().get();
+    const cudaGraph_t part = outermost_.parts_[part_].get();
     std::vector<cudaGraphNode_t> nodes;
     CallResult done = list_nodes(part, &nodes);
     if (done.error != cudaSuccess) return refuse(done);
@@ -160,7 +178,6 @@ class Recording::BodyCapture {
     return true;
   }
 
- private:
   // The graph is kept until the outermost capture is over (law 9).
   bool end_capture() {
     is_open_ = false;
@@ -168,7 +185,7 @@ class Recording::BodyCapture {
     cudaGraph_t part = nullptr;
     const cudaError_t error = cudaStreamEndCapture(stream(), &part);
     if (error == cudaSuccess) {
-      outermost_.parts_.emplace_back(part);
+      outermost_.parts_[part_] = Graph(part);
       return true;
     }
     outermost_.has_broken_body_ = true;
@@ -193,8 +210,7 @@ class Recording::BodyCapture {
   }
 
   bool refuse(const CallResult& failed) {
-    outermost_.refuse_capture(
-        cuda_failure(absl::StrCat("the body of a conditional node, ", failed.call), failed.error));
+    outermost_.refuse_capture(cuda_failure(failed.call, failed.error));
     return false;
   }
 
@@ -206,6 +222,8 @@ class Recording::BodyCapture {
   const cudaGraph_t graph_;  // The node's.
   std::optional<OwnStreams::Loan> loan_;
   unsigned long long id_ = 0;
+  // Which of the outermost's graphs is to be the part that is being captured, and which the next.
+  std::size_t part_ = 0, next_part_ = 0;
   bool is_open_ = false;
   cudaGraphNode_t last_ = nullptr;
 };
@@ -249,7 +267,8 @@ void Recording::run_bodies(cudaStream_t stream, const Conditional& node) {
                       cudaMemcpyAsync(&value, condition, sizeof value, cudaMemcpyDefault, stream)};
       if (done.error == cudaSuccess) done = {"cudaStreamSynchronize", cudaStreamSynchronize(stream)};
       if (done.error != cudaSuccess) {
-        return fail(cuda_failure(absl::StrCat(name_of(node.kind), ", ", done.call), done.error));
+        return or_fail(
+            [&] { fail(cuda_failure(absl::StrCat(name_of(node.kind), ", ", done.call), done.error)); });
       }
     }
     const unsigned index = node.kind == ConditionalKind::kSwitch ? value : value == 0;
@@ -338,7 +357,7 @@ bool Recording::add_conditional(cudaStream_t stream, const Conditional& node, Ad
   if (done.error != cudaSuccess) return refused(done);
   added->number = outer.conditionals_.nodes.size();
   outer.conditionals_.nodes.push_back({*type, added->handle});
-  return outer.refused().ok();
+  return outer.refused().ok() && status_.ok();
 }
 
 CallResult Recording::add_node(cudaStream_t stream, const Conditional& node, cudaGraphConditionalNodeType type,
@@ -358,11 +377,13 @@ CallResult Recording::add_node(cudaStream_t stream, const Conditional& node, cud
             graphcache::add_node(&added->node, info.graph, info.dependencies, info.dependency_count, &params)};
     if (done.error != cudaSuccess) return done;
     done = {"cudaStreamUpdateCaptureDependencies", set_capture_dependency(stream, added->node)};
-  } else if (body->end_part()) {
-    done = {"cudaGraphAddNode", graphcache::add_node(&added->node, body->graph(), body->last(), 1, &params)};
-    if (done.error != cudaSuccess) return done;
-    body->append(added->node);
-    body->begin_part();  // So that what is enqueued there meanwhile does not run.
+  } else {
+    body->prepare();
+    if (body->end_part()) {
+      done = {"cudaGraphAddNode", graphcache::add_node(&added->node, body->graph(), body->last(), 1, &params)};
+      if (done.error == cudaSuccess) body->append(added->node);
+    }
+    body->begin_part();
   }
   added->bodies = params.conditional.phGraph_out;
   return done;
