@@ -17,9 +17,7 @@ void Recorder::memset(Arg<void*> dst, Arg<int> value, Arg<std::size_t> bytes) {
   recording_->or_fail([&] { recording_->memset(stream_, dst.view(), value.view(), bytes.view()); });
 }
 
-void Recorder::conditional(const detail::Conditional& node) {
-  recording_->conditional(stream_, node);
-}
+void Recorder::conditional(const detail::Conditional& node) { recording_->conditional(stream_, node); }
 
 const void* Recorder::on_device(const detail::ArgView& value) {
   const void* at = nullptr;

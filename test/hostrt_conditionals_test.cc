@@ -62,7 +62,8 @@ class HostrtConditionals : public HostrtObjects {
     if (node != nullptr) *node = added;
     const std::vector<cudaGraph_t> bodies(params.conditional.phGraph_out, params.conditional.phGraph_out + size);
     for (unsigned i = 0; i < size; ++i) {
-      GIVES(cudaSuccess, cudaStreamBeginCaptureToGraph(other_, bodies[i], nullptr, nullptr, 0, cudaStreamCaptureModeThreadLocal));
+      GIVES(cudaSuccess,
+            cudaStreamBeginCaptureToGraph(other_, bodies[i], nullptr, nullptr, 0, cudaStreamCaptureModeThreadLocal));
       enqueue(other_, i);
       cudaGraph_t captured = nullptr;
       GIVES(cudaSuccess, cudaStreamEndCapture(other_, &captured));
@@ -102,7 +103,8 @@ class HostrtConditionals : public HostrtObjects {
   }
   void update_dependencies(cudaGraphNode_t node) {
 #if CUDART_VERSION >= 13000
-    GIVES(cudaSuccess, cudaStreamUpdateCaptureDependencies(stream_, &node, nullptr, 1, cudaStreamSetCaptureDependencies));
+    GIVES(cudaSuccess,
+          cudaStreamUpdateCaptureDependencies(stream_, &node, nullptr, 1, cudaStreamSetCaptureDependencies));
 #else
     GIVES(cudaSuccess, cudaStreamUpdateCaptureDependencies(stream_, &node, 1, cudaStreamSetCaptureDependencies));
 #endif
@@ -123,25 +125,26 @@ TEST_F(HostrtConditionals, AnIfRunsItsBodyOrItsElse) {
   EXPECT_EQ(Values({9}), launched_with(one, 0));
   EXPECT_EQ(Values({1, 9}), launched_with(one, 1));
   EXPECT_EQ(Values({1, 9}), launched_with(one, 7));
-  const cudaGraphExec_t two = instantiate(with_condition(
-      cudaGraphCondTypeIf, 2, [&](cudaStream_t on, unsigned i) { OK(write(static_cast<int>(i), on)); }));
+  const cudaGraphExec_t two = instantiate(
+      with_condition(cudaGraphCondTypeIf, 2, [&](cudaStream_t on, unsigned i) { OK(write(static_cast<int>(i), on)); }));
   EXPECT_EQ(Values({1, 9}), launched_with(two, 0));
   EXPECT_EQ(Values({0, 9}), launched_with(two, 1));
 }
 
 TEST_F(HostrtConditionals, AWhileRepeatsItsBody) {
-  const cudaGraphExec_t executable = instantiate(with_condition(cudaGraphCondTypeWhile, 1, [&](cudaStream_t on, unsigned) {
-    OK(write(1, on));
-    OK(launch(lower, 1, 1, on, &condition_));
-    OK(launch(set_from, 1, 1, on, handle_, &condition_));
-  }));
+  const cudaGraphExec_t executable =
+      instantiate(with_condition(cudaGraphCondTypeWhile, 1, [&](cudaStream_t on, unsigned) {
+        OK(write(1, on));
+        OK(launch(lower, 1, 1, on, &condition_));
+        OK(launch(set_from, 1, 1, on, handle_, &condition_));
+      }));
   EXPECT_EQ(Values({1, 1, 1, 9}), launched_with(executable, 3));
   EXPECT_EQ(Values({9}), launched_with(executable, 0));
 }
 
 TEST_F(HostrtConditionals, ASwitchRunsOneBodyOrNone) {
-  const cudaGraphExec_t executable = instantiate(
-      with_condition(kSwitch, 3, [&](cudaStream_t on, unsigned i) { OK(write(static_cast<int>(i), on)); }));
+  const cudaGraphExec_t executable =
+      instantiate(with_condition(kSwitch, 3, [&](cudaStream_t on, unsigned i) { OK(write(static_cast<int>(i), on)); }));
   for (const unsigned value : {0u, 1u, 2u}) {
     EXPECT_EQ(Values({static_cast<int>(value), 9}), launched_with(executable, value));
   }
@@ -257,15 +260,16 @@ TEST_F(HostrtConditionals, APatchReachesANodeOfABody) {
 TEST_F(HostrtConditionals, ABodyHoldsNeitherHostFunctionsNorCopiesOfPageableMemory) {
   static int pageable = 0;
   for (const Enqueue& forbidden : std::vector<Enqueue>{
-           [](cudaStream_t on, unsigned) { OK(cudaLaunchHostFunc(on, [](void*) {}, nullptr)); },
+           [](cudaStream_t on, unsigned) {
+             OK(cudaLaunchHostFunc(
+                 on, [](void*) {}, nullptr));
+           },
            [](cudaStream_t on, unsigned) {
              void* memory = nullptr;
              OK(cudaMallocAsync(&memory, 64, on));
              OK(cudaFreeAsync(memory, on));
            },
-           [this](cudaStream_t on, unsigned) {
-             OK(cudaEventRecordWithFlags(event_, on, cudaEventRecordExternal));
-           },
+           [this](cudaStream_t on, unsigned) { OK(cudaEventRecordWithFlags(event_, on, cudaEventRecordExternal)); },
            [this](cudaStream_t on, unsigned) {
              OK(cudaMemcpyAsync(log_, &pageable, sizeof pageable, cudaMemcpyHostToDevice, on));
            }}) {

@@ -52,18 +52,21 @@ class ConditionalsMistakesTest : public ConditionalsTest {
 TEST_F(ConditionalsMistakesTest, AnExceptionOfABodyPasses) {
   for (Cache* const in : {&cache, &cache}) {
     begin(2, 1);
-    EXPECT_THROW((void)run(*in, [&](Recorder&, Body& body) {
-                   step(body, 7, 3);
-                   throw std::runtime_error("of the body");
-                 }),
+    EXPECT_THROW((void)run(*in,
+                           [&](Recorder&, Body& body) {
+                             step(body, 7, 3);
+                             throw std::runtime_error("of the body");
+                           }),
                  std::runtime_error);
     EXPECT_FALSE(is_capturing(stream));
   }
   EXPECT_EQ(cache.stats().failed, 2u);
   // Of a body in a body.
-  EXPECT_THROW((void)run(cache, [&](Recorder&, Body& body) {
-                 body.while_node(condition.get(), [&](Body&) { throw std::runtime_error("of the inner body"); });
-               }),
+  EXPECT_THROW((void)run(cache,
+                         [&](Recorder&, Body& body) {
+                           body.while_node(condition.get(),
+                                           [&](Body&) { throw std::runtime_error("of the inner body"); });
+                         }),
                std::runtime_error);
   expect_whole();
 }
@@ -174,7 +177,8 @@ TEST_F(ConditionalsMistakesTest, WhatCudaAllowsInNoBodyIsRunDirectly) {
   calls = 0;
   expect_direct(
       [&](Recorder&, Body& body) {
-        CUDA_OK(cudaLaunchHostFunc(body.stream(), [](void*) { ++calls; }, nullptr));
+        CUDA_OK(cudaLaunchHostFunc(
+            body.stream(), [](void*) { ++calls; }, nullptr));
         step(body, 7, 3);
       },
       "holds a host function", [](int value) { return blended(value, 7, 3); });
@@ -206,12 +210,11 @@ TEST_F(ConditionalsMistakesTest, ASlotInABodyIsRefused) {
   Cache uncached(direct());
   for (Cache* const in : {&cache, &uncached}) {
     begin(2, 1);
-    const absl::StatusOr<Outcome> done =
-        in->run(key("slot"), stream, params(7), [&](Recorder& rec, Slot<int> v) {
-          rec.if_node(condition.get(), [&](Body& body) {
-            rec.on(body.stream()).launch(blend, {1, 1}, number.get(), 1, 3, v);
-          });
-        });
+    const absl::StatusOr<Outcome> done = in->run(key("slot"), stream, params(7), [&](Recorder& rec, Slot<int> v) {
+      rec.if_node(condition.get(), [&](Body& body) {
+        rec.on(body.stream()).launch(blend, {1, 1}, number.get(), 1, 3, v);
+      });
+    });
     EXPECT_FAILURE(kInvalidArgument, done);
     EXPECT_TRUE(mentions(done.status(), "a slot was used inside the body of a conditional node")) << done.status();
     EXPECT_EQ(number.first(), 2);
@@ -228,9 +231,8 @@ TEST_F(ConditionalsMistakesTest, ARecorderInABodyIsRefused) {
 
 TEST_F(ConditionalsMistakesTest, TheBodyAroundABodyIsRefused) {
   begin(2, 1);
-  const absl::StatusOr<Outcome> done = run(cache, [&](Recorder&, Body& body) {
-    body.if_node(condition.get(), [&](Body&) { step(body, 7, 3); });
-  });
+  const absl::StatusOr<Outcome> done =
+      run(cache, [&](Recorder&, Body& body) { body.if_node(condition.get(), [&](Body&) { step(body, 7, 3); }); });
   EXPECT_FAILURE(kInvalidArgument, done);
   EXPECT_EQ(number.first(), 2);
 }
@@ -238,16 +240,13 @@ TEST_F(ConditionalsMistakesTest, TheBodyAroundABodyIsRefused) {
 // It would be done once at each replay, whatever the condition is.
 TEST_F(ConditionalsMistakesTest, WorkOfABodyOnTheRunsStreamIsRefused) {
   begin(2, 1);
-  const absl::StatusOr<Outcome> done = run(cache, [&](Recorder& rec, Body&) {
-    CUDA_OK(launch(blend, 1, 1, rec.stream(), number.get(), 1, 7, 3));
-  });
+  const absl::StatusOr<Outcome> done =
+      run(cache, [&](Recorder& rec, Body&) { CUDA_OK(launch(blend, 1, 1, rec.stream(), number.get(), 1, 7, 3)); });
   EXPECT_FAILURE(kInvalidArgument, done);
   EXPECT_TRUE(mentions(done.status(), "use Body::stream()")) << done.status();
   EXPECT_EQ(number.first(), 2);
   const absl::StatusOr<Outcome> inner = run(cache, [&](Recorder&, Body& body) {
-    body.if_node(condition.get(), [&](Body&) {
-      CUDA_OK(launch(blend, 1, 1, body.stream(), number.get(), 1, 7, 3));
-    });
+    body.if_node(condition.get(), [&](Body&) { CUDA_OK(launch(blend, 1, 1, body.stream(), number.get(), 1, 7, 3)); });
   });
   EXPECT_FAILURE(kInvalidArgument, inner);
   EXPECT_TRUE(mentions(inner.status(), "use Body::stream()")) << inner.status();
@@ -274,16 +273,19 @@ TEST_F(ConditionalsMistakesTest, ANodeOnAForkOfTheRunWorks) {
   Event forked, joined;
   for (const unsigned value : {1u, 0u, 1u}) {
     begin(2, value, 5);
-    ASSERT_TRUE(cache.run(key("forked"), stream, [&](Recorder& rec) {
-                       step(rec, 3, 1);
-                       CUDA_OK(cudaEventRecord(forked, rec.stream()));
-                       CUDA_OK(cudaStreamWaitEvent(side, forked, 0));
-                       rec.on(side).if_node(condition.get(), [&](Body& body) { step(body, 7, 3); });
-                       rec.launch(count_down, {1, 1}, other.get());
-                       CUDA_OK(cudaEventRecord(joined, side));
-                       CUDA_OK(cudaStreamWaitEvent(rec.stream(), joined, 0));
-                       step(rec, 5, 2);
-                     }).ok());
+    ASSERT_TRUE(cache
+                    .run(key("forked"), stream,
+                         [&](Recorder& rec) {
+                           step(rec, 3, 1);
+                           CUDA_OK(cudaEventRecord(forked, rec.stream()));
+                           CUDA_OK(cudaStreamWaitEvent(side, forked, 0));
+                           rec.on(side).if_node(condition.get(), [&](Body& body) { step(body, 7, 3); });
+                           rec.launch(count_down, {1, 1}, other.get());
+                           CUDA_OK(cudaEventRecord(joined, side));
+                           CUDA_OK(cudaStreamWaitEvent(rec.stream(), joined, 0));
+                           step(rec, 5, 2);
+                         })
+                    .ok());
     const int before = blended(2, 3, 1);
     EXPECT_EQ(number.first(), blended(value != 0 ? blended(before, 7, 3) : before, 5, 2));
     EXPECT_EQ(other.first(), 4u);
@@ -310,11 +312,12 @@ TEST_F(ConditionalsMistakesTest, ARunWithParamsInABodyIsRunDirectly) {
   for (const int value : {3, 4}) {
     begin(2, 1);
     EXPECT_RUN(kEager, run(cache, [&](Recorder&, Body& body) {
-      const auto inner = cache.run(key("inner"), body.stream(), params(value), [&](Recorder& rec, Slot<int> v) {
-        rec.launch(blend, {1, 1}, number.get(), 1, v, 1);
-      });
-      EXPECT_TRUE(inner.ok()) << inner.status();
-    }));
+                 const auto inner =
+                     cache.run(key("inner"), body.stream(), params(value), [&](Recorder& rec, Slot<int> v) {
+                       rec.launch(blend, {1, 1}, number.get(), 1, v, 1);
+                     });
+                 EXPECT_TRUE(inner.ok()) << inner.status();
+               }));
     EXPECT_EQ(number.first(), blended(blended(blended(2, 3, 1), value, 1), 5, 2));
   }
 }

@@ -35,9 +35,8 @@ class RecorderConditionalsTest : public ConditionalsTest {
             other.get(),
             [&](Body& inner) {
               step(inner, 5, 2);
-              inner.switch_node(condition.get(), 3, [&](Body& innermost, unsigned i) {
-                step(innermost, 11 + static_cast<int>(i), 4);
-              });
+              inner.switch_node(condition.get(), 3,
+                                [&](Body& innermost, unsigned i) { step(innermost, 11 + static_cast<int>(i), 4); });
               step(inner, 13, 5);
             },
             [&](Body& inner) { step(inner, 17, 6); });
@@ -158,8 +157,8 @@ TEST_F(RecorderConditionalsTest, TheConditionMayBeASlot) {
       const std::vector<unsigned> before{3, 0, 2, 1};
       places.write(before);
       begin(2);
-      const absl::StatusOr<Outcome> done = in->run(
-          key("slots"), stream, params(places.get() + at), [&](Recorder& rec, Slot<unsigned*> place) {
+      const absl::StatusOr<Outcome> done =
+          in->run(key("slots"), stream, params(places.get() + at), [&](Recorder& rec, Slot<unsigned*> place) {
             rec.if_node(place, [&](Body& body) { step(body, 3, 1); });
             rec.switch_node(place, 3, [&](Body& body, unsigned i) { step(body, 5 + static_cast<int>(i), 2); });
             rec.while_node(place, [&](Body& body) {
@@ -186,19 +185,19 @@ TEST_F(RecorderConditionalsTest, SlotsBesideANodeFollowEachRun) {
   for (const int value : {5, -6, 7}) {
     for (const unsigned of_condition : {0u, 1u}) {
       begin(2, of_condition);
-      const absl::StatusOr<Outcome> done = cache.run(
-          key("beside"), stream, params(value, results.get() + (value & 7)),
-          [&](Recorder& rec, Slot<int> v, Slot<int*> result) {
-            rec.launch(blend, {1, 1}, number.get(), 1, 3, v);
-            const int* const on_device = rec.on_device(v);
-            rec.if_node(condition.get(), [&](Body& body) {
-              body.launch(blend_in, {1, 1}, number.get(), on_device, 1, 5);
-              step(body, 7, 1);
-            });
-            rec.launch(blend, {1, 1}, number.get(), 1, 11, v);
-            rec.memcpy(result, number.get(), sizeof(int), cudaMemcpyDeviceToDevice);
-          });
-      EXPECT_TRUE(did(first                 ? Outcome::kInstantiated
+      const absl::StatusOr<Outcome> done =
+          cache.run(key("beside"), stream, params(value, results.get() + (value & 7)),
+                    [&](Recorder& rec, Slot<int> v, Slot<int*> result) {
+                      rec.launch(blend, {1, 1}, number.get(), 1, 3, v);
+                      const int* const on_device = rec.on_device(v);
+                      rec.if_node(condition.get(), [&](Body& body) {
+                        body.launch(blend_in, {1, 1}, number.get(), on_device, 1, 5);
+                        step(body, 7, 1);
+                      });
+                      rec.launch(blend, {1, 1}, number.get(), 1, 11, v);
+                      rec.memcpy(result, number.get(), sizeof(int), cudaMemcpyDeviceToDevice);
+                    });
+      EXPECT_TRUE(did(first                ? Outcome::kInstantiated
                       : of_condition == 0u ? Outcome::kPatched
                                            : Outcome::kReplayed,
                       done));
@@ -284,11 +283,15 @@ TEST_F(RecorderConditionalsTest, ABodyMayForkAndJoin) {
 TEST_F(RecorderConditionalsTest, ABodyMayBeEmpty) {
   for (const unsigned value : {1u, 0u}) {
     begin(2, value);
-    ASSERT_TRUE(cache.run(key("empty"), stream, [&](Recorder& rec) {
-                        rec.if_node(condition.get(), [](Body&) {}, [&](Body& body) { step(body, 3, 1); });
-                        rec.if_node(condition.get(), [](Body&) {});
-                        step(rec, 5, 2);
-                      }).ok());
+    ASSERT_TRUE(cache
+                    .run(key("empty"), stream,
+                         [&](Recorder& rec) {
+                           rec.if_node(
+                               condition.get(), [](Body&) {}, [&](Body& body) { step(body, 3, 1); });
+                           rec.if_node(condition.get(), [](Body&) {});
+                           step(rec, 5, 2);
+                         })
+                    .ok());
     EXPECT_EQ(number.first(), blended(value != 0 ? 2 : blended(2, 3, 1), 5, 2));
   }
   EXPECT_EQ(cache.stats().captures, 1u);
@@ -299,22 +302,25 @@ TEST_F(RecorderConditionalsTest, ARunInABodyIsInlined) {
   int inlined = 0;
   for (const unsigned rounds : {2u, 3u, 0u}) {
     begin(2, rounds, 1);
-    ASSERT_TRUE(cache.run(key("outer"), stream, [&](Recorder& rec) {
-                        rec.while_node(condition.get(), [&](Body& body) {
-                          step(body, 3, 1);
-                          EXPECT_RUN(kInlined, cache.run(key("inner"), body.stream(), [&](Recorder& inner) {
-                            ++inlined;
-                            step(inner, 5, 2);
-                            inner.if_node(other.get(), [&](Body& innermost) {
-                              EXPECT_RUN(kInlined, cache.run(key("innermost"), innermost.stream(),
-                                                             [&](Recorder& last) { step(last, 7, 3); }));
-                            });
-                            step(inner, 11, 4);
-                          }));
-                          body.launch(count_down, {1, 1}, condition.get());
-                        });
-                        EXPECT_RUN(kInlined, run_if(cache, rec.stream()));
-                      }).ok());
+    ASSERT_TRUE(cache
+                    .run(key("outer"), stream,
+                         [&](Recorder& rec) {
+                           rec.while_node(condition.get(), [&](Body& body) {
+                             step(body, 3, 1);
+                             EXPECT_RUN(kInlined, cache.run(key("inner"), body.stream(), [&](Recorder& inner) {
+                               ++inlined;
+                               step(inner, 5, 2);
+                               inner.if_node(other.get(), [&](Body& innermost) {
+                                 EXPECT_RUN(kInlined, cache.run(key("innermost"), innermost.stream(),
+                                                                [&](Recorder& last) { step(last, 7, 3); }));
+                               });
+                               step(inner, 11, 4);
+                             }));
+                             body.launch(count_down, {1, 1}, condition.get());
+                           });
+                           EXPECT_RUN(kInlined, run_if(cache, rec.stream()));
+                         })
+                    .ok());
     int expected = 2;
     for (unsigned i = 0; i < rounds; ++i) {
       expected = blended(blended(blended(blended(expected, 3, 1), 5, 2), 7, 3), 11, 4);
@@ -353,13 +359,16 @@ TEST_F(RecorderConditionalsTest, ALoopWhoseConditionIsASlotIsCapturedAgainWhenEv
   for (int i = 0; i < 3; ++i) {
     begin(2, 2, 3);
     DeviceBuffer<unsigned>& place = i % 2 == 0 ? condition : other;
-    ASSERT_TRUE(small.run(key("loop"), stream, params(place.get()), [&](Recorder& rec, Slot<unsigned*> at) {
-                        rec.while_node(at, [&](Body& body) {
-                          step(body, 3, 1);
-                          body.launch(count_down, {1, 1}, condition.get());
-                          body.launch(count_down, {1, 1}, other.get());
-                        });
-                      }).ok());
+    ASSERT_TRUE(small
+                    .run(key("loop"), stream, params(place.get()),
+                         [&](Recorder& rec, Slot<unsigned*> at) {
+                           rec.while_node(at, [&](Body& body) {
+                             step(body, 3, 1);
+                             body.launch(count_down, {1, 1}, condition.get());
+                             body.launch(count_down, {1, 1}, other.get());
+                           });
+                         })
+                    .ok());
     int expected = 2;
     for (int round = 0; round < (i % 2 == 0 ? 2 : 3); ++round) expected = blended(expected, 3, 1);
     EXPECT_EQ(number.first(), expected);
@@ -369,9 +378,7 @@ TEST_F(RecorderConditionalsTest, ALoopWhoseConditionIsASlotIsCapturedAgainWhenEv
 }
 
 TEST_F(RecorderConditionalsTest, AWarmedKeyIsReplayed) {
-  const auto fn = [&](Recorder& rec) {
-    rec.if_node(condition.get(), [&](Body& body) { step(body, 5, 2); });
-  };
+  const auto fn = [&](Recorder& rec) { rec.if_node(condition.get(), [&](Body& body) { step(body, 5, 2); }); };
   ASSERT_TRUE(cache.warm(key("warm"), stream, fn).ok());
   begin(2, 1);
   EXPECT_RUN(kReplayed, cache.run(key("warm"), stream, fn));

@@ -23,10 +23,10 @@
 // kernels, copies, sets and conditional nodes in a body, and neither host functions nor cudaMallocAsync and
 // cudaFreeAsync: `fn` is then run directly, and stats() counts kCaptureFailed.
 //
-// When `fn` is run uncaptured, the host decides: the run waits for its stream at each decision, so for a loop after each
-// round, copies the condition, and calls the body that is wanted, for a loop again and again. So a body may be called
-// any number of times, and must do no more than enqueue. What it enqueues is the same, and so are the values. A loop
-// ends if a call in it fails.
+// When `fn` is run uncaptured, the host decides: the run waits for its stream at each decision, so for a loop after
+// each round, copies the condition, and calls the body that is wanted, for a loop again and again. So a body may be
+// called any number of times, and must do no more than enqueue. What it enqueues is the same, and so are the values. A
+// loop ends if a call in it fails.
 //
 // Keys with conditional nodes share no executables, and CUDA allows one executable of such a graph at a time. Needs a
 // library that was built with nvcc; switch_node() and the second body of if_node() need CUDA 12.8, else the run fails.

@@ -83,9 +83,9 @@ bool is_of_pageable_memory(cudaGraphNode_t node) {
 
 }  // namespace
 
-// The capture of a body, on a stream of its own, which ends however the scope is left. Where a capture into the graph of
-// a body breaks, the driver frees that graph, and crashes when it meets the node (docs/semantics.md). So each part of a
-// body, up to the next conditional node in it, is captured as a graph of its own, and becomes a child of the body.
+// The capture of a body, on a stream of its own, which ends however the scope is left. Where a capture into the graph
+// of a body breaks, the driver frees that graph, and crashes when it meets the node (docs/semantics.md). So each part
+// of a body, up to the next conditional node in it, is captured as a graph of its own, and becomes a child of the body.
 class Recording::BodyCapture {
  public:
   BodyCapture(Recording& recording, const Added& added, unsigned index)
@@ -189,7 +189,8 @@ class Recording::BodyCapture {
       return true;
     }
     outermost_.has_broken_body_ = true;
-    outermost_.refuse_capture(failure_of_fn("the capture of the body of a conditional node, cudaStreamEndCapture", error));
+    outermost_.refuse_capture(
+        failure_of_fn("the capture of the body of a conditional node, cudaStreamEndCapture", error));
     return false;
   }
 
@@ -263,12 +264,10 @@ void Recording::run_bodies(cudaStream_t stream, const Conditional& node) {
     {
       LastErrorGuard last_error;
       RelaxedCaptureMode relaxed;
-      CallResult done{"cudaMemcpyAsync",
-                      cudaMemcpyAsync(&value, condition, sizeof value, cudaMemcpyDefault, stream)};
+      CallResult done{"cudaMemcpyAsync", cudaMemcpyAsync(&value, condition, sizeof value, cudaMemcpyDefault, stream)};
       if (done.error == cudaSuccess) done = {"cudaStreamSynchronize", cudaStreamSynchronize(stream)};
       if (done.error != cudaSuccess) {
-        return or_fail(
-            [&] { fail(cuda_failure(absl::StrCat(name_of(node.kind), ", ", done.call), done.error)); });
+        return or_fail([&] { fail(cuda_failure(absl::StrCat(name_of(node.kind), ", ", done.call), done.error)); });
       }
     }
     const unsigned index = node.kind == ConditionalKind::kSwitch ? value : value == 0;
@@ -296,9 +295,8 @@ void Recording::capture_bodies(cudaStream_t stream, const Conditional& node) {
     return outermost().refuse_capture(cuda_failure("cudaStreamGetCaptureInfo", error));
   }
   if (info.status != cudaStreamCaptureStatusActive) return;  // Its end says more.
-  const bool is_last = outermost().body_ != nullptr
-                           ? info.dependency_count == 0
-                           : info.dependency_count == 1 && info.dependencies[0] == added.node;
+  const bool is_last = outermost().body_ != nullptr ? info.dependency_count == 0
+                                                    : info.dependency_count == 1 && info.dependencies[0] == added.node;
   if (!is_last) {
     or_fail([&] {
       fail(absl::InvalidArgumentError(absl::StrCat(

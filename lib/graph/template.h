@@ -116,8 +116,8 @@ struct Content {
   std::size_t conditional_count = 0;         // Of conditional nodes, those in bodies included.
   std::size_t body_node_count = 0;           // Of the nodes in their bodies.
   std::shared_ptr<void> code_of_conditions;  // That these need.
-  Slots slots;                        // The slots, with their fields as they were captured.
-  std::vector<unsigned char> values;  // The values of the slots that these fields were made from.
+  Slots slots;                               // The slots, with their fields as they were captured.
+  std::vector<unsigned char> values;         // The values of the slots that these fields were made from.
   DeviceValues device_values;
 
   // Empty if no siblings are wanted.

@@ -42,6 +42,7 @@ cudaError_t create_handle(const Call& call, cudaGraphConditionalHandle* out, cud
   }
   auto condition = std::make_shared<Condition>();
   condition->graph = handle;
+  condition->number = graph->conditions.size();
   condition->default_value = value;
   condition->assigns_default = flags != 0;
   std::erase_if(call.state.conditions, [](const auto& entry) { return entry.second.expired(); });
@@ -158,9 +159,8 @@ extern "C" {
 
 cudaError_t CUDARTAPI cudaGraphConditionalHandleCreate(cudaGraphConditionalHandle* pHandle_out, cudaGraph_t graph,
                                                        unsigned int defaultLaunchValue, unsigned int flags) {
-  return enter({Function::kGraphConditionalHandleCreate, graph}, [&](const Call& call) {
-    return create_handle(call, pHandle_out, graph, defaultLaunchValue, flags);
-  });
+  return enter({Function::kGraphConditionalHandleCreate, graph},
+               [&](const Call& call) { return create_handle(call, pHandle_out, graph, defaultLaunchValue, flags); });
 }
 
 #if CUDART_VERSION >= 13000

@@ -1,5 +1,5 @@
-// Conditional nodes: the conditions that they read, and the graphs of their bodies. All functions expect the state to be
-// locked.
+// Conditional nodes: the conditions that they read, and the graphs of their bodies. All functions expect the state to
+// be locked.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_CONDITIONAL_NODES_H_
 #define GRAPHCACHE_LIB_HOSTRT_CONDITIONAL_NODES_H_
@@ -19,6 +19,7 @@ struct State;
 // What a handle stands for. Owned by its graph, and by programs of that graph, which may outlive it.
 struct Condition {
   cudaGraph_t graph = nullptr;  // that it was made for; by handle
+  std::size_t number = 0;       // among those of its graph
   unsigned default_value = 0;
   bool assigns_default = false;  // at each launch
   bool has_node = false;

@@ -154,7 +154,7 @@ cudaGraphExecUpdateResult compare(const NodeParams& mine, const NodeParams& want
 // How the nodes of a graph pair with those of a program, and those of child graphs in their turn.
 struct Plan {
   std::vector<std::uint32_t> partners;  // by position in the graph
-  std::vector<Plan> inner;  // of child graphs and bodies, in the order of their nodes in the graph
+  std::vector<Plan> inner;              // of child graphs and bodies, in the order of their nodes in the graph
 };
 
 Refusal make_plan(const Program& program, const Graph& graph, unsigned long long flags, Plan* plan) {
@@ -169,7 +169,8 @@ Refusal make_plan(const Program& program, const Graph& graph, unsigned long long
       if (refusal.result != cudaGraphExecUpdateSuccess) return refusal;
     } else if (const auto* conditional = std::get_if<ConditionalParams>(&mine)) {
       const auto& other = std::get<ConditionalParams>(node->params);
-      if (conditional->type != other.type || conditional->programs.size() != other.bodies.size()) {
+      if (conditional->type != other.type || conditional->programs.size() != other.bodies.size() ||
+          conditional->condition->number != other.condition->number) {
         return {cudaGraphExecUpdateErrorNotSupported, node, nullptr};
       }
       for (std::size_t i = 0; i < other.bodies.size(); ++i) {

@@ -37,8 +37,8 @@ cudaError_t clone(const Call& call, cudaGraph_t* out, cudaGraph_t handle) {
   Graph* original = find_graph(call, handle);
   if (original == nullptr) return cudaErrorInvalidValue;
   // "Cloning is not supported for graphs which contain memory allocation nodes, memory free nodes ..."
-  if (has_memory_nodes(*original) || has_device_updatable_nodes(*original) ||
-      !original->conditions.empty() || is_body(*original)) {
+  if (has_memory_nodes(*original) || has_device_updatable_nodes(*original) || !original->conditions.empty() ||
+      is_body(*original)) {
     return cudaErrorNotSupported;
   }
   *out = clone_graph(call.state, *original).handle;

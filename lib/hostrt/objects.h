@@ -144,9 +144,9 @@ struct Node {
 struct Graph {
   cudaGraph_t handle = nullptr;
   int device = 0;
-  std::vector<Node*> nodes;    // in the order of creation
-  Capture* capture = nullptr;  // while stream capture still adds nodes
-  Node* parent = nullptr;      // the child graph node or conditional node that owns this graph
+  std::vector<Node*> nodes;                            // in the order of creation
+  Capture* capture = nullptr;                          // while stream capture still adds nodes
+  Node* parent = nullptr;                              // the child graph node or conditional node that owns this graph
   std::vector<std::shared_ptr<Condition>> conditions;  // made for it
   std::map<cudaUserObject_t, std::uint64_t> references;
   cudaGraph_t original = nullptr;  // that it was cloned from; by handle, since it may go first

@@ -71,9 +71,9 @@ class ConditionalNodes {
       static_assert(std::is_constructible_v<Arg<const unsigned*>, C>,
                     "graphcache: the condition of a node is a pointer to an unsigned number in device memory");
       const Arg<const unsigned*> pointer(condition);
-      static_cast<Derived*>(this)->conditional({kind, pointer.view(), count, &bodies, [](void* all, Body& body, unsigned i) {
-                                                  (*static_cast<Bodies*>(all))(body, i);
-                                                }});
+      static_cast<Derived*>(this)->conditional(
+          {kind, pointer.view(), count, &bodies,
+           [](void* all, Body& body, unsigned i) { (*static_cast<Bodies*>(all))(body, i); }});
     }
   }
 };
