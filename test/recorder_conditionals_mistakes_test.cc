@@ -322,5 +322,64 @@ TEST_F(ConditionalsMistakesTest, ARunWithParamsInABodyIsRunDirectly) {
   }
 }
 
+// Verify mode sees into bodies.
+TEST_F(ConditionalsMistakesTest, VerifyModeFindsAValueThatABodyHolds) {
+  Options options;
+  options.verify_every = 1;
+  Cache verified(options);
+  int a = 3, b = 1;
+  const auto run = [&] {
+    return verified.run(key("verified"), stream, [&](Recorder& rec) {
+      rec.while_node(condition.get(), [&](Body& body) {
+        body.if_node(other.get(), [&](Body& inner) { step(inner, a, 1); });
+        step(body, 5, b);
+        body.launch(count_down, {1, 1}, condition.get());
+      });
+    });
+  };
+  for (int i = 0; i < 3; ++i) {
+    begin(2, 2, 1);
+    ASSERT_TRUE(run().ok());
+    EXPECT_EQ(number.first(), blended(blended(blended(blended(2, 3, 1), 5, 1), 3, 1), 5, 1));
+  }
+  EXPECT_EQ(verified.stats().stale, 0u) << verified.entries().front().stale;
+  EXPECT_EQ(verified.stats().verified, 2u);
+  a = 4;
+  ASSERT_TRUE(run().ok());
+  EXPECT_EQ(verified.stats().stale, 1u);
+  EXPECT_NE(verified.entries().front().stale.find("argument 2 was 0x3"), std::string::npos)
+      << verified.entries().front().stale;
+  a = 3;
+  b = 7;
+  ASSERT_TRUE(run().ok());
+  EXPECT_EQ(verified.stats().stale, 2u);
+  EXPECT_NE(verified.entries().front().stale.find("argument 3 was 0x1"), std::string::npos)
+      << verified.entries().front().stale;
+}
+
+TEST_F(ConditionalsMistakesTest, VerifyModeFindsAnotherKindOfCondition) {
+  Options options;
+  options.verify_every = 1;
+  Cache verified(options);
+  bool is_loop = false, is_empty = false;
+  const auto run = [&] {
+    return verified.run(key("kinds"), stream, [&](Recorder& rec) {
+      const auto work = [&](Body& body) {
+        if (!is_empty) body.memset(condition.get(), 0, sizeof(unsigned));
+      };
+      is_loop ? rec.while_node(condition.get(), work) : rec.if_node(condition.get(), work);
+    });
+  };
+  ASSERT_TRUE(run().ok());
+  is_empty = true;
+  ASSERT_TRUE(run().ok());
+  EXPECT_EQ(verified.stats().stale, 1u);
+  is_empty = false;
+  is_loop = true;
+  ASSERT_TRUE(run().ok());
+  EXPECT_EQ(verified.stats().stale, 2u);
+  EXPECT_NE(verified.entries().front().stale.find("of another type"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace graphcache::test

@@ -377,6 +377,21 @@ TEST_F(RecorderConditionalsTest, ALoopWhoseConditionIsASlotIsCapturedAgainWhenEv
   EXPECT_EQ(small.stats().captures, 4u);
 }
 
+TEST_F(RecorderConditionalsTest, EveryCaptureModeHasThem) {
+  for (const cudaStreamCaptureMode mode :
+       {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed}) {
+    Options options;
+    options.capture_mode = mode;
+    Cache in(options);
+    for (const unsigned rounds : {2u, 0u}) {
+      begin(2, rounds, 1);
+      ASSERT_TRUE(run_nested(in, stream).ok());
+      EXPECT_EQ(number.first(), after_nested(2, rounds, 1));
+    }
+    EXPECT_EQ(in.stats().captures, 1u);
+  }
+}
+
 TEST_F(RecorderConditionalsTest, AWarmedKeyIsReplayed) {
   const auto fn = [&](Recorder& rec) { rec.if_node(condition.get(), [&](Body& body) { step(body, 5, 2); }); };
   ASSERT_TRUE(cache.warm(key("warm"), stream, fn).ok());
@@ -426,65 +441,6 @@ TEST_F(RecorderConditionalsTest, TheirNodesAndMemoryCount) {
   const std::size_t of_nested = cache.stats().estimated_device_bytes;
   EXPECT_GT(of_nested, std::size_t{4} << 17);
   EXPECT_GE(cache.entries().front().nodes, 17u);
-}
-
-// Verify mode sees into bodies.
-TEST_F(RecorderConditionalsTest, VerifyModeFindsAValueThatABodyHolds) {
-  Options options;
-  options.verify_every = 1;
-  Cache verified(options);
-  int a = 3, b = 1;
-  const auto run = [&] {
-    return verified.run(key("verified"), stream, [&](Recorder& rec) {
-      rec.while_node(condition.get(), [&](Body& body) {
-        body.if_node(other.get(), [&](Body& inner) { step(inner, a, 1); });
-        step(body, 5, b);
-        body.launch(count_down, {1, 1}, condition.get());
-      });
-    });
-  };
-  for (int i = 0; i < 3; ++i) {
-    begin(2, 2, 1);
-    ASSERT_TRUE(run().ok());
-    EXPECT_EQ(number.first(), blended(blended(blended(blended(2, 3, 1), 5, 1), 3, 1), 5, 1));
-  }
-  EXPECT_EQ(verified.stats().stale, 0u) << verified.entries().front().stale;
-  EXPECT_EQ(verified.stats().verified, 2u);
-  a = 4;
-  ASSERT_TRUE(run().ok());
-  EXPECT_EQ(verified.stats().stale, 1u);
-  EXPECT_NE(verified.entries().front().stale.find("argument 2 was 0x3"), std::string::npos)
-      << verified.entries().front().stale;
-  a = 3;
-  b = 7;
-  ASSERT_TRUE(run().ok());
-  EXPECT_EQ(verified.stats().stale, 2u);
-  EXPECT_NE(verified.entries().front().stale.find("argument 3 was 0x1"), std::string::npos)
-      << verified.entries().front().stale;
-}
-
-TEST_F(RecorderConditionalsTest, VerifyModeFindsAnotherKindOfCondition) {
-  Options options;
-  options.verify_every = 1;
-  Cache verified(options);
-  bool is_loop = false, is_empty = false;
-  const auto run = [&] {
-    return verified.run(key("kinds"), stream, [&](Recorder& rec) {
-      const auto work = [&](Body& body) {
-        if (!is_empty) body.memset(condition.get(), 0, sizeof(unsigned));
-      };
-      is_loop ? rec.while_node(condition.get(), work) : rec.if_node(condition.get(), work);
-    });
-  };
-  ASSERT_TRUE(run().ok());
-  is_empty = true;
-  ASSERT_TRUE(run().ok());
-  EXPECT_EQ(verified.stats().stale, 1u);
-  is_empty = false;
-  is_loop = true;
-  ASSERT_TRUE(run().ok());
-  EXPECT_EQ(verified.stats().stale, 2u);
-  EXPECT_NE(verified.entries().front().stale.find("of another type"), std::string::npos);
 }
 
 }  // namespace

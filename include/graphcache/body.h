@@ -17,7 +17,7 @@
 // cudaGraphConditionalHandle, and no device code but their own.
 //
 // A body is called when the node is recorded, once: what it enqueues on body.stream() is recorded as it stands, whether
-// it will be run or not. A slot cannot be used inside, because CUDA cannot set the nodes of a body: pass what
+// it will be run or not. A slot cannot be used inside, since the nodes of a body stay as they were recorded: pass what
 // rec.on_device(slot) has given. A run of a cache inside a body becomes part of that body (kInlined). Work on other
 // streams, rec.stream() included, must be forked from body.stream() and joined again; else the run fails. CUDA allows
 // kernels, copies, sets and conditional nodes in a body, and neither host functions nor cudaMallocAsync and
@@ -28,10 +28,11 @@
 // called any number of times, and must do no more than enqueue. What it enqueues is the same, and so are the values. A
 // loop ends if a call in it fails.
 //
-// Keys with conditional nodes share no executables, and CUDA allows one executable of such a graph at a time. Needs a
-// library that was built with nvcc; switch_node() and the second body of if_node() need CUDA 12.8, else the run fails.
-// Inside a capture of somebody else's (Options::inline_in_foreign_capture) they fail, too: who launches that graph, and
-// whether the library's kernel is still loaded then, is not known.
+// Keys with conditional nodes share no executables, and CUDA allows one executable of such a graph at a time. A loop
+// whose condition is a slot makes its key hold memory, as Recorder::on_device() does. `fn` is run directly, too, where
+// the library was built without nvcc, and where CUDA is older than 12.8 and there is a switch_node() or an `otherwise`.
+// Inside a capture of somebody else's (Options::inline_in_foreign_capture) these calls fail: until when that graph is
+// launched, and so the library's kernel is needed, is not known.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -60,8 +61,9 @@ struct BodyShape {
  private:
   template <class G, class B, class S>
   static LaunchShape make(const G& grid, const B& block, const S& shared_bytes) {
-    static_assert(kNoSlots<G, B, S>,
-                  "graphcache: a slot cannot be used inside a conditional body, because CUDA cannot set nodes there");
+    static_assert(
+        kNoSlots<G, B, S>,
+        "graphcache: a slot cannot be used inside a conditional body, whose nodes stay as they were recorded");
     if constexpr (kNoSlots<G, B, S>) return LaunchShape(grid, block, shared_bytes);
   }
 };
@@ -88,21 +90,24 @@ class Body : public detail::ConditionalNodes<Body> {
   // As those of Recorder, without slots.
   template <class... P, class... A>
   void launch(void (*kernel)(P...), const detail::BodyShape& shape, A&&... args) {
-    static_assert(detail::kNoSlots<A...>,
-                  "graphcache: a slot cannot be used inside a conditional body, because CUDA cannot set nodes there; "
-                  "pass rec.on_device(slot) instead");
+    static_assert(
+        detail::kNoSlots<A...>,
+        "graphcache: a slot cannot be used inside a conditional body, whose nodes stay as they were recorded; "
+        "pass rec.on_device(slot) instead");
     if constexpr (detail::kNoSlots<A...>) recorder_.launch(kernel, shape.shape, std::forward<A>(args)...);
   }
   template <class D, class S, class N>
   void memcpy(D dst, S src, N bytes, cudaMemcpyKind kind = cudaMemcpyDefault) {
-    static_assert(detail::kNoSlots<D, S, N>,
-                  "graphcache: a slot cannot be used inside a conditional body, because CUDA cannot set nodes there");
+    static_assert(
+        detail::kNoSlots<D, S, N>,
+        "graphcache: a slot cannot be used inside a conditional body, whose nodes stay as they were recorded");
     if constexpr (detail::kNoSlots<D, S, N>) recorder_.memcpy(dst, src, bytes, kind);
   }
   template <class D, class V, class N>
   void memset(D dst, V value, N bytes) {
-    static_assert(detail::kNoSlots<D, V, N>,
-                  "graphcache: a slot cannot be used inside a conditional body, because CUDA cannot set nodes there");
+    static_assert(
+        detail::kNoSlots<D, V, N>,
+        "graphcache: a slot cannot be used inside a conditional body, whose nodes stay as they were recorded");
     if constexpr (detail::kNoSlots<D, V, N>) recorder_.memset(dst, value, bytes);
   }
 

@@ -75,6 +75,9 @@ Recording::Recording(cudaStream_t stream, const Call& call, Mode mode, Setter& s
 }
 
 Recording::~Recording() {
+  if (is_fatal(cuda_error(status_)) || is_fatal(cuda_error(refused_))) {
+    for (Graph& part : parts_) part.release();  // Handles are dropped now, not destroyed.
+  }
   if (lent_.empty()) return;
   LastErrorGuard last_error;
   RelaxedCaptureMode relaxed;
@@ -141,7 +144,7 @@ bool Recording::take(SlotNode& node, const ArgView& arg, std::size_t field) {
   }
   if (in_body_) {
     fail(absl::InvalidArgumentError(
-        "a slot was used inside the body of a conditional node, whose nodes CUDA cannot set: use what "
+        "a slot was used inside the body of a conditional node, whose nodes stay as they were recorded: use what "
         "Recorder::on_device has given, outside of the body"));
     return false;
   }

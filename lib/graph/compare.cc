@@ -226,9 +226,8 @@ class Comparison {
   std::optional<std::string> compare_bodies() const {
     const Conditionals& kept = kept_.graph.conditionals;
     const Conditionals& now = now_.graph.conditionals;
-    const auto types_differ = [](const ConditionalNode& a, const ConditionalNode& b) { return a.type != b.type; };
     for (std::size_t i = 0; i < std::min(kept.nodes.size(), now.nodes.size()); ++i) {
-      if (types_differ(kept.nodes[i], now.nodes[i])) return absl::StrCat("condition ", i, " is of another type now");
+      if (kept.nodes[i].type != now.nodes[i].type) return absl::StrCat("condition ", i, " is of another type now");
     }
     if (kept.nodes.size() != now.nodes.size()) {
       return was_and_is("the number of conditions", absl::StrCat(kept.nodes.size()), absl::StrCat(now.nodes.size()));
@@ -274,10 +273,9 @@ class Comparison {
     const auto& now = now_.values.memory;
     for (std::size_t i = 0; i < std::min(kept.size(), now.size()); ++i)
       add(kept[i].get(), now[i].get(), setter::kLarge);
-    const auto& kept_conditions = kept_.graph.conditionals.nodes;
-    const auto& now_conditions = now_.graph.conditionals.nodes;
-    for (std::size_t i = 0; i < std::min(kept_conditions.size(), now_conditions.size()); ++i) {
-      own_memory_.push_back({kept_conditions[i].handle, now_conditions[i].handle, 1});
+    const auto &of_kept = kept_.graph.conditionals.nodes, &of_now = now_.graph.conditionals.nodes;
+    for (std::size_t i = 0; i < std::min(of_kept.size(), of_now.size()); ++i) {
+      own_memory_.push_back({of_kept[i].handle, of_now[i].handle, 1});
     }
     const std::size_t nodes = std::min(kept_.graph.nodes.size(), now_.graph.nodes.size());
     for (std::uint32_t i = 0; i < nodes; ++i) {

@@ -121,7 +121,6 @@ class Recording::BodyCapture {
   cudaStream_t stream() const { return loan_->get(); }
   unsigned long long id() const { return id_; }
   cudaGraph_t graph() const { return graph_; }
-  bool is_open() const { return is_open_; }
   // What the next node of the body depends on, or null.
   const cudaGraphNode_t* last() const { return last_ != nullptr ? &last_ : nullptr; }
   void append(cudaGraphNode_t node) { last_ = node; }

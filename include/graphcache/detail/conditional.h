@@ -64,9 +64,10 @@ class ConditionalNodes {
   template <class C, class Bodies>
   void enqueue(ConditionalKind kind, const C& condition, unsigned count, Bodies bodies) {
     constexpr bool may_be_slot = Derived::kTakesSlots || !kIsSlot<C>;
-    static_assert(may_be_slot,
-                  "graphcache: a slot cannot be used inside a conditional body, because CUDA cannot set nodes there; "
-                  "make this node outside of a body, or pass a pointer that stays");
+    static_assert(
+        may_be_slot,
+        "graphcache: a slot cannot be used inside a conditional body, whose nodes stay as they were recorded; "
+        "make this node outside of a body, or pass a pointer that stays");
     if constexpr (may_be_slot) {
       static_assert(std::is_constructible_v<Arg<const unsigned*>, C>,
                     "graphcache: the condition of a node is a pointer to an unsigned number in device memory");
