@@ -90,6 +90,7 @@ TEST_F(RecorderConditionalsTest, TheSecondBodyOfAnIfIsItsElse) {
       EXPECT_EQ(number.first(), value != 0 ? blended(2, 5, 2) : blended(2, 7, 3)) << value;
     }
   }
+  EXPECT_EQ(cache.stats().captures, 1u);
 }
 
 TEST_F(RecorderConditionalsTest, AWhileRepeatsUntilItsBodyEndsIt) {
@@ -109,6 +110,7 @@ TEST_F(RecorderConditionalsTest, AWhileRepeatsUntilItsBodyEndsIt) {
       EXPECT_EQ(condition.first(), 0u);
     }
   }
+  EXPECT_EQ(cache.stats().captures, 1u);
 }
 
 TEST_F(RecorderConditionalsTest, ASwitchRunsTheBodyOfThatNumberOrNone) {
@@ -124,6 +126,7 @@ TEST_F(RecorderConditionalsTest, ASwitchRunsTheBodyOfThatNumberOrNone) {
       EXPECT_EQ(number.first(), blended(expected, 5, 2)) << index;
     }
   }
+  EXPECT_EQ(cache.stats().captures, 1u);
 }
 
 TEST_F(RecorderConditionalsTest, ASwitchWithoutBodiesDoesNothing) {
@@ -246,6 +249,7 @@ TEST_F(RecorderConditionalsTest, ABodyMayCopyAndSet) {
       EXPECT_EQ(a.read(), value != 0 ? std::vector<int>({3, 0x01010101, 2}) : std::vector<int>({3, 4, 5}));
     }
   }
+  EXPECT_EQ(cache.stats().captures, 1u);
 }
 
 TEST_F(RecorderConditionalsTest, ABodyMayForkAndJoin) {
