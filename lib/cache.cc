@@ -65,7 +65,7 @@ Cache& cache_for(int device) {
   std::unique_ptr<Cache>& cache = caches[device];
   if (cache == nullptr) {
     Options options;
-    options.device = device == Options::kCurrentDevice ? -2 : device;  // No device either, and meant as one here.
+    options.device = device == Options::kCurrentDevice ? kMinusOne : device;
     cache = std::make_unique<Cache>(options);
   }
   return *cache;

@@ -79,6 +79,10 @@ absl::Status check(Options& options) {
     return cuda_failure("cudaGetDeviceCount", error);
   }
   if (options.device < 0 || options.device >= count) {
+    if (options.device == kMinusOne) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("cache_for(-1): there is no such device; there are ", count, ", counted from 0"));
+    }
     return absl::InvalidArgumentError(absl::StrCat("Options::device is ", options.device, ", of ", count, " devices"));
   }
   return absl::OkStatus();

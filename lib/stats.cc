@@ -12,8 +12,9 @@ constexpr const char* kOutcomeNames[] = {"replayed", "patched",      "switched",
                                          "updated",  "instantiated", "eager",    "inlined"};
 static_assert(std::size(kOutcomeNames) == kOutcomeCount);
 
-constexpr const char* kReasonNames[] = {"disabled",      "capture_after", "capture_failed", "backoff",         "budget",
-                                        "out_of_memory", "refused",       "launch_failed",  "nothing_captured"};
+constexpr const char* kReasonNames[] = {"disabled",         "capture_after", "capture_failed", "backoff",
+                                        "budget",           "out_of_memory", "refused",        "launch_failed",
+                                        "nothing_captured", "memory_in_use"};
 static_assert(std::size(kReasonNames) == kEagerReasonCount);
 
 constexpr const char* kRefusalNames[] = {"topology",   "node_type",     "function", "parameters",

@@ -134,6 +134,43 @@ TEST_F(AccountingTest, PerThreadStreamIsThatOfTheCurrentDevice) {
   CUDA_OK(cudaSetDevice(0));
 }
 
+// The handle stands for a stream of the device that `fn` has made current. What went there would run once.
+TEST_F(AccountingTest, FnMayForkToThePerThreadStreamOfAnotherDeviceAndMustNotMistakeItForItsOwn) {
+  hostrt::set_device_count(2);
+  Options options;
+  options.device = 0;
+  Cache cache(options);
+  const auto run = [&](const char* label, bool forks) {
+    return cache.run(key(label), cudaStreamPerThread, params(1.0f), [&](Recorder& rec, Slot<float> value) {
+      Event forked;
+      CUDA_OK(cudaEventRecord(forked, rec.stream()));
+      CUDA_OK(cudaSetDevice(1));
+      Event joined;
+      if (forks) {
+        CUDA_OK(cudaStreamWaitEvent(cudaStreamPerThread, forked, 0));
+      }
+      rec.launch(add, {kGrid, kBlock}, data->get(), kSize, value);
+      if (forks) {
+        CUDA_OK(cudaEventRecord(joined, cudaStreamPerThread));
+      }
+      CUDA_OK(cudaSetDevice(0));
+      if (forks) {
+        CUDA_OK(cudaStreamWaitEvent(rec.stream(), joined, 0));
+      }
+      rec.launch(add, {kGrid, kBlock}, data->get(), kSize, value);
+    });
+  };
+  const absl::StatusOr<Outcome> lost = run("not forked", false);
+  EXPECT_FAILURE(kInvalidArgument, lost);
+  const std::string message(lost.status().message());
+  EXPECT_NE(message.find("fn has made another device current"), std::string::npos) << message;
+  EXPECT_EQ(data->first(), 0);
+  EXPECT_RUN(kInstantiated, run("forked", true));
+  EXPECT_EQ(data->first(), 2);
+  EXPECT_RUN(kReplayed, run("forked", true));
+  EXPECT_EQ(data->first(), 4);
+}
+
 // What one thread's stream has done says nothing of another's.
 TEST_F(AccountingTest, ExecutableInFlightOnAnotherThreadsDefaultStreamIsNotDestroyed) {
   Options options;

@@ -185,6 +185,8 @@ TEST_F(CacheTest, CacheForADeviceThatDoesNotExistFailsEveryRun) {
     EXPECT_FAILURE(kInvalidArgument, run_add(cache, key("k"))) << device;
   }
   EXPECT_EQ(calls, 0);
+  const std::string of_minus_one(cache_for(-1).status().message());
+  EXPECT_NE(of_minus_one.find("cache_for(-1): there is no such device"), std::string::npos) << of_minus_one;
 }
 
 }  // namespace

@@ -299,9 +299,9 @@ class GetterTest : public SignatureTest, public testing::WithParamInterface<Gett
 
 INSTANTIATE_TEST_SUITE_P(
     Functions, GetterTest,
-    testing::Values(Getter{"cudaGraphNodeGetType", 3, 1, true}, Getter{"cudaGraphNodeGetDependencies", 5, 0, true},
+    testing::Values(Getter{"cudaGraphNodeGetType", 3, 6, true}, Getter{"cudaGraphNodeGetDependencies", 5, 0, true},
                     Getter{"cudaGraphKernelNodeGetAttribute", 16, 0, true},
-                    Getter{"cudaPointerGetAttributes", 3, 0, true}, Getter{"cudaGraphMemcpyNodeGetParams", 1, 0, true},
+                    Getter{"cudaPointerGetAttributes", 3, 0, true}, Getter{"cudaGraphMemcpyNodeGetParams", 1, 1, true},
                     Getter{"cudaGraphMemsetNodeGetParams", 1, 0, true},
                     Getter{"cudaGraphHostNodeGetParams", 1, 0, true},
                     Getter{"cudaGraphKernelNodeGetParams", 6, 0, false}, Getter{"cudaFuncGetParamInfo", 5, 0, false}),

@@ -18,8 +18,11 @@
 //
 // What the caller owns. A graph holds the arguments that were captured: memory that they point to must stay valid until
 // the entry is gone (erase, clear, destruction, or Options::max_templates) and the last launch is over, or be passed as
-// a slot, or be part of the key. Whatever decides which work `fn` enqueues must be in the key: on a hit `fn` is not
-// called. Options::verify_every finds where either was forgotten.
+// a slot, or be part of the key. Memory that `fn` allocates by cudaMallocAsync is best freed in `fn`. If `fn` hands it
+// out instead, each run allocates it anew, at the same place while the key keeps its executable, and the caller frees
+// it before the next run, or sets cudaGraphInstantiateFlagAutoFreeOnLaunch. Such a key calls `fn` again, which hands
+// out the new memory, when it has lost its executable or has run directly. Whatever decides which work `fn` enqueues
+// must be in the key: on a hit `fn` is not called. Options::verify_every finds where either was forgotten.
 //
 // Which runs are the same. An entry belongs to a key and a place in the program: the type of `fn` (each lambda has its
 // own), and for function pointers and std::function the function they hold. Callables of one type that call different

@@ -29,18 +29,21 @@ enum class EagerReason {
   kDisabled,       // Options::max_executables is 0.
   kCaptureAfter,   // The key was among its first Options::capture_after runs.
   kCaptureFailed,  // The capture was tried and broke, so the work was enqueued directly after it.
-  kBackoff,  // An earlier run of the key ended in a broken capture, one of the last three reasons below, or an error
-             // that cost it its executable; the next capture is tried after 1, 2, 4, ... up to 1024 runs.
-  kBudget,   // No room for an executable could be made: all were pinned or in use by other threads' runs, or the
-             // graph needs more than Options::max_device_bytes.
+  kBackoff,        // An earlier run of the key ended in a broken capture, in kOutOfMemory, kRefused, kLaunchFailed or
+             // kMemoryInUse, or in an error that cost it its executable; the next capture is tried after 1, 2, 4, ...
+             // up to 1024 runs.
+  kBudget,        // No room for an executable could be made: all were pinned or in use by other threads' runs, or the
+                  // graph needs more than Options::max_device_bytes.
   kOutOfMemory,   // Instantiation ran out of memory, also after the least recently used executable had left.
   kRefused,       // The runtime refused to instantiate or clone the graph, or a new value of a slot node; an executable
                   // that this left in doubt was dropped.
   kLaunchFailed,  // cudaGraphLaunch failed without harm to the context; the executable was dropped.
   kNothingCaptured,  // `fn` enqueued nothing on the stream that it was given: if it did any work, it did it elsewhere
                      // while it was captured. Later runs of the key call it directly.
+  kMemoryInUse,  // The graph allocates memory that it does not free, and that of an earlier launch was not freed, so
+                 // that it could not be launched again. The executable was dropped.
 };
-inline constexpr int kEagerReasonCount = 9;
+inline constexpr int kEagerReasonCount = 10;
 
 // Why the runtime refused to update an executable, after cudaGraphExecUpdateResult.
 enum class UpdateRefusal {

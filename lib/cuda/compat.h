@@ -11,6 +11,11 @@
 
 namespace graphcache {
 
+// Whether the handle stands for another stream under each current device.
+inline bool is_of_current_device(cudaStream_t stream) {
+  return stream == cudaStreamPerThread || stream == cudaStreamLegacy;
+}
+
 struct CaptureInfo {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   unsigned long long id = 0;

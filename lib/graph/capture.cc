@@ -12,6 +12,7 @@
 #include "cuda/driver.h"
 #include "cuda/errors.h"
 #include "graph/capture_side.h"
+#include "graph/inspect.h"
 #include "graph/setter.h"
 #include "graphcache/status.h"
 
@@ -182,7 +183,8 @@ bool Recording::may_enqueue(cudaStream_t stream, const char* call, const void* k
   if (!status_.ok() || (in_body_ && !outermost().refused().ok())) return false;
   calls_.begin(call, kernel);
   if (errors_ != nullptr) left_behind_ = errors_->caused();
-  if (mode_ == Mode::kDirect || (stream == stream_ && !in_body_)) return true;
+  const bool is_runs_stream = stream == stream_ && !is_of_current_device(stream);
+  if (mode_ == Mode::kDirect || (is_runs_stream && !in_body_)) return true;
   LastErrorGuard last_error;
   CaptureInfo info;
   const cudaError_t error = capture_info(stream, &info);
@@ -190,10 +192,14 @@ bool Recording::may_enqueue(cudaStream_t stream, const char* call, const void* k
     fail(cuda_failure("cudaStreamGetCaptureInfo", error));
   } else if (info.status != cudaStreamCaptureStatusActive || info.id != capture_id()) {
     fail(absl::InvalidArgumentError(
-        in_body_ ? "a recorder was used inside the body of a conditional node: use the body, whose stream is another "
-                   "one, and fork further streams from that one"
-                 : "Recorder::on was given a stream that is not part of the run's capture: fork it "
-                   "first, by cudaEventRecord on the run's stream and cudaStreamWaitEvent"));
+        in_body_
+            ? std::string("a recorder was used inside the body of a conditional node: use the body, whose stream is "
+                          "another one, and fork further streams from that one")
+            : absl::StrCat(stream == stream_ ? "fn has made another device current, and the recorder was called on "
+                                               "cudaStreamPerThread, which is that device's now and"
+                                             : "Recorder::on was given a stream that",
+                           " is not part of the run's capture: fork it first, by cudaEventRecord on the run's stream "
+                           "and cudaStreamWaitEvent")));
   }
   return status_.ok();
 }
@@ -448,6 +454,9 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   if (captured.capture.ok()) {
     const CallResult listed = captured.graph.list_nodes();
     if (listed.error != cudaSuccess) captured.capture = cuda_failure(listed.call, listed.error);
+  }
+  if (captured.capture.ok()) {
+    captured.capture = inspect(captured.graph.nodes, __builtin_frame_address(0), &captured.content.leaves_memory);
   }
   if (!captured.capture.ok()) return captured;
   Content& content = captured.content;

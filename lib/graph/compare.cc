@@ -3,7 +3,6 @@
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 #include <cuda.h>
-#include <pthread.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -17,6 +16,7 @@
 
 #include "cuda/compat.h"
 #include "cuda/errors.h"
+#include "graph/inspect.h"
 #include "graph/recorder_calls.h"
 #include "graph/setter.h"
 #include "graph/signature.h"
@@ -54,16 +54,6 @@ std::string kind_of(const NodeContent& node) {
   return type < std::size(kKinds) ? kKinds[type] : absl::StrCat("node of type ", type);
 }
 
-bool is_on_this_threads_stack(std::uint64_t address) {
-  pthread_attr_t attributes;
-  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return false;
-  void* begin = nullptr;
-  std::size_t size = 0;
-  const bool known = pthread_attr_getstack(&attributes, &begin, &size) == 0;
-  pthread_attr_destroy(&attributes);
-  return known && address - reinterpret_cast<std::uintptr_t>(begin) < size;
-}
-
 // What a value points to, if it may be a pointer at all; else empty.
 std::string place_of(std::uint64_t value) {
   constexpr std::uint64_t kLeast = std::uint64_t{1} << 16, kEnd = std::uint64_t{1} << 57;
@@ -81,7 +71,8 @@ std::string place_of(std::uint64_t value) {
       // Smaller ones are numbers more often than addresses.
       constexpr std::uint64_t kLeastOfHost = std::uint64_t{1} << 32;
       if (value < kLeastOfHost || value >= std::uint64_t{1} << 47) return "";
-      return is_on_this_threads_stack(value) ? "on this thread's stack" : "pageable host memory or freed memory";
+      return is_on_this_threads_stack(reinterpret_cast<const void*>(value)) ? "on this thread's stack"
+                                                                            : "pageable host memory or freed memory";
   }
 }
 

@@ -37,8 +37,6 @@ CallResult list_nodes(cudaGraph_t graph, std::vector<cudaGraphNode_t>* nodes) {
   return {"cudaGraphGetNodes", error};
 }
 
-CallResult Template::list_nodes() { return graphcache::list_nodes(graph.get(), &nodes); }
-
 CallResult Template::clone(Template* out) {
   Template copy;
   if (const cudaError_t error = graphcache::clone(graph, &copy.graph); error != cudaSuccess) {

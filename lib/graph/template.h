@@ -119,6 +119,11 @@ struct Content {
   Slots slots;                               // The slots, with their fields as they were captured.
   std::vector<unsigned char> values;         // The values of the slots that these fields were made from.
   DeviceValues device_values;
+  bool leaves_memory = false;  // A node allocates memory that no node frees: `fn` has handed it out.
+
+  // Whether another executable of the same template would be wrong: launches of both would write to the memory that
+  // on_device() has given; or `fn` has handed memory of the graph out, and would not do so again.
+  bool is_of_one_executable() const { return !device_values.memory.empty() || leaves_memory; }
 
   // Empty if no siblings are wanted.
   std::vector<NodeContent> nodes;
@@ -145,18 +150,18 @@ struct Conditionals {
   std::vector<BodyNodes> bodies;
 };
 
-// In the order of the capturing calls.
+// In the order of cudaGraphGetNodes, which is that of the capturing calls.
 CallResult list_nodes(cudaGraph_t graph, std::vector<cudaGraphNode_t>* nodes);
 
 // A captured graph. Used by one thread at a time, even to be read (fact 15): it belongs to its entry, or, as the base,
 // to the executable that was instantiated from it.
 struct Template {
   Graph graph;
-  std::vector<cudaGraphNode_t> nodes;  // In the order of cudaGraphGetNodes, which is that of the capturing calls.
-  Conditionals conditionals;           // A graph that has some cannot be cloned.
+  std::vector<cudaGraphNode_t> nodes;
+  Conditionals conditionals;  // A graph that has some cannot be cloned.
 
   bool empty() const { return graph.get() == nullptr; }
-  CallResult list_nodes();
+  CallResult list_nodes() { return graphcache::list_nodes(graph.get(), &nodes); }
   // A graph of its own with the same nodes in the same order.
   CallResult clone(Template* out);
 };

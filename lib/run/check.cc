@@ -7,13 +7,6 @@
 #include "run/impl.h"
 
 namespace graphcache {
-namespace {
-
-// Whether the handle stands for another stream under each current device.
-bool is_of_current_device(cudaStream_t stream) { return stream == cudaStreamPerThread || stream == cudaStreamLegacy; }
-
-}  // namespace
-
 // What must hold before `fn` is called on a stream. The order matters: asking a capturing stream for its device breaks
 // its capture (compat.h).
 absl::Status Cache::Impl::check(const Request& request) {

@@ -249,13 +249,12 @@ void Cache::Impl::evict(Entry* victim) {
   demote(victim);
 }
 
-// The entry loses its executable, or the promise of one. Memory of on_device() goes with the executable, and the
-// template with it: launches of another executable would write there beside those in flight.
+// The entry loses its executable, or the promise of one, and the template with it if that is of one executable alone.
 void Cache::Impl::demote(Entry* entry) {
   if (entry->executable != nullptr && entry->graph.empty()) entry->graph = entry->executable->take_base();
   graveyard_.add(std::move(entry->executable), {});
   policy_.lost(entry->id);
-  if (entry->content != nullptr && !entry->content->device_values.memory.empty()) {
+  if (entry->content != nullptr && entry->content->is_of_one_executable()) {
     forget_template(entry);
   } else {
     index_.set_state(entry, State::kRecorded);

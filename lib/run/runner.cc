@@ -400,6 +400,8 @@ absl::StatusOr<Outcome> Cache::Impl::run_directly(Held& held, EagerReason reason
   if (entry != nullptr) {
     MutexLock lock(mutex_);
     ++entry->users;
+    // `fn` hands out other memory now, so what was captured must not be replayed.
+    if (entry->content != nullptr && entry->content->leaves_memory) forget_template(entry);
   }
   held.release();
 
@@ -455,8 +457,16 @@ absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult
   absl::Status unfit = check(request);
   std::move(threw).Cancel();
   if (launched && !unfit.ok()) return failed(request, std::move(unfit));
+  absl::Status error = cuda_failure(result.call, result.error);
+  const bool frees_itself = (options_.instantiate_flags & cudaGraphInstantiateFlagAutoFreeOnLaunch) != 0;
+  if (launched && result.error == cudaErrorInvalidValue && entry->content->leaves_memory && !frees_itself) {
+    reason = EagerReason::kMemoryInUse;
+    error = cuda_failure(
+        "cudaGraphLaunch, of a graph whose memory from an earlier launch was not freed (free it in fn, or before the "
+        "next run, or set cudaGraphInstantiateFlagAutoFreeOnLaunch in Options::instantiate_flags)",
+        result.error);
+  }
   {
-    absl::Status error = cuda_failure(result.call, result.error);
     MutexLock lock(mutex_);
     entry->error = std::move(error);
     demote(entry.get());

@@ -38,7 +38,8 @@ Lane::Lane(World& world, Cache& cache, int number)
   const auto make_stream = [&](bool may_block) {
     cudaStream_t stream = nullptr;
     const int priority = settings_.priorities ? least - random_.below(least - greatest + 1) : least;
-    const unsigned flags = may_block && random_.one_in(2) ? cudaStreamDefault : cudaStreamNonBlocking;
+    const bool blocks = may_block && random_.one_in(2) && !settings_.default_stream;
+    const unsigned flags = blocks ? cudaStreamDefault : cudaStreamNonBlocking;
     check(cudaStreamCreateWithPriority(&stream, flags, priority), "cudaStreamCreateWithPriority");
     return stream;
   };
@@ -57,7 +58,8 @@ Lane::Lane(World& world, Cache& cache, int number)
 
 Lane::~Lane() {
   for (const cudaStream_t stream : streams_) {
-    if (stream != cudaStreamPerThread) check(cudaStreamDestroy(stream), "cudaStreamDestroy");
+    const bool is_own = stream != cudaStreamPerThread && stream != cudaStreamLegacy && stream != nullptr;
+    if (is_own) check(cudaStreamDestroy(stream), "cudaStreamDestroy");
   }
   for (const cudaStream_t stream : forks_) check(cudaStreamDestroy(stream), "cudaStreamDestroy");
   for (const cudaStream_t stream : direct_streams_) check(cudaStreamDestroy(stream), "cudaStreamDestroy");
@@ -65,7 +67,12 @@ Lane::~Lane() {
 }
 
 void Lane::work() {
-  if (random_.one_in(2)) streams_.push_back(cudaStreamPerThread);
+  const bool one_more = random_.one_in(2);
+  if (settings_.default_stream) {
+    streams_.push_back(one_more ? cudaStreamLegacy : nullptr);
+  } else if (one_more) {
+    streams_.push_back(cudaStreamPerThread);
+  }
   stream_ = streams_[0];
   hot_ = random_.below(static_cast<int>(programs_.size()));
   for (run_ = 0; run_ < settings_.runs && !world_.stopped; ++run_) {

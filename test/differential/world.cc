@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <memory>
 #include <numeric>
 #include <thread>
@@ -53,6 +54,9 @@ Settings::Settings(std::uint64_t the_seed, const Limits& limits) : seed(the_seed
   bad_values = random.one_in(3);
   spins = random.one_in(2);
   synchronizes = random.one_in(3);
+  // Verify mode captures such runs on a blocking stream, beside which other threads must not use the default stream.
+  const bool verifies_in_threads = threads > 1 && std::getenv("GRAPHCACHE_VERIFY") != nullptr;
+  default_stream = Random(seed, 2, 0).one_in(3) && !verifies_in_threads;
   constexpr int kToCompare[] = {1, 8, 24, 24};
   runs_to_compare = limits.compare_each ? 1 : random.of(kToCompare);
   runs = 60 + random.below(240);
@@ -63,16 +67,16 @@ Settings::Settings(std::uint64_t the_seed, const Limits& limits) : seed(the_seed
 
 std::string Settings::text() const {
   const auto number = [](auto value) { return static_cast<int>(value); };
-  return absl::StrCat("world ", seed, " (threads ", threads, ", programs ", programs.size(), ", executables ",
-                      options.max_executables, ", templates ", options.max_templates, ", bytes ",
-                      options.max_device_bytes == SIZE_MAX ? "any" : absl::StrCat(options.max_device_bytes),
-                      ", sharing ", number(options.mechanisms.sharing), ", patching ",
-                      number(options.mechanisms.patching), ", prefer ", number(options.prefer), ", mode ",
-                      number(options.capture_mode), ", flags ", options.instantiate_flags, ", after ",
-                      options.capture_after, priorities ? ", priorities" : "", bad_values ? ", bad values" : "",
-                      spins ? ", spins" : "", synchronizes ? ", synchronizes" : "", flavor.tiny ? ", tiny" : "",
-                      flavor.allocates ? ", allocates" : "", flavor.on_device ? ", on_device" : "",
-                      flavor.breaks ? ", breaks" : "", flavor.related ? ", related" : "", ")");
+  return absl::StrCat(
+      "world ", seed, " (threads ", threads, ", programs ", programs.size(), ", executables ", options.max_executables,
+      ", templates ", options.max_templates, ", bytes ",
+      options.max_device_bytes == SIZE_MAX ? "any" : absl::StrCat(options.max_device_bytes), ", sharing ",
+      number(options.mechanisms.sharing), ", patching ", number(options.mechanisms.patching), ", prefer ",
+      number(options.prefer), ", mode ", number(options.capture_mode), ", flags ", options.instantiate_flags,
+      ", after ", options.capture_after, priorities ? ", priorities" : "", default_stream ? ", default stream" : "",
+      bad_values ? ", bad values" : "", spins ? ", spins" : "", synchronizes ? ", synchronizes" : "",
+      flavor.tiny ? ", tiny" : "", flavor.allocates ? ", allocates" : "", flavor.on_device ? ", on_device" : "",
+      flavor.breaks ? ", breaks" : "", flavor.related ? ", related" : "", ")");
 }
 
 void Tally::add(const Tally& other) {

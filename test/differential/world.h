@@ -33,6 +33,7 @@ struct Settings {
   Flavor flavor;
   int threads, runs;
   bool priorities;      // Streams have different ones.
+  bool default_stream;  // Some runs are on the default stream; then no other stream blocks.
   bool bad_values;      // Some runs have values that no launch accepts.
   bool spins;           // Some runs find their stream busy.
   bool synchronizes;    // Some runs find it idle for certain.

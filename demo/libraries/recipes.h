@@ -1,0 +1,99 @@
+// What the recipes share: how one is named and checked, memory, and errors. C++17, since nvcc compiles some of them.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/strings/str_cat.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "../support.h"
+#include "graphcache/graphcache.h"
+
+namespace demo {
+
+// How often a recipe runs each of its keys. The first run is a direct one (Options::capture_after), the second one
+// captures, the others replay.
+constexpr int kRuns = 10;
+
+// A way to use a library. `check` runs its keys on the stream, with other values or pointers in each run, and compares
+// each result.
+struct Recipe {
+  const char* name;
+  int keys;  // That it captures, each once.
+  bool (*check)(graphcache::Cache& cache, cudaStream_t stream);
+};
+
+// In the order in which the files add theirs, which is none.
+std::vector<Recipe>& recipes();
+inline bool add_recipe(const Recipe& recipe) {
+  recipes().push_back(recipe);
+  return true;
+}
+
+// Prints the error of a run that has failed.
+bool succeeded(const absl::StatusOr<graphcache::Outcome>& outcome);
+
+// Every library here returns 0 for success.
+inline absl::Status library_status(int code, const char* call) {
+  return code == 0 ? absl::OkStatus() : absl::InternalError(absl::StrCat(call, ": ", code));
+}
+
+// Numbers in device memory, for as long as their owner lives.
+template <class T>
+class Array {
+ public:
+  explicit Array(std::size_t count) : count_(count) {
+    void* memory = nullptr;
+    DEMO_CUDA(cudaMalloc(&memory, count * sizeof(T)));
+    DEMO_CUDA(cudaMemset(memory, 0, count * sizeof(T)));
+    DEMO_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
+    data_ = static_cast<T*>(memory);
+  }
+  explicit Array(const std::vector<T>& values) : Array(values.size()) { set(values.data()); }
+  ~Array() { DEMO_CUDA(cudaFree(data_)); }
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+
+  T* get() const { return data_; }
+  std::size_t bytes() const { return count_ * sizeof(T); }
+  // Waits, because a copy from pageable memory may end after the call does, and streams that do not block would not
+  // wait for it.
+  void set(const void* values) const {
+    DEMO_CUDA(cudaMemcpy(data_, values, bytes(), cudaMemcpyHostToDevice));
+    DEMO_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
+  }
+  // Behind the work on the stream, for which it waits.
+  std::vector<T> on_host(cudaStream_t stream) const {
+    std::vector<T> values(count_);
+    DEMO_CUDA(cudaMemcpyAsync(values.data(), data_, bytes(), cudaMemcpyDeviceToHost, stream));
+    DEMO_CUDA(cudaStreamSynchronize(stream));
+    return values;
+  }
+
+ private:
+  std::size_t count_;
+  T* data_ = nullptr;
+};
+
+// Small whole numbers, so that sums are exact in any order.
+inline std::vector<float> small_numbers(std::size_t count, unsigned seed) {
+  std::vector<float> numbers(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    seed = seed * 1664525u + 1013904223u;
+    numbers[i] = static_cast<float>(seed >> 28) - 8;
+  }
+  return numbers;
+}
+
+}  // namespace demo
+
+// Inside `fn`: returns what the library's call failed with.
+#define DEMO_TRY(call) \
+  if (absl::Status status = ::demo::library_status((call), #call); !status.ok()) return status
+// Elsewhere: ends the program.
+#define DEMO_LIBRARY(call) ::demo::check_library((call), #call)
+
+namespace demo {
+void check_library(int code, const char* call);
+}  // namespace demo

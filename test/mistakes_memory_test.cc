@@ -1,0 +1,289 @@
+// Mistakes with memory: what `fn` allocates and hands out, and host memory that its copies use.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "cache_support.h"
+
+namespace graphcache::test {
+namespace {
+
+class MistakesMemoryTest : public CacheTest {
+ protected:
+  static constexpr std::size_t kBytes = kSize * sizeof(float);
+
+  // Allocates memory, hands it out in `handed_out`, and fills it with `value`.
+  absl::StatusOr<Outcome> run_allocating(Cache& cache, const char* label, float value) {
+    return cache.run(key(label), stream, [&, value](cudaStream_t on) {
+      ++calls;
+      cudaError_t error = cudaMallocAsync(reinterpret_cast<void**>(&handed_out), kBytes, on);
+      if (error == cudaSuccess) error = launch(fill, kGrid, kBlock, on, handed_out, kSize, value);
+      return error;
+    });
+  }
+  // What the memory that was handed out holds, which is then freed.
+  float use_and_free() {
+    CUDA_OK(launch(scale, kGrid, kBlock, stream, data.get(), handed_out, kSize, 1.0f));
+    CUDA_OK(cudaFreeAsync(handed_out, stream));
+    return data.first();
+  }
+  static Options options(unsigned long long flags = 0, int max_executables = Options().max_executables) {
+    Options options;
+    options.instantiate_flags = flags;
+    options.max_executables = max_executables;
+    return options;
+  }
+
+  float* handed_out = nullptr;
+};
+
+TEST_F(MistakesMemoryTest, MemoryThatIsFreedBeforeTheNextRunIsHandedOutByEachReplay) {
+  Cache cache;
+  EXPECT_RUN(kInstantiated, run_allocating(cache, "k", 3));
+  EXPECT_EQ(use_and_free(), 3);
+  for (int i = 0; i < 3; ++i) {
+    data.write(std::vector<float>(kSize));
+    EXPECT_RUN(kReplayed, run_allocating(cache, "k", 3));
+    EXPECT_EQ(use_and_free(), 3);
+  }
+  EXPECT_EQ(calls, 1);
+}
+
+TEST_F(MistakesMemoryTest, MemoryThatIsStillAllocatedIsNamed) {
+  Cache cache;
+  EXPECT_RUN(kInstantiated, run_allocating(cache, "k", 3));
+  float* const first = handed_out;
+  EXPECT_RUN(kEager, run_allocating(cache, "k", 3));
+  EXPECT_EQ(calls, 2);
+  EXPECT_NE(handed_out, first);
+  const EntryInfo entry = cache.entries()[0];
+  EXPECT_EQ(entry.eager_reason, EagerReason::kMemoryInUse);
+  EXPECT_NE(entry.error.find("was not freed"), std::string::npos) << entry.error;
+  EXPECT_EQ(cache.stats().eager(EagerReason::kMemoryInUse), 1u);
+  EXPECT_EQ(use_and_free(), 3);
+
+  // Each run hands out memory of its own, whichever way it goes.
+  std::vector<float*> kept{first};
+  for (int i = 0; i < 12; ++i) {
+    handed_out = nullptr;
+    absl::StatusOr<Outcome> outcome = run_allocating(cache, "k", 3);
+    ASSERT_TRUE(outcome.ok()) << outcome.status().ToString();
+    ASSERT_NE(handed_out, nullptr) << "fn was not called, and would have to be";
+    for (const float* other : kept) ASSERT_NE(handed_out, other);
+    kept.push_back(handed_out);
+  }
+  for (float* memory : kept) {
+    CUDA_OK(launch(scale, kGrid, kBlock, stream, data.get(), memory, kSize, 2.0f));
+    CUDA_OK(cudaFreeAsync(memory, stream));
+    EXPECT_EQ(data.first(), 6);
+  }
+}
+
+TEST_F(MistakesMemoryTest, WithAutoFreeOnLaunchTheMemoryOfAKeyStaysWhereItIs) {
+  Cache cache(options(cudaGraphInstantiateFlagAutoFreeOnLaunch));
+  EXPECT_RUN(kInstantiated, run_allocating(cache, "k", 3));
+  float* const first = handed_out;
+  for (int i = 0; i < 3; ++i) EXPECT_RUN(kReplayed, run_allocating(cache, "k", 3));
+  EXPECT_EQ(handed_out, first);
+  EXPECT_EQ(use_and_free(), 3);
+}
+
+// The graph's memory is the executable's, and a template would bring the old address back without saying so.
+TEST_F(MistakesMemoryTest, AKeyThatHandsMemoryOutIsCapturedAgainAfterItsEviction) {
+  Cache cache(options(0, 1));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_RUN(kInstantiated, run_allocating(cache, "a", 3));
+    EXPECT_EQ(use_and_free(), 3);
+    EXPECT_RUN(kInstantiated, run_allocating(cache, "b", 4));
+    EXPECT_EQ(use_and_free(), 4);
+  }
+  EXPECT_EQ(calls, 6);
+  EXPECT_EQ(cache.stats().forgotten, 5u);
+}
+
+// A direct run hands out other memory than the one that the template was captured with.
+TEST_F(MistakesMemoryTest, AKeyThatHandsMemoryOutIsCapturedAgainAfterADirectRun) {
+  Cache cache(options(0, 1));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("other")));
+  EXPECT_TRUE(cache.pin(key("other")));
+  const auto fn = [&](cudaStream_t on) {
+    ++calls;
+    cudaError_t error = cudaMallocAsync(reinterpret_cast<void**>(&handed_out), kBytes, on);
+    if (error == cudaSuccess) error = launch(fill, kGrid, kBlock, on, handed_out, kSize, 5.0f);
+    return error;
+  };
+  EXPECT_TRUE(cache.warm(key("k"), stream, fn).ok());  // There is no room for its executable.
+  EXPECT_EQ(calls, 2);
+  float* const of_template = handed_out;
+  EXPECT_RUN(kEager, cache.run(key("k"), stream, fn));
+  EXPECT_EQ(cache.stats().eager(EagerReason::kBudget), 1u);
+  EXPECT_NE(handed_out, of_template);
+  EXPECT_EQ(use_and_free(), 5);
+  EXPECT_TRUE(cache.unpin(key("other")));
+  EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, fn));
+  EXPECT_EQ(calls, 4);
+  EXPECT_EQ(use_and_free(), 5);
+}
+
+TEST_F(MistakesMemoryTest, MemoryThatFnFreesItselfIsNobodysConcern) {
+  Cache cache(options(0, 1));
+  const auto run = [&](const char* label, float value) {
+    return cache.run(key(label), stream, [&, value](cudaStream_t on) {
+      ++calls;
+      float* memory = nullptr;
+      CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&memory), kBytes, on));
+      CUDA_OK(launch(fill, kGrid, kBlock, on, memory, kSize, value));
+      CUDA_OK(launch(scale, kGrid, kBlock, on, data.get(), memory, kSize, 2.0f));
+      return cudaFreeAsync(memory, on);
+    });
+  };
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_RUN(kInstantiated, run(i == 0 ? "a" : i == 1 ? "b" : "c", static_cast<float>(i)));
+    EXPECT_RUN(kReplayed, run(i == 0 ? "a" : i == 1 ? "b" : "c", static_cast<float>(i)));
+    expect_sum(2.0f * static_cast<float>(i));
+  }
+  EXPECT_RUN(kRestored, run("a", 0));
+  expect_sum(0);
+  EXPECT_EQ(calls, 3);
+}
+
+// ---- Host memory ----------------------------------------------------------------------------------------------------
+
+// In a function of its own, whose frame is below that of the run.
+[[gnu::noinline]] cudaError_t copy_from_local(cudaStream_t on, float* to, float value) {
+  auto* const local = static_cast<float*>(__builtin_alloca(sizeof(float)));
+  *local = value;
+  return cudaMemcpyAsync(to, local, sizeof(float), cudaMemcpyHostToDevice, on);
+}
+
+TEST_F(MistakesMemoryTest, ACopyFromALocalVariableOfFnRunsDirectlyAndIsNamed) {
+  Cache cache;
+  float value = 0;
+  const auto run = [&] {
+    return cache.run(key("k"), stream, [&](cudaStream_t on) { return copy_from_local(on, data.get(), value); });
+  };
+  for (value = 1; value < 4; ++value) {
+    EXPECT_RUN(kEager, run());
+    EXPECT_EQ(data.first(), value);
+  }
+  const EntryInfo entry = cache.entries()[0];
+  EXPECT_NE(entry.error.find("a local variable of fn"), std::string::npos) << entry.error;
+  EXPECT_NE(entry.error.find("pass the value as a slot"), std::string::npos) << entry.error;
+}
+
+TEST_F(MistakesMemoryTest, ACopyToALocalVariableOfFnRunsDirectlyAndIsNamed) {
+  Cache cache;
+  data.write(std::vector<float>(kSize, 7));
+  float seen = 0;
+  const auto run = [&] {
+    return cache.run(key("k"), stream, [&](Recorder& rec) {
+      auto* const local = static_cast<float*>(__builtin_alloca(sizeof(float)));
+      rec.memcpy(local, data.get(), sizeof(float), cudaMemcpyDeviceToHost);
+      cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusActive;
+      CUDA_OK(cudaStreamIsCapturing(rec.stream(), &capturing));
+      if (capturing != cudaStreamCaptureStatusNone) return;
+      CUDA_OK(cudaStreamSynchronize(rec.stream()));
+      seen = *local;
+    });
+  };
+  EXPECT_RUN(kEager, run());
+  EXPECT_EQ(seen, 7);
+  EXPECT_NE(cache.entries()[0].error.find("a local variable of fn"), std::string::npos) << cache.entries()[0].error;
+}
+
+// The launch reads and writes it before the run returns, as direct copies do.
+TEST_F(MistakesMemoryTest, PageableMemoryOfTheCallerIsReadAndWrittenByEachRun) {
+  Cache cache;
+  std::vector<float> in(kSize), out(kSize);
+  float on_the_stack = 0;  // Of a frame that outlives the runs.
+  for (int i = 0; i < 4; ++i) {
+    in.assign(kSize, static_cast<float>(i));
+    EXPECT_TRUE(
+        did(i == 0 ? Outcome::kInstantiated : Outcome::kReplayed, cache.run(key("k"), stream, [&](Recorder& rec) {
+          rec.memcpy(data.get(), in.data(), kBytes, cudaMemcpyHostToDevice);
+          rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 10.0f);
+          rec.memcpy(out.data(), data.get(), kBytes, cudaMemcpyDeviceToHost);
+          rec.memcpy(&on_the_stack, data.get(), sizeof(float), cudaMemcpyDeviceToHost);
+        })));
+    in.assign(kSize, -1);
+    CUDA_OK(cudaStreamSynchronize(stream));
+    EXPECT_EQ(out, std::vector<float>(kSize, 10.0f + static_cast<float>(i)));
+    EXPECT_EQ(on_the_stack, out[0]);
+  }
+}
+
+TEST_F(MistakesMemoryTest, ABufferThatFnRefillsBetweenTwoCopiesRunsDirectlyAndIsNamed) {
+  Cache cache;
+  DeviceBuffer<float> other(kSize);
+  std::vector<float> staging(kSize);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](cudaStream_t on) {
+      staging.assign(kSize, 1);
+      CUDA_OK(cudaMemcpyAsync(data.get(), staging.data(), kBytes, cudaMemcpyHostToDevice, on));
+      staging.assign(kSize, 2);
+      CUDA_OK(cudaMemcpyAsync(other.get(), staging.data() + 1, kBytes - sizeof(float), cudaMemcpyDefault, on));
+    }));
+    EXPECT_EQ(data.first(), 1);
+    EXPECT_EQ(other.first(), 2);
+  }
+  const EntryInfo entry = cache.entries()[0];
+  EXPECT_NE(entry.error.find("two copies read the same pageable memory"), std::string::npos) << entry.error;
+}
+
+TEST_F(MistakesMemoryTest, PinnedMemoryAndMemoryOfTheGraphMayBeReadByTwoCopies) {
+  Cache cache;
+  DeviceBuffer<float> other(kSize);
+  float* pinned = nullptr;
+  CUDA_OK(cudaMallocHost(reinterpret_cast<void**>(&pinned), kBytes));
+  for (int i = 0; i < kSize; ++i) pinned[i] = 4;
+  for (const Outcome outcome : {Outcome::kInstantiated, Outcome::kReplayed}) {
+    EXPECT_TRUE(did(outcome, cache.run(key("k"), stream, [&](cudaStream_t on) {
+      CUDA_OK(cudaMemcpyAsync(data.get(), pinned, kBytes, cudaMemcpyHostToDevice, on));
+      CUDA_OK(cudaMemcpyAsync(other.get(), pinned, kBytes, cudaMemcpyDefault, on));
+    })));
+    EXPECT_EQ(data.first() + other.first(), 8);
+    EXPECT_TRUE(did(outcome, cache.run(key("of the graph"), stream, [&](cudaStream_t on) {
+      float* memory = nullptr;
+      CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&memory), kBytes, on));
+      CUDA_OK(launch(fill, kGrid, kBlock, on, memory, kSize, 5.0f));
+      CUDA_OK(cudaMemcpyAsync(data.get(), memory, kBytes, cudaMemcpyDefault, on));
+      CUDA_OK(cudaMemcpyAsync(other.get(), memory, kBytes, cudaMemcpyDefault, on));
+      CUDA_OK(cudaFreeAsync(memory, on));
+    })));
+    EXPECT_EQ(data.first() + other.first(), 10);
+  }
+  CUDA_OK(cudaFreeHost(pinned));
+}
+
+// Managed memory is the host's and the device's: a copy of 0 bytes in its place copies a byte of the device's.
+TEST_F(MistakesMemoryTest, ACopyOfManagedMemoryMayHaveNoBytes) {
+  Cache cache;
+  char* managed = nullptr;
+  CUDA_OK(cudaMallocManaged(reinterpret_cast<void**>(&managed), 64));
+  DeviceBuffer<char> device(64);
+  for (const bool from_managed : {true, false}) {
+    for (const int bytes : {64, 0, 1, 0, 64}) {
+      CUDA_OK(cudaMemset(managed, from_managed ? 5 : 0, 64));
+      CUDA_OK(cudaMemset(device.get(), from_managed ? 0 : 5, 64));
+      CUDA_OK(cudaDeviceSynchronize());
+      char* const to = from_managed ? device.get() : managed;
+      const char* const from = from_managed ? managed : device.get();
+      absl::StatusOr<Outcome> outcome = cache.run(key("k", from_managed), stream, params(bytes),
+                                                  [&](Recorder& rec, Slot<int> size) { rec.memcpy(to, from, size); });
+      ASSERT_TRUE(outcome.ok()) << outcome.status().ToString();
+      EXPECT_NE(*outcome, Outcome::kEager);
+      CUDA_OK(cudaStreamSynchronize(stream));
+      std::vector<char> copied(64), wanted(64);
+      CUDA_OK(cudaMemcpy(copied.data(), to, 64, cudaMemcpyDefault));
+      std::memset(wanted.data(), 5, static_cast<std::size_t>(bytes));
+      EXPECT_EQ(copied, wanted) << bytes << " bytes";
+    }
+  }
+  CUDA_OK(cudaFree(managed));
+}
+
+}  // namespace
+}  // namespace graphcache::test

@@ -1,0 +1,217 @@
+// Runs on the default stream and beside captures of others: what is captured, and what keeps other threads' calls out.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cache_support.h"
+
+namespace graphcache::test {
+namespace {
+
+using MistakesOnStreamsTest = CacheTest;
+
+// ---- The legacy default stream ----------------------------------------------------------------------------------
+
+TEST_F(MistakesOnStreamsTest, ARunOnTheDefaultStreamIsAGraph) {
+  Cache cache;
+  for (const cudaStream_t by_name : {static_cast<cudaStream_t>(nullptr), cudaStreamLegacy}) {
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(run_add(cache, by_name, static_cast<float>(i + 1)).ok());
+  }
+  EXPECT_EQ(calls, 1);
+  expect_sum(12);
+  EXPECT_EQ(cache.stats().outcome(Outcome::kEager), 0u);
+  EXPECT_EQ(cache.stats().instantiations, 1u);
+}
+
+TEST_F(MistakesOnStreamsTest, TheDefaultStreamWaitsForBlockingStreamsAndTheyForIt) {
+  cudaStream_t blocking = nullptr;
+  CUDA_OK(cudaStreamCreate(&blocking));
+  Cache cache;
+  const auto scale_by_2 = [&](cudaStream_t on) {
+    return launch(scale, kGrid, kBlock, on, data.get(), static_cast<const float*>(data.get()), kSize, 2.0f);
+  };
+  float wanted = 0;
+  for (int i = 0; i < 50; ++i) {
+    CUDA_OK(add_one(blocking));
+    EXPECT_TRUE(cache.run(key("k"), nullptr, scale_by_2).ok());
+    CUDA_OK(add_one(blocking));
+    wanted = (wanted + 1) * 2 + 1;
+    if (wanted > 1e6f) {
+      wanted = 0;
+      CUDA_OK(launch(fill, kGrid, kBlock, blocking, data.get(), kSize, 0.0f));
+    }
+  }
+  expect_sum(wanted);
+  EXPECT_EQ(cache.stats().outcome(Outcome::kReplayed), 49u);
+  CUDA_OK(cudaStreamDestroy(blocking));
+}
+
+TEST_F(MistakesOnStreamsTest, ANestedRunOnTheDefaultStreamMakesTheOuterOneDirect) {
+  Cache cache;
+  DeviceBuffer<float> other(kSize);
+  for (int i = 1; i <= 3; ++i) {
+    EXPECT_RUN(kEager, cache.run(key("outer"), stream, [&](cudaStream_t on) {
+      EXPECT_TRUE(cache
+                      .run(key("inner"), nullptr,
+                           [&](cudaStream_t of_inner) {
+                             return launch(add, kGrid, kBlock, of_inner, other.get(), kSize, 1.0f);
+                           })
+                      .ok());
+      return add_one(on);
+    }));
+    expect_sum(static_cast<float>(i));
+    EXPECT_EQ(other.read(), std::vector<float>(kSize, static_cast<float>(i)));
+  }
+}
+
+TEST_F(MistakesOnStreamsTest, TheOptionsMayNameTheDefaultStream) {
+  Options options;
+  options.stream = nullptr;
+  Cache cache(options);
+  const auto work = [&](cudaStream_t on) { return add_one(on); };
+  EXPECT_TRUE(cache.warm(key("k"), work).ok());
+  EXPECT_RUN(kReplayed, cache.run(key("k"), work));
+  EXPECT_FAILURE(kInvalidArgument, cache.run(key("k"), nullptr, std::function<void(cudaStream_t)>()));
+  expect_sum(1);
+}
+
+// Programs compare it, and pass it on to libraries that know the null stream alone.
+TEST_F(MistakesOnStreamsTest, ADirectRunGetsTheDefaultStreamAsTheCallerNamedIt) {
+  Options options;
+  options.max_executables = 0;
+  Cache cache(options);
+  for (const cudaStream_t name : {static_cast<cudaStream_t>(nullptr), cudaStreamLegacy}) {
+    EXPECT_RUN(kEager, cache.run(key("k"), name, [&](cudaStream_t on) {
+      EXPECT_EQ(on, name);
+      return add_one(on);
+    }));
+  }
+  expect_sum(2);
+}
+
+TEST_F(MistakesOnStreamsTest, LaunchesWithoutAStreamAreRunDirectlyEachTime) {
+  Cache cache;
+  for (int i = 1; i <= 5; ++i) {
+    EXPECT_RUN(kEager, cache.run(key("k"), nullptr, [&](cudaStream_t) { return add_one(nullptr); }));
+    expect_sum(static_cast<float>(i));
+  }
+  EXPECT_EQ(cache.stats().eager(EagerReason::kNothingCaptured), 5u);
+}
+
+TEST_F(MistakesOnStreamsTest, TheDefaultStreamIsUsableWhileARunOnItIsCaptured) {
+  Cache cache;
+  DeviceBuffer<float> other(kSize);
+  EXPECT_RUN(kInstantiated, cache.run(key("k"), nullptr, [&](cudaStream_t on) {
+    CUDA_OK(launch(add, kGrid, kBlock, nullptr, other.get(), kSize, 1.0f));
+    return add_one(on);
+  }));
+  expect_sum(1);
+  EXPECT_EQ(other.read(), std::vector<float>(kSize, 1));
+}
+
+TEST_F(MistakesOnStreamsTest, ALaunchWithoutAStreamBesideOtherWorkIsLostUnlessVerified) {
+  for (const int every : {0, 1}) {
+    DeviceBuffer<float> other(kSize);
+    Options options;
+    options.verify_every = every;
+    Cache cache(options);
+    const auto run = [&] {
+      return cache.run(key("k"), nullptr, [&](cudaStream_t on) {
+        const cudaError_t error = launch(add, kGrid, kBlock, nullptr, other.get(), kSize, 1.0f);
+        return error != cudaSuccess ? error : add_one(on);
+      });
+    };
+    for (int i = 0; i < 3; ++i) EXPECT_TRUE(run().ok());
+    EXPECT_EQ(other.read(), std::vector<float>(kSize, every == 0 ? 1 : 3));
+    const EntryInfo entry = cache.entries()[0];
+    EXPECT_EQ(entry.error.find("cudaErrorStreamCaptureImplicit") != std::string::npos, every != 0) << entry.error;
+  }
+  expect_sum(6);
+}
+
+// ---- Captures of others -------------------------------------------------------------------------------------------
+
+TEST_F(MistakesOnStreamsTest, AForeignCaptureTakesTheWorkIfAskedTo) {
+  Options options;
+  options.inline_in_foreign_capture = true;
+  Cache cache(options);
+  const auto run = [&](float value) { return run_add(cache, stream, value); };
+  EXPECT_RUN(kInstantiated, run(1));
+  EXPECT_RUN(kReplayed, run(1));
+  EXPECT_EQ(calls, 1);
+  CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  EXPECT_RUN(kInlined, run(10)) << "a key that is known";
+  EXPECT_RUN(kInlined, cache.run(key("new"), stream, [&](cudaStream_t on) { return add_one(on); }));
+  EXPECT_FAILURE(kUnimplemented, cache.run(key("device"), stream, params(1.0f),
+                                           [](Recorder& rec, Slot<float> v) { EXPECT_EQ(rec.on_device(v), nullptr); }));
+  cudaGraph_t graph = nullptr;
+  CUDA_OK(cudaStreamEndCapture(stream, &graph));
+  expect_sum(2);
+  cudaGraphExec_t executable = nullptr;
+  CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
+  for (int i = 0; i < 3; ++i) CUDA_OK(cudaGraphLaunch(executable, stream));
+  expect_sum(35);
+  EXPECT_RUN(kPatched, run(5));
+  expect_sum(40);
+  CUDA_OK(cudaGraphExecDestroy(executable));
+  CUDA_OK(cudaGraphDestroy(graph));
+}
+
+TEST_F(MistakesOnStreamsTest, AForeignCaptureIsRefusedByDefaultAndTheErrorNamesTheOption) {
+  Cache cache;
+  CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  const absl::StatusOr<Outcome> outcome = run_add(cache, key("k"));
+  EXPECT_FAILURE(kFailedPrecondition, outcome);
+  EXPECT_NE(std::string(outcome.status().message()).find("inline_in_foreign_capture"), std::string::npos);
+  cudaGraph_t graph = nullptr;
+  CUDA_OK(cudaStreamEndCapture(stream, &graph));
+  CUDA_OK(cudaGraphDestroy(graph));
+}
+
+TEST_F(MistakesOnStreamsTest, TheGateKeepsOtherThreadsCallsOutOfCaptures) {
+  int device = 0;
+  CUDA_OK(cudaGetDevice(&device));
+  Cache cache;
+  std::atomic<bool> stop{false};
+  std::atomic<int> synchronizations{0};
+  std::thread other([&] {
+    while (!stop) {
+      const std::lock_guard<CaptureGate> no_capture(capture_gate(device));
+      CUDA_OK(cudaDeviceSynchronize());
+      ++synchronizations;
+    }
+  });
+  int runs = 0;
+  while (runs < 300 || synchronizations < 20) EXPECT_TRUE(run_add(cache, key("k", runs++)).ok());
+  EXPECT_EQ(cache.stats().outcome(Outcome::kEager), 0u);
+  stop = true;
+  other.join();
+  EXPECT_EQ(cache.stats().capture_failures, 0u);
+  EXPECT_EQ(calls, runs);
+  expect_sum(static_cast<float>(runs));
+}
+
+TEST_F(MistakesOnStreamsTest, AThreadDoesNotWaitForItsOwnSideOfTheGate) {
+  int device = 0;
+  CUDA_OK(cudaGetDevice(&device));
+  Cache cache;
+  EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, [&](cudaStream_t on) {
+    const std::lock_guard<CaptureGate> in_fn(capture_gate(device));
+    return add_one(on);
+  }));
+  {
+    const std::lock_guard<CaptureGate> held(capture_gate(device));
+    const std::lock_guard<CaptureGate> again(capture_gate(device));
+    EXPECT_RUN(kInstantiated, run_add(cache, key("held")));
+  }
+  std::thread([&] { const std::lock_guard<CaptureGate> free_again(capture_gate(device)); }).join();
+  expect_sum(2);
+}
+
+}  // namespace
+}  // namespace graphcache::test

@@ -1,0 +1,206 @@
+// What verify mode says of each kind of node, and of each part of one that differs, on either runtime.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "verify_findings.h"
+
+namespace graphcache::test {
+namespace {
+
+using VerifyNodesTest = FindingTest;
+
+TEST_F(VerifyNodesTest, CopiesAndSetsOfOtherMemoryAndSizes) {
+  const auto copies = [&](std::size_t elements) {
+    return [&, elements](Cache& cache, int which) {
+      return cache.run(key("k"), stream, [&, elements, which](cudaStream_t on) {
+        CUDA_OK(cudaMemsetAsync(data.get(), 0, (which == 0 ? 1 : elements) * sizeof(float), on));
+      });
+    };
+  };
+  const auto last = [&] { return data.read()[kSize - 1]; };
+  expect_found(copies(kSize), last, -1, 0, {"node 0 (set): the width was 4 when", "and is 400 now"});
+
+  const auto copy = [&](Cache& cache, int which) {
+    const float* const from = which == 0 ? data.get() + 1 : other.get();
+    return cache.run(key("k"), stream, [&, from](cudaStream_t on) {
+      CUDA_OK(launch(fill, kGrid, kBlock, on, other.get(), kSize, 5.0f));
+      return cudaMemcpyAsync(data.get(), from, sizeof(float), cudaMemcpyDeviceToDevice, on);
+    });
+  };
+  expect_found(copy, first_of(data), -1, 5,
+               {"node 1 (copy): the source was " + hex(data.get() + 1), "and is " + hex(other.get())});
+}
+
+TEST_F(VerifyNodesTest, NodesOfOtherKinds) {
+  Event event;
+  int ignored = 0;
+  const std::vector<std::pair<const char*, std::function<cudaError_t(cudaStream_t)>>> kinds = {
+      {"kernel ", [&](cudaStream_t on) { return launch(fill, kGrid, kBlock, on, data.get(), kSize, 1.0f); }},
+      {"copy",
+       [&](cudaStream_t on) { return cudaMemcpyAsync(data.get(), other.get(), 4, cudaMemcpyDeviceToDevice, on); }},
+      {"set", [&](cudaStream_t on) { return cudaMemsetAsync(data.get(), 0, 4, on); }},
+      {"host function",
+       [&](cudaStream_t on) {
+         return cudaLaunchHostFunc(
+             on, [](void*) {}, &ignored);
+       }},
+      {"event", [&](cudaStream_t on) { return cudaEventRecordWithFlags(event, on, cudaEventRecordExternal); }},
+      {"event wait", [&](cudaStream_t on) { return cudaStreamWaitEvent(on, event, cudaEventWaitExternal); }},
+      {"allocation",
+       [&](cudaStream_t on) {
+         void* memory = nullptr;
+         const cudaError_t error = cudaMallocAsync(&memory, 64, on);
+         return error == cudaSuccess ? cudaFreeAsync(memory, on) : error;
+       }},
+  };
+  CUDA_OK(cudaEventRecord(event, stream));
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    for (const std::size_t j : {(i + 1) % kinds.size(), (i + 3) % kinds.size()}) {
+      SCOPED_TRACE(std::string(kinds[i].first) + ", then " + kinds[j].first);
+      Cache cache(verifying(OnStale::kReturnError));
+      std::size_t which = i;
+      const auto run = [&] {
+        return cache.run(key("k"), stream, [&](cudaStream_t on) { return kinds[which].second(on); });
+      };
+      EXPECT_RUN(kInstantiated, run());
+      EXPECT_RUN(kReplayed, run());
+      which = j;
+      EXPECT_FAILURE(kFailedPrecondition, run());
+      expect_one_finding(cache, {std::string("node 0 (") + kinds[i].first, std::string("is a ") + kinds[j].first});
+    }
+  }
+}
+
+// Each is a place where the first recording has one thing and the next another. The kernels touch no memory.
+TEST_F(VerifyNodesTest, EachPartOfANodeIsNamed) {
+  float *pinned = nullptr, *managed = nullptr;
+  CUDA_OK(cudaMallocHost(reinterpret_cast<void**>(&pinned), 64));
+  CUDA_OK(cudaMallocManaged(reinterpret_cast<void**>(&managed), 64, cudaMemAttachGlobal));
+  const auto at = [](float* to) { return [to](Recorder& rec) { rec.launch(fill, {1, 1}, to, 0, 1.0f); }; };
+  const auto nothing = [](unsigned block, std::size_t shared) {
+    return [=](Recorder& rec) { rec.launch(do_nothing, {1, block, shared}); };
+  };
+  const auto set = [&](int value, std::size_t bytes) {
+    return [=, to = data.get()](Recorder& rec) { rec.memset(to, value, bytes); };
+  };
+  const auto allocation = [](std::size_t bytes) {
+    return [=](Recorder& rec) {
+      void* memory = nullptr;
+      CUDA_OK(cudaMallocAsync(&memory, bytes, rec.stream()));
+      CUDA_OK(cudaFreeAsync(memory, rec.stream()));
+    };
+  };
+  struct Part {
+    std::function<void(Recorder&)> first, then;
+    std::vector<std::string> words;
+  };
+  const std::vector<Part> parts = {
+      {at(data.get()), at(pinned), {"argument 0 was", "(memory of device 0)", "(pinned host memory)"}},
+      {at(pinned), at(managed), {"argument 0 was", "(pinned host memory)", "(managed memory)"}},
+      {at(managed), at(nullptr), {"argument 0 was", "(managed memory)", "and is 0"}},
+      {at(nullptr), at(data.get()), {"argument 0 was 0", "(memory of device 0)"}},
+      {nothing(32, 0), nothing(64, 0), {"the block was (32, 1, 1)", "and is (64, 1, 1)"}},
+      {nothing(32, 16), nothing(32, 32), {"dynamic shared memory was 16", "and is 32"}},
+      {set(1, 4), set(2, 4), {"node 0 (set): the value was 1", "and is 2"}},
+      {set(1, 4), set(1, 8), {"node 0 (set): the ", "was 4"}},
+      {allocation(64), allocation(4096), {"node 0 (allocation): the size was 64", "and is 4096"}},
+  };
+  for (const Part& part : parts) {
+    Cache cache(verifying(OnStale::kReturnError));
+    bool is_first = true;
+    const auto run = [&] {
+      return cache.run(key("k"), stream, [&](Recorder& rec) { (is_first ? part.first : part.then)(rec); });
+    };
+    EXPECT_RUN(kInstantiated, run());
+    EXPECT_RUN(kReplayed, run());
+    is_first = false;
+    EXPECT_FAILURE(kFailedPrecondition, run());
+    expect_one_finding(cache, part.words);
+  }
+  CUDA_OK(cudaStreamSynchronize(stream));
+  CUDA_OK(cudaFreeHost(pinned));
+  CUDA_OK(cudaFree(managed));
+}
+
+// A finding needs two recordings that say the same.
+TEST_F(VerifyNodesTest, ARecordingThatBreaksTheSecondTimeDecidesNothing) {
+  for (const bool fails : {false, true}) {
+    Cache cache(verifying(OnStale::kReturnError));
+    int calls = 0;
+    const auto run = [&] {
+      return cache.run(key("k"), stream, [&](cudaStream_t on) {
+        const cudaError_t error = launch(fill, kGrid, kBlock, on, data.get(), kSize, static_cast<float>(++calls));
+        if (calls == 3 && fails) return cudaErrorInvalidValue;
+        if (calls == 3) cudaStreamSynchronize(on);
+        return error;
+      });
+    };
+    EXPECT_RUN(kInstantiated, run());
+    EXPECT_RUN(kReplayed, run());
+    EXPECT_EQ(calls, 3);
+    EXPECT_EQ(cache.stats().stale + cache.stats().verified, 0u);
+  }
+}
+
+TEST_F(VerifyNodesTest, MemberOfAStructure) {
+  DeviceBuffer<Mixed> to(1);
+  Mixed value;
+  std::memset(&value, 0, sizeof value);
+  const auto run = [&](Cache& cache, int which) {
+    value.real = which == 0 ? 1.0 : 2.0;
+    return cache.run(key("k"), stream,
+                     [&](cudaStream_t on) { return launch(copy_struct, dim3(1), dim3(1), on, to.get(), value); });
+  };
+  expect_found(run, [&] { return static_cast<float>(to.read()[0].real); }, 1, 2,
+               {"node 0 (kernel graphcache::test::copy_struct", "argument 1, bytes 8 to 15 of", "as a double 1)",
+                "as a double 2)"});
+}
+
+TEST_F(VerifyNodesTest, OtherDependencies) {
+  Stream side;
+  Event fork, join;
+  bool forks = false;
+  const auto run = [&](Cache& cache, int which) {
+    forks = which == 1;
+    return cache.run(key("k"), stream, [&](cudaStream_t on) {
+      CUDA_OK(launch(do_nothing, dim3(1), dim3(1), on));
+      CUDA_OK(cudaEventRecord(fork, on));
+      CUDA_OK(launch(do_nothing, dim3(1), dim3(1), on));
+      if (!forks) {
+        CUDA_OK(cudaEventRecord(fork, on));
+      }
+      CUDA_OK(cudaStreamWaitEvent(side, fork, 0));
+      CUDA_OK(launch(do_nothing, dim3(1), dim3(1), side));
+      CUDA_OK(cudaEventRecord(join, side));
+      CUDA_OK(cudaStreamWaitEvent(on, join, 0));
+    });
+  };
+  expect_reported(run, first_of(data), -1, {"node 2 (kernel graphcache::test::do_nothing", "depends on other nodes"});
+}
+
+TEST_F(VerifyNodesTest, SlotsThatChangePlaces) {
+  bool swap = false;
+  const auto run = [&](Cache& cache, int which) {
+    swap = which == 1;
+    return cache.run(key("k"), stream, params(2.0f, 3.0f), [&](Recorder& rec, Slot<float> a, Slot<float> b) {
+      rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, swap ? b : a);
+    });
+  };
+  expect_found(run, first_of(data), 2, 3, {"argument 2 was a slot when", "and is another slot now"});
+  const auto constant = [&](Cache& cache, int which) {
+    swap = which == 1;
+    return cache.run(key("k"), stream, params(2.0f), [&](Recorder& rec, Slot<float> a) {
+      rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, swap ? Arg<float>(3.0f) : Arg<float>(a));
+    });
+  };
+  expect_found(constant, first_of(data), 2, 3, {"argument 2 was a slot when", "and is a constant now"});
+}
+
+}  // namespace
+}  // namespace graphcache::test

@@ -1,0 +1,182 @@
+// What a run does with what verify mode finds, which hits are verified, and the options, on either runtime.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+#include "verify_findings.h"
+
+namespace graphcache::test {
+namespace {
+
+using VerifyRunsTest = FindingTest;
+
+TEST_F(VerifyRunsTest, CallThatACaptureForbidsIsAFinding) {
+  bool waits = false;
+  const auto run = [&](Cache& cache) {
+    return cache.run(key("k"), stream, [&](cudaStream_t on) {
+      CUDA_OK(launch(fill, kGrid, kBlock, on, data.get(), kSize, 2.0f));
+      if (waits) (void)cudaStreamSynchronize(on);
+    });
+  };
+  const auto expect = [&](OnStale on_stale, auto&& expect_outcome) {
+    Cache cache(verifying(on_stale));
+    waits = false;
+    EXPECT_RUN(kInstantiated, run(cache));
+    waits = true;
+    expect_outcome(run(cache));
+    expect_one_finding(cache, {"could not be recorded again", "a capture forbids", "cudaErrorStreamCapture"});
+    EXPECT_FALSE(is_capturing(stream));
+    EXPECT_EQ(cache.stats().verified, 0u);
+  };
+  expect(OnStale::kReport, [](const auto& outcome) { EXPECT_RUN(kReplayed, outcome); });
+  expect(OnStale::kForget, [](const auto& outcome) { EXPECT_RUN(kEager, outcome); });
+  expect(OnStale::kReturnError, [](const auto& outcome) { EXPECT_FAILURE(kFailedPrecondition, outcome); });
+}
+
+// Where no error of `fn` is left, another thread may have broken it.
+TEST_F(VerifyRunsTest, ExceptionOfABrokenRecordingIsAFindingIfItsErrorIsThere) {
+  for (const bool clears : {false, true}) {
+    Cache cache(verifying(OnStale::kReturnError));
+    bool waits = false;
+    const auto run = [&] {
+      return cache.run(key("k"), stream, [&](cudaStream_t on) {
+        CUDA_OK(launch(fill, kGrid, kBlock, on, data.get(), kSize, 2.0f));
+        if (!waits || cudaStreamSynchronize(on) == cudaSuccess) return;
+        if (clears) cudaGetLastError();
+        throw std::runtime_error("could not wait");
+      });
+    };
+    EXPECT_RUN(kInstantiated, run());
+    waits = true;
+    if (clears) {
+      EXPECT_RUN(kReplayed, run());
+    } else {
+      EXPECT_FAILURE(kFailedPrecondition, run());
+    }
+    EXPECT_FALSE(is_capturing(stream));
+    EXPECT_EQ(cache.stats().stale, clears ? 0u : 1u);
+    EXPECT_EQ(cache.stats().verified, 0u);
+  }
+}
+
+TEST_F(VerifyRunsTest, ErrorsAndExceptionsOfFnAreTheRuns) {
+  Cache cache(verifying());
+  int mood = 0;
+  const auto run = [&] {
+    return cache.run(key("k"), stream, [&](cudaStream_t on) -> absl::Status {
+      CUDA_OK(launch(fill, kGrid, kBlock, on, data.get(), kSize, 2.0f));
+      if (mood == 1) throw std::runtime_error("of fn");
+      return mood == 2 ? absl::NotFoundError("of fn") : absl::OkStatus();
+    });
+  };
+  EXPECT_RUN(kInstantiated, run());
+  mood = 1;
+  EXPECT_THROW((void)run(), std::runtime_error);
+  EXPECT_FALSE(is_capturing(stream));
+  mood = 2;
+  EXPECT_FAILURE(kNotFound, run());
+  mood = 0;
+  EXPECT_RUN(kReplayed, run());
+  EXPECT_EQ(cache.stats().failed, 2u);
+  EXPECT_EQ(cache.stats().verified, 1u);
+  EXPECT_EQ(cache.stats().stale, 0u);
+}
+
+TEST_F(VerifyRunsTest, EveryNthHitOfEachKey) {
+  Cache cache(verifying(OnStale::kReport, 3));
+  int calls = 0;
+  for (int i = 0; i < 10; ++i) {
+    for (const char* const name : {"a", "b"}) {
+      ASSERT_TRUE(cache
+                      .run(key(name), stream,
+                           [&](cudaStream_t on) {
+                             ++calls;
+                             return launch(fill, kGrid, kBlock, on, data.get(), kSize, 2.0f);
+                           })
+                      .ok());
+    }
+  }
+  EXPECT_EQ(calls, 2 * (1 + 3));
+  EXPECT_EQ(cache.stats().verified, 6u);
+  EXPECT_EQ(cache.stats().captures, 2u);
+  EXPECT_TRUE(holds_all(to_string(cache.stats()), {"verified hits 6, stale 0"}));
+}
+
+// A hit from a template is verified before there is an executable.
+TEST_F(VerifyRunsTest, RestoredKeysAreVerified) {
+  for (const OnStale on_stale : {OnStale::kReport, OnStale::kForget, OnStale::kReturnError}) {
+    Options options = verifying(on_stale);
+    options.max_executables = 1;
+    options.share = false;
+    Cache cache(options);
+    float value = 2;
+    const auto run = [&](const char* name) {
+      return cache.run(key(name), stream,
+                       [&](cudaStream_t on) { return launch(fill, kGrid, kBlock, on, data.get(), kSize, value); });
+    };
+    EXPECT_RUN(kInstantiated, run("a"));
+    EXPECT_RUN(kInstantiated, run("b"));
+    value = 3;
+    if (on_stale == OnStale::kReport) {
+      EXPECT_RUN(kRestored, run("a"));
+    }
+    if (on_stale == OnStale::kForget) {
+      EXPECT_RUN(kInstantiated, run("a"));
+    }
+    if (on_stale == OnStale::kReturnError) {
+      EXPECT_FAILURE(kFailedPrecondition, run("a"));
+    }
+    EXPECT_EQ(data.first(), on_stale == OnStale::kForget ? 3 : 2);
+    EXPECT_EQ(cache.stats().stale, 1u);
+    EXPECT_TRUE(holds_all(findings(cache), {"argument 2 was"}));
+  }
+}
+
+TEST_F(VerifyRunsTest, StreamThatIsCapturingIsRefusedAndItsCaptureWhole) {
+  Cache cache(verifying());
+  const auto run = [&] {
+    return cache.run(key("k"), stream,
+                     [&](cudaStream_t on) { return launch(fill, kGrid, kBlock, on, data.get(), kSize, 2.0f); });
+  };
+  EXPECT_RUN(kInstantiated, run());
+  CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  EXPECT_FAILURE(kFailedPrecondition, run());
+  cudaGraph_t graph = nullptr;
+  CUDA_OK(cudaStreamEndCapture(stream, &graph));
+  CUDA_OK(cudaGraphDestroy(graph));
+  EXPECT_RUN(kReplayed, run());
+}
+
+// ---- Options --------------------------------------------------------------------------------------------------------
+
+TEST_F(VerifyRunsTest, OnCaptureFailureHasTwoValues) {
+  Options options;
+  options.on_capture_failure = static_cast<OnCaptureFailure>(7);
+  const Cache cache(options);
+  EXPECT_FAILURE(kInvalidArgument, cache.status());
+  EXPECT_TRUE(holds_all(cache.status().ToString(), {"Options::on_capture_failure has an invalid value (7)"}));
+}
+
+TEST_F(VerifyRunsTest, OptionsThatMakeNoSense) {
+  EXPECT_FAILURE(kInvalidArgument, Cache(verifying(OnStale::kReport, -1)).status());
+  EXPECT_FAILURE(kInvalidArgument, Cache(verifying(static_cast<OnStale>(7))).status());
+}
+
+TEST_F(VerifyRunsTest, EnvironmentTurnsItOn) {
+  const auto with = [](const char* value, const Options& options) {
+    setenv("GRAPHCACHE_VERIFY", value, 1);
+    const Cache cache(options);
+    unsetenv("GRAPHCACHE_VERIFY");
+    return cache.status().ok() ? cache.options().verify_every : -1;
+  };
+  EXPECT_EQ(with("5", {}), 5);
+  EXPECT_EQ(with("0", {}), 0);
+  EXPECT_EQ(with("5", verifying(OnStale::kReport, 2)), 2);
+  for (const char* const wrong : {"", "x", "-1", "3x", "99999999999"}) EXPECT_EQ(with(wrong, {}), -1) << wrong;
+  EXPECT_EQ(Cache().options().verify_every, 0);
+}
+
+}  // namespace
+}  // namespace graphcache::test
