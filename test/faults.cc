@@ -210,6 +210,7 @@ std::vector<std::unique_ptr<Scenario>> scenarios() {
   add_runs_of_fn(list);
   add_other_operations(list);
   add_tables(list);
+  add_conditionals(list);
   return std::move(list.all);
 }
 

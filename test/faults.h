@@ -60,6 +60,7 @@ struct Work {
   bool pointed = false;        // Whether append_pointed() comes last but
   bool many = false;           // append_sum(), and that but
   Inner inner = Inner::kNone;  // a run of another key inside this one's fn.
+  bool conditional = false;    // Whether two rounds of a loop, with a condition in it, come behind the launches.
 };
 
 // For what is not about siblings: keys of one topology have an executable each.
@@ -77,6 +78,8 @@ struct ThrownByFn : std::runtime_error {
 struct OutOfMemoryInFn : std::bad_alloc {};
 
 struct World {
+  static constexpr unsigned kRounds = 2;
+
   explicit World(const Options& options = {}) : cache(std::in_place, options) { attempts.reserve(16); }
 
   struct Run {
@@ -135,6 +138,7 @@ struct World {
     for (const Work::Launch& one : work.launches) {
       rec.launch(append_in_each, {one.grid, 1}, log.get(), count.get(), one.number);
     }
+    if (work.conditional) enqueue_loop(rec);
     if (work.pointed) rec.launch(append_pointed, {1, 1}, log.get(), count.get(), rec.on_device(v));
     if (work.many) ManyArguments::launch(rec, log.get(), count.get(), v);
     if (work.inner == Work::Inner::kNone) return fn_status;
@@ -149,9 +153,21 @@ struct World {
         .status();
   }
 
+  void enqueue_loop(Recorder& rec) {
+    rec.launch(store, {1, 1}, condition.get(), kRounds);
+    rec.while_node(condition.get(), [this](Body& body) {
+      body.launch(append_in_each, {1, 1}, log.get(), count.get(), -21);
+      body.if_node(condition.get(), [this](Body& inner) {
+        inner.launch(append_in_each, {1, 1}, log.get(), count.get(), -22);
+      });
+      body.launch(count_down, {1, 1}, condition.get());
+    });
+  }
+
   static std::vector<int> appended(const Run& run) {
     std::vector<int> all{run.value};
     for (const Work::Launch& one : run.work.launches) all.insert(all.end(), one.grid, one.number);
+    for (unsigned i = 0; run.work.conditional && i < kRounds; ++i) all.insert(all.end(), {-21, -22});
     if (run.work.pointed) all.push_back(run.value);
     if (run.work.many) all.push_back(run.value + kManyParameters);
     if (run.work.inner != Work::Inner::kNone) all.push_back(run.work.inner == Work::Inner::kPlain ? -9 : run.value);
@@ -204,6 +220,7 @@ struct World {
   Stream stream;
   std::optional<Stream> other;
   DeviceBuffer<int> log{512}, count{1};
+  DeviceBuffer<unsigned> condition{1};
   DeviceBuffer<unsigned char> set{16}, copy{16};
   std::optional<Cache> cache;
   std::vector<Attempt> attempts;

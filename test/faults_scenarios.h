@@ -27,4 +27,7 @@ class ScenarioList {
 // Of executables that the device updates.
 void add_tables(ScenarioList& list);
 
+// Of conditional nodes.
+void add_conditionals(ScenarioList& list);
+
 }  // namespace graphcache::test

@@ -25,6 +25,10 @@ GRAPHCACHE_TEST_KERNEL void fill(float* p, int n, float v) {
   if (i < n) p[i] = v;
 }
 
+GRAPHCACHE_TEST_KERNEL void store(unsigned* p, unsigned value) { *p = value; }
+
+GRAPHCACHE_TEST_KERNEL void count_down(unsigned* p) { --*p; }
+
 GRAPHCACHE_TEST_KERNEL void add(float* p, int n, float v) {
   const int i = thread_number();
   if (i < n) p[i] += v;

@@ -39,6 +39,8 @@ GRAPHCACHE_TEST_KERNEL void append(int* log, int* count, int value);            
 GRAPHCACHE_TEST_KERNEL void copy_struct(Mixed* out, Mixed value);                // *out = value
 GRAPHCACHE_TEST_KERNEL void sum_large(int* out, LargeArgument value);            // *out += the sum of its values
 GRAPHCACHE_TEST_KERNEL void do_nothing();
+GRAPHCACHE_TEST_KERNEL void store(unsigned* p, unsigned value);  // *p = value
+GRAPHCACHE_TEST_KERNEL void count_down(unsigned* p);             // --*p
 
 // Steps whose order, values and number of threads show in what they leave, in whole numbers that wrap.
 GRAPHCACHE_TEST_KERNEL void blend(int* p, int n, int a, int b);             // p[i] = a * p[i] + b + i

@@ -27,7 +27,7 @@
 // once for every thread of the grid, one after the other, with threadIdx, blockIdx, blockDim, gridDim and warpSize of
 // <device_launch_parameters.h> set, and cluster_dim(). There is no __syncthreads, no shared memory between the threads
 // of a block and no atomics; a plain addition is enough, since one thread runs at a time. The nodes of an executable
-// graph run in the order in which they were added, as far as the edges allow, those of a child graph as one;
+// graph run in the order in which they were added, as far as the edges allow, those of a child graph or a body as one;
 // those of a graph with event nodes always so. Device memory is host memory. A kernel or a host function that throws is
 // a fault: from then until reset(), calls that need the device do nothing but fail with cudaErrorLaunchFailure (facts
 // 32).
@@ -38,8 +38,8 @@
 // back the last reference or ran the last work that held one; reset() forgets user objects without calling it.
 //
 // Not covered. Programs compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM (they call functions of other names), memory
-// pools but the default ones, textures, 2-D and 3-D copies, cudaGraphAddNode and what only it can add (conditional
-// nodes, child graphs that are moved), updates of nodes by device code but graphcache's own: such a program does not
+// pools but the default ones, textures, 2-D and 3-D copies, cudaGraphAddNode for any but conditional nodes (child
+// graphs that are moved), updates of nodes by device code but graphcache's own: such a program does not
 // link, or gets cudaErrorNotSupported. graphcache's updater is all that cudaLibraryLoadData, cudaLibraryUnload and
 // cudaLibraryGetKernel are there for: whatever image is loaded has its kernels and no others, done by functions of the
 // host. Link-time optimisation over kernels and hostrt together is not supported: the runtime's headers declare
@@ -111,8 +111,8 @@ void defer(std::uint64_t seed);
 // ---- What is alive ------------------------------------------------------------------------------------------------
 
 // The live objects that a program created and has to destroy. Default and per-thread streams are not counted, nor are
-// graphs embedded in child graph nodes. A graph under capture counts among the graphs from the beginning of the capture
-// on.
+// graphs embedded in child graph nodes or conditional nodes. A graph under capture counts among the graphs from the
+// beginning of the capture on.
 struct Ledger {
   std::size_t streams = 0;
   std::size_t events = 0;
@@ -255,6 +255,10 @@ dim3 cluster_dim();
 // For a kernel to ask: the device that it runs on. That is the device of the stream that it was launched or captured
 // in, also when its executable is launched into a stream of another device (facts 18).
 int current_device();
+
+// For a kernel to set what a conditional node reads, as device code does by cudaGraphSetConditional. False for a handle
+// that no live graph or executable has, and outside of kernels.
+bool set_conditional(cudaGraphConditionalHandle handle, unsigned value);
 
 namespace internal {
 

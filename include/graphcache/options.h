@@ -83,7 +83,8 @@ struct Options {
 
   // What a run does on a stream that somebody else captures, such as torch.cuda.graph around the program's code. False:
   // it is an error. True: the work of `fn` becomes part of that capture, with the values that it has now (kInlined).
-  // Each hit then makes one more runtime call, to ask. Recorder::on_device() fails in such a run.
+  // Each hit then makes one more runtime call, to ask. Recorder::on_device() and conditional nodes fail in such
+  // a run.
   bool inline_in_foreign_capture = false;
 
   // What a run does whose capture breaks: `fn` made a call that a capture forbids, or another thread did.

@@ -21,47 +21,13 @@
 #include <type_traits>
 #include <utility>
 
+#include "graphcache/arg.h"
 #include "graphcache/detail/argument.h"
+#include "graphcache/detail/conditional.h"
 #include "graphcache/launch_config.h"
 #include "graphcache/params.h"
 
 namespace graphcache {
-
-// An argument of type T: a value that converts to T, or a slot whose value does.
-template <class T>
-class Arg {
-  static_assert(std::is_trivially_copyable_v<T>, "graphcache: an argument must be trivially copyable");
-  template <class U>
-  using Bare = std::remove_cv_t<std::remove_reference_t<U>>;
-
- public:
-  template <class U,
-            std::enable_if_t<!detail::kIsSlot<Bare<U>> && !std::is_same_v<Bare<U>, Arg> && std::is_convertible_v<U, T>,
-                             int> = 0>
-  Arg(U&& value) {  // NOLINT(google-explicit-constructor): arguments are passed as to a kernel.
-    const T converted = static_cast<T>(std::forward<U>(value));
-    std::memcpy(bytes_, &converted, sizeof(T));
-  }
-
-  template <class U, std::enable_if_t<std::is_convertible_v<U, T>, int> = 0>
-  Arg(Slot<U> slot)  // NOLINT(google-explicit-constructor)
-      : recording_(detail::SlotAccess::recording(slot)), offset_(detail::SlotAccess::offset(slot)) {
-    constexpr bool same_bytes = std::is_same_v<U, T> || detail::kSamePointerBytes<U, T>;
-    if constexpr (!same_bytes) {
-      static_assert(sizeof(T) <= detail::kMaxConvertedBytes,
-                    "graphcache: a slot of a large structure must be of the parameter's own type");
-      convert_ = &detail::convert<U, T>;
-    }
-  }
-
-  detail::ArgView view() const { return {bytes_, sizeof(T), offset_, recording_, convert_}; }
-
- private:
-  alignas(T) unsigned char bytes_[sizeof(T)] = {};
-  std::uint64_t recording_ = 0;
-  std::uint32_t offset_ = 0;
-  detail::Convert convert_ = nullptr;
-};
 
 // Grid, block and dynamic shared memory of a launch; each a value or a slot. Grid and block take what converts to dim3.
 struct LaunchShape {
@@ -76,8 +42,10 @@ struct LaunchShape {
   Arg<std::size_t> shared_bytes;
 };
 
-class Recorder {
+class Recorder : public detail::ConditionalNodes<Recorder> {
  public:
+  static constexpr bool kTakesSlots = true;
+
   Recorder(detail::Recording* recording, cudaStream_t stream) : recording_(recording), stream_(stream) {}
 
   // The stream to enqueue on: the run's, under capture or not.
@@ -135,7 +103,12 @@ class Recorder {
                                             detail::SlotAccess::recording(slot), &detail::fill_up<T, kBytes>}));
   }
 
+  // Also if_node(), while_node() and switch_node(): graphcache/body.h.
+
  private:
+  friend class detail::ConditionalNodes<Recorder>;
+  friend class Body;
+  void conditional(const detail::Conditional& node);
   const void* on_device(const detail::ArgView& value);
   template <class... As>
   void launch_args(const void* kernel, const LaunchShape& shape, const As&... args) {
@@ -149,3 +122,5 @@ class Recorder {
 };
 
 }  // namespace graphcache
+
+#include "graphcache/body.h"

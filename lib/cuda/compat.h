@@ -65,6 +65,25 @@ inline cudaError_t node_dependencies(cudaGraphNode_t node, cudaGraphNode_t* depe
 #endif
 }
 
+// A node of any type behind others, which plain edges lead from.
+inline cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
+                            std::size_t count, cudaGraphNodeParams* params) {
+#if CUDART_VERSION >= 13000
+  return cudaGraphAddNode(node, graph, dependencies, nullptr, count, params);
+#else
+  return cudaGraphAddNode(node, graph, dependencies, count, params);
+#endif
+}
+
+// From now on the stream's next node depends on this one alone.
+inline cudaError_t set_capture_dependency(cudaStream_t stream, cudaGraphNode_t node) {
+#if CUDART_VERSION >= 13000
+  return cudaStreamUpdateCaptureDependencies(stream, &node, nullptr, 1, cudaStreamSetCaptureDependencies);
+#else
+  return cudaStreamUpdateCaptureDependencies(stream, &node, 1, cudaStreamSetCaptureDependencies);
+#endif
+}
+
 inline cudaError_t add_dependency(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to) {
 #if CUDART_VERSION >= 13000
   return cudaGraphAddDependencies(graph, &from, &to, nullptr, 1);

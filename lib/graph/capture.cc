@@ -76,6 +76,9 @@ Recording::Recording(cudaStream_t stream, const Call& call, Mode mode, Setter& s
 }
 
 Recording::~Recording() {
+  if (is_fatal(cuda_error(status_)) || is_fatal(cuda_error(refused_))) {
+    for (Graph& part : parts_) part.release();  // Handles are dropped now, not destroyed.
+  }
   if (lent_.empty()) return;
   LastErrorGuard last_error;
   RelaxedCaptureMode relaxed;
@@ -140,6 +143,12 @@ bool Recording::take(SlotNode& node, const ArgView& arg, std::size_t field) {
     std::memcpy(target, arg.bytes, arg.size);
     return true;
   }
+  if (in_body_) {
+    fail(absl::InvalidArgumentError(
+        "a slot was used inside the body of a conditional node, whose nodes stay as they were recorded: use what "
+        "Recorder::on_device has given, outside of the body"));
+    return false;
+  }
   if (arg.recording != id_) {
     fail(
         absl::InvalidArgumentError("a slot was used that belongs to another run: a slot is valid only inside the call "
@@ -171,22 +180,26 @@ absl::Status Recording::broken(const char* call, cudaError_t error) const {
 
 // Work on a stream outside the capture would run now, and never again on a replay.
 bool Recording::may_enqueue(cudaStream_t stream, const char* call, const void* kernel) {
-  if (!status_.ok()) return false;
+  if (!status_.ok() || (in_body_ && !outermost().refused().ok())) return false;
   calls_.begin(call, kernel);
   if (errors_ != nullptr) left_behind_ = errors_->caused();
-  if (mode_ == Mode::kDirect || (stream == stream_ && !is_of_current_device(stream))) return true;
+  const bool is_runs_stream = stream == stream_ && !is_of_current_device(stream);
+  if (mode_ == Mode::kDirect || (is_runs_stream && !in_body_)) return true;
   LastErrorGuard last_error;
   CaptureInfo info;
   const cudaError_t error = capture_info(stream, &info);
   if (error != cudaSuccess) {
     fail(cuda_failure("cudaStreamGetCaptureInfo", error));
-  } else if (info.status != cudaStreamCaptureStatusActive || info.id != capture_id_) {
-    fail(absl::InvalidArgumentError(absl::StrCat(
-        stream == stream_ ? "fn has made another device current, and the recorder was called on cudaStreamPerThread, "
-                            "which is that device's now and"
-                          : "Recorder::on was given a stream that",
-        " is not part of the run's capture: fork it first, by cudaEventRecord on the run's stream and "
-        "cudaStreamWaitEvent")));
+  } else if (info.status != cudaStreamCaptureStatusActive || info.id != capture_id()) {
+    fail(absl::InvalidArgumentError(
+        in_body_
+            ? std::string("a recorder was used inside the body of a conditional node: use the body, whose stream is "
+                          "another one, and fork further streams from that one")
+            : absl::StrCat(stream == stream_ ? "fn has made another device current, and the recorder was called on "
+                                               "cudaStreamPerThread, which is that device's now and"
+                                             : "Recorder::on was given a stream that",
+                           " is not part of the run's capture: fork it first, by cudaEventRecord on the run's stream "
+                           "and cudaStreamWaitEvent")));
   }
   return status_.ok();
 }
@@ -302,7 +315,7 @@ CallResult Recording::take_device_memory(cudaStream_t stream, std::size_t bytes,
     if (error == cudaSuccess) lent_.push_back(*out);
     return {"cudaMallocAsync", error};
   }
-  DeviceValues& values = (mode_ == Mode::kInlined ? *active_recording : *this).device_values_;
+  DeviceValues& values = outermost().device_values_;
   DeviceMemory::Block memory;
   if (const CallResult taken = setter_.take(bytes, &memory); taken.error != cudaSuccess) return taken;
   *out = memory.get();
@@ -435,9 +448,9 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   } catch (...) {
     if (scope.is_over()) throw;
     const cudaError_t error = scope.end();
-    if (error == cudaSuccess) throw;
+    if (error == cudaSuccess && !recording.has_broken_body()) throw;
     call.threw = false;
-    captured.capture = recording.end_failed(error);
+    if (error != cudaSuccess) captured.capture = recording.end_failed(error);
   }
   captured.time = std::chrono::steady_clock::now() - begin;
   explain(watch.diagnosis(), recording.calls(), &captured.capture, &captured.fn);
@@ -462,6 +475,10 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
     captured.capture = absl::InternalError("a node with slots is not part of the captured graph");
   }
   content.device_values = recording.take_device_values();
+  content.code_of_conditions = recording.code_of_conditions();
+  captured.graph.conditionals = recording.take_conditionals();
+  content.conditional_count = captured.graph.conditionals.nodes.size();
+  for (const BodyNodes& body : captured.graph.conditionals.bodies) content.body_node_count += body.nodes.size();
   return captured;
 }
 

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,16 @@
 #include "graphcache/cache.h"
 
 namespace graphcache {
+namespace detail {
+
+class Recording;
+
+}  // namespace detail
+
+// The recording whose capture this thread is inside of, or null. A run made inside it must know without launching: a
+// launch into a capturing stream is refused and breaks the capture (fact 5).
+extern constinit thread_local detail::Recording* active_recording;
+
 namespace detail {
 
 // What a Recorder writes to while `fn` runs.
@@ -46,6 +57,17 @@ class Recording {
   void memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView bytes, cudaMemcpyKind kind);
   void memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView bytes);
   const void* on_device(cudaStream_t stream, const ArgView& value);
+  void conditional(cudaStream_t stream, const Conditional& node);
+
+  // A recorder throws nothing of its own: memory that ran out is a failure of the call, like others.
+  template <class F>
+  void or_fail(F&& call) {
+    try {
+      call();
+    } catch (const std::bad_alloc&) {
+      fail(out_of_memory());
+    }
+  }
 
   // Later calls of the recorder do nothing, and the run fails. The first failure stays.
   void fail(absl::Status why) { status_.Update(std::move(why)); }
@@ -58,15 +80,42 @@ class Recording {
   // Whether a size that is a slot was 0, so that a node is missing.
   bool has_empty_slot() const { return has_empty_slot_; }
 
-  // Of the capture that the run's stream is part of, or 0.
-  unsigned long long capture_id() const { return capture_id_; }
+  // Of the capture that the run's stream is part of, or 0; while a body is captured, of that capture.
+  unsigned long long capture_id();
+  // Whether the capture of a body of a conditional node broke.
+  bool has_broken_body() const { return has_broken_body_; }
 
   // The slot nodes that were captured, found among the graph's; false if one is missing.
   bool take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slots);
   // What the graph needs for the values of on_device().
   DeviceValues take_device_values() { return std::move(device_values_); }
+  // Its conditional nodes, and the code that sets their conditions.
+  Conditionals take_conditionals() { return std::move(conditionals_); }
+  std::shared_ptr<void> code_of_conditions() const { return code_of_conditions_; }
 
  private:
+  class BodyCapture;
+  // A conditional node that was captured.
+  struct Added {
+    cudaGraphNode_t node = nullptr;
+    cudaGraph_t* bodies = nullptr;  // Of the node.
+    std::size_t number = 0;         // Among the conditional nodes of the capture.
+    cudaGraphConditionalHandle handle = 0;
+    const unsigned* condition = nullptr;
+    void* kept = nullptr;  // Where the node's first kernel leaves `condition`, or null if it stays.
+    Conditions::Kernels kernels = {};
+  };
+  bool find_condition(const Conditional& node, const unsigned** at);
+  void run_bodies(cudaStream_t stream, const Conditional& node);
+  void capture_bodies(cudaStream_t stream, const Conditional& node);
+  bool add_conditional(cudaStream_t stream, const Conditional& node, Added* added);
+  CallResult add_node(cudaStream_t stream, const Conditional& node, cudaGraphConditionalNodeType type, Added* added);
+  void set_condition(cudaStream_t stream, cudaKernel_t kernel, const ArgView* args, std::size_t count);
+  void set_again(cudaStream_t stream, const Added& added);
+  bool capture_body(const Conditional& node, const Added& added, unsigned index);
+  // The recording whose capture this one is part of.
+  Recording& outermost() { return mode_ == Mode::kInlined && active_recording != nullptr ? *active_recording : *this; }
+
   // Begins a node whose fields need so many bytes. Until keep(), or the next begin(), it is the last of the slots'.
   SlotNode begin(std::size_t fields_size);
   // Writes an argument's value for this run to a place in the block of fields, which follows the slot if it is one;
@@ -101,13 +150,16 @@ class Recording {
   std::vector<cudaGraphNode_t> slot_nodes_;  // The handles of slots_.nodes.
   DeviceValues device_values_;               // Of a capture.
   std::vector<void*> lent_;                  // Of a direct run, in whose stream's order it is freed.
+  bool in_body_ = false;                     // Whether a body of a conditional node is being called.
+  // Of a capture: the body that is being captured, all that were, and the graphs that their parts were captured as.
+  BodyCapture* body_ = nullptr;
+  Conditionals conditionals_;
+  std::vector<Graph> parts_;
+  std::shared_ptr<void> code_of_conditions_;
+  bool has_broken_body_ = false;
 };
 
 }  // namespace detail
-
-// The recording whose capture this thread is inside of, or null. A run made inside it must know without launching: a
-// launch into a capturing stream is refused and breaks the capture (fact 5).
-extern constinit thread_local detail::Recording* active_recording;
 
 struct Captured {
   absl::Status fn;       // What `fn` reports. Ok if it threw because its capture was broken.

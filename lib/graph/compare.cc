@@ -123,9 +123,13 @@ std::string was_and_is(std::string_view what, const std::string& was, const std:
 
 // ---- The comparison -------------------------------------------------------------------------------------------------
 
+const Slots kNoSlots;
+
 // One of the two recordings.
 struct Side {
   Side(const Template& of, const Content& content) : graph(of), slots(content.slots), values(content.device_values) {}
+  // Of a body of a conditional node, which holds no slots.
+  Side(const Template& body, const Side& of) : graph(body), slots(kNoSlots), values(of.values) {}
 
   const NodeContent& node(std::uint32_t index) const { return reading.content.nodes[index]; }
   const unsigned char* bytes(const NodeContent& node) const { return reading.content.bytes.data() + node.bytes; }
@@ -182,6 +186,16 @@ class Comparison {
       side->reading = *std::move(reading);
     }
     find_own_memory();
+    std::string found = compare_nodes();
+    return found.empty() ? compare_bodies() : found;
+  }
+
+ private:
+  // The same of one body in each.
+  Comparison(const Template& kept, const Template& now, const Comparison& around)
+      : kept_(kept, around.kept_), now_(now, around.now_), own_memory_(around.own_memory_) {}
+
+  std::string compare_nodes() {
     const auto kept = static_cast<std::uint32_t>(kept_.graph.nodes.size());
     const auto now = static_cast<std::uint32_t>(now_.graph.nodes.size());
     std::string found;
@@ -199,7 +213,43 @@ class Comparison {
     return absl::StrCat(was_and_is("the number of nodes", absl::StrCat(kept), absl::StrCat(now)), "; ", found);
   }
 
- private:
+  // Of conditional nodes; none if they cannot be read. Undefined bytes of arguments in there count.
+  std::optional<std::string> compare_bodies() const {
+    const Conditionals& kept = kept_.graph.conditionals;
+    const Conditionals& now = now_.graph.conditionals;
+    for (std::size_t i = 0; i < std::min(kept.nodes.size(), now.nodes.size()); ++i) {
+      if (kept.nodes[i].type != now.nodes[i].type) return absl::StrCat("condition ", i, " is of another type now");
+    }
+    if (kept.nodes.size() != now.nodes.size()) {
+      return was_and_is("the number of conditions", absl::StrCat(kept.nodes.size()), absl::StrCat(now.nodes.size()));
+    }
+    for (std::size_t i = 0; i < std::min(kept.bodies.size(), now.bodies.size()); ++i) {
+      const BodyNodes& a = kept.bodies[i];
+      const BodyNodes& b = now.bodies[i];
+      const std::string where = absl::StrCat("condition ", a.conditional, ", body ", a.index);
+      if (a.conditional != b.conditional || a.index != b.index) {
+        return absl::StrCat(where, " has other parts now: a condition in it has moved, or a body is empty in one");
+      }
+      Template of_kept, of_now;
+      of_kept.nodes = a.nodes;
+      of_now.nodes = b.nodes;
+      std::optional<std::string> found = Comparison(of_kept, of_now, *this).run_body();
+      if (!found) return std::nullopt;
+      if (!found->empty()) return absl::StrCat(where, ", ", *found);
+    }
+    if (kept.bodies.size() == now.bodies.size()) return "";
+    return "the bodies of a condition have other parts now: a body is empty in one of the recordings";
+  }
+
+  std::optional<std::string> run_body() {
+    for (Side* const side : {&kept_, &now_}) {
+      std::optional<Reading> reading = read_all(side->graph);
+      if (!reading) return std::nullopt;
+      side->reading = *std::move(reading);
+    }
+    return compare_nodes();
+  }
+
   // A block of memory that each recording got for itself.
   struct OwnMemory {
     std::uint64_t kept, now;
@@ -214,6 +264,10 @@ class Comparison {
     const auto& now = now_.values.memory;
     for (std::size_t i = 0; i < std::min(kept.size(), now.size()); ++i)
       add(kept[i].get(), now[i].get(), setter::kLarge);
+    const auto &of_kept = kept_.graph.conditionals.nodes, &of_now = now_.graph.conditionals.nodes;
+    for (std::size_t i = 0; i < std::min(of_kept.size(), of_now.size()); ++i) {
+      own_memory_.push_back({of_kept[i].handle, of_now[i].handle, 1});
+    }
     const std::size_t nodes = std::min(kept_.graph.nodes.size(), now_.graph.nodes.size());
     for (std::uint32_t i = 0; i < nodes; ++i) {
       const bool both =

@@ -34,11 +34,11 @@ class Inspection {
   explicit Inspection(const void* frame) : frame_(frame) {}
 
   // What cannot be read is passed over, except for an error that has cost the context.
-  cudaError_t read(const std::vector<cudaGraphNode_t>& nodes) {
+  CallResult read(const std::vector<cudaGraphNode_t>& nodes) {
     for (const cudaGraphNode_t node : nodes) {
-      if (const cudaError_t error = read(node); is_fatal(error)) return error;
+      if (const CallResult done = read(node); is_fatal(done.error)) return done;
     }
-    return cudaSuccess;
+    return {};
   }
 
   bool leaves_memory() {
@@ -67,37 +67,39 @@ class Inspection {
   }
 
  private:
-  cudaError_t read(cudaGraphNode_t node) {
+  CallResult read(cudaGraphNode_t node) {
     cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-    if (const cudaError_t error = cudaGraphNodeGetType(node, &type); error != cudaSuccess) return error;
+    const CallResult found{"cudaGraphNodeGetType", cudaGraphNodeGetType(node, &type)};
+    if (found.error != cudaSuccess) return found;
     switch (type) {
       case cudaGraphNodeTypeMemcpy: {
         cudaMemcpy3DParms params = {};
-        const cudaError_t error = cudaGraphMemcpyNodeGetParams(node, &params);
-        if (error == cudaSuccess) add(params);
-        return error;
+        const CallResult done{"cudaGraphMemcpyNodeGetParams", cudaGraphMemcpyNodeGetParams(node, &params)};
+        if (done.error == cudaSuccess) add(params);
+        return done;
       }
       case cudaGraphNodeTypeMemAlloc: {
         cudaMemAllocNodeParams params = {};
-        const cudaError_t error = cudaGraphMemAllocNodeGetParams(node, &params);
-        if (error == cudaSuccess) allocated_.push_back({static_cast<const char*>(params.dptr), params.bytesize});
-        return error;
+        const CallResult done{"cudaGraphMemAllocNodeGetParams", cudaGraphMemAllocNodeGetParams(node, &params)};
+        if (done.error == cudaSuccess) allocated_.push_back({static_cast<const char*>(params.dptr), params.bytesize});
+        return done;
       }
       case cudaGraphNodeTypeMemFree: {
         void* memory = nullptr;
-        const cudaError_t error = cudaGraphMemFreeNodeGetParams(node, &memory);
-        if (error == cudaSuccess) freed_.push_back(static_cast<const char*>(memory));
-        return error;
+        const CallResult done{"cudaGraphMemFreeNodeGetParams", cudaGraphMemFreeNodeGetParams(node, &memory)};
+        if (done.error == cudaSuccess) freed_.push_back(static_cast<const char*>(memory));
+        return done;
       }
       case cudaGraphNodeTypeGraph: {
         cudaGraph_t child = nullptr;
-        if (const cudaError_t error = cudaGraphChildGraphNodeGetGraph(node, &child); error != cudaSuccess) return error;
+        const CallResult got{"cudaGraphChildGraphNodeGetGraph", cudaGraphChildGraphNodeGetGraph(node, &child)};
+        if (got.error != cudaSuccess) return got;
         std::vector<cudaGraphNode_t> nodes;
         const CallResult listed = list_nodes(child, &nodes);
-        return listed.error == cudaSuccess ? read(nodes) : listed.error;
+        return listed.error == cudaSuccess ? read(nodes) : listed;
       }
       default:
-        return cudaSuccess;
+        return {};
     }
   }
 
@@ -137,8 +139,8 @@ class Inspection {
 absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, const void* frame, bool* leaves_memory) {
   const LastErrorGuard last_error;
   Inspection inspection(frame);
-  if (const cudaError_t error = inspection.read(nodes); error != cudaSuccess) {
-    return cuda_failure("reading the captured graph", error);
+  if (const CallResult done = inspection.read(nodes); done.error != cudaSuccess) {
+    return cuda_failure(done.call, done.error);
   }
   *leaves_memory = inspection.leaves_memory();
   return inspection.unfit();

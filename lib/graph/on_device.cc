@@ -8,8 +8,11 @@
 
 namespace graphcache {
 
-Setter::Setter(int device, std::shared_ptr<DeviceMemory> memory)
-    : device_(device), memory_(std::move(memory)), code_(setter_image, {setter::kSmallName, setter::kLargeName}) {}
+Setter::Setter(int device, std::shared_ptr<DeviceMemory> memory, cudaStreamCaptureMode mode)
+    : device_(device),
+      memory_(std::move(memory)),
+      code_(setter_image, {setter::kSmallName, setter::kLargeName}),
+      conditions_(mode) {}
 
 CallResult Setter::take(std::size_t bytes, DeviceMemory::Block* out) { return memory_->take(bytes, out); }
 

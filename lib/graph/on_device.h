@@ -1,4 +1,4 @@
-// What Recorder::on_device() enqueues (setter.cu).
+// What the recorder enqueues by itself: for Recorder::on_device() (setter.cu), and for conditional nodes.
 #pragma once
 
 #include <cuda.h>
@@ -9,6 +9,7 @@
 #include "cuda/device_code.h"
 #include "cuda/device_memory.h"
 #include "cuda/errors.h"
+#include "graph/conditional.h"
 
 namespace graphcache {
 
@@ -20,19 +21,25 @@ class Setter {
     CUfunction function = nullptr;  // and the driver; null if it cannot be had.
   };
 
-  Setter(int device, std::shared_ptr<DeviceMemory> memory);
+  // Captures are made in that mode.
+  Setter(int device, std::shared_ptr<DeviceMemory> memory, cudaStreamCaptureMode mode);
 
   int device() const { return device_; }
   // So many bytes. Its device is current.
   CallResult take(std::size_t bytes, DeviceMemory::Block* out);
   CallResult load(std::size_t bytes, Kernel* out);
   std::shared_ptr<void> code() { return code_.code(); }
-  void abandon() { code_.abandon(); }
+  Conditions& conditions() { return conditions_; }
+  void abandon() {
+    code_.abandon();
+    conditions_.abandon();
+  }
 
  private:
   const int device_;
   const std::shared_ptr<DeviceMemory> memory_;
   DeviceCode<2> code_;
+  Conditions conditions_;
 };
 
 }  // namespace graphcache

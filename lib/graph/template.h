@@ -113,8 +113,11 @@ struct DeviceValues {
 struct Content {
   std::uint64_t id = 0;  // See next_id().
   std::size_t node_count = 0;
-  Slots slots;                        // The slots, with their fields as they were captured.
-  std::vector<unsigned char> values;  // The values of the slots that these fields were made from.
+  std::size_t conditional_count = 0;         // Of conditional nodes, those in bodies included.
+  std::size_t body_node_count = 0;           // Of the nodes in their bodies.
+  std::shared_ptr<void> code_of_conditions;  // That these need.
+  Slots slots;                               // The slots, with their fields as they were captured.
+  std::vector<unsigned char> values;         // The values of the slots that these fields were made from.
   DeviceValues device_values;
   bool leaves_memory = false;  // A node allocates memory that no node frees: `fn` has handed it out.
 
@@ -128,6 +131,25 @@ struct Content {
   std::vector<std::uint32_t> arguments;
 };
 
+// A conditional node, whichever graph it is in.
+struct ConditionalNode {
+  cudaGraphConditionalNodeType type;
+  cudaGraphConditionalHandle handle;
+};
+
+// The nodes of one body of a conditional node, in the order of cudaGraphGetNodes.
+struct BodyNodes {
+  std::size_t conditional;  // Which one of the template's.
+  unsigned index;           // Which body of that one.
+  std::vector<cudaGraphNode_t> nodes;
+};
+
+// The conditional nodes of a graph and of their bodies, in the order in which they were recorded.
+struct Conditionals {
+  std::vector<ConditionalNode> nodes;
+  std::vector<BodyNodes> bodies;
+};
+
 // In the order of cudaGraphGetNodes, which is that of the capturing calls.
 CallResult list_nodes(cudaGraph_t graph, std::vector<cudaGraphNode_t>* nodes);
 
@@ -136,6 +158,7 @@ CallResult list_nodes(cudaGraph_t graph, std::vector<cudaGraphNode_t>* nodes);
 struct Template {
   Graph graph;
   std::vector<cudaGraphNode_t> nodes;
+  Conditionals conditionals;  // A graph that has some cannot be cloned.
 
   bool empty() const { return graph.get() == nullptr; }
   CallResult list_nodes() { return graphcache::list_nodes(graph.get(), &nodes); }
@@ -146,7 +169,9 @@ struct Template {
 // Device memory of an executable whose nodes are kernels with up to 1 KiB of arguments, as measured on an H200: within
 // 2 % for graphs of 200 nodes and more, up to a quarter too high for those of 40 (docs/performance.md). Nodes that copy
 // from or to the host, set, or call the host take none, so they count too high; kernels with 4 KiB of arguments take 9
-// KiB, and count too low.
-inline std::size_t estimated_device_bytes(std::size_t nodes) { return 114'000 + nodes * 2'600; }
+// KiB, and count too low. A conditional node takes 128 KiB besides.
+inline std::size_t estimated_device_bytes(std::size_t nodes, std::size_t conditional_nodes = 0) {
+  return 114'000 + nodes * 2'600 + conditional_nodes * 131'072;
+}
 
 }  // namespace graphcache

@@ -9,18 +9,28 @@
 #include "graph.h"
 
 namespace graphcache::hostrt {
+namespace {
+
+void give_up_graph(State& state, Capture& capture) {
+  Graph* const graph = std::exchange(capture.graph, nullptr);
+  if (graph == nullptr) return;
+  graph->capture = nullptr;
+  if (is_body(*graph)) forget_body(*graph);  // The node is left without it (tried).
+  destroy_graph(state, *graph);
+}
+
+}  // namespace
 
 void invalidate(State& state, Capture& capture) {
   if (capture.invalidated) return;
   capture.invalidated = true;
-  destroy_graph(state, *capture.graph);
-  capture.graph = nullptr;
+  give_up_graph(state, capture);
   capture.abandoned.clear();
   for (Stream* stream : capture.streams) stream->next.clear();
 }
 
 void end_capture(State& state, Capture& capture) {
-  if (capture.graph != nullptr) destroy_graph(state, *capture.graph);
+  give_up_graph(state, capture);
   for (Stream* stream : capture.streams) {
     stream->capture = nullptr;
     stream->next.clear();

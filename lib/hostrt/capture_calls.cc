@@ -10,7 +10,9 @@
 namespace graphcache::hostrt {
 namespace {
 
-cudaError_t begin(const Call& call, cudaStream_t handle, cudaStreamCaptureMode mode) {
+// Into a new graph, or behind those nodes of the given one.
+cudaError_t begin(const Call& call, cudaStream_t handle, cudaStreamCaptureMode mode, Graph* graph = nullptr,
+                  std::vector<Edge> behind = {}) {
   Stream* stream = find_stream(call, handle);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   if (mode < cudaStreamCaptureModeGlobal || mode > cudaStreamCaptureModeRelaxed) return cudaErrorInvalidValue;
@@ -23,14 +25,25 @@ cudaError_t begin(const Call& call, cudaStream_t handle, cudaStreamCaptureMode m
   capture.mode = mode;
   capture.thread = call.thread.id;
   capture.origin = stream;
-  capture.graph = &create_graph(call.state);
+  capture.graph = graph != nullptr ? graph : &create_graph(call.state);
   capture.graph->capture = &capture;
   capture.graph->device = stream->device;
   capture.streams.push_back(stream);
   call.state.captures.emplace(capture.id, std::move(owned));
   stream->capture = &capture;
-  stream->next.clear();
+  stream->next = std::move(behind);
   return cudaSuccess;
+}
+
+cudaError_t begin_to_graph(const Call& call, cudaStream_t handle, cudaGraph_t graph_handle,
+                           const cudaGraphNode_t* dependencies, const cudaGraphEdgeData* data, std::size_t count,
+                           cudaStreamCaptureMode mode) {
+  Graph* const graph = find_graph(call, graph_handle);
+  if (graph == nullptr) return cudaErrorInvalidValue;
+  if (graph->capture != nullptr) return cudaErrorIllegalState;
+  std::vector<Edge> edges;
+  const cudaError_t error = read_dependencies(call, *graph, dependencies, data, count, &edges);
+  return error == cudaSuccess ? begin(call, handle, mode, graph, std::move(edges)) : error;
 }
 
 // Every end of captured work must lead to the end of the origin, or it would be lost.
@@ -153,6 +166,15 @@ extern "C" {
 
 cudaError_t CUDARTAPI cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
   return enter(Function::kStreamBeginCapture, [&](const Call& call) { return begin(call, stream, mode); });
+}
+
+cudaError_t CUDARTAPI cudaStreamBeginCaptureToGraph(cudaStream_t stream, cudaGraph_t graph,
+                                                    const cudaGraphNode_t* dependencies,
+                                                    const cudaGraphEdgeData* dependencyData, size_t numDependencies,
+                                                    enum cudaStreamCaptureMode mode) {
+  return enter({Function::kStreamBeginCaptureToGraph, graph}, [&](const Call& call) {
+    return begin_to_graph(call, stream, graph, dependencies, dependencyData, numDependencies, mode);
+  });
 }
 
 cudaError_t CUDARTAPI cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* pGraph) {

@@ -15,7 +15,7 @@ cudaError_t CUDARTAPI cudaGraphAddChildGraphNode(cudaGraphNode_t* pGraphNode, cu
         Graph* child = find_graph(call, childGraph);
         if (child == nullptr) return cudaErrorInvalidValue;
         // "If childGraph contains allocation nodes, free nodes, or conditional nodes, this call will return an error."
-        if (has_memory_nodes(*child)) return cudaErrorNotSupported;
+        if (has_memory_nodes(*child) || has_conditional_nodes(*child)) return cudaErrorNotSupported;
         *params = ChildParams{&clone_graph(call.state, *child), nullptr};
         return cudaSuccess;
       },

@@ -32,12 +32,21 @@ std::optional<std::size_t> find_position(const Program& program, const Node& nod
   return static_cast<std::size_t>(found - program.nodes.begin());
 }
 
+// What the graph inside of the node became.
+template <typename AnyParams>
+auto& inner_program(AnyParams& params, const Graph& inner) {
+  if (auto* child = std::get_if<ChildParams>(&params)) return child->program;
+  const auto& bodies = std::get<ConditionalParams>(inner.parent->params).bodies;
+  const auto index = std::find(bodies.begin(), bodies.end(), &inner) - bodies.begin();
+  return std::get<ConditionalParams>(params).programs[static_cast<std::size_t>(index)];
+}
+
 const ProgramNode* find_twin(const Program& root, const Node& node) {
   const Program* program = &root;
   if (node.graph->parent != nullptr) {
     const ProgramNode* outer = find_twin(root, *node.graph->parent);
     if (outer == nullptr) return nullptr;
-    program = std::get<ChildParams>(outer->params).program.get();
+    program = inner_program(outer->params, *node.graph).get();
   }
   const std::optional<std::size_t> position = find_position(*program, node);
   return position.has_value() ? &program->nodes[*position] : nullptr;
@@ -59,7 +68,7 @@ ProgramNode& writable_node(Executable& executable, const Node& node) {
   const Node* parent = node.graph->parent;
   Program& program = parent == nullptr
                          ? writable(executable.program)
-                         : writable(std::get<ChildParams>(writable_node(executable, *parent).params).program);
+                         : writable(inner_program(writable_node(executable, *parent).params, *node.graph));
   return program.nodes[*find_position(program, node)];
 }
 
@@ -73,6 +82,9 @@ std::size_t node_count(const Program& program) {
   std::size_t count = program.nodes.size();
   for (const ProgramNode& node : program.nodes) {
     if (const auto* child = std::get_if<ChildParams>(&node.params)) count += node_count(*child->program);
+    if (const auto* conditional = std::get_if<ConditionalParams>(&node.params)) {
+      for (const auto& body : conditional->programs) count += node_count(*body);
+    }
   }
   return count;
 }
@@ -135,6 +147,13 @@ std::shared_ptr<Program> make_program(State& state, const Graph& graph, const st
       program->has_host_functions |= inner->has_host_functions;
       twin.params = ChildParams{nullptr, std::move(inner)};
     }
+    if (auto* conditional = std::get_if<ConditionalParams>(&twin.params)) {
+      for (const Graph* body : std::exchange(conditional->bodies, {})) {
+        if (body == nullptr || !may_be_in_body(state, *body)) return nullptr;
+        conditional->programs.push_back(make_program(state, *body, nodes));
+        if (conditional->programs.back() == nullptr) return nullptr;
+      }
+    }
     const cudaGraphNodeType type = node_type(node->params);
     program->has_events |= type == cudaGraphNodeTypeEventRecord || type == cudaGraphNodeTypeWaitEvent;
     program->has_host_functions |= type == cudaGraphNodeTypeHost;
@@ -146,7 +165,16 @@ std::shared_ptr<Program> make_program(State& state, const Graph& graph, const st
 
 // "If graph contains any allocation or free nodes, there can be at most one executable graph in existence for that
 // graph at a time"; "the same also applies if graph contains any device-updatable kernel nodes".
-bool allows_one_executable(const Graph& graph) { return has_memory_nodes(graph) || has_device_updatable_nodes(graph); }
+// And of graphs with conditional nodes "only one instantiation ... may exist at any point in time".
+bool allows_one_executable(const Graph& graph) {
+  return has_memory_nodes(graph) || has_device_updatable_nodes(graph) || has_conditional_nodes(graph);
+}
+
+// "Handles not associated with a conditional node may cause graph instantiation to fail", and do.
+bool has_unused_condition(const Graph& graph) {
+  return std::any_of(graph.conditions.begin(), graph.conditions.end(),
+                     [](const auto& condition) { return !condition->has_node; });
+}
 
 cudaError_t instantiate(const Call& call, cudaGraphExec_t* out, cudaGraph_t handle, unsigned long long flags) {
   if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;
@@ -154,6 +182,7 @@ cudaError_t instantiate(const Call& call, cudaGraphExec_t* out, cudaGraph_t hand
   const Graph* graph = find_graph(call, handle);
   if (graph == nullptr) return cudaErrorInvalidValue;
   if (graph->parent != nullptr) return cudaErrorNotSupported;
+  if (has_unused_condition(*graph)) return cudaErrorInvalidValue;
   const bool is_only_one = allows_one_executable(*graph);
   if (is_only_one && has_only_executable(call.state, handle)) return cudaErrorNotSupported;
   const auto nodes = std::make_shared<DeviceNodes>();
@@ -210,6 +239,9 @@ cudaError_t launch(const Call& call, cudaGraphExec_t handle, cudaStream_t stream
   if (!program.device_nodes->all.empty()) {
     enqueue(call.state, *stream, make_start(call.state, *stream, program.device_nodes));
   }
+  ConditionStart conditions;
+  add_conditions(program, &conditions);
+  if (!conditions.conditions.empty()) enqueue(call.state, *stream, std::move(conditions));
   if (program.has_events) {
     enqueue_in_steps(call.state, *stream, executable->program);
   } else {

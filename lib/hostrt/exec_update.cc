@@ -154,7 +154,7 @@ cudaGraphExecUpdateResult compare(const NodeParams& mine, const NodeParams& want
 // How the nodes of a graph pair with those of a program, and those of child graphs in their turn.
 struct Plan {
   std::vector<std::uint32_t> partners;  // by position in the graph
-  std::vector<Plan> children;           // in the order of the child graph nodes in the graph
+  std::vector<Plan> inner;              // of child graphs and bodies, in the order of their nodes in the graph
 };
 
 Refusal make_plan(const Program& program, const Graph& graph, unsigned long long flags, Plan* plan) {
@@ -165,8 +165,19 @@ Refusal make_plan(const Program& program, const Graph& graph, unsigned long long
     const NodeParams& mine = program.nodes[plan->partners[node->position]].params;
     if (const auto* child = std::get_if<ChildParams>(&mine)) {
       const Graph& inner = *std::get<ChildParams>(node->params).graph;
-      const Refusal refusal = make_plan(*child->program, inner, flags, &plan->children.emplace_back());
+      const Refusal refusal = make_plan(*child->program, inner, flags, &plan->inner.emplace_back());
       if (refusal.result != cudaGraphExecUpdateSuccess) return refusal;
+    } else if (const auto* conditional = std::get_if<ConditionalParams>(&mine)) {
+      const auto& other = std::get<ConditionalParams>(node->params);
+      if (conditional->type != other.type || conditional->programs.size() != other.bodies.size() ||
+          conditional->condition->number != other.condition->number) {
+        return {cudaGraphExecUpdateErrorNotSupported, node, nullptr};
+      }
+      for (std::size_t i = 0; i < other.bodies.size(); ++i) {
+        const Refusal refusal =
+            make_plan(*conditional->programs[i], *other.bodies[i], flags, &plan->inner.emplace_back());
+        if (refusal.result != cudaGraphExecUpdateSuccess) return refusal;
+      }
     } else if (const auto result = compare(mine, node->params, flags); result != cudaGraphExecUpdateSuccess) {
       return {result, node, nullptr};
     }
@@ -191,11 +202,17 @@ void take_over(NodeParams& mine, const NodeParams& wanted) {
 
 void apply(State& state, const Plan& plan, const Graph& graph, std::shared_ptr<Program>& target) {
   Program& program = writable(target);
-  auto inner_plan = plan.children.begin();
+  auto inner_plan = plan.inner.begin();
   for (const Node* node : graph.nodes) {
     NodeParams& mine = program.nodes[plan.partners[node->position]].params;
     if (auto* child = std::get_if<ChildParams>(&mine)) {
       apply(state, *inner_plan++, *std::get<ChildParams>(node->params).graph, child->program);
+    } else if (auto* conditional = std::get_if<ConditionalParams>(&mine)) {
+      const auto& other = std::get<ConditionalParams>(node->params);
+      conditional->condition = other.condition;
+      for (std::size_t i = 0; i < other.bodies.size(); ++i) {
+        apply(state, *inner_plan++, *other.bodies[i], conditional->programs[i]);
+      }
     } else {
       take_over(mine, node->params);
     }

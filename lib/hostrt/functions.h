@@ -20,7 +20,7 @@
   X(GetLastError) X(PeekAtLastError)                                                                                \
   X(StreamCreate) X(StreamCreateWithFlags) X(StreamCreateWithPriority) X(StreamDestroy) X(StreamSynchronize)        \
   X(StreamQuery) X(StreamGetPriority) X(StreamGetFlags) X(StreamGetDevice) X(StreamGetId) X(StreamWaitEvent)        \
-  X(StreamIsCapturing) X(StreamBeginCapture) X(StreamEndCapture) X(StreamGetCaptureInfo)                            \
+  X(StreamIsCapturing) X(StreamBeginCapture) X(StreamBeginCaptureToGraph) X(StreamEndCapture) X(StreamGetCaptureInfo)                            \
   X(StreamUpdateCaptureDependencies) X(ThreadExchangeStreamCaptureMode)                                             \
   X(EventCreate) X(EventCreateWithFlags) X(EventRecord) X(EventRecordWithFlags) X(EventQuery) X(EventSynchronize)   \
   X(EventElapsedTime) X(EventDestroy)                                                                               \
@@ -29,7 +29,7 @@
   X(LaunchKernel) X(LaunchKernelExC) X(LaunchHostFunc)                                                              \
   X(GraphCreate) X(GraphDestroy) X(GraphClone) X(GraphAddKernelNode) X(GraphAddMemcpyNode1D) X(GraphAddMemsetNode)  \
   X(GraphAddEmptyNode) X(GraphAddHostNode) X(GraphAddDependencies) X(GraphRemoveDependencies) X(GraphDestroyNode)   \
-  X(GraphAddChildGraphNode) X(GraphChildGraphNodeGetGraph) X(GraphExecChildGraphNodeSetParams)                      \
+  X(GraphAddNode) X(GraphConditionalHandleCreate) X(GraphAddChildGraphNode) X(GraphChildGraphNodeGetGraph) X(GraphExecChildGraphNodeSetParams)                      \
   X(GraphAddEventRecordNode) X(GraphEventRecordNodeGetEvent) X(GraphEventRecordNodeSetEvent)                        \
   X(GraphExecEventRecordNodeSetEvent) X(GraphAddEventWaitNode) X(GraphEventWaitNodeGetEvent)                        \
   X(GraphEventWaitNodeSetEvent) X(GraphExecEventWaitNodeSetEvent)                                                   \

@@ -16,6 +16,25 @@ bool any_node(const Graph& graph, Predicate&& predicate) {
   return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node* node) { return predicate(node->params); });
 }
 
+// The driver crashes (docs/semantics.md).
+void note_lost_body(State& state, const Node& node) {
+  const auto* conditional = std::get_if<ConditionalParams>(&node.params);
+  if (conditional == nullptr) return;
+  const auto& bodies = conditional->bodies;
+  if (std::find(bodies.begin(), bodies.end(), nullptr) == bodies.end()) return;
+  report_misuse(state, state.endings.here, "a conditional node is destroyed whose body went with a broken capture");
+}
+
+// A capture into a body whose node goes.
+void forsake(const Graph& graph) {
+  Capture* const capture = graph.capture;
+  if (capture == nullptr || capture->graph != &graph) return;
+  capture->invalidated = true;
+  capture->graph = nullptr;
+  capture->abandoned.clear();
+  for (Stream* stream : capture->streams) stream->next.clear();
+}
+
 }  // namespace
 
 Graph& create_graph(State& state) {
@@ -56,9 +75,11 @@ void embed(State& state, Node& node, const Graph& graph) {
 
 void destroy_graph(State& state, Graph& graph) {
   for (const Node* node : graph.nodes) {
-    if (const auto* child = std::get_if<ChildParams>(&node->params)) destroy_graph(state, *child->graph);
+    note_lost_body(state, *node);
+    for_each_inner(node->params, [&](Graph& inner) { destroy_graph(state, inner); });
     state.nodes.remove(node->handle);
   }
+  forsake(graph);
   const std::unique_ptr<Graph> owned = state.graphs.remove(graph.handle);
   release_all(state, *owned);
 }
@@ -84,7 +105,7 @@ void destroy_node(State& state, Node& node) {
   std::vector<Node*>& nodes = node.graph->nodes;
   nodes.erase(nodes.begin() + static_cast<std::ptrdiff_t>(node.position));
   for (std::size_t i = node.position; i < nodes.size(); ++i) nodes[i]->position = i;
-  if (const auto* child = std::get_if<ChildParams>(&node.params)) destroy_graph(state, *child->graph);
+  for_each_inner(node.params, [&](Graph& inner) { destroy_graph(state, inner); });
   state.nodes.remove(node.handle);
 }
 

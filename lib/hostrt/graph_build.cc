@@ -24,7 +24,9 @@ cudaError_t destroy(const Call& call, cudaGraph_t handle) {
   // progress"
   if (graph->capture != nullptr) return cudaErrorIllegalState;
   if (graph->parent != nullptr) {
-    return call.misuse(cudaErrorInvalidValue, "the graph belongs to a child graph node");
+    return call.misuse(cudaErrorInvalidValue, std::holds_alternative<ChildParams>(graph->parent->params)
+                                                  ? "the graph belongs to a child graph node"
+                                                  : "the graph belongs to a conditional node");
   }
   destroy_graph(call.state, *graph);
   return cudaSuccess;
@@ -35,7 +37,10 @@ cudaError_t clone(const Call& call, cudaGraph_t* out, cudaGraph_t handle) {
   Graph* original = find_graph(call, handle);
   if (original == nullptr) return cudaErrorInvalidValue;
   // "Cloning is not supported for graphs which contain memory allocation nodes, memory free nodes ..."
-  if (has_memory_nodes(*original) || has_device_updatable_nodes(*original)) return cudaErrorNotSupported;
+  if (has_memory_nodes(*original) || has_device_updatable_nodes(*original) || !original->conditions.empty() ||
+      is_body(*original)) {
+    return cudaErrorNotSupported;
+  }
   *out = clone_graph(call.state, *original).handle;
   return cudaSuccess;
 }

@@ -9,10 +9,12 @@
 #include <utility>
 
 #include "../exec/updater.h"
+#include "../graph/condition.h"
 #include "../graph/setter.h"
 #include "attributes.h"
 #include "builtins.h"
 #include "device_nodes.h"
+#include "graphcache/hostrt.h"
 #include "work.h"
 
 namespace graphcache::hostrt {
@@ -74,6 +76,15 @@ void set(void* to, const setter::Value<kBytes>& value) {
 void set_small(void* to, setter::Value<setter::kSmall> value) { set(to, value); }
 void set_large(void* to, setter::Value<setter::kLarge> value) { set(to, value); }
 
+// Those of condition.cu. A pointer that leads nowhere is a fault, as it is on a device.
+void set_condition(cudaGraphConditionalHandle handle, const unsigned* condition, const unsigned** kept) {
+  if (kept != nullptr) *kept = condition;
+  if (condition == nullptr || !set_conditional(handle, *condition)) throw IllegalAddress{};
+}
+void set_kept_condition(cudaGraphConditionalHandle handle, const unsigned* const* kept) {
+  set_condition(handle, *kept, nullptr);
+}
+
 struct LibraryKernel {
   const char* name;
   const void* function;
@@ -87,6 +98,8 @@ const LibraryKernel kKernels[] = {
     {updater::kPlainName, reinterpret_cast<const void*>(&plain)},
     {setter::kSmallName, reinterpret_cast<const void*>(&set_small)},
     {setter::kLargeName, reinterpret_cast<const void*>(&set_large)},
+    {condition::kSetName, reinterpret_cast<const void*>(&set_condition)},
+    {condition::kSetKeptName, reinterpret_cast<const void*>(&set_kept_condition)},
 };
 
 }  // namespace
@@ -136,6 +149,8 @@ GRAPHCACHE_HOST_KERNEL(graphcache::hostrt::update_huge)
 GRAPHCACHE_HOST_KERNEL(graphcache::hostrt::plain)
 GRAPHCACHE_HOST_KERNEL(graphcache::hostrt::set_small)
 GRAPHCACHE_HOST_KERNEL(graphcache::hostrt::set_large)
+GRAPHCACHE_HOST_KERNEL(graphcache::hostrt::set_condition)
+GRAPHCACHE_HOST_KERNEL(graphcache::hostrt::set_kept_condition)
 
 #if CUDART_VERSION >= 12080
 using namespace graphcache::hostrt;

@@ -21,7 +21,7 @@ void add_destroyed(const Graph& graph, std::vector<const void*>* written) {
   written->push_back(graph.handle);
   written->push_back(graph.original);
   for (const Node* node : graph.nodes) {
-    if (const auto* child = std::get_if<ChildParams>(&node->params)) add_destroyed(*child->graph, written);
+    for_each_inner(node->params, [&](const Graph& inner) { add_destroyed(inner, written); });
   }
 }
 

@@ -13,6 +13,7 @@ cudaGraphNodeType node_type(const NodeParams& params) {
         if constexpr (std::is_same_v<T, FillParams>) return cudaGraphNodeTypeMemset;
         if constexpr (std::is_same_v<T, HostParams>) return cudaGraphNodeTypeHost;
         if constexpr (std::is_same_v<T, ChildParams>) return cudaGraphNodeTypeGraph;
+        if constexpr (std::is_same_v<T, ConditionalParams>) return cudaGraphNodeTypeConditional;
         if constexpr (std::is_same_v<T, EventRecordParams>) return cudaGraphNodeTypeEventRecord;
         if constexpr (std::is_same_v<T, EventWaitParams>) return cudaGraphNodeTypeWaitEvent;
         if constexpr (std::is_same_v<T, AllocationParams>) return cudaGraphNodeTypeMemAlloc;

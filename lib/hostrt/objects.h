@@ -24,6 +24,7 @@ namespace graphcache::hostrt {
 
 struct Block;
 struct Capture;
+struct Condition;
 struct DeviceNodes;
 struct Graph;
 class Holding;
@@ -83,6 +84,15 @@ struct ChildParams {
   std::shared_ptr<Program> program;
 };
 
+// A node of a graph has the graphs of its bodies, a node of an executable what these became.
+struct ConditionalParams {
+  cudaGraphConditionalNodeType type = cudaGraphCondTypeIf;
+  std::shared_ptr<Condition> condition;
+  std::vector<Graph*> bodies;
+  std::vector<std::shared_ptr<Program>> programs;
+  std::shared_ptr<std::vector<cudaGraph_t>> handles;  // the array that cudaGraphAddNode handed out
+};
+
 // By handle: the event may be destroyed before the node.
 struct EventRecordParams {
   cudaEvent_t event = nullptr;
@@ -104,7 +114,7 @@ struct EmptyParams {};
 
 // The order of the alternatives is of no importance: node_type() says what each is to the runtime.
 using NodeParams = std::variant<EmptyParams, KernelParams, CopyParams, FillParams, HostParams, ChildParams,
-                                EventRecordParams, EventWaitParams, AllocationParams, FreeParams>;
+                                ConditionalParams, EventRecordParams, EventWaitParams, AllocationParams, FreeParams>;
 
 cudaGraphNodeType node_type(const NodeParams& params);
 
@@ -134,9 +144,10 @@ struct Node {
 struct Graph {
   cudaGraph_t handle = nullptr;
   int device = 0;
-  std::vector<Node*> nodes;    // in the order of creation
-  Capture* capture = nullptr;  // while stream capture still adds nodes
-  Node* parent = nullptr;      // the child graph node that owns this graph
+  std::vector<Node*> nodes;                            // in the order of creation
+  Capture* capture = nullptr;                          // while stream capture still adds nodes
+  Node* parent = nullptr;                              // the child graph node or conditional node that owns this graph
+  std::vector<std::shared_ptr<Condition>> conditions;  // made for it
   std::map<cudaUserObject_t, std::uint64_t> references;
   cudaGraph_t original = nullptr;  // that it was cloned from; by handle, since it may go first
 };
@@ -209,7 +220,12 @@ struct LaunchStart {
   bool is_early;  // the upload may still be going on
 };
 
-using Operation = std::variant<NodeParams, GraphRun, StagedCopy, Mark, Wait, LaunchStart>;
+// Runs before the nodes of a launch that gives conditions their values (conditional_nodes.h).
+struct ConditionStart {
+  std::vector<std::shared_ptr<Condition>> conditions;
+};
+
+using Operation = std::variant<NodeParams, GraphRun, StagedCopy, Mark, Wait, LaunchStart, ConditionStart>;
 
 // How far the graph at the front of a queue has come, where its nodes run one by one.
 struct GraphProgress {

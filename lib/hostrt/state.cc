@@ -233,6 +233,8 @@ bool needs_context(Function function) {
     case Function::kGraphNodeSetEnabled:
     case Function::kGraphNodeGetDependentNodes:
     case Function::kGraphChildGraphNodeGetGraph:
+    case Function::kGraphConditionalHandleCreate:
+    case Function::kGraphAddNode:
     case Function::kGraphEventRecordNodeGetEvent:
     case Function::kGraphEventWaitNodeGetEvent:
     case Function::kGraphMemAllocNodeGetParams:

@@ -30,6 +30,7 @@
 #include <utility>
 #include <vector>
 
+#include "conditional_nodes.h"
 #include "device_nodes.h"
 #include "diagnose.h"
 #include "functions.h"
@@ -84,6 +85,8 @@ struct State {
   Memory host_memory;
   Quarantine quarantine;
   GraphMemory graph_memory;
+  std::map<cudaGraphConditionalHandle, std::weak_ptr<Condition>> conditions;
+  cudaGraphConditionalHandle last_condition = 0;
   std::set<CUlibrary> libraries;
   std::uintptr_t last_library = 0;
 

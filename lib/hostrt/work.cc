@@ -77,6 +77,15 @@ class Runner {
 
   void operator()(const ChildParams& child) { (*this)(GraphRun{child.program}); }
 
+  void operator()(const ConditionalParams& node) {
+    const bool is_loop = node.type == cudaGraphCondTypeWhile;
+    do {
+      const std::size_t body = chosen_body(node);
+      if (body >= node.programs.size()) return;
+      (*this)(GraphRun{node.programs[body]});
+    } while (is_loop);
+  }
+
   // Done by the launch that enqueues the others.
   void operator()(const EventRecordParams&) {}
   void operator()(const EventWaitParams&) {}
@@ -93,7 +102,7 @@ class Runner {
   void operator()(const NodeParams& params) { std::visit(*this, params); }
 
   void operator()(const GraphRun& run) {
-    if (run.launched.is_known()) state_.launched = run.launched;  // else of a child graph
+    if (run.launched.is_known()) state_.launched = run.launched;  // else of a child graph or a body
     const Program* const around = std::exchange(state_.running, run.program.get());
     for (const std::uint32_t position : run.program->order) {
       const ProgramNode& node = run.program->nodes[position];
@@ -108,6 +117,9 @@ class Runner {
   }
 
   void operator()(const LaunchStart& start) { run_start(state_, start); }
+  void operator()(const ConditionStart& start) {
+    for (const auto& condition : start.conditions) condition->value = condition->default_value;
+  }
 
   // Places in a queue do nothing themselves.
   void operator()(const Mark&) {}

@@ -34,7 +34,7 @@ Cache::Impl::Impl(const Options& options, absl::Status invalid)
       capture_streams_(options.verify_every == 0 ? cudaStreamNonBlocking : cudaStreamDefault),
       scratch_(options_.device),
       memory_(std::make_shared<DeviceMemory>(options_.device)),
-      setter_(options_.device, memory_),
+      setter_(options_.device, memory_, options_.capture_mode),
       memory_to_leave_{{options_.device, memory_}},
       graveyard_(options_.device) {
   enabled_ = invalid_.ok() && options_.max_executables > 0 && !is_set("GRAPHCACHE_DISABLE");

@@ -203,7 +203,7 @@ class Cache::Impl {
   Scratch scratch_;                             // Bytes for copies and sets of nothing.
   const std::shared_ptr<DeviceMemory> memory_;  // What updater nodes and on_device() have on the device.
   Updater updater_{memory_};                    // The kernels of updater nodes.
-  Setter setter_;                               // The kernel of on_device().
+  Setter setter_;                               // The kernels of on_device() and of conditional nodes.
   Graveyard::Memories memory_to_leave_;         // memory_, for Graveyard::leave_behind().
   Graveyard graveyard_;
 };

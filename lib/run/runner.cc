@@ -28,9 +28,12 @@ cudaStream_t name_of(cudaStream_t stream) { return stream == nullptr ? cudaStrea
 
 // What is known of a graph that has not been read.
 GraphFacts facts_of(const Content& content) {
-  return {.nodes = content.node_count,
-          .bytes = estimated_device_bytes(content.node_count),
-          .slot_kernels = UpdaterNode::writable_nodes(content.slots)};
+  const std::size_t nodes = content.node_count + content.body_node_count;
+  // An updater node needs a clone, and CUDA clones no graph that has conditional nodes.
+  const bool is_clonable = content.conditional_count == 0;
+  return {.nodes = nodes,
+          .bytes = estimated_device_bytes(nodes, content.conditional_count),
+          .slot_kernels = is_clonable ? UpdaterNode::writable_nodes(content.slots) : 0};
 }
 
 }  // namespace
@@ -251,7 +254,7 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
   policy_.captured(entry->id, facts_of(*content));
   // Nothing throws from here on.
   entry->is_read = false;
-  entry->nodes = content->node_count;
+  entry->nodes = content->node_count + content->body_node_count;
   entry->slot_nodes = content->slots.nodes.size();
   entry->content = std::move(content);
   entry->graph = std::move(captured.graph);

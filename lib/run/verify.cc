@@ -130,7 +130,7 @@ std::string Verifier::fault_of(const Policy& policy, const Entry& entry) {
   if (!entry.graph.empty() && entry.graph.nodes.size() != content.node_count) {
     return of(entry, "its template is that of another content");
   }
-  if (entry.nodes != content.node_count || entry.slot_nodes != content.slots.nodes.size()) {
+  if (entry.nodes != content.node_count + content.body_node_count || entry.slot_nodes != content.slots.nodes.size()) {
     return of(entry, "what it reports is not of its content");
   }
   if (entry.signature != nullptr && content.nodes.size() != content.node_count) {

@@ -1,0 +1,51 @@
+// What a call of the recorder takes: a value, or a slot.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "graphcache/detail/argument.h"
+#include "graphcache/params.h"
+
+namespace graphcache {
+
+// An argument of type T: a value that converts to T, or a slot whose value does.
+template <class T>
+class Arg {
+  static_assert(std::is_trivially_copyable_v<T>, "graphcache: an argument must be trivially copyable");
+  template <class U>
+  using Bare = std::remove_cv_t<std::remove_reference_t<U>>;
+
+ public:
+  template <class U,
+            std::enable_if_t<!detail::kIsSlot<Bare<U>> && !std::is_same_v<Bare<U>, Arg> && std::is_convertible_v<U, T>,
+                             int> = 0>
+  Arg(U&& value) {  // NOLINT(google-explicit-constructor): arguments are passed as to a kernel.
+    const T converted = static_cast<T>(std::forward<U>(value));
+    std::memcpy(bytes_, &converted, sizeof(T));
+  }
+
+  template <class U, std::enable_if_t<std::is_convertible_v<U, T>, int> = 0>
+  Arg(Slot<U> slot)  // NOLINT(google-explicit-constructor)
+      : recording_(detail::SlotAccess::recording(slot)), offset_(detail::SlotAccess::offset(slot)) {
+    constexpr bool same_bytes = std::is_same_v<U, T> || detail::kSamePointerBytes<U, T>;
+    if constexpr (!same_bytes) {
+      static_assert(sizeof(T) <= detail::kMaxConvertedBytes,
+                    "graphcache: a slot of a large structure must be of the parameter's own type");
+      convert_ = &detail::convert<U, T>;
+    }
+  }
+
+  detail::ArgView view() const { return {bytes_, sizeof(T), offset_, recording_, convert_}; }
+
+ private:
+  alignas(T) unsigned char bytes_[sizeof(T)] = {};
+  std::uint64_t recording_ = 0;
+  std::uint32_t offset_ = 0;
+  detail::Convert convert_ = nullptr;
+};
+
+}  // namespace graphcache

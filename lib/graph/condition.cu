@@ -1,0 +1,14 @@
+// The kernels of conditional nodes: a module of its own, since it is loaded for nothing but these. It needs no device
+// runtime, which would take 16 MiB of device memory.
+#include "condition.h"
+
+extern "C" __global__ void graphcache_set_condition(cudaGraphConditionalHandle handle, const unsigned* condition,
+                                                    const unsigned** kept) {
+  if (kept != nullptr) *kept = condition;
+  cudaGraphSetConditional(handle, *condition);
+}
+
+extern "C" __global__ void graphcache_set_kept_condition(cudaGraphConditionalHandle handle,
+                                                         const unsigned* const* kept) {
+  cudaGraphSetConditional(handle, **kept);
+}

@@ -1,0 +1,13 @@
+// expect: graphcache: a slot cannot be used inside a conditional body
+#include <graphcache/graphcache.h>
+
+void scale(float* data, int count, float factor);
+
+void enqueue(graphcache::Recorder& rec, graphcache::Slot<float> factor, const unsigned* condition, float* data) {
+#ifdef FIXED
+  rec.launch(scale, {dim3(1), dim3(32)}, data, 32, factor);
+  rec.if_node(condition, [&](graphcache::Body& body) { body.launch(scale, {dim3(1), dim3(32)}, data, 32, 2.0f); });
+#else
+  rec.if_node(condition, [&](graphcache::Body& body) { body.launch(scale, {dim3(1), dim3(32)}, data, 32, factor); });
+#endif
+}

@@ -1,0 +1,383 @@
+// Conditional nodes of hostrt. What a GPU does with them, docs/semantics.md says.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <vector>
+
+#include "graphcache/hostrt.h"
+#include "hostrt_objects.h"
+
+namespace graphcache::test {
+
+void set_from(cudaGraphConditionalHandle handle, const unsigned* condition) {
+  if (!hostrt::set_conditional(handle, *condition)) throw 0;
+}
+void lower(unsigned* value) { --*value; }
+
+}  // namespace graphcache::test
+
+GRAPHCACHE_HOST_KERNEL(graphcache::test::set_from)
+GRAPHCACHE_HOST_KERNEL(graphcache::test::lower)
+
+namespace graphcache::test {
+namespace {
+
+constexpr auto kSwitch = static_cast<cudaGraphConditionalNodeType>(2);  // Older toolkits do not name it.
+
+class HostrtConditionals : public HostrtObjects {
+ protected:
+  using Enqueue = std::function<void(cudaStream_t, unsigned)>;
+
+  static cudaGraphNodeParams params_of(cudaGraphConditionalHandle handle, cudaGraphConditionalNodeType type,
+                                       unsigned size) {
+    cudaGraphNodeParams params = {};
+    params.type = cudaGraphNodeTypeConditional;
+    params.conditional.handle = handle;
+    params.conditional.type = type;
+    params.conditional.size = size;
+    return params;
+  }
+  static cudaError_t add(cudaGraphNode_t* node, cudaGraph_t graph, cudaGraphNodeParams* params) {
+#if CUDART_VERSION >= 13000
+    return cudaGraphAddNode(node, graph, nullptr, nullptr, 0, params);
+#else
+    return cudaGraphAddNode(node, graph, nullptr, 0, params);
+#endif
+  }
+  static cudaGraphConditionalHandle handle_of(cudaGraph_t graph, unsigned value = 0, unsigned flags = 0) {
+    cudaGraphConditionalHandle handle = 0;
+    GIVES(cudaSuccess, cudaGraphConditionalHandleCreate(&handle, graph, value, flags));
+    return handle;
+  }
+  // Bodies enqueued on other_.
+  std::vector<cudaGraph_t> add_bodies(cudaGraph_t graph, cudaGraphConditionalHandle handle,
+                                      cudaGraphConditionalNodeType type, unsigned size, const Enqueue& enqueue,
+                                      cudaGraphNode_t* node = nullptr) {
+    cudaGraphNodeParams params = params_of(handle, type, size);
+    cudaGraphNode_t added = nullptr;
+    GIVES(cudaSuccess, add(&added, graph, &params));
+    if (node != nullptr) *node = added;
+    const std::vector<cudaGraph_t> bodies(params.conditional.phGraph_out, params.conditional.phGraph_out + size);
+    for (unsigned i = 0; i < size; ++i) {
+      GIVES(cudaSuccess,
+            cudaStreamBeginCaptureToGraph(other_, bodies[i], nullptr, nullptr, 0, cudaStreamCaptureModeThreadLocal));
+      enqueue(other_, i);
+      cudaGraph_t captured = nullptr;
+      GIVES(cudaSuccess, cudaStreamEndCapture(other_, &captured));
+      EXPECT_EQ(captured, bodies[i]);
+    }
+    return bodies;
+  }
+  // A kernel that sets the condition, then the node, then `last`.
+  cudaGraph_t with_condition(cudaGraphConditionalNodeType type, unsigned size, const Enqueue& enqueue, int last = 9) {
+    return capture([&] {
+      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+      cudaGraph_t graph = nullptr;
+      get_info(&status, &graph);
+      handle_ = handle_of(graph);
+      GIVES(cudaSuccess, launch(set_from, 1, 1, stream_, handle_, &condition_));
+      cudaGraphNode_t node = nullptr;
+      bodies_ = add_bodies(graph, handle_, type, size, enqueue, &node);
+      const cudaGraphNode_t before = nodes_of(graph)[0];
+      link(graph, before, node);
+      update_dependencies(node);
+      GIVES(cudaSuccess, write(last, stream_));
+    });
+  }
+  void get_info(cudaStreamCaptureStatus* status, cudaGraph_t* graph) {
+#if CUDART_VERSION >= 13000
+    GIVES(cudaSuccess, cudaStreamGetCaptureInfo(stream_, status, nullptr, graph, nullptr, nullptr, nullptr));
+#else
+    GIVES(cudaSuccess, cudaStreamGetCaptureInfo(stream_, status, nullptr, graph, nullptr, nullptr));
+#endif
+  }
+  static void link(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to) {
+#if CUDART_VERSION >= 13000
+    GIVES(cudaSuccess, cudaGraphAddDependencies(graph, &from, &to, nullptr, 1));
+#else
+    GIVES(cudaSuccess, cudaGraphAddDependencies(graph, &from, &to, 1));
+#endif
+  }
+  void update_dependencies(cudaGraphNode_t node) {
+#if CUDART_VERSION >= 13000
+    GIVES(cudaSuccess,
+          cudaStreamUpdateCaptureDependencies(stream_, &node, nullptr, 1, cudaStreamSetCaptureDependencies));
+#else
+    GIVES(cudaSuccess, cudaStreamUpdateCaptureDependencies(stream_, &node, 1, cudaStreamSetCaptureDependencies));
+#endif
+  }
+  Values launched_with(cudaGraphExec_t executable, unsigned condition) {
+    condition_ = condition;
+    return launched(executable);
+  }
+
+  unsigned condition_ = 0;
+  cudaGraphConditionalHandle handle_ = 0;
+  std::vector<cudaGraph_t> bodies_;
+};
+
+TEST_F(HostrtConditionals, AnIfRunsItsBodyOrItsElse) {
+  const cudaGraphExec_t one =
+      instantiate(with_condition(cudaGraphCondTypeIf, 1, [&](cudaStream_t on, unsigned) { OK(write(1, on)); }));
+  EXPECT_EQ(Values({9}), launched_with(one, 0));
+  EXPECT_EQ(Values({1, 9}), launched_with(one, 1));
+  EXPECT_EQ(Values({1, 9}), launched_with(one, 7));
+  const cudaGraphExec_t two = instantiate(
+      with_condition(cudaGraphCondTypeIf, 2, [&](cudaStream_t on, unsigned i) { OK(write(static_cast<int>(i), on)); }));
+  EXPECT_EQ(Values({1, 9}), launched_with(two, 0));
+  EXPECT_EQ(Values({0, 9}), launched_with(two, 1));
+}
+
+TEST_F(HostrtConditionals, AWhileRepeatsItsBody) {
+  const cudaGraphExec_t executable =
+      instantiate(with_condition(cudaGraphCondTypeWhile, 1, [&](cudaStream_t on, unsigned) {
+        OK(write(1, on));
+        OK(launch(lower, 1, 1, on, &condition_));
+        OK(launch(set_from, 1, 1, on, handle_, &condition_));
+      }));
+  EXPECT_EQ(Values({1, 1, 1, 9}), launched_with(executable, 3));
+  EXPECT_EQ(Values({9}), launched_with(executable, 0));
+}
+
+TEST_F(HostrtConditionals, ASwitchRunsOneBodyOrNone) {
+  const cudaGraphExec_t executable =
+      instantiate(with_condition(kSwitch, 3, [&](cudaStream_t on, unsigned i) { OK(write(static_cast<int>(i), on)); }));
+  for (const unsigned value : {0u, 1u, 2u}) {
+    EXPECT_EQ(Values({static_cast<int>(value), 9}), launched_with(executable, value));
+  }
+  EXPECT_EQ(Values({9}), launched_with(executable, 3));
+  EXPECT_EQ(Values({9}), launched_with(executable, ~0u));
+}
+
+TEST_F(HostrtConditionals, TheDefaultIsSetAtEachLaunchIfThatIsWanted) {
+  for (const unsigned flags : {0u, unsigned{cudaGraphCondAssignDefault}}) {
+    for (const unsigned value : {0u, 1u}) {
+      cudaGraph_t graph = nullptr;
+      OK(cudaGraphCreate(&graph, 0));
+      add_bodies(graph, handle_of(graph, value, flags), cudaGraphCondTypeIf, 1,
+                 [&](cudaStream_t on, unsigned) { OK(write(1, on)); });
+      const cudaGraphExec_t executable = instantiate(graph);
+      const Values expected = flags != 0 && value != 0 ? Values({1}) : Values({});
+      EXPECT_EQ(expected, launched(executable));
+      EXPECT_EQ(expected, launched(executable));
+    }
+  }
+}
+
+TEST_F(HostrtConditionals, TheLedgerCountsNodesOfBodiesButNotTheirGraphs) {
+  const cudaGraph_t graph =
+      with_condition(cudaGraphCondTypeIf, 2, [&](cudaStream_t on, unsigned) { OK(write(1, on)); });
+  EXPECT_EQ(before_.graphs + 1, hostrt::ledger().graphs);
+  EXPECT_EQ(before_.nodes + 5, hostrt::ledger().nodes);
+  const cudaGraphExec_t executable = instantiate(graph);
+  EXPECT_EQ(5u, hostrt::ledger().executable_nodes);
+  OK(cudaGraphDestroy(graph));
+  EXPECT_EQ(Values({1, 9}), launched_with(executable, 1));  // The executable keeps the condition.
+  OK(cudaGraphExecDestroy(executable));
+  EXPECT_EQ(before_, hostrt::ledger());
+}
+
+TEST_F(HostrtConditionals, OneExecutableAtATimeAndNoClone) {
+  const cudaGraph_t graph =
+      with_condition(cudaGraphCondTypeIf, 1, [&](cudaStream_t on, unsigned) { OK(write(1, on)); });
+  const cudaGraphExec_t first = instantiate(graph);
+  cudaGraphExec_t second = nullptr;
+  GIVES(cudaErrorNotSupported, cudaGraphInstantiate(&second, graph, 0));
+  OK(cudaGraphExecDestroy(first));
+  OK(cudaGraphInstantiate(&second, graph, 0));
+  EXPECT_EQ(Values({1, 9}), launched_with(second, 1));
+  cudaGraph_t clone = nullptr;
+  GIVES(cudaErrorNotSupported, cudaGraphClone(&clone, graph));
+  GIVES(cudaErrorNotSupported, cudaGraphClone(&clone, bodies_[0]));
+  cudaGraph_t parent = nullptr;
+  cudaGraphNode_t node = nullptr;
+  OK(cudaGraphCreate(&parent, 0));
+  GIVES(cudaErrorNotSupported, cudaGraphAddChildGraphNode(&node, parent, nullptr, 0, graph));
+  GIVES(cudaErrorInvalidValue, cudaGraphDestroy(bodies_[0]));
+  expect_misuse("cudaGraphDestroy: the graph belongs to a conditional node");
+}
+
+TEST_F(HostrtConditionals, AHandleIsForOneNodeOfItsGraph) {
+  cudaGraph_t graph = nullptr, other = nullptr;
+  OK(cudaGraphCreate(&graph, 0));
+  OK(cudaGraphCreate(&other, 0));
+  const cudaGraphConditionalHandle handle = handle_of(graph);
+  cudaGraphNode_t node = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  cudaGraph_t clone = nullptr;
+  GIVES(cudaErrorInvalidValue, cudaGraphInstantiate(&executable, graph, 0));  // It has no node.
+  GIVES(cudaErrorNotSupported, cudaGraphClone(&clone, graph));
+  const auto refuses = [&](cudaError_t error, cudaGraph_t in, cudaGraphNodeParams params) {
+    GIVES(error, add(&node, in, &params));
+  };
+  refuses(cudaErrorInvalidValue, graph, params_of(0, cudaGraphCondTypeIf, 1));
+  refuses(cudaErrorInvalidValue, graph, params_of(handle, cudaGraphCondTypeIf, 0));
+  refuses(cudaErrorInvalidValue, graph, params_of(handle, cudaGraphCondTypeIf, 3));
+  refuses(cudaErrorInvalidValue, graph, params_of(handle, cudaGraphCondTypeWhile, 2));
+  refuses(cudaErrorInvalidValue, graph, params_of(handle, kSwitch, 0));
+  refuses(cudaErrorInvalidValue, other, params_of(handle, cudaGraphCondTypeIf, 1));
+  cudaGraphNodeParams params = params_of(handle, cudaGraphCondTypeIf, 1);
+  OK(add(&node, graph, &params));
+  refuses(cudaErrorInvalidValue, graph, params_of(handle, cudaGraphCondTypeIf, 1));
+  cudaGraphNodeParams empty = {};
+  empty.type = cudaGraphNodeTypeEmpty;
+  refuses(cudaErrorNotSupported, graph, empty);
+  cudaGraphConditionalHandle none = 0;
+  GIVES(cudaErrorInvalidValue, cudaGraphConditionalHandleCreate(&none, nullptr, 0, 0));
+  GIVES(cudaErrorInvalidValue, cudaGraphConditionalHandleCreate(&none, graph, 0, 8));
+  GIVES(cudaErrorInvalidValue, cudaGraphConditionalHandleCreate(nullptr, graph, 0, 0));
+  EXPECT_FALSE(hostrt::set_conditional(handle, 1));  // Not from a kernel.
+}
+
+TEST_F(HostrtConditionals, AnUpdateReachesIntoBodies) {
+  const auto graph = [&](unsigned size, int value, int count = 1) {
+    return with_condition(cudaGraphCondTypeIf, size, [&, value, count](cudaStream_t on, unsigned) {
+      for (int i = 0; i < count; ++i) OK(write(value, on));
+    });
+  };
+  const cudaGraphExec_t executable = instantiate(graph(1, 1));
+  OK(update(executable, graph(1, 2)));
+  EXPECT_EQ(Values({2, 9}), launched_with(executable, 1));
+  EXPECT_EQ(Values({9}), launched_with(executable, 0));
+  GIVES(cudaErrorGraphExecUpdateFailure, update(executable, graph(2, 3)));
+  EXPECT_EQ(cudaGraphExecUpdateErrorNotSupported, info_.result);
+  GIVES(cudaErrorGraphExecUpdateFailure, update(executable, graph(1, 3, 2)));
+  EXPECT_EQ(cudaGraphExecUpdateErrorTopologyChanged, info_.result);
+  EXPECT_EQ(Values({2, 9}), launched_with(executable, 1));
+}
+
+TEST_F(HostrtConditionals, APatchReachesANodeOfABody) {
+  const cudaGraph_t graph =
+      with_condition(cudaGraphCondTypeIf, 1, [&](cudaStream_t on, unsigned) { OK(write(1, on)); });
+  const cudaGraphExec_t executable = instantiate(graph);
+  OK(patch(executable, nodes_of(bodies_[0])[0], 5));
+  EXPECT_EQ(Values({5, 9}), launched_with(executable, 1));
+}
+
+TEST_F(HostrtConditionals, ABodyHoldsNeitherHostFunctionsNorCopiesOfPageableMemory) {
+  static int pageable = 0;
+  for (const Enqueue& forbidden : std::vector<Enqueue>{
+           [](cudaStream_t on, unsigned) {
+             OK(cudaLaunchHostFunc(
+                 on, [](void*) {}, nullptr));
+           },
+           [](cudaStream_t on, unsigned) {
+             void* memory = nullptr;
+             OK(cudaMallocAsync(&memory, 64, on));
+             OK(cudaFreeAsync(memory, on));
+           },
+           [this](cudaStream_t on, unsigned) { OK(cudaEventRecordWithFlags(event_, on, cudaEventRecordExternal)); },
+           [this](cudaStream_t on, unsigned) {
+             OK(cudaMemcpyAsync(log_, &pageable, sizeof pageable, cudaMemcpyHostToDevice, on));
+           }}) {
+    const cudaGraph_t graph = with_condition(cudaGraphCondTypeIf, 1, forbidden);
+    cudaGraphExec_t executable = nullptr;
+    GIVES(cudaErrorInvalidValue, cudaGraphInstantiate(&executable, graph, 0));
+  }
+}
+
+// As a driver does, which crashes afterwards.
+TEST_F(HostrtConditionals, ABrokenCaptureTakesTheBodyAlong) {
+  cudaGraph_t graph = nullptr;
+  OK(cudaGraphCreate(&graph, 0));
+  cudaGraphNodeParams params = params_of(handle_of(graph), cudaGraphCondTypeIf, 1);
+  cudaGraphNode_t node = nullptr;
+  OK(add(&node, graph, &params));
+  const cudaGraph_t body = params.conditional.phGraph_out[0];
+  OK(cudaStreamBeginCaptureToGraph(other_, body, nullptr, nullptr, 0, cudaStreamCaptureModeThreadLocal));
+  GIVES(cudaErrorIllegalState,
+        cudaStreamBeginCaptureToGraph(stream_, body, nullptr, nullptr, 0, cudaStreamCaptureModeThreadLocal));
+  GIVES(cudaErrorStreamCaptureUnsupported, cudaStreamSynchronize(other_));
+  cudaGraph_t captured = nullptr;
+  GIVES(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(other_, &captured));
+  EXPECT_EQ(nullptr, captured);
+  std::size_t count = 0;
+  GIVES(cudaErrorInvalidValue, cudaGraphGetNodes(body, nullptr, &count));
+  expect_misuse("cudaGraphGetNodes: graph was destroyed");
+  OK(cudaGraphDestroy(graph));
+  expect_misuse("cudaGraphDestroy: a conditional node is destroyed whose body went with a broken capture");
+}
+
+TEST_F(HostrtConditionals, ACaptureEndsWithTheNodeThatItIsFor) {
+  cudaGraph_t graph = nullptr;
+  OK(cudaGraphCreate(&graph, 0));
+  cudaGraphNodeParams params = params_of(handle_of(graph), cudaGraphCondTypeIf, 1);
+  cudaGraphNode_t node = nullptr;
+  OK(add(&node, graph, &params));
+  OK(cudaStreamBeginCaptureToGraph(other_, params.conditional.phGraph_out[0], nullptr, nullptr, 0,
+                                   cudaStreamCaptureModeThreadLocal));
+  OK(write(1, other_));
+  OK(cudaGraphDestroy(graph));
+  cudaGraph_t captured = nullptr;
+  GIVES(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(other_, &captured));
+  OK(write(2, other_));
+  EXPECT_EQ(Values({2}), taken());
+}
+
+TEST_F(HostrtConditionals, ACaptureGoesOnBehindNodesOfTheGraph) {
+  const cudaGraph_t graph = capture_values({1, 2});
+  const cudaGraphNode_t first = nodes_of(graph)[0];
+  OK(cudaStreamBeginCaptureToGraph(other_, graph, &first, nullptr, 1, cudaStreamCaptureModeThreadLocal));
+  OK(write(3, other_));
+  cudaGraph_t captured = nullptr;
+  OK(cudaStreamEndCapture(other_, &captured));
+  EXPECT_EQ(graph, captured);
+  const cudaGraphExec_t executable = instantiate(graph);
+  std::set<Values> orders;
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    hostrt::defer(seed);
+    orders.insert(launched(executable));
+  }
+  EXPECT_EQ((std::set<Values>{{1, 2, 3}, {1, 3, 2}}), orders);
+}
+
+// Whatever the lot, the kernel in front sets the condition first, and what is behind comes last.
+TEST_F(HostrtConditionals, ANodeRunsAsOneWhenDeferred) {
+  const cudaGraph_t graph = with_condition(cudaGraphCondTypeIf, 1, [&](cudaStream_t on, unsigned) {
+    OK(write(1, on));
+    OK(write(2, on));
+  });
+  cudaGraphNode_t beside = nullptr;
+  const Params of_beside(append, 1, 1, log_, &count_, 5);
+  OK(cudaGraphAddKernelNode(&beside, graph, nullptr, 0, of_beside.get()));
+  const cudaGraphExec_t executable = instantiate(graph);
+  std::set<Values> orders;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    hostrt::defer(seed);
+    orders.insert(launched_with(executable, 1));
+  }
+  EXPECT_EQ((std::set<Values>{{5, 1, 2, 9}, {1, 2, 5, 9}, {1, 2, 9, 5}}), orders);
+}
+
+TEST_F(HostrtConditionals, AConditionThatIsGoneIsAFault) {
+  const cudaGraph_t graph = with_condition(cudaGraphCondTypeIf, 1, [](cudaStream_t, unsigned) {});
+  OK(cudaGraphDestroy(graph));
+  GIVES(cudaErrorLaunchFailure, launch(set_from, 1, 1, stream_, handle_, &condition_));
+}
+
+TEST_F(HostrtConditionals, EachCallCanBeMadeToFail) {
+  for (const char* const call : {"cudaGraphConditionalHandleCreate", "cudaGraphAddNode"}) {
+    cudaGraph_t graph = nullptr;
+    OK(cudaGraphCreate(&graph, 0));
+    hostrt::fail_call(call, 1, cudaErrorMemoryAllocation);
+    cudaGraphConditionalHandle handle = 0;
+    const cudaError_t created = cudaGraphConditionalHandleCreate(&handle, graph, 0, 0);
+    cudaGraphNodeParams params = params_of(handle, cudaGraphCondTypeIf, 1);
+    cudaGraphNode_t node = nullptr;
+    if (created == cudaSuccess) {
+      GIVES(cudaErrorMemoryAllocation, add(&node, graph, &params));
+    } else {
+      EXPECT_EQ(cudaErrorMemoryAllocation, created);
+    }
+    cudaGetLastError();
+  }
+  hostrt::fail_call("cudaStreamBeginCaptureToGraph", 1, cudaErrorMemoryAllocation);
+  GIVES(cudaErrorMemoryAllocation, cudaStreamBeginCaptureToGraph(other_, capture_values({1}), nullptr, nullptr, 0,
+                                                                 cudaStreamCaptureModeThreadLocal));
+}
+
+}  // namespace
+}  // namespace graphcache::test

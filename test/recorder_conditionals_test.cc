@@ -1,0 +1,451 @@
+// Conditional nodes: what their bodies do, captured and direct, and what becomes of their graphs.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "conditionals_support.h"
+
+namespace graphcache::test {
+namespace {
+
+class RecorderConditionalsTest : public ConditionalsTest {
+ protected:
+  absl::StatusOr<Outcome> run_if(Cache& in, cudaStream_t on, const char* label = "if") {
+    return in.run(key(label), on, [&](Recorder& rec) {
+      ++calls;
+      step(rec, 3, 1);
+      rec.if_node(condition.get(), [&](Body& body) { step(body, 5, 2); });
+      step(rec, 7, 3);
+    });
+  }
+  static int after_if(int value, unsigned of_condition) {
+    value = blended(value, 3, 1);
+    if (of_condition != 0) value = blended(value, 5, 2);
+    return blended(value, 7, 3);
+  }
+
+  // A loop, in each round of which another node decides, between two steps, and a last one does.
+  absl::StatusOr<Outcome> run_nested(Cache& in, cudaStream_t on) {
+    return in.run(key("nested"), on, [&](Recorder& rec) {
+      ++calls;
+      rec.while_node(condition.get(), [&](Body& body) {
+        step(body, 3, 1);
+        body.if_node(
+            other.get(),
+            [&](Body& inner) {
+              step(inner, 5, 2);
+              inner.switch_node(condition.get(), 3,
+                                [&](Body& innermost, unsigned i) { step(innermost, 11 + static_cast<int>(i), 4); });
+              step(inner, 13, 5);
+            },
+            [&](Body& inner) { step(inner, 17, 6); });
+        step(body, 19, 7);
+        body.if_node(other.get(), [&](Body& inner) { step(inner, 23, 8); });
+        body.launch(count_down, {1, 1}, condition.get());
+      });
+      step(rec, 29, 9);
+    });
+  }
+  static int after_nested(int value, unsigned rounds, unsigned of_other) {
+    for (; rounds != 0; --rounds) {
+      value = blended(value, 3, 1);
+      if (of_other != 0) {
+        value = blended(value, 5, 2);
+        if (rounds < 3) value = blended(value, 11 + static_cast<int>(rounds), 4);
+        value = blended(value, 13, 5);
+      } else {
+        value = blended(value, 17, 6);
+      }
+      value = blended(value, 19, 7);
+      if (of_other != 0) value = blended(value, 23, 8);
+    }
+    return blended(value, 29, 9);
+  }
+
+  Cache uncached{direct()};
+  int calls = 0;
+};
+
+TEST_F(RecorderConditionalsTest, AnIfFollowsItsConditionAtEachHit) {
+  bool first = true;
+  for (const unsigned value : {0u, 1u, 7u, 0u, ~0u}) {
+    begin(2, value);
+    EXPECT_TRUE(did(first ? Outcome::kInstantiated : Outcome::kReplayed, run_if(cache, stream)));
+    first = false;
+    EXPECT_EQ(number.first(), after_if(2, value)) << value;
+  }
+  EXPECT_EQ(calls, 1);
+}
+
+TEST_F(RecorderConditionalsTest, TheSecondBodyOfAnIfIsItsElse) {
+  for (Cache* const in : {&cache, &uncached}) {
+    for (const unsigned value : {0u, 1u, 0u, 9u}) {
+      begin(2, value);
+      ASSERT_TRUE(in->run(key("else"), stream, [&](Recorder& rec) {
+                      rec.if_node(
+                          condition.get(), [&](Body& body) { step(body, 5, 2); },
+                          [&](Body& body) { step(body, 7, 3); });
+                    }).ok());
+      EXPECT_EQ(number.first(), value != 0 ? blended(2, 5, 2) : blended(2, 7, 3)) << value;
+    }
+  }
+  EXPECT_EQ(cache.stats().captures, 1u);
+}
+
+TEST_F(RecorderConditionalsTest, AWhileRepeatsUntilItsBodyEndsIt) {
+  for (Cache* const in : {&cache, &uncached}) {
+    for (const unsigned rounds : {10u, 0u, 1u, 33u, 0u}) {
+      begin(2, rounds);
+      ASSERT_TRUE(in->run(key("while"), stream, [&](Recorder& rec) {
+                      rec.while_node(condition.get(), [&](Body& body) {
+                        step(body, 3, 1);
+                        body.launch(count_down, {1, 1}, condition.get());
+                      });
+                      step(rec, 5, 2);
+                    }).ok());
+      int expected = 2;
+      for (unsigned i = 0; i < rounds; ++i) expected = blended(expected, 3, 1);
+      EXPECT_EQ(number.first(), blended(expected, 5, 2)) << rounds;
+      EXPECT_EQ(condition.first(), 0u);
+    }
+  }
+  EXPECT_EQ(cache.stats().captures, 1u);
+}
+
+TEST_F(RecorderConditionalsTest, ASwitchRunsTheBodyOfThatNumberOrNone) {
+  for (Cache* const in : {&cache, &uncached}) {
+    for (const unsigned index : {0u, 1u, 2u, 3u, 99u, ~0u, 1u}) {
+      begin(2, index);
+      ASSERT_TRUE(in->run(key("switch"), stream, [&](Recorder& rec) {
+                      rec.switch_node(condition.get(), 3,
+                                      [&](Body& body, unsigned i) { step(body, 3 + static_cast<int>(i), 1); });
+                      step(rec, 5, 2);
+                    }).ok());
+      const int expected = index < 3 ? blended(2, 3 + static_cast<int>(index), 1) : 2;
+      EXPECT_EQ(number.first(), blended(expected, 5, 2)) << index;
+    }
+  }
+  EXPECT_EQ(cache.stats().captures, 1u);
+}
+
+TEST_F(RecorderConditionalsTest, ASwitchWithoutBodiesDoesNothing) {
+  begin(2, 0);
+  EXPECT_RUN(kInstantiated, cache.run(key("none"), stream, [&](Recorder& rec) {
+    rec.switch_node(condition.get(), 0, [&](Body& body, unsigned) { step(body, 3, 1); });
+    step(rec, 5, 2);
+  }));
+  EXPECT_EQ(number.first(), blended(2, 5, 2));
+}
+
+TEST_F(RecorderConditionalsTest, NodesInBodiesWorkAndADirectRunDoesTheSame) {
+  for (Cache* const in : {&cache, &uncached}) {
+    for (const unsigned rounds : {4u, 0u, 1u}) {
+      for (const unsigned inner : {0u, 1u}) {
+        begin(2, rounds, inner);
+        ASSERT_TRUE(run_nested(*in, stream).ok());
+        EXPECT_EQ(number.first(), after_nested(2, rounds, inner)) << rounds << ", " << inner;
+      }
+    }
+  }
+  EXPECT_EQ(cache.stats().captures, 1u);
+  EXPECT_EQ(cache.stats().outcome(Outcome::kEager), 0u);
+  EXPECT_EQ(uncached.stats().outcome(Outcome::kEager), 6u);
+}
+
+TEST_F(RecorderConditionalsTest, TheConditionMayBeASlot) {
+  DeviceBuffer<unsigned> places(std::vector<unsigned>{3, 0, 2, 1});
+  for (Cache* const in : {&cache, &uncached}) {
+    for (const int at : {0, 1, 2, 3, 0}) {
+      const std::vector<unsigned> before{3, 0, 2, 1};
+      places.write(before);
+      begin(2);
+      const absl::StatusOr<Outcome> done =
+          in->run(key("slots"), stream, params(places.get() + at), [&](Recorder& rec, Slot<unsigned*> place) {
+            rec.if_node(place, [&](Body& body) { step(body, 3, 1); });
+            rec.switch_node(place, 3, [&](Body& body, unsigned i) { step(body, 5 + static_cast<int>(i), 2); });
+            rec.while_node(place, [&](Body& body) {
+              step(body, 7, 3);
+              // Which one it is, the body cannot know.
+              for (int i = 0; i < places.size(); ++i) body.launch(count_down, {1, 1}, places.get() + i);
+            });
+          });
+      ASSERT_TRUE(done.ok()) << done.status();
+      int expected = 2;
+      const unsigned value = before[static_cast<std::size_t>(at)];
+      if (value != 0) expected = blended(expected, 3, 1);
+      if (value < 3) expected = blended(expected, 5 + static_cast<int>(value), 2);
+      for (unsigned i = 0; i < value; ++i) expected = blended(expected, 7, 3);
+      EXPECT_EQ(number.first(), expected) << at;
+    }
+  }
+  EXPECT_EQ(cache.stats().captures, 1u);
+}
+
+TEST_F(RecorderConditionalsTest, SlotsBesideANodeFollowEachRun) {
+  DeviceBuffer<int> results(8);
+  bool first = true;
+  for (const int value : {5, -6, 7}) {
+    for (const unsigned of_condition : {0u, 1u}) {
+      begin(2, of_condition);
+      const absl::StatusOr<Outcome> done =
+          cache.run(key("beside"), stream, params(value, results.get() + (value & 7)),
+                    [&](Recorder& rec, Slot<int> v, Slot<int*> result) {
+                      rec.launch(blend, {1, 1}, number.get(), 1, 3, v);
+                      const int* const on_device = rec.on_device(v);
+                      rec.if_node(condition.get(), [&](Body& body) {
+                        body.launch(blend_in, {1, 1}, number.get(), on_device, 1, 5);
+                        step(body, 7, 1);
+                      });
+                      rec.launch(blend, {1, 1}, number.get(), 1, 11, v);
+                      rec.memcpy(result, number.get(), sizeof(int), cudaMemcpyDeviceToDevice);
+                    });
+      EXPECT_TRUE(did(first                ? Outcome::kInstantiated
+                      : of_condition == 0u ? Outcome::kPatched
+                                           : Outcome::kReplayed,
+                      done));
+      first = false;
+      int expected = blended(2, 3, value);
+      if (of_condition != 0) expected = blended(blended(expected, 5, value), 7, 1);
+      expected = blended(expected, 11, value);
+      EXPECT_EQ(results.read()[static_cast<std::size_t>(value & 7)], expected) << value << ", " << of_condition;
+    }
+  }
+}
+
+// So many that a graph without conditional nodes would have them written by the device, which needs a clone.
+TEST_F(RecorderConditionalsTest, ManySlotsBesideANodeAreSetByTheHost) {
+  for (const int value : {1, 2, 3}) {
+    begin(2, 1);
+    EXPECT_TRUE(did(value == 1 ? Outcome::kInstantiated : Outcome::kPatched,
+                    cache.run(key("many"), stream, params(value), [&](Recorder& rec, Slot<int> v) {
+                      for (int i = 0; i < 40; ++i) rec.launch(blend, {1, 1}, number.get(), 1, 3, v);
+                      rec.if_node(condition.get(), [&](Body& body) { step(body, 5, 2); });
+                    })));
+    int expected = 2;
+    for (int i = 0; i < 40; ++i) expected = blended(expected, 3, value);
+    EXPECT_EQ(number.first(), blended(expected, 5, 2));
+  }
+  EXPECT_EQ(cache.stats().refused_device_updates, 0u);
+  EXPECT_EQ(cache.stats().patched_nodes, 80u);
+}
+
+TEST_F(RecorderConditionalsTest, ABodyMayCopyAndSet) {
+  DeviceBuffer<int> a(std::vector<int>{3, 4, 5}), b(3);
+  for (Cache* const in : {&cache, &uncached}) {
+    for (const unsigned value : {1u, 0u}) {
+      begin(2, value);
+      a.write({3, 4, 5});
+      b.write({0, 0, 0});
+      ASSERT_TRUE(in->run(key("copies"), stream, [&](Recorder& rec) {
+                      rec.if_node(condition.get(), [&](Body& body) {
+                        body.memcpy(b.get(), a.get(), b.bytes(), cudaMemcpyDeviceToDevice);
+                        body.memset(a.get() + 1, 1, sizeof(int));
+                        CUDA_OK(cudaMemcpyAsync(a.get() + 2, number.get(), sizeof(int), cudaMemcpyDeviceToDevice,
+                                                body.stream()));
+                      });
+                    }).ok());
+      EXPECT_EQ(b.read(), value != 0 ? std::vector<int>({3, 4, 5}) : std::vector<int>({0, 0, 0}));
+      EXPECT_EQ(a.read(), value != 0 ? std::vector<int>({3, 0x01010101, 2}) : std::vector<int>({3, 4, 5}));
+    }
+  }
+  EXPECT_EQ(cache.stats().captures, 1u);
+}
+
+TEST_F(RecorderConditionalsTest, ABodyMayForkAndJoin) {
+  Stream side;
+  Event forked, joined;
+  DeviceBuffer<int> beside(1);
+  for (Cache* const in : {&cache, &uncached}) {
+    for (const unsigned rounds : {3u, 0u}) {
+      begin(2, rounds);
+      beside.write({1});
+      ASSERT_TRUE(in->run(key("forks"), stream, [&](Recorder& rec) {
+                      rec.while_node(condition.get(), [&](Body& body) {
+                        step(body, 3, 1);
+                        CUDA_OK(cudaEventRecord(forked, body.stream()));
+                        CUDA_OK(cudaStreamWaitEvent(side, forked, 0));
+                        body.on(side).launch(blend, {1, 1}, beside.get(), 1, 5, 2);
+                        body.launch(count_down, {1, 1}, condition.get());
+                        CUDA_OK(cudaEventRecord(joined, side));
+                        CUDA_OK(cudaStreamWaitEvent(body.stream(), joined, 0));
+                        body.launch(blend_in, {1, 1}, number.get(), beside.get(), 1, 1);
+                      });
+                    }).ok());
+      int expected = 2, expected_beside = 1;
+      for (unsigned i = 0; i < rounds; ++i) {
+        expected_beside = blended(expected_beside, 5, 2);
+        expected = blended(expected, 3, 1) + expected_beside;
+      }
+      EXPECT_EQ(number.first(), expected);
+      EXPECT_EQ(beside.first(), expected_beside);
+    }
+  }
+  EXPECT_EQ(cache.stats().captures, 1u);
+}
+
+TEST_F(RecorderConditionalsTest, ABodyMayBeEmpty) {
+  for (const unsigned value : {1u, 0u}) {
+    begin(2, value);
+    ASSERT_TRUE(cache
+                    .run(key("empty"), stream,
+                         [&](Recorder& rec) {
+                           rec.if_node(
+                               condition.get(), [](Body&) {}, [&](Body& body) { step(body, 3, 1); });
+                           rec.if_node(condition.get(), [](Body&) {});
+                           step(rec, 5, 2);
+                         })
+                    .ok());
+    EXPECT_EQ(number.first(), blended(value != 0 ? 2 : blended(2, 3, 1), 5, 2));
+  }
+  EXPECT_EQ(cache.stats().captures, 1u);
+}
+
+// What another key's run enqueues in a body is part of it.
+TEST_F(RecorderConditionalsTest, ARunInABodyIsInlined) {
+  int inlined = 0;
+  for (const unsigned rounds : {2u, 3u, 0u}) {
+    begin(2, rounds, 1);
+    ASSERT_TRUE(cache
+                    .run(key("outer"), stream,
+                         [&](Recorder& rec) {
+                           rec.while_node(condition.get(), [&](Body& body) {
+                             step(body, 3, 1);
+                             EXPECT_RUN(kInlined, cache.run(key("inner"), body.stream(), [&](Recorder& inner) {
+                               ++inlined;
+                               step(inner, 5, 2);
+                               inner.if_node(other.get(), [&](Body& innermost) {
+                                 EXPECT_RUN(kInlined, cache.run(key("innermost"), innermost.stream(),
+                                                                [&](Recorder& last) { step(last, 7, 3); }));
+                               });
+                               step(inner, 11, 4);
+                             }));
+                             body.launch(count_down, {1, 1}, condition.get());
+                           });
+                           EXPECT_RUN(kInlined, run_if(cache, rec.stream()));
+                         })
+                    .ok());
+    int expected = 2;
+    for (unsigned i = 0; i < rounds; ++i) {
+      expected = blended(blended(blended(blended(expected, 3, 1), 5, 2), 7, 3), 11, 4);
+    }
+    EXPECT_EQ(number.first(), after_if(expected, 0)) << rounds;
+  }
+  EXPECT_EQ(inlined, 1);
+  EXPECT_EQ(cache.stats().captures, 1u);
+}
+
+TEST_F(RecorderConditionalsTest, AnExecutableThatWasEvictedIsInstantiatedAgain) {
+  Options options;
+  options.max_executables = 1;
+  Cache small(options);
+  for (int i = 0; i < 4; ++i) {
+    for (const char* const label : {"a", "b"}) {
+      begin(2, static_cast<unsigned>(i % 2));
+      EXPECT_TRUE(did(i == 0 ? Outcome::kInstantiated : Outcome::kRestored, run_if(small, stream, label)));
+      EXPECT_EQ(number.first(), after_if(2, static_cast<unsigned>(i % 2)));
+    }
+  }
+  EXPECT_EQ(small.stats().captures, 2u);
+  EXPECT_EQ(small.stats().updates, 0u);
+  // Without waiting between the runs.
+  begin(2, 1);
+  for (int i = 0; i < 6; ++i) ASSERT_TRUE(run_if(small, stream, i % 2 == 0 ? "a" : "b").ok());
+  int expected = 2;
+  for (int i = 0; i < 6; ++i) expected = after_if(expected, 1);
+  EXPECT_EQ(number.first(), expected);
+}
+
+TEST_F(RecorderConditionalsTest, ALoopWhoseConditionIsASlotIsCapturedAgainWhenEvicted) {
+  Options options;
+  options.max_executables = 1;
+  Cache small(options);
+  for (int i = 0; i < 3; ++i) {
+    begin(2, 2, 3);
+    DeviceBuffer<unsigned>& place = i % 2 == 0 ? condition : other;
+    ASSERT_TRUE(small
+                    .run(key("loop"), stream, params(place.get()),
+                         [&](Recorder& rec, Slot<unsigned*> at) {
+                           rec.while_node(at, [&](Body& body) {
+                             step(body, 3, 1);
+                             body.launch(count_down, {1, 1}, condition.get());
+                             body.launch(count_down, {1, 1}, other.get());
+                           });
+                         })
+                    .ok());
+    int expected = 2;
+    for (int round = 0; round < (i % 2 == 0 ? 2 : 3); ++round) expected = blended(expected, 3, 1);
+    EXPECT_EQ(number.first(), expected);
+    ASSERT_TRUE(run_if(small, stream, "other").ok());
+  }
+  EXPECT_EQ(small.stats().captures, 4u);
+}
+
+TEST_F(RecorderConditionalsTest, EveryCaptureModeHasThem) {
+  for (const cudaStreamCaptureMode mode :
+       {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed}) {
+    Options options;
+    options.capture_mode = mode;
+    Cache in(options);
+    for (const unsigned rounds : {2u, 0u}) {
+      begin(2, rounds, 1);
+      ASSERT_TRUE(run_nested(in, stream).ok());
+      EXPECT_EQ(number.first(), after_nested(2, rounds, 1));
+    }
+    EXPECT_EQ(in.stats().captures, 1u);
+  }
+}
+
+TEST_F(RecorderConditionalsTest, AWarmedKeyIsReplayed) {
+  const auto fn = [&](Recorder& rec) { rec.if_node(condition.get(), [&](Body& body) { step(body, 5, 2); }); };
+  ASSERT_TRUE(cache.warm(key("warm"), stream, fn).ok());
+  begin(2, 1);
+  EXPECT_RUN(kReplayed, cache.run(key("warm"), stream, fn));
+  EXPECT_EQ(number.first(), blended(2, 5, 2));
+}
+
+TEST_F(RecorderConditionalsTest, TwoStreamsRunTheirKeys) {
+  Stream second;
+  DeviceBuffer<int> numbers(std::vector<int>{1, 1});
+  DeviceBuffer<unsigned> conditions(std::vector<unsigned>{0, 0});
+  const auto run = [&](int i, cudaStream_t on) {
+    return cache.run(key("streams", i), on, [&](Recorder& rec) {
+      rec.launch(store, {1, 1}, conditions.get() + i, 5u);
+      rec.while_node(conditions.get() + i, [&](Body& body) {
+        body.launch(blend, {1, 1}, numbers.get() + i, 1, 3, 1 + i);
+        body.launch(count_down, {1, 1}, conditions.get() + i);
+      });
+    });
+  };
+  std::vector<int> expected{1, 1};
+  for (int turn = 0; turn < 10; ++turn) {
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_TRUE(run(i, i == 0 ? stream : second).ok());
+      for (int round = 0; round < 5; ++round) {
+        int& value = expected[static_cast<std::size_t>(i)];
+        value = blended(value, 3, 1 + i);
+      }
+    }
+  }
+  EXPECT_EQ(numbers.read(), expected);
+}
+
+TEST_F(RecorderConditionalsTest, ARunOnTheLegacyStreamHasThem) {
+  for (const unsigned value : {1u, 0u}) {
+    begin(2, value);
+    ASSERT_TRUE(run_if(cache, cudaStreamLegacy).ok());
+    EXPECT_EQ(number.first(), after_if(2, value));
+  }
+  EXPECT_EQ(cache.stats().captures, 1u);
+}
+
+TEST_F(RecorderConditionalsTest, TheirNodesAndMemoryCount) {
+  begin();
+  ASSERT_TRUE(run_nested(cache, stream).ok());
+  const std::size_t of_nested = cache.stats().estimated_device_bytes;
+  EXPECT_GT(of_nested, std::size_t{4} << 17);
+  EXPECT_GE(cache.entries().front().nodes, 17u);
+}
+
+}  // namespace
+}  // namespace graphcache::test
