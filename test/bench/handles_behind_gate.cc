@@ -1,7 +1,8 @@
 // One thread synchronizes the device and makes and destroys cuBLAS handles behind capture_gate, while another captures
-// new keys all the time, on a GPU: handles_behind_gate [DESTRUCTIONS [SECONDS [THREADS]]], for each of four ways until
-// one is reached, with so many threads that make handles. Fails if a capture broke or a result was wrong, or if
-// none breaks without the gate.
+// new keys all the time, on a GPU: handles_behind_gate [DESTRUCTIONS [SECONDS [THREADS [1]]]], for each of three ways
+// until one is reached, with so many threads that make handles. Fails if a capture broke or a result was wrong. With
+// the 1 it goes on to synchronize without the gate, and fails if that breaks no capture; an H200 has crashed there
+// (docs/reliability.md, "Open").
 #include <cuda_runtime_api.h>
 
 #include <atomic>
@@ -139,6 +140,6 @@ int main(int argc, char** argv) {
   right &= measure("batches", Way::kBatches, *cublas, destructions, seconds, threads);
   right &= measure("made beside it", Way::kMadeBesideIt, *cublas, destructions, seconds, threads);
   // The others would show nothing if this did not break captures.
-  right &= measure("without the gate", Way::kNoGate, *cublas, destructions, seconds, threads);
+  if (argc > 4) right &= measure("without the gate", Way::kNoGate, *cublas, destructions, seconds, threads);
   return right ? 0 : 1;
 }
