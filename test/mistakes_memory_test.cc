@@ -224,13 +224,61 @@ TEST_F(MistakesMemoryTest, ABufferThatFnRefillsBetweenTwoCopiesRunsDirectlyAndIs
       staging.assign(kSize, 1);
       CUDA_OK(cudaMemcpyAsync(data.get(), staging.data(), kBytes, cudaMemcpyHostToDevice, on));
       staging.assign(kSize, 2);
-      CUDA_OK(cudaMemcpyAsync(other.get(), staging.data() + 1, kBytes - sizeof(float), cudaMemcpyDefault, on));
+      CUDA_OK(cudaMemcpyAsync(other.get(), staging.data(), kBytes - sizeof(float), cudaMemcpyDefault, on));
     }));
     EXPECT_EQ(data.first(), 1);
     EXPECT_EQ(other.first(), 2);
   }
   const EntryInfo entry = cache.entries()[0];
   EXPECT_NE(entry.error.find("two copies read the same pageable memory"), std::string::npos) << entry.error;
+}
+
+// What slots point to is the caller's, and `fn` does not write it. Nor does it share what lies side by side.
+TEST_F(MistakesMemoryTest, TwoCopiesMayReadPageableMemoryThroughSlotsOrSideBySide) {
+  Options verifying;
+  verifying.verify_every = 1;
+  verifying.on_stale = OnStale::kReturnError;
+  Cache cache(verifying);
+  DeviceBuffer<float> other(kSize);
+  std::vector<float> first(kSize, 1), second(kSize, 2);
+  const auto run = [&](const float* one, const float* two) {
+    return cache.run(key("slots"), stream, params(one, two),
+                     [&](Recorder& rec, Slot<const float*> from_one, Slot<const float*> from_two) {
+                       rec.memcpy(data.get(), from_one, kBytes, cudaMemcpyHostToDevice);
+                       rec.memcpy(other.get(), from_two, kBytes, cudaMemcpyHostToDevice);
+                     });
+  };
+  EXPECT_RUN(kInstantiated, run(first.data(), second.data()));
+  EXPECT_EQ(data.first() + 10 * other.first(), 21);
+  EXPECT_RUN(kPatched, run(second.data(), second.data()));
+  EXPECT_EQ(data.first() + 10 * other.first(), 22);
+  EXPECT_RUN(kPatched, run(first.data(), first.data()));
+  EXPECT_EQ(data.first() + 10 * other.first(), 11);
+  for (const bool is_first : {true, false}) {
+    EXPECT_TRUE(did(is_first ? Outcome::kInstantiated : Outcome::kReplayed,
+                    cache.run(key("side by side"), stream, [&](cudaStream_t on) {
+                      CUDA_OK(cudaMemcpyAsync(data.get(), second.data(), 8, cudaMemcpyHostToDevice, on));
+                      CUDA_OK(cudaMemcpyAsync(other.get(), second.data() + 1, 8, cudaMemcpyHostToDevice, on));
+                    })));
+    EXPECT_EQ(data.first() + 10 * other.first(), 22);
+  }
+  EXPECT_EQ(cache.stats().stale, 0u);
+}
+
+// Verify mode would call `fn` again, which would hand out the memory of a graph that is never launched.
+TEST_F(MistakesMemoryTest, VerifyModeLeavesKeysAloneThatHandMemoryOut) {
+  Options verifying;
+  verifying.verify_every = 1;
+  Cache cache(verifying);
+  EXPECT_RUN(kInstantiated, run_allocating(cache, "k", 3));
+  EXPECT_EQ(use_and_free(), 3);
+  for (int i = 0; i < 3; ++i) {
+    data.write(std::vector<float>(kSize));
+    EXPECT_RUN(kReplayed, run_allocating(cache, "k", 3));
+    EXPECT_EQ(use_and_free(), 3);
+  }
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(cache.stats().stale, 0u);
 }
 
 TEST_F(MistakesMemoryTest, PinnedMemoryAndMemoryOfTheGraphMayBeReadByTwoCopies) {

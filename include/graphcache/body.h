@@ -23,16 +23,16 @@
 // kernels, copies, sets and conditional nodes in a body, and neither host functions nor cudaMallocAsync and
 // cudaFreeAsync: `fn` is then run directly, and stats() counts kCaptureFailed.
 //
-// When `fn` is run uncaptured, the host decides: the run waits for its stream at each decision, so for a loop after
-// each round, copies the condition, and calls the body that is wanted, for a loop again and again. So a body may be
-// called any number of times, and must do no more than enqueue. What it enqueues is the same, and so are the values. A
-// loop ends if a call in it fails.
+// When `fn` is run uncaptured, the host decides: the run waits for its stream at each decision, copies the condition,
+// and calls the body that is wanted. A loop decides after each round. So a body may be called any number of times, and
+// must do no more than enqueue. What it enqueues is the same, and so are the values. A loop ends if a call in it fails.
+// A call of CUDA by other means than the body counts if it leaves an error that was not in the last-error slot before.
 //
 // Keys with conditional nodes share no executables, and CUDA allows one executable of such a graph at a time. A loop
 // whose condition is a slot makes its key hold memory, as Recorder::on_device() does. `fn` is run directly, too, where
 // the library was built without nvcc, and where CUDA is older than 12.8 and there is a switch_node() or an `otherwise`.
-// Inside a capture of somebody else's (Options::inline_in_foreign_capture) these calls fail: until when that graph is
-// launched, and so the library's kernel is needed, is not known.
+// Inside a capture of somebody else's (Options::inline_in_foreign_capture) these calls fail, because the cache cannot
+// know how long that graph will be launched, and so how long the library's kernel must stay loaded.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -5,7 +5,8 @@
 //     cublasDestroy(handle);  // Synchronizes the device, which would break the captures of other threads.
 //   }
 //
-// Some calls of any thread break a capture, and fail themselves: cudaDeviceSynchronize, and, while a blocking stream is
+// Some calls of any thread break a capture, and fail themselves: cudaDeviceSynchronize, which can even crash the driver
+// then, and, while a blocking stream is
 // captured, whatever uses the legacy stream (docs/semantics.md). A program that makes such calls while other threads
 // run caches takes the gate around them. Each capture of a cache of that device takes the other side: while a thread
 // holds the gate, no capture begins, and while one is under way, nobody gets the gate. Threads that hold the gate do

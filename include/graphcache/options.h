@@ -87,14 +87,14 @@ struct Options {
   // a run.
   bool inline_in_foreign_capture = false;
 
-  // What a run does whose capture breaks: `fn` made a call that a capture forbids, or another thread did.
+  // What a run does whose capture breaks: `fn` made a call that a capture forbids, or another thread did. The same
+  // holds for a graph that would not do what `fn` does when it is called directly (Recorder::memcpy).
   OnCaptureFailure on_capture_failure = OnCaptureFailure::kRunDirectly;
 
   // Called with a line of text for what is worth one: the first broken capture of a key, what verify mode and
   // Options::diagnose find, a refused update, many evictions, a fatal error. Called during runs, and while the cache is
-  // made, by any of their threads, so it must be
-  // thread-safe, and must not use the cache. Exceptions of it are dropped. GRAPHCACHE_LOG=1 in the environment prints
-  // these lines to stderr.
+  // made, by any of their threads, so it must be thread-safe, and must not use the cache. Exceptions of it are dropped.
+  // GRAPHCACHE_LOG=1 in the environment prints these lines to stderr.
   std::function<void(std::string_view)> log = nullptr;
 
   // Verify mode, for finding mistakes: every n-th hit of a key calls `fn` under capture again, launches nothing of
@@ -106,8 +106,9 @@ struct Options {
   //
   // 0: off, unless the environment variable GRAPHCACHE_VERIFY holds an n when the cache is made. Negative, or a
   // variable that is no number from 0: an error of every run. Hits that restore or switch an executable count as
-  // well. A verified hit costs the host a capture and two readings of the graph, about as much as an instantiation.
-  // Off, the mode costs nothing.
+  // well. Keys whose `fn` hands out memory of cudaMallocAsync are not verified, because another call of `fn` would hand
+  // out other memory. A verified hit costs the host a capture and two readings of the graph, about as much as an
+  // instantiation. Off, the mode costs nothing.
   //
   // `fn` is called more often then than without verify mode. So it must do nothing on the host that must not happen
   // twice, such as to allocate what a replay uses; it should have no work outside the capture. Where an argument
@@ -121,15 +122,16 @@ struct Options {
   // Watches the CUDA calls of all threads while the cache captures, and names the call that breaks a capture: its
   // error, its thread, the kernel before it and the function that made it (EntryInfo::error, the log, the returned
   // error). Work that `fn` enqueues on a stream outside of the capture gets a line of the log, and stands in
-  // EntryInfo::stray_work. docs/capture-errors.md shows what is said.
+  // EntryInfo::stray_work; if nothing else was captured, each run repeats it, and EntryInfo::error has it.
+  // docs/capture-errors.md shows what is said.
   //
   // It needs the optional component libgraphcache_diagnose.so, which uses CUPTI and is loaded when the cache is made;
   // hostrt does the same by itself. If the component cannot be loaded, or if CUPTI refuses, as it does under a
   // profiler, the cache works without it, and the log has one line that says why. What runs do stays the same. But once
   // CUPTI has been used, each launch of a graph in the process takes tens of microseconds longer (docs/semantics.md),
-  // and captures take longer, too: so this is for finding mistakes.
+  // and captures take longer. So this is for finding mistakes.
   //
-  // The environment variable GRAPHCACHE_DIAGNOSE asks for it, too, if it is neither empty nor 0. If it has a slash it
+  // The environment variable GRAPHCACHE_DIAGNOSE also asks for it, if it is neither empty nor 0. If it has a slash it
   // is the component's path.
   bool diagnose = false;
 

@@ -79,8 +79,8 @@ class Recorder : public detail::ConditionalNodes<Recorder> {
   // Memory of the host: a graph reads and writes it when it is launched, so after `fn` has returned, and at each replay
   // again. It must live as long as the key's entry, or be a slot. Pageable memory (not of cudaMallocHost or
   // cudaHostRegister) is read before the run returns, and written before it returns, as a direct copy does
-  // (docs/semantics.md). A key runs directly if a copy has a local variable of `fn` at one end, or if two copies read
-  // the same pageable memory, because `fn` may have changed that in between.
+  // (docs/semantics.md). A key runs directly if a copy has a local variable of `fn` at one end, or if two copies
+  // without slots read pageable memory from the same address on, because `fn` may have changed it in between.
   void memcpy(Arg<void*> dst, Arg<const void*> src, Arg<std::size_t> bytes, cudaMemcpyKind kind = cudaMemcpyDefault);
 
   // cudaMemsetAsync(dst, value, bytes, stream()): sets every byte to the low byte of `value`.

@@ -146,13 +146,19 @@ namespace {
 
 bool begins_with(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
 
-// CUDA's own, also as an inline function of its headers; "cublasCreate" is none.
+// CUDA's own, also as an inline function of its headers, all of which are templates or static; "cublasCreate" is none,
+// nor is a program's "void cudaUpdate(float*)".
 bool is_cudas(std::string_view symbol) {
-  for (const std::string_view mark : {"_ZL", "_Z"}) {
-    if (!begins_with(symbol, mark)) continue;
-    symbol.remove_prefix(mark.size());
-    while (!symbol.empty() && symbol[0] >= '0' && symbol[0] <= '9') symbol.remove_prefix(1);
-    break;
+  if (begins_with(symbol, "_Z")) {
+    const bool is_static = begins_with(symbol, "_ZL");
+    symbol.remove_prefix(is_static ? 3 : 2);
+    std::size_t length = 0;
+    while (!symbol.empty() && symbol[0] >= '0' && symbol[0] <= '9') {
+      length = 10 * length + static_cast<std::size_t>(symbol[0] - '0');
+      symbol.remove_prefix(1);
+    }
+    const bool is_template = symbol.size() > length && symbol[length] == 'I';
+    if (length != 0 && !is_static && !is_template) return symbol.find("__device_stub_") != std::string_view::npos;
   }
   for (const std::string_view mark : {"cuda", "cu"}) {
     if (begins_with(symbol, mark) && symbol.size() > mark.size() && symbol[mark.size()] >= 'A' &&

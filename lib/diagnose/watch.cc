@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <cstddef>
-#include <cstdint>
 #include <list>
 #include <mutex>
 #include <optional>
@@ -45,19 +45,19 @@ struct Stray {
 };
 
 struct Watch {
-  std::uint64_t id;
   cudaStream_t stream;
   std::string last_kernel;
   std::optional<Seen> refused;  // The first call of the thread that failed because of the capture.
   std::optional<Seen> broke;
   std::vector<Seen> strays;
   std::vector<Stray> places;  // Of the strays.
+  int asking = 0;             // Threads that ask about its stream, which must not end meanwhile.
 };
 
 struct Watches {
   std::mutex mutex;
+  std::condition_variable asked;
   std::list<Watch> all;
-  std::uint64_t last_id = 0;
   std::atomic<int> count{0};
 };
 
@@ -79,7 +79,7 @@ bool is_capture_error(cudaError_t error) {
 void* begin(cudaStream_t stream) {
   Watches& world = watches();
   const std::lock_guard<std::mutex> lock(world.mutex);
-  mine = &world.all.emplace_back(Watch{++world.last_id, stream, {}, {}, {}, {}, {}});
+  mine = &world.all.emplace_back(Watch{stream, {}, {}, {}, {}, {}, 0});
   ++world.count;
   return mine;
 }
@@ -89,10 +89,11 @@ void end(void* watch, void* to, void (*broke)(void* to, const detail::WatchedCal
   Watches& world = watches();
   std::list<Watch> ended;
   {
-    const std::lock_guard<std::mutex> lock(world.mutex);
+    std::unique_lock<std::mutex> lock(world.mutex);
     const auto found =
         std::find_if(world.all.begin(), world.all.end(), [&](const Watch& each) { return &each == watch; });
     if (found == world.all.end()) return;
+    world.asked.wait(lock, [&] { return found->asking == 0; });
     ended.splice(ended.end(), world.all, found);
     --world.count;
     if (mine == watch) mine = nullptr;
@@ -116,8 +117,7 @@ void failed(const Call& call, AskState ask) {
   // Says no more than that something else broke the capture before.
   if (call.error == cudaErrorStreamCaptureInvalidated) return;
   struct Asked {
-    std::uint64_t id;
-    cudaStream_t stream;
+    Watch* watch;  // It does not end before its question is answered.
     bool is_own;
     CaptureState state = CaptureState::kUnknown;
   };
@@ -125,13 +125,16 @@ void failed(const Call& call, AskState ask) {
   Watches& world = watches();
   {
     const std::lock_guard<std::mutex> lock(world.mutex);
-    for (const Watch& watch : world.all) {
-      if (!watch.broke) asked.push_back({watch.id, watch.stream, &watch == mine});
+    asked.reserve(world.all.size());
+    for (Watch& watch : world.all) {
+      if (watch.broke) continue;
+      asked.push_back({&watch, &watch == mine});
+      ++watch.asking;
     }
   }
   bool broke_own = false;
   for (Asked& each : asked) {
-    each.state = ask(each.stream, !each.is_own);
+    each.state = ask(each.watch->stream, !each.is_own);
     broke_own |= each.is_own && each.state == CaptureState::kBroken;
   }
   // A capture of another thread may be lost by a call of that thread, which goes on and has not been noted. A call that
@@ -143,19 +146,27 @@ void failed(const Call& call, AskState ask) {
     const bool broke = each.state == CaptureState::kBroken || each.state == CaptureState::kUnknown;
     each.state = broke && may_break_others ? CaptureState::kBroken : CaptureState::kActive;
   }
+  const auto breaks = [](const Asked& one) {
+    return one.state == CaptureState::kBroken || (one.state == CaptureState::kOver && one.is_own);
+  };
+  const auto refuses = [&](const Asked& one) { return one.is_own && is_capture_error(call.error); };
+  // Looked up without the lock, since the loader of programs has one, under which CUDA may be called.
   std::string called_by;
-  const std::lock_guard<std::mutex> lock(world.mutex);
-  for (const Asked& each : asked) {
-    const auto watch =
-        std::find_if(world.all.begin(), world.all.end(), [&](const Watch& one) { return one.id == each.id; });
-    if (watch == world.all.end() || watch->broke) continue;
-    const bool broke = each.state == CaptureState::kBroken || (each.state == CaptureState::kOver && each.is_own);
-    const bool refused = each.is_own && is_capture_error(call.error) && !watch->refused;
-    if (!broke && !refused) continue;
-    if (called_by.empty()) called_by = caller_of(frames(call.address), call.by_runtime, {});
-    (broke ? watch->broke : watch->refused) =
-        Seen{call.name, called_by, {}, watch->last_kernel, nullptr, call.error, !each.is_own, broke};
+  const bool concerns_any =
+      std::any_of(asked.begin(), asked.end(), [&](const Asked& one) { return breaks(one) || refuses(one); });
+  if (concerns_any) called_by = caller_of(frames(call.address), call.by_runtime, {});
+  {
+    const std::lock_guard<std::mutex> lock(world.mutex);
+    for (const Asked& each : asked) {
+      Watch& watch = *each.watch;
+      --watch.asking;
+      const bool broke = breaks(each);
+      std::optional<Seen>& seen = broke ? watch.broke : watch.refused;
+      if (watch.broke || seen || !(broke || refuses(each))) continue;
+      seen = Seen{call.name, called_by, {}, watch.last_kernel, nullptr, call.error, !each.is_own, broke};
+    }
   }
+  world.asked.notify_all();
 }
 
 void launched(const char* kernel) {

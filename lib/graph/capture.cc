@@ -464,7 +464,8 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
     if (listed.error != cudaSuccess) captured.capture = cuda_failure(listed.call, listed.error);
   }
   if (captured.capture.ok()) {
-    captured.capture = inspect(captured.graph.nodes, __builtin_frame_address(0), &captured.content.leaves_memory);
+    captured.capture = inspect(captured.graph.nodes, recording.slot_nodes(), __builtin_frame_address(0),
+                               &captured.content.leaves_memory);
   }
   if (!captured.capture.ok()) return captured;
   Content& content = captured.content;

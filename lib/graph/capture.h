@@ -85,13 +85,14 @@ class Recording {
   // Whether the capture of a body of a conditional node broke.
   bool has_broken_body() const { return has_broken_body_; }
 
+  const std::vector<cudaGraphNode_t>& slot_nodes() const { return slot_nodes_; }
   // The slot nodes that were captured, found among the graph's; false if one is missing.
   bool take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slots);
   // What the graph needs for the values of on_device().
   DeviceValues take_device_values() { return std::move(device_values_); }
   // Its conditional nodes, and the code that sets their conditions.
   Conditionals take_conditionals() { return std::move(conditionals_); }
-  std::shared_ptr<void> code_of_conditions() const { return code_of_conditions_; }
+  const std::vector<std::shared_ptr<void>>& code_of_conditions() const { return code_of_conditions_; }
 
  private:
   class BodyCapture;
@@ -155,7 +156,7 @@ class Recording {
   BodyCapture* body_ = nullptr;
   Conditionals conditionals_;
   std::vector<Graph> parts_;
-  std::shared_ptr<void> code_of_conditions_;
+  std::vector<std::shared_ptr<void>> code_of_conditions_;
   bool has_broken_body_ = false;
 };
 

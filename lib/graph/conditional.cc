@@ -4,7 +4,9 @@
 #include <absl/cleanup/cleanup.h>
 #include <absl/strings/str_cat.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -13,6 +15,7 @@
 #include "cuda/compat.h"
 #include "graph/capture.h"
 #include "graph/condition.h"
+#include "graph/inspect.h"
 #include "graphcache/body.h"
 
 namespace graphcache {
@@ -73,12 +76,10 @@ const char* name_if_forbidden(cudaGraphNodeType type) {
 bool is_of_pageable_memory(cudaGraphNode_t node) {
   cudaMemcpy3DParms copy = {};
   if (cudaGraphMemcpyNodeGetParams(node, &copy) != cudaSuccess) return false;
-  const auto is_pageable = [](const void* memory) {
-    cudaPointerAttributes attributes = {};
-    return memory != nullptr && cudaPointerGetAttributes(&attributes, memory) == cudaSuccess &&
-           attributes.type == cudaMemoryTypeUnregistered;
+  const auto uses = [&](const void* memory, cudaMemcpyKind of_device) {
+    return memory != nullptr && copy.kind != cudaMemcpyDeviceToDevice && copy.kind != of_device && is_pageable(memory);
   };
-  return is_pageable(copy.srcPtr.ptr) || is_pageable(copy.dstPtr.ptr);
+  return uses(copy.srcPtr.ptr, cudaMemcpyDeviceToHost) || uses(copy.dstPtr.ptr, cudaMemcpyHostToDevice);
 }
 
 }  // namespace
@@ -330,7 +331,9 @@ bool Recording::add_conditional(cudaStream_t stream, const Conditional& node, Ad
   if (current.result().error != cudaSuccess) return refused(current.result());
   CallResult done = setter_.conditions().load(&added->kernels);
   if (done.error != cudaSuccess) return refused(done);
-  outer.code_of_conditions_ = setter_.conditions().code();
+  std::shared_ptr<void> code = setter_.conditions().code();
+  std::vector<std::shared_ptr<void>>& codes = outer.code_of_conditions_;  // Of several caches, if runs are nested.
+  if (std::find(codes.begin(), codes.end(), code) == codes.end()) codes.push_back(std::move(code));
 
   CaptureInfo info;
   done = {"cudaStreamGetCaptureInfo", capture_info(stream, &info)};
@@ -379,6 +382,8 @@ CallResult Recording::add_node(cudaStream_t stream, const Conditional& node, cud
     if (body->end_part()) {
       done = {"cudaGraphAddNode", graphcache::add_node(&added->node, body->graph(), body->last(), 1, &params)};
       if (done.error == cudaSuccess) body->append(added->node);
+    } else {
+      done = {"cudaGraphAddNode", cudaErrorMemoryAllocation};  // If the capture broke, that has been noted before.
     }
     body->begin_part();
   }

@@ -18,20 +18,25 @@ struct Range {
   std::size_t size = 0;
 };
 
-// Empty if it cannot be known. To ask takes the main thread a file.
+// Empty if it cannot be known. To ask takes the main thread a file. Where the size of stacks is not limited, what is
+// answered reaches down to other memory: the upper part will do.
 Range stack_of_this_thread() {
+  constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
   pthread_attr_t attributes;
   if (pthread_getattr_np(pthread_self(), &attributes) != 0) return {};
   void* begin = nullptr;
   std::size_t size = 0;
   const bool known = pthread_attr_getstack(&attributes, &begin, &size) == 0;
   pthread_attr_destroy(&attributes);
-  return known ? Range{static_cast<const char*>(begin), size} : Range{};
+  if (!known) return {};
+  const std::size_t used = std::min(size, kMaxBytes);
+  return {static_cast<const char*>(begin) + (size - used), used};
 }
 
 class Inspection {
  public:
-  explicit Inspection(const void* frame) : frame_(frame) {}
+  Inspection(const void* frame, const std::vector<cudaGraphNode_t>& slot_nodes)
+      : frame_(frame), slot_nodes_(slot_nodes) {}
 
   // What cannot be read is passed over, except for an error that has cost the context.
   CallResult read(const std::vector<cudaGraphNode_t>& nodes) {
@@ -54,10 +59,9 @@ class Inspection {
           "a copy has a local variable of fn at one end, and a launch of the graph would use it after fn has returned: "
           "pass the value as a slot, or copy from memory that outlives the run");
     }
-    std::sort(sources_.begin(), sources_.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+    std::sort(sources_.begin(), sources_.end());
     for (std::size_t i = 1; i < sources_.size(); ++i) {
-      const Range& before = sources_[i - 1];
-      if (before.begin + before.size > sources_[i].begin && is_pageable(before) && is_pageable(sources_[i])) {
+      if (sources_[i - 1] == sources_[i] && is_pageable(sources_[i])) {
         return absl::FailedPreconditionError(
             "two copies read the same pageable memory, and a launch of the graph would read it once, when fn has "
             "ended: give each copy a source of its own, or use memory of cudaMallocHost");
@@ -75,7 +79,7 @@ class Inspection {
       case cudaGraphNodeTypeMemcpy: {
         cudaMemcpy3DParms params = {};
         const CallResult done{"cudaGraphMemcpyNodeGetParams", cudaGraphMemcpyNodeGetParams(node, &params)};
-        if (done.error == cudaSuccess) add(params);
+        if (done.error == cudaSuccess) add(params, has_slots(node));
         return done;
       }
       case cudaGraphNodeTypeMemAlloc: {
@@ -103,13 +107,17 @@ class Inspection {
     }
   }
 
-  void add(const cudaMemcpy3DParms& copy) {
-    const void* const source = copy.srcPtr.ptr;
-    uses_local_ = uses_local_ || is_local(source) || is_local(copy.dstPtr.ptr);
-    if (source == nullptr || copy.kind == cudaMemcpyDeviceToDevice || copy.kind == cudaMemcpyDeviceToHost) return;
-    const std::size_t rows = std::max<std::size_t>(copy.extent.height, 1) * std::max<std::size_t>(copy.extent.depth, 1);
-    sources_.push_back({static_cast<const char*>(source),
-                        rows == 1 ? copy.extent.width : rows * std::max(copy.srcPtr.pitch, copy.extent.width)});
+  bool has_slots(cudaGraphNode_t node) const {
+    return std::find(slot_nodes_.begin(), slot_nodes_.end(), node) != slot_nodes_.end();
+  }
+
+  void add(const cudaMemcpy3DParms& copy, bool has_slots) {
+    uses_local_ = uses_local_ || is_local(copy.srcPtr.ptr) || is_local(copy.dstPtr.ptr);
+    const bool may_be_hosts = copy.kind != cudaMemcpyDeviceToDevice && copy.kind != cudaMemcpyDeviceToHost;
+    // What a slot points to is not changed by `fn`.
+    if (has_slots || copy.srcPtr.ptr == nullptr || !may_be_hosts) return;
+    const std::size_t row = copy.srcPos.z * copy.srcPtr.ysize + copy.srcPos.y;
+    sources_.push_back(static_cast<const char*>(copy.srcPtr.ptr) + row * copy.srcPtr.pitch + copy.srcPos.x);
   }
 
   // Stacks grow down: what `fn` had lies below the frame of who called it.
@@ -118,32 +126,37 @@ class Inspection {
   }
 
   // Memory that the graph allocates is unknown to the runtime before the first launch.
-  bool is_pageable(const Range& memory) const {
+  bool is_pageable(const char* memory) const {
     for (const Range& own : allocated_) {
-      if (memory.begin >= own.begin && memory.begin < own.begin + own.size) return false;
+      if (memory >= own.begin && memory < own.begin + own.size) return false;
     }
-    cudaPointerAttributes attributes = {};
-    return cudaPointerGetAttributes(&attributes, memory.begin) == cudaSuccess &&
-           attributes.type == cudaMemoryTypeUnregistered;
+    return graphcache::is_pageable(memory);
   }
 
   const void* const frame_;
+  const std::vector<cudaGraphNode_t>& slot_nodes_;
   bool uses_local_ = false;
-  std::vector<Range> sources_;  // Of copies that may come from the host.
+  std::vector<const char*> sources_;  // Of copies that may come from the host.
   std::vector<Range> allocated_;
   std::vector<const char*> freed_;
 };
 
 }  // namespace
 
-absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, const void* frame, bool* leaves_memory) {
+absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, const std::vector<cudaGraphNode_t>& slot_nodes,
+                     const void* frame, bool* leaves_memory) {
   const LastErrorGuard last_error;
-  Inspection inspection(frame);
+  Inspection inspection(frame, slot_nodes);
   if (const CallResult done = inspection.read(nodes); done.error != cudaSuccess) {
     return cuda_failure(done.call, done.error);
   }
   *leaves_memory = inspection.leaves_memory();
   return inspection.unfit();
+}
+
+bool is_pageable(const void* memory) {
+  cudaPointerAttributes attributes = {};
+  return cudaPointerGetAttributes(&attributes, memory) == cudaSuccess && attributes.type == cudaMemoryTypeUnregistered;
 }
 
 bool is_on_this_threads_stack(const void* address) {

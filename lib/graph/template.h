@@ -113,11 +113,11 @@ struct DeviceValues {
 struct Content {
   std::uint64_t id = 0;  // See next_id().
   std::size_t node_count = 0;
-  std::size_t conditional_count = 0;         // Of conditional nodes, those in bodies included.
-  std::size_t body_node_count = 0;           // Of the nodes in their bodies.
-  std::shared_ptr<void> code_of_conditions;  // That these need.
-  Slots slots;                               // The slots, with their fields as they were captured.
-  std::vector<unsigned char> values;         // The values of the slots that these fields were made from.
+  std::size_t conditional_count = 0;                      // Of conditional nodes, those in bodies included.
+  std::size_t body_node_count = 0;                        // Of the nodes in their bodies.
+  std::vector<std::shared_ptr<void>> code_of_conditions;  // That these need.
+  Slots slots;                                            // The slots, with their fields as they were captured.
+  std::vector<unsigned char> values;                      // The values of the slots that these fields were made from.
   DeviceValues device_values;
   bool leaves_memory = false;  // A node allocates memory that no node frees: `fn` has handed it out.
 

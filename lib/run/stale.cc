@@ -43,7 +43,9 @@ template <class F>
 // Ok: the run goes on. After a finding with OnStale::kForget the entry has nothing left by then, so the run is a miss.
 absl::Status Cache::Impl::verify_hit(Held& entry, const Request& request) {
   const bool is_hit = entry->executable != nullptr || (entry->content != nullptr && entry->direct_left == 0);
-  if (!is_hit || ++entry->unverified < options_.verify_every) return absl::OkStatus();
+  // `fn` would hand out memory of the recording, which is never launched.
+  const bool hands_memory_out = is_hit && entry->content->leaves_memory;
+  if (!is_hit || hands_memory_out || ++entry->unverified < options_.verify_every) return absl::OkStatus();
   entry->unverified = 0;
   LastErrorGuard last_error;
   if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
