@@ -79,7 +79,7 @@ TEST_F(MistakesStraysTest, AKeyThatIsCapturedAgainIsLoggedOnce) {
 TEST_F(MistakesStraysTest, ForkedWorkAndWorkOfOthersAreNotListed) {
   Stream side, of_thread;
   Event fork, join;
-  DeviceBuffer<float> aside(kSize);
+  DeviceBuffer<float> aside(kSize), of_others(kSize);
   Cache cache(diagnosing());
   EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, [&](cudaStream_t on) {
     CUDA_OK(cudaEventRecord(fork, on));
@@ -87,12 +87,13 @@ TEST_F(MistakesStraysTest, ForkedWorkAndWorkOfOthersAreNotListed) {
     add_aside(aside.get(), side);
     CUDA_OK(cudaEventRecord(join, side));
     CUDA_OK(cudaStreamWaitEvent(on, join, 0));
-    std::thread([&] { add_aside(aside.get(), of_thread); }).join();
+    std::thread([&] { add_aside(of_others.get(), of_thread); }).join();
     return add_one(on);
   }));
   EXPECT_TRUE(cache.entries()[0].stray_work.empty()) << cache.entries()[0].stray_work[0];
   EXPECT_TRUE(lines.empty());
-  EXPECT_EQ(aside.read(), std::vector<float>(kSize, 2));
+  EXPECT_EQ(aside.read(), std::vector<float>(kSize, 1));
+  EXPECT_EQ(of_others.read(), std::vector<float>(kSize, 1));
 }
 
 TEST_F(MistakesStraysTest, WhatAnEmptyCaptureHasElsewhereIsInItsError) {
