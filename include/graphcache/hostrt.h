@@ -102,10 +102,10 @@ cudaError_t release(cudaStream_t stream);
 //
 // With the environment variable GRAPHCACHE_HOSTRT_SEED a program starts deferred, and reset() goes back to that, so
 // that a test program needs no change. Copies from pageable memory read it before the call returns, copies to pageable
-// memory wait, as the real runtime's do. A destroyed stream's work goes on. A disabled memset node does not order its
-// neighbours (docs/semantics.md). An upload may take effect too late for what device code writes into nodes in the
-// first launch, unless the host waited for the upload. A kernel runs whole: its threads do not mix with those of
-// another.
+// memory wait, as the real runtime's do, and so does the launch of a graph that has either. A destroyed stream's work
+// goes on. A disabled memset node does not order its neighbours (docs/semantics.md). An upload may take effect too late
+// for what device code writes into nodes in the first launch, unless the host waited for the upload. A kernel runs
+// whole: its threads do not mix with those of another.
 void defer(std::uint64_t seed);
 
 // ---- What is alive ------------------------------------------------------------------------------------------------

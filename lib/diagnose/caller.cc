@@ -196,10 +196,11 @@ bool is_passed_over(const Location& where) {
   return is_cudas(where.symbol) || is_ours(where.symbol) || is_of_standard_library(where.symbol);
 }
 
-// "run(Model&)::{lambda(Recorder&)#1}::operator()(Recorder&) const" is a lambda of run(Model&).
+// "run(Model&)::{lambda(Recorder&)#1}::operator()(Recorder&) const" is a lambda of run(Model&), where clang says
+// "run(Model&)::$_1::operator()".
 std::string readable(const std::string& symbol) {
   std::string name = demangled(symbol);
-  const std::size_t lambda = name.find("::{lambda(");
+  const std::size_t lambda = std::min(name.find("::{lambda("), name.find("::$_"));
   return lambda == std::string::npos ? name : "a lambda of " + name.substr(0, lambda);
 }
 

@@ -190,6 +190,8 @@ bool Recording::may_enqueue(cudaStream_t stream, const char* call, const void* k
   const cudaError_t error = capture_info(stream, &info);
   if (error != cudaSuccess) {
     fail(cuda_failure("cudaStreamGetCaptureInfo", error));
+  } else if (info.status == cudaStreamCaptureStatusInvalidated) {
+    return true;  // The call fails, and says that the capture is broken.
   } else if (info.status != cudaStreamCaptureStatusActive || info.id != capture_id()) {
     fail(absl::InvalidArgumentError(
         in_body_

@@ -225,6 +225,14 @@ cudaError_t prepare(const Call& call, cudaGraphExec_t handle, cudaStream_t strea
   return *executable != nullptr ? cudaSuccess : cudaErrorInvalidValue;
 }
 
+bool copies_pageable(const State& state, const Program& program) {
+  return std::any_of(program.nodes.begin(), program.nodes.end(), [&](const ProgramNode& node) {
+    if (const auto* child = std::get_if<ChildParams>(&node.params)) return copies_pageable(state, *child->program);
+    const auto* copy = std::get_if<CopyParams>(&node.params);
+    return copy != nullptr && (is_pageable(state, copy->source) || is_pageable(state, copy->destination));
+  });
+}
+
 cudaError_t launch(const Call& call, cudaGraphExec_t handle, cudaStream_t stream_handle) {
   Executable* executable = nullptr;
   Stream* stream = nullptr;
@@ -248,6 +256,8 @@ cudaError_t launch(const Call& call, cudaGraphExec_t handle, cudaStream_t stream
     enqueue(call.state, *stream, GraphRun{executable->program, call.state.endings.here});
   }
   executable->last_run = mark(call.state, *stream);
+  // What it reads and writes of pageable memory is done when the call returns (docs/semantics.md).
+  if (call.state.deferred && copies_pageable(call.state, program)) finish(call.state, *stream);
   return cudaSuccess;
 }
 
