@@ -234,7 +234,7 @@ TEST_F(MistakesDiagnoseTest, ACallThatBreaksThePerThreadStreamsCaptureIsNamed) {
   EXPECT_TRUE(contains(error, "returned cudaErrorStreamCaptureImplicit")) << error;
 }
 
-// Captures on several threads at a time: each is told of its own call.
+// Several threads capture at a time, and each report names that capture's own call.
 TEST_F(MistakesDiagnoseTest, CapturesOfSeveralThreadsAreToldApart) {
   constexpr int kThreads = 4, kRuns = 25;
   Cache cache(diagnosing());

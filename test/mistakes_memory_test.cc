@@ -37,19 +37,23 @@ class MistakesMemoryTest : public CacheTest {
     return options;
   }
 
+  void expect_each_replay_hands_it_out(Cache& cache) {
+    EXPECT_RUN(kInstantiated, run_allocating(cache, "k", 3));
+    EXPECT_EQ(use_and_free(), 3);
+    for (int i = 0; i < 3; ++i) {
+      data.write(std::vector<float>(kSize));
+      EXPECT_RUN(kReplayed, run_allocating(cache, "k", 3));
+      EXPECT_EQ(use_and_free(), 3);
+    }
+    EXPECT_EQ(calls, 1);
+  }
+
   float* handed_out = nullptr;
 };
 
 TEST_F(MistakesMemoryTest, MemoryThatIsFreedBeforeTheNextRunIsHandedOutByEachReplay) {
   Cache cache;
-  EXPECT_RUN(kInstantiated, run_allocating(cache, "k", 3));
-  EXPECT_EQ(use_and_free(), 3);
-  for (int i = 0; i < 3; ++i) {
-    data.write(std::vector<float>(kSize));
-    EXPECT_RUN(kReplayed, run_allocating(cache, "k", 3));
-    EXPECT_EQ(use_and_free(), 3);
-  }
-  EXPECT_EQ(calls, 1);
+  expect_each_replay_hands_it_out(cache);
 }
 
 TEST_F(MistakesMemoryTest, MemoryThatIsStillAllocatedIsNamed) {
@@ -270,14 +274,7 @@ TEST_F(MistakesMemoryTest, VerifyModeLeavesKeysAloneThatHandMemoryOut) {
   Options verifying;
   verifying.verify_every = 1;
   Cache cache(verifying);
-  EXPECT_RUN(kInstantiated, run_allocating(cache, "k", 3));
-  EXPECT_EQ(use_and_free(), 3);
-  for (int i = 0; i < 3; ++i) {
-    data.write(std::vector<float>(kSize));
-    EXPECT_RUN(kReplayed, run_allocating(cache, "k", 3));
-    EXPECT_EQ(use_and_free(), 3);
-  }
-  EXPECT_EQ(calls, 1);
+  expect_each_replay_hands_it_out(cache);
   EXPECT_EQ(cache.stats().stale, 0u);
 }
 

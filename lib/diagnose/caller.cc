@@ -149,6 +149,7 @@ bool begins_with(std::string_view text, std::string_view with) { return text.sub
 // CUDA's own, also as an inline function of its headers, all of which are templates or static; "cublasCreate" is none,
 // nor is a program's "void cudaUpdate(float*)".
 bool is_cudas(std::string_view symbol) {
+  if (symbol.find("__device_stub_") != std::string_view::npos) return true;
   if (begins_with(symbol, "_Z")) {
     const bool is_static = begins_with(symbol, "_ZL");
     symbol.remove_prefix(is_static ? 3 : 2);
@@ -158,7 +159,7 @@ bool is_cudas(std::string_view symbol) {
       symbol.remove_prefix(1);
     }
     const bool is_template = symbol.size() > length && symbol[length] == 'I';
-    if (length != 0 && !is_static && !is_template) return symbol.find("__device_stub_") != std::string_view::npos;
+    if (length != 0 && !is_static && !is_template) return false;
   }
   for (const std::string_view mark : {"cuda", "cu"}) {
     if (begins_with(symbol, mark) && symbol.size() > mark.size() && symbol[mark.size()] >= 'A' &&
@@ -166,8 +167,7 @@ bool is_cudas(std::string_view symbol) {
       return true;
     }
   }
-  return begins_with(symbol, "__cud") || begins_with(symbol, "libcudart_static_") ||
-         symbol.find("__device_stub_") != std::string_view::npos;
+  return begins_with(symbol, "__cud") || begins_with(symbol, "libcudart_static_");
 }
 
 // What stands between `fn` and CUDA, or between `fn` and the call of the cache, in a program that is linked with it.

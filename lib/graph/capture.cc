@@ -328,7 +328,7 @@ CallResult Recording::take_device_memory(cudaStream_t stream, std::size_t bytes,
 
 const void* Recording::on_device(cudaStream_t stream, const ArgView& value) {
   if (!may_enqueue(stream, "rec.on_device")) return nullptr;
-  LastErrorGuard last_error;  // It is told as the recorder's failure.
+  LastErrorGuard last_error;  // The recorder reports it.
   const DeviceGuard current(setter_.device());
   CallResult done = current.result();
   bool is_of_device = true;

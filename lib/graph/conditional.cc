@@ -417,7 +417,7 @@ bool Recording::capture_body(const Conditional& node, const Added& added, unsign
 
 // For the next round of a loop.
 void Recording::set_again(cudaStream_t stream, const Added& added) {
-  LastErrorGuard last_error;  // It is told as the recorder's failure.
+  LastErrorGuard last_error;  // The recorder reports it.
   const Arg<cudaGraphConditionalHandle> handle(added.handle);
   const Arg<const void*> nothing(nullptr);
   if (added.kept != nullptr) {

@@ -36,7 +36,9 @@ Range stack_of_this_thread() {
 class Inspection {
  public:
   Inspection(const void* frame, const std::vector<cudaGraphNode_t>& slot_nodes)
-      : frame_(frame), slot_nodes_(slot_nodes) {}
+      : frame_(frame), slot_nodes_(slot_nodes) {
+    std::sort(slot_nodes_.begin(), slot_nodes_.end());
+  }
 
   // What cannot be read is passed over, except for an error that has cost the context.
   CallResult read(const std::vector<cudaGraphNode_t>& nodes) {
@@ -108,7 +110,7 @@ class Inspection {
   }
 
   bool has_slots(cudaGraphNode_t node) const {
-    return std::find(slot_nodes_.begin(), slot_nodes_.end(), node) != slot_nodes_.end();
+    return std::binary_search(slot_nodes_.begin(), slot_nodes_.end(), node);
   }
 
   void add(const cudaMemcpy3DParms& copy, bool has_slots) {
@@ -134,7 +136,7 @@ class Inspection {
   }
 
   const void* const frame_;
-  const std::vector<cudaGraphNode_t>& slot_nodes_;
+  std::vector<cudaGraphNode_t> slot_nodes_;  // Sorted.
   bool uses_local_ = false;
   std::vector<const char*> sources_;  // Of copies that may come from the host.
   std::vector<Range> allocated_;
