@@ -38,6 +38,18 @@ class Wrong {
   T& place_;
   const T right_;
 };
+template <class T>
+class Wrong<std::atomic<T>> {
+ public:
+  Wrong(std::atomic<T>& place, T value) : place_(place), right_(place.exchange(value)) {}
+  ~Wrong() { place_ = right_; }
+  Wrong(const Wrong&) = delete;
+  Wrong& operator=(const Wrong&) = delete;
+
+ private:
+  std::atomic<T>& place_;
+  const T right_;
+};
 template <class T, class U>
 Wrong(T&, U) -> Wrong<T>;
 
@@ -96,6 +108,12 @@ class VerifyTest : public StreamTest, protected Verifier {
     EXPECT_TRUE(finds(what));
   }
 
+  template <class T, class U>
+  void expect(const std::string& what, std::atomic<T>& place, U value) {
+    const Wrong wrong(place, static_cast<T>(value));
+    EXPECT_TRUE(finds(what));
+  }
+
   Cache cache{few_executables()};
 };
 
@@ -106,7 +124,6 @@ TEST_F(VerifyTest, OrdersOfUse) {
   ASSERT_EQ(newest.state, State::kRecorded);
   expect("it is in the order of another state", oldest.state, State::kLive);
   expect("the order of use is linked wrongly", oldest.newer, nullptr);
-  expect("its use is yet to come", newest.last_use, 1000);
   expect("the order of recorded entries ends elsewhere than it says", newest.older, nullptr);
   expect("the order of recorded entries is longer than it says", oldest.older, &newest);
   expect("its id is another's", newest.id, oldest.id);
@@ -125,12 +142,12 @@ TEST_F(VerifyTest, ParameterTable) {
   EXPECT_TRUE(cache.run(key("other"), stream, [](cudaStream_t) {}).ok());  // The same key at another place.
   Entry& there = entry("other");
   ASSERT_EQ(Index::next_of_key(&there), &here);
-  expect("it is not found", site, there.site);
+  expect("its tag is another's", site, there.site);
   expect("the table holds fewer entries", there.next_of_bucket, nullptr);
 }
 
 TEST_F(VerifyTest, ErasedEntries) {
-  expect("it is erased and in an order of use", entry("other").erased, true);
+  expect("it is erased, and in the table", entry("other").erased, true);
   EXPECT_TRUE(cache
                   .run(key("busy"), stream,
                        [&](cudaStream_t) {
@@ -210,9 +227,8 @@ TEST_F(VerifyTest, WhatEntriesHave) {
     EXPECT_TRUE(finds("its template is that of another content"));
   }
   {
-    const std::size_t nodes = recorded.nodes.exchange(7);
+    const Wrong wrong(recorded.nodes, Counter(7));
     EXPECT_TRUE(finds("what it reports is not of its content"));
-    recorded.nodes = nodes;
   }
   expect("its executable holds another's content", live.content, recorded.content);
 }
@@ -297,8 +313,8 @@ TEST_F(VerifyTest, Counters) {
 }
 
 TEST_F(VerifyTest, AFaultEndsTheProcess) {
-  const Wrong wrong(entry("other").last_use, std::uint64_t{1000});
-  EXPECT_DEATH(VerifyOnReturn{cache}, "graphcache: the cache is not in order: entry .*its use is yet to come");
+  const Wrong wrong(entry("other").users, -1);
+  EXPECT_DEATH(VerifyOnReturn{cache}, "graphcache: the cache is not in order: entry .*it has less than no users");
 }
 
 }  // namespace

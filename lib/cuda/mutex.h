@@ -30,19 +30,21 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex& mutex_;
 };
 
-// The lock of one entry, held from look-up to launch. It is taken only under the cache's lock, so that taking it needs
-// no atomic exchange, and waited for by the cache's condition variable, so that nobody waits on an entry that may go
-// away.
+// The lock of one entry, held from look-up to launch. A hit takes it by one atomic exchange and holds no other lock. Who
+// finds it held waits under the cache's lock, by the cache's condition variable.
 class RunLock {
  public:
-  // Under the cache's lock. False if somebody holds it, this thread included.
+  // Begins held, if that is asked for.
+  explicit RunLock(bool held = false) : state_(held ? kHeld : kFree) {}
+
+  // False if somebody holds it, this thread included.
   bool try_lock() {
-    if (state_.load(std::memory_order_acquire) != kFree) return false;
-    state_.store(kHeld, std::memory_order_relaxed);
-    return true;
+    int free = kFree;
+    return state_.load(std::memory_order_relaxed) == kFree &&
+           state_.compare_exchange_strong(free, kHeld, std::memory_order_acquire, std::memory_order_relaxed);
   }
-  // The same without taking it: nobody else can as long as the cache's lock is held.
-  bool is_free() const { return state_.load(std::memory_order_acquire) == kFree; }
+  // Whether nobody holds it at this moment.
+  bool is_free() const { return state_.load(std::memory_order_relaxed) == kFree; }
   // Under the cache's lock. True if the holder will see, when it unlocks, that somebody waits; false if it has
   // unlocked.
   bool announce_wait() {
@@ -56,7 +58,7 @@ class RunLock {
   static constexpr int kFree = 0;
   static constexpr int kHeld = 1;
   static constexpr int kAwaited = 2;
-  std::atomic<int> state_{kFree};
+  std::atomic<int> state_;
 };
 
 }  // namespace graphcache

@@ -29,7 +29,7 @@ void Policy::link(KeyId key) {
   Order& order = order_of(entry.kind);
   entry.newer = kNoKey;
   entry.older = order.newest;
-  while (entry.older != kNoKey && entries_[entry.older].last_use > entry.last_use) {
+  for (int i = 0; i < kMostPassed && entry.older != kNoKey && entries_[entry.older].last_use > entry.last_use; ++i) {
     entry.newer = std::exchange(entry.older, entries_[entry.older].older);
   }
   (entry.newer != kNoKey ? entries_[entry.newer].older : order.newest) = key;
@@ -43,10 +43,11 @@ void Policy::unlink(KeyId key) {
   (entry.older != kNoKey ? entries_[entry.older].newer : order.oldest) = entry.newer;
 }
 
-void Policy::used(KeyId key) {
+void Policy::used(KeyId key, const Use& use) {
   add(key);
   Entry& entry = entries_[key];
-  entry.last_use = ++uses_;
+  entry.last_use = use;
+  latest_ = std::max(latest_, use);
   if (entry.kind == Kind::kNone || entry.is_pinned || order_of(entry.kind).newest == key) return;
   unlink(key);
   link(key);
@@ -183,9 +184,9 @@ bool Policy::fits(std::size_t taken, std::size_t bytes) const {
   return bytes <= limits_.max_device_bytes && taken <= limits_.max_device_bytes - bytes;
 }
 
-bool Policy::has_room(KeyId key, IdleFn idle) const {
+bool Policy::has_room(KeyId key, const View& view) {
   const Entry& entry = entries_[key];  // Of its last capture.
-  return entry.facts.bytes <= limits_.max_device_bytes && (has_place(entry) || victim(idle) != kNoKey);
+  return entry.facts.bytes <= limits_.max_device_bytes && (has_place(entry) || victim(view) != kNoKey);
 }
 
 bool Policy::has_to_borrow(KeyId key) const {
@@ -245,19 +246,34 @@ void Policy::withdraw(KeyId key) {
 
 // The executable that leaves next after this one, or first: the least recently used plain ones, then those that the
 // device updates. To destroy one of these waits for what other streams have in flight.
-KeyId Policy::next_victim(KeyId after, IdleFn idle) const {
+KeyId Policy::next_victim(KeyId after, const View& view) {
+  int moves = 0;
   do {
-    const bool is_plain = after == kNoKey || entries_[after].kind == Kind::kPlain;
-    after = after == kNoKey ? plain_.oldest : entries_[after].newer;
-    if (after == kNoKey && is_plain) after = updated_.oldest;
-  } while (after != kNoKey && !idle(after));
+    after = oldest(after, view, &moves);
+  } while (after != kNoKey && !view.idle(after));
   return after;
 }
 
-KeyId Policy::candidate(KeyId key, IdleFn idle) const {
+// The next one in that order, once those before it that hits have used have gone to their places.
+KeyId Policy::oldest(KeyId after, const View& view, int* moves) {
+  for (;;) {
+    const bool is_plain = after == kNoKey || entries_[after].kind == Kind::kPlain;
+    KeyId key = after == kNoKey ? plain_.oldest : entries_[after].newer;
+    if (key == kNoKey && is_plain) key = updated_.oldest;
+    if (key == kNoKey || *moves == kMostPassed) return key;
+    const Use use = view.last_use(key);
+    if (use <= entries_[key].last_use) return key;
+    ++*moves;
+    unlink(key);
+    entries_[key].last_use = use;
+    link(key);
+  }
+}
+
+KeyId Policy::candidate(KeyId key, const View& view) const {
   const Entry& entry = entries_[key];
   if (entry.is_pinned || !lends_to_rent()) return kNoKey;
-  const auto is_free = [&](KeyId lender) { return can_lend(lender) && idle(lender); };
+  const auto is_free = [&](KeyId lender) { return can_lend(lender) && view.idle(lender); };
   if (is_free(entry.of_class->table)) return entry.of_class->table;
   const KeyId shared = entry.family->shared;
   const bool can_have = entry.facts.table_class != 0 || shared == kNoKey || entries_[shared].kind == Kind::kPlain;
@@ -278,13 +294,13 @@ Plan Policy::borrow(const Entry& entry, const Offer& offer) const {
 
 // By rent or buy. Where there is no room, somebody loses an executable: only who has not used it for as long as this
 // key has paid rent.
-bool Policy::wants_own(const Entry& entry, Cost rent, IdleFn idle) const {
+bool Policy::wants_own(const Entry& entry, Cost rent, const View& view) {
   if (shares_one()) return false;
   if (entry.of_class->table != kNoKey && limits_.prefer == Prefer::kMemory) return false;
   const bool is_small = entry.facts.nodes < kSmallGraph && limits_.mechanisms.sharing == detail::Sharing::kAuto;
   if (!is_small && !should_buy(entry.rent, rent, costs::buy(entry.facts.nodes))) return false;
   if (has_room(entry, room_beside_tables(entry))) return true;
-  const KeyId loser = victim(idle);
+  const KeyId loser = victim(view);
   return loser != kNoKey && entries_[loser].kind == Kind::kPlain && entries_[loser].last_use < entry.rents_from;
 }
 
@@ -322,8 +338,8 @@ bool Policy::may_write_slots(const Entry& entry) const {
 
 // Makes room for an executable of so many bytes for this key. It is the executable of `in_place_of`, or replaces it,
 // unless that is kNoKey.
-bool Policy::make_room(const Entry& entry, std::size_t bytes, std::size_t limit, KeyId in_place_of, IdleFn idle,
-                       Plan* plan) const {
+bool Policy::make_room(const Entry& entry, std::size_t bytes, std::size_t limit, KeyId in_place_of,
+                       const View& view, Plan* plan) {
   std::size_t left = units_ + units(entry, bytes), left_bytes = bytes_;
   const auto leaves = [&](const Entry& loser) {
     left -= units(loser, this->bytes(loser));
@@ -331,7 +347,7 @@ bool Policy::make_room(const Entry& entry, std::size_t bytes, std::size_t limit,
   };
   if (in_place_of != kNoKey) leaves(entries_[in_place_of]);
   for (KeyId key = kNoKey; left > limit || !fits(left_bytes, bytes);) {
-    key = next_victim(key, idle);
+    key = next_victim(key, view);
     if (key == kNoKey) return false;
     if (key == in_place_of) continue;
     leaves(entries_[key]);
@@ -342,25 +358,26 @@ bool Policy::make_room(const Entry& entry, std::size_t bytes, std::size_t limit,
 
 // A new table, with this key's set alone. It takes the place of what was lent so far, and of other plain executables of
 // its class; but an executable with slots is the lender's own. One that is forced takes any place.
-Plan Policy::table(KeyId in_place_of, const Entry& entry, IdleFn idle) const {
+Plan Policy::table(KeyId in_place_of, const Entry& entry, const View& view) {
   Plan plan;
   plan.action = Plan::Action::kTable;
   if (in_place_of != kNoKey && entries_[in_place_of].kind == Kind::kSlots) in_place_of = kNoKey;
   if (in_place_of != kNoKey) plan.evict.push_back(in_place_of);
   const auto may_leave = [&](KeyId key) {
     const Entry& other = entries_[key];
-    return idle(key) && (always_has_table() || (other.of_class == entry.of_class && other.kind == Kind::kPlain));
+    return view.idle(key) && (always_has_table() || (other.of_class == entry.of_class && other.kind == Kind::kPlain));
   };
   const std::size_t bytes = bytes_of_table(entry, 0);
-  return make_room(entry, bytes, limits_.max_executables, in_place_of, may_leave, &plan) ? plan : Plan();
+  return make_room(entry, bytes, limits_.max_executables, in_place_of, {may_leave, view.last_use}, &plan) ? plan
+                                                                                                           : Plan();
 }
 
 // A new executable, or a sibling's that would have to leave for it.
-Plan Policy::own(const Entry& entry, std::size_t limit, IdleFn idle) const {
+Plan Policy::own(const Entry& entry, std::size_t limit, const View& view) {
   Plan plan;
   plan.action = Plan::Action::kOwn;
   plan.writes_slots = may_write_slots(entry);
-  if (!make_room(entry, entry.facts.bytes, limit, kNoKey, idle, &plan)) return {};
+  if (!make_room(entry, entry.facts.bytes, limit, kNoKey, view, &plan)) return {};
   if (plan.evict.size() != 1) return plan;
   const Entry& loser = entries_[plan.evict.front()];
   if (loser.kind != Kind::kPlain || loser.facts.signature != entry.facts.signature) return plan;
@@ -375,34 +392,34 @@ Plan Policy::beyond_units(const Entry& entry) const {
   return plan;
 }
 
-Plan Policy::plan(KeyId key, const Offer& offer, IdleFn idle) const {
-  Plan plan = wish_or_own(key, offer, idle);
+Plan Policy::plan(KeyId key, const Offer& offer, const View& view) {
+  Plan plan = wish_or_own(key, offer, view);
   return plan.action == Plan::Action::kDirect ? beyond_units(entries_[key]) : plan;
 }
 
-Plan Policy::plan_ahead(KeyId key) const {
+Plan Policy::plan_ahead(KeyId key) {
   return wish_or_own(key, {}, [](KeyId) { return false; });
 }
 
-Plan Policy::wish_or_own(KeyId key, const Offer& offer, IdleFn idle) const {
+Plan Policy::wish_or_own(KeyId key, const Offer& offer, const View& view) {
   const Entry& entry = entries_[key];
-  Plan plan = wish(entry, offer, idle);
-  return plan.action == Plan::Action::kDirect ? own(entry, limits_.max_executables, idle) : plan;
+  Plan plan = wish(entry, offer, view);
+  return plan.action == Plan::Action::kDirect ? own(entry, limits_.max_executables, view) : plan;
 }
 
 // What is best, if there is a place for it.
-Plan Policy::wish(const Entry& entry, const Offer& offer, IdleFn idle) const {
-  if (always_has_table() && may_have_table(entry)) return table(kNoKey, entry, idle);
+Plan Policy::wish(const Entry& entry, const Offer& offer, const View& view) {
+  if (always_has_table() && may_have_table(entry)) return table(kNoKey, entry, view);
   if (!can_lend(offer.lender)) return {};  // It may have been pinned since it was asked for.
   Plan plan = borrow(entry, offer);
   if (wants_table(entry, plan)) {
-    Plan made = table(offer.lender, entry, idle);
+    Plan made = table(offer.lender, entry, view);
     if (made.action != Plan::Action::kDirect) return made;
   }
   if (entries_[offer.lender].kind == Kind::kSlots) return {};
-  if (wants_own(entry, plan.rent, idle)) {
+  if (wants_own(entry, plan.rent, view)) {
     const std::size_t limit = std::min(std::max(room_beside_tables(entry), units_), limits_.max_executables);
-    Plan made = own(entry, limit, idle);
+    Plan made = own(entry, limit, view);
     if (made.action != Plan::Action::kDirect) return made;
   }
   if (plan.set_bytes == 0) return plan;
@@ -411,10 +428,10 @@ Plan Policy::wish(const Entry& entry, const Offer& offer, IdleFn idle) const {
   // Sets of members that are gone are never given back: a table of many such sets, or with no room to grow, is made
   // anew. If it has none and has not served for long, there would soon be no room again.
   const bool has_many = of_class.sets >= 2 * of_class.members + kManySets;
-  if (!has_many && make_room(entry, grown, limits_.max_executables, offer.lender, idle, &plan)) return plan;
+  if (!has_many && make_room(entry, grown, limits_.max_executables, offer.lender, view, &plan)) return plan;
   const bool has_some = of_class.sets + 1 >= of_class.members;  // The base has one, and this key none.
   const bool has_served = of_class.sets >= kManySets;
-  return (has_some || has_served) && has_room_for_table(entry) ? table(offer.lender, entry, idle) : Plan();
+  return (has_some || has_served) && has_room_for_table(entry) ? table(offer.lender, entry, view) : Plan();
 }
 
 void Policy::hand_over(KeyId from, KeyId to, std::size_t sets, std::size_t set_bytes) {

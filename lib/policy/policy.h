@@ -11,14 +11,19 @@
 // what was planned, the caller then reports that by a call of refuse_siblings() and the like, and asks again from
 // `candidate` on.
 //
+// A hit tells the policy nothing. Who looks for an executable to evict asks when the key of the least recently used one
+// was really used last, and moves it to its place in the order, until one is found that has not been used since. So the
+// order is exact where it matters: at its old end.
+//
 // A call takes the same time whatever the number of keys, with two exceptions. A plan passes over executables in use
-// and over those that it evicts; where a table takes the place of others, over those of other classes. A key that gets
-// an executable, or is unpinned, passes over the executables whose keys were used after it: few, except for `pinned`
-// and `undone`.
+// and over those that it evicts; where a table takes the place of others, over those of other classes. What moves in
+// the order of use passes over the executables whose keys were used after it, but over kMostPassed at most; and one
+// search for a victim moves as many at most. So with more executables the order is not quite exact.
 #pragma once
 
 #include <absl/functional/function_ref.h>
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -33,6 +38,14 @@
 #include "policy/costs.h"
 
 namespace graphcache {
+
+// When a key was used: later ones are greater. Runs of one thread are in their order. Runs of several threads are in
+// their order as far as a run that is no hit lies between them.
+struct Use {
+  std::uint64_t epoch = 0;  // How many runs were no hits until then.
+  std::uint64_t tick = 0;   // How many runs the thread has made.
+  friend auto operator<=>(const Use&, const Use&) = default;
+};
 
 using KeyId = std::uint32_t;  // Small numbers: each key that is known costs an entry.
 inline constexpr KeyId kNoKey = std::numeric_limits<KeyId>::max();
@@ -85,15 +98,27 @@ struct Plan {
 
 class Policy {
  public:
-  // Whether nobody uses the key at this moment.
-  using IdleFn = absl::FunctionRef<bool(KeyId)>;
+  // What is to be known of a key at this moment: whether nobody uses it, and when it was used last, if that was after
+  // the policy was told last.
+  struct View {
+    // NOLINTNEXTLINE(google-explicit-constructor): most who ask know of no hits.
+    template <class Idle>
+    View(const Idle& idle_fn) : idle(idle_fn) {}
+    template <class Idle, class LastUse>
+    View(const Idle& idle_fn, const LastUse& last_use_fn) : idle(idle_fn), last_use(last_use_fn) {}
+
+    static Use told(KeyId) { return {}; }
+    absl::FunctionRef<bool(KeyId)> idle;
+    absl::FunctionRef<Use(KeyId)> last_use = told;
+  };
 
   explicit Policy(const Limits& limits) : limits_(limits) {}
 
   // Makes room for what is kept of the key. used() does so, too, but may throw then.
   void add(KeyId key) { entries_.add(key); }
-  // A run of the key begins. This is the first call for a key.
-  void used(KeyId key);
+  // A run of the key begins. This is the first call for a key. Without a time, it is later than all that were told.
+  void used(KeyId key) { used(key, {latest_.epoch + 1, 0}); }
+  void used(KeyId key, const Use& use);
   // The key has a template from now on. If this, or one of the calls below, throws for want of memory, nothing has
   // changed.
   void captured(KeyId key, const GraphFacts& facts);
@@ -112,17 +137,17 @@ class Policy {
   // Whether keys of one signature are siblings only if they run on one stream.
   static bool tells_streams_apart(const detail::Mechanisms& mechanisms) { return !shares_one(mechanisms); }
   // Whether an executable could be had now for a key that may not have been captured yet.
-  bool has_room(KeyId key, IdleFn idle) const;
+  bool has_room(KeyId key, const View& view);
   // Whether the key has to borrow whatever its family has, so that no executable is made ahead for it.
   bool has_to_borrow(KeyId key) const;
 
   // Whose executable the key could borrow, or kNoKey.
-  KeyId candidate(KeyId key, IdleFn idle) const;
-  Plan plan(KeyId key, const Offer& offer, IdleFn idle) const;
+  KeyId candidate(KeyId key, const View& view) const;
+  Plan plan(KeyId key, const Offer& offer, const View& view);
   // For a key that is made ready ahead: what there is room for now. Nobody lends, and nothing leaves for it.
-  Plan plan_ahead(KeyId key) const;
+  Plan plan_ahead(KeyId key);
   // Whose executable leaves first if the device runs out of memory, or kNoKey. The caller reports it as `lost`.
-  KeyId victim(IdleFn idle) const { return next_victim(kNoKey, idle); }
+  KeyId victim(const View& view) { return next_victim(kNoKey, view); }
 
   // The plan is carried out: the key has its executable from now on, and what the plan evicts has none.
   void done(KeyId key, const Plan& plan);
@@ -186,9 +211,9 @@ class Policy {
     Kind kind = Kind::kNone;
     bool is_pinned = false;
     bool refuses_slots = false;    // The key gets no updater node for its slots.
-    Cost rent = 0;                 // What it has paid for switches since it last had an executable of its own.
-    std::uint64_t rents_from = 0;  // The use at which it began to.
-    std::uint64_t last_use = 0;
+    Cost rent = 0;   // What it has paid for switches since it last had an executable of its own.
+    Use rents_from;  // The use at which it began to.
+    Use last_use;    // As far as it was told.
     KeyId older = kNoKey, newer = kNoKey;  // In the order of its kind.
   };
   // Executables in the order of last use. Those of pinned keys are in none.
@@ -199,6 +224,8 @@ class Policy {
   struct FamilyHash {
     std::size_t operator()(const FamilyId& id) const { return id.first * 0x9e3779b97f4a7c15 + id.second; }
   };
+
+  static constexpr int kMostPassed = 256;
 
   // Signatures of keys without siblings: each has its own.
   static constexpr std::uint64_t kAlone = std::uint64_t{1} << 63;
@@ -243,18 +270,19 @@ class Policy {
   }
 
   bool may_have_table(const Entry& entry) const;
-  bool wants_own(const Entry& entry, Cost rent, IdleFn idle) const;
+  bool wants_own(const Entry& entry, Cost rent, const View& view);
   bool wants_table(const Entry& entry, const Plan& borrow) const;
   bool may_write_slots(const Entry& entry) const;
-  KeyId next_victim(KeyId after, IdleFn idle) const;
-  bool make_room(const Entry& entry, std::size_t bytes, std::size_t limit, KeyId in_place_of, IdleFn idle,
-                 Plan* plan) const;
+  KeyId oldest(KeyId after, const View& view, int* moves);
+  KeyId next_victim(KeyId after, const View& view);
+  bool make_room(const Entry& entry, std::size_t bytes, std::size_t limit, KeyId in_place_of, const View& view,
+                 Plan* plan);
   Plan borrow(const Entry& entry, const Offer& offer) const;
-  Plan table(KeyId in_place_of, const Entry& entry, IdleFn idle) const;
-  Plan own(const Entry& entry, std::size_t limit, IdleFn idle) const;
+  Plan table(KeyId in_place_of, const Entry& entry, const View& view);
+  Plan own(const Entry& entry, std::size_t limit, const View& view);
   Plan beyond_units(const Entry& entry) const;
-  Plan wish(const Entry& entry, const Offer& offer, IdleFn idle) const;
-  Plan wish_or_own(KeyId key, const Offer& offer, IdleFn idle) const;
+  Plan wish(const Entry& entry, const Offer& offer, const View& view);
+  Plan wish_or_own(KeyId key, const Offer& offer, const View& view);
 
   // By id. It grows without moving them; a hit looks some up, so no division is made.
   class Entries {
@@ -275,7 +303,7 @@ class Policy {
   Entries entries_;
   std::unordered_map<FamilyId, Family, FamilyHash> families_;
   Order plain_, updated_;
-  std::uint64_t uses_ = 0;
+  Use latest_;
   std::uint64_t last_alone_ = kAlone;
   std::uint64_t last_family_ = 0;
   std::size_t families_with_siblings_ = 0;

@@ -19,11 +19,8 @@ absl::Status Cache::Impl::check(const Request& request) {
     return cuda_failure("the stream is already capturing, and Options::inline_in_foreign_capture is false",
                         cudaErrorStreamCaptureUnsupported);
   }
-  if (!is_of_current_device(request.stream) && is_known(request.stream)) return absl::OkStatus();
+  if (!is_of_current_device(request.stream) && known_streams_.contains(request.stream)) return absl::OkStatus();
   if (absl::Status other = check_device(request.stream); !other.ok()) return other;
-  constexpr std::size_t kMaxKnownStreams = 1024;  // Handles of streams that are gone collect here.
-  MutexLock lock(mutex_);
-  if (known_streams_.size() >= kMaxKnownStreams) known_streams_.clear();
   known_streams_.insert(request.stream);
   return absl::OkStatus();
 }
@@ -54,11 +51,6 @@ bool Cache::Impl::is_in_foreign_capture(const Request& request) const {
   LastErrorGuard last_error;
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   return cudaStreamIsCapturing(request.stream, &capturing) == cudaSuccess && capturing == cudaStreamCaptureStatusActive;
-}
-
-bool Cache::Impl::is_known(cudaStream_t stream) const {
-  MutexLock lock(mutex_);
-  return known_streams_.contains(stream);
 }
 
 }  // namespace graphcache

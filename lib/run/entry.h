@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/mutex.h"
@@ -22,14 +23,20 @@
 
 namespace graphcache {
 
-// Counts that one thread at a time moves, under the entry's lock, and that others may read at any time.
+// A number that one thread at a time writes, and that others may read at any time.
 class Counter {
  public:
-  void add(std::uint64_t n) { value_.store(value() + n, std::memory_order_relaxed); }
+  Counter(std::uint64_t value = 0) : value_(value) {}  // NOLINT(google-explicit-constructor): it is a number.
+  Counter(const Counter& other) : value_(other.value()) {}
+  Counter& operator=(const Counter& other) {
+    value_.store(other.value(), std::memory_order_relaxed);
+    return *this;
+  }
+  void add(std::uint64_t n) { *this = value() + n; }
   std::uint64_t value() const { return value_.load(std::memory_order_relaxed); }
 
  private:
-  std::atomic<std::uint64_t> value_{0};
+  std::atomic<std::uint64_t> value_;
 };
 
 // What an entry has. An entry that has an executable has a template, too: its own, or as that executable's base.
@@ -39,38 +46,57 @@ enum class State {
   kLive,      // An executable, or a promise of one.
 };
 
-struct Entry {
-  Entry(const Key& the_key, const detail::Site& the_site) : key(the_key), site(the_site) {}
+struct Entry;
 
-  // What a hit touches comes first.
-  const Key key;
-  // Guarded by the cache's lock, through Index:
-  Entry* next_of_bucket = nullptr;
-  const detail::Site site;
-  Entry* newer = nullptr;
-  Entry* older = nullptr;
-  std::uint64_t last_use = 0;
-  KeyId id = kNoKey;  // For the policy.
+// What every thread may look at, whether the entry is in use, erased or free.
+struct EntryHandle {
+  explicit EntryHandle(bool held) : lock(held) {}
 
-  // An executable changes hands while both entries' locks are held, which thread-safety analysis cannot follow: the
-  // thread sanitizer looks (test/run --lanes tsan).
   RunLock lock;
-  // Guarded by `lock`, or, while nobody uses the entry, by the cache's lock.
+  std::atomic<bool> erased{false};         // No longer found: it is deleted once it is idle, or free already.
+  std::atomic<std::size_t> tag{0};         // Of key and place: equal ones have equal tags.
+  std::atomic<Entry*> next_of_bucket{nullptr};  // Written under the cache's lock, through Index.
+  Counter used_in{0};                      // When it was used last (Use), written under `lock`.
+  Counter used_at{0};
+
+  Use last_use() const { return {used_in.value(), used_at.value()}; }
+  void set_last_use(const Use& use) {
+    used_in = use.epoch;
+    used_at = use.tick;
+  }
+};
+
+// What becomes as new when the entry is deleted, and serves another key.
+struct EntryContents {
+  // Guarded by `lock`. An executable changes hands while both entries' locks are held, which thread-safety analysis
+  // cannot follow: the thread sanitizer looks (test/run --lanes tsan).
   std::unique_ptr<Executable> executable;
   LaunchStream stream;  // The last one that was found fit to run on.
 
+  // Written under `lock` and the cache's lock, before the entry can be found.
+  Key key;
+  detail::Site site{};
+  cudaStream_t of_stream = nullptr;  // Whose executable it is to have, where each stream may have its own.
+  KeyId id = kNoKey;                 // For the policy.
+
+  // Written under `lock`, except the count of kEager, which is written under the cache's lock.
+  std::array<Counter, kOutcomeCount> outcomes{};
+  Counter nodes;  // Of the last capture.
+  Counter slot_nodes;
+
   // Guarded by the cache's lock.
+  Entry* newer = nullptr;
+  Entry* older = nullptr;
   int users = 0;               // Threads that need the entry to stay without holding `lock`: they run `fn`.
-  State state = State::kCold;  // Of an entry in use, changed by who holds `lock` alone.
+  State state = State::kCold;  // Changed under `lock`, too.
   bool pinned = false;
-  bool erased = false;                      // No longer found; deleted once it is idle.
   absl::Status error;                       // Behind its last direct run; ok after a capture.
   std::optional<EagerReason> eager_reason;  // Of its last direct run.
   Signatures::Known* signature = nullptr;   // Of its content. Null if that can have no siblings.
   std::string stale;                        // What verify mode found last, or empty.
   std::vector<std::string> stray_work;      // What captures missed, as far as somebody watched them.
 
-  // As `executable`.
+  // Guarded by `lock`.
   std::shared_ptr<const Content> content;               // Null while cold.
   Template graph;                                       // Of the content; empty while it is the base of the executable.
   Differences differences;                              // Of the content from its siblings'.
@@ -80,11 +106,23 @@ struct Entry {
   EagerReason direct_why = EagerReason::kCaptureAfter;  // Why those runs are direct.
   int unverified = 0;                                   // Hits since one was verified.
   int failures = 0;  // Captures that broke, or executables that failed, since the last good run.
+};
 
-  // Written under `lock`, except the count of kEager, which is written under the cache's lock.
-  std::array<Counter, kOutcomeCount> outcomes;
-  std::atomic<std::size_t> nodes{0};  // Of the last capture.
-  std::atomic<std::size_t> slot_nodes{0};
+// Its memory stays an entry as long as the cache lives, so that a hit may take the lock of one that it found without the
+// cache's lock, and see then whether it is still the one. What a hit touches comes first.
+struct alignas(64) Entry : EntryHandle, EntryContents {
+  // A free one, whose lock is held by nobody who will let it go: the index does that when it gives the entry a key.
+  Entry() : EntryHandle(/*held=*/true) { erased = true; }
+  Entry(const Entry&) = delete;
+
+  static std::size_t tag_of(const Key& key, const detail::Site& site) {
+    const auto mix = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) * 0x9e3779b97f4a7c15u; };
+    return key.hash() ^ mix(site.type) ^ (mix(site.target) >> 1);
+  }
+  // Whether it is found for a key at a place. Under `lock`.
+  bool is(const Key& of_key, const detail::Site& of_site) const {
+    return !erased.load(std::memory_order_relaxed) && key == of_key && site == of_site;
+  }
 };
 
 }  // namespace graphcache

@@ -1,50 +1,67 @@
 // Entries by key. Growth is spread over the insertions (linear hashing): each adds two buckets and moves what belongs
 // into these, so that none takes long, however many entries there are. A table that doubles, as Abseil's and the
-// standard library's do, holds every run up while it moves all of them. Not thread-safe: the cache's lock guards it.
+// standard library's do, holds every run up while it moves all of them.
+//
+// The cache's lock guards what changes it. Without that lock, chain() may be walked at any time. Who does so may miss an
+// entry that is being moved, or meet entries of other keys, erased ones and free ones; but what is met stays an entry.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstddef>
-#include <memory>
-#include <vector>
+#include <cstdlib>
+#include <new>
+#include <utility>
 
 #include "run/entry.h"
 
 namespace graphcache {
 
-// Owns no entry. The entries of a bucket form a list, by Entry::next_of_bucket, the one inserted last first.
+// Owns no entry. The entries of a bucket form a list, by EntryHandle::next_of_bucket, the one inserted last first.
 class EntryTable {
  public:
-  EntryTable() { segments_.push_back(std::make_unique<Segment>()); }
+  EntryTable() { add_segment(0); }
+  ~EntryTable() {
+    for (auto& segment : segments_) std::free(segment.load(std::memory_order_relaxed));
+  }
+  EntryTable(const EntryTable&) = delete;
+  EntryTable& operator=(const EntryTable&) = delete;
+
+  // The first entry of the bucket of keys with this hash, or null.
+  Entry* chain(std::size_t hash) const {
+    return bucket(bucket_of(hash, buckets_.load(std::memory_order_acquire))).load(std::memory_order_acquire);
+  }
+  static Entry* next(const Entry* entry) { return entry->next_of_bucket.load(std::memory_order_acquire); }
 
   // The entry of the key that was inserted last, or null.
-  Entry* find(const Key& key) const { return first_of(key, bucket(bucket_of(key.hash(), buckets_))); }
+  Entry* find(const Key& key) const { return first_of(key, chain(key.hash())); }
   // The one of the same key that was inserted before this one, or null.
-  static Entry* next_of_key(const Entry* entry) { return first_of(entry->key, entry->next_of_bucket); }
+  static Entry* next_of_key(const Entry* entry) { return first_of(entry->key, next(entry)); }
 
   // If it throws, nothing has changed.
   void insert(Entry* entry) {
-    while (buckets_ < 2 * (size_ + 1)) add_bucket();
-    Entry*& first = bucket(bucket_of(entry->key.hash(), buckets_));
-    entry->next_of_bucket = first;
-    first = entry;
+    while (buckets() < 2 * (size_ + 1)) add_bucket();
+    Link& first = bucket(bucket_of(entry->key.hash(), buckets()));
+    entry->next_of_bucket.store(first.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    first.store(entry, std::memory_order_release);
     ++size_;
   }
+  // The entry goes on pointing to the next one, for who is there.
   void erase(Entry* entry) {
-    Entry** link = &bucket(bucket_of(entry->key.hash(), buckets_));
-    while (*link != entry) link = &(*link)->next_of_bucket;
-    *link = entry->next_of_bucket;
+    Link* link = &bucket(bucket_of(entry->key.hash(), buckets()));
+    for (Entry* at = nullptr; (at = link->load(std::memory_order_relaxed)) != entry;) link = &at->next_of_bucket;
+    link->store(next(entry), std::memory_order_release);
     --size_;
   }
   std::size_t size() const { return size_; }
-  std::size_t buckets() const { return buckets_; }
+  std::size_t buckets() const { return buckets_.load(std::memory_order_relaxed); }
 
   // A walk over all entries, between whose steps others may be inserted and erased. It calls f(entry) for each entry
   // that is there from the beginning to the end, and for no key and place twice.
   class Walk {
    public:
-    explicit Walk(const EntryTable& table) : table_(table), buckets_(table.buckets_) {}
+    explicit Walk(const EntryTable& table) : table_(table), buckets_(table.buckets()) {}
     bool done() const { return next_ == buckets_; }
     // One bucket of the table as it was when the walk began. Buckets that were added since hold entries of it, too:
     // these have its number but for higher bits.
@@ -52,8 +69,10 @@ class EntryTable {
     void step(F&& f) {
       std::size_t distance = std::bit_ceil(buckets_);
       if (next_ < distance / 2 && next_ + distance / 2 >= buckets_) distance /= 2;
-      for (std::size_t i = next_; i < table_.buckets_; i += distance) {
-        for (Entry* entry = table_.bucket(i); entry != nullptr; entry = entry->next_of_bucket) f(entry);
+      for (std::size_t i = next_; i < table_.buckets(); i += distance) {
+        for (Entry* entry = table_.bucket(i).load(std::memory_order_relaxed); entry != nullptr;) {
+          f(std::exchange(entry, next(entry)));  // Which may erase it.
+        }
       }
       ++next_;
     }
@@ -67,11 +86,14 @@ class EntryTable {
  private:
   friend class Verifier;
 
-  // Small, so that to make one takes no time, and what points to them is short.
-  using Segment = std::array<Entry*, 256>;
+  using Link = std::atomic<Entry*>;
+
+  // The first segment has kFirst buckets, each further one as many as all before it. Segments never move.
+  static constexpr std::size_t kFirst = 256;
+  static constexpr std::size_t kSegments = 48;
 
   static Entry* first_of(const Key& key, Entry* entry) {
-    while (entry != nullptr && !(entry->key == key)) entry = entry->next_of_bucket;
+    while (entry != nullptr && !(entry->key == key)) entry = next(entry);
     return entry;
   }
   // As many low bits of the hash as give the number of a bucket that exists.
@@ -80,25 +102,36 @@ class EntryTable {
     const std::size_t number = hash & mask;
     return number < buckets ? number : number & (mask >> 1);
   }
-  Entry*& bucket(std::size_t number) const {
-    return (*segments_[number / std::tuple_size_v<Segment>])[number % std::tuple_size_v<Segment>];
+  Link& bucket(std::size_t number) const {
+    const auto segment = static_cast<std::size_t>(std::bit_width(number / kFirst));
+    const std::size_t first = segment == 0 ? 0 : kFirst << (segment - 1);
+    return segments_[segment].load(std::memory_order_relaxed)[number - first];
+  }
+  // Zeros, which the system gives when they are first touched: no insertion waits for a large segment to be filled.
+  void add_segment(std::size_t segment) {
+    const std::size_t size = segment == 0 ? kFirst : kFirst << (segment - 1);
+    auto* const links = static_cast<Link*>(std::calloc(size, sizeof(Link)));
+    if (links == nullptr) throw std::bad_alloc();
+    segments_[segment].store(links, std::memory_order_relaxed);
   }
   // Splits the bucket whose number is that of the new one but for the highest bit. The order of either stays.
   void add_bucket() {
-    if (buckets_ == segments_.size() * std::tuple_size_v<Segment>) segments_.push_back(std::make_unique<Segment>());
-    Entry** old_end = &bucket(buckets_ - std::bit_floor(buckets_));
-    Entry** new_end = &bucket(buckets_);
-    for (Entry* entry = *old_end; entry != nullptr; entry = entry->next_of_bucket) {
-      Entry**& end = bucket_of(entry->key.hash(), buckets_ + 1) == buckets_ ? new_end : old_end;
-      *end = entry;
+    const std::size_t count = buckets();
+    if (std::has_single_bit(count)) add_segment(static_cast<std::size_t>(std::bit_width(count / kFirst)));
+    Link* old_end = &bucket(count - std::bit_floor(count));
+    Link* new_end = &bucket(count);
+    for (Entry* entry = old_end->load(std::memory_order_relaxed); entry != nullptr; entry = next(entry)) {
+      Link*& end = bucket_of(entry->key.hash(), count + 1) == count ? new_end : old_end;
+      end->store(entry, std::memory_order_release);
       end = &entry->next_of_bucket;
     }
-    *old_end = *new_end = nullptr;
-    ++buckets_;
+    old_end->store(nullptr, std::memory_order_relaxed);
+    new_end->store(nullptr, std::memory_order_relaxed);
+    buckets_.store(count + 1, std::memory_order_release);
   }
 
-  std::vector<std::unique_ptr<Segment>> segments_;
-  std::size_t buckets_ = std::tuple_size_v<Segment>;
+  std::array<std::atomic<Link*>, kSegments> segments_{};
+  std::atomic<std::size_t> buckets_{kFirst};
   std::size_t size_ = 0;
 };
 

@@ -89,12 +89,18 @@ bool Cache::Impl::erase(const Key& key) {
   return found;
 }
 
+// A few each time that the lock is held, since runs that are no hits wait for it.
 void Cache::Impl::clear() {
-  {
+  constexpr int kBuckets = 256;  // Each time: about half as many entries.
+  std::optional<EntryTable::Walk> walk;
+  do {
     MutexLock lock(mutex_);
-    while (Entry* entry = index_.any()) forget(entry);
+    if (!walk) walk.emplace(index_.walk());
+    for (int i = 0; i < kBuckets && !walk->done(); ++i) {
+      walk->step([this](Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { forget(entry); });
+    }
     sweep();
-  }
+  } while (!walk->done());
   if (const CallResult lost = graveyard_.collect_all(memory_.get()); lost.error != cudaSuccess) {
     return lose(cuda_failure(lost.call, lost.error));
   }
@@ -171,11 +177,11 @@ std::vector<EntryInfo> Cache::Impl::entries() const try {
   constexpr std::size_t kEntries = 256, kKeyBytes = 1 << 16, kBuckets = 4096;  // Each time.
   struct Found {
     Key key;
-    std::uint64_t last_use;
+    Use last_use;
     EntryInfo info;
   };
   const auto look = [](const Policy& policy, const Entry& entry) {
-    Found found{entry.key, entry.last_use, {}};
+    Found found{entry.key, entry.last_use(), {}};
     EntryInfo& info = found.info;
     for (int i = 0; i < kOutcomeCount; ++i) info.outcomes[i] = entry.outcomes[i].value();
     info.live = entry.state == State::kLive;
@@ -186,12 +192,12 @@ std::vector<EntryInfo> Cache::Impl::entries() const try {
     if (!entry.error.ok()) info.error = entry.error.ToString();
     info.stale = entry.stale;
     info.stray_work = entry.stray_work;
-    info.nodes = entry.nodes;
-    info.slot_nodes = entry.slot_nodes;
+    info.nodes = entry.nodes.value();
+    info.slot_nodes = entry.slot_nodes.value();
     info.estimated_device_bytes = policy.bytes(entry.id);
     return found;
   };
-  std::vector<std::pair<std::uint64_t, EntryInfo>> all;
+  std::vector<std::pair<Use, EntryInfo>> all;
   std::vector<const Entry*> met;
   std::vector<Found> some;
   some.reserve(kEntries + 64);  // The last bucket may hold several.

@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 #include <vector>
 
 #include "cuda/errors.h"
@@ -22,13 +21,15 @@
 #include "policy/policy.h"
 #include "run/entry.h"
 #include "run/index.h"
+#include "run/known_streams.h"
 #include "run/run_counts.h"
 
 namespace graphcache {
 
-// Locks, and their order. `mutex_` guards the index and the counters; it is held for look-ups and book-keeping alone,
-// never across a CUDA call or `fn`. An entry's lock is held by its run, across all of these. A thread that holds an
-// entry's lock may lock `mutex_`; a thread that holds `mutex_` may only try an entry's.
+// Locks, and their order. `mutex_` guards the index and the counters; it is held for book-keeping alone, never across a
+// CUDA call or `fn`. An entry's lock is held by its run, across all of these. A thread that holds an entry's lock may
+// lock `mutex_`; a thread that holds `mutex_` may only try an entry's. A hit holds its entry's lock alone: it finds the
+// entry without `mutex_`.
 class Cache::Impl {
  public:
   // `invalid`: what is wrong with the options, whose device is filled in if nothing is.
@@ -90,8 +91,15 @@ class Cache::Impl {
 
   // Look-up.
   Entry* claim(const Request& request);
+  Entry* claim_known(const Request& request);
+  Entry* claim_or_wait(const Request& request);
+  bool is_for(const Entry& entry, const Request& request) const;
+  void touch(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void unlock(Entry* entry) {
     if (entry->lock.unlock()) wake();
+  }
+  void unlock_under_mutex(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (entry->lock.unlock()) unlocked_.notify_all();
   }
   void wake();
 
@@ -111,7 +119,6 @@ class Cache::Impl {
   absl::Status check(const Request& request);
   absl::Status check_device(cudaStream_t stream) const;
   bool is_in_foreign_capture(const Request& request) const;
-  bool is_known(cudaStream_t stream) const;
   // Why there is no template: `fn` failed; the capture broke, and nothing was enqueued; `fn` enqueued nothing there.
   enum class NoTemplate { kFailed, kBroke, kEmpty };
   Captured capture_fn(const Request& request);
@@ -142,16 +149,17 @@ class Cache::Impl {
   bool find_offer(Held& entry, Held& lender, Offer* offer);
   bool decide(Held& entry, Held& lender, const Offer& offer, Plan* made);
   void begin(Entry* entry, const Plan& plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  class Locked;
   bool take_over(Held& entry, Held& lender, const Plan& plan, const Request& request, Obtained* obtained);
   CallResult add_set(Held& entry, Held& lender, const Request& request);
   void buy(Held& entry, bool may_evict, Obtained* obtained);
   CallResult instantiate(Entry& entry);
   void refuse_device_updates(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // For the policy: whether nobody uses a key but this thread, which may hold the lock of one itself.
-  auto idle(KeyId held = kNoKey) const {
-    return [this, held](KeyId id)
-               ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return id == held || Index::is_idle(index_.of(id)); };
+  // For the policy: when a key was used last, and whether nobody uses it at this moment.
+  auto last_use_of() const {
+    return [this](KeyId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return index_.of(id)->last_use(); };
   }
+  bool is_idle(KeyId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Index::is_idle(index_.of(id)); }
 
   // Budgets.
   bool has_room(const Entry& entry);
@@ -192,10 +200,11 @@ class Cache::Impl {
   Index index_ ABSL_GUARDED_BY(mutex_);
   Policy policy_ ABSL_GUARDED_BY(mutex_);
   Signatures signatures_ ABSL_GUARDED_BY(mutex_);
-  std::unordered_set<cudaStream_t> known_streams_ ABSL_GUARDED_BY(mutex_);  // Found to be of the cache's device.
   std::uint64_t next_storm_ ABSL_GUARDED_BY(mutex_) = 1024;                 // How many evictions are worth a line.
   Stats totals_ ABSL_GUARDED_BY(mutex_);                                    // What is counted under this lock.
   RunCounts run_counts_;  // What is counted without it: what runs add when they have launched.
+  std::atomic<std::uint64_t> epoch_{1};  // How many runs were no hits until now. Written under `mutex_`.
+  KnownStreams known_streams_;           // Found to be of the cache's device.
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
 
   OwnStream upload_stream_;                     // For warm(): one of the caller's may be busy for long.

@@ -1,26 +1,27 @@
 #include "run/index.h"
 
-#include <memory>
 #include <utility>
 
 namespace graphcache {
 
-Index::~Index() {
-  for_each([](Entry* entry) { delete entry; });
-}
-
-Entry* Index::insert(const Key& key, const detail::Site& site) {
-  auto owned = std::make_unique<Entry>(key, site);
-  if (free_ == kNoKey) {  // May throw, and so may the next call.
-    of_id_.push_back({nullptr, kNoKey});
-    free_ = static_cast<KeyId>(of_id_.size() - 1);
+Entry* Index::insert(const Key& key, const detail::Site& site, cudaStream_t of_stream) {
+  if (next_id() == chunks_.size() * kChunk) chunks_.push_back(std::make_unique<Entry[]>(kChunk));
+  Entry* const entry = of(next_id());
+  entry->key = key;
+  table_.insert(entry);
+  // Nothing throws from here on.
+  if (free_ != nullptr) {
+    free_ = std::exchange(entry->older, nullptr);
+  } else {
+    entry->id = static_cast<KeyId>(ids_++);
   }
-  table_.insert(owned.get());
-  Entry* const entry = owned.release();
-  entry->id = free_;
-  free_ = std::exchange(of_id_[entry->id], {entry, kNoKey}).next_free;
+  entry->site = site;
+  entry->of_stream = of_stream;
+  entry->tag.store(Entry::tag_of(key, site), std::memory_order_relaxed);
+  entry->erased.store(false, std::memory_order_relaxed);
   link(order_of(entry), entry);
   count(entry, +1);
+  (void)entry->lock.unlock();  // Of a free entry: nobody waits for it.
   return entry;
 }
 
@@ -68,20 +69,15 @@ void Index::erase(Entry* entry) {
 void Index::sweep(absl::FunctionRef<void(Entry&)> last_look) {
   for (Entry* next = erased_.oldest; next != nullptr;) {
     Entry* const entry = std::exchange(next, next->newer);
-    if (!is_idle(entry)) continue;
+    if (!try_lock_idle(entry)) continue;  // Of a free entry the lock stays held.
     last_look(*entry);
     count(entry, -1);
     unlink(erased_, entry);
-    of_id_[entry->id] = {nullptr, std::exchange(free_, entry->id)};
-    delete entry;  // Waited for by nobody: waiters find an erased entry no more.
+    const KeyId id = entry->id;
+    static_cast<EntryContents&>(*entry) = EntryContents();  // Waited for by nobody: waiters find it no more.
+    entry->id = id;
+    entry->older = std::exchange(free_, entry);
   }
-}
-
-Entry* Index::any() const {
-  for (const Order& order : orders_) {
-    if (order.newest != nullptr) return order.newest;
-  }
-  return nullptr;
 }
 
 void Index::link(Order& order, Entry* entry) {

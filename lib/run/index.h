@@ -1,9 +1,10 @@
-// Key to entry, by what entries have, in the order in which they were used or came to have it. No CUDA call. Not
-// thread-safe: the cache's lock guards it.
+// Key to entry, by what entries have, in the order in which they were used or came to have it. No CUDA call. The cache's
+// lock guards it, with one exception: chain() may be walked without it.
 //
 // An entry is found from insert() to erase(). One that some thread uses cannot be deleted at once: it is erased from
-// the index first, and deleted by a later sweep(), when it is idle: without users, and its lock free. While the cache's
-// lock is held, nobody can begin to use an entry.
+// the index first, and deleted by a later sweep(), when it is idle: without users, and its lock free. What is deleted is
+// what the entry has. The entry itself serves another key later, and is freed with the index: a hit looks it up and
+// takes its lock without the cache's lock, and may come too late.
 #pragma once
 
 #include <absl/functional/function_ref.h>
@@ -11,8 +12,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "graphcache/key.h"
 #include "run/entry.h"
@@ -28,10 +30,8 @@ class Index {
   // And at most so many bytes of their keys. The cold entry that was used last is kept, whatever its size.
   static constexpr std::size_t kMaxColdKeyBytes = 16 << 20;
 
-  Index() = default;
-  ~Index();
-  Index(const Index&) = delete;
-  Index& operator=(const Index&) = delete;
+  // The entries whose keys may have this hash, by EntryTable::next(). Needs no lock.
+  Entry* chain(std::size_t hash) const { return table_.chain(hash); }
 
   // The first entry of a key; the others follow by next_of_key(). Null if there is none.
   Entry* find(const Key& key) const { return table_.find(key); }
@@ -43,15 +43,16 @@ class Index {
     return entry;
   }
   // The id that the next new entry gets: a small number, which no other entry has.
-  KeyId next_id() const { return free_ != kNoKey ? free_ : static_cast<KeyId>(of_id_.size()); }
-  Entry* insert(const Key& key, const detail::Site& site);
+  KeyId next_id() const { return free_ != nullptr ? free_->id : static_cast<KeyId>(ids_); }
+  // `of_stream`: whose executable it is to have, where each stream may have its own.
+  Entry* insert(const Key& key, const detail::Site& site, cudaStream_t of_stream = nullptr);
   // The entry of an id, an erased one that still exists included.
-  Entry* of(KeyId id) const { return of_id_[id].entry; }
+  Entry* of(KeyId id) const { return &chunks_[id / kChunk][id % kChunk]; }
 
-  // Marks the entry as used last. Live ones are in no order: the policy has that of executables.
+  // Marks the entry as used last among those of its state. Live ones are in no order: the policy has that of
+  // executables.
   void touch(Entry* entry) {
-    entry->last_use = ++uses_;
-    if (entry->state == State::kLive) return;
+    if (entry->state == State::kLive || entry->erased) return;
     if (Order& order = order_of(entry); order.newest != entry) move_to_front(order, entry);
   }
 
@@ -61,8 +62,10 @@ class Index {
   // The number of templates, those of erased entries that still exist included.
   std::size_t templates() const { return count_of(State::kLive) + count_of(State::kRecorded); }
 
-  // Whether nobody uses the entry. Nobody can begin to while the cache's lock is held.
+  // Whether nobody uses the entry at this moment.
   static bool is_idle(const Entry* entry) { return entry->users == 0 && entry->lock.is_free(); }
+  // The same, and nobody will: the caller holds its lock.
+  static bool try_lock_idle(Entry* entry) { return entry->users == 0 && entry->lock.try_lock(); }
   // The least recently used entry that is idle, not pinned and has a template but no executable, or null.
   Entry* oldest_recorded() const;
   // The least recently used cold entry that is idle and not pinned, except the one used last. Null if there is none, or
@@ -71,8 +74,8 @@ class Index {
 
   // The entry is no longer found. It exists, and its template counts, until a sweep.
   void erase(Entry* entry);
-  // Deletes the erased entries that are idle, having passed each to `last_look`. Allocates nothing: it is called while
-  // a run is being left.
+  // Deletes the erased entries that are idle, having passed each to `last_look`, its lock held. Allocates nothing: it is
+  // called while a run is being left.
   void sweep(absl::FunctionRef<void(Entry&)> last_look);
 
   // Calls f(entry) for every entry, erased ones that still exist included.
@@ -81,8 +84,6 @@ class Index {
     for (const Order& order : orders_) for_each(order, f);
     for_each(erased_, f);
   }
-  // Some entry that is found, or null.
-  Entry* any() const;
   // Over those that are found, in no order.
   EntryTable::Walk walk() const { return EntryTable::Walk(table_); }
 
@@ -110,19 +111,17 @@ class Index {
   static void unlink(Order& order, Entry* entry);
   static void move_to_front(Order& order, Entry* entry);
 
-  struct OfId {
-    Entry* entry;
-    KeyId next_free;
-  };
+  // Small, so that to make one takes no time.
+  static constexpr std::size_t kChunk = 32;
 
   EntryTable table_;
-  std::deque<OfId> of_id_;                  // It grows without moving what it has.
-  KeyId free_ = kNoKey;                     // The first of the ids that are free.
-  std::array<Order, 3> orders_;             // The entries that are found, by state; live ones in no order.
+  std::vector<std::unique_ptr<Entry[]>> chunks_;  // The entries, by id.
+  std::size_t ids_ = 0;                           // How many entries there were at most.
+  Entry* free_ = nullptr;                         // The first of those that are free, by Entry::older.
+  std::array<Order, 3> orders_;                   // The entries that are found, by state; live ones in no order.
   Order erased_;                            // The erased entries, in the order in which they were erased.
   std::array<std::size_t, 3> erased_of_{};  // The number of erased entries of each state.
   std::size_t cold_key_bytes_ = 0;          // The bytes of the keys of cold entries that are found.
-  std::uint64_t uses_ = 0;
 };
 
 }  // namespace graphcache

@@ -1,8 +1,9 @@
 // The way of an entry that has a template to an executable: what the policy plans is carried out.
 #include <absl/cleanup/cleanup.h>
+#include <absl/container/inlined_vector.h>
 #include <absl/strings/str_cat.h>
 
-#include <cassert>
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <new>
@@ -12,6 +13,39 @@
 #include "run/impl.h"
 
 namespace graphcache {
+
+// The entries that the policy means to evict or to borrow from: each is locked when the policy asks whether it is idle,
+// and until the end of the scope, so that no hit begins to use it. In the scope of the cache's lock.
+class Cache::Impl::Locked {
+ public:
+  // `held`: one that this thread has locked already.
+  Locked(Impl& impl, const Entry* held) : impl_(impl), held_(held) {}
+  ~Locked() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    for (Entry* entry : entries_) impl_.unlock_under_mutex(entry);
+  }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+
+  bool try_lock(KeyId id) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    Entry* const entry = impl_.index_.of(id);
+    if (entry == held_ || std::find(entries_.begin(), entries_.end(), entry) != entries_.end()) return true;
+    entries_.reserve(entries_.size() + 1);
+    if (!Index::try_lock_idle(entry)) return false;
+    entries_.push_back(entry);
+    return true;
+  }
+  // The entry's lock is the caller's from now on.
+  Entry* take(KeyId id) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    Entry* const entry = impl_.index_.of(id);
+    entries_.erase(std::find(entries_.begin(), entries_.end(), entry));
+    return entry;
+  }
+
+ private:
+  Impl& impl_;
+  const Entry* const held_;
+  absl::InlinedVector<Entry*, 8> entries_;
+};
 
 Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) {
   for (;;) {  // Once more after each refusal.
@@ -38,7 +72,8 @@ Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) {
 
 Entry* Cache::Impl::lock_candidate(const Entry* entry) {
   MutexLock lock(mutex_);
-  const KeyId id = policy_.candidate(entry->id, idle());
+  const auto is_idle = [this](KeyId key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return this->is_idle(key); };
+  const KeyId id = policy_.candidate(entry->id, is_idle);
   if (id == kNoKey) return nullptr;
   Entry* const lender = index_.of(id);
   return lender->lock.try_lock() ? lender : nullptr;
@@ -71,17 +106,14 @@ bool Cache::Impl::decide(Held& entry, Held& lender, const Offer& offer, Plan* ma
   {
     MutexLock lock(mutex_);
     sweep();
-    plan = policy_.plan(entry->id, offer, idle(offer.lender));
+    Locked locked(*this, lender.get());
+    const auto lock_idle = [&](KeyId id) { return locked.try_lock(id); };
+    plan = policy_.plan(entry->id, offer, {lock_idle, last_use_of()});
     // Runs end without the cache's lock.
     const bool somebody_loses = !plan.evict.empty() || plan.action == Plan::Action::kBorrow;
-    if (lender.get() == nullptr && somebody_loses && policy_.candidate(entry->id, idle()) != kNoKey) return false;
+    if (lender.get() == nullptr && somebody_loses && policy_.candidate(entry->id, lock_idle) != kNoKey) return false;
     begin(entry.get(), plan);
-    if (plan.action == Plan::Action::kBorrow && plan.lender != offer.lender) {
-      other = index_.of(plan.lender);
-      const bool is_locked = other->lock.try_lock();  // It is idle.
-      assert(is_locked);
-      (void)is_locked;
-    }
+    if (plan.action == Plan::Action::kBorrow && plan.lender != offer.lender) other = locked.take(plan.lender);
   }
   if (other != nullptr) lender.reset(other);
   return true;
@@ -187,7 +219,9 @@ void Cache::Impl::buy(Held& entry, bool may_evict, Obtained* obtained) {
   if (result.error == cudaErrorMemoryAllocation || result.error == cudaErrorNotSupported) {
     if (result.error == cudaErrorMemoryAllocation && may_evict) {
       MutexLock lock(mutex_);
-      const KeyId victim = policy_.victim(idle());
+      Locked locked(*this, nullptr);
+      const auto lock_idle = [&](KeyId id) { return locked.try_lock(id); };
+      const KeyId victim = policy_.victim({lock_idle, last_use_of()});
       if (victim != kNoKey) evict(index_.of(victim));
     }
     // A graph that allocates can have one executable alone, and its last may still wait.
@@ -240,7 +274,8 @@ void Cache::Impl::refuse_device_updates(Entry* entry) {
 // fail.
 bool Cache::Impl::has_room(const Entry& entry) {
   MutexLock lock(mutex_);
-  return policy_.has_room(entry.id, idle());
+  const auto is_idle = [this](KeyId key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return this->is_idle(key); };
+  return policy_.has_room(entry.id, {is_idle, last_use_of()});
 }
 
 // The executable of a victim, which is idle or locked by this thread, leaves; the entry stays, with its template.
@@ -284,8 +319,9 @@ void Cache::Impl::tidy_up(cudaStream_t stream) {
     }
     while (index_.templates() > static_cast<std::size_t>(options_.max_templates)) {
       Entry* const oldest = index_.oldest_recorded();
-      if (oldest == nullptr) break;
+      if (oldest == nullptr || !Index::try_lock_idle(oldest)) break;  // A hit may have come just now.
       forget_template(oldest);
+      unlock_under_mutex(oldest);
     }
   }
   if (storm != 0) log_evictions(storm);

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "graphcache/stats.h"
+#include "run/this_thread.h"
 
 namespace graphcache {
 
@@ -23,18 +24,22 @@ class RunCounts {
   }
 
  private:
-  // Threads seldom share one, so that they do not wait for each other's cache line.
+  // One for each thread, which adds to it without an atomic exchange, and one for those that are too many.
   struct alignas(128) Stripe {
     std::array<std::atomic<std::uint64_t>, kOutcomeCount + 1> counts{};
   };
 
   void add(std::size_t which, std::uint64_t n) {
-    static thread_local char of_this_thread;
-    const auto number = reinterpret_cast<std::uintptr_t>(&of_this_thread) * 0x9e3779b97f4a7c15u >> 60;
-    stripes_[number].counts[which].fetch_add(n, std::memory_order_relaxed);
+    const unsigned number = number_of_this_thread();
+    std::atomic<std::uint64_t>& count = stripes_[number].counts[which];
+    if (number == ThisThread::kMany) {
+      count.fetch_add(n, std::memory_order_relaxed);
+    } else {
+      count.store(count.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+    }
   }
 
-  std::array<Stripe, 16> stripes_;
+  std::array<Stripe, ThisThread::kMany + 1> stripes_;
 };
 
 }  // namespace graphcache

@@ -79,42 +79,11 @@ absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) {
     if (absl::Status status = verify_hit(entry, request); !status.ok()) return status;
   }
   if (entry->executable != nullptr && !memory_->has_late_error() &&
-      (entry->stream.handle == request.stream || is_known(request.stream))) {
+      (entry->stream.handle == request.stream || known_streams_.contains(request.stream))) {
     entry->stream = LaunchStream::of(request.stream);
     return replay(entry, request);
   }
   return run_slowly(entry, request);
-}
-
-// Finds or makes the request's entry and locks it.
-Entry* Cache::Impl::claim(const Request& request) {
-  MutexLock lock(mutex_);
-  for (;;) {
-    Entry* entry = index_.find(request.key, request.call.site);
-    if (entry == nullptr) {
-      sweep();
-      policy_.add(index_.next_id());
-      entry = index_.insert(request.key, request.call.site);
-    }
-    if (entry->lock.try_lock()) {
-      index_.touch(entry);
-      policy_.used(entry->id);
-      return entry;
-    }
-    if (entry->lock.announce_wait()) unlocked_.wait(mutex_);
-  }
-}
-
-// All waiters look again, each for its own entry. The lock makes sure that who announced a wait does wait by now.
-// Whoever erased the entry meanwhile announced a wait, too: it is gone by the end of the run.
-void Cache::Impl::wake() {
-  bool gone = false;
-  {
-    MutexLock lock(mutex_);
-    gone = sweep();
-  }
-  unlocked_.notify_all();
-  if (gone) graveyard_.collect_all();
 }
 
 // A hit.
@@ -159,6 +128,10 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
 absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& request) {
   LastErrorGuard last_error;
   request.last_error = &last_error;
+  {
+    MutexLock lock(mutex_);
+    touch(entry.get());
+  }
   if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
   entry->stream = LaunchStream::of(request.stream);
   if (const cudaError_t late = memory_->take_late_error(); late != cudaSuccess) {
@@ -329,154 +302,6 @@ absl::StatusOr<Outcome> Cache::Impl::bring_back(Held& entry, const Request& requ
   absl::StatusOr<Outcome> done = launch(entry, request, outcome, outcome);
   if (done.ok() && *done == outcome) entry->failures = 0;
   return done;
-}
-
-// A run inside another run's capture. Nothing here may wait for another run, nor touch the capture but through its
-// streams.
-absl::StatusOr<Outcome> Cache::Impl::run_nested(const Request& request) {
-  LastErrorGuard last_error;
-  CaptureInfo info;
-  if (request.stream != cudaStreamLegacy) {
-    const cudaError_t error = capture_info(request.stream, &info);
-    if (error != cudaSuccess) return failed(request, cuda_failure("cudaStreamGetCaptureInfo", error));
-  }
-  const bool inside = info.status != cudaStreamCaptureStatusNone && info.id == active_recording->capture_id();
-  if (!inside) {
-    if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
-    // Its work would be done now and never again by a replay of the outer graph. The outer `fn` is called again
-    // instead, directly, and this run comes back with it.
-    active_recording->refuse_capture(absl::FailedPreconditionError(
-        "a run was made inside another run's fn on a stream that is not part of its capture"));
-    return count_inlined();
-  }
-
-  if (request.call.values_size != 0 && !request.call.empty(request.call.fn)) {
-    active_recording->refuse_capture(absl::FailedPreconditionError(
-        "a run with params was made inside another run's fn: a graph of the outer run could not follow its values"));
-  }
-  return run_inlined(request);
-}
-
-// The work of a run becomes part of the capture that its stream is part of.
-absl::StatusOr<Outcome> Cache::Impl::run_inlined(const Request& request) {
-  if (absl::Status lost = status(); !lost.ok()) return failed(request, std::move(lost));
-  if (request.call.empty(request.call.fn)) return failed(request, absl::InvalidArgumentError("fn is empty"));
-  absl::Status status = enqueue_inlined(request.stream, request.call, setter_);
-  if (!status.ok()) return failed(request, std::move(status));
-  return count_inlined();
-}
-
-Outcome Cache::Impl::count_inlined() {
-  MutexLock lock(mutex_);
-  ++totals_.outcomes[static_cast<int>(Outcome::kInlined)];
-  return Outcome::kInlined;
-}
-
-absl::StatusOr<Outcome> Cache::Impl::run_disabled(const Request& request) {
-  if (!invalid_.ok()) return failed(request, invalid_);
-  {
-    LastErrorGuard last_error;
-    if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
-  }
-  Held no_entry(*this, nullptr);
-  return run_directly(no_entry, EagerReason::kDisabled, request);
-}
-
-// Calls `fn` directly. The entry is let go first, so that other threads' runs of it need not wait; it may be null.
-absl::StatusOr<Outcome> Cache::Impl::run_directly(Held& held, EagerReason reason, const Request& request) {
-  Entry* const entry = held.get();
-  if (entry != nullptr) {
-    MutexLock lock(mutex_);
-    ++entry->users;
-    // `fn` hands out other memory now, so what was captured must not be replayed.
-    if (entry->content != nullptr && entry->content->leaves_memory) forget_template(entry);
-  }
-  held.release();
-
-  const absl::Cleanup let_go = [&] {
-    if (entry == nullptr) return;
-    bool gone = false;
-    {
-      MutexLock lock(mutex_);
-      --entry->users;
-      if (entry->erased) gone = sweep();
-    }
-    if (gone) graveyard_.collect_all();
-  };
-  LastErrorGuard last_error;
-  DeviceGuard device(options_.device);
-  absl::Status status = device.status();
-  last_error.settle();
-  if (status.ok()) status = enqueue(request.given, request.call, setter_);
-  if (!status.ok()) return failed(request, std::move(status));
-
-  MutexLock lock(mutex_);  // Released before let_go takes it.
-  return count_eager(entry, reason);
-}
-
-Outcome Cache::Impl::count_eager(Entry* entry, EagerReason reason) {
-  ++totals_.eager_reasons[static_cast<int>(reason)];
-  ++totals_.outcomes[static_cast<int>(Outcome::kEager)];
-  if (entry != nullptr) {
-    entry->outcomes[static_cast<int>(Outcome::kEager)].add(1);
-    entry->eager_reason = reason;
-  }
-  return Outcome::kEager;
-}
-
-// A failed patch leaves the executable in a state that nobody knows. A failed launch leaves it whole if the stream is
-// at fault, and its state unknown otherwise.
-absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult& result, EagerReason reason,
-                                                   const Request& request) {
-  if (request.last_error != nullptr) {
-    request.last_error->settle();
-  } else if (result.latches && cudaPeekAtLastError() == result.error) {
-    cudaGetLastError();
-  }
-  if (is_fatal(result.error)) return failed(request, cuda_failure(result.call, result.error));
-  LastErrorGuard last_error;
-  const bool launched = reason == EagerReason::kLaunchFailed;
-  if (launched) {
-    if (is_capture_error(result.error)) return failed(request, cuda_failure(result.call, result.error));
-    MutexLock lock(mutex_);
-    known_streams_.erase(request.stream);
-  }
-  auto threw = demoting(entry);
-  absl::Status unfit = check(request);
-  std::move(threw).Cancel();
-  if (launched && !unfit.ok()) return failed(request, std::move(unfit));
-  absl::Status error = cuda_failure(result.call, result.error);
-  const bool frees_itself = (options_.instantiate_flags & cudaGraphInstantiateFlagAutoFreeOnLaunch) != 0;
-  if (launched && result.error == cudaErrorInvalidValue && entry->content->leaves_memory && !frees_itself) {
-    reason = EagerReason::kMemoryInUse;
-    error = cuda_failure(
-        "cudaGraphLaunch, of a graph whose memory from an earlier launch was not freed (free it in fn, or before the "
-        "next run, or set cudaGraphInstantiateFlagAutoFreeOnLaunch in Options::instantiate_flags)",
-        result.error);
-  }
-  {
-    MutexLock lock(mutex_);
-    entry->error = std::move(error);
-    demote(entry.get());
-    // A graph that cannot be instantiated is of no use.
-    const bool useless = result.call == kInstantiate && reason != EagerReason::kOutOfMemory;
-    if (useless && entry->state != State::kCold) forget_template(entry.get());
-  }
-  back_off(entry.get());
-  if (!unfit.ok()) return failed(request, std::move(unfit));
-  auto outcome = run_directly(entry, reason, request);
-  DeviceGuard device(options_.device);
-  graveyard_.collect(request.stream);
-  return outcome;
-}
-
-// A key whose captures break is tried again, but ever more rarely: it may have been a passing cause, such as a library
-// that initialises itself at its first call.
-void Cache::Impl::back_off(Entry* entry) {
-  constexpr int kMaxDoublings = 10;
-  entry->direct_left = 1 << std::min(entry->failures, kMaxDoublings);
-  entry->direct_why = EagerReason::kBackoff;
-  ++entry->failures;
 }
 
 absl::Status Cache::Impl::failed(const Request& request, absl::Status why) {

@@ -45,10 +45,11 @@ std::string Verifier::find_fault(const Index& index) {
   for (const Index::Order& order : index.orders_) total += order.size;
   std::size_t in_table = 0;
   const EntryTable& table = index.table_;
-  for (std::size_t bucket = 0; bucket < table.buckets_; ++bucket) {
-    for (const Entry* entry = table.bucket(bucket); entry != nullptr; entry = entry->next_of_bucket) {
+  for (std::size_t bucket = 0; bucket < table.buckets(); ++bucket) {
+    for (const Entry* entry = table.bucket(bucket).load(); entry != nullptr; entry = EntryTable::next(entry)) {
       if (++in_table > total) return "the table holds more entries than the orders of use";
-      if (table.bucket_of(entry->key.hash(), table.buckets_) != bucket) return of(*entry, "it is in another's bucket");
+      if (entry->erased) return of(*entry, "it is erased, and in the table");
+      if (table.bucket_of(entry->key.hash(), table.buckets()) != bucket) return of(*entry, "it is in another's bucket");
     }
   }
   if (in_table != total) return "the table holds fewer entries than the orders of use";
@@ -63,10 +64,8 @@ std::string Verifier::find_fault(const Index& index) {
       if (++size > order.size) return absl::StrCat("the order of ", name_of(state), " entries is longer than it says");
       if (entry->state != state) return of(*entry, "it is in the order of another state");
       if (entry->newer != newer) return of(*entry, "the order of use is linked wrongly");
-      if (entry->last_use > index.uses_) return of(*entry, "its use is yet to come");
-      if (entry->erased) return of(*entry, "it is erased and in an order of use");
+      if (entry->tag != Entry::tag_of(entry->key, entry->site)) return of(*entry, "its tag is another's");
       if (entry->users < 0) return of(*entry, "it has less than no users");
-      if (index.find(entry->key, entry->site) != entry) return of(*entry, "it is not found");
       if (index.of(entry->id) != entry) return of(*entry, "its id is another's");
       if (state == State::kCold && entry->signature != nullptr) return of(*entry, "it has a signature");
       if (state == State::kCold) cold_key_bytes += entry->key.size();
@@ -116,7 +115,6 @@ std::string Verifier::fault_of_policy(const Policy& policy, const Signatures& si
 
 // What the entry has is what its state says.
 std::string Verifier::fault_of(const Policy& policy, const Entry& entry) {
-  if (!entry.lock.is_free()) return "";
   const bool live = entry.state == State::kLive;
   if ((entry.executable != nullptr) != live) {
     return of(entry, live ? "it has no executable" : "it has an executable");
@@ -130,7 +128,8 @@ std::string Verifier::fault_of(const Policy& policy, const Entry& entry) {
   if (!entry.graph.empty() && entry.graph.nodes.size() != content.node_count) {
     return of(entry, "its template is that of another content");
   }
-  if (entry.nodes != content.node_count + content.body_node_count || entry.slot_nodes != content.slots.nodes.size()) {
+  if (entry.nodes.value() != content.node_count + content.body_node_count ||
+      entry.slot_nodes.value() != content.slots.nodes.size()) {
     return of(entry, "what it reports is not of its content");
   }
   if (entry.signature != nullptr && content.nodes.size() != content.node_count) {
@@ -175,11 +174,11 @@ std::string Verifier::fault_of(const Executable& executable) {
 }
 
 // Siblings have nodes of the same types in the same order: what can be seen of equal signatures.
-std::string Verifier::fault_of_sharing(const Index& index) {
+std::string Verifier::fault_of_sharing(const Index& index, const Locked& locked) {
   AsideMap<const Signatures::Known*, const Content*> firsts;
   std::string fault;
   index.for_each([&](const Entry* entry) {
-    if (entry->signature == nullptr || !entry->lock.is_free()) return;
+    if (entry->signature == nullptr || !locked.contains(entry)) return;
     const Content* const first = firsts.try_emplace(entry->signature, entry->content.get()).first->second;
     if (!same_types(*first, *entry->content)) fault = of(*entry, "its nodes are of other types than its siblings'");
   });
@@ -188,13 +187,13 @@ std::string Verifier::fault_of_sharing(const Index& index) {
 
 // No graph and no executable has two owners, and all of them are alive: other threads may destroy what waits for that,
 // but nothing that an idle entry has.
-std::string Verifier::fault_of_handles(const Index& index) {
+std::string Verifier::fault_of_handles(const Index& index, const Locked& locked) {
   std::size_t graphs = 0, executables = 0;
   const auto for_each_graph = [&](auto&& visit) {
     for (const State state : {State::kRecorded, State::kLive}) {
       Entry* entry = index.orders_[static_cast<std::size_t>(state)].newest;
       for (; entry != nullptr; entry = entry->older) {
-        if (!entry->lock.is_free()) continue;
+        if (!locked.contains(entry)) continue;
         if (!entry->graph.empty()) visit(entry->graph.graph.get());
         if (entry->executable != nullptr) visit(entry->executable->base_.graph.get());
       }
@@ -209,10 +208,10 @@ std::string Verifier::fault_of_handles(const Index& index) {
   });
   if (twice) return "a graph has two owners";
   for (Entry* a = index.orders_[static_cast<std::size_t>(State::kLive)].newest; a != nullptr; a = a->older) {
-    if (!a->lock.is_free()) continue;
+    if (!locked.contains(a)) continue;
     ++executables;
     for (Entry* b = a->older; b != nullptr; b = b->older) {
-      if (b->lock.is_free() && a->executable->exec_.get() == b->executable->exec_.get()) {
+      if (locked.contains(b) && a->executable->exec_.get() == b->executable->exec_.get()) {
         return of(*b, "its executable has two owners");
       }
     }
@@ -228,11 +227,12 @@ std::string Verifier::fault_of_handles(const Index& index) {
 
 // What stats.h says of the counters, as far as it holds at any time. The outcomes of hits are counted without the
 // cache's lock, but after what made them possible.
-std::string Verifier::fault_of_counters(Stats totals, const RunCounts& run_counts, const Index& index) {
+std::string Verifier::fault_of_counters(Stats totals, const RunCounts& run_counts, const Index& index,
+                                        const Locked& locked) {
   std::array<std::uint64_t, kOutcomeCount> of_entries{};
   std::uint64_t live = 0;
   const auto add = [&](Entry* entry) {
-    if (!entry->lock.is_free()) return;
+    if (!locked.contains(entry)) return;
     for (int i = 0; i < kOutcomeCount; ++i) of_entries[i] += entry->outcomes[i].value();
     live += entry->state == State::kLive;
   };
@@ -261,6 +261,19 @@ std::string Verifier::fault_of_counters(Stats totals, const RunCounts& run_count
 std::string Verifier::find_fault(const Cache& cache) {
   Impl& impl = *cache.impl_;
   MutexLock lock(impl.mutex_);
+  // Those that nobody uses, and that nobody may use meanwhile.
+  Locked locked;
+  impl.index_.for_each([&](Entry* entry) {
+    if (entry->lock.try_lock()) locked[entry] = true;
+  });
+  std::string fault = find_fault(impl, locked);
+  impl.index_.for_each([&](Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (locked.contains(entry)) impl.unlock_under_mutex(entry);
+  });
+  return fault;
+}
+
+std::string Verifier::find_fault(Impl& impl, const Locked& locked) {
   if (std::string fault = find_fault(impl.index_); !fault.empty()) return fault;
   if (std::string fault = fault_of_policy(impl.policy_, impl.signatures_, impl.index_); !fault.empty()) return fault;
   // Templates are more than Options::max_templates while runs that will tidy up are under way, or have left them
@@ -273,16 +286,18 @@ std::string Verifier::find_fault(const Cache& cache) {
   }
   for (const Index::Order& order : impl.index_.orders_) {
     for (Entry* entry = order.newest; entry != nullptr; entry = entry->older) {
+      if (!locked.contains(entry)) continue;
       if (std::string fault = fault_of(impl.policy_, *entry); !fault.empty()) return fault;
     }
   }
   // Not of what a fatal error has left: it is dropped as it is.
   for (Entry* entry = impl.index_.erased_.newest; entry != nullptr && !impl.lost_; entry = entry->older) {
+    if (!locked.contains(entry)) continue;
     if (std::string fault = fault_of(impl.policy_, *entry); !fault.empty()) return fault;
   }
-  if (std::string fault = fault_of_sharing(impl.index_); !fault.empty()) return fault;
-  if (std::string fault = fault_of_handles(impl.index_); !fault.empty()) return fault;
-  return fault_of_counters(impl.totals_, impl.run_counts_, impl.index_);
+  if (std::string fault = fault_of_sharing(impl.index_, locked); !fault.empty()) return fault;
+  if (std::string fault = fault_of_handles(impl.index_, locked); !fault.empty()) return fault;
+  return fault_of_counters(impl.totals_, impl.run_counts_, impl.index_, locked);
 }
 
 Index& Verifier::index(Cache& cache) { return cache.impl_->index_; }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "graphcache/cache.h"
+#include "policy/aside.h"
 #include "run/impl.h"
 #include "run/index.h"
 
@@ -30,13 +31,16 @@ class Verifier {
 
  private:
   using Impl = Cache::Impl;
+  using Locked = AsideMap<const Entry*, bool>;  // Entries whose locks the verifier holds.
 
+  static std::string find_fault(Impl& impl, const Locked& locked);
   static std::string fault_of_policy(const Policy& policy, const Signatures& signatures, const Index& index);
   static std::string fault_of(const Policy& policy, const Entry& entry);
   static std::string fault_of(const Executable& executable);
-  static std::string fault_of_sharing(const Index& index);
-  static std::string fault_of_handles(const Index& index);
-  static std::string fault_of_counters(Stats totals, const RunCounts& run_counts, const Index& index);
+  static std::string fault_of_sharing(const Index& index, const Locked& locked);
+  static std::string fault_of_handles(const Index& index, const Locked& locked);
+  static std::string fault_of_counters(Stats totals, const RunCounts& run_counts, const Index& index,
+                                       const Locked& locked);
 };
 
 // Verifies the cache when its scope is left. A fault is printed and ends the process.

@@ -32,6 +32,10 @@ absl::Status Cache::Impl::warm(const Request& request) {
     return why.ok() ? why : failed(request, std::move(why));
   }
   Held entry(*this, claim(request));
+  {
+    MutexLock lock(mutex_);
+    touch(entry.get());
+  }
   LastErrorGuard last_error;
   if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
   entry->stream = LaunchStream::of(stream);

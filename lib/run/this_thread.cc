@@ -1,0 +1,35 @@
+#include "run/this_thread.h"
+
+#include <bit>
+#include <mutex>
+
+namespace graphcache {
+namespace {
+
+static_assert(ThisThread::kMany == 64, "a word has a bit for each number");
+constinit std::mutex mutex;
+constinit std::uint64_t taken = 1;  // A bit for each number. 0 is no thread's.
+
+// Gives the number back when the thread ends. What runs still later in the thread shares one.
+struct Owner {
+  ~Owner() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    taken &= ~(std::uint64_t{1} << this_thread.number);
+    this_thread.number = ThisThread::kMany;
+  }
+};
+
+}  // namespace
+
+unsigned ThisThread::take_number() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto number = static_cast<unsigned>(std::countr_one(taken));
+  this_thread.number = number;
+  if (number == kMany) return number;
+  taken |= std::uint64_t{1} << number;
+  static thread_local const Owner owner;
+  (void)owner;
+  return number;
+}
+
+}  // namespace graphcache
