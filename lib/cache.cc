@@ -16,12 +16,20 @@ Cache::Cache(const Options& options) {
   Options complete = options;
   absl::Status invalid = check(complete);
   impl_ = std::make_unique<Impl>(complete, std::move(invalid));
+  hits()->cache = this;
 }
-Cache::~Cache() = default;
+Cache::~Cache() { hits()->cache = nullptr; }
+const std::shared_ptr<detail::Hits>& Cache::hits() const { return impl_->hits(); }
 absl::StatusOr<Outcome> Cache::run_call(const Key& key, cudaStream_t stream, const detail::Call& call) {
   GRAPHCACHE_VERIFY_ON_RETURN(*this);
   return impl_->run(key, stream, call);
 }
+absl::StatusOr<Outcome> Cache::run_step(const Key& key, cudaStream_t stream, const detail::Call& call,
+                                        detail::Remembered* remembered, cudaError_t error) {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->run_step(key, stream, call, remembered, error);
+}
+void Cache::wake() { impl_->wake(); }
 absl::Status Cache::warm_call(const Key& key, cudaStream_t stream, const detail::Call& call) {
   GRAPHCACHE_VERIFY_ON_RETURN(*this);
   return impl_->warm(key, stream, call);

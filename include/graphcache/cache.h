@@ -67,6 +67,7 @@
 #include "graphcache/params.h"
 #include "graphcache/recorder.h"
 #include "graphcache/stats.h"
+#include "graphcache/step.h"
 
 namespace graphcache {
 
@@ -118,6 +119,13 @@ class Cache {
   }
   template <class... Ts, class Fn>
   absl::StatusOr<Outcome> run(const Key& key, cudaStream_t stream, const Params<Ts...>& params, Fn&& fn);
+
+  // A step that runs this key and `fn` as run() does, for a hot loop (step.h). It makes no call and holds no graph. It
+  // has a copy of `fn`, or takes it over.
+  template <class Fn>
+  Step<std::decay_t<Fn>> prepare(Key key, Fn&& fn) {
+    return Step<std::decay_t<Fn>>(hits(), default_stream(), std::move(key), std::forward<Fn>(fn));
+  }
 
   // Makes a key ready without running it: captures `fn` if the key is not known, and instantiates and uploads its graph
   // while there is room for another executable; none leaves for it, so that any number of keys can be recorded before
@@ -178,12 +186,19 @@ class Cache {
 
  private:
   friend class Verifier;  // Of the library itself.
+  template <class Fn>
+  friend class Step;
   class Impl;
   cudaStream_t default_stream() const;
   template <class... Ts, class Fn>
   static detail::Call make_call(const Params<Ts...>& params, Fn& fn);
   absl::StatusOr<Outcome> run_call(const Key& key, cudaStream_t stream, const detail::Call& call);
   absl::Status warm_call(const Key& key, cudaStream_t stream, const detail::Call& call);
+  const std::shared_ptr<detail::Hits>& hits() const;
+  // A run of a step that is no hit, or whose launch has failed with this error: it holds the entry's lock then.
+  absl::StatusOr<Outcome> run_step(const Key& key, cudaStream_t stream, const detail::Call& call,
+                                   detail::Remembered* remembered, cudaError_t error);
+  void wake();
 
   std::unique_ptr<Impl> impl_;
 };
@@ -216,6 +231,27 @@ absl::StatusOr<Outcome> Cache::run(const Key& key, cudaStream_t stream, const Pa
   } else {
     return run_call(key, stream, make_call(params, fn));
   }
+}
+
+template <class Fn>
+template <class... Ts>
+absl::StatusOr<Outcome> Step<Fn>::run(cudaStream_t stream, const Params<Ts...>& params) {
+  Cache* const cache = hits_->cache.load(std::memory_order_relaxed);
+  if (cache == nullptr) return absl::FailedPreconditionError("the cache of this step has ended");
+  cudaError_t error = cudaSuccess;
+  detail::HotEntry* const entry = remembered_.entry;
+  const bool is_known = entry != nullptr && remembered_.type == &detail::site_tag<Fn, Ts...>;
+  if (is_known && hits_->are_usual() && entry->lock.try_lock()) {
+    const cudaStream_t on = stream == nullptr ? cudaStreamLegacy : stream;
+    const bool is_hit = entry->life == remembered_.life && !entry->erased.load(std::memory_order_relaxed) &&
+                        entry->is_ready_for(on, params.data(), params.size());
+    if (is_hit) error = hits_->launch(*entry);
+    if (error == cudaSuccess) {
+      if (entry->lock.unlock()) cache->wake();
+      if (is_hit) return Outcome::kReplayed;
+    }
+  }
+  return cache->run_step(key_, stream, Cache::make_call(params, fn_), &remembered_, error);
 }
 
 }  // namespace graphcache

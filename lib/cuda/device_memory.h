@@ -45,6 +45,7 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   // The same, if it is more than may wait.
   void trim_if_much() ABSL_LOCKS_EXCLUDED(mutex_);
   void tell_late(cudaError_t error) { late_error_ = error; }
+  const std::atomic<int>& late_error() const { return late_error_; }
   bool has_late_error() const { return late_error_.load(std::memory_order_relaxed) != cudaSuccess; }
   // What launches have written to words that were given back.
   cudaError_t take_late_error() { return static_cast<cudaError_t>(late_error_.exchange(cudaSuccess)); }

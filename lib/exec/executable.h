@@ -128,6 +128,10 @@ class Executable {
   // The last launch's: those of one executable follow each other whatever their streams (fact 15).
   LaunchStream stream() const { return stream_; }
 
+  // The handle, and the values that it holds: for hits.
+  cudaGraphExec_t exec() const { return exec_.get(); }
+  const unsigned char* values() const { return values_.data(); }
+
   Template& base() { return base_; }
   // Gives the base up. The executable must not be patched or updated any more.
   Template take_base() { return std::exchange(base_, {}); }

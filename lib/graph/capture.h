@@ -26,10 +26,6 @@ class Recording;
 
 }  // namespace detail
 
-// The recording whose capture this thread is inside of, or null. A run made inside it must know without launching: a
-// launch into a capturing stream is refused and breaks the capture (fact 5).
-extern constinit thread_local detail::Recording* active_recording;
-
 namespace detail {
 
 // What a Recorder writes to while `fn` runs.

@@ -1,14 +1,21 @@
 // How a run finds its entry and takes its lock.
+#include <chrono>
+
 #include "run/impl.h"
-#include "run/this_thread.h"
 
 namespace graphcache {
 
 // The request's entry, locked. It is made if there is none.
 Entry* Cache::Impl::claim(const Request& request) {
   Entry* entry = claim_known(request);
-  if (entry == nullptr) entry = claim_or_wait(request);
-  entry->set_last_use({epoch_.load(std::memory_order_relaxed), ++this_thread.uses});
+  return claimed(entry != nullptr ? entry : claim_or_wait(request), request);
+}
+
+// Takes note that the request has it.
+Entry* Cache::Impl::claimed(Entry* entry, const Request& request) {
+  entry->used_in = hits_->epoch.load(std::memory_order_relaxed);
+  entry->used_at = ++detail::this_thread.uses;
+  remember(entry, request);
   return entry;
 }
 
@@ -39,7 +46,10 @@ Entry* Cache::Impl::claim_or_wait(const Request& request) {
       entry = index_.insert(request.key, request.call.site);
     }
     if (entry->lock.try_lock()) return entry;
-    if (entry->lock.announce_wait()) unlocked_.wait(mutex_);
+    entry->lock.announce_wait();
+    if (entry->lock.try_lock()) return entry;
+    // The holder may have unlocked just before it could see that somebody waits.
+    unlocked_.wait_for(mutex_, std::chrono::milliseconds(1));
   }
 }
 
@@ -47,10 +57,10 @@ Entry* Cache::Impl::claim_or_wait(const Request& request) {
 void Cache::Impl::touch(Entry* entry) {
   index_.touch(entry);
   policy_.used(entry->id, entry->last_use());
-  epoch_.store(epoch_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  hits_->epoch.store(hits_->epoch.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
-// All waiters look again, each for its own entry. The lock makes sure that who announced a wait does wait by now.
+// All waiters look again, each for its own entry.
 // Whoever erased the entry meanwhile announced a wait, too: it is gone by the end of the run.
 void Cache::Impl::wake() {
   bool gone = false;

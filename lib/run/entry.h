@@ -23,21 +23,7 @@
 
 namespace graphcache {
 
-// A number that one thread at a time writes, and that others may read at any time.
-class Counter {
- public:
-  Counter(std::uint64_t value = 0) : value_(value) {}  // NOLINT(google-explicit-constructor): it is a number.
-  Counter(const Counter& other) : value_(other.value()) {}
-  Counter& operator=(const Counter& other) {
-    value_.store(other.value(), std::memory_order_relaxed);
-    return *this;
-  }
-  void add(std::uint64_t n) { *this = value() + n; }
-  std::uint64_t value() const { return value_.load(std::memory_order_relaxed); }
-
- private:
-  std::atomic<std::uint64_t> value_;
-};
+using detail::Counter;
 
 // What an entry has. An entry that has an executable has a template, too: its own, or as that executable's base.
 enum class State {
@@ -49,27 +35,19 @@ enum class State {
 struct Entry;
 
 // What every thread may look at, whether the entry is in use, erased or free.
-struct EntryHandle {
-  explicit EntryHandle(bool held) : lock(held) {}
+struct EntryHandle : detail::HotEntry {
+  explicit EntryHandle(bool held) : HotEntry(held) {}
 
-  RunLock lock;
-  std::atomic<bool> erased{false};         // No longer found: it is deleted once it is idle, or free already.
-  std::atomic<std::size_t> tag{0};         // Of key and place: equal ones have equal tags.
+  std::atomic<std::size_t> tag{0};              // Of key and place: equal ones have equal tags.
   std::atomic<Entry*> next_of_bucket{nullptr};  // Written under the cache's lock, through Index.
-  Counter used_in{0};                      // When it was used last (Use), written under `lock`.
-  Counter used_at{0};
 
   Use last_use() const { return {used_in.value(), used_at.value()}; }
-  void set_last_use(const Use& use) {
-    used_in = use.epoch;
-    used_at = use.tick;
-  }
 };
 
 // What becomes as new when the entry is deleted, and serves another key.
 struct EntryContents {
   // Guarded by `lock`. An executable changes hands while both entries' locks are held, which thread-safety analysis
-  // cannot follow: the thread sanitizer looks (test/run --lanes tsan).
+  // cannot follow: the thread sanitizer looks (test/run --lanes tsan). It is given away by take_executable().
   std::unique_ptr<Executable> executable;
   LaunchStream stream;  // The last one that was found fit to run on.
 
@@ -79,7 +57,8 @@ struct EntryContents {
   cudaStream_t of_stream = nullptr;  // Whose executable it is to have, where each stream may have its own.
   KeyId id = kNoKey;                 // For the policy.
 
-  // Written under `lock`, except the count of kEager, which is written under the cache's lock.
+  // Written under `lock`, except the count of kEager, which is written under the cache's lock. Most replays are counted
+  // in `replayed`.
   std::array<Counter, kOutcomeCount> outcomes{};
   Counter nodes;  // Of the last capture.
   Counter slot_nodes;
@@ -118,6 +97,24 @@ struct alignas(64) Entry : EntryHandle, EntryContents {
   static std::size_t tag_of(const Key& key, const detail::Site& site) {
     const auto mix = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) * 0x9e3779b97f4a7c15u; };
     return key.hash() ^ mix(site.type) ^ (mix(site.target) >> 1);
+  }
+  // Under `lock`.
+  std::unique_ptr<Executable> take_executable() {
+    exec = nullptr;
+    return std::move(executable);
+  }
+  // Hits launch the executable as it is from now on, on this stream, if it holds their values. Under `lock`.
+  void be_ready_on(cudaStream_t on) {
+    exec = executable->exec();
+    ready_on = on;
+    values = executable->values();
+  }
+  // Of its runs.
+  std::array<std::uint64_t, kOutcomeCount> counts() const {
+    std::array<std::uint64_t, kOutcomeCount> counts;
+    for (int i = 0; i < kOutcomeCount; ++i) counts[i] = outcomes[i].value();
+    counts[static_cast<int>(Outcome::kReplayed)] += replayed.value();
+    return counts;
   }
   // Whether it is found for a key at a place. Under `lock`.
   bool is(const Key& of_key, const detail::Site& of_site) const {

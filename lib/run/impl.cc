@@ -37,6 +37,7 @@ Cache::Impl::Impl(const Options& options, absl::Status invalid)
       setter_(options_.device, memory_, options_.capture_mode),
       memory_to_leave_{{options_.device, memory_}},
       graveyard_(options_.device) {
+  hits_->late_error = &memory_->late_error();
   enabled_ = invalid_.ok() && options_.max_executables > 0 && !is_set("GRAPHCACHE_DISABLE");
   is_usual_ = enabled_ && !options_.inline_in_foreign_capture && options_.verify_every == 0;
   logs_to_stderr_ = is_set("GRAPHCACHE_LOG");
@@ -121,7 +122,7 @@ bool Cache::Impl::sweep() {
     any = true;
     policy_.erased(entry.id);
     if (entry.signature != nullptr) signatures_.remove(entry.signature);
-    graveyard_.add(std::move(entry.executable), std::move(entry.graph), entry.stream);
+    graveyard_.add(entry.take_executable(), std::move(entry.graph), entry.stream);
   });
   return any;
 }
@@ -164,7 +165,7 @@ absl::Status Cache::Impl::status() const {
 Stats Cache::Impl::stats() const {
   MutexLock lock(mutex_);
   Stats stats = totals_;
-  run_counts_.add_to(stats);
+  hits_->counts.add_to(stats);
   stats.live_executables = policy_.executables();
   stats.live_templates = index_.templates();
   stats.families = policy_.families();
@@ -183,7 +184,7 @@ std::vector<EntryInfo> Cache::Impl::entries() const try {
   const auto look = [](const Policy& policy, const Entry& entry) {
     Found found{entry.key, entry.last_use(), {}};
     EntryInfo& info = found.info;
-    for (int i = 0; i < kOutcomeCount; ++i) info.outcomes[i] = entry.outcomes[i].value();
+    info.outcomes = entry.counts();
     info.live = entry.state == State::kLive;
     info.recorded = entry.state != State::kCold;
     info.pinned = entry.pinned;

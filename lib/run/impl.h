@@ -18,11 +18,11 @@
 #include "exec/graveyard.h"
 #include "graph/capture.h"
 #include "graphcache/cache.h"
+#include "graphcache/detail/hit.h"
 #include "policy/policy.h"
 #include "run/entry.h"
 #include "run/index.h"
 #include "run/known_streams.h"
-#include "run/run_counts.h"
 
 namespace graphcache {
 
@@ -37,6 +37,8 @@ class Cache::Impl {
   ~Impl();
 
   absl::StatusOr<Outcome> run(const Key& key, cudaStream_t stream, const detail::Call& call);
+  absl::StatusOr<Outcome> run_step(const Key& key, cudaStream_t stream, const detail::Call& call,
+                                   detail::Remembered* remembered, cudaError_t error);
   absl::Status warm(const Key& key, cudaStream_t stream, const detail::Call& call);
 
   bool contains(const Key& key) const;
@@ -47,6 +49,9 @@ class Cache::Impl {
   std::vector<EntryInfo> entries() const;
   absl::Status status() const;
   const Options& options() const { return options_; }
+  const std::shared_ptr<detail::Hits>& hits() const { return hits_; }
+  // Those who wait for an entry look again.
+  void wake();
 
  private:
   friend class Verifier;
@@ -80,6 +85,7 @@ class Cache::Impl {
     cudaStream_t stream;  // The legacy stream has one name here.
     cudaStream_t given;   // As the caller named it, for `fn`.
     const detail::Call& call;
+    detail::Remembered* remembered = nullptr;      // Of a step.
     mutable LastErrorGuard* last_error = nullptr;  // The run's guard. A hit has none.
   };
 
@@ -92,6 +98,10 @@ class Cache::Impl {
   // Look-up.
   Entry* claim(const Request& request);
   Entry* claim_known(const Request& request);
+  Entry* claimed(Entry* entry, const Request& request);
+  static void remember(Entry* entry, const Request& request) {
+    if (request.remembered != nullptr) *request.remembered = {entry, entry->life, request.call.site.type};
+  }
   Entry* claim_or_wait(const Request& request);
   bool is_for(const Entry& entry, const Request& request) const;
   void touch(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -101,9 +111,10 @@ class Cache::Impl {
   void unlock_under_mutex(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (entry->lock.unlock()) unlocked_.notify_all();
   }
-  void wake();
 
   // The ways of a run. Each counts its outcome.
+  absl::StatusOr<Outcome> hit(Entry* locked, const Request& request);
+  absl::StatusOr<Outcome> step_failed(const Request& request, cudaError_t error);
   absl::StatusOr<Outcome> replay(Held& entry, const Request& request);
   absl::StatusOr<Outcome> launch(Held& entry, const Request& request, Outcome outcome, Outcome if_patched);
   absl::StatusOr<Outcome> run_slowly(Held& entry, const Request& request);
@@ -202,8 +213,7 @@ class Cache::Impl {
   Signatures signatures_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t next_storm_ ABSL_GUARDED_BY(mutex_) = 1024;                 // How many evictions are worth a line.
   Stats totals_ ABSL_GUARDED_BY(mutex_);                                    // What is counted under this lock.
-  RunCounts run_counts_;  // What is counted without it: what runs add when they have launched.
-  std::atomic<std::uint64_t> epoch_{1};  // How many runs were no hits until now. Written under `mutex_`.
+  const std::shared_ptr<detail::Hits> hits_ = std::make_shared<detail::Hits>();  // Its epoch is written under `mutex_`.
   KnownStreams known_streams_;           // Found to be of the cache's device.
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
 

@@ -17,6 +17,8 @@ Entry* Index::insert(const Key& key, const detail::Site& site, cudaStream_t of_s
   }
   entry->site = site;
   entry->of_stream = of_stream;
+  ++entry->life;
+  entry->used_in = entry->used_at = entry->replayed = 0;
   entry->tag.store(Entry::tag_of(key, site), std::memory_order_relaxed);
   entry->erased.store(false, std::memory_order_relaxed);
   link(order_of(entry), entry);

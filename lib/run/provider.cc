@@ -129,6 +129,7 @@ void Cache::Impl::begin(Entry* entry, const Plan& plan) {
 // Brings the lender's executable over to the entry. False: that cannot be, and the policy knows why.
 bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const Request& request, Obtained* obtained) {
   LastErrorGuard last_error;
+  lender->exec = nullptr;
   const bool by_set = lender->executable->table() != nullptr;
   // Nobody knows what the executable holds, or it is of no more use.
   absl::Cleanup drop = [&]() {
@@ -172,11 +173,11 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
                                              entry->differences.between(lender->executable->content(), *entry->content),
                                              request.call);
   }
-  run_counts_.add_patched_nodes(brought.patched_nodes);
+  hits_->counts.add_patched_nodes(brought.patched_nodes);
   const bool done = brought.result.error == cudaSuccess;
   if (done) {
     std::move(drop).Cancel();
-    entry->executable = std::move(lender->executable);
+    entry->executable = lender->take_executable();
     obtained->of_sibling = true;
   } else if (brought.whole) {
     undo();
@@ -287,7 +288,7 @@ void Cache::Impl::evict(Entry* victim) {
 // The entry loses its executable, or the promise of one, and the template with it if that is of one executable alone.
 void Cache::Impl::demote(Entry* entry) {
   if (entry->executable != nullptr && entry->graph.empty()) entry->graph = entry->executable->take_base();
-  graveyard_.add(std::move(entry->executable), {});
+  graveyard_.add(entry->take_executable(), {});
   policy_.lost(entry->id);
   if (entry->content != nullptr && entry->content->is_of_one_executable()) {
     forget_template(entry);

@@ -61,21 +61,32 @@ absl::StatusOr<Outcome> Cache::Impl::run(const Key& key, cudaStream_t stream, co
   return without_throwing(request, [&] { return run(request); });
 }
 
+absl::StatusOr<Outcome> Cache::Impl::run_step(const Key& key, cudaStream_t stream, const detail::Call& call,
+                                              detail::Remembered* remembered, cudaError_t error) {
+  const Request request{key, name_of(stream), stream, call, remembered};
+  return without_throwing(request, [&] { return error == cudaSuccess ? run(request) : step_failed(request, error); });
+}
+
 absl::Status Cache::Impl::warm(const Key& key, cudaStream_t stream, const detail::Call& call) {
   const Request request{key, name_of(stream), stream, call};
   return without_throwing(request, [&] { return warm(request); });
 }
 
 absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) {
-  if (active_recording != nullptr) return run_nested(request);
-  const bool is_usual = is_usual_;  // One question, since a hit asks it.
-  if (!is_usual) {
+  Entry* known = nullptr;
+  if (is_usual_ && hits_->are_usual()) {
+    known = claim_known(request);
+    const bool is_ready =
+        known != nullptr && known->is_ready_for(request.stream, request.call.values, request.call.values_size);
+    if (is_ready) return hit(known, request);
+  } else {
+    if (active_recording != nullptr) return run_nested(request);
     if (options_.inline_in_foreign_capture && is_in_foreign_capture(request)) return run_inlined(request);
     if (!enabled_) return run_disabled(request);
   }
 
-  Held entry(*this, claim(request));
-  if (!is_usual && options_.verify_every != 0) {
+  Held entry(*this, known != nullptr ? claimed(known, request) : claim(request));
+  if (options_.verify_every != 0) {
     if (absl::Status status = verify_hit(entry, request); !status.ok()) return status;
   }
   if (entry->executable != nullptr && !memory_->has_late_error() &&
@@ -84,6 +95,21 @@ absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) {
     return replay(entry, request);
   }
   return run_slowly(entry, request);
+}
+
+// A hit of an entry that is ready for it.
+absl::StatusOr<Outcome> Cache::Impl::hit(Entry* locked, const Request& request) {
+  Held entry(*this, locked);
+  remember(locked, request);
+  const cudaError_t error = hits_->launch(*locked);
+  if (error == cudaSuccess) return Outcome::kReplayed;
+  return replay_failed(entry, {"cudaGraphLaunch", error}, EagerReason::kLaunchFailed, request);
+}
+
+// The same of a step, whose launch has failed. The step has locked the entry.
+absl::StatusOr<Outcome> Cache::Impl::step_failed(const Request& request, cudaError_t error) {
+  Held entry(*this, static_cast<Entry*>(request.remembered->entry));
+  return replay_failed(entry, {"cudaGraphLaunch", error}, EagerReason::kLaunchFailed, request);
 }
 
 // A hit.
@@ -109,7 +135,7 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
     auto threw = demoting(entry);  // Some nodes hold new values then, and some old ones.
     const CallResult result = executable.patch(request.call, &patched);
     std::move(threw).Cancel();
-    run_counts_.add_patched_nodes(patched);
+    hits_->counts.add_patched_nodes(patched);
     if (result.error != cudaSuccess) return replay_failed(entry, result, EagerReason::kRefused, request);
     if (patched != 0) outcome = if_patched;
   }
@@ -119,8 +145,12 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
   if (const cudaError_t error = executable.launch(request.stream); error != cudaSuccess) {
     return replay_failed(entry, {"cudaGraphLaunch", error}, EagerReason::kLaunchFailed, request);
   }
+  // What an updater node has written is looked at before each launch. The handle of the per-thread stream is a stream
+  // of each thread.
+  const bool is_plain = !executable.has_updater_node() && request.stream != cudaStreamPerThread;
+  if (is_usual_ && is_plain) entry->be_ready_on(request.stream);
   entry->outcomes[static_cast<int>(outcome)].add(1);
-  run_counts_.add(outcome);
+  hits_->counts.add(outcome);
   return outcome;
 }
 

@@ -1,9 +1,11 @@
-#include "run/this_thread.h"
-
+// The numbers of threads.
 #include <bit>
+#include <cstdint>
 #include <mutex>
 
-namespace graphcache {
+#include "graphcache/detail/hit.h"
+
+namespace graphcache::detail {
 namespace {
 
 static_assert(ThisThread::kMany == 64, "a word has a bit for each number");
@@ -32,4 +34,4 @@ unsigned ThisThread::take_number() {
   return number;
 }
 
-}  // namespace graphcache
+}  // namespace graphcache::detail

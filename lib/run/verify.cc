@@ -227,13 +227,13 @@ std::string Verifier::fault_of_handles(const Index& index, const Locked& locked)
 
 // What stats.h says of the counters, as far as it holds at any time. The outcomes of hits are counted without the
 // cache's lock, but after what made them possible.
-std::string Verifier::fault_of_counters(Stats totals, const RunCounts& run_counts, const Index& index,
+std::string Verifier::fault_of_counters(Stats totals, const detail::RunCounts& run_counts, const Index& index,
                                         const Locked& locked) {
   std::array<std::uint64_t, kOutcomeCount> of_entries{};
   std::uint64_t live = 0;
   const auto add = [&](Entry* entry) {
     if (!locked.contains(entry)) return;
-    for (int i = 0; i < kOutcomeCount; ++i) of_entries[i] += entry->outcomes[i].value();
+    for (int i = 0; i < kOutcomeCount; ++i) of_entries[i] += entry->counts()[i];
     live += entry->state == State::kLive;
   };
   index.for_each(add);
@@ -297,7 +297,7 @@ std::string Verifier::find_fault(Impl& impl, const Locked& locked) {
   }
   if (std::string fault = fault_of_sharing(impl.index_, locked); !fault.empty()) return fault;
   if (std::string fault = fault_of_handles(impl.index_, locked); !fault.empty()) return fault;
-  return fault_of_counters(impl.totals_, impl.run_counts_, impl.index_, locked);
+  return fault_of_counters(impl.totals_, impl.hits_->counts, impl.index_, locked);
 }
 
 Index& Verifier::index(Cache& cache) { return cache.impl_->index_; }

@@ -39,7 +39,7 @@ class Verifier {
   static std::string fault_of(const Executable& executable);
   static std::string fault_of_sharing(const Index& index, const Locked& locked);
   static std::string fault_of_handles(const Index& index, const Locked& locked);
-  static std::string fault_of_counters(Stats totals, const RunCounts& run_counts, const Index& index,
+  static std::string fault_of_counters(Stats totals, const detail::RunCounts& run_counts, const Index& index,
                                        const Locked& locked);
 };
 

@@ -10,6 +10,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "graphcache/detail/hit.h"
 #include "graphcache/params.h"
 #include "graphcache/recorder.h"
 
@@ -31,6 +32,13 @@ struct Call {
   const unsigned char* values;
   std::size_t values_size;
   mutable bool threw = false;  // Whether `fn` did: its exceptions pass, those of the library do not.
+};
+
+// Where a step found its entry.
+struct Remembered {
+  HotEntry* entry = nullptr;
+  std::uint64_t life = 0;      // Of the entry.
+  const void* type = nullptr;  // Of the site.
 };
 
 template <class Fn, class... Ts>
