@@ -27,6 +27,10 @@ absl::Status check(Options& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("Options::max_templates is ", options.max_templates, ": it must not be negative"));
   }
+  if (options.executables_per_key < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Options::executables_per_key is ", options.executables_per_key, ": it must be at least 1"));
+  }
   const Prefer preferences[] = {Prefer::kTotalTime, Prefer::kDeviceTime, Prefer::kMemory};
   if (std::find(std::begin(preferences), std::end(preferences), options.prefer) == std::end(preferences)) {
     return absl::InvalidArgumentError(

@@ -57,6 +57,12 @@ struct Options {
   // most 4096 and take at most 16 MiB; the one that was used or lost its template the longest ago is dropped.
   int max_templates = 512;
 
+  // A key may have so many executables, one for each stream that it runs on, so that its runs on several streams go on
+  // side by side: launches of one executable follow each other, whatever their streams. Each is captured by a call of
+  // `fn` of its own, has its own EntryInfo, and counts against the budgets. Runs on further streams share those that
+  // there are. A key whose `fn` hands out memory of cudaMallocAsync has one alone. Less than 1: an error of every run.
+  int executables_per_key = 1;
+
   // Whether keys of one family share executables where that is cheaper. A family is the keys whose graphs have the same
   // topology and the same of everything else that an update cannot change; kernels, launch shapes and values may
   // differ. False: each key has its own executable, and graphs are not compared.

@@ -27,6 +27,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -221,9 +222,6 @@ class Policy {
     KeyId oldest = kNoKey, newest = kNoKey;
   };
   using FamilyId = std::pair<std::uint64_t, std::uint64_t>;
-  struct FamilyHash {
-    std::size_t operator()(const FamilyId& id) const { return id.first * 0x9e3779b97f4a7c15 + id.second; }
-  };
 
   static constexpr int kMostPassed = 256;
 
@@ -301,7 +299,7 @@ class Policy {
 
   const Limits limits_;
   Entries entries_;
-  std::unordered_map<FamilyId, Family, FamilyHash> families_;
+  std::map<FamilyId, Family> families_;  // No insertion takes long, as one that makes a hash table grow does.
   Order plain_, updated_;
   Use latest_;
   std::uint64_t last_alone_ = kAlone;

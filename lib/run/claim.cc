@@ -1,5 +1,9 @@
 // How a run finds its entry and takes its lock.
+#include <absl/container/inlined_vector.h>
+
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 
 #include "run/impl.h"
 
@@ -20,7 +24,12 @@ Entry* Cache::Impl::claimed(Entry* entry, const Request& request) {
 }
 
 bool Cache::Impl::is_for(const Entry& entry, const Request& request) const {
-  return entry.is(request.key, request.call.site);
+  return entry.is(request.key, request.call.site) && entry.of_stream == stream_of_entry(request);
+}
+
+// The stream whose runs alone the request's entry is to serve, or null.
+cudaStream_t Cache::Impl::stream_of_entry(const Request& request) const {
+  return options_.executables_per_key == 1 ? nullptr : request.stream;
 }
 
 // Without the cache's lock. Null if there is no entry, if it is in use, or if it is just being moved in the index.
@@ -36,15 +45,31 @@ Entry* Cache::Impl::claim_known(const Request& request) ABSL_NO_THREAD_SAFETY_AN
   return nullptr;
 }
 
+// Another stream gets an entry of its own once all that there are have an executable, so that a cold key is captured
+// once. Streams beyond Options::executables_per_key are spread over the entries.
+Entry* Cache::Impl::find_or_insert(const Request& request) {
+  const cudaStream_t stream = stream_of_entry(request);
+  absl::InlinedVector<Entry*, 8> others;
+  bool may_have_another = options_.executables_per_key > 1;
+  for (Entry* entry = index_.find(request.key); entry != nullptr; entry = Index::next_of_key(entry)) {
+    if (!(entry->site == request.call.site)) continue;
+    if (entry->of_stream == stream) return entry;
+    others.push_back(entry);
+    may_have_another = may_have_another && entry->state == State::kLive && !entry->hands_memory_out;
+  }
+  const auto most = static_cast<std::size_t>(options_.executables_per_key);
+  if (others.empty() || (may_have_another && others.size() < most)) {
+    sweep();
+    policy_.add(index_.next_id());
+    return index_.insert(request.key, request.call.site, stream);
+  }
+  return others[reinterpret_cast<std::uintptr_t>(stream) / 64 % others.size()];
+}
+
 Entry* Cache::Impl::claim_or_wait(const Request& request) {
   MutexLock lock(mutex_);
   for (;;) {
-    Entry* entry = index_.find(request.key, request.call.site);
-    if (entry == nullptr) {
-      sweep();
-      policy_.add(index_.next_id());
-      entry = index_.insert(request.key, request.call.site);
-    }
+    Entry* const entry = find_or_insert(request);
     if (entry->lock.try_lock()) return entry;
     entry->lock.announce_wait();
     if (entry->lock.try_lock()) return entry;

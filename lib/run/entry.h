@@ -54,7 +54,7 @@ struct EntryContents {
   // Written under `lock` and the cache's lock, before the entry can be found.
   Key key;
   detail::Site site{};
-  cudaStream_t of_stream = nullptr;  // Whose executable it is to have, where each stream may have its own.
+  cudaStream_t of_stream = nullptr;  // Whose runs it serves (Options::executables_per_key); null: those of all.
   KeyId id = kNoKey;                 // For the policy.
 
   // Written under `lock`, except the count of kEager, which is written under the cache's lock. Most replays are counted
@@ -69,6 +69,7 @@ struct EntryContents {
   int users = 0;               // Threads that need the entry to stay without holding `lock`: they run `fn`.
   State state = State::kCold;  // Changed under `lock`, too.
   bool pinned = false;
+  bool hands_memory_out = false;            // As the last capture said.
   absl::Status error;                       // Behind its last direct run; ok after a capture.
   std::optional<EagerReason> eager_reason;  // Of its last direct run.
   Signatures::Known* signature = nullptr;   // Of its content. Null if that can have no siblings.

@@ -104,6 +104,8 @@ class Cache::Impl {
   }
   Entry* claim_or_wait(const Request& request);
   bool is_for(const Entry& entry, const Request& request) const;
+  cudaStream_t stream_of_entry(const Request& request) const;
+  Entry* find_or_insert(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void touch(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void unlock(Entry* entry) {
     if (entry->lock.unlock()) wake();

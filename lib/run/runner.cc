@@ -257,6 +257,7 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
   policy_.captured(entry->id, facts_of(*content));
   // Nothing throws from here on.
   entry->is_read = false;
+  entry->hands_memory_out = content->leaves_memory;
   entry->nodes = content->node_count + content->body_node_count;
   entry->slot_nodes = content->slots.nodes.size();
   entry->content = std::move(content);

@@ -1,0 +1,337 @@
+// Prepared steps on either runtime: what they do is what Cache::run() does.
+#include "graphcache/step.h"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "cache_support.h"
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "support.h"
+#ifndef GRAPHCACHE_TEST_CUDA
+#include "graphcache/hostrt.h"
+#endif
+
+namespace graphcache::test {
+namespace {
+
+class StepTest : public CacheTest {
+ protected:
+  // Adds the value of each run to every element.
+  auto adder() {
+    return [this](Recorder& rec, Slot<float> value) {
+      ++calls;
+      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, value);
+    };
+  }
+  // Adds a constant.
+  auto adder_of(float constant) {
+    return [this, constant](Recorder& rec) {
+      ++calls;
+      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, constant);
+    };
+  }
+};
+
+TEST_F(StepTest, FirstRunInstantiatesLaterRunsReplay) {
+  Cache cache;
+  auto step = cache.prepare(key("k"), adder_of(2));
+  EXPECT_EQ(step.key(), key("k"));
+  EXPECT_FALSE(cache.contains(key("k")));
+  EXPECT_RUN(kInstantiated, step.run(stream));
+  for (int i = 2; i <= 5; ++i) {
+    EXPECT_RUN(kReplayed, step.run(stream));
+    expect_sum(2.0f * static_cast<float>(i));
+  }
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(cache.stats().outcome(Outcome::kReplayed), 4u);
+  EXPECT_EQ(cache.entries().at(0).outcomes[static_cast<int>(Outcome::kReplayed)], 4u);
+}
+
+TEST_F(StepTest, FollowsItsValues) {
+  Cache cache;
+  auto step = cache.prepare(key("k"), adder());
+  EXPECT_RUN(kInstantiated, step.run(stream, params(1.0f)));
+  EXPECT_RUN(kReplayed, step.run(stream, params(1.0f)));
+  expect_sum(2);
+  EXPECT_RUN(kPatched, step.run(stream, params(10.0f)));
+  EXPECT_RUN(kReplayed, step.run(stream, params(10.0f)));
+  expect_sum(22);
+  EXPECT_RUN(kPatched, step.run(stream, params(1.0f)));
+  expect_sum(23);
+  EXPECT_EQ(calls, 1);
+}
+
+TEST_F(StepTest, SharesTheEntryWithRunsOfTheSameFunction) {
+  Cache cache;
+  auto fn = adder();
+  auto step = cache.prepare(key("k"), fn);
+  EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, params(1.0f), fn));
+  EXPECT_RUN(kReplayed, step.run(stream, params(1.0f)));
+  EXPECT_RUN(kPatched, cache.run(key("k"), stream, params(5.0f), fn));
+  EXPECT_RUN(kReplayed, step.run(stream, params(5.0f)));
+  EXPECT_RUN(kPatched, step.run(stream, params(1.0f)));
+  EXPECT_RUN(kReplayed, cache.run(key("k"), stream, params(1.0f), fn));
+  expect_sum(14);
+}
+
+// One function with values of two types has two entries. Their bytes are equal here.
+TEST_F(StepTest, ValuesOfAnotherTypeAreOfAnotherEntry) {
+  Cache cache;
+  auto step = cache.prepare(key("k"), [this](Recorder& rec, auto value) {
+    ++calls;
+    rec.launch(add, {kGrid, kBlock}, data.get(), kSize, typename decltype(value)::value_type{3});
+  });
+  EXPECT_RUN(kInstantiated, step.run(stream, params(0)));
+  EXPECT_RUN(kReplayed, step.run(stream, params(0)));
+  EXPECT_TRUE(step.run(stream, params(0u)).ok());
+  EXPECT_EQ(calls, 2);
+  EXPECT_RUN(kReplayed, step.run(stream, params(0)));
+  EXPECT_EQ(calls, 2);
+}
+
+TEST_F(StepTest, WithoutAStreamTakesTheStreamOfTheOptions) {
+  Options options;
+  options.stream = stream;
+  Cache cache(options);
+  auto step = cache.prepare(key("k"), adder());
+  EXPECT_RUN(kInstantiated, step.run(params(1.0f)));
+  EXPECT_RUN(kReplayed, step.run(params(1.0f)));
+  EXPECT_RUN(kReplayed, step.run(stream, params(1.0f)));
+  expect_sum(3);
+}
+
+TEST_F(StepTest, StreamsTakeTurns) {
+  Cache cache;
+  auto step = cache.prepare(key("k"), adder_of(1));
+  cudaStream_t other = nullptr;
+  CUDA_OK(cudaStreamCreate(&other));
+  int runs = 0;
+  for (cudaStream_t on : {stream, other, stream, static_cast<cudaStream_t>(nullptr), cudaStreamPerThread, other,
+                          cudaStreamPerThread, cudaStreamLegacy, static_cast<cudaStream_t>(nullptr), stream}) {
+    ASSERT_TRUE(step.run(on).ok());
+    ++runs;
+    CUDA_OK(cudaDeviceSynchronize());
+  }
+  expect_sum(static_cast<float>(runs));
+  EXPECT_EQ(calls, 1);
+  CUDA_OK(cudaStreamDestroy(other));
+}
+
+// Under one executable each run evicts what the other key had.
+TEST_F(StepTest, AnEvictedKeyIsRestored) {
+  Cache cache(unshared(1));
+  auto one = cache.prepare(key("one"), adder_of(1));
+  auto ten = cache.prepare(key("ten"), adder_of(10));
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(one.run(stream).ok());
+    EXPECT_RUN(kReplayed, one.run(stream));
+    ASSERT_TRUE(ten.run(stream).ok());
+    EXPECT_RUN(kReplayed, ten.run(stream));
+  }
+  expect_sum(66);
+  EXPECT_EQ(calls, 2);
+}
+
+// Siblings pass one executable on: what a step remembers of it is over then.
+TEST_F(StepTest, ASiblingTakesTheExecutable) {
+  Options options;
+  options.mechanisms.sharing = detail::Sharing::kAlways;
+  Cache cache(options);
+  auto one = cache.prepare(key("one"), adder_of(1));
+  auto ten = cache.prepare(key("ten"), adder_of(10));
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(one.run(stream).ok());
+    EXPECT_RUN(kReplayed, one.run(stream));
+    ASSERT_TRUE(ten.run(stream).ok());
+    EXPECT_RUN(kReplayed, ten.run(stream));
+  }
+  expect_sum(66);
+  EXPECT_EQ(cache.stats().instantiations, 1u);
+}
+
+TEST_F(StepTest, AForgottenKeyIsCapturedAgain) {
+  Cache cache;
+  auto step = cache.prepare(key("k"), adder_of(1));
+  EXPECT_RUN(kInstantiated, step.run(stream));
+  EXPECT_TRUE(cache.erase(key("k")));
+  EXPECT_RUN(kInstantiated, step.run(stream));
+  EXPECT_RUN(kReplayed, step.run(stream));
+  cache.clear();
+  EXPECT_RUN(kInstantiated, step.run(stream));
+  expect_sum(4);
+  EXPECT_EQ(calls, 3);
+}
+
+// The entry of a key that is gone serves another.
+TEST_F(StepTest, NeverRunsAnotherKeysGraph) {
+  Cache cache;
+  auto step = cache.prepare(key("k"), adder_of(1));
+  ASSERT_TRUE(step.run(stream).ok());
+  EXPECT_RUN(kReplayed, step.run(stream));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(cache.erase(key("k")));
+    auto other = cache.prepare(key("other", i), adder_of(100));
+    EXPECT_RUN(kInstantiated, other.run(stream));
+    EXPECT_RUN(kInstantiated, step.run(stream));
+    EXPECT_TRUE(cache.erase(key("other", i)));
+  }
+  expect_sum(305);
+}
+
+TEST_F(StepTest, ACopyHasAFunctionOfItsOwn) {
+  Cache cache;
+  auto counter = std::make_shared<int>(0);
+  std::optional first = cache.prepare(key("k"), [counter, this](cudaStream_t on) {
+    ++*counter;
+    return add_one(on);
+  });
+  EXPECT_RUN(kInstantiated, first->run(stream));
+  auto second = *first;
+  first.reset();
+  EXPECT_RUN(kReplayed, second.run(stream));
+  cache.clear();
+  EXPECT_RUN(kInstantiated, second.run(stream));
+  EXPECT_EQ(*counter, 2);
+  expect_sum(3);
+}
+
+TEST_F(StepTest, AfterTheCacheRunsFail) {
+  std::optional<Cache> cache(std::in_place);
+  auto step = cache->prepare(key("k"), adder_of(1));
+  auto fresh = cache->prepare(key("k"), adder_of(1));
+  EXPECT_RUN(kInstantiated, step.run(stream));
+  EXPECT_RUN(kReplayed, step.run(stream));
+  cache.reset();
+  for (auto* each : {&step, &fresh}) {
+    EXPECT_EQ(each->run(stream).status().code(), absl::StatusCode::kFailedPrecondition);
+  }
+  expect_sum(2);
+  EXPECT_EQ(calls, 1);
+}
+
+TEST_F(StepTest, InsideAnotherRunBecomesPartOfIt) {
+  Cache cache;
+  auto step = cache.prepare(key("inner"), adder_of(1));
+  EXPECT_RUN(kInstantiated, step.run(stream));
+  EXPECT_RUN(kReplayed, step.run(stream));
+  const auto outer = [&] {
+    return cache.run(key("outer"), stream, [&](cudaStream_t on) { return step.run(on).status(); });
+  };
+  EXPECT_TRUE(outer().ok());
+  EXPECT_RUN(kReplayed, outer());
+  expect_sum(4);
+  EXPECT_EQ(cache.stats().outcome(Outcome::kInlined), 1u);
+}
+
+TEST_F(StepTest, ADisabledCacheRunsDirectly) {
+  Options options;
+  options.max_executables = 0;
+  Cache cache(options);
+  auto step = cache.prepare(key("k"), adder_of(1));
+  EXPECT_RUN(kEager, step.run(stream));
+  EXPECT_RUN(kEager, step.run(stream));
+  expect_sum(2);
+}
+
+TEST_F(StepTest, VerifyModeSeesItsHits) {
+  Options options;
+  options.verify_every = 1;
+  Cache cache(options);
+  float constant = 1;
+  auto step = cache.prepare(key("k"), [&](Recorder& rec) {
+    rec.launch(add, {kGrid, kBlock}, data.get(), kSize, constant);
+  });
+  ASSERT_TRUE(step.run(stream).ok());
+  ASSERT_TRUE(step.run(stream).ok());
+  EXPECT_EQ(cache.stats().stale, 0u);
+  constant = 2;
+  ASSERT_TRUE(step.run(stream).ok());
+  EXPECT_EQ(cache.stats().stale, 1u);
+}
+
+TEST_F(StepTest, ThreadsHaveCopies) {
+  constexpr int kThreads = 8, kRuns = 200;
+  Cache cache(unshared());
+  const auto step = cache.prepare(key("k"), adder_of(1));
+  ASSERT_TRUE(cache.run(key("k"), stream, adder_of(1)).ok());  // So that nobody captures.
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, mine = step]() mutable {
+      for (int run = 0; run < kRuns; ++run) EXPECT_TRUE(mine.run(stream).ok());
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  expect_sum(1 + kThreads * kRuns);
+  const Stats stats = cache.stats();
+  EXPECT_EQ(stats.runs(), 1u + kThreads * kRuns);
+  EXPECT_EQ(cache.entries().at(0).outcomes, stats.outcomes);
+}
+
+// Keys come and go while steps run them.
+TEST_F(StepTest, OthersEraseAndEvictMeanwhile) {
+  constexpr int kThreads = 4, kRuns = 300;
+  Options options = unshared(2);
+  Cache cache(options);
+  std::vector<std::unique_ptr<DeviceBuffer<float>>> sums;
+  std::vector<cudaStream_t> streams(kThreads);
+  for (cudaStream_t& each : streams) {
+    CUDA_OK(cudaStreamCreate(&each));
+    sums.push_back(std::make_unique<DeviceBuffer<float>>(kSize));
+  }
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      auto step = cache.prepare(key("k", i), [&, i](Recorder& rec) {
+        rec.launch(add, {kGrid, kBlock}, sums[i]->get(), kSize, 1.0f);
+      });
+      for (int run = 0; run < kRuns; ++run) {
+        EXPECT_TRUE(step.run(streams[i]).ok());
+        if (run % 50 == 7) cache.erase(key("k", (i + 1) % kThreads));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CUDA_OK(cudaDeviceSynchronize());
+  for (const auto& sum : sums) EXPECT_EQ(sum->read(), std::vector<float>(kSize, kRuns));
+  for (cudaStream_t each : streams) CUDA_OK(cudaStreamDestroy(each));
+}
+
+#ifndef GRAPHCACHE_TEST_CUDA
+
+TEST_F(StepTest, AFailedLaunchRunsDirectlyAndLeavesNoError) {
+  Cache cache;
+  auto step = cache.prepare(key("k"), adder_of(1));
+  EXPECT_RUN(kInstantiated, step.run(stream));
+  EXPECT_RUN(kReplayed, step.run(stream));
+  hostrt::fail_call("cudaGraphLaunch", 1, cudaErrorUnknown);
+  EXPECT_RUN(kEager, step.run(stream));
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  EXPECT_EQ(cache.stats().eager_reasons[static_cast<int>(EagerReason::kLaunchFailed)], 1u);
+  expect_sum(3);
+  EXPECT_TRUE(step.run(stream).ok());
+  EXPECT_RUN(kRestored, step.run(stream));
+  EXPECT_RUN(kReplayed, step.run(stream));
+  expect_sum(6);
+}
+
+TEST_F(StepTest, AHitIsOneCall) {
+  Cache cache;
+  auto step = cache.prepare(key("k"), adder());
+  ASSERT_TRUE(step.run(stream, params(1.0f)).ok());
+  ASSERT_TRUE(step.run(stream, params(1.0f)).ok());
+  const auto before = hostrt::calls();
+  EXPECT_RUN(kReplayed, step.run(stream, params(1.0f)));
+  EXPECT_EQ(hostrt::calls() - before, 1u);
+}
+
+#endif
+
+}  // namespace
+}  // namespace graphcache::test
