@@ -1,0 +1,63 @@
+// A hit on hostrt, as a ratio to an uncontended lock and a look-up: hit [--json FILE] [ROUNDS].
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "host.h"
+#include "report.h"
+
+namespace {
+
+constexpr int kBatch = 20000;
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bench::Report report(argc, argv, bench::machine());
+  const int rounds = report.argument(0, 150);
+  graphcache::hostrt::set_execution(false);
+  cudaStream_t stream = bench::new_stream();
+  graphcache::Cache cache(bench::unshared(200));
+
+  for (const int count : {1, 64}) {
+    const auto keys = bench::numbered_keys(count);
+    const auto key = [&](int i) -> const graphcache::Key& { return keys[static_cast<std::size_t>(i & (count - 1))]; };
+    bench::LockAndFind lock_and_find(keys);
+    for (const auto& each : keys) {
+      bench::run(cache, stream, each);
+      bench::run(cache, stream, each, 1.0f, 2.0f);
+    }
+    int batch = 0;
+    bench::keep(batch);
+    struct Way {
+      const char* way;
+      int params;
+      const char* key;
+      std::function<double()> ns;
+    };
+    std::vector<Way> ways = {
+        {"run", 0, "prebuilt",
+         [&] { return bench::each(kBatch, [&](int i) { bench::must_hit(cache, stream, key(i)); }); }},
+        {"run", 2, "prebuilt",
+         [&] { return bench::each(kBatch, [&](int i) { bench::must_hit(cache, stream, key(i), 1.0f, 2.0f); }); }},
+        {"run", 0, "built",
+         [&] {
+           return bench::each(
+               kBatch, [&](int i) { bench::must_hit(cache, stream, bench::numbered(batch + (i & (count - 1)))); });
+         }},
+    };
+    std::vector<std::function<double()>> in_turns = {
+        [&] { return bench::each(kBatch, [&](int i) { lock_and_find(key(i)); }); }};
+    for (const Way& way : ways) in_turns.push_back(way.ns);
+    const auto ns = bench::lowest_in_turns(rounds, in_turns);
+    for (std::size_t i = 0; i < ways.size(); ++i) {
+      report.add({"hit",
+                  {{"way", ways[i].way}, {"keys", count}, {"params", ways[i].params}, {"key", ways[i].key}},
+                  "ns",
+                  ns[i + 1],
+                  "lock_and_find",
+                  ns[0]});
+    }
+  }
+  return report.write();
+}

@@ -1,0 +1,23 @@
+// For test/bench/instructions: hit_loop run|built|lock_and_find TIMES does one of these so many times, with one key.
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "host.h"
+
+int main(int argc, char** argv) {
+  if (argc != 3) return std::fprintf(stderr, "usage: hit_loop run|built|lock_and_find TIMES\n"), 2;
+  const std::string way = argv[1];
+  const int times = std::atoi(argv[2]);
+  graphcache::hostrt::set_execution(false);
+  cudaStream_t stream = bench::new_stream();
+  graphcache::Cache cache(bench::unshared(64));
+  const auto keys = bench::numbered_keys(1);
+  bench::LockAndFind lock_and_find(keys);
+  for (int i = 0; i < 10; ++i) bench::run(cache, stream, keys[0]);
+  for (int i = 0; i < times; ++i) {
+    if (way == "run") bench::must_hit(cache, stream, keys[0]);
+    if (way == "built") bench::must_hit(cache, stream, bench::numbered(0));
+    if (way == "lock_and_find") lock_and_find(keys[0]);
+  }
+}

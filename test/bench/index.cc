@@ -1,0 +1,109 @@
+// A cache of many keys on hostrt, beside a plain absl::flat_hash_map of as many: index [--json FILE] [MOST_KEYS].
+//
+//   hit     a hit, in random order; reference: the look-up in the map, in the same order
+//   memory  bytes of the heap for each key, without what its graph and executable take by themselves; reference: the
+//   map clear   clear(), for each key; reference: raw calls that destroy as many graphs and executables
+#include <absl/container/flat_hash_map.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <random>
+#include <vector>
+
+#include "host.h"
+#include "report.h"
+
+namespace {
+
+double heap() {
+  const struct mallinfo2 info = mallinfo2();
+  return static_cast<double>(info.uordblks + info.hblkhd);
+}
+
+// A graph of one kernel, and its executable, as each key of the cache has them.
+struct Bare {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+};
+
+std::vector<Bare> instantiate(cudaStream_t stream, int count) {
+  std::vector<Bare> all(static_cast<std::size_t>(count));
+  for (Bare& bare : all) {
+    bench::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    float* data = nullptr;
+    float value = 1;
+    void* arguments[] = {&data, &value};
+    bench::check(
+        cudaLaunchKernel(reinterpret_cast<const void*>(&bench::nothing), dim3(1), dim3(1), arguments, 0, stream));
+    bench::check(cudaStreamEndCapture(stream, &bare.graph));
+    bench::check(cudaGraphInstantiate(&bare.exec, bare.graph, 0));
+  }
+  return all;
+}
+
+void measure(bench::Report& report, cudaStream_t stream, int count) {
+  const auto keys = bench::numbered_keys(count);
+  const double keys_alone = heap();
+  absl::flat_hash_map<graphcache::Key, const graphcache::Key*> map;
+  for (const auto& key : keys) map.emplace(key, &key);
+  const double map_bytes = heap() - keys_alone;
+
+  double before = heap();
+  auto bare = instantiate(stream, count);
+  const double bare_bytes = heap() - before;
+  const double bare_destroyed = bench::nanoseconds([&] {
+    for (const Bare& each : bare) {
+      bench::check(cudaGraphExecDestroy(each.exec));
+      bench::check(cudaGraphDestroy(each.graph));
+    }
+  });
+  bare = {};
+
+  before = heap();
+  graphcache::Cache cache(bench::unshared(count + 1));
+  for (const auto& key : keys) bench::run(cache, stream, key);
+  const double cache_bytes = heap() - before;
+
+  std::mt19937 random(1);
+  std::vector<const graphcache::Key*> order(200000);
+  for (auto& key : order) key = &keys[random() % keys.size()];
+  const int hits = static_cast<int>(order.size());
+  const auto ns = bench::lowest_in_turns(10, {[&] {
+                                                return bench::each(hits, [&](int i) {
+                                                  const auto found = map.find(*order[static_cast<std::size_t>(i)]);
+                                                  bench::keep(found->second);
+                                                });
+                                              },
+                                              [&] {
+                                                return bench::each(hits, [&](int i) {
+                                                  bench::must_hit(cache, stream, *order[static_cast<std::size_t>(i)]);
+                                                });
+                                              }});
+  report.add({"index", {{"operation", "hit"}, {"keys", count}}, "ns", ns[1], "flat_hash_map", ns[0]});
+  if (count == 1) return;
+  report.add({"index",
+              {{"operation", "memory"}, {"keys", count}},
+              "bytes",
+              (cache_bytes - bare_bytes) / count,
+              "flat_hash_map",
+              map_bytes / count});
+  report.add({"index",
+              {{"operation", "clear"}, {"keys", count}},
+              "ns",
+              bench::nanoseconds([&] { cache.clear(); }) / count,
+              "raw calls",
+              bare_destroyed / count});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bench::Report report(argc, argv, bench::machine());
+  const int most = report.argument(0, 1000000);
+  graphcache::hostrt::set_execution(false);
+  cudaStream_t stream = bench::new_stream();
+  for (const int count : {1, 1000, most}) measure(report, stream, count);
+  return report.write();
+}

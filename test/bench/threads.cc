@@ -1,0 +1,53 @@
+// Two threads that hit one cache on hostrt, each its own key: threads [--json FILE] [ROUNDS]. The time that passes for
+// each hit of the program; reference: one thread alone. With two CPUs that are idle otherwise, the ratio can be 0.5.
+#include <atomic>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "host.h"
+#include "report.h"
+
+namespace {
+
+constexpr int kHits = 200000;
+
+double together(graphcache::Cache& cache, const std::vector<cudaStream_t>& streams, int count) {
+  std::atomic<int> waiting{count};
+  const auto work = [&](int number) {
+    cudaStream_t stream = streams[static_cast<std::size_t>(number)];
+    const graphcache::Key key = bench::numbered(number);
+    bench::must_hit(cache, stream, key);
+    --waiting;
+    while (waiting != 0) {
+    }
+    for (int i = 0; i < kHits; ++i) bench::must_hit(cache, stream, key);
+  };
+  std::vector<std::thread> threads;
+  for (int number = 1; number < count; ++number) threads.emplace_back(work, number);
+  while (waiting != 1) {
+  }
+  const double ns = bench::nanoseconds([&] {
+    work(0);
+    for (std::thread& thread : threads) thread.join();
+  });
+  return ns / kHits / count;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bench::Report report(argc, argv, bench::machine());
+  const int rounds = report.argument(0, 60);
+  graphcache::hostrt::set_execution(false);
+  graphcache::Cache cache(bench::unshared(64));
+  std::vector<cudaStream_t> streams;
+  for (int i = 0; i < 2; ++i) {
+    streams.push_back(bench::new_stream());
+    bench::run(cache, streams.back(), bench::numbered(i));
+  }
+  const auto ns = bench::lowest_in_turns(
+      rounds, {[&] { return together(cache, streams, 1); }, [&] { return together(cache, streams, 2); }});
+  report.add({"threads", {{"threads", 2}, {"keys", "own"}}, "ns", ns[1], "one thread", ns[0]});
+  return report.write();
+}
