@@ -15,9 +15,10 @@ int main(int argc, char** argv) {
   const auto keys = bench::numbered_keys(1);
   bench::LockAndFind lock_and_find(keys);
   for (int i = 0; i < 10; ++i) bench::run(cache, stream, keys[0]);
-  for (int i = 0; i < times; ++i) {
-    if (way == "run") bench::must_hit(cache, stream, keys[0]);
-    if (way == "built") bench::must_hit(cache, stream, bench::numbered(0));
-    if (way == "lock_and_find") lock_and_find(keys[0]);
-  }
+  const auto repeat = [&](auto&& operation) {
+    for (int i = 0; i < times; ++i) operation();
+  };
+  if (way == "run") repeat([&] { bench::must_hit(cache, stream, keys[0]); });
+  if (way == "built") repeat([&] { bench::must_hit(cache, stream, bench::numbered(0)); });
+  if (way == "lock_and_find") repeat([&] { lock_and_find(keys[0]); });
 }
