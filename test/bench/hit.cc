@@ -1,6 +1,7 @@
 // A hit on hostrt, as a ratio to an uncontended lock and a look-up: hit [--json FILE] [ROUNDS].
 #include <cstddef>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "host.h"
@@ -17,7 +18,7 @@ int main(int argc, char** argv) {
   const int rounds = report.argument(0, 150);
   graphcache::hostrt::set_execution(false);
   cudaStream_t stream = bench::new_stream();
-  graphcache::Cache cache(bench::unshared(200));
+  graphcache::Cache cache(bench::unshared(300));
 
   for (const int count : {1, 64}) {
     const auto keys = bench::numbered_keys(count);
@@ -27,8 +28,14 @@ int main(int argc, char** argv) {
       bench::run(cache, stream, each);
       bench::run(cache, stream, each, 1.0f, 2.0f);
     }
-    int batch = 0;
+    int batch = 0, sizes[] = {4096, 128, 1, 32};
+    const std::string text = "train_step_v2";
+    const auto of_integers = [&](int i) {
+      bench::keep(sizes);
+      return graphcache::key(i, sizes[0], sizes[1], sizes[2], sizes[3], text);
+    };
     bench::keep(batch);
+    for (int i = 0; i < count; ++i) bench::run(cache, stream, of_integers(i));
     struct Way {
       const char* way;
       int params;
@@ -44,6 +51,10 @@ int main(int argc, char** argv) {
          [&] {
            return bench::each(
                kBatch, [&](int i) { bench::must_hit(cache, stream, bench::numbered(batch + (i & (count - 1)))); });
+         }},
+        {"run", 0, "built of 5 integers, text",
+         [&] {
+           return bench::each(kBatch, [&](int i) { bench::must_hit(cache, stream, of_integers(i & (count - 1))); });
          }},
     };
     std::vector<std::function<double()>> in_turns = {
