@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
 
   for (const int count : {1, 64}) {
     const auto keys = bench::numbered_keys(count);
-    const auto key = [&](int i) -> const graphcache::Key& { return keys[static_cast<std::size_t>(i & (count - 1))]; };
+    const auto of = [&](auto& all, int i) -> auto& { return all[static_cast<std::size_t>(i & (count - 1))]; };
     bench::LockAndFind lock_and_find(keys);
     for (const auto& each : keys) {
       bench::run(cache, stream, each);
@@ -36,6 +36,12 @@ int main(int argc, char** argv) {
     };
     bench::keep(batch);
     for (int i = 0; i < count; ++i) bench::run(cache, stream, of_integers(i));
+    std::vector<graphcache::Step<bench::Work<>>> steps;
+    std::vector<graphcache::Step<bench::Work<float, float>>> steps_with_params;
+    for (const auto& each : keys) {
+      steps.push_back(cache.prepare(each, bench::Work<>()));
+      steps_with_params.push_back(cache.prepare(each, bench::Work<float, float>()));
+    }
     struct Way {
       const char* way;
       int params;
@@ -44,9 +50,9 @@ int main(int argc, char** argv) {
     };
     std::vector<Way> ways = {
         {"run", 0, "prebuilt",
-         [&] { return bench::each(kBatch, [&](int i) { bench::must_hit(cache, stream, key(i)); }); }},
+         [&] { return bench::each(kBatch, [&](int i) { bench::must_hit(cache, stream, of(keys, i)); }); }},
         {"run", 2, "prebuilt",
-         [&] { return bench::each(kBatch, [&](int i) { bench::must_hit(cache, stream, key(i), 1.0f, 2.0f); }); }},
+         [&] { return bench::each(kBatch, [&](int i) { bench::must_hit(cache, stream, of(keys, i), 1.0f, 2.0f); }); }},
         {"run", 0, "built",
          [&] {
            return bench::each(
@@ -56,9 +62,17 @@ int main(int argc, char** argv) {
          [&] {
            return bench::each(kBatch, [&](int i) { bench::must_hit(cache, stream, of_integers(i & (count - 1))); });
          }},
+        {"step", 0, "prebuilt",
+         [&] { return bench::each(kBatch, [&](int i) { bench::must_be_hit(of(steps, i).run(stream)); }); }},
+        {"step", 2, "prebuilt",
+         [&] {
+           return bench::each(kBatch, [&](int i) {
+             bench::must_be_hit(of(steps_with_params, i).run(stream, graphcache::params(1.0f, 2.0f)));
+           });
+         }},
     };
     std::vector<std::function<double()>> in_turns = {
-        [&] { return bench::each(kBatch, [&](int i) { lock_and_find(key(i)); }); }};
+        [&] { return bench::each(kBatch, [&](int i) { lock_and_find(of(keys, i)); }); }};
     for (const Way& way : ways) in_turns.push_back(way.ns);
     const auto ns = bench::lowest_in_turns(rounds, in_turns);
     for (std::size_t i = 0; i < ways.size(); ++i) {

@@ -28,6 +28,7 @@ void measure(bench::Report& report, int nodes, int rounds) {
   const graphcache::Key key = graphcache::key("chain", nodes);
   const auto enqueue = [&](cudaStream_t on) { return work.enqueue(on); };
 
+  auto step = cache.prepare(key, enqueue);
   bool right = true;
   struct Way {
     const char* name;
@@ -38,6 +39,7 @@ void measure(bench::Report& report, int nodes, int rounds) {
       {"cudaGraphLaunch", [&] { CHECK(cudaGraphLaunch(exec, stream)); }},
       {"control", [&] { CHECK(cudaGraphLaunch(other, stream)); }},
       {"run", [&] { right &= cache.run(key, stream, enqueue).ok(); }},
+      {"step", [&] { right &= step.run(stream).ok(); }},
   };
 
   for (int round = -3; round < rounds; ++round) {  // The first ones are not counted.

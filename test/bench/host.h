@@ -2,6 +2,7 @@
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
+#include <absl/status/statusor.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -69,23 +70,31 @@ inline graphcache::Options unshared(int executables) {
 
 // A graph of one kernel, and another one for each value.
 template <class... Ts>
-graphcache::Outcome run(graphcache::Cache& cache, cudaStream_t stream, const graphcache::Key& key, Ts... values) {
-  const auto done = cache.run(key, stream, graphcache::params(values...),
-                              [](graphcache::Recorder& rec, graphcache::Slot<Ts>... slots) {
-                                float* data = nullptr;
-                                (rec.launch(nothing, {1, 1}, data, slots), ...);
-                                rec.launch(nothing, {1, 1}, data, 1.0f);
-                              });
-  if (done.ok()) return *done;
+struct Work {
+  void operator()(graphcache::Recorder& rec, graphcache::Slot<Ts>... slots) const {
+    float* data = nullptr;
+    (rec.launch(nothing, {1, 1}, data, slots), ...);
+    rec.launch(nothing, {1, 1}, data, 1.0f);
+  }
+};
+
+template <class... Ts>
+void run(graphcache::Cache& cache, cudaStream_t stream, const graphcache::Key& key, Ts... values) {
+  const auto done = cache.run(key, stream, graphcache::params(values...), Work<Ts...>());
+  if (done.ok()) return;
   std::fprintf(stderr, "%s\n", done.status().ToString().c_str());
+  std::exit(1);
+}
+
+inline void must_be_hit(const absl::StatusOr<graphcache::Outcome>& outcome) {
+  if (outcome.ok() && *outcome == graphcache::Outcome::kReplayed) return;
+  std::fprintf(stderr, "a run was no hit\n");
   std::exit(1);
 }
 
 template <class... Ts>
 void must_hit(graphcache::Cache& cache, cudaStream_t stream, const graphcache::Key& key, Ts... values) {
-  if (run(cache, stream, key, values...) == graphcache::Outcome::kReplayed) return;
-  std::fprintf(stderr, "not a hit: %s\n", key.to_string().c_str());
-  std::exit(1);
+  must_be_hit(cache.run(key, stream, graphcache::params(values...), Work<Ts...>()));
 }
 
 // What a cache cannot do without: a lock, without anybody else who wants it, and a look-up.

@@ -12,16 +12,21 @@ namespace {
 
 constexpr int kHits = 20000;  // Shorter than a time slice of the scheduler.
 
-double together(graphcache::Cache& cache, const std::vector<cudaStream_t>& streams, int count) {
+double together(graphcache::Cache& cache, const std::vector<cudaStream_t>& streams, int count, bool by_step) {
   std::atomic<int> waiting{count};
   const auto work = [&](int number) {
     cudaStream_t stream = streams[static_cast<std::size_t>(number)];
     const graphcache::Key key = bench::numbered(number);
-    bench::must_hit(cache, stream, key);
+    auto step = cache.prepare(key, bench::Work<>());
+    bench::must_be_hit(step.run(stream));
     --waiting;
     while (waiting != 0) {
     }
-    for (int i = 0; i < kHits; ++i) bench::must_hit(cache, stream, key);
+    if (by_step) {
+      for (int i = 0; i < kHits; ++i) bench::must_be_hit(step.run(stream));
+    } else {
+      for (int i = 0; i < kHits; ++i) bench::must_hit(cache, stream, key);
+    }
   };
   std::vector<std::thread> threads;
   for (int number = 1; number < count; ++number) threads.emplace_back(work, number);
@@ -46,8 +51,15 @@ int main(int argc, char** argv) {
     streams.push_back(bench::new_stream());
     bench::run(cache, streams.back(), bench::numbered(i));
   }
-  const auto ns = bench::lowest_in_turns(
-      rounds, {[&] { return together(cache, streams, 1); }, [&] { return together(cache, streams, 2); }});
-  report.add({"threads", {{"threads", 2}, {"keys", "own"}}, "ns", ns[1], "one thread", ns[0]});
+  for (const bool by_step : {false, true}) {
+    const auto ns = bench::lowest_in_turns(rounds, {[&] { return together(cache, streams, 1, by_step); },
+                                                    [&] { return together(cache, streams, 2, by_step); }});
+    report.add({"threads",
+                {{"way", by_step ? "step" : "run"}, {"threads", 2}, {"keys", "own"}},
+                "ns",
+                ns[1],
+                "one thread",
+                ns[0]});
+  }
   return report.write();
 }
