@@ -36,8 +36,14 @@ inline std::uint64_t siphash13(const SipSecret& secret, const char* bytes, std::
     std::memcpy(&word, bytes, sizeof(word));
     mix(word);
   }
-  word = 0;
-  if (size % sizeof(word) != 0) std::memcpy(&word, bytes, size % sizeof(word));
+  const std::size_t left = size % sizeof(word);
+  if (size >= sizeof(word)) {
+    // The last eight bytes, shifted by those that are mixed already: a copy of a size that varies would be a call.
+    std::memcpy(&word, bytes + left - sizeof(word), sizeof(word));
+    word = word >> 8 >> 8 * (sizeof(word) - 1 - left);
+  } else if (left != 0) {
+    std::memcpy(&word, bytes, left);
+  }
   mix(word | std::uint64_t{size} << 56);
   c ^= 0xff;
   for (int i = 0; i < 3; ++i) round();

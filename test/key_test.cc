@@ -165,6 +165,14 @@ TEST(KeyTest, TextsDoNotRunTogether) {
   EXPECT_NE(key("a"), key("a", ""));
 }
 
+TEST(KeyTest, TextsOfAnySizeAreWrittenDownWhole) {
+  std::string text;
+  for (int size = 0; size <= 40; ++size) {
+    EXPECT_EQ(key(text, 7).to_string(), "(\"" + text + "\", 7)");
+    text += static_cast<char>('a' + size % 26);
+  }
+}
+
 TEST(KeyTest, TheLongestIntegersFollowedByOthersAreKept) {
   const uint64_t most = std::numeric_limits<uint64_t>::max();
   EXPECT_EQ(key(most, most, 1), key(most, most, 1));

@@ -153,8 +153,7 @@ class Keyer {
   }
   void add_text(const char* text, size_t size) {
     char* at = key_detail::put_number(room(key_detail::kMaxNumberBytes + size), key_detail::kText, size);
-    if (size > 0) std::memcpy(at, text, size);
-    at_ = at + size;
+    at_ = key_detail::put_bytes(at, text, size);
   }
 
   // The place of the next part, with `bytes` to write on.

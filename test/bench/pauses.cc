@@ -1,110 +1,128 @@
-// How long the hits of one thread are held up by what another thread asks of the same cache: pauses [KEYS [ROUNDS]].
-// For each operation: the worst hit while it was repeated, and beside it the worst hit of as long a time in which the
-// other thread had another cache to itself, which is what the machine adds. The lowest of the rounds.
-#include <cuda_runtime_api.h>
+// How long the runs of one thread are held up by what another thread asks of the same cache, on hostrt:
+// pauses [--json FILE] [KEYS [ROUNDS]].
+//
+// The figure is the longest run of the first thread, a hit or a miss, while the other one repeats an operation, in us.
+// Runs that lost their CPU to the scheduler without waiting for anything do not count. Reference: the longest run while
+// the other thread does the same with another cache, which is what else the machine adds. The lowest of the rounds.
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
 #include <functional>
+#include <limits>
 #include <memory>
-#include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
-#include "graphcache/graphcache.h"
-#include "graphcache/hostrt.h"
+#include "host.h"
+#include "report.h"
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+constexpr int kEvicting = 64;  // Executables of the caches that evict.
 
-void nothing(float*) {}
+// Tells whether the scheduler has taken the CPU from this thread since this was made, while it did not wait for
+// anything.
+class Preemption {
+ public:
+  bool happened() const {
+    const rusage after = now();
+    return after.ru_nivcsw != before_.ru_nivcsw && after.ru_nvcsw == before_.ru_nvcsw;
+  }
 
-graphcache::Options options(int keys) {
-  graphcache::Options options;
-  options.share = false;
-  options.max_executables = options.max_templates = keys + 10;
-  return options;
-}
+ private:
+  static rusage now() {
+    rusage usage;
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage;
+  }
+  const rusage before_ = now();
+};
 
-void run(graphcache::Cache& cache, cudaStream_t stream, const graphcache::Key& key) {
-  const auto done = cache.run(key, stream, [](graphcache::Recorder& rec) {
-    float* data = nullptr;
-    rec.launch(nothing, {1, 1}, data);
-  });
-  if (!done.ok()) std::abort();
-}
-
-graphcache::Key numbered(int i) { return graphcache::key("train_step", i, dim3(4), dim3(256)); }
-
-// The worst hit of `cache`, in microseconds, while `operation` runs here.
-double worst_hit(graphcache::Cache& cache, const std::function<void()>& operation) {
+// The longest run of another thread in `cache`, while `operation` is done here.
+double longest_run(graphcache::Cache& cache, bool of_hits, const std::function<void()>& operation) {
   std::atomic<bool> ready{false}, over{false};
-  double worst = 0;
+  double longest = 0;
   std::thread other([&] {
-    cudaStream_t stream = nullptr;
-    if (cudaStreamCreate(&stream) != cudaSuccess) std::abort();
-    const graphcache::Key key = graphcache::key("hit");
-    run(cache, stream, key);
-    run(cache, stream, key);
+    cudaStream_t stream = bench::new_stream();
+    int next = -1;
+    const graphcache::Key key = bench::numbered(next);
+    bench::run(cache, stream, key);
     ready = true;
     while (!over) {
-      const auto begin = Clock::now();
-      run(cache, stream, key);
-      worst = std::max(worst, std::chrono::duration<double, std::micro>(Clock::now() - begin).count());
+      const graphcache::Key miss = bench::numbered(--next);
+      const Preemption preemption;
+      const double ns = bench::nanoseconds([&] { bench::run(cache, stream, of_hits ? key : miss); });
+      if (ns > longest && !preemption.happened()) longest = ns;
+      if (!of_hits) cache.erase(miss);
     }
   });
   while (!ready) std::this_thread::yield();
   operation();
   over = true;
   other.join();
-  return worst;
+  return longest / 1000;
 }
 
 template <class F>
 void repeatedly(F&& operation) {
-  for (const auto end = Clock::now() + std::chrono::milliseconds(20); Clock::now() < end;) operation();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+  while (std::chrono::steady_clock::now() < end) operation();
 }
+
+struct Operation {
+  const char* name;
+  int executables;
+  std::function<void(graphcache::Cache&)> run;
+};
 
 }  // namespace
 
-GRAPHCACHE_HOST_KERNEL(nothing)
-
 int main(int argc, char** argv) {
-  const int keys = argc > 1 ? std::atoi(argv[1]) : 100000;
-  const int rounds = argc > 2 ? std::atoi(argv[2]) : 5;
+  bench::Report report(argc, argv, bench::machine());
+  const int count = report.argument(0, 100000), rounds = report.argument(1, 3);
   graphcache::hostrt::set_execution(false);
-  cudaStream_t stream = nullptr;
-  if (cudaStreamCreate(&stream) != cudaSuccess) std::abort();
-
-  struct Operation {
-    const char* name;
-    int times;  // In a round.
-    std::function<void(graphcache::Cache&)> run;
-    double worst = 1e9, of_machine = 1e9;
-  } operations[] = {
-      {"new keys", 1,
-       [&](graphcache::Cache& cache) {
-         for (int i = 0; i < keys; ++i) run(cache, stream, numbered(i));
-       }},
-      {"stats", 20, [](graphcache::Cache& cache) { repeatedly([&] { (void)cache.stats(); }); }},
-      {"entries", 20, [](graphcache::Cache& cache) { repeatedly([&] { (void)cache.entries(); }); }},
+  cudaStream_t stream = bench::new_stream();
+  const auto keys = bench::numbered_keys(count);
+  const auto insert = [&](graphcache::Cache& cache) {
+    for (const auto& key : keys) bench::run(cache, stream, key);
   };
+  const Operation operations[] = {
+      {"insert", count + 10, insert},
+      {"stats", count + 10, [](graphcache::Cache& cache) { repeatedly([&] { (void)cache.stats(); }); }},
+      {"entries", count + 10, [](graphcache::Cache& cache) { repeatedly([&] { (void)cache.entries(); }); }},
+      {"clear", count + 10, [](graphcache::Cache& cache) { cache.clear(); }},
+      {"evict", kEvicting, insert},
+  };
+  constexpr double kNone = std::numeric_limits<double>::max();
+  std::vector<double> with_it(2 * std::size(operations), kNone), with_another = with_it;
   for (int round = 0; round < rounds; ++round) {
-    auto cache = std::make_unique<graphcache::Cache>(options(keys));
-    auto other = std::make_unique<graphcache::Cache>(options(keys));
-    for (Operation& operation : operations) {
-      for (int i = 0; i < operation.times; ++i) {
-        operation.worst = std::min(operation.worst, worst_hit(*cache, [&] { operation.run(*cache); }));
-        operation.of_machine = std::min(operation.of_machine, worst_hit(*cache, [&] { operation.run(*other); }));
+    for (const bool of_hits : {true, false}) {
+      // The operations follow each other in one pair of caches: what is inserted is asked for, and cleared.
+      std::unique_ptr<graphcache::Cache> its, another;
+      int executables = 0;
+      for (std::size_t i = 0; i < std::size(operations); ++i) {
+        const Operation& operation = operations[i];
+        if (executables != operation.executables) {
+          executables = operation.executables;
+          its = std::make_unique<graphcache::Cache>(bench::unshared(executables));
+          another = std::make_unique<graphcache::Cache>(bench::unshared(executables));
+        }
+        const std::size_t at = 2 * i + (of_hits ? 0 : 1);
+        with_it[at] = std::min(with_it[at], longest_run(*its, of_hits, [&] { operation.run(*its); }));
+        with_another[at] = std::min(with_another[at], longest_run(*its, of_hits, [&] { operation.run(*another); }));
       }
     }
   }
-  std::printf("%d keys, worst hit in us, lowest of %d rounds\n%-10s %10s %18s\n", keys, rounds, "operation",
-              "its cache", "another's cache");
-  for (const Operation& operation : operations) {
-    std::printf("%-10s %10.0f %18.0f\n", operation.name, operation.worst, operation.of_machine);
+  for (std::size_t i = 0; i < with_it.size(); ++i) {
+    report.add({"pauses",
+                {{"operation", operations[i / 2].name}, {"of", i % 2 == 0 ? "hits" : "misses"}, {"keys", count}},
+                "us",
+                with_it[i],
+                "another cache",
+                with_another[i],
+                false});
   }
+  return report.write();
 }

@@ -75,8 +75,7 @@ install_missing() {
     command -v "${tool%%:*}" >/dev/null || missing+=("${tool#*:}")
   done
   # pkg-config module:package. Without pkg-config, all of them are asked for; apt leaves alone what is there.
-  for module in absl_status:libabsl-dev fmt:libfmt-dev gtest:libgtest-dev gmock:libgmock-dev \
-    benchmark:libbenchmark-dev; do
+  for module in absl_status:libabsl-dev fmt:libfmt-dev gtest:libgtest-dev gmock:libgmock-dev; do
     pkg-config --exists "${module%%:*}" 2>/dev/null || missing+=("${module#*:}")
   done
   ((${#missing[@]} == 0)) || install_packages "${missing[@]}" || exit 2

@@ -67,7 +67,7 @@ constexpr size_t kMaxNumberBytes = 9;  // tag included
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the encoding copies integers as they stand in memory");
 
-// Both return the place after what they wrote. put_number always stores kMaxNumberBytes: those that are not part of the
+// All return the place after what they wrote. put_number always stores kMaxNumberBytes: those that are not part of the
 // number are zero, and the next part overwrites them.
 inline char* put_mark(char* at, unsigned mark) {
   *at = static_cast<char>(mark);
@@ -80,6 +80,24 @@ inline char* put_number(char* at, unsigned kind, uint64_t value) {
   *at = static_cast<char>(kind | bytes);
   std::memcpy(at + 1, &value, sizeof(value));
   return at + 1 + bytes;
+}
+
+// Most texts are short, and a copy of unknown size is a call: those of 4 to 16 bytes are two words that may overlap.
+template <class Word>
+char* put_ends(char* at, const char* from, size_t size) {
+  Word first, last;
+  std::memcpy(&first, from, sizeof(Word));
+  std::memcpy(&last, from + size - sizeof(Word), sizeof(Word));
+  std::memcpy(at, &first, sizeof(Word));
+  std::memcpy(at + size - sizeof(Word), &last, sizeof(Word));
+  return at + size;
+}
+
+inline char* put_bytes(char* at, const char* from, size_t size) {
+  if (size >= 8 && size <= 16) return put_ends<uint64_t>(at, from, size);
+  if (size >= 4 && size < 8) return put_ends<uint32_t>(at, from, size);
+  if (size > 0) std::memcpy(at, from, size);
+  return at + size;
 }
 
 template <class T>
