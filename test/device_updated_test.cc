@@ -196,5 +196,67 @@ TEST_F(DeviceUpdatedTest, WorksWithoutSlotsAndWithWorkBesides) {
   EXPECT_EQ(data.read(), std::vector<float>(kSize, 7));
 }
 
+// Graphs of one to three branches that wait for each other, in which the nodes with slots stand anywhere: at the begin,
+// behind others, on some of the branches.
+TEST_F(DeviceUpdatedTest, NodesWithSlotsMayStandAnywhere) {
+  constexpr int kGraphs = 200, kStreams = 3;
+  struct Step {
+    int stream;
+    int factor;
+    bool has_slot;
+    int waits_for;  // Another stream, or none.
+  };
+  const Stream sides[kStreams - 1];
+  DeviceBuffer<int> data(kStreams * kSize);
+  std::mt19937 random(5);
+  const auto draw = [&](int below) { return static_cast<int>(random() % static_cast<unsigned>(below)); };
+  for (int graph = 0; graph < kGraphs; ++graph) {
+    const int streams = 1 + draw(kStreams), before = draw(8), odds = 1 + draw(3);
+    std::vector<Step> steps;
+    for (int i = 0; i < before + 8; ++i) {
+      const int from = draw(3) == 0 ? draw(streams) : -1;
+      steps.push_back({draw(streams), 1 + draw(9), i >= before && draw(odds) == 0, from});
+    }
+    steps.back().has_slot = true;
+    const auto enqueue = [&](Recorder& rec, Slot<int> slot) {
+      cudaStream_t streams_of[kStreams] = {rec.stream(), sides[0], sides[1]};
+      const auto follow = [&](int first, int then) {
+        const Event event;
+        CUDA_OK(cudaEventRecord(event, streams_of[first]));
+        CUDA_OK(cudaStreamWaitEvent(streams_of[then], event, 0));
+      };
+      const auto region = [&](int of) { return data.get() + of * kSize; };
+      if (graph % 2 == 0) rec.launch(blend, {1, kBlock}, region(0), kSize, 1, 0);
+      for (int i = 1; i < streams; ++i) follow(0, i);
+      for (const Step& step : steps) {
+        if (step.waits_for >= 0 && step.waits_for != step.stream) follow(step.waits_for, step.stream);
+        Recorder on = rec.on(streams_of[step.stream]);
+        if (step.has_slot) {
+          on.launch(blend, {1, kBlock}, region(step.stream), kSize, step.factor, slot);
+        } else {
+          on.launch(blend, {1, kBlock}, region(step.stream), kSize, step.factor, 3);
+        }
+      }
+      for (int i = 1; i < streams; ++i) follow(i, 0);
+    };
+    data.write(std::vector<int>(kStreams * kSize, 1));
+    std::vector<unsigned> wanted(kStreams * kSize, 1);
+    for (int run = 0; run < 4; ++run) {
+      const int value = run == 3 ? 2 : run;
+      ASSERT_TRUE(cache.run(key("k", graph), stream, params(value), enqueue).ok());
+      for (unsigned k = 0; k < kSize && graph % 2 == 0; ++k) wanted[k] += k;
+      for (const Step& step : steps) {
+        for (unsigned k = 0; k < kSize; ++k) {
+          unsigned& element = wanted[static_cast<unsigned>(step.stream) * kSize + k];
+          element = static_cast<unsigned>(step.factor) * element + static_cast<unsigned>(step.has_slot ? value : 3) + k;
+        }
+      }
+      const std::vector<int> got = data.read();
+      ASSERT_EQ(std::vector<unsigned>(got.begin(), got.end()), wanted) << "graph " << graph << ", run " << run;
+    }
+  }
+  EXPECT_EQ(cache.stats().refused_device_updates, 0u);
+}
+
 }  // namespace
 }  // namespace graphcache::test

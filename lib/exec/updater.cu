@@ -11,13 +11,15 @@ __device__ void report(int* error, cudaError_t what) {
 template <unsigned kBytes>
 __device__ void update(const Values<kBytes>& values) {
   const Plan& plan = values.plan;
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  // Both are asked for before either is waited for.
   const Written held = plan.written[blockIdx.x];
+  const Piece piece = plan.pieces[min(i, plan.piece_count - 1)];
   __syncthreads();
   if (held.token == values.token) return;
   if (threadIdx.x == 0) plan.written[blockIdx.x] = {values.set, values.token};
-  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= plan.piece_count) return;
-  update_piece(plan, i, held.set, values.set, values.bytes,
+  update_piece(plan, i, piece, held.set, values.set, values.bytes,
                [&](cudaGraphDeviceNode_t node, unsigned offset, const unsigned char* value, unsigned size) {
                  if (offset == kGrid) {
                    const auto* const grid = reinterpret_cast<const unsigned*>(value);

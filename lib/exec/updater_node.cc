@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <unordered_set>
 #include <utility>
 
 #include "cuda/compat.h"
@@ -66,6 +67,55 @@ struct Pieces {
     return static_cast<std::uint32_t>(all.size() - before);
   }
 };
+
+// Where the updater node stands: behind one node, or none, and before others.
+struct Place {
+  cudaGraphNode_t behind = nullptr;
+  std::vector<cudaGraphNode_t> before;
+};
+
+CallResult dependencies_of(cudaGraphNode_t node, std::vector<cudaGraphNode_t>* out) {
+  std::size_t count = 0;
+  cudaError_t error = node_dependencies(node, nullptr, nullptr, &count);
+  out->resize(count);
+  std::vector<cudaGraphEdgeData> edges(count);
+  if (error == cudaSuccess && count != 0) error = node_dependencies(node, out->data(), edges.data(), &count);
+  return {"cudaGraphNodeGetDependencies", error};
+}
+
+// All that it writes waits for it. A graph may begin with other nodes, one before all, and then come to all that it
+// writes by one of these. Then it runs beside what is in between, and its time is hidden. Else it stands before all
+// roots: as another root it would cost more than there (docs/performance.md).
+CallResult find_place(const Template& graph, const std::vector<ParameterTable::Node>& written, Place* out) {
+  std::size_t count = 0;
+  cudaError_t error = cudaGraphGetRootNodes(graph.graph.get(), nullptr, &count);
+  out->before.resize(count);
+  if (error == cudaSuccess) error = cudaGraphGetRootNodes(graph.graph.get(), out->before.data(), &count);
+  if (error != cudaSuccess || count != 1) return {"cudaGraphGetRootNodes", error};
+  const cudaGraphNode_t root = out->before.front();
+  const std::uint32_t first = written.front().index;
+  if (graph.nodes[first] == root) return {};
+  std::unordered_set<cudaGraphNode_t> behind_first = {graph.nodes[first]};
+  std::vector<cudaGraphNode_t> dependencies;
+  auto next = written.begin();
+  for (std::uint32_t i = first; i <= written.back().index; ++i) {
+    const cudaGraphNode_t node = graph.nodes[i];
+    const CallResult read = dependencies_of(node, &dependencies);
+    if (read.error != cudaSuccess) return read;
+    const auto is_behind = [&](cudaGraphNode_t before) { return behind_first.contains(before); };
+    if (i == first) {
+      // Nothing is in between.
+      if (std::find(dependencies.begin(), dependencies.end(), root) != dependencies.end()) return {};
+    } else if (std::any_of(dependencies.begin(), dependencies.end(), is_behind)) {
+      behind_first.insert(node);
+    }
+    if (next->index != i) continue;
+    if (!is_behind(node)) return {};
+    ++next;
+  }
+  *out = {root, {graph.nodes[first]}};
+  return {};
+}
 
 }  // namespace
 
@@ -192,6 +242,8 @@ CallResult UpdaterNode::add(Updater& updater, const Template& graph, std::shared
     nodes.push_back({i, grid, pieces.add(handle, updates, with_table && grid, size)});
   }
   if (pieces.all.empty()) return {kSetAttribute, cudaErrorNotSupported, false};
+  Place place;
+  if (const CallResult found = find_place(graph, nodes, &place); found.error != cudaSuccess) return found;
 
   if (driver().current_context != nullptr) driver().current_context(&made->context_);
   made->take_kernel(kernels);
@@ -203,24 +255,20 @@ CallResult UpdaterNode::add(Updater& updater, const Template& graph, std::shared
   bool changed = false;
   if (CallResult done = made->write(content->values.data(), &changed); done.error != cudaSuccess) return done;
 
-  std::size_t root_count = 0;
-  cudaError_t error = cudaGraphGetRootNodes(graph.graph.get(), nullptr, &root_count);
-  std::vector<cudaGraphNode_t> roots(root_count);
-  if (error == cudaSuccess) error = cudaGraphGetRootNodes(graph.graph.get(), roots.data(), &root_count);
-  if (error != cudaSuccess) return {"cudaGraphGetRootNodes", error};
   void* arguments[] = {made->parameter_.get()};
   const cudaKernelNodeParams params = made->node_params(arguments);
-  error = add_library_kernel(&made->node_, graph.graph.get(), params);
+  cudaError_t error = add_library_kernel(&made->node_, graph.graph.get(), params);
   if (error != cudaSuccess) return {"cudaGraphAddKernelNode", error};
   // All of them wait for the updater node, so it must not have a lower priority than any.
   if (const CUresult result = set_attribute(made->node_, CU_LAUNCH_ATTRIBUTE_PRIORITY, &highest);
       result != CUDA_SUCCESS) {
     return {kSetAttribute, static_cast<cudaError_t>(result), false};
   }
-  for (const cudaGraphNode_t root : roots) {
-    error = add_dependency(graph.graph.get(), made->node_, root);
-    if (error != cudaSuccess) return {"cudaGraphAddDependencies", error};
+  if (place.behind != nullptr) error = add_dependency(graph.graph.get(), place.behind, made->node_);
+  for (const cudaGraphNode_t node : place.before) {
+    if (error == cudaSuccess) error = add_dependency(graph.graph.get(), made->node_, node);
   }
+  if (error != cudaSuccess) return {"cudaGraphAddDependencies", error};
   *out = std::move(made);
   return {};
 }

@@ -50,7 +50,7 @@ void update(const updater::Values<kBytes>& values) {
   State& world = state();
   const unsigned begin = blockIdx.x * blockDim.x;
   for (unsigned i = begin; i < begin + blockDim.x && i < plan.piece_count; ++i) {
-    updater::update_piece(plan, i, held.set, values.set, values.bytes,
+    updater::update_piece(plan, i, plan.pieces[i], held.set, values.set, values.bytes,
                           [&](cudaGraphDeviceNode_t node, unsigned offset, const unsigned char* value, unsigned size) {
                             unsigned grid[3] = {};
                             if (offset == updater::kGrid) std::memcpy(grid, value, sizeof grid);
