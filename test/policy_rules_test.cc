@@ -264,6 +264,27 @@ TEST_F(PolicyTest, GraphIsReadOnceAnotherKeyHasItsShape) {
   EXPECT_EQ(bench.cache.stats().families, 1u);
 }
 
+TEST_F(PolicyTest, FirstRunOfALoneKeyMakesOneCallMoreANodeThanTheRawCalls) {
+  Stream stream;
+  DeviceBuffer<float> data(1);
+  Cache cache;
+  const auto calls_of_first_run = [&](int nodes) {
+    hostrt::reset_calls();
+    const auto outcome = cache.run(key("k", nodes), stream, [&](cudaStream_t s) {
+      for (int i = 0; i < nodes; ++i) CUDA_OK(launch(add, 1, 1, s, data.get(), 1, 1.0f));
+    });
+    EXPECT_RUN(kInstantiated, outcome);
+    EXPECT_EQ(hostrt::calls("cudaLaunchKernel"), static_cast<std::uint64_t>(nodes));
+    EXPECT_EQ(hostrt::calls("cudaGraphNodeGetType"), static_cast<std::uint64_t>(nodes));
+    EXPECT_EQ(hostrt::calls("cudaGraphUpload") + hostrt::calls("cudaGraphClone"), 0u);
+    return hostrt::calls();
+  };
+  calls_of_first_run(1);
+  const std::uint64_t of_two = calls_of_first_run(2);
+  EXPECT_EQ(calls_of_first_run(40) - of_two, 2u * 38);
+  EXPECT_LE(of_two, 2u * 2 + 31) << "as many whatever the nodes";
+}
+
 TEST_F(PolicyTest, FirstKeyThatHasLostItsExecutableIsReadFromItsTemplate) {
   const std::vector<Spec> f = family(Profile::kGrids, 2, 4);
   Bench<> bench(at_most(1));

@@ -135,9 +135,8 @@ class Policy {
 
   // Whether any key can have siblings.
   bool shares() const { return limits_.share && limits_.mechanisms.sharing != detail::Sharing::kNever; }
-  // The keys whose graphs are to be read, so that a key that is to get an executable can have siblings: others of its
-  // shape, some at once, and itself. There is no need while no other key has its shape, nor, where only what has to
-  // leave is lent, while there is room.
+  // The keys whose graphs are to be read, so that a key that is to get an executable can have siblings: some others of
+  // its shape, and itself. None while no other key has its shape, or while its decision does not depend on siblings.
   std::vector<KeyId> to_read(KeyId key) const;
   // Whether keys of one signature are siblings only if they run on one stream.
   static bool tells_streams_apart(const detail::Mechanisms& mechanisms) { return !shares_one(mechanisms); }
