@@ -1,6 +1,6 @@
 #include "graphcache/recorder.h"
 
-#include "graph/capture.h"
+#include "graph/recording.h"
 
 namespace graphcache {
 

@@ -82,6 +82,13 @@ class PolicyChecker {
     with("oldest", policy.plain_.oldest, kNoKey);
     with("newest", policy.plain_.newest, kNoKey);
     with("newer", plain.newer, 2);
+    with("shape", plain.shape, nullptr);
+    with("keys of a shape", plain.shape->keys, 7);
+    for (const KeyId key : {2u, 7u}) {
+      plain.shape->unread.insert(key);
+      found("unread");
+      plain.shape->unread.erase(key);
+    }
     Policy::Family& empty = policy.families_[{1000, 0}];
     found("an empty family");
     empty.classes[0];

@@ -220,27 +220,121 @@ TEST_F(PolicyPlansTest, WhatIsMadeAheadStaysWithinTheBudget) {
 }
 
 TEST_F(PolicyPlansTest, GraphsAreReadWhereExecutablesCanBeLent) {
-  const auto reads = [&] {
-    policy().used(9);
-    return policy().reads_graph(9);
+  const auto reads = [&](KeyId key) { return !policy().to_read(key).empty(); };
+  const auto capture = [&] {
+    for (const KeyId key : {8u, 9u}) {
+      policy().used(key);
+      policy().captured(key, graph(0));
+    }
+    return reads(9);
   };
-  EXPECT_TRUE(reads());
+  EXPECT_TRUE(capture());
   set_limits({.share = false});
-  EXPECT_FALSE(reads());
+  EXPECT_FALSE(capture());
   set_limits({.prefer = Prefer::kDeviceTime, .max_executables = 2});
-  EXPECT_FALSE(reads());
+  EXPECT_FALSE(capture());
   run(0, graph(0));
-  EXPECT_FALSE(reads());
+  EXPECT_FALSE(reads(9));
   run(1, graph(0));
-  EXPECT_TRUE(reads()) << "one has to leave";
+  EXPECT_TRUE(reads(9)) << "one has to leave";
   set_limits({.prefer = Prefer::kDeviceTime, .max_device_bytes = 1500});
   run(0, graph(0));
-  policy().used(9);
-  policy().captured(9, graph(0));
-  EXPECT_TRUE(policy().reads_graph(9)) << "the bytes are full";
+  EXPECT_TRUE(capture()) << "the bytes are full";
   policy().described(9, graph(1));
   look().check();
   EXPECT_NE(policy().family(9), 0u);
+}
+
+GraphFacts shaped(std::uint64_t shape, GraphFacts facts) {
+  facts.shape = shape;
+  return facts;
+}
+
+TEST_F(PolicyPlansTest, GraphsAreReadOnceAnotherKeyHasTheirShape) {
+  run(0, shaped(7, graph(0)));
+  EXPECT_EQ(policy().to_read(0), Keys());
+  run(1, shaped(8, graph(0)));
+  EXPECT_EQ(policy().to_read(1), Keys()) << "another shape";
+  EXPECT_EQ(plan(2, on(2, shaped(7, graph(0)))).action, Action::kOwn);
+  EXPECT_EQ(policy().to_read(2), (Keys{0, 2}));
+  policy().described(0, graph(1));
+  look().check();
+  EXPECT_EQ(policy().to_read(2), Keys{2});
+  EXPECT_EQ(look().order(), (Keys{0, 1})) << "in its place";
+  EXPECT_EQ(look().shared(0), 0u);
+  policy().described(2, on(9, graph(1)));
+  EXPECT_EQ(policy().to_read(2), Keys());
+  EXPECT_NE(policy().family(2), policy().family(0)) << "each stays on its stream";
+  policy().moved(2, 1);
+  EXPECT_EQ(policy().family(2), policy().family(0));
+  EXPECT_EQ(plan(2).lender, 0u);
+
+  // One that can have no siblings is not read again, unless it is captured again.
+  policy().described(1, graph(0));
+  EXPECT_EQ(plan(3, shaped(8, graph(0))).action, Action::kOwn);
+  EXPECT_EQ(policy().to_read(3), Keys{3});
+  EXPECT_EQ(policy().to_read(1), Keys());
+  policy().lost(1);
+  policy().forgotten(1);
+  EXPECT_EQ(policy().to_read(3), Keys()) << "it is alone again";
+  policy().used(1);
+  policy().captured(1, shaped(8, graph(0)));
+  EXPECT_EQ(policy().to_read(1), (Keys{3, 1}));
+  look().check();
+  policy().erased(3);
+  EXPECT_EQ(policy().to_read(1), Keys());
+  look().check();
+}
+
+TEST_F(PolicyPlansTest, SmallGraphsAreReadWhereThereIsNoRoomSomeAtOnce) {
+  const auto small = [](GraphFacts facts) {
+    facts.nodes = 31;
+    return facts;
+  };
+  for (const Prefer prefer : {Prefer::kTotalTime, Prefer::kDeviceTime}) {
+    set_limits({.prefer = prefer, .max_executables = 12});
+    for (KeyId key = 0; key < 12; ++key) {
+      EXPECT_EQ(plan(key, small(graph(0))).action, Action::kOwn);
+      EXPECT_EQ(policy().to_read(key), Keys()) << "there is room";
+      run(key, small(graph(0)));
+    }
+    EXPECT_EQ(plan(12, small(graph(0))).evict, Keys{0});
+    EXPECT_EQ(policy().to_read(12), (Keys{0, 1, 2, 3, 4, 5, 6, 7, 12}));
+    for (const KeyId key : policy().to_read(12)) policy().described(key, small(of_class(graph(1))));
+    EXPECT_EQ(plan(12).lender, 0u);
+    EXPECT_EQ(plan(13, small(graph(0))).evict, Keys{0});
+    EXPECT_EQ(policy().to_read(13), (Keys{8, 9, 10, 11, 13}));
+    look().check();
+  }
+  set_limits({.prefer = Prefer::kMemory});
+  run(0, small(graph(0)));
+  EXPECT_EQ(plan(1, small(graph(0))).action, Action::kOwn);
+  EXPECT_EQ(policy().to_read(1), (Keys{0, 1})) << "for the sake of memory";
+
+  // A table takes more of the room than the executables are.
+  set_limits({.max_executables = 4});
+  const auto in_table = [&](GraphFacts facts) {
+    facts.table_bytes = 900;
+    return small(of_class(facts));
+  };
+  for (KeyId key = 0; key < 4; ++key) run(key, in_table(graph(1)));
+  policy().used(4);
+  policy().captured(4, in_table(graph(1)));
+  const Plan table = policy().plan(4, {policy().candidate(4, is_idle), 100 * kUpdate}, is_idle);
+  EXPECT_EQ(table.action, Action::kTable);
+  policy().done(4, table);
+  EXPECT_EQ(look().units(), 4u);
+  EXPECT_EQ(policy().executables(), 3u);
+  EXPECT_EQ(plan(5, in_table(graph(0))).action, Action::kOwn);
+  EXPECT_EQ(policy().to_read(5), Keys{5});
+}
+
+TEST_F(PolicyPlansTest, AMemberOfATableIsReadAtOnceWhereTablesAreForced) {
+  set_limits({.mechanisms = {.sharing = detail::Sharing::kTable}});
+  EXPECT_EQ(plan(0, graph(0)).action, Action::kOwn);
+  EXPECT_EQ(policy().to_read(0), Keys{0});
+  policy().described(0, of_class(graph(1)));
+  EXPECT_EQ(plan(0).action, Action::kTable);
 }
 
 TEST_F(PolicyPlansTest, FamiliesHaveNumbersInTheOrderInWhichTheyAreFounded) {

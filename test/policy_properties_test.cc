@@ -57,7 +57,7 @@ class World {
   }
 
   std::map<Plan::Action, int> actions;
-  int evictions = 0, refusals = 0, undone = 0, too_large = 0;
+  int read = 0, read_alive = 0, evictions = 0, refusals = 0, undone = 0, too_large = 0;
 
  private:
   struct Executable {
@@ -112,7 +112,9 @@ class World {
     facts.table_bytes = 150 * facts.nodes;
     facts.set_bytes = 40 * facts.nodes;
     facts.slot_kernels = facts.signature == 2 ? 40 : 0;
+    facts.shape = facts.signature / 2;
     facts_[key] = facts;
+    if (random_.one_in(2)) facts.signature = 0;
     tell([&](Policy& policy) { policy.captured(key, facts); });
   }
 
@@ -129,6 +131,14 @@ class World {
     } else if (random_.one_in(4)) {
       const std::uint64_t stream = random_.below(variety_.streams);
       tell([&](Policy& policy) { policy.moved(key, stream); });
+    }
+    const std::vector<KeyId> to_read = policies_[0].to_read(key);
+    EXPECT_EQ(to_read, policies_[1].to_read(key));
+    for (const KeyId other : to_read) {
+      if (other != key && busy_.count(other) != 0) continue;
+      tell([&](Policy& policy) { policy.described(other, facts_.at(other)); });
+      check();
+      ++(is_live(other) ? read_alive : read);
     }
     for (int tries = 0; !settle(key); ++tries) ASSERT_LT(tries, 4) << "a refused plan is made again and again";
   }
@@ -309,6 +319,8 @@ class PolicyPropertiesTest : public testing::Test {
           World world(seed, limits, variety);
           world.go_on(test::by_size(80, 300, 600));
           for (const auto& [action, count] : world.actions) actions[action] += count;
+          read += world.read;
+          read_alive += world.read_alive;
           evictions += world.evictions;
           refusals += world.refusals;
           undone += world.undone;
@@ -319,10 +331,12 @@ class PolicyPropertiesTest : public testing::Test {
     EXPECT_GT(actions[Plan::Action::kOwn], 0);
     EXPECT_GT(actions[Plan::Action::kBorrow], 0);
     EXPECT_GT(evictions, 0);
+    EXPECT_GT(read, 0);
+    EXPECT_GT(read_alive, 0);
   }
 
   std::map<Plan::Action, int> actions;
-  int evictions = 0, refusals = 0, undone = 0, too_large = 0;
+  int read = 0, read_alive = 0, evictions = 0, refusals = 0, undone = 0, too_large = 0;
 };
 
 TEST_F(PolicyPropertiesTest, OfOneFamily) {

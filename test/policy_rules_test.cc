@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -216,7 +217,7 @@ TEST_F(PolicyTest, AlwaysSharingFamilyHasOneExecutable) {
   EXPECT_EQ(stats.families, 1u);
   EXPECT_EQ(stats.outcome(Outcome::kSwitched) + stats.outcome(Outcome::kReplayed), 200u);
   EXPECT_RUN(kInstantiated, bench.go(lone(1)));
-  EXPECT_EQ(bench.cache.stats().families, 2u);
+  EXPECT_EQ(bench.cache.stats().families, 1u) << "no other key has the shape of that one";
 }
 
 TEST_F(PolicyTest, NeverSharingNeverComparesNorUpdates) {
@@ -232,6 +233,119 @@ TEST_F(PolicyTest, NeverSharingNeverComparesNorUpdates) {
   EXPECT_EQ(bench.cache.stats().families, 0u);
   EXPECT_EQ(bench.cache.stats().evictions, 10u);
   EXPECT_EQ(entry_of(bench, f[0]).family, 0u);
+}
+
+// ---- Which graphs are read ------------------------------------------------------------------------------------------
+
+// How many nodes were read for a signature.
+std::uint64_t nodes_read() { return hostrt::calls("cudaGraphNodeGetDependencies"); }
+
+TEST_F(PolicyTest, GraphIsReadOnceAnotherKeyHasItsShape) {
+  const std::vector<Spec> f = family(Profile::kGrids, 3, 4);
+  Bench<> bench(at_most(8));
+  hostrt::reset_calls();
+  EXPECT_RUN(kInstantiated, bench.go(f[0]));
+  EXPECT_RUN(kInstantiated, bench.go(lone(3)));
+  EXPECT_RUN(kReplayed, bench.go(f[0]));
+  EXPECT_EQ(nodes_read(), 0u);
+  EXPECT_EQ(hostrt::calls("cudaGraphKernelNodeGetParams"), 0u);
+  EXPECT_EQ(hostrt::calls("cudaGraphKernelNodeGetAttribute"), 0u);
+  EXPECT_EQ(bench.cache.stats().families, 0u);
+  EXPECT_EQ(entry_of(bench, f[0]).family, 0u);
+
+  EXPECT_RUN(kUpdated, bench.go(f[1]));
+  EXPECT_EQ(nodes_read(), 8u) << "its own, and those of the first key, whose executable is alive";
+  EXPECT_EQ(entry_of(bench, f[0]).family, entry_of(bench, f[1]).family);
+  EXPECT_NE(entry_of(bench, f[0]).family, 0u);
+  EXPECT_RUN(kUpdated, bench.go(f[2]));
+  EXPECT_EQ(nodes_read(), 12u);
+  for (int i = 0; i < 6; ++i) ASSERT_TRUE(did(Outcome::kSwitched, bench.go(f[static_cast<std::size_t>(i % 3)])));
+  EXPECT_EQ(nodes_read(), 12u);
+  EXPECT_EQ(bench.cache.stats().families, 1u);
+}
+
+TEST_F(PolicyTest, FirstRunOfALoneKeyMakesOneCallMoreANodeThanTheRawCalls) {
+  Stream stream;
+  DeviceBuffer<float> data(1);
+  Cache cache;
+  const auto calls_of_first_run = [&](int nodes) {
+    hostrt::reset_calls();
+    const auto outcome = cache.run(key("k", nodes), stream, [&](cudaStream_t s) {
+      for (int i = 0; i < nodes; ++i) CUDA_OK(launch(add, 1, 1, s, data.get(), 1, 1.0f));
+    });
+    EXPECT_RUN(kInstantiated, outcome);
+    EXPECT_EQ(hostrt::calls("cudaLaunchKernel"), static_cast<std::uint64_t>(nodes));
+    EXPECT_EQ(hostrt::calls("cudaGraphNodeGetType"), static_cast<std::uint64_t>(nodes));
+    EXPECT_EQ(hostrt::calls("cudaGraphUpload") + hostrt::calls("cudaGraphClone"), 0u);
+    return hostrt::calls();
+  };
+  calls_of_first_run(1);
+  const std::uint64_t of_two = calls_of_first_run(2);
+  EXPECT_EQ(calls_of_first_run(40) - of_two, 2u * 38);
+  EXPECT_LE(of_two, 2u * 2 + 31) << "as many whatever the nodes";
+}
+
+TEST_F(PolicyTest, FirstKeyThatHasLostItsExecutableIsReadFromItsTemplate) {
+  const std::vector<Spec> f = family(Profile::kGrids, 2, 4);
+  Bench<> bench(at_most(1));
+  EXPECT_RUN(kInstantiated, bench.go(f[0]));
+  EXPECT_RUN(kInstantiated, bench.go(lone(3)));
+  hostrt::reset_calls();
+  EXPECT_RUN(kInstantiated, bench.go(f[1]));
+  EXPECT_EQ(nodes_read(), 8u);
+  EXPECT_RUN(kSwitched, bench.go(f[0]));
+  EXPECT_RUN(kSwitched, bench.go(f[1]));
+}
+
+TEST_F(PolicyTest, EachKeyIsReadOnTheStreamThatItRunsOn) {
+  const std::vector<Spec> f = family(Profile::kGrids, 3, 4);
+  Bench<> bench(at_most(8));
+  EXPECT_RUN(kInstantiated, bench.go(f[0], {}, 1));
+  EXPECT_RUN(kInstantiated, bench.go(f[1], {}, 0));
+  EXPECT_NE(entry_of(bench, f[0]).family, entry_of(bench, f[1]).family);
+  EXPECT_EQ(bench.cache.stats().families, 2u);
+  EXPECT_RUN(kUpdated, bench.go(f[2], {}, 1));
+  EXPECT_EQ(entry_of(bench, f[2]).family, entry_of(bench, f[0]).family);
+}
+
+// The run of the first key records `fn` again, and has its entry, while another thread runs the second one.
+TEST_F(PolicyTest, FirstKeyThatIsInUseIsReadByTheThird) {
+  const std::vector<Spec> f = family(Profile::kGrids, 3, 4);
+  Options options = at_most(8);
+  options.verify_every = 1;
+  Bench<> bench(options);
+  EXPECT_RUN(kInstantiated, bench.go(f[0]));
+  std::uint64_t read = 0;
+  bool is_first = true;
+  bench.in_fn = [&] {
+    if (!std::exchange(is_first, false)) return;
+    std::thread([&] {
+      const std::uint64_t before = nodes_read();
+      EXPECT_RUN(kInstantiated, bench.go(f[1], {}, 1));
+      read = nodes_read() - before;
+    }).join();
+  };
+  EXPECT_RUN(kReplayed, bench.run(f[0]));
+  apply(f[0].nodes, {}, &bench.wanted);
+  EXPECT_TRUE(bench.right());
+  EXPECT_EQ(read, 4u);
+  EXPECT_EQ(entry_of(bench, f[0]).family, 0u);
+  EXPECT_RUN(kUpdated, bench.go(f[2]));
+  EXPECT_EQ(entry_of(bench, f[2]).family, entry_of(bench, f[0]).family);
+  EXPECT_NE(entry_of(bench, f[1]).family, 0u);
+  EXPECT_NE(entry_of(bench, f[1]).family, entry_of(bench, f[0]).family) << "of another stream";
+}
+
+TEST_F(PolicyTest, ErasedKeyIsNotRead) {
+  const std::vector<Spec> f = family(Profile::kGrids, 2, 4);
+  Bench<> bench(at_most(8));
+  EXPECT_RUN(kInstantiated, bench.go(f[0]));
+  EXPECT_TRUE(bench.cache.erase(f[0].key));
+  hostrt::reset_calls();
+  EXPECT_RUN(kInstantiated, bench.go(f[1]));
+  EXPECT_EQ(nodes_read(), 0u);
+  EXPECT_RUN(kUpdated, bench.go(f[0]));
+  EXPECT_EQ(nodes_read(), 8u);
 }
 
 // ---- Refused updates ------------------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 // Graphs built by hand: nodes, edges, child graphs, event nodes.
 #include <cstring>
 
+#include "cuda/compat.h"
+#include "cuda/driver.h"
 #include "rules.h"
 
 namespace graphcache::test {
@@ -118,6 +120,66 @@ TEST_F(RuntimeRules, NodesTellWhoDependsOnThem) {
   EXPECT_EQ((Nodes{all[1], all[2]}), dependents(all[0]));
   EXPECT_EQ((Nodes{all[3]}), dependents(all[1]));
   EXPECT_TRUE(dependents(all[3]).empty());
+}
+
+TEST_F(RuntimeRules, TheDriverTellsTypesAndDependenciesAsTheRuntimeDoes) {
+  void* memory = nullptr;
+  const cudaGraph_t graph = capture([&] {
+    OK(put(1, stream_));
+    OK(cudaMemsetAsync(device_, 0, 64, stream_));
+    OK(cudaEventRecord(fork_, stream_));
+    OK(cudaStreamWaitEvent(other_, fork_, 0));
+    OK(plus(1, other_));
+    OK(cudaMemcpyAsync(device_, device_ + 8, 4, cudaMemcpyDeviceToDevice, stream_));
+    OK(cudaEventRecord(join_, other_));
+    OK(cudaStreamWaitEvent(stream_, join_, 0));
+    OK(cudaLaunchHostFunc(
+        stream_, [](void*) {}, nullptr));
+    OK(cudaMallocAsync(&memory, 64, stream_));
+    OK(cudaFreeAsync(memory, stream_));
+    OK(cudaEventRecordWithFlags(fork_, stream_, cudaEventRecordExternal));
+    OK(cudaStreamWaitEvent(stream_, fork_, cudaEventWaitExternal));
+  });
+  const cudaGraph_t parent = make_graph();
+  cudaGraphNode_t empty = nullptr, child = nullptr;
+  OK(cudaGraphAddEmptyNode(&empty, parent, nullptr, 0));
+  cudaGraph_t embedded = make_graph();
+  OK(cudaGraphAddChildGraphNode(&child, parent, &empty, 1, embedded));
+
+  ASSERT_NE(nullptr, driver().node_type);
+  ASSERT_NE(nullptr, driver().node_dependencies);
+  ASSERT_TRUE(has_context());
+  std::vector<cudaGraphNodeType> found;
+  Nodes all = nodes(graph);
+  all.insert(all.end(), {empty, child});
+  for (const cudaGraphNode_t node : all) {
+    cudaGraphNodeType type = cudaGraphNodeTypeCount;
+    EXPECT_EQ(cudaSuccess, node_type(node, /*by_driver=*/true, &type));
+    EXPECT_EQ(type_of(node), type);
+    found.push_back(type);
+    for (const std::size_t room : {0, 1, 2, 8}) {
+      std::size_t counts[] = {room, room};
+      cudaGraphNode_t dependencies[2][8] = {};
+      cudaGraphEdgeData edges[2][8];
+      std::memset(edges, 7, sizeof edges);
+      for (const bool by_driver : {false, true}) {
+        const bool has_room = room != 0;
+        EXPECT_EQ(cudaSuccess, node_dependencies(node, by_driver, has_room ? dependencies[by_driver] : nullptr,
+                                                 has_room ? edges[by_driver] : nullptr, &counts[by_driver]))
+            << room;
+      }
+      EXPECT_EQ(counts[0], counts[1]) << room;
+      EXPECT_EQ(0, std::memcmp(dependencies[0], dependencies[1], sizeof dependencies[0])) << room;
+      EXPECT_EQ(0, std::memcmp(edges[0], edges[1], sizeof edges[0])) << room;
+    }
+  }
+  EXPECT_EQ((std::vector{cudaGraphNodeTypeKernel, cudaGraphNodeTypeMemset, cudaGraphNodeTypeKernel,
+                         cudaGraphNodeTypeMemcpy, cudaGraphNodeTypeHost, cudaGraphNodeTypeMemAlloc,
+                         cudaGraphNodeTypeMemFree, cudaGraphNodeTypeEventRecord, cudaGraphNodeTypeWaitEvent,
+                         cudaGraphNodeTypeEmpty, cudaGraphNodeTypeGraph}),
+            found);
+  EXPECT_EQ(cudaErrorInvalidValue, node_type(nullptr, /*by_driver=*/true, &found[0]));
+  EXPECT_EQ(cudaSuccess, cudaPeekAtLastError());
 }
 
 TEST_F(RuntimeRules, EdgesAndNodesCanBeTakenOutOfAGraph) {

@@ -248,11 +248,16 @@ TEST_F(SharingTest, GraphsOfOtherTopologyTypesOrKindsAreNoSiblings) {
                       run(key("k", i), [&, i](Recorder& rec) { all[i].second(rec.stream()); })));
     }
   }
+  expect({.calls = all.size(), .captures = all.size(), .instantiations = all.size()});
+  // Each has one sibling, and no other.
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    SCOPED_TRACE(all[i].first);
+    EXPECT_RUN(kUpdated, run(key("twin", i), [&, i](Recorder& rec) { all[i].second(rec.stream()); }));
+  }
   const std::set<std::uint64_t> found = families(*cache);
   EXPECT_EQ(found.size(), all.size());
   EXPECT_EQ(found.count(0), 0u);
   EXPECT_EQ(cache->stats().families, all.size());
-  expect({.calls = all.size(), .captures = all.size(), .instantiations = all.size()});
 
   // One has to leave for the other, and comes back by itself.
   use(at_most(1));

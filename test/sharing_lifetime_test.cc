@@ -322,7 +322,7 @@ TEST_F(SharingOnStreamsTest, AKeyWithoutAnExecutableJoinsTheFamilyOfItsStream) {
 }
 
 TEST_F(SharingOnStreamsTest, KeysOfStreamsThatAreReplacedShareWithNoOthers) {
-  use(Options());
+  use(renting());
   for (int epoch = 0; epoch < 4; ++epoch) {
     Stream streams[2];
     for (unsigned run = 0; run < 12; ++run) ASSERT_TRUE(run_on_stream(run % 4, streams[run % 2]).ok());
@@ -334,7 +334,7 @@ TEST_F(SharingOnStreamsTest, KeysOfStreamsThatAreReplacedShareWithNoOthers) {
 
 // cudaStreamPerThread is one handle, and a stream in each thread.
 TEST_F(SharingTest, StreamsOfThreadsAreTheirOwn) {
-  use(Options());
+  use(renting());
   const auto run_in_thread = [&](int which) {
     std::thread([&] {
       EXPECT_TRUE(

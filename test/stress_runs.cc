@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cuda/errors.h"
-#include "graph/capture.h"
+#include "graph/recording.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "kernels.h"

@@ -126,7 +126,7 @@ struct EntryInfo {
   // "kernel add(float*) was launched by step() on stream 0 (the legacy stream)". A replay does not repeat it. Empty
   // unless Options::diagnose asks for it.
   std::vector<std::string> stray_work;
-  std::uint64_t family = 0;                // Equal for siblings; 0 for an entry that can have none.
+  std::uint64_t family = 0;                // Equal for siblings; 0 for an entry that can have none, or none so far.
   std::size_t nodes = 0;                   // Nodes of its graph; 0 before the first capture.
   std::size_t slot_nodes = 0;              // Those of them that hold values of slots.
   std::size_t estimated_device_bytes = 0;  // Of its executable.

@@ -18,6 +18,8 @@ const Driver& driver() {
     set(found.current_context, "cuCtxGetCurrent");
     set(found.stream_context, "cuStreamGetCtx");
     set(found.set_kernel_node, "cuGraphExecKernelNodeSetParams");
+    set(found.node_type, "cuGraphNodeGetType");
+    set(found.node_dependencies, "cuGraphNodeGetDependencies", 12030);
     set(found.kernel_params, "cuGraphKernelNodeGetParams");
     set(found.kernel_attribute, "cuGraphKernelNodeGetAttribute");
     set(found.set_kernel_attribute, "cuGraphKernelNodeSetAttribute");

@@ -14,6 +14,8 @@ struct Driver {
   CUresult (*current_context)(CUcontext*);
   CUresult (*stream_context)(CUstream, CUcontext*);
   CUresult (*set_kernel_node)(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*);
+  CUresult (*node_type)(CUgraphNode, CUgraphNodeType*);
+  CUresult (*node_dependencies)(CUgraphNode, CUgraphNode*, CUgraphEdgeData*, std::size_t*);
   CUresult (*kernel_params)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*);
   CUresult (*kernel_attribute)(CUgraphNode, CUlaunchAttributeID, CUlaunchAttributeValue*);
   CUresult (*set_kernel_attribute)(CUgraphNode, CUlaunchAttributeID, const CUlaunchAttributeValue*);

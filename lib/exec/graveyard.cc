@@ -4,7 +4,7 @@
 #include <new>
 #include <utility>
 
-#include "graph/capture.h"
+#include "graph/recording.h"
 
 namespace graphcache {
 

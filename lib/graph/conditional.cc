@@ -13,9 +13,9 @@
 
 #include "condition_image.h"
 #include "cuda/compat.h"
-#include "graph/capture.h"
 #include "graph/condition.h"
 #include "graph/inspect.h"
+#include "graph/recording.h"
 #include "graphcache/body.h"
 
 namespace graphcache {

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <functional>
 
+#include "cuda/compat.h"
+#include "cuda/driver.h"
 #include "cuda/errors.h"
 #include "graph/template.h"
 
@@ -48,6 +50,8 @@ class Inspection {
     return {};
   }
 
+  std::uint64_t shape() const { return shape_; }
+
   bool leaves_memory() {
     std::sort(freed_.begin(), freed_.end());
     return std::any_of(allocated_.begin(), allocated_.end(), [&](const Range& memory) {
@@ -75,8 +79,9 @@ class Inspection {
  private:
   CallResult read(cudaGraphNode_t node) {
     cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-    const CallResult found{"cudaGraphNodeGetType", cudaGraphNodeGetType(node, &type)};
+    const CallResult found{"cudaGraphNodeGetType", node_type(node, by_driver_, &type)};
     if (found.error != cudaSuccess) return found;
+    shape_ = (shape_ + static_cast<std::uint64_t>(type) + 1) * 0x9e3779b97f4a7c15;
     switch (type) {
       case cudaGraphNodeTypeMemcpy: {
         cudaMemcpy3DParms params = {};
@@ -135,8 +140,10 @@ class Inspection {
     return graphcache::is_pageable(memory);
   }
 
+  const bool by_driver_ = has_context();
   const void* const frame_;
   std::vector<cudaGraphNode_t> slot_nodes_;  // Sorted.
+  std::uint64_t shape_ = 0;
   bool uses_local_ = false;
   std::vector<const char*> sources_;  // Of copies that may come from the host.
   std::vector<Range> allocated_;
@@ -146,13 +153,14 @@ class Inspection {
 }  // namespace
 
 absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, const std::vector<cudaGraphNode_t>& slot_nodes,
-                     const void* frame, bool* leaves_memory) {
+                     const void* frame, Content* content) {
   const LastErrorGuard last_error;
   Inspection inspection(frame, slot_nodes);
   if (const CallResult done = inspection.read(nodes); done.error != cudaSuccess) {
     return cuda_failure(done.call, done.error);
   }
-  *leaves_memory = inspection.leaves_memory();
+  content->leaves_memory = inspection.leaves_memory();
+  content->shape = inspection.shape();
   return inspection.unfit();
 }
 

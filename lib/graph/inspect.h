@@ -6,6 +6,8 @@
 
 #include <vector>
 
+#include "graph/template.h"
+
 namespace graphcache {
 
 // `frame`: the stack frame that called `fn`. Not ok if a launch of the graph would not do what a direct call of `fn`
@@ -15,9 +17,9 @@ namespace graphcache {
 //
 // `slot_nodes`: those that hold values of slots, which are the caller's and not written by `fn`.
 //
-// `leaves_memory`: whether a node allocates memory that no node of the graph frees.
+// Fills in the content's shape, and whether a node allocates memory that no node of the graph frees.
 absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, const std::vector<cudaGraphNode_t>& slot_nodes,
-                     const void* frame, bool* leaves_memory);
+                     const void* frame, Content* content);
 
 // Whether it is the host's memory that no runtime call has made or registered. Memory that a graph allocates counts as
 // such until the graph is launched.

@@ -76,7 +76,7 @@ class Reader {
     content.readable = driver_.kernel_params != nullptr && driver_.kernel_params(node, &content.kernel) == CUDA_SUCCESS;
     if (content.readable) {
       content.type = cudaGraphNodeTypeKernel;
-    } else if (cudaGraphNodeGetType(node, &content.type) != cudaSuccess) {
+    } else if (node_type(node, by_driver_, &content.type) != cudaSuccess) {
       return false;
     }
     put(content.type);
@@ -106,12 +106,12 @@ class Reader {
   // In the order of the array: an update pairs by it (fact 22).
   bool read_dependencies(cudaGraphNode_t node) {
     std::size_t count = dependencies_.size();
-    if (node_dependencies(node, dependencies_.data(), edges_.data(), &count) != cudaSuccess) return false;
+    if (node_dependencies(node, by_driver_, dependencies_.data(), edges_.data(), &count) != cudaSuccess) return false;
     if (count == dependencies_.size()) {  // Perhaps all that there was room for.
-      if (node_dependencies(node, nullptr, nullptr, &count) != cudaSuccess) return false;
+      if (node_dependencies(node, by_driver_, nullptr, nullptr, &count) != cudaSuccess) return false;
       dependencies_.resize(count + 1);
       edges_.resize(count + 1);
-      if (node_dependencies(node, dependencies_.data(), edges_.data(), &count) != cudaSuccess) return false;
+      if (node_dependencies(node, by_driver_, dependencies_.data(), edges_.data(), &count) != cudaSuccess) return false;
     }
     put(static_cast<std::uint32_t>(count));
     for (std::size_t i = 0; i < count; ++i) {
@@ -341,6 +341,7 @@ class Reader {
   }
 
   const Driver& driver_ = driver();
+  const bool by_driver_ = has_context();
   const CUcontext context_ = current_context();  // Of the cache's device, which is current.
   const Template& from_;
   Content& content_;
@@ -381,6 +382,9 @@ Change change(const Content& from, const Content& to, std::uint32_t index) {
 
 std::optional<Signature> describe(const Template& from, Content* content) {
   LastErrorGuard last_error;
+  // A reading that memory ran out for may have left something.
+  content->nodes.clear();
+  content->arguments.clear();
   std::optional<Signature> signature = Reader(from, content).read();
   if (!signature) content->nodes = {};
   return signature;

@@ -109,10 +109,12 @@ struct DeviceValues {
   std::shared_ptr<void> code;
 };
 
-// What was captured. Never changed afterwards, and shared by whoever holds or held it.
+// What was captured, shared by whoever holds or held it. It never changes, but that its nodes may be read later, by who
+// has the template and an executable of it, if there is one, to himself.
 struct Content {
   std::uint64_t id = 0;  // See next_id().
   std::size_t node_count = 0;
+  std::uint64_t shape = 0;                                // A hash of the nodes' types in their order.
   std::size_t conditional_count = 0;                      // Of conditional nodes, those in bodies included.
   std::size_t body_node_count = 0;                        // Of the nodes in their bodies.
   std::vector<std::shared_ptr<void>> code_of_conditions;  // That these need.
@@ -125,7 +127,7 @@ struct Content {
   // on_device() has given; or `fn` has handed memory of the graph out, and would not do so again.
   bool is_of_one_executable() const { return !device_values.memory.empty() || leaves_memory; }
 
-  // Empty if no siblings are wanted.
+  // Empty unless they were read.
   std::vector<NodeContent> nodes;
   std::vector<unsigned char> bytes;
   std::vector<std::uint32_t> arguments;

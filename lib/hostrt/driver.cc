@@ -123,6 +123,23 @@ CUresult get_kernel_node(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
   });
 }
 
+CUresult get_node_type(CUgraphNode node, CUgraphNodeType* type) {
+  return call_driver(Function::kGraphNodeGetType,
+                     [&] { return cudaGraphNodeGetType(node, reinterpret_cast<cudaGraphNodeType*>(type)); });
+}
+
+CUresult get_dependencies(CUgraphNode node, CUgraphNode* dependencies, CUgraphEdgeData* edges, std::size_t* count) {
+  static_assert(sizeof *edges == sizeof(cudaGraphEdgeData), "the driver's edges are the runtime's");
+  auto* const data = reinterpret_cast<cudaGraphEdgeData*>(edges);
+  return call_driver(Function::kGraphNodeGetDependencies, [&] {
+#if CUDART_VERSION >= 13000
+    return cudaGraphNodeGetDependencies(node, dependencies, data, count);
+#else
+    return cudaGraphNodeGetDependencies_v2(node, dependencies, data, count);
+#endif
+  });
+}
+
 CUresult get_kernel_attribute(CUgraphNode node, CUlaunchAttributeID id, CUlaunchAttributeValue* value) {
   static_assert(sizeof *value == sizeof(cudaLaunchAttributeValue), "the driver's values are the runtime's");
   return call_driver(Function::kGraphKernelNodeGetAttribute, [&] {
@@ -241,6 +258,8 @@ const EntryPoint kEntryPoints[] = {
     {"cuGraphKernelNodeGetAttribute", 11080, reinterpret_cast<void*>(&get_kernel_attribute)},
     {"cuGraphKernelNodeGetParams", 12000, reinterpret_cast<void*>(&get_kernel_node)},
     {"cuGraphKernelNodeSetAttribute", 11080, reinterpret_cast<void*>(&set_kernel_attribute)},
+    {"cuGraphNodeGetDependencies", 12030, reinterpret_cast<void*>(&get_dependencies)},
+    {"cuGraphNodeGetType", 10000, reinterpret_cast<void*>(&get_node_type)},
     {"cuKernelGetFunction", 12000, reinterpret_cast<void*>(&function_of)},
     {"cuLaunchKernel", 4000, reinterpret_cast<void*>(&launch_kernel)},
     {"cuLibraryGetKernel", 12000, reinterpret_cast<void*>(&kernel_of_library)},

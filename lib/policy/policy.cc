@@ -14,6 +14,9 @@ constexpr std::size_t kDriverBytes = 16'800'000;
 // Graphs of fewer nodes cost less to instantiate than a few switches do: their keys never pay rent while there is room.
 constexpr std::size_t kSmallGraph = 32;
 
+// So many other keys' graphs a run reads beside its own.
+constexpr std::size_t kReadsAtOnce = 8;
+
 // A smaller budget is for plain executables: those with an updater node are dear to evict where streams are busy.
 constexpr std::size_t kLeastBudgetForSlots = 8;
 
@@ -54,7 +57,7 @@ void Policy::used(KeyId key, const Use& use) {
 }
 
 void Policy::join(Entry* entry, const GraphFacts& facts) {
-  const auto [at, is_new] = families_.try_emplace({facts.signature, facts.stream});
+  const auto [at, is_new] = families_.try_emplace(family_of(facts));
   Family& family = at->second;
   absl::Cleanup threw = [&, is_new = is_new, at = at] {
     if (is_new) families_.erase(at);
@@ -75,7 +78,7 @@ void Policy::leave(const GraphFacts& facts, Family* family) {
   if (--of_class->second.members == 0) family->classes.erase(of_class);
   if (!family->classes.empty()) return;
   families_with_siblings_ -= is_alone(facts) ? 0 : 1;
-  families_.erase({facts.signature, facts.stream});
+  families_.erase(family_of(facts));
 }
 
 // What of the facts counts.
@@ -91,32 +94,66 @@ GraphFacts Policy::known(GraphFacts facts) {
 void Policy::captured(KeyId key, const GraphFacts& facts) {
   Entry& entry = entries_[key];
   const GraphFacts known = this->known(facts);
+  const auto [at, is_new] = shapes_.try_emplace(facts.shape);  // May throw.
+  absl::Cleanup threw = [&, is_new = is_new, at = at] {
+    if (is_new) shapes_.erase(at);
+  };
+  Shape& shape = at->second;
+  if (facts.signature == 0) shape.unread.insert(key);  // May throw.
+  absl::Cleanup unread = [&] { shape.unread.erase(key); };
   join(&entry, known);  // May throw.
+  std::move(unread).Cancel();
+  std::move(threw).Cancel();
   entry.facts = known;
   entry.rent = 0;
+  entry.shape = &shape;
+  ++shape.keys;
   ++keys_;
+}
+
+void Policy::rejoin(KeyId key, const GraphFacts& facts) {
+  Entry& entry = entries_[key];
+  Family* const former = entry.family;
+  Class* const former_class = entry.of_class;
+  const GraphFacts known = this->known(facts);
+  join(&entry, known);  // May throw.
+  if (is_live(key)) {
+    --former_class->executables;
+    ++entry.of_class->executables;
+    if (former->shared == key) former->shared = kNoKey;
+    if (entry.family->shared == kNoKey && !entry.is_pinned) entry.family->shared = key;
+  }
+  leave(entry.facts, former);
+  entry.facts = known;
 }
 
 void Policy::described(KeyId key, const GraphFacts& facts) {
   Entry& entry = entries_[key];
-  Family* const former = entry.family;
-  const GraphFacts known = this->known(facts);
-  join(&entry, known);  // May throw.
-  leave(entry.facts, former);
-  entry.facts = known;
+  GraphFacts of_key = facts;
+  of_key.stream = entry.facts.stream;
+  of_key.shape = entry.facts.shape;
+  rejoin(key, of_key);
+  entry.shape->unread.erase(key);
 }
 
 void Policy::moved(KeyId key, std::uint64_t stream) {
   GraphFacts facts = entries_[key].facts;
   if (!tells_streams_apart(limits_.mechanisms) || facts.stream == stream) return;
   facts.stream = stream;
-  described(key, facts);
+  if (is_alone(facts)) {
+    entries_[key].facts = facts;
+  } else {
+    rejoin(key, facts);
+  }
 }
 
 void Policy::forgotten(KeyId key) {
   Entry& entry = entries_[key];
   leave(entry.facts, std::exchange(entry.family, nullptr));
   entry.of_class = nullptr;
+  Shape* const shape = std::exchange(entry.shape, nullptr);
+  shape->unread.erase(key);
+  if (--shape->keys == 0) shapes_.erase(entry.facts.shape);
   --keys_;
 }
 
@@ -141,13 +178,13 @@ void Policy::erased(KeyId key) {
 void Policy::refuse_siblings(KeyId key) {
   GraphFacts facts = entries_[key].facts;
   facts.signature = 0;
-  described(key, facts);
+  rejoin(key, facts);
 }
 
 void Policy::refuse_sets(KeyId key) {
   GraphFacts facts = entries_[key].facts;
   facts.table_class = 0;
-  described(key, facts);
+  rejoin(key, facts);
 }
 
 void Policy::refuse_table(KeyId key) {
@@ -182,6 +219,27 @@ std::size_t Policy::units(const Entry& entry, std::size_t bytes) const {
 
 bool Policy::fits(std::size_t taken, std::size_t bytes) const {
   return bytes <= limits_.max_device_bytes && taken <= limits_.max_device_bytes - bytes;
+}
+
+// Small graphs have executables of their own while there is room, so that their keys need no siblings until then, but
+// for the sake of memory.
+std::vector<KeyId> Policy::to_read(KeyId key) const {
+  const Entry& entry = entries_[key];
+  const Shape& shape = *entry.shape;
+  if (!shares() || !shape.unread.contains(key)) return {};
+  const bool waits = !lends_to_rent() || (is_small(entry) && limits_.prefer == Prefer::kTotalTime);
+  if (!always_has_table() && (shape.keys == 1 || (waits && has_room(entry, room_beside_tables(entry))))) return {};
+  std::vector<KeyId> keys;
+  for (const KeyId other : shape.unread) {
+    if (keys.size() == kReadsAtOnce) break;
+    if (other != key) keys.push_back(other);
+  }
+  keys.push_back(key);
+  return keys;
+}
+
+bool Policy::is_small(const Entry& entry) const {
+  return entry.facts.nodes < kSmallGraph && limits_.mechanisms.sharing == detail::Sharing::kAuto;
 }
 
 bool Policy::has_room(KeyId key, const View& view) {
@@ -297,8 +355,7 @@ Plan Policy::borrow(const Entry& entry, const Offer& offer) const {
 bool Policy::wants_own(const Entry& entry, Cost rent, const View& view) {
   if (shares_one()) return false;
   if (entry.of_class->table != kNoKey && limits_.prefer == Prefer::kMemory) return false;
-  const bool is_small = entry.facts.nodes < kSmallGraph && limits_.mechanisms.sharing == detail::Sharing::kAuto;
-  if (!is_small && !should_buy(entry.rent, rent, costs::buy(entry.facts.nodes))) return false;
+  if (!is_small(entry) && !should_buy(entry.rent, rent, costs::buy(entry.facts.nodes))) return false;
   if (has_room(entry, room_beside_tables(entry))) return true;
   const KeyId loser = victim(view);
   return loser != kNoKey && entries_[loser].kind == Kind::kPlain && entries_[loser].last_use < entry.rents_from;
@@ -338,8 +395,8 @@ bool Policy::may_write_slots(const Entry& entry) const {
 
 // Makes room for an executable of so many bytes for this key. It is the executable of `in_place_of`, or replaces it,
 // unless that is kNoKey.
-bool Policy::make_room(const Entry& entry, std::size_t bytes, std::size_t limit, KeyId in_place_of,
-                       const View& view, Plan* plan) {
+bool Policy::make_room(const Entry& entry, std::size_t bytes, std::size_t limit, KeyId in_place_of, const View& view,
+                       Plan* plan) {
   std::size_t left = units_ + units(entry, bytes), left_bytes = bytes_;
   const auto leaves = [&](const Entry& loser) {
     left -= units(loser, this->bytes(loser));
@@ -369,7 +426,7 @@ Plan Policy::table(KeyId in_place_of, const Entry& entry, const View& view) {
   };
   const std::size_t bytes = bytes_of_table(entry, 0);
   return make_room(entry, bytes, limits_.max_executables, in_place_of, {may_leave, view.last_use}, &plan) ? plan
-                                                                                                           : Plan();
+                                                                                                          : Plan();
 }
 
 // A new executable, or a sibling's that would have to leave for it.

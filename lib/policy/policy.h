@@ -29,6 +29,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -66,6 +67,7 @@ struct GraphFacts {
                                   // 0: this key can have no siblings.
   std::uint64_t table_class = 0;  // Keys of one family and class can share a parameter table. 0: this key cannot.
   std::uint64_t stream = 0;
+  std::uint64_t shape = 0;  // Keys of one signature have the same, which is known before a graph is read.
   std::size_t nodes = 0;
   std::size_t bytes = 0;         // Device memory of an executable. Never 0.
   std::size_t table_bytes = 0;   // Device memory of a parameter table beyond that, with the first set.
@@ -123,18 +125,20 @@ class Policy {
   // The key has a template from now on. If this, or one of the calls below, throws for want of memory, nothing has
   // changed.
   void captured(KeyId key, const GraphFacts& facts);
-  // The key, which has no executable, was captured without a signature, and its graph has been read since.
+  // The key was captured without a signature, and its graph has been read since. Its stream stays.
   void described(KeyId key, const GraphFacts& facts);
-  // The key, which has no executable, runs on this stream from now on: it joins the family there.
+  // The key, which has no executable, runs on this stream from now on: it joins the family there, once it has one.
   void moved(KeyId key, std::uint64_t stream);
   // The key, which has no executable, has lost its template.
   void forgotten(KeyId key);
   // A pinned key keeps its executable, and lends it to nobody.
   void pinned(KeyId key, bool pinned);
 
-  // Whether the graph of a key that is to get an executable is to be read, so that it can have siblings. Where only
-  // what has to leave is lent, there is no need while there is room.
-  bool reads_graph(KeyId key) const { return shares() && (lends_to_rent() || !has_place(entries_[key])); }
+  // Whether any key can have siblings.
+  bool shares() const { return limits_.share && limits_.mechanisms.sharing != detail::Sharing::kNever; }
+  // The keys whose graphs are to be read, so that a key that is to get an executable can have siblings: some others of
+  // its shape, and itself. None while no other key has its shape, or while its decision does not depend on siblings.
+  std::vector<KeyId> to_read(KeyId key) const;
   // Whether keys of one signature are siblings only if they run on one stream.
   static bool tells_streams_apart(const detail::Mechanisms& mechanisms) { return !shares_one(mechanisms); }
   // Whether an executable could be had now for a key that may not have been captured yet.
@@ -205,10 +209,16 @@ class Policy {
     KeyId shared = kNoKey;  // Who has the executable, without a table, that its members pass on.
     std::unordered_map<std::uint64_t, Class> classes;
   };
+  // The keys with templates of one shape.
+  struct Shape {
+    std::size_t keys = 0;
+    std::set<KeyId> unread;  // Those whose graphs were not read.
+  };
   struct Entry {
     GraphFacts facts;
     Family* family = nullptr;
     Class* of_class = nullptr;
+    Shape* shape = nullptr;
     Kind kind = Kind::kNone;
     bool is_pinned = false;
     bool refuses_slots = false;    // The key gets no updater node for its slots.
@@ -228,12 +238,14 @@ class Policy {
   // Signatures of keys without siblings: each has its own.
   static constexpr std::uint64_t kAlone = std::uint64_t{1} << 63;
   static bool is_alone(const GraphFacts& facts) { return facts.signature >= kAlone; }
+  static FamilyId family_of(const GraphFacts& facts) { return {facts.signature, is_alone(facts) ? 0 : facts.stream}; }
 
   Order& order_of(Kind kind) { return kind == Kind::kPlain ? plain_ : updated_; }
   void link(KeyId key);
   void unlink(KeyId key);
   void join(Entry* entry, const GraphFacts& facts);
   void leave(const GraphFacts& facts, Family* family);
+  void rejoin(KeyId key, const GraphFacts& facts);
   GraphFacts known(GraphFacts facts);
   void set_kind(KeyId key, Kind kind);
   void hand_over(KeyId from, KeyId to, std::size_t sets = 0, std::size_t set_bytes = 0);
@@ -245,10 +257,10 @@ class Policy {
     return mechanisms.sharing == detail::Sharing::kAlways || mechanisms.sharing == detail::Sharing::kTable;
   }
   bool shares_one() const { return shares_one(limits_.mechanisms); }
-  bool shares() const { return limits_.share && limits_.mechanisms.sharing != detail::Sharing::kNever; }
   bool lends_to_rent() const {
     return limits_.prefer != Prefer::kDeviceTime || limits_.mechanisms.sharing != detail::Sharing::kAuto;
   }
+  bool is_small(const Entry& entry) const;
   bool always_has_table() const { return limits_.mechanisms.sharing == detail::Sharing::kTable; }
   std::size_t bytes(const Entry& entry) const;
   std::size_t bytes_of_table(const Entry& entry, std::size_t set_bytes) const;
@@ -299,7 +311,9 @@ class Policy {
 
   const Limits limits_;
   Entries entries_;
-  std::map<FamilyId, Family> families_;  // No insertion takes long, as one that makes a hash table grow does.
+  // Maps by order: no insertion takes long, as one that makes a hash table grow does.
+  std::map<FamilyId, Family> families_;
+  std::map<std::uint64_t, Shape> shapes_;
   Order plain_, updated_;
   Use latest_;
   std::uint64_t last_alone_ = kAlone;

@@ -11,6 +11,7 @@ std::string Policy::find_fault() const {
     KeyId table = kNoKey;
   };
   AsideMap<const Class*, Counted> classes;
+  AsideMap<const Shape*, std::size_t> shapes;
   std::size_t keys = 0, executables = 0, units = 0, bytes = 0, with_slots = 0, tables = 0, unpinned = 0;
   const auto of = [](KeyId key, const char* what) { return "key " + std::to_string(key) + ": " + what; };
   for (KeyId key = 0; key < entries_.size(); ++key) {
@@ -20,7 +21,10 @@ std::string Policy::find_fault() const {
       continue;
     }
     ++keys;
-    const auto family = families_.find({entry.facts.signature, entry.facts.stream});
+    const auto shape = shapes_.find(entry.facts.shape);
+    if (shape == shapes_.end() || &shape->second != entry.shape) return of(key, "it is of another shape");
+    ++shapes[entry.shape];
+    const auto family = families_.find(family_of(entry.facts));
     if (family == families_.end() || &family->second != entry.family) return of(key, "it is of another family");
     const auto of_class = entry.family->classes.find(entry.facts.table_class);
     if (of_class == entry.family->classes.end() || &of_class->second != entry.of_class) {
@@ -47,6 +51,15 @@ std::string Policy::find_fault() const {
   if (executables != executables_ || units != units_) return "the executables are counted wrongly";
   if (bytes != bytes_) return "the device memory of executables is summed up wrongly";
   if (with_slots != with_slots_ || tables != tables_) return "what the device updates is counted wrongly";
+
+  if (shapes.size() != shapes_.size()) return "a shape without keys is kept";
+  for (const auto& [id, shape] : shapes_) {
+    if (shapes[&shape] != shape.keys) return "the keys of a shape are counted wrongly";
+    for (const KeyId key : shape.unread) {
+      if (entries_[key].shape != &shape) return of(key, "it is to be read, and of another shape");
+      if (!is_alone(entries_[key].facts)) return of(key, "it is to be read, and was");
+    }
+  }
 
   std::size_t with_siblings = 0;
   for (const auto& [id, family] : families_) {

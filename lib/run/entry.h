@@ -77,10 +77,9 @@ struct EntryContents {
   std::vector<std::string> stray_work;      // What captures missed, as far as somebody watched them.
 
   // Guarded by `lock`.
-  std::shared_ptr<const Content> content;               // Null while cold.
+  std::shared_ptr<Content> content;                     // Null while cold.
   Template graph;                                       // Of the content; empty while it is the base of the executable.
   Differences differences;                              // Of the content from its siblings'.
-  bool is_read = false;                                 // Whether it was tried to read its nodes.
   bool seen = false;                                    // Whether direct_left has been set for a new key.
   int direct_left = 0;                                  // How many runs are to be direct before the next capture.
   EagerReason direct_why = EagerReason::kCaptureAfter;  // Why those runs are direct.

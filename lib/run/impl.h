@@ -17,6 +17,7 @@
 #include "cuda/mutex.h"
 #include "exec/graveyard.h"
 #include "graph/capture.h"
+#include "graph/recording.h"
 #include "graphcache/cache.h"
 #include "graphcache/detail/hit.h"
 #include "policy/policy.h"
@@ -156,7 +157,7 @@ class Cache::Impl {
   };
   absl::StatusOr<Outcome> bring_back(Held& entry, const Request& request, Outcome by_sibling, Outcome by_own);
   absl::Status find_family(Held& entry, const Request& request);
-  void read_graph(Held& entry, std::uint64_t stream);
+  void read_graph(Entry& entry);
   Obtained obtain(Held& entry, const Request& request);
   Entry* lock_candidate(const Entry* entry);
   bool find_offer(Held& entry, Held& lender, Offer* offer);

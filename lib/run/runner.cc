@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <list>
 #include <memory>
 #include <new>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "cuda/compat.h"
 #include "cuda/errors.h"
@@ -31,7 +33,8 @@ GraphFacts facts_of(const Content& content) {
   const std::size_t nodes = content.node_count + content.body_node_count;
   // An updater node needs a clone, and CUDA clones no graph that has conditional nodes.
   const bool is_clonable = content.conditional_count == 0;
-  return {.nodes = nodes,
+  return {.shape = content.shape,
+          .nodes = nodes,
           .bytes = estimated_device_bytes(nodes, content.conditional_count),
           .slot_kernels = is_clonable ? UpdaterNode::writable_nodes(content.slots) : 0};
 }
@@ -252,11 +255,10 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
   }
 
   note_strays(entry.get(), request, captured.strays);
-  auto content = std::make_shared<const Content>(std::move(captured.content));
+  auto content = std::make_shared<Content>(std::move(captured.content));
   MutexLock lock(mutex_);
   policy_.captured(entry->id, facts_of(*content));
   // Nothing throws from here on.
-  entry->is_read = false;
   entry->hands_memory_out = content->leaves_memory;
   entry->nodes = content->node_count + content->body_node_count;
   entry->slot_nodes = content->slots.nodes.size();
@@ -271,12 +273,10 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
 // of one executable follow each other (fact 15), so one for keys of several streams would keep these from running side
 // by side.
 absl::Status Cache::Impl::find_family(Held& entry, const Request& request) {
-  bool reads = false;
   {
     MutexLock lock(mutex_);
     // Nobody else can have what an erased entry gets.
-    reads = !entry->is_read && !entry->erased && policy_.reads_graph(entry->id);
-    if (!reads && entry->signature == nullptr) return absl::OkStatus();
+    if (entry->erased || !policy_.shares()) return absl::OkStatus();
   }
   unsigned long long stream = 0;
   if (Policy::tells_streams_apart(options_.mechanisms)) {
@@ -284,39 +284,48 @@ absl::Status Cache::Impl::find_family(Held& entry, const Request& request) {
     if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
     if (error != cudaSuccess) return absl::OkStatus();
   }
-  if (reads) {
-    read_graph(entry, stream);
-  } else {
+  std::list<Held> others;
+  std::vector<KeyId> to_read;
+  {
     MutexLock lock(mutex_);
     policy_.moved(entry->id, stream);
+    to_read = policy_.to_read(entry->id);
+    for (const KeyId id : to_read) {
+      Entry* const other = index_.of(id);
+      if (other == entry.get() || other->erased) continue;
+      Held& held = others.emplace_back(*this, nullptr);
+      if (other->lock.try_lock()) held.reset(other);
+    }
   }
+  for (Held& other : others) {
+    if (other.get() != nullptr) read_graph(*other.get());
+    other.release();
+  }
+  if (!to_read.empty()) read_graph(*entry.get());
   return absl::OkStatus();
 }
 
-void Cache::Impl::read_graph(Held& entry, std::uint64_t stream) {
-  auto content = std::make_shared<Content>(*entry->content);
+void Cache::Impl::read_graph(Entry& entry) {
+  Content& content = *entry.content;
   std::optional<Signature> signature;
   // Memory of on_device() is one executable's.
-  if (content->device_values.memory.empty()) signature = describe(entry->graph, content.get());
-  if (!signature) {
-    entry->is_read = true;
-    return;
+  if (content.device_values.memory.empty()) {
+    signature = describe(entry.graph.empty() ? entry.executable->base() : entry.graph, &content);
   }
-  GraphFacts facts = facts_of(*content);
-  facts.stream = stream;
-  facts.table_class = ParameterTable::class_of(*content);
-  facts.table_bytes = UpdaterNode::estimated_device_bytes(*content);
-  facts.set_bytes = ParameterTable::estimated_set_bytes(*content);
+  GraphFacts facts = facts_of(content);
+  if (signature) {
+    facts.table_class = ParameterTable::class_of(content);
+    facts.table_bytes = UpdaterNode::estimated_device_bytes(content);
+    facts.set_bytes = ParameterTable::estimated_set_bytes(content);
+  }
   MutexLock lock(mutex_);
-  entry->signature = signatures_.add(*signature);
+  if (signature) entry.signature = signatures_.add(*signature);
   absl::Cleanup threw = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    signatures_.remove(std::exchange(entry->signature, nullptr));
+    if (signature) signatures_.remove(std::exchange(entry.signature, nullptr));
   };
-  facts.signature = entry->signature->second.number;
-  policy_.described(entry->id, facts);
+  if (signature) facts.signature = entry.signature->second.number;
+  policy_.described(entry.id, facts);
   std::move(threw).Cancel();
-  entry->content = std::move(content);
-  entry->is_read = true;
 }
 
 // An entry that has a template, but no executable: it gets one, and is launched.

@@ -125,7 +125,7 @@ cudaError_t list_dependencies(World& w) {
   std::array<cudaGraphNode_t, 8> nodes{};
   std::array<cudaGraphEdgeData, 8> edges{};
   std::size_t count = w.in.below(nodes.size() + 1);
-  return node_dependencies(w.node(), nodes.data(), w.in.chance(64) ? nullptr : edges.data(), &count);
+  return node_dependencies(w.node(), /*by_driver=*/false, nodes.data(), w.in.chance(64) ? nullptr : edges.data(), &count);
 }
 
 // As a program that changes one argument does it: with the node's own arrays.

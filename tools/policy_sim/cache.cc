@@ -8,10 +8,11 @@
 namespace graphcache::sim {
 namespace {
 
-GraphFacts facts_of(const Graph& graph, std::uint32_t stream) {
+// Before it is read, a graph looks like each other of as many nodes.
+GraphFacts facts_of(const Graph& graph) {
   return {.signature = graph.signature + 1,
           .table_class = graph.table_class,
-          .stream = stream,
+          .shape = graph.nodes,
           .nodes = graph.nodes,
           .bytes = price::bytes(graph),
           .table_bytes = price::updater_bytes(graph, Kind::kTable),
@@ -25,8 +26,7 @@ class Cache : public SimPolicy {
       : ledger_(ledger),
         policy_({.prefer = prefer, .max_executables = ledger.budget()}),
         executables_(ledger.trace().graphs.size(), kNone),
-        captured_(ledger.trace().graphs.size()),
-        read_(ledger.trace().graphs.size()) {}
+        captured_(ledger.trace().graphs.size()) {}
 
   void run(const Run& run) override {
     policy_.used(run.key);
@@ -38,18 +38,17 @@ class Cache : public SimPolicy {
   static constexpr ExecutableId kNone = kUnlimited;
 
   void miss(const Run& run) {
-    const GraphFacts facts = facts_of(ledger_.graph(run.key), run.stream);
     if (!captured_[run.key]) {
+      GraphFacts facts = facts_of(ledger_.graph(run.key));
+      facts.signature = 0;
       ledger_.capture(run.key);
-      policy_.captured(run.key, {.nodes = facts.nodes, .bytes = facts.bytes, .slot_kernels = facts.slot_kernels});
+      policy_.captured(run.key, facts);
       captured_[run.key] = true;
     }
-    if (read_[run.key]) {
-      policy_.moved(run.key, run.stream);
-    } else if (policy_.reads_graph(run.key)) {
-      ledger_.read(run.key);
-      policy_.described(run.key, facts);
-      read_[run.key] = true;
+    policy_.moved(run.key, run.stream);
+    for (const KeyId key : policy_.to_read(run.key)) {
+      ledger_.read(key);
+      policy_.described(key, facts_of(ledger_.graph(key)));
     }
     const auto idle = [](KeyId) { return true; };
     const Plan plan = policy_.plan(run.key, offer(run.key, policy_.candidate(run.key, idle)), idle);
@@ -86,7 +85,7 @@ class Cache : public SimPolicy {
   Ledger& ledger_;
   Policy policy_;
   std::vector<ExecutableId> executables_;  // By key.
-  std::vector<bool> captured_, read_;
+  std::vector<bool> captured_;
 };
 
 template <Prefer prefer>

@@ -1,0 +1,397 @@
+#include "graph/recording.h"
+
+#include <absl/cleanup/cleanup.h>
+#include <absl/strings/str_cat.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <string>
+
+#include "cuda/compat.h"
+#include "cuda/driver.h"
+#include "cuda/errors.h"
+#include "graph/setter.h"
+#include "graphcache/status.h"
+
+namespace graphcache {
+
+constinit thread_local detail::Recording* active_recording = nullptr;
+
+namespace detail {
+namespace {
+
+constexpr std::size_t kAlignment = alignof(std::max_align_t);
+
+// The driver's handles of a kernel, with which it is set at half of the runtime's cost, which looks the symbol up each
+// time (tried: 0.145 against 0.29 us). The driver answers for kernels of libraries, too, and leaves the last error
+// alone; cudaGetFuncBySymbol does neither (tried).
+void look_up(cudaGraphNode_t node, SlotNode* out) {
+  CUDA_KERNEL_NODE_PARAMS params = {};
+  const auto get = driver().kernel_params;
+  if (get == nullptr || get(node, &params) != CUDA_SUCCESS) return;
+  out->function = params.func != nullptr ? params.func : function_of_library(params.kern);
+  out->context = params.ctx;
+}
+
+// Whether a stream's work runs on the current device; without the driver's answer, it does. The runtime's question
+// would break a capture (tried).
+CallResult ask_whether_of_current_device(cudaStream_t stream, bool* is) {
+  *is = true;
+  CUcontext context = nullptr;
+  const auto get = driver().stream_context;
+  if (get == nullptr || !has_context()) return {};
+  const CUresult result = get(stream, &context);
+  *is = result != CUDA_SUCCESS || context == current_context();
+  return {"cudaStreamGetDevice, by the driver", static_cast<cudaError_t>(result), /*latches=*/false};
+}
+
+int device_of(const cudaPointerAttributes& memory) {
+  const bool is_devices = memory.type == cudaMemoryTypeDevice || memory.type == cudaMemoryTypeManaged;
+  return is_devices ? memory.device : kHostMemory;
+}
+
+// Whether a copy that was captured with memory of these types loses the context if either end becomes pageable
+// (docs/semantics.md).
+bool must_not_become_pageable(cudaMemoryType to, cudaMemoryType from) {
+  if (to == cudaMemoryTypeUnregistered || from == cudaMemoryTypeUnregistered) return false;
+  if (to == cudaMemoryTypeManaged || from == cudaMemoryTypeManaged) return true;
+  return to == cudaMemoryTypeDevice && from == cudaMemoryTypeDevice;
+}
+
+}  // namespace
+
+Recording::Recording(cudaStream_t stream, const Call& call, Mode mode, Setter& setter) noexcept
+    : stream_(stream), call_(call), mode_(mode), id_(next_id()), setter_(setter) {
+  if (mode_ == Mode::kDirect) return;
+  LastErrorGuard last_error;
+  CaptureInfo info;
+  if (const cudaError_t error = capture_info(stream, &info); error != cudaSuccess) {
+    refuse_capture(cuda_failure("cudaStreamGetCaptureInfo", error));
+    if (mode_ == Mode::kInlined) fail(refused_);
+  }
+  capture_id_ = info.id;
+}
+
+Recording::~Recording() {
+  if (is_fatal(cuda_error(status_)) || is_fatal(cuda_error(refused_))) {
+    for (Graph& part : parts_) part.release();  // Handles are dropped now, not destroyed.
+  }
+  if (lent_.empty()) return;
+  LastErrorGuard last_error;
+  RelaxedCaptureMode relaxed;
+  for (void* const at : lent_) {
+    // There is no other way: cudaFree would not wait for what still uses it.
+    const cudaError_t error = cudaFreeAsync(at, stream_);
+    if (error != cudaSuccess && !is_fatal(error)) cudaFreeAsync(at, stream_);
+  }
+}
+
+absl::Status Recording::invoke() {
+  LastErrorGuard last_error;
+  DeviceGuard device(setter_.device());
+  if (!device.status().ok()) return device.status();
+  Recorder recorder(this, stream_);
+  errors_ = &last_error;
+  const auto leave = [&] {
+    errors_ = nullptr;
+    left_behind_ = last_error.caused();
+  };
+  absl::Cleanup threw = [&] {
+    leave();
+    call_.threw = true;
+    device.put_back();
+  };
+  absl::Status status = call_.invoke(call_.fn, recorder, id_);
+  std::move(threw).Cancel();
+  leave();
+  add_failure(&status, status_);
+  if (const cudaError_t error = last_error.caused(); error != cudaSuccess) {
+    add_failure(&status, failure_of_fn("a CUDA call of fn", error));
+  }
+  const CallResult back = device.put_back();
+  if (back.error != cudaSuccess) add_failure(&status, cuda_failure(back.call, back.error));
+  return status;
+}
+
+SlotNode Recording::begin(std::size_t fields_size) {
+  // What was begun and not kept is dropped.
+  std::size_t fields = 0, arguments = 0, bindings = 0;
+  if (!slots_.nodes.empty()) {
+    const SlotNode& last = slots_.nodes.back();
+    fields = align_up(last.fields + last.fields_size, kAlignment);
+    arguments = last.first_argument + last.argument_count;
+    bindings = last.first_binding + last.binding_count;
+  }
+  slots_.fields.resize(fields);
+  slots_.fields.resize(fields + fields_size);
+  slots_.arguments.resize(arguments);
+  slots_.bindings.resize(bindings);
+  SlotNode node;
+  node.fields = static_cast<std::uint32_t>(fields);
+  node.fields_size = static_cast<std::uint32_t>(fields_size);
+  node.first_argument = static_cast<std::uint32_t>(arguments);
+  node.first_binding = static_cast<std::uint32_t>(bindings);
+  return node;
+}
+
+bool Recording::take(SlotNode& node, const ArgView& arg, std::size_t field) {
+  unsigned char* const target = slots_.fields.data() + field;
+  if (!arg.is_slot()) {
+    std::memcpy(target, arg.bytes, arg.size);
+    return true;
+  }
+  if (in_body_) {
+    fail(absl::InvalidArgumentError(
+        "a slot was used inside the body of a conditional node, whose nodes stay as they were recorded: use what "
+        "Recorder::on_device has given, outside of the body"));
+    return false;
+  }
+  if (arg.recording != id_) {
+    fail(
+        absl::InvalidArgumentError("a slot was used that belongs to another run: a slot is valid only inside the call "
+                                   "of fn that it was passed to"));
+    return false;
+  }
+  slots_.bindings.push_back({static_cast<std::uint32_t>(field), arg.size, arg.offset, arg.convert});
+  ++node.binding_count;
+  const unsigned char* value = call_.values + arg.offset;
+  if (arg.convert != nullptr) {
+    arg.convert(value, target);
+  } else {
+    std::memcpy(target, value, arg.size);
+  }
+  return true;
+}
+
+absl::Status Recording::end_failed(cudaError_t error) const {
+  const bool is_told = !is_fatal(error) && is_capture_error(cuda_error(status_));
+  return is_told ? status_ : broken("cudaStreamEndCapture", error);
+}
+
+absl::Status Recording::broken(const char* call, cudaError_t error) const {
+  if (mode_ != Mode::kCapture || error != cudaErrorStreamCaptureInvalidated) return failure_of_fn(call, error);
+  const bool is_cause = is_capture_error(left_behind_) && left_behind_ != error;
+  return failure_of_fn(absl::StrCat("the capture broke ", calls_.place(), ": ", is_cause ? "a CUDA call of fn" : call),
+                       is_cause ? left_behind_ : error);
+}
+
+// Work on a stream outside the capture would run now, and never again on a replay.
+bool Recording::may_enqueue(cudaStream_t stream, const char* call, const void* kernel) {
+  if (!status_.ok() || (in_body_ && !outermost().refused().ok())) return false;
+  calls_.begin(call, kernel);
+  if (errors_ != nullptr) left_behind_ = errors_->caused();
+  const bool is_runs_stream = stream == stream_ && !is_of_current_device(stream);
+  if (mode_ == Mode::kDirect || (is_runs_stream && !in_body_)) return true;
+  LastErrorGuard last_error;
+  CaptureInfo info;
+  const cudaError_t error = capture_info(stream, &info);
+  if (error != cudaSuccess) {
+    fail(cuda_failure("cudaStreamGetCaptureInfo", error));
+  } else if (info.status == cudaStreamCaptureStatusInvalidated) {
+    return true;  // The call fails, and says that the capture is broken.
+  } else if (info.status != cudaStreamCaptureStatusActive || info.id != capture_id()) {
+    fail(absl::InvalidArgumentError(
+        in_body_
+            ? std::string("a recorder was used inside the body of a conditional node: use the body, whose stream is "
+                          "another one, and fork further streams from that one")
+            : absl::StrCat(stream == stream_ ? "fn has made another device current, and the recorder was called on "
+                                               "cudaStreamPerThread, which is that device's now and"
+                                             : "Recorder::on was given a stream that",
+                           " is not part of the run's capture: fork it first, by cudaEventRecord on the run's stream "
+                           "and cudaStreamWaitEvent")));
+  }
+  return status_.ok();
+}
+
+// The node that a call has just captured is what the stream's next node would depend on. Asking for it, instead of
+// adding a node by hand, keeps one way of enqueuing for captured and direct runs, and what a captured node inherits
+// from its stream: its priority (fact 9) and annotated edges.
+void Recording::keep(cudaStream_t stream, SlotNode node, cudaGraphNodeType type) {
+  if (mode_ != Mode::kCapture || node.binding_count == 0) return;
+  LastErrorGuard last_error;  // A failure here is none of `fn`'s.
+  CaptureInfo info;
+  if (const cudaError_t error = capture_info(stream, &info); error != cudaSuccess) {
+    return refuse_capture(cuda_failure("cudaStreamGetCaptureInfo", error));
+  }
+  cudaGraphNode_t handle = nullptr;
+  cudaGraphNodeType found = cudaGraphNodeTypeEmpty;
+  if (info.dependency_count == 1) {
+    handle = info.dependencies[0];
+    if (const cudaError_t error = cudaGraphNodeGetType(handle, &found); error != cudaSuccess) {
+      return refuse_capture(cuda_failure("cudaGraphNodeGetType", error));
+    }
+  }
+  if (found != type) return refuse_capture(absl::InternalError("a call with slots was captured without its node"));
+  node.type = type;
+  slots_.nodes.push_back(node);
+  slot_nodes_.push_back(handle);
+}
+
+// Nodes are listed in the order in which they were captured (docs/semantics.md), so each is found behind the last; the
+// search goes around if not.
+bool Recording::take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slots) {
+  auto at = nodes.begin();
+  for (std::size_t i = 0; i < slot_nodes_.size(); ++i) {
+    auto found = std::find(at, nodes.end(), slot_nodes_[i]);
+    if (found == nodes.end()) found = std::find(nodes.begin(), at, slot_nodes_[i]);
+    if (found == nodes.end() || *found != slot_nodes_[i]) return false;
+    slots_.nodes[i].index = static_cast<std::uint32_t>(found - nodes.begin());
+    at = found;
+  }
+  std::sort(slots_.nodes.begin(), slots_.nodes.end(),
+            [](const SlotNode& a, const SlotNode& b) { return a.index < b.index; });
+  slots_.context = current_context();
+  for (SlotNode& node : slots_.nodes) {
+    if (node.type == cudaGraphNodeTypeKernel) look_up(nodes[node.index], &node);
+  }
+  *slots = std::move(slots_);
+  return true;
+}
+
+cudaPointerAttributes Recording::attributes_of(const void* memory) const {
+  LastErrorGuard last_error;
+  cudaPointerAttributes attributes = {};
+  if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) {
+    attributes.type = cudaMemoryTypeManaged;
+    attributes.device = setter_.device();
+  }
+  return attributes;
+}
+
+// A copy or set of no bytes is captured as no node (tried), so a later run would have none to give its bytes to.
+void Recording::skip_empty(const ArgView& bytes) {
+  if (mode_ == Mode::kCapture && bytes.is_slot()) {
+    has_empty_slot_ = true;
+    refuse_capture(absl::FailedPreconditionError("a copy or set whose size is a slot has 0 bytes in this run"));
+  }
+}
+
+void Recording::launch(cudaStream_t stream, const void* kernel, const LaunchShape& shape, const ArgView* args,
+                       std::size_t count) {
+  if (may_enqueue(stream, "rec.launch", kernel)) launch(stream, Setter::Kernel{kernel, nullptr}, shape, args, count);
+}
+
+void Recording::launch(cudaStream_t stream, const Setter::Kernel& kernel, const LaunchShape& shape, const ArgView* args,
+                       std::size_t count) {
+  const std::size_t header = align_up(sizeof(KernelFields), kAlignment);
+  std::size_t size = header;
+  for (std::size_t i = 0; i < count; ++i) size += align_up(args[i].size, kAlignment);
+
+  SlotNode node = begin(size);
+  node.kernel = kernel.symbol;
+  slots_.as<KernelFields>(node) = {};
+  bool resolved = take(node, shape.grid.view(), node.fields + offsetof(KernelFields, grid)) &&
+                  take(node, shape.block.view(), node.fields + offsetof(KernelFields, block)) &&
+                  take(node, shape.shared_bytes.view(), node.fields + offsetof(KernelFields, shared_bytes));
+  std::size_t at = node.fields + header;
+  for (std::size_t i = 0; i < count && resolved; ++i) {
+    resolved = take(node, args[i], at);
+    slots_.arguments.push_back(static_cast<std::uint32_t>(at));
+    ++node.argument_count;
+    at += align_up(args[i].size, kAlignment);
+  }
+  if (!resolved) return;
+
+  const KernelFields fields = slots_.as<KernelFields>(node);
+  ArgumentPointers arguments;
+  slots_.point_to_arguments(node, &arguments);
+  const cudaError_t error = launch_kernel(kernel.symbol, kernel.function, fields.grid, fields.block, arguments.data(),
+                                          fields.shared_bytes, stream);
+  if (error != cudaSuccess) return fail(broken("cudaLaunchKernel", error));
+  calls_.end();
+  keep(stream, node, cudaGraphNodeTypeKernel);
+}
+
+// Memory for a value: of the graph that is being captured, or until the run's work is done. The stream's own way to
+// allocate is a direct run's alone: it would make nodes, and a graph that has such nodes one executable alone.
+CallResult Recording::take_device_memory(cudaStream_t stream, std::size_t bytes, void** out) {
+  // Somebody else's capture: who launches its graph, and until when, is not known here.
+  if (mode_ == Mode::kInlined && active_recording == nullptr) return {"cudaMalloc", cudaErrorNotSupported};
+  if (mode_ == Mode::kDirect) {
+    lent_.reserve(lent_.size() + 1);
+    RelaxedCaptureMode relaxed;
+    const cudaError_t error = cudaMallocAsync(out, bytes, stream);
+    if (error == cudaSuccess) lent_.push_back(*out);
+    return {"cudaMallocAsync", error};
+  }
+  DeviceValues& values = outermost().device_values_;
+  DeviceMemory::Block memory;
+  if (const CallResult taken = setter_.take(bytes, &memory); taken.error != cudaSuccess) return taken;
+  *out = memory.get();
+  values.memory.push_back(std::move(memory));
+  values.code = setter_.code();
+  return {};
+}
+
+const void* Recording::on_device(cudaStream_t stream, const ArgView& value) {
+  if (!may_enqueue(stream, "rec.on_device")) return nullptr;
+  LastErrorGuard last_error;  // The recorder reports it.
+  const DeviceGuard current(setter_.device());
+  CallResult done = current.result();
+  bool is_of_device = true;
+  if (done.error == cudaSuccess) done = ask_whether_of_current_device(stream, &is_of_device);
+  if (!is_of_device) {
+    fail(absl::InvalidArgumentError("Recorder::on_device was called on a stream of another device than the cache's"));
+    return nullptr;
+  }
+  Setter::Kernel kernel;
+  void* at = nullptr;
+  if (done.error == cudaSuccess) done = setter_.load(value.size, &kernel);
+  if (done.error == cudaSuccess) done = take_device_memory(stream, value.size, &at);
+  if (done.error != cudaSuccess) {
+    fail(cuda_failure(absl::StrCat("Recorder::on_device, ", done.call), done.error));
+    return nullptr;
+  }
+  const Arg<void*> to(at);
+  const ArgView args[] = {to.view(), value};
+  launch(stream, kernel, {1, setter::kThreads}, args, 2);
+  return status_.ok() ? at : nullptr;
+}
+
+void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView bytes, cudaMemcpyKind kind) {
+  if (!may_enqueue(stream, "rec.memcpy")) return;
+  SlotNode node = begin(sizeof(MemcpyFields));
+  node.kind = kind;
+  if (!take(node, dst, node.fields + offsetof(MemcpyFields, dst)) ||
+      !take(node, src, node.fields + offsetof(MemcpyFields, src)) ||
+      !take(node, bytes, node.fields + offsetof(MemcpyFields, bytes))) {
+    return;
+  }
+  const MemcpyFields fields = slots_.as<MemcpyFields>(node);
+  if (fields.bytes == 0) return skip_empty(bytes);
+  const cudaError_t error = cudaMemcpyAsync(fields.dst, fields.src, fields.bytes, kind, stream);
+  if (error != cudaSuccess) return fail(broken("cudaMemcpyAsync", error));
+  calls_.end();
+  if (mode_ == Mode::kCapture && node.binding_count != 0) {
+    const cudaPointerAttributes to = attributes_of(fields.dst), from = attributes_of(fields.src);
+    if (bytes.is_slot()) {
+      node.dst_device = device_of(to);
+      node.src_device = device_of(from);
+    }
+    const bool must_stay = must_not_become_pageable(to.type, from.type);
+    node.dst_must_stay = must_stay && dst.is_slot();
+    node.src_must_stay = must_stay && src.is_slot();
+  }
+  keep(stream, node, cudaGraphNodeTypeMemcpy);
+}
+
+void Recording::memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView bytes) {
+  if (!may_enqueue(stream, "rec.memset")) return;
+  SlotNode node = begin(sizeof(MemsetFields));
+  if (!take(node, dst, node.fields + offsetof(MemsetFields, dst)) ||
+      !take(node, value, node.fields + offsetof(MemsetFields, value)) ||
+      !take(node, bytes, node.fields + offsetof(MemsetFields, bytes))) {
+    return;
+  }
+  const MemsetFields fields = slots_.as<MemsetFields>(node);
+  if (fields.bytes == 0) return skip_empty(bytes);
+  const cudaError_t error = cudaMemsetAsync(fields.dst, fields.value, fields.bytes, stream);
+  if (error != cudaSuccess) return fail(broken("cudaMemsetAsync", error));
+  calls_.end();
+  if (mode_ == Mode::kCapture && bytes.is_slot()) node.dst_device = device_of(attributes_of(fields.dst));
+  keep(stream, node, cudaGraphNodeTypeMemset);
+}
+
+}  // namespace detail
+}  // namespace graphcache
