@@ -113,8 +113,10 @@ TEST_F(StepTest, StreamsTakeTurns) {
   cudaStream_t other = nullptr;
   CUDA_OK(cudaStreamCreate(&other));
   int runs = 0;
-  for (cudaStream_t on : {stream, other, stream, static_cast<cudaStream_t>(nullptr), cudaStreamPerThread, other,
-                          cudaStreamPerThread, cudaStreamLegacy, static_cast<cudaStream_t>(nullptr), stream}) {
+  const cudaStream_t turns[] = {
+      stream,           other,   stream, nullptr, cudaStreamPerThread, other, cudaStreamPerThread,
+      cudaStreamLegacy, nullptr, stream};
+  for (cudaStream_t on : turns) {
     ASSERT_TRUE(step.run(on).ok());
     ++runs;
     CUDA_OK(cudaDeviceSynchronize());

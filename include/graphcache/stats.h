@@ -92,7 +92,7 @@ struct Stats {
   std::uint64_t stale = 0;     // +1 for each such recording that differed or broke (EntryInfo::stale).
   std::uint64_t live_executables = 0;            // Executables now alive.
   std::uint64_t live_templates = 0;              // Templates (captured graphs) now kept.
-  std::uint64_t families = 0;                    // Families that these belong to.
+  std::uint64_t families = 0;                    // Families of the graphs that were read (EntryInfo::family).
   std::uint64_t estimated_device_bytes = 0;      // Device memory of the live executables, by their nodes.
   std::chrono::nanoseconds capture_time{0};      // Time between the begin and the end of captures, `fn` included.
   std::chrono::nanoseconds instantiate_time{0};  // Time inside cudaGraphInstantiate.

@@ -1,6 +1,7 @@
 // A key and its work, prepared for a hot loop: the cheapest way to run them again and again.
 //
-//   auto step = cache.prepare(graphcache::key("decode", batch), [&](graphcache::Recorder& rec, graphcache::Slot<int> n) {
+//   auto step = cache.prepare(graphcache::key("decode", batch), [&](graphcache::Recorder& rec, graphcache::Slot<int> n)
+//   {
 //     ...
 //   });
 //   while (...) {

@@ -76,10 +76,10 @@ struct Place {
 
 CallResult dependencies_of(cudaGraphNode_t node, std::vector<cudaGraphNode_t>* out) {
   std::size_t count = 0;
-  cudaError_t error = node_dependencies(node, nullptr, nullptr, &count);
+  cudaError_t error = node_dependencies(node, false, nullptr, nullptr, &count);
   out->resize(count);
   std::vector<cudaGraphEdgeData> edges(count);
-  if (error == cudaSuccess && count != 0) error = node_dependencies(node, out->data(), edges.data(), &count);
+  if (error == cudaSuccess && count != 0) error = node_dependencies(node, false, out->data(), edges.data(), &count);
   return {"cudaGraphNodeGetDependencies", error};
 }
 

@@ -16,8 +16,6 @@
 
 namespace graphcache {
 
-constinit thread_local detail::Recording* active_recording = nullptr;
-
 namespace detail {
 namespace {
 

@@ -221,10 +221,10 @@ class Policy {
     Shape* shape = nullptr;
     Kind kind = Kind::kNone;
     bool is_pinned = false;
-    bool refuses_slots = false;    // The key gets no updater node for its slots.
-    Cost rent = 0;   // What it has paid for switches since it last had an executable of its own.
-    Use rents_from;  // The use at which it began to.
-    Use last_use;    // As far as it was told.
+    bool refuses_slots = false;            // The key gets no updater node for its slots.
+    Cost rent = 0;                         // What it has paid for switches since it last had an executable of its own.
+    Use rents_from;                        // The use at which it began to.
+    Use last_use;                          // As far as it was told.
     KeyId older = kNoKey, newer = kNoKey;  // In the order of its kind.
   };
   // Executables in the order of last use. Those of pinned keys are in none.

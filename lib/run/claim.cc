@@ -38,6 +38,7 @@ Entry* Cache::Impl::claim_known(const Request& request) ABSL_NO_THREAD_SAFETY_AN
   const std::size_t tag = Entry::tag_of(request.key, request.call.site);
   Entry* entry = index_.chain(request.key.hash());
   for (int i = 0; i < kMostMet && entry != nullptr; ++i, entry = EntryTable::next(entry)) {
+    entry->prefetch();
     if (entry->tag.load(std::memory_order_relaxed) != tag || !entry->lock.try_lock()) continue;
     if (is_for(*entry, request)) return entry;
     unlock(entry);

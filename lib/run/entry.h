@@ -87,15 +87,17 @@ struct EntryContents {
   int failures = 0;  // Captures that broke, or executables that failed, since the last good run.
 };
 
-// Its memory stays an entry as long as the cache lives, so that a hit may take the lock of one that it found without the
-// cache's lock, and see then whether it is still the one. What a hit touches comes first.
+// Its memory stays an entry as long as the cache lives, so that a hit may take the lock of one that it found without
+// the cache's lock, and see then whether it is still the one. What a hit touches comes first.
 struct alignas(64) Entry : EntryHandle, EntryContents {
   // A free one, whose lock is held by nobody who will let it go: the index does that when it gives the entry a key.
   Entry() : EntryHandle(/*held=*/true) { erased = true; }
   Entry(const Entry&) = delete;
 
   static std::size_t tag_of(const Key& key, const detail::Site& site) {
-    const auto mix = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) * 0x9e3779b97f4a7c15u; };
+    const auto mix = [](const void* pointer) {
+      return reinterpret_cast<std::uintptr_t>(pointer) * 0x9e3779b97f4a7c15u;
+    };
     return key.hash() ^ mix(site.type) ^ (mix(site.target) >> 1);
   }
   // Under `lock`.
@@ -115,6 +117,12 @@ struct alignas(64) Entry : EntryHandle, EntryContents {
     for (int i = 0; i < kOutcomeCount; ++i) counts[i] = outcomes[i].value();
     counts[static_cast<int>(Outcome::kReplayed)] += replayed.value();
     return counts;
+  }
+  // What a hit reads of it comes from memory at once, not one line after the other, where there are many entries.
+  void prefetch() const {
+    constexpr std::size_t kLine = 64;
+    const char* const begin = reinterpret_cast<const char*>(this);
+    for (std::size_t at = 0; at < 3 * kLine; at += kLine) __builtin_prefetch(begin + at, /*write=*/1);
   }
   // Whether it is found for a key at a place. Under `lock`.
   bool is(const Key& of_key, const detail::Site& of_site) const {

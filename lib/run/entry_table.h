@@ -2,8 +2,9 @@
 // into these, so that none takes long, however many entries there are. A table that doubles, as Abseil's and the
 // standard library's do, holds every run up while it moves all of them.
 //
-// The cache's lock guards what changes it. Without that lock, chain() may be walked at any time. Who does so may miss an
-// entry that is being moved, or meet entries of other keys, erased ones and free ones; but what is met stays an entry.
+// The cache's lock guards what changes it. Without that lock, chain() may be walked at any time. Who does so may miss
+// an entry that is being moved, or meet entries of other keys, erased ones and free ones; but what is met stays an
+// entry.
 #pragma once
 
 #include <array>

@@ -1,13 +1,17 @@
 // The cache outside of a run: what it is made with, what it reports, what it forgets.
 #include "run/impl.h"
 
+#include <absl/functional/function_ref.h>
+
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <new>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "cuda/errors.h"
@@ -90,16 +94,19 @@ bool Cache::Impl::erase(const Key& key) {
   return found;
 }
 
-// A few each time that the lock is held, since runs that are no hits wait for it.
+// A few each time that the lock is held, since runs that are no hits wait for it. The lock is not fair: they get it while
+// this thread sleeps.
 void Cache::Impl::clear() {
-  constexpr int kBuckets = 256;  // Each time: about half as many entries.
+  constexpr int kBuckets = 512;  // Each time: about half as many entries. A small cache has no more.
+  constexpr std::chrono::microseconds kPause(20);
+  const auto forget_it = [this](Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { forget(entry); };
+  const absl::FunctionRef<void(Entry*)> forgets = forget_it;
   std::optional<EntryTable::Walk> walk;
   do {
+    if (walk) std::this_thread::sleep_for(kPause);
     MutexLock lock(mutex_);
     if (!walk) walk.emplace(index_.walk());
-    for (int i = 0; i < kBuckets && !walk->done(); ++i) {
-      walk->step([this](Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { forget(entry); });
-    }
+    for (int i = 0; i < kBuckets && !walk->done(); ++i) walk->step(forgets);
     sweep();
   } while (!walk->done());
   if (const CallResult lost = graveyard_.collect_all(memory_.get()); lost.error != cudaSuccess) {

@@ -214,10 +214,10 @@ class Cache::Impl {
   Index index_ ABSL_GUARDED_BY(mutex_);
   Policy policy_ ABSL_GUARDED_BY(mutex_);
   Signatures signatures_ ABSL_GUARDED_BY(mutex_);
-  std::uint64_t next_storm_ ABSL_GUARDED_BY(mutex_) = 1024;                 // How many evictions are worth a line.
-  Stats totals_ ABSL_GUARDED_BY(mutex_);                                    // What is counted under this lock.
+  std::uint64_t next_storm_ ABSL_GUARDED_BY(mutex_) = 1024;                      // How many evictions are worth a line.
+  Stats totals_ ABSL_GUARDED_BY(mutex_);                                         // What is counted under this lock.
   const std::shared_ptr<detail::Hits> hits_ = std::make_shared<detail::Hits>();  // Its epoch is written under `mutex_`.
-  KnownStreams known_streams_;           // Found to be of the cache's device.
+  KnownStreams known_streams_;                                                   // Found to be of the cache's device.
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
 
   OwnStream upload_stream_;                     // For warm(): one of the caller's may be busy for long.

@@ -1,9 +1,9 @@
-// Key to entry, by what entries have, in the order in which they were used or came to have it. No CUDA call. The cache's
-// lock guards it, with one exception: chain() may be walked without it.
+// Key to entry, by what entries have, in the order in which they were used or came to have it. No CUDA call. The
+// cache's lock guards it, with one exception: chain() may be walked without it.
 //
 // An entry is found from insert() to erase(). One that some thread uses cannot be deleted at once: it is erased from
-// the index first, and deleted by a later sweep(), when it is idle: without users, and its lock free. What is deleted is
-// what the entry has. The entry itself serves another key later, and is freed with the index: a hit looks it up and
+// the index first, and deleted by a later sweep(), when it is idle: without users, and its lock free. What is deleted
+// is what the entry has. The entry itself serves another key later, and is freed with the index: a hit looks it up and
 // takes its lock without the cache's lock, and may come too late.
 #pragma once
 
@@ -74,8 +74,8 @@ class Index {
 
   // The entry is no longer found. It exists, and its template counts, until a sweep.
   void erase(Entry* entry);
-  // Deletes the erased entries that are idle, having passed each to `last_look`, its lock held. Allocates nothing: it is
-  // called while a run is being left.
+  // Deletes the erased entries that are idle, having passed each to `last_look`, its lock held. Allocates nothing: it
+  // is called while a run is being left.
   void sweep(absl::FunctionRef<void(Entry&)> last_look);
 
   // Calls f(entry) for every entry, erased ones that still exist included.
@@ -119,9 +119,9 @@ class Index {
   std::size_t ids_ = 0;                           // How many entries there were at most.
   Entry* free_ = nullptr;                         // The first of those that are free, by Entry::older.
   std::array<Order, 3> orders_;                   // The entries that are found, by state; live ones in no order.
-  Order erased_;                            // The erased entries, in the order in which they were erased.
-  std::array<std::size_t, 3> erased_of_{};  // The number of erased entries of each state.
-  std::size_t cold_key_bytes_ = 0;          // The bytes of the keys of cold entries that are found.
+  Order erased_;                                  // The erased entries, in the order in which they were erased.
+  std::array<std::size_t, 3> erased_of_{};        // The number of erased entries of each state.
+  std::size_t cold_key_bytes_ = 0;                // The bytes of the keys of cold entries that are found.
 };
 
 }  // namespace graphcache

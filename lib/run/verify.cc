@@ -261,6 +261,7 @@ std::string Verifier::fault_of_counters(Stats totals, const detail::RunCounts& r
 std::string Verifier::find_fault(const Cache& cache) {
   Impl& impl = *cache.impl_;
   MutexLock lock(impl.mutex_);
+  if (std::string fault = find_fault(impl.index_); !fault.empty()) return fault;
   // Those that nobody uses, and that nobody may use meanwhile.
   Locked locked;
   impl.index_.for_each([&](Entry* entry) {
@@ -274,7 +275,6 @@ std::string Verifier::find_fault(const Cache& cache) {
 }
 
 std::string Verifier::find_fault(Impl& impl, const Locked& locked) {
-  if (std::string fault = find_fault(impl.index_); !fault.empty()) return fault;
   if (std::string fault = fault_of_policy(impl.policy_, impl.signatures_, impl.index_); !fault.empty()) return fault;
   // Templates are more than Options::max_templates while runs that will tidy up are under way, or have left them
   // because others were.

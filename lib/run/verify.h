@@ -33,7 +33,7 @@ class Verifier {
   using Impl = Cache::Impl;
   using Locked = AsideMap<const Entry*, bool>;  // Entries whose locks the verifier holds.
 
-  static std::string find_fault(Impl& impl, const Locked& locked);
+  static std::string find_fault(Impl& impl, const Locked& locked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl.mutex_);
   static std::string fault_of_policy(const Policy& policy, const Signatures& signatures, const Index& index);
   static std::string fault_of(const Policy& policy, const Entry& entry);
   static std::string fault_of(const Executable& executable);

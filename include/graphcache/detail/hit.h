@@ -1,6 +1,7 @@
 // What a hit needs, so that a prepared step (step.h) can make one without a call into the library. Not for users.
 #pragma once
 
+#include <absl/base/attributes.h>
 #include <cuda_runtime_api.h>
 
 #include <array>
@@ -19,7 +20,7 @@ class Recording;
 }
 // The recording whose capture this thread is inside of, or null. A run made inside it must know without launching: a
 // launch into a capturing stream is refused and breaks the capture (docs/semantics.md).
-extern constinit thread_local detail::Recording* active_recording;
+ABSL_CONST_INIT inline thread_local detail::Recording* active_recording = nullptr;
 
 namespace detail {
 
@@ -32,7 +33,7 @@ struct ThisThread {
 
   static unsigned take_number();
 };
-inline constinit thread_local ThisThread this_thread;
+ABSL_CONST_INIT inline thread_local ThisThread this_thread;
 
 // A number that one thread at a time writes, and that others may read at any time.
 class Counter {
@@ -58,9 +59,7 @@ class RunLock {
   explicit RunLock(bool held = false) : held_(held) {}
 
   // False if somebody holds it, this thread included.
-  bool try_lock() {
-    return !held_.load(std::memory_order_relaxed) && !held_.exchange(true, std::memory_order_acquire);
-  }
+  bool try_lock() { return !held_.load(std::memory_order_relaxed) && !held_.exchange(true, std::memory_order_acquire); }
   // Whether nobody holds it at this moment.
   bool is_free() const { return !held_.load(std::memory_order_relaxed); }
   // Asks the holder, under the cache's lock, to wake those who wait. A holder that is just unlocking may not see it, so
@@ -84,8 +83,8 @@ struct HotEntry {
   RunLock lock;
   std::atomic<bool> erased{false};  // No longer found: deleted once it is idle, or free already.
   // Guarded by `lock`:
-  std::uint64_t life = 0;           // How many keys it has served.
-  cudaGraphExec_t exec = nullptr;   // Launched as it is on `ready_on`, if it holds the run's values: else null.
+  std::uint64_t life = 0;          // How many keys it has served.
+  cudaGraphExec_t exec = nullptr;  // Launched as it is on `ready_on`, if it holds the run's values: else null.
   cudaStream_t ready_on = nullptr;
   const unsigned char* values = nullptr;  // That `exec` holds.
   // Written under `lock`. When it was used last (policy.h, Use):
@@ -133,9 +132,9 @@ class RunCounts {
 
 // What a cache shares with its steps, which may outlive it.
 struct Hits {
-  std::atomic<Cache*> cache{nullptr};                // Null when the cache has ended.
-  const std::atomic<int>* late_error = nullptr;      // Of the device, in an executable that has been evicted.
-  std::atomic<std::uint64_t> epoch{1};               // How many runs were no hits until now.
+  std::atomic<Cache*> cache{nullptr};            // Null when the cache has ended.
+  const std::atomic<int>* late_error = nullptr;  // Of the device, in an executable that has been evicted.
+  std::atomic<std::uint64_t> epoch{1};           // How many runs were no hits until now.
   RunCounts counts;
 
   // Whether this thread may make a hit now by launching what an entry is ready for.
