@@ -49,7 +49,7 @@ void Policy::unlink(KeyId key) {
 void Policy::used(KeyId key, const Use& use) {
   add(key);
   Entry& entry = entries_[key];
-  entry.last_use = use;
+  entry.last_use = std::max(entry.last_use, use);  // Between two runs that are no hits, threads count apart.
   latest_ = std::max(latest_, use);
   if (entry.kind == Kind::kNone || entry.is_pinned || order_of(entry.kind).newest == key) return;
   unlink(key);
