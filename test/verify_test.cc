@@ -312,6 +312,15 @@ TEST_F(VerifyTest, Counters) {
   EXPECT_EQ(Verifier::find_fault(other), "more executables live than were instantiated");
 }
 
+TEST_F(VerifyTest, WhatHitsLaunch) {
+  run("other", 1);
+  Entry& here = entry("other");
+  ASSERT_NE(here.exec, nullptr);
+  expect("hits launch what it does not have", here.exec, entry("shared").executable->exec());
+  expect("elsewhere than its last launch", here.ready_on, cudaStreamLegacy);
+  expect("hits launch what it does not have", entry("sibling").exec, here.exec);
+}
+
 TEST_F(VerifyTest, AFaultEndsTheProcess) {
   const Wrong wrong(entry("other").users, -1);
   EXPECT_DEATH(VerifyOnReturn{cache}, "graphcache: the cache is not in order: entry .*it has less than no users");

@@ -31,10 +31,10 @@
 //
 // Threads. All members may be called from any number of threads at once. Runs of one entry exclude each other from
 // look-up to launch; a cold key met by many threads is captured once, while the others wait; runs of different entries
-// do not wait for each other. Launches of one entry from several streams are put in order by the driver. `fn` must not
-// wait for another thread that runs the same key. If it adds a graph of the caller's as a child node by hand,
-// only one thread at a time may run the cache, or add, clone, instantiate or destroy that graph (docs/semantics.md,
-// fact 35). A cache must outlive its runs.
+// do not wait for each other, except where one reads another's graph for the first time, to find what they could share.
+// Launches of one entry from several streams are put in order by the driver. `fn` must not wait for another thread that
+// runs the same key. If it adds a graph of the caller's as a child node by hand, only one thread at a time may run the
+// cache, or add, clone, instantiate or destroy that graph (docs/semantics.md, fact 35). A cache must outlive its runs.
 //
 // What a run leaves alone. Afterwards the stream is as it was and takes work; the thread's current device and capture
 // mode are the caller's, while `fn` has the cache's device current; the runtime's last-error slot holds what it held.
@@ -247,7 +247,7 @@ absl::StatusOr<Outcome> Step<Fn>::run(cudaStream_t stream, const Params<Ts...>& 
                         entry->is_ready_for(on, params.data(), params.size());
     if (is_hit) error = hits_->launch(*entry);
     if (error == cudaSuccess) {
-      if (entry->lock.unlock()) cache->wake();
+      if (entry->lock.unlock() || entry->erased.load(std::memory_order_relaxed)) cache->wake();
       if (is_hit) return Outcome::kReplayed;
     }
   }

@@ -59,8 +59,8 @@ struct Options {
 
   // A key may have so many executables, one for each stream that it runs on, so that its runs on several streams go on
   // side by side: launches of one executable follow each other, whatever their streams. Each is captured by a call of
-  // `fn` of its own, has its own EntryInfo, and counts against the budgets. Runs on further streams share those that
-  // there are. A key whose `fn` hands out memory of cudaMallocAsync has one alone. Less than 1: an error of every run.
+  // `fn` of its own, has its own EntryInfo, and counts against the budgets. Runs on further streams share the first
+  // one. A key whose `fn` hands out memory of cudaMallocAsync has one alone. Less than 1: an error of every run.
   int executables_per_key = 1;
 
   // Whether keys of one family share executables where that is cheaper. A family is the keys whose graphs have the same

@@ -9,8 +9,9 @@
 //   }
 //
 // A run of a step does what Cache::run() does with the same key, `fn` and params, and counts as that does. A step
-// remembers its entry, so a hit looks nothing up. It holds nothing: the key may be evicted, erased or cleared as any
-// other, and the next run captures it again. After the cache has ended, runs return FailedPrecondition.
+// remembers its entry: a hit on an explicit stream or the legacy one, with the values of the run before, looks nothing
+// up. It holds nothing: the key may be evicted, erased or cleared as any other, and the next run captures it again.
+// After the cache has ended, runs return FailedPrecondition.
 #pragma once
 
 #include <absl/status/status.h>

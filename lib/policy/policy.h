@@ -294,7 +294,7 @@ class Policy {
   Plan wish(const Entry& entry, const Offer& offer, const View& view);
   Plan wish_or_own(KeyId key, const Offer& offer, const View& view);
 
-  // By id. It grows without moving them; a hit looks some up, so no division is made.
+  // By id. It grows without moving them; looked up often, so no division is made.
   class Entries {
    public:
     Entry& operator[](KeyId key) { return chunks_[key / kChunk][key % kChunk]; }

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
 
 #include "run/impl.h"
 
@@ -35,11 +34,12 @@ cudaStream_t Cache::Impl::stream_of_entry(const Request& request) const {
 // Without the cache's lock. Null if there is no entry, if it is in use, or if it is just being moved in the index.
 Entry* Cache::Impl::claim_known(const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
   constexpr int kMostMet = 8;  // The chain is what other threads make of it meanwhile.
-  const std::size_t tag = Entry::tag_of(request.key, request.call.site);
+  const std::size_t tag = Entry::tag_of(request.key, request.call.site, stream_of_entry(request));
   Entry* entry = index_.chain(request.key.hash());
   for (int i = 0; i < kMostMet && entry != nullptr; ++i, entry = EntryTable::next(entry)) {
+    if (entry->tag.load(std::memory_order_relaxed) != tag) continue;
     entry->prefetch();
-    if (entry->tag.load(std::memory_order_relaxed) != tag || !entry->lock.try_lock()) continue;
+    if (!entry->lock.try_lock()) continue;
     if (is_for(*entry, request)) return entry;
     unlock(entry);
   }
@@ -47,7 +47,7 @@ Entry* Cache::Impl::claim_known(const Request& request) ABSL_NO_THREAD_SAFETY_AN
 }
 
 // Another stream gets an entry of its own once all that there are have an executable, so that a cold key is captured
-// once. Streams beyond Options::executables_per_key are spread over the entries.
+// once. Streams beyond Options::executables_per_key share the first one's.
 Entry* Cache::Impl::find_or_insert(const Request& request) {
   const cudaStream_t stream = stream_of_entry(request);
   absl::InlinedVector<Entry*, 8> others;
@@ -64,7 +64,7 @@ Entry* Cache::Impl::find_or_insert(const Request& request) {
     policy_.add(index_.next_id());
     return index_.insert(request.key, request.call.site, stream);
   }
-  return others[reinterpret_cast<std::uintptr_t>(stream) / 64 % others.size()];
+  return others.back();
 }
 
 Entry* Cache::Impl::claim_or_wait(const Request& request) {

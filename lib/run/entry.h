@@ -38,7 +38,7 @@ struct Entry;
 struct EntryHandle : detail::HotEntry {
   explicit EntryHandle(bool held) : HotEntry(held) {}
 
-  std::atomic<std::size_t> tag{0};              // Of key and place: equal ones have equal tags.
+  std::atomic<std::size_t> tag{0};              // Of key, place and of_stream: equal ones have equal tags.
   std::atomic<Entry*> next_of_bucket{nullptr};  // Written under the cache's lock, through Index.
 
   Use last_use() const { return {used_in.value(), used_at.value()}; }
@@ -94,11 +94,11 @@ struct alignas(64) Entry : EntryHandle, EntryContents {
   Entry() : EntryHandle(/*held=*/true) { erased = true; }
   Entry(const Entry&) = delete;
 
-  static std::size_t tag_of(const Key& key, const detail::Site& site) {
+  static std::size_t tag_of(const Key& key, const detail::Site& site, cudaStream_t of_stream) {
     const auto mix = [](const void* pointer) {
       return reinterpret_cast<std::uintptr_t>(pointer) * 0x9e3779b97f4a7c15u;
     };
-    return key.hash() ^ mix(site.type) ^ (mix(site.target) >> 1);
+    return key.hash() ^ mix(site.type) ^ (mix(site.target) >> 1) ^ (mix(of_stream) >> 2);
   }
   // Under `lock`.
   std::unique_ptr<Executable> take_executable() {

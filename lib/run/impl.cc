@@ -94,8 +94,8 @@ bool Cache::Impl::erase(const Key& key) {
   return found;
 }
 
-// A few each time that the lock is held, since runs that are no hits wait for it. The lock is not fair: they get it while
-// this thread sleeps.
+// A few each time that the lock is held, since runs that are no hits wait for it. The lock is not fair: they get it
+// while this thread sleeps.
 void Cache::Impl::clear() {
   constexpr int kBuckets = 512;  // Each time: about half as many entries. A small cache has no more.
   constexpr std::chrono::microseconds kPause(20);
@@ -122,7 +122,7 @@ bool Cache::Impl::sweep() {
   for (int i = 0; i < kSurplus; ++i) {
     Entry* const surplus = index_.surplus();
     if (surplus == nullptr) break;
-    index_.erase(surplus);
+    forget(surplus);  // A run may just have begun to use it.
   }
   bool any = false;
   index_.sweep([&](Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

@@ -109,7 +109,8 @@ class Cache::Impl {
   Entry* find_or_insert(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void touch(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void unlock(Entry* entry) {
-    if (entry->lock.unlock()) wake();
+    // An erased entry goes when the last one lets it go.
+    if (entry->lock.unlock() || entry->erased.load(std::memory_order_relaxed)) wake();
   }
   void unlock_under_mutex(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (entry->lock.unlock()) unlocked_.notify_all();

@@ -19,11 +19,11 @@ Entry* Index::insert(const Key& key, const detail::Site& site, cudaStream_t of_s
   entry->of_stream = of_stream;
   ++entry->life;
   entry->used_in = entry->used_at = entry->replayed = 0;
-  entry->tag.store(Entry::tag_of(key, site), std::memory_order_relaxed);
+  entry->tag.store(Entry::tag_of(key, site, of_stream), std::memory_order_relaxed);
   entry->erased.store(false, std::memory_order_relaxed);
   link(order_of(entry), entry);
   count(entry, +1);
-  (void)entry->lock.unlock();  // Of a free entry: nobody waits for it.
+  (void)entry->lock.unlock();  // It takes back what may have been announced to the entry before.
   return entry;
 }
 

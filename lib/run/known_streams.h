@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -10,24 +11,43 @@
 
 namespace graphcache {
 
-// It forgets one that shares its place with another: then it is checked again. So handles of streams that are gone do
-// not collect here.
+// It forgets some when they are many: then they are checked again. So handles of streams that are gone do not collect
+// here.
 class KnownStreams {
  public:
-  bool contains(cudaStream_t stream) const { return place(stream).load(std::memory_order_relaxed) == stream; }
-  void insert(cudaStream_t stream) { place(stream).store(stream, std::memory_order_relaxed); }
-  void erase(cudaStream_t stream) { place(stream).compare_exchange_strong(stream, nullptr, std::memory_order_relaxed); }
+  bool contains(cudaStream_t stream) const {
+    const Set& set = sets_[number(stream)];
+    return std::any_of(set.begin(), set.end(),
+                       [&](const Place& place) { return place.load(std::memory_order_relaxed) == stream; });
+  }
+  void insert(cudaStream_t stream) {
+    if (contains(stream)) return;
+    Set& set = sets_[number(stream)];
+    for (Place& place : set) {
+      cudaStream_t none = nullptr;
+      if (place.compare_exchange_strong(none, stream, std::memory_order_relaxed)) return;
+    }
+    set[next_.fetch_add(1, std::memory_order_relaxed) % kWays].store(stream, std::memory_order_relaxed);
+  }
+  void erase(cudaStream_t stream) {
+    for (Place& place : sets_[number(stream)]) {
+      cudaStream_t wanted = stream;
+      place.compare_exchange_strong(wanted, nullptr, std::memory_order_relaxed);
+    }
+  }
 
  private:
-  static constexpr int kBits = 8;
+  static constexpr int kBits = 6;
+  static constexpr std::size_t kWays = 8;  // A cache line.
+  using Place = std::atomic<cudaStream_t>;
+  using Set = std::array<Place, kWays>;
 
   static std::size_t number(cudaStream_t stream) {
     return reinterpret_cast<std::uintptr_t>(stream) * 0x9e3779b97f4a7c15u >> (64 - kBits);
   }
-  std::atomic<cudaStream_t>& place(cudaStream_t stream) { return places_[number(stream)]; }
-  const std::atomic<cudaStream_t>& place(cudaStream_t stream) const { return places_[number(stream)]; }
 
-  std::array<std::atomic<cudaStream_t>, std::size_t{1} << kBits> places_{};
+  std::array<Set, std::size_t{1} << kBits> sets_{};
+  std::atomic<unsigned> next_{0};
 };
 
 }  // namespace graphcache

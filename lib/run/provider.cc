@@ -275,6 +275,7 @@ void Cache::Impl::refuse_device_updates(Entry* entry) {
 // fail.
 bool Cache::Impl::has_room(const Entry& entry) {
   MutexLock lock(mutex_);
+  sweep();
   const auto is_idle = [this](KeyId key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return this->is_idle(key); };
   return policy_.has_room(entry.id, {is_idle, last_use_of()});
 }

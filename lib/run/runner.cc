@@ -151,7 +151,11 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
   // What an updater node has written is looked at before each launch. The handle of the per-thread stream is a stream
   // of each thread.
   const bool is_plain = !executable.has_updater_node() && request.stream != cudaStreamPerThread;
-  if (is_usual_ && is_plain) entry->be_ready_on(request.stream);
+  if (is_usual_ && is_plain) {
+    entry->be_ready_on(request.stream);
+  } else {
+    entry->exec = nullptr;  // Its last launch is on another stream than it is ready on.
+  }
   entry->outcomes[static_cast<int>(outcome)].add(1);
   hits_->counts.add(outcome);
   return outcome;

@@ -64,7 +64,8 @@ std::string Verifier::find_fault(const Index& index) {
       if (++size > order.size) return absl::StrCat("the order of ", name_of(state), " entries is longer than it says");
       if (entry->state != state) return of(*entry, "it is in the order of another state");
       if (entry->newer != newer) return of(*entry, "the order of use is linked wrongly");
-      if (entry->tag != Entry::tag_of(entry->key, entry->site)) return of(*entry, "its tag is another's");
+      if (entry->tag != Entry::tag_of(entry->key, entry->site, entry->of_stream))
+        return of(*entry, "its tag is another's");
       if (entry->users < 0) return of(*entry, "it has less than no users");
       if (index.of(entry->id) != entry) return of(*entry, "its id is another's");
       if (state == State::kCold && entry->signature != nullptr) return of(*entry, "it has a signature");
@@ -118,6 +119,10 @@ std::string Verifier::fault_of(const Policy& policy, const Entry& entry) {
   const bool live = entry.state == State::kLive;
   if ((entry.executable != nullptr) != live) {
     return of(entry, live ? "it has no executable" : "it has an executable");
+  }
+  if (entry.exec != nullptr && (!live || entry.exec != entry.executable->exec() ||
+                                entry.ready_on != entry.executable->stream().handle)) {
+    return of(entry, "hits launch what it does not have, or elsewhere than its last launch");
   }
   if (entry.state == State::kCold) {
     return entry.content == nullptr && entry.graph.empty() ? "" : of(entry, "it has a template");

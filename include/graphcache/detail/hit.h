@@ -19,8 +19,9 @@ namespace detail {
 class Recording;
 }
 // The recording whose capture this thread is inside of, or null. A run made inside it must know without launching: a
-// launch into a capturing stream is refused and breaks the capture (docs/semantics.md).
-ABSL_CONST_INIT inline thread_local detail::Recording* active_recording = nullptr;
+// launch into a capturing stream is refused and breaks the capture (docs/semantics.md). Visible, as is what follows, so
+// that a program has one, whatever its parts are compiled with.
+[[gnu::visibility("default")]] ABSL_CONST_INIT inline thread_local detail::Recording* active_recording = nullptr;
 
 namespace detail {
 
@@ -33,7 +34,7 @@ struct ThisThread {
 
   static unsigned take_number();
 };
-ABSL_CONST_INIT inline thread_local ThisThread this_thread;
+[[gnu::visibility("default")]] ABSL_CONST_INIT inline thread_local ThisThread this_thread;
 
 // A number that one thread at a time writes, and that others may read at any time.
 class Counter {
