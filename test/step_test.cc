@@ -323,6 +323,38 @@ TEST_F(StepTest, AFailedLaunchRunsDirectlyAndLeavesNoError) {
   expect_sum(6);
 }
 
+// What is destroyed when another key takes the place must not be in flight, whatever the stream of the last launch.
+TEST_F(StepTest, WhatAHitLaunchedIsNotDestroyedInFlight) {
+  Cache cache(unshared(1));
+  const auto count = [](void* runs) { ++*static_cast<int*>(runs); };
+  int runs = 0;
+  auto step = cache.prepare(key("k"), [&](cudaStream_t on) { return cudaLaunchHostFunc(on, count, &runs); });
+  EXPECT_RUN(kInstantiated, step.run(stream));
+  EXPECT_RUN(kReplayed, step.run(stream));
+  EXPECT_RUN(kReplayed, step.run(cudaStreamPerThread));
+  hostrt::hold(stream);
+  EXPECT_RUN(kReplayed, step.run(stream));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(cache.run(key("other"), cudaStreamPerThread, [&](cudaStream_t on) { return add_one(on); }).ok());
+  }
+  EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
+  EXPECT_EQ(runs, 3);
+  CUDA_OK(hostrt::release(stream));
+  EXPECT_EQ(runs, 4);
+}
+
+TEST_F(StepTest, HitsOnManyStreamsInTurnAreOneCallEach) {
+  Cache cache;
+  std::vector<cudaStream_t> streams(48);
+  for (cudaStream_t& each : streams) CUDA_OK(cudaStreamCreate(&each));
+  for (cudaStream_t each : streams) EXPECT_TRUE(run_add(cache, each, 1.0f).ok());
+  const auto before = hostrt::calls();
+  for (cudaStream_t each : streams) EXPECT_RUN(kReplayed, run_add(cache, each, 1.0f));
+  EXPECT_EQ(hostrt::calls() - before, streams.size());
+  expect_sum(96);
+  for (cudaStream_t each : streams) CUDA_OK(cudaStreamDestroy(each));
+}
+
 TEST_F(StepTest, AHitIsOneCall) {
   Cache cache;
   auto step = cache.prepare(key("k"), adder());
