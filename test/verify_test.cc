@@ -292,6 +292,7 @@ TEST_F(VerifyTest, HandlesAreAlive) {
   CUDA_OK(cudaGraphInstantiate(&new_exec, base(*entry("other").executable).graph.get(), 0));
   exec_of_other.release();
   exec_of_other = GraphExec(new_exec);
+  entry("other").exec = nullptr;
 }
 
 TEST_F(VerifyTest, Counters) {

@@ -120,10 +120,6 @@ std::string Verifier::fault_of(const Policy& policy, const Entry& entry) {
   if ((entry.executable != nullptr) != live) {
     return of(entry, live ? "it has no executable" : "it has an executable");
   }
-  if (entry.exec != nullptr && (!live || entry.exec != entry.executable->exec() ||
-                                entry.ready_on != entry.executable->stream().handle)) {
-    return of(entry, "hits launch what it does not have, or elsewhere than its last launch");
-  }
   if (entry.state == State::kCold) {
     return entry.content == nullptr && entry.graph.empty() ? "" : of(entry, "it has a template");
   }
@@ -302,6 +298,12 @@ std::string Verifier::find_fault(Impl& impl, const Locked& locked) {
   }
   if (std::string fault = fault_of_sharing(impl.index_, locked); !fault.empty()) return fault;
   if (std::string fault = fault_of_handles(impl.index_, locked); !fault.empty()) return fault;
+  for (const auto& [entry, is_locked] : locked) {
+    const Executable* const executable = entry->executable.get();
+    const bool is_right = entry->exec == nullptr || (executable != nullptr && entry->exec == executable->exec() &&
+                                                     entry->ready_on == executable->stream().handle);
+    if (!is_right) return of(*entry, "hits launch what it does not have, or elsewhere than its last launch");
+  }
   return fault_of_counters(impl.totals_, impl.hits_->counts, impl.index_, locked);
 }
 
