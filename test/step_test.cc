@@ -332,6 +332,7 @@ TEST_F(StepTest, WhatAHitLaunchedIsNotDestroyedInFlight) {
   EXPECT_RUN(kInstantiated, step.run(stream));
   EXPECT_RUN(kReplayed, step.run(stream));
   EXPECT_RUN(kReplayed, step.run(cudaStreamPerThread));
+  CUDA_OK(cudaDeviceSynchronize());
   hostrt::hold(stream);
   EXPECT_RUN(kReplayed, step.run(stream));
   for (int i = 0; i < 3; ++i) {
@@ -340,6 +341,7 @@ TEST_F(StepTest, WhatAHitLaunchedIsNotDestroyedInFlight) {
   EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
   EXPECT_EQ(runs, 3);
   CUDA_OK(hostrt::release(stream));
+  CUDA_OK(cudaStreamSynchronize(stream));
   EXPECT_EQ(runs, 4);
 }
 
