@@ -1,6 +1,7 @@
 // The public shell: what a cache does, it does in lib/run.
 #include "graphcache/cache.h"
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <utility>
@@ -33,6 +34,10 @@ void Cache::wake() { impl_->wake(); }
 absl::Status Cache::warm_call(const Key& key, cudaStream_t stream, const detail::Call& call) {
   GRAPHCACHE_VERIFY_ON_RETURN(*this);
   return impl_->warm(key, stream, call);
+}
+absl::Status Cache::wait_until_ready(std::chrono::nanoseconds timeout, const Progress& progress) {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->wait_until_ready(timeout, progress);
 }
 bool Cache::contains(const Key& key) const {
   GRAPHCACHE_VERIFY_ON_RETURN(*this);

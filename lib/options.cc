@@ -31,6 +31,10 @@ absl::Status check(Options& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("Options::executables_per_key is ", options.executables_per_key, ": it must be at least 1"));
   }
+  if (options.background_threads < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Options::background_threads is ", options.background_threads, ": it must not be negative"));
+  }
   const Prefer preferences[] = {Prefer::kTotalTime, Prefer::kDeviceTime, Prefer::kMemory};
   if (std::find(std::begin(preferences), std::end(preferences), options.prefer) == std::end(preferences)) {
     return absl::InvalidArgumentError(

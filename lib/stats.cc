@@ -14,7 +14,7 @@ static_assert(std::size(kOutcomeNames) == kOutcomeCount);
 
 constexpr const char* kReasonNames[] = {"disabled",         "capture_after", "capture_failed", "backoff",
                                         "budget",           "out_of_memory", "refused",        "launch_failed",
-                                        "nothing_captured", "memory_in_use"};
+                                        "nothing_captured", "memory_in_use", "preparing"};
 static_assert(std::size(kReasonNames) == kEagerReasonCount);
 
 constexpr const char* kRefusalNames[] = {"topology",   "node_type",     "function", "parameters",

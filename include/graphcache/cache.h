@@ -56,6 +56,9 @@
 #include <absl/status/statusor.h>
 #include <cuda_runtime_api.h>
 
+#include <chrono>
+#include <cstddef>
+#include <functional>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -133,6 +136,9 @@ class Cache {
   // device waits for what this thread does next. The values of `params` are those of a later run, and need not be its.
   // No outcome is counted. Options::capture_after does not count here; where Options::max_executables is 0 nothing is
   // done. Errors: as run() has them, and what broke the capture or the instantiation.
+  //
+  // With Options::background_threads, it returns when `fn` is captured. Those threads instantiate and upload the graphs
+  // in the order of the calls, and wait_until_ready() reports their errors.
   template <class Fn>
   absl::Status warm(const Key& key, Fn&& fn) {
     return warm(key, default_stream(), Params<>(), std::forward<Fn>(fn));
@@ -153,6 +159,17 @@ class Cache {
       return warm_call(key, stream, make_call(params, fn));
     }
   }
+
+  // How many keys are ready, of how many.
+  using Progress = std::function<void(std::size_t ready, std::size_t all)>;
+  // Waits until the background threads (Options::background_threads) have done what warm() and runs have asked of them,
+  // or until the time has passed: then it returns DeadlineExceeded, and they go on. `progress` is called in this
+  // thread each time that more keys are ready; `all` counts since the last call that found everything done. Otherwise
+  // the status is the first error of those keys, which names the key, or Ok. A key that failed runs directly for a
+  // while, and EntryInfo::error says why. FailedPrecondition inside a run's `fn`. Without such threads it returns at
+  // once.
+  absl::Status wait_until_ready(std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max(),
+                                const Progress& progress = nullptr);
 
   // Keeps what the key has, an executable or a template, from leaving for others until unpin(); false if the key is not
   // known. A pinned key does not rent. Pins do not nest. Pinned executables count against the budgets: when nothing

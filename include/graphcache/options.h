@@ -63,6 +63,15 @@ struct Options {
   // one. A key whose `fn` hands out memory of cudaMallocAsync has one alone. Less than 1: an error of every run.
   int executables_per_key = 1;
 
+  // How many threads the cache has that make executables, so that no run waits for that. A run then captures `fn`,
+  // replays, and brings over what siblings share, as it does without them. But where a new executable is needed, the
+  // run calls `fn` directly (kPreparing), and so do further runs of the key until a background thread has instantiated
+  // and uploaded it. So the first run of a key costs a capture more than the work itself, and outcomes depend on time.
+  // Cache::warm() leaves the same to them, and Cache::wait_until_ready() waits for it. The threads end with the cache,
+  // and what they have not begun by then is not done. A key whose `fn` hands out memory of cudaMallocAsync does without
+  // them. Where fewer threads can be had, the cache has fewer, and says so to `log`. Negative: an error of every run.
+  int background_threads = 0;
+
   // Whether keys of one family share executables where that is cheaper. A family is the keys whose graphs have the same
   // topology and the same of everything else that an update cannot change; kernels, launch shapes and values may
   // differ. False: each key has its own executable, and graphs are not compared.

@@ -43,8 +43,10 @@ enum class EagerReason {
                      // while it was captured. Later runs of the key call it directly.
   kMemoryInUse,  // The graph allocates memory that it does not free, and that of an earlier launch was not freed, so
                  // that it could not be launched again. The executable was dropped.
+  kPreparing,    // A background thread is making the key's executable, or has been asked to by this run
+                 // (Options::background_threads).
 };
-inline constexpr int kEagerReasonCount = 10;
+inline constexpr int kEagerReasonCount = 11;
 
 // Why the runtime refused to update an executable, after cudaGraphExecUpdateResult.
 enum class UpdateRefusal {

@@ -392,6 +392,17 @@ CallResult Executable::mark_ready(cudaStream_t stream) {
   return {"cudaEventRecord", cudaEventRecord(ready_.get(), stream)};
 }
 
+CallResult Executable::put_in_place(cudaStream_t stream) {
+  RelaxedCaptureMode relaxed;
+  if (const CallResult uploaded = upload(stream); uploaded.error != cudaSuccess) return uploaded;
+  const cudaError_t error = cudaStreamSynchronize(stream);
+  if (error != cudaSuccess) return {"cudaStreamSynchronize", error};
+  in_place_ = true;
+  ready_ = {};
+  stream_ = {};  // Nothing of it is in flight.
+  return {};
+}
+
 CallResult Executable::wait(cudaStream_t stream) {
   return {"cudaStreamWaitEvent", cudaStreamWaitEvent(stream, ready_.get(), 0)};
 }
@@ -400,7 +411,7 @@ CallResult Executable::wait(cudaStream_t stream) {
 // host.
 CallResult Executable::wait_and_upload(cudaStream_t stream) {
   const CallResult waited = wait(stream);
-  if (waited.error != cudaSuccess || launched_) return waited;
+  if (waited.error != cudaSuccess || in_place_) return waited;
   return {"cudaGraphUpload", cudaGraphUpload(exec_.get(), stream)};
 }
 

@@ -83,10 +83,10 @@ class Executable {
   }
 
   const Content& content() const { return *content_; }
-  // Whether launches may write to its nodes. The first launch must not: the driver puts the nodes of a new executable
-  // into device memory later than its stream says, but before that launch runs them (docs/semantics.md). Until then
-  // the host sets all nodes.
-  bool device_may_write() const { return updater_node_ != nullptr && launched_; }
+  // Whether launches may write to its nodes. The first launch must not, unless put_in_place() was called: the driver
+  // puts the nodes of a new executable into device memory later than its stream says, but before that launch runs them
+  // (docs/semantics.md). Until then the host sets all nodes.
+  bool device_may_write() const { return updater_node_ != nullptr && in_place_; }
 
   // What the device could not write in a launch that has run.
   cudaError_t take_device_error() { return updater_node_ == nullptr ? cudaSuccess : updater_node_->take_error(); }
@@ -113,11 +113,13 @@ class Executable {
   cudaError_t launch(cudaStream_t stream) {
     const cudaError_t error = cudaGraphLaunch(exec_.get(), stream);
     if (error != cudaSuccess) return error;
-    launched_ = true;
+    in_place_ = true;
     stream_ = LaunchStream::of(stream);
     if (ready_.get() != nullptr) ready_ = {};
     return error;
   }
+  // For one that was never launched: uploads it, and waits for that and for what was copied on the stream before.
+  CallResult put_in_place(cudaStream_t stream);
   // The upload comes behind the launches of the executable, whatever their stream (docs/semantics.md).
   CallResult upload(cudaStream_t stream) { return {"cudaGraphUpload", cudaGraphUpload(exec_.get(), stream)}; }
   // What an updater node reads is copied on the stream of the run that makes it. The next launch may be on another, if
@@ -172,7 +174,7 @@ class Executable {
   std::unique_ptr<UpdaterNode> updater_node_;  // Null unless the device updates the executable.
   GraphExec exec_;                             // Destroyed before its base (law 8).
   LaunchStream stream_;
-  bool launched_ = false;
+  bool in_place_ = false;  // Whether all of it is in device memory, or will be before the next launch's work.
   Event ready_;
   std::list<Grave> grave_;
 

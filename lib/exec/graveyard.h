@@ -51,8 +51,8 @@ class Graveyard {
   void add(std::unique_ptr<Executable> executable, Template graph, LaunchStream stream = {}) noexcept
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Destroys some of what waits and is known to be over, a bounded amount of work, unless this thread is capturing.
-  // `stream` is one that the caller knows to exist and not to be capturing, of the current device. Called without locks
-  // that runs wait for.
+  // `stream` is one that the caller knows to exist and not to be capturing, of the current device; null: none. Called
+  // without locks that runs wait for.
   void collect(cudaStream_t stream);
   // The same for all of it. With the cache's memory it waits for the device, so that nothing is left, and fails by
   // fatal errors alone.

@@ -8,10 +8,12 @@
 
 namespace graphcache {
 
-// The request's entry, locked. It is made if there is none.
-Entry* Cache::Impl::claim(const Request& request) {
+// The request's entry, locked. It is made if there is none. Null if a background thread has it, or is to have it: then
+// it is `in_background`, and this thread is one of its users.
+Entry* Cache::Impl::claim(const Request& request, Entry** in_background) {
   Entry* entry = claim_known(request);
-  return claimed(entry != nullptr ? entry : claim_or_wait(request), request);
+  if (entry == nullptr) entry = claim_or_wait(request, in_background);
+  return entry == nullptr ? nullptr : claimed(entry, request);
 }
 
 // Takes note that the request has it.
@@ -67,11 +69,16 @@ Entry* Cache::Impl::find_or_insert(const Request& request) {
   return others.back();
 }
 
-Entry* Cache::Impl::claim_or_wait(const Request& request) {
+Entry* Cache::Impl::claim_or_wait(const Request& request, Entry** in_background) {
   MutexLock lock(mutex_);
   for (;;) {
     Entry* const entry = find_or_insert(request);
     if (entry->lock.try_lock()) return entry;
+    if (entry->task != Task::kNone) {
+      ++entry->users;
+      *in_background = entry;
+      return nullptr;
+    }
     entry->lock.announce_wait();
     if (entry->lock.try_lock()) return entry;
     // The holder may have unlocked just before it could see that somebody waits.

@@ -72,17 +72,23 @@ absl::StatusOr<Outcome> Cache::Impl::run_directly(Held& held, EagerReason reason
     if (entry->content != nullptr && entry->content->leaves_memory) forget_template(entry);
   }
   held.release();
+  const User user(*this, entry);
+  return call_directly(entry, reason, request);
+}
 
-  const absl::Cleanup let_go = [&] {
-    if (entry == nullptr) return;
-    bool gone = false;
-    {
-      MutexLock lock(mutex_);
-      --entry->users;
-      if (entry->erased) gone = sweep();
-    }
-    if (gone) graveyard_.collect_all();
-  };
+Cache::Impl::User::~User() {
+  if (entry_ == nullptr) return;
+  bool gone = false;
+  {
+    MutexLock lock(impl_.mutex_);
+    --entry_->users;
+    if (entry_->erased) gone = impl_.sweep();
+  }
+  if (gone) impl_.graveyard_.collect_all();
+}
+
+// The entry, which may be null, stays meanwhile.
+absl::StatusOr<Outcome> Cache::Impl::call_directly(Entry* entry, EagerReason reason, const Request& request) {
   LastErrorGuard last_error;
   DeviceGuard device(options_.device);
   absl::Status status = device.status();
@@ -90,7 +96,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_directly(Held& held, EagerReason reason
   if (status.ok()) status = enqueue(request.given, request.call, setter_);
   if (!status.ok()) return failed(request, std::move(status));
 
-  MutexLock lock(mutex_);  // Released before let_go takes it.
+  MutexLock lock(mutex_);
   return count_eager(entry, reason);
 }
 
@@ -134,20 +140,25 @@ absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult
         "next run, or set cudaGraphInstantiateFlagAutoFreeOnLaunch in Options::instantiate_flags)",
         result.error);
   }
-  {
-    MutexLock lock(mutex_);
-    entry->error = std::move(error);
-    demote(entry.get());
-    // A graph that cannot be instantiated is of no use.
-    const bool useless = result.call == kInstantiate && reason != EagerReason::kOutOfMemory;
-    if (useless && entry->state != State::kCold) forget_template(entry.get());
-  }
-  back_off(entry.get());
+  // A graph that cannot be instantiated is of no use.
+  give_up(entry.get(), std::move(error), result.call == kInstantiate && reason != EagerReason::kOutOfMemory);
   if (!unfit.ok()) return failed(request, std::move(unfit));
   auto outcome = run_directly(entry, reason, request);
   DeviceGuard device(options_.device);
   graveyard_.collect(request.stream);
   return outcome;
+}
+
+// The entry has lost its executable, or the promise of one, by an error. It forgets its template, too, if that is asked
+// for.
+void Cache::Impl::give_up(Entry* entry, absl::Status error, bool forgets) {
+  {
+    MutexLock lock(mutex_);
+    entry->error = std::move(error);
+    if (entry->state == State::kLive) demote(entry);
+    if (forgets && entry->state != State::kCold) forget_template(entry);
+  }
+  back_off(entry);
 }
 
 // A key whose captures break is tried again, but ever more rarely: it may have been a passing cause, such as a library

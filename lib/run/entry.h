@@ -32,6 +32,15 @@ enum class State {
   kLive,      // An executable, or a promise of one.
 };
 
+// What a background thread is to do for an entry (Options::background_threads). The entry's lock is held from the run
+// or warm() that asks for it until that is done.
+enum class Task : std::uint8_t {
+  kNone,
+  kObtain,       // All that a run does up to the launch.
+  kInstantiate,  // The plan is made and counts already: the executable is instantiated.
+  kWarm,         // What Cache::warm() does once the entry has a template.
+};
+
 struct Entry;
 
 // What every thread may look at, whether the entry is in use, erased or free.
@@ -75,6 +84,8 @@ struct EntryContents {
   Signatures::Known* signature = nullptr;   // Of its content. Null if that can have no siblings.
   std::string stale;                        // What verify mode found last, or empty.
   std::vector<std::string> stray_work;      // What captures missed, as far as somebody watched them.
+  Task task = Task::kNone;                  // What is being done for it, or waits to be done.
+  Entry* next_task = nullptr;               // The entry behind it among those that wait.
 
   // Guarded by `lock`.
   std::shared_ptr<Content> content;                     // Null while cold.

@@ -46,9 +46,11 @@ Cache::Impl::Impl(const Options& options, absl::Status invalid)
   is_usual_ = enabled_ && !options_.inline_in_foreign_capture && options_.verify_every == 0;
   logs_to_stderr_ = is_set("GRAPHCACHE_LOG");
   if (enabled_ && (options_.diagnose || is_set("GRAPHCACHE_DIAGNOSE"))) find_diagnoser();
+  if (enabled_) start_background();
 }
 
 Cache::Impl::~Impl() {
+  stop_background();
   clear();
   if (active_recording != nullptr || !graveyard_.empty()) graveyard_.leave_behind(std::move(memory_to_leave_));
 }

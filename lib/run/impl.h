@@ -7,10 +7,13 @@
 #include <absl/status/statusor.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "cuda/errors.h"
@@ -41,6 +44,7 @@ class Cache::Impl {
   absl::StatusOr<Outcome> run_step(const Key& key, cudaStream_t stream, const detail::Call& call,
                                    detail::Remembered* remembered, cudaError_t error);
   absl::Status warm(const Key& key, cudaStream_t stream, const detail::Call& call);
+  absl::Status wait_until_ready(std::chrono::nanoseconds timeout, const Cache::Progress& progress);
 
   bool contains(const Key& key) const;
   bool pin(const Key& key, bool pinned);
@@ -70,12 +74,28 @@ class Cache::Impl {
       if (entry_ != nullptr) impl_.unlock(entry_);
       entry_ = locked;
     }
+    // Somebody else has to let it go now.
+    Entry* give_away() { return std::exchange(entry_, nullptr); }
     Entry* get() const { return entry_; }
     Entry* operator->() const { return entry_; }
 
    private:
     Impl& impl_;
     Entry* entry_;
+  };
+
+  // Keeps an entry, of whose users this thread is counted as one, until the end of the scope: its run calls `fn`
+  // without the entry's lock. May keep none.
+  class User {
+   public:
+    User(Impl& impl, Entry* counted) : impl_(impl), entry_(counted) {}
+    ~User();
+    User(const User&) = delete;
+    User& operator=(const User&) = delete;
+
+   private:
+    Impl& impl_;
+    Entry* const entry_;
   };
 
   static constexpr char kInstantiate[] = "cudaGraphInstantiate";  // Compared by its address.
@@ -97,13 +117,13 @@ class Cache::Impl {
   absl::Status warm(const Request& request);
 
   // Look-up.
-  Entry* claim(const Request& request);
+  Entry* claim(const Request& request, Entry** in_background);
   Entry* claim_known(const Request& request);
   Entry* claimed(Entry* entry, const Request& request);
   static void remember(Entry* entry, const Request& request) {
     if (request.remembered != nullptr) *request.remembered = {entry, entry->life, request.call.site.type};
   }
-  Entry* claim_or_wait(const Request& request);
+  Entry* claim_or_wait(const Request& request, Entry** in_background);
   bool is_for(const Entry& entry, const Request& request) const;
   cudaStream_t stream_of_entry(const Request& request) const;
   Entry* find_or_insert(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -127,6 +147,7 @@ class Cache::Impl {
   absl::StatusOr<Outcome> run_inlined(const Request& request);
   absl::StatusOr<Outcome> run_disabled(const Request& request);
   absl::StatusOr<Outcome> run_directly(Held& entry, EagerReason reason, const Request& request);
+  absl::StatusOr<Outcome> call_directly(Entry* entry, EagerReason reason, const Request& request);
   absl::StatusOr<Outcome> replay_failed(Held& entry, const CallResult& result, EagerReason reason,
                                         const Request& request);
 
@@ -138,6 +159,7 @@ class Cache::Impl {
   enum class NoTemplate { kFailed, kBroke, kEmpty };
   Captured capture_fn(const Request& request);
   absl::Status capture_template(Held& entry, const Request& request, NoTemplate* none);
+  void give_up(Entry* entry, absl::Status error, bool forgets);
   void back_off(Entry* entry);
 
   // Options::diagnose (diagnose.cc).
@@ -154,12 +176,15 @@ class Cache::Impl {
   struct Obtained {
     bool of_sibling = false;
     CallResult result;                       // If not a success, the call that failed: there is no executable then.
-    EagerReason why = EagerReason::kBudget;  // Why there is no executable.
+    EagerReason why = EagerReason::kBudget;  // Why there is no executable,
+    Task task = Task::kNone;                 // and what gets one, if a background thread is to do it.
   };
   absl::StatusOr<Outcome> bring_back(Held& entry, const Request& request, Outcome by_sibling, Outcome by_own);
-  absl::Status find_family(Held& entry, const Request& request);
+  absl::Status join_stream(Held& entry, const Request& request);
+  bool has_unread_siblings(const Entry& entry);
+  void read_siblings(Held& entry);
   void read_graph(Entry& entry);
-  Obtained obtain(Held& entry, const Request& request);
+  Obtained obtain(Held& entry, const Request& request, bool may_instantiate);
   Entry* lock_candidate(const Entry* entry);
   bool find_offer(Held& entry, Held& lender, Offer* offer);
   bool decide(Held& entry, Held& lender, const Offer& offer, Plan* made);
@@ -167,14 +192,28 @@ class Cache::Impl {
   class Locked;
   bool take_over(Held& entry, Held& lender, const Plan& plan, const Request& request, Obtained* obtained);
   CallResult add_set(Held& entry, Held& lender, const Request& request);
-  void buy(Held& entry, bool may_evict, Obtained* obtained);
-  CallResult instantiate(Entry& entry);
+  void buy(Held& entry, bool may_evict, cudaStream_t stream, Obtained* obtained);
+  CallResult instantiate(Entry& entry, cudaStream_t stream);
   void refuse_device_updates(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // For the policy: when a key was used last, and whether nobody uses it at this moment.
   auto last_use_of() const {
     return [this](KeyId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return index_.of(id)->last_use(); };
   }
   bool is_idle(KeyId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Index::is_idle(index_.of(id)); }
+
+  // Options::background_threads (background.cc).
+  void start_background();
+  void stop_background();
+  bool is_left_to_background(const Entry& entry) const {
+    // A direct run hands out other memory than the graph's.
+    return !background_.empty() && !entry.content->leaves_memory;
+  }
+  absl::StatusOr<Outcome> run_meanwhile(Held& entry, Task task, const Request& request);
+  absl::StatusOr<Outcome> run_beside(Entry* in_background, const Request& request);
+  void add_task(Entry* locked, Task task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void work_in_background();
+  void carry_out(Held& entry, Task task);
+  Obtained prepare(Held& entry, Task task);
 
   // Budgets.
   bool has_room(const Entry& entry);
@@ -221,9 +260,20 @@ class Cache::Impl {
   KnownStreams known_streams_;                                                   // Found to be of the cache's device.
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
 
-  OwnStream upload_stream_;                     // For warm(): one of the caller's may be busy for long.
-  OwnStreams capture_streams_;                  // For runs on the legacy stream, which cannot be captured.
-  Scratch scratch_;                             // Bytes for copies and sets of nothing.
+  // Background threads, and the entries that they have tasks for, the first one first.
+  std::condition_variable_any has_tasks_;  // With mutex_, as the next one.
+  std::condition_variable_any task_done_;
+  Entry* first_task_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  Entry* last_task_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::size_t tasks_ ABSL_GUARDED_BY(mutex_) = 0;       // Since wait_until_ready() has found all done.
+  std::size_t tasks_done_ ABSL_GUARDED_BY(mutex_) = 0;  // Of these.
+  absl::Status task_failure_ ABSL_GUARDED_BY(mutex_);   // The first of these.
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> background_;
+
+  OwnStream upload_stream_;     // For warm() and background threads: one of the caller's may be busy for long.
+  OwnStreams capture_streams_;  // For runs on the legacy stream, which cannot be captured.
+  Scratch scratch_;             // Bytes for copies and sets of nothing.
   const std::shared_ptr<DeviceMemory> memory_;  // What updater nodes and on_device() have on the device.
   Updater updater_{memory_};                    // The kernels of updater nodes.
   Setter setter_;                               // The kernels of on_device() and of conditional nodes.

@@ -47,7 +47,8 @@ class Cache::Impl::Locked {
   absl::InlinedVector<Entry*, 8> entries_;
 };
 
-Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) {
+// Where it may not instantiate, the plan to do so counts from here on, and is a task for a background thread.
+Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request, bool may_instantiate) {
   for (;;) {  // Once more after each refusal.
     Obtained obtained;
     Held lender(*this, lock_candidate(entry.get()));
@@ -62,7 +63,11 @@ Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) {
       case Plan::Action::kOwn:
       case Plan::Action::kTable:
         lender.release();
-        buy(entry, /*may_evict=*/true, &obtained);
+        if (may_instantiate) {
+          buy(entry, /*may_evict=*/true, request.stream, &obtained);
+        } else {
+          obtained.task = Task::kInstantiate;
+        }
         return obtained;
       case Plan::Action::kBorrow:
         if (take_over(entry, lender, plan, request, &obtained)) return obtained;
@@ -146,8 +151,6 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
   };
   BroughtOver brought;
   if (by_set) {
-    // A table that was never launched (Cache::warm) can have no other set written: it is made anew.
-    if (!lender->executable->device_may_write()) return false;
     if (plan.adds_set) brought.result = add_set(entry, lender, request);
     if (brought.result.error != cudaSuccess && !is_fatal(brought.result.error)) {
       MutexLock lock(mutex_);
@@ -211,12 +214,12 @@ CallResult Cache::Impl::add_set(Held& entry, Held& lender, const Request& reques
 }
 
 // The executable that the policy has promised the entry. Out of memory: one more executable leaves, what the device
-// keeps for graphs is given back, and it is tried once more.
-void Cache::Impl::buy(Held& entry, bool may_evict, Obtained* obtained) {
+// keeps for graphs is given back, and it is tried once more. The stream is one to enqueue copies on.
+void Cache::Impl::buy(Held& entry, bool may_evict, cudaStream_t stream, Obtained* obtained) {
   const auto begin = std::chrono::steady_clock::now();
   LastErrorGuard last_error;
   auto threw = demoting(entry);
-  CallResult result = instantiate(*entry.get());
+  CallResult result = instantiate(*entry.get(), stream);
   if (result.error == cudaErrorMemoryAllocation || result.error == cudaErrorNotSupported) {
     if (result.error == cudaErrorMemoryAllocation && may_evict) {
       MutexLock lock(mutex_);
@@ -229,7 +232,7 @@ void Cache::Impl::buy(Held& entry, bool may_evict, Obtained* obtained) {
     result = graveyard_.collect_all(memory_.get());
     if (result.error == cudaSuccess) {
       cudaDeviceGraphMemTrim(options_.device);
-      result = instantiate(*entry.get());
+      result = instantiate(*entry.get(), stream);
     }
   }
   std::move(threw).Cancel();
@@ -244,7 +247,7 @@ void Cache::Impl::buy(Held& entry, bool may_evict, Obtained* obtained) {
 }
 
 // Where the device cannot update it, a plain one.
-CallResult Cache::Impl::instantiate(Entry& entry) {
+CallResult Cache::Impl::instantiate(Entry& entry, cudaStream_t stream) {
   RelaxedCaptureMode relaxed;
   bool with_table = false, is_device_updated = false;
   {
@@ -255,7 +258,7 @@ CallResult Cache::Impl::instantiate(Entry& entry) {
   if (is_device_updated) {
     const CallResult result =
         Executable::instantiate_updated(entry.graph, entry.content, with_table, options_.instantiate_flags, scratch_,
-                                        updater_, entry.stream.handle, &entry.executable);
+                                        updater_, stream, &entry.executable);
     if (result.error == cudaSuccess || is_fatal(result.error)) return result;
     MutexLock lock(mutex_);
     refuse_device_updates(&entry);

@@ -1,25 +1,12 @@
-// A key made ready before its first run.
+// A key made ready ahead of its first run.
 #include <absl/cleanup/cleanup.h>
 
-#include <cstddef>
 #include <utility>
 
 #include "cuda/errors.h"
 #include "run/impl.h"
 
 namespace graphcache {
-namespace {
-
-// Waits for the upload, and for others on the stream that are made at the same time.
-CallResult upload(Executable& executable, OwnStream& on) {
-  RelaxedCaptureMode relaxed;
-  cudaStream_t stream = nullptr;
-  if (const CallResult made = on.get(&stream); made.error != cudaSuccess) return made;
-  if (const CallResult uploaded = executable.upload(stream); uploaded.error != cudaSuccess) return uploaded;
-  return {"cudaStreamSynchronize", cudaStreamSynchronize(stream)};
-}
-
-}  // namespace
 
 // Like the first run of a key, up to the launch. No executable leaves for it.
 absl::Status Cache::Impl::warm(const Request& request) {
@@ -31,7 +18,10 @@ absl::Status Cache::Impl::warm(const Request& request) {
     absl::Status why = status();
     return why.ok() ? why : failed(request, std::move(why));
   }
-  Held entry(*this, claim(request));
+  Entry* in_background = nullptr;
+  Held entry(*this, claim(request, &in_background));
+  const User user(*this, in_background);
+  if (in_background != nullptr) return absl::OkStatus();
   {
     MutexLock lock(mutex_);
     touch(entry.get());
@@ -55,19 +45,13 @@ absl::Status Cache::Impl::warm(const Request& request) {
   }
   entry->direct_left = 0;
   entry->seen = true;
-  if (absl::Status lost = find_family(entry, request); !lost.ok()) return failed(request, std::move(lost));
-  {
+  if (absl::Status lost = join_stream(entry, request); !lost.ok()) return failed(request, std::move(lost));
+  if (!background_.empty()) {
     MutexLock lock(mutex_);
-    sweep();
-    if (policy_.has_to_borrow(entry->id)) return absl::OkStatus();
-    const Plan plan = policy_.plan_ahead(entry->id);
-    if (plan.action == Plan::Action::kDirect) return absl::OkStatus();
-    begin(entry.get(), plan);
+    add_task(entry.give_away(), Task::kWarm);
+    return absl::OkStatus();
   }
-  Obtained obtained;
-  buy(entry, /*may_evict=*/false, &obtained);
-  CallResult result = obtained.result;
-  if (result.error == cudaSuccess) result = upload(*entry->executable, upload_stream_);
+  const CallResult result = prepare(entry, Task::kWarm).result;
   if (result.error == cudaSuccess) return absl::OkStatus();
   if (!is_fatal(result.error)) {
     MutexLock lock(mutex_);

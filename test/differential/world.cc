@@ -57,6 +57,8 @@ Settings::Settings(std::uint64_t the_seed, const Limits& limits) : seed(the_seed
   // Verify mode captures such runs on a blocking stream, beside which other threads must not use the default stream.
   const bool verifies_in_threads = threads > 1 && std::getenv("GRAPHCACHE_VERIFY") != nullptr;
   default_stream = Random(seed, 2, 0).one_in(3) && !verifies_in_threads;
+  constexpr int kBackground[] = {0, 0, 0, 1, 2};
+  options.background_threads = Random(seed, 3, 0).of(kBackground);
   constexpr int kToCompare[] = {1, 8, 24, 24};
   runs_to_compare = limits.compare_each ? 1 : random.of(kToCompare);
   runs = 60 + random.below(240);
@@ -73,10 +75,10 @@ std::string Settings::text() const {
       options.max_device_bytes == SIZE_MAX ? "any" : absl::StrCat(options.max_device_bytes), ", sharing ",
       number(options.mechanisms.sharing), ", patching ", number(options.mechanisms.patching), ", prefer ",
       number(options.prefer), ", mode ", number(options.capture_mode), ", flags ", options.instantiate_flags,
-      ", after ", options.capture_after, priorities ? ", priorities" : "", default_stream ? ", default stream" : "",
-      bad_values ? ", bad values" : "", spins ? ", spins" : "", synchronizes ? ", synchronizes" : "",
-      flavor.tiny ? ", tiny" : "", flavor.allocates ? ", allocates" : "", flavor.on_device ? ", on_device" : "",
-      flavor.breaks ? ", breaks" : "", flavor.related ? ", related" : "", ")");
+      ", after ", options.capture_after, ", background ", options.background_threads, priorities ? ", priorities" : "",
+      default_stream ? ", default stream" : "", bad_values ? ", bad values" : "", spins ? ", spins" : "",
+      synchronizes ? ", synchronizes" : "", flavor.tiny ? ", tiny" : "", flavor.allocates ? ", allocates" : "",
+      flavor.on_device ? ", on_device" : "", flavor.breaks ? ", breaks" : "", flavor.related ? ", related" : "", ")");
 }
 
 void Tally::add(const Tally& other) {

@@ -1,0 +1,502 @@
+// Background threads make executables while runs call `fn` directly, on either runtime.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cache_support.h"
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "support.h"
+#ifndef GRAPHCACHE_TEST_CUDA
+#include <condition_variable>
+#include <mutex>
+
+#include "graphcache/hostrt.h"
+#endif
+
+namespace graphcache::test {
+namespace {
+
+using Reports = std::vector<std::pair<std::size_t, std::size_t>>;
+
+class BackgroundTest : public CacheTest {
+ protected:
+  static Options with_threads(Options options, int threads = 1) {
+    options.background_threads = threads;
+    return options;
+  }
+  auto chain(int nodes) {
+    return [this, nodes](Recorder& rec, Slot<float> value) {
+      ++calls;
+      for (int i = 0; i < nodes; ++i) rec.launch(add, {kGrid, kBlock}, data.get(), kSize, value);
+      if (in_direct_call && !is_capturing(rec.stream())) std::exchange(in_direct_call, nullptr)();
+    };
+  }
+  // Adds the value to every element, `nodes` times. Keys that differ in the number alone are siblings.
+  absl::StatusOr<Outcome> run_chain(Cache& cache, int number, int nodes, float value) {
+    return cache.run(key("chain", number), stream, params(value), chain(nodes));
+  }
+
+  std::function<void()> in_direct_call;  // Made once.
+};
+
+TEST_F(BackgroundTest, AFirstRunIsDirectAndLaterOnesReplay) {
+  Cache cache(with_threads({}));
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  EXPECT_EQ(calls, 2);  // Captured, and called directly.
+  expect_sum(1);
+  EXPECT_TRUE(cache.wait_until_ready().ok());
+  for (int i = 2; i <= 4; ++i) {
+    EXPECT_RUN(kReplayed, run_add(cache, key("k")));
+    expect_sum(static_cast<float>(i));
+  }
+  EXPECT_EQ(calls, 2);
+  stats = cache.stats();
+  EXPECT_EQ(stats.eager(EagerReason::kPreparing), 1u);
+  EXPECT_EQ(stats.captures, 1u);
+  EXPECT_EQ(stats.instantiations, 1u);
+  EXPECT_EQ(cache.entries().at(0).eager_reason, EagerReason::kPreparing);
+}
+
+TEST_F(BackgroundTest, AReadyKeyFollowsTheValuesOfItsRuns) {
+  for (const detail::Patching patching : {detail::Patching::kPerNode, detail::Patching::kDeviceUpdated}) {
+    data.write(std::vector<float>(kSize, 0));
+    Options options = with_threads({});
+    options.mechanisms.patching = patching;
+    Cache cache(options);
+    EXPECT_RUN(kEager, run_add(cache, stream, 1.0f));
+    EXPECT_TRUE(cache.wait_until_ready().ok());
+    EXPECT_RUN(kPatched, run_add(cache, stream, 10.0f));
+    EXPECT_RUN(kPatched, run_add(cache, stream, 100.0f));
+    EXPECT_RUN(kReplayed, run_add(cache, stream, 100.0f));
+    expect_sum(211);
+    EXPECT_EQ(cache.stats().refused_device_updates, 0u);
+  }
+}
+
+// The run's own stream may be gone before the executable is made.
+TEST_F(BackgroundTest, TheStreamOfTheFirstRunIsNotUsed) {
+  Options options = with_threads({});
+  options.mechanisms.patching = detail::Patching::kDeviceUpdated;
+  Cache cache(options);
+  for (int i = 0; i < 20; ++i) {
+    const auto one = std::make_unique<Stream>();
+    EXPECT_RUN(kEager, cache.run(key("k", i), *one, params(1.0f), chain(3)));
+    CUDA_OK(cudaStreamSynchronize(*one));
+  }
+  EXPECT_TRUE(cache.wait_until_ready().ok());
+  for (int i = 0; i < 20; ++i) EXPECT_RUN(kPatched, cache.run(key("k", i), stream, params(2.0f), chain(3)));
+  expect_sum(20 * 3 + 20 * 6);
+}
+
+// While one thread calls `fn` directly, before anybody has begun to prepare its key, others meet that key.
+TEST_F(BackgroundTest, RunsOfAKeyThatIsNotReadyDoNotWait) {
+  Cache cache(with_threads({}));
+  std::optional<absl::StatusOr<Outcome>> of_run;
+  absl::Status of_warm = absl::UnknownError("not called");
+  in_direct_call = [&] {
+    std::thread([&] {
+      of_run = run_chain(cache, 1, 3, 10);
+      of_warm = cache.warm(key("chain", 1), stream, params(1.0f), chain(3));
+    }).join();
+  };
+  EXPECT_RUN(kEager, run_chain(cache, 1, 3, 1));
+  ASSERT_TRUE(of_run.has_value());
+  EXPECT_RUN(kEager, *of_run);
+  EXPECT_TRUE(of_warm.ok()) << of_warm.ToString();
+  EXPECT_TRUE(cache.wait_until_ready().ok());
+  EXPECT_RUN(kReplayed, run_chain(cache, 1, 3, 1));
+  expect_sum(3 * (1 + 10 + 1));
+  EXPECT_EQ(cache.stats().captures, 1u);
+  EXPECT_EQ(cache.stats().eager(EagerReason::kPreparing), 2u);
+}
+
+TEST_F(BackgroundTest, NoRunInstantiates) {
+  Cache cache(with_threads(unshared(1)));
+  const auto run = [&](int number, Outcome wanted) {
+    EXPECT_TRUE(did(wanted, run_chain(cache, number, 3, 1)));
+    EXPECT_TRUE(cache.wait_until_ready().ok());
+  };
+  run(1, Outcome::kEager);
+  run(2, Outcome::kEager);  // Takes the place.
+  run(1, Outcome::kEager);  // Its template is there.
+  run(1, Outcome::kReplayed);
+  run(2, Outcome::kEager);
+  run(2, Outcome::kReplayed);
+  expect_sum(6 * 3);
+  EXPECT_EQ(calls, 2 + 2 + 1 + 1);
+  stats = cache.stats();
+  EXPECT_EQ(stats.captures, 2u);
+  EXPECT_EQ(stats.instantiations, 4u);
+  EXPECT_EQ(stats.evictions, 3u);
+  EXPECT_EQ(stats.live_executables, 1u);
+}
+
+TEST_F(BackgroundTest, ARunBringsOverWhatASiblingHas) {
+  Cache cache(with_threads(renting(1)));
+  const auto run = [&](int number, float value) {
+    const auto outcome = run_chain(cache, number, 3, value);
+    EXPECT_TRUE(cache.wait_until_ready().ok());
+    return outcome;
+  };
+  EXPECT_RUN(kEager, run(1, 1));
+  EXPECT_RUN(kEager, run(2, 10));  // Its graph and that of the first are read in the background.
+  EXPECT_RUN(kPatched, run(2, 20));
+  EXPECT_RUN(kSwitched, run(1, 1));
+  EXPECT_RUN(kSwitched, run(2, 10));
+  EXPECT_EQ(cache.stats().instantiations, 1u);
+  expect_sum(3 * (1 + 10 + 20 + 1 + 10));
+}
+
+// A table that is uploaded and was never launched may be switched to another member's set.
+TEST_F(BackgroundTest, MembersOfATableTakeTurns) {
+  constexpr int kKeys = 16, kNodes = 8;
+  Options options = with_threads({});
+  options.mechanisms.sharing = detail::Sharing::kTable;
+  Cache cache(options);
+  float sum = 0;
+  for (int round = 0; round < 4; ++round) {
+    for (int number = 0; number < kKeys; ++number) {
+      const auto value = static_cast<float>(1 + number);
+      EXPECT_TRUE(cache
+                      .run(key("member", number), stream, params(value),
+                           [&](Recorder& rec, Slot<float> v) {
+                             for (int i = 0; i < kNodes; ++i) {
+                               rec.launch(add, {dim3(2 + number % 3), kBlock}, data.get(), kSize, v);
+                             }
+                           })
+                      .ok());
+      sum += kNodes * value;
+    }
+    EXPECT_TRUE(cache.wait_until_ready().ok());
+  }
+  expect_sum(sum);
+  stats = cache.stats();
+  EXPECT_EQ(stats.refused_device_updates, 0u);
+  EXPECT_EQ(stats.live_executables, 1u);
+  EXPECT_EQ(stats.instantiations, 1u);
+  EXPECT_EQ(stats.captures, static_cast<std::uint64_t>(kKeys));
+  EXPECT_EQ(stats.outcome(Outcome::kRestored) + stats.outcome(Outcome::kInstantiated), 0u);
+  EXPECT_GE(stats.set_switches, 2u * kKeys);
+}
+
+TEST_F(BackgroundTest, WarmLeavesTheRestToTheThreads) {
+  constexpr int kKeys = 20;
+  Cache cache(with_threads({}));
+  for (int i = 0; i < kKeys; ++i) EXPECT_TRUE(cache.warm(key("chain", i), stream, params(1.0f), chain(3)).ok());
+  EXPECT_TRUE(cache.warm(key("chain", 0), stream, params(1.0f), chain(3)).ok());
+  EXPECT_EQ(calls, kKeys);
+  Reports reports;
+  EXPECT_TRUE(cache
+                  .wait_until_ready(std::chrono::minutes(1),
+                                    [&](std::size_t ready, std::size_t all) { reports.emplace_back(ready, all); })
+                  .ok());
+  ASSERT_FALSE(reports.empty());
+  EXPECT_EQ(reports.back(), std::make_pair(std::size_t{kKeys}, std::size_t{kKeys}));
+  for (std::size_t i = 1; i < reports.size(); ++i) EXPECT_GT(reports[i].first, reports[i - 1].first);
+  for (int i = 0; i < kKeys; ++i) EXPECT_RUN(kReplayed, run_chain(cache, i, 3, 1));
+  EXPECT_EQ(calls, kKeys);
+  expect_sum(3 * kKeys);
+  EXPECT_EQ(cache.stats().runs(), std::uint64_t{kKeys});
+}
+
+TEST_F(BackgroundTest, WarmEvictsNothing) {
+  Cache cache(with_threads(unshared(2)));
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(cache.warm(key("chain", i), stream, params(1.0f), chain(3)).ok());
+  EXPECT_TRUE(cache.wait_until_ready().ok());
+  stats = cache.stats();
+  EXPECT_EQ(stats.live_executables, 2u);
+  EXPECT_EQ(stats.live_templates, 5u);
+  EXPECT_EQ(stats.evictions, 0u);
+}
+
+TEST_F(BackgroundTest, WithoutThreadsNothingIsWaitedFor) {
+  Cache cache;
+  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+  bool reported = false;
+  const auto report = [&](std::size_t, std::size_t) { reported = true; };
+  EXPECT_TRUE(cache.wait_until_ready(std::chrono::nanoseconds::max(), report).ok());
+  EXPECT_FALSE(reported);
+}
+
+TEST_F(BackgroundTest, InsideFnNothingCanBeWaitedFor) {
+  Cache cache(with_threads({}));
+  absl::Status inside;
+  EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](cudaStream_t on) {
+    if (is_capturing(on)) inside = cache.wait_until_ready();
+    return add_one(on);
+  }));
+  EXPECT_FAILURE(kFailedPrecondition, inside);
+  EXPECT_TRUE(cache.wait_until_ready().ok());
+}
+
+TEST_F(BackgroundTest, ANegativeNumberOfThreadsIsAnError) {
+  Cache cache(with_threads({}, -1));
+  EXPECT_FAILURE(kInvalidArgument, run_add(cache, key("k")));
+  EXPECT_EQ(calls, 0);
+}
+
+TEST_F(BackgroundTest, WhatFnThrowsOrReturnsInTheDirectCallIsTheRuns) {
+  Cache cache(with_threads({}));
+  bool throws = true;
+  const auto fn = [&](cudaStream_t on) {
+    const cudaError_t error = add_one(on);
+    if (!is_capturing(on) && throws) throw std::runtime_error("direct");
+    return error;
+  };
+  EXPECT_THROW((void)cache.run(key("k"), stream, fn), std::runtime_error);
+  throws = false;
+  EXPECT_TRUE(cache.wait_until_ready().ok());
+  EXPECT_RUN(kReplayed, cache.run(key("k"), stream, fn));
+  expect_sum(2);
+  EXPECT_EQ(cache.stats().failed, 1u);
+}
+
+// A direct run would hand out other memory than the graph's.
+TEST_F(BackgroundTest, AKeyThatHandsOutMemoryDoesWithout) {
+  Cache cache(with_threads({}));
+  float* memory = nullptr;
+  for (const Outcome wanted : {Outcome::kInstantiated, Outcome::kReplayed}) {
+    EXPECT_TRUE(did(wanted, cache.run(key("k"), stream, [&](cudaStream_t on) {
+      CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&memory), kSize * sizeof(float), on));
+      CUDA_OK(cudaMemsetAsync(memory, 0, kSize * sizeof(float), on));
+      return launch(add, kGrid, kBlock, on, memory, kSize, 1.0f);
+    })));
+    std::vector<float> values(kSize);
+    CUDA_OK(cudaMemcpyAsync(values.data(), memory, kSize * sizeof(float), cudaMemcpyDeviceToHost, stream));
+    CUDA_OK(cudaStreamSynchronize(stream));
+    EXPECT_EQ(values, std::vector<float>(kSize, 1));
+    CUDA_OK(cudaFreeAsync(memory, stream));
+  }
+}
+
+TEST_F(BackgroundTest, ACacheEndsWithWorkLeft) {
+  for (int round = 0; round < 20; ++round) {
+    Cache cache(with_threads({}, 1 + round % 2));
+    for (int i = 0; i < 30; ++i) EXPECT_TRUE(run_chain(cache, i, 5, 1).ok());
+  }
+  expect_sum(20 * 30 * 5);
+}
+
+TEST_F(BackgroundTest, KeysMayBeForgottenWhileTheyArePrepared) {
+  Cache cache(with_threads(unshared(4)));
+  for (int round = 0; round < 20; ++round) {
+    for (int i = 0; i < 8; ++i) EXPECT_TRUE(run_chain(cache, i, 5, 1).ok());
+    for (int i = 0; i < 8; i += 2) EXPECT_TRUE(cache.erase(key("chain", i)));
+    if (round % 4 == 0) cache.clear();
+    EXPECT_EQ(cache.contains(key("chain", 0)), false);
+  }
+  expect_sum(20 * 8 * 5);
+  cache.clear();
+  EXPECT_TRUE(cache.wait_until_ready().ok());
+  EXPECT_TRUE(run_add(cache, key("one more")).ok());  // What was made meanwhile goes with it.
+  EXPECT_TRUE(cache.entries().size() == 1);
+}
+
+TEST_F(BackgroundTest, ThreadsMeetKeysThatComeAndGo) {
+  constexpr int kThreads = 4, kRuns = 400, kKeys = 12;
+  Cache cache(with_threads(renting(5), 2));
+  std::vector<std::unique_ptr<DeviceBuffer<float>>> sums;
+  for (int i = 0; i < kThreads; ++i) sums.push_back(std::make_unique<DeviceBuffer<float>>(kSize));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      const Stream own;
+      for (int run = 0; run < kRuns; ++run) {
+        const int number = (run * 7 + i * 3 + run / 50) % kKeys;
+        float* const sum = sums[static_cast<std::size_t>(i)]->get();
+        EXPECT_TRUE(cache
+                        .run(key("shared", number), own, params(sum),
+                             [&](Recorder& rec, Slot<float*> to) {
+                               for (int n = 0; n < 2 + number % 3; ++n) {
+                                 rec.launch(add, {kGrid, kBlock}, to, kSize, 1.0f);
+                               }
+                             })
+                        .ok());
+        if (run % 100 == 99) {
+          EXPECT_TRUE(cache.wait_until_ready(std::chrono::seconds(20)).ok());
+        }
+      }
+      CUDA_OK(cudaStreamSynchronize(own));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (int i = 0; i < kThreads; ++i) {
+    float sum = 0;
+    for (int run = 0; run < kRuns; ++run) sum += static_cast<float>(2 + (run * 7 + i * 3 + run / 50) % kKeys % 3);
+    EXPECT_EQ(sums[static_cast<std::size_t>(i)]->read(), std::vector<float>(kSize, sum));
+  }
+  stats = cache.stats();
+  EXPECT_EQ(stats.runs(), std::uint64_t{kThreads} * kRuns);
+  EXPECT_EQ(stats.outcome(Outcome::kInstantiated) + stats.outcome(Outcome::kRestored), 0u);
+  EXPECT_LE(stats.live_executables, 5u);
+}
+
+#ifndef GRAPHCACHE_TEST_CUDA
+
+// Holds the cache's background thread: a task fails, and the log waits.
+class HeldThread {
+ public:
+  Options options(Options options) {
+    options.background_threads = 1;
+    options.log = [this](std::string_view) {
+      std::unique_lock<std::mutex> lock(mutex_);
+      is_held_ = true;
+      changed_.notify_all();
+      changed_.wait(lock, [this] { return released_; });
+    };
+    return options;
+  }
+  // Its next task is to fail.
+  static void fail(cudaError_t error) { hostrt::fail_call("cudaGraphInstantiate", 1, error); }
+  void wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return is_held_; });
+  }
+  void release() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    released_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_held_ = false, released_ = false;
+};
+
+TEST_F(BackgroundTest, RunsGoOnDirectlyWhileAThreadIsBusy) {
+  HeldThread held;
+  Cache cache(held.options({}));
+  HeldThread::fail(cudaErrorUnknown);
+  EXPECT_RUN(kEager, run_add(cache, key("fails")));
+  held.wait();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_RUN(kEager, run_add(cache, key("fails")));
+    EXPECT_RUN(kEager, run_add(cache, key("waits")));
+  }
+  EXPECT_EQ(cache.stats().eager(EagerReason::kPreparing), 7u);
+  EXPECT_TRUE(cache.warm(key("waits, too"), stream, [&](cudaStream_t on) { return add_one(on); }).ok());
+  Reports reports;
+  const absl::Status late = cache.wait_until_ready(
+      std::chrono::milliseconds(5), [&](std::size_t ready, std::size_t all) { reports.emplace_back(ready, all); });
+  EXPECT_FAILURE(kDeadlineExceeded, late);
+  EXPECT_TRUE(mentions(late, "3 of 3 keys are not ready")) << late.ToString();
+  EXPECT_TRUE(reports.empty());
+  held.release();
+  const absl::Status failed = cache.wait_until_ready();
+  EXPECT_EQ(cuda_error(failed), cudaErrorUnknown) << failed.ToString();
+  EXPECT_TRUE(mentions(failed, "fails")) << failed.ToString();
+  EXPECT_TRUE(cache.wait_until_ready().ok());
+  EXPECT_RUN(kReplayed, run_add(cache, key("waits")));
+  expect_sum(8);
+}
+
+TEST_F(BackgroundTest, AKeyThatFailedRunsDirectlyAndIsTriedAgain) {
+  Cache cache(with_threads({}));
+  HeldThread::fail(cudaErrorUnknown);
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  EXPECT_FAILURE(kInternal, cache.wait_until_ready());
+  EXPECT_NE(cache.entries().at(0).error.find("cudaGraphInstantiate"), std::string::npos);
+  EXPECT_FALSE(cache.entries().at(0).live);
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  EXPECT_EQ(cache.stats().eager(EagerReason::kBackoff), 1u);
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  EXPECT_TRUE(cache.wait_until_ready().ok());
+  EXPECT_RUN(kReplayed, run_add(cache, key("k")));
+  expect_sum(4);
+  EXPECT_EQ(cache.entries().at(0).error, "");
+}
+
+TEST_F(BackgroundTest, AFailedUploadDropsTheExecutable) {
+  Cache cache(with_threads({}));
+  hostrt::fail_call("cudaGraphUpload", 1, cudaErrorUnknown);
+  EXPECT_TRUE(cache.warm(key("k"), stream, [&](cudaStream_t on) { return add_one(on); }).ok());
+  EXPECT_FAILURE(kInternal, cache.wait_until_ready());
+  EXPECT_EQ(cache.stats().live_executables, 0u);
+  EXPECT_EQ(cache.stats().live_templates, 1u);
+}
+
+TEST_F(BackgroundTest, OutOfMemoryOneExecutableLeaves) {
+  Cache cache(with_threads(unshared()));
+  EXPECT_RUN(kEager, run_add(cache, key("old")));
+  EXPECT_TRUE(cache.wait_until_ready().ok());
+  HeldThread::fail(cudaErrorMemoryAllocation);
+  EXPECT_RUN(kEager, run_add(cache, key("new")));
+  EXPECT_TRUE(cache.wait_until_ready().ok());
+  EXPECT_EQ(live(cache), std::vector<std::string>{"new"});
+  EXPECT_RUN(kReplayed, run_add(cache, key("new")));
+}
+
+TEST_F(BackgroundTest, AFatalErrorEndsTheCache) {
+  Cache cache(with_threads({}));
+  HeldThread::fail(cudaErrorIllegalAddress);
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  EXPECT_EQ(cuda_error(cache.wait_until_ready()), cudaErrorIllegalAddress);
+  EXPECT_EQ(cuda_error(cache.status()), cudaErrorIllegalAddress);
+  const auto later = run_add(cache, key("k"));
+  ASSERT_FALSE(later.ok());
+  EXPECT_EQ(cuda_error(later.status()), cudaErrorIllegalAddress);
+}
+
+TEST_F(BackgroundTest, WhatIsForgottenInTimeIsNotMade) {
+  HeldThread held;
+  Cache cache(held.options({}));
+  HeldThread::fail(cudaErrorUnknown);
+  EXPECT_RUN(kEager, run_add(cache, key("fails")));
+  held.wait();
+  for (int i = 0; i < 5; ++i) EXPECT_RUN(kEager, run_chain(cache, i, 3, 1));
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(cache.erase(key("chain", i)));
+  held.release();
+  EXPECT_FAILURE(kInternal, cache.wait_until_ready());
+  EXPECT_EQ(cache.stats().instantiations, 1u);
+  EXPECT_EQ(cache.entries().size(), 2u);
+  EXPECT_EQ(cache.stats().live_templates, 1u);
+}
+
+TEST_F(BackgroundTest, ACacheThatEndsLeavesNothing) {
+  const hostrt::Ledger before = hostrt::ledger();
+  {
+    HeldThread held;
+    auto cache = std::make_unique<Cache>(held.options({}));
+    HeldThread::fail(cudaErrorUnknown);
+    EXPECT_RUN(kEager, run_add(*cache, key("fails")));
+    held.wait();
+    for (int i = 0; i < 5; ++i) EXPECT_RUN(kEager, run_chain(*cache, i, 3, 1));
+    std::thread releases([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      held.release();
+    });
+    const auto instantiated = hostrt::calls("cudaGraphInstantiate");
+    cache.reset();
+    releases.join();
+    EXPECT_EQ(hostrt::calls("cudaGraphInstantiate"), instantiated);
+  }
+  EXPECT_EQ(hostrt::ledger(), before);
+  EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
+}
+
+// The upload of a table that was never launched is waited for, so the device may write to it at once.
+TEST_F(BackgroundTest, AWarmedTableServesAnotherMember) {
+  Options options;
+  options.mechanisms.sharing = detail::Sharing::kTable;
+  Cache cache(options);
+  EXPECT_TRUE(cache.warm(key("chain", 1), stream, params(1.0f), chain(3)).ok());
+  EXPECT_RUN(kUpdated, run_chain(cache, 2, 3, 10));
+  EXPECT_RUN(kSwitched, run_chain(cache, 1, 3, 1));
+  expect_sum(33);
+  EXPECT_EQ(cache.stats().instantiations, 1u);
+}
+
+#endif
+
+}  // namespace
+}  // namespace graphcache::test
