@@ -1,0 +1,148 @@
+// What the start of a program costs its runs, on a GPU, with background threads and without:
+// start_up [--json FILE] [ROUNDS].
+//
+// 64 keys of 200 kernels come in turn, over and over, and the stream is synchronized after each run. Keys differ in
+// their grids. Each round has new caches:
+//
+//   run         the default options
+//   background  Options::background_threads = 1: no run instantiates
+//   own         the former two with Options::share = false
+//
+// `slowest` is the longest of the host's times of each key's first two runs, in us, beside the longest direct run of a
+// key (a cache that is off) in the same round. `median` is the same of medians. `graphs` is the time until all 64 keys
+// in turn have run as graphs, in ms. Medians of the rounds.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <iterator>
+#include <vector>
+
+#include "gpu.h"
+#include "graphcache/graphcache.h"
+#include "measure.h"
+#include "report.h"
+
+namespace {
+
+constexpr int kKeys = 64, kNodes = 200, kCount = 32, kBlock = 32, kMostTurns = 10'000;
+
+struct Way {
+  const char* name;
+  const char* shares;
+  graphcache::Options options;
+};
+
+graphcache::Options options(bool share, int background_threads, int max_executables = 64) {
+  graphcache::Options options;
+  options.share = share;
+  options.background_threads = background_threads;
+  options.max_executables = max_executables;
+  return options;
+}
+
+struct Figures {
+  std::vector<double> slowest, median, graphs;
+};
+
+class Work {
+ public:
+  Work() { CHECK(cudaMalloc(reinterpret_cast<void**>(&data_), kCount * sizeof(float))); }
+
+  // The times of the first two runs of each key, in us, and the time until all run as graphs, in ms.
+  void measure(const graphcache::Options& options, Figures* figures) {
+    CHECK(cudaMemset(data_, 0, kCount * sizeof(float)));
+    CHECK(cudaDeviceSynchronize());
+    graphcache::Cache cache(options);
+    std::vector<double> times;
+    double until_graphs = 0;
+    long runs = 0;
+    int on_graphs = 0;  // Keys in turn.
+    for (int turn = 0; turn < kMostTurns && on_graphs < kKeys; ++turn) {
+      if (turn == 2 && options.max_executables == 0) break;
+      for (int number = 0; number < kKeys && on_graphs < kKeys; ++number) {
+        graphcache::Outcome outcome = graphcache::Outcome::kEager;
+        const double ns = bench::nanoseconds([&] { outcome = run(cache, number); });
+        until_graphs += ns + bench::nanoseconds([&] { CHECK(cudaStreamSynchronize(stream_)); });
+        if (turn < 2) times.push_back(ns / 1000);
+        on_graphs = outcome == graphcache::Outcome::kEager ? 0 : on_graphs + 1;
+        ++runs;
+      }
+    }
+    if (options.max_executables != 0 && on_graphs < kKeys) fail("not all keys came to run as graphs");
+    must_have_run(runs);
+    figures->slowest.push_back(*std::max_element(times.begin(), times.end()));
+    figures->median.push_back(bench::median(times));
+    figures->graphs.push_back(until_graphs / 1e6);
+  }
+
+ private:
+  graphcache::Outcome run(graphcache::Cache& cache, int number) {
+    const dim3 grid(static_cast<unsigned>(1 + number));  // Blocks beyond the first find nothing to do.
+    const auto outcome = cache.run(graphcache::key("start_up", number), stream_, graphcache::params(1.0f),
+                                   [&](graphcache::Recorder& rec, graphcache::Slot<float> one) {
+                                     for (int i = 0; i < kNodes - 2; ++i) {
+                                       rec.launch(graphcache::test::add, {grid, kBlock}, data_, kCount, 1.0f);
+                                     }
+                                     for (int i = 0; i < 2; ++i) {
+                                       rec.launch(graphcache::test::add, {grid, kBlock}, data_, kCount, one);
+                                     }
+                                   });
+    if (!outcome.ok()) fail(outcome.status().ToString().c_str());
+    return *outcome;
+  }
+
+  void must_have_run(long runs) const {
+    std::vector<float> values(kCount);
+    CHECK(cudaMemcpy(values.data(), data_, kCount * sizeof(float), cudaMemcpyDeviceToHost));
+    if (values != std::vector<float>(kCount, static_cast<float>(runs * kNodes))) fail("wrong sums");
+  }
+
+  [[noreturn]] static void fail(const char* why) {
+    std::fprintf(stderr, "%s\n", why);
+    std::exit(1);
+  }
+
+  float* data_ = nullptr;
+  cudaStream_t stream_ = bench::new_stream();
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bench::Report report(argc, argv, bench::machine());
+  const int rounds = report.argument(0, 11);
+  const Way ways[] = {{"direct", "", options(true, 0, 0)},
+                      {"run", "shared", options(true, 0)},
+                      {"background", "shared", options(true, 1)},
+                      {"run", "own", options(false, 0)},
+                      {"background", "own", options(false, 1)}};
+  Figures figures[std::size(ways)];
+  Work work;
+  for (int round = -1; round < rounds; ++round) {  // The first one is not counted.
+    for (std::size_t i = 0; i < std::size(ways); ++i) {
+      Figures uncounted;
+      work.measure(ways[i].options, round < 0 ? &uncounted : &figures[i]);
+    }
+  }
+  for (std::size_t i = 1; i < std::size(ways); ++i) {
+    const auto add = [&](const char* what, std::vector<double> Figures::*of) {
+      report.add({"start_up",
+                  {{"way", ways[i].name}, {"executables", ways[i].shares}, {"time", what}},
+                  "us",
+                  bench::median(figures[i].*of),
+                  "direct",
+                  bench::median(figures[0].*of),
+                  false});
+    };
+    add("slowest", &Figures::slowest);
+    add("median", &Figures::median);
+    report.add({"start_up",
+                {{"way", ways[i].name}, {"executables", ways[i].shares}, {"time", "graphs"}},
+                "ms",
+                bench::median(figures[i].graphs)});
+  }
+  return report.write();
+}
