@@ -484,18 +484,6 @@ TEST_F(BackgroundTest, ACacheThatEndsLeavesNothing) {
   EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
 }
 
-// The upload of a table that was never launched is waited for, so the device may write to it at once.
-TEST_F(BackgroundTest, AWarmedTableServesAnotherMember) {
-  Options options;
-  options.mechanisms.sharing = detail::Sharing::kTable;
-  Cache cache(options);
-  EXPECT_TRUE(cache.warm(key("chain", 1), stream, params(1.0f), chain(3)).ok());
-  EXPECT_RUN(kUpdated, run_chain(cache, 2, 3, 10));
-  EXPECT_RUN(kSwitched, run_chain(cache, 1, 3, 1));
-  expect_sum(33);
-  EXPECT_EQ(cache.stats().instantiations, 1u);
-}
-
 #endif
 
 }  // namespace
