@@ -1,11 +1,13 @@
 // Background threads make executables while runs call `fn` directly, on either runtime.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <random>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -16,6 +18,8 @@
 #include "kernels.h"
 #include "support.h"
 #ifndef GRAPHCACHE_TEST_CUDA
+
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 
@@ -148,7 +152,7 @@ TEST_F(BackgroundTest, ARunBringsOverWhatASiblingHas) {
     return outcome;
   };
   EXPECT_RUN(kEager, run(1, 1));
-  EXPECT_RUN(kEager, run(2, 10));  // Its graph and that of the first are read in the background.
+  EXPECT_RUN(kUpdated, run(2, 10));
   EXPECT_RUN(kPatched, run(2, 20));
   EXPECT_RUN(kSwitched, run(1, 1));
   EXPECT_RUN(kSwitched, run(2, 10));
@@ -175,11 +179,12 @@ TEST_F(BackgroundTest, MembersOfATableTakeTurns) {
                            })
                       .ok());
       sum += kNodes * value;
+      EXPECT_TRUE(cache.wait_until_ready().ok());
     }
-    EXPECT_TRUE(cache.wait_until_ready().ok());
   }
   expect_sum(sum);
   stats = cache.stats();
+  EXPECT_EQ(stats.outcome(Outcome::kEager), 1u);
   EXPECT_EQ(stats.refused_device_updates, 0u);
   EXPECT_EQ(stats.live_executables, 1u);
   EXPECT_EQ(stats.instantiations, 1u);
@@ -482,6 +487,332 @@ TEST_F(BackgroundTest, ACacheThatEndsLeavesNothing) {
   }
   EXPECT_EQ(hostrt::ledger(), before);
   EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
+}
+
+// A direct run hands out other memory than the graph's, so a graph that is ready later must not be replayed as if the
+// caller had the graph's.
+TEST_F(BackgroundTest, AWarmedKeyThatHandsOutMemoryIsNotRunBeside) {
+  HeldThread held;
+  Cache cache(held.options({}));
+  HeldThread::fail(cudaErrorUnknown);
+  EXPECT_RUN(kEager, run_add(cache, key("fails")));
+  held.wait();
+  float* memory = nullptr;
+  const auto fn = [&](cudaStream_t on) {
+    CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&memory), kSize * sizeof(float), on));
+    CUDA_OK(cudaMemsetAsync(memory, 0, kSize * sizeof(float), on));
+    return launch(add, kGrid, kBlock, on, memory, kSize, 1.0f);
+  };
+  EXPECT_TRUE(cache.warm(key("k"), stream, fn).ok());
+  const auto use = [&] {
+    EXPECT_TRUE(cache.run(key("k"), stream, fn).ok());
+    std::vector<float> values(kSize);
+    CUDA_OK(cudaMemcpyAsync(values.data(), memory, kSize * sizeof(float), cudaMemcpyDeviceToHost, stream));
+    CUDA_OK(cudaStreamSynchronize(stream));
+    EXPECT_EQ(values, std::vector<float>(kSize, 1));
+    EXPECT_EQ(cudaFreeAsync(memory, stream), cudaSuccess);
+  };
+  use();
+  held.release();
+  EXPECT_FAILURE(kInternal, cache.wait_until_ready());
+  use();
+  CUDA_OK(cudaStreamSynchronize(stream));
+}
+
+// A launch that a capturing stream refuses leaves the key its new table, which the device must not write yet.
+TEST_F(BackgroundTest, ATableThatWasNeverLaunchedServesAnotherMember) {
+  Options options;
+  options.mechanisms.sharing = detail::Sharing::kTable;
+  Cache cache(options);
+  const auto member = [&](int number, int size) {
+    return cache.run(key("member", number), stream, params(1.0f), [&, size](Recorder& rec, Slot<float> value) {
+      for (int i = 0; i < 3; ++i) rec.launch(add, {kGrid, kBlock}, data.get(), size, value);
+    });
+  };
+  hostrt::fail_call("cudaGraphLaunch", 1, cudaErrorStreamCaptureUnsupported);
+  EXPECT_FALSE(member(1, kSize / 2).ok());
+  EXPECT_TRUE(member(2, kSize).ok());
+  expect_sum(3);
+}
+
+// A good executable ends a row of failures, as it does without background threads.
+TEST_F(BackgroundTest, ABackOffDoesNotGrowOverSuccesses) {
+  for (const int threads : {0, 1}) {
+    data.write(std::vector<float>(kSize, 0));
+    Cache cache(with_threads(unshared(1), threads));
+    std::uint64_t backoffs = 0;
+    for (int round = 0; round < 6; ++round) {
+      HeldThread::fail(cudaErrorUnknown);
+      EXPECT_TRUE(run_add(cache, key("k")).ok());
+      (void)cache.wait_until_ready();
+      for (int i = 0; i < 100 && cache.stats().live_executables == 0; ++i) {
+        EXPECT_TRUE(run_add(cache, key("k")).ok());
+        (void)cache.wait_until_ready();
+      }
+      EXPECT_RUN(kReplayed, run_add(cache, key("k")));
+      const std::uint64_t now = cache.stats().eager(EagerReason::kBackoff);
+      EXPECT_EQ(now - std::exchange(backoffs, now), 1u) << "round " << round << ", threads " << threads;
+      // Another key takes its place.
+      EXPECT_TRUE(run_add(cache, key("other")).ok());
+      EXPECT_TRUE(cache.wait_until_ready().ok());
+    }
+  }
+}
+
+// As warm() of a key that nobody prepares.
+TEST_F(BackgroundTest, WarmChecksItsStreamWhileTheKeyIsPrepared) {
+  HeldThread held;
+  Cache cache(held.options({}));
+  HeldThread::fail(cudaErrorUnknown);
+  EXPECT_RUN(kEager, run_add(cache, key("fails")));
+  held.wait();
+  EXPECT_RUN(kEager, run_chain(cache, 1, 3, 1));
+  CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  EXPECT_FAILURE(kFailedPrecondition, cache.warm(key("chain", 1), stream, params(1.0f), chain(3)));
+  EXPECT_FAILURE(kFailedPrecondition, run_chain(cache, 1, 3, 1));
+  cudaGraph_t graph = nullptr;
+  CUDA_OK(cudaStreamEndCapture(stream, &graph));
+  CUDA_OK(cudaGraphDestroy(graph));
+  held.release();
+  EXPECT_FAILURE(kInternal, cache.wait_until_ready());
+}
+
+// What background threads do breaks no capture of a run, in any mode.
+TEST_F(BackgroundTest, CapturesInGlobalModeStayWhole) {
+  for (const detail::Sharing sharing : {detail::Sharing::kAuto, detail::Sharing::kAlways, detail::Sharing::kTable}) {
+    for (const bool fails : {false, true}) {
+      Options options = with_threads({}, 2);
+      options.capture_mode = cudaStreamCaptureModeGlobal;
+      options.mechanisms.sharing = sharing;
+      options.max_executables = 3;
+      Cache cache(options);
+      for (int number = 0; number < 30; ++number) {
+        if (fails && number % 3 == 0) HeldThread::fail(cudaErrorMemoryAllocation);
+        EXPECT_TRUE(cache
+                        .run(key("member", number), stream, params(1.0f),
+                             [&](Recorder& rec, Slot<float> v) {
+                               for (int i = 0; i < 40; ++i) {
+                                 rec.launch(add, {dim3(2 + number % 3), kBlock}, data.get(), kSize, v);
+                               }
+                               if (is_capturing(rec.stream())) {
+                                 std::thread([&] { (void)cache.wait_until_ready(); }).join();
+                               }
+                             })
+                        .ok());
+      }
+      (void)cache.wait_until_ready();
+      hostrt::clear_failures();
+      EXPECT_EQ(cache.stats().capture_failures, 0u);
+      EXPECT_EQ(cache.stats().captures + cache.stats().eager(EagerReason::kBudget), 30u);
+    }
+  }
+}
+
+// `ready` never falls, and is of what `all` counts.
+TEST_F(BackgroundTest, TwoThreadsWaitAndKeysGoOnComing) {
+  Cache cache(with_threads(unshared(1000)));
+  std::atomic<bool> stop{false};
+  std::atomic<int> falls{0};
+  std::vector<std::thread> waiters;
+  for (int i = 0; i < 3; ++i) {
+    waiters.emplace_back([&] {
+      while (!stop) {
+        std::size_t last = 0;
+        (void)cache.wait_until_ready(std::chrono::seconds(10), [&](std::size_t ready, std::size_t all) {
+          if (ready <= std::exchange(last, ready) || ready > all) ++falls;
+        });
+      }
+    });
+  }
+  for (int i = 0; i < 3000; ++i) EXPECT_TRUE(run_chain(cache, i, 1, 1).ok());
+  stop = true;
+  for (std::thread& waiter : waiters) waiter.join();
+  EXPECT_EQ(falls, 0);
+}
+
+// A program on another device than the first gets no context on the first one: since CUDA 12 cudaSetDevice makes one.
+TEST_F(BackgroundTest, ThreadsMakeNoOtherDeviceCurrent) {
+  hostrt::set_device_count(2);
+  CUDA_OK(cudaSetDevice(1));
+  {
+    const Stream own;
+    Options options = with_threads({});
+    options.device = 1;
+    Cache cache(options);
+    hostrt::reset_calls();
+    for (int i = 0; i < 5; ++i) EXPECT_RUN(kEager, cache.run(key("chain", i), own, params(1.0f), chain(3)));
+    EXPECT_TRUE(cache.wait_until_ready().ok());
+    CUDA_OK(cudaStreamSynchronize(own));
+  }
+  EXPECT_LE(hostrt::calls("cudaSetDevice"), 1u);  // Of the thread's own device.
+  CUDA_OK(cudaSetDevice(0));
+}
+
+// Where there is no room nothing is to be uploaded, so no stream is needed.
+TEST_F(BackgroundTest, WarmWithoutRoomMakesNoStream) {
+  Cache cache(unshared(1));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+  hostrt::fail_call("cudaStreamCreateWithFlags", 1, cudaErrorUnknown);
+  EXPECT_TRUE(cache.warm(key("recorded"), stream, params(1.0f), chain(3)).ok());
+  hostrt::clear_failures();
+  EXPECT_EQ(cache.stats().live_templates, 2u);
+}
+
+// Whatever fails meanwhile, each run is done once, and every key comes to replay in the end.
+TEST_F(BackgroundTest, CallsFailWhileKeysComeAndGo) {
+  constexpr const char* kCalls[] = {"cudaGraphInstantiate", "cudaGraphUpload"};
+  constexpr int kKeys = 9, kRuns = 150;
+  for (unsigned seed = 0; seed < 24; ++seed) {
+    SCOPED_TRACE(seed);
+    Options options = with_threads({}, 1 + static_cast<int>(seed % 2));
+    options.max_executables = 1 + static_cast<int>(seed % 5);
+    options.max_templates = seed % 3 == 0 ? 2 : 100;
+    options.executables_per_key = 1 + static_cast<int>(seed / 3 % 2);
+    options.mechanisms.sharing = std::array{detail::Sharing::kAuto, detail::Sharing::kAlways, detail::Sharing::kTable,
+                                            detail::Sharing::kNever}[seed % 4];
+    options.mechanisms.patching = seed % 5 < 2 ? detail::Patching::kDeviceUpdated : detail::Patching::kPerNode;
+    const std::uint64_t misuses = hostrt::misuses();
+    Cache cache(options);
+    std::vector<std::unique_ptr<DeviceBuffer<float>>> sums;
+    std::vector<std::thread> threads;
+    std::array<double, 3> wanted{};
+    for (int i = 0; i < 3; ++i) sums.push_back(std::make_unique<DeviceBuffer<float>>(kSize));
+    std::atomic<int> done{0};
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([&, i] {
+        std::minstd_rand random(seed * 3 + static_cast<unsigned>(i) + 1);
+        const auto below = [&](unsigned n) { return static_cast<int>(random() / 7 % n); };
+        const Stream own;
+        float* const sum = sums[static_cast<std::size_t>(i)]->get();
+        for (int run = 0; run < kRuns; ++run) {
+          const int number = below(kKeys), nodes = 2 + number % 3;
+          const auto value = static_cast<float>(1 + below(3));
+          const auto fn = [nodes](Recorder& rec, Slot<float*> to, Slot<float> v) {
+            for (int n = 0; n < nodes; ++n) rec.launch(add, {kGrid, kBlock}, to, kSize, v);
+          };
+          if (below(10) == 0) (void)cache.warm(key("k", number), own, params(sum, value), fn);
+          if (below(20) == 0) cache.erase(key("k", below(kKeys)));
+          if (below(60) == 0) cache.clear();
+          if (below(20) == 0) cache.pin(key("k", below(kKeys)));
+          if (below(10) == 0) cache.unpin(key("k", below(kKeys)));
+          if (below(30) == 0) (void)cache.wait_until_ready(std::chrono::milliseconds(below(3)));
+          const auto outcome = cache.run(key("k", number), own, params(sum, value), fn);
+          EXPECT_TRUE(outcome.ok()) << outcome.status().ToString();
+          wanted[static_cast<std::size_t>(i)] += nodes * value;
+        }
+        CUDA_OK(cudaStreamSynchronize(own));
+        ++done;
+      });
+    }
+    std::minstd_rand random(seed + 77);
+    while (done < 3) {
+      if (seed % 2 == 0) {
+        const auto error = random() % 2 == 0 ? cudaErrorMemoryAllocation : cudaErrorUnknown;
+        hostrt::fail_call(kCalls[random() / 7 % 2], 1, error);
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(300));
+    }
+    for (std::thread& thread : threads) thread.join();
+    hostrt::clear_failures();
+    (void)cache.wait_until_ready();
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(sums[i]->read(), std::vector<float>(kSize, static_cast<float>(wanted[i])));
+    }
+    for (int number = 0; number < kKeys; ++number) cache.unpin(key("k", number));
+    EXPECT_LE(cache.stats().live_executables, static_cast<std::size_t>(options.max_executables));
+    // Nothing stays locked: one key at a time comes to run as a graph.
+    for (int number = 0; number < kKeys; ++number) {
+      bool graph = false;
+      for (int run = 0; run < 3000 && !graph; ++run) {
+        const auto outcome = cache.run(key("last", number), stream, params(0.0f), chain(3));
+        graph = outcome.ok() && *outcome != Outcome::kEager;
+        EXPECT_TRUE(cache.wait_until_ready(std::chrono::seconds(30)).ok());
+      }
+      EXPECT_TRUE(graph) << number;
+    }
+    EXPECT_EQ(hostrt::misuses(), misuses) << hostrt::last_misuse();
+  }
+}
+
+// A hit of a step is made without a call into the library, also of an executable that a background thread has made.
+TEST_F(BackgroundTest, StepsMeetBackgroundThreads) {
+  for (const int executables : {1, 2}) {
+    data.write(std::vector<float>(kSize, 0));
+    calls = 0;
+    Options options = with_threads(unshared(4));
+    options.executables_per_key = executables;
+    Cache cache(options);
+    auto step = cache.prepare(key("k"), [this](cudaStream_t on) {
+      ++calls;
+      return add_one(on);
+    });
+    const Stream other;
+    EXPECT_RUN(kEager, step.run(stream));
+    EXPECT_TRUE(step.run(other).ok());
+    CUDA_OK(cudaStreamSynchronize(other));
+    EXPECT_TRUE(cache.wait_until_ready().ok());
+    EXPECT_TRUE(step.run(other).ok());
+    EXPECT_TRUE(cache.wait_until_ready().ok());
+    CUDA_OK(cudaStreamSynchronize(other));
+    EXPECT_RUN(kReplayed, step.run(stream));
+    EXPECT_RUN(kReplayed, step.run(stream));
+    CUDA_OK(cudaStreamSynchronize(stream));
+    EXPECT_RUN(kReplayed, step.run(other));
+    CUDA_OK(cudaStreamSynchronize(other));
+    cache.erase(key("k"));
+    EXPECT_RUN(kEager, step.run(stream));
+    EXPECT_TRUE(cache.wait_until_ready().ok());
+    EXPECT_RUN(kReplayed, step.run(stream));
+    CUDA_OK(cudaStreamSynchronize(stream));
+    expect_sum(8);
+  }
+}
+
+// A context that is lost while tasks wait, and others run beside.
+TEST_F(BackgroundTest, AFatalErrorEndsTheCacheWithWorkLeft) {
+  for (int round = 0; round < 20; ++round) {
+    const Stream own;
+    Cache cache(with_threads({}, 1 + round % 2));
+    HeldThread::fail(cudaErrorUnknown);
+    hostrt::fail_call("cudaGraphInstantiate", 3 + round, cudaErrorIllegalAddress);
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([&, i] {
+        for (int run = 0; run < 40; ++run) {
+          (void)cache.run(key("k", (run + 3 * i) % 20), own, params(1.0f), [](Recorder& rec, Slot<float>) {
+            rec.launch(add, {kGrid, kBlock}, static_cast<float*>(nullptr), 0, 1.0f);
+          });
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    (void)cache.wait_until_ready();
+    hostrt::clear_failures();
+  }
+}
+
+// An exception of `progress` passes, and the error is there for the next one who asks.
+TEST_F(BackgroundTest, AnExceptionOfProgressLosesNoError) {
+  Cache cache(with_threads({}));
+  HeldThread::fail(cudaErrorUnknown);
+  EXPECT_RUN(kEager, run_add(cache, key("fails")));
+  const auto throws = [](std::size_t, std::size_t) { throw std::runtime_error("progress"); };
+  EXPECT_THROW((void)cache.wait_until_ready(std::chrono::minutes(1), throws), std::runtime_error);
+  EXPECT_FAILURE(kInternal, cache.wait_until_ready());
+}
+
+// The graph of a key that has lost its template is read anew each time. The executable must not change hands only then.
+TEST_F(BackgroundTest, SiblingsWithFewTemplatesComeToRunAsGraphs) {
+  constexpr std::uint64_t kRuns = 40;
+  Options options = with_threads(renting(1));
+  options.max_templates = 1;
+  Cache cache(options);
+  for (std::uint64_t i = 0; i < kRuns; ++i) {
+    EXPECT_TRUE(run_chain(cache, static_cast<int>(i % 2), 3, 1).ok());
+    EXPECT_TRUE(cache.wait_until_ready().ok());
+  }
+  expect_sum(3.0f * kRuns);
+  EXPECT_LT(cache.stats().outcome(Outcome::kEager), kRuns);
 }
 
 #endif

@@ -30,11 +30,12 @@
 // function in the key.
 //
 // Threads. All members may be called from any number of threads at once. Runs of one entry exclude each other from
-// look-up to launch; a cold key met by many threads is captured once, while the others wait; runs of different entries
-// do not wait for each other, except where one reads another's graph for the first time, to find what they could share.
-// Launches of one entry from several streams are put in order by the driver. `fn` must not wait for another thread that
-// runs the same key. If it adds a graph of the caller's as a child node by hand, only one thread at a time may run the
-// cache, or add, clone, instantiate or destroy that graph (docs/semantics.md, fact 35). A cache must outlive its runs.
+// look-up to launch, except runs that call `fn` directly; a cold key met by many threads is captured once, while the
+// others wait; runs of different entries do not wait for each other, except where one reads another's graph for the
+// first time, to find what they could share. Launches of one entry from several streams are put in order by the driver.
+// `fn` must not wait for another thread that runs the same key. If it adds a graph of the caller's as a child node by
+// hand, only one thread at a time may run the cache, or add, clone, instantiate or destroy that graph
+// (docs/semantics.md, fact 35). A cache must outlive its runs.
 //
 // What a run leaves alone. Afterwards the stream is as it was and takes work; the thread's current device and capture
 // mode are the caller's, while `fn` has the cache's device current; the runtime's last-error slot holds what it held.
@@ -80,7 +81,8 @@ class Cache {
   // run. Throws std::bad_alloc.
   explicit Cache(const Options& options = {});
   // Destroys every executable. No run may be under way. Waits for the device's work, as cudaFree does, since
-  // executables in flight cannot be destroyed; inside a capture, other caches of the device destroy them later.
+  // executables in flight cannot be destroyed; inside a capture, other caches of the device destroy them later. Waits
+  // for what background threads have begun.
   ~Cache();
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
@@ -160,14 +162,19 @@ class Cache {
     }
   }
 
-  // How many keys are ready, of how many.
+  // How many executables the background threads have finished, of how many that they were asked for since the last
+  // call of wait_until_ready() that returned neither DeadlineExceeded nor FailedPrecondition. Those that failed count.
   using Progress = std::function<void(std::size_t ready, std::size_t all)>;
-  // Waits until the background threads (Options::background_threads) have done what warm() and runs have asked of them,
-  // or until the time has passed: then it returns DeadlineExceeded, and they go on. `progress` is called in this
-  // thread each time that more keys are ready; `all` counts since the last call that found everything done. Otherwise
-  // the status is the first error of those keys, which names the key, or Ok. A key that failed runs directly for a
-  // while, and EntryInfo::error says why. FailedPrecondition inside a run's `fn`. Without such threads it returns at
-  // once.
+  // Waits until the background threads (Options::background_threads) have nothing left to do for warm() and runs. Ok,
+  // or the first error that they met meanwhile, which names its key. Such a key runs directly for a while, and
+  // EntryInfo::error says why. DeadlineExceeded if the time has passed before: the threads go on. FailedPrecondition
+  // inside a capture of a run's `fn`; do not call it in a direct call of `fn` either. Without background threads it
+  // returns at once.
+  //
+  // `progress` is called in this thread each time that more is finished, and its exceptions pass. A run gives its key
+  // to the threads when its direct call of `fn` has returned, so keys of runs that are under way may not be waited for.
+  // The threads wait for uploads, as warm() does without them, so do not call this while the device waits for what this
+  // thread does next.
   absl::Status wait_until_ready(std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max(),
                                 const Progress& progress = nullptr);
 
@@ -187,6 +194,8 @@ class Cache {
   // is such.
   bool erase(const Key& key);
   // Forgets every key, and destroys what they had. Waits for the device's work, as cudaFree does. The counters go on.
+  // What a background thread is making at this moment is destroyed by that thread: call wait_until_ready() before the
+  // code of a kernel is unloaded.
   void clear();
 
   // Takes no longer with many keys than with few.

@@ -63,13 +63,17 @@ struct Options {
   // one. A key whose `fn` hands out memory of cudaMallocAsync has one alone. Less than 1: an error of every run.
   int executables_per_key = 1;
 
-  // How many threads the cache has that make executables, so that no run waits for that. A run then captures `fn`,
-  // replays, and brings over what siblings share, as it does without them. But where a new executable is needed, the
-  // run calls `fn` directly (kPreparing), and so do further runs of the key until a background thread has instantiated
-  // and uploaded it. So the first run of a key costs a capture more than the work itself, and outcomes depend on time.
-  // Cache::warm() leaves the same to them, and Cache::wait_until_ready() waits for it. The threads end with the cache,
-  // and what they have not begun by then is not done. A key whose `fn` hands out memory of cudaMallocAsync does without
-  // them. Where fewer threads can be had, the cache has fewer, and says so to `log`. Negative: an error of every run.
+  // How many threads the cache has that make executables, so that runs do not wait for that. A run then captures `fn`,
+  // replays, and brings over what siblings share, as it does without them. But where a new executable is needed, it
+  // calls `fn` directly (kPreparing), and so do further runs of the key until a background thread has instantiated and
+  // uploaded the executable. Such a first run calls `fn` twice, and pays for a capture beside the work itself. Outcomes
+  // depend on time then. Cache::warm() leaves the same to these threads, and Cache::wait_until_ready() waits for it.
+  //
+  // Runs of a key whose `fn` hands out memory of cudaMallocAsync instantiate themselves. An `fn` that adds a graph of
+  // the caller's as a child node by hand must not be used with background threads, because they destroy graphs, too
+  // (docs/semantics.md, fact 35). The threads end with the cache, and tasks that have not begun are dropped; a forked
+  // child must not destroy the cache. If fewer threads can be had, the cache has fewer, and `log` has a line that says
+  // so. Negative: an error of every run.
   int background_threads = 0;
 
   // Whether keys of one family share executables where that is cheaper. A family is the keys whose graphs have the same
@@ -107,9 +111,9 @@ struct Options {
   OnCaptureFailure on_capture_failure = OnCaptureFailure::kRunDirectly;
 
   // Called with a line of text for what is worth one: the first broken capture of a key, what verify mode and
-  // Options::diagnose find, a refused update, many evictions, a fatal error. Called during runs, and while the cache is
-  // made, by any of their threads, so it must be thread-safe, and must not use the cache. Exceptions of it are dropped.
-  // GRAPHCACHE_LOG=1 in the environment prints these lines to stderr.
+  // Options::diagnose find, a refused update, a failure of a background thread, many evictions, a fatal error. Called
+  // during runs, while the cache is made, and by background threads, so it must be thread-safe, and must not use the
+  // cache. Exceptions of it are dropped. GRAPHCACHE_LOG=1 in the environment prints these lines to stderr.
   std::function<void(std::string_view)> log = nullptr;
 
   // Verify mode, for finding mistakes: every n-th hit of a key calls `fn` under capture again, launches nothing of

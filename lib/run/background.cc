@@ -1,16 +1,16 @@
 // Threads of the cache that make executables, while the runs that need them call `fn` directly
 // (Options::background_threads).
 //
-// A run decides as it does without them, up to a plan to instantiate. Then it gives the entry, locked, to a background
-// thread and calls `fn` directly; so do all runs of the key until that thread lets the entry go. What a run does not do
-// itself is to read graphs for the first time, so a key whose siblings are not known yet gets its plan made there, too.
+// A run decides as it does without them. If its plan is to instantiate, it gives the entry, locked, to a background
+// thread, and calls `fn` directly. So do all runs of the key until that thread lets the entry go.
 #include <absl/cleanup/cleanup.h>
 #include <absl/strings/str_cat.h>
 
+#include <algorithm>
 #include <chrono>
-#include <memory>
+#include <cstddef>
+#include <exception>
 #include <new>
-#include <system_error>
 #include <utility>
 
 #include "cuda/errors.h"
@@ -18,17 +18,25 @@
 #include "run/impl.h"
 
 namespace graphcache {
+namespace {
+
+absl::Status too_late(std::size_t left, std::size_t all) noexcept try {
+  return absl::DeadlineExceededError(absl::StrCat(left, " of ", all, " keys are not ready"));
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+}  // namespace
 
 // Where no thread can be had, runs do it all by themselves.
 void Cache::Impl::start_background() try {
   background_.reserve(static_cast<std::size_t>(options_.background_threads));
   for (int i = 0; i < options_.background_threads; ++i) background_.emplace_back([this] { work_in_background(); });
-} catch (const std::system_error&) {
-  log(absl::StrCat("graphcache: ", background_.size(), " of ", options_.background_threads,
-                   " background threads could be made"));
+} catch (const std::exception&) {
+  log("graphcache: there are fewer background threads than Options::background_threads: no more could be made");
 }
 
-// What is not begun yet is not done.
+// Tasks that have not begun are dropped.
 void Cache::Impl::stop_background() {
   {
     MutexLock lock(mutex_);
@@ -48,17 +56,18 @@ void Cache::Impl::add_task(Entry* locked, Task task) {
   has_tasks_.notify_one();
 }
 
-// Calls `fn` directly, and gives the entry to a background thread then: the launches of the run come first.
-absl::StatusOr<Outcome> Cache::Impl::run_meanwhile(Held& held, Task task, const Request& request) {
+// Calls `fn` directly, and then gives the entry, which was promised an executable, to a background thread: the launches
+// of the run come first.
+absl::StatusOr<Outcome> Cache::Impl::run_meanwhile(Held& held, const Request& request) {
   Entry* const entry = held.give_away();
   {
     MutexLock lock(mutex_);
-    entry->task = task;  // Other runs need not wait from here on.
+    entry->task = Task::kRun;  // Other runs need not wait from here on.
     ++entry->users;
   }
   const absl::Cleanup give = [&] {
     MutexLock lock(mutex_);
-    add_task(entry, task);
+    add_task(entry, Task::kRun);
   };
   const User user(*this, entry);
   return call_directly(entry, EagerReason::kPreparing, request);
@@ -87,91 +96,73 @@ void Cache::Impl::work_in_background() {
       if (first_task_ == nullptr) return;
       entry.reset(std::exchange(first_task_, first_task_->next_task));
       task = entry->task;
+      if (entry->erased || lost_ || stopping_) {  // Nobody needs it.
+        task = Task::kNone;
+        demote(entry.get());
+      }
     }
     carry_out(entry, task);
   }
 }
 
-// The entry's task, whatever comes of it. The entry is let go.
+// It is not put back: the thread is the cache's, and to make device 0 current would make a context there.
+CallResult Cache::Impl::make_device_current() const {
+  int device = -1;
+  const cudaError_t error = cudaGetDevice(&device);
+  if (error != cudaSuccess || device == options_.device) return {"cudaGetDevice", error};
+  return {"cudaSetDevice", cudaSetDevice(options_.device)};
+}
+
+// Makes the executable, unless none is needed any more (kNone), and lets the entry go, whatever comes of it.
 void Cache::Impl::carry_out(Held& entry, Task task) {
   LastErrorGuard last_error;
-  const DeviceGuard device(options_.device);
-  absl::Status failure = device.status();
-  bool forgets = false;
-  if (failure.ok()) {
+  const CallResult current = make_device_current();
+  absl::Status failure;
+  if (task != Task::kNone) {
+    Obtained obtained;
     try {
-      const Obtained obtained = prepare(entry, task);
+      obtained.result = current;
+      if (current.error == cudaSuccess) obtained = instantiate_ahead(entry, task);
       const CallResult& result = obtained.result;
       if (result.error != cudaSuccess) failure = cuda_failure(result.call, result.error);
-      forgets = result.call == kInstantiate && obtained.why != EagerReason::kOutOfMemory;
     } catch (const std::bad_alloc&) {
       failure = out_of_memory();
     }
-  }
-  if (!failure.ok()) {
-    log(entry->key, message_of(failure));
-    if (is_fatal(cuda_error(failure))) {
-      lose(failure);
-    } else {
-      give_up(entry.get(), failure, forgets);
+    if (!failure.ok()) {
+      log(entry->key, message_of(failure));
+      const bool forgets = obtained.result.call == kInstantiate && obtained.why != EagerReason::kOutOfMemory;
+      is_fatal(cuda_error(failure)) ? lose(failure) : give_up(entry.get(), failure, forgets);
+      failure = with_key(failure, entry->key);
     }
   }
   {
     MutexLock lock(mutex_);
-    if (!failure.ok()) task_failure_.Update(with_key(failure, entry->key));
     entry->task = Task::kNone;
-    ++tasks_done_;
   }
   entry.release();
-  if (device.result().error == cudaSuccess) tidy_up(nullptr);
+  if (current.error == cudaSuccess) tidy_up(nullptr);
+  {
+    MutexLock lock(mutex_);
+    ++tasks_done_;
+    // The first one since somebody waited, except that a fatal one must not be missed.
+    if (!failure.ok() && (task_failed_ <= tasks_awaited_ || is_fatal(cuda_error(failure)))) {
+      task_failure_ = failure;
+      task_failed_ = tasks_done_;
+    }
+  }
   task_done_.notify_all();
 }
 
-// What is left of a run, or of warm(), before the launch.
-Cache::Impl::Obtained Cache::Impl::prepare(Held& entry, Task task) {
+// Instantiates and uploads the executable that the entry was promised.
+Cache::Impl::Obtained Cache::Impl::instantiate_ahead(Held& entry, Task task) {
   Obtained obtained;
-  {
-    MutexLock lock(mutex_);
-    if (entry->erased || lost_ || stopping_) {  // Nobody needs it.
-      if (entry->state == State::kLive) demote(entry.get());
-      return obtained;
-    }
-  }
   cudaStream_t stream = nullptr;
   {
     RelaxedCaptureMode relaxed;
     obtained.result = upload_stream_.get(&stream);
   }
-  if (obtained.result.error != cudaSuccess) return obtained;
-  switch (task) {
-    case Task::kNone:
-      break;
-    case Task::kObtain: {
-      read_siblings(entry);
-      const std::shared_ptr<const Content> content = entry->content;  // What comes over is to hold the captured values.
-      const detail::Call call{entry->site, nullptr, nullptr, nullptr, content->values.data(), content->values.size()};
-      obtained = obtain(entry, {entry->key, stream, stream, call}, /*may_instantiate=*/true);
-      break;
-    }
-    case Task::kInstantiate:
-      buy(entry, /*may_evict=*/true, stream, &obtained);
-      break;
-    case Task::kWarm: {
-      read_siblings(entry);
-      {
-        MutexLock lock(mutex_);
-        sweep();
-        if (policy_.has_to_borrow(entry->id)) return obtained;
-        const Plan plan = policy_.plan_ahead(entry->id);
-        if (plan.action == Plan::Action::kDirect) return obtained;
-        begin(entry.get(), plan);
-      }
-      buy(entry, /*may_evict=*/false, stream, &obtained);
-      break;
-    }
-  }
-  const bool is_new = entry->executable != nullptr && !obtained.of_sibling;
-  if (obtained.result.error == cudaSuccess && is_new) obtained.result = entry->executable->put_in_place(stream);
+  if (obtained.result.error == cudaSuccess) buy(entry, /*may_evict=*/task == Task::kRun, stream, &obtained);
+  if (obtained.result.error == cudaSuccess) obtained.result = entry->executable->put_in_place(stream);
   return obtained;
 }
 
@@ -182,10 +173,14 @@ absl::Status Cache::Impl::wait_until_ready(std::chrono::nanoseconds timeout, con
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   const Clock::time_point end = timeout < Clock::time_point::max() - begin ? begin + timeout : Clock::time_point::max();
-  for (std::size_t told = 0;;) {
+  std::size_t awaited = 0, told = 0;
+  {
+    MutexLock lock(mutex_);
+    awaited = told = tasks_awaited_;
+  }
+  for (;;) {
     std::size_t done = 0, all = 0;
     bool is_late = false;
-    absl::Status failure;
     {
       MutexLock lock(mutex_);
       while (tasks_done_ != tasks_ && tasks_done_ == told && !is_late) {
@@ -193,14 +188,15 @@ absl::Status Cache::Impl::wait_until_ready(std::chrono::nanoseconds timeout, con
       }
       done = tasks_done_;
       all = tasks_;
-      if (done == all) {
-        tasks_ = tasks_done_ = 0;
-        failure = std::exchange(task_failure_, absl::OkStatus());
-      }
     }
-    if (progress && done != std::exchange(told, done)) progress(done, all);
-    if (done == all) return failure;
-    if (is_late) return absl::DeadlineExceededError(absl::StrCat(all - done, " of ", all, " keys are not ready"));
+    if (progress && done != told) progress(done - awaited, all - awaited);
+    told = done;
+    if (done == all) {
+      MutexLock lock(mutex_);
+      tasks_awaited_ = std::max(tasks_awaited_, done);
+      return task_failed_ > awaited ? task_failure_ : absl::OkStatus();
+    }
+    if (is_late) return too_late(all - done, all - awaited);
   }
 }
 

@@ -32,13 +32,12 @@ enum class State {
   kLive,      // An executable, or a promise of one.
 };
 
-// What a background thread is to do for an entry (Options::background_threads). The entry's lock is held from the run
-// or warm() that asks for it until that is done.
+// For whom a background thread is to make the executable that an entry was promised (Options::background_threads). The
+// entry's lock is held from then on until that is done.
 enum class Task : std::uint8_t {
   kNone,
-  kObtain,       // All that a run does up to the launch.
-  kInstantiate,  // The plan is made and counts already: the executable is instantiated.
-  kWarm,         // What Cache::warm() does once the entry has a template.
+  kRun,   // For a run: another executable leaves if memory runs out.
+  kWarm,  // For Cache::warm(): none leaves.
 };
 
 struct Entry;

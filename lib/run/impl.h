@@ -31,9 +31,9 @@
 namespace graphcache {
 
 // Locks, and their order. `mutex_` guards the index and the counters; it is held for book-keeping alone, never across a
-// CUDA call or `fn`. An entry's lock is held by its run, across all of these. A thread that holds an entry's lock may
-// lock `mutex_`; a thread that holds `mutex_` may only try an entry's. A hit holds its entry's lock alone: it finds the
-// entry without `mutex_`.
+// CUDA call or `fn`. An entry's lock is held by its run, or by the background thread that it was given to, across all
+// of these. A thread that holds an entry's lock may lock `mutex_`; a thread that holds `mutex_` may only try an
+// entry's. A hit holds its entry's lock alone: it finds the entry without `mutex_`.
 class Cache::Impl {
  public:
   // `invalid`: what is wrong with the options, whose device is filled in if nothing is.
@@ -176,13 +176,11 @@ class Cache::Impl {
   struct Obtained {
     bool of_sibling = false;
     CallResult result;                       // If not a success, the call that failed: there is no executable then.
-    EagerReason why = EagerReason::kBudget;  // Why there is no executable,
-    Task task = Task::kNone;                 // and what gets one, if a background thread is to do it.
+    EagerReason why = EagerReason::kBudget;  // Why there is no executable.
+    bool is_promised = false;                // Whether there is only a plan to instantiate one.
   };
   absl::StatusOr<Outcome> bring_back(Held& entry, const Request& request, Outcome by_sibling, Outcome by_own);
-  absl::Status join_stream(Held& entry, const Request& request);
-  bool has_unread_siblings(const Entry& entry);
-  void read_siblings(Held& entry);
+  absl::Status find_family(Held& entry, const Request& request);
   void read_graph(Entry& entry);
   Obtained obtain(Held& entry, const Request& request, bool may_instantiate);
   Entry* lock_candidate(const Entry* entry);
@@ -208,12 +206,13 @@ class Cache::Impl {
     // A direct run hands out other memory than the graph's.
     return !background_.empty() && !entry.content->leaves_memory;
   }
-  absl::StatusOr<Outcome> run_meanwhile(Held& entry, Task task, const Request& request);
+  absl::StatusOr<Outcome> run_meanwhile(Held& entry, const Request& request);
   absl::StatusOr<Outcome> run_beside(Entry* in_background, const Request& request);
   void add_task(Entry* locked, Task task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void work_in_background();
+  CallResult make_device_current() const;
   void carry_out(Held& entry, Task task);
-  Obtained prepare(Held& entry, Task task);
+  Obtained instantiate_ahead(Held& entry, Task task);
 
   // Budgets.
   bool has_room(const Entry& entry);
@@ -260,15 +259,17 @@ class Cache::Impl {
   KnownStreams known_streams_;                                                   // Found to be of the cache's device.
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
 
-  // Background threads, and the entries that they have tasks for, the first one first.
-  std::condition_variable_any has_tasks_;  // With mutex_, as the next one.
-  std::condition_variable_any task_done_;
-  Entry* first_task_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  Entry* last_task_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  std::size_t tasks_ ABSL_GUARDED_BY(mutex_) = 0;       // Since wait_until_ready() has found all done.
-  std::size_t tasks_done_ ABSL_GUARDED_BY(mutex_) = 0;  // Of these.
-  absl::Status task_failure_ ABSL_GUARDED_BY(mutex_);   // The first of these.
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  // Background threads and their tasks, in the order in which they are begun.
+  std::condition_variable_any has_tasks_;                  // With mutex_: there are tasks, or the threads are to end.
+  std::condition_variable_any task_done_;                  // With mutex_: a task is done.
+  Entry* first_task_ ABSL_GUARDED_BY(mutex_) = nullptr;    // Waits to be begun. The others follow by Entry::next_task.
+  Entry* last_task_ ABSL_GUARDED_BY(mutex_) = nullptr;     // Is meaningless if there is no first one.
+  std::size_t tasks_ ABSL_GUARDED_BY(mutex_) = 0;          // How many tasks there ever were.
+  std::size_t tasks_done_ ABSL_GUARDED_BY(mutex_) = 0;     // How many of all tasks are done.
+  std::size_t tasks_awaited_ ABSL_GUARDED_BY(mutex_) = 0;  // How many were done when a wait last found all done.
+  std::size_t task_failed_ ABSL_GUARDED_BY(mutex_) = 0;    // The number of the task behind `task_failure_`, from 1.
+  absl::Status task_failure_ ABSL_GUARDED_BY(mutex_);      // What a wait returns that began before that task was done.
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;          // The threads do nothing more.
   std::vector<std::thread> background_;
 
   OwnStream upload_stream_;     // For warm() and background threads: one of the caller's may be busy for long.

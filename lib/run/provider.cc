@@ -47,7 +47,7 @@ class Cache::Impl::Locked {
   absl::InlinedVector<Entry*, 8> entries_;
 };
 
-// Where it may not instantiate, the plan to do so counts from here on, and is a task for a background thread.
+// Where it may not instantiate, the plan to do so counts from here on: the executable is promised.
 Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request, bool may_instantiate) {
   for (;;) {  // Once more after each refusal.
     Obtained obtained;
@@ -66,7 +66,7 @@ Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request, b
         if (may_instantiate) {
           buy(entry, /*may_evict=*/true, request.stream, &obtained);
         } else {
-          obtained.task = Task::kInstantiate;
+          obtained.is_promised = true;
         }
         return obtained;
       case Plan::Action::kBorrow:
@@ -151,6 +151,8 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
   };
   BroughtOver brought;
   if (by_set) {
+    // A table whose first launch failed can have no other set written: it is made anew.
+    if (!lender->executable->device_may_write()) return false;
     if (plan.adds_set) brought.result = add_set(entry, lender, request);
     if (brought.result.error != cudaSuccess && !is_fatal(brought.result.error)) {
       MutexLock lock(mutex_);

@@ -158,6 +158,7 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
   } else {
     entry->exec = nullptr;  // Its last launch is on another stream than it is ready on.
   }
+  entry->failures = 0;
   entry->outcomes[static_cast<int>(outcome)].add(1);
   hits_->counts.add(outcome);
   return outcome;
@@ -278,30 +279,23 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
 // The entry, which has a template and no executable, joins the family of the stream, if it can have siblings. Launches
 // of one executable follow each other (fact 15), so one for keys of several streams would keep these from running side
 // by side.
-absl::Status Cache::Impl::join_stream(Held& entry, const Request& request) {
-  if (!options_.share || !Policy::tells_streams_apart(options_.mechanisms)) return absl::OkStatus();
+absl::Status Cache::Impl::find_family(Held& entry, const Request& request) {
+  {
+    MutexLock lock(mutex_);
+    // Nobody else can have what an erased entry gets.
+    if (entry->erased || !policy_.shares()) return absl::OkStatus();
+  }
   unsigned long long stream = 0;
-  const cudaError_t error = stream_id(request.stream, &stream);
-  if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
-  if (error != cudaSuccess) return absl::OkStatus();
-  MutexLock lock(mutex_);
-  if (!entry->erased) policy_.moved(entry->id, stream);
-  return absl::OkStatus();
-}
-
-bool Cache::Impl::has_unread_siblings(const Entry& entry) {
-  MutexLock lock(mutex_);
-  return !entry.erased && !policy_.to_read(entry.id).empty();
-}
-
-// Reads the graphs of the entry and of those that may be its siblings, as far as the policy asks for that.
-void Cache::Impl::read_siblings(Held& entry) {
+  if (Policy::tells_streams_apart(options_.mechanisms)) {
+    const cudaError_t error = stream_id(request.stream, &stream);
+    if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
+    if (error != cudaSuccess) return absl::OkStatus();
+  }
   std::list<Held> others;
   std::vector<KeyId> to_read;
   {
     MutexLock lock(mutex_);
-    // Nobody else can have what an erased entry gets.
-    if (entry->erased) return;
+    policy_.moved(entry->id, stream);
     to_read = policy_.to_read(entry->id);
     for (const KeyId id : to_read) {
       Entry* const other = index_.of(id);
@@ -315,6 +309,7 @@ void Cache::Impl::read_siblings(Held& entry) {
     other.release();
   }
   if (!to_read.empty()) read_graph(*entry.get());
+  return absl::OkStatus();
 }
 
 void Cache::Impl::read_graph(Entry& entry) {
@@ -343,21 +338,16 @@ void Cache::Impl::read_graph(Entry& entry) {
 // An entry that has a template, but no executable: it gets one, and is launched.
 absl::StatusOr<Outcome> Cache::Impl::bring_back(Held& entry, const Request& request, Outcome by_sibling,
                                                 Outcome by_own) {
-  if (absl::Status lost = join_stream(entry, request); !lost.ok()) return failed(request, std::move(lost));
-  const bool in_background = is_left_to_background(*entry.get());
-  if (in_background && has_unread_siblings(*entry.get())) return run_meanwhile(entry, Task::kObtain, request);
-  read_siblings(entry);
-  const Obtained obtained = obtain(entry, request, /*may_instantiate=*/!in_background);
-  if (obtained.task != Task::kNone) return run_meanwhile(entry, obtained.task, request);
+  if (absl::Status lost = find_family(entry, request); !lost.ok()) return failed(request, std::move(lost));
+  const Obtained obtained = obtain(entry, request, /*may_instantiate=*/!is_left_to_background(*entry.get()));
+  if (obtained.is_promised) return run_meanwhile(entry, request);
   if (obtained.result.error != cudaSuccess) {
     return replay_failed(entry, obtained.result, obtained.why, request);
   }
   if (entry->executable == nullptr) return run_directly(entry, obtained.why, request);
   // One of its own holds the values of the capture, and is patched.
   const Outcome outcome = obtained.of_sibling ? by_sibling : by_own;
-  absl::StatusOr<Outcome> done = launch(entry, request, outcome, outcome);
-  if (done.ok() && *done == outcome) entry->failures = 0;
-  return done;
+  return launch(entry, request, outcome, outcome);
 }
 
 absl::Status Cache::Impl::failed(const Request& request, absl::Status why) {

@@ -21,13 +21,13 @@ absl::Status Cache::Impl::warm(const Request& request) {
   Entry* in_background = nullptr;
   Held entry(*this, claim(request, &in_background));
   const User user(*this, in_background);
-  if (in_background != nullptr) return absl::OkStatus();
-  {
+  if (in_background == nullptr) {
     MutexLock lock(mutex_);
     touch(entry.get());
   }
   LastErrorGuard last_error;
   if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
+  if (in_background != nullptr) return absl::OkStatus();
   entry->stream = LaunchStream::of(stream);
   if (entry->executable != nullptr) return absl::OkStatus();
   DeviceGuard device(options_.device);
@@ -45,13 +45,20 @@ absl::Status Cache::Impl::warm(const Request& request) {
   }
   entry->direct_left = 0;
   entry->seen = true;
-  if (absl::Status lost = join_stream(entry, request); !lost.ok()) return failed(request, std::move(lost));
-  if (!background_.empty()) {
+  if (absl::Status lost = find_family(entry, request); !lost.ok()) return failed(request, std::move(lost));
+  {
     MutexLock lock(mutex_);
-    add_task(entry.give_away(), Task::kWarm);
-    return absl::OkStatus();
+    sweep();
+    if (policy_.has_to_borrow(entry->id)) return absl::OkStatus();
+    const Plan plan = policy_.plan_ahead(entry->id);
+    if (plan.action == Plan::Action::kDirect) return absl::OkStatus();
+    begin(entry.get(), plan);
+    if (is_left_to_background(*entry.get())) {
+      add_task(entry.give_away(), Task::kWarm);
+      return absl::OkStatus();
+    }
   }
-  const CallResult result = prepare(entry, Task::kWarm).result;
+  const CallResult result = instantiate_ahead(entry, Task::kWarm).result;
   if (result.error == cudaSuccess) return absl::OkStatus();
   if (!is_fatal(result.error)) {
     MutexLock lock(mutex_);
