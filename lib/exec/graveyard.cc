@@ -8,7 +8,8 @@
 
 namespace graphcache {
 
-void Graveyard::add(std::unique_ptr<Executable> executable, Template graph, LaunchStream stream) noexcept {
+void Graveyard::add(std::unique_ptr<Executable> executable, Template graph, LaunchStream stream,
+                    bool set_aside) noexcept {
   if (executable == nullptr && graph.empty()) return;
   std::list<Grave> grave;
   if (executable != nullptr) {
@@ -29,7 +30,8 @@ void Graveyard::add(std::unique_ptr<Executable> executable, Template graph, Laun
   MutexLock lock(mutex_);
   if (abandoned_) return;
   of.generation = last_generation;
-  waiting_.splice(waiting_.end(), grave);
+  std::list<Grave>& others = set_aside ? aside_ : waiting_;
+  others.splice(others.end(), grave);
 }
 
 bool Graveyard::is_done(Grave& grave, LaunchStream stream) {
@@ -92,9 +94,14 @@ void Graveyard::collect(cudaStream_t handle) {
 }
 
 CallResult Graveyard::collect_all(const DeviceMemory* to_wait) {
-  if (active_recording != nullptr) return {};
+  const bool and_aside = to_wait != nullptr;
+  if (active_recording != nullptr) {
+    MutexLock lock(mutex_);
+    if (and_aside) waiting_.splice(waiting_.end(), aside_);  // Then later runs see to it.
+    return {};
+  }
   Memories memories;  // Let go without the lock, and behind what uses it.
-  std::list<Grave> waiting = take();
+  std::list<Grave> waiting = take(and_aside);
   bool is_over = false;
   if (to_wait != nullptr && !waiting.empty()) {
     const CallResult waited = to_wait->wait();
@@ -136,12 +143,13 @@ bool Graveyard::empty() {
   return waiting_.empty();
 }
 
-std::list<Grave> Graveyard::take() {
+std::list<Grave> Graveyard::take(bool and_aside) {
   std::list<Grave> waiting;
   {
     MutexLock lock(mutex_);
     if (abandoned_) return waiting;
     waiting.swap(waiting_);
+    if (and_aside) waiting.splice(waiting.end(), aside_);
   }
   Graveyard& others = orphans();
   MutexLock lock(others.mutex_);
@@ -177,6 +185,7 @@ void Graveyard::abandon() {
   abandoned_ = true;  // Before the generation is another: what is added from now on has none.
   ++last_generation;
   waiting.swap(waiting_);
+  waiting.splice(waiting.end(), aside_);
 }
 
 Grave::~Grave() {

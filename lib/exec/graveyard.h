@@ -48,8 +48,10 @@ class Graveyard {
   explicit Graveyard(int device) : device_(device) {}
 
   // What an entry had, either of which may be missing, and the stream that it was launched on last, if it was.
-  void add(std::unique_ptr<Executable> executable, Template graph, LaunchStream stream = {}) noexcept
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // What is set aside waits for collect_all() with the cache's memory: no other thread's run destroys what a call of
+  // clear() has made, however much that is.
+  void add(std::unique_ptr<Executable> executable, Template graph, LaunchStream stream = {},
+           bool set_aside = false) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
   // Destroys some of what waits and is known to be over, a bounded amount of work, unless this thread is capturing.
   // `stream` is one that the caller knows to exist and not to be capturing, of the current device; null: none. Called
   // without locks that runs wait for.
@@ -83,7 +85,7 @@ class Graveyard {
   // Gives the grave its event without that stream. False: that cannot be.
   bool fence(Grave& grave) ABSL_LOCKS_EXCLUDED(mutex_);
   // What waits, and what others left behind of the device.
-  std::list<Grave> take() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::list<Grave> take(bool and_aside = false) ABSL_LOCKS_EXCLUDED(mutex_);
   void put_back(std::list<Grave> waiting) ABSL_LOCKS_EXCLUDED(mutex_);
 
   inline static std::atomic<std::uint64_t> last_generation{0};  // How often a context was lost.
@@ -91,6 +93,7 @@ class Graveyard {
   const int device_;
   Mutex mutex_;
   std::list<Grave> waiting_ ABSL_GUARDED_BY(mutex_);
+  std::list<Grave> aside_ ABSL_GUARDED_BY(mutex_);  // What was added as set aside.
   Memories memories_ ABSL_GUARDED_BY(mutex_);
   bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
   OwnStream stream_;

@@ -96,20 +96,23 @@ bool Cache::Impl::erase(const Key& key) {
   return found;
 }
 
-// A few each time that the lock is held, since runs that are no hits wait for it. The lock is not fair: they get it
-// while this thread sleeps.
+// For a short time each time that the lock is held, since runs that are no hits wait for it. The lock is not fair: they
+// get it while this thread sleeps.
 void Cache::Impl::clear() {
-  constexpr int kBuckets = 512;  // Each time: about half as many entries. A small cache has no more.
-  constexpr std::chrono::microseconds kPause(20);
+  constexpr std::chrono::microseconds kHeld(300), kPause(20);
+  constexpr int kBuckets = 32;  // Between two looks at the clock: about half as many entries.
   const auto forget_it = [this](Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { forget(entry); };
   const absl::FunctionRef<void(Entry*)> forgets = forget_it;
   std::optional<EntryTable::Walk> walk;
   do {
     if (walk) std::this_thread::sleep_for(kPause);
     MutexLock lock(mutex_);
+    const auto end = std::chrono::steady_clock::now() + kHeld;
     if (!walk) walk.emplace(index_.walk());
-    for (int i = 0; i < kBuckets && !walk->done(); ++i) walk->step(forgets);
-    sweep();
+    do {
+      for (int i = 0; i < kBuckets && !walk->done(); ++i) walk->step(forgets);
+      sweep(/*of_clear=*/true);
+    } while (!walk->done() && std::chrono::steady_clock::now() < end);
   } while (!walk->done());
   if (const CallResult lost = graveyard_.collect_all(memory_.get()); lost.error != cudaSuccess) {
     return lose(cuda_failure(lost.call, lost.error));
@@ -119,7 +122,7 @@ void Cache::Impl::clear() {
 
 // Deletes erased entries that nobody uses any more. True if there were some. Of the cold entries that are too many it
 // drops a few, since runs wait for the lock: each new entry sweeps once, so that they become fewer nevertheless.
-bool Cache::Impl::sweep() {
+bool Cache::Impl::sweep(bool of_clear) {
   constexpr int kSurplus = 8;  // Each time.
   for (int i = 0; i < kSurplus; ++i) {
     Entry* const surplus = index_.surplus();
@@ -131,7 +134,7 @@ bool Cache::Impl::sweep() {
     any = true;
     policy_.erased(entry.id);
     if (entry.signature != nullptr) signatures_.remove(entry.signature);
-    graveyard_.add(entry.take_executable(), std::move(entry.graph), entry.stream);
+    graveyard_.add(entry.take_executable(), std::move(entry.graph), entry.stream, /*set_aside=*/of_clear);
   });
   return any;
 }

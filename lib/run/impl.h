@@ -238,7 +238,7 @@ class Cache::Impl {
   void log(const Key& key, std::string_view what) const noexcept;
   void log_evictions(std::uint64_t evictions) const noexcept;
   void forget(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool sweep(bool of_clear = false) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   Options options_;
   absl::Status invalid_;   // What is wrong with the options, or ok.

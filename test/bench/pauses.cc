@@ -2,15 +2,32 @@
 // pauses [--json FILE] [KEYS [ROUNDS]].
 //
 // The figure is the longest run of the first thread, a hit or a miss, while the other one repeats an operation, in us.
-// Runs that lost their CPU to the scheduler without waiting for anything do not count. Reference: the longest run while
-// the other thread does the same with another cache, which is what else the machine adds. The lowest of the rounds.
-#include <sys/resource.h>
+// A miss is the run of a new key and its erase(), so that the first thread always asks something of the cache.
+// Reference: the longest run while the other thread does the same with another cache, which is what else the machine
+// adds. Of both, the lowest of the rounds. Three things are not the cache's, and do not count:
+//
+//   the scheduler  A thread that has lost its CPU to another program goes on some 4 ms later, and so does whoever waits
+//                  for its lock. The kernel counts for how long a thread has had a CPU, and for how long it has waited
+//                  for one. The figure is the time that the run worked, and that it was blocked while neither thread
+//                  waited for a CPU.
+//   hostrt         It has one lock for all calls. The time for which a run waits for that lock does not count.
+//   malloc         glibc keeps small free blocks apart, and merges all of them at once in some call of free(): in 10 to
+//                  200 ms after 100,000 keys. Or it gives much memory back at once. It is told to do neither.
+#include <fcntl.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <limits>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -22,47 +39,145 @@ namespace {
 
 constexpr int kEvicting = 64;  // Executables of the caches that evict.
 
-// Tells whether the scheduler has taken the CPU from this thread since this was made, while it did not wait for
-// anything.
-class Preemption {
+std::int64_t nanoseconds_of(clockid_t clock) {
+  timespec time{};
+  clock_gettime(clock, &time);
+  return std::int64_t{1000000000} * time.tv_sec + time.tv_nsec;
+}
+
+// For how long a thread has had a CPU so far, and for how long it has waited for one, in ns.
+class CpuTimes {
  public:
-  bool happened() const {
-    const rusage after = now();
-    return after.ru_nivcsw != before_.ru_nivcsw && after.ru_nvcsw == before_.ru_nvcsw;
+  // Of the calling thread.
+  CpuTimes() : file_(open(("/proc/self/task/" + std::to_string(gettid()) + "/schedstat").c_str(), O_RDONLY)) {
+    pthread_getcpuclockid(pthread_self(), &clock_);
+  }
+  ~CpuTimes() {
+    if (file_ >= 0) close(file_);
+  }
+  CpuTimes(const CpuTimes&) = delete;
+  CpuTimes& operator=(const CpuTimes&) = delete;
+
+  std::int64_t had() const { return nanoseconds_of(clock_); }
+  // 0 where the kernel does not say.
+  std::int64_t waited() const {
+    char text[96];
+    const ssize_t size = pread(file_, text, sizeof(text) - 1, 0);
+    if (size <= 0) return 0;
+    text[size] = '\0';
+    long long had = 0, waited = 0;
+    return std::sscanf(text, "%lld %lld", &had, &waited) == 2 ? waited : 0;
   }
 
  private:
-  static rusage now() {
-    rusage usage;
-    getrusage(RUSAGE_THREAD, &usage);
-    return usage;
-  }
-  const rusage before_ = now();
+  const int file_;
+  clockid_t clock_{};
 };
 
-// The longest run of another thread in `cache`, while `operation` is done here.
+// A span of time of the thread that runs, in ns.
+struct Span {
+  std::int64_t wall = 0, own_cpu = 0, own_wait = 0;
+  std::int64_t other_cpu = 0, other_wait = 0;  // Of the thread that operates.
+
+  friend Span operator-(const Span& a, const Span& b) {
+    return {a.wall - b.wall, a.own_cpu - b.own_cpu, a.own_wait - b.own_wait, a.other_cpu - b.other_cpu,
+            a.other_wait - b.other_wait};
+  }
+  // What this thread worked, and what it was blocked while the other one worked or slept, but no time in which one of
+  // them waited for a CPU. That cannot be told exactly: either figure below is too small in another case, the first one
+  // where the other thread began to wait before the span, the second one where both waited at a time.
+  std::int64_t undisturbed() const {
+    const std::int64_t blocked = wall - own_cpu - own_wait;
+    return own_cpu + std::max({std::int64_t{0}, blocked - other_wait, other_cpu - own_cpu - own_wait});
+  }
+};
+
+// What the thread that runs measures with.
+class Stopwatch {
+ public:
+  explicit Stopwatch(const CpuTimes& other) : other_(other) { of_thread = this; }
+  ~Stopwatch() { of_thread = nullptr; }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+  // What f() takes, without what leave_out() is asked to do meanwhile.
+  template <class F>
+  Span time(F&& f) {
+    begin_ = now();
+    f();
+    return now() - begin_;
+  }
+  template <class F>
+  void leave_out(F&& f) {
+    const Span before = now() - begin_;
+    f();
+    begin_ = now() - before;
+  }
+  // The calling thread's. Null for others.
+  static inline thread_local Stopwatch* of_thread = nullptr;
+
+ private:
+  // All of them at one moment, as far as that goes: again if the scheduler came between.
+  Span now() const {
+    constexpr std::int64_t kMoment = 20000;
+    for (;;) {
+      const std::int64_t begin = nanoseconds_of(CLOCK_MONOTONIC);
+      const Span span{begin, own_.had(), own_.waited(), other_.had(), other_.waited()};
+      if (nanoseconds_of(CLOCK_MONOTONIC) - begin < kMoment) return span;
+    }
+  }
+
+  const CpuTimes own_;
+  const CpuTimes& other_;
+  Span begin_;
+};
+
+// The lock that this thread took last, and hostrt's.
+thread_local const pthread_mutex_t* taken = nullptr;
+const pthread_mutex_t* of_hostrt = nullptr;
+
+}  // namespace
+
+// The program is linked with --wrap=pthread_mutex_lock.
+extern "C" int __real_pthread_mutex_lock(pthread_mutex_t* mutex);
+extern "C" int __wrap_pthread_mutex_lock(pthread_mutex_t* mutex) {
+  taken = mutex;
+  Stopwatch* const watch = Stopwatch::of_thread;
+  if (watch == nullptr || mutex != of_hostrt) return __real_pthread_mutex_lock(mutex);
+  if (pthread_mutex_trylock(mutex) == 0) return 0;
+  int error = 0;
+  watch->leave_out([&] { error = __real_pthread_mutex_lock(mutex); });
+  return error;
+}
+
+namespace {
+
+// The longest run of another thread in `cache`, while `operation` is done here, in us.
 double longest_run(graphcache::Cache& cache, bool of_hits, const std::function<void()>& operation) {
+  const CpuTimes operating;
   std::atomic<bool> ready{false}, over{false};
-  double longest = 0;
+  std::int64_t longest = 0;
   std::thread other([&] {
     cudaStream_t stream = bench::new_stream();
     int next = -1;
     const graphcache::Key key = bench::numbered(next);
     bench::run(cache, stream, key);
+    Stopwatch watch(operating);
     ready = true;
     while (!over) {
       const graphcache::Key miss = bench::numbered(--next);
-      const Preemption preemption;
-      const double ns = bench::nanoseconds([&] { bench::run(cache, stream, of_hits ? key : miss); });
-      if (ns > longest && !preemption.happened()) longest = ns;
-      if (!of_hits) cache.erase(miss);
+      const Span span = watch.time([&] {
+        bench::run(cache, stream, of_hits ? key : miss);
+        if (!of_hits) cache.erase(miss);
+      });
+      longest = std::max(longest, span.undisturbed());
     }
   });
   while (!ready) std::this_thread::yield();
   operation();
   over = true;
   other.join();
-  return longest / 1000;
+  return static_cast<double>(longest) / 1000;
 }
 
 template <class F>
@@ -80,10 +195,14 @@ struct Operation {
 }  // namespace
 
 int main(int argc, char** argv) {
+  mallopt(M_MXFAST, 0);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   bench::Report report(argc, argv, bench::machine());
   const int count = report.argument(0, 100000), rounds = report.argument(1, 3);
   graphcache::hostrt::set_execution(false);
   cudaStream_t stream = bench::new_stream();
+  bench::check(cudaStreamQuery(stream));
+  of_hostrt = taken;
   const auto keys = bench::numbered_keys(count);
   const auto insert = [&](graphcache::Cache& cache) {
     for (const auto& key : keys) bench::run(cache, stream, key);
