@@ -86,21 +86,6 @@ TEST_F(BackgroundTest, AReadyKeyFollowsTheValuesOfItsRuns) {
   }
 }
 
-// The run's own stream may be gone before the executable is made.
-TEST_F(BackgroundTest, TheStreamOfTheFirstRunIsNotUsed) {
-  Options options = with_threads({});
-  options.mechanisms.patching = detail::Patching::kDeviceUpdated;
-  Cache cache(options);
-  for (int i = 0; i < 20; ++i) {
-    const auto one = std::make_unique<Stream>();
-    EXPECT_RUN(kEager, cache.run(key("k", i), *one, params(1.0f), chain(3)));
-    CUDA_OK(cudaStreamSynchronize(*one));
-  }
-  EXPECT_TRUE(cache.wait_until_ready().ok());
-  for (int i = 0; i < 20; ++i) EXPECT_RUN(kPatched, cache.run(key("k", i), stream, params(2.0f), chain(3)));
-  expect_sum(20 * 3 + 20 * 6);
-}
-
 // While one thread calls `fn` directly, before anybody has begun to prepare its key, others meet that key.
 TEST_F(BackgroundTest, RunsOfAKeyThatIsNotReadyDoNotWait) {
   Cache cache(with_threads({}));
@@ -388,21 +373,46 @@ TEST_F(BackgroundTest, RunsGoOnDirectlyWhileAThreadIsBusy) {
     EXPECT_RUN(kEager, run_add(cache, key("fails")));
     EXPECT_RUN(kEager, run_add(cache, key("waits")));
   }
-  EXPECT_EQ(cache.stats().eager(EagerReason::kPreparing), 7u);
-  EXPECT_TRUE(cache.warm(key("waits, too"), stream, [&](cudaStream_t on) { return add_one(on); }).ok());
+  stats = cache.stats();
+  EXPECT_EQ(stats.eager(EagerReason::kPreparing), 7u);
+  EXPECT_EQ(stats.captures, 1u);  // A run captures when a thread is free to go on with that.
+  EXPECT_TRUE(cache.warm(key("chain", 1), stream, params(1.0f), chain(3)).ok());
   Reports reports;
   const absl::Status late = cache.wait_until_ready(
       std::chrono::milliseconds(5), [&](std::size_t ready, std::size_t all) { reports.emplace_back(ready, all); });
   EXPECT_FAILURE(kDeadlineExceeded, late);
-  EXPECT_TRUE(mentions(late, "3 of 3 keys are not ready")) << late.ToString();
+  EXPECT_TRUE(mentions(late, "2 of 2 keys are not ready")) << late.ToString();
   EXPECT_TRUE(reports.empty());
   held.release();
   const absl::Status failed = cache.wait_until_ready();
   EXPECT_EQ(cuda_error(failed), cudaErrorUnknown) << failed.ToString();
   EXPECT_TRUE(mentions(failed, "fails")) << failed.ToString();
   EXPECT_TRUE(cache.wait_until_ready().ok());
+  EXPECT_RUN(kReplayed, run_chain(cache, 1, 3, 1));
+  EXPECT_RUN(kEager, run_add(cache, key("waits")));
+  EXPECT_TRUE(cache.wait_until_ready().ok());
   EXPECT_RUN(kReplayed, run_add(cache, key("waits")));
-  expect_sum(8);
+  expect_sum(7 + 3 + 2);
+}
+
+// The stream that a key was captured on may be gone before the executable is made.
+TEST_F(BackgroundTest, TheStreamOfTheCaptureIsNotUsed) {
+  HeldThread held;
+  Options options = held.options({});
+  options.mechanisms.patching = detail::Patching::kDeviceUpdated;
+  Cache cache(options);
+  hostrt::fail_call("cudaGraphUpload", 1, cudaErrorUnknown);
+  EXPECT_RUN(kEager, run_add(cache, key("fails")));
+  held.wait();
+  for (int i = 0; i < 20; ++i) {
+    const Stream one;
+    EXPECT_TRUE(cache.warm(key("chain", i), one, params(1.0f), chain(3)).ok());
+  }
+  held.release();
+  EXPECT_FAILURE(kInternal, cache.wait_until_ready());
+  for (int i = 0; i < 20; ++i) EXPECT_RUN(kPatched, run_chain(cache, i, 3, 2));
+  expect_sum(1 + 20 * 6);
+  EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
 }
 
 TEST_F(BackgroundTest, AKeyThatFailedRunsDirectlyAndIsTriedAgain) {
@@ -458,7 +468,7 @@ TEST_F(BackgroundTest, WhatIsForgottenInTimeIsNotMade) {
   HeldThread::fail(cudaErrorUnknown);
   EXPECT_RUN(kEager, run_add(cache, key("fails")));
   held.wait();
-  for (int i = 0; i < 5; ++i) EXPECT_RUN(kEager, run_chain(cache, i, 3, 1));
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(cache.warm(key("chain", i), stream, params(1.0f), chain(3)).ok());
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(cache.erase(key("chain", i)));
   held.release();
   EXPECT_FAILURE(kInternal, cache.wait_until_ready());
@@ -475,7 +485,7 @@ TEST_F(BackgroundTest, ACacheThatEndsLeavesNothing) {
     HeldThread::fail(cudaErrorUnknown);
     EXPECT_RUN(kEager, run_add(*cache, key("fails")));
     held.wait();
-    for (int i = 0; i < 5; ++i) EXPECT_RUN(kEager, run_chain(*cache, i, 3, 1));
+    for (int i = 0; i < 5; ++i) EXPECT_TRUE(cache->warm(key("chain", i), stream, params(1.0f), chain(3)).ok());
     std::thread releases([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
       held.release();
@@ -599,8 +609,8 @@ TEST_F(BackgroundTest, CapturesInGlobalModeStayWhole) {
                                }
                              })
                         .ok());
+        (void)cache.wait_until_ready();
       }
-      (void)cache.wait_until_ready();
       hostrt::clear_failures();
       EXPECT_EQ(cache.stats().capture_failures, 0u);
       EXPECT_EQ(cache.stats().captures + cache.stats().eager(EagerReason::kBudget), 30u);

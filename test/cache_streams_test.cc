@@ -64,6 +64,7 @@ TEST_F(CacheStreamsTest, EachStreamGetsAnExecutableUpToTheLimit) {
 TEST_F(CacheStreamsTest, ValuesAreOfEachExecutable) {
   Cache cache(with_executables(2));
   EXPECT_RUN(kInstantiated, run_add(cache, streams[0], 1.0f));
+  CUDA_OK(cudaDeviceSynchronize());
   EXPECT_RUN(kInstantiated, run_add(cache, streams[1], 10.0f));
   CUDA_OK(cudaDeviceSynchronize());
   EXPECT_RUN(kReplayed, run_add(cache, streams[0], 1.0f));

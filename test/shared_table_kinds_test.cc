@@ -105,8 +105,8 @@ TEST_F(SharedTableKindsTest, AllElseBesideThem) {
       CUDA_OK(cudaLaunchHostFunc(
           side, [](void*) {}, nullptr));
       CUDA_OK(launch(blend, 2, 32, side, at(700), 100, which, which));
-      CUDA_OK(cudaMemcpyAsync(at(200), at(0), 64 * sizeof(int), cudaMemcpyDeviceToDevice, rec.stream()));
-      CUDA_OK(launch(blend_in, grid, 32, rec.stream(), at(100), at(200), 160, which));
+      CUDA_OK(cudaMemcpyAsync(at(300), at(0), 64 * sizeof(int), cudaMemcpyDeviceToDevice, rec.stream()));
+      CUDA_OK(launch(blend_in, grid, 32, rec.stream(), at(100), at(300), 160, which));
       CUDA_OK(cudaEventRecord(joined, side));
       CUDA_OK(cudaStreamWaitEvent(rec.stream(), joined, 0));
       CUDA_OK(launch(blend, grid, 64, rec.stream(), at(0), kSize, 5, which));

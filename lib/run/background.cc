@@ -1,8 +1,10 @@
 // Threads of the cache that make executables, while the runs that need them call `fn` directly
 // (Options::background_threads).
 //
-// A run decides as it does without them. If its plan is to instantiate, it gives the entry, locked, to a background
-// thread, and calls `fn` directly. So do all runs of the key until that thread lets the entry go.
+// A run decides as it does without them. If its plan is to instantiate, it calls `fn` directly, and gives the entry,
+// locked, to a background thread. All runs of the key are direct until that thread lets the entry go. If no thread is
+// free, there is no such plan: the driver makes launches wait while it instantiates, so a run should not meet more than
+// one instantiation, and not pay for a capture at the same time.
 #include <absl/cleanup/cleanup.h>
 #include <absl/strings/str_cat.h>
 
@@ -96,6 +98,7 @@ void Cache::Impl::work_in_background() {
       if (first_task_ == nullptr) return;
       entry.reset(std::exchange(first_task_, first_task_->next_task));
       task = entry->task;
+      ++busy_threads_;
       if (entry->erased || lost_ || stopping_) {  // Nobody needs it.
         task = Task::kNone;
         demote(entry.get());
@@ -143,6 +146,7 @@ void Cache::Impl::carry_out(Held& entry, Task task) {
   if (current.error == cudaSuccess) tidy_up(nullptr);
   {
     MutexLock lock(mutex_);
+    --busy_threads_;
     ++tasks_done_;
     // The first one since somebody waited, except that a fatal one must not be missed.
     if (!failure.ok() && (task_failed_ <= tasks_awaited_ || is_fatal(cuda_error(failure)))) {

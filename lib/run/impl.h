@@ -185,7 +185,7 @@ class Cache::Impl {
   Obtained obtain(Held& entry, const Request& request, bool may_instantiate);
   Entry* lock_candidate(const Entry* entry);
   bool find_offer(Held& entry, Held& lender, Offer* offer);
-  bool decide(Held& entry, Held& lender, const Offer& offer, Plan* made);
+  bool decide(Held& entry, Held& lender, const Offer& offer, bool may_instantiate, Plan* made, EagerReason* why);
   void begin(Entry* entry, const Plan& plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   class Locked;
   bool take_over(Held& entry, Held& lender, const Plan& plan, const Request& request, Obtained* obtained);
@@ -205,6 +205,9 @@ class Cache::Impl {
   bool is_left_to_background(const Entry& entry) const {
     // A direct run hands out other memory than the graph's.
     return !background_.empty() && !entry.content->leaves_memory;
+  }
+  bool has_free_thread() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return first_task_ == nullptr && busy_threads_ < background_.size();
   }
   absl::StatusOr<Outcome> run_meanwhile(Held& entry, const Request& request);
   absl::StatusOr<Outcome> run_beside(Entry* in_background, const Request& request);
@@ -264,6 +267,7 @@ class Cache::Impl {
   std::condition_variable_any task_done_;                  // With mutex_: a task is done.
   Entry* first_task_ ABSL_GUARDED_BY(mutex_) = nullptr;    // Waits to be begun. The others follow by Entry::next_task.
   Entry* last_task_ ABSL_GUARDED_BY(mutex_) = nullptr;     // Is meaningless if there is no first one.
+  std::size_t busy_threads_ ABSL_GUARDED_BY(mutex_) = 0;   // How many threads have begun a task.
   std::size_t tasks_ ABSL_GUARDED_BY(mutex_) = 0;          // How many tasks there ever were.
   std::size_t tasks_done_ ABSL_GUARDED_BY(mutex_) = 0;     // How many of all tasks are done.
   std::size_t tasks_awaited_ ABSL_GUARDED_BY(mutex_) = 0;  // How many were done when a wait last found all done.

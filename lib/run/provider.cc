@@ -47,7 +47,8 @@ class Cache::Impl::Locked {
   absl::InlinedVector<Entry*, 8> entries_;
 };
 
-// Where it may not instantiate, the plan to do so counts from here on: the executable is promised.
+// Where it may not instantiate, the plan to do so counts from here on: the executable is promised. Without a free
+// background thread it is not even planned.
 Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request, bool may_instantiate) {
   for (;;) {  // Once more after each refusal.
     Obtained obtained;
@@ -55,10 +56,9 @@ Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request, b
     Offer offer;
     if (!find_offer(entry, lender, &offer)) continue;
     Plan plan;
-    if (!decide(entry, lender, offer, &plan)) continue;
+    if (!decide(entry, lender, offer, may_instantiate, &plan, &obtained.why)) continue;
     switch (plan.action) {
       case Plan::Action::kDirect:
-        obtained.why = EagerReason::kBudget;
         return obtained;
       case Plan::Action::kOwn:
       case Plan::Action::kTable:
@@ -105,7 +105,8 @@ bool Cache::Impl::find_offer(Held& entry, Held& lender, Offer* offer) {
 
 // From here on the plan counts, and what it evicts is gone. Where it is another's executable that is to be borrowed,
 // that one is locked instead. False: somebody can lend one by now who could not when asked.
-bool Cache::Impl::decide(Held& entry, Held& lender, const Offer& offer, Plan* made) {
+bool Cache::Impl::decide(Held& entry, Held& lender, const Offer& offer, bool may_instantiate, Plan* made,
+                         EagerReason* why) {
   Plan& plan = *made;
   Entry* other = nullptr;
   {
@@ -117,6 +118,11 @@ bool Cache::Impl::decide(Held& entry, Held& lender, const Offer& offer, Plan* ma
     // Runs end without the cache's lock.
     const bool somebody_loses = !plan.evict.empty() || plan.action == Plan::Action::kBorrow;
     if (lender.get() == nullptr && somebody_loses && policy_.candidate(entry->id, lock_idle) != kNoKey) return false;
+    const bool instantiates = plan.action == Plan::Action::kOwn || plan.action == Plan::Action::kTable;
+    if (instantiates && !may_instantiate && !has_free_thread()) {
+      plan = {};
+      *why = EagerReason::kPreparing;
+    }
     begin(entry.get(), plan);
     if (plan.action == Plan::Action::kBorrow && plan.lender != offer.lender) other = locked.take(plan.lender);
   }

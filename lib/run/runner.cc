@@ -192,6 +192,14 @@ absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& requ
     tidy_up(request.stream);
   };
   if (entry->content != nullptr) return bring_back(entry, request, Outcome::kSwitched, Outcome::kRestored);
+  if (!background_.empty()) {
+    bool is_free = false;
+    {
+      MutexLock lock(mutex_);
+      is_free = has_free_thread();
+    }
+    if (!is_free) return run_directly(entry, EagerReason::kPreparing, request);
+  }
   if (!has_room(*entry.get())) return run_directly(entry, EagerReason::kBudget, request);
   return record(entry, request);
 }
