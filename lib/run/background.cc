@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "cuda/errors.h"
+#include "cuda/give_way.h"
 #include "graphcache/status.h"
 #include "run/impl.h"
 
@@ -89,6 +90,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_beside(Entry* in_background, const Requ
 }
 
 void Cache::Impl::work_in_background() {
+  gives_way_to = &direct_runs_;
   for (;;) {
     Held entry(*this, nullptr);
     Task task = Task::kNone;
@@ -165,7 +167,9 @@ Cache::Impl::Obtained Cache::Impl::instantiate_ahead(Held& entry, Task task) {
     RelaxedCaptureMode relaxed;
     obtained.result = upload_stream_.get(&stream);
   }
+  give_way();
   if (obtained.result.error == cudaSuccess) buy(entry, /*may_evict=*/task == Task::kRun, stream, &obtained);
+  give_way();
   if (obtained.result.error == cudaSuccess) obtained.result = entry->executable->put_in_place(stream);
   return obtained;
 }

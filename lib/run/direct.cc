@@ -93,6 +93,8 @@ absl::StatusOr<Outcome> Cache::Impl::call_directly(Entry* entry, EagerReason rea
   DeviceGuard device(options_.device);
   absl::Status status = device.status();
   last_error.settle();
+  direct_runs_.fetch_add(1, std::memory_order_relaxed);
+  const absl::Cleanup over = [&] { direct_runs_.fetch_sub(1, std::memory_order_relaxed); };
   if (status.ok()) status = enqueue(request.given, request.call, setter_);
   if (!status.ok()) return failed(request, std::move(status));
 

@@ -273,6 +273,7 @@ class Cache::Impl {
   std::size_t tasks_awaited_ ABSL_GUARDED_BY(mutex_) = 0;  // How many were done when a wait last found all done.
   std::size_t task_failed_ ABSL_GUARDED_BY(mutex_) = 0;    // The number of the task behind `task_failure_`, from 1.
   absl::Status task_failure_ ABSL_GUARDED_BY(mutex_);      // What a wait returns that began before that task was done.
+  std::atomic<int> direct_runs_{0};                        // How many runs call `fn` directly at this moment.
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;          // The threads do nothing more.
   std::vector<std::thread> background_;
 
