@@ -67,6 +67,11 @@ std::vector<EntryInfo> Cache::entries() const {
   GRAPHCACHE_VERIFY_ON_RETURN(*this);
   return impl_->entries();
 }
+std::vector<CacheEvent> Cache::events() const { return impl_->events(); }
+std::vector<LabelStats> Cache::labels() const {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->labels();
+}
 absl::Status Cache::status() const { return impl_->status(); }
 const Options& Cache::options() const { return impl_->options(); }
 cudaStream_t Cache::default_stream() const { return impl_->options().stream; }

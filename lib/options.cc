@@ -35,6 +35,10 @@ absl::Status check(Options& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("Options::background_threads is ", options.background_threads, ": it must not be negative"));
   }
+  if (options.keep_events < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Options::keep_events is ", options.keep_events, ": it must not be negative"));
+  }
   const Prefer preferences[] = {Prefer::kTotalTime, Prefer::kDeviceTime, Prefer::kMemory};
   if (std::find(std::begin(preferences), std::end(preferences), options.prefer) == std::end(preferences)) {
     return absl::InvalidArgumentError(

@@ -36,6 +36,40 @@ double rate(std::uint64_t part, const Stats& stats) {
   return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all);
 }
 
+// f(later's, earlier's) for all that was counted since the beginning.
+template <class F>
+void for_each_count(Stats& later, const Stats& earlier, F&& f) {
+  const auto all = [&](auto Stats::*array) {
+    for (std::size_t i = 0; i < (later.*array).size(); ++i) f((later.*array)[i], (earlier.*array)[i]);
+  };
+  all(&Stats::outcomes);
+  all(&Stats::eager_reasons);
+  all(&Stats::refused_updates);
+  all(&Stats::hit_latency);
+  for (const auto count : {&Stats::failed, &Stats::captures, &Stats::capture_failures, &Stats::instantiations,
+                           &Stats::updates, &Stats::set_switches, &Stats::patched_nodes, &Stats::evictions,
+                           &Stats::forgotten, &Stats::refused_device_updates, &Stats::verified, &Stats::stale}) {
+    f(later.*count, earlier.*count);
+  }
+  for (const auto time :
+       {&Stats::capture_time, &Stats::instantiate_time, &Stats::update_time, &Stats::first_launch_time}) {
+    f(later.*time, earlier.*time);
+  }
+}
+
+// "3 below 1 us, 2 below 1.5 us": buckets that are not empty.
+std::string latency_of(const Stats& stats) {
+  std::string text;
+  for (std::size_t i = 0; i < kHitLatencyBuckets; ++i) {
+    if (stats.hit_latency[i] == 0) continue;
+    const bool is_last = i == kHitLatencyBounds.size();
+    absl::StrAppendFormat(&text, "%s%d %s %g us", text.empty() ? "" : ", ", stats.hit_latency[i],
+                          is_last ? "from" : "below",
+                          static_cast<double>(kHitLatencyBounds[is_last ? i - 1 : i]) / 1000);
+  }
+  return text;
+}
+
 double milliseconds(std::chrono::nanoseconds time) { return std::chrono::duration<double, std::milli>(time).count(); }
 
 }  // namespace
@@ -64,6 +98,12 @@ std::uint64_t Stats::hits() const {
 
 std::uint64_t Stats::misses() const { return outcome(Outcome::kUpdated) + outcome(Outcome::kInstantiated); }
 
+Stats operator-(const Stats& later, const Stats& earlier) {
+  Stats between = later;
+  for_each_count(between, earlier, [](auto& count, const auto& before) { count -= before; });
+  return between;
+}
+
 double Stats::hit_rate() const { return rate(hits(), *this); }
 
 double Stats::graph_rate() const { return rate(hits() + misses(), *this); }
@@ -79,8 +119,13 @@ std::string to_string(const Stats& stats) {
   absl::StrAppendFormat(&text, "captures %d in %.3f ms, instantiations %d in %.3f ms\n", stats.captures,
                         milliseconds(stats.capture_time), stats.instantiations, milliseconds(stats.instantiate_time));
   if (stats.capture_failures != 0) absl::StrAppendFormat(&text, "failed captures %d\n", stats.capture_failures);
-  absl::StrAppendFormat(&text, "updates %d, switches by parameter sets %d, patched nodes %d\n", stats.updates,
-                        stats.set_switches, stats.patched_nodes);
+  absl::StrAppendFormat(
+      &text, "first launches in %.3f ms; updates %d, switches by parameter sets %d in %.3f ms; patched nodes %d\n",
+      milliseconds(stats.first_launch_time), stats.updates, stats.set_switches, milliseconds(stats.update_time),
+      stats.patched_nodes);
+  if (const std::string latency = latency_of(stats); !latency.empty()) {
+    absl::StrAppend(&text, "hits timed: ", latency, "\n");
+  }
   if (std::accumulate(stats.refused_updates.begin(), stats.refused_updates.end(), std::uint64_t{0}) != 0) {
     absl::StrAppendFormat(&text, "refused updates: %s\n", list(stats.refused_updates, kRefusalNames));
   }

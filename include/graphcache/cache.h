@@ -66,6 +66,7 @@
 #include <vector>
 
 #include "graphcache/detail/call.h"
+#include "graphcache/events.h"
 #include "graphcache/key.h"
 #include "graphcache/options.h"
 #include "graphcache/params.h"
@@ -204,6 +205,15 @@ class Cache {
   // long, so that runs of other threads go on: these are of one moment, but the next ones are of a later one. A key
   // that is new or forgotten meanwhile may be missing; none appears twice. Empty if there is no memory for it.
   std::vector<EntryInfo> entries() const;
+
+  // The last events, the one that ended first before the others (Options::keep_events). Runs go on meanwhile. Empty if
+  // there is no memory for it.
+  std::vector<CacheEvent> events() const;
+
+  // The runs of all keys, by the label of the key: the first 64 labels that the cache has met, in that order, and one
+  // for all others if there are others. It reads as entries() does. Runs inside another run's capture, disabled runs,
+  // and failed runs have no entry, and count in Stats alone.
+  std::vector<LabelStats> labels() const;
 
   // Ok, or why every run fails: options that make no sense, or a CUDA error that was fatal to the context.
   absl::Status status() const;

@@ -116,6 +116,19 @@ struct Options {
   // cache. Exceptions of it are dropped. GRAPHCACHE_LOG=1 in the environment prints these lines to stderr.
   std::function<void(std::string_view)> log = nullptr;
 
+  // Times one run of 1024 of each thread, and counts the hits among them in Stats::hit_latency. Such a run reads the
+  // clock twice.
+  bool time_hits = false;
+
+  // So many events are kept, the last ones, for Cache::events(). Each takes 96 bytes. If it is not 0, each run, a hit
+  // too, makes one, reads the clock twice and takes a lock that all runs share. Negative: an error of every run.
+  int keep_events = 0;
+
+  // Ranges and marks for NVIDIA's profilers, in a domain called graphcache (NVTX 3): a range for each run, capture,
+  // instantiation, update and upload, and a mark for each eviction and each template that is dropped. Each is named by
+  // what is done and the label of the key. Where the library was compiled without NVTX's headers it does nothing.
+  bool nvtx = false;
+
   // Verify mode, for finding mistakes: every n-th hit of a key calls `fn` under capture again, launches nothing of
   // that, and compares the recording with what the key was captured with. What differs and is no slot would be replayed
   // with its old value: it has to become a slot, or part of the key. The finding names the node, the kernel, the

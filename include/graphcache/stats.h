@@ -25,6 +25,8 @@ enum class Outcome {
 };
 inline constexpr int kOutcomeCount = 8;
 
+inline bool is_hit(Outcome outcome) { return outcome <= Outcome::kRestored; }
+
 // Why a run called `fn` directly, without capturing it.
 enum class EagerReason {
   kDisabled,       // Options::max_executables is 0.
@@ -65,6 +67,11 @@ const char* to_string(Outcome outcome);
 const char* to_string(EagerReason reason);
 const char* to_string(UpdateRefusal refusal);
 
+// The upper bounds of the buckets of Stats::hit_latency, in nanoseconds. The last bucket has none.
+inline constexpr std::array<std::uint64_t, 15> kHitLatencyBounds = {
+    500, 1'000, 1'500, 2'000, 3'000, 4'000, 6'000, 8'000, 12'000, 16'000, 32'000, 64'000, 128'000, 512'000, 2'048'000};
+inline constexpr std::size_t kHitLatencyBuckets = kHitLatencyBounds.size() + 1;
+
 // A snapshot of the counters since the cache was made. Taken without stopping the runs of other threads: each counter
 // is exact for all runs that returned before the call, and may or may not hold those still under way.
 struct Stats {
@@ -92,12 +99,23 @@ struct Stats {
   std::uint64_t refused_device_updates = 0;
   std::uint64_t verified = 0;  // +1 for each hit whose `fn` was recorded again and compared (Options::verify_every).
   std::uint64_t stale = 0;     // +1 for each such recording that differed or broke (EntryInfo::stale).
-  std::uint64_t live_executables = 0;            // Executables now alive.
-  std::uint64_t live_templates = 0;              // Templates (captured graphs) now kept.
-  std::uint64_t families = 0;                    // Families of the graphs that were read (EntryInfo::family).
-  std::uint64_t estimated_device_bytes = 0;      // Device memory of the live executables, by their nodes.
-  std::chrono::nanoseconds capture_time{0};      // Time between the begin and the end of captures, `fn` included.
-  std::chrono::nanoseconds instantiate_time{0};  // Time inside cudaGraphInstantiate.
+  std::uint64_t live_executables = 0;        // Executables now alive.
+  std::uint64_t live_templates = 0;          // Templates (captured graphs) now kept.
+  std::uint64_t families = 0;                // Families of the graphs that were read (EntryInfo::family).
+  std::uint64_t estimated_device_bytes = 0;  // Device memory of the live executables, by their nodes.
+
+  // Host time, by all threads. Each grows at the end of what it measures, whether that succeeded or not.
+  std::chrono::nanoseconds capture_time{0};  // Between the begin and the end of captures, `fn` included.
+  // In making executables: cudaGraphInstantiate, and what makes one that the device updates.
+  std::chrono::nanoseconds instantiate_time{0};
+  std::chrono::nanoseconds update_time{0};  // In bringing executables over to siblings.
+  // In the first launch of an executable, which uploads it, and in the uploads of warm() and of background threads.
+  std::chrono::nanoseconds first_launch_time{0};
+
+  // +1 for each sampled run that was a hit, in the bucket of the host's time for the whole run. About one run of 1024
+  // of each thread is sampled, and none unless Options::time_hits is set. Bucket i holds times below
+  // kHitLatencyBounds[i] and not below the one before.
+  std::array<std::uint64_t, kHitLatencyBuckets> hit_latency{};
 
   std::uint64_t outcome(Outcome which) const { return outcomes[static_cast<std::size_t>(which)]; }
   std::uint64_t eager(EagerReason reason) const { return eager_reasons[static_cast<std::size_t>(reason)]; }
@@ -110,6 +128,19 @@ struct Stats {
   // nowhere.
   double hit_rate() const;    // The share of runs that did not call `fn`.
   double graph_rate() const;  // The share of runs that were launched as graphs.
+};
+
+// What was counted between two snapshots of one cache: the counters and times are differences, so that the rates are
+// those of the time between. What is alive now (live_executables, live_templates, families, estimated_device_bytes) is
+// that of `later`.
+Stats operator-(const Stats& later, const Stats& earlier);
+
+// The runs of the keys of one label, as Cache::labels() reports them.
+struct LabelStats {
+  std::string label;          // EntryInfo::label. Of the last one, which has the keys of all further labels: "other".
+  std::uint64_t entries = 0;  // That exist now.
+  std::array<std::uint64_t, kOutcomeCount> outcomes{};  // As in Stats, of these and of entries that are gone.
+  std::array<std::uint64_t, kEagerReasonCount> eager_reasons{};
 };
 
 // One entry of a cache, as Cache::entries() reports it.

@@ -86,6 +86,7 @@ class Executable {
   // Whether launches may write to its nodes. The first launch must not, unless put_in_place() was called: the driver
   // puts the nodes of a new executable into device memory later than its stream says, but before that launch runs them
   // (docs/semantics.md). Until then the host sets all nodes.
+  bool is_in_place() const { return in_place_; }
   bool device_may_write() const { return updater_node_ != nullptr && in_place_; }
 
   // What the device could not write in a launch that has run.

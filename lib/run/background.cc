@@ -170,7 +170,12 @@ Cache::Impl::Obtained Cache::Impl::instantiate_ahead(Held& entry, Task task) {
   give_way();
   if (obtained.result.error == cudaSuccess) buy(entry, /*may_evict=*/task == Task::kRun, stream, &obtained);
   give_way();
-  if (obtained.result.error == cudaSuccess) obtained.result = entry->executable->put_in_place(stream);
+  if (obtained.result.error == cudaSuccess) {
+    const Observer::Span span(observer_, EventKind::kUpload, entry->key);
+    const auto begin = std::chrono::steady_clock::now();
+    obtained.result = entry->executable->put_in_place(stream);
+    add_time(&Stats::first_launch_time, begin);
+  }
   return obtained;
 }
 

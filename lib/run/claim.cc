@@ -64,7 +64,10 @@ Entry* Cache::Impl::find_or_insert(const Request& request) {
   if (others.empty() || (may_have_another && others.size() < most)) {
     sweep();
     policy_.add(index_.next_id());
-    return index_.insert(request.key, request.call.site, stream);
+    const std::uint8_t label = labels_.number_of(request.key);
+    Entry* const entry = index_.insert(request.key, request.call.site, stream);
+    entry->label = label;
+    return entry;
   }
   return others.back();
 }

@@ -108,6 +108,7 @@ Outcome Cache::Impl::count_eager(Entry* entry, EagerReason reason) {
   if (entry != nullptr) {
     entry->outcomes[static_cast<int>(Outcome::kEager)].add(1);
     entry->eager_reason = reason;
+    labels_.count(*entry, reason);
   }
   return Outcome::kEager;
 }

@@ -64,6 +64,7 @@ struct EntryContents {
   detail::Site site{};
   cudaStream_t of_stream = nullptr;  // Whose runs it serves (Options::executables_per_key); null: those of all.
   KeyId id = kNoKey;                 // For the policy.
+  std::uint8_t label = 0;            // By its number (labels.h).
 
   // Written under `lock`, except the count of kEager, which is written under the cache's lock. Most replays are counted
   // in `replayed`.

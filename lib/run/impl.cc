@@ -30,6 +30,7 @@ bool is_set(const char* variable) {
 Cache::Impl::Impl(const Options& options, absl::Status invalid)
     : options_(options),
       invalid_(std::move(invalid)),
+      observer_(static_cast<std::size_t>(std::max(options.keep_events, 0)), options.nvtx),
       policy_({.prefer = options.prefer,
                .max_executables = static_cast<std::size_t>(std::max(options.max_executables, 0)),
                .max_device_bytes = options.max_device_bytes,
@@ -43,7 +44,8 @@ Cache::Impl::Impl(const Options& options, absl::Status invalid)
       graveyard_(options_.device) {
   hits_->late_error = &memory_->late_error();
   enabled_ = invalid_.ok() && options_.max_executables > 0 && !is_set("GRAPHCACHE_DISABLE");
-  is_usual_ = enabled_ && !options_.inline_in_foreign_capture && options_.verify_every == 0;
+  is_usual_ = enabled_ && !options_.inline_in_foreign_capture && options_.verify_every == 0 && !observer_.is_on();
+  hits_->sampled_at = options.time_hits ? detail::Hits::kSampleMask : detail::Hits::kNeverSampled;
   logs_to_stderr_ = is_set("GRAPHCACHE_LOG");
   if (enabled_ && (options_.diagnose || is_set("GRAPHCACHE_DIAGNOSE"))) find_diagnoser();
   if (enabled_) start_background();
@@ -133,6 +135,7 @@ bool Cache::Impl::sweep(bool of_clear) {
   index_.sweep([&](Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     any = true;
     policy_.erased(entry.id);
+    labels_.leave(entry);
     if (entry.signature != nullptr) signatures_.remove(entry.signature);
     graveyard_.add(entry.take_executable(), std::move(entry.graph), entry.stream, /*set_aside=*/of_clear);
   });
@@ -183,6 +186,31 @@ Stats Cache::Impl::stats() const {
   stats.families = policy_.families();
   stats.estimated_device_bytes = policy_.bytes();
   return stats;
+}
+
+std::vector<LabelStats> Cache::Impl::labels() const try {
+  constexpr int kBuckets = 512;  // Each time that the lock is held.
+  std::vector<LabelStats> of_entries;
+  const auto add = [&](const Entry* entry) {
+    if (of_entries.size() <= entry->label) of_entries.resize(entry->label + std::size_t{1});
+    ++of_entries[entry->label].entries;
+    Labels::add(*entry, &of_entries);
+  };
+  for (std::optional<EntryTable::Walk> walk;;) {
+    MutexLock lock(mutex_);
+    if (!walk) walk.emplace(index_.walk());
+    for (int i = 0; i < kBuckets && !walk->done(); ++i) walk->step(add);
+    if (!walk->done()) continue;
+    std::vector<LabelStats> labels = labels_.gone();
+    index_.for_each_erased([&](const Entry* entry) { Labels::add(*entry, &labels); });
+    for (std::size_t i = 0; i < of_entries.size(); ++i) {
+      labels[i].entries = of_entries[i].entries;
+      for (std::size_t k = 0; k < kOutcomeCount; ++k) labels[i].outcomes[k] += of_entries[i].outcomes[k];
+    }
+    return labels;
+  }
+} catch (const std::bad_alloc&) {
+  return {};
 }
 
 // A few entries each time that the lock is held, since runs wait for it; what takes its time is done without.

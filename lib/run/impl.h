@@ -27,6 +27,8 @@
 #include "run/entry.h"
 #include "run/index.h"
 #include "run/known_streams.h"
+#include "run/labels.h"
+#include "run/observer.h"
 
 namespace graphcache {
 
@@ -52,6 +54,8 @@ class Cache::Impl {
   void clear();
   Stats stats() const;
   std::vector<EntryInfo> entries() const;
+  std::vector<LabelStats> labels() const;
+  std::vector<CacheEvent> events() const { return observer_.events(); }
   absl::Status status() const;
   const Options& options() const { return options_; }
   const std::shared_ptr<detail::Hits>& hits() const { return hits_; }
@@ -108,12 +112,15 @@ class Cache::Impl {
     const detail::Call& call;
     detail::Remembered* remembered = nullptr;      // Of a step.
     mutable LastErrorGuard* last_error = nullptr;  // The run's guard. A hit has none.
+    mutable bool is_timed = false;                 // For Stats::hit_latency.
+    mutable bool is_observed = false;              // By the observer.
   };
 
   // The border: what the library itself throws, for want of memory, is an error of the run; `fn`'s exceptions pass.
   template <class F>
   auto without_throwing(const Request& request, F&& f) -> decltype(f());
   absl::StatusOr<Outcome> run(const Request& request);
+  absl::StatusOr<Outcome> run_observed(const Request& request);
   absl::Status warm(const Request& request);
 
   // Look-up.
@@ -138,6 +145,7 @@ class Cache::Impl {
 
   // The ways of a run. Each counts its outcome.
   absl::StatusOr<Outcome> hit(Entry* locked, const Request& request);
+  absl::StatusOr<Outcome> run_timed(const Request& request);
   absl::StatusOr<Outcome> step_failed(const Request& request, cudaError_t error);
   absl::StatusOr<Outcome> replay(Held& entry, const Request& request);
   absl::StatusOr<Outcome> launch(Held& entry, const Request& request, Outcome outcome, Outcome if_patched);
@@ -232,6 +240,11 @@ class Cache::Impl {
   void tidy_up(cudaStream_t stream);
 
   // Book-keeping.
+  void add_time(std::chrono::nanoseconds Stats::*counter, std::chrono::steady_clock::time_point begin) {
+    const auto time = std::chrono::steady_clock::now() - begin;
+    MutexLock lock(mutex_);
+    totals_.*counter += time;
+  }
   absl::Status failed(const Request& request, absl::Status why);
   Outcome count_inlined();
   Outcome count_eager(Entry* entry, EagerReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -248,6 +261,7 @@ class Cache::Impl {
   bool enabled_ = false;   // Whether anything is captured at all.
   bool is_usual_ = false;  // That, and nothing else that the options may ask for is to be done before a hit.
   bool logs_to_stderr_ = false;
+  Observer observer_;
   const detail::DiagnoseInterface* diagnoser_ = nullptr;  // Null unless it was asked for, and works.
   std::atomic<bool> lost_{false};
 
@@ -256,6 +270,7 @@ class Cache::Impl {
   Index index_ ABSL_GUARDED_BY(mutex_);
   Policy policy_ ABSL_GUARDED_BY(mutex_);
   Signatures signatures_ ABSL_GUARDED_BY(mutex_);
+  Labels labels_ ABSL_GUARDED_BY(mutex_);
   std::uint64_t next_storm_ ABSL_GUARDED_BY(mutex_) = 1024;                      // How many evictions are worth a line.
   Stats totals_ ABSL_GUARDED_BY(mutex_);                                         // What is counted under this lock.
   const std::shared_ptr<detail::Hits> hits_ = std::make_shared<detail::Hits>();  // Its epoch is written under `mutex_`.

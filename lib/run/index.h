@@ -84,6 +84,10 @@ class Index {
     for (const Order& order : orders_) for_each(order, f);
     for_each(erased_, f);
   }
+  template <class F>
+  void for_each_erased(F&& f) const {
+    for_each(erased_, f);
+  }
   // Over those that are found, in no order.
   EntryTable::Walk walk() const { return EntryTable::Walk(table_); }
 

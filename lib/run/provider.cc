@@ -140,6 +140,9 @@ void Cache::Impl::begin(Entry* entry, const Plan& plan) {
 // Brings the lender's executable over to the entry. False: that cannot be, and the policy knows why.
 bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const Request& request, Obtained* obtained) {
   LastErrorGuard last_error;
+  const auto begin = std::chrono::steady_clock::now();
+  const absl::Cleanup timed = [&] { add_time(&Stats::update_time, begin); };
+  const Observer::Span span(observer_, EventKind::kUpdate, entry->key);
   lender->exec = nullptr;
   const bool by_set = lender->executable->table() != nullptr;
   // Nobody knows what the executable holds, or it is of no more use.
@@ -225,6 +228,8 @@ CallResult Cache::Impl::add_set(Held& entry, Held& lender, const Request& reques
 // keeps for graphs is given back, and it is tried once more. The stream is one to enqueue copies on.
 void Cache::Impl::buy(Held& entry, bool may_evict, cudaStream_t stream, Obtained* obtained) {
   const auto begin = std::chrono::steady_clock::now();
+  const absl::Cleanup timed = [&] { add_time(&Stats::instantiate_time, begin); };
+  const Observer::Span span(observer_, EventKind::kInstantiate, entry->key);
   LastErrorGuard last_error;
   auto threw = demoting(entry);
   CallResult result = instantiate(*entry.get(), stream);
@@ -246,7 +251,6 @@ void Cache::Impl::buy(Held& entry, bool may_evict, cudaStream_t stream, Obtained
   std::move(threw).Cancel();
   if (result.error == cudaSuccess) {
     MutexLock lock(mutex_);
-    totals_.instantiate_time += std::chrono::steady_clock::now() - begin;
     ++totals_.instantiations;
     return;
   }
@@ -294,6 +298,7 @@ bool Cache::Impl::has_room(const Entry& entry) {
 // The executable of a victim, which is idle or locked by this thread, leaves; the entry stays, with its template.
 void Cache::Impl::evict(Entry* victim) {
   ++totals_.evictions;
+  observer_.mark(EventKind::kEvict, victim->key);
   demote(victim);
 }
 
@@ -312,6 +317,7 @@ void Cache::Impl::demote(Entry* entry) {
 // The entry, which has no executable any more, loses its template.
 void Cache::Impl::forget_template(Entry* entry) {
   ++totals_.forgotten;
+  observer_.mark(EventKind::kForget, entry->key);
   graveyard_.add(nullptr, std::move(entry->graph), entry->stream);
   entry->content.reset();
   entry->differences.clear();

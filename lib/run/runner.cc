@@ -2,6 +2,7 @@
 #include <absl/cleanup/cleanup.h>
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 #include <list>
 #include <memory>
@@ -83,6 +84,8 @@ absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) {
         known != nullptr && known->is_ready_for(request.stream, request.call.values, request.call.values_size);
     if (is_ready) return hit(known, request);
   } else {
+    if (hits_->is_sampled() && !request.is_timed) return run_timed(request);
+    if (observer_.is_on() && !request.is_observed) return run_observed(request);
     if (active_recording != nullptr) return run_nested(request);
     if (options_.inline_in_foreign_capture && is_in_foreign_capture(request)) return run_inlined(request);
     if (!enabled_) return run_disabled(request);
@@ -100,6 +103,26 @@ absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) {
     return replay(entry, request);
   }
   return run_slowly(entry, request);
+}
+
+absl::StatusOr<Outcome> Cache::Impl::run_observed(const Request& request) {
+  request.is_observed = true;
+  Observer::Span span(observer_, EventKind::kRun, request.key);
+  const auto outcome = run(request);
+  if (outcome.ok()) span.set_outcome(*outcome);
+  return outcome;
+}
+
+absl::StatusOr<Outcome> Cache::Impl::run_timed(const Request& request) {
+  request.is_timed = true;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto outcome = run(request);
+  const auto ns = static_cast<std::uint64_t>((std::chrono::steady_clock::now() - begin).count());
+  if (!outcome.ok() || !is_hit(*outcome)) return outcome;
+  const auto bucket = std::upper_bound(kHitLatencyBounds.begin(), kHitLatencyBounds.end(), ns);
+  MutexLock lock(mutex_);
+  ++totals_.hit_latency[static_cast<std::size_t>(bucket - kHitLatencyBounds.begin())];
+  return outcome;
 }
 
 // A hit of an entry that is ready for it.
@@ -147,9 +170,12 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
   if (const CallResult result = executable.get_ready(request.stream); result.error != cudaSuccess) {
     return replay_failed(entry, result, EagerReason::kLaunchFailed, request);
   }
+  const bool is_first = !executable.is_in_place();
+  const auto begin = is_first ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
   if (const cudaError_t error = executable.launch(request.stream); error != cudaSuccess) {
     return replay_failed(entry, {"cudaGraphLaunch", error}, EagerReason::kLaunchFailed, request);
   }
+  if (is_first) add_time(&Stats::first_launch_time, begin);
   // What an updater node has written is looked at before each launch. The handle of the per-thread stream is a stream
   // of each thread.
   const bool is_plain = !executable.has_updater_node() && request.stream != cudaStreamPerThread;
@@ -227,7 +253,11 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
     MutexLock lock(mutex_);
     ++totals_.capture_failures;
   };
-  Captured captured = capture_fn(request);
+  Captured captured;
+  {
+    const Observer::Span span(observer_, EventKind::kCapture, request.key);
+    captured = capture_fn(request);
+  }
   std::move(threw).Cancel();
 
   if (captured.capture.ok() && captured.fn.ok() && captured.content.node_count == 0) {

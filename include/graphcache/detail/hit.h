@@ -138,9 +138,14 @@ struct Hits {
   std::atomic<std::uint64_t> epoch{1};           // How many runs were no hits until now.
   RunCounts counts;
 
+  // Which of a thread's runs are timed (Options::time_hits): those whose number ends with these bits.
+  static constexpr std::uint64_t kSampleMask = 1023, kNeverSampled = kSampleMask + 1;
+  std::uint64_t sampled_at = kNeverSampled;
+  bool is_sampled() const { return (this_thread.uses & kSampleMask) == sampled_at; }
+
   // Whether this thread may make a hit now by launching what an entry is ready for.
   bool are_usual() const {
-    return active_recording == nullptr && late_error->load(std::memory_order_relaxed) == cudaSuccess;
+    return active_recording == nullptr && late_error->load(std::memory_order_relaxed) == cudaSuccess && !is_sampled();
   }
   // Of an entry that is_ready_for() the run, whose lock is held, and stays so.
   cudaError_t launch(HotEntry& entry) {

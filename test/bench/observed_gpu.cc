@@ -1,0 +1,90 @@
+// What it costs a hit on a GPU that somebody watches: observed [--json FILE] [ROUNDS].
+//
+// A hit of a graph of eight kernels by Cache::run(), and by a prepared step, with one option on: time_hits, nvtx (no
+// profiler is there), or keep_events; beside the same hit of a cache with all off. `control` is another cache with all
+// off: how far its ratio is from 1 says how well these ratios are known. Each way has several caches, since executables
+// differ. The ways launch a batch of eight in turns, and the GPU is idle at the start of each. Medians of the rounds.
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpu.h"
+#include "graphcache/graphcache.h"
+#include "measure.h"
+#include "report.h"
+
+namespace {
+
+constexpr int kBatch = 8, kNodes = 8, kCaches = 6;
+
+struct Way {
+  const char* name;
+  graphcache::Options options;
+  std::vector<std::unique_ptr<graphcache::Cache>> caches = {};
+  std::vector<double> ns = {};
+};
+
+void measure(bench::Report& report, bool by_step, int rounds) {
+  cudaStream_t stream = bench::new_stream();
+  const bench::Counted work(kNodes);
+  const auto enqueue = [&](cudaStream_t on) { return work.enqueue(on); };
+  const graphcache::Key key = graphcache::key("chain");
+  std::vector<Way> ways;
+  for (const char* name : {"off", "control", "time_hits", "nvtx", "keep_events"}) {
+    ways.push_back({name, {}});
+    ways.back().options.time_hits = std::string(name) == "time_hits";
+    ways.back().options.nvtx = std::string(name) == "nvtx";
+    ways.back().options.keep_events = std::string(name) == "keep_events" ? 10'000 : 0;
+  }
+  using Step = decltype(ways[0].caches[0]->prepare(key, enqueue));
+  std::vector<std::vector<Step>> steps(ways.size());
+  bool right = true;
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    for (int k = 0; k < kCaches; ++k) {
+      ways[i].caches.push_back(std::make_unique<graphcache::Cache>(ways[i].options));
+      steps[i].push_back(ways[i].caches.back()->prepare(key, enqueue));
+    }
+  }
+  for (int round = -3; round < rounds; ++round) {  // The first ones are not counted.
+    for (std::size_t i = 0; i < ways.size(); ++i) {
+      const std::size_t which = (i + static_cast<std::size_t>(round + 3)) % ways.size();  // Each comes first in turn.
+      double ns = 0;
+      for (std::size_t k = 0; k < kCaches; ++k) {
+        graphcache::Cache& cache = *ways[which].caches[k];
+        CHECK(cudaStreamSynchronize(stream));
+        ns += bench::nanoseconds([&] {
+          for (int launch = 0; launch < kBatch; ++launch) {
+            right &= by_step ? steps[which][k].run(stream).ok() : cache.run(key, stream, enqueue).ok();
+          }
+        });
+      }
+      if (round >= 0) ways[which].ns.push_back(ns / kBatch / kCaches);
+    }
+  }
+  work.must_have_run((rounds + 3L) * kBatch * kCaches * static_cast<long>(ways.size()));
+  if (!right) std::exit((std::fprintf(stderr, "a run failed\n"), 1));
+  for (std::size_t i = 1; i < ways.size(); ++i) {
+    report.add({"observed",
+                {{"way", by_step ? "step" : "run"}, {"on", ways[i].name}},
+                "ns",
+                bench::median(ways[i].ns),
+                "all off",
+                bench::median(ways[0].ns)});
+  }
+  CHECK(cudaDeviceSynchronize());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bench::Report report(argc, argv, bench::machine());
+  const int rounds = report.argument(0, 200);
+  for (const bool by_step : {false, true}) measure(report, by_step, rounds);
+  return report.write();
+}
