@@ -126,7 +126,8 @@ struct Options {
 
   // Ranges and marks for NVIDIA's profilers, in a domain called graphcache (NVTX 3): a range for each run, capture,
   // instantiation, update and upload, and a mark for each eviction and each template that is dropped. Each is named by
-  // what is done and the label of the key. Where the library was compiled without NVTX's headers it does nothing.
+  // what is done and the label of the key. Where no profiler listens when the cache is made, or the library was
+  // compiled without NVTX's headers, it does nothing and costs nothing.
   bool nvtx = false;
 
   // Verify mode, for finding mistakes: every n-th hit of a key calls `fn` under capture again, launches nothing of

@@ -8,7 +8,7 @@
 
 #include "graphcache/detail/hit.h"
 
-// Header-only, and part of the CUDA toolkit. Where a program runs under no profiler, its calls do nothing.
+// Header-only, and part of the CUDA toolkit.
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
 #define GRAPHCACHE_HAS_NVTX 1
@@ -53,6 +53,8 @@ class Message {
   std::array<char, 64> text_;
 };
 
+// NVTX gives out no domain where no profiler listens.
+bool is_profiled() { return domain() != nullptr; }
 void push_range(EventKind kind, const Key& key) {
   const Message message(kind, key);
   const nvtxEventAttributes_t attributes = message.attributes();
@@ -67,6 +69,7 @@ void mark_moment(EventKind kind, const Key& key) {
 
 #else
 
+bool is_profiled() { return false; }
 void push_range(EventKind, const Key&) {}
 void pop_range() {}
 void mark_moment(EventKind, const Key&) {}
@@ -80,7 +83,7 @@ const char* to_string(EventKind kind) {
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
-Observer::Observer(std::size_t events, bool nvtx) : nvtx_(nvtx && GRAPHCACHE_HAS_NVTX != 0), ring_(events) {}
+Observer::Observer(std::size_t events, bool nvtx) : nvtx_(nvtx && is_profiled()), ring_(events) {}
 
 Observer::Span::Span(Observer& observer, EventKind kind, const Key& key) : observer_(observer), kind_(kind), key_(key) {
   if (observer_.nvtx_) push_range(kind, key);

@@ -1,9 +1,10 @@
 // What it costs a hit on a GPU that somebody watches: observed [--json FILE] [ROUNDS].
 //
-// A hit of a graph of eight kernels by Cache::run(), and by a prepared step, with one option on: time_hits, nvtx (no
-// profiler is there), or keep_events; beside the same hit of a cache with all off. `control` is another cache with all
-// off: how far its ratio is from 1 says how well these ratios are known. Each way has several caches, since executables
-// differ. The ways launch a batch of eight in turns, and the GPU is idle at the start of each. Medians of the rounds.
+// A hit of a graph of eight kernels by Cache::run(), and by a prepared step, with one option on: time_hits, nvtx (where
+// no profiler listens), or keep_events; beside the same hit of a cache with all off. `control` is another cache with
+// all off: how far its ratio is from 1 says how well these ratios are known. Each way has several caches, since
+// executables differ. The ways launch a batch of eight in turns, and the GPU is idle at the start of each. Medians of
+// the rounds.
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
