@@ -197,6 +197,7 @@ std::vector<LabelStats> Cache::Impl::labels() const try {
     Labels::add(*entry, &of_entries);
   };
   for (std::optional<EntryTable::Walk> walk;;) {
+    if (walk) std::this_thread::sleep_for(std::chrono::microseconds(20));  // As clear() does.
     MutexLock lock(mutex_);
     if (!walk) walk.emplace(index_.walk());
     for (int i = 0; i < kBuckets && !walk->done(); ++i) walk->step(add);

@@ -150,7 +150,9 @@ struct Hits {
   // Of an entry that is_ready_for() the run, whose lock is held, and stays so.
   cudaError_t launch(HotEntry& entry) {
     if (const cudaError_t error = cudaGraphLaunch(entry.exec, entry.ready_on); error != cudaSuccess) return error;
-    entry.used_in = epoch.load(std::memory_order_relaxed);
+    // A store less, which the next lock need not wait for.
+    if (const std::uint64_t now = epoch.load(std::memory_order_relaxed); entry.used_in.value() != now)
+      entry.used_in = now;
     entry.used_at = ++this_thread.uses;
     entry.replayed.add(1);
     counts.add(Outcome::kReplayed);
