@@ -67,6 +67,10 @@ std::vector<EntryInfo> Cache::entries() const {
   GRAPHCACHE_VERIFY_ON_RETURN(*this);
   return impl_->entries();
 }
+std::string Cache::explain(const Key& key) const {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->explain(key);
+}
 std::vector<CacheEvent> Cache::events() const { return impl_->events(); }
 std::vector<LabelStats> Cache::labels() const {
   GRAPHCACHE_VERIFY_ON_RETURN(*this);

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -276,6 +277,83 @@ TEST_F(ObserveTest, ADifferenceOfSnapshotsIsWhatLiesBetween) {
   EXPECT_DOUBLE_EQ(between.hit_rate(), 2.0 / 3);
   EXPECT_EQ(between.live_executables, 1u);  // What is alive is that of the later one.
   EXPECT_EQ(between.live_templates, 2u);
+}
+
+bool says(const std::string& text, const std::string& what) {
+  if (text.find(what) != std::string::npos) return true;
+  std::printf("it says:\n%s", text.c_str());
+  return false;
+}
+
+TEST_F(ObserveTest, AKeyThatNeverRanIsExplained) {
+  const Cache cache;
+  EXPECT_TRUE(says(cache.explain(key("k")), "No run of this key is known"));
+}
+
+TEST_F(ObserveTest, AnEvictionIsExplained) {
+  Options options = unshared(1);
+  options.max_templates = 2;
+  Cache cache(options);
+  EXPECT_RUN(kInstantiated, run_add(cache, key("first")));
+  EXPECT_RUN(kReplayed, run_add(cache, key("first")));
+  const std::string live = cache.explain(key("first"));
+  EXPECT_TRUE(says(live, "Runs: replayed 1, instantiated 1."));
+  EXPECT_TRUE(says(live, "It has an executable."));
+  EXPECT_TRUE(says(live, "Options::share is false"));
+  EXPECT_EQ(live.find("lost"), std::string::npos);
+  EXPECT_RUN(kInstantiated, run_add(cache, key("second")));
+  const std::string evicted = cache.explain(key("first"));
+  EXPECT_TRUE(says(evicted, "It has a template and no executable"));
+  EXPECT_TRUE(says(evicted, "It lost an executable the last time because other keys were used more recently"));
+  EXPECT_TRUE(says(evicted, "Options::max_executables is 1"));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("third")));
+  const std::string forgotten = cache.explain(key("first"));
+  EXPECT_TRUE(says(forgotten, "neither an executable nor a template"));
+  EXPECT_TRUE(says(forgotten, "more templates than Options::max_templates (2)"));
+}
+
+TEST_F(ObserveTest, ABrokenCaptureIsExplained) {
+  Cache cache;
+  EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](cudaStream_t on) {
+    (void)cudaStreamSynchronize(on);
+    (void)cudaGetLastError();
+    return add_one(on);
+  }));
+  const std::string text = cache.explain(key("k"));
+  EXPECT_TRUE(says(text, "Runs: eager 1."));
+  EXPECT_TRUE(says(text, "Its last direct run was one because its capture broke."));
+  EXPECT_TRUE(says(text, "Its last error: "));
+  EXPECT_TRUE(says(text, "cudaErrorStreamCapture"));
+}
+
+TEST_F(ObserveTest, SharedExecutablesAreExplained) {
+  Cache cache(renting(1));
+  EXPECT_TRUE(run_add(cache, key("a")).ok());
+  EXPECT_RUN(kUpdated, run_add(cache, key("b")));
+  EXPECT_TRUE(says(cache.explain(key("a")), "a sibling runs with it now"));
+  EXPECT_TRUE(says(cache.explain(key("b")), "the other keys of family 1"));
+}
+
+TEST_F(ObserveTest, EachPlaceOfTheProgramIsExplained) {
+  Cache cache;
+  EXPECT_TRUE(run_add(cache, key("k")).ok());
+  EXPECT_TRUE(cache.run(key("k"), stream, [&](cudaStream_t on) { return add_one(on); }).ok());
+  cache.pin(key("k"));
+  const std::string text = cache.explain(key("k"));
+  EXPECT_TRUE(says(text, "At another place of the program"));
+  EXPECT_TRUE(says(text, "and is pinned."));
+}
+
+TEST_F(ObserveTest, DirectRunsAreExplained) {
+  Options options;
+  options.capture_after = 3;
+  Cache cache(options);
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  EXPECT_TRUE(says(cache.explain(key("k")), "one of its first 3 runs"));
+  EXPECT_RUN(kEager, cache.run(key("empty"), stream, [](cudaStream_t) {}));
+  Cache eager_cache;
+  EXPECT_RUN(kEager, eager_cache.run(key("empty"), stream, [](cudaStream_t) {}));
+  EXPECT_TRUE(says(eager_cache.explain(key("empty")), "fn enqueued nothing on the stream"));
 }
 
 }  // namespace

@@ -61,6 +61,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -205,6 +206,11 @@ class Cache {
   // long, so that runs of other threads go on: these are of one moment, but the next ones are of a later one. A key
   // that is new or forgotten meanwhile may be missing; none appears twice. Empty if there is no memory for it.
   std::vector<EntryInfo> entries() const;
+
+  // What the key's entries have, what their last runs did, and why, in sentences for people. The format is not fixed.
+  // It says why a key was captured again, why it runs directly, and whether it shares executables. Empty if there is no
+  // memory for it.
+  std::string explain(const Key& key) const;
 
   // The last events, the one that ended first before the others (Options::keep_events). Runs go on meanwhile. Empty if
   // there is no memory for it.

@@ -103,7 +103,7 @@ void Cache::Impl::work_in_background() {
       ++busy_threads_;
       if (entry->erased || lost_ || stopping_) {  // Nobody needs it.
         task = Task::kNone;
-        demote(entry.get());
+        demote(entry.get(), Loss::kFailed);
       }
     }
     carry_out(entry, task);

@@ -69,7 +69,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_directly(Held& held, EagerReason reason
     MutexLock lock(mutex_);
     ++entry->users;
     // `fn` hands out other memory now, so what was captured must not be replayed.
-    if (entry->content != nullptr && entry->content->leaves_memory) forget_template(entry);
+    if (entry->content != nullptr && entry->content->leaves_memory) forget_template(entry, Loss::kMemory);
   }
   held.release();
   const User user(*this, entry);
@@ -158,8 +158,8 @@ void Cache::Impl::give_up(Entry* entry, absl::Status error, bool forgets) {
   {
     MutexLock lock(mutex_);
     entry->error = std::move(error);
-    if (entry->state == State::kLive) demote(entry);
-    if (forgets && entry->state != State::kCold) forget_template(entry);
+    if (entry->state == State::kLive) demote(entry, Loss::kFailed);
+    if (forgets && entry->state != State::kCold) forget_template(entry, Loss::kFailed);
   }
   back_off(entry);
 }

@@ -40,6 +40,18 @@ enum class Task : std::uint8_t {
   kWarm,  // For Cache::warm(): none leaves.
 };
 
+// What took an entry's executable or its template.
+enum class Loss : std::uint8_t {
+  kNone,
+  kEvicted,    // Another key needed the room.
+  kLent,       // A sibling runs with it.
+  kFailed,     // An error, of which Entry::error tells.
+  kTemplates,  // There were more templates than Options::max_templates.
+  kOfOne,      // The template went with the executable, since it can have no other.
+  kMemory,     // A direct run handed out other memory than the graph's.
+  kStale,      // Verify mode (OnStale::kForget).
+};
+
 struct Entry;
 
 // What every thread may look at, whether the entry is in use, erased or free.
@@ -84,6 +96,9 @@ struct EntryContents {
   Signatures::Known* signature = nullptr;   // Of its content. Null if that can have no siblings.
   std::string stale;                        // What verify mode found last, or empty.
   std::vector<std::string> stray_work;      // What captures missed, as far as somebody watched them.
+  Loss executable_lost = Loss::kNone;       // The last time.
+  Loss template_lost = Loss::kNone;         // The last time.
+  std::size_t others = 0;                   // How many executables there were when it was evicted last.
   Task task = Task::kNone;                  // What is being done for it, or waits to be done.
   Entry* next_task = nullptr;               // The entry behind it among those that wait.
 

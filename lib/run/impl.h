@@ -55,6 +55,7 @@ class Cache::Impl {
   Stats stats() const;
   std::vector<EntryInfo> entries() const;
   std::vector<LabelStats> labels() const;
+  std::string explain(const Key& key) const;
   std::vector<CacheEvent> events() const { return observer_.events(); }
   absl::Status status() const;
   const Options& options() const { return options_; }
@@ -228,15 +229,15 @@ class Cache::Impl {
   // Budgets.
   bool has_room(const Entry& entry);
   void evict(Entry* victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void demote(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void demote(Entry* entry, Loss why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What is to happen if something throws while the entry's executable changes: nobody knows what it holds then.
   auto demoting(Held& entry) {
     return absl::Cleanup([this, &entry] {
       MutexLock lock(mutex_);
-      demote(entry.get());
+      demote(entry.get(), Loss::kFailed);
     });
   }
-  void forget_template(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void forget_template(Entry* entry, Loss why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void tidy_up(cudaStream_t stream);
 
   // Book-keeping.

@@ -133,7 +133,10 @@ bool Cache::Impl::decide(Held& entry, Held& lender, const Offer& offer, bool may
 void Cache::Impl::begin(Entry* entry, const Plan& plan) {
   policy_.done(entry->id, plan);
   for (const KeyId id : plan.evict) evict(index_.of(id));
-  if (plan.action == Plan::Action::kBorrow) index_.set_state(index_.of(plan.lender), State::kRecorded);
+  if (plan.action == Plan::Action::kBorrow) {
+    index_.set_state(index_.of(plan.lender), State::kRecorded);
+    index_.of(plan.lender)->executable_lost = Loss::kLent;
+  }
   if (plan.action != Plan::Action::kDirect) index_.set_state(entry, State::kLive);
 }
 
@@ -148,8 +151,8 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
   // Nobody knows what the executable holds, or it is of no more use.
   absl::Cleanup drop = [&]() {
     MutexLock lock(mutex_);
-    demote(lender.get());
-    demote(entry.get());
+    demote(lender.get(), Loss::kFailed);
+    demote(entry.get(), Loss::kFailed);
   };
   const auto undo = [&]() {
     std::move(drop).Cancel();
@@ -299,23 +302,26 @@ bool Cache::Impl::has_room(const Entry& entry) {
 void Cache::Impl::evict(Entry* victim) {
   ++totals_.evictions;
   observer_.mark(EventKind::kEvict, victim->key);
-  demote(victim);
+  victim->others = policy_.executables();
+  demote(victim, Loss::kEvicted);
 }
 
 // The entry loses its executable, or the promise of one, and the template with it if that is of one executable alone.
-void Cache::Impl::demote(Entry* entry) {
+void Cache::Impl::demote(Entry* entry, Loss why) {
+  entry->executable_lost = why;
   if (entry->executable != nullptr && entry->graph.empty()) entry->graph = entry->executable->take_base();
   graveyard_.add(entry->take_executable(), {});
   policy_.lost(entry->id);
   if (entry->content != nullptr && entry->content->is_of_one_executable()) {
-    forget_template(entry);
+    forget_template(entry, why == Loss::kEvicted ? Loss::kOfOne : why);
   } else {
     index_.set_state(entry, State::kRecorded);
   }
 }
 
 // The entry, which has no executable any more, loses its template.
-void Cache::Impl::forget_template(Entry* entry) {
+void Cache::Impl::forget_template(Entry* entry, Loss why) {
+  entry->template_lost = why;
   ++totals_.forgotten;
   observer_.mark(EventKind::kForget, entry->key);
   graveyard_.add(nullptr, std::move(entry->graph), entry->stream);
@@ -339,7 +345,7 @@ void Cache::Impl::tidy_up(cudaStream_t stream) {
     while (index_.templates() > static_cast<std::size_t>(options_.max_templates)) {
       Entry* const oldest = index_.oldest_recorded();
       if (oldest == nullptr || !Index::try_lock_idle(oldest)) break;  // A hit may have come just now.
-      forget_template(oldest);
+      forget_template(oldest, Loss::kTemplates);
       unlock_under_mutex(oldest);
     }
   }

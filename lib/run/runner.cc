@@ -152,7 +152,7 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
     {
       MutexLock lock(mutex_);
       refuse_device_updates(entry.get());
-      demote(entry.get());
+      demote(entry.get(), Loss::kFailed);
     }
     return failed(
         request,

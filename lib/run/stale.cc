@@ -64,8 +64,8 @@ absl::Status Cache::Impl::verify_hit(Held& entry, const Request& request) {
   }
   if (options_.on_stale == OnStale::kForget) {
     MutexLock lock(mutex_);
-    if (entry->executable != nullptr) demote(entry.get());
-    if (entry->state != State::kCold) forget_template(entry.get());
+    if (entry->executable != nullptr) demote(entry.get(), Loss::kStale);
+    if (entry->state != State::kCold) forget_template(entry.get(), Loss::kStale);
   }
   return absl::OkStatus();
 }

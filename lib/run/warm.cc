@@ -62,7 +62,7 @@ absl::Status Cache::Impl::warm(const Request& request) {
   if (result.error == cudaSuccess) return absl::OkStatus();
   if (!is_fatal(result.error)) {
     MutexLock lock(mutex_);
-    demote(entry.get());
+    demote(entry.get(), Loss::kFailed);
   }
   return failed(request, cuda_failure(result.call, result.error));
 }

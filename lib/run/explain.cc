@@ -1,0 +1,135 @@
+// What there is to say of a key (Cache::explain).
+#include <absl/strings/str_cat.h>
+
+#include <new>
+#include <string>
+#include <vector>
+
+#include "run/impl.h"
+
+namespace graphcache {
+namespace {
+
+// Why a run called `fn` directly, and what changes it.
+std::string sentence(EagerReason reason, const Options& options) {
+  switch (reason) {
+    case EagerReason::kDisabled:
+      return "the cache captures nothing (Options::max_executables is 0)";
+    case EagerReason::kCaptureAfter:
+      return absl::StrCat("it was one of its first ", options.capture_after, " runs (Options::capture_after)");
+    case EagerReason::kCaptureFailed:
+      return "its capture broke";
+    case EagerReason::kBackoff:
+      return "an earlier run failed to make a graph; the next try comes after 1, 2, 4, ... up to 1024 runs";
+    case EagerReason::kBudget:
+      return absl::StrCat(
+          "no executable could be evicted for it: all were pinned or in use, or the graph is too large "
+          "(Options::max_executables is ",
+          options.max_executables, ")");
+    case EagerReason::kOutOfMemory:
+      return "device memory ran out when its executable was made";
+    case EagerReason::kRefused:
+      return "the runtime refused its graph, or a new value of one of its nodes";
+    case EagerReason::kLaunchFailed:
+      return "its launch failed";
+    case EagerReason::kNothingCaptured:
+      return "fn enqueued nothing on the stream that it was given: enqueue on rec.stream()";
+    case EagerReason::kMemoryInUse:
+      return "memory that its graph hands out was not freed after an earlier launch";
+    case EagerReason::kPreparing:
+      return "a background thread was making its executable, or none was free to make it (Options::background_threads)";
+  }
+  return "of a reason that is not known";
+}
+
+// What took an executable or a template.
+std::string sentence(Loss loss, std::size_t others, const Options& options) {
+  switch (loss) {
+    case Loss::kNone:
+      return "";
+    case Loss::kEvicted:
+      return absl::StrCat("other keys were used more recently, and there was no room for another one beside ", others,
+                          " (Options::max_executables is ", options.max_executables,
+                          options.max_device_bytes == SIZE_MAX
+                              ? ""
+                              : absl::StrCat(", Options::max_device_bytes is ", options.max_device_bytes),
+                          ")");
+    case Loss::kLent:
+      return "a sibling runs with it now";
+    case Loss::kFailed:
+      return "of an error";
+    case Loss::kTemplates:
+      return absl::StrCat("there were more templates than Options::max_templates (", options.max_templates, ")");
+    case Loss::kOfOne:
+      return "it went with the executable: fn uses Recorder::on_device() or hands out memory";
+    case Loss::kMemory:
+      return "a direct run handed out other memory than the graph's";
+    case Loss::kStale:
+      return "verify mode found it stale (OnStale::kForget)";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string Cache::Impl::explain(const Key& key) const try {
+  std::string text;
+  const auto line = [&](const auto&... parts) { absl::StrAppend(&text, parts..., "\n"); };
+  MutexLock lock(mutex_);
+  const Entry* const first = index_.find(key);
+  if (first == nullptr) {
+    line("No run of this key is known: it was never run, it was erased, or it has been dropped among more than ",
+         Index::kMaxColdEntries, " keys without a template. Its next run is a first run.");
+    return text;
+  }
+  int places = 0;
+  for (const Entry* entry = first; entry != nullptr; entry = Index::next_of_key(entry)) {
+    ++places;
+    const auto counts = entry->counts();
+    std::string runs;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      if (counts[i] == 0) continue;
+      absl::StrAppend(&runs, runs.empty() ? "" : ", ", graphcache::to_string(static_cast<Outcome>(i)), " ", counts[i]);
+    }
+    if (entry != first) line("At another place of the program, or on another stream:");
+    line("Runs: ", runs.empty() ? "none" : runs, ".");
+    if (entry->task != Task::kNone) {
+      line("A background thread is making its executable, or is to make it.");
+    } else if (entry->state == State::kLive) {
+      line("It has an executable", entry->pinned ? ", and is pinned." : ".");
+    } else if (entry->state == State::kRecorded) {
+      line("It has a template and no executable: its next run does not call fn, and makes or borrows an executable.");
+    } else {
+      line("It has neither an executable nor a template: its next run that is not direct captures fn.");
+    }
+    if (entry->executable_lost != Loss::kNone) {
+      line("It lost an executable the last time because ", sentence(entry->executable_lost, entry->others, options_),
+           ".");
+    }
+    if (entry->template_lost != Loss::kNone) {
+      line("It lost a template the last time because ", sentence(entry->template_lost, entry->others, options_), ".");
+    }
+    if (entry->state != State::kCold) {
+      const std::uint64_t family = policy_.family(entry->id);
+      if (!options_.share) {
+        line("It shares no executables (Options::share is false).");
+      } else if (family != 0) {
+        line("It may share executables with the other keys of family ", family, ".");
+      } else {
+        line(
+            "It shares no executables: no other key's graph had the same types of nodes when it last looked for one, "
+            "or its graph cannot be updated.");
+      }
+    }
+    if (entry->eager_reason)
+      line("Its last direct run was one because ", sentence(*entry->eager_reason, options_), ".");
+    if (!entry->error.ok()) line("Its last error: ", std::string(message_of(entry->error)), ".");
+    for (const std::string& stray : entry->stray_work) line("Not in its graph: ", stray, ".");
+    if (!entry->stale.empty()) line("Verify mode found: ", entry->stale, ".");
+  }
+  return text;
+} catch (const std::bad_alloc&) {
+  return "";
+}
+
+}  // namespace graphcache
