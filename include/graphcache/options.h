@@ -66,8 +66,10 @@ struct Options {
   // How many threads the cache has that make executables, so that runs do not wait for that. A run then captures `fn`,
   // replays, and brings over what siblings share, as it does without them. But where a new executable is needed, it
   // calls `fn` directly (kPreparing), and so do further runs of the key until a background thread has instantiated and
-  // uploaded the executable. Such a first run calls `fn` twice, and pays for a capture beside the work itself. Outcomes
-  // depend on time then. Cache::warm() leaves the same to these threads, and Cache::wait_until_ready() waits for it.
+  // uploaded the executable. Such a first run calls `fn` twice, and pays for a capture beside the work itself. If all
+  // of these threads are busy, the run is direct without a capture, and a later run asks again. Outcomes depend on time
+  // then. Cache::warm() leaves the same to these threads, and Cache::wait_until_ready() waits for it.
+  // docs/performance.md ("The start of a program") says where that pays.
   //
   // Runs of a key whose `fn` hands out memory of cudaMallocAsync instantiate themselves. An `fn` that adds a graph of
   // the caller's as a child node by hand must not be used with background threads, because they destroy graphs, too

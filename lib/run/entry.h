@@ -76,7 +76,6 @@ struct EntryContents {
   detail::Site site{};
   cudaStream_t of_stream = nullptr;  // Whose runs it serves (Options::executables_per_key); null: those of all.
   KeyId id = kNoKey;                 // For the policy.
-  std::uint8_t label = 0;            // By its number (labels.h).
 
   // Written under `lock`, except the count of kEager, which is written under the cache's lock. Most replays are counted
   // in `replayed`.
@@ -99,6 +98,7 @@ struct EntryContents {
   Loss executable_lost = Loss::kNone;       // The last time.
   Loss template_lost = Loss::kNone;         // The last time.
   std::size_t others = 0;                   // How many executables there were when it was evicted last.
+  std::uint8_t label = 0;                   // By its number (labels.h).
   Task task = Task::kNone;                  // What is being done for it, or waits to be done.
   Entry* next_task = nullptr;               // The entry behind it among those that wait.
 
