@@ -1,0 +1,177 @@
+// What Cache::explain() says of each thing that can happen to a key: on hostrt, where it can be made to happen.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+#include "cache_support.h"
+#include "graphcache/graphcache.h"
+#include "graphcache/hostrt.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+class ExplainTest : public CacheTest {
+ protected:
+  void TearDown() override {
+    hostrt::clear_failures();
+    CacheTest::TearDown();
+  }
+  static bool says(const std::string& text, const std::string& what) {
+    if (text.find(what) != std::string::npos) return true;
+    std::printf("it says:\n%s", text.c_str());
+    return false;
+  }
+  auto run_on_device(Cache& cache, const Key& key) {
+    return cache.run(key, stream, params(1.0f), [&](Recorder& rec, Slot<float> value) {
+      (void)rec.on_device(value);
+      return add_one(rec.stream());
+    });
+  }
+};
+
+TEST_F(ExplainTest, ABackOff) {
+  Cache cache;
+  const auto run = [&] {
+    return cache.run(key("k"), stream, [&](cudaStream_t on) {
+      (void)cudaStreamSynchronize(on);
+      (void)cudaGetLastError();
+      return add_one(on);
+    });
+  };
+  EXPECT_RUN(kEager, run());
+  EXPECT_RUN(kEager, run());
+  EXPECT_TRUE(says(cache.explain(key("k")), "an earlier run failed to make a graph; the next try comes after"));
+  EXPECT_TRUE(says(cache.explain(key("k")), "its next run that is not direct captures fn"));
+}
+
+TEST_F(ExplainTest, NoRoom) {
+  Cache cache(unshared(1));
+  EXPECT_TRUE(run_add(cache, key("pinned")).ok());
+  EXPECT_TRUE(cache.pin(key("pinned")));
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  EXPECT_TRUE(says(cache.explain(key("k")), "no executable could be evicted for it: all were pinned or in use"));
+  EXPECT_TRUE(says(cache.explain(key("k")), "Options::max_executables is 1"));
+  EXPECT_TRUE(says(cache.explain(key("pinned")), "It has an executable, and is pinned."));
+}
+
+TEST_F(ExplainTest, OutOfMemory) {
+  Cache cache;
+  hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorMemoryAllocation, -1);
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  const std::string text = cache.explain(key("k"));
+  EXPECT_TRUE(says(text, "device memory ran out when its executable was made"));
+  EXPECT_TRUE(says(text, "It lost an executable the last time because of an error."));
+  EXPECT_TRUE(says(text, "Its last error: cudaGraphInstantiate: cudaErrorMemoryAllocation"));
+}
+
+TEST_F(ExplainTest, ARefusedGraph) {
+  Cache cache;
+  hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorUnknown);
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  const std::string text = cache.explain(key("k"));
+  EXPECT_TRUE(says(text, "the runtime refused its graph, or a new value of one of its nodes"));
+  EXPECT_TRUE(says(text, "It lost a template the last time because of an error."));
+}
+
+TEST_F(ExplainTest, AFailedLaunch) {
+  Cache cache;
+  EXPECT_TRUE(run_add(cache, key("k")).ok());
+  hostrt::fail_call("cudaGraphLaunch", 1, cudaErrorUnknown);
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  EXPECT_TRUE(says(cache.explain(key("k")), "Its last direct run was one because its launch failed."));
+}
+
+TEST_F(ExplainTest, MemoryThatWasNotFreed) {
+  Cache cache;
+  float* memory = nullptr;
+  const auto run = [&] {
+    return cache.run(key("k"), stream, [&](cudaStream_t on) {
+      CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&memory), sizeof(float), on));
+      return add_one(on);
+    });
+  };
+  EXPECT_RUN(kInstantiated, run());
+  float* const first = memory;
+  EXPECT_RUN(kEager, run());
+  const std::string text = cache.explain(key("k"));
+  EXPECT_TRUE(says(text, "memory that its graph hands out was not freed after an earlier launch"));
+  EXPECT_TRUE(says(text, "It lost a template the last time because"));
+  CUDA_OK(cudaFreeAsync(first, stream));
+  CUDA_OK(cudaFreeAsync(memory, stream));
+}
+
+TEST_F(ExplainTest, AGraphOfOneExecutable) {
+  Cache cache(unshared(1));
+  EXPECT_RUN(kInstantiated, run_on_device(cache, key("k")));
+  EXPECT_TRUE(run_add(cache, key("other")).ok());
+  const std::string text = cache.explain(key("k"));
+  EXPECT_TRUE(says(text, "It lost an executable the last time because other keys were used more recently"));
+  EXPECT_TRUE(says(text, "It lost a template the last time because it went with the executable"));
+}
+
+TEST_F(ExplainTest, ALimitOfBytes) {
+  Options options = unshared(10);
+  options.max_device_bytes = 200'000;
+  Cache cache(options);
+  EXPECT_TRUE(run_add(cache, key("k")).ok());
+  EXPECT_TRUE(run_add(cache, key("other")).ok());
+  EXPECT_TRUE(says(cache.explain(key("k")), "Options::max_device_bytes is 200000"));
+}
+
+TEST_F(ExplainTest, StaleValues) {
+  for (const OnStale reaction : {OnStale::kReport, OnStale::kForget}) {
+    Options options;
+    options.verify_every = 1;
+    options.on_stale = reaction;
+    Cache cache(options);
+    float value = 1;
+    const auto run = [&] {
+      return cache.run(key("k"), stream,
+                       [&](cudaStream_t on) { return launch(add, kGrid, kBlock, on, data.get(), kSize, value); });
+    };
+    EXPECT_TRUE(run().ok());
+    value = 2;
+    EXPECT_TRUE(run().ok());
+    const std::string text = cache.explain(key("k"));
+    EXPECT_TRUE(says(text, "Verify mode found: "));
+    const bool forgotten = text.find("verify mode found it stale (OnStale::kForget)") != std::string::npos;
+    EXPECT_EQ(forgotten, reaction == OnStale::kForget);
+  }
+}
+
+TEST_F(ExplainTest, StrayWork) {
+  Options options;
+  options.diagnose = true;
+  Cache cache(options);
+  Stream other;
+  EXPECT_TRUE(cache
+                  .run(key("k"), stream,
+                       [&](cudaStream_t on) {
+                         (void)add_one(other);
+                         return add_one(on);
+                       })
+                  .ok());
+  EXPECT_TRUE(says(cache.explain(key("k")), "Not in its graph: kernel graphcache::test::add was launched"));
+}
+
+TEST_F(ExplainTest, AKeyThatIsBeingPrepared) {
+  Options options;
+  options.background_threads = 1;
+  Cache cache(options);
+  std::string inside;
+  EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](cudaStream_t on) {
+    if (!is_capturing(on)) inside = cache.explain(key("k"));
+    return add_one(on);
+  }));
+  EXPECT_TRUE(says(inside, "Runs: none."));
+  EXPECT_TRUE(says(inside, "A background thread is making its executable, or is to make it."));
+  EXPECT_TRUE(cache.wait_until_ready().ok());
+  EXPECT_TRUE(says(cache.explain(key("k")), "a background thread was making its executable, or none was free"));
+}
+
+}  // namespace
+}  // namespace graphcache::test
