@@ -9,35 +9,24 @@
 #include <cstring>
 #include <iterator>
 #include <system_error>
+#include <utility>
 
 #include "cuda/errors.h"
 
 namespace graphcache {
 
 absl::Status check(Options& options) {
-  if (options.max_executables < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Options::max_executables is ", options.max_executables, ": it must not be negative"));
-  }
-  if (options.capture_after < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Options::capture_after is ", options.capture_after, ": it must not be negative"));
-  }
-  if (options.max_templates < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Options::max_templates is ", options.max_templates, ": it must not be negative"));
+  const std::pair<const char*, int> counts[] = {
+      {"max_executables", options.max_executables}, {"capture_after", options.capture_after},
+      {"max_templates", options.max_templates},     {"background_threads", options.background_threads},
+      {"keep_events", options.keep_events},         {"verify_every", options.verify_every}};
+  for (const auto& [name, count] : counts) {
+    if (count >= 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat("Options::", name, " is ", count, ": it must not be negative"));
   }
   if (options.executables_per_key < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("Options::executables_per_key is ", options.executables_per_key, ": it must be at least 1"));
-  }
-  if (options.background_threads < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Options::background_threads is ", options.background_threads, ": it must not be negative"));
-  }
-  if (options.keep_events < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Options::keep_events is ", options.keep_events, ": it must not be negative"));
   }
   const Prefer preferences[] = {Prefer::kTotalTime, Prefer::kDeviceTime, Prefer::kMemory};
   if (std::find(std::begin(preferences), std::end(preferences), options.prefer) == std::end(preferences)) {
@@ -66,10 +55,6 @@ absl::Status check(Options& options) {
   if (std::find(std::begin(reactions), std::end(reactions), options.on_stale) == std::end(reactions)) {
     return absl::InvalidArgumentError(
         absl::StrCat("Options::on_stale has an invalid value (", static_cast<int>(options.on_stale), ")"));
-  }
-  if (options.verify_every < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Options::verify_every is ", options.verify_every, ": it must not be negative"));
   }
   if (const char* const wanted = std::getenv("GRAPHCACHE_VERIFY"); wanted != nullptr && options.verify_every == 0) {
     int every = 0;
