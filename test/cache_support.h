@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,12 @@ class CacheTest : public StreamTest {
     });
   }
   void expect_sum(float sum) { EXPECT_EQ(data.read(), std::vector<float>(kSize, sum)); }
+
+  static bool says(const std::string& text, const std::string& what) {
+    if (text.find(what) != std::string::npos) return true;
+    std::printf("it says:\n%s", text.c_str());
+    return false;
+  }
 
   // The labels of keys that have an executable, the one used last first.
   static std::vector<std::string> live(const Cache& cache) {

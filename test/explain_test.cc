@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdio>
 #include <string>
 
 #include "cache_support.h"
@@ -19,11 +18,6 @@ class ExplainTest : public CacheTest {
   void TearDown() override {
     hostrt::clear_failures();
     CacheTest::TearDown();
-  }
-  static bool says(const std::string& text, const std::string& what) {
-    if (text.find(what) != std::string::npos) return true;
-    std::printf("it says:\n%s", text.c_str());
-    return false;
   }
   auto run_on_device(Cache& cache, const Key& key) {
     return cache.run(key, stream, params(1.0f), [&](Recorder& rec, Slot<float> value) {

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -277,12 +276,6 @@ TEST_F(ObserveTest, ADifferenceOfSnapshotsIsWhatLiesBetween) {
   EXPECT_DOUBLE_EQ(between.hit_rate(), 2.0 / 3);
   EXPECT_EQ(between.live_executables, 1u);  // What is alive is that of the later one.
   EXPECT_EQ(between.live_templates, 2u);
-}
-
-bool says(const std::string& text, const std::string& what) {
-  if (text.find(what) != std::string::npos) return true;
-  std::printf("it says:\n%s", text.c_str());
-  return false;
 }
 
 TEST_F(ObserveTest, AKeyThatNeverRanIsExplained) {

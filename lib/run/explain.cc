@@ -82,9 +82,7 @@ std::string Cache::Impl::explain(const Key& key) const try {
          Index::kMaxColdEntries, " keys without a template. Its next run is a first run.");
     return text;
   }
-  int places = 0;
   for (const Entry* entry = first; entry != nullptr; entry = Index::next_of_key(entry)) {
-    ++places;
     const auto counts = entry->counts();
     std::string runs;
     for (std::size_t i = 0; i < counts.size(); ++i) {

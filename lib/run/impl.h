@@ -113,15 +113,14 @@ class Cache::Impl {
     const detail::Call& call;
     detail::Remembered* remembered = nullptr;      // Of a step.
     mutable LastErrorGuard* last_error = nullptr;  // The run's guard. A hit has none.
-    mutable bool is_timed = false;                 // For Stats::hit_latency.
-    mutable bool is_observed = false;              // By the observer.
+    mutable bool is_watched = false;               // Whether run_watched() has it.
   };
 
   // The border: what the library itself throws, for want of memory, is an error of the run; `fn`'s exceptions pass.
   template <class F>
   auto without_throwing(const Request& request, F&& f) -> decltype(f());
   absl::StatusOr<Outcome> run(const Request& request);
-  absl::StatusOr<Outcome> run_observed(const Request& request);
+  absl::StatusOr<Outcome> run_watched(const Request& request);
   absl::Status warm(const Request& request);
 
   // Look-up.
@@ -146,7 +145,6 @@ class Cache::Impl {
 
   // The ways of a run. Each counts its outcome.
   absl::StatusOr<Outcome> hit(Entry* locked, const Request& request);
-  absl::StatusOr<Outcome> run_timed(const Request& request);
   absl::StatusOr<Outcome> step_failed(const Request& request, cudaError_t error);
   absl::StatusOr<Outcome> replay(Held& entry, const Request& request);
   absl::StatusOr<Outcome> launch(Held& entry, const Request& request, Outcome outcome, Outcome if_patched);

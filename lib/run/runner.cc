@@ -84,8 +84,7 @@ absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) {
         known != nullptr && known->is_ready_for(request.stream, request.call.values, request.call.values_size);
     if (is_ready) return hit(known, request);
   } else {
-    if (hits_->is_sampled() && !request.is_timed) return run_timed(request);
-    if (observer_.is_on() && !request.is_observed) return run_observed(request);
+    if (!request.is_watched && (hits_->is_sampled() || observer_.is_on())) return run_watched(request);
     if (active_recording != nullptr) return run_nested(request);
     if (options_.inline_in_foreign_capture && is_in_foreign_capture(request)) return run_inlined(request);
     if (!enabled_) return run_disabled(request);
@@ -105,20 +104,16 @@ absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) {
   return run_slowly(entry, request);
 }
 
-absl::StatusOr<Outcome> Cache::Impl::run_observed(const Request& request) {
-  request.is_observed = true;
+// A run that somebody watches: its time is sampled (Options::time_hits), or the observer is on.
+absl::StatusOr<Outcome> Cache::Impl::run_watched(const Request& request) {
+  request.is_watched = true;
+  const bool is_sampled = hits_->is_sampled();
+  const auto begin = is_sampled ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
   Observer::Span span(observer_, EventKind::kRun, request.key);
   const auto outcome = run(request);
   if (outcome.ok()) span.set_outcome(*outcome);
-  return outcome;
-}
-
-absl::StatusOr<Outcome> Cache::Impl::run_timed(const Request& request) {
-  request.is_timed = true;
-  const auto begin = std::chrono::steady_clock::now();
-  const auto outcome = run(request);
+  if (!is_sampled || !outcome.ok() || !is_hit(*outcome)) return outcome;
   const auto ns = static_cast<std::uint64_t>((std::chrono::steady_clock::now() - begin).count());
-  if (!outcome.ok() || !is_hit(*outcome)) return outcome;
   const auto bucket = std::upper_bound(kHitLatencyBounds.begin(), kHitLatencyBounds.end(), ns);
   MutexLock lock(mutex_);
   ++totals_.hit_latency[static_cast<std::size_t>(bucket - kHitLatencyBounds.begin())];

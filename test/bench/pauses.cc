@@ -12,7 +12,7 @@
 //                  waited for a CPU.
 //   hostrt         It has one lock for all calls. The time for which a run waits for that lock does not count.
 //   malloc         glibc keeps small free blocks apart, and merges all of them at once in some call of free(): in 10 to
-//                  200 ms after 100,000 keys. Or it gives much memory back at once. It is told to do neither.
+//                  200 ms after 100,000 keys. Or it gives much memory back at once. Both are turned off.
 #include <fcntl.h>
 #include <malloc.h>
 #include <pthread.h>
