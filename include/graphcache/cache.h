@@ -66,8 +66,10 @@
 #include <utility>
 #include <vector>
 
+#include "graphcache/advice.h"
 #include "graphcache/detail/call.h"
 #include "graphcache/events.h"
+#include "graphcache/graph_info.h"
 #include "graphcache/key.h"
 #include "graphcache/options.h"
 #include "graphcache/params.h"
@@ -220,6 +222,24 @@ class Cache {
   // for all others if there are others. It reads as entries() does. Runs inside another run's capture, disabled runs,
   // and failed runs have no entry, and count in Stats alone.
   std::vector<LabelStats> labels() const;
+
+  // The graph that the key keeps; of several entries of the key, that of the one used last. NotFound if the key is not
+  // known or has no graph. Unavailable if its runs hold it for longer than 0.1 s, or if called inside its `fn`. The
+  // runtime's getters are called, and runs of this key wait meanwhile. Other errors: of these calls; ResourceExhausted
+  // if there is no memory.
+  absl::StatusOr<GraphInfo> graph(const Key& key) const;
+  // The same of an entry by its EntryInfo::id.
+  absl::StatusOr<GraphInfo> graph(std::uint64_t entry) const;
+
+  // What could be better about the use of this cache, what concerns the most runs first. It looks at all entries, some
+  // at a time as entries() does, and reads a few graphs as graph() does: it is for people who ask, and not for each
+  // run. Empty if there is nothing to say, or no memory for it.
+  std::vector<Finding> advise() const;
+
+  // The keys that have an executable or a template and have been replayed, those with the most runs first, at most
+  // `most` of them: the text for read_manifest() (manifest.h). Keys that hold an address are left out. Reads as
+  // entries() does. Empty if there is no memory for it.
+  std::string manifest(std::size_t most = SIZE_MAX) const;
 
   // Ok, or why every run fails: options that make no sense, or a CUDA error that was fatal to the context.
   absl::Status status() const;

@@ -7,6 +7,7 @@
 #include "graphcache/capture_gate.h"   // IWYU pragma: export
 #include "graphcache/key.h"            // IWYU pragma: export
 #include "graphcache/launch_config.h"  // IWYU pragma: export
+#include "graphcache/manifest.h"       // IWYU pragma: export
 #include "graphcache/options.h"        // IWYU pragma: export
 #include "graphcache/params.h"         // IWYU pragma: export
 #include "graphcache/recorder.h"       // IWYU pragma: export

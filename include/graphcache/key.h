@@ -44,6 +44,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "graphcache/detail/key_encoding.h"
 #include "graphcache/launch_config.h"
@@ -51,6 +52,20 @@
 namespace graphcache {
 
 class Keyer;
+
+// One part of a finished key. Parts of containers, dim3 (3 integers), LaunchConfig (7) and a graphcache_key stand one
+// after the other, without the container.
+struct KeyPart {
+  enum class Kind { kInteger, kBool, kEnum, kText, kAddress, kNullText, kNoValue };
+  Kind kind = Kind::kInteger;
+  // Of kInteger, kBool, kEnum and kAddress. An unsigned one above the largest std::int64_t is negative here.
+  std::int64_t integer = 0;
+  std::string text;  // Of kText.
+
+  friend bool operator==(const KeyPart& a, const KeyPart& b) {
+    return a.kind == b.kind && a.integer == b.integer && a.text == b.text;
+  }
+};
 
 // A finished key. A regular value: copied, compared and hashed (Abseil's hash) like a string. Key() has no parts and
 // equals key(). Keys of up to kInlineBytes canonical bytes allocate nothing; a longer one owns one heap block, which a
@@ -84,6 +99,9 @@ class Key {
   // For people: every part, for example ("train_step", 8, {4, 1, 1}). A text of more than `max_bytes` bytes is cut
   // there, never inside a UTF-8 sequence, and "..." follows.
   std::string to_string(size_t max_bytes = SIZE_MAX) const;
+
+  // What it was made from, in order.
+  std::vector<KeyPart> parts() const;
 
   friend bool operator==(const Key& a, const Key& b) {
     if (a.hash_ != b.hash_ || a.size_ != b.size_) return false;

@@ -122,6 +122,10 @@ struct Options {
   // clock twice.
   bool time_hits = false;
 
+  // Measures what executables take of the device's memory (Stats::measured_device_bytes): asks for the free memory
+  // before and after each instantiation, first launch and destruction. Each question takes the host 10 us and more.
+  bool measure_device_bytes = false;
+
   // So many events are kept, the last ones, for Cache::events(). Each takes 96 bytes. If it is not 0, each run, a hit
   // too, makes one, reads the clock twice and takes a lock that all runs share. Negative: an error of every run.
   int keep_events = 0;

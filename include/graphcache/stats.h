@@ -103,6 +103,10 @@ struct Stats {
   std::uint64_t live_templates = 0;          // Templates (captured graphs) now kept.
   std::uint64_t families = 0;                // Families of the graphs that were read (EntryInfo::family).
   std::uint64_t estimated_device_bytes = 0;  // Device memory of the live executables, by their nodes.
+  // By how much the device's free memory has shrunk while executables were made, launched for the first time and
+  // destroyed (Options::measure_device_bytes). The driver takes and gives back memory in pieces of 2 MiB and more, and
+  // what others allocate at these moments counts as well.
+  std::int64_t measured_device_bytes = 0;
 
   // Host time, by all threads. Each grows at the end of what it measures, whether that succeeded or not.
   std::chrono::nanoseconds capture_time{0};  // Between the begin and the end of captures, `fn` included.
@@ -145,6 +149,7 @@ struct LabelStats {
 
 // One entry of a cache, as Cache::entries() reports it.
 struct EntryInfo {
+  std::uint64_t id = 0;  // Tells the entries of one cache apart. No later entry has it.
   std::string label;  // The key's label: its first text, cut at 32 bytes. Empty if the key holds none.
   std::string key;    // The whole key in readable form.
   std::array<std::uint64_t, kOutcomeCount> outcomes{};  // As in Stats, for this entry's runs.
