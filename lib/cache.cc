@@ -71,6 +71,19 @@ std::string Cache::explain(const Key& key) const {
   GRAPHCACHE_VERIFY_ON_RETURN(*this);
   return impl_->explain(key);
 }
+absl::StatusOr<GraphInfo> Cache::graph(const Key& key) const {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->graph(key);
+}
+absl::StatusOr<GraphInfo> Cache::graph(std::uint64_t entry) const {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->graph(entry);
+}
+std::vector<Finding> Cache::advise() const {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->advise();
+}
+std::string Cache::manifest(std::size_t most) const { return impl_->manifest(most); }
 std::vector<CacheEvent> Cache::events() const { return impl_->events(); }
 std::vector<LabelStats> Cache::labels() const {
   GRAPHCACHE_VERIFY_ON_RETURN(*this);

@@ -8,6 +8,7 @@
 #include <limits>
 #include <random>
 
+#include "key_bytes.h"
 #include "siphash.h"
 
 namespace graphcache {
@@ -52,6 +53,19 @@ class Reader {
     std::memcpy(&number, at_, bytes);
     at_ += bytes;
     return tag & 0xf0;
+  }
+
+  // Whether next(), and text() if it is called for, stay within the encoding.
+  bool may_next() const {
+    const auto left = static_cast<size_t>(end_ - at_);
+    if (left == 0) return false;
+    const unsigned tag = static_cast<unsigned char>(*at_);
+    if (tag < kInteger) return tag >= kFalse && tag <= kEnd;
+    const size_t bytes = tag & 0x0f;
+    if ((tag & 0xf0) > kTuple || bytes > sizeof(uint64_t) || left < 1 + bytes) return false;
+    uint64_t number = 0;
+    std::memcpy(&number, at_ + 1, bytes);
+    return (tag & 0xf0) != kText || number <= left - 1 - bytes;
   }
 
   // Of a kText that next() returned.
@@ -169,6 +183,41 @@ void render(Reader& reader, std::string& out) {
   reader.stop_if_longer(out);
 }
 
+// Whether a whole part follows, which is passed over then.
+bool skip(Reader& reader, int depth) {
+  const auto skip_parts = [&](uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) {
+      if (!skip(reader, depth - 1)) return false;
+    }
+    return true;
+  };
+  if (depth == 0 || !reader.may_next()) return false;
+  uint64_t number = 0;
+  switch (reader.next(number)) {
+    case kSomeValue:
+      return skip_parts(1);
+    case kDim3:
+      return skip_parts(3);
+    case kLaunchConfig:
+      return skip_parts(7);
+    case kSequence:
+    case kTuple:
+      return skip_parts(number);
+    case kText:
+      reader.text(number);
+      return true;
+    case kBegin:
+      while (!reader.skip_end()) {
+        if (!skip(reader, depth - 1)) return false;
+      }
+      return true;
+    case kEnd:
+      return false;
+    default:
+      return true;
+  }
+}
+
 }  // namespace
 
 Key::Key(const char* bytes, size_t size) : size_(size), hash_(hash_of(bytes, size)) {
@@ -221,6 +270,58 @@ std::string_view Key::label() const {
     if (reader.next(number) == kText) return cut(reader.text(number), kLabelBytes);
   }
   return {};
+}
+
+std::vector<KeyPart> Key::parts() const {
+  std::vector<KeyPart> parts;
+  using Kind = KeyPart::Kind;
+  for (Reader reader(data(), size()); !reader.done();) {
+    uint64_t number = 0;
+    const unsigned tag = reader.next(number);
+    const auto value = static_cast<int64_t>(number);
+    switch (tag) {
+      case kFalse:
+      case kTrue:
+        parts.push_back({Kind::kBool, tag == kTrue, ""});
+        break;
+      case kNullText:
+        parts.push_back({Kind::kNullText, 0, ""});
+        break;
+      case kNoValue:
+        parts.push_back({Kind::kNoValue, 0, ""});
+        break;
+      case kInteger:
+      case kNegativeInteger:
+        parts.push_back({Kind::kInteger, tag == kInteger ? value : ~value, ""});
+        break;
+      case kEnum:
+      case kNegativeEnum:
+        parts.push_back({Kind::kEnum, tag == kEnum ? value : ~value, ""});
+        break;
+      case kPointer:
+        parts.push_back({Kind::kAddress, value, ""});
+        break;
+      case kText:
+        parts.push_back({Kind::kText, 0, std::string(reader.text(number))});
+        break;
+      default:  // A container.
+        break;
+    }
+  }
+  return parts;
+}
+
+bool KeyBytes::read(std::string_view bytes, Key* key) {
+  constexpr int kMostDepth = 64;  // Of containers in containers: what is deeper could exhaust the stack.
+  Reader reader(bytes.data(), bytes.size());
+  while (!reader.done()) {
+    if (!skip(reader, kMostDepth)) return false;
+  }
+  char inline_bytes[Key::kInlineBytes] = {};
+  const bool is_inline = bytes.size() <= Key::kInlineBytes;
+  if (is_inline && !bytes.empty()) std::memcpy(inline_bytes, bytes.data(), bytes.size());
+  *key = Key(is_inline ? inline_bytes : bytes.data(), bytes.size());
+  return true;
 }
 
 std::string Key::to_string(size_t max_bytes) const {

@@ -119,6 +119,7 @@ class Key {
  private:
   friend class Keyer;
   friend class KeyTestPeer;
+  friend struct KeyBytes;  // Of the library itself.
 
   // If `size` is at most kInlineBytes, there are kInlineBytes to read, zero from `size` on.
   Key(const char* bytes, size_t size);

@@ -56,6 +56,10 @@ class Cache::Impl {
   std::vector<EntryInfo> entries() const;
   std::vector<LabelStats> labels() const;
   std::string explain(const Key& key) const;
+  absl::StatusOr<GraphInfo> graph(const Key& key);
+  absl::StatusOr<GraphInfo> graph(std::uint64_t entry);
+  std::vector<Finding> advise();
+  std::string manifest(std::size_t most) const;
   std::vector<CacheEvent> events() const { return observer_.events(); }
   absl::Status status() const;
   const Options& options() const { return options_; }

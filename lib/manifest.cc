@@ -1,0 +1,111 @@
+#include "graphcache/manifest.h"
+
+#include <absl/strings/escaping.h>
+#include <absl/strings/numbers.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
+#include <absl/strings/str_split.h>
+#include <absl/strings/strip.h>
+
+#include <algorithm>
+#include <chrono>
+#include <new>
+#include <utility>
+
+#include "cuda/errors.h"
+#include "key_bytes.h"
+#include "manifest_text.h"
+#include "siphash.h"
+
+namespace graphcache {
+namespace {
+
+// The version is that of the text and of the encoding of keys (detail/key_encoding.h).
+constexpr absl::string_view kFirstLine = "graphcache manifest 1\n";
+constexpr absl::string_view kLastLine = "checksum ";
+
+std::string checksum_of(absl::string_view text) {
+  return absl::StrFormat("%016x", siphash13({1, 2}, text.data(), text.size()));
+}
+
+absl::Status damaged(absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("the manifest is damaged: ", what));
+}
+
+absl::StatusOr<ManifestKey> read_line(absl::string_view line) {
+  // uses, bytes; the text that follows is for people.
+  const std::vector<absl::string_view> fields = absl::StrSplit(line, absl::MaxSplits(' ', 2));
+  ManifestKey key;
+  if (fields.size() != 3 || !absl::SimpleAtoi(fields[0], &key.uses)) return damaged(absl::StrCat("a line is: ", line));
+  const absl::string_view digits = fields[1];
+  const bool is_hex = digits.size() % 2 == 0 && digits.find_first_not_of("0123456789abcdef") == absl::string_view::npos;
+  if (!is_hex || !KeyBytes::read(absl::HexStringToBytes(digits), &key.key)) {
+    return damaged(absl::StrCat("these bytes are no key: ", digits));
+  }
+  key.label = std::string(key.key.label());
+  key.text = key.key.to_string();
+  key.parts = key.key.parts();
+  return key;
+}
+
+}  // namespace
+
+std::string manifest_text(const std::vector<std::pair<Key, std::uint64_t>>& keys) {
+  std::string text(kFirstLine);
+  for (const auto& [key, uses] : keys) {
+    Key same;
+    if (!KeyBytes::read({key.data(), key.size()}, &same)) continue;  // Its graphcache_key() has thrown.
+    absl::StrAppend(&text, uses, " ", absl::BytesToHexString({key.data(), key.size()}), " ", key.to_string(), "\n");
+  }
+  const std::string checksum = checksum_of(text);
+  absl::StrAppend(&text, kLastLine, checksum, "\n");
+  return text;
+}
+
+absl::StatusOr<std::vector<ManifestKey>> read_manifest(absl::string_view text) try {
+  constexpr absl::string_view kAnyVersion = "graphcache manifest ";
+  if (!absl::StartsWith(text, kAnyVersion)) {
+    return absl::InvalidArgumentError("this is no manifest of graphcache: it does not begin with its name");
+  }
+  if (!absl::StartsWith(text, kFirstLine)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("another version of graphcache wrote this manifest: it begins with \"",
+                     absl::CHexEscape(text.substr(0, std::min(text.find('\n'), std::size_t{64}))), "\""));
+  }
+  const std::size_t end = text.rfind(kLastLine);
+  if (end == absl::string_view::npos || text[end - 1] != '\n') return damaged("its end is missing");
+  absl::string_view checksum = text.substr(end + kLastLine.size());
+  absl::ConsumeSuffix(&checksum, "\n");
+  text = text.substr(0, end);
+  if (checksum != checksum_of(text)) return damaged("its checksum is wrong");
+  std::vector<ManifestKey> keys;
+  text.remove_prefix(kFirstLine.size());
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    absl::StatusOr<ManifestKey> key = read_line(line);
+    if (!key.ok()) return key.status();
+    keys.push_back(*std::move(key));
+  }
+  return keys;
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+WarmUp warm_up(const std::vector<ManifestKey>& keys, std::chrono::nanoseconds budget,
+               const std::function<absl::Status(const ManifestKey&)>& warm,
+               const std::function<void(std::size_t done, std::size_t all)>& progress) {
+  WarmUp done;
+  const auto begin = std::chrono::steady_clock::now();
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (std::chrono::steady_clock::now() - begin >= budget) {
+      done.left = keys.size() - i;
+      break;
+    }
+    absl::Status status = warm(keys[i]);
+    ++(status.ok() ? done.warmed : done.failed);
+    done.error.Update(std::move(status));
+    if (progress) progress(i + 1, keys.size());
+  }
+  return done;
+}
+
+}  // namespace graphcache
