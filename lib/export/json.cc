@@ -1,0 +1,1 @@
+#include "graphcache_export/json.h"
