@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <new>
+#include <string_view>
 #include <utility>
 
 #include "cuda/errors.h"
@@ -50,11 +51,22 @@ absl::StatusOr<ManifestKey> read_line(absl::string_view line) {
 
 }  // namespace
 
-std::string manifest_text(const std::vector<std::pair<Key, std::uint64_t>>& keys) {
+std::string manifest_text(std::vector<std::pair<Key, std::uint64_t>> keys, std::size_t most) {
+  const auto may_not_leave = [](const std::pair<Key, std::uint64_t>& key) {
+    const std::vector<KeyPart> parts = key.first.parts();
+    const bool has_address =
+        std::any_of(parts.begin(), parts.end(), [](const KeyPart& part) { return part.kind == KeyPart::Kind::kAddress; });
+    Key same;  // Cannot be read if its graphcache_key() has thrown.
+    return has_address || !KeyBytes::read({key.first.data(), key.first.size()}, &same);
+  };
+  keys.erase(std::remove_if(keys.begin(), keys.end(), may_not_leave), keys.end());
+  std::sort(keys.begin(), keys.end(), [](const auto& a, const auto& b) {
+    const auto bytes = [](const Key& key) { return std::string_view(key.data(), key.size()); };
+    return a.second != b.second ? a.second > b.second : bytes(a.first) < bytes(b.first);
+  });
+  keys.resize(std::min(keys.size(), most));
   std::string text(kFirstLine);
   for (const auto& [key, uses] : keys) {
-    Key same;
-    if (!KeyBytes::read({key.data(), key.size()}, &same)) continue;  // Its graphcache_key() has thrown.
     absl::StrAppend(&text, uses, " ", absl::BytesToHexString({key.data(), key.size()}), " ", key.to_string(), "\n");
   }
   const std::string checksum = checksum_of(text);

@@ -1,6 +1,7 @@
 // What Cache::manifest() writes and read_manifest() reads.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -10,7 +11,8 @@
 
 namespace graphcache {
 
-// The manifest of keys and how often each was run. Throws std::bad_alloc.
-std::string manifest_text(const std::vector<std::pair<Key, std::uint64_t>>& keys);
+// The manifest of keys and how often each was run: of the `most` with the most runs, without those that hold an address.
+// Throws std::bad_alloc.
+std::string manifest_text(std::vector<std::pair<Key, std::uint64_t>> keys, std::size_t most);
 
 }  // namespace graphcache

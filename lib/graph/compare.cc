@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <iterator>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -17,7 +16,7 @@
 #include "cuda/compat.h"
 #include "cuda/errors.h"
 #include "graph/inspect.h"
-#include "graph/recorder_calls.h"
+#include "graph/node_names.h"
 #include "graph/setter.h"
 #include "graph/signature.h"
 
@@ -25,34 +24,6 @@ namespace graphcache {
 namespace {
 
 // ---- Texts ----------------------------------------------------------------------------------------------------------
-
-// The driver's name of a kernel, readable.
-std::string name_of(const CUDA_KERNEL_NODE_PARAMS& kernel) {
-  static const auto function_name =
-      reinterpret_cast<CUresult (*)(const char**, CUfunction)>(driver_function("cuFuncGetName", 12030));
-  static const auto kernel_name =
-      reinterpret_cast<CUresult (*)(const char**, CUkernel)>(driver_function("cuKernelGetName", 12030));
-  const char* name = nullptr;
-  bool found = false;
-  if (kernel.func != nullptr) {
-    found = function_name != nullptr && function_name(&name, kernel.func) == CUDA_SUCCESS;
-  } else {
-    found = kernel_name != nullptr && kernel_name(&name, kernel.kern) == CUDA_SUCCESS;
-  }
-  return found ? readable(name) : "of unknown name";
-}
-
-// By the numbers of cudaGraphNodeType.
-constexpr const char* kKinds[] = {"kernel",     "copy",       "set",   "host function", "child graph",
-                                  "empty node", "event wait", "event", "signal",        "wait for a signal",
-                                  "allocation", "free",       "batch", "condition"};
-static_assert(cudaGraphNodeTypeEmpty == 5 && cudaGraphNodeTypeMemFree == 11);
-
-std::string kind_of(const NodeContent& node) {
-  if (node.type == cudaGraphNodeTypeKernel) return absl::StrCat("kernel ", name_of(node.kernel));
-  const auto type = static_cast<std::size_t>(node.type);
-  return type < std::size(kKinds) ? kKinds[type] : absl::StrCat("node of type ", type);
-}
 
 // What a value points to, if it may be a pointer at all; else empty.
 std::string place_of(std::uint64_t value) {

@@ -1,8 +1,326 @@
-#include "graphcache/graph_info.h"
+#include "graph/graph_info.h"
+
+#include <absl/strings/str_cat.h>
+#include <absl/strings/str_format.h>
+#include <cuda.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <unordered_map>
+#include <utility>
+
+#include "cuda/compat.h"
+#include "cuda/driver.h"
+#include "cuda/errors.h"
+#include "graph/node_names.h"
+#include "graph/signature.h"
 
 namespace graphcache {
+namespace {
 
-const char* to_string(NodeDifference) { return "none"; }
-GraphDifference difference(const GraphInfo&, const GraphInfo&) { return {}; }
+// The numbers by which profilers name graphs and nodes. CUDA has them from 13.1 on.
+struct ToolsIds {
+  CUresult (*of_node)(CUgraphNode, unsigned long long*);
+  CUresult (*of_graph)(CUgraph, unsigned*);
+  CUresult (*of_executable)(CUgraphExec, unsigned*);
+};
+const ToolsIds& tools_ids() {
+  static const ToolsIds ids = [] {
+    constexpr unsigned kSince = 13010;
+    ToolsIds found;
+    const auto set = [](auto& function, const char* name) {
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(driver_function(name, kSince));
+    };
+    set(found.of_node, "cuGraphNodeGetToolsId");
+    set(found.of_graph, "cuGraphGetId");
+    set(found.of_executable, "cuGraphExecGetId");
+    return found;
+  }();
+  return ids;
+}
+
+template <class Number, class Handle>
+std::optional<std::uint64_t> id_of(CUresult (*get)(Handle, Number*), Handle handle) {
+  Number id = 0;
+  const bool is_known = get != nullptr && handle != nullptr && get(handle, &id) == CUDA_SUCCESS;
+  return is_known ? std::optional<std::uint64_t>(id) : std::nullopt;
+}
+
+std::string text_of(const dim3& size) { return absl::StrFormat("%u, %u, %u", size.x, size.y, size.z); }
+
+// Launch attributes by number, since older toolkits do not name all of them. Those of clusters alone are refused for
+// kernels without a cluster dimension.
+struct KnownAttribute {
+  int id;
+  const char* name;
+  std::string (*text)(const CUlaunchAttributeValue&);
+};
+template <class T>
+std::string number(const CUlaunchAttributeValue& value) {
+  T number;
+  std::memcpy(&number, &value, sizeof number);
+  return absl::StrCat(number);
+}
+std::string three(const CUlaunchAttributeValue& value) {
+  return absl::StrFormat("%u, %u, %u", value.clusterDim.x, value.clusterDim.y, value.clusterDim.z);
+}
+std::string domains(const CUlaunchAttributeValue& value) {
+  std::array<std::uint8_t, 2> map;
+  std::memcpy(map.data(), &value, sizeof map);
+  return absl::StrFormat("%d, %d", map[0], map[1]);
+}
+std::string window(const CUlaunchAttributeValue& value) {
+  return absl::StrFormat("%d bytes, hit ratio %g", value.accessPolicyWindow.num_bytes,
+                         value.accessPolicyWindow.hitRatio);
+}
+constexpr KnownAttribute kAttributes[] = {{1, "access policy window", window},
+                                          {2, "cooperative", number<int>},
+                                          {4, "cluster dimension", three},
+                                          {5, "cluster scheduling policy", number<int>},
+                                          {8, "priority", number<int>},
+                                          {9, "memory synchronization domain map", domains},
+                                          {10, "memory synchronization domain", number<int>},
+                                          {11, "preferred cluster dimension", three},
+                                          {13, "device-updatable", number<int>},
+                                          {14, "shared memory carveout", number<unsigned>}};
+
+class InfoReader {
+ public:
+  InfoReader(const Template& from, const Content& content, GraphInfo* info)
+      : from_(from), slots_(content.slots), info_(*info) {}
+
+  bool read() {
+    std::optional<Reading> reading = read_all(from_);
+    if (!reading) return false;
+    reading_ = *std::move(reading);
+    for (std::uint32_t i = 0; i < from_.nodes.size(); ++i) index_of_[from_.nodes[i]] = i;
+    for (std::uint32_t i = 0; i < from_.nodes.size(); ++i) {
+      if (!read(i)) return false;
+    }
+    return true;
+  }
+
+ private:
+  bool read(std::uint32_t index) {
+    const NodeContent& content = reading_.content.nodes[index];
+    GraphNode& node = info_.nodes.emplace_back();
+    node.type = content.type;
+    node.name = kind_of(content);
+    node.tools_id = id_of(tools_ids().of_node, from_.nodes[index]);
+    const auto slot = std::lower_bound(slots_.nodes.begin(), slots_.nodes.end(), index,
+                                       [](const SlotNode& node, std::uint32_t i) { return node.index < i; });
+    slot_ = slot != slots_.nodes.end() && slot->index == index ? &*slot : nullptr;
+    switch (content.type) {
+      case cudaGraphNodeTypeKernel:
+        read_kernel(index, content, &node);
+        break;
+      case cudaGraphNodeTypeMemcpy:
+        if (content.size != 0) read_copy(as<cudaMemcpy3DParms>(content), &node);
+        break;
+      case cudaGraphNodeTypeMemset:
+        if (content.size != 0) read_set(as<cudaMemsetParams>(content), &node);
+        break;
+      default:
+        break;
+    }
+    return read_dependencies(from_.nodes[index], &node);
+  }
+
+  void read_kernel(std::uint32_t index, const NodeContent& content, GraphNode* node) {
+    const CUDA_KERNEL_NODE_PARAMS& kernel = content.kernel;
+    node->grid = dim3(kernel.gridDimX, kernel.gridDimY, kernel.gridDimZ);
+    node->block = dim3(kernel.blockDimX, kernel.blockDimY, kernel.blockDimZ);
+    node->shared_bytes = kernel.sharedMemBytes;
+    node->grid_is_slot = follows(offsetof(KernelFields, grid), sizeof(dim3));
+    node->block_is_slot = follows(offsetof(KernelFields, block), sizeof(dim3));
+    node->shared_is_slot = follows(offsetof(KernelFields, shared_bytes), sizeof(std::size_t));
+    for (const KnownAttribute& known : kAttributes) {
+      CUlaunchAttributeValue value;
+      bool is_set = false;
+      if (driver().kernel_attribute != nullptr) {
+        driver().read_attribute(from_.nodes[index], static_cast<CUlaunchAttributeID>(known.id), &value, &is_set);
+      }
+      if (is_set) node->attributes.push_back({known.name, known.text(value)});
+    }
+    if (!content.readable) return;
+    for (std::uint32_t i = 0; i < content.argument_count; ++i) {
+      const std::uint32_t at = content.first_argument + i;
+      const bool is_slot =
+          slot_ != nullptr && i < slot_->argument_count &&
+          follows_at(slots_.arguments[slot_->first_argument + i], reading_.sizes[at]);
+      add(absl::StrCat("argument ", i), bytes(content) + reading_.content.arguments[at], reading_.sizes[at], is_slot,
+          node);
+    }
+  }
+
+  void read_copy(const cudaMemcpy3DParms& copy, GraphNode* node) {
+    add("destination", copy.dstPtr.ptr, offsetof(MemcpyFields, dst), node);
+    add("source", copy.srcPtr.ptr, offsetof(MemcpyFields, src), node);
+    add("bytes", copy.extent.width, offsetof(MemcpyFields, bytes), node);
+  }
+  void read_set(const cudaMemsetParams& set, GraphNode* node) {
+    add("destination", set.dst, offsetof(MemsetFields, dst), node);
+    add("value", set.value, offsetof(MemsetFields, value), node);
+    add("bytes", set.width * set.elementSize, offsetof(MemsetFields, bytes), node);
+  }
+
+  bool read_dependencies(cudaGraphNode_t handle, GraphNode* node) {
+    std::size_t count = 0;
+    if (node_dependencies(handle, by_driver_, nullptr, nullptr, &count) != cudaSuccess) return false;
+    std::vector<cudaGraphNode_t> nodes(count);
+    std::vector<cudaGraphEdgeData> edges(count);
+    if (node_dependencies(handle, by_driver_, nodes.data(), edges.data(), &count) != cudaSuccess) return false;
+    for (const cudaGraphNode_t dependency : nodes) node->dependencies.push_back(index_of_[dependency]);
+    return true;
+  }
+
+  // Whether a part of a field of the node follows a slot.
+  bool follows(std::size_t field, std::size_t size) const {
+    return slot_ != nullptr && follows_at(slot_->fields + field, size);
+  }
+  bool follows_at(std::size_t begin, std::size_t size) const {
+    const auto first = slots_.bindings.begin() + slot_->first_binding;
+    return std::any_of(first, first + slot_->binding_count, [&](const Binding& binding) {
+      return binding.target < begin + size && begin < binding.target + binding.size;
+    });
+  }
+
+  template <class T>
+  void add(std::string name, const T& value, std::size_t field, GraphNode* node) {
+    add(std::move(name), reinterpret_cast<const unsigned char*>(&value), sizeof value, follows(field, sizeof value),
+        node);
+  }
+  static void add(std::string name, const unsigned char* bytes, std::size_t size, bool is_slot, GraphNode* node) {
+    node->arguments.push_back({std::move(name), {bytes, bytes + size}, is_slot});
+  }
+
+  const unsigned char* bytes(const NodeContent& content) const {
+    return reading_.content.bytes.data() + content.bytes;
+  }
+  template <class Params>
+  Params as(const NodeContent& content) const {
+    Params params;
+    std::memcpy(&params, bytes(content), sizeof params);
+    return params;
+  }
+
+  const Template& from_;
+  const Slots& slots_;
+  GraphInfo& info_;
+  const bool by_driver_ = has_context();
+  Reading reading_;
+  const SlotNode* slot_ = nullptr;  // Of the node that is being read; null if it holds no slots.
+  std::unordered_map<cudaGraphNode_t, std::uint32_t> index_of_;
+};
+
+// ---- The difference -------------------------------------------------------------------------------------------------
+
+// How two nodes differ, and in what, in words.
+struct Found {
+  NodeDifference difference = NodeDifference::kNone;
+  std::string text;
+
+  void note(NodeDifference larger, std::string what) {
+    if (larger <= difference) return;
+    difference = larger;
+    text = std::move(what);
+  }
+};
+
+std::string here_and_there(const std::string& what, const std::string& here, const std::string& there) {
+  return absl::StrCat(what, " is ", here, " here and ", there, " there");
+}
+
+void compare_attributes(const GraphNode& here, const GraphNode& there, Found* found) {
+  const auto value_of = [](const GraphNode& node, const std::string& name) -> std::string {
+    for (const GraphNode::Attribute& attribute : node.attributes) {
+      if (attribute.name == name) return attribute.value;
+    }
+    return "not set";
+  };
+  for (const GraphNode* const node : {&here, &there}) {
+    for (const GraphNode::Attribute& attribute : node->attributes) {
+      const std::string a = value_of(here, attribute.name), b = value_of(there, attribute.name);
+      if (a != b) found->note(NodeDifference::kFixed, here_and_there(absl::StrCat("the ", attribute.name), a, b));
+    }
+  }
+}
+
+void compare_arguments(const GraphNode& here, const GraphNode& there, Found* found) {
+  const auto equal = [](const GraphNode::Argument& a, const GraphNode::Argument& b) {
+    return a.name == b.name && a.is_slot == b.is_slot && (a.is_slot || a.value == b.value);
+  };
+  const auto [a, b] = std::mismatch(here.arguments.begin(), here.arguments.end(), there.arguments.begin(),
+                                    there.arguments.end(), equal);
+  const auto& which = a != here.arguments.end() ? a : b;
+  if (a == here.arguments.end() && b == there.arguments.end()) return;
+  found->note(NodeDifference::kArguments, absl::StrCat(which->name, " differs"));
+}
+
+Found compare(const GraphNode& here, const GraphNode& there) {
+  Found found;
+  if (here.type != there.type) {
+    found.note(NodeDifference::kFixed, here_and_there("the type", here.name, there.name));
+    return found;
+  }
+  if (here.dependencies != there.dependencies) found.note(NodeDifference::kFixed, "it depends on other nodes");
+  compare_attributes(here, there, &found);
+  if (here.name != there.name) {
+    found.note(NodeDifference::kKernel, here_and_there("it", here.name, there.name));
+    return found;
+  }
+  const auto compare_shape = [&](const char* what, bool is_slot, bool is_slot_there, const std::string& a,
+                                 const std::string& b) {
+    if (is_slot != is_slot_there) {
+      found.note(NodeDifference::kArguments, absl::StrCat(what, " follows a slot in one of them alone"));
+    } else if (!is_slot && a != b) {
+      found.note(NodeDifference::kShape, here_and_there(what, a, b));
+    }
+  };
+  compare_shape("the grid", here.grid_is_slot, there.grid_is_slot, text_of(here.grid), text_of(there.grid));
+  compare_shape("the block", here.block_is_slot, there.block_is_slot, text_of(here.block), text_of(there.block));
+  compare_shape("the dynamic shared memory", here.shared_is_slot, there.shared_is_slot,
+                absl::StrCat(here.shared_bytes), absl::StrCat(there.shared_bytes));
+  compare_arguments(here, there, &found);
+  return found;
+}
+
+}  // namespace
+
+bool read_graph_info(const Template& from, const Content& content, cudaGraphExec_t executable, GraphInfo* info) {
+  const LastErrorGuard last_error;
+  info->graph_id = id_of(tools_ids().of_graph, from.graph.get());
+  info->executable_id = id_of(tools_ids().of_executable, executable);
+  return InfoReader(from, content, info).read();
+}
+
+const char* to_string(NodeDifference difference) {
+  constexpr const char* kNames[] = {"none", "arguments", "shape", "kernel", "fixed"};
+  const auto index = static_cast<std::size_t>(difference);
+  return index < std::size(kNames) ? kNames[index] : "unknown";
+}
+
+GraphDifference difference(const GraphInfo& here, const GraphInfo& there) {
+  GraphDifference result;
+  auto largest = NodeDifference::kNone;
+  const std::size_t most = std::max(here.nodes.size(), there.nodes.size());
+  for (std::size_t i = 0; i < most; ++i) {
+    const bool is_here = i < here.nodes.size(), is_there = i < there.nodes.size();
+    Found found;
+    if (is_here && is_there) {
+      found = compare(here.nodes[i], there.nodes[i]);
+    } else {
+      found.note(NodeDifference::kFixed, is_here ? "it is here alone" : "it is there alone");
+    }
+    result.nodes.push_back(found.difference);
+    if (found.difference <= largest) continue;
+    largest = found.difference;
+    result.text = absl::StrCat("node ", i, ", ", (is_here ? here : there).nodes[i].name, ": ", found.text);
+  }
+  return result;
+}
 
 }  // namespace graphcache

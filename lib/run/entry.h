@@ -144,6 +144,8 @@ struct alignas(64) Entry : EntryHandle, EntryContents {
     counts[static_cast<int>(Outcome::kReplayed)] += replayed.value();
     return counts;
   }
+  // EntryInfo::id. Under the cache's lock.
+  std::uint64_t number() const { return life << 32 | id; }
   // What a hit reads of it comes from memory at once, not one line after the other, where there are many entries.
   void prefetch() const {
     constexpr std::size_t kLine = 64;

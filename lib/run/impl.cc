@@ -8,13 +8,16 @@
 #include <cstdio>
 #include <cstdlib>
 #include <new>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 
 #include "cuda/errors.h"
+#include "manifest_text.h"
 
 namespace graphcache {
 namespace {
@@ -214,55 +217,36 @@ std::vector<LabelStats> Cache::Impl::labels() const try {
   return {};
 }
 
-// A few entries each time that the lock is held, since runs wait for it; what takes its time is done without.
 std::vector<EntryInfo> Cache::Impl::entries() const try {
-  constexpr std::size_t kEntries = 256, kKeyBytes = 1 << 16, kBuckets = 4096;  // Each time.
   struct Found {
     Key key;
     Use last_use;
     EntryInfo info;
   };
-  const auto look = [](const Policy& policy, const Entry& entry) {
+  const auto look = [this](const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     Found found{entry.key, entry.last_use(), {}};
     EntryInfo& info = found.info;
+    info.id = entry.number();
     info.outcomes = entry.counts();
     info.live = entry.state == State::kLive;
     info.recorded = entry.state != State::kCold;
     info.pinned = entry.pinned;
-    info.family = policy.family(entry.id);
+    info.family = policy_.family(entry.id);
     info.eager_reason = entry.eager_reason;
     if (!entry.error.ok()) info.error = entry.error.ToString();
     info.stale = entry.stale;
     info.stray_work = entry.stray_work;
     info.nodes = entry.nodes.value();
     info.slot_nodes = entry.slot_nodes.value();
-    info.estimated_device_bytes = policy.bytes(entry.id);
+    info.estimated_device_bytes = policy_.bytes(entry.id);
     return found;
   };
   std::vector<std::pair<Use, EntryInfo>> all;
-  std::vector<const Entry*> met;
-  std::vector<Found> some;
-  some.reserve(kEntries + 64);  // The last bucket may hold several.
-  for (std::optional<EntryTable::Walk> walk; !walk || !walk->done(); some.clear()) {
-    {
-      MutexLock lock(mutex_);
-      if (!walk) walk.emplace(index_.walk());
-      std::size_t key_bytes = 0;
-      for (std::size_t i = 0; i < kBuckets && some.size() < kEntries && key_bytes < kKeyBytes && !walk->done(); ++i) {
-        met.clear();
-        walk->step([&](const Entry* entry) { met.push_back(entry); });
-        for (const Entry* entry : met) {
-          some.push_back(look(policy_, *entry));
-          key_bytes += entry->key.size();
-        }
-      }
-    }
-    for (Found& found : some) {
-      found.info.label = std::string(found.key.label());
-      found.info.key = found.key.to_string();
-      all.emplace_back(found.last_use, std::move(found.info));
-    }
-  }
+  for_each_entry(look, [&](Found& found) {
+    found.info.label = std::string(found.key.label());
+    found.info.key = found.key.to_string();
+    all.emplace_back(found.last_use, std::move(found.info));
+  });
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<EntryInfo> infos;
   infos.reserve(all.size());
@@ -273,6 +257,26 @@ std::vector<EntryInfo> Cache::Impl::entries() const try {
   return infos;
 } catch (const std::bad_alloc&) {
   return {};
+}
+
+// Keys of several entries, one for each place of the program, are in there once.
+std::string Cache::Impl::manifest(std::size_t most) const try {
+  const auto hash = [](const Key& key) { return key.hash(); };
+  std::unordered_map<Key, std::uint64_t, decltype(hash)> uses(0, hash);
+  const auto look = [](const Entry& entry) {
+    const auto counts = entry.counts();
+    const auto of = [&](Outcome outcome) { return counts[static_cast<std::size_t>(outcome)]; };
+    const bool earned_it =
+        entry.state != State::kCold && of(Outcome::kReplayed) + of(Outcome::kPatched) + of(Outcome::kSwitched) +
+                                               of(Outcome::kRestored) != 0;
+    return std::pair(entry.key, earned_it ? std::accumulate(counts.begin(), counts.end(), std::uint64_t{0}) : 0);
+  };
+  for_each_entry(look, [&](std::pair<Key, std::uint64_t>& found) {
+    if (found.second != 0) uses[found.first] += found.second;
+  });
+  return manifest_text({uses.begin(), uses.end()}, most);
+} catch (const std::bad_alloc&) {
+  return "";
 }
 
 }  // namespace graphcache

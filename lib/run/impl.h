@@ -10,6 +10,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -147,6 +148,8 @@ class Cache::Impl {
     if (entry->lock.unlock()) unlocked_.notify_all();
   }
 
+  absl::Status lock_by_number(std::uint64_t number, Entry** locked);
+
   // The ways of a run. Each counts its outcome.
   absl::StatusOr<Outcome> hit(Entry* locked, const Request& request);
   absl::StatusOr<Outcome> step_failed(const Request& request, cudaError_t error);
@@ -242,6 +245,11 @@ class Cache::Impl {
   void forget_template(Entry* entry, Loss why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void tidy_up(cudaStream_t stream);
 
+  // Calls look(entry) for each entry that is found, with the cache's lock and a few at a time, so that runs go on, and
+  // then take(what it returned) without. `look` copies the key: entries of long keys are fewer at a time.
+  template <class Look, class Take>
+  void for_each_entry(Look&& look, Take&& take) const;
+
   // Book-keeping.
   void add_time(std::chrono::nanoseconds Stats::*counter, std::chrono::steady_clock::time_point begin) {
     const auto time = std::chrono::steady_clock::now() - begin;
@@ -304,5 +312,29 @@ class Cache::Impl {
   Graveyard::Memories memory_to_leave_;         // memory_, for Graveyard::leave_behind().
   Graveyard graveyard_;
 };
+
+template <class Look, class Take>
+void Cache::Impl::for_each_entry(Look&& look, Take&& take) const {
+  constexpr std::size_t kEntries = 256, kKeyBytes = 1 << 16, kBuckets = 4096;  // Each time.
+  std::vector<const Entry*> met;
+  std::vector<decltype(look(std::declval<const Entry&>()))> some;
+  some.reserve(kEntries + 64);  // The last bucket may hold several.
+  for (std::optional<EntryTable::Walk> walk; !walk || !walk->done(); some.clear()) {
+    {
+      MutexLock lock(mutex_);
+      if (!walk) walk.emplace(index_.walk());
+      std::size_t key_bytes = 0;
+      for (std::size_t i = 0; i < kBuckets && some.size() < kEntries && key_bytes < kKeyBytes && !walk->done(); ++i) {
+        met.clear();
+        walk->step([&](const Entry* entry) { met.push_back(entry); });
+        for (const Entry* entry : met) {
+          some.push_back(look(*entry));
+          key_bytes += entry->key.size();
+        }
+      }
+    }
+    for (auto& looked : some) take(looked);
+  }
+}
 
 }  // namespace graphcache

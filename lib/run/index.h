@@ -49,6 +49,14 @@ class Index {
   // The entry of an id, an erased one that still exists included.
   Entry* of(KeyId id) const { return &chunks_[id / kChunk][id % kChunk]; }
 
+  // The entry of EntryInfo::id, or null if it is gone.
+  Entry* of_number(std::uint64_t number) const {
+    const auto id = static_cast<KeyId>(number);
+    if (id >= ids_) return nullptr;
+    Entry* const entry = of(id);
+    return entry->number() == number && !entry->erased ? entry : nullptr;
+  }
+
   // Marks the entry as used last among those of its state. Live ones are in no order: the policy has that of
   // executables.
   void touch(Entry* entry) {

@@ -1,0 +1,16 @@
+// What nodes are called in texts for people.
+#pragma once
+
+#include <string>
+
+#include "graph/template.h"
+
+namespace graphcache {
+
+// The driver's name of a kernel, readable.
+std::string name_of(const CUDA_KERNEL_NODE_PARAMS& kernel);
+
+// "kernel add(float*)", "copy", "host function", ...
+std::string kind_of(const NodeContent& node);
+
+}  // namespace graphcache
