@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <utility>
 
 namespace graphcache {
@@ -29,6 +30,54 @@ Buckets Buckets::every(std::int64_t step, std::int64_t max) {
     if (value > max - step) break;  // the next one may be no std::int64_t
   }
   return Buckets(std::move(values));
+}
+
+// By dynamic programming over the sizes in ascending order: the cheapest way to cover the first i of them with so many
+// buckets ends with a bucket at the i-th, behind the cheapest way to cover the first j with one bucket less.
+Buckets Buckets::fit(const std::vector<std::pair<std::int64_t, std::uint64_t>>& sizes, std::size_t most) {
+  constexpr std::size_t kMostCandidates = 512;
+  std::map<std::int64_t, double> counts;
+  for (const auto& [size, count] : sizes) {
+    if (size >= 1) counts[size] += static_cast<double>(count);
+  }
+  if (counts.empty() || most == 0) return Buckets(std::vector<std::int64_t>());
+  // Neighbours count as the largest of them.
+  const std::size_t each = (counts.size() + kMostCandidates - 1) / kMostCandidates;
+  std::vector<std::int64_t> values;
+  std::vector<double> before{0};  // How often the first i sizes come.
+  std::size_t left = counts.size();
+  double sum = 0;
+  for (const auto& [size, count] : counts) {
+    sum += count;
+    if (--left % each != 0) continue;
+    values.push_back(size);
+    before.push_back(sum);
+  }
+  const std::size_t n = values.size();
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  std::vector<double> cost(n + 1, kNone);  // Of the padded sizes. With as many buckets as there were rounds.
+  cost[0] = 0;
+  std::vector<std::vector<std::size_t>> from;  // By round and i: the best j.
+  for (std::size_t round = 0; round < std::min(most, n); ++round) {
+    std::vector<double> next(n + 1, kNone);
+    from.emplace_back(n + 1, 0);
+    for (std::size_t i = 1; i <= n; ++i) {
+      for (std::size_t j = 0; j < i; ++j) {
+        const double with = cost[j] + static_cast<double>(values[i - 1]) * (before[i] - before[j]);
+        if (with >= next[i]) continue;
+        next[i] = with;
+        from.back()[i] = j;
+      }
+    }
+    cost = std::move(next);
+  }
+  std::vector<std::int64_t> buckets;
+  std::size_t i = n;
+  for (auto round = from.rbegin(); round != from.rend() && i > 0; ++round) {
+    buckets.push_back(values[i - 1]);
+    i = (*round)[i];
+  }
+  return Buckets(std::move(buckets));
 }
 
 std::int64_t Buckets::up(std::int64_t n) const {

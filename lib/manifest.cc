@@ -54,8 +54,8 @@ absl::StatusOr<ManifestKey> read_line(absl::string_view line) {
 std::string manifest_text(std::vector<std::pair<Key, std::uint64_t>> keys, std::size_t most) {
   const auto may_not_leave = [](const std::pair<Key, std::uint64_t>& key) {
     const std::vector<KeyPart> parts = key.first.parts();
-    const bool has_address =
-        std::any_of(parts.begin(), parts.end(), [](const KeyPart& part) { return part.kind == KeyPart::Kind::kAddress; });
+    const bool has_address = std::any_of(parts.begin(), parts.end(),
+                                         [](const KeyPart& part) { return part.kind == KeyPart::Kind::kAddress; });
     Key same;  // Cannot be read if its graphcache_key() has thrown.
     return has_address || !KeyBytes::read({key.first.data(), key.first.size()}, &same);
   };

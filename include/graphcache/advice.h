@@ -24,10 +24,10 @@ const char* to_string(FindingKind kind);
 // One finding. Its texts hold no part of a key but labels and buckets, no address and no value of an argument.
 struct Finding {
   FindingKind kind = FindingKind::kSizes;
-  std::string label;        // Whose keys it is about (EntryInfo::label), or empty if it is about all.
-  std::string text;         // What was seen, with the figures, in one or two sentences.
-  std::string cure;         // The option to set, or the change to the program, in one sentence.
-  std::uint64_t runs = 0;   // How many runs were affected: findings with more come first.
+  std::string label;       // Whose keys it is about (EntryInfo::label), or empty if it is about all.
+  std::string text;        // What was seen, with the figures, in one or two sentences.
+  std::string cure;        // The option to set, or the change to the program, in one sentence.
+  std::uint64_t runs = 0;  // How many runs were affected: findings with more come first.
   // Of kSizes: sizes to round up to, ascending, and by how much that would enlarge the sizes of all runs together, as a
   // part of them: 0.1 is 10 % more.
   std::vector<std::int64_t> buckets;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace graphcache {
@@ -26,6 +27,10 @@ class Buckets {
   static Buckets powers_of_two(std::int64_t max);
   // `step`, 2 * `step` and so on below `max`, then `max`. A step below 1 counts as 1.
   static Buckets every(std::int64_t step, std::int64_t max);
+  // At most `most` buckets for sizes that are known, each with how often it comes: those that pad least, summed over
+  // all. Sizes below 1 are left out. Of more than 512 sizes, every so many-th one may become a bucket. Throws
+  // std::bad_alloc.
+  static Buckets fit(const std::vector<std::pair<std::int64_t, std::uint64_t>>& sizes, std::size_t most);
 
   // The smallest bucket that is not below n; above the largest, the next multiple of the largest (or n itself, where
   // that multiple is no std::int64_t).

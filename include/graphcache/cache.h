@@ -210,8 +210,9 @@ class Cache {
   std::vector<EntryInfo> entries() const;
 
   // What the key's entries have, what their last runs did, and why, in sentences for people. The format is not fixed.
-  // It says why a key was captured again, why it runs directly, and whether it shares executables. Empty if there is no
-  // memory for it.
+  // It says why a key was captured again, why it runs directly, whether it shares executables, and in what its graph
+  // differs from the nearest one of the same label. For the last it reads a few graphs, as graph() does. Empty if there
+  // is no memory for it.
   std::string explain(const Key& key) const;
 
   // The last events, the one that ended first before the others (Options::keep_events). Runs go on meanwhile. Empty if

@@ -30,10 +30,10 @@ struct GraphNode {
   std::string name;  // "kernel gemm(float*, int)", "copy", "set", "host function", "child graph", ...
   dim3 grid = dim3(0, 0, 0);
   dim3 block = dim3(0, 0, 0);
-  std::size_t shared_bytes = 0;    // Dynamic shared memory of a block.
-  bool grid_is_slot = false;       // Whether a part of the grid follows a slot,
-  bool block_is_slot = false;      // and of the block,
-  bool shared_is_slot = false;     // and the shared memory.
+  std::size_t shared_bytes = 0;  // Dynamic shared memory of a block.
+  bool grid_is_slot = false;     // Whether a part of the grid follows a slot,
+  bool block_is_slot = false;    // and of the block,
+  bool shared_is_slot = false;   // and the shared memory.
   std::vector<Attribute> attributes;
   std::vector<Argument> arguments;
   std::vector<std::uint32_t> dependencies;  // The nodes that it waits for, by their index in GraphInfo::nodes.

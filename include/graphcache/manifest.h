@@ -37,8 +37,8 @@ struct ManifestKey {
   std::uint64_t uses = 0;      // How often it was run.
 };
 
-// The keys of a manifest, those with the most uses first. InvalidArgument if the text is damaged, is no manifest, or was
-// written by another version: then nothing of it is taken.
+// The keys of a manifest, those with the most uses first. InvalidArgument if the text is damaged, is no manifest, or
+// was written by another version: then nothing of it is taken.
 absl::StatusOr<std::vector<ManifestKey>> read_manifest(absl::string_view text);
 
 struct WarmUp {
@@ -48,9 +48,9 @@ struct WarmUp {
   absl::Status error;      // The first error, or ok.
 };
 
-// Calls `warm` for one key after the other until `budget` has passed. A call that has begun ends, so it may take longer.
-// An error of one key does not keep the others from being warmed. `progress`, if there is one, is called after each key
-// with how many are done and how many there are. Exceptions of both pass.
+// Calls `warm` for one key after the other until `budget` has passed. A call that has begun ends, so it may take
+// longer. An error of one key does not keep the others from being warmed. `progress`, if there is one, is called after
+// each key with how many are done and how many there are. Exceptions of both pass.
 WarmUp warm_up(const std::vector<ManifestKey>& keys, std::chrono::nanoseconds budget,
                const std::function<absl::Status(const ManifestKey&)>& warm,
                const std::function<void(std::size_t done, std::size_t all)>& progress = nullptr);

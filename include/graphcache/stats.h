@@ -150,8 +150,8 @@ struct LabelStats {
 // One entry of a cache, as Cache::entries() reports it.
 struct EntryInfo {
   std::uint64_t id = 0;  // Tells the entries of one cache apart. No later entry has it.
-  std::string label;  // The key's label: its first text, cut at 32 bytes. Empty if the key holds none.
-  std::string key;    // The whole key in readable form.
+  std::string label;     // The key's label: its first text, cut at 32 bytes. Empty if the key holds none.
+  std::string key;       // The whole key in readable form.
   std::array<std::uint64_t, kOutcomeCount> outcomes{};  // As in Stats, for this entry's runs.
   bool live = false;                                    // Whether the entry has an executable now,
   bool recorded = false;                                // and a template: a run would not call `fn`.

@@ -221,9 +221,11 @@ BroughtOver Executable::bring_over(const Template& from_graph, const Template& t
   brought.whole = !by_patches && brought.refusal && applies_nothing(brought.result.error);
   if (brought.whole) return brought;
   const std::optional<UpdateRefusal> refusal = brought.refusal;
+  const std::optional<std::size_t> refused_node = brought.refused_node;
   const detail::Call as_before{{}, nullptr, nullptr, nullptr, values.data(), values.size()};
   const CallResult back = update_to(from_graph, from, as_before, &brought);
   brought.refusal = refusal;
+  brought.refused_node = refused_node;
   brought.whole = back.error == cudaSuccess;
   if (is_fatal(back.error)) brought.result = back;
   return brought;
@@ -235,6 +237,8 @@ CallResult Executable::update_to(const Template& graph, std::shared_ptr<const Co
   const cudaError_t error = cudaGraphExecUpdate(exec_.get(), graph.graph.get(), &info);
   if (error != cudaSuccess) {
     brought->refusal = error == cudaErrorGraphExecUpdateFailure ? refusal(info.result) : UpdateRefusal::kOther;
+    const auto node = std::find(graph.nodes.begin(), graph.nodes.end(), info.errorNode);
+    if (node != graph.nodes.end()) brought->refused_node = static_cast<std::size_t>(node - graph.nodes.begin());
     return {"cudaGraphExecUpdate", error};
   }
   ++brought->updates;

@@ -50,6 +50,7 @@ struct BroughtOver {
   CallResult result;
   bool whole = false;                    // After a failure: whether the executable is what it was.
   std::optional<UpdateRefusal> refusal;  // After a failure: why the runtime refused the update, if it did.
+  std::optional<std::size_t> refused_node;  // The index of the node in the sibling's graph that this is about.
   int updates = 0;                       // Calls of cudaGraphExecUpdate that succeeded.
   std::size_t patched_nodes = 0;         // Nodes whose parameters were set.
 };

@@ -68,6 +68,7 @@ void Graveyard::collect(cudaStream_t handle) {
   if (active_recording != nullptr) return;
   std::list<Grave> waiting = take();
   if (waiting.empty()) return;
+  const MemoryMeter::Span measured(meter_);
   const LaunchStream stream = LaunchStream::of(handle);
   int destroyed = 0;
   LaunchStream busy;  // With work that is not done, nor is what came there later.
@@ -101,6 +102,7 @@ CallResult Graveyard::collect_all(const DeviceMemory* to_wait) {
     return {};
   }
   Memories memories;  // Let go without the lock, and behind what uses it.
+  const MemoryMeter::Span measured(meter_);
   std::list<Grave> waiting = take(and_aside);
   bool is_over = false;
   if (to_wait != nullptr && !waiting.empty()) {

@@ -24,6 +24,7 @@
 #include <memory>
 #include <utility>
 
+#include "cuda/memory_meter.h"
 #include "cuda/mutex.h"
 #include "exec/executable.h"
 
@@ -45,7 +46,8 @@ struct Grave {
 // Thread-safe.
 class Graveyard {
  public:
-  explicit Graveyard(int device) : device_(device) {}
+  // The meter, if there is one, outlives it.
+  explicit Graveyard(int device, MemoryMeter* meter = nullptr) : device_(device), meter_(meter) {}
 
   // What an entry had, either of which may be missing, and the stream that it was launched on last, if it was.
   // What is set aside waits for collect_all() with the cache's memory: no other thread's run destroys what a call of
@@ -91,6 +93,7 @@ class Graveyard {
   inline static std::atomic<std::uint64_t> last_generation{0};  // How often a context was lost.
 
   const int device_;
+  MemoryMeter* const meter_;
   Mutex mutex_;
   std::list<Grave> waiting_ ABSL_GUARDED_BY(mutex_);
   std::list<Grave> aside_ ABSL_GUARDED_BY(mutex_);  // What was added as set aside.

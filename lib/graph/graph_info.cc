@@ -148,9 +148,8 @@ class InfoReader {
     if (!content.readable) return;
     for (std::uint32_t i = 0; i < content.argument_count; ++i) {
       const std::uint32_t at = content.first_argument + i;
-      const bool is_slot =
-          slot_ != nullptr && i < slot_->argument_count &&
-          follows_at(slots_.arguments[slot_->first_argument + i], reading_.sizes[at]);
+      const bool is_slot = slot_ != nullptr && i < slot_->argument_count &&
+                           follows_at(slots_.arguments[slot_->first_argument + i], reading_.sizes[at]);
       add(absl::StrCat("argument ", i), bytes(content) + reading_.content.arguments[at], reading_.sizes[at], is_slot,
           node);
     }
@@ -197,9 +196,7 @@ class InfoReader {
     node->arguments.push_back({std::move(name), {bytes, bytes + size}, is_slot});
   }
 
-  const unsigned char* bytes(const NodeContent& content) const {
-    return reading_.content.bytes.data() + content.bytes;
-  }
+  const unsigned char* bytes(const NodeContent& content) const { return reading_.content.bytes.data() + content.bytes; }
   template <class Params>
   Params as(const NodeContent& content) const {
     Params params;
@@ -282,8 +279,8 @@ Found compare(const GraphNode& here, const GraphNode& there) {
   };
   compare_shape("the grid", here.grid_is_slot, there.grid_is_slot, text_of(here.grid), text_of(there.grid));
   compare_shape("the block", here.block_is_slot, there.block_is_slot, text_of(here.block), text_of(there.block));
-  compare_shape("the dynamic shared memory", here.shared_is_slot, there.shared_is_slot,
-                absl::StrCat(here.shared_bytes), absl::StrCat(there.shared_bytes));
+  compare_shape("the dynamic shared memory", here.shared_is_slot, there.shared_is_slot, absl::StrCat(here.shared_bytes),
+                absl::StrCat(there.shared_bytes));
   compare_arguments(here, there, &found);
   return found;
 }

@@ -143,6 +143,8 @@ class Policy {
   static bool tells_streams_apart(const detail::Mechanisms& mechanisms) { return !shares_one(mechanisms); }
   // Whether an executable could be had now for a key that may not have been captured yet.
   bool has_room(KeyId key, const View& view);
+  // Whether the key could have an executable only in the place of another's.
+  bool is_full(KeyId key) const { return !has_place(entries_[key]); }
   // Whether the key has to borrow whatever its family has, so that no executable is made ahead for it.
   bool has_to_borrow(KeyId key) const;
 

@@ -172,6 +172,7 @@ Cache::Impl::Obtained Cache::Impl::instantiate_ahead(Held& entry, Task task) {
   give_way();
   if (obtained.result.error == cudaSuccess) {
     const Observer::Span span(observer_, EventKind::kUpload, entry->key);
+    const MemoryMeter::Span measured(&meter_);
     const auto begin = std::chrono::steady_clock::now();
     obtained.result = entry->executable->put_in_place(stream);
     add_time(&Stats::first_launch_time, begin);

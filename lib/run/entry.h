@@ -101,6 +101,11 @@ struct EntryContents {
   std::uint8_t label = 0;                   // By its number (labels.h).
   Task task = Task::kNone;                  // What is being done for it, or waits to be done.
   Entry* next_task = nullptr;               // The entry behind it among those that wait.
+  std::string refusal;                      // Of the last update that the runtime refused, for people.
+  // Of ghosts.h.
+  Entry* ghost_newer = nullptr;
+  Entry* ghost_older = nullptr;
+  std::uint8_t ghost = 0;
 
   // Guarded by `lock`.
   std::shared_ptr<Content> content;                     // Null while cold.

@@ -1,8 +1,13 @@
 // What there is to say of a key (Cache::explain).
 #include <absl/strings/str_cat.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "run/impl.h"
@@ -72,7 +77,58 @@ std::string sentence(Loss loss, std::size_t others, const Options& options) {
 
 }  // namespace
 
-std::string Cache::Impl::explain(const Key& key) const try {
+std::string Cache::Impl::explain(const Key& key) try {
+  std::vector<std::uint64_t> others;  // With graphs that this one could be like; its own number is the first.
+  std::string text = explain(key, &others);
+  std::string nearest = others.empty() ? "" : nearest_difference(others);
+  if (!nearest.empty())
+    absl::StrAppend(&text,
+                    "No key with its label has a graph that an update could bring to its own. The nearest: ", nearest,
+                    ".\n");
+  return text;
+} catch (const std::bad_alloc&) {
+  return "";
+}
+
+// The graphs of keys with the entry's label, if none of them is a sibling: the entry's own number and theirs. Looks at
+// about 256 entries.
+std::vector<std::uint64_t> Cache::Impl::like(const Entry& entry) const {
+  constexpr int kBuckets = 512;
+  constexpr std::size_t kMost = 9;
+  std::vector<std::uint64_t> numbers{entry.number()};
+  const std::uint64_t family = policy_.family(entry.id);
+  bool has_sibling = false;
+  const auto look = [&](const Entry* other) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (other == &entry || other->state == State::kCold || other->label != entry.label) return;
+    has_sibling = has_sibling || (family != 0 && policy_.family(other->id) == family);
+    if (numbers.size() < kMost) numbers.push_back(other->number());
+  };
+  EntryTable::Walk walk = index_.walk();
+  for (int i = 0; i < kBuckets && !walk.done(); ++i) walk.step(look);
+  return has_sibling || numbers.size() == 1 ? std::vector<std::uint64_t>() : numbers;
+}
+
+// In what the first graph differs from the one of the others that it is nearest to, so that no update can bring one to
+// the other. Empty if none differs like that.
+std::string Cache::Impl::nearest_difference(const std::vector<std::uint64_t>& numbers) {
+  const absl::StatusOr<GraphInfo> own = graph(numbers[0]);
+  if (!own.ok()) return "";
+  std::string nearest;
+  std::ptrdiff_t fewest = std::numeric_limits<std::ptrdiff_t>::max();
+  for (std::size_t i = 1; i < numbers.size(); ++i) {
+    const absl::StatusOr<GraphInfo> other = graph(numbers[i]);
+    if (!other.ok()) continue;
+    GraphDifference found = difference(*own, *other);
+    const auto fixed = std::count(found.nodes.begin(), found.nodes.end(), NodeDifference::kFixed);
+    if (fixed == 0) return "";
+    if (fixed >= fewest) continue;
+    fewest = fixed;
+    nearest = std::move(found.text);
+  }
+  return nearest;
+}
+
+std::string Cache::Impl::explain(const Key& key, std::vector<std::uint64_t>* others) const {
   std::string text;
   const auto line = [&](const auto&... parts) { absl::StrAppend(&text, parts..., "\n"); };
   MutexLock lock(mutex_);
@@ -119,6 +175,10 @@ std::string Cache::Impl::explain(const Key& key) const try {
             "or its graph cannot be updated.");
       }
     }
+    if (entry->state != State::kCold && options_.share && others->empty()) *others = like(*entry);
+    if (!entry->refusal.empty()) {
+      line("The runtime refused to update a sibling's executable to its graph: ", entry->refusal, ".");
+    }
     if (entry->eager_reason)
       line("Its last direct run was one because ", sentence(*entry->eager_reason, options_), ".");
     if (!entry->error.ok()) line("Its last error: ", std::string(message_of(entry->error)), ".");
@@ -126,8 +186,6 @@ std::string Cache::Impl::explain(const Key& key) const try {
     if (!entry->stale.empty()) line("Verify mode found: ", entry->stale, ".");
   }
   return text;
-} catch (const std::bad_alloc&) {
-  return "";
 }
 
 }  // namespace graphcache

@@ -18,7 +18,8 @@ absl::StatusOr<GraphInfo> Cache::Impl::graph(const Key& key) {
   {
     MutexLock lock(mutex_);
     for (const Entry* entry = index_.find(key); entry != nullptr; entry = Index::next_of_key(entry)) {
-      const bool is_later = latest == nullptr || latest->state == State::kCold || latest->last_use() < entry->last_use();
+      const bool is_later =
+          latest == nullptr || latest->state == State::kCold || latest->last_use() < entry->last_use();
       if (is_later && (latest == nullptr || entry->state != State::kCold)) latest = entry;
     }
     if (latest != nullptr) number = latest->number();

@@ -34,6 +34,7 @@ Cache::Impl::Impl(const Options& options, absl::Status invalid)
     : options_(options),
       invalid_(std::move(invalid)),
       observer_(static_cast<std::size_t>(std::max(options.keep_events, 0)), options.nvtx),
+      meter_(options_.measure_device_bytes && invalid_.ok(), options_.device),
       policy_({.prefer = options.prefer,
                .max_executables = static_cast<std::size_t>(std::max(options.max_executables, 0)),
                .max_device_bytes = options.max_device_bytes,
@@ -44,7 +45,7 @@ Cache::Impl::Impl(const Options& options, absl::Status invalid)
       memory_(std::make_shared<DeviceMemory>(options_.device)),
       setter_(options_.device, memory_, options_.capture_mode),
       memory_to_leave_{{options_.device, memory_}},
-      graveyard_(options_.device) {
+      graveyard_(options_.device, &meter_) {
   hits_->late_error = &memory_->late_error();
   enabled_ = invalid_.ok() && options_.max_executables > 0 && !is_set("GRAPHCACHE_DISABLE");
   is_usual_ = enabled_ && !options_.inline_in_foreign_capture && options_.verify_every == 0 && !observer_.is_on();
@@ -139,6 +140,7 @@ bool Cache::Impl::sweep(bool of_clear) {
     any = true;
     policy_.erased(entry.id);
     labels_.leave(entry);
+    ghosts_.remove(&entry);
     if (entry.signature != nullptr) signatures_.remove(entry.signature);
     graveyard_.add(entry.take_executable(), std::move(entry.graph), entry.stream, /*set_aside=*/of_clear);
   });
@@ -188,6 +190,7 @@ Stats Cache::Impl::stats() const {
   stats.live_templates = index_.templates();
   stats.families = policy_.families();
   stats.estimated_device_bytes = policy_.bytes();
+  stats.measured_device_bytes = meter_.bytes();
   return stats;
 }
 
@@ -267,8 +270,8 @@ std::string Cache::Impl::manifest(std::size_t most) const try {
     const auto counts = entry.counts();
     const auto of = [&](Outcome outcome) { return counts[static_cast<std::size_t>(outcome)]; };
     const bool earned_it =
-        entry.state != State::kCold && of(Outcome::kReplayed) + of(Outcome::kPatched) + of(Outcome::kSwitched) +
-                                               of(Outcome::kRestored) != 0;
+        entry.state != State::kCold &&
+        of(Outcome::kReplayed) + of(Outcome::kPatched) + of(Outcome::kSwitched) + of(Outcome::kRestored) != 0;
     return std::pair(entry.key, earned_it ? std::accumulate(counts.begin(), counts.end(), std::uint64_t{0}) : 0);
   };
   for_each_entry(look, [&](std::pair<Key, std::uint64_t>& found) {

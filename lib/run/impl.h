@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "cuda/errors.h"
+#include "cuda/memory_meter.h"
 #include "cuda/mutex.h"
 #include "exec/graveyard.h"
 #include "graph/capture.h"
@@ -26,6 +27,7 @@
 #include "graphcache/detail/hit.h"
 #include "policy/policy.h"
 #include "run/entry.h"
+#include "run/ghosts.h"
 #include "run/index.h"
 #include "run/known_streams.h"
 #include "run/labels.h"
@@ -56,7 +58,7 @@ class Cache::Impl {
   Stats stats() const;
   std::vector<EntryInfo> entries() const;
   std::vector<LabelStats> labels() const;
-  std::string explain(const Key& key) const;
+  std::string explain(const Key& key);
   absl::StatusOr<GraphInfo> graph(const Key& key);
   absl::StatusOr<GraphInfo> graph(std::uint64_t entry);
   std::vector<Finding> advise();
@@ -148,6 +150,10 @@ class Cache::Impl {
     if (entry->lock.unlock()) unlocked_.notify_all();
   }
 
+  class Adviser;
+  std::string explain(const Key& key, std::vector<std::uint64_t>* others) const;
+  std::vector<std::uint64_t> like(const Entry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string nearest_difference(const std::vector<std::uint64_t>& numbers);
   absl::Status lock_by_number(std::uint64_t number, Entry** locked);
 
   // The ways of a run. Each counts its outcome.
@@ -155,6 +161,7 @@ class Cache::Impl {
   absl::StatusOr<Outcome> step_failed(const Request& request, cudaError_t error);
   absl::StatusOr<Outcome> replay(Held& entry, const Request& request);
   absl::StatusOr<Outcome> launch(Held& entry, const Request& request, Outcome outcome, Outcome if_patched);
+  cudaError_t launch_first(Executable& executable, cudaStream_t stream);
   absl::StatusOr<Outcome> run_slowly(Held& entry, const Request& request);
   absl::StatusOr<Outcome> record(Held& entry, const Request& request);
   absl::StatusOr<Outcome> run_nested(const Request& request);
@@ -273,6 +280,7 @@ class Cache::Impl {
   bool is_usual_ = false;  // That, and nothing else that the options may ask for is to be done before a hit.
   bool logs_to_stderr_ = false;
   Observer observer_;
+  MemoryMeter meter_;
   const detail::DiagnoseInterface* diagnoser_ = nullptr;  // Null unless it was asked for, and works.
   std::atomic<bool> lost_{false};
 
@@ -282,8 +290,10 @@ class Cache::Impl {
   Policy policy_ ABSL_GUARDED_BY(mutex_);
   Signatures signatures_ ABSL_GUARDED_BY(mutex_);
   Labels labels_ ABSL_GUARDED_BY(mutex_);
-  std::uint64_t next_storm_ ABSL_GUARDED_BY(mutex_) = 1024;                      // How many evictions are worth a line.
-  Stats totals_ ABSL_GUARDED_BY(mutex_);                                         // What is counted under this lock.
+  Ghosts ghosts_ ABSL_GUARDED_BY(mutex_);
+  std::uint64_t recaptures_ ABSL_GUARDED_BY(mutex_) = 0;     // Captures of keys whose template max_templates had cost.
+  std::uint64_t next_storm_ ABSL_GUARDED_BY(mutex_) = 1024;  // How many evictions are worth a line.
+  Stats totals_ ABSL_GUARDED_BY(mutex_);                     // What is counted under this lock.
   const std::shared_ptr<detail::Hits> hits_ = std::make_shared<detail::Hits>();  // Its epoch is written under `mutex_`.
   KnownStreams known_streams_;                                                   // Found to be of the cache's device.
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);

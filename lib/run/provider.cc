@@ -7,12 +7,25 @@
 #include <chrono>
 #include <memory>
 #include <new>
+#include <string>
 #include <utility>
 
 #include "cuda/errors.h"
+#include "graph/node_names.h"
 #include "run/impl.h"
 
 namespace graphcache {
+
+namespace {
+
+// "node 12, kernel add(float*): node_type".
+std::string text_of_refusal(const Content& content, const BroughtOver& brought) {
+  const char* const why = to_string(*brought.refusal);
+  if (!brought.refused_node || *brought.refused_node >= content.nodes.size()) return why;
+  return absl::StrCat("node ", *brought.refused_node, ", ", kind_of(content.nodes[*brought.refused_node]), ": ", why);
+}
+
+}  // namespace
 
 // The entries that the policy means to evict or to borrow from: each is locked when the policy asks whether it is idle,
 // and until the end of the scope, so that no hit begins to use it. In the scope of the cache's lock.
@@ -136,8 +149,11 @@ void Cache::Impl::begin(Entry* entry, const Plan& plan) {
   if (plan.action == Plan::Action::kBorrow) {
     index_.set_state(index_.of(plan.lender), State::kRecorded);
     index_.of(plan.lender)->executable_lost = Loss::kLent;
+    if (policy_.is_full(entry->id)) ghosts_.lost(index_.of(plan.lender), policy_.executables());
   }
-  if (plan.action != Plan::Action::kDirect) index_.set_state(entry, State::kLive);
+  if (plan.action == Plan::Action::kDirect) return;
+  index_.set_state(entry, State::kLive);
+  ghosts_.came_back(entry);
 }
 
 // Brings the lender's executable over to the entry. False: that cannot be, and the policy knows why.
@@ -201,6 +217,8 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
   } else {
     std::move(drop).Invoke();
   }
+  std::string refusal;
+  if (!done && brought.refusal) refusal = text_of_refusal(*entry->content, brought);
   {
     MutexLock lock(mutex_);
     totals_.updates += brought.updates;
@@ -209,10 +227,13 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
     if (brought.refusal) {
       ++totals_.refused_updates[static_cast<std::size_t>(*brought.refusal)];
       policy_.refuse_siblings(entry->id);
+      entry->refusal = refusal;
     }
   }
   if (brought.refusal) {
-    log(request.key, "the runtime refused an update between two graphs that look alike: the key shares no executables");
+    log(request.key, absl::StrCat("the runtime refused an update between two graphs that look alike: the key shares no "
+                                  "executables; ",
+                                  refusal));
     if (brought.whole) return false;
   }
   obtained->result = brought.result;
@@ -233,6 +254,7 @@ void Cache::Impl::buy(Held& entry, bool may_evict, cudaStream_t stream, Obtained
   const auto begin = std::chrono::steady_clock::now();
   const absl::Cleanup timed = [&] { add_time(&Stats::instantiate_time, begin); };
   const Observer::Span span(observer_, EventKind::kInstantiate, entry->key);
+  const MemoryMeter::Span measured(&meter_);
   LastErrorGuard last_error;
   auto threw = demoting(entry);
   CallResult result = instantiate(*entry.get(), stream);
@@ -303,6 +325,7 @@ void Cache::Impl::evict(Entry* victim) {
   ++totals_.evictions;
   observer_.mark(EventKind::kEvict, victim->key);
   victim->others = policy_.executables();
+  ghosts_.lost(victim, victim->others);
   demote(victim, Loss::kEvicted);
 }
 

@@ -165,12 +165,10 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
   if (const CallResult result = executable.get_ready(request.stream); result.error != cudaSuccess) {
     return replay_failed(entry, result, EagerReason::kLaunchFailed, request);
   }
-  const bool is_first = !executable.is_in_place();
-  const auto begin = is_first ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
-  if (const cudaError_t error = executable.launch(request.stream); error != cudaSuccess) {
+  const cudaError_t error =
+      executable.is_in_place() ? executable.launch(request.stream) : launch_first(executable, request.stream);
+  if (error != cudaSuccess)
     return replay_failed(entry, {"cudaGraphLaunch", error}, EagerReason::kLaunchFailed, request);
-  }
-  if (is_first) add_time(&Stats::first_launch_time, begin);
   // What an updater node has written is looked at before each launch. The handle of the per-thread stream is a stream
   // of each thread.
   const bool is_plain = !executable.has_updater_node() && request.stream != cudaStreamPerThread;
@@ -183,6 +181,14 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
   entry->outcomes[static_cast<int>(outcome)].add(1);
   hits_->counts.add(outcome);
   return outcome;
+}
+
+cudaError_t Cache::Impl::launch_first(Executable& executable, cudaStream_t stream) {
+  const MemoryMeter::Span measured(&meter_);
+  const auto begin = std::chrono::steady_clock::now();
+  const cudaError_t error = executable.launch(stream);
+  if (error == cudaSuccess) add_time(&Stats::first_launch_time, begin);
+  return error;
 }
 
 // Whatever is not a hit on a stream that the cache knows.
@@ -299,6 +305,7 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
   MutexLock lock(mutex_);
   policy_.captured(entry->id, facts_of(*content));
   // Nothing throws from here on.
+  if (entry->template_lost == Loss::kTemplates) ++recaptures_;
   entry->hands_memory_out = content->leaves_memory;
   entry->nodes = content->node_count + content->body_node_count;
   entry->slot_nodes = content->slots.nodes.size();

@@ -1,0 +1,72 @@
+// By how much the device's free memory shrinks while executables are made and destroyed
+// (Options::measure_device_bytes).
+#pragma once
+
+#include <absl/base/thread_annotations.h>
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/errors.h"
+#include "cuda/handles.h"
+#include "cuda/mutex.h"
+
+namespace graphcache {
+
+// Thread-safe. Spans of several threads may overlap: what happens from the begin of the first to the end of the last is
+// measured once.
+class MemoryMeter {
+ public:
+  MemoryMeter(bool is_on, int device) : is_on_(is_on), device_(device) {}
+
+  class Span {
+   public:
+    explicit Span(MemoryMeter* meter) : meter_(meter != nullptr && meter->is_on_ ? meter : nullptr) {
+      if (meter_ != nullptr) meter_->begin();
+    }
+    ~Span() {
+      if (meter_ != nullptr) meter_->end();
+    }
+    Span(const Span&) = delete;
+    Span& operator=(const Span&) = delete;
+
+   private:
+    MemoryMeter* const meter_;
+  };
+
+  std::int64_t bytes() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    return bytes_;
+  }
+
+ private:
+  // Negative if it cannot be told.
+  std::int64_t free_bytes() const {
+    const LastErrorGuard last_error;
+    RelaxedCaptureMode relaxed;
+    const DeviceGuard current(device_);
+    std::size_t free = 0, total = 0;
+    const bool is_known = current.result().error == cudaSuccess && cudaMemGetInfo(&free, &total) == cudaSuccess;
+    return is_known ? static_cast<std::int64_t>(free) : -1;
+  }
+  void begin() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    if (spans_++ == 0) free_before_ = free_bytes();
+  }
+  void end() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    if (--spans_ != 0) return;
+    const std::int64_t free_after = free_bytes();
+    if (free_before_ >= 0 && free_after >= 0) bytes_ += free_before_ - free_after;
+  }
+
+  const bool is_on_;
+  const int device_;
+  mutable Mutex mutex_;
+  int spans_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::int64_t free_before_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace graphcache

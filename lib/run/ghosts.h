@@ -1,0 +1,72 @@
+// Which keys have lost an executable for want of room, so that advise() can say what a larger budget would have had.
+//
+// Two segments hold the keys that lost an executable last: as many as the budget had executables, and twice as many
+// behind them. A key of the first one that comes back would have had its executable with twice the budget, and one of
+// the second with four times. That is exact for an order of last use, which the policy's nearly is.
+//
+// No CUDA call, no allocation, constant time. The cache's lock guards it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "run/entry.h"
+
+namespace graphcache {
+
+class Ghosts {
+ public:
+  // The entry has lost its executable for want of room beside so many.
+  void lost(Entry* entry, std::size_t executables) {
+    remove(entry);
+    add(entry, kFirst);
+    if (segments_[0].size > executables) pass_on(kFirst);
+    if (segments_[1].size > 2 * executables) pass_on(kSecond);
+  }
+  // It has one again.
+  void came_back(Entry* entry) {
+    if (entry->ghost != kNone) ++returns_[entry->ghost - 1u];
+    remove(entry);
+  }
+  // It is gone, or counts no longer.
+  void remove(Entry* entry) {
+    if (entry->ghost == kNone) return;
+    Segment& segment = segments_[entry->ghost - 1u];
+    (entry->ghost_newer != nullptr ? entry->ghost_newer->ghost_older : segment.newest) = entry->ghost_older;
+    (entry->ghost_older != nullptr ? entry->ghost_older->ghost_newer : segment.oldest) = entry->ghost_newer;
+    entry->ghost_newer = entry->ghost_older = nullptr;
+    entry->ghost = kNone;
+    --segment.size;
+  }
+
+  // How many runs would have found their executable with twice the budget, and how many more with four times.
+  const std::array<std::uint64_t, 2>& returns() const { return returns_; }
+
+ private:
+  static constexpr std::uint8_t kNone = 0, kFirst = 1, kSecond = 2;  // Entry::ghost.
+  struct Segment {
+    Entry* newest = nullptr;
+    Entry* oldest = nullptr;
+    std::size_t size = 0;
+  };
+
+  void add(Entry* entry, std::uint8_t which) {
+    Segment& segment = segments_[which - 1u];
+    entry->ghost = which;
+    entry->ghost_older = segment.newest;
+    (segment.newest != nullptr ? segment.newest->ghost_newer : segment.oldest) = entry;
+    segment.newest = entry;
+    ++segment.size;
+  }
+  void pass_on(std::uint8_t from) {
+    Entry* const oldest = segments_[from - 1u].oldest;
+    remove(oldest);
+    if (from == kFirst) add(oldest, kSecond);
+  }
+
+  std::array<Segment, 2> segments_;
+  std::array<std::uint64_t, 2> returns_{};
+};
+
+}  // namespace graphcache
