@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 namespace graphcache {
@@ -87,6 +89,49 @@ TEST(BucketsTest, SeriesEndAtTheirMaximum) {
   EXPECT_TRUE(Buckets::every(8, -1).empty());
   const int64_t half = std::numeric_limits<int64_t>::max() / 2 + 1;
   EXPECT_EQ(Buckets::every(half, std::numeric_limits<int64_t>::max()).size(), 2u);
+}
+
+// What sizes become in all.
+std::int64_t padded(const Buckets& buckets, const std::vector<std::pair<std::int64_t, std::uint64_t>>& sizes) {
+  std::int64_t all = 0;
+  for (const auto& [size, count] : sizes) all += buckets.up(size) * static_cast<std::int64_t>(count);
+  return all;
+}
+
+TEST(BucketsTest, FitIsTheBestOfAllChoices) {
+  const std::vector<std::pair<std::int64_t, std::uint64_t>> sizes{{3, 5},  {4, 1},  {7, 9}, {8, 1},
+                                                                  {20, 2}, {21, 7}, {40, 1}};
+  for (std::size_t most = 1; most <= 8; ++most) {
+    const Buckets fitted = Buckets::fit(sizes, most);
+    EXPECT_LE(fitted.size(), most);
+    EXPECT_EQ(fitted.largest(), 40);
+    std::int64_t best = std::numeric_limits<std::int64_t>::max();
+    for (unsigned subset = 1; subset < 1u << sizes.size(); ++subset) {
+      std::vector<std::int64_t> values;
+      for (std::size_t i = 0; i < sizes.size(); ++i) {
+        if ((subset >> i & 1) != 0) values.push_back(sizes[i].first);
+      }
+      if (values.size() <= most && values.back() == 40) best = std::min(best, padded(Buckets(values), sizes));
+    }
+    EXPECT_EQ(padded(fitted, sizes), best) << most;
+  }
+}
+
+TEST(BucketsTest, FitOfManySizesIsNearTheBest) {
+  std::vector<std::pair<std::int64_t, std::uint64_t>> sizes;
+  for (std::int64_t size = 1; size <= 5000; ++size) sizes.emplace_back(size, 1);
+  const Buckets fitted = Buckets::fit(sizes, 10);
+  EXPECT_EQ(fitted.size(), 10u);
+  EXPECT_EQ(fitted.largest(), 5000);
+  // Equal sizes are best in equal steps.
+  EXPECT_LE(padded(fitted, sizes), padded(Buckets::every(500, 5000), sizes) * 101 / 100);
+}
+
+TEST(BucketsTest, FitOfNothing) {
+  EXPECT_TRUE(Buckets::fit({}, 4).empty());
+  EXPECT_TRUE(Buckets::fit({{0, 5}, {-3, 1}}, 4).empty());
+  EXPECT_TRUE(Buckets::fit({{7, 1}}, 0).empty());
+  EXPECT_EQ(Buckets::fit({{7, 1}, {7, 2}}, 4).values(), std::vector<std::int64_t>{7});
 }
 
 }  // namespace

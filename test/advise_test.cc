@@ -1,0 +1,279 @@
+// What Cache::advise() finds, and what it must not find. On either runtime.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cache_support.h"
+#include "graphcache/advice.h"
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+class AdviseTest : public CacheTest {
+ protected:
+  static std::vector<FindingKind> kinds(const Cache& cache) {
+    std::vector<FindingKind> kinds;
+    for (const Finding& finding : cache.advise()) kinds.push_back(finding.kind);
+    return kinds;
+  }
+  static Finding only(const Cache& cache, FindingKind kind) {
+    const std::vector<Finding> findings = cache.advise();
+    EXPECT_EQ(findings.size(), 1u);
+    for (const Finding& finding : findings) {
+      EXPECT_EQ(finding.kind, kind) << to_string(finding.kind) << ": " << finding.text;
+      EXPECT_FALSE(finding.text.empty());
+      EXPECT_FALSE(finding.cure.empty());
+      if (finding.kind == kind) return finding;
+    }
+    ADD_FAILURE() << "no finding " << to_string(kind);
+    return {};
+  }
+  // Work whose grid follows the size: one more in every element, up to kSize.
+  absl::StatusOr<Outcome> run_size(Cache& cache, const Key& key, std::int64_t size) {
+    return cache.run(key, stream, [&](cudaStream_t on) {
+      return launch(add, dim3(static_cast<unsigned>(size + 1)), dim3(128), on, data.get(), kSize, 1.0f);
+    });
+  }
+  absl::StatusOr<Outcome> run_size(Cache& cache, std::int64_t size) {
+    return run_size(cache, key("decode", size), size);
+  }
+};
+
+TEST_F(AdviseTest, AFreshCacheHasNothingToSay) { EXPECT_TRUE(Cache().advise().empty()); }
+
+TEST_F(AdviseTest, AGoodUseHasNothingToSay) {
+  Cache cache;
+  for (int i = 0; i < 400; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 8)).ok());
+  EXPECT_THAT(kinds(cache), testing::IsEmpty());
+}
+
+TEST_F(AdviseTest, SizesThatAreNotBucketed) {
+  Cache cache;
+  std::uint64_t exact = 0, padded = 0;
+  for (std::int64_t size = 100; size < 160; ++size) EXPECT_TRUE(run_size(cache, size).ok());
+  const Finding finding = only(cache, FindingKind::kSizes);
+  EXPECT_EQ(finding.label, "decode");
+  EXPECT_EQ(finding.runs, 60u);
+  ASSERT_FALSE(finding.buckets.empty());
+  EXPECT_EQ(finding.buckets.back(), 159);
+  const Buckets buckets(finding.buckets);
+  for (std::int64_t size = 100; size < 160; ++size) {
+    exact += static_cast<std::uint64_t>(size);
+    padded += static_cast<std::uint64_t>(buckets.up(size));
+  }
+  EXPECT_DOUBLE_EQ(finding.padding, static_cast<double>(padded) / static_cast<double>(exact) - 1);
+  EXPECT_LE(finding.padding, 0.125);
+  EXPECT_NE(finding.text.find("Part 1 of the key"), std::string::npos) << finding.text;
+  EXPECT_NE(finding.cure.find("graphcache::Buckets{"), std::string::npos) << finding.cure;
+  // With the buckets that it names the finding is gone.
+  Cache bucketed;
+  for (int round = 0; round < 3; ++round) {
+    for (std::int64_t size = 100; size < 160; ++size) EXPECT_TRUE(run_size(bucketed, buckets.up(size)).ok());
+  }
+  EXPECT_THAT(kinds(bucketed), testing::IsEmpty());
+}
+
+TEST_F(AdviseTest, SizesThatComeAgainAreLeftAlone) {
+  Cache cache;
+  for (int round = 0; round < 20; ++round) {
+    for (std::int64_t size = 100; size < 160; ++size) EXPECT_TRUE(run_size(cache, size).ok());
+  }
+  EXPECT_THAT(kinds(cache), testing::IsEmpty());
+}
+
+TEST_F(AdviseTest, AValueInTheKeyThatShouldBeASlot) {
+  Cache cache;
+  const auto run = [&](int step, int batch) {
+    return cache.run(key("train", batch, step), stream, [&](cudaStream_t on) {
+      return launch(add, dim3(static_cast<unsigned>(batch)), dim3(128), on, data.get(), kSize, 1.0f * (step % 3));
+    });
+  };
+  for (int step = 0; step < 60; ++step) EXPECT_TRUE(run(step, 1 + step % 2).ok());
+  const Finding finding = only(cache, FindingKind::kValuesInKeys);
+  EXPECT_EQ(finding.label, "train");
+  EXPECT_TRUE(finding.buckets.empty());
+  EXPECT_NE(finding.cure.find("Leave part 2 out of the key"), std::string::npos) << finding.cure;
+}
+
+TEST_F(AdviseTest, AnAddressInTheKeyThatShouldBeASlot) {
+  Cache cache;
+  std::vector<float> places(64);
+  for (float& place : places) EXPECT_TRUE(run_add(cache, key("k", &place)).ok());
+  const Finding finding = only(cache, FindingKind::kValuesInKeys);
+  EXPECT_NE(finding.text.find("is an address with 64 values"), std::string::npos) << finding.text;
+  EXPECT_EQ(finding.text.find("0x"), std::string::npos);
+  EXPECT_EQ(finding.cure.find("0x"), std::string::npos);
+}
+
+TEST_F(AdviseTest, FewKeysAreNoFinding) {
+  Cache cache;
+  for (int i = 0; i < 15; ++i) EXPECT_TRUE(run_add(cache, key("k", i)).ok());
+  EXPECT_THAT(kinds(cache), testing::IsEmpty());
+}
+
+TEST_F(AdviseTest, ABudgetThatIsTooSmall) {
+  Cache cache(unshared(4));
+  // In turn, a budget of 4 loses all 7 always. Twice as many would keep them.
+  for (int i = 0; i < 210; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 7)).ok());
+  const Finding finding = only(cache, FindingKind::kBudget);
+  EXPECT_EQ(finding.label, "");
+  EXPECT_DOUBLE_EQ(finding.ready_rate, 0.0);
+  EXPECT_DOUBLE_EQ(finding.ready_rate_of_twice, 203.0 / 210);
+  EXPECT_DOUBLE_EQ(finding.ready_rate_of_four_times, 203.0 / 210);
+  EXPECT_EQ(finding.runs, 203u);
+  EXPECT_NE(finding.cure.find("Options::max_executables"), std::string::npos);
+  // What it foretells is so.
+  Cache twice(unshared(8));
+  for (int i = 0; i < 210; ++i) EXPECT_TRUE(run_add(twice, key("k", i % 7)).ok());
+  EXPECT_EQ(twice.stats().outcome(Outcome::kReplayed), 203u);
+  EXPECT_THAT(kinds(twice), testing::IsEmpty());
+}
+
+TEST_F(AdviseTest, FourTimesTheBudget) {
+  Cache cache(unshared(4));
+  for (int i = 0; i < 240; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 12)).ok());
+  const Finding finding = only(cache, FindingKind::kBudget);
+  EXPECT_DOUBLE_EQ(finding.ready_rate_of_twice, 0.0);
+  EXPECT_DOUBLE_EQ(finding.ready_rate_of_four_times, 228.0 / 240);
+  Cache four_times(unshared(16));
+  for (int i = 0; i < 240; ++i) EXPECT_TRUE(run_add(four_times, key("k", i % 12)).ok());
+  EXPECT_EQ(four_times.stats().outcome(Outcome::kReplayed), 228u);
+}
+
+TEST_F(AdviseTest, NoBudgetWouldHelpKeysThatComeLater) {
+  Cache cache(unshared(4));
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 50)).ok());
+  for (const Finding& finding : cache.advise()) EXPECT_NE(finding.kind, FindingKind::kBudget) << finding.text;
+}
+
+TEST_F(AdviseTest, SharedExecutablesLentForWantOfRoom) {
+  Cache cache(renting(2));
+  for (int i = 0; i < 90; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 3)).ok());
+  const std::vector<Finding> findings = cache.advise();
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].kind, FindingKind::kBudget);
+  // Keys pay rent at first, so twice the budget has a little less than what is foretold, or more.
+  Cache twice(renting(4));
+  for (int i = 0; i < 90; ++i) EXPECT_TRUE(run_add(twice, key("k", i % 3)).ok());
+  EXPECT_NEAR(findings[0].ready_rate_of_twice, static_cast<double>(twice.stats().outcome(Outcome::kReplayed)) / 90,
+              0.2);
+}
+
+TEST_F(AdviseTest, TemplatesThatAreDroppedTooEarly) {
+  Options options = unshared(4);
+  options.max_templates = 4;
+  Cache cache(options);
+  for (int i = 0; i < 200; ++i) EXPECT_TRUE(run_add(cache, key("k" + std::to_string(i % 40))).ok());
+  const Finding finding = only(cache, FindingKind::kTemplates);
+  EXPECT_EQ(finding.runs, 160u);
+  EXPECT_NE(finding.cure.find("Options::max_templates"), std::string::npos);
+  options.max_templates = 40;
+  Cache enough(options);
+  for (int i = 0; i < 200; ++i) EXPECT_TRUE(run_add(enough, key("k" + std::to_string(i % 40))).ok());
+  EXPECT_THAT(kinds(enough), testing::IsEmpty());
+}
+
+TEST_F(AdviseTest, EntriesThatAreNeverHitAgain) {
+  Cache cache;
+  for (int i = 0; i < 60; ++i) EXPECT_TRUE(run_add(cache, key("once", "name " + std::to_string(i))).ok());
+  const Finding finding = only(cache, FindingKind::kNeverHitAgain);
+  EXPECT_EQ(finding.label, "once");
+  EXPECT_EQ(finding.runs, 45u);  // Without the newest quarter.
+  EXPECT_NE(finding.cure.find("Options::capture_after"), std::string::npos);
+  for (int i = 0; i < 60; ++i) EXPECT_TRUE(run_add(cache, key("once", "name " + std::to_string(i))).ok());
+  EXPECT_THAT(kinds(cache), testing::IsEmpty());
+}
+
+TEST_F(AdviseTest, WarmedAndPinnedKeysMayWait) {
+  Cache cache;
+  for (int i = 0; i < 40; ++i) {
+    const Key name = key("warm", "name " + std::to_string(i));
+    EXPECT_TRUE(cache.warm(name, stream, [&](cudaStream_t on) { return add_one(on); }).ok());
+    const Key pinned = key("pinned", "name " + std::to_string(i));
+    EXPECT_TRUE(run_add(cache, pinned).ok());
+    EXPECT_TRUE(cache.pin(pinned));
+  }
+  EXPECT_THAT(kinds(cache), testing::IsEmpty());
+}
+
+TEST_F(AdviseTest, DirectRunsThatCouldBeGraphs) {
+  Cache cache;
+  for (int i = 0; i < 40; ++i) {
+    EXPECT_RUN(kEager, cache.run(key("broken"), stream, [&](cudaStream_t on) {
+      (void)cudaStreamSynchronize(on);
+      (void)cudaGetLastError();
+      return add_one(on);
+    }));
+    EXPECT_TRUE(run_add(cache, key("good")).ok());
+  }
+  const Finding finding = only(cache, FindingKind::kDirectRuns);
+  EXPECT_EQ(finding.label, "broken");
+  EXPECT_EQ(finding.runs, 40u);
+  EXPECT_NE(finding.text.find("backoff"), std::string::npos) << finding.text;
+  EXPECT_NE(finding.cure.find("Options::diagnose"), std::string::npos) << finding.cure;
+}
+
+TEST_F(AdviseTest, NothingWasCaptured) {
+  Cache cache;
+  for (int i = 0; i < 20; ++i) EXPECT_RUN(kEager, cache.run(key("empty"), stream, [](cudaStream_t) {}));
+  EXPECT_NE(only(cache, FindingKind::kDirectRuns).cure.find("rec.stream()"), std::string::npos);
+}
+
+TEST_F(AdviseTest, ADisabledCache) {
+  Options options;
+  options.max_executables = 0;
+  Cache cache(options);
+  for (int i = 0; i < 20; ++i) EXPECT_RUN(kEager, run_add(cache, key("k")));
+  EXPECT_NE(only(cache, FindingKind::kDirectRuns).cure.find("GRAPHCACHE_DISABLE"), std::string::npos);
+}
+
+TEST_F(AdviseTest, DirectRunsThatWereAskedFor) {
+  Options options;
+  options.capture_after = 30;
+  Cache cache(options);
+  for (int i = 0; i < 40; ++i) EXPECT_TRUE(run_add(cache, key("k")).ok());
+  EXPECT_THAT(kinds(cache), testing::IsEmpty());
+}
+
+TEST_F(AdviseTest, StaleValuesThatVerifyModeFound) {
+  Options options;
+  options.verify_every = 1;
+  Cache cache(options);
+  float value = 1;
+  const auto run = [&] {
+    return cache.run(key("k"), stream,
+                     [&](cudaStream_t on) { return launch(add, kGrid, kBlock, on, data.get(), kSize, value); });
+  };
+  EXPECT_TRUE(run().ok());
+  EXPECT_RUN(kReplayed, run());
+  EXPECT_THAT(kinds(cache), testing::IsEmpty());
+  value = 12345;
+  EXPECT_RUN(kReplayed, run());
+  const Finding finding = only(cache, FindingKind::kStale);
+  EXPECT_EQ(finding.label, "k");
+  EXPECT_EQ(finding.runs, 2u);
+  EXPECT_EQ((finding.text + finding.cure).find("12345"), std::string::npos);
+}
+
+TEST_F(AdviseTest, WhatConcernsMoreRunsComesFirst) {
+  Cache cache(unshared(4));
+  for (int i = 0; i < 20; ++i) EXPECT_RUN(kEager, cache.run(key("empty"), stream, [](cudaStream_t) {}));
+  for (int i = 0; i < 210; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 7)).ok());
+  EXPECT_THAT(kinds(cache), testing::ElementsAre(FindingKind::kBudget, FindingKind::kDirectRuns));
+}
+
+TEST_F(AdviseTest, FindingsHaveNames) {
+  EXPECT_STREQ(to_string(FindingKind::kSizes), "sizes");
+  EXPECT_STREQ(to_string(FindingKind::kStale), "stale");
+  EXPECT_STREQ(to_string(static_cast<FindingKind>(99)), "unknown");
+}
+
+}  // namespace
+}  // namespace graphcache::test

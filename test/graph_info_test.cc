@@ -1,0 +1,285 @@
+// What Cache::graph() reads of a key's graph, and how two graphs differ. On either runtime.
+#include "graphcache/graph_info.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cache_support.h"
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+class GraphInfoTest : public CacheTest {
+ protected:
+  // A graph of one kernel in clusters, for grids that are multiples of these.
+  absl::StatusOr<Outcome> run_in_clusters(Cache& cache, const Key& key, unsigned cluster) {
+    return cache.run(key, stream, [&](cudaStream_t on) {
+      CUDA_OK(add_one(on));
+      return launch_in_clusters(add, dim3(4), kBlock, dim3(cluster, cluster == 0 ? 0 : 1, cluster == 0 ? 0 : 1), on,
+                                data.get(), kSize, 1.0f);
+    });
+  }
+  static GraphInfo graph(const Cache& cache, const Key& key) {
+    absl::StatusOr<GraphInfo> info = cache.graph(key);
+    EXPECT_TRUE(info.ok()) << info.status().ToString();
+    return info.ok() ? *std::move(info) : GraphInfo();
+  }
+  template <class T>
+  static T as(const GraphNode::Argument& argument) {
+    T value{};
+    EXPECT_EQ(argument.value.size(), sizeof value);
+    if (argument.value.size() == sizeof value) std::memcpy(&value, argument.value.data(), sizeof value);
+    return value;
+  }
+};
+
+TEST_F(GraphInfoTest, ANodeHasItsKernelsNameItsShapeAndItsArguments) {
+  Cache cache;
+  EXPECT_TRUE(run_add(cache, key("k", 7)).ok());
+  const GraphInfo info = graph(cache, key("k", 7));
+  EXPECT_EQ(info.label, "k");
+  EXPECT_EQ(info.entry, cache.entries().front().id);
+  ASSERT_EQ(info.nodes.size(), 1u);
+  const GraphNode& node = info.nodes[0];
+  EXPECT_EQ(node.type, cudaGraphNodeTypeKernel);
+  EXPECT_NE(node.name.find("kernel "), std::string::npos) << node.name;
+  EXPECT_NE(node.name.find("graphcache::test::add"), std::string::npos) << node.name;
+  EXPECT_EQ(node.grid.x, kGrid.x);
+  EXPECT_EQ(node.block.x, kBlock.x);
+  EXPECT_EQ(node.shared_bytes, 0u);
+  EXPECT_FALSE(node.grid_is_slot || node.block_is_slot || node.shared_is_slot);
+  EXPECT_TRUE(node.dependencies.empty());
+  ASSERT_EQ(node.arguments.size(), 3u);
+  EXPECT_EQ(node.arguments[0].name, "argument 0");
+  EXPECT_EQ(as<float*>(node.arguments[0]), data.get());
+  EXPECT_EQ(as<int>(node.arguments[1]), kSize);
+  EXPECT_EQ(as<float>(node.arguments[2]), 1.0f);
+  for (const GraphNode::Argument& argument : node.arguments) EXPECT_FALSE(argument.is_slot);
+}
+
+TEST_F(GraphInfoTest, WhatFollowsSlotsIsSaid) {
+  Cache cache;
+  DeviceBuffer<float> other(kSize);
+  const auto run = [&](unsigned blocks, float value, std::size_t bytes) {
+    return cache.run(key("k"), stream, params(dim3(blocks), value, bytes, 0),
+                     [&](Recorder& rec, Slot<dim3> grid, Slot<float> v, Slot<std::size_t> size, Slot<int> byte) {
+                       rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 2.0f);
+                       rec.launch(add, {grid, kBlock}, data.get(), kSize, v);
+                       rec.memcpy(other.get(), data.get(), size);
+                       rec.memset(other.get(), byte, other.bytes());
+                     });
+  };
+  EXPECT_RUN(kInstantiated, run(2, 1, kSize * sizeof(float)));
+  const GraphInfo info = graph(cache, key("k"));
+  ASSERT_EQ(info.nodes.size(), 4u);
+  EXPECT_FALSE(info.nodes[0].grid_is_slot);
+  for (const GraphNode::Argument& argument : info.nodes[0].arguments) EXPECT_FALSE(argument.is_slot);
+  EXPECT_TRUE(info.nodes[1].grid_is_slot);
+  EXPECT_FALSE(info.nodes[1].block_is_slot || info.nodes[1].shared_is_slot);
+  ASSERT_EQ(info.nodes[1].arguments.size(), 3u);
+  EXPECT_FALSE(info.nodes[1].arguments[0].is_slot || info.nodes[1].arguments[1].is_slot);
+  EXPECT_TRUE(info.nodes[1].arguments[2].is_slot);
+  const auto slots_of = [](const GraphNode& node) {
+    std::string slots;
+    for (const GraphNode::Argument& argument : node.arguments) slots += argument.is_slot ? argument.name + ";" : "";
+    return slots;
+  };
+  EXPECT_EQ(info.nodes[2].name, "copy");
+  EXPECT_EQ(slots_of(info.nodes[2]), "bytes;");
+  EXPECT_EQ(info.nodes[3].name, "set");
+  EXPECT_EQ(slots_of(info.nodes[3]), "value;");
+  for (std::uint32_t i = 1; i < 4; ++i) EXPECT_EQ(info.nodes[i].dependencies, std::vector<std::uint32_t>{i - 1});
+  // The graph is as it was captured, whatever the executable holds since then.
+  EXPECT_RUN(kPatched, run(1, 5, sizeof(float)));
+  EXPECT_EQ(as<float>(graph(cache, key("k")).nodes[1].arguments[2]), 1.0f);
+}
+
+TEST_F(GraphInfoTest, EdgesOfSideBranches) {
+  Cache cache;
+  Stream side;
+  Event forked, joined;
+  EXPECT_TRUE(cache
+                  .run(key("k"), stream,
+                       [&](cudaStream_t on) {
+                         CUDA_OK(add_one(on));
+                         CUDA_OK(cudaEventRecord(forked, on));
+                         CUDA_OK(cudaStreamWaitEvent(side, forked, 0));
+                         CUDA_OK(launch(do_nothing, kGrid, kBlock, side));
+                         CUDA_OK(cudaEventRecord(joined, side));
+                         CUDA_OK(launch(do_nothing, kGrid, kBlock, on));
+                         CUDA_OK(cudaStreamWaitEvent(on, joined, 0));
+                         return add_one(on);
+                       })
+                  .ok());
+  const GraphInfo info = graph(cache, key("k"));
+  ASSERT_EQ(info.nodes.size(), 4u);
+  using Nodes = std::vector<std::uint32_t>;
+  EXPECT_EQ(info.nodes[0].dependencies, Nodes{});
+  EXPECT_EQ(info.nodes[1].dependencies, Nodes{0});
+  EXPECT_EQ(info.nodes[2].dependencies, Nodes{0});
+  EXPECT_THAT(info.nodes[3].dependencies, testing::UnorderedElementsAre(1u, 2u));
+}
+
+TEST_F(GraphInfoTest, ATemplateAloneIsRead) {
+  Cache cache(unshared(1));
+  EXPECT_TRUE(run_add(cache, key("first")).ok());
+  EXPECT_TRUE(run_add(cache, key("second")).ok());
+  EXPECT_EQ(graph(cache, key("first")).nodes.size(), 1u);
+  EXPECT_RUN(kRestored, run_add(cache, key("first")));
+  expect_sum(3);
+}
+
+TEST_F(GraphInfoTest, AnEntryIsReadByItsNumber) {
+  Cache cache;
+  EXPECT_TRUE(run_add(cache, key("k")).ok());
+  const std::uint64_t id = cache.entries().front().id;
+  const absl::StatusOr<GraphInfo> found = cache.graph(id);
+  ASSERT_TRUE(found.ok());
+  EXPECT_EQ(found->label, "k");
+  EXPECT_TRUE(cache.erase(key("k")));
+  EXPECT_TRUE(run_add(cache, key("later")).ok());  // In the same memory.
+  EXPECT_EQ(cache.graph(id).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_NE(cache.entries().front().id, id);
+  EXPECT_EQ(cache.graph(std::uint64_t{1} << 40 | 999).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(GraphInfoTest, WhatHasNoGraphIsNotFound) {
+  Options options;
+  options.capture_after = 1;
+  Cache cache(options);
+  EXPECT_EQ(cache.graph(key("k")).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  EXPECT_EQ(cache.graph(key("k")).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(GraphInfoTest, OfSeveralEntriesOfAKeyTheOneUsedLastIsRead) {
+  Cache cache;
+  EXPECT_TRUE(run_add(cache, key("k")).ok());
+  const auto twice = [&](cudaStream_t on) {
+    CUDA_OK(add_one(on));
+    return add_one(on);
+  };
+  EXPECT_TRUE(cache.run(key("k"), stream, twice).ok());
+  EXPECT_EQ(graph(cache, key("k")).nodes.size(), 2u);
+  EXPECT_RUN(kReplayed, run_add(cache, key("k")));
+  EXPECT_EQ(graph(cache, key("k")).nodes.size(), 1u);
+}
+
+TEST_F(GraphInfoTest, InsideItsOwnFnItIsUnavailable) {
+  Cache cache;
+  absl::Status inside;
+  EXPECT_TRUE(cache
+                  .run(key("k"), stream,
+                       [&](cudaStream_t on) {
+                         (void)cache.graph(key("k"));  // It has none yet.
+                         return add_one(on);
+                       })
+                  .ok());
+  Options options;
+  options.verify_every = 1;
+  Cache verified(options);
+  const auto run = [&] {
+    return verified.run(key("k"), stream, [&](cudaStream_t on) {
+      inside = verified.graph(key("k")).status();
+      return add_one(on);
+    });
+  };
+  EXPECT_TRUE(run().ok());
+  EXPECT_RUN(kReplayed, run());
+  EXPECT_EQ(inside.code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(GraphInfoTest, RunsOfOtherThreadsGoOn) {
+  constexpr int kRuns = 2000;
+  Cache cache(renting(2));
+  std::thread reader([&] {
+    for (int i = 0; i < 300; ++i) {
+      for (const EntryInfo& entry : cache.entries()) {
+        const absl::StatusOr<GraphInfo> info = cache.graph(entry.id);
+        EXPECT_TRUE(!info.ok() || info->nodes.size() == 1u);
+      }
+      (void)cache.explain(key("k", i % 5));
+      (void)cache.advise();
+    }
+  });
+  for (int i = 0; i < kRuns; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 5)).ok());
+  reader.join();
+  expect_sum(kRuns);
+}
+
+TEST_F(GraphInfoTest, EqualGraphsDifferInNothing) {
+  Cache cache;
+  EXPECT_TRUE(run_add(cache, key("a")).ok());
+  EXPECT_TRUE(run_add(cache, key("b")).ok());
+  const GraphDifference found = difference(graph(cache, key("a")), graph(cache, key("b")));
+  EXPECT_EQ(found.nodes, std::vector<NodeDifference>{NodeDifference::kNone});
+  EXPECT_EQ(found.text, "");
+}
+
+TEST_F(GraphInfoTest, DifferencesGrowFromValuesToWhatNoUpdateChanges) {
+  Cache cache;
+  const auto run = [&](const char* name, float value, unsigned blocks, auto kernel, int nodes) {
+    EXPECT_TRUE(cache
+                    .run(key(name), stream,
+                         [&](cudaStream_t on) {
+                           for (int i = 0; i < nodes; ++i) {
+                             CUDA_OK(launch(kernel, dim3(blocks), kBlock, on, data.get(), kSize, value));
+                           }
+                         })
+                    .ok());
+    return graph(cache, key(name));
+  };
+  const GraphInfo base = run("base", 1, 2, add, 1);
+  const auto kind = [&](const GraphInfo& other) { return difference(base, other).nodes[0]; };
+  EXPECT_EQ(kind(run("value", 2, 2, add, 1)), NodeDifference::kArguments);
+  EXPECT_EQ(kind(run("grid", 2, 3, add, 1)), NodeDifference::kShape);
+  EXPECT_EQ(kind(run("kernel", 2, 3, fill, 1)), NodeDifference::kKernel);
+  const GraphDifference longer = difference(base, run("two", 1, 2, add, 2));
+  EXPECT_EQ(longer.nodes, (std::vector<NodeDifference>{NodeDifference::kNone, NodeDifference::kFixed}));
+  EXPECT_NE(longer.text.find("node 1, kernel "), std::string::npos) << longer.text;
+  EXPECT_NE(longer.text.find("it is there alone"), std::string::npos) << longer.text;
+  const std::string text = difference(base, graph(cache, key("value"))).text;
+  EXPECT_NE(text.find("argument 2 differs"), std::string::npos) << text;
+  EXPECT_NE(difference(base, graph(cache, key("grid"))).text.find("the grid is 2, 1, 1 here and 3, 1, 1 there"),
+            std::string::npos);
+  EXPECT_STREQ(to_string(NodeDifference::kFixed), "fixed");
+}
+
+TEST_F(GraphInfoTest, AnAttributeThatNoUpdateChangesIsNamed) {
+  Cache cache;
+  const absl::StatusOr<Outcome> clustered = run_in_clusters(cache, key("k", 2), 2);
+  ASSERT_TRUE(clustered.ok()) << clustered.status().ToString();
+  ASSERT_TRUE(run_in_clusters(cache, key("k", 0), 0).ok());
+  const GraphInfo with = graph(cache, key("k", 2)), without = graph(cache, key("k", 0));
+  ASSERT_EQ(with.nodes.size(), 2u);
+  const GraphDifference found = difference(with, without);
+  EXPECT_EQ(found.nodes, (std::vector<NodeDifference>{NodeDifference::kNone, NodeDifference::kFixed}));
+  EXPECT_NE(found.text.find("node 1, kernel "), std::string::npos) << found.text;
+  EXPECT_NE(found.text.find("the cluster dimension is 2, 1, 1 here and not set there"), std::string::npos)
+      << found.text;
+  // It is what explain() says of such keys.
+  const std::string text = cache.explain(key("k", 2));
+  EXPECT_TRUE(says(text, "The nearest: node 1, kernel "));
+  EXPECT_TRUE(says(text, "the cluster dimension is 2, 1, 1 here and not set there."));
+  EXPECT_TRUE(run_in_clusters(cache, key("other", 4), 4).ok());  // Of another label: not compared.
+  EXPECT_EQ(cache.explain(key("other", 4)).find("The nearest"), std::string::npos);
+}
+
+TEST_F(GraphInfoTest, SiblingsHaveNoNearestDifference) {
+  Cache cache(renting());
+  EXPECT_TRUE(run_add(cache, key("k", 1)).ok());
+  EXPECT_TRUE(run_add(cache, key("k", 2)).ok());
+  EXPECT_TRUE(run_in_clusters(cache, key("k", 3), 2).ok());
+  EXPECT_EQ(cache.explain(key("k", 1)).find("The nearest"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace graphcache::test
