@@ -137,6 +137,20 @@ TEST_F(ExplainTest, StaleValues) {
   }
 }
 
+TEST_F(ExplainTest, ARefusedUpdate) {
+  Cache cache(renting());
+  const auto run = [&](int byte) {  // No patch, but an update changes the byte of a set.
+    return cache.run(key("k", byte), stream,
+                     [&](cudaStream_t on) { return cudaMemsetAsync(data.get(), byte, data.bytes(), on); });
+  };
+  EXPECT_RUN(kInstantiated, run(1));
+  EXPECT_EQ(cache.explain(key("k", 1)).find("refused"), std::string::npos);
+  hostrt::fail_call("cudaGraphExecUpdate", 1, cudaErrorGraphExecUpdateFailure);
+  EXPECT_RUN(kInstantiated, run(2));
+  EXPECT_TRUE(says(cache.explain(key("k", 2)),
+                   "The runtime refused to update a sibling's executable to its graph: the runtime does not support"));
+}
+
 TEST_F(ExplainTest, StrayWork) {
   Options options;
   options.diagnose = true;

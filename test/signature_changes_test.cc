@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "exec/executable.h"
@@ -152,13 +153,14 @@ TEST_F(SignatureTest, RefusedUpdatesTellTheirReason) {
   const struct {
     Enqueue from, to;
     UpdateRefusal why;
+    std::optional<std::size_t> node;
     cudaError_t injected = cudaSuccess;
-  } cases[] = {{kernel, two, UpdateRefusal::kTopology},
-               {kernel, set, UpdateRefusal::kNodeType},
-               {copy, copy_of_any, UpdateRefusal::kParameters},
-               {kernel, cooperative, UpdateRefusal::kAttributes},
-               {kernel, kernel, UpdateRefusal::kNotSupported, cudaErrorGraphExecUpdateFailure},
-               {kernel, kernel, UpdateRefusal::kOther, cudaErrorNotSupported}};
+  } cases[] = {{kernel, two, UpdateRefusal::kTopology, std::nullopt},
+               {kernel, set, UpdateRefusal::kNodeType, 0},
+               {copy, copy_of_any, UpdateRefusal::kParameters, 0},
+               {kernel, cooperative, UpdateRefusal::kAttributes, 0},
+               {kernel, kernel, UpdateRefusal::kNotSupported, std::nullopt, cudaErrorGraphExecUpdateFailure},
+               {kernel, kernel, UpdateRefusal::kOther, std::nullopt, cudaErrorNotSupported}};
   for (const auto& one : cases) {
     Described from = described(one.from);
     const Described to = described(one.to);
@@ -172,6 +174,7 @@ TEST_F(SignatureTest, RefusedUpdatesTellTheirReason) {
         executable->base(), to.graph, std::make_shared<Content>(to.content), by_update, detail::Call());
     EXPECT_NE(brought.result.error, cudaSuccess) << to_string(one.why);
     EXPECT_EQ(brought.refusal, one.why);
+    EXPECT_EQ(brought.refused_node, one.node) << to_string(one.why);
     EXPECT_TRUE(brought.whole) << to_string(one.why);
     EXPECT_EQ(brought.updates, 0) << to_string(one.why);
     cudaGetLastError();

@@ -168,10 +168,10 @@ class InfoReader {
 
   bool read_dependencies(cudaGraphNode_t handle, GraphNode* node) {
     std::size_t count = 0;
-    if (node_dependencies(handle, by_driver_, nullptr, nullptr, &count) != cudaSuccess) return false;
+    if (node_dependencies(handle, /*by_driver=*/true, nullptr, nullptr, &count) != cudaSuccess) return false;
     std::vector<cudaGraphNode_t> nodes(count);
     std::vector<cudaGraphEdgeData> edges(count);
-    if (node_dependencies(handle, by_driver_, nodes.data(), edges.data(), &count) != cudaSuccess) return false;
+    if (node_dependencies(handle, /*by_driver=*/true, nodes.data(), edges.data(), &count) != cudaSuccess) return false;
     for (const cudaGraphNode_t dependency : nodes) node->dependencies.push_back(index_of_[dependency]);
     return true;
   }
@@ -207,7 +207,6 @@ class InfoReader {
   const Template& from_;
   const Slots& slots_;
   GraphInfo& info_;
-  const bool by_driver_ = has_context();
   Reading reading_;
   const SlotNode* slot_ = nullptr;  // Of the node that is being read; null if it holds no slots.
   std::unordered_map<cudaGraphNode_t, std::uint32_t> index_of_;
@@ -289,6 +288,7 @@ Found compare(const GraphNode& here, const GraphNode& there) {
 
 bool read_graph_info(const Template& from, const Content& content, cudaGraphExec_t executable, GraphInfo* info) {
   const LastErrorGuard last_error;
+  if (!has_context()) return false;
   info->graph_id = id_of(tools_ids().of_graph, from.graph.get());
   info->executable_id = id_of(tools_ids().of_executable, executable);
   return InfoReader(from, content, info).read();

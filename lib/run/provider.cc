@@ -18,9 +18,29 @@ namespace graphcache {
 
 namespace {
 
-// "node 12, kernel add(float*): node_type".
+const char* sentence(UpdateRefusal refusal) {
+  switch (refusal) {
+    case UpdateRefusal::kTopology:
+      return "nodes or edges differ";
+    case UpdateRefusal::kNodeType:
+      return "the type of the node differs";
+    case UpdateRefusal::kFunction:
+      return "the kernel cannot take the other one's place";
+    case UpdateRefusal::kParameters:
+      return "a parameter differs that may not change";
+    case UpdateRefusal::kAttributes:
+      return "a launch attribute differs that may not change";
+    case UpdateRefusal::kNotSupported:
+      return "the runtime does not support this update";
+    case UpdateRefusal::kOther:
+      break;
+  }
+  return "the runtime gave no reason";
+}
+
+// "node 12, kernel add(float*): the type of the node differs".
 std::string text_of_refusal(const Content& content, const BroughtOver& brought) {
-  const char* const why = to_string(*brought.refusal);
+  const char* const why = sentence(*brought.refusal);
   if (!brought.refused_node || *brought.refused_node >= content.nodes.size()) return why;
   return absl::StrCat("node ", *brought.refused_node, ", ", kind_of(content.nodes[*brought.refused_node]), ": ", why);
 }
