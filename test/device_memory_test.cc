@@ -51,6 +51,7 @@ TEST_F(DeviceMemoryTest, EstimateIsWhatExecutablesTake) {
   Options options;
   options.share = false;
   options.max_executables = options.max_templates = 1024;
+  options.measure_device_bytes = true;
   Cache first(options);  // The context, the module, and what the driver takes for any graphs at all.
   fill(first, kExecutables, 1, true);
   CUDA_OK(cudaStreamSynchronize(stream));
@@ -76,6 +77,7 @@ TEST_F(DeviceMemoryTest, EstimateIsWhatExecutablesTake) {
       std::printf("%8d %8s %12d %14.0f %14.0f %8.3f\n", nodes, by_run ? "run" : "warm", executables, estimated / 1024,
                   taken / 1024, estimated / taken);
       EXPECT_EQ(cache.stats().live_executables, static_cast<unsigned>(executables));
+      EXPECT_NEAR(static_cast<double>(cache.stats().measured_device_bytes), taken, kGranularity) << nodes << " nodes";
       EXPECT_LE(estimated, (1 + too_high) * taken + kGranularity) << nodes << " nodes";
       EXPECT_GE(estimated, (1 - kTolerance) * taken - kGranularity) << nodes << " nodes";
     }

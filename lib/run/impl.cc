@@ -98,7 +98,7 @@ bool Cache::Impl::erase(const Key& key) {
     sweep();
   }
   graveyard_.collect_all();
-  if (!lost_ && active_recording == nullptr) memory_->trim();
+  if (!lost_ && active_recording == nullptr) trim();
   return found;
 }
 
@@ -123,7 +123,7 @@ void Cache::Impl::clear() {
   if (const CallResult lost = graveyard_.collect_all(memory_.get()); lost.error != cudaSuccess) {
     return lose(cuda_failure(lost.call, lost.error));
   }
-  if (!lost_ && active_recording == nullptr) memory_->trim();
+  if (!lost_ && active_recording == nullptr) trim();
 }
 
 // Deletes erased entries that nobody uses any more. True if there were some. Of the cold entries that are too many it

@@ -251,6 +251,11 @@ class Cache::Impl {
   }
   void forget_template(Entry* entry, Loss why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void tidy_up(cudaStream_t stream);
+  // Frees device memory that executables have given back.
+  void trim(bool if_much = false) {
+    const MemoryMeter::Span measured(&meter_);
+    if_much ? memory_->trim_if_much() : memory_->trim();
+  }
 
   // Calls look(entry) for each entry that is found, with the cache's lock and a few at a time, so that runs go on, and
   // then take(what it returned) without. `look` copies the key: entries of long keys are fewer at a time.

@@ -213,7 +213,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& requ
   }
   DeviceGuard device(options_.device);
   if (!device.status().ok()) return failed(request, device.status());
-  memory_->trim_if_much();  // Before any work of this run, which the rest of the program may have to go on for.
+  trim(/*if_much=*/true);  // Before any work of this run, which the rest of the program may have to go on for.
   const absl::Cleanup tidy = [&] {
     entry.release();
     tidy_up(request.stream);

@@ -51,7 +51,7 @@ absl::Status Cache::Impl::verify_hit(Held& entry, const Request& request) {
   if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
   DeviceGuard device(options_.device);
   if (!device.status().ok()) return failed(request, device.status());
-  memory_->trim_if_much();  // on_device() takes memory for each recording.
+  trim(/*if_much=*/true);  // on_device() takes memory for each recording.
 
   std::string found;
   if (absl::Status status = record_again(entry, request, &found); !status.ok()) {

@@ -36,7 +36,7 @@ absl::Status Cache::Impl::warm(const Request& request) {
     entry.release();
     tidy_up(stream);
   };
-  memory_->trim_if_much();
+  trim(/*if_much=*/true);
   if (entry->content == nullptr) {
     auto why = NoTemplate::kFailed;
     if (absl::Status status = capture_template(entry, request, &why); !status.ok()) {
