@@ -3,7 +3,6 @@
 #include <absl/strings/escaping.h>
 #include <absl/strings/numbers.h>
 #include <absl/strings/str_cat.h>
-#include <absl/strings/str_format.h>
 #include <absl/strings/str_split.h>
 #include <absl/strings/strip.h>
 
@@ -26,7 +25,7 @@ constexpr absl::string_view kFirstLine = "graphcache manifest 1\n";
 constexpr absl::string_view kLastLine = "checksum ";
 
 std::string checksum_of(absl::string_view text) {
-  return absl::StrFormat("%016x", siphash13({1, 2}, text.data(), text.size()));
+  return absl::StrCat(absl::Hex(siphash13({1, 2}, text.data(), text.size()), absl::kZeroPad16));
 }
 
 absl::Status damaged(absl::string_view what) {

@@ -271,6 +271,58 @@ TEST_F(AllocationsTest, ReportsWithoutMemoryAreEmptyAndStatsNeedNone) {
   EXPECT_EQ(world.cache->entries().size(), 1u);
 }
 
+// Whichever allocation fails, and from then on all or none of the others.
+TEST_F(AllocationsTest, WhatLooksAtACacheThrowsNothingAndHarmsNothing) {
+  Options options = renting(2);
+  options.keep_events = 100;
+  World world(options);
+  for (int i = 0; i < 40; ++i) {
+    EXPECT_TRUE(
+        world.cache
+            ->run(key("k", i), world.stream,
+                  [&](cudaStream_t on) { return launch(do_nothing, dim3(static_cast<unsigned>(i + 1)), 1, on); })
+            .ok());
+  }
+  const auto run_twice = [&] {
+    return world.cache->run(key("twice"), world.stream, [&](cudaStream_t on) { return launch(do_nothing, 1, 1, on); });
+  };
+  EXPECT_TRUE(run_twice().ok());
+  EXPECT_RUN(kReplayed, run_twice());
+  const Cache& cache = *world.cache;
+  const std::function<bool()> looks[] = {
+      [&] { return !cache.entries().empty(); },
+      [&] { return !cache.labels().empty(); },
+      [&] { return !cache.explain(key("k", 0)).empty(); },
+      [&] { return !cache.events().empty(); },
+      [&] { return !cache.advise().empty(); },
+      [&] { return !cache.manifest().empty(); },
+      [&] {
+        const absl::StatusOr<GraphInfo> graph = cache.graph(key("k", 39));
+        EXPECT_TRUE(graph.ok() || absl::IsResourceExhausted(graph.status())) << graph.status().ToString();
+        return graph.ok();
+      },
+      [&] {
+        const absl::Status absent = cache.graph(key("absent")).status();
+        EXPECT_TRUE(absl::IsNotFound(absent) || absl::IsResourceExhausted(absent)) << absent.ToString();
+        return absl::IsNotFound(absent);
+      }};
+  for (const auto& look : looks) {
+    for (const int times : {1, -1}) {
+      bool struck = true;
+      for (int nth = 1; struck; ++nth) {
+        FailedAllocation fault(nth, times);
+        fault.arm();
+        bool found = false;
+        EXPECT_NO_THROW(found = look());
+        struck = fault.disarm();
+        EXPECT_TRUE(found || struck);
+      }
+    }
+  }
+  EXPECT_RUN(kReplayed, run_twice());
+  expect_usable(world);
+}
+
 // Nothing of a cache throws std::bad_alloc except the constructor and what returns a key or a text.
 TEST_F(AllocationsTest, WaitingThrowsNothing) {
   std::mutex mutex;

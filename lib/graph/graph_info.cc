@@ -1,7 +1,6 @@
 #include "graph/graph_info.h"
 
 #include <absl/strings/str_cat.h>
-#include <absl/strings/str_format.h>
 #include <cuda.h>
 
 #include <algorithm>
@@ -49,7 +48,8 @@ std::optional<std::uint64_t> id_of(CUresult (*get)(Handle, Number*), Handle hand
   return is_known ? std::optional<std::uint64_t>(id) : std::nullopt;
 }
 
-std::string text_of(const dim3& size) { return absl::StrFormat("%u, %u, %u", size.x, size.y, size.z); }
+// Not by absl::StrFormat, which ends the process if memory runs out.
+std::string text_of(const dim3& size) { return absl::StrCat(size.x, ", ", size.y, ", ", size.z); }
 
 // Launch attributes by number, since older toolkits do not name all of them. Those of clusters alone are refused for
 // kernels without a cluster dimension.
@@ -65,16 +65,15 @@ std::string number(const CUlaunchAttributeValue& value) {
   return absl::StrCat(number);
 }
 std::string three(const CUlaunchAttributeValue& value) {
-  return absl::StrFormat("%u, %u, %u", value.clusterDim.x, value.clusterDim.y, value.clusterDim.z);
+  return text_of(dim3(value.clusterDim.x, value.clusterDim.y, value.clusterDim.z));
 }
 std::string domains(const CUlaunchAttributeValue& value) {
   std::array<std::uint8_t, 2> map;
   std::memcpy(map.data(), &value, sizeof map);
-  return absl::StrFormat("%d, %d", map[0], map[1]);
+  return absl::StrCat(map[0], ", ", map[1]);
 }
 std::string window(const CUlaunchAttributeValue& value) {
-  return absl::StrFormat("%d bytes, hit ratio %g", value.accessPolicyWindow.num_bytes,
-                         value.accessPolicyWindow.hitRatio);
+  return absl::StrCat(value.accessPolicyWindow.num_bytes, " bytes, hit ratio ", value.accessPolicyWindow.hitRatio);
 }
 constexpr KnownAttribute kAttributes[] = {{1, "access policy window", window},
                                           {2, "cooperative", number<int>},

@@ -12,7 +12,7 @@
 
 namespace graphcache {
 
-absl::StatusOr<GraphInfo> Cache::Impl::graph(const Key& key) {
+absl::StatusOr<GraphInfo> Cache::Impl::graph(const Key& key) try {
   const Entry* latest = nullptr;
   std::uint64_t number = 0;
   {
@@ -26,6 +26,8 @@ absl::StatusOr<GraphInfo> Cache::Impl::graph(const Key& key) {
   }
   if (latest == nullptr) return absl::NotFoundError("no run of this key is known");
   return graph(number);
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
 }
 
 absl::StatusOr<GraphInfo> Cache::Impl::graph(std::uint64_t number) try {

@@ -167,8 +167,9 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
   }
   const cudaError_t error =
       executable.is_in_place() ? executable.launch(request.stream) : launch_first(executable, request.stream);
-  if (error != cudaSuccess)
+  if (error != cudaSuccess) {
     return replay_failed(entry, {"cudaGraphLaunch", error}, EagerReason::kLaunchFailed, request);
+  }
   // What an updater node has written is looked at before each launch. The handle of the per-thread stream is a stream
   // of each thread.
   const bool is_plain = !executable.has_updater_node() && request.stream != cudaStreamPerThread;
@@ -187,7 +188,7 @@ cudaError_t Cache::Impl::launch_first(Executable& executable, cudaStream_t strea
   const MemoryMeter::Span measured(&meter_);
   const auto begin = std::chrono::steady_clock::now();
   const cudaError_t error = executable.launch(stream);
-  if (error == cudaSuccess) add_time(&Stats::first_launch_time, begin);
+  add_time(&Stats::first_launch_time, begin);
   return error;
 }
 
