@@ -140,6 +140,7 @@ std::vector<std::string> lines_of_both(std::size_t index, const GraphNode& here,
       lines.push_back(a[i]);
     }
   }
+  if (lines.empty()) lines.emplace_back();
   lines.front() = numbered(index, lines.front());
   const std::string arguments = differing_arguments(here, there);
   if (!arguments.empty()) lines.push_back("differs: " + arguments);
