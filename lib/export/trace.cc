@@ -1,1 +1,67 @@
 #include "graphcache_export/trace.h"
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "text.h"
+
+namespace graphcache {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Cache::events() has no number of the process, and all events are of one.
+constexpr int kProcess = 1;
+// CacheEvent::thread of all threads that have no number of their own.
+constexpr unsigned kOtherThreads = 64;
+
+double microseconds(std::chrono::nanoseconds time) { return std::chrono::duration<double, std::micro>(time).count(); }
+
+Json name(const char* what, unsigned thread, const std::string& text) {
+  return {{"name", what}, {"ph", "M"}, {"ts", 0}, {"pid", kProcess}, {"tid", thread}, {"args", {{"name", text}}}};
+}
+
+bool has_duration(EventKind kind) { return kind != EventKind::kEvict && kind != EventKind::kForget; }
+
+Json to_object(const CacheEvent& event, std::chrono::steady_clock::time_point first) {
+  const std::string kind = to_string(event.kind);
+  Json json = {{"name", event.label.empty() ? kind : kind + " " + event.label},
+               {"cat", kind},
+               {"ph", has_duration(event.kind) ? "X" : "i"},
+               {"ts", microseconds(event.begin - first)},
+               {"pid", kProcess},
+               {"tid", event.thread},
+               {"args", {{"label", event.label}}}};
+  if (has_duration(event.kind)) {
+    json["dur"] = microseconds(event.duration);
+  } else {
+    json["s"] = "t";  // It is drawn on the row of its thread alone.
+  }
+  if (event.kind == EventKind::kRun) json["args"]["outcome"] = event.outcome ? to_string(*event.outcome) : "failed";
+  return json;
+}
+
+}  // namespace
+
+std::string chrome_trace(const std::vector<CacheEvent>& events) {
+  // In order of time: of two that begin at once, viewers take the first one for the one that contains the other.
+  std::vector<CacheEvent> sorted = events;
+  std::stable_sort(sorted.begin(), sorted.end(), [](const CacheEvent& a, const CacheEvent& b) {
+    return a.begin != b.begin ? a.begin < b.begin : a.duration > b.duration;
+  });
+  std::set<unsigned> threads;
+  for (const CacheEvent& event : events) threads.insert(event.thread);
+
+  Json all = Json::array();
+  all.push_back(name("process_name", 0, "graphcache"));
+  for (const unsigned thread : threads) {
+    const bool is_one = thread != kOtherThreads;
+    all.push_back(name("thread_name", thread, is_one ? "thread " + std::to_string(thread) : "all further threads"));
+  }
+  for (const CacheEvent& event : sorted) all.push_back(to_object(event, sorted.front().begin));
+  return dump({{"traceEvents", all}, {"displayTimeUnit", "ns"}});
+}
+
+}  // namespace graphcache
