@@ -138,6 +138,10 @@ std::string to_string(const Stats& stats) {
   absl::StrAppendFormat(&text, "executables %d (about %.1f KiB of device memory), evictions %d\n",
                         stats.live_executables, static_cast<double>(stats.estimated_device_bytes) / 1024,
                         stats.evictions);
+  if (stats.measured_device_bytes != 0) {
+    absl::StrAppendFormat(&text, "measured %.1f KiB of device memory\n",
+                          static_cast<double>(stats.measured_device_bytes) / 1024);
+  }
   absl::StrAppendFormat(&text, "templates %d in %d families, forgotten %d", stats.live_templates, stats.families,
                         stats.forgotten);
   return text;

@@ -178,5 +178,39 @@ TEST_F(AccountingTest, EveryKernelRunsOncePerRun) {
   }
 }
 
+// ---- Measured device memory -----------------------------------------------------------------------------------------
+
+// hostrt takes device memory only for what the device updates.
+TEST_F(AccountingTest, DeviceMemoryIsMeasuredOnRequestAndNotByHits) {
+  for (const bool is_on : {true, false}) {
+    Options options = renting();
+    options.mechanisms.sharing = detail::Sharing::kTable;
+    options.measure_device_bytes = is_on;
+    Cache cache(options);
+    hostrt::reset_calls();
+    const auto taken = [before = hostrt::ledger().allocated_bytes] {
+      return static_cast<std::int64_t>(hostrt::ledger().allocated_bytes - before);
+    };
+    for (int which = 0; which < 3; ++which) {
+      EXPECT_TRUE(cache
+                      .run(key("k", which), *stream,
+                           [&](cudaStream_t on) {
+                             for (int i = 0; i < 50; ++i) {
+                               CUDA_OK(launch(add, 1, 1, on, data->get(), 1, static_cast<float>(which)));
+                             }
+                           })
+                      .ok());
+    }
+    CUDA_OK(cudaStreamSynchronize(*stream));
+    EXPECT_GT(taken(), 0);
+    EXPECT_EQ(cache.stats().measured_device_bytes, is_on ? taken() : 0);
+    EXPECT_EQ(hostrt::calls("cudaMemGetInfo") == 0, !is_on);
+    ASSERT_TRUE(run_add(cache, key("hit")).ok());
+    EXPECT_EQ(calls_of([&] { EXPECT_RUN(kReplayed, run_add(cache, key("hit"))); }), (Counts{{"cudaGraphLaunch", 1}}));
+    cache.clear();
+    EXPECT_EQ(cache.stats().measured_device_bytes, is_on ? taken() : 0);
+  }
+}
+
 }  // namespace
 }  // namespace graphcache::test

@@ -264,29 +264,6 @@ TEST_F(ObserveTest, ANegativeNumberOfEventsIsAnError) {
   EXPECT_FAILURE(kInvalidArgument, run_add(cache, key("k")));
 }
 
-// hostrt takes device memory for what the device updates alone, a GPU for all of it, in pieces of 2 MiB.
-TEST_F(ObserveTest, DeviceMemoryIsMeasuredOnRequest) {
-  for (const bool is_on : {true, false}) {
-    Options options = renting();
-    options.mechanisms.sharing = detail::Sharing::kTable;
-    options.measure_device_bytes = is_on;
-    Cache cache(options);
-    const auto run = [&](int which) {
-      return cache.run(key("k", which), stream, [&](cudaStream_t on) {
-        for (int i = 0; i < 2000; ++i) {
-          CUDA_OK(launch(add, kGrid, kBlock, on, data.get(), kSize, static_cast<float>(which)));
-        }
-      });
-    };
-    for (int which = 0; which < 3; ++which) EXPECT_TRUE(run(which).ok());
-    CUDA_OK(cudaStreamSynchronize(stream));
-    EXPECT_EQ(cache.stats().measured_device_bytes > 0, is_on);
-    const std::int64_t live = cache.stats().measured_device_bytes;
-    cache.clear();
-    EXPECT_TRUE(!is_on || cache.stats().measured_device_bytes < live);
-  }
-}
-
 TEST_F(ObserveTest, ADifferenceOfSnapshotsIsWhatLiesBetween) {
   Cache cache(unshared(1));
   EXPECT_TRUE(run_add(cache, key("a")).ok());

@@ -30,6 +30,7 @@ Stats example() {
   stats.live_executables = 307;
   stats.live_templates = 308;
   stats.estimated_device_bytes = 1024 * 309;
+  stats.measured_device_bytes = 1024 * 315;
   stats.updates = 312;
   stats.forgotten = 313;
   stats.families = 314;
@@ -147,6 +148,7 @@ TEST(StatsTest, TextHoldsEveryNumber) {
                     "other 406",
                     "executables 307",
                     "309.0 KiB",
+                    "measured 315.0 KiB",
                     "evictions 306",
                     "templates 308",
                     "314 families",

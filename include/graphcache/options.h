@@ -123,7 +123,7 @@ struct Options {
   bool time_hits = false;
 
   // Measures what executables take of the device's memory (Stats::measured_device_bytes): asks for the free memory
-  // before and after each instantiation, first launch and destruction. Each question takes the host 10 us and more.
+  // before and after each instantiation, update, first launch and destruction. Each question takes the host 10 us and more.
   bool measure_device_bytes = false;
 
   // So many events are kept, the last ones, for Cache::events(). Each takes 96 bytes. If it is not 0, each run, a hit

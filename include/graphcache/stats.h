@@ -103,8 +103,8 @@ struct Stats {
   std::uint64_t live_templates = 0;          // Templates (captured graphs) now kept.
   std::uint64_t families = 0;                // Families of the graphs that were read (EntryInfo::family).
   std::uint64_t estimated_device_bytes = 0;  // Device memory of the live executables, by their nodes.
-  // By how much the device's free memory has shrunk while executables were made, launched for the first time and
-  // destroyed (Options::measure_device_bytes). The driver takes and gives back memory in pieces of 2 MiB and more, and
+  // By how much the device's free memory has shrunk while executables were made, updated, launched for the first time
+  // and destroyed (Options::measure_device_bytes). The driver takes and gives back memory in pieces of 2 MiB and more, and
   // what others allocate at these moments counts as well.
   std::int64_t measured_device_bytes = 0;
 
@@ -135,8 +135,8 @@ struct Stats {
 };
 
 // What was counted between two snapshots of one cache: the counters and times are differences, so that the rates are
-// those of the time between. What is alive now (live_executables, live_templates, families, estimated_device_bytes) is
-// that of `later`.
+// those of the time between. What is alive now (live_executables, live_templates, families, estimated_device_bytes,
+// measured_device_bytes) is that of `later`.
 Stats operator-(const Stats& later, const Stats& earlier);
 
 // The runs of the keys of one label, as Cache::labels() reports them.

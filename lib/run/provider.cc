@@ -182,6 +182,7 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
   const auto begin = std::chrono::steady_clock::now();
   const absl::Cleanup timed = [&] { add_time(&Stats::update_time, begin); };
   const Observer::Span span(observer_, EventKind::kUpdate, entry->key);
+  const MemoryMeter::Span measured(&meter_);
   lender->exec = nullptr;
   const bool by_set = lender->executable->table() != nullptr;
   // Nobody knows what the executable holds, or it is of no more use.

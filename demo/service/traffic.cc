@@ -1,0 +1,86 @@
+#include "traffic.h"
+
+#include <absl/strings/str_format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "../pipeline/kernels.h"
+#include "../support.h"
+
+namespace demo {
+namespace {
+
+constexpr int kBlock = 64;
+constexpr int kLongestPrompt = 1024;
+constexpr int kMostDecoding = 12;
+constexpr int kTokenSize = 32;  // Elements of one token.
+
+// Fewer executables than keys, and everything that a cache can measure.
+graphcache::Options options() {
+  graphcache::Options options;
+  options.max_executables = 10;
+  options.max_templates = 16;
+  options.capture_after = 1;
+  options.time_hits = true;
+  options.measure_device_bytes = true;
+  return options;
+}
+
+}  // namespace
+
+Traffic::Traffic() : cache_(options()), wanted_(kLongestPrompt) {
+  void* memory = nullptr;
+  DEMO_CUDA(cudaMalloc(&memory, wanted_.size() * sizeof(std::uint32_t)));
+  memory_ = static_cast<std::uint32_t*>(memory);
+  DEMO_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  DEMO_CUDA(cudaMemsetAsync(memory_, 0, wanted_.size() * sizeof(std::uint32_t), stream_));
+}
+
+Traffic::~Traffic() {
+  DEMO_CUDA(cudaStreamSynchronize(stream_));
+  DEMO_CUDA(cudaStreamDestroy(stream_));
+  DEMO_CUDA(cudaFree(memory_));
+}
+
+void Traffic::run(const char* label, int count, int layers) {
+  const std::uint32_t salt = ++salt_;
+  const graphcache::Key key = graphcache::key(label, count, layers);
+  const auto outcome = cache_.run(
+      key, stream_, graphcache::params(salt), [&](graphcache::Recorder& rec, graphcache::Slot<std::uint32_t> slot) {
+        const auto blocks = static_cast<unsigned>((count + kBlock - 1) / kBlock);
+        for (int layer = 0; layer < layers; ++layer) {
+          rec.launch(stir, {blocks, kBlock}, memory_, count, slot, static_cast<std::uint32_t>(layer));
+        }
+      });
+  if (!outcome.ok()) {
+    absl::FPrintF(stderr, "%s\n", outcome.status().ToString());
+    std::exit(1);
+  }
+  for (int layer = 0; layer < layers; ++layer) {
+    for (int i = 0; i < count; ++i) {
+      std::uint32_t& value = wanted_[static_cast<std::size_t>(i)];
+      value = stirred_on_host(value, salt + static_cast<std::uint32_t>(layer), i);
+    }
+  }
+}
+
+void Traffic::serve(int n) {
+  static const graphcache::Buckets buckets{64, 128, 256, 384, 512, 768, kLongestPrompt};
+  // Short prompts are more frequent than long ones.
+  const auto length = static_cast<int>(kLongestPrompt >> (random_() % 5)) - static_cast<int>(random_() % 32);
+  run("prefill", static_cast<int>(buckets.up(length)), 4);
+  decoding_ = std::clamp(decoding_ + static_cast<int>(random_() % 3) - 1, 1, kMostDecoding);
+  for (unsigned tokens = 4 + random_() % 8; tokens > 0; --tokens) run("decode", decoding_ * kTokenSize, 3);
+  if (n % 64 == 0) run("report", kTokenSize, 1);
+  DEMO_CUDA(cudaStreamSynchronize(stream_));
+}
+
+bool Traffic::equals_reference() const {
+  std::vector<std::uint32_t> found(wanted_.size());
+  DEMO_CUDA(cudaMemcpyAsync(found.data(), memory_, found.size() * sizeof found[0], cudaMemcpyDeviceToHost, stream_));
+  DEMO_CUDA(cudaStreamSynchronize(stream_));
+  return found == wanted_;
+}
+
+}  // namespace demo
