@@ -1,0 +1,51 @@
+// Manifests from anywhere: read_manifest() takes a text or refuses it, whatever it holds. What is taken as a key is
+// one: it can be printed, and comes back equal from a manifest of its own.
+
+#include <absl/strings/escaping.h>
+#include <absl/strings/str_cat.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graphcache/manifest.h"
+#include "input.h"
+#include "manifest_text.h"
+#include "siphash.h"
+
+namespace graphcache::test {
+namespace {
+
+// A manifest whose lines are hostile and whose checksum is right.
+std::string with_checksum(const std::string& lines) {
+  const std::string text = absl::StrCat("graphcache manifest 1\n", lines, "\n");
+  return absl::StrCat(text, "checksum ", absl::Hex(siphash13({1, 2}, text.data(), text.size()), absl::kZeroPad16),
+                      "\n");
+}
+
+void look_at(const std::string& text) {
+  const auto keys = read_manifest(text);
+  if (!keys.ok()) return;
+  for (const ManifestKey& known : *keys) {
+    FUZZ_CHECK(known.text == known.key.to_string(), known.text);
+    bool has_address = false;
+    for (const KeyPart& part : known.parts) has_address = has_address || part.kind == KeyPart::Kind::kAddress;
+    const auto again = read_manifest(manifest_text({{known.key, known.uses}}, 1));
+    FUZZ_CHECK(again.ok() && again->size() == (has_address ? 0u : 1u), known.text);
+    FUZZ_CHECK(has_address || again->front().key == known.key, known.text);
+  }
+}
+
+}  // namespace
+}  // namespace graphcache::test
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string bytes(reinterpret_cast<const char*>(data), size);
+  graphcache::test::look_at(bytes);
+  graphcache::test::look_at(graphcache::test::with_checksum(bytes));
+  graphcache::test::look_at(
+      graphcache::test::with_checksum(absl::StrCat("7 ", absl::BytesToHexString(bytes), " text")));
+  return 0;
+}
