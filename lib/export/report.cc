@@ -1,4 +1,278 @@
 #include "graphcache_export/report.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "graphcache/version.h"
+#include "graphcache_export/json.h"
+#include "node_text.h"
+#include "report_page.h"
+#include "text.h"
+
 namespace graphcache {
-std::string report_html(const Cache&, const ReportOptions&) { return ""; }
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kMostSlots = 60;     // Of the chart of outcomes over time.
+constexpr std::size_t kMostFamilies = 50;  // Those with the most runs.
+constexpr std::size_t kMostMembers = 20;   // Of a family.
+
+std::uint64_t sum(const std::array<std::uint64_t, kOutcomeCount>& outcomes, std::initializer_list<Outcome> which) {
+  std::uint64_t total = 0;
+  for (const Outcome outcome : which) total += outcomes[static_cast<std::size_t>(outcome)];
+  return total;
+}
+
+std::uint64_t runs_of(const EntryInfo& entry) {
+  std::uint64_t runs = 0;
+  for (const std::uint64_t count : entry.outcomes) runs += count;
+  return runs;
+}
+
+// ---- Entries by what they cost --------------------------------------------------------------------------------------
+
+// Divides the host's time of one operation among the entries, by how often each needed it and by its nodes. Entries
+// that are gone keep their part.
+void divide(std::chrono::nanoseconds time, std::uint64_t all, const std::vector<EntryInfo>& entries,
+            std::initializer_list<Outcome> needed_by, std::vector<double>* costs) {
+  std::vector<double> weights;
+  double whole = 0;
+  std::uint64_t counted = 0;
+  for (const EntryInfo& entry : entries) {
+    const std::uint64_t count = sum(entry.outcomes, needed_by);
+    weights.push_back(static_cast<double>(count * entry.nodes));
+    whole += weights.back();
+    counted += count;
+  }
+  if (whole == 0) return;
+  const double here = static_cast<double>(counted) / static_cast<double>(std::max(all, counted));
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    (*costs)[i] += static_cast<double>(time.count()) * here * weights[i] / whole;
+  }
+}
+
+struct Priced {
+  EntryInfo entry;
+  double nanoseconds = 0;
+};
+
+// The costliest first.
+std::vector<Priced> priced(std::vector<EntryInfo> entries, const Stats& stats) {
+  using enum Outcome;
+  std::vector<double> costs(entries.size());
+  divide(stats.capture_time, stats.captures, entries, {kUpdated, kInstantiated}, &costs);
+  divide(stats.instantiate_time, stats.instantiations, entries, {kRestored, kInstantiated}, &costs);
+  divide(stats.update_time, stats.updates + stats.set_switches, entries, {kSwitched, kUpdated}, &costs);
+  std::vector<Priced> result;
+  for (std::size_t i = 0; i < entries.size(); ++i) result.push_back({std::move(entries[i]), costs[i]});
+  std::stable_sort(result.begin(), result.end(), [](const Priced& a, const Priced& b) {
+    return a.nanoseconds != b.nanoseconds ? a.nanoseconds > b.nanoseconds : runs_of(a.entry) > runs_of(b.entry);
+  });
+  return result;
+}
+
+Json shown_entries(const std::vector<Priced>& all, const ReportOptions& options) {
+  std::vector<EntryInfo> shown;
+  for (const Priced& each : all) {
+    if (shown.size() < options.most_entries) shown.push_back(each.entry);
+  }
+  Json json = Json::parse(to_json(shown, options.may_leave));
+  for (std::size_t i = 0; i < json.size(); ++i) json[i]["cost_ns"] = all[i].nanoseconds;
+  return json;
+}
+
+// ---- Families -------------------------------------------------------------------------------------------------------
+
+struct Family {
+  std::uint64_t number = 0;
+  std::uint64_t entries = 0;
+  std::uint64_t executables = 0;
+  std::uint64_t runs = 0;
+  std::uint64_t switches = 0;  // Runs that brought a sibling's executable over.
+  std::size_t nodes = 0;       // Of each of its graphs.
+  std::size_t bytes = 0;
+  Json members = Json::array();
+};
+
+Json families(const std::vector<Priced>& entries) {
+  std::map<std::uint64_t, Family> by_number;
+  for (const Priced& each : entries) {
+    const EntryInfo& entry = each.entry;
+    if (entry.family == 0) continue;
+    Family& family = by_number[entry.family];
+    family.number = entry.family;
+    ++family.entries;
+    family.executables += entry.live;
+    family.runs += runs_of(entry);
+    family.switches += sum(entry.outcomes, {Outcome::kSwitched, Outcome::kUpdated});
+    family.nodes = entry.nodes;
+    family.bytes += entry.live ? entry.estimated_device_bytes : 0;
+    if (family.members.size() < kMostMembers) {
+      family.members.push_back({{"label", entry.label}, {"id", entry.id}, {"live", entry.live}});
+    }
+  }
+  std::vector<Family> sorted;
+  for (auto& [number, family] : by_number) sorted.push_back(std::move(family));
+  std::stable_sort(sorted.begin(), sorted.end(), [](const Family& a, const Family& b) { return a.runs > b.runs; });
+  if (sorted.size() > kMostFamilies) sorted.resize(kMostFamilies);
+  Json json = Json::array();
+  for (const Family& family : sorted) {
+    json.push_back({{"family", family.number},
+                    {"entries", family.entries},
+                    {"executables", family.executables},
+                    {"runs", family.runs},
+                    {"switches", family.switches},
+                    {"nodes", family.nodes},
+                    {"estimated_device_bytes", family.bytes},
+                    {"members", family.members}});
+  }
+  return json;
+}
+
+// ---- Events ---------------------------------------------------------------------------------------------------------
+
+Json over_time(const std::vector<CacheEvent>& events) {
+  using Counts = std::array<std::uint64_t, kOutcomeCount + 1>;  // The last one is of failed runs.
+  if (events.empty()) return nullptr;
+  auto first = events.front().begin, last = first;
+  std::size_t runs = 0;
+  for (const CacheEvent& event : events) {
+    first = std::min(first, event.begin);
+    last = std::max(last, event.begin);
+    runs += event.kind == EventKind::kRun;
+  }
+  const std::size_t slots = std::clamp<std::size_t>(runs, 1, kMostSlots);
+  const auto width = (last - first) / slots + std::chrono::nanoseconds(1);
+  std::vector<Counts> outcomes(slots);
+  std::vector<std::uint64_t> evictions(slots);
+  std::map<std::string, std::array<std::uint64_t, 2>> lost;  // By label: executables and templates.
+  for (const CacheEvent& event : events) {
+    const auto slot = static_cast<std::size_t>((event.begin - first) / width);
+    if (event.kind == EventKind::kRun)
+      ++outcomes[slot][event.outcome ? static_cast<int>(*event.outcome) : kOutcomeCount];
+    if (event.kind == EventKind::kEvict) ++evictions[slot], ++lost[event.label][0];
+    if (event.kind == EventKind::kForget) ++lost[event.label][1];
+  }
+  Json json = {{"kept", events.size()}, {"runs", runs},           {"slot_ns", std::chrono::nanoseconds(width).count()},
+               {"outcomes", outcomes},  {"evictions", evictions}, {"lost", Json::array()}};
+  for (const auto& [label, counts] : lost) {
+    json["lost"].push_back({{"label", label}, {"executables", counts[0]}, {"templates", counts[1]}});
+  }
+  return json;
+}
+
+// ---- Graphs ---------------------------------------------------------------------------------------------------------
+
+Json graphs(const Cache& cache, const std::vector<Priced>& entries, const ReportOptions& options) {
+  Json json = Json::array();
+  std::size_t nodes_left = options.most_nodes;
+  for (const Priced& each : entries) {
+    if (json.size() == options.most_graphs || nodes_left == 0) break;
+    if (!each.entry.recorded) continue;
+    absl::StatusOr<GraphInfo> graph = cache.graph(each.entry.id);
+    if (!graph.ok()) continue;  // It is gone, or in use.
+    const std::size_t all = graph->nodes.size();
+    graph->nodes.resize(std::min(all, nodes_left));
+    nodes_left -= graph->nodes.size();
+    Json shown = Json::parse(to_json(*graph, options.may_leave));
+    shown["nodes_in_all"] = all;
+    for (std::size_t i = 0; i < graph->nodes.size(); ++i) {
+      Json& lines = shown["nodes"][i]["lines"] = Json::array();
+      for (const std::string& line : lines_of(graph->nodes[i])) {
+        if (!line.empty()) lines.push_back(line);
+      }
+    }
+    json.push_back(std::move(shown));
+  }
+  return json;
+}
+
+// ---- The page -------------------------------------------------------------------------------------------------------
+
+Json options_of(const Options& options) {
+  return {{"device", options.device},
+          {"max_executables", options.max_executables},
+          {"max_device_bytes", options.max_device_bytes},
+          {"max_templates", options.max_templates},
+          {"executables_per_key", options.executables_per_key},
+          {"background_threads", options.background_threads},
+          {"share", options.share},
+          {"prefer", static_cast<int>(options.prefer)},
+          {"capture_mode", static_cast<int>(options.capture_mode)},
+          {"instantiate_flags", options.instantiate_flags},
+          {"capture_after", options.capture_after},
+          {"inline_in_foreign_capture", options.inline_in_foreign_capture},
+          {"on_capture_failure", static_cast<int>(options.on_capture_failure)},
+          {"time_hits", options.time_hits},
+          {"measure_device_bytes", options.measure_device_bytes},
+          {"keep_events", options.keep_events},
+          {"nvtx", options.nvtx},
+          {"verify_every", options.verify_every},
+          {"on_stale", static_cast<int>(options.on_stale)},
+          {"diagnose", options.diagnose}};
+}
+
+std::string now() {
+  const std::time_t time = std::time(nullptr);
+  std::tm utc = {};
+  gmtime_r(&time, &utc);
+  std::array<char, 64> text = {};
+  return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &utc)};
+}
+
+// JSON that ends no element and begins none: these characters stand in texts alone, where JSON may escape them.
+std::string inside_html(const std::string& json) {
+  std::string result;
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    const std::string_view separator = std::string_view(json).substr(i, 3);
+    if (json[i] == '<') {
+      result += "\\u003c";
+    } else if (separator == "\xE2\x80\xA8" || separator == "\xE2\x80\xA9") {
+      result += separator.back() == '\xA8' ? "\\u2028" : "\\u2029";
+      i += 2;
+    } else {
+      result += json[i];
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string report_html(const Cache& cache, const ReportOptions& options) {
+  const Stats stats = cache.stats();
+  const std::vector<Priced> entries = priced(cache.entries(), stats);
+  const Json data = {{"title", options.title},
+                     {"made", now()},
+                     {"graphcache", kVersion},
+                     {"options", options_of(cache.options())},
+                     {"defaults", options_of(Options())},
+                     {"stats", Json::parse(to_json(stats))},
+                     {"runs", stats.runs()},
+                     {"hit_rate", stats.hit_rate()},
+                     {"graph_rate", stats.graph_rate()},
+                     {"labels", Json::parse(to_json(cache.labels()))},
+                     {"entries", shown_entries(entries, options)},
+                     {"entries_in_all", entries.size()},
+                     {"families", families(entries)},
+                     {"over_time", over_time(cache.events())},
+                     {"findings", Json::parse(to_json(cache.advise()))},
+                     {"graphs", graphs(cache, entries, options)}};
+  constexpr std::string_view kPlace = "{data}";
+  std::string page(kPage);
+  page.replace(page.find(kPlace), kPlace.size(), inside_html(dump(data)));
+  return page;
+}
+
 }  // namespace graphcache
