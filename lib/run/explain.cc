@@ -1,4 +1,5 @@
 // What there is to say of a key (Cache::explain).
+#include <absl/functional/function_ref.h>
 #include <absl/strings/str_cat.h>
 
 #include <algorithm>
@@ -103,8 +104,9 @@ std::vector<std::uint64_t> Cache::Impl::like(const Entry& entry) const {
     has_sibling = has_sibling || (family != 0 && policy_.family(other->id) == family);
     if (numbers.size() < kMost) numbers.push_back(other->number());
   };
+  const absl::FunctionRef<void(const Entry*)> looks = look;
   EntryTable::Walk walk = index_.walk();
-  for (int i = 0; i < kBuckets && !walk.done(); ++i) walk.step(look);
+  for (int i = 0; i < kBuckets && !walk.done(); ++i) walk.step(looks);
   return has_sibling || numbers.size() == 1 ? std::vector<std::uint64_t>() : numbers;
 }
 
