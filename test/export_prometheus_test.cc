@@ -19,6 +19,7 @@
 #include "cache_support.h"
 #include "graphcache/graphcache.h"
 #include "graphcache_export/prometheus.h"
+#include "size.h"
 #include "support.h"
 
 namespace graphcache::test {
@@ -254,16 +255,16 @@ TEST_F(ExportPrometheusTest, ALabelCannotBreakThePage) {
 }
 
 TEST_F(ExportPrometheusTest, NoCountOfALabelFallsWhileKeysAreErased) {
-  constexpr int kKeys = 3000;  // The cache reads them some at a time.
+  const int keys = by_size(700, 3000, 3000);  // More than the cache reads at a time.
   Options options;
   options.capture_after = 1000;
   Cache cache(options);
   const auto run = [&](int i) { EXPECT_TRUE(run_add(cache, key("k", i)).ok()); };
-  for (int i = 0; i < kKeys; ++i) run(i);
+  for (int i = 0; i < keys; ++i) run(i);
   const PrometheusCollector collector(cache);
   std::atomic<bool> over = false;
   std::thread eraser([&] {
-    for (int i = 0; i < kKeys; ++i) cache.erase(key("k", i));
+    for (int i = 0; i < keys; ++i) cache.erase(key("k", i));
     over = true;
   });
   double last = 0;
@@ -275,7 +276,7 @@ TEST_F(ExportPrometheusTest, NoCountOfALabelFallsWhileKeysAreErased) {
     last = now;
   }
   eraser.join();
-  EXPECT_GE(last, kKeys);
+  EXPECT_GE(last, keys);
 }
 
 // Every query of a dashboard's panels.

@@ -33,6 +33,10 @@
 //
 // With --cublas, a third of the kernels are products of cuBLAS, whose number of columns is the bucket's, and a third
 // hash the products' bits into the state; the results are compared with what launching every kernel by itself leaves.
+//
+// With --report, --trace or --dot, a cache like cache_run's is watched in one more pass after all measurements, and
+// what it did is written: as a page, as a trace of its last events, and as pictures of two buckets' graphs and of their
+// difference. These need the component graphcache_export (docs/observability.md).
 #include <absl/flags/flag.h>
 #include <absl/strings/str_format.h>
 
@@ -46,6 +50,7 @@
 
 #include "../support.h"
 #include "loop.h"
+#include "observe.h"
 #include "start.h"
 #include "switching.h"
 #include "ways.h"
@@ -58,6 +63,11 @@ ABSL_FLAG(int, iterations, 0,
 ABSL_FLAG(int, executables, 8, "executables that plain_lru, cache_run and shared_table may keep");
 ABSL_FLAG(bool, cublas, false, "make a third of the kernels products of cuBLAS, which is looked for; GPU only");
 ABSL_FLAG(std::string, json, "", "file to write the results to");
+ABSL_FLAG(std::string, report, "", "file to write a page to that shows what a cache did, watched in one more pass");
+ABSL_FLAG(std::string, trace, "", "file to write the last events of that pass to, for chrome://tracing and Perfetto");
+ABSL_FLAG(std::string, dot, "",
+          "folder to write pictures to of two buckets' graphs and of their difference, for Graphviz, and as SVG where "
+          "its dot is installed");
 
 namespace demo {
 namespace {
@@ -138,7 +148,7 @@ bool measure_host(const Kind& kind, const Loop& loop, const std::vector<Request>
   samples->warmup_us.push_back(mean(warmup_us));
   if (iteration->cuda_calls()) way->cuda_calls_per_iteration = static_cast<double>(calls) / measured;
   way->columns = columns(*iteration);
-  if (const auto stats = iteration->stats()) way->outcomes = outcome_counts(*stats);
+  if (iteration->cache() != nullptr) way->outcomes = outcome_counts(iteration->cache()->stats());
   bool equal = loop.equals(expected, (kind.name + ", iterations one by one").c_str());
   if (runtime_calls() && counted != calls) {
     absl::FPrintF(stderr, "%s: %d CUDA calls were made, %d reported\n", kind.name, counted, calls);
@@ -219,6 +229,8 @@ int run() {
   }
   const std::string json = absl::GetFlag(FLAGS_json);
   if (!json.empty()) check_writable(json);
+  const Observed observed{absl::GetFlag(FLAGS_report), absl::GetFlag(FLAGS_trace), absl::GetFlag(FLAGS_dot)};
+  observed.check();
   const bool gpu = on_gpu();
   if (iterations == 0) iterations = !gpu ? kHostrtIterations : cublas ? kCublasIterations : kGpuIterations;
 
@@ -247,6 +259,7 @@ int run() {
   if (!measure_switching(setup.loop(), std::min(iterations, kSwitchIterations), kRepetitions, &report.sections[0])) {
     report.equal = false;
   }
+  if (observed.is_wanted() && !observe(setup.loop(), requests, executables, observed)) report.equal = false;
   return report.finish(json);
 }
 

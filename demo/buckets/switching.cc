@@ -107,7 +107,7 @@ bool measure_switching(Loop loop, int iterations, int repetitions, Section* sect
     loop.buckets = pair.buckets;
     const std::vector<std::uint32_t> expected = reference(loop, requests);
     Side raw{{"raw", [](const Loop& with) { return std::make_unique<KeptTemplates>(with); }}, {}, 0, {}};
-    Side cache{cache_kind("cache", 1), {}, 0, {}};
+    Side cache{cache_kind("cache", {.max_executables = 1}), {}, 0, {}};
     for (int repetition = 0; repetition < repetitions; ++repetition) {
       Side* order[] = {&raw, &cache};
       if (repetition % 2 == 1) std::swap(order[0], order[1]);

@@ -149,7 +149,7 @@ class CacheRun : public Iteration {
     return {stats.captures, stats.instantiations, stats.updates, stats.live_executables, stats.estimated_device_bytes};
   }
   std::optional<std::uint64_t> cuda_calls() const override { return runtime_calls(); }
-  std::optional<graphcache::Stats> stats() const override { return cache_.stats(); }
+  const graphcache::Cache* cache() const override { return &cache_; }
 
  private:
   void record(const Request& request, graphcache::Recorder& rec, graphcache::Slot<std::uint32_t> step,
@@ -178,10 +178,7 @@ std::optional<std::uint64_t> Iteration::cuda_calls() const {
   return loop_.products == nullptr ? std::optional(raw_calls()) : std::nullopt;
 }
 
-Kind cache_kind(const std::string& name, int executables, graphcache::detail::Sharing sharing) {
-  graphcache::Options options;
-  options.max_executables = executables;
-  options.mechanisms.sharing = sharing;
+Kind cache_kind(const std::string& name, const graphcache::Options& options) {
   return {name, [=](const Loop& loop) { return std::make_unique<CacheRun>(loop, options); }};
 }
 
@@ -191,9 +188,10 @@ std::vector<Kind> kinds(int executables, int buckets) {
       {"plain_lru", [=](const Loop& loop) { return std::make_unique<PlainLru>(loop, executables); }},
       {"recapture_update", [](const Loop& loop) { return std::make_unique<RecaptureUpdate>(loop); }},
       {"unlimited", [](const Loop& loop) { return std::make_unique<Unlimited>(loop); }},
-      cache_kind("cache_run", executables),
-      cache_kind("shared_table", executables, graphcache::detail::Sharing::kTable),
-      cache_kind("cache_run_unlimited", buckets),
+      cache_kind("cache_run", {.max_executables = executables}),
+      cache_kind("shared_table",
+                 {.max_executables = executables, .mechanisms = {.sharing = graphcache::detail::Sharing::kTable}}),
+      cache_kind("cache_run_unlimited", {.max_executables = buckets}),
   };
 }
 

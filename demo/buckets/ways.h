@@ -9,8 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "graphcache/options.h"
-#include "graphcache/stats.h"
+#include "graphcache/cache.h"
 #include "loop.h"
 
 namespace demo {
@@ -33,8 +32,8 @@ class Iteration {
   virtual Counters counters() const = 0;
   // CUDA calls that the way itself has made so far, where it counts them.
   virtual std::optional<std::uint64_t> cuda_calls() const;
-  // The cache's own counters, of the ways that use one.
-  virtual std::optional<graphcache::Stats> stats() const { return std::nullopt; }
+  // The cache, of the ways that use one.
+  virtual const graphcache::Cache* cache() const { return nullptr; }
 
  protected:
   const Loop& loop_;
@@ -48,8 +47,7 @@ struct Kind {
 // All ways; `executables` is the limit of those that have one.
 std::vector<Kind> kinds(int executables, int buckets);
 
-// The cache with a limit of `executables`.
-Kind cache_kind(const std::string& name, int executables,
-                graphcache::detail::Sharing sharing = graphcache::detail::Sharing::kAuto);
+// The cache with these options.
+Kind cache_kind(const std::string& name, const graphcache::Options& options);
 
 }  // namespace demo

@@ -14,6 +14,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <cstdio>
 #include <exception>
 #include <fstream>
@@ -77,7 +78,9 @@ int run() {
   if (exposer == nullptr) return 2;
   const auto collector = std::make_shared<graphcache::PrometheusCollector>(traffic.cache(), "service");
   exposer->RegisterCollectable(collector);
-  say(absl::StrFormat("metrics: http://%s%d/metrics", address.substr(0, address.rfind(':') + 1),
+  const std::size_t colon = address.rfind(':');
+  say(absl::StrFormat("metrics: http://%s:%d/metrics",
+                      colon == std::string::npos ? "0.0.0.0" : address.substr(0, colon),
                       exposer->GetListeningPorts().at(0)));
 
   std::signal(SIGINT, interrupt);

@@ -65,6 +65,7 @@ void divide(std::chrono::nanoseconds time, std::uint64_t all, const std::vector<
 struct Priced {
   EntryInfo entry;
   double nanoseconds = 0;
+  std::size_t number = 0;  // The page's, from 1 on: ids are too long to be read.
 };
 
 // The costliest first.
@@ -79,6 +80,7 @@ std::vector<Priced> priced(std::vector<EntryInfo> entries, const Stats& stats) {
   std::stable_sort(result.begin(), result.end(), [](const Priced& a, const Priced& b) {
     return a.nanoseconds != b.nanoseconds ? a.nanoseconds > b.nanoseconds : runs_of(a.entry) > runs_of(b.entry);
   });
+  for (std::size_t i = 0; i < result.size(); ++i) result[i].number = i + 1;
   return result;
 }
 
@@ -88,7 +90,10 @@ Json shown_entries(const std::vector<Priced>& all, const ReportOptions& options)
     if (shown.size() < options.most_entries) shown.push_back(each.entry);
   }
   Json json = Json::parse(to_json(shown, options.may_leave));
-  for (std::size_t i = 0; i < json.size(); ++i) json[i]["cost_ns"] = all[i].nanoseconds;
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    json[i]["number"] = all[i].number;
+    json[i]["cost_ns"] = all[i].nanoseconds;
+  }
   return json;
 }
 
@@ -119,7 +124,7 @@ Json families(const std::vector<Priced>& entries) {
     family.nodes = entry.nodes;
     family.bytes += entry.live ? entry.estimated_device_bytes : 0;
     if (family.members.size() < kMostMembers) {
-      family.members.push_back({{"label", entry.label}, {"id", entry.id}, {"live", entry.live}});
+      family.members.push_back({{"label", entry.label}, {"number", each.number}, {"live", entry.live}});
     }
   }
   std::vector<Family> sorted;
@@ -186,6 +191,7 @@ Json graphs(const Cache& cache, const std::vector<Priced>& entries, const Report
     graph->nodes.resize(std::min(all, nodes_left));
     nodes_left -= graph->nodes.size();
     Json shown = Json::parse(to_json(*graph, options.may_leave));
+    shown["number"] = each.number;
     shown["nodes_in_all"] = all;
     for (std::size_t i = 0; i < graph->nodes.size(); ++i) {
       Json& lines = shown["nodes"][i]["lines"] = Json::array();

@@ -9,7 +9,8 @@ trap 'rm -rf "$work"' EXIT
 
 includes=(-I "$root/include")
 if [[ $TOOLKIT_INCLUDE != /usr/include ]]; then includes+=(-isystem "$TOOLKIT_INCLUDE"); fi
-for path in $(pkg-config --cflags-only-I absl_statusor absl_span fmt); do
+for path in $(pkg-config --cflags-only-I absl_statusor absl_span fmt) \
+  $(pkg-config --cflags-only-I prometheus-cpp-core 2>/dev/null); do
   includes+=(-isystem "${path#-I}")
 done
 warnings=(-Wall -Wextra -Wpedantic -Wshadow -Werror)

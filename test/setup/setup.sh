@@ -55,7 +55,8 @@ install_packages() {
     apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@"
 }
 
-# What a caller would like to have beside, as command:package. Who cannot have it goes on without.
+# What a caller would like to have beside, as command:package. Who cannot have it goes on without, as all do without
+# the packages of graphcache_export.
 optional_tools=()
 
 have() {
@@ -83,6 +84,9 @@ install_missing() {
   missing=()
   for tool in "${optional_tools[@]}"; do
     have "${tool%%:*}" || missing+=("${tool#*:}")
+  done
+  for module in nlohmann_json:nlohmann-json3-dev prometheus-cpp-pull:prometheus-cpp-dev; do
+    pkg-config --exists "${module%%:*}" || missing+=("${module#*:}")
   done
   ((${#missing[@]} == 0)) || (install_packages "${missing[@]}") || say "going on without: ${missing[*]}"
 }
@@ -136,7 +140,9 @@ configure() {
   shift
   local wanted
   wanted=$(printf '%s\n' "$(command -v meson)" "$(meson --version)" "${CXX:-$(command -v g++)}" \
-    "$(command -v clang++ || true)" "$(command -v mpicxx || true)" "$@")
+    "$(command -v clang++ || true)" "$(command -v mpicxx || true)" \
+    "$(pkg-config --modversion nlohmann_json 2>/dev/null || true)" \
+    "$(pkg-config --modversion prometheus-cpp-pull 2>/dev/null || true)" "$@")
   if [[ -f $build/build.ninja && $(cat "$build/graphcache.options" 2>/dev/null) == "$wanted" ]]; then
     return
   fi
