@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <map>
 #include <new>
-#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
@@ -34,13 +33,6 @@ constexpr const char* kNames[] = {"sizes",           "values_in_keys", "budget",
                                   "never_hit_again", "direct_runs",    "stale"};
 static_assert(std::size(kNames) == kFindingKindCount);
 
-using Counts = std::array<std::uint64_t, kOutcomeCount>;
-std::uint64_t sum(const Counts& counts) { return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0}); }
-std::uint64_t hits_of(const Counts& counts) {
-  std::uint64_t hits = 0;
-  for (int i = 0; i < kOutcomeCount; ++i) hits += is_hit(static_cast<Outcome>(i)) ? counts[i] : 0;
-  return hits;
-}
 std::string percent(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
 double share(std::uint64_t part, std::uint64_t all) {
   return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all);
@@ -62,7 +54,7 @@ struct Seen {
   Key key;
   const void* site = nullptr;
   std::uint64_t number = 0;
-  Counts counts{};
+  OutcomeCounts counts{};
   Use last_use;
   bool is_recorded = false;
   bool is_pinned = false;
@@ -112,7 +104,7 @@ std::vector<Form> forms_of(const std::vector<Seen>& all) {
 // The runs of each value of a number.
 std::map<std::int64_t, std::uint64_t> runs_by_value(const Form& form, std::size_t number) {
   std::map<std::int64_t, std::uint64_t> runs;
-  for (const Numbers& key : form.keys) runs[key.values[number]] += sum(key.seen->counts);
+  for (const Numbers& key : form.keys) runs[key.values[number]] += runs_of(key.seen->counts);
   return runs;
 }
 
@@ -250,7 +242,7 @@ class Cache::Impl::Adviser {
     for (const Form& form : forms_of(seen_)) {
       std::uint64_t runs = 0, replayed = 0;
       for (const Numbers& key : form.keys) {
-        runs += sum(key.seen->counts);
+        runs += runs_of(key.seen->counts);
         replayed += hits_of(key.seen->counts);
       }
       const double misses = share(runs - replayed, runs);
@@ -321,8 +313,8 @@ class Cache::Impl::Adviser {
     const std::uint64_t disabled = stats_.eager(EagerReason::kDisabled);
     if (disabled >= kFewest) findings_.push_back(direct_runs("", stats_.eager_reasons, stats_.runs()));
     for (const LabelStats& label : impl_.labels()) {
-      Finding finding = direct_runs(label.label, label.eager_reasons, sum(label.outcomes));
-      const bool is_worth_it = finding.runs >= kFewest && share(finding.runs, sum(label.outcomes)) >= kDirectShare;
+      Finding finding = direct_runs(label.label, label.eager_reasons, runs_of(label.outcomes));
+      const bool is_worth_it = finding.runs >= kFewest && share(finding.runs, runs_of(label.outcomes)) >= kDirectShare;
       if (is_worth_it) findings_.push_back(std::move(finding));
     }
   }
@@ -335,7 +327,7 @@ class Cache::Impl::Adviser {
     std::map<std::string, std::uint64_t> idle;  // By label.
     for (const Seen& seen : seen_) {            // Those used last come first.
       if (!seen.is_recorded || ++met <= with_graphs / 4) continue;
-      if (seen.is_pinned || sum(seen.counts) == 0 || hits_of(seen.counts) != 0) continue;
+      if (seen.is_pinned || runs_of(seen.counts) == 0 || hits_of(seen.counts) != 0) continue;
       const std::string label(seen.key.label());
       if (churning_.count(label) == 0) ++idle[label];
     }

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -51,6 +52,17 @@ enum class Loss : std::uint8_t {
   kMemory,     // A direct run handed out other memory than the graph's.
   kStale,      // Verify mode (OnStale::kForget).
 };
+
+// How many runs, and how many hits, counts by outcome hold.
+using OutcomeCounts = std::array<std::uint64_t, kOutcomeCount>;
+inline std::uint64_t runs_of(const OutcomeCounts& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+}
+inline std::uint64_t hits_of(const OutcomeCounts& counts) {
+  std::uint64_t hits = 0;
+  for (std::size_t i = 0; i < counts.size(); ++i) hits += is_hit(static_cast<Outcome>(i)) ? counts[i] : 0;
+  return hits;
+}
 
 struct Entry;
 
@@ -143,8 +155,8 @@ struct alignas(64) Entry : EntryHandle, EntryContents {
     values = executable->values();
   }
   // Of its runs.
-  std::array<std::uint64_t, kOutcomeCount> counts() const {
-    std::array<std::uint64_t, kOutcomeCount> counts;
+  OutcomeCounts counts() const {
+    OutcomeCounts counts;
     for (int i = 0; i < kOutcomeCount; ++i) counts[i] = outcomes[i].value();
     counts[static_cast<int>(Outcome::kReplayed)] += replayed.value();
     return counts;

@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <new>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -268,11 +267,8 @@ std::string Cache::Impl::manifest(std::size_t most) const try {
   std::unordered_map<Key, std::uint64_t, decltype(hash)> uses(0, hash);
   const auto look = [](const Entry& entry) {
     const auto counts = entry.counts();
-    const auto of = [&](Outcome outcome) { return counts[static_cast<std::size_t>(outcome)]; };
-    const bool earned_it =
-        entry.state != State::kCold &&
-        of(Outcome::kReplayed) + of(Outcome::kPatched) + of(Outcome::kSwitched) + of(Outcome::kRestored) != 0;
-    return std::pair(entry.key, earned_it ? std::accumulate(counts.begin(), counts.end(), std::uint64_t{0}) : 0);
+    const bool earned_it = entry.state != State::kCold && hits_of(counts) != 0;
+    return std::pair(entry.key, earned_it ? runs_of(counts) : 0);
   };
   for_each_entry(look, [&](std::pair<Key, std::uint64_t>& found) {
     if (found.second != 0) uses[found.first] += found.second;
