@@ -108,7 +108,8 @@ TEST(ManifestTest, ThoseWithTheMostUsesComeFirst) {
   const std::vector<std::pair<Key, std::uint64_t>> keys{{key("a"), 1}, {key("b"), 30}, {key("c"), 2}, {key("d"), 30}};
   const auto labels = [&](std::size_t most) {
     std::string labels;
-    for (const ManifestKey& each : *read_manifest(manifest_text(keys, most))) labels += each.label;
+    const auto read = read_manifest(manifest_text(keys, most));
+    for (const ManifestKey& each : *read) labels += each.label;
     return labels;
   };
   EXPECT_EQ(labels(SIZE_MAX), "bdca");

@@ -212,9 +212,10 @@ class Cache::Impl::Adviser {
  private:
   void collect() {
     const auto look = [](const Entry& entry) {
-      return Seen{entry.key,      entry.site.type,     entry.number(),
-                  entry.counts(), entry.last_use(),    entry.state != State::kCold,
-                  entry.pinned,   !entry.stale.empty()};
+      return Seen{entry.key,        entry.site.type,
+                  entry.number(),   entry.counts(),
+                  entry.last_use(), entry.state != State::kCold,
+                  entry.pinned,     !entry.noted().stale.empty()};
     };
     impl_.for_each_entry(look, [&](Seen& seen) {
       if (seen_.size() < kMostEntries) seen_.push_back(std::move(seen));

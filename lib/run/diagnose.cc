@@ -41,7 +41,7 @@ void Cache::Impl::note_strays(Entry* entry, const Request& request, const std::v
   for (const std::string& stray : strays) {
     {
       MutexLock lock(mutex_);
-      auto& known = entry->stray_work;
+      auto& known = entry->note().stray_work;
       if (known.size() == kMaxTexts || std::find(known.begin(), known.end(), stray) != known.end()) continue;
       known.push_back(stray);
     }

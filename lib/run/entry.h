@@ -76,6 +76,13 @@ struct EntryHandle : detail::HotEntry {
   Use last_use() const { return {used_in.value(), used_at.value()}; }
 };
 
+// Texts for people about an entry. Most entries have none.
+struct Notes {
+  std::string refusal;                  // Why the runtime refused an update the last time.
+  std::string stale;                    // What verify mode found the last time.
+  std::vector<std::string> stray_work;  // What captures missed, as far as somebody watched them.
+};
+
 // What becomes as new when the entry is deleted, and serves another key.
 struct EntryContents {
   // Guarded by `lock`. An executable changes hands while both entries' locks are held, which thread-safety analysis
@@ -105,15 +112,13 @@ struct EntryContents {
   absl::Status error;                       // Behind its last direct run; ok after a capture.
   std::optional<EagerReason> eager_reason;  // Of its last direct run.
   Signatures::Known* signature = nullptr;   // Of its content. Null if that can have no siblings.
-  std::string stale;                        // What verify mode found last, or empty.
-  std::vector<std::string> stray_work;      // What captures missed, as far as somebody watched them.
   Loss executable_lost = Loss::kNone;       // The last time.
   Loss template_lost = Loss::kNone;         // The last time.
   std::size_t others = 0;                   // How many executables there were when it was evicted last.
   std::uint8_t label = 0;                   // By its number (labels.h).
   Task task = Task::kNone;                  // What is being done for it, or waits to be done.
   Entry* next_task = nullptr;               // The entry behind it among those that wait.
-  std::string refusal;                      // Of the last update that the runtime refused, for people.
+  std::unique_ptr<Notes> notes;             // Null if there are none: see Entry::note().
   // Of ghosts.h.
   Entry* ghost_newer = nullptr;
   Entry* ghost_older = nullptr;
@@ -160,6 +165,15 @@ struct alignas(64) Entry : EntryHandle, EntryContents {
     for (int i = 0; i < kOutcomeCount; ++i) counts[i] = outcomes[i].value();
     counts[static_cast<int>(Outcome::kReplayed)] += replayed.value();
     return counts;
+  }
+  // The entry's notes, to read and to write, under the cache's lock.
+  const Notes& noted() const {
+    static const Notes none;
+    return notes != nullptr ? *notes : none;
+  }
+  Notes& note() {
+    if (notes == nullptr) notes = std::make_unique<Notes>();
+    return *notes;
   }
   // EntryInfo::id. Under the cache's lock.
   std::uint64_t number() const { return life << 32 | id; }

@@ -178,14 +178,15 @@ std::string Cache::Impl::explain(const Key& key, std::vector<std::uint64_t>* oth
       }
     }
     if (entry->state != State::kCold && options_.share && others->empty()) *others = like(*entry);
-    if (!entry->refusal.empty()) {
-      line("The runtime refused to update a sibling's executable to its graph: ", entry->refusal, ".");
+    const Notes& notes = entry->noted();
+    if (!notes.refusal.empty()) {
+      line("The runtime refused to update a sibling's executable to its graph: ", notes.refusal, ".");
     }
     if (entry->eager_reason)
       line("Its last direct run was one because ", sentence(*entry->eager_reason, options_), ".");
     if (!entry->error.ok()) line("Its last error: ", std::string(message_of(entry->error)), ".");
-    for (const std::string& stray : entry->stray_work) line("Not in its graph: ", stray, ".");
-    if (!entry->stale.empty()) line("Verify mode found: ", entry->stale, ".");
+    for (const std::string& stray : notes.stray_work) line("Not in its graph: ", stray, ".");
+    if (!notes.stale.empty()) line("Verify mode found: ", notes.stale, ".");
   }
   return text;
 }

@@ -235,8 +235,8 @@ std::vector<EntryInfo> Cache::Impl::entries() const try {
     info.family = policy_.family(entry.id);
     info.eager_reason = entry.eager_reason;
     if (!entry.error.ok()) info.error = entry.error.ToString();
-    info.stale = entry.stale;
-    info.stray_work = entry.stray_work;
+    info.stale = entry.noted().stale;
+    info.stray_work = entry.noted().stray_work;
     info.nodes = entry.nodes.value();
     info.slot_nodes = entry.slot_nodes.value();
     info.estimated_device_bytes = policy_.bytes(entry.id);

@@ -248,7 +248,7 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
     if (brought.refusal) {
       ++totals_.refused_updates[static_cast<std::size_t>(*brought.refusal)];
       policy_.refuse_siblings(entry->id);
-      entry->refusal = refusal;
+      entry->note().refusal = refusal;
     }
   }
   if (brought.refusal) {

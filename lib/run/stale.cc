@@ -109,8 +109,8 @@ absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std:
 bool Cache::Impl::report(Entry* entry, const std::string& finding) {
   MutexLock lock(mutex_);
   ++totals_.stale;
-  const bool is_new = entry->stale != finding;
-  entry->stale = finding;
+  const bool is_new = entry->noted().stale != finding;
+  entry->note().stale = finding;
   return is_new;
 }
 
