@@ -4,9 +4,11 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <new>
 #include <utility>
 
 #include "cuda/mutex.h"
+#include "manifest_text.h"
 #include "options.h"
 #include "run/impl.h"
 #include "run/verify.h"
@@ -83,7 +85,11 @@ std::vector<Finding> Cache::advise() const {
   GRAPHCACHE_VERIFY_ON_RETURN(*this);
   return impl_->advise();
 }
-std::string Cache::manifest(std::size_t most) const { return impl_->manifest(most); }
+std::string Cache::manifest(std::size_t most) const try {
+  return manifest_text(impl_->replayed_keys(), most);
+} catch (const std::bad_alloc&) {
+  return "";
+}
 std::vector<CacheEvent> Cache::events() const { return impl_->events(); }
 std::vector<LabelStats> Cache::labels() const {
   GRAPHCACHE_VERIFY_ON_RETURN(*this);

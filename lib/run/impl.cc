@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "cuda/errors.h"
-#include "manifest_text.h"
 
 namespace graphcache {
 namespace {
@@ -261,21 +260,18 @@ std::vector<EntryInfo> Cache::Impl::entries() const try {
   return {};
 }
 
-// Keys of several entries, one for each place of the program, are in there once.
-std::string Cache::Impl::manifest(std::size_t most) const try {
+std::vector<std::pair<Key, std::uint64_t>> Cache::Impl::replayed_keys() const {
   const auto hash = [](const Key& key) { return key.hash(); };
-  std::unordered_map<Key, std::uint64_t, decltype(hash)> uses(0, hash);
+  std::unordered_map<Key, std::uint64_t, decltype(hash)> runs(0, hash);
   const auto look = [](const Entry& entry) {
     const auto counts = entry.counts();
-    const bool earned_it = entry.state != State::kCold && hits_of(counts) != 0;
-    return std::pair(entry.key, earned_it ? runs_of(counts) : 0);
+    const bool is_replayed = entry.state != State::kCold && hits_of(counts) != 0;
+    return std::pair(entry.key, is_replayed ? runs_of(counts) : 0);
   };
   for_each_entry(look, [&](std::pair<Key, std::uint64_t>& found) {
-    if (found.second != 0) uses[found.first] += found.second;
+    if (found.second != 0) runs[found.first] += found.second;
   });
-  return manifest_text({uses.begin(), uses.end()}, most);
-} catch (const std::bad_alloc&) {
-  return "";
+  return {runs.begin(), runs.end()};
 }
 
 }  // namespace graphcache

@@ -62,7 +62,8 @@ class Cache::Impl {
   absl::StatusOr<GraphInfo> graph(const Key& key);
   absl::StatusOr<GraphInfo> graph(std::uint64_t entry);
   std::vector<Finding> advise();
-  std::string manifest(std::size_t most) const;
+  // The keys that have a graph and were replayed, and how often each was run, at all places of the program together.
+  std::vector<std::pair<Key, std::uint64_t>> replayed_keys() const;
   std::vector<CacheEvent> events() const { return observer_.events(); }
   absl::Status status() const;
   const Options& options() const { return options_; }

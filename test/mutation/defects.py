@@ -372,6 +372,6 @@ DEFECTS = [
            "return a.begin < b.begin;", ("export_trace",)),
     Defect("evictions last", '{"ph", has_duration(event.kind) ? "X" : "i"}', '{"ph", "X"}', ("export_trace",)),
     Defect("a tab ends a field of the node table", 'result += "\\\\t";', "result += c;", ("export_node_table",)),
-    Defect("a graph in use ends the node table", "if (!graph.ok()) continue;", "if (!graph.ok()) return {};",
-           ("export_node_table",)),
+    Defect("a graph in use ends the node table", "if (!graph.ok()) continue;\n    const std::string of_graph",
+           "if (!graph.ok()) return {};\n    const std::string of_graph", ("export_node_table",)),
 ]
