@@ -148,7 +148,8 @@ std::vector<std::string> lines_of_both(std::size_t index, const GraphNode& here,
 }
 
 std::string legend() {
-  std::string text = "  subgraph cluster_legend {\n    label=\"Differences\"; color=\"#c3cad4\";\n";
+  std::string text =
+      "  subgraph cluster_legend {\n    label=\"Differences\"; color=\"#c3cad4\";\n    node [height=0.25];\n";
   std::string order;
   const auto add = [&](const char* name, const std::string& label, const std::string& attributes) {
     text += std::string("    ") + name + " [label=" + quoted(label) + ", " + attributes + "];\n";

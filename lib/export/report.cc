@@ -74,7 +74,7 @@ std::vector<Priced> priced(std::vector<EntryInfo> entries, const Stats& stats) {
   std::vector<double> costs(entries.size());
   divide(stats.capture_time, stats.captures, entries, {kUpdated, kInstantiated}, &costs);
   divide(stats.instantiate_time, stats.instantiations, entries, {kRestored, kInstantiated}, &costs);
-  divide(stats.update_time, stats.updates + stats.set_switches, entries, {kSwitched, kUpdated}, &costs);
+  divide(stats.update_time, stats.outcome(kSwitched) + stats.outcome(kUpdated), entries, {kSwitched, kUpdated}, &costs);
   std::vector<Priced> result;
   for (std::size_t i = 0; i < entries.size(); ++i) result.push_back({std::move(entries[i]), costs[i]});
   std::stable_sort(result.begin(), result.end(), [](const Priced& a, const Priced& b) {
