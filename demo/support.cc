@@ -19,6 +19,8 @@
 #include <random>
 #include <system_error>
 
+#include "../tools/progress.h"
+
 namespace demo {
 namespace {
 
@@ -179,9 +181,15 @@ void repeat_in_shuffled_order(std::size_t count, int repetitions, const std::fun
   std::vector<std::size_t> order(count);
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::mt19937 random(1);
+  const std::size_t all = count * static_cast<std::size_t>(std::max(repetitions, 0));
+  std::size_t done = 0;
+  graphcache::tools::Progress progress("measuring");
   while (repetitions-- > 0) {
     std::shuffle(order.begin(), order.end(), random);
-    for (const std::size_t i : order) measure(i);
+    for (const std::size_t i : order) {
+      progress.show(done++, all);
+      measure(i);
+    }
   }
 }
 

@@ -66,6 +66,7 @@ std::vector<std::pair<std::string, std::uint64_t>> outcome_counts(const graphcac
 
 double median(std::vector<double> values);
 // Calls measure(i) for each i below `count`, so many times, each time in another order, which is the same in every run.
+// Shows its progress on a terminal.
 void repeat_in_shuffled_order(std::size_t count, int repetitions, const std::function<void(std::size_t)>& measure);
 // Microseconds that `work` takes on the host's clock.
 double microseconds(const std::function<void()>& work);

@@ -86,7 +86,7 @@ absl::StatusOr<std::vector<ManifestKey>> read_manifest(absl::string_view text) t
   const std::size_t end = text.rfind(kLastLine);
   if (end == absl::string_view::npos || text[end - 1] != '\n') return damaged("its end is missing");
   absl::string_view checksum = text.substr(end + kLastLine.size());
-  absl::ConsumeSuffix(&checksum, "\n");
+  while (absl::ConsumeSuffix(&checksum, "\n")) continue;  // Whoever stores texts may add lines without content.
   text = text.substr(0, end);
   if (checksum != checksum_of(text)) return damaged("its checksum is wrong");
   std::vector<ManifestKey> keys;

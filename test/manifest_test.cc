@@ -141,6 +141,16 @@ TEST(ManifestTest, AByteThatIsDamagedIsFound) {
   }
 }
 
+TEST(ManifestTest, EmptyLinesBehindTheEndAreNoDamage) {
+  const std::string text = text_of({key("decode", 16)});
+  for (const char* end : {"\n", "\n\n\n"}) {
+    const auto keys = read_manifest(text + end);
+    ASSERT_TRUE(keys.ok()) << keys.status();
+    EXPECT_EQ(keys->size(), 1u);
+  }
+  EXPECT_FALSE(read_manifest(text + "\nmore").ok());
+}
+
 TEST(ManifestTest, ATextThatWasCutIsFound) {
   const std::string text = text_of({key("decode", 16), key("decode", 32)});
   for (std::size_t size = 0; size < text.size() - 1; ++size) {

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <memory>
 
+#include "../../tools/progress.h"
 #include "../support.h"
 
 namespace demo {
@@ -74,7 +75,9 @@ Start start_in_child(const Plan& plan, const Kind& kind, const std::vector<Reque
 std::vector<Start> measure_starts(const Plan& plan, const std::vector<Kind>& kinds, const std::vector<Request>& then,
                                   int repetitions) {
   std::vector<Start> starts;
+  graphcache::tools::Progress progress("measuring the start-up");
   for (const Kind& kind : kinds) {
+    progress.show(starts.size(), kinds.size());
     std::vector<double> first_replay_ms, first_replay_done_ms, taken_bytes;
     bool equal = true;
     for (int repetition = 0; repetition < repetitions; ++repetition) {

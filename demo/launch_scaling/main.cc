@@ -32,6 +32,7 @@
 #include <string>
 #include <vector>
 
+#include "../../tools/progress.h"
 #include "../support.h"
 #include "measure.h"
 #include "times.h"
@@ -127,10 +128,13 @@ int run() {
 
   const std::vector<Kind> ways = kinds();
   std::vector<Measured> all;
+  graphcache::tools::Progress progress("measuring topologies");
   for (const Topology& topology : topologies()) {
+    progress.show(all.size(), topologies().size());
     const Work work(topology);
     all.push_back({topology, measure(work, ways, iterations, &report.equal)});
   }
+  progress.clear();
   report.sections.push_back(shapes(all));
   for (const Measured& measured : all) report.sections.push_back(side_by_side(measured));
   if (!csv.empty() && !write_csv(csv, ways, all, report.machine.times_mean_something)) return 1;

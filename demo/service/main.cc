@@ -4,6 +4,9 @@
 //
 //   ./demo/run service --seconds 60      and http://127.0.0.1:9464/metrics meanwhile
 //
+// With --manifest FILE, it writes down at the end which keys earned their place, and warms them at its next start, for
+// at most a second.
+//
 // The kernels are those of the pipeline. At the end, all that they have computed is compared with the host's reference.
 #include <absl/flags/flag.h>
 #include <absl/strings/match.h>
@@ -18,16 +21,19 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
 
+#include "../../tools/progress.h"
 #include "../support.h"
 #include "traffic.h"
 
 ABSL_FLAG(double, seconds, 0, "how long it runs; 0: until it is interrupted");
 ABSL_FLAG(int, requests, 0, "how many requests it serves, after which it only shows the counts; 0: as many as it can");
 ABSL_FLAG(std::string, address, "127.0.0.1:9464", "where it serves /metrics; port 0 is any free one");
+ABSL_FLAG(std::string, manifest, "", "file of the keys to warm at the start, if there is one, written at the end");
 ABSL_FLAG(std::string, json, "", "file to write the cache's state to, at the end");
 
 namespace demo {
@@ -36,6 +42,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kBetweenRequests(1);
+constexpr std::chrono::seconds kWarmUp(1);  // At most.
 
 volatile std::sig_atomic_t interrupted = 0;
 void interrupt(int) { interrupted = 1; }
@@ -63,10 +70,38 @@ void say(const std::string& line) {
   std::fflush(stdout);
 }
 
+bool save(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  if (file << text << std::flush) return true;
+  absl::FPrintF(stderr, "cannot write %s\n", path);
+  return false;
+}
+
+// False, with a message, if there is a file and it is no manifest: it may be somebody's.
+bool warm_up(const std::string& path, Traffic* traffic) {
+  std::ifstream file(path);
+  if (!file) return true;  // The first start.
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const auto keys = graphcache::read_manifest(text);
+  if (!keys.ok()) {
+    absl::FPrintF(stderr, "%s: %s\n", path, keys.status().ToString());
+    return false;
+  }
+  graphcache::tools::Progress progress("warming keys");
+  const graphcache::WarmUp warmed = graphcache::warm_up(
+      *keys, kWarmUp, [&](const graphcache::ManifestKey& key) { return traffic->warm(key); },
+      [&](std::size_t done, std::size_t all) { progress.show(done, all); });
+  progress.clear();
+  say(absl::StrFormat("warmed %d of %d keys of %s", warmed.warmed, keys->size(), path));
+  if (!warmed.error.ok()) absl::FPrintF(stderr, "%d keys failed: %s\n", warmed.failed, warmed.error.ToString());
+  return true;
+}
+
 int run() {
   const double seconds = absl::GetFlag(FLAGS_seconds);
   const int most_requests = absl::GetFlag(FLAGS_requests);
   const std::string address = absl::GetFlag(FLAGS_address), json = absl::GetFlag(FLAGS_json);
+  const std::string manifest = absl::GetFlag(FLAGS_manifest);
   if (seconds < 0 || most_requests < 0) {
     absl::FPrintF(stderr, "--seconds and --requests must be at least 0\n");
     return 2;
@@ -74,6 +109,7 @@ int run() {
   if (!json.empty()) check_writable(json);
   announce();
   Traffic traffic;
+  if (!manifest.empty() && !warm_up(manifest, &traffic)) return 2;
   const std::unique_ptr<prometheus::Exposer> exposer = exposer_at(address);
   if (exposer == nullptr) return 2;
   const auto collector = std::make_shared<graphcache::PrometheusCollector>(traffic.cache(), "service");
@@ -101,13 +137,8 @@ int run() {
   absl::PrintF("%d requests: %d runs, %.1f %% hits, %d captures, %d evictions; results: %s\n", requests, stats.runs(),
                100 * stats.hit_rate(), stats.captures, stats.evictions,
                is_right ? "equal to the host reference" : "NOT EQUAL");
-  if (!json.empty()) {
-    std::ofstream file(json);
-    if (!(file << graphcache::to_json(traffic.cache()) << '\n' << std::flush)) {
-      absl::FPrintF(stderr, "cannot write %s\n", json);
-      return 1;
-    }
-  }
+  if (!json.empty() && !save(json, graphcache::to_json(traffic.cache()) + '\n')) return 1;
+  if (!manifest.empty() && !save(manifest, traffic.cache().manifest())) return 1;
   return is_right ? 0 : 1;
 }
 

@@ -1,5 +1,6 @@
 #include "traffic.h"
 
+#include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 
 #include <algorithm>
@@ -14,6 +15,7 @@ namespace {
 constexpr int kBlock = 64;
 constexpr int kLongestPrompt = 1024;
 constexpr int kMostDecoding = 12;
+constexpr int kMostLayers = 4;
 constexpr int kTokenSize = 32;  // Elements of one token.
 
 // Fewer executables than keys, and everything that a cache can measure.
@@ -43,16 +45,34 @@ Traffic::~Traffic() {
   DEMO_CUDA(cudaFree(memory_));
 }
 
+auto Traffic::stirs(int count, int layers) const {
+  return [this, count, layers](graphcache::Recorder& rec, graphcache::Slot<std::uint32_t> salt) {
+    const auto blocks = static_cast<unsigned>((count + kBlock - 1) / kBlock);
+    for (int layer = 0; layer < layers; ++layer) {
+      rec.launch(stir, {blocks, kBlock}, memory_, count, salt, static_cast<std::uint32_t>(layer));
+    }
+  };
+}
+
+absl::Status Traffic::warm(const graphcache::ManifestKey& known) {
+  // A manifest may be of another version of this program, so nothing in it is taken for granted.
+  const std::vector<graphcache::KeyPart>& parts = known.parts;
+  const bool has_form = parts.size() == 3 && parts[0].kind == graphcache::KeyPart::Kind::kText &&
+                        parts[1].kind == graphcache::KeyPart::Kind::kInteger &&
+                        parts[2].kind == graphcache::KeyPart::Kind::kInteger;
+  const std::int64_t count = has_form ? parts[1].integer : 0;
+  const std::int64_t layers = has_form ? parts[2].integer : 0;
+  if (count < 1 || count > kLongestPrompt || layers < 1 || layers > kMostLayers) {
+    return absl::NotFoundError(absl::StrCat("no request has the key ", known.text));
+  }
+  return cache_.warm(known.key, stream_, graphcache::params(salt_),
+                     stirs(static_cast<int>(count), static_cast<int>(layers)));
+}
+
 void Traffic::run(const char* label, int count, int layers) {
   const std::uint32_t salt = ++salt_;
-  const graphcache::Key key = graphcache::key(label, count, layers);
-  const auto outcome = cache_.run(
-      key, stream_, graphcache::params(salt), [&](graphcache::Recorder& rec, graphcache::Slot<std::uint32_t> slot) {
-        const auto blocks = static_cast<unsigned>((count + kBlock - 1) / kBlock);
-        for (int layer = 0; layer < layers; ++layer) {
-          rec.launch(stir, {blocks, kBlock}, memory_, count, slot, static_cast<std::uint32_t>(layer));
-        }
-      });
+  const auto outcome =
+      cache_.run(graphcache::key(label, count, layers), stream_, graphcache::params(salt), stirs(count, layers));
   if (!outcome.ok()) {
     absl::FPrintF(stderr, "%s\n", outcome.status().ToString());
     std::exit(1);
@@ -69,7 +89,7 @@ void Traffic::serve(int n) {
   static const graphcache::Buckets buckets{64, 128, 256, 384, 512, 768, kLongestPrompt};
   // Short prompts are more frequent than long ones.
   const auto length = static_cast<int>(kLongestPrompt >> (random_() % 5)) - static_cast<int>(random_() % 32);
-  run("prefill", static_cast<int>(buckets.up(length)), 4);
+  run("prefill", static_cast<int>(buckets.up(length)), kMostLayers);
   decoding_ = std::clamp(decoding_ + static_cast<int>(random_() % 3) - 1, 1, kMostDecoding);
   for (unsigned tokens = 4 + random_() % 8; tokens > 0; --tokens) run("decode", decoding_ * kTokenSize, 3);
   if (n % 64 == 0) run("report", kTokenSize, 1);

@@ -21,12 +21,15 @@ class Traffic {
   // Enqueues one request and waits for it. The n-th request is the same in every run of the program. Ends the program
   // with a message if a run fails.
   void serve(int n);
+  // Makes what serve() would make for the key when it comes. NotFound if serve() has no such key.
+  absl::Status warm(const graphcache::ManifestKey& key);
   // Whether the device's memory holds what the requests so far have to leave there.
   bool equals_reference() const;
   const graphcache::Cache& cache() const { return cache_; }
 
  private:
-  // `layers` kernels on the first `count` elements, which a key of this label and count replays.
+  // What a key of this label, count and number of layers replays: the kernels of the layers on the first elements.
+  auto stirs(int count, int layers) const;
   void run(const char* label, int count, int layers);
 
   graphcache::Cache cache_;

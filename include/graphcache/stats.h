@@ -44,7 +44,7 @@ enum class EagerReason {
   kNothingCaptured,  // `fn` enqueued nothing on the stream that it was given: if it did any work, it did it elsewhere
                      // while it was captured. Later runs of the key call it directly.
   kMemoryInUse,  // The graph allocates memory that it does not free, and that of an earlier launch was not freed, so
-                 // that it could not be launched again. The executable was dropped.
+                 // that it could not be launched again. The executable and the template were dropped.
   kPreparing,    // A background thread is making the key's executable, or has been asked to by this run
                  // (Options::background_threads).
 };
@@ -83,13 +83,14 @@ struct Stats {
   std::uint64_t instantiations = 0;    // +1 for each successful cudaGraphInstantiate.
   // An executable is brought over to a sibling by an update, by a parameter set of its table, or by patches of the
   // nodes that differ, where these are cheaper.
-  std::uint64_t updates = 0;        // +1 for each successful cudaGraphExecUpdate.
-  std::uint64_t set_switches = 0;   // +1 for each executable brought over by a parameter set.
-  std::uint64_t patched_nodes = 0;  // +1 for each node that was set anew, by a call or by the device in a launch.
-  std::uint64_t evictions = 0;      // +1 for each executable that left for another: for room, or for a table.
+  std::uint64_t updates = 0;       // +1 for each successful cudaGraphExecUpdate.
+  std::uint64_t set_switches = 0;  // +1 for each executable brought over by a parameter set.
+  // +1 for each node that was set anew, by a call or by the device in a launch. A parameter set counts none.
+  std::uint64_t patched_nodes = 0;
+  std::uint64_t evictions = 0;  // +1 for each executable that left for another: for room, or for a table.
   // +1 for each template that was dropped while its key stayed: because of Options::max_templates, with the executable
-  // of a key that uses Recorder::on_device(), because its graph cannot be instantiated, or because verify mode found it
-  // stale (OnStale::kForget). Until something is erased,
+  // of a key that uses Recorder::on_device(), because its graph cannot be instantiated or its memory was not freed
+  // (EagerReason::kMemoryInUse), or because verify mode found it stale (OnStale::kForget). Until something is erased,
   // live_templates is captures - forgotten.
   std::uint64_t forgotten = 0;
   // +1 for each update that the runtime refused, by its reason. The two graphs looked like siblings and are not: the
@@ -99,17 +100,18 @@ struct Stats {
   std::uint64_t refused_device_updates = 0;
   std::uint64_t verified = 0;  // +1 for each hit whose `fn` was recorded again and compared (Options::verify_every).
   std::uint64_t stale = 0;     // +1 for each such recording that differed or broke (EntryInfo::stale).
-  std::uint64_t live_executables = 0;        // Executables now alive.
-  std::uint64_t live_templates = 0;          // Templates (captured graphs) now kept.
-  std::uint64_t families = 0;                // Families of the graphs that were read (EntryInfo::family).
+  std::uint64_t live_executables = 0;  // Executables now alive.
+  std::uint64_t live_templates = 0;    // Templates (captured graphs) now kept.
+  // Families of the graphs that were read (EntryInfo::family). A graph is read when another one might be its sibling.
+  std::uint64_t families = 0;
   std::uint64_t estimated_device_bytes = 0;  // Device memory of the live executables, by their nodes.
   // By how much the device's free memory has shrunk while executables were made, updated, launched for the first time
-  // and destroyed (Options::measure_device_bytes). The driver takes and gives back memory in pieces of 2 MiB and more, and
-  // what others allocate at these moments counts as well.
+  // and destroyed (Options::measure_device_bytes). The driver takes and gives back memory in pieces of 2 MiB and more,
+  // and what others allocate at these moments counts as well.
   std::int64_t measured_device_bytes = 0;
 
   // Host time, by all threads. Each grows at the end of what it measures, whether that succeeded or not.
-  std::chrono::nanoseconds capture_time{0};  // Between the begin and the end of captures, `fn` included.
+  std::chrono::nanoseconds capture_time{0};  // In captures, `fn` included.
   // In making executables: cudaGraphInstantiate, and what makes one that the device updates.
   std::chrono::nanoseconds instantiate_time{0};
   std::chrono::nanoseconds update_time{0};  // In bringing executables over to siblings.

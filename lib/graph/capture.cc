@@ -50,7 +50,6 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   Captured captured;
   LastErrorGuard last_error;  // What a broken capture leaves behind must not meet `fn` when it is called directly.
   Watch watch(diagnoser, stream);
-  const auto begin = std::chrono::steady_clock::now();
   if (const cudaError_t error = cudaStreamBeginCapture(stream, mode); error != cudaSuccess) {
     captured.capture = cuda_failure("cudaStreamBeginCapture", error);
     return captured;
@@ -67,7 +66,6 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
     call.threw = false;
     if (error != cudaSuccess) captured.capture = recording.end_failed(error);
   }
-  captured.time = std::chrono::steady_clock::now() - begin;
   explain(watch.diagnosis(), recording.calls(), &captured.capture, &captured.fn);
   captured.strays = std::move(watch.diagnosis().strays);
 

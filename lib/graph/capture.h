@@ -4,7 +4,6 @@
 #include <absl/status/status.h>
 #include <cuda_runtime_api.h>
 
-#include <chrono>
 #include <string>
 #include <vector>
 
@@ -22,7 +21,6 @@ struct Captured {
   bool empty_slot = false;
   Template graph;
   Content content;
-  std::chrono::nanoseconds time{0};
   std::vector<std::string> strays;  // Work that the graph lacks (Diagnosis::strays), if somebody watched.
 };
 

@@ -257,6 +257,8 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
   };
   Captured captured;
   {
+    const auto begin = std::chrono::steady_clock::now();
+    const absl::Cleanup timed = [&] { add_time(&Stats::capture_time, begin); };
     const Observer::Span span(observer_, EventKind::kCapture, request.key);
     captured = capture_fn(request);
   }
@@ -274,7 +276,6 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
   const bool usable = captured.capture.ok() && captured.fn.ok();
   {
     MutexLock lock(mutex_);
-    totals_.capture_time += captured.time;
     ++(usable ? totals_.captures : totals_.capture_failures);
   }
   if (absl::Status fatal = take_fatal_error(captured); !fatal.ok()) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "../progress.h"
 #include "cache.h"
 #include "generators.h"
 #include "ledger.h"
@@ -274,9 +275,14 @@ int run(int argc, char** argv) {
   if (traces.empty()) traces = generated_traces();
 
   std::vector<Case> cases;
+  tools::Progress progress("replaying traces");
   for (const Trace& trace : traces) {
-    for (const std::size_t budget : kBudgets) cases.emplace_back(trace, budget, cache_policies());
+    for (const std::size_t budget : kBudgets) {
+      progress.show(cases.size(), traces.size() * kBudgets.size());
+      cases.emplace_back(trace, budget, cache_policies());
+    }
   }
+  progress.clear();
   print_summary(cases);
   print_preferences(cases);
   if (ratios) print_ratios(cases, "cache");

@@ -1,0 +1,520 @@
+// One test for each event that moves counters of Stats. Each compares everything that the event moved, so that a
+// counter that moves with another's event is noticed as well. On hostrt, which can make any call fail.
+//
+// Not here: the values of measured_device_bytes (accounting_test), and refusals of updates that the signature of a
+// graph prevents, which signature_changes_test provokes below the cache.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <string>
+
+#include "cache_support.h"
+#include "graph/template.h"
+#include "graphcache/graphcache.h"
+#include "graphcache/hostrt.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+// By how much each counter that is not 0 has moved, by its name.
+using Moved = std::map<std::string, std::int64_t>;
+// Which times have grown.
+using Times = std::set<std::string>;
+
+// 12 counters, 4 numbers of what is alive with the measured bytes, and 4 times. A new one belongs below, and needs a
+// test.
+static_assert(sizeof(Stats) / sizeof(std::uint64_t) ==
+              kOutcomeCount + kEagerReasonCount + kUpdateRefusalCount + kHitLatencyBuckets + 12 + 5 + 4);
+
+Moved moved(const Stats& later, const Stats& earlier) {
+  const Stats change = later - earlier;
+  const auto grown = [](std::uint64_t now, std::uint64_t before) { return static_cast<std::int64_t>(now - before); };
+  Moved all{{"failed", grown(change.failed, 0)},
+            {"captures", grown(change.captures, 0)},
+            {"capture_failures", grown(change.capture_failures, 0)},
+            {"instantiations", grown(change.instantiations, 0)},
+            {"updates", grown(change.updates, 0)},
+            {"set_switches", grown(change.set_switches, 0)},
+            {"patched_nodes", grown(change.patched_nodes, 0)},
+            {"evictions", grown(change.evictions, 0)},
+            {"forgotten", grown(change.forgotten, 0)},
+            {"refused_device_updates", grown(change.refused_device_updates, 0)},
+            {"verified", grown(change.verified, 0)},
+            {"stale", grown(change.stale, 0)},
+            {"live_executables", grown(later.live_executables, earlier.live_executables)},
+            {"live_templates", grown(later.live_templates, earlier.live_templates)},
+            {"families", grown(later.families, earlier.families)},
+            {"estimated_device_bytes", grown(later.estimated_device_bytes, earlier.estimated_device_bytes)}};
+  for (int i = 0; i < kOutcomeCount; ++i) {
+    all[to_string(static_cast<Outcome>(i))] = grown(change.outcome(static_cast<Outcome>(i)), 0);
+  }
+  for (int i = 0; i < kEagerReasonCount; ++i) {
+    const auto reason = static_cast<EagerReason>(i);
+    all[std::string("direct: ") + to_string(reason)] = grown(change.eager(reason), 0);
+  }
+  for (int i = 0; i < kUpdateRefusalCount; ++i) {
+    const auto why = static_cast<UpdateRefusal>(i);
+    all[std::string("refused update: ") + to_string(why)] = grown(change.refused(why), 0);
+  }
+  for (const std::uint64_t count : change.hit_latency) all["hit_latency"] += static_cast<std::int64_t>(count);
+  std::erase_if(all, [](const auto& counter) { return counter.second == 0; });
+  return all;
+}
+
+Times grown_times(const Stats& change) {
+  Times times;
+  if (change.capture_time.count() > 0) times.insert("capture");
+  if (change.instantiate_time.count() > 0) times.insert("instantiate");
+  if (change.update_time.count() > 0) times.insert("update");
+  if (change.first_launch_time.count() > 0) times.insert("first_launch");
+  return times;
+}
+
+class CountersTest : public CacheTest {
+ protected:
+  ~CountersTest() override { hostrt::clear_failures(); }
+
+  // A graph is read when another one might be its sibling, so most tests have no family.
+  // What is expected of everything since the cache was made, or since the last call.
+  void expect_moved(const Cache& cache, const Moved& wanted, const Times& times) {
+    const Stats now = cache.stats();
+    EXPECT_EQ(moved(now, before), wanted);
+    EXPECT_EQ(grown_times(now - before), times);
+    before = now;
+  }
+  void skip(const Cache& cache) { before = cache.stats(); }
+
+  // `nodes` launches that add 1 in all of them together, of `grid` blocks of which the first ones have work.
+  absl::StatusOr<Outcome> run_nodes(Cache& cache, const Key& key, int nodes, unsigned grid = 2) {
+    return cache.run(key, stream, [&](Recorder& rec) {
+      for (int i = 0; i < nodes; ++i) {
+        rec.launch(add, {dim3(grid), kBlock}, data.get(), kSize, i == 0 ? 1.0f : 0.0f);
+      }
+    });
+  }
+  static std::int64_t bytes(std::size_t nodes) {
+    return static_cast<std::int64_t>(graphcache::estimated_device_bytes(nodes));
+  }
+
+  const Times none;
+  const Times first_run{"capture", "instantiate", "first_launch"};
+  Stats before;
+};
+
+// ---- Hits and misses ------------------------------------------------------------------------------------------------
+
+TEST_F(CountersTest, AFirstRun) {
+  Cache cache;
+  EXPECT_RUN(kInstantiated, run_nodes(cache, key("k"), 3));
+  expect_moved(cache,
+               {{"instantiated", 1},
+                {"captures", 1},
+                {"instantiations", 1},
+                {"live_executables", 1},
+                {"live_templates", 1},
+                {"estimated_device_bytes", bytes(3)}},
+               first_run);
+  expect_sum(1);
+}
+
+TEST_F(CountersTest, AReplay) {
+  Cache cache;
+  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+  skip(cache);
+  for (int i = 0; i < 5; ++i) EXPECT_RUN(kReplayed, run_add(cache, key("k")));
+  expect_moved(cache, {{"replayed", 5}}, none);
+  expect_sum(6);
+}
+
+TEST_F(CountersTest, AReplayOfAStep) {
+  Cache cache;
+  auto step = cache.prepare(key("k"), [&](Recorder& rec) {
+    rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 1.0f);
+  });
+  EXPECT_RUN(kInstantiated, step.run(stream));
+  skip(cache);
+  for (int i = 0; i < 5; ++i) EXPECT_RUN(kReplayed, step.run(stream));
+  expect_moved(cache, {{"replayed", 5}}, none);
+  expect_sum(6);
+}
+
+TEST_F(CountersTest, APatch) {
+  Cache cache;
+  EXPECT_RUN(kInstantiated, run_add(cache, stream, 1));
+  skip(cache);
+  EXPECT_RUN(kPatched, run_add(cache, stream, 2));
+  EXPECT_RUN(kPatched, run_add(cache, stream, 4));
+  EXPECT_RUN(kReplayed, run_add(cache, stream, 4));
+  expect_moved(cache, {{"patched", 2}, {"patched_nodes", 2}, {"replayed", 1}}, none);
+  expect_sum(1 + 2 + 4 + 4);
+}
+
+TEST_F(CountersTest, AMissAndAHitThatTakeASiblingsExecutableOver) {
+  Cache cache(renting(1));
+  EXPECT_RUN(kInstantiated, run_nodes(cache, key("a"), 8, 2));
+  skip(cache);
+  EXPECT_RUN(kUpdated, run_nodes(cache, key("b"), 8, 3));
+  expect_moved(cache, {{"updated", 1}, {"captures", 1}, {"updates", 1}, {"live_templates", 1}, {"families", 1}},
+               {"capture", "update"});
+  EXPECT_RUN(kSwitched, run_nodes(cache, key("a"), 8, 2));
+  expect_moved(cache, {{"switched", 1}, {"updates", 1}}, {"update"});
+  expect_sum(3);
+}
+
+TEST_F(CountersTest, AHitThatTakesOverByPatches) {
+  Cache cache(renting(1));
+  const auto run = [&](float last) {
+    return cache.run(key("k", static_cast<int>(last)), stream, [&](Recorder& rec) {
+      for (int i = 0; i < 20; ++i) {
+        rec.launch(add, {kGrid, kBlock}, data.get(), kSize, i == 19 ? last : 1.0f);
+      }
+    });
+  };
+  EXPECT_RUN(kInstantiated, run(2));
+  EXPECT_RUN(kUpdated, run(3));
+  skip(cache);
+  EXPECT_RUN(kSwitched, run(2));
+  expect_moved(cache, {{"switched", 1}, {"patched_nodes", 1}}, {"update"});
+  expect_sum(3 * 19 + 2 + 3 + 2);
+}
+
+TEST_F(CountersTest, AHitThatTakesOverByAParameterSet) {
+  Options options;
+  options.mechanisms.sharing = detail::Sharing::kTable;
+  Cache cache(options);
+  const auto run = [&](int number) {
+    return cache.run(key("k", number), stream, params(1.0f), [&](Recorder& rec, Slot<float> v) {
+      for (int i = 0; i < 4; ++i)
+        rec.launch(add, {dim3(2 + static_cast<unsigned>(number)), kBlock}, data.get(), kSize, v);
+    });
+  };
+  for (int i = 0; i < 2; ++i) {
+    for (const int number : {0, 1}) EXPECT_TRUE(run(number).ok());
+  }
+  skip(cache);
+  EXPECT_RUN(kSwitched, run(0));
+  expect_moved(cache, {{"switched", 1}, {"set_switches", 1}}, {"update"});
+  expect_sum(5 * 4);
+}
+
+TEST_F(CountersTest, AnEvictionAndARestoredKey) {
+  Cache cache(unshared(1));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
+  skip(cache);
+  EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
+  expect_moved(cache,
+               {{"instantiated", 1}, {"captures", 1}, {"instantiations", 1}, {"evictions", 1}, {"live_templates", 1}},
+               first_run);
+  EXPECT_RUN(kRestored, run_add(cache, key("a")));
+  expect_moved(cache, {{"restored", 1}, {"instantiations", 1}, {"evictions", 1}}, {"instantiate", "first_launch"});
+  expect_sum(3);
+}
+
+TEST_F(CountersTest, AWarmedKey) {
+  Cache cache;
+  EXPECT_TRUE(cache.warm(key("k"), stream, [&](cudaStream_t on) { return add_one(on); }).ok());
+  expect_moved(cache,
+               {{"captures", 1},
+                {"instantiations", 1},
+                {"live_executables", 1},
+                {"live_templates", 1},
+                {"estimated_device_bytes", bytes(1)}},
+               first_run);
+  expect_sum(0);
+}
+
+TEST_F(CountersTest, ARunInsideAnother) {
+  Cache cache;
+  EXPECT_RUN(kInstantiated, cache.run(key("outer"), stream, [&](cudaStream_t on) {
+    EXPECT_RUN(kInlined, cache.run(key("inner"), on, [&](cudaStream_t inner) { return add_one(inner); }));
+    return add_one(on);
+  }));
+  expect_moved(cache,
+               {{"instantiated", 1},
+                {"inlined", 1},
+                {"captures", 1},
+                {"instantiations", 1},
+                {"live_executables", 1},
+                {"live_templates", 1},
+                {"estimated_device_bytes", bytes(2)}},
+               first_run);
+  expect_sum(2);
+}
+
+TEST_F(CountersTest, ATimedHit) {
+  Options options;
+  options.time_hits = true;
+  Cache cache(options);
+  for (int i = 0; i < 1 + 4 * 1024; ++i) ASSERT_TRUE(run_add(cache, key("k")).ok());
+  skip(cache);
+  std::int64_t timed = 0;
+  for (int i = 0; i < 4 * 1024; ++i) ASSERT_TRUE(run_add(cache, key("k")).ok());
+  Moved all = moved(cache.stats(), before);
+  timed = all["hit_latency"];
+  EXPECT_GE(timed, 3);
+  EXPECT_LE(timed, 5);
+  all.erase("hit_latency");
+  EXPECT_EQ(all, (Moved{{"replayed", 4 * 1024}}));
+}
+
+// ---- What leaves ----------------------------------------------------------------------------------------------------
+
+TEST_F(CountersTest, ErasedKeys) {
+  Cache cache;
+  EXPECT_RUN(kInstantiated, run_nodes(cache, key("a"), 1));
+  EXPECT_RUN(kInstantiated, run_nodes(cache, key("b"), 2));
+  EXPECT_RUN(kInstantiated, run_nodes(cache, key("c"), 3));
+  skip(cache);
+  EXPECT_TRUE(cache.erase(key("a")));
+  EXPECT_FALSE(cache.erase(key("a")));
+  expect_moved(cache, {{"live_executables", -1}, {"live_templates", -1}, {"estimated_device_bytes", -bytes(1)}}, none);
+  cache.clear();
+  expect_moved(cache,
+               {{"live_executables", -2}, {"live_templates", -2}, {"estimated_device_bytes", -bytes(2) - bytes(3)}},
+               none);
+}
+
+TEST_F(CountersTest, ATemplateForWhichThereIsNoRoom) {
+  Options options = unshared(1);
+  options.max_templates = 1;
+  Cache cache(options);
+  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
+  skip(cache);
+  EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
+  expect_moved(cache, {{"instantiated", 1}, {"captures", 1}, {"instantiations", 1}, {"evictions", 1}, {"forgotten", 1}},
+               first_run);
+  expect_sum(2);
+}
+
+// ---- Verify mode ----------------------------------------------------------------------------------------------------
+
+TEST_F(CountersTest, HitsThatAreVerified) {
+  Options options;
+  options.verify_every = 1;
+  options.on_stale = OnStale::kForget;
+  Cache cache(options);
+  float value = 1;
+  const auto run = [&] {
+    return cache.run(key("k"), stream, [&](Recorder& rec) {
+      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, value);
+    });
+  };
+  EXPECT_RUN(kInstantiated, run());
+  skip(cache);
+  EXPECT_RUN(kReplayed, run());
+  expect_moved(cache, {{"replayed", 1}, {"verified", 1}}, none);
+  value = 10;  // The mistake: a value that is neither in the key nor a slot.
+  EXPECT_RUN(kInstantiated, run());
+  expect_moved(
+      cache,
+      {{"instantiated", 1}, {"captures", 1}, {"instantiations", 1}, {"verified", 1}, {"stale", 1}, {"forgotten", 1}},
+      first_run);
+  expect_sum(1 + 1 + 10);
+}
+
+// ---- Direct runs ----------------------------------------------------------------------------------------------------
+
+TEST_F(CountersTest, ADisabledCache) {
+  Cache cache(unshared(0));
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  expect_moved(cache, {{"eager", 1}, {"direct: disabled", 1}}, none);
+  expect_sum(1);
+}
+
+TEST_F(CountersTest, RunsBeforeTheCapture) {
+  Options options;
+  options.capture_after = 2;
+  Cache cache(options);
+  for (int i = 0; i < 2; ++i) EXPECT_RUN(kEager, run_add(cache, key("k")));
+  expect_moved(cache, {{"eager", 2}, {"direct: capture_after", 2}}, none);
+  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+  expect_sum(3);
+}
+
+TEST_F(CountersTest, ABrokenCaptureAndTheRunBehindIt) {
+  Cache cache;
+  hostrt::fail_call("cudaStreamEndCapture", 1, cudaErrorStreamCaptureInvalidated);
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  expect_moved(cache, {{"eager", 1}, {"direct: capture_failed", 1}, {"capture_failures", 1}}, {"capture"});
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  expect_moved(cache, {{"eager", 1}, {"direct: backoff", 1}}, none);
+  expect_sum(2);
+}
+
+TEST_F(CountersTest, AKeyForWhichThereIsNoRoom) {
+  Cache cache(unshared(1));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("pinned")));
+  EXPECT_TRUE(cache.pin(key("pinned")));
+  skip(cache);
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  expect_moved(cache, {{"eager", 1}, {"direct: budget", 1}}, none);
+  expect_sum(2);
+}
+
+TEST_F(CountersTest, NoMemoryForAnExecutable) {
+  Cache cache;
+  hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorMemoryAllocation, -1);
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  expect_moved(cache, {{"eager", 1}, {"direct: out_of_memory", 1}, {"captures", 1}, {"live_templates", 1}},
+               {"capture", "instantiate"});
+  expect_sum(1);
+}
+
+TEST_F(CountersTest, AGraphThatIsRefused) {
+  Cache cache;
+  hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorInvalidValue, 2);
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  expect_moved(cache, {{"eager", 1}, {"direct: refused", 1}, {"captures", 1}, {"forgotten", 1}},
+               {"capture", "instantiate"});
+  expect_sum(1);
+}
+
+TEST_F(CountersTest, APatchThatIsRefused) {
+  Cache cache;
+  EXPECT_RUN(kInstantiated, run_add(cache, stream, 1));
+  skip(cache);
+  hostrt::fail_call("cudaGraphExecKernelNodeSetParams", 1, cudaErrorInvalidValue);
+  EXPECT_RUN(kEager, run_add(cache, stream, 2));
+  expect_moved(cache,
+               {{"eager", 1}, {"direct: refused", 1}, {"live_executables", -1}, {"estimated_device_bytes", -bytes(1)}},
+               none);
+  expect_sum(3);
+}
+
+TEST_F(CountersTest, ALaunchThatFails) {
+  Cache cache;
+  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+  skip(cache);
+  hostrt::fail_call("cudaGraphLaunch", 1, cudaErrorLaunchOutOfResources);
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  expect_moved(
+      cache,
+      {{"eager", 1}, {"direct: launch_failed", 1}, {"live_executables", -1}, {"estimated_device_bytes", -bytes(1)}},
+      none);
+  expect_sum(2);
+}
+
+TEST_F(CountersTest, WorkOnAnotherStream) {
+  Cache cache;
+  Stream other;
+  const auto run = [&] { return cache.run(key("k"), stream, [&](cudaStream_t) { return add_one(other); }); };
+  EXPECT_RUN(kEager, run());
+  expect_moved(cache, {{"eager", 1}, {"direct: nothing_captured", 1}, {"capture_failures", 1}}, {"capture"});
+  EXPECT_RUN(kEager, run());
+  expect_moved(cache, {{"eager", 1}, {"direct: nothing_captured", 1}}, none);
+  CUDA_OK(cudaStreamSynchronize(other));
+  expect_sum(2);
+}
+
+TEST_F(CountersTest, MemoryOfAnEarlierLaunchThatWasNotFreed) {
+  Cache cache;
+  void* handed_out = nullptr;
+  const auto run = [&] {
+    return cache.run(key("k"), stream, [&](cudaStream_t on) { return cudaMallocAsync(&handed_out, 64, on); });
+  };
+  EXPECT_RUN(kInstantiated, run());
+  void* const first = handed_out;
+  skip(cache);
+  EXPECT_RUN(kEager, run());
+  expect_moved(cache,
+               {{"eager", 1},
+                {"direct: memory_in_use", 1},
+                {"forgotten", 1},
+                {"live_executables", -1},
+                {"live_templates", -1},
+                {"estimated_device_bytes", -bytes(1)}},
+               none);
+  EXPECT_NE(handed_out, first);
+  for (void* memory : {first, handed_out}) CUDA_OK(cudaFreeAsync(memory, stream));
+}
+
+TEST_F(CountersTest, AnExecutableThatAThreadMakes) {
+  Options options;
+  options.background_threads = 1;
+  Cache cache(options);
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  EXPECT_TRUE(cache.wait_until_ready().ok());
+  expect_moved(cache,
+               {{"eager", 1},
+                {"direct: preparing", 1},
+                {"captures", 1},
+                {"instantiations", 1},
+                {"live_executables", 1},
+                {"live_templates", 1},
+                {"estimated_device_bytes", bytes(1)}},
+               first_run);
+  expect_sum(1);
+}
+
+// ---- Failed runs ----------------------------------------------------------------------------------------------------
+
+TEST_F(CountersTest, AFnThatFailsUnderCapture) {
+  Cache cache;
+  const auto fails = [](cudaStream_t) { return absl::AbortedError("no"); };
+  EXPECT_FAILURE(kAborted, cache.run(key("k"), stream, fails));
+  expect_moved(cache, {{"failed", 1}, {"capture_failures", 1}}, {"capture"});
+  EXPECT_FAILURE(kAborted, cache.warm(key("k"), stream, fails));
+  expect_moved(cache, {{"failed", 1}, {"capture_failures", 1}}, {"capture"});
+  EXPECT_THROW(cache.run(key("k"), stream, [](cudaStream_t) { throw std::runtime_error("no"); }).IgnoreError(),
+               std::runtime_error);
+  expect_moved(cache, {{"failed", 1}, {"capture_failures", 1}}, {"capture"});
+}
+
+TEST_F(CountersTest, AFnThatFailsInADirectRun) {
+  Cache cache(unshared(0));
+  EXPECT_FAILURE(kAborted, cache.run(key("k"), stream, [](cudaStream_t) { return absl::AbortedError("no"); }));
+  expect_moved(cache, {{"failed", 1}}, none);
+}
+
+// ---- Refusals -------------------------------------------------------------------------------------------------------
+
+TEST_F(CountersTest, AnUpdateThatIsRefused) {
+  for (const auto& [error, why] : {std::pair(cudaErrorGraphExecUpdateFailure, "refused update: not_supported"),
+                                   std::pair(cudaErrorNotSupported, "refused update: other")}) {
+    Cache cache(renting());
+    before = {};
+    EXPECT_RUN(kInstantiated, run_nodes(cache, key("a"), 8, 2));
+    skip(cache);
+    hostrt::fail_call("cudaGraphExecUpdate", 1, error);
+    EXPECT_RUN(kInstantiated, run_nodes(cache, key("b"), 8, 3));
+    expect_moved(cache,
+                 {{"instantiated", 1},
+                  {why, 1},
+                  {"captures", 1},
+                  {"instantiations", 1},
+                  {"live_executables", 1},
+                  {"live_templates", 1},
+                  {"families", 1},
+                  {"estimated_device_bytes", bytes(8)}},
+                 {"capture", "instantiate", "update", "first_launch"});
+  }
+  expect_sum(4);
+}
+
+TEST_F(CountersTest, ADeviceThatCannotUpdate) {
+  Options options;
+  options.mechanisms.patching = detail::Patching::kDeviceUpdated;
+  Cache cache(options);
+  hostrt::fail_call("cudaLibraryLoadData", 1, cudaErrorInvalidKernelImage);
+  EXPECT_RUN(kInstantiated, run_add(cache, stream, 1));
+  expect_moved(cache,
+               {{"instantiated", 1},
+                {"refused_device_updates", 1},
+                {"captures", 1},
+                {"instantiations", 1},
+                {"live_executables", 1},
+                {"live_templates", 1},
+                {"estimated_device_bytes", bytes(1)}},
+               first_run);
+  EXPECT_RUN(kPatched, run_add(cache, stream, 2));
+  expect_moved(cache, {{"patched", 1}, {"patched_nodes", 1}}, none);
+  expect_sum(3);
+}
+
+}  // namespace
+}  // namespace graphcache::test
