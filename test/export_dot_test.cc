@@ -72,6 +72,15 @@ TEST(ExportDotTest, ANodeShowsItsKernelItsShapeAndItsSlots) {
   EXPECT_THAT(dot, HasSubstr("n0 -> n1;"));
 }
 
+TEST(ExportDotTest, AttributesThatEveryKernelHasAreLeftOut) {
+  GraphNode usual = kernel("gemm()", 1), other = usual;
+  usual.attributes = {{"cluster scheduling policy", "1"}, {"memory synchronization domain map", "0, 1"}};
+  other.attributes = {{"cluster scheduling policy", "2"}, {"memory synchronization domain map", "1, 1"}};
+  EXPECT_THAT(to_dot(graph({usual})), HasSubstr("block 32 x 2\\l\""));
+  EXPECT_THAT(to_dot(graph({other})),
+              HasSubstr("cluster scheduling policy: 2; memory synchronization domain map: 1, 1\\l"));
+}
+
 TEST(ExportDotTest, WhatIsNoKernelHasNoShape) {
   GraphNode copy;
   copy.type = cudaGraphNodeTypeMemcpy;

@@ -67,10 +67,16 @@ std::string shape_of(const GraphNode& node) {
   return shape;
 }
 
+// What a GPU gives to each kernel that asks for nothing else (seen on an H200).
+bool is_usual(const GraphNode::Attribute& attribute) {
+  return (attribute.name == "cluster scheduling policy" && attribute.value == "1") ||
+         (attribute.name == "memory synchronization domain map" && attribute.value == "0, 1");
+}
+
 std::string attributes_of(const GraphNode& node) {
   std::string attributes;
   for (const GraphNode::Attribute& attribute : node.attributes) {
-    add(attribute.name + ": " + attribute.value, "; ", &attributes);
+    if (!is_usual(attribute)) add(attribute.name + ": " + attribute.value, "; ", &attributes);
   }
   return attributes;
 }
