@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "accounting_support.h"
+#include "cuda/memory_meter.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "kernels.h"
@@ -210,6 +211,28 @@ TEST_F(AccountingTest, DeviceMemoryIsMeasuredOnRequestAndNotByHits) {
     cache.clear();
     EXPECT_EQ(cache.stats().measured_device_bytes, is_on ? taken() : 0);
   }
+}
+
+TEST_F(AccountingTest, SpansThatOverlapAreMeasuredOnce) {
+  MemoryMeter meter(/*is_on=*/true, /*device=*/0);
+  constexpr std::int64_t kBytes = 1 << 20;
+  std::vector<void*> taken;
+  const auto take = [&] { CUDA_OK(cudaMalloc(&taken.emplace_back(), kBytes)); };
+  {
+    const MemoryMeter::Span outer(&meter);
+    take();
+    const MemoryMeter::Span inner(&meter);
+    take();
+    EXPECT_EQ(meter.bytes(), 0);
+  }
+  take();  // By somebody else.
+  EXPECT_EQ(meter.bytes(), 2 * kBytes);
+  {
+    const MemoryMeter::Span span(&meter);
+    CUDA_OK(cudaFree(taken.front()));
+  }
+  EXPECT_EQ(meter.bytes(), kBytes);
+  for (std::size_t i = 1; i < taken.size(); ++i) CUDA_OK(cudaFree(taken[i]));
 }
 
 }  // namespace

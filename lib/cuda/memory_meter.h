@@ -5,6 +5,7 @@
 #include <absl/base/thread_annotations.h>
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -35,10 +36,8 @@ class MemoryMeter {
     MemoryMeter* const meter_;
   };
 
-  std::int64_t bytes() const ABSL_LOCKS_EXCLUDED(mutex_) {
-    MutexLock lock(mutex_);
-    return bytes_;
-  }
+  // Never waits for a call of the driver.
+  std::int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
  private:
   // Negative if it cannot be told.
@@ -58,15 +57,15 @@ class MemoryMeter {
     MutexLock lock(mutex_);
     if (--spans_ != 0) return;
     const std::int64_t free_after = free_bytes();
-    if (free_before_ >= 0 && free_after >= 0) bytes_ += free_before_ - free_after;
+    if (free_before_ >= 0 && free_after >= 0) bytes_.fetch_add(free_before_ - free_after, std::memory_order_relaxed);
   }
 
   const bool is_on_;
   const int device_;
-  mutable Mutex mutex_;
+  Mutex mutex_;
   int spans_ ABSL_GUARDED_BY(mutex_) = 0;
   std::int64_t free_before_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::int64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::atomic<std::int64_t> bytes_{0};
 };
 
 }  // namespace graphcache
