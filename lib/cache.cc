@@ -33,6 +33,11 @@ absl::StatusOr<Outcome> Cache::run_step(const Key& key, cudaStream_t stream, con
   return impl_->run_step(key, stream, call, remembered, error);
 }
 void Cache::wake() { impl_->wake(); }
+absl::Status Cache::adopt_call(const Key& key, cudaGraph_t graph, const detail::Call& call,
+                               std::span<const detail::ValuePlace> places, Adoption adoption) {
+  GRAPHCACHE_VERIFY_ON_RETURN(*this);
+  return impl_->adopt(key, graph, call, places, std::move(adoption));
+}
 absl::Status Cache::warm_call(const Key& key, cudaStream_t stream, const detail::Call& call) {
   GRAPHCACHE_VERIFY_ON_RETURN(*this);
   return impl_->warm(key, stream, call);

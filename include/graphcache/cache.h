@@ -57,15 +57,18 @@
 #include <absl/status/statusor.h>
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "graphcache/adopt.h"
 #include "graphcache/advice.h"
 #include "graphcache/detail/call.h"
 #include "graphcache/events.h"
@@ -115,7 +118,7 @@ class Cache {
   // A stream that is capturing is noticed before anything is enqueued, but for a hit: it makes one runtime call, the
   // launch, which a capturing stream refuses and which ends that capture.
   template <class Fn>
-  absl::StatusOr<Outcome> run(const Key& key, Fn&& fn) {
+  requires(!std::is_convertible_v<Fn&&, cudaStream_t>) absl::StatusOr<Outcome> run(const Key& key, Fn&& fn) {
     return run(key, default_stream(), Params<>(), std::forward<Fn>(fn));
   }
   template <class Fn>
@@ -128,6 +131,29 @@ class Cache {
   }
   template <class... Ts, class Fn>
   absl::StatusOr<Outcome> run(const Key& key, cudaStream_t stream, const Params<Ts...>& params, Fn&& fn);
+
+  // Makes a graph that somebody else captured or built the key's: later runs of it replay the graph (adopt.h). Nothing
+  // is launched, and what the graph holds is neither run nor changed, but that bound arguments get the values of
+  // `params`. These have the types of later runs' params.
+  //
+  // Errors, after which the graph and its owner are as they were: AlreadyExists if the key has a graph, by adoption or
+  // by a capture; InvalidArgument for no graph, one without nodes or of another device alone, and for arguments that
+  // cannot be bound; FailedPrecondition inside a run's `fn`, and for a graph that CUDA cannot clone; ResourceExhausted
+  // if the host's memory runs out; a CUDA error. A graph that cannot be instantiated is adopted, and its runs fail.
+  absl::Status adopt(const Key& key, cudaGraph_t graph, Adoption adoption = {}) {
+    return adopt(key, graph, Params<>(), std::move(adoption));
+  }
+  template <class... Ts>
+  absl::Status adopt(const Key& key, cudaGraph_t graph, const Params<Ts...>& params, Adoption adoption) {
+    std::size_t index = 0;
+    const std::array<detail::ValuePlace, sizeof...(Ts)> places = {
+        detail::ValuePlace{Params<Ts...>::offset(index++), sizeof(Ts)}...};
+    detail::AdoptedFn fn;
+    return adopt_call(key, graph, make_call(params, fn), {places.data(), places.size()}, std::move(adoption));
+  }
+  // Replays the graph that was adopted for the key. NotFound if there is none. With values that change:
+  // run(key, stream, params, graphcache::adopted).
+  absl::StatusOr<Outcome> run(const Key& key, cudaStream_t stream) { return run(key, stream, adopted); }
 
   // A step that runs this key and `fn` as run() does, for a hot loop (step.h). It makes no call and holds no graph. It
   // has a copy of `fn`, or takes it over.
@@ -256,6 +282,8 @@ class Cache {
   template <class... Ts, class Fn>
   static detail::Call make_call(const Params<Ts...>& params, Fn& fn);
   absl::StatusOr<Outcome> run_call(const Key& key, cudaStream_t stream, const detail::Call& call);
+  absl::Status adopt_call(const Key& key, cudaGraph_t graph, const detail::Call& call,
+                          std::span<const detail::ValuePlace> places, Adoption adoption);
   absl::Status warm_call(const Key& key, cudaStream_t stream, const detail::Call& call);
   const std::shared_ptr<detail::Hits>& hits() const;
   // A run of a step that is no hit, or whose launch has failed with this error: it holds the entry's lock then.
@@ -281,7 +309,13 @@ detail::Call Cache::make_call(const Params<Ts...>& params, Fn& fn) {
   if constexpr (can_be_called) {
     const void* address = std::addressof(fn);
     const detail::Site site{&detail::site_tag<std::remove_cv_t<Fn>, Ts...>, detail::target(fn)};
-    return {site, const_cast<void*>(address), &Invoker::invoke, &detail::is_empty<Fn>, params.data(), params.size()};
+    return {site,
+            const_cast<void*>(address),
+            &Invoker::invoke,
+            &detail::is_empty<Fn>,
+            params.data(),
+            params.size(),
+            std::is_same_v<std::remove_cv_t<Fn>, detail::AdoptedFn>};
   } else {
     return {};
   }

@@ -78,7 +78,7 @@ struct Stats {
   std::array<std::uint64_t, kOutcomeCount> outcomes{};           // +1 for each run that returned this outcome.
   std::array<std::uint64_t, kEagerReasonCount> eager_reasons{};  // +1 with each kEager outcome, by its reason.
   std::uint64_t failed = 0;    // +1 for each run or warm() that returned an error or passed on an exception of `fn`.
-  std::uint64_t captures = 0;  // +1 for each capture that ended with a graph.
+  std::uint64_t captures = 0;  // +1 for each capture that ended with a graph, and for each graph of Cache::adopt().
   std::uint64_t capture_failures = 0;  // +1 for each capture that was begun and gave no graph to keep.
   std::uint64_t instantiations = 0;    // +1 for each successful cudaGraphInstantiate.
   // An executable is brought over to a sibling by an update, by a parameter set of its table, or by patches of the
@@ -158,6 +158,7 @@ struct EntryInfo {
   bool live = false;                                    // Whether the entry has an executable now,
   bool recorded = false;                                // and a template: a run would not call `fn`.
   bool pinned = false;                                  // By Cache::pin.
+  bool adopted = false;                                 // Whether its graph came by Cache::adopt.
   std::optional<EagerReason> eager_reason;              // Why its last direct run was one, if it had any.
   // The error behind that: what broke its last capture, or what the runtime refused since then. Empty if there is none.
   std::string error;

@@ -21,6 +21,7 @@ const Driver& driver() {
     set(found.node_type, "cuGraphNodeGetType");
     set(found.node_dependencies, "cuGraphNodeGetDependencies", 12030);
     set(found.kernel_params, "cuGraphKernelNodeGetParams");
+    set(found.set_kernel_params, "cuGraphKernelNodeSetParams");
     set(found.kernel_attribute, "cuGraphKernelNodeGetAttribute");
     set(found.set_kernel_attribute, "cuGraphKernelNodeSetAttribute");
     set(found.function_param_info, "cuFuncGetParamInfo", 12040);

@@ -17,6 +17,7 @@ struct Driver {
   CUresult (*node_type)(CUgraphNode, CUgraphNodeType*);
   CUresult (*node_dependencies)(CUgraphNode, CUgraphNode*, CUgraphEdgeData*, std::size_t*);
   CUresult (*kernel_params)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*);
+  CUresult (*set_kernel_params)(CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*);
   CUresult (*kernel_attribute)(CUgraphNode, CUlaunchAttributeID, CUlaunchAttributeValue*);
   CUresult (*set_kernel_attribute)(CUgraphNode, CUlaunchAttributeID, const CUlaunchAttributeValue*);
   CUresult (*function_param_info)(CUfunction, std::size_t, std::size_t*, std::size_t*);

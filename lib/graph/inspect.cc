@@ -161,7 +161,7 @@ absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, const std::vecto
   }
   content->leaves_memory = inspection.leaves_memory();
   content->shape = inspection.shape();
-  return inspection.unfit();
+  return frame == nullptr ? absl::OkStatus() : inspection.unfit();
 }
 
 bool is_pageable(const void* memory) {

@@ -10,7 +10,7 @@
 
 namespace graphcache {
 
-// `frame`: the stack frame that called `fn`. Not ok if a launch of the graph would not do what a direct call of `fn`
+// `frame`: the stack frame that called `fn`; null if the graph was not captured from one. Not ok if a launch of the graph would not do what a direct call of `fn`
 // does, because of host memory that its copies use: a local variable of `fn`, which is gone by now, or pageable memory
 // that two of them read from its begin, between which `fn` may have written it. A launch reads pageable memory before
 // it returns (docs/semantics.md), which is when `fn` has ended.

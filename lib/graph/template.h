@@ -121,6 +121,7 @@ struct Content {
   Slots slots;                                            // The slots, with their fields as they were captured.
   std::vector<unsigned char> values;                      // The values of the slots that these fields were made from.
   DeviceValues device_values;
+  bool is_adopted = false;     // Somebody else made the graph, so it cannot be had again: see graphcache/adopt.h.
   bool leaves_memory = false;  // A node allocates memory that no node frees: `fn` has handed it out.
 
   // Whether another executable of the same template would be wrong: launches of both would write to the memory that

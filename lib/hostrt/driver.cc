@@ -123,6 +123,12 @@ CUresult get_kernel_node(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
   });
 }
 
+CUresult set_kernel_of_graph(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
+  if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const cudaKernelNodeParams wanted = runtime_params(*params);
+  return call_driver(Function::kGraphKernelNodeSetParams, [&] { return cudaGraphKernelNodeSetParams(node, &wanted); });
+}
+
 CUresult get_node_type(CUgraphNode node, CUgraphNodeType* type) {
   return call_driver(Function::kGraphNodeGetType,
                      [&] { return cudaGraphNodeGetType(node, reinterpret_cast<cudaGraphNodeType*>(type)); });
@@ -280,6 +286,7 @@ const EntryPoint kEntryPoints[] = {
     {"cuGraphKernelNodeGetAttribute", 11080, reinterpret_cast<void*>(&get_kernel_attribute)},
     {"cuGraphKernelNodeGetParams", 12000, reinterpret_cast<void*>(&get_kernel_node)},
     {"cuGraphKernelNodeSetAttribute", 11080, reinterpret_cast<void*>(&set_kernel_attribute)},
+    {"cuGraphKernelNodeSetParams", 12000, reinterpret_cast<void*>(&set_kernel_of_graph)},
     {"cuGraphNodeGetDependencies", 12030, reinterpret_cast<void*>(&get_dependencies)},
     {"cuGraphNodeGetToolsId", 13010, reinterpret_cast<void*>(&tools_id_of_node)},
     {"cuGraphNodeGetType", 10000, reinterpret_cast<void*>(&get_node_type)},

@@ -106,6 +106,7 @@ void Cache::Impl::wake() {
   }
   unlocked_.notify_all();
   if (gone) graveyard_.collect_all();
+  if (gone) release_owners();
 }
 
 }  // namespace graphcache

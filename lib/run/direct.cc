@@ -30,6 +30,11 @@ absl::StatusOr<Outcome> Cache::Impl::run_nested(const Request& request) {
     return count_inlined();
   }
 
+  if (request.call.is_adopted) {
+    active_recording->refuse_capture(absl::FailedPreconditionError(
+        "the graph of an adopted key was run inside another run's fn, whose capture cannot hold it"));
+    return count_inlined();
+  }
   if (request.call.values_size != 0 && !request.call.empty(request.call.fn)) {
     active_recording->refuse_capture(absl::FailedPreconditionError(
         "a run with params was made inside another run's fn: a graph of the outer run could not follow its values"));
@@ -40,6 +45,10 @@ absl::StatusOr<Outcome> Cache::Impl::run_nested(const Request& request) {
 // The work of a run becomes part of the capture that its stream is part of.
 absl::StatusOr<Outcome> Cache::Impl::run_inlined(const Request& request) {
   if (absl::Status lost = status(); !lost.ok()) return failed(request, std::move(lost));
+  if (request.call.is_adopted) {
+    return failed(request, absl::FailedPreconditionError("the graph of an adopted key cannot run inside a capture: add "
+                                                         "it there as a child graph node"));
+  }
   if (request.call.empty(request.call.fn)) return failed(request, absl::InvalidArgumentError("fn is empty"));
   absl::Status status = enqueue_inlined(request.stream, request.call, setter_);
   if (!status.ok()) return failed(request, std::move(status));
@@ -58,13 +67,18 @@ absl::StatusOr<Outcome> Cache::Impl::run_disabled(const Request& request) {
     LastErrorGuard last_error;
     if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
   }
-  Held no_entry(*this, nullptr);
-  return run_directly(no_entry, EagerReason::kDisabled, request);
+  // An adopted graph is its entry's.
+  Entry* in_background = nullptr;
+  Held entry(*this, request.call.is_adopted ? claim(request, &in_background) : nullptr);
+  return run_directly(entry, EagerReason::kDisabled, request);
 }
 
 // Calls `fn` directly. The entry is let go first, so that other threads' runs of it need not wait; it may be null.
 absl::StatusOr<Outcome> Cache::Impl::run_directly(Held& held, EagerReason reason, const Request& request) {
   Entry* const entry = held.get();
+  if (entry != nullptr && entry->content != nullptr && entry->content->is_adopted) {
+    return run_once(held, reason, request);
+  }
   if (entry != nullptr) {
     MutexLock lock(mutex_);
     ++entry->users;
@@ -85,6 +99,7 @@ Cache::Impl::User::~User() {
     if (entry_->erased) gone = impl_.sweep();
   }
   if (gone) impl_.graveyard_.collect_all();
+  if (gone) impl_.release_owners();
 }
 
 // The entry, which may be null, stays meanwhile.
@@ -159,7 +174,7 @@ void Cache::Impl::give_up(Entry* entry, absl::Status error, bool forgets) {
     MutexLock lock(mutex_);
     entry->error = std::move(error);
     if (entry->state == State::kLive) demote(entry, Loss::kFailed);
-    if (forgets && entry->state != State::kCold) forget_template(entry, Loss::kFailed);
+    if (forgets && entry->state != State::kCold && !entry->is_adopted) forget_template(entry, Loss::kFailed);
   }
   back_off(entry);
 }

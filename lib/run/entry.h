@@ -64,6 +64,9 @@ inline std::uint64_t hits_of(const OutcomeCounts& counts) {
   return hits;
 }
 
+// What an adopted key keeps alive: of one element or none, so that it can be handed on without memory.
+using Owners = std::list<std::shared_ptr<void>>;
+
 struct Entry;
 
 // What every thread may look at, whether the entry is in use, erased or free.
@@ -108,6 +111,8 @@ struct EntryContents {
   int users = 0;               // Threads that need the entry to stay without holding `lock`: they run `fn`.
   State state = State::kCold;  // Changed under `lock`, too.
   bool pinned = false;
+  bool is_adopted = false;                  // Its template stays until it is erased: it cannot be had again.
+  Owners owner;                             // Adoption::owner.
   bool hands_memory_out = false;            // As the last capture said.
   absl::Status error;                       // Behind its last direct run; ok after a capture.
   std::optional<EagerReason> eager_reason;  // Of its last direct run.

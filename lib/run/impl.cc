@@ -96,6 +96,7 @@ bool Cache::Impl::erase(const Key& key) {
     sweep();
   }
   graveyard_.collect_all();
+  release_owners();
   if (!lost_ && active_recording == nullptr) trim();
   return found;
 }
@@ -121,6 +122,7 @@ void Cache::Impl::clear() {
   if (const CallResult lost = graveyard_.collect_all(memory_.get()); lost.error != cudaSuccess) {
     return lose(cuda_failure(lost.call, lost.error));
   }
+  release_owners();
   if (!lost_ && active_recording == nullptr) trim();
 }
 
@@ -141,6 +143,8 @@ bool Cache::Impl::sweep(bool of_clear) {
     ghosts_.remove(&entry);
     if (entry.signature != nullptr) signatures_.remove(entry.signature);
     graveyard_.add(entry.take_executable(), std::move(entry.graph), entry.stream, /*set_aside=*/of_clear);
+    adopted_ -= entry.is_adopted ? 1 : 0;
+    released_.splice(released_.end(), entry.owner);
   });
   return any;
 }
@@ -232,6 +236,7 @@ std::vector<EntryInfo> Cache::Impl::entries() const try {
     info.live = entry.state == State::kLive;
     info.recorded = entry.state != State::kCold;
     info.pinned = entry.pinned;
+    info.adopted = entry.is_adopted;
     info.family = policy_.family(entry.id);
     info.eager_reason = entry.eager_reason;
     if (!entry.error.ok()) info.error = entry.error.ToString();

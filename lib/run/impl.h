@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -49,6 +50,8 @@ class Cache::Impl {
   absl::StatusOr<Outcome> run_step(const Key& key, cudaStream_t stream, const detail::Call& call,
                                    detail::Remembered* remembered, cudaError_t error);
   absl::Status warm(const Key& key, cudaStream_t stream, const detail::Call& call);
+  absl::Status adopt(const Key& key, cudaGraph_t graph, const detail::Call& call,
+                     std::span<const detail::ValuePlace> places, Adoption adoption);
   absl::Status wait_until_ready(std::chrono::nanoseconds timeout, const Cache::Progress& progress);
 
   bool contains(const Key& key) const;
@@ -169,6 +172,7 @@ class Cache::Impl {
   absl::StatusOr<Outcome> run_inlined(const Request& request);
   absl::StatusOr<Outcome> run_disabled(const Request& request);
   absl::StatusOr<Outcome> run_directly(Held& entry, EagerReason reason, const Request& request);
+  absl::StatusOr<Outcome> run_once(Held& entry, EagerReason reason, const Request& request);
   absl::StatusOr<Outcome> call_directly(Entry* entry, EagerReason reason, const Request& request);
   absl::StatusOr<Outcome> replay_failed(Held& entry, const CallResult& result, EagerReason reason,
                                         const Request& request);
@@ -181,6 +185,8 @@ class Cache::Impl {
   enum class NoTemplate { kFailed, kBroke, kEmpty };
   Captured capture_fn(const Request& request);
   absl::Status capture_template(Held& entry, const Request& request, NoTemplate* none);
+  void keep_template(Entry* entry, std::shared_ptr<Content> content, Template graph)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void give_up(Entry* entry, absl::Status error, bool forgets);
   void back_off(Entry* entry);
 
@@ -225,8 +231,8 @@ class Cache::Impl {
   void start_background();
   void stop_background();
   bool is_left_to_background(const Entry& entry) const {
-    // A direct run hands out other memory than the graph's.
-    return !background_.empty() && !entry.content->leaves_memory;
+    // A direct run hands out other memory than the graph's, or there is no `fn` to call.
+    return !background_.empty() && !entry.content->leaves_memory && !entry.content->is_adopted;
   }
   bool has_free_thread() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return first_task_ == nullptr && busy_threads_ < background_.size();
@@ -279,6 +285,8 @@ class Cache::Impl {
   void log_evictions(std::uint64_t evictions) const noexcept;
   void forget(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool sweep(bool of_clear = false) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool has_adopted(const Key& key) const ABSL_LOCKS_EXCLUDED(mutex_);
+  void release_owners() ABSL_LOCKS_EXCLUDED(mutex_);
 
   Options options_;
   absl::Status invalid_;   // What is wrong with the options, or ok.
@@ -303,6 +311,8 @@ class Cache::Impl {
   const std::shared_ptr<detail::Hits> hits_ = std::make_shared<detail::Hits>();  // Its epoch is written under `mutex_`.
   KnownStreams known_streams_;                                                   // Found to be of the cache's device.
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
+  std::size_t adopted_ ABSL_GUARDED_BY(mutex_) = 0;  // How many entries have an adopted graph.
+  Owners released_ ABSL_GUARDED_BY(mutex_);          // Of adopted keys that are gone: see release_owners().
 
   // Background threads and their tasks, in the order in which they are begun.
   std::condition_variable_any has_tasks_;                  // With mutex_: there are tasks, or the threads are to end.

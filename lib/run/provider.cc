@@ -386,7 +386,7 @@ void Cache::Impl::tidy_up(cudaStream_t stream) {
       storm = totals_.evictions;
       next_storm_ = 2 * storm;
     }
-    while (index_.templates() > static_cast<std::size_t>(options_.max_templates)) {
+    while (index_.templates() > static_cast<std::size_t>(options_.max_templates) + adopted_) {
       Entry* const oldest = index_.oldest_recorded();
       if (oldest == nullptr || !Index::try_lock_idle(oldest)) break;  // A hit may have come just now.
       forget_template(oldest, Loss::kTemplates);

@@ -93,7 +93,7 @@ absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) {
   Entry* in_background = nullptr;
   Held entry(*this, known != nullptr ? claimed(known, request) : claim(request, &in_background));
   if (in_background != nullptr) return run_beside(in_background, request);
-  if (options_.verify_every != 0) {
+  if (options_.verify_every != 0 && !request.call.is_adopted) {
     if (absl::Status status = verify_hit(entry, request); !status.ok()) return status;
   }
   if (entry->executable != nullptr && !memory_->has_late_error() &&
@@ -251,6 +251,9 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
 
 // Gives the entry a template, or says why there is none.
 absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, NoTemplate* none) {
+  if (!request.call.is_adopted && has_adopted(request.key)) {
+    return absl::AlreadyExistsError("the key has an adopted graph: run it without fn, or erase it first");
+  }
   absl::Cleanup threw = [&] {
     MutexLock lock(mutex_);
     ++totals_.capture_failures;
@@ -305,17 +308,22 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
   note_strays(entry.get(), request, captured.strays);
   auto content = std::make_shared<Content>(std::move(captured.content));
   MutexLock lock(mutex_);
+  keep_template(entry.get(), std::move(content), std::move(captured.graph));
+  return absl::OkStatus();
+}
+
+// The entry, which had none, has a template. If it throws, nothing has changed.
+void Cache::Impl::keep_template(Entry* entry, std::shared_ptr<Content> content, Template graph) {
   policy_.captured(entry->id, facts_of(*content));
-  // Nothing throws from here on.
   if (entry->template_lost == Loss::kTemplates) ++recaptures_;
+  entry->is_adopted = content->is_adopted;
   entry->hands_memory_out = content->leaves_memory;
   entry->nodes = content->node_count + content->body_node_count;
   entry->slot_nodes = content->slots.nodes.size();
   entry->content = std::move(content);
-  entry->graph = std::move(captured.graph);
+  entry->graph = std::move(graph);
   entry->error = absl::OkStatus();
-  index_.set_state(entry.get(), State::kRecorded);
-  return absl::OkStatus();
+  index_.set_state(entry, State::kRecorded);
 }
 
 // The entry, which has a template and no executable, joins the family of the stream, if it can have siblings. Launches

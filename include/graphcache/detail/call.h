@@ -31,6 +31,7 @@ struct Call {
   bool (*empty)(const void* fn);
   const unsigned char* values;
   std::size_t values_size;
+  bool is_adopted = false;     // Whether `fn` only stands for an adopted graph (adopt.h).
   mutable bool threw = false;  // Whether `fn` did: its exceptions pass, those of the library do not.
 };
 

@@ -1,0 +1,235 @@
+#include "graph/adopted.h"
+
+#include <absl/cleanup/cleanup.h>
+#include <absl/strings/match.h>
+#include <absl/strings/str_cat.h>
+#include <absl/strings/string_view.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/compat.h"
+#include "cuda/driver.h"
+#include "cuda/errors.h"
+#include "graph/inspect.h"
+#include "graph/node_names.h"
+#include "graph/signature.h"
+
+namespace graphcache {
+namespace {
+
+absl::Status no_binding(std::size_t number, absl::string_view why) {
+  return absl::InvalidArgumentError(absl::StrCat("Adoption::bound[", number, "]: ", why));
+}
+
+// Whether a kernel of this readable name is meant.
+bool is_called(absl::string_view name, absl::string_view wanted) {
+  if (!absl::StartsWith(name, wanted)) return false;
+  const absl::string_view rest = name.substr(wanted.size());
+  return rest.empty() || rest.front() == '(' || rest.front() == '<';
+}
+
+// Binds arguments to slots.
+class Binder {
+ public:
+  Binder(Template& graph, const Reading& reading, const detail::Call& call, std::span<const detail::ValuePlace> places)
+      : graph_(graph), reading_(reading), call_(call), places_(places) {}
+
+  // Finds the nodes that are meant, and checks that the values fit. `nodes`: of the graph that was adopted.
+  absl::Status add(std::size_t number, const BoundArgument& bound, const std::vector<cudaGraphNode_t>& nodes) {
+    if (bound.slot < 0 || static_cast<std::size_t>(bound.slot) >= places_.size()) {
+      return no_binding(number, absl::StrCat("there is no value ", bound.slot, ": params has ", places_.size()));
+    }
+    if (bound.node != nullptr) {
+      const auto found = std::find(nodes.begin(), nodes.end(), bound.node);
+      if (found == nodes.end()) return no_binding(number, "the node is not one of the graph's own");
+      return add(number, bound, static_cast<std::uint32_t>(found - nodes.begin()));
+    }
+    bool any = false;
+    for (std::uint32_t i = 0; i < reading_.content.nodes.size(); ++i) {
+      const NodeContent& node = reading_.content.nodes[i];
+      if (node.type != cudaGraphNodeTypeKernel || !is_called(name_of(node.kernel), bound.kernel)) continue;
+      any = true;
+      if (absl::Status status = add(number, bound, i); !status.ok()) return status;
+    }
+    return any ? absl::OkStatus() : no_binding(number, absl::StrCat("no kernel is called ", bound.kernel));
+  }
+
+  // Gives the nodes the call's values, and fills in the slots.
+  absl::Status bind(Slots* slots) {
+    slots->context = current_context();
+    for (const auto& [index, arguments] : bound_) {
+      if (absl::Status status = bind(index, arguments, slots); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  using Arguments = std::map<std::uint32_t, std::uint32_t>;  // The slot of each that has one.
+
+  absl::Status add(std::size_t number, const BoundArgument& bound, std::uint32_t index) {
+    const NodeContent& node = reading_.content.nodes[index];
+    const std::string what = absl::StrCat("node ", index, ", ", kind_of(node), ", ");
+    if (node.type != cudaGraphNodeTypeKernel) return no_binding(number, what + "is no kernel");
+    if (!node.readable) return no_binding(number, what + "has parameters that the driver does not tell");
+    if (bound.argument < 0 || static_cast<std::uint32_t>(bound.argument) >= node.argument_count) {
+      return no_binding(number,
+                        absl::StrCat(what, "has no argument ", bound.argument, ": it has ", node.argument_count));
+    }
+    const auto argument = static_cast<std::uint32_t>(bound.argument);
+    const auto slot = static_cast<std::uint32_t>(bound.slot);
+    const std::size_t size = size_of(node, argument);
+    if (size != places_[slot].size) {
+      return no_binding(number, absl::StrCat(what, "argument ", argument, " has ", size, " bytes, and value ", slot,
+                                             " has ", places_[slot].size));
+    }
+    if (!bound_[index].emplace(argument, slot).second) {
+      return no_binding(number, absl::StrCat(what, "argument ", argument, " is bound twice"));
+    }
+    return absl::OkStatus();
+  }
+
+  std::size_t size_of(const NodeContent& node, std::uint32_t argument) const {
+    return reading_.sizes[node.first_argument + argument];
+  }
+
+  absl::Status bind(std::uint32_t index, const Arguments& arguments, Slots* slots) {
+    const NodeContent& content = reading_.content.nodes[index];
+    CUDA_KERNEL_NODE_PARAMS params = content.kernel;
+    SlotNode node;
+    node.index = index;
+    node.type = cudaGraphNodeTypeKernel;
+    node.function = params.func != nullptr ? params.func : function_of_library(params.kern);
+    node.context = params.ctx;
+    if (node.function == nullptr || driver().set_kernel_params == nullptr || driver().set_kernel_node == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("node ", index, ", ", kind_of(content), ": the driver cannot set its arguments"));
+    }
+    node.fields = take_fields(align_up(sizeof(KernelFields)), slots);
+    KernelFields fields{dim3(params.gridDimX, params.gridDimY, params.gridDimZ),
+                        dim3(params.blockDimX, params.blockDimY, params.blockDimZ), params.sharedMemBytes};
+    std::memcpy(slots->fields.data() + node.fields, &fields, sizeof fields);
+    node.first_argument = static_cast<std::uint32_t>(slots->arguments.size());
+    node.argument_count = content.argument_count;
+    node.first_binding = static_cast<std::uint32_t>(slots->bindings.size());
+    for (std::uint32_t i = 0; i < content.argument_count; ++i) {
+      const std::size_t size = size_of(content, i);
+      const std::uint32_t at = take_fields(align_up(size), slots);
+      slots->arguments.push_back(at);
+      const auto bound = arguments.find(i);
+      const unsigned char* value =
+          reading_.content.bytes.data() + content.bytes + reading_.content.arguments[content.first_argument + i];
+      if (bound != arguments.end()) {
+        const detail::ValuePlace& place = places_[bound->second];
+        slots->bindings.push_back(
+            {at, static_cast<std::uint32_t>(size), static_cast<std::uint32_t>(place.offset), nullptr});
+        value = call_.values + place.offset;
+      }
+      std::memcpy(slots->fields.data() + at, value, size);
+    }
+    node.binding_count = static_cast<std::uint32_t>(arguments.size());
+    node.fields_size = static_cast<std::uint32_t>(slots->fields.size()) - node.fields;
+    slots->nodes.push_back(node);
+
+    ArgumentPointers pointers;
+    slots->point_to_arguments(node, &pointers);
+    params.kernelParams = pointers.data();
+    const CUresult result = driver().set_kernel_params(graph_.nodes[index], &params);
+    if (result == CUDA_SUCCESS) return absl::OkStatus();
+    return cuda_failure("cudaGraphKernelNodeSetParams", static_cast<cudaError_t>(result));
+  }
+
+  static std::size_t align_up(std::size_t size) { return detail::align_up(size, alignof(std::max_align_t)); }
+  static std::uint32_t take_fields(std::size_t size, Slots* slots) {
+    const std::size_t at = slots->fields.size();
+    slots->fields.resize(at + size);
+    return static_cast<std::uint32_t>(at);
+  }
+
+  Template& graph_;
+  const Reading& reading_;
+  const detail::Call& call_;
+  const std::span<const detail::ValuePlace> places_;
+  std::map<std::uint32_t, Arguments> bound_;  // Of each node.
+};
+
+// Whether all of its kernels are of other devices.
+bool is_elsewhere(const std::vector<cudaGraphNode_t>& nodes) {
+  const auto get = driver().kernel_params;
+  const CUcontext here = current_context();
+  if (get == nullptr || here == nullptr) return false;
+  bool any = false;
+  for (const cudaGraphNode_t node : nodes) {
+    CUDA_KERNEL_NODE_PARAMS params = {};
+    if (get(node, &params) != CUDA_SUCCESS || params.ctx == nullptr) continue;
+    if (params.ctx == here) return false;
+    any = true;
+  }
+  return any;
+}
+
+}  // namespace
+
+absl::Status adopt(cudaGraph_t graph, const Adoption& adoption, const detail::Call& call,
+                   std::span<const detail::ValuePlace> places, Template* out, Content* content) {
+  if (graph == nullptr) return absl::InvalidArgumentError("there is no graph");
+  const LastErrorGuard last_error;
+  if (!has_context()) return absl::FailedPreconditionError("the device has no context");
+  std::vector<cudaGraphNode_t> nodes;
+  if (const CallResult listed = list_nodes(graph, &nodes); listed.error != cudaSuccess) {
+    return cuda_failure(listed.call, listed.error);
+  }
+  if (nodes.empty()) return absl::InvalidArgumentError("the graph has no nodes");
+  if (is_elsewhere(nodes)) return absl::InvalidArgumentError("all kernels of the graph are another device's");
+
+  cudaGraph_t ours = graph;
+  if (!adoption.take_graph) {
+    if (const cudaError_t error = cudaGraphClone(&ours, graph); error != cudaSuccess) {
+      const absl::Status why = cuda_failure("cudaGraphClone", error);
+      return is_fatal(error)
+                 ? why
+                 : absl::FailedPreconditionError(absl::StrCat(
+                       "the graph cannot be cloned, so give it away by Adoption::take_graph: ", why.message()));
+    }
+  }
+  Template made;
+  made.graph = Graph(ours);
+  // Until all is done, what is the caller's is not destroyed.
+  absl::Cleanup give_back = [&] {
+    if (adoption.take_graph) made.graph.release();
+  };
+  if (const CallResult listed = made.list_nodes(); listed.error != cudaSuccess) {
+    return cuda_failure(listed.call, listed.error);
+  }
+  if (absl::Status status = inspect(made.nodes, {}, /*frame=*/nullptr, content); !status.ok()) return status;
+  content->id = next_id();
+  content->node_count = made.nodes.size();
+  content->is_adopted = true;
+  content->leaves_memory = false;  // Whoever made the graph knows where its memory is: at each launch the same.
+  content->values.assign(call.values, call.values + call.values_size);
+  for (const cudaGraphNode_t node : made.nodes) {
+    cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+    if (node_type(node, /*by_driver=*/true, &type) == cudaSuccess && type == cudaGraphNodeTypeConditional) {
+      ++content->conditional_count;
+    }
+  }
+  if (!adoption.bound.empty()) {
+    const std::optional<Reading> reading = read_all(made);
+    if (!reading) return absl::InvalidArgumentError("the nodes of the graph cannot be read, so nothing can be bound");
+    Binder binder(made, *reading, call, places);
+    for (std::size_t i = 0; i < adoption.bound.size(); ++i) {
+      if (absl::Status status = binder.add(i, adoption.bound[i], nodes); !status.ok()) return status;
+    }
+    if (absl::Status status = binder.bind(&content->slots); !status.ok()) return status;
+  }
+  std::move(give_back).Cancel();
+  *out = std::move(made);
+  return absl::OkStatus();
+}
+
+}  // namespace graphcache
