@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "graphcache/detail/mechanisms.h"
+#include "graphcache/hooks.h"
 #include "graphcache/prefer.h"
 
 namespace graphcache {
@@ -123,7 +124,8 @@ struct Options {
   bool time_hits = false;
 
   // Measures what executables take of the device's memory (Stats::measured_device_bytes): asks for the free memory
-  // before and after each instantiation, update, first launch and destruction. Each question takes the host 10 us and more.
+  // before and after each instantiation, update, first launch and destruction. Each question takes the host 10 us and
+  // more.
   bool measure_device_bytes = false;
 
   // So many events are kept, the last ones, for Cache::events(). Each takes 96 bytes. If it is not 0, each run, a hit
@@ -173,6 +175,9 @@ struct Options {
   // The environment variable GRAPHCACHE_DIAGNOSE also asks for it, if it is neither empty nor 0. If it has a slash it
   // is the component's path.
   bool diagnose = false;
+
+  // What to call around captures and launches (hooks.h).
+  Hooks hooks = {};
 
   // For the library's own tests and benchmarks: leave it alone.
   detail::Mechanisms mechanisms = {};

@@ -90,6 +90,11 @@ absl::StatusOr<Outcome> Cache::Impl::run_once(Held& entry, EagerReason reason, c
     std::size_t patched = 0;
     if (!once->holds(request.call)) result = once->patch(request.call, &patched);
     hits_->counts.add_patched_nodes(patched);
+    if (result.error == cudaSuccess && options_.hooks.before_launch) {
+      if (absl::Status why = options_.hooks.before_launch(request.key, request.given); !why.ok()) {
+        return failed(request, std::move(why));
+      }
+    }
     if (result.error == cudaSuccess) result = {"cudaGraphLaunch", once->launch(request.stream)};
   }
   last_error.settle();

@@ -157,6 +157,7 @@ void Cache::Impl::carry_out(Held& entry, Task task) {
     }
   }
   task_done_.notify_all();
+  tell();
 }
 
 // Instantiates and uploads the executable that the entry was promised.

@@ -23,13 +23,9 @@ void Cache::Impl::find_diagnoser() {
 // on the legacy stream go on, and what `fn` enqueues there itself is not part of the graph. In verify mode it does
 // block: then such a launch of `fn` breaks the capture, and is reported.
 Captured Cache::Impl::capture_fn(const Request& request) {
-  if (request.stream != cudaStreamLegacy) {
-    return capture(request.stream, options_.capture_mode, request.call, setter_, diagnoser_);
-  }
+  if (request.stream != cudaStreamLegacy) return capture_on(request.stream, request);
   const OwnStreams::Loan stream(capture_streams_);
-  if (stream.result().error == cudaSuccess) {
-    return capture(stream.get(), options_.capture_mode, request.call, setter_, diagnoser_);
-  }
+  if (stream.result().error == cudaSuccess) return capture_on(stream.get(), request);
   Captured none;
   none.capture = cuda_failure(stream.result().call, stream.result().error);
   return none;

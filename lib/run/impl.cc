@@ -46,7 +46,10 @@ Cache::Impl::Impl(const Options& options, absl::Status invalid)
       graveyard_(options_.device, &meter_) {
   hits_->late_error = &memory_->late_error();
   enabled_ = invalid_.ok() && options_.max_executables > 0 && !is_set("GRAPHCACHE_DISABLE");
-  is_usual_ = enabled_ && !options_.inline_in_foreign_capture && options_.verify_every == 0 && !observer_.is_on();
+  const Hooks& hooks = options_.hooks;
+  tells_ = hooks.on_evict || hooks.on_forget;
+  is_usual_ = enabled_ && !options_.inline_in_foreign_capture && options_.verify_every == 0 && !observer_.is_on() &&
+              !tells_ && !hooks.before_launch;
   hits_->sampled_at = options.time_hits ? detail::Hits::kSampleMask : detail::Hits::kNeverSampled;
   logs_to_stderr_ = is_set("GRAPHCACHE_LOG");
   if (enabled_ && (options_.diagnose || is_set("GRAPHCACHE_DIAGNOSE"))) find_diagnoser();
@@ -97,6 +100,7 @@ bool Cache::Impl::erase(const Key& key) {
   }
   graveyard_.collect_all();
   release_owners();
+  tell();
   if (!lost_ && active_recording == nullptr) trim();
   return found;
 }
@@ -123,6 +127,7 @@ void Cache::Impl::clear() {
     return lose(cuda_failure(lost.call, lost.error));
   }
   release_owners();
+  tell();
   if (!lost_ && active_recording == nullptr) trim();
 }
 
@@ -144,6 +149,7 @@ bool Cache::Impl::sweep(bool of_clear) {
     if (entry.signature != nullptr) signatures_.remove(entry.signature);
     graveyard_.add(entry.take_executable(), std::move(entry.graph), entry.stream, /*set_aside=*/of_clear);
     adopted_ -= entry.is_adopted ? 1 : 0;
+    if (entry.state != State::kCold) note(entry, /*is_forgotten=*/true);
     released_.splice(released_.end(), entry.owner);
   });
   return any;

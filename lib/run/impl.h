@@ -124,7 +124,8 @@ class Cache::Impl {
     const detail::Call& call;
     detail::Remembered* remembered = nullptr;      // Of a step.
     mutable LastErrorGuard* last_error = nullptr;  // The run's guard. A hit has none.
-    mutable bool is_watched = false;               // Whether run_watched() has it.
+    mutable bool is_watched = false;               // Whether run_watched() has it,
+    mutable bool is_told = false;                  // and run_and_tell().
   };
 
   // The border: what the library itself throws, for want of memory, is an error of the run; `fn`'s exceptions pass.
@@ -132,6 +133,7 @@ class Cache::Impl {
   auto without_throwing(const Request& request, F&& f) -> decltype(f());
   absl::StatusOr<Outcome> run(const Request& request);
   absl::StatusOr<Outcome> run_watched(const Request& request);
+  absl::StatusOr<Outcome> run_and_tell(const Request& request);
   absl::Status warm(const Request& request);
 
   // Look-up.
@@ -184,6 +186,7 @@ class Cache::Impl {
   // Why there is no template: `fn` failed; the capture broke, and nothing was enqueued; `fn` enqueued nothing there.
   enum class NoTemplate { kFailed, kBroke, kEmpty };
   Captured capture_fn(const Request& request);
+  Captured capture_on(cudaStream_t stream, const Request& request);
   absl::Status capture_template(Held& entry, const Request& request, NoTemplate* none);
   void keep_template(Entry* entry, std::shared_ptr<Content> content, Template graph)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -285,6 +288,12 @@ class Cache::Impl {
   void log_evictions(std::uint64_t evictions) const noexcept;
   void forget(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool sweep(bool of_clear = false) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Options::hooks (hooks.cc).
+  template <class Hook, class... Args>
+  void call_hook(const char* name, const Key& key, const Hook& hook, const Args&... args) const noexcept;
+  void note(const Entry& entry, bool is_forgotten) noexcept ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void tell() noexcept ABSL_LOCKS_EXCLUDED(mutex_);
+
   bool has_adopted(const Key& key) const ABSL_LOCKS_EXCLUDED(mutex_);
   void release_owners() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -292,6 +301,7 @@ class Cache::Impl {
   absl::Status invalid_;   // What is wrong with the options, or ok.
   bool enabled_ = false;   // Whether anything is captured at all.
   bool is_usual_ = false;  // That, and nothing else that the options may ask for is to be done before a hit.
+  bool tells_ = false;     // Whether there are hooks that are told what happened.
   bool logs_to_stderr_ = false;
   Observer observer_;
   MemoryMeter meter_;
@@ -311,6 +321,12 @@ class Cache::Impl {
   const std::shared_ptr<detail::Hits> hits_ = std::make_shared<detail::Hits>();  // Its epoch is written under `mutex_`.
   KnownStreams known_streams_;                                                   // Found to be of the cache's device.
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
+  // What on_evict and on_forget are to be told.
+  struct Notice {
+    Key key;
+    bool is_forgotten;
+  };
+  std::vector<Notice> notices_ ABSL_GUARDED_BY(mutex_);
   std::size_t adopted_ ABSL_GUARDED_BY(mutex_) = 0;  // How many entries have an adopted graph.
   Owners released_ ABSL_GUARDED_BY(mutex_);          // Of adopted keys that are gone: see release_owners().
 

@@ -345,6 +345,7 @@ bool Cache::Impl::has_room(const Entry& entry) {
 void Cache::Impl::evict(Entry* victim) {
   ++totals_.evictions;
   observer_.mark(EventKind::kEvict, victim->key);
+  note(*victim, /*is_forgotten=*/false);
   victim->others = policy_.executables();
   ghosts_.lost(victim, victim->others);
   demote(victim, Loss::kEvicted);
@@ -368,6 +369,7 @@ void Cache::Impl::forget_template(Entry* entry, Loss why) {
   entry->template_lost = why;
   ++totals_.forgotten;
   observer_.mark(EventKind::kForget, entry->key);
+  note(*entry, /*is_forgotten=*/true);
   graveyard_.add(nullptr, std::move(entry->graph), entry->stream);
   entry->content.reset();
   entry->differences.clear();

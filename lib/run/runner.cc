@@ -73,6 +73,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_step(const Key& key, cudaStream_t strea
 
 absl::Status Cache::Impl::warm(const Key& key, cudaStream_t stream, const detail::Call& call) {
   const Request request{key, name_of(stream), stream, call};
+  const absl::Cleanup told = [&] { tell(); };
   return without_throwing(request, [&] { return warm(request); });
 }
 
@@ -84,6 +85,7 @@ absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) {
         known != nullptr && known->is_ready_for(request.stream, request.call.values, request.call.values_size);
     if (is_ready) return hit(known, request);
   } else {
+    if (tells_ && !request.is_told) return run_and_tell(request);
     if (!request.is_watched && (hits_->is_sampled() || observer_.is_on())) return run_watched(request);
     if (active_recording != nullptr) return run_nested(request);
     if (options_.inline_in_foreign_capture && is_in_foreign_capture(request)) return run_inlined(request);
@@ -164,6 +166,11 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
   }
   if (const CallResult result = executable.get_ready(request.stream); result.error != cudaSuccess) {
     return replay_failed(entry, result, EagerReason::kLaunchFailed, request);
+  }
+  if (options_.hooks.before_launch) {
+    if (absl::Status why = options_.hooks.before_launch(request.key, request.given); !why.ok()) {
+      return failed(request, std::move(why));
+    }
   }
   const cudaError_t error =
       executable.is_in_place() ? executable.launch(request.stream) : launch_first(executable, request.stream);

@@ -1,10 +1,10 @@
 // What it costs a hit on a GPU that somebody watches: observed [--json FILE] [ROUNDS].
 //
 // A hit of a graph of eight kernels by Cache::run(), and by a prepared step, with one option on: time_hits, nvtx (where
-// no profiler listens), both of these, or keep_events; beside the same hit of a cache with all off. `control` is another
-// cache with all off: how far its ratio is from 1 says how well these ratios are known. Each way has several caches, since
-// executables differ. The ways launch a batch of eight in turns, and the GPU is idle at the start of each. Medians of
-// the rounds.
+// no profiler listens), both of these, keep_events, or a hook before each launch that does nothing; beside the same hit
+// of a cache with all off. `control` is another cache with all off: how far its ratio is from 1 says how well these
+// ratios are known. Each way has several caches, since executables differ. The ways launch a batch of eight in turns,
+// and the GPU is idle at the start of each. Medians of the rounds.
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -37,11 +37,14 @@ void measure(bench::Report& report, bool by_step, int rounds) {
   const auto enqueue = [&](cudaStream_t on) { return work.enqueue(on); };
   const graphcache::Key key = graphcache::key("chain");
   std::vector<Way> ways;
-  for (const char* name : {"off", "control", "time_hits", "nvtx", "both", "keep_events"}) {
+  for (const char* name : {"off", "control", "time_hits", "nvtx", "both", "keep_events", "before_launch"}) {
     ways.push_back({name, {}});
     const std::string way = name;
     ways.back().options.time_hits = way == "time_hits" || way == "both";
     ways.back().options.nvtx = way == "nvtx" || way == "both";
+    if (way == "before_launch") {
+      ways.back().options.hooks.before_launch = [](const graphcache::Key&, cudaStream_t) { return absl::OkStatus(); };
+    }
     ways.back().options.keep_events = way == "keep_events" ? 10'000 : 0;
   }
   using Step = decltype(ways[0].caches[0]->prepare(key, enqueue));

@@ -1,0 +1,73 @@
+// Options::hooks: what the program wants to do around captures and launches.
+#include <absl/cleanup/cleanup.h>
+#include <absl/strings/str_cat.h>
+
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "run/impl.h"
+
+namespace graphcache {
+
+// A hook whose exceptions are dropped.
+template <class Hook, class... Args>
+void Cache::Impl::call_hook(const char* name, const Key& key, const Hook& hook, const Args&... args) const noexcept {
+  if (!hook) return;
+  try {
+    hook(key, args...);
+  } catch (...) {
+    log(key, name);
+  }
+}
+
+Captured Cache::Impl::capture_on(cudaStream_t stream, const Request& request) {
+  const Hooks& hooks = options_.hooks;
+  Captured captured;
+  if (hooks.before_capture) {
+    captured.fn = hooks.before_capture(request.key, stream);
+    if (!captured.fn.ok()) return captured;
+  }
+  const auto after = [&](cudaGraph_t graph) {
+    call_hook("the hook after_capture threw", request.key, hooks.after_capture, graph);
+  };
+  absl::Cleanup threw = [&] { after(nullptr); };
+  captured = capture(stream, options_.capture_mode, request.call, setter_, diagnoser_);
+  std::move(threw).Cancel();
+  after(captured.capture.ok() && captured.fn.ok() ? captured.graph.graph.get() : nullptr);
+  return captured;
+}
+
+// For on_evict and on_forget, which are called when no lock is held.
+void Cache::Impl::note(const Entry& entry, bool is_forgotten) noexcept try {
+  const Hooks& hooks = options_.hooks;
+  if (is_forgotten ? !hooks.on_forget : !hooks.on_evict) return;
+  notices_.push_back({entry.key, is_forgotten});
+} catch (const std::bad_alloc&) {
+}
+
+void Cache::Impl::tell() noexcept {
+  if (!tells_) return;
+  std::vector<Notice> notices;
+  {
+    MutexLock lock(mutex_);
+    notices.swap(notices_);
+  }
+  const Hooks& hooks = options_.hooks;
+  for (const Notice& notice : notices) {
+    if (notice.is_forgotten) {
+      call_hook("the hook on_forget threw", notice.key, hooks.on_forget);
+    } else {
+      call_hook("the hook on_evict threw", notice.key, hooks.on_evict);
+    }
+  }
+}
+
+// A run whose evictions are told at its end, when it has let go its entry.
+absl::StatusOr<Outcome> Cache::Impl::run_and_tell(const Request& request) {
+  request.is_told = true;
+  const absl::Cleanup told = [&] { tell(); };
+  return run(request);
+}
+
+}  // namespace graphcache
