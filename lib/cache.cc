@@ -34,7 +34,7 @@ absl::StatusOr<Outcome> Cache::run_step(const Key& key, cudaStream_t stream, con
 }
 void Cache::wake() { impl_->wake(); }
 absl::Status Cache::adopt_call(const Key& key, cudaGraph_t graph, const detail::Call& call,
-                               std::span<const detail::ValuePlace> places, Adoption adoption) {
+                               absl::Span<const detail::ValuePlace> places, Adoption adoption) {
   GRAPHCACHE_VERIFY_ON_RETURN(*this);
   return impl_->adopt(key, graph, call, places, std::move(adoption));
 }

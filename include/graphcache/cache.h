@@ -55,6 +55,7 @@
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
+#include <absl/types/span.h>
 #include <cuda_runtime_api.h>
 
 #include <array>
@@ -62,7 +63,6 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -117,8 +117,8 @@ class Cache {
   //
   // A stream that is capturing is noticed before anything is enqueued, but for a hit: it makes one runtime call, the
   // launch, which a capturing stream refuses and which ends that capture.
-  template <class Fn>
-  requires(!std::is_convertible_v<Fn&&, cudaStream_t>) absl::StatusOr<Outcome> run(const Key& key, Fn&& fn) {
+  template <class Fn, std::enable_if_t<!std::is_convertible_v<Fn&&, cudaStream_t>, int> = 0>
+  absl::StatusOr<Outcome> run(const Key& key, Fn&& fn) {
     return run(key, default_stream(), Params<>(), std::forward<Fn>(fn));
   }
   template <class Fn>
@@ -149,7 +149,7 @@ class Cache {
     const std::array<detail::ValuePlace, sizeof...(Ts)> places = {
         detail::ValuePlace{Params<Ts...>::offset(index++), sizeof(Ts)}...};
     detail::AdoptedFn fn;
-    return adopt_call(key, graph, make_call(params, fn), {places.data(), places.size()}, std::move(adoption));
+    return adopt_call(key, graph, make_call(params, fn), places, std::move(adoption));
   }
   // Replays the graph that was adopted for the key. NotFound if there is none. With values that change:
   // run(key, stream, params, graphcache::adopted).
@@ -283,7 +283,7 @@ class Cache {
   static detail::Call make_call(const Params<Ts...>& params, Fn& fn);
   absl::StatusOr<Outcome> run_call(const Key& key, cudaStream_t stream, const detail::Call& call);
   absl::Status adopt_call(const Key& key, cudaGraph_t graph, const detail::Call& call,
-                          std::span<const detail::ValuePlace> places, Adoption adoption);
+                          absl::Span<const detail::ValuePlace> places, Adoption adoption);
   absl::Status warm_call(const Key& key, cudaStream_t stream, const detail::Call& call);
   const std::shared_ptr<detail::Hits>& hits() const;
   // A run of a step that is no hit, or whose launch has failed with this error: it holds the entry's lock then.

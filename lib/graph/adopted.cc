@@ -37,7 +37,7 @@ bool is_called(absl::string_view name, absl::string_view wanted) {
 // Binds arguments to slots.
 class Binder {
  public:
-  Binder(Template& graph, const Reading& reading, const detail::Call& call, std::span<const detail::ValuePlace> places)
+  Binder(Template& graph, const Reading& reading, const detail::Call& call, absl::Span<const detail::ValuePlace> places)
       : graph_(graph), reading_(reading), call_(call), places_(places) {}
 
   // Finds the nodes that are meant, and checks that the values fit. `nodes`: of the graph that was adopted.
@@ -154,7 +154,7 @@ class Binder {
   Template& graph_;
   const Reading& reading_;
   const detail::Call& call_;
-  const std::span<const detail::ValuePlace> places_;
+  const absl::Span<const detail::ValuePlace> places_;
   std::map<std::uint32_t, Arguments> bound_;  // Of each node.
 };
 
@@ -176,7 +176,7 @@ bool is_elsewhere(const std::vector<cudaGraphNode_t>& nodes) {
 }  // namespace
 
 absl::Status adopt(cudaGraph_t graph, const Adoption& adoption, const detail::Call& call,
-                   std::span<const detail::ValuePlace> places, Template* out, Content* content) {
+                   absl::Span<const detail::ValuePlace> places, Template* out, Content* content) {
   if (graph == nullptr) return absl::InvalidArgumentError("there is no graph");
   const LastErrorGuard last_error;
   if (!has_context()) return absl::FailedPreconditionError("the device has no context");

@@ -12,7 +12,7 @@
 namespace graphcache {
 
 absl::Status Cache::Impl::adopt(const Key& key, cudaGraph_t graph, const detail::Call& call,
-                                std::span<const detail::ValuePlace> places, Adoption adoption) try {
+                                absl::Span<const detail::ValuePlace> places, Adoption adoption) try {
   if (absl::Status lost = status(); !lost.ok()) return with_key(lost, key);
   if (active_recording != nullptr) {
     return with_key(absl::FailedPreconditionError("adopt was called inside a run's fn"), key);

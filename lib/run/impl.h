@@ -5,13 +5,13 @@
 #include <absl/cleanup/cleanup.h>
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
+#include <absl/types/span.h>
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -51,7 +51,7 @@ class Cache::Impl {
                                    detail::Remembered* remembered, cudaError_t error);
   absl::Status warm(const Key& key, cudaStream_t stream, const detail::Call& call);
   absl::Status adopt(const Key& key, cudaGraph_t graph, const detail::Call& call,
-                     std::span<const detail::ValuePlace> places, Adoption adoption);
+                     absl::Span<const detail::ValuePlace> places, Adoption adoption);
   absl::Status wait_until_ready(std::chrono::nanoseconds timeout, const Cache::Progress& progress);
 
   bool contains(const Key& key) const;
