@@ -1,0 +1,266 @@
+"""Decodes with a transformer in PyTorch, one graph for each batch size, in several ways:
+
+  eager            every kernel launched by PyTorch
+  torch            one torch.cuda.CUDAGraph for each batch size, captured as PyTorch's notes say, each with its own pool
+  torch_one_pool   the same, with one pool for all
+  graphcache_8     graphcache_torch.Cache(max_executables=8)
+  graphcache       graphcache_torch.Cache()
+
+Each way runs in a process of its own: its start-up is timed, its device memory measured, and the tokens that it has
+decoded are compared with those of the way `eager`. The shapes are those of a model of 0.5 billion parameters, and the
+weights are random.
+"""
+import argparse
+import hashlib
+import json
+import random
+import subprocess
+import sys
+import time
+
+import torch
+
+WAYS = ["eager", "torch", "torch_one_pool", "graphcache_8", "graphcache"]
+MAX_BATCH, CONTEXT = 64, 256
+
+
+class Decoder:
+    """Layers of grouped-query attention and a gated MLP, with static memory for keys and values."""
+
+    def __init__(self, layers, hidden=896, heads=14, kv_heads=2, inner=4864, vocabulary=151936):
+        generator = torch.Generator("cuda").manual_seed(1)
+
+        def weights(*shape):
+            return torch.randn(*shape, generator=generator, device="cuda", dtype=torch.bfloat16) * shape[-1] ** -0.5
+
+        self.heads, self.kv_heads, self.size = heads, kv_heads, hidden // heads
+        self.embedding, self.head = weights(vocabulary, hidden), weights(vocabulary, hidden)
+        self.layers = [
+            (weights((heads + 2 * kv_heads) * self.size, hidden), weights(hidden, hidden), weights(2 * inner, hidden), weights(hidden, inner))
+            for _ in range(layers)
+        ]
+        self.norm = torch.ones(hidden, device="cuda", dtype=torch.bfloat16)
+        self.keys = [torch.zeros(MAX_BATCH, kv_heads, CONTEXT, self.size, device="cuda", dtype=torch.bfloat16) for _ in range(layers)]
+        self.values = [torch.zeros_like(keys) for keys in self.keys]
+        self.rows = torch.arange(MAX_BATCH, device="cuda")
+        self.places = torch.arange(CONTEXT, device="cuda")
+        angles = self.places[:, None] * 10000.0 ** (-torch.arange(0, self.size, 2, device="cuda") / self.size)
+        self.cos = torch.cat([angles.cos()] * 2, -1).bfloat16()
+        self.sin = torch.cat([angles.sin()] * 2, -1).bfloat16()
+        self.tokens = torch.zeros(MAX_BATCH, device="cuda", dtype=torch.long)
+        self.positions = torch.zeros(MAX_BATCH, device="cuda", dtype=torch.long)
+        self.reset()
+
+    def reset(self):
+        self.tokens.copy_(self.rows * 17 + 3)
+        self.positions.zero_()
+        for memory in self.keys + self.values:
+            memory.zero_()
+
+    def rotate(self, x, cos, sin):
+        half = self.size // 2
+        return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
+
+    @torch.inference_mode()
+    def step(self, batch):
+        """One token for each of the first `batch` rows."""
+        rows, at = self.rows[:batch], self.positions[:batch]
+        cos, sin = self.cos[at][:, None], self.sin[at][:, None]
+        hidden = (self.norm.shape[0],)
+        unseen = (self.places > at[:, None])[:, None, None]
+        x = self.embedding[self.tokens[:batch]]
+        for (qkv, out, up, down), keys, values in zip(self.layers, self.keys, self.values):
+            y = torch.nn.functional.rms_norm(x, hidden, self.norm)
+            q, k, v = torch.nn.functional.linear(y, qkv).view(batch, -1, self.size).split([self.heads, self.kv_heads, self.kv_heads], 1)
+            q, k = self.rotate(q, cos, sin), self.rotate(k, cos, sin)
+            keys[rows, :, at] = k
+            values[rows, :, at] = v
+            q = q.view(batch, self.kv_heads, -1, self.size)
+            scores = torch.matmul(q, keys[:batch].transpose(-1, -2)) * self.size**-0.5
+            weights = scores.masked_fill(unseen, float("-inf")).softmax(-1)
+            x = x + torch.nn.functional.linear(torch.matmul(weights, values[:batch]).view(batch, -1), out)
+            y = torch.nn.functional.rms_norm(x, hidden, self.norm)
+            gate, value = torch.nn.functional.linear(y, up).chunk(2, -1)
+            x = x + torch.nn.functional.linear(torch.nn.functional.silu(gate) * value, down)
+        logits = torch.nn.functional.linear(torch.nn.functional.rms_norm(x, hidden, self.norm), self.head)
+        self.tokens[:batch] = logits.argmax(-1)
+        self.positions[:batch] = (at + 1) % CONTEXT
+
+
+def batches(steps):
+    """Sizes of a server's batches: requests come and go."""
+    draw = random.Random(5)
+    size, sizes = 16, []
+    for _ in range(steps):
+        size = min(max(size + draw.choice([-3, -2, -1, -1, 0, 1, 1, 2, 3]), 1), MAX_BATCH)
+        if draw.random() < 0.02:
+            size = draw.randint(1, MAX_BATCH)
+        sizes.append(size)
+    return sizes
+
+
+def used_device_bytes():
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    return total - free
+
+
+def start(way, model, sizes):
+    """Prepares a way: returns what runs a step."""
+    if way == "eager":
+        return model.step, None
+    if way.startswith("torch"):
+        pool = torch.cuda.graph_pool_handle() if way == "torch_one_pool" else None
+        side = torch.cuda.Stream()
+        graphs = {}
+        for batch in sizes:
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                model.step(batch)  # The warm-up that PyTorch's notes ask for.
+            torch.cuda.current_stream().wait_stream(side)
+            graphs[batch] = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graphs[batch], pool=pool):
+                model.step(batch)
+        return lambda batch: graphs[batch].replay(), graphs
+    import graphcache_torch
+
+    cache = graphcache_torch.Cache(max_executables=8) if way == "graphcache_8" else graphcache_torch.Cache()
+    step = model.step
+    for batch in sizes:
+        cache.warm("decode", step, batch)
+    return lambda batch: cache.run("decode", step, batch), cache
+
+
+def measure(way, layers, steps):
+    model = Decoder(layers)
+    # What libraries do at their first call is not the ways' doing.
+    for batch in (MAX_BATCH, 1):
+        model.step(batch)
+    before = used_device_bytes()
+    began = time.perf_counter()
+    run, kept = start(way, model, range(MAX_BATCH, 0, -1))
+    for batch in range(MAX_BATCH, 0, -1):
+        run(batch)
+    torch.cuda.synchronize()
+    start_up = time.perf_counter() - began
+    memory = used_device_bytes() - before
+
+    sizes = batches(steps)
+    model.reset()
+    history = torch.zeros(steps, MAX_BATCH, device="cuda", dtype=torch.long)
+    host = 0.0
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for i, batch in enumerate(sizes):
+        at = time.perf_counter()
+        run(batch)
+        host += time.perf_counter() - at
+        history[i].copy_(model.tokens)
+    torch.cuda.synchronize()
+    seconds = time.perf_counter() - began
+
+    latencies = []
+    for batch in sizes:  # Each step waited for, as a server that streams its tokens does.
+        at = time.perf_counter()
+        run(batch)
+        torch.cuda.synchronize()
+        latencies.append(time.perf_counter() - at)
+    latencies.sort()
+    result = {
+        "way": way,
+        "tokens": hashlib.sha256(history.cpu().numpy().tobytes()).hexdigest(),
+        "distinct_tokens": int(history.unique().numel()),
+        "tokens_per_s": sum(sizes) / seconds,
+        "host_us": host / steps * 1e6,
+        "p50_ms": latencies[steps // 2] * 1e3,
+        "p99_ms": latencies[steps * 99 // 100] * 1e3,
+        "start_up_s": start_up,
+        "mib": memory / 2**20,
+        "peak_mib": (used_device_bytes() - before) / 2**20,
+    }
+    if hasattr(kept, "stats"):
+        result["stats"] = kept.stats()
+    return result
+
+
+def measure_hit(rounds=5, runs=4000):
+    """Host time of a replay of one small kernel, in microseconds: PyTorch's and graphcache's, in turns."""
+    import graphcache_torch
+
+    x = torch.zeros(64, device="cuda")
+
+    def step(x):
+        x.add_(1)
+
+    step(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(x)
+    cache = graphcache_torch.Cache()
+    ways = {"torch.cuda.CUDAGraph.replay": graph.replay, "graphcache_torch.Cache.run": lambda: cache.run(("add", 64), step, x)}
+    plain = lambda: None
+    ways["an empty lambda"] = plain
+    best = {}
+    for _ in range(rounds):
+        for name, call in ways.items():
+            torch.cuda.synchronize()
+            times = []
+            for _ in range(runs):
+                at = time.perf_counter_ns()
+                call()
+                times.append(time.perf_counter_ns() - at)
+                if len(times) % 500 == 0:
+                    torch.cuda.synchronize()
+            times.sort()
+            best.setdefault(name, []).append(times[runs // 2] / 1e3)
+    return {name: sorted(all)[rounds // 2] for name, all in best.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--json", metavar="FILE", help="writes the figures")
+    parser.add_argument("--way", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("torch_decode: PyTorch finds no CUDA device")
+    if arguments.way:
+        print(json.dumps(measure(arguments.way, arguments.layers, arguments.steps)))
+        return
+
+    ways = arguments.ways.split(",")
+    if unknown := set(ways) - set(WAYS):
+        parser.error(f"no such way: {', '.join(unknown)}")
+    results = []
+    for way in ways:
+        if sys.stderr.isatty():
+            print(f"\r{way} ({len(results) + 1} of {len(ways)})\033[K", end="", file=sys.stderr, flush=True)
+        child = subprocess.run(
+            [sys.executable, __file__, "--way", way, "--layers", str(arguments.layers), "--steps", str(arguments.steps)],
+            stdout=subprocess.PIPE, text=True, check=True)
+        results.append(json.loads(child.stdout.splitlines()[-1]))
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr)
+
+    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}: {arguments.steps} steps, batches of 1 to {MAX_BATCH}, {arguments.layers} layers")
+    print(f"{'way':16} {'tokens/s':>9} {'host us':>8} {'p50 ms':>7} {'p99 ms':>7} {'start s':>8} {'MiB':>7}  outcomes")
+    for result in results:
+        stats = result.get("stats", {})
+        outcomes = ", ".join(f"{name} {stats[name]}" for name in ("replayed", "switched", "restored", "updated", "instantiated", "eager") if stats.get(name))
+        print(f"{result['way']:16} {result['tokens_per_s']:9.0f} {result['host_us']:8.1f} {result['p50_ms']:7.2f} {result['p99_ms']:7.2f} "
+              f"{result['start_up_s']:8.2f} {result['mib']:7.0f}  {outcomes}")
+    hit = measure_hit()
+    print("host time of a replay: " + ", ".join(f"{name} {us:.2f} us" for name, us in hit.items()))
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "ways": results, "hit_us": hit}, file, indent=1)
+    if len({result["tokens"] for result in results}) != 1:
+        sys.exit("results: NOT equal: the ways have decoded different tokens")
+    print(f"results: every way decoded the same tokens, bit by bit ({results[0]['distinct_tokens']} different ones)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,320 @@
+// graphcache for programs on PyTorch (libtorch): a cache whose captures PyTorch's allocator and random generators know
+// of, and whose runs follow PyTorch's current stream.
+//
+//   graphcache::TorchCache cache;
+//   absl::StatusOr<graphcache::Outcome> outcome =
+//       cache.run(graphcache::key("decode", batch), [&] { model.forward(tokens, out); });
+//
+// Without it, a capture takes temporaries from memory that PyTorch believes to be free afterwards, and gives to other
+// tensors. A replay then overwrites these.
+//
+// Memory. What `fn` allocates during its capture comes from a pool of the cache (at::cuda::MemPool). Temporaries go back
+// to that pool when `fn` drops them, and later captures take them again. So the keys of a cache share temporaries, and
+// must not run at the same time: all runs of the cache are on one stream, and a run on another one is an error. With
+// TorchCache::Pools::kOnePerKey, each key has a pool of its own, and runs may be on any stream. Tensors that `fn` keeps
+// or hands out stay where they are, and each replay writes them anew.
+//
+// Random numbers. The device's default generator, and those given to register_generator(), advance with each replay as
+// they would with a direct call of `fn`: the results are equal, bit by bit.
+//
+// Threads. As for graphcache::Cache. PyTorch allows one capture at a time in a process, so captures of several threads
+// wait for each other.
+//
+// Needs PyTorch 2.8 or newer, built for CUDA.
+#pragma once
+
+#include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <ATen/cuda/MemPool.h>
+#include <ATen/ops/fill.h>
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <absl/strings/str_cat.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <graphcache/graphcache.h>
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace graphcache {
+namespace torch_detail {
+
+// Reads what CUDAGraph keeps for its subclasses: the generators that it was captured with, and by how much a replay
+// advances each.
+struct Graph : at::cuda::CUDAGraph {
+  static auto& increments(at::cuda::CUDAGraph& graph) { return graph.*&Graph::captured_generator_states_; }
+};
+
+using GeneratorState = c10::intrusive_ptr<at::CUDAGeneratorState>;
+
+// What a key's launches need.
+struct Record {
+  std::shared_ptr<at::cuda::MemPool> pool;                           // Of its captured memory. Null if it was adopted.
+  std::vector<std::pair<GeneratorState, std::uint64_t>> increments;  // Of generators that its graph draws from.
+};
+
+struct HashOfKey {
+  std::size_t operator()(const Key& key) const { return key.hash(); }
+};
+
+inline std::mutex& capture_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+// What the hooks of one cache share.
+class State {
+ public:
+  State(int device, bool one_pool) : device_(static_cast<c10::DeviceIndex>(device)) {
+    if (one_pool) pool_ = make_pool();
+    register_generator(at::cuda::detail::getDefaultCUDAGenerator(device_));
+  }
+
+  void register_generator(const at::Generator& generator) {
+    const std::lock_guard lock(capture_mutex());
+    registrar_.register_generator_state(generator);
+  }
+
+  c10::cuda::CUDAStream stream_of(cudaStream_t stream) const {
+    if (stream == nullptr || stream == cudaStreamLegacy) return c10::cuda::getDefaultCUDAStream(device_);
+    return c10::cuda::getStreamFromExternal(stream, device_);
+  }
+
+  absl::Status begin_capture(cudaStream_t stream) try {
+    capture_mutex().lock();
+    pending_ = Record{pool_ != nullptr ? pool_ : make_pool(), {}};
+    // The memory of this capture's streams: others may allocate meanwhile.
+    const auto is_of_capture = [stream](cudaStream_t other) {
+      return other == stream || (id_of_capture(other) != 0 && id_of_capture(other) == id_of_capture(stream));
+    };
+    const c10::cuda::CUDAStreamGuard guard(stream_of(stream));
+    for (const auto& [generator, unused] : torch_detail::Graph::increments(registrar_)) {
+      generator->capturing_ = true;
+      generator->offset_intragraph_ = 0;
+      fill(generator->offset_extragraph_, 0);
+      fill(generator->seed_extragraph_, generator->seed_);
+    }
+    c10::cuda::CUDACachingAllocator::beginAllocateToPool(device_, pending_.pool->id(), is_of_capture);
+    return absl::OkStatus();
+  } catch (const std::exception& why) {
+    stop_generators();
+    pending_ = {};
+    capture_mutex().unlock();
+    return absl::InternalError(absl::StrCat("PyTorch cannot prepare the capture: ", why.what()));
+  }
+
+  void end_capture(const Key& key, bool has_graph) {
+    c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, pending_.pool->id());
+    c10::cuda::CUDACachingAllocator::releasePool(device_, pending_.pool->id());  // What `begin` added: MemPool holds it.
+    stop_generators();
+    Record record = std::exchange(pending_, {});
+    capture_mutex().unlock();
+    if (has_graph) keep(key, std::move(record));
+  }
+
+  void keep(const Key& key, Record record) {
+    const std::lock_guard lock(mutex_);
+    if (!record.increments.empty()) draws_.store(true, std::memory_order_relaxed);
+    records_[key].push_back(std::move(record));
+  }
+
+  // One template of the key is gone. A run that drops one and captures again tells of the old one last: so the oldest.
+  void forget(const Key& key) {
+    Record gone;  // Destroyed without the lock.
+    const std::lock_guard lock(mutex_);
+    const auto found = records_.find(key);
+    if (found == records_.end()) return;
+    gone = std::move(found->second.front());
+    found->second.pop_front();
+    if (found->second.empty()) records_.erase(found);
+  }
+
+  // The generators' values for this launch, as a direct call of `fn` would find them.
+  absl::Status before_launch(const Key& key, cudaStream_t stream) try {
+    if (!draws_.load(std::memory_order_relaxed)) return absl::OkStatus();
+    const std::lock_guard lock(mutex_);
+    const auto found = records_.find(key);
+    if (found == records_.end() || found->second.back().increments.empty()) return absl::OkStatus();
+    const c10::cuda::CUDAStreamGuard guard(stream_of(stream));
+    for (const auto& [generator, increment] : found->second.back().increments) {
+      fill(generator->seed_extragraph_, generator->seed_);
+      fill(generator->offset_extragraph_, generator->philox_offset_per_thread_);
+      generator->philox_offset_per_thread_ += increment;
+    }
+    return absl::OkStatus();
+  } catch (const std::exception& why) {
+    return absl::InternalError(absl::StrCat("PyTorch cannot set a generator: ", why.what()));
+  }
+
+  // Ok for runs on the stream of the first one, if keys share memory. Runs inside a capture become part of it.
+  absl::Status check(cudaStream_t stream) {
+    if (pool_ == nullptr) return absl::OkStatus();
+    cudaStream_t first = stream_.load(std::memory_order_relaxed);
+    if (first == stream || id_of_capture(stream) != 0) return absl::OkStatus();
+    if (first == kNoStream && stream_.compare_exchange_strong(first, stream)) return absl::OkStatus();
+    if (first == stream) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        "the keys of this cache share memory for temporaries, so all of its runs are on one stream, and this run is on "
+        "another one: take a cache for each stream, or Pools::kOnePerKey");
+  }
+
+ private:
+  static inline const cudaStream_t kNoStream = reinterpret_cast<cudaStream_t>(~std::uintptr_t{0});
+
+  std::shared_ptr<at::cuda::MemPool> make_pool() const {
+    const c10::cuda::CUDAGuard guard(device_);
+    return std::make_shared<at::cuda::MemPool>();
+  }
+
+  static unsigned long long id_of_capture(cudaStream_t stream) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    unsigned long long id = 0;
+#if CUDART_VERSION >= 13000
+    const cudaError_t error = cudaStreamGetCaptureInfo(stream, &status, &id, nullptr, nullptr, nullptr, nullptr);
+#else
+    const cudaError_t error = cudaStreamGetCaptureInfo_v2(stream, &status, &id, nullptr, nullptr, nullptr);
+#endif
+    return error == cudaSuccess && status == cudaStreamCaptureStatusActive ? id : 0;
+  }
+
+  static void fill(const at::TensorBase& tensor, std::uint64_t value) {
+    at::Tensor(tensor).fill_(static_cast<std::int64_t>(value));
+  }
+
+  // Their offset behind a capture is what each replay of the graph adds.
+  void stop_generators() {
+    for (const auto& [generator, unused] : torch_detail::Graph::increments(registrar_)) {
+      if (!generator->capturing_) continue;
+      generator->capturing_ = false;
+      if (generator->offset_intragraph_ != 0) pending_.increments.emplace_back(generator, generator->offset_intragraph_);
+    }
+  }
+
+  const c10::DeviceIndex device_;
+  std::shared_ptr<at::cuda::MemPool> pool_;  // Of all keys, or null: each has its own.
+  Graph registrar_;                          // Captures nothing: its generators have device memory for captures.
+  Record pending_;                           // Of the capture under way: guarded by capture_mutex().
+  std::atomic<bool> draws_{false};           // Whether any key draws random numbers.
+  std::atomic<cudaStream_t> stream_{kNoStream};
+  std::mutex mutex_;
+  std::unordered_map<Key, std::deque<Record>, HashOfKey> records_;  // The oldest first.
+};
+
+}  // namespace torch_detail
+
+class TorchCache {
+ public:
+  enum class Pools { kShared, kOnePerKey };
+
+  // Hooks of `options` are called as usual. Its stream is not used: runs are on PyTorch's current stream of the device.
+  // Throws c10::Error if PyTorch has no such device.
+  explicit TorchCache(Options options = {}, Pools pools = Pools::kShared)
+      : state_(std::make_shared<torch_detail::State>(device_of(options), pools == Pools::kShared)),
+        cache_(with_hooks(std::move(options), state_)) {}
+
+  // Runs `fn`, which takes nothing, on PyTorch's current stream of the cache's device: a replay where the key has a
+  // graph, else a capture or a direct call (Cache::run). During a capture, PyTorch's current stream is the captured one.
+  // Tensors that `fn` uses, and that it does not allocate itself, must outlive the key's entry, at the same address.
+  template <class Fn>
+  absl::StatusOr<Outcome> run(const Key& key, Fn&& fn) {
+    const cudaStream_t stream = current_stream();
+    if (absl::Status status = state_->check(stream); !status.ok()) return status;
+    return cache_.run(key, stream, on_stream(fn));
+  }
+  // Replays the graph that was adopted for the key.
+  absl::StatusOr<Outcome> run(const Key& key) {
+    const cudaStream_t stream = current_stream();
+    if (absl::Status status = state_->check(stream); !status.ok()) return status;
+    return cache_.run(key, stream);
+  }
+  template <class Fn>
+  absl::Status warm(const Key& key, Fn&& fn) {
+    return cache_.warm(key, current_stream(), on_stream(fn));
+  }
+
+  // Adopts a graph that PyTorch has captured (Cache::adopt): torch.cuda.CUDAGraph(keep_graph=True). The graph object is
+  // kept until the key is erased, and with it its memory and its generators. `owner` is kept as well.
+  absl::Status adopt(const Key& key, std::shared_ptr<at::cuda::CUDAGraph> graph, std::shared_ptr<void> owner = nullptr) {
+    if (graph == nullptr) return absl::InvalidArgumentError("there is no graph");
+    return adopt(key, *graph, std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<void>>>(graph, owner));
+  }
+  // The same, where `owner` keeps the graph object.
+  absl::Status adopt(const Key& key, at::cuda::CUDAGraph& graph, std::shared_ptr<void> owner) try {
+    torch_detail::Record record;
+    for (const auto& [generator, increment] : torch_detail::Graph::increments(graph)) {
+      if (increment != 0) record.increments.emplace_back(generator, increment);
+    }
+    Adoption adoption;
+    adoption.owner = std::move(owner);
+    if (absl::Status status = cache_.adopt(key, graph.raw_cuda_graph(), std::move(adoption)); !status.ok()) return status;
+    state_->keep(key, std::move(record));
+    return absl::OkStatus();
+  } catch (const c10::Error& why) {
+    return absl::FailedPreconditionError(why.what_without_backtrace());
+  }
+
+  // For generators besides the device's default one, before the first capture that draws from them.
+  void register_generator(const at::Generator& generator) { state_->register_generator(generator); }
+
+  // Everything else. Runs by it are on the stream that they name, and are not checked to be on one stream.
+  Cache& cache() { return cache_; }
+  const Cache& cache() const { return cache_; }
+
+ private:
+  static int device_of(Options& options) {
+    if (options.device == Options::kCurrentDevice) options.device = c10::cuda::current_device();
+    return options.device;
+  }
+
+  cudaStream_t current_stream() const {
+    return c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(cache_.options().device)).stream();
+  }
+
+  template <class Fn>
+  auto on_stream(Fn& fn) {
+    return [this, &fn](cudaStream_t stream) {
+      const c10::cuda::CUDAStreamGuard guard(state_->stream_of(stream));
+      return fn();
+    };
+  }
+
+  static Options with_hooks(Options options, const std::shared_ptr<torch_detail::State>& state) {
+    Hooks& hooks = options.hooks;
+    hooks.before_capture = [state, then = std::move(hooks.before_capture)](const Key& key, cudaStream_t stream) {
+      absl::Status status = state->begin_capture(stream);
+      if (!status.ok() || !then) return status;
+      status = then(key, stream);
+      if (!status.ok()) state->end_capture(key, /*has_graph=*/false);
+      return status;
+    };
+    hooks.after_capture = [state, then = std::move(hooks.after_capture)](const Key& key, cudaGraph_t graph) {
+      state->end_capture(key, graph != nullptr);
+      if (then) then(key, graph);
+    };
+    hooks.before_launch = [state, then = std::move(hooks.before_launch)](const Key& key, cudaStream_t stream) {
+      if (then) {
+        if (absl::Status status = then(key, stream); !status.ok()) return status;
+      }
+      return state->before_launch(key, stream);
+    };
+    hooks.on_forget = [state, then = std::move(hooks.on_forget)](const Key& key) {
+      state->forget(key);
+      if (then) then(key);
+    };
+    return options;
+  }
+
+  const std::shared_ptr<torch_detail::State> state_;
+  Cache cache_;  // Goes first: its graphs use the memory of the pools.
+};
+
+}  // namespace graphcache

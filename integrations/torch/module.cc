@@ -1,0 +1,390 @@
+// The Python module graphcache_torch. What its functions do is said in the docstrings at the end.
+#include <graphcache/graphcache.h>
+#include <graphcache/version.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "graphcache_torch.h"
+
+namespace py = pybind11;
+
+namespace {
+
+using graphcache::Key;
+using graphcache::Keyer;
+using graphcache::Outcome;
+
+void add(Keyer& keyer, PyObject* part);
+
+// Parts of a key with a beginning and an end, for graphcache_key.
+struct Sequence {
+  PyObject* items;
+};
+void graphcache_key(Keyer& keyer, const Sequence& sequence) {
+  const Py_ssize_t size = PySequence_Fast_GET_SIZE(sequence.items);
+  for (Py_ssize_t i = 0; i < size; ++i) add(keyer, PySequence_Fast_GET_ITEM(sequence.items, i));
+}
+struct TensorPart {
+  const at::Tensor& tensor;
+};
+void graphcache_key(Keyer& keyer, const TensorPart& part) {
+  const at::Tensor& tensor = part.tensor;
+  keyer.add(static_cast<const void*>(tensor.data_ptr()), static_cast<int>(tensor.scalar_type()));
+  for (const std::int64_t size : tensor.sizes()) keyer.add(size);
+  keyer.add(nullptr);
+  for (const std::int64_t stride : tensor.strides()) keyer.add(stride);
+}
+
+std::string name_of_type(PyObject* object) { return Py_TYPE(object)->tp_name; }
+
+void add_tensor(Keyer& keyer, const at::Tensor& tensor) {
+  if (!tensor.is_cuda()) {
+    throw py::type_error(
+        "graphcache: a tensor of the CPU cannot be an argument, since a graph would keep the values that it has now: move "
+        "it to the GPU, or put its values into the key");
+  }
+  if (tensor.layout() != c10::kStrided) throw py::type_error("graphcache: an argument is a tensor that is not strided");
+  keyer.add(TensorPart{tensor});
+}
+
+// A part of a key, or an argument of fn.
+void add(Keyer& keyer, PyObject* part) {
+  if (PyBool_Check(part)) {
+    keyer.add(part == Py_True);
+  } else if (PyLong_Check(part)) {
+    int overflow = 0;
+    const long long value = PyLong_AsLongLongAndOverflow(part, &overflow);
+    if (overflow != 0) throw py::value_error("graphcache: an integer of a key does not fit into 64 bits");
+    if (value == -1 && PyErr_Occurred() != nullptr) throw py::error_already_set();
+    keyer.add(value);
+  } else if (PyUnicode_Check(part)) {
+    Py_ssize_t size = 0;
+    const char* const text = PyUnicode_AsUTF8AndSize(part, &size);
+    if (text == nullptr) throw py::error_already_set();
+    keyer.add(std::string_view(text, static_cast<std::size_t>(size)));
+  } else if (part == Py_None) {
+    keyer.add(std::optional<int>());
+  } else if (THPVariable_Check(part)) {
+    add_tensor(keyer, THPVariable_Unpack(part));
+  } else if (PyTuple_Check(part) || PyList_Check(part)) {
+    keyer.add(Sequence{part});
+  } else if (PyFloat_Check(part)) {
+    throw py::type_error(
+        "graphcache: a float cannot be part of a key or an argument, since each new value would be a new graph: put it into "
+        "a tensor, which fn reads, or round it to an integer");
+  } else if (THPDtype_Check(part) || THPDevice_Check(part)) {
+    keyer.add(std::string(py::str(part)));
+  } else {
+    throw py::type_error("graphcache: a key or an argument cannot hold a " + name_of_type(part) +
+                         ": it takes int, bool, str, None, tensors of the GPU, and tuples or lists of these");
+  }
+}
+
+// Calls `visit` with each value that a function has closed over or has as a default.
+template <class Visit>
+void for_each_closed_over(PyObject* fn, const Visit& visit) {
+  if (PyMethod_Check(fn)) fn = PyMethod_GET_FUNCTION(fn);
+  if (!PyFunction_Check(fn)) return;
+  for (PyObject* const values : {PyFunction_GET_CLOSURE(fn), PyFunction_GET_DEFAULTS(fn)}) {
+    if (values == nullptr) continue;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); ++i) {
+      PyObject* value = PyTuple_GET_ITEM(values, i);
+      if (PyCell_Check(value)) value = PyCell_GET(value);
+      if (value != nullptr) visit(value);  // An empty cell has none.
+    }
+  }
+}
+
+// Values count for numbers and texts, memory for tensors, and identity for all else.
+void add_closed_over(Keyer& keyer, PyObject* value) {
+  if (THPVariable_Check(value) && THPVariable_Unpack(value).is_cuda()) {
+    keyer.add(TensorPart{THPVariable_Unpack(value)});
+  } else if (PyBool_Check(value) || PyUnicode_Check(value)) {
+    add(keyer, value);
+  } else if (PyFloat_Check(value)) {
+    const double number = PyFloat_AS_DOUBLE(value);
+    std::int64_t bits = 0;
+    std::memcpy(&bits, &number, sizeof bits);
+    keyer.add(bits);
+  } else {
+    int overflow = 1;
+    const long long number = PyLong_Check(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : 0;
+    if (overflow == 0) {
+      keyer.add(number);
+    } else {
+      keyer.add(static_cast<const void*>(value));
+    }
+  }
+}
+
+// What tells one fn from another: its code and what it has closed over, or the object that is called.
+void add_fn(Keyer& keyer, PyObject* fn) {
+  PyObject* function = fn;
+  if (PyMethod_Check(fn)) {
+    keyer.add(static_cast<const void*>(PyMethod_GET_SELF(fn)));
+    function = PyMethod_GET_FUNCTION(fn);
+  }
+  if (PyFunction_Check(function)) function = PyFunction_GET_CODE(function);
+  keyer.add(static_cast<const void*>(function));
+  for_each_closed_over(fn, [&](PyObject* value) { add_closed_over(keyer, value); });
+}
+
+Key make_key(const py::handle& key, const py::handle& fn, const py::args& arguments) {
+  Keyer keyer;
+  add(keyer, key.ptr());
+  if (!fn.is_none()) {
+    if (PyCallable_Check(fn.ptr()) == 0) throw py::type_error("graphcache: fn is a " + name_of_type(fn.ptr()) + ": it must be callable");
+    add_fn(keyer, fn.ptr());
+    keyer.add(Sequence{arguments.ptr()});
+  } else if (!arguments.empty()) {
+    throw py::type_error("graphcache: arguments without fn: an adopted graph has none");
+  }
+  return std::move(keyer).finish();
+}
+
+// An object that threads without the interpreter's lock may let go.
+std::shared_ptr<void> keep_alive(const py::object& object) {
+  return {new py::object(object), [](py::object* kept) {
+            if (Py_IsInitialized() == 0) return;  // Its memory goes with the process.
+            const py::gil_scoped_acquire gil;
+            delete kept;
+          }};
+}
+
+[[noreturn]] void raise(const absl::Status& status) {
+  const std::string text(status.message());
+  switch (status.code()) {
+    case absl::StatusCode::kInvalidArgument:
+      throw py::value_error(text);
+    case absl::StatusCode::kNotFound:
+      throw py::key_error(text);
+    default:
+      throw std::runtime_error(text);
+  }
+}
+
+bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  return cudaStreamIsCapturing(stream, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
+}
+
+// Cache, as Python sees it. Its own members are touched with the interpreter's lock alone; runs do not hold it.
+class PyCache {
+ public:
+  PyCache(int max_executables, const std::optional<std::size_t>& max_device_bytes, int max_templates, int capture_after,
+          bool share, const std::string& prefer, const std::string& pools, const std::optional<int>& device) {
+    if (c10::cuda::device_count() == 0) {
+      throw std::runtime_error("graphcache: PyTorch finds no CUDA device: is this a build of PyTorch with CUDA, and is there a driver?");
+    }
+    graphcache::Options options;
+    options.max_executables = max_executables;
+    options.max_device_bytes = max_device_bytes.value_or(SIZE_MAX);
+    options.max_templates = max_templates;
+    options.capture_after = capture_after;
+    options.share = share;
+    options.device = device.value_or(c10::cuda::current_device());
+    if (options.device < 0 || options.device >= c10::cuda::device_count()) {
+      throw py::value_error("graphcache: there is no device " + std::to_string(options.device));
+    }
+    options.prefer = prefer == "total_time"    ? graphcache::Prefer::kTotalTime
+                     : prefer == "device_time" ? graphcache::Prefer::kDeviceTime
+                     : prefer == "memory"      ? graphcache::Prefer::kMemory
+                                               : throw py::value_error("graphcache: prefer is \"total_time\", \"device_time\" or "
+                                                                       "\"memory\"");
+    using Pools = graphcache::TorchCache::Pools;
+    const Pools kind = pools == "shared"        ? Pools::kShared
+                       : pools == "one_per_key" ? Pools::kOnePerKey
+                                                : throw py::value_error("graphcache: pools is \"shared\" or \"one_per_key\"");
+    options.hooks.on_forget = [this](const Key& key) {
+      const py::gil_scoped_acquire gil;
+      const auto gone = records_.extract(key);  // Destroyed behind: it may run Python.
+    };
+    torch_.emplace(std::move(options), kind);
+    if (absl::Status status = torch_->cache().status(); !status.ok()) raise(status);
+  }
+  ~PyCache() {
+    const py::gil_scoped_release nogil;  // What it destroys may wait for the device, or take the lock.
+    torch_.reset();
+  }
+  PyCache(const PyCache&) = delete;
+  PyCache& operator=(const PyCache&) = delete;
+
+  py::object run(const py::object& key, const py::object& fn, const py::args& arguments) {
+    const Key whole = make_key(key, fn, arguments);
+    Returned returned;
+    absl::StatusOr<Outcome> outcome = [&] {
+      const py::gil_scoped_release nogil;
+      if (fn.is_none()) return torch_->run(whole);
+      return torch_->run(whole, [&] { call(fn, arguments, &returned); });
+    }();
+    if (!outcome.ok()) raise(outcome.status());
+    if (!graphcache::is_hit(*outcome)) {
+      if (*outcome != Outcome::kInlined) keep(whole, fn, arguments, returned);
+      return returned.direct ? std::move(returned.direct) : std::move(returned.captured);
+    }
+    const auto found = records_.find(whole);
+    return found != records_.end() ? found->second.result : py::none();
+  }
+
+  void warm(const py::object& key, const py::object& fn, const py::args& arguments) {
+    const Key whole = make_key(key, fn, arguments);
+    Returned returned;
+    const absl::Status status = [&] {
+      const py::gil_scoped_release nogil;
+      return torch_->warm(whole, [&] { call(fn, arguments, &returned); });
+    }();
+    if (!status.ok()) raise(status);
+    keep(whole, fn, arguments, returned);
+  }
+
+  void adopt(const py::object& key, const py::object& graph, const py::object& result) {
+    const Key whole = make_key(key, py::none(), py::args());
+    auto& captured = graph.cast<at::cuda::CUDAGraph&>();
+    if (absl::Status status = torch_->adopt(whole, captured, keep_alive(graph)); !status.ok()) raise(status);
+    records_[whole] = {py::list(), result};
+  }
+
+  bool contains(const py::object& key, const py::object& fn, const py::args& arguments) {
+    return torch_->cache().contains(make_key(key, fn, arguments));
+  }
+  bool erase(const py::object& key, const py::object& fn, const py::args& arguments) {
+    const Key whole = make_key(key, fn, arguments);
+    const py::gil_scoped_release nogil;
+    return torch_->cache().erase(whole);
+  }
+  bool pin(const py::object& key, const py::object& fn, const py::args& arguments) {
+    return torch_->cache().pin(make_key(key, fn, arguments));
+  }
+  bool unpin(const py::object& key, const py::object& fn, const py::args& arguments) {
+    return torch_->cache().unpin(make_key(key, fn, arguments));
+  }
+  std::string explain(const py::object& key, const py::object& fn, const py::args& arguments) {
+    const Key whole = make_key(key, fn, arguments);
+    const py::gil_scoped_release nogil;
+    return torch_->cache().explain(whole);
+  }
+  void clear() {
+    const py::gil_scoped_release nogil;
+    torch_->cache().clear();
+  }
+  void register_generator(const at::Generator& generator) { torch_->register_generator(generator); }
+
+  py::dict stats() const {
+    const graphcache::Stats stats = torch_->cache().stats();
+    py::dict all;
+    for (int i = 0; i < graphcache::kOutcomeCount; ++i) {
+      all[graphcache::to_string(static_cast<Outcome>(i))] = stats.outcomes[static_cast<std::size_t>(i)];
+    }
+    all["failed"] = stats.failed;
+    all["captures"] = stats.captures;
+    all["capture_failures"] = stats.capture_failures;
+    all["instantiations"] = stats.instantiations;
+    all["updates"] = stats.updates;
+    all["set_switches"] = stats.set_switches;
+    all["evictions"] = stats.evictions;
+    all["forgotten"] = stats.forgotten;
+    all["live_executables"] = stats.live_executables;
+    all["live_templates"] = stats.live_templates;
+    all["families"] = stats.families;
+    all["estimated_device_bytes"] = stats.estimated_device_bytes;
+    all["hit_rate"] = stats.hit_rate();
+    all["graph_rate"] = stats.graph_rate();
+    return all;
+  }
+  std::string report() const { return graphcache::to_string(torch_->cache().stats()); }
+  py::list advise() const {
+    py::list all;
+    for (const graphcache::Finding& finding : torch_->cache().advise()) {
+      all.append(py::make_tuple(graphcache::to_string(finding.kind), finding.label, finding.text, finding.cure));
+    }
+    return all;
+  }
+
+ private:
+  // What fn has returned in a run: under capture, and called directly.
+  struct Returned {
+    py::object captured;
+    py::object direct;
+  };
+  // What a key's graph uses, and what its runs return. What the key has by identity stays alive, so that nothing else
+  // takes its address.
+  struct Record {
+    py::list kept;
+    py::object result;
+  };
+
+  // Called without the interpreter's lock, by a run that has no graph.
+  static void call(const py::object& fn, const py::args& arguments, Returned* returned) {
+    const bool captured = is_capturing(c10::cuda::getCurrentCUDAStream().stream());
+    const py::gil_scoped_acquire gil;
+    (captured ? returned->captured : returned->direct) = fn(*arguments);
+  }
+
+  void keep(const Key& key, const py::object& fn, const py::args& arguments, const Returned& returned) {
+    if (!returned.captured || !torch_->cache().contains(key)) return;
+    py::list kept;
+    kept.append(fn);
+    kept.append(arguments);
+    for_each_closed_over(fn.ptr(), [&](PyObject* value) { kept.append(py::reinterpret_borrow<py::object>(value)); });
+    records_[key] = {std::move(kept), returned.captured};
+  }
+
+  std::unordered_map<Key, Record, graphcache::torch_detail::HashOfKey> records_;
+  std::optional<graphcache::TorchCache> torch_;  // Goes first: its hooks use the records.
+};
+
+}  // namespace
+
+PYBIND11_MODULE(graphcache_torch, m) {
+  m.doc() = "CUDA graphs for PyTorch, cached by launch configuration.";
+  m.attr("__version__") = graphcache::kVersion;
+
+  py::class_<PyCache>(m, "Cache", R"(A cache of CUDA graphs of one device.
+
+    cache = graphcache_torch.Cache()
+    out = cache.run(("decode", batch), step, tokens, positions)
+
+The first run of a key captures step(tokens, positions); later runs replay it, with one call, and return the same
+tensors, with new contents. The key is what decides which work is done: int, bool, str, None, and tuples of these. The
+arguments are part of it, a tensor by its memory, shape, strides and type. So are fn's code and what fn has closed over;
+objects count by identity, and the attributes and globals that fn reads do not count. What fn computes on the CPU is not
+repeated.
+
+Runs are on the current stream. By default the keys share the memory of their temporaries, so all runs of a cache are on
+one stream. pools="one_per_key" gives each key its own.)")
+      .def(py::init<int, const std::optional<std::size_t>&, int, int, bool, const std::string&, const std::string&,
+                    const std::optional<int>&>(),
+           py::kw_only(), py::arg("max_executables") = 64, py::arg("max_device_bytes") = py::none(),
+           py::arg("max_templates") = 512, py::arg("capture_after") = 0, py::arg("share") = true,
+           py::arg("prefer") = "total_time", py::arg("pools") = "shared", py::arg("device") = py::none())
+      .def("run", &PyCache::run, py::arg("key"), py::arg("fn") = py::none(),
+           "Runs fn(*arguments): by replay if the key has a graph, else by capturing it. Returns what fn returned. Without fn, "
+           "it replays the graph that was adopted for the key. What fn raises is raised.")
+      .def("warm", &PyCache::warm, py::arg("key"), py::arg("fn"),
+           "Captures and instantiates without running. Waits for the upload.")
+      .def("adopt", &PyCache::adopt, py::arg("key"), py::arg("graph"), py::arg("result") = py::none(),
+           "Makes a torch.cuda.CUDAGraph(keep_graph=True), captured before, the key's graph. The cache keeps the object, and "
+           "result, which the runs of the key return.")
+      .def("contains", &PyCache::contains, py::arg("key"), py::arg("fn") = py::none(),
+           "Whether a run with these arguments would replay.")
+      .def("erase", &PyCache::erase, py::arg("key"), py::arg("fn") = py::none(),
+           "Forgets the graph of a run with these arguments; False if there is none.")
+      .def("pin", &PyCache::pin, py::arg("key"), py::arg("fn") = py::none(), "Keeps the graph from being evicted.")
+      .def("unpin", &PyCache::unpin, py::arg("key"), py::arg("fn") = py::none())
+      .def("explain", &PyCache::explain, py::arg("key"), py::arg("fn") = py::none(),
+           "Why runs with these arguments do what they do, in sentences.")
+      .def("clear", &PyCache::clear, "Forgets every key. Waits for the device.")
+      .def("register_generator", &PyCache::register_generator, py::arg("generator"),
+           "For a torch.Generator besides the device's default one, before fn draws from it.")
+      .def("stats", &PyCache::stats, "Counters, as a dictionary: runs by outcome, captures, evictions, ...")
+      .def("report", &PyCache::report, "The counters as text.")
+      .def("advise", &PyCache::advise, "What could be better: tuples of kind, label, what was seen, and the cure.");
+}

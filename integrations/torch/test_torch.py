@@ -1,0 +1,391 @@
+# The module graphcache_torch: python3 -m unittest test_torch. Most of it needs a GPU, and is skipped without one.
+import gc
+import threading
+import unittest
+import weakref
+
+import torch
+
+import graphcache_torch
+
+ON_GPU = torch.cuda.is_available()
+
+
+@unittest.skipIf(ON_GPU, "PyTorch has a GPU here")
+class WithoutGpuTest(unittest.TestCase):
+    def test_a_cache_says_what_is_missing(self):
+        with self.assertRaisesRegex(RuntimeError, "finds no CUDA device"):
+            graphcache_torch.Cache()
+
+
+def chain(x, scale=3):
+    """A few kernels with temporaries."""
+    y = x * scale + 1
+    z = torch.sin(y) * x
+    return z.cumsum(0) - y
+
+
+@unittest.skipUnless(ON_GPU, "PyTorch has no GPU here")
+class TorchTest(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(7)
+        chain(torch.ones(8, device="cuda"))  # Loads what the first call loads.
+        torch.cuda.synchronize()
+
+    def equal(self, a, b):
+        self.assertTrue(torch.equal(a, b), (a, b))
+
+    # Values
+
+    def test_a_replay_computes_what_a_direct_call_does(self):
+        cache = graphcache_torch.Cache()
+        x = torch.rand(1000, device="cuda")
+        for i in range(5):
+            x.fill_(i).add_(torch.arange(1000, device="cuda"))
+            self.equal(cache.run("chain", chain, x), chain(x))
+        stats = cache.stats()
+        self.assertEqual((stats["instantiated"], stats["replayed"], stats["eager"]), (1, 4, 0))
+
+    def test_results_are_the_same_tensors_with_new_contents(self):
+        cache = graphcache_torch.Cache()
+        x = torch.ones(10, device="cuda")
+        first, second = cache.run("two", lambda x: (x + 1, {"b": x * 2}), x), None
+        x.fill_(5)
+        fn = lambda x: (x + 1, {"b": x * 2})
+        a = cache.run("two more", fn, x)
+        x.fill_(6)
+        b = cache.run("two more", fn, x)
+        self.assertIs(a, b)
+        self.equal(b[0], torch.full((10,), 7.0, device="cuda"))
+        self.equal(b[1]["b"], torch.full((10,), 12.0, device="cuda"))
+        self.equal(first[0], torch.full((10,), 2.0, device="cuda"))
+
+    def test_many_keys_on_few_executables(self):
+        cache = graphcache_torch.Cache(max_executables=2)
+        inputs = [torch.rand(100 + i, device="cuda") for i in range(6)]
+        for turn in range(4):
+            for x in inputs:
+                x.add_(turn)
+                self.equal(cache.run("chain", chain, x), chain(x))
+        self.assertEqual(cache.stats()["captures"], 6)
+        self.assertLessEqual(cache.stats()["live_executables"], 2)
+
+    def test_tensors_of_another_place_or_shape_are_another_key(self):
+        cache = graphcache_torch.Cache()
+        x, y = torch.rand(64, device="cuda"), torch.rand(64, device="cuda")
+        for t in (x, y, x[:32], x[::2], x.view(8, 8), x.view(torch.int32), x, y):
+            self.equal(cache.run("double", lambda t: t + t, t), t + t)
+        self.assertEqual(cache.stats()["captures"], 6)
+
+    def test_what_fn_has_closed_over_is_part_of_the_key(self):
+        cache = graphcache_torch.Cache()
+        x = torch.ones(16, device="cuda")
+        for scale in (2, 3.5, 2, torch.full((16,), 9.0, device="cuda")):
+            result = cache.run("scaled", lambda x: x * scale, x)
+            self.equal(result, x * scale)
+        self.assertEqual(cache.stats()["captures"], 3)
+
+    def test_methods_of_two_objects_are_two_keys(self):
+        cache = graphcache_torch.Cache()
+        a, b = torch.nn.Linear(8, 8).cuda(), torch.nn.Linear(8, 8).cuda()
+        x = torch.rand(4, 8, device="cuda")
+        with torch.no_grad():
+            for layer in (a, b, a, b):
+                torch.testing.assert_close(cache.run("layer", layer, x), layer(x))
+                torch.testing.assert_close(cache.run("forward", layer.forward, x), layer(x))
+        self.assertEqual(cache.stats()["captures"], 4)
+
+    def test_a_training_step(self):
+        def trained(step_of):
+            torch.manual_seed(3)
+            model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)).cuda()
+            x, y = torch.rand(128, 32, device="cuda"), torch.rand(128, 1, device="cuda")
+            for p in model.parameters():
+                p.grad = torch.zeros_like(p)
+
+            def step(x, y):
+                torch._foreach_zero_([p.grad for p in model.parameters()])
+                torch.nn.functional.mse_loss(model(x), y).backward()
+                with torch.no_grad():
+                    torch._foreach_add_(list(model.parameters()), [p.grad for p in model.parameters()], alpha=-0.1)
+
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(20):
+                    step_of(step, x, y)
+            torch.cuda.synchronize()
+            return [p.detach().clone() for p in model.parameters()]
+
+        cache = graphcache_torch.Cache(capture_after=1)
+        graphed = trained(lambda step, *tensors: cache.run("step", step, *tensors))
+        for a, b in zip(graphed, trained(lambda step, *tensors: step(*tensors))):
+            self.equal(a, b)
+        self.assertEqual(cache.stats()["replayed"], 18)
+
+    # Memory
+
+    def test_tensors_made_after_a_capture_survive_its_replays(self):
+        cache = graphcache_torch.Cache()
+        x = torch.rand(1 << 16, device="cuda")
+        expected = chain(x).clone()
+        cache.run("chain", chain, x)
+        kept = [torch.full((1 << 16,), float(i), device="cuda") for i in range(64)]
+        for _ in range(10000):
+            result = cache.run("chain", chain, x)
+        self.equal(result, expected)
+        for i, tensor in enumerate(kept):
+            self.equal(tensor, torch.full((1 << 16,), float(i), device="cuda"))
+        self.assertEqual(cache.stats()["replayed"], 10000)
+
+    def test_keys_share_the_memory_of_temporaries(self):
+        def reserved_by(pools):
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            before = torch.cuda.memory_reserved()
+            cache = graphcache_torch.Cache(pools=pools)
+            x = torch.rand(1 << 22, device="cuda")  # 16 MiB.
+            for i in range(16):
+                cache.run(("sum", i), lambda x: (x * x + 1).sum(), x)
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            return torch.cuda.memory_reserved() - before, cache
+
+        shared, cache = reserved_by("shared")
+        del cache
+        gc.collect()
+        separate, cache = reserved_by("one_per_key")
+        self.assertLess(shared, separate / 4)
+
+    def test_memory_goes_back_when_keys_are_erased(self):
+        cache = graphcache_torch.Cache(pools="one_per_key")
+        before = torch.cuda.memory_allocated()
+        x = torch.rand(1 << 20, device="cuda")
+        for i in range(4):
+            cache.run(("chain", i), chain, x)
+        self.assertGreater(torch.cuda.memory_allocated(), before + 4 * (1 << 22))
+        for i in range(4):
+            self.assertTrue(cache.contains(("chain", i), chain, x))
+            self.assertTrue(cache.erase(("chain", i), chain, x))
+            self.assertFalse(cache.erase(("chain", i), chain, x))
+        del x
+        self.assertEqual(torch.cuda.memory_allocated(), before)
+        torch.cuda.empty_cache()
+
+    def test_templates_that_are_dropped_let_go_what_they_kept(self):
+        cache = graphcache_torch.Cache(max_executables=1, max_templates=1)
+        dead = None
+        for i in range(3):
+            x = torch.rand(1000 + i, device="cuda")
+            self.equal(cache.run(("chain", i), chain, x), chain(x))
+            if dead is None:
+                dead = weakref.ref(x)
+        del x
+        gc.collect()
+        self.assertIsNone(dead())
+
+    # Random numbers
+
+    def random_sequence(self, run):
+        torch.manual_seed(42)
+        x = torch.ones(1000, device="cuda")
+        drop = lambda x: torch.nn.functional.dropout(x, 0.5) + torch.rand_like(x)
+        results = []
+        for i in range(6):
+            results.append(run("drop", drop, x).clone())
+            results.append(torch.rand(10, device="cuda"))
+            if i == 3:
+                torch.manual_seed(1)
+        return results
+
+    def test_random_numbers_equal_those_of_direct_calls(self):
+        cache = graphcache_torch.Cache()
+        graphed = self.random_sequence(cache.run)
+        for a, b in zip(graphed, self.random_sequence(lambda key, fn, *tensors: fn(*tensors))):
+            self.equal(a, b)
+        self.assertEqual(cache.stats()["replayed"], 5)
+
+    def test_a_generator_of_the_program(self):
+        def sequence(run):
+            generator = torch.Generator("cuda")
+            generator.manual_seed(5)
+            cache.register_generator(generator)
+            x = torch.zeros(100, device="cuda")
+            return [run("draw", lambda x: x.uniform_(generator=generator).clone(), x).clone() for _ in range(4)]
+
+        cache = graphcache_torch.Cache()
+        graphed = sequence(cache.run)
+        for a, b in zip(graphed, sequence(lambda key, fn, *tensors: fn(*tensors))):
+            self.equal(a, b)
+
+    # Streams and threads
+
+    def test_runs_follow_the_current_stream(self):
+        cache = graphcache_torch.Cache()
+        stream = torch.cuda.Stream()
+        x = torch.zeros(1 << 20, device="cuda")
+        torch.cuda.synchronize()
+        with torch.cuda.stream(stream):
+            for i in range(50):
+                torch.cuda._sleep(20000)
+                x.add_(1)
+                result = cache.run("sum", lambda x: x.sum() / x.numel(), x)
+                self.assertEqual(result.item(), i + 1)
+
+    def test_another_stream_is_refused_where_keys_share_memory(self):
+        cache = graphcache_torch.Cache()
+        x = torch.ones(10, device="cuda")
+        cache.run("chain", chain, x)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            with self.assertRaisesRegex(RuntimeError, "on one stream"):
+                cache.run("chain", chain, x)
+        self.equal(cache.run("chain", chain, x), chain(x))
+
+    def test_threads_with_streams_of_their_own(self):
+        cache = graphcache_torch.Cache(pools="one_per_key")
+        wrong = []
+
+        def work(number):
+            with torch.cuda.stream(torch.cuda.Stream()):
+                x = torch.full((1000,), float(number), device="cuda")
+                for i in range(200):
+                    x.add_(1)
+                    if not torch.equal(cache.run(("work", number), chain, x), chain(x)):
+                        wrong.append((number, i))
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(wrong, [])
+        self.assertEqual(cache.stats()["eager"], 0)
+
+    def test_a_run_inside_a_run_becomes_part_of_it(self):
+        cache = graphcache_torch.Cache()
+        x = torch.rand(100, device="cuda")
+        outer = lambda x: cache.run("inner", chain, x) * 2
+        for _ in range(3):
+            x.add_(1)
+            self.equal(cache.run("outer", outer, x), chain(x) * 2)
+
+    # Mistakes
+
+    def test_keys_and_arguments_that_cannot_be(self):
+        cache = graphcache_torch.Cache()
+        x = torch.rand(4, device="cuda")
+        for key in (1.5, ("a", 0.5), object(), {"a": 1}, torch.rand(3)):
+            with self.assertRaises(TypeError):
+                cache.run(key, chain, x)
+        for argument in (1.5, torch.rand(4), object(), x.to_sparse()):
+            with self.assertRaises(TypeError):
+                cache.run("key", chain, argument)
+        with self.assertRaises(ValueError):
+            cache.run(1 << 70, chain, x)
+        with self.assertRaises(TypeError):
+            cache.run("key", 7, x)
+        with self.assertRaises(KeyError):
+            cache.run("never adopted")
+        for wrong in ({"prefer": "speed"}, {"pools": "none"}, {"device": 77}, {"max_executables": -1}):
+            with self.assertRaises(ValueError):
+                graphcache_torch.Cache(**wrong)
+        self.equal(cache.run(("key", 1, True, None, [2, "x"], x.dtype), chain, x), chain(x))
+
+    def test_what_fn_raises_is_raised_and_nothing_stays_open(self):
+        cache = graphcache_torch.Cache()
+        x = torch.rand(4, device="cuda")
+
+        def fails(x):
+            x + 1
+            raise LookupError("mine")
+
+        for _ in range(2):
+            with self.assertRaisesRegex(LookupError, "mine"):
+                cache.run("fails", fails, x)
+        self.equal(cache.run("chain", chain, x), chain(x))
+        torch.cuda.empty_cache()  # Would fail inside a capture.
+
+    def test_a_call_that_breaks_the_capture_is_made_directly(self):
+        cache = graphcache_torch.Cache()
+        x = torch.rand(1000, device="cuda")
+
+        def asks(x):
+            return x * 2 if x.sum().item() > 0 else x
+
+        for _ in range(3):
+            self.equal(cache.run("asks", asks, x), x * 2)
+        self.assertEqual(cache.stats()["eager"], 3)
+        self.assertGreaterEqual(cache.stats()["capture_failures"], 1)
+        self.assertIn("capture", cache.explain("asks", asks, x))
+        self.equal(torch.rand(3, device="cuda") * 0, torch.zeros(3, device="cuda"))  # The generator is out of its capture.
+        self.equal(cache.run("chain", chain, x), chain(x))
+
+    # Graphs that PyTorch has captured
+
+    def captured(self, fn, *tensors):
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        with torch.cuda.graph(graph):
+            result = fn(*tensors)
+        return graph, result
+
+    def test_an_adopted_graph_is_replayed_and_evicted_and_restored(self):
+        cache = graphcache_torch.Cache(max_executables=1)
+        x = torch.rand(1000, device="cuda")
+        for i in range(3):
+            graph, result = self.captured(lambda x: chain(x, i + 2), x)
+            cache.adopt(("chain", i), graph, result)
+        del graph, result
+        gc.collect()
+        for turn in range(3):
+            for i in range(3):
+                x.add_(1)
+                self.equal(cache.run(("chain", i)), chain(x, i + 2))
+        self.assertEqual(cache.stats()["eager"], 0)
+
+    def test_an_adopted_graph_draws_new_random_numbers(self):
+        def sequence(run):
+            torch.manual_seed(11)
+            return [run().clone() for _ in range(4)]
+
+        x = torch.ones(1000, device="cuda")
+        draw = lambda: torch.rand_like(x) + torch.randn_like(x)
+        cache = graphcache_torch.Cache()
+        cache.adopt("draw", *self.captured(draw))
+        for a, b in zip(sequence(lambda: cache.run("draw")), sequence(draw)):
+            self.equal(a, b)
+
+    def test_an_adopted_graph_is_let_go_with_its_key(self):
+        cache = graphcache_torch.Cache()
+        x = torch.rand(100, device="cuda")
+        graph, result = self.captured(chain, x)
+        cache.adopt("chain", graph, result)
+        with self.assertRaisesRegex(RuntimeError, "chain"):
+            cache.adopt("chain", graph, result)
+        dead = weakref.ref(graph)
+        del graph, result
+        gc.collect()
+        self.equal(cache.run("chain"), chain(x))
+        self.assertIsNotNone(dead())
+        self.assertTrue(cache.erase("chain"))
+        gc.collect()
+        self.assertIsNone(dead())
+        with self.assertRaises(KeyError):
+            cache.run("chain")
+
+    def test_graphs_that_cannot_be_adopted(self):
+        cache = graphcache_torch.Cache()
+        x = torch.rand(100, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            chain(x)
+        with self.assertRaises(RuntimeError):
+            cache.adopt("not kept", graph)
+        with self.assertRaises(RuntimeError):
+            cache.adopt("not captured", torch.cuda.CUDAGraph(keep_graph=True))
+        with self.assertRaises((TypeError, RuntimeError)):
+            cache.adopt("no graph", 7)
+        self.equal(cache.run("chain", chain, x), chain(x))
+
+
+if __name__ == "__main__":
+    unittest.main()
