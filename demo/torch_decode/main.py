@@ -161,7 +161,7 @@ def measure(way, layers, steps):
     seconds = time.perf_counter() - began
 
     latencies = []
-    for batch in sizes:  # Each step waited for, as a server that streams its tokens does.
+    for batch in sizes[:500]:  # Each step waited for, as a server that streams its tokens does.
         at = time.perf_counter()
         run(batch)
         torch.cuda.synchronize()
@@ -173,8 +173,8 @@ def measure(way, layers, steps):
         "distinct_tokens": int(history.unique().numel()),
         "tokens_per_s": sum(sizes) / seconds,
         "host_us": host / steps * 1e6,
-        "p50_ms": latencies[steps // 2] * 1e3,
-        "p99_ms": latencies[steps * 99 // 100] * 1e3,
+        "p50_ms": latencies[len(latencies) // 2] * 1e3,
+        "p99_ms": latencies[len(latencies) * 99 // 100] * 1e3,
         "start_up_s": start_up,
         "mib": memory / 2**20,
         "peak_mib": (used_device_bytes() - before) / 2**20,

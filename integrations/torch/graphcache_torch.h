@@ -236,6 +236,7 @@ class TorchCache {
     if (absl::Status status = state_->check(stream); !status.ok()) return status;
     return cache_.run(key, stream);
   }
+  // As Cache::warm. A later run finds what it has made if `fn` there is of the same type.
   template <class Fn>
   absl::Status warm(const Key& key, Fn&& fn) {
     return cache_.warm(key, current_stream(), on_stream(fn));

@@ -223,7 +223,7 @@ class PyCache {
     absl::StatusOr<Outcome> outcome = [&] {
       const py::gil_scoped_release nogil;
       if (fn.is_none()) return torch_->run(whole);
-      return torch_->run(whole, [&] { call(fn, arguments, &returned); });
+      return torch_->run(whole, Call{fn, arguments, &returned});
     }();
     if (!outcome.ok()) raise(outcome.status());
     if (!graphcache::is_hit(*outcome)) {
@@ -239,7 +239,7 @@ class PyCache {
     Returned returned;
     const absl::Status status = [&] {
       const py::gil_scoped_release nogil;
-      return torch_->warm(whole, [&] { call(fn, arguments, &returned); });
+      return torch_->warm(whole, Call{fn, arguments, &returned});
     }();
     if (!status.ok()) raise(status);
     keep(whole, fn, arguments, returned);
@@ -321,12 +321,18 @@ class PyCache {
     py::object result;
   };
 
-  // Called without the interpreter's lock, by a run that has no graph.
-  static void call(const py::object& fn, const py::args& arguments, Returned* returned) {
-    const bool captured = is_capturing(c10::cuda::getCurrentCUDAStream().stream());
-    const py::gil_scoped_acquire gil;
-    (captured ? returned->captured : returned->direct) = fn(*arguments);
-  }
+  // The fn of runs and of warm: of one type, since entries belong to a type. Called without the interpreter's lock.
+  struct Call {
+    const py::object& fn;
+    const py::args& arguments;
+    Returned* returned;
+
+    void operator()() const {
+      const bool captured = is_capturing(c10::cuda::getCurrentCUDAStream().stream());
+      const py::gil_scoped_acquire gil;
+      (captured ? returned->captured : returned->direct) = fn(*arguments);
+    }
+  };
 
   void keep(const Key& key, const py::object& fn, const py::args& arguments, const Returned& returned) {
     if (!returned.captured || !torch_->cache().contains(key)) return;

@@ -60,6 +60,17 @@ class TorchTest(unittest.TestCase):
         self.equal(b[1]["b"], torch.full((10,), 12.0, device="cuda"))
         self.equal(first[0], torch.full((10,), 2.0, device="cuda"))
 
+    def test_a_warmed_key_is_replayed_by_its_first_run(self):
+        cache = graphcache_torch.Cache()
+        x = torch.rand(1000, device="cuda")
+        before = x.clone()
+        cache.warm("chain", chain, x)
+        self.equal(x, before)
+        for _ in range(2):
+            x.add_(1)
+            self.equal(cache.run("chain", chain, x), chain(x))
+        self.assertEqual((cache.stats()["captures"], cache.stats()["replayed"]), (1, 2))
+
     def test_many_keys_on_few_executables(self):
         cache = graphcache_torch.Cache(max_executables=2)
         inputs = [torch.rand(100 + i, device="cuda") for i in range(6)]
