@@ -110,6 +110,16 @@ download_oldest_headers() {
     say "the headers of CUDA 12.4 could not be downloaded (log: $logs/headers.log)"
 }
 
+# Downloads PyTorch for CUDA and what it needs, for a lane.
+download_torch() {
+  local target=$root/build/torch_packages
+  [[ ! -d $target ]] || return 0
+  rm -rf "$target.part"
+  python3 -m pip install --disable-pip-version-check --target "$target.part" 'torch==2.11.*' numpy setuptools ninja \
+    >"$logs/torch-download.log" 2>&1 </dev/null || return
+  mv "$target.part" "$target"
+}
+
 # Downloads the headers of the CUDA runtime into build/toolkit, once.
 download_headers() {
   local target=$root/build/toolkit
