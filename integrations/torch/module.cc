@@ -108,10 +108,11 @@ void for_each_closed_over(PyObject* fn, const Visit& visit) {
   }
 }
 
+PyObject* module_type = nullptr;  // torch.nn.Module, from the module's initialization on.
+PyObject* training = nullptr;     // "training".
+
 // An object by its identity. Of a module, its mode counts as well.
 void add_object(Keyer& keyer, PyObject* object) {
-  static PyObject* const module_type = py::module_::import("torch.nn").attr("Module").release().ptr();
-  static PyObject* const training = PyUnicode_InternFromString("training");
   keyer.add(static_cast<const void*>(object));
   if (!PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(module_type))) return;
   const auto mode = py::reinterpret_steal<py::object>(PyObject_GetAttr(object, training));
@@ -391,6 +392,8 @@ class PyCache {
 PYBIND11_MODULE(graphcache_torch, m) {
   m.doc() = "CUDA graphs for PyTorch, cached by launch configuration.";
   m.attr("__version__") = graphcache::kVersion;
+  module_type = py::object(py::module_::import("torch.nn").attr("Module")).release().ptr();
+  training = PyUnicode_InternFromString("training");
 
   py::class_<PyCache>(m, "Cache", R"(A cache of CUDA graphs of one device.
 

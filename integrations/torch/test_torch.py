@@ -25,6 +25,11 @@ def chain(x, scale=3):
     return z.cumsum(0) - y
 
 
+def cache_again(cache, key, fn, x):
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        return cache.run(key, fn, x)
+
+
 @unittest.skipUnless(ON_GPU, "PyTorch has no GPU here")
 class TorchTest(unittest.TestCase):
     def setUp(self):
@@ -124,6 +129,23 @@ class TorchTest(unittest.TestCase):
             for t in (z, z.conj()):
                 self.equal(cache.run("imaginary", lambda t: t * 1j, t), t * 1j)
         self.assertEqual(cache.stats()["captures"], 5)
+
+    def test_two_captures_in_one_autocast(self):
+        cache = graphcache_torch.Cache()
+        layer = torch.nn.Linear(64, 64).cuda()
+        x = torch.rand(32, 64, device="cuda")
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            expected = layer(x).clone(), (layer(x) * 2).clone()
+            cache.run("a", lambda x: layer(x).sum(), x)
+            cache.run("b", lambda x: (layer(x) * 2).sum(), x)
+        twice, once = lambda x: layer(x) * 2, lambda x: layer(x)
+        for _ in range(2):
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                a, b = cache.run("once", once, x), cache.run("twice", twice, x)
+            filled = [torch.full((64, 64), float("nan"), device="cuda") for _ in range(8)]
+            self.equal(cache_again(cache, "once", once, x), expected[0])
+            self.equal(cache_again(cache, "twice", twice, x), expected[1])
+            del filled
 
     def test_a_training_step(self):
         def trained(step_of):
