@@ -25,11 +25,6 @@ def chain(x, scale=3):
     return z.cumsum(0) - y
 
 
-def cache_again(cache, key, fn, x):
-    with torch.autocast("cuda", dtype=torch.bfloat16):
-        return cache.run(key, fn, x)
-
-
 @unittest.skipUnless(ON_GPU, "PyTorch has no GPU here")
 class TorchTest(unittest.TestCase):
     def setUp(self):
@@ -130,22 +125,19 @@ class TorchTest(unittest.TestCase):
                 self.equal(cache.run("imaginary", lambda t: t * 1j, t), t * 1j)
         self.assertEqual(cache.stats()["captures"], 5)
 
-    def test_two_captures_in_one_autocast(self):
+    def test_captures_in_one_autocast_follow_the_weights(self):
         cache = graphcache_torch.Cache()
         layer = torch.nn.Linear(64, 64).cuda()
         x = torch.rand(32, 64, device="cuda")
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            expected = layer(x).clone(), (layer(x) * 2).clone()
-            cache.run("a", lambda x: layer(x).sum(), x)
-            cache.run("b", lambda x: (layer(x) * 2).sum(), x)
-        twice, once = lambda x: layer(x) * 2, lambda x: layer(x)
+        once, twice = lambda x: layer(x), lambda x: layer(x) * 2
         for _ in range(2):
             with torch.autocast("cuda", dtype=torch.bfloat16):
                 a, b = cache.run("once", once, x), cache.run("twice", twice, x)
-            filled = [torch.full((64, 64), float("nan"), device="cuda") for _ in range(8)]
-            self.equal(cache_again(cache, "once", once, x), expected[0])
-            self.equal(cache_again(cache, "twice", twice, x), expected[1])
-            del filled
+                self.equal(a, layer(x))
+                self.equal(b, layer(x) * 2)
+            with torch.no_grad():
+                layer.weight.mul_(3)
+        self.assertEqual(cache.stats()["captures"], 2)
 
     def test_a_training_step(self):
         def trained(step_of):
