@@ -1,5 +1,5 @@
-// The work that graphcache and others are measured on: 64 keys, each with a graph of 200 short kernels. many_keys.py
-// does the same with PyTorch.
+// The work that graphcache and others are measured on: 64 keys, each with a graph of 200 short kernels. workload.py
+// measures the same for ways in Python.
 //
 // Key k adds 1 to the first 256 (k + 1) floats of one array, 200 times. The keys come in a random order, the same one
 // for every way. A way is `run`: it enqueues the work of a key on `stream`, from its first call on.
