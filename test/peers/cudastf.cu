@@ -6,6 +6,8 @@
 //                    stackable_ctx holds one such graph at a time, so each key has one of its own.
 //
 // In both, a graph is one task: a chain of 200 kernels. It is launched on one stream for all keys.
+//
+// It is compiled against the headers of CCCL, which are not part of this project.
 #include <cuda/experimental/stf.cuh>
 #include <optional>
 #include <string>
