@@ -153,6 +153,11 @@ cudaError_t patch(cudaGraphExec_t executable, cudaGraphNode_t node, const cudaGr
 
 #if CUDART_VERSION >= 13020
 
+bool driver_has_getter() {
+  const Locked world;
+  return world->driver_version >= 13020;
+}
+
 // That of a node which is gone counts as a kernel's: the call on kernels says what is wrong.
 cudaGraphNodeType type_of(cudaGraphNode_t handle, unsigned* sync_mode) {
   const Locked world;
@@ -241,23 +246,26 @@ cudaError_t get(cudaGraphNode_t node, cudaGraphNodeParams* any) {
 
 using namespace graphcache::hostrt;
 
+// What these refuse themselves latches as well.
+
 extern "C" {
 
 cudaError_t CUDARTAPI cudaGraphNodeSetParams(cudaGraphNode_t node, struct cudaGraphNodeParams* nodeParams) {
   const CallerScope caller(__builtin_return_address(0));
-  return nodeParams != nullptr ? set(node, *nodeParams) : cudaErrorInvalidValue;
+  return latch(this_thread(), nodeParams != nullptr ? set(node, *nodeParams) : cudaErrorInvalidValue);
 }
 
 cudaError_t CUDARTAPI cudaGraphExecNodeSetParams(cudaGraphExec_t graphExec, cudaGraphNode_t node,
                                                  struct cudaGraphNodeParams* nodeParams) {
   const CallerScope caller(__builtin_return_address(0));
-  return nodeParams != nullptr ? patch(graphExec, node, *nodeParams) : cudaErrorInvalidValue;
+  return latch(this_thread(), nodeParams != nullptr ? patch(graphExec, node, *nodeParams) : cudaErrorInvalidValue);
 }
 
 #if CUDART_VERSION >= 13020
 cudaError_t CUDARTAPI cudaGraphNodeGetParams(cudaGraphNode_t node, struct cudaGraphNodeParams* nodeParams) {
   const CallerScope caller(__builtin_return_address(0));
-  return nodeParams != nullptr ? get(node, nodeParams) : cudaErrorInvalidValue;
+  if (!driver_has_getter()) return latch(this_thread(), cudaErrorCallRequiresNewerDriver);
+  return latch(this_thread(), nodeParams != nullptr ? get(node, nodeParams) : cudaErrorInvalidValue);
 }
 #endif
 

@@ -178,7 +178,7 @@ cudaError_t CUDARTAPI cudaGraphAddNode(cudaGraphNode_t* pGraphNode, cudaGraph_t 
                                        struct cudaGraphNodeParams* nodeParams) {
   if (!is_conditional(nodeParams)) {
     const CallerScope caller(__builtin_return_address(0));
-    return add_any(pGraphNode, graph, pDependencies, nullptr, numDependencies, nodeParams);
+    return latch(this_thread(), add_any(pGraphNode, graph, pDependencies, nullptr, numDependencies, nodeParams));
   }
   return enter({Function::kGraphAddNode, graph}, [&](const Call& call) {
     return add(call, pGraphNode, graph, pDependencies, nullptr, numDependencies, nodeParams);
@@ -191,7 +191,7 @@ cudaError_t CUDARTAPI cudaGraphAddNode_v2(cudaGraphNode_t* pGraphNode, cudaGraph
 #endif
   if (!is_conditional(nodeParams)) {
     const CallerScope caller(__builtin_return_address(0));
-    return add_any(pGraphNode, graph, pDependencies, dependencyData, numDependencies, nodeParams);
+    return latch(this_thread(), add_any(pGraphNode, graph, pDependencies, dependencyData, numDependencies, nodeParams));
   }
   return enter({Function::kGraphAddNode, graph}, [&](const Call& call) {
     return add(call, pGraphNode, graph, pDependencies, dependencyData, numDependencies, nodeParams);
