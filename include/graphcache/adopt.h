@@ -6,7 +6,8 @@
 //   cache.run(graphcache::key("decode", batch), stream);   // replays it
 //
 // From then on the key is like one that the cache has captured: its executable is made by the first run (kRestored, or
-// kSwitched if a sibling has one), shared with siblings, evicted and restored. It has no `fn`, and this is what differs:
+// kSwitched if a sibling has one), shared with siblings, evicted and restored. It has no `fn`, and this is what
+// differs:
 //
 //   - Its graph is kept until the key is erased, and does not count for Options::max_templates.
 //   - A run that could not have an executable calls `fn` directly. For an adopted key it makes an executable for this
@@ -64,11 +65,14 @@ struct Adoption {
 };
 
 namespace detail {
+inline absl::Status no_adopted_graph() {
+  return absl::NotFoundError("no graph was adopted for this key with values of these types: call Cache::adopt first");
+}
 // What stands for an adopted graph in the place of `fn`. It is called where there is none.
 struct AdoptedFn {
   template <class... Slots>
   absl::Status operator()(Recorder&, const Slots&...) const {
-    return absl::NotFoundError("no graph was adopted for this key with values of these types: call Cache::adopt first");
+    return no_adopted_graph();
   }
 };
 // Where a value is among those of a run.
