@@ -6,7 +6,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "cache_support.h"
 #include "graphcache/graphcache.h"
@@ -114,6 +116,29 @@ TEST_F(AdoptFailuresTest, AnOwnerOutlivesACacheThatEndsInsideACapture) {
   outer.clear();
   EXPECT_EQ(released, 1);
   expect_sum(3);
+}
+
+// Each thread adopts its own graph again, while others destroy what came of it before.
+TEST_F(AdoptFailuresTest, AnAdoptedGraphHasNoRelativesInTheCache) {
+  constexpr int kThreads = 4, kRounds = 100;
+  Cache cache(renting(2));
+  std::vector<cudaGraph_t> graphs;
+  for (int i = 0; i < kThreads; ++i) graphs.push_back(adding(0, 4, static_cast<unsigned>(2 + i)));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      const Stream own;
+      const Key of = key("k", i);
+      for (int round = 0; round < kRounds; ++round) {
+        EXPECT_TRUE(cache.adopt(of, graphs[static_cast<std::size_t>(i)]).ok());
+        for (int run = 0; run < 3; ++run) EXPECT_TRUE(cache.run(of, own).ok());
+        EXPECT_TRUE(cache.erase(of));
+      }
+      CUDA_OK(cudaGraphDestroy(graphs[static_cast<std::size_t>(i)]));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
 }
 
 TEST_F(AdoptFailuresTest, ADisabledCacheKeepsNoExecutables) {
