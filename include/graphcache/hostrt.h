@@ -76,12 +76,13 @@ void set_execution(bool on);
 
 // ---- Drivers that are newer or older ------------------------------------------------------------------------------
 
-// What cudaDriverGetVersion gives, which is the version of the headers by default. reset() leaves it alone, because a
-// program may ask once: set it before the first runtime call. A driver of kFutureDriver or newer is one that the
-// program knows too little of: its kernel nodes may have the launch attribute kFutureAttribute, a value of bytes
-// without effect.
+// The first driver that a program knows too little of. Its kernel nodes may have a launch attribute of that number,
+// whose bytes are kept and have no effect.
 constexpr int kFutureDriver = 99000;
 constexpr int kFutureAttribute = 30;
+
+// What cudaDriverGetVersion gives: by default the version of the headers. reset() leaves it alone. A program may ask
+// once, so call this before the first runtime call.
 void set_driver_version(int version);
 
 // From now on the node, which does what it did before, passes for one of this type: cudaGraphNodeGetType tells it, and
