@@ -101,7 +101,8 @@ struct Stats {
   std::uint64_t verified = 0;  // +1 for each hit whose `fn` was recorded again and compared (Options::verify_every).
   std::uint64_t stale = 0;     // +1 for each such recording that differed or broke (EntryInfo::stale).
   std::uint64_t live_executables = 0;  // Executables now alive.
-  std::uint64_t live_templates = 0;    // Templates (captured graphs) now kept.
+  // Templates (captured graphs) now kept, adopted ones included. Those do not count for Options::max_templates.
+  std::uint64_t live_templates = 0;
   // Families of the graphs that were read (EntryInfo::family). A graph is read when another one might be its sibling.
   std::uint64_t families = 0;
   std::uint64_t estimated_device_bytes = 0;  // Device memory of the live executables, by their nodes.

@@ -23,7 +23,7 @@ std::string name_of(const CUDA_KERNEL_NODE_PARAMS& kernel) {
   } else {
     found = kernel_name != nullptr && kernel_name(&name, kernel.kern) == CUDA_SUCCESS;
   }
-  return found ? readable(name) : "of unknown name";
+  return found ? readable(name) : kUnknownName;
 }
 
 namespace {
