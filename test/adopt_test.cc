@@ -650,6 +650,62 @@ TEST_F(AdoptTest, AGraphThatCannotBeClonedIsRefusedWithAWord) {
   CUDA_OK(cudaGraphExecDestroy(own));
 }
 
+// Twice a condition that is always true: each launch adds 5 there, and 1 by a node of its own.
+TEST_F(AdoptTest, AGraphWithAConditionIsGivenAway) {
+  OwnGraph graph = captured([&](cudaStream_t on) { CUDA_OK(launch(add, kGrid, kBlock, on, data.get(), kSize, 1.0f)); });
+  cudaGraphNodeParams params_of_node = {};
+  CUDA_OK(cudaGraphConditionalHandleCreate(&params_of_node.conditional.handle, graph, 1, cudaGraphCondAssignDefault));
+  params_of_node.type = cudaGraphNodeTypeConditional;
+  params_of_node.conditional.type = cudaGraphCondTypeIf;
+  params_of_node.conditional.size = 1;
+  cudaGraphNode_t node = nullptr;
+  const cudaGraphNode_t first = graph.nodes()[0];
+#if CUDART_VERSION >= 13000
+  CUDA_OK(cudaGraphAddNode(&node, graph, &first, nullptr, 1, &params_of_node));
+#else
+  CUDA_OK(cudaGraphAddNode(&node, graph, &first, 1, &params_of_node));
+#endif
+  float* p = data.get();
+  int n = kSize;
+  float value = 5;
+  void* arguments[] = {&p, &n, &value};
+  cudaKernelNodeParams kernel = {};
+  kernel.func = reinterpret_cast<void*>(add);
+  kernel.gridDim = kGrid;
+  kernel.blockDim = kBlock;
+  kernel.kernelParams = arguments;
+  cudaGraphNode_t in_body = nullptr;
+  CUDA_OK(cudaGraphAddKernelNode(&in_body, params_of_node.conditional.phGraph_out[0], nullptr, 0, &kernel));
+
+  Cache cache(unshared(1));
+  const absl::Status to_clone = cache.adopt(key("k"), graph);
+  EXPECT_TRUE(mentions(to_clone, "Adoption::take_graph")) << to_clone;
+  EXPECT_TRUE(cache.adopt(key("k"), graph, params(1.0f), {.take_graph = true, .bound = {bind(first, 2, 0)}}).ok());
+  graph.give_away();
+  for (int i = 1; i <= 3; ++i) EXPECT_TRUE(cache.run(key("k"), stream, params(10.0f), adopted).ok());
+  expect_sum(3 * 15);
+  EXPECT_RUN(kInstantiated, run_add(cache, key("other")));  // It is evicted, and restored.
+  EXPECT_RUN(kRestored, cache.run(key("k"), stream, params(1.0f), adopted));
+  expect_sum(3 * 15 + 1 + 6);
+  EXPECT_EQ(cache.graph(key("k"))->nodes.size(), 2u);
+  EXPECT_TRUE(says(cache.explain(key("k")), "It has an executable"));
+}
+
+TEST_F(AdoptTest, AGraphWithAChildGraphHasSlotsBesideIt) {
+  const OwnGraph child = adding(5, 2);
+  OwnGraph graph = adding(1, 1);
+  const cudaGraphNode_t first = graph.nodes()[0];
+  cudaGraphNode_t node = nullptr;
+  CUDA_OK(cudaGraphAddChildGraphNode(&node, graph, &first, 1, child));
+  Cache cache;
+  EXPECT_TRUE(cache.adopt(key("k"), graph, params(1.0f), {.bound = {bind("graphcache::test::add", 2, 0)}}).ok());
+  const absl::Status of_child = cache.adopt(key("c"), graph, params(1.0f), {.bound = {bind(child.nodes()[0], 2, 0)}});
+  EXPECT_TRUE(mentions(of_child, "not one of the graph's own")) << of_child;
+  EXPECT_RUN(kRestored, cache.run(key("k"), stream, params(10.0f), adopted));
+  EXPECT_RUN(kPatched, cache.run(key("k"), stream, params(20.0f), adopted));
+  expect_sum(30 + 10);
+}
+
 // The program still has an executable of it, and CUDA allows one alone.
 TEST_F(AdoptTest, AGraphThatCannotBeInstantiatedTwice) {
   OwnGraph graph = captured([&](cudaStream_t on) {

@@ -7,6 +7,7 @@
 
 #include "cuda/errors.h"
 #include "graph/adopted.h"
+#include "graphcache/status.h"
 #include "run/impl.h"
 
 namespace graphcache {
