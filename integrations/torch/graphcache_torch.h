@@ -23,6 +23,7 @@
 // Needs PyTorch 2.8 or newer, built for CUDA.
 #pragma once
 
+#include <ATen/autocast_mode.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/cuda/MemPool.h>
@@ -91,6 +92,7 @@ class State {
 
   absl::Status begin_capture(cudaStream_t stream) try {
     capture_mutex().lock();
+    at::autocast::clear_cache();  // Weights that an earlier capture has cast are in that graph's memory.
     pending_ = Record{pool_ != nullptr ? pool_ : make_pool(), {}};
     // The memory of this capture's streams: others may allocate meanwhile.
     const auto is_of_capture = [stream](cudaStream_t other) {
@@ -115,6 +117,7 @@ class State {
   void end_capture(const Key& key, bool has_graph) {
     c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, pending_.pool->id());
     c10::cuda::CUDACachingAllocator::releasePool(device_, pending_.pool->id());  // What `begin` added: MemPool holds it.
+    at::autocast::clear_cache();
     stop_generators();
     Record record = std::exchange(pending_, {});
     capture_mutex().unlock();
