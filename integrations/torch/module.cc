@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -254,8 +255,17 @@ class PyCache {
       if (*outcome != Outcome::kInlined) keep(whole, fn, arguments, returned);
       return returned.direct ? std::move(returned.direct) : std::move(returned.captured);
     }
-    const auto found = records_.find(whole);
-    return found != records_.end() ? found->second.result : py::none();
+    // Another thread may have captured the key and not kept its result yet.
+    auto found = records_.find(whole);
+    while (found == records_.end()) {
+      if (!torch_->cache().contains(whole)) throw std::runtime_error("graphcache: the key was erased during its run");
+      {
+        const py::gil_scoped_release nogil;
+        std::this_thread::yield();
+      }
+      found = records_.find(whole);
+    }
+    return found->second.result;
   }
 
   void warm(const py::object& key, const py::object& fn, const py::args& arguments) {

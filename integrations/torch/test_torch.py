@@ -305,6 +305,40 @@ class TorchTest(unittest.TestCase):
         self.assertEqual(wrong, [])
         self.assertEqual(cache.stats()["eager"], 0)
 
+    def test_threads_that_share_a_key_get_its_result(self):
+        cache = graphcache_torch.Cache(pools="one_per_key")
+        x = torch.rand(1000, device="cuda")
+        expected = chain(x)
+        for turn in range(20):
+            wrong = []
+
+            def work():
+                for _ in range(5):
+                    result = cache.run(("shared", turn), chain, x)
+                    if result is None:
+                        wrong.append(result)
+
+            threads = [threading.Thread(target=work) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(wrong, [])
+            self.equal(cache.run(("shared", turn), chain, x), expected)
+
+    def test_a_capture_inside_a_capture_is_an_error(self):
+        cache, other = graphcache_torch.Cache(), graphcache_torch.Cache()
+        x = torch.rand(100, device="cuda")
+
+        def warms(x):
+            other.warm("inner", chain, x)
+            return chain(x)
+
+        with self.assertRaisesRegex(RuntimeError, "inside another capture"):
+            cache.run("outer", warms, x)
+        self.equal(cache.run("chain", chain, x), chain(x))
+        self.equal(other.run("chain", chain, x), chain(x))
+
     def test_a_run_inside_a_run_becomes_part_of_it(self):
         cache = graphcache_torch.Cache()
         x = torch.rand(100, device="cuda")
