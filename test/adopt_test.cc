@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -763,14 +764,22 @@ TEST_F(AdoptTest, AGraphOfAnotherDeviceIsRefused) {
   CUDA_OK(cudaSetDevice(0));
 }
 
-// Of an adoption and a capture of one key that meet, one has the key.
+// Of an adoption and a capture of one key that meet, one has the key. The adoption takes longer, and begins first.
 TEST_F(AdoptTest, AnAdoptionAndACaptureOfOneKeyMeet) {
   Cache cache;
-  const OwnGraph graph = adding(1);
+  const OwnGraph graph = adding(1, 300);
   int captures_won = 0;
-  for (int i = 0; i < 200; ++i) {
+  constexpr int kTries = 100;
+  for (int i = 0; i < kTries; ++i) {
     absl::Status of_adopt;
-    std::thread adopter([&] { of_adopt = cache.adopt(key("k", i), graph); });
+    std::atomic<bool> begun{false};
+    std::thread adopter([&] {
+      begun = true;
+      of_adopt = cache.adopt(key("k", i), graph);
+    });
+    while (!begun) std::this_thread::yield();
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(i);
+    while (std::chrono::steady_clock::now() < until) continue;
     const absl::Status of_run = run_add(cache, key("k", i)).status();
     adopter.join();
     EXPECT_NE(of_adopt.ok(), of_run.ok()) << of_adopt << " and " << of_run;
@@ -781,6 +790,22 @@ TEST_F(AdoptTest, AnAdoptionAndACaptureOfOneKeyMeet) {
   expect_sum(static_cast<float>(captures_won));
   stats = cache.stats();
   EXPECT_EQ(stats.captures, stats.live_templates);
+}
+
+TEST_F(AdoptTest, AnAdoptionDuringACaptureOfTheKeyWins) {
+  Cache cache;
+  const OwnGraph graph = adding(10);
+  const absl::Status of_run = cache
+                                  .run(key("k"), stream,
+                                       [&](cudaStream_t on) {
+                                         std::thread([&] { EXPECT_TRUE(cache.adopt(key("k"), graph).ok()); }).join();
+                                         return add_one(on);
+                                       })
+                                  .status();
+  EXPECT_TRUE(absl::IsAlreadyExists(of_run)) << of_run;
+  EXPECT_RUN(kRestored, cache.run(key("k"), stream));
+  expect_sum(10);
+  EXPECT_EQ(cache.stats().capture_failures, 1u);
 }
 
 TEST_F(AdoptTest, AKeyHasOneGraph) {

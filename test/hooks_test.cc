@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -314,6 +315,58 @@ TEST_F(HooksTest, WhatWasOpenedIsClosedOrForgotten) {
   }
   for (const auto& [of, count] : open) EXPECT_EQ(count, 0) << of;
   EXPECT_GE(most_open, 2);
+}
+
+// With background threads the capture, the direct call and the later launches each have what they should.
+TEST_F(HooksTest, BackgroundThreadsCaptureNothingThemselves) {
+  Options options = watched();
+  options.background_threads = 1;
+  Cache cache(options);
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  EXPECT_TRUE(cache.wait_until_ready().ok());
+  expect_noted({"before_capture k", "after_capture of 1 k"});
+  EXPECT_RUN(kReplayed, run_add(cache, key("k")));
+  expect_noted({"before_launch k"});
+  before_launch = absl::AbortedError("no offset");
+  EXPECT_TRUE(absl::IsAborted(run_add(cache, key("k")).status()));
+  before_launch = absl::OkStatus();
+  EXPECT_RUN(kReplayed, run_add(cache, key("k")));
+  expect_sum(3);
+  noted.clear();
+}
+
+// Its graph could not hold the inner run, so both are direct, and only the inner one has a graph.
+TEST_F(HooksTest, ARunInsideAnotherStreamsCaptureHasItsOwn) {
+  Cache cache(watched());
+  const Stream other;
+  EXPECT_RUN(kEager, cache.run(key("outer"), stream, [&](cudaStream_t on) {
+    EXPECT_TRUE(cache.run(key("inner"), other, [&](cudaStream_t inner) { return add_one(inner); }).ok());
+    CUDA_OK(cudaGetLastError());
+    return launch(do_nothing, 1, 1, on);
+  }));
+  CUDA_OK(cudaStreamSynchronize(other));
+  expect_noted({"before_capture outer", "after_capture of 0 outer", "before_capture inner", "after_capture of 1 inner",
+                "before_launch inner"});
+  expect_sum(1);
+}
+
+TEST_F(HooksTest, MemoryThatRunsOutInAHookIsAnErrorOfTheRun) {
+  Options options = unshared();
+  bool throws = true;
+  options.hooks.before_capture = [&](const Key&, cudaStream_t) {
+    if (throws) throw std::bad_alloc();
+    return absl::OkStatus();
+  };
+  options.hooks.before_launch = options.hooks.before_capture;
+  Cache cache(options);
+  EXPECT_TRUE(absl::IsResourceExhausted(run_add(cache, key("k")).status()));
+  throws = false;
+  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+  throws = true;
+  EXPECT_TRUE(absl::IsResourceExhausted(run_add(cache, key("k")).status()));
+  throws = false;
+  EXPECT_RUN(kReplayed, run_add(cache, key("k")));
+  expect_sum(2);
 }
 
 // A generator whose offset each launch takes from memory: the hook moves it on.
