@@ -38,12 +38,11 @@
 // back the last reference or ran the last work that held one; reset() forgets user objects without calling it.
 //
 // Not covered. Programs compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM (they call functions of other names), memory
-// pools but the default ones, textures, 2-D and 3-D copies, cudaGraphAddNode for any but conditional nodes (child
-// graphs that are moved), updates of nodes by device code but graphcache's own: such a program does not
-// link, or gets cudaErrorNotSupported. graphcache's updater is all that cudaLibraryLoadData, cudaLibraryUnload and
-// cudaLibraryGetKernel are there for: whatever image is loaded has its kernels and no others, done by functions of the
-// host. Link-time optimisation over kernels and hostrt together is not supported: the runtime's headers declare
-// threadIdx and the like const.
+// pools but the default ones, textures, 2-D and 3-D copies, child graphs that are moved, updates of nodes by device
+// code but graphcache's own: such a program does not link, or gets cudaErrorNotSupported. graphcache's updater is all
+// that cudaLibraryLoadData, cudaLibraryUnload and cudaLibraryGetKernel are there for: whatever image is loaded has its
+// kernels and no others, done by functions of the host. Link-time optimisation over kernels and hostrt together is not
+// supported: the runtime's headers declare threadIdx and the like const.
 
 #ifndef GRAPHCACHE_HOSTRT_H_
 #define GRAPHCACHE_HOSTRT_H_
@@ -74,6 +73,20 @@ void set_device_count(int count);
 // When off, every call is checked and counted as before, but kernels, copies, fills and host functions do not run:
 // what is left is the cost of the caller's own code and of the bookkeeping. On by default.
 void set_execution(bool on);
+
+// ---- Drivers that are newer or older ------------------------------------------------------------------------------
+
+// What cudaDriverGetVersion gives, which is the version of the headers by default. reset() leaves it alone, because a
+// program may ask once: set it before the first runtime call. A driver of kFutureDriver or newer is one that the
+// program knows too little of: its kernel nodes may have the launch attribute kFutureAttribute, a value of bytes
+// without effect.
+constexpr int kFutureDriver = 99000;
+constexpr int kFutureAttribute = 30;
+void set_driver_version(int version);
+
+// From now on the node, which does what it did before, passes for one of this type: cudaGraphNodeGetType tells it, and
+// the calls on nodes of its former type refuse the node, those that patch executables excepted. So do its clones.
+void set_node_type(cudaGraphNode_t node, int type);
 
 // ---- Work in flight -----------------------------------------------------------------------------------------------
 
@@ -148,8 +161,9 @@ Ledger ledger();
 // its CUDA 13 name ("cudaGraphLaunch"; the _v2 and _v3 variants of CUDA 12 count under the plain name; a name that
 // hostrt does not define gives 0). Functions of the driver, which a program gets by cudaGetDriverEntryPoint, count
 // under the names of their runtime counterparts, and those that have none under such a name ("cudaFuncGetParamInfo",
-// "cudaKernelGetFunction"). Each call from outside counts once, failed ones included. cudaGetErrorName and
-// cudaGetErrorString are not counted.
+// "cudaKernelGetFunction"). A call on nodes of any type (cudaGraphNodeGetParams) counts under the name of the call on
+// nodes of this type (cudaGraphMemcpyNodeGetParams), except for conditional nodes, which have no other. Each call from
+// outside counts once, failed ones included. cudaGetErrorName and cudaGetErrorString are not counted.
 std::uint64_t calls();
 std::uint64_t calls(const char* function);
 std::map<std::string, std::uint64_t> call_counts();  // functions called at least once

@@ -31,7 +31,7 @@ namespace {
 // By the numbers of cudaGraphNodeType.
 constexpr const char* kKinds[] = {"kernel",     "copy",       "set",   "host function", "child graph",
                                   "empty node", "event wait", "event", "signal",        "wait for a signal",
-                                  "allocation", "free",       "batch", "condition"};
+                                  "allocation", "free",       "batch", "condition",     "batch of copies"};
 static_assert(cudaGraphNodeTypeEmpty == 5 && cudaGraphNodeTypeMemFree == 11);
 
 }  // namespace

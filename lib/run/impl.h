@@ -126,7 +126,7 @@ class Cache::Impl {
     mutable LastErrorGuard* last_error = nullptr;  // The run's guard. A hit has none.
     mutable bool is_watched = false;               // Whether run_watched() has it,
     mutable bool is_told = false;                  // and run_and_tell().
-    mutable bool is_open = false;                  // Whether the hook after_capture is due.
+    mutable bool is_open = false;  // Whether the hook after_capture is due: not if before_capture failed.
   };
 
   // The border: what the library itself throws, for want of memory, is an error of the run; `fn`'s exceptions pass.
