@@ -5,6 +5,7 @@
   torch_one_pool   the same, with one pool for all
   graphcache_8     graphcache_torch.Cache(max_executables=8)
   graphcache       graphcache_torch.Cache()
+  adopted          the graphs of torch_one_pool, replayed by graphcache_torch.Cache().adopt
 
 Each way runs in a process of its own: its start-up is timed, its device memory measured, and the tokens that it has
 decoded are compared with those of the way `eager`. The shapes are those of a model of 0.5 billion parameters, and the
@@ -20,7 +21,9 @@ import time
 
 import torch
 
-WAYS = ["eager", "torch", "torch_one_pool", "graphcache_8", "graphcache"]
+import graphcache_torch
+
+WAYS = ["eager", "torch", "torch_one_pool", "graphcache_8", "graphcache", "adopted"]
 MAX_BATCH, CONTEXT = 64, 256
 
 
@@ -110,8 +113,8 @@ def start(way, model, sizes):
     """Prepares a way: returns what runs a step."""
     if way == "eager":
         return model.step, None
-    if way.startswith("torch"):
-        pool = torch.cuda.graph_pool_handle() if way == "torch_one_pool" else None
+    if way.startswith("torch") or way == "adopted":
+        pool = None if way == "torch" else torch.cuda.graph_pool_handle()
         side = torch.cuda.Stream()
         graphs = {}
         for batch in sizes:
@@ -119,12 +122,15 @@ def start(way, model, sizes):
             with torch.cuda.stream(side):
                 model.step(batch)  # The warm-up that PyTorch's notes ask for.
             torch.cuda.current_stream().wait_stream(side)
-            graphs[batch] = torch.cuda.CUDAGraph()
+            graphs[batch] = torch.cuda.CUDAGraph(keep_graph=way == "adopted")
             with torch.cuda.graph(graphs[batch], pool=pool):
                 model.step(batch)
+        if way == "adopted":
+            cache = graphcache_torch.Cache()
+            for batch, graph in graphs.items():
+                cache.adopt(("decode", batch), graph)
+            return lambda batch: cache.run(("decode", batch)), cache
         return lambda batch: graphs[batch].replay(), graphs
-    import graphcache_torch
-
     cache = graphcache_torch.Cache(max_executables=8) if way == "graphcache_8" else graphcache_torch.Cache()
     step = model.step
     for batch in sizes:
@@ -145,6 +151,7 @@ def measure(way, layers, steps):
     torch.cuda.synchronize()
     start_up = time.perf_counter() - began
     memory = used_device_bytes() - before
+    start_stats = kept.stats() if hasattr(kept, "stats") else {}
 
     sizes = batches(steps)
     model.reset()
@@ -179,15 +186,13 @@ def measure(way, layers, steps):
         "mib": memory / 2**20,
         "peak_mib": (used_device_bytes() - before) / 2**20,
     }
-    if hasattr(kept, "stats"):
-        result["stats"] = kept.stats()
+    if start_stats:
+        result["start_stats"], result["stats"] = start_stats, kept.stats()
     return result
 
 
 def measure_hit(rounds=5, runs=4000):
     """Host time of a replay of one small kernel, in microseconds: PyTorch's and graphcache's, in turns."""
-    import graphcache_torch
-
     x = torch.zeros(64, device="cuda")
 
     def step(x):

@@ -175,7 +175,7 @@ DEFECTS = [
     Defect("sets may exceed the device's bytes", "left > limit || !fits(left_bytes, bytes);", "left > limit;",
            ("policy_calls",)),
     Defect("sets of members that are gone pile up", "!has_many && make_room", "make_room", ("policy_plans",)),
-    Defect("an error on the device is told nobody",
+    Defect("device-side errors are not reported",
            "updater_node_ == nullptr ? cudaSuccess : updater_node_->take_error()", "cudaSuccess", ("shared_table_failures",)),
     Defect("an error on the device leaves with its executable", "memory_->tell_late(error);", "return;",
            ("shared_table_failures",)),
