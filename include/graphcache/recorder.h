@@ -31,11 +31,17 @@ struct LaunchShape {
   LaunchShape(const LaunchConfig& config)  // NOLINT(google-explicit-constructor)
       : grid(config.grid), block(config.block), shared_bytes(config.shared_bytes) {}
 
-  Arg<dim3> grid;   // In blocks; every dimension at least 1.
-  Arg<dim3> block;  // In threads.
-  Arg<std::size_t> shared_bytes;
+  Arg<dim3> grid;                 // The grid's size in blocks. Every dimension is at least 1.
+  Arg<dim3> block;                // The block's size in threads.
+  Arg<std::size_t> shared_bytes;  // Dynamic shared memory for each block.
 };
 
+// Passed to `fn`, which enqueues its work through it. A later run patches its own values into the nodes that were
+// recorded with slots. Work that `fn` enqueues on stream() by other means, libraries included, is recorded with its
+// present arguments. If `fn` is called uncaptured, the same calls enqueue directly.
+//
+// A recorder is valid during one call of `fn`, in the thread of that call. Its member functions report no errors
+// themselves: after the first failure they do nothing, and the run returns that failure.
 class Recorder : public detail::ConditionalNodes<Recorder> {
  public:
   static constexpr bool kTakesSlots = true;
@@ -86,8 +92,9 @@ class Recorder : public detail::ConditionalNodes<Recorder> {
   void memset(Arg<void*> dst, Arg<int> value, Arg<std::size_t> bytes);
 
   // Returns device memory that holds the slot's value, at most 256 bytes. Use it for launches that the recorder cannot
-  // make, such as those of libraries that take a device pointer, and where many kernels read one value: each run
-  // patches a single node. Returns null after a failure; then leave out the launches that the recorder does not make.
+  // make, such as those of libraries that take a device pointer, and for launches that are costly to patch. However
+  // many kernels read the value, each run patches a single node. Returns null after a failure; then leave out the
+  // launches that the recorder does not make.
   //
   // A small kernel on stream() writes the value. Work enqueued behind it may read the memory until the work of the run
   // is done. The stream must be one of the cache's device. The library must have been built with nvcc, and direct runs
