@@ -178,9 +178,10 @@ class Keyer {
 //                    and types that convert to these. A null const char* is a part of its own. A char* does not
 //                    compile, because it may be text or a buffer: cast it to const char* or const void*.
 //   other pointers   Objects, device memory, functions, cudaStream_t, nullptr. Compared by address.
+//   dim3, LaunchConfig
+//                    Compared by their members.
 //   containers       std::optional, std::pair, std::tuple, std::array, C arrays, std::vector, std::span and absl::Span,
-//                    nested to any depth. Elements are read on the host. Containers of equal elements are the same
-//                    part.
+//                    nested to any depth. Elements are read on the host. Containers of equal elements are equal parts.
 //   your own types   Need a function in their namespace that adds everything that decides which graph is wanted:
 //
 //                      struct Shape { int rows, columns; char layout; };   // the padding never enters the key
