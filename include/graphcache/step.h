@@ -27,10 +27,9 @@ namespace graphcache {
 // Made by Cache::prepare(). One thread at a time may use a step. A copy has its own copy of `fn`, and may serve another
 // thread.
 //
-// A step remembers its entry. So a hit needs no look-up if the stream is an explicit one or the legacy stream, and the
-// values are those of the previous run. A step does not keep its key in the cache: the key may be evicted, erased or
-// cleared like any other, and the next run captures it again. When the cache has been destroyed, runs return
-// FailedPrecondition.
+// A step remembers its entry. So a hit with the values of the previous run needs no look-up, unless the stream is
+// cudaStreamPerThread. A step does not keep its key in the cache: the key may be evicted, erased or cleared like any
+// other, and the next run captures it again. When the cache has been destroyed, runs return FailedPrecondition.
 template <class Fn>
 class Step {
  public:
