@@ -98,6 +98,14 @@ class Body : public detail::ConditionalNodes<Body> {
         "pass rec.on_device(slot) instead");
     if constexpr (detail::kNoSlots<A...>) recorder_.launch(kernel, shape.shape, std::forward<A>(args)...);
   }
+  template <class... P, class G, class... A, std::enable_if_t<std::is_convertible_v<const G&, Arg<dim3>>, int> = 0>
+  void launch(void (*)(P...), const G&, A&&...) {
+    static_assert(detail::kNever<G>,
+                  "graphcache: launch() takes grid and block in braces: body.launch(kernel, {grid, block}, args...)");
+  }
+  template <class... A>
+  void launch(advice::name_the_template_arguments_of_the_kernel_as_in_rec_launch_scale_of_float,
+              const detail::BodyShape&, A&&...) = delete;
   template <class D, class S, class N>
   void memcpy(D dst, S src, N bytes, cudaMemcpyKind kind = cudaMemcpyDefault) {
     static_assert(

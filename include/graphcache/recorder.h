@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "graphcache/arg.h"
+#include "graphcache/detail/advice.h"
 #include "graphcache/detail/argument.h"
 #include "graphcache/detail/conditional.h"
 #include "graphcache/launch_config.h"
@@ -76,6 +77,16 @@ class Recorder : public detail::ConditionalNodes<Recorder> {
       }
     }
   }
+
+  // Calls of launch() that do not compile, with advice.
+  template <class... P, class G, class... A, std::enable_if_t<std::is_convertible_v<const G&, Arg<dim3>>, int> = 0>
+  void launch(void (*)(P...), const G&, A&&...) {
+    static_assert(detail::kNever<G>,
+                  "graphcache: launch() takes grid and block in braces: rec.launch(kernel, {grid, block}, args...)");
+  }
+  template <class... A>
+  void launch(advice::name_the_template_arguments_of_the_kernel_as_in_rec_launch_scale_of_float, const LaunchShape&,
+              A&&...) = delete;
 
   // Copies as cudaMemcpyAsync(dst, src, bytes, kind, stream()) does. Slots for `dst` and `src` may have any pointer
   // type, and a slot for `bytes` any integer type. A size of 0 copies nothing.
