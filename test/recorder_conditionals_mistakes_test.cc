@@ -304,7 +304,7 @@ TEST_F(ConditionalsMistakesTest, InACaptureOfSomebodyElsesTheyAreRefused) {
   CUDA_OK(cudaStreamEndCapture(stream, &graph));
   CUDA_OK(cudaGraphDestroy(graph));
   EXPECT_FAILURE(kInvalidArgument, done);
-  EXPECT_TRUE(mentions(done.status(), "a capture of somebody else's")) << done.status();
+  EXPECT_TRUE(mentions(done.status(), "a capture by other code")) << done.status();
 }
 
 // Not captured, so that nothing is known of it but that it is called.

@@ -27,9 +27,9 @@ const char* sentence(UpdateRefusal refusal) {
     case UpdateRefusal::kFunction:
       return "the kernel cannot take the other one's place";
     case UpdateRefusal::kParameters:
-      return "a parameter differs that may not change";
+      return "a parameter differs that an update cannot change";
     case UpdateRefusal::kAttributes:
-      return "a launch attribute differs that may not change";
+      return "a launch attribute differs that an update cannot change";
     case UpdateRefusal::kNotSupported:
       return "the runtime does not support this update";
     case UpdateRefusal::kOther:
