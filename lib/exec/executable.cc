@@ -62,7 +62,7 @@ bool applies_nothing(cudaError_t error) {
   return error == cudaErrorGraphExecUpdateFailure || error == cudaErrorNotSupported || error == cudaErrorInvalidValue;
 }
 
-// Whether it is, for all that can be told, the host's memory that no runtime call has made or registered.
+// Whether it seems to be host memory that no runtime call has allocated or registered.
 bool may_be_pageable(const void* memory) {
   const LastErrorGuard last_error;  // A hit has none.
   cudaPointerAttributes attributes = {};

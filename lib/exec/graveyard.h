@@ -5,7 +5,7 @@
 //
 // An executable is destroyed once its launches are known to be over. The runtime's header allows it earlier, but the
 // driver crashes then if the graph has host functions (docs/semantics.md). A graph may keep alive what a launch needs,
-// by user objects, so graphs wait, too. An event behind the launches tells when they are over. It is recorded on their
+// by user objects, so graphs wait, too. An event behind the launches shows when they are over. It is recorded on their
 // stream by the next run there: without a run nobody knows whether that stream still exists. If no run comes, the event
 // is recorded behind an upload of the executable on a stream of the graveyard's own, because an upload comes behind the
 // launches as well. It costs a third of an instantiation, so it is made only where too many executables wait, or all

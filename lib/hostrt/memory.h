@@ -1,4 +1,4 @@
-// Memory of the host that stands in for a device's: what was allocated, and what was freed of late: kept for a while,
+// Memory of the host that stands in for a device's: what was allocated, and what was freed recently: kept for a while,
 // so that a use after the end shows. All functions expect the state to be locked.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_MEMORY_H_

@@ -1,4 +1,4 @@
-// Reports of what real CUDA leaves undefined. All functions expect the state to be locked.
+// Reports of calls whose effect real CUDA leaves undefined. All functions expect the state to be locked.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_MISUSE_H_
 #define GRAPHCACHE_LIB_HOSTRT_MISUSE_H_
