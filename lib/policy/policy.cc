@@ -350,8 +350,8 @@ Plan Policy::borrow(const Entry& entry, const Offer& offer) const {
   return plan;
 }
 
-// By rent or buy. Where there is no room, somebody loses an executable: only who has not used it for as long as this
-// key has paid rent.
+// Whether the key should get an executable of its own, by the ski-rental rule. If there is no room, another key loses
+// one: only a key that has not used it since this key began to pay rent.
 bool Policy::wants_own(const Entry& entry, Cost rent, const View& view) {
   if (shares_one()) return false;
   if (entry.of_class->table != kNoKey && limits_.prefer == Prefer::kMemory) return false;
