@@ -90,8 +90,7 @@ cudaError_t release(cudaStream_t stream);
 //   - The work of a destroyed stream still runs.
 //   - A disabled memset node does not order its neighbours (docs/semantics.md).
 //   - An upload that the host has not waited for may be too late for the first launch: it may overwrite what device
-//   code
-//     writes into the nodes there.
+//     code writes into the nodes there.
 //   - A kernel runs as one piece: its threads do not mix with those of another kernel.
 void defer(std::uint64_t seed);
 
@@ -174,9 +173,8 @@ std::string last_stray();
 //
 // A failed call does not write its results. Two functions are different. A failed cudaStreamEndCapture ends the capture
 // and returns a null graph, because the real one ends the capture with every error (fact 3). A failed
-// cudaGraphExecUpdate writes its result info: cudaGraphExecUpdateErrorNotSupported for
-// cudaErrorGraphExecUpdateFailure, which means a refusal, and cudaGraphExecUpdateError for any other error. The
-// executable stays usable.
+// cudaGraphExecUpdate writes its result info: cudaGraphExecUpdateErrorNotSupported for cudaErrorGraphExecUpdateFailure,
+// which means a refusal, and cudaGraphExecUpdateError for any other error. The executable stays usable.
 void fail_call(const char* function, int nth, cudaError_t error, int times = 1);
 
 void clear_failures();

@@ -40,8 +40,7 @@ enum class EagerReason {
   kCaptureFailed,
   // An earlier run of the key failed to get a graph launched, so the next capture waits for 1, 2, 4, ... at most 1024
   // runs. That run had a broken capture, ended in kOutOfMemory, kRefused, kLaunchFailed or kMemoryInUse, or had an
-  // error
-  // by which the key lost its executable.
+  // error by which the key lost its executable.
   kBackoff,
   // There was no room for an executable: all others were pinned or in use by other threads' runs, or the graph alone
   // needs more than Options::max_device_bytes.
@@ -54,8 +53,7 @@ enum class EagerReason {
   // cudaGraphLaunch failed, but the context is intact. The executable was dropped.
   kLaunchFailed,
   // `fn` enqueued nothing on the stream that it was given. If it did any work, it did it elsewhere, outside the
-  // capture.
-  // Later runs of the key call it directly.
+  // capture. Later runs of the key call it directly.
   kNothingCaptured,
   // The graph allocates memory that it does not free, and the memory of an earlier launch had not been freed, so that a
   // launch was impossible. The executable and the template were dropped.
