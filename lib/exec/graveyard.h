@@ -11,8 +11,8 @@
 // launches as well. It costs a third of an instantiation, so it is made only where too many executables wait, or all
 // are to go.
 //
-// Each cache has its own, and of what another left behind it touches its own device's alone: what is in flight on
-// another device may wait for what this thread would launch next (docs/demos/data_parallel.md).
+// Each cache has its own graveyard. It also destroys what other caches of its device have left behind, but nothing of
+// other devices: work in flight there may wait for what this thread launches next (docs/demos/data_parallel.md).
 #pragma once
 
 #include <absl/base/thread_annotations.h>

@@ -101,8 +101,8 @@ struct Plan {
 
 class Policy {
  public:
-  // What is to be known of a key at this moment: whether nobody uses it, and when it was used last, if that was after
-  // the policy was told last.
+  // What the caller knows of a key at this moment: whether it is idle, and when it was last used, if that use has not
+  // been reported to the policy yet.
   struct View {
     // NOLINTNEXTLINE(google-explicit-constructor): most who ask know of no hits.
     template <class Idle>
@@ -119,7 +119,7 @@ class Policy {
 
   // Makes room for what is kept of the key. used() does so, too, but may throw then.
   void add(KeyId key) { entries_.add(key); }
-  // A run of the key begins. This is the first call for a key. Without a time, it is later than all that were told.
+  // A run of the key begins. This is the first call for a key. Without a time, it is later than all reported uses.
   void used(KeyId key) { used(key, {latest_.epoch + 1, 0}); }
   void used(KeyId key, const Use& use);
   // The key has a template from now on. If this, or one of the calls below, throws for want of memory, nothing has
