@@ -156,6 +156,7 @@ std::string to_string(const EntryInfo& entry) {
                        : "nothing recorded",
       entry.nodes, entry.slot_nodes, static_cast<double>(entry.estimated_device_bytes) / 1024, entry.last_use_order);
   if (entry.pinned) absl::StrAppend(&text, ", pinned");
+  if (entry.adopted) absl::StrAppend(&text, ", adopted");
   if (entry.eager_reason) absl::StrAppend(&text, "; last direct run because: ", to_string(*entry.eager_reason));
   if (!entry.error.empty()) absl::StrAppend(&text, "; error: ", entry.error);
   for (const std::string& stray : entry.stray_work) absl::StrAppend(&text, "; not in the graph: ", stray);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -211,6 +212,70 @@ TEST_F(AdoptTest, TheirTemplatesStay) {
   EXPECT_EQ(cache.stats().live_templates, 4u + 1);
 }
 
+TEST_F(AdoptTest, RunsOnSeveralStreamsShareItsOneGraph) {
+  Options options = unshared();
+  options.executables_per_key = 4;
+  Cache cache(options);
+  EXPECT_TRUE(adopt_adding(cache, key("k"), 2).ok());
+  const Stream other;
+  EXPECT_RUN(kRestored, cache.run(key("k"), stream));
+  for (const cudaStream_t on : {static_cast<cudaStream_t>(other), static_cast<cudaStream_t>(stream)}) {
+    for (int i = 0; i < 2; ++i) EXPECT_RUN(kReplayed, cache.run(key("k"), on));
+  }
+  EXPECT_EQ(cache.entries().size(), 1u);
+  expect_sum(10);
+}
+
+// Of captured and adopted keys of one topology, one executable with a parameter table, or whose slots the device
+// writes.
+TEST_F(AdoptTest, TheDeviceMayUpdateThem) {
+  for (const bool with_table : {true, false}) {
+    data.write(std::vector<float>(kSize, 0));
+    Options options = renting(2);
+    options.mechanisms.sharing = with_table ? detail::Sharing::kTable : detail::Sharing::kNever;
+    options.mechanisms.patching = detail::Patching::kDeviceUpdated;
+    Cache cache(options);
+    const auto captured_key = [&](float value) {
+      return cache.run(key("captured"), stream, params(value), [&](Recorder& rec, Slot<float> v) {
+        for (int i = 0; i < 4; ++i) rec.launch(add, {dim3(9), kBlock}, data.get(), kSize, v);
+      });
+    };
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE(cache
+                      .adopt(key("k", i), adding(0, 4, static_cast<unsigned>(2 + i)), params(1.0f),
+                             {.bound = {bind("graphcache::test::add", 2, 0)}})
+                      .ok());
+    }
+    float sum = 0;
+    for (int i = 0; i < 24; ++i) {
+      const auto value = static_cast<float>(1 + i / 3);
+      EXPECT_TRUE((i % 4 == 3 ? captured_key(value) : cache.run(key("k", i % 4), stream, params(value), adopted)).ok());
+      sum += 4 * value;
+      expect_sum(sum);
+    }
+    stats = cache.stats();
+    EXPECT_EQ(stats.set_switches > 10, with_table) << to_string(stats);
+    EXPECT_EQ(stats.refused_device_updates, 0u);
+    EXPECT_EQ(stats.outcome(Outcome::kEager), 0u);
+  }
+}
+
+TEST_F(AdoptTest, AnEntrySaysThatItIsAdopted) {
+  Cache cache;
+  EXPECT_TRUE(adopt_adding(cache, key("k"), 1).ok());
+  EXPECT_TRUE(says(to_string(entry_of(cache, key("k"))), ", adopted"));
+  EXPECT_EQ(cache.graph(key("k"))->nodes.size(), 3u);
+  EXPECT_TRUE(says(cache.explain(key("k")), "It has a template and no executable"));
+  // Another place of the program has the same key, with values of other types.
+  EXPECT_FALSE(cache.run(key("k"), stream, params(2), adopted).ok());
+  const std::string text = cache.explain(key("k"));
+  const auto at_another = text.find("At another place"), of_adopted = text.find("Its graph was adopted");
+  EXPECT_TRUE(says(text, "Its graph was adopted"));
+  EXPECT_TRUE(of_adopted == 0 ||
+              text[at_another + std::string("At another place of the program, or on another stream:\n").size()] == 'I')
+      << text;
+}
+
 // ---- Where there is no executable
 // -------------------------------------------------------------------------------------
 
@@ -299,7 +364,8 @@ TEST_F(AdoptTest, ANameMeansAllKernelsThatHaveIt) {
   };
   EXPECT_TRUE(cache
                   .adopt(key("k"), graph, params(3.0f, static_cast<const float*>(other.get()), 1.0f),
-                         {.bound = {bind(name(0), 2, 0), bind("graphcache::test::axpy", 1, 1), bind(name(1), 3, 2)}})
+                         {.bound = {bind("kernel " + name(0), 2, 0), bind("graphcache::test::axpy", 1, 1),
+                                    bind(name(1), 3, 2)}})
                   .ok());
   other.write(std::vector<float>(kSize, 10));
   DeviceBuffer<float> another(kSize, 100);
@@ -447,6 +513,47 @@ TEST_F(AdoptOwnerTest, IsReleasedByClearAndByTheEndOfTheCache) {
   expect_sum(4 * 50 * 7);
 }
 
+// A run of the key is under way when it is erased. No run waits behind its launch: the next one that is no hit does,
+// before it enqueues anything.
+TEST_F(AdoptOwnerTest, IsReleasedByALaterRunIfOneWasUnderWay) {
+  std::atomic<bool> is_erased{false}, is_running{false};
+  Options options;
+  options.hooks.before_launch = [&](const Key& of, cudaStream_t) {
+    if (of == key("k")) {
+      is_running = true;
+      while (!is_erased) std::this_thread::yield();
+    }
+    return absl::OkStatus();
+  };
+  Cache cache(options);
+  auto [graph, owner] = with_memory();
+  EXPECT_TRUE(cache.adopt(key("k"), graph, {.owner = std::move(owner)}).ok());
+  std::thread runner([&] { EXPECT_RUN(kRestored, cache.run(key("k"), stream)); });
+  while (!is_running) std::this_thread::yield();
+  EXPECT_TRUE(cache.erase(key("k")));
+  EXPECT_EQ(released, 0);
+  is_erased = true;
+  runner.join();
+  EXPECT_EQ(released, 0);
+  EXPECT_RUN(kInstantiated, run_add(cache, key("other")));
+  EXPECT_EQ(released, 1);
+  expect_sum(50 * 7 + 1);
+}
+
+TEST_F(AdoptOwnerTest, MayDestroyTheGraph) {
+  Cache cache(renting(1));
+  for (int i = 0; i < 2; ++i) {
+    cudaGraph_t graph = adding(1, 8).give_away();
+    std::shared_ptr<void> owner(graph, [](void* of) { CUDA_OK(cudaGraphDestroy(static_cast<cudaGraph_t>(of))); });
+    EXPECT_TRUE(cache.adopt(key("k", i), graph, {.owner = std::move(owner)}).ok());
+  }
+  EXPECT_TRUE(cache.run(key("k", 0), stream).ok());
+  EXPECT_RUN(kSwitched, cache.run(key("k", 1), stream));
+  EXPECT_TRUE(cache.erase(key("k", 0)));  // Its graph is the base of the other key's executable.
+  EXPECT_RUN(kReplayed, cache.run(key("k", 1), stream));
+  expect_sum(3);
+}
+
 TEST_F(AdoptOwnerTest, MayCallTheCache) {
   Cache cache;
   EXPECT_RUN(kInstantiated, run_add(cache, key("other")));
@@ -458,6 +565,15 @@ TEST_F(AdoptOwnerTest, MayCallTheCache) {
   EXPECT_TRUE(cache.adopt(key("k"), adding(1), {.owner = std::move(owner)}).ok());
   EXPECT_TRUE(cache.erase(key("k")));
   EXPECT_TRUE(had_other);
+  // Also one that was given for a graph which is refused, and for the key of its run.
+  bool ran = false;
+  std::shared_ptr<void> refused(&cache, [&](void*) { ran = run_add(cache, key("other")).ok(); });
+  EXPECT_FALSE(cache.adopt(key("other"), nullptr, {.owner = std::move(refused)}).ok());
+  EXPECT_TRUE(ran);
+  ran = false;
+  std::shared_ptr<void> of_empty(&cache, [&](void*) { ran = absl::IsNotFound(cache.run(key("k"), stream).status()); });
+  EXPECT_FALSE(cache.adopt(key("k"), nullptr, {.owner = std::move(of_empty)}).ok());
+  EXPECT_TRUE(ran);
 }
 
 TEST_F(AdoptOwnerTest, StaysTheCallersIfTheGraphIsRefused) {
@@ -515,7 +631,182 @@ TEST_F(AdoptTest, AGraphThatAllocatesIsGivenAway) {
   expect_sum(6 * 8 + 1);
 }
 
+TEST_F(AdoptTest, AGraphThatCannotBeClonedIsRefusedWithAWord) {
+  const OwnGraph graph = captured([&](cudaStream_t on) {
+    void* memory = nullptr;
+    CUDA_OK(cudaMallocAsync(&memory, 64, on));
+    CUDA_OK(cudaFreeAsync(memory, on));
+    CUDA_OK(add_one(on));
+  });
+  Cache cache;
+  const absl::Status refused = cache.adopt(key("k"), graph);
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_TRUE(mentions(refused, "Adoption::take_graph")) << refused;
+  EXPECT_TRUE(mentions(refused, "(\"k\")")) << refused;
+  EXPECT_FALSE(cache.contains(key("k")));
+  cudaGraphExec_t own = nullptr;
+  CUDA_OK(cudaGraphInstantiate(&own, graph, 0));
+  CUDA_OK(cudaGraphLaunch(own, stream));
+  expect_sum(1);
+  CUDA_OK(cudaGraphExecDestroy(own));
+}
+
+// Twice a condition that is always true: each launch adds 5 there, and 1 by a node of its own.
+TEST_F(AdoptTest, AGraphWithAConditionIsGivenAway) {
+  OwnGraph graph = captured([&](cudaStream_t on) { CUDA_OK(launch(add, kGrid, kBlock, on, data.get(), kSize, 1.0f)); });
+  cudaGraphNodeParams params_of_node = {};
+  CUDA_OK(cudaGraphConditionalHandleCreate(&params_of_node.conditional.handle, graph, 1, cudaGraphCondAssignDefault));
+  params_of_node.type = cudaGraphNodeTypeConditional;
+  params_of_node.conditional.type = cudaGraphCondTypeIf;
+  params_of_node.conditional.size = 1;
+  cudaGraphNode_t node = nullptr;
+  const cudaGraphNode_t first = graph.nodes()[0];
+#if CUDART_VERSION >= 13000
+  CUDA_OK(cudaGraphAddNode(&node, graph, &first, nullptr, 1, &params_of_node));
+#else
+  CUDA_OK(cudaGraphAddNode(&node, graph, &first, 1, &params_of_node));
+#endif
+  float* p = data.get();
+  int n = kSize;
+  float value = 5;
+  void* arguments[] = {&p, &n, &value};
+  cudaKernelNodeParams kernel = {};
+  kernel.func = reinterpret_cast<void*>(add);
+  kernel.gridDim = kGrid;
+  kernel.blockDim = kBlock;
+  kernel.kernelParams = arguments;
+  cudaGraphNode_t in_body = nullptr;
+  CUDA_OK(cudaGraphAddKernelNode(&in_body, params_of_node.conditional.phGraph_out[0], nullptr, 0, &kernel));
+
+  Cache cache(unshared(1));
+  const absl::Status to_clone = cache.adopt(key("k"), graph);
+  EXPECT_TRUE(mentions(to_clone, "Adoption::take_graph")) << to_clone;
+  EXPECT_TRUE(cache.adopt(key("k"), graph, params(1.0f), {.take_graph = true, .bound = {bind(first, 2, 0)}}).ok());
+  graph.give_away();
+  for (int i = 1; i <= 3; ++i) EXPECT_TRUE(cache.run(key("k"), stream, params(10.0f), adopted).ok());
+  expect_sum(3 * 15);
+  EXPECT_RUN(kInstantiated, run_add(cache, key("other")));  // It is evicted, and restored.
+  EXPECT_RUN(kRestored, cache.run(key("k"), stream, params(1.0f), adopted));
+  expect_sum(3 * 15 + 1 + 6);
+  EXPECT_EQ(cache.graph(key("k"))->nodes.size(), 2u);
+  EXPECT_TRUE(says(cache.explain(key("k")), "It has an executable"));
+}
+
+TEST_F(AdoptTest, AGraphWithAChildGraphHasSlotsBesideIt) {
+  const OwnGraph child = adding(5, 2);
+  OwnGraph graph = adding(1, 1);
+  const cudaGraphNode_t first = graph.nodes()[0];
+  cudaGraphNode_t node = nullptr;
+  CUDA_OK(cudaGraphAddChildGraphNode(&node, graph, &first, 1, child));
+  Cache cache;
+  EXPECT_TRUE(cache.adopt(key("k"), graph, params(1.0f), {.bound = {bind("graphcache::test::add", 2, 0)}}).ok());
+  const absl::Status of_child = cache.adopt(key("c"), graph, params(1.0f), {.bound = {bind(child.nodes()[0], 2, 0)}});
+  EXPECT_TRUE(mentions(of_child, "not one of the graph's own")) << of_child;
+  EXPECT_RUN(kRestored, cache.run(key("k"), stream, params(10.0f), adopted));
+  EXPECT_RUN(kPatched, cache.run(key("k"), stream, params(20.0f), adopted));
+  expect_sum(30 + 10);
+}
+
+// The program still has an executable of it, and CUDA allows one alone.
+TEST_F(AdoptTest, AGraphThatCannotBeInstantiatedTwice) {
+  OwnGraph graph = captured([&](cudaStream_t on) {
+    void* memory = nullptr;
+    CUDA_OK(cudaMallocAsync(&memory, 64, on));
+    CUDA_OK(cudaFreeAsync(memory, on));
+    CUDA_OK(add_one(on));
+  });
+  cudaGraphExec_t own = nullptr;
+  CUDA_OK(cudaGraphInstantiate(&own, graph, 0));
+  Cache cache;
+  EXPECT_TRUE(cache.adopt(key("k"), graph, {.take_graph = true}).ok());
+  graph.give_away();
+  const absl::Status failed = cache.run(key("k"), stream).status();
+  EXPECT_EQ(cuda_error(failed), cudaErrorNotSupported) << failed;
+  EXPECT_TRUE(mentions(failed, "cudaGraphInstantiate")) << failed;
+  EXPECT_TRUE(mentions(failed, "(\"k\")")) << failed;
+  EXPECT_TRUE(cache.contains(key("k")));
+  CUDA_OK(cudaGraphLaunch(own, stream));
+  expect_sum(1);
+  CUDA_OK(cudaGraphExecDestroy(own));
+  EXPECT_TRUE(cache.run(key("k"), stream).ok());
+  EXPECT_TRUE(cache.run(key("k"), stream).ok());
+  EXPECT_RUN(kReplayed, cache.run(key("k"), stream));
+  expect_sum(4);
+}
+
 // ---- Mistakes -------------------------------------------------------------------------------------------------------
+
+TEST_F(AdoptTest, AGraphOfAnotherDeviceIsRefused) {
+  if (device_count() < 2) GTEST_SKIP() << "there is one device";
+  OtherDevice<float> other(kSize);
+  CUDA_OK(cudaSetDevice(1));
+  {
+    const Stream on;
+    const auto capture_there = [&](const std::function<void()>& enqueue) {
+      cudaGraph_t graph = nullptr;
+      CUDA_OK(cudaStreamBeginCapture(on, cudaStreamCaptureModeThreadLocal));
+      enqueue();
+      CUDA_OK(cudaStreamEndCapture(on, &graph));
+      return OwnGraph(graph);
+    };
+    const OwnGraph kernels =
+        capture_there([&] { CUDA_OK(launch(add, kGrid, kBlock, on, other.memory().get(), kSize, 1.0f)); });
+    const OwnGraph sets = capture_there([&] { CUDA_OK(cudaMemsetAsync(other.memory().get(), 0, 16, on)); });
+    CUDA_OK(cudaSetDevice(0));
+    Cache cache;
+    for (const cudaGraph_t graph : {static_cast<cudaGraph_t>(kernels), static_cast<cudaGraph_t>(sets)}) {
+      const absl::Status refused = cache.adopt(key("k"), graph);
+      EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+      EXPECT_TRUE(mentions(refused, "another device's")) << refused;
+    }
+    CUDA_OK(cudaSetDevice(1));
+  }
+  CUDA_OK(cudaSetDevice(0));
+}
+
+// Of an adoption and a capture of one key that meet, one has the key. The adoption takes longer, and begins first.
+TEST_F(AdoptTest, AnAdoptionAndACaptureOfOneKeyMeet) {
+  Cache cache;
+  const OwnGraph graph = adding(1, 300);
+  int captures_won = 0;
+  constexpr int kTries = 100;
+  for (int i = 0; i < kTries; ++i) {
+    absl::Status of_adopt;
+    std::atomic<bool> begun{false};
+    std::thread adopter([&] {
+      begun = true;
+      of_adopt = cache.adopt(key("k", i), graph);
+    });
+    while (!begun) std::this_thread::yield();
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(i);
+    while (std::chrono::steady_clock::now() < until) continue;
+    const absl::Status of_run = run_add(cache, key("k", i)).status();
+    adopter.join();
+    EXPECT_NE(of_adopt.ok(), of_run.ok()) << of_adopt << " and " << of_run;
+    captures_won += of_run.ok() ? 1 : 0;
+    EXPECT_TRUE(of_run.ok() || absl::IsAlreadyExists(of_run)) << of_run;
+    EXPECT_TRUE(of_adopt.ok() || absl::IsAlreadyExists(of_adopt)) << of_adopt;
+  }
+  expect_sum(static_cast<float>(captures_won));
+  stats = cache.stats();
+  EXPECT_EQ(stats.captures, stats.live_templates);
+}
+
+TEST_F(AdoptTest, AnAdoptionDuringACaptureOfTheKeyWins) {
+  Cache cache;
+  const OwnGraph graph = adding(10);
+  const absl::Status of_run = cache
+                                  .run(key("k"), stream,
+                                       [&](cudaStream_t on) {
+                                         std::thread([&] { EXPECT_TRUE(cache.adopt(key("k"), graph).ok()); }).join();
+                                         return add_one(on);
+                                       })
+                                  .status();
+  EXPECT_TRUE(absl::IsAlreadyExists(of_run)) << of_run;
+  EXPECT_RUN(kRestored, cache.run(key("k"), stream));
+  expect_sum(10);
+  EXPECT_EQ(cache.stats().capture_failures, 1u);
+}
 
 TEST_F(AdoptTest, AKeyHasOneGraph) {
   Cache cache;

@@ -216,6 +216,41 @@ TEST_F(AllocationsTest, AnAllocationMayFailBesideACall) {
   }
 }
 
+// The graph stays the caller's, or is the cache's.
+TEST_F(AllocationsTest, AnAdoptionThatRunsOutOfMemoryTakesNothing) {
+  for (const bool takes : {false, true}) {
+    bool struck = true;
+    for (int nth = 1; struck; ++nth) {
+      SCOPED_TRACE("allocation " + std::to_string(nth));
+      hostrt::reset();
+      World world;
+      auto owner = std::make_shared<int>(1);
+      cudaGraph_t graph = nullptr;
+      CUDA_OK(cudaStreamBeginCapture(world.stream, cudaStreamCaptureModeThreadLocal));
+      CUDA_OK(launch(do_nothing, 1, 1, world.stream));
+      CUDA_OK(cudaStreamEndCapture(world.stream, &graph));
+      Adoption adoption{owner, takes, {}};
+      FailedAllocation fault(nth, 1);
+      fault.arm();
+      const absl::Status done = world.cache->adopt(kKey, graph, std::move(adoption));
+      struck = fault.disarm();
+      EXPECT_TRUE(done.ok() || absl::IsResourceExhausted(done)) << done;
+      EXPECT_TRUE(done.ok() || struck);
+      EXPECT_EQ(world.cache->contains(kKey), done.ok());
+      if (!done.ok() || !takes) {
+        CUDA_OK(cudaGraphDestroy(graph));
+      }
+      EXPECT_EQ(world.cache->run(kKey, world.stream).ok(), done.ok());
+      EXPECT_TRUE(world.run(kOther, 3).ok());
+      world.cache->clear();
+      EXPECT_EQ(hostrt::ledger().graphs, 0u);
+      EXPECT_EQ(hostrt::ledger().executables, 0u);
+      EXPECT_EQ(owner.use_count(), done.ok() || adoption.owner == nullptr ? 1 : 2);
+      EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
+    }
+  }
+}
+
 // One that cannot grow for a new key must not lose those that it holds.
 TEST_F(AllocationsTest, TableOfKeysThatCannotGrowStaysWhole) {
   Options options = unshared();

@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -228,6 +231,144 @@ TEST_F(HooksTest, AnAdoptedKeyHasLaunchesAndNoCaptures) {
   CUDA_OK(cudaGraphDestroy(graph));
 }
 
+TEST_F(HooksTest, ARunOfNoGraphIsNoCapture) {
+  Cache cache(watched());
+  EXPECT_TRUE(absl::IsNotFound(cache.run(key("k"), stream).status()));
+  EXPECT_TRUE(absl::IsNotFound(cache.warm(key("k"), stream, adopted)));
+  expect_noted({});
+  EXPECT_EQ(cache.stats().capture_failures, 0u);
+  EXPECT_RUN(kEager, cache.run(key("empty"), stream, [](cudaStream_t) {}));
+  expect_noted({"before_capture empty", "after_capture of 0 empty"});
+}
+
+TEST_F(HooksTest, AnInlinedRunHasNoneAndNobodyIsToldInsideACapture) {
+  Cache cache(watched());
+  EXPECT_RUN(kInstantiated, run_add(cache, key("gone")));
+  noted.clear();
+  EXPECT_RUN(kInstantiated, cache.run(key("outer"), stream, [&](cudaStream_t on) {
+    EXPECT_TRUE(cache.erase(key("gone")));
+    EXPECT_RUN(kInlined, cache.run(key("inner"), on, [&](cudaStream_t inner) { return add_one(inner); }));
+  }));
+  expect_noted({"before_capture outer", "after_capture of 1 outer", "before_launch outer", "on_forget gone"});
+  expect_sum(2);
+}
+
+// Every capture that was opened is closed without a graph, or has a graph that is forgotten once.
+TEST_F(HooksTest, WhatWasOpenedIsClosedOrForgotten) {
+  std::mutex mutex;
+  std::map<std::string, int> open;
+  int most_open = 0, kept = 0;
+  const auto add = [&](const Key& of, int by) {
+    const std::lock_guard lock(mutex);
+    int& count = open[of.to_string()];
+    count += by;
+    most_open = std::max(most_open, count);
+  };
+  Options options = renting(2);
+  options.max_templates = 3;
+  options.verify_every = 2;
+  options.on_stale = OnStale::kForget;
+  options.hooks.before_capture = [&](const Key& of, cudaStream_t) {
+    add(of, 1);
+    return absl::OkStatus();
+  };
+  options.hooks.after_capture = [&](const Key& of, cudaGraph_t graph) {
+    if (graph == nullptr) return add(of, -1);
+    const std::lock_guard lock(mutex);
+    ++kept;
+  };
+  options.hooks.on_forget = [&](const Key& of) { add(of, -1); };
+  constexpr int kThreads = 4, kRuns = 150, kKeys = 6;
+  std::vector<std::unique_ptr<DeviceBuffer<float>>> sums;
+  for (int i = 0; i < kThreads; ++i) sums.push_back(std::make_unique<DeviceBuffer<float>>(kSize));
+  {
+    Cache cache(options);
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kThreads; ++i) {
+      threads.emplace_back([&, i] {
+        Stream own;
+        float* const sum = sums[static_cast<std::size_t>(i)]->get();
+        for (int run = 0; run < kRuns; ++run) {
+          // Two places of the program, values that go stale, captures that break, fail and hold nothing.
+          const Key of = key("k", (run + i) % kKeys);
+          const auto fn = [&](cudaStream_t on) -> absl::Status {
+            if (run % 29 == 28) return absl::AbortedError("no");
+            if (run % 31 == 30) cudaStreamSynchronize(on);
+            cudaGetLastError();
+            if (run % 37 != 36) (void)launch(test::add, kGrid, kBlock, on, sum, kSize, 1.0f);
+            return absl::OkStatus();
+          };
+          if (run % 2 == 0) {
+            cache.run(of, own, fn).IgnoreError();
+          } else {
+            cache.run(of, own, [&](cudaStream_t on) { return fn(on); }).IgnoreError();
+          }
+          if (run % 41 == 40) cache.erase(of);
+        }
+        CUDA_OK(cudaStreamSynchronize(own));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    stats = cache.stats();
+    EXPECT_EQ(static_cast<std::uint64_t>(kept), stats.captures);
+    EXPECT_GT(stats.forgotten, 10u);
+  }
+  for (const auto& [of, count] : open) EXPECT_EQ(count, 0) << of;
+  EXPECT_GE(most_open, 2);
+}
+
+// With background threads the capture, the direct call and the later launches each have what they should.
+TEST_F(HooksTest, BackgroundThreadsCaptureNothingThemselves) {
+  Options options = watched();
+  options.background_threads = 1;
+  Cache cache(options);
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  EXPECT_TRUE(cache.wait_until_ready().ok());
+  expect_noted({"before_capture k", "after_capture of 1 k"});
+  EXPECT_RUN(kReplayed, run_add(cache, key("k")));
+  expect_noted({"before_launch k"});
+  before_launch = absl::AbortedError("no offset");
+  EXPECT_TRUE(absl::IsAborted(run_add(cache, key("k")).status()));
+  before_launch = absl::OkStatus();
+  EXPECT_RUN(kReplayed, run_add(cache, key("k")));
+  expect_sum(3);
+  noted.clear();
+}
+
+// Its graph could not hold the inner run, so both are direct, and only the inner one has a graph.
+TEST_F(HooksTest, ARunInsideAnotherStreamsCaptureHasItsOwn) {
+  Cache cache(watched());
+  const Stream other;
+  EXPECT_RUN(kEager, cache.run(key("outer"), stream, [&](cudaStream_t on) {
+    EXPECT_TRUE(cache.run(key("inner"), other, [&](cudaStream_t inner) { return add_one(inner); }).ok());
+    CUDA_OK(cudaGetLastError());
+    return launch(do_nothing, 1, 1, on);
+  }));
+  CUDA_OK(cudaStreamSynchronize(other));
+  expect_noted({"before_capture outer", "after_capture of 0 outer", "before_capture inner", "after_capture of 1 inner",
+                "before_launch inner"});
+  expect_sum(1);
+}
+
+TEST_F(HooksTest, MemoryThatRunsOutInAHookIsAnErrorOfTheRun) {
+  Options options = unshared();
+  bool throws = true;
+  options.hooks.before_capture = [&](const Key&, cudaStream_t) {
+    if (throws) throw std::bad_alloc();
+    return absl::OkStatus();
+  };
+  options.hooks.before_launch = options.hooks.before_capture;
+  Cache cache(options);
+  EXPECT_TRUE(absl::IsResourceExhausted(run_add(cache, key("k")).status()));
+  throws = false;
+  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+  throws = true;
+  EXPECT_TRUE(absl::IsResourceExhausted(run_add(cache, key("k")).status()));
+  throws = false;
+  EXPECT_RUN(kReplayed, run_add(cache, key("k")));
+  expect_sum(2);
+}
+
 // A generator whose offset each launch takes from memory: the hook moves it on.
 TEST_F(HooksTest, AGeneratorsOffsetIsSetBeforeEachLaunch) {
   DeviceBuffer<float> offset(1);
@@ -263,11 +404,14 @@ TEST_F(HooksTest, ThreadsAreToldWhatTheyEvicted) {
     ++all;
   };
   Cache cache(options);
+  // Made here: what waits for the device breaks captures of other threads.
+  std::vector<std::unique_ptr<DeviceBuffer<float>>> sums;
+  for (int i = 0; i < kThreads; ++i) sums.push_back(std::make_unique<DeviceBuffer<float>>(kSize));
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&, i] {
       Stream own;
-      DeviceBuffer<float> sum(kSize);
+      const DeviceBuffer<float>& sum = *sums[static_cast<std::size_t>(i)];
       for (int run = 0; run < kRuns; ++run) {
         EXPECT_TRUE(cache
                         .run(key("thread " + std::to_string(i), run % 3), own,
@@ -275,11 +419,11 @@ TEST_F(HooksTest, ThreadsAreToldWhatTheyEvicted) {
                         .ok());
       }
       CUDA_OK(cudaStreamSynchronize(own));
-      EXPECT_EQ(sum.first(), kRuns);
       for (int which = 0; which < 3; ++which) cache.erase(key("thread " + std::to_string(i), which));
     });
   }
   for (std::thread& thread : threads) thread.join();
+  for (const auto& sum : sums) EXPECT_EQ(sum->first(), kRuns);
   EXPECT_EQ(all, cache.stats().evictions);
   EXPECT_EQ(evicted.size(), static_cast<std::size_t>(kThreads));
 }

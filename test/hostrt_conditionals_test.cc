@@ -222,9 +222,9 @@ TEST_F(HostrtConditionals, AHandleIsForOneNodeOfItsGraph) {
   cudaGraphNodeParams params = params_of(handle, cudaGraphCondTypeIf, 1);
   OK(add(&node, graph, &params));
   refuses(cudaErrorInvalidValue, graph, params_of(handle, cudaGraphCondTypeIf, 1));
-  cudaGraphNodeParams empty = {};
-  empty.type = cudaGraphNodeTypeEmpty;
-  refuses(cudaErrorNotSupported, graph, empty);
+  cudaGraphNodeParams semaphore = {};
+  semaphore.type = cudaGraphNodeTypeExtSemaphoreSignal;
+  refuses(cudaErrorNotSupported, graph, semaphore);
   cudaGraphConditionalHandle none = 0;
   GIVES(cudaErrorInvalidValue, cudaGraphConditionalHandleCreate(&none, nullptr, 0, 0));
   GIVES(cudaErrorInvalidValue, cudaGraphConditionalHandleCreate(&none, graph, 0, 8));

@@ -1,5 +1,6 @@
 // Graphs built by hand: nodes, edges, child graphs, event nodes.
 #include <cstring>
+#include <thread>
 
 #include "cuda/compat.h"
 #include "cuda/driver.h"
@@ -9,6 +10,7 @@ namespace graphcache::test {
 namespace {
 
 using Fact12 = RuntimeRules;
+using Fact35 = RuntimeRules;
 
 cudaGraphNode_t embed(cudaGraph_t child, cudaGraph_t parent) {
   cudaGraphNode_t node = nullptr;
@@ -260,6 +262,32 @@ TEST_F(RuntimeRules, AChildGraphNodeOwnsAClone) {
   OK(cudaGraphDestroyNode(node));
   EXPECT_TRUE(nodes(parent).empty());
   EXPECT_EQ(5, run(last));
+}
+
+// Made and destroyed by two threads at once, relatives crash the process; these go well. Cache::adopt() clones so.
+TEST_F(Fact35, ACloneOfACloneThatIsGoneIsUnrelatedToTheFirst) {
+  cudaGraph_t graph = nullptr, between = nullptr, apart = nullptr;
+  OK(cudaGraphClone(&graph, capture([this] { OK(put(1, stream_)); })));
+  OK(cudaGraphClone(&between, graph));
+  OK(cudaGraphClone(&apart, between));
+  OK(cudaGraphDestroy(between));
+  const auto make_and_destroy = [](cudaGraph_t from) {
+    cudaGraph_t clone = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    OK(cudaGraphClone(&clone, from));
+    OK(cudaGraphInstantiate(&executable, from, 0));
+    OK(cudaGraphDestroy(clone));
+    OK(cudaGraphExecDestroy(executable));
+  };
+  constexpr int kRounds = 2000;
+  std::thread other([&] {
+    for (int i = 0; i < kRounds; ++i) make_and_destroy(apart);
+  });
+  for (int i = 0; i < kRounds / 2; ++i) make_and_destroy(graph);
+  OK(cudaGraphDestroy(graph));
+  other.join();
+  EXPECT_EQ(1, run(instantiate(apart)));
+  OK(cudaGraphDestroy(apart));
 }
 
 TEST_F(RuntimeRules, AnEmptyChildGraphIsLegal) {

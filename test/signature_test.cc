@@ -262,6 +262,9 @@ TEST_F(SignatureTest, DevicesMustAgree) {
 
 // ---- What cannot be read --------------------------------------------------------------------------------------------
 
+// A driver for CUDA 13.2 is asked for two more of each kernel node.
+constexpr int kAttributesOfTwo = CUDART_VERSION >= 13020 ? 20 : 16;
+
 struct Getter {
   const char* name;
   int calls;           // For the graph below,
@@ -301,7 +304,7 @@ class GetterTest : public SignatureTest, public testing::WithParamInterface<Gett
 INSTANTIATE_TEST_SUITE_P(Functions, GetterTest,
                          testing::Values(Getter{"cudaGraphNodeGetType", 3, 6, true},
                                          Getter{"cudaGraphNodeGetDependencies", 5, 0, true},
-                                         Getter{"cudaGraphKernelNodeGetAttribute", 16, 0, true},
+                                         Getter{"cudaGraphKernelNodeGetAttribute", kAttributesOfTwo, 0, true},
                                          Getter{"cudaPointerGetAttributes", 3, 0, true},
                                          Getter{"cudaGraphMemcpyNodeGetParams", 1, 1, true},
                                          Getter{"cudaGraphMemsetNodeGetParams", 1, 0, true},

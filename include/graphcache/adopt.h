@@ -6,9 +6,11 @@
 //   cache.run(graphcache::key("decode", batch), stream);   // replays it
 //
 // From then on the key is like one that the cache has captured: its executable is made by the first run (kRestored, or
-// kSwitched if a sibling has one), shared with siblings, evicted and restored. It has no `fn`, and this is what differs:
+// kSwitched if a sibling has one), shared with siblings, evicted and restored. It has no `fn`, and this is what
+// differs:
 //
-//   - Its graph is kept until the key is erased, and does not count for Options::max_templates.
+//   - Its graph is kept until the key is erased, and does not count for Options::max_templates. The key has one
+//     executable, whatever Options::executables_per_key is.
 //   - A run that could not have an executable calls `fn` directly. For an adopted key it makes an executable for this
 //     one launch, with the same EagerReason. If even that fails, the run does, and nothing was enqueued.
 //   - It cannot run inside a capture of somebody else: add the graph there as a child node. Inside another run's `fn`,
@@ -44,31 +46,38 @@ struct BoundArgument {
 };
 inline BoundArgument bind(cudaGraphNode_t node, int argument, int slot) { return {node, {}, argument, slot}; }
 // `kernel` is the name as GraphNode::name has it, such as "scale(float*, float const*, int, float)", or that name up to
-// its parameters or template arguments.
+// its parameters or template arguments. A leading "kernel " or "void " may be there or not. Nodes inside child graphs
+// have no slots.
 inline BoundArgument bind(std::string kernel, int argument, int slot) {
   return {nullptr, std::move(kernel), argument, slot};
 }
 
 // How Cache::adopt() takes a graph.
 struct Adoption {
-  // What the graph needs: memory that its nodes use, a pool, the object that made it. It is kept until the key is
-  // erased and no launch is in flight. It is released by the thread that erases, clears or destroys, without a lock of
-  // the cache, and may be null.
+  // What the graph needs: memory that its nodes use, a pool, the object that made it. Null if it needs nothing. The
+  // cache keeps it until the key is erased and no work of the device is in flight, for which erase(), clear() and the
+  // destructor wait. If a run of the key is under way when it is erased, nobody waits behind that run's launch: the
+  // next erase(), clear() or run that is no hit waits before its own work, and releases the owner. No lock of the cache
+  // is held while the owner is released, so it may call the cache.
   std::shared_ptr<void> owner = nullptr;
-  // False: the cache makes a clone, and the graph stays the caller's. The driver keeps both related: while other
-  // threads use the cache, the graph must not be used or destroyed. If `owner` destroys it, that is after the clone.
+  // False: the cache makes a clone, and the graph stays the caller's, who may use or destroy it at any time after
+  // adopt() has returned. `owner` may do so, too. During adopt() no other thread may use it.
   // True: the graph is the cache's once adopt() has returned ok. This is the way for graphs that CUDA cannot clone,
-  // those with conditional nodes and with nodes that allocate.
+  // those with conditional nodes and with nodes that allocate. Memory that the graph allocates and does not free is
+  // the program's to free before the next run of the key.
   bool take_graph = false;
   std::vector<BoundArgument> bound = {};
 };
 
 namespace detail {
+inline absl::Status no_adopted_graph() {
+  return absl::NotFoundError("no graph was adopted for this key with values of these types: call Cache::adopt first");
+}
 // What stands for an adopted graph in the place of `fn`. It is called where there is none.
 struct AdoptedFn {
   template <class... Slots>
   absl::Status operator()(Recorder&, const Slots&...) const {
-    return absl::NotFoundError("no graph was adopted for this key with values of these types: call Cache::adopt first");
+    return no_adopted_graph();
   }
 };
 // Where a value is among those of a run.

@@ -221,7 +221,7 @@ class Cache {
   // run that is no hit, erase() or clear(), once these are known to be over. But what `fn` has given its capture to
   // keep alive (user objects, as some libraries do) may be released at once if the key, or another one that was
   // forgotten, has lost its executable since its last launch, or shares one with a table: synchronize first where there
-  // is such.
+  // is such. If an adopted key has an owner, erase() waits for the device's work and releases it (Adoption::owner).
   bool erase(const Key& key);
   // Forgets every key, and destroys what they had. Waits for the device's work, as cudaFree does. The counters go on.
   // What a background thread is making at this moment is destroyed by that thread: call wait_until_ready() before the

@@ -54,6 +54,21 @@ void set_device_count(int count);
 // bookkeeping only.
 void set_execution(bool on);
 
+// ---- Drivers that are newer or older ------------------------------------------------------------------------------
+
+// Sets the result of cudaDriverGetVersion, which by default is the version of the headers. Call it before the first
+// runtime call, because a program may query the version only once. reset() does not change it. kFutureDriver stands for
+// drivers that are newer than the program. With it or a newer one, kernel nodes may have the launch attribute
+// kFutureAttribute, whose value has no effect.
+constexpr int kFutureDriver = 99000;
+constexpr int kFutureAttribute = 30;
+void set_driver_version(int version);
+
+// Gives a node another type, for nodes of future drivers. The node and its clones do the same work as before. But
+// cudaGraphNodeGetType reports this type, and calls for nodes of the former type refuse the node, except calls that
+// patch executables.
+void set_node_type(cudaGraphNode_t node, int type);
+
 // ---- Work in flight -----------------------------------------------------------------------------------------------
 
 // Keeps a stream busy, as an endless kernel would. From now on, work that is enqueued there is checked and counted at
@@ -137,7 +152,9 @@ Ledger ledger();
 // `function` is the name in CUDA 13, such as "cudaGraphLaunch". The _v2 and _v3 variants of CUDA 12 count under the
 // plain name. A function of the driver, which a program gets from cudaGetDriverEntryPoint, counts under the name of its
 // counterpart in the runtime. One without a counterpart counts under a name of that form: "cudaFuncGetParamInfo",
-// "cudaKernelGetFunction". A name that hostrt does not define has the count 0.
+// "cudaKernelGetFunction". A call for nodes of any type, such as cudaGraphNodeGetParams, counts under the name of the
+// call for the type of its node, such as cudaGraphMemcpyNodeGetParams; conditional nodes have no other call. A name
+// that hostrt does not define has the count 0.
 std::uint64_t calls();
 std::uint64_t calls(const char* function);
 std::map<std::string, std::uint64_t> call_counts();  // All functions that were called at least once.
@@ -283,7 +300,7 @@ bool set_conditional(cudaGraphConditionalHandle handle, unsigned value);
 // Not covered. A program that uses one of the following does not link, or gets cudaErrorNotSupported:
 //   - CUDA_API_PER_THREAD_DEFAULT_STREAM, with which programs call functions of other names;
 //   - memory pools other than the default ones, textures, and copies in two or three dimensions;
-//   - cudaGraphAddNode for nodes other than conditional ones (for child graphs that are moved);
+//   - child graphs that are moved into their parent;
 //   - device code that updates nodes, except graphcache's own.
 // cudaLibraryLoadData, cudaLibraryUnload and cudaLibraryGetKernel serve graphcache's updater only. Whatever image they
 // load contains the updater's kernels and no others, and host functions do their work.

@@ -23,6 +23,7 @@
 // Needs PyTorch 2.8 or newer, built for CUDA.
 #pragma once
 
+#include <ATen/autocast_mode.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/cuda/MemPool.h>
@@ -70,6 +71,7 @@ inline std::mutex& capture_mutex() {
   static std::mutex mutex;
   return mutex;
 }
+inline thread_local bool captures = false;  // Whether this thread has that mutex.
 
 // What the hooks of one cache share.
 class State {
@@ -90,7 +92,10 @@ class State {
   }
 
   absl::Status begin_capture(cudaStream_t stream) try {
+    if (captures) return absl::FailedPreconditionError("PyTorch cannot capture inside another capture of this thread");
     capture_mutex().lock();
+    captures = true;
+    at::autocast::clear_cache();  // Weights that an earlier capture has cast are in that graph's memory.
     pending_ = Record{pool_ != nullptr ? pool_ : make_pool(), {}};
     // The memory of this capture's streams: others may allocate meanwhile.
     const auto is_of_capture = [stream](cudaStream_t other) {
@@ -106,18 +111,15 @@ class State {
     c10::cuda::CUDACachingAllocator::beginAllocateToPool(device_, pending_.pool->id(), is_of_capture);
     return absl::OkStatus();
   } catch (const std::exception& why) {
-    stop_generators();
-    pending_ = {};
-    capture_mutex().unlock();
+    finish();
     return absl::InternalError(absl::StrCat("PyTorch cannot prepare the capture: ", why.what()));
   }
 
   void end_capture(const Key& key, bool has_graph) {
     c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, pending_.pool->id());
     c10::cuda::CUDACachingAllocator::releasePool(device_, pending_.pool->id());  // What `begin` added: MemPool holds it.
-    stop_generators();
-    Record record = std::exchange(pending_, {});
-    capture_mutex().unlock();
+    at::autocast::clear_cache();
+    Record record = finish();
     if (has_graph) keep(key, std::move(record));
   }
 
@@ -190,13 +192,17 @@ class State {
     at::Tensor(tensor).fill_(static_cast<std::int64_t>(value));
   }
 
-  // Their offset behind a capture is what each replay of the graph adds.
-  void stop_generators() {
+  // A generator's offset behind a capture is what each replay of the graph adds.
+  Record finish() {
     for (const auto& [generator, unused] : torch_detail::Graph::increments(registrar_)) {
       if (!generator->capturing_) continue;
       generator->capturing_ = false;
       if (generator->offset_intragraph_ != 0) pending_.increments.emplace_back(generator, generator->offset_intragraph_);
     }
+    Record record = std::exchange(pending_, {});
+    captures = false;
+    capture_mutex().unlock();
+    return record;
   }
 
   const c10::DeviceIndex device_;

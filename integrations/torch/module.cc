@@ -1,4 +1,7 @@
 // The Python module graphcache_torch. What its functions do is said in the docstrings at the end.
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <graphcache/graphcache.h>
 #include <graphcache/version.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -9,8 +12,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "graphcache_torch.h"
 
@@ -37,7 +42,8 @@ struct TensorPart {
 };
 void graphcache_key(Keyer& keyer, const TensorPart& part) {
   const at::Tensor& tensor = part.tensor;
-  keyer.add(static_cast<const void*>(tensor.data_ptr()), static_cast<int>(tensor.scalar_type()));
+  const int flags = int{tensor.is_conj()} | int{tensor.is_neg()} << 1 | int{tensor.requires_grad()} << 2;
+  keyer.add(static_cast<const void*>(tensor.data_ptr()), static_cast<int>(tensor.scalar_type()), flags);
   for (const std::int64_t size : tensor.sizes()) keyer.add(size);
   keyer.add(nullptr);
   for (const std::int64_t stride : tensor.strides()) keyer.add(stride);
@@ -103,6 +109,18 @@ void for_each_closed_over(PyObject* fn, const Visit& visit) {
   }
 }
 
+PyObject* module_type = nullptr;  // torch.nn.Module, from the module's initialization on.
+PyObject* training = nullptr;     // "training".
+
+// An object by its identity. Of a module, its mode counts as well.
+void add_object(Keyer& keyer, PyObject* object) {
+  keyer.add(static_cast<const void*>(object));
+  if (!PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(module_type))) return;
+  const auto mode = py::reinterpret_steal<py::object>(PyObject_GetAttr(object, training));
+  if (!mode) throw py::error_already_set();
+  keyer.add(mode.ptr() == Py_True);
+}
+
 // Values count for numbers and texts, memory for tensors, and identity for all else.
 void add_closed_over(Keyer& keyer, PyObject* value) {
   if (THPVariable_Check(value) && THPVariable_Unpack(value).is_cuda()) {
@@ -120,20 +138,24 @@ void add_closed_over(Keyer& keyer, PyObject* value) {
     if (overflow == 0) {
       keyer.add(number);
     } else {
-      keyer.add(static_cast<const void*>(value));
+      add_object(keyer, value);
     }
   }
 }
 
-// What tells one fn from another: its code and what it has closed over, or the object that is called.
+// What tells one fn from another: its code and what it has closed over, or the object that is called; and PyTorch's modes
+// of this thread, which decide what operators do.
 void add_fn(Keyer& keyer, PyObject* fn) {
   PyObject* function = fn;
   if (PyMethod_Check(fn)) {
-    keyer.add(static_cast<const void*>(PyMethod_GET_SELF(fn)));
+    add_object(keyer, PyMethod_GET_SELF(fn));
     function = PyMethod_GET_FUNCTION(fn);
   }
   if (PyFunction_Check(function)) function = PyFunction_GET_CODE(function);
-  keyer.add(static_cast<const void*>(function));
+  add_object(keyer, function);
+  const bool autocasts = at::autocast::is_autocast_enabled(at::kCUDA);
+  keyer.add(int{at::GradMode::is_enabled()} | int{c10::InferenceMode::is_enabled()} << 1 | int{autocasts} << 2);
+  if (autocasts) keyer.add(static_cast<int>(at::autocast::get_autocast_dtype(at::kCUDA)));
   for_each_closed_over(fn, [&](PyObject* value) { add_closed_over(keyer, value); });
 }
 
@@ -207,7 +229,10 @@ class PyCache {
       const py::gil_scoped_acquire gil;
       const auto gone = records_.extract(key);  // Destroyed behind: it may run Python.
     };
-    torch_.emplace(std::move(options), kind);
+    {
+      const py::gil_scoped_release nogil;  // It may wait for another thread's capture, which needs the lock.
+      torch_.emplace(std::move(options), kind);
+    }
     if (absl::Status status = torch_->cache().status(); !status.ok()) raise(status);
   }
   ~PyCache() {
@@ -230,8 +255,17 @@ class PyCache {
       if (*outcome != Outcome::kInlined) keep(whole, fn, arguments, returned);
       return returned.direct ? std::move(returned.direct) : std::move(returned.captured);
     }
-    const auto found = records_.find(whole);
-    return found != records_.end() ? found->second.result : py::none();
+    // Another thread may have captured the key and not kept its result yet.
+    auto found = records_.find(whole);
+    while (found == records_.end()) {
+      if (!torch_->cache().contains(whole)) throw std::runtime_error("graphcache: the key was erased during its run");
+      {
+        const py::gil_scoped_release nogil;
+        std::this_thread::yield();
+      }
+      found = records_.find(whole);
+    }
+    return found->second.result;
   }
 
   void warm(const py::object& key, const py::object& fn, const py::args& arguments) {
@@ -248,7 +282,12 @@ class PyCache {
   void adopt(const py::object& key, const py::object& graph, const py::object& result) {
     const Key whole = make_key(key, py::none(), py::args());
     auto& captured = graph.cast<at::cuda::CUDAGraph&>();
-    if (absl::Status status = torch_->adopt(whole, captured, keep_alive(graph)); !status.ok()) raise(status);
+    std::shared_ptr<void> owner = keep_alive(graph);
+    const absl::Status status = [&] {
+      const py::gil_scoped_release nogil;
+      return torch_->adopt(whole, captured, std::move(owner));
+    }();
+    if (!status.ok()) raise(status);
     records_[whole] = {py::list(), result};
   }
 
@@ -261,10 +300,14 @@ class PyCache {
     return torch_->cache().erase(whole);
   }
   bool pin(const py::object& key, const py::object& fn, const py::args& arguments) {
-    return torch_->cache().pin(make_key(key, fn, arguments));
+    const Key whole = make_key(key, fn, arguments);
+    const py::gil_scoped_release nogil;
+    return torch_->cache().pin(whole);
   }
   bool unpin(const py::object& key, const py::object& fn, const py::args& arguments) {
-    return torch_->cache().unpin(make_key(key, fn, arguments));
+    const Key whole = make_key(key, fn, arguments);
+    const py::gil_scoped_release nogil;
+    return torch_->cache().unpin(whole);
   }
   std::string explain(const py::object& key, const py::object& fn, const py::args& arguments) {
     const Key whole = make_key(key, fn, arguments);
@@ -275,7 +318,10 @@ class PyCache {
     const py::gil_scoped_release nogil;
     torch_->cache().clear();
   }
-  void register_generator(const at::Generator& generator) { torch_->register_generator(generator); }
+  void register_generator(const at::Generator& generator) {
+    const py::gil_scoped_release nogil;
+    torch_->register_generator(generator);
+  }
 
   py::dict stats() const {
     const graphcache::Stats stats = torch_->cache().stats();
@@ -301,8 +347,12 @@ class PyCache {
   }
   std::string report() const { return graphcache::to_string(torch_->cache().stats()); }
   py::list advise() const {
+    const std::vector<graphcache::Finding> findings = [&] {
+      const py::gil_scoped_release nogil;
+      return torch_->cache().advise();
+    }();
     py::list all;
-    for (const graphcache::Finding& finding : torch_->cache().advise()) {
+    for (const graphcache::Finding& finding : findings) {
       all.append(py::make_tuple(graphcache::to_string(finding.kind), finding.label, finding.text, finding.cure));
     }
     return all;
@@ -352,6 +402,8 @@ class PyCache {
 PYBIND11_MODULE(graphcache_torch, m) {
   m.doc() = "CUDA graphs for PyTorch, cached by launch configuration.";
   m.attr("__version__") = graphcache::kVersion;
+  module_type = py::object(py::module_::import("torch.nn").attr("Module")).release().ptr();
+  training = PyUnicode_InternFromString("training");
 
   py::class_<PyCache>(m, "Cache", R"(A cache of CUDA graphs of one device.
 
@@ -360,9 +412,9 @@ PYBIND11_MODULE(graphcache_torch, m) {
 
 The first run of a key captures step(tokens, positions); later runs replay it, with one call, and return the same
 tensors, with new contents. The key is what decides which work is done: int, bool, str, None, and tuples of these. The
-arguments are part of it, a tensor by its memory, shape, strides and type. So are fn's code and what fn has closed over;
-objects count by identity, and the attributes and globals that fn reads do not count. What fn computes on the CPU is not
-repeated.
+arguments are part of it, a tensor by its memory, shape, strides and type. So are fn's code, what fn has closed over, and
+PyTorch's modes (grad, inference, autocast). Objects count by identity, modules also by their training flag; attributes
+and globals that fn reads do not count. What fn computes on the CPU is not repeated.
 
 Runs are on the current stream. By default the keys share the memory of their temporaries, so all runs of a cache are on
 one stream. pools="one_per_key" gives each key its own.)")

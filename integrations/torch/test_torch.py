@@ -106,6 +106,39 @@ class TorchTest(unittest.TestCase):
                 torch.testing.assert_close(cache.run("forward", layer.forward, x), layer(x))
         self.assertEqual(cache.stats()["captures"], 4)
 
+    def test_modes_of_pytorch_and_of_modules_are_part_of_the_key(self):
+        cache = graphcache_torch.Cache()
+        layer = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.5)).cuda()
+        x = torch.rand(4, 8, device="cuda")
+        apply = lambda x: layer(x)
+        with torch.no_grad():
+            layer.train()
+            trained = cache.run("layer", apply, x)
+            layer.eval()
+            torch.testing.assert_close(cache.run("layer", apply, x), layer(x))
+            self.assertTrue((trained == 0).any())
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                self.assertEqual(cache.run("layer", apply, x).dtype, torch.bfloat16)
+            self.assertEqual(cache.run("layer", apply, x).dtype, torch.float32)
+            z = torch.rand(4, device="cuda", dtype=torch.complex64)
+            for t in (z, z.conj()):
+                self.equal(cache.run("imaginary", lambda t: t * 1j, t), t * 1j)
+        self.assertEqual(cache.stats()["captures"], 5)
+
+    def test_captures_in_one_autocast_follow_the_weights(self):
+        cache = graphcache_torch.Cache()
+        layer = torch.nn.Linear(64, 64).cuda()
+        x = torch.rand(32, 64, device="cuda")
+        once, twice = lambda x: layer(x), lambda x: layer(x) * 2
+        for _ in range(2):
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                a, b = cache.run("once", once, x), cache.run("twice", twice, x)
+                self.equal(a, layer(x))
+                self.equal(b, layer(x) * 2)
+            with torch.no_grad():
+                layer.weight.mul_(3)
+        self.assertEqual(cache.stats()["captures"], 2)
+
     def test_a_training_step(self):
         def trained(step_of):
             torch.manual_seed(3)
@@ -271,6 +304,40 @@ class TorchTest(unittest.TestCase):
             thread.join()
         self.assertEqual(wrong, [])
         self.assertEqual(cache.stats()["eager"], 0)
+
+    def test_threads_that_share_a_key_get_its_result(self):
+        cache = graphcache_torch.Cache(pools="one_per_key")
+        x = torch.rand(1000, device="cuda")
+        expected = chain(x)
+        for turn in range(20):
+            wrong = []
+
+            def work():
+                for _ in range(5):
+                    result = cache.run(("shared", turn), chain, x)
+                    if result is None:
+                        wrong.append(result)
+
+            threads = [threading.Thread(target=work) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual(wrong, [])
+            self.equal(cache.run(("shared", turn), chain, x), expected)
+
+    def test_a_capture_inside_a_capture_is_an_error(self):
+        cache, other = graphcache_torch.Cache(), graphcache_torch.Cache()
+        x = torch.rand(100, device="cuda")
+
+        def warms(x):
+            other.warm("inner", chain, x)
+            return chain(x)
+
+        with self.assertRaisesRegex(RuntimeError, "inside another capture"):
+            cache.run("outer", warms, x)
+        self.equal(cache.run("chain", chain, x), chain(x))
+        self.equal(other.run("chain", chain, x), chain(x))
 
     def test_a_run_inside_a_run_becomes_part_of_it(self):
         cache = graphcache_torch.Cache()

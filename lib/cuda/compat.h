@@ -1,10 +1,11 @@
-// The runtime calls whose signatures or names changed between CUDA 12.4, the oldest toolkit, and 13.
+// The runtime calls whose signatures or names changed between CUDA 12.4, the oldest toolkit, and 13.5.
 #pragma once
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstring>
 
 #include "cuda/driver.h"
 #include "cuda/errors.h"
@@ -90,6 +91,149 @@ inline cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cuda
 #endif
 }
 
+// ---- Calls on nodes of one type, and of any type --------------------------------------------------------------------
+
+// The headers of CUDA 13.5 announce that 40 calls on nodes of one type will be deprecated (docs/semantics.md, "Newer
+// toolkits"). From 13.2 on, calls on nodes of any type take their place here.
+
+#if CUDART_VERSION >= 13020
+inline cudaGraphNodeParams params_of_any(const cudaKernelNodeParams& params) {
+  cudaGraphNodeParams any = {};
+  any.type = cudaGraphNodeTypeKernel;
+  any.kernel.func = params.func;
+  any.kernel.gridDim = params.gridDim;
+  any.kernel.blockDim = params.blockDim;
+  any.kernel.sharedMemBytes = params.sharedMemBytes;
+  any.kernel.kernelParams = params.kernelParams;
+  any.kernel.extra = params.extra;
+  return any;
+}
+#endif
+
+inline CallResult patch_kernel(cudaGraphExec_t executable, cudaGraphNode_t node, const cudaKernelNodeParams& params) {
+#if CUDART_VERSION >= 13020
+  cudaGraphNodeParams any = params_of_any(params);
+  return {"cudaGraphExecNodeSetParams", cudaGraphExecNodeSetParams(executable, node, &any)};
+#else
+  return {"cudaGraphExecKernelNodeSetParams", cudaGraphExecKernelNodeSetParams(executable, node, &params)};
+#endif
+}
+
+inline CallResult patch_memset(cudaGraphExec_t executable, cudaGraphNode_t node, const cudaMemsetParams& params) {
+#if CUDART_VERSION >= 13020
+  cudaGraphNodeParams any = {};
+  any.type = cudaGraphNodeTypeMemset;
+  any.memset.dst = params.dst;
+  any.memset.pitch = params.pitch;
+  any.memset.value = params.value;
+  any.memset.elementSize = params.elementSize;
+  any.memset.width = params.width;
+  any.memset.height = params.height;
+  return {"cudaGraphExecNodeSetParams", cudaGraphExecNodeSetParams(executable, node, &any)};
+#else
+  return {"cudaGraphExecMemsetNodeSetParams", cudaGraphExecMemsetNodeSetParams(executable, node, &params)};
+#endif
+}
+
+// A clone of `child` as a node.
+inline CallResult add_child_graph(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
+                                  std::size_t count, cudaGraph_t child) {
+#if CUDART_VERSION >= 13020
+  cudaGraphNodeParams any = {};
+  any.type = cudaGraphNodeTypeGraph;
+  any.graph.graph = child;
+  return {"cudaGraphAddNode", add_node(node, graph, dependencies, count, &any)};
+#else
+  return {"cudaGraphAddChildGraphNode", cudaGraphAddChildGraphNode(node, graph, dependencies, count, child)};
+#endif
+}
+
+// Reads a node of any type into zeros. False where this takes a newer runtime or a newer driver: both have the call
+// since 13.2. A program may run on a driver that is older than its runtime, so the getters below have a second way.
+inline bool read_any(cudaGraphNode_t node, cudaGraphNodeParams* params, CallResult* done) {
+#if CUDART_VERSION >= 13020
+  if (driver().version >= 13020) {
+    *done = {"cudaGraphNodeGetParams", cudaGraphNodeGetParams(node, params)};
+    return true;
+  }
+#endif
+  static_cast<void>(node), static_cast<void>(params), static_cast<void>(done);
+  return false;
+}
+
+// The getters. The node is of the type that they are named by. On an error they leave their results alone.
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
+inline CallResult copy_params(cudaGraphNode_t node, cudaMemcpy3DParms* params) {
+  cudaGraphNodeParams any = {};
+  CallResult done;
+  if (!read_any(node, &any, &done)) return {"cudaGraphMemcpyNodeGetParams", cudaGraphMemcpyNodeGetParams(node, params)};
+  if (done.error == cudaSuccess) std::memcpy(params, &any.memcpy.copyParams, sizeof *params);
+  return done;
+}
+
+inline CallResult set_params(cudaGraphNode_t node, cudaMemsetParams* params) {
+  cudaGraphNodeParams any = {};
+  CallResult done;
+  if (!read_any(node, &any, &done)) return {"cudaGraphMemsetNodeGetParams", cudaGraphMemsetNodeGetParams(node, params)};
+  const auto& found = any.memset;
+  if (done.error != cudaSuccess) return done;
+  *params = {found.dst, found.pitch, found.value, found.elementSize, found.width, found.height};
+  return done;
+}
+
+// `sync_mode`: how the work behind it waits for it (cudaHostTaskSyncMode); 0 for a node of an older driver.
+inline CallResult host_params(cudaGraphNode_t node, cudaHostNodeParams* params, unsigned* sync_mode) {
+  cudaGraphNodeParams any = {};
+  CallResult done;
+  *sync_mode = 0;
+  if (!read_any(node, &any, &done)) return {"cudaGraphHostNodeGetParams", cudaGraphHostNodeGetParams(node, params)};
+  if (done.error != cudaSuccess) return done;
+  *params = {any.host.fn, any.host.userData};
+#if CUDART_VERSION >= 13020
+  *sync_mode = any.host.syncMode;
+#endif
+  return done;
+}
+
+inline CallResult child_graph(cudaGraphNode_t node, cudaGraph_t* child) {
+  cudaGraphNodeParams any = {};
+  CallResult done;
+  if (!read_any(node, &any, &done)) {
+    return {"cudaGraphChildGraphNodeGetGraph", cudaGraphChildGraphNodeGetGraph(node, child)};
+  }
+  if (done.error == cudaSuccess) *child = any.graph.graph;
+  return done;
+}
+
+inline CallResult allocated_memory(cudaGraphNode_t node, void** memory, std::size_t* bytes) {
+  cudaGraphNodeParams any = {};
+  CallResult done;
+  if (!read_any(node, &any, &done)) {
+    cudaMemAllocNodeParams params = {};
+    done = {"cudaGraphMemAllocNodeGetParams", cudaGraphMemAllocNodeGetParams(node, &params)};
+    any.alloc.dptr = params.dptr;
+    any.alloc.bytesize = params.bytesize;
+  }
+  if (done.error != cudaSuccess) return done;
+  *memory = any.alloc.dptr;
+  *bytes = any.alloc.bytesize;
+  return done;
+}
+
+inline CallResult freed_memory(cudaGraphNode_t node, void** memory) {
+  cudaGraphNodeParams any = {};
+  CallResult done;
+  if (!read_any(node, &any, &done))
+    return {"cudaGraphMemFreeNodeGetParams", cudaGraphMemFreeNodeGetParams(node, memory)};
+  if (done.error == cudaSuccess) *memory = any.free.dptr;
+  return done;
+}
+
+#pragma GCC diagnostic pop
+
 // From now on the stream's next node depends on this one alone.
 inline cudaError_t set_capture_dependency(cudaStream_t stream, cudaGraphNode_t node) {
 #if CUDART_VERSION >= 13000
@@ -123,8 +267,13 @@ inline void* driver_function(const char* name, [[maybe_unused]] unsigned version
 // has loaded: the driver, which has had all of this since 12.0, does it. Its codes are the runtime's, number by number.
 #if CUDART_VERSION >= 12080
 
-inline cudaError_t add_library_kernel(cudaGraphNode_t* node, cudaGraph_t graph, const cudaKernelNodeParams& params) {
-  return cudaGraphAddKernelNode(node, graph, nullptr, 0, &params);
+inline CallResult add_library_kernel(cudaGraphNode_t* node, cudaGraph_t graph, const cudaKernelNodeParams& params) {
+#if CUDART_VERSION >= 13020
+  cudaGraphNodeParams any = params_of_any(params);
+  return {"cudaGraphAddNode", add_node(node, graph, nullptr, 0, &any)};
+#else
+  return {"cudaGraphAddKernelNode", cudaGraphAddKernelNode(node, graph, nullptr, 0, &params)};
+#endif
 }
 
 // `function`: of a kernel of a library, as the driver takes it; else null.
@@ -154,11 +303,12 @@ inline cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t libr
   return call_driver(driver().library_kernel, kernel, library, name);
 }
 
-inline cudaError_t add_library_kernel(cudaGraphNode_t* node, cudaGraph_t graph, const cudaKernelNodeParams& params) {
+inline CallResult add_library_kernel(cudaGraphNode_t* node, cudaGraph_t graph, const cudaKernelNodeParams& params) {
   CUDA_KERNEL_NODE_PARAMS wanted =
       driver_params(params.gridDim, params.blockDim, params.sharedMemBytes, params.kernelParams);
   wanted.kern = static_cast<CUkernel>(params.func);
-  return call_driver(driver().add_kernel_node, node, graph, nullptr, std::size_t{0}, &wanted);
+  return {"cudaGraphAddKernelNode",
+          call_driver(driver().add_kernel_node, node, graph, nullptr, std::size_t{0}, &wanted)};
 }
 
 inline cudaError_t launch_kernel(const void* symbol, CUfunction function, dim3 grid, dim3 block, void** arguments,

@@ -7,6 +7,7 @@ namespace graphcache {
 
 DeviceMemory::~DeviceMemory() {
   trim();
+  if (!kept_.empty()) (void)wait();
   for (void* const page : pages_) destroy_quietly(page, &cudaFreeHost);
   abandon();  // What could not be waited for.
 }

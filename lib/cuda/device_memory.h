@@ -12,7 +12,9 @@
 
 #include <atomic>
 #include <cstddef>
+#include <list>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cuda/errors.h"
@@ -49,6 +51,8 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   bool has_late_error() const { return late_error_.load(std::memory_order_relaxed) != cudaSuccess; }
   // What launches have written to words that were given back.
   cudaError_t take_late_error() { return static_cast<cudaError_t>(late_error_.exchange(cudaSuccess)); }
+  // Of a cache that ends inside a capture: what launches in flight may need is let go with the memory.
+  void keep(std::list<std::shared_ptr<void>> owners) { kept_ = std::move(owners); }
   // After a fatal error: drops what was given back, and what still will be.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -75,6 +79,7 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   std::vector<int*> words_ ABSL_GUARDED_BY(mutex_);   // and those that nobody has; there is room for all.
   bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
   std::atomic<int> late_error_{cudaSuccess};
+  std::list<std::shared_ptr<void>> kept_;
 };
 
 }  // namespace graphcache

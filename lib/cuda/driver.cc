@@ -12,6 +12,8 @@ const Driver& driver() {
   static const Driver driver = [] {
     LastErrorGuard last_error;
     Driver found;
+    found.version = 0;
+    if (cudaDriverGetVersion(&found.version) != cudaSuccess) found.version = 0;
     const auto set = [](auto& function, const char* name, unsigned version = 12000) {
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(driver_function(name, version));
     };

@@ -11,6 +11,7 @@
 namespace graphcache {
 
 struct Driver {
+  int version;  // As CUDART_VERSION counts, 0 if it cannot be had.
   CUresult (*current_context)(CUcontext*);
   CUresult (*stream_context)(CUstream, CUcontext*);
   CUresult (*set_kernel_node)(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*);

@@ -33,8 +33,8 @@ CallResult set_kernel_by_runtime(cudaGraphExec_t exec, cudaGraphNode_t node, con
   params.blockDim = fields.block;
   params.sharedMemBytes = static_cast<unsigned>(fields.shared_bytes);
   params.kernelParams = arguments;
-  return {"cudaGraphExecKernelNodeSetParams", cudaGraphExecKernelNodeSetParams(exec, node, &params),
-          /*latches=*/false};
+  const CallResult done = patch_kernel(exec, node, params);
+  return {done.call, done.error, /*latches=*/false};
 }
 
 UpdateRefusal refusal(cudaGraphExecUpdateResult result) {
@@ -355,8 +355,7 @@ CallResult Executable::set_memset(const SlotNode& node) {
     params.dst = dst;
     params.width = 1;
   }
-  return {"cudaGraphExecMemsetNodeSetParams",
-          cudaGraphExecMemsetNodeSetParams(exec_.get(), base_.nodes[node.index], &params)};
+  return patch_memset(exec_.get(), base_.nodes[node.index], params);
 }
 
 CallResult Scratch::bytes(int device, unsigned char** out) {

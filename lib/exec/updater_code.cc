@@ -50,7 +50,7 @@ CallResult Updater::ask(const CUDA_KERNEL_NODE_PARAMS& params, bool* can) {
   nothing.gridDim = nothing.blockDim = dim3(1);
   cudaGraphNode_t node = nullptr;
   cudaGraphExec_t executable = nullptr;
-  CallResult done{"cudaGraphAddKernelNode", add_library_kernel(&node, graph, nothing)};
+  CallResult done = add_library_kernel(&node, graph, nothing);
   if (done.error == cudaSuccess) done = {"cudaGraphInstantiate", cudaGraphInstantiate(&executable, graph, 0)};
   GraphExec probe(executable);
   if (done.error == cudaSuccess) {

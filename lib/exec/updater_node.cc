@@ -259,13 +259,14 @@ CallResult UpdaterNode::add(Updater& updater, const Template& graph, std::shared
 
   void* arguments[] = {made->parameter_.get()};
   const cudaKernelNodeParams params = made->node_params(arguments);
-  cudaError_t error = add_library_kernel(&made->node_, graph.graph.get(), params);
-  if (error != cudaSuccess) return {"cudaGraphAddKernelNode", error};
+  const CallResult added = add_library_kernel(&made->node_, graph.graph.get(), params);
+  if (added.error != cudaSuccess) return added;
   // All of them wait for the updater node, so it must not have a lower priority than any.
   if (const CUresult result = set_attribute(made->node_, CU_LAUNCH_ATTRIBUTE_PRIORITY, &highest);
       result != CUDA_SUCCESS) {
     return {kSetAttribute, static_cast<cudaError_t>(result), false};
   }
+  cudaError_t error = cudaSuccess;
   if (place.behind != nullptr) error = add_dependency(graph.graph.get(), place.behind, made->node_);
   for (const cudaGraphNode_t node : place.before) {
     if (error == cudaSuccess) error = add_dependency(graph.graph.get(), made->node_, node);
@@ -368,19 +369,19 @@ cudaKernelNodeParams UpdaterNode::node_params(void** arguments) const {
 
 CallResult UpdaterNode::set(cudaGraphExec_t executable, bool by_driver, int device) {
   void* arguments[] = {parameter_.get()};
-  constexpr const char* kCall = "cudaGraphExecKernelNodeSetParams";
   if (by_driver) {
     CUDA_KERNEL_NODE_PARAMS params = driver_params(dim3(blocks()), dim3(updater::kThreads), 0, arguments);
     params.kern = reinterpret_cast<CUkernel>(kernel_);
     params.ctx = context_;  // Else the current one, which at a hit may be another device's.
-    return {kCall, static_cast<cudaError_t>(driver().set_kernel_node(executable, node_, &params)), false};
+    return {"cudaGraphExecKernelNodeSetParams",
+            static_cast<cudaError_t>(driver().set_kernel_node(executable, node_, &params)), false};
   }
   const LastErrorGuard last_error;  // A hit has none.
   const DeviceGuard current(device);
   if (const CallResult failed = current.result(); failed.error != cudaSuccess)
     return {failed.call, failed.error, false};
-  const cudaKernelNodeParams params = node_params(arguments);
-  return {kCall, cudaGraphExecKernelNodeSetParams(executable, node_, &params), false};
+  const CallResult done = patch_kernel(executable, node_, node_params(arguments));
+  return {done.call, done.error, false};
 }
 
 }  // namespace graphcache

@@ -49,7 +49,8 @@ constexpr const char* kNodeTypes[] = {"kernel",
                                       "mem_alloc",
                                       "mem_free",
                                       "batch_mem_op",
-                                      "conditional"};
+                                      "conditional",
+                                      "memcpy_batch"};
 static_assert(cudaGraphNodeTypeEmpty == 5 && cudaGraphNodeTypeMemFree == 11);
 
 Json type_of(const GraphNode& node) {

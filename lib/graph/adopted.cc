@@ -4,6 +4,7 @@
 #include <absl/strings/match.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/string_view.h>
+#include <absl/strings/strip.h>
 
 #include <algorithm>
 #include <cstring>
@@ -27,8 +28,11 @@ absl::Status no_binding(std::size_t number, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("Adoption::bound[", number, "]: ", why));
 }
 
-// Whether a kernel of this readable name is meant.
+// Whether a kernel of this readable name is meant. Names of templates begin with the type that they return, void.
 bool is_called(absl::string_view name, absl::string_view wanted) {
+  absl::ConsumePrefix(&wanted, "kernel ");
+  absl::ConsumePrefix(&wanted, "void ");
+  absl::ConsumePrefix(&name, "void ");
   if (!absl::StartsWith(name, wanted)) return false;
   const absl::string_view rest = name.substr(wanted.size());
   return rest.empty() || rest.front() == '(' || rest.front() == '<';
@@ -53,7 +57,12 @@ class Binder {
     bool any = false;
     for (std::uint32_t i = 0; i < reading_.content.nodes.size(); ++i) {
       const NodeContent& node = reading_.content.nodes[i];
-      if (node.type != cudaGraphNodeTypeKernel || !is_called(name_of(node.kernel), bound.kernel)) continue;
+      if (node.type != cudaGraphNodeTypeKernel) continue;
+      const std::string name = name_of(node.kernel);
+      if (name == kUnknownName) {
+        return no_binding(number, absl::StrCat("the driver does not tell the name of node ", i, ": bind by nodes"));
+      }
+      if (!is_called(name, bound.kernel)) continue;
       any = true;
       if (absl::Status status = add(number, bound, i); !status.ok()) return status;
     }
@@ -158,19 +167,46 @@ class Binder {
   std::map<std::uint32_t, Arguments> bound_;  // Of each node.
 };
 
-// Whether all of its kernels are of other devices.
-bool is_elsewhere(const std::vector<cudaGraphNode_t>& nodes) {
+// Whether a kernel or a set is of another device than the current one. Unknown of all else.
+std::optional<bool> is_elsewhere(cudaGraphNode_t node) {
   const auto get = driver().kernel_params;
-  const CUcontext here = current_context();
-  if (get == nullptr || here == nullptr) return false;
+  CUDA_KERNEL_NODE_PARAMS kernel = {};
+  if (get != nullptr && get(node, &kernel) == CUDA_SUCCESS && kernel.ctx != nullptr) {
+    return kernel.ctx != current_context();
+  }
+  cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
+  cudaMemsetParams set = {};
+  cudaPointerAttributes memory = {};
+  int device = -1;
+  const bool is_known = node_type(node, /*by_driver=*/true, &type) == cudaSuccess && type == cudaGraphNodeTypeMemset &&
+                        cudaGraphMemsetNodeGetParams(node, &set) == cudaSuccess &&
+                        cudaPointerGetAttributes(&memory, set.dst) == cudaSuccess &&
+                        memory.type == cudaMemoryTypeDevice && cudaGetDevice(&device) == cudaSuccess;
+  if (!is_known) return std::nullopt;
+  return memory.device != device;
+}
+
+// Whether all of its kernels and sets are of other devices.
+bool is_elsewhere(const std::vector<cudaGraphNode_t>& nodes) {
   bool any = false;
   for (const cudaGraphNode_t node : nodes) {
-    CUDA_KERNEL_NODE_PARAMS params = {};
-    if (get(node, &params) != CUDA_SUCCESS || params.ctx == nullptr) continue;
-    if (params.ctx == here) return false;
-    any = true;
+    const std::optional<bool> elsewhere = is_elsewhere(node);
+    if (elsewhere && !*elsewhere) return false;
+    any = any || elsewhere;
   }
   return any;
+}
+
+// A clone that shares nothing with the graph: CUDA enters a clone in the graph that it was made of, where threads that
+// use either would meet (fact 35). The clone of a clone is entered in that one, which is gone here.
+cudaError_t clone_apart(cudaGraph_t graph, Graph* out) {
+  cudaGraph_t between = nullptr;
+  if (const cudaError_t error = cudaGraphClone(&between, graph); error != cudaSuccess) return error;
+  const Graph gone(between);
+  cudaGraph_t made = nullptr;
+  const cudaError_t error = cudaGraphClone(&made, between);
+  if (error == cudaSuccess) *out = Graph(made);
+  return error;
 }
 
 }  // namespace
@@ -185,20 +221,17 @@ absl::Status adopt(cudaGraph_t graph, const Adoption& adoption, const detail::Ca
     return cuda_failure(listed.call, listed.error);
   }
   if (nodes.empty()) return absl::InvalidArgumentError("the graph has no nodes");
-  if (is_elsewhere(nodes)) return absl::InvalidArgumentError("all kernels of the graph are another device's");
+  if (is_elsewhere(nodes)) return absl::InvalidArgumentError("all that the graph does is another device's");
 
-  cudaGraph_t ours = graph;
-  if (!adoption.take_graph) {
-    if (const cudaError_t error = cudaGraphClone(&ours, graph); error != cudaSuccess) {
-      const absl::Status why = cuda_failure("cudaGraphClone", error);
-      return is_fatal(error)
-                 ? why
-                 : absl::FailedPreconditionError(absl::StrCat(
-                       "the graph cannot be cloned, so give it away by Adoption::take_graph: ", why.message()));
-    }
-  }
   Template made;
-  made.graph = Graph(ours);
+  if (adoption.take_graph) {
+    made.graph = Graph(graph);
+  } else if (const cudaError_t error = clone_apart(graph, &made.graph); error != cudaSuccess) {
+    const absl::Status why = cuda_failure("cudaGraphClone", error);
+    if (error != cudaErrorNotSupported) return why;
+    return absl::FailedPreconditionError(
+        absl::StrCat("the graph cannot be cloned, so give it away by Adoption::take_graph: ", why.message()));
+  }
   // Until all is done, what is the caller's is not destroyed.
   absl::Cleanup give_back = [&] {
     if (adoption.take_graph) made.graph.release();

@@ -243,10 +243,11 @@ class Comparison {
     for (std::uint32_t i = 0; i < nodes; ++i) {
       const bool both =
           kept_.node(i).type == cudaGraphNodeTypeMemAlloc && now_.node(i).type == cudaGraphNodeTypeMemAlloc;
-      cudaMemAllocNodeParams a = {}, b = {};
-      if (both && cudaGraphMemAllocNodeGetParams(kept_.graph.nodes[i], &a) == cudaSuccess &&
-          cudaGraphMemAllocNodeGetParams(now_.graph.nodes[i], &b) == cudaSuccess) {
-        add(a.dptr, b.dptr, std::min(a.bytesize, b.bytesize));
+      void *a = nullptr, *b = nullptr;
+      std::size_t bytes_of_a = 0, bytes_of_b = 0;
+      if (both && allocated_memory(kept_.graph.nodes[i], &a, &bytes_of_a).error == cudaSuccess &&
+          allocated_memory(now_.graph.nodes[i], &b, &bytes_of_b).error == cudaSuccess) {
+        add(a, b, std::min(bytes_of_a, bytes_of_b));
       }
     }
   }
@@ -428,14 +429,16 @@ class Comparison {
 
   void compare_memory(std::uint32_t index, cudaGraphNodeType type) {
     const cudaGraphNode_t kept = kept_.graph.nodes[index], now = now_.graph.nodes[index];
+    void *a = nullptr, *b = nullptr;
     if (type == cudaGraphNodeTypeMemAlloc) {
-      cudaMemAllocNodeParams a = {}, b = {};
-      if (cudaGraphMemAllocNodeGetParams(kept, &a) != cudaSuccess) return;
-      if (cudaGraphMemAllocNodeGetParams(now, &b) == cudaSuccess) compare_numbers("the size", a.bytesize, b.bytesize);
+      std::size_t bytes_of_a = 0, bytes_of_b = 0;
+      if (allocated_memory(kept, &a, &bytes_of_a).error != cudaSuccess) return;
+      if (allocated_memory(now, &b, &bytes_of_b).error == cudaSuccess) {
+        compare_numbers("the size", bytes_of_a, bytes_of_b);
+      }
     } else {
-      void *a = nullptr, *b = nullptr;
-      if (cudaGraphMemFreeNodeGetParams(kept, &a) != cudaSuccess) return;
-      if (cudaGraphMemFreeNodeGetParams(now, &b) == cudaSuccess) compare_addresses("its memory", a, b);
+      if (freed_memory(kept, &a).error != cudaSuccess) return;
+      if (freed_memory(now, &b).error == cudaSuccess) compare_addresses("its memory", a, b);
     }
   }
 

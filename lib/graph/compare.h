@@ -19,7 +19,8 @@ namespace graphcache {
 // - addresses in memory that the recording itself got: by Recorder::on_device(), or by an allocation node. They count
 //   as equal if they are at the same place of the same block;
 // - priorities and other launch attributes that follow from the stream of the capture;
-// - what is inside of child graphs, and which events are recorded and waited for.
+// - what is inside of child graphs, and which events are recorded and waited for;
+// - what nodes of types do that came after this was written, batches of copies among them.
 // Arguments of kernels whose parameters the driver does not know are left out, too.
 //
 // Bytes between the members of a structure are compared like all others. An `fn` that leaves them undefined in an

@@ -75,7 +75,7 @@ const char* name_if_forbidden(cudaGraphNodeType type) {
 
 bool is_of_pageable_memory(cudaGraphNode_t node) {
   cudaMemcpy3DParms copy = {};
-  if (cudaGraphMemcpyNodeGetParams(node, &copy) != cudaSuccess) return false;
+  if (copy_params(node, &copy).error != cudaSuccess) return false;
   const auto uses = [&](const void* memory, cudaMemcpyKind of_device) {
     return memory != nullptr && copy.kind != cudaMemcpyDeviceToDevice && copy.kind != of_device && is_pageable(memory);
   };
@@ -166,12 +166,11 @@ class Recording::BodyCapture {
     if (nodes.empty()) return true;
     if (!may_hold(nodes)) return false;
     cudaGraphNode_t child = nullptr;
-    done = {"cudaGraphAddChildGraphNode",
-            cudaGraphAddChildGraphNode(&child, graph_, last(), last() != nullptr ? 1 : 0, part)};
+    done = add_child_graph(&child, graph_, last(), last() != nullptr ? 1 : 0, part);
     if (done.error != cudaSuccess) return refuse(done);
     append(child);
     cudaGraph_t embedded = nullptr;
-    done = {"cudaGraphChildGraphNodeGetGraph", cudaGraphChildGraphNodeGetGraph(child, &embedded)};
+    done = child_graph(child, &embedded);
     if (done.error == cudaSuccess) done = list_nodes(embedded, &nodes);
     if (done.error != cudaSuccess) return refuse(done);
     outermost_.conditionals_.bodies.push_back({number_, index_, std::move(nodes)});

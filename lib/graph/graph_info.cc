@@ -84,7 +84,9 @@ constexpr KnownAttribute kAttributes[] = {{1, "access policy window", window},
                                           {10, "memory synchronization domain", number<int>},
                                           {11, "preferred cluster dimension", three},
                                           {13, "device-updatable", number<int>},
-                                          {14, "shared memory carveout", number<unsigned>}};
+                                          {14, "shared memory carveout", number<unsigned>},
+                                          {17, "portable cluster size mode", number<int>},
+                                          {18, "shared memory mode", number<int>}};
 
 class InfoReader {
  public:

@@ -85,25 +85,26 @@ class Inspection {
     switch (type) {
       case cudaGraphNodeTypeMemcpy: {
         cudaMemcpy3DParms params = {};
-        const CallResult done{"cudaGraphMemcpyNodeGetParams", cudaGraphMemcpyNodeGetParams(node, &params)};
+        const CallResult done = copy_params(node, &params);
         if (done.error == cudaSuccess) add(params, has_slots(node));
         return done;
       }
       case cudaGraphNodeTypeMemAlloc: {
-        cudaMemAllocNodeParams params = {};
-        const CallResult done{"cudaGraphMemAllocNodeGetParams", cudaGraphMemAllocNodeGetParams(node, &params)};
-        if (done.error == cudaSuccess) allocated_.push_back({static_cast<const char*>(params.dptr), params.bytesize});
+        void* memory = nullptr;
+        std::size_t bytes = 0;
+        const CallResult done = allocated_memory(node, &memory, &bytes);
+        if (done.error == cudaSuccess) allocated_.push_back({static_cast<const char*>(memory), bytes});
         return done;
       }
       case cudaGraphNodeTypeMemFree: {
         void* memory = nullptr;
-        const CallResult done{"cudaGraphMemFreeNodeGetParams", cudaGraphMemFreeNodeGetParams(node, &memory)};
+        const CallResult done = freed_memory(node, &memory);
         if (done.error == cudaSuccess) freed_.push_back(static_cast<const char*>(memory));
         return done;
       }
       case cudaGraphNodeTypeGraph: {
         cudaGraph_t child = nullptr;
-        const CallResult got{"cudaGraphChildGraphNodeGetGraph", cudaGraphChildGraphNodeGetGraph(node, &child)};
+        const CallResult got = child_graph(node, &child);
         if (got.error != cudaSuccess) return got;
         std::vector<cudaGraphNode_t> nodes;
         const CallResult listed = list_nodes(child, &nodes);

@@ -23,7 +23,7 @@ std::string name_of(const CUDA_KERNEL_NODE_PARAMS& kernel) {
   } else {
     found = kernel_name != nullptr && kernel_name(&name, kernel.kern) == CUDA_SUCCESS;
   }
-  return found ? readable(name) : "of unknown name";
+  return found ? readable(name) : kUnknownName;
 }
 
 namespace {
@@ -31,7 +31,7 @@ namespace {
 // By the numbers of cudaGraphNodeType.
 constexpr const char* kKinds[] = {"kernel",     "copy",       "set",   "host function", "child graph",
                                   "empty node", "event wait", "event", "signal",        "wait for a signal",
-                                  "allocation", "free",       "batch", "condition"};
+                                  "allocation", "free",       "batch", "condition",     "batch of copies"};
 static_assert(cudaGraphNodeTypeEmpty == 5 && cudaGraphNodeTypeMemFree == 11);
 
 }  // namespace

@@ -8,6 +8,7 @@
 namespace graphcache {
 
 // The driver's name of a kernel, readable.
+inline constexpr char kUnknownName[] = "of unknown name";
 std::string name_of(const CUDA_KERNEL_NODE_PARAMS& kernel);
 
 // "kernel add(float*)", "copy", "host function", ...

@@ -21,6 +21,12 @@ namespace {
 // carveout. Each costs 0.08 us a node. Programmatic launches are edges of the graph. NVLink-centric scheduling (16)
 // cannot be read, but an update refuses to change it.
 constexpr int kAttributes[] = {1, 2, 4, 8, 9, 10, 13, 14};
+// Of drivers for CUDA 13.2 and newer: portable cluster sizes, shared memory mode.
+constexpr int kNewerAttributes[] = {17, 18};
+constexpr int kVersionOfNewer = 13020;
+// What a driver may have that is newer than the newest headers which this was written with.
+constexpr int kNewestVersion = 13050;
+constexpr int kFirstUnknown = 19, kLastUnknown = 31;
 constexpr int kPreferredClusterDimension = 11;
 constexpr int kOfClusters[] = {5, kPreferredClusterDimension};  // And scheduling policy; refused without a size.
 constexpr int kCooperative = 2;
@@ -263,7 +269,22 @@ class Reader {
         if (!read_attribute(node, of_cluster, &is_set)) return false;
       }
     }
+    if (reading_ == nullptr && !read_newer_attributes(node)) return false;
     put(0);
+    return true;
+  }
+
+  // Nobody knows what an update does with an attribute that came after this was written.
+  bool read_newer_attributes(cudaGraphNode_t node) {
+    bool is_set = false;
+    if (driver_.version < kVersionOfNewer) return true;
+    for (const int id : kNewerAttributes) {
+      if (!read_attribute(node, id, &is_set)) return false;
+    }
+    if (driver_.version <= kNewestVersion) return true;
+    for (int id = kFirstUnknown; id <= kLastUnknown; ++id) {
+      if (!read_attribute(node, id, &is_set) || is_set) return false;
+    }
     return true;
   }
 
@@ -301,7 +322,7 @@ class Reader {
   bool read_memcpy(cudaGraphNode_t node, NodeContent& content) {
     cudaMemcpy3DParms params;
     std::memset(&params, 0, sizeof params);
-    if (cudaGraphMemcpyNodeGetParams(node, &params) != cudaSuccess) return false;
+    if (copy_params(node, &params).error != cudaSuccess) return false;
     const bool flat = params.srcArray == nullptr && params.dstArray == nullptr && params.extent.height <= 1 &&
                       params.extent.depth <= 1;
     put(flat);
@@ -319,7 +340,7 @@ class Reader {
   bool read_memset(cudaGraphNode_t node, NodeContent& content) {
     cudaMemsetParams params;
     std::memset(&params, 0, sizeof params);
-    if (cudaGraphMemsetNodeGetParams(node, &params) != cudaSuccess) return false;
+    if (set_params(node, &params).error != cudaSuccess) return false;
     if (!put_memory(params.dst) && reading_ == nullptr) return false;
     put(params.elementSize);
     const bool flat = params.height <= 1;
@@ -335,7 +356,9 @@ class Reader {
 
   bool read_host(cudaGraphNode_t node, NodeContent& content) {
     cudaHostNodeParams params = {};
-    if (cudaGraphHostNodeGetParams(node, &params) != cudaSuccess) return false;
+    unsigned sync_mode = 0;
+    if (host_params(node, &params, &sync_mode).error != cudaSuccess) return false;
+    put(sync_mode);
     keep(content, params);
     return true;
   }

@@ -4,6 +4,9 @@
 #include <cstring>
 #include <iterator>
 
+#include "graphcache/hostrt.h"
+#include "state.h"
+
 namespace graphcache::hostrt {
 namespace {
 
@@ -23,6 +26,11 @@ Support support_of(cudaLaunchAttributeID id) {
     case cudaLaunchAttributeDeviceUpdatableKernelNode:
     case 14:  // cudaLaunchAttributePreferredSharedMemoryCarveout, from CUDA 12.5 on
       return Support::kStored;
+    case 17:  // cudaLaunchAttributePortableClusterSizeMode
+    case 18:  // cudaLaunchAttributeSharedMemoryMode
+      return state().driver_version >= 13020 ? Support::kStored : Support::kUnknown;
+    case kFutureAttribute:
+      return state().driver_version >= kFutureDriver ? Support::kStored : Support::kUnknown;
     case cudaLaunchAttributeProgrammaticEvent:
     case 11:  // cudaLaunchAttributePreferredClusterDimension, from CUDA 12.8 on: nodes do not report it (driver 580)
     case 12:  // cudaLaunchAttributeLaunchCompletionEvent, from CUDA 12.3 on

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "any_nodes.h"
 #include "graph.h"
 #include "graphcache/hostrt.h"
 #include "state.h"
@@ -64,11 +65,15 @@ cudaError_t read_conditional(const Call& call, const Graph& graph, const cudaCon
   return cudaSuccess;
 }
 
+// A null pointer is refused as one would be.
+bool is_conditional(const cudaGraphNodeParams* params) {
+  return params == nullptr || params->type == cudaGraphNodeTypeConditional;
+}
+
 cudaError_t add(const Call& call, cudaGraphNode_t* out, cudaGraph_t handle, const cudaGraphNode_t* dependencies,
                 const cudaGraphEdgeData* data, std::size_t count, cudaGraphNodeParams* wanted) {
   Graph* const graph = find_graph(call, handle);
   if (out == nullptr || graph == nullptr || wanted == nullptr) return cudaErrorInvalidValue;
-  if (wanted->type != cudaGraphNodeTypeConditional) return cudaErrorNotSupported;
   std::vector<Edge> edges;
   cudaError_t error = read_dependencies(call, *graph, dependencies, data, count, &edges);
   if (error != cudaSuccess) return error;
@@ -171,6 +176,10 @@ cudaError_t CUDARTAPI cudaGraphAddNode(cudaGraphNode_t* pGraphNode, cudaGraph_t 
 cudaError_t CUDARTAPI cudaGraphAddNode(cudaGraphNode_t* pGraphNode, cudaGraph_t graph,
                                        const cudaGraphNode_t* pDependencies, size_t numDependencies,
                                        struct cudaGraphNodeParams* nodeParams) {
+  if (!is_conditional(nodeParams)) {
+    const CallerScope caller(__builtin_return_address(0));
+    return latch(this_thread(), add_any(pGraphNode, graph, pDependencies, nullptr, numDependencies, nodeParams));
+  }
   return enter({Function::kGraphAddNode, graph}, [&](const Call& call) {
     return add(call, pGraphNode, graph, pDependencies, nullptr, numDependencies, nodeParams);
   });
@@ -180,6 +189,10 @@ cudaError_t CUDARTAPI cudaGraphAddNode_v2(cudaGraphNode_t* pGraphNode, cudaGraph
                                           const cudaGraphNode_t* pDependencies, const cudaGraphEdgeData* dependencyData,
                                           size_t numDependencies, struct cudaGraphNodeParams* nodeParams) {
 #endif
+  if (!is_conditional(nodeParams)) {
+    const CallerScope caller(__builtin_return_address(0));
+    return latch(this_thread(), add_any(pGraphNode, graph, pDependencies, dependencyData, numDependencies, nodeParams));
+  }
   return enter({Function::kGraphAddNode, graph}, [&](const Call& call) {
     return add(call, pGraphNode, graph, pDependencies, dependencyData, numDependencies, nodeParams);
   });

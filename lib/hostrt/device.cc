@@ -176,7 +176,11 @@ cudaError_t CUDARTAPI cudaDeviceGetStreamPriorityRange(int* leastPriority, int* 
 }
 
 cudaError_t CUDARTAPI cudaDriverGetVersion(int* driverVersion) {
-  return give(Function::kDriverGetVersion, driverVersion, CUDART_VERSION);
+  return enter(Function::kDriverGetVersion, [&](const Call& call) {
+    if (driverVersion == nullptr) return cudaErrorInvalidValue;
+    *driverVersion = call.state.driver_version;
+    return cudaSuccess;
+  });
 }
 
 cudaError_t CUDARTAPI cudaRuntimeGetVersion(int* runtimeVersion) {

@@ -17,6 +17,9 @@
 #include "state.h"
 #include "work.h"
 
+// A header may mark the calls on nodes of one type as deprecated. Here they are what does the work.
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
 namespace graphcache::hostrt {
 namespace {
 
@@ -35,15 +38,6 @@ CUresult current_context(CUcontext* context) {
   *context = has_context() ? context_of(this_thread().device) : nullptr;
   return CUDA_SUCCESS;
 }
-
-// The place of a call is that of the program's call of the driver, not of the driver's call of the runtime.
-class CallerScope {
- public:
-  explicit CallerScope(const void* caller) { this_thread().caller = caller; }
-  ~CallerScope() { this_thread().caller = nullptr; }
-  CallerScope(const CallerScope&) = delete;
-  CallerScope& operator=(const CallerScope&) = delete;
-};
 
 // The codes of driver and runtime are the same, number by number.
 template <typename Run>

@@ -53,6 +53,7 @@ Graph& clone_graph(State& state, const Graph& original) {
   for (const Node* node : original.nodes) {
     Node& twin = add_node(state, copy, node->params, {});
     twin.original = node->handle;
+    twin.told_type = node->told_type;
     if (const auto* child = std::get_if<ChildParams>(&node->params)) embed(state, twin, *child->graph);
   }
   for (const Node* node : original.nodes) {

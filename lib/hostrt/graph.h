@@ -74,7 +74,7 @@ template <typename Make>
 template <typename Params>
 Params* params_of(const Call& call, cudaGraphNode_t handle) {
   Node* node = find_node(call, handle);
-  return node != nullptr ? std::get_if<Params>(&node->params) : nullptr;
+  return node != nullptr && !node->told_type ? std::get_if<Params>(&node->params) : nullptr;
 }
 
 // Hands out an array in the manner of the query calls: without arrays, `*count` becomes the number of elements; with

@@ -122,7 +122,7 @@ cudaError_t CUDARTAPI cudaGraphNodeGetType(cudaGraphNode_t node, enum cudaGraphN
   return enter({Function::kGraphNodeGetType, node}, [&](const Call& call) {
     const Node* found = find_node(call, node);
     if (found == nullptr || pType == nullptr) return cudaErrorInvalidValue;
-    *pType = node_type(found->params);
+    *pType = type_of(*found);
     return cudaSuccess;
   });
 }

@@ -13,19 +13,6 @@
 namespace graphcache::hostrt {
 namespace {
 
-// A kernel may ask, too: its thread holds the lock already.
-class Locked {
- public:
-  Locked() {
-    if (!this_thread().in_work) lock_ = std::unique_lock<std::mutex>(state().mutex);
-  }
-  State* operator->() const { return &state(); }
-  State& operator*() const { return state(); }
-
- private:
-  std::unique_lock<std::mutex> lock_;
-};
-
 std::optional<Function> function_by_name(const char* name) {
   for (std::size_t i = 0; i < kFunctionCount; ++i) {
     if (std::strcmp(kFunctionNames[i], name) == 0) return static_cast<Function>(i);
@@ -93,6 +80,16 @@ void reset() {
 void set_device_count(int count) {
   const Locked world;
   world->device_count = count < 1 ? 1 : count;
+}
+
+void set_driver_version(int version) {
+  const Locked world;
+  world->driver_version = version;
+}
+
+void set_node_type(cudaGraphNode_t node, int type) {
+  const Locked world;
+  if (Node* const found = world->nodes.find(node)) found->told_type = type;
 }
 
 void set_execution(bool on) {

@@ -76,6 +76,7 @@ struct FillParams {
 struct HostParams {
   cudaHostFn_t function = nullptr;
   void* data = nullptr;
+  unsigned sync_mode = 0;  // cudaHostTaskSyncMode: kept, and without effect
 };
 
 // A node of a graph has the embedded graph, a node of an executable what that graph became.
@@ -137,9 +138,15 @@ struct Node {
   std::size_t position = 0;            // in graph->nodes
   cudaGraphNode_t original = nullptr;  // the node that this one was cloned from; by handle, since it may go first
   NodeParams params;
+  std::optional<int> told_type;    // what it passes for (set_node_type)
   std::vector<Edge> dependencies;  // in the order given: an update pairs nodes by it (facts 22)
   std::vector<Node*> dependents;
 };
+
+// What a query tells.
+inline cudaGraphNodeType type_of(const Node& node) {
+  return node.told_type ? static_cast<cudaGraphNodeType>(*node.told_type) : node_type(node.params);
+}
 
 struct Graph {
   cudaGraph_t handle = nullptr;

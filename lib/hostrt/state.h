@@ -91,6 +91,7 @@ struct State {
   std::uintptr_t last_library = 0;
 
   int device_count = 1;
+  int driver_version = CUDART_VERSION;
   bool execute = true;
   std::uint64_t epoch = 1;
   std::atomic<std::uint64_t> last_thread_id{0};
@@ -130,6 +131,28 @@ struct State {
 State& state();
 
 Thread& this_thread();
+
+// For functions that are no runtime calls. Inside work the thread has the lock.
+class Locked {
+ public:
+  Locked() {
+    if (!this_thread().in_work) lock_ = std::unique_lock<std::mutex>(state().mutex);
+  }
+  State* operator->() const { return &state(); }
+  State& operator*() const { return state(); }
+
+ private:
+  std::unique_lock<std::mutex> lock_;
+};
+
+// Where a runtime function is called by another function of hostrt, the place of the call is that of the program's.
+class CallerScope {
+ public:
+  explicit CallerScope(const void* caller) { this_thread().caller = caller; }
+  ~CallerScope() { this_thread().caller = nullptr; }
+  CallerScope(const CallerScope&) = delete;
+  CallerScope& operator=(const CallerScope&) = delete;
+};
 
 // What every call returns once the runtime is gone: in a forked child, which must not even wait for the lock, and after
 // unload().

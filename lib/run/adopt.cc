@@ -7,9 +7,18 @@
 
 #include "cuda/errors.h"
 #include "graph/adopted.h"
+#include "graphcache/status.h"
 #include "run/impl.h"
 
 namespace graphcache {
+
+// Whether an entry of the key has a graph, or only an adopted one counts.
+bool Cache::Impl::has_graph(const Key& key, bool only_adopted) const {
+  for (const Entry* entry = index_.find(key); entry != nullptr; entry = Index::next_of_key(entry)) {
+    if (entry->state != State::kCold && (entry->is_adopted || !only_adopted)) return true;
+  }
+  return false;
+}
 
 absl::Status Cache::Impl::adopt(const Key& key, cudaGraph_t graph, const detail::Call& call,
                                 absl::Span<const detail::ValuePlace> places, Adoption adoption) try {
@@ -17,24 +26,29 @@ absl::Status Cache::Impl::adopt(const Key& key, cudaGraph_t graph, const detail:
   if (active_recording != nullptr) {
     return with_key(absl::FailedPreconditionError("adopt was called inside a run's fn"), key);
   }
+  const absl::Cleanup told = [&] { tell(); };
   const LastErrorGuard last_error;
   const DeviceGuard device(options_.device);
   if (!device.status().ok()) return with_key(device.status(), key);
+  const auto exists = [&] {
+    return with_key(absl::AlreadyExistsError("the key has a graph: erase it first, or use another key"), key);
+  };
   const Request request{key, cudaStreamLegacy, nullptr, call};
   Entry* in_background = nullptr;
   Held entry(*this, claim(request, &in_background));
   const User user(*this, in_background);
+  if (in_background != nullptr) return exists();
   {
     MutexLock lock(mutex_);
-    for (const Entry* other = index_.find(key); other != nullptr; other = Index::next_of_key(other)) {
-      if (other->state == State::kCold) continue;
-      return with_key(absl::AlreadyExistsError("the key has a graph: erase it first, or use another key"), key);
-    }
+    if (has_graph(key)) return exists();
     touch(entry.get());
   }
-  Owners owner;
-  owner.push_back(std::move(adoption.owner));
+  // The adoption keeps its owner until all has gone well: what releases it holds no lock.
+  Owners owner(1);
   Template made;
+  const absl::Cleanup give_back = [&] {
+    if (adoption.take_graph) made.graph.release();
+  };
   auto content = std::make_shared<Content>();
   if (absl::Status status = graphcache::adopt(graph, adoption, call, places, &made, content.get()); !status.ok()) {
     if (is_fatal(cuda_error(status))) lose(status);
@@ -43,21 +57,15 @@ absl::Status Cache::Impl::adopt(const Key& key, cudaGraph_t graph, const detail:
   entry->seen = true;
   entry->direct_left = 0;
   MutexLock lock(mutex_);
+  if (has_graph(key)) return exists();  // A run has captured the key meanwhile.
   keep_template(entry.get(), std::move(content), std::move(made));
-  if (owner.front() != nullptr) entry->owner.swap(owner);
-  ++totals_.captures;
   ++adopted_;
+  if (adoption.owner == nullptr) return absl::OkStatus();
+  owner.front() = std::move(adoption.owner);
+  entry->owner.swap(owner);
   return absl::OkStatus();
 } catch (const std::bad_alloc&) {
   return out_of_memory();
-}
-
-bool Cache::Impl::has_adopted(const Key& key) const {
-  MutexLock lock(mutex_);
-  for (const Entry* entry = index_.find(key); entry != nullptr; entry = Index::next_of_key(entry)) {
-    if (entry->is_adopted) return true;
-  }
-  return false;
 }
 
 // In the place of a direct call of `fn`, which an adopted key has not: an executable for one launch. The graph stays
@@ -103,18 +111,25 @@ absl::StatusOr<Outcome> Cache::Impl::run_once(Held& entry, EagerReason reason, c
   return count_eager(entry.get(), reason);
 }
 
-// Lets go what erased keys were given to keep, once nothing is in flight any more. Not under a lock: owners may do what
-// they like.
-void Cache::Impl::release_owners() {
-  if (active_recording != nullptr) return;  // A later call does.
+// What erased keys were given to keep, once nothing is in flight any more. It is let go without a lock: owners may do
+// what they like. What launches need cannot be told by their executables alone: a sibling may have taken one over.
+Owners Cache::Impl::take_released() {
   Owners released;
+  if (active_recording != nullptr) return released;  // A later call does.
   {
     MutexLock lock(mutex_);
     released.swap(released_);
   }
-  if (released.empty()) return;
-  const CallResult waited = graveyard_.collect_all(memory_.get());
-  if (is_fatal(waited.error)) lose(cuda_failure(waited.call, waited.error));
+  if (released.empty() || lost_) return released;
+  CallResult waited = memory_->wait();
+  if (waited.error == cudaSuccess) waited = graveyard_.collect_all(memory_.get());
+  if (is_fatal(waited.error)) {
+    lose(cuda_failure(waited.call, waited.error));
+  } else if (waited.error != cudaSuccess && waited.error != cudaErrorCudartUnloading) {
+    MutexLock lock(mutex_);
+    released_.splice(released_.end(), released);
+  }
+  return released;
 }
 
 }  // namespace graphcache

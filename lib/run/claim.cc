@@ -28,9 +28,9 @@ bool Cache::Impl::is_for(const Entry& entry, const Request& request) const {
   return entry.is(request.key, request.call.site) && entry.of_stream == stream_of_entry(request);
 }
 
-// The stream whose runs alone the request's entry is to serve, or null.
+// The stream whose runs alone the request's entry is to serve, or null. An adopted graph cannot be had once more.
 cudaStream_t Cache::Impl::stream_of_entry(const Request& request) const {
-  return options_.executables_per_key == 1 ? nullptr : request.stream;
+  return options_.executables_per_key == 1 || request.call.is_adopted ? nullptr : request.stream;
 }
 
 // Without the cache's lock. Null if there is no entry, if it is in use, or if it is just being moved in the index.
@@ -106,7 +106,6 @@ void Cache::Impl::wake() {
   }
   unlocked_.notify_all();
   if (gone) graveyard_.collect_all();
-  if (gone) release_owners();
 }
 
 }  // namespace graphcache

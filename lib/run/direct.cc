@@ -67,9 +67,16 @@ absl::StatusOr<Outcome> Cache::Impl::run_disabled(const Request& request) {
     LastErrorGuard last_error;
     if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
   }
-  // An adopted graph is its entry's.
+  if (!request.call.is_adopted) {
+    Held none(*this, nullptr);
+    return run_directly(none, EagerReason::kDisabled, request);
+  }
   Entry* in_background = nullptr;
-  Held entry(*this, request.call.is_adopted ? claim(request, &in_background) : nullptr);
+  Held entry(*this, claim(request, &in_background));  // The graph is the entry's.
+  const absl::Cleanup tidy = [&] {
+    entry.release();
+    tidy_up(request.stream);  // The executable of the last run, say.
+  };
   return run_directly(entry, EagerReason::kDisabled, request);
 }
 
@@ -99,7 +106,6 @@ Cache::Impl::User::~User() {
     if (entry_->erased) gone = impl_.sweep();
   }
   if (gone) impl_.graveyard_.collect_all();
-  if (gone) impl_.release_owners();
 }
 
 // The entry, which may be null, stays meanwhile.

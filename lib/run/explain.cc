@@ -146,8 +146,8 @@ std::string Cache::Impl::explain(const Key& key, std::vector<std::uint64_t>* oth
       if (counts[i] == 0) continue;
       absl::StrAppend(&runs, runs.empty() ? "" : ", ", graphcache::to_string(static_cast<Outcome>(i)), " ", counts[i]);
     }
-    if (entry->is_adopted) line("Its graph was adopted: no fn is called for it.");
     if (entry != first) line("At another place of the program, or on another stream:");
+    if (entry->is_adopted) line("Its graph was adopted: no fn is called for it.");
     line("Runs: ", runs.empty() ? "none" : runs, ".");
     if (entry->task != Task::kNone) {
       line("A background thread is making its executable, or is to make it.");

@@ -28,14 +28,17 @@ Captured Cache::Impl::capture_on(cudaStream_t stream, const Request& request) {
     captured.fn = hooks.before_capture(request.key, stream);
     if (!captured.fn.ok()) return captured;
   }
-  const auto after = [&](cudaGraph_t graph) {
-    call_hook("the hook after_capture threw", request.key, hooks.after_capture, graph);
-  };
-  absl::Cleanup threw = [&] { after(nullptr); };
+  request.is_open = true;
+  absl::Cleanup threw = [&] { close_capture(request, nullptr); };
   captured = capture(stream, options_.capture_mode, request.call, setter_, diagnoser_);
   std::move(threw).Cancel();
-  after(captured.capture.ok() && captured.fn.ok() ? captured.graph.graph.get() : nullptr);
   return captured;
+}
+
+// After a capture, once: with the graph if it has become the key's.
+void Cache::Impl::close_capture(const Request& request, cudaGraph_t graph) const noexcept {
+  if (!std::exchange(request.is_open, false)) return;
+  call_hook("the hook after_capture threw", request.key, options_.hooks.after_capture, graph);
 }
 
 // For on_evict and on_forget, which are called when no lock is held.
@@ -46,8 +49,8 @@ void Cache::Impl::note(const Entry& entry, bool is_forgotten) noexcept try {
 } catch (const std::bad_alloc&) {
 }
 
-void Cache::Impl::tell() noexcept {
-  if (!tells_) return;
+void Cache::Impl::tell(bool at_end) noexcept {
+  if (!tells_ || (active_recording != nullptr && !at_end)) return;  // Then a later call does.
   std::vector<Notice> notices;
   {
     MutexLock lock(mutex_);

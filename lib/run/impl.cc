@@ -59,6 +59,11 @@ Cache::Impl::Impl(const Options& options, absl::Status invalid)
 Cache::Impl::~Impl() {
   stop_background();
   clear();
+  tell(/*at_end=*/true);
+  {
+    MutexLock lock(mutex_);
+    if (!released_.empty()) memory_->keep(std::move(released_));
+  }
   if (active_recording != nullptr || !graveyard_.empty()) graveyard_.leave_behind(std::move(memory_to_leave_));
 }
 
@@ -99,7 +104,7 @@ bool Cache::Impl::erase(const Key& key) {
     sweep();
   }
   graveyard_.collect_all();
-  release_owners();
+  take_released();
   tell();
   if (!lost_ && active_recording == nullptr) trim();
   return found;
@@ -126,7 +131,7 @@ void Cache::Impl::clear() {
   if (const CallResult lost = graveyard_.collect_all(memory_.get()); lost.error != cudaSuccess) {
     return lose(cuda_failure(lost.call, lost.error));
   }
-  release_owners();
+  take_released();
   tell();
   if (!lost_ && active_recording == nullptr) trim();
 }

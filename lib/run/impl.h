@@ -126,6 +126,7 @@ class Cache::Impl {
     mutable LastErrorGuard* last_error = nullptr;  // The run's guard. A hit has none.
     mutable bool is_watched = false;               // Whether run_watched() handles it.
     mutable bool is_told = false;                  // Whether run_and_tell() handles it.
+    mutable bool is_open = false;                  // Whether the hook after_capture is due.
   };
 
   // The border: what the library itself throws, for want of memory, is an error of the run; `fn`'s exceptions pass.
@@ -188,7 +189,7 @@ class Cache::Impl {
   Captured capture_fn(const Request& request);
   Captured capture_on(cudaStream_t stream, const Request& request);
   absl::Status capture_template(Held& entry, const Request& request, NoTemplate* none);
-  void keep_template(Entry* entry, std::shared_ptr<Content> content, Template graph)
+  void keep_template(Entry* entry, std::shared_ptr<Content> content, Template&& graph)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void give_up(Entry* entry, absl::Status error, bool forgets);
   void back_off(Entry* entry);
@@ -292,10 +293,11 @@ class Cache::Impl {
   template <class Hook, class... Args>
   void call_hook(const char* name, const Key& key, const Hook& hook, const Args&... args) const noexcept;
   void note(const Entry& entry, bool is_forgotten) noexcept ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void tell() noexcept ABSL_LOCKS_EXCLUDED(mutex_);
+  void tell(bool at_end = false) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
+  void close_capture(const Request& request, cudaGraph_t graph) const noexcept;
 
-  bool has_adopted(const Key& key) const ABSL_LOCKS_EXCLUDED(mutex_);
-  void release_owners() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool has_graph(const Key& key, bool only_adopted = false) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Owners take_released() ABSL_LOCKS_EXCLUDED(mutex_);
 
   Options options_;
   absl::Status invalid_;   // What is wrong with the options, or ok.
@@ -328,7 +330,7 @@ class Cache::Impl {
   };
   std::vector<Notice> notices_ ABSL_GUARDED_BY(mutex_);
   std::size_t adopted_ ABSL_GUARDED_BY(mutex_) = 0;  // How many entries have an adopted graph.
-  Owners released_ ABSL_GUARDED_BY(mutex_);          // Of adopted keys that are gone: see release_owners().
+  Owners released_ ABSL_GUARDED_BY(mutex_);          // Of adopted keys that are gone: see take_released().
 
   // Background threads and their tasks, in the order in which they are begun.
   std::condition_variable_any has_tasks_;                  // With mutex_: there are tasks, or the threads are to end.

@@ -201,11 +201,14 @@ cudaError_t Cache::Impl::launch_first(Executable& executable, cudaStream_t strea
 
 // Whatever is not a hit on a stream that the cache knows.
 absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& request) {
+  Owners released;  // Let go last, when no entry is held any more.
   LastErrorGuard last_error;
   request.last_error = &last_error;
+  bool has_released = false;
   {
     MutexLock lock(mutex_);
     touch(entry.get());
+    has_released = !released_.empty();
   }
   if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
   entry->stream = LaunchStream::of(request.stream);
@@ -222,6 +225,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& requ
   DeviceGuard device(options_.device);
   if (!device.status().ok()) return failed(request, device.status());
   trim(/*if_much=*/true);  // Before any work of this run, which the rest of the program may have to go on for.
+  if (has_released) released = take_released();
   const absl::Cleanup tidy = [&] {
     entry.release();
     tidy_up(request.stream);
@@ -258,12 +262,20 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
 
 // Gives the entry a template, or says why there is none.
 absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, NoTemplate* none) {
-  if (!request.call.is_adopted && has_adopted(request.key)) {
+  if (request.call.is_adopted) return detail::no_adopted_graph();
+  const auto adopted = [] {
     return absl::AlreadyExistsError("the key has an adopted graph: run it without fn, or erase it first");
-  }
-  absl::Cleanup threw = [&] {
+  };
+  {
     MutexLock lock(mutex_);
-    ++totals_.capture_failures;
+    if (has_graph(request.key, /*only_adopted=*/true)) return adopted();
+  }
+  absl::Cleanup in_vain = [&] {
+    {
+      MutexLock lock(mutex_);
+      ++totals_.capture_failures;
+    }
+    close_capture(request, nullptr);
   };
   Captured captured;
   {
@@ -272,7 +284,6 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
     const Observer::Span span(observer_, EventKind::kCapture, request.key);
     captured = capture_fn(request);
   }
-  std::move(threw).Cancel();
 
   if (captured.capture.ok() && captured.fn.ok() && captured.content.node_count == 0) {
     *none = NoTemplate::kEmpty;
@@ -284,10 +295,6 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
     *none = NoTemplate::kBroke;
   }
   const bool usable = captured.capture.ok() && captured.fn.ok();
-  {
-    MutexLock lock(mutex_);
-    ++(usable ? totals_.captures : totals_.capture_failures);
-  }
   if (absl::Status fatal = take_fatal_error(captured); !fatal.ok()) {
     *none = NoTemplate::kFailed;
     return fatal;
@@ -314,13 +321,18 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
 
   note_strays(entry.get(), request, captured.strays);
   auto content = std::make_shared<Content>(std::move(captured.content));
-  MutexLock lock(mutex_);
-  keep_template(entry.get(), std::move(content), std::move(captured.graph));
+  {
+    MutexLock lock(mutex_);
+    if (has_graph(request.key, /*only_adopted=*/true)) return adopted();  // Meanwhile.
+    keep_template(entry.get(), std::move(content), std::move(captured.graph));
+  }
+  std::move(in_vain).Cancel();
+  close_capture(request, entry->graph.graph.get());
   return absl::OkStatus();
 }
 
 // The entry, which had none, has a template. If it throws, nothing has changed.
-void Cache::Impl::keep_template(Entry* entry, std::shared_ptr<Content> content, Template graph) {
+void Cache::Impl::keep_template(Entry* entry, std::shared_ptr<Content> content, Template&& graph) {
   policy_.captured(entry->id, facts_of(*content));
   if (entry->template_lost == Loss::kTemplates) ++recaptures_;
   entry->is_adopted = content->is_adopted;
@@ -331,6 +343,7 @@ void Cache::Impl::keep_template(Entry* entry, std::shared_ptr<Content> content, 
   entry->graph = std::move(graph);
   entry->error = absl::OkStatus();
   index_.set_state(entry, State::kRecorded);
+  ++totals_.captures;
 }
 
 // The entry, which has a template and no executable, joins the family of the stream, if it can have siblings. Launches

@@ -73,7 +73,11 @@ absl::Status Cache::Impl::verify_hit(Held& entry, const Request& request) {
 // What differs, in `found`; empty if nothing does. The recording was never launched, so it is destroyed here and now.
 absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std::string* found) {
   Captured now;
-  on_other_stack(0x10, 0x5a, [&] { now = capture_fn(request); });
+  const auto capture_into = [&](Captured* out) {
+    *out = capture_fn(request);
+    close_capture(request, nullptr);
+  };
+  on_other_stack(0x10, 0x5a, [&] { capture_into(&now); });
   if (absl::Status fatal = take_fatal_error(now); !fatal.ok()) return fatal;
   note_strays(entry.get(), request, now.strays);
   if (now.empty_slot) return absl::OkStatus();  // There is no node to compare with.
@@ -94,7 +98,7 @@ absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std:
   std::optional<std::string> difference = first_difference(kept, *entry->content, now.graph, now.content);
   if (difference && !difference->empty()) {
     Captured again;
-    on_other_stack(0x1150, 0xa5, [&] { again = capture_fn(request); });
+    on_other_stack(0x1150, 0xa5, [&] { capture_into(&again); });
     if (absl::Status fatal = take_fatal_error(again); !fatal.ok()) return fatal;
     if (!again.capture.ok() || !again.fn.ok()) return absl::OkStatus();
     difference = first_difference(kept, *entry->content, now.graph, now.content, again.graph, again.content);

@@ -5,7 +5,7 @@
 #   root/build/hostrt    built with headers alone
 #   root/build/toolkit   the headers, where they had to be downloaded
 #   root/build/LANE      built for one of test/run's lanes, with these headers
-#   root/build/oldest    the headers of the oldest toolkit that will do, to compile with
+#   root/build/toolkits  the headers of other toolkits, the oldest and newer ones, to compile with
 #   root/build/log       output of everything that is run quietly
 
 # shellcheck shell=bash
@@ -104,10 +104,19 @@ download() {
   mv "$target.part" "$target"
 }
 
-# The headers of the oldest toolkit that will do, for one of the tests that compile, which is skipped without them.
-download_oldest_headers() {
-  download "$root/build/oldest" 'nvidia-cuda-runtime-cu12==12.4.*' 'nvidia-cuda-nvcc-cu12==12.4.*' ||
-    say "the headers of CUDA 12.4 could not be downloaded (log: $logs/headers.log)"
+# download_toolkits VERSION...: the headers of other toolkits, for tests that compile. Those that cannot be had are
+# skipped there (test/compile/meson.build has the list, too).
+oldest_and_newest=(12.4 13.5)
+between=(13.1 13.2 13.3 13.4)
+download_toolkits() {
+  local version packages
+  mkdir -p "$root/build/toolkits"
+  for version in "$@"; do
+    packages=("nvidia-cuda-runtime==$version.*" "nvidia-cuda-crt==$version.*")
+    [[ $version != 12.* ]] || packages=("nvidia-cuda-runtime-cu12==$version.*" "nvidia-cuda-nvcc-cu12==$version.*")
+    download "$root/build/toolkits/$version" "${packages[@]}" ||
+      say "the headers of CUDA $version could not be downloaded (log: $logs/headers.log)"
+  done
 }
 
 # Downloads PyTorch for CUDA and what it needs, for a lane.
