@@ -15,6 +15,7 @@
 
 #include "cache_support.h"
 #include "graphcache/graphcache.h"
+#include "graphcache/status.h"
 #include "kernels.h"
 #include "support.h"
 
@@ -162,6 +163,26 @@ TEST_F(HooksTest, AnErrorBeforeACaptureIsTheRuns) {
   EXPECT_EQ(calls, 0);
   expect_noted({"before_capture k"});
   EXPECT_TRUE(absl::IsUnavailable(cache.warm(key("k"), stream, [&](cudaStream_t on) { return add_one(on); })));
+  before_capture = absl::OkStatus();
+  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+  expect_sum(1);
+}
+
+// An error of captures would have `fn` called directly if it were `fn`'s.
+TEST_F(HooksTest, AnErrorOfCapturesBeforeACaptureIsTheRuns) {
+  Cache inner;
+  const Stream other;
+  cudaGraph_t graph = nullptr;
+  CUDA_OK(cudaStreamBeginCapture(other, cudaStreamCaptureModeThreadLocal));
+  before_capture = inner.run(key("inner"), other, [&](cudaStream_t on) { return add_one(on); }).status();
+  CUDA_OK(cudaStreamEndCapture(other, &graph));
+  CUDA_OK(cudaGraphDestroy(graph));
+  EXPECT_EQ(cuda_error(before_capture), cudaErrorStreamCaptureUnsupported) << before_capture;
+  Cache cache(watched());
+  const auto failed = run_add(cache, key("k"));
+  EXPECT_EQ(cuda_error(failed.status()), cudaErrorStreamCaptureUnsupported) << failed.status();
+  EXPECT_EQ(calls, 0);
+  expect_noted({"before_capture k"});
   before_capture = absl::OkStatus();
   EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
   expect_sum(1);
@@ -425,7 +446,7 @@ TEST_F(HooksTest, ThreadsAreToldWhatTheyEvicted) {
   for (std::thread& thread : threads) thread.join();
   for (const auto& sum : sums) EXPECT_EQ(sum->first(), kRuns);
   EXPECT_EQ(all, cache.stats().evictions);
-  EXPECT_EQ(evicted.size(), static_cast<std::size_t>(kThreads));
+  EXPECT_FALSE(evicted.empty());  // A thread whose runs were all direct, since others had the room, lost nothing.
 }
 
 }  // namespace

@@ -126,7 +126,8 @@ class Cache::Impl {
     mutable LastErrorGuard* last_error = nullptr;  // The run's guard. A hit has none.
     mutable bool is_watched = false;               // Whether run_watched() handles it.
     mutable bool is_told = false;                  // Whether run_and_tell() handles it.
-    mutable bool is_open = false;                  // Whether the hook after_capture is due.
+    // Whether the hook after_capture is due. It is not due if before_capture failed.
+    mutable bool is_open = false;
   };
 
   // The border: what the library itself throws, for want of memory, is an error of the run; `fn`'s exceptions pass.

@@ -291,7 +291,7 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
         "fn enqueued nothing on its stream, so there is no graph: enqueue on the stream that fn is given, or on "
         "rec.stream()" +
         list_of(captured.strays));
-  } else if (!captured.capture.ok() || is_capture_error(cuda_error(captured.fn))) {
+  } else if (!captured.capture.ok() || (request.is_open && is_capture_error(cuda_error(captured.fn)))) {
     *none = NoTemplate::kBroke;
   }
   const bool usable = captured.capture.ok() && captured.fn.ok();
