@@ -208,9 +208,9 @@ class Cache {
 
   // The counters. The call takes the same time for many keys as for few.
   Stats stats() const;
-  // All entries, the one used last first. Empty if there is no memory for them. The lock of the cache is held for about
-  // 256 entries at a time, or fewer if their keys are long, so that runs of other threads go on. Those are a snapshot;
-  // the next ones are of a later moment. An entry that appears or is forgotten meanwhile may be missing, and none
+  // All entries, the one used last first. Empty if there is no memory for them. About 256 entries are read at a time,
+  // or fewer if their keys are long, so that runs of other threads go on in between. Entries read together are of one
+  // moment; the next ones are of a later moment. A key that is new or forgotten meanwhile may be missing, and none
   // appears twice.
   std::vector<EntryInfo> entries() const;
 
@@ -304,8 +304,9 @@ class Cache {
 // calls `fn` again, which hands out the new memory.
 //
 // Eviction. A key whose executable was evicted keeps its template, the captured graph. Its next run makes an executable
-// from that, without calling `fn`. Only a key whose `fn` calls Recorder::on_device() is captured again. Keys whose
-// graphs differ only in kernels, launch shapes and values share executables where that is cheaper (Options::share).
+// from that, without calling `fn`. Only a key whose `fn` calls Recorder::on_device(), or hands out memory as above, is
+// captured again. Keys whose graphs differ only in kernels, launch shapes and values share executables where that is
+// cheaper (Options::share).
 //
 // Threads. Runs of one entry exclude each other from look-up to launch, except runs that call `fn` directly. If several
 // threads run a cold key, one captures it and the others wait. Runs of different entries do not wait for each other,
