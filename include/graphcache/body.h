@@ -104,7 +104,7 @@ class Body : public detail::ConditionalNodes<Body> {
                   "graphcache: launch() takes grid and block in braces: body.launch(kernel, {grid, block}, args...)");
   }
   template <class... A>
-  void launch(advice::name_the_template_arguments_of_the_kernel_as_in_rec_launch_scale_of_float,
+  void launch(detail::name_the_template_arguments_of_the_kernel_as_in_rec_launch_scale_of_float,
               const detail::BodyShape&, A&&...) = delete;
   template <class D, class S, class N>
   void memcpy(D dst, S src, N bytes, cudaMemcpyKind kind = cudaMemcpyDefault) {

@@ -26,7 +26,7 @@ class Recorder;
 // of another run reports an error. A slot holds no value and does not convert to T. So passing it to <<<>>>, which
 // would record the present value for all runs, does not compile.
 template <class T>
-class Slot : public advice::a_slot_has_no_value_pass_it_to_rec_launch_or_pass_a_computed_result_to_params<T> {
+class Slot : public detail::a_slot_has_no_value_pass_it_to_rec_launch_or_pass_a_computed_result_to_params<T> {
  public:
   using value_type = T;
 

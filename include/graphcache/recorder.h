@@ -85,7 +85,7 @@ class Recorder : public detail::ConditionalNodes<Recorder> {
                   "graphcache: launch() takes grid and block in braces: rec.launch(kernel, {grid, block}, args...)");
   }
   template <class... A>
-  void launch(advice::name_the_template_arguments_of_the_kernel_as_in_rec_launch_scale_of_float, const LaunchShape&,
+  void launch(detail::name_the_template_arguments_of_the_kernel_as_in_rec_launch_scale_of_float, const LaunchShape&,
               A&&...) = delete;
 
   // Copies as cudaMemcpyAsync(dst, src, bytes, kind, stream()) does. Slots for `dst` and `src` may have any pointer

@@ -5,7 +5,7 @@
 
 #include <type_traits>
 
-namespace graphcache::advice {
+namespace graphcache::detail {
 
 // NOLINTBEGIN(google-explicit-constructor, readability-identifier-naming): the names are sentences.
 
@@ -24,10 +24,6 @@ struct name_the_template_arguments_of_the_kernel_as_in_rec_launch_scale_of_float
 };
 
 // NOLINTEND(google-explicit-constructor, readability-identifier-naming)
-
-}  // namespace graphcache::advice
-
-namespace graphcache::detail {
 
 // Always false, but only when T is known. It is for a static_assert in a function that must not be called.
 template <class T>

@@ -1,4 +1,4 @@
-// expect: advice::name_the_template_arguments_of_the_kernel
+// expect: detail::name_the_template_arguments_of_the_kernel
 #include <graphcache/graphcache.h>
 
 template <class T>

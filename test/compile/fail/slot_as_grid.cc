@@ -1,4 +1,4 @@
-// expect: (advice::a_slot_has_no_value_pass_it_to_rec_launch|rec.launch\(kernel, \{slot, block\}, args...\))
+// expect: (detail::a_slot_has_no_value_pass_it_to_rec_launch|rec.launch\(kernel, \{slot, block\}, args...\))
 #include <graphcache/graphcache.h>
 
 void scale(float* data, int count, float factor);

@@ -1,4 +1,4 @@
-// expect: (advice::a_slot_has_no_value_pass_it_to_rec_launch|Pass the slot to rec.launch)
+// expect: (detail::a_slot_has_no_value_pass_it_to_rec_launch|Pass the slot to rec.launch)
 #include <graphcache/params.h>
 
 void scale(float factor);

@@ -1,4 +1,4 @@
-// expect: advice::a_slot_has_no_value_pass_it_to_rec_launch
+// expect: detail::a_slot_has_no_value_pass_it_to_rec_launch
 #include <graphcache/graphcache.h>
 
 __global__ void scale(float* data, int count, float factor) {
