@@ -56,12 +56,13 @@ void set_execution(bool on);
 
 // ---- Drivers that are newer or older ------------------------------------------------------------------------------
 
-// Sets the result of cudaDriverGetVersion, which by default is the version of the headers. Call it before the first
-// runtime call, because a program may query the version only once. reset() does not change it. kFutureDriver stands for
-// drivers that are newer than the program. With it or a newer one, kernel nodes may have the launch attribute
-// kFutureAttribute, whose value has no effect.
+// The first driver version that stands for drivers newer than the program. With this or a newer version, kernel nodes
+// may have a launch attribute of the number kFutureAttribute, whose bytes are kept and have no effect.
 constexpr int kFutureDriver = 99000;
 constexpr int kFutureAttribute = 30;
+
+// Sets the result of cudaDriverGetVersion, which by default is the version of the headers. Call it before the first
+// runtime call, because a program may query the version only once. reset() does not change it.
 void set_driver_version(int version);
 
 // Gives a node another type, for nodes of future drivers. The node and its clones do the same work as before. But
