@@ -246,7 +246,8 @@ void Keyer::add_part(const T& part) {
   } else {
     static_assert(kNever<T>,
                   "graphcache: a value of this type cannot be part of a key. In the type's namespace, write "
-                  "void graphcache_key(graphcache::Keyer&, const T&), and add there what tells which graph is wanted.");
+                  "void graphcache_key(graphcache::Keyer&, const T&), and add there everything that decides which "
+                  "graph is wanted.");
   }
 }
 
