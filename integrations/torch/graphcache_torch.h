@@ -71,7 +71,6 @@ inline std::mutex& capture_mutex() {
   static std::mutex mutex;
   return mutex;
 }
-inline thread_local bool captures = false;  // Whether this thread has that mutex.
 
 // What the hooks of one cache share.
 class State {
@@ -92,9 +91,7 @@ class State {
   }
 
   absl::Status begin_capture(cudaStream_t stream) try {
-    if (captures) return absl::FailedPreconditionError("PyTorch cannot capture inside another capture of this thread");
     capture_mutex().lock();
-    captures = true;
     at::autocast::clear_cache();  // Weights that an earlier capture has cast are in that graph's memory.
     pending_ = Record{pool_ != nullptr ? pool_ : make_pool(), {}};
     // The memory of this capture's streams: others may allocate meanwhile.
@@ -200,7 +197,6 @@ class State {
       if (generator->offset_intragraph_ != 0) pending_.increments.emplace_back(generator, generator->offset_intragraph_);
     }
     Record record = std::exchange(pending_, {});
-    captures = false;
     capture_mutex().unlock();
     return record;
   }

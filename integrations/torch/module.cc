@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -341,6 +342,11 @@ class PyCache {
     all["live_templates"] = stats.live_templates;
     all["families"] = stats.families;
     all["estimated_device_bytes"] = stats.estimated_device_bytes;
+    using Seconds = std::chrono::duration<double>;
+    all["capture_seconds"] = Seconds(stats.capture_time).count();
+    all["instantiate_seconds"] = Seconds(stats.instantiate_time).count();
+    all["update_seconds"] = Seconds(stats.update_time).count();
+    all["first_launch_seconds"] = Seconds(stats.first_launch_time).count();
     all["hit_rate"] = stats.hit_rate();
     all["graph_rate"] = stats.graph_rate();
     return all;
