@@ -40,7 +40,7 @@ absl::StatusOr<ManifestKey> read_line(absl::string_view line) {
   const absl::string_view digits = fields[1];
   const bool is_hex = digits.size() % 2 == 0 && digits.find_first_not_of("0123456789abcdef") == absl::string_view::npos;
   if (!is_hex || !KeyBytes::read(absl::HexStringToBytes(digits), &key.key)) {
-    return damaged(absl::StrCat("these bytes are no key: ", digits));
+    return damaged(absl::StrCat("these bytes are not a key: ", digits));
   }
   key.label = std::string(key.key.label());
   key.text = key.key.to_string();
@@ -76,7 +76,7 @@ std::string manifest_text(std::vector<std::pair<Key, std::uint64_t>> keys, std::
 absl::StatusOr<std::vector<ManifestKey>> read_manifest(absl::string_view text) try {
   constexpr absl::string_view kAnyVersion = "graphcache manifest ";
   if (!absl::StartsWith(text, kAnyVersion)) {
-    return absl::InvalidArgumentError("this is no manifest of graphcache: it does not begin with its name");
+    return absl::InvalidArgumentError("this is not a manifest of graphcache: it does not begin with its name");
   }
   if (!absl::StartsWith(text, kFirstLine)) {
     return absl::InvalidArgumentError(

@@ -37,8 +37,8 @@ absl::Status check(Options& options) {
       cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUseNodePriority;
   if ((options.instantiate_flags & ~kKnownFlags) != 0) {
     return absl::InvalidArgumentError(
-        "Options::instantiate_flags may hold cudaGraphInstantiateFlagAutoFreeOnLaunch and "
-        "cudaGraphInstantiateFlagUseNodePriority alone");
+        "Options::instantiate_flags may contain only cudaGraphInstantiateFlagAutoFreeOnLaunch and "
+        "cudaGraphInstantiateFlagUseNodePriority");
   }
   const cudaStreamCaptureMode modes[] = {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
                                          cudaStreamCaptureModeRelaxed};
@@ -61,8 +61,8 @@ absl::Status check(Options& options) {
     const char* const end = wanted + std::strlen(wanted);
     const auto [read, error] = std::from_chars(wanted, end, every);
     if (error != std::errc() || read != end || every < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the environment variable GRAPHCACHE_VERIFY is '", wanted, "': it must be a number from 0"));
+      return absl::InvalidArgumentError(absl::StrCat("the environment variable GRAPHCACHE_VERIFY is '", wanted,
+                                                     "': it must be 0 or a positive number"));
     }
     options.verify_every = every;
   }

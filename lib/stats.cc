@@ -130,7 +130,7 @@ std::string to_string(const Stats& stats) {
     absl::StrAppendFormat(&text, "refused updates: %s\n", list(stats.refused_updates, kRefusalNames));
   }
   if (stats.refused_device_updates != 0) {
-    absl::StrAppendFormat(&text, "executables refused for updates by the device %d\n", stats.refused_device_updates);
+    absl::StrAppendFormat(&text, "refused device-updated executables %d\n", stats.refused_device_updates);
   }
   if (stats.verified != 0 || stats.stale != 0) {
     absl::StrAppendFormat(&text, "verified hits %d, stale %d\n", stats.verified, stats.stale);
@@ -152,7 +152,7 @@ std::string to_string(const EntryInfo& entry) {
       "%s: %s; %s, %d nodes, %d of them with slots, about %.1f KiB of device memory, use %d", entry.key,
       list(entry.outcomes, kOutcomeNames),
       entry.live       ? "live"
-      : entry.recorded ? "template alone"
+      : entry.recorded ? "only a template"
                        : "nothing recorded",
       entry.nodes, entry.slot_nodes, static_cast<double>(entry.estimated_device_bytes) / 1024, entry.last_use_order);
   if (entry.pinned) absl::StrAppend(&text, ", pinned");

@@ -38,7 +38,7 @@ TEST_F(ExplainTest, ABackOff) {
   };
   EXPECT_RUN(kEager, run());
   EXPECT_RUN(kEager, run());
-  EXPECT_TRUE(says(cache.explain(key("k")), "an earlier run failed to make a graph; the next try comes after"));
+  EXPECT_TRUE(says(cache.explain(key("k")), "an earlier run failed to make a graph; the next try is after"));
   EXPECT_TRUE(says(cache.explain(key("k")), "its next run that is not direct captures fn"));
 }
 
@@ -76,7 +76,7 @@ TEST_F(ExplainTest, AFailedLaunch) {
   EXPECT_TRUE(run_add(cache, key("k")).ok());
   hostrt::fail_call("cudaGraphLaunch", 1, cudaErrorUnknown);
   EXPECT_RUN(kEager, run_add(cache, key("k")));
-  EXPECT_TRUE(says(cache.explain(key("k")), "Its last direct run was one because its launch failed."));
+  EXPECT_TRUE(says(cache.explain(key("k")), "Its last direct run was direct because its launch failed."));
 }
 
 TEST_F(ExplainTest, MemoryThatWasNotFreed) {
@@ -104,7 +104,7 @@ TEST_F(ExplainTest, AGraphOfOneExecutable) {
   EXPECT_TRUE(run_add(cache, key("other")).ok());
   const std::string text = cache.explain(key("k"));
   EXPECT_TRUE(says(text, "It lost an executable the last time because other keys were used more recently"));
-  EXPECT_TRUE(says(text, "It lost a template the last time because it went with the executable"));
+  EXPECT_TRUE(says(text, "It lost a template the last time because it was dropped with the executable"));
 }
 
 TEST_F(ExplainTest, ALimitOfBytes) {

@@ -268,8 +268,8 @@ struct Scenario {
   Options options;
   Work mine, other;
   std::vector<const Work*> prepared;  // The runs before it: of the i-th with value 3 + i % 4.
-  std::optional<Outcome> outcome;     // What its last run does if nothing fails; none: it fails,
-  int value = 7;                      // with this value.
+  std::optional<Outcome> outcome;     // What its last run does if nothing fails; none: it fails.
+  int value = 7;                      // The value of the last run.
   bool may_destroy = true;            // Whether something may be destroyed in its course.
 
   int devices = 1;  // The cache is for the last of them, the first is current.

@@ -160,8 +160,8 @@ TEST(ManifestTest, ATextThatWasCutIsFound) {
 }
 
 TEST(ManifestTest, ErrorsSayWhatIsWrong) {
-  expect_refused("", "no manifest of graphcache");
-  expect_refused("{\"json\": 1}\n", "no manifest of graphcache");
+  expect_refused("", "not a manifest of graphcache");
+  expect_refused("{\"json\": 1}\n", "not a manifest of graphcache");
   expect_refused("graphcache manifest 2\nwhatever\n", "another version");
   expect_refused("graphcache manifest 1\n", "its end is missing");
   expect_refused("graphcache manifest 1\nchecksum 0000000000000000\n", "its checksum is wrong");
@@ -188,7 +188,7 @@ TEST(ManifestTest, BytesThatAreNoKeyAreRefused) {
                                  "\x90",                                  // Beyond the last tag.
                                  std::string(100'000, '\x05'),            // Optionals in optionals.
                                  std::string(100'000, '\x08') + std::string(100'000, '\x09')};
-  for (const std::string& bytes : hostile) expect_refused(text_of_bytes(bytes), "these bytes are no key");
+  for (const std::string& bytes : hostile) expect_refused(text_of_bytes(bytes), "these bytes are not a key");
 }
 
 TEST(ManifestTest, WarmUpWarmsOneKeyAfterTheOther) {

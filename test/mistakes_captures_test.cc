@@ -240,7 +240,7 @@ TEST_F(MistakesTest, EachCauseSaysWhatToDo) {
            inner.launch(add, {kGrid, kBlock}, data.get(), kSize, value);
          });
        },
-       "could not follow its values", ""},
+       "could not update its values", ""},
   };
   for (const Cause& cause : causes) {
     SCOPED_TRACE(cause.name);

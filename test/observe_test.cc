@@ -314,7 +314,7 @@ TEST_F(ObserveTest, ABrokenCaptureIsExplained) {
   }));
   const std::string text = cache.explain(key("k"));
   EXPECT_TRUE(says(text, "Runs: eager 1."));
-  EXPECT_TRUE(says(text, "Its last direct run was one because its capture broke."));
+  EXPECT_TRUE(says(text, "Its last direct run was direct because its capture broke."));
   EXPECT_TRUE(says(text, "Its last error: "));
   EXPECT_TRUE(says(text, "cudaErrorStreamCapture"));
 }
@@ -323,7 +323,7 @@ TEST_F(ObserveTest, SharedExecutablesAreExplained) {
   Cache cache(renting(1));
   EXPECT_TRUE(run_add(cache, key("a")).ok());
   EXPECT_RUN(kUpdated, run_add(cache, key("b")));
-  EXPECT_TRUE(says(cache.explain(key("a")), "a sibling runs with it now"));
+  EXPECT_TRUE(says(cache.explain(key("a")), "a sibling uses it now"));
   EXPECT_TRUE(says(cache.explain(key("b")), "the other keys of family 1"));
 }
 

@@ -184,10 +184,10 @@ TEST(StatsTest, TextOfAnEntryTellsWhatItHas) {
   EntryInfo entry;
   expect_all(to_string(entry), {"nothing recorded"});
   entry.recorded = true;
-  expect_all(to_string(entry), {"template alone"});
+  expect_all(to_string(entry), {"only a template"});
   entry.live = true;
   expect_all(to_string(entry), {"live"});
-  EXPECT_EQ(to_string(entry).find("alone"), std::string::npos) << to_string(entry);
+  EXPECT_EQ(to_string(entry).find("only a template"), std::string::npos) << to_string(entry);
 }
 
 TEST(StatsTest, FmtPrintsWhatToStringMakes) {

@@ -69,8 +69,8 @@ struct Plan {
 
   const std::uint64_t seed;
   bool gentle;        // Nothing is forgotten, evicted or made to fail.
-  bool injects;       // Calls fail,
-  bool dies;          // at last by an error that is fatal to the context.
+  bool injects;       // Calls fail.
+  bool dies;          // The last failure is fatal to the context.
   bool defers;        // Work is done later, in an order drawn by lot.
   bool holds;         // Streams are kept busy.
   bool same_kernels;  // Siblings differ in arguments and grids alone.
@@ -159,14 +159,14 @@ class Lane {
   Stream own_stream_, side_;
   Event fork_, join_;
   cudaStream_t stream_;
-  Memory* memory_ = nullptr;  // On the device: what runs in order on stream_,
-  Memory* apart_ = nullptr;   // and what runs on side_.
+  Memory* memory_ = nullptr;  // Device memory of the work that runs in order on stream_.
+  Memory* apart_ = nullptr;   // Device memory of the work that runs on side_.
   Memory expected_{}, expected_apart_{};
   int direct_ = 0;  // Calls of fn of the operation, nested ones included.
   int operation_ = 0;
   std::string doing_;
-  bool pinned_recorded_ = false;  // Own key 0 is pinned, and was recorded then,
-  std::uint64_t pinned_at_ = 0;   // with so many forgettings begun.
+  bool pinned_recorded_ = false;  // Whether own key 0 is pinned, and was recorded when it was pinned.
+  std::uint64_t pinned_at_ = 0;   // The number of forgettings that had begun then.
 };
 
 class World {

@@ -155,9 +155,9 @@ inline bool is_capturing(cudaStream_t stream) {
 
 inline cudaStreamCaptureMode thread_capture_mode() {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
-  CUDA_OK(cudaThreadExchangeStreamCaptureMode(&mode));  // Takes the mode out,
+  CUDA_OK(cudaThreadExchangeStreamCaptureMode(&mode));  // Reads the mode by replacing it.
   cudaStreamCaptureMode again = mode;
-  CUDA_OK(cudaThreadExchangeStreamCaptureMode(&again));  // and puts it back.
+  CUDA_OK(cudaThreadExchangeStreamCaptureMode(&again));  // Restores the mode.
   return mode;
 }
 

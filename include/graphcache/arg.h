@@ -1,4 +1,4 @@
-// What a call of the recorder takes: a value, or a slot.
+// Arg: an argument of a call of the recorder, which is a value or a slot. Programs pass either, and it converts.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace graphcache {
 
-// An argument of type T: a value that converts to T, or a slot whose value does.
+// An argument of type T. It is made from a value that converts to T, or from a slot of a type that converts to T.
 template <class T>
 class Arg {
   static_assert(std::is_trivially_copyable_v<T>, "graphcache: an argument must be trivially copyable");
@@ -23,7 +23,7 @@ class Arg {
   template <class U,
             std::enable_if_t<!detail::kIsSlot<Bare<U>> && !std::is_same_v<Bare<U>, Arg> && std::is_convertible_v<U, T>,
                              int> = 0>
-  Arg(U&& value) {  // NOLINT(google-explicit-constructor): arguments are passed as to a kernel.
+  Arg(U&& value) {  // NOLINT(google-explicit-constructor): arguments are passed as they are to a kernel.
     const T converted = static_cast<T>(std::forward<U>(value));
     std::memcpy(bytes_, &converted, sizeof(T));
   }

@@ -1,4 +1,4 @@
-// Conditional nodes: work that a graph does, repeats or leaves out by what device memory holds when it gets there.
+// Body and conditional nodes: work that a graph does, skips or repeats, depending on a number in device memory.
 //
 //   rec.launch(count_misses, {grid, block}, data, misses);            // sets *misses, on the device
 //   rec.if_node(misses, [&](graphcache::Body& body) {                 // if *misses != 0
@@ -11,28 +11,7 @@
 //     body.launch(methods[i], {grid, block}, data);
 //   });
 //
-// if_node(condition, then, otherwise) has a second body. A condition is a pointer of type const unsigned*, or a slot of
-// one, to memory that kernels of the cache's device can read. It is read on the device, when the stream gets there;
-// while_node() reads it again behind each round. A small kernel of the library's does that: users need no
-// cudaGraphConditionalHandle, and no device code but their own.
-//
-// A body is called when the node is recorded, once: what it enqueues on body.stream() is recorded as it stands, whether
-// it will be run or not. A slot cannot be used inside, since the nodes of a body stay as they were recorded: pass what
-// rec.on_device(slot) has given. A run of a cache inside a body becomes part of that body (kInlined). Work on other
-// streams, rec.stream() included, must be forked from body.stream() and joined again; else the run fails. CUDA allows
-// kernels, copies, sets and conditional nodes in a body, and neither host functions nor cudaMallocAsync and
-// cudaFreeAsync: `fn` is then run directly, and stats() counts kCaptureFailed.
-//
-// When `fn` is run uncaptured, the host decides: the run waits for its stream at each decision, copies the condition,
-// and calls the body that is wanted. A loop decides after each round. So a body may be called any number of times, and
-// must do no more than enqueue. What it enqueues is the same, and so are the values. A loop ends if a call in it fails.
-// A call of CUDA by other means than the body counts if it leaves an error that was not in the last-error slot before.
-//
-// Keys with conditional nodes share no executables, and CUDA allows one executable of such a graph at a time. A loop
-// whose condition is a slot makes its key hold memory, as Recorder::on_device() does. `fn` is run directly, too, where
-// the library was built without nvcc, and where CUDA is older than 12.8 and there is a switch_node() or an `otherwise`.
-// Inside a capture of somebody else's (Options::inline_in_foreign_capture) these calls fail, because the cache cannot
-// know how long that graph will be launched, and so how long the library's kernel must stay loaded.
+// if_node(condition, then, otherwise) has a second body, for the other case. The comment at Body has the rules.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -50,7 +29,7 @@ namespace detail {
 template <class... A>
 inline constexpr bool kNoSlots = (... && !kIsSlot<std::remove_cv_t<std::remove_reference_t<A>>>);
 
-// Grid, block and dynamic shared memory of a launch in a body.
+// Grid, block and dynamic shared memory of a launch in a body. None of them may be a slot.
 struct BodyShape {
   template <class G, class B, class S = std::size_t>
   BodyShape(const G& grid, const B& block, const S& shared_bytes = S{}) : shape(make(grid, block, shared_bytes)) {}
@@ -70,24 +49,47 @@ struct BodyShape {
 
 }  // namespace detail
 
-// What a body of a conditional node enqueues its work through. It belongs to one call of the body. Its calls return
-// nothing: as a recorder's, the first failure makes the run fail.
+// The recorder of a conditional node's body. It is valid during one call of the body. As with Recorder, calls report no
+// errors themselves: after the first failure they do nothing, and the run fails.
+//
+// The condition is a const unsigned*, or a slot of that type, and points to memory that kernels of the cache's device
+// can read. It is read on the device, when the stream reaches the node; while_node() reads it again after each round. A
+// small kernel of the library reads it, so programs need no cudaGraphConditionalHandle, and no device code for it.
+//
+// What a body may do. A body is called once, when the node is recorded. Everything that it enqueues on body.stream() is
+// recorded with its present arguments, whether the graph will run it or not. Slots cannot be used in a body, because
+// its nodes stay as they were recorded: pass the result of rec.on_device(slot) instead. A cache that is run inside a
+// body becomes part of the body (kInlined). Work on other streams, rec.stream() included, must be forked from
+// body.stream() and joined again; otherwise the run fails. CUDA permits kernels, copies, memsets and conditional nodes
+// in a body. If a body contains a host function, cudaMallocAsync or cudaFreeAsync, `fn` runs directly (kCaptureFailed).
+//
+// Direct runs. If `fn` is called uncaptured, the host decides. At each decision the run waits for its stream, copies
+// the condition, and calls the body that is needed; a loop decides again after each round. So a body may be called any
+// number of times. It must only enqueue, and enqueue the same work with the same values each time. A loop ends when a
+// call inside it fails. A CUDA call that bypasses `body` counts as failed if it leaves a new error in the last-error
+// slot.
+//
+// Limits. Keys with conditional nodes share no executables, and CUDA permits only one executable of such a graph at a
+// time. If the condition of a loop is a slot, the key owns device memory, as with Recorder::on_device(). `fn` runs
+// directly if the library was built without nvcc. The same applies to a switch_node() or an `otherwise` if CUDA is
+// older than 12.8. In a capture by other code (Options::inline_in_foreign_capture) conditional nodes fail: the
+// library's kernel must stay loaded while that graph is launched, and the cache cannot know how long that is.
 class Body : public detail::ConditionalNodes<Body> {
  public:
   static constexpr bool kTakesSlots = false;
 
   Body(detail::Recording* recording, cudaStream_t stream) : recorder_(recording, stream) {}
 
-  // The stream to enqueue on. It is another one than the run's where the body is captured.
+  // The stream to enqueue on. During a capture it is not the stream of the run.
   cudaStream_t stream() const { return recorder_.stream(); }
-  // The same body on a stream that was forked from this one by an event, and that is joined again before the body ends.
+  // The same body on another stream, which was forked from this one by an event and is joined before the body returns.
   Body on(cudaStream_t other) const {
     Body forked = *this;
     forked.recorder_ = recorder_.on(other);
     return forked;
   }
 
-  // As those of Recorder, without slots.
+  // These do the same as the functions of Recorder, but accept no slots.
   template <class... P, class... A>
   void launch(void (*kernel)(P...), const detail::BodyShape& shape, A&&... args) {
     static_assert(
@@ -96,6 +98,14 @@ class Body : public detail::ConditionalNodes<Body> {
         "pass rec.on_device(slot) instead");
     if constexpr (detail::kNoSlots<A...>) recorder_.launch(kernel, shape.shape, std::forward<A>(args)...);
   }
+  template <class... P, class G, class... A, std::enable_if_t<std::is_convertible_v<const G&, Arg<dim3>>, int> = 0>
+  void launch(void (*)(P...), const G&, A&&...) {
+    static_assert(detail::kNever<G>,
+                  "graphcache: launch() takes grid and block in braces: body.launch(kernel, {grid, block}, args...)");
+  }
+  template <class... A>
+  void launch(detail::name_the_template_arguments_of_the_kernel_as_in_rec_launch_scale_of_float,
+              const detail::BodyShape&, A&&...) = delete;
   template <class D, class S, class N>
   void memcpy(D dst, S src, N bytes, cudaMemcpyKind kind = cudaMemcpyDefault) {
     static_assert(

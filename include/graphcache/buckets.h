@@ -1,4 +1,4 @@
-// Buckets: few sizes for many.
+// Buckets: round many sizes up to a few, so that a varying size does not make every run a new key.
 #pragma once
 
 #include <cstddef>
@@ -10,32 +10,34 @@
 
 namespace graphcache {
 
-// Sizes that many sizes are rounded up to, so that a varying size does not make every run a new key.
+// A list of sizes to round up to.
 //
 //   const graphcache::Buckets buckets{1, 2, 4, 8, 16};
-//   cache.run(graphcache::key("decode", buckets.up(batch)), ...);    // 13 runs as 16
-//   for (std::int64_t batch : buckets) run_once(batch);                   // no other key comes, up to 16
+//   cache.run(graphcache::key("decode", buckets.up(batch)), ...);    // a batch of 13 runs as 16
+//   for (std::int64_t batch : buckets) run_once(batch);              // makes all keys for batches up to 16
 //
-// The work must be padded to the bucket. Immutable; safe to use from many threads.
+// `fn` must do the work of the bucket's size, so pad the data. Buckets never change, and many threads may use them.
 class Buckets {
  public:
-  // In any order; duplicates and values below 1 are dropped. Without any value left, `up` changes nothing.
+  // The values may be in any order. Duplicates and values below 1 are dropped. If no value is left, up() returns its
+  // argument.
   Buckets(std::initializer_list<std::int64_t> values) : Buckets(std::vector<std::int64_t>(values)) {}
   explicit Buckets(std::vector<std::int64_t> values);
 
-  // 1, 2, 4 and so on below `max`, then `max`: memory for `max` is enough for the bucket of every n up to `max`.
+  // The powers of two below `max`, then `max`. So memory for `max` suffices for the bucket of every size up to `max`.
   static Buckets powers_of_two(std::int64_t max);
-  // `step`, 2 * `step` and so on below `max`, then `max`. A step below 1 counts as 1.
+  // The multiples of `step` below `max`, then `max`. A step below 1 counts as 1.
   static Buckets every(std::int64_t step, std::int64_t max);
-  // At most `most` buckets for sizes that are known, each with how often it comes: those that pad least, summed over
-  // all. Sizes below 1 are left out. Of more than 512 sizes, every so many-th one may become a bucket. Throws
-  // std::bad_alloc.
+  // The buckets that need the least padding in total for known sizes, at most `most` of them. Each size is given with
+  // its number of uses. Sizes below 1 are ignored. If there are more than 512 sizes, only 512 of them, evenly spaced,
+  // can become buckets. Throws std::bad_alloc.
   static Buckets fit(const std::vector<std::pair<std::int64_t, std::uint64_t>>& sizes, std::size_t most);
 
-  // The smallest bucket that is not below n; above the largest, the next multiple of the largest (or n itself, where
-  // that multiple is no std::int64_t).
+  // Returns the smallest bucket that is at least n. Above the largest bucket, returns the next multiple of the largest
+  // one, or n itself if that multiple does not fit a std::int64_t.
   std::int64_t up(std::int64_t n) const;
-  // The same for a floating-point value; NaN and values that are no std::int64_t count as the largest std::int64_t.
+  // The same for a floating-point value. NaN and values outside the range of std::int64_t count as the largest
+  // std::int64_t.
   template <class F, std::enable_if_t<std::is_floating_point_v<F>, int> = 0>
   std::int64_t up(F x) const {
     return up(ceiling(static_cast<double>(x)));
@@ -43,10 +45,10 @@ class Buckets {
 
   bool empty() const { return values_.empty(); }
   std::size_t size() const { return values_.size(); }
-  // 0 if there is none.
+  // The largest bucket, or 0 if there is none.
   std::int64_t largest() const { return values_.empty() ? 0 : values_.back(); }
 
-  // Ascending: what Cache::warm may be called for, one by one.
+  // The buckets in ascending order, for example to call Cache::warm() for each.
   const std::vector<std::int64_t>& values() const { return values_; }
   std::vector<std::int64_t>::const_iterator begin() const { return values_.begin(); }
   std::vector<std::int64_t>::const_iterator end() const { return values_.end(); }

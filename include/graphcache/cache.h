@@ -1,4 +1,4 @@
-// A cache of CUDA graphs, keyed by launch configuration.
+// Cache: runs work as CUDA graphs, which it keeps by key.
 //
 //   graphcache::Cache cache({.max_executables = 64});
 //   absl::StatusOr<graphcache::Outcome> outcome = cache.run(
@@ -9,48 +9,6 @@
 //         forward<<<grid, block, 0, rec.stream()>>>(weights, hidden);
 //         rec.launch(sgd, {grid, block}, weights, gradient, data, lr);
 //       });
-//
-// The first run of a key captures what `fn` enqueues, instantiates it and launches it; every later run replays it: one
-// runtime call if nothing changed, one more for each node whose values did. When the executable is evicted, what was
-// captured is kept as a template, so that a later run of the key does not call `fn`. Only a key whose `fn` calls
-// Recorder::on_device() is captured again then. Keys whose graphs differ in kernels, launch shapes and values alone
-// share executables, where that is cheaper (Options::share).
-//
-// What the caller owns. A graph holds the arguments that were captured: memory that they point to must stay valid until
-// the entry is gone (erase, clear, destruction, or Options::max_templates) and the last launch is over, or be passed as
-// a slot, or be part of the key. Memory that `fn` allocates by cudaMallocAsync is best freed in `fn`. If `fn` hands it
-// out instead, each run allocates it anew, at the same place while the key keeps its executable, and the caller frees
-// it before the next run, or sets cudaGraphInstantiateFlagAutoFreeOnLaunch. Such a key calls `fn` again, which hands
-// out the new memory, when it has lost its executable or has run directly. Whatever decides which work `fn` enqueues
-// must be in the key: on a hit `fn` is not called. Options::verify_every finds where either was forgotten.
-//
-// Which runs are the same. An entry belongs to a key and a place in the program: the type of `fn` (each lambda has its
-// own), and for function pointers and std::function the function they hold. Callables of one type that call different
-// functions otherwise (std::bind, a functor with a function pointer, another type-erased callable) look alike: name the
-// function in the key.
-//
-// Threads. All members may be called from any number of threads at once. Runs of one entry exclude each other from
-// look-up to launch, except runs that call `fn` directly; a cold key met by many threads is captured once, while the
-// others wait; runs of different entries do not wait for each other, except where one reads another's graph for the
-// first time, to find what they could share. Launches of one entry from several streams are put in order by the driver.
-// `fn` must not wait for another thread that runs the same key. If it adds a graph of the caller's as a child node by
-// hand, only one thread at a time may run the cache, or add, clone, instantiate or destroy that graph
-// (docs/semantics.md, fact 35). A cache must outlive its runs.
-//
-// What a run leaves alone. Afterwards the stream is as it was and takes work; the thread's current device and capture
-// mode are the caller's, while `fn` has the cache's device current; the runtime's last-error slot holds what it held.
-// The runtime lets that slot be read and emptied, not filled, so an error that stood there before is replaced by a
-// later one if a CUDA call of the run fails, is gone if it was the launch of a hit, and hides one of the same kind that
-// `fn` leaves. Exceptions of `fn` pass through, the capture having been ended. One that `fn` throws while its capture
-// is broken is dropped, because checked code throws what a forbidden call returns: `fn` is called again, directly.
-//
-// Out of device memory, a run waits for the device, destroys what waits for its destruction, and tries once more.
-//
-// Out of host memory. A run or warm() for which the library cannot allocate returns ResourceExhausted, without a
-// message if there is no memory even for that. Its key may have lost its executable by then.
-// Other keys have been evicted at most, so they need `fn` again only if it calls Recorder::on_device(). Nothing
-// here throws std::bad_alloc except the constructor and what returns a key or a text: key(), to_string(). A
-// std::bad_alloc of `fn` is `fn`'s own, and passes through.
 #pragma once
 
 #include <absl/status/status.h>
@@ -82,41 +40,51 @@
 
 namespace graphcache {
 
+// The first run of a key captures the work that `fn` enqueues, and launches it as a graph. Every later run replays the
+// graph: one runtime call if no value has changed, and at most one more for each node whose values have. All members
+// are thread-safe. "Rules" behind the class says what callers must observe.
 class Cache {
  public:
-  // Options that make no sense (a negative max_executables, an unknown device) are reported by status() and by each
-  // run. Throws std::bad_alloc.
+  // Invalid options (a negative max_executables, an unknown device) make status() and each run return an error. Throws
+  // std::bad_alloc.
   explicit Cache(const Options& options = {});
-  // Destroys every executable. No run may be under way. Waits for the device's work, as cudaFree does, since
-  // executables in flight cannot be destroyed; inside a capture, other caches of the device destroy them later. Waits
-  // for what background threads have begun.
+  // Destroys every executable. REQUIRES: no run is under way. Waits for the work of the device, as cudaFree does,
+  // because executables in flight cannot be destroyed. Inside a capture it does not wait: other caches of the device
+  // destroy them later. Also waits for the work that background threads have begun.
   ~Cache();
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
 
-  // Runs `fn`'s work once on `stream`, after what is enqueued there: by replay if `key` is known here, else by
-  // capturing `fn`, or by calling `fn` uncaptured where that cannot be done (stats() counts the reasons). `fn` only
-  // enqueues: it takes a cudaStream_t, or a Recorder& and then one Slot<T> for each value of `params`, and returns
-  // nothing, a cudaError_t or an absl::Status. If a capture breaks, `fn` is called a second time, uncaptured.
+  // Runs the work of `fn` once on `stream`, behind the work that is already enqueued there. If the key is known, its
+  // graph is replayed; otherwise `fn` is captured. Where a capture is impossible or breaks, `fn` is called directly,
+  // and stats() counts the reason. The default stream is Options::stream.
   //
-  // Without a stream, Options::stream. Called inside another run's `fn` on a stream of its capture, the work becomes
-  // part of that run (kInlined); with params, which the outer graph could not follow, the outer run is not captured.
+  // `fn` takes a cudaStream_t, or a Recorder& and one Slot<T> for each value of `params`. It returns nothing, a
+  // cudaError_t or an absl::Status. It must only enqueue, because a hit does not call it, and a run calls it twice if
+  // its capture breaks: under capture, and directly.
   //
-  // The legacy default stream (a null stream is that) cannot be captured. A run on it captures `fn` on a stream of the
-  // cache's own, which `fn` is given, and launches the graph on the legacy stream, where it waits for all blocking
-  // streams and they wait for it. The other stream does not wait for the legacy one, so that other threads can go on
-  // using that. So `fn` must enqueue on the stream that it is given: a launch without a stream would run once, and not
-  // at a hit. Verify mode (Options::verify_every) reports that, and captures on a blocking stream for it. If `fn`
-  // enqueues nothing where it should, each run calls it directly (kNothingCaptured).
+  // REQUIRES: `stream` is not capturing (but see "Nested runs" and Options::inline_in_foreign_capture). Violations are
+  // detected before any work is enqueued, except on a hit: there the launch fails and invalidates the caller's capture.
   //
-  // Errors: ResourceExhausted if the host's memory runs out; InvalidArgument for options, a stream of another device,
-  // an empty `fn`, a slot of another run; FailedPrecondition for a stream that is capturing already;
-  // what `fn` returned; an error that a CUDA call of `fn` left behind; a CUDA error of our own calls after which
-  // nothing could be run. After an error none of this run's work was launched through the cache; work that `fn`
-  // enqueued directly before it failed may have been.
+  // Errors:
+  //   - ResourceExhausted: host memory ran out.
+  //   - InvalidArgument: invalid options, a stream of another device, an empty `fn`, or a slot of another run.
+  //   - FailedPrecondition: the stream is capturing already.
+  //   - The status that `fn` returned, or a CUDA error that a call of `fn` left behind.
+  //   - A CUDA error of the library's own calls, if the work could not be run in another way.
+  // After an error, the library has launched none of the run's work. Work that `fn` enqueued directly before it failed
+  // may have been launched.
   //
-  // A stream that is capturing is noticed before anything is enqueued, but for a hit: it makes one runtime call, the
-  // launch, which a capturing stream refuses and which ends that capture.
+  // Nested runs: if run() is called inside the `fn` of another run, on a stream of its capture, the work becomes part
+  // of that run (kInlined). If the inner run has params, the outer run is not captured, because its graph could not
+  // update these values.
+  //
+  // The legacy default stream (a null stream) cannot be captured. A run on it captures `fn` on a stream of the cache's
+  // own, which it passes to `fn`, and launches the graph on the legacy stream. There the graph and all blocking streams
+  // wait for each other as usual. The cache's own stream is a non-blocking one, so other threads may use the legacy
+  // stream during the capture. So a launch without a stream in `fn` is not captured: it runs once, and hits do not
+  // repeat it. Verify mode (Options::verify_every) reports such a launch, and captures on a blocking stream to find it.
+  // If `fn` enqueues nothing on the stream that it is given, each run calls it directly (kNothingCaptured).
   template <class Fn, std::enable_if_t<!std::is_convertible_v<Fn&&, cudaStream_t>, int> = 0>
   absl::StatusOr<Outcome> run(const Key& key, Fn&& fn) {
     return run(key, default_stream(), Params<>(), std::forward<Fn>(fn));
@@ -132,14 +100,18 @@ class Cache {
   template <class... Ts, class Fn>
   absl::StatusOr<Outcome> run(const Key& key, cudaStream_t stream, const Params<Ts...>& params, Fn&& fn);
 
-  // Makes a graph that somebody else captured or built the key's: later runs of it replay the graph (adopt.h). Nothing
-  // is launched, and what the graph holds is neither run nor changed, but that bound arguments get the values of
-  // `params`. These have the types of later runs' params.
+  // Gives the key a graph that other code captured or built: later runs of the key replay it (adopt.h). The graph is
+  // not launched, and not changed, except that bound arguments get the values of `params`. Later runs have params of
+  // the same types.
   //
-  // Errors, after which the graph and its owner are as they were: AlreadyExists if the key has a graph, by adoption or
-  // by a capture; InvalidArgument for no graph, one without nodes or of another device alone, and for arguments that
-  // cannot be bound; FailedPrecondition inside a run's `fn`, and for a graph that CUDA cannot clone; ResourceExhausted
-  // if the host's memory runs out; a CUDA error. A graph that cannot be instantiated is adopted, and its runs fail.
+  // Errors, after which the graph and its owner are unchanged:
+  //   - AlreadyExists: the key has a graph already, adopted or captured.
+  //   - InvalidArgument: the graph is null, has no nodes, or has only nodes of another device; or an argument cannot be
+  //     bound.
+  //   - FailedPrecondition: the call was made inside a run's `fn`, or CUDA cannot clone the graph.
+  //   - ResourceExhausted: host memory ran out.
+  //   - A CUDA error.
+  // A graph that CUDA cannot instantiate is adopted without an error, but its runs fail.
   absl::Status adopt(const Key& key, cudaGraph_t graph, Adoption adoption = {}) {
     return adopt(key, graph, Params<>(), std::move(adoption));
   }
@@ -151,26 +123,28 @@ class Cache {
     detail::AdoptedFn fn;
     return adopt_call(key, graph, make_call(params, fn), places, std::move(adoption));
   }
-  // Replays the graph that was adopted for the key. NotFound if there is none. With values that change:
-  // run(key, stream, params, graphcache::adopted).
+  // Replays the graph that was adopted for the key. Returns NotFound if there is none. To pass values, call run(key,
+  // stream, params, graphcache::adopted).
   absl::StatusOr<Outcome> run(const Key& key, cudaStream_t stream) { return run(key, stream, adopted); }
 
-  // A step that runs this key and `fn` as run() does, for a hot loop (step.h). It makes no call and holds no graph. It
-  // has a copy of `fn`, or takes it over.
+  // Returns a step, which runs this key and `fn` in a hot loop as run() does (step.h). The step copies `fn`, or moves
+  // it if it is an rvalue. This makes no CUDA call.
   template <class Fn>
   Step<std::decay_t<Fn>> prepare(Key key, Fn&& fn) {
     return Step<std::decay_t<Fn>>(hits(), default_stream(), std::move(key), std::forward<Fn>(fn));
   }
 
-  // Makes a key ready without running it: captures `fn` if the key is not known, and instantiates and uploads its graph
-  // while there is room for another executable; none leaves for it, so that any number of keys can be recorded before
-  // the first run. It waits for the upload, which is made on a stream of the cache's own, so do not call it while the
-  // device waits for what this thread does next. The values of `params` are those of a later run, and need not be its.
-  // No outcome is counted. Options::capture_after does not count here; where Options::max_executables is 0 nothing is
-  // done. Errors: as run() has them, and what broke the capture or the instantiation.
+  // Makes a key ready without running it. Captures `fn` if the key is not known, and instantiates and uploads its graph
+  // while there is room for another executable. Nothing is evicted for it, so any number of keys can be recorded before
+  // the first run. The values of `params` may differ from those of later runs.
   //
-  // With Options::background_threads, it returns when `fn` is captured. Those threads instantiate and upload the graphs
-  // in the order of the calls, and wait_until_ready() reports their errors.
+  // It waits for the upload, which runs on a stream of the cache's own. So do not call it while the device waits for
+  // something that this thread does next. No outcome is counted, and Options::capture_after does not apply. If
+  // Options::max_executables is 0, nothing is done. Errors: those of run(), and errors that broke the capture or the
+  // instantiation.
+  //
+  // With Options::background_threads, warm() returns once `fn` is captured. The threads instantiate and upload the
+  // graphs in the order of the calls, and wait_until_ready() reports their errors.
   template <class Fn>
   absl::Status warm(const Key& key, Fn&& fn) {
     return warm(key, default_stream(), Params<>(), std::forward<Fn>(fn));
@@ -192,89 +166,98 @@ class Cache {
     }
   }
 
-  // How many executables the background threads have finished, of how many that they were asked for since the last
-  // call of wait_until_ready() that returned neither DeadlineExceeded nor FailedPrecondition. Those that failed count.
+  // Receives the number of executables that background threads have finished, and the number that was requested. Both
+  // count from the last call of wait_until_ready() that returned neither DeadlineExceeded nor FailedPrecondition.
+  // Failed ones count as finished.
   using Progress = std::function<void(std::size_t ready, std::size_t all)>;
-  // Waits until the background threads (Options::background_threads) have nothing left to do for warm() and runs. Ok,
-  // or the first error that they met meanwhile, which names its key. Such a key runs directly for a while, and
-  // EntryInfo::error says why. DeadlineExceeded if the time has passed before: the threads go on. FailedPrecondition
-  // inside a capture of a run's `fn`; do not call it in a direct call of `fn` either. Without background threads it
-  // returns at once.
+  // Waits until the background threads (Options::background_threads) have done all work for warm() and runs. Returns at
+  // once if there are no such threads.
   //
-  // `progress` is called in this thread each time that more is finished, and its exceptions pass. A run gives its key
-  // to the threads when its direct call of `fn` has returned, so keys of runs that are under way may not be waited for.
-  // The threads wait for uploads, as warm() does without them, so do not call this while the device waits for what this
-  // thread does next.
+  // Returns ok, or the first error that the threads met meanwhile, which names its key. Such a key runs directly for a
+  // while, and EntryInfo::error has the reason. Returns DeadlineExceeded if the time is over; the threads go on.
+  // Returns FailedPrecondition inside the capture of a run's `fn`. Do not call it in a direct call of `fn` either.
+  //
+  // `progress` is called in this thread whenever more executables are finished. Its exceptions pass through. A run
+  // hands its key to the threads when its direct call of `fn` has returned, so this may not wait for keys whose runs
+  // are under way. The threads wait for their uploads, so do not call this while the device waits for something that
+  // this thread does next.
   absl::Status wait_until_ready(std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max(),
                                 const Progress& progress = nullptr);
 
-  // Keeps what the key has, an executable or a template, from leaving for others until unpin(); false if the key is not
-  // known. A pinned key does not rent. Pins do not nest. Pinned executables count against the budgets: when nothing
-  // else can leave, other keys run directly.
+  // Protects the key's executable or template from eviction by other keys, until unpin(). Returns false if the key is
+  // not known. Pins do not nest. A pinned key does not borrow executables of siblings. Pinned executables count against
+  // the limits: if nothing else can be evicted, other keys run directly.
   bool pin(const Key& key);
   bool unpin(const Key& key);
 
-  // Whether some place of the program has recorded this key, so that a run there would not call `fn`.
+  // Whether the key has been recorded at some place of the program, so that a run there would not call `fn`.
   bool contains(const Key& key) const;
-  // Forgets the key, at every place of the program, pinned or not; false if there was none. A run of it that is under
-  // way ends as it would have, and so do launches in flight: the executable is destroyed by this call, or by a later
-  // run that is no hit, erase() or clear(), once these are known to be over. But what `fn` has given its capture to
-  // keep alive (user objects, as some libraries do) may be released at once if the key, or another one that was
-  // forgotten, has lost its executable since its last launch, or shares one with a table: synchronize first where there
-  // is such. If an adopted key has an owner, erase() waits for the device's work and releases it (Adoption::owner).
+  // Forgets the key at every place of the program, pinned or not. Returns false if there was none. A run of the key
+  // that is under way ends normally, and so do launches in flight. The executable is destroyed once these are over: by
+  // this call, or by a later erase(), clear(), or run that is not a hit. If an adopted key has an owner, erase() waits
+  // for the work of the device and releases the owner (Adoption::owner).
+  //
+  // Synchronize before erase() if the capture of `fn` retains user objects, as some libraries do. They may be released
+  // at once in two cases: this key, or another forgotten one, lost its executable after its last launch, or it shares
+  // an executable that has a table.
   bool erase(const Key& key);
-  // Forgets every key, and destroys what they had. Waits for the device's work, as cudaFree does. The counters go on.
-  // What a background thread is making at this moment is destroyed by that thread: call wait_until_ready() before the
-  // code of a kernel is unloaded.
+  // Forgets every key and destroys its executables. Waits for the work of the device, as cudaFree does. The counters
+  // stay. An executable that a background thread is making at this moment is destroyed by that thread. So call
+  // wait_until_ready() before the code of a kernel is unloaded.
   void clear();
 
-  // Takes no longer with many keys than with few.
+  // The counters. The call takes the same time for many keys as for few.
   Stats stats() const;
-  // What each entry is and did, the one used last first. Entries are read about 256 at a time, fewer if their keys are
-  // long, so that runs of other threads go on: these are of one moment, but the next ones are of a later one. A key
-  // that is new or forgotten meanwhile may be missing; none appears twice. Empty if there is no memory for it.
+  // All entries, the one used last first. Empty if there is no memory for them. About 256 entries are read at a time,
+  // or fewer if their keys are long, so that runs of other threads go on in between. Entries read together are of one
+  // moment; the next ones are of a later moment. A key that is new or forgotten meanwhile may be missing, and none
+  // appears twice.
   std::vector<EntryInfo> entries() const;
 
-  // What the key's entries have, what their last runs did, and why, in sentences for people. The format is not fixed.
-  // It says why a key was captured again, why it runs directly, whether it shares executables, and in what its graph
-  // differs from the nearest one of the same label. For the last it reads a few graphs, as graph() does. Empty if there
+  // A readable description of the key's entries: what they have, what their last runs did, and why. It says why the key
+  // was captured again, why it runs directly, whether it shares executables, and how its graph differs from the nearest
+  // one with the same label. To compare, it reads a few graphs, as graph() does. The format may change. Empty if there
   // is no memory for it.
   std::string explain(const Key& key) const;
 
-  // The last events, the one that ended first before the others (Options::keep_events). Runs go on meanwhile. Empty if
-  // there is no memory for it.
+  // The last events, in the order in which they ended (Options::keep_events). Runs go on meanwhile. Empty if there is
+  // no memory for them.
   std::vector<CacheEvent> events() const;
 
-  // The runs of all keys, by the label of the key: the first 64 labels that the cache has met, in that order, and one
-  // for all others if there are others. It reads as entries() does. Runs inside another run's capture, disabled runs,
-  // and failed runs have no entry, and count in Stats alone.
+  // The runs of all keys, summed up by the label of the key. There is one element for each of the first 64 labels that
+  // the cache has met, in that order, and one for all others. It reads entries as entries() does. Runs inside another
+  // run's capture, runs of a disabled cache, and failed runs are not included; Stats counts them.
   std::vector<LabelStats> labels() const;
 
-  // The graph that the key keeps; of several entries of the key, that of the one used last. NotFound if the key is not
-  // known or has no graph. Unavailable if its runs hold it for longer than 0.1 s, or if called inside its `fn`. The
-  // runtime's getters are called, and runs of this key wait meanwhile. Other errors: of these calls; ResourceExhausted
-  // if there is no memory.
+  // The graph that the key keeps. If the key has several entries, it is that of the one used last. Runs of the key wait
+  // while the graph is read.
+  //
+  // Errors:
+  //   - NotFound: the key is not known or has no graph.
+  //   - Unavailable: runs of the key hold the graph for longer than 0.1 s, or the call was made inside its `fn`.
+  //   - ResourceExhausted: host memory ran out.
+  //   - An error of the runtime's functions that read the graph.
   absl::StatusOr<GraphInfo> graph(const Key& key) const;
-  // The same of an entry by its EntryInfo::id.
+  // The same for the entry with this EntryInfo::id.
   absl::StatusOr<GraphInfo> graph(std::uint64_t entry) const;
 
-  // What could be better about the use of this cache, what concerns the most runs first. It looks at all entries, some
-  // at a time as entries() does, and reads a few graphs as graph() does: it is for people who ask, and not for each
-  // run. Empty if there is nothing to say, or no memory for it.
+  // What would make the use of this cache better; findings that concern the most runs come first. It is meant for
+  // people, not for each run: it walks over all entries, as entries() does, and reads a few graphs, as graph() does.
+  // Empty if there is nothing to report, or no memory for it.
   std::vector<Finding> advise() const;
 
-  // The keys that have an executable or a template and have been replayed, those with the most runs first, at most
-  // `most` of them: the text for read_manifest() (manifest.h). Keys that hold an address are left out. Reads as
-  // entries() does. Empty if there is no memory for it.
+  // A text for read_manifest() (manifest.h): the keys that have an executable or a template and have been replayed. At
+  // most `most` keys are in it, those with the most runs first. Keys that contain an address are left out. It reads
+  // entries as entries() does. Empty if there is no memory for it.
   std::string manifest(std::size_t most = SIZE_MAX) const;
 
-  // Ok, or why every run fails: options that make no sense, or a CUDA error that was fatal to the context.
+  // Ok, or the reason why every run fails: invalid options, or a CUDA error that was fatal to the context.
   absl::Status status() const;
-  // As given, the device filled in.
+  // The options of the cache, with the actual device.
   const Options& options() const;
 
  private:
-  friend class Verifier;  // Of the library itself.
+  friend class Verifier;  // The library's own consistency check.
   template <class Fn>
   friend class Step;
   class Impl;
@@ -286,7 +269,8 @@ class Cache {
                           absl::Span<const detail::ValuePlace> places, Adoption adoption);
   absl::Status warm_call(const Key& key, cudaStream_t stream, const detail::Call& call);
   const std::shared_ptr<detail::Hits>& hits() const;
-  // A run of a step that is no hit, or whose launch has failed with this error: it holds the entry's lock then.
+  // Runs a step that is not a hit, or whose launch failed with `error`. In the latter case the caller holds the lock of
+  // the entry.
   absl::StatusOr<Outcome> run_step(const Key& key, cudaStream_t stream, const detail::Call& call,
                                    detail::Remembered* remembered, cudaError_t error);
   void wake();
@@ -294,9 +278,64 @@ class Cache {
   std::unique_ptr<Impl> impl_;
 };
 
-// The process-wide cache of a device, made at its first use with default options and never destroyed. Thread-safe. For
-// a device that does not exist, negative numbers included, a cache whose runs all fail. Throws std::bad_alloc if there
-// is no memory to make it.
+// ---- Rules --------------------------------------------------------------------------------------------------------
+//
+// A cache must outlive its runs. Four rules keep results right; the paragraphs below explain them.
+//   - Everything that decides which work `fn` enqueues is in the key.
+//   - Values that change from run to run are slots, or part of the key.
+//   - `fn` enqueues its work on the stream that it is given.
+//   - Memory that the work uses stays valid as long as the entry.
+//
+// The key. A hit does not call `fn`, so everything that decides which work `fn` enqueues must be in the key.
+// Options::verify_every finds parts of keys, slots and memory that were forgotten.
+//
+// The place. An entry belongs to a key and to a place in the program, which is the type of `fn`: each lambda expression
+// has its own. For function pointers and std::function, the function that they hold counts as well. Other callables of
+// one type look alike even if they call different functions: std::bind, a functor with a function pointer, and other
+// type-erased callables. Name the function in the key there.
+//
+// Memory. A graph contains the arguments that were captured. Memory to which they point must stay valid until the entry
+// is gone (by erase(), clear(), destruction, or Options::max_templates) and the last launch is over. Otherwise pass the
+// pointer as a slot, or put it into the key.
+//
+// Memory from cudaMallocAsync in `fn` is best freed in `fn`. If `fn` hands it out instead, each run allocates it again,
+// at the same address while the key keeps its executable. The caller frees it before the next run, or sets
+// cudaGraphInstantiateFlagAutoFreeOnLaunch. When such a key has lost its executable, or has run directly, its next run
+// calls `fn` again, which hands out the new memory.
+//
+// Eviction. A key whose executable was evicted keeps its template, the captured graph. Its next run makes an executable
+// from that, without calling `fn`. Only a key whose `fn` calls Recorder::on_device(), or hands out memory as above, is
+// captured again. Keys whose graphs differ only in kernels, launch shapes and values share executables where that is
+// cheaper (Options::share).
+//
+// Threads. Runs of one entry exclude each other from look-up to launch, except runs that call `fn` directly. If several
+// threads run a cold key, one captures it and the others wait. Runs of different entries do not wait for each other,
+// with one exception: a run may read another entry's graph, once, to find out whether they can share. The driver
+// serialises launches of one entry on several streams. `fn` must not wait for another thread that runs the same key. If
+// `fn` adds the caller's own graph as a child node by hand, only one thread at a time may run the cache, or add, clone,
+// instantiate or destroy that graph (docs/semantics.md, fact 35).
+//
+// The caller's state. After a run, the stream is as it was and accepts work, and the thread has its current device and
+// capture mode back. `fn` runs with the cache's device current. A successful run preserves the runtime's last error. If
+// a run fails, an older error may be replaced by a newer one, or cleared by the failed launch of a hit, because CUDA
+// cannot restore it. While an older error is there, an equal error that `fn` leaves behind is not noticed.
+//
+// Exceptions. An exception of `fn` ends the capture and passes through. But if the capture is already broken, the
+// exception is dropped and `fn` is called again, directly: code that checks its CUDA calls throws when the capture
+// forbids one of them.
+//
+// Out of device memory. The run waits for the device, destroys everything that waits for its destruction, and tries
+// once more.
+//
+// Out of host memory. If the library cannot allocate memory, run() and warm() return ResourceExhausted, without a
+// message if there is no memory even for that. The key may have lost its executable, and other keys may have been
+// evicted. These call `fn` again only if it uses Recorder::on_device(). std::bad_alloc is thrown only by the
+// constructor and by functions that return a key or a text: key(), to_string(). A std::bad_alloc of `fn` itself passes
+// through.
+
+// The cache of a device that the whole process shares. It is made at the first call, with default options, and never
+// destroyed. Thread-safe. If the device does not exist, all runs of the cache fail. Throws std::bad_alloc if there is
+// no memory to make it.
 Cache& cache_for(int device);
 
 template <class... Ts, class Fn>

@@ -1,4 +1,5 @@
-// Optional: makes Outcome, EagerReason, Stats and EntryInfo printable by fmt. The only public header that needs fmt.
+// Makes Outcome, EagerReason, UpdateRefusal, Stats and EntryInfo printable by fmt. Optional: no other public header
+// needs fmt.
 //
 //   fmt::print("{}\n", cache.stats());
 #pragma once
@@ -11,7 +12,7 @@
 
 namespace graphcache::detail {
 
-// Formats what to_string() makes of a value, with the format specification of a string.
+// Formats the to_string() of a value. Format specifications are those of strings.
 template <class T>
 struct ToStringFormatter : fmt::formatter<fmt::string_view> {
   template <class Context>

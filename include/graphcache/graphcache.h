@@ -1,5 +1,5 @@
-// graphcache: an in-process cache of CUDA graphs, keyed by launch configuration. This header brings in the whole
-// library but for graphcache/format.h (needs fmt) and graphcache/hostrt.h (the CUDA runtime on the CPU, for tests).
+// graphcache: an in-process cache of CUDA graphs, keyed by launch configuration. This header includes the whole library
+// except graphcache/format.h (needs fmt) and graphcache/hostrt.h (the CUDA runtime on the CPU, for tests).
 #pragma once
 
 #include "graphcache/buckets.h"        // IWYU pragma: export

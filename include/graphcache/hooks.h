@@ -1,5 +1,5 @@
-// What a program wants to do around captures and launches: open and close an allocator's pool, keep it with the key,
-// set the offset of a random generator.
+// Hooks: functions of the program that a cache calls around captures and launches (Options::hooks). Use them to open
+// and close an allocator's pool, to keep the pool with the key, or to set the offset of a random generator.
 //
 //   graphcache::Options options;
 //   options.hooks.before_capture = [&](const graphcache::Key& key, cudaStream_t stream) {
@@ -10,21 +10,6 @@
 //     if (graph == nullptr) pools.release(key);
 //   };
 //   options.hooks.on_forget = [&](const graphcache::Key& key) { pools.release(key); };
-//
-// **One release for each capture.** A before_capture that returned ok is followed by one after_capture. If that has a
-// graph, the graph is the key's, and one on_forget follows when it is gone. So what before_capture takes is released by
-// after_capture without a graph, or by on_forget. A key may have several graphs at once: one for each place of the
-// program that runs it, and a new one while a run that is under way still has the old one. So count what is taken for a
-// key, and give up what they share when the last one is released.
-//
-// Runs inside another run's capture, and direct calls of `fn`, have no hooks.
-//
-// A hook is called in a thread that is inside a call of the cache. Several threads may be in one hook at once. A hook
-// must not run, warm, adopt, erase or clear keys of the same cache, and it must not wait for another thread that does.
-// Options keep copies of the hooks, so what they refer to outlives the cache.
-//
-// Where no hook is set, a hit does nothing more than without them. Where before_launch, on_evict or on_forget is set, a
-// hit takes the cache's longer way (docs/performance.md, "What watching costs").
 #pragma once
 
 #include <absl/status/status.h>
@@ -36,29 +21,49 @@
 
 namespace graphcache {
 
+// Rules for all hooks:
+//   - A hook is called in a thread that is inside a call of the cache. Several threads may be in one hook at once.
+//   - A hook must not run, warm, adopt, erase or clear keys of the same cache, or wait for another thread that does.
+//   - The options hold copies of the hooks, so objects to which they refer must outlive the cache.
+//   - Runs inside another run's capture, and direct calls of `fn`, call no hooks.
+//
+// There is one release for each capture. Each before_capture that returns ok is followed by one after_capture. If that
+// receives a graph, the key owns the graph, and one on_forget follows when the graph is gone. So release in on_forget,
+// or in an after_capture without a graph, what before_capture has acquired.
+//
+// A key may have several graphs at once: one for each place in the program that runs it, and a new one while a run that
+// is under way still has the old one. So count the acquisitions for a key, and free what they share with the last
+// release.
+//
+// Unset hooks cost nothing. If before_launch, on_evict or on_forget is set, hits take a longer way through the cache
+// (docs/performance.md, "What watching costs").
 struct Hooks {
-  // Before a capture of the key's `fn` begins on this stream, which is the run's, or one of the cache's if that is the
-  // legacy stream. The cache's device is current. An error is the run's: nothing is captured, and `fn` is not called.
-  // Exceptions pass, as those of `fn` do; a std::bad_alloc becomes ResourceExhausted.
+  // Called before `fn` of the key is captured on this stream. It is the stream of the run, or one of the cache's own if
+  // that is the legacy stream. The cache's device is current. If the hook returns an error, nothing is captured, `fn`
+  // is not called, and the run returns the error. Exceptions pass through like those of `fn`, except that
+  // std::bad_alloc becomes ResourceExhausted.
   std::function<absl::Status(const Key& key, cudaStream_t stream)> before_capture = nullptr;
-  // Once after each before_capture that was ok, and after each capture if there is none. The graph is for looking at.
-  // It is null if there is nothing to keep: `fn` failed, threw or enqueued nothing, the capture broke, or it was made
-  // by verify mode to compare. Then `fn` may be called again, directly, behind this hook.
+  // Called once after each before_capture that returned ok; without a before_capture, after each capture. The hook may
+  // read the graph, but not change it. The graph is null if there is nothing to keep: `fn` failed, threw or enqueued
+  // nothing, the capture broke, or verify mode made it only to compare. In these cases `fn` may be called again after
+  // the hook, directly.
   std::function<void(const Key& key, cudaGraph_t graph)> after_capture = nullptr;
-  // Before each launch of the key's graph on this stream, hits included. An error is the run's, and nothing is
-  // launched. Exceptions are as those of before_capture. A launch that fails may be tried again, behind another call.
+  // Called before each launch of the key's graph on this stream, hits included. If the hook returns an error, nothing
+  // is launched, and the run returns the error. Exceptions are treated as for before_capture. If a launch fails and is
+  // tried again, the hook is called again.
   std::function<absl::Status(const Key& key, cudaStream_t stream)> before_launch = nullptr;
-  // The key's executable was destroyed because another key needed the room. The template may bring it back. A sibling
-  // that takes an executable over is no eviction.
+  // Called when the executable of the key was destroyed because another key needed the room. The key may get a new one
+  // from its template. It is not called when a sibling takes the executable over.
+  //
+  // on_evict and on_forget are called without a lock, in the order of the events, at the end of the call of the cache
+  // that caused them, or of another thread's call at that time. They are not called inside a capture. If host memory
+  // runs out, a call of either may be missing. Exceptions of after_capture, on_evict and on_forget are dropped, and
+  // Options::log gets a line for each.
   std::function<void(const Key& key)> on_evict = nullptr;
-  // A graph of the key is gone: it was erased or dropped, or the cache ends. Adopted graphs are told, too. Launches of
-  // the graph may still be in flight: what they use is to be given back in the order of their streams, or after
-  // waiting.
+  // Called when a graph of the key is gone: erased, dropped, or destroyed with the cache. This includes adopted graphs.
+  // Launches of the graph may still be in flight. So free memory that they use in the order of their streams, or after
+  // waiting for them.
   std::function<void(const Key& key)> on_forget = nullptr;
-  // on_evict and on_forget are called at the end of a call of the cache, without a lock, in the order of what happened:
-  // of the call that led to it, or of one that another thread makes at that time. Inside a capture they are not called.
-  // Exceptions of after_capture, on_evict and on_forget are dropped, and Options::log has a line for each. If the
-  // host's memory runs out, a call of on_evict or on_forget may be missing.
 };
 
 }  // namespace graphcache

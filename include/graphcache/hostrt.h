@@ -1,13 +1,10 @@
 // hostrt: the CUDA runtime on the CPU, for tests and trials without a GPU.
 //
-// libgraphcache_hostrt.a defines the CUDA runtime functions that graphcache, its tests and its demos call, with the
-// signatures of the real CUDA headers. Link it INSTEAD of cudart. Kernels are then functions compiled by the C++
-// compiler, not by nvcc, and launched by cudaLaunchKernel or graphcache's recorder, since <<<>>> is nvcc's; objects
-// that nvcc made do not link with it. It keeps the runtime's rules (capture modes and threads, what invalidates a
-// capture, who may patch an executable graph, what an update accepts, the last-error slot of each thread) and executes
-// kernels, copies and graphs on the CPU. A program can also ask it what real hardware does not tell: which objects are
-// alive, how often each function was called, whether a destroyed handle was used; and it can make any call fail. It
-// cannot show time.
+// libgraphcache_hostrt.a defines the CUDA runtime functions that graphcache, its tests and its demos call. Link it
+// INSTEAD of cudart. It runs kernels, copies and graphs on the CPU, and keeps the rules of the runtime: what a capture
+// forbids, who may patch an executable graph, which updates are accepted, the last-error slot of each thread. A test
+// can also list the live objects, count calls, make any call fail, and find handles that are used after their
+// destruction. Times mean nothing.
 //
 //     #include <device_launch_parameters.h>  // threadIdx and the like
 //
@@ -22,27 +19,8 @@
 //       EXPECT_EQ(graphcache::hostrt::misuses(), 0u) << graphcache::hostrt::last_misuse();
 //     }
 //
-// Execution. Work runs on the CPU, in stream order, by the time the call that enqueued it returns, or when hold() lets
-// it, or, after defer(), in any order that streams, events and graphs allow. A kernel is a host function that is called
-// once for every thread of the grid, one after the other, with threadIdx, blockIdx, blockDim, gridDim and warpSize of
-// <device_launch_parameters.h> set, and cluster_dim(). There is no __syncthreads, no shared memory between the threads
-// of a block and no atomics; a plain addition is enough, since one thread runs at a time. The nodes of an executable
-// graph run in the order in which they were added, as far as the edges allow, those of a child graph or a body as one;
-// those of a graph with event nodes always so. Device memory is host memory. A kernel or a host function that throws is
-// a fault: from then until reset(), calls that need the device do nothing but fail with cudaErrorLaunchFailure (facts
-// 32).
-//
-// Threads. Every function here and every runtime function may be called from any thread; one lock serialises them all,
-// kernels, host functions and the destructors of user objects included. A runtime call from inside one of these is
-// refused with cudaErrorNotPermitted and counted as a misuse. A user object's destructor runs inside the call that gave
-// back the last reference or ran the last work that held one; reset() forgets user objects without calling it.
-//
-// Not covered. Programs compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM (they call functions of other names), memory
-// pools but the default ones, textures, 2-D and 3-D copies, child graphs that are moved, updates of nodes by device
-// code but graphcache's own: such a program does not link, or gets cudaErrorNotSupported. graphcache's updater is all
-// that cudaLibraryLoadData, cudaLibraryUnload and cudaLibraryGetKernel are there for: whatever image is loaded has its
-// kernels and no others, done by functions of the host. Link-time optimisation over kernels and hostrt together is not
-// supported: the runtime's headers declare threadIdx and the like const.
+// Kernels, execution, threads and what is not covered: see "Rules" at the end. Facts with numbers are those of
+// docs/semantics.md.
 
 #ifndef GRAPHCACHE_HOSTRT_H_
 #define GRAPHCACHE_HOSTRT_H_
@@ -61,52 +39,56 @@ namespace graphcache::hostrt {
 
 // ---- The world ----------------------------------------------------------------------------------------------------
 
-// Brings everything to the state of a fresh process: destroys every object, frees every allocation, forgets failures,
-// counts and misuses, sets one device and execution on, clears every thread's last error, current device and capture
-// mode. Registered kernels stay. Handles from before are recognised as stale afterwards. Call it at the start of a
-// test, with no other thread inside a runtime call; inside work it does nothing and is a misuse.
+// Restores the state of a fresh process; call it at the start of a test. It destroys every object, frees every
+// allocation, and forgets failures, counts and misuses. It sets one device, switches execution on, and clears each
+// thread's last error, current device and capture mode. Registered kernels stay. A handle from before the call is
+// recognised as stale afterwards. No other thread may be inside a runtime call. Called from a kernel or a host
+// function, reset() does nothing and counts as a misuse.
 void reset();
 
-// How many devices cudaGetDeviceCount reports, at least 1. All devices share the CPU's memory.
+// Sets the number of devices that cudaGetDeviceCount reports, at least 1. All devices share the CPU's memory.
 void set_device_count(int count);
 
-// When off, every call is checked and counted as before, but kernels, copies, fills and host functions do not run:
-// what is left is the cost of the caller's own code and of the bookkeeping. On by default.
+// Switches execution on or off; it is on by default. When it is off, calls are checked and counted as usual, but
+// kernels, copies, fills and host functions do not run. A benchmark then measures the caller's own code and hostrt's
+// bookkeeping only.
 void set_execution(bool on);
 
 // ---- Drivers that are newer or older ------------------------------------------------------------------------------
 
-// The first driver that a program knows too little of. Its kernel nodes may have a launch attribute of that number,
-// whose bytes are kept and have no effect.
+// The first driver version that stands for drivers newer than the program. With this or a newer version, kernel nodes
+// may have a launch attribute of the number kFutureAttribute, whose bytes are kept and have no effect.
 constexpr int kFutureDriver = 99000;
 constexpr int kFutureAttribute = 30;
 
-// What cudaDriverGetVersion gives: by default the version of the headers. reset() leaves it alone. A program may ask
-// once, so call this before the first runtime call.
+// Sets the result of cudaDriverGetVersion, which by default is the version of the headers. Call it before the first
+// runtime call, because a program may query the version only once. reset() does not change it.
 void set_driver_version(int version);
 
-// From now on the node, which does what it did before, passes for one of this type: cudaGraphNodeGetType tells it, and
-// the calls on nodes of its former type refuse the node, those that patch executables excepted. So do its clones.
+// Gives a node another type, for nodes of future drivers. The node and its clones do the same work as before. But
+// cudaGraphNodeGetType reports this type, and calls for nodes of the former type refuse the node, except calls that
+// patch executables.
 void set_node_type(cudaGraphNode_t node, int type);
 
 // ---- Work in flight -----------------------------------------------------------------------------------------------
 
-// Keeps a stream busy, as an endless kernel would: what it is given from now on is checked and counted at once, but
-// waits. So does what must come after it elsewhere: behind cudaStreamWaitEvent, in the legacy stream beside a blocking
-// one, in a further launch of the same executable. cudaStreamQuery, and cudaEventQuery of an event recorded behind
-// such work, return cudaErrorNotReady. Implicit streams are those of the calling thread.
+// Keeps a stream busy, as an endless kernel would. From now on, work that is enqueued there is checked and counted at
+// once, but does not run until release(). Work that must come after it does not run either: behind cudaStreamWaitEvent,
+// in the legacy stream if the held stream is a blocking one, or in a further launch of the same executable.
+// cudaStreamQuery returns cudaErrorNotReady, and so does cudaEventQuery for an event recorded behind held work.
+// cudaStreamPerThread is the stream of the calling thread.
 void hold(cudaStream_t stream);
 
-// Runs what waits, in the calling thread; returns the error of that work, if any. A held stream is released just so by
-// every call that would wait for it for ever (cudaStreamSynchronize, cudaEventSynchronize, cudaDeviceSynchronize,
-// cudaMemcpy, cudaFree, cudaFreeHost), by its destruction and by the end of its thread; reset() drops its work.
+// Ends hold(): runs the waiting work in the calling thread, and returns the error of that work, if any. A call that
+// would otherwise wait for the held stream for ever releases it in the same way: cudaStreamSynchronize,
+// cudaEventSynchronize, cudaDeviceSynchronize, cudaMemcpy, cudaFree and cudaFreeHost. So do the destruction of the
+// stream and the end of its thread. reset() drops the work.
 cudaError_t release(cudaStream_t stream);
 
-// From now on until reset(), work does not run when it is enqueued but piece by piece at later calls, and what a call
-// waits for by that call. Which piece is next is drawn by lot among all that may run: the next operation of any stream,
-// or any node of a graph whose dependencies have run. So a missing event, edge or synchronization, or memory that is
-// freed too early, shows as a wrong result under some seed. A seed and a sequence of calls give one order of the work;
-// where several threads call, their sequence is part of it.
+// Runs work in a random order from now on, until reset(). Work does not run when it is enqueued but one piece at a time
+// at later calls; a call that waits for work runs that work. Each time, the next piece is drawn from all pieces that
+// may run: the next operation of any stream, or any node of a graph whose dependencies have run. So a missing event,
+// edge or synchronization, or memory that is freed too early, shows as a wrong result under some seed.
 //
 //     for (std::uint64_t seed = 0; seed < 100; ++seed) {
 //       graphcache::hostrt::reset();
@@ -114,32 +96,38 @@ cudaError_t release(cudaStream_t stream);
 //       ...  // the program, up to the synchronization behind which its results are read
 //     }
 //
-// With the environment variable GRAPHCACHE_HOSTRT_SEED a program starts deferred, and reset() goes back to that, so
-// that a test program needs no change. Copies from pageable memory read it before the call returns, copies to pageable
-// memory wait, as the real runtime's do, and so does the launch of a graph that has either. A destroyed stream's work
-// goes on. A disabled memset node does not order its neighbours (docs/semantics.md). An upload may take effect too late
-// for what device code writes into nodes in the first launch, unless the host waited for the upload. A kernel runs
-// whole: its threads do not mix with those of another.
+// The same seed and the same sequence of calls give the same order. If several threads make calls, the sequence
+// includes how their calls interleave. With the environment variable GRAPHCACHE_HOSTRT_SEED, a program starts with
+// defer(), and reset() returns to it, so a test program needs no change.
+//
+// These rules of the runtime stay:
+//   - Pageable memory is read or written before the call returns. This holds for copies, and for the launch of a graph
+//     with such a copy.
+//   - The work of a destroyed stream still runs.
+//   - A disabled memset node does not order its neighbours (docs/semantics.md).
+//   - An upload that the host has not waited for may be too late for the first launch: it may overwrite what device
+//     code writes into the nodes there.
+//   - A kernel runs as one piece: its threads do not mix with those of another kernel.
 void defer(std::uint64_t seed);
 
 // ---- What is alive ------------------------------------------------------------------------------------------------
 
-// The live objects that a program created and has to destroy. Default and per-thread streams are not counted, nor are
-// graphs embedded in child graph nodes or conditional nodes. A graph under capture counts among the graphs from the
-// beginning of the capture on.
+// Numbers of live objects that the program created and must destroy. Default and per-thread streams do not count, and
+// neither do graphs embedded in child graph nodes or conditional nodes. A graph counts from the beginning of its
+// capture.
 struct Ledger {
   std::size_t streams = 0;
   std::size_t events = 0;
   std::size_t graphs = 0;
-  std::size_t nodes = 0;  // of all graphs, embedded ones included; the nodes of executables are not counted
+  std::size_t nodes = 0;  // Nodes of all graphs, embedded graphs included. Nodes of executables do not count.
   std::size_t executables = 0;
-  std::size_t executable_nodes = 0;  // of all executables: what their device memory is proportional to
-  std::size_t captures = 0;          // begun and not yet ended, invalidated ones included
-  std::size_t allocations = 0;       // cudaMalloc, cudaMallocManaged, cudaMallocAsync
+  std::size_t executable_nodes = 0;  // Nodes of all executables. Their device memory is proportional to this.
+  std::size_t captures = 0;          // Captures that have begun and not yet ended, invalidated ones included.
+  std::size_t allocations = 0;       // Allocations of cudaMalloc, cudaMallocManaged and cudaMallocAsync.
   std::size_t allocated_bytes = 0;
-  std::size_t graph_allocations = 0;  // by launches of graphs, and not freed since
+  std::size_t graph_allocations = 0;  // Allocations that launches of graphs made and that are not freed.
   std::size_t graph_allocated_bytes = 0;
-  std::size_t host_allocations = 0;  // cudaMallocHost, cudaHostAlloc
+  std::size_t host_allocations = 0;  // Allocations of cudaMallocHost and cudaHostAlloc.
   std::size_t host_allocated_bytes = 0;
   std::size_t user_objects = 0;
 };
@@ -158,31 +146,34 @@ Ledger ledger();
 
 // ---- What was called ----------------------------------------------------------------------------------------------
 
-// Calls of runtime functions since the start, reset() or reset_calls(), from all threads: in all, or of one function by
-// its CUDA 13 name ("cudaGraphLaunch"; the _v2 and _v3 variants of CUDA 12 count under the plain name; a name that
-// hostrt does not define gives 0). Functions of the driver, which a program gets by cudaGetDriverEntryPoint, count
-// under the names of their runtime counterparts, and those that have none under such a name ("cudaFuncGetParamInfo",
-// "cudaKernelGetFunction"). A call on nodes of any type (cudaGraphNodeGetParams) counts under the name of the call on
-// nodes of this type (cudaGraphMemcpyNodeGetParams), except for conditional nodes, which have no other. Each call from
-// outside counts once, failed ones included. cudaGetErrorName and cudaGetErrorString are not counted.
+// The number of calls of runtime functions since the start, reset() or reset_calls(), from all threads: of all
+// functions, or of one. Each call by the program counts once, failed ones included. cudaGetErrorName and
+// cudaGetErrorString do not count.
+//
+// `function` is the name in CUDA 13, such as "cudaGraphLaunch". The _v2 and _v3 variants of CUDA 12 count under the
+// plain name. A function of the driver, which a program gets from cudaGetDriverEntryPoint, counts under the name of its
+// counterpart in the runtime. One without a counterpart counts under a name of that form: "cudaFuncGetParamInfo",
+// "cudaKernelGetFunction". A call for nodes of any type, such as cudaGraphNodeGetParams, counts under the name of the
+// call for the type of its node, such as cudaGraphMemcpyNodeGetParams; conditional nodes have no other call. A name
+// that hostrt does not define has the count 0.
 std::uint64_t calls();
 std::uint64_t calls(const char* function);
-std::map<std::string, std::uint64_t> call_counts();  // functions called at least once
+std::map<std::string, std::uint64_t> call_counts();  // All functions that were called at least once.
 void reset_calls();
 
-// Kernels executed: one for each eager launch and for each enabled kernel node of each graph launch. Host functions are
-// not kernels. Zero while execution is off. Cleared by reset_calls().
+// The number of kernels that were executed: one for each direct launch, and one for each enabled kernel node in each
+// graph launch. Host functions do not count. Nothing counts while execution is off. reset_calls() clears the number.
 std::uint64_t kernels_run();
 
 // ---- Work that a capture misses -----------------------------------------------------------------------------------
 
-// Pieces of work since reset() that a thread gave to a stream that was not capturing, while a capture that the same
-// thread began was under way. Such work runs at once and is no part of the graph, so a replay of the graph lacks it.
-// Counted are launches of kernels, graphs and host functions, copies, fills, and allocations and frees in the order of
-// a stream. Work that fails is not counted, and no work is once the capture is invalidated.
+// The number of strays since reset(): work that a thread enqueued on a stream that was not capturing, while a capture
+// begun by the same thread was under way. Such work runs at once and is not in the graph, so a replay lacks it.
+// Launches of kernels, graphs and host functions count, as do copies, fills, and stream-ordered allocations and frees.
+// Failed work does not count, and nothing counts once the capture is invalidated.
 std::uint64_t strays();
 
-// The last one, and where it came from. Empty when there was none.
+// Describes the last stray and where it was enqueued. Empty if there was none.
 //
 //     kernel add was launched on stream 0 while this thread captures another stream: it runs now and never again
 //       here: cudaLaunchKernel, call 57, thread 2, at program+0x1234 (run()+0x10)
@@ -190,90 +181,130 @@ std::string last_stray();
 
 // ---- Failures -----------------------------------------------------------------------------------------------------
 
-// From now on, the nth call (1 = the next) of `function` and the `times` - 1 calls after it return `error` without
-// doing anything; times = -1 means for ever. The error latches in the last-error slot as a real one would. "*" stands
-// for any function, except cudaGetLastError and cudaPeekAtLastError, which can be failed by name only, as can
-// cudaGraphKernelNodeSetParam and cudaGraphKernelNodeSetGridDim, by which device code updates nodes. Several failures
-// may be armed; each counts calls by itself. A name that hostrt does not define is ignored and counted as a misuse.
+// Makes calls fail: the nth call of `function` from now on (1 is the next one), and the `times` - 1 calls after it,
+// return `error` and do nothing. times = -1 means for ever. The error also goes into the last-error slot. Several
+// failures may be armed; each counts calls by itself. A name that hostrt does not define is ignored and counts as a
+// misuse.
 //
-// Results are left as they were, too, but for two functions. A failed cudaStreamEndCapture does end the capture and
-// returns a null graph, because every error of the real one leaves the stream out of capture (facts 3). A failed
-// cudaGraphExecUpdate fills in the result info: cudaErrorGraphExecUpdateFailure is a refusal, and gives
-// cudaGraphExecUpdateErrorNotSupported; any other error gives cudaGraphExecUpdateError. The executable stays whole.
+// "*" stands for any function with four exceptions, which fail by name only: cudaGetLastError, cudaPeekAtLastError, and
+// the two by which device code updates nodes, cudaGraphKernelNodeSetParam and cudaGraphKernelNodeSetGridDim.
+//
+// A failed call does not write its results. Two functions are different. A failed cudaStreamEndCapture ends the capture
+// and returns a null graph, because the real one ends the capture with every error (fact 3). A failed
+// cudaGraphExecUpdate writes its result info: cudaGraphExecUpdateErrorNotSupported for cudaErrorGraphExecUpdateFailure,
+// which means a refusal, and cudaGraphExecUpdateError for any other error. The executable stays usable.
 void fail_call(const char* function, int nth, cudaError_t error, int times = 1);
 
 void clear_failures();
 
-// How many calls were made to fail by fail_call() since reset().
+// The number of calls that fail_call() has made to fail since reset().
 std::uint64_t failures_injected();
 
-// Whether the calling thread is inside a runtime call. For a replaced operator new that fails, to spare what hostrt
-// allocates: it allocates nothing itself.
+// Whether the calling thread is inside a runtime call. A replaced operator new that fails on purpose can use this to
+// spare the allocations of hostrt. It allocates nothing itself.
 bool in_call();
 
 // ---- Misuse -------------------------------------------------------------------------------------------------------
 
-// What real CUDA leaves undefined, hostrt refuses with cudaErrorInvalidResourceHandle or cudaErrorInvalidValue and
-// counts here: a handle used after it was destroyed, or that never was one, something destroyed twice, memory freed
-// twice, a null argument array for a kernel with parameters, a runtime call from a kernel or a host function, giving
-// back references to a user object that somebody else owns. Handles are never given out twice, so a stale one is always
-// recognised: a node, too, once its graph is gone, although the executables of that graph go on.
+// The number of misuses since reset(). A misuse is a call whose effect real CUDA leaves undefined. hostrt refuses it
+// with cudaErrorInvalidResourceHandle or cudaErrorInvalidValue. Misuses are:
+//   - a handle that was destroyed, or never was one; a second destruction; a second free of the same memory;
+//   - a null argument array for a kernel with parameters;
+//   - a runtime call from a kernel or a host function;
+//   - the release of a reference to a user object that somebody else owns.
+// hostrt never gives out a handle twice, so it always recognises a stale one. A node handle is stale once its graph is
+// gone, even if executables of that graph live on.
 //
-// Counted, but not refused: two threads inside calls that name one graph object at the same time, to change it or to
-// read it (facts 15). An executable is such an object, and so is a graph together with its nodes. Launches of one
-// executable, or instantiations of one graph, from two threads must be serialised by the program; calls on different
-// ones, on streams and on events need not be. Adding to a graph by capturing is not watched.
+// One kind of misuse is counted but not refused: two threads at the same time inside calls that name one graph object,
+// to change it or to read it (fact 15). An executable is one such object, and so is a graph together with its nodes. A
+// program must serialise launches of one executable, and instantiations of one graph. Calls on different objects, on
+// streams and on events need no serialisation. Adding nodes by capture is not watched.
 //
-// Freed memory keeps a pattern, 0xdd, until 256 blocks or 16 MiB were freed behind it. A copy or a fill that comes to
-// such memory, or goes beyond the end of its allocation, does nothing and fails as work on a GPU would, with
-// cudaErrorIllegalAddress. Kernels are not watched, but in a program built with AddressSanitizer both are poisoned.
-// Ranges in memory that hostrt did not allocate, or that cudaMallocAsync or a graph did, are not checked.
+// Freed memory keeps the pattern 0xdd until another 256 blocks or 16 MiB have been freed. A copy or a fill that touches
+// such memory, or exceeds its allocation, does nothing and fails as work on a GPU would, with cudaErrorIllegalAddress.
+// Memory that hostrt did not allocate, or that came from cudaMallocAsync or a graph, is not checked. Accesses by
+// kernels are checked only in a program built with AddressSanitizer, for which hostrt poisons the memory.
 std::uint64_t misuses();
 
-// What it was, where, and where what was used had ended, as far as that is known:
+// Describes the last misuse: what it was, where, and, if known, where the object had been destroyed. Empty if there was
+// none.
 //
 //     cudaGraphLaunch: executable graph was destroyed
 //       here: cudaGraphLaunch, call 57, thread 2, at program+0x1234 (run()+0x10)
 //       destroyed: cudaGraphExecDestroy, call 40, thread 1, at program+0x2345
 //
-// Calls and threads are numbered in their order, calls since reset(): reset_calls() does not begin anew, so that the
-// places of one message can be told apart. `addr2line -Cfie program 0x1234` gives the line; the name of the function
-// stands there if the program exports it (linked with -rdynamic). Empty when there was none.
+// Calls and threads are numbered in order. Calls are numbered from reset() on; reset_calls() does not restart the
+// numbers, so places within one message stay distinct. `addr2line -Cfie program 0x1234` prints the line. The name of
+// the function is there if the program exports it (linked with -rdynamic).
 std::string last_misuse();
 
-std::vector<std::string> misuse_log();  // the messages of the first 64 since reset()
+std::vector<std::string> misuse_log();  // The messages of the first 64 misuses since reset().
 
-// Prints the message and aborts at a misuse, for a debugger to stop there. Off by default, on if the environment
-// variable GRAPHCACHE_HOSTRT_ABORT is 1; reset() leaves it alone.
+// Whether a misuse prints its message and aborts the program, so that a debugger stops there. Off by default; the
+// environment variable GRAPHCACHE_HOSTRT_ABORT=1 switches it on. reset() does not change it.
 void abort_on_misuse(bool on);
 
-// How many threads are inside a runtime call now: in one that runs, or waiting for that one to end. For a kernel or a
-// host function that waits until another thread's call overlaps with its own.
+// The number of threads inside a runtime call now, including those that wait for another one's call to end. A kernel or
+// host function can use it to wait until another thread's call overlaps with its own.
 int threads_inside();
 
 // ---- The end ------------------------------------------------------------------------------------------------------
 
-// From now on until reset(), every runtime call does nothing but to return cudaErrorCudartUnloading, as at the end of a
-// process, for static objects that are destroyed after the runtime: those built before its first call (facts 34). At
-// exit hostrt comes to that by itself. Such calls are not counted. In a child that is forked once the runtime was used
-// they return cudaErrorInitializationError for ever (facts 33), but for those that ask for errors, for the number of
-// devices and for functions of the driver.
+// Behaves as at the end of a process, until reset(): every runtime call does nothing and returns
+// cudaErrorCudartUnloading. Static objects that were built before the first runtime call meet this in their destructors
+// (fact 34). hostrt itself does the same at exit. Such calls are not counted.
+//
+// A child that was forked after the first runtime call gets cudaErrorInitializationError from every call for ever (fact
+// 33). Only the functions that return errors, the number of devices and driver functions work there.
 void unload();
 
 // ---- Kernels ------------------------------------------------------------------------------------------------------
 
-// For a kernel to ask: the cluster size that its launch or node holds, {1, 1, 1} without one. It has no other effect,
-// but it shows what an update leaves behind: an updated node keeps the cluster size that it was instantiated with, and
-// the update says nothing (facts 19).
+// Called by a kernel: the cluster size of its launch or node, {1, 1, 1} if it has none. The cluster size has no other
+// effect. It makes a silent rule of updates visible: an updated node keeps the cluster size that it was instantiated
+// with (fact 19).
 dim3 cluster_dim();
 
-// For a kernel to ask: the device that it runs on. That is the device of the stream that it was launched or captured
-// in, also when its executable is launched into a stream of another device (facts 18).
+// Called by a kernel: the device that it runs on. This is the device of the stream that it was launched or captured in,
+// even if its executable is launched into a stream of another device (fact 18).
 int current_device();
 
-// For a kernel to set what a conditional node reads, as device code does by cudaGraphSetConditional. False for a handle
-// that no live graph or executable has, and outside of kernels.
+// Called by a kernel: sets the value that a conditional node reads, as cudaGraphSetConditional does in device code.
+// Returns false if no live graph or executable has the handle, and outside of kernels.
 bool set_conditional(cudaGraphConditionalHandle handle, unsigned value);
+
+// ---- Rules --------------------------------------------------------------------------------------------------------
+
+// Programs. The functions have the signatures of the real CUDA headers. Kernels are functions that the C++ compiler
+// compiles, so a program launches them by cudaLaunchKernel or by graphcache's recorder: <<<>>> needs nvcc. Objects that
+// nvcc compiled do not link with hostrt. Link-time optimisation across kernels and hostrt is not supported, because the
+// runtime's headers declare threadIdx and the like const.
+//
+// Execution. Work runs on the CPU, in stream order, before the call that enqueued it returns. hold() delays it, and
+// defer() permits any order that streams, events and graphs allow. A kernel is called once for every thread of the
+// grid, one thread after the other. threadIdx, blockIdx, blockDim, gridDim and warpSize of <device_launch_parameters.h>
+// are set, and so is cluster_dim(). There is no __syncthreads and no shared memory between the threads of a block.
+// There are no atomics: as one thread runs at a time, a plain addition does the same. Device memory is host memory.
+//
+// The nodes of an executable run in the order in which they were added, as far as the edges allow; a child graph or a
+// body runs as one node. A graph with event nodes always runs in this order, after defer() as well.
+//
+// A kernel or a host function that throws an exception is a fault. Until reset(), each call that needs the device then
+// fails with cudaErrorLaunchFailure and does nothing else (fact 32).
+//
+// Threads. Every function of this header, and every runtime function, may be called from any thread. One lock
+// serialises them all, and also kernels, host functions and destructors of user objects. A runtime call from inside one
+// of these returns cudaErrorNotPermitted and counts as a misuse. The destructor of a user object runs inside the call
+// that released the last reference, or that ran the last work that held one. reset() forgets user objects without
+// calling their destructors.
+//
+// Not covered. A program that uses one of the following does not link, or gets cudaErrorNotSupported:
+//   - CUDA_API_PER_THREAD_DEFAULT_STREAM, with which programs call functions of other names;
+//   - memory pools other than the default ones, textures, and copies in two or three dimensions;
+//   - child graphs that are moved into their parent;
+//   - device code that updates nodes, except graphcache's own.
+// cudaLibraryLoadData, cudaLibraryUnload and cudaLibraryGetKernel serve graphcache's updater only. Whatever image they
+// load contains the updater's kernels and no others, and host functions do their work.
 
 namespace internal {
 
@@ -309,11 +340,11 @@ bool register_kernel(const char* name, void (*kernel)(P...)) {
 }  // namespace internal
 }  // namespace graphcache::hostrt
 
-// GRAPHCACHE_HOST_KERNEL(scale) or GRAPHCACHE_HOST_KERNEL(transform<float, 4>), at namespace scope and without a
-// semicolon, makes a host function returning void a kernel that hostrt can launch. Launching any other function returns
-// cudaErrorInvalidResourceHandle, as it does on a GPU, and counts as a misuse. Registering twice is harmless. The
-// object file must be part of the program: a member of a static library that nothing else refers to is not linked.
-// Under nvcc the macro is empty.
+// GRAPHCACHE_HOST_KERNEL(scale), or GRAPHCACHE_HOST_KERNEL(transform<float, 4>), makes a host function that returns
+// void a kernel that hostrt can launch. Write it at namespace scope, without a semicolon. A second registration does no
+// harm. The launch of any other function returns cudaErrorInvalidResourceHandle, as on a GPU, and counts as a misuse.
+// The object file must be linked into the program: the linker leaves out a member of a static library that nothing
+// refers to. Under nvcc the macro is empty.
 #if defined(__CUDACC__)
 #define GRAPHCACHE_HOST_KERNEL(...)
 #else

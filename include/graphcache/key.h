@@ -1,35 +1,9 @@
-// Keys: which graph a run wants.
+// Key: names the graph that a run wants. key(parts...) makes one.
 //
 //   cache.run(graphcache::key("train_step", batch, grid, block), fn);
 //
-// A key is a list of discrete parts. Two keys are equal exactly if their parts are: every part is written down in a
-// canonical form, the key keeps all of these bytes, and equality compares them. The hash is computed once, when the
-// key is built, and only ever says "different". A key built outside a loop costs nothing inside it. The hash depends on
-// a secret that each process draws at random (SipHash-1-3), so texts from outside may go into keys: nobody can prepare
-// texts whose hashes collide.
-//
-// What a part can be
-//   integers         compared by value: 1, 1u, size_t{1} and int8_t{1} are the same part; plain char is an integer
-//   bool, enums      as themselves: true, 1 and an enumerator of value 1 are three different parts. The type of an
-//                    enumerator is not written down: enumerators of equal value are the same part.
-//   text             const char*, char arrays (up to the first NUL), std::string, std::string_view,
-//                    absl::string_view and what converts to these, compared by content. A null const char* is a
-//                    part of its own. A char* is refused: it may be a buffer; say which it is.
-//   other pointers   compared by address: objects, device memory, functions, cudaStream_t, nullptr
-//   dim3, LaunchConfig
-//   of all these     std::optional, std::pair, std::tuple, std::array, C arrays, std::vector, std::span, absl::Span, in
-//                    any depth. Elements are read on the host. Containers of equal elements are the same part.
-//   your own types   with a function beside them, found by argument-dependent look-up, that names what matters:
-//
-//                      struct Shape { int rows, columns; char layout; };   // the padding never enters the key
-//                      void graphcache_key(graphcache::Keyer& keyer, const Shape& shape) {
-//                        keyer.add(shape.rows, shape.columns, shape.layout);
-//                      }
-//
-//                    As with any overload, a derived class without its own is written down as its base.
-//
-// Floating-point values are refused at compile time: each new value would be a new graph. Pass such a value as a slot
-// (graphcache::params), or make it discrete (Buckets of graphcache/buckets.h, or a quantum of your choice).
+// Parts are integers, bools, enums, text, pointers, dim3, LaunchConfig, containers of these, and types of your own, but
+// no floating-point values. The comment at key() lists them.
 #pragma once
 
 #include <absl/base/optimization.h>
@@ -53,28 +27,29 @@ namespace graphcache {
 
 class Keyer;
 
-// One part of a finished key. Parts of containers, dim3 (3 integers), LaunchConfig (7) and a graphcache_key stand one
-// after the other, without the container.
+// One part of a finished key. Containers are flattened: their parts follow one another. A dim3 gives 3 integers, a
+// LaunchConfig gives 7, and a type with a graphcache_key() gives the parts that this adds.
 struct KeyPart {
   enum class Kind { kInteger, kBool, kEnum, kText, kAddress, kNullText, kNoValue };
   Kind kind = Kind::kInteger;
-  // Of kInteger, kBool, kEnum and kAddress. An unsigned one above the largest std::int64_t is negative here.
+  // The value if `kind` is kInteger, kBool, kEnum or kAddress. Unsigned values above INT64_MAX are negative here.
   std::int64_t integer = 0;
-  std::string text;  // Of kText.
+  std::string text;  // The text if `kind` is kText.
 
   friend bool operator==(const KeyPart& a, const KeyPart& b) {
     return a.kind == b.kind && a.integer == b.integer && a.text == b.text;
   }
 };
 
-// A finished key. A regular value: copied, compared and hashed (Abseil's hash) like a string. Key() has no parts and
-// equals key(). Keys of up to kInlineBytes canonical bytes allocate nothing; a longer one owns one heap block, which a
-// move takes along, leaving an empty key. Safe to read from many threads.
+// A finished key. It is copied, compared and hashed (by Abseil's hash) like a string. Key() has no parts and equals
+// key(). Any number of threads may read a key at once.
 class Key {
  public:
   static constexpr size_t kInlineBytes = 48;
   static constexpr size_t kLabelBytes = 32;
 
+  // A key of at most kInlineBytes canonical bytes does not allocate. A longer one owns one heap block; moving from it
+  // passes the block on and leaves an empty key.
   Key() noexcept : inline_{} {}
   Key(const Key& other);
   Key(Key&& other) noexcept { take(other); }
@@ -84,25 +59,28 @@ class Key {
     if (!is_inline()) delete[] heap_;
   }
 
-  // The canonical bytes. They are an encoding of this process and this version of the library: not for storage.
+  // The canonical bytes. Do not store them: the encoding is valid in this process and this version of the library only.
   const char* data() const { return is_inline() ? inline_ : heap_; }
   size_t size() const { return size_; }
 
-  // Equal keys have equal hashes within a process. Other processes give other hashes, except to Key(): do not store or
-  // send them.
+  // Equal keys have equal hashes within a process. Do not store or send a hash: in another process the key has another
+  // one. Only Key() has the same hash everywhere. The hash is computed once, when the key is built, so a key that is
+  // built outside a loop costs nothing inside it. It is SipHash-1-3 with a secret that each process draws at random, so
+  // parts may contain text from untrusted sources: nobody can prepare texts whose hashes collide.
   size_t hash() const { return hash_; }
 
-  // For people: the first text of the key, at whatever depth, cut at kLabelBytes but never inside a UTF-8 sequence;
-  // empty if the key has none. Points into this key.
+  // The first text of the key, at any depth, for reports. It is cut at kLabelBytes bytes, never inside a UTF-8
+  // sequence, and empty if the key contains no text. The view points into this key.
   std::string_view label() const;
 
-  // For people: every part, for example ("train_step", 8, {4, 1, 1}). A text of more than `max_bytes` bytes is cut
-  // there, never inside a UTF-8 sequence, and "..." follows.
+  // All parts in readable form, for example ("train_step", 8, {4, 1, 1}). A text longer than `max_bytes` bytes is cut,
+  // never inside a UTF-8 sequence, and "..." follows.
   std::string to_string(size_t max_bytes = SIZE_MAX) const;
 
-  // What it was made from, in order.
+  // The parts that the key was made from, in order.
   std::vector<KeyPart> parts() const;
 
+  // Two keys are equal exactly if their parts are equal. The canonical bytes are compared, never the hash alone.
   friend bool operator==(const Key& a, const Key& b) {
     if (a.hash_ != b.hash_ || a.size_ != b.size_) return false;
     // Inline keys are zero behind their bytes, so that this comparison has a fixed length.
@@ -119,12 +97,12 @@ class Key {
  private:
   friend class Keyer;
   friend class KeyTestPeer;
-  friend struct KeyBytes;  // Of the library itself.
+  friend struct KeyBytes;  // Used by the library's own code.
 
-  // If `size` is at most kInlineBytes, there are kInlineBytes to read, zero from `size` on.
+  // If `size` is at most kInlineBytes, `bytes` must have kInlineBytes readable bytes, which are zero from `size` on.
   Key(const char* bytes, size_t size);
 
-  // Overwrites this key, whose block must have been given back. A block of `other` changes hands.
+  // Overwrites this key, whose heap block must have been freed, and takes over the block of `other`.
   void take(Key& other) noexcept;
 
   bool is_inline() const { return size_ <= kInlineBytes; }
@@ -137,8 +115,8 @@ class Key {
   size_t hash_ = 0;
 };
 
-// Writes parts down. `key` is the short form; a Keyer of one's own serves where the parts come from a loop, and a
-// Keyer is what a graphcache_key is handed. For one thread at a time.
+// Builds a key part by part. Use it directly if the parts come from a loop; otherwise key() is shorter. Each
+// graphcache_key() gets one as well. One thread at a time may use it.
 class Keyer {
  public:
   Keyer() = default;
@@ -148,14 +126,14 @@ class Keyer {
     if (begin_ != buffer_) delete[] begin_;
   }
 
-  // add(a, b) is the same as add(a).add(b). What a graphcache_key throws passes through.
+  // Appends parts: add(a, b) is the same as add(a).add(b). Exceptions of a graphcache_key() pass through.
   template <class... Ts>
   Keyer& add(const Ts&... parts) {
     (add_part(parts), ...);
     return *this;
   }
 
-  // The key of the parts added so far.
+  // Returns the key of the parts added so far.
   Key finish() && { return Key(begin_, static_cast<size_t>(at_ - begin_)); }
 
  private:
@@ -175,14 +153,15 @@ class Keyer {
     at_ = key_detail::put_bytes(at, text, size);
   }
 
-  // The place of the next part, with `bytes` to write on.
+  // Returns the place of the next part, where at least `bytes` bytes can be written.
   char* room(size_t bytes) {
     if (ABSL_PREDICT_FALSE(static_cast<size_t>(end_ - at_) < bytes)) grow(bytes);
     return at_;
   }
   void grow(size_t bytes);
 
-  // The first Key::kInlineBytes start as zero and stay so behind at_ (put_number), which is what Key asks for.
+  // The first Key::kInlineBytes are zero at the start, and stay zero behind at_ (put_number). Key's constructor needs
+  // that.
   static constexpr size_t kBufferBytes = 256;
   char buffer_[kBufferBytes];
   char* begin_ = buffer_;
@@ -190,7 +169,30 @@ class Keyer {
   char* end_ = buffer_ + kBufferBytes;
 };
 
-// The key of these parts.
+// Returns the key of these parts.
+//
+//   integers         Compared by value, whatever their type. Plain char is an integer.
+//   bool, enums      Different from integers and from each other. The type of an enumerator does not count: enumerators
+//                    of different types are the same part if their values are equal.
+//   text             const char*, char arrays (up to the first NUL), std::string, std::string_view, absl::string_view,
+//                    and types that convert to these. A null const char* is a part of its own. A char* does not
+//                    compile, because it may be text or a buffer: cast it to const char* or const void*.
+//   other pointers   Objects, device memory, functions, cudaStream_t, nullptr. Compared by address.
+//   dim3, LaunchConfig
+//                    Compared by their members.
+//   containers       std::optional, std::pair, std::tuple, std::array, C arrays, std::vector, std::span and absl::Span,
+//                    nested to any depth. Elements are read on the host. Containers of equal elements are equal parts.
+//   your own types   Need a function in their namespace that adds everything that decides which graph is wanted:
+//
+//                      struct Shape { int rows, columns; char layout; };   // the padding never enters the key
+//                      void graphcache_key(graphcache::Keyer& keyer, const Shape& shape) {
+//                        keyer.add(shape.rows, shape.columns, shape.layout);
+//                      }
+//
+//                    As with any overload, a derived class without its own function uses that of its base class.
+//
+// A floating-point value does not compile, because each new value would mean a new graph. Pass it as a slot
+// (graphcache::params), or make it discrete by Buckets (buckets.h) or a quantum of your choice.
 template <class... Ts>
 Key key(const Ts&... parts) {
   Keyer keyer;
@@ -244,7 +246,8 @@ void Keyer::add_part(const T& part) {
   } else {
     static_assert(kNever<T>,
                   "graphcache: a value of this type cannot be part of a key. In the type's namespace, write "
-                  "void graphcache_key(graphcache::Keyer&, const T&), and add there what tells which graph is wanted.");
+                  "void graphcache_key(graphcache::Keyer&, const T&), and add there everything that decides which "
+                  "graph is wanted.");
   }
 }
 

@@ -1,8 +1,8 @@
-// The shape of one kernel launch.
+// LaunchConfig: the shape of one kernel launch, for the recorder and for keys.
 //
-//   rec.launch(sgd, {grid, block}, weights, gradient);                  // no dynamic shared memory
-//   rec.launch(reduce, {grid, block, 256 * sizeof(float)}, in, out);
-//   graphcache::key("reduce", graphcache::LaunchConfig{grid, block});   // as a part of a key
+//   const graphcache::LaunchConfig config{grid, block, 256 * sizeof(float)};
+//   cache.run(graphcache::key("reduce", config), [&](graphcache::Recorder& rec) { rec.launch(reduce, config, in, out);
+//   });
 #pragma once
 
 #include <vector_types.h>
@@ -12,9 +12,9 @@
 namespace graphcache {
 
 struct LaunchConfig {
-  dim3 grid;                // in blocks
-  dim3 block;               // in threads
-  size_t shared_bytes = 0;  // dynamic shared memory per block
+  dim3 grid;                // The grid's size in blocks.
+  dim3 block;               // The block's size in threads.
+  size_t shared_bytes = 0;  // Dynamic shared memory for each block.
 };
 
 }  // namespace graphcache

@@ -1,17 +1,14 @@
-// A warm-up manifest: the keys that earned their place in one run of a program, for its next start.
+// Warm-up manifest: saves the keys that a program used, so that its next start can make them ready.
 //
 //   save("keys.txt", cache.manifest());                                             // at the end
 //
 //   auto keys = graphcache::read_manifest(load("keys.txt"));                        // at the next start
 //   if (!keys.ok()) log(keys.status());
 //   else graphcache::warm_up(*keys, std::chrono::seconds(2), [&](const graphcache::ManifestKey& known) {
-//     if (known.label != "decode") return absl::OkStatus();                         // not this place's
+//     if (known.label != "decode") return absl::OkStatus();                         // a key of another place
 //     const std::int64_t batch = known.parts[1].integer;
 //     return cache.warm(known.key, stream, [&](cudaStream_t on) { decode(batch, on); });
 //   });
-//
-// The text is versioned, ends with a checksum, and is for programs of this version of the library: another version may
-// refuse it. Keys that hold an address are left out, since the address means nothing to another process.
 #pragma once
 
 #include <absl/status/status.h>
@@ -29,28 +26,33 @@
 
 namespace graphcache {
 
+// One key of a manifest.
 struct ManifestKey {
   Key key;                     // Equal to the key that was used.
-  std::string label;           // Its first text.
-  std::string text;            // All of it, readable.
-  std::vector<KeyPart> parts;  // What it was made from.
-  std::uint64_t uses = 0;      // How often it was run.
+  std::string label;           // The key's first text.
+  std::string text;            // The whole key in readable form.
+  std::vector<KeyPart> parts;  // The parts that it was made from.
+  std::uint64_t uses = 0;      // The number of its runs.
 };
 
-// The keys of a manifest, those with the most uses first. InvalidArgument if the text is damaged, is no manifest, or
-// was written by another version: then nothing of it is taken.
+// Reads the text of Cache::manifest(). Returns its keys, those with the most uses first. Returns InvalidArgument, and
+// no keys, if the text is damaged, is not a manifest, or was written by an incompatible version of the library.
+//
+// The text has a version and ends with a checksum; another version of the library may refuse it. Keys that contain an
+// address are not in it, because the address means nothing in another process.
 absl::StatusOr<std::vector<ManifestKey>> read_manifest(absl::string_view text);
 
+// What warm_up() did.
 struct WarmUp {
-  std::size_t warmed = 0;  // Calls of `warm` that returned ok.
-  std::size_t failed = 0;  // Calls that returned an error.
-  std::size_t left = 0;    // Keys that the time did not suffice for.
+  std::size_t warmed = 0;  // The number of calls of `warm` that returned ok.
+  std::size_t failed = 0;  // The number of calls of `warm` that returned an error.
+  std::size_t left = 0;    // The number of keys for which there was no time.
   absl::Status error;      // The first error, or ok.
 };
 
-// Calls `warm` for one key after the other until `budget` has passed. A call that has begun ends, so it may take
-// longer. An error of one key does not keep the others from being warmed. `progress`, if there is one, is called after
-// each key with how many are done and how many there are. Exceptions of both pass.
+// Calls `warm` for one key after the other until `budget` has passed. It may take longer, because it does not interrupt
+// a call. After an error it goes on with the next key. If there is a `progress`, it is called after each key with the
+// number of keys done and the number of all keys. Exceptions of both functions pass through.
 WarmUp warm_up(const std::vector<ManifestKey>& keys, std::chrono::nanoseconds budget,
                const std::function<absl::Status(const ManifestKey&)>& warm,
                const std::function<void(std::size_t done, std::size_t all)>& progress = nullptr);

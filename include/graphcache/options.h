@@ -1,6 +1,10 @@
-// Options of a cache. The defaults suit a program that runs some tens of different launch configurations on one device.
-// With GRAPHCACHE_DISABLE=1 in the environment when a cache is made, its runs call `fn` directly, as with
-// max_executables = 0.
+// Options of a cache, given to its constructor. The defaults suit a program with some tens of launch configurations on
+// one device; most programs change none of them.
+//
+//   graphcache::Cache cache({.max_executables = 256, .prefer = graphcache::Prefer::kDeviceTime});
+//
+// GRAPHCACHE_DISABLE=1 in the environment when a cache is made overrides them: its runs then call `fn` directly, as
+// with max_executables = 0.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,165 +22,187 @@ namespace graphcache {
 
 enum class OnCaptureFailure {
   kRunDirectly,  // The run calls `fn` again, uncaptured. The next capture is tried after 1, 2, 4, ... 1024 direct runs.
-  kReturnError,  // The run returns what broke the capture, and nothing was enqueued. The next run tries again.
+  kReturnError,  // The run returns the error that broke the capture, and nothing was enqueued. The next run tries
+                 // again.
 };
 
-// What a run does when verify mode (Options::verify_every) finds that its key's graph is stale.
+// What a run does when verify mode (Options::verify_every) finds that the graph of its key is stale.
 enum class OnStale {
-  kReport,       // It counts the finding (Stats::stale), keeps its text (EntryInfo::stale), and replays all the same.
-  kForget,       // It reports; the key loses its executable and its template, and is captured again by this run.
-  kReturnError,  // It reports, returns FailedPrecondition with the finding, and launches nothing. The key stays.
+  kReport,       // It counts the finding (Stats::stale), keeps its text (EntryInfo::stale), and replays the graph.
+  kForget,       // It reports as above, drops the key's executable and template, and captures `fn` again.
+  kReturnError,  // It reports as above, launches nothing, and returns FailedPrecondition with the text. The key stays.
 };
 
 struct Options {
-  // The device whose work the cache records, as counted by cudaGetDeviceCount; kCurrentDevice is the one that is
-  // current in the thread that constructs the cache. A cache serves one device.
+  // The device whose work the cache records, numbered as for cudaSetDevice. A cache serves one device. kCurrentDevice
+  // means the device that is current when the cache is constructed.
   static constexpr int kCurrentDevice = -1;
   int device = kCurrentDevice;
 
-  // The stream of runs that name none. The default is that of the calling thread and its current device, which must be
-  // the cache's: runs that are not hits look, hits do not. A null stream is the legacy default stream of the current
-  // device (Cache::run).
+  // The stream of runs that name none. The default, cudaStreamPerThread, belongs to the calling thread and its current
+  // device, which must be the cache's device. Hits do not check that; all other runs do. A null stream is the legacy
+  // default stream of the current device (Cache::run).
   cudaStream_t stream = cudaStreamPerThread;
 
-  // At most this many keys have an executable at any time; the least recently used leaves before a new one is
-  // instantiated, though it may still wait for its last launch, or another thread be busy destroying it. Those that the
-  // device updates (docs/design.md) leave last, because to destroy one waits for what other threads have in flight
-  // (docs/semantics.md). One with a parameter table counts one more for each executable's worth of memory that the
-  // table takes. 0: nothing is captured, every run calls `fn` directly. Negative: an error of every run.
+  // ---- Executables and templates -----------------------------------------------------------------------------------
+
+  // The largest number of executables. A new one beyond it first evicts the least recently used one. 0: nothing is
+  // captured, and every run calls `fn` directly. Negative: every run fails.
+  //
+  // Device-updated executables (docs/design.md) are evicted last, because destroying one waits for work that other
+  // threads have in flight (docs/semantics.md). An executable with a parameter table counts more than once: one more
+  // for each executable's worth of memory that the table takes. An evicted executable may exist a little longer, until
+  // its last launch is over or another thread has destroyed it.
   int max_executables = 64;
 
-  // At most so much device memory is taken by executables, by estimate (Stats::estimated_device_bytes). What needs more
-  // by itself is run by calling `fn` directly.
+  // The most device memory that executables may take, in bytes, by estimate (Stats::estimated_device_bytes). A key
+  // whose executable alone would take more runs directly.
   std::size_t max_device_bytes = SIZE_MAX;
 
-  // At most this many keys keep their captured graph, the template. From it a key that has lost its executable gets
-  // another without a capture. A key that uses Recorder::on_device() loses its template with its executable. A template
-  // costs host memory alone, about 2 KiB a node, and the bytes of the key. Those of keys that have an executable count,
-  // too, and stay. Of the others, the one whose key was used or lost its executable the longest ago is forgotten.
-  // Negative: an error of every run. Of a key that has neither, the cache remembers its counts, while these keys are at
-  // most 4096 and take at most 16 MiB; the one that was used or lost its template the longest ago is dropped.
+  // How many keys keep their template, which is their captured graph. From its template, a key whose executable was
+  // evicted gets another one without a capture. A template takes host memory only: about 2 KiB a node, and the bytes of
+  // the key. Negative: every run fails.
+  //
+  // Templates of keys that have an executable count, and are not dropped. Beyond the limit, the cache drops the
+  // template of the other key that was used, or lost its executable, the longest ago. A key that uses
+  // Recorder::on_device() loses its template with its executable.
+  //
+  // For a key with neither executable nor template, the cache remembers its counts. It remembers at most 4096 such
+  // keys, of at most 16 MiB together. Beyond that, it forgets the one that was used, or lost its template, the longest
+  // ago.
   int max_templates = 512;
 
-  // A key may have so many executables, one for each stream that it runs on, so that its runs on several streams go on
-  // side by side: launches of one executable follow each other, whatever their streams. Each is captured by a call of
-  // `fn` of its own, has its own EntryInfo, and counts against the budgets. Runs on further streams share the first
-  // one. A key whose `fn` hands out memory of cudaMallocAsync has one alone. Less than 1: an error of every run.
+  // How many executables one key may have, so that its runs on several streams can overlap. (CUDA runs the launches of
+  // one executable one after the other, whatever their streams.) Each of these executables serves one stream, is
+  // captured by its own call of `fn`, has its own EntryInfo, and counts against the limits. Runs on further streams
+  // share the first one. A key whose `fn` hands out memory from cudaMallocAsync always has a single executable. Less
+  // than 1: every run fails.
   int executables_per_key = 1;
 
-  // How many threads the cache has that make executables, so that runs do not wait for that. A run then captures `fn`,
-  // replays, and brings over what siblings share, as it does without them. But where a new executable is needed, it
-  // calls `fn` directly (kPreparing), and so do further runs of the key until a background thread has instantiated and
-  // uploaded the executable. Such a first run calls `fn` twice, and pays for a capture beside the work itself. If all
-  // of these threads are busy, the run is direct without a capture, and a later run asks again. Outcomes depend on time
-  // then. Cache::warm() leaves the same to these threads, and Cache::wait_until_ready() waits for it.
-  // docs/performance.md ("The start of a program") says where that pays.
+  // How many threads of the cache make executables, so that runs need not wait for instantiations. 0: runs make them.
+  // Negative: every run fails. If the system refuses some of the threads, the cache has fewer, and `log` gets a line.
+  // docs/performance.md ("The start of a program") shows where they pay.
   //
-  // Runs of a key whose `fn` hands out memory of cudaMallocAsync instantiate themselves. An `fn` that adds a graph of
-  // the caller's as a child node by hand must not be used with background threads, because they destroy graphs, too
-  // (docs/semantics.md, fact 35). The threads end with the cache, and tasks that have not begun are dropped; a forked
-  // child must not destroy the cache. If fewer threads can be had, the cache has fewer, and `log` has a line that says
-  // so. Negative: an error of every run.
+  // Runs still capture `fn`, replay, and switch shared executables themselves. A run that needs a new executable calls
+  // `fn` directly (kPreparing), and so do the key's next runs, until a background thread has instantiated and uploaded
+  // the executable. The first such run thus calls `fn` twice: under capture, and directly. If all threads are busy, the
+  // run is direct without a capture, and a later run asks again. So outcomes depend on timing. Cache::warm() also hands
+  // its instantiations to these threads, and Cache::wait_until_ready() waits for them.
+  //
+  // Keys whose `fn` hands out memory from cudaMallocAsync are instantiated by their runs. Do not use background threads
+  // with an `fn` that adds the caller's own graph as a child node by hand, because the threads destroy graphs
+  // (docs/semantics.md, fact 35). The threads end with the cache, and drop the tasks that they have not begun. A forked
+  // child must not destroy the cache.
   int background_threads = 0;
 
-  // Whether keys of one family share executables where that is cheaper. A family is the keys whose graphs have the same
-  // topology and the same of everything else that an update cannot change; kernels, launch shapes and values may
-  // differ. False: each key has its own executable, and graphs are not compared.
+  // Whether keys share executables where that is cheaper. Keys can share if they are of one family: their graphs have
+  // the same topology, and are equal in everything else that an update cannot change. Kernels, launch shapes and values
+  // may differ. False: each key has its own executable, and graphs are not compared.
   bool share = true;
 
+  // Which cost counts most where host time, device time and memory can be traded for one another (prefer.h).
   Prefer prefer = Prefer::kTotalTime;
 
-  // What other threads, and `fn`, may do during a capture; the meaning is cudaStreamBeginCapture's. With the default,
-  // cudaMalloc, a synchronization of a stream and the like break a capture only if `fn`'s own thread makes them. Two
-  // kinds of calls of any thread break it in every mode: cudaDeviceSynchronize, and, while a blocking stream is
-  // captured, whatever uses the legacy stream (cudaMemcpy, a launch without a stream); that call fails, too. So run on
-  // streams made with cudaStreamNonBlocking where other threads use the legacy stream. cudaStreamPerThread is a
-  // blocking stream.
+  // ---- Captures ----------------------------------------------------------------------------------------------------
+
+  // What other threads, and `fn`, may do during a capture, as for cudaStreamBeginCapture. With the default, calls such
+  // as cudaMalloc or cudaStreamSynchronize break a capture only if they are made by the thread that runs `fn`.
+  //
+  // In every mode, two kinds of calls from any thread break a capture: cudaDeviceSynchronize, and, while a blocking
+  // stream is captured, each call that uses the legacy stream (cudaMemcpy, a launch without a stream). The call itself
+  // fails as well. So where other threads use the legacy stream, run on streams that were made with
+  // cudaStreamNonBlocking. cudaStreamPerThread is a blocking stream.
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeThreadLocal;
 
-  // Passed to cudaGraphInstantiate: cudaGraphInstantiateFlagAutoFreeOnLaunch, cudaGraphInstantiateFlagUseNodePriority,
-  // or both. The others need arguments or launches that a cache does not make, and are refused.
+  // Flags for cudaGraphInstantiate: cudaGraphInstantiateFlagAutoFreeOnLaunch, cudaGraphInstantiateFlagUseNodePriority,
+  // or both. With any other flag every run fails, because those need arguments or launches that a cache does not make.
   unsigned long long instantiate_flags = 0;
 
-  // A new key runs `fn` directly this many times before its first capture: for libraries that initialise themselves
-  // at their first call, and for programs with many keys that come once. A key that the cache has dropped (see
-  // max_templates) counts as new. Cache::warm does not wait for it.
+  // How many times a new key runs `fn` directly before its first capture. This suits libraries that initialise
+  // themselves at their first call, and programs with many keys that are used once. A key that the cache has forgotten
+  // (see max_templates) counts as new. Cache::warm() captures without these runs.
   int capture_after = 0;
 
-  // What a run does on a stream that somebody else captures, such as torch.cuda.graph around the program's code. False:
-  // it is an error. True: the work of `fn` becomes part of that capture, with the values that it has now (kInlined).
-  // Each hit then makes one more runtime call, to ask. Recorder::on_device() and conditional nodes fail in such
-  // a run.
+  // What a run does on a stream that other code is capturing, such as torch.cuda.graph around the program's code.
+  // False: it returns an error. True: the work of `fn` becomes part of that capture, with its present values
+  // (kInlined). Each hit then makes one more runtime call, to find out. Recorder::on_device() and conditional nodes
+  // fail in such a run.
   bool inline_in_foreign_capture = false;
 
-  // What a run does whose capture breaks: `fn` made a call that a capture forbids, or another thread did. The same
-  // holds for a graph that would not do what `fn` does when it is called directly (Recorder::memcpy).
+  // What a run does when its capture breaks, because `fn` or another thread made a call that a capture forbids. The
+  // same applies to a graph that would not do what a direct call of `fn` does (Recorder::memcpy).
   OnCaptureFailure on_capture_failure = OnCaptureFailure::kRunDirectly;
 
-  // Called with a line of text for what is worth one: the first broken capture of a key, what verify mode and
-  // Options::diagnose find, a refused update, a failure of a background thread, many evictions, a fatal error. Called
-  // during runs, while the cache is made, and by background threads, so it must be thread-safe, and must not use the
-  // cache. Exceptions of it are dropped. GRAPHCACHE_LOG=1 in the environment prints these lines to stderr.
+  // ---- Watching ----------------------------------------------------------------------------------------------------
+
+  // Called with one line of text for each event that deserves a look: a key's first broken capture, findings of verify
+  // mode and of Options::diagnose, a refused update, a failed background thread, many evictions, a fatal error. It is
+  // called during runs, during construction, and by background threads, so it must be thread-safe, and must not use the
+  // cache. The cache ignores its exceptions. GRAPHCACHE_LOG=1 in the environment prints these lines to stderr.
   std::function<void(std::string_view)> log = nullptr;
 
-  // Times one run of 1024 of each thread, and counts the hits among them in Stats::hit_latency. Such a run reads the
-  // clock twice.
+  // Measures the host time of one run in 1024 of each thread, and counts the hits among them in Stats::hit_latency.
+  // Such a run reads the clock twice.
   bool time_hits = false;
 
-  // Measures what executables take of the device's memory (Stats::measured_device_bytes): asks for the free memory
-  // before and after each instantiation, update, first launch and destruction. Each question takes the host 10 us and
-  // more.
+  // Measures the device memory that executables take (Stats::measured_device_bytes). The cache queries the free memory
+  // before and after each instantiation, update, first launch and destruction. A query takes the host 10 us or more.
   bool measure_device_bytes = false;
 
-  // So many events are kept, the last ones, for Cache::events(). Each takes 96 bytes. If it is not 0, each run, a hit
-  // too, makes one, reads the clock twice and takes a lock that all runs share. Negative: an error of every run.
+  // How many of the last events are kept for Cache::events(). Each takes 96 bytes. With any number above 0, every run,
+  // hits included, records an event, reads the clock twice, and takes a lock that all runs share. Negative: every run
+  // fails.
   int keep_events = 0;
 
-  // Ranges and marks for NVIDIA's profilers, in a domain called graphcache (NVTX 3): a range for each run, capture,
-  // instantiation, update and upload, and a mark for each eviction and each template that is dropped. Each is named by
-  // what is done and the label of the key. Where no profiler listens when the cache is made, or the library was
-  // compiled without NVTX's headers, it does nothing and costs nothing.
+  // Emits ranges and marks for NVIDIA's profilers, in an NVTX 3 domain called graphcache. There is a range for each
+  // run, capture, instantiation, update and upload, and a mark for each eviction and each dropped template. A name
+  // consists of the operation and the label of the key. The option costs nothing, and does nothing, if no profiler is
+  // attached when the cache is made, or if the library was compiled without the headers of NVTX.
   bool nvtx = false;
 
-  // Verify mode, for finding mistakes: every n-th hit of a key calls `fn` under capture again, launches nothing of
-  // that, and compares the recording with what the key was captured with. What differs and is no slot would be replayed
-  // with its old value: it has to become a slot, or part of the key. The finding names the node, the kernel, the
-  // argument's index, both values, and what they point to. Found are values that `fn` captured by reference, memory
-  // that moved, branches and functions that are not in the key, launches that left the run's stream, and data of host
-  // functions that moved. Not found is a launch that was not on the run's stream in the first run either.
+  // Verify mode, for finding mistakes. Every n-th hit of a key calls `fn` under capture again, compares this recording
+  // with the key's graph, and launches none of it. A difference that is not a slot would be replayed with its old
+  // value: it must become a slot, or part of the key. The finding names the node, the kernel, the argument's index,
+  // both values, and what they point to. 0: off, unless the environment variable GRAPHCACHE_VERIFY holds n when the
+  // cache is made. A negative number, or a variable that is not a number from 0 up, makes every run fail.
   //
-  // 0: off, unless the environment variable GRAPHCACHE_VERIFY holds an n when the cache is made. Negative, or a
-  // variable that is no number from 0: an error of every run. Hits that restore or switch an executable count as
-  // well. Keys whose `fn` hands out memory of cudaMallocAsync are not verified, because another call of `fn` would hand
-  // out other memory. A verified hit costs the host a capture and two readings of the graph, about as much as an
-  // instantiation. Off, the mode costs nothing.
+  // It finds values that `fn` captured by reference, memory that moved, branches and functions that are not in the key,
+  // launches that left the run's stream, and data of host functions that moved. It does not find a launch that was on
+  // another stream in the first run as well. Keys whose `fn` hands out memory from cudaMallocAsync are not verified,
+  // because another call of `fn` would hand out other memory.
   //
-  // `fn` is called more often then than without verify mode. So it must do nothing on the host that must not happen
-  // twice, such as to allocate what a replay uses; it should have no work outside the capture. Where an argument
-  // differs, `fn` is called once more, deeper in the stack, and only what stays the same counts: so undefined bytes of
-  // structures are no finding. It takes 64 KiB of stack. What `fn` returns or throws then is the run's, as in a miss. A
-  // recording that a call of `fn` breaks is a finding. If another thread's call may have broken it
-  // (cudaErrorStreamCaptureInvalidated, and no other error is left), the hit goes on unverified.
+  // `fn` is called more often in this mode, so it must not do anything on the host that must not happen twice, such as
+  // allocating memory that a replay uses. Work of `fn` outside the capture would be done again. If an argument differs,
+  // `fn` is called once more, deeper in the stack, and only a difference that is the same both times counts. Undefined
+  // bytes of structures are thus no finding. That call takes 64 KiB of stack.
+  //
+  // An error or exception of `fn` is that of the run, as in a miss. It is a finding if a call of `fn` breaks the
+  // recording. If another thread's call may have broken it (cudaErrorStreamCaptureInvalidated without another error),
+  // the hit goes on unverified. A verified hit costs the host a capture and two readings of the graph, about as much as
+  // an instantiation. Hits that restore or switch an executable are verified as well. Switched off, the mode costs
+  // nothing.
   int verify_every = 0;
+
+  // What a run does when verify mode finds that its graph is stale.
   OnStale on_stale = OnStale::kReport;
 
-  // Watches the CUDA calls of all threads while the cache captures, and names the call that breaks a capture: its
-  // error, its thread, the kernel before it and the function that made it (EntryInfo::error, the log, the returned
-  // error). Work that `fn` enqueues on a stream outside of the capture gets a line of the log, and stands in
-  // EntryInfo::stray_work; if nothing else was captured, each run repeats it, and EntryInfo::error has it.
-  // docs/capture-errors.md shows what is said.
+  // Watches the CUDA calls of all threads during captures, and names the call that breaks a capture: its error, its
+  // thread, the kernel launched before it, and the function that made it. The report goes to EntryInfo::error, to
+  // `log`, and into the returned error. Work that `fn` enqueues on a stream outside the capture goes to `log` and
+  // EntryInfo::stray_work. If nothing else was captured, `fn` runs directly each time, and EntryInfo::error names it.
+  // docs/capture-errors.md shows the reports.
   //
-  // It needs the optional component libgraphcache_diagnose.so, which uses CUPTI and is loaded when the cache is made;
-  // hostrt does the same by itself. If the component cannot be loaded, or if CUPTI refuses, as it does under a
-  // profiler, the cache works without it, and the log has one line that says why. What runs do stays the same. But once
-  // CUPTI has been used, each launch of a graph in the process takes tens of microseconds longer (docs/semantics.md),
-  // and captures take longer. So this is for finding mistakes.
+  // This needs the optional component libgraphcache_diagnose.so, which uses CUPTI and is loaded when the cache is made.
+  // hostrt needs no component. If it cannot be loaded, or if CUPTI refuses, as it does under a profiler, the cache
+  // works without it, and `log` gets one line with the reason. Results and outcomes stay the same. But once a process
+  // has used CUPTI, each launch of a graph takes tens of microseconds longer (docs/semantics.md), and captures take
+  // longer. So switch it on to find mistakes only.
   //
-  // The environment variable GRAPHCACHE_DIAGNOSE also asks for it, if it is neither empty nor 0. If it has a slash it
-  // is the component's path.
+  // The environment variable GRAPHCACHE_DIAGNOSE also switches it on, if it is neither empty nor 0. A value with a
+  // slash is the path of the component.
   bool diagnose = false;
 
-  // What to call around captures and launches (hooks.h).
+  // Functions to call around captures and launches (hooks.h).
   Hooks hooks = {};
 
   // For the library's own tests and benchmarks: leave it alone.

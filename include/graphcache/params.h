@@ -1,12 +1,13 @@
-// Values that change from run to run without changing the work's shape: a learning rate, a pointer, a grid size.
+// Params and Slot: values that change from run to run without changing the graph, such as a learning rate, a pointer or
+// a grid size.
 //
 //   cache.run(key, stream, graphcache::params(learning_rate, data),
 //             [&](graphcache::Recorder& rec, graphcache::Slot<float> lr, graphcache::Slot<const float*> batch) {
 //               rec.launch(sgd, {grid, block}, weights, batch, lr);
 //             });
 //
-// `params` carries this run's values; `fn` gets a Slot for each, in the same order, and passes it to the recorder where
-// the value is wanted. `fn` is called once; every later run patches its own values into the nodes that take them.
+// params() holds the values of this run. `fn` gets one Slot for each, in the same order, and passes it to the recorder
+// in the place of the value. `fn` is called once; each later run patches its own values into the nodes that use them.
 #pragma once
 
 #include <cstddef>
@@ -14,28 +15,29 @@
 #include <cstring>
 #include <type_traits>
 
+#include "graphcache/detail/advice.h"
 #include "graphcache/detail/values.h"
 
 namespace graphcache {
 
 class Recorder;
 
-// The place of one value that follows each run. Valid only inside the call of `fn` that it was made for: a recorder of
-// another run refuses it by an error of that run. It holds no value and does not convert to T, so that a changing value
-// cannot be baked into a graph by passing it to <<<>>>.
+// Stands for one value that each run replaces. It is valid only during the call of `fn` that received it; the recorder
+// of another run reports an error. A slot holds no value and does not convert to T. So passing it to <<<>>>, which
+// would record the present value for all runs, does not compile.
 template <class T>
-class Slot {
+class Slot : public detail::a_slot_has_no_value_pass_it_to_rec_launch_or_pass_a_computed_result_to_params<T> {
  public:
   using value_type = T;
 
  private:
   friend struct detail::SlotAccess;
   Slot(std::uint64_t recording, std::uint32_t offset) : recording_(recording), offset_(offset) {}
-  std::uint64_t recording_;  // Which call of `fn` it belongs to.
-  std::uint32_t offset_;     // Where Params keeps the value.
+  std::uint64_t recording_;  // Identifies the call of `fn` that the slot belongs to.
+  std::uint32_t offset_;     // The offset of the value in Params, in bytes.
 };
 
-// The values of one run, as bytes, in order. Made by params().
+// The values of one run, made by params().
 template <class... Ts>
 class Params {
   static_assert((... && std::is_trivially_copyable_v<Ts>),
@@ -43,8 +45,8 @@ class Params {
 
  public:
   explicit Params(const Ts&... values) {
-    // Bytes between values stay zero, so that runs of equal values have equal bytes. Padding inside a value is copied
-    // as it is: if it differs, its node is patched in vain.
+    // Bytes between values stay zero, so that equal values have equal bytes. Padding inside a value is copied as it is;
+    // if only padding differs, the node is patched although its value is the same.
     [[maybe_unused]] std::size_t index = 0;
     (std::memcpy(bytes_ + offset(index++), &values, sizeof(Ts)), ...);
   }
@@ -57,7 +59,8 @@ class Params {
   alignas(std::max_align_t) unsigned char bytes_[detail::value_offset<Ts...>(sizeof...(Ts)) + 1] = {};
 };
 
-// This run's values, copied. Arrays and functions decay to pointers; pass T* itself where the pointer changes.
+// Copies the values of this run. Each must be trivially copyable, as a kernel's argument. Arrays and functions decay to
+// pointers, so pass a T* itself if the pointer is what changes.
 template <class... Ts>
 Params<std::decay_t<Ts>...> params(const Ts&... values) {
   return Params<std::decay_t<Ts>...>(values...);

@@ -1,14 +1,17 @@
-// What an option asks for where one cost can be had for another. Includes no header of CUDA.
+// Prefer: which cost a cache minimises (Options::prefer). This header includes no header of CUDA.
 #pragma once
 
 namespace graphcache {
 
-// What matters most where the host's time, the device's and memory can be had for each other.
+// Which cost counts most where host time, device time and memory can be traded for one another.
 enum class Prefer {
-  kTotalTime,   // The host's and the device's time count alike.
-  kDeviceTime,  // The device is the bottleneck, as where several threads keep it busy (docs/demos/decode.md): no time
-                // of it is spent to save the host's.
-  kMemory,      // Keys that can share an executable do, and get none of their own while they can.
+  // Host time and device time count alike.
+  kTotalTime,
+  // Device time is never spent to save host time. Choose this if the device is the bottleneck, for example because
+  // several threads keep it busy (docs/demos/decode.md).
+  kDeviceTime,
+  // Keys share executables wherever they can, and get their own executables only where they cannot.
+  kMemory,
 };
 
 }  // namespace graphcache

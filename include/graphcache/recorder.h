@@ -1,16 +1,9 @@
-// The recorder: what `fn` enqueues its work through where values change from run to run.
+// Recorder: enqueues launches, copies and sets whose arguments may change from run to run.
 //
 //   [&](graphcache::Recorder& rec, graphcache::Slot<float> lr) {
-//     forward<<<grid, block, 0, rec.stream()>>>(weights, hidden);     // recorded as it stands
-//     rec.launch(sgd, {grid, block}, weights, gradient, lr);          // lr follows each run
+//     forward<<<grid, block, 0, rec.stream()>>>(weights, hidden);     // recorded with its present arguments
+//     rec.launch(sgd, {grid, block}, weights, gradient, lr);          // lr has a new value in each run
 //   }
-//
-// What is enqueued on rec.stream() by other means, libraries included, is recorded with the values it has now. A call
-// of the recorder that is given slots keeps the node that it records, and later runs patch their values into it. When
-// `fn` is run uncaptured, the same calls enqueue directly.
-//
-// A recorder belongs to one call of `fn`, on `fn`'s thread. Its calls return nothing: the first failure is kept, later
-// calls do nothing, and the run returns the failure.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,6 +15,7 @@
 #include <utility>
 
 #include "graphcache/arg.h"
+#include "graphcache/detail/advice.h"
 #include "graphcache/detail/argument.h"
 #include "graphcache/detail/conditional.h"
 #include "graphcache/launch_config.h"
@@ -29,7 +23,8 @@
 
 namespace graphcache {
 
-// Grid, block and dynamic shared memory of a launch; each a value or a slot. Grid and block take what converts to dim3.
+// Grid, block and dynamic shared memory of a launch. Each is a value or a slot. Grid and block accept every type that
+// converts to dim3.
 struct LaunchShape {
   // NOLINTNEXTLINE(google-explicit-constructor): so that a launch is written rec.launch(kernel, {grid, block}, ...).
   LaunchShape(Arg<dim3> grid_size, Arg<dim3> block_size, Arg<std::size_t> dynamic_shared_bytes = std::size_t{0})
@@ -37,28 +32,38 @@ struct LaunchShape {
   LaunchShape(const LaunchConfig& config)  // NOLINT(google-explicit-constructor)
       : grid(config.grid), block(config.block), shared_bytes(config.shared_bytes) {}
 
-  Arg<dim3> grid;   // In blocks; every dimension at least 1.
-  Arg<dim3> block;  // In threads.
-  Arg<std::size_t> shared_bytes;
+  Arg<dim3> grid;                 // The grid's size in blocks. Every dimension is at least 1.
+  Arg<dim3> block;                // The block's size in threads.
+  Arg<std::size_t> shared_bytes;  // Dynamic shared memory for each block.
 };
 
+// Passed to `fn`, which enqueues its work through it. A later run patches its own values into the nodes that were
+// recorded with slots. Work that `fn` enqueues on stream() by other means, libraries included, is recorded with its
+// present arguments. If `fn` is called uncaptured, the same calls enqueue directly.
+//
+// A recorder is valid during one call of `fn`, in the thread of that call. Its member functions report no errors
+// themselves: after the first failure they do nothing, and the run returns that failure.
 class Recorder : public detail::ConditionalNodes<Recorder> {
  public:
   static constexpr bool kTakesSlots = true;
 
   Recorder(detail::Recording* recording, cudaStream_t stream) : recording_(recording), stream_(stream) {}
 
-  // The stream to enqueue on: the run's, under capture or not.
+  // The stream to enqueue on, in captures and in direct calls. On the legacy stream, captures use another stream
+  // (Cache::run).
   cudaStream_t stream() const { return stream_; }
 
-  // The recorder of another stream that `fn` forked from this one by an event (cudaEventRecord here,
-  // cudaStreamWaitEvent there), and that it joins again before it returns. A call on a stream that is not part of the
-  // capture fails.
+  // The recorder of another stream, for work that runs in parallel. `fn` forks that stream from this one by an event
+  // (cudaEventRecord here, cudaStreamWaitEvent there), and joins it before it returns. A call on a stream that is not
+  // part of the capture fails.
   Recorder on(cudaStream_t other) const { return Recorder(recording_, other); }
 
-  // Launches kernel(args...), as kernel<<<grid, block, shared_bytes, stream()>>>(args...) would. Any argument and any
-  // part of the shape may be a slot. The block times grid limits of the device hold for each run's values: a value
-  // that the runtime refuses makes that run fail as a direct launch with it would.
+  // Launches the kernel as kernel<<<grid, block, shared_bytes, stream()>>>(args...) does. Any argument and any part of
+  // the shape may be a slot. The shape needs braces: rec.launch(kernel, {grid, block}, args...). A template kernel
+  // needs its template arguments: rec.launch(scale<float>, ...).
+  //
+  // The device's limits on blocks and grids apply to the values of each run. If the runtime refuses a value, that run
+  // fails as a direct launch with the value would.
   template <class... P, class... A>
   void launch(void (*kernel)(P...), const LaunchShape& shape, A&&... args) {
     constexpr bool count_fits = sizeof...(P) == sizeof...(A);
@@ -73,27 +78,39 @@ class Recorder : public detail::ConditionalNodes<Recorder> {
     }
   }
 
-  // cudaMemcpyAsync(dst, src, bytes, kind, stream()). Slots may be of any pointer type, and of any integer type for the
-  // size. A size of 0 copies nothing.
+  // Calls of launch() that do not compile, with advice.
+  template <class... P, class G, class... A, std::enable_if_t<std::is_convertible_v<const G&, Arg<dim3>>, int> = 0>
+  void launch(void (*)(P...), const G&, A&&...) {
+    static_assert(detail::kNever<G>,
+                  "graphcache: launch() takes grid and block in braces: rec.launch(kernel, {grid, block}, args...)");
+  }
+  template <class... A>
+  void launch(detail::name_the_template_arguments_of_the_kernel_as_in_rec_launch_scale_of_float, const LaunchShape&,
+              A&&...) = delete;
+
+  // Copies as cudaMemcpyAsync(dst, src, bytes, kind, stream()) does. Slots for `dst` and `src` may have any pointer
+  // type, and a slot for `bytes` any integer type. A size of 0 copies nothing.
   //
-  // Memory of the host: a graph reads and writes it when it is launched, so after `fn` has returned, and at each replay
-  // again. It must live as long as the key's entry, or be a slot. Pageable memory (not of cudaMallocHost or
-  // cudaHostRegister) is read before the run returns, and written before it returns, as a direct copy does
-  // (docs/semantics.md). A key runs directly if a copy has a local variable of `fn` at one end, or if two copies
-  // without slots read pageable memory from the same address on, because `fn` may have changed it in between.
+  // A graph accesses host memory when it is launched: after `fn` has returned, and again in each replay. So host memory
+  // must live as long as the key's entry, or be a slot. Pageable memory (not from cudaMallocHost or cudaHostRegister)
+  // is read and written before the run returns, as in a direct copy (docs/semantics.md).
+  //
+  // Two kinds of copies make a key run directly: a copy to or from a local variable of `fn`, and two copies without
+  // slots that read pageable memory at the same address, because `fn` may have changed that memory in between.
   void memcpy(Arg<void*> dst, Arg<const void*> src, Arg<std::size_t> bytes, cudaMemcpyKind kind = cudaMemcpyDefault);
 
-  // cudaMemsetAsync(dst, value, bytes, stream()): sets every byte to the low byte of `value`.
+  // Fills memory as cudaMemsetAsync(dst, value, bytes, stream()) does: every byte becomes the low byte of `value`.
   void memset(Arg<void*> dst, Arg<int> value, Arg<std::size_t> bytes);
 
-  // Device memory that holds the slot's value, of 256 bytes at most, for kernels that read it through a pointer: of
-  // launches by other means than the recorder, or of kinds that cost more to patch. One small kernel writes it, on
-  // stream(), which has to be one of the cache's device; work behind that may read it, until the run's work is done.
-  // However many kernels do, each run patches that one node. Needs a library that was built with nvcc; eager runs need
-  // a device with memory pools. The memory belongs to the key's executable: such a key shares none, and is captured
-  // again when its executable has been evicted.
+  // Returns device memory that holds the slot's value, at most 256 bytes. Use it for launches that the recorder cannot
+  // make, such as those of libraries that take a device pointer, and for launches that are costly to patch. However
+  // many kernels read the value, each run patches a single node. Returns null after a failure; then leave out the
+  // launches that the recorder does not make.
   //
-  // Null after a failure: launches that the recorder does not make must then be left out.
+  // A small kernel on stream() writes the value. Work enqueued behind it may read the memory until the work of the run
+  // is done. The stream must be one of the cache's device. The library must have been built with nvcc, and direct runs
+  // need a device with memory pools. The memory belongs to the key's executable. So the key shares no executable, and
+  // is captured again after its executable was evicted.
   template <class T>
   const T* on_device(Slot<T> slot) {
     constexpr std::size_t kBytes = sizeof(T) <= 16 ? 16 : 256;
@@ -103,7 +120,7 @@ class Recorder : public detail::ConditionalNodes<Recorder> {
                                             detail::SlotAccess::recording(slot), &detail::fill_up<T, kBytes>}));
   }
 
-  // Also if_node(), while_node() and switch_node(): graphcache/body.h.
+  // Conditional nodes: if_node(), while_node() and switch_node(), inherited from the base class. See body.h.
 
  private:
   friend class detail::ConditionalNodes<Recorder>;

@@ -1,8 +1,10 @@
-// Errors. Every function that can fail returns an absl::Status or absl::StatusOr. A status that stems from a CUDA call
-// names the call, the CUDA error and the label of the key, and carries the error itself:
+// cuda_error(): the CUDA error behind a status.
 //
 //   absl::StatusOr<graphcache::Outcome> outcome = cache.run(...);
 //   if (graphcache::cuda_error(outcome.status()) == cudaErrorMemoryAllocation) ...
+//
+// Every function of the library that can fail returns an absl::Status or an absl::StatusOr. If a CUDA call failed, the
+// status contains the CUDA error, and its message names the call, the error and the label of the key.
 #pragma once
 
 #include <absl/status/status.h>
@@ -10,8 +12,8 @@
 
 namespace graphcache {
 
-// The CUDA error that a status carries, or cudaSuccess if it carries none: it is ok, came from a check of our own
-// arguments, or is a status that `fn` itself returned. Thread-safe.
+// Returns the CUDA error that a status contains. Returns cudaSuccess if it contains none: if it is ok, reports an
+// invalid argument, or was returned by `fn` itself. Thread-safe.
 cudaError_t cuda_error(const absl::Status& status);
 
 }  // namespace graphcache

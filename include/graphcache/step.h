@@ -1,4 +1,4 @@
-// A key and its work, prepared for a hot loop: the cheapest way to run them again and again.
+// Step: a key and its `fn`, prepared for a hot loop. Running a step is the cheapest way to run the same key many times.
 //
 //   auto step = cache.prepare(graphcache::key("decode", batch), [&](graphcache::Recorder& rec, graphcache::Slot<int> n)
 //   {
@@ -7,11 +7,6 @@
 //   while (...) {
 //     absl::StatusOr<graphcache::Outcome> outcome = step.run(stream, graphcache::params(n));
 //   }
-//
-// A run of a step does what Cache::run() does with the same key, `fn` and params, and counts as that does. A step
-// remembers its entry: a hit on an explicit stream or the legacy one, with the values of the run before, looks nothing
-// up. It holds nothing: the key may be evicted, erased or cleared as any other, and the next run captures it again.
-// After the cache has ended, runs return FailedPrecondition.
 #pragma once
 
 #include <absl/status/status.h>
@@ -29,13 +24,19 @@
 
 namespace graphcache {
 
-// Made by Cache::prepare(). One step is for one thread at a time; a copy, which has a copy of `fn`, serves another.
+// Made by Cache::prepare(). One thread at a time may use a step. A copy has its own copy of `fn`, and may serve another
+// thread.
+//
+// A step remembers its entry. So a hit with the values of the previous run needs no look-up, unless the stream is
+// cudaStreamPerThread. A step does not keep its key in the cache: the key may be evicted, erased or cleared like any
+// other, and the next run captures it again. When the cache has been destroyed, runs return FailedPrecondition.
 template <class Fn>
 class Step {
  public:
   const Key& key() const { return key_; }
 
-  // As Cache::run() has it. Without a stream, Options::stream.
+  // Does, returns and counts the same as Cache::run() with this key, `fn` and `params`. The default stream is
+  // Options::stream.
   absl::StatusOr<Outcome> run() { return run(Params<>()); }
   absl::StatusOr<Outcome> run(cudaStream_t stream) { return run(stream, Params<>()); }
   template <class... Ts>
@@ -51,7 +52,7 @@ class Step {
       : hits_(std::move(hits)), stream_(stream), key_(std::move(key)), fn_(std::move(fn)) {}
 
   std::shared_ptr<detail::Hits> hits_;
-  cudaStream_t stream_;  // Options::stream.
+  cudaStream_t stream_;  // The default stream, Options::stream.
   Key key_;
   Fn fn_;
   detail::Remembered remembered_;

@@ -1,5 +1,5 @@
-// The version of the headers, by semantic versioning (docs/releasing.md). Before 1.0 a minor version may change the
-// contract. These three numbers are the only place that says it: the build and the packages read them here.
+// The version of the headers, by semantic versioning (docs/releasing.md). Before 1.0 a minor version may break
+// compatibility. The version is defined here only: the build and the packages read these three numbers.
 #pragma once
 
 #define GRAPHCACHE_VERSION_MAJOR 0
@@ -13,6 +13,6 @@
 
 namespace graphcache {
 
-inline constexpr char kVersion[] = GRAPHCACHE_VERSION_STRING;  // as in "0.1.0"
+inline constexpr char kVersion[] = GRAPHCACHE_VERSION_STRING;  // For example "0.1.0".
 
 }  // namespace graphcache

@@ -1,4 +1,4 @@
-// Pictures of graphs, in the language of Graphviz: `dot -Tsvg`.
+// to_dot(): pictures of graphs for Graphviz. `dot -Tsvg` renders them.
 #pragma once
 
 #include <string>
@@ -7,12 +7,12 @@
 
 namespace graphcache {
 
-// The nodes with the names of their kernels, grids, blocks and slots, and the edges between them. Values of arguments
-// and addresses are left out. Throws std::bad_alloc.
+// A picture of one graph: its edges, and its nodes with the names of kernels, grids, blocks and slots. It contains no
+// values of arguments and no addresses. Throws std::bad_alloc.
 std::string to_dot(const GraphInfo& graph);
 
-// Both graphs in one picture, their nodes paired by index as an update pairs them: what differs is coloured by
-// NodeDifference, and a legend names the colours.
+// A picture of two graphs. Nodes are paired by their index, as in an update, and coloured by their NodeDifference. A
+// legend explains the colours. Throws std::bad_alloc.
 std::string to_dot(const GraphInfo& here, const GraphInfo& there);
 
 }  // namespace graphcache

@@ -1,4 +1,4 @@
-// A cache's state as JSON.
+// to_json(): the state of a cache as JSON.
 #pragma once
 
 #include <string>
@@ -8,21 +8,21 @@
 
 namespace graphcache {
 
-// What may leave the process beside counts, labels and names of kernels.
+// Which data an export may contain in addition to counts, labels and names of kernels.
 struct ExportOptions {
-  // Texts that may hold parts of keys, addresses and values: whole keys, errors, work that captures missed, findings of
-  // verify mode. Labels always leave.
+  // Texts that may contain parts of keys, addresses and values: whole keys, errors, EntryInfo::stray_work, and findings
+  // of verify mode.
   bool keys = false;
   // The captured values of arguments, in graphs.
   bool values = false;
 };
 
-// One object with the members "graphcache" (the version), "stats", "labels", "entries" and "findings". All texts are
-// valid UTF-8: bytes that are not are replaced. Makes no CUDA call except those of Cache::advise(). Throws
-// std::bad_alloc.
+// The whole state, as one object with the members "graphcache" (the version), "stats", "labels", "entries" and
+// "findings". All texts are valid UTF-8; invalid bytes are replaced. Makes no CUDA calls except those of
+// Cache::advise(). Throws std::bad_alloc.
 std::string to_json(const Cache& cache, const ExportOptions& options = {});
 
-// The parts alone.
+// Each part of the state by itself. These throw std::bad_alloc as well.
 std::string to_json(const Stats& stats);
 std::string to_json(const std::vector<LabelStats>& labels);
 std::string to_json(const std::vector<EntryInfo>& entries, const ExportOptions& options = {});

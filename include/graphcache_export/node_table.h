@@ -1,4 +1,4 @@
-// Names for what profilers show of graphs.
+// node_table(): the names of the graphs and nodes that profilers show by number.
 #pragma once
 
 #include <string>
@@ -7,14 +7,13 @@
 
 namespace graphcache {
 
-// Profilers show the launch of a graph, or its nodes by number, without names. This table maps the numbers to the key's
-// label and the kernels: a line of tab-separated names first, then a line for each node of each entry that has a
-// template:
+// A table that maps the numbers to labels of keys and to kernels. It has one line for each node of each entry with a
+// template. Columns are separated by tabs, and the first line has their names:
 //
 //   label  entry  graph_id  executable_id  node  tools_id  name
 //
-// A number that the driver does not give is empty (GraphNode::tools_id). Tabs and line ends in texts are escaped. Graphs
-// are read as Cache::graph() reads them; those in use meanwhile are left out. Throws std::bad_alloc.
+// A number that the driver does not report is empty (GraphNode::tools_id). Tabs and line ends in texts are escaped.
+// Graphs are read as by Cache::graph(); a graph that is in use at the time is left out. Throws std::bad_alloc.
 std::string node_table(const Cache& cache);
 
 }  // namespace graphcache

@@ -1,4 +1,4 @@
-// A cache's counters for Prometheus.
+// PrometheusCollector: the counters of a cache for Prometheus.
 //
 //   prometheus::Exposer exposer("127.0.0.1:9464");
 //   auto collector = std::make_shared<graphcache::PrometheusCollector>(cache, "decode");
@@ -17,21 +17,21 @@
 
 namespace graphcache {
 
-// The metrics have names that begin with graphcache_ and a label cache="NAME", so caches of one process need names that
-// differ. Each metric has a help text, which says what it counts.
+// Collects the metrics of one cache. Their names begin with graphcache_, and their help texts say what they count. Each
+// metric has a label cache="NAME", so give the caches of one process different names.
 //
-// Labels of keys become the label "label". Bytes that are not UTF-8 are replaced. Labels that are equal then share
-// their series, and so do keys of a label "other" of the program's own and those that the cache counts under "other".
+// The label of a key becomes the label "label", in which invalid UTF-8 is replaced. Key labels that become equal by
+// this share a series. A key label "other" shares the series with the keys that the cache counts under "other".
 //
-// What is not measured is left out: graphcache_hit_seconds unless Options::time_hits is set, and
-// graphcache_measured_device_bytes unless Options::measure_device_bytes is set. A cache counts its timed hits by bucket
-// and does not add up their times, so the sum of graphcache_hit_seconds is not a number (NaN).
+// Some metrics need an option: graphcache_hit_seconds needs Options::time_hits, and graphcache_measured_device_bytes
+// needs Options::measure_device_bytes. The sum of graphcache_hit_seconds is NaN, because a cache counts timed hits by
+// bucket and does not add up their times.
 class PrometheusCollector final : public prometheus::Collectable {
  public:
   // The cache must outlive the collector. Throws std::bad_alloc.
   explicit PrometheusCollector(const Cache& cache, std::string name = "default");
 
-  // May be called from any thread. It reads stats() and labels(), and makes no CUDA call. Throws std::bad_alloc.
+  // Reads Cache::stats() and Cache::labels(), and makes no CUDA call. Thread-safe. Throws std::bad_alloc.
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
@@ -41,7 +41,7 @@ class PrometheusCollector final : public prometheus::Collectable {
   const Cache& cache_;
   const std::string name_;
   mutable std::mutex mutex_;
-  mutable Labels reported_;  // The largest counts that were reported, by what the label is here. Guarded by mutex_.
+  mutable Labels reported_;  // The largest counts reported so far, by exported label. Guarded by mutex_.
 };
 
 }  // namespace graphcache

@@ -1,4 +1,4 @@
-// A page that shows what a cache did.
+// report_html(): one HTML page that shows what a cache did.
 #pragma once
 
 #include <cstddef>
@@ -11,16 +11,19 @@ namespace graphcache {
 
 struct ReportOptions {
   std::string title = "graphcache";
-  ExportOptions may_leave = {};
-  // How many entries are shown, the costliest first, and how many of these with a picture of their graph.
-  std::size_t most_entries = 200;
-  std::size_t most_graphs = 32;
-  std::size_t most_nodes = 2000;  // Of all pictures together. A larger graph is cut.
+  ExportOptions may_leave = {};    // Which data the page may contain.
+  std::size_t most_entries = 200;  // The largest number of entries, the costliest first.
+  std::size_t most_graphs = 32;    // The largest number of these entries that have a picture of their graph.
+  std::size_t most_nodes = 2000;   // The largest number of nodes in all pictures together. A larger graph is cut.
 };
 
-// One HTML page that needs no network and no other file: outcomes over time (from Cache::events(), if
-// Options::keep_events is set), the share of runs on graphs, the costliest entries, families and who shares what,
-// evictions, the findings of Cache::advise(), and pictures of graphs. Throws std::bad_alloc.
+// Returns the page, which needs no network and no other file. It shows
+//   - outcomes over time, if Options::keep_events is set;
+//   - the share of runs that launched a graph;
+//   - the costliest entries, the families, and which keys share executables;
+//   - evictions, and the findings of Cache::advise();
+//   - pictures of graphs.
+// Throws std::bad_alloc.
 std::string report_html(const Cache& cache, const ReportOptions& options = {});
 
 }  // namespace graphcache

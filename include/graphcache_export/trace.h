@@ -1,4 +1,4 @@
-// The last events of a cache as a trace for chrome://tracing and Perfetto.
+// chrome_trace(): the last events of a cache as a trace for chrome://tracing and Perfetto.
 #pragma once
 
 #include <string>
@@ -8,8 +8,9 @@
 
 namespace graphcache {
 
-// JSON in the Trace Event Format, one row a thread: complete events ("ph": "X") for what lasts, instant ones ("i") for
-// evictions and dropped templates. Times are in microseconds from the first event on. Throws std::bad_alloc.
+// Returns JSON in the Trace Event Format, with one row for each thread. Evictions and dropped templates are instant
+// events ("ph": "i"); all others are complete events ("ph": "X"). Times are in microseconds since the first event.
+// Throws std::bad_alloc.
 std::string chrome_trace(const std::vector<CacheEvent>& events);
 
 }  // namespace graphcache

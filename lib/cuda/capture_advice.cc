@@ -36,13 +36,13 @@ const char* advice(cudaError_t error) {
       return ". fn waits for an event that was recorded before its capture: let the run's stream wait for it before "
              "the run";
     case cudaErrorStreamCaptureImplicit:
-      return ". The legacy default stream was used while a blocking stream was captured: in fn, name rec.stream() for "
+      return ". The legacy default stream was used while a blocking stream was captured: in fn, pass rec.stream() to "
              "every launch and copy; run on a stream made with cudaStreamNonBlocking if other threads use the legacy "
              "stream";
     case cudaErrorCapturedEvent:
       return ". The host queried or waited for an event that was recorded in a capture: do that after the run";
     case cudaErrorStreamCaptureWrongThread:
-      return ". Another thread than that of the run ended the capture: leave that to the cache";
+      return ". A thread other than that of the run ended the capture: leave that to the cache";
     default:
       return "";
   }

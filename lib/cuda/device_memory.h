@@ -1,10 +1,11 @@
 // Memory that launches use beside the caller's: of updater nodes and their sets, and of values that kernels read
 // through pointers.
 //
-// When the last launch that uses it is over, nothing tells: an event would need the stream, which may be gone, and a
-// user object of the graph makes every launch dearer (docs/design.md). And to free device memory waits for all work of
-// the device, which may wait for what the caller does next. So what is given back waits, and is never used again, until
-// somebody may wait for it to be freed, or it is too much.
+// Freed blocks are kept until it is safe to block (erase, clear, destruction), or until 16 MiB have accumulated. They
+// are never reused. The reason is that CUDA gives no notification when the last launch that uses a block has finished.
+// An event would need the stream, which may be gone, and a user object of the graph would make every launch slower
+// (docs/design.md). Freeing device memory blocks until all work of the device is done, and that work may wait for what
+// the caller does next.
 #pragma once
 
 #include <absl/base/thread_annotations.h>
@@ -75,8 +76,8 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   Mutex mutex_;
   Waiting* waiting_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::size_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<void*> pages_ ABSL_GUARDED_BY(mutex_);  // Of words,
-  std::vector<int*> words_ ABSL_GUARDED_BY(mutex_);   // and those that nobody has; there is room for all.
+  std::vector<void*> pages_ ABSL_GUARDED_BY(mutex_);  // The pages of words.
+  std::vector<int*> words_ ABSL_GUARDED_BY(mutex_);   // The free words. There is room for all.
   bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
   std::atomic<int> late_error_{cudaSuccess};
   std::list<std::shared_ptr<void>> kept_;

@@ -60,7 +60,7 @@ bool has_context();
 // it: its cudaGetFuncBySymbol knows no such kernels (tried).
 CUfunction function_of_library(const void* kernel);
 
-// Of a kernel node, but for the kernel.
+// The parameters of a kernel node, with the kernel left unset.
 inline CUDA_KERNEL_NODE_PARAMS driver_params(dim3 grid, dim3 block, unsigned shared_bytes, void** arguments) {
   CUDA_KERNEL_NODE_PARAMS params = {};
   params.gridDimX = grid.x;

@@ -10,7 +10,7 @@
 
 namespace graphcache {
 
-// That the host's memory ran out. Without a message if there is none left even for that.
+// The status for host memory that ran out. It has no message if there is no memory even for that.
 absl::Status out_of_memory() noexcept;
 
 // "cudaGraphLaunch: cudaErrorX (text)", carrying the error (cuda_error() reads it). out_of_memory() if that cannot be
@@ -43,7 +43,7 @@ struct CallResult {
 // Errors after which the process has no usable context (fact 32): handles are dropped, not destroyed.
 bool is_fatal(cudaError_t error);
 
-// Adds a failure to a status: the first stays, but for a fatal one, which must not be missed.
+// Adds a failure to a status. The first failure stays, except that a fatal one replaces it.
 void add_failure(absl::Status* status, const absl::Status& why);
 
 // Errors that say that a stream's capture is in the way, or that a capture broke.

@@ -102,7 +102,7 @@ class Related {
 
   Handle get() const { return handle_.get(); }
   Handle release() { return handle_.release(); }
-  // To be held by whoever makes a relative, which gets it, too.
+  // Hold this mutex while cloning or instantiating the graph. The result shares it.
   const Kin& kin() {
     if (kin_ == nullptr) kin_ = std::make_shared<Mutex>();
     return kin_;

@@ -40,7 +40,7 @@ class MemoryMeter {
   std::int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
  private:
-  // Negative if it cannot be told.
+  // Negative if it is unknown.
   std::int64_t free_bytes() const {
     const LastErrorGuard last_error;
     RelaxedCaptureMode relaxed;

@@ -168,7 +168,7 @@ const char* open_cupti() {
   Subscription& cupti = subscription();
   const std::lock_guard<std::mutex> lock(cupti.mutex);
   if (cupti.is_open) return nullptr;
-  if (driver().is_capturing == nullptr) return "the process has no driver that can be asked about captures";
+  if (driver().is_capturing == nullptr) return "the driver of the process cannot report the state of captures";
   const char* call = "cuptiSubscribe";
   CUptiResult result = cuptiSubscribe(&cupti.handle, &on_call, nullptr);
   for (const CUpti_CallbackDomain domain : {CUPTI_CB_DOMAIN_RUNTIME_API, CUPTI_CB_DOMAIN_DRIVER_API}) {

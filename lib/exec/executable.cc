@@ -62,7 +62,7 @@ bool applies_nothing(cudaError_t error) {
   return error == cudaErrorGraphExecUpdateFailure || error == cudaErrorNotSupported || error == cudaErrorInvalidValue;
 }
 
-// Whether it is, for all that can be told, the host's memory that no runtime call has made or registered.
+// Whether it seems to be host memory that no runtime call has allocated or registered.
 bool may_be_pageable(const void* memory) {
   const LastErrorGuard last_error;  // A hit has none.
   cudaPointerAttributes attributes = {};
@@ -215,7 +215,7 @@ BroughtOver Executable::bring_over(const Template& from_graph, const Template& t
     brought.result = patch_to(to, difference, call, &brought.patched_nodes);
     if (brought.result.error == cudaSuccess || is_fatal(brought.result.error)) return brought;
   }
-  // An update makes whole what patches left half done: as the sibling's graph, or else as what it was.
+  // An update repairs an executable that patches have changed in part: into the sibling's graph, or back to its own.
   brought.result = update_to(to_graph, std::move(to), call, &brought);
   if (brought.result.error == cudaSuccess || is_fatal(brought.result.error)) return brought;
   brought.whole = !by_patches && brought.refusal && applies_nothing(brought.result.error);

@@ -48,11 +48,11 @@ struct Grave;  // exec/graveyard.h
 // What became of an attempt to bring an executable over to a sibling's graph.
 struct BroughtOver {
   CallResult result;
-  bool whole = false;                    // After a failure: whether the executable is what it was.
-  std::optional<UpdateRefusal> refusal;  // After a failure: why the runtime refused the update, if it did.
+  bool whole = false;                       // After a failure: whether the executable is what it was.
+  std::optional<UpdateRefusal> refusal;     // After a failure: why the runtime refused the update, if it did.
   std::optional<std::size_t> refused_node;  // The index of the node in the sibling's graph that this is about.
-  int updates = 0;                       // Calls of cudaGraphExecUpdate that succeeded.
-  std::size_t patched_nodes = 0;         // Nodes whose parameters were set.
+  int updates = 0;                          // Calls of cudaGraphExecUpdate that succeeded.
+  std::size_t patched_nodes = 0;            // Nodes whose parameters were set.
 };
 
 // An executable, and what it is programmed with: a content and values of slots.
@@ -63,11 +63,11 @@ class Executable {
   ~Executable();
 
   // Instantiates `base`, of the device of `scratch`, which stays as long as the executable: only its node handles can
-  // patch it (fact 12). On failure `base` is left whole.
+  // patch it (fact 12). On failure `base` is unchanged.
   static cudaError_t instantiate(Template& base, std::shared_ptr<const Content> content, unsigned long long flags,
                                  Scratch& scratch, std::unique_ptr<Executable>* out);
 
-  // The same from a clone of `from`, which is left whole, with an updater node that writes the slots of kernel nodes,
+  // The same from a clone of `from`, which is unchanged, with an updater node that writes the slots of kernel nodes,
   // and with a table what siblings differ in (updater_node.h). The stream is one to enqueue copies on.
   static CallResult instantiate_updated(Template& from, std::shared_ptr<const Content> content, bool with_table,
                                         unsigned long long flags, Scratch& scratch, Updater& updater,

@@ -5,14 +5,14 @@
 //
 // An executable is destroyed once its launches are known to be over. The runtime's header allows it earlier, but the
 // driver crashes then if the graph has host functions (docs/semantics.md). A graph may keep alive what a launch needs,
-// by user objects, so graphs wait, too. An event behind the launches tells when they are over. It is recorded on their
+// by user objects, so graphs wait, too. An event behind the launches shows when they are over. It is recorded on their
 // stream by the next run there: without a run nobody knows whether that stream still exists. If no run comes, the event
 // is recorded behind an upload of the executable on a stream of the graveyard's own, because an upload comes behind the
 // launches as well. It costs a third of an instantiation, so it is made only where too many executables wait, or all
 // are to go.
 //
-// Each cache has its own, and of what another left behind it touches its own device's alone: what is in flight on
-// another device may wait for what this thread would launch next (docs/demos/data_parallel.md).
+// Each cache has its own graveyard. It also destroys what other caches of its device have left behind, but nothing of
+// other devices: work in flight there may wait for what this thread launches next (docs/demos/data_parallel.md).
 #pragma once
 
 #include <absl/base/thread_annotations.h>

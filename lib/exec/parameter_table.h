@@ -86,12 +86,12 @@ class ParameterTable {
   std::vector<Change> writes_;  // What of each of the base's nodes: nothing, arguments, or the grid, too.
 
   std::unordered_map<std::uint64_t, Place> places_;  // By the content's id.
-  Built next_;                                       // The set that was prepared last,
-  std::uint64_t next_of_ = 0;                        // and whose it is.
+  Built next_;                                       // The set that was prepared last.
+  std::uint64_t next_of_ = 0;                        // The id of the content that `next_` belongs to.
   const std::shared_ptr<DeviceMemory> memory_;
   std::vector<DeviceMemory::Block> blocks_;
-  unsigned char* free_ = nullptr;  // Of the last one,
-  std::size_t left_ = 0;           // and how much.
+  unsigned char* free_ = nullptr;  // The free part of the last block.
+  std::size_t left_ = 0;           // The size of `free_` in bytes.
 };
 
 }  // namespace graphcache

@@ -41,7 +41,7 @@ struct Written {
   unsigned token;
 };
 
-// In device memory, but for `error`, in the host's: written only if an update fails, by the code of its error.
+// In device memory, except `error`, which is in host memory. A failed update writes its error code there.
 struct Plan {
   const Piece* pieces;
   const Update* updates;

@@ -34,8 +34,9 @@ CallResult Updater::can_set_grid(cudaGraphNode_t node, Asked* asked, bool* can) 
   return answer;
 }
 
-// A node of an executable whose kernel did not use the device runtime cannot change to one that does (header of
-// cudaGraphExecKernelNodeSetParams; tried): whether one of a kernel that does nothing takes this one tells what it is.
+// CUDA offers no query for kernels that use the device runtime (dynamic parallelism), so we probe: we try to set the
+// kernel into a node of a scratch executable. A node whose kernel did not use the device runtime refuses a kernel that
+// does (cudaGraphExecKernelNodeSetParams).
 CallResult Updater::ask(const CUDA_KERNEL_NODE_PARAMS& params, bool* can) {
   Kernels kernels = {};
   if (const CallResult loaded = load(&kernels); loaded.error != cudaSuccess) return loaded;

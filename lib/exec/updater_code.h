@@ -1,4 +1,4 @@
-// The updater's kernels (updater.cu), and what is asked of a kernel before it may write to it.
+// The updater's kernels (updater.cu), and the check whether they may write the nodes of a kernel.
 #pragma once
 
 #include <absl/base/thread_annotations.h>
@@ -34,7 +34,7 @@ class Updater {
   const std::shared_ptr<DeviceMemory>& memory() const { return memory_; }
   // Whether the device can set the grid of a kernel node; loaded before. It must not for kernels with clusters,
   // cooperative ones, and those that launch kernels themselves: other blocks would run than were set, without an error
-  // (docs/semantics.md). `asked` holds what is known of the functions of one graph.
+  // (docs/semantics.md). `asked` has the answers that are known for the functions of one graph.
   using Asked = std::unordered_map<const void*, bool>;
   CallResult can_set_grid(cudaGraphNode_t node, Asked* asked, bool* can);
   // After a fatal error: drops the handles.

@@ -146,7 +146,7 @@ std::size_t UpdaterNode::estimated_device_bytes(const Content& content) {
          sizeof(updater::Written) + 4 * updater::kSetAlignment;
 }
 
-// Launches in flight may yet fail: that is told when they are over (device_memory.h).
+// Launches in flight may still fail. Such an error is reported when they are over (device_memory.h).
 UpdaterNode::~UpdaterNode() {
   if (error_ == nullptr) return;
   if (const cudaError_t error = take_error(); error != cudaSuccess) memory_->tell_late(error);
@@ -317,7 +317,7 @@ CallResult UpdaterNode::upload(const std::vector<updater::Piece>& pieces, const 
   return {"cudaMemcpyAsync", cudaMemcpyAsync(device, host.data(), host.size(), cudaMemcpyHostToDevice, stream)};
 }
 
-// Grids are checked here, since the device could only tell later.
+// Grids are checked here, because the device could report an error only later.
 CallResult UpdaterNode::write(const unsigned char* values, bool* changed) {
   for (const Source& source : sources_) {
     unsigned char* const to = bytes() + source.at;

@@ -97,23 +97,23 @@ std::vector<MetricFamily> PrometheusCollector::Collect() const {
   page.counter("graphcache_captures_total", "Captures that ended with a graph", stats.captures);
   page.counter("graphcache_capture_failures_total", "Captures that gave no graph to keep", stats.capture_failures);
   page.counter("graphcache_instantiations_total", "Graphs that were instantiated", stats.instantiations);
-  page.counter("graphcache_updates_total", "Executables brought over to a sibling by an update", stats.updates);
-  page.counter("graphcache_set_switches_total", "Executables brought over to a sibling by a parameter set",
+  page.counter("graphcache_updates_total", "Executables switched to a sibling key by an update", stats.updates);
+  page.counter("graphcache_set_switches_total", "Executables switched to a sibling key by a parameter set",
                stats.set_switches);
-  page.counter("graphcache_patched_nodes_total", "Nodes that were set anew", stats.patched_nodes);
-  page.counter("graphcache_evictions_total", "Executables that were destroyed to make room for another",
+  page.counter("graphcache_patched_nodes_total", "Nodes that were set to new parameters", stats.patched_nodes);
+  page.counter("graphcache_evictions_total", "Executables that were evicted to make room for another one",
                stats.evictions);
   page.counter("graphcache_forgotten_templates_total", "Templates that were dropped while their key stayed",
                stats.forgotten);
   page.counter<UpdateRefusal>("graphcache_refused_updates_total", "Updates that the runtime refused, by the reason",
                               "reason", stats.refused_updates);
-  page.counter("graphcache_refused_device_updates_total", "Executables that the device could not update",
-               stats.refused_device_updates);
+  page.counter("graphcache_refused_device_updates_total",
+               "Executables that the driver refused to have updated by the device", stats.refused_device_updates);
   page.counter("graphcache_verified_hits_total", "Hits that verify mode compared with a new recording", stats.verified);
   page.counter("graphcache_stale_hits_total", "Hits whose graph verify mode found stale", stats.stale);
   page.counter("graphcache_capture_seconds_total", "Host time in captures, with the calls of fn", stats.capture_time);
   page.counter("graphcache_instantiate_seconds_total", "Host time in making executables", stats.instantiate_time);
-  page.counter("graphcache_update_seconds_total", "Host time in bringing executables over to siblings",
+  page.counter("graphcache_update_seconds_total", "Host time in switching executables to sibling keys",
                stats.update_time);
   page.counter("graphcache_first_launch_seconds_total", "Host time in first launches and in uploads ahead of them",
                stats.first_launch_time);
@@ -123,11 +123,11 @@ std::vector<MetricFamily> PrometheusCollector::Collect() const {
   page.gauge("graphcache_estimated_device_bytes", "Device memory of the executables, estimated from their nodes",
              stats.estimated_device_bytes);
   if (cache_.options().measure_device_bytes) {
-    page.gauge("graphcache_measured_device_bytes", "Device memory that making executables has taken, as measured",
+    page.gauge("graphcache_measured_device_bytes", "Device memory taken by executables, as measured",
                stats.measured_device_bytes);
   }
   if (cache_.options().time_hits) {
-    page.histogram("graphcache_hit_seconds", "Host time of hits, of one run in 1024; the sum is not known",
+    page.histogram("graphcache_hit_seconds", "Host time of hits, sampled from one run in 1024; the sum is not known",
                    stats.hit_latency);
   }
 

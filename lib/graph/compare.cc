@@ -189,7 +189,7 @@ class Comparison {
     const Conditionals& kept = kept_.graph.conditionals;
     const Conditionals& now = now_.graph.conditionals;
     for (std::size_t i = 0; i < std::min(kept.nodes.size(), now.nodes.size()); ++i) {
-      if (kept.nodes[i].type != now.nodes[i].type) return absl::StrCat("condition ", i, " is of another type now");
+      if (kept.nodes[i].type != now.nodes[i].type) return absl::StrCat("condition ", i, " has another type now");
     }
     if (kept.nodes.size() != now.nodes.size()) {
       return was_and_is("the number of conditions", absl::StrCat(kept.nodes.size()), absl::StrCat(now.nodes.size()));
@@ -360,7 +360,7 @@ class Comparison {
 
   void compare_attributes(std::string_view kept, std::string_view now) {
     const bool known = !kept.empty() && !now.empty();
-    if (known && kept != now) find("its launch attributes (cooperative, cluster size) are others now");
+    if (known && kept != now) find("its launch attributes (cooperative, cluster size) have changed");
   }
 
   // Word by word, since a structure may hold addresses. Bytes that differ between two recordings of now are undefined,
@@ -407,7 +407,7 @@ class Comparison {
                         copy.srcPos.y, copy.srcPos.z, has_rows ? copy.dstPtr.pitch : 0,
                         has_rows ? copy.srcPtr.pitch : 0, copy.extent.height, copy.extent.depth);
     };
-    if (rest(a) != rest(b)) find("its arrays, positions, pitches or numbers of rows are others now");
+    if (rest(a) != rest(b)) find("its arrays, positions, pitches or numbers of rows have changed");
   }
 
   void compare_sets(std::uint32_t index, const NodeContent& kept, const NodeContent& now) {

@@ -319,10 +319,10 @@ bool Recording::add_conditional(cudaStream_t stream, const Conditional& node, Ad
     return false;
   };
   if (mode_ == Mode::kInlined && active_recording == nullptr) {
-    return wrong(" was called in a capture of somebody else's: until when its graph is launched is not known");
+    return wrong(" was called in a capture by other code: the cache cannot know how long its graph will be launched");
   }
   if (outer.body_ != nullptr && stream != outer.body_->stream()) {
-    return wrong(" was called in a body on another stream than the body's: join that one first");
+    return wrong(" was called in a body, but on a stream other than the body's: join that stream first");
   }
   const std::optional<cudaGraphConditionalNodeType> type = type_of(node);
   if (!type) return refused({"which needs CUDA 12.8", cudaErrorNotSupported});

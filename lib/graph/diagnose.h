@@ -1,5 +1,5 @@
-// What is asked of a watcher of CUDA calls (graphcache/detail/diagnose.h) about one capture: which call broke it, and
-// what work it misses. Without a watcher nothing is asked, and nothing costs.
+// What a watcher of CUDA calls (graphcache/detail/diagnose.h) reports about one capture: the call that broke it, and
+// the work that it misses. Without a watcher this costs nothing.
 #pragma once
 
 #include <absl/status/status.h>

@@ -272,7 +272,7 @@ Found compare(const GraphNode& here, const GraphNode& there) {
   const auto compare_shape = [&](const char* what, bool is_slot, bool is_slot_there, const std::string& a,
                                  const std::string& b) {
     if (is_slot != is_slot_there) {
-      found.note(NodeDifference::kArguments, absl::StrCat(what, " follows a slot in one of them alone"));
+      found.note(NodeDifference::kArguments, absl::StrCat(what, " is a slot in only one of them"));
     } else if (!is_slot && a != b) {
       found.note(NodeDifference::kShape, here_and_there(what, a, b));
     }
@@ -311,7 +311,7 @@ GraphDifference difference(const GraphInfo& here, const GraphInfo& there) {
     if (is_here && is_there) {
       found = compare(here.nodes[i], there.nodes[i]);
     } else {
-      found.note(NodeDifference::kFixed, is_here ? "it is here alone" : "it is there alone");
+      found.note(NodeDifference::kFixed, is_here ? "it is only here" : "it is only there");
     }
     result.nodes.push_back(found.difference);
     if (found.difference <= largest) continue;

@@ -70,7 +70,7 @@ class Inspection {
       if (sources_[i - 1] == sources_[i] && is_pageable(sources_[i])) {
         return absl::FailedPreconditionError(
             "two copies read the same pageable memory, and a launch of the graph would read it once, when fn has "
-            "ended: give each copy a source of its own, or use memory of cudaMallocHost");
+            "ended: give each copy a source of its own, or use memory from cudaMallocHost");
       }
     }
     return absl::OkStatus();

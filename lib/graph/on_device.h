@@ -17,8 +17,8 @@ namespace graphcache {
 class Setter {
  public:
   struct Kernel {
-    const void* symbol = nullptr;   // As a launch takes it,
-    CUfunction function = nullptr;  // and the driver; null if it cannot be had.
+    const void* symbol = nullptr;   // The kernel for launches by the runtime.
+    CUfunction function = nullptr;  // The kernel for calls of the driver; null if the driver does not report it.
   };
 
   // Captures are made in that mode.

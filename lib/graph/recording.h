@@ -63,7 +63,7 @@ class Recording {
   // What broke the capture, whose end failed with `error`.
   absl::Status end_failed(cudaError_t error) const;
   const RecorderCalls& calls() const { return calls_; }
-  // Says that what is captured must not be kept, and why. The first reason stays, but for a fatal one.
+  // Says that what is captured must not be kept, and why. The first reason stays, except that a fatal one replaces it.
   void refuse_capture(const absl::Status& why) { add_failure(&refused_, why); }
   const absl::Status& refused() const { return refused_; }
   // Whether a size that is a slot was 0, so that a node is missing.
@@ -118,7 +118,8 @@ class Recording {
   // Keeps the node that was just captured on `stream`, if a field of it follows a slot.
   void keep(cudaStream_t stream, SlotNode node, cudaGraphNodeType type);
   void skip_empty(const ArgView& bytes);
-  // Of what kind memory is and whose. What cannot be told counts as managed memory, which is handled with most care.
+  // The kind of memory at an address, and its device. Memory of unknown kind counts as managed memory, which gets the
+  // most careful treatment.
   cudaPointerAttributes attributes_of(const void* memory) const;
   void launch(cudaStream_t stream, const Setter::Kernel& kernel, const LaunchShape& shape, const ArgView* args,
               std::size_t count);

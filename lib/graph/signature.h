@@ -51,8 +51,8 @@ struct Difference {
   };
   std::vector<Node> nodes;  // Those that differ and hold no slots; empty if an update is cheaper than patching them.
   std::array<std::uint32_t, kChangeCount> counts{};  // How many differ, by how: in values, those that hold no slots.
-  bool by_update = false;                            // The cheaper way,
-  Cost cost = 0;                                     // and what it costs.
+  bool by_update = false;                            // Whether an update is cheaper than patches.
+  Cost cost = 0;                                     // The cost of the cheaper way.
 };
 Difference difference(const Content& from, const Content& to);
 

@@ -32,7 +32,7 @@ Support support_of(cudaLaunchAttributeID id) {
     case kFutureAttribute:
       return state().driver_version >= kFutureDriver ? Support::kStored : Support::kUnknown;
     case cudaLaunchAttributeProgrammaticEvent:
-    case 11:  // cudaLaunchAttributePreferredClusterDimension, from CUDA 12.8 on: no node tells it (driver 580)
+    case 11:  // cudaLaunchAttributePreferredClusterDimension, from CUDA 12.8 on: nodes do not report it (driver 580)
     case 12:  // cudaLaunchAttributeLaunchCompletionEvent, from CUDA 12.3 on
       return Support::kRefused;
     default:

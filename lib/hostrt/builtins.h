@@ -8,7 +8,7 @@
 namespace graphcache::hostrt {
 
 void set_dimensions(const dim3& grid, const dim3& block, const dim3& cluster);
-// What current_device() tells.
+// Sets the result of current_device().
 void set_device(int device);
 
 void set_indices(const uint3& block_index, const uint3& thread_index);

@@ -1,4 +1,4 @@
-// What a cache asks to be told of its captures (Options::diagnose): the calls that break them, and work that they miss.
+// Reports to a cache about its captures (Options::diagnose): the calls that break them, and the work that they miss.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_DIAGNOSE_H_
 #define GRAPHCACHE_LIB_HOSTRT_DIAGNOSE_H_

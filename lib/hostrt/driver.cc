@@ -218,7 +218,7 @@ CUresult context_of_stream(CUstream stream, CUcontext* context) {
   });
 }
 
-// The numbers of objects for profilers: what tells their handles apart.
+// The numbers by which profilers identify objects.
 template <typename Handle, typename Find, typename Id>
 CUresult hand_out_id(Function function, Handle handle, Find* find, Id* id) {
   constexpr int kKindBits = 4;

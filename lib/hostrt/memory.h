@@ -1,5 +1,5 @@
-// Memory of the host that stands in for a device's: what was allocated, and what was freed of late: kept for a while,
-// so that a use after the end shows. All functions expect the state to be locked.
+// Host memory that stands in for device memory. Blocks that were freed recently are kept for a while, so that a use
+// after the free shows. All functions expect the state to be locked.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_MEMORY_H_
 #define GRAPHCACHE_LIB_HOSTRT_MEMORY_H_

@@ -1,4 +1,4 @@
-// Reports of what real CUDA leaves undefined. All functions expect the state to be locked.
+// Reports of calls whose effect real CUDA leaves undefined. All functions expect the state to be locked.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_MISUSE_H_
 #define GRAPHCACHE_LIB_HOSTRT_MISUSE_H_
@@ -25,8 +25,8 @@ struct Involved {
 void report_misuse(State& state, const Place& here, const std::string& what,
                    std::initializer_list<Involved> involved = {});
 
-// The graphs that a call writes to since something is or was cloned or instantiated from them (facts 35), but for those
-// that are gone. To be asked before the body, which may end what tells.
+// The graphs that a call writes to, because something is or was cloned or instantiated from them (fact 35). Graphs that
+// no longer exist are left out. Call this before the body of the call, which may destroy the objects that it reads.
 std::vector<const void*> written_graphs(const State& state, const Entry& entry);
 
 // Reports the calls of other threads that name a graph object of this one while it goes on, or write to a graph that it

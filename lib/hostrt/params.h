@@ -17,7 +17,7 @@ cudaError_t read_host(const cudaHostNodeParams* from, HostParams* params);
 // Notes which memory a copy of an executable is made with.
 void note_memory(const State& state, CopyParams& params);
 
-// As the query calls tell it.
+// Writes the parameters as the query calls return them.
 void write_kernel(const KernelParams& params, cudaKernelNodeParams* to);
 
 // What a copy or fill of an executable graph may become. Device memory may not become another device's. The kinds of

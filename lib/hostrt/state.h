@@ -208,14 +208,14 @@ UserObject* find_user_object(const Call& call, cudaUserObject_t handle);
 // As above; 0, cudaStreamLegacy and cudaStreamPerThread give the current device's and thread's implicit streams.
 Stream* find_stream(const Call& call, cudaStream_t handle);
 
-// The same without a call: whoever asks counts the misuse.
+// The same without a call. The caller counts the misuse.
 Stream* find_stream(State& state, Thread& thread, cudaStream_t handle);
 
 // A runtime call from a kernel or host function, on the thread that already holds the lock.
 cudaError_t refuse_inside_work(State& state, Thread& thread, Function function, const void* address);
 
-// The last-error slot keeps every error but cudaErrorNotReady, which is an answer and not an error (facts 31): neither
-// cudaStreamQuery nor cudaEventQuery leaves it there (tried).
+// The last-error slot keeps every error except cudaErrorNotReady, which is an answer and not an error: cudaStreamQuery
+// and cudaEventQuery do not leave it there (fact 31).
 inline cudaError_t latch(Thread& thread, cudaError_t error) {
   if (error != cudaSuccess && error != cudaErrorNotReady) thread.last_error = error;
   return error;

@@ -44,7 +44,7 @@ cudaError_t retain(const Call& call, cudaUserObject_t handle, unsigned count) {
   return cudaSuccess;
 }
 
-// "It is undefined behavior to release references not owned by the caller": as far as their number tells.
+// "It is undefined behavior to release references not owned by the caller": as far as their number shows it.
 cudaError_t take_from_caller(const Call& call, UserObject& object, unsigned count) {
   if (object.of_caller < count) {
     return call.misuse(cudaErrorInvalidValue, "more references to the user object than the caller owns");

@@ -12,7 +12,7 @@ inline constexpr unsigned kMaxBlockZ = 64;
 inline constexpr unsigned kMaxGridX = 2147483647;
 inline constexpr unsigned kMaxGridYZ = 65535;
 inline constexpr std::size_t kMaxSharedBytes = 227 * 1024;                // what a kernel may opt in to, at most
-inline constexpr std::size_t kDeviceMemoryBytes = std::size_t{16} << 30;  // of each device, as far as it tells
+inline constexpr std::size_t kDeviceMemoryBytes = std::size_t{16} << 30;  // The memory that each device reports.
 
 // The kernel of a launch, with the errors of the real runtime: no function is cudaErrorInvalidDeviceFunction, one that
 // is not registered cudaErrorInvalidResourceHandle (it might have been the handle of a library's kernel).

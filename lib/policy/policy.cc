@@ -289,7 +289,7 @@ void Policy::set_kind(KeyId key, Kind kind) {
   count(+1);
 }
 
-// The key's executable may leave from now on, and is its family's shared one, if that has none.
+// The key's executable may be evicted from now on. It becomes the shared one of its family, if that has none.
 void Policy::offer(KeyId key) {
   link(key);
   KeyId& shared = entries_[key].family->shared;
@@ -302,8 +302,8 @@ void Policy::withdraw(KeyId key) {
   if (shared == key) shared = kNoKey;
 }
 
-// The executable that leaves next after this one, or first: the least recently used plain ones, then those that the
-// device updates. To destroy one of these waits for what other streams have in flight.
+// The executable to evict after this one, or first: the least recently used plain ones, then the device-updated ones.
+// Destroying one of the latter waits for work that other streams have in flight.
 KeyId Policy::next_victim(KeyId after, const View& view) {
   int moves = 0;
   do {
@@ -350,8 +350,8 @@ Plan Policy::borrow(const Entry& entry, const Offer& offer) const {
   return plan;
 }
 
-// By rent or buy. Where there is no room, somebody loses an executable: only who has not used it for as long as this
-// key has paid rent.
+// Whether the key should get an executable of its own, by the ski-rental rule. If there is no room, another key loses
+// one: only a key that has not used it since this key began to pay rent.
 bool Policy::wants_own(const Entry& entry, Cost rent, const View& view) {
   if (shares_one()) return false;
   if (entry.of_class->table != kNoKey && limits_.prefer == Prefer::kMemory) return false;
@@ -429,7 +429,7 @@ Plan Policy::table(KeyId in_place_of, const Entry& entry, const View& view) {
                                                                                                           : Plan();
 }
 
-// A new executable, or a sibling's that would have to leave for it.
+// A new executable, or a sibling's that would have to be evicted for it.
 Plan Policy::own(const Entry& entry, std::size_t limit, const View& view) {
   Plan plan;
   plan.action = Plan::Action::kOwn;
@@ -441,8 +441,8 @@ Plan Policy::own(const Entry& entry, std::size_t limit, const View& view) {
   return {.action = Plan::Action::kBorrow, .lender = plan.evict.front(), .evict = {}};
 }
 
-// Where nothing can leave, since all is pinned or in use, the executables alone are counted: a direct run is worse than
-// more memory.
+// Where nothing can be evicted, because all is pinned or in use, the executables alone are counted: a direct run is
+// worse than more memory.
 Plan Policy::beyond_units(const Entry& entry) const {
   Plan plan;
   if (has_place(entry)) plan.action = Plan::Action::kOwn;
@@ -467,7 +467,7 @@ Plan Policy::wish_or_own(KeyId key, const Offer& offer, const View& view) {
 // What is best, if there is a place for it.
 Plan Policy::wish(const Entry& entry, const Offer& offer, const View& view) {
   if (always_has_table() && may_have_table(entry)) return table(kNoKey, entry, view);
-  if (!can_lend(offer.lender)) return {};  // It may have been pinned since it was asked for.
+  if (!can_lend(offer.lender)) return {};  // It may have been pinned since it was offered.
   Plan plan = borrow(entry, offer);
   if (wants_table(entry, plan)) {
     Plan made = table(offer.lender, entry, view);

@@ -1,6 +1,6 @@
-// The policy of the cache: which key has an executable of its own, which keys share one, and which executable leaves
-// for another. Plain numbers in, a plan out: no CUDA call, no clock, no lock. Equal calls give equal plans.
-// docs/policy.md has the rules and what each is worth.
+// The policy of the cache: which key has an executable of its own, which keys share one, and which executable is
+// evicted for another. It takes plain numbers and returns a plan, without CUDA calls, clocks or locks. Equal calls give
+// equal plans. docs/policy.md has the rules and what each is worth.
 //
 // A run that finds no executable for its key asks in this order:
 //
@@ -11,9 +11,9 @@
 // what was planned, the caller then reports that by a call of refuse_siblings() and the like, and asks again from
 // `candidate` on.
 //
-// A hit tells the policy nothing. Who looks for an executable to evict asks when the key of the least recently used one
-// was really used last, and moves it to its place in the order, until one is found that has not been used since. So the
-// order is exact where it matters: at its old end.
+// Hits are not reported to the policy. A search for an executable to evict queries when the key of the least recently
+// used one was last used, and moves that executable to its place in the order, until it finds one that has not been
+// used since. So the order is exact where it matters: at its old end.
 //
 // A call takes the same time whatever the number of keys, with two exceptions. A plan passes over executables in use
 // and over those that it evicts; where a table takes the place of others, over those of other classes. What moves in
@@ -79,8 +79,8 @@ struct GraphFacts {
 struct Offer {
   KeyId lender = kNoKey;
   Cost update = 0;            // The price of an update from the lender's graph.
-  bool has_set = false;       // The lender's table has a parameter set of the key. If not,
-  std::size_t set_bytes = 0;  // by how much the table would grow.
+  bool has_set = false;       // Whether the lender's table has a parameter set of the key.
+  std::size_t set_bytes = 0;  // By how much the table would grow if it has none.
 };
 
 struct Plan {
@@ -91,18 +91,18 @@ struct Plan {
     kBorrow,  // The lender's executable, by a parameter set if it has a table, by an update if not.
   };
   Action action = Action::kDirect;
-  bool writes_slots = false;  // Of kOwn: with an updater node for the slots.
+  bool writes_slots = false;  // Whether a kOwn executable gets an updater node for the slots.
   KeyId lender = kNoKey;
   Cost rent = 0;              // The price of the switch.
-  bool adds_set = false;      // The key gets a parameter set in the lender's table,
-  std::size_t set_bytes = 0;  // and the table grows by so much.
-  std::vector<KeyId> evict;   // Before anything is instantiated.
+  bool adds_set = false;      // Whether the key gets a parameter set in the lender's table.
+  std::size_t set_bytes = 0;  // By how much the table grows for the set.
+  std::vector<KeyId> evict;   // The keys to evict before anything is instantiated.
 };
 
 class Policy {
  public:
-  // What is to be known of a key at this moment: whether nobody uses it, and when it was used last, if that was after
-  // the policy was told last.
+  // What the caller knows of a key at this moment: whether it is idle, and when it was last used, if that use has not
+  // been reported to the policy yet.
   struct View {
     // NOLINTNEXTLINE(google-explicit-constructor): most who ask know of no hits.
     template <class Idle>
@@ -119,7 +119,7 @@ class Policy {
 
   // Makes room for what is kept of the key. used() does so, too, but may throw then.
   void add(KeyId key) { entries_.add(key); }
-  // A run of the key begins. This is the first call for a key. Without a time, it is later than all that were told.
+  // A run of the key begins. This is the first call for a key. Without a time, it is later than all reported uses.
   void used(KeyId key) { used(key, {latest_.epoch + 1, 0}); }
   void used(KeyId key, const Use& use);
   // The key has a template from now on. If this, or one of the calls below, throws for want of memory, nothing has
@@ -151,9 +151,10 @@ class Policy {
   // Whose executable the key could borrow, or kNoKey.
   KeyId candidate(KeyId key, const View& view) const;
   Plan plan(KeyId key, const Offer& offer, const View& view);
-  // For a key that is made ready ahead: what there is room for now. Nobody lends, and nothing leaves for it.
+  // For a key that is made ready ahead: what there is room for now. Nothing is lent to it or evicted for it.
   Plan plan_ahead(KeyId key);
-  // Whose executable leaves first if the device runs out of memory, or kNoKey. The caller reports it as `lost`.
+  // The key whose executable is evicted first if the device runs out of memory, or kNoKey. The caller reports it as
+  // `lost`.
   KeyId victim(const View& view) { return next_victim(kNoKey, view); }
 
   // The plan is carried out: the key has its executable from now on, and what the plan evicts has none.
@@ -201,14 +202,14 @@ class Policy {
   struct Class {
     std::size_t members = 0;
     std::size_t executables = 0;
-    std::size_t sets = 0;       // In its table, those of members that are gone included,
-    std::size_t set_bytes = 0;  // and their memory.
-    KeyId table = kNoKey;       // Who has the table.
+    std::size_t sets = 0;       // The number of sets in its table, including those of former members.
+    std::size_t set_bytes = 0;  // The device memory of these sets.
+    KeyId table = kNoKey;       // The key whose executable has the table.
     bool refuses_table = false;
   };
   struct Family {
     std::uint64_t number = 0;
-    KeyId shared = kNoKey;  // Who has the executable, without a table, that its members pass on.
+    KeyId shared = kNoKey;  // The key that now has the shared executable (one without a table).
     std::unordered_map<std::uint64_t, Class> classes;
   };
   // The keys with templates of one shape.
@@ -225,9 +226,9 @@ class Policy {
     bool is_pinned = false;
     bool refuses_slots = false;            // The key gets no updater node for its slots.
     Cost rent = 0;                         // What it has paid for switches since it last had an executable of its own.
-    Use rents_from;                        // The use at which it began to.
-    Use last_use;                          // As far as it was told.
-    KeyId older = kNoKey, newer = kNoKey;  // In the order of its kind.
+    Use rents_from;                        // The use at which it began to pay.
+    Use last_use;                          // The last use that was reported to the policy.
+    KeyId older = kNoKey, newer = kNoKey;  // The neighbours in the order of its kind.
   };
   // Executables in the order of last use. Those of pinned keys are in none.
   struct Order {

@@ -262,11 +262,11 @@ class Cache::Impl::Adviser {
       Finding finding = finding_of(FindingKind::kSizes, std::string(form.keys[0].seen->key.label()), runs - replayed);
       finding.text =
           absl::StrCat(form.keys.size(), " keys were run ", runs, " times, and ", percent(misses),
-                       " of these runs were no hits. Part ", form.parts[number], " of the key (from 0) is ",
+                       " of these runs were not hits. Part ", form.parts[number], " of the key (from 0) is ",
                        form.is_address[number] ? "an address" : "a number", " with ", values.size(), " values.");
       if (*apart <= NodeDifference::kArguments) {
         finding.kind = FindingKind::kValuesInKeys;
-        absl::StrAppend(&finding.text, " The graphs differ in values of arguments alone.");
+        absl::StrAppend(&finding.text, " The graphs differ only in values of arguments.");
         finding.cure = absl::StrCat("Leave part ", form.parts[number],
                                     " out of the key, and pass it as a slot (graphcache::params).");
       } else if (!form.is_address[number] && values.begin()->first > 0) {
@@ -292,7 +292,7 @@ class Cache::Impl::Adviser {
     budget.ready_rate_of_four_times = share(ready + budget.runs, all);
     if (budget.runs >= kFewest && budget.ready_rate_of_four_times - budget.ready_rate >= kRateOfBudget) {
       budget.text = absl::StrCat(
-          percent(budget.ready_rate), " of the runs found an executable ready for their key, beside ", stats_.evictions,
+          percent(budget.ready_rate), " of the runs found an executable ready for their key, with ", stats_.evictions,
           " evictions. With twice the budget it would have been ", percent(budget.ready_rate_of_twice),
           ", and with four times ", percent(budget.ready_rate_of_four_times), ".");
       budget.cure = impl_.options_.max_device_bytes == SIZE_MAX
@@ -307,7 +307,7 @@ class Cache::Impl::Adviser {
                                 " captures were of keys whose template had been dropped, because there were more than "
                                 "Options::max_templates (",
                                 impl_.options_.max_templates, ")."),
-                   "Raise Options::max_templates: a template takes the host about 2 KiB a node."));
+                   "Raise Options::max_templates: a template takes about 2 KiB of host memory a node."));
   }
 
   void look_at_direct_runs() {

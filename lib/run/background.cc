@@ -36,7 +36,7 @@ void Cache::Impl::start_background() try {
   background_.reserve(static_cast<std::size_t>(options_.background_threads));
   for (int i = 0; i < options_.background_threads; ++i) background_.emplace_back([this] { work_in_background(); });
 } catch (const std::exception&) {
-  log("graphcache: there are fewer background threads than Options::background_threads: no more could be made");
+  log("graphcache: there are fewer background threads than Options::background_threads: the system refused more");
 }
 
 // Tasks that have not begun are dropped.

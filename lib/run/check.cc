@@ -40,10 +40,10 @@ absl::Status Cache::Impl::check_device(cudaStream_t stream) const {
   }
   if (device == options_.device) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      stream == cudaStreamPerThread ? "cudaStreamPerThread is that of the current device, and so of "
-      : stream == cudaStreamLegacy  ? "the legacy stream is that of the current device, and so of "
-                                    : "the stream is of ",
-      device < 0 ? "another device" : absl::StrCat("device ", device), ", the cache of device ", options_.device));
+      stream == cudaStreamPerThread ? "cudaStreamPerThread belongs to the current device, which is "
+      : stream == cudaStreamLegacy  ? "the legacy stream belongs to the current device, which is "
+                                    : "the stream belongs to ",
+      device < 0 ? "another device" : absl::StrCat("device ", device), "; the cache is of device ", options_.device));
 }
 
 bool Cache::Impl::is_in_foreign_capture(const Request& request) const {

@@ -37,7 +37,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_nested(const Request& request) {
   }
   if (request.call.values_size != 0 && !request.call.empty(request.call.fn)) {
     active_recording->refuse_capture(absl::FailedPreconditionError(
-        "a run with params was made inside another run's fn: a graph of the outer run could not follow its values"));
+        "a run with params was made inside another run's fn: a graph of the outer run could not update its values"));
   }
   return run_inlined(request);
 }

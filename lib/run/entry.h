@@ -37,8 +37,8 @@ enum class State {
 // entry's lock is held from then on until that is done.
 enum class Task : std::uint8_t {
   kNone,
-  kRun,   // For a run: another executable leaves if memory runs out.
-  kWarm,  // For Cache::warm(): none leaves.
+  kRun,   // For a run: another executable is evicted if memory runs out.
+  kWarm,  // For Cache::warm(): no executable is evicted.
 };
 
 // What took an entry's executable or its template.
@@ -46,14 +46,14 @@ enum class Loss : std::uint8_t {
   kNone,
   kEvicted,    // Another key needed the room.
   kLent,       // A sibling runs with it.
-  kFailed,     // An error, of which Entry::error tells.
+  kFailed,     // An error, which is in Entry::error.
   kTemplates,  // There were more templates than Options::max_templates.
-  kOfOne,      // The template went with the executable, since it can have no other.
+  kOfOne,      // The template was dropped with its executable, because it can have no other.
   kMemory,     // A direct run handed out other memory than the graph's.
   kStale,      // Verify mode (OnStale::kForget).
 };
 
-// How many runs, and how many hits, counts by outcome hold.
+// The numbers of runs and of hits in counts by outcome.
 using OutcomeCounts = std::array<std::uint64_t, kOutcomeCount>;
 inline std::uint64_t runs_of(const OutcomeCounts& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
@@ -96,14 +96,14 @@ struct EntryContents {
   // Written under `lock` and the cache's lock, before the entry can be found.
   Key key;
   detail::Site site{};
-  cudaStream_t of_stream = nullptr;  // Whose runs it serves (Options::executables_per_key); null: those of all.
-  KeyId id = kNoKey;                 // For the policy.
+  cudaStream_t of_stream = nullptr;  // The stream that it serves (Options::executables_per_key); null: all streams.
+  KeyId id = kNoKey;                 // Its number in the policy.
 
   // Written under `lock`, except the count of kEager, which is written under the cache's lock. Most replays are counted
   // in `replayed`.
   std::array<Counter, kOutcomeCount> outcomes{};
-  Counter nodes;  // Of the last capture.
-  Counter slot_nodes;
+  Counter nodes;       // The number of nodes in the last capture.
+  Counter slot_nodes;  // The number of these nodes that hold values of slots.
 
   // Guarded by the cache's lock.
   Entry* newer = nullptr;
@@ -112,29 +112,29 @@ struct EntryContents {
   State state = State::kCold;  // Changed under `lock`, too.
   bool pinned = false;
   bool is_adopted = false;                  // Its template stays until it is erased: it cannot be had again.
-  Owners owner;                             // Adoption::owner.
-  bool hands_memory_out = false;            // As the last capture said.
-  absl::Status error;                       // Behind its last direct run; ok after a capture.
-  std::optional<EagerReason> eager_reason;  // Of its last direct run.
-  Signatures::Known* signature = nullptr;   // Of its content. Null if that can have no siblings.
-  Loss executable_lost = Loss::kNone;       // The last time.
-  Loss template_lost = Loss::kNone;         // The last time.
+  Owners owner;                             // Adoption::owner of its graph.
+  bool hands_memory_out = false;            // Whether the last capture allocates memory that it does not free.
+  absl::Status error;                       // The error behind its last direct run; ok after a capture.
+  std::optional<EagerReason> eager_reason;  // The reason of its last direct run.
+  Signatures::Known* signature = nullptr;   // The signature of its content. Null if that can have no siblings.
+  Loss executable_lost = Loss::kNone;       // Why it lost its executable the last time.
+  Loss template_lost = Loss::kNone;         // Why it lost its template the last time.
   std::size_t others = 0;                   // How many executables there were when it was evicted last.
-  std::uint8_t label = 0;                   // By its number (labels.h).
+  std::uint8_t label = 0;                   // The number of its label (labels.h).
   Task task = Task::kNone;                  // What is being done for it, or waits to be done.
   Entry* next_task = nullptr;               // The entry behind it among those that wait.
   std::unique_ptr<Notes> notes;             // Null if there are none: see Entry::note().
-  // Of ghosts.h.
+  // These belong to ghosts.h.
   Entry* ghost_newer = nullptr;
   Entry* ghost_older = nullptr;
   std::uint8_t ghost = 0;
 
   // Guarded by `lock`.
-  std::shared_ptr<Content> content;                     // Null while cold.
-  Template graph;                                       // Of the content; empty while it is the base of the executable.
-  Differences differences;                              // Of the content from its siblings'.
-  bool seen = false;                                    // Whether direct_left has been set for a new key.
-  int direct_left = 0;                                  // How many runs are to be direct before the next capture.
+  std::shared_ptr<Content> content;  // Null while cold.
+  Template graph;                    // The template of the content. Empty while it is the base of the executable.
+  Differences differences;           // The differences between its content and those of its siblings.
+  bool seen = false;                 // Whether direct_left has been set for a new key.
+  int direct_left = 0;               // How many runs are to be direct before the next capture.
   EagerReason direct_why = EagerReason::kCaptureAfter;  // Why those runs are direct.
   int unverified = 0;                                   // Hits since one was verified.
   int failures = 0;  // Captures that broke, or executables that failed, since the last good run.
@@ -164,7 +164,7 @@ struct alignas(64) Entry : EntryHandle, EntryContents {
     ready_on = on;
     values = executable->values();
   }
-  // Of its runs.
+  // The counts of its runs.
   OutcomeCounts counts() const {
     OutcomeCounts counts;
     for (int i = 0; i < kOutcomeCount; ++i) counts[i] = outcomes[i].value();

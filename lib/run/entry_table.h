@@ -65,7 +65,7 @@ class EntryTable {
     explicit Walk(const EntryTable& table) : table_(table), buckets_(table.buckets()) {}
     bool done() const { return next_ == buckets_; }
     // One bucket of the table as it was when the walk began. Buckets that were added since hold entries of it, too:
-    // these have its number but for higher bits.
+    // these have the same number except for higher bits.
     template <class F>
     void step(F&& f) {
       std::size_t distance = std::bit_ceil(buckets_);
@@ -115,7 +115,7 @@ class EntryTable {
     if (links == nullptr) throw std::bad_alloc();
     segments_[segment].store(links, std::memory_order_relaxed);
   }
-  // Splits the bucket whose number is that of the new one but for the highest bit. The order of either stays.
+  // Splits the bucket whose number equals the new one's except for the highest bit. Both keep their order.
   void add_bucket() {
     const std::size_t count = buckets();
     if (std::has_single_bit(count)) add_segment(static_cast<std::size_t>(std::bit_width(count / kFirst)));

@@ -26,7 +26,7 @@ std::string sentence(EagerReason reason, const Options& options) {
     case EagerReason::kCaptureFailed:
       return "its capture broke";
     case EagerReason::kBackoff:
-      return "an earlier run failed to make a graph; the next try comes after 1, 2, 4, ... up to 1024 runs";
+      return "an earlier run failed to make a graph; the next try is after 1, 2, 4, ... up to 1024 runs";
     case EagerReason::kBudget:
       return absl::StrCat(
           "no executable could be evicted for it: all were pinned or in use, or the graph is too large "
@@ -45,7 +45,7 @@ std::string sentence(EagerReason reason, const Options& options) {
     case EagerReason::kPreparing:
       return "a background thread was making its executable, or none was free to make it (Options::background_threads)";
   }
-  return "of a reason that is not known";
+  return "of an unknown reason";
 }
 
 // What took an executable or a template.
@@ -61,13 +61,13 @@ std::string sentence(Loss loss, std::size_t others, const Options& options) {
                               : absl::StrCat(", Options::max_device_bytes is ", options.max_device_bytes),
                           ")");
     case Loss::kLent:
-      return "a sibling runs with it now";
+      return "a sibling uses it now";
     case Loss::kFailed:
       return "of an error";
     case Loss::kTemplates:
       return absl::StrCat("there were more templates than Options::max_templates (", options.max_templates, ")");
     case Loss::kOfOne:
-      return "it went with the executable: fn uses Recorder::on_device() or hands out memory";
+      return "it was dropped with the executable: fn uses Recorder::on_device() or hands out memory";
     case Loss::kMemory:
       return "a direct run handed out other memory than the graph's";
     case Loss::kStale:
@@ -83,9 +83,8 @@ std::string Cache::Impl::explain(const Key& key) try {
   std::string text = explain(key, &others);
   std::string nearest = others.empty() ? "" : nearest_difference(others);
   if (!nearest.empty())
-    absl::StrAppend(&text,
-                    "No key with its label has a graph that an update could bring to its own. The nearest: ", nearest,
-                    ".\n");
+    absl::StrAppend(&text, "No key with its label has a graph that an update could change into its own. The nearest: ",
+                    nearest, ".\n");
   return text;
 } catch (const std::bad_alloc&) {
   return "";
@@ -184,7 +183,7 @@ std::string Cache::Impl::explain(const Key& key, std::vector<std::uint64_t>* oth
       line("The runtime refused to update a sibling's executable to its graph: ", notes.refusal, ".");
     }
     if (entry->eager_reason)
-      line("Its last direct run was one because ", sentence(*entry->eager_reason, options_), ".");
+      line("Its last direct run was direct because ", sentence(*entry->eager_reason, options_), ".");
     if (!entry->error.ok()) line("Its last error: ", std::string(message_of(entry->error)), ".");
     for (const std::string& stray : notes.stray_work) line("Not in its graph: ", stray, ".");
     if (!notes.stale.empty()) line("Verify mode found: ", notes.stale, ".");

@@ -47,7 +47,7 @@ absl::StatusOr<GraphInfo> Cache::Impl::graph(std::uint64_t number) try {
   Executable* const executable = entry->executable.get();
   const Template& from = entry->graph.empty() ? executable->base() : entry->graph;
   if (!read_graph_info(from, *entry->content, executable == nullptr ? nullptr : executable->exec(), &info)) {
-    return absl::InternalError("the runtime could not tell the types or the dependencies of the graph's nodes");
+    return absl::InternalError("the runtime could not report the types or the dependencies of the graph's nodes");
   }
   return info;
 } catch (const std::bad_alloc&) {

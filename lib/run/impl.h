@@ -122,11 +122,12 @@ class Cache::Impl {
     cudaStream_t stream;  // The legacy stream has one name here.
     cudaStream_t given;   // As the caller named it, for `fn`.
     const detail::Call& call;
-    detail::Remembered* remembered = nullptr;      // Of a step.
+    detail::Remembered* remembered = nullptr;      // The entry that a step remembers; null if it is not a step.
     mutable LastErrorGuard* last_error = nullptr;  // The run's guard. A hit has none.
-    mutable bool is_watched = false;               // Whether run_watched() has it,
-    mutable bool is_told = false;                  // and run_and_tell().
-    mutable bool is_open = false;  // Whether the hook after_capture is due: not if before_capture failed.
+    mutable bool is_watched = false;               // Whether run_watched() handles it.
+    mutable bool is_told = false;                  // Whether run_and_tell() handles it.
+    // Whether the hook after_capture is due. It is not due if before_capture failed.
+    mutable bool is_open = false;
   };
 
   // The border: what the library itself throws, for want of memory, is an error of the run; `fn`'s exceptions pass.

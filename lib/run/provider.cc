@@ -27,9 +27,9 @@ const char* sentence(UpdateRefusal refusal) {
     case UpdateRefusal::kFunction:
       return "the kernel cannot take the other one's place";
     case UpdateRefusal::kParameters:
-      return "a parameter differs that may not change";
+      return "a parameter differs that an update cannot change";
     case UpdateRefusal::kAttributes:
-      return "a launch attribute differs that may not change";
+      return "a launch attribute differs that an update cannot change";
     case UpdateRefusal::kNotSupported:
       return "the runtime does not support this update";
     case UpdateRefusal::kOther:
@@ -269,7 +269,7 @@ CallResult Cache::Impl::add_set(Held& entry, Held& lender, const Request& reques
   return added.error == cudaSuccess ? lender->executable->mark_ready(request.stream) : added;
 }
 
-// The executable that the policy has promised the entry. Out of memory: one more executable leaves, what the device
+// The executable that the policy has promised the entry. Out of memory: one more executable is evicted, what the device
 // keeps for graphs is given back, and it is tried once more. The stream is one to enqueue copies on.
 void Cache::Impl::buy(Held& entry, bool may_evict, cudaStream_t stream, Obtained* obtained) {
   const auto begin = std::chrono::steady_clock::now();
@@ -332,7 +332,7 @@ void Cache::Impl::refuse_device_updates(Entry* entry) {
   policy_.refuse_slots(entry->id);
 }
 
-// Whether an executable could be had now, so that no capture is made in vain. Nothing leaves for a capture that may yet
+// Whether an executable could be had now, so that no capture is wasted. Nothing is evicted for a capture that may yet
 // fail.
 bool Cache::Impl::has_room(const Entry& entry) {
   MutexLock lock(mutex_);
@@ -341,7 +341,7 @@ bool Cache::Impl::has_room(const Entry& entry) {
   return policy_.has_room(entry.id, {is_idle, last_use_of()});
 }
 
-// The executable of a victim, which is idle or locked by this thread, leaves; the entry stays, with its template.
+// Evicts the executable of a victim, which is idle or locked by this thread. The entry stays, with its template.
 void Cache::Impl::evict(Entry* victim) {
   ++totals_.evictions;
   observer_.mark(EventKind::kEvict, victim->key);
@@ -378,7 +378,7 @@ void Cache::Impl::forget_template(Entry* entry, Loss why) {
   index_.set_state(entry, State::kCold);
 }
 
-// What a run leaves behind: templates beyond the budget, executables that left.
+// Cleans up after a run: templates beyond the budget, executables that were evicted.
 void Cache::Impl::tidy_up(cudaStream_t stream) {
   if (lost_) return;
   std::uint64_t storm = 0;

@@ -213,7 +213,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& requ
   if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
   entry->stream = LaunchStream::of(request.stream);
   if (const cudaError_t late = memory_->take_late_error(); late != cudaSuccess) {
-    return failed(request, cuda_failure("an update of a node by the device, in an executable that has left", late));
+    return failed(request, cuda_failure("an update of a node by the device, in an executable that was evicted", late));
   }
   if (entry->executable != nullptr) return replay(entry, request);
 

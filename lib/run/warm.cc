@@ -8,7 +8,7 @@
 
 namespace graphcache {
 
-// Like the first run of a key, up to the launch. No executable leaves for it.
+// Like the first run of a key, up to the launch. No executable is evicted for it.
 absl::Status Cache::Impl::warm(const Request& request) {
   const cudaStream_t stream = request.stream;
   if (active_recording != nullptr) {

@@ -103,8 +103,8 @@ inline constexpr int kStreams = 4;  // Of a program.
 // What a world's programs may contain.
 struct Flavor {
   bool tiny;       // Constants and values are 0 or 1: a slot often holds what a relative has as a constant.
-  bool allocates;  // Graphs with allocations share nothing,
-  bool on_device;  // nor do those with values on the device.
+  bool allocates;  // Graphs may have allocations; such graphs share nothing.
+  bool on_device;  // Graphs may have values on the device; such graphs share nothing.
   bool breaks;     // Captures are broken on purpose.
   bool related;    // Most programs are relatives of a few.
 };

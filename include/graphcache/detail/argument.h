@@ -1,4 +1,4 @@
-// Arguments of launches, copies and sets, their types erased. Not for users.
+// ArgView: a type-erased argument of a launch, a copy or a memset. Not for users.
 #pragma once
 
 #include <cstddef>
@@ -12,21 +12,22 @@ namespace graphcache::detail {
 
 class Recording;
 
-// Turns the bytes of a slot's value into those of the argument it is passed for. Null: they are the same bytes.
+// Converts the bytes of a slot's value to those of the argument. Null means that the bytes are the same.
 using Convert = void (*)(const void* from, void* to);
 inline constexpr std::size_t kMaxConvertedBytes = 256;
 
-// One argument, its type erased: the bytes of a constant, or the slot that they come from.
+// One type-erased argument: the bytes of a constant, or a slot.
 struct ArgView {
-  const void* bytes;
-  std::uint32_t size;
-  std::uint32_t offset;     // Of the slot's value in the run's params.
-  std::uint64_t recording;  // That the slot belongs to; 0 for a constant.
-  Convert convert;
+  const void* bytes;        // The bytes of a constant.
+  std::uint32_t size;       // The size of the argument in bytes.
+  std::uint32_t offset;     // The offset of the slot's value in the params of the run.
+  std::uint64_t recording;  // The recording that the slot belongs to; 0 for a constant.
+  Convert convert;          // How to convert the slot's value.
 
   bool is_slot() const { return recording != 0; }
 };
 
+// Gives the library access to the private members of Slot.
 struct SlotAccess {
   template <class T>
   static Slot<T> make(std::uint64_t recording, std::size_t offset) {
@@ -47,20 +48,21 @@ inline constexpr bool kIsSlot = false;
 template <class T>
 inline constexpr bool kIsSlot<Slot<T>> = true;
 
-// Whether a pointer keeps its bytes when it is converted. One to a base class may be moved.
+// Whether a pointer keeps its bytes when it is converted. A conversion to a base class may change the address.
 template <class From, class To>
 inline constexpr bool kSamePointerBytes = false;
 template <class From, class To>
 inline constexpr bool kSamePointerBytes<From*, To*> =
     std::is_void_v<To> || std::is_same_v<std::remove_cv_t<From>, std::remove_cv_t<To>>;
 
-// A value, filled up by zeros.
+// Copies a value and fills the rest of the bytes with zeros.
 template <class T, std::size_t kBytes>
 void fill_up(const void* from, void* to) {
   std::memset(to, 0, kBytes);
   std::memcpy(to, from, sizeof(T));
 }
 
+// Converts a value as static_cast does.
 template <class From, class To>
 void convert(const void* from, void* to) {
   alignas(From) unsigned char value[sizeof(From)];

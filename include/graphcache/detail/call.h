@@ -1,4 +1,4 @@
-// One call of Cache::run() or Cache::warm(), its types erased. Not for users.
+// Call: a type-erased call of Cache::run() or Cache::warm(). Not for users.
 #pragma once
 
 #include <absl/status/status.h>
@@ -16,36 +16,37 @@
 
 namespace graphcache::detail {
 
-// The place of the program that a run is made at.
+// The place in the program where a run is made.
 struct Site {
-  const void* type;    // One address per type of `fn` and of its values.
-  const void* target;  // The function behind a pointer or std::function, else null.
+  const void* type;    // An address that is unique for the types of `fn` and its values.
+  const void* target;  // Distinguishes callables of one type: see target().
   friend bool operator==(const Site& a, const Site& b) { return a.type == b.type && a.target == b.target; }
 };
 
-// The call.
+// A call of run() or warm() with its `fn` and the values of its params.
 struct Call {
   Site site;
-  void* fn;
-  absl::Status (*invoke)(void* fn, Recorder& recorder, std::uint64_t recording);
-  bool (*empty)(const void* fn);
-  const unsigned char* values;
-  std::size_t values_size;
-  bool is_adopted = false;     // Whether `fn` only stands for an adopted graph (adopt.h).
-  mutable bool threw = false;  // Whether `fn` did: its exceptions pass, those of the library do not.
+  void* fn;                                                                       // The address of the callable.
+  absl::Status (*invoke)(void* fn, Recorder& recorder, std::uint64_t recording);  // Calls it.
+  bool (*empty)(const void* fn);  // Whether it is a null pointer or an empty std::function.
+  const unsigned char* values;    // The values of the params, as bytes.
+  std::size_t values_size;        // The size of the values in bytes.
+  bool is_adopted = false;        // Whether `fn` is the placeholder of an adopted graph (adopt.h).
+  // Whether `fn` threw an exception. Its exceptions pass through; exceptions of the library do not.
+  mutable bool threw = false;
 };
 
-// Where a step found its entry.
+// The entry that a step found in its previous run.
 struct Remembered {
   HotEntry* entry = nullptr;
-  std::uint64_t life = 0;      // Of the entry.
-  const void* type = nullptr;  // Of the site.
+  std::uint64_t life = 0;      // HotEntry::life at that time. A different value means that the entry has a new key.
+  const void* type = nullptr;  // Site::type of that run.
 };
 
 template <class Fn, class... Ts>
-inline char site_tag = 0;  // Not const: identical constants may be merged by a linker, objects not.
+inline char site_tag = 0;  // Not const, because a linker may merge identical constants, but never objects.
 
-// The function pointer of one of these types that `fn` holds, or null.
+// Returns the function pointer that `fn` holds if it has one of these types, else null.
 template <class... Pointers, class Function>
 const void* held_pointer(const Function& fn) {
   const void* held = nullptr;
@@ -56,7 +57,7 @@ const void* held_pointer(const Function& fn) {
   return held;
 }
 
-// What tells two `fn` of one type apart, or null.
+// Returns an address that distinguishes `fn` from others of its type, or null if there is none.
 template <class Fn>
 const void* target(const Fn& fn) {
   if constexpr (std::is_pointer_v<Fn> && std::is_function_v<std::remove_pointer_t<Fn>>) {
@@ -73,6 +74,7 @@ const void* target(const std::function<R(A...)>& fn) {
   return held != nullptr ? held : &fn.target_type();
 }
 
+// Whether an `fn` of this type can be empty, as function pointers and std::function can.
 template <class Fn, class = void>
 inline constexpr bool kMayBeEmpty = std::is_pointer_v<Fn>;
 template <class Fn>
@@ -87,8 +89,10 @@ bool is_empty([[maybe_unused]] const void* fn) {
   }
 }
 
+// The status of an `fn` that returned this error.
 absl::Status fn_failure(cudaError_t error);
 
+// Makes a call and converts its result to a status.
 template <class Call>
 absl::Status status_of(Call&& call) {
   using Result = decltype(call());
@@ -104,7 +108,7 @@ absl::Status status_of(Call&& call) {
   }
 }
 
-// Calls fn with the run's stream, or with its recorder and a slot for each value.
+// Calls `fn` with the stream of the run, or with its recorder and one slot for each value.
 template <class Fn, class... Ts>
 struct Invoker {
   static constexpr bool kTakesRecorder = std::is_invocable_v<Fn&, Recorder&, Slot<Ts>...>;

@@ -1,4 +1,4 @@
-// The calls that record conditional nodes. They are described in graphcache/body.h.
+// if_node(), while_node() and switch_node() of Recorder and Body. graphcache/body.h describes them.
 #pragma once
 
 #include <type_traits>
@@ -14,19 +14,19 @@ namespace detail {
 
 enum class ConditionalKind { kIf, kWhile, kSwitch };
 
-// One conditional node, the types of its bodies erased.
+// One conditional node with type-erased bodies.
 struct Conditional {
   ConditionalKind kind;
-  ArgView condition;  // Of type const unsigned*.
-  unsigned count;     // Of bodies.
-  void* bodies;
-  void (*call)(void* bodies, Body& body, unsigned index);
+  ArgView condition;                                       // The condition, a const unsigned*.
+  unsigned count;                                          // The number of bodies.
+  void* bodies;                                            // The callable that runs any of the bodies.
+  void (*call)(void* bodies, Body& body, unsigned index);  // Calls it for the body with this index.
 };
 
 template <class F, class... A>
 inline constexpr bool kReturnsNothing = std::is_void_v<std::invoke_result_t<F&, A...>>;
 
-// The base of a class whose conditional(const Conditional&) enqueues one.
+// Base class of Recorder and Body. Its functions call conditional(const Conditional&) of the derived class.
 template <class Derived>
 class ConditionalNodes {
  public:

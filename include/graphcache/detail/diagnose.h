@@ -1,38 +1,40 @@
-// The interface between the library and what watches CUDA calls for it while it captures: the component
-// libgraphcache_diagnose.so, by CUPTI, or hostrt. Whoever provides it defines graphcache_diagnose_v1(). What it returns
-// may be used by any thread, and lives as long as the process.
+// graphcache_diagnose_v1(): the interface to a watcher, which observes CUDA calls during captures (Options::diagnose).
+// The component libgraphcache_diagnose.so is a watcher based on CUPTI, and hostrt is another one. Not for users.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 namespace graphcache::detail {
 
-// A call that was seen. The texts live until the receiver returns.
+// A CUDA call that a watcher observed. The texts live until the callback that receives them returns.
 struct WatchedCall {
-  const char* name;         // "cudaMalloc"; "cuMemAlloc_v2" if it went to the driver directly.
-  const char* caller;       // The function that made it, or "module+0xoffset"; empty if nothing is known.
-  const char* kernel;       // What a launch launched, as the runtime names it; else empty.
-  const char* last_kernel;  // What the capturing thread had launched last; empty if nothing.
-  cudaStream_t stream;      // Of work: where it was enqueued. The legacy stream is cudaStreamLegacy.
-  cudaError_t error;        // What it returned.
-  int in_other_thread;      // Whether another thread than the capturing one made it.
-  int broke;                // Whether the capture was lost by it.
+  const char* name;         // "cudaMalloc", or "cuMemAlloc_v2" if the driver was called directly.
+  const char* caller;       // The function that made the call, or "module+0xoffset". Empty if unknown.
+  const char* kernel;       // The launched kernel, as the runtime names it. Empty if the call is not a launch.
+  const char* last_kernel;  // The kernel that the capturing thread had launched last. Empty if there was none.
+  cudaStream_t stream;      // The stream on which work was enqueued. The legacy stream is cudaStreamLegacy.
+  cudaError_t error;        // The error that the call returned.
+  int in_other_thread;      // Whether a thread other than the capturing one made the call.
+  int broke;                // Whether this call broke the capture.
 };
 
+// The functions of a watcher. Any thread may call them.
 struct DiagnoseInterface {
-  // Null if calls can be watched in this process, else why they cannot. May be called again, which tries again if it
-  // had failed.
+  // Prepares for watching. Returns null on success, otherwise the reason why calls cannot be watched in this process.
+  // After a failure, another call tries again.
   const char* (*open)();
-  // Starts to watch the capture of a stream that this thread is about to begin. Null: for want of memory.
+  // Starts watching the capture of a stream that the calling thread is about to begin. Returns null if there is no
+  // memory.
   void* (*begin)(cudaStream_t stream);
-  // Ends it, in the same thread, before the capture is ended. Calls `broke` once at most, with the call that broke the
-  // capture, else with the first one of this thread that was refused because of it; then `stray` for pieces of work
-  // that this thread enqueued outside of any capture, each kind once, in their order.
+  // Ends watching, in the same thread, before the capture ends. First calls `broke` at most once, with the call that
+  // broke the capture; if that is unknown, with the first call of this thread that the broken capture made fail. Then
+  // calls `stray` for work that this thread enqueued outside of any capture, once for each kind, in order.
   void (*end)(void* watch, void* to, void (*broke)(void* to, const WatchedCall*),
               void (*stray)(void* to, const WatchedCall*));
 };
 
 }  // namespace graphcache::detail
 
-// The version is part of the name, so that a component of another one is not found.
+// Defined by the watcher. The result lives as long as the process, and any thread may use it. The version is part of
+// the name, so a component of another version is not found.
 extern "C" const graphcache::detail::DiagnoseInterface* graphcache_diagnose_v1();

@@ -1,4 +1,5 @@
-// What a hit needs, so that a prepared step (step.h) can make one without a call into the library. Not for users.
+// HotEntry and Hits: the data that a hit reads and writes. They are here so that a step (step.h) can make a hit inline,
+// without a call into the library. Not for users.
 #pragma once
 
 #include <absl/base/attributes.h>
@@ -18,25 +19,26 @@ class Cache;
 namespace detail {
 class Recording;
 }
-// The recording whose capture this thread is inside of, or null. A run made inside it must know without launching: a
-// launch into a capturing stream is refused and breaks the capture (docs/semantics.md). Visible, as is what follows, so
-// that a program has one, whatever its parts are compiled with.
+// The recording whose capture this thread is inside of, or null. A nested run checks it before it launches, because a
+// graph launch into a capturing stream fails and breaks the capture (docs/semantics.md). The visibility ensures that a
+// program has one such variable, whatever flags its parts are compiled with.
 [[gnu::visibility("default")]] ABSL_CONST_INIT inline thread_local detail::Recording* active_recording = nullptr;
 
 namespace detail {
 
+// The state of one thread.
 struct ThisThread {
-  // Threads that live at the same time have different numbers, from 1, as long as they are few: a number is given again
-  // when its thread has ended. Others have kMany.
+  // Threads that live at the same time have different numbers, from 1 to kMany - 1. If there are more threads, all
+  // others have the number kMany. The number of a thread that has ended is used again.
   static constexpr unsigned kMany = 64;
-  unsigned number = 0;     // 0: none yet.
-  std::uint64_t uses = 0;  // Runs of all caches.
+  unsigned number = 0;     // The number of the thread; 0 before its first run.
+  std::uint64_t uses = 0;  // The number of its runs, of all caches.
 
   static unsigned take_number();
 };
 [[gnu::visibility("default")]] ABSL_CONST_INIT inline thread_local ThisThread this_thread;
 
-// A number that one thread at a time writes, and that others may read at any time.
+// A number that one thread at a time may write, while others read it.
 class Counter {
  public:
   Counter(std::uint64_t value = 0) : value_(value) {}  // NOLINT(google-explicit-constructor): it is a number.
@@ -52,21 +54,22 @@ class Counter {
   std::atomic<std::uint64_t> value_;
 };
 
-// The lock of one entry, held from look-up to launch. A hit takes it by one atomic exchange, gives it back by a store,
-// and holds no other lock. Who finds it held waits under the cache's lock, by the cache's condition variable.
+// The lock of one entry, held from look-up to launch. A hit takes it by one atomic exchange, releases it by a store,
+// and holds no other lock. A thread that finds it held waits on the cache's condition variable, under the cache's lock.
 class RunLock {
  public:
-  // Begins held, if that is asked for.
+  // `held` is the initial state.
   explicit RunLock(bool held = false) : held_(held) {}
 
-  // False if somebody holds it, this thread included.
+  // Returns false if any thread holds it, including this one.
   bool try_lock() { return !held_.load(std::memory_order_relaxed) && !held_.exchange(true, std::memory_order_acquire); }
-  // Whether nobody holds it at this moment.
+  // Whether no thread holds it at this moment.
   bool is_free() const { return !held_.load(std::memory_order_relaxed); }
-  // Asks the holder, under the cache's lock, to wake those who wait. A holder that is just unlocking may not see it, so
-  // who waits looks again after a while.
+  // Requests that the holder wakes the waiting threads. Call it under the cache's lock. A holder that is just unlocking
+  // may miss the request, so a waiting thread must look again after a while.
   void announce_wait() { awaited_.store(true, std::memory_order_seq_cst); }
-  // By the holder, with or without the cache's lock. True if somebody waits: wake them under the cache's lock.
+  // Called by the holder, with or without the cache's lock. Returns true if threads wait: wake them under the cache's
+  // lock.
   [[nodiscard]] bool unlock() {
     held_.store(false, std::memory_order_release);
     return awaited_.load(std::memory_order_relaxed) && awaited_.exchange(false, std::memory_order_relaxed);
@@ -77,28 +80,34 @@ class RunLock {
   std::atomic<bool> awaited_{false};
 };
 
-// What an entry of the cache has that hits read and write. Its memory is an entry's as long as the cache lives.
+// The part of an entry that hits read and write. Its memory stays an entry's as long as the cache lives; it may serve
+// several keys one after the other.
 struct HotEntry {
   explicit HotEntry(bool held) : lock(held) {}
 
   RunLock lock;
-  std::atomic<bool> erased{false};  // No longer found: deleted once it is idle, or free already.
-  // Guarded by `lock`:
-  std::uint64_t life = 0;          // How many keys it has served.
-  cudaGraphExec_t exec = nullptr;  // Launched as it is on `ready_on`, if it holds the run's values: else null.
-  cudaStream_t ready_on = nullptr;
-  const unsigned char* values = nullptr;  // That `exec` holds.
-  // Written under `lock`. When it was used last (policy.h, Use):
-  Counter used_in;
-  Counter used_at;
-  Counter replayed;
+  // Whether look-ups no longer find it. It is free, or will be cleared once no run uses it.
+  std::atomic<bool> erased{false};
 
+  // The following are guarded by `lock`.
+  std::uint64_t life = 0;  // The number of keys that it has served.
+  // The executable, if a run on `ready_on` with the same values can launch it without further work; otherwise null.
+  cudaGraphExec_t exec = nullptr;
+  cudaStream_t ready_on = nullptr;
+  const unsigned char* values = nullptr;  // The values that `exec` holds.
+
+  // The following are written under `lock`, and may be read without it.
+  Counter used_in;   // The epoch of the last use (policy.h, Use).
+  Counter used_at;   // The thread's ThisThread::uses at the last use (policy.h, Use).
+  Counter replayed;  // The number of kReplayed runs.
+
+  // Whether launching `exec` is all that a run on this stream with these values needs.
   bool is_ready_for(cudaStream_t on, const unsigned char* wanted, std::size_t size) const {
     return exec != nullptr && ready_on == on && (size == 0 || std::memcmp(values, wanted, size) == 0);
   }
 };
 
-// What all runs of a cache came to, counted without its lock, so that nobody has to add up the entries' counts.
+// Counts the outcomes of all runs of a cache without its lock. So stats() need not walk over the entries.
 class RunCounts {
  public:
   void add(Outcome outcome) { add(static_cast<std::size_t>(outcome), 1); }
@@ -112,7 +121,8 @@ class RunCounts {
   }
 
  private:
-  // One for each thread, which adds to it without an atomic exchange, and one for those that are too many.
+  // The counts of one thread, which adds to them without an atomic exchange. The last stripe serves all threads with
+  // the number kMany.
   struct alignas(128) Stripe {
     std::array<std::atomic<std::uint64_t>, kOutcomeCount + 1> counts{};
   };
@@ -131,26 +141,27 @@ class RunCounts {
   std::array<Stripe, ThisThread::kMany + 1> stripes_;
 };
 
-// What a cache shares with its steps, which may outlive it.
+// The state that a cache shares with its steps, which may outlive the cache.
 struct Hits {
-  std::atomic<Cache*> cache{nullptr};            // Null when the cache has ended.
-  const std::atomic<int>* late_error = nullptr;  // Of the device, in an executable that has been evicted.
-  std::atomic<std::uint64_t> epoch{1};           // How many runs were no hits until now.
+  std::atomic<Cache*> cache{nullptr};            // Null once the cache has been destroyed.
+  const std::atomic<int>* late_error = nullptr;  // A device-side error of an executable that has been evicted.
+  std::atomic<std::uint64_t> epoch{1};           // Grows with each run that is not a hit.
   RunCounts counts;
 
-  // Which of a thread's runs are timed (Options::time_hits): those whose number ends with these bits.
+  // Selects the runs that are timed (Options::time_hits): those whose number in their thread ends with the bits of
+  // `sampled_at`.
   static constexpr std::uint64_t kSampleMask = 1023, kNeverSampled = kSampleMask + 1;
   std::uint64_t sampled_at = kNeverSampled;
   bool is_sampled() const { return (this_thread.uses & kSampleMask) == sampled_at; }
 
-  // Whether this thread may make a hit now by launching what an entry is ready for.
+  // Whether this thread may make a hit by a mere launch now. If not, the run takes the way through the library.
   bool are_usual() const {
     return active_recording == nullptr && late_error->load(std::memory_order_relaxed) == cudaSuccess && !is_sampled();
   }
-  // Of an entry that is_ready_for() the run, whose lock is held, and stays so.
+  // Launches an entry that is_ready_for() the run. The caller holds the entry's lock before and after.
   cudaError_t launch(HotEntry& entry) {
     if (const cudaError_t error = cudaGraphLaunch(entry.exec, entry.ready_on); error != cudaSuccess) return error;
-    // A store less, which the next lock need not wait for.
+    // Skipping an unneeded store is cheaper, because the next atomic exchange of a lock waits for stores.
     if (const std::uint64_t now = epoch.load(std::memory_order_relaxed); entry.used_in.value() != now)
       entry.used_in = now;
     entry.used_at = ++this_thread.uses;

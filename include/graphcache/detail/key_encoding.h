@@ -1,4 +1,4 @@
-// How a key is written down, and what can be. Not for users.
+// The encoding of keys, and the traits of types that can be parts of keys. Not for users.
 #pragma once
 
 #include <absl/base/config.h>
@@ -30,20 +30,23 @@ class Keyer;
 
 namespace graphcache::key_detail {
 
-// The encoding. Each part begins with a tag byte. For a number, the high half of the tag is its kind and the low half
-// the count of bytes (0 to 8) that follow, little-endian, without leading zero bytes; a negative value v is written as
-// ~v under the kind after its own. What follows the number:
+// The encoding. Each part begins with a tag byte.
+//
+// A tag of 0x10 or more begins a number. The high half of the tag is the kind. The low half is the count of bytes (0 to
+// 8) that follow: the value, little-endian, without leading zero bytes. A negative value v is written as ~v with the
+// next kind, such as kNegativeInteger. After the number follow
 //   kInteger, kEnum, kPointer   nothing: the number is the value or the address
-//   kText                       as many bytes
-//   kSequence, kTuple           as many parts
-// A tag below 0x10 is a mark, which carries no number. What follows the mark:
-//   kFalse, kTrue, kNullText, kNoValue   nothing: it is the whole part
+//   kText                       the text, of that many bytes
+//   kSequence, kTuple           the elements, that many parts
+// A tag below 0x10 is a mark, without a number. After the mark follow
+//   kFalse, kTrue, kNullText, kNoValue   nothing: the mark is the whole part
 //   kSomeValue                           the part that the optional holds
 //   kDim3                                three integers
 //   kLaunchConfig                        seven integers: grid, block, shared bytes
-//   kBegin                               the parts that graphcache_key adds, then kEnd
-// Every part thus tells where it ends: no encoding of a part is the beginning of another's, and lists of parts are
-// equal exactly if their bytes are.
+//   kBegin                               the parts that graphcache_key() adds, then kEnd
+//
+// The end of a part follows from its bytes, so no part's encoding is a prefix of another's. Lists of parts are
+// therefore equal exactly if their bytes are equal.
 enum : unsigned {
   kFalse = 0x01,
   kTrue = 0x02,
@@ -63,12 +66,12 @@ enum : unsigned {
   kSequence = 0x70,
   kTuple = 0x80,
 };
-constexpr size_t kMaxNumberBytes = 9;  // tag included
+constexpr size_t kMaxNumberBytes = 9;  // The tag and eight bytes.
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the encoding copies integers as they stand in memory");
 
-// All return the place after what they wrote. put_number always stores kMaxNumberBytes: those that are not part of the
-// number are zero, and the next part overwrites them.
+// Each put function returns the place behind the bytes that it wrote. put_number() always stores kMaxNumberBytes bytes.
+// Those that are not part of the number are zero, and the next part overwrites them.
 inline char* put_mark(char* at, unsigned mark) {
   *at = static_cast<char>(mark);
   return at + 1;
@@ -82,7 +85,8 @@ inline char* put_number(char* at, unsigned kind, uint64_t value) {
   return at + 1 + bytes;
 }
 
-// Most texts are short, and a copy of unknown size is a call: those of 4 to 16 bytes are two words that may overlap.
+// Copies 4 to 16 bytes as two words, which may overlap. Most texts are this short, and a memcpy of unknown size would
+// be a function call.
 template <class Word>
 char* put_ends(char* at, const char* from, size_t size) {
   Word first, last;
@@ -116,8 +120,8 @@ inline char* put_dim3(char* at, const dim3& value) {
   return put_number(put_number(put_number(at, kInteger, value.x), kInteger, value.y), kInteger, value.z);
 }
 
-// The containers that a key accepts are listed, not recognised by data() and size(): a vector of device memory has
-// these too, and must not be read here.
+// Whether T is a container whose elements become parts. The containers are listed, not recognised by data() and size():
+// a vector in device memory also has these members, and must not be read on the host.
 template <class T>
 struct IsSequence : std::is_array<T> {};
 template <class T, size_t n>

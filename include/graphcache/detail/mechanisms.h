@@ -1,38 +1,41 @@
-// Ways to serve keys that the cache chooses among by itself, and that tests and benchmarks ask for. Not for users: they
-// change without notice.
+// Mechanisms: forces the way in which a cache serves its keys, for tests and benchmarks. By default the cache chooses.
+// Not for users: it changes without notice.
 #pragma once
 
 namespace graphcache::detail {
 
-// How the keys of a family share executables, if Options::share says that they do.
+// How the keys of a family share executables, if Options::share is true.
 enum class Sharing {
-  // By the rules of docs/policy.md. Keys of different streams do not borrow from each other, since launches of one
-  // executable follow each other whatever their streams (docs/demos/decode.md).
+  // By the rules of docs/policy.md. Keys of different streams do not share, because CUDA runs the launches of one
+  // executable one after the other, whatever their streams (docs/demos/decode.md).
   kAuto,
-  kNever,  // Not at all, as if Options::share were false.
-  // By the rules without tables, and with small graphs as with large ones, whatever is preferred: a key without an
-  // executable borrows the family's, by an update, until it has paid for one of its own.
+  // They do not share, as if Options::share were false.
+  kNever,
+  // By the ski-rental rule, without tables, for graphs of any size and any Options::prefer. A key without an executable
+  // borrows that of its family, by updates, until these have cost as much as an instantiation. Then it gets its own.
   kRent,
-  // A family has one as long as one suffices, whatever the streams: a second only if the first is pinned, or in use by
+  // A family has a single executable, whatever the streams. It gets another one only if that is pinned or in use by
   // another thread's run.
   kAlways,
-  // The same, and that one has a table from the first member on.
+  // As kAlways, and the executable has a parameter table from its first key on.
   kTable,
 };
 
-// How values that changed since the last run of a key reach the nodes that hold them.
+// How new values of slots get into the nodes.
 enum class Patching {
-  // Whichever of the others is cheaper by Options::prefer, for the number of nodes that hold slots.
+  // The cheaper of the following two, given Options::prefer and the number of nodes with slots.
   kAuto,
-  // One call for each node, 0.15 to 0.5 us of the host's time; in an executable with a table by the device all the
-  // same.
+  // By one call for each node, which takes 0.15 to 0.5 us of host time. An executable with a parameter table is
+  // nevertheless updated by the device.
   kPerNode,
-  // One call for all kernel nodes, whatever their number: a node before the others writes their arguments and grids on
-  // the device. It takes about 2.3 us of the device's time in a run with changed values and 1 us in another, and 0.02
-  // us more for each of these nodes. Other slot nodes are set one by one, and so are kernels whose block or shared
-  // memory is a slot, whose grid is one that the device must not set (docs/semantics.md), or that run on another
-  // device, and those beyond the first 32,000 bytes of values. Siblings can share such an executable only if it has a
-  // table. If the driver refuses it, a key is patched node by node (Stats::refused_device_updates).
+  // By one call for all kernel nodes. An updater node, which precedes them, writes their arguments and grids on the
+  // device. It takes about 2.3 us of device time in a run with changed values, 1 us in other runs, and 0.02 us more for
+  // each of these kernel nodes. If the driver refuses it, the key's nodes are patched one by one
+  // (Stats::refused_device_updates). Siblings can share such an executable only if it has a parameter table.
+  //
+  // Some nodes are still patched one by one: nodes other than kernels; kernels whose block or shared memory is a slot;
+  // kernels with a grid that the device must not set (docs/semantics.md); kernels on another device; and kernels whose
+  // values lie beyond the first 32,000 bytes.
   kDeviceUpdated,
 };
 

@@ -1,4 +1,4 @@
-// How Params keeps values. Not for users.
+// value_offset(): the layout of values in Params. Not for users.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,8 @@ constexpr std::size_t align_up(std::size_t offset, std::size_t alignment) {
   return (offset + alignment - 1) / alignment * alignment;
 }
 
-// Values one after another, each at its own alignment: where number `index` begins, or all end if there is none such.
+// The offset of value `index`. The values follow one another, each at its own alignment. An `index` equal to the number
+// of values gives their end.
 template <class... Ts>
 constexpr std::size_t value_offset(std::size_t index) {
   constexpr std::size_t sizes[] = {sizeof(Ts)..., 0};

@@ -1,9 +1,9 @@
-// expect: (cannot convert|no viable conversion|no matching function)
+// expect: (detail::a_slot_has_no_value_pass_it_to_rec_launch|Pass the slot to rec.launch)
 #include <graphcache/params.h>
 
 void scale(float factor);
 
-// What <<<>>> would do with a slot: bake its value of today into the graph.
+// What <<<>>> would do with a slot: bake its present value into the graph.
 void enqueue(graphcache::Slot<float> slot, float value) {
 #ifdef FIXED
   static_cast<void>(slot);

@@ -1,0 +1,13 @@
+// expect: detail::name_the_template_arguments_of_the_kernel
+#include <graphcache/graphcache.h>
+
+template <class T>
+void scale(T* data, int count, T factor);
+
+void enqueue(graphcache::Recorder& rec, graphcache::Slot<float> factor, float* data) {
+#ifdef FIXED
+  rec.launch(scale<float>, {1, 32}, data, 32, factor);
+#else
+  rec.launch(scale, {1, 32}, data, 32, factor);
+#endif
+}
