@@ -101,7 +101,7 @@ class CountersTest : public CacheTest {
     return static_cast<std::int64_t>(graphcache::estimated_device_bytes(nodes));
   }
 
-  const Times none;
+  const Times none{};
   const Times first_run{"capture", "instantiate", "first_launch"};
   Stats before;
 };

@@ -179,7 +179,7 @@ std::optional<bool> is_elsewhere(cudaGraphNode_t node) {
   cudaPointerAttributes memory = {};
   int device = -1;
   const bool is_known = node_type(node, /*by_driver=*/true, &type) == cudaSuccess && type == cudaGraphNodeTypeMemset &&
-                        cudaGraphMemsetNodeGetParams(node, &set) == cudaSuccess &&
+                        set_params(node, &set).error == cudaSuccess &&
                         cudaPointerGetAttributes(&memory, set.dst) == cudaSuccess &&
                         memory.type == cudaMemoryTypeDevice && cudaGetDevice(&device) == cudaSuccess;
   if (!is_known) return std::nullopt;
