@@ -11,14 +11,15 @@
 // Memory. What `fn` allocates during its capture comes from a pool of the cache (at::cuda::MemPool). Temporaries go back
 // to that pool when `fn` drops them, and later captures take them again. So the keys of a cache share temporaries, and
 // must not run at the same time: all runs of the cache are on one stream, and a run on another one is an error. With
-// TorchCache::Pools::kOnePerKey, each key has a pool of its own, and runs may be on any stream. Tensors that `fn` keeps
-// or hands out stay where they are, and each replay writes them anew.
+// TorchCache::Pools::kOnePerKey, each key has a pool of its own, and runs may be on any stream. A tensor that `fn`
+// allocates and hands out stays where it is, and each replay writes it anew. With the shared pool, the replay of another
+// key may overwrite it as well, unless it was allocated behind TorchCache::begin_results().
 //
 // Random numbers. The device's default generator, and those given to register_generator(), advance with each replay as
-// they would with a direct call of `fn`: the results are equal, bit by bit.
+// they would with a direct call of `fn`. If one thread draws, on one stream, the results are equal, bit by bit.
 //
 // Threads. As for graphcache::Cache. PyTorch allows one capture at a time in a process, so captures of several threads
-// wait for each other.
+// wait for each other. Meanwhile other threads must not draw from the generators.
 //
 // Needs PyTorch 2.8 or newer, built for CUDA.
 #pragma once
@@ -28,6 +29,7 @@
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/cuda/MemPool.h>
 #include <ATen/ops/fill.h>
+#include <absl/cleanup/cleanup.h>
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 #include <absl/strings/str_cat.h>
@@ -71,17 +73,25 @@ inline std::mutex& capture_mutex() {
   static std::mutex mutex;
   return mutex;
 }
+inline thread_local bool is_capturing = false;  // Whether this thread has that mutex.
 
 // What the hooks of one cache share.
 class State {
  public:
   State(int device, bool one_pool) : device_(static_cast<c10::DeviceIndex>(device)) {
-    if (one_pool) pool_ = make_pool();
+    if (one_pool) {
+      pool_ = make_pool();
+      results_ = make_pool();
+    }
     register_generator(at::cuda::detail::getDefaultCUDAGenerator(device_));
   }
 
   void register_generator(const at::Generator& generator) {
+    TORCH_CHECK(!is_capturing, "graphcache: a capture is under way in this thread: make caches and register generators before");
+    TORCH_CHECK(generator.defined() && generator.device() == at::Device(at::kCUDA, device_),
+                "graphcache: the generator is not one of the cache's device");
     const std::lock_guard lock(capture_mutex());
+    const c10::cuda::CUDAGuard guard(device_);
     registrar_.register_generator_state(generator);
   }
 
@@ -92,30 +102,34 @@ class State {
 
   absl::Status begin_capture(cudaStream_t stream) try {
     capture_mutex().lock();
-    at::autocast::clear_cache();  // Weights that an earlier capture has cast are in that graph's memory.
-    pending_ = Record{pool_ != nullptr ? pool_ : make_pool(), {}};
-    // The memory of this capture's streams: others may allocate meanwhile.
-    const auto is_of_capture = [stream](cudaStream_t other) {
-      return other == stream || (id_of_capture(other) != 0 && id_of_capture(other) == id_of_capture(stream));
-    };
-    const c10::cuda::CUDAStreamGuard guard(stream_of(stream));
-    for (const auto& [generator, unused] : torch_detail::Graph::increments(registrar_)) {
+    is_capturing = true;
+    // Weights that are cast in a capture are in its memory, and others' are not computed in it.
+    pending_.caches_casts = at::autocast::is_autocast_cache_enabled();
+    at::autocast::set_autocast_cache_enabled(false);
+    pending_.stream = stream;
+    pending_.record.pool = pool_ != nullptr ? pool_ : make_pool();
+    for (const auto& [generator, unused] : Graph::increments(registrar_)) {
       generator->capturing_ = true;
       generator->offset_intragraph_ = 0;
-      fill(generator->offset_extragraph_, 0);
-      fill(generator->seed_extragraph_, generator->seed_);
     }
-    c10::cuda::CUDACachingAllocator::beginAllocateToPool(device_, pending_.pool->id(), is_of_capture);
+    allocate_from(pending_.record.pool);
     return absl::OkStatus();
   } catch (const std::exception& why) {
     finish();
     return absl::InternalError(absl::StrCat("PyTorch cannot prepare the capture: ", why.what()));
   }
 
+  // What this thread's capture allocates from now on is not used again by other keys. False if that is so anyway.
+  bool begin_results() {
+    if (!is_capturing || results_ == nullptr) return false;
+    if (pending_.allocating != results_) {
+      stop_allocating();
+      allocate_from(results_);
+    }
+    return true;
+  }
+
   void end_capture(const Key& key, bool has_graph) {
-    c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, pending_.pool->id());
-    c10::cuda::CUDACachingAllocator::releasePool(device_, pending_.pool->id());  // What `begin` added: MemPool holds it.
-    at::autocast::clear_cache();
     Record record = finish();
     if (has_graph) keep(key, std::move(record));
   }
@@ -128,12 +142,26 @@ class State {
 
   // One template of the key is gone. A run that drops one and captures again tells of the old one last: so the oldest.
   void forget(const Key& key) {
-    Record gone;  // Destroyed without the lock.
+    Record gone;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = records_.find(key);
+      if (found == records_.end()) return;
+      gone = std::move(found->second.front());
+      found->second.pop_front();
+      if (found->second.empty()) records_.erase(found);
+    }
+    if (pool_ != nullptr || gone.pool == nullptr) return;
+    const std::lock_guard lock(capture_mutex());  // The allocator empties no pool during a capture.
+    gone = {};
+  }
+
+  // Takes back what keep() was given last.
+  void drop(const Key& key) {
     const std::lock_guard lock(mutex_);
     const auto found = records_.find(key);
     if (found == records_.end()) return;
-    gone = std::move(found->second.front());
-    found->second.pop_front();
+    found->second.pop_back();
     if (found->second.empty()) records_.erase(found);
   }
 
@@ -189,22 +217,52 @@ class State {
     at::Tensor(tensor).fill_(static_cast<std::int64_t>(value));
   }
 
-  // A generator's offset behind a capture is what each replay of the graph adds.
-  Record finish() {
-    for (const auto& [generator, unused] : torch_detail::Graph::increments(registrar_)) {
-      if (!generator->capturing_) continue;
-      generator->capturing_ = false;
-      if (generator->offset_intragraph_ != 0) pending_.increments.emplace_back(generator, generator->offset_intragraph_);
-    }
-    Record record = std::exchange(pending_, {});
-    capture_mutex().unlock();
-    return record;
+  void allocate_from(const std::shared_ptr<at::cuda::MemPool>& pool) {
+    // The memory of this capture's streams: others may allocate meanwhile.
+    const auto is_of_capture = [stream = pending_.stream](cudaStream_t other) {
+      return other == stream || (id_of_capture(other) != 0 && id_of_capture(other) == id_of_capture(stream));
+    };
+    c10::cuda::CUDACachingAllocator::beginAllocateToPool(device_, pool->id(), is_of_capture);
+    pending_.allocating = pool;
+  }
+  void stop_allocating() {
+    if (pending_.allocating == nullptr) return;
+    const auto pool = std::exchange(pending_.allocating, nullptr);
+    c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, pool->id());
+    c10::cuda::CUDACachingAllocator::releasePool(device_, pool->id());  // What `begin` added: MemPool holds it.
   }
 
+  // Ends what begin_capture has begun. A generator's offset behind a capture is what each replay of the graph adds.
+  Record finish() {
+    const absl::Cleanup unlock = [this] {
+      pending_ = {};
+      is_capturing = false;
+      capture_mutex().unlock();
+    };
+    at::autocast::set_autocast_cache_enabled(pending_.caches_casts);
+    for (const auto& [generator, unused] : Graph::increments(registrar_)) {
+      if (!generator->capturing_) continue;
+      generator->capturing_ = false;
+      if (generator->offset_intragraph_ == 0) continue;
+      pending_.record.increments.emplace_back(generator, generator->offset_intragraph_);
+    }
+    stop_allocating();
+    return std::move(pending_.record);
+  }
+
+  // The capture under way: guarded by capture_mutex().
+  struct Pending {
+    cudaStream_t stream = nullptr;
+    std::shared_ptr<at::cuda::MemPool> allocating;  // The pool that the capture's memory comes from now.
+    bool caches_casts = true;                       // What autocast did before.
+    Record record;
+  };
+
   const c10::DeviceIndex device_;
-  std::shared_ptr<at::cuda::MemPool> pool_;  // Of all keys, or null: each has its own.
-  Graph registrar_;                          // Captures nothing: its generators have device memory for captures.
-  Record pending_;                           // Of the capture under way: guarded by capture_mutex().
+  std::shared_ptr<at::cuda::MemPool> pool_;     // Of all keys' temporaries, or null: each key has its own.
+  std::shared_ptr<at::cuda::MemPool> results_;  // Of their results, if they share the former.
+  Graph registrar_;                             // Captures nothing: its generators have device memory for captures.
+  Pending pending_;
   std::atomic<bool> draws_{false};           // Whether any key draws random numbers.
   std::atomic<cudaStream_t> stream_{kNoStream};
   std::mutex mutex_;
@@ -225,15 +283,18 @@ class TorchCache {
 
   // Runs `fn`, which takes nothing, on PyTorch's current stream of the cache's device: a replay where the key has a
   // graph, else a capture or a direct call (Cache::run). During a capture, PyTorch's current stream is the captured one.
+  // A key belongs to one type of `fn`: do not run it with two.
   // Tensors that `fn` uses, and that it does not allocate itself, must outlive the key's entry, at the same address.
   template <class Fn>
   absl::StatusOr<Outcome> run(const Key& key, Fn&& fn) {
+    const c10::cuda::CUDAGuard guard(device());
     const cudaStream_t stream = current_stream();
     if (absl::Status status = state_->check(stream); !status.ok()) return status;
     return cache_.run(key, stream, on_stream(fn));
   }
   // Replays the graph that was adopted for the key.
   absl::StatusOr<Outcome> run(const Key& key) {
+    const c10::cuda::CUDAGuard guard(device());
     const cudaStream_t stream = current_stream();
     if (absl::Status status = state_->check(stream); !status.ok()) return status;
     return cache_.run(key, stream);
@@ -241,8 +302,13 @@ class TorchCache {
   // As Cache::warm. A later run finds what it has made if `fn` there is of the same type.
   template <class Fn>
   absl::Status warm(const Key& key, Fn&& fn) {
+    const c10::cuda::CUDAGuard guard(device());
     return cache_.warm(key, current_stream(), on_stream(fn));
   }
+
+  // To be called inside `fn`: what it allocates from now on are results. With the shared pool, they lie in a pool apart,
+  // where no other key's temporaries are. False if it changes nothing: outside a capture, and with a pool for each key.
+  bool begin_results() { return state_->begin_results(); }
 
   // Adopts a graph that PyTorch has captured (Cache::adopt): torch.cuda.CUDAGraph(keep_graph=True). The graph object is
   // kept until the key is erased, and with it its memory and its generators. `owner` is kept as well.
@@ -258,9 +324,11 @@ class TorchCache {
     }
     Adoption adoption;
     adoption.owner = std::move(owner);
-    if (absl::Status status = cache_.adopt(key, graph.raw_cuda_graph(), std::move(adoption)); !status.ok()) return status;
+    const cudaGraph_t raw = graph.raw_cuda_graph();
     state_->keep(key, std::move(record));
-    return absl::OkStatus();
+    absl::Status status = cache_.adopt(key, raw, std::move(adoption));
+    if (!status.ok()) state_->drop(key);
+    return status;
   } catch (const c10::Error& why) {
     return absl::FailedPreconditionError(why.what_without_backtrace());
   }
@@ -278,8 +346,10 @@ class TorchCache {
     return options.device;
   }
 
+  c10::DeviceIndex device() const { return static_cast<c10::DeviceIndex>(cache_.options().device); }
+
   cudaStream_t current_stream() const {
-    return c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(cache_.options().device)).stream();
+    return c10::cuda::getCurrentCUDAStream(device()).stream();
   }
 
   template <class Fn>
@@ -295,8 +365,9 @@ class TorchCache {
     hooks.before_capture = [state, then = std::move(hooks.before_capture)](const Key& key, cudaStream_t stream) {
       absl::Status status = state->begin_capture(stream);
       if (!status.ok() || !then) return status;
+      absl::Cleanup failed = [&] { state->end_capture(key, /*has_graph=*/false); };
       status = then(key, stream);
-      if (!status.ok()) state->end_capture(key, /*has_graph=*/false);
+      if (status.ok()) std::move(failed).Cancel();
       return status;
     };
     hooks.after_capture = [state, then = std::move(hooks.after_capture)](const Key& key, cudaGraph_t graph) {

@@ -10,10 +10,10 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -58,6 +58,9 @@ void add_tensor(Keyer& keyer, const at::Tensor& tensor) {
         "graphcache: a tensor of the CPU cannot be an argument, since a graph would keep the values that it has now: move "
         "it to the GPU, or put its values into the key");
   }
+  if (tensor.key_set().has(c10::DispatchKey::Python)) {
+    throw py::type_error("graphcache: an argument is a tensor whose class decides what operators do: its memory is not known");
+  }
   if (tensor.layout() != c10::kStrided) throw py::type_error("graphcache: an argument is a tensor that is not strided");
   keyer.add(TensorPart{tensor});
 }
@@ -81,8 +84,10 @@ void add(Keyer& keyer, PyObject* part) {
     keyer.add(std::optional<int>());
   } else if (THPVariable_Check(part)) {
     add_tensor(keyer, THPVariable_Unpack(part));
-  } else if (PyTuple_Check(part) || PyList_Check(part)) {
+  } else if (PyTuple_Check(part)) {
     keyer.add(Sequence{part});
+  } else if (PyList_Check(part)) {
+    keyer.add(nullptr, Sequence{part});
   } else if (PyFloat_Check(part)) {
     throw py::type_error(
         "graphcache: a float cannot be part of a key or an argument, since each new value would be a new graph: put it into "
@@ -110,6 +115,13 @@ void for_each_closed_over(PyObject* fn, const Visit& visit) {
   }
 }
 
+// A tensor that its memory describes.
+bool is_plain_tensor(PyObject* value) {
+  if (!THPVariable_Check(value)) return false;
+  const at::Tensor& tensor = THPVariable_Unpack(value);
+  return tensor.is_cuda() && tensor.layout() == c10::kStrided && !tensor.key_set().has(c10::DispatchKey::Python);
+}
+
 PyObject* module_type = nullptr;  // torch.nn.Module, from the module's initialization on.
 PyObject* training = nullptr;     // "training".
 
@@ -124,7 +136,7 @@ void add_object(Keyer& keyer, PyObject* object) {
 
 // Values count for numbers and texts, memory for tensors, and identity for all else.
 void add_closed_over(Keyer& keyer, PyObject* value) {
-  if (THPVariable_Check(value) && THPVariable_Unpack(value).is_cuda()) {
+  if (is_plain_tensor(value)) {
     keyer.add(TensorPart{THPVariable_Unpack(value)});
   } else if (PyBool_Check(value) || PyUnicode_Check(value)) {
     add(keyer, value);
@@ -132,7 +144,7 @@ void add_closed_over(Keyer& keyer, PyObject* value) {
     const double number = PyFloat_AS_DOUBLE(value);
     std::int64_t bits = 0;
     std::memcpy(&bits, &number, sizeof bits);
-    keyer.add(bits);
+    keyer.add(std::optional<std::int64_t>(bits));  // Not what an integer gives.
   } else {
     int overflow = 1;
     const long long number = PyLong_Check(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : 0;
@@ -173,10 +185,19 @@ Key make_key(const py::handle& key, const py::handle& fn, const py::args& argume
   return std::move(keyer).finish();
 }
 
+// Whether there is still an interpreter, whose lock may be taken. Else what it has made goes with the process.
+bool has_interpreter() {
+#if PY_VERSION_HEX >= 0x030d0000
+  return Py_IsInitialized() != 0 && Py_IsFinalizing() == 0;
+#else
+  return Py_IsInitialized() != 0 && _Py_IsFinalizing() == 0;
+#endif
+}
+
 // An object that threads without the interpreter's lock may let go.
 std::shared_ptr<void> keep_alive(const py::object& object) {
   return {new py::object(object), [](py::object* kept) {
-            if (Py_IsInitialized() == 0) return;  // Its memory goes with the process.
+            if (!has_interpreter()) return;
             const py::gil_scoped_acquire gil;
             delete kept;
           }};
@@ -192,11 +213,6 @@ std::shared_ptr<void> keep_alive(const py::object& object) {
     default:
       throw std::runtime_error(text);
   }
-}
-
-bool is_capturing(cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  return cudaStreamIsCapturing(stream, &status) == cudaSuccess && status != cudaStreamCaptureStatusNone;
 }
 
 // Cache, as Python sees it. Its own members are touched with the interpreter's lock alone; runs do not hold it.
@@ -226,9 +242,15 @@ class PyCache {
     const Pools kind = pools == "shared"        ? Pools::kShared
                        : pools == "one_per_key" ? Pools::kOnePerKey
                                                 : throw py::value_error("graphcache: pools is \"shared\" or \"one_per_key\"");
-    options.hooks.on_forget = [this](const Key& key) {
+    options.hooks.after_capture = [this](const Key& key, cudaGraph_t graph) {
+      if (graph == nullptr || !has_interpreter()) return;
       const py::gil_scoped_acquire gil;
-      const auto gone = records_.extract(key);  // Destroyed behind: it may run Python.
+      records_[key].push_back(std::exchange(captured_, {}));
+    };
+    options.hooks.on_forget = [this](const Key& key) {
+      if (!has_interpreter()) return;
+      const py::gil_scoped_acquire gil;
+      const Record gone = take_record(key);  // Destroyed last: that may run Python.
     };
     {
       const py::gil_scoped_release nogil;  // It may wait for another thread's capture, which needs the lock.
@@ -245,51 +267,41 @@ class PyCache {
 
   py::object run(const py::object& key, const py::object& fn, const py::args& arguments) {
     const Key whole = make_key(key, fn, arguments);
-    Returned returned;
+    py::object returned;
     absl::StatusOr<Outcome> outcome = [&] {
       const py::gil_scoped_release nogil;
       if (fn.is_none()) return torch_->run(whole);
-      return torch_->run(whole, Call{fn, arguments, &returned});
+      return torch_->run(whole, Call{this, fn, arguments, &returned});
     }();
     if (!outcome.ok()) raise(outcome.status());
-    if (!graphcache::is_hit(*outcome)) {
-      if (*outcome != Outcome::kInlined) keep(whole, fn, arguments, returned);
-      return returned.direct ? std::move(returned.direct) : std::move(returned.captured);
-    }
-    // Another thread may have captured the key and not kept its result yet.
-    auto found = records_.find(whole);
-    while (found == records_.end()) {
-      if (!torch_->cache().contains(whole)) throw std::runtime_error("graphcache: the key was erased during its run");
-      {
-        const py::gil_scoped_release nogil;
-        std::this_thread::yield();
-      }
-      found = records_.find(whole);
-    }
-    return found->second.result;
+    if (!graphcache::is_hit(*outcome) && returned) return returned;
+    const auto found = records_.find(whole);
+    if (found == records_.end()) throw std::runtime_error("graphcache: another thread erased the key during its run");
+    return found->second.back().result;
   }
 
   void warm(const py::object& key, const py::object& fn, const py::args& arguments) {
     const Key whole = make_key(key, fn, arguments);
-    Returned returned;
+    py::object returned;
     const absl::Status status = [&] {
       const py::gil_scoped_release nogil;
-      return torch_->warm(whole, Call{fn, arguments, &returned});
+      return torch_->warm(whole, Call{this, fn, arguments, &returned});
     }();
     if (!status.ok()) raise(status);
-    keep(whole, fn, arguments, returned);
   }
 
   void adopt(const py::object& key, const py::object& graph, const py::object& result) {
     const Key whole = make_key(key, py::none(), py::args());
     auto& captured = graph.cast<at::cuda::CUDAGraph&>();
     std::shared_ptr<void> owner = keep_alive(graph);
+    records_[whole].push_back({py::list(), result});
     const absl::Status status = [&] {
       const py::gil_scoped_release nogil;
       return torch_->adopt(whole, captured, std::move(owner));
     }();
-    if (!status.ok()) raise(status);
-    records_[whole] = {py::list(), result};
+    if (status.ok()) return;
+    const Record none = take_record(whole, /*newest=*/true);
+    raise(status);
   }
 
   bool contains(const py::object& key, const py::object& fn, const py::args& arguments) {
@@ -364,44 +376,94 @@ class PyCache {
     return all;
   }
 
+  // For the collector of garbage: the objects that the cache keeps.
+  int traverse(visitproc visit, void* with) const {
+    for (const auto& [key, records] : records_) {
+      for (const Record& record : records) {
+        for (PyObject* const object : {record.kept.ptr(), record.result.ptr()}) {
+          if (object == nullptr) continue;
+          if (const int stop = visit(object, with); stop != 0) return stop;
+        }
+      }
+    }
+    return 0;
+  }
+  void let_go() { const Records gone = std::exchange(records_, {}); }
+
  private:
-  // What fn has returned in a run: under capture, and called directly.
-  struct Returned {
-    py::object captured;
-    py::object direct;
-  };
   // What a key's graph uses, and what its runs return. What the key has by identity stays alive, so that nothing else
   // takes its address.
   struct Record {
-    py::list kept;
+    py::object kept;
     py::object result;
   };
+  using Records = std::unordered_map<Key, std::deque<Record>, graphcache::torch_detail::HashOfKey>;
 
   // The fn of runs and of warm: of one type, since entries belong to a type. Called without the interpreter's lock.
   struct Call {
+    PyCache* cache;
     const py::object& fn;
     const py::args& arguments;
-    Returned* returned;
+    py::object* returned;
 
     void operator()() const {
-      const bool captured = is_capturing(c10::cuda::getCurrentCUDAStream().stream());
       const py::gil_scoped_acquire gil;
-      (captured ? returned->captured : returned->direct) = fn(*arguments);
+      if (!graphcache::torch_detail::is_capturing) {
+        *returned = fn(*arguments);
+        return;
+      }
+      py::list kept;  // fn may change what it has closed over.
+      kept.append(fn);
+      kept.append(arguments);
+      for_each_closed_over(fn.ptr(), [&](PyObject* value) { kept.append(py::reinterpret_borrow<py::object>(value)); });
+      *returned = cache->as_results(fn(*arguments), arguments);
+      captured_ = {std::move(kept), *returned};
     }
   };
 
-  void keep(const Key& key, const py::object& fn, const py::args& arguments, const Returned& returned) {
-    if (!returned.captured || !torch_->cache().contains(key)) return;
-    py::list kept;
-    kept.append(fn);
-    kept.append(arguments);
-    for_each_closed_over(fn.ptr(), [&](PyObject* value) { kept.append(py::reinterpret_borrow<py::object>(value)); });
-    records_[key] = {std::move(kept), returned.captured};
+  // Copies of the tensors that fn has returned, where no other key's temporaries are. Those that have the memory of an
+  // argument are left alone.
+  py::object as_results(py::object returned, const py::args& arguments) {
+    if (returned.is_none() || !torch_->begin_results()) return returned;
+    const auto copy = py::cpp_function([&](const at::Tensor& tensor) {
+      if (!tensor.is_cuda() || !tensor.has_storage()) return tensor;
+      for (const py::handle argument : arguments) {
+        if (is_plain_tensor(argument.ptr()) && THPVariable_Unpack(argument.ptr()).is_alias_of(tensor)) return tensor;
+      }
+      return tensor.clone();
+    });
+    const py::object map = py::module_::import("torch.utils._pytree").attr("tree_map_only");
+    return map(py::module_::import("torch").attr("Tensor"), copy, returned);
   }
 
-  std::unordered_map<Key, Record, graphcache::torch_detail::HashOfKey> records_;
+  Record take_record(const Key& key, bool newest = false) {
+    const auto found = records_.find(key);
+    if (found == records_.end()) return {};
+    Record taken = std::move(newest ? found->second.back() : found->second.front());
+    newest ? found->second.pop_back() : found->second.pop_front();
+    if (found->second.empty()) records_.erase(found);
+    return taken;
+  }
+
+  static inline thread_local Record captured_;   // Of this thread's capture, until its end.
+  Records records_;                              // Of each key's graphs, the oldest first.
   std::optional<graphcache::TorchCache> torch_;  // Goes first: its hooks use the records.
 };
+
+// A model that keeps a cache which keeps the model's methods is a cycle.
+void collect_cycles(PyHeapTypeObject* heap_type) {
+  PyTypeObject* const type = &heap_type->ht_type;
+  type->tp_flags |= Py_TPFLAGS_HAVE_GC;
+  type->tp_traverse = [](PyObject* self, visitproc visit, void* arg) {
+    Py_VISIT(Py_TYPE(self));
+    if (!py::detail::is_holder_constructed(self)) return 0;
+    return py::cast<PyCache&>(py::handle(self)).traverse(visit, arg);
+  };
+  type->tp_clear = [](PyObject* self) {
+    if (py::detail::is_holder_constructed(self)) py::cast<PyCache&>(py::handle(self)).let_go();
+    return 0;
+  };
+}
 
 }  // namespace
 
@@ -411,7 +473,7 @@ PYBIND11_MODULE(graphcache_torch, m) {
   module_type = py::object(py::module_::import("torch.nn").attr("Module")).release().ptr();
   training = PyUnicode_InternFromString("training");
 
-  py::class_<PyCache>(m, "Cache", R"(A cache of CUDA graphs of one device.
+  py::class_<PyCache>(m, "Cache", py::custom_type_setup(collect_cycles), R"(A cache of CUDA graphs of one device.
 
     cache = graphcache_torch.Cache()
     out = cache.run(("decode", batch), step, tokens, positions)
@@ -423,7 +485,7 @@ PyTorch's modes (grad, inference, autocast). Objects count by identity, modules 
 and globals that fn reads do not count. What fn computes on the CPU is not repeated.
 
 Runs are on the current stream. By default the keys share the memory of their temporaries, so all runs of a cache are on
-one stream. pools="one_per_key" gives each key its own.)")
+one stream. pools="one_per_key" gives each key its own. Each run of a key writes its results anew.)")
       .def(py::init<int, const std::optional<std::size_t>&, int, int, bool, const std::string&, const std::string&,
                     const std::optional<int>&>(),
            py::kw_only(), py::arg("max_executables") = 64, py::arg("max_device_bytes") = py::none(),
