@@ -88,8 +88,9 @@ class State {
 
   void register_generator(const at::Generator& generator) {
     TORCH_CHECK(!is_capturing, "graphcache: a capture is under way in this thread: make caches and register generators before");
-    TORCH_CHECK(generator.defined() && generator.device() == at::Device(at::kCUDA, device_),
-                "graphcache: the generator is not one of the cache's device");
+    const bool is_ours = generator.defined() && generator.device().is_cuda() &&
+                         (!generator.device().has_index() || generator.device().index() == device_);
+    TORCH_CHECK(is_ours, "graphcache: the generator is not one of the cache's device");
     const std::lock_guard lock(capture_mutex());
     const c10::cuda::CUDAGuard guard(device_);
     registrar_.register_generator_state(generator);

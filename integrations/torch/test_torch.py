@@ -429,9 +429,9 @@ class TorchTest(unittest.TestCase):
             cache.run("key", 7, x)
         with self.assertRaises(KeyError):
             cache.run("never adopted")
-        y, pick = x.view(2, 2), lambda y, i: y[i]
-        self.assertEqual(cache.run("index", pick, y, [0, 1]).dim(), 2)
-        self.assertEqual(cache.run("index", pick, y, (0, 1)).dim(), 0)
+        by_type = lambda x, i: x * 2 if isinstance(i, list) else x * 3
+        self.equal(cache.run("list", by_type, x, [0, 1]), x * 2)
+        self.equal(cache.run("list", by_type, x, (0, 1)), x * 3)
         with self.assertRaises((ValueError, RuntimeError)):
             cache.register_generator(torch.Generator())
         for wrong in ({"prefer": "speed"}, {"pools": "none"}, {"device": 77}, {"max_executables": -1}):
