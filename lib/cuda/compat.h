@@ -4,6 +4,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 
@@ -59,12 +60,15 @@ inline CallResult stream_device(cudaStream_t stream, int* device) {
 // What the driver tells of nodes, and the runtime in a multiple of the time (tried: 7 and 45 ns, 12 and 48 ns). The
 // driver's codes, types and edges are the runtime's. `by_driver`: see has_context().
 inline cudaError_t node_type(cudaGraphNode_t node, bool by_driver, cudaGraphNodeType* type) {
+  constexpr unsigned kNewerType = 15;  // The largest number that the enumeration of each toolkit has room for.
+  unsigned found = CU_GRAPH_NODE_TYPE_EMPTY;
+  static_assert(sizeof found == sizeof(CUgraphNodeType) && sizeof found == sizeof(cudaGraphNodeType));
   const auto get = driver().node_type;
-  if (!by_driver || get == nullptr) return cudaGraphNodeGetType(node, type);
-  CUgraphNodeType found = CU_GRAPH_NODE_TYPE_EMPTY;
-  const CUresult result = get(node, &found);
-  *type = static_cast<cudaGraphNodeType>(found);
-  return static_cast<cudaError_t>(result);
+  const cudaError_t error = by_driver && get != nullptr
+                                ? static_cast<cudaError_t>(get(node, reinterpret_cast<CUgraphNodeType*>(&found)))
+                                : cudaGraphNodeGetType(node, reinterpret_cast<cudaGraphNodeType*>(&found));
+  *type = static_cast<cudaGraphNodeType>(std::min(found, kNewerType));
+  return error;
 }
 
 // The nodes that a node depends on, and the data of the edges.

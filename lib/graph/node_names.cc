@@ -29,9 +29,22 @@ std::string name_of(const CUDA_KERNEL_NODE_PARAMS& kernel) {
 namespace {
 
 // By the numbers of cudaGraphNodeType.
-constexpr const char* kKinds[] = {"kernel",     "copy",       "set",   "host function", "child graph",
-                                  "empty node", "event wait", "event", "signal",        "wait for a signal",
-                                  "allocation", "free",       "batch", "condition",     "batch of copies"};
+constexpr const char* kKinds[] = {"kernel",
+                                  "copy",
+                                  "set",
+                                  "host function",
+                                  "child graph",
+                                  "empty node",
+                                  "event wait",
+                                  "event",
+                                  "signal",
+                                  "wait for a signal",
+                                  "allocation",
+                                  "free",
+                                  "batch",
+                                  "condition",
+                                  "batch of copies",
+                                  "node of a newer type"};
 static_assert(cudaGraphNodeTypeEmpty == 5 && cudaGraphNodeTypeMemFree == 11);
 
 }  // namespace
