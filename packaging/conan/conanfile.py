@@ -1,4 +1,4 @@
-"""`conan create packaging/conan` builds the library of this checkout; docs/install.md has more.
+"""Not tried yet. `conan create packaging/conan` builds the library of this checkout; docs/install.md has more.
 
 The CUDA toolkit is not Conan's: $CUDA_HOME, nvcc on PATH, or /usr/local/cuda."""
 

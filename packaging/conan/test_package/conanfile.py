@@ -1,4 +1,4 @@
-"""The program of test/package, built with the package and run on hostrt."""
+"""Not tried yet. The program of test/package, built with the package and run on hostrt."""
 
 import pathlib
 
