@@ -112,7 +112,7 @@ class InfoReader {
     node.name = kind_of(content);
     node.tools_id = id_of(tools_ids().of_node, from_.nodes[index]);
     const auto slot = std::lower_bound(slots_.nodes.begin(), slots_.nodes.end(), index,
-                                       [](const SlotNode& node, std::uint32_t i) { return node.index < i; });
+                                       [](const SlotNode& other, std::uint32_t i) { return other.index < i; });
     slot_ = slot != slots_.nodes.end() && slot->index == index ? &*slot : nullptr;
     switch (content.type) {
       case cudaGraphNodeTypeKernel:
