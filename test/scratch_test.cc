@@ -1,4 +1,4 @@
-// Temporaries that many keys share (docs/guide.md, "Temporaries"): one buffer for each stream, and memory that graphs
+// Temporaries that many keys share (docs/guide/temporaries.md): one buffer for each stream, and memory that graphs
 // allocate. What each key leaves is compared with what it does alone.
 #include <gtest/gtest.h>
 
