@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <new>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -228,28 +227,6 @@ TEST_F(AccountingTest, DeviceMemoryThatTheDriverDoesNotTellCountsAsNone) {
     EXPECT_EQ(cache.stats().measured_device_bytes, 0);
   }
   EXPECT_EQ(cache.stats().evictions, 2u);
-}
-
-// Free memory that shrinks by others' hands while an executable is made counts, and what they free later does not.
-TEST_F(AccountingTest, ThreadsThatMakeExecutablesAtOnceAreMeasuredOnce) {
-  Options options = unshared();
-  options.measure_device_bytes = true;
-  Cache cache(options);
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([&, i] {
-      const Stream own;
-      for (int round = 0; round < 50; ++round) {
-        EXPECT_RUN(kInstantiated, cache.run(key("k", i), own, [&](cudaStream_t on) {
-          return launch(add, 1, 1, on, data->get(), 0, 1.0f);
-        }));
-        EXPECT_TRUE(cache.erase(key("k", i)));
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  cache.clear();
-  EXPECT_EQ(cache.stats().measured_device_bytes, 0);
 }
 
 }  // namespace

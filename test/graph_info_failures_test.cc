@@ -1,5 +1,4 @@
 // What Cache::graph() reads where calls fail, and of names and attributes that hostrt alone has or takes.
-#include <device_launch_parameters.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -33,7 +32,7 @@ class GraphInfoFailuresTest : public CacheTest {
     CacheTest::TearDown();
     EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
   }
-  // The nodes of a graph of one kernel with such an attribute.
+  // What is read of a kernel with such an attribute.
   std::string attribute(int id, const cudaLaunchAttributeValue& value) {
     cudaLaunchAttribute attribute;
     std::memset(&attribute, 0, sizeof attribute);
