@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "accounting_support.h"
-#include "cuda/memory_meter.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "kernels.h"
@@ -213,26 +213,20 @@ TEST_F(AccountingTest, DeviceMemoryIsMeasuredOnRequestAndNotByHits) {
   }
 }
 
-TEST_F(AccountingTest, SpansThatOverlapAreMeasuredOnce) {
-  MemoryMeter meter(/*is_on=*/true, /*device=*/0);
-  constexpr std::int64_t kBytes = 1 << 20;
-  std::vector<void*> taken;
-  const auto take = [&] { CUDA_OK(cudaMalloc(&taken.emplace_back(), kBytes)); };
-  {
-    const MemoryMeter::Span outer(&meter);
-    take();
-    const MemoryMeter::Span inner(&meter);
-    take();
-    EXPECT_EQ(meter.bytes(), 0);
+TEST_F(AccountingTest, DeviceMemoryThatTheDriverDoesNotTellCountsAsNone) {
+  Options options = unshared(1);
+  options.measure_device_bytes = true;
+  Cache cache(options);
+  // Unknown before, after, and both times.
+  for (const auto& [nth, times] : {std::pair(1, 1), std::pair(2, 1), std::pair(1, -1)}) {
+    hostrt::fail_call("cudaMemGetInfo", nth, cudaErrorUnknown, times);
+    EXPECT_RUN(kInstantiated, run_add(cache, key("k", nth, times)));
+    EXPECT_GE(hostrt::failures_injected(), 1u);
+    hostrt::clear_failures();
+    CUDA_OK(cudaPeekAtLastError());
+    EXPECT_EQ(cache.stats().measured_device_bytes, 0);
   }
-  take();  // By somebody else.
-  EXPECT_EQ(meter.bytes(), 2 * kBytes);
-  {
-    const MemoryMeter::Span span(&meter);
-    CUDA_OK(cudaFree(taken.front()));
-  }
-  EXPECT_EQ(meter.bytes(), kBytes);
-  for (std::size_t i = 1; i < taken.size(); ++i) CUDA_OK(cudaFree(taken[i]));
+  EXPECT_EQ(cache.stats().evictions, 2u);
 }
 
 }  // namespace

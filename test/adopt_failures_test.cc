@@ -236,5 +236,90 @@ TEST_F(AdoptFailuresTest, AnyCallOfARunMayFail) {
   }
 }
 
+// The same where no executable stays: each run makes one for itself.
+TEST_F(AdoptFailuresTest, AnyCallOfARunWithoutRoomMayFail) {
+  std::map<std::string, std::uint64_t> calls = {{"", 1}};
+  for (const bool counts : {true, false}) {
+    const auto counted = calls;
+    for (const auto& [function, times] : counted) {
+      if (puts_back(function)) continue;
+      for (int nth = 1; nth <= static_cast<int>(times); ++nth) {
+        for (const cudaError_t error : {cudaErrorUnknown, cudaErrorNotSupported, cudaErrorMemoryAllocation}) {
+          SCOPED_TRACE(function + ", call " + std::to_string(nth) + ": " + cudaGetErrorName(error));
+          data.write(std::vector<float>(kSize, 0));
+          Cache cache(unshared(0));
+          EXPECT_TRUE(cache
+                          .adopt(key("my label"), adding(1, 3), params(2.0f),
+                                 {.take_graph = true, .bound = {bind("graphcache::test::add", 2, 0)}})
+                          .ok());
+          hostrt::reset_calls();
+          if (!counts) hostrt::fail_call(function.c_str(), nth, error, error == cudaErrorNotSupported ? -1 : 1);
+          const absl::Status done = cache.run(key("my label"), stream, params(4.0f), adopted).status();
+          hostrt::clear_failures();
+          if (counts) calls = hostrt::call_counts();
+          float sum = done.ok() ? 12 : 0;
+          if (!done.ok()) {
+            EXPECT_TRUE(mentions(done, "my label")) << done;
+            EXPECT_EQ(cuda_error(done), error) << done;
+          }
+          expect_sum(sum);
+          EXPECT_RUN(kEager, cache.run(key("my label"), stream, params(1.0f), adopted));
+          expect_sum(sum + 3);
+          cudaGetLastError();
+        }
+      }
+    }
+  }
+}
+
+TEST_F(AdoptFailuresTest, InsideAnFnItIsRefused) {
+  Cache cache;
+  absl::Status inside;
+  EXPECT_RUN(kInstantiated, cache.run(key("outer"), stream, [&](cudaStream_t on) {
+    inside = cache.adopt(key("my label"), nullptr);
+    return add_one(on);
+  }));
+  EXPECT_TRUE(absl::IsFailedPrecondition(inside)) << inside;
+  EXPECT_TRUE(mentions(inside, "adopt was called inside a run's fn")) << inside;
+  EXPECT_TRUE(mentions(inside, "my label")) << inside;
+  expect_sum(1);
+}
+
+TEST_F(AdoptFailuresTest, AContextThatIsLostIsRemembered) {
+  Cache cache;
+  adopt(cache, key("before"), 1);
+  const std::uint64_t number = cache.entries().front().id;
+  cudaGraph_t graph = adding(1);
+  hostrt::fail_call("cudaGraphClone", 1, cudaErrorIllegalAddress);
+  EXPECT_EQ(cuda_error(cache.adopt(key("k"), graph)), cudaErrorIllegalAddress);
+  const absl::Status later = cache.adopt(key("my label"), graph);
+  EXPECT_EQ(cuda_error(later), cudaErrorIllegalAddress) << later;
+  EXPECT_TRUE(mentions(later, "my label")) << later;
+  EXPECT_EQ(cuda_error(cache.run(key("before"), stream).status()), cudaErrorIllegalAddress);
+  EXPECT_EQ(cuda_error(cache.graph(number).status()), cudaErrorIllegalAddress);
+  cudaGetLastError();
+  CUDA_OK(cudaGraphDestroy(graph));
+  expect_sum(0);
+}
+
+// What the owner keeps is of a context that is lost, so nothing uses it any more.
+TEST_F(AdoptFailuresTest, AnOwnerIsReleasedWhenTheContextIsLost) {
+  Cache cache;
+  adopt(cache, key("k"), 1);
+  EXPECT_TRUE(cache.run(key("k"), stream).ok());
+  hostrt::hold(stream);
+  EXPECT_TRUE(cache.run(key("k"), stream).ok());
+  CUDA_OK(hostrt::release(stream));
+  hostrt::fail_call("cudaMalloc", 1, cudaErrorIllegalAddress, -1);
+  hostrt::fail_call("cudaEventSynchronize", 1, cudaErrorIllegalAddress, -1);
+  hostrt::fail_call("cudaStreamSynchronize", 1, cudaErrorIllegalAddress, -1);
+  EXPECT_TRUE(cache.erase(key("k")));
+  EXPECT_EQ(released, 1);
+  hostrt::clear_failures();
+  EXPECT_EQ(cuda_error(cache.run(key("other"), stream, [&](cudaStream_t on) { return add_one(on); }).status()),
+            cudaErrorIllegalAddress);
+  cudaGetLastError();
+}
+
 }  // namespace
 }  // namespace graphcache::test

@@ -42,6 +42,18 @@ TEST_F(ExplainTest, ABackOff) {
   EXPECT_TRUE(says(cache.explain(key("k")), "its next run that is not direct captures fn"));
 }
 
+TEST_F(ExplainTest, ADisabledCache) {
+  Cache cache(unshared(0));
+  cudaGraph_t graph = nullptr;
+  CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  CUDA_OK(add_one(stream));
+  CUDA_OK(cudaStreamEndCapture(stream, &graph));
+  EXPECT_TRUE(cache.adopt(key("k"), graph, {.take_graph = true}).ok());
+  EXPECT_RUN(kEager, cache.run(key("k"), stream));
+  expect_sum(1);
+  EXPECT_TRUE(says(cache.explain(key("k")), "the cache captures nothing (Options::max_executables is 0)"));
+}
+
 TEST_F(ExplainTest, NoRoom) {
   Cache cache(unshared(1));
   EXPECT_TRUE(run_add(cache, key("pinned")).ok());

@@ -279,6 +279,56 @@ TEST_F(GraphInfoTest, DifferencesGrowFromValuesToWhatNoUpdateChanges) {
   EXPECT_STREQ(to_string(NodeDifference::kFixed), "fixed");
 }
 
+TEST_F(GraphInfoTest, EachPartOfANodeThatDiffersIsNamed) {
+  GraphNode kernel;
+  kernel.type = cudaGraphNodeTypeKernel;
+  kernel.name = "kernel k";
+  kernel.attributes = {{"priority", "-1"}};
+  kernel.arguments = {{"argument 0", {1}, false}, {"argument 1", {2}, true}};
+  const auto expect = [&](NodeDifference wanted, const std::string& text, auto&& change) {
+    GraphNode other = kernel;
+    change(other);
+    GraphInfo here, there;
+    here.nodes = {kernel};
+    there.nodes = {std::move(other)};
+    const GraphDifference found = difference(here, there);
+    EXPECT_EQ(found.nodes, std::vector<NodeDifference>{wanted}) << to_string(found.nodes[0]);
+    EXPECT_EQ(found.text, text.empty() ? "" : "node 0, kernel k: " + text);
+  };
+  using Node = GraphNode;
+  expect(NodeDifference::kNone, "", [](Node&) {});
+  expect(NodeDifference::kNone, "", [](Node& node) { node.arguments[1].value = {3}; });  // Each run replaces it.
+  expect(NodeDifference::kArguments, "argument 0 differs", [](Node& node) { node.arguments[0].value = {3}; });
+  expect(NodeDifference::kArguments, "argument 0 differs", [](Node& node) { node.arguments[0].is_slot = true; });
+  expect(NodeDifference::kArguments, "argument 1 differs", [](Node& node) { node.arguments[1].name = "bytes"; });
+  expect(NodeDifference::kArguments, "argument 1 differs", [](Node& node) { node.arguments.pop_back(); });
+  expect(NodeDifference::kArguments, "argument 2 differs", [](Node& node) {
+    node.arguments.push_back({"argument 2", {}, false});
+  });
+  expect(NodeDifference::kArguments, "the grid is a slot in only one of them",
+         [](Node& node) { node.grid_is_slot = true; });
+  expect(NodeDifference::kArguments, "the dynamic shared memory is a slot in only one of them",
+         [](Node& node) { node.shared_is_slot = true; });
+  expect(NodeDifference::kShape, "the dynamic shared memory is 0 here and 8 there",
+         [](Node& node) { node.shared_bytes = 8; });
+  expect(NodeDifference::kKernel, "it is kernel k here and kernel j there", [](Node& node) { node.name = "kernel j"; });
+  expect(NodeDifference::kFixed, "it depends on other nodes", [](Node& node) { node.dependencies = {7}; });
+  expect(NodeDifference::kFixed, "the priority is -1 here and 0 there",
+         [](Node& node) { node.attributes[0].value = "0"; });
+  expect(NodeDifference::kFixed, "the cooperative is not set here and 1 there", [](Node& node) {
+    node.attributes.push_back({"cooperative", "1"});
+  });
+  expect(NodeDifference::kFixed, "the type is kernel k here and set there", [](Node& node) {
+    node.type = cudaGraphNodeTypeMemset;
+    node.name = "set";
+  });
+  GraphInfo one;
+  one.nodes = {kernel};
+  EXPECT_EQ(difference(one, GraphInfo()).text, "node 0, kernel k: it is only here");
+  EXPECT_EQ(difference(GraphInfo(), one).text, "node 0, kernel k: it is only there");
+  EXPECT_STREQ(to_string(static_cast<NodeDifference>(99)), "unknown");
+}
+
 TEST_F(GraphInfoTest, AnAttributeThatNoUpdateChangesIsNamed) {
   Cache cache;
   const absl::StatusOr<Outcome> clustered = run_in_clusters(cache, key("k", 2), 2);
@@ -295,6 +345,9 @@ TEST_F(GraphInfoTest, AnAttributeThatNoUpdateChangesIsNamed) {
   const std::string text = cache.explain(key("k", 2));
   EXPECT_TRUE(says(text, "The nearest: node 1, kernel "));
   EXPECT_TRUE(says(text, "the cluster dimension is 2, 1, 1 here and not set there."));
+  // Others that differ as much do not change that.
+  for (const unsigned cluster : {1u, 4u}) EXPECT_TRUE(run_in_clusters(cache, key("k", cluster), cluster).ok());
+  EXPECT_TRUE(says(cache.explain(key("k", 2)), "The nearest: node 1, kernel "));
   EXPECT_TRUE(run_in_clusters(cache, key("other", 4), 4).ok());  // Of another label: not compared.
   EXPECT_EQ(cache.explain(key("other", 4)).find("The nearest"), std::string::npos);
 }

@@ -54,13 +54,18 @@ std::vector<std::pair<Key, std::uint64_t>> with_uses(const std::vector<Key>& key
 }
 std::string text_of(const std::vector<Key>& keys) { return manifest_text(with_uses(keys), SIZE_MAX); }
 
-// A manifest of one key of these bytes, whose checksum is right.
-std::string text_of_bytes(const std::string& bytes) {
-  std::string text = "graphcache manifest 1\n1 ";
-  for (const char byte : bytes) absl::StrAppend(&text, absl::Hex(static_cast<unsigned char>(byte), absl::kZeroPad2));
-  absl::StrAppend(&text, " text\n");
+// A manifest of these lines, whose checksum is right.
+std::string text_of_lines(const std::string& lines) {
+  const std::string text = "graphcache manifest 1\n" + lines;
   const std::uint64_t checksum = siphash13({1, 2}, text.data(), text.size());
   return absl::StrCat(text, "checksum ", absl::Hex(checksum, absl::kZeroPad16), "\n");
+}
+
+// One of one key of these bytes.
+std::string text_of_bytes(const std::string& bytes) {
+  std::string line = "1 ";
+  for (const char byte : bytes) absl::StrAppend(&line, absl::Hex(static_cast<unsigned char>(byte), absl::kZeroPad2));
+  return text_of_lines(line + " text\n");
 }
 
 void expect_refused(const std::string& text, const std::string& why) {
@@ -167,6 +172,16 @@ TEST(ManifestTest, ErrorsSayWhatIsWrong) {
   expect_refused("graphcache manifest 1\nchecksum 0000000000000000\n", "its checksum is wrong");
   std::string lines = absl::StrReplaceAll(text_of({key("a")}), {{"\n100", "\nmany"}});
   expect_refused(lines, "its checksum is wrong");
+}
+
+TEST(ManifestTest, LinesThatAreNoneAreRefusedThoughTheChecksumIsRight) {
+  EXPECT_TRUE(read_manifest(text_of_lines("7 1105 text\n")).ok());
+  for (const char* const line :
+       {"7", "7 1105", "many 1105 text", "-7 1105 text", "99999999999999999999999 1105 text"}) {
+    expect_refused(text_of_lines(std::string(line) + "\n"), std::string("a line is: ") + line);
+  }
+  expect_refused(text_of_lines("7 110 text\n"), "these bytes are not a key: 110");
+  expect_refused(text_of_lines("7 11zz text\n"), "these bytes are not a key: 11zz");
 }
 
 TEST(ManifestTest, BytesThatAreNoKeyAreRefused) {

@@ -190,6 +190,29 @@ TEST(StatsTest, TextOfAnEntryTellsWhatItHas) {
   EXPECT_EQ(to_string(entry).find("only a template"), std::string::npos) << to_string(entry);
 }
 
+TEST(StatsTest, TextOfAnEntryTellsWhatIsSpecialAboutIt) {
+  EntryInfo entry;
+  for (const char* const part : {", pinned", ", adopted", "because", "error: ", "not in the graph", "stale: "}) {
+    EXPECT_EQ(to_string(entry).find(part), std::string::npos) << part;
+  }
+  entry.pinned = entry.adopted = true;
+  entry.eager_reason = EagerReason::kBudget;
+  entry.error = "the last";
+  entry.stray_work = {"one", "two"};
+  entry.stale = "argument 1";
+  expect_all(to_string(entry),
+             {", pinned, adopted; last direct run because: budget; error: the last; not in the graph: "
+              "one; not in the graph: two; stale: argument 1"});
+}
+
+TEST(StatsTest, TextHoldsTheTimesOfHitsAndWhatWasFoundStale) {
+  Stats stats;
+  stats.hit_latency.front() = 2;
+  stats.hit_latency.back() = 3;
+  stats.stale = 4;
+  expect_all(to_string(stats), {"hits timed: 2 below ", ", 3 from ", "verified hits 0, stale 4"});
+}
+
 TEST(StatsTest, FmtPrintsWhatToStringMakes) {
   const Stats stats = example();
   EXPECT_EQ(fmt::format("{}", stats), to_string(stats));

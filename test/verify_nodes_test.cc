@@ -96,6 +96,20 @@ TEST_F(VerifyNodesTest, EachPartOfANodeIsNamed) {
       CUDA_OK(cudaFreeAsync(memory, rec.stream()));
     };
   };
+  DeviceBuffer<double> out(10);
+  const auto numbers = [&](char a, short c, long long e) {
+    return [=, to = out.get()](Recorder& rec) {
+      CUDA_OK(launch(many, 1, 1, rec.stream(), to, a, 2.0, c, 4.0f, e, 6, 7, 8.0f, 9, 10.0));
+    };
+  };
+  const auto shape = [](dim3 grid, dim3 block) {
+    return [=](Recorder& rec) { rec.launch(do_nothing, {grid, block}); };
+  };
+  const auto cluster = [to = data.get()](unsigned size) {
+    return [=](Recorder& rec) {
+      CUDA_OK(launch_in_clusters(fill, dim3(4), dim3(1), dim3(size, 1, 1), rec.stream(), to, 0, 1.0f));
+    };
+  };
   struct Part {
     std::function<void(Recorder&)> first, then;
     std::vector<std::string> words;
@@ -107,6 +121,16 @@ TEST_F(VerifyNodesTest, EachPartOfANodeIsNamed) {
       {at(nullptr), at(data.get()), {"argument 0 was 0", "(memory of device 0)"}},
       {nothing(32, 0), nothing(64, 0), {"the block was (32, 1, 1)", "and is (64, 1, 1)"}},
       {nothing(32, 16), nothing(32, 32), {"dynamic shared memory was 16", "and is 32"}},
+      {shape({1, 1}, {1, 1}), shape({1, 2}, {1, 1}), {"the grid was (1, 1, 1)", "and is (1, 2, 1)"}},
+      {shape({1, 1, 3}, {1, 1}), shape({1, 1, 2}, {1, 1}), {"the grid was (1, 1, 3)", "and is (1, 1, 2)"}},
+      {shape({1, 1}, {1, 4}), shape({1, 1}, {1, 2}), {"the block was (1, 4, 1)", "and is (1, 2, 1)"}},
+      {shape({1, 1}, {1, 1, 1}), shape({1, 1}, {1, 1, 2}), {"the block was (1, 1, 1)", "and is (1, 1, 2)"}},
+      {numbers('a', 1, 0), numbers('b', 1, 0), {"argument 1 was 97", "and is 98"}},
+      {numbers('a', 1, 0), numbers('a', -2, 0), {"argument 3 was 0x1 (1)", "and is 0xfffe (-2)"}},
+      {numbers('a', 1, 1 << 20),
+       numbers('a', 1, 1LL << 50),
+       {"argument 5 was 0x100000 (1048576, as a double", "and is 0x4000000000000 (1125899906842624, as a double"}},
+      {cluster(2), cluster(4), {"its launch attributes (cooperative, cluster size) have changed"}},
       {set(1, 4), set(2, 4), {"node 0 (set): the value was 1", "and is 2"}},
       {set(1, 4), set(1, 8), {"node 0 (set): the ", "was 4"}},
       {allocation(64), allocation(4096), {"node 0 (allocation): the size was 64", "and is 4096"}},
@@ -200,6 +224,8 @@ TEST_F(VerifyNodesTest, SlotsThatChangePlaces) {
     });
   };
   expect_found(constant, first_of(data), 2, 3, {"argument 2 was a slot when", "and is a constant now"});
+  const auto slot = [&](Cache& cache, int which) { return constant(cache, 1 - which); };
+  expect_found(slot, first_of(data), 3, 2, {"argument 2 was a constant when", "and is a slot now"});
 }
 
 }  // namespace
