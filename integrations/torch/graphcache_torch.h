@@ -8,12 +8,12 @@
 // Without it, a capture takes temporaries from memory that PyTorch believes to be free afterwards, and gives to other
 // tensors. A replay then overwrites these.
 //
-// Memory. What `fn` allocates during its capture comes from a pool of the cache (at::cuda::MemPool). Temporaries go back
-// to that pool when `fn` drops them, and later captures take them again. So the keys of a cache share temporaries, and
-// must not run at the same time: all runs of the cache are on one stream, and a run on another one is an error. With
-// TorchCache::Pools::kOnePerKey, each key has a pool of its own, and runs may be on any stream. A tensor that `fn`
-// allocates and hands out stays where it is, and each replay writes it anew. With the shared pool, the replay of another
-// key may overwrite it as well, unless it was allocated behind TorchCache::begin_results().
+// Memory. What `fn` allocates during its capture comes from a pool of the cache (at::cuda::MemPool). Temporaries go
+// back to that pool when `fn` drops them, and later captures take them again. So the keys of a cache share temporaries,
+// and must not run at the same time: all runs of the cache are on one stream, and a run on another one is an error.
+// With TorchCache::Pools::kOnePerKey, each key has a pool of its own, and runs may be on any stream. A tensor that `fn`
+// allocates and hands out stays where it is, and each replay writes it anew. With the shared pool, the replay of
+// another key may overwrite it as well, unless it was allocated behind TorchCache::begin_results().
 //
 // Random numbers. The device's default generator, and those given to register_generator(), advance with each replay as
 // they would with a direct call of `fn`. If one thread draws, on one stream, the results are equal, bit by bit.
@@ -87,7 +87,8 @@ class State {
   }
 
   void register_generator(const at::Generator& generator) {
-    TORCH_CHECK(!is_capturing, "graphcache: a capture is under way in this thread: make caches and register generators before");
+    TORCH_CHECK(!is_capturing,
+                "graphcache: a capture is under way in this thread: make caches and register generators before");
     const bool is_ours = generator.defined() && generator.device().is_cuda() &&
                          (!generator.device().has_index() || generator.device().index() == device_);
     TORCH_CHECK(is_ours, "graphcache: the generator is not one of the cache's device");
@@ -141,30 +142,16 @@ class State {
     records_[key].push_back(std::move(record));
   }
 
-  // One template of the key is gone. A run that drops one and captures again tells of the old one last: so the oldest.
+  // One graph of the key is gone: the oldest, because a run that drops one and captures again reports the drop last.
   void forget(const Key& key) {
-    Record gone;
-    {
-      const std::lock_guard lock(mutex_);
-      const auto found = records_.find(key);
-      if (found == records_.end()) return;
-      gone = std::move(found->second.front());
-      found->second.pop_front();
-      if (found->second.empty()) records_.erase(found);
-    }
+    Record gone = take(key, /*newest=*/false);
     if (pool_ != nullptr || gone.pool == nullptr) return;
     const std::lock_guard lock(capture_mutex());  // The allocator empties no pool during a capture.
     gone = {};
   }
 
-  // Takes back what keep() was given last.
-  void drop(const Key& key) {
-    const std::lock_guard lock(mutex_);
-    const auto found = records_.find(key);
-    if (found == records_.end()) return;
-    found->second.pop_back();
-    if (found->second.empty()) records_.erase(found);
-  }
+  // Undoes the last keep().
+  void drop(const Key& key) { take(key, /*newest=*/true); }
 
   // The generators' values for this launch, as a direct call of `fn` would find them.
   absl::Status before_launch(const Key& key, cudaStream_t stream) try {
@@ -197,6 +184,16 @@ class State {
 
  private:
   static inline const cudaStream_t kNoStream = reinterpret_cast<cudaStream_t>(~std::uintptr_t{0});
+
+  Record take(const Key& key, bool newest) {
+    const std::lock_guard lock(mutex_);
+    const auto found = records_.find(key);
+    if (found == records_.end()) return {};
+    Record taken = std::move(newest ? found->second.back() : found->second.front());
+    newest ? found->second.pop_back() : found->second.pop_front();
+    if (found->second.empty()) records_.erase(found);
+    return taken;
+  }
 
   std::shared_ptr<at::cuda::MemPool> make_pool() const {
     const c10::cuda::CUDAGuard guard(device_);
@@ -264,7 +261,7 @@ class State {
   std::shared_ptr<at::cuda::MemPool> results_;  // Of their results, if they share the former.
   Graph registrar_;                             // Captures nothing: its generators have device memory for captures.
   Pending pending_;
-  std::atomic<bool> draws_{false};           // Whether any key draws random numbers.
+  std::atomic<bool> draws_{false};  // Whether any key draws random numbers.
   std::atomic<cudaStream_t> stream_{kNoStream};
   std::mutex mutex_;
   std::unordered_map<Key, std::deque<Record>, HashOfKey> records_;  // The oldest first.
@@ -283,22 +280,16 @@ class TorchCache {
         cache_(with_hooks(std::move(options), state_)) {}
 
   // Runs `fn`, which takes nothing, on PyTorch's current stream of the cache's device: a replay where the key has a
-  // graph, else a capture or a direct call (Cache::run). During a capture, PyTorch's current stream is the captured one.
-  // A key belongs to one type of `fn`: do not run it with two.
-  // Tensors that `fn` uses, and that it does not allocate itself, must outlive the key's entry, at the same address.
+  // graph, else a capture or a direct call (Cache::run). During a capture, PyTorch's current stream is the captured
+  // one. A key belongs to one type of `fn`: do not run it with two. Tensors that `fn` uses, and that it does not
+  // allocate itself, must outlive the key's entry, at the same address.
   template <class Fn>
   absl::StatusOr<Outcome> run(const Key& key, Fn&& fn) {
-    const c10::cuda::CUDAGuard guard(device());
-    const cudaStream_t stream = current_stream();
-    if (absl::Status status = state_->check(stream); !status.ok()) return status;
-    return cache_.run(key, stream, on_stream(fn));
+    return on_current_stream([&](cudaStream_t stream) { return cache_.run(key, stream, on_stream(fn)); });
   }
   // Replays the graph that was adopted for the key.
   absl::StatusOr<Outcome> run(const Key& key) {
-    const c10::cuda::CUDAGuard guard(device());
-    const cudaStream_t stream = current_stream();
-    if (absl::Status status = state_->check(stream); !status.ok()) return status;
-    return cache_.run(key, stream);
+    return on_current_stream([&](cudaStream_t stream) { return cache_.run(key, stream); });
   }
   // As Cache::warm. A later run finds what it has made if `fn` there is of the same type.
   template <class Fn>
@@ -307,13 +298,15 @@ class TorchCache {
     return cache_.warm(key, current_stream(), on_stream(fn));
   }
 
-  // To be called inside `fn`: what it allocates from now on are results. With the shared pool, they lie in a pool apart,
-  // where no other key's temporaries are. False if it changes nothing: outside a capture, and with a pool for each key.
+  // To be called inside `fn`: what it allocates from now on are results. With the shared pool, they lie in a pool
+  // apart, where no other key's temporaries are. False if it changes nothing: outside a capture, and with a pool for
+  // each key.
   bool begin_results() { return state_->begin_results(); }
 
   // Adopts a graph that PyTorch has captured (Cache::adopt): torch.cuda.CUDAGraph(keep_graph=True). The graph object is
   // kept until the key is erased, and with it its memory and its generators. `owner` is kept as well.
-  absl::Status adopt(const Key& key, std::shared_ptr<at::cuda::CUDAGraph> graph, std::shared_ptr<void> owner = nullptr) {
+  absl::Status adopt(const Key& key, std::shared_ptr<at::cuda::CUDAGraph> graph,
+                     std::shared_ptr<void> owner = nullptr) {
     if (graph == nullptr) return absl::InvalidArgumentError("there is no graph");
     return adopt(key, *graph, std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<void>>>(graph, owner));
   }
@@ -349,9 +342,15 @@ class TorchCache {
 
   c10::DeviceIndex device() const { return static_cast<c10::DeviceIndex>(cache_.options().device); }
 
-  cudaStream_t current_stream() const {
-    return c10::cuda::getCurrentCUDAStream(device()).stream();
+  template <class Run>
+  absl::StatusOr<Outcome> on_current_stream(const Run& run) {
+    const c10::cuda::CUDAGuard guard(device());
+    const cudaStream_t stream = current_stream();
+    if (absl::Status status = state_->check(stream); !status.ok()) return status;
+    return run(stream);
   }
+
+  cudaStream_t current_stream() const { return c10::cuda::getCurrentCUDAStream(device()).stream(); }
 
   template <class Fn>
   auto on_stream(Fn& fn) {

@@ -55,11 +55,13 @@ std::string name_of_type(PyObject* object) { return Py_TYPE(object)->tp_name; }
 void add_tensor(Keyer& keyer, const at::Tensor& tensor) {
   if (!tensor.is_cuda()) {
     throw py::type_error(
-        "graphcache: a tensor of the CPU cannot be an argument, since a graph would keep the values that it has now: move "
+        "graphcache: a tensor of the CPU cannot be an argument, since a graph would keep the values that it has now: "
+        "move "
         "it to the GPU, or put its values into the key");
   }
   if (tensor.key_set().has(c10::DispatchKey::Python)) {
-    throw py::type_error("graphcache: an argument is a tensor whose class decides what operators do: its memory is not known");
+    throw py::type_error(
+        "graphcache: an argument is a tensor whose class decides what operators do: its memory is not known");
   }
   if (tensor.layout() != c10::kStrided) throw py::type_error("graphcache: an argument is a tensor that is not strided");
   keyer.add(TensorPart{tensor});
@@ -90,7 +92,8 @@ void add(Keyer& keyer, PyObject* part) {
     keyer.add(nullptr, Sequence{part});
   } else if (PyFloat_Check(part)) {
     throw py::type_error(
-        "graphcache: a float cannot be part of a key or an argument, since each new value would be a new graph: put it into "
+        "graphcache: a float cannot be part of a key or an argument, since each new value would be a new graph: put it "
+        "into "
         "a tensor, which fn reads, or round it to an integer");
   } else if (THPDtype_Check(part) || THPDevice_Check(part)) {
     keyer.add(std::string(py::str(part)));
@@ -156,8 +159,8 @@ void add_closed_over(Keyer& keyer, PyObject* value) {
   }
 }
 
-// What tells one fn from another: its code and what it has closed over, or the object that is called; and PyTorch's modes
-// of this thread, which decide what operators do.
+// What tells one fn from another: its code and what it has closed over, or the object that is called; and PyTorch's
+// modes of this thread, which decide what operators do.
 void add_fn(Keyer& keyer, PyObject* fn) {
   PyObject* function = fn;
   if (PyMethod_Check(fn)) {
@@ -176,7 +179,8 @@ Key make_key(const py::handle& key, const py::handle& fn, const py::args& argume
   Keyer keyer;
   add(keyer, key.ptr());
   if (!fn.is_none()) {
-    if (PyCallable_Check(fn.ptr()) == 0) throw py::type_error("graphcache: fn is a " + name_of_type(fn.ptr()) + ": it must be callable");
+    if (PyCallable_Check(fn.ptr()) == 0)
+      throw py::type_error("graphcache: fn is a " + name_of_type(fn.ptr()) + ": it must be callable");
     add_fn(keyer, fn.ptr());
     keyer.add(Sequence{arguments.ptr()});
   } else if (!arguments.empty()) {
@@ -221,7 +225,8 @@ class PyCache {
   PyCache(int max_executables, const std::optional<std::size_t>& max_device_bytes, int max_templates, int capture_after,
           bool share, const std::string& prefer, const std::string& pools, const std::optional<int>& device) {
     if (c10::cuda::device_count() == 0) {
-      throw std::runtime_error("graphcache: PyTorch finds no CUDA device: is this a build of PyTorch with CUDA, and is there a driver?");
+      throw std::runtime_error(
+          "graphcache: PyTorch finds no CUDA device: is this a build of PyTorch with CUDA, and is there a driver?");
     }
     graphcache::Options options;
     options.max_executables = max_executables;
@@ -236,12 +241,14 @@ class PyCache {
     options.prefer = prefer == "total_time"    ? graphcache::Prefer::kTotalTime
                      : prefer == "device_time" ? graphcache::Prefer::kDeviceTime
                      : prefer == "memory"      ? graphcache::Prefer::kMemory
-                                               : throw py::value_error("graphcache: prefer is \"total_time\", \"device_time\" or "
-                                                                       "\"memory\"");
+                                               : throw py::value_error(
+                                                     "graphcache: prefer is \"total_time\", \"device_time\" or "
+                                                          "\"memory\"");
     using Pools = graphcache::TorchCache::Pools;
-    const Pools kind = pools == "shared"        ? Pools::kShared
-                       : pools == "one_per_key" ? Pools::kOnePerKey
-                                                : throw py::value_error("graphcache: pools is \"shared\" or \"one_per_key\"");
+    const Pools kind = pools == "shared" ? Pools::kShared
+                       : pools == "one_per_key"
+                           ? Pools::kOnePerKey
+                           : throw py::value_error("graphcache: pools is \"shared\" or \"one_per_key\"");
     options.hooks.after_capture = [this](const Key& key, cudaGraph_t graph) {
       if (graph == nullptr || !has_interpreter()) return;
       const py::gil_scoped_acquire gil;
@@ -492,12 +499,14 @@ one stream. pools="one_per_key" gives each key its own. Each run of a key writes
            py::arg("max_templates") = 512, py::arg("capture_after") = 0, py::arg("share") = true,
            py::arg("prefer") = "total_time", py::arg("pools") = "shared", py::arg("device") = py::none())
       .def("run", &PyCache::run, py::arg("key"), py::arg("fn") = py::none(),
-           "Runs fn(*arguments): by replay if the key has a graph, else by capturing it. Returns what fn returned. Without fn, "
+           "Runs fn(*arguments): by replay if the key has a graph, else by capturing it. Returns what fn returned. "
+           "Without fn, "
            "it replays the graph that was adopted for the key. What fn raises is raised.")
       .def("warm", &PyCache::warm, py::arg("key"), py::arg("fn"),
            "Captures and instantiates without running. Waits for the upload.")
       .def("adopt", &PyCache::adopt, py::arg("key"), py::arg("graph"), py::arg("result") = py::none(),
-           "Makes a torch.cuda.CUDAGraph(keep_graph=True), captured before, the key's graph. The cache keeps the object, and "
+           "Makes a torch.cuda.CUDAGraph(keep_graph=True), captured before, the key's graph. The cache keeps the "
+           "object, and "
            "result, which the runs of the key return.")
       .def("contains", &PyCache::contains, py::arg("key"), py::arg("fn") = py::none(),
            "Whether a run with these arguments would replay.")
