@@ -4,7 +4,8 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "graphcache/recorder.h"
+#include "graphcache/arg.h"
+#include "graphcache/launch_config.h"
 
 namespace graphcache::detail {
 
