@@ -14,7 +14,7 @@ namespace graphcache::detail {
 // function takes no slot either: docs/libraries.md shows how changing pointers reach it.
 template <class T>
 struct a_slot_has_no_value_pass_it_to_rec_launch_or_pass_a_computed_result_to_params {
-  operator T() const = delete;  // Pass the slot to rec.launch() or rec.on_device(). Compute before the run.
+  operator T() const = delete;  // Pass the slot to rec.launch(). Compute before the run; pass the result to params().
   template <class U, std::enable_if_t<std::is_same_v<U, dim3> && !std::is_same_v<T, dim3>, int> = 0>
   operator U() const = delete;  // Pass the slot to rec.launch(): rec.launch(kernel, {slot, block}, args...).
 };
