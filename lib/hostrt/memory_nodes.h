@@ -44,7 +44,7 @@ struct Block {
 
 struct GraphMemory {
   std::map<const void*, std::weak_ptr<Block>> reserved;  // memory of allocation nodes, by first address
-  // the subset that a launch has allocated and nobody has freed since
+  // The subset that a launch has allocated and nobody has freed since.
   std::map<const void*, std::shared_ptr<Block>> live;
 
   // Both of the runtime's figures, used and reserved, count whole chunks and fall only at a trim.
