@@ -42,9 +42,9 @@ class Ranks {
   const int number_here_;
 };
 
-// Calls `train` in each of so many ranks of this program: threads, on a device each. On hostrt they are processes, for
-// kernels of one process run one at a time there, and one that waits for another rank's would wait for ever. Returns
-// what `train` returned for the first rank. A rank that ends by itself ends the program.
+// Calls `train` in `count` ranks of this program: threads with a device each. On hostrt they are processes, because
+// hostrt runs the kernels of one process one at a time, and a kernel that waits for another rank's would wait for ever.
+// Returns the result of the first rank. A rank that exits ends the program.
 int run_here(int count, const std::function<int(Ranks&)>& train);
 
 // The same for processes that an MPI launcher has started. If the program was built without MPI, prints a message and
