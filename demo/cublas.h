@@ -1,4 +1,4 @@
-// cuBLAS, looked for at run time, so that what uses it builds and runs without it.
+// cuBLAS, loaded at run time, so that its users build and run without it.
 #pragma once
 
 #include <absl/strings/str_format.h>
@@ -13,19 +13,19 @@
 
 namespace demo {
 
-// The few functions of cublas_v2.h that are used here, with its enumerations as numbers. All return a cublasStatus_t,
-// which is 0 for success.
+// The few functions of cublas_v2.h that the demos use, with numbers instead of enumerators. All return a
+// cublasStatus_t, which is 0 for success.
 struct Cublas {
   static constexpr int kAsItIs = 0, kTransposed = 1;  // cublasOperation_t
   static constexpr int kPlain = 0, kTf32 = 3;         // cublasMath_t: CUBLAS_DEFAULT_MATH, CUBLAS_TF32_TENSOR_OP_MATH
   static constexpr int kInFloat = 68;                 // CUBLAS_COMPUTE_32F
   static constexpr int kAnyAlgorithm = -1;            // CUBLAS_GEMM_DEFAULT
-  static constexpr std::size_t kWorkspaceBytes = 32 << 20;  // What NVIDIA recommends for compute capability 9.0.
+  static constexpr std::size_t kWorkspaceBytes = 32 << 20;  // NVIDIA's recommendation for compute capability 9.0
 
   using Handle = void*;
   int (*create)(Handle*) = nullptr;
   int (*destroy)(Handle) = nullptr;
-  int (*set_stream)(Handle, cudaStream_t) = nullptr;  // Takes the workspace away.
+  int (*set_stream)(Handle, cudaStream_t) = nullptr;  // also removes the workspace
   int (*set_workspace)(Handle, void*, std::size_t) = nullptr;
   int (*set_math_mode)(Handle, int) = nullptr;
   int (*sgemm)(Handle, int, int, int, int, int, const float*, const float*, int, const float*, int, const float*,
@@ -33,7 +33,7 @@ struct Cublas {
   int (*gemm)(Handle, int, int, int, int, int, const void*, const void*, cudaDataType, int, const void*, cudaDataType,
               int, const void*, void*, cudaDataType, int, int, int) = nullptr;
 
-  // Null if there is none, or one without these functions. Thread-safe.
+  // Null if there is no cuBLAS, or one without these functions. Thread-safe.
   static const Cublas* get() {
     static Cublas cublas;
     static const bool found = cublas.load();

@@ -1,4 +1,4 @@
-// Exits 0 on a machine whose driver and GPU this build's CUDA runtime can use, else 1. demo/run asks it.
+// Exits with 0 if this build's CUDA runtime can use the machine's driver and GPU, else with 1. Used by demo/run.
 
 #include <cuda_runtime_api.h>
 

@@ -28,7 +28,7 @@ thread_local std::uint64_t calls = 0;
 
 std::string version(int number) { return absl::StrFormat("%d.%d", number / 1000, number % 1000 / 10); }
 
-// Text of our own and of the driver: what JSON cannot hold as it is does not occur but for these two.
+// Our own and the driver's texts contain no other characters that JSON must escape.
 std::string quoted(const std::string& text) {
   std::string result = "\"";
   for (const char c : text) {
@@ -43,7 +43,7 @@ std::string quoted(const std::string& text) {
   std::exit(2);
 }
 
-// Abseil's parser ends the program with status 1 on a wrong flag, and takes what is not a flag for granted.
+// Abseil's parser ends the program with status 1 on a wrong flag, and accepts arguments that are not flags.
 void check_flags(const std::vector<std::string>& arguments) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
@@ -51,7 +51,8 @@ void check_flags(const std::vector<std::string>& arguments) {
     if (start != 1 && start != 2) wrong_usage(absl::StrCat("unexpected argument: ", quoted(argument)));
     const std::size_t equals = argument.find('=');
     const std::string name = argument.substr(start, equals == std::string::npos ? equals : equals - start);
-    if (name == "help" || name == "helpfull" || name == "version") continue;  // Abseil's, without being flags to it.
+    // Abseil handles these, although they are not registered as flags.
+    if (name == "help" || name == "helpfull" || name == "version") continue;
     absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
     if (flag == nullptr) wrong_usage(absl::StrCat("unknown flag: ", argument.substr(0, equals)));
     const bool next_is_value = equals == std::string::npos && !flag->IsOfType<bool>();

@@ -27,13 +27,13 @@ Buckets Buckets::every(std::int64_t step, std::int64_t max) {
   std::vector<std::int64_t> values{max};
   for (std::int64_t value = step; value < max; value += step) {
     values.push_back(value);
-    if (value > max - step) break;  // the next one may be no std::int64_t
+    if (value > max - step) break;  // the next one may overflow
   }
   return Buckets(std::move(values));
 }
 
-// By dynamic programming over the sizes in ascending order: the cheapest way to cover the first i of them with so many
-// buckets ends with a bucket at the i-th, behind the cheapest way to cover the first j with one bucket less.
+// Dynamic programming over the sizes in ascending order. The cheapest way to cover the first i sizes with some number
+// of buckets is a bucket that ends at size i, after the cheapest way to cover the first j sizes with one bucket less.
 Buckets Buckets::fit(const std::vector<std::pair<std::int64_t, std::uint64_t>>& sizes, std::size_t most) {
   constexpr std::size_t kMostCandidates = 512;
   std::map<std::int64_t, double> counts;
@@ -41,10 +41,10 @@ Buckets Buckets::fit(const std::vector<std::pair<std::int64_t, std::uint64_t>>& 
     if (size >= 1) counts[size] += static_cast<double>(count);
   }
   if (counts.empty() || most == 0) return Buckets(std::vector<std::int64_t>());
-  // Neighbours count as the largest of them.
+  // Neighbouring sizes count as the largest of them.
   const std::size_t each = (counts.size() + kMostCandidates - 1) / kMostCandidates;
   std::vector<std::int64_t> values;
-  std::vector<double> before{0};  // How often the first i sizes come.
+  std::vector<double> before{0};  // How often one of the first i sizes occurs.
   std::size_t left = counts.size();
   double sum = 0;
   for (const auto& [size, count] : counts) {
@@ -55,9 +55,10 @@ Buckets Buckets::fit(const std::vector<std::pair<std::int64_t, std::uint64_t>>& 
   }
   const std::size_t n = values.size();
   constexpr double kNone = std::numeric_limits<double>::infinity();
-  std::vector<double> cost(n + 1, kNone);  // Of the padded sizes. With as many buckets as there were rounds.
+  // Sum of the padded sizes, with as many buckets as there were rounds.
+  std::vector<double> cost(n + 1, kNone);
   cost[0] = 0;
-  std::vector<std::vector<std::size_t>> from;  // By round and i: the best j.
+  std::vector<std::vector<std::size_t>> from;  // The best j, by round and i.
   for (std::size_t round = 0; round < std::min(most, n); ++round) {
     std::vector<double> next(n + 1, kNone);
     from.emplace_back(n + 1, 0);

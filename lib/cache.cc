@@ -1,4 +1,4 @@
-// The public shell: what a cache does, it does in lib/run.
+// The public interface. The work is done in lib/run.
 #include "graphcache/cache.h"
 
 #include <chrono>
@@ -106,7 +106,8 @@ cudaStream_t Cache::default_stream() const { return impl_->options().stream; }
 
 Cache& cache_for(int device) {
   static Mutex mutex;
-  static auto& caches = *new std::map<int, std::unique_ptr<Cache>>;  // Never destroyed: the runtime may be gone first.
+  // Never destroyed, because the runtime may be unloaded first.
+  static auto& caches = *new std::map<int, std::unique_ptr<Cache>>;
   MutexLock lock(mutex);
   std::unique_ptr<Cache>& cache = caches[device];
   if (cache == nullptr) {

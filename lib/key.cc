@@ -24,15 +24,15 @@ SipSecret random_secret() {
   return {word(), word()};
 }
 
-// Key() and key() have no bytes; 0 for both keeps Key() free of a call.
+// Key() and key() have no bytes. Their hash is 0, so that Key() needs no call.
 size_t hash_of(const char* bytes, size_t size) {
   if (size == 0) return 0;
-  static const SipSecret secret = random_secret();  // Keys may be made before main.
+  static const SipSecret secret = random_secret();  // not a namespace constant, because keys may be made before main
   return siphash13(secret, bytes, size);
 }
 
-// Reads an encoding, of which a text of at most max_text bytes is to be made. A graphcache_key that threw has left out
-// its end, hence the questions for done().
+// Reads an encoding, to make a text of at most max_text bytes. The encoding of a graphcache_key() that threw has no end
+// mark, so readers check done().
 class Reader {
  public:
   Reader(const char* data, size_t size, size_t max_text = SIZE_MAX)
@@ -44,7 +44,7 @@ class Reader {
     if (text.size() > max_text_) at_ = end_;
   }
 
-  // The kind of the next part, or the mark; `number` is what a kind carries.
+  // The kind of the next part, or its mark. `number` is set for a kind.
   unsigned next(uint64_t& number) {
     const unsigned tag = static_cast<unsigned char>(*at_++);
     if (tag < kInteger) return tag;
@@ -55,7 +55,7 @@ class Reader {
     return tag & 0xf0;
   }
 
-  // Whether next(), and text() if it is called for, stay within the encoding.
+  // Whether next() and a following text() stay within the encoding.
   bool may_next() const {
     const auto left = static_cast<size_t>(end_ - at_);
     if (left == 0) return false;
@@ -68,7 +68,7 @@ class Reader {
     return (tag & 0xf0) != kText || number <= left - 1 - bytes;
   }
 
-  // Of a kText that next() returned.
+  // The text after next() has returned kText.
   std::string_view text(uint64_t size) {
     const std::string_view result(at_, size);
     at_ += size;
@@ -92,7 +92,7 @@ std::string_view cut(std::string_view text, size_t limit) {
   const auto continues = [&](size_t i) { return (static_cast<unsigned char>(text[i]) & 0xc0) == 0x80; };
   size_t size = limit;
   while (size > 0 && limit - size < 3 && continues(size)) --size;
-  return text.substr(0, continues(size) ? limit : size);  // no sequence has four continuations: this is not UTF-8
+  return text.substr(0, continues(size) ? limit : size);  // four continuation bytes in a row are not UTF-8
 }
 
 void render(Reader& reader, std::string& out);
@@ -183,7 +183,7 @@ void render(Reader& reader, std::string& out) {
   reader.stop_if_longer(out);
 }
 
-// Whether a whole part follows, which is passed over then.
+// Skips a part; returns false if it is incomplete.
 bool skip(Reader& reader, int depth) {
   const auto skip_parts = [&](uint64_t count) {
     for (uint64_t i = 0; i < count; ++i) {
@@ -304,7 +304,7 @@ std::vector<KeyPart> Key::parts() const {
       case kText:
         parts.push_back({Kind::kText, 0, std::string(reader.text(number))});
         break;
-      default:  // A container.
+      default:  // a container
         break;
     }
   }
@@ -312,7 +312,7 @@ std::vector<KeyPart> Key::parts() const {
 }
 
 bool KeyBytes::read(std::string_view bytes, Key* key) {
-  constexpr int kMostDepth = 64;  // Of containers in containers: what is deeper could exhaust the stack.
+  constexpr int kMostDepth = 64;  // limit for nested containers, which could exhaust the stack
   Reader reader(bytes.data(), bytes.size());
   while (!reader.done()) {
     if (!skip(reader, kMostDepth)) return false;
@@ -337,7 +337,7 @@ void Keyer::grow(size_t bytes) {
   const size_t used = static_cast<size_t>(at_ - begin_);
   const size_t capacity = std::max(2 * static_cast<size_t>(end_ - begin_), used + bytes);
   char* larger = new char[capacity];
-  std::memcpy(larger, begin_, used);  // what outgrows the buffer is no inline key and needs no zeros
+  std::memcpy(larger, begin_, used);  // a key larger than the buffer is not inline and needs no zeros
   if (begin_ != buffer_) delete[] begin_;
   begin_ = larger;
   at_ = larger + used;

@@ -1,4 +1,4 @@
-// Keys out of bytes that come from outside of the process.
+// Creates keys from bytes that come from outside of the process.
 #pragma once
 
 #include <string_view>
@@ -8,7 +8,8 @@
 namespace graphcache {
 
 struct KeyBytes {
-  // Reads what Key::data() gave. False if that is no encoding of a key: then `key` stays. Throws std::bad_alloc.
+  // Reads the bytes of Key::data(). Returns false and leaves `key` unchanged if they do not encode a key. Throws
+  // std::bad_alloc.
   static bool read(std::string_view bytes, Key* key);
 };
 

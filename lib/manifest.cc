@@ -20,7 +20,7 @@
 namespace graphcache {
 namespace {
 
-// The version is that of the text and of the encoding of keys (detail/key_encoding.h).
+// The version covers the text and the encoding of keys (detail/key_encoding.h).
 constexpr absl::string_view kFirstLine = "graphcache manifest 1\n";
 constexpr absl::string_view kLastLine = "checksum ";
 
@@ -33,7 +33,7 @@ absl::Status damaged(absl::string_view what) {
 }
 
 absl::StatusOr<ManifestKey> read_line(absl::string_view line) {
-  // uses, bytes; the text that follows is for people.
+  // A line has the number of uses and the bytes. The text after them is for people.
   const std::vector<absl::string_view> fields = absl::StrSplit(line, absl::MaxSplits(' ', 2));
   ManifestKey key;
   if (fields.size() != 3 || !absl::SimpleAtoi(fields[0], &key.uses)) return damaged(absl::StrCat("a line is: ", line));
@@ -86,7 +86,7 @@ absl::StatusOr<std::vector<ManifestKey>> read_manifest(absl::string_view text) t
   const std::size_t end = text.rfind(kLastLine);
   if (end == absl::string_view::npos || text[end - 1] != '\n') return damaged("its end is missing");
   absl::string_view checksum = text.substr(end + kLastLine.size());
-  while (absl::ConsumeSuffix(&checksum, "\n")) continue;  // Whoever stores texts may add lines without content.
+  while (absl::ConsumeSuffix(&checksum, "\n")) continue;  // Editors and version control may append empty lines.
   text = text.substr(0, end);
   if (checksum != checksum_of(text)) return damaged("its checksum is wrong");
   std::vector<ManifestKey> keys;

@@ -1,4 +1,4 @@
-// What Cache::manifest() writes and read_manifest() reads.
+// The text that Cache::manifest() writes and read_manifest() reads.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace graphcache {
 
-// The manifest of keys and how often each was run: of the `most` with the most runs, without those that hold an
-// address. Throws std::bad_alloc.
+// The manifest of the `most` keys with the most runs, and their numbers of runs. Keys that contain an address are left
+// out. Throws std::bad_alloc.
 std::string manifest_text(std::vector<std::pair<Key, std::uint64_t>> keys, std::size_t most);
 
 }  // namespace graphcache

@@ -1,4 +1,4 @@
-// What must hold of a cache's options.
+// Checks a cache's options.
 #pragma once
 
 #include <absl/status/status.h>
@@ -9,10 +9,10 @@
 
 namespace graphcache {
 
-// As Options::device: no device, where -1 is not meant to be the current one.
+// Used as Options::device: an invalid device, where -1 does not mean the current one.
 inline constexpr int kMinusOne = INT_MIN;
 
-// Fills in the device, and verify_every from the environment. Not ok: the options make no sense.
+// Fills in the device, and verify_every from the environment. Returns an error if the options are invalid.
 absl::Status check(Options& options);
 
 }  // namespace graphcache

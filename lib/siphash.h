@@ -1,6 +1,5 @@
-// SipHash-1-3 (Aumasson and Bernstein, 2012): a hash of bytes under a secret. Whoever does not know the secret cannot
-// make texts that collide. Of the libraries that have it, libsodium has the slower 2-4 alone, and would be one more
-// dependency of every user for the forty lines below.
+// SipHash-1-3 (Aumasson and Bernstein, 2012): a keyed hash. Without the secret key, nobody can construct texts that
+// collide. libsodium has only the slower SipHash-2-4, and would be one more dependency for the forty lines below.
 #pragma once
 
 #include <bit>
@@ -38,7 +37,8 @@ inline std::uint64_t siphash13(const SipSecret& secret, const char* bytes, std::
   }
   const std::size_t left = size % sizeof(word);
   if (size >= sizeof(word)) {
-    // The last eight bytes, shifted by those that are mixed already: a copy of a size that varies would be a call.
+    // Loads the last eight bytes and shifts out those that are mixed already, because a copy of variable size would be
+    // a function call.
     std::memcpy(&word, bytes + left - sizeof(word), sizeof(word));
     word = word >> 8 >> 8 * (sizeof(word) - 1 - left);
   } else if (left != 0) {

@@ -21,7 +21,7 @@ constexpr const char* kRefusalNames[] = {"topology",   "node_type",     "functio
                                          "attributes", "not_supported", "other"};
 static_assert(std::size(kRefusalNames) == kUpdateRefusalCount);
 
-// "replayed 3, patched 1": those that are not 0.
+// The counters that are not 0, such as "replayed 3, patched 1".
 template <std::size_t N>
 std::string list(const std::array<std::uint64_t, N>& counts, const char* const (&names)[N]) {
   std::string text;
@@ -36,7 +36,7 @@ double rate(std::uint64_t part, const Stats& stats) {
   return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all);
 }
 
-// f(later's, earlier's) for all that was counted since the beginning.
+// Calls f(later, earlier) for every counter that grows from the beginning.
 template <class F>
 void for_each_count(Stats& later, const Stats& earlier, F&& f) {
   const auto all = [&](auto Stats::*array) {
@@ -57,7 +57,7 @@ void for_each_count(Stats& later, const Stats& earlier, F&& f) {
   }
 }
 
-// "3 below 1 us, 2 below 1.5 us": buckets that are not empty.
+// The buckets that are not empty, such as "3 below 1 us, 2 below 1.5 us".
 std::string latency_of(const Stats& stats) {
   std::string text;
   for (std::size_t i = 0; i < kHitLatencyBuckets; ++i) {

@@ -1,4 +1,5 @@
-// What the cache leaves alive in the runtime, and when it destroys what nobody needs: on hostrt, which counts that.
+// What a cache leaves alive in the runtime, and when it destroys what is no longer needed. On hostrt, which counts
+// this.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,7 +25,8 @@ TEST_F(AccountingTest, EvictionDestroysBeforeAnythingIsInstantiated) {
   ASSERT_TRUE(run_add(cache, key("b")).ok());
   std::vector<std::size_t> alive;
   in_fn = [&] { alive.push_back(hostrt::ledger().executables); };
-  hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorNotSupported, 2);  // So that fn sees what was alive just then.
+  // This failure lets fn see what is alive at that time.
+  hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorNotSupported, 2);
   EXPECT_RUN(kEager, run_add(cache, key("c")));
   EXPECT_EQ(alive, (std::vector<std::size_t>{2, 1}));
   in_fn = nullptr;
@@ -59,7 +61,7 @@ TEST_F(AccountingTest, SwitchMakesNoExecutableAndNoCapture) {
   EXPECT_RUN(kUpdated, run_mixed(cache, key("b"), {1, 2, 4, 8, 16, 32, 64}));
   const hostrt::Ledger before = hostrt::ledger();
   EXPECT_EQ(before.executables, 1u);
-  EXPECT_EQ(before.graphs, 3u);  // Two templates, and what the executable was made from.
+  EXPECT_EQ(before.graphs, 3u);  // two templates, and the graph that the executable was instantiated from
   for (int i = 0; i < 10; ++i) {
     const Counts calls = calls_of([&] {
       EXPECT_RUN(kSwitched, run_mixed(cache, key(i % 2 == 0 ? "a" : "b"), {1, 2, 4, 8, 16, 32, 64}));
@@ -75,13 +77,13 @@ TEST_F(AccountingTest, SwitchMakesNoExecutableAndNoCapture) {
   expect_no_graphs();
 }
 
-// Work in flight must not see what its executable is brought over to, nor that it leaves.
+// Work in flight must not be affected when its executable is brought over to a sibling or evicted.
 TEST_F(AccountingTest, WorkInFlightIsLeftAloneBySwitchesEvictionsAndRestores) {
   for (const Options& options : {renting(), unshared(1)}) {
     data->write(std::vector<float>(kSize, 0));
     {
       Cache cache(options);
-      const auto run = [&](float factor) {  // data = factor * data + factor, so that order counts, too.
+      const auto run = [&](float factor) {  // data = factor * data + factor, so that the order of runs matters
         return cache.run(key(static_cast<int>(factor)), *stream, [&, factor](cudaStream_t s) {
           (void)launch(scale, kGrid, kBlock, s, data->get(), data->get(), kSize, factor);
           return launch(add, kGrid, kBlock, s, data->get(), kSize, factor);
@@ -99,7 +101,7 @@ TEST_F(AccountingTest, WorkInFlightIsLeftAloneBySwitchesEvictionsAndRestores) {
   }
 }
 
-// To destroy it might wait for what this thread has yet to launch.
+// Destroying it might wait for work that this thread has yet to launch.
 TEST_F(AccountingTest, WorkInFlightOfOneCacheIsNotDestroyedByRunsOfAnother) {
   constexpr int kKeys = 12;
   Cache first(unshared(1)), second(unshared(1));
@@ -107,7 +109,7 @@ TEST_F(AccountingTest, WorkInFlightOfOneCacheIsNotDestroyedByRunsOfAnother) {
   hostrt::hold(*stream);
   for (int i = 0; i < kKeys; ++i) ASSERT_TRUE(run_add(first, key(i)).ok());
   const std::size_t of_first = hostrt::ledger().executables;
-  EXPECT_GT(of_first, 2u);  // What was evicted waits for the stream.
+  EXPECT_GT(of_first, 2u);  // evicted executables wait for the stream
   for (int i = 0; i < kKeys; ++i) ASSERT_TRUE(run_add(second, key(i), other).ok());
   EXPECT_GE(hostrt::ledger().executables, of_first + 1);
   CUDA_OK(cudaStreamSynchronize(other));
@@ -119,7 +121,7 @@ TEST_F(AccountingTest, WorkInFlightOfOneCacheIsNotDestroyedByRunsOfAnother) {
   EXPECT_EQ(data->first(), 2.0f * kKeys);
 }
 
-// A thread of the driver crashes otherwise. hostrt tells by a misuse.
+// Otherwise a thread of the real driver crashes. hostrt reports a misuse.
 TEST_F(AccountingTest, ExecutablesWithHostFunctionsAreNotDestroyedInFlight) {
   constexpr int kKeys = 12;
   int calls = 0;
@@ -135,7 +137,8 @@ TEST_F(AccountingTest, ExecutablesWithHostFunctionsAreNotDestroyedInFlight) {
     hostrt::hold(busy);
     for (int i = 0; i < kKeys; ++i) EXPECT_RUN(kInstantiated, run(cache, i, busy));
     EXPECT_EQ(hostrt::ledger().executables, static_cast<std::size_t>(kKeys));
-    for (int i = 0; i < kKeys; ++i) EXPECT_RUN(kRestored, run(cache, i, *stream));  // More than wait for their stream.
+    // More than the number that may wait for their stream.
+    for (int i = 0; i < kKeys; ++i) EXPECT_RUN(kRestored, run(cache, i, *stream));
     EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
     EXPECT_TRUE(cache.erase(key(0)));
     EXPECT_EQ(calls, kKeys);
@@ -148,7 +151,7 @@ TEST_F(AccountingTest, ExecutablesWithHostFunctionsAreNotDestroyedInFlight) {
   expect_no_graphs();
 }
 
-// Nobody comes along on their streams any more.
+// No later run uses their streams.
 TEST_F(AccountingTest, ExecutablesWhoseStreamIsGoneAreDestroyed) {
   constexpr int kKeys = 12, kMayWait = 8;
   Cache cache(unshared(1));
@@ -181,7 +184,7 @@ TEST_F(AccountingTest, EraseClearAndDestructionLeaveNothingOfSiblings) {
       for (int i = 0; i < 3; ++i) ASSERT_TRUE(run_add(cache, key(i)).ok());
       EXPECT_EQ(hostrt::ledger().executables, 1u);
       if (end == 0) {
-        EXPECT_TRUE(cache.erase(key(2)));  // The one that has the executable.
+        EXPECT_TRUE(cache.erase(key(2)));  // the key that has the executable
         EXPECT_EQ(hostrt::ledger().executables, 0u);
         EXPECT_EQ(hostrt::ledger().graphs, 2u);
         for (int i = 0; i < 2; ++i) EXPECT_TRUE(cache.erase(key(i)));
@@ -193,7 +196,7 @@ TEST_F(AccountingTest, EraseClearAndDestructionLeaveNothingOfSiblings) {
   }
 }
 
-// What is in flight stays until that is over: erase() leaves it to later runs, clear() and the destructor wait.
+// What is in flight stays until it is complete. erase() leaves it to later runs; clear() and the destructor wait.
 TEST_F(AccountingTest, ClearAndDestructionLeaveNothingThatIsInFlight) {
   {
     Cache cache(unshared());
@@ -242,7 +245,7 @@ TEST_F(AccountingTest, StatsAgreeWithTheLedgerWhereKeysShare) {
     Cache cache(options);
     for (int i = 0; i < 40; ++i) {
       const int which = i * i % 11;
-      const auto fn = [&](cudaStream_t s) {  // Three families, of 1 to 3 nodes.
+      const auto fn = [&](cudaStream_t s) {  // three families, of 1 to 3 nodes
         for (int n = 0; n <= which % 3; ++n) {
           (void)launch(add, dim3(1u + static_cast<unsigned>(which)), kBlock, s, data->get(), kSize, 1.0f);
         }
@@ -271,7 +274,7 @@ TEST_F(AccountingTest, StatsAgreeWithTheLedgerWhereKeysShare) {
   }
 }
 
-// By the end of the run it counts no more, and waits as what is evicted does: until the next slow run.
+// From the end of the run on it does not count, and waits until the next slow run, as evicted executables do.
 TEST_F(AccountingTest, EntryErasedInsideItsOwnRunIsDestroyedByTheNextSlowRun) {
   Cache cache;
   in_fn = [&] { cache.erase(key("k")); };

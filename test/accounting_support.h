@@ -1,4 +1,4 @@
-// What the suites of accounting share: the calls that some work makes, and what is alive behind it.
+// Shared by the accounting suites: counts of the calls that some work makes, and of what it leaves alive.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace graphcache::test {
 inline constexpr int kSize = 64;
 inline constexpr dim3 kGrid(1), kBlock(64);
 
-// For what is not about siblings: keys of one topology have an executable each.
+// For tests without sharing: each key of a topology has its own executable.
 inline Options unshared(int max_executables = Options().max_executables) {
   Options options;
   options.max_executables = max_executables;
@@ -31,7 +31,7 @@ inline Options unshared(int max_executables = Options().max_executables) {
 
 using Counts = std::map<std::string, std::uint64_t>;
 
-// The runtime calls that `work` makes.
+// Counts the runtime calls that `work` makes.
 template <class F>
 inline Counts calls_of(F&& work) {
   hostrt::reset_calls();
@@ -61,7 +61,7 @@ class AccountingTest : public testing::Test {
       return launch(add, kGrid, kBlock, s, data->get(), kSize, 1.0f);
     });
   }
-  // Three kernel, two copy and two set nodes whose values are slots, one value each, between constant ones.
+  // Three kernel, two copy and two set nodes with one slot each, between nodes without slots.
   absl::StatusOr<Outcome> run_mixed(Cache& cache, const std::vector<int>& v) { return run_mixed(cache, v, *stream); }
   absl::StatusOr<Outcome> run_mixed(Cache& cache, const std::vector<int>& v, cudaStream_t on) {
     return run_mixed(cache, key("mixed"), v, on);
@@ -94,7 +94,7 @@ class AccountingTest : public testing::Test {
     EXPECT_EQ(now.executables, 0u);
     EXPECT_EQ(now.captures, 0u);
     EXPECT_EQ(now.events, empty.events);
-    EXPECT_LE(now.streams, empty.streams + 1);  // A cache may have one.
+    EXPECT_LE(now.streams, empty.streams + 1);  // a cache may have a stream
     EXPECT_EQ(now.allocations, empty.allocations);
   }
 

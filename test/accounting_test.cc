@@ -1,4 +1,4 @@
-// What the cache asks of the runtime, call by call, in hits and in misses: on hostrt, which counts them.
+// The runtime calls of hits and misses, counted by hostrt.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -19,7 +19,7 @@ namespace {
 std::atomic<std::uint64_t> allocations{0};
 }  // namespace
 
-// Not inlined: GCC would see a pointer from new passed to free.
+// Not inlined, because GCC would warn about a pointer from new passed to free.
 [[gnu::noinline]] void* operator new(std::size_t size) {
   allocations.fetch_add(1, std::memory_order_relaxed);
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
@@ -53,7 +53,7 @@ TEST_F(AccountingTest, HitMakesOneMoreCallForEachNodeThatChanges) {
   std::vector<int> values{1, 2, 4, 8, 16, 32, 64};
   ASSERT_TRUE(run_mixed(cache, values).ok());
   for (int& value : values) --value;
-  ASSERT_TRUE(run_mixed(cache, values).ok());  // The driver's functions are looked up at the first patch.
+  ASSERT_TRUE(run_mixed(cache, values).ok());  // the driver's functions are looked up at the first patch
   for (int set = 0; set < (1 << kMixedSlotNodes); ++set) {
     std::uint64_t changed = 0;
     for (int i = 0; i < kMixedSlotNodes; ++i) {
@@ -81,13 +81,13 @@ TEST_F(AccountingTest, HitOnASecondStreamMakesOneCallOnceTheStreamIsKnown) {
   for (const cudaStream_t on : {cudaStream_t(*stream), cudaStream_t(second), cudaStream_t(*stream)}) {
     EXPECT_EQ(calls_of([&] { EXPECT_RUN(kReplayed, run_add(cache, key("k"), on)); }), (Counts{{"cudaGraphLaunch", 1}}));
   }
-  // A stream is known to the cache, not to one entry.
+  // A stream is known to the cache, not to a single entry.
   ASSERT_TRUE(run_add(cache, key("other")).ok());
   EXPECT_EQ(calls_of([&] { EXPECT_RUN(kReplayed, run_add(cache, key("other"), second)); }),
             (Counts{{"cudaGraphLaunch", 1}}));
 }
 
-// The first such run of a cache makes room for it.
+// The first such run of a cache allocates room for it.
 TEST_F(AccountingTest, SizeThatBecomesZeroCostsWhatAnyOtherDoes) {
   Cache cache;
   const auto run = [&](std::size_t bytes, int value) {
@@ -102,7 +102,7 @@ TEST_F(AccountingTest, SizeThatBecomesZeroCostsWhatAnyOtherDoes) {
   EXPECT_EQ(calls_of([&] { EXPECT_RUN(kPatched, run(0, 2)); }), patched);
 }
 
-// What hostrt's own launch may allocate is not the cache's.
+// Allocations by hostrt's own launch do not count.
 TEST_F(AccountingTest, HitAllocatesNothing) {
   Cache cache;
   const Key k = key("k");
@@ -120,7 +120,7 @@ TEST_F(AccountingTest, HitAllocatesNothing) {
   hostrt::set_execution(false);
 
   const auto allocations_of = [](auto&& work) {
-    work();  // Once before: what is made at first use does not count.
+    work();  // once before, to make everything that is made at first use
     const std::uint64_t before = allocations;
     for (int i = 0; i < 100; ++i) work();
     return allocations - before;
@@ -148,7 +148,7 @@ TEST_F(AccountingTest, FirstRunCapturesInstantiatesAndLaunchesOnce) {
   for (const char* never : {"cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaMalloc", "cudaGraphDestroy",
                             "cudaGraphExecDestroy", "cudaGraphClone", "cudaGraphExecUpdate", "cudaSetDevice",
                             "cudaEventCreateWithFlags", "cudaGraphUpload", "cudaGraphExecKernelNodeSetParams"}) {
-    // Before 12.8 an event tells whose device the stream is of.
+    // Before 12.8, an event finds out the device of a stream.
     if (CUDART_VERSION < 12080 && never == std::string("cudaEventCreateWithFlags")) continue;
     EXPECT_EQ(calls.count(never), 0u) << never;
   }
@@ -181,7 +181,7 @@ TEST_F(AccountingTest, EveryKernelRunsOncePerRun) {
 
 // ---- Measured device memory -----------------------------------------------------------------------------------------
 
-// hostrt takes device memory only for what the device updates.
+// hostrt takes device memory only for device-updated executables.
 TEST_F(AccountingTest, DeviceMemoryIsMeasuredOnRequestAndNotByHits) {
   for (const bool is_on : {true, false}) {
     Options options = renting();
@@ -217,7 +217,7 @@ TEST_F(AccountingTest, DeviceMemoryThatTheDriverDoesNotTellCountsAsNone) {
   Options options = unshared(1);
   options.measure_device_bytes = true;
   Cache cache(options);
-  // Unknown before, after, and both times.
+  // The query fails before, after, and both times.
   for (const auto& [nth, times] : {std::pair(1, 1), std::pair(2, 1), std::pair(1, -1)}) {
     hostrt::fail_call("cudaMemGetInfo", nth, cudaErrorUnknown, times);
     EXPECT_RUN(kInstantiated, run_add(cache, key("k", nth, times)));

@@ -1,4 +1,4 @@
-// How the cache leaves the thread, the device and the slot of the last error, and what it destroys where: on hostrt.
+// How a cache leaves the thread, the device and the last-error slot, and where it destroys what. On hostrt.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ TEST_F(AccountingTest, DestructionsAreMadeWithTheCaptureModeRelaxed) {
   const Counts calls = calls_of([&] { cache.clear(); });
   EXPECT_EQ(calls.at("cudaGraphExecDestroy"), 1u);
   EXPECT_EQ(calls.at("cudaGraphDestroy"), 1u);
-  EXPECT_EQ(calls.at("cudaThreadExchangeStreamCaptureMode"), 6u);  // And for the wait ahead of them.
+  EXPECT_EQ(calls.at("cudaThreadExchangeStreamCaptureMode"), 6u);  // and for the wait before them
 }
 
 // A capture in global mode forbids unsafe calls to every thread.
@@ -97,7 +97,7 @@ TEST_F(AccountingTest, CaptureModeOfTheThreadIsRestored) {
   CUDA_OK(cudaThreadExchangeStreamCaptureMode(&mode));
   for (const Options& options : {unshared(1), Options()}) {
     Cache cache(options);
-    for (const int i : {1, 2, 1, 2}) {  // Misses, then restores or switches.
+    for (const int i : {1, 2, 1, 2}) {  // misses, then restores or switches
       ASSERT_TRUE(run_add(cache, key(i)).ok());
       EXPECT_EQ(thread_capture_mode(), cudaStreamCaptureModeThreadLocal);
     }
@@ -129,12 +129,12 @@ TEST_F(AccountingTest, PerThreadStreamIsThatOfTheCurrentDevice) {
   EXPECT_RUN(kReplayed, run());
   cache.erase(key("k"));
   CUDA_OK(cudaSetDevice(1));
-  EXPECT_FAILURE(kInvalidArgument, run());  // However often the handle was fit before.
+  EXPECT_FAILURE(kInvalidArgument, run());  // however often the handle was checked before
   EXPECT_EQ(calls, 1);
   CUDA_OK(cudaSetDevice(0));
 }
 
-// The handle stands for a stream of the device that `fn` has made current. What went there would run once.
+// The handle means a stream of the device that `fn` has made current. Work there would run only once.
 TEST_F(AccountingTest, FnMayForkToThePerThreadStreamOfAnotherDeviceAndMustNotMistakeItForItsOwn) {
   hostrt::set_device_count(2);
   Options options;
@@ -171,7 +171,7 @@ TEST_F(AccountingTest, FnMayForkToThePerThreadStreamOfAnotherDeviceAndMustNotMis
   EXPECT_EQ(data->first(), 4);
 }
 
-// What one thread's stream has done says nothing of another's.
+// The state of one thread's stream does not show that of another's.
 TEST_F(AccountingTest, ExecutableInFlightOnAnotherThreadsDefaultStreamIsNotDestroyed) {
   Options options;
   options.max_executables = 1;
@@ -188,13 +188,13 @@ TEST_F(AccountingTest, ExecutableInFlightOnAnotherThreadsDefaultStreamIsNotDestr
     }
     EXPECT_TRUE(run_add(cache, key(3), cudaStreamPerThread).ok());
   }).join();
-  EXPECT_EQ(hostrt::calls("cudaGraphExecDestroy"), 2u);  // Those of keys 1 and 2.
+  EXPECT_EQ(hostrt::calls("cudaGraphExecDestroy"), 2u);  // those of keys 1 and 2
   CUDA_OK(hostrt::release(cudaStreamPerThread));
   for (int i = 0; i < 2; ++i) ASSERT_TRUE(run_add(cache, key(4), cudaStreamPerThread).ok());
-  EXPECT_EQ(hostrt::calls("cudaGraphExecDestroy"), 3u);  // That of key 3 waits for a stream that is gone.
+  EXPECT_EQ(hostrt::calls("cudaGraphExecDestroy"), 3u);  // that of key 3 waits for a stream that no longer exists
 }
 
-// Nobody comes along on their stream while they are in flight, so that they get their events by uploads.
+// No run uses their stream while they are in flight, so their events are recorded behind uploads.
 TEST_F(AccountingTest, ExecutablesInFlightOnStreamsThatNobodyUsesAreNotDestroyed) {
   constexpr int kKeys = 20;
   Cache cache(unshared(kKeys));
@@ -204,7 +204,7 @@ TEST_F(AccountingTest, ExecutablesInFlightOnStreamsThatNobodyUsesAreNotDestroyed
   hostrt::reset_calls();
   for (int i = 0; i < 2 * kKeys; ++i) EXPECT_RUN(kInstantiated, run_add(cache, key("another", i)));
   EXPECT_GT(hostrt::calls("cudaGraphUpload"), 0u);
-  // Those of the stream that is used are.
+  // Those of the stream in use are destroyed.
   EXPECT_LE(hostrt::calls("cudaGraphExecDestroy"), static_cast<std::uint64_t>(kKeys));
   EXPECT_GE(hostrt::ledger().executables, 2u * kKeys);
   CUDA_OK(hostrt::release(busy));
@@ -224,10 +224,10 @@ TEST_F(AccountingTest, ExecutablesInFlightAreNotDestroyedHoweverManyTheyAre) {
   CUDA_OK(hostrt::release(*stream));
   EXPECT_EQ(data->first(), kMany);
   EXPECT_RUN(kInstantiated, run_add(cache, key("next")));
-  EXPECT_EQ(hostrt::calls("cudaGraphExecDestroy"), 4u);  // A bounded amount of work for one run.
+  EXPECT_EQ(hostrt::calls("cudaGraphExecDestroy"), 4u);  // a bounded number for one run
 }
 
-// A destruction may wait for work in flight, which may wait for what other threads' runs of the key enqueue.
+// A destruction may wait for work in flight, which may depend on what other threads' runs of the key enqueue.
 TEST_F(AccountingTest, KeyIsNotHeldWhileWhatItMadeLeaveIsDestroyed) {
   struct Shared {
     std::function<void()> run_elsewhere;
@@ -240,8 +240,8 @@ TEST_F(AccountingTest, KeyIsNotHeldWhileWhatItMadeLeaveIsDestroyed) {
   Cache cache(options);
   Shared shared;
   shared.run_elsewhere = [&] { EXPECT_TRUE(run_add(cache, key("arrives")).ok()); };
-  // Called inside the destruction of the executable, which has the last reference: whether another thread's run comes
-  // to a call of the runtime meanwhile.
+  // Called inside the destruction of the executable, which has the last reference. Checks whether another thread's run
+  // reaches a runtime call meanwhile.
   const auto meet = [](void* data) {
     auto& in = *static_cast<Shared*>(data);
     in.other = std::thread([&in] { in.run_elsewhere(); });
@@ -319,7 +319,7 @@ TEST_F(AccountingTest, CacheTakesTheDeviceThatIsCurrentWhenItIsMade) {
   Cache cache;
   EXPECT_EQ(cache.options().device, 1);
   CUDA_OK(cudaSetDevice(0));
-  EXPECT_FAILURE(kInvalidArgument, run_add(cache, key("k")));  // The stream belongs to device 0.
+  EXPECT_FAILURE(kInvalidArgument, run_add(cache, key("k")));  // the stream belongs to device 0
 }
 
 TEST_F(AccountingTest, StreamOfAnotherDeviceIsRefusedOnHitsToo) {
@@ -357,7 +357,7 @@ TEST_F(AccountingTest, CachesOfTwoDevicesAreTwo) {
   expect_no_graphs();
 }
 
-// Driver calls do not latch, so the error that stands there is the caller's.
+// Driver calls do not latch, so the error in the slot is the caller's.
 TEST_F(AccountingTest, ErrorInTheSlotStaysThroughARefusedPatch) {
   Cache cache;
   const auto run = [&](int grid) {
@@ -384,7 +384,7 @@ TEST_F(AccountingTest, CacheThatIsDestroyedInsideACaptureLeavesItsExecutablesToA
   expect_no_graphs();
 }
 
-// To destroy it might wait for what this thread has yet to launch.
+// Destroying it might wait for work that this thread has yet to launch.
 TEST_F(AccountingTest, WhatIsInFlightOnAnotherDeviceIsNotDestroyed) {
   constexpr int kKeys = 12;
   hostrt::set_device_count(2);
@@ -404,7 +404,7 @@ TEST_F(AccountingTest, WhatIsInFlightOnAnotherDeviceIsNotDestroyed) {
     ASSERT_TRUE(run_add(cache, key("outer")).ok());
     in_fn = nullptr;
     for (int i = 0; i < kKeys; ++i) ASSERT_TRUE(run_add(cache, key(i)).ok());
-    EXPECT_TRUE(cache.erase(key(0)));  // What is left behind of another device is not taken over.
+    EXPECT_TRUE(cache.erase(key(0)));  // objects left behind by a cache of another device are not taken over
     EXPECT_GE(hostrt::ledger().executables, waiting);
     EXPECT_GT(waiting, 2u);
     const std::size_t of_cache = cache.stats().live_executables;
@@ -416,7 +416,7 @@ TEST_F(AccountingTest, WhatIsInFlightOnAnotherDeviceIsNotDestroyed) {
   CUDA_OK(cudaSetDevice(0));
 }
 
-// Where a context is lost, nothing of it may be destroyed, and nobody knows whose what waits is.
+// If a context is lost, none of its objects may be destroyed, and it is unknown which of them belong to it.
 TEST_F(AccountingTest, WhatWaitsIsDroppedOnceAnotherCacheIsLost) {
   Cache cache(unshared(1)), lost(unshared(1));
   ASSERT_TRUE(run_add(lost, key("k")).ok());
@@ -440,7 +440,7 @@ TEST_F(AccountingTest, KeysThatCameOnceAndWereNotCapturedDoNotPileUp) {
   for (int i = 0; i < kKeys; ++i) EXPECT_RUN(kEager, run_add(cache, key(i)));
   EXPECT_LE(cache.entries().size(), 4100u);
   EXPECT_EQ(cache.stats().outcome(Outcome::kEager), static_cast<std::uint64_t>(kKeys));
-  EXPECT_RUN(kInstantiated, run_add(cache, key(kKeys - 1)));  // The newest are those that stay.
+  EXPECT_RUN(kInstantiated, run_add(cache, key(kKeys - 1)));  // the newest stay
   EXPECT_EQ(data->first(), static_cast<float>(kKeys + 1));
 }
 
@@ -491,7 +491,7 @@ TEST_F(AccountingTest, ErrorInTheSlotStaysThroughHitsMissesAndEvictions) {
   for (const Options& options : {unshared(1), one_for_all}) {
     Cache cache(options);
     EXPECT_EQ(cudaSetDevice(77), cudaErrorInvalidDevice);
-    for (int i = 0; i < 12; ++i) {  // Hits, too, and once more around: restores or switches.
+    for (int i = 0; i < 12; ++i) {  // includes hits, and a second round of restores or switches
       ASSERT_TRUE(run_add(cache, key(i / 2 % 3)).ok());
       EXPECT_EQ(cudaPeekAtLastError(), cudaErrorInvalidDevice) << i;
     }

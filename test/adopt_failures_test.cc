@@ -1,4 +1,4 @@
-// Adopted graphs where calls fail, where launches are in flight, and what they leave behind: what hostrt alone shows.
+// Adopted graphs with failing calls and with launches in flight, and what they leave alive. On hostrt.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 namespace graphcache::test {
 namespace {
 
-// Calls by which the library leaves the thread as it was: where they fail, it is not.
+// Functions by which the library restores the thread's state. If they fail, it is not restored.
 bool puts_back(const std::string& function) {
   return function == "cudaGetLastError" || function == "cudaPeekAtLastError" ||
          function == "cudaThreadExchangeStreamCaptureMode";
@@ -32,7 +32,7 @@ class AdoptFailuresTest : public CacheTest {
     CacheTest::TearDown();
     EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
   }
-  // Launches of which the first adds `value`, and the others nothing.
+  // Launches of which the first adds `value` and the others add nothing.
   cudaGraph_t adding(float value, int nodes = 8, unsigned blocks = 2) {
     cudaGraph_t graph = nullptr;
     CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
@@ -42,7 +42,7 @@ class AdoptFailuresTest : public CacheTest {
     CUDA_OK(cudaStreamEndCapture(stream, &graph));
     return graph;
   }
-  // An owner that finds out, when it is released, whether work of the stream is in flight.
+  // An owner that checks, when it is released, whether work of the stream is in flight.
   std::shared_ptr<void> owner() {
     return {&released, [this](void*) {
               ++released;
@@ -67,7 +67,7 @@ TEST_F(AdoptFailuresTest, AnOwnerWaitsForALaunchInFlight) {
   expect_sum(1);
 }
 
-// The executable that was launched is the sibling's by now, so the key has nothing that could tell.
+// A sibling has the executable that was launched, so the key's own state does not show the launch.
 TEST_F(AdoptFailuresTest, AnOwnerWaitsForTheLaunchOfAnExecutableThatASiblingHas) {
   Cache cache(renting(1));
   adopt(cache, key("a"), 1);
@@ -83,7 +83,7 @@ TEST_F(AdoptFailuresTest, AnOwnerWaitsForTheLaunchOfAnExecutableThatASiblingHas)
   expect_sum(3 + 20);
 }
 
-// To wait for the device takes a byte of it.
+// Waiting for the device allocates a byte of its memory.
 TEST_F(AdoptFailuresTest, AnOwnerStaysWhereTheDeviceCannotBeWaitedFor) {
   Cache cache;
   adopt(cache, key("k"), 1);
@@ -99,7 +99,7 @@ TEST_F(AdoptFailuresTest, AnOwnerStaysWhereTheDeviceCannotBeWaitedFor) {
   expect_sum(2);
 }
 
-// Nothing may be waited for there: what is left goes with another cache of the device.
+// Waiting is not allowed there, so a later call of another cache of the device releases the owner.
 TEST_F(AdoptFailuresTest, AnOwnerOutlivesACacheThatEndsInsideACapture) {
   std::optional<Cache> inner(std::in_place);
   adopt(*inner, key("k"), 1);
@@ -118,7 +118,7 @@ TEST_F(AdoptFailuresTest, AnOwnerOutlivesACacheThatEndsInsideACapture) {
   expect_sum(3);
 }
 
-// Each thread adopts its own graph again, while others destroy what came of it before.
+// Each thread repeatedly adopts its own graph, while others destroy the results of earlier adoptions.
 TEST_F(AdoptFailuresTest, AnAdoptedGraphHasNoRelativesInTheCache) {
   constexpr int kThreads = 4, kRounds = 100;
   Cache cache(renting(2));
@@ -150,7 +150,7 @@ TEST_F(AdoptFailuresTest, ADisabledCacheKeepsNoExecutables) {
   expect_sum(50);
 }
 
-// Each call in turn: the graph is the caller's and whole after an error, and the cache's after none.
+// Each call fails in turn. After an error the graph is intact and still the caller's, otherwise it is the cache's.
 TEST_F(AdoptFailuresTest, AnyCallOfAnAdoptionMayFail) {
   for (const bool takes : {false, true}) {
     std::map<std::string, std::uint64_t> calls;
@@ -159,7 +159,7 @@ TEST_F(AdoptFailuresTest, AnyCallOfAnAdoptionMayFail) {
       const auto counted = calls;
       for (const auto& [function, times] : counted) {
         if (puts_back(function)) continue;
-        if (function == "cudaGraphDestroy") continue;  // It leaves the graph behind, whatever the caller does.
+        if (function == "cudaGraphDestroy") continue;  // its failure leaves the graph behind, whatever the caller does
         for (int nth = 1; nth <= static_cast<int>(times); ++nth) {
           SCOPED_TRACE(function + ", call " + std::to_string(nth));
           data.write(std::vector<float>(kSize, 0));
@@ -197,7 +197,7 @@ TEST_F(AdoptFailuresTest, AnyCallOfAnAdoptionMayFail) {
   }
 }
 
-// Each call of a run in turn: the launch is made another way, or the run returns an error and nothing was done.
+// Each call of a run fails in turn. The run launches in another way, or returns an error and does nothing.
 TEST_F(AdoptFailuresTest, AnyCallOfARunMayFail) {
   std::map<std::string, std::uint64_t> calls = {{"", 1}};
   for (const bool counts : {true, false}) {
@@ -236,7 +236,7 @@ TEST_F(AdoptFailuresTest, AnyCallOfARunMayFail) {
   }
 }
 
-// The same where no executable stays: each run makes one for itself.
+// The same if no executable stays, so that each run makes its own.
 TEST_F(AdoptFailuresTest, AnyCallOfARunWithoutRoomMayFail) {
   std::map<std::string, std::uint64_t> calls = {{"", 1}};
   for (const bool counts : {true, false}) {
@@ -302,7 +302,7 @@ TEST_F(AdoptFailuresTest, AContextThatIsLostIsRemembered) {
   expect_sum(0);
 }
 
-// What the owner keeps is of a context that is lost, so nothing uses it any more.
+// The owner's context is lost, so nothing uses it any more.
 TEST_F(AdoptFailuresTest, AnOwnerIsReleasedWhenTheContextIsLost) {
   Cache cache;
   adopt(cache, key("k"), 1);

@@ -1,4 +1,4 @@
-// Graphs that somebody else made, in a cache: what their kernels leave is compared with a reference.
+// Adopted graphs. The results of their kernels are compared with a reference.
 #include "graphcache/adopt.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@
 namespace graphcache::test {
 namespace {
 
-// A graph that is destroyed with it.
+// A graph that this object destroys.
 class OwnGraph {
  public:
   explicit OwnGraph(cudaGraph_t graph) : graph_(graph) {}
@@ -53,7 +53,7 @@ class AdoptTest : public CacheTest {
     CUDA_OK(cudaStreamEndCapture(stream, &graph));
     return OwnGraph(graph);
   }
-  // `nodes` launches, of which the first adds `value`, and the others nothing.
+  // `nodes` launches, of which the first adds `value` and the others add nothing.
   OwnGraph adding(float value, int nodes = 3, unsigned blocks = 2) {
     return captured([&](cudaStream_t on) {
       for (int i = 0; i < nodes; ++i) {
@@ -61,7 +61,7 @@ class AdoptTest : public CacheTest {
       }
     });
   }
-  // By hand: p = 2 * p + value, in two nodes.
+  // Built by hand: p = 2 * p + value, in two nodes.
   OwnGraph doubling(float value) {
     cudaGraph_t graph = nullptr;
     CUDA_OK(cudaGraphCreate(&graph, 0));
@@ -226,7 +226,7 @@ TEST_F(AdoptTest, RunsOnSeveralStreamsShareItsOneGraph) {
   expect_sum(10);
 }
 
-// Of captured and adopted keys of one topology, one executable with a parameter table, or whose slots the device
+// Captured and adopted keys of one topology share an executable with a parameter table, or have slots that the device
 // writes.
 TEST_F(AdoptTest, TheDeviceMayUpdateThem) {
   for (const bool with_table : {true, false}) {
@@ -266,7 +266,7 @@ TEST_F(AdoptTest, AnEntrySaysThatItIsAdopted) {
   EXPECT_TRUE(says(to_string(entry_of(cache, key("k"))), ", adopted"));
   EXPECT_EQ(cache.graph(key("k"))->nodes.size(), 3u);
   EXPECT_TRUE(says(cache.explain(key("k")), "It has a template and no executable"));
-  // Another place of the program has the same key, with values of other types.
+  // The key at another place of the program, with values of other types.
   EXPECT_FALSE(cache.run(key("k"), stream, params(2), adopted).ok());
   const std::string text = cache.explain(key("k"));
   const auto at_another = text.find("At another place"), of_adopted = text.find("Its graph was adopted");
@@ -276,8 +276,7 @@ TEST_F(AdoptTest, AnEntrySaysThatItIsAdopted) {
       << text;
 }
 
-// ---- Where there is no executable
-// -------------------------------------------------------------------------------------
+// ---- Where there is no executable -----------------------------------------------------------------------------------
 
 TEST_F(AdoptTest, AKeyWithoutRoomRunsNevertheless) {
   Cache cache(unshared(1));
@@ -340,7 +339,7 @@ TEST_F(AdoptTest, ABoundArgumentFollowsEachRun) {
   expect_sum(8);
   EXPECT_EQ(cache.stats().patched_nodes, 2u);
   EXPECT_EQ(entry_of(cache, key("k")).slot_nodes, 1u);
-  // What was adopted is as it was.
+  // The adopted graph is unchanged.
   cudaGraphExec_t original = nullptr;
   CUDA_OK(cudaGraphInstantiate(&original, graph, 0));
   CUDA_OK(cudaGraphLaunch(original, stream));
@@ -435,10 +434,10 @@ TEST_F(AdoptTest, WhatCannotBeBoundIsNamed) {
 
 // ---- Owners ---------------------------------------------------------------------------------------------------------
 
-// Memory of the graph, which its owner frees.
+// Memory of the graph that its owner frees.
 class AdoptOwnerTest : public AdoptTest {
  protected:
-  // A graph that copies from the owner's memory, which holds 7s, and that memory.
+  // A graph that copies from the owner's memory, which contains 7s, and that memory.
   std::pair<OwnGraph, std::shared_ptr<void>> with_memory() {
     auto memory = std::make_shared<DeviceBuffer<float>>(kSize, 7.0f);
     OwnGraph graph = captured([&](cudaStream_t on) {
@@ -447,7 +446,7 @@ class AdoptOwnerTest : public AdoptTest {
       }
     });
     return {std::move(graph), std::shared_ptr<void>(memory.get(), [this, memory](void*) mutable {
-              memory->write(std::vector<float>(kSize, -1000));  // Whoever still reads it would be seen.
+              memory->write(std::vector<float>(kSize, -1000));  // a later reader would get wrong values
               memory = nullptr;
               ++released;
             })};
@@ -513,8 +512,8 @@ TEST_F(AdoptOwnerTest, IsReleasedByClearAndByTheEndOfTheCache) {
   expect_sum(4 * 50 * 7);
 }
 
-// A run of the key is under way when it is erased. No run waits behind its launch: the next one that is no hit does,
-// before it enqueues anything.
+// A run of the key is under way when it is erased. No run waits behind its own launch. The next run that is not a hit
+// waits, before it enqueues anything.
 TEST_F(AdoptOwnerTest, IsReleasedByALaterRunIfOneWasUnderWay) {
   std::atomic<bool> is_erased{false}, is_running{false};
   Options options;
@@ -549,7 +548,7 @@ TEST_F(AdoptOwnerTest, MayDestroyTheGraph) {
   }
   EXPECT_TRUE(cache.run(key("k", 0), stream).ok());
   EXPECT_RUN(kSwitched, cache.run(key("k", 1), stream));
-  EXPECT_TRUE(cache.erase(key("k", 0)));  // Its graph is the base of the other key's executable.
+  EXPECT_TRUE(cache.erase(key("k", 0)));  // its graph is the base of the other key's executable
   EXPECT_RUN(kReplayed, cache.run(key("k", 1), stream));
   expect_sum(3);
 }
@@ -565,7 +564,7 @@ TEST_F(AdoptOwnerTest, MayCallTheCache) {
   EXPECT_TRUE(cache.adopt(key("k"), adding(1), {.owner = std::move(owner)}).ok());
   EXPECT_TRUE(cache.erase(key("k")));
   EXPECT_TRUE(had_other);
-  // Also one that was given for a graph which is refused, and for the key of its run.
+  // Also an owner given with a graph that is refused, and one of the key whose run is under way.
   bool ran = false;
   std::shared_ptr<void> refused(&cache, [&](void*) { ran = run_add(cache, key("other")).ok(); });
   EXPECT_FALSE(cache.adopt(key("other"), nullptr, {.owner = std::move(refused)}).ok());
@@ -611,8 +610,7 @@ TEST_F(AdoptOwnerTest, ThreadsThatRunAndEraseAndAdoptAgain) {
   expect_sum(0);
 }
 
-// ---- Graphs that CUDA cannot clone
-// ------------------------------------------------------------------------------------
+// ---- Graphs that CUDA cannot clone ----------------------------------------------------------------------------------
 
 TEST_F(AdoptTest, AGraphThatAllocatesIsGivenAway) {
   OwnGraph graph = captured([&](cudaStream_t on) {
@@ -651,7 +649,7 @@ TEST_F(AdoptTest, AGraphThatCannotBeClonedIsRefusedWithAWord) {
   CUDA_OK(cudaGraphExecDestroy(own));
 }
 
-// Twice a condition that is always true: each launch adds 5 there, and 1 by a node of its own.
+// Two rounds with a condition that is always true. Each launch adds 5 there, and 1 by a node of its own.
 TEST_F(AdoptTest, AGraphWithAConditionIsGivenAway) {
   OwnGraph graph = captured([&](cudaStream_t on) { CUDA_OK(launch(add, kGrid, kBlock, on, data.get(), kSize, 1.0f)); });
   cudaGraphNodeParams params_of_node = {};
@@ -685,7 +683,7 @@ TEST_F(AdoptTest, AGraphWithAConditionIsGivenAway) {
   graph.give_away();
   for (int i = 1; i <= 3; ++i) EXPECT_TRUE(cache.run(key("k"), stream, params(10.0f), adopted).ok());
   expect_sum(3 * 15);
-  EXPECT_RUN(kInstantiated, run_add(cache, key("other")));  // It is evicted, and restored.
+  EXPECT_RUN(kInstantiated, run_add(cache, key("other")));  // evicts the adopted key, which is then restored
   EXPECT_RUN(kRestored, cache.run(key("k"), stream, params(1.0f), adopted));
   expect_sum(3 * 15 + 1 + 6);
   EXPECT_EQ(cache.graph(key("k"))->nodes.size(), 2u);
@@ -707,7 +705,7 @@ TEST_F(AdoptTest, AGraphWithAChildGraphHasSlotsBesideIt) {
   expect_sum(30 + 10);
 }
 
-// The program still has an executable of it, and CUDA allows one alone.
+// The program still has an executable of the graph, and CUDA allows only one.
 TEST_F(AdoptTest, AGraphThatCannotBeInstantiatedTwice) {
   OwnGraph graph = captured([&](cudaStream_t on) {
     void* memory = nullptr;
@@ -764,7 +762,7 @@ TEST_F(AdoptTest, AGraphOfAnotherDeviceIsRefused) {
   CUDA_OK(cudaSetDevice(0));
 }
 
-// Of an adoption and a capture of one key that meet, one has the key. The adoption takes longer, and begins first.
+// If an adoption and a capture of one key meet, one of them gets the key. The adoption takes longer and begins first.
 TEST_F(AdoptTest, AnAdoptionAndACaptureOfOneKeyMeet) {
   Cache cache;
   const OwnGraph graph = adding(1, 300);

@@ -1,4 +1,4 @@
-// What Cache::advise() finds, and what it must not find. On either runtime.
+// The findings of Cache::advise(), and cases without a finding. On either runtime.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ class AdviseTest : public CacheTest {
     ADD_FAILURE() << "no finding " << to_string(kind);
     return {};
   }
-  // Work whose grid follows the size: one more in every element, up to kSize.
+  // Work whose grid follows the size: adds one to every element, up to kSize.
   absl::StatusOr<Outcome> run_size(Cache& cache, const Key& key, std::int64_t size) {
     return cache.run(key, stream, [&](cudaStream_t on) {
       return launch(add, dim3(static_cast<unsigned>(size + 1)), dim3(128), on, data.get(), kSize, 1.0f);
@@ -72,7 +72,7 @@ TEST_F(AdviseTest, SizesThatAreNotBucketed) {
   EXPECT_LE(finding.padding, 0.125);
   EXPECT_NE(finding.text.find("Part 1 of the key"), std::string::npos) << finding.text;
   EXPECT_NE(finding.cure.find("graphcache::Buckets{"), std::string::npos) << finding.cure;
-  // With the buckets that it names the finding is gone.
+  // With the proposed buckets the finding disappears.
   Cache bucketed;
   for (int round = 0; round < 3; ++round) {
     for (std::int64_t size = 100; size < 160; ++size) EXPECT_TRUE(run_size(bucketed, buckets.up(size)).ok());
@@ -120,7 +120,7 @@ TEST_F(AdviseTest, FewKeysAreNoFinding) {
 
 TEST_F(AdviseTest, ABudgetThatIsTooSmall) {
   Cache cache(unshared(4));
-  // In turn, a budget of 4 loses all 7 always. Twice as many would keep them.
+  // With keys in turn, a budget of 4 always loses all 7. Twice the budget would keep them.
   for (int i = 0; i < 210; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 7)).ok());
   const Finding finding = only(cache, FindingKind::kBudget);
   EXPECT_EQ(finding.label, "");
@@ -129,7 +129,7 @@ TEST_F(AdviseTest, ABudgetThatIsTooSmall) {
   EXPECT_DOUBLE_EQ(finding.ready_rate_of_four_times, 203.0 / 210);
   EXPECT_EQ(finding.runs, 203u);
   EXPECT_NE(finding.cure.find("Options::max_executables"), std::string::npos);
-  // What it foretells is so.
+  // The prediction is right.
   Cache twice(unshared(8));
   for (int i = 0; i < 210; ++i) EXPECT_TRUE(run_add(twice, key("k", i % 7)).ok());
   EXPECT_EQ(twice.stats().outcome(Outcome::kReplayed), 203u);
@@ -159,7 +159,7 @@ TEST_F(AdviseTest, SharedExecutablesLentForWantOfRoom) {
   const std::vector<Finding> findings = cache.advise();
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_EQ(findings[0].kind, FindingKind::kBudget);
-  // Keys pay rent at first, so twice the budget has a little less than what is foretold, or more.
+  // Keys pay rent at first, so twice the budget gives slightly less than predicted, or more.
   Cache twice(renting(4));
   for (int i = 0; i < 90; ++i) EXPECT_TRUE(run_add(twice, key("k", i % 3)).ok());
   EXPECT_NEAR(findings[0].ready_rate_of_twice, static_cast<double>(twice.stats().outcome(Outcome::kReplayed)) / 90,
@@ -185,7 +185,7 @@ TEST_F(AdviseTest, EntriesThatAreNeverHitAgain) {
   for (int i = 0; i < 60; ++i) EXPECT_TRUE(run_add(cache, key("once", "name " + std::to_string(i))).ok());
   const Finding finding = only(cache, FindingKind::kNeverHitAgain);
   EXPECT_EQ(finding.label, "once");
-  EXPECT_EQ(finding.runs, 45u);  // Without the newest quarter.
+  EXPECT_EQ(finding.runs, 45u);  // without the newest quarter
   EXPECT_NE(finding.cure.find("Options::capture_after"), std::string::npos);
   for (int i = 0; i < 60; ++i) EXPECT_TRUE(run_add(cache, key("once", "name " + std::to_string(i))).ok());
   EXPECT_THAT(kinds(cache), testing::IsEmpty());

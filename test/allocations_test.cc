@@ -1,6 +1,6 @@
-// Every allocation of host memory that the library makes is made to fail, once and from then on: the work is then done
-// another way, or the operation returns ResourceExhausted; nothing is lost, and what comes after works (laws 1 to 4).
-// What hostrt allocates is spared.
+// Every allocation of host memory by the library fails, once or from then on. The work is then done in another way, or
+// the operation returns ResourceExhausted. Nothing is lost, and later operations work (laws 1 to 4). Allocations by
+// hostrt do not fail.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -55,7 +55,7 @@ void* allocate_or_throw(std::size_t size, std::size_t alignment = 0) {
   return memory;
 }
 
-[[gnu::noinline]] void give_back(void* memory) { std::free(memory); }  // Inlined alone, it looks like a mismatch.
+[[gnu::noinline]] void give_back(void* memory) { std::free(memory); }  // if inlined alone, it looks like a mismatch
 
 }  // namespace
 
@@ -83,7 +83,7 @@ void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { g
 namespace graphcache::test {
 namespace {
 
-// The n-th allocation from arm() on, or all from there.
+// Makes the n-th allocation after arm() fail, or all from there on.
 class FailedAllocation : public Fault {
  public:
   FailedAllocation(int nth, int times) : nth_(nth), times_(times) {}
@@ -98,7 +98,7 @@ class FailedAllocation : public Fault {
     const std::string label(scenario.mine.key.label());
     const bool names_key = mentions(status, label) || mentions(status, "other");
     const bool has_message =
-        times_ != 1 || (names_key && mentions(status, "memory"));  // Of all, none may be left for it.
+        times_ != 1 || (names_key && mentions(status, "memory"));  // if all fail, there may be no memory for the key
     if (absl::IsResourceExhausted(status) && cuda_error(status) == cudaSuccess && has_message) {
       return testing::AssertionSuccess();
     }
@@ -110,8 +110,8 @@ class FailedAllocation : public Fault {
   const int times_;
 };
 
-// What a process makes once is made in its first run: one process for each allocation of that. Stands first, since the
-// other tests make it, too.
+// A process's first run makes what is made once, so there is one process for each of its allocations. This test is the
+// first one, because the others make those things as well.
 TEST(FirstAllocationsTest, AnyOfAProcesssFirstRunMayFail) {
   constexpr int kNoneFailed = 2, kBroken = 3;
   for (const auto& [times, executables] : {std::pair(1, 8), {-1, 8}, {1, 0}, {-1, 0}}) {
@@ -139,7 +139,7 @@ TEST(FirstAllocationsTest, AnyOfAProcesssFirstRunMayFail) {
   }
 }
 
-// Some threads may run by then. In a process of its own, since a thread that is left ends it.
+// Some threads may be running by then. In a process of its own, because a remaining thread would end it.
 TEST(FirstAllocationsTest, ConstructorThatRunsOutOfMemoryEndsItsThreads) {
   constexpr int kNoneFailed = 2;
   int status = 0;
@@ -149,7 +149,7 @@ TEST(FirstAllocationsTest, ConstructorThatRunsOutOfMemoryEndsItsThreads) {
     if (child == 0) {
       Options options;
       options.background_threads = 3;
-      CUDA_OK(cudaGetDevice(&options.device));  // What hostrt makes at its first call is made.
+      CUDA_OK(cudaGetDevice(&options.device));  // what hostrt makes at its first call is made here
       allocations = {true, nth, 1, 0};
       try {
         const Cache cache(options);
@@ -192,13 +192,14 @@ struct CountCalls {
   void operator()(cudaStream_t) const { ++*calls; }
 };
 
-// Half way, one leads to the other's way back.
+// A call fails as well, sometimes while the first failure is being handled.
 TEST_F(AllocationsTest, AnAllocationMayFailBesideACall) {
   const int one_of = pairs_to_one();
   int pair = 0;
   for (const auto& scenario : scenarios()) {
     for (const auto& [function, count] : calls_of(*scenario)) {
-      // What cannot wait for want of memory is destroyed at once, which a capture forbids without the relaxed mode.
+      // If there is no memory to keep what waits, it is destroyed at once, which a capture forbids without the relaxed
+      // mode.
       if (function == "cudaThreadExchangeStreamCaptureMode") continue;
       for (int call = 1; call <= static_cast<int>(count); ++call) {
         bool struck = true;
@@ -216,7 +217,7 @@ TEST_F(AllocationsTest, AnAllocationMayFailBesideACall) {
   }
 }
 
-// The graph stays the caller's, or is the cache's.
+// The graph still belongs to the caller, or it belongs to the cache.
 TEST_F(AllocationsTest, AnAdoptionThatRunsOutOfMemoryTakesNothing) {
   for (const bool takes : {false, true}) {
     bool struck = true;
@@ -251,7 +252,7 @@ TEST_F(AllocationsTest, AnAdoptionThatRunsOutOfMemoryTakesNothing) {
   }
 }
 
-// One that cannot grow for a new key must not lose those that it holds.
+// A table that cannot grow for a new key must not lose its present keys.
 TEST_F(AllocationsTest, TableOfKeysThatCannotGrowStaysWhole) {
   Options options = unshared();
   options.capture_after = 1000;
@@ -275,7 +276,7 @@ TEST_F(AllocationsTest, TableOfKeysThatCannotGrowStaysWhole) {
   }
 }
 
-// A constructor has no other way to say so.
+// A constructor can report this only by an exception.
 TEST_F(AllocationsTest, ConstructorThatRunsOutOfMemoryThrowsAndLeavesNothing) {
   int nth = 0;
   for (bool threw = true; threw;) {
@@ -306,7 +307,7 @@ TEST_F(AllocationsTest, ReportsWithoutMemoryAreEmptyAndStatsNeedNone) {
   EXPECT_EQ(world.cache->entries().size(), 1u);
 }
 
-// Whichever allocation fails, and from then on all or none of the others.
+// Any allocation fails, and after it either all others or none.
 TEST_F(AllocationsTest, WhatLooksAtACacheThrowsNothingAndHarmsNothing) {
   Options options = renting(2);
   options.keep_events = 100;
@@ -358,7 +359,7 @@ TEST_F(AllocationsTest, WhatLooksAtACacheThrowsNothingAndHarmsNothing) {
   expect_usable(world);
 }
 
-// Nothing of a cache throws std::bad_alloc except the constructor and what returns a key or a text.
+// Nothing of a cache throws std::bad_alloc except its constructor and functions that return a key or a text.
 TEST_F(AllocationsTest, WaitingThrowsNothing) {
   std::mutex mutex;
   std::condition_variable changed;
@@ -407,7 +408,7 @@ TEST_F(AllocationsTest, WaitingThrowsNothing) {
   EXPECT_FALSE(world.cache->wait_until_ready().ok());
 }
 
-// Of a background thread: the log, which is called in it, says where its allocations are counted.
+// Allocations of a background thread. The log is called in that thread, and sets where its allocations are counted.
 TEST_F(AllocationsTest, EveryAllocationOfABackgroundThreadMayFail) {
   for (const detail::Sharing sharing : {detail::Sharing::kAuto, detail::Sharing::kAlways, detail::Sharing::kTable}) {
     for (const bool warms : {false, true}) {
@@ -449,7 +450,7 @@ TEST_F(AllocationsTest, EveryAllocationOfABackgroundThreadMayFail) {
             (void)cache.wait_until_ready();
             ASSERT_NE(theirs, nullptr);
             hostrt::clear_failures();
-            // The thread waits, and will see this when it gets its next task.
+            // The thread is waiting, and will see this when it gets its next task.
             *theirs = {true, nth - 1, times, 0};
             for (int number = 0; number < 3; ++number) run(number, warms);
             const absl::Status status = cache.wait_until_ready();

@@ -1,4 +1,4 @@
-// Background threads make executables while runs call `fn` directly, on either runtime.
+// Background threads make executables while runs call `fn` directly. On either runtime.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -44,18 +44,18 @@ class BackgroundTest : public CacheTest {
       if (in_direct_call && !is_capturing(rec.stream())) std::exchange(in_direct_call, nullptr)();
     };
   }
-  // Adds the value to every element, `nodes` times. Keys that differ in the number alone are siblings.
+  // Adds the value to every element, `nodes` times. Keys that differ only in the number are siblings.
   absl::StatusOr<Outcome> run_chain(Cache& cache, int number, int nodes, float value) {
     return cache.run(key("chain", number), stream, params(value), chain(nodes));
   }
 
-  std::function<void()> in_direct_call;  // Made once.
+  std::function<void()> in_direct_call;  // called once
 };
 
 TEST_F(BackgroundTest, AFirstRunIsDirectAndLaterOnesReplay) {
   Cache cache(with_threads({}));
   EXPECT_RUN(kEager, run_add(cache, key("k")));
-  EXPECT_EQ(calls, 2);  // Captured, and called directly.
+  EXPECT_EQ(calls, 2);  // captured, and called directly
   expect_sum(1);
   EXPECT_TRUE(cache.wait_until_ready().ok());
   for (int i = 2; i <= 4; ++i) {
@@ -86,7 +86,7 @@ TEST_F(BackgroundTest, AReadyKeyFollowsTheValuesOfItsRuns) {
   }
 }
 
-// While one thread calls `fn` directly, before anybody has begun to prepare its key, others meet that key.
+// While one thread calls `fn` directly and the key's preparation has not begun, other threads run that key.
 TEST_F(BackgroundTest, RunsOfAKeyThatIsNotReadyDoNotWait) {
   Cache cache(with_threads({}));
   std::optional<absl::StatusOr<Outcome>> of_run;
@@ -115,8 +115,8 @@ TEST_F(BackgroundTest, NoRunInstantiates) {
     EXPECT_TRUE(cache.wait_until_ready().ok());
   };
   run(1, Outcome::kEager);
-  run(2, Outcome::kEager);  // Takes the place.
-  run(1, Outcome::kEager);  // Its template is there.
+  run(2, Outcome::kEager);  // takes the place
+  run(1, Outcome::kEager);  // its template exists
   run(1, Outcome::kReplayed);
   run(2, Outcome::kEager);
   run(2, Outcome::kReplayed);
@@ -145,7 +145,7 @@ TEST_F(BackgroundTest, ARunBringsOverWhatASiblingHas) {
   expect_sum(3 * (1 + 10 + 20 + 1 + 10));
 }
 
-// A table that is uploaded and was never launched may be switched to another member's set.
+// A table that was uploaded but never launched may be switched to another member's set.
 TEST_F(BackgroundTest, MembersOfATableTakeTurns) {
   constexpr int kKeys = 16, kNodes = 8;
   Options options = with_threads({});
@@ -287,7 +287,7 @@ TEST_F(BackgroundTest, KeysMayBeForgottenWhileTheyArePrepared) {
   expect_sum(20 * 8 * 5);
   cache.clear();
   EXPECT_TRUE(cache.wait_until_ready().ok());
-  EXPECT_TRUE(run_add(cache, key("one more")).ok());  // What was made meanwhile goes with it.
+  EXPECT_TRUE(run_add(cache, key("one more")).ok());  // what was made meanwhile is destroyed with it
   EXPECT_TRUE(cache.entries().size() == 1);
 }
 
@@ -332,7 +332,7 @@ TEST_F(BackgroundTest, ThreadsMeetKeysThatComeAndGo) {
 
 #ifndef GRAPHCACHE_TEST_CUDA
 
-// Holds the cache's background thread: a task fails, and the log waits.
+// Holds the cache's background thread: a task fails, and the log callback waits.
 class HeldThread {
  public:
   Options options(Options options) {
@@ -345,7 +345,7 @@ class HeldThread {
     };
     return options;
   }
-  // Its next task is to fail.
+  // Makes its next task fail.
   static void fail(cudaError_t error) { hostrt::fail_call("cudaGraphInstantiate", 1, error); }
   void wait() {
     std::unique_lock<std::mutex> lock(mutex_);
@@ -375,7 +375,7 @@ TEST_F(BackgroundTest, RunsGoOnDirectlyWhileAThreadIsBusy) {
   }
   stats = cache.stats();
   EXPECT_EQ(stats.eager(EagerReason::kPreparing), 7u);
-  EXPECT_EQ(stats.captures, 1u);  // A run captures when a thread is free to go on with that.
+  EXPECT_EQ(stats.captures, 1u);  // a run captures once a thread is free to continue
   EXPECT_TRUE(cache.warm(key("chain", 1), stream, params(1.0f), chain(3)).ok());
   Reports reports;
   const absl::Status late = cache.wait_until_ready(
@@ -395,7 +395,7 @@ TEST_F(BackgroundTest, RunsGoOnDirectlyWhileAThreadIsBusy) {
   expect_sum(7 + 3 + 2);
 }
 
-// The stream that a key was captured on may be gone before the executable is made.
+// The stream of the capture may be destroyed before the executable is made.
 TEST_F(BackgroundTest, TheStreamOfTheCaptureIsNotUsed) {
   HeldThread held;
   Options options = held.options({});
@@ -499,8 +499,8 @@ TEST_F(BackgroundTest, ACacheThatEndsLeavesNothing) {
   EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
 }
 
-// A direct run hands out other memory than the graph's, so a graph that is ready later must not be replayed as if the
-// caller had the graph's.
+// A direct run hands out other memory than the graph's. So a graph that is ready later must not be replayed as if the
+// caller had the graph's memory.
 TEST_F(BackgroundTest, AWarmedKeyThatHandsOutMemoryIsNotRunBeside) {
   HeldThread held;
   Cache cache(held.options({}));
@@ -529,7 +529,7 @@ TEST_F(BackgroundTest, AWarmedKeyThatHandsOutMemoryIsNotRunBeside) {
   CUDA_OK(cudaStreamSynchronize(stream));
 }
 
-// A launch that a capturing stream refuses leaves the key its new table, which the device must not write yet.
+// A launch into a capturing stream fails and leaves the key its new table, which the device must not write yet.
 TEST_F(BackgroundTest, ATableThatWasNeverLaunchedServesAnotherMember) {
   Options options;
   options.mechanisms.sharing = detail::Sharing::kTable;
@@ -545,7 +545,7 @@ TEST_F(BackgroundTest, ATableThatWasNeverLaunchedServesAnotherMember) {
   expect_sum(3);
 }
 
-// A good executable ends a row of failures, as it does without background threads.
+// A working executable ends a series of failures, as it does without background threads.
 TEST_F(BackgroundTest, ABackOffDoesNotGrowOverSuccesses) {
   for (const int threads : {0, 1}) {
     data.write(std::vector<float>(kSize, 0));
@@ -562,14 +562,14 @@ TEST_F(BackgroundTest, ABackOffDoesNotGrowOverSuccesses) {
       EXPECT_RUN(kReplayed, run_add(cache, key("k")));
       const std::uint64_t now = cache.stats().eager(EagerReason::kBackoff);
       EXPECT_EQ(now - std::exchange(backoffs, now), 1u) << "round " << round << ", threads " << threads;
-      // Another key takes its place.
+      // Another key evicts it.
       EXPECT_TRUE(run_add(cache, key("other")).ok());
       EXPECT_TRUE(cache.wait_until_ready().ok());
     }
   }
 }
 
-// As warm() of a key that nobody prepares.
+// Like warm() of a key that no thread is preparing.
 TEST_F(BackgroundTest, WarmChecksItsStreamWhileTheKeyIsPrepared) {
   HeldThread held;
   Cache cache(held.options({}));
@@ -587,7 +587,7 @@ TEST_F(BackgroundTest, WarmChecksItsStreamWhileTheKeyIsPrepared) {
   EXPECT_FAILURE(kInternal, cache.wait_until_ready());
 }
 
-// What background threads do breaks no capture of a run, in any mode.
+// Background threads break no capture of a run, in any mode.
 TEST_F(BackgroundTest, CapturesInGlobalModeStayWhole) {
   for (const detail::Sharing sharing : {detail::Sharing::kAuto, detail::Sharing::kAlways, detail::Sharing::kTable}) {
     for (const bool fails : {false, true}) {
@@ -618,7 +618,7 @@ TEST_F(BackgroundTest, CapturesInGlobalModeStayWhole) {
   }
 }
 
-// `ready` never falls, and is of what `all` counts.
+// `ready` never decreases, and `all` includes it.
 TEST_F(BackgroundTest, TwoThreadsWaitAndKeysGoOnComing) {
   Cache cache(with_threads(unshared(1000)));
   std::atomic<bool> stop{false};
@@ -640,7 +640,7 @@ TEST_F(BackgroundTest, TwoThreadsWaitAndKeysGoOnComing) {
   EXPECT_EQ(falls, 0);
 }
 
-// A program on another device than the first gets no context on the first one: since CUDA 12 cudaSetDevice makes one.
+// A program that does not use the first device gets no context there. Since CUDA 12 cudaSetDevice creates one.
 TEST_F(BackgroundTest, ThreadsMakeNoOtherDeviceCurrent) {
   hostrt::set_device_count(2);
   CUDA_OK(cudaSetDevice(1));
@@ -654,11 +654,11 @@ TEST_F(BackgroundTest, ThreadsMakeNoOtherDeviceCurrent) {
     EXPECT_TRUE(cache.wait_until_ready().ok());
     CUDA_OK(cudaStreamSynchronize(own));
   }
-  EXPECT_LE(hostrt::calls("cudaSetDevice"), 1u);  // Of the thread's own device.
+  EXPECT_LE(hostrt::calls("cudaSetDevice"), 1u);  // for the thread's own device
   CUDA_OK(cudaSetDevice(0));
 }
 
-// Where there is no room nothing is to be uploaded, so no stream is needed.
+// Without room nothing is uploaded, so no stream is needed.
 TEST_F(BackgroundTest, WarmWithoutRoomMakesNoStream) {
   Cache cache(unshared(1));
   EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
@@ -668,7 +668,7 @@ TEST_F(BackgroundTest, WarmWithoutRoomMakesNoStream) {
   EXPECT_EQ(cache.stats().live_templates, 2u);
 }
 
-// Whatever fails meanwhile, each run is done once, and every key comes to replay in the end.
+// Whatever fails meanwhile, each run is done once, and every key is replayed in the end.
 TEST_F(BackgroundTest, CallsFailWhileKeysComeAndGo) {
   constexpr const char* kCalls[] = {"cudaGraphInstantiate", "cudaGraphUpload"};
   constexpr int kKeys = 9, kRuns = 150;
@@ -730,7 +730,7 @@ TEST_F(BackgroundTest, CallsFailWhileKeysComeAndGo) {
     }
     for (int number = 0; number < kKeys; ++number) cache.unpin(key("k", number));
     EXPECT_LE(cache.stats().live_executables, static_cast<std::size_t>(options.max_executables));
-    // Nothing stays locked: one key at a time comes to run as a graph.
+    // Nothing stays locked: one key after another runs as a graph.
     for (int number = 0; number < kKeys; ++number) {
       bool graph = false;
       for (int run = 0; run < 3000 && !graph; ++run) {
@@ -744,7 +744,7 @@ TEST_F(BackgroundTest, CallsFailWhileKeysComeAndGo) {
   }
 }
 
-// A hit of a step is made without a call into the library, also of an executable that a background thread has made.
+// A step's hit is made without a call into the library, even with an executable that a background thread has made.
 TEST_F(BackgroundTest, StepsMeetBackgroundThreads) {
   for (const int executables : {1, 2}) {
     data.write(std::vector<float>(kSize, 0));
@@ -778,7 +778,7 @@ TEST_F(BackgroundTest, StepsMeetBackgroundThreads) {
   }
 }
 
-// A context that is lost while tasks wait, and others run beside.
+// A context is lost while tasks wait and others are running.
 TEST_F(BackgroundTest, AFatalErrorEndsTheCacheWithWorkLeft) {
   for (int round = 0; round < 20; ++round) {
     const Stream own;
@@ -801,7 +801,7 @@ TEST_F(BackgroundTest, AFatalErrorEndsTheCacheWithWorkLeft) {
   }
 }
 
-// An exception of `progress` passes, and the error is there for the next one who asks.
+// An exception of `progress` passes through, and the next call returns the error.
 TEST_F(BackgroundTest, AnExceptionOfProgressLosesNoError) {
   Cache cache(with_threads({}));
   HeldThread::fail(cudaErrorUnknown);
@@ -811,7 +811,7 @@ TEST_F(BackgroundTest, AnExceptionOfProgressLosesNoError) {
   EXPECT_FAILURE(kInternal, cache.wait_until_ready());
 }
 
-// The graph of a key that has lost its template is read anew each time. The executable must not change hands only then.
+// The graph of a key that has lost its template is read again each time. The executable must change hands anyway.
 TEST_F(BackgroundTest, SiblingsWithFewTemplatesComeToRunAsGraphs) {
   constexpr std::uint64_t kRuns = 40;
   Options options = with_threads(renting(1));

@@ -91,7 +91,7 @@ TEST(BucketsTest, SeriesEndAtTheirMaximum) {
   EXPECT_EQ(Buckets::every(half, std::numeric_limits<int64_t>::max()).size(), 2u);
 }
 
-// What sizes become in all.
+// Sum of the padded sizes.
 std::int64_t padded(const Buckets& buckets, const std::vector<std::pair<std::int64_t, std::uint64_t>>& sizes) {
   std::int64_t all = 0;
   for (const auto& [size, count] : sizes) all += buckets.up(size) * static_cast<std::int64_t>(count);
@@ -123,7 +123,7 @@ TEST(BucketsTest, FitOfManySizesIsNearTheBest) {
   const Buckets fitted = Buckets::fit(sizes, 10);
   EXPECT_EQ(fitted.size(), 10u);
   EXPECT_EQ(fitted.largest(), 5000);
-  // Equal sizes are best in equal steps.
+  // Equally frequent sizes are best served by equal steps.
   EXPECT_LE(padded(fitted, sizes), padded(Buckets::every(500, 5000), sizes) * 101 / 100);
 }
 

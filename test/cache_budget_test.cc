@@ -1,4 +1,4 @@
-// The budgets of a cache and its other options, on either runtime.
+// The budgets and other options of a cache, on either runtime.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -24,7 +24,7 @@ TEST_F(CacheTest, EvictsLeastRecentlyUsed) {
   EXPECT_EQ(cache.stats().live_executables, 2u);
   EXPECT_EQ(cache.stats().live_templates, 3u);
 
-  EXPECT_RUN(kRestored, run_add(cache, key("b")));  // a leaves.
+  EXPECT_RUN(kRestored, run_add(cache, key("b")));  // evicts a
   EXPECT_EQ(live(cache), (std::vector<std::string>{"b", "c"}));
   EXPECT_RUN(kReplayed, run_add(cache, key("c")));
   EXPECT_RUN(kRestored, run_add(cache, key("a")));
@@ -35,7 +35,7 @@ TEST_F(CacheTest, EvictsLeastRecentlyUsed) {
   EXPECT_EQ(calls, 3);
 }
 
-// Destroying what the device updates takes, for each of its nodes, as long as other threads' work is in flight.
+// Destroying a device-updated executable waits, for each node, for other threads' work in flight.
 TEST_F(CacheTest, WhatTheDeviceUpdatesLeavesLast) {
   for (const detail::Patching patching : {detail::Patching::kPerNode, detail::Patching::kDeviceUpdated}) {
     const bool by_device = patching == detail::Patching::kDeviceUpdated;
@@ -68,7 +68,7 @@ TEST_F(CacheTest, WithoutTemplatesEvictionForgets) {
   EXPECT_EQ(cache.stats().live_executables, 2u);
   EXPECT_EQ(cache.stats().live_templates, 2u);
 
-  EXPECT_RUN(kInstantiated, run_add(cache, key("b")));  // a leaves.
+  EXPECT_RUN(kInstantiated, run_add(cache, key("b")));  // evicts a
   EXPECT_RUN(kReplayed, run_add(cache, key("c")));
   EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
   EXPECT_EQ(cache.stats().evictions, 3u);
@@ -104,7 +104,7 @@ TEST_F(CacheTest, OneExecutableServesAlternatingKeys) {
   };
   run_all(without_templates(1));
   EXPECT_EQ(stats.evictions, 19u);
-  EXPECT_EQ(stats.outcome(Outcome::kInstantiated), 20u);  // Evicted entries are still counted.
+  EXPECT_EQ(stats.outcome(Outcome::kInstantiated), 20u);  // evicted entries are still counted
   EXPECT_EQ(calls, 20);
   expect_sum(20);
 
@@ -130,7 +130,7 @@ TEST_F(CacheTest, OneExecutableServesAlternatingKeys) {
   expect_sum(80);
 }
 
-// Each key appends another number: a launch in flight must not see what the executable is brought over to.
+// Each key appends another number: a launch in flight must not see the state that its executable is switched to.
 TEST_F(CacheTest, WhatIsStillInFlightIsEvictedRestoredAndSwitchedUnharmed) {
   DeviceBuffer<int> log(200), count(1);
   for (const Options& options : {without_templates(1), unshared(1), Options{.max_executables = 1}, Options()}) {
@@ -225,7 +225,7 @@ TEST_F(CacheTest, TakesTheInstantiateFlagsAndCaptureModesOfTheRuntime) {
   }
 }
 
-// One long key is too much for all the others to be remembered beside it.
+// One long key leaves no room for the others to be remembered.
 TEST_F(CacheTest, DropsFewOfTheKeysThatAreTooManyAtATime) {
   Options options;
   options.capture_after = 1;
@@ -233,7 +233,7 @@ TEST_F(CacheTest, DropsFewOfTheKeysThatAreTooManyAtATime) {
   for (int i = 0; i < 20; ++i) EXPECT_RUN(kEager, run_add(cache, key(i)));
   EXPECT_RUN(kEager, run_add(cache, key(std::string(17 << 20, 'x'))));
   EXPECT_EQ(cache.entries().size(), 21u);
-  for (const std::size_t left : {14u, 7u, 3u}) {  // Eight are dropped, and a new one comes.
+  for (const std::size_t left : {14u, 7u, 3u}) {  // eight are dropped, and a new one is added
     EXPECT_RUN(kEager, run_add(cache, key("new", left)));
     EXPECT_EQ(cache.entries().size(), left);
   }

@@ -1,4 +1,4 @@
-// What a cache reports and forgets, on either runtime.
+// Reports of a cache, and forgetting entries, on either runtime.
 #include <gtest/gtest.h>
 
 #include <vector>

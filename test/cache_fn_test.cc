@@ -1,4 +1,4 @@
-// What fn may do wrong, on either runtime: the result is right or an error, and what comes after works.
+// Mistakes in fn, on either runtime: the result is right or an error, and later runs work.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -52,7 +52,7 @@ TEST_F(CacheTest, ExceptionOfFnPassesAndTheNextRunWorks) {
   CUDA_OK(add_one(stream));
   expect_sum(1);
   EXPECT_RUN(kInstantiated, run(false));
-  EXPECT_RUN(kReplayed, run(true));  // A hit does not call fn.
+  EXPECT_RUN(kReplayed, run(true));  // a hit does not call fn
   expect_sum(3);
 }
 
@@ -91,7 +91,7 @@ TEST_F(CacheTest, ErrorsThatFnReturnsAreReturned) {
   EXPECT_EQ(cuda_error(outcome.status()), cudaSuccess);
   EXPECT_TRUE(mentions(outcome.status(), "a reason of mine")) << outcome.status();
   EXPECT_TRUE(mentions(outcome.status(), "my label")) << outcome.status();
-  expect_sum(0);  // What was captured is not launched.
+  expect_sum(0);  // the capture is not launched
   EXPECT_EQ(cache.stats().failed, 2u);
   EXPECT_EQ(cache.stats().live_executables, 0u);
   EXPECT_RUN(kInstantiated, with_error(cudaSuccess));
@@ -117,7 +117,7 @@ TEST_F(CacheTest, ErrorLeftBehindByACallOfFnIsReturned) {
   const auto run = [&](bool bad) {
     return cache.run(key("my label"), stream, [&](cudaStream_t on) {
       add_one(on);
-      if (bad) (void)launch(not_a_kernel, 1, 1, on, data.get());  // As <<<>>> would, whose error nobody sees.
+      if (bad) (void)launch(not_a_kernel, 1, 1, on, data.get());  // like <<<>>>, whose error is not checked
       add_one(on);
     });
   };
@@ -157,7 +157,7 @@ TEST_F(CacheTest, WhatACaptureForbidsRunsEagerlyAndIsTriedEverMoreRarely) {
   for (int i = 0; i < 12; ++i) EXPECT_RUN(kEager, run()) << i;
   expect_sum(12);
   const Stats stats = cache.stats();
-  // Tries at runs 0, 2, 5 and 10: after 1, 2 and 4 runs.
+  // Captures are tried at runs 0, 2, 5 and 10: after 1, 2 and 4 direct runs.
   EXPECT_EQ(stats.eager(EagerReason::kCaptureFailed), 4u);
   EXPECT_EQ(stats.eager(EagerReason::kBackoff), 8u);
   EXPECT_EQ(stats.capture_failures, 4u);
@@ -205,14 +205,14 @@ TEST_F(CacheTest, PassingCauseOfABrokenCaptureHeals) {
       return add_one(on);
     });
   };
-  EXPECT_RUN(kEager, run());  // Captures, breaks, initialises.
-  EXPECT_RUN(kEager, run());  // Waits one run.
+  EXPECT_RUN(kEager, run());  // captures, breaks, initialises
+  EXPECT_RUN(kEager, run());  // waits one run
   EXPECT_RUN(kInstantiated, run());
   EXPECT_RUN(kReplayed, run());
   expect_sum(4);
 }
 
-// After <<<>>> programs ask cudaGetLastError. What the cache's own failed attempt latched is not fn's.
+// Programs call cudaGetLastError after <<<>>>. An error latched by the cache's own failed capture is not fn's.
 TEST_F(CacheTest, EagerRunAfterABrokenCaptureBeginsWithACleanLastError) {
   Cache cache;
   const auto outcome = cache.run(key("k"), stream, [&](cudaStream_t on) -> cudaError_t {
@@ -259,7 +259,7 @@ TEST_F(CacheTest, ErrorOfTheCallerStaysInTheLastErrorSlot) {
     (void)cudaStreamSynchronize(on);
     (void)add_one(on);
   }));
-  EXPECT_NE(cudaGetLastError(), cudaSuccess);  // Perhaps a later one, but not taken away.
+  EXPECT_NE(cudaGetLastError(), cudaSuccess);  // perhaps replaced by a later error, but not cleared
   expect_sum(3);
 }
 

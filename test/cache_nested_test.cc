@@ -37,7 +37,7 @@ TEST_F(CacheTest, NestedRunOnTheSameStreamIsInlined) {
   EXPECT_FALSE(cache.contains(key("inner")));
 }
 
-// Such graphs have no siblings, and one executable each (fact 25): an evicted key gets its own again.
+// Such graphs have no siblings and only one executable each (fact 25). An evicted key gets its own again.
 TEST_F(CacheTest, GraphsThatAllocateAreReplayedAndComeBack) {
   Options options;
   options.max_executables = 1;
@@ -139,7 +139,7 @@ TEST_F(CacheTest, NestedRunWithParamsMakesTheOuterRunEager) {
   }
 }
 
-// A graph of the outer run would lack the inner one's work.
+// A graph of the outer run would miss the work of the inner one.
 TEST_F(CacheTest, NestedRunOnAnIndependentStreamMakesTheOuterRunEager) {
   Cache cache;
   Stream other;
@@ -155,7 +155,7 @@ TEST_F(CacheTest, NestedRunOnAnIndependentStreamMakesTheOuterRunEager) {
     expect_sum(static_cast<float>(i));
     EXPECT_EQ(second.read(), std::vector<float>(kSize, static_cast<float>(i)));
   }
-  EXPECT_EQ(cache.stats().outcome(Outcome::kInstantiated), 1u);  // Of the inner key.
+  EXPECT_EQ(cache.stats().outcome(Outcome::kInstantiated), 1u);  // of the inner key
   EXPECT_EQ(cache.stats().outcome(Outcome::kReplayed), 7u);
 }
 
@@ -183,7 +183,7 @@ TEST_F(CacheTest, EvictedKeyIsNotNewAgain) {
     EXPECT_RUN(kEager, run_add(cache, key("a")));
     EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
     EXPECT_RUN(kEager, run_add(cache, key("b")));
-    EXPECT_RUN(kInstantiated, run_add(cache, key("b")));  // Evicts "a".
+    EXPECT_RUN(kInstantiated, run_add(cache, key("b")));  // evicts "a"
     EXPECT_EQ(cache.contains(key("a")), keeps_templates);
     ASSERT_EQ(cache.entries().size(), 2u);
     EXPECT_EQ(cache.entries()[1].label, "a");
@@ -222,7 +222,7 @@ TEST_F(CacheTest, ANestedRunOfAnEmptyFnIsRefusedAndTheOuterRunGoesOn) {
   expect_sum(2);
 }
 
-// The work would become part of a graph that the cache knows nothing of.
+// The work would become part of a graph that the cache does not know.
 TEST_F(CacheTest, NestedRunOnAStreamThatFnItselfCapturesIsRefused) {
   Cache cache;
   Stream other;

@@ -101,7 +101,7 @@ TEST_F(CacheStreamsTest, TheyCountAgainstTheBudget) {
   expect_sum(9);
 }
 
-// Memory that `fn` hands out is that of the last capture.
+// The memory that `fn` hands out is that of the last capture.
 TEST_F(CacheStreamsTest, AKeyThatHandsOutMemoryHasOne) {
   Cache cache(with_executables(2));
   float* handed_out = nullptr;

@@ -1,4 +1,4 @@
-// What the suites of the cache share: sums that tell which runs were made, and options.
+// Shared by the suites of the cache: sums that show which runs were made, and options.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace graphcache::test {
 inline constexpr int kSize = 100;
 inline constexpr dim3 kGrid(2), kBlock(64);
 
-// For what is not about siblings: keys of one topology have an executable each.
+// For tests without sharing: each key of a topology has its own executable.
 inline Options unshared(int max_executables = Options().max_executables) {
   Options options;
   options.max_executables = max_executables;
@@ -24,7 +24,7 @@ inline Options unshared(int max_executables = Options().max_executables) {
   return options;
 }
 
-// One level: what loses its executable is forgotten.
+// An entry that loses its executable loses its template as well.
 inline Options without_templates(int max_executables) {
   Options options = unshared(max_executables);
   options.max_templates = 0;
@@ -33,7 +33,7 @@ inline Options without_templates(int max_executables) {
 
 class CacheTest : public StreamTest {
  protected:
-  // What a run of a key by add_one() did: one more in every element.
+  // The work of a run that add_one() makes: adds one to every element.
   cudaError_t add_one(cudaStream_t on) { return launch(add, kGrid, kBlock, on, data.get(), kSize, 1.0f); }
   absl::StatusOr<Outcome> run_add(Cache& cache, const Key& key) {
     return cache.run(key, stream, [&](cudaStream_t on) {
@@ -41,7 +41,7 @@ class CacheTest : public StreamTest {
       return add_one(on);
     });
   }
-  // The same by a value that follows the runs.
+  // The same with a value that follows the runs.
   absl::StatusOr<Outcome> run_add(Cache& cache, cudaStream_t on, float value) {
     return cache.run(key("k"), on, params(value), [&](Recorder& rec, Slot<float> v) {
       ++calls;
@@ -56,7 +56,7 @@ class CacheTest : public StreamTest {
     return false;
   }
 
-  // The labels of keys that have an executable, the one used last first.
+  // The labels of keys that have an executable, most recently used first.
   static std::vector<std::string> live(const Cache& cache) {
     std::vector<std::string> labels;
     for (const EntryInfo& entry : cache.entries()) {

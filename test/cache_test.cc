@@ -113,7 +113,7 @@ TEST_F(CacheTest, OutcomesInSequence) {
   EXPECT_RUN(kReplayed, run(1));
   EXPECT_RUN(kPatched, run(10));
   EXPECT_RUN(kReplayed, run(10));
-  EXPECT_RUN(kPatched, run(1));  // Back to the value of the capture: the executable holds the last one.
+  EXPECT_RUN(kPatched, run(1));  // the value of the capture, but the executable holds the previous run's
   expect_sum(23);
   EXPECT_EQ(calls, 1);
   const Stats stats = cache.stats();
@@ -150,7 +150,7 @@ TEST_F(CacheTest, KeyEqualityDecides) {
   EXPECT_RUN(kInstantiated, run(key("k", true), 10));
   EXPECT_RUN(kInstantiated, run(key("k", "1"), 100));
   EXPECT_RUN(kInstantiated, run(Key(), 1000));
-  EXPECT_RUN(kReplayed, run(key(std::string("k"), 1u), -1));  // The captured value of the equal key, not this one.
+  EXPECT_RUN(kReplayed, run(key(std::string("k"), 1u), -1));  // the captured value of the equal key, not this one
   expect_sum(1112);
 }
 
@@ -169,7 +169,7 @@ TEST_F(CacheTest, OneKeyAtTwoLambdasIsTwoEntries) {
   EXPECT_EQ(cache.entries().size(), 2u);
 }
 
-// Functions have no captures: what they work on stands here.
+// Functions have no closures, so their data is here.
 float* target = nullptr;
 cudaError_t add_1(cudaStream_t on) { return launch(add, kGrid, kBlock, on, target, kSize, 1.0f); }
 cudaError_t add_10(cudaStream_t on) { return launch(add, kGrid, kBlock, on, target, kSize, 10.0f); }
@@ -181,7 +181,7 @@ TEST_F(CacheTest, OneKeyAtTwoFunctionsIsTwoEntries) {
   target = data.get();
   for (cudaError_t (*fn)(cudaStream_t) : {add_1, add_10}) EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, fn));
   for (cudaError_t (*fn)(cudaStream_t) : {add_1, add_10}) EXPECT_RUN(kReplayed, cache.run(key("k"), stream, fn));
-  EXPECT_RUN(kReplayed, cache.run(key("k"), stream, add_1));  // The function itself is the pointer to it.
+  EXPECT_RUN(kReplayed, cache.run(key("k"), stream, add_1));  // the function itself decays to the pointer
   expect_sum(23);
 }
 
@@ -209,7 +209,7 @@ TEST_F(CacheTest, OneKeyAtTwoStdFunctionsIsTwoEntries) {
 TEST_F(CacheTest, StdFunctionsThatHoldFunctionsOfAnotherSignatureAreApart) {
   Cache cache(unshared());
   target = data.get();
-  using Fn = std::function<void(cudaStream_t)>;  // Holds functions that return an error, and others that are noexcept.
+  using Fn = std::function<void(cudaStream_t)>;  // takes functions that return an error, and others that are noexcept
   for (const Fn& fn : {Fn(add_1), Fn(add_10), Fn(add_100_quietly), Fn(add_1000_quietly)}) {
     EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, fn));
   }
@@ -259,7 +259,7 @@ TEST_F(CacheTest, HitOnACapturingStreamFailsAndTheCacheGoesOn) {
   EXPECT_FAILURE(kFailedPrecondition, outcome);
   EXPECT_TRUE(mentions(outcome.status(), "cudaGraphLaunch")) << outcome.status();
   cudaGraph_t graph = nullptr;
-  EXPECT_NE(cudaStreamEndCapture(stream, &graph), cudaSuccess);  // As cache.h says.
+  EXPECT_NE(cudaStreamEndCapture(stream, &graph), cudaSuccess);  // as cache.h says
   cudaGetLastError();
   EXPECT_RUN(kReplayed, run_add(cache, key("k")));
   expect_sum(2);
@@ -290,12 +290,12 @@ TEST_F(CacheTest, RunsAreRightWhicheverDeviceIsCurrent) {
   };
   EXPECT_RUN(kInstantiated, run("k", 1));
   CUDA_OK(cudaSetDevice(1));
-  CUDA_OK(cudaFree(nullptr));  // The other device's context is current from here on.
+  CUDA_OK(cudaFree(nullptr));  // makes the other device's context current
   EXPECT_RUN(kReplayed, run("k", 1));
   EXPECT_RUN(kPatched, run("k", 2));
   EXPECT_RUN(kInstantiated, run("cold", 3));
   EXPECT_RUN(kPatched, run("cold", 4));
-  std::thread([&] {  // A thread whose first CUDA call is a patch, and one that has another device current.
+  std::thread([&] {  // a thread whose first CUDA call is a patch, and one with another current device
     EXPECT_RUN(kPatched, run("k", 5));
     CUDA_OK(cudaSetDevice(1));
     EXPECT_RUN(kPatched, run("k", 6));
@@ -309,7 +309,7 @@ TEST_F(CacheTest, RunsAreRightWhicheverDeviceIsCurrent) {
   EXPECT_EQ(bytes.read()[15], 6);
 }
 
-// The device does not write nodes of another one: an illegal address.
+// The device does not write nodes of another device, because that would be an illegal address.
 TEST_F(CacheTest, SlotsOfNodesOnAnotherDeviceFollowEachRun) {
   if (device_count() < 2) GTEST_SKIP() << "needs two devices";
   OtherDevice<float> other(kSize);
@@ -325,7 +325,7 @@ TEST_F(CacheTest, SlotsOfNodesOnAnotherDeviceFollowEachRun) {
       return cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<float> v) {
         rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
         other.fork(rec.stream(), [&](cudaStream_t forked) {
-          for (const int current : {1, 0, 1}) {  // It runs on the stream's, whichever is current.
+          for (const int current : {1, 0, 1}) {  // it runs on the stream's device, whichever device is current
             CUDA_OK(cudaSetDevice(current));
             rec.on(forked).launch(add, {kGrid, kBlock}, other.memory().get(), kSize, v);
           }
@@ -338,13 +338,13 @@ TEST_F(CacheTest, SlotsOfNodesOnAnotherDeviceFollowEachRun) {
     CUDA_OK(cudaSetDevice(1));
     EXPECT_RUN(kPatched, run(4));
     CUDA_OK(cudaSetDevice(0));
-    std::thread([&] { EXPECT_RUN(kPatched, run(5)); }).join();  // Its first CUDA call is a patch.
+    std::thread([&] { EXPECT_RUN(kPatched, run(5)); }).join();  // its first CUDA call is a patch
     expect_sum(sum);
     EXPECT_EQ(other.memory().read(), std::vector<float>(kSize, 3 * sum));
   }
 }
 
-// In captured and direct runs; the graph is of the cache's device either way.
+// In captured and in direct runs. The graph belongs to the cache's device in both.
 TEST_F(CacheTest, TheCallersDeviceIsCurrentWhateverFnLeaves) {
   if (device_count() < 2) GTEST_SKIP() << "needs two devices";
   float sum = 0;
@@ -402,7 +402,7 @@ TEST_F(CacheTest, SwitchesAndRestoresAreRightWhicheverDeviceIsCurrent) {
   CUDA_OK(cudaFree(nullptr));
   EXPECT_RUN(kUpdated, run("b", 100, 2));
   EXPECT_RUN(kSwitched, run("a", 0, 3));
-  std::thread([&] {  // A thread whose first CUDA calls are those of a switch.
+  std::thread([&] {  // a thread whose first CUDA calls are those of a switch
     CUDA_OK(cudaSetDevice(1));
     EXPECT_RUN(kSwitched, run("b", 0, 4));
   })

@@ -1,4 +1,4 @@
-// What the suites of conditional nodes share: a number whose value tells which steps were done, in which order.
+// Shared by the suites of conditional nodes: a number whose value shows which steps were done, in which order.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 namespace graphcache::test {
 
-// What the kernel blend does to a number.
+// The effect of the kernel blend on a number.
 inline int blended(int number, int a, int b) {
   return static_cast<int>(static_cast<unsigned>(a) * static_cast<unsigned>(number) + static_cast<unsigned>(b));
 }
@@ -22,12 +22,12 @@ inline Options direct() {
 
 class ConditionalsTest : public StreamTest {
  protected:
-  // number = a * number + b. Of a recorder, or of a body.
+  // number = a * number + b, by a recorder or a body.
   template <class R>
   void step(R& rec, int a, int b) {
     rec.launch(blend, {1, 1}, number.get(), 1, a, b);
   }
-  // Of the runs so far, whatever they were.
+  // Starts anew, whatever the runs so far were.
   void begin(int value = 1, unsigned first = 0, unsigned second = 0) {
     number.write({value});
     condition.write({first});

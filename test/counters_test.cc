@@ -1,8 +1,8 @@
-// One test for each event that moves counters of Stats. Each compares everything that the event moved, so that a
-// counter that moves with another's event is noticed as well. On hostrt, which can make any call fail.
+// One test for each event that changes counters of Stats. Each compares all changes that the event makes, so that a
+// counter that changes at another event is noticed as well. On hostrt, which can make any call fail.
 //
-// Not here: the values of measured_device_bytes (accounting_test), and refusals of updates that the signature of a
-// graph prevents, which signature_changes_test provokes below the cache.
+// Not here: the values of measured_device_bytes (accounting_test), and refusals of updates that a graph's signature
+// prevents, which signature_changes_test provokes below the cache.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -21,13 +21,13 @@
 namespace graphcache::test {
 namespace {
 
-// By how much each counter that is not 0 has moved, by its name.
+// The change of each counter that is not 0, by its name.
 using Moved = std::map<std::string, std::int64_t>;
-// Which times have grown.
+// The times that have grown.
 using Times = std::set<std::string>;
 
-// 12 counters, 4 numbers of what is alive with the measured bytes, and 4 times. A new one belongs below, and needs a
-// test.
+// 12 counters, 4 counts of what is alive and measured_device_bytes, and 4 times. A new counter must be added below, and
+// needs a test.
 static_assert(sizeof(Stats) / sizeof(std::uint64_t) ==
               kOutcomeCount + kEagerReasonCount + kUpdateRefusalCount + kHitLatencyBuckets + 12 + 5 + 4);
 
@@ -79,8 +79,8 @@ class CountersTest : public CacheTest {
  protected:
   ~CountersTest() override { hostrt::clear_failures(); }
 
-  // A graph is read when another one might be its sibling, so most tests have no family.
-  // What is expected of everything since the cache was made, or since the last call.
+  // A graph is read when another one might be its sibling, so most tests have no family. Expects exactly these changes
+  // since the cache was made or since the last call.
   void expect_moved(const Cache& cache, const Moved& wanted, const Times& times) {
     const Stats now = cache.stats();
     EXPECT_EQ(moved(now, before), wanted);
@@ -89,7 +89,7 @@ class CountersTest : public CacheTest {
   }
   void skip(const Cache& cache) { before = cache.stats(); }
 
-  // `nodes` launches that add 1 in all of them together, of `grid` blocks of which the first ones have work.
+  // `nodes` launches that add 1 together, with `grid` blocks, of which the first ones have work.
   absl::StatusOr<Outcome> run_nodes(Cache& cache, const Key& key, int nodes, unsigned grid = 2) {
     return cache.run(key, stream, [&](Recorder& rec) {
       for (int i = 0; i < nodes; ++i) {
@@ -308,7 +308,7 @@ TEST_F(CountersTest, HitsThatAreVerified) {
   skip(cache);
   EXPECT_RUN(kReplayed, run());
   expect_moved(cache, {{"replayed", 1}, {"verified", 1}}, none);
-  value = 10;  // The mistake: a value that is neither in the key nor a slot.
+  value = 10;  // the mistake: a value that is neither in the key nor a slot
   EXPECT_RUN(kInstantiated, run());
   expect_moved(
       cache,

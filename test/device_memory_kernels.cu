@@ -1,2 +1,3 @@
-// The kernels of device_memory_test.cc: those of all suites. The build makes one object for each suite for GPUs alone.
+// The kernels of device_memory_test.cc, which are those of all suites. The build makes one object for each GPU-only
+// suite.
 #include "kernels.cu"

@@ -1,5 +1,5 @@
-// Whether Stats::estimated_device_bytes is what executables take of the device's memory. For GPUs alone, and for one
-// that nobody else uses meanwhile.
+// Checks that Stats::estimated_device_bytes is the device memory that executables take. Needs a GPU that no other
+// process uses.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kExecutables = 64;
 constexpr double kTolerance = 0.1;
-constexpr double kGranularity = 2 << 20;  // In such pieces the driver takes memory.
+constexpr double kGranularity = 2 << 20;  // the driver takes memory in pieces of this size
 
 std::size_t free_bytes() {
   CUDA_OK(cudaDeviceSynchronize());
@@ -29,7 +29,7 @@ std::size_t free_bytes() {
 
 class DeviceMemoryTest : public StreamTest {
  protected:
-  // Graphs of so many kernels, as many as there are executables; by warm() or by runs.
+  // Makes as many graphs of `nodes` kernels as there are executables, by warm() or by runs.
   void fill(Cache& cache, int executables, int nodes, bool by_run) {
     for (int i = 0; i < executables; ++i) {
       const auto enqueue = [&, i](Recorder& rec) {
@@ -52,16 +52,16 @@ TEST_F(DeviceMemoryTest, EstimateIsWhatExecutablesTake) {
   options.share = false;
   options.max_executables = options.max_templates = 1024;
   options.measure_device_bytes = true;
-  Cache first(options);  // The context, the module, and what the driver takes for any graphs at all.
+  Cache first(options);  // allocates the context, the module, and the driver's memory for any graphs
   fill(first, kExecutables, 1, true);
   CUDA_OK(cudaStreamSynchronize(stream));
 
-  // All stay to the end: what an executable gave back, the driver would keep for the next.
+  // All caches stay to the end, because the driver would reuse memory that an executable returned.
   std::vector<std::unique_ptr<Cache>> caches;
   std::printf("%8s %8s %12s %14s %14s %8s\n", "nodes", "by", "executables", "estimated KiB", "taken KiB", "ratio");
   for (const bool by_run : {false, true}) {
-    // So many that the driver's granularity, and what was left over before, count for little. Small graphs fit into
-    // each other's gaps: their estimate is up to a quarter too high (docs/performance.md).
+    // Enough that the driver's granularity, and memory left over before, matter little. Small graphs fit into each
+    // other's gaps: their estimate is up to a quarter too high (docs/performance.md).
     struct Size {
       int nodes, executables;
       double too_high;
@@ -84,7 +84,7 @@ TEST_F(DeviceMemoryTest, EstimateIsWhatExecutablesTake) {
   }
 }
 
-// One executable for all of a family is what it saves.
+// One executable for a whole family: the memory that sharing saves.
 TEST_F(DeviceMemoryTest, SiblingsTakeTheMemoryOfOne) {
   Options options;
   options.mechanisms.sharing = detail::Sharing::kAlways;

@@ -1,4 +1,4 @@
-// What goes wrong with executables that the device updates: on hostrt, which can make any call fail.
+// Failures of device-updated executables, on hostrt, which can make any call fail.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -122,9 +122,9 @@ TEST_F(DeviceUpdatedFailuresTest, AHitMakesOneCallAndOneMoreForAllThatChanged) {
   EXPECT_EQ(hostrt::calls(), 3u);
 }
 
-// Their launches write to their nodes: however many leave, they wait.
+// Their launches write to their nodes, so they wait, however many are evicted.
 TEST_F(DeviceUpdatedFailuresTest, NoneIsDestroyedInFlight) {
-  constexpr int kKeys = 80;  // More than may wait of others.
+  constexpr int kKeys = 80;  // more than the number of others that may wait
   Options options = device_updated();
   options.max_executables = 1;
   options.share = false;

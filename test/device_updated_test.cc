@@ -29,7 +29,7 @@ class DeviceUpdatedTest : public StreamTest {
   Cache cache{options()};
 };
 
-// 150 nodes, more than one block of the updater serves, each with two slots of its own and one that all share.
+// 150 nodes, more than one block of the updater serves, each with two slots of its own and one shared slot.
 TEST_F(DeviceUpdatedTest, EveryNodeHasItsValuesOfEachRun) {
   constexpr int kNodes = 150;
   DeviceBuffer<float> data(kNodes * kSize);
@@ -72,7 +72,7 @@ TEST_F(DeviceUpdatedTest, AllKindsOfSlotsFollowEachRun) {
                   [&](Recorder& rec, Slot<unsigned> g, Slot<unsigned> t, Slot<int> v, Slot<float*> o, Slot<Mixed> m) {
                     rec.launch(count_threads, {g, 32}, count.get());
                     rec.launch(record_launch, {g, t}, shape.get());
-                    rec.launch(fill, {1, kBlock}, o, kSize, v);  // int where the kernel takes float
+                    rec.launch(fill, {1, kBlock}, o, kSize, v);  // an int where the kernel takes a float
                     rec.launch(copy_struct, {1, 1}, mixed.get(), m);
                     rec.memcpy(copied.get(), o, copied.bytes());
                   });
@@ -87,7 +87,7 @@ TEST_F(DeviceUpdatedTest, AllKindsOfSlotsFollowEachRun) {
   EXPECT_EQ(cache.stats().refused_device_updates, 0u);
 }
 
-// A launch in flight keeps the values that it was given.
+// A launch in flight keeps its values.
 TEST_F(DeviceUpdatedTest, ThousandsOfRunsInFlightEachWithItsOwn) {
   constexpr int kRuns = 5000, kNodes = 20;
   DeviceBuffer<int> data(kSize, 1);
@@ -110,7 +110,7 @@ TEST_F(DeviceUpdatedTest, ThousandsOfRunsInFlightEachWithItsOwn) {
   EXPECT_EQ(data.read(), wanted);
 }
 
-// More bytes of values than the smaller of the updater's kernels takes.
+// More bytes of values than the smaller updater kernels take.
 TEST_F(DeviceUpdatedTest, ManyBytesOfValues) {
   DeviceBuffer<Mixed> out(6);
   for (int run = 0; run < 3; ++run) {
@@ -133,7 +133,7 @@ TEST_F(DeviceUpdatedTest, ManyBytesOfValues) {
   EXPECT_EQ(cache.stats().refused_device_updates, 0u);
 }
 
-// Sharing is for shared_table_test.cc.
+// Sharing is tested in shared_table_test.cc.
 TEST_F(DeviceUpdatedTest, KeysOfOneShapeEachHaveTheirOwn) {
   DeviceBuffer<float> data(kSize);
   for (int round = 0; round < 3; ++round) {
@@ -196,15 +196,15 @@ TEST_F(DeviceUpdatedTest, WorksWithoutSlotsAndWithWorkBesides) {
   EXPECT_EQ(data.read(), std::vector<float>(kSize, 7));
 }
 
-// Graphs of one to three branches that wait for each other, in which the nodes with slots stand anywhere: at the begin,
-// behind others, on some of the branches.
+// Graphs of one to three branches that wait for each other, with slot nodes anywhere: at the begin, after others, on
+// some of the branches.
 TEST_F(DeviceUpdatedTest, NodesWithSlotsMayStandAnywhere) {
   constexpr int kGraphs = 200, kStreams = 3;
   struct Step {
     int stream;
     int factor;
     bool has_slot;
-    int waits_for;  // Another stream, or none.
+    int waits_for;  // another stream, or none
   };
   const Stream sides[kStreams - 1];
   DeviceBuffer<int> data(kStreams * kSize);

@@ -1,5 +1,5 @@
-// The kernels of device_writes_test.cc: compiled and linked with the device runtime, and embedded into the suite by
-// lib/embed. For GPUs alone.
+// The kernels of device_writes_test.cc, linked with the device runtime and embedded into the suite by lib/embed. For
+// GPUs only.
 #include <cuda_runtime.h>
 
 #include "device_writes.h"
@@ -30,7 +30,7 @@ extern "C" __global__ void record_negative(graphcache::test::Seen* seen, int val
   graphcache::test::record(seen, -value);
 }
 
-// A thread for each node.
+// One thread for each node.
 extern "C" __global__ void write_nodes(const cudaGraphDeviceNode_t* nodes, const graphcache::test::Write* write,
                                        int* error) {
   const cudaGraphDeviceNode_t node = nodes[threadIdx.x];

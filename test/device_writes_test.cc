@@ -1,5 +1,5 @@
-// What of an executable outlives a launch on a stream of another priority (docs/semantics.md, "Streams of another
-// priority"): the table's rows, on the runtime alone. For GPUs alone.
+// Which values in an executable outlive a launch on a stream of another priority: the table in docs/semantics.md
+// ("Streams of another priority"), on the runtime without graphcache. For GPUs only.
 #include "device_writes.h"
 
 #include <cuda_runtime_api.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kNodes = 6, kBranches = 3;
 
-// What every node of a graph has.
+// The launch parameters of every node of a graph.
 struct Launch {
   unsigned grid = 2, block = 32, shared_bytes = 0;
   int value = 1;
@@ -26,7 +26,8 @@ struct Launch {
 };
 
 struct Shape {
-  bool branches, beside, priorities;  // Beside the kernels: a set and a copy. Of the branches: several priorities.
+  // `branches` gives the kernels several priorities; `beside` adds a set and a copy.
+  bool branches, beside, priorities;
 };
 
 class DeviceWritesTest : public testing::Test {
@@ -90,7 +91,7 @@ class DeviceWritesTest : public testing::Test {
     return graph;
   }
 
-  // Makes `graph` and `executable`, with a node before all others that writes if the kernels are to be updatable.
+  // Makes `graph` and `executable`. If the kernels are to be updatable, a node before all others writes them.
   void make(const Shape& shape, bool updatable, unsigned long long flags) {
     launch = {};
     graph = record(shape, launch);
@@ -175,7 +176,7 @@ class DeviceWritesTest : public testing::Test {
     return right;
   }
 
-  // Of twelve launches around a change, how many are wrong.
+  // The number of wrong launches among twelve around a change.
   int wrong_launches(const Shape& shape, bool updatable, unsigned long long flags, bool priorities,
                      const std::function<Write(const Shape&)>& change) {
     make(shape, updatable, flags);
@@ -280,7 +281,7 @@ TEST_F(DeviceWritesTest, OnlyGridsAndEnabledStatesThatTheDeviceWroteAreLostOnAno
                                           << shape.beside << ", of several priorities " << shape.priorities
                                           << ", flags " << flags << ", streams of several priorities " << priorities);
           const int wrong = wrong_launches(shape, change.updatable, flags, priorities, change.make);
-          // Where none is wrong any more, the driver has changed, and the library could do without the flag.
+          // If none is wrong any more, the driver has changed, and the library does not need the flag.
           if (change.is_lost && flags == 0 && priorities) {
             EXPECT_GT(wrong, 0);
           } else {

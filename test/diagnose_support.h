@@ -1,4 +1,4 @@
-// What the suites of Options::diagnose share: a program's functions, whose names are to be found, and runs that break.
+// Shared by the suites of Options::diagnose: functions of a program whose names must be found, and runs that break.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 namespace graphcache::test {
 
-// None returns by a jump into CUDA, which would leave no trace.
+// No function ends in a tail call into CUDA, which would leave no frame.
 
 [[gnu::noinline]] inline void load_weights(float** weights) {
   if (cudaMalloc(reinterpret_cast<void**>(weights), 64) != cudaSuccess) *weights = nullptr;
@@ -41,7 +41,7 @@ namespace graphcache::test {
   CUDA_OK(cudaMemcpyAsync(to, from, kSize * sizeof(float), cudaMemcpyDeviceToDevice, on));
 }
 
-// Why captures are not diagnosed here, or empty.
+// Why captures cannot be diagnosed here, or empty.
 inline std::string why_not_diagnosed() {
   std::string why;
   Options options;
@@ -70,7 +70,7 @@ class DiagnoseTest : public CacheTest {
     return options;
   }
 
-  // What is said of a run that breaks, with in_fn between two kernels of the recorder.
+  // The error of a run that breaks because of in_fn, between two kernels of the recorder.
   std::string error_with(const Options& options, cudaStream_t on, const std::function<void(Recorder&)>& in_fn) {
     Cache cache(options);
     data.write(std::vector<float>(kSize, 0));

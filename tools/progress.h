@@ -1,4 +1,4 @@
-// The line by which long work says how far it is: on a terminal, and nowhere else.
+// A progress line for long work. It is written only to a terminal.
 //
 //   Progress progress("measuring");
 //   for (std::size_t i = 0; i < all; ++i) {
@@ -25,7 +25,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // `done` of `all` parts are done. At most ten lines a second are written.
+  // Reports that `done` of `all` parts are done. Writes at most ten lines a second.
   void show(std::size_t done, std::size_t all) {
     if (!is_shown_) return;
     const auto now = Clock::now();
@@ -39,7 +39,7 @@ class Progress {
     }
     write("\r" + line + kRestOfLine);
   }
-  // The line is gone, for other output. The next show() writes it again.
+  // Removes the line, so that other output can follow. The next show() writes it again.
   void clear() {
     if (last_ != Clock::time_point()) write(std::string("\r") + kRestOfLine);
     last_ = {};
@@ -48,7 +48,7 @@ class Progress {
  private:
   using Clock = std::chrono::steady_clock;
 
-  static constexpr char kRestOfLine[] = "\x1b[K";  // Erases it.
+  static constexpr char kRestOfLine[] = "\x1b[K";  // erases the rest of the line
 
   static void write(const std::string& text) {
     std::fputs(text.c_str(), stderr);

@@ -8,13 +8,13 @@
 
 namespace demo {
 
-// Each of the grid's threads works on its own element: state[i] becomes a hash of itself, the bits of `value`, `salt`,
-// `step` and the number of blocks. No value, no grid and no order of launches is forgotten, and the result is exact on
+// Each thread of the grid updates its own element: state[i] becomes a hash of itself, the bits of `value`, `salt`,
+// `step` and the number of blocks. So every value, grid and order of launches affects the result, which is exact on
 // every machine.
 void mix(std::uint32_t* state, int count, std::uint32_t step, float value, std::uint32_t salt);
 
-// The grid's threads hash all bits of the product's `size` numbers into their elements of the state, so that a product
-// that was ever wrong in one bit, or left out, shows at the end.
+// The threads of the grid hash all bits of the product's `size` numbers into their elements of the state. So a product
+// that was left out, or wrong in one bit, shows at the end.
 void absorb(std::uint32_t* state, int count, const float* product, int size);
 
 }  // namespace demo

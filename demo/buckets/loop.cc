@@ -98,7 +98,7 @@ std::vector<std::uint32_t> reference(const Loop& loop, const std::vector<Request
     for (const Request& request : requests) loop.launch_all(request);
     return loop.elements();
   }
-  std::vector<std::uint32_t> state(static_cast<std::size_t>(loop.count / kThreads));  // One of each block's elements.
+  std::vector<std::uint32_t> state(static_cast<std::size_t>(loop.count / kThreads));  // one element of each block
   for (const Request& request : requests) {
     const Bucket& bucket = loop.bucket(request);
     for (int node = 0; node < loop.nodes; ++node) {
@@ -128,7 +128,7 @@ Setup::Setup(const Plan& plan) : loop_{plan.nodes, {}, nullptr, plan.blocks * kT
     products_ = std::make_unique<Products>(loop_.stream, plan.nodes, loop_.buckets);
     loop_.products = products_.get();
   }
-  // Which kernel a product needs depends on the bucket.
+  // The bucket decides which kernel a product needs.
   for (int i = 0; i < (plan.products ? plan.buckets : 1); ++i) loop_.launch_all(Request(i, 0));
   DEMO_CUDA(cudaStreamSynchronize(loop_.stream));
 }

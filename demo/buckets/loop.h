@@ -1,4 +1,4 @@
-// The work of the demo: what one request launches, and what all of them leave in memory.
+// The work of the demo: what one request launches, and the memory that all requests leave.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,10 +9,10 @@
 
 namespace demo {
 
-inline constexpr int kThreads = 32;  // Of a block.
+inline constexpr int kThreads = 32;  // threads of a block
 
-// What makes one bucket's graph another than the next one's: its grid, and the salts of the nodes from `first` to the
-// one before `end`.
+// The differences between the graphs of two buckets: the grid, and the salts of the nodes from `first` up to but not
+// including `end`.
 struct Bucket {
   int blocks;
   std::uint32_t variant;
@@ -25,7 +25,7 @@ struct Bucket {
   }
 };
 
-// One iteration. The step and the value are the slots: the first node takes the step, the last the value.
+// One iteration. The step and the value are slots: the first node takes the step, the last one the value.
 struct Request {
   Request(int which, int number)
       : bucket(which), step(static_cast<std::uint32_t>(number)), value(1.0f + 0.001f * static_cast<float>(number)) {}
@@ -42,12 +42,13 @@ struct Loop {
 
   int nodes;
   std::vector<Bucket> buckets;
-  std::uint32_t* state;  // kThreads elements for each block of the largest grid.
+  std::uint32_t* state;  // kThreads elements for each block of the largest grid
   int count;
   cudaStream_t stream;
-  const Products* products = nullptr;  // With them, a third of the nodes are products, and a third take them in.
+  // If set, a third of the nodes are products, and a third hash their results.
+  const Products* products = nullptr;
 
-  // The first node and the last, which hold the slots, are always mix.
+  // The first and the last node hold the slots and are always mix.
   Work work(int node) const {
     if (products == nullptr || node == 0 || node == nodes - 1) return Work::kMix;
     if (node % 3 == 1 && node + 2 < nodes) return Work::kProduct;
@@ -60,15 +61,15 @@ struct Loop {
 
   void enqueue(const Request& request, int node) const;
   void launch_all(const Request& request) const;
-  // Brings the elements to zero, and waits until they are.
+  // Sets the elements to zero and waits for that.
   void clear() const;
-  // Once all enqueued work is done.
+  // Waits for all enqueued work.
   std::vector<std::uint32_t> elements() const;
-  // Whether every element is what the requests leave there; says which is not.
+  // Whether every element has its expected value; prints the first one that has not.
   bool equals(const std::vector<std::uint32_t>& reference, const char* way) const;
 };
 
-// What a launch of a mix node for one request is made of, as the runtime's calls take it.
+// The launch of a mix node for one request, in the form that the runtime's calls take.
 class Launch {
  public:
   Launch(const Loop& loop, const Request& request, int node);
@@ -76,7 +77,7 @@ class Launch {
   Launch& operator=(const Launch&) = delete;
 
   void enqueue(cudaStream_t stream);
-  // Points into this object.
+  // The result points into this object.
   cudaKernelNodeParams params();
 
  private:
@@ -89,23 +90,23 @@ class Launch {
   void* arguments_[5] = {&state_, &count_, &step_, &value_, &salt_};
 };
 
-// Buckets drawn from a Zipf distribution of exponent 1. Which bucket is the how-manieth in popularity is drawn too, so
-// that it has nothing to do with the bucket's size.
+// Buckets drawn from a Zipf distribution of exponent 1. The order of popularity is random and unrelated to the buckets'
+// sizes.
 std::vector<Request> zipf_requests(int buckets, int iterations);
 
-// What the requests leave in each element: computed on the host, or with products, which only cuBLAS itself computes in
-// the same bits, by launching everything without a graph.
+// The expected elements after all requests. Computed on the host; with products, by launching everything without a
+// graph, because only cuBLAS itself computes the same bits.
 std::vector<std::uint32_t> reference(const Loop& loop, const std::vector<Request>& requests);
 
 // What a loop is made for.
 struct Plan {
   int nodes;
-  int buckets;  // The n-th one's grids are of n blocks.
-  int blocks;   // Of the largest grid that the memory is for.
+  int buckets;  // the grids of bucket n have n blocks
+  int blocks;   // blocks of the largest grid that the memory is for
   bool products;
 };
 
-// A loop with its memory and its stream, in this process. It has run once: no way pays for loading kernels.
+// A loop with its memory and its stream, in this process. It has run once, so that no way pays for loading kernels.
 class Setup {
  public:
   explicit Setup(const Plan& plan);

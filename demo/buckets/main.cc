@@ -1,7 +1,7 @@
-// The decode-like program: a loop whose every iteration takes a batch of some size, padded to one of `buckets` sizes,
-// and launches `nodes` short kernels whose grid follows the size. Two values change with every iteration: the first
-// kernel takes a step counter, the last one a float. The buckets come in a Zipf distribution, so that a few of them
-// make up most iterations and all of them come at some time. Seven ways to run it:
+// A loop like that of an LLM decoder. Every iteration takes a batch of some size, padded to one of `buckets` sizes, and
+// launches `nodes` short kernels whose grid follows the size. Two values change in every iteration: the first kernel
+// takes a step counter, the last one a float. The buckets follow a Zipf distribution: a few of them make up most
+// iterations, and all of them occur. Seven ways to run it:
 //
 //   no_graph             every kernel launched by itself
 //   plain_lru            by hand on the raw API: at most `executables` executables, one a bucket. A bucket without one
@@ -13,29 +13,30 @@
 //   shared_table         the same with detail::Sharing::kTable: rows of a device table on one device-updated executable
 //   cache_run_unlimited  graphcache with one executable for each bucket, to compare with `unlimited`
 //
-// Each way goes twice through the requests, each time from nothing. Total: all iterations enqueued one after another,
-// until the GPU is done. Host: each iteration's own time on the host's clock, with a synchronization before each fourth
-// one, outside of what is timed, because in the long run a full launch queue makes the host wait for the GPU whatever
-// it does itself. The first fifth of the iterations is the warm-up: its mean stands apart, in warmup_us, and median,
-// p99, mean and calls are of the rest. Captures, instantiations and updates are of all iterations. Every time is the
-// median of the repetitions' times.
+// Each way processes the requests twice, each time from nothing. Total: all iterations enqueued one after another,
+// until the GPU is done. Host: the host time of each iteration, with a synchronization before each fourth one that is
+// not timed, because otherwise a full launch queue would make the host wait for the GPU. The first fifth of the
+// iterations is the warm-up, whose mean is warmup_us. Median, p99, mean and calls are of the rest. Captures,
+// instantiations and updates are of all iterations. Every time is the median of the repetitions.
 //
 // Only hostrt counts the calls that a cache makes.
 //
-// The section "switch" lets two buckets take turns on one executable, with equal grids and other arguments in all
-// nodes, with other grids too, and with other arguments in four nodes: by hand (two kept templates, cudaGraphExecUpdate
-// from the bucket's own, two nodes patched, one launch), and in a cache with max_executables = 1. Host time of an
-// iteration, in batches of four with the GPU idle at their start: median.
-// The section "start" is of processes in which nothing but the one way has run: the time from its construction until
-// each bucket has run once and the last one twice, enqueued by the host (first_replay_ms) and done on the GPU
-// (first_replay_done_ms), and what cudaMemGetInfo says that the device has less after the warm-up, too (taken_bytes).
-// The section "of_unlimited" has these and the times above as parts of what `unlimited` takes.
+// In the section "switch" two buckets take turns on one executable, with equal grids and other arguments in all nodes,
+// with other grids as well, and with other arguments in four nodes. Once by hand (two kept templates,
+// cudaGraphExecUpdate from the bucket's template, two nodes patched, one launch), and once in a cache with
+// max_executables = 1. The time is the median host time of an iteration, in batches of four that start with the GPU
+// idle.
 //
-// With --cublas, a third of the kernels are products of cuBLAS, whose number of columns is the bucket's, and a third
-// hash the products' bits into the state; the results are compared with what launching every kernel by itself leaves.
+// The section "start" is measured in processes in which only the one way has run. first_replay_ms is the time from its
+// construction until the host has enqueued one run of each bucket and a second one of the last bucket,
+// first_replay_done_ms the time until the GPU is done with them. taken_bytes is the device memory taken by then and the
+// warm-up, by cudaMemGetInfo. The section "of_unlimited" has these figures and the times above relative to `unlimited`.
 //
-// With --report, --trace or --dot, a cache like cache_run's is watched in one more pass after all measurements, and
-// what it did is written: as a page, as a trace of its last events, and as pictures of two buckets' graphs and of their
+// With --cublas, a third of the kernels are cuBLAS products, whose number of columns depends on the bucket, and a third
+// hash the products' bits into the state. The results are compared with those of launching every kernel by itself.
+//
+// With --report, --trace or --dot, a cache like cache_run's makes one more pass after all measurements, and its events
+// are written: as a page, as a trace of the last events, and as pictures of two buckets' graphs and of their
 // difference. These need the component graphcache_export (docs/observability.md).
 #include <absl/flags/flag.h>
 #include <absl/strings/str_format.h>
@@ -75,11 +76,11 @@ namespace {
 constexpr int kGpuIterations = 5000;
 constexpr int kCublasIterations = 1500;
 constexpr int kHostrtIterations = 100;
-constexpr int kSwitchIterations = 400;  // At most.
+constexpr int kSwitchIterations = 400;  // at most
 constexpr int kRepetitions = 3;
-constexpr int kBatch = 4;  // Iterations between two synchronizations.
+constexpr int kBatch = 4;  // iterations between two synchronizations
 
-// Of one way; one number a repetition.
+// Samples of one way, one for each repetition.
 struct Samples {
   std::vector<double> total_ms;
   std::vector<double> median_us;
@@ -98,7 +99,7 @@ double percentile_99(std::vector<double> values) {
   return values[(values.size() * 99 + 99) / 100 - 1];
 }
 
-// The whole loop, without a stop.
+// The whole loop without a stop.
 bool measure_total(const Kind& kind, const Loop& loop, const std::vector<Request>& requests,
                    const std::vector<std::uint32_t>& expected, Samples* samples) {
   loop.clear();
@@ -121,7 +122,7 @@ std::vector<Column> columns(const Iteration& iteration) {
           {"device_bytes", count(counters.device_bytes)}};
 }
 
-// The host's part of each iteration.
+// The host time of each iteration.
 bool measure_host(const Kind& kind, const Loop& loop, const std::vector<Request>& requests,
                   const std::vector<std::uint32_t>& expected, Samples* samples, Way* way) {
   loop.clear();
@@ -130,7 +131,7 @@ bool measure_host(const Kind& kind, const Loop& loop, const std::vector<Request>
   std::vector<double> warmup_us;
   std::vector<double> host_us;
   std::uint64_t calls = 0;
-  std::uint64_t counted = 0;  // By the runtime itself, where it counts.
+  std::uint64_t counted = 0;  // by the runtime, if it counts
   for (std::size_t i = 0; i < requests.size(); ++i) {
     if (i % kBatch == 0) DEMO_CUDA(cudaStreamSynchronize(loop.stream));
     const std::uint64_t calls_before = iteration->cuda_calls().value_or(0);
@@ -190,7 +191,7 @@ Section starts_section(const std::vector<Kind>& all, const std::vector<Start>& s
   return section;
 }
 
-// Every time, and the memory, as a part of that of the way called so.
+// Every time, and the memory, relative to the way with this name.
 Section parts_of(const std::string& base, const std::vector<Way>& ways, const std::vector<Start>& starts) {
   const auto figures = [&](std::size_t i) -> std::vector<std::pair<const char*, double>> {
     const auto& columns = ways[i].columns;

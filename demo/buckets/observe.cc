@@ -28,9 +28,9 @@ namespace demo {
 
 namespace {
 
-constexpr int kEvents = 20'000;  // 96 bytes each in the cache, and about 150 bytes in the trace.
+constexpr int kEvents = 20'000;  // each takes 96 bytes in the cache and about 150 bytes in the trace
 
-// The pictures, without what they end with.
+// File names of the pictures, without extensions.
 constexpr const char* kOne = "/graph";
 constexpr const char* kOther = "/other";
 constexpr const char* kDifference = "/difference";
@@ -47,7 +47,7 @@ bool write(const std::string& file, const std::string& text) {
   return static_cast<bool>(out);
 }
 
-// Where Graphviz is installed, the picture as SVG beside the text.
+// If Graphviz is installed, writes the picture as SVG beside the text.
 bool write_picture(const std::string& name, const std::string& text) {
   if (!write(name + ".dot", text)) return false;
   std::string source = name + ".dot", picture = name + ".svg";
@@ -61,7 +61,7 @@ bool write_picture(const std::string& name, const std::string& text) {
   return true;
 }
 
-// Of the two buckets that were run last.
+// Writes pictures of the two most recently run buckets.
 bool write_pictures(const graphcache::Cache& cache, const std::string& folder) {
   std::vector<graphcache::GraphInfo> graphs;
   for (const graphcache::EntryInfo& entry : cache.entries()) {
@@ -85,7 +85,7 @@ void Observed::check() const {
   if (!trace.empty()) check_writable(trace);
   if (dot.empty()) return;
   std::error_code error;
-  std::filesystem::create_directories(dot, error);  // If it fails, so does the next one.
+  std::filesystem::create_directories(dot, error);  // if this fails, so does writing the files
   for (const char* picture : {kOne, kOther, kDifference}) check_writable(dot + picture + ".dot");
 }
 

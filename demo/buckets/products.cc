@@ -13,9 +13,9 @@
 namespace demo {
 namespace {
 
-constexpr int kRows = 128;         // Of the weights, which are square, and of inputs and result.
-constexpr int kColumns = 8;        // Of inputs and result, for each block of the bucket's grids.
-constexpr std::size_t kStep = 64;  // Numbers between one node's weights, or one bucket's inputs, and the next one's.
+constexpr int kRows = 128;         // of the (square) weights, the inputs and the result
+constexpr int kColumns = 8;        // of inputs and result, for each block of the bucket's grids
+constexpr std::size_t kStep = 64;  // distance between two nodes' weights or two buckets' inputs
 
 int columns(const Bucket& bucket) { return kColumns * bucket.blocks; }
 
@@ -32,7 +32,7 @@ T* allocated(std::size_t count) {
   return static_cast<T*>(memory);
 }
 
-// Not integers: another order of a sum gives other bits.
+// Not integers, so that another order of a sum gives other bits.
 float* random_numbers(std::size_t count, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<float> numbers(count);

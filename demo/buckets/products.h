@@ -10,8 +10,8 @@
 
 namespace demo {
 
-// result = alpha * weights * inputs in single precision. The weights are the node's; alpha, the address of the inputs
-// and how many columns they have are the bucket's, and which kernel computes it is cuBLAS's choice.
+// result = alpha * weights * inputs in single precision. The weights depend on the node; alpha, the address of the
+// inputs and the number of columns depend on the bucket. cuBLAS chooses the kernel.
 class Products {
  public:
   // Ends the program with status 2 and a message if there is no cuBLAS.
@@ -21,9 +21,9 @@ class Products {
   Products& operator=(const Products&) = delete;
 
   void enqueue(const Bucket& bucket, int node) const;
-  // All products write here.
+  // All products write their result here.
   const float* result() const;
-  // Numbers in the bucket's result.
+  // Size of the bucket's result in numbers.
   static int size(const Bucket& bucket);
 
  private:

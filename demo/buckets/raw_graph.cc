@@ -5,7 +5,7 @@
 namespace demo {
 namespace {
 
-// The node that was captured last.
+// The most recently captured node.
 cudaGraphNode_t last_node(cudaStream_t stream) {
   cudaStreamCaptureStatus status;
   const cudaGraphNode_t* dependencies;

@@ -1,5 +1,5 @@
-// What a program without the library writes for itself: a captured graph whose two slot nodes it knows, and the
-// executable made from it.
+// The code that a program needs without the library: a captured graph with its two known slot nodes, and the executable
+// made from it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -28,13 +28,13 @@ class Template {
 
 class Executable {
  public:
-  // The template must outlive the executable: its nodes' handles are what patches the executable.
+  // The template must outlive the executable, because its node handles are needed to patch the executable.
   Executable(const Loop& loop, const Template& base);
   ~Executable();
   Executable(const Executable&) = delete;
   Executable& operator=(const Executable&) = delete;
 
-  // The request must be of the bucket that the executable holds.
+  // The request must be of the executable's bucket.
   void patch(const Request& request);
   void update(cudaGraph_t graph);
   void launch();

@@ -48,7 +48,7 @@ Start start(const Plan& plan, const Kind& kind, const std::vector<Request>& then
   return start;
 }
 
-// Ends this process, too, if the other could not do its work.
+// Also ends this process if the child process failed.
 Start start_in_child(const Plan& plan, const Kind& kind, const std::vector<Request>& then) {
   int ends[2];
   pid_t child = -1;
@@ -65,7 +65,8 @@ Start start_in_child(const Plan& plan, const Kind& kind, const std::vector<Reque
     close(ends[0]);
     if (waitpid(child, &status, 0) == child && whole && status == 0) return measured;
   }
-  if (child > 0 && WIFEXITED(status) && WEXITSTATUS(status) != 0) std::exit(WEXITSTATUS(status));  // It has said why.
+  // The child has printed why.
+  if (child > 0 && WIFEXITED(status) && WEXITSTATUS(status) != 0) std::exit(WEXITSTATUS(status));
   absl::FPrintF(stderr, "%s, in a process of its own: failed\n", kind.name);
   std::exit(1);
 }

@@ -1,4 +1,4 @@
-// What each way takes to get going, and the device memory that its graphs take.
+// Start-up time of each way, and the device memory of its graphs.
 #pragma once
 
 #include <vector>
@@ -8,17 +8,17 @@
 
 namespace demo {
 
-// Each bucket has run once and the last one of them twice.
+// Times until each bucket has run once and the last one twice.
 struct Start {
-  double first_replay_ms;       // From the way's construction until the host has enqueued all of that,
-  double first_replay_done_ms;  // and until the GPU is done with it.
-  double taken_bytes;           // Of the device's memory, after `then` has been run, too; the driver's part included.
+  double first_replay_ms;       // from the way's construction until the host has enqueued these runs
+  double first_replay_done_ms;  // from the way's construction until the GPU is done with them
+  double taken_bytes;           // device memory taken after `then` has run as well, including the driver's
   bool equal;
 };
 
-// By kind, the medians of the repetitions. Each way runs in a process of its own, for a driver keeps the memory of
-// graphs that are gone for the next ones; so this must be called before the process makes its first CUDA call. Nobody
-// else may use the device meanwhile.
+// The medians of the repetitions, by kind. Each way runs in its own process, because a driver keeps the memory of
+// destroyed graphs for later ones. So call this before the process makes its first CUDA call. No other process may use
+// the device meanwhile.
 std::vector<Start> measure_starts(const Plan& plan, const std::vector<Kind>& kinds, const std::vector<Request>& then,
                                   int repetitions);
 

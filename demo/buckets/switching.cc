@@ -11,15 +11,15 @@
 namespace demo {
 namespace {
 
-constexpr int kWarmUp = 8;  // Iterations before the timed ones,
-constexpr int kBatch = 4;   // and those of one timing: as many of the one bucket as of the other.
+constexpr int kWarmUp = 8;  // untimed iterations before the timed ones
+constexpr int kBatch = 4;   // iterations of one timing, half of them of each bucket
 
 struct Pair {
   const char* name;
   std::vector<Bucket> buckets;
 };
 
-// One executable for both buckets, brought over from the one's template to the other's.
+// One executable for both buckets, updated from the template of each in turn.
 class KeptTemplates : public Iteration {
  public:
   explicit KeptTemplates(const Loop& loop)
@@ -47,8 +47,8 @@ std::vector<Request> alternating(int iterations) {
 
 struct Side {
   Kind kind;
-  std::vector<double> batch_us;  // Host time of one iteration, from all repetitions.
-  double calls = 0;              // CUDA calls per timed iteration; 0 where they are not known.
+  std::vector<double> batch_us;  // host time of one iteration, of all repetitions
+  double calls = 0;              // CUDA calls per timed iteration; 0 if unknown
   Counters counters;
 };
 

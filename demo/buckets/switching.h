@@ -1,4 +1,4 @@
-// What it costs to let two buckets share one executable that they take turns with.
+// Measures the cost of two buckets taking turns on one executable.
 #pragma once
 
 #include "../support.h"
@@ -6,9 +6,9 @@
 
 namespace demo {
 
-// Each pair of buckets alternates, by hand on two kept templates and one executable, and in a cache with one
-// executable. `loop` gives the nodes, the memory and the stream; its buckets and products are not used. At most
-// `iterations` iterations are timed in each repetition. False if a result is not that of the host reference.
+// Two buckets alternate: by hand with two kept templates and one executable, and in a cache with one executable. `loop`
+// provides the nodes, the memory and the stream; its buckets and products are not used. At most `iterations` iterations
+// are timed in each repetition. Returns false if a result differs from the host reference.
 bool measure_switching(Loop loop, int iterations, int repetitions, Section* section);
 
 // The blocks of the largest grid of these buckets.

@@ -14,11 +14,11 @@
 namespace demo {
 namespace {
 
-// As the cache estimates them (docs/performance.md, "Device memory of an executable").
+// As in the cache's estimate (docs/performance.md, "Device memory of an executable").
 constexpr std::uint64_t kBytesPerExecutable = 114000;
 constexpr std::uint64_t kBytesPerNode = 2600;
 
-// A way without the library, which counts for itself.
+// A way without the library, which counts its own calls.
 class Raw : public Iteration {
  public:
   using Iteration::Iteration;
@@ -39,7 +39,7 @@ class NoGraph : public Raw {
   void run(const Request& request) override { loop_.launch_all(request); }
 };
 
-// One bucket's executable and the template that it was instantiated from.
+// A bucket's executable, and the template that it was instantiated from.
 struct Instance {
   Instance(const Loop& loop, const Request& request)
       : bucket(request.bucket), base(loop, request), executable(loop, base) {}
@@ -69,7 +69,7 @@ class PlainLru : public Raw {
 
  private:
   const std::size_t limit_;
-  std::list<Instance> instances_;  // The one used last first.
+  std::list<Instance> instances_;  // most recently used first
 };
 
 class Unlimited : public Raw {
@@ -89,7 +89,7 @@ class Unlimited : public Raw {
   }
 
  private:
-  std::vector<std::unique_ptr<Instance>> instances_;  // By bucket.
+  std::vector<std::unique_ptr<Instance>> instances_;  // by bucket
 };
 
 class RecaptureUpdate : public Raw {
@@ -117,7 +117,7 @@ class RecaptureUpdate : public Raw {
   }
 
  private:
-  // Kernels that cuBLAS chooses may be such that one cannot take the other's place.
+  // Kernels that cuBLAS chooses may be impossible to exchange in an update.
   bool updated(cudaGraph_t graph) {
     cudaGraphExecUpdateResultInfo info;
     const cudaError_t error = cudaGraphExecUpdate(exec_, graph, &info);
@@ -162,7 +162,7 @@ class CacheRun : public Iteration {
       if (loop_.work(node) == Loop::Work::kMix) {
         rec.launch(mix, shape, loop_.state, loop_.count, 0u, Loop::fixed(node), bucket.salt(node));
       } else {
-        loop_.enqueue(request, node);  // As it stands: nothing in it is a slot.
+        loop_.enqueue(request, node);  // as it is, because it has no slots
       }
     }
     rec.launch(mix, shape, loop_.state, loop_.count, 0u, value, bucket.salt(last));
@@ -173,7 +173,7 @@ class CacheRun : public Iteration {
 
 }  // namespace
 
-// How many cuBLAS makes is not known.
+// The number of calls that cuBLAS makes is unknown.
 std::optional<std::uint64_t> Iteration::cuda_calls() const {
   return loop_.products == nullptr ? std::optional(raw_calls()) : std::nullopt;
 }

@@ -1,4 +1,4 @@
-// The ways to run the loop; the top of main.cc says what each does.
+// The ways to run the loop. main.cc describes each.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@ struct Counters {
   std::uint64_t instantiations = 0;
   std::uint64_t updates = 0;
   std::uint64_t live_executables = 0;
-  std::uint64_t device_bytes = 0;  // Estimated.
+  std::uint64_t device_bytes = 0;  // an estimate
 };
 
-// A way is an object that does one iteration; it is made anew for each pass over the requests.
+// A way is an object that does one iteration at a time. Each pass over the requests uses a new one.
 class Iteration {
  public:
   explicit Iteration(const Loop& loop) : loop_(loop) {}
@@ -30,9 +30,9 @@ class Iteration {
 
   virtual void run(const Request& request) = 0;
   virtual Counters counters() const = 0;
-  // CUDA calls that the way itself has made so far, where it counts them.
+  // CUDA calls that the way itself has made so far, if it counts them.
   virtual std::optional<std::uint64_t> cuda_calls() const;
-  // The cache, of the ways that use one.
+  // The cache, if the way uses one.
   virtual const graphcache::Cache* cache() const { return nullptr; }
 
  protected:
@@ -44,10 +44,10 @@ struct Kind {
   std::function<std::unique_ptr<Iteration>(const Loop&)> make;
 };
 
-// All ways; `executables` is the limit of those that have one.
+// All ways. `executables` is the limit of those that have one.
 std::vector<Kind> kinds(int executables, int buckets);
 
-// The cache with these options.
+// A way that uses a cache with these options.
 Kind cache_kind(const std::string& name, const graphcache::Options& options);
 
 }  // namespace demo

@@ -1,5 +1,5 @@
-// The twin of NCCL for hostrt: a kernel that meets those of the other ranks. It may wait inside, since each rank is a
-// process of its own there.
+// The CPU version of NCCL for hostrt: a kernel that meets the kernels of the other ranks. It may wait inside, because
+// each rank is a process of its own there.
 #include <cstddef>
 
 #include "../support.h"
@@ -8,7 +8,7 @@
 
 namespace demo {
 
-// One thread. Adds up in the order of the ranks, so that all of them get the same bits.
+// Runs in one thread. Adds in the order of the ranks, so that all of them get the same bits.
 void average(const float* from, float* to, int count, Ranks* ranks) {
   const auto size = static_cast<std::size_t>(count);
   std::vector<float> all(size * static_cast<std::size_t>(ranks->count()));

@@ -1,5 +1,5 @@
-// NCCL. The program is not linked with it, but loads it when there are other ranks, so that it starts on machines that
-// have none. Without nccl.h at the time of the build it trains on one device alone.
+// NCCL. The program loads it when there are several ranks, instead of being linked with it, so that it starts on
+// machines without NCCL. If nccl.h was missing at build time, it trains on one device.
 #include <absl/strings/str_format.h>
 
 #include <cstdlib>
@@ -20,7 +20,7 @@ namespace {
   std::exit(1);
 }
 
-// The functions of the library that this demo uses.
+// The NCCL functions that this demo uses.
 struct Nccl {
   decltype(&ncclGetUniqueId) get_unique_id;
   decltype(&ncclCommInitRank) comm_init_rank;
@@ -43,8 +43,8 @@ void find(void* library, const char* name, Function* function) {
 }
 
 Nccl load() {
-  // Else the graphs hold events, by which NCCL orders what a communicator does in graphs and elsewhere at the same
-  // time. Here a rank does all in one stream, and graphs with event nodes have no siblings.
+  // With mixing support the graphs would contain events, by which NCCL orders a communicator's work inside and outside
+  // of graphs. A rank here uses one stream, and graphs with event nodes have no siblings.
   setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0);
   void* const library = dlopen("libnccl.so.2", RTLD_NOW);
   if (library == nullptr) fail("NCCL cannot be loaded", dlerror());
@@ -78,7 +78,7 @@ class NcclCollective : public Collective {
     on_device_ = static_cast<std::uint64_t*>(memory);
   }
 
-  // Waits until all graphs are gone that hold its work.
+  // Waits until all graphs that contain its work have been destroyed.
   ~NcclCollective() override {
     DEMO_CUDA(cudaFree(on_device_));
     DEMO_NCCL(comm_destroy, comm_);
@@ -86,7 +86,7 @@ class NcclCollective : public Collective {
   NcclCollective(const NcclCollective&) = delete;
   NcclCollective& operator=(const NcclCollective&) = delete;
 
-  // Grouped: one kernel.
+  // Grouped into one kernel.
   void average(float* gradient, int count, const float* loss, float* mean_loss, cudaStream_t stream) override {
     DEMO_NCCL(group_start);
     DEMO_NCCL(all_reduce, gradient, gradient, static_cast<std::size_t>(count), ncclFloat, ncclAvg, comm_, stream);
@@ -107,7 +107,7 @@ class NcclCollective : public Collective {
 
  private:
   ncclComm_t comm_ = nullptr;
-  std::vector<std::uint64_t> numbers_;  // Those of all ranks, then the own one.
+  std::vector<std::uint64_t> numbers_;  // those of all ranks, then this rank's own
   std::uint64_t* on_device_ = nullptr;
 };
 

@@ -1,11 +1,11 @@
-// Data-parallel training: each rank has a device of its own with all of train_step's network on it, takes its share of
-// every batch, and the mean of all ranks' gradients is taken by an all-reduce (NCCL's; on hostrt its twin's) inside of
-// the step's graph. So a step does on N ranks what it does on one device with the whole batch.
+// Data-parallel training. Each rank has its own device with the whole network of train_step, and takes its share of
+// every batch. An all-reduce inside the step's graph (by NCCL, or its CPU version on hostrt) takes the mean of all
+// ranks' gradients. So a step on N ranks does the same as a step on one device with the whole batch.
 //
-// A rank is a thread with a device (on hostrt a process), or under --mpi a process that an MPI launcher has started.
-// The size of the batch changes from step to step among eight buckets: eight keys. The cache may have three
-// executables and seven templates, so that it shares executables or evicts them, and forgets templates. Batch, learning
-// rate, the number of the step and the place of the loss are slots. Three ways to run it:
+// A rank is a thread with a device (on hostrt a process), or with --mpi a process that an MPI launcher has started. The
+// batch size changes from step to step among eight buckets: eight keys. The cache may have three executables and seven
+// templates, so it shares or evicts executables, and forgets templates. Batch, learning rate, step number and the place
+// of the loss are slots. Four ways to run it:
 //
 //   eager             everything enqueued by itself
 //   captured_by_hand  by hand on the raw API: a graph for each size, the nodes that change set before each launch
@@ -13,13 +13,13 @@
 //   cache_run_own     the same, and no two sizes share an executable (Options::share)
 //
 // Two times of each way, medians of three repetitions. Total: all steps enqueued one after another, until the last rank
-// is done; captures are part of it. Host: the first rank's part of a step, measured over batches of ten steps with the
+// is done, captures included. Host: the first rank's host time of a step, measured over batches of ten steps with the
 // GPU idle at their start. The section "scaling" has the same for one rank, two, four, up to all of them.
 //
-// Three things are checked. Every way leaves the losses and parameters of an eager run on as many ranks, bit by bit,
-// on each rank. The losses of all steps are those of one device that takes whole batches, but for rounding. And the
-// caches of all ranks decide alike: after every 100 steps they exchange a hash of what each run did and of what they
-// have counted. --differ shows that this is found: it gives the last rank's cache an executable less.
+// Three things are checked. Every way leaves the same losses and parameters as an eager run on as many ranks, bit by
+// bit, on each rank. The losses of all steps equal those of one device that takes whole batches, except for rounding.
+// And the caches of all ranks make the same decisions: after every 100 steps the ranks exchange a hash of the outcomes
+// of their runs and of their counters. --differ tests this check: it gives the last rank's cache one executable less.
 #include <absl/flags/flag.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
@@ -54,8 +54,8 @@ ABSL_FLAG(std::string, json, "", "file to write the results to");
 namespace demo {
 namespace {
 
-// How far a loss may be from that of one device alone: some units in the last place, as a part of the first loss; and
-// as a part of itself.
+// Limits for the difference from the loss of one device: relative to the first loss (some units in the last place), and
+// relative to the loss itself.
 constexpr LossDifference kLossLimit{1e-5, 1e-2};
 
 const bool kGpu = on_gpu();
@@ -66,7 +66,7 @@ int devices() {
   return count;
 }
 
-// 1, 2, 4 and so on, and all.
+// 1, 2, 4 and so on, and all ranks.
 std::vector<int> teams(int ranks) {
   std::vector<int> counts;
   for (int count = 1; count < ranks; count *= 2) counts.push_back(count);
@@ -79,7 +79,7 @@ graphcache::Options cache_options(const Ranks& ranks) {
   options.max_executables = absl::GetFlag(FLAGS_executables);
   options.max_templates = kBuckets - 1;
   if (absl::GetFlag(FLAGS_differ)) {
-    // A rank that captures alone might wait for others in vain: all of them keep all templates.
+    // A rank that captures alone might wait for the others for ever, so all of them keep all templates.
     options.max_templates = kBuckets;
     if (ranks.rank() == ranks.count() - 1) --options.max_executables;
   }
@@ -104,7 +104,7 @@ Settings settings() {
       {absl::GetFlag(FLAGS_batch).value_or(kGpu ? 1024 : 64), absl::GetFlag(FLAGS_hidden).value_or(kGpu ? 256 : 64)}};
 }
 
-// What one rank does, and what all of them found. The first one reports it.
+// The work of one rank, and the findings of all. The first rank reports them.
 class Run {
  public:
   explicit Run(Ranks& all) : all_(all), settings_(settings()) {}
@@ -114,7 +114,7 @@ class Run {
     if (all_.rank() == 0) begin_report();
     const Trained alone = train_eagerly(Replica(settings_.shape, settings_.steps, 0, 1, nullptr));
     for (const int count : teams(all_.count())) {
-      // The others wait for the next team.
+      // The other ranks wait for the next team.
       const std::unique_ptr<Ranks> team = all_.first(count);
       if (team != nullptr) add(count, measure(*team, settings_.shape, settings_.steps, cache_options(all_), alone));
       all_.meet();
@@ -158,7 +158,7 @@ class Run {
                                {{"compared", static_cast<double>(measured.comparisons)},
                                 {"differing", static_cast<double>(measured.differing)}}});
     for (const auto& [way, cache] : measured.caches) add_cache(way + ranks, cache);
-    report_.ways = measured.ways;  // The last team is that of all.
+    report_.ways = measured.ways;  // the last team is that of all ranks
     right_ = right_ && measured.equal && measured.differing == 0;
   }
 
@@ -212,7 +212,7 @@ int train(Ranks& all) {
 int run() {
   if (const std::string json = absl::GetFlag(FLAGS_json); !json.empty()) check_writable(json);
   if (absl::GetFlag(FLAGS_mpi)) return run_under_mpi(train);
-  // On hostrt nothing may be asked of the runtime before the ranks are there.
+  // On hostrt the runtime must not be called before the ranks exist.
   const int by_default = !kGpu ? 2 : devices() >= 4 ? 4 : devices() >= 2 ? 2 : 1;
   const int ranks = absl::GetFlag(FLAGS_ranks).value_or(by_default);
   if (ranks < 1 || ranks > kMostRanksHere) {

@@ -12,9 +12,9 @@
 namespace demo {
 namespace {
 
-constexpr int kRepetitions = 3;     // On a GPU: on hostrt times mean nothing.
-constexpr int kBatch = 10;          // Steps of one host timing.
-constexpr int kCompareEvery = 100;  // Steps.
+constexpr int kRepetitions = 3;     // on a GPU; on hostrt times mean nothing
+constexpr int kBatch = 10;          // steps of one host timing
+constexpr int kCompareEvery = 100;  // steps
 
 LossDifference difference(const std::vector<float>& found, const std::vector<float>& expected) {
   LossDifference largest;
@@ -38,7 +38,7 @@ class Measurement {
   Measurement(Ranks& team, const Replica& replica, const Trained& expected)
       : team_(team), replica_(replica), expected_(expected) {}
 
-  // One repetition: all steps for the total time, then again for the host's part of it.
+  // One repetition: all steps for the total time, then again for the host time.
   void measure(const Kind& kind, Samples* samples, Way* way) {
     replica_.training().reset();
     const std::unique_ptr<Trainer> trainer = kind.make(replica_);
@@ -81,7 +81,7 @@ class Measurement {
     return *std::max_element(all.begin(), all.end()) / 1000;
   }
 
-  // Where there is something to decide; the ranks see the same numbers, and the first one speaks for all.
+  // For ways that make decisions. All ranks see the same numbers, so the first one reports for all.
   void compare_decisions(const Trainer& trainer, const char* way, int step) {
     if (replica_.collective() == nullptr || !trainer.stats()) return;
     const std::vector<std::uint64_t> all = replica_.collective()->gather(trainer.decisions(), replica_.stream());
@@ -109,7 +109,7 @@ class Measurement {
 Measured measure(Ranks& team, const Shape& shape, int steps, const graphcache::Options& options, const Trained& alone) {
   const std::unique_ptr<Collective> collective = team.count() > 1 ? make_collective(team) : nullptr;
   const Replica replica(shape, steps, team.rank(), team.count(), collective.get());
-  // Before the first capture: NCCL connects the ranks when they first work together.
+  // Before the first capture, because NCCL connects the ranks when they first work together.
   const Trained expected = train_eagerly(replica);
   Measurement measurement(team, replica, expected);
   Measured& result = measurement.result();

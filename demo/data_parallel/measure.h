@@ -1,4 +1,4 @@
-// Measures the ways beside each other on some ranks; the top of main.cc says what is timed and what is compared.
+// Measures the ways on some ranks. main.cc describes what is timed and compared.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,22 @@
 
 namespace demo {
 
-// The largest differences of losses to those of one device alone.
+// The largest differences from the losses of one device.
 struct LossDifference {
-  double of_first = 0;  // As a part of the first step's loss,
-  double of_own = 0;    // and of the loss itself, which falls to little more than nothing.
+  double of_first = 0;  // relative to the loss of the first step
+  double of_own = 0;    // relative to the loss itself, which falls to nearly nothing
 };
 
 struct Measured {
-  std::vector<Way> ways;                            // Medians.
-  std::map<std::string, graphcache::Stats> caches;  // Of the ways that have one, in the end.
+  std::vector<Way> ways;                            // medians
+  std::map<std::string, graphcache::Stats> caches;  // final counters, of the ways that have a cache
   LossDifference losses;
-  std::uint64_t comparisons = 0;  // Of the ranks' decisions,
-  std::uint64_t differing = 0;    // and those in which ranks had decided differently.
-  bool equal = true;              // Whether every way left the bits of the eager run, on this rank.
+  std::uint64_t comparisons = 0;  // number of comparisons of the ranks' decisions
+  std::uint64_t differing = 0;    // number of comparisons in which decisions differed
+  bool equal = true;              // whether every way left the bits of the eager run on this rank
 };
 
-// Every rank of the team must call it at the same time. `alone` is what one device leaves that takes whole batches.
+// Every rank of the team must call this at the same time. `alone` is the result of one device that takes whole batches.
 Measured measure(Ranks& team, const Shape& shape, int steps, const graphcache::Options& options, const Trained& alone);
 
 }  // namespace demo

@@ -23,13 +23,13 @@ namespace {
 
 constexpr std::size_t kSlotBytes = std::size_t{1} << 20;
 
-// Where ranks meet, in memory that all of them see.
+// A meeting point for ranks in shared memory.
 struct Meeting {
   pthread_barrier_t barrier;
   std::byte slots[kMostRanksHere][kSlotBytes];
 };
 
-// One for each count of ranks. Threads could do with less; pages that nobody touches cost nothing.
+// One for each number of ranks. Threads need fewer; untouched pages cost nothing.
 using Meetings = std::array<Meeting, kMostRanksHere + 1>;
 
 class RanksHere : public Ranks {
@@ -40,7 +40,7 @@ class RanksHere : public Ranks {
   using Ranks::gather;
   void gather(const void* mine, std::size_t bytes, void* all) override {
     std::size_t done = 0;
-    do {  // At least once, for who only wants to meet.
+    do {  // at least once, for meet()
       const std::size_t piece = std::min(bytes - done, kSlotBytes);
       if (piece != 0) std::memcpy(meeting_.slots[rank()], static_cast<const std::byte*>(mine) + done, piece);
       pthread_barrier_wait(&meeting_.barrier);
@@ -76,7 +76,7 @@ int run_threads(int count, const std::function<int(int)>& train) {
   return status;
 }
 
-// The others would wait for a rank that has died.
+// Other ranks would wait for one that has died.
 void end_with_child(int) {
   int status = 0;
   while (waitpid(-1, &status, WNOHANG) > 0) {
@@ -116,7 +116,7 @@ int run_here(int count, const std::function<int(Ranks&)>& train) {
   pthread_barrierattr_t shared;
   pthread_barrierattr_init(&shared);
   pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
-  // The first is that of all.
+  // The first meeting is that of all ranks.
   pthread_barrier_init(&meetings[0].barrier, &shared, static_cast<unsigned>(count));
   for (int i = 1; i <= count; ++i) {
     pthread_barrier_init(&meetings[static_cast<std::size_t>(i)].barrier, &shared, static_cast<unsigned>(i));

@@ -1,4 +1,4 @@
-// The ranks of a training: who takes part, and what their hosts tell each other.
+// The ranks of a training, and the communication between their hosts.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@ class Ranks {
   virtual ~Ranks() = default;
   int rank() const { return rank_; }
   int count() const { return count_; }
-  // The rank's number among those of its machine: which of the devices is its own.
+  // The rank's number among those of its machine, which selects its device.
   int number_here() const { return number_here_; }
 
-  // Everybody's bytes, by rank. Every rank must call it, with as many bytes. On hostrt kernels call it, too, so that a
-  // host must not while it has work under way.
+  // Gathers the bytes of all ranks, by rank. Every rank must call it, with the same size. On hostrt kernels call it as
+  // well, so a host must not call it while it has work in flight.
   virtual void gather(const void* mine, std::size_t bytes, void* all) = 0;
   template <class T>
   std::vector<T> gather(const T& mine) {
@@ -27,10 +27,10 @@ class Ranks {
     gather(&mine, sizeof(T), all.data());
     return all;
   }
-  // Comes back when every rank has called it.
+  // Returns when every rank has called it.
   void meet() { gather(nullptr, 0, nullptr); }
 
-  // The first ones of these, without the others. Every rank must call it; those beyond get nothing.
+  // The first `count` of these ranks as a group. Every rank must call it; the others get null.
   virtual std::unique_ptr<Ranks> first(int count) = 0;
 
  protected:
@@ -42,13 +42,13 @@ class Ranks {
   const int number_here_;
 };
 
-// Calls `train` in each of so many ranks of this program: threads, on a device each. On hostrt they are processes, for
-// kernels of one process run one at a time there, and one that waits for another rank's would wait for ever. Returns
-// what `train` returned for the first rank. A rank that ends by itself ends the program.
+// Calls `train` in `count` ranks of this program: threads with a device each. On hostrt they are processes, because
+// hostrt runs the kernels of one process one at a time, and a kernel that waits for another rank's would wait for ever.
+// Returns the result of the first rank. A rank that exits ends the program.
 int run_here(int count, const std::function<int(Ranks&)>& train);
 
-// The same for the processes that an MPI launcher has started. Where the program was built without MPI, a message, and
-// 2.
+// The same for processes that an MPI launcher has started. If the program was built without MPI, prints a message and
+// returns 2.
 int run_under_mpi(const std::function<int(Ranks&)>& train);
 
 }  // namespace demo

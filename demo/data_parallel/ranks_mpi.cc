@@ -1,4 +1,4 @@
-// Ranks that an MPI launcher has started. Without MPI (DEMO_HAVE_MPI) there are none.
+// Ranks started by an MPI launcher. Without MPI (DEMO_HAVE_MPI) there are none.
 #include <absl/strings/str_format.h>
 
 #include <cstdio>
@@ -34,7 +34,7 @@ int rank_on_this_machine() {
   return rank;
 }
 
-// MPI ends the whole job where a call of it fails.
+// MPI ends the whole job if one of its calls fails.
 class MpiRanks : public Ranks {
  public:
   MpiRanks(MPI_Comm comm, int number_here) : Ranks(rank_in(comm), size_of(comm), number_here), comm_(comm) {}

@@ -10,9 +10,9 @@
 namespace demo {
 namespace {
 
-constexpr int kUsualFor = 50;  // Steps for which one size of batch is the usual one.
+constexpr int kUsualFor = 50;  // number of steps in which one batch size is the usual one
 
-// The examples of all ranks in each step, the same in every process.
+// The batch sizes of all ranks together in each step, equal in every process.
 std::vector<int> batch_sizes(int steps, int largest) {
   const auto buckets = graphcache::Buckets::every(largest / kBuckets, largest);
   std::mt19937 random(3);
@@ -27,7 +27,7 @@ std::vector<int> batch_sizes(int steps, int largest) {
   return sizes;
 }
 
-// Appends the rank's examples among the first `size` of a batch.
+// Appends the rank's share of the first `size` examples of a batch.
 void append_share(const float* batch, const Shape& shape, int size, int rank, int ranks, std::vector<float>* to) {
   const int rows = size / ranks;
   const float* const inputs = batch + rank * rows * kInputs;

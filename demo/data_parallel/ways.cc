@@ -33,7 +33,7 @@ class CapturedByHand : public Trainer {
   std::map<int, StepGraph> graphs_;
 };
 
-// FNV-1a, of numbers one after the other.
+// FNV-1a of a sequence of numbers.
 class Digest {
  public:
   void add(std::uint64_t number) {
@@ -60,7 +60,7 @@ class CacheRun : public Trainer {
                        graphcache::Slot<int> number, graphcache::Slot<float*> loss) {
                      const int count = training.shape().all_parameters();
                      rec.memcpy(training.batch(), batch, Replica::batch_bytes(rows), cudaMemcpyHostToDevice);
-                     replica_.gradient(rows);  // The all-reduce is in it.
+                     replica_.gradient(rows);  // includes the all-reduce
                      rec.launch(adam, {grid(count), kThreads}, training.parameters(), training.mean(),
                                 training.square(), training.gradient(), count, rate, number);
                      rec.memcpy(loss, replica_.loss(), sizeof(float), cudaMemcpyDeviceToHost);
@@ -72,7 +72,7 @@ class CacheRun : public Trainer {
     outcomes_.add(static_cast<std::uint64_t>(*outcome));
   }
 
-  // What the runs did, in their order, and what is behind it.
+  // A hash of the outcomes in their order and of the counters.
   std::uint64_t decisions() const override {
     const graphcache::Stats stats = cache_.stats();
     Digest digest = outcomes_;

@@ -1,4 +1,4 @@
-// The ways to train; the top of main.cc says what each does.
+// The ways to train. main.cc describes each.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@
 
 namespace demo {
 
-// A way is an object that does one step; it is made anew for each repetition.
+// A way is an object that does one step at a time. Each repetition uses a new one.
 class Trainer {
  public:
   explicit Trainer(const Replica& replica) : replica_(replica) {}
   virtual ~Trainer() = default;
   virtual void run(const Step& step, int rows) = 0;
-  // A number that ranks share if they have decided alike in all steps so far; 0 where there is nothing to decide.
+  // A number that is equal on ranks that have made the same decisions so far; 0 if the way makes none.
   virtual std::uint64_t decisions() const { return 0; }
   virtual std::optional<graphcache::Stats> stats() const { return std::nullopt; }
 
@@ -32,7 +32,7 @@ struct Kind {
   std::function<std::unique_ptr<Trainer>(const Replica&)> make;
 };
 
-// The options are those of the cache.
+// `options` are those of the cache.
 std::vector<Kind> kinds(const graphcache::Options& options);
 
 }  // namespace demo

@@ -11,7 +11,7 @@ constexpr int kWarp = 32;
 
 __device__ void synchronize() { __syncthreads(); }
 
-// Of the values of all threads of a block, in every one of them.
+// Reduces the values of all threads of a block; every thread gets the result.
 template <class T, class Op>
 __device__ T reduce(T value, Op op) {
   __shared__ T of_warps[kWarp];
@@ -24,7 +24,7 @@ __device__ T reduce(T value, Op op) {
     }
     value = op(value, other);
   }
-  __syncthreads();  // The last call's may still be read.
+  __syncthreads();  // threads may still be reading the result of the last call
   if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = value;
   __syncthreads();
   value = of_warps[0];
@@ -68,12 +68,12 @@ struct alignas(kAtOnce * sizeof(Bf16)) Numbers {
 __device__ int lane() { return static_cast<int>(threadIdx.x); }
 __device__ int lanes() { return static_cast<int>(blockDim.x); }
 
-// Where `parts` has those of one row, head and split.
+// The place in `parts` of one row, head and split.
 __device__ size_t part(int row, int heads, int which, int split, int head) {
   return static_cast<size_t>((row * heads + which) * kMostSplits + split) * static_cast<size_t>(head + 2);
 }
 
-// Where the cache has a position's keys, or values.
+// The place in the cache of a position's keys or values.
 __device__ size_t cached(const Row& row, int position, int width) {
   const int block = row.blocks[position / kBlockTokens];
   return static_cast<size_t>(block * kBlockTokens + position % kBlockTokens) * width;
@@ -104,7 +104,7 @@ __global__ void rms_norm(const Bf16* __restrict__ in, const Bf16* __restrict__ w
   }
 }
 
-constexpr float kLog2OfBase = 13.2877124f;  // Of 10000.
+constexpr float kLog2OfBase = 13.2877124f;  // log2(10000)
 
 __global__ void rope_and_append(const Row* rows, Bf16* qkv, Bf16* keys, Bf16* values, int heads, int head) {
   const Row& row = rows[blockIdx.x];

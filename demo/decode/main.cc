@@ -1,12 +1,13 @@
-// The serving program: four workers decode answers to requests with one transformer in bf16, each with a stream, a
-// cuBLAS handle and a key-value cache of its own. Requests come to each by a Poisson process whose rate swings; a step
-// takes in one token of every sequence in flight, padded to the next bucket. A step's graph: the batch's rows are
-// copied from pinned memory; for each layer norm, product, rope and entry into the cache, attention over the cache in
-// splits, the splits put together, product, norm, product, gate, product; norm, product, the largest logit; the
-// choices are copied back. The host is a step ahead of the device: it knows which sequences the next step has, the
-// device knows what it has chosen for them. What changes from step to step of a bucket is where the rows come from,
-// where the choices go, and how many splits the longest sequence needs: the grid of `attend`, a node of each layer.
-// Four ways to run it:
+// A serving program. Four workers decode answers to requests with one transformer in bf16. Each worker has its own
+// stream, cuBLAS handle and key-value cache. Its requests arrive by a Poisson process whose rate oscillates. A step
+// processes one token of every active sequence, padded to the next bucket.
+//
+// A step's graph copies the batch's rows from pinned memory. Each layer is norm, product, rope and append to the cache,
+// attention over the cache in splits, combination of the splits, product, norm, product, gate, product. Norm, product
+// and the largest logit follow, and the choices are copied back. The host is one step ahead of the device: it knows the
+// sequences of the next step, and the device knows the tokens that it has chosen for them. Three things change from
+// step to step of a bucket: the source of the rows, the target of the choices, and the number of splits that the
+// longest sequence needs, which is the grid of `attend`, one node in each layer. Four ways to run it:
 //
 //   eager             everything enqueued by itself
 //   graph_per_bucket  by hand on the raw API: at start each worker captures, instantiates and uploads a graph for each
@@ -14,25 +15,23 @@
 //   cache_run         graphcache: one cache for all workers, with at most `executables` executables; a graph is
 //                     captured when a worker's batch first is of its bucket. Prefer::kDeviceTime
 //   cache_run_own     the same without Options::share: no graph takes over the executable of another, so no worker
-//   waits
-//                     for another's launch of it
+//                     waits for another's launch of it
 //
-// With --sharing, also cache_run_total_time and cache_run_table, which may take the device's time for switches
-// (Prefer::kTotalTime, and with it detail::Sharing::kTable).
+// --sharing adds cache_run_total_time and cache_run_table, which may use device time for switches (Prefer::kTotalTime,
+// and in addition detail::Sharing::kTable).
 //
-// Time per token: from when the host has the last step's choices until it has this step's, for each token of an answer
-// that the step gives. Tokens per second: those of all workers, from when all are ready to take requests. Start: from
-// before the way does anything until every worker has got the choices of its first step. graph_bytes: what
-// cudaMemGetInfo says that the device has less at the end than before the way did anything. Host: the enqueuing of a
-// step, median. Each time in a process of its own, in which each worker has run each bucket once before, so that no way
-// pays for loading kernels; medians of the repetitions. Calls on hostrt have those of the events that the host waits
-// for in them.
+// Time per token: from the arrival of the last step's choices on the host until that of this step's, for each token of
+// an answer. Tokens per second: of all workers together, from when all are ready for requests. Start: from before the
+// way does anything until every worker has the choices of its first step. graph_bytes: device memory that the way has
+// taken by the end, by cudaMemGetInfo. Host: the median time to enqueue a step. Each time is measured in its own
+// process, in which each worker has run each bucket once before, so that no way pays for loading kernels; all are
+// medians of the repetitions. Calls on hostrt include those for the events that the host waits for.
 //
-// Every row's choice and its logit must be those of the eager way, bit by bit. The section "check" compares the eager
-// work with a host reference in double precision, for a network of the same width that has two layers: the largest
-// distance between the logits of a position and the reference's, as a part of their length; by how much the
-// reference's logit of a chosen token is below its largest, as a part of their root mean square; and what part of the
-// choices is not the device's largest logit. In parts of a million.
+// Every row's choice and its logit must equal those of the eager way, bit by bit. The section "check" compares the
+// eager work with a host reference in double precision, for a network of the same width with two layers. It has three
+// figures, in millionths: the largest distance between the logits of a position and the reference's, relative to their
+// length; how far the reference's logit of a chosen token is below its largest logit, relative to their root mean
+// square; and the share of choices that are not the device's largest logit.
 #include <absl/flags/flag.h>
 #include <absl/strings/str_format.h>
 

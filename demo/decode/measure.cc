@@ -18,7 +18,7 @@
 namespace demo {
 namespace {
 
-// What a process writes and the one that made it reads: figures, and each worker's choices.
+// Figures and each worker's choices, written by a child process and read by its parent.
 class Results {
  public:
   explicit Results(const Plan& plan) {
@@ -51,8 +51,8 @@ class Results {
   void* memory_;
 };
 
-// Ends this process, too, if the other could not do its work. Start-up times and memory are of a process in which
-// nothing but the one way has run.
+// Also ends this process if the child process failed. Start-up times and memory are those of a process in which only
+// the one way has run.
 void serve_in_child(const Plan& plan, const Kind& kind, Results* results) {
   std::fflush(nullptr);
   const pid_t child = fork();

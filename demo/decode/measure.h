@@ -1,4 +1,4 @@
-// Serves the requests in each way, each time in a process of its own; the top of main.cc says what is measured.
+// Serves the requests in each way, each time in its own process. main.cc describes what is measured.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace demo {
 
-// What there is to do.
+// The amount of work.
 struct Plan {
   Shape shape;
   Traffic traffic;
@@ -22,12 +22,12 @@ struct Plan {
 
 struct Measured {
   std::vector<Way> ways;
-  Section of_base;  // Every figure as a part of that of the way called so.
+  Section of_base;  // every figure relative to the way with this name
   bool equal = true;
 };
 
-// Medians of the repetitions, by kind. `equal` is false, with a message, if a step of a way chose another token than in
-// the first way, or the same one by another logit. To be called before this process has used the runtime.
+// Medians of the repetitions, by kind. `equal` is false, with a message, if a step of a way chose another token than
+// the first way, or the same one by another logit. Call this before this process has used the runtime.
 Measured measure(const Plan& plan, const std::vector<Kind>& kinds, const std::string& base);
 
 }  // namespace demo

@@ -1,4 +1,4 @@
-// Memory, streams and events that live as long as their owner, and launches of kernels.
+// Owners of memory, streams and events, and launches of kernels.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -79,7 +79,7 @@ class Event {
 
 inline std::size_t size(int number) { return static_cast<std::size_t>(number); }
 
-// Of a block that wants so many: hostrt's kernels get one (kernels.h).
+// A block of `wanted` threads, or of one on hostrt (kernels.h).
 inline dim3 threads(unsigned wanted) { return dim3(on_gpu() ? wanted : 1); }
 
 template <class... P>
@@ -88,7 +88,7 @@ void launch(void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t stream, st
   DEMO_CUDA(cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, arguments, 0, stream));
 }
 
-// A thread for each of `count`.
+// One thread for each of `count`.
 template <class... P>
 void launch_over(std::size_t count, void (*kernel)(P...), cudaStream_t stream, std::type_identity_t<P>... args) {
   constexpr unsigned kThreads = 128;

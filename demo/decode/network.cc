@@ -7,7 +7,7 @@
 namespace demo {
 namespace {
 
-constexpr float kScoreDeviation = 1.4f;  // Of queries and keys, for scores of its square.
+constexpr float kScoreDeviation = 1.4f;  // of queries and keys; their scores have its square
 
 }  // namespace
 

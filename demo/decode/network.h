@@ -1,4 +1,4 @@
-// The transformer: its shape, where its weights lie, and what they are, on the device and for the host reference.
+// The transformer: its shape, the layout of its weights, and their values on the device and for the host reference.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ struct Shape {
   int layers;
   int width;
   int heads;
-  int hidden;  // Of the feed-forward part.
+  int hidden;  // of the feed-forward part
   int vocabulary;
 
   int head() const { return width / heads; }
@@ -33,15 +33,15 @@ struct Tensor {
 
 struct Layer {
   Tensor attention_norm;
-  Tensor qkv;  // Queries, keys, values.
+  Tensor qkv;  // queries, keys, values
   Tensor attention_out;
   Tensor feed_forward_norm;
   Tensor gate_up;
   Tensor down;
 };
 
-// Weights of such sizes that everything counts: layers change what comes in about as much as they keep of it, and the
-// scores of attention are neither all alike nor all on one position.
+// Weights of such sizes that every part matters: a layer adds about as much as it keeps, and attention scores are
+// neither equal nor concentrated on one position.
 class Network {
  public:
   explicit Network(const Shape& shape);
@@ -56,7 +56,8 @@ class Network {
  private:
   Tensor tensor(int outputs, int inputs, float offset, float scale);
   Tensor norm();
-  Tensor matrix(int outputs, int inputs, float deviation);  // Of outputs, if inputs have 1.
+  // `deviation` is that of the outputs if that of the inputs is 1.
+  Tensor matrix(int outputs, int inputs, float deviation);
 
   const Shape shape_;
   std::uint32_t weights_ = 0;

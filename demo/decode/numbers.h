@@ -1,4 +1,4 @@
-// Numbers that the host and the device make alike: bf16 by its bits, and weights out of a counter.
+// Numbers that host and device compute in the same way: bf16 by its bits, and weights from a counter.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,7 +19,7 @@ __host__ __device__ inline float to_float(Bf16 value) {
   return result;
 }
 
-// To the nearest, of two equally near ones to the even one. Nothing here is not a number.
+// Rounds to nearest even. The value is never NaN.
 __host__ __device__ inline Bf16 to_bf16(float value) {
   std::uint32_t bits;
   memcpy(&bits, &value, sizeof(bits));
@@ -27,8 +27,8 @@ __host__ __device__ inline Bf16 to_bf16(float value) {
   return {static_cast<std::uint16_t>(bits >> 16)};
 }
 
-// The weight of a number: evenly distributed between offset - scale and offset + scale. Every step but the last is
-// exact, if the offset is 0 or the scale a power of two, so that a fused multiply-add changes nothing.
+// The weight with a number: uniformly distributed between offset - scale and offset + scale. Every operation but the
+// last is exact if the offset is 0 or the scale a power of two, so a fused multiply-add changes nothing.
 __host__ __device__ inline Bf16 weight(std::uint32_t number, float offset, float scale) {
   std::uint32_t hash = number * 0x9e3779b9u + 1u;
   hash = (hash ^ (hash >> 16)) * 0x85ebca6bu;

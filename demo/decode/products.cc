@@ -8,7 +8,7 @@
 namespace demo {
 namespace {
 
-// Null if there is none.
+// Null if there is no cuBLAS.
 const Cublas* cublas() { return on_gpu() ? Cublas::get() : nullptr; }
 
 }  // namespace
@@ -37,7 +37,7 @@ void Products::enqueue(const Model& model, const Tensor& tensor, const Bf16* in,
     return launch_over(size(rows) * size(tensor.outputs), product, stream_, weights, in, out, rows, tensor.inputs,
                        tensor.outputs, add, is_float);
   }
-  // To cuBLAS, whose matrices are column by column, each of ours is its own transpose.
+  // cuBLAS matrices are column-major, so each of ours is its own transpose there.
   const float one = 1.0f;
   const float beta = add ? 1.0f : 0.0f;
   check_cublas(

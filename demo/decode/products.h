@@ -1,5 +1,5 @@
-// Products of a worker's activations with weights: by cuBLAS where there is one, else by a kernel of the demo's own.
-// cuBLAS is looked for at run time, so that the demo builds and runs without it.
+// Products of a worker's activations with weights: by cuBLAS if it is installed, else by the demo's own kernel. cuBLAS
+// is loaded at run time, so that the demo builds and runs without it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,7 +9,7 @@
 
 namespace demo {
 
-// A worker has one of its own: a cuBLAS handle with the worker's stream and a workspace.
+// Each worker has its own: a cuBLAS handle with the worker's stream and a workspace.
 class Products {
  public:
   enum class Into { kBf16, kAddedToBf16, kFloat };
@@ -19,10 +19,10 @@ class Products {
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
 
-  // Whether it is cuBLAS that computes them.
+  // Whether cuBLAS computes them.
   static bool by_cublas();
 
-  // out = in * weights^T: `rows` rows of the tensor's inputs become as many of its outputs.
+  // out = in * weights^T: turns `rows` rows of the tensor's inputs into as many rows of its outputs.
   void enqueue(const Model& model, const Tensor& tensor, const Bf16* in, void* out, int rows, Into into) const;
 
  private:

@@ -9,7 +9,7 @@
 namespace demo {
 namespace {
 
-// Rows of a number for each position.
+// A row of numbers for each position.
 class Matrix {
  public:
   Matrix(int rows, int positions) : positions_(size(positions)), numbers_(size(rows) * positions_) {}
@@ -58,7 +58,7 @@ void add(const Matrix& what, int rows, Matrix* to) {
   }
 }
 
-// Turns each pair of numbers of one head, half a head apart, by an angle that grows with the position.
+// Rotates each pair of numbers of one head, half a head apart, by an angle that grows with the position.
 void turn(int first, int head, Matrix* matrix) {
   const int half = head / 2;
   for (int pair = 0; pair < half; ++pair) {
@@ -110,22 +110,22 @@ Matrix gated(const Matrix& in, int hidden) {
   return out;
 }
 
-// std::max, but what is not a number is the largest of all.
+// std::max, but NaN counts as the largest value.
 double larger(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
 
-// What one sequence took in, and what the device made of it.
+// The tokens of one sequence, and the device's results for them.
 struct Served {
   std::vector<int> tokens;
   std::vector<std::vector<float>> logits;
   std::vector<Choice> choices;
 };
 
-// In the order in which they came.
+// In the order in which the sequences arrived.
 std::vector<Served> serve_on_device(const Network& network, const Traffic& traffic,
                                     const graphcache::Buckets& buckets) {
   const Model model(network);
   const Worker worker(model, buckets);
-  constexpr int kWorker = 3;  // Whose requests are of all kinds.
+  constexpr int kWorker = 3;  // a worker whose requests are of all kinds
   Batcher batcher(traffic, buckets, kWorker);
   std::vector<Served> served;
   std::vector<std::size_t> of_sequence(static_cast<std::size_t>(buckets.largest()));
@@ -181,7 +181,7 @@ std::vector<Check> check_steps(Shape shape) {
   shape.layers = 2;
   const Network network(shape);
   const graphcache::Buckets buckets{2, 4, 6};
-  // Some of the sequences take more than one block of the cache and one split, some make room for others.
+  // Some sequences need more than one block of the cache and more than one split, and some free blocks for others.
   const Traffic traffic{kSplitTokens + 8, 3, 0, {2, 6}, {8, 2 * kSplitTokens}, shape.vocabulary};
   double logits_apart = 0;
   double worse_choice = 0;

@@ -17,7 +17,7 @@ Batcher::Batcher(const Traffic& traffic, const graphcache::Buckets& buckets, int
   const auto most = static_cast<int>(buckets.largest());
   for (int id = most - 1; id >= 0; --id) free_ids_.push_back(id);
   for (int block = cache_blocks(buckets) - 1; block >= 0; --block) free_blocks_.push_back(block);
-  expected_ = traffic.load;  // Who has come before the first step.
+  expected_ = traffic.load;  // requests that arrived before the first step
 }
 
 Batch Batcher::next(Row* rows) {
@@ -38,7 +38,7 @@ Batch Batcher::next(Row* rows) {
   batch.splits = (longest + kSplitTokens - 1) / kSplitTokens;
   const auto done = std::stable_partition(active_.begin(), active_.end(),
                                           [](const Sequence& sequence) { return sequence.position < sequence.length; });
-  // What comes next in the worker's stream comes after this step: their places can be given away.
+  // Later work on the worker's stream runs after this step, so their blocks can be reused.
   std::for_each(done, active_.end(), [this](const Sequence& sequence) { release(sequence); });
   active_.erase(done, active_.end());
   return batch;
@@ -71,7 +71,7 @@ void Batcher::admit() {
   }
 }
 
-// The sequence's next row; the sequence goes on by one position.
+// The sequence's next row. Advances the sequence by one position.
 Row Batcher::row_of(Sequence& sequence) {
   if (sequence.position % kBlockTokens == 0) {
     sequence.blocks.push_back(free_blocks_.back());

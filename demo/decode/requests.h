@@ -1,5 +1,5 @@
-// The requests, and the batches that come of them: by the number of the step and a seed alone, so that every way to run
-// them gets the same.
+// The requests and the batches made of them. They depend only on the step number and a seed, so every way gets the
+// same.
 #pragma once
 
 #include <cstddef>
@@ -20,34 +20,36 @@ struct Range {
 
 struct Traffic {
   int steps;
-  double load;   // Requests in flight at a worker, in the mean.
-  double swing;  // The part of it by which the rate of arrivals rises and falls in the course of all steps, twice.
-  Range prompt;  // Tokens, evenly distributed.
+  double load;  // mean number of active requests of a worker
+  // Relative amplitude of the arrival rate, which rises and falls twice during all steps.
+  double swing;
+  Range prompt;  // tokens, uniformly distributed
   Range answer;
   int vocabulary;
 };
 
-// What one step takes in.
+// The input of one step.
 struct Batch {
-  int rows = 0;    // Without padding. 0: nobody waits for anything.
-  int bucket = 0;  // With it.
-  int splits = 0;  // What the longest sequence needs (kernels.h).
-  int tokens = 0;  // That are answers.
+  int rows = 0;    // without padding; 0 if there is no request
+  int bucket = 0;  // with padding
+  int splits = 0;  // splits that the longest sequence needs (kernels.h)
+  int tokens = 0;  // tokens that belong to answers
 };
 
-// One worker's requests come by a Poisson process, wait while the largest batch is full, bring their prompt token by
-// token, and go when their answer is complete.
+// One worker's requests. They arrive by a Poisson process, wait while the largest batch is full, feed their prompt
+// token by token, and end when their answer is complete.
 class Batcher {
  public:
   Batcher(const Traffic& traffic, const graphcache::Buckets& buckets, int worker);
 
-  // Writes as many rows as the bucket has. No token is known here: the device keeps what it has chosen.
+  // Writes as many rows as the bucket has. The rows contain no chosen tokens, because the device keeps those.
   Batch next(Row* rows);
 
  private:
   struct Sequence {
     std::vector<int> prompt;
-    int length;  // Tokens that it takes in in all: the last one of the answer is not.
+    // Number of tokens that it feeds in all. The last token of the answer is not fed.
+    int length;
     int id = 0;
     int position = 0;
     std::vector<int> blocks;
@@ -63,20 +65,20 @@ class Batcher {
   const graphcache::Buckets& buckets_;
   std::mt19937 random_;
   int step_ = 0;
-  double expected_ = 0;  // Arrivals up to now, by the rate alone,
-  double next_ = 0;      // and when the next request comes, in that measure.
+  double expected_ = 0;  // expected number of arrivals so far
+  double next_ = 0;      // the value of `expected_` at which the next request arrives
   std::deque<Sequence> waiting_;
   std::vector<Sequence> active_;
   std::vector<int> free_ids_;
   std::vector<int> free_blocks_;
 };
 
-// How much a worker needs for the largest bucket.
+// Number of blocks that a worker needs for the largest bucket.
 inline int cache_blocks(const graphcache::Buckets& buckets) {
   return static_cast<int>(buckets.largest()) * kMostBlocks;
 }
 
-// All rows but padding, of all steps.
+// Number of rows of all steps, without padding.
 std::size_t count_rows(const Traffic& traffic, const graphcache::Buckets& buckets, int worker);
 
 }  // namespace demo

@@ -16,15 +16,15 @@ double microseconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double, std::micro>(end - begin).count();
 }
 
-// Of what one worker's thread does.
+// Measurements of one worker's thread.
 struct Samples {
   Clock::time_point first_tokens;
   Clock::time_point end;
   std::vector<double> host_us;
-  std::vector<std::pair<double, int>> step_us;  // With the tokens of answers that the step gave.
+  std::vector<std::pair<double, int>> step_us;  // with the number of answer tokens that the step produced
 };
 
-// One worker's requests, from its own thread. The device has a step to do while the host prepares the next one.
+// Serves one worker's requests in its own thread. The device works on a step while the host prepares the next one.
 class Server {
  public:
   Server(const Plan& plan, const Worker& worker, int index, Decoder& decoder, Choice* choices)
@@ -79,10 +79,10 @@ class Server {
   Batcher batcher_;
   Event done_[Worker::kPlaces];
   std::deque<InFlight> in_flight_;
-  Clock::time_point last_;  // When the last step's tokens came.
+  Clock::time_point last_;  // when the last step's tokens arrived
 };
 
-// The time that a part of the tokens of answers waited for at most, each one for its step.
+// The time within which this share of the answer tokens arrived; each token counts its step's time.
 double percentile(std::vector<std::pair<double, int>> step_us, double part, double tokens) {
   std::sort(step_us.begin(), step_us.end());
   double up_to = 0;

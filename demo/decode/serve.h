@@ -1,4 +1,4 @@
-// One way, once: its threads, their requests, and what is measured of them.
+// Runs one way once: its threads, their requests, and the measurements.
 #pragma once
 
 #include <array>
@@ -9,22 +9,22 @@
 
 namespace demo {
 
-// As one process leaves it to another: bytes.
+// Passed from one process to another as bytes.
 struct Figures {
-  double start_ms = 0;    // Until every worker has got its first step's tokens.
-  double serving_ms = 0;  // All steps of all workers, what the way does before them left out.
-  double tokens = 0;      // Of answers.
+  double start_ms = 0;    // until every worker has its first step's tokens
+  double serving_ms = 0;  // all steps of all workers, without the way's preparation
+  double tokens = 0;      // of answers
   double token_p50_us = 0;
   double token_p99_us = 0;
-  double host_us = 0;      // Of a step: median.
-  double taken_bytes = 0;  // Of the device.
-  double calls = 0;        // Of a step, where the runtime counts them.
+  double host_us = 0;      // median for a step
+  double taken_bytes = 0;  // device memory
+  double calls = 0;        // for a step, if the runtime counts calls
   Counters counters;
   bool has_outcomes = false;
   std::array<std::uint64_t, graphcache::kOutcomeCount> outcomes{};
 };
 
-// `choices` is where each worker's go: one for each row but padding, step by step.
+// `choices` receives each worker's choices, step by step: one for each row that is not padding.
 Figures serve(const Plan& plan, const Kind& kind, const std::vector<Choice*>& choices);
 
 }  // namespace demo

@@ -16,8 +16,8 @@ class Eager : public Decoder {
   void run(int index, const Step& step) override { worker(index).enqueue(step); }
 };
 
-// What a program without the library writes for itself: a captured graph whose changing nodes it knows, and the
-// executable made from it.
+// The code that a program needs without the library: a captured graph with the nodes that change, and the executable
+// made from it.
 class Graph {
  public:
   Graph(const Worker& worker, const Step& step) : worker_(worker), held_(step) {
@@ -98,7 +98,7 @@ class GraphPerBucket : public Decoder {
 
  private:
   const graphcache::Buckets& buckets_;
-  std::vector<std::map<int, Graph>> graphs_;  // By worker and bucket.
+  std::vector<std::map<int, Graph>> graphs_;  // by worker and bucket
 };
 
 class CacheRun : public Decoder {
@@ -149,7 +149,7 @@ std::vector<Kind> kinds(const graphcache::Buckets& buckets, int executables) {
       {"eager", [](const Workers& workers) { return std::make_unique<Eager>(workers); }},
       {"graph_per_bucket",
        [&buckets](const Workers& workers) { return std::make_unique<GraphPerBucket>(workers, buckets); }},
-      cache("cache_run", Sharing::kAuto, Prefer::kDeviceTime),  // Four streams keep the device busy.
+      cache("cache_run", Sharing::kAuto, Prefer::kDeviceTime),  // four streams keep the device busy
       cache("cache_run_own", Sharing::kNever, Prefer::kDeviceTime),
       cache("cache_run_total_time", Sharing::kAuto, Prefer::kTotalTime),
       cache("cache_run_table", Sharing::kTable, Prefer::kTotalTime),

@@ -1,4 +1,4 @@
-// The ways to run steps; the top of main.cc says what each does.
+// The ways to run steps. main.cc describes each.
 #pragma once
 
 #include <cstdint>
@@ -23,16 +23,16 @@ struct Counters {
   std::uint64_t live_executables = 0;
 };
 
-// A way is an object that all workers' threads share: each calls it for its own worker.
+// A way is an object that all workers' threads share; each thread calls it for its own worker.
 class Decoder {
  public:
   explicit Decoder(const Workers& workers) : workers_(workers) {}
   virtual ~Decoder() = default;
 
-  // What the way does before requests are taken.
+  // Prepares the way before requests are served.
   virtual void prepare(int /*worker*/) {}
   virtual void run(int worker, const Step& step) = 0;
-  // Once all threads are done.
+  // Call this when all threads are done.
   virtual Counters counters() const { return {}; }
   virtual std::optional<graphcache::Stats> stats() const { return std::nullopt; }
 
@@ -47,7 +47,7 @@ struct Kind {
   std::function<std::unique_ptr<Decoder>(const Workers&)> make;
 };
 
-// `executables` is how many the caches may have. The first kUsual are those that the demo runs by default.
+// `executables` is the limit of the caches. The first kUsual ways are those that the demo runs by default.
 inline constexpr std::size_t kUsual = 4;
 std::vector<Kind> kinds(const graphcache::Buckets& buckets, int executables);
 

@@ -1,5 +1,5 @@
-// The dynamic-parameters program: a loop whose every iteration launches `nodes` short kernels, `dynamic` of which take
-// a float that changes from iteration to iteration. Five ways to run it:
+// A loop whose every iteration launches `nodes` short kernels, `dynamic` of which take a float that changes in every
+// iteration. Five ways to run it:
 //
 //   no_graph          every kernel launched by itself
 //   recapture_update  capture the iteration again, update one executable from it, launch
@@ -9,11 +9,12 @@
 //   cache_run         graphcache, the values patched node by node (detail::Patching::kPerNode)
 //   cache_run_device  graphcache, the values written by the device (detail::Patching::kDeviceUpdated)
 //
-// Two times of each way. Total: all iterations enqueued one after another, until the GPU is done. Host: the host's part
-// of an iteration, measured over batches of eight with the GPU idle at their start, because in the long run a full
-// launch queue makes the host wait for the GPU whatever it does itself.
+// Two times of each way. Total: all iterations enqueued one after another, until the GPU is done. Host: the host time
+// of an iteration, measured over batches of eight with the GPU idle at their start, because otherwise a full launch
+// queue would make the host wait for the GPU.
 //
-// With --sweep: 8, 40, 200 and 1000 kernels, half of them dynamic, fewer iterations of more kernels. Three more ways:
+// With --sweep: 8, 40, 200 and 1000 kernels, half of them dynamic, and fewer iterations for more kernels. Three more
+// ways:
 //
 //   cache_run_default  graphcache with the options that it comes with
 //   cache_run_pointed  graphcache, the value in device memory (Recorder::on_device), where the dynamic kernels read it
@@ -45,7 +46,7 @@ namespace {
 constexpr int kBatches = 200;
 constexpr int kSweepNodes[] = {8, 40, 200, 1000};
 
-// What each way takes beside `combined`, and the host beside `static_replay`.
+// Each way's times relative to `combined`, and its host time relative to `static_replay`.
 Section compared(int nodes, const std::vector<Way>& ways) {
   const auto named = [&](const char* name) {
     return *std::find_if(ways.begin(), ways.end(), [&](const Way& way) { return way.name == name; });

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kRepetitions = 5;
 
-// What `iterations` leave in each element.
+// The expected value of each element after `iterations`.
 std::uint32_t reference(const Loop& loop, int iterations, bool follows) {
   std::uint32_t state = 0;
   for (int iteration = 0; iteration < iterations; ++iteration) {
@@ -39,7 +39,7 @@ struct Samples {
   std::vector<double> total_ms;
 };
 
-// One repetition of one way: the whole loop, then the host's part of it.
+// One repetition of one way: the whole loop, then the host time.
 bool measure(const Kind& kind, const Loop& loop, const Amount& amount, Samples* samples, Way* way) {
   const std::size_t bytes = kCount * sizeof(std::uint32_t);
   DEMO_CUDA(cudaMemsetAsync(loop.state, 0, bytes, loop.stream));
@@ -56,7 +56,7 @@ bool measure(const Kind& kind, const Loop& loop, const Amount& amount, Samples* 
   DEMO_CUDA(cudaMemsetAsync(loop.state, 0, bytes, loop.stream));
   DEMO_CUDA(cudaStreamSynchronize(loop.stream));
   std::uint64_t calls = 0;
-  std::uint64_t counted = 0;  // By the runtime itself, where it counts.
+  std::uint64_t counted = 0;  // by the runtime, if it counts
   for (int batch = 0; batch < amount.batches; ++batch) {
     const std::uint64_t before = iteration->cuda_calls().value_or(0);
     const std::uint64_t counted_before = runtime_calls().value_or(0);

@@ -1,4 +1,4 @@
-// Measures ways beside each other; the top of main.cc says what is timed.
+// Measures the ways. main.cc describes what is timed.
 #pragma once
 
 #include <vector>
@@ -8,14 +8,14 @@
 
 namespace demo {
 
-inline constexpr int kBatch = 8;  // Iterations of one host timing.
+inline constexpr int kBatch = 8;  // iterations of one host timing
 
 struct Amount {
-  int iterations;  // Of one repetition's total time,
-  int batches;     // and how many timings of the host.
+  int iterations;  // iterations for one repetition's total time
+  int batches;     // number of host timings
 };
 
-// Five repetitions in shuffled order: medians, by kind. `equal` becomes false, with a message, if a way left other
+// Medians of five repetitions in shuffled order, by kind. Sets `equal` to false, with a message, if a way left other
 // results than the host reference, or made other CUDA calls than it counts.
 std::vector<Way> measure(const Loop& loop, const std::vector<Kind>& kinds, const Amount& amount, bool* equal);
 

@@ -157,7 +157,7 @@ class CacheRun : public Iteration {
       std::exit(1);
     }
   }
-  // How the values are patched is the cache's own choice.
+  // The cache chooses how to patch the values, so their number of calls is unknown.
   std::optional<std::uint64_t> cuda_calls() const override { return runtime_calls(); }
   std::vector<std::pair<std::string, std::uint64_t>> outcomes() const override {
     return outcome_counts(cache_.stats());
@@ -204,7 +204,7 @@ class CacheRunDevice : public CacheRun {
   }
 };
 
-// The node that writes the value is the only one to patch.
+// Only the node that writes the value is patched.
 class CacheRunPointed : public CacheRunPerNode {
  public:
   using CacheRunPerNode::CacheRunPerNode;

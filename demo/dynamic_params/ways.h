@@ -1,4 +1,4 @@
-// The loop, and the ways to run it; the top of main.cc says what each does.
+// The loop and the ways to run it. main.cc describes each.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,7 +13,7 @@
 
 namespace demo {
 
-inline constexpr int kCount = 32;  // Elements of the buffer: one block of one warp.
+inline constexpr int kCount = 32;  // elements of the buffer: one block of one warp
 
 struct Loop {
   int nodes;
@@ -21,9 +21,9 @@ struct Loop {
   std::uint32_t* state;
   cudaStream_t stream;
 
-  // The dynamic nodes come last.
+  // The dynamic nodes are the last ones.
   bool is_dynamic(int node) const { return node >= nodes - dynamic; }
-  // The value of a node that does not change.
+  // The value of a node that is not dynamic.
   static float fixed(int node) { return 1.0f + static_cast<float>(node); }
   static float changing(int iteration) { return 1.0f + 0.001f * static_cast<float>(iteration); }
   static std::uint32_t salt(int node) { return 2u * static_cast<std::uint32_t>(node) + 1u; }
@@ -32,13 +32,13 @@ struct Loop {
   void launch_all(int iteration) const;
 };
 
-// A way is an object that does one iteration; it is made anew for each repetition.
+// A way is an object that does one iteration at a time. Each repetition uses a new one.
 class Iteration {
  public:
   explicit Iteration(const Loop& loop) : loop_(loop) {}
   virtual ~Iteration() = default;
   virtual void run(int iteration) = 0;
-  // CUDA calls that the way has made so far, where they are known.
+  // CUDA calls that the way has made so far, if known.
   virtual std::optional<std::uint64_t> cuda_calls() const;
   virtual std::vector<std::pair<std::string, std::uint64_t>> outcomes() const { return {}; }
 
@@ -49,12 +49,12 @@ class Iteration {
 struct Kind {
   const char* name;
   std::function<std::unique_ptr<Iteration>(const Loop&)> make;
-  bool follows = true;  // Whether the changing float changes; else it stays that of iteration 0.
+  bool follows = true;  // false if the dynamic float stays that of iteration 0
 };
 
 // The five ways of the program.
 std::vector<Kind> kinds();
-// Those of a sweep: the five, the cache as it comes, values that kernels read by pointers, and `static_replay`.
+// The ways of a sweep: the five, the cache with default options, values read through pointers, and `static_replay`.
 std::vector<Kind> sweep_kinds();
 
 }  // namespace demo

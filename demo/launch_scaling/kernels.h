@@ -7,8 +7,8 @@
 
 namespace demo {
 
-// `*value` becomes a hash of itself and `salt`. One thread does it, so that a node costs what nodes cost; and no node
-// and no order of nodes is forgotten.
+// `*value` becomes a hash of itself and `salt`. One thread does it, so that a node takes the minimum time. Every node
+// and the order of nodes affect the result.
 void mix(std::uint32_t* value, std::uint32_t salt);
 
 }  // namespace demo

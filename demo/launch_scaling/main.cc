@@ -1,11 +1,11 @@
-// What a launch of a CUDA graph costs, by the number of its nodes: the study of NVIDIA's article "Constant Time Launch
-// for Straight-Line CUDA Graphs and Other Performance Enhancements", with straight lines of 10, 100 and 1025 kernels of
-// one thread, and four chains side by side of 10 and of 100 kernels each. Two ways, beside each other:
+// Measures the launch cost of a CUDA graph by its number of nodes, as NVIDIA's article "Constant Time Launch for
+// Straight-Line CUDA Graphs and Other Performance Enhancements" does. The graphs are straight lines of 10, 100 and 1025
+// single-thread kernels, and four parallel chains of 10 and of 100 kernels each. Two ways:
 //
 //   raw    by hand: capture, cudaGraphInstantiate, cudaGraphLaunch
 //   cache  graphcache: run(), with the options that it comes with, in a cache of its own for each repetition
 //
-// The host's time of each step, the GPU kept idle before it, and of what the steps make up:
+// Measured is the host time of each step, with the GPU idle before it, and of the combinations:
 //
 //   capture           raw alone: from the begin to the end of the capture, launches of all kernels between them
 //   instantiate       raw alone
@@ -18,11 +18,11 @@
 //   first_end_to_end  first_run, until the GPU is done
 //   end_to_end        repeat_launch, until the GPU is done
 //
-// and `device`, the GPU's time for a repeated launch: between an event before it and one behind it, in a stream that
-// eight other launches keep busy, so that the host's time is no part of it.
+// `device` is the GPU time of a repeated launch: between an event before it and one after it, on a stream that eight
+// other launches keep busy, so that no host time is included.
 //
-// Each is the median of the repetitions (ten in each of them of the repeated launch); calls are CUDA calls, of which a
-// GPU's runtime does not count the cache's.
+// Each figure is the median of the repetitions (with ten repeated launches in each). `calls` are CUDA calls; a GPU's
+// runtime does not count those of the cache.
 #include <absl/flags/flag.h>
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
@@ -51,7 +51,7 @@ constexpr int kHostrtIterations = 5;
 
 struct Measured {
   Topology topology;
-  std::vector<Figures> ways;  // As kinds() has them.
+  std::vector<Figures> ways;  // in the order of kinds()
 };
 
 std::optional<double> number(std::optional<std::uint64_t> count) {
@@ -86,7 +86,7 @@ Section side_by_side(const Measured& measured) {
   return section;
 }
 
-// A figure that is not known, and on hostrt every time, is left empty.
+// A figure that is unknown is left empty, and so is every time on hostrt.
 bool write_csv(const std::string& file, const std::vector<Kind>& ways, const std::vector<Measured>& all, bool times) {
   std::ofstream out(file);
   out << "topology,chains,length,nodes,way,measure,us,calls\n";

@@ -10,10 +10,10 @@
 namespace demo {
 namespace {
 
-constexpr int kRepeats = 10;  // Repeat launches of one repetition.
-constexpr int kAhead = 8;     // Runs that keep the GPU busy while the one whose device time counts is enqueued.
+constexpr int kRepeats = 10;  // repeated launches of one repetition
+constexpr int kAhead = 8;     // runs that keep the GPU busy while the measured one is enqueued
 
-// From the end of the work in front to the end of the run, by events. Makes kAhead + 1 runs.
+// From the end of the preceding work to the end of the run, by events. Makes kAhead + 1 runs.
 double device_us(const Work& work, Launcher* launcher) {
   cudaEvent_t begin = nullptr, end = nullptr;
   float ms = 0;
@@ -30,7 +30,7 @@ double device_us(const Work& work, Launcher* launcher) {
   return 1000.0 * ms;
 }
 
-// From nothing to the repeated launch. Returns how many runs it made.
+// From nothing to the repeated launch. Returns the number of runs made.
 int measure_runs(const Work& work, Launcher* launcher, Times* times) {
   launcher->time(kFirstEndToEnd, [&] {
     launcher->time(kFirstRun, [&] { launcher->first_run(); });
@@ -73,7 +73,7 @@ bool measure_once(const Work& work, const Kind& kind, Times* times) {
 
 std::vector<Figures> measure(const Work& work, const std::vector<Kind>& kinds, int iterations, bool* equal) {
   std::vector<Times> times(kinds.size());
-  // The first repetition of each loads the kernel and the driver's own memory, and is not kept.
+  // The first repetition of each way loads the kernel and the driver's own memory, and is dropped.
   for (int iteration = 0; iteration <= iterations; ++iteration) {
     for (std::size_t turn = 0; turn < kinds.size(); ++turn) {
       const std::size_t i = (turn + static_cast<std::size_t>(iteration)) % kinds.size();

@@ -1,4 +1,4 @@
-// Measures the ways beside each other; the top of main.cc says what is timed.
+// Measures the ways. main.cc describes what is timed.
 #pragma once
 
 #include <vector>
@@ -9,8 +9,8 @@
 
 namespace demo {
 
-// By kind, the medians of `iterations` repetitions, in which the ways take turns. `equal` becomes false, with a
-// message, if a way left other results than the host reference or its graph is not that of the topology.
+// Medians of `iterations` repetitions, by kind; the ways take turns. Sets `equal` to false, with a message, if a way
+// left other results than the host reference, or if its graph has another topology.
 std::vector<Figures> measure(const Work& work, const std::vector<Kind>& kinds, int iterations, bool* equal);
 
 }  // namespace demo

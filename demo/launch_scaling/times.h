@@ -1,4 +1,4 @@
-// What is measured, and the samples of it.
+// The measured steps, and their samples.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace demo {
 
-// The top of main.cc says what each is.
+// main.cc describes each.
 enum Measure {
   kCapture,
   kInstantiate,
@@ -28,10 +28,10 @@ inline constexpr std::size_t kMeasureCount = kDevice + 1;
 
 const char* to_string(Measure measure);
 
-// Of one measure. A way that has no such step has neither.
+// The result for one step. Both are empty if the way has no such step.
 struct Figure {
-  std::optional<double> us;            // The median.
-  std::optional<std::uint64_t> calls;  // CUDA calls, where they are known.
+  std::optional<double> us;            // the median
+  std::optional<std::uint64_t> calls;  // CUDA calls, if known
 };
 using Figures = std::array<Figure, kMeasureCount>;
 
@@ -39,7 +39,7 @@ class Times {
  public:
   using Calls = std::function<std::optional<std::uint64_t>()>;
 
-  // Does the work and keeps the host's time for it. `calls` says how many CUDA calls there were so far.
+  // Does the work and records its host time. `calls` returns the number of CUDA calls so far.
   void time(Measure measure, const Calls& calls, const std::function<void()>& work);
   void add(Measure measure, double us);
 
@@ -47,7 +47,7 @@ class Times {
 
  private:
   std::array<std::vector<double>, kMeasureCount> us_;
-  std::array<std::optional<std::uint64_t>, kMeasureCount> calls_;  // Of the last one.
+  std::array<std::optional<std::uint64_t>, kMeasureCount> calls_;  // of the last sample
 };
 
 }  // namespace demo

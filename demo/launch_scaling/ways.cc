@@ -83,7 +83,7 @@ class Cached : public Launcher {
     defect_ = absl::StrFormat("a run was %s, not %s", graphcache::to_string(*outcome), graphcache::to_string(wanted));
   }
 
-  // One object for runs and warm-up, so that they are of one place of the program.
+  // One object for runs and warm-up, because a key belongs to one place of the program.
   const std::function<void(cudaStream_t)> body_ = [this](cudaStream_t) { work_.enqueue(); };
   const graphcache::Key key_ = graphcache::key("launch_scaling", work_.topology().name);
   graphcache::Cache cache_;

@@ -1,4 +1,4 @@
-// The ways to launch a topology as a graph; the top of main.cc says what each does.
+// The ways to launch a topology as a graph. main.cc describes each.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,24 @@
 
 namespace demo {
 
-// An object of a way begins with nothing and is made anew for each repetition. It keeps the times of the steps
-// that it knows apart.
+// A way starts with nothing, and each repetition uses a new object. It records the times of the steps that it can
+// separate.
 class Launcher {
  public:
   Launcher(const Work& work, Times* times) : work_(work), times_(*times) {}
   virtual ~Launcher() = default;
 
-  // Either of the two comes first, once: with a launch, or uploaded and without one.
+  // One of these two is called first, once: with a launch, or with an upload and no launch.
   virtual void first_run() = 0;
   virtual void warm() = 0;
   virtual void run() = 0;
 
-  // CUDA calls so far, where they are known.
+  // CUDA calls so far, if known.
   virtual std::optional<std::uint64_t> cuda_calls() const = 0;
-  // Empty, or in which respect the graph or the runs were not what is measured here.
+  // Describes how the graph or the runs differ from what should be measured; empty if they do not.
   virtual std::string defect() const = 0;
 
-  // Keeps the time of `work`.
+  // Records the time of `work`.
   void time(Measure measure, const std::function<void()>& work) {
     times_.time(
         measure, [this] { return cuda_calls(); }, work);

@@ -1,4 +1,4 @@
-// What is launched: chains of short kernels, and what they leave.
+// The work: chains of short kernels, and their results.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,16 +12,16 @@ namespace demo {
 struct Topology {
   std::string name;
   int chains;
-  int length;  // Kernels of each chain.
+  int length;  // kernels of each chain
 
   int nodes() const { return chains * length; }
 };
 
-// The article's: straight lines, and four chains side by side.
+// The topologies of the article: straight lines, and four parallel chains.
 std::vector<Topology> topologies();
 
-// A topology's streams and memory. Each chain has a stream and a number of its own, to which every kernel of the chain
-// does something else.
+// A topology's streams and memory. Each chain has its own stream and its own number, which every kernel of the chain
+// changes differently.
 class Work {
  public:
   explicit Work(const Topology& topology);
@@ -32,12 +32,12 @@ class Work {
   const Topology& topology() const { return topology_; }
   cudaStream_t stream() const { return streams_[0]; }
 
-  // The whole of it on stream(): the other chains' streams fork from it, and join it at the end.
+  // Enqueues everything on stream(): the streams of the other chains fork from it and join it at the end.
   void enqueue() const;
   void synchronize() const;
-  // Makes all numbers zero, as before the first run.
+  // Sets all numbers to zero, as before the first run.
   void clear() const;
-  // Whether the numbers are what so many runs since clear() leave; if not, with a message.
+  // Whether the numbers are those after `runs` runs since clear(). Prints a message if not.
   bool equals(int runs, const std::string& way) const;
 
  private:

@@ -1,4 +1,4 @@
-// Checked code, as in RAFT: macros throw what a call fails with, and temporaries come from a pool for each stream.
+// Code that checks every call, as in RAFT: macros throw on an error, and temporaries come from a pool for each stream.
 #include <algorithm>
 #include <cub/device/device_reduce.cuh>
 #include <cub/device/device_scan.cuh>
@@ -15,20 +15,20 @@ namespace {
 
 constexpr int kCount = 20000;
 
-// Throws, as RAFT_CUDA_TRY does. An exception that `fn` throws passes through the run. If a call of `fn` has broken the
+// Throws, as RAFT_CUDA_TRY does. An exception that `fn` throws passes through the run. If a call by `fn` has broken the
 // capture, the exception is dropped, and `fn` is called again, directly.
 #define CHECKED(call)                                         \
   if (const cudaError_t error = (call); error != cudaSuccess) \
   throw std::runtime_error(std::string(#call) + ": " + cudaGetErrorString(error))
 
-// Temporaries of one stream: a block that all keys share, since their launches follow each other. Its address is in the
-// key, because a graph keeps it. What is freed is used again within `fn`, in the order of the stream.
+// Temporaries of one stream, from a block that all keys share because their launches follow each other. The address of
+// the block is in the key, because a graph keeps it. Freed memory is reused within `fn`, in the order of the stream.
 class ScratchPool {
  public:
   explicit ScratchPool(std::size_t bytes) : block_(bytes) {}
 
   const void* address() const { return block_.get(); }
-  // Gives all back at the end of a scope.
+  // Frees everything at the end of a scope.
   class Scope {
    public:
     explicit Scope(ScratchPool& pool) : pool_(pool), used_(pool.used_) {}
@@ -43,7 +43,7 @@ class ScratchPool {
   };
 
  private:
-  // It never grows: graphs that were captured keep the address.
+  // Never grows, because captured graphs keep the address.
   void* allocate(std::size_t bytes) {
     const std::size_t rounded = (bytes + 255) / 256 * 256;
     if (rounded > block_.bytes() - used_) throw std::bad_alloc();
@@ -81,10 +81,10 @@ absl::StatusOr<graphcache::Outcome> run_sum_of_sums(graphcache::Cache& cache, cu
 bool check_sum_of_sums(graphcache::Cache& cache, cudaStream_t stream) {
   ScratchPool pool(std::size_t{1} << 20);
   const Array<float> copy(kCount), result(1);
-  std::deque<Array<float>> there;  // All at once, so that each run has another address.
+  std::deque<Array<float>> there;  // all at once, so that each run has another address
   bool right = true;
   for (unsigned i = 0; i < kRuns; ++i) {
-    std::vector<float> numbers(kCount);  // Few that are not 0, so that sums are exact in any order.
+    std::vector<float> numbers(kCount);  // mostly 0, so that sums are exact in any order
     for (std::size_t k = 0; k < numbers.size(); k += 1000) numbers[k] = static_cast<float>(i % 4);
     there.emplace_back(numbers);
     right &= succeeded(run_sum_of_sums(cache, stream, pool, there.back().get(), copy.get(), result.get()));

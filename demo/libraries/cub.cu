@@ -1,4 +1,4 @@
-// CUB: a sum over numbers that lie elsewhere in each run, read through a pointer in device memory.
+// CUB: a sum of numbers at an address that changes in each run, read through a pointer in device memory.
 #include <thrust/iterator/counting_iterator.h>
 #include <thrust/iterator/transform_iterator.h>
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kCount = 100000;
 
-// The i-th number of an array whose address lies in device memory. A kernel reads the address when it runs.
+// The i-th number of an array whose address is in device memory. A kernel reads the address when it runs.
 struct NumberAt {
   const float* const* array;
   __device__ float operator()(int i) const { return (*array)[i]; }
@@ -21,7 +21,7 @@ struct NumberAt {
 using Numbers = thrust::transform_iterator<NumberAt, thrust::counting_iterator<int>>;
 Numbers numbers_at(const float* const* array) { return Numbers(thrust::counting_iterator<int>(0), NumberAt{array}); }
 
-// The size of the temporary memory is asked for once, outside `fn`. The memory must outlive the graphs.
+// Queries the size of the temporary memory once, outside `fn`. The memory must outlive the graphs.
 std::size_t temporary_bytes() {
   std::size_t bytes = 0;
   DEMO_CUDA(cub::DeviceReduce::Sum(nullptr, bytes, numbers_at(nullptr), static_cast<float*>(nullptr), kCount));
@@ -33,7 +33,7 @@ absl::StatusOr<graphcache::Outcome> sum(graphcache::Cache& cache, cudaStream_t s
   return cache.run(graphcache::key("sum", kCount), stream, graphcache::params(numbers),
                    [&](graphcache::Recorder& rec, graphcache::Slot<const float*> slot) {
                      const float* const* in_memory = rec.on_device(slot);
-                     if (in_memory == nullptr) return cudaSuccess;  // The run returns what the recorder failed with.
+                     if (in_memory == nullptr) return cudaSuccess;  // the run returns the recorder's error
                      std::size_t bytes = temporary.bytes();
                      return cub::DeviceReduce::Sum(temporary.get(), bytes, numbers_at(in_memory), result, kCount,
                                                    rec.stream());
@@ -43,7 +43,7 @@ absl::StatusOr<graphcache::Outcome> sum(graphcache::Cache& cache, cudaStream_t s
 bool check_sum(graphcache::Cache& cache, cudaStream_t stream) {
   const Array<char> temporary(temporary_bytes());
   const Array<float> result(1);
-  std::deque<Array<float>> there;  // All at once, so that each run has another address.
+  std::deque<Array<float>> there;  // all at once, so that each run has another address
   bool right = true;
   for (unsigned i = 0; i < kRuns; ++i) {
     const std::vector<float> numbers = small_numbers(kCount, i);

@@ -1,4 +1,4 @@
-// cuFFT: a plan with a work area of its own, and the pointers in the key.
+// cuFFT: a plan with its own work area, and the pointers in the key.
 #include <cufft.h>
 
 #include <cmath>
@@ -9,7 +9,7 @@
 namespace demo {
 namespace {
 
-constexpr int kSize = 331;  // A prime, for which cuFFT needs a work area.
+constexpr int kSize = 331;  // a prime, for which cuFFT needs a work area
 constexpr int kBatch = 3;
 constexpr std::size_t kElements = std::size_t{kSize} * kBatch;
 
@@ -35,7 +35,7 @@ struct Plan {
   void* work_area = nullptr;
 };
 
-// A few buffers take turns, so the pointers are part of the key: each pair has a graph.
+// The pointers are part of the key, because they alternate among a few buffers. Each pair has its own graph.
 absl::StatusOr<graphcache::Outcome> transform(graphcache::Cache& cache, cudaStream_t stream, const Plan& plan,
                                               cufftComplex* in, cufftComplex* out) {
   return cache.run(graphcache::key("transform", kSize, kBatch, in, out), stream, [&](cudaStream_t recorded) {
@@ -71,7 +71,7 @@ bool check_transform(graphcache::Cache& cache, cudaStream_t stream) {
     const std::vector<float> numbers = small_numbers(2 * kElements, i);
     in[i % 2].set(numbers.data());
     right &= succeeded(transform(cache, stream, plan, in[i % 2].get(), out[i % 2].get()));
-    right &= error(numbers, out[i % 2].on_host(stream)) < 1e-3;  // The results are of about 100.
+    right &= error(numbers, out[i % 2].on_host(stream)) < 1e-3;  // the results are about 100
   }
   return right;
 }

@@ -1,4 +1,4 @@
-// cuRAND: numbers of a kernel whose offset is a slot, and what a replay of a generator gives.
+// cuRAND: random numbers from a kernel whose offset is a slot, and the results of replaying a generator.
 #include <curand.h>
 #include <curand_kernel.h>
 
@@ -22,7 +22,7 @@ __global__ void uniform(float* numbers, int count, unsigned long long seed, unsi
   numbers[i] = curand_uniform(&state);
 }
 
-// The program counts the offset, and each run passes it.
+// The program counts the offset and passes it to each run.
 absl::StatusOr<graphcache::Outcome> draw(graphcache::Cache& cache, cudaStream_t stream, float* numbers,
                                          unsigned long long seed, unsigned long long offset) {
   return cache.run(graphcache::key("draw", kCount), stream, graphcache::params(seed, offset),
@@ -46,12 +46,12 @@ bool check_draw(graphcache::Cache& cache, cudaStream_t stream) {
   return right && drawn.size() == kRuns / 2 + 1;
 }
 
-// The host API, which is not for graphs: a generator counts on the host what it has drawn.
+// The host API, which does not suit graphs: a generator counts its draws on the host.
 struct Generator {
   explicit Generator(curandRngType_t type) {
     DEMO_LIBRARY(curandCreateGenerator(&handle, type));
     DEMO_LIBRARY(curandSetPseudoRandomGeneratorSeed(handle, 1234));
-    DEMO_LIBRARY(curandGenerateSeeds(handle));  // Else the first call makes the state, which allocates.
+    DEMO_LIBRARY(curandGenerateSeeds(handle));  // otherwise the first call creates the state, which allocates
   }
   ~Generator() { DEMO_LIBRARY(curandDestroyGenerator(handle)); }
   Generator(const Generator&) = delete;
@@ -61,8 +61,8 @@ struct Generator {
 };
 
 struct Found {
-  std::size_t different;  // Of the runs' numbers.
-  int as_direct;          // Runs whose numbers are those of a generator that is called directly as often.
+  std::size_t different;  // number of different results among the runs
+  int as_direct;          // number of runs with the results of a generator that is called directly as often
 };
 
 Found replay_generator(graphcache::Cache& cache, cudaStream_t stream, curandRngType_t type, std::size_t count) {
@@ -86,7 +86,7 @@ Found replay_generator(graphcache::Cache& cache, cudaStream_t stream, curandRngT
   return found;
 }
 
-// What docs/libraries.md warns of. The direct run and the one that captures draw what they should; replays do not.
+// The case that docs/libraries.md warns of. The direct run and the captured one draw the right numbers; replays do not.
 bool check_generators(graphcache::Cache& cache, cudaStream_t stream) {
   const std::pair<const char*, curandRngType_t> types[] = {{"XORWOW", CURAND_RNG_PSEUDO_XORWOW},
                                                            {"MRG32k3a", CURAND_RNG_PSEUDO_MRG32K3A},

@@ -1,4 +1,4 @@
-// cuSPARSE: a sparse matrix times a vector that lies elsewhere in each run, with scalars that change.
+// cuSPARSE: a sparse matrix times a vector at an address that changes in each run, with changing scalars.
 #include <cusparse.h>
 
 #include <deque>
@@ -84,7 +84,7 @@ bool check_multiply(graphcache::Cache& cache, cudaStream_t stream) {
   const std::vector<int> rows = product.rows.on_host(stream), columns = product.columns.on_host(stream);
   const std::vector<float> values = product.values.on_host(stream);
   std::vector<float> expected(kN);
-  std::deque<Array<float>> x_there;  // All at once, so that each run has another address.
+  std::deque<Array<float>> x_there;  // all at once, so that each run has another address
   bool right = true;
   for (int i = 0; i < kRuns; ++i) {
     const Scalars scalars{static_cast<float>(i), static_cast<float>(i % 3 - 1)};

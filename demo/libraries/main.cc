@@ -1,8 +1,8 @@
-// Recipes for CUDA libraries whose calls are captured (docs/libraries.md): one file for each library. Each recipe runs
-// through a cache with other values and pointers in every run, and compares every result with what the host computes.
-// A line for each: whether all results were right, and how the runs ended.
+// Recipes for capturing calls of CUDA libraries (docs/libraries.md), one file for each library. Each recipe runs
+// through a cache with other values and pointers in every run, and compares every result with the host's. Prints a line
+// for each: whether all results were right, and the outcomes of the runs.
 //
-// It needs a GPU, because hostrt has no libraries, and what the toolkit has of them.
+// Needs a GPU, because hostrt has no libraries. Uses the libraries that the toolkit has.
 #include <absl/strings/str_format.h>
 #include <absl/strings/str_join.h>
 
@@ -34,7 +34,7 @@ void check_library(int code, const char* call) {
 
 namespace {
 
-// Right only if it was captured, too: else the recipe would be none.
+// A recipe is right only if it was captured as well.
 bool run(const Recipe& recipe, cudaStream_t stream) {
   graphcache::Options options;
   options.capture_after = 1;

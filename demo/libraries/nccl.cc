@@ -1,4 +1,4 @@
-// NCCL: a collective of one rank, whose data lies elsewhere in each run. demo/data_parallel has many ranks.
+// NCCL: a collective of one rank with data at addresses that change in each run. demo/data_parallel has several ranks.
 #include <nccl.h>
 
 #include <deque>
@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kCount = 1000;
 
-// Made outside `fn`, and alive until all graphs are gone that hold its work.
+// Made outside `fn`. It must outlive all graphs that contain its work.
 struct Communicator {
   Communicator() {
     int device = 0;
@@ -24,7 +24,7 @@ struct Communicator {
   ncclComm_t handle = nullptr;
 };
 
-// The key is equal on all ranks, and so is what decides it: all capture together, and all replay together.
+// The key, and everything that decides it, is equal on all ranks. So all ranks capture together and replay together.
 absl::StatusOr<graphcache::Outcome> sum_over_ranks(graphcache::Cache& cache, cudaStream_t stream,
                                                    const Communicator& ranks, const float* in, float* staged,
                                                    float* out) {
@@ -42,16 +42,16 @@ absl::StatusOr<graphcache::Outcome> sum_over_ranks(graphcache::Cache& cache, cud
 bool check_sum(graphcache::Cache& cache, cudaStream_t stream) {
   const Communicator ranks;
   const Array<float> staged(2 * kCount);
-  std::deque<Array<float>> in, out;  // All at once, so that each run has other addresses.
+  std::deque<Array<float>> in, out;  // all at once, so that each run has other addresses
   bool right = true;
   for (unsigned i = 0; i < kRuns; ++i) {
     const std::vector<float> numbers = small_numbers(kCount, i);
     in.emplace_back(numbers);
     out.emplace_back(kCount);
     right &= succeeded(sum_over_ranks(cache, stream, ranks, in.back().get(), staged.get(), out.back().get()));
-    right &= out.back().on_host(stream) == numbers;  // The sum over one rank.
+    right &= out.back().on_host(stream) == numbers;  // the sum over one rank
   }
-  cache.clear();  // Before the communicator.
+  cache.clear();  // before the communicator is destroyed
   return right;
 }
 

@@ -1,4 +1,4 @@
-// What the recipes share: how one is named and checked, memory, and errors. C++17, since nvcc compiles some of them.
+// What the recipes share: their registration and checks, memory, and errors. C++17, because nvcc compiles some of them.
 #pragma once
 
 #include <absl/status/status.h>
@@ -12,26 +12,26 @@
 
 namespace demo {
 
-// How often a recipe runs each of its keys. The first run is a direct one (Options::capture_after), the second one
-// captures, the others replay.
+// How often a recipe runs each of its keys. The first run is direct (Options::capture_after), the second one captures,
+// and the others replay.
 constexpr int kRuns = 10;
 
 // A way to use a library. `check` runs its keys on the stream, with other values or pointers in each run, and compares
 // each result.
 struct Recipe {
   const char* name;
-  int keys;  // That it captures, each once.
+  int keys;  // number of keys, each captured once
   bool (*check)(graphcache::Cache& cache, cudaStream_t stream);
 };
 
-// In the order in which the files add theirs, which is none.
+// In unspecified order, because each file adds its own.
 std::vector<Recipe>& recipes();
 inline bool add_recipe(const Recipe& recipe) {
   recipes().push_back(recipe);
   return true;
 }
 
-// Prints the error of a run that has failed.
+// Prints the error of a failed run.
 bool succeeded(const absl::StatusOr<graphcache::Outcome>& outcome);
 
 // Every library here returns 0 for success.
@@ -39,7 +39,7 @@ inline absl::Status library_status(int code, const char* call) {
   return code == 0 ? absl::OkStatus() : absl::InternalError(absl::StrCat(call, ": ", code));
 }
 
-// Numbers in device memory, for as long as their owner lives.
+// Numbers in device memory, owned by this object.
 template <class T>
 class Array {
  public:
@@ -57,13 +57,13 @@ class Array {
 
   T* get() const { return data_; }
   std::size_t bytes() const { return count_ * sizeof(T); }
-  // Waits, because a copy from pageable memory may end after the call does, and streams that do not block would not
-  // wait for it.
+  // Waits, because a copy from pageable memory may still be running when the call returns, and non-blocking streams
+  // would not wait for it.
   void set(const void* values) const {
     DEMO_CUDA(cudaMemcpy(data_, values, bytes(), cudaMemcpyHostToDevice));
     DEMO_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
   }
-  // Behind the work on the stream, for which it waits.
+  // Copies the numbers after the work on the stream, and waits.
   std::vector<T> on_host(cudaStream_t stream) const {
     std::vector<T> values(count_);
     DEMO_CUDA(cudaMemcpyAsync(values.data(), data_, bytes(), cudaMemcpyDeviceToHost, stream));
@@ -88,10 +88,10 @@ inline std::vector<float> small_numbers(std::size_t count, unsigned seed) {
 
 }  // namespace demo
 
-// Inside `fn`: returns what the library's call failed with.
+// Inside `fn`: returns the error of a library call.
 #define DEMO_TRY(call) \
   if (absl::Status status = ::demo::library_status((call), #call); !status.ok()) return status
-// Elsewhere: ends the program.
+// Outside `fn`: ends the program on an error.
 #define DEMO_LIBRARY(call) ::demo::check_library((call), #call)
 
 namespace demo {

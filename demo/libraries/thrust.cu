@@ -1,4 +1,4 @@
-// Thrust: a sort in temporary memory of the caller's own.
+// Thrust: a sort with temporary memory that the caller owns.
 #include <thrust/device_ptr.h>
 #include <thrust/sort.h>
 #include <thrust/system/cuda/execution_policy.h>
@@ -14,15 +14,15 @@ namespace {
 
 constexpr std::size_t kCount = 50000;
 
-// Thrust's temporaries, from a block that is allocated once and outlives the graphs. The allocator that Thrust takes by
-// default calls cudaMalloc, which breaks a capture.
+// Thrust's temporaries, from a block that is allocated once and outlives the graphs. Thrust's default allocator calls
+// cudaMalloc, which breaks a capture.
 class Temporaries {
  public:
   using value_type = char;
 
   explicit Temporaries(std::size_t bytes) : block_(bytes) {}
 
-  // At the start of each `fn`.
+  // Call this at the start of each `fn`.
   void reset() { used_ = 0; }
   char* allocate(std::ptrdiff_t bytes) {
     const std::size_t rounded = (static_cast<std::size_t>(bytes) + 255) / 256 * 256;
@@ -52,7 +52,7 @@ absl::StatusOr<graphcache::Outcome> sort(graphcache::Cache& cache, cudaStream_t 
 bool check_sort(graphcache::Cache& cache, cudaStream_t stream) {
   Temporaries temporaries(std::size_t{4} << 20);
   const Array<float> sorted(kCount);
-  std::deque<Array<float>> there;  // All at once, so that each run has another address.
+  std::deque<Array<float>> there;  // all at once, so that each run has another address
   bool right = true;
   for (unsigned i = 0; i < kRuns; ++i) {
     std::vector<float> numbers = small_numbers(kCount, i);

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kCount = 64;
 
-// Four buffers: each kernel of the diamond writes one, which is its first argument, and its name here.
+// Four buffers. Each kernel of the diamond writes one of them, its first argument, which identifies the kernel here.
 class Diamond {
  public:
   Diamond() {
@@ -41,7 +41,7 @@ class Diamond {
 
   cudaStream_t stream() const { return stream_; }
 
-  // Calls use(function, arguments) with those of a kernel: 0 to 3 for A to D.
+  // Calls use(function, arguments) for a kernel: 0 to 3 for A to D.
   template <class Use>
   void with_kernel(int which, const Use& use) {
     auto [a, b, c, d] = buffers_;
@@ -64,7 +64,7 @@ class Diamond {
     });
   }
 
-  // Forks `stream` for C, and joins it for D.
+  // Forks from `stream` for C and joins it for D.
   void enqueue(cudaStream_t stream) {
     launch(0, stream);
     DEMO_CUDA(cudaEventRecord(fork_, stream));
@@ -106,7 +106,7 @@ class Diamond {
     return graph;
   }
 
-  // Edges from kernel to kernel, in order.
+  // Edges between kernels, in order.
   std::vector<std::pair<int, int>> edges(cudaGraph_t graph) {
     cudaGraphNode_t from[16], to[16];
     std::size_t count = 16;
@@ -188,7 +188,7 @@ Section diamond(bool* equal) {
 
   graphcache::Cache cache;
   bool right = true;
-  for (int i = 0; i < 2; ++i) {  // Captured, then replayed.
+  for (int i = 0; i < 2; ++i) {  // captured, then replayed
     work.prepare();
     const auto outcome =
         cache.run(graphcache::key("diamond"), work.stream(), [&](cudaStream_t stream) { work.enqueue(stream); });

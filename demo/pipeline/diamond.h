@@ -7,8 +7,9 @@
 
 namespace demo {
 
-// The diamond by the explicit API, by capture, and by the cache. A row for each: nodes, edges, whether these are the
-// explicit graph's, and whether the result is the reference's. `equal` becomes false if any is not.
+// The diamond by the explicit API, by capture, and by the cache. A row for each has the number of nodes and edges,
+// whether they equal those of the explicit graph, and whether the result is the reference's. Sets `equal` to false if
+// not.
 Section diamond(bool* equal);
 
 }  // namespace demo

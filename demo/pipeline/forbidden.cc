@@ -23,7 +23,7 @@ struct Bench {
       DEMO_CUDA(cudaMalloc(&memory, kCount * sizeof(std::uint32_t)));
       *buffer = static_cast<std::uint32_t*>(memory);
     }
-    DEMO_CUDA(cudaStreamCreate(&stream));  // One that the legacy stream waits for.
+    DEMO_CUDA(cudaStreamCreate(&stream));  // a stream that the legacy stream waits for
     DEMO_CUDA(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
     DEMO_CUDA(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     cudaGraph_t graph = nullptr;
@@ -105,7 +105,7 @@ const std::vector<Forbidden>& all_forbidden() {
   return all;
 }
 
-// The name of the CUDA error in what a cache reports.
+// The name of the CUDA error in a message of the cache.
 std::string error_in(const std::string& report) {
   const std::size_t begin = report.find("cudaError");
   return begin == std::string::npos ? report : report.substr(begin, report.find(' ', begin) - begin);
@@ -122,7 +122,8 @@ Section forbidden(bool* equal) {
     const auto outcome = cache.run(graphcache::key("forbidden"), bench.stream, [&](cudaStream_t stream) -> cudaError_t {
       if (const cudaError_t error = bench.launch(1, stream); error != cudaSuccess) return error;
       const cudaError_t error = one.call(bench);
-      if (error != cudaSuccess && error != cudaErrorNotReady) return error;  // That work is not over is no error.
+      // cudaErrorNotReady only means that work is still running.
+      if (error != cudaSuccess && error != cudaErrorNotReady) return error;
       return bench.launch(2, stream);
     });
     const bool eager = outcome.ok() && *outcome == graphcache::Outcome::kEager;

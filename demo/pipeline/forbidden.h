@@ -1,13 +1,13 @@
-// What a capture forbids.
+// Calls that a capture forbids.
 #pragma once
 
 #include "../support.h"
 
 namespace demo {
 
-// Each call that a capture forbids, made between two kernels by the `fn` of a cache: the error that the cache reports,
-// whether the run went on without a graph, and whether the kernels' work was done, once. `equal` becomes false where it
-// was not.
+// Makes each forbidden call between two kernels in the `fn` of a cache. A row has the error that the cache reports,
+// whether the run continued without a graph, and whether the kernels ran exactly once. Sets `equal` to false if they
+// did not.
 Section forbidden(bool* equal);
 
 }  // namespace demo

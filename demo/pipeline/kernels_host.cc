@@ -1,4 +1,4 @@
-// The demo's kernels for hostrt: compiled by the C++ compiler, run on the CPU.
+// The demo's kernels for hostrt, compiled by the C++ compiler and run on the CPU.
 #include <device_launch_parameters.h>
 
 #include "graphcache/hostrt.h"

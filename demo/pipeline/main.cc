@@ -1,15 +1,16 @@
-// A pipeline over three streams: a frame lies in pinned host memory; its chunks are copied to the device, worked on by
-// a few kernels, and copied back, each step of a chunk beside another step of the others. Which buffers a frame comes
-// from and goes to, and a number that the kernels take, change from frame to frame. Four ways:
+// A pipeline on three streams. A frame is in pinned host memory. Its chunks are copied to the device, processed by a
+// few kernels, and copied back, so that different steps of different chunks overlap. The frame's buffers, and a number
+// that the kernels take, change from frame to frame. Four ways:
 //
 //   one_stream        every copy and kernel enqueued on one stream: nothing overlaps
 //   streams           the same over three streams, ordered by events (fork and join)
 //   captured_by_hand  captured once on the raw API; before each launch every node is set to the frame's values
 //   cache_run         graphcache: pointers and number are slots
 //
-// Two times of each way, as in dynamic_params, and the GPU's own: microseconds of a frame between two events around all
-// of them. A table shows the diamond of the CUDA guide (A, then B and C, then D) by the explicit API, by capture and by
-// the cache; another what a capture forbids, with the error that the cache reports and whether the work was done.
+// Two times of each way, as in dynamic_params, and the GPU time: microseconds of a frame, between two events around all
+// of them. One table shows the diamond of the CUDA guide (A, then B and C, then D) by the explicit API, by capture and
+// by the cache. Another one shows calls that a capture forbids, with the error that the cache reports, and whether the
+// work was done.
 #include <absl/flags/flag.h>
 #include <absl/strings/str_format.h>
 
@@ -40,7 +41,7 @@ struct Samples {
   std::vector<double> host_us, total_ms, gpu_us;
 };
 
-// One repetition of one way: all frames, then the host's part of some.
+// One repetition of one way: all frames, then the host time of some.
 bool measure(const Kind& kind, Frames& frames, int iterations, Samples* samples, Way* way) {
   auto pipeline = kind.make(frames);
   cudaEvent_t begin = nullptr, end = nullptr;

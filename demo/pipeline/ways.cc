@@ -37,8 +37,8 @@ class OneStream : public Pipeline {
   }
 };
 
-// The order of a frame over three streams. `copy_in(c)`, `work(c, round)` and `copy_out(c)` enqueue on the streams that
-// they are named for.
+// The order of a frame's work on three streams. `copy_in(c)`, `work(c, round)` and `copy_out(c)` enqueue on the streams
+// of their names.
 template <class CopyIn, class Work, class CopyOut>
 void enqueue(const Frames& frames, const CopyIn& copy_in, const Work& work, const CopyOut& copy_out) {
   frames.order(Frames::kFork, frames.main, frames.copies_in);
@@ -68,7 +68,7 @@ class Streams : public Pipeline {
   }
 };
 
-// Captured once; before each launch every node that has changed is set.
+// Captured once. Before each launch every node that has changed is set.
 class CapturedByHand : public Streams {
  public:
   using Streams::Streams;
@@ -173,7 +173,7 @@ class CacheRun : public Pipeline {
       std::exit(1);
     }
   }
-  // On a hit: one launch, and one call for each patched node, or for all that the device sets.
+  // On a hit: one launch, and one call for each patched node, or for all nodes that the device sets.
   std::uint64_t cuda_calls() const override { return runtime_calls().value_or(0); }
   std::vector<std::pair<std::string, std::uint64_t>> outcomes() const override {
     return outcome_counts(cache_.stats());

@@ -1,4 +1,4 @@
-// The ways to send a frame through the pipeline; the top of main.cc says what each does.
+// The ways to send a frame through the pipeline. main.cc describes each.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 
 namespace demo {
 
-// An object that does a frame each time; it is made anew for each repetition.
+// A way is an object that processes one frame at a time. Each repetition uses a new one.
 class Pipeline {
  public:
   explicit Pipeline(const Frames& frames) : frames_(frames) {}
   virtual ~Pipeline() = default;
   virtual void run(int iteration) = 0;
-  // CUDA calls that it has made so far.
+  // CUDA calls that the way has made so far.
   virtual std::uint64_t cuda_calls() const;
   virtual std::vector<std::pair<std::string, std::uint64_t>> outcomes() const { return {}; }
 

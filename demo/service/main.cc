@@ -1,13 +1,13 @@
-// A service that serves requests in a loop and shows Prometheus what its cache does. A request is a "prefill" of a
-// prompt, whose length is rounded up to a bucket, and then some tokens by "decode", whose batch grows and shrinks with
-// the load. So there are more keys than executables, and some are evicted.
+// A service that serves requests in a loop and exports its cache's metrics to Prometheus. A request is a "prefill" of a
+// prompt, whose length is rounded up to a bucket, followed by some tokens of "decode", whose batch size follows the
+// load. There are more keys than executables, so some are evicted.
 //
 //   ./demo/run service --seconds 60      and http://127.0.0.1:9464/metrics meanwhile
 //
-// With --manifest FILE, it writes down at the end which keys earned their place, and warms them at its next start, for
-// at most a second.
+// With --manifest FILE, it writes at its end the keys that were worth a graph, and warms them at its next start for at
+// most a second.
 //
-// The kernels are those of the pipeline. At the end, all that they have computed is compared with the host's reference.
+// The kernels are those of the pipeline. At the end, all their results are compared with the host reference.
 #include <absl/flags/flag.h>
 #include <absl/strings/match.h>
 #include <absl/strings/str_format.h>
@@ -42,18 +42,18 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kBetweenRequests(1);
-constexpr std::chrono::seconds kWarmUp(1);  // At most.
+constexpr std::chrono::seconds kWarmUp(1);  // at most
 
 volatile std::sig_atomic_t interrupted = 0;
 void interrupt(int) { interrupted = 1; }
 
 bool is_loopback(const std::string& address) {
-  if (absl::StrContains(address, ',')) return false;  // Several addresses.
+  if (absl::StrContains(address, ',')) return false;  // several addresses
   return absl::StartsWith(address, "127.") || absl::StartsWith(address, "localhost:") ||
          absl::StartsWith(address, "[::1]:");
 }
 
-// Null, with a message, if nothing can be served there.
+// Returns null, with a message, if the address cannot be served.
 std::unique_ptr<prometheus::Exposer> exposer_at(const std::string& address) try {
   if (!is_loopback(address)) {
     absl::FPrintF(stderr, "warning: other machines may be able to read the metrics at %s\n", address);
@@ -64,7 +64,7 @@ std::unique_ptr<prometheus::Exposer> exposer_at(const std::string& address) try 
   return nullptr;
 }
 
-// At once, for whoever waits for the line.
+// Flushes, because another process may wait for the line.
 void say(const std::string& line) {
   absl::PrintF("%s\n", line);
   std::fflush(stdout);
@@ -77,10 +77,10 @@ bool save(const std::string& path, const std::string& text) {
   return false;
 }
 
-// False, with a message, if there is a file and it is no manifest: it may be somebody's.
+// Returns false, with a message, if the file exists and is not a manifest, so that it is not overwritten.
 bool warm_up(const std::string& path, Traffic* traffic) {
   std::ifstream file(path);
-  if (!file) return true;  // The first start.
+  if (!file) return true;  // the first start
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   const auto keys = graphcache::read_manifest(text);
   if (!keys.ok()) {

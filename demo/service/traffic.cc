@@ -16,9 +16,9 @@ constexpr int kBlock = 64;
 constexpr int kLongestPrompt = 1024;
 constexpr int kMostDecoding = 12;
 constexpr int kMostLayers = 4;
-constexpr int kTokenSize = 32;  // Elements of one token.
+constexpr int kTokenSize = 32;  // elements of one token
 
-// Fewer executables than keys, and everything that a cache can measure.
+// Fewer executables than keys, and every measurement that a cache offers.
 graphcache::Options options() {
   graphcache::Options options;
   options.max_executables = 10;
@@ -55,7 +55,7 @@ auto Traffic::stirs(int count, int layers) const {
 }
 
 absl::Status Traffic::warm(const graphcache::ManifestKey& known) {
-  // A manifest may be of another version of this program, so nothing in it is taken for granted.
+  // A manifest may come from another version of this program, so its keys are checked.
   const std::vector<graphcache::KeyPart>& parts = known.parts;
   const bool has_form = parts.size() == 3 && parts[0].kind == graphcache::KeyPart::Kind::kText &&
                         parts[1].kind == graphcache::KeyPart::Kind::kInteger &&

@@ -1,4 +1,4 @@
-// Adam's constants, the same for the kernel and the host reference.
+// Adam's constants, shared by the kernel and the host reference.
 #pragma once
 
 namespace demo {

@@ -1,9 +1,8 @@
-// The training program: a multilayer perceptron with two hidden layers that learns ten classes by softmax,
-// cross-entropy and Adam. A step is 13 nodes in a row: the batch is copied from pinned memory to the device; eleven
-// short kernels go forward, take the loss, go backward, and move the parameters; the loss is copied back. Three of the
-// nodes change with every step: the first copy reads another batch, the optimizer takes the learning rate of a schedule
-// and the number of the step, by which it corrects its averages, and the last copy writes the loss to another place.
-// Four ways to run it:
+// A training program: a multilayer perceptron with two hidden layers learns ten classes by softmax, cross-entropy and
+// Adam. A step is 13 nodes in a row. The batch is copied from pinned memory to the device; eleven short kernels compute
+// the forward pass, the loss, the backward pass and the new parameters; the loss is copied back. Three nodes change in
+// every step: the first copy reads another batch, the optimizer takes the scheduled learning rate and the step number
+// for its bias correction, and the last copy writes the loss to another place. Four ways to run it:
 //
 //   eager_sync        everything enqueued by itself, and the host waits after each step
 //   eager             the same, and the host does not wait
@@ -11,17 +10,17 @@
 //                     launch
 //   cache_run         graphcache, with what changes as slots
 //
-// Two times of each way. Total: all steps enqueued one after another, until the GPU is done; captures are part of it.
-// Host: the host's part of a step, measured over batches of eight steps with the GPU idle at their start, because in
-// the long run a full launch queue makes the host wait for the GPU whatever it does itself. That of eager_sync has its
-// waiting in it. Every time is the median of three repetitions.
+// Two times of each way. Total: all steps enqueued one after another, until the GPU is done, captures included. Host:
+// the host time of a step, measured over batches of eight steps with the GPU idle at their start, because otherwise a
+// full launch queue would make the host wait for the GPU. For eager_sync it includes the waiting. Every time is the
+// median of three repetitions.
 //
-// Each way's loss of every step and its parameters at the end are compared with those of an eager run, bit by bit. The
-// section "check" compares that run with what it should be, in parts of a million: the derivatives of the host
-// reference (double precision) with finite differences, those of the device with the reference, each layer's as a part
-// of its largest; the losses of the first 20 steps with the reference's, as parts of its first; the distance between
-// the parameters behind them as a part of the way that the reference's have gone; and the mean loss of the last tenth
-// of all steps as a part of the first step's.
+// Each way's loss of every step and its final parameters are compared with those of an eager run, bit by bit. The
+// section "check" compares that run with expected values, in millionths: the derivatives of the host reference (double
+// precision) with finite differences, and those of the device with the reference, relative to the largest derivative of
+// their layer; the losses of the first 20 steps with the reference's, relative to its first loss; the distance between
+// the parameters after these steps, relative to the way that the reference's have moved; and the mean loss of the last
+// tenth of all steps, relative to the loss of the first step.
 #include <absl/flags/flag.h>
 #include <absl/strings/str_format.h>
 
@@ -46,13 +45,13 @@ namespace {
 
 constexpr int kGpuSteps = 5000;
 constexpr int kHostrtSteps = 200;
-// With less, too little is learned to tell learning from luck.
+// With fewer steps, too little is learned to distinguish learning from chance.
 constexpr int kFewestSteps = 50;
 constexpr int kLeastBatch = 8;
 constexpr int kLeastHidden = 48;
-constexpr int kLargest = 1024;  // Of the batch and of the hidden layers.
+constexpr int kLargest = 1024;  // limit for the batch and the hidden layers
 
-// How much of the first loss is left at the end.
+// The part of the first loss that is left at the end.
 Check check_learning(const std::vector<float>& losses) {
   const auto last = static_cast<std::ptrdiff_t>(losses.size() / 10);
   const double end = std::accumulate(losses.end() - last, losses.end(), 0.0) / static_cast<double>(last);

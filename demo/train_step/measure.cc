@@ -9,14 +9,14 @@ namespace demo {
 namespace {
 
 constexpr int kRepetitions = 3;
-constexpr int kBatch = 8;  // Steps of one host timing.
+constexpr int kBatch = 8;  // steps of one host timing
 
 struct Samples {
   std::vector<double> host_us;
   std::vector<double> total_ms;
 };
 
-// One repetition of one way: all steps for the total time, then again for the host's part of it.
+// One repetition of one way: all steps for the total time, then again for the host time.
 bool measure(const Kind& kind, const Training& training, const Trained& expected, Samples* samples, Way* way) {
   const int steps = training.steps();
   training.reset();
@@ -31,7 +31,7 @@ bool measure(const Kind& kind, const Training& training, const Trained& expected
 
   training.reset();
   std::uint64_t calls = 0;
-  std::uint64_t counted = 0;  // By the runtime itself, where it counts.
+  std::uint64_t counted = 0;  // by the runtime, if it counts
   for (int first = 0; first < steps; first += kBatch) {
     const int count = std::min(kBatch, steps - first);
     const std::uint64_t calls_before = trainer->cuda_calls();

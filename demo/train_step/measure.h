@@ -1,4 +1,4 @@
-// Measures the ways beside each other; the top of main.cc says what is timed.
+// Measures the ways. main.cc describes what is timed.
 #pragma once
 
 #include <vector>
@@ -10,10 +10,10 @@
 
 namespace demo {
 
-// By launching everything by itself.
+// Trains by launching every kernel by itself.
 Trained train_eagerly(const Training& training);
 
-// Three repetitions in shuffled order: medians, by kind. `equal` becomes false, with a message, if a way left another
+// Medians of three repetitions in shuffled order, by kind. Sets `equal` to false, with a message, if a way left another
 // loss or parameter than `expected`, or made other CUDA calls than it counts.
 std::vector<Way> measure(const Training& training, const Trained& expected, bool* equal);
 

@@ -23,7 +23,7 @@ std::vector<float> initial_parameters(const Shape& shape) {
     const int outputs = shape.outputs(layer);
     std::normal_distribution<float> weight(0.0f, std::sqrt(2.0f / static_cast<float>(inputs)));
     for (int i = 0; i < inputs * outputs; ++i) parameters.push_back(weight(random));
-    // Not zero: the first step's check is to see them.
+    // Not zero, so that the check of the first step includes them.
     std::normal_distribution<float> bias(0.0f, 0.1f);
     for (int i = 0; i < outputs; ++i) parameters.push_back(bias(random));
   }

@@ -1,4 +1,4 @@
-// The network and its task, on the host: what every way trains, and the host reference too.
+// The network and its task on the host, for every way and for the host reference.
 #pragma once
 
 #include <vector>
@@ -8,9 +8,9 @@ namespace demo {
 inline constexpr int kInputs = 32;
 inline constexpr int kClasses = 10;
 inline constexpr int kLayers = 3;
-inline constexpr int kBatches = 16;  // That the steps take in turn.
+inline constexpr int kBatches = 16;  // number of batches that the steps use in turn
 
-// The parameters of the layers follow one another; kernels.h says how those of one layer lie.
+// The parameters of all layers, one layer after another. kernels.h describes the layout of a layer.
 struct Shape {
   int batch;
   int hidden;
@@ -20,17 +20,17 @@ struct Shape {
   int parameters(int layer) const { return (inputs(layer) + 1) * outputs(layer); }
   int first_parameter(int layer) const { return layer == 0 ? 0 : first_parameter(layer - 1) + parameters(layer - 1); }
   int all_parameters() const { return first_parameter(kLayers); }
-  // A batch is the inputs of its examples, then their targets: 1 for the class, 0 for the others.
+  // A batch is the inputs of its examples, followed by their targets: 1 for the class, 0 for the others.
   int targets() const { return batch * kInputs; }
   int batch_floats() const { return batch * (kInputs + kClasses); }
 };
 
-// The same ones in every process.
+// The same in every process.
 std::vector<float> initial_parameters(const Shape& shape);
-// All batches, one after another. Each class is points around two centres.
+// All batches, one after another. Each class is a set of points around two centres.
 std::vector<float> make_batches(const Shape& shape);
 
-// Rises over the first steps, then falls along a cosine. Steps are counted from 0.
+// Rises during the first steps, then falls along a cosine. Steps are counted from 0.
 float learning_rate(int step, int steps);
 
 }  // namespace demo

@@ -8,12 +8,12 @@
 namespace demo {
 namespace {
 
-constexpr int kProbes = 8;  // Parameters of each layer whose derivative is taken by finite differences.
+constexpr int kProbes = 8;  // parameters of each layer whose derivatives are checked by finite differences
 
-// std::max, but what is not a number is the largest of all.
+// std::max, but NaN counts as the largest value.
 double larger(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
 
-// The largest difference between two gradients, each layer's as a part of the layer's largest derivative.
+// The largest difference between two gradients, relative to the largest derivative of the layer.
 template <class T>
 double worst(const Shape& shape, const std::vector<T>& found, const std::vector<double>& reference) {
   double result = 0;
@@ -30,8 +30,7 @@ double worst(const Shape& shape, const std::vector<T>& found, const std::vector<
   return result;
 }
 
-// The gradient by central differences for some parameters of each layer, the last one's a bias; else that of the
-// reference.
+// The reference's gradient, with central differences for some parameters of each layer, the last one a bias.
 std::vector<double> probed(const Shape& shape, const float* batch, std::vector<double> gradient) {
   constexpr double kDistance = 1e-6;
   Reference at(shape);
@@ -75,7 +74,7 @@ double Reference::gradient(const float* batch, std::vector<double>* gradient) co
   gradient->assign(parameters_.size(), 0.0);
   double loss = 0;
   for (int example = 0; example < shape_.batch; ++example) {
-    std::vector<double> values[kLayers + 1];  // What goes into each layer; at last the logits.
+    std::vector<double> values[kLayers + 1];  // inputs of each layer, and the logits at the end
     values[0].assign(batch + example * kInputs, batch + (example + 1) * kInputs);
     for (int layer = 0; layer < kLayers; ++layer) {
       const double* weights = parameters_.data() + shape_.first_parameter(layer);
@@ -97,7 +96,7 @@ double Reference::gradient(const float* batch, std::vector<double>* gradient) co
     const double largest = *std::max_element(logits.begin(), logits.end());
     double sum = 0;
     for (const double logit : logits) sum += std::exp(logit - largest);
-    std::vector<double> delta;  // By what comes out of the layer.
+    std::vector<double> delta;  // derivatives by the layer's outputs
     for (int c = 0; c < kClasses; ++c) {
       const double log_probability = logits[static_cast<std::size_t>(c)] - largest - std::log(sum);
       loss -= target[c] * log_probability / shape_.batch;

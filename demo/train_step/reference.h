@@ -1,4 +1,4 @@
-// The host reference: the same training in double precision, written for itself, and what is checked against it.
+// The host reference and its checks: the same training in double precision, written independently.
 #pragma once
 
 #include <vector>
@@ -15,7 +15,7 @@ class Reference {
  public:
   explicit Reference(const Shape& shape);
 
-  // The loss of a batch, and the derivatives by all parameters.
+  // The loss of a batch, and its derivatives by all parameters.
   double gradient(const float* batch, std::vector<double>* gradient) const;
   // One step of Adam; returns the loss before it.
   double train(const Step& step);

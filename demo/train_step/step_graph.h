@@ -1,5 +1,5 @@
-// A training step as a graph by hand, on the raw API: captured once, and before each further launch the three nodes are
-// set that change with every step.
+// A training step as a graph on the raw API: captured once. Before each further launch, the three nodes that change are
+// set.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,7 +13,7 @@ namespace demo {
 
 class StepGraph {
  public:
-  // Captures the step. `gradient` enqueues what is between the copy of the batch and the optimizer; the loss is copied
+  // Captures the step. `gradient` enqueues the work between the copy of the batch and the optimizer. The loss is copied
   // from `loss`.
   StepGraph(const Training& training, const Step& step, std::size_t batch_bytes, const float* loss,
             const std::function<void()>& gradient);
@@ -21,7 +21,7 @@ class StepGraph {
   StepGraph(const StepGraph&) = delete;
   StepGraph& operator=(const StepGraph&) = delete;
 
-  // Four CUDA calls a step once it is captured: three here, one there.
+  // A captured step takes four CUDA calls: three here, one for the launch.
   void patch(const Step& step) const;
   void launch() const;
 

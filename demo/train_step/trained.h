@@ -1,4 +1,4 @@
-// What a training leaves, for comparisons bit by bit.
+// The result of a training, for bitwise comparisons.
 #pragma once
 
 #include <vector>
@@ -8,14 +8,14 @@
 namespace demo {
 
 struct Trained {
-  std::vector<float> losses;  // Of all steps.
+  std::vector<float> losses;  // of all steps
   std::vector<float> parameters;
 };
 
-// Once all enqueued work is done.
+// Waits for all enqueued work.
 Trained trained(const Training& training);
 
-// False, with a message that names the way, if a bit is another than in what the eager run has left.
+// Returns false, with a message that names the way, if a bit differs from the result of the eager run.
 bool equals(const Trained& found, const Trained& expected, const char* way);
 
 }  // namespace demo

@@ -1,4 +1,4 @@
-// The training on the device: its memory and its stream, and the work of a step.
+// The training on the device: its memory, its stream, and the work of a step.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,17 +10,18 @@
 
 namespace demo {
 
-inline constexpr int kThreads = 128;  // Of a block.
+inline constexpr int kThreads = 128;  // threads of a block
 
-// A block for each kThreads of them, the last one perhaps not full.
+// As many blocks as `threads` need; the last one may be partly empty.
 inline dim3 grid(int threads) { return dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads)); }
 
 // What changes from step to step.
 struct Step {
-  const float* batch;  // In pinned memory,
+  const float* batch;  // in pinned memory
   float rate;
-  int number;   // from 1 on,
-  float* loss;  // also in pinned memory: another place for each step, since the host does not wait for it.
+  int number;  // counted from 1
+  // In pinned memory. Another place for each step, because the host does not wait.
+  float* loss;
 };
 
 class Training {
@@ -35,17 +36,16 @@ class Training {
   cudaStream_t stream() const { return stream_; }
   Step step(int index) const;
 
-  // The work of a step, in this order;
+  // The parts of a step, in this order. A batch has `rows` examples, at most those of the shape.
   void copy_batch(const float* batch) const;
-  void forward_and_backward(cudaStream_t stream,
-                            int rows) const;  // of a batch of so many examples, at most the shape's
+  void forward_and_backward(cudaStream_t stream, int rows) const;
   void forward_and_backward(cudaStream_t stream) const { forward_and_backward(stream, shape_.batch); }
   void optimize(float rate, int number) const;
   void copy_loss(float* to) const;
-  // and all of it.
+  // All parts of a step.
   void enqueue(const Step& step) const;
 
-  // Memory on the device that the copies and the optimizer work on.
+  // Device memory that the copies and the optimizer use.
   float* batch() const { return batch_; }
   std::size_t batch_bytes() const { return static_cast<std::size_t>(shape_.batch_floats()) * sizeof(float); }
   float* parameters() const { return parameters_; }
@@ -54,29 +54,29 @@ class Training {
   float* gradient() const { return gradient_; }
   const float* loss() const { return loss_; }
 
-  // Brings everything to where it was before the first step, and waits until it is.
+  // Restores the state before the first step, and waits for that.
   void reset() const;
-  // Copies of what is on the device, or of the losses of all steps, once all enqueued work is done.
+  // Copies of device memory, or of the losses of all steps, after all enqueued work.
   std::vector<float> final_parameters() const { return read(parameters_); }
   std::vector<float> final_gradient() const { return read(gradient_); }
   std::vector<float> losses() const;
 
  private:
   float* allocate(int floats);
-  std::vector<float> read(const float* from) const;  // As many as there are parameters.
+  std::vector<float> read(const float* from) const;  // as many numbers as there are parameters
   const float* input(int layer) const { return layer == 0 ? batch_ : output_[layer - 1]; }
 
   const Shape shape_;
   const int steps_;
   const std::vector<float> initial_;
-  std::vector<float> rates_;  // Of all steps: a schedule is none of what is timed.
+  std::vector<float> rates_;  // of all steps, because the schedule is not part of the measurement
   cudaStream_t stream_ = nullptr;
   std::vector<float*> allocations_;
-  float* batches_ = nullptr;  // In pinned memory, like the losses.
+  float* batches_ = nullptr;  // in pinned memory, like the losses
   float* losses_ = nullptr;
   float* batch_;
-  float* output_[kLayers];  // The last layer's are the logits.
-  float* delta_[kLayers];   // The loss's derivatives by the outputs before ReLU.
+  float* output_[kLayers];  // those of the last layer are the logits
+  float* delta_[kLayers];   // derivatives of the loss by the outputs before ReLU
   float* row_losses_;
   float* loss_;
   float* parameters_;

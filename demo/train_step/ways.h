@@ -1,4 +1,4 @@
-// The ways to train; the top of main.cc says what each does.
+// The ways to train. main.cc describes each.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 
 namespace demo {
 
-// A way is an object that does one step; it is made anew for each repetition.
+// A way is an object that does one step at a time. Each repetition uses a new one.
 class Trainer {
  public:
   explicit Trainer(const Training& training) : training_(training) {}
   virtual ~Trainer() = default;
   virtual void run(const Step& step) = 0;
-  // CUDA calls that the way has made so far; of a cache those of hits.
+  // CUDA calls that the way has made so far; for a cache, those of its hits.
   virtual std::uint64_t cuda_calls() const;
   virtual std::vector<std::pair<std::string, std::uint64_t>> outcomes() const { return {}; }
 

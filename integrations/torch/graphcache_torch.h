@@ -51,7 +51,7 @@
 namespace graphcache {
 namespace torch_detail {
 
-// Reads what CUDAGraph keeps for its subclasses: the generators that it was captured with, and by how much a replay
+// Gives access to protected members of CUDAGraph: the generators that it was captured with, and how much a replay
 // advances each.
 struct Graph : at::cuda::CUDAGraph {
   static auto& increments(at::cuda::CUDAGraph& graph) { return graph.*&Graph::captured_generator_states_; }
@@ -61,8 +61,10 @@ using GeneratorState = c10::intrusive_ptr<at::CUDAGeneratorState>;
 
 // What a key's launches need.
 struct Record {
-  std::shared_ptr<at::cuda::MemPool> pool;                           // Of its captured memory. Null if it was adopted.
-  std::vector<std::pair<GeneratorState, std::uint64_t>> increments;  // Of generators that its graph draws from.
+  // Pool of its captured memory; null if it was adopted.
+  std::shared_ptr<at::cuda::MemPool> pool;
+  // The generators that its graph draws from, and their advances.
+  std::vector<std::pair<GeneratorState, std::uint64_t>> increments;
 };
 
 struct HashOfKey {
@@ -73,9 +75,9 @@ inline std::mutex& capture_mutex() {
   static std::mutex mutex;
   return mutex;
 }
-inline thread_local bool is_capturing = false;  // Whether this thread has that mutex.
+inline thread_local bool is_capturing = false;  // whether this thread holds capture_mutex()
 
-// What the hooks of one cache share.
+// The state that the hooks of one cache share.
 class State {
  public:
   State(int device, bool one_pool) : device_(static_cast<c10::DeviceIndex>(device)) {
@@ -105,7 +107,7 @@ class State {
   absl::Status begin_capture(cudaStream_t stream) try {
     capture_mutex().lock();
     is_capturing = true;
-    // Weights that are cast in a capture are in its memory, and others' are not computed in it.
+    // Weights that are cast in a capture are in its memory, and weights cast before it are not computed in it.
     pending_.caches_casts = at::autocast::is_autocast_cache_enabled();
     at::autocast::set_autocast_cache_enabled(false);
     pending_.stream = stream;
@@ -121,7 +123,8 @@ class State {
     return absl::InternalError(absl::StrCat("PyTorch cannot prepare the capture: ", why.what()));
   }
 
-  // What this thread's capture allocates from now on is not used again by other keys. False if that is so anyway.
+  // Memory that this thread's capture allocates from now on is not reused by other keys. Returns false if that is the
+  // case anyway.
   bool begin_results() {
     if (!is_capturing || results_ == nullptr) return false;
     if (pending_.allocating != results_) {
@@ -142,18 +145,19 @@ class State {
     records_[key].push_back(std::move(record));
   }
 
-  // One graph of the key is gone: the oldest, because a run that drops one and captures again reports the drop last.
+  // One graph of the key has been destroyed: the oldest, because a run that drops one and captures again reports the
+  // drop last.
   void forget(const Key& key) {
     Record gone = take(key, /*newest=*/false);
     if (pool_ != nullptr || gone.pool == nullptr) return;
-    const std::lock_guard lock(capture_mutex());  // The allocator empties no pool during a capture.
+    const std::lock_guard lock(capture_mutex());  // the allocator frees no pool during a capture
     gone = {};
   }
 
   // Undoes the last keep().
   void drop(const Key& key) { take(key, /*newest=*/true); }
 
-  // The generators' values for this launch, as a direct call of `fn` would find them.
+  // Sets the generators' values for this launch to what a direct call of `fn` would see.
   absl::Status before_launch(const Key& key, cudaStream_t stream) try {
     if (!draws_.load(std::memory_order_relaxed)) return absl::OkStatus();
     const std::lock_guard lock(mutex_);
@@ -170,7 +174,8 @@ class State {
     return absl::InternalError(absl::StrCat("PyTorch cannot set a generator: ", why.what()));
   }
 
-  // Ok for runs on the stream of the first one, if keys share memory. Runs inside a capture become part of it.
+  // Whether a run may use the stream: any stream, or that of the first run if keys share memory. Runs inside a capture
+  // become part of it.
   absl::Status check(cudaStream_t stream) {
     if (pool_ == nullptr) return absl::OkStatus();
     cudaStream_t first = stream_.load(std::memory_order_relaxed);
@@ -216,7 +221,7 @@ class State {
   }
 
   void allocate_from(const std::shared_ptr<at::cuda::MemPool>& pool) {
-    // The memory of this capture's streams: others may allocate meanwhile.
+    // Only the memory of this capture's streams, because other streams may allocate meanwhile.
     const auto is_of_capture = [stream = pending_.stream](cudaStream_t other) {
       return other == stream || (id_of_capture(other) != 0 && id_of_capture(other) == id_of_capture(stream));
     };
@@ -227,10 +232,11 @@ class State {
     if (pending_.allocating == nullptr) return;
     const auto pool = std::exchange(pending_.allocating, nullptr);
     c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, pool->id());
-    c10::cuda::CUDACachingAllocator::releasePool(device_, pool->id());  // What `begin` added: MemPool holds it.
+    // What `begin` added; the MemPool holds the pool.
+    c10::cuda::CUDACachingAllocator::releasePool(device_, pool->id());
   }
 
-  // Ends what begin_capture has begun. A generator's offset behind a capture is what each replay of the graph adds.
+  // Ends what begin_capture has begun. A generator's offset after a capture is what each replay of the graph adds.
   Record finish() {
     const absl::Cleanup unlock = [this] {
       pending_ = {};
@@ -248,23 +254,23 @@ class State {
     return std::move(pending_.record);
   }
 
-  // The capture under way: guarded by capture_mutex().
+  // The current capture. Guarded by capture_mutex().
   struct Pending {
     cudaStream_t stream = nullptr;
-    std::shared_ptr<at::cuda::MemPool> allocating;  // The pool that the capture's memory comes from now.
-    bool caches_casts = true;                       // What autocast did before.
+    std::shared_ptr<at::cuda::MemPool> allocating;  // pool that the capture allocates from now
+    bool caches_casts = true;                       // previous setting of autocast
     Record record;
   };
 
   const c10::DeviceIndex device_;
-  std::shared_ptr<at::cuda::MemPool> pool_;     // Of all keys' temporaries, or null: each key has its own.
-  std::shared_ptr<at::cuda::MemPool> results_;  // Of their results, if they share the former.
-  Graph registrar_;                             // Captures nothing: its generators have device memory for captures.
+  std::shared_ptr<at::cuda::MemPool> pool_;     // pool of all keys' temporaries; null if each key has its own
+  std::shared_ptr<at::cuda::MemPool> results_;  // pool of all keys' results, if they share temporaries
+  Graph registrar_;                             // captures nothing; provides its generators with device memory
   Pending pending_;
-  std::atomic<bool> draws_{false};  // Whether any key draws random numbers.
+  std::atomic<bool> draws_{false};  // whether any key draws random numbers
   std::atomic<cudaStream_t> stream_{kNoStream};
   std::mutex mutex_;
-  std::unordered_map<Key, std::deque<Record>, HashOfKey> records_;  // The oldest first.
+  std::unordered_map<Key, std::deque<Record>, HashOfKey> records_;  // oldest first
 };
 
 }  // namespace torch_detail
@@ -388,7 +394,7 @@ class TorchCache {
   }
 
   const std::shared_ptr<torch_detail::State> state_;
-  Cache cache_;  // Goes first: its graphs use the memory of the pools.
+  Cache cache_;  // destroyed first, because its graphs use the pools
 };
 
 }  // namespace graphcache

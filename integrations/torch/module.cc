@@ -1,4 +1,4 @@
-// The Python module graphcache_torch. What its functions do is said in the docstrings at the end.
+// The Python module graphcache_torch. Its functions are described by the docstrings at the end.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
@@ -30,7 +30,7 @@ using graphcache::Outcome;
 
 void add(Keyer& keyer, PyObject* part);
 
-// Parts of a key with a beginning and an end, for graphcache_key.
+// A list of parts of a key, for graphcache_key.
 struct Sequence {
   PyObject* items;
 };
@@ -67,7 +67,7 @@ void add_tensor(Keyer& keyer, const at::Tensor& tensor) {
   keyer.add(TensorPart{tensor});
 }
 
-// A part of a key, or an argument of fn.
+// Adds a part of a key, or an argument of fn.
 void add(Keyer& keyer, PyObject* part) {
   if (PyBool_Check(part)) {
     keyer.add(part == Py_True);
@@ -103,7 +103,7 @@ void add(Keyer& keyer, PyObject* part) {
   }
 }
 
-// Calls `visit` with each value that a function has closed over or has as a default.
+// Calls `visit` with each value that a function has in its closure or as a default.
 template <class Visit>
 void for_each_closed_over(PyObject* fn, const Visit& visit) {
   if (PyMethod_Check(fn)) fn = PyMethod_GET_FUNCTION(fn);
@@ -113,22 +113,22 @@ void for_each_closed_over(PyObject* fn, const Visit& visit) {
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(values); ++i) {
       PyObject* value = PyTuple_GET_ITEM(values, i);
       if (PyCell_Check(value)) value = PyCell_GET(value);
-      if (value != nullptr) visit(value);  // An empty cell has none.
+      if (value != nullptr) visit(value);  // an empty cell has none
     }
   }
 }
 
-// A tensor that its memory describes.
+// Whether its memory describes the tensor completely.
 bool is_plain_tensor(PyObject* value) {
   if (!THPVariable_Check(value)) return false;
   const at::Tensor& tensor = THPVariable_Unpack(value);
   return tensor.is_cuda() && tensor.layout() == c10::kStrided && !tensor.key_set().has(c10::DispatchKey::Python);
 }
 
-PyObject* module_type = nullptr;  // torch.nn.Module, from the module's initialization on.
+PyObject* module_type = nullptr;  // torch.nn.Module; set at module initialization
 PyObject* training = nullptr;     // "training".
 
-// An object by its identity. Of a module, its mode counts as well.
+// Adds an object by its identity, and a module's mode.
 void add_object(Keyer& keyer, PyObject* object) {
   keyer.add(static_cast<const void*>(object));
   if (!PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(module_type))) return;
@@ -137,7 +137,7 @@ void add_object(Keyer& keyer, PyObject* object) {
   keyer.add(mode.ptr() == Py_True);
 }
 
-// Values count for numbers and texts, memory for tensors, and identity for all else.
+// Adds numbers and texts by value, tensors by their memory, and everything else by identity.
 void add_closed_over(Keyer& keyer, PyObject* value) {
   if (is_plain_tensor(value)) {
     keyer.add(TensorPart{THPVariable_Unpack(value)});
@@ -147,7 +147,7 @@ void add_closed_over(Keyer& keyer, PyObject* value) {
     const double number = PyFloat_AS_DOUBLE(value);
     std::int64_t bits = 0;
     std::memcpy(&bits, &number, sizeof bits);
-    keyer.add(std::optional<std::int64_t>(bits));  // Not what an integer gives.
+    keyer.add(std::optional<std::int64_t>(bits));  // not the encoding of an integer
   } else {
     int overflow = 1;
     const long long number = PyLong_Check(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : 0;
@@ -159,8 +159,8 @@ void add_closed_over(Keyer& keyer, PyObject* value) {
   }
 }
 
-// What tells one fn from another: its code and what it has closed over, or the object that is called; and PyTorch's
-// modes of this thread, which decide what operators do.
+// Identifies fn: its code and its closure, or the called object, and the PyTorch modes of this thread, which change
+// what operators do.
 void add_fn(Keyer& keyer, PyObject* fn) {
   PyObject* function = fn;
   if (PyMethod_Check(fn)) {
@@ -189,7 +189,7 @@ Key make_key(const py::handle& key, const py::handle& fn, const py::args& argume
   return std::move(keyer).finish();
 }
 
-// Whether there is still an interpreter, whose lock may be taken. Else what it has made goes with the process.
+// Whether the interpreter still exists, so that its lock can be taken. If not, its objects end with the process.
 bool has_interpreter() {
 #if PY_VERSION_HEX >= 0x030d0000
   return Py_IsInitialized() != 0 && Py_IsFinalizing() == 0;
@@ -198,7 +198,7 @@ bool has_interpreter() {
 #endif
 }
 
-// An object that threads without the interpreter's lock may let go.
+// An object that may be released by threads without the interpreter's lock.
 std::shared_ptr<void> keep_alive(const py::object& object) {
   return {new py::object(object), [](py::object* kept) {
             if (!has_interpreter()) return;
@@ -219,7 +219,7 @@ std::shared_ptr<void> keep_alive(const py::object& object) {
   }
 }
 
-// Cache, as Python sees it. Its own members are touched with the interpreter's lock alone; runs do not hold it.
+// The Python class Cache. Its members are used only with the interpreter's lock; runs do not hold that lock.
 class PyCache {
  public:
   PyCache(int max_executables, const std::optional<std::size_t>& max_device_bytes, int max_templates, int capture_after,
@@ -257,16 +257,17 @@ class PyCache {
     options.hooks.on_forget = [this](const Key& key) {
       if (!has_interpreter()) return;
       const py::gil_scoped_acquire gil;
-      const Record gone = take_record(key);  // Destroyed last: that may run Python.
+      const Record gone = take_record(key);  // destroyed last, because that may run Python code
     };
     {
-      const py::gil_scoped_release nogil;  // It may wait for another thread's capture, which needs the lock.
+      // It may wait for another thread's capture, which needs the interpreter's lock.
+      const py::gil_scoped_release nogil;
       torch_.emplace(std::move(options), kind);
     }
     if (absl::Status status = torch_->cache().status(); !status.ok()) raise(status);
   }
   ~PyCache() {
-    const py::gil_scoped_release nogil;  // What it destroys may wait for the device, or take the lock.
+    const py::gil_scoped_release nogil;  // destruction may wait for the device or take the interpreter's lock
     torch_.reset();
   }
   PyCache(const PyCache&) = delete;
@@ -383,7 +384,7 @@ class PyCache {
     return all;
   }
 
-  // For the collector of garbage: the objects that the cache keeps.
+  // Visits the objects that the cache keeps, for the garbage collector.
   int traverse(visitproc visit, void* with) const {
     for (const auto& [key, records] : records_) {
       for (const Record& record : records) {
@@ -398,15 +399,16 @@ class PyCache {
   void let_go() { const Records gone = std::exchange(records_, {}); }
 
  private:
-  // What a key's graph uses, and what its runs return. What the key has by identity stays alive, so that nothing else
-  // takes its address.
+  // What a key's graph uses, and what its runs return. Objects that the key contains by identity are kept alive, so
+  // that their addresses are not reused.
   struct Record {
     py::object kept;
     py::object result;
   };
   using Records = std::unordered_map<Key, std::deque<Record>, graphcache::torch_detail::HashOfKey>;
 
-  // The fn of runs and of warm: of one type, since entries belong to a type. Called without the interpreter's lock.
+  // The fn of run and warm. They share this type, because an entry belongs to a type. Called without the interpreter's
+  // lock.
   struct Call {
     PyCache* cache;
     const py::object& fn;
@@ -419,7 +421,7 @@ class PyCache {
         *returned = fn(*arguments);
         return;
       }
-      py::list kept;  // fn may change what it has closed over.
+      py::list kept;  // fn may change its closure
       kept.append(fn);
       kept.append(arguments);
       for_each_closed_over(fn.ptr(), [&](PyObject* value) { kept.append(py::reinterpret_borrow<py::object>(value)); });
@@ -428,8 +430,8 @@ class PyCache {
     }
   };
 
-  // Copies of the tensors that fn has returned, where no other key's temporaries are. Those that have the memory of an
-  // argument are left alone.
+  // Copies of the tensors that fn has returned, in memory where no other key has temporaries. Tensors that share memory
+  // with an argument are not copied.
   py::object as_results(py::object returned, const py::args& arguments) {
     if (returned.is_none() || !torch_->begin_results()) return returned;
     const auto copy = py::cpp_function([&](const at::Tensor& tensor) {
@@ -452,12 +454,12 @@ class PyCache {
     return taken;
   }
 
-  static inline thread_local Record captured_;   // Of this thread's capture, until its end.
-  Records records_;                              // Of each key's graphs, the oldest first.
-  std::optional<graphcache::TorchCache> torch_;  // Goes first: its hooks use the records.
+  static inline thread_local Record captured_;   // record of this thread's capture until its end
+  Records records_;                              // for each key's graphs, oldest first
+  std::optional<graphcache::TorchCache> torch_;  // destroyed first, because its hooks use the records
 };
 
-// A model that keeps a cache which keeps the model's methods is a cycle.
+// Collects the cycle of a model that keeps a cache which keeps methods of the model.
 void collect_cycles(PyHeapTypeObject* heap_type) {
   PyTypeObject* const type = &heap_type->ht_type;
   type->tp_flags |= Py_TPFLAGS_HAVE_GC;

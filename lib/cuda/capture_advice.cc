@@ -48,7 +48,7 @@ const char* advice(cudaError_t error) {
   }
 }
 
-// Names of the runtime and of the driver: cudaFreeHost, cuMemHostAlloc, cuMemAlloc_v2.
+// Matches names of the runtime and of the driver: cudaFreeHost, cuMemHostAlloc, cuMemAlloc_v2.
 const char* advice(std::string_view call, cudaError_t error, bool in_other_thread) {
   if (in_other_thread) {
     return ". Take graphcache::capture_gate around this call in the other thread";

@@ -1,4 +1,4 @@
-// What to do about a call that a capture forbids, or that breaks one.
+// Advice about a call that a capture forbids or that breaks a capture.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,10 +7,10 @@
 
 namespace graphcache {
 
-// By the error alone; empty if it is none of a capture's. A text begins with the end of the sentence before it.
+// Advice by the error alone; empty unless it is an error of captures. The text continues a sentence.
 const char* advice(cudaError_t error);
 
-// By the call, too. `in_other_thread`: another thread than that of the capture made it.
+// Advice by the call and the error. `in_other_thread`: the call was made by another thread than the capturing one.
 const char* advice(std::string_view call, cudaError_t error, bool in_other_thread);
 
 }  // namespace graphcache

@@ -13,7 +13,7 @@
 
 namespace graphcache {
 
-// Whether the handle stands for another stream under each current device.
+// Whether the handle means another stream for each current device.
 inline bool is_of_current_device(cudaStream_t stream) {
   return stream == cudaStreamPerThread || stream == cudaStreamLegacy;
 }
@@ -26,7 +26,7 @@ struct CaptureInfo {
   std::size_t dependency_count = 0;
 };
 
-// The edge data is always asked for: without it, a capture with annotated edges gives cudaErrorLossyQuery (fact 7).
+// Always requests the edge data: without it, a capture with annotated edges returns cudaErrorLossyQuery (fact 7).
 inline cudaError_t capture_info(cudaStream_t stream, CaptureInfo* info) {
   const cudaGraphEdgeData* edges = nullptr;
 #if CUDART_VERSION >= 13000
@@ -38,8 +38,8 @@ inline cudaError_t capture_info(cudaStream_t stream, CaptureInfo* info) {
 #endif
 }
 
-// The device of a stream that is not capturing: on one that is, cudaStreamGetDevice fails and breaks the capture
-// (tried). Before 12.8 only whether it is the current device can be found out; any other is reported as -1.
+// The device of a stream. The stream must not be capturing, because cudaStreamGetDevice would fail and break the
+// capture. Before CUDA 12.8 only the current device can be recognised; any other is reported as -1.
 inline CallResult stream_device(cudaStream_t stream, int* device) {
 #if CUDART_VERSION >= 12080
   return {"cudaStreamGetDevice", cudaStreamGetDevice(stream, device)};
@@ -49,7 +49,7 @@ inline CallResult stream_device(cudaStream_t stream, int* device) {
   if (const cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming); error != cudaSuccess) {
     return {"cudaEventCreateWithFlags", error};
   }
-  const cudaError_t error = cudaEventRecord(event, stream);  // Refused if event and stream belong to different devices.
+  const cudaError_t error = cudaEventRecord(event, stream);  // Fails if event and stream belong to different devices.
   cudaEventDestroy(event);
   if (error != cudaErrorInvalidResourceHandle) return {"cudaEventRecord", error};
   *device = -1;
@@ -57,10 +57,10 @@ inline CallResult stream_device(cudaStream_t stream, int* device) {
 #endif
 }
 
-// What the driver tells of nodes, and the runtime in a multiple of the time (tried: 7 and 45 ns, 12 and 48 ns). The
-// driver's codes, types and edges are the runtime's. `by_driver`: see has_context().
+// Queries of nodes by the driver, which is much faster than the runtime (7 against 45 ns, 12 against 48 ns). Its codes,
+// types and edges are the same as the runtime's. For `by_driver` see has_context().
 inline cudaError_t node_type(cudaGraphNode_t node, bool by_driver, cudaGraphNodeType* type) {
-  constexpr unsigned kNewerType = 15;  // The largest number that the enumeration of each toolkit has room for.
+  constexpr unsigned kNewerType = 15;  // The largest value that this enumeration can represent in every toolkit.
   unsigned found = CU_GRAPH_NODE_TYPE_EMPTY;
   static_assert(sizeof found == sizeof(CUgraphNodeType) && sizeof found == sizeof(cudaGraphNodeType));
   const auto get = driver().node_type;
@@ -71,7 +71,7 @@ inline cudaError_t node_type(cudaGraphNode_t node, bool by_driver, cudaGraphNode
   return error;
 }
 
-// The nodes that a node depends on, and the data of the edges.
+// The nodes that a node depends on, and the edge data.
 inline cudaError_t node_dependencies(cudaGraphNode_t node, bool by_driver, cudaGraphNode_t* dependencies,
                                      cudaGraphEdgeData* edges, std::size_t* count) {
   static_assert(sizeof(cudaGraphEdgeData) == sizeof(CUgraphEdgeData));
@@ -85,7 +85,7 @@ inline cudaError_t node_dependencies(cudaGraphNode_t node, bool by_driver, cudaG
 #endif
 }
 
-// A node of any type behind others, which plain edges lead from.
+// Adds a node of any type with plain edges from its dependencies.
 inline cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
                             std::size_t count, cudaGraphNodeParams* params) {
 #if CUDART_VERSION >= 13000
@@ -95,10 +95,10 @@ inline cudaError_t add_node(cudaGraphNode_t* node, cudaGraph_t graph, const cuda
 #endif
 }
 
-// ---- Calls on nodes of one type, and of any type --------------------------------------------------------------------
+// ---- Calls on nodes of one type and of any type ---------------------------------------------------------------------
 
-// The headers of CUDA 13.5 announce that 40 calls on nodes of one type will be deprecated (docs/semantics.md, "Newer
-// toolkits"). From 13.2 on, calls on nodes of any type take their place here.
+// According to the headers of CUDA 13.5, 40 calls on nodes of one type will be deprecated (docs/semantics.md, "Newer
+// toolkits"). From CUDA 13.2 on, this file uses the calls on nodes of any type instead.
 
 #if CUDART_VERSION >= 13020
 inline cudaGraphNodeParams params_of_any(const cudaKernelNodeParams& params) {
@@ -139,7 +139,7 @@ inline CallResult patch_memset(cudaGraphExec_t executable, cudaGraphNode_t node,
 #endif
 }
 
-// A clone of `child` as a node.
+// Adds a clone of `child` as a node.
 inline CallResult add_child_graph(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
                                   std::size_t count, cudaGraph_t child) {
 #if CUDART_VERSION >= 13020
@@ -152,8 +152,8 @@ inline CallResult add_child_graph(cudaGraphNode_t* node, cudaGraph_t graph, cons
 #endif
 }
 
-// Reads a node of any type into zeros. False where this takes a newer runtime or a newer driver: both have the call
-// since 13.2. A program may run on a driver that is older than its runtime, so the getters below have a second way.
+// Reads a node of any type into zeroed parameters. Returns false if this needs a newer runtime or driver; both have the
+// call since CUDA 13.2. A driver may be older than the program's runtime, so the getters below have a fallback.
 inline bool read_any(cudaGraphNode_t node, cudaGraphNodeParams* params, CallResult* done) {
 #if CUDART_VERSION >= 13020
   if (driver().version >= 13020) {
@@ -165,7 +165,7 @@ inline bool read_any(cudaGraphNode_t node, cudaGraphNodeParams* params, CallResu
   return false;
 }
 
-// The getters. The node is of the type that they are named by. On an error they leave their results alone.
+// Getters, named after the type of the node. On an error they leave their results unchanged.
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
@@ -188,7 +188,7 @@ inline CallResult set_params(cudaGraphNode_t node, cudaMemsetParams* params) {
   return done;
 }
 
-// `sync_mode`: how the work behind it waits for it (cudaHostTaskSyncMode); 0 for a node of an older driver.
+// `sync_mode` is the cudaHostTaskSyncMode of the node, or 0 with an older driver.
 inline CallResult host_params(cudaGraphNode_t node, cudaHostNodeParams* params, unsigned* sync_mode) {
   cudaGraphNodeParams any = {};
   CallResult done;
@@ -238,7 +238,7 @@ inline CallResult freed_memory(cudaGraphNode_t node, void** memory) {
 
 #pragma GCC diagnostic pop
 
-// From now on the stream's next node depends on this one alone.
+// Makes the stream's next node depend on this node alone.
 inline cudaError_t set_capture_dependency(cudaStream_t stream, cudaGraphNode_t node) {
 #if CUDART_VERSION >= 13000
   return cudaStreamUpdateCaptureDependencies(stream, &node, nullptr, 1, cudaStreamSetCaptureDependencies);
@@ -255,7 +255,7 @@ inline cudaError_t add_dependency(cudaGraph_t graph, cudaGraphNode_t from, cudaG
 #endif
 }
 
-// A function of the driver, in its form of a CUDA version, or null. This way nothing links against libcuda.
+// A driver function in its form of a CUDA version, or null. Looking it up this way avoids linking against libcuda.
 inline void* driver_function(const char* name, [[maybe_unused]] unsigned version = 12000) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
@@ -267,8 +267,8 @@ inline void* driver_function(const char* name, [[maybe_unused]] unsigned version
   return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? function : nullptr;
 }
 
-// Kernels of libraries. Before 12.8 the runtime loads none, nor do its headers say that it takes those which the driver
-// has loaded: the driver, which has had all of this since 12.0, does it. Its codes are the runtime's, number by number.
+// Kernels of libraries. A runtime before 12.8 can neither load them nor, by its headers, use those that the driver has
+// loaded. There the driver is called, which has had all of this since 12.0 and returns the same error codes.
 #if CUDART_VERSION >= 12080
 
 inline CallResult add_library_kernel(cudaGraphNode_t* node, cudaGraph_t graph, const cudaKernelNodeParams& params) {
@@ -280,7 +280,7 @@ inline CallResult add_library_kernel(cudaGraphNode_t* node, cudaGraph_t graph, c
 #endif
 }
 
-// `function`: of a kernel of a library, as the driver takes it; else null.
+// `function` is the driver's handle of a library's kernel, else null.
 inline cudaError_t launch_kernel(const void* symbol, CUfunction, dim3 grid, dim3 block, void** arguments,
                                  std::size_t shared_bytes, cudaStream_t stream) {
   return cudaLaunchKernel(symbol, grid, block, arguments, shared_bytes, stream);

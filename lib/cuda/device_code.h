@@ -1,4 +1,4 @@
-// Device code that is part of the library.
+// Device code that is embedded in the library.
 #pragma once
 
 #include <absl/base/thread_annotations.h>
@@ -16,7 +16,7 @@
 
 namespace graphcache {
 
-// Kernels of an embedded image, loaded at the first use. Thread-safe.
+// The kernels of an embedded image, which is loaded at the first use. Thread-safe.
 template <std::size_t kCount>
 class DeviceCode {
  public:
@@ -31,12 +31,12 @@ class DeviceCode {
     *out = kernels_;
     return done;
   }
-  // The loaded code, to be held by what runs it. Unloading waits for launches of it (tried).
+  // The loaded code. Whatever runs it must hold this. Unloading waits for launches.
   std::shared_ptr<void> code() ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     return library_;
   }
-  // After a fatal error: drops the handles.
+  // Drops the handles after a fatal error.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     if (library_ != nullptr) library_->release();

@@ -9,7 +9,7 @@ DeviceMemory::~DeviceMemory() {
   trim();
   if (!kept_.empty()) (void)wait();
   for (void* const page : pages_) destroy_quietly(page, &cudaFreeHost);
-  abandon();  // What could not be waited for.
+  abandon();  // The rest, which could not be waited for.
 }
 
 CallResult DeviceMemory::take(std::size_t bytes, Block* out) {
@@ -52,7 +52,8 @@ CallResult DeviceMemory::take_error_word(Block* out) {
 void DeviceMemory::own(std::unique_ptr<Waiting> block, Block* out) {
   Waiting* const given = block.release();
   *out =
-      Block(given->at, [self = shared_from_this(), given](void*) { self->give(given); });  // Gives back if it throws.
+      // If this throws, the memory is freed.
+      Block(given->at, [self = shared_from_this(), given](void*) { self->give(given); });
 }
 
 void DeviceMemory::give(Waiting* block) noexcept {

@@ -1,5 +1,5 @@
-// Memory that launches use beside the caller's: of updater nodes and their sets, and of values that kernels read
-// through pointers.
+// Device memory that launches use in addition to the caller's: for updater nodes and their sets, and for values that
+// kernels read through pointers.
 //
 // Freed blocks are kept until it is safe to block (erase, clear, destruction), or until 16 MiB have accumulated. They
 // are never reused. The reason is that CUDA gives no notification when the last launch that uses a block has finished.
@@ -24,10 +24,10 @@
 
 namespace graphcache {
 
-// Shared by a cache and what it has given, which may outlive it. Thread-safe.
+// Shared by a cache and the blocks that it has returned, which may outlive the cache. Thread-safe.
 class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
  public:
-  // Given back when nobody holds it any more; a launch that uses it may be in flight then.
+  // Freed with its last owner, even while a launch that uses it is in flight.
   using Block = std::shared_ptr<void>;
 
   explicit DeviceMemory(int device) : device_(device) {}
@@ -35,36 +35,39 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   DeviceMemory& operator=(const DeviceMemory&) = delete;
   ~DeviceMemory();
 
-  // So many bytes of the device, which is the current one.
+  // Allocates memory of the current device.
   CallResult take(std::size_t bytes, Block* out) ABSL_LOCKS_EXCLUDED(mutex_);
-  // A word of the host's that the device can write: an error, for take_late_error() if nobody else reads it.
+  // A word of host memory in which the device can store an error. If nobody reads the error, take_late_error() returns
+  // it.
   CallResult take_error_word(Block* out) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Waits for all work of the device, as cudaFree does, which does not break captures, while cudaDeviceSynchronize may
+  // Waits for all work of the device, as cudaFree does. That does not break captures, while cudaDeviceSynchronize may
   // (docs/semantics.md).
   CallResult wait() const;
-  // Frees what was given back, or of words makes it free for others. Waits for the device.
+  // Waits for the device, and then releases freed blocks and makes freed words available again.
   void trim() ABSL_LOCKS_EXCLUDED(mutex_);
-  // The same, if it is more than may wait.
+  // Calls trim() if more has been freed than may accumulate.
   void trim_if_much() ABSL_LOCKS_EXCLUDED(mutex_);
   void tell_late(cudaError_t error) { late_error_ = error; }
   const std::atomic<int>& late_error() const { return late_error_; }
   bool has_late_error() const { return late_error_.load(std::memory_order_relaxed) != cudaSuccess; }
-  // What launches have written to words that were given back.
+  // The error that a launch has stored in a freed word.
   cudaError_t take_late_error() { return static_cast<cudaError_t>(late_error_.exchange(cudaSuccess)); }
-  // Of a cache that ends inside a capture: what launches in flight may need is let go with the memory.
+  // For a cache that is destroyed inside a capture: keeps alive what launches in flight may need, until the memory is
+  // freed.
   void keep(std::list<std::shared_ptr<void>> owners) { kept_ = std::move(owners); }
-  // After a fatal error: drops what was given back, and what still will be.
+  // Drops everything that has been or will be freed, after a fatal error.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   static constexpr std::size_t kMaxWaiting = std::size_t{16} << 20;
-  static constexpr std::size_t kWords = 512;   // In a page.
-  static constexpr std::size_t kLeast = 4096;  // A small block counts as so much, since each takes a call to free.
+  static constexpr std::size_t kWords = 512;  // Number of words in a page.
+  // The minimum that a block counts, because each block takes a call to free.
+  static constexpr std::size_t kLeast = 4096;
 
   struct Waiting {
     void* at = nullptr;
-    std::size_t bytes = 0;  // What it counts as.
+    std::size_t bytes = 0;  // What the block counts towards kMaxWaiting.
     bool is_word = false;
     Waiting* next = nullptr;
   };
@@ -77,7 +80,7 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   Waiting* waiting_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::size_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<void*> pages_ ABSL_GUARDED_BY(mutex_);  // The pages of words.
-  std::vector<int*> words_ ABSL_GUARDED_BY(mutex_);   // The free words. There is room for all.
+  std::vector<int*> words_ ABSL_GUARDED_BY(mutex_);   // The free words. Its capacity suffices for all words.
   bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
   std::atomic<int> late_error_{cudaSuccess};
   std::list<std::shared_ptr<void>> kept_;

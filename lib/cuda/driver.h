@@ -1,5 +1,5 @@
-// The driver's functions that the library calls. They are asked for through the runtime, so that nothing links against
-// libcuda; one that a driver does not have is null.
+// The driver functions that the library calls. They are looked up by the runtime, so nothing links against libcuda. A
+// function that the driver does not have is null.
 #pragma once
 
 #include <cuda.h>
@@ -11,7 +11,7 @@
 namespace graphcache {
 
 struct Driver {
-  int version;  // As CUDART_VERSION counts, 0 if it cannot be had.
+  int version;  // In the form of CUDART_VERSION; 0 if it is unknown.
   CUresult (*current_context)(CUcontext*);
   CUresult (*stream_context)(CUstream, CUcontext*);
   CUresult (*set_kernel_node)(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*);
@@ -24,7 +24,7 @@ struct Driver {
   CUresult (*function_param_info)(CUfunction, std::size_t, std::size_t*, std::size_t*);
   CUresult (*kernel_function)(CUfunction*, CUkernel);
   CUresult (*kernel_param_info)(CUkernel, std::size_t, std::size_t*, std::size_t*);
-#if CUDART_VERSION < 12080  // For compat.h.
+#if CUDART_VERSION < 12080  // for compat.h
   CUresult (*load_library)(CUlibrary*, const void*, CUjit_option*, void**, unsigned, CUlibraryOption*, void**,
                            unsigned);
   CUresult (*unload_library)(CUlibrary);
@@ -34,7 +34,7 @@ struct Driver {
                             void**, void**);
 #endif
 
-  // A launch attribute of a kernel node, and whether it is other than zeros. The getter is not null.
+  // Reads a launch attribute of a kernel node, and whether it is not all zeros. REQUIRES: the getter is not null.
   CUresult read_attribute(CUgraphNode node, CUlaunchAttributeID id, CUlaunchAttributeValue* value, bool* is_set) const {
     CUlaunchAttributeValue unset;
     std::memset(value, 0, sizeof *value);
@@ -45,19 +45,19 @@ struct Driver {
   }
 };
 
-// Asked for once in the process.
+// Looked up once per process.
 const Driver& driver();
 
-// The context that is current, or null.
+// The current context, or null.
 CUcontext current_context();
 
-// Most of the driver's functions need a current context, and crash without one (tried). The runtime gives a thread its
-// context at the thread's first runtime call, which a hit's patch may well be, and a user of the driver may take it
-// away again: a thread without one gets that of its current device. False if it cannot be had.
+// Most driver functions crash without a current context. The runtime gives a thread its context at the thread's first
+// runtime call, which may be the patch of a hit, and a user of the driver API may remove it again. So this gives a
+// thread without a context that of its current device. Returns false if that fails.
 bool has_context();
 
-// The function of a library's kernel in the current context, or null if it cannot be had. The runtime has no call for
-// it: its cudaGetFuncBySymbol knows no such kernels (tried).
+// The function of a library's kernel in the current context, or null if there is none. This needs the driver, because
+// cudaGetFuncBySymbol does not know such kernels.
 CUfunction function_of_library(const void* kernel);
 
 // The parameters of a kernel node, with the kernel left unset.

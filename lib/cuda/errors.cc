@@ -16,7 +16,7 @@ namespace graphcache {
 namespace {
 
 constexpr char kPayload[] = "graphcache/cuda_error";
-constexpr std::size_t kMaxKeyBytes = 256;  // Of a key's text in a message.
+constexpr std::size_t kMaxKeyBytes = 256;  // Limit for a key's text in a message.
 
 absl::StatusCode code_of(cudaError_t error) {
   switch (error) {
@@ -40,7 +40,7 @@ absl::StatusCode code_of(cudaError_t error) {
 absl::Status out_of_memory() noexcept try {
   return absl::ResourceExhaustedError("out of host memory");
 } catch (const std::bad_alloc&) {
-  return absl::ResourceExhaustedError("");  // Allocates nothing.
+  return absl::ResourceExhaustedError("");  // allocates nothing
 }
 
 namespace {
@@ -105,7 +105,7 @@ bool is_fatal(cudaError_t error) {
     case 911:  // cudaErrorExternalDevice
       return true;
     default:
-      return code >= 714 && code <= 719;  // Hardware stack error ... cudaErrorLaunchFailure
+      return code >= 714 && code <= 719;  // hardware stack error ... cudaErrorLaunchFailure
   }
 }
 

@@ -1,4 +1,4 @@
-// CUDA errors: as statuses, by kind, and the last-error slot that they latch in.
+// CUDA errors: their statuses, their kinds, and the last-error slot that they are latched in.
 #pragma once
 
 #include <absl/status/status.h>
@@ -10,22 +10,23 @@
 
 namespace graphcache {
 
-// The status for host memory that ran out. It has no message if there is no memory even for that.
+// The status for a lack of host memory. It has no message if there is no memory for one.
 absl::Status out_of_memory() noexcept;
 
-// "cudaGraphLaunch: cudaErrorX (text)", carrying the error (cuda_error() reads it). out_of_memory() if that cannot be
-// had.
+// A status "cudaGraphLaunch: cudaErrorX (text)" that contains the error (see cuda_error()). Returns out_of_memory() if
+// it cannot be created.
 absl::Status cuda_failure(std::string_view call, cudaError_t error) noexcept;
 
-// The same of a call of `fn`'s. The message of a capture's error ends with what to do.
+// The same for a call by `fn`. If it is an error of captures, the message ends with advice.
 absl::Status failure_of_fn(std::string_view call, cudaError_t error) noexcept;
 
-// Of a call that is known: `text` says it, and `call` is its name. The message ends with what to do about that call.
+// The same for a call by `fn` that is known: `text` describes it, and `call` is its name. The message ends with advice
+// about that call.
 absl::Status failure_of_call(std::string_view text, std::string_view call, cudaError_t error,
                              bool in_other_thread) noexcept;
 
-// The same status with the key's text before its message. Of a text of more than 256 bytes the message has the first
-// 256, and the key's label before them. Without memory for that, the status as it is.
+// The same status with the key's text before its message. If the text has more than 256 bytes, the message contains the
+// key's label and the first 256. Returns the status unchanged if memory runs out.
 absl::Status with_key(const absl::Status& status, const Key& key) noexcept;
 
 // Abseil's own string_view may be another type.
@@ -33,25 +34,26 @@ inline std::string_view message_of(const absl::Status& status) {
   return {status.message().data(), status.message().size()};
 }
 
-// Which runtime call was made last, and what it returned.
+// The last runtime call and its result.
 struct CallResult {
   const char* call = "";
   cudaError_t error = cudaSuccess;
-  bool latches = true;  // Whether its error may stand in the last-error slot: those of the driver do not.
+  // Whether the error may be in the last-error slot. Errors of driver calls are not.
+  bool latches = true;
 };
 
-// Errors after which the process has no usable context (fact 32): handles are dropped, not destroyed.
+// Errors after which the process has no usable context (fact 32). Handles must then be dropped, not destroyed.
 bool is_fatal(cudaError_t error);
 
-// Adds a failure to a status. The first failure stays, except that a fatal one replaces it.
+// Adds a failure to a status. The first failure is kept, except that a fatal one replaces it.
 void add_failure(absl::Status* status, const absl::Status& why);
 
-// Errors that say that a stream's capture is in the way, or that a capture broke.
+// Errors by which a call reports that a capture forbids it, or that a capture broke.
 bool is_capture_error(cudaError_t error);
 
-// Keeps the thread's last-error slot as it was found (law 4, fact 31). The slot can only be read and emptied, never
-// filled: an error that was there before and has been overwritten is not restored, but the slot is then not emptied
-// either, so that the caller still finds that something failed.
+// Restores the thread's last-error slot (law 4, fact 31). The slot can be read and cleared, but not set. So an error
+// that was there before and has been overwritten cannot be restored. In that case the slot is not cleared either, so
+// that the caller still sees that something failed.
 class LastErrorGuard {
  public:
   LastErrorGuard() : found_(cudaPeekAtLastError()) {}
@@ -59,7 +61,7 @@ class LastErrorGuard {
   LastErrorGuard(const LastErrorGuard&) = delete;
   LastErrorGuard& operator=(const LastErrorGuard&) = delete;
 
-  // The error that was latched since the guard was made or last settled, or cudaSuccess.
+  // The error that was latched since construction or the last settle(), or cudaSuccess.
   cudaError_t caused() const {
     const cudaError_t now = cudaPeekAtLastError();
     return now == found_ ? cudaSuccess : now;
@@ -72,7 +74,7 @@ class LastErrorGuard {
   cudaError_t found_;
 };
 
-// Makes a device current while it lives.
+// Makes a device current during its lifetime.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);
@@ -84,7 +86,7 @@ class DeviceGuard {
   absl::Status status() const {
     return result_.error == cudaSuccess ? absl::OkStatus() : cuda_failure(result_.call, result_.error);
   }
-  // Before the end, and also if another device than that one is current by now.
+  // Restores the device early, even if another one is current by now.
   CallResult put_back();
 
  private:

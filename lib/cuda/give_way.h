@@ -1,5 +1,5 @@
-// What a background thread does, so that runs do not pay for its calls: the driver makes launches wait while it
-// instantiates, and two threads that make many short calls at once take several times as long as one after the other.
+// How a background thread keeps its calls from delaying runs. The driver delays launches while it instantiates. Two
+// threads that make many short calls at the same time take several times as long as one after the other.
 #pragma once
 
 #include <atomic>
@@ -8,11 +8,12 @@
 
 namespace graphcache {
 
-// How many runs enqueue their work at this moment, for a thread that gives way to them; null for all other threads.
+// Set in a thread that gives way to runs: the number of runs that are enqueuing their work now. Null in all other
+// threads.
 inline thread_local const std::atomic<int>* gives_way_to = nullptr;
 
-// Called before what takes the driver long, and between many short calls. Waits until no such run is under way, but not
-// longer than a millisecond: where runs follow each other without a gap, the work takes longer, and ends all the same.
+// Call this before a long driver call, and between many short ones. Waits until no such run is under way, but at most a
+// millisecond: if runs follow each other without a gap, the work takes longer but still ends.
 inline void give_way() {
   if (gives_way_to == nullptr) return;
   using Clock = std::chrono::steady_clock;

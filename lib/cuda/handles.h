@@ -1,4 +1,4 @@
-// Owning handles of what the runtime makes, and how they are destroyed.
+// Owning handles of CUDA objects, and their destruction.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,7 +15,7 @@
 
 namespace graphcache {
 
-// A stream as the thread that launches on it knows it: cudaStreamPerThread is another one in each.
+// A stream as seen by the thread that launches on it: cudaStreamPerThread is another stream in each thread.
 struct LaunchStream {
   cudaStream_t handle = nullptr;
   std::uint64_t thread = 0;
@@ -31,8 +31,8 @@ struct LaunchStream {
   }
 };
 
-// While it lives, calls of this thread that a capture in global mode forbids other threads are allowed and leave that
-// capture whole (law 9, fact 2).
+// During its lifetime this thread may make calls that a capture in global mode forbids to other threads, without
+// breaking that capture (law 9, fact 2).
 class RelaxedCaptureMode {
  public:
   RelaxedCaptureMode() : exchanged_(cudaThreadExchangeStreamCaptureMode(&mode_) == cudaSuccess) {}
@@ -47,8 +47,8 @@ class RelaxedCaptureMode {
   const bool exchanged_;
 };
 
-// Destroys a handle and leaves the last-error slot as it was. A failing destruction is nobody's error: it has nothing
-// left to lose, and at the end of a process the runtime may be gone first (fact 34).
+// Destroys a handle and leaves the last-error slot unchanged. Errors are ignored: the object is no longer needed, and
+// when a process exits the runtime may be unloaded first (fact 34).
 template <class Handle>
 void destroy_quietly(Handle handle, cudaError_t (*destroy)(Handle)) {
   LastErrorGuard last_error;
@@ -56,7 +56,7 @@ void destroy_quietly(Handle handle, cudaError_t (*destroy)(Handle)) {
   destroy(handle);
 }
 
-// Owns a handle. Never to be destroyed while this thread is inside a capture (fact 6): see exec/graveyard.h.
+// Owns a handle. It must not be destroyed while this thread is inside a capture (fact 6): see exec/graveyard.h.
 template <class Handle, cudaError_t (*Destroy)(Handle)>
 class Owned {
  public:
@@ -72,15 +72,15 @@ class Owned {
   }
 
   Handle get() const { return handle_; }
-  // Gives the handle up without destroying it, as is due after a fatal error (fact 32).
+  // Releases the handle without destroying it, as is needed after a fatal error (fact 32).
   Handle release() { return std::exchange(handle_, nullptr); }
 
  private:
   Handle handle_ = nullptr;
 };
 
-// Graphs that were cloned from one another, and executables instantiated from them: making and destroying one writes to
-// the graph that it is of, so two threads that do so at once crash (fact 35). They share a lock for that.
+// Cloning, instantiating and destroying a graph or its relatives writes to a graph that they share, so two threads that
+// do so at once crash (fact 35). Clones and executables of one graph therefore share a lock.
 template <class Handle, cudaError_t (*Destroy)(Handle)>
 class Related {
  public:
@@ -109,14 +109,14 @@ class Related {
   }
 
  private:
-  Kin kin_;  // Null while it has no relatives.
+  Kin kin_;  // Null as long as it has no clones or executables.
   Owned<Handle, Destroy> handle_;
 };
 
 using Graph = Related<cudaGraph_t, cudaGraphDestroy>;
 using GraphExec = Related<cudaGraphExec_t, cudaGraphExecDestroy>;
 
-// Into empty ones. Throw without memory, and have then done nothing.
+// The results must be empty. If memory runs out, these throw and change nothing.
 cudaError_t clone(Graph& original, Graph* out);
 cudaError_t instantiate(Graph& base, unsigned long long flags, GraphExec* out);
 
@@ -124,7 +124,7 @@ using Event = Owned<cudaEvent_t, cudaEventDestroy>;
 
 using OwnedStream = Owned<cudaStream_t, cudaStreamDestroy>;
 
-// For the current device; flags as cudaStreamCreateWithFlags takes them.
+// Makes a stream of the current device. `flags` are those of cudaStreamCreateWithFlags.
 inline CallResult make_stream(unsigned flags, OwnedStream* out) {
   cudaStream_t stream = nullptr;
   const cudaError_t error = cudaStreamCreateWithFlags(&stream, flags);
@@ -132,10 +132,10 @@ inline CallResult make_stream(unsigned flags, OwnedStream* out) {
   return {"cudaStreamCreateWithFlags", error};
 }
 
-// A stream of the library's own. Thread-safe.
+// A stream that the library owns. Thread-safe.
 class OwnStream {
  public:
-  // Makes it at the first call, for the device that is current then.
+  // Creates the stream at the first call, for the device that is current then.
   CallResult get(cudaStream_t* out) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     if (stream_.get() == nullptr) {
@@ -144,7 +144,7 @@ class OwnStream {
     *out = stream_.get();
     return {};
   }
-  // After a fatal error: drops the handle.
+  // Drops the handle after a fatal error.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     stream_.release();
@@ -155,7 +155,7 @@ class OwnStream {
   OwnedStream stream_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Streams of the library's own, for the current device, each lent to one thread at a time. Thread-safe.
+// Streams of the current device that the library owns. Each is lent to one thread at a time. Thread-safe.
 class OwnStreams {
  public:
   class Loan {
@@ -175,9 +175,9 @@ class OwnStreams {
     const CallResult result_;
   };
 
-  // As cudaStreamCreateWithFlags takes them.
+  // `flags` are those of cudaStreamCreateWithFlags.
   explicit OwnStreams(unsigned flags) : flags_(flags) {}
-  // After a fatal error: drops the handles.
+  // Drops the handles after a fatal error.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     for (auto& stream : free_) stream.release();
@@ -196,7 +196,7 @@ class OwnStreams {
     }
     return make_stream(flags_, out);
   }
-  // Without memory to keep it, the stream is destroyed.
+  // Destroys the stream if there is no memory to keep it.
   void give_back(OwnedStream stream) noexcept ABSL_LOCKS_EXCLUDED(mutex_) try {
     MutexLock lock(mutex_);
     free_.push_back(std::move(stream));
@@ -208,7 +208,7 @@ class OwnStreams {
   std::vector<OwnedStream> free_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Of the current device; without a time.
+// Creates an event of the current device, without timing.
 inline cudaError_t make_event(Event* out) {
   cudaEvent_t event = nullptr;
   const cudaError_t error = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);

@@ -1,4 +1,4 @@
-// By how much the device's free memory shrinks while executables are made and destroyed
+// Measures how much the device's free memory shrinks while executables are made and destroyed
 // (Options::measure_device_bytes).
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace graphcache {
 
-// Thread-safe. Spans of several threads may overlap: what happens from the begin of the first to the end of the last is
+// Thread-safe. If spans of several threads overlap, the time from the begin of the first to the end of the last is
 // measured once.
 class MemoryMeter {
  public:
@@ -36,11 +36,11 @@ class MemoryMeter {
     MemoryMeter* const meter_;
   };
 
-  // Never waits for a call of the driver.
+  // Never waits for a driver call.
   std::int64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
  private:
-  // Negative if it is unknown.
+  // Negative if unknown.
   std::int64_t free_bytes() const {
     const LastErrorGuard last_error;
     RelaxedCaptureMode relaxed;

@@ -31,7 +31,7 @@ _Unwind_Reason_Code add_frame(_Unwind_Context* context, void* to) {
   return _URC_NO_REASON;
 }
 
-// A file that is read where it lies.
+// A file mapped into memory.
 class MappedFile {
  public:
   explicit MappedFile(const char* path) {
@@ -53,7 +53,7 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
-  // `count` objects at an offset, or null if the file ends before them.
+  // `count` objects at an offset, or null if the file is too short.
   template <class T>
   const T* at(std::size_t offset, std::size_t count = 1) const {
     if (offset > size_ || count > (size_ - offset) / sizeof(T) || offset % alignof(T) != 0) return nullptr;
@@ -65,7 +65,7 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-// The file that an address is mapped from. (The loader does not know the program's own path.)
+// The file that an address is mapped from. (The dynamic loader does not know the path of the program itself.)
 std::string mapped_file(std::uintptr_t address) {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
@@ -77,8 +77,8 @@ std::string mapped_file(std::uintptr_t address) {
   return {};
 }
 
-// The function that covers an address of a module's file, from the table that a linker writes for debuggers: most
-// programs have it, though they do not export their functions.
+// Finds the function at an address of a module's file in the linker's symbol table for debuggers. Most programs have
+// that table, although they do not export their functions.
 void find_in_file(const char* path, Location* out) {
   const MappedFile file(path);
   const auto* const header = file.at<ElfW(Ehdr)>(0);
@@ -120,7 +120,7 @@ Location location_of_call(const void* behind) {
   }
   const char* const slash = std::strrchr(info.dli_fname, '/');
   found.module = slash != nullptr ? slash + 1 : info.dli_fname;
-  found.offset = address - module->l_addr;  // From the addresses of the file, whether it was moved or not.
+  found.offset = address - module->l_addr;  // The address in the file, wherever the module was loaded.
   if (info.dli_sname != nullptr) {
     found.symbol = info.dli_sname;
     found.into_symbol = address - reinterpret_cast<std::uintptr_t>(info.dli_saddr);
@@ -146,8 +146,8 @@ namespace {
 
 bool begins_with(std::string_view text, std::string_view with) { return text.substr(0, with.size()) == with; }
 
-// CUDA's own, also as an inline function of its headers, all of which are templates or static; "cublasCreate" is none,
-// nor is a program's "void cudaUpdate(float*)".
+// Whether this is a function of CUDA, including inline functions of its headers, all of which are templates or static.
+// Neither "cublasCreate" nor a program's "void cudaUpdate(float*)" is one.
 bool is_cudas(std::string_view symbol) {
   if (symbol.find("__device_stub_") != std::string_view::npos) return true;
   if (begins_with(symbol, "_Z")) {
@@ -170,7 +170,7 @@ bool is_cudas(std::string_view symbol) {
   return begins_with(symbol, "__cud") || begins_with(symbol, "libcudart_static_");
 }
 
-// What stands between `fn` and CUDA, or between `fn` and the call of the cache, in a program that is linked with it.
+// Whether this is a function of this library, which stands between `fn` and CUDA or calls `fn`.
 bool is_ours(std::string_view symbol) {
   for (const std::string_view mark : {"_ZN10graphcache", "_ZNK10graphcache", "_ZZN10graphcache", "_ZZNK10graphcache"}) {
     if (!begins_with(symbol, mark)) continue;
@@ -196,7 +196,7 @@ bool is_passed_over(const Location& where) {
   return is_cudas(where.symbol) || is_ours(where.symbol) || is_of_standard_library(where.symbol);
 }
 
-// "run(Model&)::{lambda(Recorder&)#1}::operator()(Recorder&) const" is a lambda of run(Model&), where clang says
+// "run(Model&)::{lambda(Recorder&)#1}::operator()(Recorder&) const" becomes a lambda of run(Model&). clang names it
 // "run(Model&)::$_1::operator()".
 std::string readable(const std::string& symbol) {
   std::string name = demangled(symbol);
@@ -233,7 +233,7 @@ std::string caller_of(const Frames& frames, bool by_runtime, const std::string& 
       if (where.symbol == kernel || demangled(where.symbol) == kernel) continue;
       return readable(where.symbol);
     }
-    // In a program without symbols, the first function is the runtime's own, unless that is a library of its own.
+    // In a program without symbols, the first function belongs to the runtime, unless the runtime is a shared library.
     if (std::exchange(passed_runtime, true)) return where.module + "+" + hexadecimal(where.offset);
   }
   return {};

@@ -1,7 +1,7 @@
-// libgraphcache_diagnose.so: watches captures by callbacks of CUPTI, which lets one subscriber in. It subscribes once a
-// process, and for good: to unsubscribe, or to disable callbacks, while other threads call CUDA is no safe thing, and
-// makes nothing faster that matters (docs/semantics.md). Where no capture is watched, a callback counts the calls that
-// its thread is inside of, and returns.
+// libgraphcache_diagnose.so: watches captures by CUPTI callbacks. CUPTI allows one subscriber. The component subscribes
+// once per process and keeps the subscription, because unsubscribing or disabling callbacks is not safe while other
+// threads call CUDA, and makes nothing faster that matters (docs/semantics.md). While no capture is watched, a callback
+// only counts the calls that its thread is inside of.
 #include <cuda.h>
 #include <cupti.h>
 #include <dlfcn.h>
@@ -26,7 +26,7 @@ struct Subscription {
   std::string refusal;
 };
 
-// Never destroyed: CUPTI may call until the process ends.
+// Never destroyed, because CUPTI may call it until the process ends.
 Subscription& subscription() {
   static auto& subscription = *new Subscription;
   return subscription;
@@ -36,7 +36,7 @@ struct Driver {
   CUresult (*is_capturing)(CUstream, CUstreamCaptureStatus*) = nullptr;
 };
 
-// The driver that the process has.
+// The driver of this process.
 const Driver& driver() {
   static const Driver driver = [] {
     Driver found;
@@ -48,12 +48,12 @@ const Driver& driver() {
   return driver;
 }
 
-// What a thread knows of its calls under way.
+// A thread's calls under way.
 struct Thread {
-  int runtime_calls = 0;         // One inside of another: the outermost counts.
-  int driver_calls = 0;          // Outside of those.
-  bool asks = false;             // Inside a call of this file's own.
-  const char* kernel = nullptr;  // That the driver launches within the runtime's call.
+  int runtime_calls = 0;         // Nesting depth of runtime calls; the outermost one counts.
+  int driver_calls = 0;          // Nesting depth of driver calls outside of those.
+  bool asks = false;             // Inside a call by this file itself.
+  const char* kernel = nullptr;  // The kernel that the driver launches within the runtime call.
 };
 constinit thread_local Thread thread;
 
@@ -66,7 +66,8 @@ CUstreamCaptureStatus capture_status(cudaStream_t stream) {
 }
 
 CaptureState state_of_capture(cudaStream_t stream, bool in_other_thread) {
-  if (in_other_thread && stream == cudaStreamPerThread) return CaptureState::kUnknown;  // It means another stream here.
+  // The handle means another stream in this thread.
+  if (in_other_thread && stream == cudaStreamPerThread) return CaptureState::kUnknown;
   switch (capture_status(stream)) {
     case CU_STREAM_CAPTURE_STATUS_ACTIVE:
       return CaptureState::kActive;
@@ -77,13 +78,13 @@ CaptureState state_of_capture(cudaStream_t stream, bool in_other_thread) {
   }
 }
 
-// A stream that captures has its work in a graph. The legacy stream never does, and to ask about it may break a
-// capture.
+// A stream that is capturing puts its work into a graph. The legacy stream never captures, and a query of it may break
+// a capture.
 bool is_outside_of_captures(cudaStream_t stream) {
   return stream == cudaStreamLegacy || capture_status(stream) == CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-// "cudaMemcpyAsync_ptsz" is what a program calls cudaMemcpyAsync that has per-thread default streams.
+// In a program with per-thread default streams, "cudaMemcpyAsync_ptsz" is a call of cudaMemcpyAsync.
 std::string plain_name(const char* name) {
   std::string_view text = name;
   for (const std::string_view end : {"_ptsz", "_ptds"}) {
@@ -105,9 +106,9 @@ bool ends_capture(CUpti_CallbackDomain domain, CUpti_CallbackId id) {
          id == CUPTI_RUNTIME_TRACE_CBID_cudaStreamEndCapture_ptsz_v10000;
 }
 
-// The program's call has returned. Errors of the driver are the runtime's, number by number.
+// A call by the program has returned. Errors of the driver and of the runtime are the same numbers.
 void returned(CUpti_CallbackDomain domain, CUpti_CallbackId id, const CUpti_CallbackData& data) {
-  if (data.functionReturnValue == nullptr) return;  // cudaGetErrorName and the like return no error.
+  if (data.functionReturnValue == nullptr) return;  // cudaGetErrorName and the like return no error
   const auto error = static_cast<cudaError_t>(*static_cast<const int*>(data.functionReturnValue));
   const bool by_runtime = domain == CUPTI_CB_DOMAIN_RUNTIME_API;
   if (error != cudaSuccess ? !returns_an_earlier_error(domain, id) : ends_capture(domain, id)) {
@@ -131,7 +132,7 @@ void returned(CUpti_CallbackDomain domain, CUpti_CallbackId id, const CUpti_Call
   }
 }
 
-// Counts calls that go on: true for one that the program makes itself, of the runtime or straight to the driver.
+// Counts calls under way. Returns true for one that the program makes itself, to the runtime or directly to the driver.
 bool is_programs(CUpti_CallbackDomain domain, const CUpti_CallbackData& data) {
   const bool enters = data.callbackSite == CUPTI_API_ENTER;
   const bool is_runtime = domain == CUPTI_CB_DOMAIN_RUNTIME_API;
@@ -145,7 +146,7 @@ bool is_programs(CUpti_CallbackDomain domain, const CUpti_CallbackData& data) {
     ++calls;
     return false;
   }
-  if (calls == 0) return true;  // It was entered before the subscription.
+  if (calls == 0) return true;  // it was entered before the subscription
   return --calls == 0;
 }
 
@@ -155,7 +156,7 @@ void CUPTIAPI on_call(void*, CUpti_CallbackDomain domain, CUpti_CallbackId id, c
   if (!is_programs(domain, data) || !watches_any()) return;
   try {
     returned(domain, id, data);
-  } catch (const std::bad_alloc&) {  // It is not noted then.
+  } catch (const std::bad_alloc&) {  // not recorded in this case
   }
 }
 

@@ -1,8 +1,9 @@
 #include "diagnose/cupti_work.h"
 
-// What is compiled with per-thread default streams makes calls of other names, in which 0 means that one.
+// Code compiled with per-thread default streams calls functions of other names, where stream 0 is the per-thread
+// stream.
 
-// Calls of the runtime: name and version; version of the per-thread call; the parameter that is the stream.
+// Runtime calls: name, version, version of the per-thread variant, and the stream parameter.
 #define GRAPHCACHE_RUNTIME_WORK(X)                     \
   X(cudaLaunchKernel, 7000, 7000, stream)              \
   X(cudaLaunchKernelExC, 11060, 11060, config->stream) \
@@ -21,7 +22,7 @@
   X(cudaMallocAsync, 11020, 11020, hStream)            \
   X(cudaFreeAsync, 11020, 11020, hStream)
 
-// Calls of the runtime on the default stream: name, version, version of the per-thread call.
+// Runtime calls on the default stream: name, version, version of the per-thread variant.
 #define GRAPHCACHE_RUNTIME_DEFAULT_WORK(X) \
   X(cudaMemcpy, 3020, 7000)                \
   X(cudaMemcpy2D, 3020, 7000)              \

@@ -16,7 +16,7 @@
 namespace graphcache::diagnose {
 namespace {
 
-constexpr std::size_t kMaxStrays = 32;  // Kinds that are kept; who makes more has the first to go by.
+constexpr std::size_t kMaxStrays = 32;  // Limit for the kinds of strays that are kept.
 
 struct Seen {
   std::string name, caller, kernel, last_kernel;
@@ -31,7 +31,7 @@ struct Seen {
   }
 };
 
-// What tells strays apart without looking up symbols, which takes its time.
+// Distinguishes strays without looking up symbols, which is slow.
 struct Stray {
   std::string name, kernel;
   cudaStream_t stream;
@@ -47,11 +47,12 @@ struct Stray {
 struct Watch {
   cudaStream_t stream;
   std::string last_kernel;
-  std::optional<Seen> refused;  // The first call of the thread that failed because of the capture.
+  std::optional<Seen> refused;  // The thread's first call that failed because of the capture.
   std::optional<Seen> broke;
   std::vector<Seen> strays;
-  std::vector<Stray> places;  // Of the strays.
-  int asking = 0;             // Threads that ask about its stream, which must not end meanwhile.
+  std::vector<Stray> places;  // The places of `strays`.
+  // Number of threads that are querying its stream. The watch must not end meanwhile.
+  int asking = 0;
 };
 
 struct Watches {
@@ -61,13 +62,13 @@ struct Watches {
   std::atomic<int> count{0};
 };
 
-// Never destroyed: other threads may call CUDA while the process ends.
+// Never destroyed, because other threads may call CUDA while the process exits.
 Watches& watches() {
   static auto& watches = *new Watches;
   return watches;
 }
 
-// The watch of this thread's capture, which it alone adds and removes.
+// The watch of this thread's capture. Only this thread adds and removes it.
 constinit thread_local Watch* mine = nullptr;
 
 bool is_capture_error(cudaError_t error) {
@@ -112,12 +113,12 @@ void end(void* watch, void* to, void (*broke)(void* to, const detail::WatchedCal
 bool watches_any() { return watches().count.load(std::memory_order_relaxed) != 0; }
 bool watches_this_thread() { return mine != nullptr; }
 
-// The question is asked without the lock, since CUDA has locks of its own.
+// The state is queried without the lock, because CUDA has locks of its own.
 void failed(const Call& call, AskState ask) {
-  // Says no more than that something else broke the capture before.
+  // This error reports only that something else has broken the capture before.
   if (call.error == cudaErrorStreamCaptureInvalidated) return;
   struct Asked {
-    Watch* watch;  // It does not end before its question is answered.
+    Watch* watch;  // It does not end before its query has returned.
     bool is_own;
     CaptureState state = CaptureState::kUnknown;
   };
@@ -137,9 +138,9 @@ void failed(const Call& call, AskState ask) {
     each.state = ask(each.watch->stream, !each.is_own);
     broke_own |= each.is_own && each.state == CaptureState::kBroken;
   }
-  // A capture of another thread may be lost by a call of that thread, which goes on and has not been noted. A call that
-  // breaks others' captures gets an error of captures itself. Of a stream that this thread cannot ask about, that error
-  // alone has to tell.
+  // A capture of another thread may have been broken by a call of that thread which has not returned yet. A call that
+  // breaks the captures of others gets an error of captures itself. If this thread cannot query the stream, that error
+  // alone decides.
   const bool may_break_others = is_capture_error(call.error) && !broke_own;
   for (Asked& each : asked) {
     if (each.is_own) continue;
@@ -150,7 +151,7 @@ void failed(const Call& call, AskState ask) {
     return one.state == CaptureState::kBroken || (one.state == CaptureState::kOver && one.is_own);
   };
   const auto refuses = [&](const Asked& one) { return one.is_own && is_capture_error(call.error); };
-  // Looked up without the lock, since the loader of programs has one, under which CUDA may be called.
+  // Looked up without the lock, because the dynamic loader has its own lock, under which CUDA may be called.
   std::string called_by;
   const bool concerns_any =
       std::any_of(asked.begin(), asked.end(), [&](const Asked& one) { return breaks(one) || refuses(one); });

@@ -1,5 +1,5 @@
-// The captures that are watched, and what was seen of them. hostrt and the component feed it, each with the calls that
-// it sees and with its own answer to what became of a capture. All functions may be called by any thread.
+// The watched captures, and what was observed during them. hostrt and the component feed this with the calls that they
+// observe, each with its own query for the state of a capture. All functions are thread-safe.
 
 #ifndef GRAPHCACHE_LIB_DIAGNOSE_WATCH_H_
 #define GRAPHCACHE_LIB_DIAGNOSE_WATCH_H_
@@ -14,30 +14,31 @@ namespace graphcache::diagnose {
 struct Call {
   const char* name;
   cudaError_t error = cudaSuccess;
-  const void* address = nullptr;  // Where it returns to, if that is known.
-  bool by_runtime = false;        // Whether a function of the runtime lies between the program and who sees the call.
+  const void* address = nullptr;  // Its return address, if known.
+  // Whether a runtime function lies between the program and the observer.
+  bool by_runtime = false;
 };
 
 enum class CaptureState { kActive, kBroken, kOver, kUnknown };
 
-// The state of a stream's capture, asked by the thread that made the call.
+// Queries the state of a stream's capture, in the thread that made the call.
 using AskState = CaptureState (*)(cudaStream_t stream, bool in_other_thread);
 
-// As DiagnoseInterface has them. `begin` throws std::bad_alloc.
+// The functions of DiagnoseInterface. `begin` throws std::bad_alloc.
 void* begin(cudaStream_t stream);
 void end(void* watch, void* to, void (*broke)(void* to, const detail::WatchedCall*),
          void (*stray)(void* to, const detail::WatchedCall*));
 
-// Whether any capture is watched: if not, nothing below needs to be called.
+// Whether any capture is watched. If not, nothing below needs to be called.
 bool watches_any();
-// Whether this thread's is.
+// Whether this thread's capture is watched.
 bool watches_this_thread();
 
-// A call that failed, or that ended a capture: may have broken those that are watched.
+// Report a call that failed or that ended a capture. It may have broken watched captures.
 void failed(const Call& call, AskState ask);
-// This thread has launched a kernel.
+// Report that this thread has launched a kernel.
 void launched(const char* kernel);
-// This thread has enqueued work outside of captures; `kernel` is empty if it is none.
+// Report that this thread has enqueued work outside of captures. `kernel` is empty unless the work is a kernel.
 void strayed(const Call& call, cudaStream_t stream, const char* kernel);
 
 }  // namespace graphcache::diagnose

@@ -14,15 +14,15 @@ namespace graphcache {
 namespace {
 
 CallResult set_kernel_by_driver(cudaGraphExec_t exec, cudaGraphNode_t node, const CUDA_KERNEL_NODE_PARAMS& params) {
-  // The driver's codes are the runtime's, number by number.
+  // Error codes of the driver and of the runtime are the same numbers.
   return {"cudaGraphExecKernelNodeSetParams, by the driver",
           static_cast<cudaError_t>(driver().set_kernel_node(exec, node, &params)), /*latches=*/false};
 }
 
-// The runtime looks the symbol up on the current device. A node of another one than the cache's is refused there.
+// The runtime looks the symbol up on the current device, and refuses a node of another device than the cache's.
 CallResult set_kernel_by_runtime(cudaGraphExec_t exec, cudaGraphNode_t node, const void* kernel,
                                  const KernelFields& fields, void** arguments, int device) {
-  const LastErrorGuard last_error;  // A hit has none.
+  const LastErrorGuard last_error;  // A hit has no guard.
   const DeviceGuard current(device);
   if (const CallResult failed = current.result(); failed.error != cudaSuccess) {
     return {failed.call, failed.error, /*latches=*/false};
@@ -57,19 +57,19 @@ UpdateRefusal refusal(cudaGraphExecUpdateResult result) {
   }
 }
 
-// Whether an update that failed with this error has left the executable as it was (fact 20, docs/semantics.md).
+// Whether an update that failed with this error has left the executable unchanged (fact 20, docs/semantics.md).
 bool applies_nothing(cudaError_t error) {
   return error == cudaErrorGraphExecUpdateFailure || error == cudaErrorNotSupported || error == cudaErrorInvalidValue;
 }
 
-// Whether it seems to be host memory that no runtime call has allocated or registered.
+// Whether this seems to be host memory that no runtime call has allocated or registered.
 bool may_be_pageable(const void* memory) {
-  const LastErrorGuard last_error;  // A hit has none.
+  const LastErrorGuard last_error;  // A hit has no guard.
   cudaPointerAttributes attributes = {};
   return cudaPointerGetAttributes(&attributes, memory) != cudaSuccess || attributes.type == cudaMemoryTypeUnregistered;
 }
 
-// The slot node of an index, or null. Indices are asked for in rising order.
+// The slot node with this index, or null. Call this with rising indices.
 const SlotNode* find(const Slots& slots, std::size_t* at, std::uint32_t index) {
   while (*at < slots.nodes.size() && slots.nodes[*at].index < index) ++*at;
   return *at < slots.nodes.size() && slots.nodes[*at].index == index ? &slots.nodes[*at] : nullptr;
@@ -80,7 +80,8 @@ const SlotNode* find(const Slots& slots, std::size_t* at, std::uint32_t index) {
 cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Content> content, unsigned long long flags,
                                     Scratch& scratch, std::unique_ptr<Executable>* out) {
   driver();
-  std::unique_ptr<Executable> executable(new Executable(scratch));  // What may throw comes first.
+  // Allocated first, because this may throw.
+  std::unique_ptr<Executable> executable(new Executable(scratch));
   executable->hold(std::move(content));
   if (const cudaError_t error = graphcache::instantiate(base.graph, flags, &executable->exec_); error != cudaSuccess) {
     return error;
@@ -103,13 +104,13 @@ CallResult Executable::instantiate_updated(Template& from, std::shared_ptr<const
   }
   if (done.error == cudaSuccess) {
     give_way();
-    // Without the flag a grid that the device has written is lost when the next launch is on a stream of another
+    // Without this flag a grid that the device has written is lost when the next launch is on a stream of another
     // priority (docs/semantics.md).
     done = {"cudaGraphInstantiate",
             graphcache::instantiate(base.graph, flags | cudaGraphInstantiateFlagUseNodePriority, &executable->exec_)};
   }
   if (done.error == cudaSuccess) done = executable->mark_ready(stream);
-  executable->stream_ = LaunchStream::of(stream);  // What is copied there is to be waited for like a launch.
+  executable->stream_ = LaunchStream::of(stream);  // The copies on this stream must be waited for like a launch.
   if (done.error == cudaSuccess) {
     *out = std::move(executable);
   } else if (is_fatal(done.error)) {
@@ -123,14 +124,14 @@ Executable::~Executable() = default;
 
 std::list<Grave> Executable::take_grave() { return std::exchange(grave_, {}); }
 
-// The executable holds the content as it was captured.
+// Sets the shadow to the content as captured.
 void Executable::hold(std::shared_ptr<const Content> content) {
   content_ = std::move(content);
   slots_ = content_->slots;
   values_ = content_->values;
 }
 
-// Writes the run's values into the node's fields; true if any byte of them changed.
+// Writes the run's values into the node's fields. Returns true if any byte changed.
 bool Executable::update_fields(const SlotNode& node, const unsigned char* values) {
   bool changed = false;
   for (std::uint32_t i = 0; i < node.binding_count; ++i) {
@@ -183,12 +184,12 @@ CallResult Executable::patch_node(const SlotNode& node, const detail::Call& call
 
 BroughtOver Executable::switch_set(std::shared_ptr<const Content> to, const detail::Call& call) {
   BroughtOver brought;
-  Slots before = to->slots;  // What may throw comes first.
+  Slots before = to->slots;  // Copied first, because this may throw.
   std::vector<unsigned char> values = to->values;
   std::swap(before, slots_);
   values_.swap(values);
   content_ = std::move(to);
-  // Nodes that the host alone sets: what was captured there may differ, too.
+  // Nodes that only the host sets: their captured parameters may differ as well.
   std::optional<bool> driver_usable;
   for (const std::uint32_t i : updater_node_->others()) {
     const SlotNode& node = slots_.nodes[i];
@@ -215,7 +216,7 @@ BroughtOver Executable::bring_over(const Template& from_graph, const Template& t
     brought.result = patch_to(to, difference, call, &brought.patched_nodes);
     if (brought.result.error == cudaSuccess || is_fatal(brought.result.error)) return brought;
   }
-  // An update repairs an executable that patches have changed in part: into the sibling's graph, or back to its own.
+  // After a failed patch, an update brings the executable to the sibling's graph, or else back to its own.
   brought.result = update_to(to_graph, std::move(to), call, &brought);
   if (brought.result.error == cudaSuccess || is_fatal(brought.result.error)) return brought;
   brought.whole = !by_patches && brought.refusal && applies_nothing(brought.result.error);
@@ -246,10 +247,10 @@ CallResult Executable::update_to(const Template& graph, std::shared_ptr<const Co
   return patch(call, &brought->patched_nodes);
 }
 
-// Sets the nodes that differ, and those that hold slots in either content unless they agree.
+// Sets the nodes that differ, and the nodes that hold slots in one of the contents unless they agree.
 CallResult Executable::patch_to(const std::shared_ptr<const Content>& to, const Difference& difference,
                                 const detail::Call& call, std::size_t* patched_nodes) {
-  Slots before = to->slots;  // What may throw comes first.
+  Slots before = to->slots;  // Copied first, because this may throw.
   std::vector<unsigned char> values(call.values, call.values + call.values_size);
   for (const Difference::Node& node : difference.nodes) {
     const CallResult result = set_kernel(*to, node.index);
@@ -280,7 +281,7 @@ bool Executable::by_driver(std::optional<bool>& driver_usable) {
   return *driver_usable;
 }
 
-// A kernel node as it was captured.
+// Sets a kernel node as it was captured.
 CallResult Executable::set_kernel(const Content& content, std::uint32_t index) {
   const NodeContent& node = content.nodes[index];
   unsigned char* const bytes = const_cast<unsigned char*>(content.bytes.data()) + node.bytes;
@@ -321,8 +322,8 @@ CallResult Executable::set_kernel(const SlotNode& node, std::optional<bool>& dri
   return set_kernel_by_driver(exec_.get(), handle, params);
 }
 
-// A copy or set of 0 bytes is refused as a node's parameters (header: "Zero-length operations are not supported"), so
-// one of a byte is done elsewhere.
+// CUDA does not accept a copy or set of 0 bytes as a node's parameters (header: "Zero-length operations are not
+// supported"), so the node gets one byte of scratch memory instead.
 CallResult Executable::set_memcpy(const SlotNode& node) {
   constexpr const char* kCall = "cudaGraphExecMemcpyNodeSetParams1D";
   MemcpyFields fields = slots_.as<MemcpyFields>(node);
@@ -334,7 +335,7 @@ CallResult Executable::set_memcpy(const SlotNode& node) {
     fields = {dst, src + 1, 1};
   } else if ((node.dst_must_stay && may_be_pageable(fields.dst)) ||
              (node.src_must_stay && may_be_pageable(fields.src))) {
-    // The call would succeed, and the launch lose the context (docs/semantics.md).
+    // The call would succeed, and the launch would destroy the context (docs/semantics.md).
     return {kCall, cudaErrorInvalidValue, /*latches=*/false};
   }
   return {kCall, cudaGraphExecMemcpyNodeSetParams1D(exec_.get(), base_.nodes[node.index], fields.dst, fields.src,
@@ -363,7 +364,7 @@ CallResult Scratch::bytes(int device, unsigned char** out) {
   MutexLock lock(mutex_);
   void* memory = of_host ? of_host_.get() : of_devices_[device].get();
   if (memory == nullptr) {
-    const LastErrorGuard last_error;  // A hit has none.
+    const LastErrorGuard last_error;  // A hit has no guard.
     const DeviceGuard current(of_host ? device_ : device);
     if (const CallResult failed = current.result(); failed.error != cudaSuccess) {
       return {failed.call, failed.error, /*latches=*/false};
@@ -412,8 +413,8 @@ CallResult Executable::wait(cudaStream_t stream) {
   return {"cudaStreamWaitEvent", cudaStreamWaitEvent(stream, ready_.get(), 0)};
 }
 
-// The CUDA documentation demands an upload before the first launch of what the device updates, and after patches by the
-// host.
+// The CUDA documentation requires an upload before the first launch of a device-updated executable, and after patches
+// by the host.
 CallResult Executable::wait_and_upload(cudaStream_t stream) {
   const CallResult waited = wait(stream);
   if (waited.error != cudaSuccess || in_place_) return waited;

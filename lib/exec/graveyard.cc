@@ -19,7 +19,7 @@ void Graveyard::add(std::unique_ptr<Executable> executable, Template graph, Laun
     try {
       grave.emplace_back();
     } catch (const std::bad_alloc&) {
-      return;  // Then the graph goes here and now.
+      return;  // The graph is then destroyed at once.
     }
   }
   Grave& of = grave.front();
@@ -63,7 +63,7 @@ bool Graveyard::fence(Grave& grave) {
   return done;
 }
 
-// Allocates nothing: it is called while a run is being left.
+// Allocates nothing, because it is called while a run ends.
 void Graveyard::collect(cudaStream_t handle) {
   if (active_recording != nullptr) return;
   std::list<Grave> waiting = take();
@@ -71,7 +71,8 @@ void Graveyard::collect(cudaStream_t handle) {
   const MemoryMeter::Span measured(meter_);
   const LaunchStream stream = LaunchStream::of(handle);
   int destroyed = 0;
-  LaunchStream busy;  // With work that is not done, nor is what came there later.
+  // A stream whose work is not complete: later work on it is not complete either.
+  LaunchStream busy;
   for (auto grave = waiting.begin(); grave != waiting.end();) {
     const bool later = grave->done.get() != nullptr && grave->stream == busy;
     const bool done = destroyed < kMaxDestroyed && !later && is_done(*grave, stream);
@@ -79,7 +80,7 @@ void Graveyard::collect(cudaStream_t handle) {
     destroyed += done ? 1 : 0;
     grave = done ? waiting.erase(grave) : std::next(grave);
   }
-  // Nothing is known of these. The oldest of too many do not wait for their stream any longer.
+  // Their state is unknown. If too many wait, the oldest do not wait for their stream any longer.
   std::size_t executables = 0, graphs = 0;
   bool fences = true;
   for (auto grave = waiting.end(); grave != waiting.begin();) {
@@ -88,7 +89,8 @@ void Graveyard::collect(cudaStream_t handle) {
     if (grave->executable == nullptr) {
       if (++graphs > kMaxGraphs) grave = waiting.erase(grave);
     } else if (++executables > kMaxExecutables && fences) {
-      fences = fence(*grave);  // One that fails is not tried again by this run, nor are others.
+      // If one fails, this run tries no others.
+      fences = fence(*grave);
     }
   }
   put_back(std::move(waiting));
@@ -98,10 +100,10 @@ CallResult Graveyard::collect_all(const DeviceMemory* to_wait) {
   const bool and_aside = to_wait != nullptr;
   if (active_recording != nullptr) {
     MutexLock lock(mutex_);
-    if (and_aside) waiting_.splice(waiting_.end(), aside_);  // Then later runs see to it.
+    if (and_aside) waiting_.splice(waiting_.end(), aside_);  // Later runs will destroy them.
     return {};
   }
-  Memories memories;  // Let go without the lock, and behind what uses it.
+  Memories memories;  // Released without the lock, and after the objects that use it.
   const MemoryMeter::Span measured(meter_);
   std::list<Grave> waiting = take(and_aside);
   bool is_over = false;
@@ -111,7 +113,7 @@ CallResult Graveyard::collect_all(const DeviceMemory* to_wait) {
       put_back(std::move(waiting));
       return waited;
     }
-    // At the end of the process the runtime may be gone (fact 34).
+    // When the process exits, the runtime may already be unloaded (fact 34).
     is_over = waited.error == cudaSuccess || waited.error == cudaErrorCudartUnloading;
   }
   for (Grave& grave : waiting) {
@@ -131,7 +133,7 @@ CallResult Graveyard::collect_all(const DeviceMemory* to_wait) {
   MutexLock lock(others.mutex_);
   for (auto memory = others.memories_.begin(); memory != others.memories_.end();) {
     const auto next = std::next(memory);
-    // Others hold it as long as their cache has not ended.
+    // Other owners exist as long as the memory's cache has not ended.
     if (memory->first == device_ && memory->second.use_count() == 1) {
       memories.splice(memories.end(), others.memories_, memory);
     }
@@ -184,7 +186,7 @@ void Graveyard::abandon() {
   stream_.abandon();
   std::list<Grave> waiting;
   MutexLock lock(mutex_);
-  abandoned_ = true;  // Before the generation is another: what is added from now on has none.
+  abandoned_ = true;  // Set before the generation changes: whatever is added from now on has none.
   ++last_generation;
   waiting.swap(waiting_);
   waiting.splice(waiting.end(), aside_);
@@ -198,7 +200,7 @@ Grave::~Grave() {
 }
 
 Graveyard& Graveyard::orphans() {
-  // Never destroyed, since the runtime may be gone first, and not allocated, since runs come here without memory.
+  // Never destroyed, because the runtime may be unloaded first. Not allocated, because runs use it when memory runs out.
   alignas(Graveyard) static unsigned char storage[sizeof(Graveyard)];
   static Graveyard& orphans = *new (storage) Graveyard(-1);
   return orphans;

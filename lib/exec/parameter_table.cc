@@ -54,7 +54,7 @@ bool ParameterTable::can_hold(const Content& to) const {
   for (std::uint32_t i = 0; i < base.nodes.size(); ++i) {
     const bool has_slots = slot != base.slots.nodes.end() && slot->index == i;
     slot += has_slots ? 1 : 0;
-    // What the device does not write and holds slots is set by the host, with all that it has.
+    // The host sets nodes that hold slots and that the device does not write, with all their parameters.
     const Change how = change(base, to, i);
     const bool by_host = has_slots && writes_[i] == Change::kNone;
     if (how > writes_[i] && !by_host) return false;
@@ -68,7 +68,7 @@ std::size_t ParameterTable::estimated_set_bytes(const Content& content) {
   return aligned(bytes);
 }
 
-// What can_hold() compares, hashed.
+// A hash of what can_hold() compares.
 std::uint64_t ParameterTable::class_of(const Content& content) {
   const bool is_of_use =
       std::any_of(content.nodes.begin(), content.nodes.end(), [](const NodeContent& node) { return node.updatable; });
@@ -114,7 +114,7 @@ std::uint64_t ParameterTable::class_of(const Content& content) {
   return std::max<std::uint64_t>(hash, 1);
 }
 
-// Whether the piece is another than the base's; its bytes.
+// Writes the piece's bytes, and returns whether they differ from the base's.
 bool ParameterTable::fill(const updater::Piece& piece, const Content& of, std::uint32_t index,
                           unsigned char* out) const {
   const NodeContent& node = of.nodes[index];
@@ -128,14 +128,14 @@ bool ParameterTable::fill(const updater::Piece& piece, const Content& of, std::u
   }
   const unsigned char* const of_base = base_->bytes.data() + base.bytes;
   std::memcpy(out, of.bytes.data() + node.bytes + piece.offset, piece.size);
-  // What slots write is written in any case.
+  // What slots write is written in any case, so it does not count.
   std::for_each(first, first + piece.count, [&](const updater::Update& update) {
     std::memcpy(out + (update.offset - piece.offset), of_base + update.offset, update.size);
   });
   return std::memcmp(out, of_base + piece.offset, piece.size) != 0;
 }
 
-// What does not differ from the base is left out, unless the set is to be whole.
+// Pieces that do not differ from the base are left out, unless the set is to be whole.
 ParameterTable::Built ParameterTable::set_of(const Content& of, bool whole) const {
   Built built;
   std::vector<unsigned> sources(pieces_.size());
@@ -176,9 +176,9 @@ std::size_t ParameterTable::block_for_next() const {
   return needed <= left_ ? 0 : std::max(kBlock, needed);
 }
 
-// Copies from pageable memory have read it when the call returns, and do not wait for work in flight; nor does
-// cudaMalloc (tried). The set is read by no launch before those that follow the copy on its stream; launches on other
-// streams follow that one, since launches of one executable follow each other (fact 15).
+// A copy from pageable memory has read it when the call returns, and waits for no work in flight; nor does cudaMalloc.
+// Launches on this stream follow the copy. Launches on other streams follow one of those, because launches of one
+// executable follow each other (fact 15).
 CallResult ParameterTable::add(const Content& to, cudaStream_t stream) {
   if (places_.contains(to.id)) return {};
   prepare(to);

@@ -1,26 +1,26 @@
-// What the updater kernel reads: one layout for the device, the host and the twin of hostrt. The kernel is the updater
-// node of a device-updated executable, and writes into the other nodes the set of the member of the family that a
-// run is of, and over it the run's values.
+// The data that the updater kernel reads, shared by the device code, the host code and hostrt's CPU version. The kernel
+// is the updater node of a device-updated executable. It writes a member's parameter set into the other nodes, and then
+// the run's values over it.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 namespace graphcache::updater {
 
-// Instead of where in a node's arguments bytes go: they are those of a dim3, for its grid.
+// Used in place of an offset for a node's grid, whose bytes are those of a dim3.
 inline constexpr unsigned kGrid = ~0u;
 
-// A value of a run: where among the run's values it is, and where in the node's arguments it goes.
+// A value of a run: its offset in the run's values, and its offset in the node's arguments.
 struct Update {
   unsigned source;
   unsigned offset;
   unsigned size;
 };
 
-// Arguments are written in pieces, each by a thread of its own: a call takes 16 ns for each byte (tried).
+// Arguments are written in pieces, each by its own thread, because a device-side call takes 16 ns per byte.
 inline constexpr unsigned kPiece = 32;
 
-// A piece of a node's arguments, or its grid, and which updates go there.
+// A piece of a node's arguments, or its grid, and the updates that go there.
 struct Piece {
   cudaGraphDeviceNode_t node;
   unsigned offset;
@@ -29,39 +29,39 @@ struct Piece {
   unsigned count;
 };
 
-// What a member of the family has for each piece: where in the set its bytes are; 0: they are the base's. The bytes
-// follow, each piece's filled up by zeros to whole units.
+// A member's parameter set. It begins with one offset per piece: where in the set the piece's bytes are, or 0 if they
+// are the base's. The bytes follow; each piece is padded with zeros to whole units.
 using ParameterSet = const unsigned char*;
 using Unit = unsigned long long;
 inline constexpr unsigned kSetAlignment = 16;
 
-// What a block has written last. A launch that brings the same token has nothing to write.
+// What a block wrote last. A launch with the same token has nothing to write.
 struct Written {
   ParameterSet set;
   unsigned token;
 };
 
-// In device memory, except `error`, which is in host memory. A failed update writes its error code there.
+// All of it is in device memory except `error`, which is in host memory. A failed update writes its error code there.
 struct Plan {
   const Piece* pieces;
   const Update* updates;
-  ParameterSet base;  // Of all pieces. Null if there are no other sets.
+  ParameterSet base;  // The set of all pieces, or null if there are no other sets.
   Written* written;
   int* error;
   unsigned piece_count;
 };
 
-// The parameter of the kernel, by value.
+// The kernel's parameter, passed by value.
 template <unsigned kBytes>
 struct Values {
   Plan plan;
-  ParameterSet set;  // Null: the base's.
+  ParameterSet set;  // Null for the base's set.
   unsigned token;
   alignas(8) unsigned char bytes[kBytes];
 };
 
-// A kernel's parameters take 32,764 bytes at most; what is set is copied as a whole, so a run takes the smallest that
-// will do.
+// Kernel parameters have at most 32,764 bytes. The whole parameter is copied at each patch, so a run uses the smallest
+// variant that fits its values.
 inline constexpr unsigned kSmall = 192;
 inline constexpr unsigned kLarge = 4000;
 inline constexpr unsigned kHuge = 32000;
@@ -79,7 +79,8 @@ inline constexpr char kPlainName[] = "graphcache_plain";  // Does nothing.
 #define GRAPHCACHE_ON_DEVICE
 #endif
 
-// At most kPiece bytes. All are read at once: one after the other would take as many times as long.
+// Compares at most kPiece bytes. All are loaded at once, because loading them one after the other would take several
+// times as long.
 GRAPHCACHE_ON_DEVICE inline bool equal_units(const unsigned char* a, const unsigned char* b, unsigned size) {
   Unit differing = 0;
   for (unsigned k = 0; k < kPiece; k += sizeof(Unit)) {
@@ -88,8 +89,8 @@ GRAPHCACHE_ON_DEVICE inline bool equal_units(const unsigned char* a, const unsig
   return differing == 0;
 }
 
-// What one thread does, for piece `i`: the set's bytes where they are others than those that are held, and over them
-// the run's values. `write(node, offset, value, size)` is the runtime's on the device, and hostrt's on the host.
+// The work of one thread, for piece `i`. Writes the wanted set's bytes if they differ from those of the held set, and
+// then the run's values. `write(node, offset, value, size)` calls the runtime on the device, and hostrt on the host.
 template <class Write>
 GRAPHCACHE_ON_DEVICE void update_piece(const Plan& plan, unsigned i, const Piece& piece, ParameterSet held,
                                        ParameterSet wanted, const unsigned char* values, const Write& write) {

@@ -16,7 +16,8 @@
 
 namespace graphcache {
 
-// The updater's kernels, by the bytes of values that they take, and one that does nothing. One a cache. Thread-safe.
+// The updater's kernels, one for each size of values, and a kernel that does nothing. Each cache has one Updater.
+// Thread-safe.
 class Updater {
  public:
   enum Kernel : std::size_t { kSmall, kLarge, kHuge, kPlain, kCount };
@@ -24,7 +25,7 @@ class Updater {
 
   explicit Updater(std::shared_ptr<DeviceMemory> memory);
 
-  // A failure stays: what the driver refuses once is not offered again.
+  // A failure is permanent: what the driver has refused once is not loaded again.
   CallResult load(Kernels* out) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     if (failed_.error == cudaSuccess) failed_ = code_.load(out);
@@ -32,12 +33,12 @@ class Updater {
   }
   std::shared_ptr<void> code() { return code_.code(); }
   const std::shared_ptr<DeviceMemory>& memory() const { return memory_; }
-  // Whether the device can set the grid of a kernel node; loaded before. It must not for kernels with clusters,
-  // cooperative ones, and those that launch kernels themselves: other blocks would run than were set, without an error
-  // (docs/semantics.md). `asked` has the answers that are known for the functions of one graph.
+  // Whether the device can set the grid of a kernel node. REQUIRES: load() was called. It cannot for kernels with
+  // clusters, cooperative kernels, and kernels that use dynamic parallelism: without any error, other blocks would run
+  // than were set (docs/semantics.md). `asked` caches the results for the functions of one graph.
   using Asked = std::unordered_map<const void*, bool>;
   CallResult can_set_grid(cudaGraphNode_t node, Asked* asked, bool* can);
-  // After a fatal error: drops the handles.
+  // Drops the handles after a fatal error.
   void abandon() { code_.abandon(); }
 
  private:

@@ -19,7 +19,7 @@ bool is_grid(const SlotNode& node, const Binding& binding) {
   return binding.target == node.fields + offsetof(KernelFields, grid);
 }
 
-// The argument that a binding is of, or their count.
+// The index of the argument that a binding belongs to, or the number of arguments.
 std::uint32_t argument_of(const Slots& slots, const SlotNode& node, const Binding& binding) {
   const auto first = slots.arguments.begin() + node.first_argument;
   return static_cast<std::uint32_t>(std::find(first, first + node.argument_count, binding.target) - first);
@@ -27,13 +27,13 @@ std::uint32_t argument_of(const Slots& slots, const SlotNode& node, const Bindin
 
 bool is_of_grid(const updater::Update& update) { return update.offset == updater::kGrid; }
 
-// The pieces of the nodes that the device writes, and what slots write into each.
+// The pieces of the nodes that the device writes, and the slots that go into each.
 struct Pieces {
   std::vector<updater::Piece> all;
   std::vector<updater::Update> updates;
 
-  // Those of a node: for sets its grid, if that is wanted, and all of its arguments; and what its updates go to.
-  // Returns how many.
+  // Adds a node's pieces and the updates that go into them: for sets its grid, if wanted, and all of its arguments.
+  // Returns the number of pieces.
   std::uint32_t add(cudaGraphDeviceNode_t node, const std::vector<updater::Update>& of_node, bool grid,
                     unsigned argument_bytes) {
     const std::size_t before = all.size();
@@ -69,7 +69,7 @@ struct Pieces {
   }
 };
 
-// Where the updater node stands: behind one node, or none, and before others.
+// The position of the updater node: behind one node or none, and before others.
 struct Place {
   cudaGraphNode_t behind = nullptr;
   std::vector<cudaGraphNode_t> before;
@@ -84,9 +84,10 @@ CallResult dependencies_of(cudaGraphNode_t node, std::vector<cudaGraphNode_t>* o
   return {"cudaGraphNodeGetDependencies", error};
 }
 
-// All that it writes waits for it. A graph may begin with other nodes, one before all, and then come to all that it
-// writes by one of these. Then it runs beside what is in between, and its time is hidden. Else it stands before all
-// roots: as another root it would cost more than there (docs/performance.md).
+// All nodes that the updater writes must wait for it. If a graph begins with one root and reaches all written nodes
+// through one other node, the updater node stands behind the root and before that node. It then runs beside the nodes
+// in between, which hides its time. Otherwise it stands before all roots, because it would cost more as another root
+// (docs/performance.md).
 CallResult find_place(const Template& graph, const std::vector<ParameterTable::Node>& written, Place* out) {
   std::size_t count = 0;
   cudaError_t error = cudaGraphGetRootNodes(graph.graph.get(), nullptr, &count);
@@ -105,7 +106,7 @@ CallResult find_place(const Template& graph, const std::vector<ParameterTable::N
     if (read.error != cudaSuccess) return read;
     const auto is_behind = [&](cudaGraphNode_t before) { return behind_first.contains(before); };
     if (i == first) {
-      // Nothing is in between.
+      // There is nothing in between.
       if (std::find(dependencies.begin(), dependencies.end(), root) != dependencies.end()) return {};
     } else if (std::any_of(dependencies.begin(), dependencies.end(), is_behind)) {
       behind_first.insert(node);
@@ -121,7 +122,7 @@ CallResult find_place(const Template& graph, const std::vector<ParameterTable::N
 }  // namespace
 
 bool UpdaterNode::can_write(const Slots& slots, const SlotNode& node) {
-  // To write those of another device is an illegal address (tried).
+  // Writing a node of another device would be an illegal address.
   if (node.type != cudaGraphNodeTypeKernel || node.function == nullptr || node.context != slots.context) return false;
   const auto first = slots.bindings.begin() + node.first_binding;
   return std::all_of(first, first + node.binding_count, [&](const Binding& binding) {
@@ -146,13 +147,13 @@ std::size_t UpdaterNode::estimated_device_bytes(const Content& content) {
          sizeof(updater::Written) + 4 * updater::kSetAlignment;
 }
 
-// Launches in flight may still fail. Such an error is reported when they are over (device_memory.h).
+// Launches in flight may still fail. Such an error is reported when they are complete (device_memory.h).
 UpdaterNode::~UpdaterNode() {
   if (error_ == nullptr) return;
   if (const cudaError_t error = take_error(); error != cudaSuccess) memory_->tell_late(error);
 }
 
-// Where the kernel's parameter has the value: slots that many nodes hold are passed once.
+// Finds the value's offset in the kernel's parameter. A slot that many nodes hold is passed once.
 bool UpdaterNode::find_source(const Binding& binding, bool grid, std::uint32_t* at) {
   for (const Source& source : sources_) {
     if (source.offset == binding.offset && source.size == binding.size && source.convert == binding.convert &&
@@ -169,7 +170,7 @@ bool UpdaterNode::find_source(const Binding& binding, bool grid, std::uint32_t* 
   return true;
 }
 
-// False: the node is left to the host.
+// Returns false if the host must set the node.
 bool UpdaterNode::plan_slots(const Slots& slots, const SlotNode& node, std::vector<updater::Update>* updates) {
   const std::size_t before = updates->size();
   for (std::uint32_t i = 0; i < node.binding_count; ++i) {
@@ -230,14 +231,14 @@ CallResult UpdaterNode::add(Updater& updater, const Template& graph, std::shared
       if (answer.error != cudaSuccess) return answer;
     }
     CUlaunchAttributeValue value;
-    std::memset(&value, 0, sizeof value);  // Else it may be refused (fact 26).
+    std::memset(&value, 0, sizeof value);  // Unused bytes must be zero (fact 26).
     value.deviceUpdatableKernelNode.deviceUpdatable = 1;
-    // The handle comes back in the value, const or not (tried).
+    // The handle is returned in the value, although it is const.
     const CUresult result = set_attribute(graph.nodes[i], CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE, &value);
     if (result != CUDA_SUCCESS) return {kSetAttribute, static_cast<cudaError_t>(result), false};
     if (driver().kernel_attribute != nullptr &&
         driver().kernel_attribute(graph.nodes[i], CU_LAUNCH_ATTRIBUTE_PRIORITY, &priority) == CUDA_SUCCESS) {
-      highest.priority = std::min(highest.priority, priority.priority);  // The lower number is the higher priority.
+      highest.priority = std::min(highest.priority, priority.priority);  // A lower number is a higher priority.
     }
     const auto handle = reinterpret_cast<cudaGraphDeviceNode_t>(value.deviceUpdatableKernelNode.devNode);
     const unsigned size = with_table ? content->nodes[i].size : 0;
@@ -261,7 +262,7 @@ CallResult UpdaterNode::add(Updater& updater, const Template& graph, std::shared
   const cudaKernelNodeParams params = made->node_params(arguments);
   const CallResult added = add_library_kernel(&made->node_, graph.graph.get(), params);
   if (added.error != cudaSuccess) return added;
-  // All of them wait for the updater node, so it must not have a lower priority than any.
+  // All these nodes wait for the updater node, so no priority may be higher than its own.
   if (const CUresult result = set_attribute(made->node_, CU_LAUNCH_ATTRIBUTE_PRIORITY, &highest);
       result != CUDA_SUCCESS) {
     return {kSetAttribute, static_cast<cudaError_t>(result), false};
@@ -289,8 +290,8 @@ void UpdaterNode::take_kernel(const Updater::Kernels& kernels) {
   }
 }
 
-// What the kernel reads. Copies from pageable memory have read it when the call returns, and do not wait for work in
-// flight (tried).
+// Uploads what the kernel reads. A copy from pageable memory has read it when the call returns, and waits for no work
+// in flight.
 CallResult UpdaterNode::upload(const std::vector<updater::Piece>& pieces, const std::vector<updater::Update>& updates,
                                cudaStream_t stream) {
   plan().piece_count = static_cast<unsigned>(pieces.size());
@@ -317,7 +318,7 @@ CallResult UpdaterNode::upload(const std::vector<updater::Piece>& pieces, const 
   return {"cudaMemcpyAsync", cudaMemcpyAsync(device, host.data(), host.size(), cudaMemcpyHostToDevice, stream)};
 }
 
-// Grids are checked here, because the device could report an error only later.
+// Grids are checked here, because the device would report an error only later.
 CallResult UpdaterNode::write(const unsigned char* values, bool* changed) {
   for (const Source& source : sources_) {
     unsigned char* const to = bytes() + source.at;

@@ -1,6 +1,6 @@
-// The updater node of a device-updated executable: it writes all slots of a run into the other nodes, on the device, so
-// that a run patches one node, whatever their number; and with a table, what another member of the family differs in,
-// so that a switch does no more (updater.h, docs/design.md).
+// The updater node of a device-updated executable. It writes all slots of a run into the other nodes on the device, so
+// a run patches one node whatever their number. With a table it also writes what another member of the family has
+// different, so a switch patches one node as well (updater.h, docs/design.md).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,47 +21,46 @@
 
 namespace graphcache {
 
-// Used as its executable is: by one thread at a time.
+// Like its executable, it is used by one thread at a time.
 class UpdaterNode {
  public:
   ~UpdaterNode();
 
-  // Whether a node's values can be written by the device: those of a kernel's arguments and grid.
+  // Whether the device can write the node's values: all of them go to a kernel's arguments and grid.
   static bool can_write(const Slots& slots, const SlotNode& node);
 
-  // How many of the nodes that can be.
+  // The number of nodes for which can_write() is true.
   static std::size_t writable_nodes(const Slots& slots);
 
-  // At most so much device memory does one with a table take, with the first sets of ParameterTable::kBlock bytes.
+  // An upper bound of the device memory of a node with a table, with the first block of sets (ParameterTable::kBlock).
   static std::size_t estimated_device_bytes(const Content& content);
 
-  // Makes the slot nodes of `graph`, which has the content's nodes and belongs to this updater node alone,
-  // device-updatable, for a table the other kernel nodes, too, and adds a node before its roots. The stream is one to
-  // enqueue copies on. After a failure the graph is of no use.
+  // Makes the slot nodes of `graph` device-updatable (with a table, the other kernel nodes as well) and adds the
+  // updater node. `graph` has the content's nodes and belongs to this updater node alone. Copies are enqueued on the
+  // stream. After a failure the graph is unusable.
   static CallResult add(Updater& updater, const Template& graph, std::shared_ptr<const Content> content,
                         bool with_table, cudaStream_t stream, std::unique_ptr<UpdaterNode>* out);
 
-  // The slot nodes that it leaves to the host, by their place among the content's.
+  // Indices of the content's slot nodes that the host sets.
   const std::vector<std::uint32_t>& others() const { return others_; }
 
-  // Null without one.
+  // Null without a table.
   ParameterTable* table() { return table_.get(); }
   const ParameterTable* table() const { return table_.get(); }
 
-  // Later launches write the call's values, over what the content has, which is the base's or has a set; nothing is
-  // done if they are those of the last call. Adds to `patched_nodes` how many nodes that changes. Through the driver if
-  // that can be used now.
+  // Makes later launches write the call's values over the content's set; the content must be the base or have a set.
+  // Does nothing if both are those of the last call. Adds to `patched_nodes` the number of nodes that change. Uses the
+  // driver if `by_driver`.
   CallResult patch(cudaGraphExec_t executable, const Content& content, const detail::Call& call, bool by_driver,
                    int device, std::size_t* patched_nodes);
 
-  // Takes note of values that the host has written into the nodes, so that only a later change is one.
+  // Records values that the host has written into the nodes, so that only a later change counts.
   CallResult hold(const unsigned char* values) {
     bool changed = false;
     return write(values, &changed);
   }
 
-  // What the device answered to an update of a launch that has run: the values of that launch were not those of its
-  // run. Told once.
+  // The error of a device-side update in a launch that has run with wrong values. Each error is returned once.
   cudaError_t take_error() {
     auto* const word = static_cast<volatile int*>(error_.get());
     const auto found = static_cast<cudaError_t>(*word);
@@ -71,10 +70,10 @@ class UpdaterNode {
 
  private:
   struct Source {
-    std::uint32_t offset;  // Where it is in the run's values.
-    std::uint32_t size;    // How many bytes the argument has.
+    std::uint32_t offset;  // Offset in the run's values.
+    std::uint32_t size;    // Size of the argument in bytes.
     detail::Convert convert;
-    std::uint32_t at;  // Where the kernel's parameter has it.
+    std::uint32_t at;  // Offset in the kernel's parameter.
     bool is_grid;
   };
 
@@ -102,14 +101,14 @@ class UpdaterNode {
   const std::shared_ptr<void> code_;
   const std::shared_ptr<DeviceMemory> memory_;
   std::vector<Source> sources_;
-  std::uint32_t size_ = 0;  // Of the values.
+  std::uint32_t size_ = 0;  // Size of the values in bytes.
   std::vector<std::uint32_t> others_;
-  std::size_t written_ = 0;  // Nodes that hold slots which it writes.
-  std::uint64_t holds_ = 0;  // The id of the content whose set the next launch brings.
+  std::size_t written_ = 0;  // Number of slot nodes that it writes.
+  std::uint64_t holds_ = 0;  // The id of the content whose set the next launch writes.
   cudaGraphNode_t node_ = nullptr;
   cudaKernel_t kernel_ = nullptr;
-  CUcontext context_ = nullptr;                 // That the executable is of.
-  std::unique_ptr<unsigned char[]> parameter_;  // updater::Values of any size.
+  CUcontext context_ = nullptr;                 // The context of the executable.
+  std::unique_ptr<unsigned char[]> parameter_;  // An updater::Values of some size.
   DeviceMemory::Block plan_, error_;
   std::unique_ptr<ParameterTable> table_;
 };

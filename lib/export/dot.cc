@@ -22,7 +22,7 @@ constexpr const char* kBegin = R"(digraph graph_info {
   edge [color="#66758a", arrowsize=0.6];
 )";
 
-// By NodeDifference.
+// Indexed by NodeDifference.
 struct Colour {
   const char* fill;
   const char* meaning;
@@ -37,7 +37,7 @@ std::string fill_of(NodeDifference difference) {
   return std::string("fillcolor=\"") + kColours[static_cast<std::size_t>(difference)].fill + '"';
 }
 
-// Of nodes that one of two graphs has alone, and of such edges.
+// The style of nodes and edges that only one of the two graphs has.
 struct Alone {
   const char* where;
   const char* node;
@@ -48,7 +48,7 @@ constexpr Alone kHereAlone = {"only here", R"(style="rounded,filled,dashed", col
 constexpr Alone kThereAlone = {"only there", R"(style="rounded,filled,dashed", color="#1a5fb4")",
                                R"(style=dashed, color="#1a5fb4")"};
 
-// Labels read backslashes and entities. An SVG holds no control characters.
+// Labels interpret backslashes and entities, and an SVG must not contain control characters.
 std::string escaped(const std::string& text) {
   std::string result;
   for (const char c : valid_utf8(text)) {
@@ -67,7 +67,7 @@ std::string escaped(const std::string& text) {
 
 std::string quoted(const std::string& text) { return '"' + escaped(text) + '"'; }
 
-// Each line begins at the left.
+// Each line is left-aligned.
 std::string quoted(const std::vector<std::string>& lines) {
   std::string text;
   for (const std::string& line : lines) text += escaped(line) + "\\l";
@@ -113,7 +113,7 @@ std::vector<std::string> lines_of(std::size_t index, const GraphNode& node) {
   return lines;
 }
 
-// Those arguments that differ, by their names.
+// The names of the arguments that differ.
 std::string differing_arguments(const GraphNode& here, const GraphNode& there) {
   std::string names;
   for (std::size_t i = 0; i < std::max(here.arguments.size(), there.arguments.size()); ++i) {
@@ -127,7 +127,7 @@ std::string differing_arguments(const GraphNode& here, const GraphNode& there) {
   return names;
 }
 
-// What both nodes have once, and what differs as it is here and there.
+// Lines that both nodes have are shown once; the others as they are here and there.
 std::vector<std::string> lines_of_both(std::size_t index, const GraphNode& here, const GraphNode& there) {
   const auto a = graphcache::lines_of(here), b = graphcache::lines_of(there);
   const auto or_none = [](const std::string& line) { return line.empty() ? "-" : line; };
@@ -153,7 +153,7 @@ std::string legend() {
   std::string order;
   const auto add = [&](const char* name, const std::string& label, const std::string& attributes) {
     text += std::string("    ") + name + " [label=" + quoted(label) + ", " + attributes + "];\n";
-    order += (order.empty() ? "    " : " -> ") + std::string(name);  // One below the other.
+    order += (order.empty() ? "    " : " -> ") + std::string(name);  // Stacked vertically.
   };
   for (std::size_t i = 0; i < std::size(kColours); ++i) {
     const auto difference = static_cast<NodeDifference>(i);

@@ -35,7 +35,7 @@ Json histogram(const std::array<std::uint64_t, kHitLatencyBuckets>& counts) {
   return json;
 }
 
-// By the numbers of cudaGraphNodeType, and named after its enumerators: older toolkits do not have all of these.
+// Indexed by cudaGraphNodeType and named after its enumerators, because older toolkits do not have all of them.
 constexpr const char* kNodeTypes[] = {"kernel",
                                       "memcpy",
                                       "memset",

@@ -9,7 +9,7 @@
 namespace graphcache {
 namespace {
 
-// A text that stays one field of one line.
+// Escapes a text so that it stays one field of one line.
 std::string escaped(const std::string& text) {
   std::string result;
   for (const char c : valid_utf8(text)) {

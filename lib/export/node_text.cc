@@ -6,7 +6,7 @@
 namespace graphcache {
 namespace {
 
-constexpr std::size_t kLongestName = 56;  // In bytes.
+constexpr std::size_t kLongestName = 56;  // in bytes
 constexpr const char* kCut = "...";
 
 void add(const std::string& text, const char* separator, std::string* to) {
@@ -14,7 +14,7 @@ void add(const std::string& text, const char* separator, std::string* to) {
   *to += text;
 }
 
-// Without the parameters at its end: "f(int) const" becomes "f(...)".
+// Cuts the parameters at the end: "f(int) const" becomes "f(...)".
 std::string without_parameters(const std::string& name) {
   const std::size_t end = name.rfind(')');
   if (end == std::string::npos) return name;
@@ -32,7 +32,7 @@ bool is_operator_at(std::string_view name, std::size_t at) {
   return at >= kOperator.size() && name.substr(at - kOperator.size(), kOperator.size()) == kOperator;
 }
 
-// "f<float, g<1>>(int)" becomes "f<...>(int)".
+// Cuts template arguments: "f<float, g<1>>(int)" becomes "f<...>(int)".
 std::string without_template_arguments(const std::string& name) {
   std::string result;
   std::size_t depth = 0;
@@ -42,7 +42,7 @@ std::string without_template_arguments(const std::string& name) {
     if (is_bracket && name[i] == '>' && depth > 0) --depth;
     if (depth == 0) result += name[i];
   }
-  return depth == 0 ? result : name;  // Unbalanced: this is not how C++ names look.
+  return depth == 0 ? result : name;  // unbalanced, so not a C++ name
 }
 
 // Its last bytes, from the begin of a character of UTF-8 on.

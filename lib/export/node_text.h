@@ -1,4 +1,4 @@
-// What pictures of graphs write into the box of a node.
+// The text in a node's box in pictures of graphs.
 #pragma once
 
 #include <array>
@@ -8,12 +8,12 @@
 
 namespace graphcache {
 
-// The name, or of a long name the part that holds the function: its parameters are cut first, then its template
-// arguments, then what stands before it.
+// The name. Of a long name only the part with the function is kept: first its parameters are cut, then its template
+// arguments, then what precedes it.
 std::string short_name(const std::string& name);
 
-// Four lines: the short name; the grid, the block and the shared memory; the launch attributes; what follows slots.
-// Lines that say nothing about this node are empty. Values of arguments are left out.
+// Four lines: the short name; grid, block and shared memory; launch attributes; what follows slots. A line is empty if
+// there is nothing to say. Values of arguments are left out.
 std::array<std::string, 4> lines_of(const GraphNode& node);
 
 }  // namespace graphcache

@@ -1,4 +1,4 @@
-// Texts that are the caller's own, such as labels, may hold any bytes.
+// Texts of the caller, such as labels, may contain any bytes.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -6,7 +6,7 @@
 
 namespace graphcache {
 
-// As one line, without what is no UTF-8: U+FFFD stands for it.
+// The JSON on one line. U+FFFD replaces bytes that are not valid UTF-8.
 std::string dump(const nlohmann::ordered_json& json);
 
 // The text with the same replacements.

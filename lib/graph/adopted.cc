@@ -28,7 +28,7 @@ absl::Status no_binding(std::size_t number, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("Adoption::bound[", number, "]: ", why));
 }
 
-// Whether a kernel of this readable name is meant. Names of templates begin with the type that they return, void.
+// Whether `wanted` means a kernel of this readable name. Names of template kernels begin with their return type, void.
 bool is_called(absl::string_view name, absl::string_view wanted) {
   absl::ConsumePrefix(&wanted, "kernel ");
   absl::ConsumePrefix(&wanted, "void ");
@@ -44,7 +44,7 @@ class Binder {
   Binder(Template& graph, const Reading& reading, const detail::Call& call, absl::Span<const detail::ValuePlace> places)
       : graph_(graph), reading_(reading), call_(call), places_(places) {}
 
-  // Finds the nodes that are meant, and checks that the values fit. `nodes`: of the graph that was adopted.
+  // Finds the nodes that a binding names, and checks that the values fit. `nodes` are those of the adopted graph.
   absl::Status add(std::size_t number, const BoundArgument& bound, const std::vector<cudaGraphNode_t>& nodes) {
     if (bound.slot < 0 || static_cast<std::size_t>(bound.slot) >= places_.size()) {
       return no_binding(number, absl::StrCat("there is no value ", bound.slot, ": params has ", places_.size()));
@@ -69,7 +69,7 @@ class Binder {
     return any ? absl::OkStatus() : no_binding(number, absl::StrCat("no kernel is called ", bound.kernel));
   }
 
-  // Gives the nodes the call's values, and fills in the slots.
+  // Writes the call's values into the nodes and fills in the slots.
   absl::Status bind(Slots* slots) {
     slots->context = current_context();
     for (const auto& [index, arguments] : bound_) {
@@ -79,7 +79,7 @@ class Binder {
   }
 
  private:
-  using Arguments = std::map<std::uint32_t, std::uint32_t>;  // The slot of each that has one.
+  using Arguments = std::map<std::uint32_t, std::uint32_t>;  // From an argument's index to its slot.
 
   absl::Status add(std::size_t number, const BoundArgument& bound, std::uint32_t index) {
     const NodeContent& node = reading_.content.nodes[index];
@@ -164,10 +164,10 @@ class Binder {
   const Reading& reading_;
   const detail::Call& call_;
   const absl::Span<const detail::ValuePlace> places_;
-  std::map<std::uint32_t, Arguments> bound_;  // Of each node.
+  std::map<std::uint32_t, Arguments> bound_;  // Keyed by node.
 };
 
-// Whether a kernel or a set is of another device than the current one. Unknown of all else.
+// Whether a kernel or set belongs to another device than the current one. Unknown for all other nodes.
 std::optional<bool> is_elsewhere(cudaGraphNode_t node) {
   const auto get = driver().kernel_params;
   CUDA_KERNEL_NODE_PARAMS kernel = {};
@@ -186,7 +186,7 @@ std::optional<bool> is_elsewhere(cudaGraphNode_t node) {
   return memory.device != device;
 }
 
-// Whether all of its kernels and sets are of other devices.
+// Whether all of the graph's kernels and sets belong to other devices.
 bool is_elsewhere(const std::vector<cudaGraphNode_t>& nodes) {
   bool any = false;
   for (const cudaGraphNode_t node : nodes) {
@@ -197,8 +197,9 @@ bool is_elsewhere(const std::vector<cudaGraphNode_t>& nodes) {
   return any;
 }
 
-// A clone that shares nothing with the graph: CUDA enters a clone in the graph that it was made of, where threads that
-// use either would meet (fact 35). The clone of a clone is entered in that one, which is gone here.
+// Makes a clone that shares nothing with the graph. CUDA records a clone in its original, where threads that use either
+// one would collide (fact 35). So this clones twice: the second clone is recorded only in the first, which is
+// destroyed.
 cudaError_t clone_apart(cudaGraph_t graph, Graph* out) {
   cudaGraph_t between = nullptr;
   if (const cudaError_t error = cudaGraphClone(&between, graph); error != cudaSuccess) return error;
@@ -232,7 +233,7 @@ absl::Status adopt(cudaGraph_t graph, const Adoption& adoption, const detail::Ca
     return absl::FailedPreconditionError(
         absl::StrCat("the graph cannot be cloned, so give it away by Adoption::take_graph: ", why.message()));
   }
-  // Until all is done, what is the caller's is not destroyed.
+  // Until adoption has succeeded, the caller's graph must not be destroyed.
   absl::Cleanup give_back = [&] {
     if (adoption.take_graph) made.graph.release();
   };
@@ -243,7 +244,7 @@ absl::Status adopt(cudaGraph_t graph, const Adoption& adoption, const detail::Ca
   content->id = next_id();
   content->node_count = made.nodes.size();
   content->is_adopted = true;
-  content->leaves_memory = false;  // Whoever made the graph knows where its memory is: at each launch the same.
+  content->leaves_memory = false;  // The program knows the graph's memory, which is the same at each launch.
   content->values.assign(call.values, call.values + call.values_size);
   for (const cudaGraphNode_t node : made.nodes) {
     cudaGraphNodeType type = cudaGraphNodeTypeEmpty;

@@ -1,4 +1,4 @@
-// A graph that somebody else made, as a template (graphcache/adopt.h).
+// Makes a template of a graph that the program built itself (graphcache/adopt.h).
 #pragma once
 
 #include <absl/status/status.h>
@@ -11,8 +11,8 @@
 
 namespace graphcache {
 
-// Makes the graph, or a clone of it, a template and its content. Arguments that follow slots get the call's values.
-// The device that the cache is for is current. After an error the graph is as it was, and the caller's.
+// Makes a template and its content of the graph or of a clone. Bound arguments get the call's values. REQUIRES: the
+// cache's device is current. After an error the graph is unchanged and still belongs to the caller.
 absl::Status adopt(cudaGraph_t graph, const Adoption& adoption, const detail::Call& call,
                    absl::Span<const detail::ValuePlace> places, Template* out, Content* content);
 

@@ -12,7 +12,7 @@
 namespace graphcache {
 namespace {
 
-// A capture that ends, and whose graph is not lost, however the scope is left.
+// A capture that is ended when the scope is left, whatever the way, without losing its graph.
 class CaptureScope {
  public:
   CaptureScope(cudaStream_t stream, detail::Recording& recording, Watch& watch) : stream_(stream), watch_(watch) {
@@ -22,7 +22,7 @@ class CaptureScope {
     if (!ended_) end();
   }
 
-  // After a capture was broken, ending it is still due; it then returns an error and no graph (fact 3).
+  // A broken capture must be ended as well. That returns an error and no graph (fact 3).
   cudaError_t end() {
     ended_ = true;
     watch_.end();
@@ -48,7 +48,7 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
                  const detail::DiagnoseInterface* diagnoser) {
   const CaptureSide no_breaking_calls(capture_gate(setter.device()));
   Captured captured;
-  LastErrorGuard last_error;  // What a broken capture leaves behind must not meet `fn` when it is called directly.
+  LastErrorGuard last_error;  // The error of a broken capture must not reach `fn` when it is called directly.
   Watch watch(diagnoser, stream);
   if (const cudaError_t error = cudaStreamBeginCapture(stream, mode); error != cudaSuccess) {
     captured.capture = cuda_failure("cudaStreamBeginCapture", error);

@@ -12,14 +12,14 @@
 namespace graphcache {
 namespace {
 
-// How often this thread holds each gate. It never waits for its own captures, nor they for it.
+// How often this thread holds each gate. A thread does not wait for its own captures, and they do not wait for it.
 thread_local std::map<const CaptureGate*, int> holds;
-// Whether this thread captures.
+// Whether this thread is capturing.
 thread_local bool captures = false;
 
 }  // namespace
 
-// Two groups that exclude each other. Tickets are served in order, so neither can starve the other.
+// Two groups that exclude each other. Tickets are served in order, so neither group can starve the other.
 struct CaptureGate::Turns {
   enum Group : std::size_t { kPrograms, kCaptures };
 

@@ -1,11 +1,11 @@
-// The captures' side of a gate (graphcache/capture_gate.h).
+// The side of a gate that captures hold (graphcache/capture_gate.h).
 #pragma once
 
 #include "graphcache/capture_gate.h"
 
 namespace graphcache {
 
-// Held by a capture from before its begin until after its end.
+// A capture holds this from before its begin until after its end.
 class CaptureSide {
  public:
   explicit CaptureSide(CaptureGate& gate);

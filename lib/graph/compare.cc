@@ -25,7 +25,7 @@ namespace {
 
 // ---- Texts ----------------------------------------------------------------------------------------------------------
 
-// What a value points to, if it may be a pointer at all; else empty.
+// What a value points to if it may be a pointer, else empty.
 std::string place_of(std::uint64_t value) {
   constexpr std::uint64_t kLeast = std::uint64_t{1} << 16, kEnd = std::uint64_t{1} << 57;
   if (value < kLeast || value >= kEnd) return "";
@@ -39,7 +39,7 @@ std::string place_of(std::uint64_t value) {
     case cudaMemoryTypeHost:
       return "pinned host memory";
     default:
-      // Smaller ones are numbers more often than addresses.
+      // Smaller values are numbers more often than addresses.
       constexpr std::uint64_t kLeastOfHost = std::uint64_t{1} << 32;
       if (value < kLeastOfHost || value >= std::uint64_t{1} << 47) return "";
       return is_on_this_threads_stack(reinterpret_cast<const void*>(value)) ? "on this thread's stack"
@@ -60,7 +60,7 @@ std::string text_of(const void* pointer) {
   return place.empty() ? absl::StrFormat("%#x", value) : absl::StrFormat("%#x (%s)", value, place);
 }
 
-// A value of unknown type: as hexadecimal digits, and as what it may be.
+// A value of unknown type: its hexadecimal digits, and what it may point to.
 std::string text_of(const unsigned char* bytes, std::size_t size) {
   switch (size) {
     case 1:
@@ -99,7 +99,7 @@ const Slots kNoSlots;
 // One of the two recordings.
 struct Side {
   Side(const Template& of, const Content& content) : graph(of), slots(content.slots), values(content.device_values) {}
-  // Of a body of a conditional node, which holds no slots.
+  // For a body of a conditional node, which holds no slots.
   Side(const Template& body, const Side& of) : graph(body), slots(kNoSlots), values(of.values) {}
 
   const NodeContent& node(std::uint32_t index) const { return reading.content.nodes[index]; }
@@ -111,13 +111,13 @@ struct Side {
   std::string_view signature(std::uint32_t begin, std::uint32_t end) const {
     return std::string_view(reading.signature).substr(begin, end - begin);
   }
-  // The slot node of an index, or null.
+  // The slot node with this index, or null.
   const SlotNode* slot_node(std::uint32_t index) const {
     const auto found = std::lower_bound(slots.nodes.begin(), slots.nodes.end(), index,
                                         [](const SlotNode& node, std::uint32_t i) { return node.index < i; });
     return found != slots.nodes.end() && found->index == index ? &*found : nullptr;
   }
-  // What the field of a slot node at that place of the block follows, or null.
+  // The binding of the slot node's field at this place of the block, or null.
   const Binding* binding(const SlotNode* node, std::size_t field) const {
     if (node == nullptr) return nullptr;
     for (std::uint32_t i = 0; i < node->binding_count; ++i) {
@@ -144,7 +144,7 @@ class Comparison {
  public:
   Comparison(const Template& kept, const Content& of_kept, const Template& now, const Content& of_now)
       : kept_(kept, of_kept), now_(now, of_now) {}
-  // With a second recording of now.
+  // With a second new recording.
   Comparison(const Template& kept, const Content& of_kept, const Template& now, const Content& of_now,
              const Template& again, const Content& of_again)
       : kept_(kept, of_kept), now_(now, of_now), again_(std::in_place, again, of_again) {}
@@ -162,7 +162,7 @@ class Comparison {
   }
 
  private:
-  // The same of one body in each.
+  // Compares one body of each.
   Comparison(const Template& kept, const Template& now, const Comparison& around)
       : kept_(kept, around.kept_), now_(now, around.now_), own_memory_(around.own_memory_) {}
 
@@ -184,7 +184,7 @@ class Comparison {
     return absl::StrCat(was_and_is("the number of nodes", absl::StrCat(kept), absl::StrCat(now)), "; ", found);
   }
 
-  // Of conditional nodes; none if they cannot be read. Undefined bytes of arguments in there count.
+  // Compares the bodies of conditional nodes, unless they cannot be read. Undefined bytes of arguments count there.
   std::optional<std::string> compare_bodies() const {
     const Conditionals& kept = kept_.graph.conditionals;
     const Conditionals& now = now_.graph.conditionals;
@@ -262,13 +262,13 @@ class Comparison {
     return same_word(reinterpret_cast<std::uintptr_t>(kept), reinterpret_cast<std::uintptr_t>(now));
   }
 
-  // Remembers the finding of this node. The first stays.
+  // Records a difference in this node. The first one is kept.
   void find(std::string what) {
     if (found_.empty()) found_ = std::move(what);
   }
   void find(std::string_view what, const std::string& was, const std::string& is) { find(was_and_is(what, was, is)); }
 
-  // Whether values of a field are to be compared: it follows a slot in neither.
+  // Whether a field's values must be compared, because it follows a slot in neither recording.
   bool is_constant(const std::string& what, const Binding* kept, const Binding* now) {
     if (kept == nullptr && now == nullptr) return true;
     if (kept == nullptr || now == nullptr) {
@@ -348,7 +348,7 @@ class Comparison {
     }
   }
 
-  // The bytes of a kernel's argument in the second recording of now, or null.
+  // The bytes of a kernel's argument in the second new recording, or null.
   const unsigned char* bytes_again(std::uint32_t index, const NodeContent& now, std::uint32_t offset) const {
     if (!again_ || index >= again_->graph.nodes.size()) return nullptr;
     const NodeContent& again = again_->node(index);
@@ -363,8 +363,8 @@ class Comparison {
     if (known && kept != now) find("its launch attributes (cooperative, cluster size) have changed");
   }
 
-  // Word by word, since a structure may hold addresses. Bytes that differ between two recordings of now are undefined,
-  // or addresses on the stack.
+  // Compares word by word, because a structure may contain addresses. Bytes that differ between the two new recordings
+  // are undefined, or are stack addresses.
   void compare_bytes(const std::string& what, const unsigned char* kept, const unsigned char* now,
                      const unsigned char* again, std::size_t size) {
     constexpr std::size_t kWord = sizeof(std::uint64_t);
@@ -398,9 +398,9 @@ class Comparison {
     if (dst) compare_addresses("the target", a.dstPtr.ptr, b.dstPtr.ptr);
     if (src) compare_addresses("the source", a.srcPtr.ptr, b.srcPtr.ptr);
     if (bytes) compare_numbers("the size", a.extent.width, b.extent.width);
-    // The kind follows from the memory.
+    // The kind follows from the memory at both ends, so it means nothing where an end is a slot.
     if (dst && src) compare_numbers("the kind (cudaMemcpyKind)", a.kind, b.kind);
-    // All else of a copy of rows; copies of one row have no more.
+    // The remaining fields of a copy of rows; copies of one row have none.
     const auto rest = [](const cudaMemcpy3DParms& copy) {
       const bool has_rows = copy.extent.height > 1 || copy.extent.depth > 1;
       return std::tuple(copy.dstArray, copy.srcArray, copy.dstPos.x, copy.dstPos.y, copy.dstPos.z, copy.srcPos.x,

@@ -1,5 +1,5 @@
-// The kernels of conditional nodes: a module of its own, since it is loaded for nothing but these. It needs no device
-// runtime, which would take 16 MiB of device memory.
+// The kernels of conditional nodes. They are a module of their own, which is loaded only for these nodes and not linked
+// with the device runtime, which would take 16 MiB of device memory.
 #include "condition.h"
 
 extern "C" __global__ void graphcache_set_condition(cudaGraphConditionalHandle handle, const unsigned* condition,

@@ -1,4 +1,4 @@
-// Conditional nodes, captured and direct.
+// Conditional nodes, captured and in direct runs.
 #include "graph/conditional.h"
 
 #include <absl/cleanup/cleanup.h>
@@ -43,7 +43,7 @@ const char* name_of(ConditionalKind kind) {
   return "rec.switch_node";
 }
 
-// Nothing if this toolkit has none of that type.
+// Returns nothing if this toolkit has no such type.
 std::optional<cudaGraphConditionalNodeType> type_of(const Conditional& node) {
 #if CUDART_VERSION >= 12080
   if (node.kind == ConditionalKind::kSwitch) return cudaGraphCondTypeSwitch;
@@ -53,7 +53,7 @@ std::optional<cudaGraphConditionalNodeType> type_of(const Conditional& node) {
   return node.kind == ConditionalKind::kWhile ? cudaGraphCondTypeWhile : cudaGraphCondTypeIf;
 }
 
-// What CUDA allows in a body, or null and its name.
+// Returns null for a node that CUDA allows in a body, else a name for it.
 const char* name_if_forbidden(cudaGraphNodeType type) {
   switch (type) {
     case cudaGraphNodeTypeHost:
@@ -84,9 +84,9 @@ bool is_of_pageable_memory(cudaGraphNode_t node) {
 
 }  // namespace
 
-// The capture of a body, on a stream of its own, which ends however the scope is left. Where a capture into the graph
-// of a body breaks, the driver frees that graph, and crashes when it meets the node (docs/semantics.md). So each part
-// of a body, up to the next conditional node in it, is captured as a graph of its own, and becomes a child of the body.
+// The capture of a body on a stream of its own, which is ended when the scope is left. If a capture straight into a
+// body's graph breaks, the driver frees that graph and later crashes on the node (docs/semantics.md). So each part of a
+// body, up to the next conditional node in it, is captured as a separate graph and becomes a child graph of the body.
 class Recording::BodyCapture {
  public:
   BodyCapture(Recording& recording, const Added& added, unsigned index)
@@ -100,7 +100,7 @@ class Recording::BodyCapture {
     const DeviceGuard current(recording.setter_.device());
     CallResult done = current.result();
     if (done.error == cudaSuccess) {
-      RelaxedCaptureMode relaxed;  // A stream may be made.
+      RelaxedCaptureMode relaxed;  // allows the creation of a stream
       loan_.emplace(recording.setter_.conditions().streams());
       done = loan_->result();
     }
@@ -110,7 +110,7 @@ class Recording::BodyCapture {
     } else {
       refuse(done);
     }
-    outermost_.body_ = this;  // Nothing throws from here on.
+    outermost_.body_ = this;  // Nothing below throws.
   }
   ~BodyCapture() {
     if (is_open_) end_capture();
@@ -122,17 +122,17 @@ class Recording::BodyCapture {
   cudaStream_t stream() const { return loan_->get(); }
   unsigned long long id() const { return id_; }
   cudaGraph_t graph() const { return graph_; }
-  // What the next node of the body depends on, or null.
+  // The node that the body's next node depends on, or null.
   const cudaGraphNode_t* last() const { return last_ != nullptr ? &last_ : nullptr; }
   void append(cudaGraphNode_t node) { last_ = node; }
 
-  // Makes a place for the graph of the next part, for which there may be no memory later.
+  // Reserves a place for the next part's graph, because memory may run out later.
   void prepare() {
     next_part_ = outermost_.parts_.size();
     outermost_.parts_.emplace_back();
   }
 
-  // What is enqueued meanwhile must not run, so it is tried once more.
+  // Work enqueued in the body must not run now, so a failed begin is tried once more.
   bool begin_part() {
     LastErrorGuard last_error;
     part_ = next_part_;
@@ -177,7 +177,7 @@ class Recording::BodyCapture {
     return true;
   }
 
-  // The graph is kept until the outermost capture is over (law 9).
+  // The graph is kept until the outermost capture has ended (law 9).
   bool end_capture() {
     is_open_ = false;
     LastErrorGuard last_error;
@@ -193,7 +193,7 @@ class Recording::BodyCapture {
     return false;
   }
 
-  // Else the instantiation would fail, and not say why.
+  // Checks this here, because the instantiation would fail without a reason.
   bool may_hold(const std::vector<cudaGraphNode_t>& nodes) {
     for (const cudaGraphNode_t node : nodes) {
       cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
@@ -219,16 +219,16 @@ class Recording::BodyCapture {
   BodyCapture* const around_;
   const std::size_t number_;
   const unsigned index_;
-  const cudaGraph_t graph_;  // The node's.
+  const cudaGraph_t graph_;  // The graph of the node's body.
   std::optional<OwnStreams::Loan> loan_;
   unsigned long long id_ = 0;
-  // Which of the outermost's graphs is to be the part that is being captured, and which the next.
+  // Indices in the outermost recording's graphs of the part that is being captured and of the next part.
   std::size_t part_ = 0, next_part_ = 0;
   bool is_open_ = false;
   cudaGraphNode_t last_ = nullptr;
 };
 
-// Runs that are made in a body are part of its capture.
+// A run made in a body is part of the body's capture.
 unsigned long long Recording::capture_id() {
   const BodyCapture* const body = outermost().body_;
   return body != nullptr ? body->id() : capture_id_;
@@ -243,7 +243,7 @@ void Recording::conditional(cudaStream_t stream, const Conditional& node) {
   }
 }
 
-// Where it is in this run; false if it is a slot of another.
+// Finds the address of the condition in this run. Returns false if it is a slot of another run.
 bool Recording::find_condition(const Conditional& node, const unsigned** at) {
   bool found = false;
   or_fail([&] {
@@ -254,7 +254,7 @@ bool Recording::find_condition(const Conditional& node, const unsigned** at) {
   return found;
 }
 
-// The host reads the condition, for which it waits for the stream.
+// Reads the condition on the host, which waits for the stream.
 void Recording::run_bodies(cudaStream_t stream, const Conditional& node) {
   const unsigned* condition = nullptr;
   if (!find_condition(node, &condition)) return;
@@ -287,13 +287,13 @@ void Recording::capture_bodies(cudaStream_t stream, const Conditional& node) {
   for (unsigned i = 0; i < node.count; ++i) {
     if (!capture_body(node, added, i)) return;
   }
-  // Work on the node's stream belongs in front of the node or behind it.
+  // Work on the node's stream must be before or after the node.
   LastErrorGuard last_error;
   CaptureInfo info;
   if (const cudaError_t error = capture_info(stream, &info); error != cudaSuccess) {
     return outermost().refuse_capture(cuda_failure("cudaStreamGetCaptureInfo", error));
   }
-  if (info.status != cudaStreamCaptureStatusActive) return;  // Its end says more.
+  if (info.status != cudaStreamCaptureStatusActive) return;  // The end of the capture reports more.
   const bool is_last = outermost().body_ != nullptr ? info.dependency_count == 0
                                                     : info.dependency_count == 1 && info.dependencies[0] == added.node;
   if (!is_last) {
@@ -305,8 +305,8 @@ void Recording::capture_bodies(cudaStream_t stream, const Conditional& node) {
   calls_.end();
 }
 
-// A node whose bodies are still empty, and in front of it the kernel that sets its condition. What CUDA refuses here
-// may work directly.
+// Adds a node with empty bodies, preceded by the kernel that sets its condition. If CUDA refuses this, a direct run may
+// still work.
 bool Recording::add_conditional(cudaStream_t stream, const Conditional& node, Added* added) {
   LastErrorGuard last_error;
   Recording& outer = outermost();
@@ -331,13 +331,13 @@ bool Recording::add_conditional(cudaStream_t stream, const Conditional& node, Ad
   CallResult done = setter_.conditions().load(&added->kernels);
   if (done.error != cudaSuccess) return refused(done);
   std::shared_ptr<void> code = setter_.conditions().code();
-  std::vector<std::shared_ptr<void>>& codes = outer.code_of_conditions_;  // Of several caches, if runs are nested.
+  std::vector<std::shared_ptr<void>>& codes = outer.code_of_conditions_;  // Nested runs may belong to several caches.
   if (std::find(codes.begin(), codes.end(), code) == codes.end()) codes.push_back(std::move(code));
 
   CaptureInfo info;
   done = {"cudaStreamGetCaptureInfo", capture_info(stream, &info)};
   if (done.error != cudaSuccess) return refused(done);
-  if (info.status != cudaStreamCaptureStatusActive) return false;  // The end of the capture says more.
+  if (info.status != cudaStreamCaptureStatusActive) return false;  // The end of the capture reports more.
   const cudaGraph_t graph = outer.body_ != nullptr ? outer.body_->graph() : info.graph;
   done = {"cudaGraphConditionalHandleCreate", cudaGraphConditionalHandleCreate(&added->handle, graph, 0, 0)};
   if (done.error != cudaSuccess) return refused(done);
@@ -382,7 +382,7 @@ CallResult Recording::add_node(cudaStream_t stream, const Conditional& node, cud
       done = {"cudaGraphAddNode", graphcache::add_node(&added->node, body->graph(), body->last(), 1, &params)};
       if (done.error == cudaSuccess) body->append(added->node);
     } else {
-      done = {"cudaGraphAddNode", cudaErrorMemoryAllocation};  // If the capture broke, that has been noted before.
+      done = {"cudaGraphAddNode", cudaErrorMemoryAllocation};  // A broken capture has been recorded already.
     }
     body->begin_part();
   }
@@ -395,7 +395,7 @@ void Recording::set_condition(cudaStream_t stream, cudaKernel_t kernel, const Ar
   launch(stream, {symbol, function_of_library(symbol)}, {1, 1}, args, count);
 }
 
-// False if the recording is of no more use.
+// Returns false if the recording cannot be used any more.
 bool Recording::capture_body(const Conditional& node, const Added& added, unsigned index) {
   const auto is_useful = [&] { return status_.ok() && outermost().refused().ok(); };
   std::optional<BodyCapture> capture;
@@ -414,9 +414,9 @@ bool Recording::capture_body(const Conditional& node, const Added& added, unsign
   return is_useful();
 }
 
-// For the next round of a loop.
+// Sets the condition for the next round of a loop.
 void Recording::set_again(cudaStream_t stream, const Added& added) {
-  LastErrorGuard last_error;  // The recorder reports it.
+  LastErrorGuard last_error;  // The recorder reports errors.
   const Arg<cudaGraphConditionalHandle> handle(added.handle);
   const Arg<const void*> nothing(nullptr);
   if (added.kept != nullptr) {

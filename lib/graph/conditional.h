@@ -1,4 +1,4 @@
-// What conditional nodes are recorded with.
+// The kernels and streams by which conditional nodes are recorded.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,20 +12,21 @@
 
 namespace graphcache {
 
-// The kernels that set conditions (condition.cu), and streams on which bodies are captured. One a cache. Thread-safe.
+// The kernels that set conditions (condition.cu), and the streams on which bodies are captured. Each cache has one.
+// Thread-safe.
 class Conditions {
  public:
   enum Kernel : std::size_t { kSet, kSetKept, kCount };
   using Kernels = DeviceCode<kCount>::Kernels;
 
-  // Bodies are captured in the mode of what they are part of.
+  // `mode` is used to capture bodies; it is the mode of the outer capture.
   explicit Conditions(cudaStreamCaptureMode mode);
 
   CallResult load(Kernels* out) { return code_.load(out); }
   std::shared_ptr<void> code() { return code_.code(); }
   OwnStreams& streams() { return streams_; }
   cudaStreamCaptureMode mode() const { return mode_; }
-  // After a fatal error: drops the handles.
+  // Drops the handles after a fatal error.
   void abandon();
 
  private:

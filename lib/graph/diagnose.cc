@@ -13,7 +13,7 @@
 #include "cuda/errors.h"
 #include "graphcache/status.h"
 
-// Weak, so that a program links without it.
+// A weak reference, so that a program links without it.
 extern "C" [[gnu::weak]] const graphcache::detail::DiagnoseInterface* graphcache_diagnose_v1();
 
 namespace graphcache {
@@ -29,7 +29,7 @@ std::string text_of_last_error() {
   return error != nullptr ? error : "an unknown error of dlopen";
 }
 
-// It is never unloaded: CUPTI may call it until the process ends.
+// The library is never unloaded, because CUPTI may call it until the process ends.
 Provider load(std::string* why) {
   const char* const wanted = std::getenv("GRAPHCACHE_DIAGNOSE");
   const bool is_path = wanted != nullptr && std::strchr(wanted, '/') != nullptr;
@@ -87,13 +87,13 @@ void explain(const Diagnosis& diagnosis, const RecorderCalls& calls, absl::Statu
   if (status->ok() || (fault.broke ? is_fatal(found) : found != fault.error)) return;
   std::string text = fault.text;
   if (fault.broke) text = absl::StrCat("the capture broke ", calls.any() ? calls.place() : "in fn", ": ", text);
-  // A call may end the capture as if it were its own, and succeed: then the end has failed.
+  // A call may successfully end the capture as if it were its own. In that case the cache's own end has failed.
   absl::StrAppend(&text,
                   fault.error == cudaSuccess ? ", ended the capture, and the cache's own cudaStreamEndCapture" : ",");
   *status = failure_of_call(text, fault.call, fault.error != cudaSuccess ? fault.error : found, fault.in_other_thread);
 }
 
-// What cannot be kept for want of memory is not.
+// If memory runs out, the finding is not kept.
 void Watch::ask() {
   diagnoser_->end(
       std::exchange(watch_, nullptr), &diagnosis_,

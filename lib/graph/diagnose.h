@@ -1,5 +1,5 @@
 // What a watcher of CUDA calls (graphcache/detail/diagnose.h) reports about one capture: the call that broke it, and
-// the work that it misses. Without a watcher this costs nothing.
+// the work that it misses. Costs nothing without a watcher.
 #pragma once
 
 #include <absl/status/status.h>
@@ -14,28 +14,30 @@
 
 namespace graphcache {
 
-// The watcher that is linked into the program (hostrt), else libgraphcache_diagnose.so, which is loaded from where
-// GRAPHCACHE_DIAGNOSE says, if that has a slash, else from where the loader finds it. Null: `*why` says why.
+// The watcher that is linked into the program (hostrt), else libgraphcache_diagnose.so. That library is loaded from the
+// path in GRAPHCACHE_DIAGNOSE if it contains a slash, else from the loader's search path. If the result is null, `*why`
+// says why.
 const detail::DiagnoseInterface* find_diagnoser(std::string* why);
 
 struct Diagnosis {
   struct Fault {
-    std::string call;  // Its name.
+    std::string call;  // The name of the call.
     std::string text;  // "cudaMalloc, called by load(Model&) in this thread after kernel a(float*)"
     cudaError_t error = cudaSuccess;
     bool in_other_thread = false;
-    bool broke = false;  // Whether the capture was lost; else the call was refused and left it whole.
+    // Whether the capture broke. If not, the call failed and left the capture intact.
+    bool broke = false;
   };
   std::optional<Fault> fault;
-  // "kernel a(float*) was launched by bar() on stream 0 (the legacy stream)", each once.
+  // For example "kernel a(float*) was launched by bar() on stream 0 (the legacy stream)". Each text appears once.
   std::vector<std::string> strays;
 };
 
-// Names the call at fault in what is said of a capture that broke, or of `fn` if the call was refused and `fn` failed
-// by its error.
+// Adds the name of the call at fault to `*capture` if the capture broke. If it did not, adds the name to `*fn` if `fn`
+// failed with that call's error.
 void explain(const Diagnosis& diagnosis, const RecorderCalls& calls, absl::Status* capture, absl::Status* fn);
 
-// Watches a capture that this thread is about to begin, until the end is called, which is due before the capture's.
+// Watches a capture that this thread is about to begin. Call end() before the capture's end.
 class Watch {
  public:
   // `diagnoser` may be null.
@@ -48,7 +50,7 @@ class Watch {
   void end() {
     if (watch_ != nullptr) ask();
   }
-  // After the end.
+  // Valid after end().
   Diagnosis& diagnosis() { return diagnosis_; }
 
  private:

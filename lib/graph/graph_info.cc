@@ -20,7 +20,7 @@
 namespace graphcache {
 namespace {
 
-// The numbers by which profilers name graphs and nodes. CUDA has them from 13.1 on.
+// The ids by which profilers identify graphs and nodes, available from CUDA 13.1 on.
 struct ToolsIds {
   CUresult (*of_node)(CUgraphNode, unsigned long long*);
   CUresult (*of_graph)(CUgraph, unsigned*);
@@ -48,11 +48,11 @@ std::optional<std::uint64_t> id_of(CUresult (*get)(Handle, Number*), Handle hand
   return is_known ? std::optional<std::uint64_t>(id) : std::nullopt;
 }
 
-// Not by absl::StrFormat, which ends the process if memory runs out.
+// Not by absl::StrFormat, which aborts the process if memory runs out.
 std::string text_of(const dim3& size) { return absl::StrCat(size.x, ", ", size.y, ", ", size.z); }
 
-// Launch attributes by number, since older toolkits do not name all of them. Those of clusters alone are refused for
-// kernels without a cluster dimension.
+// Launch attributes by number, because older toolkits do not name all of them. Attributes of clusters alone cannot be
+// read from kernels without a cluster dimension.
 struct KnownAttribute {
   int id;
   const char* name;
@@ -177,7 +177,7 @@ class InfoReader {
     return true;
   }
 
-  // Whether a part of a field of the node follows a slot.
+  // Whether part of a field of the node follows a slot.
   bool follows(std::size_t field, std::size_t size) const {
     return slot_ != nullptr && follows_at(slot_->fields + field, size);
   }
@@ -209,13 +209,13 @@ class InfoReader {
   const Slots& slots_;
   GraphInfo& info_;
   Reading reading_;
-  const SlotNode* slot_ = nullptr;  // Of the node that is being read; null if it holds no slots.
+  const SlotNode* slot_ = nullptr;  // The slot node that is being read, or null if the node holds no slots.
   std::unordered_map<cudaGraphNode_t, std::uint32_t> index_of_;
 };
 
 // ---- The difference -------------------------------------------------------------------------------------------------
 
-// How two nodes differ, and in what, in words.
+// How two nodes differ and in what, in words.
 struct Found {
   NodeDifference difference = NodeDifference::kNone;
   std::string text;

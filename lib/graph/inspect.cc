@@ -20,8 +20,8 @@ struct Range {
   std::size_t size = 0;
 };
 
-// Empty if it cannot be known. To ask takes the main thread a file. Where the size of stacks is not limited, what is
-// answered reaches down to other memory: the upper part will do.
+// Empty if it cannot be determined. For the main thread, the query reads a file. With an unlimited stack size the range
+// it returns reaches down into other memory, so only the upper part is used.
 Range stack_of_this_thread() {
   constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
   pthread_attr_t attributes;
@@ -42,7 +42,7 @@ class Inspection {
     std::sort(slot_nodes_.begin(), slot_nodes_.end());
   }
 
-  // What cannot be read is passed over, except for an error that has cost the context.
+  // Skips nodes that cannot be read, except if the error has destroyed the context.
   CallResult read(const std::vector<cudaGraphNode_t>& nodes) {
     for (const cudaGraphNode_t node : nodes) {
       if (const CallResult done = read(node); is_fatal(done.error)) return done;
@@ -122,18 +122,18 @@ class Inspection {
   void add(const cudaMemcpy3DParms& copy, bool has_slots) {
     uses_local_ = uses_local_ || is_local(copy.srcPtr.ptr) || is_local(copy.dstPtr.ptr);
     const bool may_be_hosts = copy.kind != cudaMemcpyDeviceToDevice && copy.kind != cudaMemcpyDeviceToHost;
-    // What a slot points to is not changed by `fn`.
+    // `fn` does not change the memory that a slot points to.
     if (has_slots || copy.srcPtr.ptr == nullptr || !may_be_hosts) return;
     const std::size_t row = copy.srcPos.z * copy.srcPtr.ysize + copy.srcPos.y;
     sources_.push_back(static_cast<const char*>(copy.srcPtr.ptr) + row * copy.srcPtr.pitch + copy.srcPos.x);
   }
 
-  // Stacks grow down: what `fn` had lies below the frame of who called it.
+  // Stacks grow down, so local variables of `fn` are below its caller's frame.
   bool is_local(const void* address) const {
     return std::less<>()(address, frame_) && is_on_this_threads_stack(address);
   }
 
-  // Memory that the graph allocates is unknown to the runtime before the first launch.
+  // The runtime does not know memory that the graph allocates before the first launch.
   bool is_pageable(const char* memory) const {
     for (const Range& own : allocated_) {
       if (memory >= own.begin && memory < own.begin + own.size) return false;
@@ -143,10 +143,10 @@ class Inspection {
 
   const bool by_driver_ = has_context();
   const void* const frame_;
-  std::vector<cudaGraphNode_t> slot_nodes_;  // Sorted.
+  std::vector<cudaGraphNode_t> slot_nodes_;  // sorted
   std::uint64_t shape_ = 0;
   bool uses_local_ = false;
-  std::vector<const char*> sources_;  // Of copies that may come from the host.
+  std::vector<const char*> sources_;  // sources of copies that may come from host memory
   std::vector<Range> allocated_;
   std::vector<const char*> freed_;
 };

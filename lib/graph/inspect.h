@@ -1,4 +1,4 @@
-// What is looked at in a graph that was just captured, before it is kept.
+// Checks a graph that was just captured, before it is kept.
 #pragma once
 
 #include <absl/status/status.h>
@@ -10,18 +10,19 @@
 
 namespace graphcache {
 
-// `frame`: the stack frame that called `fn`; null if the graph was not captured from one. Not ok if a launch of the graph would not do what a direct call of `fn`
-// does, because of host memory that its copies use: a local variable of `fn`, which is gone by now, or pageable memory
-// that two of them read from its begin, between which `fn` may have written it. A launch reads pageable memory before
-// it returns (docs/semantics.md), which is when `fn` has ended.
+// Returns an error if a launch of the graph would not do what a direct call of `fn` does, because of host memory that
+// its copies use. That is a local variable of `fn`, which no longer exists, or pageable memory that two copies read
+// from its begin, because `fn` may have written it in between. A launch reads pageable memory before it returns
+// (docs/semantics.md), when `fn` has already ended.
 //
-// `slot_nodes`: those that hold values of slots, which are the caller's and not written by `fn`.
+// `frame` is the stack frame that called `fn`, or null if the graph was not captured from one. `slot_nodes` hold values
+// of slots, which belong to the caller and are not written by `fn`.
 //
 // Fills in the content's shape, and whether a node allocates memory that no node of the graph frees.
 absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, const std::vector<cudaGraphNode_t>& slot_nodes,
                      const void* frame, Content* content);
 
-// Whether it is the host's memory that no runtime call has made or registered. Memory that a graph allocates counts as
+// Whether this is host memory that no runtime call has allocated or registered. Memory that a graph allocates counts as
 // such until the graph is launched.
 bool is_pageable(const void* memory);
 

@@ -28,7 +28,7 @@ std::string name_of(const CUDA_KERNEL_NODE_PARAMS& kernel) {
 
 namespace {
 
-// By the numbers of cudaGraphNodeType.
+// Indexed by cudaGraphNodeType.
 constexpr const char* kKinds[] = {"kernel",
                                   "copy",
                                   "set",

@@ -1,4 +1,4 @@
-// What nodes are called in texts for people.
+// Names of nodes in texts for people.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace graphcache {
 
-// The driver's name of a kernel, readable.
+// Stands for a kernel whose name the driver does not report.
 inline constexpr char kUnknownName[] = "of unknown name";
 std::string name_of(const CUDA_KERNEL_NODE_PARAMS& kernel);
 

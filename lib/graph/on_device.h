@@ -1,4 +1,4 @@
-// What the recorder enqueues by itself: for Recorder::on_device() (setter.cu), and for conditional nodes.
+// The kernels that the recorder itself enqueues: for Recorder::on_device() (setter.cu) and for conditional nodes.
 #pragma once
 
 #include <cuda.h>
@@ -13,19 +13,20 @@
 
 namespace graphcache {
 
-// The kernels that write a value to device memory: of 16 bytes, and of 256. One a cache, of its device. Thread-safe.
+// The kernels that write a value of up to 16 or up to 256 bytes to device memory. Each cache has one, for its device.
+// Thread-safe.
 class Setter {
  public:
   struct Kernel {
-    const void* symbol = nullptr;   // The kernel for launches by the runtime.
-    CUfunction function = nullptr;  // The kernel for calls of the driver; null if the driver does not report it.
+    const void* symbol = nullptr;   // The kernel for runtime launches.
+    CUfunction function = nullptr;  // The kernel for driver calls, or null if the driver does not report it.
   };
 
-  // Captures are made in that mode.
+  // `mode` is the mode of the cache's captures.
   Setter(int device, std::shared_ptr<DeviceMemory> memory, cudaStreamCaptureMode mode);
 
   int device() const { return device_; }
-  // So many bytes. Its device is current.
+  // Allocates `bytes` bytes. REQUIRES: the setter's device is current.
   CallResult take(std::size_t bytes, DeviceMemory::Block* out);
   CallResult load(std::size_t bytes, Kernel* out);
   std::shared_ptr<void> code() { return code_.code(); }

@@ -1,16 +1,16 @@
-// Which calls `fn` has made of its recorder: what can be said of the place where a capture broke.
+// Records the calls that `fn` makes of its recorder, to say where a capture broke.
 #pragma once
 
 #include <string>
 
 namespace graphcache {
 
-// A kernel's name as its source has it.
+// A kernel's name as written in its source.
 std::string readable(const char* mangled);
 
 class RecorderCalls {
  public:
-  // A call begins, or has succeeded.
+  // begin() is called before a recorder call, end() when it has succeeded.
   void begin(const char* name, const void* kernel) {
     if (!is_open_) before_ = now_;
     now_ = {name, kernel};
@@ -20,13 +20,13 @@ class RecorderCalls {
   void end() { is_open_ = false; }
   bool any() const { return count_ != 0; }
 
-  // "between rec.launch of a and rec.memcpy (calls 3 and 4 of the recorder)": where the last thing went wrong.
+  // Where the last error occurred: "between rec.launch of a and rec.memcpy (calls 3 and 4 of the recorder)".
   std::string place() const;
 
  private:
   struct Call {
     const char* name = nullptr;
-    const void* kernel = nullptr;  // The host symbol of a launch.
+    const void* kernel = nullptr;  // The host symbol of a launched kernel.
   };
   static std::string text_of(const Call& call);
 

@@ -1,5 +1,5 @@
-// The setter: a module of its own, since one that is linked with the device runtime, as the updater is, takes 16 MiB of
-// device memory.
+// The setter kernel. It is a module of its own, because one linked with the device runtime, like the updater, takes 16
+// MiB of device memory.
 #include "setter.h"
 
 namespace graphcache::setter {
@@ -15,12 +15,10 @@ __device__ void set(void* to, const Value<kBytes>& value) {
 }  // namespace
 }  // namespace graphcache::setter
 
-extern "C" __global__ void graphcache_set_small(
-    void* to, graphcache::setter::Value<graphcache::setter::kSmall> value) {
+extern "C" __global__ void graphcache_set_small(void* to, graphcache::setter::Value<graphcache::setter::kSmall> value) {
   graphcache::setter::set(to, value);
 }
 
-extern "C" __global__ void graphcache_set_large(
-    void* to, graphcache::setter::Value<graphcache::setter::kLarge> value) {
+extern "C" __global__ void graphcache_set_large(void* to, graphcache::setter::Value<graphcache::setter::kLarge> value) {
   graphcache::setter::set(to, value);
 }

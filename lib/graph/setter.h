@@ -1,10 +1,10 @@
-// What the setter kernel takes: one layout for the device, the host and the twin of hostrt. It writes a value to device
-// memory, for kernels that read it through a pointer.
+// The parameters of the setter kernel, shared by the device code, the host code and hostrt's CPU version. The kernel
+// writes a value to device memory, for kernels that read it through a pointer.
 #pragma once
 
 namespace graphcache::setter {
 
-// As many bytes as a kernel writes.
+// A value of up to kBytes bytes.
 template <unsigned kBytes>
 struct Value {
   unsigned long long words[kBytes / sizeof(unsigned long long)];
@@ -13,7 +13,7 @@ struct Value {
 // Most values are a number or a pointer.
 inline constexpr unsigned kSmall = 16;
 inline constexpr unsigned kLarge = 256;
-inline constexpr unsigned kThreads = 32;  // In one block: each writes a word.
+inline constexpr unsigned kThreads = 32;  // One block; each thread writes a word.
 static_assert(kLarge <= kThreads * sizeof(unsigned long long));
 
 inline constexpr char kSmallName[] = "graphcache_set_small";

@@ -16,31 +16,33 @@
 namespace graphcache {
 namespace {
 
-// The launch attributes that kernel nodes have, by number, since older toolkits do not name all of them: access policy
-// window, cooperative, cluster dimension, priority, memory synchronization domain map and domain, shared memory
-// carveout. Each costs 0.08 us a node. Programmatic launches are edges of the graph. NVLink-centric scheduling (16)
-// cannot be read, but an update refuses to change it.
+// The launch attributes of kernel nodes that every supported driver knows, by number, because older toolkits do not
+// name all of them: access policy window, cooperative, cluster dimension, priority, memory synchronization domain map
+// and domain, shared memory carveout. Reading one costs 0.08 us a node. Programmatic launches are edges of the graph.
+// NVLink-centric scheduling (16) cannot be read, but an update that changes it fails.
 constexpr int kAttributes[] = {1, 2, 4, 8, 9, 10, 13, 14};
-// Of drivers for CUDA 13.2 and newer: portable cluster sizes, shared memory mode.
+// Attributes of drivers for CUDA 13.2 and newer: portable cluster sizes, shared memory mode.
 constexpr int kNewerAttributes[] = {17, 18};
 constexpr int kVersionOfNewer = 13020;
-// What a driver may have that is newer than the newest headers which this was written with.
+// A newer driver may have attributes that this code does not know.
 constexpr int kNewestVersion = 13050;
 constexpr int kFirstUnknown = 19, kLastUnknown = 31;
 constexpr int kPreferredClusterDimension = 11;
-constexpr int kOfClusters[] = {5, kPreferredClusterDimension};  // And scheduling policy; refused without a size.
+// The other is the scheduling policy. Neither can be read without a cluster size.
+constexpr int kOfClusters[] = {5, kPreferredClusterDimension};
 constexpr int kCooperative = 2;
 constexpr int kClusterDimension = 4;
 constexpr int kDeviceUpdatable = 13;
-constexpr int kOfResults[] = {kCooperative, kClusterDimension};  // Those that a kernel can see.
-constexpr int kLastOfTheOldestDriver = 10;    // Every driver for CUDA 12.4 knows those up to this one.
+constexpr int kOfResults[] = {kCooperative, kClusterDimension};  // Attributes that a kernel can see.
+constexpr int kLastOfTheOldestDriver = 10;    // Every driver for CUDA 12.4 knows the attributes up to this one.
 constexpr std::size_t kUsualSignature = 128;  // Bytes of a kernel node with one dependency and its priority.
 
-// Reads one graph. What it keeps is allocated once, in its size: growing it took as long as reading it (tried).
+// Reads one graph. Its vectors are allocated once in their final size, because growing them takes as long as the
+// reading.
 class Reader {
  public:
   Reader(const Template& from, Content* content) : from_(from), content_(*content) {}
-  // Reads what can be read of any graph.
+  // Reads as much as can be read of any graph.
   Reader(const Template& from, Reading* reading) : from_(from), content_(reading->content), reading_(reading) {}
 
   std::optional<Signature> read() {
@@ -74,11 +76,11 @@ class Reader {
 
   std::uint32_t end() const { return static_cast<std::uint32_t>(signature_.size()); }
 
-  // Its type and its dependencies.
+  // Reads the node's type and dependencies.
   bool read_place(cudaGraphNode_t node) {
     NodeContent& content = content_.nodes.emplace_back();
-    // The driver's getter answers for kernels of other libraries, too, where the runtime's fails (fact 16). Most nodes
-    // are kernels, and need not be asked what they are.
+    // The driver's getter also works for kernels of other libraries, where the runtime's fails (fact 16). Most nodes
+    // are kernels, so this saves the query of their type.
     content.readable = driver_.kernel_params != nullptr && driver_.kernel_params(node, &content.kernel) == CUDA_SUCCESS;
     if (content.readable) {
       content.type = cudaGraphNodeTypeKernel;
@@ -109,11 +111,11 @@ class Reader {
     }
   }
 
-  // In the order of the array: an update pairs by it (fact 22).
+  // Dependencies are read in the order of the array, because an update pairs nodes by it (fact 22).
   bool read_dependencies(cudaGraphNode_t node) {
     std::size_t count = dependencies_.size();
     if (node_dependencies(node, by_driver_, dependencies_.data(), edges_.data(), &count) != cudaSuccess) return false;
-    if (count == dependencies_.size()) {  // Perhaps all that there was room for.
+    if (count == dependencies_.size()) {  // The array may have been too small.
       if (node_dependencies(node, by_driver_, nullptr, nullptr, &count) != cudaSuccess) return false;
       dependencies_.resize(count + 1);
       edges_.resize(count + 1);
@@ -131,7 +133,7 @@ class Reader {
     return true;
   }
 
-  // Of a node that is being read or that it depends on: mostly the one before.
+  // Index of the node that is being read or of one that it depends on, which is mostly the previous node.
   std::optional<std::uint32_t> index_of(cudaGraphNode_t node) {
     const std::size_t here = content_.nodes.size() - 1;
     if (here > 0 && from_.nodes[here - 1] == node) return static_cast<std::uint32_t>(here - 1);
@@ -153,7 +155,7 @@ class Reader {
 
   bool read_kernel(cudaGraphNode_t node, NodeContent& content) {
     const CUDA_KERNEL_NODE_PARAMS& params = content.kernel;
-    // CUDA refuses updates between contexts, if it comes to that.
+    // An update between two contexts fails.
     if (reading_ == nullptr) put(content.readable ? params.ctx : context_);
     const std::size_t attributes = signature_.size();
     if (driver_.kernel_attribute == nullptr || !read_attributes(node, &content.grid_updatable)) {
@@ -169,13 +171,13 @@ class Reader {
     content.argument_count = layout.argument_count;
     content.size = layout.size;
     size_ += layout.size;
-    // Nodes of another device than the updater node's are not the device's to write.
+    // The device can write only nodes of the updater node's own device.
     content.updatable = params.ctx == context_;
     content.grid_updatable = content.grid_updatable && content.updatable;
     return true;
   }
 
-  // The arguments and parameters of all nodes, which are the nodes' own until then.
+  // Copies the arguments and parameters of all nodes, which until then belong to the nodes.
   void copy_bytes() {
     content_.bytes.resize(size_);
     const unsigned char* other = others_.data();
@@ -204,7 +206,7 @@ class Reader {
     }
   }
 
-  // Arguments that were passed as one buffer (CU_LAUNCH_PARAM_BUFFER_POINTER).
+  // Unpacks arguments that were passed as one buffer (CU_LAUNCH_PARAM_BUFFER_POINTER).
   static bool unpack(void** packed, unsigned char* bytes, std::size_t size) {
     const void* buffer = nullptr;
     std::size_t buffer_size = 0;
@@ -217,7 +219,7 @@ class Reader {
     return true;
   }
 
-  // Asked for once for each function that the graph runs.
+  // Queries the driver once for each function in the graph.
   Layout layout_of(const CUDA_KERNEL_NODE_PARAMS& params, bool has_arguments) {
     const void* const function = params.func != nullptr ? static_cast<const void*>(params.func) : params.kern;
     const auto [at, is_new] = layouts_.try_emplace(function);
@@ -226,9 +228,9 @@ class Reader {
     for (std::size_t i = 0;; ++i) {
       std::size_t offset = 0, size = 0;
       if (const CUresult result = ask(params, i, &offset, &size); result != CUDA_SUCCESS) {
-        // Past the last one, or a failure: the answer is the same. A count that is too short would make the driver read
-        // too far, so the answer is believed only if it is given twice, and another question is answered or there is
-        // nothing to read.
+        // The driver returns the same error after the last parameter and on a failure. A count that is too small would
+        // make it read too far. So the end is believed only if the error occurs twice, and if another query succeeds or
+        // there are no arguments to read.
         const bool is_twice =
             result == CUDA_ERROR_INVALID_VALUE && ask(params, i, &offset, &size) == CUDA_ERROR_INVALID_VALUE;
         layout.known =
@@ -254,7 +256,7 @@ class Reader {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
 
-  // All of them: an update refuses some and ignores others without a word (fact 19).
+  // Reads all attributes, because an update refuses to change some and silently ignores others (fact 19).
   bool read_attributes(cudaGraphNode_t node, bool* grid_updatable) {
     *grid_updatable = true;
     const auto attributes = reading_ == nullptr ? std::span<const int>(kAttributes) : std::span<const int>(kOfResults);
@@ -262,7 +264,7 @@ class Reader {
       bool is_set = false;
       if (!read_attribute(node, id, &is_set)) return false;
       if (is_set && (id == kClusterDimension || id == kCooperative)) *grid_updatable = false;
-      // No update reaches those, and what the host sets comes a launch late (tried).
+      // Updates do not support such nodes, and the host's patches take effect one launch late.
       if (is_set && id == kDeviceUpdatable) return false;
       if (!is_set || id != kClusterDimension) continue;
       for (const int of_cluster : kOfClusters) {
@@ -274,7 +276,7 @@ class Reader {
     return true;
   }
 
-  // Nobody knows what an update does with an attribute that came after this was written.
+  // It is unknown what an update does with an attribute newer than this code.
   bool read_newer_attributes(cudaGraphNode_t node) {
     bool is_set = false;
     if (driver_.version < kVersionOfNewer) return true;
@@ -288,8 +290,8 @@ class Reader {
     return true;
   }
 
-  // False if it could not be read, which is no harm where the driver does not know it, or where the device does not
-  // mind.
+  // Returns false if the attribute could not be read. It may be missing if the driver does not know it or the device
+  // does not support it.
   bool read_attribute(cudaGraphNode_t node, int id, bool* is_set) {
     CUlaunchAttributeValue value;
     const CUresult result = driver_.read_attribute(node, static_cast<CUlaunchAttributeID>(id), &value, is_set);
@@ -301,15 +303,15 @@ class Reader {
     return true;
   }
 
-  // Preferred cluster sizes came with compute capability 10.0. A driver 580 does not tell that of a node, and so is one
-  // of 590 reported to do with a device that minds (docs/semantics.md).
+  // Preferred cluster sizes need compute capability 10.0. Driver 580 does not report them for a node. Driver 590 is said
+  // not to report them either, on a device that has them (docs/semantics.md).
   static bool knows_one_cluster_size() {
     int device = 0, major = 0;
     return cudaGetDevice(&device) == cudaSuccess &&
            cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major < 10;
   }
 
-  // Of what kind memory is and whose: an update must not change it (fact 23).
+  // Adds the memory's kind and device, which an update must not change (fact 23).
   bool put_memory(const void* pointer) {
     cudaPointerAttributes attributes = {};
     if (cudaPointerGetAttributes(&attributes, pointer) != cudaSuccess) return false;
@@ -318,7 +320,7 @@ class Reader {
     return true;
   }
 
-  // One-dimensional copies may change in addresses and size, others in nothing.
+  // One-dimensional copies may change their addresses and size, other copies nothing.
   bool read_memcpy(cudaGraphNode_t node, NodeContent& content) {
     cudaMemcpy3DParms params;
     std::memset(&params, 0, sizeof params);
@@ -365,16 +367,16 @@ class Reader {
 
   const Driver& driver_ = driver();
   const bool by_driver_ = has_context();
-  const CUcontext context_ = current_context();  // Of the cache's device, which is current.
+  const CUcontext context_ = current_context();  // The context of the cache's device, which is current.
   const Template& from_;
   Content& content_;
-  Reading* const reading_ = nullptr;  // If any graph is to be read.
+  Reading* const reading_ = nullptr;  // Set if any graph is to be read.
   Signature signature_;
-  std::unordered_map<cudaGraphNode_t, std::uint32_t> index_of_;  // Of all nodes, once it is needed.
-  std::size_t size_ = 0;                                         // Of content_.bytes.
-  std::vector<unsigned char> others_;                            // Parameters of nodes that are no kernels.
+  std::unordered_map<cudaGraphNode_t, std::uint32_t> index_of_;  // Filled once it is needed.
+  std::size_t size_ = 0;                                         // Size of content_.bytes.
+  std::vector<unsigned char> others_;                            // Parameters of nodes that are not kernels.
   std::unordered_map<const void*, Layout> layouts_;
-  std::vector<std::size_t> sizes_;                   // Of the arguments in content_.arguments.
+  std::vector<std::size_t> sizes_;                   // Sizes of content_.arguments.
   std::optional<CUDA_KERNEL_NODE_PARAMS> answered_;  // A kernel whose first parameter is known.
   std::vector<cudaGraphNode_t> dependencies_ = std::vector<cudaGraphNode_t>(8);
   std::vector<cudaGraphEdgeData> edges_ = std::vector<cudaGraphEdgeData>(8);
@@ -405,7 +407,7 @@ Change change(const Content& from, const Content& to, std::uint32_t index) {
 
 std::optional<Signature> describe(const Template& from, Content* content) {
   LastErrorGuard last_error;
-  // A reading that memory ran out for may have left something.
+  // A reading that ran out of memory may have left nodes.
   content->nodes.clear();
   content->arguments.clear();
   std::optional<Signature> signature = Reader(from, content).read();
@@ -422,8 +424,8 @@ std::optional<Reading> read_all(const Template& from) {
   return reading;
 }
 
-// The values of a slot node follow each run, so it is patched either way, whatever was captured; one that holds slots
-// in `from` alone gets back what was.
+// A node that holds slots in `to` is patched with the run's values in any case. A node that holds slots only in `from`
+// gets its captured values back.
 Difference difference(const Content& from, const Content& to) {
   constexpr auto cost = [](const Cost(&of)[kChangeCount], Change how) { return of[static_cast<std::size_t>(how)]; };
   Difference found;

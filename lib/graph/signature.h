@@ -1,4 +1,4 @@
-// What two templates must share for an update between them to be right, and what differs between two that share it.
+// What two templates must share for an update between them to be correct, and what differs between two that share it.
 #pragma once
 
 #include <array>
@@ -14,49 +14,51 @@
 
 namespace graphcache {
 
-// Bytes that are equal for two graphs only if an update from one to the other is accepted and does what it should, as
-// far as docs/semantics.md ("What an update says and does") knows: nodes and their types, dependencies in their order
-// with edge data, contexts, launch attributes, kinds and shapes of copies and sets, memory that these use. Graphs of
+// Bytes that are equal for two graphs only if an update from one to the other succeeds and has the right effect, as far
+// as docs/semantics.md ("What an update says and does") describes: nodes and their types, dependencies in their order
+// with edge data, contexts, launch attributes, kinds and shapes of copies and sets, and the memory they use. Graphs of
 // equal signature pair their nodes by index.
 using Signature = std::string;
 
-// Reads the template's nodes into `content`. Nothing if the graph can have no siblings: it holds nodes of types that
-// updates do not reach, or could not be read.
+// Reads the template's nodes into `content`. Returns nothing if the graph cannot have siblings, because updates do not
+// support one of its nodes or it could not be read.
 std::optional<Signature> describe(const Template& from, Content* content);
 
-// A graph of any kind, as far as it can be read, to be compared with another recording of the same `fn` (compare.h).
+// As much of any graph as can be read, for comparison with another recording of the same `fn` (compare.h).
 struct Reading {
-  // Where in the signature a node's type begins, its dependencies end, and its launch attributes end. These are of no
-  // bytes if they could not be read.
+  // Offsets in the signature: where a node's type begins, its dependencies end, and its launch attributes end. A part
+  // that could not be read is empty.
   struct Part {
     std::uint32_t begin, dependencies_end, end;
   };
 
-  Content content;                   // Its nodes, bytes and arguments alone.
-  std::vector<std::uint32_t> sizes;  // Of the arguments in Content::arguments, in bytes.
-  Signature signature;  // Launch attributes that change no result are left out: they follow the stream of the capture.
-  std::vector<Part> parts;  // One for each node.
+  Content content;                   // Contains only nodes, bytes and arguments.
+  std::vector<std::uint32_t> sizes;  // Size in bytes of each of Content::arguments.
+  // Contains only launch attributes that change results; the others depend on the stream of the capture.
+  Signature signature;
+  std::vector<Part> parts;  // One part for each node.
 };
-// Nothing if the nodes' types or dependencies cannot be read.
+// Returns nothing if the nodes' types or dependencies cannot be read.
 std::optional<Reading> read_all(const Template& from);
 
-// How the nodes of an index differ.
+// How two nodes of the same index differ.
 Change change(const Content& from, const Content& to, std::uint32_t index);
 
-// What brings an executable from one content to another of the same signature.
+// The changes that turn an executable of one content into one of another content with the same signature.
 struct Difference {
   struct Node {
     std::uint32_t index;
     Change change;
   };
-  std::vector<Node> nodes;  // Those that differ and hold no slots; empty if an update is cheaper than patching them.
-  std::array<std::uint32_t, kChangeCount> counts{};  // How many differ, by how: in values, those that hold no slots.
-  bool by_update = false;                            // Whether an update is cheaper than patches.
-  Cost cost = 0;                                     // The cost of the cheaper way.
+  std::vector<Node> nodes;  // Nodes that differ and hold no slots; empty if an update is cheaper than patches.
+  // Number of nodes for each kind of change. Changes of values count only nodes without slots.
+  std::array<std::uint32_t, kChangeCount> counts{};
+  bool by_update = false;  // Whether an update is cheaper than patches.
+  Cost cost = 0;           // The cost of the cheaper of the two.
 };
 Difference difference(const Content& from, const Content& to);
 
-// The differences of a content from those of its siblings that it was compared with, each found once.
+// Caches the differences between a content and its siblings, so that each is computed once.
 class Differences {
  public:
   const Difference& between(const Content& from, const Content& to) {

@@ -43,7 +43,7 @@ CallResult Template::clone(Template* out) {
     return {"cudaGraphClone", error};
   }
   const CallResult listed = copy.list_nodes();
-  if (is_fatal(listed.error)) copy.graph.release();  // Handles are dropped now, not destroyed.
+  if (is_fatal(listed.error)) copy.graph.release();  // Handles are dropped, not destroyed.
   if (listed.error == cudaSuccess) *out = std::move(copy);
   return listed;
 }

@@ -1,6 +1,6 @@
-// Calls on nodes of any type. Each does, and counts as, the call on nodes of its type, so that counts and failures by
-// name are the same whichever of the two a program calls. Conditional nodes, which have no other, are in
-// conditional_nodes.cc.
+// Calls on nodes of any type. Each one forwards to the call for the node's own type and is counted as that call. So
+// call counts and armed failures do not depend on which of the two a program uses. Conditional nodes have no such call:
+// see conditional_nodes.cc.
 
 #include "any_nodes.h"
 
@@ -9,7 +9,7 @@
 #include "graph.h"
 #include "params.h"
 
-// A header may mark the calls on nodes of one type as deprecated. Here they are what does the work.
+// A toolkit header may mark the calls for one node type as deprecated. This file still forwards to them.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 namespace graphcache::hostrt {
@@ -32,7 +32,7 @@ cudaMemsetParams fill_of(const cudaGraphNodeParams& any) {
 
 cudaHostNodeParams host_of(const cudaGraphNodeParams& any) { return {any.host.fn, any.host.userData}; }
 
-// The calls on host nodes do not know this one.
+// The calls on host nodes do not know the sync mode, so it is set separately.
 void set_sync_mode([[maybe_unused]] cudaGraphNode_t node, [[maybe_unused]] const cudaGraphNodeParams& any) {
 #if CUDART_VERSION >= 13020
   const Locked world;
@@ -158,7 +158,7 @@ bool driver_has_getter() {
   return world->driver_version >= 13020;
 }
 
-// That of a node which is gone counts as a kernel's: the call on kernels says what is wrong.
+// A node that no longer exists counts as a kernel node: the call on kernel nodes then reports what is wrong.
 cudaGraphNodeType type_of(cudaGraphNode_t handle, unsigned* sync_mode) {
   const Locked world;
   const Node* const node = world->nodes.find(handle);
@@ -246,7 +246,7 @@ cudaError_t get(cudaGraphNode_t node, cudaGraphNodeParams* any) {
 
 using namespace graphcache::hostrt;
 
-// What these refuse themselves latches as well.
+// Errors that these functions return themselves are latched as well.
 
 extern "C" {
 

@@ -1,4 +1,4 @@
-// Calls on nodes of any type.
+// Calls on graph nodes of any type.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_ANY_NODES_H_
 #define GRAPHCACHE_LIB_HOSTRT_ANY_NODES_H_
@@ -9,7 +9,7 @@
 
 namespace graphcache::hostrt {
 
-// cudaGraphAddNode, for all nodes but conditional ones. Not to be called inside enter().
+// cudaGraphAddNode for every type except conditional nodes. Do not call this inside enter().
 cudaError_t add_any(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* dependencies,
                     const cudaGraphEdgeData* data, std::size_t count, cudaGraphNodeParams* any);
 

@@ -24,7 +24,7 @@ Support support_of(cudaLaunchAttributeID id) {
     case cudaLaunchAttributeMemSyncDomainMap:
     case cudaLaunchAttributeMemSyncDomain:
     case cudaLaunchAttributeDeviceUpdatableKernelNode:
-    case 14:  // cudaLaunchAttributePreferredSharedMemoryCarveout, from CUDA 12.5 on
+    case 14:  // cudaLaunchAttributePreferredSharedMemoryCarveout, since CUDA 12.5
       return Support::kStored;
     case 17:  // cudaLaunchAttributePortableClusterSizeMode
     case 18:  // cudaLaunchAttributeSharedMemoryMode
@@ -32,8 +32,8 @@ Support support_of(cudaLaunchAttributeID id) {
     case kFutureAttribute:
       return state().driver_version >= kFutureDriver ? Support::kStored : Support::kUnknown;
     case cudaLaunchAttributeProgrammaticEvent:
-    case 11:  // cudaLaunchAttributePreferredClusterDimension, from CUDA 12.8 on: nodes do not report it (driver 580)
-    case 12:  // cudaLaunchAttributeLaunchCompletionEvent, from CUDA 12.3 on
+    case 11:  // cudaLaunchAttributePreferredClusterDimension, since CUDA 12.8; nodes do not report it (driver 580)
+    case 12:  // cudaLaunchAttributeLaunchCompletionEvent, since CUDA 12.3
       return Support::kRefused;
     default:
       return Support::kUnknown;
@@ -45,8 +45,8 @@ auto find(Attributes& attributes, cudaLaunchAttributeID id) {
   return std::find_if(attributes.begin(), attributes.end(), [id](const LaunchAttribute& a) { return a.id == id; });
 }
 
-// "Can only be set to 0 or 1", and "once opted-in to this functionality, a node cannot opt out". Bytes that the value
-// does not use must be zero (facts 26).
+// "Can only be set to 0 or 1", and "once opted-in to this functionality, a node cannot opt out". Unused bytes of the
+// value must be zero (facts 26).
 cudaError_t check_updatable(const KernelParams& params, const cudaLaunchAttributeValue& value) {
   const int wanted = value.deviceUpdatableKernelNode.deviceUpdatable;
   if (wanted != 0 && wanted != 1) return cudaErrorInvalidValue;

@@ -1,7 +1,7 @@
 // The variables that a kernel reads as threadIdx, blockIdx, blockDim, gridDim and warpSize.
 //
-// <device_launch_parameters.h> declares them extern const, so this file must not include it: here they are ordinary
-// variables of the same C names, which the scheduler writes before each call of a kernel.
+// <device_launch_parameters.h> declares them extern const, so this file must not include it. Here they are ordinary
+// variables with the same C names, which the scheduler sets before each call of a kernel.
 
 #include "builtins.h"
 

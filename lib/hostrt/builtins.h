@@ -1,4 +1,4 @@
-// Writes what kernels read as threadIdx and the like. See builtins.cc.
+// Writes the variables that kernels read as threadIdx, blockIdx and so on. See builtins.cc.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_BUILTINS_H_
 #define GRAPHCACHE_LIB_HOSTRT_BUILTINS_H_

@@ -15,7 +15,8 @@ void give_up_graph(State& state, Capture& capture) {
   Graph* const graph = std::exchange(capture.graph, nullptr);
   if (graph == nullptr) return;
   graph->capture = nullptr;
-  if (is_body(*graph)) forget_body(*graph);  // The node is left without it (tried).
+  // The conditional node stays and has no such body from now on.
+  if (is_body(*graph)) forget_body(*graph);
   destroy_graph(state, *graph);
 }
 

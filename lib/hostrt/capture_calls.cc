@@ -10,13 +10,13 @@
 namespace graphcache::hostrt {
 namespace {
 
-// Into a new graph, or behind those nodes of the given one.
+// Begins a capture into a new graph, or into the given graph behind the given nodes.
 cudaError_t begin(const Call& call, cudaStream_t handle, cudaStreamCaptureMode mode, Graph* graph = nullptr,
                   std::vector<Edge> behind = {}) {
   Stream* stream = find_stream(call, handle);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   if (mode < cudaStreamCaptureModeGlobal || mode > cudaStreamCaptureModeRelaxed) return cudaErrorInvalidValue;
-  if (stream->capture != nullptr) return cudaErrorIllegalState;  // does not break the capture that goes on
+  if (stream->capture != nullptr) return cudaErrorIllegalState;  // the capture under way stays valid
   if (conflicts_with_legacy(call.state, *stream, true)) return cudaErrorStreamCaptureImplicit;
   if (stream->is_legacy) return cudaErrorStreamCaptureUnsupported;  // facts 1
   auto owned = std::make_unique<Capture>();
@@ -46,7 +46,7 @@ cudaError_t begin_to_graph(const Call& call, cudaStream_t handle, cudaGraph_t gr
   return error == cudaSuccess ? begin(call, handle, mode, graph, std::move(edges)) : error;
 }
 
-// Every end of captured work must lead to the end of the origin, or it would be lost.
+// All captured work must lead to the end of the origin stream; other work would be lost.
 bool has_unjoined_work(const Capture& capture) {
   std::vector<bool> is_joined(capture.graph->nodes.size(), false);
   std::vector<const Node*> open;
@@ -78,8 +78,8 @@ cudaError_t check_end(const Call& call, const Capture& capture) {
   return has_unjoined_work(capture) ? cudaErrorStreamCaptureUnjoined : cudaSuccess;
 }
 
-// `injected` is the error that an armed failure wants, or cudaSuccess. Whatever the result, a stream that began a
-// capture is out of it afterwards (facts 3).
+// `injected` is the error of an armed failure, or cudaSuccess. A stream that began a capture is no longer capturing
+// afterwards, whatever the result (facts 3).
 cudaError_t end(const Call& call, cudaStream_t handle, cudaGraph_t* out, cudaError_t injected) {
   if (out != nullptr) *out = nullptr;
   Stream* stream = find_stream(call, handle);
@@ -94,7 +94,7 @@ cudaError_t end(const Call& call, cudaStream_t handle, cudaGraph_t* out, cudaErr
   if (error == cudaSuccess && out != nullptr) {
     *out = capture->graph->handle;
     capture->graph->capture = nullptr;
-    capture->graph = nullptr;  // the caller's from now on
+    capture->graph = nullptr;  // the caller owns it from now on
   }
   end_capture(call.state, *capture);
   return error;
@@ -115,7 +115,7 @@ cudaError_t info(const Call& call, cudaStream_t handle, const InfoRequest& out) 
   if (out.status == nullptr || (out.edges != nullptr && out.nodes == nullptr)) return cudaErrorInvalidValue;
   if (conflicts_with_legacy(call.state, *stream, false)) return cudaErrorStreamCaptureImplicit;
   const Capture* capture = stream->capture;
-  // Nothing but the status is written unless the capture is active.
+  // Only the status is written unless the capture is active.
   if (capture == nullptr || capture->invalidated) {
     *out.status = capture == nullptr ? cudaStreamCaptureStatusNone : cudaStreamCaptureStatusInvalidated;
     return cudaSuccess;

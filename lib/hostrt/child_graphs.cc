@@ -1,4 +1,5 @@
-// Calls on child graph nodes of templates. Those on executables are with cudaGraphExecUpdate, whose rules they follow.
+// Calls on child graph nodes of templates. The calls on executables are in exec_update.cc, because they follow the same
+// rules as cudaGraphExecUpdate.
 
 #include "graph.h"
 

@@ -12,7 +12,7 @@
 namespace graphcache::hostrt {
 namespace {
 
-// By number, since older toolkits do not name it.
+// By number, because older toolkits have no name for it.
 constexpr int kSwitch = 2;
 
 bool is_size_allowed(const cudaConditionalNodeParams& params) {
@@ -65,7 +65,7 @@ cudaError_t read_conditional(const Call& call, const Graph& graph, const cudaCon
   return cudaSuccess;
 }
 
-// A null pointer is refused as one would be.
+// A null pointer is refused in the same way as a conditional node.
 bool is_conditional(const cudaGraphNodeParams* params) {
   return params == nullptr || params->type == cudaGraphNodeTypeConditional;
 }
@@ -147,7 +147,7 @@ void add_conditions(const Program& program, ConditionStart* start) {
 }
 
 bool set_conditional(cudaGraphConditionalHandle handle, unsigned value) {
-  State& world = state();  // Inside work, whose thread holds the lock.
+  State& world = state();  // called by running work, whose thread holds the lock
   if (!this_thread().in_work) return false;
   const auto found = world.conditions.find(handle);
   const auto condition = found != world.conditions.end() ? found->second.lock() : nullptr;

@@ -1,5 +1,4 @@
-// Conditional nodes: the conditions that they read, and the graphs of their bodies. All functions expect the state to
-// be locked.
+// Conditional nodes: their conditions and the graphs of their bodies. All functions expect the state to be locked.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_CONDITIONAL_NODES_H_
 #define GRAPHCACHE_LIB_HOSTRT_CONDITIONAL_NODES_H_
@@ -16,23 +15,24 @@ namespace graphcache::hostrt {
 
 struct State;
 
-// What a handle stands for. Owned by its graph, and by programs of that graph, which may outlive it.
+// The object behind a conditional handle. Its graph owns it, and so do programs of that graph, which may outlive the
+// graph.
 struct Condition {
-  cudaGraph_t graph = nullptr;  // that it was made for; by handle
-  std::size_t number = 0;       // among those of its graph
+  cudaGraph_t graph = nullptr;  // the graph that it was created for, by handle
+  std::size_t number = 0;       // index in the conditions of that graph
   unsigned default_value = 0;
-  bool assigns_default = false;  // at each launch
+  bool assigns_default = false;  // each launch begins with the default value
   bool has_node = false;
   unsigned value = 0;
 };
 
-// Calls visit(graph) for the graphs that are inside of the node: its child graph, or its bodies.
+// Calls visit(graph) for each graph inside the node: its child graph or its bodies.
 template <typename Visit>
 void for_each_inner(const NodeParams& params, Visit&& visit) {
   if (const auto* child = std::get_if<ChildParams>(&params)) visit(*child->graph);
   if (const auto* conditional = std::get_if<ConditionalParams>(&params)) {
     for (Graph* body : conditional->bodies) {
-      if (body != nullptr) visit(*body);  // Else it went with its capture.
+      if (body != nullptr) visit(*body);  // a null body was destroyed with its capture
     }
   }
 }
@@ -40,17 +40,17 @@ void for_each_inner(const NodeParams& params, Visit&& visit) {
 bool has_conditional_nodes(const Graph& graph);
 bool is_body(const Graph& graph);
 
-// Whether a body may hold the nodes of the graph: "kernel nodes, empty nodes, child graphs, memsets, memcopies, and
-// conditionals", but no copies from or to pageable memory (tried).
+// Whether the graph's nodes are allowed in a body: "kernel nodes, empty nodes, child graphs, memsets, memcopies, and
+// conditionals". The driver also refuses copies from or to pageable memory.
 bool may_be_in_body(const State& state, const Graph& graph);
 
-// The node that has the graph for a body loses it, and must not be met again.
+// Removes the graph from the node that has it as a body.
 void forget_body(Graph& graph);
 
-// What runs next: the number of a body, or as many as there are for none.
+// The number of the body that runs next, or the number of bodies if none does.
 std::size_t chosen_body(const ConditionalParams& params);
 
-// The conditions of a program's nodes, those in bodies included, that each launch begins with a value of its own.
+// Adds the conditions of the program's nodes and of their bodies that get their default value at each launch.
 void add_conditions(const Program& program, ConditionStart* start);
 
 }  // namespace graphcache::hostrt

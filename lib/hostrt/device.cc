@@ -1,4 +1,4 @@
-// Devices: what a program asks about them, and waiting for all of one.
+// Devices: their properties, and waiting for all work of one.
 
 #include <cstdio>
 #include <cstring>
@@ -15,7 +15,8 @@ constexpr int kComputeMajor = 9;
 constexpr int kComputeMinor = 0;
 constexpr int kMultiprocessors = 1;
 constexpr int kWarpSize = 32;
-constexpr int kClockRate = 1'000'000;  // in kHz, of the cores and of the memory; hostrt has no notion of time
+// of the cores and of the memory, in kHz; a made-up value, because hostrt does not model time
+constexpr int kClockRate = 1'000'000;
 
 bool exists(const State& state, int device) { return device >= 0 && device < state.device_count; }
 
@@ -105,7 +106,7 @@ cudaError_t attribute(const Call& call, int* value, cudaDeviceAttr attribute, in
   }
 }
 
-// Refused beside any capture of the device, whatever the modes and threads (facts 4).
+// Refused during any capture on the device, whatever the modes and threads (facts 4).
 cudaError_t synchronize(const Call& call) {
   cudaError_t error = cudaSuccess;
   for (const auto& [id, capture] : call.state.captures) {

@@ -54,7 +54,7 @@ KernelParams* node_to_write(State& state, cudaGraphDeviceNode_t node) {
   const auto found = nodes.all.find(reinterpret_cast<cudaGraphNode_t>(node));
   if (found == nodes.all.end()) return nullptr;
   auto& params = std::get<KernelParams>(found->second.params);
-  if (params.device != current_device()) throw IllegalAddress{};  // As the real one does (tried).
+  if (params.device != current_device()) throw IllegalAddress{};  // as on a real device
   switch (nodes.writes) {
     case DeviceNodes::Writes::kDone:
       return &params;
@@ -81,7 +81,7 @@ void upload(State& state, const Stream& stream, const std::shared_ptr<DeviceNode
   if (!state.deferred || nodes->all.empty() || nodes->upload != DeviceNodes::Upload::kNone) return;
   nodes->upload = nodes->has_forks ? DeviceNodes::Upload::kGoingOn : DeviceNodes::Upload::kOver;
   if (!nodes->has_forks) return;
-  end_uploads_if(state, [](const PendingUpload&) { return false; });  // forgets those of executables that are gone
+  end_uploads_if(state, [](const PendingUpload&) { return false; });  // forgets uploads of destroyed executables
   state.uploads.push_back({nodes, state.endings.here.call, stream.id, stream.device, stream.is_blocking()});
 }
 
@@ -91,7 +91,7 @@ void end_uploads(State& state, const Event& event) {
   });
 }
 
-// The legacy stream stands for the blocking ones, too.
+// The legacy stream includes the blocking streams.
 void end_uploads(State& state, const Stream& stream) {
   end_uploads_if(state, [&](const PendingUpload& upload) {
     return upload.stream == stream.id || (stream.is_legacy && upload.is_blocking && upload.device == stream.device);

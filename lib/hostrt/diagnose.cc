@@ -7,10 +7,11 @@
 namespace graphcache::hostrt {
 namespace {
 
-// The calling thread holds the lock, here and in every call that is noted.
+// The calling thread holds the lock, here and in every recorded call.
 diagnose::CaptureState state_of_capture(cudaStream_t handle, bool in_other_thread) {
   using enum diagnose::CaptureState;
-  if (in_other_thread && handle == cudaStreamPerThread) return kUnknown;  // It means another stream here.
+  // the handle means another stream in this thread
+  if (in_other_thread && handle == cudaStreamPerThread) return kUnknown;
   State& world = state();
   Stream* stream = find_stream(world, this_thread(), handle);
   if (stream == nullptr || stream->capture == nullptr) return kOver;
@@ -25,9 +26,10 @@ void* begin_watch(cudaStream_t stream) try { return diagnose::begin(stream); } c
 
 }  // namespace
 
-// What cannot be noted for want of memory is not.
+// If memory runs out, the result is not recorded.
 void note_result(const State& state, Function function, cudaError_t error, const void* address) try {
-  if (function == Function::kGetLastError || function == Function::kPeekAtLastError) return;  // Of an earlier call.
+  // returns the error of an earlier call
+  if (function == Function::kGetLastError || function == Function::kPeekAtLastError) return;
   if (error == cudaSuccess ? function != Function::kStreamEndCapture : error == state.lost) return;
   diagnose::failed({name_of(function), error, address}, &state_of_capture);
 } catch (const std::bad_alloc&) {
@@ -44,7 +46,7 @@ void note_launch(const Kernel& kernel) try { diagnose::launched(kernel.name.c_st
 
 }  // namespace graphcache::hostrt
 
-// In a program that is linked with hostrt, the library finds this one, and looks for no component.
+// A program linked with hostrt contains this function. The library then does not look for the component.
 extern "C" const graphcache::detail::DiagnoseInterface* graphcache_diagnose_v1() {
   static constexpr graphcache::detail::DiagnoseInterface interface = {
       &graphcache::hostrt::open_watch, &graphcache::hostrt::begin_watch, &graphcache::diagnose::end};

@@ -1,4 +1,4 @@
-// Reports to a cache about its captures (Options::diagnose): the calls that break them, and the work that they miss.
+// Reports to a cache which calls break its captures and which work they miss (Options::diagnose).
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_DIAGNOSE_H_
 #define GRAPHCACHE_LIB_HOSTRT_DIAGNOSE_H_
@@ -14,13 +14,13 @@ struct Kernel;
 struct State;
 struct Stream;
 
-// Notes a call that has returned `error`, to `address`. To be called while diagnose::watches_any(). Locked.
+// Records a call that returned `error` to the code at `address`. Requires diagnose::watches_any(). Locked.
 void note_result(const State& state, Function function, cudaError_t error, const void* address);
 
-// Notes a piece of work outside of captures; `kernel` is null if it is none. Locked.
+// Records work that was enqueued outside of captures. `kernel` is null unless it is a kernel. Locked.
 void note_stray(const State& state, Function function, const Stream& stream, const Kernel* kernel);
 
-// Notes a launch of this thread. Locked.
+// Records a launch by this thread. Locked.
 void note_launch(const Kernel& kernel);
 
 }  // namespace graphcache::hostrt

@@ -1,7 +1,7 @@
-// The few functions of the driver that a program reaches through the runtime. They count, and are failed, under the
-// name of the runtime function of the same meaning (cuFuncGetParamInfo as cudaFuncGetParamInfo, cuCtxGetId as
-// cudaCtxGetId, cuStreamGetCtx as cudaStreamGetDevice), but as the driver's leave the last-error slot alone.
-// cuCtxGetCurrent, which reads what the thread holds and has no such function, is not counted.
+// The few driver functions that a program reaches through the runtime. Each is counted and made to fail under the name
+// of the runtime function with the same meaning (cuFuncGetParamInfo as cudaFuncGetParamInfo, cuCtxGetId as
+// cudaCtxGetId, cuStreamGetCtx as cudaStreamGetDevice). Like the real ones, they do not touch the last-error slot.
+// cuCtxGetCurrent has no such runtime function and is not counted.
 
 #include "../cuda/driver.h"
 
@@ -17,13 +17,13 @@
 #include "state.h"
 #include "work.h"
 
-// A header may mark the calls on nodes of one type as deprecated. Here they are what does the work.
+// A toolkit header may mark the calls for one node type as deprecated. This file still forwards to them.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 namespace graphcache::hostrt {
 namespace {
 
-// A thread has a context from its first runtime call on.
+// A thread has a context once it has made a runtime call.
 bool has_context() {
   const Thread& thread = this_thread();
   return thread.id != 0 && thread.epoch == state().epoch;
@@ -48,11 +48,11 @@ CUresult leave_last_error(Run&& run) {
   return static_cast<CUresult>(error);
 }
 
-// `run` enters hostrt as `function`.
+// `run` calls enter() with `function`.
 template <typename Run>
 [[gnu::always_inline]] inline CUresult call_driver(Function function, Run&& run) {
   const CallerScope caller(__builtin_return_address(0));
-  if (!has_context()) {  // The real one crashes (tried).
+  if (!has_context()) {  // the real driver crashes
     const cudaError_t error = enter(function, [](const Call& call) {
       return call.misuse(cudaErrorDeviceUninitialized, "the driver was called by a thread without a context");
     });
@@ -205,7 +205,7 @@ CUresult context_id_of(CUcontext context, unsigned long long* id) {
   });
 }
 
-// Asked of a capturing stream, too (tried).
+// Allowed on a capturing stream as well.
 CUresult context_of_stream(CUstream stream, CUcontext* context) {
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return call_driver(Function::kStreamGetDevice, [&] {
@@ -218,7 +218,7 @@ CUresult context_of_stream(CUstream stream, CUcontext* context) {
   });
 }
 
-// The numbers by which profilers identify objects.
+// The ids by which profilers identify objects.
 template <typename Handle, typename Find, typename Id>
 CUresult hand_out_id(Function function, Handle handle, Find* find, Id* id) {
   constexpr int kKindBits = 4;
@@ -238,7 +238,7 @@ CUresult id_of_executable(CUgraphExec executable, unsigned* id) {
   return hand_out_id(Function::kGraphExecGetId, executable, find_executable, id);
 }
 
-// Libraries belong to no context.
+// A library belongs to no context.
 CUresult load_library_data(CUlibrary* library, const void* code, CUjit_option*, void**, unsigned jit_options,
                            CUlibraryOption*, void**, unsigned library_options) {
   const CallerScope caller(__builtin_return_address(0));
@@ -264,7 +264,7 @@ CUresult kernel_of_library(CUkernel* kernel, CUlibrary library, const char* name
 
 struct EntryPoint {
   const char* symbol;
-  unsigned since;  // the version of CUDA that this form of the function came with; older forms are not provided
+  unsigned since;  // CUDA version that introduced this form of the function; older forms are not provided
   void* function;
 };
 

@@ -2,7 +2,7 @@
 
 #include "state.h"
 
-// Every error of CUDA 12.4. The newer ones stand in newer_error_name(), by number, since older headers lack them.
+// Every error of CUDA 12.4. newer_error_name() has the newer ones by number, because older headers lack their names.
 // clang-format off
 #define GRAPHCACHE_HOSTRT_ERRORS(X)                                                                                   \
   X(cudaSuccess) X(cudaErrorInvalidValue) X(cudaErrorMemoryAllocation) X(cudaErrorInitializationError)                \
@@ -82,7 +82,7 @@ const char* error_name(cudaError_t error) {
   }
 }
 
-// Descriptions of the errors that hostrt itself returns; the others are described by their names.
+// Descriptions of the errors that hostrt itself returns. For all other errors the description is the name.
 const char* error_description(cudaError_t error) {
   switch (error) {
     case cudaSuccess:
@@ -143,7 +143,7 @@ using namespace graphcache::hostrt;
 
 extern "C" {
 
-// enter() latches what it returns, so the slot is emptied behind it.
+// enter() latches the error that it returns, so the slot is emptied after it.
 cudaError_t CUDARTAPI cudaGetLastError(void) {
   const cudaError_t error = enter(Function::kGetLastError, [](const Call& call) { return call.thread.last_error; });
   this_thread().last_error = cudaSuccess;

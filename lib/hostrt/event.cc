@@ -1,4 +1,4 @@
-// Events, and the waiting on them by which a capture spreads from stream to stream.
+// Events, and waiting for them, which extends a capture to more streams.
 
 #include <algorithm>
 #include <utility>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr unsigned kKnownFlags = cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess;
 
-// The capture that the event was recorded in, while that one goes on.
+// The capture that the event was recorded in, if it is still active.
 Capture* capture_of(const State& state, const Event& event) {
   if (event.capture_id == 0) return nullptr;
   const auto found = state.captures.find(event.capture_id);
@@ -40,7 +40,8 @@ cudaError_t record(const Call& call, cudaEvent_t handle, cudaStream_t stream_han
   if (event == nullptr || stream == nullptr || event->device != stream->device) return cudaErrorInvalidResourceHandle;
   Capture* capture = nullptr;
   if (const cudaError_t error = admit_work(call.state, *stream, &capture); error != cudaSuccess) return error;
-  if (flags == cudaEventRecordExternal) {  // has a meaning in a capture only: a node that records the event
+  // This flag means something only in a capture: it adds a node that records the event.
+  if (flags == cudaEventRecordExternal) {
     if (capture == nullptr) return cudaErrorIllegalState;
     add_captured_node(call.state, *stream, EventRecordParams{handle});
     return cudaSuccess;
@@ -54,8 +55,8 @@ cudaError_t record(const Call& call, cudaEvent_t handle, cudaStream_t stream_han
   return cudaSuccess;
 }
 
-// What query and synchronize share. A captured event belongs to the capture, whatever the modes; an event of a capture
-// that has ended was never recorded by anything that runs.
+// The checks that query and synchronize share. A captured event belongs to its capture, whatever the modes. Once that
+// capture has ended, the event counts as never recorded.
 cudaError_t admit_wait(const Call& call, const Event* event) {
   if (event == nullptr) return cudaErrorInvalidResourceHandle;
   if (Capture* capture = capture_of(call.state, *event)) {
@@ -95,7 +96,7 @@ void join_capture(Stream& stream, Capture& capture, const std::vector<Edge>& dep
 cudaError_t wait_for_captured(State& state, Stream& stream, const Event& event, Capture& capture) {
   if (stream.is_legacy) {
     invalidate(state, capture);
-    return cudaErrorStreamCaptureImplicit;  // the legacy stream cannot be drawn into a capture (facts 1)
+    return cudaErrorStreamCaptureImplicit;  // the legacy stream cannot join a capture (facts 1)
   }
   if (stream.capture != nullptr && stream.capture != &capture) {
     invalidate(state, *stream.capture);
@@ -114,7 +115,8 @@ cudaError_t wait_on_stream(const Call& call, cudaStream_t stream_handle, cudaEve
   if ((flags & ~unsigned{cudaEventWaitExternal}) != 0) return cudaErrorInvalidValue;
   Capture* own = nullptr;
   if (const cudaError_t error = admit_work(call.state, *stream, &own); error != cudaSuccess) return error;
-  if (flags == cudaEventWaitExternal) {  // has a meaning in a capture only: a node that waits for the event
+  // This flag means something only in a capture: it adds a node that waits for the event.
+  if (flags == cudaEventWaitExternal) {
     if (own == nullptr) {
       return is_from_ended_capture(call.state, *event) ? cudaErrorInvalidValue : cudaErrorIllegalState;
     }
@@ -133,8 +135,8 @@ cudaError_t wait_on_stream(const Call& call, cudaStream_t stream_handle, cudaEve
     return cudaErrorStreamCaptureIsolation;
   }
   if (!event->recorded) return cudaSuccess;  // "a functional no-op"
-  // "When an action is taken in the legacy stream such as a kernel launch or cudaStreamWaitEvent()": though the event
-  // may be done.
+  // "When an action is taken in the legacy stream such as a kernel launch or cudaStreamWaitEvent()": this holds even if
+  // the event is complete.
   if (stream->is_legacy) order_blocking_streams(call.state, *stream);
   wait_for(call.state, *stream, event->mark);
   return cudaSuccess;
@@ -147,11 +149,11 @@ cudaError_t elapsed(const Call& call, float* milliseconds, cudaEvent_t start, cu
   if (first == nullptr || last == nullptr) return cudaErrorInvalidResourceHandle;
   for (const Event* event : {first, last}) {
     if ((event->flags & cudaEventDisableTiming) != 0 || !event->recorded) return cudaErrorInvalidResourceHandle;
-    if (capture_of(call.state, *event) != nullptr) return cudaErrorCapturedEvent;  // does not break the capture
+    if (capture_of(call.state, *event) != nullptr) return cudaErrorCapturedEvent;  // the capture stays valid
     if (is_from_ended_capture(call.state, *event)) return cudaErrorInvalidValue;
   }
   if (!has_passed(call.state, first->mark) || !has_passed(call.state, last->mark)) return cudaErrorNotReady;
-  *milliseconds = 0;  // hostrt has no notion of time
+  *milliseconds = 0;  // hostrt does not model time
   return cudaSuccess;
 }
 

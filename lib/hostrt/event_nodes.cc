@@ -62,7 +62,7 @@ void record(State& state, Stream& stream, Event& event) {
   event.recorded_in = 0;
 }
 
-// A launch of one node by the call that goes on, which a misuse of the node will name.
+// Launches one node. A misuse of the node names the current call.
 GraphRun run_alone(const State& state, const Program& all, const ProgramNode& one) {
   auto program = std::make_shared<Program>();
   program->device_nodes = all.device_nodes;
@@ -107,7 +107,8 @@ bool events_exist(const Call& call, const Program& program) {
 
 void enqueue_in_steps(State& state, Stream& stream, const std::shared_ptr<Program>& program) {
   enqueue_nodes(state, stream, *program);
-  // The launch holds on to the program to its end, as any other does: to user objects, and to what patches must copy.
+  // Like any other launch, this one holds the program until it ends: user objects stay alive, and patches copy the
+  // program.
   ProgramNode whole;
   whole.params = ChildParams{nullptr, program};
   whole.enabled = false;

@@ -9,11 +9,11 @@
 
 namespace graphcache::hostrt {
 
-// Whether the events of all such nodes are alive; else a misuse.
+// Whether the events of all such nodes exist. If one does not, a misuse is reported.
 bool events_exist(const Call& call, const Program& program);
 
-// A launch of a program with such nodes: its nodes one after the other, so that each event is waited for and recorded
-// in its place. What a node waits for is what its event had recorded before the launch.
+// Launches a program that has such nodes. Its nodes run one after the other, so that each event is waited for and
+// recorded in its place. A wait node waits for what its event had recorded before the launch.
 void enqueue_in_steps(State& state, Stream& stream, const std::shared_ptr<Program>& program);
 
 }  // namespace graphcache::hostrt

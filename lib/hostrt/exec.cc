@@ -1,4 +1,4 @@
-// Executable graphs from instantiation to destruction, and their launch.
+// Executable graphs: instantiation, launch, destruction.
 
 #include "exec.h"
 
@@ -26,13 +26,13 @@ std::optional<std::size_t> find_position(const Program& program, const Node& nod
     return candidate.base_node == node.handle;  // handles are never given out twice
   };
   if (node.position < program.nodes.size() && is_twin(program.nodes[node.position])) return node.position;
-  // Nodes in front of it may have been taken out of the graph.
+  // Nodes before it may have been removed from the graph.
   const auto found = std::find_if(program.nodes.begin(), program.nodes.end(), is_twin);
   if (found == program.nodes.end()) return std::nullopt;
   return static_cast<std::size_t>(found - program.nodes.begin());
 }
 
-// What the graph inside of the node became.
+// The program made from the graph inside the node.
 template <typename AnyParams>
 auto& inner_program(AnyParams& params, const Graph& inner) {
   if (auto* child = std::get_if<ChildParams>(&params)) return child->program;
@@ -95,8 +95,8 @@ constexpr unsigned long long kKnownFlags = cudaGraphInstantiateFlagAutoFreeOnLau
                                            cudaGraphInstantiateFlagDeviceLaunch |
                                            cudaGraphInstantiateFlagUseNodePriority;
 
-// Topological, the earlier created node first where the edges leave a choice. Shorter than the graph if there is a
-// cycle.
+// A topological order; where the edges leave a choice, the node created first comes first. The result is shorter than
+// the graph if the edges form a cycle.
 std::vector<std::uint32_t> execution_order(const Graph& graph) {
   std::vector<std::size_t> waiting_for(graph.nodes.size());
   std::priority_queue<std::uint32_t, std::vector<std::uint32_t>, std::greater<>> ready;
@@ -117,7 +117,7 @@ std::vector<std::uint32_t> execution_order(const Graph& graph) {
   return order;
 }
 
-// Null for a graph that cannot be executed: its edges form a cycle, or it fills a null pointer.
+// Returns null if the graph cannot be executed: its edges form a cycle, or it fills a null pointer.
 std::shared_ptr<Program> make_program(State& state, const Graph& graph, const std::shared_ptr<DeviceNodes>& nodes) {
   auto program = std::make_shared<Program>();
   program->device_nodes = nodes;
@@ -164,13 +164,14 @@ std::shared_ptr<Program> make_program(State& state, const Graph& graph, const st
 }
 
 // "If graph contains any allocation or free nodes, there can be at most one executable graph in existence for that
-// graph at a time"; "the same also applies if graph contains any device-updatable kernel nodes".
-// And of graphs with conditional nodes "only one instantiation ... may exist at any point in time".
+// graph at a time"; "the same also applies if graph contains any device-updatable kernel nodes". For graphs with
+// conditional nodes, "only one instantiation ... may exist at any point in time".
 bool allows_one_executable(const Graph& graph) {
   return has_memory_nodes(graph) || has_device_updatable_nodes(graph) || has_conditional_nodes(graph);
 }
 
-// "Handles not associated with a conditional node may cause graph instantiation to fail", and do.
+// "Handles not associated with a conditional node may cause graph instantiation to fail". On the real driver it does
+// fail.
 bool has_unused_condition(const Graph& graph) {
   return std::any_of(graph.conditions.begin(), graph.conditions.end(),
                      [](const auto& condition) { return !condition->has_node; });
@@ -203,11 +204,11 @@ cudaError_t instantiate(const Call& call, cudaGraphExec_t* out, cudaGraph_t hand
 }
 
 cudaError_t destroy(const Call& call, cudaGraphExec_t handle) {
-  // Checked before the handle is looked at, as by the real driver (facts 6).
+  // This check comes before the lookup of the handle, as in the real driver (facts 6).
   if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;
   Executable* const executable = find_executable(call, handle);
   if (executable == nullptr) return cudaErrorInvalidValue;
-  // A thread of the driver may crash (docs/semantics.md).
+  // Otherwise a thread of the real driver may crash (docs/semantics.md).
   if (executable->program->has_host_functions && !has_passed(call.state, executable->last_run)) {
     (void)call.misuse(cudaErrorInvalidValue, "an executable with host functions is destroyed in flight");
   }
@@ -215,7 +216,7 @@ cudaError_t destroy(const Call& call, cudaGraphExec_t handle) {
   return cudaSuccess;
 }
 
-// Launch and upload: refused, and the end of a capture, when the stream captures (facts 5).
+// For launch and upload: if the stream is capturing, the call fails and invalidates the capture (facts 5).
 cudaError_t prepare(const Call& call, cudaGraphExec_t handle, cudaStream_t stream_handle, Executable** executable,
                     Stream** stream) {
   *stream = find_stream(call, stream_handle);
@@ -256,7 +257,7 @@ cudaError_t launch(const Call& call, cudaGraphExec_t handle, cudaStream_t stream
     enqueue(call.state, *stream, GraphRun{executable->program, call.state.endings.here});
   }
   executable->last_run = mark(call.state, *stream);
-  // What it reads and writes of pageable memory is done when the call returns (docs/semantics.md).
+  // The launch has read and written pageable memory by the time it returns (docs/semantics.md).
   if (call.state.deferred && copies_pageable(call.state, program)) finish(call.state, *stream);
   return cudaSuccess;
 }
@@ -328,7 +329,7 @@ cudaError_t CUDARTAPI cudaGraphUpload(cudaGraphExec_t graphExec, cudaStream_t st
     Stream* target = nullptr;
     const cudaError_t error = prepare(call, graphExec, stream, &executable, &target);
     if (error != cudaSuccess) return error;
-    wait_for(call.state, *target, executable->last_run);  // It comes "behind ... any previous launches".
+    wait_for(call.state, *target, executable->last_run);  // the upload is ordered "behind ... any previous launches"
     upload(call.state, *target, executable->program->device_nodes);
     return cudaSuccess;
   });

@@ -1,4 +1,4 @@
-// What the calls on executable graphs share. All functions expect the state to be locked.
+// Functions shared by the calls on executable graphs. All functions expect the state to be locked.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_EXEC_H_
 #define GRAPHCACHE_LIB_HOSTRT_EXEC_H_
@@ -7,15 +7,15 @@
 
 namespace graphcache::hostrt {
 
-// The executable's node that a template's node stands for, or null: only nodes of the graph that the executable was
-// instantiated from, and of the graphs embedded in it, have one, and only while that graph lives (facts 12).
+// The executable's node that corresponds to a template's node, or null. Only nodes of the graph that the executable was
+// instantiated from, and of graphs embedded in it, have one, and only while that graph exists (facts 12).
 const ProgramNode* find_program_node(const Call& call, const Executable& executable, cudaGraphNode_t node);
 
-// The same node, for changes: a copy of the program takes its place if a launch still holds on to it (facts 14).
+// The same node for writing. If a launch still holds the program, the executable gets a copy of it first (facts 14).
 ProgramNode& writable_node(Executable& executable, const Node& node);
 Program& writable(std::shared_ptr<Program>& program);
 
-// Finds the node of the right type and lets `change` read and check new parameters into it.
+// Finds the node of the right type and lets `change` read and check its new parameters.
 template <typename Params, typename Change>
 cudaError_t patch(const Call& call, cudaGraphExec_t handle, cudaGraphNode_t node, Change&& change) {
   Executable* executable = find_executable(call, handle);
@@ -28,15 +28,15 @@ cudaError_t patch(const Call& call, cudaGraphExec_t handle, cudaGraphNode_t node
   return error;
 }
 
-// Of a kernel node. The runtime looks its function up on the current device, which has to be the node's; the driver is
-// given that of a context (tried).
+// Patches a kernel node. The runtime looks the function up on the current device, which must be the node's; the driver
+// uses the context that it is given.
 cudaError_t patch_kernel(const Call& call, cudaGraphExec_t handle, cudaGraphNode_t node,
                          const cudaKernelNodeParams* wanted, bool on_current_device);
 
-// Whether an executable lives beside which the graph may have no other.
+// Whether the graph has an executable and may have no second one.
 bool has_only_executable(const State& state, cudaGraph_t graph);
 
-// With those of child graphs.
+// Counts the nodes of child graphs as well.
 std::size_t node_count(const Program& program);
 
 }  // namespace graphcache::hostrt

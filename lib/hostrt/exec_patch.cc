@@ -1,5 +1,5 @@
-// Calls that give single nodes of an executable graph other parameters. They leave the template alone, so a later
-// update from it brings its values back (facts 13).
+// Calls that set the parameters of single nodes of an executable graph. They do not change the template, so a later
+// update from it restores its values (facts 13).
 
 #include <utility>
 
@@ -11,8 +11,8 @@
 namespace graphcache::hostrt {
 namespace {
 
-// A copy between two places of the device takes pageable memory at either end without an error, and then makes launches
-// fail with cudaErrorIllegalAddress (docs/semantics.md). So does a copy with cudaMemcpyDefault that has managed memory
+// A device-to-device copy accepts pageable memory at either end without an error, and later launches fail with
+// cudaErrorIllegalAddress (docs/semantics.md). The same holds for a copy with cudaMemcpyDefault that has managed memory
 // at one end and no pageable memory at the other.
 bool is_illegal(const CopyParams& params) {
   const MemoryKind ends[] = {params.first_destination, params.first_source};

@@ -1,9 +1,9 @@
-// cudaGraphExecUpdate: pairs the nodes of an executable with those of a template, checks every pair, and only then
-// takes the template's parameters over. A refused update leaves the executable as it was (facts 20).
+// cudaGraphExecUpdate pairs the nodes of an executable with those of a template, checks every pair, and only then takes
+// the template's parameters. An update that fails leaves the executable unchanged (facts 20).
 //
-// The pairing starts at the exit nodes, in the order of their creation, and follows dependencies in the order of the
-// edges; so two captures whose branches were enqueued in another order still pair rightly as long as they were joined
-// in the same order (facts 22).
+// Pairing starts at the exit nodes, in the order of their creation, and follows dependencies in the order of the edges.
+// So two captures that enqueued their branches in different orders still pair correctly if they joined them in the same
+// order (facts 22).
 
 #include <algorithm>
 #include <memory>
@@ -32,7 +32,7 @@ class Pairing {
         is_taken_(program.nodes.size(), false),
         graph_(graph) {}
 
-  // False when the topologies or types differ; refusal() then says where.
+  // Returns false if topologies or node types differ. refusal() then names the place.
   bool pair_all() {
     if (program_.nodes.size() != graph_.nodes.size()) return refuse(cudaGraphExecUpdateErrorTopologyChanged, nullptr);
     const std::vector<std::uint32_t> mine = program_exits();
@@ -41,7 +41,8 @@ class Pairing {
       if (node->dependents.empty()) exits.push_back(node);
     }
     if (exits.size() != mine.size()) {
-      // "hGraph has more exit nodes ...: errorNode is set to one of the exit nodes in hGraph". Fewer name no node.
+      // "hGraph has more exit nodes ...: errorNode is set to one of the exit nodes in hGraph". With fewer exit nodes,
+      // no node is named.
       return refuse(cudaGraphExecUpdateErrorTopologyChanged, exits.size() > mine.size() ? exits[0] : nullptr);
     }
     for (std::size_t i = 0; i < exits.size(); ++i) {
@@ -52,7 +53,7 @@ class Pairing {
       open_.pop_back();
       if (!pair_dependencies(node)) return false;
     }
-    // What no exit depends on lies on a cycle of a graph that could not be instantiated itself.
+    // A node that no exit node depends on lies on a cycle, in a graph that could not be instantiated.
     for (const Node* node : graph_.nodes) {
       if (partners_[node->position] == kNone) return refuse(cudaGraphExecUpdateErrorTopologyChanged, node);
     }
@@ -115,8 +116,8 @@ class Pairing {
   }
 
   const Program& program_;
-  std::vector<std::uint32_t> partners_;  // by position in the graph
-  std::vector<bool> is_taken_;           // by position in the program
+  std::vector<std::uint32_t> partners_;  // position in the program of each node of the graph
+  std::vector<bool> is_taken_;           // whether each node of the program has a partner
   const Graph& graph_;
   std::vector<const Node*> open_;
   Refusal refusal_;
@@ -130,8 +131,8 @@ bool same_attribute(const KernelParams& a, const KernelParams& b, cudaLaunchAttr
   return id == cudaLaunchAttributePriority ? of_a.priority == of_b.priority : of_a.cooperative == of_b.cooperative;
 }
 
-// What the limitations in the header's description of cudaGraphExecUpdate forbid, and what is silently ignored instead:
-// no other attribute is looked at, so that an update can succeed and change nothing, as the real one does (facts 19).
+// Checks the limitations in the header's description of cudaGraphExecUpdate. Like the real driver, it ignores all other
+// attributes, so an update can succeed and change nothing (facts 19).
 cudaGraphExecUpdateResult compare(const NodeParams& mine, const NodeParams& wanted, unsigned long long flags) {
   if (const auto* kernel = std::get_if<KernelParams>(&mine)) {
     const auto& other = std::get<KernelParams>(wanted);
@@ -151,10 +152,10 @@ cudaGraphExecUpdateResult compare(const NodeParams& mine, const NodeParams& want
   return cudaGraphExecUpdateSuccess;
 }
 
-// How the nodes of a graph pair with those of a program, and those of child graphs in their turn.
+// How the nodes of a graph, and recursively those of its child graphs, pair with those of a program.
 struct Plan {
-  std::vector<std::uint32_t> partners;  // by position in the graph
-  std::vector<Plan> inner;              // of child graphs and bodies, in the order of their nodes in the graph
+  std::vector<std::uint32_t> partners;  // position in the program of each node of the graph
+  std::vector<Plan> inner;              // plans of child graphs and bodies, in the order of their nodes in the graph
 };
 
 Refusal make_plan(const Program& program, const Graph& graph, unsigned long long flags, Plan* plan) {
@@ -220,8 +221,8 @@ void apply(State& state, const Plan& plan, const Graph& graph, std::shared_ptr<P
   hold(state, program, graph);
 }
 
-// "Neither hGraph nor hGraphExec may contain device-updatable kernel nodes", not even an executable and its own graph.
-// A graph that allocates and has its one executable cannot be another's content, too (tried).
+// "Neither hGraph nor hGraphExec may contain device-updatable kernel nodes"; this includes an executable and its own
+// graph. A graph that allocates memory and has its one executable cannot update another executable.
 bool may_update(const State& state, const Executable& executable, const Graph& graph) {
   if (has_device_updatable_nodes(graph)) return false;
   if (has_memory_nodes(graph) && executable.only_one_of != graph.handle && has_only_executable(state, graph.handle)) {
@@ -240,7 +241,7 @@ cudaError_t update(const Call& call, cudaGraphExec_t handle, cudaGraph_t graph_h
   const Graph* graph = find_graph(call, graph_handle);
   if (executable == nullptr || graph == nullptr) return cudaErrorInvalidValue;
   if (!may_update(call.state, *executable, *graph)) {
-    if (info != nullptr) info->result = cudaGraphExecUpdateSuccess;  // so it says there (tried)
+    if (info != nullptr) info->result = cudaGraphExecUpdateSuccess;  // the real runtime reports success here as well
     return cudaErrorNotSupported;
   }
 
@@ -252,7 +253,8 @@ cudaError_t update(const Call& call, cudaGraphExec_t handle, cudaGraph_t graph_h
   }
   if (refusal.result != cudaGraphExecUpdateSuccess) return cudaErrorGraphExecUpdateFailure;
   apply(call.state, plan, *graph, executable->program);
-  if (executable->only_one_of != nullptr) executable->only_one_of = graph->handle;  // the former one is free (tried)
+  // the previous graph may be instantiated again
+  if (executable->only_one_of != nullptr) executable->only_one_of = graph->handle;
   return cudaSuccess;
 }
 
@@ -270,8 +272,8 @@ cudaError_t set_child(const Call& call, cudaGraphExec_t handle, cudaGraphNode_t 
   });
 }
 
-// An armed failure strikes. Callers judge an update by the result info as well (facts 20), so a refusal says there that
-// it is one, for a reason that lies in no node; any other error says what an unsuccessful call says.
+// Returns an armed failure. Callers also judge an update by its result info (facts 20). So for a refused update the
+// info gives a reason that names no node; for any other error it is what a failed call leaves there.
 cudaError_t refuse_as_injected(cudaError_t error, cudaGraphExecUpdateResultInfo* info) {
   const bool refused = error == cudaErrorGraphExecUpdateFailure;
   if (info != nullptr) {

@@ -1,7 +1,7 @@
-// The runtime functions that hostrt defines: one list, from which the enumeration, the names in call counts and the
-// names accepted by fail_call() come. A function of CUDA 12 with a _v2 or _v3 suffix counts under its CUDA 13 name,
-// one of the driver under the name that the runtime would give it. The last two are those by which device code updates
-// nodes: they can be made to fail, and are not counted.
+// The runtime functions that hostrt defines. The enumeration, the names in call counts and the names accepted by
+// fail_call() all come from this list. A CUDA 12 function with a _v2 or _v3 suffix counts under its CUDA 13 name, and a
+// driver function under the corresponding runtime name. Device code updates nodes by the last two functions: they can
+// be made to fail, and are not counted.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_FUNCTIONS_H_
 #define GRAPHCACHE_LIB_HOSTRT_FUNCTIONS_H_

@@ -16,7 +16,7 @@ bool any_node(const Graph& graph, Predicate&& predicate) {
   return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node* node) { return predicate(node->params); });
 }
 
-// The driver crashes (docs/semantics.md).
+// Reports a misuse that crashes the real driver (docs/semantics.md).
 void note_lost_body(State& state, const Node& node) {
   const auto* conditional = std::get_if<ConditionalParams>(&node.params);
   if (conditional == nullptr) return;
@@ -25,7 +25,7 @@ void note_lost_body(State& state, const Node& node) {
   report_misuse(state, state.endings.here, "a conditional node is destroyed whose body went with a broken capture");
 }
 
-// A capture into a body whose node goes.
+// Invalidates a capture into a body whose node is being destroyed.
 void forsake(const Graph& graph) {
   Capture* const capture = graph.capture;
   if (capture == nullptr || capture->graph != &graph) return;
@@ -48,8 +48,8 @@ Graph& create_graph(State& state) {
 Graph& clone_graph(State& state, const Graph& original) {
   Graph& copy = create_graph(state);
   copy.original = original.handle;
-  // Nodes first: a dependency may have been added to a later node. Dependencies keep their order, while the edges of a
-  // clone are listed by the positions of their ends, whatever the order in the original (tried).
+  // Nodes are copied first, because a dependency may have been added to a later node. Dependencies keep their order;
+  // the edges of a clone are listed by the positions of their ends, whatever their order in the original.
   for (const Node* node : original.nodes) {
     Node& twin = add_node(state, copy, node->params, {});
     twin.original = node->handle;
@@ -135,7 +135,7 @@ cudaError_t read_dependencies(const Call& call, const Graph& graph, const cudaGr
   dependencies->reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     Node* node = find_node(call, nodes[i]);
-    // The same node twice is refused too, as by the real driver.
+    // Naming the same node twice is refused as well, as by the real driver.
     if (node == nullptr || node->graph != &graph || contains(*dependencies, node)) return cudaErrorInvalidValue;
     dependencies->push_back(Edge{node, data != nullptr ? data[i] : cudaGraphEdgeData{}});
   }

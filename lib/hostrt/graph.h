@@ -1,4 +1,4 @@
-// Making and taking apart graphs, for capture and for the explicit calls. All functions expect the state to be locked.
+// Building and destroying graphs, for capture and for the explicit calls. All functions expect the state to be locked.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_GRAPH_H_
 #define GRAPHCACHE_LIB_HOSTRT_GRAPH_H_
@@ -12,34 +12,35 @@ namespace graphcache::hostrt {
 
 Graph& create_graph(State& state);
 
-// A copy with nodes, edges, embedded graphs and references to user objects.
+// Copies nodes, edges, embedded graphs and references to user objects.
 Graph& clone_graph(State& state, const Graph& original);
 
-// Makes the node, which has ChildParams, the owner of a clone.
+// Makes the node, which must have ChildParams, the owner of a clone of the graph.
 void embed(State& state, Node& node, const Graph& graph);
 
-// Ends the handles of the graph, of its nodes and of the graphs embedded in it.
+// Invalidates the handles of the graph, of its nodes and of the graphs embedded in it.
 void destroy_graph(State& state, Graph& graph);
 
-// The dependencies must be nodes of the same graph, each at most once.
+// `dependencies` must be nodes of the same graph, each at most once.
 Node& add_node(State& state, Graph& graph, NodeParams params, const std::vector<Edge>& dependencies);
 
-// Severs the node's edges and ends its handle. The nodes behind it move up.
+// Removes the node and its edges and invalidates its handle. Later nodes move up by one position.
 void destroy_node(State& state, Node& node);
 
-// In the graph itself: embedded graphs have no memory nodes, and their device-updatable nodes do not count (tried).
+// Both look only at the graph itself: embedded graphs cannot have memory nodes, and their device-updatable nodes do not
+// count.
 bool has_memory_nodes(const Graph& graph);
 bool has_device_updatable_nodes(const Graph& graph);
 
-// The handle by which device code would update the node, in the value of that attribute; null if it may not.
+// Writes the handle by which device code updates the node into the attribute's value, or null if it may not.
 void hand_out_device_node(const Node& node, cudaLaunchAttributeValue* value);
 
-// Checks handles of dependencies as the cudaGraphAdd... calls do. `data` may be null.
+// Checks the dependencies as the cudaGraphAdd... calls do. `data` may be null.
 cudaError_t read_dependencies(const Call& call, const Graph& graph, const cudaGraphNode_t* nodes,
                               const cudaGraphEdgeData* data, std::size_t count, std::vector<Edge>* dependencies);
 
-// The part that all cudaGraphAdd...Node calls share. `make(call, graph, &params)` reads and checks the node's own
-// parameters, `finish(call, node)` sees the node that has been added. `named`: another graph that the call names.
+// The common part of all cudaGraphAdd...Node calls. `make(call, graph, &params)` reads and checks the node's
+// parameters; `finish(call, node)` is called with the new node. `named` is another graph that the call names.
 template <typename Make, typename Finish>
 [[gnu::always_inline]] inline cudaError_t add_by_hand(Function function, cudaGraphNode_t* out, cudaGraph_t handle,
                                                       const cudaGraphNode_t* dependencies, std::size_t dependency_count,
@@ -70,16 +71,16 @@ template <typename Make>
                      [](const Call&, Node&) {});
 }
 
-// The node's parameters if it is of this type, else null: the calls for another type refuse it.
+// The node's parameters if it has this type, else null. Calls for another type fail.
 template <typename Params>
 Params* params_of(const Call& call, cudaGraphNode_t handle) {
   Node* node = find_node(call, handle);
   return node != nullptr && !node->told_type ? std::get_if<Params>(&node->params) : nullptr;
 }
 
-// Hands out an array in the manner of the query calls: without arrays, `*count` becomes the number of elements; with
-// arrays, as many as fit are written, the rest is filled with nulls and `*count` becomes the number written.
-// `write(i)` writes element i, `clear(i)` fills place i.
+// Returns an array as the query calls do. Without arrays, sets `*count` to the number of elements. With arrays, writes
+// as many elements as fit, fills the rest with nulls and sets `*count` to the number written. `write(i)` writes element
+// i, `clear(i)` clears place i.
 template <typename Write, typename Clear>
 void hand_out(bool has_arrays, std::size_t available, std::size_t* count, Write&& write, Clear&& clear) {
   if (has_arrays) {

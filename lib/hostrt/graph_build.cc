@@ -1,4 +1,4 @@
-// Calls that make graphs: create, destroy, clone, add nodes and dependencies.
+// Calls that build graphs: create, destroy, clone, add nodes and dependencies.
 
 #include <algorithm>
 #include <utility>
@@ -56,8 +56,9 @@ cudaError_t find_in_clone(const Call& call, cudaGraphNode_t* out, cudaGraphNode_
   return cudaSuccess;
 }
 
-// What would take nodes or edges out of a graph. "All operations other than destroy and node removal are permitted on
-// the graph while the capture ... is in progress"; "Nodes and edges of the graph cannot be deleted" if it allocates.
+// For calls that remove nodes or edges. "All operations other than destroy and node removal are permitted on the graph
+// while the capture ... is in progress"; "Nodes and edges of the graph cannot be deleted" if the graph allocates
+// memory.
 cudaError_t admit_removal(const Graph& graph) {
   if (graph.capture != nullptr) return cudaErrorIllegalState;
   return has_memory_nodes(graph) ? cudaErrorNotSupported : cudaSuccess;
@@ -88,7 +89,7 @@ cudaError_t add_dependencies(const Call& call, cudaGraph_t handle, const cudaGra
     }
     added.emplace_back(target, Edge{source, data != nullptr ? data[i] : cudaGraphEdgeData{}});
   }
-  // A cycle is not noticed here but by the instantiation, as by the real driver.
+  // This call does not detect a cycle; instantiation does, as in the real driver.
   for (auto& [target, edge] : added) {
     target->dependencies.push_back(edge);
     edge.from->dependents.push_back(target);

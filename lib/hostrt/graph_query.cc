@@ -26,7 +26,7 @@ struct DirectedEdge {
   Edge edge;
 };
 
-// In the order in which they were added.
+// The edges in the order in which they were added.
 std::vector<DirectedEdge> edges_from(const Node& source) {
   std::vector<DirectedEdge> edges;
   for (const Node* target : source.dependents) {
@@ -42,7 +42,7 @@ bool any_annotated(const std::vector<DirectedEdge>& edges) {
                      [](const DirectedEdge& directed) { return !is_plain(directed.edge.data); });
 }
 
-// "... cudaErrorLossyQuery" where edge data would be dropped without the caller's knowing (facts 7).
+// "... cudaErrorLossyQuery" if edge data would be dropped silently (facts 7).
 cudaError_t hand_out_edges(const std::vector<DirectedEdge>& edges, cudaGraphNode_t* from, cudaGraphNode_t* to,
                            cudaGraphEdgeData* data, bool has_arrays, std::size_t* count) {
   if (has_arrays && data == nullptr && any_annotated(edges)) return cudaErrorLossyQuery;

@@ -1,9 +1,9 @@
-// Handles that are never given out twice.
+// Handles that are never reused.
 //
-// A real handle is the address of an object, so a stale one may come back to life when the allocator reuses the
-// address, and a use after destruction goes unnoticed. Here a handle names a slot and the slot's generation: looking it
-// up costs an index and a comparison, and a handle from before is recognised for ever. The upper bits make it a
-// non-canonical address, so that a program that dereferences a handle faults at once. Where each one ended is kept.
+// A real handle is the address of an object. If the allocator reuses that address, a stale handle becomes valid again
+// and its use goes unnoticed. Here a handle names a slot and the slot's generation, so a stale handle is always
+// recognised, and a lookup costs an index and a comparison. The upper bits make it a non-canonical address, so a
+// program that dereferences a handle faults at once. The table records where each handle ended.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_HANDLE_TABLE_H_
 #define GRAPHCACHE_LIB_HOSTRT_HANDLE_TABLE_H_
@@ -26,13 +26,13 @@ class HandleTable {
  public:
   explicit HandleTable(Endings& endings) : endings_(endings) {}
 
-  // Takes the object over and returns its handle.
+  // Takes ownership of the object and returns its handle.
   std::uintptr_t add(std::unique_ptr<T> object) {
     if (free_.empty()) {
       slots_.emplace_back();
       free_.push_back(static_cast<std::uint32_t>(slots_.size() - 1));
     }
-    const std::uint32_t index = free_.front();  // oldest first: generations are used up evenly
+    const std::uint32_t index = free_.front();  // oldest first, so that generations are used up evenly
     free_.pop_front();
     Slot& slot = slots_[index];
     slot.object = std::move(object);
@@ -40,7 +40,7 @@ class HandleTable {
     return handle_of(index);
   }
 
-  // Null for a handle that was destroyed, and for one that never was a handle of this kind.
+  // Returns null for a handle that was destroyed or never belonged to this table.
   T* find(const void* handle) const {
     const auto bits = reinterpret_cast<std::uintptr_t>(handle);
     const std::size_t index = (bits >> kIndexShift) & kIndexMask;
@@ -50,14 +50,14 @@ class HandleTable {
     return slot.generation == ((bits >> kGenerationShift) & kGenerationMask) ? slot.object.get() : nullptr;
   }
 
-  // True for a handle that this table gave out, alive or not.
+  // Whether this table created the handle, even if it has been destroyed since.
   bool was_given_out(const void* handle) const {
     const auto bits = reinterpret_cast<std::uintptr_t>(handle);
     return (bits & kKindAndTagMask) == (kTag | static_cast<std::uintptr_t>(kKind)) &&
            ((bits >> kIndexShift) & kIndexMask) < slots_.size();
   }
 
-  // Ends the handle and hands the object back.
+  // Invalidates the handle and returns the object.
   std::unique_ptr<T> remove(const void* handle) {
     if (find(handle) == nullptr) return nullptr;
     const auto bits = reinterpret_cast<std::uintptr_t>(handle);
@@ -102,7 +102,7 @@ class HandleTable {
     Slot& slot = slots_[index];
     endings_.add(handle_of(index));
     --live_;
-    // A slot whose generations are used up is never taken again.
+    // A slot that has used all its generations is not reused.
     if (slot.generation != kGenerationMask) {
       ++slot.generation;
       free_.push_back(index);

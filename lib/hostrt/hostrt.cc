@@ -1,4 +1,4 @@
-// The public contract: what a program asks hostrt itself. See graphcache/hostrt.h.
+// Implements graphcache/hostrt.h: what a program asks hostrt itself.
 
 #include "graphcache/hostrt.h"
 
@@ -20,7 +20,8 @@ std::optional<Function> function_by_name(const char* name) {
   return std::nullopt;
 }
 
-// Notes a call of hostrt itself: inside work only where it is one to be reported, since what runs the work goes on.
+// Records a call of hostrt itself. A call from inside work does not replace the current call, which is the one that
+// runs the work.
 Place note_place(State& state, const char* function, const void* address) {
   Thread& thread = this_thread();
   if (thread.id == 0) introduce(state, thread);
@@ -29,14 +30,15 @@ Place note_place(State& state, const char* function, const void* address) {
   return here;
 }
 
-// Whether this is a call by work, which must not disturb the draining of the queue that it comes from: a misuse.
+// Returns whether running work makes this call, and reports that as a misuse: the call must not disturb the queue that
+// is being drained.
 bool is_inside_work(State& state, const Place& here) {
   if (!this_thread().in_work) return false;
   report_misuse(state, here, "called from inside a kernel or a host function", {{"executed", state.endings.here}});
   return true;
 }
 
-// The stream of a call of hold() or release(), or null and a misuse.
+// The stream for hold() or release(); null after reporting a misuse.
 Stream* find_stream_for(State& state, const Place& here, cudaStream_t handle) {
   if (is_inside_work(state, here)) return nullptr;
   Thread& thread = this_thread();
@@ -59,12 +61,12 @@ void reset() {
   const Place here = note_place(*world, "hostrt::reset", __builtin_return_address(0));
   if (is_inside_work(*world, here)) return;
   cudaError_t unloading = cudaErrorCudartUnloading;
-  runtime_gone.compare_exchange_strong(unloading, cudaSuccess);  // a forked child has no way back
+  runtime_gone.compare_exchange_strong(unloading, cudaSuccess);  // a forked child stays without a runtime
   destroy_everything(*world);
   defer_as_wanted(*world);
   world->device_count = 1;
   world->execute = true;
-  ++world->epoch;  // threads notice at their next call
+  ++world->epoch;  // threads refresh their values at their next call
   world->calls.fill(0);
   world->kernels_run = 0;
   world->failures.clear();

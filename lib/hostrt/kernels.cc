@@ -9,11 +9,11 @@
 namespace graphcache::hostrt {
 namespace {
 
-// Filled while static objects are initialised, in an order that nobody knows, hence the function-local object; never
-// destroyed, so that static objects may still launch kernels while the process ends.
+// Static objects fill the registry in an unspecified order, so it is a function-local object. It is never destroyed, so
+// that static objects may still launch kernels while the process exits.
 struct Registry {
   std::mutex mutex;
-  std::unordered_map<const void*, Kernel> kernels;  // nodes of the map stay where they are
+  std::unordered_map<const void*, Kernel> kernels;  // map nodes keep their addresses
 };
 
 Registry& registry() {
@@ -47,7 +47,7 @@ Arguments& Arguments::operator=(const Arguments& other) {
 void Arguments::assign(const Kernel& kernel, void* const* values) {
   if (kernel_ != &kernel) lay_out(kernel);
   for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
-    // The caller may pass this very array, with one entry exchanged: then the other values are in place already.
+    // The caller may pass this very array with one pointer replaced. The other values are then in place already.
     std::memmove(pointers_[i], values[i], kernel.parameters[i].size);
   }
 }
@@ -59,7 +59,7 @@ bool Arguments::write(std::size_t offset, const void* bytes, std::size_t size) {
 }
 
 void Arguments::lay_out(const Kernel& kernel) {
-  // With slack, since a parameter may be over-aligned.
+  // Some extra space, because a parameter may be over-aligned.
   auto storage = std::make_unique<std::byte[]>(kernel.argument_bytes + kernel.argument_alignment);
   auto pointers = std::make_unique<void*[]>(kernel.parameters.size() + 1);
   const std::uintptr_t begin = align(reinterpret_cast<std::uintptr_t>(storage.get()), kernel.argument_alignment);

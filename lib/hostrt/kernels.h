@@ -1,4 +1,4 @@
-// The registered kernels, and a kernel's arguments as frozen bytes.
+// Registered kernels, and a launch's arguments as a copy of their bytes.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_KERNELS_H_
 #define GRAPHCACHE_LIB_HOSTRT_KERNELS_H_
@@ -17,17 +17,17 @@ struct Kernel {
   std::string name;
   internal::Invoker invoker = nullptr;
   std::vector<internal::Parameter> parameters;
-  std::vector<std::size_t> offsets;  // of the parameters, each at its own alignment
+  std::vector<std::size_t> offsets;  // offset of each parameter, at its own alignment
   std::size_t argument_bytes = 0;
   std::size_t argument_alignment = 1;
 };
 
-// Null when nobody registered the function. The result lives as long as the process.
+// Returns null for a function that is not registered. The result lives as long as the process.
 const Kernel* find_kernel(const void* function);
 
-// The values of one launch. They are copied when a launch is made or captured, so that the caller's variables may
-// change afterwards. The pointer array stays at its place until the next assignment, because
-// cudaGraphKernelNodeGetParams hands it out.
+// The argument values of one launch. They are copied when the launch is made or captured, so the caller's variables may
+// change afterwards. The pointer array keeps its address until the next assignment, because
+// cudaGraphKernelNodeGetParams returns it.
 class Arguments {
  public:
   Arguments() = default;
@@ -40,7 +40,7 @@ class Arguments {
   // `values` may be null for a kernel without parameters.
   void assign(const Kernel& kernel, void* const* values);
 
-  // Writes over some of the bytes; false if there are not so many.
+  // Overwrites some of the bytes; returns false if the range is out of bounds.
   bool write(std::size_t offset, const void* bytes, std::size_t size);
 
   void** pointers() const { return pointers_.get(); }

@@ -1,4 +1,4 @@
-// Launches: kernels, host functions.
+// Launches of kernels and host functions.
 
 #include <algorithm>
 #include <utility>
@@ -24,8 +24,8 @@ struct LaunchRequest {
   unsigned attribute_count;
 };
 
-// The edges of a kernel captured with cudaLaunchAttributeProgrammaticStreamSerialization let it start before the
-// kernels in front of it have ended.
+// The edges of a kernel captured with cudaLaunchAttributeProgrammaticStreamSerialization allow it to start before the
+// preceding kernels have ended.
 void make_programmatic(std::vector<Edge>& edges) {
   for (Edge& edge : edges) {
     if (!std::holds_alternative<KernelParams>(edge.from->params) || !is_plain(edge.data)) continue;
@@ -35,17 +35,17 @@ void make_programmatic(std::vector<Edge>& edges) {
 }
 
 cudaError_t launch(const Call& call, const LaunchRequest& request) {
-  // The runtime looks the function up before it looks at the stream, so neither error breaks a capture.
+  // The runtime looks up the function before the stream, so neither error breaks a capture.
   KernelParams params;
   if (const cudaError_t error = resolve_kernel(call, request.function, &params.kernel); error != cudaSuccess) {
     return error;
   }
   Stream* stream = find_stream(call, request.stream);
-  if (stream == nullptr) return cudaErrorInvalidResourceHandle;  // One of another device is none of the sort (tried).
+  if (stream == nullptr) return cudaErrorInvalidResourceHandle;  // also for a stream of another device
   Capture* capture = nullptr;
   if (const cudaError_t error = admit_work(call.state, *stream, &capture); error != cudaSuccess) return error;
 
-  // The driver looks at the shape, and by then a capture is lost.
+  // The driver checks the shape later, when an error already breaks the capture.
   if (const cudaError_t error = check_shape(request.grid, request.block, request.shared_bytes); error != cudaSuccess) {
     if (capture != nullptr) invalidate(call.state, *capture);
     return error;
@@ -78,7 +78,7 @@ cudaError_t launch(const Call& call, const LaunchRequest& request) {
     return cudaSuccess;
   }
   if (!has_attribute(params, cudaLaunchAttributePriority)) {
-    set_priority(params, stream->priority);  // inherited by captured nodes only (facts 9)
+    set_priority(params, stream->priority);  // only captured nodes inherit it (facts 9)
   }
   if (programmatic) make_programmatic(stream->next);
   const Node& node = add_captured_node(call.state, *stream, std::move(params));

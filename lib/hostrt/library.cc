@@ -30,7 +30,7 @@ cudaError_t set_argument(State& state, cudaGraphDeviceNode_t node, std::size_t o
 cudaError_t set_grid(State& state, cudaGraphDeviceNode_t node, dim3 grid) {
   if (const auto error = injected_failure(state, Function::kGraphKernelNodeSetGridDim)) return *error;
   KernelParams* const params = node_to_write(state, node);
-  // What a device would do wrongly without a word (docs/semantics.md) is refused.
+  // Refused, because a device would silently do the wrong thing (docs/semantics.md).
   if (params != nullptr && (has_attribute(*params, cudaLaunchAttributeClusterDimension) ||
                             has_attribute(*params, cudaLaunchAttributeCooperative))) {
     return cudaErrorNotSupported;
@@ -40,7 +40,8 @@ cudaError_t set_grid(State& state, cudaGraphDeviceNode_t node, dim3 grid) {
   return cudaSuccess;
 }
 
-// The twin of updater.cu, for a runtime whose threads run one after the other: the first one of a block does its work.
+// The CPU version of updater.cu. Threads run one after the other here, so the first thread of a block does all of the
+// block's work.
 template <unsigned kBytes>
 void update(const updater::Values<kBytes>& values) {
   const updater::Plan& plan = values.plan;
@@ -67,7 +68,7 @@ void update_large(updater::Values<updater::kLarge> values) { update(values); }
 void update_huge(updater::Values<updater::kHuge> values) { update(values); }
 void plain() {}
 
-// The twin of setter.cu.
+// The CPU version of setter.cu.
 template <unsigned kBytes>
 void set(void* to, const setter::Value<kBytes>& value) {
   if (threadIdx.x == 0) std::memcpy(to, &value, sizeof value);
@@ -76,7 +77,7 @@ void set(void* to, const setter::Value<kBytes>& value) {
 void set_small(void* to, setter::Value<setter::kSmall> value) { set(to, value); }
 void set_large(void* to, setter::Value<setter::kLarge> value) { set(to, value); }
 
-// Those of condition.cu. A pointer that leads nowhere is a fault, as it is on a device.
+// The CPU versions of condition.cu. An invalid pointer is a fault, as on a device.
 void set_condition(cudaGraphConditionalHandle handle, const unsigned* condition, const unsigned** kept) {
   if (kept != nullptr) *kept = condition;
   if (condition == nullptr || !set_conditional(handle, *condition)) throw IllegalAddress{};
@@ -90,7 +91,7 @@ struct LibraryKernel {
   const void* function;
 };
 
-// Whatever the image: a library has these kernels, which are the ones that hostrt has a twin of.
+// A loaded library has these kernels whatever its image contains, because these are the ones with a CPU version.
 const LibraryKernel kKernels[] = {
     {updater::kSmallName, reinterpret_cast<const void*>(&update_small)},
     {updater::kLargeName, reinterpret_cast<const void*>(&update_large)},

@@ -1,4 +1,4 @@
-// Memory: device memory is host memory, aligned as the device's is.
+// Memory calls. Device memory is host memory, aligned as device memory is.
 
 #include "memory.h"
 
@@ -14,7 +14,7 @@
 namespace graphcache::hostrt {
 namespace {
 
-// Filling more than this would commit memory that nobody may touch.
+// Larger blocks are not filled, because that would commit memory that may never be touched.
 constexpr std::size_t kScribbledBytes = std::size_t{1} << 20;
 constexpr int kScribble = 0xcd;
 
@@ -60,7 +60,8 @@ cudaError_t refuse_release(const Call& call, const void* address) {
 namespace {
 
 cudaError_t release(const Call& call, Memory& memory, void* address) {
-  if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;  // for a null pointer, too
+  // applies to a null pointer as well
+  if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;
   if (address == nullptr) return cudaSuccess;
   const auto found = memory.find(address);
   if (found == memory.end()) {
@@ -73,7 +74,7 @@ cudaError_t release(const Call& call, Memory& memory, void* address) {
   return cudaSuccess;
 }
 
-// The allocation that the address lies in, or null.
+// The allocation that contains the address, or null.
 const Allocation* find_allocation(const Memory& memory, const void* address) {
   const auto behind = memory.upper_bound(address);
   if (behind == memory.begin()) return nullptr;
@@ -105,13 +106,13 @@ cudaError_t read_attributes(const Call& call, cudaPointerAttributes* out, const 
               : host != nullptr ? cudaMemoryTypeHost
                                 : cudaMemoryTypeUnregistered;
   out->device = host != nullptr ? host->device : device.value_or(cudaInvalidDeviceId);
-  // Addresses that may be dereferenced there: pinned memory is mapped at the same one.
+  // Pinned memory is mapped at the same address on the device.
   if (out->type != cudaMemoryTypeUnregistered) out->devicePointer = const_cast<void*>(pointer);
   if (out->type != cudaMemoryTypeDevice) out->hostPointer = const_cast<void*>(pointer);
   return cudaSuccess;
 }
 
-// Copies and fills of nothing are allowed anywhere and leave no trace, not even a node.
+// Copies and fills of zero bytes are allowed anywhere and have no effect; they add no node.
 cudaError_t copy(const Call& call, const CopyParams& params, cudaStream_t handle) {
   if (params.bytes == 0) return cudaSuccess;
   const cudaError_t error = check_copy(params.destination, params.source, params.kind);
@@ -122,11 +123,11 @@ cudaError_t copy(const Call& call, const CopyParams& params, cudaStream_t handle
 
 cudaError_t fill(const Call& call, void* address, int value, std::size_t bytes, cudaStream_t handle) {
   if (bytes == 0) return cudaSuccess;
-  // "Constant value to set": its low byte; a node shows it that way.
+  // "Constant value to set": only its low byte counts, and a node reports it that way.
   const FillParams params{address, static_cast<unsigned>(value) & 0xff, 1, bytes, 1, 0};
   Stream* stream = find_stream(call, handle);
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-  // A capture takes a fill of a null pointer; the instantiation then refuses the graph.
+  // A capture accepts a fill of a null pointer; instantiation then fails.
   if (stream->capture == nullptr) {
     if (const cudaError_t error = check_fill(params); error != cudaSuccess) return error;
   }
@@ -192,8 +193,7 @@ cudaError_t CUDARTAPI cudaPointerGetAttributes(struct cudaPointerAttributes* att
                [&](const Call& call) { return read_attributes(call, attributes, ptr); });
 }
 
-// The synchronous calls use the legacy stream. Next to a capture on a non-blocking stream they are allowed in every
-// mode.
+// The synchronous calls use the legacy stream. While a non-blocking stream is capturing they are allowed in every mode.
 cudaError_t CUDARTAPI cudaMemcpy(void* dst, const void* src, size_t count, enum cudaMemcpyKind kind) {
   return enter(Function::kMemcpy, [&](const Call& call) {
     const cudaError_t error = copy(call, CopyParams{dst, src, count, kind}, cudaStreamLegacy);

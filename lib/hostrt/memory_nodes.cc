@@ -22,7 +22,7 @@ std::shared_ptr<Block> make_block(int device, std::size_t bytes) {
   return address != nullptr ? std::make_shared<Block>(device, address, bytes) : nullptr;
 }
 
-// Memory that the graph's launches will allocate.
+// Reserves memory that launches of the graph will allocate.
 std::shared_ptr<Block> reserve(State& state, const Graph& graph, int device, std::size_t bytes) {
   std::shared_ptr<Block> block = make_block(device, bytes);
   if (block == nullptr) return nullptr;
@@ -35,8 +35,8 @@ std::shared_ptr<Block> reserve(State& state, const Graph& graph, int device, std
   return block;
 }
 
-// The memory that a new node of the graph is to free, or null: "an allocation twice in the same graph", "an address
-// that was not returned by an allocation node", in its own graph and in another.
+// The memory that a new free node of the graph frees. Returns null for "an allocation twice in the same graph" (this
+// graph or the one that allocates) and for "an address that was not returned by an allocation node".
 std::shared_ptr<Block> take_for_free(State& state, const Graph& graph, const void* address) {
   const auto found = state.graph_memory.reserved.find(address);
   std::shared_ptr<Block> block = found != state.graph_memory.reserved.end() ? found->second.lock() : nullptr;
@@ -100,7 +100,7 @@ cudaError_t free_async(const Call& call, void* address, cudaStream_t handle) {
     add_captured_node(call.state, *stream, FreeParams{std::move(block)});
     return cudaSuccess;
   }
-  // The work keeps the memory until it runs.
+  // The enqueued work keeps the memory alive until it runs.
   if (const auto graph = call.state.graph_memory.live.find(address); graph != call.state.graph_memory.live.end()) {
     note_stray(call, *stream);
     FreeParams params{graph->second};
@@ -116,7 +116,7 @@ cudaError_t free_async(const Call& call, void* address, cudaStream_t handle) {
   call.state.endings.add(address);
   Allocation allocation = std::move(found->second);
   call.state.device_memory.erase(found);
-  if (allocation.block == nullptr) {  // of cudaMalloc
+  if (allocation.block == nullptr) {  // memory from cudaMalloc
     allocation.block = std::make_shared<Block>(allocation.device, address, allocation.bytes);
     allocation.block->freed = call.state.endings.here;
   }
@@ -164,7 +164,7 @@ cudaError_t attribute(const Call& call, int device, cudaGraphMemAttributeType wh
   return cudaErrorInvalidValue;
 }
 
-// "High watermark can only be reset to zero", and rises at once to what is there.
+// "High watermark can only be reset to zero", and immediately rises to the current value.
 cudaError_t reset_attribute(const Call& call, int device, cudaGraphMemAttributeType which, const void* value) {
   std::uint64_t* found = nullptr;
   const cudaError_t error = attribute(call, device, which, &found);

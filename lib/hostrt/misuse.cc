@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kKeptMessages = 64;
 
-// What two calls must not name at once: a graph for each of its nodes, else the object itself.
+// The object that two calls must not use at once: the graph of a node, else the object itself.
 const void* root_of(const State& state, const void* handle) {
   const Node* node = state.nodes.find(handle);
   return node != nullptr ? node->graph->handle : handle;
@@ -35,7 +35,7 @@ const void* find_shared(const State& state, const Entry& entry, const Presence& 
   return shared;
 }
 
-// Among them graphs that are gone.
+// The result may contain graphs that no longer exist.
 std::vector<const void*> find_written(const State& state, const Entry& entry) {
   switch (entry.function) {
     case Function::kGraphClone:
@@ -60,7 +60,7 @@ std::vector<const void*> find_written(const State& state, const Entry& entry) {
 
 bool writes_to_any(const State& state, const Presence& other, const std::vector<const void*>& written) {
   if (written.empty()) return false;
-  // The call that goes on may have ended what this one will write to.
+  // The other call may write to an object that the current one has destroyed.
   const std::vector<const void*> theirs = find_written(state, {other.function, other.objects[0], other.objects[1]});
   return std::find_first_of(written.begin(), written.end(), theirs.begin(), theirs.end()) != written.end();
 }

@@ -15,22 +15,22 @@ namespace graphcache::hostrt {
 struct State;
 struct Thread;
 
-// A place and its part in a misuse, as in "destroyed".
+// A place and its role in a misuse, such as "destroyed".
 struct Involved {
   const char* role;
   Place place;
 };
 
-// Counts a misuse by the call at `here`, and keeps the message: what it is, then the places that are known.
+// Counts a misuse by the call at `here` and keeps its message, which names the known places.
 void report_misuse(State& state, const Place& here, const std::string& what,
                    std::initializer_list<Involved> involved = {});
 
-// The graphs that a call writes to, because something is or was cloned or instantiated from them (fact 35). Graphs that
-// no longer exist are left out. Call this before the body of the call, which may destroy the objects that it reads.
+// The graphs that a call writes to because something is, or was, cloned or instantiated from them (fact 35). Graphs
+// that no longer exist are left out. Call this before the body of the call, which may destroy the objects.
 std::vector<const void*> written_graphs(const State& state, const Entry& entry);
 
-// Reports the calls of other threads that name a graph object of this one while it goes on, or write to a graph that it
-// has written to.
+// Reports calls of other threads that overlap this one and name the same graph object, or write to a graph that this
+// one has written to.
 void report_overlaps(State& state, const Thread& thread, const Entry& entry, const std::vector<const void*>& written);
 
 }  // namespace graphcache::hostrt

@@ -20,7 +20,7 @@ cudaError_t read_kernel(const Call& call, const cudaKernelNodeParams* from, Kern
       error != cudaSuccess) {
     return error;
   }
-  // `extra`, arguments packed into one buffer, is not supported.
+  // `extra`, which packs the arguments into one buffer, is not supported.
   if (from->extra != nullptr || (from->kernelParams == nullptr && !kernel->parameters.empty())) {
     return cudaErrorInvalidValue;
   }
@@ -39,7 +39,7 @@ void write_kernel(const KernelParams& params, cudaKernelNodeParams* to) {
   to->blockDim = params.block;
   to->sharedMemBytes = params.shared_bytes;
   const bool has_parameters = !params.kernel->parameters.empty();
-  to->kernelParams = has_parameters ? params.arguments.pointers() : nullptr;  // the node's own (facts 16)
+  to->kernelParams = has_parameters ? params.arguments.pointers() : nullptr;  // owned by the node (facts 16)
 }
 
 cudaError_t read_copy(const cudaMemcpy3DParms* from, CopyParams* params) {
@@ -77,7 +77,7 @@ cudaError_t read_host(const cudaHostNodeParams* from, HostParams* params) {
 
 namespace {
 
-// Memory of a device does not give way to that of another.
+// Device memory may not be replaced by memory of another device.
 bool may_become(const void* old, const void* wanted) {
   const std::optional<int> before = device_of_memory(state(), old);
   const std::optional<int> after = device_of_memory(state(), wanted);
@@ -165,7 +165,7 @@ cudaError_t CUDARTAPI cudaGraphKernelNodeGetAttribute(cudaGraphNode_t hNode, cud
 cudaError_t CUDARTAPI cudaGraphKernelNodeSetAttribute(cudaGraphNode_t hNode, cudaLaunchAttributeID attr,
                                                       const cudaLaunchAttributeValue* value) {
   return enter({Function::kGraphKernelNodeSetAttribute, hNode}, [&](const Call& call) {
-    // Declared const, yet the handle of a device-updatable node comes back in it.
+    // The parameter is const, but the handle of a device-updatable node is returned in it.
     return set_attribute(call, hNode, attr, const_cast<cudaLaunchAttributeValue*>(value));
   });
 }
@@ -179,7 +179,7 @@ cudaError_t CUDARTAPI cudaGraphMemcpyNodeGetParams(cudaGraphNode_t node, struct 
   return enter({Function::kGraphMemcpyNodeGetParams, node}, [&](const Call& call) {
     const CopyParams* params = params_of<CopyParams>(call, node);
     if (params == nullptr || pNodeParams == nullptr) return cudaErrorInvalidValue;
-    // What the real runtime fills in for a copy of one dimension: addresses, extent and kind; pitches stay 0.
+    // What the real runtime sets for a one-dimensional copy: addresses, extent and kind. Pitches stay 0.
     std::memset(static_cast<void*>(pNodeParams), 0, sizeof *pNodeParams);
     pNodeParams->srcPtr.ptr = const_cast<void*>(params->source);
     pNodeParams->dstPtr.ptr = params->destination;

@@ -1,5 +1,5 @@
-// Where things happened: the call that a program made, and where in its code. Kept for every object that ended, so that
-// a misuse can be reported with both places.
+// Where something happened: the runtime call, and its place in the program's code. Recorded for every object that
+// ended, so that a report of misuse can name both places.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_PLACE_H_
 #define GRAPHCACHE_LIB_HOSTRT_PLACE_H_
@@ -12,10 +12,10 @@
 namespace graphcache::hostrt {
 
 struct Place {
-  const char* function = nullptr;  // null: nowhere
-  std::uint64_t call = 0;  // the running number; 0 for a call that has not begun, and for those of hostrt itself
+  const char* function = nullptr;  // null for an unknown place
+  std::uint64_t call = 0;          // running number; 0 before a call has begun and for calls of hostrt itself
   std::uint64_t thread = 0;
-  const void* address = nullptr;  // behind the call in the caller's code
+  const void* address = nullptr;  // return address in the caller's code
 
   bool is_known() const { return function != nullptr; }
 };
@@ -24,14 +24,14 @@ inline bool operator==(const Place& a, const Place& b) {
   return a.function == b.function && a.call == b.call && a.thread == b.thread && a.address == b.address;
 }
 
-// "cudaGraphLaunch, call 57, thread 2, at program+0x1234 (symbol+0x5)". The offset is what addr2line takes.
+// "cudaGraphLaunch, call 57, thread 2, at program+0x1234 (symbol+0x5)". addr2line accepts the offset.
 std::string to_string(const Place& place);
 
-// Where the last objects ended, by the bits of their handles or the addresses of memory. Bounded, because a program may
-// end any number of them.
+// Where recently destroyed objects ended, by the bits of their handles or the addresses of their memory. Bounded,
+// because a program may destroy any number of objects.
 class Endings {
  public:
-  Endings() { ring_.reserve(kCapacity); }  // an object's end must not fail for want of memory
+  Endings() { ring_.reserve(kCapacity); }  // destroying an object must not fail for lack of memory
 
   void add(std::uintptr_t what) {
     if (ring_.size() < kCapacity) {
@@ -43,10 +43,10 @@ class Endings {
   }
   void add(const void* what) { add(reinterpret_cast<std::uintptr_t>(what)); }
 
-  // The last end of it, or a place that is not known.
+  // The last place where it ended, or an unknown place.
   Place find(const void* what) const;
 
-  // The call that goes on.
+  // The call that is running.
   Place here;
 
  private:

@@ -5,7 +5,7 @@
 namespace graphcache::hostrt {
 namespace {
 
-// Gives the record back when the thread ends.
+// Releases the record when the thread ends.
 struct PresenceGuard {
   ~PresenceGuard() {
     Presence*& presence = this_thread().presence;
@@ -29,7 +29,7 @@ Presence* take_presence() {
   for (std::size_t i = 0; i < records.all.size(); ++i) {
     Presence& record = records.all[i];
     if (record.is_taken.exchange(true, std::memory_order_acq_rel)) continue;
-    presence_guard.armed = true;  // constructs it, so that its destructor runs
+    presence_guard.armed = true;  // constructs it, so that its destructor will run
     for (std::size_t used = records.used; used <= i && !records.used.compare_exchange_weak(used, i + 1);) {
     }
     return &record;

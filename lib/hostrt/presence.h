@@ -1,9 +1,9 @@
-// Which threads are inside which calls: known in front of the lock that serialises the calls, so that two threads on
-// one graph object are noticed although hostrt itself never lets them collide (facts 15).
+// Which threads are inside which calls. This is recorded before the lock that serialises the calls is taken, so that
+// two threads on one graph object are noticed although hostrt never lets them collide (facts 15).
 //
-// Each thread writes to a record of its own, before it takes the lock and when it is about to let go of it. So whoever
-// holds the lock finds in the others' records what waits for it, and nothing that changes under its eyes; each pair of
-// calls that overlap is found once, by the one that comes first.
+// Each thread writes its own record, before it takes the lock and just before it releases it. So the thread that holds
+// the lock sees in the other records the calls that wait for the lock, and none of these changes meanwhile. Each pair
+// of overlapping calls is found once, by the call that gets the lock first.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_PRESENCE_H_
 #define GRAPHCACHE_LIB_HOSTRT_PRESENCE_H_
@@ -17,7 +17,7 @@
 
 namespace graphcache::hostrt {
 
-// A call and the graph objects that it names: graphs, executables, nodes, two at most. Streams, events and devices are
+// A call and the graph objects that it names (graphs, executables, nodes; at most two). Streams, events and devices are
 // thread-safe.
 struct Entry {
   // NOLINTNEXTLINE(google-explicit-constructor): most calls name none
@@ -29,9 +29,9 @@ struct Entry {
 };
 
 struct alignas(64) Presence {
-  std::atomic<bool> is_taken{false};  // by a thread
+  std::atomic<bool> is_taken{false};  // a thread uses this record
   std::atomic<bool> is_inside{false};
-  // Of the call, while the thread is inside.
+  // The call that the thread is inside of.
   Function function = {};
   const void* objects[2] = {};
   const void* address = nullptr;
@@ -39,17 +39,17 @@ struct alignas(64) Presence {
 };
 
 struct Presences {
-  std::array<Presence, 256> all;     // further threads are not watched
-  std::atomic<std::size_t> used{0};  // the records behind these were never taken
+  std::array<Presence, 256> all;     // more threads than this are not watched
+  std::atomic<std::size_t> used{0};  // records at or after this index were never taken
 };
 
-// Never destroyed, as the state is.
+// Never destroyed, like the state.
 Presences& presences();
 
-// A thread's record from its first call on; null if there is none left.
+// The calling thread's record, created at its first call; null if there are none left.
 Presence* take_presence();
 
-// While it lives, the thread counts as inside the call.
+// The thread counts as inside the call during this object's lifetime.
 class PresenceScope {
  public:
   PresenceScope(Presence* presence, const Entry& entry, const void* address) : presence_(presence) {

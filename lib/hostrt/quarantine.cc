@@ -1,4 +1,4 @@
-// Memory from its allocation's end on, and whether it may be touched.
+// Memory after it was freed, and checks of whether memory may be touched.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -28,7 +28,7 @@ constexpr std::size_t kQuarantineBytes = std::size_t{16} << 20;
 constexpr std::size_t kQuarantineBlocks = 256;
 constexpr int kFreedPattern = 0xdd;
 
-// The block of `memory` that the address lies in, its unused rest included.
+// The block of `memory` that contains the address, unused space at its end included.
 Memory::const_iterator find_block(const Memory& memory, const void* address) {
   const auto behind = memory.upper_bound(address);
   if (behind == memory.begin()) return memory.end();
@@ -37,7 +37,7 @@ Memory::const_iterator find_block(const Memory& memory, const void* address) {
   return static_cast<std::size_t>(distance) < block_bytes(found->second.bytes) ? found : memory.end();
 }
 
-// Their addresses stay those of the block: what the program allocates next is never taken for it.
+// The address range stays reserved, so no later allocation gets these addresses.
 void give_back_pages(void* address, std::size_t bytes) {
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   const std::uintptr_t first = (reinterpret_cast<std::uintptr_t>(address) + page - 1) / page * page;
@@ -45,7 +45,7 @@ void give_back_pages(void* address, std::size_t bytes) {
   madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
 }
 
-// What a block in the quarantine takes up.
+// The memory that a block keeps while in the quarantine.
 std::size_t kept_bytes(std::size_t bytes) { return bytes <= kQuarantineBytes ? bytes : 0; }
 
 void unpoison(const void* address, std::size_t bytes) {
@@ -61,7 +61,7 @@ void poison(const void* address, std::size_t bytes) {
 void Quarantine::add(Memory& memory, Memory::iterator block) {
   void* const address = const_cast<void*>(block->first);
   const std::size_t bytes = block_bytes(block->second.bytes);
-  unpoison(address, bytes);   // what lies behind the allocation
+  unpoison(address, bytes);   // What lies behind the allocation.
   order_.push_back(address);  // What may throw comes first.
   blocks_.insert(memory.extract(block));
   bytes_ += kept_bytes(bytes);
@@ -97,7 +97,7 @@ void Quarantine::clear() {
 
 void free_block(State& state, Memory& memory, Memory::iterator block) {
   state.endings.add(block->first);
-  if (block->second.block != nullptr) {  // which frees it, when no work needs it
+  if (block->second.block != nullptr) {  // its last owner frees it
     memory.erase(block);
     return;
   }
@@ -126,7 +126,7 @@ bool may_touch(State& state, const Place& from, const char* does_what, const voi
     if (block == memory->end()) continue;
     const auto distance = static_cast<const char*>(address) - static_cast<const char*>(block->first);
     const auto offset = static_cast<std::size_t>(distance);
-    // Without a sum, which any number of bytes might let wrap.
+    // Written without a sum, which could overflow.
     if (offset <= block->second.bytes && bytes <= block->second.bytes - offset) return true;
     return report(" memory beyond the end of its allocation", "allocated", block->second.made);
   }

@@ -10,7 +10,7 @@
 namespace graphcache::hostrt {
 namespace {
 
-constexpr std::uint64_t kPiecesAtOnce = 4;  // that run at a call, less than this many
+constexpr std::uint64_t kPiecesAtOnce = 4;  // a call runs fewer pieces than this
 
 template <typename Visitor>
 void for_each_stream(const State& state, Visitor&& visit) {
@@ -48,7 +48,7 @@ void unhold(State& state, Stream& stream) {
   --state.held_streams;
 }
 
-// Everything that waits is dropped, as the work of a lost context is.
+// Drops all queued work, as when a context is lost.
 void drop_all(State& state) {
   for_each_stream(state, [](Stream& stream) {
     stream.queue.clear();
@@ -65,7 +65,7 @@ void run(State& state, const Work& work) {
   if (const cudaError_t error = execute(state, work); error != cudaSuccess) state.lost = error;
 }
 
-// Takes what needs no running from the front of the queue, and says whether work that may run is there then.
+// Removes entries that need no execution from the front of the queue. Returns whether the next entry may run.
 bool may_run(State& state, Stream& stream) {
   if (stream.held) return false;
   for (; !stream.queue.empty(); stream.queue.pop_front()) {
@@ -88,7 +88,7 @@ void drain(State& state, Stream& stream) {
   }
 }
 
-// Marks that one stream passes may let another's work run.
+// Repeats, because a mark passed by one stream may allow another's work to run.
 void drain_all(State& state) {
   for (bool advanced = true; advanced && state.lost == cudaSuccess;) {
     advanced = false;
@@ -100,9 +100,9 @@ void drain_all(State& state) {
   }
 }
 
-// ---- By lot ----
+// ---- In random order ----
 
-// A disabled set does not keep what follows it behind what comes before it (tried: docs/semantics.md).
+// A disabled memset node does not order what follows it after what precedes it (docs/semantics.md).
 bool keeps_order(const ProgramNode& node) { return node.enabled || !std::holds_alternative<FillParams>(node.params); }
 
 void start(Stream& stream, const Program& program) {
@@ -141,10 +141,10 @@ void advance(State& state, Stream& stream, const GraphRun& launch) {
   if (progress.nodes_left == 0) stream.queue.pop_front();
 }
 
-// Runs a piece of work of any stream; false if none may run.
+// Runs one piece of work of any stream; returns false if none may run.
 bool run_piece(State& state) {
   state.runnable.clear();
-  for (bool passed = true; passed;) {  // a mark that is passed may let other streams go on
+  for (bool passed = true; passed;) {  // passing a mark may allow other streams to continue
     const std::size_t ahead = state.marks_ahead.size();
     state.runnable.clear();
     for_each_stream(state, [&](Stream& stream) {
@@ -165,7 +165,8 @@ bool run_piece(State& state) {
 
 // ---- Waiting ----
 
-// Runs what may run: deferred, a piece of it. False if what is left, if anything, waits for a held stream.
+// Runs what may run; in deferred execution, one piece. Returns false if nothing is left except what waits for a held
+// stream.
 bool run_some(State& state) {
   if (state.deferred) return run_piece(state);
   drain_all(state);
@@ -179,7 +180,7 @@ bool contains(const Stream& stream, std::uint64_t mark) {
   });
 }
 
-// Releases the held stream that keeps this one from going on. Marks are waited for after they are set, so there is one.
+// Releases the held stream that blocks this one. A mark is set before anything waits for it, so there is such a stream.
 void release_obstacle(State& state, Stream& stream) {
   Stream* at = &stream;
   while (!at->held) {
@@ -198,7 +199,7 @@ void release_obstacle(State& state, Stream& stream) {
 bool is_lazy(const State& state) { return state.held_streams != 0 || state.deferred; }
 
 void enqueue(State& state, Stream& stream, Operation operation) {
-  if (!state.execute || state.lost != cudaSuccess) return;  // lost by a node of the same launch
+  if (!state.execute || state.lost != cudaSuccess) return;  // another node of the same launch has failed
   if (!is_lazy(state)) return run(state, operation);
   wait_for_ordered(state, stream);
   stream.queue.push_back(std::move(operation));

@@ -1,13 +1,13 @@
-// When work runs: at once, unless a held stream is in front of it or execution is deferred. All functions expect the
+// When work runs: at once, unless a held stream comes before it or execution is deferred. All functions expect the
 // state to be locked.
 //
-// A held stream keeps what it is given in its queue. Work elsewhere that has to come behind held work waits, too: work
-// behind cudaStreamWaitEvent, in the legacy stream beside a blocking one, in another launch of the same executable. It
-// all comes down to marks in queues and to waiting for marks. Deferred, every stream keeps what it is given, and pieces
-// of work (an operation, or one node of a graph) run in an order drawn by lot. While no stream is held and execution is
-// not deferred, every queue is empty.
+// A held stream keeps its work in a queue. Work on other streams that must follow held work waits as well: behind
+// cudaStreamWaitEvent, in the legacy stream beside a blocking stream, in another launch of the same executable. All of
+// these are marks in queues and waits for marks. In deferred execution, every stream queues its work, and pieces of
+// work (an operation, or one node of a graph) run in random order. While no stream is held and execution is not
+// deferred, every queue is empty.
 //
-// Work that fails ends everything: State::lost says so, and what waits is dropped.
+// An error in work is fatal: State::lost is set, and queued work is dropped.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_SCHEDULE_H_
 #define GRAPHCACHE_LIB_HOSTRT_SCHEDULE_H_
@@ -21,43 +21,43 @@ namespace graphcache::hostrt {
 // Whether work may wait in queues now.
 bool is_lazy(const State& state);
 
-// Puts work behind what the stream was given before, and runs what may run now.
+// Adds work to the end of the stream and runs what may run now.
 void enqueue(State& state, Stream& stream, Operation operation);
 
 void hold(State& state, Stream& stream);
 void release(State& state, Stream& stream);
 
 void defer(State& state, std::uint64_t seed);
-// What the environment asks for: GRAPHCACHE_HOSTRT_SEED.
+// Applies the environment variable GRAPHCACHE_HOSTRT_SEED.
 void defer_as_wanted(State& state);
 
-// The lot: a number below `bound`.
+// A random number below `bound`.
 std::uint64_t draw(State& state, std::uint64_t bound);
 
-// Lets some time pass: deferred, a few pieces of work run.
+// In deferred execution, runs a few pieces of work, as if time had passed.
 void progress(State& state);
 
-// A mark behind the work that the stream has now; 0, which is always passed, when all of it has run.
+// A mark after the work that the stream has now; 0, which counts as passed, if all of it has run.
 std::uint64_t mark(State& state, Stream& stream);
 bool has_passed(const State& state, std::uint64_t mark);
 
-// The stream's later work waits for the mark.
+// Makes the stream's later work wait for the mark.
 void wait_for(const State& state, Stream& stream, std::uint64_t mark);
 
-// What the legacy stream's use does even without work: its blocking streams' later work waits for what they have now.
+// Any use of the legacy stream makes later work of its blocking streams wait for their present work.
 void order_blocking_streams(State& state, Stream& legacy);
 
-// Whether all work that a waiting host would wait for has run. The legacy stream stands for the blocking ones, too.
+// Whether all work that a waiting host would wait for has run. The legacy stream includes the blocking streams.
 bool is_idle(State& state, const Stream& stream);
 
-// What a waiting host needs: runs the work, releasing every stream that holds it up.
+// Called when the host waits: runs the work, releasing every held stream that blocks it.
 void finish(State& state, Stream& stream);
 void finish(State& state, std::uint64_t mark);
 
 inline constexpr int kAllDevices = -1;
 void finish_device(State& state, int device);
 
-// A stream whose handle is gone: it ends when its work has.
+// Keeps a stream whose handle has been destroyed until its work has run.
 void retire(State& state, std::unique_ptr<Stream> stream);
 
 }  // namespace graphcache::hostrt

@@ -14,10 +14,10 @@ namespace {
 
 thread_local constinit Thread current_thread;
 
-// Removes a thread's implicit streams when it ends. Apart from Thread, which has to stay cheap to reach.
+// Removes a thread's implicit streams when it ends. Separate from Thread, which must stay cheap to access.
 struct ThreadStreamsCleaner {
   ~ThreadStreamsCleaner() {
-    if (runtime_gone == cudaErrorInitializationError) return;  // another process's
+    if (runtime_gone == cudaErrorInitializationError) return;  // the streams belong to another process
     State& world = state();
     const std::lock_guard<std::mutex> lock(world.mutex);
     world.endings.here = {"end of the thread", 0, current_thread.id, nullptr};
@@ -59,7 +59,7 @@ Stream& thread_stream(State& state, Thread& thread) {
     stream->handle = cudaStreamPerThread;
     stream->id = ++state.last_stream_id;
     stream->device = thread.device;
-    streams_cleaner.armed = true;  // constructs it, so that its destructor runs
+    streams_cleaner.armed = true;  // constructs it, so that its destructor will run
   }
   thread.own_stream = stream.get();
   thread.own_stream_device = thread.device;
@@ -76,7 +76,7 @@ auto* find(const Call& call, const Table& table, Handle handle, const char* what
   return object;
 }
 
-// Calls so far that give the device a context if it has none.
+// The number of calls so far that create the device's context if it has none.
 std::uint64_t context_uses(const State& state) {
   std::uint64_t uses = 0;
   for (std::size_t i = 0; i < kFunctionCount; ++i) {
@@ -85,15 +85,15 @@ std::uint64_t context_uses(const State& state) {
   return uses;
 }
 
-// In the child, where the threads that held the lock or waited for it are gone. A parent that has made no call of the
-// runtime's leaves it one of its own.
+// Runs in a forked child, where threads that held or wanted the lock do not exist. If the parent had not called the
+// runtime, the child may use it.
 void end_in_child() {
   State& inherited = state();
   new (&inherited.mutex) std::mutex;
   if (inherited.last_thread_id != 0) runtime_gone = cudaErrorInitializationError;
 }
 
-// From the first call on, so that objects built before it are destroyed after it (facts 34).
+// Registered at the first call, so that objects constructed before it are destroyed after it (facts 34).
 void end_at_exit() {
   cudaError_t still_there = cudaSuccess;
   runtime_gone.compare_exchange_strong(still_there, cudaErrorCudartUnloading);
@@ -135,7 +135,7 @@ void refresh(State& state, Thread& thread) {
 }
 
 void destroy_everything(State& state) {
-  state.user_objects.clear();  // first: their destructors belong to a test that is over, and are not called
+  state.user_objects.clear();  // first, and without calling their destructors, which belong to a test that has ended
   state.captures.clear();
   state.executables.clear();
   state.libraries.clear();
@@ -174,7 +174,8 @@ void end_device(State& state, int device) {
     if (is_of_device(executable)) executables.push_back(executable.handle);
   });
   for (const auto& [owner, stream] : state.thread_streams) {
-    if (is_of_device(*stream)) leave_capture(state, *stream);  // the streams stay: their threads hold on to them
+    // the streams themselves stay, because their threads refer to them
+    if (is_of_device(*stream)) leave_capture(state, *stream);
   }
   for (Stream* stream : streams) {
     leave_capture(state, *stream);

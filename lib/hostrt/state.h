@@ -1,11 +1,11 @@
-// The world of hostrt and the way into it.
+// The state of hostrt, and enter(), by which every runtime function reaches it.
 //
-// Every runtime function is one call of enter(): it takes the lock, counts the call, lets an armed failure strike, runs
-// the function's body and latches its error in the calling thread's slot. Bodies therefore never lock, count or latch,
-// and never call runtime functions of each other; what they share are the functions of the other headers here.
+// Every runtime function is one call of enter(), which takes the lock, counts the call, applies an armed failure, runs
+// the function's body and latches its error in the calling thread's slot. So bodies never lock, count or latch, and
+// never call each other's runtime functions. What they share is in the other headers here.
 //
-// enter() notes where it was called from: the return address of the runtime function. So it is always inlined, and so
-// must be whatever a runtime function calls it through.
+// enter() records the return address of the runtime function. So it is always inlined, and so is every function between
+// the two.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_STATE_H_
 #define GRAPHCACHE_LIB_HOSTRT_STATE_H_
@@ -45,27 +45,28 @@
 
 namespace graphcache::hostrt {
 
-// An error armed by fail_call(). `function` empty: any.
+// An error armed by fail_call(). An empty `function` means any.
 struct Failure {
   std::optional<Function> function;
   int calls_to_pass = 0;
   cudaError_t error = cudaErrorUnknown;
-  int times = 1;  // -1: for ever
+  int times = 1;  // -1 means for ever
 };
 
-// What belongs to one thread. Constant-initialised and trivially destructible, so that reaching it costs one load.
+// Per-thread values. Constant-initialised and trivially destructible, so that an access costs one load.
 struct Thread {
-  std::uint64_t id = 0;     // 0: not yet seen
-  std::uint64_t epoch = 0;  // of the reset() that these values are from
+  std::uint64_t id = 0;     // 0 until the first call
+  std::uint64_t epoch = 0;  // epoch of the last reset() that these values have seen
   int device = 0;
   cudaError_t last_error = cudaSuccess;
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
   bool in_work = false;          // inside a kernel or a host function
-  bool in_call = false;          // inside a runtime function, or what it runs
+  bool in_call = false;          // inside a runtime function or work that it runs
   Stream* own_stream = nullptr;  // cudaStreamPerThread on `own_stream_device`
   int own_stream_device = -1;
   Presence* presence = nullptr;
-  const void* caller = nullptr;  // the program's code, where a runtime function is called by another function of hostrt
+  // The program's code, if another function of hostrt makes the runtime call.
+  const void* caller = nullptr;
 };
 
 struct State {
@@ -78,9 +79,9 @@ struct State {
   HandleTable<Node, HandleKind::kNode> nodes{endings};
   HandleTable<Executable, HandleKind::kExecutable> executables{endings};
   HandleTable<UserObject, HandleKind::kUserObject> user_objects{endings};
-  std::map<std::uint64_t, std::unique_ptr<Capture>> captures;                       // by id; few at a time
-  std::vector<std::unique_ptr<Stream>> legacy_streams;                              // by device
-  std::map<std::pair<std::uint64_t, int>, std::unique_ptr<Stream>> thread_streams;  // by thread and device
+  std::map<std::uint64_t, std::unique_ptr<Capture>> captures;                       // keyed by id; few at a time
+  std::vector<std::unique_ptr<Stream>> legacy_streams;                              // indexed by device
+  std::map<std::pair<std::uint64_t, int>, std::unique_ptr<Stream>> thread_streams;  // keyed by thread and device
   Memory device_memory;
   Memory host_memory;
   Quarantine quarantine;
@@ -98,16 +99,16 @@ struct State {
   std::uint64_t last_capture_id = 0;
   unsigned long long last_stream_id = 0;
 
-  std::vector<std::unique_ptr<Stream>> retired_streams;  // destroyed with work in flight
-  std::vector<PendingUpload> uploads;                    // that the host has not waited for
+  std::vector<std::unique_ptr<Stream>> retired_streams;  // streams destroyed with work in flight
+  std::vector<PendingUpload> uploads;                    // uploads that the host has not waited for
   std::size_t held_streams = 0;
   bool deferred = false;
-  std::uint64_t lot = 0;          // of the generator that draws what runs next
-  std::vector<Stream*> runnable;  // for schedule.cc
+  std::uint64_t lot = 0;          // state of the random generator that chooses what runs next
+  std::vector<Stream*> runnable;  // scratch space for schedule.cc
   std::uint64_t last_mark = 0;
-  std::unordered_set<std::uint64_t> marks_ahead;  // in queues, not yet passed
+  std::unordered_set<std::uint64_t> marks_ahead;  // marks in queues that have not been passed
 
-  cudaError_t lost = cudaSuccess;  // the error of the work that ended everything (facts 32)
+  cudaError_t lost = cudaSuccess;  // error of the work that failed; nothing runs after it (facts 32)
 
   std::array<std::uint64_t, kFunctionCount> calls = {};
   std::uint64_t kernels_run = 0;
@@ -117,22 +118,22 @@ struct State {
   std::string last_stray;
   std::uint64_t last_call = 0;
   std::uint64_t last_context_id = 0;
-  std::map<int, std::uint64_t> context_ids;  // by device
-  std::map<int, std::uint64_t> ended_after;  // by device without a context: calls that use one, when that ended
-  Place launched;                            // of the graph whose nodes run
-  const Program* running = nullptr;          // that graph
+  std::map<int, std::uint64_t> context_ids;  // keyed by device
+  std::map<int, std::uint64_t> ended_after;  // per device without a context: context_uses() when its context ended
+  Place launched;                            // place of the launch whose nodes are running
+  const Program* running = nullptr;          // program of that launch
   std::uint64_t misuses = 0;
   std::string last_misuse;
-  std::vector<std::string> misuse_log;  // the first ones
+  std::vector<std::string> misuse_log;  // the first few messages
   bool abort_on_misuse = false;
 };
 
-// Never destroyed: destructors of static objects may still call the runtime, and be refused.
+// Never destroyed: destructors of static objects may still call the runtime and must get an error.
 State& state();
 
 Thread& this_thread();
 
-// For functions that are no runtime calls. Inside work the thread has the lock.
+// For functions that are not runtime calls. Work runs on a thread that already has the lock.
 class Locked {
  public:
   Locked() {
@@ -145,7 +146,7 @@ class Locked {
   std::unique_lock<std::mutex> lock_;
 };
 
-// Where a runtime function is called by another function of hostrt, the place of the call is that of the program's.
+// If another function of hostrt calls a runtime function, reports name the program's call instead.
 class CallerScope {
  public:
   explicit CallerScope(const void* caller) { this_thread().caller = caller; }
@@ -154,37 +155,37 @@ class CallerScope {
   CallerScope& operator=(const CallerScope&) = delete;
 };
 
-// What every call returns once the runtime is gone: in a forked child, which must not even wait for the lock, and after
-// unload().
+// The result of every call once the runtime is unusable: in a forked child, which must not even wait for the lock, and
+// after unload().
 inline std::atomic<cudaError_t> runtime_gone{cudaSuccess};
 
-// Some functions need no context, and go on in a forked child (tried).
+// Some functions need no context and still work in a forked child.
 constexpr bool answers_in_child(Function function) {
   return function == Function::kGetLastError || function == Function::kPeekAtLastError ||
          function == Function::kGetDeviceCount || function == Function::kGetDriverEntryPoint;
 }
 
-// Gives a thread its number, at its first call. Needs no lock.
+// Gives a thread its number at its first call. Needs no lock.
 void introduce(State& state, Thread& thread);
 
-// Brings a thread's values to those of a fresh process when they are from before the last reset(). Locked.
+// Resets a thread's values if they are older than the last reset(). Locked.
 void refresh(State& state, Thread& thread);
 
 // Frees every object and allocation. Locked.
 void destroy_everything(State& state);
 
-// Whether a call needs the context, so that it fails for ever once that is lost. The others, those on templates and
-// the questions that the runtime answers by itself, go on (tried).
+// Whether a call needs the context, so that it fails for ever once the context is lost. Calls on templates and queries
+// that the runtime answers without a context still work.
 bool needs_context(Function function);
 
-// Ends what belongs to the context of one device: streams, events, executables and memory, but no graphs, which belong
-// to the host (tried). Work of the device must have ended. Locked.
+// Destroys what belongs to one device's context: streams, events, executables and memory, but not graphs, which belong
+// to the host. All work of the device must have ended. Locked.
 void end_device(State& state, int device);
 
-// The number of a device's context: another one after each reset, and 0 until some call has made that one. Locked.
+// The id of a device's context. It changes at each reset, and is 0 until some call has created the context. Locked.
 std::uint64_t context_id(State& state, int device);
 
-// Counts a failure that an armed fail_call() wants for this call of `function`. Locked.
+// The error of an armed fail_call() for this call of `function`, if any; counts it. Locked.
 std::optional<cudaError_t> injected_failure(State& state, Function function);
 
 // One call of a runtime function, as its body sees it.
@@ -197,31 +198,31 @@ struct Call {
   cudaError_t misuse(cudaError_t error, const std::string& what, std::initializer_list<Involved> involved = {}) const;
 };
 
-// Objects by handle. A null result means that the call has counted a misuse where the handle is stale or foreign (a
-// null handle is an ordinary invalid argument); the caller returns the error of its own choice.
+// Look up objects by handle. A null result means an invalid handle; a misuse is counted if the handle is stale or
+// foreign, but not if it is null. The caller chooses the error to return.
 Event* find_event(const Call& call, cudaEvent_t handle);
 Graph* find_graph(const Call& call, cudaGraph_t handle);
 Node* find_node(const Call& call, cudaGraphNode_t handle);
 Executable* find_executable(const Call& call, cudaGraphExec_t handle);
 UserObject* find_user_object(const Call& call, cudaUserObject_t handle);
 
-// As above; 0, cudaStreamLegacy and cudaStreamPerThread give the current device's and thread's implicit streams.
+// As above. 0, cudaStreamLegacy and cudaStreamPerThread give the implicit streams of the current device and thread.
 Stream* find_stream(const Call& call, cudaStream_t handle);
 
-// The same without a call. The caller counts the misuse.
+// The same outside of a runtime call. The caller counts the misuse.
 Stream* find_stream(State& state, Thread& thread, cudaStream_t handle);
 
-// A runtime call from a kernel or host function, on the thread that already holds the lock.
+// For a runtime call from a kernel or host function, whose thread already holds the lock.
 cudaError_t refuse_inside_work(State& state, Thread& thread, Function function, const void* address);
 
-// The last-error slot keeps every error except cudaErrorNotReady, which is an answer and not an error: cudaStreamQuery
-// and cudaEventQuery do not leave it there (fact 31).
+// The last-error slot keeps every error except cudaErrorNotReady, which cudaStreamQuery and cudaEventQuery return as a
+// result (fact 31).
 inline cudaError_t latch(Thread& thread, cudaError_t error) {
   if (error != cudaSuccess && error != cudaErrorNotReady) thread.last_error = error;
   return error;
 }
 
-// Sets a flag while it lives.
+// Sets a flag during its lifetime.
 class Inside {
  public:
   explicit Inside(bool& flag) : flag_(flag) { flag_ = true; }
@@ -233,7 +234,7 @@ class Inside {
   bool& flag_;
 };
 
-// `injected(call, error)` stands in for the body when a failure strikes; it returns what the call returns.
+// If a failure is armed, `injected(call, error)` runs instead of the body and returns the call's result.
 template <typename Body, typename Injected>
 [[gnu::always_inline]] inline cudaError_t enter(const Entry& entry, Body&& body, Injected&& injected) noexcept {
   Thread& thread = this_thread();
@@ -246,7 +247,7 @@ template <typename Body, typename Injected>
   if (thread.in_work) return refuse_inside_work(world, thread, entry.function, address);
   if (thread.id == 0) introduce(world, thread);
   std::unique_lock<std::mutex> lock(world.mutex, std::defer_lock);
-  const PresenceScope presence(thread.presence, entry, address);  // until just before the lock is given back
+  const PresenceScope presence(thread.presence, entry, address);  // until just before the lock is released
   lock.lock();
   if (thread.epoch != world.epoch) refresh(world, thread);
   ++world.calls[static_cast<std::size_t>(entry.function)];

@@ -1,4 +1,4 @@
-// Streams outside capture: making, destroying, waiting, asking.
+// Streams outside of captures: creating, destroying, waiting, querying.
 
 #include <utility>
 
@@ -23,7 +23,7 @@ cudaError_t create(const Call& call, cudaStream_t* out, unsigned flags, int prio
 }
 
 cudaError_t destroy(const Call& call, cudaStream_t handle) {
-  // The implicit streams cannot be destroyed; their handles are no entries of the table.
+  // The implicit streams cannot be destroyed, and their handles are not in the table.
   if (handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread) {
     return cudaErrorInvalidResourceHandle;
   }
@@ -34,7 +34,7 @@ cudaError_t destroy(const Call& call, cudaStream_t handle) {
   return cudaSuccess;
 }
 
-// What synchronize and query share: the rules of capture.
+// The capture checks that synchronize and query share.
 cudaError_t admit_wait(const Call& call, Stream* stream) {
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   if (const cudaError_t error = refuse_capture(call.state, *stream); error != cudaSuccess) return error;

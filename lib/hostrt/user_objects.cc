@@ -8,7 +8,7 @@
 namespace graphcache::hostrt {
 namespace {
 
-// "Destructor callbacks cannot make CUDA API calls": they are refused as those of kernels and host functions are.
+// "Destructor callbacks cannot make CUDA API calls": they get an error, like calls from kernels and host functions.
 void call_destructor(const UserObject& object) noexcept {
   Thread& thread = this_thread();
   const bool was_in_work = thread.in_work;
@@ -17,7 +17,7 @@ void call_destructor(const UserObject& object) noexcept {
   thread.in_work = was_in_work;
 }
 
-// An object that reset() has forgotten is left alone.
+// Does nothing for an object that reset() has removed.
 void release(State& state, cudaUserObject_t handle, std::uint64_t count) {
   UserObject* object = state.user_objects.find(handle);
   if (object == nullptr) return;
@@ -44,7 +44,7 @@ cudaError_t retain(const Call& call, cudaUserObject_t handle, unsigned count) {
   return cudaSuccess;
 }
 
-// "It is undefined behavior to release references not owned by the caller": as far as their number shows it.
+// "It is undefined behavior to release references not owned by the caller". This is detected only by their number.
 cudaError_t take_from_caller(const Call& call, UserObject& object, unsigned count) {
   if (object.of_caller < count) {
     return call.misuse(cudaErrorInvalidValue, "more references to the user object than the caller owns");
@@ -69,7 +69,7 @@ cudaError_t retain_by_graph(const Call& call, cudaGraph_t graph_handle, cudaUser
   if ((flags & ~unsigned{cudaGraphUserObjectMove}) != 0) return cudaErrorInvalidValue;
   if (flags == cudaGraphUserObjectMove) {
     if (const cudaError_t error = take_from_caller(call, *object, count); error != cudaSuccess) return error;
-    object->references -= count;  // which the graph adds again
+    object->references -= count;  // the graph adds them again
   }
   retain(call.state, *graph, handle, count);
   return cudaSuccess;
@@ -79,7 +79,7 @@ cudaError_t release_by_graph(const Call& call, cudaGraph_t graph_handle, cudaUse
   Graph* graph = find_graph(call, graph_handle);
   if (graph == nullptr || find_user_object(call, handle) == nullptr || !is_count(count)) return cudaErrorInvalidValue;
   const auto found = graph->references.find(handle);
-  if (found == graph->references.end() || found->second < count) {  // succeeds on a GPU, and crashes later (tried)
+  if (found == graph->references.end() || found->second < count) {  // on a GPU this succeeds and crashes later
     return call.misuse(cudaErrorInvalidValue, "more references to the user object than the graph holds");
   }
   found->second -= count;
@@ -113,7 +113,7 @@ Holding::Holding(State& state, const Graph& graph) : state_(state) {
 
 Holding::~Holding() {
   for (cudaUserObject_t object : objects_) release(state_, object, 1);
-  // One by one: there may be more updates than the stack holds destructors.
+  // A loop, because there may be more updates than the stack has room for nested destructors.
   for (std::shared_ptr<Holding> next = std::move(later); next != nullptr && next.use_count() == 1;) {
     std::shared_ptr<Holding> behind = std::move(next->later);
     next = std::move(behind);

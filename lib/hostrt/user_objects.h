@@ -1,8 +1,8 @@
 // User objects: reference counts of the caller, of graphs, and of executables with their launches (facts 28). All
 // functions expect the state to be locked.
 //
-// An object's destructor runs on the thread whose call gave the last reference back, before that call returns. On a
-// real GPU it runs on a thread of the driver, some time later.
+// An object's destructor runs on the thread that released the last reference, before that call returns. On a real GPU
+// it runs later, on a thread of the driver.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_USER_OBJECTS_H_
 #define GRAPHCACHE_LIB_HOSTRT_USER_OBJECTS_H_
@@ -22,7 +22,7 @@ struct State;
 struct UserObject {
   cudaHostFn_t destroy = nullptr;
   void* data = nullptr;
-  std::uint64_t references = 0;  // all of them
+  std::uint64_t references = 0;  // the sum over all owners
   std::uint64_t of_caller = 0;
 };
 
@@ -30,8 +30,8 @@ void retain(State& state, Graph& graph, cudaUserObject_t object, std::uint64_t c
 void release_all(State& state, Graph& graph);
 void copy_references(State& state, const Graph& from, Graph& to);
 
-// One reference to each object of a graph for as long as this lives. A program has one, and shares it with its launches
-// in flight.
+// Holds one reference to each user object of a graph during its lifetime. A program and its launches in flight share
+// one.
 class Holding {
  public:
   Holding(State& state, const Graph& graph);
@@ -41,7 +41,7 @@ class Holding {
 
   bool is_empty() const { return objects_.empty(); }
 
-  // What the program holds after an update. A launch that was in flight by then keeps that, too (tried).
+  // What the program holds after an update. A launch that was already in flight keeps this as well.
   std::shared_ptr<Holding> later;
 
  private:
@@ -49,7 +49,7 @@ class Holding {
   std::vector<cudaUserObject_t> objects_;
 };
 
-// The program is what the graph says from now on.
+// Makes the program hold the user objects of the graph.
 void hold(State& state, Program& program, const Graph& graph);
 
 }  // namespace graphcache::hostrt

@@ -15,7 +15,7 @@
 namespace graphcache::hostrt {
 namespace {
 
-// Runtime calls of the work itself are refused while one of these lives.
+// During the lifetime of one of these, runtime calls by the work itself are refused.
 class InsideWork {
  public:
   explicit InsideWork(Thread& thread) : thread_(thread) { thread_.in_work = true; }
@@ -27,8 +27,8 @@ class InsideWork {
   Thread& thread_;
 };
 
-// The bytes from the first to the last of a fill that has some, the gaps between rows included; nothing when they are
-// more than a number can say.
+// The number of bytes from the first to the last of a non-empty fill, gaps between rows included. No value if that
+// overflows.
 std::optional<std::size_t> extent_of(const FillParams& fill) {
   std::size_t row = 0, rows = 0, sum = 0;
   const bool wraps = __builtin_mul_overflow(fill.width, fill.element_bytes, &row) ||
@@ -68,7 +68,7 @@ class Runner {
     for (std::size_t row = 0; row < fill.height; ++row) {
       auto* at = static_cast<unsigned char*>(fill.destination) + row * fill.pitch;
       for (std::size_t i = 0; i < fill.width; ++i, at += fill.element_bytes) {
-        std::memcpy(at, &fill.value, fill.element_bytes);  // the low bytes: little-endian, like every CUDA host
+        std::memcpy(at, &fill.value, fill.element_bytes);  // the low bytes, because every CUDA host is little-endian
       }
     }
   }
@@ -86,7 +86,7 @@ class Runner {
     } while (is_loop);
   }
 
-  // Done by the launch that enqueues the others.
+  // The launch that enqueues the other nodes does this.
   void operator()(const EventRecordParams&) {}
   void operator()(const EventWaitParams&) {}
 
@@ -102,7 +102,7 @@ class Runner {
   void operator()(const NodeParams& params) { std::visit(*this, params); }
 
   void operator()(const GraphRun& run) {
-    if (run.launched.is_known()) state_.launched = run.launched;  // else of a child graph or a body
+    if (run.launched.is_known()) state_.launched = run.launched;  // not known for a child graph or a body
     const Program* const around = std::exchange(state_.running, run.program.get());
     for (const std::uint32_t position : run.program->order) {
       const ProgramNode& node = run.program->nodes[position];
@@ -121,7 +121,7 @@ class Runner {
     for (const auto& condition : start.conditions) condition->value = condition->default_value;
   }
 
-  // Places in a queue do nothing themselves.
+  // Marks and waits do nothing when executed.
   void operator()(const Mark&) {}
   void operator()(const Wait&) {}
 
@@ -155,7 +155,7 @@ cudaError_t run(State& state, const Work& work) {
   } catch (const IllegalAddress&) {
     return cudaErrorIllegalAddress;
   } catch (...) {
-    return cudaErrorLaunchFailure;  // the nearest to a kernel that faults
+    return cudaErrorLaunchFailure;  // the closest error to that of a kernel that faults
   }
   return cudaSuccess;
 }

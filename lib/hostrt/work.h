@@ -11,32 +11,34 @@ inline constexpr unsigned kMaxThreadsPerBlock = 1024;
 inline constexpr unsigned kMaxBlockZ = 64;
 inline constexpr unsigned kMaxGridX = 2147483647;
 inline constexpr unsigned kMaxGridYZ = 65535;
-inline constexpr std::size_t kMaxSharedBytes = 227 * 1024;                // what a kernel may opt in to, at most
-inline constexpr std::size_t kDeviceMemoryBytes = std::size_t{16} << 30;  // The memory that each device reports.
+// the largest size that a kernel may opt in to
+inline constexpr std::size_t kMaxSharedBytes = 227 * 1024;
+inline constexpr std::size_t kDeviceMemoryBytes = std::size_t{16} << 30;  // memory reported for each device
 
-// The kernel of a launch, with the errors of the real runtime: no function is cudaErrorInvalidDeviceFunction, one that
-// is not registered cudaErrorInvalidResourceHandle (it might have been the handle of a library's kernel).
+// The kernel of a launch. As in the real runtime, a null function gives cudaErrorInvalidDeviceFunction, and an
+// unregistered one cudaErrorInvalidResourceHandle, because it could be a library's kernel handle.
 cudaError_t resolve_kernel(const Call& call, const void* function, const Kernel** kernel);
 
-// Dimensions and shared memory. Driver 580 answers cudaErrorInvalidValue to everything that is out of range.
+// Checks dimensions and shared memory. Driver 580 returns cudaErrorInvalidValue for anything out of range.
 cudaError_t check_shape(const dim3& grid, const dim3& block, std::size_t shared_bytes);
 
-// Sizes, null pointers and kind of a copy that is not empty.
+// Checks the sizes, pointers and kind of a copy of at least one byte.
 cudaError_t check_copy(const void* destination, const void* source, cudaMemcpyKind kind);
 cudaError_t check_fill(const FillParams& fill);
 
-// What work throws that touches memory that is not its own.
+// Thrown by work that accesses memory that is not its own.
 struct IllegalAddress {};
 
-// Runs work now, on this thread. schedule.h decides when.
+// Runs work now, on this thread. schedule.h decides when this is called.
 cudaError_t execute(State& state, const Operation& operation);
 cudaError_t execute(State& state, const NodeParams& params);
 
-// Pageable is what the runtime does not know. Freed memory stays the device's for as long as it is in quarantine.
+// Memory that the runtime does not know is pageable. Freed memory counts as device memory while it is in the
+// quarantine.
 MemoryKind memory_kind(const State& state, const void* address);
 bool is_pageable(const State& state, const void* address);
 
-// enqueue() or a node of the capture, whatever the stream is in.
+// Calls enqueue(), or adds a node if the stream is capturing.
 cudaError_t submit(const Call& call, Stream& stream, NodeParams params);
 
 }  // namespace graphcache::hostrt

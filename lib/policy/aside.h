@@ -1,4 +1,5 @@
-// Maps for checks of the library's own state: their memory does not come from operator new, which tests count and fail.
+// Containers for checks of the library's own state. Their memory does not come from operator new, because tests count
+// its calls and make them fail.
 #pragma once
 
 #include <cstddef>

@@ -8,19 +8,20 @@
 namespace graphcache {
 namespace {
 
-// What the driver takes of the device's memory, once a process, for executables that the device updates.
+// Device memory that the driver takes once a process for device-updated executables.
 constexpr std::size_t kDriverBytes = 16'800'000;
 
-// Graphs of fewer nodes cost less to instantiate than a few switches do: their keys never pay rent while there is room.
+// A graph with fewer nodes costs less to instantiate than a few switches do, so its key pays no rent while there is
+// room.
 constexpr std::size_t kSmallGraph = 32;
 
-// So many other keys' graphs a run reads beside its own.
+// The number of other keys' graphs that one run reads, beside its own.
 constexpr std::size_t kReadsAtOnce = 8;
 
-// A smaller budget is for plain executables: those with an updater node are dear to evict where streams are busy.
+// A smaller budget is for plain executables, because evicting one with an updater node is expensive on busy streams.
 constexpr std::size_t kLeastBudgetForSlots = 8;
 
-// So many sets repay that a table is made, and so many more than it can need it may have.
+// The number of sets after which a table has repaid its cost, and by which it may exceed twice its class's members.
 constexpr std::size_t kManySets = 64;
 
 std::size_t divide_up(std::size_t a, std::size_t b) { return (a + b - 1) / std::max<std::size_t>(b, 1); }
@@ -49,7 +50,7 @@ void Policy::unlink(KeyId key) {
 void Policy::used(KeyId key, const Use& use) {
   add(key);
   Entry& entry = entries_[key];
-  entry.last_use = std::max(entry.last_use, use);  // Between two runs that are no hits, threads count apart.
+  entry.last_use = std::max(entry.last_use, use);  // Between two runs that are not hits, each thread has its own count.
   latest_ = std::max(latest_, use);
   if (entry.kind == Kind::kNone || entry.is_pinned || order_of(entry.kind).newest == key) return;
   unlink(key);
@@ -81,7 +82,7 @@ void Policy::leave(const GraphFacts& facts, Family* family) {
   families_.erase(family_of(facts));
 }
 
-// What of the facts counts.
+// The facts as the policy uses them.
 GraphFacts Policy::known(GraphFacts facts) {
   if (!tells_streams_apart(limits_.mechanisms)) facts.stream = 0;
   if (facts.signature == 0 || !shares()) {
@@ -211,8 +212,8 @@ std::size_t Policy::bytes_of_table(const Entry& entry, std::size_t set_bytes) co
   return entry.facts.bytes + entry.facts.table_bytes + set_bytes;
 }
 
-// What so many bytes count against the budget: one for each executable's worth of memory that they begin. A table that
-// is forced counts one.
+// What this much memory counts against the budget: one for each executable's worth of memory, rounded up. A forced
+// table counts one.
 std::size_t Policy::units(const Entry& entry, std::size_t bytes) const {
   return always_has_table() ? 1 : divide_up(bytes, entry.facts.bytes);
 }
@@ -221,8 +222,8 @@ bool Policy::fits(std::size_t taken, std::size_t bytes) const {
   return bytes <= limits_.max_device_bytes && taken <= limits_.max_device_bytes - bytes;
 }
 
-// Small graphs have executables of their own while there is room, so that their keys need no siblings until then, but
-// for the sake of memory.
+// A small graph gets its own executable while there is room, so its key needs no siblings until then, except under
+// Prefer::kMemory.
 std::vector<KeyId> Policy::to_read(KeyId key) const {
   const Entry& entry = entries_[key];
   const Shape& shape = *entry.shape;
@@ -243,7 +244,7 @@ bool Policy::is_small(const Entry& entry) const {
 }
 
 bool Policy::has_room(KeyId key, const View& view) {
-  const Entry& entry = entries_[key];  // Of its last capture.
+  const Entry& entry = entries_[key];  // Facts of the key's last capture.
   return entry.facts.bytes <= limits_.max_device_bytes && (has_place(entry) || victim(view) != kNoKey);
 }
 
@@ -252,16 +253,16 @@ bool Policy::has_to_borrow(KeyId key) const {
   return shares_one() && (entry.of_class->table != kNoKey || entry.family->shared != kNoKey);
 }
 
-// Whether the limits allow a table with a set for each member, or with many. A smaller one would be made again and
-// again.
+// Whether the limits allow a table with a set for each member, or with kManySets. A smaller table would be made again
+// and again.
 bool Policy::has_room_for_table(const Entry& entry) const {
   const std::size_t sets = std::min(entry.of_class->members - 1, kManySets);
   const std::size_t bytes = bytes_of_table(entry, sets * entry.facts.set_bytes);
   return bytes <= limits_.max_device_bytes && units(entry, bytes) <= limits_.max_executables;
 }
 
-// With a table, the cache takes no more memory than an executable a key does: the driver's part counts where the budget
-// is large enough to hold it.
+// Limits a cache with tables to one executable per key. The driver's memory is included if the budget is large enough
+// to hold it.
 std::size_t Policy::room_beside_tables(const Entry& entry) const {
   if (tables_ == 0) return limits_.max_executables;
   const std::size_t most = std::min(limits_.max_executables, keys_);
@@ -289,7 +290,7 @@ void Policy::set_kind(KeyId key, Kind kind) {
   count(+1);
 }
 
-// The key's executable may be evicted from now on. It becomes the shared one of its family, if that has none.
+// The key's executable may now be evicted. It becomes the shared one of its family if the family has none.
 void Policy::offer(KeyId key) {
   link(key);
   KeyId& shared = entries_[key].family->shared;
@@ -302,8 +303,8 @@ void Policy::withdraw(KeyId key) {
   if (shared == key) shared = kNoKey;
 }
 
-// The executable to evict after this one, or first: the least recently used plain ones, then the device-updated ones.
-// Destroying one of the latter waits for work that other streams have in flight.
+// The executable to evict after this one, or the first one. Plain ones come first, least recently used first.
+// Device-updated ones follow, because destroying one waits for work that other streams have in flight.
 KeyId Policy::next_victim(KeyId after, const View& view) {
   int moves = 0;
   do {
@@ -312,7 +313,7 @@ KeyId Policy::next_victim(KeyId after, const View& view) {
   return after;
 }
 
-// The next one in that order, once those before it that hits have used have gone to their places.
+// The next executable in that order. Executables that hits have used since are first moved to their places.
 KeyId Policy::oldest(KeyId after, const View& view, int* moves) {
   for (;;) {
     const bool is_plain = after == kNoKey || entries_[after].kind == Kind::kPlain;
@@ -350,8 +351,8 @@ Plan Policy::borrow(const Entry& entry, const Offer& offer) const {
   return plan;
 }
 
-// Whether the key should get an executable of its own, by the ski-rental rule. If there is no room, another key loses
-// one: only a key that has not used it since this key began to pay rent.
+// Whether the key should get an executable of its own, by the ski-rental rule. If there is no room, it evicts another
+// key only if that key has not run since this key began to pay rent.
 bool Policy::wants_own(const Entry& entry, Cost rent, const View& view) {
   if (shares_one()) return false;
   if (entry.of_class->table != kNoKey && limits_.prefer == Prefer::kMemory) return false;
@@ -367,8 +368,9 @@ bool Policy::may_have_table(const Entry& entry) const {
          has_room_for_table(entry);
 }
 
-// Where a parameter set costs less than an update. If the budget is full, the table takes the place of executables of
-// its own class, so that no other family pays for it; if not, it has to save as much memory as the driver takes for it.
+// Whether the class gets a table: a parameter set must cost less than an update. If the budget is full, the table
+// replaces executables of its own class, so that no other family pays for it. Otherwise it must save as much memory as
+// the driver takes for it.
 bool Policy::wants_table(const Entry& entry, const Plan& borrow) const {
   const Class& of_class = *entry.of_class;
   if (limits_.mechanisms.sharing != detail::Sharing::kAuto) return false;
@@ -383,8 +385,8 @@ bool Policy::wants_table(const Entry& entry, const Plan& borrow) const {
   return tables_ + with_slots_ != 0 || of_class.members >= this->units(entry, kDriverBytes) + units;
 }
 
-// Where patching the nodes would cost the host more than the updater node costs the device; in no more than half of the
-// budget.
+// Whether patching the nodes would cost the host more than an updater node costs the device. At most half of the budget
+// may have updater nodes for slots.
 bool Policy::may_write_slots(const Entry& entry) const {
   const detail::Patching patching = limits_.mechanisms.patching;
   if (entry.refuses_slots || entry.facts.slot_kernels == 0 || patching == detail::Patching::kPerNode) return false;
@@ -393,8 +395,8 @@ bool Policy::may_write_slots(const Entry& entry) const {
          limits_.max_executables >= kLeastBudgetForSlots && with_slots_ < limits_.max_executables / 2;
 }
 
-// Makes room for an executable of so many bytes for this key. It is the executable of `in_place_of`, or replaces it,
-// unless that is kNoKey.
+// Makes room for an executable of this key with this many bytes. If `in_place_of` is not kNoKey, the executable is that
+// key's or replaces it.
 bool Policy::make_room(const Entry& entry, std::size_t bytes, std::size_t limit, KeyId in_place_of, const View& view,
                        Plan* plan) {
   std::size_t left = units_ + units(entry, bytes), left_bytes = bytes_;
@@ -413,8 +415,8 @@ bool Policy::make_room(const Entry& entry, std::size_t bytes, std::size_t limit,
   return true;
 }
 
-// A new table, with this key's set alone. It takes the place of what was lent so far, and of other plain executables of
-// its class; but an executable with slots is the lender's own. One that is forced takes any place.
+// A new table, with only this key's set. It replaces the executable that was lent so far, unless that has slots, and
+// other plain executables of its class. A forced table may replace any executable.
 Plan Policy::table(KeyId in_place_of, const Entry& entry, const View& view) {
   Plan plan;
   plan.action = Plan::Action::kTable;
@@ -429,7 +431,7 @@ Plan Policy::table(KeyId in_place_of, const Entry& entry, const View& view) {
                                                                                                           : Plan();
 }
 
-// A new executable, or a sibling's that would have to be evicted for it.
+// A new executable; or that of a sibling, if it would have to be evicted for this.
 Plan Policy::own(const Entry& entry, std::size_t limit, const View& view) {
   Plan plan;
   plan.action = Plan::Action::kOwn;
@@ -441,8 +443,8 @@ Plan Policy::own(const Entry& entry, std::size_t limit, const View& view) {
   return {.action = Plan::Action::kBorrow, .lender = plan.evict.front(), .evict = {}};
 }
 
-// Where nothing can be evicted, because all is pinned or in use, the executables alone are counted: a direct run is
-// worse than more memory.
+// If nothing can be evicted because everything is pinned or in use, only the number of executables counts, because a
+// direct run is worse than more memory.
 Plan Policy::beyond_units(const Entry& entry) const {
   Plan plan;
   if (has_place(entry)) plan.action = Plan::Action::kOwn;
@@ -464,7 +466,7 @@ Plan Policy::wish_or_own(KeyId key, const Offer& offer, const View& view) {
   return plan.action == Plan::Action::kDirect ? own(entry, limits_.max_executables, view) : plan;
 }
 
-// What is best, if there is a place for it.
+// The preferred plan if there is room for it.
 Plan Policy::wish(const Entry& entry, const Offer& offer, const View& view) {
   if (always_has_table() && may_have_table(entry)) return table(kNoKey, entry, view);
   if (!can_lend(offer.lender)) return {};  // It may have been pinned since it was offered.
@@ -482,11 +484,11 @@ Plan Policy::wish(const Entry& entry, const Offer& offer, const View& view) {
   if (plan.set_bytes == 0) return plan;
   const Class& of_class = *entry.of_class;
   const std::size_t grown = bytes_of_table(entry, of_class.set_bytes + plan.set_bytes);
-  // Sets of members that are gone are never given back: a table of many such sets, or with no room to grow, is made
-  // anew. If it has none and has not served for long, there would soon be no room again.
+  // Sets of former members are never freed. So a table that has many of them, or no room to grow, is made anew. But if
+  // it has none of them and has not served for long, the new table would soon have no room again.
   const bool has_many = of_class.sets >= 2 * of_class.members + kManySets;
   if (!has_many && make_room(entry, grown, limits_.max_executables, offer.lender, view, &plan)) return plan;
-  const bool has_some = of_class.sets + 1 >= of_class.members;  // The base has one, and this key none.
+  const bool has_some = of_class.sets + 1 >= of_class.members;  // The base has a set, and this key has none.
   const bool has_served = of_class.sets >= kManySets;
   return (has_some || has_served) && has_room_for_table(entry) ? table(offer.lender, entry, view) : Plan();
 }
@@ -518,7 +520,8 @@ void Policy::done(KeyId key, const Plan& plan) {
         entry.rent = 0;
         entry.rents_from = entry.last_use;
       }
-      entry.rent = plan.rent == 0 ? 0 : entry.rent + plan.rent;  // A loser's is the key's own.
+      // An evicted sibling's executable is the key's own now.
+      entry.rent = plan.rent == 0 ? 0 : entry.rent + plan.rent;
       hand_over(plan.lender, key, plan.adds_set ? 1 : 0, plan.set_bytes);
       break;
   }

@@ -2,23 +2,22 @@
 // evicted for another. It takes plain numbers and returns a plan, without CUDA calls, clocks or locks. Equal calls give
 // equal plans. docs/policy.md has the rules and what each is worth.
 //
-// A run that finds no executable for its key asks in this order:
+// A run that finds no executable for its key makes these calls in order:
 //
 //   used  ->  captured, described or moved  ->  candidate  ->  plan  ->  done
 //
 // A cache with several threads calls `plan` and `done` under one lock, and carries the plan out afterwards. If that
-// fails, the caller reports `lost`, or `undone` if the lender's executable is still whole. If the runtime has refused
-// what was planned, the caller then reports that by a call of refuse_siblings() and the like, and asks again from
-// `candidate` on.
+// fails, the caller reports `lost`, or `undone` if the lender's executable is still intact. If the runtime has refused
+// what was planned, the caller then calls refuse_siblings() or the like, and starts again from `candidate`.
 //
-// Hits are not reported to the policy. A search for an executable to evict queries when the key of the least recently
-// used one was last used, and moves that executable to its place in the order, until it finds one that has not been
-// used since. So the order is exact where it matters: at its old end.
+// Hits are not reported to the policy. A search for a victim therefore queries the last use of the least recently used
+// executable's key, moves that executable to its place in the order, and repeats this until it finds one that has not
+// been used since. So the order is exact where it matters: at its old end.
 //
 // A call takes the same time whatever the number of keys, with two exceptions. A plan passes over executables in use
-// and over those that it evicts; where a table takes the place of others, over those of other classes. What moves in
-// the order of use passes over the executables whose keys were used after it, but over kMostPassed at most; and one
-// search for a victim moves as many at most. So with more executables the order is not quite exact.
+// and over those that it evicts, and over those of other classes if a table replaces others. An executable that moves
+// in the order passes over those that were used after it, but over kMostPassed at most, and one search for a victim
+// moves at most as many. So with more executables the order is not quite exact.
 #pragma once
 
 #include <absl/functional/function_ref.h>
@@ -41,54 +40,60 @@
 
 namespace graphcache {
 
-// When a key was used: later ones are greater. Runs of one thread are in their order. Runs of several threads are in
-// their order as far as a run that is no hit lies between them.
+// The time of a key's use; a later use compares greater. Runs of one thread are in their order. Runs of several threads
+// are in their order if a run that is not a hit lies between them.
 struct Use {
-  std::uint64_t epoch = 0;  // How many runs were no hits until then.
-  std::uint64_t tick = 0;   // How many runs the thread has made.
+  std::uint64_t epoch = 0;  // Number of runs so far that were not hits.
+  std::uint64_t tick = 0;   // Number of runs that the thread has made.
   friend auto operator<=>(const Use&, const Use&) = default;
 };
 
-using KeyId = std::uint32_t;  // Small numbers: each key that is known costs an entry.
+using KeyId = std::uint32_t;  // Small numbers, because each known key has an entry.
 inline constexpr KeyId kNoKey = std::numeric_limits<KeyId>::max();
 
-// After Options.
+// The limits given by Options.
 struct Limits {
   Prefer prefer = Prefer::kTotalTime;
   std::size_t max_executables = 64;
-  std::size_t max_device_bytes = std::numeric_limits<std::size_t>::max();  // Of executables, tables and sets.
+  // Limit for executables, tables and parameter sets.
+  std::size_t max_device_bytes = std::numeric_limits<std::size_t>::max();
   bool share = true;
   detail::Mechanisms mechanisms = {};
 };
 
 // Keys of one signature have the same `bytes`. Keys of one class have the same `table_bytes`.
 struct GraphFacts {
-  std::uint64_t signature = 0;    // Keys of one signature and stream are a family: an update brings one to another.
-                                  // 0: this key can have no siblings.
-  std::uint64_t table_class = 0;  // Keys of one family and class can share a parameter table. 0: this key cannot.
+  // Keys of one signature and stream are a family, whose graphs an update can change to one another. 0 if the key can
+  // have no siblings.
+  std::uint64_t signature = 0;
+  // Keys of one family and class can share a parameter table. 0 if the key cannot.
+  std::uint64_t table_class = 0;
   std::uint64_t stream = 0;
-  std::uint64_t shape = 0;  // Keys of one signature have the same, which is known before a graph is read.
+  // A hash that is known before a graph is read. Keys of one signature have the same shape.
+  std::uint64_t shape = 0;
   std::size_t nodes = 0;
-  std::size_t bytes = 0;         // Device memory of an executable. Never 0.
-  std::size_t table_bytes = 0;   // Device memory of a parameter table beyond that, with the first set.
+  std::size_t bytes = 0;  // Device memory of an executable. Never 0.
+  // Device memory of a parameter table with its first set, beyond `bytes`.
+  std::size_t table_bytes = 0;
   std::size_t set_bytes = 0;     // Device memory of this key's parameter set.
   std::size_t slot_kernels = 0;  // Kernel nodes with slots that an updater node could write.
 };
 
-// What a key could borrow.
+// An executable that a key could borrow.
 struct Offer {
   KeyId lender = kNoKey;
   Cost update = 0;            // The price of an update from the lender's graph.
   bool has_set = false;       // Whether the lender's table has a parameter set of the key.
-  std::size_t set_bytes = 0;  // By how much the table would grow if it has none.
+  std::size_t set_bytes = 0;  // How much the table grows if it has no set of the key.
 };
 
 struct Plan {
   enum class Action : std::uint8_t {
-    kDirect,  // No executable can be had: `fn` is called directly.
+    kDirect,  // There is no executable: `fn` is called directly.
     kOwn,     // A new executable.
     kTable,   // A new executable with a parameter table.
-    kBorrow,  // The lender's executable, by a parameter set if it has a table, by an update if not.
+    // The lender's executable, by a parameter set if it has a table, else by an update.
+    kBorrow,
   };
   Action action = Action::kDirect;
   bool writes_slots = false;  // Whether a kOwn executable gets an updater node for the slots.
@@ -101,10 +106,10 @@ struct Plan {
 
 class Policy {
  public:
-  // What the caller knows of a key at this moment: whether it is idle, and when it was last used, if that use has not
-  // been reported to the policy yet.
+  // The caller's present knowledge of a key: whether it is idle, and when it was last used, if that use has not been
+  // reported to the policy.
   struct View {
-    // NOLINTNEXTLINE(google-explicit-constructor): most who ask know of no hits.
+    // NOLINTNEXTLINE(google-explicit-constructor): most callers know of no hits.
     template <class Idle>
     View(const Idle& idle_fn) : idle(idle_fn) {}
     template <class Idle, class LastUse>
@@ -117,72 +122,73 @@ class Policy {
 
   explicit Policy(const Limits& limits) : limits_(limits) {}
 
-  // Makes room for what is kept of the key. used() does so, too, but may throw then.
+  // Allocates the key's entry. used() does so as well, but then it may throw.
   void add(KeyId key) { entries_.add(key); }
-  // A run of the key begins. This is the first call for a key. Without a time, it is later than all reported uses.
+  // A run of the key begins. This is the first call for a key. A use without a time is later than all reported uses.
   void used(KeyId key) { used(key, {latest_.epoch + 1, 0}); }
   void used(KeyId key, const Use& use);
-  // The key has a template from now on. If this, or one of the calls below, throws for want of memory, nothing has
-  // changed.
+  // The key now has a template. If this or a call below throws because memory ran out, nothing has changed.
   void captured(KeyId key, const GraphFacts& facts);
-  // The key was captured without a signature, and its graph has been read since. Its stream stays.
+  // The key was captured without a signature, and its graph has been read since. Its stream stays the same.
   void described(KeyId key, const GraphFacts& facts);
-  // The key, which has no executable, runs on this stream from now on: it joins the family there, once it has one.
+  // The key, which has no executable, now runs on this stream. It joins the family of that stream once it has one.
   void moved(KeyId key, std::uint64_t stream);
   // The key, which has no executable, has lost its template.
   void forgotten(KeyId key);
-  // A pinned key keeps its executable, and lends it to nobody.
+  // A pinned key keeps its executable and lends it to no other key.
   void pinned(KeyId key, bool pinned);
 
   // Whether any key can have siblings.
   bool shares() const { return limits_.share && limits_.mechanisms.sharing != detail::Sharing::kNever; }
-  // The keys whose graphs are to be read, so that a key that is to get an executable can have siblings: some others of
-  // its shape, and itself. None while no other key has its shape, or while its decision does not depend on siblings.
+  // The keys whose graphs must be read so that a key that needs an executable can have siblings: the key itself and
+  // some others of its shape. Empty while no other key has its shape, or while siblings do not matter for its decision.
   std::vector<KeyId> to_read(KeyId key) const;
   // Whether keys of one signature are siblings only if they run on one stream.
   static bool tells_streams_apart(const detail::Mechanisms& mechanisms) { return !shares_one(mechanisms); }
-  // Whether an executable could be had now for a key that may not have been captured yet.
+  // Whether a key, which may not have been captured yet, could get an executable now.
   bool has_room(KeyId key, const View& view);
-  // Whether the key could have an executable only in the place of another's.
+  // Whether the key could get an executable only by evicting another.
   bool is_full(KeyId key) const { return !has_place(entries_[key]); }
-  // Whether the key has to borrow whatever its family has, so that no executable is made ahead for it.
+  // Whether the key must borrow what its family has, so that no executable is made ahead for it.
   bool has_to_borrow(KeyId key) const;
 
-  // Whose executable the key could borrow, or kNoKey.
+  // The key whose executable this key could borrow, or kNoKey.
   KeyId candidate(KeyId key, const View& view) const;
   Plan plan(KeyId key, const Offer& offer, const View& view);
-  // For a key that is made ready ahead: what there is room for now. Nothing is lent to it or evicted for it.
+  // A plan for a key that is made ready ahead. It uses only free room: nothing is lent or evicted for it.
   Plan plan_ahead(KeyId key);
-  // The key whose executable is evicted first if the device runs out of memory, or kNoKey. The caller reports it as
-  // `lost`.
+  // The key whose executable is evicted first if the device runs out of memory, or kNoKey. The caller reports it by
+  // lost().
   KeyId victim(const View& view) { return next_victim(kNoKey, view); }
 
-  // The plan is carried out: the key has its executable from now on, and what the plan evicts has none.
+  // The plan is carried out: the key now has its executable, and the evicted keys have none.
   void done(KeyId key, const Plan& plan);
-  // The key could not get the plain executable that it was to borrow, and the lender has it again. What was evicted
-  // stays so, and the rent is paid.
+  // The key could not get the plain executable that it was to borrow, and the lender has it again. Evicted executables
+  // stay evicted, and the rent stays paid.
   void undone(KeyId key, const Plan& plan);
-  // The key's executable, if it had one, is gone.
+  // The key's executable no longer exists.
   void lost(KeyId key);
-  // The key is gone, with all that it had. Its id may be another key's from now on.
+  // The key and everything that it had no longer exist. Its id may be reused for another key.
   void erased(KeyId key);
 
-  // The runtime has refused an update between the key's graph and a sibling's: the key, which has no executable, has no
-  // siblings any more.
+  // The runtime has refused an update between the key's graph and a sibling's. The key, which has no executable, no
+  // longer has siblings.
   void refuse_siblings(KeyId key);
-  // The table of its class cannot hold what the key needs, who has no executable: the key has no class any more.
+  // The table of the key's class cannot hold its parameter set. The key, which has no executable, no longer has a
+  // class.
   void refuse_sets(KeyId key);
-  // It has refused a table: the key's class gets none. If that was the key's own, its executable is a plain one.
+  // The runtime has refused a table, so the class gets none. If this key had the table, its executable is now a plain
+  // one.
   void refuse_table(KeyId key);
-  // It has refused an updater node for slots: the key gets none until it is erased. If that was the key's own, its
-  // executable is a plain one.
+  // The runtime has refused an updater node for slots, so the key gets none until it is erased. If it had one, its
+  // executable is now a plain one.
   void refuse_slots(KeyId key);
 
-  // The key's family by its number, from 1 in the order in which they were founded; 0 if it can have no siblings.
+  // The number of the key's family, counted from 1 in the order of foundation. 0 if the key cannot have siblings.
   std::uint64_t family(KeyId key) const;
   std::size_t families() const { return families_with_siblings_; }
   std::size_t executables() const { return executables_; }
-  // Device memory, by estimate: of all executables; of the key's.
+  // Estimated device memory of all executables, or of one key's executable.
   std::size_t bytes() const { return bytes_; }
   std::size_t bytes(KeyId key) const { return bytes(entries_[key]); }
   bool is_captured(KeyId key) const { return entries_[key].family != nullptr; }
@@ -191,11 +197,11 @@ class Policy {
   bool has_table(KeyId key) const { return entries_[key].kind == Kind::kTable; }
   bool is_device_updated(KeyId key) const { return is_live(key) && entries_[key].kind != Kind::kPlain; }
 
-  // Counts everything anew, and says what is wrong, or nothing. For tests.
+  // Recomputes every count and describes the first error; empty if there is none. For tests.
   std::string find_fault() const;
 
  private:
-  friend class PolicyChecker;  // The one of the tests.
+  friend class PolicyChecker;  // Defined by the tests.
 
   enum class Kind : std::uint8_t { kNone, kPlain, kSlots, kTable };
 
@@ -212,10 +218,10 @@ class Policy {
     KeyId shared = kNoKey;  // The key that now has the shared executable (one without a table).
     std::unordered_map<std::uint64_t, Class> classes;
   };
-  // The keys with templates of one shape.
+  // The keys that have templates of one shape.
   struct Shape {
     std::size_t keys = 0;
-    std::set<KeyId> unread;  // Those whose graphs were not read.
+    std::set<KeyId> unread;  // Keys whose graphs have not been read.
   };
   struct Entry {
     GraphFacts facts;
@@ -224,13 +230,14 @@ class Policy {
     Shape* shape = nullptr;
     Kind kind = Kind::kNone;
     bool is_pinned = false;
-    bool refuses_slots = false;            // The key gets no updater node for its slots.
-    Cost rent = 0;                         // What it has paid for switches since it last had an executable of its own.
-    Use rents_from;                        // The use at which it began to pay.
-    Use last_use;                          // The last use that was reported to the policy.
-    KeyId older = kNoKey, newer = kNoKey;  // The neighbours in the order of its kind.
+    bool refuses_slots = false;  // Whether the key gets no updater node for its slots.
+    // Rent paid since the key last had an executable of its own.
+    Cost rent = 0;
+    Use rents_from;                        // The use at which the rent began.
+    Use last_use;                          // The last reported use.
+    KeyId older = kNoKey, newer = kNoKey;  // Neighbours in the order of its kind.
   };
-  // Executables in the order of last use. Those of pinned keys are in none.
+  // Executables in order of last use. Those of pinned keys are in no order.
   struct Order {
     KeyId oldest = kNoKey, newest = kNoKey;
   };
@@ -238,7 +245,7 @@ class Policy {
 
   static constexpr int kMostPassed = 256;
 
-  // Signatures of keys without siblings: each has its own.
+  // The first signature of keys without siblings. Each has its own.
   static constexpr std::uint64_t kAlone = std::uint64_t{1} << 63;
   static bool is_alone(const GraphFacts& facts) { return facts.signature >= kAlone; }
   static FamilyId family_of(const GraphFacts& facts) { return {facts.signature, is_alone(facts) ? 0 : facts.stream}; }
@@ -255,7 +262,7 @@ class Policy {
   void offer(KeyId key);
   void withdraw(KeyId key);
 
-  // Whether a family has one executable as long as one suffices.
+  // Whether a family has only one executable as long as that suffices.
   static bool shares_one(const detail::Mechanisms& mechanisms) {
     return mechanisms.sharing == detail::Sharing::kAlways || mechanisms.sharing == detail::Sharing::kTable;
   }
@@ -270,7 +277,7 @@ class Policy {
   std::size_t units(const Entry& entry, std::size_t bytes) const;
   std::size_t room_beside_tables(const Entry& entry) const;
   bool fits(std::size_t taken, std::size_t bytes) const;
-  // Whether there is a place for one more executable if each counts one, and whether there is room.
+  // Whether there is room for one more executable if each of them counts one.
   bool has_place(const Entry& entry) const {
     return executables_ < limits_.max_executables && fits(bytes_, entry.facts.bytes);
   }
@@ -297,7 +304,7 @@ class Policy {
   Plan wish(const Entry& entry, const Offer& offer, const View& view);
   Plan wish_or_own(KeyId key, const Offer& offer, const View& view);
 
-  // By id. It grows without moving them; looked up often, so no division is made.
+  // Entries by id. They never move, and an access needs no division by a variable.
   class Entries {
    public:
     Entry& operator[](KeyId key) { return chunks_[key / kChunk][key % kChunk]; }
@@ -314,7 +321,7 @@ class Policy {
 
   const Limits limits_;
   Entries entries_;
-  // Maps by order: no insertion takes long, as one that makes a hash table grow does.
+  // Ordered maps, because an insertion never takes as long as one that makes a hash table grow.
   std::map<FamilyId, Family> families_;
   std::map<std::uint64_t, Shape> shapes_;
   Order plain_, updated_;
@@ -322,11 +329,11 @@ class Policy {
   std::uint64_t last_alone_ = kAlone;
   std::uint64_t last_family_ = 0;
   std::size_t families_with_siblings_ = 0;
-  std::size_t keys_ = 0;  // That have a template.
+  std::size_t keys_ = 0;  // Number of keys that have a template.
   std::size_t executables_ = 0;
-  std::size_t units_ = 0;       // What the executables count.
-  std::size_t bytes_ = 0;       // What they take of the device's memory.
-  std::size_t with_slots_ = 0;  // Executables with an updater node for slots.
+  std::size_t units_ = 0;       // What the executables count against max_executables.
+  std::size_t bytes_ = 0;       // Device memory of the executables.
+  std::size_t with_slots_ = 0;  // Number of executables with an updater node for slots.
   std::size_t tables_ = 0;
 };
 

@@ -86,7 +86,7 @@ std::string Policy::find_fault() const {
       if (!is_live(key) || entry.is_pinned) return of(key, "it is in the order of use");
       if ((entry.kind == Kind::kPlain) != (order == &plain_)) return of(key, "it is in the other kind's order");
       if (entry.older != older) return of(key, "the order of use is linked wrongly");
-      // With more keys than a move passes over the order need not be exact.
+      // If there are more entries than a move passes over, the order need not be exact.
       const bool is_exact = entries_.size() <= kMostPassed;
       if (is_exact && older != kNoKey && entries_[older].last_use > entry.last_use) {
         return of(key, "it is not in order of use");

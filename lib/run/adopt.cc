@@ -1,4 +1,4 @@
-// Keys whose graph somebody else made (graphcache/adopt.h).
+// Keys with a graph that the program built itself (graphcache/adopt.h).
 #include <absl/cleanup/cleanup.h>
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace graphcache {
 
-// Whether an entry of the key has a graph, or only an adopted one counts.
+// Whether an entry of the key has a graph. With `only_adopted`, whether one has an adopted graph.
 bool Cache::Impl::has_graph(const Key& key, bool only_adopted) const {
   for (const Entry* entry = index_.find(key); entry != nullptr; entry = Index::next_of_key(entry)) {
     if (entry->state != State::kCold && (entry->is_adopted || !only_adopted)) return true;
@@ -43,7 +43,7 @@ absl::Status Cache::Impl::adopt(const Key& key, cudaGraph_t graph, const detail:
     if (has_graph(key)) return exists();
     touch(entry.get());
   }
-  // The adoption keeps its owner until all has gone well: what releases it holds no lock.
+  // The adoption keeps its owner until adopt() has succeeded, so the caller releases it, without a lock held.
   Owners owner(1);
   Template made;
   const absl::Cleanup give_back = [&] {
@@ -57,7 +57,7 @@ absl::Status Cache::Impl::adopt(const Key& key, cudaGraph_t graph, const detail:
   entry->seen = true;
   entry->direct_left = 0;
   MutexLock lock(mutex_);
-  if (has_graph(key)) return exists();  // A run has captured the key meanwhile.
+  if (has_graph(key)) return exists();  // A run has captured the key in the meantime.
   keep_template(entry.get(), std::move(content), std::move(made));
   ++adopted_;
   if (adoption.owner == nullptr) return absl::OkStatus();
@@ -68,8 +68,8 @@ absl::Status Cache::Impl::adopt(const Key& key, cudaGraph_t graph, const detail:
   return out_of_memory();
 }
 
-// In the place of a direct call of `fn`, which an adopted key has not: an executable for one launch. The graph stays
-// the entry's.
+// Replaces a direct run for an adopted key, which has no `fn`: instantiates an executable for one launch. The graph
+// stays with the entry.
 absl::StatusOr<Outcome> Cache::Impl::run_once(Held& entry, EagerReason reason, const Request& request) {
   LastErrorGuard last_error;
   const DeviceGuard device(options_.device);
@@ -82,7 +82,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_once(Held& entry, EagerReason reason, c
   };
   CallResult result = instantiate();
   if (result.error == cudaErrorMemoryAllocation || result.error == cudaErrorNotSupported) {
-    // As buy() does it.
+    // In the same way as buy().
     result = graveyard_.collect_all(memory_.get());
     if (result.error == cudaSuccess) result = instantiate();
   }
@@ -111,11 +111,12 @@ absl::StatusOr<Outcome> Cache::Impl::run_once(Held& entry, EagerReason reason, c
   return count_eager(entry.get(), reason);
 }
 
-// What erased keys were given to keep, once nothing is in flight any more. It is let go without a lock: owners may do
-// what they like. What launches need cannot be told by their executables alone: a sibling may have taken one over.
+// Returns the owners of erased keys once nothing is in flight. The caller releases them without a lock, because they
+// may run any code. The keys' own executables do not show which launches are in flight, because a sibling may have
+// taken one over.
 Owners Cache::Impl::take_released() {
   Owners released;
-  if (active_recording != nullptr) return released;  // A later call does.
+  if (active_recording != nullptr) return released;  // A later call does this.
   {
     MutexLock lock(mutex_);
     released.swap(released_);

@@ -1,5 +1,5 @@
-// What could be better about the use of the cache (Cache::advise). Each rule says from how many runs on it speaks:
-// below that, what it sees may be chance, or a start.
+// Finds possible improvements in the use of a cache (Cache::advise). Each rule needs a minimum number of runs; with
+// fewer, its finding may be chance or only the start of the program.
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
 #include <absl/strings/str_join.h>
@@ -20,14 +20,14 @@
 namespace graphcache {
 namespace {
 
-constexpr std::uint64_t kFewest = 16;          // Runs, keys, or values that are worth a finding.
-constexpr std::size_t kMostEntries = 1 << 14;  // That are looked at.
-constexpr std::size_t kMostPairs = 4;          // Of graphs of keys of one form that are compared.
-constexpr double kMissesOfChurn = 0.2;         // Of the runs of keys of one form.
-constexpr double kDirectShare = 0.05;          // Of the runs of a label.
-constexpr double kRateOfBudget = 0.05;         // By which four times the budget is better.
-constexpr double kShareOfRecaptures = 0.01;    // Of all runs.
-constexpr double kAcceptedPadding = 0.125;     // With which no more buckets are proposed.
+constexpr std::uint64_t kFewest = 16;          // Minimum number of runs, keys, or values for a finding.
+constexpr std::size_t kMostEntries = 1 << 14;  // Maximum number of entries that are examined.
+constexpr std::size_t kMostPairs = 4;          // Maximum number of pairs of graphs of one form that are compared.
+constexpr double kMissesOfChurn = 0.2;         // Share of the runs of keys of one form.
+constexpr double kDirectShare = 0.05;          // Share of the runs of a label.
+constexpr double kRateOfBudget = 0.05;         // Gain of four times the budget that makes a finding.
+constexpr double kShareOfRecaptures = 0.01;    // Share of all runs.
+constexpr double kAcceptedPadding = 0.125;     // With this padding no more buckets are proposed.
 
 constexpr const char* kNames[] = {"sizes",           "values_in_keys", "budget", "templates",
                                   "never_hit_again", "direct_runs",    "stale"};
@@ -61,12 +61,12 @@ struct Seen {
   bool is_stale = false;
 };
 
-// A key of which the numbers may be others: integers and addresses.
+// The integers and addresses in a key.
 struct Numbers {
   const Seen* seen;
   std::vector<std::int64_t> values;
 };
-// The keys of one place of the program that differ in numbers alone.
+// The keys of one place of the program that differ only in numbers.
 struct Form {
   std::vector<std::size_t> parts;  // Which part of the key each number is.
   std::vector<bool> is_address;
@@ -101,7 +101,7 @@ std::vector<Form> forms_of(const std::vector<Seen>& all) {
   return result;
 }
 
-// The runs of each value of a number.
+// Number of runs for each value of a number.
 std::map<std::int64_t, std::uint64_t> runs_by_value(const Form& form, std::size_t number) {
   std::map<std::int64_t, std::uint64_t> runs;
   for (const Numbers& key : form.keys) runs[key.values[number]] += runs_of(key.seen->counts);
@@ -111,7 +111,7 @@ std::map<std::int64_t, std::uint64_t> runs_by_value(const Form& form, std::size_
 // Pairs of keys that have templates and differ in one number, if there are any; else any pairs.
 std::vector<std::pair<std::uint64_t, std::uint64_t>> pairs_of(const Form& form, std::size_t number) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> like, unlike;
-  std::map<std::vector<std::int64_t>, std::uint64_t> last;  // By the other numbers.
+  std::map<std::vector<std::int64_t>, std::uint64_t> last;  // Keyed by the other numbers.
   std::uint64_t last_of_all = 0;
   for (const Numbers& key : form.keys) {
     if (!key.seen->is_recorded || like.size() == kMostPairs) continue;
@@ -125,7 +125,7 @@ std::vector<std::pair<std::uint64_t, std::uint64_t>> pairs_of(const Form& form, 
   return like.empty() ? unlike : like;
 }
 
-// The fewest buckets with little padding.
+// Proposes the fewest buckets with little padding.
 void propose_buckets(const std::map<std::int64_t, std::uint64_t>& runs, Finding* finding) {
   const std::vector<std::pair<std::int64_t, std::uint64_t>> sizes(runs.begin(), runs.end());
   const auto size_of_all = [&](auto&& size) {
@@ -164,7 +164,7 @@ const char* cure_of(EagerReason reason) {
   }
 }
 
-// Those that more runs, or a larger budget, do not change by themselves.
+// Reasons that more runs or a larger budget do not remove.
 bool could_be_graphs(EagerReason reason) {
   return reason != EagerReason::kCaptureAfter && reason != EagerReason::kPreparing;
 }
@@ -192,7 +192,7 @@ const char* to_string(FindingKind kind) {
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }
 
-// Looks at one cache. Without its lock, except where it collects.
+// Examines one cache. Holds its lock only while it collects entries.
 class Cache::Impl::Adviser {
  public:
   explicit Adviser(Impl& impl) : impl_(impl), stats_(impl.stats()) {}
@@ -226,7 +226,7 @@ class Cache::Impl::Adviser {
     recaptures_ = impl_.recaptures_;
   }
 
-  // How far the graphs of keys are apart that differ in this number. Nothing if none could be read.
+  // The largest difference between graphs of keys that differ in this number. Nothing if no graph could be read.
   std::optional<NodeDifference> largest_difference(const Form& form, std::size_t number) {
     std::optional<NodeDifference> largest;
     for (const auto& [a, b] : pairs_of(form, number)) {
@@ -238,7 +238,7 @@ class Cache::Impl::Adviser {
     return largest;
   }
 
-  // Numbers in keys that are nearly always new.
+  // Finds numbers in keys that are nearly always new.
   void look_at_keys() {
     for (const Form& form : forms_of(seen_)) {
       std::uint64_t runs = 0, replayed = 0;
@@ -320,13 +320,14 @@ class Cache::Impl::Adviser {
     }
   }
 
-  // Graphs that were made and never replayed. The newest quarter may yet be.
+  // Finds graphs that were captured and never replayed. The newest quarter is left out, because it may still be
+  // replayed.
   void look_at_idle() {
     const auto with_graphs = static_cast<std::size_t>(
         std::count_if(seen_.begin(), seen_.end(), [](const Seen& seen) { return seen.is_recorded; }));
     std::size_t met = 0;
-    std::map<std::string, std::uint64_t> idle;  // By label.
-    for (const Seen& seen : seen_) {            // Those used last come first.
+    std::map<std::string, std::uint64_t> idle;  // Keyed by label.
+    for (const Seen& seen : seen_) {            // Most recently used first.
       if (!seen.is_recorded || ++met <= with_graphs / 4) continue;
       if (seen.is_pinned || runs_of(seen.counts) == 0 || hits_of(seen.counts) != 0) continue;
       const std::string label(seen.key.label());
@@ -344,7 +345,8 @@ class Cache::Impl::Adviser {
   }
 
   void look_at_stale() {
-    std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> stale;  // By label: entries and their hits.
+    // Number of entries and of their hits, keyed by label.
+    std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> stale;
     for (const Seen& seen : seen_) {
       if (!seen.is_stale) continue;
       auto& [entries, replayed] = stale[std::string(seen.key.label())];
@@ -363,7 +365,7 @@ class Cache::Impl::Adviser {
 
   Impl& impl_;
   const Stats stats_;
-  std::vector<Seen> seen_;  // The one used last first.
+  std::vector<Seen> seen_;  // Most recently used first.
   std::array<std::uint64_t, 2> returns_{};
   std::uint64_t recaptures_ = 0;
   std::set<std::string> churning_;  // Labels whose keys are nearly always new.

@@ -1,10 +1,10 @@
-// Threads of the cache that make executables, while the runs that need them call `fn` directly
+// Threads of the cache that make executables while the runs that need them call `fn` directly
 // (Options::background_threads).
 //
-// A run decides as it does without them. If its plan is to instantiate, it calls `fn` directly, and gives the entry,
-// locked, to a background thread. All runs of the key are direct until that thread lets the entry go. If no thread is
-// free, there is no such plan: the driver makes launches wait while it instantiates, so a run should not meet more than
-// one instantiation, and not pay for a capture at the same time.
+// A run decides as it does without such threads. If its plan is to instantiate, it calls `fn` directly and hands the
+// entry, locked, to a background thread. All runs of the key are direct until that thread unlocks the entry. If no
+// thread is free, there is no such plan. The driver delays launches while it instantiates, so a run should be delayed
+// by at most one instantiation, and should not pay for a capture at the same time.
 #include <absl/cleanup/cleanup.h>
 #include <absl/strings/str_cat.h>
 
@@ -31,7 +31,7 @@ absl::Status too_late(std::size_t left, std::size_t all) noexcept try {
 
 }  // namespace
 
-// Where no thread can be had, runs do it all by themselves.
+// If no thread can be started, runs do all the work themselves.
 void Cache::Impl::start_background() try {
   background_.reserve(static_cast<std::size_t>(options_.background_threads));
   for (int i = 0; i < options_.background_threads; ++i) background_.emplace_back([this] { work_in_background(); });
@@ -39,7 +39,7 @@ void Cache::Impl::start_background() try {
   log("graphcache: there are fewer background threads than Options::background_threads: the system refused more");
 }
 
-// Tasks that have not begun are dropped.
+// Drops tasks that have not begun.
 void Cache::Impl::stop_background() {
   {
     MutexLock lock(mutex_);
@@ -59,7 +59,7 @@ void Cache::Impl::add_task(Entry* locked, Task task) {
   has_tasks_.notify_one();
 }
 
-// Calls `fn` directly, and then gives the entry, which was promised an executable, to a background thread: the launches
+// Calls `fn` directly, and then hands the entry, which was promised an executable, to a background thread. The launches
 // of the run come first.
 absl::StatusOr<Outcome> Cache::Impl::run_meanwhile(Held& held, const Request& request) {
   Entry* const entry = held.give_away();
@@ -76,7 +76,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_meanwhile(Held& held, const Request& re
   return call_directly(entry, EagerReason::kPreparing, request);
 }
 
-// A run of an entry that a background thread has, or is to have.
+// A run of an entry that a background thread has or will have.
 absl::StatusOr<Outcome> Cache::Impl::run_beside(Entry* in_background, const Request& request) {
   const User user(*this, in_background);
   LastErrorGuard last_error;
@@ -101,7 +101,7 @@ void Cache::Impl::work_in_background() {
       entry.reset(std::exchange(first_task_, first_task_->next_task));
       task = entry->task;
       ++busy_threads_;
-      if (entry->erased || lost_ || stopping_) {  // Nobody needs it.
+      if (entry->erased || lost_ || stopping_) {  // The executable is not needed any more.
         task = Task::kNone;
         demote(entry.get(), Loss::kFailed);
       }
@@ -110,7 +110,8 @@ void Cache::Impl::work_in_background() {
   }
 }
 
-// It is not put back: the thread is the cache's, and to make device 0 current would make a context there.
+// The device is not restored: the thread belongs to the cache, and making device 0 current would create a context
+// there.
 CallResult Cache::Impl::make_device_current() const {
   int device = -1;
   const cudaError_t error = cudaGetDevice(&device);
@@ -118,7 +119,7 @@ CallResult Cache::Impl::make_device_current() const {
   return {"cudaSetDevice", cudaSetDevice(options_.device)};
 }
 
-// Makes the executable, unless none is needed any more (kNone), and lets the entry go, whatever comes of it.
+// Makes the executable, unless it is no longer needed (kNone), and unlocks the entry in any case.
 void Cache::Impl::carry_out(Held& entry, Task task) {
   LastErrorGuard last_error;
   const CallResult current = make_device_current();
@@ -150,7 +151,7 @@ void Cache::Impl::carry_out(Held& entry, Task task) {
     MutexLock lock(mutex_);
     --busy_threads_;
     ++tasks_done_;
-    // The first one since somebody waited, except that a fatal one must not be missed.
+    // Keeps the first failure since the last wait, except that a fatal one must not be missed.
     if (!failure.ok() && (task_failed_ <= tasks_awaited_ || is_fatal(cuda_error(failure)))) {
       task_failure_ = failure;
       task_failed_ = tasks_done_;
@@ -160,7 +161,7 @@ void Cache::Impl::carry_out(Held& entry, Task task) {
   tell();
 }
 
-// Instantiates and uploads the executable that the entry was promised.
+// Instantiates and uploads the executable that was promised to the entry.
 Cache::Impl::Obtained Cache::Impl::instantiate_ahead(Held& entry, Task task) {
   Obtained obtained;
   cudaStream_t stream = nullptr;

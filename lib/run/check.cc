@@ -1,4 +1,4 @@
-// What must hold of a stream before work is captured or enqueued on it.
+// Checks of a stream before work is captured or enqueued on it.
 #include <absl/strings/str_cat.h>
 
 #include "cuda/compat.h"
@@ -7,7 +7,7 @@
 #include "run/impl.h"
 
 namespace graphcache {
-// What must hold before `fn` is called on a stream. The order matters: asking a capturing stream for its device breaks
+// Checks the stream before `fn` is called on it. The order matters: querying the device of a capturing stream breaks
 // its capture (compat.h).
 absl::Status Cache::Impl::check(const Request& request) {
   if (absl::Status lost = status(); !lost.ok()) return lost;
@@ -32,7 +32,7 @@ absl::Status Cache::Impl::check_device(cudaStream_t stream) const {
       return cuda_failure("cudaGetDevice", error);
     }
   } else {
-    DeviceGuard current(options_.device);  // What older toolkits compare with (compat.h).
+    DeviceGuard current(options_.device);  // Older toolkits compare with this device (compat.h).
     if (!current.status().ok()) return current.status();
     if (const CallResult asked = stream_device(stream, &device); asked.error != cudaSuccess) {
       return cuda_failure(asked.call, asked.error);

@@ -8,15 +8,15 @@
 
 namespace graphcache {
 
-// The request's entry, locked. It is made if there is none. Null if a background thread has it, or is to have it: then
-// it is `in_background`, and this thread is one of its users.
+// The request's entry, locked; created if there is none. If a background thread has the entry or will have it, returns
+// null and sets `in_background`, with this thread counted as a user.
 Entry* Cache::Impl::claim(const Request& request, Entry** in_background) {
   Entry* entry = claim_known(request);
   if (entry == nullptr) entry = claim_or_wait(request, in_background);
   return entry == nullptr ? nullptr : claimed(entry, request);
 }
 
-// Takes note that the request has it.
+// Records that the request has the entry.
 Entry* Cache::Impl::claimed(Entry* entry, const Request& request) {
   entry->used_in = hits_->epoch.load(std::memory_order_relaxed);
   entry->used_at = ++detail::this_thread.uses;
@@ -28,14 +28,15 @@ bool Cache::Impl::is_for(const Entry& entry, const Request& request) const {
   return entry.is(request.key, request.call.site) && entry.of_stream == stream_of_entry(request);
 }
 
-// The stream whose runs alone the request's entry is to serve, or null. An adopted graph cannot be had once more.
+// The only stream that the request's entry is to serve, or null for all. An adopted graph cannot be captured for each
+// stream.
 cudaStream_t Cache::Impl::stream_of_entry(const Request& request) const {
   return options_.executables_per_key == 1 || request.call.is_adopted ? nullptr : request.stream;
 }
 
-// Without the cache's lock. Null if there is no entry, if it is in use, or if it is just being moved in the index.
+// Finds the entry without the cache's lock. Null if there is no entry, if it is in use, or if the index is moving it.
 Entry* Cache::Impl::claim_known(const Request& request) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  constexpr int kMostMet = 8;  // The chain is what other threads make of it meanwhile.
+  constexpr int kMostMet = 8;  // Other threads may change the chain meanwhile.
   const std::size_t tag = Entry::tag_of(request.key, request.call.site, stream_of_entry(request));
   Entry* entry = index_.chain(request.key.hash());
   for (int i = 0; i < kMostMet && entry != nullptr; ++i, entry = EntryTable::next(entry)) {
@@ -48,8 +49,8 @@ Entry* Cache::Impl::claim_known(const Request& request) ABSL_NO_THREAD_SAFETY_AN
   return nullptr;
 }
 
-// Another stream gets an entry of its own once all that there are have an executable, so that a cold key is captured
-// once. Streams beyond Options::executables_per_key share the first one's.
+// A further stream gets its own entry once all entries of the key have an executable, so that a cold key is captured
+// only once. Streams beyond Options::executables_per_key share the first one's entry.
 Entry* Cache::Impl::find_or_insert(const Request& request) {
   const cudaStream_t stream = stream_of_entry(request);
   absl::InlinedVector<Entry*, 8> others;
@@ -84,20 +85,20 @@ Entry* Cache::Impl::claim_or_wait(const Request& request, Entry** in_background)
     }
     entry->lock.announce_wait();
     if (entry->lock.try_lock()) return entry;
-    // The holder may have unlocked just before it could see that somebody waits.
+    // The holder may have unlocked just before it could see the announced wait.
     unlocked_.wait_for(mutex_, std::chrono::milliseconds(1));
   }
 }
 
-// A run that is no hit uses the entry: what is told of hits by Entry::last_use() alone is told to all here.
+// Records a use by a run that is not a hit. Hits only change Entry::last_use(); index and policy are updated here.
 void Cache::Impl::touch(Entry* entry) {
   index_.touch(entry);
   policy_.used(entry->id, entry->last_use());
   hits_->epoch.store(hits_->epoch.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 }
 
-// All waiters look again, each for its own entry.
-// Whoever erased the entry meanwhile announced a wait, too: it is gone by the end of the run.
+// Makes all waiters look again, each for its own entry. A thread that erases an entry in use announces a wait as well,
+// so the entry is deleted at the end of the run.
 void Cache::Impl::wake() {
   bool gone = false;
   {

@@ -1,4 +1,4 @@
-// The capture of a run, and what a watcher of CUDA calls has to say of it (Options::diagnose).
+// Captures the work of a run, with a watcher of CUDA calls if there is one (Options::diagnose).
 #include <absl/strings/str_cat.h>
 
 #include <algorithm>
@@ -12,16 +12,16 @@
 
 namespace graphcache {
 
-// A profiler, say, may keep the component from working: the cache does without.
+// The component may be unusable, for example because of a profiler. Then the cache works without it.
 void Cache::Impl::find_diagnoser() {
   std::string why;
   diagnoser_ = graphcache::find_diagnoser(&why);
   if (diagnoser_ == nullptr) log(absl::StrCat("graphcache: captures are not diagnosed: ", why));
 }
 
-// The legacy stream cannot be captured: `fn` gets another in its place, which does not block. So calls of other threads
-// on the legacy stream go on, and what `fn` enqueues there itself is not part of the graph. In verify mode it does
-// block: then such a launch of `fn` breaks the capture, and is reported.
+// The legacy stream cannot be captured, so `fn` gets another, non-blocking stream in its place. Calls of other threads
+// on the legacy stream go on, and what `fn` itself enqueues there is not part of the graph. In verify mode the stream
+// is a blocking one: then such a launch by `fn` breaks the capture and is reported.
 Captured Cache::Impl::capture_fn(const Request& request) {
   if (request.stream != cudaStreamLegacy) return capture_on(request.stream, request);
   const OwnStreams::Loan stream(capture_streams_);
@@ -31,9 +31,9 @@ Captured Cache::Impl::capture_fn(const Request& request) {
   return none;
 }
 
-// Keeps and logs what of the work of `fn` is not in the graph: each text once.
+// Keeps and logs the work of `fn` that is not in the graph, each text once.
 void Cache::Impl::note_strays(Entry* entry, const Request& request, const std::vector<std::string>& strays) {
-  constexpr std::size_t kMaxTexts = 32;  // Names of streams are no end of texts.
+  constexpr std::size_t kMaxTexts = 32;  // The texts contain stream handles, so their number has no other limit.
   for (const std::string& stray : strays) {
     {
       MutexLock lock(mutex_);
@@ -45,7 +45,7 @@ void Cache::Impl::note_strays(Entry* entry, const Request& request, const std::v
   }
 }
 
-// What there is to say of them where there is no graph.
+// Describes the missed work for the case that there is no graph.
 std::string Cache::Impl::list_of(const std::vector<std::string>& strays) {
   std::string text;
   for (const std::string& stray : strays) absl::StrAppend(&text, text.empty() ? ". Elsewhere " : "; ", stray);

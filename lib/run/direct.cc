@@ -1,4 +1,4 @@
-// Runs that launch no graph of their own: those inside another capture, and those that call `fn` directly.
+// Runs that launch no graph of their own: inside another capture, or by calling `fn` directly.
 #include <absl/cleanup/cleanup.h>
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace graphcache {
 
-// A run inside another run's capture. Nothing here may wait for another run, nor touch the capture but through its
-// streams.
+// A run inside another run's capture. Nothing here may wait for another run, or change the capture except by enqueuing
+// on its streams.
 absl::StatusOr<Outcome> Cache::Impl::run_nested(const Request& request) {
   LastErrorGuard last_error;
   CaptureInfo info;
@@ -23,8 +23,8 @@ absl::StatusOr<Outcome> Cache::Impl::run_nested(const Request& request) {
   const bool inside = info.status != cudaStreamCaptureStatusNone && info.id == active_recording->capture_id();
   if (!inside) {
     if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
-    // Its work would be done now and never again by a replay of the outer graph. The outer `fn` is called again
-    // instead, directly, and this run comes back with it.
+    // Its work would be done now, and never again when the outer graph is replayed. Instead the outer `fn` is called
+    // again, directly, and repeats this run.
     active_recording->refuse_capture(absl::FailedPreconditionError(
         "a run was made inside another run's fn on a stream that is not part of its capture"));
     return count_inlined();
@@ -42,7 +42,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_nested(const Request& request) {
   return run_inlined(request);
 }
 
-// The work of a run becomes part of the capture that its stream is part of.
+// Adds the work of a run to the capture that its stream is part of.
 absl::StatusOr<Outcome> Cache::Impl::run_inlined(const Request& request) {
   if (absl::Status lost = status(); !lost.ok()) return failed(request, std::move(lost));
   if (request.call.is_adopted) {
@@ -72,15 +72,15 @@ absl::StatusOr<Outcome> Cache::Impl::run_disabled(const Request& request) {
     return run_directly(none, EagerReason::kDisabled, request);
   }
   Entry* in_background = nullptr;
-  Held entry(*this, claim(request, &in_background));  // The graph is the entry's.
+  Held entry(*this, claim(request, &in_background));  // The graph belongs to the entry.
   const absl::Cleanup tidy = [&] {
     entry.release();
-    tidy_up(request.stream);  // The executable of the last run, say.
+    tidy_up(request.stream);  // For example, the executable of the last run.
   };
   return run_directly(entry, EagerReason::kDisabled, request);
 }
 
-// Calls `fn` directly. The entry is let go first, so that other threads' runs of it need not wait; it may be null.
+// Calls `fn` directly. The entry, which may be null, is unlocked first, so that runs of other threads need not wait.
 absl::StatusOr<Outcome> Cache::Impl::run_directly(Held& held, EagerReason reason, const Request& request) {
   Entry* const entry = held.get();
   if (entry != nullptr && entry->content != nullptr && entry->content->is_adopted) {
@@ -89,7 +89,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_directly(Held& held, EagerReason reason
   if (entry != nullptr) {
     MutexLock lock(mutex_);
     ++entry->users;
-    // `fn` hands out other memory now, so what was captured must not be replayed.
+    // `fn` will hand out other memory, so the captured graph must not be replayed.
     if (entry->content != nullptr && entry->content->leaves_memory) forget_template(entry, Loss::kMemory);
   }
   held.release();
@@ -108,7 +108,7 @@ Cache::Impl::User::~User() {
   if (gone) impl_.graveyard_.collect_all();
 }
 
-// The entry, which may be null, stays meanwhile.
+// The entry, which may be null, must stay during the call.
 absl::StatusOr<Outcome> Cache::Impl::call_directly(Entry* entry, EagerReason reason, const Request& request) {
   LastErrorGuard last_error;
   DeviceGuard device(options_.device);
@@ -134,8 +134,8 @@ Outcome Cache::Impl::count_eager(Entry* entry, EagerReason reason) {
   return Outcome::kEager;
 }
 
-// A failed patch leaves the executable in a state that nobody knows. A failed launch leaves it whole if the stream is
-// at fault, and its state unknown otherwise.
+// A failed patch leaves the executable in an unknown state. So does a failed launch, unless the stream is at fault;
+// then the executable is intact.
 absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult& result, EagerReason reason,
                                                    const Request& request) {
   if (request.last_error != nullptr) {
@@ -164,7 +164,7 @@ absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult
         "next run, or set cudaGraphInstantiateFlagAutoFreeOnLaunch in Options::instantiate_flags)",
         result.error);
   }
-  // A graph that cannot be instantiated is of no use.
+  // A template that cannot be instantiated is dropped.
   give_up(entry.get(), std::move(error), result.call == kInstantiate && reason != EagerReason::kOutOfMemory);
   if (!unfit.ok()) return failed(request, std::move(unfit));
   auto outcome = run_directly(entry, reason, request);
@@ -173,8 +173,7 @@ absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult
   return outcome;
 }
 
-// The entry has lost its executable, or the promise of one, by an error. It forgets its template, too, if that is asked
-// for.
+// The entry has lost its executable, or the promise of one, by an error. With `forgets` it loses its template as well.
 void Cache::Impl::give_up(Entry* entry, absl::Status error, bool forgets) {
   {
     MutexLock lock(mutex_);
@@ -185,7 +184,7 @@ void Cache::Impl::give_up(Entry* entry, absl::Status error, bool forgets) {
   back_off(entry);
 }
 
-// A key whose captures break is tried again, but ever more rarely: it may have been a passing cause, such as a library
+// A key whose captures break is captured again, but ever more rarely. The cause may be temporary, such as a library
 // that initialises itself at its first call.
 void Cache::Impl::back_off(Entry* entry) {
   constexpr int kMaxDoublings = 10;

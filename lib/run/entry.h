@@ -1,4 +1,4 @@
-// What a key maps to, at one place of the program.
+// An entry: what a key maps to at one place of the program.
 #pragma once
 
 #include <absl/base/thread_annotations.h>
@@ -26,34 +26,35 @@ namespace graphcache {
 
 using detail::Counter;
 
-// What an entry has. An entry that has an executable has a template, too: its own, or as that executable's base.
+// What an entry has. With an executable it also has a template: its own, or the executable's base.
 enum class State {
-  kCold,      // Neither: it remembers counts and failed captures.
-  kRecorded,  // A template.
+  kCold,      // Neither template nor executable, only counts and failed captures.
+  kRecorded,  // A template without an executable.
   kLive,      // An executable, or a promise of one.
 };
 
-// For whom a background thread is to make the executable that an entry was promised (Options::background_threads). The
-// entry's lock is held from then on until that is done.
+// The purpose for which a background thread makes the executable that was promised to an entry
+// (Options::background_threads). From the promise until the task is done, the entry's lock is held.
 enum class Task : std::uint8_t {
   kNone,
   kRun,   // For a run: another executable is evicted if memory runs out.
   kWarm,  // For Cache::warm(): no executable is evicted.
 };
 
-// What took an entry's executable or its template.
+// Why an entry has lost its executable or its template.
 enum class Loss : std::uint8_t {
   kNone,
-  kEvicted,    // Another key needed the room.
-  kLent,       // A sibling runs with it.
-  kFailed,     // An error, which is in Entry::error.
+  kEvicted,    // Evicted because another key needed the room.
+  kLent,       // Lent to a sibling.
+  kFailed,     // Lost by an error, which is in Entry::error.
   kTemplates,  // There were more templates than Options::max_templates.
-  kOfOne,      // The template was dropped with its executable, because it can have no other.
-  kMemory,     // A direct run handed out other memory than the graph's.
-  kStale,      // Verify mode (OnStale::kForget).
+  // The template can have only one executable, so it was dropped with it.
+  kOfOne,
+  kMemory,  // A direct run handed out other memory than the graph's.
+  kStale,   // Verify mode found it stale (OnStale::kForget).
 };
 
-// The numbers of runs and of hits in counts by outcome.
+// Number of runs by outcome, hits included.
 using OutcomeCounts = std::array<std::uint64_t, kOutcomeCount>;
 inline std::uint64_t runs_of(const OutcomeCounts& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
@@ -64,86 +65,90 @@ inline std::uint64_t hits_of(const OutcomeCounts& counts) {
   return hits;
 }
 
-// What an adopted key keeps alive: of one element or none, so that it can be handed on without memory.
+// What an adopted key keeps alive. At most one element; a list, so that it can be passed on without allocating.
 using Owners = std::list<std::shared_ptr<void>>;
 
 struct Entry;
 
-// What every thread may look at, whether the entry is in use, erased or free.
+// The part of an entry that every thread may read, whether the entry is in use, erased or free.
 struct EntryHandle : detail::HotEntry {
   explicit EntryHandle(bool held) : HotEntry(held) {}
 
-  std::atomic<std::size_t> tag{0};              // Of key, place and of_stream: equal ones have equal tags.
-  std::atomic<Entry*> next_of_bucket{nullptr};  // Written under the cache's lock, through Index.
+  // A hash of key, place and of_stream, so equal entries have equal tags.
+  std::atomic<std::size_t> tag{0};
+  std::atomic<Entry*> next_of_bucket{nullptr};  // Written under the cache's lock by Index.
 
   Use last_use() const { return {used_in.value(), used_at.value()}; }
 };
 
-// Texts for people about an entry. Most entries have none.
+// Texts about an entry. Most entries have none.
 struct Notes {
-  std::string refusal;                  // Why the runtime refused an update the last time.
-  std::string stale;                    // What verify mode found the last time.
-  std::vector<std::string> stray_work;  // What captures missed, as far as somebody watched them.
+  std::string refusal;                  // Why the runtime last refused an update.
+  std::string stale;                    // What verify mode last found.
+  std::vector<std::string> stray_work;  // Work that captures missed, if they were watched.
 };
 
-// What becomes as new when the entry is deleted, and serves another key.
+// The part of an entry that is reset when it is deleted and reused for another key.
 struct EntryContents {
-  // Guarded by `lock`. An executable changes hands while both entries' locks are held, which thread-safety analysis
-  // cannot follow: the thread sanitizer looks (test/run --lanes tsan). It is given away by take_executable().
+  // Guarded by `lock`. An executable moves from one entry to another while both locks are held. Thread-safety analysis
+  // cannot follow that; the thread sanitizer checks it (test/run --lanes tsan). take_executable() gives it away.
   std::unique_ptr<Executable> executable;
-  LaunchStream stream;  // The last one that was found fit to run on.
+  LaunchStream stream;  // The stream on which the entry last ran or was to run.
 
   // Written under `lock` and the cache's lock, before the entry can be found.
   Key key;
   detail::Site site{};
-  cudaStream_t of_stream = nullptr;  // The stream that it serves (Options::executables_per_key); null: all streams.
-  KeyId id = kNoKey;                 // Its number in the policy.
+  // The only stream that it serves (Options::executables_per_key), or null for all streams.
+  cudaStream_t of_stream = nullptr;
+  KeyId id = kNoKey;  // Its id in the policy.
 
-  // Written under `lock`, except the count of kEager, which is written under the cache's lock. Most replays are counted
-  // in `replayed`.
+  // Written under `lock`, except that kEager is counted under the cache's lock. Most replays are counted in `replayed`.
   std::array<Counter, kOutcomeCount> outcomes{};
-  Counter nodes;       // The number of nodes in the last capture.
-  Counter slot_nodes;  // The number of these nodes that hold values of slots.
+  Counter nodes;       // Number of nodes in the last capture.
+  Counter slot_nodes;  // Number of those nodes that hold slots.
 
   // Guarded by the cache's lock.
   Entry* newer = nullptr;
   Entry* older = nullptr;
-  int users = 0;               // Threads that need the entry to stay without holding `lock`: they run `fn`.
-  State state = State::kCold;  // Changed under `lock`, too.
+  int users = 0;               // Threads that run `fn` and need the entry to exist without holding `lock`.
+  State state = State::kCold;  // Changed under `lock` as well.
   bool pinned = false;
-  bool is_adopted = false;                  // Its template stays until it is erased: it cannot be had again.
-  Owners owner;                             // Adoption::owner of its graph.
+  // The template cannot be captured again, so it stays until the key is erased.
+  bool is_adopted = false;
+  Owners owner;                             // Adoption::owner of the graph.
   bool hands_memory_out = false;            // Whether the last capture allocates memory that it does not free.
-  absl::Status error;                       // The error behind its last direct run; ok after a capture.
-  std::optional<EagerReason> eager_reason;  // The reason of its last direct run.
-  Signatures::Known* signature = nullptr;   // The signature of its content. Null if that can have no siblings.
-  Loss executable_lost = Loss::kNone;       // Why it lost its executable the last time.
-  Loss template_lost = Loss::kNone;         // Why it lost its template the last time.
-  std::size_t others = 0;                   // How many executables there were when it was evicted last.
-  std::uint8_t label = 0;                   // The number of its label (labels.h).
-  Task task = Task::kNone;                  // What is being done for it, or waits to be done.
-  Entry* next_task = nullptr;               // The entry behind it among those that wait.
-  std::unique_ptr<Notes> notes;             // Null if there are none: see Entry::note().
-  // These belong to ghosts.h.
+  absl::Status error;                       // The error behind the last direct run; ok after a capture.
+  std::optional<EagerReason> eager_reason;  // The reason of the last direct run.
+  // The signature of its content, or null if the content cannot have siblings.
+  Signatures::Known* signature = nullptr;
+  Loss executable_lost = Loss::kNone;  // Why it last lost its executable.
+  Loss template_lost = Loss::kNone;    // Why it last lost its template.
+  std::size_t others = 0;              // Number of executables when it was last evicted.
+  std::uint8_t label = 0;              // Number of its label (labels.h).
+  Task task = Task::kNone;             // The background task that waits or runs for it.
+  Entry* next_task = nullptr;          // The next entry in the queue of tasks.
+  std::unique_ptr<Notes> notes;        // Null if there are none: see Entry::note().
+  // Used by ghosts.h.
   Entry* ghost_newer = nullptr;
   Entry* ghost_older = nullptr;
   std::uint8_t ghost = 0;
 
   // Guarded by `lock`.
-  std::shared_ptr<Content> content;  // Null while cold.
-  Template graph;                    // The template of the content. Empty while it is the base of the executable.
-  Differences differences;           // The differences between its content and those of its siblings.
-  bool seen = false;                 // Whether direct_left has been set for a new key.
-  int direct_left = 0;               // How many runs are to be direct before the next capture.
+  std::shared_ptr<Content> content;                     // Null while cold.
+  Template graph;                                       // The template, or empty while it is the executable's base.
+  Differences differences;                              // Differences between its content and those of its siblings.
+  bool seen = false;                                    // Whether direct_left has been set for a new key.
+  int direct_left = 0;                                  // Number of direct runs before the next capture.
   EagerReason direct_why = EagerReason::kCaptureAfter;  // Why those runs are direct.
-  int unverified = 0;                                   // Hits since one was verified.
-  int failures = 0;  // Captures that broke, or executables that failed, since the last good run.
+  int unverified = 0;                                   // Number of hits since one was verified.
+  // Number of broken captures and failed executables since the last good run.
+  int failures = 0;
 };
 
-// Its memory stays an entry as long as the cache lives, so that a hit may take the lock of one that it found without
-// the cache's lock, and see then whether it is still the one. What a hit touches comes first.
+// The memory of an entry stays one while the cache exists. So a hit may find an entry and take its lock without the
+// cache's lock, and then check that it is still the right one. Members that a hit accesses come first.
 struct alignas(64) Entry : EntryHandle, EntryContents {
-  // A free one, whose lock is held by nobody who will let it go: the index does that when it gives the entry a key.
+  // A free entry. Its lock is held until the index gives it a key.
   Entry() : EntryHandle(/*held=*/true) { erased = true; }
   Entry(const Entry&) = delete;
 
@@ -153,25 +158,25 @@ struct alignas(64) Entry : EntryHandle, EntryContents {
     };
     return key.hash() ^ mix(site.type) ^ (mix(site.target) >> 1) ^ (mix(of_stream) >> 2);
   }
-  // Under `lock`.
+  // Requires `lock`.
   std::unique_ptr<Executable> take_executable() {
     exec = nullptr;
     return std::move(executable);
   }
-  // Hits launch the executable as it is from now on, on this stream, if it holds their values. Under `lock`.
+  // From now on hits on this stream launch the executable as it is, if it holds their values. Requires `lock`.
   void be_ready_on(cudaStream_t on) {
     exec = executable->exec();
     ready_on = on;
     values = executable->values();
   }
-  // The counts of its runs.
+  // Number of its runs by outcome.
   OutcomeCounts counts() const {
     OutcomeCounts counts;
     for (int i = 0; i < kOutcomeCount; ++i) counts[i] = outcomes[i].value();
     counts[static_cast<int>(Outcome::kReplayed)] += replayed.value();
     return counts;
   }
-  // The entry's notes, to read and to write, under the cache's lock.
+  // Read or write access to the notes. Requires the cache's lock.
   const Notes& noted() const {
     static const Notes none;
     return notes != nullptr ? *notes : none;
@@ -180,15 +185,16 @@ struct alignas(64) Entry : EntryHandle, EntryContents {
     if (notes == nullptr) notes = std::make_unique<Notes>();
     return *notes;
   }
-  // EntryInfo::id. Under the cache's lock.
+  // EntryInfo::id. Requires the cache's lock.
   std::uint64_t number() const { return life << 32 | id; }
-  // What a hit reads of it comes from memory at once, not one line after the other, where there are many entries.
+  // Loads everything that a hit reads at once, instead of one cache line after the other. This matters with many
+  // entries.
   void prefetch() const {
     constexpr std::size_t kLine = 64;
     const char* const begin = reinterpret_cast<const char*>(this);
     for (std::size_t at = 0; at < 3 * kLine; at += kLine) __builtin_prefetch(begin + at, /*write=*/1);
   }
-  // Whether it is found for a key at a place. Under `lock`.
+  // Whether the entry is the one of this key and place. Requires `lock`.
   bool is(const Key& of_key, const detail::Site& of_site) const {
     return !erased.load(std::memory_order_relaxed) && key == of_key && site == of_site;
   }

@@ -1,10 +1,9 @@
-// Entries by key. Growth is spread over the insertions (linear hashing): each adds two buckets and moves what belongs
-// into these, so that none takes long, however many entries there are. A table that doubles, as Abseil's and the
-// standard library's do, holds every run up while it moves all of them.
+// Entries by key. Growth is spread over the insertions (linear hashing): each insertion adds two buckets and moves the
+// entries that belong there, so none takes long, however many entries there are. A table that doubles, like Abseil's
+// and the standard library's, delays every run while it moves all entries.
 //
-// The cache's lock guards what changes it. Without that lock, chain() may be walked at any time. Who does so may miss
-// an entry that is being moved, or meet entries of other keys, erased ones and free ones; but what is met stays an
-// entry.
+// The cache's lock guards changes. chain() may be walked at any time without that lock. Such a walk may miss an entry
+// that is being moved, and may find entries of other keys, erased entries and free entries, but always valid entries.
 #pragma once
 
 #include <array>
@@ -19,7 +18,7 @@
 
 namespace graphcache {
 
-// Owns no entry. The entries of a bucket form a list, by EntryHandle::next_of_bucket, the one inserted last first.
+// Does not own entries. A bucket is a list linked by EntryHandle::next_of_bucket, last inserted first.
 class EntryTable {
  public:
   EntryTable() { add_segment(0); }
@@ -35,12 +34,12 @@ class EntryTable {
   }
   static Entry* next(const Entry* entry) { return entry->next_of_bucket.load(std::memory_order_acquire); }
 
-  // The entry of the key that was inserted last, or null.
+  // The most recently inserted entry of the key, or null.
   Entry* find(const Key& key) const { return first_of(key, chain(key.hash())); }
-  // The one of the same key that was inserted before this one, or null.
+  // The entry of the same key inserted before this one, or null.
   static Entry* next_of_key(const Entry* entry) { return first_of(entry->key, next(entry)); }
 
-  // If it throws, nothing has changed.
+  // If this throws, nothing has changed.
   void insert(Entry* entry) {
     while (buckets() < 2 * (size_ + 1)) add_bucket();
     Link& first = bucket(bucket_of(entry->key.hash(), buckets()));
@@ -48,7 +47,7 @@ class EntryTable {
     first.store(entry, std::memory_order_release);
     ++size_;
   }
-  // The entry goes on pointing to the next one, for who is there.
+  // The erased entry keeps its pointer to the next one, for concurrent walks.
   void erase(Entry* entry) {
     Link* link = &bucket(bucket_of(entry->key.hash(), buckets()));
     for (Entry* at = nullptr; (at = link->load(std::memory_order_relaxed)) != entry;) link = &at->next_of_bucket;
@@ -58,21 +57,21 @@ class EntryTable {
   std::size_t size() const { return size_; }
   std::size_t buckets() const { return buckets_.load(std::memory_order_relaxed); }
 
-  // A walk over all entries, between whose steps others may be inserted and erased. It calls f(entry) for each entry
-  // that is there from the beginning to the end, and for no key and place twice.
+  // A walk over all entries. Others may be inserted and erased between its steps. It calls f(entry) for each entry that
+  // exists from the beginning to the end, and at most once for each key and place.
   class Walk {
    public:
     explicit Walk(const EntryTable& table) : table_(table), buckets_(table.buckets()) {}
     bool done() const { return next_ == buckets_; }
-    // One bucket of the table as it was when the walk began. Buckets that were added since hold entries of it, too:
-    // these have the same number except for higher bits.
+    // Visits one bucket of the table as it was when the walk began. Buckets added since then hold some of its entries;
+    // their numbers differ from its own only in higher bits.
     template <class F>
     void step(F&& f) {
       std::size_t distance = std::bit_ceil(buckets_);
       if (next_ < distance / 2 && next_ + distance / 2 >= buckets_) distance /= 2;
       for (std::size_t i = next_; i < table_.buckets(); i += distance) {
         for (Entry* entry = table_.bucket(i).load(std::memory_order_relaxed); entry != nullptr;) {
-          f(std::exchange(entry, next(entry)));  // Which may erase it.
+          f(std::exchange(entry, next(entry)));  // f may erase the entry.
         }
       }
       ++next_;
@@ -89,7 +88,7 @@ class EntryTable {
 
   using Link = std::atomic<Entry*>;
 
-  // The first segment has kFirst buckets, each further one as many as all before it. Segments never move.
+  // The first segment has kFirst buckets, and each further one as many as all before it. Segments never move.
   static constexpr std::size_t kFirst = 256;
   static constexpr std::size_t kSegments = 48;
 
@@ -97,7 +96,7 @@ class EntryTable {
     while (entry != nullptr && !(entry->key == key)) entry = next(entry);
     return entry;
   }
-  // As many low bits of the hash as give the number of a bucket that exists.
+  // The low bits of the hash, as many as are needed to number the existing buckets.
   static std::size_t bucket_of(std::size_t hash, std::size_t buckets) {
     const std::size_t mask = std::bit_ceil(buckets) - 1;
     const std::size_t number = hash & mask;
@@ -108,14 +107,15 @@ class EntryTable {
     const std::size_t first = segment == 0 ? 0 : kFirst << (segment - 1);
     return segments_[segment].load(std::memory_order_relaxed)[number - first];
   }
-  // Zeros, which the system gives when they are first touched: no insertion waits for a large segment to be filled.
+  // The memory is zero because the system clears a page when it is first touched. So no insertion waits for a large
+  // segment to be filled.
   void add_segment(std::size_t segment) {
     const std::size_t size = segment == 0 ? kFirst : kFirst << (segment - 1);
     auto* const links = static_cast<Link*>(std::calloc(size, sizeof(Link)));
     if (links == nullptr) throw std::bad_alloc();
     segments_[segment].store(links, std::memory_order_relaxed);
   }
-  // Splits the bucket whose number equals the new one's except for the highest bit. Both keep their order.
+  // Splits the bucket whose number equals the new one's except for the highest bit. Both buckets keep their order.
   void add_bucket() {
     const std::size_t count = buckets();
     if (std::has_single_bit(count)) add_segment(static_cast<std::size_t>(std::bit_width(count / kFirst)));

@@ -1,4 +1,4 @@
-// What there is to say of a key (Cache::explain).
+// Describes the state of a key (Cache::explain).
 #include <absl/functional/function_ref.h>
 #include <absl/strings/str_cat.h>
 
@@ -16,7 +16,7 @@
 namespace graphcache {
 namespace {
 
-// Why a run called `fn` directly, and what changes it.
+// Why a run called `fn` directly, and how to avoid it.
 std::string sentence(EagerReason reason, const Options& options) {
   switch (reason) {
     case EagerReason::kDisabled:
@@ -48,7 +48,7 @@ std::string sentence(EagerReason reason, const Options& options) {
   return "of an unknown reason";
 }
 
-// What took an executable or a template.
+// Why an executable or a template was lost.
 std::string sentence(Loss loss, std::size_t others, const Options& options) {
   switch (loss) {
     case Loss::kNone:
@@ -79,7 +79,8 @@ std::string sentence(Loss loss, std::size_t others, const Options& options) {
 }  // namespace
 
 std::string Cache::Impl::explain(const Key& key) try {
-  std::vector<std::uint64_t> others;  // With graphs that this one could be like; its own number is the first.
+  // The entry's own number, and those of entries with graphs that could be similar.
+  std::vector<std::uint64_t> others;
   std::string text = explain(key, &others);
   std::string nearest = others.empty() ? "" : nearest_difference(others);
   if (!nearest.empty())
@@ -90,8 +91,8 @@ std::string Cache::Impl::explain(const Key& key) try {
   return "";
 }
 
-// The graphs of keys with the entry's label, if none of them is a sibling: the entry's own number and theirs. Looks at
-// about 256 entries.
+// If the entry has no sibling among the keys with its label, returns its own number and theirs. Looks at about 256
+// entries.
 std::vector<std::uint64_t> Cache::Impl::like(const Entry& entry) const {
   constexpr int kBuckets = 512;
   constexpr std::size_t kMost = 9;
@@ -109,8 +110,8 @@ std::vector<std::uint64_t> Cache::Impl::like(const Entry& entry) const {
   return has_sibling || numbers.size() == 1 ? std::vector<std::uint64_t>() : numbers;
 }
 
-// In what the first graph differs from the one of the others that it is nearest to, so that no update can bring one to
-// the other. Empty if none differs like that.
+// How the first graph differs from the most similar of the others, if no update can change one to the other. Empty if
+// no graph differs like that.
 std::string Cache::Impl::nearest_difference(const std::vector<std::uint64_t>& numbers) {
   const absl::StatusOr<GraphInfo> own = graph(numbers[0]);
   if (!own.ok()) return "";

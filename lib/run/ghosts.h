@@ -1,10 +1,11 @@
-// Which keys have lost an executable for want of room, so that advise() can say what a larger budget would have had.
+// The keys that have lost an executable for lack of room. advise() uses them to estimate what a larger budget would
+// save.
 //
-// Two segments hold the keys that lost an executable last: as many as the budget had executables, and twice as many
-// behind them. A key of the first one that comes back would have had its executable with twice the budget, and one of
-// the second with four times. That is exact for an order of last use, which the policy's nearly is.
+// Two segments hold the keys that lost an executable most recently: first as many as the budget had executables, then
+// twice as many. A key of the first segment that runs again would still have its executable with twice the budget, one
+// of the second with four times. This is exact for an LRU order, and the policy's order nearly is one.
 //
-// No CUDA call, no allocation, constant time. The cache's lock guards it.
+// Makes no CUDA call and does not allocate; every operation takes constant time. Guarded by the cache's lock.
 #pragma once
 
 #include <array>
@@ -17,19 +18,19 @@ namespace graphcache {
 
 class Ghosts {
  public:
-  // The entry has lost its executable for want of room beside so many.
+  // The entry has lost its executable for lack of room, beside `executables` others.
   void lost(Entry* entry, std::size_t executables) {
     remove(entry);
     add(entry, kFirst);
     if (segments_[0].size > executables) pass_on(kFirst);
     if (segments_[1].size > 2 * executables) pass_on(kSecond);
   }
-  // It has one again.
+  // The entry has an executable again.
   void came_back(Entry* entry) {
     if (entry->ghost != kNone) ++returns_[entry->ghost - 1u];
     remove(entry);
   }
-  // It is gone, or counts no longer.
+  // The entry is deleted or does not count any more.
   void remove(Entry* entry) {
     if (entry->ghost == kNone) return;
     Segment& segment = segments_[entry->ghost - 1u];
@@ -40,11 +41,12 @@ class Ghosts {
     --segment.size;
   }
 
-  // How many runs would have found their executable with twice the budget, and how many more with four times.
+  // Number of runs that would have found their executable with twice the budget, and the further number with four
+  // times.
   const std::array<std::uint64_t, 2>& returns() const { return returns_; }
 
  private:
-  static constexpr std::uint8_t kNone = 0, kFirst = 1, kSecond = 2;  // Entry::ghost.
+  static constexpr std::uint8_t kNone = 0, kFirst = 1, kSecond = 2;  // Values of Entry::ghost.
   struct Segment {
     Entry* newest = nullptr;
     Entry* oldest = nullptr;

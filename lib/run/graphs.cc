@@ -1,4 +1,4 @@
-// An entry's graph, read for people (Cache::graph).
+// Reads an entry's graph for people (Cache::graph).
 #include <absl/strings/str_cat.h>
 
 #include <chrono>
@@ -54,7 +54,7 @@ absl::StatusOr<GraphInfo> Cache::Impl::graph(std::uint64_t number) try {
   return out_of_memory();
 }
 
-// The lock of the entry, which has a template, taken. Runs and background threads may hold it for long.
+// Takes the lock of an entry that has a template. Runs and background threads may hold the lock for a long time.
 absl::Status Cache::Impl::lock_by_number(std::uint64_t number, Entry** locked) {
   constexpr std::chrono::milliseconds kMost(100);
   const auto end = std::chrono::steady_clock::now() + kMost;

@@ -1,4 +1,4 @@
-// Options::hooks: what the program wants to do around captures and launches.
+// Options::hooks: what the program does around captures and launches.
 #include <absl/cleanup/cleanup.h>
 #include <absl/strings/str_cat.h>
 
@@ -10,7 +10,7 @@
 
 namespace graphcache {
 
-// A hook whose exceptions are dropped.
+// Calls a hook and drops its exceptions.
 template <class Hook, class... Args>
 void Cache::Impl::call_hook(const char* name, const Key& key, const Hook& hook, const Args&... args) const noexcept {
   if (!hook) return;
@@ -35,13 +35,13 @@ Captured Cache::Impl::capture_on(cudaStream_t stream, const Request& request) {
   return captured;
 }
 
-// After a capture, once: with the graph if it has become the key's.
+// Calls after_capture once after a capture. `graph` is null unless it has become the key's graph.
 void Cache::Impl::close_capture(const Request& request, cudaGraph_t graph) const noexcept {
   if (!std::exchange(request.is_open, false)) return;
   call_hook("the hook after_capture threw", request.key, options_.hooks.after_capture, graph);
 }
 
-// For on_evict and on_forget, which are called when no lock is held.
+// Records a call of on_evict or on_forget, which are called when no lock is held.
 void Cache::Impl::note(const Entry& entry, bool is_forgotten) noexcept try {
   const Hooks& hooks = options_.hooks;
   if (is_forgotten ? !hooks.on_forget : !hooks.on_evict) return;
@@ -50,7 +50,7 @@ void Cache::Impl::note(const Entry& entry, bool is_forgotten) noexcept try {
 }
 
 void Cache::Impl::tell(bool at_end) noexcept {
-  if (!tells_ || (active_recording != nullptr && !at_end)) return;  // Then a later call does.
+  if (!tells_ || (active_recording != nullptr && !at_end)) return;  // A later call does this.
   std::vector<Notice> notices;
   {
     MutexLock lock(mutex_);
@@ -66,7 +66,7 @@ void Cache::Impl::tell(bool at_end) noexcept {
   }
 }
 
-// A run whose evictions are told at its end, when it has let go its entry.
+// A run that reports its evictions to the hooks at its end, when it has unlocked its entry.
 absl::StatusOr<Outcome> Cache::Impl::run_and_tell(const Request& request) {
   request.is_told = true;
   const absl::Cleanup told = [&] { tell(); };

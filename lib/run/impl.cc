@@ -1,4 +1,4 @@
-// The cache outside of a run: what it is made with, what it reports, what it forgets.
+// The cache outside of runs: construction, reports, erasing.
 #include "run/impl.h"
 
 #include <absl/functional/function_ref.h>
@@ -20,7 +20,7 @@
 namespace graphcache {
 namespace {
 
-// Whether a variable of the environment has a value, and not "0".
+// Whether an environment variable is set to something other than "0".
 bool is_set(const char* variable) {
   const char* const value = std::getenv(variable);
   return value != nullptr && *value != '\0' && std::string_view(value) != "0";
@@ -85,8 +85,8 @@ bool Cache::Impl::pin(const Key& key, bool pinned) {
   return first != nullptr;
 }
 
-// If a run has the entry, that run will see at its end that somebody waits, and sweep. Until then its executable
-// counts, and nobody else gets it.
+// If a run has the entry, it will see at its end that a wait was announced, and sweep. Until then the executable
+// counts, and no other key gets it.
 void Cache::Impl::forget(Entry* entry) {
   index_.erase(entry);
   policy_.pinned(entry->id, true);
@@ -110,11 +110,12 @@ bool Cache::Impl::erase(const Key& key) {
   return found;
 }
 
-// For a short time each time that the lock is held, since runs that are no hits wait for it. The lock is not fair: they
+// Holds the lock only for a short time at once, because runs that are not hits wait for it. The lock is not fair: they
 // get it while this thread sleeps.
 void Cache::Impl::clear() {
   constexpr std::chrono::microseconds kHeld(300), kPause(20);
-  constexpr int kBuckets = 32;  // Between two looks at the clock: about half as many entries.
+  // Number of buckets between two checks of the time; they contain about half as many entries.
+  constexpr int kBuckets = 32;
   const auto forget_it = [this](Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { forget(entry); };
   const absl::FunctionRef<void(Entry*)> forgets = forget_it;
   std::optional<EntryTable::Walk> walk;
@@ -136,10 +137,10 @@ void Cache::Impl::clear() {
   if (!lost_ && active_recording == nullptr) trim();
 }
 
-// Deletes erased entries that nobody uses any more. True if there were some. Of the cold entries that are too many it
-// drops a few, since runs wait for the lock: each new entry sweeps once, so that they become fewer nevertheless.
+// Deletes erased entries that are not in use, and returns whether there were any. Drops a few of the surplus cold
+// entries: only a few, because runs wait for the lock. Each new entry sweeps once, so their number falls nevertheless.
 bool Cache::Impl::sweep(bool of_clear) {
-  constexpr int kSurplus = 8;  // Each time.
+  constexpr int kSurplus = 8;  // Limit for each call.
   for (int i = 0; i < kSurplus; ++i) {
     Entry* const surplus = index_.surplus();
     if (surplus == nullptr) break;
@@ -160,7 +161,7 @@ bool Cache::Impl::sweep(bool of_clear) {
   return any;
 }
 
-// After a fatal error every handle is dropped, none destroyed (fact 32), and every later run returns that error.
+// After a fatal error all handles are dropped, none is destroyed (fact 32), and every later run returns that error.
 void Cache::Impl::lose(const absl::Status& why) {
   {
     MutexLock lock(mutex_);
@@ -180,7 +181,7 @@ void Cache::Impl::lose(const absl::Status& why) {
 void Cache::Impl::log(std::string_view text) const noexcept try {
   if (logs_to_stderr_) std::fprintf(stderr, "%.*s\n", static_cast<int>(text.size()), text.data());
   if (options_.log) options_.log(text);
-} catch (...) {  // Of the callback, or for want of memory.
+} catch (...) {  // The callback threw, or memory ran out.
 }
 
 void Cache::Impl::log(const Key& key, std::string_view what) const noexcept try {
@@ -208,7 +209,7 @@ Stats Cache::Impl::stats() const {
 }
 
 std::vector<LabelStats> Cache::Impl::labels() const try {
-  constexpr int kBuckets = 512;  // Each time that the lock is held.
+  constexpr int kBuckets = 512;  // Limit for each time the lock is held.
   std::vector<LabelStats> of_entries;
   const auto add = [&](const Entry* entry) {
     if (of_entries.size() <= entry->label) of_entries.resize(entry->label + std::size_t{1});
@@ -216,7 +217,7 @@ std::vector<LabelStats> Cache::Impl::labels() const try {
     Labels::add(*entry, &of_entries);
   };
   for (std::optional<EntryTable::Walk> walk;;) {
-    if (walk) std::this_thread::sleep_for(std::chrono::microseconds(20));  // As clear() does.
+    if (walk) std::this_thread::sleep_for(std::chrono::microseconds(20));  // As in clear().
     MutexLock lock(mutex_);
     if (!walk) walk.emplace(index_.walk());
     for (int i = 0; i < kBuckets && !walk->done(); ++i) walk->step(add);

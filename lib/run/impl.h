@@ -1,4 +1,4 @@
-// The cache's state and the steps that a run is made of. lib/run/runner.cc tells the story.
+// The state of a cache, and the steps of a run. Their order is in lib/run/runner.cc.
 #pragma once
 
 #include <absl/base/thread_annotations.h>
@@ -36,13 +36,13 @@
 
 namespace graphcache {
 
-// Locks, and their order. `mutex_` guards the index and the counters; it is held for book-keeping alone, never across a
-// CUDA call or `fn`. An entry's lock is held by its run, or by the background thread that it was given to, across all
-// of these. A thread that holds an entry's lock may lock `mutex_`; a thread that holds `mutex_` may only try an
-// entry's. A hit holds its entry's lock alone: it finds the entry without `mutex_`.
+// Locks and their order. `mutex_` guards the index and the counters. It is held only for book-keeping, never across a
+// CUDA call or `fn`. An entry's lock is held by its run, or by the background thread that has the entry, across all of
+// these. A thread that holds an entry's lock may lock `mutex_`; a thread that holds `mutex_` may only try an entry's
+// lock. A hit holds only its entry's lock, because it finds the entry without `mutex_`.
 class Cache::Impl {
  public:
-  // `invalid`: what is wrong with the options, whose device is filled in if nothing is.
+  // `invalid` is what is wrong with the options, or ok. If it is ok, the constructor fills in the device.
   Impl(const Options& options, absl::Status invalid);
   ~Impl();
 
@@ -65,19 +65,19 @@ class Cache::Impl {
   absl::StatusOr<GraphInfo> graph(const Key& key);
   absl::StatusOr<GraphInfo> graph(std::uint64_t entry);
   std::vector<Finding> advise();
-  // The keys that have a graph and were replayed, and how often each was run, at all places of the program together.
+  // The keys that have a graph and were replayed, and how often each was run at all places of the program together.
   std::vector<std::pair<Key, std::uint64_t>> replayed_keys() const;
   std::vector<CacheEvent> events() const { return observer_.events(); }
   absl::Status status() const;
   const Options& options() const { return options_; }
   const std::shared_ptr<detail::Hits>& hits() const { return hits_; }
-  // Those who wait for an entry look again.
+  // Makes threads that wait for an entry look again.
   void wake();
 
  private:
   friend class Verifier;
 
-  // Holds an entry's lock until the end of the scope, or until it is released. May hold none.
+  // Holds an entry's lock until the end of the scope or until it is released. May hold none.
   class Held {
    public:
     Held(Impl& impl, Entry* locked) : impl_(impl), entry_(locked) {}
@@ -85,12 +85,12 @@ class Cache::Impl {
     Held(const Held&) = delete;
     Held& operator=(const Held&) = delete;
     void release() { reset(nullptr); }
-    // Another's instead.
+    // Holds another entry's lock instead.
     void reset(Entry* locked) {
       if (entry_ != nullptr) impl_.unlock(entry_);
       entry_ = locked;
     }
-    // Somebody else has to let it go now.
+    // Gives the lock away; the new holder must release it.
     Entry* give_away() { return std::exchange(entry_, nullptr); }
     Entry* get() const { return entry_; }
     Entry* operator->() const { return entry_; }
@@ -100,8 +100,8 @@ class Cache::Impl {
     Entry* entry_;
   };
 
-  // Keeps an entry, of whose users this thread is counted as one, until the end of the scope: its run calls `fn`
-  // without the entry's lock. May keep none.
+  // Counts this thread as a user of an entry until the end of the scope, so that the entry stays while the run calls
+  // `fn` without its lock. May keep none.
   class User {
    public:
     User(Impl& impl, Entry* counted) : impl_(impl), entry_(counted) {}
@@ -116,21 +116,21 @@ class Cache::Impl {
 
   static constexpr char kInstantiate[] = "cudaGraphInstantiate";  // Compared by its address.
 
-  // What one run was asked for.
+  // The arguments of one run.
   struct Request {
     const Key& key;
-    cudaStream_t stream;  // The legacy stream has one name here.
-    cudaStream_t given;   // As the caller named it, for `fn`.
+    cudaStream_t stream;  // Named cudaStreamLegacy if it is the legacy stream.
+    cudaStream_t given;   // The name that the caller gave, for `fn`.
     const detail::Call& call;
-    detail::Remembered* remembered = nullptr;      // The entry that a step remembers; null if it is not a step.
-    mutable LastErrorGuard* last_error = nullptr;  // The run's guard. A hit has none.
+    detail::Remembered* remembered = nullptr;      // The entry that a step remembers, or null if this is not a step.
+    mutable LastErrorGuard* last_error = nullptr;  // The run's guard, or null for a hit.
     mutable bool is_watched = false;               // Whether run_watched() handles it.
     mutable bool is_told = false;                  // Whether run_and_tell() handles it.
-    // Whether the hook after_capture is due. It is not due if before_capture failed.
+    // Whether the hook after_capture must be called. It must not if before_capture failed.
     mutable bool is_open = false;
   };
 
-  // The border: what the library itself throws, for want of memory, is an error of the run; `fn`'s exceptions pass.
+  // Turns the library's own exceptions, when memory runs out, into errors of the run. Exceptions of `fn` pass through.
   template <class F>
   auto without_throwing(const Request& request, F&& f) -> decltype(f());
   absl::StatusOr<Outcome> run(const Request& request);
@@ -138,7 +138,7 @@ class Cache::Impl {
   absl::StatusOr<Outcome> run_and_tell(const Request& request);
   absl::Status warm(const Request& request);
 
-  // Look-up.
+  // Finding the entry of a run.
   Entry* claim(const Request& request, Entry** in_background);
   Entry* claim_known(const Request& request);
   Entry* claimed(Entry* entry, const Request& request);
@@ -151,7 +151,7 @@ class Cache::Impl {
   Entry* find_or_insert(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void touch(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void unlock(Entry* entry) {
-    // An erased entry goes when the last one lets it go.
+    // An erased entry is deleted when its last holder unlocks it.
     if (entry->lock.unlock() || entry->erased.load(std::memory_order_relaxed)) wake();
   }
   void unlock_under_mutex(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -164,7 +164,7 @@ class Cache::Impl {
   std::string nearest_difference(const std::vector<std::uint64_t>& numbers);
   absl::Status lock_by_number(std::uint64_t number, Entry** locked);
 
-  // The ways of a run. Each counts its outcome.
+  // The ways that a run can take. Each of them counts its outcome.
   absl::StatusOr<Outcome> hit(Entry* locked, const Request& request);
   absl::StatusOr<Outcome> step_failed(const Request& request, cudaError_t error);
   absl::StatusOr<Outcome> replay(Held& entry, const Request& request);
@@ -181,11 +181,12 @@ class Cache::Impl {
   absl::StatusOr<Outcome> replay_failed(Held& entry, const CallResult& result, EagerReason reason,
                                         const Request& request);
 
-  // Its steps.
+  // The steps of these ways.
   absl::Status check(const Request& request);
   absl::Status check_device(cudaStream_t stream) const;
   bool is_in_foreign_capture(const Request& request) const;
-  // Why there is no template: `fn` failed; the capture broke, and nothing was enqueued; `fn` enqueued nothing there.
+  // Why there is no template: `fn` failed; the capture broke and nothing was enqueued; or `fn` enqueued nothing on the
+  // stream.
   enum class NoTemplate { kFailed, kBroke, kEmpty };
   Captured capture_fn(const Request& request);
   Captured capture_on(cudaStream_t stream, const Request& request);
@@ -205,10 +206,11 @@ class Cache::Impl {
   absl::Status record_again(Held& entry, const Request& request, std::string* found);
   bool report(Entry* entry, const std::string& finding);
 
-  // The way to an executable.
+  // Getting an executable.
   struct Obtained {
     bool of_sibling = false;
-    CallResult result;                       // If not a success, the call that failed: there is no executable then.
+    // If not a success, the call that failed. There is no executable then.
+    CallResult result;
     EagerReason why = EagerReason::kBudget;  // Why there is no executable.
     bool is_promised = false;                // Whether there is only a plan to instantiate one.
   };
@@ -226,7 +228,7 @@ class Cache::Impl {
   void buy(Held& entry, bool may_evict, cudaStream_t stream, Obtained* obtained);
   CallResult instantiate(Entry& entry, cudaStream_t stream);
   void refuse_device_updates(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // For the policy: when a key was used last, and whether nobody uses it at this moment.
+  // The policy's queries: when a key was last used, and whether it is idle.
   auto last_use_of() const {
     return [this](KeyId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return index_.of(id)->last_use(); };
   }
@@ -236,7 +238,7 @@ class Cache::Impl {
   void start_background();
   void stop_background();
   bool is_left_to_background(const Entry& entry) const {
-    // A direct run hands out other memory than the graph's, or there is no `fn` to call.
+    // If memory leaves the graph, a direct run would hand out other memory. An adopted key has no `fn` to call.
     return !background_.empty() && !entry.content->leaves_memory && !entry.content->is_adopted;
   }
   bool has_free_thread() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -254,7 +256,7 @@ class Cache::Impl {
   bool has_room(const Entry& entry);
   void evict(Entry* victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void demote(Entry* entry, Loss why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What is to happen if something throws while the entry's executable changes: nobody knows what it holds then.
+  // Cleans up if something throws while the entry's executable changes, because its contents are then unknown.
   auto demoting(Held& entry) {
     return absl::Cleanup([this, &entry] {
       MutexLock lock(mutex_);
@@ -263,14 +265,15 @@ class Cache::Impl {
   }
   void forget_template(Entry* entry, Loss why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void tidy_up(cudaStream_t stream);
-  // Frees device memory that executables have given back.
+  // Frees device memory that destroyed executables have returned.
   void trim(bool if_much = false) {
     const MemoryMeter::Span measured(&meter_);
     if_much ? memory_->trim_if_much() : memory_->trim();
   }
 
-  // Calls look(entry) for each entry that is found, with the cache's lock and a few at a time, so that runs go on, and
-  // then take(what it returned) without. `look` copies the key: entries of long keys are fewer at a time.
+  // Calls look(entry) under the cache's lock for each entry that can be found, and then take(result) without the lock.
+  // Entries are handled a few at a time, so that runs go on; fewer at a time if their keys are long, because `look`
+  // copies the key.
   template <class Look, class Take>
   void for_each_entry(Look&& look, Take&& take) const;
 
@@ -284,7 +287,7 @@ class Cache::Impl {
   Outcome count_inlined();
   Outcome count_eager(Entry* entry, EagerReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void lose(const absl::Status& why);
-  // Options::log. Not under mutex_.
+  // Options::log. Call this without mutex_.
   void log(std::string_view text) const noexcept;
   void log(const Key& key, std::string_view what) const noexcept;
   void log_evictions(std::uint64_t evictions) const noexcept;
@@ -301,69 +304,80 @@ class Cache::Impl {
   Owners take_released() ABSL_LOCKS_EXCLUDED(mutex_);
 
   Options options_;
-  absl::Status invalid_;   // What is wrong with the options, or ok.
-  bool enabled_ = false;   // Whether anything is captured at all.
-  bool is_usual_ = false;  // That, and nothing else that the options may ask for is to be done before a hit.
-  bool tells_ = false;     // Whether there are hooks that are told what happened.
+  absl::Status invalid_;  // What is wrong with the options, or ok.
+  bool enabled_ = false;  // Whether anything is captured.
+  // Whether things are captured and no option requires other work before a hit.
+  bool is_usual_ = false;
+  bool tells_ = false;  // Whether hooks on_evict or on_forget are set.
   bool logs_to_stderr_ = false;
   Observer observer_;
   MemoryMeter meter_;
-  const detail::DiagnoseInterface* diagnoser_ = nullptr;  // Null unless it was asked for, and works.
+  const detail::DiagnoseInterface* diagnoser_ = nullptr;  // Null unless Options::diagnose is set and works.
   std::atomic<bool> lost_{false};
 
   mutable Mutex mutex_;
-  std::condition_variable_any unlocked_;  // With mutex_: an entry that was waited for has been unlocked.
+  std::condition_variable_any unlocked_;  // With mutex_: an awaited entry has been unlocked.
   Index index_ ABSL_GUARDED_BY(mutex_);
   Policy policy_ ABSL_GUARDED_BY(mutex_);
   Signatures signatures_ ABSL_GUARDED_BY(mutex_);
   Labels labels_ ABSL_GUARDED_BY(mutex_);
   Ghosts ghosts_ ABSL_GUARDED_BY(mutex_);
-  std::uint64_t recaptures_ ABSL_GUARDED_BY(mutex_) = 0;     // Captures of keys whose template max_templates had cost.
-  std::uint64_t next_storm_ ABSL_GUARDED_BY(mutex_) = 1024;  // How many evictions are worth a line.
-  Stats totals_ ABSL_GUARDED_BY(mutex_);                     // What is counted under this lock.
-  const std::shared_ptr<detail::Hits> hits_ = std::make_shared<detail::Hits>();  // Its epoch is written under `mutex_`.
-  KnownStreams known_streams_;                                                   // Found to be of the cache's device.
+  // Number of captures of keys that had lost their template to max_templates.
+  std::uint64_t recaptures_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Number of evictions at which the next line is logged.
+  std::uint64_t next_storm_ ABSL_GUARDED_BY(mutex_) = 1024;
+  // The counters that are kept under this lock.
+  Stats totals_ ABSL_GUARDED_BY(mutex_);
+  // Its epoch is written under `mutex_`.
+  const std::shared_ptr<detail::Hits> hits_ = std::make_shared<detail::Hits>();
+  // Streams that were checked to belong to the cache's device.
+  KnownStreams known_streams_;
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
-  // What on_evict and on_forget are to be told.
+  // A pending call of on_evict or on_forget.
   struct Notice {
     Key key;
     bool is_forgotten;
   };
   std::vector<Notice> notices_ ABSL_GUARDED_BY(mutex_);
-  std::size_t adopted_ ABSL_GUARDED_BY(mutex_) = 0;  // How many entries have an adopted graph.
-  Owners released_ ABSL_GUARDED_BY(mutex_);          // Of adopted keys that are gone: see take_released().
+  std::size_t adopted_ ABSL_GUARDED_BY(mutex_) = 0;  // Number of entries that have an adopted graph.
+  Owners released_ ABSL_GUARDED_BY(mutex_);          // Owners of erased adopted keys: see take_released().
 
-  // Background threads and their tasks, in the order in which they are begun.
-  std::condition_variable_any has_tasks_;                  // With mutex_: there are tasks, or the threads are to end.
-  std::condition_variable_any task_done_;                  // With mutex_: a task is done.
-  Entry* first_task_ ABSL_GUARDED_BY(mutex_) = nullptr;    // Waits to be begun. The others follow by Entry::next_task.
-  Entry* last_task_ ABSL_GUARDED_BY(mutex_) = nullptr;     // Is meaningless if there is no first one.
-  std::size_t busy_threads_ ABSL_GUARDED_BY(mutex_) = 0;   // How many threads have begun a task.
-  std::size_t tasks_ ABSL_GUARDED_BY(mutex_) = 0;          // How many tasks there ever were.
-  std::size_t tasks_done_ ABSL_GUARDED_BY(mutex_) = 0;     // How many of all tasks are done.
-  std::size_t tasks_awaited_ ABSL_GUARDED_BY(mutex_) = 0;  // How many were done when a wait last found all done.
-  std::size_t task_failed_ ABSL_GUARDED_BY(mutex_) = 0;    // The number of the task behind `task_failure_`, from 1.
-  absl::Status task_failure_ ABSL_GUARDED_BY(mutex_);      // What a wait returns that began before that task was done.
-  std::atomic<int> direct_runs_{0};                        // How many runs call `fn` directly at this moment.
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;          // The threads do nothing more.
+  // Background threads and their tasks, in the order in which they begin.
+  std::condition_variable_any has_tasks_;  // With mutex_: there are tasks, or the threads must end.
+  std::condition_variable_any task_done_;  // With mutex_: a task is done.
+  // The first task that waits. The others follow by Entry::next_task.
+  Entry* first_task_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  Entry* last_task_ ABSL_GUARDED_BY(mutex_) = nullptr;    // Meaningless if there is no first task.
+  std::size_t busy_threads_ ABSL_GUARDED_BY(mutex_) = 0;  // Number of threads that are working on a task.
+  std::size_t tasks_ ABSL_GUARDED_BY(mutex_) = 0;         // Number of tasks so far.
+  std::size_t tasks_done_ ABSL_GUARDED_BY(mutex_) = 0;    // Number of tasks done so far.
+  // Number of tasks done when a wait last found all of them done.
+  std::size_t tasks_awaited_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The number of the task that failed with `task_failure_`, counted from 1.
+  std::size_t task_failed_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Status task_failure_ ABSL_GUARDED_BY(mutex_);  // Returned by a wait that began before that task was done.
+  std::atomic<int> direct_runs_{0};                    // Number of runs that are calling `fn` directly now.
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;      // The threads do nothing more.
   std::vector<std::thread> background_;
 
-  OwnStream upload_stream_;     // For warm() and background threads: one of the caller's may be busy for long.
+  // A stream for warm() and background threads. The caller's stream may be busy for a long time.
+  OwnStream upload_stream_;
   OwnStreams capture_streams_;  // For runs on the legacy stream, which cannot be captured.
-  Scratch scratch_;             // Bytes for copies and sets of nothing.
-  const std::shared_ptr<DeviceMemory> memory_;  // What updater nodes and on_device() have on the device.
-  Updater updater_{memory_};                    // The kernels of updater nodes.
-  Setter setter_;                               // The kernels of on_device() and of conditional nodes.
-  Graveyard::Memories memory_to_leave_;         // memory_, for Graveyard::leave_behind().
+  Scratch scratch_;             // Memory for copies and sets of 0 bytes.
+  // Device memory of updater nodes and on_device().
+  const std::shared_ptr<DeviceMemory> memory_;
+  Updater updater_{memory_};             // The kernels of updater nodes.
+  Setter setter_;                        // The kernels of on_device() and of conditional nodes.
+  Graveyard::Memories memory_to_leave_;  // memory_, in the form that Graveyard::leave_behind() takes.
   Graveyard graveyard_;
 };
 
 template <class Look, class Take>
 void Cache::Impl::for_each_entry(Look&& look, Take&& take) const {
-  constexpr std::size_t kEntries = 256, kKeyBytes = 1 << 16, kBuckets = 4096;  // Each time.
+  constexpr std::size_t kEntries = 256, kKeyBytes = 1 << 16, kBuckets = 4096;  // Limits for each time the lock is held.
   std::vector<const Entry*> met;
   std::vector<decltype(look(std::declval<const Entry&>()))> some;
-  some.reserve(kEntries + 64);  // The last bucket may hold several.
+  some.reserve(kEntries + 64);  // The last bucket may contain several.
   for (std::optional<EntryTable::Walk> walk; !walk || !walk->done(); some.clear()) {
     {
       MutexLock lock(mutex_);

@@ -9,7 +9,7 @@ Entry* Index::insert(const Key& key, const detail::Site& site, cudaStream_t of_s
   Entry* const entry = of(next_id());
   entry->key = key;
   table_.insert(entry);
-  // Nothing throws from here on.
+  // Nothing below throws.
   if (free_ != nullptr) {
     free_ = std::exchange(entry->older, nullptr);
   } else {
@@ -23,11 +23,11 @@ Entry* Index::insert(const Key& key, const detail::Site& site, cudaStream_t of_s
   entry->erased.store(false, std::memory_order_relaxed);
   link(order_of(entry), entry);
   count(entry, +1);
-  (void)entry->lock.unlock();  // It takes back what may have been announced to the entry before.
+  (void)entry->lock.unlock();  // Withdraws a wait that was announced to the entry's former user.
   return entry;
 }
 
-// What the entry counts for where it stands.
+// Adds the entry to the counts of its state, or removes it.
 void Index::count(const Entry* entry, int by) {
   const auto plus = [by](std::size_t& number, std::size_t amount) { by > 0 ? number += amount : number -= amount; };
   if (entry->erased) plus(erased_of_[static_cast<std::size_t>(entry->state)], 1);
@@ -71,12 +71,13 @@ void Index::erase(Entry* entry) {
 void Index::sweep(absl::FunctionRef<void(Entry&)> last_look) {
   for (Entry* next = erased_.oldest; next != nullptr;) {
     Entry* const entry = std::exchange(next, next->newer);
-    if (!try_lock_idle(entry)) continue;  // Of a free entry the lock stays held.
+    if (!try_lock_idle(entry)) continue;  // The lock of a free entry stays held.
     last_look(*entry);
     count(entry, -1);
     unlink(erased_, entry);
     const KeyId id = entry->id;
-    static_cast<EntryContents&>(*entry) = EntryContents();  // Waited for by nobody: waiters find it no more.
+    // No thread waits for it, because waiters cannot find it any more.
+    static_cast<EntryContents&>(*entry) = EntryContents();
     entry->id = id;
     entry->older = std::exchange(free_, entry);
   }

@@ -1,4 +1,4 @@
-// Streams that were found to be of a cache's device. Thread-safe, without a lock.
+// The streams that are known to belong to a cache's device. Thread-safe, without a lock.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,8 +11,8 @@
 
 namespace graphcache {
 
-// It forgets some when they are many: then they are checked again. So handles of streams that are gone do not collect
-// here.
+// Forgets some streams when there are many; they are checked again at their next run. So handles of destroyed streams
+// do not accumulate.
 class KnownStreams {
  public:
   bool contains(cudaStream_t stream) const {

@@ -1,4 +1,4 @@
-// What the runs of the keys of each label came to. The cache's lock guards it.
+// Counts of runs by the label of their key. Guarded by the cache's lock.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +15,12 @@ namespace graphcache {
 
 class Labels {
  public:
-  // So many have counts of their own.
+  // Number of labels that have counts of their own.
   static constexpr std::size_t kMost = 64;
 
   Labels() { gone_.reserve(kMost + 1); }
 
-  // The number of the key's label. Throws, and has done nothing then.
+  // The number of the key's label. If this throws, nothing has changed.
   std::uint8_t number_of(const Key& key) {
     const std::string_view label(key.label().data(), key.label().size());
     std::size_t number = 0;
@@ -36,10 +36,10 @@ class Labels {
   void count(const Entry& entry, EagerReason reason) {
     ++gone_[entry.label].eager_reasons[static_cast<std::size_t>(reason)];
   }
-  // The entry, which is not found any more, is deleted.
+  // Adds the counts of an entry that is about to be deleted.
   void leave(const Entry& entry) { add(entry, &gone_); }
 
-  // What direct runs were, and all runs of entries that are gone.
+  // Direct runs, and all runs of deleted entries.
   const std::vector<LabelStats>& gone() const { return gone_; }
   static void add(const Entry& entry, std::vector<LabelStats>* labels) {
     const auto counts = entry.counts();

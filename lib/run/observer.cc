@@ -8,7 +8,7 @@
 
 #include "graphcache/detail/hit.h"
 
-// Header-only, and part of the CUDA toolkit.
+// NVTX is header-only and part of the CUDA toolkit.
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
 #define GRAPHCACHE_HAS_NVTX 1
@@ -30,7 +30,7 @@ nvtxDomainHandle_t domain() {
   return domain;
 }
 
-// "capture decode": a range is named by what is done and by the key's label.
+// The name of a range: the operation and the key's label, such as "capture decode".
 class Message {
  public:
   Message(EventKind kind, const Key& key) {
@@ -53,7 +53,7 @@ class Message {
   std::array<char, 64> text_;
 };
 
-// NVTX gives out no domain where no profiler listens.
+// NVTX returns no domain if no profiler is attached.
 bool is_profiled() { return domain() != nullptr; }
 void push_range(EventKind kind, const Key& key) {
   const Message message(kind, key);

@@ -1,5 +1,5 @@
-// What others may watch a cache do: its last events (Options::keep_events), and ranges and marks for profilers
-// (Options::nvtx). Does nothing where both are off.
+// What a program can observe of a cache: its last events (Options::keep_events), and ranges and marks for profilers
+// (Options::nvtx). Does nothing if both are off.
 #pragma once
 
 #include <absl/base/thread_annotations.h>
@@ -19,14 +19,14 @@ namespace graphcache {
 // Thread-safe.
 class Observer {
  public:
-  // How many events are kept, the last ones.
+  // Keeps the last `events` events.
   Observer(std::size_t events, bool nvtx);
   Observer(const Observer&) = delete;
   Observer& operator=(const Observer&) = delete;
 
   bool is_on() const { return nvtx_ || !ring_.empty(); }
 
-  // What happens until the end of the scope.
+  // An event that lasts until the end of the scope.
   class Span {
    public:
     Span(Observer& observer, EventKind kind, const Key& key);
@@ -42,14 +42,14 @@ class Observer {
     std::chrono::steady_clock::time_point begin_;
     std::optional<Outcome> outcome_;
   };
-  // What happens at this moment.
+  // An event without duration.
   void mark(EventKind kind, const Key& key) noexcept;
 
-  // The oldest first, in the order in which they ended.
+  // The kept events in the order in which they ended, oldest first.
   std::vector<CacheEvent> events() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  // Nothing is allocated for an event.
+  // An event is stored without allocating.
   struct Kept {
     EventKind kind;
     std::optional<Outcome> outcome;
@@ -65,7 +65,7 @@ class Observer {
 
   const bool nvtx_;
   mutable Mutex mutex_;
-  std::vector<Kept> ring_;  // Its size stays. What it holds is guarded by `mutex_`.
+  std::vector<Kept> ring_;  // Its size is fixed. Its elements are guarded by `mutex_`.
   std::size_t next_ ABSL_GUARDED_BY(mutex_) = 0;
   std::size_t kept_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -1,4 +1,4 @@
-// The way of an entry that has a template to an executable: what the policy plans is carried out.
+// Gets an executable for an entry that has a template, by carrying out the policy's plan.
 #include <absl/cleanup/cleanup.h>
 #include <absl/container/inlined_vector.h>
 #include <absl/strings/str_cat.h>
@@ -47,11 +47,12 @@ std::string text_of_refusal(const Content& content, const BroughtOver& brought) 
 
 }  // namespace
 
-// The entries that the policy means to evict or to borrow from: each is locked when the policy asks whether it is idle,
-// and until the end of the scope, so that no hit begins to use it. In the scope of the cache's lock.
+// The entries that the policy considers for eviction or borrowing. Each is locked when the policy queries whether it is
+// idle, and stays locked until the end of the scope, so that no hit begins to use it. Used within the scope of the
+// cache's lock.
 class Cache::Impl::Locked {
  public:
-  // `held`: one that this thread has locked already.
+  // `held` is an entry that this thread has locked already.
   Locked(Impl& impl, const Entry* held) : impl_(impl), held_(held) {}
   ~Locked() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     for (Entry* entry : entries_) impl_.unlock_under_mutex(entry);
@@ -67,7 +68,7 @@ class Cache::Impl::Locked {
     entries_.push_back(entry);
     return true;
   }
-  // The entry's lock is the caller's from now on.
+  // Passes the entry's lock to the caller.
   Entry* take(KeyId id) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     Entry* const entry = impl_.index_.of(id);
     entries_.erase(std::find(entries_.begin(), entries_.end(), entry));
@@ -80,10 +81,10 @@ class Cache::Impl::Locked {
   absl::InlinedVector<Entry*, 8> entries_;
 };
 
-// Where it may not instantiate, the plan to do so counts from here on: the executable is promised. Without a free
-// background thread it is not even planned.
+// If this run may not instantiate, a plan to do so counts from here on as a promised executable. Without a free
+// background thread there is no such plan.
 Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request, bool may_instantiate) {
-  for (;;) {  // Once more after each refusal.
+  for (;;) {  // Repeats after each refusal.
     Obtained obtained;
     Held lender(*this, lock_candidate(entry.get()));
     Offer offer;
@@ -117,7 +118,7 @@ Entry* Cache::Impl::lock_candidate(const Entry* entry) {
   return lender->lock.try_lock() ? lender : nullptr;
 }
 
-// What the entry could borrow. False: the table cannot hold what it needs.
+// Fills in what the entry could borrow. Returns false if the table cannot hold the entry's parameter set.
 bool Cache::Impl::find_offer(Held& entry, Held& lender, Offer* offer) {
   if (lender.get() == nullptr) return true;
   offer->lender = lender->id;
@@ -136,8 +137,8 @@ bool Cache::Impl::find_offer(Held& entry, Held& lender, Offer* offer) {
   return true;
 }
 
-// From here on the plan counts, and what it evicts is gone. Where it is another's executable that is to be borrowed,
-// that one is locked instead. False: somebody can lend one by now who could not when asked.
+// From here on the plan counts, and what it evicts is gone. If the plan borrows from another lender, that one is locked
+// instead. Returns false if a lender has become available in the meantime.
 bool Cache::Impl::decide(Held& entry, Held& lender, const Offer& offer, bool may_instantiate, Plan* made,
                          EagerReason* why) {
   Plan& plan = *made;
@@ -148,7 +149,7 @@ bool Cache::Impl::decide(Held& entry, Held& lender, const Offer& offer, bool may
     Locked locked(*this, lender.get());
     const auto lock_idle = [&](KeyId id) { return locked.try_lock(id); };
     plan = policy_.plan(entry->id, offer, {lock_idle, last_use_of()});
-    // Runs end without the cache's lock.
+    // Runs end without the cache's lock, so a lender may have become idle.
     const bool somebody_loses = !plan.evict.empty() || plan.action == Plan::Action::kBorrow;
     if (lender.get() == nullptr && somebody_loses && policy_.candidate(entry->id, lock_idle) != kNoKey) return false;
     const bool instantiates = plan.action == Plan::Action::kOwn || plan.action == Plan::Action::kTable;
@@ -176,7 +177,7 @@ void Cache::Impl::begin(Entry* entry, const Plan& plan) {
   ghosts_.came_back(entry);
 }
 
-// Brings the lender's executable over to the entry. False: that cannot be, and the policy knows why.
+// Brings the lender's executable over to the entry. Returns false if that is impossible, after telling the policy why.
 bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const Request& request, Obtained* obtained) {
   LastErrorGuard last_error;
   const auto begin = std::chrono::steady_clock::now();
@@ -185,7 +186,7 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
   const MemoryMeter::Span measured(&meter_);
   lender->exec = nullptr;
   const bool by_set = lender->executable->table() != nullptr;
-  // Nobody knows what the executable holds, or it is of no more use.
+  // The state of the executable is unknown, or it cannot be used any more.
   absl::Cleanup drop = [&]() {
     MutexLock lock(mutex_);
     demote(lender.get(), Loss::kFailed);
@@ -200,7 +201,7 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
   };
   BroughtOver brought;
   if (by_set) {
-    // A table whose first launch failed can have no other set written: it is made anew.
+    // No other set can be written to a table whose first launch failed, so it is made anew.
     if (!lender->executable->device_may_write()) return false;
     if (plan.adds_set) brought.result = add_set(entry, lender, request);
     if (brought.result.error != cudaSuccess && !is_fatal(brought.result.error)) {
@@ -210,7 +211,7 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
     }
     if (brought.result.error == cudaSuccess) brought = lender->executable->switch_set(entry->content, request.call);
   } else {
-    // The lender's graph stays behind as the executable's base. It gets another, since no two threads may use one
+    // The lender's graph stays the executable's base, and the lender gets a clone, because two threads may not use one
     // graph.
     if (lender->graph.empty()) brought.result = lender->executable->base().clone(&lender->graph);
     if (brought.result.error != cudaSuccess) {
@@ -262,15 +263,16 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
   return true;
 }
 
-// Gives the entry a parameter set in the lender's table.
+// Adds the entry's parameter set to the lender's table.
 CallResult Cache::Impl::add_set(Held& entry, Held& lender, const Request& request) {
   RelaxedCaptureMode relaxed;
   const CallResult added = lender->executable->table()->add(*entry->content, request.stream);
   return added.error == cudaSuccess ? lender->executable->mark_ready(request.stream) : added;
 }
 
-// The executable that the policy has promised the entry. Out of memory: one more executable is evicted, what the device
-// keeps for graphs is given back, and it is tried once more. The stream is one to enqueue copies on.
+// Instantiates the executable that the policy has promised to the entry. If memory runs out, evicts one more
+// executable, returns the memory that the device keeps for graphs, and tries once more. Copies are enqueued on the
+// stream.
 void Cache::Impl::buy(Held& entry, bool may_evict, cudaStream_t stream, Obtained* obtained) {
   const auto begin = std::chrono::steady_clock::now();
   const absl::Cleanup timed = [&] { add_time(&Stats::instantiate_time, begin); };
@@ -287,7 +289,7 @@ void Cache::Impl::buy(Held& entry, bool may_evict, cudaStream_t stream, Obtained
       const KeyId victim = policy_.victim({lock_idle, last_use_of()});
       if (victim != kNoKey) evict(index_.of(victim));
     }
-    // A graph that allocates can have one executable alone, and its last may still wait.
+    // A graph that allocates memory can have only one executable, and its last one may still wait for destruction.
     result = graveyard_.collect_all(memory_.get());
     if (result.error == cudaSuccess) {
       cudaDeviceGraphMemTrim(options_.device);
@@ -304,7 +306,7 @@ void Cache::Impl::buy(Held& entry, bool may_evict, cudaStream_t stream, Obtained
   obtained->why = result.error == cudaErrorMemoryAllocation ? EagerReason::kOutOfMemory : EagerReason::kRefused;
 }
 
-// Where the device cannot update it, a plain one.
+// Instantiates a plain executable if the device cannot update this one.
 CallResult Cache::Impl::instantiate(Entry& entry, cudaStream_t stream) {
   RelaxedCaptureMode relaxed;
   bool with_table = false, is_device_updated = false;
@@ -325,15 +327,15 @@ CallResult Cache::Impl::instantiate(Entry& entry, cudaStream_t stream) {
           Executable::instantiate(entry.graph, entry.content, options_.instantiate_flags, scratch_, &entry.executable)};
 }
 
-// The key's class gets no table, nor the key an updater node for its slots, whichever it was.
+// Reports a refusal to the policy: the class gets no table, or the key no updater node for its slots.
 void Cache::Impl::refuse_device_updates(Entry* entry) {
   ++totals_.refused_device_updates;
   policy_.refuse_table(entry->id);
   policy_.refuse_slots(entry->id);
 }
 
-// Whether an executable could be had now, so that no capture is wasted. Nothing is evicted for a capture that may yet
-// fail.
+// Whether an executable could be had now, so that no capture is wasted. Nothing is evicted for this, because the
+// capture may still fail.
 bool Cache::Impl::has_room(const Entry& entry) {
   MutexLock lock(mutex_);
   sweep();
@@ -341,7 +343,7 @@ bool Cache::Impl::has_room(const Entry& entry) {
   return policy_.has_room(entry.id, {is_idle, last_use_of()});
 }
 
-// Evicts the executable of a victim, which is idle or locked by this thread. The entry stays, with its template.
+// Evicts the executable of a victim, which is idle or locked by this thread. The entry keeps its template.
 void Cache::Impl::evict(Entry* victim) {
   ++totals_.evictions;
   observer_.mark(EventKind::kEvict, victim->key);
@@ -351,7 +353,8 @@ void Cache::Impl::evict(Entry* victim) {
   demote(victim, Loss::kEvicted);
 }
 
-// The entry loses its executable, or the promise of one, and the template with it if that is of one executable alone.
+// The entry loses its executable or the promise of one. It also loses its template if that can have only one
+// executable.
 void Cache::Impl::demote(Entry* entry, Loss why) {
   entry->executable_lost = why;
   if (entry->executable != nullptr && entry->graph.empty()) entry->graph = entry->executable->take_base();
@@ -364,7 +367,7 @@ void Cache::Impl::demote(Entry* entry, Loss why) {
   }
 }
 
-// The entry, which has no executable any more, loses its template.
+// The entry, which no longer has an executable, loses its template.
 void Cache::Impl::forget_template(Entry* entry, Loss why) {
   entry->template_lost = why;
   ++totals_.forgotten;
@@ -378,7 +381,7 @@ void Cache::Impl::forget_template(Entry* entry, Loss why) {
   index_.set_state(entry, State::kCold);
 }
 
-// Cleans up after a run: templates beyond the budget, executables that were evicted.
+// Cleans up after a run: surplus templates and evicted executables.
 void Cache::Impl::tidy_up(cudaStream_t stream) {
   if (lost_) return;
   std::uint64_t storm = 0;
@@ -390,7 +393,7 @@ void Cache::Impl::tidy_up(cudaStream_t stream) {
     }
     while (index_.templates() > static_cast<std::size_t>(options_.max_templates) + adopted_) {
       Entry* const oldest = index_.oldest_recorded();
-      if (oldest == nullptr || !Index::try_lock_idle(oldest)) break;  // A hit may have come just now.
+      if (oldest == nullptr || !Index::try_lock_idle(oldest)) break;  // A hit may have just begun.
       forget_template(oldest, Loss::kTemplates);
       unlock_under_mutex(oldest);
     }
@@ -399,7 +402,7 @@ void Cache::Impl::tidy_up(cudaStream_t stream) {
   graveyard_.collect(stream);
 }
 
-// Where they are many beside the runs.
+// Logs evictions if there are many for the number of runs.
 void Cache::Impl::log_evictions(std::uint64_t evictions) const noexcept try {
   constexpr std::uint64_t kRunsEach = 8;
   const std::uint64_t runs = stats().runs();

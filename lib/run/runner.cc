@@ -20,19 +20,19 @@
 namespace graphcache {
 namespace {
 
-// Tells cudaStreamPerThread of each thread apart, which is one handle.
+// Distinguishes the cudaStreamPerThread of each thread; all of them have one handle.
 cudaError_t stream_id(cudaStream_t stream, unsigned long long* id) {
   const LastErrorGuard last_error;
   return cudaStreamGetId(stream, id);
 }
 
-// A null stream is the legacy stream: this library is compiled without per-thread default streams.
+// A null stream is the legacy stream, because this library is compiled without per-thread default streams.
 cudaStream_t name_of(cudaStream_t stream) { return stream == nullptr ? cudaStreamLegacy : stream; }
 
-// What is known of a graph that has not been read.
+// The facts about a graph that has not been read.
 GraphFacts facts_of(const Content& content) {
   const std::size_t nodes = content.node_count + content.body_node_count;
-  // An updater node needs a clone, and CUDA clones no graph that has conditional nodes.
+  // An updater node needs a clone, and CUDA cannot clone a graph with conditional nodes.
   const bool is_clonable = content.conditional_count == 0;
   return {.shape = content.shape,
           .nodes = nodes,
@@ -106,7 +106,7 @@ absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) {
   return run_slowly(entry, request);
 }
 
-// A run that somebody watches: its time is sampled (Options::time_hits), or the observer is on.
+// A run that is timed (Options::time_hits) or observed.
 absl::StatusOr<Outcome> Cache::Impl::run_watched(const Request& request) {
   request.is_watched = true;
   const bool is_sampled = hits_->is_sampled();
@@ -122,7 +122,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_watched(const Request& request) {
   return outcome;
 }
 
-// A hit of an entry that is ready for it.
+// A hit on an entry that is ready for it.
 absl::StatusOr<Outcome> Cache::Impl::hit(Entry* locked, const Request& request) {
   Held entry(*this, locked);
   remember(locked, request);
@@ -131,18 +131,18 @@ absl::StatusOr<Outcome> Cache::Impl::hit(Entry* locked, const Request& request) 
   return replay_failed(entry, {"cudaGraphLaunch", error}, EagerReason::kLaunchFailed, request);
 }
 
-// The same of a step, whose launch has failed. The step has locked the entry.
+// The same for a step whose launch has failed. The step has locked the entry.
 absl::StatusOr<Outcome> Cache::Impl::step_failed(const Request& request, cudaError_t error) {
   Held entry(*this, static_cast<Entry*>(request.remembered->entry));
   return replay_failed(entry, {"cudaGraphLaunch", error}, EagerReason::kLaunchFailed, request);
 }
 
-// A hit.
+// A hit that may need patches.
 absl::StatusOr<Outcome> Cache::Impl::replay(Held& entry, const Request& request) {
   return launch(entry, request, Outcome::kReplayed, Outcome::kPatched);
 }
 
-// Patches what changed, and launches. The outcome is the first one if nothing had changed.
+// Patches what has changed and launches. Returns `outcome` if nothing had changed, else `if_patched`.
 absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request, Outcome outcome, Outcome if_patched) {
   Executable& executable = *entry->executable;
   if (const cudaError_t error = executable.take_device_error(); error != cudaSuccess) {
@@ -157,7 +157,7 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
   }
   if (!executable.holds(request.call)) {
     std::size_t patched = 0;
-    auto threw = demoting(entry);  // Some nodes hold new values then, and some old ones.
+    auto threw = demoting(entry);  // Some nodes then hold new values and some old ones.
     const CallResult result = executable.patch(request.call, &patched);
     std::move(threw).Cancel();
     hits_->counts.add_patched_nodes(patched);
@@ -177,13 +177,13 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
   if (error != cudaSuccess) {
     return replay_failed(entry, {"cudaGraphLaunch", error}, EagerReason::kLaunchFailed, request);
   }
-  // What an updater node has written is looked at before each launch. The handle of the per-thread stream is a stream
-  // of each thread.
+  // The errors of an updater node must be checked before each launch. The handle of the per-thread stream is another
+  // stream in each thread.
   const bool is_plain = !executable.has_updater_node() && request.stream != cudaStreamPerThread;
   if (is_usual_ && is_plain) {
     entry->be_ready_on(request.stream);
   } else {
-    entry->exec = nullptr;  // Its last launch is on another stream than it is ready on.
+    entry->exec = nullptr;  // Its last launch is on another stream than the one it is ready on.
   }
   entry->failures = 0;
   entry->outcomes[static_cast<int>(outcome)].add(1);
@@ -199,9 +199,9 @@ cudaError_t Cache::Impl::launch_first(Executable& executable, cudaStream_t strea
   return error;
 }
 
-// Whatever is not a hit on a stream that the cache knows.
+// A run that is not a hit on a known stream.
 absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& request) {
-  Owners released;  // Let go last, when no entry is held any more.
+  Owners released;  // Released last, when no entry is held.
   LastErrorGuard last_error;
   request.last_error = &last_error;
   bool has_released = false;
@@ -224,7 +224,8 @@ absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& requ
   }
   DeviceGuard device(options_.device);
   if (!device.status().ok()) return failed(request, device.status());
-  trim(/*if_much=*/true);  // Before any work of this run, which the rest of the program may have to go on for.
+  // Before any work of this run, because the rest of the program may need that work to go on.
+  trim(/*if_much=*/true);
   if (has_released) released = take_released();
   const absl::Cleanup tidy = [&] {
     entry.release();
@@ -243,15 +244,15 @@ absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& requ
   return record(entry, request);
 }
 
-// A miss: capture, then as if the template had been there. What cannot be captured is enqueued directly.
+// A miss: captures, and then goes on as if the template had existed. Work that cannot be captured is enqueued directly.
 absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request) {
   auto why = NoTemplate::kFailed;
   if (absl::Status status = capture_template(entry, request, &why); !status.ok()) {
-    if (why == NoTemplate::kEmpty) {  // The work of `fn`, if there was any, was enqueued elsewhere.
+    if (why == NoTemplate::kEmpty) {  // Any work of `fn` was enqueued elsewhere.
       MutexLock lock(mutex_);
       return count_eager(entry.get(), EagerReason::kNothingCaptured);
     }
-    // A call that a capture forbids fails, or breaks the capture, but works outside of one.
+    // A call that captures forbid fails, or breaks the capture, but works outside of one.
     if (why == NoTemplate::kBroke && options_.on_capture_failure == OnCaptureFailure::kRunDirectly) {
       return run_directly(entry, EagerReason::kCaptureFailed, request);
     }
@@ -260,7 +261,7 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
   return bring_back(entry, request, Outcome::kUpdated, Outcome::kInstantiated);
 }
 
-// Gives the entry a template, or says why there is none.
+// Captures a template for the entry, or sets why there is none.
 absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, NoTemplate* none) {
   if (request.call.is_adopted) return detail::no_adopted_graph();
   const auto adopted = [] {
@@ -323,7 +324,7 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
   auto content = std::make_shared<Content>(std::move(captured.content));
   {
     MutexLock lock(mutex_);
-    if (has_graph(request.key, /*only_adopted=*/true)) return adopted();  // Meanwhile.
+    if (has_graph(request.key, /*only_adopted=*/true)) return adopted();  // In the meantime.
     keep_template(entry.get(), std::move(content), std::move(captured.graph));
   }
   std::move(in_vain).Cancel();
@@ -331,7 +332,7 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
   return absl::OkStatus();
 }
 
-// The entry, which had none, has a template. If it throws, nothing has changed.
+// Gives a template to an entry that had none. If it throws, nothing has changed.
 void Cache::Impl::keep_template(Entry* entry, std::shared_ptr<Content> content, Template&& graph) {
   policy_.captured(entry->id, facts_of(*content));
   if (entry->template_lost == Loss::kTemplates) ++recaptures_;
@@ -346,13 +347,13 @@ void Cache::Impl::keep_template(Entry* entry, std::shared_ptr<Content> content, 
   ++totals_.captures;
 }
 
-// The entry, which has a template and no executable, joins the family of the stream, if it can have siblings. Launches
-// of one executable follow each other (fact 15), so one for keys of several streams would keep these from running side
-// by side.
+// An entry that has a template and no executable joins the family of the stream, if it can have siblings. Launches of
+// one executable follow each other (fact 15), so an executable shared by keys of several streams would keep these from
+// running concurrently.
 absl::Status Cache::Impl::find_family(Held& entry, const Request& request) {
   {
     MutexLock lock(mutex_);
-    // Nobody else can have what an erased entry gets.
+    // Other keys cannot get what an erased entry gets.
     if (entry->erased || !policy_.shares()) return absl::OkStatus();
   }
   unsigned long long stream = 0;
@@ -385,7 +386,7 @@ absl::Status Cache::Impl::find_family(Held& entry, const Request& request) {
 void Cache::Impl::read_graph(Entry& entry) {
   Content& content = *entry.content;
   std::optional<Signature> signature;
-  // Memory of on_device() is one executable's.
+  // Memory of on_device() belongs to one executable.
   if (content.device_values.memory.empty()) {
     signature = describe(entry.graph.empty() ? entry.executable->base() : entry.graph, &content);
   }
@@ -405,7 +406,7 @@ void Cache::Impl::read_graph(Entry& entry) {
   std::move(threw).Cancel();
 }
 
-// An entry that has a template, but no executable: it gets one, and is launched.
+// Gets an executable for an entry that has a template, and launches it.
 absl::StatusOr<Outcome> Cache::Impl::bring_back(Held& entry, const Request& request, Outcome by_sibling,
                                                 Outcome by_own) {
   if (absl::Status lost = find_family(entry, request); !lost.ok()) return failed(request, std::move(lost));
@@ -415,7 +416,7 @@ absl::StatusOr<Outcome> Cache::Impl::bring_back(Held& entry, const Request& requ
     return replay_failed(entry, obtained.result, obtained.why, request);
   }
   if (entry->executable == nullptr) return run_directly(entry, obtained.why, request);
-  // One of its own holds the values of the capture, and is patched.
+  // A new executable holds the captured values, and is patched.
   const Outcome outcome = obtained.of_sibling ? by_sibling : by_own;
   return launch(entry, request, outcome, outcome);
 }

@@ -1,5 +1,5 @@
-// Numbers for the signatures that entries have: equal ones have the same. No CUDA call. Not thread-safe: the cache's
-// lock guards them.
+// Numbers for the signatures of entries: equal signatures have the same number. Makes no CUDA call. Guarded by the
+// cache's lock.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +14,12 @@ namespace graphcache {
 class Signatures {
  public:
   struct Users {
-    std::uint64_t number = 0;  // From 1. It is never given again.
+    std::uint64_t number = 0;  // Counted from 1 and never reused.
     std::size_t count = 0;
   };
   using Known = std::pair<const Signature, Users>;
 
-  // To be removed as often as it was added.
+  // Must be removed as often as it was added.
   Known* add(const Signature& signature) {
     const auto [at, is_new] = known_.try_emplace(signature);
     if (is_new) at->second.number = ++last_number_;

@@ -1,4 +1,4 @@
-// Verify mode: at every n-th hit of a key `fn` is recorded again, without being run, and compared with what was kept.
+// Verify mode: at every n-th hit of a key, `fn` is recorded again without being run, and compared with the template.
 #include <absl/strings/str_cat.h>
 
 #include <array>
@@ -17,19 +17,19 @@
 namespace graphcache {
 namespace {
 
-// Whether a call of `fn` broke the capture. The call at fault returns an error of its own, while those that follow it,
-// in any thread, say no more than that the capture was broken before (fact 4).
+// Whether a call of `fn` broke the capture. The call at fault returns an error of its own; later calls, in any thread,
+// report only that the capture was already invalidated (fact 4).
 bool is_of_fn(cudaError_t error) { return is_capture_error(error) && error != cudaErrorStreamCaptureInvalidated; }
 
-// Fills the stack below its caller.
+// Fills the stack below its caller's frame.
 [[gnu::noinline]] void fill_stack(unsigned char byte) {
   std::array<unsigned char, 1 << 15> area;
   std::memset(area.data(), byte, area.size());
   asm volatile("" : : "r"(area.data()) : "memory");
 }
 
-// Calls f so many bytes deeper in the stack, over that byte. What `fn` passes to kernels without having set it is then
-// other bytes than in another call, and so are addresses of its local variables.
+// Calls f this many bytes deeper in the stack, over stack contents of this byte. Undefined bytes that `fn` passes to
+// kernels, and addresses of its local variables, then differ from those of another call.
 template <class F>
 [[gnu::noinline]] void on_other_stack(std::size_t depth, unsigned char byte, F&& f) {
   void* const shift = __builtin_alloca(depth);
@@ -40,7 +40,7 @@ template <class F>
 
 }  // namespace
 
-// Ok: the run goes on. After a finding with OnStale::kForget the entry has nothing left by then, so the run is a miss.
+// If ok, the run goes on. After a finding with OnStale::kForget the entry is empty, so the run is a miss.
 absl::Status Cache::Impl::verify_hit(Held& entry, const Request& request) {
   const bool is_hit = entry->executable != nullptr || (entry->content != nullptr && entry->direct_left == 0);
   // `fn` would hand out memory of the recording, which is never launched.
@@ -51,7 +51,7 @@ absl::Status Cache::Impl::verify_hit(Held& entry, const Request& request) {
   if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
   DeviceGuard device(options_.device);
   if (!device.status().ok()) return failed(request, device.status());
-  trim(/*if_much=*/true);  // on_device() takes memory for each recording.
+  trim(/*if_much=*/true);  // on_device() allocates memory for each recording.
 
   std::string found;
   if (absl::Status status = record_again(entry, request, &found); !status.ok()) {
@@ -70,7 +70,7 @@ absl::Status Cache::Impl::verify_hit(Held& entry, const Request& request) {
   return absl::OkStatus();
 }
 
-// What differs, in `found`; empty if nothing does. The recording was never launched, so it is destroyed here and now.
+// Sets `found` to the difference, or to an empty text. The recording was never launched, so it is destroyed at once.
 absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std::string* found) {
   Captured now;
   const auto capture_into = [&](Captured* out) {
@@ -82,7 +82,7 @@ absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std:
   note_strays(entry.get(), request, now.strays);
   if (now.empty_slot) return absl::OkStatus();  // There is no node to compare with.
   const cudaError_t of_fn = cuda_error(now.fn), of_capture = cuda_error(now.capture);
-  // A run inside of this one that an outer graph cannot hold.
+  // A run inside this one that an outer graph cannot contain.
   const bool refused = of_capture == cudaSuccess && now.capture.code() == absl::StatusCode::kFailedPrecondition;
   if (is_of_fn(of_fn) || is_of_fn(of_capture) || (refused && now.fn.ok())) {
     *found =
@@ -91,7 +91,7 @@ absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std:
     return absl::OkStatus();
   }
   if (of_capture == cudaSuccess && !now.fn.ok()) return now.fn;
-  // Another call failed, as does one whose slot has a value that CUDA refuses: that is the run's affair.
+  // Another call failed, such as one whose slot has a value that CUDA refuses. That is not a finding.
   if (!now.capture.ok()) return absl::OkStatus();
 
   const Template& kept = entry->graph.empty() ? entry->executable->base() : entry->graph;
@@ -111,7 +111,7 @@ absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std:
   return absl::OkStatus();
 }
 
-// True if the entry's last finding was another one.
+// Returns whether this finding differs from the entry's last one.
 bool Cache::Impl::report(Entry* entry, const std::string& finding) {
   MutexLock lock(mutex_);
   ++totals_.stale;

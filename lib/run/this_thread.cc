@@ -1,4 +1,4 @@
-// The numbers of threads.
+// Small numbers for threads.
 #include <bit>
 #include <cstdint>
 #include <mutex>
@@ -10,9 +10,9 @@ namespace {
 
 static_assert(ThisThread::kMany == 64, "a word has a bit for each number");
 constinit std::mutex mutex;
-constinit std::uint64_t taken = 1;  // A bit for each number. 0 is no thread's.
+constinit std::uint64_t taken = 1;  // One bit per number; no thread has number 0.
 
-// Gives the number back when the thread ends. What runs still later in the thread shares one.
+// Returns the number when the thread ends. Code that runs even later in the thread uses a shared number.
 struct Owner {
   ~Owner() {
     const std::lock_guard<std::mutex> lock(mutex);

@@ -14,7 +14,7 @@
 
 namespace graphcache {
 
-// Null where the program is linked with another runtime.
+// Null if the program is linked with another runtime.
 namespace hostrt {
 [[gnu::weak]] Ledger ledger();
 }
@@ -39,7 +39,7 @@ bool same_types(const Content& a, const Content& b) {
 
 }  // namespace
 
-// The table, the orders of use and the counts say the same.
+// Checks that the table, the orders of use and the counts agree.
 std::string Verifier::find_fault(const Index& index) {
   std::size_t total = 0;
   for (const Index::Order& order : index.orders_) total += order.size;
@@ -88,7 +88,7 @@ std::string Verifier::find_fault(const Index& index) {
   return "";
 }
 
-// What the policy knows of the entries is what they are.
+// Checks that the policy's knowledge of the entries is right.
 std::string Verifier::fault_of_policy(const Policy& policy, const Signatures& signatures, const Index& index) {
   if (std::string fault = policy.find_fault(); !fault.empty()) return fault;
   std::string fault;
@@ -114,7 +114,7 @@ std::string Verifier::fault_of_policy(const Policy& policy, const Signatures& si
   return "";
 }
 
-// What the entry has is what its state says.
+// Checks that the entry has what its state says.
 std::string Verifier::fault_of(const Policy& policy, const Entry& entry) {
   const bool live = entry.state == State::kLive;
   if ((entry.executable != nullptr) != live) {
@@ -148,7 +148,7 @@ std::string Verifier::fault_of(const Policy& policy, const Entry& entry) {
   return fault.empty() ? "" : of(entry, fault.c_str());
 }
 
-// The shadow of what the executable holds: its content's slots with the fields that its values give.
+// Checks the shadow of what the executable holds: its content's slots with the fields made from its values.
 std::string Verifier::fault_of(const Executable& executable) {
   if (executable.exec_.get() == nullptr) return "its executable has no handle";
   if (executable.base_.empty()) return "its executable has no base";
@@ -159,7 +159,7 @@ std::string Verifier::fault_of(const Executable& executable) {
       executable.values_.size() != content.values.size()) {
     return "the shadow of its executable is of another content";
   }
-  if (executable.updater_node_ != nullptr) return "";  // Which holds the values that it writes.
+  if (executable.updater_node_ != nullptr) return "";  // The updater node has the values that it writes.
   for (const Binding& binding : slots.bindings) {
     unsigned char converted[detail::kMaxConvertedBytes];
     const unsigned char* value = executable.values_.data() + binding.offset;
@@ -174,7 +174,7 @@ std::string Verifier::fault_of(const Executable& executable) {
   return "";
 }
 
-// Siblings have nodes of the same types in the same order: what can be seen of equal signatures.
+// Checks that siblings have nodes of the same types in the same order, which equal signatures imply.
 std::string Verifier::fault_of_sharing(const Index& index, const Locked& locked) {
   AsideMap<const Signatures::Known*, const Content*> firsts;
   std::string fault;
@@ -186,8 +186,8 @@ std::string Verifier::fault_of_sharing(const Index& index, const Locked& locked)
   return fault;
 }
 
-// No graph and no executable has two owners, and all of them are alive: other threads may destroy what waits for that,
-// but nothing that an idle entry has.
+// Checks that each graph and executable has one owner and exists. Other threads may destroy what waits for destruction,
+// but not what an idle entry has.
 std::string Verifier::fault_of_handles(const Index& index, const Locked& locked) {
   std::size_t graphs = 0, executables = 0;
   const auto for_each_graph = [&](auto&& visit) {
@@ -226,8 +226,8 @@ std::string Verifier::fault_of_handles(const Index& index, const Locked& locked)
   return "";
 }
 
-// What stats.h says of the counters, as far as it holds at any time. The outcomes of hits are counted without the
-// cache's lock, but after what made them possible.
+// Checks what stats.h says of the counters, as far as it holds at any time. Outcomes of hits are counted without the
+// cache's lock, but after the counts that they depend on.
 std::string Verifier::fault_of_counters(Stats totals, const detail::RunCounts& run_counts, const Index& index,
                                         const Locked& locked) {
   std::array<std::uint64_t, kOutcomeCount> of_entries{};
@@ -263,7 +263,7 @@ std::string Verifier::find_fault(const Cache& cache) {
   Impl& impl = *cache.impl_;
   MutexLock lock(impl.mutex_);
   if (std::string fault = find_fault(impl.index_); !fault.empty()) return fault;
-  // Those that nobody uses, and that nobody may use meanwhile.
+  // The entries that are not in use. The locks keep other threads from using them.
   Locked locked;
   impl.index_.for_each([&](Entry* entry) {
     if (entry->lock.try_lock()) locked[entry] = true;
@@ -277,8 +277,8 @@ std::string Verifier::find_fault(const Cache& cache) {
 
 std::string Verifier::find_fault(Impl& impl, const Locked& locked) {
   if (std::string fault = fault_of_policy(impl.policy_, impl.signatures_, impl.index_); !fault.empty()) return fault;
-  // Templates are more than Options::max_templates while runs that will tidy up are under way, or have left them
-  // because others were.
+  // The number of templates is not checked: it exceeds Options::max_templates while runs that will tidy up are under
+  // way, and if such runs found the surplus in use.
   if (impl.policy_.executables() > static_cast<std::size_t>(std::max(impl.options_.max_executables, 0))) {
     return "there are more executables than the options allow";
   }
@@ -291,7 +291,7 @@ std::string Verifier::find_fault(Impl& impl, const Locked& locked) {
       if (std::string fault = fault_of(impl.policy_, *entry); !fault.empty()) return fault;
     }
   }
-  // Not of what a fatal error has left: it is dropped as it is.
+  // Not after a fatal error, which drops everything as it is.
   for (Entry* entry = impl.index_.erased_.newest; entry != nullptr && !impl.lost_; entry = entry->older) {
     if (!locked.contains(entry)) continue;
     if (std::string fault = fault_of(impl.policy_, *entry); !fault.empty()) return fault;

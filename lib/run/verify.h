@@ -1,8 +1,8 @@
-// A cache that looks for what is wrong with itself, for tests. No CUDA call, and nothing is allocated unless a fault is
-// found, so that programs which count or fail either see no difference.
+// Checks the structures of a cache, for tests. Makes no CUDA call and allocates nothing unless it finds a fault, so
+// programs that count or fail either are not affected.
 //
-// With the build option structure_checks every public operation ends with a look, and a fault ends the process. Without
-// it the operations hold nothing of this.
+// With the build option structure_checks, every public operation ends with a check, and a fault ends the process.
+// Without the option, operations contain nothing of this.
 #pragma once
 
 #include <string>
@@ -16,12 +16,12 @@ namespace graphcache {
 
 class Verifier {
  public:
-  // The first fault, in words; empty if there is none. Other threads may be running: what the lock of an entry guards
-  // is looked at where nobody holds it.
+  // Describes the first fault; empty if there is none. Other threads may be running: what an entry's lock guards is
+  // checked only if that lock is free.
   static std::string find_fault(const Cache& cache);
   static std::string find_fault(const Index& index);
 
-  // For tests, which make faults. The cache must not be in use.
+  // For tests that introduce faults. The cache must not be in use.
   static Index& index(Cache& cache);
   static Policy& policy(Cache& cache);
   static Stats& totals(Cache& cache);
@@ -43,7 +43,7 @@ class Verifier {
                                        const Locked& locked);
 };
 
-// Verifies the cache when its scope is left. A fault is printed and ends the process.
+// Checks the cache at the end of the scope. Prints a fault and ends the process.
 class VerifyOnReturn {
  public:
   explicit VerifyOnReturn(const Cache& cache) : cache_(cache) {}

@@ -1,4 +1,4 @@
-// A key made ready ahead of its first run.
+// Makes a key ready before its first run.
 #include <absl/cleanup/cleanup.h>
 
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace graphcache {
 
-// Like the first run of a key, up to the launch. No executable is evicted for it.
+// Does what the first run of a key does, up to the launch. Evicts no executable.
 absl::Status Cache::Impl::warm(const Request& request) {
   const cudaStream_t stream = request.stream;
   if (active_recording != nullptr) {

@@ -1,4 +1,4 @@
-// Building a key, as a ratio to an uncontended lock and a look-up: build_key [--json FILE] [ROUNDS].
+// Time to build a key, relative to an uncontended lock and a look-up: build_key [--json FILE] [ROUNDS].
 #include <cstddef>
 #include <functional>
 #include <string>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kBatch = 10000;
 
-// ns to build the key of a text of so many bytes.
+// ns to build the key of a text of `bytes` bytes.
 double of_text(int bytes) {
   const std::string text(static_cast<std::size_t>(bytes), 'x');
   return bench::each(kBatch, [&](int) { bench::keep(graphcache::key(text)); });

@@ -1,14 +1,13 @@
-// What it costs the GPU that nodes of a graph are rewritten by a node of the graph itself: device_time [--json FILE]
-// [ROUNDS].
+// GPU time of graphs whose nodes are rewritten by a node of the graph itself: device_time [--json FILE] [ROUNDS].
 //
 //   values  the second half of a chain of kernels has a value that changes at each run: written by the device
 //           (detail::Patching::kDeviceUpdated), beside patches by the host (kPerNode)
 //   keys    eight keys in turn, which differ in the grids and values of all kernels: on one executable with a parameter
 //           table (detail::Sharing::kTable), beside an executable for each key (Options::share = false)
 //
-// The figure is the time that passes for each run of 64, launched behind each other, until the GPU is done. Executables
-// of one graph differ by a few percent among each other, so there are several of each way, all alive at once. The ways
-// take turns; medians of the rounds.
+// The figure is the time for each of 64 runs, launched one after the other, until the GPU is done. Executables of one
+// graph differ by a few percent, so there are several of each way, all alive at once. The ways take turns; medians of
+// the rounds.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
@@ -33,17 +32,17 @@ constexpr int kCount = 32, kRuns = 64, kKeys = 8;
   std::exit(1);
 }
 
-// A cache and what its runs add up.
+// A cache and the sum of its runs.
 class Instance {
  public:
   Instance(const Options& options, int nodes, bool keys) : cache_(options), nodes_(nodes), has_keys_(keys) {
     CHECK(cudaMalloc(reinterpret_cast<void**>(&data_), kCount * sizeof(float)));
     clear();
-    for (int i = 0; i < 3 * kKeys; ++i) run();  // All executables are there, and all sets.
+    for (int i = 0; i < 3 * kKeys; ++i) run();  // makes all executables and all sets
     must_be_right();
   }
 
-  // Of each of the runs, in us.
+  // Time of each run in us.
   double measure() {
     clear();
     const double ns = bench::nanoseconds([&] {
@@ -122,7 +121,7 @@ void measure(bench::Report& report, bool keys, int nodes, int rounds) {
     if (stats.refused_device_updates != 0 || stats.live_executables != 1) fail("the device does not update");
   }
   std::vector<double> host, device;
-  for (int round = -2; round < rounds; ++round) {  // The first ones are not counted.
+  for (int round = -2; round < rounds; ++round) {  // negative rounds are a warm-up
     double sums[2] = {};
     for (int i = 0; i < count; ++i) {
       const auto at = static_cast<std::size_t>(i);

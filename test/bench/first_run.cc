@@ -1,6 +1,6 @@
-// What the first run of a key costs the host, on a GPU: first_run [--json] [ROUNDS]. In turns with it, the same work by
-// raw calls: capture, instantiation and first launch. Medians, and ratios of medians. The device is idle at the start
-// of each time, and what is destroyed is destroyed outside of them.
+// Host time of the first run of a key, on a GPU: first_run [--json] [ROUNDS]. The same work by raw calls (capture,
+// instantiation and first launch) takes turns with it. Medians, and ratios of medians. The device is idle at the start
+// of each time, and destructions are not timed.
 //
 // A graph of 50x4 nodes has four chains of 50 kernels, forked and joined by events.
 #include <cuda_runtime_api.h>
@@ -36,7 +36,7 @@ struct Shape {
   int nodes, chains;
 };
 
-// What a program would enqueue.
+// The work that a program would enqueue.
 class Work {
  public:
   explicit Work(Shape shape) : shape_(shape) {
@@ -50,7 +50,7 @@ class Work {
     CHECK(cudaDeviceSynchronize());
   }
 
-  // Keys differ in a value alone.
+  // Keys differ only in a value.
   cudaError_t enqueue(cudaStream_t on, int key) const {
     if (!streams_.empty()) {
       if (const cudaError_t error = cudaEventRecord(forked_, on); error != cudaSuccess) return error;
@@ -77,7 +77,7 @@ class Work {
   const Shape shape_;
   float* data_ = nullptr;
   cudaEvent_t forked_ = nullptr;
-  std::vector<cudaStream_t> streams_;  // Of the chains but the first.
+  std::vector<cudaStream_t> streams_;  // of all chains except the first
   std::vector<cudaEvent_t> joined_;
 };
 

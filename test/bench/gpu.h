@@ -1,4 +1,4 @@
-// What the benchmarks on a GPU share: checked calls, and the graph that they replay.
+// Shared by the benchmarks on a GPU: checked calls, and the graph that they replay.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -44,7 +44,7 @@ cudaGraph_t captured(cudaStream_t stream, F&& enqueue) {
   return graph;
 }
 
-// A chain of kernels that each add 1 to some numbers, so that these count the kernels that ran.
+// A chain of kernels that each add 1 to some numbers, which thus count the kernels that ran.
 class Counted {
  public:
   static constexpr int kCount = 32;
@@ -73,7 +73,7 @@ class Counted {
     return exec;
   }
 
-  // Ends the program if the chain did not run that many times. Waits for the device.
+  // Ends the program if the chain did not run `times` times. Waits for the device.
   void must_have_run(long times) const {
     std::vector<float> values(kCount);
     CHECK(cudaDeviceSynchronize());

@@ -1,6 +1,7 @@
-// One thread synchronizes the device and makes and destroys cuBLAS handles behind capture_gate, while another captures
-// new keys all the time, on a GPU: handles_behind_gate [DESTRUCTIONS [SECONDS [THREADS]]], for each of three ways until
-// one is reached, with so many threads that make handles. Fails if a capture broke or a result was wrong.
+// One thread synchronizes the device and makes and destroys cuBLAS handles behind capture_gate, while another one
+// captures new keys all the time, on a GPU: handles_behind_gate [DESTRUCTIONS [SECONDS [THREADS]]]. Each of three ways
+// runs until one limit is reached, with THREADS threads that make handles. Fails if a capture broke or a result was
+// wrong.
 #include <cuda_runtime_api.h>
 
 #include <atomic>
@@ -28,9 +29,9 @@ void check(cudaError_t error, const char* call) {
 }
 
 enum class Way {
-  kPairs,         // A handle is made and destroyed under one hold of the gate.
-  kBatches,       // So many handles are made under one hold, and destroyed under another.
-  kMadeBesideIt,  // As kBatches, but made without the gate.
+  kPairs,         // a handle is made and destroyed under one hold of the gate
+  kBatches,       // handles are made under one hold, and destroyed under another
+  kMadeBesideIt,  // as kBatches, but made without the gate
 };
 
 struct Counts {
@@ -69,7 +70,7 @@ bool is_sum(const float* data, cudaStream_t stream, float sum) {
   return values == std::vector<float>(kCount, sum);
 }
 
-// False if a capture broke or a result was wrong.
+// Returns false if a capture broke or a result was wrong.
 bool measure(const char* name, Way way, const demo::Cublas& cublas, int destructions, int seconds, int thread_count) {
   graphcache::Cache cache;
   cudaStream_t stream = nullptr;

@@ -1,4 +1,4 @@
-// A hit on hostrt, as a ratio to an uncontended lock and a look-up: hit [--json FILE] [ROUNDS].
+// Time of a hit on hostrt, relative to an uncontended lock and a look-up: hit [--json FILE] [ROUNDS].
 #include <cstddef>
 #include <functional>
 #include <string>

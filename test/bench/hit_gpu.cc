@@ -1,8 +1,8 @@
-// A hit on a GPU as a ratio to a bare cudaGraphLaunch of the same graph: hit [--json FILE] [ROUNDS].
+// Time of a hit on a GPU, relative to a bare cudaGraphLaunch of the same graph: hit [--json FILE] [ROUNDS].
 //
-// The ways launch a batch of eight in turns, and the GPU is idle at the start of each: the queue never fills, so the
-// time is the host's. Medians of the rounds. `control` is another executable of the same graph, launched in the same
-// way as the reference: how far its ratio is from 1 says how well these ratios are known.
+// The ways take turns with batches of eight launches, and the GPU is idle at the start of each. The queue never fills,
+// so the time is the host's. Medians of the rounds. `control` is another executable of the same graph, launched in the
+// same way as the reference: the distance of its ratio from 1 shows the precision of these ratios.
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -42,9 +42,9 @@ void measure(bench::Report& report, int nodes, int rounds) {
       {"step", [&] { right &= step.run(stream).ok(); }},
   };
 
-  for (int round = -3; round < rounds; ++round) {  // The first ones are not counted.
+  for (int round = -3; round < rounds; ++round) {  // negative rounds are a warm-up
     for (std::size_t i = 0; i < ways.size(); ++i) {
-      Way& way = ways[(i + static_cast<std::size_t>(round + 3)) % ways.size()];  // Each comes first in turn.
+      Way& way = ways[(i + static_cast<std::size_t>(round + 3)) % ways.size()];  // each way comes first in turn
       CHECK(cudaStreamSynchronize(stream));
       const double ns = bench::nanoseconds([&] {
         for (int launch = 0; launch < kBatch; ++launch) way.launch();

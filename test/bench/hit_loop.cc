@@ -1,5 +1,4 @@
-// For test/bench/instructions: hit_loop run|built|step|lock_and_find TIMES does one of these so many times, with one
-// key.
+// For test/bench/instructions: hit_loop run|built|step|lock_and_find TIMES does one of these TIMES times, with one key.
 #include <cstdio>
 #include <cstdlib>
 #include <string>

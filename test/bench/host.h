@@ -1,4 +1,4 @@
-// What the benchmarks on hostrt share. To be included once in a program: it defines functions.
+// Shared by the benchmarks on hostrt. Include this once in a program, because it defines functions.
 #pragma once
 
 #include <absl/container/flat_hash_map.h>
@@ -22,8 +22,8 @@
 #include "graphcache/hostrt.h"
 #include "measure.h"
 
-// The program is linked with --wrap=cudaGraphLaunch: a launch does nothing. hostrt's takes longer than a hit, and one
-// lock for all threads.
+// The program is linked with --wrap=cudaGraphLaunch, so a launch does nothing. hostrt's launch takes longer than a hit,
+// and holds one lock for all threads.
 extern "C" cudaError_t __wrap_cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
 
 namespace bench {
@@ -68,7 +68,7 @@ inline graphcache::Options unshared(int executables) {
   return options;
 }
 
-// A graph of one kernel, and another one for each value.
+// A graph of one kernel, different for each value.
 template <class... Ts>
 struct Work {
   void operator()(graphcache::Recorder& rec, graphcache::Slot<Ts>... slots) const {
@@ -97,7 +97,7 @@ void must_hit(graphcache::Cache& cache, cudaStream_t stream, const graphcache::K
   must_be_hit(cache.run(key, stream, graphcache::params(values...), Work<Ts...>()));
 }
 
-// What a cache cannot do without: a lock, without anybody else who wants it, and a look-up.
+// The minimum work of any cache: an uncontended lock and a look-up.
 class LockAndFind {
  public:
   explicit LockAndFind(const std::vector<graphcache::Key>& keys) {
@@ -123,7 +123,7 @@ double each(int count, F&& operation) {
          count;
 }
 
-// The lowest time of each way, which take turns: what else happens on the machine only ever adds.
+// The lowest time of each way; the ways take turns. Other work on the machine can only increase a time.
 inline std::vector<double> lowest_in_turns(int rounds, const std::vector<std::function<double()>>& ways) {
   std::vector<double> lowest(ways.size(), std::numeric_limits<double>::max());
   for (int round = 0; round < rounds; ++round) {

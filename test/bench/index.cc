@@ -1,4 +1,4 @@
-// A cache of many keys on hostrt, beside a plain absl::flat_hash_map of as many: index [--json FILE] [MOST_KEYS].
+// A cache of many keys on hostrt, and a plain absl::flat_hash_map of as many: index [--json FILE] [MOST_KEYS].
 //
 //   hit     a hit, in random order; reference: the look-up in the map, in the same order
 //   memory  bytes of the heap for each key, without what its graph and executable take by themselves; reference: the
@@ -22,7 +22,7 @@ double heap() {
   return static_cast<double>(info.uordblks + info.hblkhd);
 }
 
-// A graph of one kernel, and its executable, as each key of the cache has them.
+// A graph of one kernel and its executable, as each key of the cache has them.
 struct Bare {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t exec = nullptr;
@@ -98,7 +98,7 @@ void measure(bench::Report& report, cudaStream_t stream, int count) {
               (cache_bytes - bare_bytes) / count,
               "flat_hash_map",
               map_bytes / count});
-  const bool repeats = count <= 10000;  // Otherwise it is done once: too seldom for a time that is guarded.
+  const bool repeats = count <= 10000;  // otherwise once, which is too few for a guarded ratio
   double cleared = std::numeric_limits<double>::max(), destroyed = cleared;
   for (int round = 0; round < (repeats ? 20 : 1); ++round) {
     if (round > 0) {

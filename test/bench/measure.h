@@ -1,4 +1,4 @@
-// Times, and what is made of many.
+// Times and their statistics.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ inline double median(std::vector<double> values) {
   return *middle;
 }
 
-// The compiler must have the value in memory, as if it were used.
+// Forces the compiler to store the value in memory, as if it were used.
 template <class T>
 void keep(const T& value) {
   asm volatile("" : : "r"(&value) : "memory");

@@ -1,10 +1,10 @@
-// What it costs a hit on a GPU that somebody watches: observed [--json FILE] [ROUNDS].
+// Cost of observation for a hit on a GPU: observed [--json FILE] [ROUNDS].
 //
-// A hit of a graph of eight kernels by Cache::run(), and by a prepared step, with one option on: time_hits, nvtx (where
-// no profiler listens), both of these, keep_events, or a hook before each launch that does nothing; beside the same hit
-// of a cache with all off. `control` is another cache with all off: how far its ratio is from 1 says how well these
-// ratios are known. Each way has several caches, since executables differ. The ways launch a batch of eight in turns,
-// and the GPU is idle at the start of each. Medians of the rounds.
+// A hit of a graph of eight kernels, by Cache::run() and by a prepared step, with one option on: time_hits, nvtx
+// (without a profiler), both of these, keep_events, or a before_launch hook that does nothing. The reference is the
+// same hit with all options off. `control` is another cache with all options off: the distance of its ratio from 1
+// shows the precision of these ratios. Each way has several caches, because executables differ. The ways take turns
+// with batches of eight launches, and the GPU is idle at the start of each. Medians of the rounds.
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -56,9 +56,10 @@ void measure(bench::Report& report, bool by_step, int rounds) {
       steps[i].push_back(ways[i].caches.back()->prepare(key, enqueue));
     }
   }
-  for (int round = -3; round < rounds; ++round) {  // The first ones are not counted.
+  for (int round = -3; round < rounds; ++round) {  // negative rounds are a warm-up
     for (std::size_t i = 0; i < ways.size(); ++i) {
-      const std::size_t which = (i + static_cast<std::size_t>(round + 3)) % ways.size();  // Each comes first in turn.
+      // Each way comes first in turn.
+      const std::size_t which = (i + static_cast<std::size_t>(round + 3)) % ways.size();
       double ns = 0;
       for (std::size_t k = 0; k < kCaches; ++k) {
         graphcache::Cache& cache = *ways[which].caches[k];

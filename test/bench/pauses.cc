@@ -1,10 +1,10 @@
-// How long the runs of one thread are held up by what another thread asks of the same cache, on hostrt:
-// pauses [--json FILE] [KEYS [ROUNDS]].
+// How long another thread's operations on the same cache delay the runs of a thread, on hostrt: pauses [--json FILE]
+// [KEYS [ROUNDS]].
 //
-// The figure is the longest run of the first thread, a hit or a miss, while the other one repeats an operation, in us.
-// A miss is the run of a new key and its erase(), so that the first thread always asks something of the cache.
-// Reference: the longest run while the other thread does the same with another cache, which is what else the machine
-// adds. Of both, the lowest of the rounds. Three things are not the cache's, and do not count:
+// The figure is the longest run of the first thread, a hit or a miss, while the other thread repeats an operation, in
+// us. A miss is the run of a new key and its erase(), so that the first thread always needs the cache. The reference is
+// the longest run while the other thread does the same with another cache. Both are the lowest of the rounds. Three
+// delays do not belong to the cache and do not count:
 //
 //   the scheduler  A thread that has lost its CPU to another program goes on some 4 ms later, and so does whoever waits
 //                  for its lock. The kernel counts for how long a thread has had a CPU, and for how long it has waited
@@ -37,7 +37,7 @@
 
 namespace {
 
-constexpr int kEvicting = 64;  // Executables of the caches that evict.
+constexpr int kEvicting = 64;  // executables of the caches that evict
 
 std::int64_t nanoseconds_of(clockid_t clock) {
   timespec time{};
@@ -45,7 +45,7 @@ std::int64_t nanoseconds_of(clockid_t clock) {
   return std::int64_t{1000000000} * time.tv_sec + time.tv_nsec;
 }
 
-// For how long a thread has had a CPU so far, and for how long it has waited for one, in ns.
+// How long a thread has had a CPU so far, and how long it has waited for one, in ns.
 class CpuTimes {
  public:
   // Of the calling thread.
@@ -59,7 +59,7 @@ class CpuTimes {
   CpuTimes& operator=(const CpuTimes&) = delete;
 
   std::int64_t had() const { return nanoseconds_of(clock_); }
-  // 0 where the kernel does not say.
+  // 0 if the kernel does not report it.
   std::int64_t waited() const {
     char text[96];
     const ssize_t size = pread(file_, text, sizeof(text) - 1, 0);
@@ -74,25 +74,25 @@ class CpuTimes {
   clockid_t clock_{};
 };
 
-// A span of time of the thread that runs, in ns.
+// A span of time of the running thread, in ns.
 struct Span {
   std::int64_t wall = 0, own_cpu = 0, own_wait = 0;
-  std::int64_t other_cpu = 0, other_wait = 0;  // Of the thread that operates.
+  std::int64_t other_cpu = 0, other_wait = 0;  // of the operating thread
 
   friend Span operator-(const Span& a, const Span& b) {
     return {a.wall - b.wall, a.own_cpu - b.own_cpu, a.own_wait - b.own_wait, a.other_cpu - b.other_cpu,
             a.other_wait - b.other_wait};
   }
-  // What this thread worked, and what it was blocked while the other one worked or slept, but no time in which one of
-  // them waited for a CPU. That cannot be told exactly: either figure below is too small in another case, the first one
-  // where the other thread began to wait before the span, the second one where both waited at a time.
+  // The time that this thread worked, and the time that it was blocked while the other one worked or slept, without
+  // time in which one of them waited for a CPU. Only a bound can be computed: the first figure below is too small if
+  // the other thread began to wait before the span, the second one if both waited at the same time.
   std::int64_t undisturbed() const {
     const std::int64_t blocked = wall - own_cpu - own_wait;
     return own_cpu + std::max({std::int64_t{0}, blocked - other_wait, other_cpu - own_cpu - own_wait});
   }
 };
 
-// What the thread that runs measures with.
+// Measures the running thread.
 class Stopwatch {
  public:
   explicit Stopwatch(const CpuTimes& other) : other_(other) { of_thread = this; }
@@ -100,7 +100,7 @@ class Stopwatch {
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
-  // What f() takes, without what leave_out() is asked to do meanwhile.
+  // The time of f(), without that of what leave_out() does meanwhile.
   template <class F>
   Span time(F&& f) {
     begin_ = now();
@@ -113,11 +113,11 @@ class Stopwatch {
     f();
     begin_ = now() - before;
   }
-  // The calling thread's. Null for others.
+  // The calling thread's stopwatch, or null.
   static inline thread_local Stopwatch* of_thread = nullptr;
 
  private:
-  // All of them at one moment, as far as that goes: again if the scheduler came between.
+  // All of them at one moment, as far as possible: reads again if the scheduler interfered.
   Span now() const {
     constexpr std::int64_t kMoment = 20000;
     for (;;) {
@@ -132,7 +132,7 @@ class Stopwatch {
   Span begin_;
 };
 
-// The lock that this thread took last, and hostrt's.
+// The lock that this thread took last, and hostrt's lock.
 thread_local const pthread_mutex_t* taken = nullptr;
 const pthread_mutex_t* of_hostrt = nullptr;
 
@@ -152,7 +152,7 @@ extern "C" int __wrap_pthread_mutex_lock(pthread_mutex_t* mutex) {
 
 namespace {
 
-// The longest run of another thread in `cache`, while `operation` is done here, in us.
+// The longest run of another thread in `cache` while `operation` is repeated here, in us.
 double longest_run(graphcache::Cache& cache, bool of_hits, const std::function<void()>& operation) {
   const CpuTimes operating;
   std::atomic<bool> ready{false}, over{false};
@@ -218,7 +218,7 @@ int main(int argc, char** argv) {
   std::vector<double> with_it(2 * std::size(operations), kNone), with_another = with_it;
   for (int round = 0; round < rounds; ++round) {
     for (const bool of_hits : {true, false}) {
-      // The operations follow each other in one pair of caches: what is inserted is asked for, and cleared.
+      // The operations follow each other in one pair of caches: insertions, queries, and clear().
       std::unique_ptr<graphcache::Cache> its, another;
       int executables = 0;
       for (std::size_t i = 0; i < std::size(operations); ++i) {

@@ -1,17 +1,16 @@
-// A hit whose input has moved, by the mechanisms of programs that keep CUDA graphs today, beside cache.run, on a GPU:
-// peers [--json FILE] [ROUNDS].
+// A hit with an input at a new address: cache.run and the mechanisms that programs use today to keep CUDA graphs, on a
+// GPU: peers [--json FILE] [ROUNDS].
 //
 //   recapture     the work is captured at each run, and updates one executable for all sizes (cudaGraphExecUpdate)
 //   static_input  an executable for each size, which reads a buffer of its own: each run copies its input there
 //   patch         an executable for each size; the node that reads the input is set by cudaGraphExecKernelNodeSetParams
 //   bare          an executable for each size, launched as it is: what no way can go below, though its input stays
 //
-// run is cache.run with the default options, run_own with Options::share = false: as many executables as the peers
-// have.
+// run is cache.run with the default options. run_own has Options::share = false: as many executables as the other ways.
 //
-// Eight sizes in turn. The first kernel reads the input, the last one adds to a sum, by which each way is checked.
-// `host` is the host's time of a run, in batches of eight with the GPU idle at their start; `total` the time of a run
-// until the GPU is done, over 64 runs. The ways take turns; medians of the rounds.
+// Eight sizes in turn. The first kernel reads the input, the last one adds to a sum, which checks each way. `host` is
+// the host time of a run, in batches of eight with the GPU idle at their start; `total` is the time of a run until the
+// GPU is done, over 64 runs. The ways take turns; medians of the rounds.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
@@ -41,13 +40,13 @@ float* floats(float value) {
   return memory;
 }
 
-// What one way works on.
+// The memory of one way.
 struct Work {
   int nodes;
   cudaStream_t stream = bench::new_stream();
   float* between = floats(0);
   float* sum = floats(0);
-  double expected = 0;  // Of the first element of the sum, which every size reaches.
+  double expected = 0;  // value of the first element of the sum, which every size reaches
 
   dim3 grid(int n) const { return {static_cast<unsigned>(n / kBlock)}; }
   cudaError_t enqueue_first(cudaStream_t on, int n, const float* in) const {
@@ -125,7 +124,7 @@ class StaticInput : public Way {
   std::unordered_map<int, Graph> graphs_;
 };
 
-// Also `bare`, which does not patch.
+// Also used for `bare`, which does not patch.
 class Patch : public Way {
  public:
   Patch(int nodes, bool patches) : Way(nodes), patches_(patches) {}
@@ -193,7 +192,7 @@ void measure(bench::Report& report, int nodes, int rounds) {
     std::vector<double> host = {}, total = {};
   } ways[] = {{"recapture", &recapture}, {"static_input", &static_input}, {"patch", &patch},
               {"bare", &bare},           {"run", &run_default},           {"run_own", &run_own}};
-  constexpr std::size_t kPeers = 4;  // The first ones; the others are ours.
+  constexpr std::size_t kPeers = 4;  // the first ones; the others are ours
 
   float* inputs[kInputs];
   for (int i = 0; i < kInputs; ++i) inputs[i] = floats(static_cast<float>(i));
@@ -202,7 +201,7 @@ void measure(bench::Report& report, int nodes, int rounds) {
     measured.way->run((i % kSizes + 1) * kStep, inputs[input]);
     measured.way->work().expected += 2 * input + nodes - 2;
   };
-  for (int round = -8; round < rounds; ++round) {  // The first ones are not counted.
+  for (int round = -8; round < rounds; ++round) {  // negative rounds are a warm-up
     for (Measured& measured : ways) {
       cudaStream_t stream = measured.way->work().stream;
       const double host = bench::nanoseconds([&] {
@@ -219,7 +218,7 @@ void measure(bench::Report& report, int nodes, int rounds) {
     }
   }
   for (Measured& measured : ways) {
-    if (measured.way == &bare) continue;  // Its input is the first one.
+    if (measured.way == &bare) continue;  // its input is the first one
     float sum = 0;
     CHECK(cudaMemcpy(&sum, measured.way->work().sum, sizeof(sum), cudaMemcpyDeviceToHost));
     if (sum == measured.way->work().expected) continue;

@@ -1,17 +1,17 @@
-// What a benchmark has measured: lines for people, and JSON for test/bench/compare and test/bench/plot.
+// The results of a benchmark: lines for people, and JSON for test/bench/compare and test/bench/plot.
 //
 //   bench::Report report(argc, argv, machine);
 //   report.add({"hit", {{"keys", 64}}, "ns", hit, "lock_and_find", lock_and_find});
 //   return report.write();
 //
-// A result is one figure, and the figure of what it is measured against (its reference) in the same run. For both,
-// less is better. Results of different machines are compared by the ratio of the two.
+// A result is one figure and its reference, measured in the same run. For both, less is better. Results of different
+// machines are compared by the ratio of the two.
 //
 // {"machine": "AMD EPYC, 2 CPUs, hostrt",
 //  "results": [{"benchmark": "hit", "axes": {"keys": 64}, "unit": "ns", "value": 20.1,
 //               "reference": "lock_and_find", "reference_value": 10, "ratio": 2.01}]}
 //
-// A result that has no reference, or is too noisy to be guarded, has no ratio.
+// A result has no ratio if it has no reference or is too noisy to be guarded.
 #pragma once
 
 #include <cstdio>
@@ -55,14 +55,14 @@ struct Result {
   std::vector<Axis> axes;
   std::string unit;
   double value = 0;
-  std::string reference = {};  // Empty if there is none.
+  std::string reference = {};  // empty if there is none
   double reference_value = 0;
   bool guarded = true;  // Whether the ratio is stable enough to be compared with another run's.
 };
 
 class Report {
  public:
-  // Takes `--json FILE` from the program's arguments. The others are left to the program: argument(i).
+  // Takes `--json FILE` from the program's arguments. argument(i) returns the others.
   Report(int argc, char** argv, std::string machine) : machine_(std::move(machine)) {
     for (int i = 1; i < argc; ++i) {
       if (std::strcmp(argv[i], "--json") != 0) {
@@ -76,7 +76,7 @@ class Report {
     }
   }
 
-  // The program's argument of that number as a whole number from 1 on, or `otherwise` where there is none.
+  // Argument i of the program, a whole number from 1 on, or `otherwise` if it is missing.
   int argument(std::size_t i, int otherwise) const {
     if (i >= arguments_.size()) return otherwise;
     const int value = std::atoi(arguments_[i].c_str());

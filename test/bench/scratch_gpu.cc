@@ -1,10 +1,10 @@
-// What the temporaries of many keys take of a GPU's memory: scratch [KEYS] [MIB].
+// Device memory for the temporaries of many keys, on a GPU: scratch [KEYS] [MIB].
 //
-// Key i of KEYS (64) works in a temporary of i / KEYS of MIB (64), in three kernels. Its memory is a buffer of its own,
-// memory that `fn` allocates by cudaMallocAsync and frees, or one buffer that all keys share. Each way once with an
-// executable a key, and once with 8 executables. Memory is what the device's free memory has shrunk by since the way
-// began; of it, `graphs` is what the driver holds for allocations of graphs. Then all keys run in turns, and the times
-// are those of one run. The sums that the kernels leave are compared with the host's.
+// Key i of KEYS (64) uses a temporary of i / KEYS of MIB (64) in three kernels. It is a buffer of its own, memory that
+// `fn` allocates by cudaMallocAsync and frees, or one buffer that all keys share. Each way runs with an executable a
+// key, and with 8 executables. Memory is the loss of free device memory since the way began; `graphs` is the part of it
+// that the driver keeps for allocations of graphs. Then all keys run in turn, and the times are those of one run. The
+// sums that the kernels leave are compared with the host's.
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -141,7 +141,7 @@ int main(int argc, char** argv) {
   cudaStream_t stream = bench::new_stream();
   bool right = true;
   {
-    // What the process takes once: kernels, and a first graph.
+    // Allocates what the process needs once: kernels and a first graph.
     const Temporaries temporaries(Way::kShared, 1, 1024);
     graphcache::Cache cache;
     for (int i = 0; i < 3; ++i) right &= temporaries.run(cache, stream, 0).ok();

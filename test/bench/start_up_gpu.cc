@@ -1,16 +1,16 @@
-// What the start of a program costs its runs, on a GPU, with background threads and without:
-// start_up [--json FILE] [ROUNDS].
+// Cost of a program's start for its runs, on a GPU, with and without background threads: start_up [--json FILE]
+// [ROUNDS].
 //
-// 64 keys of 200 kernels come in turn, over and over, and the stream is synchronized after each run. Keys differ in
+// 64 keys of 200 kernels run in turn, over and over, and the stream is synchronized after each run. Keys differ in
 // their grids. Each round has new caches:
 //
 //   run         the default options
 //   background  Options::background_threads = 1: no run instantiates
 //   own         the former two with Options::share = false
 //
-// `slowest` is the longest of the host's times of each key's first two runs, in us, beside the longest direct run of a
-// key (a cache that is off) in the same round. `median` is the same of medians. `graphs` is the time until all 64 keys
-// in turn have run as graphs, in ms. Medians of the rounds.
+// `slowest` is the longest host time of each key's first two runs, in us; its reference is the longest direct run of a
+// key (a disabled cache) in the same round. `median` is the same for medians. `graphs` is the time until all 64 keys in
+// turn have run as graphs, in ms. Medians of the rounds.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -51,7 +51,7 @@ class Work {
  public:
   Work() { CHECK(cudaMalloc(reinterpret_cast<void**>(&data_), kCount * sizeof(float))); }
 
-  // The times of the first two runs of each key, in us, and the time until all run as graphs, in ms.
+  // Measures the times of the first two runs of each key, in us, and the time until all run as graphs, in ms.
   void measure(const graphcache::Options& options, Figures* figures) {
     CHECK(cudaMemset(data_, 0, kCount * sizeof(float)));
     CHECK(cudaDeviceSynchronize());
@@ -59,7 +59,7 @@ class Work {
     std::vector<double> times;
     double until_graphs = 0;
     long runs = 0;
-    int on_graphs = 0;  // Keys in turn.
+    int on_graphs = 0;  // number of keys in a row
     for (int turn = 0; turn < kMostTurns && on_graphs < kKeys; ++turn) {
       if (turn == 2 && options.max_executables == 0) break;
       for (int number = 0; number < kKeys && on_graphs < kKeys; ++number) {
@@ -80,7 +80,7 @@ class Work {
 
  private:
   graphcache::Outcome run(graphcache::Cache& cache, int number) {
-    const dim3 grid(static_cast<unsigned>(1 + number));  // Blocks beyond the first find nothing to do.
+    const dim3 grid(static_cast<unsigned>(1 + number));  // blocks after the first find nothing to do
     const auto outcome = cache.run(graphcache::key("start_up", number), stream_, graphcache::params(1.0f),
                                    [&](graphcache::Recorder& rec, graphcache::Slot<float> one) {
                                      for (int i = 0; i < kNodes - 2; ++i) {
@@ -121,7 +121,7 @@ int main(int argc, char** argv) {
                       {"background", "own", options(false, 1)}};
   Figures figures[std::size(ways)];
   Work work;
-  for (int round = -1; round < rounds; ++round) {  // The first one is not counted.
+  for (int round = -1; round < rounds; ++round) {  // negative rounds are a warm-up
     for (std::size_t i = 0; i < std::size(ways); ++i) {
       Figures uncounted;
       work.measure(ways[i].options, round < 0 ? &uncounted : &figures[i]);

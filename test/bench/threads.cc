@@ -1,5 +1,5 @@
-// Two threads that hit one cache on hostrt, each its own key: threads [--json FILE] [ROUNDS]. The time that passes for
-// each hit of the program; reference: one thread alone. With two CPUs that are idle otherwise, the ratio can be 0.5.
+// Two threads that hit one cache on hostrt, each with its own key: threads [--json FILE] [ROUNDS]. The figure is the
+// time for each hit of the program; the reference is one thread alone. With two idle CPUs the ratio can be 0.5.
 #include <atomic>
 #include <functional>
 #include <thread>
@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr int kHits = 20000;  // Shorter than a time slice of the scheduler.
+constexpr int kHits = 20000;  // shorter than a time slice of the scheduler
 
 double together(graphcache::Cache& cache, const std::vector<cudaStream_t>& streams, int count, bool by_step) {
   std::atomic<int> waiting{count};

@@ -1,9 +1,9 @@
-// Threads that hit one cache at once on a GPU, each on a stream of its own: threads [--json FILE] [ROUNDS].
+// Threads that hit one cache at the same time on a GPU, each on its own stream: threads [--json FILE] [ROUNDS].
 //
-// keys=own: each thread has its own key, and beside it launches an executable of its own by cudaGraphLaunch. keys=one:
-// all threads share one key, and beside it one executable under a mutex, since CUDA lets one thread launch it at a
-// time. Each thread launches batches of eight, and waits for its stream after each. `host` is the time that a thread
-// spends in a launch, `wall` the time that passes for each launch of the program. The two ways take turns; medians of
+// keys=own: each thread has its own key; the reference launches an executable for each thread by cudaGraphLaunch.
+// keys=one: all threads share one key; the reference is one executable under a mutex, because CUDA lets one thread
+// launch it at a time. Each thread launches batches of eight, and waits for its stream after each. `host` is the time
+// that a thread spends in a launch, `wall` the time for each launch of the program. The two ways take turns; medians of
 // the rounds.
 #include <cuda_runtime_api.h>
 
@@ -29,7 +29,7 @@ struct Times {
   double host, wall;
 };
 
-// Launches of all threads at once; `launch` gets the thread's number, and returns whether it went well.
+// Launches of all threads at the same time. `launch` gets the thread's number and returns whether it succeeded.
 Times together(int count, const std::vector<cudaStream_t>& streams, const std::function<bool(int)>& launch) {
   std::atomic<int> waiting{count};
   std::vector<double> in_launches(static_cast<std::size_t>(count));
@@ -75,7 +75,7 @@ void measure(bench::Report& report, int count, bool own, int rounds) {
     keys.push_back(graphcache::key("thread", i));
   }
   graphcache::Options options;
-  options.share = false;  // One executable for each key, as there is beside it.
+  options.share = false;  // one executable for each key, as in the reference
   graphcache::Cache cache(options);
   std::mutex one;
 
@@ -93,7 +93,7 @@ void measure(bench::Report& report, int count, bool own, int rounds) {
   };
 
   std::vector<double> bare_host, bare_wall, run_host, run_wall;
-  for (int round = -1; round < rounds; ++round) {  // The first one is not counted.
+  for (int round = -1; round < rounds; ++round) {  // negative rounds are a warm-up
     const Times of_bare = together(count, streams, bare), of_run = together(count, streams, run);
     if (round < 0) continue;
     bare_host.push_back(of_bare.host);

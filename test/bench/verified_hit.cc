@@ -1,6 +1,6 @@
-// What a verified hit (Options::verify_every) costs the host, on a GPU: verified_hit [ROUNDS]. Beside it, in turns, a
-// plain hit of the same graph, its instantiation, and its capture with an instantiation, both by raw calls. Medians;
-// the device is idle at the start of each, and executables are destroyed outside of the times.
+// Host time of a verified hit (Options::verify_every), on a GPU: verified_hit [ROUNDS]. Taking turns with it: a plain
+// hit of the same graph, its instantiation, and its capture with an instantiation, the latter two by raw calls.
+// Medians. The device is idle at the start of each, and destructions are not timed.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>

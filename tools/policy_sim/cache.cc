@@ -8,7 +8,7 @@
 namespace graphcache::sim {
 namespace {
 
-// Before it is read, a graph looks like each other of as many nodes.
+// Before it is read, a graph is like any other with as many nodes.
 GraphFacts facts_of(const Graph& graph) {
   return {.signature = graph.signature + 1,
           .table_class = graph.table_class,
@@ -68,7 +68,7 @@ class Cache : public SimPolicy {
     for (const KeyId loser : plan.evict) ledger_.destroy(std::exchange(executables_[loser], kNone));
     switch (plan.action) {
       case Plan::Action::kDirect:
-        std::abort();  // Nobody else uses an executable here, so one can always be had.
+        std::abort();  // no other thread uses an executable, so there is always one
       case Plan::Action::kOwn:
         executables_[key] = ledger_.instantiate(key, plan.writes_slots ? Kind::kSlots : Kind::kPlain);
         break;
@@ -84,7 +84,7 @@ class Cache : public SimPolicy {
 
   Ledger& ledger_;
   Policy policy_;
-  std::vector<ExecutableId> executables_;  // By key.
+  std::vector<ExecutableId> executables_;  // by key
   std::vector<bool> captured_;
 };
 

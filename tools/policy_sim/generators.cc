@@ -10,7 +10,7 @@
 namespace graphcache::sim {
 namespace {
 
-class Random {  // SplitMix64: the same numbers whatever the standard library.
+class Random {  // SplitMix64: the same numbers with every standard library
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
 
@@ -27,7 +27,7 @@ class Random {  // SplitMix64: the same numbers whatever the standard library.
   std::uint64_t state_;
 };
 
-// As in the demo `buckets`: all nodes differ in their grids, and two take values.
+// As in the demo `buckets`: all nodes have another grid, and two take values.
 Graph grids(std::uint32_t nodes) {
   return {.nodes = nodes,
           .slot_nodes = 2,
@@ -62,7 +62,7 @@ std::vector<Graph> unlike(const Graph& graph, std::size_t keys) {
   return graphs;
 }
 
-// Three of four keys in one of three families, every fourth in none.
+// Three of four keys belong to one of three families, the fourth to none.
 std::vector<Graph> mixed(const Graph& graph, std::size_t keys) {
   std::vector<Graph> graphs(keys, graph);
   for (std::size_t i = 0; i < keys; ++i) {
@@ -91,7 +91,7 @@ Trace in_turn(std::string name, std::vector<Graph> graphs, std::size_t runs) {
   return trace;
 }
 
-// Of 256 keys twelve are in use; every `stay` runs the oldest of them gives way to a new one.
+// Twelve of 256 keys are in use. Every `stay` runs, the oldest is replaced by a new one.
 Trace drift(std::string name, const Graph& graph, std::size_t runs, std::size_t stay) {
   Trace trace{std::move(name), like(graph, 256), {}};
   Random random(2);
@@ -101,7 +101,7 @@ Trace drift(std::string name, const Graph& graph, std::size_t runs, std::size_t 
   return trace;
 }
 
-// Twelve keys in use, of which the half never comes back after a while.
+// Twelve keys are in use, half of which are never used again after a while.
 Trace retire(std::string name, const Graph& graph, std::size_t runs) {
   Trace trace{std::move(name), like(graph, 12), {}};
   Random random(5);
@@ -112,7 +112,7 @@ Trace retire(std::string name, const Graph& graph, std::size_t runs) {
   return trace;
 }
 
-// Eight keys in use, and every tenth run one that never comes back.
+// Eight keys are in use, and every tenth run is of a key that is never used again.
 Trace one_time(std::string name, const Graph& graph, std::size_t runs) {
   Trace trace{std::move(name), like(graph, 8 + runs / 10), {}};
   Random random(3);
@@ -121,13 +121,13 @@ Trace one_time(std::string name, const Graph& graph, std::size_t runs) {
   return trace;
 }
 
-// Keys that come once each.
+// Keys that are used once each.
 Trace once(std::string name, const Graph& graph, std::size_t runs) {
   return in_turn(std::move(name), like(graph, runs), runs);
 }
 
-// After the demo `decode`: four workers with a stream each, a key for each worker and bucket, six families of buckets.
-// A worker's load swings between a quarter and 7/4 of its mean, twice; every run brings other values.
+// Like the demo `decode`: four workers with a stream each, a key for each worker and bucket, six families of buckets. A
+// worker's load oscillates between a quarter and 7/4 of its mean, twice. Every run has other values.
 Trace decode(std::string name, std::uint32_t slot_nodes) {
   constexpr std::uint32_t kWorkers = 4, kBuckets = 17;
   const Graph graph{.nodes = 163,

@@ -1,4 +1,4 @@
-// The traces that need no file: the same on every machine.
+// The built-in traces. They are the same on every machine.
 #pragma once
 
 #include <vector>

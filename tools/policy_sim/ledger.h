@@ -1,5 +1,6 @@
-// What a policy does, booked: prices, executables, device memory, the dearest run. It checks each action: a policy that
-// exceeds its budget, launches what holds another key's graph, or updates what cannot be updated, ends the program.
+// The account of a policy: prices, executables, device memory, the most expensive run. Checks each action: a policy
+// ends the program if it exceeds its budget, launches an executable of another key's graph, or updates what cannot be
+// updated.
 #pragma once
 
 #include <cstddef>
@@ -20,12 +21,12 @@ struct Totals {
   Price price;
   std::size_t captures = 0, instantiations = 0, switches = 0;
   std::size_t executables = 0, peak_executables = 0;
-  std::size_t bytes = 0, peak_bytes = 0;  // Without what the driver takes once.
+  std::size_t bytes = 0, peak_bytes = 0;  // without the memory that the driver takes once
   bool takes_driver_bytes = false;
-  Ns worst_run = 0;            // Without the kernels' own time.
-  Ns startup = 0;              // The host's time of each key's first run.
-  Ns later_host = 0;           // The host's time of all others,
-  std::size_t later_runs = 0;  // and how many there are.
+  Ns worst_run = 0;            // without the kernels' own time
+  Ns startup = 0;              // host time of the first runs of keys
+  Ns later_host = 0;           // host time of all other runs
+  std::size_t later_runs = 0;  // number of all other runs
 };
 
 class Ledger {
@@ -44,12 +45,12 @@ class Ledger {
   void end();
 
   void capture(KeyId key);
-  // So that the key can share.
+  // Reads the key's graph, so that it can share.
   void read(KeyId key) { host(graph(key).nodes * price::kRead); }
   ExecutableId instantiate(KeyId key, Kind kind);
   void destroy(ExecutableId id);
-  // Brings an executable over to a sibling: one with a table by a parameter set, which the key gets if it has none
-  // there; a plain one by an update.
+  // Brings an executable over to a sibling: by a parameter set if it has a table (the key gets one if it has none
+  // there), else by an update.
   void bring_over(ExecutableId id, KeyId key);
   void launch(ExecutableId id);
 
@@ -58,9 +59,9 @@ class Ledger {
     Kind kind = Kind::kPlain;
     KeyId base = 0, holds = 0;
     bool live = false, launched = false;
-    bool has_values = false;   // Those of the run.
-    std::uint32_t stream = 0;  // Of the last launch,
-    std::size_t launch = 0;    // and which of all launches that was.
+    bool has_values = false;   // whether it has the values of the run
+    std::uint32_t stream = 0;  // stream of the last launch
+    std::size_t launch = 0;    // number of the last launch
     std::size_t bytes = 0;
     std::unordered_set<KeyId> sets;
   };
@@ -77,7 +78,7 @@ class Ledger {
   std::vector<bool> captured_, seen_;
   Totals totals_;
   Run run_;
-  bool just_captured_ = false;  // In this run, with its values.
+  bool just_captured_ = false;  // in this run, with its values
   Price before_;
   std::size_t launches_ = 0;
   ExecutableId last_launched_ = kUnlimited;

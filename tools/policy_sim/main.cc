@@ -1,4 +1,4 @@
-// policy_sim: replays traces through policies, and says what each costs.
+// policy_sim: replays traces through policies and prints the cost of each.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -62,7 +62,7 @@ struct Ratios {
   }
 };
 
-// What one trace costs at one budget.
+// The costs of one trace at one budget.
 class Case {
  public:
   Case(const Trace& of, std::size_t at, const std::vector<NamedPolicy>& others) : trace(of), budget(at) {
@@ -131,7 +131,7 @@ std::size_t find(const Case& one, std::string_view name) {
   return static_cast<std::size_t>(std::find(one.names.begin(), one.names.end(), name) - one.names.begin());
 }
 
-// A preference beside the simple way that it has to be as good as.
+// Compares a preference with the simple policy that it must match.
 void print_preference(const std::vector<Case>& cases, std::string_view name, std::string_view simple) {
   double total = 0, host = 0, bytes = 0, device = 0;
   const Case* dearest = nullptr;
@@ -170,7 +170,7 @@ void print_ratios(const std::vector<Case>& cases, const std::string& name) {
   std::puts("");
 }
 
-// Of keys that come on several streams in turn, each executable waits for its last launch: no rule here helps.
+// Its keys alternate among several streams, so each executable waits for its last launch. No rule here helps.
 constexpr std::string_view kException = "roaming";
 
 bool keeps_rule(const std::vector<Case>& cases) {
@@ -201,7 +201,7 @@ void print_details(const std::vector<Case>& cases) {
   }
 }
 
-// `buckets` on an H200: 64 keys of 200 kernels with two slots, Zipf, 5000 runs, a budget of 64.
+// The demo `buckets` on an H200: 64 keys of 200 kernels with two slots, Zipf, 5000 runs, a budget of 64.
 void print_calibration() {
   struct Measured {
     const char* policy;

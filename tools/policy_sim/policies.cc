@@ -11,12 +11,12 @@ namespace {
 
 using Group = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t>;
 
-// Executables by the keys that share them, of which the least recently used leaves for a new one.
+// Executables by the group of keys that shares them. The least recently used one is evicted for a new one.
 class Shared {
  public:
   explicit Shared(Ledger& ledger) : ledger_(ledger) {}
 
-  // The group's executable, made for `key` if it had none; true if it had one.
+  // The group's executable, created for `key` if there is none. Returns true if there was one.
   std::pair<ExecutableId, bool> find(const Group& group, KeyId key, Kind kind) {
     if (const auto found = places_.find(group); found != places_.end()) {
       order_.splice(order_.begin(), order_, found->second);

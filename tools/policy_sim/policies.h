@@ -1,4 +1,4 @@
-// The simple ways to keep executables, each as a program without a library would do it.
+// Simple policies, as a program without a library would implement them.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace graphcache::sim {
 class SimPolicy {
  public:
   virtual ~SimPolicy() = default;
-  // Books what this run takes, from finding the key's executable to its launch.
+  // Books the actions of this run, from finding the key's executable to its launch.
   virtual void run(const Run& run) = 0;
 };
 
@@ -21,8 +21,8 @@ struct NamedPolicy {
   std::unique_ptr<SimPolicy> (*make)(Ledger& ledger);
 };
 
-// An executable a key, the least recently used leaves; the same, but templates stay; the same, and the host patches
-// slots however many; one table for each family and stream; one shared executable for each family and stream, updated.
+// One executable a key, with LRU eviction; the same with templates kept; the same with all slots patched by the host;
+// one table for each family and stream; one shared executable, updated, for each family and stream.
 const std::vector<NamedPolicy>& simple_policies();
 
 }  // namespace graphcache::sim

@@ -1,6 +1,6 @@
-// What each action costs, in nanoseconds of the host's and of the device's time. Measured on an H200; docs/policy.md
-// has the source of each number. lib/policy/costs.h has those by which the cache decides, this file those by which it
-// is judged.
+// The price of each action, in nanoseconds of host and device time, measured on an H200. docs/policy.md has the source
+// of each number. lib/policy/costs.h has the costs by which the cache decides; this file has those by which it is
+// judged.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace graphcache::sim {
 
 using Ns = std::uint64_t;
 
-// The device's time is split: `kernels` is what the nodes themselves take, and is the same in every policy.
+// Device time is split: `kernels` is the time of the nodes themselves, which is the same in every policy.
 struct Price {
   Ns host = 0;
   Ns device = 0;
@@ -29,52 +29,53 @@ struct Price {
   }
 };
 
-// What an executable is: as captured; with a node that writes the slots; with one that writes slots and parameter sets.
+// An executable as captured, with a node that writes slots, or with one that writes slots and parameter sets.
 enum class Kind : std::uint8_t { kPlain, kSlots, kTable };
 
 namespace price {
 
-// Per node. docs/performance.md, "Many keys on few executables": first captures and reading; "What a switch costs".
+// Prices per node. docs/performance.md, "Many keys on few executables": first captures and reading; "What a switch
+// costs".
 inline constexpr Ns kFirstCapture = 1680;
 inline constexpr Ns kCapture = 350;
 inline constexpr Ns kRead = 630;
 inline constexpr Ns kInstantiate = 1400;
-inline constexpr Ns kMoreMemory = 2000;  // Beyond that, where the driver has to get device memory.
+inline constexpr Ns kMoreMemory = 2000;  // added if the driver must allocate device memory
 inline constexpr Ns kUpload = 900;
 inline constexpr Ns kDestroy = 900;
 inline constexpr Ns kUpdateReads = 25;
-inline constexpr Ns kUpdate[] = {80, 900, 1000};  // By Difference, for a node that differs.
+inline constexpr Ns kUpdate[] = {80, 900, 1000};  // indexed by Difference, for a node that differs
 inline constexpr Ns kPatch[] = {146, 990, 1100};
 inline constexpr Ns kTakeOver = 800;
 
-// Executables that the device updates: docs/performance.md, "Values written by the device" and "What being right on the
-// GPU costs".
-inline constexpr Ns kMakeUpdatable = 2000;   // Per node, once.
-inline constexpr Ns kUpdatableNode = 20;     // Per node and launch, of the device's time.
-inline constexpr Ns kUpdaterIdle = 1000;     // Per launch in which it finds nothing to do, of the device's time.
-inline constexpr Ns kUpdaterWrites = 2300;   // Per launch in which it writes,
-inline constexpr Ns kCell = 8;               // and per node that it writes.
-inline constexpr Ns kPatchUpdater = 400;     // Per launch in which it writes, of the host's time.
-inline constexpr Ns kSwitchSet = 800;        // Per switch to another parameter set,
-inline constexpr Ns kSwitchSetPerNode = 10;  // and per node.
-inline constexpr Ns kWriteSet = 200;         // Per differing node, when a key gets its parameter set.
+// Device-updated executables: docs/performance.md, "Values written by the device" and "What being right on the GPU
+// costs".
+inline constexpr Ns kMakeUpdatable = 2000;   // per node, once
+inline constexpr Ns kUpdatableNode = 20;     // device time per node and launch
+inline constexpr Ns kUpdaterIdle = 1000;     // device time per launch without new values
+inline constexpr Ns kUpdaterWrites = 2300;   // device time per launch with new values
+inline constexpr Ns kCell = 8;               // device time per node that it writes
+inline constexpr Ns kPatchUpdater = 400;     // host time per launch with new values
+inline constexpr Ns kSwitchSet = 800;        // per switch to another parameter set
+inline constexpr Ns kSwitchSetPerNode = 10;  // per switch and node
+inline constexpr Ns kWriteSet = 200;         // per differing node, when a key gets its parameter set
 
-// A launch; of another executable than the last one; per node.
+// A launch; the addition for another executable than in the last launch; the addition per node.
 inline constexpr Ns kLaunch = 1500;
 inline constexpr Ns kLaunchOther = 1400;
 inline constexpr Ns kLaunchPerNode = 2;
 
-// Launches of one executable follow each other whatever their streams: of what the kernels take, this part in a hundred
-// is lost by a launch that has to wait for another stream's (docs/demos/decode.md: 0.709 of the tokens).
+// Launches of one executable follow each other whatever their streams. A launch that waits for another stream's loses
+// this percentage of the kernels' time (docs/demos/decode.md: 0.709 of the tokens).
 inline constexpr Ns kSerializedPercent = 41;
-// Where several streams are in use, destroying an updatable node waits for this part of a launch in flight
+// If several streams are in use, destroying an updatable node waits for this percentage of a launch in flight
 // (docs/semantics.md: 131 ms for 100 nodes beside launches of 1.7 ms).
 inline constexpr Ns kDestroyWaitsPercent = 77;
 
 // Device memory: lib/graph/template.h, lib/exec/updater_node.cc, lib/exec/parameter_table.cc.
 inline constexpr std::size_t kExecutableBytes = 114'000, kNodeBytes = 2'600;
 inline constexpr std::size_t kUpdaterNodeBytes = 150, kSetNodeBytes = 40;
-inline constexpr std::size_t kDriverBytes = 16'800'000;  // Once a process, for the first executable that is updated.
+inline constexpr std::size_t kDriverBytes = 16'800'000;  // once a process, for the first device-updated executable
 
 inline std::size_t bytes(const Graph& graph) { return kExecutableBytes + graph.nodes * kNodeBytes; }
 inline std::size_t updater_bytes(const Graph& graph, Kind kind) {
@@ -99,20 +100,20 @@ inline Ns destroy(const Graph& graph, Kind kind, std::size_t streams) {
   return graph.nodes * kDestroy + waits;
 }
 
-// The cheaper of both ways from a sibling's graph to this one.
+// The cheaper of the two ways from a sibling's graph to this one.
 inline Ns update(const Graph& graph, Difference difference) {
   const auto i = static_cast<std::size_t>(difference);
   return kTakeOver + std::min(graph.nodes * kUpdateReads + graph.differing * kUpdate[i], graph.differing * kPatch[i]);
 }
 
-// New values for the slots of an executable.
+// The price of new slot values in an executable.
 inline Price values(const Graph& graph, Kind kind) {
   if (graph.slot_nodes == 0) return {};
   if (kind == Kind::kPlain) return {.host = graph.slot_nodes * kPatch[0]};
   return {.host = kPatchUpdater, .device = kUpdaterWrites - kUpdaterIdle + graph.slot_nodes * kCell};
 }
 
-// A switch to another key's parameter set, new values included.
+// The price of a switch to another key's parameter set, new values included.
 inline Price switch_set(const Graph& graph) {
   return {.host = kSwitchSet + kPatchUpdater + graph.nodes * kSwitchSetPerNode,
           .device = kUpdaterWrites - kUpdaterIdle + std::max(graph.differing, graph.slot_nodes) * kCell};
@@ -126,7 +127,7 @@ inline Price launch(const Graph& graph, Kind kind, bool other_executable, bool o
   return price;
 }
 
-// A key's own executable: whichever way brings new values for less.
+// The kind of a key's own executable for which new values cost less.
 inline Kind own_kind(const Graph& graph) {
   const Price by_device = values(graph, Kind::kSlots);
   const Ns standing = kUpdaterIdle + graph.slot_nodes * kUpdatableNode;

@@ -3,7 +3,7 @@
 
 void scale(float factor);
 
-// What <<<>>> would do with a slot: bake its present value into the graph.
+// What <<<>>> would do with a slot: capture its present value in the graph.
 void enqueue(graphcache::Slot<float> slot, float value) {
 #ifdef FIXED
   static_cast<void>(slot);
