@@ -131,7 +131,7 @@ TEST(ExportDotTest, ADifferencePairsNodesByTheirIndex) {
   fills("n4 [label=\"4  kernel last()\\lgrid 4, block 32 x 2\\lhere: cluster dimension: 2, 1, 1\\lthere: -\\l\"",
         "#f7c3c0");
   for (const char* name : {"none: ", "arguments: ", "shape: ", "kernel: ", "fixed: ", "only here", "only there"}) {
-    EXPECT_THAT(dot, HasSubstr(std::string(" [label=\"") + name));  // The legend.
+    EXPECT_THAT(dot, HasSubstr(std::string(" [label=\"") + name));  // the legend
   }
   EXPECT_NE(svg(dot), "");
 }

@@ -1,5 +1,4 @@
-// Memory that graphs and streams allocate, as far as only hostrt can show what becomes of it: what is alive, what
-// counts as a misuse.
+// Memory that graphs and streams allocate: what is alive, and what counts as a misuse. Only hostrt can show this.
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Work that `fn` enqueues and the graph lacks, as the watcher of CUDA calls lists it, and how a watcher is asked for
+// Work that `fn` enqueues and the graph misses, as listed by the watcher of CUDA calls, and how to enable a watcher
 // (Options::diagnose).
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 using MistakesStraysTest = DiagnoseTest;
 
-// ---- Work that the graph lacks --------------------------------------------------------------------------------------
+// ---- Work that the graph misses -------------------------------------------------------------------------------------
 
 TEST_F(MistakesStraysTest, WorkOutsideOfTheCaptureIsListed) {
   Stream other;
@@ -109,8 +109,7 @@ TEST_F(MistakesStraysTest, WhatAnEmptyCaptureHasElsewhereIsInItsError) {
   EXPECT_TRUE(entry.stray_work.empty()) << "each run repeats it";
 }
 
-// ---- How it is asked for
-// ---------------------------------------------------------------------------------------------
+// ---- How it is enabled ----------------------------------------------------------------------------------------------
 
 TEST_F(MistakesStraysTest, NothingIsSaidUnlessItIsAskedFor) {
   DeviceBuffer<float> aside(kSize);

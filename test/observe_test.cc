@@ -1,4 +1,4 @@
-// What can be seen of a cache from outside: counts by label, times, events, ranges for profilers. On either runtime.
+// Observing a cache: counts by label, times, events, ranges for profilers. On either runtime.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ TEST_F(ObserveTest, RunsCountByTheLabelOfTheirKey) {
   Cache cache(unshared(1));
   EXPECT_TRUE(cache.labels().empty());
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(run_add(cache, key("a", 1)).ok());
-  EXPECT_TRUE(run_add(cache, key("a", 2)).ok());  // Evicts the former.
+  EXPECT_TRUE(run_add(cache, key("a", 2)).ok());  // evicts the former
   EXPECT_RUN(kRestored, run_add(cache, key("a", 1)));
   EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
   EXPECT_RUN(kInstantiated, run_add(cache, key(1, 2)));
@@ -55,7 +55,7 @@ TEST_F(ObserveTest, RunsCountByTheLabelOfTheirKey) {
   EXPECT_EQ(count(labels.at("a"), Outcome::kReplayed), 2u);
   EXPECT_EQ(count(labels.at("a"), Outcome::kRestored), 1u);
   EXPECT_EQ(count(labels.at("b"), Outcome::kInstantiated), 1u);
-  EXPECT_EQ(labels.at("").entries, 1u);  // Of a key without text.
+  EXPECT_EQ(labels.at("").entries, 1u);  // a key without text
 }
 
 TEST_F(ObserveTest, DirectRunsCountByLabelAndReason) {
@@ -252,7 +252,7 @@ TEST_F(ObserveTest, EventsOfThreadsHaveTheirNumbers) {
   EXPECT_TRUE(cache.wait_until_ready().ok());
   EXPECT_TRUE(run_add(cache, key("of another")).ok());
   std::map<EventKind, unsigned> threads;
-  for (const CacheEvent& event : cache.events()) threads[event.kind] = event.thread;  // The last one of each kind.
+  for (const CacheEvent& event : cache.events()) threads[event.kind] = event.thread;  // the last one of each kind
   EXPECT_NE(threads.at(EventKind::kUpload), threads.at(EventKind::kRun));
   EXPECT_EQ(threads.at(EventKind::kUpload), threads.at(EventKind::kInstantiate));
 }
@@ -274,7 +274,7 @@ TEST_F(ObserveTest, ADifferenceOfSnapshotsIsWhatLiesBetween) {
   EXPECT_EQ(between.captures, 1u);
   EXPECT_EQ(between.evictions, 1u);
   EXPECT_DOUBLE_EQ(between.hit_rate(), 2.0 / 3);
-  EXPECT_EQ(between.live_executables, 1u);  // What is alive is that of the later one.
+  EXPECT_EQ(between.live_executables, 1u);  // numbers of what is alive are those of the later snapshot
   EXPECT_EQ(between.live_templates, 2u);
 }
 

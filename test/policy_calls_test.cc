@@ -1,4 +1,4 @@
-// What each call does to the counts of the policy, in concrete numbers.
+// The effect of each call on the policy's counts, in concrete numbers.
 #include "policy_calls.h"
 
 #include <gtest/gtest.h>
@@ -134,7 +134,7 @@ TEST_F(PolicyCallsTest, AnExecutableBeyondTheBytesGivesADirectRun) {
   EXPECT_EQ(look().bytes(), 2500u);
 }
 
-// Rent or buy asks for room as it does where the executables are as many as may be.
+// Rent or buy needs room in bytes as well as in the number of executables.
 TEST_F(PolicyCallsTest, WhereTheBytesAreFullASmallGraphBorrows) {
   set_limits({.max_device_bytes = 2000});
   GraphFacts small = graph(1);

@@ -53,7 +53,7 @@ TEST_F(PolicyPlansTest, SmallGraphsDoNotPayRentWhileThereIsRoom) {
 
 TEST_F(PolicyPlansTest, InAFullBudgetATableTakesThePlaceOfItsOwnClassAlone) {
   set_limits({.max_executables = 4});
-  const auto plan_dear = [&](KeyId key) {  // An update costs more than a parameter set.
+  const auto plan_dear = [&](KeyId key) {  // an update costs more than a parameter set
     policy().used(key);
     if (!look().is_captured(key)) policy().captured(key, of_class(graph(1)));
     return policy().plan(key, {policy().candidate(key, is_idle), 100'000}, is_idle);
@@ -97,7 +97,7 @@ TEST_F(PolicyPlansTest, ATableOfManySetsOfKeysThatAreGoneIsMadeAnew) {
 }
 
 TEST_F(PolicyPlansTest, ATableThatHasNoRoomForAMemberIsNotMadeAnewForIt) {
-  make_table(2115);  // An executable with a table, 1015 bytes for others.
+  make_table(2115);  // an executable with a table, and 1015 bytes for others
   GraphFacts large = of_class(graph(1));
   large.set_bytes = 2000;
   EXPECT_EQ(run(2, large).action, Action::kOwn);
