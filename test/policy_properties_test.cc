@@ -1,4 +1,4 @@
-// What holds of every plan of the policy, for random keys, graphs, orders of use, pins, busy keys, refusals, failures
+// Properties of every plan of the policy, for random keys, graphs, orders of use, pins, busy keys, refusals, failures
 // and limits. The simulator's traces have none of the last five.
 #include <gtest/gtest.h>
 
@@ -34,11 +34,14 @@ class Random {
 struct Variety {
   std::uint64_t keys, signatures, classes, streams;
   bool pins = false, is_busy = false, refuses = false, forgets = false;
-  bool fails = false;     // Plans fail after they were reported as done, executables are lost, keys are erased.
-  bool is_tight = false;  // `max_device_bytes` is between less than the smallest executable and 13 of the largest.
+  // Plans fail after they were reported as done, executables are lost, keys are erased.
+  bool fails = false;
+  // `max_device_bytes` is between less than the smallest executable and 13 of the largest.
+  bool is_tight = false;
 };
 
-// A cache without graphs: it asks two policies alike, carries out what they plan, and looks whether that can be done.
+// A cache without graphs: it makes the same calls to two policies, carries out their plans, and checks that this is
+// possible.
 class World {
  public:
   World(std::uint64_t seed, Limits limits, const Variety& variety)
@@ -62,8 +65,8 @@ class World {
  private:
   struct Executable {
     bool is_table = false;
-    std::set<KeyId> sets;       // Of keys that have one.
-    std::size_t set_bytes = 0;  // Of all but the first, those of erased keys included.
+    std::set<KeyId> sets;       // the keys that have a set
+    std::size_t set_bytes = 0;  // of all sets but the first, those of erased keys included
   };
 
   template <class F>
@@ -91,7 +94,7 @@ class World {
     tell([&](Policy& policy) { policy.lost(key); });
   }
 
-  // Its id may come back with another graph.
+  // The key's id may be reused with another graph.
   void erase(KeyId key) {
     if (last_use_.erase(key) == 0) return;
     live_.erase(key);
@@ -143,7 +146,7 @@ class World {
     for (int tries = 0; !settle(key); ++tries) ASSERT_LT(tries, 4) << "a refused plan is made again and again";
   }
 
-  // False: the plan was refused.
+  // Returns false if the plan was refused.
   bool settle(KeyId key) {
     const auto idle = [this](KeyId other) { return busy_.count(other) == 0; };
     const KeyId lender = policies_[0].candidate(key, idle);
@@ -172,7 +175,7 @@ class World {
     return !variety_.fails || !random_.one_in(6) || fail(key, plan, lent);
   }
 
-  // A plan fails after it was reported as done. False: the runtime refuses it.
+  // A plan fails after it was reported as done. Returns false if the runtime refuses it.
   bool fail(KeyId key, const Plan& plan, const Executable& lent) {
     if (plan.action != Plan::Action::kBorrow || lent.is_table || random_.one_in(2)) {
       lose(key);
@@ -190,13 +193,13 @@ class World {
     return false;
   }
 
-  // Checks what the policy knows against what is true, and the limits. The other policy is told the same, and plans the
-  // same.
+  // Compares the policy's knowledge with the truth, and checks the limits. The other policy gets the same calls and
+  // must make the same plans.
   void check() const {
     const PolicyChecker look(policies_[0]);
     look.check();
     EXPECT_LE(live_.size(), limits_.max_executables);
-    // More memory than that is taken only instead of a direct run.
+    // More memory may be taken only to avoid a direct run.
     EXPECT_TRUE(variety_.pins || variety_.is_busy || units() <= limits_.max_executables);
     EXPECT_LE(look.bytes(), limits_.max_device_bytes);
     EXPECT_EQ(look.units(), units());
@@ -211,7 +214,7 @@ class World {
     }
   }
 
-  // What the executables take, counted in executables. A table that is forced counts one.
+  // The memory of the executables, counted in executables. A forced table counts one.
   std::size_t units() const {
     std::size_t units = live_.size();
     if (limits_.mechanisms.sharing == detail::Sharing::kTable) return units;
@@ -293,7 +296,7 @@ class World {
   const Limits limits_;
   const Variety variety_;
   Policy policies_[2];
-  std::map<KeyId, GraphFacts> facts_;  // Of keys that have a template.
+  std::map<KeyId, GraphFacts> facts_;  // of keys that have a template
   std::map<KeyId, Executable> live_;
   std::set<KeyId> pinned_, busy_;
   std::map<KeyId, std::uint64_t> last_use_;
@@ -304,7 +307,7 @@ constexpr Prefer kPreferences[] = {Prefer::kTotalTime, Prefer::kDeviceTime, Pref
 
 class PolicyPropertiesTest : public testing::Test {
  protected:
-  // The sums over all worlds.
+  // Sums over all worlds.
   void run_worlds(const Variety& variety) {
     for (const Prefer prefer : kPreferences) {
       for (const std::size_t budget : {1, 2, 4, 8, 64}) {
@@ -312,7 +315,7 @@ class PolicyPropertiesTest : public testing::Test {
           SCOPED_TRACE("prefer " + std::to_string(static_cast<int>(prefer)) + ", budget " + std::to_string(budget) +
                        ", seed " + std::to_string(seed));
           Limits limits{prefer, budget};
-          // Each way to share is forced by some worlds.
+          // Some worlds force each way of sharing.
           const detail::Sharing ways[] = {detail::Sharing::kAlways, detail::Sharing::kTable, detail::Sharing::kNever};
           if (seed > 7) limits.mechanisms.sharing = ways[seed - 8];
           if (variety.is_tight) limits.max_device_bytes = 300'000 + seed * seed * 120'000;

@@ -1,4 +1,4 @@
-// Warming: what it makes, what it leaves alone, what it returns. On hostrt.
+// Warming: what it makes, what it does not change, what it returns. On hostrt.
 #include <gtest/gtest.h>
 
 #include <cstddef>

@@ -35,7 +35,7 @@ TEST_F(RuntimeRules, GraphsCanBeBuiltByHand) {
   OK(cudaGraphAddKernelNode(&c, graph, &b, 1, adder.get()));
   OK(cudaGraphAddEmptyNode(&d, graph, nullptr, 0));
   OK(add_edge(graph, c, d));
-  GIVES(cudaErrorInvalidValue, add_edge(graph, c, d));  // there already
+  GIVES(cudaErrorInvalidValue, add_edge(graph, c, d));  // it exists already
   EXPECT_EQ((Edges{{0, 1}, {1, 2}, {2, 3}}), edges(graph));
   EXPECT_EQ(
       (std::vector{cudaGraphNodeTypeMemset, cudaGraphNodeTypeMemcpy, cudaGraphNodeTypeKernel, cudaGraphNodeTypeEmpty}),
@@ -204,7 +204,7 @@ TEST_F(RuntimeRules, EdgesAndNodesCanBeTakenOutOfAGraph) {
   EXPECT_TRUE(dependents(all[0]).empty());
   EXPECT_EQ(4, run(executable));
   GIVES(cudaErrorGraphExecUpdateFailure, update(executable, graph));
-  // The nodes that are left still patch the executable.
+  // The remaining nodes still patch the executable.
   OK(cudaGraphExecKernelNodeSetParams(executable, all[2], Params(add, 1, 1, device_, 1, 100.0f).get()));
   EXPECT_EQ(103, run(executable));
   OK(add_edge(graph, all[0], all[2]));
@@ -264,7 +264,8 @@ TEST_F(RuntimeRules, AChildGraphNodeOwnsAClone) {
   EXPECT_EQ(5, run(last));
 }
 
-// Made and destroyed by two threads at once, relatives crash the process; these go well. Cache::adopt() clones so.
+// If two threads make and destroy relatives at the same time, the process crashes; these are unrelated. Cache::adopt()
+// clones in this way.
 TEST_F(Fact35, ACloneOfACloneThatIsGoneIsUnrelatedToTheFirst) {
   cudaGraph_t graph = nullptr, between = nullptr, apart = nullptr;
   OK(cudaGraphClone(&graph, capture([this] { OK(put(1, stream_)); })));
@@ -481,7 +482,7 @@ TEST_F(RuntimeRules, ExternalEventsAreNodesOfACapture) {
   OK(put(8, other_));
   OK(cudaEventRecord(join_, other_));
   OK(cudaGraphLaunch(executable, stream_));
-  GIVES(cudaSuccess, cudaEventSynchronize(fork_));  // half way
+  GIVES(cudaSuccess, cudaEventSynchronize(fork_));  // in the middle
   GIVES(cudaErrorNotReady, cudaStreamQuery(stream_));
   busy.end();
   EXPECT_EQ(9, read());

@@ -65,7 +65,7 @@ TEST(StatsTest, RatesCountHitsMissesAndEagerRuns) {
   stats.outcomes[static_cast<int>(Outcome::kEager)] = 14;
   EXPECT_DOUBLE_EQ(stats.hit_rate(), 0.25);
   EXPECT_DOUBLE_EQ(stats.graph_rate(), 0.5);
-  stats.outcomes[static_cast<int>(Outcome::kInlined)] = 100;  // They count nowhere.
+  stats.outcomes[static_cast<int>(Outcome::kInlined)] = 100;  // these count nowhere
   stats.failed = 100;
   EXPECT_DOUBLE_EQ(stats.hit_rate(), 0.25);
   EXPECT_DOUBLE_EQ(stats.graph_rate(), 0.5);
@@ -155,7 +155,7 @@ TEST(StatsTest, TextHoldsEveryNumber) {
                     "forgotten 313",
                     "310.5",
                     "311.5"});
-  expect_all(text, {"hit rate 56.31%", "graph rate 85.30%"});  // 406 and 615 of 721.
+  expect_all(text, {"hit rate 56.31%", "graph rate 85.30%"});  // 406 and 615 of 721
   EXPECT_NE(text.back(), '\n');
 }
 

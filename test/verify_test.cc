@@ -1,4 +1,4 @@
-// That the library's look at itself finds what is wrong: each test makes a fault by hand, sees it named, and mends it.
+// The library's check of its own structures: each test introduces a fault, expects that it is named, and repairs it.
 #include "run/verify.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ Options few_executables() {
   return options;
 }
 
-// A value that is another until the end of the scope.
+// Changes a value until the end of the scope.
 template <class T>
 class Wrong {
  public:
@@ -53,8 +53,8 @@ class Wrong<std::atomic<T>> {
 template <class T, class U>
 Wrong(T&, U) -> Wrong<T>;
 
-// A cache of two keys that have an executable, siblings of a third that has a template alone, and a key that has
-// nothing, since its capture breaks.
+// A cache with two keys that have an executable and are siblings of a third, which has only a template; and a key that
+// has nothing, because its capture breaks.
 class VerifyTest : public StreamTest, protected Verifier {
  protected:
   static auto body(int constant) {
@@ -101,7 +101,7 @@ class VerifyTest : public StreamTest, protected Verifier {
     if (fault.find(what) != std::string::npos) return testing::AssertionSuccess();
     return testing::AssertionFailure() << "found \"" << fault << "\", wanted \"" << what << "\"";
   }
-  // A change of a field of an entry, and what is found.
+  // Changes a field of an entry and expects the fault.
   template <class T, class U>
   void expect(const std::string& what, T& place, U value) {
     const Wrong wrong(place, static_cast<T>(value));
@@ -139,7 +139,7 @@ TEST_F(VerifyTest, ParameterTable) {
   expect("it is in another's bucket", name, of_another_bucket);
   detail::Site& site = const_cast<detail::Site&>(here.site);
   run("shared", 1);
-  EXPECT_TRUE(cache.run(key("other"), stream, [](cudaStream_t) {}).ok());  // The same key at another place.
+  EXPECT_TRUE(cache.run(key("other"), stream, [](cudaStream_t) {}).ok());  // the same key at another place
   Entry& there = entry("other");
   ASSERT_EQ(Index::next_of_key(&there), &here);
   expect("its tag is another's", site, there.site);
@@ -305,7 +305,7 @@ TEST_F(VerifyTest, Counters) {
   Counter& replayed = entry("other").outcomes[static_cast<int>(Outcome::kReplayed)];
   replayed.add(1);
   EXPECT_TRUE(finds("the entries have counted more runs than the cache"));
-  replayed.add(~std::uint64_t{0});  // One less.
+  replayed.add(~std::uint64_t{0});  // one less
 
   Cache other;
   EXPECT_TRUE(other.warm(key("warm"), stream, params(1), body(1)).ok());
