@@ -824,7 +824,7 @@ TEST_F(AdoptTest, AKeyHasOneGraph) {
   EXPECT_RUN(kInstantiated, run_add(cache, key("adopted")));
 }
 
-TEST_F(AdoptTest, WhatIsNotThereIsNotFound) {
+TEST_F(AdoptTest, KeysWithoutAnAdoptedGraphAreNotFound) {
   Cache cache;
   const auto unknown = cache.run(key("k"), stream);
   EXPECT_TRUE(absl::IsNotFound(unknown.status())) << unknown.status();
@@ -866,7 +866,7 @@ TEST_F(AdoptTest, InsideARunsFnItMakesThatRunDirect) {
   EXPECT_FALSE(cache.contains(key("outer")));
 }
 
-TEST_F(AdoptTest, InsideACaptureOfSomebodyElseItIsRefused) {
+TEST_F(AdoptTest, InsideAForeignCaptureItIsRefused) {
   Options options;
   options.inline_in_foreign_capture = true;
   Cache cache(options);

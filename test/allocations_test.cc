@@ -308,7 +308,7 @@ TEST_F(AllocationsTest, ReportsWithoutMemoryAreEmptyAndStatsNeedNone) {
 }
 
 // Any allocation fails, and after it either all others or none.
-TEST_F(AllocationsTest, WhatLooksAtACacheThrowsNothingAndHarmsNothing) {
+TEST_F(AllocationsTest, ReportsOfACacheThrowNothingAndHarmNothing) {
   Options options = renting(2);
   options.keep_events = 100;
   World world(options);

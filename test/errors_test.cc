@@ -56,7 +56,7 @@ class ErrorsTest : public testing::Test {
   std::optional<DeviceBuffer<float>> data;
 };
 
-TEST_F(ErrorsTest, FailedQuestionForTheDeviceIsTold) {
+TEST_F(ErrorsTest, FailedQueryOfTheDeviceIsReturned) {
   const cudaStream_t streams[] = {cudaStreamPerThread, *stream};
   for (const char* const call : {"cudaGetDevice", "cudaStreamGetDevice", "cudaStreamIsCapturing"}) {
     for (const cudaStream_t on : streams) {
@@ -69,7 +69,7 @@ TEST_F(ErrorsTest, FailedQuestionForTheDeviceIsTold) {
   }
 }
 
-TEST_F(ErrorsTest, FailedQuestionForTheDeviceIsToldByWarm) {
+TEST_F(ErrorsTest, FailedQueryOfTheDeviceIsReturnedByWarm) {
   for (const int nth : {1, 2}) {  // for the stream's device, and for the current one
     Cache cache;
     hostrt::fail_call("cudaGetDevice", nth, cudaErrorUnknown);
@@ -77,7 +77,7 @@ TEST_F(ErrorsTest, FailedQuestionForTheDeviceIsToldByWarm) {
   }
 }
 
-TEST_F(ErrorsTest, DeviceThatCannotBeMadeCurrentIsTold) {
+TEST_F(ErrorsTest, DeviceThatCannotBeMadeCurrentIsAnError) {
   Options options;
   options.device = 0;
   Cache cache(options);
@@ -104,7 +104,7 @@ TEST_F(ErrorsTest, FatalErrorOfAnUploadIsThatOfEveryLaterCall) {
 }
 
 // A run inside another's fn queries the capture that it is in, once for itself and once for its recorder.
-TEST_F(ErrorsTest, FailedQuestionForTheCaptureOfANestedRunIsTold) {
+TEST_F(ErrorsTest, FailedQueryOfTheCaptureOfANestedRunIsReturned) {
   for (const int nth : {2, 3}) {
     Cache cache;
     absl::StatusOr<Outcome> inner = absl::UnknownError("not run");
@@ -121,7 +121,7 @@ TEST_F(ErrorsTest, FailedQuestionForTheCaptureOfANestedRunIsTold) {
 }
 
 // The stream may or may not be part of the capture. As long as that is unknown, nothing is enqueued.
-TEST_F(ErrorsTest, FailedQuestionForTheCaptureOfAForkedStreamIsTold) {
+TEST_F(ErrorsTest, FailedQueryOfTheCaptureOfAForkedStreamIsReturned) {
   Cache cache;
   Stream side;
   Event fork, join;
@@ -163,7 +163,7 @@ TEST_F(ErrorsTest, NodeThatCannotBeFoundMakesTheRunEager) {
   }
 }
 
-TEST_F(ErrorsTest, StatusesSayWhatWasCalledAndForWhichKey) {
+TEST_F(ErrorsTest, StatusesNameTheCallAndTheKey) {
   const absl::Status status = cuda_failure("cudaGraphLaunch", cudaErrorInvalidValue);
   EXPECT_EQ(cuda_error(status), cudaErrorInvalidValue);
   EXPECT_EQ(cuda_error(absl::OkStatus()), cudaSuccess);

@@ -81,7 +81,7 @@ TEST(ExportDotTest, AttributesThatEveryKernelHasAreLeftOut) {
               HasSubstr("cluster scheduling policy: 2; memory synchronization domain map: 1, 1\\l"));
 }
 
-TEST(ExportDotTest, WhatIsNoKernelHasNoShape) {
+TEST(ExportDotTest, OtherNodesThanKernelsHaveNoShape) {
   GraphNode copy;
   copy.type = cudaGraphNodeTypeMemcpy;
   copy.name = "copy";
@@ -136,7 +136,7 @@ TEST(ExportDotTest, ADifferencePairsNodesByTheirIndex) {
   EXPECT_NE(svg(dot), "");
 }
 
-TEST(ExportDotTest, WhatOneGraphHasAloneIsMarked) {
+TEST(ExportDotTest, NodesOfOnlyOneGraphAreMarked) {
   const GraphInfo longer = graph({kernel("a()", 1), kernel("b()", 1, {0}), kernel("c()", 1, {0})}, "longer");
   const GraphInfo shorter = graph({kernel("a()", 1), kernel("b()", 1)}, "shorter");
   const std::string here = to_dot(longer, shorter), there = to_dot(shorter, longer);

@@ -142,7 +142,7 @@ TEST_F(ExportJsonTest, AnEmptyCacheHasEmptyLists) {
   for (const char* name : {"labels", "entries", "findings"}) EXPECT_EQ(found.at(name), json::array()) << name;
 }
 
-TEST_F(ExportJsonTest, WholeKeysLeaveOnlyIfTheyMay) {
+TEST_F(ExportJsonTest, WholeKeysAreExportedOnlyIfAllowed) {
   Cache cache;
   EXPECT_TRUE(run_add(cache, key("step", data.get(), "a secret text")).ok());
   const std::string closed = to_json(cache);

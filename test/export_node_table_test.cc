@@ -66,7 +66,7 @@ TEST_F(ExportNodeTableTest, EachNodeOfEachGraphHasALine) {
   EXPECT_EQ(found[3][3], "");  // what was evicted has none
 }
 
-TEST_F(ExportNodeTableTest, WhatHasNoGraphHasNoLine) {
+TEST_F(ExportNodeTableTest, KeysWithoutAGraphHaveNoLine) {
   Options options;
   options.capture_after = 1;
   Cache cache(options);

@@ -211,7 +211,7 @@ TEST_F(ExportPrometheusTest, TimedHitsAreAHistogram) {
   EXPECT_TRUE(says(text(page), "graphcache_hit_seconds_count{cache=\"default\"} 4\n"));
 }
 
-TEST_F(ExportPrometheusTest, WhatIsNotMeasuredIsLeftOut) {
+TEST_F(ExportPrometheusTest, ValuesThatAreNotMeasuredAreLeftOut) {
   const Cache cache;
   const std::vector<MetricFamily> page = PrometheusCollector(cache).Collect();
   EXPECT_EQ(family(page, "graphcache_hit_seconds"), nullptr);
@@ -288,7 +288,7 @@ void collect_queries(const nlohmann::json& json, std::vector<std::string>* queri
   }
 }
 
-TEST_F(ExportPrometheusTest, TheDashboardAsksForMetricsThatThereAre) {
+TEST_F(ExportPrometheusTest, TheDashboardQueriesExistingMetrics) {
   Cache cache(measured(2));
   EXPECT_TRUE(run_add(cache, key("k")).ok());
   std::set<std::string> known;

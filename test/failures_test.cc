@@ -351,7 +351,7 @@ TEST_F(FailuresTest, EntryErasedDuringADirectRunIsGoneBehindIt) {
 }
 
 // A thread without a context patches by runtime calls, for which the cache's device is made current.
-TEST_F(FailuresTest, HitThatCannotAskForTheDeviceLeavesNoErrorBehind) {
+TEST_F(FailuresTest, HitThatCannotQueryTheDeviceLeavesNoErrorBehind) {
   hostrt::reset();
   Cache cache;
   Stream stream;
@@ -373,7 +373,7 @@ TEST_F(FailuresTest, HitThatCannotAskForTheDeviceLeavesNoErrorBehind) {
 }
 
 // The memory may be pageable, and then the launch would destroy the context.
-TEST_F(FailuresTest, ACopyWhoseNewMemoryCannotBeToldIsNotPatched) {
+TEST_F(FailuresTest, ACopyOfUnknownNewMemoryIsNotPatched) {
   Cache cache;
   Stream stream;
   DeviceBuffer<char> from(64, 5), to(64);

@@ -66,7 +66,7 @@ TEST_F(GraphInfoTest, ANodeHasItsKernelsNameItsShapeAndItsArguments) {
   for (const GraphNode::Argument& argument : node.arguments) EXPECT_FALSE(argument.is_slot);
 }
 
-TEST_F(GraphInfoTest, WhatFollowsSlotsIsSaid) {
+TEST_F(GraphInfoTest, FieldsThatFollowSlotsAreMarked) {
   Cache cache;
   DeviceBuffer<float> other(kSize);
   const auto run = [&](unsigned blocks, float value, std::size_t bytes) {
@@ -177,7 +177,7 @@ TEST_F(GraphInfoTest, AnEntryIsReadByItsNumber) {
   EXPECT_EQ(cache.graph(std::uint64_t{1} << 40 | 999).status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST_F(GraphInfoTest, WhatHasNoGraphIsNotFound) {
+TEST_F(GraphInfoTest, KeysWithoutAGraphAreNotFound) {
   Options options;
   options.capture_after = 1;
   Cache cache(options);

@@ -413,7 +413,7 @@ TEST_F(HooksTest, AGeneratorsOffsetIsSetBeforeEachLaunch) {
   EXPECT_EQ(data.first(), sum);
 }
 
-TEST_F(HooksTest, ThreadsAreToldWhatTheyEvicted) {
+TEST_F(HooksTest, HooksReportTheEvictionsOfAllThreads) {
   constexpr int kThreads = 4, kRuns = 100;
   std::mutex mutex;
   std::map<std::string, int> evicted;

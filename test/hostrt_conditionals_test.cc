@@ -317,7 +317,7 @@ TEST_F(HostrtConditionals, ACaptureEndsWithTheNodeThatItIsFor) {
   EXPECT_EQ(Values({2}), taken());
 }
 
-TEST_F(HostrtConditionals, ACaptureGoesOnBehindNodesOfTheGraph) {
+TEST_F(HostrtConditionals, ACaptureContinuesBehindNodesOfTheGraph) {
   const cudaGraph_t graph = capture_values({1, 2});
   const cudaGraphNode_t first = nodes_of(graph)[0];
   OK(cudaStreamBeginCaptureToGraph(other_, graph, &first, nullptr, 1, cudaStreamCaptureModeThreadLocal));

@@ -202,7 +202,7 @@ TEST_F(HostrtDeferred, WorkReadsMemoryWhenItRuns) {
   EXPECT_EQ((std::set<int>{1, 2}), read);
 }
 
-TEST_F(HostrtDeferred, NothingIsDoneForSureBeforeSomebodyWaits) {
+TEST_F(HostrtDeferred, NothingIsCertainlyDoneBeforeAWait) {
   std::set<int> seen;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     begin(seed);
@@ -236,7 +236,7 @@ TEST_F(HostrtDeferred, PageableMemoryIsReadAndWrittenBeforeTheCopyReturns) {
   }
 }
 
-TEST_F(HostrtDeferred, PollingComesToAnEnd) {
+TEST_F(HostrtDeferred, PollingEnds) {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     begin(seed);
     for (int value = 0; value < 8; ++value) write(value, stream_);
@@ -251,7 +251,7 @@ TEST_F(HostrtDeferred, PollingComesToAnEnd) {
   }
 }
 
-TEST_F(HostrtDeferred, ADestroyedStreamsWorkGoesOn) {
+TEST_F(HostrtDeferred, ADestroyedStreamsWorkContinues) {
   EXPECT_EQ((std::set<Values>{{1, 2, 3}, {1, 3, 2}, {3, 1, 2}}), orders([&] {
               write(1, stream_);
               write(2, stream_);
@@ -293,7 +293,7 @@ TEST_F(HostrtDeferred, TheSameSeedGivesTheSameOrder) {
   EXPECT_GT(all.size(), 15u);
 }
 
-TEST_F(HostrtDeferred, TheEnvironmentDefersAndResetGoesBackToThat) {
+TEST_F(HostrtDeferred, TheEnvironmentDefersAndResetRestoresThat) {
   const auto program = [&] {
     for (int value = 0; value < 16; ++value) write(value, value % 2 == 0 ? stream_ : other_);
   };
@@ -316,7 +316,7 @@ TEST_F(HostrtDeferred, TheEnvironmentDefersAndResetGoesBackToThat) {
   if (before != nullptr) setenv("GRAPHCACHE_HOSTRT_SEED", kept.c_str(), 1);
 }
 
-TEST_F(HostrtDeferred, WorkThatFailsIsToldByALaterCallAndEndsTheRest) {
+TEST_F(HostrtDeferred, WorkThatFailsIsReportedByALaterCallAndEndsTheRest) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     begin(seed);
     cudaError_t error = launch(break_down, 1, 1, stream_, 1);

@@ -29,7 +29,7 @@ using GetKernelNode = CUresult (*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*);
 using SetKernelNode = CUresult (*)(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*);
 using ParameterInfo = CUresult (*)(CUfunction, std::size_t, std::size_t*, std::size_t*);
 
-TEST_F(HostrtGraphs, TheDriverTellsAKernelNodesParameters) {
+TEST_F(HostrtGraphs, TheDriverReportsAKernelNodesParameters) {
   const auto get = driver_function<GetKernelNode>("cuGraphKernelNodeGetParams");
   const cudaGraph_t graph = capture([&] {
     int* log = log_;
@@ -64,7 +64,7 @@ TEST_F(HostrtGraphs, TheDriverTellsAKernelNodesParameters) {
   EXPECT_EQ(2u, hostrt::calls("cudaGraphKernelNodeGetParams"));
 }
 
-TEST_F(HostrtGraphs, TheDriverTellsWhereParametersLie) {
+TEST_F(HostrtGraphs, TheDriverReportsTheOffsetsOfParameters) {
   const auto info = driver_function<ParameterInfo>("cuFuncGetParamInfo");
   cudaFunction_t function = nullptr;
   OK(cudaGetFuncBySymbol(&function, address(many)));
@@ -86,7 +86,7 @@ TEST_F(HostrtGraphs, TheDriverTellsWhereParametersLie) {
   GIVES(cudaSuccess, cudaPeekAtLastError());
 }
 
-TEST_F(HostrtGraphs, TheDriverTellsTheNamesOfKernels) {
+TEST_F(HostrtGraphs, TheDriverReportsTheNamesOfKernels) {
   const auto get_name = driver_function<CUresult (*)(const char**, CUfunction)>("cuFuncGetName");
   cudaFunction_t function = nullptr;
   OK(cudaGetFuncBySymbol(&function, address(many)));
@@ -245,7 +245,7 @@ TEST_F(HostrtGraphs, DriverFunctionsAreThereFromTheirVersionOn) {
 }
 #endif
 
-TEST_F(HostrtGraphs, PointersTellWhatTheyPointTo) {
+TEST_F(HostrtGraphs, PointerAttributesAreReported) {
   hostrt::set_device_count(2);
   char* device = nullptr;
   char* host = nullptr;

@@ -76,7 +76,7 @@ TEST_F(HostrtMisuse, ADeviceResetBreaksOffCaptures) {
   EXPECT_NE(nullptr, capture_adds());
 }
 
-TEST_F(HostrtMisuse, ADeviceResetEndsWhatLaunchesAllocated) {
+TEST_F(HostrtMisuse, ADeviceResetFreesMemoryOfLaunches) {
   void* memory = nullptr;
   cudaGraph_t graph = nullptr;
   OK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));

@@ -11,7 +11,7 @@
 namespace graphcache::test {
 namespace {
 
-TEST_F(HostrtObjects, TheLedgerShowsWhatLaunchesLeaveAllocated) {
+TEST_F(HostrtObjects, TheLedgerShowsMemoryThatLaunchesLeaveAllocated) {
   int* memory = nullptr;
   const cudaGraph_t graph = capture([&] {
     EXPECT_EQ(cudaSuccess, cudaMallocAsync(reinterpret_cast<void**>(&memory), 1000, stream_));
@@ -75,7 +75,7 @@ TEST_F(HostrtObjects, AnUpdateMakesTheExecutableThatOfAnotherGraph) {
   OK(cudaFree(second));
 }
 
-TEST_F(HostrtObjects, AutoFreeReplacesWhatTheLastLaunchLeft) {
+TEST_F(HostrtObjects, AutoFreeReplacesMemoryOfTheLastLaunch) {
   const cudaGraph_t graph = capture([&] {
     void* memory = nullptr;
     EXPECT_EQ(cudaSuccess, cudaMallocAsync(&memory, 64, stream_));
@@ -102,7 +102,7 @@ TEST_F(HostrtObjects, MemoryIsFreedInItsOwnGraphOrInOthersAndOnceInEach) {
   capture([&] { EXPECT_EQ(cudaErrorInvalidValue, cudaFreeAsync(memory, stream_)); });
 }
 
-TEST_F(HostrtObjects, TrimmingGivesBackWhatNoGraphUses) {
+TEST_F(HostrtObjects, TrimmingReleasesUnusedMemory) {
   const auto current = [] {
     std::uint64_t bytes = 0;
     EXPECT_EQ(cudaSuccess, cudaDeviceGetGraphMemAttribute(0, cudaGraphMemAttrReservedMemCurrent, &bytes));

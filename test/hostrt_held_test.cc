@@ -57,7 +57,7 @@ TEST_F(HostrtGraphs, ACopyBehindAHeldStreamHasReadPageableMemoryWhenItReturns) {
   EXPECT_EQ(5, to);
 }
 
-TEST_F(HostrtGraphs, EventsAreReadyWhenWhatIsInFrontOfThemIs) {
+TEST_F(HostrtGraphs, EventsAreReadyWhenThePrecedingWorkIs) {
   OK(cudaEventQuery(event_));  // never recorded
   OK(cudaEventRecord(event_, stream_));
   hostrt::hold(stream_);
@@ -75,7 +75,7 @@ TEST_F(HostrtGraphs, EventsAreReadyWhenWhatIsInFrontOfThemIs) {
   EXPECT_EQ(0u, hostrt::misuses());
 }
 
-TEST_F(HostrtGraphs, WhateverWaitsReleases) {
+TEST_F(HostrtGraphs, EveryWaitReleases) {
   void* memory = nullptr;
   void* pinned = nullptr;
   cudaStream_t blocking = nullptr;

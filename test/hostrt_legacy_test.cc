@@ -80,7 +80,7 @@ class HostrtLegacy : public HostrtLogTest {
 const std::set<Values> kInOrder = {{1, 2, 3}};
 const std::set<Values> kAnyOrder = {{1, 2}, {2, 1}};
 
-TEST_F(HostrtLegacy, WorkOfEveryKindComesBehindBlockingStreamsAndInFrontOfThem) {
+TEST_F(HostrtLegacy, WorkOfEveryKindIsOrderedWithBlockingStreams) {
   for (const bool is_per_thread : {false, true}) {
     const auto later = [&] { return is_per_thread ? cudaStreamPerThread : second_; };
     EXPECT_EQ(kInOrder, orders([&] {
@@ -158,7 +158,7 @@ TEST_F(HostrtLegacy, NonBlockingStreamsAreIndependentOfIt) {
             }));
 }
 
-TEST_F(HostrtLegacy, AnEventRecordedOnItComesBehindBlockingStreams) {
+TEST_F(HostrtLegacy, AnEventRecordedOnItFollowsBlockingStreams) {
   EXPECT_EQ((std::set<Values>{{1, 2}}), orders([&] {
               put(1, blocking_);
               OK(cudaEventRecord(event_, nullptr));

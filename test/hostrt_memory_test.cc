@@ -85,7 +85,7 @@ TEST_F(HostrtMisuse, AKernelReadsAPatternInFreedMemory) {
 }
 #endif
 
-TEST_F(HostrtMisuse, FreedMemoryGoesBackInTheEnd) {
+TEST_F(HostrtMisuse, FreedMemoryIsReleasedInTheEnd) {
   std::vector<void*> freed;
   for (int i = 0; i < 257; ++i) freed.push_back(device_memory(1));
   for (void* memory : freed) OK(cudaFree(memory));

@@ -52,7 +52,7 @@ TEST_F(HostrtMisuse, AStaleHandleNamesBothPlaces) {
 }
 
 // The place is that of the call, not of a function that hostrt's calls share.
-TEST_F(HostrtMisuse, PlacesTellCallsApart) {
+TEST_F(HostrtMisuse, PlacesDistinguishCalls) {
   const auto place = [] {
     const std::string message = hostrt::last_misuse();
     return message.substr(message.find("at hostrt_misuse_test"));
@@ -172,7 +172,7 @@ TEST_F(HostrtMisuse, AResetEndsEverything) {
   expect_misuse(HasSubstr("\n  destroyed: hostrt::reset, "));
 }
 
-TEST_F(HostrtMisuse, ACallFromAKernelNamesWhatRunsIt) {
+TEST_F(HostrtMisuse, ACallFromAKernelNamesItsLaunch) {
   cudaError_t error = cudaSuccess;
   OK(launch(wait_for_the_stream, 1, 1, stream_, stream_, &error));
   OK(cudaStreamSynchronize(stream_));

@@ -30,7 +30,7 @@ TEST_F(HostrtObjects, TwinsOfNodesBehindARemovedOneAreFound) {
 
 // ---- Events of graphs ----
 
-TEST_F(HostrtObjects, ALaunchWaitsForWhatItsEventsHadRecorded) {
+TEST_F(HostrtObjects, ALaunchWaitsForTheWorkThatItsEventsHadRecorded) {
   const cudaGraph_t graph = capture([&] {
     EXPECT_EQ(cudaSuccess, cudaStreamWaitEvent(stream_, event_, cudaEventWaitExternal));
     EXPECT_EQ(cudaSuccess, write(2, stream_));

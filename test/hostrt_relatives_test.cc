@@ -126,7 +126,7 @@ TEST_F(HostrtRelatives, AChildGraphIsUsedByTheCallThatAddsIt) {
   }
 }
 
-TEST_F(HostrtRelatives, TwoThreadsMayUseWhatIsNotWritten) {
+TEST_F(HostrtRelatives, TwoThreadsMayUseGraphsThatAreNotWritten) {
   const cudaGraph_t graph = capture_adds();
   const cudaGraph_t another = capture_adds();
   const cudaGraph_t used = capture_adds();

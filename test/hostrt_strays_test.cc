@@ -77,7 +77,7 @@ TEST_F(HostrtStrays, WorkOfEveryKindIsCounted) {
   EXPECT_EQ(expected_, hostrt::strays());
 }
 
-TEST_F(HostrtStrays, WhatIsNoStrayIsNotCounted) {
+TEST_F(HostrtStrays, OtherWorkIsNotAStray) {
   OK(write(1, other_));  // no stream is capturing
   OK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
   OK(write(2, stream_));

@@ -112,7 +112,7 @@ TEST_F(Hostrt, WithoutExecutionCallsAreCheckedAndNothingRuns) {
 
 // ---- Ledger ----
 
-TEST_F(Hostrt, TheLedgerCountsWhatIsAlive) {
+TEST_F(Hostrt, TheLedgerCountsLiveObjects) {
   cudaEvent_t event = nullptr;
   void* memory = nullptr;
   void* pinned = nullptr;

@@ -237,7 +237,7 @@ TEST_F(HostrtUpdates, NothingIsLostUnderUseNodePriorityOrAtOnePriority) {
           {high, 0, 3, 2}});
 }
 
-TEST_F(HostrtUpdates, WhatIsLeftOfALostGridIsTheHosts) {
+TEST_F(HostrtUpdates, ALostGridIsReplacedByTheHosts) {
   const cudaStream_t low = with_priority(0), high = with_priority(-5);
   build();
   patch(4);
@@ -267,7 +267,7 @@ TEST_F(HostrtUpdates, WithoutDeferralNoUploadIsLate) {
   expect({{stream_, 3, 3, 3}});
 }
 
-TEST_F(HostrtUpdates, AnUploadThatNobodyAwaitedMayComeTooLate) {
+TEST_F(HostrtUpdates, AnUploadThatWasNotAwaitedMayBeTooLate) {
   const auto forked = [this] { fork(); };
   expect_doubtful(forked, [this] { upload(stream_); });
   expect_doubtful(forked, [this] { upload(other_); });

@@ -335,7 +335,7 @@ TEST_F(IndexTest, TemplatesAreThoseOfLiveAndRecordedEntries) {
   EXPECT_EQ(index.templates(), 1u);
 }
 
-TEST_F(IndexTest, DestroysWhatIsStillThere) {
+TEST_F(IndexTest, DestroysRemainingEntries) {
   Index other;
   other.set_state(other.insert(key(1), kHere), State::kLive);
   other.insert(key(2), kHere);

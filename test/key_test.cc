@@ -214,13 +214,13 @@ TEST(KeyTest, TypesOfTheUserAreFramedAndNest) {
   EXPECT_NE(key(user::Nothing{}, user::Padded{1, 2}), key(user::Padded{1, 2}, user::Nothing{}));
 }
 
-TEST(KeyTest, GraphcacheKeyComesBeforeEveryOtherForm) {
+TEST(KeyTest, GraphcacheKeyPrecedesEveryOtherForm) {
   EXPECT_EQ(key(user::Name{"ab"}), key(user::Name{"cd"}));
   EXPECT_NE(key(user::Name{"ab"}), key(user::Name{"abc"}));
   EXPECT_EQ(key(user::Mode::kFast).label(), "fast");
 }
 
-TEST(KeyTest, WhatGraphcacheKeyThrowsPassesThrough) {
+TEST(KeyTest, ExceptionsOfGraphcacheKeyPassThrough) {
   EXPECT_THROW(key("a", user::Thrower{}), int);  // leaks nothing: run this with a sanitizer
 }
 

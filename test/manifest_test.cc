@@ -75,7 +75,7 @@ void expect_refused(const std::string& text, const std::string& why) {
   EXPECT_NE(keys.status().message().find(why), absl::string_view::npos) << keys.status();
 }
 
-TEST(KeyPartsTest, PartsAreWhatAKeyWasMadeFrom) {
+TEST(KeyPartsTest, PartsAreThoseThatAKeyWasMadeFrom) {
   using Kind = KeyPart::Kind;
   using Parts = std::vector<KeyPart>;
   const auto number = [](std::int64_t value) { return KeyPart{Kind::kInteger, value, ""}; };
@@ -164,7 +164,7 @@ TEST(ManifestTest, ATextThatWasCutIsFound) {
   EXPECT_TRUE(read_manifest(text).ok());
 }
 
-TEST(ManifestTest, ErrorsSayWhatIsWrong) {
+TEST(ManifestTest, ErrorsDescribeTheFault) {
   expect_refused("", "not a manifest of graphcache");
   expect_refused("{\"json\": 1}\n", "not a manifest of graphcache");
   expect_refused("graphcache manifest 2\nwhatever\n", "another version");

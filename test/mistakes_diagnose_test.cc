@@ -235,7 +235,7 @@ TEST_F(MistakesDiagnoseTest, ACallThatBreaksThePerThreadStreamsCaptureIsNamed) {
 }
 
 // Several threads capture at the same time, and each report names the call that broke its own capture.
-TEST_F(MistakesDiagnoseTest, CapturesOfSeveralThreadsAreToldApart) {
+TEST_F(MistakesDiagnoseTest, CapturesOfSeveralThreadsAreDistinguished) {
   constexpr int kThreads = 4, kRuns = 25;
   Cache cache(diagnosing());
   std::array<DeviceBuffer<float>, kThreads> sums{DeviceBuffer<float>(kSize), DeviceBuffer<float>(kSize),

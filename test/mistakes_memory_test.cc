@@ -132,7 +132,7 @@ TEST_F(MistakesMemoryTest, AKeyThatHandsMemoryOutIsCapturedAgainAfterADirectRun)
   EXPECT_EQ(use_and_free(), 5);
 }
 
-TEST_F(MistakesMemoryTest, MemoryThatFnFreesItselfIsNobodysConcern) {
+TEST_F(MistakesMemoryTest, MemoryThatFnFreesItselfIsNoMistake) {
   Cache cache(options(0, 1));
   const auto run = [&](const char* label, float value) {
     return cache.run(key(label), stream, [&, value](cudaStream_t on) {

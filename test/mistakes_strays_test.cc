@@ -96,7 +96,7 @@ TEST_F(MistakesStraysTest, ForkedWorkAndWorkOfOthersAreNotListed) {
   EXPECT_EQ(of_others.read(), std::vector<float>(kSize, 1));
 }
 
-TEST_F(MistakesStraysTest, WhatAnEmptyCaptureHasElsewhereIsInItsError) {
+TEST_F(MistakesStraysTest, StraysOfAnEmptyCaptureAreInItsError) {
   Stream other;
   Cache cache(diagnosing());
   for (int run = 1; run <= 2; ++run) {
@@ -111,7 +111,7 @@ TEST_F(MistakesStraysTest, WhatAnEmptyCaptureHasElsewhereIsInItsError) {
 
 // ---- How it is enabled ----------------------------------------------------------------------------------------------
 
-TEST_F(MistakesStraysTest, NothingIsSaidUnlessItIsAskedFor) {
+TEST_F(MistakesStraysTest, NothingIsReportedByDefault) {
   DeviceBuffer<float> aside(kSize);
   Options options = diagnosing();
   options.diagnose = false;

@@ -137,7 +137,7 @@ TEST_F(MistakesOnStreamsTest, ALaunchWithoutAStreamBesideOtherWorkIsLostUnlessVe
 
 // ---- Captures by other code ---------------------------------------------------------------------------------------
 
-TEST_F(MistakesOnStreamsTest, AForeignCaptureTakesTheWorkIfAskedTo) {
+TEST_F(MistakesOnStreamsTest, AForeignCaptureTakesTheWorkIfTheOptionSaysSo) {
   Options options;
   options.inline_in_foreign_capture = true;
   Cache cache(options);

@@ -59,7 +59,7 @@ class NvtxTest : public CacheTest {
   void SetUp() override { seen.clear(); }
 };
 
-TEST_F(NvtxTest, NothingIsToldUnlessAskedFor) {
+TEST_F(NvtxTest, NothingIsReportedByDefault) {
   Cache cache;
   EXPECT_TRUE(run_add(cache, key("k")).ok());
   EXPECT_TRUE(seen.empty());

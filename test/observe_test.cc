@@ -124,7 +124,7 @@ TEST_F(ObserveTest, LabelsOfAllThreadsAddUp) {
   EXPECT_EQ(std::accumulate(all.outcomes.begin(), all.outcomes.end(), 0u), unsigned{kThreads * kRuns});
 }
 
-TEST_F(ObserveTest, TimesGrowWithWhatTheyMeasure) {
+TEST_F(ObserveTest, TimesGrowWithTheMeasuredWork) {
   Cache cache(renting(1));
   const auto run = [&](float value) {
     return cache.run(key("k", value > 1), stream,
@@ -169,7 +169,7 @@ TEST_F(ObserveTest, OneHitOf1024IsTimed) {
   EXPECT_NE(to_string(cache.stats()).find("hits timed: "), std::string::npos);
 }
 
-TEST_F(ObserveTest, WhatIsNoHitIsNotTimed) {
+TEST_F(ObserveTest, OnlyHitsAreTimed) {
   Options options;
   options.time_hits = true;
   options.max_executables = 0;
@@ -178,14 +178,14 @@ TEST_F(ObserveTest, WhatIsNoHitIsNotTimed) {
   EXPECT_EQ(timed(cache.stats()), 0u);
 }
 
-TEST_F(ObserveTest, NothingIsTimedUnlessAskedFor) {
+TEST_F(ObserveTest, NothingIsTimedByDefault) {
   Cache cache;
   for (int i = 0; i < 2 * 1024; ++i) EXPECT_TRUE(run_add(cache, key("k")).ok());
   EXPECT_EQ(timed(cache.stats()), 0u);
   EXPECT_EQ(to_string(cache.stats()).find("hits timed"), std::string::npos);
 }
 
-TEST_F(ObserveTest, EventsTellWhatWasDone) {
+TEST_F(ObserveTest, EventsReportWhatWasDone) {
   Options options = unshared(1);
   options.keep_events = 100;
   options.max_templates = 1;
@@ -236,7 +236,7 @@ TEST_F(ObserveTest, TheLastEventsAreKept) {
   EXPECT_EQ(kinds(events), (std::vector<EventKind>{EventKind::kCapture, EventKind::kInstantiate, EventKind::kRun}));
 }
 
-TEST_F(ObserveTest, NoEventsAreKeptUnlessAskedFor) {
+TEST_F(ObserveTest, NoEventsAreKeptByDefault) {
   Cache cache;
   EXPECT_TRUE(run_add(cache, key("k")).ok());
   EXPECT_TRUE(cache.events().empty());
@@ -264,7 +264,7 @@ TEST_F(ObserveTest, ANegativeNumberOfEventsIsAnError) {
   EXPECT_FAILURE(kInvalidArgument, run_add(cache, key("k")));
 }
 
-TEST_F(ObserveTest, ADifferenceOfSnapshotsIsWhatLiesBetween) {
+TEST_F(ObserveTest, ADifferenceOfSnapshotsCoversTheTimeBetween) {
   Cache cache(unshared(1));
   EXPECT_TRUE(run_add(cache, key("a")).ok());
   const Stats before = cache.stats();

@@ -62,7 +62,7 @@ TEST_F(OnDeviceFailuresTest, TwoExecutablesOfAKeyInFlightHaveTheirOwnMemory) {
   }
 }
 
-TEST_F(OnDeviceFailuresTest, WhatCannotBeHadIsToldAndTriedAgain) {
+TEST_F(OnDeviceFailuresTest, AFailedCallIsReportedAndTriedAgain) {
   struct Case {
     const char* function;
     int max_executables;
@@ -88,7 +88,7 @@ TEST_F(OnDeviceFailuresTest, WhatCannotBeHadIsToldAndTriedAgain) {
 
 // Memory that a launch in flight uses is neither freed nor reused, even if the executable has been evicted and the
 // member forgotten.
-TEST_F(OnDeviceFailuresTest, MemberThatLeavesInFlightKeepsItsMemory) {
+TEST_F(OnDeviceFailuresTest, MemberEvictedInFlightKeepsItsMemory) {
   for (const detail::Sharing sharing : {detail::Sharing::kNever, detail::Sharing::kAlways, detail::Sharing::kTable}) {
     Options options;
     options.max_executables = 1;

@@ -255,7 +255,7 @@ TEST_F(SharedOnDeviceTest, MembersOfTwoStreamsAreCapturedOnceEach) {
 
 // A member's memory is not reused while its launches are in flight, even if the member has been evicted or erased and
 // others are captured that need memory of the same size.
-TEST_F(SharedOnDeviceTest, MembersThatLeaveInFlightKeepTheirMemory) {
+TEST_F(SharedOnDeviceTest, MembersEvictedInFlightKeepTheirMemory) {
   for (const detail::Sharing sharing : {detail::Sharing::kAlways, detail::Sharing::kTable, detail::Sharing::kNever}) {
     Options options;
     options.max_executables = 1;

@@ -24,7 +24,7 @@ TEST_F(PolicyPlansTest, AKeyThatHasPaidForAnExecutableGetsOneWhereThereIsRoom) {
   EXPECT_EQ(look().rent(1), 0u);
 }
 
-TEST_F(PolicyPlansTest, WhoPaysRentEvictsOnlyWhatNobodyHasUsedSince) {
+TEST_F(PolicyPlansTest, ARenterEvictsOnlyKeysThatHaveNotRunSince) {
   const auto rents = static_cast<int>(costs::buy(graph(1).nodes) / kUpdate);
   set_limits({.max_executables = 2});
   run(5, graph(9));
@@ -152,7 +152,7 @@ TEST_F(PolicyPlansTest, ARefusedKeyHasNoSiblingsOnAnyStream) {
   EXPECT_EQ(plan(1).evict, Keys{0}) << "it would be refused again";
 }
 
-TEST_F(PolicyPlansTest, WhatIsRefusedIsAPlainExecutable) {
+TEST_F(PolicyPlansTest, ARefusalLeavesAPlainExecutable) {
   set_limits({.mechanisms = {.sharing = detail::Sharing::kTable}});
   EXPECT_EQ(run(0, of_class(graph(1))).action, Action::kTable);
   policy().refuse_table(0);
@@ -171,7 +171,7 @@ TEST_F(PolicyPlansTest, WhatIsRefusedIsAPlainExecutable) {
   EXPECT_EQ(policy().victim(is_idle), 0u);
 }
 
-TEST_F(PolicyPlansTest, WhoDoesNotFitIntoTheTableHasItsSiblingsStill) {
+TEST_F(PolicyPlansTest, AKeyThatDoesNotFitIntoTheTableKeepsItsSiblings) {
   make_table();
   run(2, graph(1));
   refuse(policy(), 3, {});
@@ -204,7 +204,7 @@ TEST_F(PolicyPlansTest, AnUnpinnedExecutableIsSharedAgain) {
   EXPECT_EQ(run(1, graph(1)).lender, 0u);
 }
 
-TEST_F(PolicyPlansTest, WhatIsMadeAheadStaysWithinTheBudget) {
+TEST_F(PolicyPlansTest, PlansAheadStayWithinTheBudget) {
   set_limits({.prefer = Prefer::kMemory, .max_executables = 3});
   run(0, of_class(graph(1)));
   EXPECT_EQ(run(1, of_class(graph(1))).action, Action::kTable);

@@ -142,7 +142,7 @@ TEST_F(PolicyTest, PinnedKeyDoesNotRent) {
   EXPECT_EQ(bench.cache.stats().live_executables, 3u);
 }
 
-TEST_F(PolicyTest, PinnedKeyTakesTheExecutableThatWouldHaveToLeave) {
+TEST_F(PolicyTest, PinnedKeyTakesTheExecutableThatWouldBeEvicted) {
   const std::vector<Spec> f = family(Profile::kValues, 2, 2);
   Bench<> bench(at_most(1));
   EXPECT_RUN(kInstantiated, bench.go(f[0]));
@@ -375,7 +375,7 @@ TEST_F(PolicyTest, PairWhoseUpdateWasRefusedIsNotTriedAgain) {
   EXPECT_EQ(bench.cache.stats().refused(UpdateRefusal::kNotSupported), 1u);
 }
 
-TEST_F(PolicyTest, ExecutableWhoseUpdateWasRefusedStaysWhatItWas) {
+TEST_F(PolicyTest, ExecutableWhoseUpdateWasRefusedIsUnchanged) {
   std::vector<Node> nodes(8);
   nodes[0].value_slot = 0;
   const Spec a = spec("a", nodes);
@@ -395,7 +395,7 @@ TEST_F(PolicyTest, ExecutableWhoseUpdateWasRefusedStaysWhatItWas) {
 }
 
 // The first patch or a later one fails, and so does the update that should repair it.
-TEST_F(PolicyTest, ExecutableThatWasPatchedHalfwayIsMadeWhatItWas) {
+TEST_F(PolicyTest, ExecutableThatWasPatchedHalfwayIsRestored) {
   for (const int nth : {1, 2}) {
     std::vector<Node> nodes(12);
     nodes[3].value_slot = 0;

@@ -123,7 +123,7 @@ TEST_F(ConditionalsMistakesTest, ACallThatACaptureForbidsBreaksNoMoreThanTheCapt
   expect_whole();
 }
 
-TEST_F(ConditionalsMistakesTest, CheckedCodeMayThrowWhatACaptureForbids) {
+TEST_F(ConditionalsMistakesTest, CheckedCodeMayThrowErrorsOfForbiddenCalls) {
   expect_direct(
       [&](Recorder&, Body& body) {
         step(body, 7, 3);
@@ -172,7 +172,7 @@ TEST_F(ConditionalsMistakesTest, WorkThatWaitsForTheOuterCaptureIsRunDirectly) {
   expect_whole();
 }
 
-TEST_F(ConditionalsMistakesTest, WhatCudaAllowsInNoBodyIsRunDirectly) {
+TEST_F(ConditionalsMistakesTest, WorkThatNoBodyMayHoldIsRunDirectly) {
   static int calls = 0;
   calls = 0;
   expect_direct(
@@ -293,7 +293,7 @@ TEST_F(ConditionalsMistakesTest, ANodeOnAForkOfTheRunWorks) {
   EXPECT_EQ(cache.stats().captures, 1u);
 }
 
-TEST_F(ConditionalsMistakesTest, InACaptureOfSomebodyElsesTheyAreRefused) {
+TEST_F(ConditionalsMistakesTest, InAForeignCaptureTheyAreRefused) {
   Options options;
   options.inline_in_foreign_capture = true;
   Cache inlining(options);

@@ -176,7 +176,7 @@ TEST_F(AnyNodes, OfMemoryAreReadByTheLibrary) {
 
 #if CUDART_VERSION >= 13020
 
-TEST_F(AnyNodes, TellWhatTheyAre) {
+TEST_F(AnyNodes, ReportTheirTypes) {
   int version = 0;
   OK(cudaDriverGetVersion(&version));
   if (version < 13020) GTEST_SKIP() << "a driver for CUDA " << version << " has no cudaGraphNodeGetParams";

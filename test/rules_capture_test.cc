@@ -165,7 +165,7 @@ TEST_F(Fact07, EdgeDataIsNotDroppedSilently) {
   EXPECT_EQ(from, info.errorFromNode);
 }
 
-TEST_F(Fact08, CaptureInfoTellsTheNextDependencies) {
+TEST_F(Fact08, CaptureInfoReportsTheNextDependencies) {
   cudaStreamCaptureStatus active = cudaStreamCaptureStatusNone;
   unsigned long long id = 0;
   cudaGraph_t graph = nullptr;

@@ -70,7 +70,7 @@ TEST_F(RuntimeRules, BadNodesAreRefused) {
   GIVES(cudaErrorInvalidValue, cudaGraphInstantiate(&executable, graph, 0));  // a cycle
 }
 
-TEST_F(RuntimeRules, NodesTellTheirParameters) {
+TEST_F(RuntimeRules, NodesReportTheirParameters) {
   const cudaGraph_t graph = capture([&] {
     OK(launch(scale, dim3(2, 3), dim3(4, 5), stream_, device_, device_ + 8, 6, 1.5f));
     OK(cudaMemcpyAsync(device_, device_ + 16, 40, cudaMemcpyDeviceToDevice, stream_));
@@ -112,7 +112,7 @@ TEST_F(RuntimeRules, BadHandlesAndFlagsAreRefused) {
   GIVES(cudaErrorInvalidResourceHandle, cudaStreamWaitEvent(stream_, nullptr, 0));
 }
 
-TEST_F(RuntimeRules, NodesTellWhoDependsOnThem) {
+TEST_F(RuntimeRules, NodesReportTheirDependents) {
   const cudaGraph_t graph = capture([&] {
     OK(put(0, stream_));
     fork_and_join([&] { OK(plus(1, stream_)); }, [&] { OK(put(1, other_, 1)); });
@@ -124,7 +124,7 @@ TEST_F(RuntimeRules, NodesTellWhoDependsOnThem) {
   EXPECT_TRUE(dependents(all[3]).empty());
 }
 
-TEST_F(RuntimeRules, TheDriverTellsTypesAndDependenciesAsTheRuntimeDoes) {
+TEST_F(RuntimeRules, TheDriverReportsTypesAndDependenciesLikeTheRuntime) {
   void* memory = nullptr;
   const cudaGraph_t graph = capture([&] {
     OK(put(1, stream_));

@@ -113,7 +113,7 @@ TEST_F(Fact25, MemoryLeftByALaunchIsFreedBeforeTheNext) {
   GIVES(cudaSuccess, cudaStreamSynchronize(other_));
 }
 
-TEST_F(Fact25, AutoFreeOnLaunchFreesWhatTheLastLaunchLeft) {
+TEST_F(Fact25, AutoFreeOnLaunchFreesMemoryOfTheLastLaunch) {
   float* memory = nullptr;
   const cudaGraphExec_t executable =
       instantiate(allocating(5, false, &memory), cudaGraphInstantiateFlagAutoFreeOnLaunch);
@@ -124,7 +124,7 @@ TEST_F(Fact25, AutoFreeOnLaunchFreesWhatTheLastLaunchLeft) {
   GIVES(cudaSuccess, cudaFree(memory));  // the memory of the last launch belongs to the program
 }
 
-TEST_F(Fact25, WhatTheLastLaunchAllocatedOutlivesExecutableAndGraph) {
+TEST_F(Fact25, MemoryOfTheLastLaunchOutlivesExecutableAndGraph) {
   float* memory = nullptr;
   const cudaGraph_t graph = allocating(5, false, &memory);
   const cudaGraphExec_t executable = instantiate(graph);
@@ -239,7 +239,7 @@ TEST_F(Fact29, AnAllocationDuringACaptureBecomesANode) {
   EXPECT_EQ(1u, end_valid(stream_));
 }
 
-TEST_F(Fact29, ACaptureFreesOnlyWhatGraphsAllocate) {
+TEST_F(Fact29, ACaptureFreesOnlyMemoryOfGraphs) {
   void* eager = nullptr;
   OK(cudaMallocAsync(&eager, 64, stream_));
   begin(stream_, kThreadLocal);

@@ -118,7 +118,7 @@ TEST_F(RuntimeRules, TheLegacyStreamAndBlockingStreamsWaitForEachOther) {
   EXPECT_EQ(7, read(2));
 }
 
-TEST_F(RuntimeRules, StreamsTellWhatTheyAre) {
+TEST_F(RuntimeRules, StreamsReportTheirProperties) {
   cudaStream_t urgent = nullptr;
   OK(cudaStreamCreateWithPriority(&urgent, cudaStreamNonBlocking, -100));  // clamped
   int least = 0, greatest = 0, priority = 0;
@@ -174,7 +174,7 @@ TEST_F(RuntimeRules, ManagedMemoryIsTheHostsAndTheDevices) {
   GIVES(cudaErrorInvalidValue, cudaMallocManaged(&refused, 64, 0));
 }
 
-TEST_F(RuntimeRules, DevicesTellTheirClocksAndKindsOfMemory) {
+TEST_F(RuntimeRules, DevicesReportTheirClocksAndKindsOfMemory) {
   int value = 0;
   for (auto attribute :
        {cudaDevAttrClockRate, cudaDevAttrMemoryClockRate, cudaDevAttrComputeMode, cudaDevAttrConcurrentManagedAccess}) {

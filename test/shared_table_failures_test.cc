@@ -150,7 +150,7 @@ TEST_F(SharedTableFailuresTest, AnUpdateThatFailsIsToldByTheNextRunOfTheKeyOrOfA
   }
 }
 
-TEST_F(SharedTableFailuresTest, AnUpdateInFlightIsToldOfWhenItHasFailed) {
+TEST_F(SharedTableFailuresTest, AnUpdateInFlightIsReportedWhenItHasFailed) {
   Bench bench(options);
   for (const int which : {0, 1, 2}) bench.expect_right(which, which);
   hostrt::hold(bench.stream);
@@ -181,7 +181,7 @@ TEST_F(SharedTableFailuresTest, WhatWasWarmedOnABusyStreamIsReadyOnAnother) {
   }
 }
 
-TEST_F(SharedTableFailuresTest, AnUpdateOfSlotsThatFailsIsToldByTheNextRunOfTheKey) {
+TEST_F(SharedTableFailuresTest, AnUpdateOfSlotsThatFailsIsReportedByTheNextRunOfTheKey) {
   options.share = false;
   options.mechanisms.patching = detail::Patching::kDeviceUpdated;
   Bench bench(options);
@@ -239,7 +239,7 @@ TEST_F(SharedTableFailuresTest, NoRunWaitsForAnotherStreamsWork) {
 }
 
 // A key whose device-side updates fail does not fail for ever.
-TEST_F(SharedTableFailuresTest, ADeviceThatFailsForGoodIsAskedNoMore) {
+TEST_F(SharedTableFailuresTest, ADeviceThatAlwaysFailsIsNotUsedAgain) {
   Bench bench(options);
   for (const int which : {0, 1, 2}) bench.expect_right(which, which);
   hostrt::fail_call(kUpdates[1], 1, cudaErrorInvalidValue, -1);

@@ -226,7 +226,7 @@ TEST_F(SharedTableTest, ThreadsShareAndEachHasItsOwnResults) {
 }
 
 // Keys that other families evict are restored, and so are those that have lost their template.
-TEST_F(SharedTableTest, MembersThatLeaveAndComeBack) {
+TEST_F(SharedTableTest, MembersAreEvictedAndRestored) {
   Options options = one_table(1);
   options.max_templates = 3;
   use(options);
@@ -267,7 +267,7 @@ TEST_F(SharedTableTest, RowsOfForgottenMembersDoNotPileUp) {
 }
 
 // A table counts one for each executable's worth of its memory, however many keys it has served.
-TEST_F(SharedTableTest, RowsOfKeysThatComeOnceTakeNoMoreThanTheBudget) {
+TEST_F(SharedTableTest, RowsOfKeysThatRunOnceTakeNoMoreThanTheBudget) {
   constexpr unsigned kNodes = 60, kKeys = 1500;
   Options options;
   options.max_executables = 4;

@@ -276,7 +276,7 @@ class SharingOnStreamsTest : public SharingTest {
 
 // Launches of one executable follow each other whatever their streams. So while there is room, keys of two streams do
 // not share one, unless an option requests it.
-TEST_F(SharingOnStreamsTest, KeysOfTwoStreamsShareWhereTheyMustOrAreToldTo) {
+TEST_F(SharingOnStreamsTest, KeysOfTwoStreamsShareWhereTheyMustOrAnOptionSaysSo) {
   const auto run_key = [&](unsigned which) { return run_on_stream(which, which % 2 == 0 ? stream : other); };
   {
     use(renting());

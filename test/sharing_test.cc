@@ -293,7 +293,7 @@ TEST_F(SharingTest, RentOrBuyByTheWayOfSharing) {
   }
 }
 
-TEST_F(SharingTest, ManyKeysThatComeOnceRentOneExecutable) {
+TEST_F(SharingTest, ManyKeysThatRunOnceRentOneExecutable) {
   use(at_most(64));
   for (int i = 0; i < 40; ++i) {
     EXPECT_TRUE(did(i == 0 ? Outcome::kInstantiated : Outcome::kUpdated, run(key("k", i), [&, i](Recorder& rec) {

@@ -123,7 +123,7 @@ TEST_F(SignatureTest, TheCheaperWayIsTaken) {
 }
 
 // Graphs that are not siblings, as if the signature had missed their difference. The executable stays unchanged.
-TEST_F(SignatureTest, RefusedUpdatesTellTheirReason) {
+TEST_F(SignatureTest, RefusedUpdatesReportTheirReason) {
   using Enqueue = std::function<void(cudaStream_t)>;
   const Enqueue kernel = [this](cudaStream_t s) { CUDA_OK(launch(blend, 1, 1, s, at(0), 1, 0, 7)); };
   const Enqueue two = [&](cudaStream_t s) { kernel(s), kernel(s); };

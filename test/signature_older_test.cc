@@ -36,7 +36,7 @@ TEST_F(SignatureOlderTest, NodesOfAllTypesAreRead) {
   EXPECT_FALSE(described(work(-1)).signature);
 }
 
-TEST_F(SignatureOlderTest, AttributesThatItDoesNotHaveAreNotAskedFor) {
+TEST_F(SignatureOlderTest, AttributesThatItDoesNotHaveAreNotRead) {
   hostrt::reset_calls();
   EXPECT_TRUE(kernels(1).signature);
   EXPECT_EQ(hostrt::calls("cudaGraphKernelNodeGetAttribute"), 8u);

@@ -39,7 +39,7 @@ TEST_F(SignatureTest, KernelsShapesAndValuesMayDiffer) {
   EXPECT_TRUE(alike(base, [](cudaStream_t s) { CUDA_OK(launch(do_nothing, 1, 1, s)); }));
 }
 
-TEST_F(SignatureTest, SetsCopiesAndHostFunctionsMayDifferInWhatTheySetCopyAndCall) {
+TEST_F(SignatureTest, SetsCopiesAndHostFunctionsMayDifferInTheirParameters) {
   int numbers[2];
   const auto set = [this](int index, int value, std::size_t bytes) {
     return [=, this](cudaStream_t s) { CUDA_OK(cudaMemsetAsync(at(index), value, bytes, s)); };

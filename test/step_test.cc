@@ -325,7 +325,7 @@ TEST_F(StepTest, AFailedLaunchRunsDirectlyAndLeavesNoError) {
 
 // An executable that is destroyed when another key evicts it must not be in flight, whatever the stream of its last
 // launch.
-TEST_F(StepTest, WhatAHitLaunchedIsNotDestroyedInFlight) {
+TEST_F(StepTest, ExecutablesOfHitsAreNotDestroyedInFlight) {
   Cache cache(unshared(1));
   const auto count = [](void* runs) { ++*static_cast<int*>(runs); };
   int runs = 0;

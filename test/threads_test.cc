@@ -195,7 +195,7 @@ TEST_F(ThreadsTest, EraseClearPinAndReportsWhileOthersRun) {
   }
 }
 
-TEST_F(ThreadsTest, EntriesThatStayAreReportedOnceWhileOthersComeAndGo) {
+TEST_F(ThreadsTest, EntriesThatStayAreReportedOnceWhileOthersAreAddedAndErased) {
   Options options = unshared(1);
   options.max_templates = 4;
   options.capture_after = 1;  // so that all but a few keys are cold

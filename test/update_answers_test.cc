@@ -183,7 +183,7 @@ TEST_F(UpdateAnswersOfKernelsTest, ClusterSizeIsALie) {
 }
 
 // With another kernel, the cluster size changes as well.
-TEST_F(UpdateAnswersOfKernelsTest, WhatChangesWithTheClusterSizeIsApplied) {
+TEST_F(UpdateAnswersOfKernelsTest, ChangesTogetherWithTheClusterSizeAreApplied) {
   if (!has_clusters()) GTEST_SKIP() << "clusters need compute capability 9.0";
   EXPECT_EQ(of_several(launched(nullptr), launched(cluster(2), 2)), Answer::kMixed);
   EXPECT_EQ(report.first().cluster, 1);
@@ -229,7 +229,7 @@ TEST_F(UpdateAnswersOfKernelsTest, PriorityIsRefusedWhereItCounts) {
 }
 
 // A cache must treat these as lies, because the effect cannot be seen.
-TEST_F(UpdateAnswersOfKernelsTest, AttributesThatNobodySeesAreAccepted) {
+TEST_F(UpdateAnswersOfKernelsTest, AttributesWithoutVisibleEffectAreAccepted) {
   for (const auto& [name, change] : unseen_attributes()) {
     EXPECT_EQ(of_launch(nullptr, change), Answer::kAccepted) << name;
     EXPECT_EQ(of_launch(change, nullptr), Answer::kAccepted) << name << ", away";

@@ -179,7 +179,7 @@ TEST_F(VerifyTest, Budgets) {
   expect("executables take more device memory than the options allow", options.max_device_bytes, 1000);
 }
 
-TEST_F(VerifyTest, WhatThePolicyKnows) {
+TEST_F(VerifyTest, KnowledgeOfThePolicy) {
   Policy& known = policy(cache);
   known.pinned(entry("shared").id, true);
   EXPECT_TRUE(finds("the policy does not know whether it is pinned"));
@@ -205,7 +205,7 @@ TEST_F(VerifyTest, WhatThePolicyKnows) {
   known.captured(entry("sibling").id, {.signature = 1, .bytes = 1});
 }
 
-TEST_F(VerifyTest, WhatEntriesHave) {
+TEST_F(VerifyTest, ContentsOfEntries) {
   Entry& live = entry("shared");
   Entry& recorded = entry("sibling");
   Entry& cold = entry("broken");
@@ -233,7 +233,7 @@ TEST_F(VerifyTest, WhatEntriesHave) {
   expect("its executable holds another's content", live.content, recorded.content);
 }
 
-TEST_F(VerifyTest, WhatExecutablesHold) {
+TEST_F(VerifyTest, ContentsOfExecutables) {
   Executable& executable = *entry("shared").executable;
   {
     GraphExec gone = std::move(exec(executable));
@@ -313,7 +313,7 @@ TEST_F(VerifyTest, Counters) {
   EXPECT_EQ(Verifier::find_fault(other), "more executables live than were instantiated");
 }
 
-TEST_F(VerifyTest, WhatHitsLaunch) {
+TEST_F(VerifyTest, LaunchesOfHits) {
   run("other", 1);
   Entry& here = entry("other");
   ASSERT_NE(here.exec, nullptr);
