@@ -755,7 +755,7 @@ TEST_F(AdoptTest, AGraphOfAnotherDeviceIsRefused) {
     for (const cudaGraph_t graph : {static_cast<cudaGraph_t>(kernels), static_cast<cudaGraph_t>(sets)}) {
       const absl::Status refused = cache.adopt(key("k"), graph);
       EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
-      EXPECT_TRUE(mentions(refused, "another device's")) << refused;
+      EXPECT_TRUE(mentions(refused, "belongs to another device")) << refused;
     }
     CUDA_OK(cudaSetDevice(1));
   }

@@ -188,7 +188,7 @@ TEST_F(ExplainTest, AKeyThatIsBeingPrepared) {
     return add_one(on);
   }));
   EXPECT_TRUE(says(inside, "Runs: none."));
-  EXPECT_TRUE(says(inside, "A background thread is making its executable, or is to make it."));
+  EXPECT_TRUE(says(inside, "A background thread is making its executable, or will make it."));
   EXPECT_TRUE(cache.wait_until_ready().ok());
   EXPECT_TRUE(says(cache.explain(key("k")), "a background thread was making its executable, or none was free"));
 }

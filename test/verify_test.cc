@@ -127,7 +127,7 @@ TEST_F(VerifyTest, OrdersOfUse) {
   expect("the order of recorded entries ends elsewhere than it says", newest.older, nullptr);
   expect("the order of recorded entries is longer than it says", oldest.older, &newest);
   expect("its id is another's", newest.id, oldest.id);
-  expect("it has less than no users", newest.users, -1);
+  expect("its count of users is negative", newest.users, -1);
 }
 
 TEST_F(VerifyTest, ParameterTable) {
@@ -228,7 +228,7 @@ TEST_F(VerifyTest, ContentsOfEntries) {
   }
   {
     const Wrong wrong(recorded.nodes, Counter(7));
-    EXPECT_TRUE(finds("what it reports is not of its content"));
+    EXPECT_TRUE(finds("it does not report its content"));
   }
   expect("its executable holds another's content", live.content, recorded.content);
 }
@@ -300,8 +300,8 @@ TEST_F(VerifyTest, Counters) {
   expect("eager runs and their reasons are not equal in number", counted.eager_reasons[0], 1);
   expect("there are more misses than captures", counted.captures, 1);
   expect("more runs brought an executable than were instantiated", counted.instantiations, 1);
-  expect("there are and were more templates than captures", counted.forgotten, 1);
-  expect("there are and were more templates than captures", counted.captures, 2);
+  expect("more templates exist or were dropped than captures were made", counted.forgotten, 1);
+  expect("more templates exist or were dropped than captures were made", counted.captures, 2);
   Counter& replayed = entry("other").outcomes[static_cast<int>(Outcome::kReplayed)];
   replayed.add(1);
   EXPECT_TRUE(finds("the entries have counted more runs than the cache"));
@@ -317,14 +317,14 @@ TEST_F(VerifyTest, LaunchesOfHits) {
   run("other", 1);
   Entry& here = entry("other");
   ASSERT_NE(here.exec, nullptr);
-  expect("hits launch what it does not have", here.exec, entry("shared").executable->exec());
+  expect("hits launch another executable", here.exec, entry("shared").executable->exec());
   expect("elsewhere than its last launch", here.ready_on, cudaStreamLegacy);
-  expect("hits launch what it does not have", entry("sibling").exec, here.exec);
+  expect("hits launch another executable", entry("sibling").exec, here.exec);
 }
 
 TEST_F(VerifyTest, AFaultEndsTheProcess) {
   const Wrong wrong(entry("other").users, -1);
-  EXPECT_DEATH(VerifyOnReturn{cache}, "graphcache: the cache is not in order: entry .*it has less than no users");
+  EXPECT_DEATH(VerifyOnReturn{cache}, "graphcache: the cache is not in order: entry .*its count of users is negative");
 }
 
 }  // namespace

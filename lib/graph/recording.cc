@@ -141,8 +141,8 @@ bool Recording::take(SlotNode& node, const ArgView& arg, std::size_t field) {
   }
   if (in_body_) {
     fail(absl::InvalidArgumentError(
-        "a slot was used inside the body of a conditional node, whose nodes stay as they were recorded: use what "
-        "Recorder::on_device has given, outside of the body"));
+        "a slot was used inside the body of a conditional node, whose nodes stay as they were recorded: pass "
+        "the pointer of Recorder::on_device, called outside of the body"));
     return false;
   }
   if (arg.recording != id_) {
@@ -194,7 +194,7 @@ bool Recording::may_enqueue(cudaStream_t stream, const char* call, const void* k
             ? std::string("a recorder was used inside the body of a conditional node: use the body, whose stream is "
                           "another one, and fork further streams from that one")
             : absl::StrCat(stream == stream_ ? "fn has made another device current, and the recorder was called on "
-                                               "cudaStreamPerThread, which is that device's now and"
+                                               "cudaStreamPerThread, which now belongs to that device and"
                                              : "Recorder::on was given a stream that",
                            " is not part of the run's capture: fork it first, by cudaEventRecord on the run's stream "
                            "and cudaStreamWaitEvent")));

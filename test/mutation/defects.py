@@ -1,4 +1,4 @@
-"""Small deliberate defects, and the suites that are to notice them."""
+"""Small deliberate defects, and the suites that should detect them."""
 
 import dataclasses
 
@@ -6,10 +6,10 @@ import dataclasses
 @dataclasses.dataclass(frozen=True)
 class Defect:
     name: str
-    old: str  # tokens that stand in the library's sources once, wherever and however spaced
+    old: str  # tokens that occur once in the library's sources, with any spacing
     new: str
-    suites: tuple  # of test/, in the order in which they are run
-    sanitizer: str = ""  # that they are built with
+    suites: tuple  # suites of test/, in the order of their runs
+    sanitizer: str = ""  # the sanitizer of the build
 
 
 DEFECTS = [
