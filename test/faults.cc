@@ -278,8 +278,8 @@ bool FailedCall::disarm() {
   return hostrt::calls(function_.c_str()) - before_ >= static_cast<std::uint64_t>(nth_);
 }
 
-testing::AssertionResult FailedCall::told(const absl::Status& status, const Scenario& scenario) const {
-  if (told_in_part_ && cuda_error(status) == error_ && (mentions(status, function_) || mentions(status, "fn"))) {
+testing::AssertionResult FailedCall::reports(const absl::Status& status, const Scenario& scenario) const {
+  if (reported_in_part_ && cuda_error(status) == error_ && (mentions(status, function_) || mentions(status, "fn"))) {
     return testing::AssertionSuccess();
   }
   const std::string of_any = call_of_any_type(function_);
@@ -337,7 +337,7 @@ bool fail_and_recover(const Scenario& scenario, Fault& fault) {
                        each.status.code() == absl::StatusCode::kAborted ||
                        cuda_error(each.status) == cudaErrorStreamCaptureUnsupported;
       if (!each.status.ok() && !(own && !scenario.outcome)) {
-        EXPECT_TRUE(fault.told(each.status, scenario));
+        EXPECT_TRUE(fault.reports(each.status, scenario));
       }
     }
     if (!struck && scenario.outcome) {

@@ -304,7 +304,7 @@ class Fault {
   // Returns whether it has struck since arm().
   virtual bool disarm() = 0;
   // Whether an operation's status reports it.
-  virtual testing::AssertionResult told(const absl::Status& status, const Scenario& scenario) const = 0;
+  virtual testing::AssertionResult reports(const absl::Status& status, const Scenario& scenario) const = 0;
   // Whether it is the failure of a CUDA function whose name contains this.
   virtual bool is_of(const char* /*name*/) const { return false; }
   // Whether it always leaves an object alive.
@@ -314,13 +314,13 @@ class Fault {
 // One call of a CUDA function, or all calls from the n-th on, fail.
 class FailedCall : public Fault {
  public:
-  // With `told_in_part` the report may be incomplete: beside another failure there may be no memory for the key's
+  // With `reported_in_part` the report may be incomplete: beside another failure there may be no memory for the key's
   // label, and an error in the last-error slot may hide the call.
-  FailedCall(std::string function, int nth, cudaError_t error, int times, bool told_in_part = false)
-      : function_(std::move(function)), nth_(nth), error_(error), times_(times), told_in_part_(told_in_part) {}
+  FailedCall(std::string function, int nth, cudaError_t error, int times, bool reported_in_part = false)
+      : function_(std::move(function)), nth_(nth), error_(error), times_(times), reported_in_part_(reported_in_part) {}
   void arm() override;
   bool disarm() override;
-  testing::AssertionResult told(const absl::Status& status, const Scenario& scenario) const override;
+  testing::AssertionResult reports(const absl::Status& status, const Scenario& scenario) const override;
   bool is_of(const char* name) const override { return function_.find(name) != std::string::npos; }
 
  private:
@@ -328,7 +328,7 @@ class FailedCall : public Fault {
   const int nth_;
   const cudaError_t error_;
   const int times_;
-  const bool told_in_part_;
+  const bool reported_in_part_;
   std::uint64_t before_ = 0;
 };
 
@@ -346,9 +346,9 @@ class TwoFaults : public Fault {
     return first_struck || second_struck_;
   }
   bool second_struck() const { return second_struck_; }
-  testing::AssertionResult told(const absl::Status& status, const Scenario& scenario) const override {
-    const testing::AssertionResult first = first_.told(status, scenario);
-    return first ? first : second_.told(status, scenario);
+  testing::AssertionResult reports(const absl::Status& status, const Scenario& scenario) const override {
+    const testing::AssertionResult first = first_.reports(status, scenario);
+    return first ? first : second_.reports(status, scenario);
   }
   bool is_of(const char* name) const override { return first_.is_of(name) || second_.is_of(name); }
 

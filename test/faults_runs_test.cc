@@ -74,12 +74,12 @@ std::vector<cudaError_t> errors_of(const std::string& function) {
 }
 
 // Calls whose fatal error a run may not report. The context stays lost, so the next important call reports it.
-struct Untold {
+struct Unreported {
   const char* function;
   const char* scenario = nullptr;  // null for all scenarios
   int from = 1;                    // number of the first such call
 };
-constexpr Untold kUntold[] = {
+constexpr Unreported kUnreported[] = {
     // Queries about a capture's contents: a graph that cannot be described is not shared.
     {"cudaFuncGetParamInfo"},
     {"cudaGraphKernelNodeGetAttribute"},
@@ -150,8 +150,8 @@ constexpr Untold kUntold[] = {
     {"cudaStreamGetCaptureInfo", "fn runs out of memory"},
 };
 
-bool may_stay_untold(const Scenario& scenario, const std::string& function, int nth) {
-  return std::any_of(std::begin(kUntold), std::end(kUntold), [&](const Untold& one) {
+bool may_stay_unreported(const Scenario& scenario, const std::string& function, int nth) {
+  return std::any_of(std::begin(kUnreported), std::end(kUnreported), [&](const Unreported& one) {
     return function == one.function && (one.scenario == nullptr || one.scenario == std::string(scenario.name)) &&
            nth >= one.from;
   });
@@ -168,14 +168,14 @@ void expect_lost(const Scenario& scenario, const std::string& function, int nth,
   scenario.operate_on(*world);
   hostrt::clear_failures();
   if (scenario.after) scenario.after(*world);
-  const auto told = std::find_if(world->attempts.begin(), world->attempts.end(),
-                                 [&](const World::Attempt& made) { return cuda_error(made.status) == error; });
+  const auto reported = std::find_if(world->attempts.begin(), world->attempts.end(),
+                                     [&](const World::Attempt& made) { return cuda_error(made.status) == error; });
   world->expect_attempts();
-  if (told == world->attempts.end()) {
-    EXPECT_TRUE(may_stay_untold(scenario, function, nth)) << "nobody was told";
+  if (reported == world->attempts.end()) {
+    EXPECT_TRUE(may_stay_unreported(scenario, function, nth)) << "no attempt reported it";
     return;
   }
-  EXPECT_TRUE(fault.told(told->status, scenario));
+  EXPECT_TRUE(fault.reports(reported->status, scenario));
   EXPECT_FALSE(is_capturing(world->on()));
   if (!scenario.may_destroy) {
     EXPECT_EQ(destructions(), 0u);
@@ -185,7 +185,7 @@ void expect_lost(const Scenario& scenario, const std::string& function, int nth,
 
   const std::uint64_t destroyed = destructions();
   const int calls = world->calls;
-  const auto first = static_cast<std::size_t>(told - world->attempts.begin());
+  const auto first = static_cast<std::size_t>(reported - world->attempts.begin());
   for (const Work* work : {&scenario.mine, &scenario.other, &scenario.mine}) {
     world->attempt(*work, 1);
     world->warm(*work, 1);
@@ -242,8 +242,8 @@ TEST_F(FaultsInRunsTest, TwoCallsMayFail) {
         if (++pair % one_of != 0) continue;
         SCOPED_TRACE(std::string(scenario->name) + ": call " + std::to_string(all[i].second) + " of " + all[i].first +
                      " and call " + std::to_string(all[j].second) + " of " + all[j].first + " fail");
-        FailedCall first(all[i].first, all[i].second, cudaErrorMemoryAllocation, 1, /*told_in_part=*/true);
-        FailedCall second(all[j].first, all[j].second, cudaErrorUnknown, 1, /*told_in_part=*/true);
+        FailedCall first(all[i].first, all[i].second, cudaErrorMemoryAllocation, 1, /*reported_in_part=*/true);
+        FailedCall second(all[j].first, all[j].second, cudaErrorUnknown, 1, /*reported_in_part=*/true);
         TwoFaults both(first, second);
         EXPECT_TRUE(fail_and_recover(*scenario, both)) << "nothing failed";
       }

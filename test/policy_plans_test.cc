@@ -39,7 +39,7 @@ TEST_F(PolicyPlansTest, ARenterEvictsOnlyKeysThatHaveNotRunSince) {
     EXPECT_EQ(plan.evict, Keys{5});
     return;
   }
-  FAIL() << "the other key, which nobody uses any more, keeps its executable";
+  FAIL() << "the other key, which is not used any more, keeps its executable";
 }
 
 TEST_F(PolicyPlansTest, SmallGraphsDoNotPayRentWhileThereIsRoom) {
@@ -136,7 +136,7 @@ TEST_F(PolicyPlansTest, AKeyThatIsTooLargeHasNoRoom) {
   policy().captured(0, with_bytes(1501, graph(1)));
   EXPECT_FALSE(policy().has_room(0, is_idle));
   policy().forgotten(0);
-  EXPECT_FALSE(policy().has_room(0, is_idle)) << "its last capture told";
+  EXPECT_FALSE(policy().has_room(0, is_idle)) << "its last capture reported";
 }
 
 TEST_F(PolicyPlansTest, ARefusedKeyHasNoSiblingsOnAnyStream) {

@@ -70,7 +70,7 @@ class World {
   };
 
   template <class F>
-  void tell(F&& f) {
+  void for_both(F&& f) {
     for (Policy& policy : policies_) f(policy);
   }
   bool is_live(KeyId key) const { return live_.count(key) != 0; }
@@ -79,19 +79,19 @@ class World {
   void pin(KeyId key, bool pinned) {
     if (facts_.count(key) == 0) return;
     pinned ? void(pinned_.insert(key)) : void(pinned_.erase(key));
-    tell([&](Policy& policy) { policy.pinned(key, pinned); });
+    for_both([&](Policy& policy) { policy.pinned(key, pinned); });
   }
 
   void forget(KeyId key) {
     if (facts_.count(key) == 0 || is_live(key) || pinned_.count(key) != 0) return;
     facts_.erase(key);
-    tell([&](Policy& policy) { policy.forgotten(key); });
+    for_both([&](Policy& policy) { policy.forgotten(key); });
   }
 
   void lose(KeyId key) {
     if (last_use_.count(key) == 0) return;
     live_.erase(key);
-    tell([&](Policy& policy) { policy.lost(key); });
+    for_both([&](Policy& policy) { policy.lost(key); });
   }
 
   // The key's id may be reused with another graph.
@@ -101,7 +101,7 @@ class World {
     facts_.erase(key);
     pinned_.erase(key);
     for (auto& [holder, executable] : live_) executable.sets.erase(key);
-    tell([&](Policy& policy) { policy.erased(key); });
+    for_both([&](Policy& policy) { policy.erased(key); });
   }
 
   void capture(KeyId key) {
@@ -118,11 +118,11 @@ class World {
     facts.shape = facts.signature / 2;
     facts_[key] = facts;
     if (random_.one_in(2)) facts.signature = 0;
-    tell([&](Policy& policy) { policy.captured(key, facts); });
+    for_both([&](Policy& policy) { policy.captured(key, facts); });
   }
 
   void run(KeyId key) {
-    tell([&](Policy& policy) { policy.used(key); });
+    for_both([&](Policy& policy) { policy.used(key); });
     last_use_[key] = ++uses_;
     if (is_live(key)) return;
     busy_.clear();
@@ -133,13 +133,13 @@ class World {
       capture(key);
     } else if (random_.one_in(4)) {
       const std::uint64_t stream = random_.below(variety_.streams);
-      tell([&](Policy& policy) { policy.moved(key, stream); });
+      for_both([&](Policy& policy) { policy.moved(key, stream); });
     }
     const std::vector<KeyId> to_read = policies_[0].to_read(key);
     EXPECT_EQ(to_read, policies_[1].to_read(key));
     for (const KeyId other : to_read) {
       if (other != key && busy_.count(other) != 0) continue;
-      tell([&](Policy& policy) { policy.described(other, facts_.at(other)); });
+      for_both([&](Policy& policy) { policy.described(other, facts_.at(other)); });
       check();
       ++(is_live(other) ? read_alive : read);
     }
@@ -165,12 +165,12 @@ class World {
     if (testing::Test::HasFailure()) return true;
     if (variety_.refuses && can_be_refused(plan) && random_.one_in(6)) {
       ++refusals;
-      tell([&](Policy& policy) { refuse(policy, key, plan); });
+      for_both([&](Policy& policy) { refuse(policy, key, plan); });
       return false;
     }
     const Executable lent = plan.action == Plan::Action::kBorrow ? live_.at(plan.lender) : Executable();
     carry_out(key, plan);
-    tell([&](Policy& policy) { policy.done(key, plan); });
+    for_both([&](Policy& policy) { policy.done(key, plan); });
     check();
     return !variety_.fails || !random_.one_in(6) || fail(key, plan, lent);
   }
@@ -184,12 +184,12 @@ class World {
       if (random_.one_in(4)) pin(plan.lender, true);
       live_.erase(key);
       live_[plan.lender] = lent;
-      tell([&](Policy& policy) { policy.undone(key, plan); });
+      for_both([&](Policy& policy) { policy.undone(key, plan); });
     }
     check();
     if (!can_be_refused(plan) || random_.one_in(2)) return true;
     ++refusals;
-    tell([&](Policy& policy) { refuse(policy, key, plan); });
+    for_both([&](Policy& policy) { refuse(policy, key, plan); });
     return false;
   }
 

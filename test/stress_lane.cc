@@ -249,7 +249,7 @@ void Lane::look(Random& random) {
     const bool recorded = state.captures == 1 && state.capturing == 0 && !is_pointed(state.recipe);
     const std::uint64_t forgotten = std::max(state.forgotten.load(), world_.cleared.load());
     const bool contained = world_.cache.contains(state.key);
-    if (contained && !may_be_recorded(state, forgotten)) fail("a key is contained that nobody had recorded");
+    if (contained && !may_be_recorded(state, forgotten)) fail("a key is contained that was never recorded");
     if (world_.plan.gentle && recorded && !contained) fail("a recorded key is not contained");
   } else if (what == 2) {
     const Stats stats = world_.cache.stats();

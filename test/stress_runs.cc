@@ -179,7 +179,7 @@ absl::StatusOr<Outcome> Lane::checked(KeyState& state, const Behaviour& behaviou
     case Outcome::kSwitched:
     case Outcome::kRestored:
       if (calls.captured + calls.direct != 0) wrong("fn was called");
-      if (!may_be_recorded(state, forgotten)) wrong("nobody had recorded the key since it was forgotten");
+      if (!may_be_recorded(state, forgotten)) wrong("the key was not recorded since it was forgotten");
       break;
     case Outcome::kUpdated:
     case Outcome::kInstantiated:

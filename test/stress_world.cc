@@ -80,7 +80,7 @@ void World::check_what_is_left() {
   const hostrt::Ledger ledger = hostrt::ledger();
   if (ledger.executables != stats.live_executables) fail("executables are alive that the cache does not know");
   if (ledger.graphs < stats.live_templates || ledger.graphs > stats.live_templates + stats.live_executables) {
-    fail("graphs are alive that are nobody's");
+    fail("graphs are alive without an owner");
   }
   cache.clear();
   const hostrt::Ledger after = hostrt::ledger();

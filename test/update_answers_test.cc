@@ -325,8 +325,8 @@ TEST_F(UpdateAnswersOfKernelsTest, EventsOfALaunchAreEdgesOrNothing) {
   EXPECT_EQ(of_report(forked(nullptr), forked(completion), nullptr), Answer::kRefusedTopology);
   EXPECT_EQ(of_report(forked(programmatic(0)), forked(completion), nullptr), Answer::kRefusedTopology);
   EXPECT_EQ(of_report(forked(programmatic(0)), forked(programmatic(1)), nullptr), Answer::kRefusedTopology);
-  EXPECT_EQ(of_launch(nullptr, programmatic(0)), Answer::kAccepted) << "nobody waits";
-  EXPECT_EQ(of_launch(nullptr, completion), Answer::kAccepted) << "nobody waits";
+  EXPECT_EQ(of_launch(nullptr, programmatic(0)), Answer::kAccepted) << "nothing waits";
+  EXPECT_EQ(of_launch(nullptr, completion), Answer::kAccepted) << "nothing waits";
 }
 
 // answer() itself expects that nothing was applied.

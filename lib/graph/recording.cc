@@ -163,8 +163,8 @@ bool Recording::take(SlotNode& node, const ArgView& arg, std::size_t field) {
 }
 
 absl::Status Recording::end_failed(cudaError_t error) const {
-  const bool is_told = !is_fatal(error) && is_capture_error(cuda_error(status_));
-  return is_told ? status_ : broken("cudaStreamEndCapture", error);
+  const bool is_known = !is_fatal(error) && is_capture_error(cuda_error(status_));
+  return is_known ? status_ : broken("cudaStreamEndCapture", error);
 }
 
 absl::Status Recording::broken(const char* call, cudaError_t error) const {

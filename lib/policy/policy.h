@@ -115,9 +115,9 @@ class Policy {
     template <class Idle, class LastUse>
     View(const Idle& idle_fn, const LastUse& last_use_fn) : idle(idle_fn), last_use(last_use_fn) {}
 
-    static Use told(KeyId) { return {}; }
+    static Use no_later_use(KeyId) { return {}; }
     absl::FunctionRef<bool(KeyId)> idle;
-    absl::FunctionRef<Use(KeyId)> last_use = told;
+    absl::FunctionRef<Use(KeyId)> last_use = no_later_use;
   };
 
   explicit Policy(const Limits& limits) : limits_(limits) {}
