@@ -6,7 +6,7 @@
 namespace graphcache::test {
 
 // Full with GRAPHCACHE_FULL=1 in the environment. Brief with GRAPHCACHE_BRIEF=1, for a lane that needs every path
-// through the code but not every repetition: another lane covers those, and they would take too long there.
+// through the code but not every repetition. Another lane covers the repetitions, which would take too long there.
 enum class Size { kBrief, kOrdinary, kFull };
 
 inline Size size() {

@@ -1,5 +1,5 @@
-// Shared by the fuzz targets: the fuzzer's bytes as decisions, and checks that describe an error and end the process,
-// which is how libFuzzer detects it.
+// Shared by the fuzz targets: the fuzzer's bytes as decisions, and checks. A check that fails describes the error and
+// ends the process, which is how libFuzzer detects it.
 #pragma once
 
 #include <algorithm>
