@@ -1,5 +1,8 @@
-// Arg: an argument of a call of the recorder, which is a value or a slot. Programs pass either, and it converts.
+// Arg and LaunchShape: arguments of calls of the recorder. Each is a value or a slot. Programs pass either, and it
+// converts.
 #pragma once
+
+#include <vector_types.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -8,6 +11,7 @@
 #include <utility>
 
 #include "graphcache/detail/argument.h"
+#include "graphcache/launch_config.h"
 #include "graphcache/params.h"
 
 namespace graphcache {
@@ -46,6 +50,20 @@ class Arg {
   std::uint64_t recording_ = 0;
   std::uint32_t offset_ = 0;
   detail::Convert convert_ = nullptr;
+};
+
+// Grid, block and dynamic shared memory of a launch. Each is a value or a slot. Grid and block accept every type that
+// converts to dim3.
+struct LaunchShape {
+  // NOLINTNEXTLINE(google-explicit-constructor): so that a launch is written rec.launch(kernel, {grid, block}, ...).
+  LaunchShape(Arg<dim3> grid_size, Arg<dim3> block_size, Arg<std::size_t> dynamic_shared_bytes = std::size_t{0})
+      : grid(grid_size), block(block_size), shared_bytes(dynamic_shared_bytes) {}
+  LaunchShape(const LaunchConfig& config)  // NOLINT(google-explicit-constructor)
+      : grid(config.grid), block(config.block), shared_bytes(config.shared_bytes) {}
+
+  Arg<dim3> grid;                 // The grid's size in blocks. Every dimension is at least 1.
+  Arg<dim3> block;                // The block's size in threads.
+  Arg<std::size_t> shared_bytes;  // Dynamic shared memory for each block.
 };
 
 }  // namespace graphcache

@@ -11,69 +11,23 @@
 //     body.launch(methods[i], {grid, block}, data);
 //   });
 //
-// if_node(condition, then, otherwise) has a second body, for the other case. The comment at Body has the rules.
+// if_node(condition, then, otherwise) has a second body, for the other case.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-#include <cstddef>
 #include <type_traits>
 #include <utility>
 
+#include "graphcache/detail/body_shape.h"
 #include "graphcache/recorder.h"
 
 namespace graphcache {
 
-namespace detail {
-
-template <class... A>
-inline constexpr bool kNoSlots = (... && !kIsSlot<std::remove_cv_t<std::remove_reference_t<A>>>);
-
-// Grid, block and dynamic shared memory of a launch in a body. None of them may be a slot.
-struct BodyShape {
-  template <class G, class B, class S = std::size_t>
-  BodyShape(const G& grid, const B& block, const S& shared_bytes = S{}) : shape(make(grid, block, shared_bytes)) {}
-  BodyShape(const LaunchConfig& config) : shape(config) {}  // NOLINT(google-explicit-constructor)
-
-  LaunchShape shape;
-
- private:
-  template <class G, class B, class S>
-  static LaunchShape make(const G& grid, const B& block, const S& shared_bytes) {
-    static_assert(
-        kNoSlots<G, B, S>,
-        "graphcache: a slot cannot be used inside a conditional body, whose nodes stay as they were recorded");
-    if constexpr (kNoSlots<G, B, S>) return LaunchShape(grid, block, shared_bytes);
-  }
-};
-
-}  // namespace detail
-
 // The recorder of a conditional node's body. It is valid during one call of the body. As with Recorder, calls report no
 // errors themselves: after the first failure they do nothing, and the run fails.
 //
-// The condition is a const unsigned*, or a slot of that type, and points to memory that kernels of the cache's device
-// can read. It is read on the device, when the stream reaches the node; while_node() reads it again after each round. A
-// small kernel of the library reads it, so programs need no cudaGraphConditionalHandle, and no device code for it.
-//
-// What a body may do. A body is called once, when the node is recorded. Everything that it enqueues on body.stream() is
-// recorded with its present arguments, whether the graph will run it or not. Slots cannot be used in a body, because
-// its nodes stay as they were recorded: pass the result of rec.on_device(slot) instead. A cache that is run inside a
-// body becomes part of the body (kInlined). Work on other streams, rec.stream() included, must be forked from
-// body.stream() and joined again; otherwise the run fails. CUDA permits kernels, copies, memsets and conditional nodes
-// in a body. If a body contains a host function, cudaMallocAsync or cudaFreeAsync, `fn` runs directly (kCaptureFailed).
-//
-// Direct runs. If `fn` is called uncaptured, the host decides. At each decision the run waits for its stream, copies
-// the condition, and calls the body that is needed; a loop decides again after each round. So a body may be called any
-// number of times. It must only enqueue, and enqueue the same work with the same values each time. A loop ends when a
-// call inside it fails. A CUDA call that bypasses `body` counts as failed if it leaves a new error in the last-error
-// slot.
-//
-// Limits. Keys with conditional nodes share no executables, and CUDA permits only one executable of such a graph at a
-// time. If the condition of a loop is a slot, the key owns device memory, as with Recorder::on_device(). `fn` runs
-// directly if the library was built without nvcc. The same applies to a switch_node() or an `otherwise` if CUDA is
-// older than 12.8. In a capture by other code (Options::inline_in_foreign_capture) conditional nodes fail: the
-// library's kernel must stay loaded while that graph is launched, and the cache cannot know how long that is.
+// "Rules" at the end says what a body may do, how direct runs decide, and where conditional nodes do not work.
 class Body : public detail::ConditionalNodes<Body> {
  public:
   static constexpr bool kTakesSlots = false;
@@ -127,5 +81,30 @@ class Body : public detail::ConditionalNodes<Body> {
 
   Recorder recorder_;
 };
+
+// ---- Rules --------------------------------------------------------------------------------------------------------
+//
+// The condition is a const unsigned*, or a slot of that type, and points to memory that kernels of the cache's device
+// can read. It is read on the device, when the stream reaches the node; while_node() reads it again after each round. A
+// small kernel of the library reads it, so programs need no cudaGraphConditionalHandle, and no device code for it.
+//
+// What a body may do. A body is called once, when the node is recorded. Everything that it enqueues on body.stream() is
+// recorded with its present arguments, whether the graph will run it or not. Slots cannot be used in a body, because
+// its nodes stay as they were recorded: pass the result of rec.on_device(slot) instead. A cache that is run inside a
+// body becomes part of the body (kInlined). Work on other streams, rec.stream() included, must be forked from
+// body.stream() and joined again; otherwise the run fails. CUDA permits kernels, copies, memsets and conditional nodes
+// in a body. If a body contains a host function, cudaMallocAsync or cudaFreeAsync, `fn` runs directly (kCaptureFailed).
+//
+// Direct runs. If `fn` is called uncaptured, the host decides. At each decision the run waits for its stream, copies
+// the condition, and calls the body that is needed; a loop decides again after each round. So a body may be called any
+// number of times. It must only enqueue, and enqueue the same work with the same values each time. A loop ends when a
+// call inside it fails. A CUDA call that bypasses `body` counts as failed if it leaves a new error in the last-error
+// slot.
+//
+// Limits. Keys with conditional nodes share no executables, and CUDA permits only one executable of such a graph at a
+// time. If the condition of a loop is a slot, the key owns device memory, as with Recorder::on_device(). `fn` runs
+// directly if the library was built without nvcc. The same applies to a switch_node() or an `otherwise` if CUDA is
+// older than 12.8. In a capture by other code (Options::inline_in_foreign_capture) conditional nodes fail: the
+// library's kernel must stay loaded while that graph is launched, and the cache cannot know how long that is.
 
 }  // namespace graphcache

@@ -2,6 +2,10 @@
 // except graphcache/format.h (needs fmt) and graphcache/hostrt.h (the CUDA runtime on the CPU, for tests).
 #pragma once
 
+#if __cplusplus < 201703L
+#error "graphcache needs C++17 or later: compile with -std=c++17"
+#endif
+
 #include "graphcache/buckets.h"        // IWYU pragma: export
 #include "graphcache/cache.h"          // IWYU pragma: export
 #include "graphcache/capture_gate.h"   // IWYU pragma: export

@@ -223,7 +223,8 @@ bool in_call();
 // Freed memory keeps the pattern 0xdd until another 256 blocks or 16 MiB have been freed. A copy or a fill that touches
 // such memory, or exceeds its allocation, does nothing and fails as work on a GPU would, with cudaErrorIllegalAddress.
 // Memory that hostrt did not allocate, or that came from cudaMallocAsync or a graph, is not checked. Accesses by
-// kernels are checked only in a program built with AddressSanitizer, for which hostrt poisons the memory.
+// kernels are checked only in a program built with AddressSanitizer, for which hostrt poisons the memory. hostrt itself
+// need not be built with it.
 std::uint64_t misuses();
 
 // Describes the last misuse: what it was, where, and, if known, where the object had been destroyed. Empty if there was

@@ -23,8 +23,8 @@ namespace graphcache {
 class Recorder;
 
 // Stands for one value that each run replaces. It is valid only during the call of `fn` that received it; the recorder
-// of another run reports an error. A slot holds no value and does not convert to T. So passing it to <<<>>>, which
-// would record the present value for all runs, does not compile.
+// of another run reports an error. Slots are copied, assigned and swapped like values. A slot holds no value and does
+// not convert to T. So passing it to <<<>>>, which would record the present value for all runs, does not compile.
 template <class T>
 class Slot : public detail::a_slot_has_no_value_pass_it_to_rec_launch_or_pass_a_computed_result_to_params<T> {
  public:

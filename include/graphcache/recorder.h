@@ -23,20 +23,6 @@
 
 namespace graphcache {
 
-// Grid, block and dynamic shared memory of a launch. Each is a value or a slot. Grid and block accept every type that
-// converts to dim3.
-struct LaunchShape {
-  // NOLINTNEXTLINE(google-explicit-constructor): so that a launch is written rec.launch(kernel, {grid, block}, ...).
-  LaunchShape(Arg<dim3> grid_size, Arg<dim3> block_size, Arg<std::size_t> dynamic_shared_bytes = std::size_t{0})
-      : grid(grid_size), block(block_size), shared_bytes(dynamic_shared_bytes) {}
-  LaunchShape(const LaunchConfig& config)  // NOLINT(google-explicit-constructor)
-      : grid(config.grid), block(config.block), shared_bytes(config.shared_bytes) {}
-
-  Arg<dim3> grid;                 // The grid's size in blocks. Every dimension is at least 1.
-  Arg<dim3> block;                // The block's size in threads.
-  Arg<std::size_t> shared_bytes;  // Dynamic shared memory for each block.
-};
-
 // Passed to `fn`, which enqueues its work through it. A later run patches its own values into the nodes that were
 // recorded with slots. Work that `fn` enqueues on stream() by other means, libraries included, is recorded with its
 // present arguments. If `fn` is called uncaptured, the same calls enqueue directly.

@@ -15,17 +15,11 @@
 #include "state.h"
 #include "work.h"
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define GRAPHCACHE_HOSTRT_ASAN 1
-#endif
-#endif
-#if defined(__SANITIZE_ADDRESS__) || defined(GRAPHCACHE_HOSTRT_ASAN)
-#include <sanitizer/asan_interface.h>
-#else
-#define ASAN_POISON_MEMORY_REGION(address, bytes) (static_cast<void>(address), static_cast<void>(bytes))
-#define ASAN_UNPOISON_MEMORY_REGION(address, bytes) (static_cast<void>(address), static_cast<void>(bytes))
-#endif
+// Programs that are built with AddressSanitizer define these, even if this library is built without it.
+extern "C" {
+__attribute__((weak)) void __asan_poison_memory_region(const volatile void* address, std::size_t bytes);
+__attribute__((weak)) void __asan_unpoison_memory_region(const volatile void* address, std::size_t bytes);
+}
 
 namespace graphcache::hostrt {
 namespace {
@@ -54,15 +48,21 @@ void give_back_pages(void* address, std::size_t bytes) {
 // The memory that a block keeps while in the quarantine.
 std::size_t kept_bytes(std::size_t bytes) { return bytes <= kQuarantineBytes ? bytes : 0; }
 
+void unpoison(const void* address, std::size_t bytes) {
+  if (__asan_unpoison_memory_region != nullptr) __asan_unpoison_memory_region(address, bytes);
+}
+
 }  // namespace
 
-void poison(const void* address, std::size_t bytes) { ASAN_POISON_MEMORY_REGION(address, bytes); }
+void poison(const void* address, std::size_t bytes) {
+  if (__asan_poison_memory_region != nullptr) __asan_poison_memory_region(address, bytes);
+}
 
 void Quarantine::add(Memory& memory, Memory::iterator block) {
   void* const address = const_cast<void*>(block->first);
   const std::size_t bytes = block_bytes(block->second.bytes);
-  ASAN_UNPOISON_MEMORY_REGION(address, bytes);  // the padding after the allocation
-  order_.push_back(address);                    // first, because it may throw
+  unpoison(address, bytes);   // What lies behind the allocation.
+  order_.push_back(address);  // What may throw comes first.
   blocks_.insert(memory.extract(block));
   bytes_ += kept_bytes(bytes);
   if (kept_bytes(bytes) != 0) {
@@ -84,7 +84,7 @@ void Quarantine::add(Block& block) {
 void Quarantine::drop_oldest() {
   const auto block = blocks_.find(order_.front());
   const std::size_t bytes = block_bytes(block->second.bytes);
-  ASAN_UNPOISON_MEMORY_REGION(block->first, bytes);
+  unpoison(block->first, bytes);
   bytes_ -= kept_bytes(bytes);
   std::free(const_cast<void*>(block->first));
   blocks_.erase(block);

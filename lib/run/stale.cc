@@ -105,6 +105,7 @@ absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std:
   }
   if (!difference) return absl::OkStatus();
   *found = *std::move(difference);
+  if (!found->empty()) absl::StrAppend(found, "; make what changes a slot, or put it in the key");
   MutexLock lock(mutex_);
   ++totals_.verified;
   return absl::OkStatus();

@@ -1,4 +1,4 @@
-"""Not tried yet. `conan create packaging/conan` builds the library of this checkout; docs/install.md has more.
+"""`conan create packaging/conan` builds the library of this checkout; docs/install.md has more.
 
 The CUDA toolkit is not Conan's: $CUDA_HOME, nvcc on PATH, or /usr/local/cuda."""
 
@@ -8,7 +8,7 @@ import re
 from conan import ConanFile
 from conan.tools.build import check_min_cppstd
 from conan.tools.files import copy
-from conan.tools.gnu import PkgConfigDeps
+from conan.tools.gnu import PkgConfig, PkgConfigDeps
 from conan.tools.layout import basic_layout
 from conan.tools.meson import Meson, MesonToolchain
 
@@ -65,5 +65,10 @@ class Graphcache(ConanFile):
         # CMake takes the package's own config file, which has both targets.
         self.cpp_info.set_property('cmake_find_mode', 'none')
         self.cpp_info.builddirs = ['lib/cmake/graphcache']
+        # hostrt is not in `libs`: other generators would then link it into every program, instead of cudart.
         self.cpp_info.libs = ['graphcache']
         self.cpp_info.system_libs = ['pthread', 'dl']
+        # The system's Abseil is no dependency that Conan could ask for libraries. The installed file names them.
+        if all(dependency.ref.name != 'abseil' for dependency in self.dependencies.host.values()):
+            installed = PkgConfig(self, 'graphcache', str(pathlib.Path(self.package_folder) / 'lib/pkgconfig'))
+            self.cpp_info.system_libs += [name for name in installed.libs if name not in ['graphcache', 'dl']]

@@ -10,7 +10,8 @@ namespace graphcache::detail {
 // NOLINTBEGIN(google-explicit-constructor, readability-identifier-naming): the names are sentences.
 
 // The base of Slot<T>. A slot does not convert to its value. So a slot as an argument or as the grid in <<<>>>, and
-// arithmetic on a slot, select one of these deleted conversions. Compilers quote the comments behind them.
+// arithmetic on a slot, select one of these deleted conversions. Compilers quote the comments behind them. A library's
+// function takes no slot either: docs/libraries.md shows how changing pointers reach it.
 template <class T>
 struct a_slot_has_no_value_pass_it_to_rec_launch_or_pass_a_computed_result_to_params {
   operator T() const = delete;  // Pass the slot to rec.launch(). Compute before the run; pass the result to params().

@@ -1,4 +1,4 @@
-# Not tried yet. `spack repo add packaging/spack && spack dev-build graphcache@0.1.0` in this checkout builds its library.
+# Not tried yet. `spack repo add packaging/spack && spack dev-build graphcache@0.2.0` in this checkout builds its library.
 from spack.package import *
 
 
@@ -6,7 +6,7 @@ class Graphcache(MesonPackage):
     """Cache of CUDA graphs keyed by launch configuration."""
 
     license('Apache-2.0')
-    version('0.1.0')
+    version('0.2.0')
 
     variant('export', default=False, description='graphcache_export, which renders reports')
 
