@@ -303,8 +303,8 @@ class Reader {
     return true;
   }
 
-  // Preferred cluster sizes need compute capability 10.0. Driver 580 does not report them for a node. Driver 590 is said
-  // not to report them either, on a device that has them (docs/semantics.md).
+  // Preferred cluster sizes need compute capability 10.0. Driver 580 does not report them for a node. Driver 590 is
+  // said not to report them either, on a device that has them (docs/semantics.md).
   static bool knows_one_cluster_size() {
     int device = 0, major = 0;
     return cudaGetDevice(&device) == cudaSuccess &&
