@@ -318,7 +318,7 @@ TEST_F(VerifyTest, LaunchesOfHits) {
   Entry& here = entry("other");
   ASSERT_NE(here.exec, nullptr);
   expect("hits launch another executable", here.exec, entry("shared").executable->exec());
-  expect("elsewhere than its last launch", here.ready_on, cudaStreamLegacy);
+  expect("on another stream than its last launch", here.ready_on, cudaStreamLegacy);
   expect("hits launch another executable", entry("sibling").exec, here.exec);
 }
 

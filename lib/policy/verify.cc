@@ -56,8 +56,8 @@ std::string Policy::find_fault() const {
   for (const auto& [id, shape] : shapes_) {
     if (shapes[&shape] != shape.keys) return "the keys of a shape are counted wrongly";
     for (const KeyId key : shape.unread) {
-      if (entries_[key].shape != &shape) return of(key, "it is unread, and of another shape");
-      if (!is_alone(entries_[key].facts)) return of(key, "it is unread, and was read");
+      if (entries_[key].shape != &shape) return of(key, "it is listed as unread, and of another shape");
+      if (!is_alone(entries_[key].facts)) return of(key, "it is listed as unread, and was read");
     }
   }
 
