@@ -34,7 +34,7 @@ void look_up(cudaGraphNode_t node, SlotNode* out) {
 
 // Whether a stream's work runs on the current device; assumed if the driver does not answer. The runtime's query would
 // break a capture.
-CallResult ask_whether_of_current_device(cudaStream_t stream, bool* is) {
+CallResult query_whether_of_current_device(cudaStream_t stream, bool* is) {
   *is = true;
   CUcontext context = nullptr;
   const auto get = driver().stream_context;
@@ -328,7 +328,7 @@ const void* Recording::on_device(cudaStream_t stream, const ArgView& value) {
   const DeviceGuard current(setter_.device());
   CallResult done = current.result();
   bool is_of_device = true;
-  if (done.error == cudaSuccess) done = ask_whether_of_current_device(stream, &is_of_device);
+  if (done.error == cudaSuccess) done = query_whether_of_current_device(stream, &is_of_device);
   if (!is_of_device) {
     fail(absl::InvalidArgumentError("Recorder::on_device was called on a stream of another device than the cache's"));
     return nullptr;
