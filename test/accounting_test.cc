@@ -88,7 +88,7 @@ TEST_F(AccountingTest, HitOnASecondStreamMakesOneCallOnceTheStreamIsKnown) {
 }
 
 // The first such run of a cache allocates room for it.
-TEST_F(AccountingTest, SizeThatBecomesZeroCostsWhatAnyOtherDoes) {
+TEST_F(AccountingTest, SizeThatBecomesZeroCostsNoMoreThanAnyOther) {
   Cache cache;
   const auto run = [&](std::size_t bytes, int value) {
     return cache.run(key("k"), *stream, params(bytes, value),
@@ -163,7 +163,7 @@ TEST_F(AccountingTest, FirstRunCapturesInstantiatesAndLaunchesOnce) {
   EXPECT_EQ(cache.entries()[0].slot_nodes, static_cast<std::size_t>(kMixedSlotNodes));
 }
 
-TEST_F(AccountingTest, KnownStreamIsNotAskedForItsDeviceAgain) {
+TEST_F(AccountingTest, DeviceOfAKnownStreamIsNotQueriedAgain) {
   Cache cache(unshared());
   ASSERT_TRUE(run_add(cache, key(1)).ok());
   const Counts calls = calls_of([&] { EXPECT_RUN(kInstantiated, run_add(cache, key(2))); });
@@ -213,7 +213,7 @@ TEST_F(AccountingTest, DeviceMemoryIsMeasuredOnRequestAndNotByHits) {
   }
 }
 
-TEST_F(AccountingTest, DeviceMemoryThatTheDriverDoesNotTellCountsAsNone) {
+TEST_F(AccountingTest, DeviceMemoryThatTheDriverDoesNotReportCountsAsNone) {
   Options options = unshared(1);
   options.measure_device_bytes = true;
   Cache cache(options);

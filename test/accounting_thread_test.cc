@@ -228,7 +228,7 @@ TEST_F(AccountingTest, ExecutablesInFlightAreNotDestroyedHoweverManyTheyAre) {
 }
 
 // A destruction may wait for work in flight, which may depend on what other threads' runs of the key enqueue.
-TEST_F(AccountingTest, KeyIsNotHeldWhileWhatItMadeLeaveIsDestroyed) {
+TEST_F(AccountingTest, KeyIsNotLockedWhileItsVictimIsDestroyed) {
   struct Shared {
     std::function<void()> run_elsewhere;
     std::thread other;
@@ -432,7 +432,7 @@ TEST_F(AccountingTest, WhatWaitsIsDroppedOnceAnotherCacheIsLost) {
   EXPECT_EQ(calls.count("cudaGraphDestroy"), 0u);
 }
 
-TEST_F(AccountingTest, KeysThatCameOnceAndWereNotCapturedDoNotPileUp) {
+TEST_F(AccountingTest, KeysThatRanOnceWithoutACaptureDoNotPileUp) {
   Options options;
   options.capture_after = 1;
   Cache cache(options);

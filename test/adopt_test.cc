@@ -755,7 +755,7 @@ TEST_F(AdoptTest, AGraphOfAnotherDeviceIsRefused) {
     for (const cudaGraph_t graph : {static_cast<cudaGraph_t>(kernels), static_cast<cudaGraph_t>(sets)}) {
       const absl::Status refused = cache.adopt(key("k"), graph);
       EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
-      EXPECT_TRUE(mentions(refused, "another device's")) << refused;
+      EXPECT_TRUE(mentions(refused, "belongs to another device")) << refused;
     }
     CUDA_OK(cudaSetDevice(1));
   }
@@ -824,7 +824,7 @@ TEST_F(AdoptTest, AKeyHasOneGraph) {
   EXPECT_RUN(kInstantiated, run_add(cache, key("adopted")));
 }
 
-TEST_F(AdoptTest, WhatIsNotThereIsNotFound) {
+TEST_F(AdoptTest, KeysWithoutAnAdoptedGraphAreNotFound) {
   Cache cache;
   const auto unknown = cache.run(key("k"), stream);
   EXPECT_TRUE(absl::IsNotFound(unknown.status())) << unknown.status();
@@ -866,7 +866,7 @@ TEST_F(AdoptTest, InsideARunsFnItMakesThatRunDirect) {
   EXPECT_FALSE(cache.contains(key("outer")));
 }
 
-TEST_F(AdoptTest, InsideACaptureOfSomebodyElseItIsRefused) {
+TEST_F(AdoptTest, InsideAForeignCaptureItIsRefused) {
   Options options;
   options.inline_in_foreign_capture = true;
   Cache cache(options);

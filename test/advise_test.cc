@@ -80,7 +80,7 @@ TEST_F(AdviseTest, SizesThatAreNotBucketed) {
   EXPECT_THAT(kinds(bucketed), testing::IsEmpty());
 }
 
-TEST_F(AdviseTest, SizesThatComeAgainAreLeftAlone) {
+TEST_F(AdviseTest, SizesThatRepeatAreNoFinding) {
   Cache cache;
   for (int round = 0; round < 20; ++round) {
     for (std::int64_t size = 100; size < 160; ++size) EXPECT_TRUE(run_size(cache, size).ok());
@@ -147,7 +147,7 @@ TEST_F(AdviseTest, FourTimesTheBudget) {
   EXPECT_EQ(four_times.stats().outcome(Outcome::kReplayed), 228u);
 }
 
-TEST_F(AdviseTest, NoBudgetWouldHelpKeysThatComeLater) {
+TEST_F(AdviseTest, NoBudgetWouldHelpKeysThatRunAgainTooLate) {
   Cache cache(unshared(4));
   for (int i = 0; i < 100; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 50)).ok());
   for (const Finding& finding : cache.advise()) EXPECT_NE(finding.kind, FindingKind::kBudget) << finding.text;
@@ -234,7 +234,7 @@ TEST_F(AdviseTest, ADisabledCache) {
   EXPECT_NE(only(cache, FindingKind::kDirectRuns).cure.find("GRAPHCACHE_DISABLE"), std::string::npos);
 }
 
-TEST_F(AdviseTest, DirectRunsThatWereAskedFor) {
+TEST_F(AdviseTest, DirectRunsThatOptionsRequest) {
   Options options;
   options.capture_after = 30;
   Cache cache(options);
@@ -262,7 +262,7 @@ TEST_F(AdviseTest, StaleValuesThatVerifyModeFound) {
   EXPECT_EQ((finding.text + finding.cure).find("12345"), std::string::npos);
 }
 
-TEST_F(AdviseTest, WhatConcernsMoreRunsComesFirst) {
+TEST_F(AdviseTest, FindingsOfMoreRunsAreFirst) {
   Cache cache(unshared(4));
   for (int i = 0; i < 20; ++i) EXPECT_RUN(kEager, cache.run(key("empty"), stream, [](cudaStream_t) {}));
   for (int i = 0; i < 210; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 7)).ok());

@@ -94,7 +94,7 @@ class FailedAllocation : public Fault {
     hostrt::clear_failures();
     return allocations.failed != 0;
   }
-  testing::AssertionResult told(const absl::Status& status, const Scenario& scenario) const override {
+  testing::AssertionResult reports(const absl::Status& status, const Scenario& scenario) const override {
     const std::string label(scenario.mine.key.label());
     const bool names_key = mentions(status, label) || mentions(status, "other");
     const bool has_message =
@@ -206,7 +206,7 @@ TEST_F(AllocationsTest, AnAllocationMayFailBesideACall) {
         for (int nth = 1 + ++pair % one_of; struck; nth += one_of) {
           SCOPED_TRACE(std::string(scenario->name) + ": call " + std::to_string(call) + " of " + function +
                        " and allocation " + std::to_string(nth) + " fail");
-          FailedCall failed_call(function, call, cudaErrorUnknown, 1, /*told_in_part=*/true);
+          FailedCall failed_call(function, call, cudaErrorUnknown, 1, /*reported_in_part=*/true);
           FailedAllocation failed_allocation(nth, 1);
           TwoFaults both(failed_call, failed_allocation);
           fail_and_recover(*scenario, both);
@@ -308,7 +308,7 @@ TEST_F(AllocationsTest, ReportsWithoutMemoryAreEmptyAndStatsNeedNone) {
 }
 
 // Any allocation fails, and after it either all others or none.
-TEST_F(AllocationsTest, WhatLooksAtACacheThrowsNothingAndHarmsNothing) {
+TEST_F(AllocationsTest, ReportsOfACacheThrowNothingAndHarmNothing) {
   Options options = renting(2);
   options.keep_events = 100;
   World world(options);

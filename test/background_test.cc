@@ -129,7 +129,7 @@ TEST_F(BackgroundTest, NoRunInstantiates) {
   EXPECT_EQ(stats.live_executables, 1u);
 }
 
-TEST_F(BackgroundTest, ARunBringsOverWhatASiblingHas) {
+TEST_F(BackgroundTest, ARunBringsOverASiblingsExecutable) {
   Cache cache(with_threads(renting(1)));
   const auto run = [&](int number, float value) {
     const auto outcome = run_chain(cache, number, 3, value);
@@ -234,7 +234,7 @@ TEST_F(BackgroundTest, ANegativeNumberOfThreadsIsAnError) {
   EXPECT_EQ(calls, 0);
 }
 
-TEST_F(BackgroundTest, WhatFnThrowsOrReturnsInTheDirectCallIsTheRuns) {
+TEST_F(BackgroundTest, ErrorsAndExceptionsOfTheDirectCallAreTheRuns) {
   Cache cache(with_threads({}));
   bool throws = true;
   const auto fn = [&](cudaStream_t on) {
@@ -291,7 +291,7 @@ TEST_F(BackgroundTest, KeysMayBeForgottenWhileTheyArePrepared) {
   EXPECT_TRUE(cache.entries().size() == 1);
 }
 
-TEST_F(BackgroundTest, ThreadsMeetKeysThatComeAndGo) {
+TEST_F(BackgroundTest, ThreadsMeetKeysThatAreAddedAndErased) {
   constexpr int kThreads = 4, kRuns = 400, kKeys = 12;
   Cache cache(with_threads(renting(5), 2));
   std::vector<std::unique_ptr<DeviceBuffer<float>>> sums;
@@ -440,7 +440,7 @@ TEST_F(BackgroundTest, AFailedUploadDropsTheExecutable) {
   EXPECT_EQ(cache.stats().live_templates, 1u);
 }
 
-TEST_F(BackgroundTest, OutOfMemoryOneExecutableLeaves) {
+TEST_F(BackgroundTest, OutOfMemoryOneExecutableIsEvicted) {
   Cache cache(with_threads(unshared()));
   EXPECT_RUN(kEager, run_add(cache, key("old")));
   EXPECT_TRUE(cache.wait_until_ready().ok());
@@ -462,7 +462,7 @@ TEST_F(BackgroundTest, AFatalErrorEndsTheCache) {
   EXPECT_EQ(cuda_error(later.status()), cudaErrorIllegalAddress);
 }
 
-TEST_F(BackgroundTest, WhatIsForgottenInTimeIsNotMade) {
+TEST_F(BackgroundTest, ExecutablesOfKeysForgottenInTimeAreNotMade) {
   HeldThread held;
   Cache cache(held.options({}));
   HeldThread::fail(cudaErrorUnknown);
@@ -619,7 +619,7 @@ TEST_F(BackgroundTest, CapturesInGlobalModeStayWhole) {
 }
 
 // `ready` never decreases, and `all` includes it.
-TEST_F(BackgroundTest, TwoThreadsWaitAndKeysGoOnComing) {
+TEST_F(BackgroundTest, TwoThreadsWaitWhileKeysAreAdded) {
   Cache cache(with_threads(unshared(1000)));
   std::atomic<bool> stop{false};
   std::atomic<int> falls{0};
@@ -669,7 +669,7 @@ TEST_F(BackgroundTest, WarmWithoutRoomMakesNoStream) {
 }
 
 // Whatever fails meanwhile, each run is done once, and every key is replayed in the end.
-TEST_F(BackgroundTest, CallsFailWhileKeysComeAndGo) {
+TEST_F(BackgroundTest, CallsFailWhileKeysAreAddedAndErased) {
   constexpr const char* kCalls[] = {"cudaGraphInstantiate", "cudaGraphUpload"};
   constexpr int kKeys = 9, kRuns = 150;
   for (unsigned seed = 0; seed < 24; ++seed) {
@@ -812,7 +812,7 @@ TEST_F(BackgroundTest, AnExceptionOfProgressLosesNoError) {
 }
 
 // The graph of a key that has lost its template is read again each time. The executable must change hands anyway.
-TEST_F(BackgroundTest, SiblingsWithFewTemplatesComeToRunAsGraphs) {
+TEST_F(BackgroundTest, SiblingsWithFewTemplatesRunAsGraphsInTheEnd) {
   constexpr std::uint64_t kRuns = 40;
   Options options = with_threads(renting(1));
   options.max_templates = 1;

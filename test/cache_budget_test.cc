@@ -36,7 +36,7 @@ TEST_F(CacheTest, EvictsLeastRecentlyUsed) {
 }
 
 // Destroying a device-updated executable waits, for each node, for other threads' work in flight.
-TEST_F(CacheTest, WhatTheDeviceUpdatesLeavesLast) {
+TEST_F(CacheTest, DeviceUpdatedExecutablesAreEvictedLast) {
   for (const detail::Patching patching : {detail::Patching::kPerNode, detail::Patching::kDeviceUpdated}) {
     const bool by_device = patching == detail::Patching::kDeviceUpdated;
     Options options = unshared(2);
@@ -131,7 +131,7 @@ TEST_F(CacheTest, OneExecutableServesAlternatingKeys) {
 }
 
 // Each key appends another number: a launch in flight must not see the state that its executable is switched to.
-TEST_F(CacheTest, WhatIsStillInFlightIsEvictedRestoredAndSwitchedUnharmed) {
+TEST_F(CacheTest, ExecutablesInFlightAreEvictedRestoredAndSwitchedUnharmed) {
   DeviceBuffer<int> log(200), count(1);
   for (const Options& options : {without_templates(1), unshared(1), Options{.max_executables = 1}, Options()}) {
     count.write({0});
@@ -226,7 +226,7 @@ TEST_F(CacheTest, TakesTheInstantiateFlagsAndCaptureModesOfTheRuntime) {
 }
 
 // One long key leaves no room for the others to be remembered.
-TEST_F(CacheTest, DropsFewOfTheKeysThatAreTooManyAtATime) {
+TEST_F(CacheTest, DropsFewOfTheSurplusKeysAtATime) {
   Options options;
   options.capture_after = 1;
   Cache cache(options);

@@ -89,7 +89,7 @@ TEST_F(CacheTest, EraseAndClearInsideFnLetTheRunEnd) {
   expect_sum(4);
 }
 
-TEST_F(CacheTest, EntriesTellWhatEachKeyDid) {
+TEST_F(CacheTest, EntriesReportTheRunsOfEachKey) {
   Cache cache;
   const auto run_slots = [&](float value) {
     return cache.run(key("slots", 8), stream, params(value), [&](Recorder& rec, Slot<float> v) {
@@ -126,7 +126,7 @@ TEST_F(CacheTest, EntriesTellWhatEachKeyDid) {
   EXPECT_EQ(cache.entries()[0].label, "slots");
 }
 
-TEST_F(CacheTest, EntriesTellWhoHasAnExecutableOrATemplateAlone) {
+TEST_F(CacheTest, EntriesShowExecutablesAndTemplates) {
   Cache cache(renting());
   EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
   EXPECT_RUN(kUpdated, run_add(cache, key("b")));
@@ -159,7 +159,7 @@ TEST_F(CacheTest, StatsCountTimeOfCapturesAndInstantiations) {
   EXPECT_EQ(cache.stats().instantiate_time, first.instantiate_time);
 }
 
-TEST_F(CacheTest, OptionsTellTheDevice) {
+TEST_F(CacheTest, OptionsReportTheDevice) {
   Cache cache;
   int device = -1;
   CUDA_OK(cudaGetDevice(&device));

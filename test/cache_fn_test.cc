@@ -143,7 +143,7 @@ TEST_F(CacheTest, LaunchThatBreaksTheCaptureAndFailsDirectlyIsReturned) {
   expect_sum(1);
 }
 
-TEST_F(CacheTest, WhatACaptureForbidsRunsEagerlyAndIsTriedEverMoreRarely) {
+TEST_F(CacheTest, ForbiddenCallsRunEagerlyAndAreCapturedEverMoreRarely) {
   Cache cache;
   const auto run = [&] {
     return cache.run(key("k"), stream, [&](cudaStream_t on) -> cudaError_t {

@@ -38,7 +38,7 @@ TEST_F(CacheTest, NestedRunOnTheSameStreamIsInlined) {
 }
 
 // Such graphs have no siblings and only one executable each (fact 25). An evicted key gets its own again.
-TEST_F(CacheTest, GraphsThatAllocateAreReplayedAndComeBack) {
+TEST_F(CacheTest, GraphsThatAllocateAreReplayedAndRestored) {
   Options options;
   options.max_executables = 1;
   Cache cache(options);

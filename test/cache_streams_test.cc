@@ -78,7 +78,7 @@ TEST_F(CacheStreamsTest, ValuesAreOfEachExecutable) {
   expect_sum(123);
 }
 
-TEST_F(CacheStreamsTest, WhatIsDoneToAKeyIsDoneToAllOfThem) {
+TEST_F(CacheStreamsTest, CallsForAKeyApplyToAllItsEntries) {
   Cache cache(with_executables(3));
   for (std::size_t which : {0, 1, 2}) EXPECT_RUN(kInstantiated, run_on(cache, which));
   EXPECT_TRUE(cache.pin(key("k")));

@@ -47,7 +47,7 @@ class DeviceMemoryTest : public StreamTest {
   DeviceBuffer<float> out{100}, in{100};
 };
 
-TEST_F(DeviceMemoryTest, EstimateIsWhatExecutablesTake) {
+TEST_F(DeviceMemoryTest, EstimateIsTheMemoryOfExecutables) {
   Options options;
   options.share = false;
   options.max_executables = options.max_templates = 1024;

@@ -149,7 +149,7 @@ TEST_F(DeviceUpdatedTest, KeysOfOneShapeEachHaveTheirOwn) {
   EXPECT_EQ(cache.stats().families, 0u);
 }
 
-TEST_F(DeviceUpdatedTest, EvictedKeysComeBackFromTheirTemplates) {
+TEST_F(DeviceUpdatedTest, EvictedKeysAreRestoredFromTheirTemplates) {
   Cache small(options(1));
   DeviceBuffer<float> data(kSize);
   for (int run = 0; run < 12; ++run) {

@@ -1,5 +1,5 @@
-// Errors of the questions that a cache asks before and beside its work (which device, what capture, which kernels), and
-// lib/cuda/errors.h: on hostrt, which can make any of them fail.
+// Errors of the queries that a cache makes before and beside its work (device, capture, kernels), and
+// lib/cuda/errors.h. On hostrt, which can make any of them fail.
 #include "cuda/errors.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ class ErrorsTest : public testing::Test {
   auto work() {
     return [this](cudaStream_t s) { return launch(add, 1, kSize, s, data->get(), kSize, 1.0f); };
   }
-  // That the run or warm() fails because of the call, and that the next run is right.
+  // Expects that the run or warm() fails because of the call, and that the next run succeeds.
   void expect_failed(const absl::Status& status, const std::string& call, cudaError_t error, Cache& cache,
                      cudaStream_t on) {
     EXPECT_EQ(cuda_error(status), error) << status;
@@ -56,7 +56,7 @@ class ErrorsTest : public testing::Test {
   std::optional<DeviceBuffer<float>> data;
 };
 
-TEST_F(ErrorsTest, FailedQuestionForTheDeviceIsTold) {
+TEST_F(ErrorsTest, FailedQueryOfTheDeviceIsReturned) {
   const cudaStream_t streams[] = {cudaStreamPerThread, *stream};
   for (const char* const call : {"cudaGetDevice", "cudaStreamGetDevice", "cudaStreamIsCapturing"}) {
     for (const cudaStream_t on : streams) {
@@ -69,15 +69,15 @@ TEST_F(ErrorsTest, FailedQuestionForTheDeviceIsTold) {
   }
 }
 
-TEST_F(ErrorsTest, FailedQuestionForTheDeviceIsToldByWarm) {
-  for (const int nth : {1, 2}) {  // For the stream's device, and for the current one.
+TEST_F(ErrorsTest, FailedQueryOfTheDeviceIsReturnedByWarm) {
+  for (const int nth : {1, 2}) {  // for the stream's device, and for the current one
     Cache cache;
     hostrt::fail_call("cudaGetDevice", nth, cudaErrorUnknown);
     expect_failed(cache.warm(key("my label"), *stream, work()), "cudaGetDevice", cudaErrorUnknown, cache, *stream);
   }
 }
 
-TEST_F(ErrorsTest, DeviceThatCannotBeMadeCurrentIsTold) {
+TEST_F(ErrorsTest, DeviceThatCannotBeMadeCurrentIsAnError) {
   Options options;
   options.device = 0;
   Cache cache(options);
@@ -103,8 +103,8 @@ TEST_F(ErrorsTest, FatalErrorOfAnUploadIsThatOfEveryLaterCall) {
   EXPECT_EQ(cuda_error(cache.warm(key("k"), *stream, work())), cudaErrorIllegalAddress);
 }
 
-// A run inside another's fn asks which capture it is in, once for itself and once for its recorder.
-TEST_F(ErrorsTest, FailedQuestionForTheCaptureOfANestedRunIsTold) {
+// A run inside another's fn queries the capture that it is in, once for itself and once for its recorder.
+TEST_F(ErrorsTest, FailedQueryOfTheCaptureOfANestedRunIsReturned) {
   for (const int nth : {2, 3}) {
     Cache cache;
     absl::StatusOr<Outcome> inner = absl::UnknownError("not run");
@@ -120,8 +120,8 @@ TEST_F(ErrorsTest, FailedQuestionForTheCaptureOfANestedRunIsTold) {
   }
 }
 
-// It might be part of the capture or not: what cannot be known is not enqueued.
-TEST_F(ErrorsTest, FailedQuestionForTheCaptureOfAForkedStreamIsTold) {
+// The stream may or may not be part of the capture. As long as that is unknown, nothing is enqueued.
+TEST_F(ErrorsTest, FailedQueryOfTheCaptureOfAForkedStreamIsReturned) {
   Cache cache;
   Stream side;
   Event fork, join;
@@ -143,7 +143,7 @@ TEST_F(ErrorsTest, FailedQuestionForTheCaptureOfAForkedStreamIsTold) {
   EXPECT_EQ(data->first(), 1.0f);
 }
 
-// Without the node, its values could not follow the next run: such a run is not captured.
+// Without its node, the values could not follow the next run, so such a run is not captured.
 TEST_F(ErrorsTest, NodeThatCannotBeFoundMakesTheRunEager) {
   for (const char* const call : {"cudaStreamGetCaptureInfo", "cudaGraphNodeGetType"}) {
     Cache cache;
@@ -163,7 +163,7 @@ TEST_F(ErrorsTest, NodeThatCannotBeFoundMakesTheRunEager) {
   }
 }
 
-TEST_F(ErrorsTest, StatusesSayWhatWasCalledAndForWhichKey) {
+TEST_F(ErrorsTest, StatusesNameTheCallAndTheKey) {
   const absl::Status status = cuda_failure("cudaGraphLaunch", cudaErrorInvalidValue);
   EXPECT_EQ(cuda_error(status), cudaErrorInvalidValue);
   EXPECT_EQ(cuda_error(absl::OkStatus()), cudaSuccess);

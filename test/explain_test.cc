@@ -1,4 +1,4 @@
-// What Cache::explain() says of each thing that can happen to a key: on hostrt, where it can be made to happen.
+// The text of Cache::explain() for each event of a key, on hostrt, which can provoke them all.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -151,7 +151,7 @@ TEST_F(ExplainTest, StaleValues) {
 
 TEST_F(ExplainTest, ARefusedUpdate) {
   Cache cache(renting());
-  const auto run = [&](int byte) {  // No patch, but an update changes the byte of a set.
+  const auto run = [&](int byte) {  // only an update can change the byte of a set
     return cache.run(key("k", byte), stream,
                      [&](cudaStream_t on) { return cudaMemsetAsync(data.get(), byte, data.bytes(), on); });
   };
@@ -188,7 +188,7 @@ TEST_F(ExplainTest, AKeyThatIsBeingPrepared) {
     return add_one(on);
   }));
   EXPECT_TRUE(says(inside, "Runs: none."));
-  EXPECT_TRUE(says(inside, "A background thread is making its executable, or is to make it."));
+  EXPECT_TRUE(says(inside, "A background thread is making its executable, or will make it."));
   EXPECT_TRUE(cache.wait_until_ready().ok());
   EXPECT_TRUE(says(cache.explain(key("k")), "a background thread was making its executable, or none was free"));
 }

@@ -1,4 +1,4 @@
-// Pictures of graphs: what they show, and that Graphviz takes every text as text.
+// Pictures of graphs: their contents, and that Graphviz takes every text as text.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ GraphInfo graph(std::vector<GraphNode> nodes, const std::string& label = "decode
   return info;
 }
 
-// What Graphviz makes of a picture; nothing where it is not installed. Fails the test if it complains.
+// Graphviz's rendering of a picture; nothing if Graphviz is not installed. Fails the test if Graphviz reports an error.
 std::optional<std::string> svg(const std::string& dot) {
   if (std::system("dot -V 2>/dev/null") != 0) return std::nullopt;
   const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "graphcache_dot.XXXXXX";
@@ -81,7 +81,7 @@ TEST(ExportDotTest, AttributesThatEveryKernelHasAreLeftOut) {
               HasSubstr("cluster scheduling policy: 2; memory synchronization domain map: 1, 1\\l"));
 }
 
-TEST(ExportDotTest, WhatIsNoKernelHasNoShape) {
+TEST(ExportDotTest, OtherNodesThanKernelsHaveNoShape) {
   GraphNode copy;
   copy.type = cudaGraphNodeTypeMemcpy;
   copy.name = "copy";
@@ -99,7 +99,7 @@ TEST(ExportDotTest, OfALongNameTheFunctionStays) {
   EXPECT_THAT(label("a" + arguments + "::operator<(f(int), " + parameters + ")"),
               HasSubstr("0  kernel a<...>::operator<(...)\\l"));
   EXPECT_THAT(label(std::string(200, 'n') + "::end(" + parameters + ")"), HasSubstr("nnn::end(...)\\l"));
-  // The whole name is there, too: the picture shows it under the pointer.
+  // The tooltip has the whole name.
   EXPECT_THAT(label("void of(" + parameters + ")"), HasSubstr("tooltip=\"kernel void of(" + parameters + ")\""));
 }
 
@@ -131,12 +131,12 @@ TEST(ExportDotTest, ADifferencePairsNodesByTheirIndex) {
   fills("n4 [label=\"4  kernel last()\\lgrid 4, block 32 x 2\\lhere: cluster dimension: 2, 1, 1\\lthere: -\\l\"",
         "#f7c3c0");
   for (const char* name : {"none: ", "arguments: ", "shape: ", "kernel: ", "fixed: ", "only here", "only there"}) {
-    EXPECT_THAT(dot, HasSubstr(std::string(" [label=\"") + name));  // The legend.
+    EXPECT_THAT(dot, HasSubstr(std::string(" [label=\"") + name));  // the legend
   }
   EXPECT_NE(svg(dot), "");
 }
 
-TEST(ExportDotTest, WhatOneGraphHasAloneIsMarked) {
+TEST(ExportDotTest, NodesOfOnlyOneGraphAreMarked) {
   const GraphInfo longer = graph({kernel("a()", 1), kernel("b()", 1, {0}), kernel("c()", 1, {0})}, "longer");
   const GraphInfo shorter = graph({kernel("a()", 1), kernel("b()", 1)}, "shorter");
   const std::string here = to_dot(longer, shorter), there = to_dot(shorter, longer);
@@ -162,8 +162,9 @@ TEST(ExportDotTest, NoTextIsMoreThanText) {
     EXPECT_THAT(*picture, HasSubstr("kernel &quot;]; injected [label=&quot;"));
     EXPECT_THAT(*picture, HasSubstr("kernel a\\"));
     EXPECT_THAT(*picture, Not(HasSubstr("<script")));
-    EXPECT_EQ(picture->find_first_of("\x01\t\x7F"), std::string::npos);  // XML has no such characters, or drops them.
-    EXPECT_THAT(*picture, Not(HasSubstr("<title>injected</title>")));    // A node's name in an SVG.
+    // XML does not allow these characters, or drops them.
+    EXPECT_EQ(picture->find_first_of("\x01\t\x7F"), std::string::npos);
+    EXPECT_THAT(*picture, Not(HasSubstr("<title>injected</title>")));  // a node's name in an SVG
     EXPECT_THAT(*picture, Not(HasSubstr("<title>x</title>")));
   }
   EXPECT_THAT(*svg(to_dot(info, other)), HasSubstr("kernel &lt;&lt;b&gt;&gt;&amp;amp;"));

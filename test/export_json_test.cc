@@ -1,4 +1,4 @@
-// What a cache's state is as JSON, and what of it leaves the process.
+// The JSON of a cache's state, and which of its texts may leave the process.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -27,7 +27,7 @@ class ExportJsonTest : public CacheTest {
     EXPECT_EQ(found.size(), kCount);
     for (std::size_t i = 0; i < kCount; ++i) EXPECT_EQ(found.at(to_string(static_cast<Enum>(i))), counts[i]);
   }
-  // As a key or a message would have it.
+  // In the form of a key or a message.
   std::string address_of_data() const {
     std::ostringstream text;
     text << std::hex << reinterpret_cast<std::uintptr_t>(data.get());
@@ -81,7 +81,7 @@ TEST_F(ExportJsonTest, StatsHaveTheNamesOfTheirFields) {
     EXPECT_EQ(latency[i].at("below_ns"), i < kHitLatencyBounds.size() ? json(kHitLatencyBounds[i]) : json());
     EXPECT_EQ(latency[i].at("count"), all.hit_latency[i]);
   }
-  EXPECT_EQ(found.size(), numbers.size() + times.size() + 5);  // Nothing else.
+  EXPECT_EQ(found.size(), numbers.size() + times.size() + 5);  // nothing else
 }
 
 TEST_F(ExportJsonTest, AnAdoptedKeySaysSo) {
@@ -142,7 +142,7 @@ TEST_F(ExportJsonTest, AnEmptyCacheHasEmptyLists) {
   for (const char* name : {"labels", "entries", "findings"}) EXPECT_EQ(found.at(name), json::array()) << name;
 }
 
-TEST_F(ExportJsonTest, WholeKeysLeaveOnlyIfTheyMay) {
+TEST_F(ExportJsonTest, WholeKeysAreExportedOnlyIfAllowed) {
   Cache cache;
   EXPECT_TRUE(run_add(cache, key("step", data.get(), "a secret text")).ok());
   const std::string closed = to_json(cache);

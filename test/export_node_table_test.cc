@@ -1,4 +1,4 @@
-// The table that maps what profilers show of graphs to labels and kernels.
+// The table from a profiler's graph node ids to labels and kernels.
 #include <gtest/gtest.h>
 
 #include <sstream>
@@ -62,11 +62,11 @@ TEST_F(ExportNodeTableTest, EachNodeOfEachGraphHasALine) {
   ASSERT_EQ(found.size(), 4u);
   EXPECT_EQ(found[2][0], "two nodes");
   EXPECT_NE(found[2][6].find("add"), std::string::npos);
-  EXPECT_NE(found[2][3], "");  // hostrt has numbers for profilers,
-  EXPECT_EQ(found[3][3], "");  // and what has been evicted has none.
+  EXPECT_NE(found[2][3], "");  // hostrt has ids for profilers
+  EXPECT_EQ(found[3][3], "");  // what was evicted has none
 }
 
-TEST_F(ExportNodeTableTest, WhatHasNoGraphHasNoLine) {
+TEST_F(ExportNodeTableTest, KeysWithoutAGraphHaveNoLine) {
   Options options;
   options.capture_after = 1;
   Cache cache(options);
@@ -86,7 +86,7 @@ TEST_F(ExportNodeTableTest, ALabelStaysOneField) {
 
 TEST_F(ExportNodeTableTest, AGraphInUseIsLeftOut) {
   Options options;
-  options.verify_every = 1;  // A hit calls fn, too.
+  options.verify_every = 1;  // a hit calls fn as well
   Cache cache(options);
   EXPECT_TRUE(run_add(cache, key("other")).ok());
   std::vector<Row> found;

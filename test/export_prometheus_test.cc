@@ -1,4 +1,5 @@
-// What Prometheus gets of a cache: values, names by its rules, labels that cannot break a page. And the dashboard.
+// The Prometheus metrics of a cache: values, names by Prometheus' rules, labels that cannot break a page; and the
+// dashboard.
 #include <gtest/gtest.h>
 #include <prometheus/text_serializer.h>
 
@@ -44,7 +45,7 @@ class ExportPrometheusTest : public CacheTest {
     }
     return nullptr;
   }
-  // -1 if there is none.
+  // Returns -1 if there is none.
   static double value(const std::vector<MetricFamily>& page, const std::string& name, const Labels& labels) {
     const MetricFamily* const found = family(page, name);
     if (found == nullptr) return -1;
@@ -57,12 +58,12 @@ class ExportPrometheusTest : public CacheTest {
   static std::string text(const std::vector<MetricFamily>& page) {
     return static_cast<const prometheus::Serializer&>(prometheus::TextSerializer()).Serialize(page);
   }
-  // Of another topology than add_one() has.
+  // Another topology than that of add_one().
   absl::StatusOr<Outcome> run_no_sibling(Cache& cache) {
     return cache.run(key("no sibling"), stream,
                      [&](cudaStream_t on) { return cudaMemsetAsync(data.get(), 0, data.bytes(), on); });
   }
-  // Everything is measured.
+  // Options with everything measured.
   static Options measured(int max_executables) {
     Options options = renting(max_executables);
     options.time_hits = true;
@@ -126,7 +127,7 @@ TEST_F(ExportPrometheusTest, ValuesAreThoseOfStats) {
     EXPECT_DOUBLE_EQ(found(name), static_cast<double>(time.count()) / 1e9) << name;
     EXPECT_GT(time.count(), 0) << name;
   }
-  // The workload moves what else could be mixed up.
+  // The workload also changes the counters that this one could be confused with.
   EXPECT_GT(stats.failed, 0u);
   EXPECT_GT(stats.evictions, 0u);
   EXPECT_GT(stats.forgotten, 0u);
@@ -210,7 +211,7 @@ TEST_F(ExportPrometheusTest, TimedHitsAreAHistogram) {
   EXPECT_TRUE(says(text(page), "graphcache_hit_seconds_count{cache=\"default\"} 4\n"));
 }
 
-TEST_F(ExportPrometheusTest, WhatIsNotMeasuredIsLeftOut) {
+TEST_F(ExportPrometheusTest, ValuesThatAreNotMeasuredAreLeftOut) {
   const Cache cache;
   const std::vector<MetricFamily> page = PrometheusCollector(cache).Collect();
   EXPECT_EQ(family(page, "graphcache_hit_seconds"), nullptr);
@@ -255,7 +256,7 @@ TEST_F(ExportPrometheusTest, ALabelCannotBreakThePage) {
 }
 
 TEST_F(ExportPrometheusTest, NoCountOfALabelFallsWhileKeysAreErased) {
-  const int keys = by_size(700, 3000, 3000);  // More than the cache reads at a time.
+  const int keys = by_size(700, 3000, 3000);  // more than the cache reads at a time
   Options options;
   options.capture_after = 1000;
   Cache cache(options);
@@ -279,7 +280,7 @@ TEST_F(ExportPrometheusTest, NoCountOfALabelFallsWhileKeysAreErased) {
   EXPECT_GE(last, keys);
 }
 
-// Every query of a dashboard's panels.
+// Collects every query of a dashboard's panels.
 void collect_queries(const nlohmann::json& json, std::vector<std::string>* queries) {
   if (json.is_object() && json.contains("expr")) queries->push_back(json["expr"]);
   if (json.is_structured()) {
@@ -287,7 +288,7 @@ void collect_queries(const nlohmann::json& json, std::vector<std::string>* queri
   }
 }
 
-TEST_F(ExportPrometheusTest, TheDashboardAsksForMetricsThatThereAre) {
+TEST_F(ExportPrometheusTest, TheDashboardQueriesExistingMetrics) {
   Cache cache(measured(2));
   EXPECT_TRUE(run_add(cache, key("k")).ok());
   std::set<std::string> known;

@@ -1,4 +1,4 @@
-// The last events as a trace, by the rules of the Trace Event Format.
+// The trace of the last events, by the rules of the Trace Event Format.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -32,7 +32,7 @@ CacheEvent event(EventKind kind, std::string label, unsigned thread, int begin_n
 
 class ExportTraceTest : public CacheTest {
  protected:
-  // What the format demands of each event. Returns those that are not metadata.
+  // Checks the format of each event. Returns those that are not metadata.
   static std::vector<json> checked(const std::string& text) {
     const json trace = json::parse(text);
     EXPECT_EQ(trace.at("displayTimeUnit"), "ns");
@@ -86,7 +86,7 @@ TEST_F(ExportTraceTest, ACachesEventsAreATrace) {
 }
 
 TEST_F(ExportTraceTest, TimesCountFromTheFirstEventOn) {
-  // In the order of Cache::events(): the one that ended first before the others.
+  // In the order of Cache::events(): by the end of the event.
   const std::vector<json> events =
       checked(chrome_trace({event(EventKind::kCapture, "k", 1, 2500, 1000), event(EventKind::kEvict, "k", 2, 3000, 0),
                             event(EventKind::kRun, "k", 1, 1000, 4000)}));

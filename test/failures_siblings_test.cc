@@ -1,4 +1,4 @@
-// What follows a failure among siblings, one by one: how they share what is left.
+// Consequences of single failures among siblings: how they share what is left.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -56,10 +56,10 @@ TEST_F(FailuresTest, RefusedUpdateBetweenTwoStreamsIsNotTriedAgain) {
   EXPECT_EQ(hostrt::calls("cudaGraphExecUpdate"), 0u);
 }
 
-// Left half patched by one failure, the executable is made whole by an update: as the sibling's graph, or as what it
-// was, or not at all.
+// A failure leaves the executable half patched. An update repairs it: to the sibling's graph, or back to its own, or
+// not at all.
 TEST_F(FailuresTest, SwitchByPatchesThatBreaksOffIsMadeWholeByAnUpdate) {
-  for (const int refused : {0, 1, 2}) {  // Of the updates.
+  for (const int refused : {0, 1, 2}) {  // number of refused updates
     for (int nth = 1; nth <= 2; ++nth) {
       SCOPED_TRACE(std::to_string(refused) + " updates are refused after patch " + std::to_string(nth));
       hostrt::reset();
@@ -75,17 +75,17 @@ TEST_F(FailuresTest, SwitchByPatchesThatBreaksOffIsMadeWholeByAnUpdate) {
                       : refused == 1 ? Outcome::kRestored
                                      : Outcome::kEager,
                       outcome));
-      EXPECT_EQ(world.cache->stats().updates, refused == 2 ? 0u : 1u);  // To the sibling's graph, or back.
+      EXPECT_EQ(world.cache->stats().updates, refused == 2 ? 0u : 1u);  // to the sibling's graph, or back
       EXPECT_TRUE(world.cache->contains(kKey));
       EXPECT_TRUE(world.cache->contains(kOther));
       EXPECT_EQ(world.cache->stats().live_executables, refused == 0 ? 1u : refused == 1 ? 2u : 0u);
       expect_usable(world);
-      // With the value that it held before, so that nothing is patched that should have been made whole.
+      // With the value that it held before, so that no patch hides a missing repair.
       EXPECT_TRUE(world.run(kSecond, 2).ok());
       EXPECT_TRUE(world.run(kFirst, 3).ok());
       EXPECT_TRUE(world.run(kSecond, 4).ok());
       EXPECT_TRUE(world.run(kFirst, 5).ok());
-      EXPECT_EQ(world.calls, refused == 2 ? 4 : 2);  // Once more eagerly, and once for the back-off.
+      EXPECT_EQ(world.calls, refused == 2 ? 4 : 2);  // once more eagerly, and once for the back-off
       world.expect_runs({{kFirst, 1}, {kSecond, 2}, {kFirst, 3}, {kSecond, 2}, {kFirst, 3}, {kSecond, 4}, {kFirst, 5}});
       expect_usable(world);
     }
@@ -109,7 +109,7 @@ TEST_F(FailuresTest, RefusedValueAfterAnUpdateLeavesTheExecutableToItsKey) {
   world.expect_runs({{kSmall, 1}, {kLarge, 2}, {kSmall, 3}, {kLarge, 4}, {kSmall, 5}, {kSmall, 6}});
 }
 
-// What was read of a graph in part must not pass for the whole: an update ignores some differences without a word.
+// A partly read graph must not count as read, because an update silently ignores some differences.
 TEST_F(FailuresTest, GraphThatCouldNotBeReadIsNotUpdatedIntoAWrongOne) {
   const auto cluster_of = [](unsigned size, Cache& cache, cudaStream_t stream, int* out) {
     return cache.run(key("cluster", size), stream, [size, out](cudaStream_t on) {

@@ -1,5 +1,5 @@
-// What follows a failure, one by one: back-off, the second try when memory is out, what is dropped and what stays. That
-// every failure ends well is the matter of the faults suites.
+// Consequences of single failures: back-off, the second try when memory runs out, what is dropped and what stays. The
+// fault suites check that every failure is handled.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -66,7 +66,7 @@ TEST_F(FailuresTest, BackoffIsBounded) {
   hostrt::set_execution(false);
   hostrt::fail_call("cudaStreamEndCapture", 1, cudaErrorStreamCaptureInvalidated, -1);
   for (int i = 0; i < 8000; ++i) ASSERT_TRUE(world.run(kKey, 1).ok());
-  // Waits of 1, 2, ... 512 runs, then 1024 each.
+  // Waits of 1, 2, ... 512 runs, then of 1024 runs each.
   EXPECT_EQ(world.cache->stats().capture_failures, 1u + 10 + (8000 - 1023 - 11) / 1025 + 0);
 }
 
@@ -101,7 +101,7 @@ TEST_F(FailuresTest, OutOfMemoryThatStaysRunsEagerlyAndKeepsTheTemplate) {
   hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorMemoryAllocation, -1);
   EXPECT_RUN(kEager, world.run(kKey, 3));
   EXPECT_EQ(world.cache->stats().eager(EagerReason::kOutOfMemory), 1u);
-  EXPECT_EQ(world.cache->stats().live_executables, 1u);  // One left, not all.
+  EXPECT_EQ(world.cache->stats().live_executables, 1u);  // one was evicted, not all
   EXPECT_TRUE(world.cache->contains(kKey));
   expect_usable(world);
   EXPECT_RUN(kEager, world.run(kKey, 4));
@@ -116,7 +116,7 @@ TEST_F(FailuresTest, OutOfMemoryThatStaysRunsEagerlyAndKeepsTheTemplate) {
   expect_usable(world);
 }
 
-// cudaErrorNotSupported is tried once more, as other reasons to wait for a destruction are.
+// cudaErrorNotSupported is tried once more, because an executable that waits for destruction may be the reason.
 TEST_F(FailuresTest, RefusedInstantiationRunsEagerlyAndForgetsTheTemplate) {
   for (const cudaError_t error : {cudaErrorNotSupported, cudaErrorInvalidValue}) {
     hostrt::reset();
@@ -147,9 +147,9 @@ TEST_F(FailuresTest, RefusedPatchGivesTheRightResultAndDropsTheExecutable) {
     EXPECT_TRUE(world.cache->contains(kKey));
     EXPECT_EQ(hostrt::ledger().executables, 0u);
     expect_usable(world);
-    EXPECT_RUN(kEager, world.run(kKey, 1));  // The half-patched executable would show here,
+    EXPECT_RUN(kEager, world.run(kKey, 1));  // a half-patched executable would show here
     const int calls = world.calls;
-    EXPECT_RUN(kRestored, world.run(kKey, 3));  // and here what the template should not have followed.
+    EXPECT_RUN(kRestored, world.run(kKey, 3));  // a value kept from the failed run would show here
     EXPECT_EQ(world.calls, calls);
     EXPECT_RUN(kPatched, world.run(kKey, 2));
     world.expect_done({1, 2, 1, 3, 2});
@@ -200,7 +200,7 @@ TEST_F(FailuresTest, FailureOfTheDriversFunctionsFallsBackToTheRuntime) {
   expect_usable(world);
 }
 
-// Nothing is asked of the runtime that fails for a library's kernels, and would hide the error that stood there.
+// No runtime query is made that fails for a library's kernels, because it would hide an earlier error.
 TEST_F(FailuresTest, KernelsOfLibrariesLeaveTheLastErrorAlone) {
   cudaLibrary_t library = nullptr;
   cudaKernel_t kernel = nullptr;
@@ -251,7 +251,7 @@ TEST_F(FailuresTest, FatalErrorThatFnReturnsIsRemembered) {
   EXPECT_EQ(cuda_error(world.run(kKey, 1).status()), cudaErrorLaunchFailure);
 }
 
-// Some nodes hold new values then, and some old ones.
+// Some nodes then hold new values and some old ones.
 TEST_F(FailuresTest, ExecutableWhosePatchFailedIsNeverLaunchedAgain) {
   for (const cudaError_t error : {cudaErrorStreamCaptureUnsupported, cudaErrorInvalidValue, cudaErrorUnknown}) {
     hostrt::reset();
@@ -287,7 +287,7 @@ TEST_F(FailuresTest, NestedRunsSurviveFailures) {
         const auto inner = world.cache->run(key("inner"), other, [&](Recorder& on_other) {
           on_other.launch(append, {1, 1}, other_log.get(), other_count.get(), 5);
         });
-        inner_done = inner.ok() ? 1 : 0;  // Of the last call: what an outer capture begins, a direct run ends.
+        inner_done = inner.ok() ? 1 : 0;  // of the last call: an outer capture begins it, a direct run ends it
         rec.launch(append, {1, 1}, world.log.get(), world.count.get(), 6);
       });
       hostrt::clear_failures();
@@ -301,7 +301,7 @@ TEST_F(FailuresTest, NestedRunsSurviveFailures) {
   }
 }
 
-// A parameter that is asked for by cuFuncGetParamInfo and answered as one past the last looks like the last.
+// If cuFuncGetParamInfo answers for a parameter as if it were past the last one, the list seems to end there.
 TEST_F(FailuresTest, KernelWhoseParametersAreCountedShortIsNotPatchedWithTooFew) {
   for (int nth = 1; nth <= 10; ++nth) {
     SCOPED_TRACE(nth);
@@ -328,13 +328,13 @@ TEST_F(FailuresTest, KernelWhoseParametersAreCountedShortIsNotPatchedWithTooFew)
   }
 }
 
-// A direct run has let go of its entry: whoever erases that meanwhile leaves it to the run.
+// A direct run does not hold its entry. If the entry is erased meanwhile, the run destroys it.
 TEST_F(FailuresTest, EntryErasedDuringADirectRunIsGoneBehindIt) {
   for (const bool by_fatal_error : {false, true}) {
     World world;
     hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorMemoryAllocation, -1);
     world.in_fn = [&] {
-      if (world.calls != 2) return;  // The first call is that of the capture.
+      if (world.calls != 2) return;  // the first call is that of the capture
       EXPECT_EQ(world.cache->stats().live_templates, 1u);
       if (by_fatal_error) {
         hostrt::fail_call("cudaLaunchKernel", 1, cudaErrorIllegalAddress);
@@ -346,12 +346,12 @@ TEST_F(FailuresTest, EntryErasedDuringADirectRunIsGoneBehindIt) {
     EXPECT_EQ(world.calls, 2);
     EXPECT_EQ(world.cache->stats().live_templates, 0u);
     EXPECT_TRUE(world.cache->entries().empty());
-    EXPECT_EQ(hostrt::ledger().graphs, by_fatal_error ? 1u : 0u);  // Handles are dropped then.
+    EXPECT_EQ(hostrt::ledger().graphs, by_fatal_error ? 1u : 0u);  // handles are dropped in that case
   }
 }
 
-// A thread without a context patches by the runtime's calls, for which the cache's device is made current.
-TEST_F(FailuresTest, HitThatCannotAskForTheDeviceLeavesNoErrorBehind) {
+// A thread without a context patches by runtime calls, for which the cache's device is made current.
+TEST_F(FailuresTest, HitThatCannotQueryTheDeviceLeavesNoErrorBehind) {
   hostrt::reset();
   Cache cache;
   Stream stream;
@@ -372,8 +372,8 @@ TEST_F(FailuresTest, HitThatCannotAskForTheDeviceLeavesNoErrorBehind) {
   EXPECT_EQ(log.read()[1], 2);
 }
 
-// It may be pageable, and the launch would lose the context.
-TEST_F(FailuresTest, ACopyWhoseNewMemoryCannotBeToldIsNotPatched) {
+// The memory may be pageable, and then the launch would destroy the context.
+TEST_F(FailuresTest, ACopyOfUnknownNewMemoryIsNotPatched) {
   Cache cache;
   Stream stream;
   DeviceBuffer<char> from(64, 5), to(64);

@@ -12,7 +12,7 @@ namespace {
 void hold(World& world) { hostrt::hold(world.stream); }
 
 void add_runs(ScenarioList& list) {
-  Options one;  // For all siblings.
+  Options one;  // for all siblings
   one.max_executables = 1;
   Options none;
   none.max_executables = 0;
@@ -26,7 +26,7 @@ void add_runs(ScenarioList& list) {
   Work many = plain, long_key = plain;
   many.many = true;
   long_key.key = key("my label", std::string(60, 'x'));
-  // Five rents paid: a sixth would pass the price (costs.h), so that the next executable is to keep.
+  // Five rents are paid. A sixth would exceed the price (costs.h), so the next executable is the key's own.
   std::vector<Prepared> rented{kTheOther};
   for (int i = 0; i < 5; ++i) rented.insert(rented.end(), {kMine, kTheOther});
 
@@ -164,7 +164,7 @@ void add_other_operations(ScenarioList& list) {
     EXPECT_TRUE(world.cache->status().ok());
     EXPECT_TRUE(world.cache->contains(the.mine.key));
   };
-  // What is evicted with a launch in flight waits, and is looked for by the runs that follow.
+  // Executables evicted with a launch in flight wait, and later runs check them.
   Scenario& evictions = list.add("evictions in flight", unshared(1), plain, plain_other, {}, Outcome::kRestored);
   evictions.before = [](World& world) {
     hold(world);
@@ -186,10 +186,10 @@ void add_other_operations(ScenarioList& list) {
   };
 }
 
-// What is alive is what the statistics say. Where keys share, or the device updates, an executable's base may be
-// nobody's template (exec/executable.h).
+// Checks that what is alive agrees with the statistics. With sharing or device updates, an executable's base may be the
+// template of no entry (exec/executable.h).
 void expect_ledger(Cache& cache) {
-  cache.erase(key("nobody"));  // What waits to be destroyed goes now.
+  cache.erase(key("nobody"));  // destroys what waits for destruction
   const hostrt::Ledger ledger = hostrt::ledger();
   const Stats stats = cache.stats();
   EXPECT_EQ(ledger.executables, stats.live_executables);
@@ -202,8 +202,8 @@ bool reads_last_error(const std::string& function) {
   return function == "cudaGetLastError" || function == "cudaPeekAtLastError";
 }
 
-// The call on nodes of any type that the library makes in place of this one with newer toolkits, and which hostrt
-// counts as this one (lib/cuda/compat.h).
+// The call on nodes of any type that the library makes instead of this one with newer toolkits. hostrt counts it as
+// this one (lib/cuda/compat.h).
 std::string call_of_any_type(const std::string& function) {
   const auto ends_with = [&](const std::string& end) {
     return function.size() > end.size() && function.compare(function.size() - end.size(), end.size(), end) == 0;
@@ -278,8 +278,8 @@ bool FailedCall::disarm() {
   return hostrt::calls(function_.c_str()) - before_ >= static_cast<std::uint64_t>(nth_);
 }
 
-testing::AssertionResult FailedCall::told(const absl::Status& status, const Scenario& scenario) const {
-  if (told_in_part_ && cuda_error(status) == error_ && (mentions(status, function_) || mentions(status, "fn"))) {
+testing::AssertionResult FailedCall::reports(const absl::Status& status, const Scenario& scenario) const {
+  if (reported_in_part_ && cuda_error(status) == error_ && (mentions(status, function_) || mentions(status, "fn"))) {
     return testing::AssertionSuccess();
   }
   const std::string of_any = call_of_any_type(function_);
@@ -313,7 +313,7 @@ void expect_usable(World& world, const Fault* fault) {
   }
   EXPECT_EQ(hostrt::ledger().captures, 0u);
   if (!is_of("cudaEventDestroy")) {
-    // An executable with an updater node has one until its first launch.
+    // An executable with an updater node has an event until its first launch.
     EXPECT_LE(hostrt::ledger().events, world.cache->stats().live_executables);
   }
   if (fault == nullptr || !fault->leaks()) expect_ledger(*world.cache);
@@ -337,7 +337,7 @@ bool fail_and_recover(const Scenario& scenario, Fault& fault) {
                        each.status.code() == absl::StatusCode::kAborted ||
                        cuda_error(each.status) == cudaErrorStreamCaptureUnsupported;
       if (!each.status.ok() && !(own && !scenario.outcome)) {
-        EXPECT_TRUE(fault.told(each.status, scenario));
+        EXPECT_TRUE(fault.reports(each.status, scenario));
       }
     }
     if (!struck && scenario.outcome) {
@@ -356,7 +356,7 @@ bool fail_and_recover(const Scenario& scenario, Fault& fault) {
     std::vector<World::Run> runs;
     for (const Work* work : {&scenario.mine, &scenario.other, &scenario.mine, &scenario.mine, &scenario.other,
                              &scenario.mine, &scenario.mine, &scenario.other, &scenario.mine, &scenario.mine}) {
-      // First with the value of the run that failed, and then the one before it: what was half patched shows by these.
+      // First with the value of the failed run, then with the one before it: these show a half-patched executable.
       const int n = static_cast<int>(runs.size());
       runs.push_back({*work, n == 0 ? scenario.value : n == 2 ? 3 : 1 + n % 3});
       const auto later = world.run(*work, runs.back().value);

@@ -1,6 +1,5 @@
-// What the fault suites share: a world whose work tells how often and with which values it was done, a list of
-// scenarios that has every operation of a cache in it, and what must hold after a scenario in which something was made
-// to fail.
+// Shared by the fault suites: a world whose work shows how often and with which values it was done; a list of scenarios
+// that contains every operation of a cache; and the checks after a scenario with a failure.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +28,7 @@ GRAPHCACHE_HOST_KERNEL(append_in_each)
 inline void append_pointed(int* log, int* count, const int* value) { log[(*count)++] = *value; }
 GRAPHCACHE_HOST_KERNEL(append_pointed)
 
-// With so many parameters that the pointers to its arguments are not kept on the stack.
+// So many parameters that the pointers to its arguments are not kept on the stack.
 inline constexpr int kManyParameters = 70;
 template <class>
 struct Many;
@@ -47,23 +46,23 @@ struct Many<std::index_sequence<I...>> {
 using ManyArguments = Many<std::make_index_sequence<kManyParameters>>;
 GRAPHCACHE_HOST_KERNEL(ManyArguments::append_sum)
 
-// What a key stands for: launches of append_in_each() behind those that follow the run's value.
+// The work of a key: launches of append_in_each() after those that follow the run's value.
 struct Work {
   struct Launch {
     int number;
-    unsigned grid;  // It is appended so many times.
+    unsigned grid;  // number of times that it is appended
   };
   enum class Inner { kNone, kPlain, kWithValues };
 
   Key key;
   std::vector<Launch> launches = {{-1, 1}};
-  bool pointed = false;        // Whether append_pointed() comes last but
-  bool many = false;           // append_sum(), and that but
-  Inner inner = Inner::kNone;  // a run of another key inside this one's fn.
-  bool conditional = false;    // Whether two rounds of a loop, with a condition in it, come behind the launches.
+  bool pointed = false;        // append_pointed() follows the launches
+  bool many = false;           // append_sum() follows append_pointed()
+  Inner inner = Inner::kNone;  // a run of another key follows at the end of this one's fn
+  bool conditional = false;    // two rounds of a loop, with a condition in it, follow the launches
 };
 
-// For what is not about siblings: keys of one topology have an executable each.
+// For tests without sharing: each key of a topology has its own executable.
 inline Options unshared(int max_executables = Options().max_executables) {
   Options options;
   options.max_executables = max_executables;
@@ -71,7 +70,7 @@ inline Options unshared(int max_executables = Options().max_executables) {
   return options;
 }
 
-// What fn throws, never to be mixed up with what the library might.
+// Thrown by fn; a type that the library does not throw.
 struct ThrownByFn : std::runtime_error {
   ThrownByFn() : runtime_error("") {}
 };
@@ -86,7 +85,7 @@ struct World {
     const Work& work;
     int value;
   };
-  // A run that was made, or, without work, another operation.
+  // A run, or another operation if it has no work.
   struct Attempt {
     const Work* work;
     int value;
@@ -94,7 +93,7 @@ struct World {
     std::optional<Outcome> outcome;
   };
 
-  // One type, and so one place of the program for run() and warm() alike.
+  // One type, so that run() and warm() are at one place of the program.
   struct Fn {
     World& world;
     const Work& work;
@@ -102,14 +101,14 @@ struct World {
     absl::Status operator()(Recorder& rec, Slot<int> v) const { return world.enqueue(work, value, rec, v); }
   };
 
-  // Sets `set` to bytes of `value`, copies as many of them to `copy`, appends `value` to the log, then what the work
-  // appends. Allocates nothing, as fn does not.
+  // Sets `set` to bytes of `value`, copies them to `copy`, appends `value` to the log, then what the work appends.
+  // Allocates nothing, as fn should not.
   absl::StatusOr<Outcome> run(const Work& work, int value) {
     return cache->run(work.key, on(), params(value), Fn{*this, work, value});
   }
   absl::StatusOr<Outcome> run(const Key& which, int value) { return run(Work{which}, value); }
 
-  // The same as one of the attempts.
+  // The same as an attempt.
   void attempt(const Work& work, int value) {
     Attempt& made = attempts.emplace_back(Attempt{&work, value, {}, {}});
     try {
@@ -174,7 +173,7 @@ struct World {
     return all;
   }
 
-  // Whether exactly the work of these runs was done, in this order.
+  // Expects that exactly the work of these runs was done, in this order.
   void expect_runs(const std::vector<Run>& runs) {
     std::vector<int> wanted;
     std::vector<unsigned char> wanted_copy(16);
@@ -192,8 +191,8 @@ struct World {
     for (const int value : values) runs.push_back({plain, value});
     expect_runs(runs);
   }
-  // Whether the work of the attempts that succeeded was done, and of the others nothing or what fn had enqueued
-  // directly before it failed.
+  // Expects that the work of successful attempts was done, and of the others nothing, or what fn had enqueued directly
+  // before it failed.
   void expect_attempts() {
     std::vector<Run> runs;
     bool all_ok = true;
@@ -225,7 +224,7 @@ struct World {
   std::optional<Cache> cache;
   std::vector<Attempt> attempts;
   int calls = 0;
-  bool per_thread = false, second = false;  // Which stream runs are on.
+  bool per_thread = false, second = false;  // which stream runs are on
   std::function<void()> in_fn;
   absl::Status fn_status;
 
@@ -244,7 +243,7 @@ struct World {
     const bool ok = made[i]->status.ok();
     for (std::size_t length = ok ? all.size() : 0; length <= same; ++length) {
       if (explains(made, i + 1, log, at + length)) return true;
-      // A recorder that has failed does nothing more, but fn goes on, and so does a run that it makes.
+      // A failed recorder does nothing more, but fn goes on, and so does a run inside it.
       const bool has_inner = made[i]->work->inner != Work::Inner::kNone;
       const bool inner_alone = !ok && has_inner && at + length < log.size() && log[at + length] == all.back();
       if (inner_alone && explains(made, i + 1, log, at + length + 1)) return true;
@@ -256,29 +255,29 @@ struct World {
 inline const Key kKey = key("my label");
 inline const Key kOther = key("other");
 
-// Siblings: two grids differ, which takes an update,
+// Siblings with two different grids, which take an update.
 inline const Work kSmall{kKey, {{-1, 1}, {-2, 2}}}, kLarge{kOther, {{-1, 2}, {-2, 3}}};
-// and one argument of many nodes does, which takes a patch (costs.h).
+// Siblings with different arguments in many nodes, which take patches (costs.h).
 inline const Work kFirst{kKey, {{-1, 1}, {-2, 1}, {-4, 1}, {-5, 2}, {-6, 1}}};
 inline const Work kSecond{kOther, {{-1, 1}, {-3, 1}, {-4, 1}, {-5, 2}, {-6, 1}}};
 
-// An operation that is about to be made, in a state that it is made in.
+// An operation and the state before it.
 struct Scenario {
   const char* name;
   Options options;
   Work mine, other;
-  std::vector<const Work*> prepared;  // The runs before it: of the i-th with value 3 + i % 4.
-  std::optional<Outcome> outcome;     // What its last run does if nothing fails; none: it fails.
-  int value = 7;                      // The value of the last run.
-  bool may_destroy = true;            // Whether something may be destroyed in its course.
+  std::vector<const Work*> prepared;  // the runs before it; run i has value 3 + i % 4
+  std::optional<Outcome> outcome;     // outcome of its last run without failures; none if that run fails
+  int value = 7;                      // value of the last run
+  bool may_destroy = true;            // whether it may destroy something
 
-  int devices = 1;  // The cache is for the last of them, the first is current.
+  int devices = 1;  // the cache is for the last device, and the first one is current
   std::function<void(World&)> before = nullptr;
-  std::function<void(World&, const Scenario&)> operate = nullptr;  // By default: runs `mine`.
+  std::function<void(World&, const Scenario&)> operate = nullptr;  // by default runs `mine`
   std::function<void(World&)> after = nullptr;
-  const char* of_fn = "";      // A function that fn calls by itself.
-  bool forgets_other = false;  // Whether the operation is to forget the other key.
-  bool ends = false;           // Whether it ends the life of the cache, and `after` makes another.
+  const char* of_fn = "";      // a CUDA function that fn itself calls
+  bool forgets_other = false;  // whether the operation should forget the other key
+  bool ends = false;           // whether it ends the cache; `after` then makes another
 
   std::vector<World::Run> runs_before() const {
     std::vector<World::Run> runs;
@@ -287,7 +286,7 @@ struct Scenario {
   }
   bool has_other() const { return std::find(prepared.begin(), prepared.end(), &other) != prepared.end(); }
 
-  // The world up to the operation.
+  // The world just before the operation.
   std::unique_ptr<World> make_world() const;
   void operate_on(World& world) const {
     if (operate) return operate(world, *this);
@@ -297,31 +296,31 @@ struct Scenario {
 
 std::vector<std::unique_ptr<Scenario>> scenarios();
 
-// Something that is made to fail in the course of an operation.
+// A failure during an operation.
 class Fault {
  public:
   virtual ~Fault() = default;
   virtual void arm() = 0;
-  // Whether it has struck since arm().
+  // Returns whether it has struck since arm().
   virtual bool disarm() = 0;
-  // Whether an operation's status tells of it.
-  virtual testing::AssertionResult told(const absl::Status& status, const Scenario& scenario) const = 0;
-  // Whether it is of a CUDA function in whose name this is.
+  // Whether an operation's status reports it.
+  virtual testing::AssertionResult reports(const absl::Status& status, const Scenario& scenario) const = 0;
+  // Whether it is the failure of a CUDA function whose name contains this.
   virtual bool is_of(const char* /*name*/) const { return false; }
-  // Whether it leaves an object behind, whatever the caller does.
+  // Whether it always leaves an object alive.
   bool leaks() const { return is_of("Destroy") || is_of("cudaFree"); }
 };
 
-// One or all calls of a CUDA function from the n-th on.
+// One call of a CUDA function, or all calls from the n-th on, fail.
 class FailedCall : public Fault {
  public:
-  // `told_in_part`: beside another failure there may be no memory for the key's label, and what that one has left in
-  // the last-error slot may hide which call it was.
-  FailedCall(std::string function, int nth, cudaError_t error, int times, bool told_in_part = false)
-      : function_(std::move(function)), nth_(nth), error_(error), times_(times), told_in_part_(told_in_part) {}
+  // With `reported_in_part` the report may be incomplete: beside another failure there may be no memory for the key's
+  // label, and an error in the last-error slot may hide the call.
+  FailedCall(std::string function, int nth, cudaError_t error, int times, bool reported_in_part = false)
+      : function_(std::move(function)), nth_(nth), error_(error), times_(times), reported_in_part_(reported_in_part) {}
   void arm() override;
   bool disarm() override;
-  testing::AssertionResult told(const absl::Status& status, const Scenario& scenario) const override;
+  testing::AssertionResult reports(const absl::Status& status, const Scenario& scenario) const override;
   bool is_of(const char* name) const override { return function_.find(name) != std::string::npos; }
 
  private:
@@ -329,11 +328,11 @@ class FailedCall : public Fault {
   const int nth_;
   const cudaError_t error_;
   const int times_;
-  const bool told_in_part_;
+  const bool reported_in_part_;
   std::uint64_t before_ = 0;
 };
 
-// Two of them in one operation.
+// Two failures in one operation.
 class TwoFaults : public Fault {
  public:
   TwoFaults(Fault& first, Fault& second) : first_(first), second_(second) {}
@@ -347,9 +346,9 @@ class TwoFaults : public Fault {
     return first_struck || second_struck_;
   }
   bool second_struck() const { return second_struck_; }
-  testing::AssertionResult told(const absl::Status& status, const Scenario& scenario) const override {
-    const testing::AssertionResult first = first_.told(status, scenario);
-    return first ? first : second_.told(status, scenario);
+  testing::AssertionResult reports(const absl::Status& status, const Scenario& scenario) const override {
+    const testing::AssertionResult first = first_.reports(status, scenario);
+    return first ? first : second_.reports(status, scenario);
   }
   bool is_of(const char* name) const override { return first_.is_of(name) || second_.is_of(name); }
 
@@ -359,16 +358,17 @@ class TwoFaults : public Fault {
   bool second_struck_ = false;
 };
 
-// The runtime calls that the scenario's operation makes when nothing fails, those of the last-error slot apart.
+// The runtime calls of the scenario's operation without failures, except those of the last-error slot.
 std::map<std::string, std::uint64_t> calls_of(const Scenario& scenario);
-// Pairs of faults are many: one of so many is tried, all of them in full size.
+// There are many pairs of faults: one of this number is tried, and all of them in full size.
 int pairs_to_one();
 
-// "call: cudaErrorX ..." of the function, with the key's label, carrying the error.
+// Whether the status is "call: cudaErrorX ..." of the function, with the key's label and the error.
 testing::AssertionResult typed(const absl::Status& status, const std::string& function, cudaError_t error);
-// Whether the stream, the thread and the runtime are as they were, and the ledger is what the cache says (law 4).
+// Expects that stream, thread and runtime are unchanged, and that the ledger agrees with the cache (law 4).
 void expect_usable(World& world, const Fault* fault = nullptr);
-// Runs the scenario with the fault: laws 1 to 4 hold, later runs are right, nothing is left behind. Whether it struck.
+// Runs the scenario with the fault and expects laws 1 to 4, correct later runs, and nothing left alive. Returns whether
+// the fault struck.
 bool fail_and_recover(const Scenario& scenario, Fault& fault);
 
 class FaultsTest : public testing::Test {

@@ -1,4 +1,4 @@
-// Failures at the end of a cache's objects, and what a caller has set up before an operation in which something fails.
+// Failures when a cache's objects are destroyed, and the caller's state before an operation that fails.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -12,7 +12,8 @@ namespace {
 
 class FaultsInLifetimeTest : public FaultsTest {};
 
-// A runtime that is gone already at the end of the process (fact 34) fails every call, the last-error slot's included.
+// When the process exits, the runtime may already be unloaded (fact 34). Then every call fails, even those of the
+// last-error slot.
 TEST_F(FaultsInLifetimeTest, DestructionWithoutARuntimeIsQuiet) {
   for (const bool in_flight : {false, true}) {
     for (const auto& scenario : scenarios()) {
@@ -33,7 +34,7 @@ TEST_F(FaultsInLifetimeTest, DestructionWithoutARuntimeIsQuiet) {
   }
 }
 
-// What fails to be destroyed is lost, but nothing beside it.
+// An object whose destruction fails is lost, but nothing else.
 TEST_F(FaultsInLifetimeTest, FailedDestructionLeavesNothingElseBehind) {
   for (const char* function : {"cudaGraphExecDestroy", "cudaGraphDestroy", "cudaFree", "cudaEventDestroy"}) {
     for (int nth = 1; nth <= 6; ++nth) {
@@ -65,8 +66,8 @@ TEST_F(FaultsInLifetimeTest, FailedDestructionLeavesNothingElseBehind) {
   }
 }
 
-// The slot can be read and emptied, never filled: an error that the caller has left there may be replaced by one of
-// ours that hides it no worse, and is gone only where a hit's own launch or patch failed (cache.h).
+// The slot can be read and cleared, but not set. An error that the caller has left there may be replaced by one of ours
+// that hides it no more than before. It is lost only if a hit's own launch or patch failed (cache.h).
 TEST_F(FaultsInLifetimeTest, CallersErrorAndCaptureModeStay) {
   for (const auto& scenario : scenarios()) {
     for (const auto& [function, count] : calls_of(*scenario)) {
@@ -100,7 +101,7 @@ TEST_F(FaultsInLifetimeTest, CallersErrorAndCaptureModeStay) {
   }
 }
 
-// What a lost cache leaves behind is dropped; what another has is not.
+// Objects of a lost cache are dropped; those of another cache are not.
 TEST_F(FaultsInLifetimeTest, LostCacheTakesNoOtherWithIt) {
   World lost(unshared()), other(unshared());
   EXPECT_RUN(kInstantiated, lost.run(kKey, 1));

@@ -1,6 +1,6 @@
-// Every runtime call that a cache makes is made to fail, once and for ever, with each error that it can give: the work
-// is then done another way, or the operation returns an error that says what happened; nothing is lost, and what comes
-// after works (laws 1 to 4).
+// Every runtime call of a cache fails, once and for ever, with each error that it can return. The work is then done in
+// another way, or the operation returns an error that describes the failure. Nothing is lost, and later operations work
+// (laws 1 to 4).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,11 +17,11 @@
 namespace graphcache::test {
 namespace {
 
-// Errors after which there is no context (fact 32); older headers do not name all of them.
+// Errors after which there is no context (fact 32), by number, because older headers do not name all of them.
 constexpr int kFatal[] = {214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 810, 911};
 
-// What a function may return besides, by its documentation and docs/semantics.md. Any may return the first three, and
-// errors that the headers do not know yet.
+// Other errors that a function may return, by its documentation and docs/semantics.md. Any function may return the
+// first three, and errors that the headers do not know yet.
 std::vector<cudaError_t> errors_of(const std::string& function) {
   static const std::map<std::string, std::vector<cudaError_t>> table{
       {"cudaGetDevice", {cudaErrorDevicesUnavailable}},
@@ -63,7 +63,7 @@ std::vector<cudaError_t> errors_of(const std::string& function) {
       {"cudaPointerGetAttributes", {cudaErrorInvalidDevice}},
   };
   std::vector<cudaError_t> errors{cudaErrorInvalidValue, cudaErrorMemoryAllocation, cudaErrorUnknown};
-  // To the library they are errors like the last one.
+  // The library treats them like the last one.
   if (size() != Size::kBrief) {
     errors.insert(errors.end(), {cudaErrorInitializationError, static_cast<cudaError_t>(998)});
   }
@@ -73,14 +73,14 @@ std::vector<cudaError_t> errors_of(const std::string& function) {
   return errors;
 }
 
-// Calls whose fatal error a run may keep to itself: the context stays lost, so the next call that matters tells of it.
-struct Untold {
+// Calls whose fatal error a run may not report. The context stays lost, so the next important call reports it.
+struct Unreported {
   const char* function;
-  const char* scenario = nullptr;  // Null: in all of them.
-  int from = 1;                    // The first such call.
+  const char* scenario = nullptr;  // null for all scenarios
+  int from = 1;                    // number of the first such call
 };
-constexpr Untold kUntold[] = {
-    // Questions about a capture's content: what cannot be described is not shared.
+constexpr Unreported kUnreported[] = {
+    // Queries about a capture's contents: a graph that cannot be described is not shared.
     {"cudaFuncGetParamInfo"},
     {"cudaGraphKernelNodeGetAttribute"},
     {"cudaGraphKernelNodeGetParams"},
@@ -90,7 +90,7 @@ constexpr Untold kUntold[] = {
     {"cudaGraphNodeGetType"},
     {"cudaKernelGetFunction"},
     {"cudaPointerGetAttributes"},
-    // Nothing can be done about what cannot be destroyed.
+    // Nothing can be done about an object that cannot be destroyed.
     {"cudaEventDestroy"},
     {"cudaFree"},
     {"cudaFreeAsync"},
@@ -99,14 +99,14 @@ constexpr Untold kUntold[] = {
     {"cudaGraphExecDestroy"},
     {"cudaLibraryUnload"},
     {"cudaStreamDestroy"},
-    // Whether something may be destroyed yet: what cannot be asked stays.
+    // Queries whether something may be destroyed: if they fail, it is kept.
     {"cudaEventCreateWithFlags"},
     {"cudaEventQuery"},
     {"cudaEventRecord"},
-    // The instantiation that they make way for is tried in any case.
+    // The instantiation that this makes room for is tried in any case.
     {"cudaDeviceGraphMemTrim"},
     {"cudaThreadExchangeStreamCaptureMode"},
-    // Sets the caller's device again, behind the work.
+    // Restores the caller's device after the work.
     {"cudaSetDevice", "second device", 2},
     {"cudaSetDevice", "table on a second device", 2},
     {"cudaSetDevice", "cold with a condition, on a second device", 2},
@@ -120,7 +120,7 @@ constexpr Untold kUntold[] = {
     {"cudaGetDevice", "erase"},
     {"cudaGetDevice", "erase in flight"},
     {"cudaGetDevice", "erase of a table's holder"},
-    // The device is waited for.
+    // This waits for the device.
     {"cudaMalloc", "clear"},
     {"cudaGetDevice", "clear"},
     {"cudaMalloc", "destruction"},
@@ -137,11 +137,11 @@ constexpr Untold kUntold[] = {
     {"cudaGetDevice", "destruction of a table in flight", 2},
     {"cudaGetDevice", "destruction of pointed values", 5},
     {"cudaGetDevice", "destruction of pointed values in flight", 5},
-    // The scenario's own failure answers this call.
+    // The scenario's own failure replaces this call's result.
     {"cudaGraphExecUpdate", "refused update"},
     {"cudaGraphKernelNodeSetAttribute", "table without its binary"},
     {"cudaMalloc", "row without memory"},
-    // What fn throws is all that such a run ends with.
+    // Such a run always ends with the exception of fn.
     {"cudaGetDevice", "fn throws", 3},
     {"cudaGetDevice", "fn runs out of memory", 3},
     {"cudaStreamEndCapture", "fn throws"},
@@ -150,8 +150,8 @@ constexpr Untold kUntold[] = {
     {"cudaStreamGetCaptureInfo", "fn runs out of memory"},
 };
 
-bool may_stay_untold(const Scenario& scenario, const std::string& function, int nth) {
-  return std::any_of(std::begin(kUntold), std::end(kUntold), [&](const Untold& one) {
+bool may_stay_unreported(const Scenario& scenario, const std::string& function, int nth) {
+  return std::any_of(std::begin(kUnreported), std::end(kUnreported), [&](const Unreported& one) {
     return function == one.function && (one.scenario == nullptr || one.scenario == std::string(scenario.name)) &&
            nth >= one.from;
   });
@@ -168,14 +168,14 @@ void expect_lost(const Scenario& scenario, const std::string& function, int nth,
   scenario.operate_on(*world);
   hostrt::clear_failures();
   if (scenario.after) scenario.after(*world);
-  const auto told = std::find_if(world->attempts.begin(), world->attempts.end(),
-                                 [&](const World::Attempt& made) { return cuda_error(made.status) == error; });
+  const auto reported = std::find_if(world->attempts.begin(), world->attempts.end(),
+                                     [&](const World::Attempt& made) { return cuda_error(made.status) == error; });
   world->expect_attempts();
-  if (told == world->attempts.end()) {
-    EXPECT_TRUE(may_stay_untold(scenario, function, nth)) << "nobody was told";
+  if (reported == world->attempts.end()) {
+    EXPECT_TRUE(may_stay_unreported(scenario, function, nth)) << "no attempt reported it";
     return;
   }
-  EXPECT_TRUE(fault.told(told->status, scenario));
+  EXPECT_TRUE(fault.reports(reported->status, scenario));
   EXPECT_FALSE(is_capturing(world->on()));
   if (!scenario.may_destroy) {
     EXPECT_EQ(destructions(), 0u);
@@ -185,7 +185,7 @@ void expect_lost(const Scenario& scenario, const std::string& function, int nth,
 
   const std::uint64_t destroyed = destructions();
   const int calls = world->calls;
-  const auto first = static_cast<std::size_t>(told - world->attempts.begin());
+  const auto first = static_cast<std::size_t>(reported - world->attempts.begin());
   for (const Work* work : {&scenario.mine, &scenario.other, &scenario.mine}) {
     world->attempt(*work, 1);
     world->warm(*work, 1);
@@ -204,7 +204,7 @@ void expect_lost(const Scenario& scenario, const std::string& function, int nth,
 
 class FaultsInRunsTest : public FaultsTest {
  protected:
-  // The driver's functions are asked for once in a process, so never by the operation that is to fail.
+  // The driver's functions are looked up once per process, and must not be looked up in the operation that should fail.
   static void SetUpTestSuite() { calls_of(*scenarios().front()); }
 };
 
@@ -214,7 +214,7 @@ TEST_F(FaultsInRunsTest, EveryCallMayFailOnceOrForEverWithEachErrorItGives) {
       for (const cudaError_t error : errors_of(function)) {
         for (const int times : {1, -1}) {
           bool struck = true;
-          // Beyond what was counted, too: a failure may lead to calls that were not made before.
+          // More calls than were counted, because a failure may lead to additional ones.
           for (int nth = 1; struck || nth <= static_cast<int>(count); ++nth) {
             SCOPED_TRACE(std::string(scenario->name) + ": call " + std::to_string(nth) + (times == 1 ? "" : " and on") +
                          " of " + function + " fails with " + cudaGetErrorName(error));
@@ -242,8 +242,8 @@ TEST_F(FaultsInRunsTest, TwoCallsMayFail) {
         if (++pair % one_of != 0) continue;
         SCOPED_TRACE(std::string(scenario->name) + ": call " + std::to_string(all[i].second) + " of " + all[i].first +
                      " and call " + std::to_string(all[j].second) + " of " + all[j].first + " fail");
-        FailedCall first(all[i].first, all[i].second, cudaErrorMemoryAllocation, 1, /*told_in_part=*/true);
-        FailedCall second(all[j].first, all[j].second, cudaErrorUnknown, 1, /*told_in_part=*/true);
+        FailedCall first(all[i].first, all[i].second, cudaErrorMemoryAllocation, 1, /*reported_in_part=*/true);
+        FailedCall second(all[j].first, all[j].second, cudaErrorUnknown, 1, /*reported_in_part=*/true);
         TwoFaults both(first, second);
         EXPECT_TRUE(fail_and_recover(*scenario, both)) << "nothing failed";
       }

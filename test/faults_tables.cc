@@ -1,4 +1,4 @@
-// Scenarios of executables that the device updates: one key's slots, and families that share a table.
+// Scenarios of device-updated executables: one key's slots, and families that share a table.
 #include "faults_scenarios.h"
 
 namespace graphcache::test {
@@ -11,7 +11,7 @@ Options tables(int max_executables) {
   return options;
 }
 
-// Members of a family of its own, of many nodes, whose rows soon fill a piece of the table's memory.
+// Members of their own family with many nodes, whose rows soon fill a piece of the table's memory.
 const Work& passing(int i) {
   static std::vector<std::unique_ptr<Work>> all;
   while (all.size() <= static_cast<std::size_t>(i)) {
@@ -28,7 +28,7 @@ void run_passing(World& world, int i) {
   world.forget();
 }
 
-// How many of them come and go before the table is made anew for the next: rows are never given back.
+// How many of them run before the table is made anew for the next one, because rows are never freed.
 int passing_before_a_new_table() {
   static const int number = [] {
     World world(tables(1));
@@ -103,7 +103,7 @@ void add_ends_of_tables(ScenarioList& list) {
     hostrt::fail_call("cudaMalloc", 1, cudaErrorMemoryAllocation);
   };
   Options small = tables(2);
-  small.max_device_bytes = 114'000 + 5 * 2'600 + 8'000;  // One executable, and not a piece of rows.
+  small.max_device_bytes = 114'000 + 5 * 2'600 + 8'000;  // one executable, and less than a piece of rows
   list.add("table without a budget by update", small, kSmall, kLarge, {kTheOther}, Outcome::kUpdated).may_destroy =
       false;
   list.add("pinned beside a table", tables(1), kSmall, kLarge, turns, Outcome::kRestored).operate =

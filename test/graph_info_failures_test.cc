@@ -1,4 +1,4 @@
-// What Cache::graph() reads where calls fail, and of names and attributes that hostrt alone has or takes.
+// Cache::graph() with failing calls, and names and attributes that only hostrt has.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 namespace graphcache::test {
 namespace {
 
-// The runtime tells the names of kernels in C++ as the compiler made them.
+// The runtime reports mangled names of C++ kernels.
 void mangled(int*) {}
 void unreadable(int*) {}
 void in_c(int*) {}
@@ -32,7 +32,7 @@ class GraphInfoFailuresTest : public CacheTest {
     CacheTest::TearDown();
     EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
   }
-  // What is read of a kernel with such an attribute.
+  // The text about a kernel with this attribute.
   std::string attribute(int id, const cudaLaunchAttributeValue& value) {
     cudaLaunchAttribute attribute;
     std::memset(&attribute, 0, sizeof attribute);
@@ -104,7 +104,7 @@ TEST_F(GraphInfoFailuresTest, NamesOfKernelsAreReadable) {
   std::string names;
   for (const GraphNode& node : info->nodes) names += node.name + "; ";
   EXPECT_EQ(names, "kernel net::forward(int*); kernel _Z?; kernel in_c; ");
-  // A name that ends behind what is wanted is meant, too.
+  // A binding also matches a name that continues after the wanted text.
   cudaGraph_t graph = nullptr;
   CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   CUDA_OK(launch(in_c, dim3(1), dim3(1), stream, to.get()));
@@ -114,7 +114,7 @@ TEST_F(GraphInfoFailuresTest, NamesOfKernelsAreReadable) {
   CUDA_OK(cudaGraphDestroy(graph));
 }
 
-// The place where a capture broke names the last kernel, if the runtime tells its name.
+// The place where a capture broke contains the last kernel's name, if the runtime reports it.
 TEST_F(GraphInfoFailuresTest, AKernelWithoutANameIsAKernel) {
   for (const bool is_known : {true, false}) {
     Cache cache;
@@ -130,7 +130,8 @@ TEST_F(GraphInfoFailuresTest, AKernelWithoutANameIsAKernel) {
   }
 }
 
-// Each call of Cache::graph() in turn: it is an error, or a part of a node is missing, and the entry is whole.
+// Each call of Cache::graph() fails in turn: the result is an error, or part of a node is missing, and the entry is
+// intact.
 TEST_F(GraphInfoFailuresTest, AnyCallMayFail) {
   Cache cache;
   DeviceBuffer<float> other(kSize);

@@ -1,4 +1,4 @@
-// What Cache::graph() reads of a key's graph, and how two graphs differ. On either runtime.
+// The result of Cache::graph() for a key's graph, and differences between two graphs. On either runtime.
 #include "graphcache/graph_info.h"
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ namespace {
 
 class GraphInfoTest : public CacheTest {
  protected:
-  // A graph of one kernel in clusters, for grids that are multiples of these.
+  // A graph of one kernel in clusters, for grids that are multiples of them.
   absl::StatusOr<Outcome> run_in_clusters(Cache& cache, const Key& key, unsigned cluster) {
     return cache.run(key, stream, [&](cudaStream_t on) {
       CUDA_OK(add_one(on));
@@ -66,7 +66,7 @@ TEST_F(GraphInfoTest, ANodeHasItsKernelsNameItsShapeAndItsArguments) {
   for (const GraphNode::Argument& argument : node.arguments) EXPECT_FALSE(argument.is_slot);
 }
 
-TEST_F(GraphInfoTest, WhatFollowsSlotsIsSaid) {
+TEST_F(GraphInfoTest, FieldsThatFollowSlotsAreMarked) {
   Cache cache;
   DeviceBuffer<float> other(kSize);
   const auto run = [&](unsigned blocks, float value, std::size_t bytes) {
@@ -98,7 +98,7 @@ TEST_F(GraphInfoTest, WhatFollowsSlotsIsSaid) {
   EXPECT_EQ(info.nodes[3].name, "set");
   EXPECT_EQ(slots_of(info.nodes[3]), "value;");
   for (std::uint32_t i = 1; i < 4; ++i) EXPECT_EQ(info.nodes[i].dependencies, std::vector<std::uint32_t>{i - 1});
-  // The graph is as it was captured, whatever the executable holds since then.
+  // The graph is as captured, whatever the executable holds now.
   EXPECT_RUN(kPatched, run(1, 5, sizeof(float)));
   EXPECT_EQ(as<float>(graph(cache, key("k")).nodes[1].arguments[2]), 1.0f);
 }
@@ -129,7 +129,7 @@ TEST_F(GraphInfoTest, EdgesOfSideBranches) {
   EXPECT_THAT(info.nodes[3].dependencies, testing::UnorderedElementsAre(1u, 2u));
 }
 
-// Drivers have these numbers from CUDA 13.1 on, and hostrt has them.
+// Drivers have these ids from CUDA 13.1 on; hostrt has them.
 TEST_F(GraphInfoTest, NumbersForProfilersAreAllDifferent) {
   Cache cache;
   const auto twice = [&](cudaStream_t on) {
@@ -171,13 +171,13 @@ TEST_F(GraphInfoTest, AnEntryIsReadByItsNumber) {
   ASSERT_TRUE(found.ok());
   EXPECT_EQ(found->label, "k");
   EXPECT_TRUE(cache.erase(key("k")));
-  EXPECT_TRUE(run_add(cache, key("later")).ok());  // In the same memory.
+  EXPECT_TRUE(run_add(cache, key("later")).ok());  // in the same memory
   EXPECT_EQ(cache.graph(id).status().code(), absl::StatusCode::kNotFound);
   EXPECT_NE(cache.entries().front().id, id);
   EXPECT_EQ(cache.graph(std::uint64_t{1} << 40 | 999).status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST_F(GraphInfoTest, WhatHasNoGraphIsNotFound) {
+TEST_F(GraphInfoTest, KeysWithoutAGraphAreNotFound) {
   Options options;
   options.capture_after = 1;
   Cache cache(options);
@@ -205,7 +205,7 @@ TEST_F(GraphInfoTest, InsideItsOwnFnItIsUnavailable) {
   EXPECT_TRUE(cache
                   .run(key("k"), stream,
                        [&](cudaStream_t on) {
-                         (void)cache.graph(key("k"));  // It has none yet.
+                         (void)cache.graph(key("k"));  // it has no graph yet
                          return add_one(on);
                        })
                   .ok());
@@ -297,7 +297,7 @@ TEST_F(GraphInfoTest, EachPartOfANodeThatDiffersIsNamed) {
   };
   using Node = GraphNode;
   expect(NodeDifference::kNone, "", [](Node&) {});
-  expect(NodeDifference::kNone, "", [](Node& node) { node.arguments[1].value = {3}; });  // Each run replaces it.
+  expect(NodeDifference::kNone, "", [](Node& node) { node.arguments[1].value = {3}; });  // each run replaces it
   expect(NodeDifference::kArguments, "argument 0 differs", [](Node& node) { node.arguments[0].value = {3}; });
   expect(NodeDifference::kArguments, "argument 0 differs", [](Node& node) { node.arguments[0].is_slot = true; });
   expect(NodeDifference::kArguments, "argument 1 differs", [](Node& node) { node.arguments[1].name = "bytes"; });
@@ -341,14 +341,14 @@ TEST_F(GraphInfoTest, AnAttributeThatNoUpdateChangesIsNamed) {
   EXPECT_NE(found.text.find("node 1, kernel "), std::string::npos) << found.text;
   EXPECT_NE(found.text.find("the cluster dimension is 2, 1, 1 here and not set there"), std::string::npos)
       << found.text;
-  // It is what explain() says of such keys.
+  // explain() says so of such keys.
   const std::string text = cache.explain(key("k", 2));
   EXPECT_TRUE(says(text, "The nearest: node 1, kernel "));
   EXPECT_TRUE(says(text, "the cluster dimension is 2, 1, 1 here and not set there."));
-  // Others that differ as much do not change that.
+  // Other keys that differ as much do not change that.
   for (const unsigned cluster : {1u, 4u}) EXPECT_TRUE(run_in_clusters(cache, key("k", cluster), cluster).ok());
   EXPECT_TRUE(says(cache.explain(key("k", 2)), "The nearest: node 1, kernel "));
-  EXPECT_TRUE(run_in_clusters(cache, key("other", 4), 4).ok());  // Of another label: not compared.
+  EXPECT_TRUE(run_in_clusters(cache, key("other", 4), 4).ok());  // of another label, so not compared
   EXPECT_EQ(cache.explain(key("other", 4)).find("The nearest"), std::string::npos);
 }
 

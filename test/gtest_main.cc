@@ -1,7 +1,6 @@
-// The main of every test program. It closes with the line that test/run_suite adds up, which counts test cases:
-// `N passed, N failed, N skipped`. A program built for CUDA (GRAPHCACHE_TEST_CUDA) that finds no usable GPU says so,
-// counts every case as skipped and returns 77, which is how Meson learns of a skip. So does one all of whose cases
-// skip.
+// The main of every test program. It ends with the line that test/run_suite adds up, which counts test cases: `N
+// passed, N failed, N skipped`. If a program built for CUDA (GRAPHCACHE_TEST_CUDA) finds no usable GPU, it says so,
+// counts every case as skipped and returns 77, by which Meson detects a skip. The same applies if all cases skip.
 
 #include <gtest/gtest.h>
 
@@ -34,7 +33,7 @@ const char* reason_to_skip() {
 
 bool is_disabled(const char* name) { return std::string_view(name).substr(0, 9) == "DISABLED_"; }
 
-// GoogleTest counts what will run only once it runs; this asks before.
+// GoogleTest counts the enabled cases only when it runs them.
 int enabled_cases(const testing::UnitTest& tests) {
   int count = 0;
   for (int s = 0; s < tests.total_test_suite_count(); ++s) {
@@ -56,11 +55,11 @@ void print_closing_line(int passed, int failed, int skipped) {
 
 int main(int argc, char** argv) {
 #ifdef GRAPHCACHE_TEST_CUDA
-  // Where a program died on a machine without a debugger.
+  // Prints where a program died, on a machine without a debugger.
   absl::InitializeSymbolizer(argv[0]);
   absl::InstallFailureSignalHandler({});
 #else
-  graphcache::hostrt::set_device_count(2);  // For the tests that need two; suites that reset hostrt have one.
+  graphcache::hostrt::set_device_count(2);  // for tests that need two; suites that reset hostrt have one
 #endif
   testing::InitGoogleTest(&argc, argv);
   const testing::UnitTest& tests = *testing::UnitTest::GetInstance();
@@ -73,7 +72,7 @@ int main(int argc, char** argv) {
   }
 
   const int result = RUN_ALL_TESTS();
-  // A failure outside any case (in a suite's set-up, say) must not end as "0 failed".
+  // A failure outside of any case (for example in a suite's set-up) must not end as "0 failed".
   const int failed = tests.failed_test_count();
   print_closing_line(tests.successful_test_count(), failed == 0 && result != 0 ? 1 : failed,
                      tests.skipped_test_count());

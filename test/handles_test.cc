@@ -1,5 +1,5 @@
-// Handles of graphs that are related: that no two threads make or destroy such at once (fact 35), while strangers do
-// not wait for each other. On hostrt, which reports the former.
+// Handles of related graphs: no two threads make or destroy relatives at the same time (fact 35), and unrelated graphs
+// do not wait for each other. On hostrt, which reports violations.
 #include "cuda/handles.h"
 
 #include <cuda_runtime_api.h>
@@ -39,7 +39,7 @@ class HandlesTest : public testing::Test {
     return copy;
   }
 
-  // Whether `call`, made by another thread, comes to a call of the runtime while the graph is being destroyed.
+  // Whether `call`, made by another thread, reaches a runtime call while the graph is being destroyed.
   bool meets_destruction(Graph graph, const std::function<void()>& call) {
     is_destroying_ = met_ = false;
     cudaUserObject_t object = nullptr;
@@ -55,7 +55,7 @@ class HandlesTest : public testing::Test {
   }
 
  private:
-  // Inside the destruction, since the graph has the object's last reference.
+  // Called inside the destruction, because the graph has the object's last reference.
   static void wait(void* self) {
     auto& test = *static_cast<HandlesTest*>(self);
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(100);
@@ -126,7 +126,7 @@ TEST_F(HandlesTest, SpansThatOverlapAreMeasuredOnce) {
     take();
     EXPECT_EQ(meter.bytes(), 0);
   }
-  take();  // By somebody else.
+  take();  // by another user of the device
   EXPECT_EQ(meter.bytes(), 2 * kBytes);
   {
     const MemoryMeter::Span span(&meter);

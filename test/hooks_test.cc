@@ -1,4 +1,4 @@
-// Options::hooks: when each is called, and what becomes of their errors.
+// Options::hooks: when each hook is called, and the effect of their errors.
 #include "graphcache/hooks.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ using Calls = std::vector<std::string>;
 
 class HooksTest : public CacheTest {
  protected:
-  // Options whose hooks write down their calls.
+  // Options with hooks that record their calls.
   Options watched(Options options = unshared()) {
     Hooks& hooks = options.hooks;
     hooks.before_capture = [this](const Key& key, cudaStream_t on) {
@@ -168,7 +168,7 @@ TEST_F(HooksTest, AnErrorBeforeACaptureIsTheRuns) {
   expect_sum(1);
 }
 
-// An error of captures would have `fn` called directly if it were `fn`'s.
+// If it were an error of `fn`, an error of captures would cause a direct call.
 TEST_F(HooksTest, AnErrorOfCapturesBeforeACaptureIsTheRuns) {
   Cache inner;
   const Stream other;
@@ -274,7 +274,7 @@ TEST_F(HooksTest, AnInlinedRunHasNoneAndNobodyIsToldInsideACapture) {
   expect_sum(2);
 }
 
-// Every capture that was opened is closed without a graph, or has a graph that is forgotten once.
+// Every opened capture is closed without a graph, or has a graph that is forgotten once.
 TEST_F(HooksTest, WhatWasOpenedIsClosedOrForgotten) {
   std::mutex mutex;
   std::map<std::string, int> open;
@@ -310,7 +310,7 @@ TEST_F(HooksTest, WhatWasOpenedIsClosedOrForgotten) {
         Stream own;
         float* const sum = sums[static_cast<std::size_t>(i)]->get();
         for (int run = 0; run < kRuns; ++run) {
-          // Two places of the program, values that go stale, captures that break, fail and hold nothing.
+          // Two places of the program, values that become stale, and captures that break, fail or are empty.
           const Key of = key("k", (run + i) % kKeys);
           const auto fn = [&](cudaStream_t on) -> absl::Status {
             if (run % 29 == 28) return absl::AbortedError("no");
@@ -338,7 +338,7 @@ TEST_F(HooksTest, WhatWasOpenedIsClosedOrForgotten) {
   EXPECT_GE(most_open, 2);
 }
 
-// With background threads the capture, the direct call and the later launches each have what they should.
+// With background threads, the capture, the direct call and the later launches each have the right hooks.
 TEST_F(HooksTest, BackgroundThreadsCaptureNothingThemselves) {
   Options options = watched();
   options.background_threads = 1;
@@ -356,7 +356,7 @@ TEST_F(HooksTest, BackgroundThreadsCaptureNothingThemselves) {
   noted.clear();
 }
 
-// Its graph could not hold the inner run, so both are direct, and only the inner one has a graph.
+// The outer graph could not contain the inner run. So both runs are direct, and only the inner one has a graph.
 TEST_F(HooksTest, ARunInsideAnotherStreamsCaptureHasItsOwn) {
   Cache cache(watched());
   const Stream other;
@@ -390,7 +390,7 @@ TEST_F(HooksTest, MemoryThatRunsOutInAHookIsAnErrorOfTheRun) {
   expect_sum(2);
 }
 
-// A generator whose offset each launch takes from memory: the hook moves it on.
+// A generator whose offset each launch reads from memory: the hook advances it.
 TEST_F(HooksTest, AGeneratorsOffsetIsSetBeforeEachLaunch) {
   DeviceBuffer<float> offset(1);
   Options options = renting(2);
@@ -413,7 +413,7 @@ TEST_F(HooksTest, AGeneratorsOffsetIsSetBeforeEachLaunch) {
   EXPECT_EQ(data.first(), sum);
 }
 
-TEST_F(HooksTest, ThreadsAreToldWhatTheyEvicted) {
+TEST_F(HooksTest, HooksReportTheEvictionsOfAllThreads) {
   constexpr int kThreads = 4, kRuns = 100;
   std::mutex mutex;
   std::map<std::string, int> evicted;
@@ -425,7 +425,7 @@ TEST_F(HooksTest, ThreadsAreToldWhatTheyEvicted) {
     ++all;
   };
   Cache cache(options);
-  // Made here: what waits for the device breaks captures of other threads.
+  // Allocated here, because a call that waits for the device breaks captures of other threads.
   std::vector<std::unique_ptr<DeviceBuffer<float>>> sums;
   for (int i = 0; i < kThreads; ++i) sums.push_back(std::make_unique<DeviceBuffer<float>>(kSize));
   std::vector<std::thread> threads;
@@ -446,7 +446,7 @@ TEST_F(HooksTest, ThreadsAreToldWhatTheyEvicted) {
   for (std::thread& thread : threads) thread.join();
   for (const auto& sum : sums) EXPECT_EQ(sum->first(), kRuns);
   EXPECT_EQ(all, cache.stats().evictions);
-  EXPECT_FALSE(evicted.empty());  // A thread whose runs were all direct, since others had the room, lost nothing.
+  EXPECT_FALSE(evicted.empty());  // a thread whose runs were all direct has lost nothing
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Child graphs, as far as only hostrt can show what becomes of them: whose they are, what is counted, what is patched.
+// Child graphs on hostrt: ownership, counts and patches that only hostrt can show.
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ TEST_F(HostrtObjects, AnUpdateReachesIntoChildrenOrAppliesNothing) {
   EXPECT_EQ(Values({5, 6, 7, 8}), launched(executable));
 }
 
-// Its nodes do not mix with those beside it, whatever the lot.
+// Its nodes do not mix with the neighbouring nodes, whatever the random order.
 TEST_F(HostrtObjects, AChildRunsAsOneWhenDeferred) {
   const cudaGraph_t graph = capture_values({1});
   cudaGraphNode_t node = nullptr;

@@ -1,4 +1,4 @@
-// Conditional nodes of hostrt. What a GPU does with them, docs/semantics.md says.
+// Conditional nodes of hostrt. docs/semantics.md describes their behaviour on a GPU.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ GRAPHCACHE_HOST_KERNEL(graphcache::test::lower)
 namespace graphcache::test {
 namespace {
 
-constexpr auto kSwitch = static_cast<cudaGraphConditionalNodeType>(2);  // Older toolkits do not name it.
+constexpr auto kSwitch = static_cast<cudaGraphConditionalNodeType>(2);  // older toolkits have no name for it
 
 class HostrtConditionals : public HostrtObjects {
  protected:
@@ -52,7 +52,7 @@ class HostrtConditionals : public HostrtObjects {
     GIVES(cudaSuccess, cudaGraphConditionalHandleCreate(&handle, graph, value, flags));
     return handle;
   }
-  // Bodies enqueued on other_.
+  // Captures the bodies on other_.
   std::vector<cudaGraph_t> add_bodies(cudaGraph_t graph, cudaGraphConditionalHandle handle,
                                       cudaGraphConditionalNodeType type, unsigned size, const Enqueue& enqueue,
                                       cudaGraphNode_t* node = nullptr) {
@@ -175,7 +175,7 @@ TEST_F(HostrtConditionals, TheLedgerCountsNodesOfBodiesButNotTheirGraphs) {
   const cudaGraphExec_t executable = instantiate(graph);
   EXPECT_EQ(5u, hostrt::ledger().executable_nodes);
   OK(cudaGraphDestroy(graph));
-  EXPECT_EQ(Values({1, 9}), launched_with(executable, 1));  // The executable keeps the condition.
+  EXPECT_EQ(Values({1, 9}), launched_with(executable, 1));  // the executable keeps the condition
   OK(cudaGraphExecDestroy(executable));
   EXPECT_EQ(before_, hostrt::ledger());
 }
@@ -208,7 +208,7 @@ TEST_F(HostrtConditionals, AHandleIsForOneNodeOfItsGraph) {
   cudaGraphNode_t node = nullptr;
   cudaGraphExec_t executable = nullptr;
   cudaGraph_t clone = nullptr;
-  GIVES(cudaErrorInvalidValue, cudaGraphInstantiate(&executable, graph, 0));  // It has no node.
+  GIVES(cudaErrorInvalidValue, cudaGraphInstantiate(&executable, graph, 0));  // it has no node
   GIVES(cudaErrorNotSupported, cudaGraphClone(&clone, graph));
   const auto refuses = [&](cudaError_t error, cudaGraph_t in, cudaGraphNodeParams params) {
     GIVES(error, add(&node, in, &params));
@@ -229,7 +229,7 @@ TEST_F(HostrtConditionals, AHandleIsForOneNodeOfItsGraph) {
   GIVES(cudaErrorInvalidValue, cudaGraphConditionalHandleCreate(&none, nullptr, 0, 0));
   GIVES(cudaErrorInvalidValue, cudaGraphConditionalHandleCreate(&none, graph, 0, 8));
   GIVES(cudaErrorInvalidValue, cudaGraphConditionalHandleCreate(nullptr, graph, 0, 0));
-  EXPECT_FALSE(hostrt::set_conditional(handle, 1));  // Not from a kernel.
+  EXPECT_FALSE(hostrt::set_conditional(handle, 1));  // not from a kernel
 }
 
 TEST_F(HostrtConditionals, AnUpdateReachesIntoBodies) {
@@ -279,7 +279,7 @@ TEST_F(HostrtConditionals, ABodyHoldsNeitherHostFunctionsNorCopiesOfPageableMemo
   }
 }
 
-// As a driver does, which crashes afterwards.
+// As in a driver, which crashes afterwards.
 TEST_F(HostrtConditionals, ABrokenCaptureTakesTheBodyAlong) {
   cudaGraph_t graph = nullptr;
   OK(cudaGraphCreate(&graph, 0));
@@ -317,7 +317,7 @@ TEST_F(HostrtConditionals, ACaptureEndsWithTheNodeThatItIsFor) {
   EXPECT_EQ(Values({2}), taken());
 }
 
-TEST_F(HostrtConditionals, ACaptureGoesOnBehindNodesOfTheGraph) {
+TEST_F(HostrtConditionals, ACaptureContinuesBehindNodesOfTheGraph) {
   const cudaGraph_t graph = capture_values({1, 2});
   const cudaGraphNode_t first = nodes_of(graph)[0];
   OK(cudaStreamBeginCaptureToGraph(other_, graph, &first, nullptr, 1, cudaStreamCaptureModeThreadLocal));
@@ -334,7 +334,7 @@ TEST_F(HostrtConditionals, ACaptureGoesOnBehindNodesOfTheGraph) {
   EXPECT_EQ((std::set<Values>{{1, 2, 3}, {1, 3, 2}}), orders);
 }
 
-// Whatever the lot, the kernel in front sets the condition first, and what is behind comes last.
+// Whatever the random order, the preceding kernel sets the condition first, and what follows the node runs last.
 TEST_F(HostrtConditionals, ANodeRunsAsOneWhenDeferred) {
   const cudaGraph_t graph = with_condition(cudaGraphCondTypeIf, 1, [&](cudaStream_t on, unsigned) {
     OK(write(1, on));

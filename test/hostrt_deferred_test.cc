@@ -1,5 +1,5 @@
-// Deferred execution: every order of the work that streams, events and graphs allow comes up under some seed, and no
-// other.
+// Deferred execution: every order of work that streams, events and graphs allow occurs under some seed, and no other
+// order.
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ class HostrtDeferred : public HostrtLogTest {
  protected:
   static constexpr std::uint64_t kSeeds = 400;
 
-  // Calls `program` under every seed and returns the orders in which append() wrote its values.
+  // Calls `program` with every seed and returns the orders in which append() wrote its values.
   std::set<Values> orders(const std::function<void()>& program) {
     std::set<Values> all;
     for (std::uint64_t seed = 0; seed < kSeeds && !HasFailure(); ++seed) all.insert(order(seed, program));
@@ -75,7 +75,7 @@ class HostrtDeferred : public HostrtLogTest {
   }
 };
 
-// Every interleaving of {1, 2} and {3, 4} that keeps both in order.
+// Every interleaving of {1, 2} and {3, 4} that keeps the order of both.
 const std::set<Values> kInterleavings = {{1, 2, 3, 4}, {1, 3, 2, 4}, {1, 3, 4, 2},
                                          {3, 1, 2, 4}, {3, 1, 4, 2}, {3, 4, 1, 2}};
 
@@ -195,14 +195,14 @@ TEST_F(HostrtDeferred, WorkReadsMemoryWhenItRuns) {
     begin(seed);
     int source = 1, target = 0;
     OK(launch(set_to, 1, 1, stream_, &target, &source));
-    source = 2;  // too early: nobody waited
+    source = 2;  // too early: nothing has waited
     OK(cudaStreamSynchronize(stream_));
     read.insert(target);
   }
   EXPECT_EQ((std::set<int>{1, 2}), read);
 }
 
-TEST_F(HostrtDeferred, NothingIsDoneForSureBeforeSomebodyWaits) {
+TEST_F(HostrtDeferred, NothingIsCertainlyDoneBeforeAWait) {
   std::set<int> seen;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     begin(seed);
@@ -236,7 +236,7 @@ TEST_F(HostrtDeferred, PageableMemoryIsReadAndWrittenBeforeTheCopyReturns) {
   }
 }
 
-TEST_F(HostrtDeferred, PollingComesToAnEnd) {
+TEST_F(HostrtDeferred, PollingEnds) {
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     begin(seed);
     for (int value = 0; value < 8; ++value) write(value, stream_);
@@ -251,7 +251,7 @@ TEST_F(HostrtDeferred, PollingComesToAnEnd) {
   }
 }
 
-TEST_F(HostrtDeferred, ADestroyedStreamsWorkGoesOn) {
+TEST_F(HostrtDeferred, ADestroyedStreamsWorkContinues) {
   EXPECT_EQ((std::set<Values>{{1, 2, 3}, {1, 3, 2}, {3, 1, 2}}), orders([&] {
               write(1, stream_);
               write(2, stream_);
@@ -293,7 +293,7 @@ TEST_F(HostrtDeferred, TheSameSeedGivesTheSameOrder) {
   EXPECT_GT(all.size(), 15u);
 }
 
-TEST_F(HostrtDeferred, TheEnvironmentDefersAndResetGoesBackToThat) {
+TEST_F(HostrtDeferred, TheEnvironmentDefersAndResetRestoresThat) {
   const auto program = [&] {
     for (int value = 0; value < 16; ++value) write(value, value % 2 == 0 ? stream_ : other_);
   };
@@ -316,7 +316,7 @@ TEST_F(HostrtDeferred, TheEnvironmentDefersAndResetGoesBackToThat) {
   if (before != nullptr) setenv("GRAPHCACHE_HOSTRT_SEED", kept.c_str(), 1);
 }
 
-TEST_F(HostrtDeferred, WorkThatFailsIsToldByALaterCallAndEndsTheRest) {
+TEST_F(HostrtDeferred, WorkThatFailsIsReportedByALaterCallAndEndsTheRest) {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     begin(seed);
     cudaError_t error = launch(break_down, 1, 1, stream_, 1);

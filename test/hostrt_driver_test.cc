@@ -1,5 +1,5 @@
-// What the library asks the driver and the runtime of nodes, parameters and pointers, as far as only hostrt can show
-// it.
+// Queries of nodes, parameters and pointers by the driver and the runtime, as the library makes them; only what hostrt
+// alone can show.
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -29,7 +29,7 @@ using GetKernelNode = CUresult (*)(CUgraphNode, CUDA_KERNEL_NODE_PARAMS*);
 using SetKernelNode = CUresult (*)(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*);
 using ParameterInfo = CUresult (*)(CUfunction, std::size_t, std::size_t*, std::size_t*);
 
-TEST_F(HostrtGraphs, TheDriverTellsAKernelNodesParameters) {
+TEST_F(HostrtGraphs, TheDriverReportsAKernelNodesParameters) {
   const auto get = driver_function<GetKernelNode>("cuGraphKernelNodeGetParams");
   const cudaGraph_t graph = capture([&] {
     int* log = log_;
@@ -58,13 +58,13 @@ TEST_F(HostrtGraphs, TheDriverTellsAKernelNodesParameters) {
   EXPECT_EQ(7, *static_cast<int*>(params.kernelParams[2]));
 
   const cudaGraphExec_t executable = instantiate(graph);
-  OK(patch(executable, node, 8));  // the executable's affair: the node's values stay
+  OK(patch(executable, node, 8));  // changes only the executable; the node keeps its values
   EXPECT_EQ(7, *static_cast<int*>(params.kernelParams[2]));
   EXPECT_EQ(CUDA_ERROR_INVALID_VALUE, get(nullptr, &params));
   EXPECT_EQ(2u, hostrt::calls("cudaGraphKernelNodeGetParams"));
 }
 
-TEST_F(HostrtGraphs, TheDriverTellsWhereParametersLie) {
+TEST_F(HostrtGraphs, TheDriverReportsTheOffsetsOfParameters) {
   const auto info = driver_function<ParameterInfo>("cuFuncGetParamInfo");
   cudaFunction_t function = nullptr;
   OK(cudaGetFuncBySymbol(&function, address(many)));
@@ -86,7 +86,7 @@ TEST_F(HostrtGraphs, TheDriverTellsWhereParametersLie) {
   GIVES(cudaSuccess, cudaPeekAtLastError());
 }
 
-TEST_F(HostrtGraphs, TheDriverTellsTheNamesOfKernels) {
+TEST_F(HostrtGraphs, TheDriverReportsTheNamesOfKernels) {
   const auto get_name = driver_function<CUresult (*)(const char**, CUfunction)>("cuFuncGetName");
   cudaFunction_t function = nullptr;
   OK(cudaGetFuncBySymbol(&function, address(many)));
@@ -167,7 +167,7 @@ TEST_F(HostrtGraphs, DriverCallsNeedAContext) {
                  [&] { return set(executable, node, &params); });
 }
 
-// As the library has them done by the driver where the runtime is older than 12.8.
+// The library uses the driver for these if the runtime is older than 12.8.
 TEST_F(HostrtGraphs, TheDriverLoadsLibrariesAndRunsTheirKernels) {
   const auto load = driver_function<CUresult (*)(CUlibrary*, const void*, CUjit_option*, void**, unsigned,
                                                  CUlibraryOption*, void**, unsigned)>("cuLibraryLoadData");
@@ -185,7 +185,7 @@ TEST_F(HostrtGraphs, TheDriverLoadsLibrariesAndRunsTheirKernels) {
   hostrt::fail_call("cudaLibraryLoadData", 1, cudaErrorMemoryAllocation);
   EXPECT_EQ(CUDA_ERROR_OUT_OF_MEMORY, load(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0));
   EXPECT_EQ(CUDA_ERROR_NOT_SUPPORTED, load(&library, image, nullptr, nullptr, 1, nullptr, nullptr, 0));
-  // Libraries belong to no context: a thread without one may load them.
+  // Libraries belong to no context, so a thread without one may load them.
   std::thread([&] {
     EXPECT_EQ(CUDA_SUCCESS, load(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0));
     EXPECT_EQ(CUDA_ERROR_NOT_FOUND, get(&kernel, library, "none"));
@@ -245,7 +245,7 @@ TEST_F(HostrtGraphs, DriverFunctionsAreThereFromTheirVersionOn) {
 }
 #endif
 
-TEST_F(HostrtGraphs, PointersTellWhatTheyPointTo) {
+TEST_F(HostrtGraphs, PointerAttributesAreReported) {
   hostrt::set_device_count(2);
   char* device = nullptr;
   char* host = nullptr;
@@ -320,7 +320,7 @@ TEST_F(HostrtGraphs, CopiesCanBePatchedByTheirStructure) {
   EXPECT_EQ((Values{0, 0, 2, 3}), Values(to, to + 4));
 }
 
-// The ends of a copy by the kind of their memory.
+// Two ends of a copy, by the kind of their memory.
 class HostrtCopies : public HostrtLogTest {
  protected:
   enum Memory { kDevice, kManaged, kPinned, kPageable };
@@ -328,7 +328,7 @@ class HostrtCopies : public HostrtLogTest {
     Memory to, from;
   };
 
-  // Makes a copy between the first ends, brings it to the second ones by an update or a patch, and launches it.
+  // Makes a copy between the first ends, changes it to the second ends by an update or a patch, and launches it.
   cudaError_t outcome(Ends first, Ends second, cudaMemcpyKind kind, bool by_update) {
     hostrt::reset();
     create_streams();
@@ -357,7 +357,7 @@ class HostrtCopies : public HostrtLogTest {
     const cudaError_t launched = cudaGraphLaunch(executable_, stream_);
     const cudaError_t error = launched != cudaSuccess ? launched : cudaStreamSynchronize(stream_);
     EXPECT_EQ(error == cudaSuccess ? 6 : 5, *static_cast<int*>(memory[0][second.to]));
-    EXPECT_EQ(error, cudaStreamSynchronize(stream_));  // If it is one, the context is lost.
+    EXPECT_EQ(error, cudaStreamSynchronize(stream_));  // if it is an error, the context is lost
     EXPECT_EQ(0u, hostrt::misuses());
     return error;
   }
@@ -407,7 +407,7 @@ TEST_F(HostrtCopies, APatchBackMakesACopyWhole) {
   OK(cudaStreamSynchronize(stream_));
   EXPECT_EQ(6, *to);
   OK(patch_to(&pageable));
-  OK(update(executable, captured(&pageable)));  // From now on it is a copy of pageable memory.
+  OK(update(executable, captured(&pageable)));  // it is a copy of pageable memory from now on
   OK(patch_to(device));
   OK(patch_to(&pageable));
   OK(cudaGraphLaunch(executable, stream_));

@@ -1,5 +1,4 @@
-// What is left of a program's handles, and of a cache, after cudaDeviceReset, in a forked child and when the runtime is
-// unloading.
+// A program's handles, and a cache, after cudaDeviceReset, in a forked child, and when the runtime is unloading.
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -57,7 +56,7 @@ TEST_F(HostrtMisuse, ADeviceResetEndsTheHandlesOfTheDevice) {
   expect_reset("executable graph was destroyed");
   GIVES(cudaErrorInvalidValue, cudaGraphLaunch(executable, cudaStreamPerThread));
   expect_reset("executable graph was destroyed");
-  OK(cudaGraphNodeGetType(node, &type));  // graphs are the host's
+  OK(cudaGraphNodeGetType(node, &type));  // graphs belong to the host
   OK(cudaGraphDestroy(graph));
   GIVES(cudaErrorInvalidValue, cudaFree(memory));
   expect_reset("memory was freed");
@@ -77,7 +76,7 @@ TEST_F(HostrtMisuse, ADeviceResetBreaksOffCaptures) {
   EXPECT_NE(nullptr, capture_adds());
 }
 
-TEST_F(HostrtMisuse, ADeviceResetEndsWhatLaunchesAllocated) {
+TEST_F(HostrtMisuse, ADeviceResetFreesMemoryOfLaunches) {
   void* memory = nullptr;
   cudaGraph_t graph = nullptr;
   OK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
@@ -121,7 +120,7 @@ TEST_F(HostrtMisuse, AContextHasAnotherIdAfterAReset) {
   expect_no_misuse();
 }
 
-// What a function returns in a forked child, with another thread of the parent inside a call; -1 if it hangs.
+// The result of a function in a forked child while another thread of the parent is inside a call; -1 if it hangs.
 int in_child(const std::function<int()>& function) {
   const pid_t child = fork();
   if (child == 0) {
@@ -139,7 +138,7 @@ TEST_F(HostrtMisuse, AForkedChildHasNoRuntime) {
     std::atomic<bool>& running;
     std::atomic<bool>& done;
   } flags{running, done};
-  // The lock is taken while the process forks.
+  // The lock is held while the process forks.
   std::thread thread([&] {
     GIVES(cudaSuccess, cudaLaunchHostFunc(
                            stream_,
@@ -190,7 +189,7 @@ TEST_F(HostrtMisuse, AtTheEndEveryCallSaysSo) {
   OK(cudaGetLastError());
 }
 
-// ---- What the cache makes of it (facts 34, 33) ----
+// ---- Effects on a cache (facts 34, 33) ----
 
 struct Caching {
   explicit Caching(cudaStream_t the_stream, Options options = {}) : stream(the_stream), cache(options) {}

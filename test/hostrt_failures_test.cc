@@ -1,4 +1,4 @@
-// Calls that hostrt counts, and calls that it is told to fail.
+// Counts of calls, and armed failures.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 TEST_F(Hostrt, EveryCallCountsOnce) {
   const cudaGraphExec_t executable = instantiate(capture_adds(5));
   for (int i = 0; i < 3; ++i) OK(cudaGraphLaunch(executable, stream_));
-  GIVES(cudaErrorInvalidValue, cudaGraphLaunch(nullptr, stream_));  // failed ones, too
+  GIVES(cudaErrorInvalidValue, cudaGraphLaunch(nullptr, stream_));  // failed calls count as well
   cudaGetErrorName(cudaSuccess);
   const std::map<std::string, std::uint64_t> expected = {
       {"cudaStreamBeginCapture", 1}, {"cudaLaunchKernel", 5}, {"cudaStreamEndCapture", 1},
@@ -66,7 +66,7 @@ TEST_F(Hostrt, AnyFunctionMeansAnyButTheQuestionsForErrors) {
   OK(cudaGetDevice(&device));
   hostrt::fail_call("cudaPeekAtLastError", 1, cudaErrorNotReady);
   GIVES(cudaErrorNotReady, cudaPeekAtLastError());
-  GIVES(cudaErrorUnknown, cudaPeekAtLastError());  // an answer, not an error
+  GIVES(cudaErrorUnknown, cudaPeekAtLastError());  // a result, not an error
 }
 
 TEST_F(Hostrt, FailuresCountApart) {

@@ -1,5 +1,4 @@
-// Memory that graphs and streams allocate, as far as only hostrt can show what becomes of it: what is alive, what
-// counts as a misuse.
+// Memory that graphs and streams allocate: what is alive, and what counts as a misuse. Only hostrt can show this.
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -12,7 +11,7 @@
 namespace graphcache::test {
 namespace {
 
-TEST_F(HostrtObjects, TheLedgerShowsWhatLaunchesLeaveAllocated) {
+TEST_F(HostrtObjects, TheLedgerShowsMemoryThatLaunchesLeaveAllocated) {
   int* memory = nullptr;
   const cudaGraph_t graph = capture([&] {
     EXPECT_EQ(cudaSuccess, cudaMallocAsync(reinterpret_cast<void**>(&memory), 1000, stream_));
@@ -76,7 +75,7 @@ TEST_F(HostrtObjects, AnUpdateMakesTheExecutableThatOfAnotherGraph) {
   OK(cudaFree(second));
 }
 
-TEST_F(HostrtObjects, AutoFreeReplacesWhatTheLastLaunchLeft) {
+TEST_F(HostrtObjects, AutoFreeReplacesMemoryOfTheLastLaunch) {
   const cudaGraph_t graph = capture([&] {
     void* memory = nullptr;
     EXPECT_EQ(cudaSuccess, cudaMallocAsync(&memory, 64, stream_));
@@ -103,7 +102,7 @@ TEST_F(HostrtObjects, MemoryIsFreedInItsOwnGraphOrInOthersAndOnceInEach) {
   capture([&] { EXPECT_EQ(cudaErrorInvalidValue, cudaFreeAsync(memory, stream_)); });
 }
 
-TEST_F(HostrtObjects, TrimmingGivesBackWhatNoGraphUses) {
+TEST_F(HostrtObjects, TrimmingReleasesUnusedMemory) {
   const auto current = [] {
     std::uint64_t bytes = 0;
     EXPECT_EQ(cudaSuccess, cudaDeviceGetGraphMemAttribute(0, cudaGraphMemAttrReservedMemCurrent, &bytes));

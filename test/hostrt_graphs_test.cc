@@ -1,4 +1,4 @@
-// Templates and executables: clones, cluster sizes and refused updates, as far as only hostrt can show them.
+// Templates and executables: clones, cluster sizes and refused updates that only hostrt can show.
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -75,7 +75,7 @@ TEST_F(HostrtGraphs, ACloneKeepsTheOrderOfNodesAndDependencies) {
   OK(cudaGraphClone(&clone, graph));
   using Edges = std::vector<std::pair<std::size_t, std::size_t>>;
   EXPECT_EQ((Edges{{0, 3}, {0, 1}, {0, 2}, {1, 3}, {2, 3}}), edges_of(graph));
-  EXPECT_EQ((Edges{{0, 1}, {0, 2}, {0, 3}, {1, 3}, {2, 3}}), edges_of(clone));  // as on a GPU (tried)
+  EXPECT_EQ((Edges{{0, 1}, {0, 2}, {0, 3}, {1, 3}, {2, 3}}), edges_of(clone));  // as on a GPU
   const Nodes twins = nodes_of(clone);
   EXPECT_EQ((Nodes{twins[0], twins[2], twins[1]}), dependencies_of(twins[3]));
 }
@@ -88,7 +88,7 @@ TEST_F(HostrtGraphs, ACloneHasTwinsOfItsOriginalsNodesAlone) {
   OK(cudaGraphClone(&second, clone));
   cudaGraphNode_t found = nullptr;
   GIVES(cudaErrorInvalidValue, cudaGraphNodeFindInClone(&found, node, second));               // a clone of the clone
-  GIVES(cudaErrorInvalidValue, cudaGraphNodeFindInClone(&found, nodes_of(clone)[1], graph));  // the other way round
+  GIVES(cudaErrorInvalidValue, cudaGraphNodeFindInClone(&found, nodes_of(clone)[1], graph));  // the reverse
   GIVES(cudaErrorInvalidValue, cudaGraphNodeFindInClone(nullptr, node, clone));
   EXPECT_EQ(0u, hostrt::misuses());
   OK(cudaGraphDestroy(graph));
@@ -96,7 +96,7 @@ TEST_F(HostrtGraphs, ACloneHasTwinsOfItsOriginalsNodesAlone) {
   expect_misuse("cudaGraphNodeFindInClone: node was destroyed");
 }
 
-// ---- Cluster sizes, updates that are refused ----
+// ---- Cluster sizes and refused updates ----
 
 TEST_F(HostrtGraphs, KernelsSeeTheirClusterSize) {
   dim3 seen(0, 0, 0);
@@ -134,7 +134,7 @@ TEST_F(HostrtGraphs, AnArmedRefusalOfAnUpdateSaysSo) {
   expect_info(cudaGraphExecUpdateSuccess);
   GIVES(cudaErrorGraphExecUpdateFailure, update(executable, capture_values({5, 6})));
   expect_info(cudaGraphExecUpdateErrorNotSupported);
-  GIVES(cudaErrorGraphExecUpdateFailure, cudaGetLastError());  // latches (facts 20)
+  GIVES(cudaErrorGraphExecUpdateFailure, cudaGetLastError());  // latched (facts 20)
   GIVES(cudaErrorMemoryAllocation, update(executable, capture_values({5, 6})));
   expect_info(cudaGraphExecUpdateError);
   GIVES(cudaErrorGraphExecUpdateFailure, cudaGraphExecUpdate(executable, graph, nullptr));

@@ -1,4 +1,4 @@
-// Work in flight: streams that are held, what is released by whom, and what becomes of work whose objects are gone.
+// Work in flight: held streams, what releases them, and work whose objects no longer exist.
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ TEST_F(HostrtGraphs, AHeldStreamKeepsItsWork) {
   EXPECT_EQ((Values{1}), taken());
   GIVES(cudaErrorNotReady, cudaStreamQuery(stream_));
   GIVES(cudaErrorNotReady, cudaEventQuery(event_));
-  GIVES(cudaSuccess, cudaPeekAtLastError());  // an answer, not an error
+  GIVES(cudaSuccess, cudaPeekAtLastError());  // a result, not an error
   OK(cudaStreamQuery(other_));
   OK(write(3, other_));
   EXPECT_EQ((Values{3}), taken());
@@ -57,7 +57,7 @@ TEST_F(HostrtGraphs, ACopyBehindAHeldStreamHasReadPageableMemoryWhenItReturns) {
   EXPECT_EQ(5, to);
 }
 
-TEST_F(HostrtGraphs, EventsAreReadyWhenWhatIsInFrontOfThemIs) {
+TEST_F(HostrtGraphs, EventsAreReadyWhenThePrecedingWorkIs) {
   OK(cudaEventQuery(event_));  // never recorded
   OK(cudaEventRecord(event_, stream_));
   hostrt::hold(stream_);
@@ -75,7 +75,7 @@ TEST_F(HostrtGraphs, EventsAreReadyWhenWhatIsInFrontOfThemIs) {
   EXPECT_EQ(0u, hostrt::misuses());
 }
 
-TEST_F(HostrtGraphs, WhateverWaitsReleases) {
+TEST_F(HostrtGraphs, EveryWaitReleases) {
   void* memory = nullptr;
   void* pinned = nullptr;
   cudaStream_t blocking = nullptr;
@@ -103,7 +103,7 @@ TEST_F(HostrtGraphs, WhateverWaitsReleases) {
   expect_release(stream_, [&] { return cudaStreamDestroy(stream_); });
   hostrt::hold(other_);
   OK(write(2, other_));
-  OK(copy());  // not a blocking stream: nothing to wait for
+  OK(copy());  // not a blocking stream, so there is nothing to wait for
   OK(cudaStreamSynchronize(blocking));
   GIVES(cudaErrorNotReady, cudaStreamQuery(other_));
   EXPECT_EQ((Values{}), taken());
@@ -161,7 +161,7 @@ TEST_F(HostrtGraphs, StreamsAreReleasedOneByOne) {
   OK(write(2, other_));
   OK(cudaStreamSynchronize(other_));
   EXPECT_EQ((Values{2}), taken());
-  OK(hostrt::release(other_));  // no longer held: nothing happens
+  OK(hostrt::release(other_));  // not held any more, so this does nothing
   OK(hostrt::release(stream_));
   EXPECT_EQ((Values{1}), taken());
 }

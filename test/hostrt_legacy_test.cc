@@ -1,4 +1,4 @@
-// The legacy stream: how it orders blocking streams under deferred execution, and what it may not do beside captures.
+// The legacy stream: its order with blocking streams in deferred execution, and what it may not do during captures.
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ class HostrtLegacy : public HostrtLogTest {
     create_blocking_streams();
   }
 
-  // The orders in which the values of put() are written when `program` runs under every seed.
+  // The orders in which `program` writes the values of put(), over all seeds.
   std::set<Values> orders(const std::function<void()>& program) {
     std::set<Values> all;
     for (std::uint64_t seed = 0; seed < kSeeds && !HasFailure(); ++seed) {
@@ -61,7 +61,7 @@ class HostrtLegacy : public HostrtLogTest {
     }
   };
 
-  // What the call gives beside a capture of `stream`, and what it makes of the capture.
+  // The result of the call during a capture of `stream`, and the state of the capture afterwards.
   Outcome beside_capture(cudaStream_t stream, cudaStreamCaptureMode mode, const std::function<cudaError_t()>& call) {
     GIVES(cudaSuccess, cudaStreamBeginCapture(stream, mode));
     GIVES(cudaSuccess, write(1, stream));
@@ -80,7 +80,7 @@ class HostrtLegacy : public HostrtLogTest {
 const std::set<Values> kInOrder = {{1, 2, 3}};
 const std::set<Values> kAnyOrder = {{1, 2}, {2, 1}};
 
-TEST_F(HostrtLegacy, WorkOfEveryKindComesBehindBlockingStreamsAndInFrontOfThem) {
+TEST_F(HostrtLegacy, WorkOfEveryKindIsOrderedWithBlockingStreams) {
   for (const bool is_per_thread : {false, true}) {
     const auto later = [&] { return is_per_thread ? cudaStreamPerThread : second_; };
     EXPECT_EQ(kInOrder, orders([&] {
@@ -118,7 +118,7 @@ TEST_F(HostrtLegacy, CopiesOnItReadWhatBlockingStreamsWrote) {
     int *device = nullptr, *copied = nullptr;
     OK(cudaMalloc(reinterpret_cast<void**>(&device), 4 * sizeof(int)));
     OK(cudaMallocHost(reinterpret_cast<void**>(&copied), sizeof(int)));
-    OK(cudaMemset(device, 0, sizeof(int)));  // counts what was written behind it
+    OK(cudaMemset(device, 0, sizeof(int)));  // counts what was written before it
     OK(cudaDeviceSynchronize());
     OK(launch(append, 1, 1, blocking_, device + 1, device, 1));
     OK(cudaMemcpyAsync(copied, device, sizeof(int), cudaMemcpyDefault, nullptr));
@@ -158,7 +158,7 @@ TEST_F(HostrtLegacy, NonBlockingStreamsAreIndependentOfIt) {
             }));
 }
 
-TEST_F(HostrtLegacy, AnEventRecordedOnItComesBehindBlockingStreams) {
+TEST_F(HostrtLegacy, AnEventRecordedOnItFollowsBlockingStreams) {
   EXPECT_EQ((std::set<Values>{{1, 2}}), orders([&] {
               put(1, blocking_);
               OK(cudaEventRecord(event_, nullptr));
@@ -176,7 +176,7 @@ TEST_F(HostrtLegacy, AWaitForAnEventOrdersBlockingStreamsToo) {
               OK(cudaEventRecord(event_, stream_));
               OK(cudaStreamWaitEvent(blocking_, event_, 0));
               put(2, blocking_);
-              OK(cudaEventRecord(event_, other_));  // There is nothing to wait for.
+              OK(cudaEventRecord(event_, other_));  // there is nothing to wait for
               OK(cudaStreamWaitEvent(nullptr, event_, 0));
               put(3, second_);
             }));
@@ -237,7 +237,7 @@ TEST_F(HostrtLegacy, BesideACaptureOfABlockingStreamEveryUseFailsAndBreaksTheCap
         EXPECT_EQ(broken, beside_capture(stream, mode, use));
         EXPECT_EQ(broken, beside_capture(stream, mode, [&] { return on_another_thread(use); }));
       }
-      EXPECT_EQ(broken, beside_capture(stream_, mode, [&] {  // a blocking stream is drawn into the capture
+      EXPECT_EQ(broken, beside_capture(stream_, mode, [&] {  // a blocking stream joins the capture
                   GIVES(cudaSuccess, cudaEventRecord(event_, stream_));
                   GIVES(cudaSuccess, cudaStreamWaitEvent(blocking_, event_, 0));
                   return use();

@@ -1,4 +1,4 @@
-// Misuse of memory: what was freed, and what lies beyond the end of an allocation.
+// Misuse of memory: accesses after it was freed, and beyond the end of an allocation.
 
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
@@ -81,15 +81,15 @@ TEST_F(HostrtMisuse, AKernelReadsAPatternInFreedMemory) {
   OK(launch(first_byte, 1, 1, stream_, memory, &byte));
   OK(cudaStreamSynchronize(stream_));
   EXPECT_EQ(0xdd, byte);
-  EXPECT_NE(memory, device_memory(64));  // not given out again for a while
+  EXPECT_NE(memory, device_memory(64));  // not reused for a while
 }
 #endif
 
-TEST_F(HostrtMisuse, FreedMemoryGoesBackInTheEnd) {
+TEST_F(HostrtMisuse, FreedMemoryIsReleasedInTheEnd) {
   std::vector<void*> freed;
   for (int i = 0; i < 257; ++i) freed.push_back(device_memory(1));
   for (void* memory : freed) OK(cudaFree(memory));
-  GIVES(cudaErrorInvalidValue, cudaFree(freed[0]));  // its end is known for longer
+  GIVES(cudaErrorInvalidValue, cudaFree(freed[0]));  // the place where it was freed is known for longer
   expect_misuse(HasSubstr("\n  freed: cudaFree, call "));
   char byte = 7;
   GIVES(cudaErrorIllegalAddress, outcome(cudaMemcpyAsync(&byte, freed[1], 1, cudaMemcpyDefault, stream_)));
@@ -135,7 +135,7 @@ TEST_F(HostrtMisuse, LargeFreedMemoryTakesUpAddressesOnly) {
   EXPECT_LT(resident_bytes(), before + 2 * kLarge);
 }
 
-// The memory lives until the work that frees it runs.
+// The memory lives until the work that frees it has run.
 TEST_F(HostrtMisuse, MemoryFreedInAStreamIsKnown) {
   unsigned char* const memory = device_memory(64);
   unsigned char* const result = device_memory(64);
@@ -175,7 +175,7 @@ TEST_F(HostrtMisuse, NoNumberOfBytesIsTooLargeToBeRefused) {
   }
 }
 
-// What its sizes multiply to would wrap to nothing.
+// The product of its sizes would overflow to a small number.
 TEST_F(HostrtMisuse, AFillNodeLargerThanTheAddressSpaceIsRefused) {
   cudaGraph_t graph = nullptr;
   cudaGraphNode_t node = nullptr;
@@ -236,7 +236,7 @@ TEST_F(HostrtMisuse, ANodeThatTouchesFreedMemoryNamesItsOrigin) {
                       HasSubstr("\n  here: cudaMemcpyAsync, call "), HasSubstr("\n  launched: cudaGraphLaunch, call "),
                       HasSubstr("\n  freed: cudaFree, call ")));
   EXPECT_EQ(9, result[0]);
-  EXPECT_EQ(0, sum_);  // nor does what comes behind it run
+  EXPECT_EQ(0, sum_);  // later work does not run either
 }
 
 // Such a launch enqueues its nodes one by one.

@@ -1,4 +1,4 @@
-// What the suites of misuse share: whether hostrt reported one, and with which words, and calls that overlap.
+// Shared by the suites of misuse: whether hostrt reported one and with which words, and overlapping calls.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -18,7 +18,7 @@ namespace graphcache::test {
 
 class HostrtMisuse : public HostrtSumTest {
  protected:
-  // After an error that ended everything.
+  // Resets hostrt after a fatal error.
   void restart() {
     SetUp();
     expected_misuses_ = 0;
@@ -35,7 +35,7 @@ class HostrtMisuse : public HostrtSumTest {
     return static_cast<unsigned char*>(memory);
   }
 
-  // What became of work: the error of the call that enqueued it, or of the synchronization behind it.
+  // The result of work: the error of the call that enqueued it, or of the following synchronization.
   cudaError_t outcome(cudaError_t enqueued) {
     const cudaError_t finished = cudaStreamSynchronize(stream_);
     return enqueued != cudaSuccess ? enqueued : finished;
@@ -49,7 +49,7 @@ class HostrtMisuse : public HostrtSumTest {
   void expect_no_misuse() { EXPECT_EQ(expected_misuses_, hostrt::misuses()) << hostrt::last_misuse(); }
 };
 
-// Runs two calls at once: both have begun before either can go on, because a host function is in the way.
+// Makes two calls overlap: both have begun before either can continue, because a host function blocks them.
 class Overlap {
  public:
   Overlap(cudaStream_t stream, const std::function<void()>& a, const std::function<void()>& b) {

@@ -1,5 +1,5 @@
-// Misuse that the real runtime leaves undefined: hostrt reports it at once, with the place of the call and the place
-// that made it one.
+// Misuse that the real runtime leaves undefined. hostrt reports it at once, with the place of the call and the place
+// that made it a misuse.
 
 #include "hostrt_misuse.h"
 
@@ -51,8 +51,8 @@ TEST_F(HostrtMisuse, AStaleHandleNamesBothPlaces) {
                     program)));
 }
 
-// The place is that of the call, not of the function that hostrt shares between calls.
-TEST_F(HostrtMisuse, PlacesTellCallsApart) {
+// The place is that of the call, not of a function that hostrt's calls share.
+TEST_F(HostrtMisuse, PlacesDistinguishCalls) {
   const auto place = [] {
     const std::string message = hostrt::last_misuse();
     return message.substr(message.find("at hostrt_misuse_test"));
@@ -108,12 +108,11 @@ TEST_F(HostrtMisuse, AnExecutableOutlivesItsTemplateButNotItsNodes) {
                       HasSubstr("\n  destroyed: cudaGraphDestroy, call ")));
   OK(cudaGraphLaunch(executable, stream_));
   OK(cudaStreamSynchronize(stream_));
-  EXPECT_EQ(2, sum_);  // as it was
+  EXPECT_EQ(2, sum_);  // unchanged
 }
 
-// Facts 3: the graph of a capture that breaks is gone.
-// The driver crashes then (docs/semantics.md, "Executables in flight"). An upload comes behind the launch, so that an
-// event behind it tells.
+// The real driver crashes then (docs/semantics.md, "Executables in flight"). An upload runs after the launch, so an
+// event behind the upload shows when the launch is complete.
 TEST_F(HostrtMisuse, AnExecutableWithHostFunctionsIsNotDestroyedInFlight) {
   int calls = 0;
   for (const bool is_held : {false, true}) {
@@ -173,7 +172,7 @@ TEST_F(HostrtMisuse, AResetEndsEverything) {
   expect_misuse(HasSubstr("\n  destroyed: hostrt::reset, "));
 }
 
-TEST_F(HostrtMisuse, ACallFromAKernelNamesWhatRunsIt) {
+TEST_F(HostrtMisuse, ACallFromAKernelNamesItsLaunch) {
   cudaError_t error = cudaSuccess;
   OK(launch(wait_for_the_stream, 1, 1, stream_, stream_, &error));
   OK(cudaStreamSynchronize(stream_));
@@ -182,7 +181,7 @@ TEST_F(HostrtMisuse, ACallFromAKernelNamesWhatRunsIt) {
                       HasSubstr("\n  here: cudaStreamSynchronize, call "), HasSubstr("\n  executed: cuda")));
 }
 
-// The queue that the work is in would be gone behind it.
+// The queue that contains the work would be gone.
 TEST_F(HostrtMisuse, WorkMustNotReset) {
   const auto reset = [](void*) { hostrt::reset(); };
   hostrt::hold(stream_);
@@ -272,7 +271,7 @@ TEST_F(HostrtMisuse, TwoThreadsMustNotUseOneGraphObject) {
                         ContainsRegex("\n  here: cuda[A-Za-z]+, call [0-9]+, thread [0-9]+, at hostrt_misuse_test"),
                         ContainsRegex("\n  meanwhile: cuda[A-Za-z]+, thread [0-9]+, at hostrt_misuse_test")));
   }
-  EXPECT_THAT(sum_, testing::AnyOf(3, 12));  // the second case launched before or after it patched
+  EXPECT_THAT(sum_, testing::AnyOf(3, 12));  // in the second case the launch came before or after the patch
 }
 
 TEST_F(HostrtMisuse, TwoThreadsMayUseDifferentObjects) {

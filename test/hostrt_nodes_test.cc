@@ -1,4 +1,4 @@
-// Event nodes, device-updatable nodes and nodes that are taken out, as far as only hostrt can show what they do.
+// Event nodes, device-updatable nodes and removed nodes: what only hostrt can show.
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace graphcache::test {
 namespace {
 
-// ---- Nodes that are taken out ----
+// ---- Removed nodes ----
 
 TEST_F(HostrtObjects, TwinsOfNodesBehindARemovedOneAreFound) {
   const cudaGraph_t graph = capture_values({1, 2, 3});
@@ -30,7 +30,7 @@ TEST_F(HostrtObjects, TwinsOfNodesBehindARemovedOneAreFound) {
 
 // ---- Events of graphs ----
 
-TEST_F(HostrtObjects, ALaunchWaitsForWhatItsEventsHadRecorded) {
+TEST_F(HostrtObjects, ALaunchWaitsForTheWorkThatItsEventsHadRecorded) {
   const cudaGraph_t graph = capture([&] {
     EXPECT_EQ(cudaSuccess, cudaStreamWaitEvent(stream_, event_, cudaEventWaitExternal));
     EXPECT_EQ(cudaSuccess, write(2, stream_));
@@ -71,7 +71,7 @@ TEST_F(HostrtObjects, EventsAreRecordedAndWaitedForInTheirPlace) {
   EXPECT_EQ(1, destroyed_);
 }
 
-// Under deferred execution in any order that the event leaves; without the wait there is more than one.
+// In deferred execution, every order that the event allows occurs; without the wait there is more than one.
 TEST_F(HostrtObjects, AnEventOfAGraphOrdersOtherStreams) {
   const cudaGraph_t graph =
       with_child({1}, capture([&] {

@@ -1,5 +1,5 @@
-// What the suites of graphs' user objects, children, memory and events share: what is alive before a test, and graphs
-// that hold others.
+// Shared by the suites of graphs' user objects, children, memory and events: what is alive before a test, and graphs
+// that contain others.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,7 +17,7 @@ class HostrtObjects : public HostrtLogTest {
     before_ = hostrt::ledger();
   }
 
-  // Whatever a test leaves undestroyed is forgotten here, and no destructor of a user object runs any more.
+  // Forgets whatever a test leaves undestroyed, without running destructors of user objects.
   void TearDown() override {
     EXPECT_EQ(expected_misuses_, hostrt::misuses()) << hostrt::last_misuse();
     const int destroyed = destroyed_;
@@ -25,7 +25,7 @@ class HostrtObjects : public HostrtLogTest {
     EXPECT_EQ(destroyed, destroyed_);
   }
 
-  // A graph of kernels before, a child and kernels behind it; the child's own graph is destroyed.
+  // A graph of kernels, a child graph and further kernels. The child's own graph is destroyed.
   cudaGraph_t with_child(const Values& before, cudaGraph_t child, const Values& behind = {}) {
     const cudaGraph_t graph = capture_values(before);
     const Nodes nodes = nodes_of(graph);
@@ -47,14 +47,14 @@ class HostrtObjects : public HostrtLogTest {
     return graph;
   }
 
-  // What a launch appends.
+  // The values that a launch appends.
   Values launched(cudaGraphExec_t executable) {
     EXPECT_EQ(cudaSuccess, cudaGraphLaunch(executable, stream_));
     EXPECT_EQ(cudaSuccess, cudaStreamSynchronize(stream_));
     return taken();
   }
 
-  // An object whose destructor adds to destroyed_, held by the graph alone.
+  // An object that only the graph holds and whose destructor increments destroyed_.
   cudaUserObject_t give_object(cudaGraph_t graph) {
     cudaUserObject_t object = nullptr;
     EXPECT_EQ(cudaSuccess,

@@ -1,5 +1,4 @@
-// User objects, as far as only hostrt can show what becomes of them: which reference is the last, and when it is
-// released.
+// User objects: which reference is the last, and when it is released. Only hostrt can show this.
 
 #include "hostrt_objects.h"
 

@@ -1,5 +1,5 @@
-// Graphs that were cloned from one another, held as child graphs or instantiated, in the hands of two threads: making
-// and destroying one writes to another, which no handle of the call shows (facts 35).
+// Two threads that use graphs which were cloned from one another, embedded as child graphs or instantiated. Making and
+// destroying one writes to another, which no handle of the call names (facts 35).
 
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
@@ -43,7 +43,7 @@ class HostrtRelatives : public HostrtMisuse {
     return made;
   }
 
-  // Calls whose objects are there before they begin.
+  // Calls whose objects exist before they begin.
   static Work clones(cudaGraph_t graph) {
     return [graph] { clone(graph); };
   }
@@ -126,7 +126,7 @@ TEST_F(HostrtRelatives, AChildGraphIsUsedByTheCallThatAddsIt) {
   }
 }
 
-TEST_F(HostrtRelatives, TwoThreadsMayUseWhatIsNotWritten) {
+TEST_F(HostrtRelatives, TwoThreadsMayUseGraphsThatAreNotWritten) {
   const cudaGraph_t graph = capture_adds();
   const cudaGraph_t another = capture_adds();
   const cudaGraph_t used = capture_adds();
@@ -139,11 +139,11 @@ TEST_F(HostrtRelatives, TwoThreadsMayUseWhatIsNotWritten) {
       {updates(instantiate(graph), graph), destroys(clone(graph))},
       {clones(one), clones(two)},
       {clones(one), destroys(clone(two))},
-      {destroys(clone(one)), destroys(clone(two))},  // The original of their originals does not count,
+      {destroys(clone(one)), destroys(clone(two))},  // a common original of their originals does not count
       {clones(graph), destroys(clone(one))},
       {instantiates(one), instantiates(two)},
       {destroys(instantiate(one)), destroys(instantiate(two))},
-      {clones(three), clones(four)},  // nor does it of graphs held as children,
+      {clones(three), clones(four)},  // nor does one of embedded graphs
       {clones(three), destroys(clone(four))},
       {destroys(clone(three)), destroys(clone(four))},
       {instantiates(three), instantiates(four)},

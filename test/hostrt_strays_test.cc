@@ -1,4 +1,4 @@
-// Work that a thread gives to other streams while it captures one: hostrt::strays().
+// Work that a thread enqueues on other streams while it is capturing: hostrt::strays().
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 class HostrtStrays : public HostrtLogTest {
  protected:
-  // One stray more, with these words for a first line.
+  // Expects one more stray, with these words as its first line.
   void expect_stray(const std::string& words) {
     EXPECT_EQ(++expected_, hostrt::strays());
     const std::string message = hostrt::last_stray();
@@ -77,20 +77,20 @@ TEST_F(HostrtStrays, WorkOfEveryKindIsCounted) {
   EXPECT_EQ(expected_, hostrt::strays());
 }
 
-TEST_F(HostrtStrays, WhatIsNoStrayIsNotCounted) {
-  OK(write(1, other_));  // Nothing captures.
+TEST_F(HostrtStrays, OtherWorkIsNotAStray) {
+  OK(write(1, other_));  // no stream is capturing
   OK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
   OK(write(2, stream_));
   OK(cudaEventRecord(event_, stream_));
   OK(cudaStreamWaitEvent(other_, event_, 0));
-  OK(write(3, other_));  // A fork is part of the capture.
+  OK(write(3, other_));  // a forked stream is part of the capture
   OK(cudaEventRecord(event_, other_));
   OK(cudaStreamWaitEvent(stream_, event_, 0));
-  std::thread([&] { EXPECT_EQ(cudaSuccess, write(4, nullptr)); }).join();  // That thread captures nothing.
+  std::thread([&] { EXPECT_EQ(cudaSuccess, write(4, nullptr)); }).join();  // that thread is not capturing
   GIVES(cudaErrorInvalidValue, launch(append, 0, 1, nullptr, log_, &count_, 5));
   OK(cudaMemsetAsync(log_, 0, 0, nullptr));
   GIVES(cudaErrorStreamCaptureUnsupported, cudaStreamSynchronize(stream_));
-  OK(write(6, nullptr));  // The capture is invalid: it gives no graph.
+  OK(write(6, nullptr));  // the capture is invalid, so it will return no graph
   cudaGraph_t graph = nullptr;
   GIVES(cudaErrorStreamCaptureInvalidated, cudaStreamEndCapture(stream_, &graph));
   EXPECT_EQ(0u, hostrt::strays()) << hostrt::last_stray();

@@ -1,4 +1,4 @@
-// What the suites of hostrt share: a fresh runtime for each test, and work that tells how often and in which order it
+// Shared by the suites of hostrt: a fresh runtime for each test, and work that shows how often and in which order it
 // ran.
 #pragma once
 
@@ -49,7 +49,7 @@ class HostrtTest : public testing::Test {
     return executable;
   }
 
-  // One misuse more, with these words for a first line.
+  // Expects one more misuse, with these words as its first line.
   void expect_misuse(const char* words) {
     EXPECT_EQ(++expected_misuses_, hostrt::misuses());
     const std::string message = hostrt::last_misuse();
@@ -72,7 +72,7 @@ class HostrtSumTest : public HostrtTest {
   float sum_ = 0;
 };
 
-// Tests of hostrt itself: calls are counted from the test on.
+// For tests of hostrt itself: calls are counted from the begin of the test.
 class Hostrt : public HostrtSumTest {
  protected:
   void SetUp() override {
@@ -115,7 +115,7 @@ class HostrtLogTest : public HostrtTest {
     return cudaGraphExecKernelNodeSetParams(executable, node, params.get());
   }
 
-  // What was appended since the last look.
+  // The values appended since the last call.
   Values taken() {
     Values values(log_, log_ + count_);
     count_ = 0;

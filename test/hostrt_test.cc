@@ -1,5 +1,5 @@
-// What only hostrt can show: its ledger, misuses, kernels as host functions. The rules that it shares with the real
-// runtime are in rules_*_test.cc.
+// What only hostrt has: its ledger, misuses, kernels as host functions. Rules that it shares with the real runtime are
+// in rules_*_test.cc.
 
 #include "graphcache/hostrt.h"
 
@@ -36,7 +36,7 @@ void not_registered(int) {}
 GRAPHCACHE_HOST_KERNEL(graphcache::test::store_product<float, 3>)
 GRAPHCACHE_HOST_KERNEL(graphcache::test::nothing)
 GRAPHCACHE_HOST_KERNEL(graphcache::test::throw_something)
-GRAPHCACHE_HOST_KERNEL((graphcache::test::nothing))  // twice, and in parentheses: harmless
+GRAPHCACHE_HOST_KERNEL((graphcache::test::nothing))  // registered twice, and in parentheses: harmless
 
 namespace graphcache::test {
 namespace {
@@ -51,7 +51,7 @@ TEST_F(Hostrt, TemplatesAndKernelsWithoutParametersCanBeRegistered) {
   EXPECT_EQ(2u, hostrt::kernels_run());
 }
 
-// By the registration's own means, because compilers remark on every function with such a parameter.
+// Registered directly, because compilers warn about every function with such a parameter.
 TEST_F(Hostrt, OverAlignedParametersAreAligned) {
   static const int function = 0;
   static std::uintptr_t misaligned = 1;
@@ -84,7 +84,7 @@ TEST_F(Hostrt, AKernelThatThrowsIsTheEndOfEverything) {
   GIVES(cudaErrorLaunchFailure, launch(add, 1, 1, stream_, &sum_, 1, 1.0f));
   GIVES(cudaErrorLaunchFailure, cudaStreamSynchronize(stream_));
   GIVES(cudaErrorLaunchFailure, cudaGetLastError());
-  GIVES(cudaSuccess, cudaGetLastError());  // once for each call that it fails
+  GIVES(cudaSuccess, cudaGetLastError());  // once for each failed call
   GIVES(cudaErrorLaunchFailure, cudaFree(nullptr));
   int device = -1;
   OK(cudaGetDevice(&device));
@@ -112,7 +112,7 @@ TEST_F(Hostrt, WithoutExecutionCallsAreCheckedAndNothingRuns) {
 
 // ---- Ledger ----
 
-TEST_F(Hostrt, TheLedgerCountsWhatIsAlive) {
+TEST_F(Hostrt, TheLedgerCountsLiveObjects) {
   cudaEvent_t event = nullptr;
   void* memory = nullptr;
   void* pinned = nullptr;
@@ -134,7 +134,7 @@ TEST_F(Hostrt, TheLedgerCountsWhatIsAlive) {
   ++expected.captures;
   ++expected.graphs;
   EXPECT_EQ(expected, hostrt::ledger());
-  GIVES(cudaErrorStreamCaptureUnsupported, cudaStreamSynchronize(stream_));  // frees the graph
+  GIVES(cudaErrorStreamCaptureUnsupported, cudaStreamSynchronize(stream_));  // destroys the graph
   --expected.graphs;
   EXPECT_EQ(expected, hostrt::ledger());
   cudaGraph_t none = nullptr;
@@ -146,7 +146,7 @@ TEST_F(Hostrt, TheLedgerCountsWhatIsAlive) {
   OK(cudaFree(memory));
   OK(cudaFreeHost(pinned));
   OK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeGlobal));
-  OK(cudaStreamDestroy(stream_));  // and so the capture
+  OK(cudaStreamDestroy(stream_));  // ends the capture
   EXPECT_EQ(hostrt::Ledger{}, hostrt::ledger());
 }
 
@@ -260,7 +260,7 @@ TEST_F(Hostrt, DevicesHaveStreamsOfTheirOwn) {
   OK(cudaEventCreate(&event));
   GIVES(cudaErrorInvalidResourceHandle, cudaEventRecord(event, stream_));  // of the other device
   std::thread([&] { cudaGetDevice(&device); }).join();
-  EXPECT_EQ(0, device);  // the current device is a thread's own
+  EXPECT_EQ(0, device);  // each thread has its own current device
   cudaDeviceProp properties;
   OK(cudaGetDeviceProperties(&properties, 1));
   EXPECT_STREQ("hostrt (CPU)", properties.name);

@@ -1,4 +1,4 @@
-// What device code writes into the nodes of an executable, and when that is lost, as far as only hostrt can show it.
+// Values that device code writes into the nodes of an executable, and when they are lost. Only what hostrt can show.
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -34,8 +34,8 @@ GRAPHCACHE_HOST_KERNEL(graphcache::test::see_launch)
 namespace graphcache::test {
 namespace {
 
-// An executable with a kernel of two blocks that sees how it is launched, and an updater before all other nodes that
-// writes the kernel's grid and the value of its argument.
+// An executable with a kernel of two blocks that records its launch, and an updater before all other nodes that writes
+// the kernel's grid and argument.
 class HostrtUpdates : public HostrtLogTest {
  protected:
   static constexpr unsigned kGrid = 2;
@@ -74,7 +74,7 @@ class HostrtUpdates : public HostrtLogTest {
     value_ = kValue;
   }
 
-  // The next launch writes this.
+  // Sets what the next launch writes.
   void write(unsigned grid, int value) {
     const dim3 written(grid);
     std::memcpy(values_.bytes, &written, sizeof written);
@@ -89,8 +89,8 @@ class HostrtUpdates : public HostrtLogTest {
     OK(cudaGraphLaunch(executable_, stream));
   }
 
-  // Launches on a stream, with a grid to be written unless it is 0, and what is seen: the grid, and the blocks that
-  // ran.
+  // A launch on a stream. `grid` is the grid to be written, or 0. The rest is what is observed: the grid, and the
+  // number of blocks that ran.
   struct Step {
     cudaStream_t stream;
     unsigned written, grid, blocks;
@@ -115,8 +115,8 @@ class HostrtUpdates : public HostrtLogTest {
     return stream;
   }
 
-  // What became of what the first launch wrote, under many seeds: how often it arrived, was refused and was lost. In
-  // any case the second launch is right.
+  // How often, over many seeds, the writes of the first launch arrived, were refused, and were lost. The second launch
+  // must always be right.
   enum Fate { kArrived, kRefused, kLost };
   static constexpr int kSeeds = 400;
   std::map<Fate, int> fates(const std::function<void()>& beside, const std::function<void()>& upload) {
@@ -153,7 +153,7 @@ class HostrtUpdates : public HostrtLogTest {
     EXPECT_NEAR(kSeeds / 4, all[kLost], kSeeds / 8);
   }
 
-  // For build(): nodes beside the kernel, and nodes behind it.
+  // For build(): nodes beside the kernel, and nodes after it.
   void fork() {
     int* const log = log_;
     EXPECT_EQ(cudaSuccess, cudaEventRecord(event_, stream_));
@@ -180,10 +180,10 @@ class HostrtUpdates : public HostrtLogTest {
   cudaGraphNode_t node_ = nullptr;
   Seen seen_ = {};
   int device_error_ = 0;
-  int value_ = 0;  // that the kernel is to see
+  int value_ = 0;  // the value that the kernel should see
 
  private:
-  // Its library is the same whatever is loaded.
+  // Any loaded library has these kernels.
   Params<updater::Values<updater::kSmall>> updater_params() {
     const auto load = driver_function<CUresult (*)(CUlibrary*, const void*, CUjit_option*, void**, unsigned,
                                                    CUlibraryOption*, void**, unsigned)>("cuLibraryLoadData");
@@ -203,7 +203,7 @@ class HostrtUpdates : public HostrtLogTest {
   cudaGraphNode_t updater_ = nullptr;
 };
 
-// The sequences were measured (docs/semantics.md).
+// These sequences were measured on a GPU (docs/semantics.md).
 TEST_F(HostrtUpdates, AGridThatTheDeviceWroteIsLostAtAnotherPriority) {
   const cudaStream_t low = with_priority(0), high = with_priority(-5);
   build();
@@ -237,7 +237,7 @@ TEST_F(HostrtUpdates, NothingIsLostUnderUseNodePriorityOrAtOnePriority) {
           {high, 0, 3, 2}});
 }
 
-TEST_F(HostrtUpdates, WhatIsLeftOfALostGridIsTheHosts) {
+TEST_F(HostrtUpdates, ALostGridIsReplacedByTheHosts) {
   const cudaStream_t low = with_priority(0), high = with_priority(-5);
   build();
   patch(4);
@@ -252,7 +252,7 @@ TEST_F(HostrtUpdates, ItIsTheOrderOfTheLaunchesThatCounts) {
   hostrt::hold(low);
   write(3, 7);
   launch(low);
-  launch(high);  // behind the other, which writes the grid when it runs
+  launch(high);  // runs after the other launch, which writes the grid when it runs
   OK(hostrt::release(low));
   OK(cudaDeviceSynchronize());
   EXPECT_EQ(3u, seen_.grid);
@@ -267,7 +267,7 @@ TEST_F(HostrtUpdates, WithoutDeferralNoUploadIsLate) {
   expect({{stream_, 3, 3, 3}});
 }
 
-TEST_F(HostrtUpdates, AnUploadThatNobodyAwaitedMayComeTooLate) {
+TEST_F(HostrtUpdates, AnUploadThatWasNotAwaitedMayBeTooLate) {
   const auto forked = [this] { fork(); };
   expect_doubtful(forked, [this] { upload(stream_); });
   expect_doubtful(forked, [this] { upload(other_); });
@@ -276,7 +276,7 @@ TEST_F(HostrtUpdates, AnUploadThatNobodyAwaitedMayComeTooLate) {
     upload(stream_);
     upload(stream_);
   });
-  expect_doubtful(forked, [this] {  // The host has to wait, and for the right stream and event.
+  expect_doubtful(forked, [this] {  // the host must wait, and for the right stream and event
     OK(cudaEventRecord(event_, other_));
     upload(other_);
     OK(cudaEventSynchronize(event_));
@@ -302,7 +302,7 @@ TEST_F(HostrtUpdates, AnUploadThatTheHostAwaitedIsDone) {
     expect_right([this] { fork(); }, [&] { upload(other_), wait(); });
   }
   expect_right([this] { fork(); },
-               [this] {  // The legacy stream waits for blocking ones.
+               [this] {  // the legacy stream waits for blocking ones
                  const cudaStream_t blocking = with_priority(0, cudaStreamDefault);
                  upload(blocking);
                  OK(cudaStreamSynchronize(nullptr));

@@ -1,4 +1,4 @@
-// What the suites of the index share: entries by numbers.
+// Shared by the suites of the index: entries identified by numbers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,14 +31,14 @@ inline std::vector<std::string> names_of(std::initializer_list<int> numbers) {
 
 class IndexTest : public testing::Test {
  protected:
-  // With a template, or cold.
+  // Adds an entry with a template, or a cold one.
   Entry* add(int number, bool is_recorded = true) {
     Entry* entry = index.insert(key(number), kHere);
     index.touch(entry);
     if (is_recorded) index.set_state(entry, State::kRecorded);
     return entry;
   }
-  // Drops the entry whose template the cache would forget next; the number's key, or "none".
+  // Drops the entry that would be the next to lose its template. Returns its key, or "none".
   std::string drop() {
     Entry* oldest = index.oldest_recorded();
     if (oldest == nullptr) return "none";
@@ -53,7 +53,7 @@ class IndexTest : public testing::Test {
     return swept;
   }
 
-  // Those that are found: the cold ones, the recorded ones, the live ones, each in order of use.
+  // The entries that can be found: cold, recorded and live ones, each in order of use.
   std::vector<Entry*> found() const {
     std::vector<Entry*> all;
     index.for_each([&](Entry* entry) {
@@ -61,7 +61,7 @@ class IndexTest : public testing::Test {
     });
     return all;
   }
-  // Those that exist, erased ones included.
+  // Number of existing entries, including erased ones.
   std::size_t size() const {
     std::size_t all = 0;
     index.for_each([&](const Entry*) { ++all; });

@@ -1,4 +1,4 @@
-// The index alone: no CUDA call is made.
+// The index without a cache: no CUDA call is made.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -97,13 +97,13 @@ TEST_F(IndexTest, TemplatesOfErasedEntriesCountUntilTheyAreSwept) {
   ASSERT_TRUE(entry->lock.try_lock());
   index.erase(entry);
   EXPECT_EQ(index.find(key(1)), nullptr);
-  EXPECT_EQ(sweep(), 0);  // In use.
+  EXPECT_EQ(sweep(), 0);  // in use
   EXPECT_EQ(index.templates(), 2u);
   EXPECT_EQ(found().size(), 1u);
   EXPECT_EQ(size(), 2u);
   (void)entry->lock.unlock();
   ++entry->users;
-  EXPECT_EQ(sweep(), 0);  // Still needed.
+  EXPECT_EQ(sweep(), 0);  // still needed
   --entry->users;
   EXPECT_EQ(sweep(), 1);
   EXPECT_EQ(index.templates(), 1u);
@@ -114,7 +114,7 @@ TEST_F(IndexTest, ErasedEntriesMayBecomeLiveAndColdAgain) {
   Entry* entry = add(1, /*is_recorded=*/false);
   ASSERT_TRUE(entry->lock.try_lock());
   index.erase(entry);
-  index.erase(entry);  // Once more changes nothing.
+  index.erase(entry);  // erasing it again changes nothing
   EXPECT_EQ(index.templates(), 0u);
   index.set_state(entry, State::kLive);
   index.set_state(entry, State::kLive);
@@ -154,7 +154,7 @@ TEST_F(IndexTest, SweepPassesOverEntriesInUse) {
 }
 
 TEST_F(IndexTest, SurplusIsTheLeastRecentlyUsedColdEntry) {
-  add(-1);  // One with a template does not count.
+  add(-1);  // an entry with a template does not count
   std::vector<Entry*> cold;
   for (std::size_t i = 0; i < Index::kMaxColdEntries; ++i) cold.push_back(add(static_cast<int>(i), false));
   EXPECT_EQ(index.surplus(), nullptr);
@@ -178,7 +178,7 @@ TEST_F(IndexTest, ColdKeysAreBoundedInBytes) {
   EXPECT_EQ(index.surplus(), cold[0]);
   index.touch(cold[0]);
   EXPECT_EQ(index.surplus(), cold[1]);
-  index.set_state(cold[1], State::kRecorded);  // Templates have a bound of their own.
+  index.set_state(cold[1], State::kRecorded);  // templates have a limit of their own
   EXPECT_EQ(index.surplus(), nullptr);
   index.set_state(cold[1], State::kCold);
   index.erase(index.surplus());
@@ -244,7 +244,7 @@ TEST(EntryTableTest, GrowsByTwoBucketsAnInsertionAndNeverByMore) {
   }
 }
 
-// Entries come and go between the steps of a walk, and the table grows to several times its size.
+// Entries are inserted and erased between the steps of a walk, and the table grows to several times its size.
 TEST(EntryTableTest, AWalkMeetsWhatStaysOnceAndNothingTwice) {
   for (const int at_first : {1, 100, 200, 300, 500, 1000}) {
     EntryTable table;
@@ -273,9 +273,9 @@ TEST_F(IndexTest, AChangedStateIsAUse) {
   for (const int i : {2, 4, 0, 3, 1}) index.set_state(entries[i], State::kLive);
   EXPECT_EQ(index.oldest_recorded(), nullptr);
   for (const int i : {3, 0}) index.set_state(entries[i], State::kCold);
-  index.touch(entries[1]);  // One that is live has no place.
+  index.touch(entries[1]);  // a live entry has no place
   for (const int i : {1, 3, 0, 2}) index.set_state(entries[i], State::kRecorded);
-  EXPECT_EQ(names(found()), names_of({2, 0, 3, 1, 4}));  // The live one last.
+  EXPECT_EQ(names(found()), names_of({2, 0, 3, 1, 4}));  // the live one last
   index.touch(entries[0]);
   index.set_state(entries[4], State::kRecorded);
   EXPECT_EQ(names(found()), names_of({4, 0, 2, 3, 1}));
@@ -328,14 +328,14 @@ TEST_F(IndexTest, TemplatesAreThoseOfLiveAndRecordedEntries) {
   EXPECT_EQ(index.templates(), 2u);
   ++entries[2]->users;
   index.erase(entries[2]);
-  EXPECT_EQ(index.templates(), 2u);  // It exists until it is swept.
+  EXPECT_EQ(index.templates(), 2u);  // it exists until it is swept
   EXPECT_EQ(sweep(), 0);
   --entries[2]->users;
   EXPECT_EQ(sweep(), 1);
   EXPECT_EQ(index.templates(), 1u);
 }
 
-TEST_F(IndexTest, DestroysWhatIsStillThere) {
+TEST_F(IndexTest, DestroysRemainingEntries) {
   Index other;
   other.set_state(other.insert(key(1), kHere), State::kLive);
   other.insert(key(2), kHere);

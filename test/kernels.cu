@@ -111,7 +111,7 @@ GRAPHCACHE_TEST_KERNEL void record_cluster_size(int* out) {
 }
 
 #if defined(__CUDACC__)
-__device__ char of_this_device;  // whose address is another one on each device
+__device__ char of_this_device;  // its address differs between devices
 #endif
 
 GRAPHCACHE_TEST_KERNEL void record_device(unsigned long long* out) {

@@ -1,4 +1,4 @@
-// The hash of keys: SipHash-1-3 under a secret of the process.
+// The hash of keys: SipHash-1-3 with a secret of the process.
 #include <absl/container/flat_hash_set.h>
 #include <gtest/gtest.h>
 
@@ -19,8 +19,8 @@
 namespace graphcache {
 namespace {
 
-// Of the bytes 0, 1, ... size - 1 under a secret of zeros: what CPython 3.11 gives for hash(bytes(range(size))) with
-// PYTHONHASHSEED=0.
+// The hashes of the bytes 0, 1, ... size - 1 with a secret of zeros, as given by CPython 3.11 for
+// hash(bytes(range(size))) with PYTHONHASHSEED=0.
 TEST(SipHashTest, IsThatOfOthers) {
   std::string bytes(63, '\0');
   std::iota(bytes.begin(), bytes.end(), '\0');
@@ -38,11 +38,11 @@ TEST(SipHashTest, DependsOnBothHalvesOfTheSecret) {
   EXPECT_NE(siphash13({0, 0}, "text", 4), siphash13({0, 1}, "text", 4));
 }
 
-// The hash of Abseil's 20220623 multiplies words of 64 bits with each other. Where the first of a pair is its public
-// constant, the product is 0 and says nothing of the second one: all of these texts have one hash, whatever its seed.
+// Abseil 20220623 hashes by multiplying pairs of 64-bit words. If the first word of a pair equals its public constant,
+// the product is 0 whatever the second word is. So all these texts have the same hash with every seed.
 std::string crafted(std::uint64_t number) {
   constexpr std::uint64_t kConstant = 0x13198a2e03707344;
-  constexpr std::size_t kBefore = 2;  // Bytes of the key before its text: a tag, and the text's size.
+  constexpr std::size_t kBefore = 2;  // bytes of the key before its text: a tag and the text's size
   std::string text(40, 'x');
   std::memcpy(&text[16 - kBefore], &kConstant, sizeof(kConstant));
   std::memcpy(&text[24 - kBefore], &number, sizeof(number));
@@ -81,7 +81,7 @@ TEST(KeyHashTest, TextsThatCollideWithoutASecretCostNoMoreThanOthers) {
   EXPECT_LE(of_bad, 2 * of_good);
 }
 
-// Run by the next one, in processes of their own.
+// Run by the next test in separate processes.
 TEST(KeyHashTest, DISABLED_PrintsAHash) { std::printf("hash %zu\n", key("train_step", 8).hash()); }
 
 TEST(KeyHashTest, DiffersFromProcessToProcess) {

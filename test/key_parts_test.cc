@@ -1,4 +1,4 @@
-// That lists of different parts are different keys, by generation.
+// Lists of different parts are different keys; tested with generated lists.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -29,7 +29,7 @@ void graphcache_key(Keyer& keyer, const Both& both) {
   both.b(keyer);
 }
 
-// Parts that all differ, each with a description that no other has.
+// Parts that all differ, each with a unique description.
 std::vector<std::pair<Writer, std::string>> some_parts() {
   std::vector<std::pair<Writer, std::string>> parts;
   const auto part = [&](auto value, const std::string& text) {
@@ -69,7 +69,7 @@ std::vector<std::pair<Writer, std::string>> some_parts() {
 
 TEST(KeyTest, DifferentListsOfPartsAreDifferentKeys) {
   const auto parts = some_parts();
-  std::map<std::string, std::string> seen;  // canonical bytes to description
+  std::map<std::string, std::string> seen;  // from canonical bytes to description
   const auto add = [&](const std::string& text, const auto&... writers) {
     Keyer keyer;
     (writers(keyer), ...);

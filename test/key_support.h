@@ -1,4 +1,4 @@
-// Types of a user that go into keys, and enumerations of several kinds.
+// User types that can be parts of keys, and enumerations of several kinds.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct Shape {
 };
 inline void graphcache_key(graphcache::Keyer& keyer, const Shape& shape) { keyer.add(shape.extents).add(shape.padded); }
 
-// Each could be written down in another way as well: the function decides.
+// Each could be encoded in another way as well; the function decides.
 struct Name {
   std::string text;
   operator std::string_view() const { return text; }

@@ -1,4 +1,4 @@
-// Which keys are equal: all forms of one value, no two values.
+// Equality of keys: all forms of one value are equal, and different values are not.
 #include "graphcache/key.h"
 
 #include <absl/strings/string_view.h>
@@ -42,7 +42,7 @@ TEST(KeyTest, IntegersOfEqualBitsAndOtherValueDiffer) {
   EXPECT_NE(key(-1), key(std::numeric_limits<uint32_t>::max()));
   EXPECT_NE(key(int64_t{-1}), key(std::numeric_limits<uint64_t>::max()));
   EXPECT_NE(key(std::numeric_limits<int64_t>::min()), key(uint64_t{1} << 63));
-  EXPECT_NE(key(1), key(-2));  // -2 is written down as 1, under another tag
+  EXPECT_NE(key(1), key(-2));  // -2 is encoded as 1, with another tag
 }
 
 TEST(KeyTest, EqualValuesOfDifferentKindsDiffer) {
@@ -214,14 +214,14 @@ TEST(KeyTest, TypesOfTheUserAreFramedAndNest) {
   EXPECT_NE(key(user::Nothing{}, user::Padded{1, 2}), key(user::Padded{1, 2}, user::Nothing{}));
 }
 
-TEST(KeyTest, GraphcacheKeyComesBeforeEveryOtherForm) {
+TEST(KeyTest, GraphcacheKeyPrecedesEveryOtherForm) {
   EXPECT_EQ(key(user::Name{"ab"}), key(user::Name{"cd"}));
   EXPECT_NE(key(user::Name{"ab"}), key(user::Name{"abc"}));
   EXPECT_EQ(key(user::Mode::kFast).label(), "fast");
 }
 
-TEST(KeyTest, WhatGraphcacheKeyThrowsPassesThrough) {
-  EXPECT_THROW(key("a", user::Thrower{}), int);  // leaks nothing: run under a sanitizer
+TEST(KeyTest, ExceptionsOfGraphcacheKeyPassThrough) {
+  EXPECT_THROW(key("a", user::Thrower{}), int);  // leaks nothing: run this with a sanitizer
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A key as a value: its memory, copies and moves, its hash, and what people read of it.
+// A key as a value: its memory, copies and moves, its hash, and its text.
 #include <absl/hash/hash.h>
 #include <absl/hash/hash_testing.h>
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ std::atomic<int> allocations{0};
 std::atomic<size_t> allocated_bytes{0};
 }  // namespace
 
-// Not inlined, since g++ then sees a free() of what it takes for the built-in operator new's.
+// Not inlined, because g++ would take this for a free() of memory from the built-in operator new.
 [[gnu::noinline]] void* operator new(size_t size) {
   ++allocations;
   allocated_bytes += size;
@@ -32,14 +32,14 @@ std::atomic<size_t> allocated_bytes{0};
 }
 [[gnu::noinline]] void operator delete(void* block) noexcept { std::free(block); }
 [[gnu::noinline]] void operator delete(void* block, size_t) noexcept { std::free(block); }
-// A sanitizer's own do not call the ones above.
+// A sanitizer's own operators do not call the ones above.
 void* operator new[](size_t size) { return operator new(size); }
 void operator delete[](void* block) noexcept { operator delete(block); }
 void operator delete[](void* block, size_t) noexcept { operator delete(block); }
 
 namespace graphcache {
 
-// Makes two different keys collide, which cannot be had by trying.
+// Makes two different keys collide, which is infeasible by search.
 class KeyTestPeer {
  public:
   static Key with_hash(Key key, size_t hash) {
@@ -117,7 +117,7 @@ TEST(KeyTest, KeysOfEverySizeCompareCopyAndMove) {
 
     Key moved = std::move(copy);
     EXPECT_EQ(moved, original);
-    copy = key(1);  // a key moved from takes a new value
+    copy = key(1);  // a moved-from key can be assigned
     EXPECT_EQ(copy, key(1));
 
     std::string text(size - 2, 'x');
@@ -215,7 +215,7 @@ TEST(KeyTest, CollidingHashesDoNotMakeKeysEqual) {
     EXPECT_EQ(a.hash(), b.hash());
     EXPECT_NE(a, b);
     EXPECT_EQ(a, KeyTestPeer::with_hash(key(text + "a"), 42));
-    EXPECT_NE(a, KeyTestPeer::with_hash(key(text + "a", 1), 42));  // a is where this one begins
+    EXPECT_NE(a, KeyTestPeer::with_hash(key(text + "a", 1), 42));  // text + "a" is where the encodings differ
     EXPECT_NE(KeyTestPeer::with_hash(Key(), 42), a);
   }
 }

@@ -1,4 +1,4 @@
-// Launches of kernels by the CUDA runtime's API: <<<>>> needs nvcc.
+// Launches of kernels by the runtime API, because <<<>>> needs nvcc.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,12 +16,12 @@ cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t str
   return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, arguments, 0, stream);
 }
 
-// The same, in clusters of so many blocks if that is not 0.
+// The same in clusters of this many blocks, unless that is 0.
 template <class... P>
 cudaError_t launch_in_clusters(void (*kernel)(P...), dim3 grid, dim3 block, dim3 cluster, cudaStream_t stream,
                                std::type_identity_t<P>... values) {
   cudaLaunchAttribute attribute;
-  std::memset(&attribute, 0, sizeof attribute);  // Some are refused with other bytes set (fact 26).
+  std::memset(&attribute, 0, sizeof attribute);  // some launches fail if other bytes are set (fact 26)
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim.x = cluster.x;
   attribute.val.clusterDim.y = cluster.y;

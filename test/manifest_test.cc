@@ -1,4 +1,4 @@
-// The keys of one run of a program, written down for its next start. On hostrt.
+// The manifest: the keys of one run of a program, for its next start. On hostrt.
 #include "graphcache/manifest.h"
 
 #include <absl/strings/str_cat.h>
@@ -54,14 +54,14 @@ std::vector<std::pair<Key, std::uint64_t>> with_uses(const std::vector<Key>& key
 }
 std::string text_of(const std::vector<Key>& keys) { return manifest_text(with_uses(keys), SIZE_MAX); }
 
-// A manifest of these lines, whose checksum is right.
+// A manifest of these lines with a correct checksum.
 std::string text_of_lines(const std::string& lines) {
   const std::string text = "graphcache manifest 1\n" + lines;
   const std::uint64_t checksum = siphash13({1, 2}, text.data(), text.size());
   return absl::StrCat(text, "checksum ", absl::Hex(checksum, absl::kZeroPad16), "\n");
 }
 
-// One of one key of these bytes.
+// A manifest of one key with these bytes.
 std::string text_of_bytes(const std::string& bytes) {
   std::string line = "1 ";
   for (const char byte : bytes) absl::StrAppend(&line, absl::Hex(static_cast<unsigned char>(byte), absl::kZeroPad2));
@@ -75,7 +75,7 @@ void expect_refused(const std::string& text, const std::string& why) {
   EXPECT_NE(keys.status().message().find(why), absl::string_view::npos) << keys.status();
 }
 
-TEST(KeyPartsTest, PartsAreWhatAKeyWasMadeFrom) {
+TEST(KeyPartsTest, PartsAreThoseThatAKeyWasMadeFrom) {
   using Kind = KeyPart::Kind;
   using Parts = std::vector<KeyPart>;
   const auto number = [](std::int64_t value) { return KeyPart{Kind::kInteger, value, ""}; };
@@ -139,7 +139,7 @@ TEST(ManifestTest, AByteThatIsDamagedIsFound) {
       std::string damaged = text;
       damaged[i] = static_cast<char>(static_cast<unsigned char>(damaged[i]) ^ (1u << bit));
       const auto keys = read_manifest(damaged);
-      // The last end of a line may be missing, and nothing else.
+      // Only the last newline may be missing.
       ASSERT_FALSE(keys.ok()) << "byte " << i << ", bit " << bit;
       EXPECT_TRUE(absl::IsInvalidArgument(keys.status())) << keys.status();
     }
@@ -164,7 +164,7 @@ TEST(ManifestTest, ATextThatWasCutIsFound) {
   EXPECT_TRUE(read_manifest(text).ok());
 }
 
-TEST(ManifestTest, ErrorsSayWhatIsWrong) {
+TEST(ManifestTest, ErrorsDescribeTheFault) {
   expect_refused("", "not a manifest of graphcache");
   expect_refused("{\"json\": 1}\n", "not a manifest of graphcache");
   expect_refused("graphcache manifest 2\nwhatever\n", "another version");
@@ -187,21 +187,21 @@ TEST(ManifestTest, LinesThatAreNoneAreRefusedThoughTheChecksumIsRight) {
 TEST(ManifestTest, BytesThatAreNoKeyAreRefused) {
   EXPECT_TRUE(read_manifest(text_of_bytes(std::string())).ok());
   EXPECT_TRUE(read_manifest(text_of_bytes("\x11\x05")).ok());
-  const std::string hostile[] = {std::string("\x00", 1),  // No tag.
-                                 "\x0a",                  // No tag.
-                                 "\x09",                  // The end of nothing.
-                                 "\x08",                  // A user's type without an end.
-                                 "\x05",                  // An optional without its value.
-                                 "\x06\x11\x01",          // Two integers short.
-                                 "\x12\x01",              // An integer of two bytes, one of which is missing.
-                                 "\x1f",                  // Of fifteen bytes.
+  const std::string hostile[] = {std::string("\x00", 1),  // no tag
+                                 "\x0a",                  // no tag
+                                 "\x09",                  // an end mark without a begin
+                                 "\x08",                  // a user's type without an end
+                                 "\x05",                  // an optional without its value
+                                 "\x06\x11\x01",          // two of three integers missing
+                                 "\x12\x01",              // an integer of two bytes, one of them missing
+                                 "\x1f",                  // an integer of fifteen bytes
                                  "\x61\x05"
-                                 "ab",                                    // A text that is too short.
-                                 "\x68\xff\xff\xff\xff\xff\xff\xff\xff",  // One of 2^64 - 1 bytes.
-                                 "\x78\xff\xff\xff\xff\xff\xff\xff\xff",  // A sequence of as many parts.
-                                 "\x88\xff\xff\xff\xff\xff\xff\xff\x7f",  // A tuple of half as many.
-                                 "\x90",                                  // Beyond the last tag.
-                                 std::string(100'000, '\x05'),            // Optionals in optionals.
+                                 "ab",                                    // a text that is too short
+                                 "\x68\xff\xff\xff\xff\xff\xff\xff\xff",  // a text of 2^64 - 1 bytes
+                                 "\x78\xff\xff\xff\xff\xff\xff\xff\xff",  // a sequence of as many parts
+                                 "\x88\xff\xff\xff\xff\xff\xff\xff\x7f",  // a tuple of half as many
+                                 "\x90",                                  // beyond the last tag
+                                 std::string(100'000, '\x05'),            // nested optionals
                                  std::string(100'000, '\x08') + std::string(100'000, '\x09')};
   for (const std::string& bytes : hostile) expect_refused(text_of_bytes(bytes), "these bytes are not a key");
 }
@@ -238,7 +238,7 @@ TEST(ManifestTest, WarmUpStopsWhenItsTimeIsSpent) {
     return absl::OkStatus();
   };
   const WarmUp short_one = warm_up(*keys, std::chrono::milliseconds(1), warm);
-  EXPECT_EQ(calls, 1);  // What has begun ends.
+  EXPECT_EQ(calls, 1);  // a key that has begun is completed
   EXPECT_EQ(short_one.warmed, 1u);
   EXPECT_EQ(short_one.left, 2u);
   EXPECT_TRUE(short_one.error.ok());
@@ -265,9 +265,9 @@ TEST_F(CacheManifestTest, ThoseThatWereReplayedAreInIt) {
     for (int i = 0; i < runs; ++i) EXPECT_TRUE(run_add(cache, which).ok());
   };
   int place = 0;
-  times(key("dropped"), 9);  // Its template goes for those of the others.
+  times(key("dropped"), 9);  // its template is dropped for those of the others
   times(key("address", &place), 9);
-  times(key("evicted"), 5);  // It has its template.
+  times(key("evicted"), 5);  // it keeps its template
   times(key("often"), 7);
   times(key("once"), 1);
   EXPECT_RUN(kEager, cache.run(key("direct"), stream, [](cudaStream_t) {}));
@@ -293,7 +293,7 @@ TEST_F(CacheManifestTest, AKeyOfTwoPlacesIsInItOnce) {
   EXPECT_EQ(keys->front().uses, 5u);
 }
 
-// As a program's next start does it.
+// Like the next start of a program.
 TEST_F(CacheManifestTest, TheNextStartBeginsWithHits) {
   const auto decode = [&](Cache& cache, const Key& which, std::int64_t batch, bool warms) {
     const auto fn = [&, batch](cudaStream_t on) {
@@ -320,7 +320,7 @@ TEST_F(CacheManifestTest, TheNextStartBeginsWithHits) {
     return decode(cache, known.key, known.parts.at(1).integer, true).status();
   });
   EXPECT_EQ(done.warmed, 3u);
-  expect_sum(12);  // Nothing was run.
+  expect_sum(12);  // nothing was run
   for (std::int64_t batch = 2; batch < 5; ++batch) {
     EXPECT_RUN(kReplayed, decode(cache, key("decode", batch), batch, false));
   }

@@ -1,4 +1,4 @@
-// Mistakes in `fn` that break a capture or leave it empty: what the run does all the same, and what it says.
+// Mistakes in `fn` that break a capture or leave it empty: what the run does, and what it reports.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -17,7 +17,7 @@ namespace {
 
 class MistakesTest : public CacheTest {
  protected:
-  // As checked code does.
+  // Like code that checks every call.
   static void check(cudaError_t error) {
     if (error == cudaSuccess) return;
     cudaGetLastError();
@@ -190,7 +190,7 @@ TEST_F(MistakesTest, KeysThatNeverCaptureLowerTheRates) {
   EXPECT_DOUBLE_EQ(all.graph_rate(), 0.25);
 }
 
-// What each common cause is said to be, and what to do about it (docs/capture-errors.md).
+// The description of each common cause and its remedy (docs/capture-errors.md).
 TEST_F(MistakesTest, EachCauseSaysWhatToDo) {
   Stream other;
   Event before, fork, join;
@@ -328,7 +328,7 @@ TEST_F(MistakesTest, TheEnvironmentMayDisableCaches) {
   expect_sum(4);
 }
 
-// As a library does that allocates and waits at its first call.
+// Like a library that allocates and waits at its first call.
 TEST_F(MistakesTest, ALibraryThatInitialisesItselfIsCapturedFromTheRunAfterThat) {
   for (const int capture_after : {0, 1}) {
     Options options;

@@ -1,5 +1,5 @@
-// What is said of a capture that breaks while CUDA calls are watched (Options::diagnose): the call at fault, who made
-// it, and what to do.
+// Reports about captures that break while CUDA calls are watched (Options::diagnose): the call at fault, its caller,
+// and what to do.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -108,7 +108,7 @@ TEST_F(MistakesDiagnoseTest, TheFirstCallAtFaultIsNamed) {
   EXPECT_FALSE(contains(error, "cudaDeviceSynchronize")) << error;
 }
 
-// In the C++ sense: what broke the capture is not in the exception, and the last error is cleared.
+// The exception does not contain the error that broke the capture, and the last error is cleared.
 TEST_F(MistakesDiagnoseTest, CheckedCodeThatThrowsIsExplained) {
   Cache cache(diagnosing());
   float* weights = nullptr;
@@ -172,7 +172,7 @@ TEST_F(MistakesDiagnoseTest, TheEndOfACaptureInFnIsNamed) {
   EXPECT_TRUE(contains(error, "Leave the end of the capture to the cache")) << error;
 }
 
-// It fails, direct or captured, and has nothing to do with captures, but it breaks one.
+// This call fails with and without a capture. It is not about captures, but it breaks one.
 TEST_F(MistakesDiagnoseTest, ALaunchOfAWrongShapeIsNamed) {
   const std::string error = error_with(diagnosing(), stream, [&](Recorder& rec) {
     if (!is_capturing(rec.stream())) return;
@@ -188,8 +188,8 @@ TEST_F(MistakesDiagnoseTest, ALaunchOfAWrongShapeIsNamed) {
   EXPECT_FALSE(contains(by_recorder, "called by graphcache::detail")) << "the library's own functions are skipped";
 }
 
-// cudaStreamPerThread is another stream in each thread, so none can ask what became of another thread's capture there:
-// the error of its own call has to tell. Some calls return one that is older.
+// cudaStreamPerThread is another stream in each thread, so no thread can query another thread's capture there, and the
+// call's own error decides. Some calls return an older error.
 TEST_F(MistakesDiagnoseTest, AnErrorOfAnEarlierCallIsNoFault) {
   Stream own;
   std::promise<void> has_error, may_ask;
@@ -222,7 +222,7 @@ TEST_F(MistakesDiagnoseTest, AnErrorOfAnEarlierCallIsNoFault) {
   CUDA_OK(cudaFree(weights));
 }
 
-// A stream of the calling thread's own, while another thread breaks the capture.
+// A per-thread stream's capture, broken by another thread.
 TEST_F(MistakesDiagnoseTest, ACallThatBreaksThePerThreadStreamsCaptureIsNamed) {
   bool done = true;
   const std::string error = error_with(diagnosing(), cudaStreamPerThread, [&](Recorder& rec) {
@@ -234,8 +234,8 @@ TEST_F(MistakesDiagnoseTest, ACallThatBreaksThePerThreadStreamsCaptureIsNamed) {
   EXPECT_TRUE(contains(error, "returned cudaErrorStreamCaptureImplicit")) << error;
 }
 
-// Several threads capture at a time, and each report names that capture's own call.
-TEST_F(MistakesDiagnoseTest, CapturesOfSeveralThreadsAreToldApart) {
+// Several threads capture at the same time, and each report names the call that broke its own capture.
+TEST_F(MistakesDiagnoseTest, CapturesOfSeveralThreadsAreDistinguished) {
   constexpr int kThreads = 4, kRuns = 25;
   Cache cache(diagnosing());
   std::array<DeviceBuffer<float>, kThreads> sums{DeviceBuffer<float>(kSize), DeviceBuffer<float>(kSize),
@@ -272,7 +272,7 @@ TEST_F(MistakesDiagnoseTest, CapturesOfSeveralThreadsAreToldApart) {
 }
 
 #ifdef GRAPHCACHE_TEST_CUDA
-// As a library does that has no runtime.
+// Like a library that does not use the runtime.
 TEST_F(MistakesDiagnoseTest, ACallToTheDriverIsNamed) {
   const auto allocate = reinterpret_cast<CUresult (*)(CUdeviceptr*, std::size_t)>(driver_function("cuMemAlloc"));
   ASSERT_NE(allocate, nullptr);

@@ -1,4 +1,4 @@
-// Mistakes with memory: what `fn` allocates and hands out, and host memory that its copies use.
+// Mistakes with memory: memory that `fn` allocates and hands out, and host memory that its copies use.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -24,7 +24,7 @@ class MistakesMemoryTest : public CacheTest {
       return error;
     });
   }
-  // What the memory that was handed out holds, which is then freed.
+  // Returns the contents of the handed-out memory, which it frees.
   float use_and_free() {
     CUDA_OK(launch(scale, kGrid, kBlock, stream, data.get(), handed_out, kSize, 1.0f));
     CUDA_OK(cudaFreeAsync(handed_out, stream));
@@ -69,7 +69,7 @@ TEST_F(MistakesMemoryTest, MemoryThatIsStillAllocatedIsNamed) {
   EXPECT_EQ(cache.stats().eager(EagerReason::kMemoryInUse), 1u);
   EXPECT_EQ(use_and_free(), 3);
 
-  // Each run hands out memory of its own, whichever way it goes.
+  // Each run hands out its own memory, whatever its outcome.
   std::vector<float*> kept{first};
   for (int i = 0; i < 12; ++i) {
     handed_out = nullptr;
@@ -95,7 +95,7 @@ TEST_F(MistakesMemoryTest, WithAutoFreeOnLaunchTheMemoryOfAKeyStaysWhereItIs) {
   EXPECT_EQ(use_and_free(), 3);
 }
 
-// The graph's memory is the executable's, and a template would bring the old address back without saying so.
+// The memory belongs to the graph's executable, and a template would silently restore the old address.
 TEST_F(MistakesMemoryTest, AKeyThatHandsMemoryOutIsCapturedAgainAfterItsEviction) {
   Cache cache(options(0, 1));
   for (int i = 0; i < 3; ++i) {
@@ -108,7 +108,7 @@ TEST_F(MistakesMemoryTest, AKeyThatHandsMemoryOutIsCapturedAgainAfterItsEviction
   EXPECT_EQ(cache.stats().forgotten, 5u);
 }
 
-// A direct run hands out other memory than the one that the template was captured with.
+// A direct run hands out other memory than the template was captured with.
 TEST_F(MistakesMemoryTest, AKeyThatHandsMemoryOutIsCapturedAgainAfterADirectRun) {
   Cache cache(options(0, 1));
   EXPECT_RUN(kInstantiated, run_add(cache, key("other")));
@@ -119,7 +119,7 @@ TEST_F(MistakesMemoryTest, AKeyThatHandsMemoryOutIsCapturedAgainAfterADirectRun)
     if (error == cudaSuccess) error = launch(fill, kGrid, kBlock, on, handed_out, kSize, 5.0f);
     return error;
   };
-  EXPECT_TRUE(cache.warm(key("k"), stream, fn).ok());  // There is no room for its executable.
+  EXPECT_TRUE(cache.warm(key("k"), stream, fn).ok());  // there is no room for its executable
   EXPECT_EQ(calls, 2);
   float* const of_template = handed_out;
   EXPECT_RUN(kEager, cache.run(key("k"), stream, fn));
@@ -132,7 +132,7 @@ TEST_F(MistakesMemoryTest, AKeyThatHandsMemoryOutIsCapturedAgainAfterADirectRun)
   EXPECT_EQ(use_and_free(), 5);
 }
 
-TEST_F(MistakesMemoryTest, MemoryThatFnFreesItselfIsNobodysConcern) {
+TEST_F(MistakesMemoryTest, MemoryThatFnFreesItselfIsNoMistake) {
   Cache cache(options(0, 1));
   const auto run = [&](const char* label, float value) {
     return cache.run(key(label), stream, [&, value](cudaStream_t on) {
@@ -156,7 +156,7 @@ TEST_F(MistakesMemoryTest, MemoryThatFnFreesItselfIsNobodysConcern) {
 
 // ---- Host memory ----------------------------------------------------------------------------------------------------
 
-// In a function of its own, whose frame is below that of the run.
+// In a separate function, whose frame is below that of the run.
 [[gnu::noinline]] cudaError_t copy_from_local(cudaStream_t on, float* to, float value) {
   auto* const local = static_cast<float*>(__builtin_alloca(sizeof(float)));
   *local = value;
@@ -198,11 +198,11 @@ TEST_F(MistakesMemoryTest, ACopyToALocalVariableOfFnRunsDirectlyAndIsNamed) {
   EXPECT_NE(cache.entries()[0].error.find("a local variable of fn"), std::string::npos) << cache.entries()[0].error;
 }
 
-// The launch reads and writes it before the run returns, as direct copies do.
+// The launch reads and writes the memory before the run returns, like direct copies.
 TEST_F(MistakesMemoryTest, PageableMemoryOfTheCallerIsReadAndWrittenByEachRun) {
   Cache cache;
   std::vector<float> in(kSize), out(kSize);
-  float on_the_stack = 0;  // Of a frame that outlives the runs.
+  float on_the_stack = 0;  // in a frame that outlives the runs
   for (int i = 0; i < 4; ++i) {
     in.assign(kSize, static_cast<float>(i));
     EXPECT_TRUE(
@@ -237,7 +237,8 @@ TEST_F(MistakesMemoryTest, ABufferThatFnRefillsBetweenTwoCopiesRunsDirectlyAndIs
   EXPECT_NE(entry.error.find("two copies read the same pageable memory"), std::string::npos) << entry.error;
 }
 
-// What slots point to is the caller's, and `fn` does not write it. Nor does it share what lies side by side.
+// The memory that slots point to belongs to the caller, and `fn` does not write it. Adjacent memory is not shared
+// either.
 TEST_F(MistakesMemoryTest, TwoCopiesMayReadPageableMemoryThroughSlotsOrSideBySide) {
   Options verifying;
   verifying.verify_every = 1;
@@ -269,7 +270,7 @@ TEST_F(MistakesMemoryTest, TwoCopiesMayReadPageableMemoryThroughSlotsOrSideBySid
   EXPECT_EQ(cache.stats().stale, 0u);
 }
 
-// Verify mode would call `fn` again, which would hand out the memory of a graph that is never launched.
+// Verify mode would call `fn` again, which would hand out memory of a graph that is never launched.
 TEST_F(MistakesMemoryTest, VerifyModeLeavesKeysAloneThatHandMemoryOut) {
   Options verifying;
   verifying.verify_every = 1;
@@ -303,7 +304,7 @@ TEST_F(MistakesMemoryTest, PinnedMemoryAndMemoryOfTheGraphMayBeReadByTwoCopies) 
   CUDA_OK(cudaFreeHost(pinned));
 }
 
-// Managed memory is the host's and the device's: a copy of 0 bytes in its place copies a byte of the device's.
+// Managed memory belongs to host and device. A copy of 0 bytes is replaced by a copy of one byte of device memory.
 TEST_F(MistakesMemoryTest, ACopyOfManagedMemoryMayHaveNoBytes) {
   Cache cache;
   char* managed = nullptr;

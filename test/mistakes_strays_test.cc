@@ -1,4 +1,4 @@
-// Work that `fn` enqueues and the graph lacks, as the watcher of CUDA calls lists it, and how a watcher is asked for
+// Work that `fn` enqueues and the graph misses, as listed by the watcher of CUDA calls, and how to enable a watcher
 // (Options::diagnose).
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 using MistakesStraysTest = DiagnoseTest;
 
-// ---- Work that the graph lacks --------------------------------------------------------------------------------------
+// ---- Work that the graph misses -------------------------------------------------------------------------------------
 
 TEST_F(MistakesStraysTest, WorkOutsideOfTheCaptureIsListed) {
   Stream other;
@@ -96,7 +96,7 @@ TEST_F(MistakesStraysTest, ForkedWorkAndWorkOfOthersAreNotListed) {
   EXPECT_EQ(of_others.read(), std::vector<float>(kSize, 1));
 }
 
-TEST_F(MistakesStraysTest, WhatAnEmptyCaptureHasElsewhereIsInItsError) {
+TEST_F(MistakesStraysTest, StraysOfAnEmptyCaptureAreInItsError) {
   Stream other;
   Cache cache(diagnosing());
   for (int run = 1; run <= 2; ++run) {
@@ -109,10 +109,9 @@ TEST_F(MistakesStraysTest, WhatAnEmptyCaptureHasElsewhereIsInItsError) {
   EXPECT_TRUE(entry.stray_work.empty()) << "each run repeats it";
 }
 
-// ---- How it is asked for
-// ---------------------------------------------------------------------------------------------
+// ---- How it is enabled ----------------------------------------------------------------------------------------------
 
-TEST_F(MistakesStraysTest, NothingIsSaidUnlessItIsAskedFor) {
+TEST_F(MistakesStraysTest, NothingIsReportedByDefault) {
   DeviceBuffer<float> aside(kSize);
   Options options = diagnosing();
   options.diagnose = false;

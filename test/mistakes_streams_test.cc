@@ -1,4 +1,5 @@
-// Runs on the default stream and beside captures of others: what is captured, and what keeps other threads' calls out.
+// Runs on the default stream and during captures by other code: what is captured, and how other threads' calls are kept
+// out.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -80,7 +81,7 @@ TEST_F(MistakesOnStreamsTest, TheOptionsMayNameTheDefaultStream) {
   expect_sum(1);
 }
 
-// Programs compare it, and pass it on to libraries that know the null stream alone.
+// Programs compare the handle, and pass it to libraries that only know the null stream.
 TEST_F(MistakesOnStreamsTest, ADirectRunGetsTheDefaultStreamAsTheCallerNamedIt) {
   Options options;
   options.max_executables = 0;
@@ -134,9 +135,9 @@ TEST_F(MistakesOnStreamsTest, ALaunchWithoutAStreamBesideOtherWorkIsLostUnlessVe
   expect_sum(6);
 }
 
-// ---- Captures of others -------------------------------------------------------------------------------------------
+// ---- Captures by other code ---------------------------------------------------------------------------------------
 
-TEST_F(MistakesOnStreamsTest, AForeignCaptureTakesTheWorkIfAskedTo) {
+TEST_F(MistakesOnStreamsTest, AForeignCaptureTakesTheWorkIfTheOptionSaysSo) {
   Options options;
   options.inline_in_foreign_capture = true;
   Cache cache(options);

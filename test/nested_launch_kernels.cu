@@ -1,10 +1,11 @@
-// The kernels of nested_launch_test.cc: compiled and linked with the device runtime, and embedded into the suite by
-// lib/embed. For GPUs alone.
+// The kernels of nested_launch_test.cc, linked with the device runtime and embedded into the suite by lib/embed. For
+// GPUs only.
 #include <cuda_runtime.h>
 
 namespace {
 
-// Of block `block` of `grid`. Sums do not depend on the order of the children, and tell each block and each grid apart.
+// For block `block` of `grid`. The sums do not depend on the order of the children, and differ between blocks and
+// grids.
 __device__ void add_one(int* p, int n, int i, int block, int grid, int value) {
   atomicAdd(&p[(i + 5 * block) % n], value + (block + 1) * grid);
 }
@@ -22,21 +23,21 @@ extern "C" __global__ void nested_add(int* p, int n, int children, int value) {
   nested_child<<<static_cast<unsigned>(children), 32>>>(p, n, block, grid, value);
 }
 
-// The same, by children that wait for nothing.
+// The same, with children that are not waited for.
 extern "C" __global__ void nested_add_forgotten(int* p, int n, int children, int value) {
   if (threadIdx.x != 0) return;
   const int block = static_cast<int>(blockIdx.x), grid = static_cast<int>(gridDim.x);
   nested_child<<<static_cast<unsigned>(children), 32, 0, cudaStreamFireAndForget>>>(p, n, block, grid, value);
 }
 
-// With the value in memory.
+// The same, with the value in memory.
 extern "C" __global__ void nested_add_from(int* p, int n, int children, const int* value) {
   if (threadIdx.x != 0) return;
   const int block = static_cast<int>(blockIdx.x), grid = static_cast<int>(gridDim.x);
   nested_child<<<static_cast<unsigned>(children), 32>>>(p, n, block, grid, *value);
 }
 
-// Takes what nested_add takes, launches nothing, and adds something else.
+// Has the parameters of nested_add, launches nothing, and adds something else.
 extern "C" __global__ void plain_add(int* p, int n, int children, int value) {
   if (threadIdx.x != 0) return;
   const int block = static_cast<int>(blockIdx.x), grid = static_cast<int>(gridDim.x);

@@ -1,8 +1,8 @@
-// Kernels that launch kernels themselves (dynamic parallelism): the device may write their arguments, not their grids,
-// and no update leads to one from another kernel (docs/semantics.md). For GPUs alone.
+// Kernels that launch kernels (dynamic parallelism). The device may write their arguments but not their grids, and no
+// update leads to one from another kernel (docs/semantics.md). For GPUs only.
 //
 // Each sequence of runs is made directly and through a cache, without waiting in between. The steps between sums are
-// products, so that what is left tells the order of the runs, too.
+// products, so the result also shows the order of the runs.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -56,7 +56,7 @@ class NestedLaunchTest : public StreamTest {
     return reinterpret_cast<Function>(found);
   }
 
-  // Grids below and above the first one's, which is captured; some runs have the values of the last.
+  // Grids below and above the captured one. Some runs have the values of the previous run.
   static std::vector<Work> sequence(int runs, unsigned seed_of_runs) {
     std::mt19937 random(seed_of_runs);
     std::vector<Work> all(static_cast<std::size_t>(runs));
@@ -120,7 +120,7 @@ TEST_F(NestedLaunchTest, EveryBlockLaunchesItsChildren) {
   }
 }
 
-// With another kernel beside, whose slots the device writes: of the parents, it writes those of the second alone.
+// Beside another kernel whose slots the device writes. Of the parents, the device writes only the slots of the second.
 TEST_F(NestedLaunchTest, ArgumentsAndGridsFollowEachRun) {
   constexpr int kRuns = 400;
   for (const detail::Patching patching :
@@ -149,7 +149,7 @@ TEST_F(NestedLaunchTest, ArgumentsAndGridsFollowEachRun) {
   }
 }
 
-// Nothing is asked of the runtime that fails for a library's kernels.
+// No runtime query is made that fails for a library's kernels.
 TEST_F(NestedLaunchTest, AnErrorThatStoodThereBeforeFailsNoRun) {
   Cache cache;
   cudaSetDevice(-1);
@@ -179,7 +179,7 @@ TEST_F(NestedLaunchTest, ArgumentsAloneAreForTheDevice) {
   EXPECT_EQ(cache.stats().refused_device_updates, 0u);
 }
 
-// Then there is nothing for the device to write.
+// The device then has nothing to write.
 TEST_F(NestedLaunchTest, GridOfTheOnlySlotNodeIsLeftToTheHost) {
   constexpr int kRuns = 400;
   Options options;
@@ -240,7 +240,7 @@ class NestedLaunchFamiliesTest : public NestedLaunchTest {
           rec.launch(blend, {8, 32}, memory.get(), kSize, 5, 1);
         });
       }
-      // The second parent's grid is set by the host in any case.
+      // The host sets the second parent's grid in any case.
       return by.run(key("member", which), stream, params(work[i].grid, work[i].value),
                     [&, grid, value](Recorder& rec, Slot<unsigned> g, Slot<int> v) {
                       rec.launch(nested, {grid, 32}, memory.get(), kSize, 2, value);
@@ -265,8 +265,8 @@ TEST_F(NestedLaunchFamiliesTest, MembersOfATable) {
           EXPECT_EQ(stats.instantiations, 1u);
           EXPECT_GT(stats.set_switches, kRuns / 2u);
         } else {
-          EXPECT_EQ(stats.set_switches, 0u);  // Each member's grid is one of its own.
-          EXPECT_GE(stats.instantiations, executables == 1 ? static_cast<unsigned>(kMembers) : 2u);  // Or by updates.
+          EXPECT_EQ(stats.set_switches, 0u);  // each member has its own grid
+          EXPECT_GE(stats.instantiations, executables == 1 ? static_cast<unsigned>(kMembers) : 2u);  // or by updates
         }
         EXPECT_EQ(refused(stats), 0u);
         EXPECT_EQ(stats.refused_device_updates, 0u);
@@ -296,9 +296,9 @@ TEST_F(NestedLaunchFamiliesTest, MembersThatTakeTurns) {
   }
 }
 
-// Of graphs that are equal but for this: an even number has a plain kernel, an odd one a parent. With few nodes they
-// are brought over by an update, with many by patches first. At least one stands behind a parent: CUDA hangs where none
-// does (docs/semantics.md, "Kernels that launch kernels").
+// The graphs differ only in one kernel: a plain kernel for even numbers, a parent for odd ones. With few nodes they are
+// switched by an update, with many by patches first. At least one node follows a parent, because otherwise CUDA hangs
+// (docs/semantics.md, "Kernels that launch kernels").
 struct Turns {
   detail::Sharing sharing;
   int executables, padding;
@@ -323,7 +323,7 @@ class NestedAndPlainTest : public NestedLaunchTest, public testing::WithParamInt
 TEST_P(NestedAndPlainTest, ARefusedUpdateIsNotTriedAgain) {
   const auto [sharing, executables, padding] = GetParam();
   Cache cache(at_most(executables, sharing));
-  const std::uint64_t once = sharing == detail::Sharing::kTable ? 0 : 1;  // Kernels are not for sets.
+  const std::uint64_t once = sharing == detail::Sharing::kTable ? 0 : 1;  // sets cannot change kernels
   for (const int runs : {2, 40}) {
     expect_as_direct(cache, runs, [&](Cache& by, int i) { return run_one(by, i % 2); });
     EXPECT_EQ(cache.stats().refused(UpdateRefusal::kFunction), once) << "after " << runs;
@@ -334,7 +334,7 @@ TEST_P(NestedAndPlainTest, ARefusedUpdateIsNotTriedAgain) {
   EXPECT_EQ(cache.stats().outcome(Outcome::kEager), 0u);
 }
 
-// In any order: from a parent to a plain kernel an update is accepted.
+// In any order, because an update from a parent to a plain kernel succeeds.
 TEST_P(NestedAndPlainTest, KeysOfBothKindsInAnyOrder) {
   constexpr int kKeys = 6, kRuns = 300;
   for (unsigned order = 0; order < 4; ++order) {
@@ -346,7 +346,7 @@ TEST_P(NestedAndPlainTest, KeysOfBothKindsInAnyOrder) {
     Cache cache(at_most(GetParam().executables, GetParam().sharing));
     expect_as_direct(cache, kRuns, [&](Cache& by, int i) { return run_one(by, turns[i]); });
     const Stats stats = cache.stats();
-    EXPECT_LE(refused(stats), kKeys / 2u);  // Each parent's key once.
+    EXPECT_LE(refused(stats), kKeys / 2u);  // each parent's key once
     EXPECT_EQ(refused(stats), stats.refused(UpdateRefusal::kFunction));
     EXPECT_EQ(stats.captures, static_cast<unsigned>(kKeys));
     EXPECT_EQ(stats.outcome(Outcome::kEager), 0u);

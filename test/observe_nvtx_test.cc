@@ -1,4 +1,5 @@
-// The ranges and marks of Options::nvtx, as a profiler gets them: this program is its own injection. On hostrt.
+// The ranges and marks of Options::nvtx as a profiler receives them: this program injects itself as the profiler. On
+// hostrt.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -12,7 +13,7 @@
 
 namespace {
 
-std::vector<std::string> seen;  // What was told to the profiler.
+std::vector<std::string> seen;  // what the profiler has received
 std::string domain_name;
 
 nvtxDomainHandle_t create_domain(const char* name) {
@@ -45,7 +46,7 @@ int inject(NvtxGetExportTableFunc_t get_export_table) {
   return 1;
 }
 
-// NVTX looks here when it is first used.
+// NVTX reads this when it is first used.
 [[maybe_unused]] const bool is_injected = (InitializeInjectionNvtx2_fnptr = &inject) != nullptr;
 
 }  // namespace
@@ -58,7 +59,7 @@ class NvtxTest : public CacheTest {
   void SetUp() override { seen.clear(); }
 };
 
-TEST_F(NvtxTest, NothingIsToldUnlessAskedFor) {
+TEST_F(NvtxTest, NothingIsReportedByDefault) {
   Cache cache;
   EXPECT_TRUE(run_add(cache, key("k")).ok());
   EXPECT_TRUE(seen.empty());
@@ -76,7 +77,7 @@ TEST_F(NvtxTest, RangesAreNamedByTheLabel) {
   EXPECT_RUN(kReplayed, run_add(cache, key("decode", 4)));
   EXPECT_EQ(seen, (std::vector<std::string>{"push run decode", "pop"}));
   seen.clear();
-  EXPECT_RUN(kInstantiated, run_add(cache, key(7)));  // A key without text.
+  EXPECT_RUN(kInstantiated, run_add(cache, key(7)));  // a key without text
   EXPECT_EQ(seen, (std::vector<std::string>{"push run", "push capture", "pop", "mark evict decode", "push instantiate",
                                             "pop", "pop"}));
 }

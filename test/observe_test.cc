@@ -1,4 +1,4 @@
-// What can be seen of a cache from outside: counts by label, times, events, ranges for profilers. On either runtime.
+// Observing a cache: counts by label, times, events, ranges for profilers. On either runtime.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ TEST_F(ObserveTest, RunsCountByTheLabelOfTheirKey) {
   Cache cache(unshared(1));
   EXPECT_TRUE(cache.labels().empty());
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(run_add(cache, key("a", 1)).ok());
-  EXPECT_TRUE(run_add(cache, key("a", 2)).ok());  // Evicts the former.
+  EXPECT_TRUE(run_add(cache, key("a", 2)).ok());  // evicts the former
   EXPECT_RUN(kRestored, run_add(cache, key("a", 1)));
   EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
   EXPECT_RUN(kInstantiated, run_add(cache, key(1, 2)));
@@ -55,7 +55,7 @@ TEST_F(ObserveTest, RunsCountByTheLabelOfTheirKey) {
   EXPECT_EQ(count(labels.at("a"), Outcome::kReplayed), 2u);
   EXPECT_EQ(count(labels.at("a"), Outcome::kRestored), 1u);
   EXPECT_EQ(count(labels.at("b"), Outcome::kInstantiated), 1u);
-  EXPECT_EQ(labels.at("").entries, 1u);  // Of a key without text.
+  EXPECT_EQ(labels.at("").entries, 1u);  // a key without text
 }
 
 TEST_F(ObserveTest, DirectRunsCountByLabelAndReason) {
@@ -124,7 +124,7 @@ TEST_F(ObserveTest, LabelsOfAllThreadsAddUp) {
   EXPECT_EQ(std::accumulate(all.outcomes.begin(), all.outcomes.end(), 0u), unsigned{kThreads * kRuns});
 }
 
-TEST_F(ObserveTest, TimesGrowWithWhatTheyMeasure) {
+TEST_F(ObserveTest, TimesGrowWithTheMeasuredWork) {
   Cache cache(renting(1));
   const auto run = [&](float value) {
     return cache.run(key("k", value > 1), stream,
@@ -169,7 +169,7 @@ TEST_F(ObserveTest, OneHitOf1024IsTimed) {
   EXPECT_NE(to_string(cache.stats()).find("hits timed: "), std::string::npos);
 }
 
-TEST_F(ObserveTest, WhatIsNoHitIsNotTimed) {
+TEST_F(ObserveTest, OnlyHitsAreTimed) {
   Options options;
   options.time_hits = true;
   options.max_executables = 0;
@@ -178,14 +178,14 @@ TEST_F(ObserveTest, WhatIsNoHitIsNotTimed) {
   EXPECT_EQ(timed(cache.stats()), 0u);
 }
 
-TEST_F(ObserveTest, NothingIsTimedUnlessAskedFor) {
+TEST_F(ObserveTest, NothingIsTimedByDefault) {
   Cache cache;
   for (int i = 0; i < 2 * 1024; ++i) EXPECT_TRUE(run_add(cache, key("k")).ok());
   EXPECT_EQ(timed(cache.stats()), 0u);
   EXPECT_EQ(to_string(cache.stats()).find("hits timed"), std::string::npos);
 }
 
-TEST_F(ObserveTest, EventsTellWhatWasDone) {
+TEST_F(ObserveTest, EventsReportWhatWasDone) {
   Options options = unshared(1);
   options.keep_events = 100;
   options.max_templates = 1;
@@ -236,7 +236,7 @@ TEST_F(ObserveTest, TheLastEventsAreKept) {
   EXPECT_EQ(kinds(events), (std::vector<EventKind>{EventKind::kCapture, EventKind::kInstantiate, EventKind::kRun}));
 }
 
-TEST_F(ObserveTest, NoEventsAreKeptUnlessAskedFor) {
+TEST_F(ObserveTest, NoEventsAreKeptByDefault) {
   Cache cache;
   EXPECT_TRUE(run_add(cache, key("k")).ok());
   EXPECT_TRUE(cache.events().empty());
@@ -252,7 +252,7 @@ TEST_F(ObserveTest, EventsOfThreadsHaveTheirNumbers) {
   EXPECT_TRUE(cache.wait_until_ready().ok());
   EXPECT_TRUE(run_add(cache, key("of another")).ok());
   std::map<EventKind, unsigned> threads;
-  for (const CacheEvent& event : cache.events()) threads[event.kind] = event.thread;  // The last one of each kind.
+  for (const CacheEvent& event : cache.events()) threads[event.kind] = event.thread;  // the last one of each kind
   EXPECT_NE(threads.at(EventKind::kUpload), threads.at(EventKind::kRun));
   EXPECT_EQ(threads.at(EventKind::kUpload), threads.at(EventKind::kInstantiate));
 }
@@ -264,7 +264,7 @@ TEST_F(ObserveTest, ANegativeNumberOfEventsIsAnError) {
   EXPECT_FAILURE(kInvalidArgument, run_add(cache, key("k")));
 }
 
-TEST_F(ObserveTest, ADifferenceOfSnapshotsIsWhatLiesBetween) {
+TEST_F(ObserveTest, ADifferenceOfSnapshotsCoversTheTimeBetween) {
   Cache cache(unshared(1));
   EXPECT_TRUE(run_add(cache, key("a")).ok());
   const Stats before = cache.stats();
@@ -274,7 +274,7 @@ TEST_F(ObserveTest, ADifferenceOfSnapshotsIsWhatLiesBetween) {
   EXPECT_EQ(between.captures, 1u);
   EXPECT_EQ(between.evictions, 1u);
   EXPECT_DOUBLE_EQ(between.hit_rate(), 2.0 / 3);
-  EXPECT_EQ(between.live_executables, 1u);  // What is alive is that of the later one.
+  EXPECT_EQ(between.live_executables, 1u);  // numbers of what is alive are those of the later snapshot
   EXPECT_EQ(between.live_templates, 2u);
 }
 

@@ -1,4 +1,4 @@
-// Failures around values that kernels read through pointers, and whose memory that is. On hostrt.
+// Failures of values that kernels read through pointers, and the lifetime of their memory. On hostrt.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -34,8 +34,8 @@ class OnDeviceFailuresTest : public testing::Test {
   }
 };
 
-// A key whose executable has left while a launch of it waits gets another, and that other memory: else the run on the
-// second stream, which does not wait, would write its value where the first has yet to read its own.
+// A key whose executable was evicted with a launch in flight gets another executable with other memory. Otherwise the
+// run on the second stream, which does not wait, would write its value before the first launch has read its own.
 TEST_F(OnDeviceFailuresTest, TwoExecutablesOfAKeyInFlightHaveTheirOwnMemory) {
   for (const detail::Sharing sharing : {detail::Sharing::kNever, detail::Sharing::kAlways, detail::Sharing::kTable}) {
     Options options;
@@ -48,7 +48,7 @@ TEST_F(OnDeviceFailuresTest, TwoExecutablesOfAKeyInFlightHaveTheirOwnMemory) {
     hostrt::hold(first);
     EXPECT_RUN(kPatched, run(cache, key("k"), first, a.get(), 7));
     EXPECT_RUN(kInstantiated, cache.run(key("other"), second, [&](Recorder& rec) {
-      rec.launch(blend, {1, 1}, c.get(), 1, 1, 1);  // Of another topology: no sibling gives the executable back.
+      rec.launch(blend, {1, 1}, c.get(), 1, 1, 1);  // another topology, so no sibling returns the executable
     }));
     EXPECT_RUN(kInstantiated, run(cache, key("k"), second, b.get(), 11));
     EXPECT_EQ(cache.stats().captures, 3u);
@@ -56,13 +56,13 @@ TEST_F(OnDeviceFailuresTest, TwoExecutablesOfAKeyInFlightHaveTheirOwnMemory) {
     CUDA_OK(cudaDeviceSynchronize());
     EXPECT_EQ(a.first(), 3 * (3 * 1 + 5) + 7);
     EXPECT_EQ(b.first(), 3 * 1 + 11);
-    // And with one executable there is no need.
+    // With one executable this is not necessary.
     EXPECT_RUN(kPatched, run(cache, key("k"), second, b.get(), 12));
     EXPECT_EQ(cache.stats().captures, 3u);
   }
 }
 
-TEST_F(OnDeviceFailuresTest, WhatCannotBeHadIsToldAndTriedAgain) {
+TEST_F(OnDeviceFailuresTest, AFailedCallIsReportedAndTriedAgain) {
   struct Case {
     const char* function;
     int max_executables;
@@ -86,9 +86,9 @@ TEST_F(OnDeviceFailuresTest, WhatCannotBeHadIsToldAndTriedAgain) {
   }
 }
 
-// What a launch in flight writes and reads is neither freed nor given to others, though the executable has been evicted
-// by then, and the member is forgotten.
-TEST_F(OnDeviceFailuresTest, MemberThatLeavesInFlightKeepsItsMemory) {
+// Memory that a launch in flight uses is neither freed nor reused, even if the executable has been evicted and the
+// member forgotten.
+TEST_F(OnDeviceFailuresTest, MemberEvictedInFlightKeepsItsMemory) {
   for (const detail::Sharing sharing : {detail::Sharing::kNever, detail::Sharing::kAlways, detail::Sharing::kTable}) {
     Options options;
     options.max_executables = 1;
@@ -101,7 +101,7 @@ TEST_F(OnDeviceFailuresTest, MemberThatLeavesInFlightKeepsItsMemory) {
     const auto run_member = [&](int which, int value) {
       return cache.run(key("member", which), first, params(value), [&](Recorder& rec, Slot<int> v) {
         given.push_back(rec.on_device(v));
-        for (int i = 0; i < 40; ++i) rec.launch(do_nothing, {1, 1});  // So that patches are cheaper than an update.
+        for (int i = 0; i < 40; ++i) rec.launch(do_nothing, {1, 1});  // so that patches are cheaper than an update
         rec.launch(blend_in, {1, 1}, a.get(), given.back(), 1, 3 + which);
       });
     };
@@ -130,8 +130,8 @@ TEST_F(OnDeviceFailuresTest, MemberThatLeavesInFlightKeepsItsMemory) {
   }
 }
 
-// The memory of an updater node that has come to nothing may still be copied to: nobody else gets it, though no launch
-// uses it.
+// A copy may still write to the memory of an updater node that could not be used. The memory is not reused, although no
+// launch uses it.
 TEST_F(OnDeviceFailuresTest, MemoryThatACopyWillFillIsNotUsedAgain) {
   Options options;
   options.max_executables = 1;
@@ -145,7 +145,7 @@ TEST_F(OnDeviceFailuresTest, MemoryThatACopyWillFillIsNotUsedAgain) {
     });
   };
   hostrt::hold(first);
-  hostrt::fail_call("cudaGraphInstantiate", 2, cudaErrorUnknown);  // Behind the one that asks about grids.
+  hostrt::fail_call("cudaGraphInstantiate", 2, cudaErrorUnknown);  // after the instantiation that probes grids
   EXPECT_RUN(kInstantiated, run_member(cache, first, a.get(), 1));
   EXPECT_EQ(cache.stats().refused_device_updates, 1u);
   for (const int which : {0, 1}) EXPECT_TRUE(run_member(other, second, b.get(), which).ok());
@@ -164,7 +164,7 @@ TEST_F(OnDeviceFailuresTest, MemoryThatACopyWillFillIsNotUsedAgain) {
   EXPECT_EQ(other.stats().refused_device_updates, 0u);
 }
 
-// Memory that was given back waits for an erase, the cache's end, or for 16 MiB.
+// Freed memory waits for an erase, for the cache's end, or for 16 MiB.
 TEST_F(OnDeviceFailuresTest, MemoryIsFreed) {
   const std::size_t before = hostrt::ledger().allocations;
   {
@@ -179,7 +179,7 @@ TEST_F(OnDeviceFailuresTest, MemoryIsFreed) {
     EXPECT_EQ(hostrt::ledger().allocations, before + 1 + 10);
     EXPECT_TRUE(cache->erase(key("k", 9)));
     EXPECT_EQ(hostrt::ledger().allocations, before + 1);
-    constexpr int kMany = (16 << 20) / 4096 + 8;  // As what each counts.
+    constexpr int kMany = (16 << 20) / 4096 + 8;  // what each block counts
     for (int i = 0; i < kMany; ++i) ASSERT_TRUE(run(*cache, key("k", i), stream, data.get(), i).ok());
     EXPECT_LT(hostrt::ledger().allocations, before + 16);
     cache.reset();

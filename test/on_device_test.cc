@@ -16,13 +16,13 @@ namespace {
 
 class OnDeviceTest : public StreamTest {
  protected:
-  // factor * data[i] + value, for the first element alone: the value is all that `blend_in` reads.
+  // factor * data[i] + value, only for the first element: `blend_in` reads nothing else.
   static unsigned blended(unsigned was, int factor, int value) {
     return static_cast<unsigned>(factor) * was + static_cast<unsigned>(value);
   }
 };
 
-// Three kernels read it, by the recorder and by other means; one node is patched.
+// Three kernels read the value, by the recorder and by other means. One node is patched.
 TEST_F(OnDeviceTest, ValueFollowsEachRunByOnePatch) {
   for (const detail::Patching patching : {detail::Patching::kPerNode, detail::Patching::kDeviceUpdated}) {
     Options options;
@@ -46,7 +46,7 @@ TEST_F(OnDeviceTest, ValueFollowsEachRunByOnePatch) {
   }
 }
 
-// The memory is of the cache's device, and no other one's kernel may write to it.
+// The memory belongs to the cache's device, and kernels of other devices must not write to it.
 TEST_F(OnDeviceTest, StreamsOfAnotherDeviceAreRefusedInEveryRun) {
   if (device_count() < 2) GTEST_SKIP() << "needs two devices";
   OtherDevice<float> other(1);
@@ -89,7 +89,7 @@ TEST_F(OnDeviceTest, AnotherDeviceMayBeCurrent) {
   }
 }
 
-// A launch in flight keeps the value that it was given.
+// A launch in flight keeps its value.
 TEST_F(OnDeviceTest, ThousandsOfRunsInFlightEachWithItsOwn) {
   Cache cache;
   DeviceBuffer<int> data(1, 1);
@@ -143,7 +143,7 @@ TEST_F(OnDeviceTest, ValuesOfAllSizes) {
   }
 }
 
-// Each call gives memory of its own: two values, and one value twice, on two branches.
+// Each call returns its own memory: for two values, and for one value twice, on two branches.
 TEST_F(OnDeviceTest, SeveralValuesAndBranches) {
   Cache cache;
   Stream side;
@@ -187,7 +187,7 @@ TEST_F(OnDeviceTest, EagerRunsReadTheirOwn) {
   EXPECT_EQ(static_cast<unsigned>(data.first()), wanted);
 }
 
-// What a warm-up has captured is not run, so nothing is written before the first run.
+// A warm-up captures without running, so nothing is written before the first run.
 TEST_F(OnDeviceTest, WarmedKeyHasTheRunsValue) {
   Cache cache;
   DeviceBuffer<int> data(1, 1);
@@ -202,7 +202,7 @@ TEST_F(OnDeviceTest, WarmedKeyHasTheRunsValue) {
 
 class SharedOnDeviceTest : public OnDeviceTest {
  protected:
-  // Members differ in a constant, and in where their value is.
+  // Members differ in a constant, and in the address of their value.
   absl::StatusOr<Outcome> run(Cache& cache, int which, int value, cudaStream_t on = nullptr) {
     if (on == nullptr) on = stream;
     return cache.run(key("member", which), on, params(value), [&, which](Recorder& rec, Slot<int> v) {
@@ -253,9 +253,9 @@ TEST_F(SharedOnDeviceTest, MembersOfTwoStreamsAreCapturedOnceEach) {
   EXPECT_EQ(cache.stats().captures, 2u);
 }
 
-// A member's memory is nobody else's while its launches are in flight, though the member has been evicted or erased by
-// then, and others are captured that want memory of that size.
-TEST_F(SharedOnDeviceTest, MembersThatLeaveInFlightKeepTheirMemory) {
+// A member's memory is not reused while its launches are in flight, even if the member has been evicted or erased and
+// others are captured that need memory of the same size.
+TEST_F(SharedOnDeviceTest, MembersEvictedInFlightKeepTheirMemory) {
   for (const detail::Sharing sharing : {detail::Sharing::kAlways, detail::Sharing::kTable, detail::Sharing::kNever}) {
     Options options;
     options.max_executables = 1;
@@ -278,7 +278,7 @@ TEST_F(SharedOnDeviceTest, MembersThatLeaveInFlightKeepTheirMemory) {
 
 // ---- Inside another run ---------------------------------------------------------------------------------------------
 
-// Values of an inner run make the outer one eager; its capture, in which they had been given memory, comes to nothing.
+// The inner run's values make the outer one eager. Its capture, which had been given memory for them, is dropped.
 TEST_F(OnDeviceTest, InnerRunsValuesAreTheRuns) {
   DeviceBuffer<int> data(1, 1);
   Cache outer, inner;

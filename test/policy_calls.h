@@ -18,7 +18,7 @@ using Keys = std::vector<KeyId>;
 
 inline bool is_idle(KeyId) { return true; }
 
-// Without a table, unless a test gives the graph a class.
+// Has no table, unless a test gives the graph a class.
 inline GraphFacts graph(std::uint64_t signature) {
   return {.signature = signature, .stream = 1, .nodes = 100, .bytes = 1000, .table_bytes = 100, .set_bytes = 10};
 }
@@ -45,7 +45,7 @@ inline GraphFacts with_bytes(std::size_t bytes, GraphFacts facts) {
 
 class PolicyCalls : public testing::Test {
  protected:
-  static constexpr Cost kUpdate = 1000;  // The price of an update. Each set is new to its table.
+  static constexpr Cost kUpdate = 1000;  // the price of an update; each set is new to its table
 
   void set_limits(const Limits& limits) {
     policy_ = std::make_unique<Policy>(limits);
@@ -73,7 +73,7 @@ class PolicyCalls : public testing::Test {
     look().check();
     return made;
   }
-  // Key 1 has a table then, key 0 has lent its executable for it, and key 2 has no set there yet.
+  // Afterwards key 1 has a table, for which key 0 has lent its executable, and key 2 has no set in it.
   void make_table(std::size_t max_device_bytes = Limits().max_device_bytes) {
     set_limits({.prefer = Prefer::kMemory, .max_executables = 8, .max_device_bytes = max_device_bytes});
     EXPECT_EQ(run(0, of_class(graph(1))).action, Action::kOwn);

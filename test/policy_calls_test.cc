@@ -1,4 +1,4 @@
-// What each call does to the counts of the policy, in concrete numbers.
+// The effect of each call on the policy's counts, in concrete numbers.
 #include "policy_calls.h"
 
 #include <gtest/gtest.h>
@@ -134,7 +134,7 @@ TEST_F(PolicyCallsTest, AnExecutableBeyondTheBytesGivesADirectRun) {
   EXPECT_EQ(look().bytes(), 2500u);
 }
 
-// Rent or buy asks for room as it does where the executables are as many as may be.
+// Rent or buy needs room in bytes as well as in the number of executables.
 TEST_F(PolicyCallsTest, WhereTheBytesAreFullASmallGraphBorrows) {
   set_limits({.max_device_bytes = 2000});
   GraphFacts small = graph(1);
@@ -176,7 +176,7 @@ TEST_F(PolicyCallsTest, ATableHasBytesForEachMember) {
   EXPECT_EQ(look().bytes(), 1000u);
 }
 
-TEST_F(PolicyCallsTest, AnExecutableGoesBackToItsLender) {
+TEST_F(PolicyCallsTest, AnExecutableIsReturnedToItsLender) {
   run(0, graph(1));
   run(1, graph(2));
   const Plan borrow = run(2, graph(1));
@@ -222,7 +222,7 @@ TEST_F(PolicyCallsTest, AKeyWhoseUpdateIsRefusedAfterAllHasNoSiblings) {
   EXPECT_EQ(look().units(), 2u);
 }
 
-TEST_F(PolicyCallsTest, AnUnpinnedKeyLeavesByItsLastUse) {
+TEST_F(PolicyCallsTest, AnUnpinnedKeyIsEvictedByItsLastUse) {
   for (KeyId key = 0; key < 4; ++key) run(key, graph(key));
   policy().pinned(1, true);
   policy().pinned(2, true);
@@ -301,7 +301,7 @@ TEST_F(PolicyCallsTest, AMovedKeyTakesItsFamilyAlongIfItIsTheLast) {
   EXPECT_EQ(run(0, graph(1)).action, Action::kOwn);
 }
 
-TEST_F(PolicyCallsTest, APlanAsksOnlyForThoseThatItEvicts) {
+TEST_F(PolicyCallsTest, APlanQueriesOnlyTheKeysThatItEvicts) {
   set_limits({.max_executables = 1000, .max_device_bytes = 1'000'000});
   for (KeyId key = 0; key < 1000; ++key) run(key, graph(key));
   policy().used(1000);

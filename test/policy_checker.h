@@ -1,4 +1,4 @@
-// Looks into a Policy.
+// Access to the internals of a Policy.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 namespace graphcache {
 
-// The runtime has refused what was planned.
+// Reports that the runtime has refused the plan.
 inline void refuse(Policy& policy, KeyId key, const Plan& plan) {
   if (plan.action == Plan::Action::kBorrow) policy.refuse_siblings(key);
   if (plan.action == Plan::Action::kTable) policy.refuse_table(key);
@@ -38,7 +38,7 @@ class PolicyChecker {
   // Of the key's family.
   KeyId shared(KeyId key) const { return of(key).family->shared; }
 
-  // In which executables leave.
+  // The order of eviction.
   std::vector<KeyId> order() const {
     std::vector<KeyId> keys;
     for (const Policy::Order* order : {&policy_.plain_, &policy_.updated_}) {
@@ -49,8 +49,8 @@ class PolicyChecker {
 
   void check() const { EXPECT_EQ(policy_.find_fault(), ""); }
 
-  // Calls found(what) while one thing that the policy counts or links is wrong, for each of them. REQUIRES: key 1 has a
-  // table, key 2 a plain executable.
+  // Calls found(what) while one count or link of the policy is wrong, for each of them. REQUIRES: key 1 has a table,
+  // key 2 a plain executable.
   template <class F>
   void with_each_wrong(F&& found) const {
     auto& policy = const_cast<Policy&>(policy_);

@@ -1,4 +1,4 @@
-// The decisions of the cache against themselves under another clock and other addresses. On hostrt.
+// The cache's decisions do not depend on clocks and addresses. On hostrt.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -18,7 +18,7 @@
 namespace graphcache::test {
 namespace {
 
-// What the cache did and said, line by line.
+// What the cache did and reported, line by line.
 template <int kPlace>
 std::vector<std::string> trace(const Sequence& sequence, Bench<kPlace>& bench, const std::function<void()>& between) {
   std::vector<std::string> lines;
@@ -52,8 +52,8 @@ std::vector<std::string> trace(const Sequence& sequence, Bench<kPlace>& bench, c
   return lines;
 }
 
-// Another thread that runs a cache of its own as fast as it can. Made and destroyed while nobody captures: its memory
-// comes and goes with synchronizations, which break captures of other threads.
+// Another thread that runs its own cache as fast as it can. Made and destroyed while no thread is capturing, because
+// its memory is allocated and freed with synchronizations, which break captures of other threads.
 class Neighbour {
  public:
   ~Neighbour() {

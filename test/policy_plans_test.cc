@@ -24,7 +24,7 @@ TEST_F(PolicyPlansTest, AKeyThatHasPaidForAnExecutableGetsOneWhereThereIsRoom) {
   EXPECT_EQ(look().rent(1), 0u);
 }
 
-TEST_F(PolicyPlansTest, WhoPaysRentEvictsOnlyWhatNobodyHasUsedSince) {
+TEST_F(PolicyPlansTest, ARenterEvictsOnlyKeysThatHaveNotRunSince) {
   const auto rents = static_cast<int>(costs::buy(graph(1).nodes) / kUpdate);
   set_limits({.max_executables = 2});
   run(5, graph(9));
@@ -39,7 +39,7 @@ TEST_F(PolicyPlansTest, WhoPaysRentEvictsOnlyWhatNobodyHasUsedSince) {
     EXPECT_EQ(plan.evict, Keys{5});
     return;
   }
-  FAIL() << "the other key, which nobody uses any more, keeps its executable";
+  FAIL() << "the other key, which is not used any more, keeps its executable";
 }
 
 TEST_F(PolicyPlansTest, SmallGraphsDoNotPayRentWhileThereIsRoom) {
@@ -53,7 +53,7 @@ TEST_F(PolicyPlansTest, SmallGraphsDoNotPayRentWhileThereIsRoom) {
 
 TEST_F(PolicyPlansTest, InAFullBudgetATableTakesThePlaceOfItsOwnClassAlone) {
   set_limits({.max_executables = 4});
-  const auto plan_dear = [&](KeyId key) {  // An update costs more than a parameter set.
+  const auto plan_dear = [&](KeyId key) {  // an update costs more than a parameter set
     policy().used(key);
     if (!look().is_captured(key)) policy().captured(key, of_class(graph(1)));
     return policy().plan(key, {policy().candidate(key, is_idle), 100'000}, is_idle);
@@ -97,7 +97,7 @@ TEST_F(PolicyPlansTest, ATableOfManySetsOfKeysThatAreGoneIsMadeAnew) {
 }
 
 TEST_F(PolicyPlansTest, ATableThatHasNoRoomForAMemberIsNotMadeAnewForIt) {
-  make_table(2115);  // An executable with a table, 1015 bytes for others.
+  make_table(2115);  // an executable with a table, and 1015 bytes for others
   GraphFacts large = of_class(graph(1));
   large.set_bytes = 2000;
   EXPECT_EQ(run(2, large).action, Action::kOwn);
@@ -136,7 +136,7 @@ TEST_F(PolicyPlansTest, AKeyThatIsTooLargeHasNoRoom) {
   policy().captured(0, with_bytes(1501, graph(1)));
   EXPECT_FALSE(policy().has_room(0, is_idle));
   policy().forgotten(0);
-  EXPECT_FALSE(policy().has_room(0, is_idle)) << "its last capture told";
+  EXPECT_FALSE(policy().has_room(0, is_idle)) << "its last capture reported";
 }
 
 TEST_F(PolicyPlansTest, ARefusedKeyHasNoSiblingsOnAnyStream) {
@@ -152,7 +152,7 @@ TEST_F(PolicyPlansTest, ARefusedKeyHasNoSiblingsOnAnyStream) {
   EXPECT_EQ(plan(1).evict, Keys{0}) << "it would be refused again";
 }
 
-TEST_F(PolicyPlansTest, WhatIsRefusedIsAPlainExecutable) {
+TEST_F(PolicyPlansTest, ARefusalLeavesAPlainExecutable) {
   set_limits({.mechanisms = {.sharing = detail::Sharing::kTable}});
   EXPECT_EQ(run(0, of_class(graph(1))).action, Action::kTable);
   policy().refuse_table(0);
@@ -171,7 +171,7 @@ TEST_F(PolicyPlansTest, WhatIsRefusedIsAPlainExecutable) {
   EXPECT_EQ(policy().victim(is_idle), 0u);
 }
 
-TEST_F(PolicyPlansTest, WhoDoesNotFitIntoTheTableHasItsSiblingsStill) {
+TEST_F(PolicyPlansTest, AKeyThatDoesNotFitIntoTheTableKeepsItsSiblings) {
   make_table();
   run(2, graph(1));
   refuse(policy(), 3, {});
@@ -204,7 +204,7 @@ TEST_F(PolicyPlansTest, AnUnpinnedExecutableIsSharedAgain) {
   EXPECT_EQ(run(1, graph(1)).lender, 0u);
 }
 
-TEST_F(PolicyPlansTest, WhatIsMadeAheadStaysWithinTheBudget) {
+TEST_F(PolicyPlansTest, PlansAheadStayWithinTheBudget) {
   set_limits({.prefer = Prefer::kMemory, .max_executables = 3});
   run(0, of_class(graph(1)));
   EXPECT_EQ(run(1, of_class(graph(1))).action, Action::kTable);

@@ -1,4 +1,4 @@
-// What holds of every plan of the policy, for random keys, graphs, orders of use, pins, busy keys, refusals, failures
+// Properties of every plan of the policy, for random keys, graphs, orders of use, pins, busy keys, refusals, failures
 // and limits. The simulator's traces have none of the last five.
 #include <gtest/gtest.h>
 
@@ -34,11 +34,14 @@ class Random {
 struct Variety {
   std::uint64_t keys, signatures, classes, streams;
   bool pins = false, is_busy = false, refuses = false, forgets = false;
-  bool fails = false;     // Plans fail after they were reported as done, executables are lost, keys are erased.
-  bool is_tight = false;  // `max_device_bytes` is between less than the smallest executable and 13 of the largest.
+  // Plans fail after they were reported as done, executables are lost, keys are erased.
+  bool fails = false;
+  // `max_device_bytes` is between less than the smallest executable and 13 of the largest.
+  bool is_tight = false;
 };
 
-// A cache without graphs: it asks two policies alike, carries out what they plan, and looks whether that can be done.
+// A cache without graphs: it makes the same calls to two policies, carries out their plans, and checks that this is
+// possible.
 class World {
  public:
   World(std::uint64_t seed, Limits limits, const Variety& variety)
@@ -62,12 +65,12 @@ class World {
  private:
   struct Executable {
     bool is_table = false;
-    std::set<KeyId> sets;       // Of keys that have one.
-    std::size_t set_bytes = 0;  // Of all but the first, those of erased keys included.
+    std::set<KeyId> sets;       // the keys that have a set
+    std::size_t set_bytes = 0;  // of all sets but the first, those of erased keys included
   };
 
   template <class F>
-  void tell(F&& f) {
+  void for_both(F&& f) {
     for (Policy& policy : policies_) f(policy);
   }
   bool is_live(KeyId key) const { return live_.count(key) != 0; }
@@ -76,29 +79,29 @@ class World {
   void pin(KeyId key, bool pinned) {
     if (facts_.count(key) == 0) return;
     pinned ? void(pinned_.insert(key)) : void(pinned_.erase(key));
-    tell([&](Policy& policy) { policy.pinned(key, pinned); });
+    for_both([&](Policy& policy) { policy.pinned(key, pinned); });
   }
 
   void forget(KeyId key) {
     if (facts_.count(key) == 0 || is_live(key) || pinned_.count(key) != 0) return;
     facts_.erase(key);
-    tell([&](Policy& policy) { policy.forgotten(key); });
+    for_both([&](Policy& policy) { policy.forgotten(key); });
   }
 
   void lose(KeyId key) {
     if (last_use_.count(key) == 0) return;
     live_.erase(key);
-    tell([&](Policy& policy) { policy.lost(key); });
+    for_both([&](Policy& policy) { policy.lost(key); });
   }
 
-  // Its id may come back with another graph.
+  // The key's id may be reused with another graph.
   void erase(KeyId key) {
     if (last_use_.erase(key) == 0) return;
     live_.erase(key);
     facts_.erase(key);
     pinned_.erase(key);
     for (auto& [holder, executable] : live_) executable.sets.erase(key);
-    tell([&](Policy& policy) { policy.erased(key); });
+    for_both([&](Policy& policy) { policy.erased(key); });
   }
 
   void capture(KeyId key) {
@@ -115,11 +118,11 @@ class World {
     facts.shape = facts.signature / 2;
     facts_[key] = facts;
     if (random_.one_in(2)) facts.signature = 0;
-    tell([&](Policy& policy) { policy.captured(key, facts); });
+    for_both([&](Policy& policy) { policy.captured(key, facts); });
   }
 
   void run(KeyId key) {
-    tell([&](Policy& policy) { policy.used(key); });
+    for_both([&](Policy& policy) { policy.used(key); });
     last_use_[key] = ++uses_;
     if (is_live(key)) return;
     busy_.clear();
@@ -130,20 +133,20 @@ class World {
       capture(key);
     } else if (random_.one_in(4)) {
       const std::uint64_t stream = random_.below(variety_.streams);
-      tell([&](Policy& policy) { policy.moved(key, stream); });
+      for_both([&](Policy& policy) { policy.moved(key, stream); });
     }
     const std::vector<KeyId> to_read = policies_[0].to_read(key);
     EXPECT_EQ(to_read, policies_[1].to_read(key));
     for (const KeyId other : to_read) {
       if (other != key && busy_.count(other) != 0) continue;
-      tell([&](Policy& policy) { policy.described(other, facts_.at(other)); });
+      for_both([&](Policy& policy) { policy.described(other, facts_.at(other)); });
       check();
       ++(is_live(other) ? read_alive : read);
     }
     for (int tries = 0; !settle(key); ++tries) ASSERT_LT(tries, 4) << "a refused plan is made again and again";
   }
 
-  // False: the plan was refused.
+  // Returns false if the plan was refused.
   bool settle(KeyId key) {
     const auto idle = [this](KeyId other) { return busy_.count(other) == 0; };
     const KeyId lender = policies_[0].candidate(key, idle);
@@ -162,17 +165,17 @@ class World {
     if (testing::Test::HasFailure()) return true;
     if (variety_.refuses && can_be_refused(plan) && random_.one_in(6)) {
       ++refusals;
-      tell([&](Policy& policy) { refuse(policy, key, plan); });
+      for_both([&](Policy& policy) { refuse(policy, key, plan); });
       return false;
     }
     const Executable lent = plan.action == Plan::Action::kBorrow ? live_.at(plan.lender) : Executable();
     carry_out(key, plan);
-    tell([&](Policy& policy) { policy.done(key, plan); });
+    for_both([&](Policy& policy) { policy.done(key, plan); });
     check();
     return !variety_.fails || !random_.one_in(6) || fail(key, plan, lent);
   }
 
-  // A plan fails after it was reported as done. False: the runtime refuses it.
+  // A plan fails after it was reported as done. Returns false if the runtime refuses it.
   bool fail(KeyId key, const Plan& plan, const Executable& lent) {
     if (plan.action != Plan::Action::kBorrow || lent.is_table || random_.one_in(2)) {
       lose(key);
@@ -181,22 +184,22 @@ class World {
       if (random_.one_in(4)) pin(plan.lender, true);
       live_.erase(key);
       live_[plan.lender] = lent;
-      tell([&](Policy& policy) { policy.undone(key, plan); });
+      for_both([&](Policy& policy) { policy.undone(key, plan); });
     }
     check();
     if (!can_be_refused(plan) || random_.one_in(2)) return true;
     ++refusals;
-    tell([&](Policy& policy) { refuse(policy, key, plan); });
+    for_both([&](Policy& policy) { refuse(policy, key, plan); });
     return false;
   }
 
-  // Checks what the policy knows against what is true, and the limits. The other policy is told the same, and plans the
-  // same.
+  // Compares the policy's knowledge with the truth, and checks the limits. The other policy gets the same calls and
+  // must make the same plans.
   void check() const {
     const PolicyChecker look(policies_[0]);
     look.check();
     EXPECT_LE(live_.size(), limits_.max_executables);
-    // More memory than that is taken only instead of a direct run.
+    // More memory may be taken only to avoid a direct run.
     EXPECT_TRUE(variety_.pins || variety_.is_busy || units() <= limits_.max_executables);
     EXPECT_LE(look.bytes(), limits_.max_device_bytes);
     EXPECT_EQ(look.units(), units());
@@ -211,7 +214,7 @@ class World {
     }
   }
 
-  // What the executables take, counted in executables. A table that is forced counts one.
+  // The memory of the executables, counted in executables. A forced table counts one.
   std::size_t units() const {
     std::size_t units = live_.size();
     if (limits_.mechanisms.sharing == detail::Sharing::kTable) return units;
@@ -293,7 +296,7 @@ class World {
   const Limits limits_;
   const Variety variety_;
   Policy policies_[2];
-  std::map<KeyId, GraphFacts> facts_;  // Of keys that have a template.
+  std::map<KeyId, GraphFacts> facts_;  // of keys that have a template
   std::map<KeyId, Executable> live_;
   std::set<KeyId> pinned_, busy_;
   std::map<KeyId, std::uint64_t> last_use_;
@@ -304,7 +307,7 @@ constexpr Prefer kPreferences[] = {Prefer::kTotalTime, Prefer::kDeviceTime, Pref
 
 class PolicyPropertiesTest : public testing::Test {
  protected:
-  // The sums over all worlds.
+  // Sums over all worlds.
   void run_worlds(const Variety& variety) {
     for (const Prefer prefer : kPreferences) {
       for (const std::size_t budget : {1, 2, 4, 8, 64}) {
@@ -312,7 +315,7 @@ class PolicyPropertiesTest : public testing::Test {
           SCOPED_TRACE("prefer " + std::to_string(static_cast<int>(prefer)) + ", budget " + std::to_string(budget) +
                        ", seed " + std::to_string(seed));
           Limits limits{prefer, budget};
-          // Each way to share is forced by some worlds.
+          // Some worlds force each way of sharing.
           const detail::Sharing ways[] = {detail::Sharing::kAlways, detail::Sharing::kTable, detail::Sharing::kNever};
           if (seed > 7) limits.mechanisms.sharing = ways[seed - 8];
           if (variety.is_tight) limits.max_device_bytes = 300'000 + seed * seed * 120'000;

@@ -1,4 +1,4 @@
-// Rent or buy: what the cache pays against the best in hindsight. On hostrt.
+// Rent or buy: the cost of the cache relative to the best in hindsight. On hostrt.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ TEST_F(PolicyTest, RentOrBuyCostsAtMostTwiceTheBetterOfBoth) {
       spent += bought ? price : rent;
       if (!bought) paid += rent;
       ASSERT_LE(paid, price);
-      ASSERT_EQ(bought, offered > price);  // Not before always renting has become the dearer.
+      ASSERT_EQ(bought, offered > price);  // not before always renting costs more
       ASSERT_LE(spent, 2 * std::min(offered, price));
     }
     ASSERT_TRUE(bought || spent == offered);
@@ -78,7 +78,7 @@ std::vector<Bill> bills(const Tenants& tenants, detail::Sharing sharing, const s
   return bills;
 }
 
-// What a key that always rents pays: for each visit that finds the executable elsewhere.
+// The cost for a key that always rents: it pays for each visit that finds the executable elsewhere.
 std::vector<Cost> always_rented(const Tenants& tenants, const std::vector<std::size_t>& visits) {
   std::vector<Cost> paid(tenants.specs.size());
   std::map<int, std::size_t> at;
@@ -90,7 +90,7 @@ std::vector<Cost> always_rented(const Tenants& tenants, const std::vector<std::s
   return paid;
 }
 
-// The ratio of what was paid to the best in hindsight, where the first executable of each family costs nobody anything.
+// The ratio of the cost to the best in hindsight, where the first executable of each family is free.
 double expect_at_most_twice_the_best(const Tenants& tenants, const std::vector<std::size_t>& visits) {
   const std::vector<Bill> paid = bills(tenants, detail::Sharing::kRent, visits);
   const std::vector<Bill> shared = bills(tenants, detail::Sharing::kAlways, visits);
@@ -101,7 +101,7 @@ double expect_at_most_twice_the_best(const Tenants& tenants, const std::vector<s
     const Cost mine = paid[k].rents + paid[k].prices;
     const Cost better = std::min(rented[k], tenants.prices[k]);
     EXPECT_EQ(shared[k].rents, rented[k]);
-    EXPECT_LE(mine, 2 * better + tenants.prices[k]) << k;  // It may be its family's first.
+    EXPECT_LE(mine, 2 * better + tenants.prices[k]) << k;  // it may be the first of its family
     EXPECT_LE(paid[k].prices, 2 * tenants.prices[k]) << k;
     total += mine;
     best += better;
@@ -132,7 +132,7 @@ TEST_F(PolicyTest, KeysThatTakeTurnsPayAtMostTwiceTheBest) {
   }
 }
 
-// The holder of the family's executable and a newcomer take turns until one of them buys, and does not come again.
+// The holder of the family's executable and a new key take turns until one of them buys, and does not run again.
 TEST_F(PolicyTest, KeysThatStopOnceTheyBoughtPayTwiceTheBestAndNoMore) {
   hostrt::set_execution(false);
   constexpr std::size_t kKeys = 12;
@@ -186,7 +186,7 @@ TEST_F(PolicyTest, RandomVisitsPayAtMostTwiceTheBest) {
     int first = 0, span = keys;
     for (int i = 0; i < 500; ++i) {
       int k = random.below(keys);
-      if (kind == 1) {  // Zipf's: the key of rank r with a chance of 1 / r.
+      if (kind == 1) {  // Zipf: the key of rank r with a probability proportional to 1 / r
         while (random.below(k + 1) != 0) k = random.below(keys);
       } else if (kind == 2) {
         if (i % 40 == 0) first = random.below(keys), span = random.between(1, std::min(keys, 4));

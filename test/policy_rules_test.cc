@@ -29,18 +29,18 @@ TEST_F(PolicyTest, KeyRentsUntilTheRentWouldPassThePriceThenKeepsWhatItBought) {
     EXPECT_RUN(kSwitched, bench.go(f[1]));
   }
   EXPECT_EQ(bench.cache.stats().live_executables, 1u);
-  EXPECT_RUN(kSwitched, bench.go(f[0]));  // The first one's price was not its rent.
+  EXPECT_RUN(kSwitched, bench.go(f[0]));  // the price of the first executable was not its rent
   EXPECT_RUN(kRestored, bench.go(f[1]));
-  EXPECT_RUN(kUpdated, bench.go(f[2]));  // From the one who rented last, not from the one who bought.
+  EXPECT_RUN(kUpdated, bench.go(f[2]));  // borrowed from the last renter, not from the buyer
   EXPECT_RUN(kReplayed, bench.go(f[1]));
   EXPECT_FALSE(entry_of(bench, f[0]).live);
   EXPECT_EQ(bench.cache.stats().instantiations, 2u);
   EXPECT_EQ(bench.calls, 3);
 }
 
-// Those that the device updates leave last, so that half of the budget is for others, and all of a small one.
+// Device-updated executables are evicted last, so half of the budget is for others, and all of a small budget.
 TEST_F(PolicyTest, HalfOfTheBudgetIsPatchedByTheHost) {
-  constexpr unsigned kNodes = 40;  // So many slots are the device's to write, by default.
+  constexpr unsigned kNodes = 40;  // with this many slots the device writes them by default
   Stream stream;
   DeviceBuffer<float> data(1);
   float wanted = 0;
@@ -70,7 +70,7 @@ TEST_F(PolicyTest, HalfOfTheBudgetIsPatchedByTheHost) {
         EXPECT_EQ(calls_of_patch(cache, which), which < by_device ? 1u : kNodes) << which;
       }
     }
-    EXPECT_EQ(cache.stats().instantiations - before, by_device != 0 ? 0u : 2u);  // 2 and 3 had left, or not.
+    EXPECT_EQ(cache.stats().instantiations - before, by_device != 0 ? 0u : 2u);  // 2 and 3 were evicted, or not
   }
   EXPECT_EQ(data.first(), wanted);
 }
@@ -113,7 +113,7 @@ TEST_F(PolicyTest, KeysRunDirectlyAndKeepTheirTemplatesWhileAllIsPinned) {
     bench.calls = 0;
     EXPECT_RUN(kEager, bench.go(other));
     EXPECT_RUN(kEager, bench.go(other));
-    EXPECT_RUN(kEager, bench.go(lone(4)));  // Not captured, since it could not be instantiated.
+    EXPECT_RUN(kEager, bench.go(lone(4)));  // not captured, because it could not be instantiated
     EXPECT_EQ(bench.calls, 3);
     EXPECT_EQ(bench.cache.stats().eager(EagerReason::kBudget), 3u);
     EXPECT_EQ(bench.cache.stats().captures, 2u);
@@ -132,17 +132,17 @@ TEST_F(PolicyTest, PinnedKeyDoesNotRent) {
   EXPECT_RUN(kInstantiated, bench.go(f[0]));
   EXPECT_RUN(kUpdated, bench.go(f[1]));
   bench.cache.pin(f[0].key);
-  EXPECT_RUN(kRestored, bench.go(f[0]));  // An executable of its own at once,
+  EXPECT_RUN(kRestored, bench.go(f[0]));  // gets its own executable at once
   EXPECT_RUN(kReplayed, bench.go(f[1]));
-  EXPECT_RUN(kUpdated, bench.go(f[2]));  // which is not for rent.
+  EXPECT_RUN(kUpdated, bench.go(f[2]));  // cannot borrow from the pinned key
   EXPECT_RUN(kReplayed, bench.go(f[0]));
-  bench.cache.pin(f[2].key);  // What it has rented it keeps.
+  bench.cache.pin(f[2].key);  // keeps the executable that it has borrowed
   EXPECT_RUN(kRestored, bench.go(f[1]));
   EXPECT_RUN(kReplayed, bench.go(f[2]));
   EXPECT_EQ(bench.cache.stats().live_executables, 3u);
 }
 
-TEST_F(PolicyTest, PinnedKeyTakesTheExecutableThatWouldHaveToLeave) {
+TEST_F(PolicyTest, PinnedKeyTakesTheExecutableThatWouldBeEvicted) {
   const std::vector<Spec> f = family(Profile::kValues, 2, 2);
   Bench<> bench(at_most(1));
   EXPECT_RUN(kInstantiated, bench.go(f[0]));
@@ -237,7 +237,7 @@ TEST_F(PolicyTest, NeverSharingNeverComparesNorUpdates) {
 
 // ---- Which graphs are read ------------------------------------------------------------------------------------------
 
-// How many nodes were read for a signature.
+// Number of nodes that were read for a signature.
 std::uint64_t nodes_read() { return hostrt::calls("cudaGraphNodeGetDependencies"); }
 
 TEST_F(PolicyTest, GraphIsReadOnceAnotherKeyHasItsShape) {
@@ -308,7 +308,7 @@ TEST_F(PolicyTest, EachKeyIsReadOnTheStreamThatItRunsOn) {
   EXPECT_EQ(entry_of(bench, f[2]).family, entry_of(bench, f[0]).family);
 }
 
-// The run of the first key records `fn` again, and has its entry, while another thread runs the second one.
+// The run of the first key records `fn` again and holds its entry while another thread runs the second one.
 TEST_F(PolicyTest, FirstKeyThatIsInUseIsReadByTheThird) {
   const std::vector<Spec> f = family(Profile::kGrids, 3, 4);
   Options options = at_most(8);
@@ -360,7 +360,7 @@ TEST_F(PolicyTest, PairWhoseUpdateWasRefusedIsNotTriedAgain) {
   EXPECT_EQ(hostrt::calls("cudaGraphExecUpdate"), 1u);
   EXPECT_EQ(bench.cache.stats().refused(UpdateRefusal::kNotSupported), 1u);
   EXPECT_EQ(bench.cache.stats().families, 1u);
-  EXPECT_EQ(entry_of(bench, f[1]).family, 0u);  // It has no siblings any more.
+  EXPECT_EQ(entry_of(bench, f[1]).family, 0u);  // it has no siblings any more
   for (int i = 0; i < 4; ++i) {
     EXPECT_RUN(kRestored, bench.go(f[0]));
     EXPECT_RUN(kRestored, bench.go(f[1]));
@@ -368,14 +368,14 @@ TEST_F(PolicyTest, PairWhoseUpdateWasRefusedIsNotTriedAgain) {
   EXPECT_EQ(hostrt::calls("cudaGraphExecUpdate"), 1u);
   EXPECT_EQ(bench.cache.stats().updates, 0u);
 
-  // A third one is a sibling of the first.
+  // A third key is a sibling of the first.
   EXPECT_RUN(kRestored, bench.go(f[0]));
   EXPECT_RUN(kUpdated, bench.go(f[2]));
   EXPECT_EQ(entry_of(bench, f[2]).family, entry_of(bench, f[0]).family);
   EXPECT_EQ(bench.cache.stats().refused(UpdateRefusal::kNotSupported), 1u);
 }
 
-TEST_F(PolicyTest, ExecutableWhoseUpdateWasRefusedStaysWhatItWas) {
+TEST_F(PolicyTest, ExecutableWhoseUpdateWasRefusedIsUnchanged) {
   std::vector<Node> nodes(8);
   nodes[0].value_slot = 0;
   const Spec a = spec("a", nodes);
@@ -394,8 +394,8 @@ TEST_F(PolicyTest, ExecutableWhoseUpdateWasRefusedStaysWhatItWas) {
   EXPECT_RUN(kPatched, bench.go(b, {7, 0}));
 }
 
-// The first patch, or a later one, fails, and so does the update that would make it good.
-TEST_F(PolicyTest, ExecutableThatWasPatchedHalfwayIsMadeWhatItWas) {
+// The first patch or a later one fails, and so does the update that should repair it.
+TEST_F(PolicyTest, ExecutableThatWasPatchedHalfwayIsRestored) {
   for (const int nth : {1, 2}) {
     std::vector<Node> nodes(12);
     nodes[3].value_slot = 0;

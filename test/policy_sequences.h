@@ -1,4 +1,4 @@
-// Random sequences of operations on a cache, and what it says of itself, in words.
+// Random sequences of operations on a cache, and the cache's reports as text.
 #pragma once
 
 #include <algorithm>
@@ -45,7 +45,7 @@ inline std::vector<Spec> random_specs(Random& random) {
     nodes.insert(nodes.begin(), Node());
     const auto profile = static_cast<Profile>(random.below(static_cast<int>(Profile::kCount)));
     const int members = random.between(2, 4);
-    const int slots = random.below(3);  // Of no member, of some, of all.
+    const int slots = random.below(3);  // on no member, on some, on all
     for (int member = 0; member < members; ++member) {
       std::vector<Node> mine = nodes;
       vary(mine, profile, member, random);
@@ -53,9 +53,9 @@ inline std::vector<Spec> random_specs(Random& random) {
       add(mine);
     }
   }
-  add(std::vector<Node>(7));                           // Of no other's topology.
-  add(std::vector<Node>(random.chance(50) ? 50 : 8));  // Twice as big as others.
-  std::vector<Node> fragile(2);                        // A capture of it breaks while its size is 0.
+  add(std::vector<Node>(7));                           // a topology that no other key has
+  add(std::vector<Node>(random.chance(50) ? 50 : 8));  // twice the size of others
+  std::vector<Node> fragile(2);                        // its capture breaks while its size is 0
   fragile[0].sets = true;
   fragile[0].size_slot = 0;
   fragile[0].value_slot = 1;
@@ -78,7 +78,7 @@ inline void draw_operations(int length, Random* from, Sequence* sequence) {
   std::vector<Values> last(specs.size(), Values{3, 3});
   int first = 0, span = count;
   for (int i = 0; i < length; ++i) {
-    if (i % 16 == 0) {  // Phases, each with some of the keys.
+    if (i % 16 == 0) {  // phases, each with some of the keys
       first = random.below(count);
       span = random.chance(40) ? count : random.between(2, std::min(5, count));
     }
@@ -102,10 +102,10 @@ inline void draw_operations(int length, Random* from, Sequence* sequence) {
   }
 }
 
-// A key has a stream that it mostly comes on, which it may change for another.
+// Each key has a usual stream, which may change.
 inline void draw_streams(Random random, Sequence* sequence) {
   const int streams = random.chance(50) ? 1 : random.between(2, 4);
-  const int strays = random.chance(50) ? 5 : 30;  // Percent.
+  const int strays = random.chance(50) ? 5 : 30;  // percent
   std::vector<std::size_t> usual(sequence->specs.size());
   for (std::size_t& stream : usual) stream = static_cast<std::size_t>(random.below(streams));
   for (Operation& operation : sequence->operations) {

@@ -1,4 +1,4 @@
-// Warming: what it makes, what it leaves alone, what it returns. On hostrt.
+// Warming: what it makes, what it does not change, what it returns. On hostrt.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 namespace graphcache::test {
 namespace {
 
-TEST_F(PolicyTest, AnyNumberOfKeysIsWarmedAndNoneLeavesForThem) {
+TEST_F(PolicyTest, AnyNumberOfKeysIsWarmedWithoutEvictions) {
   std::vector<Spec> strangers;
   for (std::size_t nodes = 1; nodes <= 10; ++nodes) strangers.push_back(lone(nodes));
   for (const std::vector<Spec>& keys : {strangers, family(Profile::kGrids, 10, 2)}) {
@@ -48,7 +48,7 @@ TEST_F(PolicyTest, WarmNeedsNotTheValuesOfTheRun) {
   EXPECT_EQ(bench.calls, 1);
 }
 
-TEST_F(PolicyTest, WarmReturnsWhatFailedAndLeavesNothingUndone) {
+TEST_F(PolicyTest, WarmReturnsTheErrorAndLeavesNothingHalfDone) {
   Bench<> bench;
   const Key k = key("k");
   const auto work = [&](cudaStream_t on) { return launch(mix<0>, 1, 1, on, bench.state.get(), 1); };

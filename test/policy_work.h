@@ -1,5 +1,5 @@
-// What the suites of the policy share: graphs whose work tells its order, a cache with the memory that they work on,
-// and families of keys of which it is known what each switch costs.
+// Shared by the suites of the policy: graphs whose results show the order of their work, a cache with their memory, and
+// families of keys with known costs for each switch.
 #pragma once
 
 #include <device_launch_parameters.h>
@@ -29,7 +29,7 @@ struct State {
   unsigned char scratch[4] = {};
 };
 
-// Tells in which order, with which shapes and which values kernels and sets were done.
+// Mixes order, shapes and values of kernels and sets into the state.
 inline void mix_in(State* state, std::uint32_t factor, unsigned grid, unsigned block, int value) {
   for (const unsigned char byte : state->scratch) state->sum = state->sum * factor + byte;
   state->sum = (state->sum * factor + grid) * factor + block;
@@ -54,7 +54,7 @@ constexpr void (*kMix[])(State*, int) = {mix<0>, mix<1>};
 
 using Values = std::array<int, 2>;
 
-// A kernel, or a set of the scratch bytes, whose values may be slots: the number of one, or -1.
+// A kernel, or a set of the scratch bytes. Each value is constant or has the number of a slot; -1 means no slot.
 struct Node {
   bool sets = false;
   int kernel = 0;
@@ -75,7 +75,7 @@ struct Spec {
   Key key;
   std::string name;
   std::vector<Node> nodes;
-  bool varying = false;  // Whether its runs have params.
+  bool varying = false;  // whether its runs have params
 };
 
 inline Spec spec(const std::string& name, std::vector<Node> nodes) {
@@ -83,7 +83,7 @@ inline Spec spec(const std::string& name, std::vector<Node> nodes) {
   return {key(name), name, std::move(nodes), varying};
 }
 
-// What a run of the nodes does.
+// The effect of a run of the nodes.
 inline void apply(const std::vector<Node>& nodes, const Values& values, State* state) {
   for (const Node& constant : nodes) {
     const Node node = constant.with(values);
@@ -95,7 +95,7 @@ inline void apply(const std::vector<Node>& nodes, const Values& values, State* s
   }
 }
 
-// What `fn` needs. Another kPlace: the same at another place of the program.
+// The data of `fn`. Another kPlace means another place of the program.
 template <int kPlace>
 struct Job {
   const Spec* spec;
@@ -125,8 +125,8 @@ struct Job {
   }
 };
 
-// A cache, and the memory that its runs work on. hostrt's device memory is the host's, and its work is done by the time
-// that the run returns.
+// A cache and the memory of its runs. hostrt's device memory is host memory, and its work is complete when the run
+// returns.
 template <int kPlace = 0>
 struct Bench {
   explicit Bench(const Options& options = renting()) : cache(options) {}
@@ -142,7 +142,7 @@ struct Bench {
                          : cache.warm(which.key, streams[on], job);
   }
 
-  // A run whose work is checked.
+  // Makes a run and checks its result.
   absl::StatusOr<Outcome> go(const Spec& which, const Values& values = {}, std::size_t on = 0) {
     apply(which.nodes, values, &wanted);
     absl::StatusOr<Outcome> outcome = run(which, values, on);
@@ -154,8 +154,8 @@ struct Bench {
   std::array<Stream, 4> streams;
   Stream& stream = streams[0];
   DeviceBuffer<State> state{1};
-  State wanted;   // Of the runs that were checked.
-  int calls = 0;  // Of fn.
+  State wanted;   // expected state after the checked runs
+  int calls = 0;  // calls of fn
   std::function<void()> in_fn;
   Cache cache;
 };
@@ -171,7 +171,7 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-// How the members of a family differ.
+// The difference between members of a family.
 enum class Profile { kOneValue, kValues, kOneGrid, kGrids, kBlocks, kKernels, kMixed, kCount };
 
 inline void vary(std::vector<Node>& nodes, Profile profile, int member, Random& random) {
@@ -209,7 +209,7 @@ inline void vary(std::vector<Node>& nodes, Profile profile, int member, Random& 
   }
 }
 
-// Keys, with the same difference between any two of a family, so that it is known what each switch costs.
+// Keys with the same difference between any two members of a family, so that the cost of each switch is known.
 struct Tenants {
   std::vector<Spec> specs;
   std::vector<int> families;
@@ -242,7 +242,7 @@ inline std::vector<Spec> family(Profile profile, int members, std::size_t nodes)
   tenants.add_family(profile, members, nodes);
   return tenants.specs;
 }
-// Of a topology that no other number of nodes has.
+// A graph with a topology that depends only on the number of nodes.
 inline Spec lone(std::size_t nodes) { return spec("lone" + std::to_string(nodes), std::vector<Node>(nodes)); }
 
 inline EntryInfo entry_of(const Bench<>& bench, const Spec& which) {

@@ -1,5 +1,5 @@
-// Streams of different priorities, and executables that were made just now: where a GPU keeps what its own code has
-// written less well than one would think (docs/semantics.md). On either runtime.
+// Streams of different priorities, and new executables. In both cases a GPU may lose values that device code has
+// written (docs/semantics.md). On either runtime.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -14,9 +14,9 @@
 namespace graphcache::test {
 namespace {
 
-constexpr int kNodes = 30;  // From 25 slot nodes on the default options let the device write the slots.
+constexpr int kNodes = 30;  // from 25 slot nodes on, the default options let the device write the slots
 
-// A stream of each of several priorities, one that blocks, and the thread's own.
+// A stream for each of several priorities, a blocking one, and the thread's own.
 class PrioritiesTest : public testing::Test {
  protected:
   PrioritiesTest() {
@@ -38,7 +38,7 @@ class PrioritiesTest : public testing::Test {
 
   cudaStream_t any_stream() { return streams[random() % streams.size()]; }
 
-  // Runs a key whose nodes count their threads; the key or a slot decides how many there are.
+  // Runs a key whose nodes count their threads. The key or a slot decides how many there are.
   void run_and_count(Cache& cache, cudaStream_t stream, int which, unsigned grid, bool as_slot) {
     CUDA_OK(cudaMemsetAsync(count.get(), 0, sizeof(int), stream));
     const auto outcome =
@@ -79,7 +79,7 @@ TEST_F(PrioritiesTest, GridsOfRowsHoldOnStreamsOfAnyPriority) {
   Cache cache(options);
   for (int i = 0; i < 300; ++i) {
     const int which = i < 3 ? i : static_cast<int>(random() % 3);
-    // Graphs that were captured at different priorities are of different families.
+    // Graphs captured at different priorities belong to different families.
     run_and_count(cache, i < 3 ? streams[0] : any_stream(), which, 2 + 3 * static_cast<unsigned>(which),
                   /*as_slot=*/false);
     if (HasFatalFailure()) return;
@@ -89,13 +89,13 @@ TEST_F(PrioritiesTest, GridsOfRowsHoldOnStreamsOfAnyPriority) {
   EXPECT_EQ(cache.stats().refused_device_updates, 0u);
 }
 
-// Branches with copies and sets beside: the driver brings the nodes of a new executable into place behind the stream's
-// back, so that what the device writes in its first launch may be lost.
+// Branches with copies and sets beside them. The driver moves the nodes of a new executable into place independently of
+// the stream, so device writes in its first launch may be lost.
 class NewExecutableTest : public StreamTest {
  protected:
   static constexpr int kSize = 64, kBranches = 3, kSteps = 8;
 
-  // Each run of a key comes with other values than the last.
+  // Each run of a key has other values than the previous one.
   absl::StatusOr<Outcome> run(Cache& cache, int which, int value) {
     return cache.run(key("new", which), stream, params(value), [&](Recorder& rec, Slot<int> slot) {
       CUDA_OK(cudaEventRecord(forked, rec.stream()));
@@ -118,7 +118,7 @@ class NewExecutableTest : public StreamTest {
     });
   }
 
-  // What a run leaves of one branch.
+  // The result of a run for one branch.
   static void run_here(std::vector<int>* data, int which, int value) {
     for (int step = 0; step < kSteps; ++step) {
       for (int i = 0; i < kSize; ++i) {
@@ -144,7 +144,7 @@ class NewExecutableTest : public StreamTest {
   std::vector<int> wanted = std::vector<int>(kSize, 1);
 };
 
-// Two keys on one executable, each of which has lost it when it comes back.
+// Two keys alternate on one executable, so each has lost it before its next run.
 TEST_F(NewExecutableTest, TheFirstLaunchHasTheValuesOfItsRun) {
   Options options;
   options.mechanisms.patching = detail::Patching::kDeviceUpdated;
@@ -152,7 +152,7 @@ TEST_F(NewExecutableTest, TheFirstLaunchHasTheValuesOfItsRun) {
   options.max_executables = 1;
   Cache cache(options);
   for (int i = 0; i < 60; ++i) {
-    const int which = i / 3 % 2;  // The new executable is launched with other values, too.
+    const int which = i / 3 % 2;  // the new executable is also launched with other values
     const auto outcome = run(cache, which, i);
     ASSERT_TRUE(outcome.ok()) << outcome.status();
     run_here(&wanted, which, i);
@@ -172,7 +172,7 @@ TEST_F(NewExecutableTest, AWarmedOneHasTheValuesOfItsFirstRun) {
       for (int i = 0; i < kBranches; ++i) rec.launch(blend, {2, 32}, data.get() + i * kSize, kSize, 3, slot);
     };
     ASSERT_TRUE(cache.warm(key("w"), stream, params(1), enqueue).ok());
-    for (const int value : {round + 2, 1, round + 3}) {  // And what it was captured with.
+    for (const int value : {round + 2, 1, round + 3}) {  // includes the captured value
       EXPECT_RUN(kPatched, cache.run(key("w"), stream, params(value), enqueue));
       for (int i = 0; i < kSize; ++i) {
         auto& element = wanted[static_cast<std::size_t>(i)];
@@ -184,7 +184,7 @@ TEST_F(NewExecutableTest, AWarmedOneHasTheValuesOfItsFirstRun) {
   }
 }
 
-// The table that warm() has made was never launched when another member wants a set of it. warm() has waited for the
+// The table that warm() has made was never launched when another member needs a set of it. warm() has waited for the
 // upload, so the device may write.
 TEST_F(NewExecutableTest, AWarmedTableServesAnotherMember) {
   Options options;

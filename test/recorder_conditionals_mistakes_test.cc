@@ -1,4 +1,4 @@
-// Conditional nodes: bodies that a capture cannot hold, that fail, or that are used wrongly.
+// Conditional nodes: bodies that a capture cannot contain, that fail, or that are used wrongly.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -16,7 +16,7 @@ class ConditionalsMistakesTest : public ConditionalsTest {
  protected:
   using Work = std::function<void(Recorder&, Body&)>;
 
-  // number = (3 number + 1), then the body if the condition holds, then (5 number + 2).
+  // number = (3 number + 1), then the body if the condition is true, then (5 number + 2).
   absl::StatusOr<Outcome> run(Cache& in, const Work& work) {
     return in.run(key("mistakes"), stream, [&](Recorder& rec) {
       step(rec, 3, 1);
@@ -24,7 +24,7 @@ class ConditionalsMistakesTest : public ConditionalsTest {
       step(rec, 5, 2);
     });
   }
-  // A run that cannot be captured does all of it directly, for that reason.
+  // Expects that a run which cannot be captured does all its work directly, for this reason.
   void expect_direct(const Work& work, const std::string& words, const std::function<int(int)>& expected) {
     for (const unsigned value : {1u, 0u, 1u}) {
       begin(2, value);
@@ -36,7 +36,7 @@ class ConditionalsMistakesTest : public ConditionalsTest {
     EXPECT_NE(cache.entries().front().error.find(words), std::string::npos) << cache.entries().front().error;
     EXPECT_GT(cache.stats().eager(EagerReason::kCaptureFailed), 0u);
   }
-  // The key works as soon as its body does.
+  // The key works again once its body does.
   void expect_whole() {
     Cache fresh;
     for (const unsigned value : {1u, 0u}) {
@@ -61,7 +61,7 @@ TEST_F(ConditionalsMistakesTest, AnExceptionOfABodyPasses) {
     EXPECT_FALSE(is_capturing(stream));
   }
   EXPECT_EQ(cache.stats().failed, 2u);
-  // Of a body in a body.
+  // In a body inside a body.
   EXPECT_THROW((void)run(cache,
                          [&](Recorder&, Body& body) {
                            body.while_node(condition.get(),
@@ -97,7 +97,7 @@ TEST_F(ConditionalsMistakesTest, ALoopEndsIfACallInItFails) {
                           });
                         })
                    .ok());
-  // And if it is a call that the recorder does not make.
+  // The same for a call that the recorder does not make.
   EXPECT_FALSE(uncached
                    .run(key("loop"), stream,
                         [&](Recorder& rec) {
@@ -110,7 +110,7 @@ TEST_F(ConditionalsMistakesTest, ALoopEndsIfACallInItFails) {
   EXPECT_EQ(rounds, 2);
 }
 
-// The driver crashes where a capture into the graph of a body breaks.
+// The real driver crashes if a capture into the graph of a body breaks.
 TEST_F(ConditionalsMistakesTest, ACallThatACaptureForbidsBreaksNoMoreThanTheCapture) {
   expect_direct(
       [&](Recorder&, Body& body) {
@@ -123,7 +123,7 @@ TEST_F(ConditionalsMistakesTest, ACallThatACaptureForbidsBreaksNoMoreThanTheCapt
   expect_whole();
 }
 
-TEST_F(ConditionalsMistakesTest, CheckedCodeMayThrowWhatACaptureForbids) {
+TEST_F(ConditionalsMistakesTest, CheckedCodeMayThrowErrorsOfForbiddenCalls) {
   expect_direct(
       [&](Recorder&, Body& body) {
         step(body, 7, 3);
@@ -172,7 +172,7 @@ TEST_F(ConditionalsMistakesTest, WorkThatWaitsForTheOuterCaptureIsRunDirectly) {
   expect_whole();
 }
 
-TEST_F(ConditionalsMistakesTest, WhatCudaAllowsInNoBodyIsRunDirectly) {
+TEST_F(ConditionalsMistakesTest, WorkThatNoBodyMayHoldIsRunDirectly) {
   static int calls = 0;
   calls = 0;
   expect_direct(
@@ -237,7 +237,7 @@ TEST_F(ConditionalsMistakesTest, TheBodyAroundABodyIsRefused) {
   EXPECT_EQ(number.first(), 2);
 }
 
-// It would be done once at each replay, whatever the condition is.
+// Such work would be done once at each replay, whatever the condition is.
 TEST_F(ConditionalsMistakesTest, WorkOfABodyOnTheRunsStreamIsRefused) {
   begin(2, 1);
   const absl::StatusOr<Outcome> done =
@@ -293,7 +293,7 @@ TEST_F(ConditionalsMistakesTest, ANodeOnAForkOfTheRunWorks) {
   EXPECT_EQ(cache.stats().captures, 1u);
 }
 
-TEST_F(ConditionalsMistakesTest, InACaptureOfSomebodyElsesTheyAreRefused) {
+TEST_F(ConditionalsMistakesTest, InAForeignCaptureTheyAreRefused) {
   Options options;
   options.inline_in_foreign_capture = true;
   Cache inlining(options);
@@ -307,7 +307,7 @@ TEST_F(ConditionalsMistakesTest, InACaptureOfSomebodyElsesTheyAreRefused) {
   EXPECT_TRUE(mentions(done.status(), "a capture by other code")) << done.status();
 }
 
-// Not captured, so that nothing is known of it but that it is called.
+// Not captured, so nothing is known of it except that it is called.
 TEST_F(ConditionalsMistakesTest, ARunWithParamsInABodyIsRunDirectly) {
   for (const int value : {3, 4}) {
     begin(2, 1);
@@ -322,7 +322,7 @@ TEST_F(ConditionalsMistakesTest, ARunWithParamsInABodyIsRunDirectly) {
   }
 }
 
-// Verify mode sees into bodies.
+// Verify mode examines bodies.
 TEST_F(ConditionalsMistakesTest, VerifyModeFindsAValueThatABodyHolds) {
   Options options;
   options.verify_every = 1;

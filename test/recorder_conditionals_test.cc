@@ -1,4 +1,4 @@
-// Conditional nodes: what their bodies do, captured and direct, and what becomes of their graphs.
+// Conditional nodes: the work of their bodies, captured and direct, and the lifetime of their graphs.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -25,7 +25,7 @@ class RecorderConditionalsTest : public ConditionalsTest {
     return blended(value, 7, 3);
   }
 
-  // A loop, in each round of which another node decides, between two steps, and a last one does.
+  // A loop. In each round another node makes a decision between two steps, and a last one does as well.
   absl::StatusOr<Outcome> run_nested(Cache& in, cudaStream_t on) {
     return in.run(key("nested"), on, [&](Recorder& rec) {
       ++calls;
@@ -166,7 +166,7 @@ TEST_F(RecorderConditionalsTest, TheConditionMayBeASlot) {
             rec.switch_node(place, 3, [&](Body& body, unsigned i) { step(body, 5 + static_cast<int>(i), 2); });
             rec.while_node(place, [&](Body& body) {
               step(body, 7, 3);
-              // Which one it is, the body cannot know.
+              // The body cannot know which one it is.
               for (int i = 0; i < places.size(); ++i) body.launch(count_down, {1, 1}, places.get() + i);
             });
           });
@@ -213,7 +213,7 @@ TEST_F(RecorderConditionalsTest, SlotsBesideANodeFollowEachRun) {
   }
 }
 
-// So many that a graph without conditional nodes would have them written by the device, which needs a clone.
+// With this many slots a graph without conditional nodes would be updated by the device, which needs a clone.
 TEST_F(RecorderConditionalsTest, ManySlotsBesideANodeAreSetByTheHost) {
   for (const int value : {1, 2, 3}) {
     begin(2, 1);
@@ -301,7 +301,7 @@ TEST_F(RecorderConditionalsTest, ABodyMayBeEmpty) {
   EXPECT_EQ(cache.stats().captures, 1u);
 }
 
-// What another key's run enqueues in a body is part of it.
+// The work that another key's run enqueues in a body becomes part of the body.
 TEST_F(RecorderConditionalsTest, ARunInABodyIsInlined) {
   int inlined = 0;
   for (const unsigned rounds : {2u, 3u, 0u}) {

@@ -1,4 +1,4 @@
-// Copies and sets of the recorder on either runtime: what follows each run, and what may become empty.
+// Copies and sets of the recorder on either runtime: values that follow each run, and sizes that become 0.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -109,7 +109,7 @@ TEST_F(RecorderTest, ConstantCopiesAndSetsAreRecorded) {
   EXPECT_EQ(cache.entries()[0].slot_nodes, 0u);
 }
 
-// A set or copy of no bytes keeps the order of its neighbours: a disabled set does not (docs/semantics.md).
+// A set or copy of 0 bytes keeps the order of its neighbours; a disabled set does not (docs/semantics.md).
 TEST_F(RecorderTest, WorkAroundASetOrCopyOfNoBytesStaysInOrder) {
   constexpr int kSize = 128;
   DeviceBuffer<float> data(kSize, 1.0f), other(kSize);
@@ -123,7 +123,7 @@ TEST_F(RecorderTest, WorkAroundASetOrCopyOfNoBytesStaysInOrder) {
       }
     });
   };
-  // x becomes (x + 1) / 2: 1 stays 1, and anything out of order does not.
+  // x becomes (x + 1) / 2, so 1 stays 1, and any other order changes it.
   EXPECT_RUN(kInstantiated, run(64));
   for (int i = 0; i < 300; ++i) {
     EXPECT_RUN(kPatched, run(0));
@@ -183,8 +183,8 @@ TEST_F(RecorderTest, CopiesOfEveryKindMayBecomeEmpty) {
   CUDA_OK(cudaFreeHost(pinned));
 }
 
-// A copy that was captured with the device's memory, or with managed memory, cannot be given the host's pageable
-// memory: CUDA accepts the patch, and the launch loses the context (docs/semantics.md).
+// A copy captured with device or managed memory must not be given pageable host memory: CUDA accepts the patch, and the
+// launch destroys the context (docs/semantics.md).
 TEST_F(RecorderTest, PageableMemoryMayTakeTheDevicesPlace) {
   constexpr std::size_t kBytes = 64;
   char* pinned = nullptr;
@@ -228,7 +228,7 @@ TEST_F(RecorderTest, PageableMemoryMayTakeTheDevicesPlace) {
   CUDA_OK(cudaFreeHost(pinned));
 }
 
-// An explicit kind is a claim of the caller's: what stands in for an empty copy goes by the memory itself.
+// An explicit kind is a claim by the caller. The replacement for an empty copy depends on the memory itself.
 TEST_F(RecorderTest, EmptyCopiesWhoseKindIsNotThatOfTheirMemory) {
   DeviceBuffer<char> from(64, 5), to(64);
   int number = 0;

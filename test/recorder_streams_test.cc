@@ -1,4 +1,4 @@
-// The streams of a recorder and slots where they do not belong, on either runtime.
+// The streams of a recorder, and misplaced slots, on either runtime.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -77,7 +77,7 @@ TEST_F(RecorderTest, StreamOfAnotherCaptureIsRefused) {
   CUDA_OK(cudaGraphDestroy(graph));
 }
 
-// Work on a stream outside of the outer capture would run once and never again on a replay.
+// Work on a stream outside the outer capture would run once and never again on a replay.
 TEST_F(RecorderTest, StreamThatIsNotForkedIsRefusedInAnInlinedRunToo) {
   Stream other;
   DeviceBuffer<float> second(kSize);
@@ -114,7 +114,7 @@ TEST_F(RecorderTest, InlinedRunsRecordThroughTheirRecorder) {
   }
 }
 
-// ---- Slots where they do not belong ---------------------------------------------------------------------------------
+// ---- Misplaced slots ------------------------------------------------------------------------------------------------
 
 TEST_F(RecorderTest, SlotOfAnotherRunIsRefused) {
   std::optional<Slot<float>> kept;

@@ -1,4 +1,4 @@
-// What the suites of the recorder share.
+// Shared by the suites of the recorder.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ inline float from_bits(std::uint32_t bits) {
 
 class RecorderTest : public StreamTest {
  protected:
-  // What a run is expected to do: the first captures, a later one patches if its values changed.
+  // The expected outcome: the first run captures, a later one patches if its values have changed.
   static Outcome expected(int run, bool changed) {
     return run == 0 ? Outcome::kInstantiated : changed ? Outcome::kPatched : Outcome::kReplayed;
   }

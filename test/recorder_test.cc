@@ -1,4 +1,4 @@
-// The recorder on either runtime: what follows each run, and what its calls refuse.
+// The recorder on either runtime: values that follow each run, and calls that fail.
 #include "graphcache/recorder.h"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ TEST_F(RecorderTest, PointersFollowEachRun) {
     const auto outcome = cache.run(
         key("k"), stream, params(out, in.get(), factor),
         [&](Recorder& rec, Slot<float*> o, Slot<float*> from, Slot<float> f) {
-          rec.launch(scale, {kGrid, kBlock}, o, from, kSize, f);  // float* where the kernel takes const float*.
+          rec.launch(scale, {kGrid, kBlock}, o, from, kSize, f);  // a float* where the kernel takes const float*
         });
     EXPECT_TRUE(did(expected(i, true), outcome));
     EXPECT_EQ(outs[i]->read(), std::vector<float>(kSize, 3 * factor));
@@ -106,7 +106,7 @@ TEST_F(RecorderTest, StructuresFollowEachRun) {
   DeviceBuffer<Mixed> out(1);
   for (int i = 0; i < 4; ++i) {
     Mixed value;
-    std::memset(&value, 0, sizeof(value));  // The padding too: it is compared.
+    std::memset(&value, 0, sizeof(value));  // includes the padding, which is compared
     value.letter = static_cast<char>('a' + i / 2);
     value.real = 0.1 * (i / 2);
     value.small = static_cast<short>(-i / 2);
@@ -148,7 +148,7 @@ TEST_F(RecorderTest, SlotsConvertAsArgumentsDo) {
 
 TEST_F(RecorderTest, ConversionsOfEqualResultChangeNothing) {
   DeviceBuffer<float> out(kSize);
-  for (const double value : {1.0, 1.0 + 1e-12}) {  // Equal as float.
+  for (const double value : {1.0, 1.0 + 1e-12}) {  // equal as float
     EXPECT_TRUE(cache
                     .run(key("k"), stream, params(value),
                          [&](Recorder& rec, Slot<double> v) {
@@ -314,7 +314,7 @@ TEST_F(RecorderTest, ShapeThatTheRuntimeRefusesFailsThatRunAndNoOther) {
     EXPECT_FALSE(is_capturing(stream));
     CUDA_OK(cudaPeekAtLastError());
   };
-  expect_refused(run(0, 64, 0));  // As the first run,
+  expect_refused(run(0, 64, 0));  // in the first run
   float sum = 0;
   for (const auto& [grid, block, shared] :
        {std::tuple(0u, 64u, std::size_t{0}), std::tuple(2u, 0u, std::size_t{0}), std::tuple(2u, 2048u, std::size_t{0}),
@@ -323,7 +323,7 @@ TEST_F(RecorderTest, ShapeThatTheRuntimeRefusesFailsThatRunAndNoOther) {
       ASSERT_TRUE(run(2, 64, 0).ok());
       EXPECT_EQ(data.read(), std::vector<float>(kSize, ++sum));
     }
-    expect_refused(run(grid, block, shared));  // and as a patch.
+    expect_refused(run(grid, block, shared));  // in a patch
     EXPECT_EQ(data.read(), std::vector<float>(kSize, sum));
   }
   for (int i = 0; i < 40; ++i) ASSERT_TRUE(run(2, 64, 0).ok());

@@ -1,7 +1,7 @@
-// The rules of the CUDA runtime, each as a test named after the fact that it keeps (docs/semantics.md lists them); what
-// is no fact's has the fixture RuntimeRules. The rules_*_test.cc run unchanged against cudart on a GPU and against
-// hostrt: where the two differ, hostrt is wrong. They therefore look at nothing but results of runtime calls and
-// memory; what only hostrt can show is in hostrt_test.cc.
+// The rules of the CUDA runtime. Each is a test named after its fact (docs/semantics.md lists the facts); a rule
+// without a number has the fixture RuntimeRules. The rules_*_test.cc run unchanged against cudart on a GPU and against
+// hostrt: where the two differ, hostrt is wrong. So they only examine results of runtime calls and memory. What only
+// hostrt can show is in hostrt_test.cc.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -40,7 +40,7 @@ auto on_other_thread(Call&& call) {
   return result;
 }
 
-// Keeps a stream busy: what it is given from now on begins at end(), which waits for that.
+// Keeps a stream busy: later work on the stream begins at end(), which waits for that.
 class Busy {
  public:
   explicit Busy(cudaStream_t stream) : stream_(stream) {
@@ -75,10 +75,10 @@ class Busy {
 // For host nodes and the destructors of user objects.
 inline void count_up(void* counter) { ++*static_cast<std::atomic<int>*>(counter); }
 
-// On hostrt work may run, and fail, at once: what the launch says is not told.
+// On hostrt work may run and fail at once, so the launch's result is ignored.
 inline void fail_in(cudaStream_t stream) { launch(fault, 1, 1, stream); }
 
-// Ends a process that a death test began: well if nothing failed in it, else after telling what did.
+// Ends a process that a death test began: successfully if nothing failed in it, else after printing the failure.
 [[noreturn]] inline void leave() {
   const testing::TestResult& result = *testing::UnitTest::GetInstance()->current_test_info()->result();
   for (int i = 0; i < result.total_part_count(); ++i) {
@@ -134,7 +134,7 @@ class RuntimeRules : public testing::Test {
     return launch(add, 1, 1, stream, device_ + index, 1, value);
   }
 
-  // The graphs and executables that these give are destroyed at the end of the test.
+  // Destroys the graphs and executables at the end of the test.
   cudaGraph_t keep(cudaGraph_t graph) { return graphs_.emplace_back(graph); }
 
   cudaGraph_t capture(const Body& body) {
@@ -165,7 +165,7 @@ class RuntimeRules : public testing::Test {
     return cudaGraphExecUpdate(executable, graph, &info);
   }
 
-  // Runs the executable on fresh memory and gives element 0.
+  // Runs the executable on fresh memory and returns element 0.
   float run(cudaGraphExec_t executable) {
     clear();
     GIVES(cudaSuccess, cudaGraphLaunch(executable, stream_));
@@ -252,7 +252,7 @@ class RuntimeRules : public testing::Test {
     OK(plus(1, stream));
   }
 
-  // Ends a capture that must still be valid, and gives the number of its nodes.
+  // Ends a capture that must still be valid, and returns its number of nodes.
   std::size_t end_valid(cudaStream_t stream) {
     EXPECT_EQ(cudaStreamCaptureStatusActive, status(stream));
     cudaGraph_t graph = nullptr;
@@ -260,7 +260,7 @@ class RuntimeRules : public testing::Test {
     return graph != nullptr ? nodes(keep(graph)).size() : 0;
   }
 
-  // Ends a capture that must be invalid, and finds the stream usable afterwards (facts 3).
+  // Ends a capture that must be invalid, and expects that the stream can be used afterwards (facts 3).
   void end_invalid(cudaStream_t stream) {
     EXPECT_EQ(cudaStreamCaptureStatusInvalidated, status(stream));
     cudaGraph_t graph = reinterpret_cast<cudaGraph_t>(this);

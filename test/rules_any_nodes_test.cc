@@ -1,4 +1,4 @@
-// Calls on nodes of any type, beside those on nodes of one type.
+// Calls on nodes of any type, compared with those on nodes of one type.
 #include <atomic>
 
 #include "cuda/compat.h"
@@ -47,7 +47,7 @@ class AnyNodes : public RuntimeRules {
     return params;
   }
 
-  // A node behind the one that was added last.
+  // A node behind the most recently added one.
   cudaGraphNode_t append(cudaGraph_t graph, cudaGraphNodeParams params) {
     cudaGraphNode_t node = nullptr;
     GIVES(cudaSuccess, add_node(&node, graph, &last_, last_ != nullptr ? 1 : 0, &params));
@@ -91,7 +91,7 @@ TEST_F(AnyNodes, AreAddedPatchedAndChanged) {
   EXPECT_EQ(1, first);
   EXPECT_EQ(1, second);
 
-  // The graph is as it was, until it is changed itself.
+  // The graph is unchanged until it is changed itself.
   EXPECT_EQ(4, run(instantiate(graph)));
   EXPECT_EQ(0, read(3));
   OK(change(fills, kernel(*Params(fill, 1, 1, device_, 1, 8.0f).get())));
@@ -113,7 +113,7 @@ TEST_F(AnyNodes, AreRefusedByCallsOfAnotherType) {
   GIVES(cudaErrorInvalidValue, cudaGraphNodeSetParams(node, nullptr));
 }
 
-// The library reads nodes by these, whichever calls serve it here.
+// The library reads nodes by these calls or by those on one type.
 TEST_F(AnyNodes, AreReadByTheLibrary) {
   std::atomic<int> counter = 0;
   const cudaGraph_t child = capture([this] { OK(plus(1, stream_)); });
@@ -176,7 +176,7 @@ TEST_F(AnyNodes, OfMemoryAreReadByTheLibrary) {
 
 #if CUDART_VERSION >= 13020
 
-TEST_F(AnyNodes, TellWhatTheyAre) {
+TEST_F(AnyNodes, ReportTheirTypes) {
   int version = 0;
   OK(cudaDriverGetVersion(&version));
   if (version < 13020) GTEST_SKIP() << "a driver for CUDA " << version << " has no cudaGraphNodeGetParams";

@@ -1,4 +1,4 @@
-// What is forbidden while a capture is under way, and what breaks it: facts 2 and 4 to 6.
+// What an active capture forbids, and what breaks it: facts 2 and 4 to 6.
 #include <cstring>
 #include <functional>
 #include <utility>
@@ -39,7 +39,7 @@ TEST_F(Fact02, UnsafeCallsDependOnModeAndThread) {
          return error;
        }},
   };
-  executables_.push_back(nullptr);  // what a forbidden destruction is called on: the mode is checked first
+  executables_.push_back(nullptr);  // the argument of a forbidden destruction; the mode is checked first
   for (const auto& [name, call] : unsafe) {
     SCOPED_TRACE(name);
     begin(stream_, kRelaxed);
@@ -91,7 +91,7 @@ TEST_F(Fact02, SafeCallsLeaveCapturesAlone) {
   cudaEvent_t event = nullptr;
   cudaGraphExecUpdateResultInfo info = {};
   begin(stream_, kGlobal);
-  GIVES(cudaSuccess, cudaMemset(device_, 0, 64));  // on the legacy stream, beside a non-blocking one
+  GIVES(cudaSuccess, cudaMemset(device_, 0, 64));  // on the legacy stream, while a non-blocking one is capturing
   GIVES(cudaSuccess, cudaMemcpy(device_ + 64, &free, sizeof free, cudaMemcpyHostToDevice));
   GIVES(cudaSuccess, cudaMemGetInfo(&free, &total));
   GIVES(cudaSuccess, cudaDeviceGraphMemTrim(0));
@@ -166,7 +166,7 @@ TEST_F(Fact04, TheLegacyStreamMayNotMeetACapturingBlockingStream) {
   EXPECT_EQ(1u, end_valid(blocking_));
   begin(blocking_, kRelaxed);
   GIVES(cudaErrorStreamCaptureUnsupported, cudaStreamSynchronize(blocking_));
-  GIVES(cudaErrorStreamCaptureImplicit, put(1, nullptr));  // until the invalidated capture has ended, too
+  GIVES(cudaErrorStreamCaptureImplicit, put(1, nullptr));  // until the invalidated capture has ended as well
   end_invalid(blocking_);
 }
 
@@ -178,7 +178,7 @@ TEST_F(Fact04, NorABlockingStreamThatWasDrawnIntoACapture) {
   end_invalid(stream_);
 }
 
-// That stream belongs to all threads, so that even a thread-local capture meets another thread's use of it.
+// This stream belongs to all threads, so even a thread-local capture conflicts with another thread's use of it.
 TEST_F(Fact04, NorMayAnotherThreadUseTheLegacyStreamBesideACapturingBlockingStream) {
   const float from = 1;
   const std::function<cudaError_t()> calls[] = {
@@ -190,7 +190,7 @@ TEST_F(Fact04, NorMayAnotherThreadUseTheLegacyStreamBesideACapturingBlockingStre
     for (const auto mode : {kGlobal, kThreadLocal, kRelaxed}) {
       for (const auto& call : calls) {
         SCOPED_TRACE(testing::Message() << stream << ", mode " << mode << ", call " << &call - calls);
-        const bool breaks = stream != stream_;  // which is no blocking one
+        const bool breaks = stream != stream_;  // which is not a blocking stream
         begin(stream, mode);
         GIVES(breaks ? cudaErrorStreamCaptureImplicit : cudaSuccess, on_other_thread(call));
         if (breaks) {
@@ -215,7 +215,7 @@ TEST_F(Fact04, ForkedWorkMustBeJoined) {
 
   begin(stream_, kThreadLocal);
   fork_and_join([] {}, [&] { OK(plus(1, other_)); });
-  OK(plus(1, other_));  // behind the join
+  OK(plus(1, other_));  // after the join
   cudaGraph_t graph = reinterpret_cast<cudaGraph_t>(this);
   GIVES(cudaErrorStreamCaptureUnjoined, cudaStreamEndCapture(stream_, &graph));
   EXPECT_EQ(nullptr, graph);
@@ -254,7 +254,7 @@ TEST_F(Fact05, AGraphLaunchedIntoACapturingStreamIsRefusedAndBreaksTheCapture) {
   EXPECT_EQ(7, run(executable));
 }
 
-// An executable's destruction is one of the unsafe calls of fact 2.
+// Destroying an executable is one of the unsafe calls of fact 2.
 TEST_F(Fact06, DestroyingAGraphLeavesACaptureAloneDestroyingAnExecutableDoesNot) {
   const cudaGraph_t graph = capture([this] { OK(put(7, stream_)); });
   const cudaGraphExec_t executable = instantiate(graph);

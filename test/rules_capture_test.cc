@@ -57,7 +57,7 @@ TEST_F(RuntimeRules, RefusedCallsThatBreakNothing) {
   GIVES(cudaErrorInvalidValue, cudaLaunchHostFunc(stream_, nullptr, nullptr));
   GIVES(cudaSuccess, cudaMemcpyAsync(device_, device_ + 8, 0, cudaMemcpyDeviceToDevice, stream_));
   GIVES(cudaSuccess, cudaMemsetAsync(device_, 0, 0, stream_));
-  EXPECT_EQ(1u, end_valid(stream_));  // and nothing of nothing is no node
+  EXPECT_EQ(1u, end_valid(stream_));  // an empty fill or copy adds no node
 }
 
 TEST_F(RuntimeRules, ForkAndJoinGiveEdges) {
@@ -75,7 +75,7 @@ TEST_F(RuntimeRules, DestroyingTheCapturingStreamEndsItsCapture) {
   OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   begin(stream, kGlobal);
   GIVES(cudaSuccess, cudaStreamDestroy(stream));
-  GIVES(cudaSuccess, cudaEventQuery(fork_));  // nothing captures any more
+  GIVES(cudaSuccess, cudaEventQuery(fork_));  // no capture is active any more
 }
 
 TEST_F(RuntimeRules, ACaptureDependsOnNothingOutside) {
@@ -115,7 +115,7 @@ TEST_F(Fact03, OnlyARelaxedCaptureMayEndOnAnotherThread) {
     EXPECT_EQ(mode == kRelaxed ? cudaSuccess : cudaErrorStreamCaptureWrongThread, error);
     EXPECT_EQ(mode == kRelaxed, graph != nullptr);
     if (graph != nullptr) keep(graph);
-    EXPECT_EQ(cudaStreamCaptureStatusNone, status(stream_));  // the capture is gone either way
+    EXPECT_EQ(cudaStreamCaptureStatusNone, status(stream_));  // the capture has ended in both cases
   }
 }
 
@@ -165,7 +165,7 @@ TEST_F(Fact07, EdgeDataIsNotDroppedSilently) {
   EXPECT_EQ(from, info.errorFromNode);
 }
 
-TEST_F(Fact08, CaptureInfoTellsTheNextDependencies) {
+TEST_F(Fact08, CaptureInfoReportsTheNextDependencies) {
   cudaStreamCaptureStatus active = cudaStreamCaptureStatusNone;
   unsigned long long id = 0;
   cudaGraph_t graph = nullptr;
@@ -180,7 +180,7 @@ TEST_F(Fact08, CaptureInfoTellsTheNextDependencies) {
   EXPECT_EQ(nodes(graph), Nodes(1, last[0]));
   GIVES(cudaErrorIllegalState, cudaGraphDestroy(graph));
 
-  // A node added by hand becomes part of the order when it is Set (facts 8).
+  // A node added by hand becomes part of the order when it is set as a dependency (facts 8).
   Params adder(add, 1, 1, device_, 1, 10.0f);
   cudaGraphNode_t node = nullptr;
   OK(cudaGraphAddKernelNode(&node, graph, last, count, adder.get()));

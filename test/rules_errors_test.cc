@@ -1,4 +1,4 @@
-// Errors and the end: facts 31 to 34. What loses a context happens in a process of its own.
+// Errors, and the end of a context or process: facts 31 to 34. A test that loses a context uses its own process.
 #include <cuda.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -89,7 +89,7 @@ TEST_F(Fact32, AFaultIsEveryonesErrorForEver) {
     GIVES(cudaSuccess, on_other_thread([] { return cudaGetLastError(); }));
     GIVES(cudaErrorLaunchFailure, on_other_thread([&] { return cudaMalloc(&memory, 64); }));
 
-    // What needs no context goes on.
+    // Calls that need no context still work.
     int number = -1;
     auto mode = kRelaxed;
     cudaGraph_t created = nullptr;
@@ -100,7 +100,7 @@ TEST_F(Fact32, AFaultIsEveryonesErrorForEver) {
     GIVES(cudaSuccess, cudaGraphCreate(&created, 0));
     GIVES(cudaSuccess, cudaGraphClone(&created, graph));
     GIVES(cudaSuccess, update(executable, same));
-    GIVES(cudaErrorLaunchFailure, cudaGetLastError());  // of the last that failed
+    GIVES(cudaErrorLaunchFailure, cudaGetLastError());  // of the last failed call
     leave();
   };
   EXPECT_EXIT(faulty(), testing::ExitedWithCode(0), "");
@@ -141,7 +141,7 @@ TEST_F(Fact33, AResetEndsTheContextAndTheNextCallBeginsAnother) {
     EXPECT_EQ(CUDA_SUCCESS, id_of_context(nullptr, &before));
     GIVES(cudaErrorInvalidDevice, cudaSetDevice(1000));
     GIVES(cudaSuccess, cudaDeviceReset());
-    GIVES(cudaErrorInvalidDevice, cudaGetLastError());  // which stays
+    GIVES(cudaErrorInvalidDevice, cudaGetLastError());  // the error stays
     SetUp();
     EXPECT_EQ(CUDA_SUCCESS, id_of_context(nullptr, &after));
     EXPECT_NE(before, after);
@@ -181,10 +181,10 @@ TEST_F(Fact33, InAForkedChildNothingWorks) {
   int status = 0;
   ASSERT_EQ(child, waitpid(child, &status, 0));
   EXPECT_EQ(10, WEXITSTATUS(status));
-  EXPECT_EQ(1, run(executable));  // the parent goes on
+  EXPECT_EQ(1, run(executable));  // the parent still works
 }
 
-// Built before main, hence destroyed after the runtime.
+// Constructed before main, hence destroyed after the runtime.
 struct AtExit {
   ~AtExit() {
     if (stream == nullptr) return;

@@ -66,7 +66,7 @@ TEST_F(Fact13, PatchesStayInTheExecutable) {
   EXPECT_EQ(1, run(twin));
   EXPECT_EQ(1, run(instantiate(graph)));
   cudaGraphExecUpdateResultInfo info = {};
-  OK(cudaGraphExecUpdate(executable, graph, &info));  // brings the template's values back (facts 13)
+  OK(cudaGraphExecUpdate(executable, graph, &info));  // restores the template's values (facts 13)
   EXPECT_EQ(1, run(executable));
   OK(cudaGraphKernelNodeSetParams(node, Params(fill, 1, 1, device_, 1, 3.0f).get()));
   EXPECT_EQ(1, run(executable));
@@ -105,7 +105,7 @@ TEST_F(Fact13, BadPatchesAreRefusedAndChangeNothing) {
   GIVES(cudaErrorInvalidValue, patched([](P& p) { p.blockDim.x = 2048; }, all[0]));
   GIVES(cudaErrorInvalidValue, patched([](P& p) { p.kernelParams = nullptr; }, all[0]));
   GIVES(cudaErrorInvalidDeviceFunction, patched([](P& p) { p.func = nullptr; }, all[0]));
-  // The runtime of 13.0 gives the first, that of 13.5 the second.
+  // CUDA 13.0 returns the first error, 13.5 the second.
   const cudaError_t no_kernel = patched([](P& p) { p.func = &not_a_kernel; }, all[0]);
   EXPECT_TRUE(no_kernel == cudaErrorInvalidResourceHandle || no_kernel == cudaErrorInvalidValue) << no_kernel;
   GIVES(cudaErrorInvalidValue, patched([](P&) {}, all[1]));  // another type
@@ -143,7 +143,7 @@ TEST_F(Fact13, CopiesAndFillsCanBePatched) {
 TEST_F(Fact14, LaunchesOfOneExecutableKeepTheValuesTheyWereGiven) {
   const cudaGraph_t graph = capture([this] { OK(plus(1, stream_)); });
   const cudaGraphExec_t executable = instantiate(graph);
-  for (int i = 1; i <= 50; ++i) {  // patches do not reach launches in flight (facts 14)
+  for (int i = 1; i <= 50; ++i) {  // patches do not affect launches in flight (facts 14)
     OK(cudaGraphExecKernelNodeSetParams(executable, nodes(graph)[0], Params(append, 1, 1, ints(1), ints(), i).get()));
     OK(cudaGraphLaunch(executable, stream_));
   }
@@ -198,7 +198,7 @@ TEST_F(Fact18, AnExecutableRunsOnItsOwnDevice) {
   EXPECT_NE(own, other);
   for (int current : {1, 0}) {
     OK(cudaSetDevice(0));
-    clear();  // of this device's memory: a set that another device makes is refused
+    clear();  // memory of this device, because a set made by another device is refused
     OK(cudaSetDevice(current));
     OK(cudaGraphLaunch(executable, elsewhere));
     OK(cudaStreamSynchronize(elsewhere));

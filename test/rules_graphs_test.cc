@@ -35,7 +35,7 @@ TEST_F(RuntimeRules, GraphsCanBeBuiltByHand) {
   OK(cudaGraphAddKernelNode(&c, graph, &b, 1, adder.get()));
   OK(cudaGraphAddEmptyNode(&d, graph, nullptr, 0));
   OK(add_edge(graph, c, d));
-  GIVES(cudaErrorInvalidValue, add_edge(graph, c, d));  // there already
+  GIVES(cudaErrorInvalidValue, add_edge(graph, c, d));  // it exists already
   EXPECT_EQ((Edges{{0, 1}, {1, 2}, {2, 3}}), edges(graph));
   EXPECT_EQ(
       (std::vector{cudaGraphNodeTypeMemset, cudaGraphNodeTypeMemcpy, cudaGraphNodeTypeKernel, cudaGraphNodeTypeEmpty}),
@@ -70,7 +70,7 @@ TEST_F(RuntimeRules, BadNodesAreRefused) {
   GIVES(cudaErrorInvalidValue, cudaGraphInstantiate(&executable, graph, 0));  // a cycle
 }
 
-TEST_F(RuntimeRules, NodesTellTheirParameters) {
+TEST_F(RuntimeRules, NodesReportTheirParameters) {
   const cudaGraph_t graph = capture([&] {
     OK(launch(scale, dim3(2, 3), dim3(4, 5), stream_, device_, device_ + 8, 6, 1.5f));
     OK(cudaMemcpyAsync(device_, device_ + 16, 40, cudaMemcpyDeviceToDevice, stream_));
@@ -112,7 +112,7 @@ TEST_F(RuntimeRules, BadHandlesAndFlagsAreRefused) {
   GIVES(cudaErrorInvalidResourceHandle, cudaStreamWaitEvent(stream_, nullptr, 0));
 }
 
-TEST_F(RuntimeRules, NodesTellWhoDependsOnThem) {
+TEST_F(RuntimeRules, NodesReportTheirDependents) {
   const cudaGraph_t graph = capture([&] {
     OK(put(0, stream_));
     fork_and_join([&] { OK(plus(1, stream_)); }, [&] { OK(put(1, other_, 1)); });
@@ -124,7 +124,7 @@ TEST_F(RuntimeRules, NodesTellWhoDependsOnThem) {
   EXPECT_TRUE(dependents(all[3]).empty());
 }
 
-TEST_F(RuntimeRules, TheDriverTellsTypesAndDependenciesAsTheRuntimeDoes) {
+TEST_F(RuntimeRules, TheDriverReportsTypesAndDependenciesLikeTheRuntime) {
   void* memory = nullptr;
   const cudaGraph_t graph = capture([&] {
     OK(put(1, stream_));
@@ -204,7 +204,7 @@ TEST_F(RuntimeRules, EdgesAndNodesCanBeTakenOutOfAGraph) {
   EXPECT_TRUE(dependents(all[0]).empty());
   EXPECT_EQ(4, run(executable));
   GIVES(cudaErrorGraphExecUpdateFailure, update(executable, graph));
-  // The nodes that are left still patch the executable.
+  // The remaining nodes still patch the executable.
   OK(cudaGraphExecKernelNodeSetParams(executable, all[2], Params(add, 1, 1, device_, 1, 100.0f).get()));
   EXPECT_EQ(103, run(executable));
   OK(add_edge(graph, all[0], all[2]));
@@ -264,7 +264,8 @@ TEST_F(RuntimeRules, AChildGraphNodeOwnsAClone) {
   EXPECT_EQ(5, run(last));
 }
 
-// Made and destroyed by two threads at once, relatives crash the process; these go well. Cache::adopt() clones so.
+// If two threads make and destroy relatives at the same time, the process crashes; these are unrelated. Cache::adopt()
+// clones in this way.
 TEST_F(Fact35, ACloneOfACloneThatIsGoneIsUnrelatedToTheFirst) {
   cudaGraph_t graph = nullptr, between = nullptr, apart = nullptr;
   OK(cudaGraphClone(&graph, capture([this] { OK(put(1, stream_)); })));
@@ -481,7 +482,7 @@ TEST_F(RuntimeRules, ExternalEventsAreNodesOfACapture) {
   OK(put(8, other_));
   OK(cudaEventRecord(join_, other_));
   OK(cudaGraphLaunch(executable, stream_));
-  GIVES(cudaSuccess, cudaEventSynchronize(fork_));  // half way
+  GIVES(cudaSuccess, cudaEventSynchronize(fork_));  // in the middle
   GIVES(cudaErrorNotReady, cudaStreamQuery(stream_));
   busy.end();
   EXPECT_EQ(9, read());

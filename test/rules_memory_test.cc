@@ -11,7 +11,7 @@ class MemoryRules : public RuntimeRules {
     cudaDeviceGraphMemTrim(0);
   }
 
-  // Allocates, puts the value there, copies it to device_ and, if wanted, frees.
+  // Allocates, stores the value, copies it to device_ and, if wanted, frees.
   cudaGraph_t allocating(float value, bool freed, float** memory) {
     return capture([&] {
       OK(cudaMallocAsync(reinterpret_cast<void**>(memory), 64, stream_));
@@ -97,7 +97,7 @@ TEST_F(Fact25, MemoryFreedInTheGraphNeedsNoOtherFree) {
 TEST_F(Fact25, MemoryLeftByALaunchIsFreedBeforeTheNext) {
   float* memory = nullptr;
   const cudaGraphExec_t executable = instantiate(allocating(5, false, &memory));
-  GIVES(cudaErrorInvalidValue, cudaFree(memory));  // not there yet
+  GIVES(cudaErrorInvalidValue, cudaFree(memory));  // not allocated yet
   EXPECT_EQ(5, run(executable));
   GIVES(cudaErrorInvalidValue, cudaGraphLaunch(executable, stream_));
   GIVES(cudaSuccess, cudaGraphUpload(executable, stream_));
@@ -113,7 +113,7 @@ TEST_F(Fact25, MemoryLeftByALaunchIsFreedBeforeTheNext) {
   GIVES(cudaSuccess, cudaStreamSynchronize(other_));
 }
 
-TEST_F(Fact25, AutoFreeOnLaunchFreesWhatTheLastLaunchLeft) {
+TEST_F(Fact25, AutoFreeOnLaunchFreesMemoryOfTheLastLaunch) {
   float* memory = nullptr;
   const cudaGraphExec_t executable =
       instantiate(allocating(5, false, &memory), cudaGraphInstantiateFlagAutoFreeOnLaunch);
@@ -121,10 +121,10 @@ TEST_F(Fact25, AutoFreeOnLaunchFreesWhatTheLastLaunchLeft) {
   GIVES(cudaSuccess, cudaFree(memory));
   EXPECT_EQ(5, run(executable));
   destroy(executable);
-  GIVES(cudaSuccess, cudaFree(memory));  // the last launch's is the program's
+  GIVES(cudaSuccess, cudaFree(memory));  // the memory of the last launch belongs to the program
 }
 
-TEST_F(Fact25, WhatTheLastLaunchAllocatedOutlivesExecutableAndGraph) {
+TEST_F(Fact25, MemoryOfTheLastLaunchOutlivesExecutableAndGraph) {
   float* memory = nullptr;
   const cudaGraph_t graph = allocating(5, false, &memory);
   const cudaGraphExec_t executable = instantiate(graph);
@@ -192,7 +192,7 @@ TEST_F(Fact25, AllocationNodesCanBeAddedByHand) {
   allocation.poolProps.allocType = cudaMemAllocationTypePinned;
   allocation.poolProps.location = {cudaMemLocationTypeDevice, 0};
   cudaGraphNode_t allocates = nullptr, uses = nullptr, copies = nullptr, frees = nullptr;
-  GIVES(cudaErrorInvalidValue, cudaGraphAddMemAllocNode(&allocates, graph, nullptr, 0, &allocation));  // of nothing
+  GIVES(cudaErrorInvalidValue, cudaGraphAddMemAllocNode(&allocates, graph, nullptr, 0, &allocation));  // 0 bytes
   allocation.bytesize = 100;
   allocation.poolProps.location.id = 1000;
   GIVES(cudaErrorInvalidValue, cudaGraphAddMemAllocNode(&allocates, graph, nullptr, 0, &allocation));
@@ -222,7 +222,7 @@ TEST_F(Fact25, AllocationNodesCanBeAddedByHand) {
   EXPECT_EQ(8, run(instantiate(graph)));
 }
 
-// cuBLAS without a workspace of its own allocates in just this way.
+// cuBLAS without its own workspace allocates in this way.
 TEST_F(Fact29, AnAllocationDuringACaptureBecomesANode) {
   float* memory = nullptr;
   const cudaGraph_t graph = allocating(9, true, &memory);
@@ -239,7 +239,7 @@ TEST_F(Fact29, AnAllocationDuringACaptureBecomesANode) {
   EXPECT_EQ(1u, end_valid(stream_));
 }
 
-TEST_F(Fact29, ACaptureFreesOnlyWhatGraphsAllocate) {
+TEST_F(Fact29, ACaptureFreesOnlyMemoryOfGraphs) {
   void* eager = nullptr;
   OK(cudaMallocAsync(&eager, 64, stream_));
   begin(stream_, kThreadLocal);

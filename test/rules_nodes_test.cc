@@ -10,7 +10,7 @@ namespace {
 
 class DeviceUpdatable : public RuntimeRules {
  protected:
-  // `filler` fills the value before it is set.
+  // `filler` fills the value's bytes before it is set.
   static cudaError_t make_updatable(cudaGraphNode_t node, int filler = 0) {
     cudaLaunchAttributeValue value;
     std::memset(&value, filler, sizeof value);
@@ -39,7 +39,7 @@ class Owned {
   }
   int destroyed() const { return destroyed_; }
 
-  // As destroyed(), with time for the driver's thread that destroys what executables held.
+  // Like destroyed(), but gives the driver's thread time to destroy what executables held.
   int destroyed_soon() const {
     for (int i = 0; i < 1000 && destroyed_ == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return destroyed_;
@@ -52,7 +52,7 @@ class Owned {
 
 class UserObjects : public RuntimeRules {
  protected:
-  // An executable that alone holds the object.
+  // An executable that is the only holder of the object.
   cudaGraphExec_t holder_of(Owned& object) {
     const cudaGraph_t graph = capture([this] { OK(put(1, stream_)); });
     object.give_to(graph);
@@ -61,7 +61,7 @@ class UserObjects : public RuntimeRules {
     return executable;
   }
 
-  // Gives the driver's thread time to destroy what it should not: until it has destroyed what is held by `idle`, an
+  // Gives the driver's thread time for a wrong destruction: waits until it has destroyed the object of `idle`, an
   // executable that was never launched, or for a second.
   void destroy_and_wait(cudaGraphExec_t idle, const Owned& object) {
     destroy(idle);
@@ -124,7 +124,7 @@ TEST_F(Fact26, TheAttributeMustBeZeroedBeforeItIsFilled) {
   const cudaGraph_t graph = capture([this] { OK(put(1, stream_)); });
   GIVES(cudaErrorInvalidValue, make_updatable(nodes(graph)[0], 0x5a));
   instantiate(graph);
-  instantiate(graph);  // the node is none
+  instantiate(graph);  // the node itself holds none
 
   const auto launched = [&](int filler) {
     cudaLaunchAttribute attribute;
@@ -308,7 +308,7 @@ TEST_F(Fact28, AnExecutableHoldsTheObjectsOfItsGraph) {
   const cudaGraphExec_t executable = instantiate(graph), twin = instantiate(graph);
   late.give_to(graph);
   destroy(graph);
-  EXPECT_EQ(1, late.destroyed());  // which came too late for the executables
+  EXPECT_EQ(1, late.destroyed());  // added too late for the executables
   EXPECT_EQ(1, run(executable));
   destroy(executable);
   EXPECT_EQ(1, run(twin));
@@ -340,7 +340,7 @@ TEST_F(Fact28, AnUpdateExchangesTheObjects) {
   OK(cudaGraphLaunch(executable, stream_));
   OK(update(executable, second));
   destroy_and_wait(idle, of_idle);
-  EXPECT_EQ(0, of_first.destroyed());  // the launch in flight is of the first graph
+  EXPECT_EQ(0, of_first.destroyed());  // the launch in flight uses the first graph
   busy.end();
   EXPECT_EQ(1, of_first.destroyed_soon());
   EXPECT_EQ(1, of_idle.destroyed_soon());

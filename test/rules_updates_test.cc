@@ -31,7 +31,7 @@ TEST_F(Fact19, AnUpdateToAnotherClusterSizeSaysYesAndKeepsTheOld) {
     EXPECT_EQ(1, run(executable));
     EXPECT_EQ(kept, read<int>(1));
     GIVES(cudaSuccess, update(executable, of_size(to, 2)));
-    EXPECT_EQ(2, run(executable));  // what else is new is done
+    EXPECT_EQ(2, run(executable));  // the other changes are applied
     EXPECT_EQ(kept, read<int>(1));
   }
 }
@@ -149,7 +149,7 @@ TEST_F(Fact22, UpdatesPairBranchesCapturedInAnotherOrder) {
   EXPECT_EQ(20, read(1));
 }
 
-// The cache pairs the nodes of siblings, and of a graph and its clone, by their place in this list.
+// The cache pairs the nodes of siblings, and of a graph and its clone, by their positions in this list.
 TEST_F(Fact22, NodesAreListedInTheOrderOfTheCapturingCallsAlsoThoseOfAClone) {
   for (int round = 0; round < 20; ++round) {
     std::vector<float> order;
@@ -248,7 +248,8 @@ TEST_F(Fact24, DisabledNodesStayDisabledAcrossAnUpdate) {
   EXPECT_EQ(1, run(executable));
   OK(update(executable, clone));
   EXPECT_EQ(2, run(executable));
-  GIVES(cudaErrorInvalidValue, cudaGraphNodeSetEnabled(executable, nodes(clone)[1], 1));  // not of the base (facts 12)
+  // Not a node of the base (facts 12).
+  GIVES(cudaErrorInvalidValue, cudaGraphNodeSetEnabled(executable, nodes(clone)[1], 1));
   OK(cudaGraphNodeSetEnabled(executable, all[1], 1));
   EXPECT_EQ(22, run(executable));
   GIVES(cudaErrorInvalidValue, cudaGraphNodeSetEnabled(executable, all[2], 0));  // a host node
@@ -276,7 +277,7 @@ TEST_F(Fact23, PatchesOfTwoDimensionalFillsChangeAddressAndValueAlone) {
   EXPECT_EQ(0, run(executable));
   EXPECT_EQ(42, read(2 * 128 + 2));
 
-  rows.width = 3;  // the template's own may change in everything
+  rows.width = 3;  // the template's own node may change in everything
   OK(cudaGraphMemsetNodeSetParams(node, &rows));
   GIVES(cudaErrorGraphExecUpdateFailure, update(executable, graph));
   run(instantiate(graph));
@@ -299,7 +300,7 @@ TEST_F(Fact23, FillsMustFitTheirPitchAndElements) {
   GIVES(cudaErrorInvalidValue, added({reinterpret_cast<char*>(device_) + 2, 0, 0, 4, 2, 1}));
   EXPECT_TRUE(nodes(graph).empty());
   GIVES(cudaSuccess, added({device_, 0, 0, 4, 2, 1}));
-  GIVES(cudaSuccess, added({device_, 512, 0x100, 1, 2, 2}));  // the low bits count
+  GIVES(cudaSuccess, added({device_, 512, 0x100, 1, 2, 2}));  // only the low bits count
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Launches, streams, events and memory: what belongs to no numbered fact.
+// Launches, streams, events and memory: rules without a number.
 #include "rules.h"
 
 namespace graphcache::test {
@@ -49,7 +49,7 @@ TEST_F(RuntimeRules, LaunchesThatCannotBeAreRefused) {
   EXPECT_EQ(0, read<int>());
 }
 
-// Whichever is current; the programming guide says that a launch would fail.
+// Whichever device is current. The programming guide says that such a launch would fail.
 TEST_F(RuntimeRules, WorkRunsOnTheDeviceOfItsStream) {
   int devices = 0;
   OK(cudaGetDeviceCount(&devices));
@@ -103,11 +103,11 @@ TEST_F(RuntimeRules, TheLegacyStreamAndBlockingStreamsWaitForEachOther) {
     OK(launch(scale, 1, 1, cudaStreamPerThread, device_, device_, 1, 2.0f));
     OK(put(7, other_, 2));
   };
-  enqueue();  // So that nothing is loaded while a stream is busy.
+  enqueue();  // so that nothing is loaded while a stream is busy
   clear();
   Busy busy(blocking_);
   enqueue();
-  GIVES(cudaSuccess, cudaStreamSynchronize(other_));  // which is independent
+  GIVES(cudaSuccess, cudaStreamSynchronize(other_));  // the other stream is independent
   for (cudaStream_t waits : {blocking_, cudaStreamLegacy, cudaStreamPerThread}) {
     GIVES(cudaErrorNotReady, cudaStreamQuery(waits));
   }
@@ -118,7 +118,7 @@ TEST_F(RuntimeRules, TheLegacyStreamAndBlockingStreamsWaitForEachOther) {
   EXPECT_EQ(7, read(2));
 }
 
-TEST_F(RuntimeRules, StreamsTellWhatTheyAre) {
+TEST_F(RuntimeRules, StreamsReportTheirProperties) {
   cudaStream_t urgent = nullptr;
   OK(cudaStreamCreateWithPriority(&urgent, cudaStreamNonBlocking, -100));  // clamped
   int least = 0, greatest = 0, priority = 0;
@@ -169,12 +169,12 @@ TEST_F(RuntimeRules, ManagedMemoryIsTheHostsAndTheDevices) {
   EXPECT_EQ(6, managed[1]);
   GIVES(cudaSuccess, cudaFree(managed));
   void* refused = nullptr;
-  GIVES(cudaSuccess, cudaMallocManaged(&refused, 0, cudaMemAttachGlobal));  // The manual says otherwise.
+  GIVES(cudaSuccess, cudaMallocManaged(&refused, 0, cudaMemAttachGlobal));  // the manual says otherwise
   GIVES(cudaSuccess, cudaFree(refused));
   GIVES(cudaErrorInvalidValue, cudaMallocManaged(&refused, 64, 0));
 }
 
-TEST_F(RuntimeRules, DevicesTellTheirClocksAndKindsOfMemory) {
+TEST_F(RuntimeRules, DevicesReportTheirClocksAndKindsOfMemory) {
   int value = 0;
   for (auto attribute :
        {cudaDevAttrClockRate, cudaDevAttrMemoryClockRate, cudaDevAttrComputeMode, cudaDevAttrConcurrentManagedAccess}) {

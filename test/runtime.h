@@ -1,5 +1,4 @@
-// What suites that call the CUDA runtime themselves share: checks of what its calls give, parameters of kernel
-// nodes, and questions.
+// Shared by suites that call the CUDA runtime themselves: checks of results, parameters of kernel nodes, and queries.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,5 +1,5 @@
 // Temporaries that many keys share (docs/guide/temporaries.md): one buffer for each stream, and memory that graphs
-// allocate. What each key leaves is compared with what it does alone.
+// allocate. The result of each key is compared with that of its work alone.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -69,7 +69,7 @@ TEST_F(ScratchTest, AllKeysOfAStreamShareABuffer) {
   }
 }
 
-// The buffer is in the key, so each thread's runs have graphs with its own.
+// The buffer is part of the key, so each thread's runs have graphs of its own buffer.
 TEST_F(ScratchTest, EachThreadHasAStreamAndABufferOfItsOwn) {
   constexpr int kThreads = 3, kRounds = 5;
   struct Lane {
@@ -92,7 +92,7 @@ TEST_F(ScratchTest, EachThreadHasAStreamAndABufferOfItsOwn) {
   for (const auto& lane : lanes) expect_rounds(kRounds, lane->sum);
 }
 
-// The graphs own it: CUDA gives it to one after the other.
+// The graphs own the memory, and CUDA assigns it to one after the other.
 TEST_F(ScratchTest, EachGraphAllocatesAndFrees) {
   for (const int executables : {64, 4}) {
     sum.write(std::vector<float>(kMost));
@@ -107,19 +107,19 @@ TEST_F(ScratchTest, EachGraphAllocatesAndFrees) {
     });
     expect_rounds(6, sum);
     EXPECT_EQ(cache.stats().captures, static_cast<std::uint64_t>(kKeys));
-    EXPECT_EQ(cache.stats().families, 0u);  // CUDA clones no such graph, so they have no siblings.
+    EXPECT_EQ(cache.stats().families, 0u);  // CUDA clones no such graph, so they have no siblings
     EXPECT_EQ(cache.stats().outcome(Outcome::kEager), 0u);
   }
 }
 
-// What has to grow is made anew, and so are the graphs that point to it.
+// A buffer that must grow is replaced, and so are the graphs that point to it.
 TEST_F(ScratchTest, ALargerBufferIsAnotherKey) {
   Cache cache(renting());
   auto scratch = std::make_unique<DeviceBuffer<float>>(size_of(0));
   int captures = 0;
   run_all(3, [&](int which) {
     if (scratch->size() < size_of(which)) {
-      cache.clear();  // Waits for launches that use the old one.
+      cache.clear();  // waits for launches that use the old one
       scratch = std::make_unique<DeviceBuffer<float>>(size_of(which));
     }
     return cache.run(key("k", which, scratch->get()), stream, [&](cudaStream_t on) {

@@ -1,5 +1,5 @@
-// Updates by the device that fail, in executables that keys share by a table and in those of one key: the runtime tells
-// nobody, so the cache must (law 3). On hostrt.
+// Device-side updates that fail, in executables that keys share by a table and in those of one key. The runtime does
+// not report these errors, so the cache must (law 3). On hostrt.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -29,7 +29,7 @@ class SharedTableFailuresTest : public testing::Test {
     hostrt::reset();
   }
 
-  // A member, whose nodes differ from its siblings' in arguments and grids, with a slot in one of them.
+  // A member whose nodes have other arguments and grids than its siblings', with a slot in one of them.
   struct Bench {
     explicit Bench(const Options& options) : cache(options) {}
 
@@ -83,7 +83,7 @@ testing::AssertionResult tells_of_the_device(const absl::StatusOr<Outcome>& outc
   return testing::AssertionFailure() << outcome.status();
 }
 
-// The executable has left before anybody asked it: then whoever needs one next is told.
+// The executable was evicted before its error was read. The next run that needs an executable returns the error.
 TEST_F(SharedTableFailuresTest, AnUpdateThatFailsIsToldThoughItsExecutableHasLeft) {
   for (const bool erased : {true, false}) {
     Bench bench(options);
@@ -124,7 +124,7 @@ TEST_F(SharedTableFailuresTest, AnUpdateThatFailedIsToldByAHitOfAnotherKeyIfItsE
   EXPECT_EQ(bench.cache.stats().failed, 1u);
 }
 
-// Whoever has the executable next hears of it, and nobody after.
+// The next run that has the executable returns the error, and no later one does.
 TEST_F(SharedTableFailuresTest, AnUpdateThatFailsIsToldByTheNextRunOfTheKeyOrOfASibling) {
   for (const char* const function : kUpdates) {
     for (const int next : {2, 3, 0}) {
@@ -135,7 +135,7 @@ TEST_F(SharedTableFailuresTest, AnUpdateThatFailsIsToldByTheNextRunOfTheKeyOrOfA
         for (const int which : {0, 1, 2, 0, 1}) bench.expect_right(which, which);
         hostrt::fail_call(function, nth, cudaErrorInvalidValue);
         const std::uint64_t before = hostrt::failures_injected();
-        EXPECT_RUN(kSwitched, bench.run(2, 4));  // Whose values did not all get there.
+        EXPECT_RUN(kSwitched, bench.run(2, 4));  // not all of these values were written
         hostrt::clear_failures();
         if (hostrt::failures_injected() == before) break;
         ++failed;
@@ -150,7 +150,7 @@ TEST_F(SharedTableFailuresTest, AnUpdateThatFailsIsToldByTheNextRunOfTheKeyOrOfA
   }
 }
 
-TEST_F(SharedTableFailuresTest, AnUpdateInFlightIsToldOfWhenItHasFailed) {
+TEST_F(SharedTableFailuresTest, AnUpdateInFlightIsReportedWhenItHasFailed) {
   Bench bench(options);
   for (const int which : {0, 1, 2}) bench.expect_right(which, which);
   hostrt::hold(bench.stream);
@@ -165,7 +165,7 @@ TEST_F(SharedTableFailuresTest, AnUpdateInFlightIsToldOfWhenItHasFailed) {
   EXPECT_EQ(bench.cache.stats().failed, 1u);
 }
 
-// What the updater node reads may still be on its way there, on a stream that is busy.
+// The data of the updater node may still be in transit on a busy stream.
 TEST_F(SharedTableFailuresTest, WhatWasWarmedOnABusyStreamIsReadyOnAnother) {
   for (const detail::Sharing sharing : {detail::Sharing::kTable, detail::Sharing::kNever}) {
     options.mechanisms.sharing = sharing;
@@ -181,7 +181,7 @@ TEST_F(SharedTableFailuresTest, WhatWasWarmedOnABusyStreamIsReadyOnAnother) {
   }
 }
 
-TEST_F(SharedTableFailuresTest, AnUpdateOfSlotsThatFailsIsToldByTheNextRunOfTheKey) {
+TEST_F(SharedTableFailuresTest, AnUpdateOfSlotsThatFailsIsReportedByTheNextRunOfTheKey) {
   options.share = false;
   options.mechanisms.patching = detail::Patching::kDeviceUpdated;
   Bench bench(options);
@@ -195,7 +195,7 @@ TEST_F(SharedTableFailuresTest, AnUpdateOfSlotsThatFailsIsToldByTheNextRunOfTheK
   EXPECT_EQ(bench.cache.stats().failed, 1u);
 }
 
-// A budget of a plain executable and no more: keys go without a table, not without a graph.
+// A budget for one plain executable: keys have no table, but they have graphs.
 TEST_F(SharedTableFailuresTest, ABudgetThatNoTableFitsIsForPlainExecutables) {
   for (const detail::Sharing sharing : {detail::Sharing::kAuto, detail::Sharing::kTable}) {
     for (const Prefer prefer : {Prefer::kTotalTime, Prefer::kMemory}) {
@@ -211,7 +211,7 @@ TEST_F(SharedTableFailuresTest, ABudgetThatNoTableFitsIsForPlainExecutables) {
   }
 }
 
-// Freeing memory waits for all work of the device, which may wait for what the caller does next.
+// Freeing memory waits for all work of the device, which may depend on what the caller does next.
 TEST_F(SharedTableFailuresTest, NoRunWaitsForAnotherStreamsWork) {
   Bench bench(options);
   Stream busy;
@@ -227,7 +227,7 @@ TEST_F(SharedTableFailuresTest, NoRunWaitsForAnotherStreamsWork) {
   hostrt::reset_calls();
   for (int i = 0; i < 40; ++i) {
     ASSERT_TRUE(bench.run(i % 3, i).ok());
-    ASSERT_TRUE(run_other(i % 2).ok());  // In the table's place.
+    ASSERT_TRUE(run_other(i % 2).ok());  // in the table's place
     EXPECT_EQ(cudaStreamQuery(busy), cudaErrorNotReady);
     cudaGetLastError();
   }
@@ -238,8 +238,8 @@ TEST_F(SharedTableFailuresTest, NoRunWaitsForAnotherStreamsWork) {
   for (const int which : {0, 1, 2}) bench.expect_right(which, which);
 }
 
-// Keys whose updates fail on the device are not made to fail for ever.
-TEST_F(SharedTableFailuresTest, ADeviceThatFailsForGoodIsAskedNoMore) {
+// A key whose device-side updates fail does not fail for ever.
+TEST_F(SharedTableFailuresTest, ADeviceThatAlwaysFailsIsNotUsedAgain) {
   Bench bench(options);
   for (const int which : {0, 1, 2}) bench.expect_right(which, which);
   hostrt::fail_call(kUpdates[1], 1, cudaErrorInvalidValue, -1);

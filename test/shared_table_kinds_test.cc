@@ -1,5 +1,5 @@
-// Which kinds of nodes rows reach, on either runtime (docs/semantics.md, "What the device can write"): a grid that the
-// device must not set makes other blocks run than were asked for, without an error, so what counts is what has run.
+// The kinds of nodes that rows can change, on either runtime (docs/semantics.md, "What the device can write"). If the
+// device sets a grid that it must not set, other blocks run without any error, so the tests check what has run.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ TEST_F(SharedTableKindsTest, ArgumentsOfKernelsInClustersAreForRowsAndTheirGrids
   EXPECT_EQ(cache->stats().failed, 0u);
 }
 
-// The attribute of the node that was captured last.
+// Sets the attribute of the most recently captured node.
 void set_last_node(const Recorder& rec, cudaLaunchAttributeID id, const cudaLaunchAttributeValue& value) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   const cudaGraphNode_t* nodes = nullptr;
@@ -89,8 +89,7 @@ TEST_F(SharedTableKindsTest, SlotsOfGridsOfKernelsInClustersAreSetByTheHost) {
   EXPECT_EQ(cache->stats().refused_device_updates, 0u);
 }
 
-// Branches, copies, sets and functions of the host beside nodes that rows reach, and edges that let a kernel begin
-// early.
+// Branches, copies, sets and host functions beside nodes that rows change, and edges that let a kernel begin early.
 TEST_F(SharedTableKindsTest, AllElseBesideThem) {
   Stream side;
   Event forked, joined;

@@ -1,5 +1,5 @@
-// Keys that share an executable with a table (detail::Sharing::kTable), on either runtime: whatever row it holds, a run
-// must do what its own `fn` does.
+// Keys that share an executable with a table (detail::Sharing::kTable), on either runtime. Whatever row it holds, a run
+// must do the work of its own `fn`.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -51,7 +51,7 @@ TEST_F(SharedTableTest, MembersTakeTurnsByTheirRows) {
   EXPECT_EQ(stats.families, 1u);
 }
 
-// More nodes than one block of the updater serves, and rows that do not fit into the first piece of memory.
+// More nodes than one block of the updater serves, and rows that exceed the first piece of memory.
 TEST_F(SharedTableTest, ManyMembersOfManyNodes) {
   constexpr int kMembers = 40, kNodes = 150;
   use(one_table());
@@ -84,7 +84,7 @@ TEST_F(SharedTableTest, DifferencesAnywhereAmongTheArguments) {
   EXPECT_EQ(cache->stats().set_switches, 23u);
 }
 
-// Slots over rows: of arguments and grids that the device writes, and of what only the host can set.
+// Slots over rows: arguments and grids that the device writes, and values that only the host can set.
 TEST_F(SharedTableTest, SlotsOfEveryMemberFollowEachRun) {
   use(one_table());
   DeviceBuffer<int> copied(64);
@@ -122,7 +122,7 @@ TEST_F(SharedTableTest, SlotsOfEveryMemberFollowEachRun) {
   EXPECT_EQ(cache->stats().updates, 0u);
 }
 
-// Kernels, blocks, shared memory and copies are not for rows: who differs in these is of another family.
+// Rows cannot change kernels, blocks, shared memory and copies. A key that differs in these is of another family.
 TEST_F(SharedTableTest, OnlyArgumentsAndGridsAreForRows) {
   use(one_table(6));
   const auto run_variant = [&](int variant, int which) {
@@ -172,7 +172,7 @@ TEST_F(SharedTableTest, RunsInFlightKeepTheirRows) {
   EXPECT_EQ(cache->stats().instantiations, 1u);
 }
 
-// Rows are written on whatever stream their member comes first, and read on any.
+// Rows are written on the stream of their member's first run, and read on any stream.
 TEST_F(SharedTableTest, StreamsTakeTurns) {
   use(one_table());
   Stream streams[3];
@@ -202,7 +202,7 @@ TEST_F(SharedTableTest, ThreadsShareAndEachHasItsOwnResults) {
           const int which = static_cast<int>(random() % kMembers);
           int* const p = at(kShare * t);
           const auto reach = static_cast<unsigned>(1 + which % 4);
-          // Each thread's memory follows a slot: the keys are everybody's.
+          // A slot holds each thread's memory, because all threads use the same keys.
           const auto outcome = cache->run(key("k", which), mine, params(p), [&](Recorder& rec, Slot<int*> to) {
             rec.launch(blend, {reach, 32}, to, kShare, which, 5);
             rec.launch(blend, {2, 32}, to, kShare, 3, which);
@@ -225,8 +225,8 @@ TEST_F(SharedTableTest, ThreadsShareAndEachHasItsOwnResults) {
   }
 }
 
-// Keys that other families' drive out come back, and so do those whose template was forgotten.
-TEST_F(SharedTableTest, MembersThatLeaveAndComeBack) {
+// Keys that other families evict are restored, and so are those that have lost their template.
+TEST_F(SharedTableTest, MembersAreEvictedAndRestored) {
   Options options = one_table(1);
   options.max_templates = 3;
   use(options);
@@ -245,7 +245,7 @@ TEST_F(SharedTableTest, MembersThatLeaveAndComeBack) {
   EXPECT_GT(cache->stats().set_switches, 20u);
 }
 
-// A table that has taken many rows of members that are gone is made anew.
+// A table with many rows of former members is made anew.
 TEST_F(SharedTableTest, RowsOfForgottenMembersDoNotPileUp) {
   Options options = one_table(2);
   options.max_templates = 4;
@@ -266,8 +266,8 @@ TEST_F(SharedTableTest, RowsOfForgottenMembersDoNotPileUp) {
   EXPECT_LT(stats.estimated_device_bytes, 600'000u);
 }
 
-// A table counts for each executable's worth of memory that it takes, however many keys come by.
-TEST_F(SharedTableTest, RowsOfKeysThatComeOnceTakeNoMoreThanTheBudget) {
+// A table counts one for each executable's worth of its memory, however many keys it has served.
+TEST_F(SharedTableTest, RowsOfKeysThatRunOnceTakeNoMoreThanTheBudget) {
   constexpr unsigned kNodes = 60, kKeys = 1500;
   Options options;
   options.max_executables = 4;
@@ -293,7 +293,7 @@ TEST_F(SharedTableTest, RowsOfKeysThatComeOnceTakeNoMoreThanTheBudget) {
   EXPECT_EQ(cache->stats().refused_device_updates, 0u);
 }
 
-// A few of their rows take more than an executable does.
+// A few of their rows take more memory than an executable does.
 TEST_F(SharedTableTest, LargeRowsAreDoneWithout) {
   constexpr int kNodes = 60, kKeys = 4, kRuns = 1000;
   Options options;
@@ -324,7 +324,7 @@ TEST_F(SharedTableTest, LargeRowsAreDoneWithout) {
 
 TEST_F(SharedTableTest, ATableThatHasNoRoomInTheBudgetIsDoneWithout) {
   Options options = one_table(8);
-  options.max_device_bytes = 114'000 + 12 * 2'600 + 8'000;  // One executable, and not a piece of rows.
+  options.max_device_bytes = 114'000 + 12 * 2'600 + 8'000;  // one executable, and less than a piece of rows
   use(options);
   for (int round = 0; round < 3; ++round) {
     for (int which = 0; which < 4; ++which) ASSERT_TRUE(run_member(which).ok());
@@ -335,7 +335,7 @@ TEST_F(SharedTableTest, ATableThatHasNoRoomInTheBudgetIsDoneWithout) {
   EXPECT_LE(stats.estimated_device_bytes, options.max_device_bytes);
 }
 
-// The updater node is set by the driver, which would take the current device for its own.
+// The updater node is set by the driver, which must not use the current device instead of the node's.
 TEST_F(SharedTableTest, AnotherDeviceIsCurrentAtHits) {
   if (device_count() < 2) GTEST_SKIP() << "needs two devices";
   use(one_table());
@@ -364,7 +364,7 @@ TEST_F(SharedTableTest, AnotherDeviceIsCurrentAtHits) {
   }
 }
 
-// Keys 0 and 1 differ here, 2 and 3 there as well. The host sets the slots of what runs there.
+// Keys 0 and 1 differ on this device, 2 and 3 on the other as well. The host sets the slots of nodes there.
 TEST_F(SharedTableTest, NodesOnAnotherDeviceAreNotForRows) {
   if (device_count() < 2) GTEST_SKIP() << "needs two devices";
   use(one_table(4));
@@ -379,7 +379,7 @@ TEST_F(SharedTableTest, NodesOnAnotherDeviceAreNotForRows) {
       });
     });
     std::vector<int> wanted(100, 1);
-    for (int times = 0; times < 2; ++times) {  // Directly, too.
+    for (int times = 0; times < 2; ++times) {  // includes a direct run
       for (int i = 0; i < 64; ++i) wanted[i] = 3 * wanted[i] + which / 2 + i;
       for (int i = 0; i < 32; ++i) wanted[i] = 2 * wanted[i] + value + i;
     }
@@ -400,7 +400,7 @@ TEST_F(SharedTableTest, NodesOnAnotherDeviceAreNotForRows) {
   EXPECT_EQ(cache->stats().refused_device_updates, 0u);
 }
 
-// ---- When a family gets a table, by itself --------------------------------------------------------------------------
+// ---- When a family gets a table without being forced ----------------------------------------------------------------
 
 TEST_F(SharedTableTest, AFamilyThatFillsTheBudgetGetsATable) {
   use(at_most(4, detail::Sharing::kAuto));
@@ -443,12 +443,12 @@ TEST_F(SharedTableTest, PreferencesDecide) {
   const Stats memory_first = run_all(Prefer::kMemory, 100);
   EXPECT_EQ(memory_first.live_executables, 1u);
   EXPECT_GT(memory_first.set_switches, 99u * kMembers);
-  const Stats total = run_all(Prefer::kTotalTime, 100);  // Each has paid its price by then.
+  const Stats total = run_all(Prefer::kTotalTime, 100);  // by then each key has paid its price
   EXPECT_GT(total.outcome(Outcome::kSwitched), static_cast<unsigned>(kMembers));
   EXPECT_EQ(total.live_executables, static_cast<unsigned>(kMembers));
 }
 
-// Keys whose slots the device writes can have no executable but their own, or share one with a table.
+// Keys with slots that the device writes have their own executable or share one with a table.
 TEST_F(SharedTableTest, KeysWithManySlotsShareOnlyTables) {
   use(at_most(8, detail::Sharing::kAuto));
   constexpr int kNodes = 40, kMembers = 12;

@@ -18,17 +18,17 @@
 namespace graphcache::test {
 namespace {
 
-// Work on three streams that begin and end together, and exchange what they have through boxes.
+// Work on three streams that begin and end together and exchange data through boxes.
 class BranchesTest : public SharingTest {
  protected:
   static constexpr int kStreams = 3, kBoxes = 6, kRegion = 32;
 
   struct Step {
     enum Kind { kBlend, kSet, kSend, kReceive } kind;
-    int role;    // The stream's.
-    int number;  // A box's, or one of the step's own.
+    int role;    // number of the stream
+    int number;  // number of a box, or of the step
   };
-  // How one sibling enqueues the steps.
+  // The order in which one sibling enqueues the steps.
   struct Order {
     std::vector<Step> steps;
     std::array<int, kStreams> stream_of = {0, 1, 2}, joined = {0, 1, 2};
@@ -110,7 +110,7 @@ TEST_F(BranchesTest, SymmetricBranchesInEitherOrder) {
   }
   use(at_most(1));
   EXPECT_RUN(kInstantiated, run_order("a", orders[0]));
-  EXPECT_RUN(kUpdated, run_order("b", orders[1]));  // Other values alone.
+  EXPECT_RUN(kUpdated, run_order("b", orders[1]));  // only values differ
   EXPECT_RUN(kSwitched, run_order("a", orders[0]));
 }
 
@@ -122,7 +122,7 @@ TEST_F(BranchesTest, RandomGraphsAndTheirSiblings) {
     const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
     Order a;
     int boxes = 0;
-    std::vector<std::pair<int, int>> open;  // Boxes that were sent, and by whom.
+    std::vector<std::pair<int, int>> open;  // boxes that were sent, and the sending streams
     for (int i = 3 + below(12); i > 0; --i) {
       const int role = below(kStreams);
       const int kind = below(6);
@@ -141,7 +141,7 @@ TEST_F(BranchesTest, RandomGraphsAndTheirSiblings) {
     a.salt = 1;
     Order b = a;
     b.salt = 2 + below(50);
-    if (number % 4 >= 1) {  // In another order, by which each stream gets the same.
+    if (number % 4 >= 1) {  // in another order that gives each stream the same steps
       std::array<std::vector<Step>, kStreams> left;
       for (const Step& step : a.steps) left[static_cast<std::size_t>(step.role)].push_back(step);
       std::set<int> sent_already;

@@ -1,5 +1,4 @@
-// Which keys share executables and which do not, on either runtime: nodes that are something else in each, and other
-// families.
+// Which keys share executables, on either runtime: nodes that differ between keys, and other families.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -19,11 +18,11 @@
 namespace graphcache::test {
 namespace {
 
-// ---- Nodes that are something else ----------------------------------------------------------------------------------
+// ---- Nodes that differ ----------------------------------------------------------------------------------------------
 
 constexpr int kVariants = 8;
 
-// One kernel node that is another for each variant, `v` in all but two.
+// One kernel node that differs for each variant; `v` in all but two.
 template <class V>
 void launch_variant(Recorder& rec, int variant, int* p, V v) {
   switch (variant) {
@@ -36,19 +35,19 @@ void launch_variant(Recorder& rec, int variant, int* p, V v) {
     case 3:
       return rec.launch(blend, {2, 32, 2048}, p, 128, v, 5);
     case 4:
-      return rec.launch(record_shared_bytes, {1, 32, 768}, p);  // Fixed.
+      return rec.launch(record_shared_bytes, {1, 32, 768}, p);  // fixed
     case 5:
       return rec.launch(many, {1, 1}, reinterpret_cast<double*>(p), 'a', v, 3, 4.0f, 5, 6, 7, 8.0f, 9, 10.0);
     case 6:
       return rec.launch(blend_in, {1, 64}, p, p + 64, 64, v);
     default:
-      return rec.launch(record_launch, {dim3(3, 2, 1), dim3(4, 2, 2)}, p);  // Fixed.
+      return rec.launch(record_launch, {dim3(3, 2, 1), dim3(4, 2, 2)}, p);  // fixed
   }
 }
 
 TEST_F(SharingTest, OtherKernelsBlocksAndSharedBytesInOnePlace) {
   for (const bool follows_slot : {false, true}) {
-    for (const int padding : {0, 30}) {  // By an update, by a patch.
+    for (const int padding : {0, 30}) {  // by an update, by a patch
       SCOPED_TRACE(testing::Message() << "slot " << follows_slot << ", padding " << padding);
       use(at_most(1));
       const auto run_variant = [&](int variant, int value) {
@@ -86,7 +85,7 @@ TEST_F(SharingTest, OtherKernelsBlocksAndSharedBytesInOnePlace) {
   }
 }
 
-// One sibling's node follows a slot, the other's is as it was captured; both ways.
+// One sibling's node follows a slot, and the other's is as captured; in both directions.
 TEST_F(SharingTest, SlotNodesAndFixedNodesInOnePlace) {
   enum Which { kKernel, kCopy, kSet };
   for (const Which which : {kKernel, kCopy, kSet}) {
@@ -95,7 +94,7 @@ TEST_F(SharingTest, SlotNodesAndFixedNodesInOnePlace) {
         SCOPED_TRACE(testing::Message() << "node " << which << ", slot first " << slot_is_first << ", padding "
                                         << padding);
         use(at_most(1));
-        // The size in bytes follows, too, where there is one.
+        // The size in bytes is a slot as well, if there is one.
         const auto run_slot = [&](int value, int size) {
           return run(key("slot"), params(value, size), [&, which](Recorder& rec, Slot<int> v, Slot<int> bytes) {
             rec.launch(blend, {2, 64}, at(0), 128, 3, 4);
@@ -131,7 +130,7 @@ TEST_F(SharingTest, SlotNodesAndFixedNodesInOnePlace) {
           SCOPED_TRACE(testing::Message() << "size " << size);
           ASSERT_TRUE(run_slot(1, size).ok());
           EXPECT_RUN(kPatched, run_slot(2, size + 4));
-          ASSERT_TRUE(run_slot(1, size).ok());  // Without bytes it is disabled.
+          ASSERT_TRUE(run_slot(1, size).ok());  // a node of 0 bytes is disabled
           ASSERT_TRUE(run_fixed(1).ok());
           EXPECT_RUN(kReplayed, run_fixed(1));
           EXPECT_RUN(kSwitched, run_fixed(0));
@@ -154,9 +153,9 @@ TEST_F(SharingTest, SetsCopiesAndHostFunctionsThatDiffer) {
   int numbers[2] = {};
   const std::function<void(cudaStream_t)> sets[] = {
       [&](cudaStream_t s) { CUDA_OK(cudaMemsetAsync(at(0), 1, 64, s)); },
-      [&](cudaStream_t s) { CUDA_OK(cudaMemsetAsync(at(0), 2, 64, s)); },      // Value,
-      [&](cudaStream_t s) { CUDA_OK(cudaMemsetAsync(at(100), 1, 64, s)); },    // address,
-      [&](cudaStream_t s) { CUDA_OK(cudaMemsetAsync(at(100), 3, 256, s)); }};  // width.
+      [&](cudaStream_t s) { CUDA_OK(cudaMemsetAsync(at(0), 2, 64, s)); },      // another value
+      [&](cudaStream_t s) { CUDA_OK(cudaMemsetAsync(at(100), 1, 64, s)); },    // another address
+      [&](cudaStream_t s) { CUDA_OK(cudaMemsetAsync(at(100), 3, 256, s)); }};  // another width
   const std::function<void(cudaStream_t)> copies[] = {
       [&](cudaStream_t s) { CUDA_OK(cudaMemcpyAsync(at(0), at(512), 64, cudaMemcpyDeviceToDevice, s)); },
       [&](cudaStream_t s) { CUDA_OK(cudaMemcpyAsync(at(64), at(512), 64, cudaMemcpyDeviceToDevice, s)); },
@@ -189,7 +188,7 @@ TEST_F(SharingTest, SetsCopiesAndHostFunctionsThatDiffer) {
                                                      : Outcome::kSwitched;
         EXPECT_TRUE(did(wanted, run(key("k", which), enqueue)));
         if (kind == 2) {
-          EXPECT_EQ(numbers[which % 2], which < 2 ? 2 : 20);  // Directly, and through the cache.
+          EXPECT_EQ(numbers[which % 2], which < 2 ? 2 : 20);  // directly, and through the cache
           EXPECT_EQ(numbers[1 - which % 2], 0);
         }
         switches += wanted == Outcome::kUpdated || wanted == Outcome::kSwitched ? 1 : 0;
@@ -211,7 +210,7 @@ TEST_F(SharingTest, GraphsOfOtherTopologyTypesOrKindsAreNoSiblings) {
   CUDA_OK(cudaMallocHost(&pinned, 64));
   std::memset(pinned, 5, 64);
   const auto step = [&](cudaStream_t s, int index) { CUDA_OK(launch(blend, 1, 32, s, at(index), 32, 3, 4)); };
-  // Three kernels, the second and third one behind the other, or side by side.
+  // Three kernels, where the second and third are consecutive or parallel.
   const auto forked = [&](cudaStream_t s, bool parallel) {
     step(s, 0);
     CUDA_OK(cudaEventRecord(fork, s));
@@ -249,7 +248,7 @@ TEST_F(SharingTest, GraphsOfOtherTopologyTypesOrKindsAreNoSiblings) {
     }
   }
   expect({.calls = all.size(), .captures = all.size(), .instantiations = all.size()});
-  // Each has one sibling, and no other.
+  // Each has exactly one sibling.
   for (std::size_t i = 0; i < all.size(); ++i) {
     SCOPED_TRACE(all[i].first);
     EXPECT_RUN(kUpdated, run(key("twin", i), [&, i](Recorder& rec) { all[i].second(rec.stream()); }));
@@ -259,7 +258,7 @@ TEST_F(SharingTest, GraphsOfOtherTopologyTypesOrKindsAreNoSiblings) {
   EXPECT_EQ(found.count(0), 0u);
   EXPECT_EQ(cache->stats().families, all.size());
 
-  // One has to leave for the other, and comes back by itself.
+  // One is evicted for the other, and restored without a sibling.
   use(at_most(1));
   for (int round = 0; round < 2; ++round) {
     for (std::size_t i = 0; i < all.size(); ++i) {
@@ -306,8 +305,8 @@ TEST_F(SharingTest, PrioritiesMakeFamilies) {
     EXPECT_RUN(kInstantiated, run_at(urgent, 1));
     EXPECT_RUN(kUpdated, run_at(urgent, 2));
     EXPECT_RUN(kRestored, run_at(stream, 0));
-    EXPECT_RUN(kRestored, run_at(stream, 1));  // Whose graph it is, not where it runs, is what counts.
-    EXPECT_EQ(families(*cache).size(), 3u);    // Key 1 moved, to where none has its priority.
+    EXPECT_RUN(kRestored, run_at(stream, 1));  // the graph counts, not the stream
+    EXPECT_EQ(families(*cache).size(), 3u);    // key 1 moved to a stream whose priority no other graph has
     EXPECT_EQ(refused(cache->stats()), 0u);
   }
   cache.reset();
@@ -323,7 +322,7 @@ TEST_F(SharingTest, ClusterSizesMakeFamilies) {
     CUDA_OK(launch_in_clusters(record_cluster_size, 8, 32, size, s, at(0)));
   };
 
-  // The lie.
+  // The update that is accepted and not applied.
   cudaGraph_t graphs[2] = {};
   for (const unsigned size : {2u, 4u}) {
     CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
@@ -332,7 +331,7 @@ TEST_F(SharingTest, ClusterSizesMakeFamilies) {
   }
   cudaGraphExec_t executable = nullptr;
   CUDA_OK(cudaGraphInstantiate(&executable, graphs[0], 0));
-  CUDA_OK(cudaGraphLaunch(executable, stream));  // One that was never launched takes the new size (tried).
+  CUDA_OK(cudaGraphLaunch(executable, stream));  // an executable that was never launched takes the new size
   cudaGraphExecUpdateResultInfo info = {};
   CUDA_OK(cudaGraphExecUpdate(executable, graphs[1], &info));
   CUDA_OK(cudaGraphLaunch(executable, stream));
@@ -340,7 +339,7 @@ TEST_F(SharingTest, ClusterSizesMakeFamilies) {
   CUDA_OK(cudaGraphExecDestroy(executable));
   for (cudaGraph_t graph : graphs) CUDA_OK(cudaGraphDestroy(graph));
 
-  // What the signature does about it.
+  // The signature prevents such updates.
   use(at_most(1, detail::Sharing::kAlways));
   const unsigned sizes[] = {2, 4, 0, 8, 2, 0, 4, 8};
   for (std::size_t i = 0; i < std::size(sizes); ++i) {

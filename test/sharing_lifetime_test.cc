@@ -1,4 +1,4 @@
-// Keys that share executables, on either runtime: work in flight, siblings that leave, streams and threads.
+// Keys that share executables, on either runtime: work in flight, evicted siblings, streams and threads.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -21,7 +21,7 @@ namespace {
 
 // ---- In flight ------------------------------------------------------------------------------------------------------
 
-// Numbers that runs append, and those that should be there in the end.
+// The numbers that runs append, and the expected ones.
 struct Log {
   explicit Log(int size) : numbers(static_cast<std::size_t>(size)) {}
   void expect_right() const {
@@ -37,7 +37,8 @@ struct Log {
   std::vector<int> wanted;
 };
 
-// Siblings 0, 1, ... append the value, then numbers of their own; a few of a longer graph's nodes, or all, differ.
+// Siblings 0, 1, ... append the value, then numbers of their own. They differ in a few nodes of a longer graph, or in
+// all.
 absl::StatusOr<Outcome> run_logged(Cache& cache, Log& log, int which, int value, std::atomic<int>* calls) {
   auto outcome = cache.run(key("logged", which), log.stream, params(value, log.numbers.get(), log.count.get()),
                            [=](Recorder& rec, Slot<int> v, Slot<int*> numbers, Slot<int*> count) {
@@ -124,7 +125,7 @@ TEST_F(SharingTest, CacheEndsWithSwitchedWorkInFlight) {
   log.expect_right();
 }
 
-// ---- Siblings that leave --------------------------------------------------------------------------------------------
+// ---- Evicted siblings -----------------------------------------------------------------------------------------------
 
 class LeavingTest : public SharingTest {
  protected:
@@ -273,9 +274,9 @@ class SharingOnStreamsTest : public SharingTest {
   Stream other;
 };
 
-// Launches of one executable follow each other whatever their streams: where there is room, no two streams share one,
-// unless that is asked for.
-TEST_F(SharingOnStreamsTest, KeysOfTwoStreamsShareWhereTheyMustOrAreToldTo) {
+// Launches of one executable follow each other whatever their streams. So while there is room, keys of two streams do
+// not share one, unless an option requests it.
+TEST_F(SharingOnStreamsTest, KeysOfTwoStreamsShareWhereTheyMustOrAnOptionSaysSo) {
   const auto run_key = [&](unsigned which) { return run_on_stream(which, which % 2 == 0 ? stream : other); };
   {
     use(renting());
@@ -303,7 +304,7 @@ TEST_F(SharingOnStreamsTest, KeysOfTwoStreamsShareWhereTheyMustOrAreToldTo) {
   use(options);
   for (unsigned i = 0; i < 16; ++i) ASSERT_TRUE(run_key(i % 8).ok());
   EXPECT_EQ(cache->stats().families, 2u);
-  EXPECT_EQ(cache->stats().live_executables, 2u);  // A table for each.
+  EXPECT_EQ(cache->stats().live_executables, 2u);  // a table for each
 }
 
 TEST_F(SharingOnStreamsTest, AKeyWithoutAnExecutableJoinsTheFamilyOfItsStream) {
@@ -314,9 +315,9 @@ TEST_F(SharingOnStreamsTest, AKeyWithoutAnExecutableJoinsTheFamilyOfItsStream) {
   EXPECT_RUN(kUpdated, run_on_stream(2, other));
   EXPECT_EQ(family_of(0), family_of(2));
   EXPECT_EQ(cache->stats().families, 2u);
-  EXPECT_RUN(kSwitched, run_on_stream(0, stream));  // By the executable of key 1.
+  EXPECT_RUN(kSwitched, run_on_stream(0, stream));  // by the executable of key 1
   EXPECT_EQ(family_of(0), family_of(1));
-  EXPECT_RUN(kReplayed, run_on_stream(0, other));  // With one it stays.
+  EXPECT_RUN(kReplayed, run_on_stream(0, other));  // the key keeps its executable
   EXPECT_EQ(family_of(0), family_of(1));
   EXPECT_EQ(cache->stats().instantiations, 2u);
 }
@@ -332,7 +333,7 @@ TEST_F(SharingOnStreamsTest, KeysOfStreamsThatAreReplacedShareWithNoOthers) {
   }
 }
 
-// cudaStreamPerThread is one handle, and a stream in each thread.
+// cudaStreamPerThread is one handle, and another stream in each thread.
 TEST_F(SharingTest, StreamsOfThreadsAreTheirOwn) {
   use(renting());
   const auto run_in_thread = [&](int which) {
@@ -360,7 +361,7 @@ TEST_F(SharingTest, SwitchesLeaveTheThreadAsItWas) {
         rec.launch(append, {1u + static_cast<unsigned>(which), 1}, log.numbers.get(), log.count.get(), which);
       });
     };
-    // An error of the caller, for others to find.
+    // An error of the caller, which must not be lost.
     EXPECT_EQ(cudaSetDevice(1000), cudaErrorInvalidDevice);
     EXPECT_RUN(kInstantiated, run_which(0));
     EXPECT_RUN(kUpdated, run_which(1));

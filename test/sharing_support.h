@@ -1,4 +1,4 @@
-// What the suites of sharing share: runs that are made twice from the same memory, directly and through the cache.
+// Shared by the suites of sharing: runs that are made twice from the same memory, directly and through the cache.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -51,13 +51,13 @@ class SharingTest : public StreamTest {
     StreamTest::TearDown();
   }
 
-  // From now on this is the cache, new and empty.
+  // Replaces the cache by a new, empty one.
   Cache& use(const Options& options) {
     calls = 0;
     return cache.emplace(options);
   }
 
-  // Runs `fn` directly and then through the cache, each from the same memory, and compares what they leave there.
+  // Runs `fn` directly and then through the cache, each from the same memory, and compares the results.
   template <class Fn, class... Ts>
   absl::StatusOr<Outcome> run_on(cudaStream_t on, const Key& which, const Params<Ts...>& values, const Fn& fn) {
     memory.write(seed);
@@ -99,7 +99,7 @@ class SharingTest : public StreamTest {
 
   int* at(int index) const { return memory.get() + index; }
 
-  // Steps of equal graphs whatever the key, so that few of all nodes differ.
+  // Steps that are equal for all keys, so that only few of all nodes differ.
   void pad(Recorder& rec, int count, int salt = 0) {
     for (int i = 0; i < count; ++i) rec.launch(blend, {1, 32}, at(992), 32, 3 + 2 * salt, salt + i);
   }
@@ -108,7 +108,7 @@ class SharingTest : public StreamTest {
   std::optional<Cache> cache;
   std::vector<int> seed;
   DeviceBuffer<int> memory{kSize};
-  std::uint64_t calls = 0;  // Of `fn` through the cache.
+  std::uint64_t calls = 0;  // of `fn` through the cache
 };
 
 }  // namespace graphcache::test

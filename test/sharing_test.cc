@@ -1,7 +1,7 @@
-// Keys that share executables, on either runtime: whatever executable a run finds, it must do what its own `fn` does.
+// Keys that share executables, on either runtime: whatever executable a run finds, it must do the work of its own `fn`.
 //
-// Most runs here are made twice from the same memory, directly and through the cache, and what they leave is compared;
-// the counters say by which way the run got there.
+// Most runs here are made twice from the same memory, directly and through the cache, and the results are compared. The
+// counters show the way that the run took.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ TEST_F(SharingTest, KeysOfDifferentGridsTakeTurnsWithOneExecutable) {
   use(at_most(1));
   const auto run_grid = [&](unsigned grid) {
     return run(key("k", grid), [&, grid](Recorder& rec) {
-      CUDA_OK(launch(blend, dim3(grid), 32, rec.stream(), at(0), 512, 3, 5));  // The grid shows in how far it reaches.
+      CUDA_OK(launch(blend, dim3(grid), 32, rec.stream(), at(0), 512, 3, 5));  // the grid changes how far it reaches
       CUDA_OK(launch(record_launch, dim3(grid, 2), 32, rec.stream(), at(600)));
     });
   };
@@ -56,7 +56,7 @@ struct Shape {
   bool otherwise;
 };
 
-// Few of a long graph's nodes differ, or all of them do.
+// Few of a long graph's nodes differ, or all of them.
 TEST_F(SharingTest, FewNodesThatDifferArePatchedAndManyAreUpdated) {
   const Shape base{"base", 1, 2, 32, 0, false};
   const Shape others[] = {{"value", 2, 2, 32, 0, false},
@@ -84,7 +84,7 @@ TEST_F(SharingTest, FewNodesThatDifferArePatchedAndManyAreUpdated) {
     expect({.calls = 2, .captures = 2, .instantiations = 1, .patched_nodes = 2 * kFew});
     EXPECT_RUN(kUpdated, run_with(kNodes));
     expect({.calls = 3, .captures = 3, .instantiations = 1, .updates = 1, .patched_nodes = 2 * kFew});
-    EXPECT_RUN(kSwitched, run_with(kFew));  // From one that is the same in few.
+    EXPECT_RUN(kSwitched, run_with(kFew));  // from a sibling that differs in few nodes
     EXPECT_RUN(kReplayed, run_with(kFew));
     EXPECT_RUN(kSwitched, run_with(0));
     expect({.calls = 3, .captures = 3, .instantiations = 1, .updates = 2, .patched_nodes = 3 * kFew});
@@ -105,7 +105,7 @@ TEST_F(SharingTest, SiblingsAreFoundAtEveryPlaceOfTheProgram) {
 
 // ---- Slots ----------------------------------------------------------------------------------------------------------
 
-// What the slots of a run hold. Sizes in bytes.
+// The slots of a run. Sizes are in bytes.
 struct Values {
   int factor = 3, grid = 2, copied = 64, byte = 1, set = 64, from = 0;
   friend bool operator==(const Values&, const Values&) = default;
@@ -115,8 +115,8 @@ enum class Way { kPatches, kUpdate };
 
 class SharedSlotsTest : public SharingTest, public testing::WithParamInterface<Way> {
  protected:
-  // The graphs of siblings differ in one node that holds a slot, and in most of the others, too, if they are to be
-  // updated. 5 nodes hold slots.
+  // The graphs of siblings differ in one node that holds a slot; if they should be updated, also in most of the others.
+  // 5 nodes hold slots.
   absl::StatusOr<Outcome> run_with(int sibling, const Values& v) {
     const bool apart = GetParam() == Way::kUpdate;
     return run(key("k", sibling), params(v.factor, v.grid, v.copied, v.byte, v.set, at(v.from)),
@@ -154,7 +154,7 @@ TEST_P(SharedSlotsTest, UnchangedValuesStayThroughSwitches) {
   }
   expect_way();
   EXPECT_EQ(calls, 2u);
-  EXPECT_EQ(patched_nodes(), GetParam() == Way::kPatches ? 7u : 0u);  // The one that differs.
+  EXPECT_EQ(patched_nodes(), GetParam() == Way::kPatches ? 7u : 0u);  // the node that differs
 }
 
 TEST_P(SharedSlotsTest, ValuesAreTheRunsRightAfterEachSwitch) {
@@ -168,13 +168,13 @@ TEST_P(SharedSlotsTest, ValuesAreTheRunsRightAfterEachSwitch) {
   int sibling = 0;
   for (const Values& one : all) {
     for (const Values& other : all) {
-      EXPECT_RUN(kSwitched, run_with(sibling, one));  // Other values than its last ones,
+      EXPECT_RUN(kSwitched, run_with(sibling, one));  // other values than its previous ones
       EXPECT_RUN(kReplayed, run_with(sibling, one));
       sibling = 1 - sibling;
-      EXPECT_RUN(kSwitched, run_with(sibling, one));  // the same as the sibling's,
+      EXPECT_RUN(kSwitched, run_with(sibling, one));  // the same values as the sibling's
       EXPECT_TRUE(did(one == other ? Outcome::kReplayed : Outcome::kPatched, run_with(sibling, other)));
       sibling = 1 - sibling;
-      EXPECT_RUN(kSwitched, run_with(sibling, {}));  // those of the capture.
+      EXPECT_RUN(kSwitched, run_with(sibling, {}));  // the captured values
       sibling = 1 - sibling;
     }
   }
@@ -182,7 +182,7 @@ TEST_P(SharedSlotsTest, ValuesAreTheRunsRightAfterEachSwitch) {
   EXPECT_EQ(calls, 2u);
 }
 
-// A node of no bytes is disabled, and an update leaves it so.
+// A node of 0 bytes is disabled, and stays disabled after an update.
 TEST_P(SharedSlotsTest, SizesBecomeZeroAndAreSetAgainAcrossSwitches) {
   use(at_most(1));
   EXPECT_RUN(kInstantiated, run_with(0, {}));
@@ -264,7 +264,7 @@ TEST_F(SharingTest, RentOrBuyByTheWayOfSharing) {
         const auto outcome = run_grid(grid);
         if (i < 10) {
           EXPECT_TRUE(outcome.ok());
-        } else {  // Settled long since.
+        } else {  // decided long ago
           EXPECT_TRUE(did(sharing == detail::Sharing::kAlways ? Outcome::kSwitched : Outcome::kReplayed, outcome));
         }
       }
@@ -287,12 +287,13 @@ TEST_F(SharingTest, RentOrBuyByTheWayOfSharing) {
       EXPECT_EQ(stats.outcome(Outcome::kRestored), 1u);
       EXPECT_EQ(stats.outcome(Outcome::kUpdated), 1u);
       EXPECT_GE(stats.outcome(Outcome::kSwitched), 1u);
-      EXPECT_LE(stats.outcome(Outcome::kSwitched), 6u);  // 33 us (lib/policy/costs.h), by 10 us a switch, for each key.
+      // The price is 33 us (lib/policy/costs.h), and a switch costs 10 us.
+      EXPECT_LE(stats.outcome(Outcome::kSwitched), 6u);
     }
   }
 }
 
-TEST_F(SharingTest, ManyKeysThatComeOnceRentOneExecutable) {
+TEST_F(SharingTest, ManyKeysThatRunOnceRentOneExecutable) {
   use(at_most(64));
   for (int i = 0; i < 40; ++i) {
     EXPECT_TRUE(did(i == 0 ? Outcome::kInstantiated : Outcome::kUpdated, run(key("k", i), [&, i](Recorder& rec) {
@@ -304,7 +305,7 @@ TEST_F(SharingTest, ManyKeysThatComeOnceRentOneExecutable) {
   EXPECT_EQ(cache->stats().instantiations, 1u);
 }
 
-// Nothing is shared: a key that lost its executable gets a new one of its own.
+// Nothing is shared: a key that has lost its executable gets a new one of its own.
 TEST_F(SharingTest, EvictedKeyIsRestoredFromItsTemplate) {
   use(at_most(1, detail::Sharing::kNever));
   const auto run_value = [&](int which, int value, int bytes) {
@@ -315,10 +316,10 @@ TEST_F(SharingTest, EvictedKeyIsRestoredFromItsTemplate) {
   };
   EXPECT_RUN(kInstantiated, run_value(0, 3, 64));
   EXPECT_RUN(kInstantiated, run_value(1, 4, 64));
-  EXPECT_RUN(kRestored, run_value(0, 3, 64));  // The values of the capture,
-  EXPECT_RUN(kRestored, run_value(1, 5, 64));  // other ones,
+  EXPECT_RUN(kRestored, run_value(0, 3, 64));  // the captured values
+  EXPECT_RUN(kRestored, run_value(1, 5, 64));  // other values
   EXPECT_RUN(kPatched, run_value(1, 6, 0));
-  EXPECT_RUN(kRestored, run_value(0, 7, 0));  // and none.
+  EXPECT_RUN(kRestored, run_value(0, 7, 0));  // other values, 0 bytes
   EXPECT_RUN(kReplayed, run_value(0, 7, 0));
   EXPECT_RUN(kRestored, run_value(1, 8, 32));
   EXPECT_EQ(families(*cache), std::set<std::uint64_t>{0});
@@ -346,7 +347,8 @@ TEST_F(SharingTest, ForgottenTemplatesAreCapturedAgain) {
                       })));
     }
     const Stats stats = cache->stats();
-    const std::uint64_t templates = static_cast<std::uint64_t>(std::max(1, max_templates));  // A live key's stays.
+    // A live key keeps its template.
+    const std::uint64_t templates = static_cast<std::uint64_t>(std::max(1, max_templates));
     EXPECT_EQ(stats.live_templates, templates);
     EXPECT_EQ(stats.live_executables, 1u);
     EXPECT_EQ(stats.captures, calls);

@@ -1,5 +1,5 @@
-// What differs between two captured graphs that share a signature, down to the arguments of kernels:
-// lib/graph/signature.h, on hostrt.
+// The differences between two captured graphs of one signature, down to the arguments of kernels
+// (lib/graph/signature.h). On hostrt.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 namespace graphcache::test {
 namespace {
 
-// ---- What differs ---------------------------------------------------------------------------------------------------
+// ---- Differences ----------------------------------------------------------------------------------------------------
 
 TEST_F(SignatureTest, ChangesAreCountedByTheDearest) {
   constexpr int kNodes = 50;
@@ -94,7 +94,7 @@ TEST_F(SignatureTest, OtherNodesThatDifferAreLeftToUpdates) {
   }
 }
 
-// The smallest number of nodes of which an update is cheaper than patches.
+// The smallest number of nodes for which an update is cheaper than patches.
 TEST_F(SignatureTest, TheCheaperWayIsTaken) {
   const std::function<void(cudaStream_t, int)> others[] = {
       [this](cudaStream_t s, int i) { CUDA_OK(launch(blend, 2, 32, s, at(0), 64, 4, i)); },
@@ -122,9 +122,8 @@ TEST_F(SignatureTest, TheCheaperWayIsTaken) {
   }
 }
 
-// Graphs that are no siblings, as if their signatures had missed what tells them apart. The executable stays what it
-// was.
-TEST_F(SignatureTest, RefusedUpdatesTellTheirReason) {
+// Graphs that are not siblings, as if the signature had missed their difference. The executable stays unchanged.
+TEST_F(SignatureTest, RefusedUpdatesReportTheirReason) {
   using Enqueue = std::function<void(cudaStream_t)>;
   const Enqueue kernel = [this](cudaStream_t s) { CUDA_OK(launch(blend, 1, 1, s, at(0), 1, 0, 7)); };
   const Enqueue two = [&](cudaStream_t s) { kernel(s), kernel(s); };
@@ -185,7 +184,7 @@ TEST_F(SignatureTest, RefusedUpdatesTellTheirReason) {
   }
 }
 
-// Their values follow each run, so that they differ at least in these.
+// The values of slot nodes follow each run, so these nodes count as different.
 TEST_F(SignatureTest, SlotNodesCountAsOtherValues) {
   const auto graph = [this](int value, int grid) {
     return described([&, value, grid](cudaStream_t s) {
@@ -199,13 +198,13 @@ TEST_F(SignatureTest, SlotNodesCountAsOtherValues) {
   Described from = graph(1, 2), to = graph(1, 2), elsewhere = graph(2, 7);
   EXPECT_EQ(difference(from.content, to.content).cost, costs::kTakeOver);
 
-  to.hold_slots({0, 5});  // Set to the run's values, whatever they were.
+  to.hold_slots({0, 5});  // set to the run's values, whatever they were
   Difference found = difference(from.content, to.content);
   EXPECT_FALSE(found.by_update);
   EXPECT_TRUE(found.nodes.empty());
   EXPECT_EQ(found.cost, costs::kTakeOver + 2 * kValue);
 
-  from.hold_slots({0, 7});  // 7 gets back what was captured.
+  from.hold_slots({0, 7});  // 7 gets its captured value back
   found = difference(from.content, to.content);
   ASSERT_EQ(found.nodes.size(), 1u);
   EXPECT_EQ(found.nodes[0].index, 7u);
@@ -213,12 +212,12 @@ TEST_F(SignatureTest, SlotNodesCountAsOtherValues) {
   EXPECT_EQ(found.cost, costs::kTakeOver + 3 * kValue);
 
   elsewhere.hold_slots({0, 100});
-  found = difference(from.content, elsewhere.content);  // A set that holds slots is set by its fields.
+  found = difference(from.content, elsewhere.content);  // a set that holds slots is set by its fields
   EXPECT_FALSE(found.by_update);
   EXPECT_EQ(found.counts[static_cast<std::size_t>(Change::kOther)], 0u);
   EXPECT_EQ(found.counts[static_cast<std::size_t>(Change::kGrid)], 1u);
 
-  found = difference(elsewhere.content, from.content);  // And one that held them is left to an update.
+  found = difference(elsewhere.content, from.content);  // a set that held slots is left to an update
   EXPECT_TRUE(found.by_update);
   EXPECT_EQ(found.counts[static_cast<std::size_t>(Change::kOther)], 1u);
 }
@@ -251,7 +250,7 @@ TEST_F(SignatureTest, ArgumentsAreKeptEachAtItsPlace) {
   const NodeContent& last = two.content.nodes[2];
   ASSERT_TRUE(first.readable);
   ASSERT_EQ(first.argument_count, 11u);
-  EXPECT_EQ(last.first_argument, first.first_argument);  // One layout for each kernel.
+  EXPECT_EQ(last.first_argument, first.first_argument);  // one layout for each kernel
   EXPECT_NE(last.bytes, first.bytes);
   const auto argument = [&](const NodeContent& node, std::uint32_t number, auto value) {
     const std::uint32_t offset = two.content.arguments[node.first_argument + number];
@@ -271,7 +270,7 @@ TEST_F(SignatureTest, ArgumentsAreKeptEachAtItsPlace) {
   EXPECT_EQ(two.content.nodes[1].argument_count, 4u);
 }
 
-// What lies between arguments is not compared; what lies inside of one is, and costs a patch at most.
+// Padding between arguments is not compared. Padding inside an argument is, and costs at most a patch.
 TEST_F(SignatureTest, PaddingBetweenArgumentsIsNoDifference) {
   const auto with = [this](unsigned char rubbish, short c) {
     return described([&, rubbish, c](cudaStream_t s) {

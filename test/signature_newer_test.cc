@@ -1,5 +1,5 @@
-// Nodes and launch attributes that came after the library was written, on a hostrt whose driver is of the future:
-// graphs that have one have no siblings.
+// Nodes and launch attributes newer than the library, on a hostrt with a future driver: graphs that contain one have no
+// siblings.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -18,12 +18,12 @@
 namespace graphcache::test {
 namespace {
 
-// The library asks once, so before the first call.
+// The library queries the version once, so this comes before the first call.
 [[maybe_unused]] const bool is_of_the_future = (hostrt::set_driver_version(hostrt::kFutureDriver), true);
 
 constexpr int kPortableClusterSizeMode = 17, kSharedMemoryMode = 18, kFirstUnknown = 19;
 
-// The node that the stream's capture came to last.
+// The most recently captured node of the stream.
 cudaGraphNode_t last_node(cudaStream_t stream) {
   CaptureInfo info;
   CUDA_OK(capture_info(stream, &info));
@@ -99,7 +99,7 @@ TEST_F(SignatureNewerTest, AnUnreadableUnknownAttributeMakesNoSiblings) {
   EXPECT_EQ(hostrt::failures_injected(), 1u);
 }
 
-// What nodes there are, and more.
+// All known types of nodes, and newer ones.
 TEST_F(SignatureNewerTest, NodesOfOtherTypesMakeNoSiblings) {
   const auto set_of_type = [this](int type) {
     return described([=, this](cudaStream_t s) {
@@ -118,7 +118,7 @@ TEST_F(SignatureNewerTest, NodesOfOtherTypesMakeNoSiblings) {
 
 struct Way {
   const char* name;
-  void (*mark)(cudaStream_t stream);  // The node that was captured last.
+  void (*mark)(cudaStream_t stream);  // marks the most recently captured node
   bool shares;
 };
 void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
@@ -134,7 +134,7 @@ class NewerNodesTest : public testing::TestWithParam<Way> {
   }
 };
 
-// Two keys that differ in an argument: where they may share, the second takes over the executable of the first.
+// Two keys that differ in an argument: if they may share, the second takes over the executable of the first.
 TEST_P(NewerNodesTest, ShareNothingAndRunRight) {
   constexpr int kCount = 64;
   DeviceBuffer<int> memory(kCount);
@@ -161,7 +161,7 @@ TEST_P(NewerNodesTest, ShareNothingAndRunRight) {
       }
       CUDA_OK(cudaStreamSynchronize(stream));
       std::vector<int> expected;
-      for (int i = 0; i < kCount; ++i) expected.push_back(which * (1 + i) + 2 + i);  // From 0, by two steps.
+      for (int i = 0; i < kCount; ++i) expected.push_back(which * (1 + i) + 2 + i);  // from 0, by two steps
       EXPECT_EQ(memory.read(), expected);
     }
   }

@@ -1,4 +1,4 @@
-// A driver that is older than the toolkit: hostrt's is one for CUDA 12.4 here, whatever headers it was built with.
+// A driver older than the toolkit: hostrt acts as one for CUDA 12.4 here, whatever headers it was built with.
 #include <gtest/gtest.h>
 
 #include "cuda/driver.h"
@@ -11,7 +11,7 @@
 namespace graphcache::test {
 namespace {
 
-// The library asks once, so before the first call.
+// The library queries the version once, so this comes before the first call.
 [[maybe_unused]] const bool is_old = (hostrt::set_driver_version(12040), true);
 
 using SignatureOlderTest = SignatureTest;
@@ -36,7 +36,7 @@ TEST_F(SignatureOlderTest, NodesOfAllTypesAreRead) {
   EXPECT_FALSE(described(work(-1)).signature);
 }
 
-TEST_F(SignatureOlderTest, AttributesThatItDoesNotHaveAreNotAskedFor) {
+TEST_F(SignatureOlderTest, AttributesThatItDoesNotHaveAreNotRead) {
   hostrt::reset_calls();
   EXPECT_TRUE(kernels(1).signature);
   EXPECT_EQ(hostrt::calls("cudaGraphKernelNodeGetAttribute"), 8u);

@@ -1,4 +1,4 @@
-// What the suites of the signature share: captured graphs, read.
+// Shared by the suites of the signature: captured graphs and their descriptions.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,15 +18,15 @@
 
 namespace graphcache::test {
 
-using Counts = std::array<std::uint32_t, kChangeCount>;  // None, arguments, grid, launch, other.
+using Counts = std::array<std::uint32_t, kChangeCount>;  // none, arguments, grid, launch, other
 
-// A captured graph, read.
+// A captured graph and its description.
 struct Described {
   Template graph;
   Content content;
   std::optional<Signature> signature;
 
-  // As if the nodes of these indices held slots.
+  // Acts as if the nodes of these indices held slots.
   void hold_slots(const std::vector<std::uint32_t>& indices) {
     for (const std::uint32_t index : indices) {
       SlotNode node;
@@ -77,7 +77,7 @@ class SignatureTest : public testing::Test {
     result.signature = describe(result.graph, &result.content);
     return result;
   }
-  // `count` launches, of which some differ from each other: what is counted from the first one on.
+  // `count` launches, some of which differ, counted from the first one on.
   Described kernels(int count, int other, const std::function<void(cudaStream_t, int)>& launch_other) {
     return described([&](cudaStream_t s) {
       for (int i = 0; i < count; ++i) {
@@ -93,7 +93,7 @@ class SignatureTest : public testing::Test {
     return kernels(count, 0, [](cudaStream_t, int) {});
   }
 
-  // Whether the two are siblings.
+  // Whether the two graphs are siblings.
   bool alike(const std::function<void(cudaStream_t)>& a, const std::function<void(cudaStream_t)>& b) {
     const Described x = described(a), y = described(b);
     EXPECT_TRUE(x.signature.has_value());

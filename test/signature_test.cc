@@ -1,4 +1,4 @@
-// What two captured graphs must share, and what brings an executable from one to the other: lib/graph/signature.h, on
+// What two captured graphs must share, and what changes an executable from one to the other (lib/graph/signature.h). On
 // hostrt.
 #include "graph/signature.h"
 
@@ -39,7 +39,7 @@ TEST_F(SignatureTest, KernelsShapesAndValuesMayDiffer) {
   EXPECT_TRUE(alike(base, [](cudaStream_t s) { CUDA_OK(launch(do_nothing, 1, 1, s)); }));
 }
 
-TEST_F(SignatureTest, SetsCopiesAndHostFunctionsMayDifferInWhatTheySetCopyAndCall) {
+TEST_F(SignatureTest, SetsCopiesAndHostFunctionsMayDifferInTheirParameters) {
   int numbers[2];
   const auto set = [this](int index, int value, std::size_t bytes) {
     return [=, this](cudaStream_t s) { CUDA_OK(cudaMemsetAsync(at(index), value, bytes, s)); };
@@ -88,7 +88,7 @@ TEST_F(SignatureTest, DependenciesMustAgreeInTheirOrder) {
     follow(side, s, join);
     step(s);
   };
-  const auto joined_otherwise = [&](cudaStream_t s) {  // The same edges, and the last node's in the other order.
+  const auto joined_otherwise = [&](cudaStream_t s) {  // the same edges, with those of the last node in the other order
     step(s);
     follow(s, side, fork);
     step(side), step(s);
@@ -128,7 +128,7 @@ TEST_F(SignatureTest, ManyDependenciesAreRead) {
   }
 }
 
-// Built by hand: all nodes are empty, but for one that may be a host function.
+// Built by hand: all nodes are empty, except one that may be a host function.
 TEST_F(SignatureTest, EveryDependencyAndTypeCounts) {
   int number = 0;
   const auto built = [&](std::size_t count, std::size_t left_out, bool host) {
@@ -178,7 +178,7 @@ TEST_F(SignatureTest, KindsOfCopiesAndMemoryMustAgree) {
   CUDA_OK(cudaFreeHost(other));
 }
 
-// A capture gives sets of one dimension alone: these nodes are put into its graph by hand.
+// A capture produces only one-dimensional sets, so these nodes are added to its graph by hand.
 TEST_F(SignatureTest, SetsOfRowsMustAgreeInTheirShape) {
   const auto rows = [this](unsigned value, std::size_t width, std::size_t height, std::size_t pitch) {
     return [=, this](cudaStream_t s) {
@@ -212,9 +212,9 @@ TEST_F(SignatureTest, ClusterSizesMustAgree) {
   EXPECT_FALSE(alike(clusters(0), clusters(2)));
 }
 
-// Attributes are asked for one by one: of a node with clusters the preferred size is the fifth, those that an older
-// driver may not know (13, 14) are the last. An answer that they are unknown is believed of these alone. No node tells
-// the preferred size: whether there can be one, the device says.
+// Attributes are read one by one. For a node with clusters the preferred size is the fifth; those that an older driver
+// may not know (13, 14) are the last. Only for these is the answer "unknown" accepted. No node reports the preferred
+// size; the device determines whether there can be one.
 TEST_F(SignatureTest, AnUnreadablePreferredClusterSizeMakesNoSiblingsWhereTheDeviceMinds) {
   const auto described_with_failing = [this](const char* call, int nth) {
     hostrt::fail_call(call, nth, cudaErrorInvalidValue);
@@ -262,15 +262,17 @@ TEST_F(SignatureTest, DevicesMustAgree) {
 
 // ---- What cannot be read --------------------------------------------------------------------------------------------
 
-// A driver for CUDA 13.2 is asked for two more of each kernel node.
+// With a driver for CUDA 13.2, two more attributes of each kernel node are read.
 constexpr int kAttributesOfTwo = CUDART_VERSION >= 13020 ? 20 : 16;
 
 struct Getter {
   const char* name;
-  int calls;           // For the graph below,
-  int calls_before;    // and by the capture.
-  bool required;       // Whether there is no family without it; else nodes that it was to tell of are left to updates.
-  int of_capture = 0;  // How many of `calls` a capture makes that goes on without.
+  int calls;         // number of calls for the graph below
+  int calls_before;  // number of calls made by the capture
+  // Whether there is no family without it. If false, the nodes in question are left to updates.
+  bool required;
+  // Number of the `calls` after whose failure the capture continues.
+  int of_capture = 0;
 };
 
 class GetterTest : public SignatureTest, public testing::WithParamInterface<Getter> {
@@ -351,7 +353,7 @@ TEST_P(GetterTest, FailureForEverMakesRightRuns) {
     EXPECT_TRUE(run(cache, 1, 3 + i).ok());
   }
   hostrt::clear_failures();
-  if (getter.calls_before != 0) return;  // Nothing is captured without it.
+  if (getter.calls_before != 0) return;  // without it nothing is captured
   const Stats stats = cache.stats();
   EXPECT_EQ(stats.captures, 2u);
   EXPECT_EQ(stats.outcome(Outcome::kEager), 0u);
@@ -359,7 +361,7 @@ TEST_P(GetterTest, FailureForEverMakesRightRuns) {
   EXPECT_EQ(stats.updates, getter.required ? 0u : 7u);
 }
 
-// Kernels whose arguments cannot be read are not taken for equal.
+// Kernels whose arguments cannot be read do not count as equal.
 TEST_F(SignatureTest, UnreadableKernelsAreLeftToUpdates) {
   for (const char* const getter : {"cudaGraphKernelNodeGetParams", "cudaFuncGetParamInfo"}) {
     SCOPED_TRACE(getter);

@@ -1,12 +1,12 @@
-// How often a suite does what it repeats: seeds, sequences, pairs of failures.
+// How often a suite repeats its work: numbers of seeds, sequences, pairs of failures.
 #pragma once
 
 #include <cstdlib>
 
 namespace graphcache::test {
 
-// Full with GRAPHCACHE_FULL=1 in the environment. Brief with GRAPHCACHE_BRIEF=1, for a lane that looks at each way
-// through the code rather than at each repetition: those have been seen by another lane, and cost much there.
+// Full with GRAPHCACHE_FULL=1 in the environment. Brief with GRAPHCACHE_BRIEF=1, for a lane that needs every path
+// through the code but not every repetition. Another lane covers the repetitions, which would take too long there.
 enum class Size { kBrief, kOrdinary, kFull };
 
 inline Size size() {

@@ -1,5 +1,5 @@
-// Long runs on either runtime of a family that shares a table: a million with a key and values drawn at random, in
-// flight, each compared with the same work done eagerly. On hostrt they are fewer, unless GRAPHCACHE_FULL is set.
+// Long runs on either runtime of a family that shares a table: a million runs with random keys and values, in flight,
+// each compared with the same work done eagerly. Fewer on hostrt, unless GRAPHCACHE_FULL is set.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -37,8 +37,8 @@ Options one_table(int max_executables) {
   return options;
 }
 
-// Memory that one stream's runs work on, and as much that is worked on eagerly beside it. The members' grids and
-// arguments differ here and there; the values are an argument, a pointer and a grid.
+// The memory of one stream's runs, and as much for the eager work. The members' grids and arguments differ in some
+// places; the values are an argument, a pointer and a grid.
 struct Lane {
   absl::StatusOr<Outcome> run(Cache& cache, int which, int value) {
     const auto grid = static_cast<unsigned>(1 + value % 4);
@@ -105,8 +105,8 @@ TEST(SoakTablesTest, RunsInFlightOnStreamsThatTakeTurnsEqualEagerOnes) {
   EXPECT_EQ(cache.stats().updates, 0u);
 }
 
-// Threads that find a table in use by another's run go on by another table, of which there are as many as threads, or
-// run eagerly where the budget does not allow so many. None is ever given up for another.
+// A thread that finds a table in use by another's run uses another table, of which there are as many as threads, or
+// runs eagerly if the budget does not allow so many. No table is evicted for another.
 void expect_equal_runs_of_threads(const Options& options, std::uint64_t most_instantiations) {
   constexpr int kThreads = 4;
   const int runs = runs_in_all() / kThreads;
@@ -143,7 +143,7 @@ TEST(SoakTablesTest, RunsOfMoreThreadsThanExecutablesEqualEagerOnes) { expect_eq
 TEST(SoakTablesTest, RunsOfThreadsEqualEagerOnesWhereMemoryIsPreferred) {
   Options options;
   options.prefer = Prefer::kMemory;
-  // Until there is a table, who finds none idle has one of its own: 5 to 8 as a rule, 18 once on busy cores.
+  // Until there is a table, a thread that finds none idle makes its own: usually 5 to 8, once 18 on busy cores.
   expect_equal_runs_of_threads(options, 64);
 }
 

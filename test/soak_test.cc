@@ -1,6 +1,6 @@
-// Long runs on either runtime: a million with other keys and values under eviction, each compared with the same work
-// done eagerly, and captures without end that take no more memory than the first ones. On hostrt they are shorter, but
-// in full size.
+// Long runs on either runtime: a million runs with changing keys and values under eviction, each compared with the same
+// work done eagerly; and endless captures that take no more memory than the first ones. Shorter on hostrt, except in
+// full size.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -39,13 +39,13 @@ int times([[maybe_unused]] int brief, [[maybe_unused]] int ordinary, int full) {
 constexpr int kSize = 64;
 constexpr unsigned kBlock = 16;
 
-// What a key stands for: three shapes of work, whose keys differ by constants and grids.
+// The work of a key: three shapes of work, whose keys differ by constants and grids.
 struct Work {
   static constexpr int kCount = 48;
 
   explicit Work(int the_number) : number(the_number), steps(2 + 3 * (number % 3)), grid(1 + number % 4) {}
 
-  // The arguments behind `launch` are slots, or what they stand for.
+  // The arguments after `launch` are slots or their values.
   template <class Launch, class Pointer, class Input, class Value>
   void enqueue(Launch&& launch, Pointer p, Input input, Value value) const {
     for (int i = 0; i < steps; ++i) launch(blend, grid, p, kSize, 3 + 2 * number, i);
@@ -58,11 +58,11 @@ struct Work {
   unsigned grid;
 };
 
-// One thread's stream and memory: what the cache works on, and what is worked on eagerly beside it.
+// One thread's stream and memory, for the cache and for the eager work.
 struct Lane {
   static constexpr int kBuffers = 3;
 
-  // Runs and compares.
+  // Makes a run and compares the result.
   absl::StatusOr<Outcome> run(Cache& cache, const Work& work, int buffer, int value) {
     int* p = cached[buffer].get();
     const int* in = input.get();
@@ -94,7 +94,7 @@ TEST(SoakTest, RunsUnderEvictionEqualEagerOnes) {
   const int runs = times(20'000, 100'000, 1'000'000) / kThreads;
   Options options;
   options.max_executables = 8;
-  options.max_templates = 40;  // Fewer than there are keys: some are captured again and again.
+  options.max_templates = 40;  // fewer than keys, so some are captured again and again
   Cache cache(options);
   std::vector<std::unique_ptr<Lane>> lanes;
   for (int i = 0; i < kThreads; ++i) lanes.push_back(std::make_unique<Lane>());
@@ -103,7 +103,7 @@ TEST(SoakTest, RunsUnderEvictionEqualEagerOnes) {
     threads.emplace_back([&, i] {
       std::minstd_rand random(static_cast<unsigned>(i + 1));
       for (int k = 0; k < runs && !testing::Test::HasFailure(); ++k) {
-        // Some keys come more often than others, and which they are changes.
+        // Some keys are used more often than others, and these change over time.
         const int number = static_cast<int>((random() % (1 + random() % Work::kCount) + k / 5000) % Work::kCount);
         const auto outcome = lanes[i]->run(cache, Work(number), random() % Lane::kBuffers, static_cast<int>(random()));
         ASSERT_TRUE(outcome.ok()) << outcome.status();
@@ -121,7 +121,7 @@ TEST(SoakTest, RunsUnderEvictionEqualEagerOnes) {
   EXPECT_EQ(stats.outcome(Outcome::kEager) + stats.failed, stats.eager(EagerReason::kBudget));
 }
 
-// On hostrt, where the process is small, what the heap has handed out: which pages it keeps is its own affair.
+// On hostrt, where the process is small, the memory that the heap has handed out, not the pages that it keeps.
 std::size_t host_bytes() {
 #ifndef GRAPHCACHE_TEST_CUDA
   const struct mallinfo2 heap = mallinfo2();
@@ -133,7 +133,7 @@ std::size_t host_bytes() {
 #endif
 }
 
-// On hostrt, graphs take none; they are counted instead.
+// On hostrt graphs take no device memory; they are counted instead.
 std::size_t used_device_bytes() {
   CUDA_OK(cudaDeviceSynchronize());
 #ifndef GRAPHCACHE_TEST_CUDA
@@ -149,11 +149,11 @@ std::size_t used_device_bytes() {
 // Every key is new: captured, instantiated, evicted, forgotten.
 TEST(SoakTest, CapturesAndDestructionsTakeNoMoreMemory) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  constexpr bool kCountsHost = false;  // The sanitizer keeps what was freed.
+  constexpr bool kCountsHost = false;  // the sanitizer keeps freed memory
 #else
   constexpr bool kCountsHost = true;
 #endif
-  // The index has let cold keys go (Index::kMaxColdEntries), the driver has its pools.
+  // By then the index has dropped cold keys (Index::kMaxColdEntries), and the driver has its pools.
   const int warm_up = times(6000, 20'000, 20'000);
   const int captures = times(1000, 4000, 10'000);
   Options options;
@@ -162,8 +162,7 @@ TEST(SoakTest, CapturesAndDestructionsTakeNoMoreMemory) {
   Stream stream;
   DeviceBuffer<int> sums(kSize);
   int next = 0;
-  // Returns the most memory of the host that was taken meanwhile: a table that is made anew is there twice for a
-  // moment.
+  // Returns the peak of host memory meanwhile: a table that is made anew exists twice for a moment.
   const auto capture = [&](int count) {
     std::size_t host = 0;
     for (int i = 0; i < count && !testing::Test::HasFailure(); ++i, ++next) {
@@ -187,7 +186,7 @@ TEST(SoakTest, CapturesAndDestructionsTakeNoMoreMemory) {
     EXPECT_LE(static_cast<double>(host_after), 1.01 * static_cast<double>(host_before));
   }
   EXPECT_EQ(cache.stats().captures, static_cast<std::uint64_t>(next));
-  unsigned sum = 0;  // It wraps.
+  unsigned sum = 0;  // wraps around
   for (int i = 0; i < next; ++i) {
     for (int n = 0; n < 4 + i % 13; ++n) sum += static_cast<unsigned>(i - n);
   }

@@ -65,7 +65,7 @@ TEST(StatsTest, RatesCountHitsMissesAndEagerRuns) {
   stats.outcomes[static_cast<int>(Outcome::kEager)] = 14;
   EXPECT_DOUBLE_EQ(stats.hit_rate(), 0.25);
   EXPECT_DOUBLE_EQ(stats.graph_rate(), 0.5);
-  stats.outcomes[static_cast<int>(Outcome::kInlined)] = 100;  // They count nowhere.
+  stats.outcomes[static_cast<int>(Outcome::kInlined)] = 100;  // these count nowhere
   stats.failed = 100;
   EXPECT_DOUBLE_EQ(stats.hit_rate(), 0.25);
   EXPECT_DOUBLE_EQ(stats.graph_rate(), 0.5);
@@ -155,7 +155,7 @@ TEST(StatsTest, TextHoldsEveryNumber) {
                     "forgotten 313",
                     "310.5",
                     "311.5"});
-  expect_all(text, {"hit rate 56.31%", "graph rate 85.30%"});  // 406 and 615 of 721.
+  expect_all(text, {"hit rate 56.31%", "graph rate 85.30%"});  // 406 and 615 of 721
   EXPECT_NE(text.back(), '\n');
 }
 
@@ -180,7 +180,7 @@ TEST(StatsTest, TextOfAnEntryHoldsItsNumbers) {
   expect_all(to_string(entry), {"(\"train\", 8)", "patched 17", "live", "42", "13", "84.0 KiB", "5"});
 }
 
-TEST(StatsTest, TextOfAnEntryTellsWhatItHas) {
+TEST(StatsTest, TextOfAnEntryNamesWhatItHas) {
   EntryInfo entry;
   expect_all(to_string(entry), {"nothing recorded"});
   entry.recorded = true;
@@ -190,7 +190,7 @@ TEST(StatsTest, TextOfAnEntryTellsWhatItHas) {
   EXPECT_EQ(to_string(entry).find("only a template"), std::string::npos) << to_string(entry);
 }
 
-TEST(StatsTest, TextOfAnEntryTellsWhatIsSpecialAboutIt) {
+TEST(StatsTest, TextOfAnEntryNamesItsSpecialStates) {
   EntryInfo entry;
   for (const char* const part : {", pinned", ", adopted", "because", "error: ", "not in the graph", "stale: "}) {
     EXPECT_EQ(to_string(entry).find(part), std::string::npos) << part;
@@ -205,7 +205,7 @@ TEST(StatsTest, TextOfAnEntryTellsWhatIsSpecialAboutIt) {
               "one; not in the graph: two; stale: argument 1"});
 }
 
-TEST(StatsTest, TextHoldsTheTimesOfHitsAndWhatWasFoundStale) {
+TEST(StatsTest, TextHoldsTheTimesOfHitsAndStaleHits) {
   Stats stats;
   stats.hit_latency.front() = 2;
   stats.hit_latency.back() = 3;
@@ -213,7 +213,7 @@ TEST(StatsTest, TextHoldsTheTimesOfHitsAndWhatWasFoundStale) {
   expect_all(to_string(stats), {"hits timed: 2 below ", ", 3 from ", "verified hits 0, stale 4"});
 }
 
-TEST(StatsTest, FmtPrintsWhatToStringMakes) {
+TEST(StatsTest, FmtPrintsTheTextOfToString) {
   const Stats stats = example();
   EXPECT_EQ(fmt::format("{}", stats), to_string(stats));
   EXPECT_EQ(fmt::format("{}", EntryInfo()), to_string(EntryInfo()));

@@ -1,4 +1,4 @@
-// Prepared steps on either runtime: what they do is what Cache::run() does.
+// Prepared steps on either runtime: they do what Cache::run() does.
 #include "graphcache/step.h"
 
 #include <gtest/gtest.h>
@@ -81,7 +81,7 @@ TEST_F(StepTest, SharesTheEntryWithRunsOfTheSameFunction) {
   expect_sum(14);
 }
 
-// One function with values of two types has two entries. Their bytes are equal here.
+// One function with values of two types has two entries. The bytes of the values are equal here.
 TEST_F(StepTest, ValuesOfAnotherTypeAreOfAnotherEntry) {
   Cache cache;
   auto step = cache.prepare(key("k"), [this](Recorder& rec, auto value) {
@@ -126,7 +126,7 @@ TEST_F(StepTest, StreamsTakeTurns) {
   CUDA_OK(cudaStreamDestroy(other));
 }
 
-// Under one executable each run evicts what the other key had.
+// With a budget of one executable, each run evicts the other key's.
 TEST_F(StepTest, AnEvictedKeyIsRestored) {
   Cache cache(unshared(1));
   auto one = cache.prepare(key("one"), adder_of(1));
@@ -141,7 +141,7 @@ TEST_F(StepTest, AnEvictedKeyIsRestored) {
   EXPECT_EQ(calls, 2);
 }
 
-// Siblings pass one executable on: what a step remembers of it is over then.
+// Siblings pass on one executable, so a step must not use what it remembers of it.
 TEST_F(StepTest, ASiblingTakesTheExecutable) {
   Options options;
   options.mechanisms.sharing = detail::Sharing::kAlways;
@@ -171,7 +171,7 @@ TEST_F(StepTest, AForgottenKeyIsCapturedAgain) {
   EXPECT_EQ(calls, 3);
 }
 
-// The entry of a key that is gone serves another.
+// The entry of an erased key is reused for another key.
 TEST_F(StepTest, NeverRunsAnotherKeysGraph) {
   Cache cache;
   auto step = cache.prepare(key("k"), adder_of(1));
@@ -262,7 +262,7 @@ TEST_F(StepTest, ThreadsHaveCopies) {
   constexpr int kThreads = 8, kRuns = 200;
   Cache cache(unshared());
   const auto step = cache.prepare(key("k"), adder_of(1));
-  ASSERT_TRUE(cache.run(key("k"), stream, adder_of(1)).ok());  // So that nobody captures.
+  ASSERT_TRUE(cache.run(key("k"), stream, adder_of(1)).ok());  // so that no thread captures
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {
     threads.emplace_back([&, mine = step]() mutable {
@@ -276,7 +276,7 @@ TEST_F(StepTest, ThreadsHaveCopies) {
   EXPECT_EQ(cache.entries().at(0).outcomes, stats.outcomes);
 }
 
-// Keys come and go while steps run them.
+// Keys are erased and evicted while steps run them.
 TEST_F(StepTest, OthersEraseAndEvictMeanwhile) {
   constexpr int kThreads = 4, kRuns = 300;
   Options options = unshared(2);
@@ -323,8 +323,9 @@ TEST_F(StepTest, AFailedLaunchRunsDirectlyAndLeavesNoError) {
   expect_sum(6);
 }
 
-// What is destroyed when another key takes the place must not be in flight, whatever the stream of the last launch.
-TEST_F(StepTest, WhatAHitLaunchedIsNotDestroyedInFlight) {
+// An executable that is destroyed when another key evicts it must not be in flight, whatever the stream of its last
+// launch.
+TEST_F(StepTest, ExecutablesOfHitsAreNotDestroyedInFlight) {
   Cache cache(unshared(1));
   const auto count = [](void* runs) { ++*static_cast<int*>(runs); };
   int runs = 0;

@@ -1,4 +1,4 @@
-// The operations of a thread of the stress test, by lot, and what must hold behind each.
+// The random operations of a thread of the stress test, and the checks after each.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace graphcache::test::stress {
 namespace {
 
-// Failures that calls of the library, and of `fn`, can have.
+// Failures of calls by the library and by `fn`.
 struct Failure {
   const char* function;
   cudaError_t error;
@@ -160,7 +160,7 @@ void Lane::run(Random& random) {
   settle(call(state, stream_, values, behaviour), {{&state.recipe, values, &Lane::expected_}}, behaviour);
 }
 
-// A graph that holds this lane's memory; its siblings are those of other lanes.
+// A graph that contains this lane's memory. Its siblings belong to other lanes.
 void Lane::run_own(Random& random) {
   const Behaviour behaviour = random_behaviour(random, world_.plan);
   const int which = random.below(kOwnKeys + 1);
@@ -178,7 +178,7 @@ void Lane::run_own(Random& random) {
     return settle(outcome, {{&state.recipe, values, &Lane::expected_}}, behaviour);
   }
   // One that makes another run after its first step.
-  const int kind = world_.plan.gentle ? 0 : random.below(3);  // The others keep it from being captured.
+  const int kind = world_.plan.gentle ? 0 : random.below(3);  // the other kinds keep it from being captured
   KeyState& state = *world_.outer[number * 3 + static_cast<std::size_t>(kind)];
   const Values values{5, 1, 12};
   const Recipe first(state.recipe.begin(), state.recipe.begin() + 1),
@@ -249,7 +249,7 @@ void Lane::look(Random& random) {
     const bool recorded = state.captures == 1 && state.capturing == 0 && !is_pointed(state.recipe);
     const std::uint64_t forgotten = std::max(state.forgotten.load(), world_.cleared.load());
     const bool contained = world_.cache.contains(state.key);
-    if (contained && !may_be_recorded(state, forgotten)) fail("a key is contained that nobody had recorded");
+    if (contained && !may_be_recorded(state, forgotten)) fail("a key is contained that was never recorded");
     if (world_.plan.gentle && recorded && !contained) fail("a recorded key is not contained");
   } else if (what == 2) {
     const Stats stats = world_.cache.stats();
@@ -271,7 +271,7 @@ void Lane::look(Random& random) {
   }
 }
 
-// Law 4. Failures may be injected into the questions, too.
+// Law 4. Failures may be injected into these queries as well.
 void Lane::expect_left_alone() {
   if (const cudaError_t error = cudaPeekAtLastError(); error != cudaSuccess) {
     fail(std::string("an error was left behind: ") + cudaGetErrorName(error));

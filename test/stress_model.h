@@ -1,4 +1,4 @@
-// What the stress test does and what it must see: random work with a reference on the host, and the orders of
+// The work and the expected results of the stress test: random work with a reference on the host, and the orders of
 // operations that explain an outcome.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace graphcache::test::stress {
 
-// SplitMix64: a generator that is cheap to begin, so that each operation has its own and draws the same in every run.
+// SplitMix64: a generator that is cheap to create. Each operation has its own and draws the same in every run.
 class Random {
  public:
   explicit Random(std::uint64_t seed) : state_(seed) {}
@@ -42,13 +42,13 @@ class Random {
 constexpr int kSize = 8;
 constexpr unsigned kBlock = 4;
 
-// What a lane's work is done on. Every step changes it in a way that shows how often, in which order and with which
-// values it was done.
+// The memory of a lane. Every step changes it in a way that shows how often, in which order and with which values it
+// was done.
 struct Memory {
   int p[kSize], q[kSize];
 };
 
-// The values of slots, or those that a graph without slots holds.
+// Values of slots, or those in a graph without slots.
 struct Values {
   int a = 0;
   unsigned grid = 1;
@@ -57,15 +57,15 @@ struct Values {
 
 struct Step {
   enum Kind {
-    kBlend,           // In p, by the value a.
-    kBlendOtherwise,  // Another kernel with the same arguments.
-    kBlendIn,         // p by q, no value.
-    kSet,             // q, to the value a, of the values' size.
-    kCopy,            // p to q, of the values' size.
-    kGrid,            // q, in the values' grid.
-    kPointed,         // q[0], by the value a, read from device memory.
-    kFork,            // q, on another stream that is forked and joined.
-    kNothing,         // What all siblings have in common.
+    kBlend,           // changes p, with the value a
+    kBlendOtherwise,  // another kernel with the same arguments
+    kBlendIn,         // changes p by q, without a value
+    kSet,             // sets q to the value a; its size is a value
+    kCopy,            // copies p to q; its size is a value
+    kGrid,            // changes q, with a grid that is a value
+    kPointed,         // changes q[0], with the value a read from device memory
+    kFork,            // changes q on another stream that is forked and joined
+    kNothing,         // a step that all siblings have in common
   };
   static constexpr int kKinds = kNothing;
 
@@ -76,20 +76,20 @@ struct Step {
 };
 using Recipe = std::vector<Step>;
 
-// Whether it needs memory of its own for each executable that it comes to, and so may be captured more than once.
+// Whether each of its executables needs its own memory, so that it may be captured more than once.
 inline bool is_pointed(const Recipe& recipe) {
   return std::any_of(recipe.begin(), recipe.end(), [](const Step& step) { return step.kind == Step::kPointed; });
 }
 
-// Kernel and topology follow the first number, constants and grids the second: keys of one shape are siblings.
-// Where they have much in common, a switch takes patches instead of an update (costs.h); where they have all kernels in
-// common, one table can hold them.
+// The first number selects kernel and topology, the second one constants and grids: keys of one shape are siblings. If
+// they have much in common, a switch takes patches instead of an update (costs.h). If they have the same kernels, one
+// table can hold them.
 inline Recipe make_recipe(std::uint64_t shape, std::uint64_t number, bool forks, int in_common, bool same_kernels) {
   Random shapes(shape), numbers(number);
   Recipe recipe(static_cast<std::size_t>(1 + shapes.below(3)));
   for (Step& step : recipe) {
     step.kind = static_cast<Step::Kind>(shapes.below(forks ? Step::kKinds : Step::kFork));
-    // A sibling may have another kernel, but for topology and types of nodes.
+    // A sibling may have another kernel, but not another topology or other types of nodes.
     if (step.kind == Step::kBlend && numbers.one_in(3) && !same_kernels) step.kind = Step::kBlendOtherwise;
     step.factor = 2 * numbers.below(50) + 3;
     step.constant = numbers.below(1000);
@@ -99,7 +99,7 @@ inline Recipe make_recipe(std::uint64_t shape, std::uint64_t number, bool forks,
   return recipe;
 }
 
-// What the kernels of kernels.cu do, the copies and the sets.
+// The effect of the kernels of kernels.cu, the copies and the sets.
 inline void apply(const Step& step, const Values& values, Memory* memory) {
   const auto each = [](int* out, unsigned grid, auto&& f) {
     for (unsigned i = 0; i < std::min<unsigned>(kSize, grid * kBlock); ++i) {
@@ -136,7 +136,7 @@ inline void apply(const Step& step, const Values& values, Memory* memory) {
 
 // ---- Orders ----
 
-// One clock for all threads, whose ticks order what surely came before what.
+// One clock for all threads. Its ticks order what surely preceded what.
 using Clock = std::atomic<std::uint64_t>;
 
 inline void raise(std::atomic<std::uint64_t>& to, std::uint64_t at_least) {
@@ -145,20 +145,20 @@ inline void raise(std::atomic<std::uint64_t>& to, std::uint64_t at_least) {
   }
 }
 
-// What is known of one key.
+// The model's knowledge of one key.
 //
-// A run may be a hit if some capture of its key may have been neither after it nor forgotten before it: if one that was
-// begun before the run's end was not over when a forgetting began that was over when the run began. Only the last
-// capture to end and the last forgetting to begin matter, so no history is kept.
+// A run may be a hit only if some capture of its key was neither later nor forgotten before. That is the case if a
+// capture that began before the run's end had not ended when a forgetting began that had ended when the run began. Only
+// the last capture to end and the last forgetting to begin matter, so no history is kept.
 struct KeyState {
   KeyState(Key the_key, Recipe the_recipe) : key(std::move(the_key)), recipe(std::move(the_recipe)) {}
 
   const Key key;
   const Recipe recipe;
-  std::atomic<std::uint64_t> forgotten{0};  // When the last one began, of the erasures that are over.
-  std::atomic<std::uint64_t> captured{0};   // When the last capture's run ended.
-  std::atomic<int> capturing{0};            // Runs under way that have called `fn` under capture.
-  std::atomic<int> captures{0};             // Calls of `fn` under capture.
+  std::atomic<std::uint64_t> forgotten{0};  // begin of the last completed erasure
+  std::atomic<std::uint64_t> captured{0};   // end of the last capture's run
+  std::atomic<int> capturing{0};            // number of runs under way that have called `fn` under capture
+  std::atomic<int> captures{0};             // number of calls of `fn` under capture
   std::atomic<std::uint64_t> erasures_begun{0}, erasures_over{0};
 };
 

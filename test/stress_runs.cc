@@ -1,4 +1,4 @@
-// Runs of the stress test: what their `fn` does, what they say that they did, and what the lane's memory must then be.
+// Runs of the stress test: their `fn`, their outcomes, and the expected memory of the lane.
 #include <absl/cleanup/cleanup.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 
 namespace graphcache::test::stress {
 
-// Slots where the key is shared, values where it is the lane's own.
+// Slots if the key is shared, values if it belongs to the lane.
 template <bool kSlots>
 struct Lane::Body {
   Lane& lane;
@@ -49,7 +49,7 @@ struct Lane::Body {
       ++state.capturing;
       ++state.captures;
     }
-    if (lane.operation_ % 3 == 0) std::this_thread::yield();  // Others come upon what this run holds.
+    if (lane.operation_ % 3 == 0) std::this_thread::yield();  // lets others meet what this run holds
     if (behaviour.kind == Behaviour::kBreaks) {
       active_recording != nullptr ? (void)cudaStreamSynchronize(rec.stream()) : lane.synchronize();
     }
@@ -135,7 +135,7 @@ absl::StatusOr<Outcome> Lane::call_own(KeyState& state, cudaStream_t stream, con
   });
 }
 
-// One run: what it says that it did, against the calls of `fn` and what is known of the key.
+// One run: compares its outcome with the calls of `fn` and the knowledge of the key.
 template <class Run>
 absl::StatusOr<Outcome> Lane::checked(KeyState& state, const Behaviour& behaviour, Calls& calls, Run&& run) {
   const bool inside = active_recording != nullptr;
@@ -179,7 +179,7 @@ absl::StatusOr<Outcome> Lane::checked(KeyState& state, const Behaviour& behaviou
     case Outcome::kSwitched:
     case Outcome::kRestored:
       if (calls.captured + calls.direct != 0) wrong("fn was called");
-      if (!may_be_recorded(state, forgotten)) wrong("nobody had recorded the key since it was forgotten");
+      if (!may_be_recorded(state, forgotten)) wrong("the key was not recorded since it was forgotten");
       break;
     case Outcome::kUpdated:
     case Outcome::kInstantiated:
@@ -240,7 +240,7 @@ void Lane::warm(Random& random) {
   compare("after a warm that failed");
 }
 
-// Brings the model to what the operation has done, and compares.
+// Applies the operation to the model, and compares.
 void Lane::settle(const absl::StatusOr<Outcome>& result, const std::vector<Part>& parts, const Behaviour& behaviour) {
   const int direct = std::exchange(direct_, 0);
   if (result.ok()) {
@@ -250,8 +250,8 @@ void Lane::settle(const absl::StatusOr<Outcome>& result, const std::vector<Part>
     if (!world_.plan.is_late() || operation_ % 4 == 0) compare("after a run");
     return;
   }
-  // None of the work was launched by the cache; what `fn` enqueued directly before it failed was. Where calls are made
-  // to fail, that is up to any step; a run that `fn` made goes on then.
+  // The cache launched none of the work, but what `fn` enqueued directly before it failed was done. With injected
+  // failures it may have ended at any step; a run that `fn` made continues then.
   if (direct != 0) {
     synchronize();
     if (!world_.plan.injects && parts.size() == 1) {
@@ -263,7 +263,7 @@ void Lane::settle(const absl::StatusOr<Outcome>& result, const std::vector<Part>
   compare(("after a run that failed (" + result.status().ToString() + ")").c_str());
 }
 
-// True, and the model is brought there, if the memory is what the first steps of each part leave.
+// If the memory is the result of the first steps of each part, sets the model to it and returns true.
 bool Lane::adopt_some_of(const std::vector<Part>& parts, std::size_t from) {
   if (from == parts.size()) {
     return std::memcmp(&expected_, memory_, sizeof(Memory)) == 0 &&
@@ -283,7 +283,7 @@ bool Lane::adopt_some_of(const std::vector<Part>& parts, std::size_t from) {
 }
 
 void Lane::synchronize() {
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // Nobody's capture is to break by this.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // this must break no capture
   while (cudaThreadExchangeStreamCaptureMode(&mode) != cudaSuccess) {
   }
   for (const cudaStream_t stream : {stream_, static_cast<cudaStream_t>(side_)}) {

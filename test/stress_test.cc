@@ -1,12 +1,12 @@
-// Random operations of many threads on one cache, with failures, against a model that accepts only what some order of
-// the operations explains: on hostrt.
+// Random operations of many threads on one cache, with failures, against a model that accepts only results that some
+// order of the operations explains. On hostrt.
 //
-// Each thread has a lane: a stream, and memory that nobody else's work touches. Keys and executables are shared, and
-// reach the lanes' memory by slots, or as siblings. So whatever the threads do to each other, a lane's memory must be
-// that of its own runs, each done once, in order, with its own values: that is compared after every run. Outcomes,
-// counters and the calls of `fn` are checked against each other, and against what was forgotten when.
+// Each thread has a lane: a stream, and memory that only its own work uses. Keys and executables are shared, and reach
+// the lanes' memory by slots, or as siblings. So whatever the threads do to each other, a lane's memory must be the
+// result of its own runs, each done once, in order, with its own values. This is compared after every run. Outcomes,
+// counters and calls of `fn` are checked against each other, and against the times of erasures.
 //
-// A seed decides the cache's options and every operation of every thread, but not how the threads meet.
+// A seed decides the cache's options and every operation of every thread, but not the timing of the threads.
 //   GRAPHCACHE_STRESS_SEED=n   that seed alone, as a failure says
 //   GRAPHCACHE_STRESS_SEEDS=n  so many seeds, from that one or from 1
 //   GRAPHCACHE_FULL=1          10,000 seeds of 3200 operations
@@ -119,7 +119,7 @@ TEST(StressTest, EveryResultIsExplainedByAnOrder) {
               static_cast<unsigned long long>(seed - first), static_cast<unsigned long long>(operations), took.count(),
               static_cast<unsigned long long>(failures), to_string(all).c_str());
   if (count < 100 || HasFailure()) return;
-  EXPECT_GT(all.set_switches, all.runs() / 100);  // Else the tables were hardly tested.
+  EXPECT_GT(all.set_switches, all.runs() / 100);  // otherwise the tables were hardly tested
 }
 
 }  // namespace

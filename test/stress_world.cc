@@ -1,4 +1,4 @@
-// A seed of the stress test from begin to end, and what must hold when all its threads are done.
+// A seed of the stress test from begin to end, and the checks when all its threads are done.
 #include "stress_world.h"
 
 #include <algorithm>
@@ -49,7 +49,7 @@ void World::check_counters() {
   if (plan.injects) return;
   if (stats.captures + stats.capture_failures != captures) fail("captures are not the calls of fn under capture");
   if (!plan.gentle) return;
-  // A table takes the place of what was lent so far.
+  // A table replaces the executable that was lent before.
   const bool may_have_tables = plan.options.mechanisms.sharing == detail::Sharing::kAuto;
   if (stats.capture_failures != 0 || (stats.evictions != 0 && !may_have_tables) || stats.forgotten != 0) {
     fail("something left or failed, though there was room for everything");
@@ -62,17 +62,17 @@ void World::check_counters() {
   if (stats.captures != wanted) fail("captures are not those of keys");
 }
 
-// Of the cache, of the objects of the runtime, after everything is over.
+// Checks the cache and the runtime's objects after everything is done.
 void World::check_what_is_left() {
   if (const std::string fault = Verifier::find_fault(cache); !fault.empty()) fail(fault);
-  if (dying) return;  // Handles are dropped.
+  if (dying) return;  // handles are dropped
   for_each_key([&](const KeyState& state) { cache.unpin(state.key); });
   const Stream stream;
   (void)cache.run(key("last"), stream, [](cudaStream_t) {});
   (void)cache.warm(key("last of all"), stream, [](cudaStream_t) {});
-  (void)cache.erase(key("last of all"));  // What may be in flight gets its event,
+  (void)cache.erase(key("last of all"));  // records events for what may be in flight
   (void)cudaDeviceSynchronize();
-  (void)cache.erase(key("last of all"));  // and goes, as all that was given back.
+  (void)cache.erase(key("last of all"));  // destroys what waits and frees memory
   const Stats stats = cache.stats();
   if (stats.live_templates > std::max<std::uint64_t>(stats.live_executables, plan.options.max_templates)) {
     fail("more templates are kept than the options allow");
@@ -80,7 +80,7 @@ void World::check_what_is_left() {
   const hostrt::Ledger ledger = hostrt::ledger();
   if (ledger.executables != stats.live_executables) fail("executables are alive that the cache does not know");
   if (ledger.graphs < stats.live_templates || ledger.graphs > stats.live_templates + stats.live_executables) {
-    fail("graphs are alive that are nobody's");
+    fail("graphs are alive without an owner");
   }
   cache.clear();
   const hostrt::Ledger after = hostrt::ledger();

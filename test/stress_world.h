@@ -1,5 +1,4 @@
-// What the stress test does to one cache: the plan that a seed makes, the threads with their lanes, and what they
-// share.
+// One cache of the stress test: the plan that a seed makes, the threads with their lanes, and what they share.
 #pragma once
 
 #include <array>
@@ -18,10 +17,10 @@
 namespace graphcache::test::stress {
 
 constexpr int kThreads = 16;
-constexpr int kOperations = 200;  // Of a thread.
-constexpr int kOwnKeys = 2;       // Of a lane.
+constexpr int kOperations = 200;  // of a thread
+constexpr int kOwnKeys = 2;       // of a lane
 
-// What is done to one cache, as the seed decides.
+// The seed's choices for one cache.
 struct Plan {
   explicit Plan(std::uint64_t the_seed) : seed(the_seed) {
     Random random(seed, 1000, 0);
@@ -68,24 +67,24 @@ struct Plan {
   bool is_late() const { return defers || holds; }
 
   const std::uint64_t seed;
-  bool gentle;        // Nothing is forgotten, evicted or made to fail.
-  bool injects;       // Calls fail.
-  bool dies;          // The last failure is fatal to the context.
-  bool defers;        // Work is done later, in an order drawn by lot.
-  bool holds;         // Streams are kept busy.
-  bool same_kernels;  // Siblings differ in arguments and grids alone.
+  bool gentle;        // nothing is forgotten, evicted or made to fail
+  bool injects;       // calls fail
+  bool dies;          // the last failure destroys the context
+  bool defers;        // work is deferred and runs in random order
+  bool holds;         // streams are kept busy
+  bool same_kernels;  // siblings differ only in arguments and grids
   int shared_keys, shapes, in_common;
   Options options;
 };
 
-// What `fn` of one operation does.
+// The behaviour of one operation's `fn`.
 struct Behaviour {
   enum Kind {
     kGood,
-    kReturns,  // An error, before a step,
-    kThrows,   // an exception,
-    kLeaves,   // or nothing, leaving an error in the last-error slot.
-    kBreaks,   // Synchronizes, which breaks a capture.
+    kReturns,  // returns an error before a step
+    kThrows,   // throws an exception before a step
+    kLeaves,   // leaves an error in the last-error slot before a step
+    kBreaks,   // synchronizes, which breaks a capture
   };
   Kind kind = kGood;
   std::size_t before = 0;
@@ -93,19 +92,19 @@ struct Behaviour {
 
 Behaviour random_behaviour(Random& random, const Plan& plan);
 
-// What `fn` throws.
+// Thrown by `fn`.
 struct OnPurpose {};
 
 // The calls of one run's `fn`.
 struct Calls {
-  bool inlined = false;  // Of a run inside another's capture, which records that one's key.
+  bool inlined = false;  // of a run inside another's capture, which records that one's key
   int captured = 0;
   int direct = 0;
 };
 
 class World;
 
-// A thread's part.
+// The work of one thread.
 class Lane {
  public:
   Lane(World& world, int number);
@@ -123,7 +122,7 @@ class Lane {
   friend class World;
   template <bool kSlots>
   struct Body;
-  struct Part {  // Of an operation's effects.
+  struct Part {  // part of an operation's effects
     const Recipe* recipe;
     Values values;
     Memory Lane::*expected;
@@ -159,14 +158,14 @@ class Lane {
   Stream own_stream_, side_;
   Event fork_, join_;
   cudaStream_t stream_;
-  Memory* memory_ = nullptr;  // Device memory of the work that runs in order on stream_.
-  Memory* apart_ = nullptr;   // Device memory of the work that runs on side_.
+  Memory* memory_ = nullptr;  // device memory of the work that runs in order on stream_
+  Memory* apart_ = nullptr;   // device memory of the work that runs on side_
   Memory expected_{}, expected_apart_{};
-  int direct_ = 0;  // Calls of fn of the operation, nested ones included.
+  int direct_ = 0;  // calls of fn in the operation, nested ones included
   int operation_ = 0;
   std::string doing_;
-  bool pinned_recorded_ = false;  // Whether own key 0 is pinned, and was recorded when it was pinned.
-  std::uint64_t pinned_at_ = 0;   // The number of forgettings that had begun then.
+  bool pinned_recorded_ = false;  // whether own key 0 is pinned and was recorded when it was pinned
+  std::uint64_t pinned_at_ = 0;   // number of forgettings that had begun then
 };
 
 class World {
@@ -194,7 +193,7 @@ class World {
   std::vector<std::unique_ptr<KeyState>> shared, own, outer, apart;
   std::vector<std::unique_ptr<Lane>> lanes;
   Clock clock{1};
-  std::atomic<std::uint64_t> cleared{0};  // When the last one began, of the clear()s that are over.
+  std::atomic<std::uint64_t> cleared{0};  // begin of the last completed clear()
   std::atomic<std::uint64_t> clears_begun{0}, clears_over{0};
   std::atomic<bool> stopped{false};
   std::atomic<bool> dying{false};

@@ -1,6 +1,6 @@
-// What the suites share: device memory, streams and launches that clean up after themselves, and checks that read well.
-// Only the CUDA runtime's API, so that a suite runs on hostrt and on a GPU alike: device memory is never touched by the
-// host, and nothing is read before a synchronization.
+// Shared by the suites: device memory, streams and launches that clean up after themselves, and checks that read well.
+// Uses only the CUDA runtime API, so that a suite runs on hostrt and on a GPU: the host never touches device memory,
+// and nothing is read before a synchronization.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -50,7 +50,7 @@ inline Options renting(int max_executables = Options().max_executables) {
   return options;
 }
 
-// Whatever `values` are on the device, copied; waits for all work.
+// Returns a copy of `values` on the device; waits for all work.
 template <class T>
 class DeviceBuffer {
  public:
@@ -115,7 +115,7 @@ inline int device_count() {
   return count;
 }
 
-// Memory and a stream of device 1, for work that is forked to it. Device 0 is current before and after.
+// Memory and a stream of device 1, for forked work. Device 0 is current before and after.
 template <class T>
 class OtherDevice {
  public:
@@ -128,7 +128,8 @@ class OtherDevice {
   }
 
   DeviceBuffer<T>& memory() { return *memory_; }
-  // enqueue(stream), with device 1 current, behind what `from` has and before what it gets.
+  // Calls enqueue(stream) with device 1 current. Its work runs after the present work of `from` and before later work
+  // of it.
   template <class Enqueue>
   void fork(cudaStream_t from, const Enqueue& enqueue) {
     CUDA_OK(cudaEventRecord(forked_, from));
@@ -155,9 +156,9 @@ inline bool is_capturing(cudaStream_t stream) {
 
 inline cudaStreamCaptureMode thread_capture_mode() {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
-  CUDA_OK(cudaThreadExchangeStreamCaptureMode(&mode));  // Reads the mode by replacing it.
+  CUDA_OK(cudaThreadExchangeStreamCaptureMode(&mode));  // reads the mode by replacing it
   cudaStreamCaptureMode again = mode;
-  CUDA_OK(cudaThreadExchangeStreamCaptureMode(&again));  // Restores the mode.
+  CUDA_OK(cudaThreadExchangeStreamCaptureMode(&again));  // restores the mode
   return mode;
 }
 
@@ -165,7 +166,7 @@ inline bool mentions(const absl::Status& status, const std::string& text) {
   return status.ToString().find(text) != std::string::npos;
 }
 
-// A stream, and the check that a test leaves it, the thread and the last-error slot as it found them (law 4).
+// A stream, and the check that a test leaves it, the thread and the last-error slot unchanged (law 4).
 class StreamTest : public testing::Test {
  protected:
   void TearDown() override {

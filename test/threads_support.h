@@ -1,4 +1,4 @@
-// What the suites of threads share: a lane of work for each thread, and threads that begin together.
+// Shared by the suites of threads: a lane of work for each thread, and threads that begin together.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@
 
 namespace graphcache::test {
 
-// For what is not about siblings: keys of one topology have an executable each.
+// For tests without sharing: each key of a topology has its own executable.
 inline Options unshared(int max_executables = Options().max_executables) {
   Options options;
   options.max_executables = max_executables;
@@ -32,7 +32,7 @@ inline Options unshared(int max_executables = Options().max_executables) {
 constexpr int kSize = 32;
 constexpr dim3 kGrid(1), kBlock(32);
 
-// Lets threads through once all of them are there.
+// Lets threads through once all of them have arrived.
 class Gate {
  public:
   explicit Gate(int count) : missing_(count) {}
@@ -48,7 +48,7 @@ class Gate {
   int missing_;
 };
 
-// Calls work(0) ... work(count - 1), each in a thread of its own, all at once, and waits for them.
+// Calls work(0) ... work(count - 1) at the same time, each in its own thread, and waits for them.
 inline void in_threads(int count, const std::function<void(int)>& work) {
   Gate gate(count);
   std::vector<std::thread> threads;
@@ -61,7 +61,7 @@ inline void in_threads(int count, const std::function<void(int)>& work) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// A stream and the memory that its work sums up in, one of each for a thread.
+// The stream of one thread, and the memory for its sum.
 struct Lane {
   Stream stream;
   DeviceBuffer<float> sum{kSize};
@@ -91,7 +91,7 @@ class ThreadsTest : public testing::Test {
                      });
   }
 
-  // Adds `constant`, which is the key's, as well.
+  // Also adds `constant`, which belongs to the key.
   absl::StatusOr<Outcome> run_add_two(Cache& cache, const Key& which, Lane& lane, float value, float constant) {
     return cache.run(which, lane.stream, params(lane.sum.get(), value),
                      [&, constant](Recorder& rec, Slot<float*> p, Slot<float> v) {

@@ -1,5 +1,5 @@
-// Many threads on one cache, on either runtime: what they do to each other's results. Device memory is read only after
-// the threads have joined: a synchronization in one thread breaks a capture in another (facts, rule 4).
+// Many threads on one cache, on either runtime: their effects on each other's results. Device memory is read only after
+// the threads have joined, because a synchronization in one thread breaks a capture in another (facts, rule 4).
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -109,7 +109,7 @@ TEST_F(ThreadsTest, FewExecutablesForManyKeysAndThreadsLoseNothing) {
       for (int i = 0; i < count(); ++i) lane(i).sum.write(std::vector<float>(kSize));
       in_threads(count(), [&](int i) {
         for (int n = 1; n <= kRuns; ++n) {
-          const int which = (n * (i + 1) / 3) % kKeys;  // Its graph adds 1000 times as much as a constant.
+          const int which = (n * (i + 1) / 3) % kKeys;  // its graph also adds 1000 times as much as a constant
           if (!run_add_two(cache, key("k", which), lane(i), static_cast<float>(n % 7), 1000.0f * which).ok()) ++failed;
         }
       });
@@ -195,10 +195,10 @@ TEST_F(ThreadsTest, EraseClearPinAndReportsWhileOthersRun) {
   }
 }
 
-TEST_F(ThreadsTest, EntriesThatStayAreReportedOnceWhileOthersComeAndGo) {
+TEST_F(ThreadsTest, EntriesThatStayAreReportedOnceWhileOthersAreAddedAndErased) {
   Options options = unshared(1);
   options.max_templates = 4;
-  options.capture_after = 1;  // So that all but a few keys are cold.
+  options.capture_after = 1;  // so that all but a few keys are cold
   Cache cache(options);
   constexpr int kStay = 500, kCome = 1500;
   for (int n = 0; n < kStay; ++n) ASSERT_TRUE(run_add(cache, key("stays", n), lane(0), 1).ok());
@@ -225,7 +225,7 @@ TEST_F(ThreadsTest, EntriesThatStayAreReportedOnceWhileOthersComeAndGo) {
   });
 }
 
-// A family's one executable goes from thread to thread: each must launch its own graph with its own values.
+// A family's one executable passes from thread to thread: each must launch its own graph with its own values.
 TEST_F(ThreadsTest, OneExecutableServesSiblingsOfAllThreads) {
   for (const int max_executables : {1, 64}) {
     Options options;
@@ -251,28 +251,28 @@ TEST_F(ThreadsTest, OneExecutableServesSiblingsOfAllThreads) {
     EXPECT_EQ(stats.runs(), static_cast<unsigned>(count() * kRuns));
     EXPECT_LE(stats.live_executables, static_cast<unsigned>(max_executables));
     if (max_executables == 64) {
-      EXPECT_EQ(stats.outcome(Outcome::kEager), 0u);  // There was room for a second, where the first was in use.
+      EXPECT_EQ(stats.outcome(Outcome::kEager), 0u);  // there was room for a second one if the first was in use
       EXPECT_EQ(calls, count());
     }
-    // Which graphs threads have read depends on which entries were in use. Another key finds none in use.
+    // The graphs that threads have read depend on the entries in use. Another key finds none in use.
     EXPECT_LE(stats.families, 1u);
     ASSERT_TRUE(run_add_two(cache, key(count()), lane(0), 1.0f, 100.0f).ok());
     EXPECT_EQ(cache.stats().families, 1u);
   }
 }
 
-// Keys take executables from each other, and a thread destroys what another's key has left while that key comes back.
-// Their graphs are clones of one another: that two threads do not write to one at once (fact 35), a GPU shows by going
-// on, and hostrt, where it happens to catch them at it, by misuses.
+// Keys take executables from each other, and a thread destroys what another's key has lost while that key runs again.
+// Their graphs are clones of one another. Two threads must not write to one at the same time (fact 35): a GPU would
+// crash, and hostrt reports a misuse if it observes it.
 TEST_F(ThreadsTest, RelativesAreMadeAndDestroyedByAllThreads) {
   const struct {
     detail::Sharing sharing;
     detail::Patching patching;
   } ways[] = {
-      {detail::Sharing::kNever, detail::Patching::kPerNode},        // Executables of one graph,
-      {detail::Sharing::kNever, detail::Patching::kDeviceUpdated},  // clones of one graph with an executable each,
-      {detail::Sharing::kAlways, detail::Patching::kPerNode},       // clones of the base of a sibling's executable,
-      {detail::Sharing::kTable, detail::Patching::kDeviceUpdated},  // or both.
+      {detail::Sharing::kNever, detail::Patching::kPerNode},        // executables of one graph
+      {detail::Sharing::kNever, detail::Patching::kDeviceUpdated},  // clones of one graph with an executable each
+      {detail::Sharing::kAlways, detail::Patching::kPerNode},       // clones of the base of a sibling's executable
+      {detail::Sharing::kTable, detail::Patching::kDeviceUpdated},  // both kinds of clones
   };
   for (const auto& [sharing, patching] : ways) {
     SCOPED_TRACE(testing::Message() << "sharing " << static_cast<int>(sharing) << ", patching "

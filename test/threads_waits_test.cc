@@ -1,4 +1,4 @@
-// Who waits for whom where threads meet in a cache, and what a thread has of its own, on either runtime.
+// Which threads wait for which in a cache, and per-thread state, on either runtime.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -12,7 +12,7 @@
 namespace graphcache::test {
 namespace {
 
-// Waits for `flag`, but not for ever: a test must fail, not hang.
+// Waits for `flag`, but not for ever, so that a test fails instead of hanging.
 bool comes_true(const std::atomic<bool>& flag) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (!flag && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -35,10 +35,10 @@ TEST_F(ThreadsTest, RunsOfAnotherKeyDoNotWaitForACapture) {
                       .ok());
     } else {
       EXPECT_TRUE(comes_true(inside));
-      EXPECT_RUN(kReplayed, run_add(cache, key("warm"), lane(0), 1));  // A hit,
+      EXPECT_RUN(kReplayed, run_add(cache, key("warm"), lane(0), 1));  // a hit
       EXPECT_RUN(kPatched, run_add(cache, key("warm"), lane(0), 2));
-      EXPECT_RUN(kInstantiated, run_add(cache, key("cold"), lane(2), 3));  // a miss,
-      EXPECT_TRUE(cache.erase(key("cold")));                               // and what looks at all entries.
+      EXPECT_RUN(kInstantiated, run_add(cache, key("cold"), lane(2), 3));  // a miss
+      EXPECT_TRUE(cache.erase(key("cold")));                               // a call that looks at all entries
       EXPECT_FALSE(cache.contains(key("slow")));
       EXPECT_EQ(cache.entries().size(), 2u);
       EXPECT_EQ(cache.stats().captures, 2u);
@@ -51,7 +51,7 @@ TEST_F(ThreadsTest, RunsOfAnotherKeyDoNotWaitForACapture) {
   EXPECT_TRUE(cache.contains(key("slow")));
 }
 
-// A capture in global mode forbids unsafe calls to every thread, and breaks by them.
+// A capture in global mode forbids unsafe calls to every thread, and such a call breaks it.
 TEST_F(ThreadsTest, RunsDoNotBreakAnotherThreadsCaptureInGlobalMode) {
   for (const bool shared : {false, true}) {
     Cache cache(shared ? renting() : unshared(1));
@@ -61,7 +61,7 @@ TEST_F(ThreadsTest, RunsDoNotBreakAnotherThreadsCaptureInGlobalMode) {
       EXPECT_RUN(kReplayed, run_add(cache, key("first"), lane(0), 1));
       EXPECT_RUN(kPatched, run_add(cache, key("first"), lane(0), 2));
       EXPECT_TRUE(did(shared ? Outcome::kUpdated : Outcome::kInstantiated,
-                      run_add(cache, key("second"), lane(0), 3)));  // Evicts, or takes over.
+                      run_add(cache, key("second"), lane(0), 3)));  // evicts, or takes over
       EXPECT_TRUE(did(shared ? Outcome::kSwitched : Outcome::kRestored, run_add(cache, key("first"), lane(0), 4)));
       cache.clear();
     }).join();
@@ -84,7 +84,7 @@ TEST_F(ThreadsTest, EagerRunsOfOneKeyDoNotWaitForEachOther) {
     EXPECT_TRUE(cache
                     .run(key("k"), lane(i).stream,
                          [&](cudaStream_t on) {
-                           both.pass();  // Each is inside fn while the other is.
+                           both.pass();  // each is inside fn while the other one is
                            return launch(add, kGrid, kBlock, on, lane(i).sum.get(), kSize, 1.0f);
                          })
                     .ok());

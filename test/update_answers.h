@@ -1,6 +1,5 @@
-// What the suites update_answers*_test.cc share: the question what cudaGraphExecUpdate says when something in a graph
-// is another and what the executable then does, and the answers that it can have. The answers found are the table
-// "What an update says and does" of docs/semantics.md.
+// Shared by the suites update_answers*_test.cc: the result of cudaGraphExecUpdate for a change in a graph, and the
+// effect on the executable. The results are the table "What an update says and does" of docs/semantics.md.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,21 +16,21 @@
 namespace graphcache::test {
 
 enum class Answer {
-  kApplied,   // Accepted and carried out.
-  kLie,       // Accepted, and the executable does what it did before.
-  kMixed,     // Accepted, and the executable does neither what it did before nor what the new graph does.
-  kAccepted,  // Accepted; whether it is carried out, a program cannot see.
-  // cudaErrorGraphExecUpdateFailure, and the executable does what it did before. By cudaGraphExecUpdateResult:
+  kApplied,   // accepted and applied
+  kLie,       // accepted, and the executable is unchanged
+  kMixed,     // accepted, and the executable does neither the old nor the new work
+  kAccepted,  // accepted; a program cannot see whether it is applied
+  // cudaErrorGraphExecUpdateFailure, and the executable is unchanged. By cudaGraphExecUpdateResult:
   kRefusedTopology,
   kRefusedNodeType,
   kRefusedFunction,
   kRefusedParameters,
   kRefusedAttributes,
-  kRefusedNode,       // cudaGraphExecUpdateErrorNotSupported.
-  kRefusedOtherwise,  // Any other result.
-  kNotSupported,      // cudaErrorNotSupported, and the executable does what it did before.
-  kFailed,            // Any other error.
-  kNotAsked,          // There was no graph or no executable to ask about.
+  kRefusedNode,       // cudaGraphExecUpdateErrorNotSupported
+  kRefusedOtherwise,  // any other result
+  kNotSupported,      // cudaErrorNotSupported, and the executable is unchanged
+  kFailed,            // any other error
+  kNotAsked,          // there was no graph or no executable
 };
 
 inline void PrintTo(Answer answer, std::ostream* out) {
@@ -113,7 +112,7 @@ using Change = std::function<void(cudaLaunchConfig_t&, Attributes&)>;
 inline Change attribute(cudaLaunchAttributeID id, std::function<void(cudaLaunchAttributeValue&)> set) {
   return [id, set](cudaLaunchConfig_t&, Attributes& attributes) {
     cudaLaunchAttribute attribute;
-    std::memset(&attribute, 0, sizeof attribute);  // Some are refused with other bytes set (fact 26).
+    std::memset(&attribute, 0, sizeof attribute);  // some launches fail if other bytes are set (fact 26)
     attribute.id = id;
     set(attribute.val);
     attributes.push_back(attribute);
@@ -143,7 +142,7 @@ inline bool has_clusters() {
 
 class UpdateAnswersTest : public StreamTest {
  protected:
-  // A graph of what `enqueue` captures.
+  // A graph of the work that `enqueue` captures.
   cudaGraph_t captured(const Enqueue& enqueue) {
     cudaGraph_t graph = nullptr;
     CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
@@ -179,8 +178,8 @@ class UpdateAnswersTest : public StreamTest {
     return seen ? seen() : T{};
   }
 
-  // Instantiates `from`, updates it from `to`, and launches it. The answer, by what `seen` tells of the launches of
-  // each graph as it stands and, at last, of the updated executable; null: nothing of it can be seen.
+  // Instantiates `from`, updates it from `to`, and launches it. Returns the answer, given what `seen` returns for
+  // launches of each graph and of the updated executable. If `seen` is null, the effect cannot be seen.
   template <class T>
   Answer answer(cudaGraph_t from, cudaGraph_t to, const std::function<T()>& seen, unsigned long long flags = 0) {
     if (from == nullptr || to == nullptr) return Answer::kNotAsked;
@@ -210,14 +209,14 @@ class UpdateAnswersTest : public StreamTest {
     return after == before ? Answer::kLie : Answer::kMixed;
   }
 
-  // Of graphs whose kernel nodes report: what `member` of the report tells.
+  // For graphs whose kernel nodes report their launch: compares `member` of the report.
   Answer of_report(cudaGraph_t from, cudaGraph_t to, int LaunchReport::*member, unsigned long long flags = 0) {
     std::function<int()> see;
     if (member != nullptr) see = [=, this] { return report.first().*member; };
     return answer<int>(from, to, see, flags);
   }
 
-  // Of graphs that write to `memory`, all of which is seen.
+  // For graphs that write to `memory`: compares all of it.
   Answer of_memory(cudaGraph_t from, cudaGraph_t to) {
     return answer<std::vector<char>>(from, to, [this] { return memory.read(); });
   }
@@ -226,7 +225,7 @@ class UpdateAnswersTest : public StreamTest {
   static constexpr int kMemory = 8192;
   DeviceBuffer<LaunchReport> report{1};
   DeviceBuffer<char> memory{kMemory};
-  std::function<void()> before_launch, after_launch;  // What a run does beside, or null.
+  std::function<void()> before_launch, after_launch;  // called around a run, unless null
 };
 
 }  // namespace graphcache::test

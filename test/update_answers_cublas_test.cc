@@ -1,10 +1,10 @@
-// What cudaGraphExecUpdate answers when a cuBLAS product is another, and whether the executable then computes it: part
-// of the table "What an update says and does" of docs/semantics.md. For GPUs alone, as update_answers_test.cc is.
+// The result of cudaGraphExecUpdate when a cuBLAS product changes, and whether the executable then computes it: part of
+// the table "What an update says and does" of docs/semantics.md. For GPUs only, like update_answers_test.cc.
 //
-// cuBLAS is looked for at run time, and without it everything here is skipped. It chooses kernels by shape and by
-// processor, so what a pair of products should answer is read from the nodes that it captured. The matrices are of
-// small integers: every product is exact, whichever kernels compute it.
-#include <cuda.h>  // For the types alone.
+// cuBLAS is loaded at run time, and without it everything here is skipped. It chooses kernels by shape and processor,
+// so the expected answer for two products is derived from their captured nodes. The matrices contain small integers, so
+// every product is exact, whatever kernels compute it.
+#include <cuda.h>  // only for its types
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -34,16 +34,16 @@ using demo::Cublas;
 struct Product {
   int m, n, k;
   float alpha = 1;
-  int input = 0;  // Which of two pairs of A and B.
+  int input = 0;  // selects one of two pairs of A and B
   int math_mode = Cublas::kPlain;
 };
 
 const Product kShapes[] = {
     {.m = 64, .n = 64, .k = 64},    {.m = 256, .n = 256, .k = 256}, {.m = 1024, .n = 1024, .k = 1024},
-    {.m = 512, .n = 64, .k = 2048}, {.m = 16, .n = 16, .k = 16384},  // This may be summed in parts.
+    {.m = 512, .n = 64, .k = 2048}, {.m = 16, .n = 16, .k = 16384},  // this may be summed in parts
 };
 
-// What tells the driver one node from another.
+// The properties by which the driver distinguishes nodes.
 struct Node {
   cudaGraphNode_t handle;
   cudaGraphNodeType type;
@@ -87,7 +87,7 @@ class UpdateAnswersOfCublasTest : public UpdateAnswersTest {
     return c.read();
   }
 
-  // cuBLAS has loaded what it needs, since every product is computed uncaptured before.
+  // cuBLAS has loaded what it needs, because every product is computed without a capture before.
   cudaGraph_t captured_product(const Product& p) {
     return captured([&] { enqueue(p); });
   }
@@ -132,8 +132,8 @@ class UpdateAnswersOfCublasTest : public UpdateAnswersTest {
   static bool same_clusters(const Node& x, const Node& y) { return x.cluster == y.cluster; }
   static bool both_kernels(const Node& x, const Node& y) { return same_types(x, y) && x.params.gridDimX != 0; }
 
-  // Expects the answer that the nodes promise, and the right product where it was applied. False, and not asked, if
-  // clusters keep their sizes where others are wanted, or the other way round.
+  // Expects the answer that follows from the nodes, and the right product if it was applied. Returns false without a
+  // test if clusters should keep their sizes and do not, or the reverse.
   bool asked(const Product& from, const Product& to, bool other_clusters = false) {
     uncaptured(from);
     const std::vector<float> right = uncaptured(to);
@@ -162,8 +162,8 @@ class UpdateAnswersOfCublasTest : public UpdateAnswersTest {
     return true;
   }
 
-  // Instantiates `from`, sets each of its nodes as in a capture of `to`, and expects the right product. False if the
-  // nodes do not pair so.
+  // Instantiates `from`, sets each of its nodes as in a capture of `to`, and expects the right product. Returns false
+  // if the nodes cannot be paired.
   bool patched(const Product& from, const Product& to) {
     uncaptured(from);
     const std::vector<float> right = uncaptured(to);
@@ -185,13 +185,13 @@ class UpdateAnswersOfCublasTest : public UpdateAnswersTest {
     return pair;
   }
 
-  // How many of all pairs of shapes `ask` does; none is a test of nothing.
+  // Tests all pairs of shapes and returns for how many `ask` returned true. 0 means that nothing was tested.
   int all_pairs(const std::function<bool(const Product&, const Product&)>& ask) {
     int done = 0, left_out = 0;
     for (const int math_mode : {Cublas::kPlain, Cublas::kTf32}) {
       for (Product from : kShapes) {
         for (Product to : kShapes) {
-          if (from.m == to.m) continue;  // No two shapes have the same.
+          if (from.m == to.m) continue;  // all shapes have different sizes
           from.math_mode = to.math_mode = math_mode;
           SCOPED_TRACE(testing::Message() << from.m << " to " << to.m << ", math mode " << math_mode);
           ++(ask(from, to) ? done : left_out);
@@ -203,7 +203,7 @@ class UpdateAnswersOfCublasTest : public UpdateAnswersTest {
     return done;
   }
 
-  static constexpr int kMost = 1 << 20;  // Numbers in a matrix.
+  static constexpr int kMost = 1 << 20;  // numbers in a matrix
   const Cublas* cublas = nullptr;
   Cublas::Handle handle = nullptr;
   DeviceBuffer<char> workspace{32 << 20};
@@ -224,7 +224,7 @@ class UpdateAnswersOfCublasTest : public UpdateAnswersTest {
 };
 
 TEST_F(UpdateAnswersOfCublasTest, ScalarsAndAddressesOfAProductAreApplied) {
-  int count = 0;  // A product that sets memory, too, is not patched.
+  int count = 0;  // a product that also sets memory is not patched
   for (Product from : kShapes) {
     for (const int math_mode : {Cublas::kPlain, Cublas::kTf32}) {
       SCOPED_TRACE(testing::Message() << from.m << ", math mode " << math_mode);
@@ -248,7 +248,7 @@ TEST_F(UpdateAnswersOfCublasTest, NodesTakeTheDriversParametersOfAnotherShape) {
   EXPECT_GT(all_pairs([this](const Product& from, const Product& to) { return patched(from, to); }), 0);
 }
 
-// Products of equal shapes are siblings: their keys take turns with one executable.
+// Products of equal shapes are siblings, so their keys take turns on one executable.
 TEST_F(UpdateAnswersOfCublasTest, KeysOfProductsShareAnExecutable) {
   for (Product one : kShapes) {
     for (const int math_mode : {Cublas::kPlain, Cublas::kTf32}) {
@@ -291,7 +291,7 @@ TEST_F(UpdateAnswersOfCublasTest, KeysOfProductsShareAnExecutable) {
   }
 }
 
-// Not run unless asked for: a kernel that runs in clusters of another size than it was written for may never end, or
+// Disabled by default: a kernel that runs in clusters of another size than it was written for may never end, or may
 // break the context.
 TEST_F(UpdateAnswersOfCublasTest, DISABLED_ClusterSizeOfAProductIsALie) {
   const int done = all_pairs([this](const Product& from, const Product& to) { return asked(from, to, true); });

@@ -1,7 +1,6 @@
-// What cudaGraphExecUpdate answers when something of a node that is no kernel node is another, and what the executable
-// then does: part of the table "What an update says and does" of docs/semantics.md. For GPUs alone, as
-// update_answers_test.cc is.
-#include <cuda.h>  // For the types alone.
+// The result of cudaGraphExecUpdate when a node other than a kernel node changes, and the effect on the executable:
+// part of the table "What an update says and does" of docs/semantics.md. For GPUs only, like update_answers_test.cc.
+#include <cuda.h>  // only for its types
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -35,7 +34,7 @@ cudaError_t add_node(cudaGraph_t graph, cudaGraphNodeParams* params) {
 
 class UpdateAnswersOfOtherNodesTest : public UpdateAnswersTest {
  protected:
-  // A graph with one child node, which is a clone of `child`; destroys that.
+  // A graph with one child node that is a clone of `child`; destroys `child`.
   cudaGraph_t parent_of(cudaGraph_t child) {
     cudaGraph_t graph = nullptr;
     cudaGraphNode_t node = nullptr;
@@ -60,7 +59,7 @@ class UpdateAnswersOfOtherNodesTest : public UpdateAnswersTest {
     return graph;
   }
 
-  // Adds a conditional node, each body of which is what `enqueue` captures.
+  // Adds a conditional node. `enqueue` captures each of its bodies.
   void add_conditional(cudaGraph_t graph, cudaGraphConditionalHandle handle, cudaGraphConditionalNodeType type,
                        unsigned bodies, const Enqueue& enqueue) {
     cudaGraphNodeParams params = {};
@@ -83,7 +82,7 @@ class UpdateAnswersOfOtherNodesTest : public UpdateAnswersTest {
     return handle;
   }
 
-  // A graph of one conditional node, and each launch starts with `condition`.
+  // A graph of one conditional node. Each launch starts with `condition`.
   cudaGraph_t conditional(const Enqueue& enqueue, unsigned condition = 1,
                           cudaGraphConditionalNodeType type = cudaGraphCondTypeIf, unsigned bodies = 1) {
     cudaGraph_t graph = nullptr;
@@ -262,7 +261,7 @@ TEST_F(UpdateAnswersOfOtherNodesTest, HostFunctionAndItsDataAreApplied) {
 TEST_F(UpdateAnswersOfOtherNodesTest, EventToRecordIsApplied) {
   cudaEvent_t start = nullptr, events[2] = {};
   for (cudaEvent_t* event : {&start, &events[0], &events[1]}) CUDA_OK(cudaEventCreate(event));
-  before_launch = [&] {  // Both are recorded now, and one again by the graph, later.
+  before_launch = [&] {  // both are recorded now, and one of them again by the graph
     for (cudaEvent_t event : {start, events[0], events[1]}) CUDA_OK(cudaEventRecord(event, stream));
     CUDA_OK(cudaStreamSynchronize(stream));
     std::this_thread::sleep_for(10ms);
@@ -289,7 +288,7 @@ TEST_F(UpdateAnswersOfOtherNodesTest, EventToWaitForIsApplied) {
   std::atomic<bool> released = false;
   bool waited = false;
   CUDA_OK(cudaEventRecord(early, held));
-  before_launch = [&] {  // `late` comes once `held` is let go.
+  before_launch = [&] {  // `late` is recorded once `held` is released
     released = false;
     const cudaHostFn_t wait = [](void* data) {
       while (!*static_cast<std::atomic<bool>*>(data)) std::this_thread::yield();
@@ -297,7 +296,7 @@ TEST_F(UpdateAnswersOfOtherNodesTest, EventToWaitForIsApplied) {
     CUDA_OK(cudaLaunchHostFunc(held, wait, &released));
     CUDA_OK(cudaEventRecord(late, held));
   };
-  after_launch = [&] {  // What does not wait is done long before.
+  after_launch = [&] {  // work that does not wait was done long before
     const auto end = std::chrono::steady_clock::now() + 200ms;
     do {
       waited = cudaStreamQuery(stream) == cudaErrorNotReady;
@@ -314,7 +313,7 @@ TEST_F(UpdateAnswersOfOtherNodesTest, EventToWaitForIsApplied) {
   EXPECT_EQ(answer<bool>(waits(late), waits(early), seen), Answer::kApplied);
 }
 
-// A graph that allocates again has another address, at the least.
+// A graph that allocates again has at least another address.
 TEST_F(UpdateAnswersOfOtherNodesTest, AllocationsAreRefused) {
   const auto allocates = [this](std::size_t bytes, int value) {
     return captured([=, this] {
@@ -329,7 +328,7 @@ TEST_F(UpdateAnswersOfOtherNodesTest, AllocationsAreRefused) {
   EXPECT_EQ(of_memory(allocates(4096, 1), allocates(64 << 20, 5)), Answer::kNotSupported);
 }
 
-// Every graph has handles of its own, so another handle is in all of these.
+// Every graph has its own handles, so each of these includes another handle.
 TEST_F(UpdateAnswersOfOtherNodesTest, BodyAndDefaultOfAConditionAreApplied) {
   EXPECT_EQ(of_memory(conditional(set(0, 1, 64)), conditional(set(0, 5, 64))), Answer::kApplied);
   EXPECT_EQ(of_report(conditional(launching(nullptr)), conditional(launching(nullptr, 2)), &LaunchReport::value),
@@ -351,11 +350,11 @@ TEST_F(UpdateAnswersOfOtherNodesTest, TypeBodiesAndHandlesOfAConditionAreRefused
     set(4096, 1, 64)();
   };
   EXPECT_EQ(of_memory(conditional(set(0, 1, 64)), conditional(two_sets)), Answer::kRefusedTopology);
-#if CUDART_VERSION >= 12080  // With an else.
+#if CUDART_VERSION >= 12080  // with an else body
   EXPECT_EQ(of_memory(conditional(set(0, 1, 64), 0), conditional(set(0, 1, 64), 0, cudaGraphCondTypeIf, 2)),
             Answer::kRefusedNode);
 #endif
-  // Two nodes, of which one is entered, and which one it is changes by their handles alone.
+  // Two nodes, one of which is entered. Only their handles decide which one.
   const auto entering = [this](bool first) {
     cudaGraph_t graph = nullptr;
     CUDA_OK(cudaGraphCreate(&graph, 0));

@@ -1,8 +1,8 @@
-// What cudaGraphExecUpdate answers when something of a kernel node is another, and what the executable then does: part
-// of the table "What an update says and does" of docs/semantics.md. For GPUs alone, since it is the driver that is
-// asked. An answer that is accepted and not carried out is a lie that a cache must not believe.
+// The result of cudaGraphExecUpdate when a kernel node changes, and the effect on the executable: part of the table
+// "What an update says and does" of docs/semantics.md. For GPUs only, because the driver answers. An update that is
+// accepted and not applied is called a lie: a cache must not rely on it.
 //
-// Of the launch attributes of CUDA 13.0, cudaLaunchAttributeIgnore has nothing to ask about; all others are here.
+// Of the launch attributes of CUDA 13.0, cudaLaunchAttributeIgnore has no effect to test; all others are here.
 #include "update_answers.h"
 
 #include <cuda_runtime_api.h>
@@ -25,7 +25,7 @@ class UpdateAnswersOfKernelsTest : public UpdateAnswersTest {
     return captured([&] { launch(change, value, kernel); });
   }
 
-  // A kernel node that gets its attributes once the capture has ended.
+  // A kernel node whose attributes are set after the capture.
   cudaGraph_t set_later(const Change& change) {
     cudaGraph_t graph = launched(nullptr);
     cudaGraphNode_t node = nullptr;
@@ -40,7 +40,7 @@ class UpdateAnswersOfKernelsTest : public UpdateAnswersTest {
     return graph;
   }
 
-  // A set, and a kernel launched with `change` after it.
+  // A set, followed by a kernel launched with `change`.
   cudaGraph_t set_and_launched(int value, const Change& change) {
     return captured([&] {
       CUDA_OK(cudaMemsetAsync(memory.get(), value, 64, stream));
@@ -57,7 +57,7 @@ class UpdateAnswersOfKernelsTest : public UpdateAnswersTest {
     return of_report(set_later(from), set_later(to), seen, flags);
   }
 
-  // Kernel, grid, cluster size and value.
+  // Compares kernel, grid, cluster size and value.
   Answer of_several(cudaGraph_t from, cudaGraph_t to) {
     return answer<std::vector<int>>(from, to, [this] {
       const LaunchReport seen = report.first();
@@ -70,7 +70,7 @@ class UpdateAnswersOfKernelsTest : public UpdateAnswersTest {
     Change change;
   };
 
-  // Nobody sees what these do.
+  // Attributes without a visible effect.
   std::vector<Named> unseen_attributes() {
     void* const window = memory.get();
     return {
@@ -182,8 +182,8 @@ TEST_F(UpdateAnswersOfKernelsTest, ClusterSizeIsALie) {
   EXPECT_EQ(of_launch(cluster(4), nullptr, &LaunchReport::cluster), Answer::kLie);
 }
 
-// And with another kernel so is the cluster size.
-TEST_F(UpdateAnswersOfKernelsTest, WhatChangesWithTheClusterSizeIsApplied) {
+// With another kernel, the cluster size changes as well.
+TEST_F(UpdateAnswersOfKernelsTest, ChangesTogetherWithTheClusterSizeAreApplied) {
   if (!has_clusters()) GTEST_SKIP() << "clusters need compute capability 9.0";
   EXPECT_EQ(of_several(launched(nullptr), launched(cluster(2), 2)), Answer::kMixed);
   EXPECT_EQ(report.first().cluster, 1);
@@ -194,7 +194,7 @@ TEST_F(UpdateAnswersOfKernelsTest, WhatChangesWithTheClusterSizeIsApplied) {
   EXPECT_EQ(of_several(launched(nullptr), launched(cluster(2), 1, report_launch_otherwise)), Answer::kApplied);
 }
 
-// A GPU that never groups blocks so cannot show it, and what cannot be seen is to be taken for a lie.
+// A GPU that never groups blocks in this way cannot show it, and what cannot be seen must count as a lie.
 TEST_F(UpdateAnswersOfKernelsTest, PreferredClusterSizeIsALie) {
 #if CUDART_VERSION >= 12080
   if (!has_clusters()) GTEST_SKIP() << "clusters need compute capability 9.0";
@@ -228,8 +228,8 @@ TEST_F(UpdateAnswersOfKernelsTest, PriorityIsRefusedWhereItCounts) {
   EXPECT_EQ(of_launch(nullptr, urgent, nullptr, cudaGraphInstantiateFlagUseNodePriority), Answer::kRefusedAttributes);
 }
 
-// A cache must take these for lies, as nobody can see otherwise.
-TEST_F(UpdateAnswersOfKernelsTest, AttributesThatNobodySeesAreAccepted) {
+// A cache must treat these as lies, because the effect cannot be seen.
+TEST_F(UpdateAnswersOfKernelsTest, AttributesWithoutVisibleEffectAreAccepted) {
   for (const auto& [name, change] : unseen_attributes()) {
     EXPECT_EQ(of_launch(nullptr, change), Answer::kAccepted) << name;
     EXPECT_EQ(of_launch(change, nullptr), Answer::kAccepted) << name << ", away";
@@ -248,7 +248,7 @@ TEST_F(UpdateAnswersOfKernelsTest, NvlinkSchedulingIsRefused) {
 #endif
 }
 
-// It is an attribute of streams alone.
+// This attribute applies only to streams.
 TEST_F(UpdateAnswersOfKernelsTest, SynchronizationPolicyOfTheStreamDoesNotMatter) {
   const auto captured_under = [this](cudaSynchronizationPolicy policy) {
     cudaLaunchAttributeValue value;
@@ -307,7 +307,8 @@ TEST_F(UpdateAnswersOfKernelsTest, EventsOfALaunchAreEdgesOrNothing) {
   };
   const Change completion = attribute(cudaLaunchAttributeLaunchCompletionEvent,
                                       [&fork](auto& value) { value.launchCompletionEvent.event = fork; });
-  // A kernel, and one on another stream that waits for `fork`, recorded by the first's `change` or after it.
+  // A kernel, and one on another stream that waits for `fork`, which is recorded by the first one's `change` or after
+  // it.
   const auto forked = [&](const Change& change) {
     return captured([&] {
       launch(change);
@@ -324,8 +325,8 @@ TEST_F(UpdateAnswersOfKernelsTest, EventsOfALaunchAreEdgesOrNothing) {
   EXPECT_EQ(of_report(forked(nullptr), forked(completion), nullptr), Answer::kRefusedTopology);
   EXPECT_EQ(of_report(forked(programmatic(0)), forked(completion), nullptr), Answer::kRefusedTopology);
   EXPECT_EQ(of_report(forked(programmatic(0)), forked(programmatic(1)), nullptr), Answer::kRefusedTopology);
-  EXPECT_EQ(of_launch(nullptr, programmatic(0)), Answer::kAccepted) << "nobody waits";
-  EXPECT_EQ(of_launch(nullptr, completion), Answer::kAccepted) << "nobody waits";
+  EXPECT_EQ(of_launch(nullptr, programmatic(0)), Answer::kAccepted) << "nothing waits";
+  EXPECT_EQ(of_launch(nullptr, completion), Answer::kAccepted) << "nothing waits";
 }
 
 // answer() itself expects that nothing was applied.

@@ -1,4 +1,4 @@
-// The kernel of update_answers_cublas_test.cc. For GPUs alone.
+// The kernel of update_answers_cublas_test.cc. For GPUs only.
 #include <cuda_runtime.h>
 
 #include "update_kernels.h"

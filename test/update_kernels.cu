@@ -1,4 +1,4 @@
-// The kernels of the suites update_answers*_test.cc: they tell how they were launched. For GPUs alone.
+// The kernels of the suites update_answers*_test.cc, which report their launch. For GPUs only.
 #include <cooperative_groups.h>
 #include <cuda_runtime.h>
 

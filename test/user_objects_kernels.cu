@@ -1,4 +1,4 @@
-// The kernel of user_objects_test.cc. For GPUs alone.
+// The kernel of user_objects_test.cc. For GPUs only.
 #include <cuda_runtime.h>
 
 #include "user_objects_kernels.h"

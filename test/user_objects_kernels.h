@@ -1,4 +1,4 @@
-// What user_objects_test.cc launches; see kernels.h for how host code sees kernels.
+// The kernel of user_objects_test.cc. kernels.h explains how host code sees kernels.
 #pragma once
 
 #include "kernels.h"

@@ -1,5 +1,5 @@
-// What a capture keeps alive by user objects stays as long as its launches, whichever way they came about (fact 28).
-// For GPUs alone: hostrt has no user objects.
+// What a capture keeps alive by user objects exists as long as its launches, however these were made (fact 28). For
+// GPUs only, because hostrt has no user objects.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 class UserObjectsTest : public StreamTest {
  protected:
-  // Some milliseconds of work, whose capture holds an object that counts its release.
+  // Some milliseconds of work whose capture holds an object that counts its release.
   absl::StatusOr<Outcome> run(Cache& cache, int number) {
     return cache.run(key(number), stream, [&, number](cudaStream_t on) {
       CUDA_OK(launch(put_late, 1, 1, on, out.get(), number));
@@ -31,13 +31,13 @@ class UserObjectsTest : public StreamTest {
     });
   }
 
-  // Released before the launch was over: a kernel takes longer than all that is done here.
+  // Number of objects released before the launch was complete; a kernel takes longer than everything done here.
   int released_early(int number) {
     const int count = released[number];
     EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady) << "the launch is over too soon to tell";
     return count;
   }
-  // At the latest by a further operation of the cache.
+  // Released at the latest by another operation of the cache.
   void expect_released(Cache& cache, int number) {
     CUDA_OK(cudaStreamSynchronize(stream));
     for (int i = 0; i < 1000 && released[number] == 0; ++i) {
@@ -76,7 +76,7 @@ TEST_F(UserObjectsTest, StayForLaunchesInFlightOfForgottenKeys) {
   options.max_templates = 1;
   Cache cache(options);
   EXPECT_RUN(kInstantiated, run(cache, 0));
-  EXPECT_RUN(kUpdated, run(cache, 1));  // 0 loses its executable and its template with its launch in flight.
+  EXPECT_RUN(kUpdated, run(cache, 1));  // 0 loses its executable and its template with its launch in flight
   EXPECT_EQ(cache.stats().forgotten, 1u);
   EXPECT_EQ(released_early(0), 0);
   EXPECT_RUN(kUpdated, run(cache, 2));

@@ -1,5 +1,5 @@
-// A run that goes stale, under each reaction of verify mode: what the suites verify_hits, verify_nodes and verify_runs
-// share.
+// Shared by the suites verify_hits, verify_nodes and verify_runs: a run that becomes stale, with each reaction of
+// verify mode.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,11 +25,12 @@ inline std::string hex(const void* pointer) {
 
 class FindingTest : public StreamTest {
  protected:
-  // A first run and a second one of the same key, which the caller takes for the same and which are not.
+  // A first and a second run of the same key, which wrongly differ.
   using Run = std::function<absl::StatusOr<Outcome>(Cache& cache, int which)>;
   using Result = std::function<float()>;
 
-  // What the second run leaves, without verify mode and with each reaction; and what the finding has to name.
+  // The result of the second run, without verify mode and with each reaction, and the words that the finding must
+  // contain.
   void expect_found(const Run& run, const Result& result, float wrong, float right,
                     const std::vector<std::string>& words) {
     expect_wrong_without(run, result, wrong);
@@ -71,7 +72,7 @@ class FindingTest : public StreamTest {
     EXPECT_EQ(data.read(), before);
     expect_one_finding(cache, words);
     EXPECT_EQ(cache.stats().failed, 1u);
-    EXPECT_RUN(kReplayed, run(cache, 0));  // The entry is whole.
+    EXPECT_RUN(kReplayed, run(cache, 0));  // the entry is intact
   }
 
   void run_first(Cache& cache, const Run& run) {

@@ -1,5 +1,5 @@
 // Verify mode names each mistake that makes a hit wrong, on either runtime: values, pointers, branches and functions
-// that are not in the key. The suite verify_nodes has the parts of a graph, verify_quiet shows that nothing else is
+// that are not in the key. The suite verify_nodes has the parts of a graph; verify_quiet shows that nothing else is
 // named.
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ TEST_F(VerifyHitsTest, PointerThatMoved) {
                 "and is " + hex(data.get()) + " (memory of device 0)"});
 }
 
-// Nothing is launched, since the kernel would write there.
+// Nothing is launched, because the kernel would write to that memory.
 TEST_F(VerifyHitsTest, PointerToFreedMemory) {
   Cache cache(verifying(OnStale::kReturnError));
   float* memory = nullptr;
@@ -55,7 +55,7 @@ TEST_F(VerifyHitsTest, PointerToFreedMemory) {
   expect_one_finding(cache, {"argument 0 was " + hex(memory) + " (pageable host memory or freed memory)"});
 }
 
-// What a copy of it would read is anybody's guess, so nothing is launched here either.
+// A copy of it would read unknown bytes, so nothing is launched here either.
 TEST_F(VerifyHitsTest, PointerToTheStack) {
   Cache cache(verifying(OnStale::kReturnError));
   const auto call = [&](const float& local, bool warm) {
@@ -101,7 +101,7 @@ TEST_F(VerifyHitsTest, BranchThatAddsWork) {
       {"the number of nodes was 1 when", "and is 2 now", "node 0 (kernel graphcache::test::fill", "is a set now"});
 }
 
-// The site of a run is the type of `fn`, which is one for both.
+// The site of a run is the type of `fn`, which both share.
 struct Enqueuer {
   cudaError_t operator()(cudaStream_t on) const { return enqueue(on, data); }
   cudaError_t (*enqueue)(cudaStream_t on, float* data);
@@ -122,7 +122,7 @@ TEST_F(VerifyHitsTest, FunctorThatHoldsAFunctionPointer) {
   expect_refused(run, {"and is graphcache::test::add"});
 }
 
-// Two places of the program that call one helper are one place to the cache.
+// Two places of the program that call one helper are one place for the cache.
 absl::StatusOr<Outcome> run_helper(Cache& cache, cudaStream_t stream, float* to, int constant, float value) {
   return cache.run(key("helper"), stream,
                    [=](cudaStream_t on) { return launch(fill, kGrid, kBlock, on, to, constant, value); });
@@ -149,7 +149,7 @@ TEST_F(VerifyHitsTest, LambdaOfAHelperWithOtherCaptures) {
   expect_one_finding(cache, {"node 0 (kernel graphcache::test::fill", "argument 1 was 0x64 (100,", "and is 0x32 (50,"});
 }
 
-// The first run had it on the run's stream. Later it goes to another, where the recording does not see it.
+// The first run launched on the run's stream. The later one uses another stream, which the recording does not see.
 TEST_F(VerifyHitsTest, LaunchThatWentElsewhere) {
   Stream elsewhere;
   cudaStream_t where = nullptr;

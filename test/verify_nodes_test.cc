@@ -1,4 +1,4 @@
-// What verify mode says of each kind of node, and of each part of one that differs, on either runtime.
+// The findings of verify mode for each kind of node and each part of a node, on either runtime.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -77,7 +77,7 @@ TEST_F(VerifyNodesTest, NodesOfOtherKinds) {
   }
 }
 
-// Each is a place where the first recording has one thing and the next another. The kernels touch no memory.
+// In each case the first recording has one value and the next one another. The kernels access no memory.
 TEST_F(VerifyNodesTest, EachPartOfANodeIsNamed) {
   float *pinned = nullptr, *managed = nullptr;
   CUDA_OK(cudaMallocHost(reinterpret_cast<void**>(&pinned), 64));
@@ -152,7 +152,7 @@ TEST_F(VerifyNodesTest, EachPartOfANodeIsNamed) {
   CUDA_OK(cudaFree(managed));
 }
 
-// A finding needs two recordings that say the same.
+// A finding needs two equal recordings.
 TEST_F(VerifyNodesTest, ARecordingThatBreaksTheSecondTimeDecidesNothing) {
   for (const bool fails : {false, true}) {
     Cache cache(verifying(OnStale::kReturnError));

@@ -1,4 +1,4 @@
-// Verify mode reports nothing where hits are right, whatever they are made of, on either runtime.
+// Verify mode reports nothing if hits are right, whatever they consist of, on either runtime.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace {
 
 class VerifyQuietTest : public StreamTest {
  protected:
-  // Every hit was verified, none was stale.
+  // Every hit was verified, and none was stale.
   static void expect_quiet(const Cache& cache) {
     const Stats stats = cache.stats();
     EXPECT_EQ(stats.stale, 0u) << findings(cache);
@@ -67,7 +67,7 @@ TEST_F(VerifyQuietTest, CopiesAndSetsWithSlots) {
   expect_quiet(cache);
 }
 
-// As libraries pass them. Each call of `fn` has other bytes between the members; the members themselves are compared.
+// As libraries pass them. Each call of `fn` has other padding bytes; the members themselves are compared.
 TEST_F(VerifyQuietTest, BytesThatFnLeavesUndefined) {
   DeviceBuffer<Mixed> out(1);
   for (const bool changes : {false, true}) {
@@ -110,7 +110,7 @@ TEST_F(VerifyQuietTest, AddressesOfLocalVariables) {
   expect_quiet(cache);
 }
 
-// It has no node to compare with in such a run.
+// In such a run there is no node to compare with.
 TEST_F(VerifyQuietTest, SizesThatBecomeZero) {
   Cache cache(verifying());
   for (const std::size_t bytes : {16u, 0u, 16u}) {
@@ -123,7 +123,7 @@ TEST_F(VerifyQuietTest, SizesThatBecomeZero) {
   EXPECT_EQ(cache.stats().verified, 1u);
 }
 
-// That is an error of the run, and of no other one.
+// This is an error of that run and of no other.
 TEST_F(VerifyQuietTest, ShapesThatCudaRefuses) {
   Cache cache(verifying());
   const auto run = [&](unsigned blocks) {
@@ -138,7 +138,7 @@ TEST_F(VerifyQuietTest, ShapesThatCudaRefuses) {
   EXPECT_EQ(cache.stats().stale, 0u) << findings(cache);
 }
 
-// A copy may have memory of another kind at the end that is a slot.
+// If an end of a copy is a slot, it may have memory of another kind.
 TEST_F(VerifyQuietTest, SlotsInOtherKindsOfMemory) {
   Cache cache(verifying());
   void* pinned = nullptr;
@@ -247,7 +247,7 @@ TEST_F(VerifyQuietTest, Siblings) {
   }
 }
 
-// The first recording has the priority of its stream in each node; so has each later one.
+// The nodes of the first recording have the priority of its stream, and so have those of each later one.
 TEST_F(VerifyQuietTest, StreamsOfOtherPriorities) {
   int least = 0, greatest = 0;
   CUDA_OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));

@@ -1,4 +1,4 @@
-// What a run does with what verify mode finds, which hits are verified, and the options, on either runtime.
+// The reaction of a run to a finding of verify mode, the choice of verified hits, and the options, on either runtime.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -35,7 +35,7 @@ TEST_F(VerifyRunsTest, CallThatACaptureForbidsIsAFinding) {
   expect(OnStale::kReturnError, [](const auto& outcome) { EXPECT_FAILURE(kFailedPrecondition, outcome); });
 }
 
-// Where no error of `fn` is left, another thread may have broken it.
+// If no error of `fn` is left, another thread may have broken the recording.
 TEST_F(VerifyRunsTest, ExceptionOfABrokenRecordingIsAFindingIfItsErrorIsThere) {
   for (const bool clears : {false, true}) {
     Cache cache(verifying(OnStale::kReturnError));

@@ -1,4 +1,4 @@
-// What the suites of verify mode share.
+// Shared by the suites of verify mode.
 #pragma once
 
 #include <gtest/gtest.h>

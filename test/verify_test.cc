@@ -1,4 +1,4 @@
-// That the library's look at itself finds what is wrong: each test makes a fault by hand, sees it named, and mends it.
+// The library's check of its own structures: each test introduces a fault, expects that it is named, and repairs it.
 #include "run/verify.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ Options few_executables() {
   return options;
 }
 
-// A value that is another until the end of the scope.
+// Changes a value until the end of the scope.
 template <class T>
 class Wrong {
  public:
@@ -53,8 +53,8 @@ class Wrong<std::atomic<T>> {
 template <class T, class U>
 Wrong(T&, U) -> Wrong<T>;
 
-// A cache of two keys that have an executable, siblings of a third that has a template alone, and a key that has
-// nothing, since its capture breaks.
+// A cache with two keys that have an executable and are siblings of a third, which has only a template; and a key that
+// has nothing, because its capture breaks.
 class VerifyTest : public StreamTest, protected Verifier {
  protected:
   static auto body(int constant) {
@@ -101,7 +101,7 @@ class VerifyTest : public StreamTest, protected Verifier {
     if (fault.find(what) != std::string::npos) return testing::AssertionSuccess();
     return testing::AssertionFailure() << "found \"" << fault << "\", wanted \"" << what << "\"";
   }
-  // A change of a field of an entry, and what is found.
+  // Changes a field of an entry and expects the fault.
   template <class T, class U>
   void expect(const std::string& what, T& place, U value) {
     const Wrong wrong(place, static_cast<T>(value));
@@ -127,7 +127,7 @@ TEST_F(VerifyTest, OrdersOfUse) {
   expect("the order of recorded entries ends elsewhere than it says", newest.older, nullptr);
   expect("the order of recorded entries is longer than it says", oldest.older, &newest);
   expect("its id is another's", newest.id, oldest.id);
-  expect("it has less than no users", newest.users, -1);
+  expect("its count of users is negative", newest.users, -1);
 }
 
 TEST_F(VerifyTest, ParameterTable) {
@@ -139,7 +139,7 @@ TEST_F(VerifyTest, ParameterTable) {
   expect("it is in another's bucket", name, of_another_bucket);
   detail::Site& site = const_cast<detail::Site&>(here.site);
   run("shared", 1);
-  EXPECT_TRUE(cache.run(key("other"), stream, [](cudaStream_t) {}).ok());  // The same key at another place.
+  EXPECT_TRUE(cache.run(key("other"), stream, [](cudaStream_t) {}).ok());  // the same key at another place
   Entry& there = entry("other");
   ASSERT_EQ(Index::next_of_key(&there), &here);
   expect("its tag is another's", site, there.site);
@@ -179,7 +179,7 @@ TEST_F(VerifyTest, Budgets) {
   expect("executables take more device memory than the options allow", options.max_device_bytes, 1000);
 }
 
-TEST_F(VerifyTest, WhatThePolicyKnows) {
+TEST_F(VerifyTest, KnowledgeOfThePolicy) {
   Policy& known = policy(cache);
   known.pinned(entry("shared").id, true);
   EXPECT_TRUE(finds("the policy does not know whether it is pinned"));
@@ -205,7 +205,7 @@ TEST_F(VerifyTest, WhatThePolicyKnows) {
   known.captured(entry("sibling").id, {.signature = 1, .bytes = 1});
 }
 
-TEST_F(VerifyTest, WhatEntriesHave) {
+TEST_F(VerifyTest, ContentsOfEntries) {
   Entry& live = entry("shared");
   Entry& recorded = entry("sibling");
   Entry& cold = entry("broken");
@@ -228,12 +228,12 @@ TEST_F(VerifyTest, WhatEntriesHave) {
   }
   {
     const Wrong wrong(recorded.nodes, Counter(7));
-    EXPECT_TRUE(finds("what it reports is not of its content"));
+    EXPECT_TRUE(finds("it does not report its content"));
   }
   expect("its executable holds another's content", live.content, recorded.content);
 }
 
-TEST_F(VerifyTest, WhatExecutablesHold) {
+TEST_F(VerifyTest, ContentsOfExecutables) {
   Executable& executable = *entry("shared").executable;
   {
     GraphExec gone = std::move(exec(executable));
@@ -300,12 +300,12 @@ TEST_F(VerifyTest, Counters) {
   expect("eager runs and their reasons are not equal in number", counted.eager_reasons[0], 1);
   expect("there are more misses than captures", counted.captures, 1);
   expect("more runs brought an executable than were instantiated", counted.instantiations, 1);
-  expect("there are and were more templates than captures", counted.forgotten, 1);
-  expect("there are and were more templates than captures", counted.captures, 2);
+  expect("more templates exist or were dropped than captures were made", counted.forgotten, 1);
+  expect("more templates exist or were dropped than captures were made", counted.captures, 2);
   Counter& replayed = entry("other").outcomes[static_cast<int>(Outcome::kReplayed)];
   replayed.add(1);
   EXPECT_TRUE(finds("the entries have counted more runs than the cache"));
-  replayed.add(~std::uint64_t{0});  // One less.
+  replayed.add(~std::uint64_t{0});  // one less
 
   Cache other;
   EXPECT_TRUE(other.warm(key("warm"), stream, params(1), body(1)).ok());
@@ -313,18 +313,18 @@ TEST_F(VerifyTest, Counters) {
   EXPECT_EQ(Verifier::find_fault(other), "more executables live than were instantiated");
 }
 
-TEST_F(VerifyTest, WhatHitsLaunch) {
+TEST_F(VerifyTest, LaunchesOfHits) {
   run("other", 1);
   Entry& here = entry("other");
   ASSERT_NE(here.exec, nullptr);
-  expect("hits launch what it does not have", here.exec, entry("shared").executable->exec());
-  expect("elsewhere than its last launch", here.ready_on, cudaStreamLegacy);
-  expect("hits launch what it does not have", entry("sibling").exec, here.exec);
+  expect("hits launch another executable", here.exec, entry("shared").executable->exec());
+  expect("on another stream than its last launch", here.ready_on, cudaStreamLegacy);
+  expect("hits launch another executable", entry("sibling").exec, here.exec);
 }
 
 TEST_F(VerifyTest, AFaultEndsTheProcess) {
   const Wrong wrong(entry("other").users, -1);
-  EXPECT_DEATH(VerifyOnReturn{cache}, "graphcache: the cache is not in order: entry .*it has less than no users");
+  EXPECT_DEATH(VerifyOnReturn{cache}, "graphcache: the cache is not in order: entry .*its count of users is negative");
 }
 
 }  // namespace

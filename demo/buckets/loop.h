@@ -98,7 +98,7 @@ std::vector<Request> zipf_requests(int buckets, int iterations);
 // graph, because only cuBLAS itself computes the same bits.
 std::vector<std::uint32_t> reference(const Loop& loop, const std::vector<Request>& requests);
 
-// What a loop is made for.
+// The amount of work of a loop.
 struct Plan {
   int nodes;
   int buckets;  // the grids of bucket n have n blocks

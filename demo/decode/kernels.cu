@@ -60,7 +60,7 @@ struct Better {
 constexpr int kAtOnce = 8;
 static_assert(kSplitTokens % kBlockTokens == 0);
 
-// What a thread loads at once.
+// The numbers that a thread loads at once.
 struct alignas(kAtOnce * sizeof(Bf16)) Numbers {
   Bf16 of[kAtOnce];
 };

@@ -26,8 +26,8 @@ struct Measured {
   bool equal = true;
 };
 
-// Medians of the repetitions, by kind. `equal` is false, with a message, if a step of a way chose another token than
-// the first way, or the same one by another logit. Call this before this process has used the runtime.
+// Medians of the repetitions, by kind. `equal` is false, with a message, if a step of a way differs from the first way,
+// in its token or in its logit. Call this before this process has used the runtime.
 Measured measure(const Plan& plan, const std::vector<Kind>& kinds, const std::string& base);
 
 }  // namespace demo

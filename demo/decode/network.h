@@ -40,8 +40,8 @@ struct Layer {
   Tensor down;
 };
 
-// Weights of such sizes that every part matters: a layer adds about as much as it keeps, and attention scores are
-// neither equal nor concentrated on one position.
+// Weights of such sizes that every part matters. A layer adds about as much as it keeps. Attention scores are neither
+// equal nor concentrated on one position.
 class Network {
  public:
   explicit Network(const Shape& shape);

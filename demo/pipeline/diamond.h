@@ -7,9 +7,9 @@
 
 namespace demo {
 
-// The diamond by the explicit API, by capture, and by the cache. A row for each has the number of nodes and edges,
-// whether they equal those of the explicit graph, and whether the result is the reference's. Sets `equal` to false if
-// not.
+// The diamond by the explicit API, by capture, and by the cache. A row for each has the number of nodes and edges, and
+// whether they equal those of the explicit graph. It also says whether the result is the reference's. Sets `equal` to
+// false if not.
 Section diamond(bool* equal);
 
 }  // namespace demo

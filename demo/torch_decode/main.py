@@ -110,7 +110,7 @@ def used_device_bytes():
 
 
 def start(way, model, sizes):
-    """Prepares a way: returns what runs a step."""
+    """Prepares a way. Returns the function that runs a step."""
     if way == "eager":
         return model.step, None
     if way.startswith("torch") or way == "adopted":
@@ -120,7 +120,7 @@ def start(way, model, sizes):
         for batch in sizes:
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
-                model.step(batch)  # The warm-up that PyTorch's notes ask for.
+                model.step(batch)  # the warm-up that PyTorch's notes require
             torch.cuda.current_stream().wait_stream(side)
             graphs[batch] = torch.cuda.CUDAGraph(keep_graph=way == "adopted")
             with torch.cuda.graph(graphs[batch], pool=pool):
@@ -140,7 +140,7 @@ def start(way, model, sizes):
 
 def measure(way, layers, steps):
     model = Decoder(layers)
-    # What libraries do at their first call is not the ways' doing.
+    # Libraries initialise themselves at their first call, which must not count.
     for batch in (MAX_BATCH, 1):
         model.step(batch)
     before = used_device_bytes()
@@ -168,7 +168,7 @@ def measure(way, layers, steps):
     seconds = time.perf_counter() - began
 
     latencies = []
-    for batch in sizes[:500]:  # Each step waited for, as a server that streams its tokens does.
+    for batch in sizes[:500]:  # waits for each step, like a server that streams its tokens
         at = time.perf_counter()
         run(batch)
         torch.cuda.synchronize()

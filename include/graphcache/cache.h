@@ -373,7 +373,7 @@ template <class Fn>
 template <class... Ts>
 absl::StatusOr<Outcome> Step<Fn>::run(cudaStream_t stream, const Params<Ts...>& params) {
   Cache* const cache = hits_->cache.load(std::memory_order_relaxed);
-  if (cache == nullptr) return absl::FailedPreconditionError("the cache of this step has ended");
+  if (cache == nullptr) return absl::FailedPreconditionError("the cache of this step has been destroyed");
   cudaError_t error = cudaSuccess;
   detail::HotEntry* const entry = remembered_.entry;
   const bool is_known = entry != nullptr && remembered_.type == &detail::site_tag<Fn, Ts...>;

@@ -29,7 +29,7 @@ def chain(x, scale=3):
 class TorchTest(unittest.TestCase):
     def setUp(self):
         torch.manual_seed(7)
-        chain(torch.ones(8, device="cuda"))  # Loads what the first call loads.
+        chain(torch.ones(8, device="cuda"))  # initialises what the first call needs
         torch.cuda.synchronize()
 
     def equal(self, a, b):

@@ -13,7 +13,7 @@ namespace graphcache {
 inline thread_local const std::atomic<int>* gives_way_to = nullptr;
 
 // Call this before a long driver call, and between many short ones. Waits until no such run is under way, but at most a
-// millisecond: if runs follow each other without a gap, the work takes longer but still ends.
+// millisecond. So if runs follow each other without a gap, the work takes longer but still ends.
 inline void give_way() {
   if (gives_way_to == nullptr) return;
   using Clock = std::chrono::steady_clock;

@@ -1,6 +1,6 @@
-// std::mutex with the annotations that clang's -Wthread-safety checks. absl::Mutex is not used: where Abseil is
-// packaged without NDEBUG, as on Debian, its deadlock detection makes a lock and unlock take four times as long (21
-// against 6 ns).
+// std::mutex with the annotations that clang's -Wthread-safety checks. absl::Mutex is not used, because its deadlock
+// detection is active where Abseil is packaged without NDEBUG, as on Debian. A lock and unlock then takes four times as
+// long (21 against 6 ns).
 #pragma once
 
 #include <absl/base/thread_annotations.h>

@@ -52,16 +52,16 @@ const Driver& driver() {
 struct Thread {
   int runtime_calls = 0;         // Nesting depth of runtime calls; the outermost one counts.
   int driver_calls = 0;          // Nesting depth of driver calls outside of those.
-  bool asks = false;             // Inside a call by this file itself.
+  bool is_querying = false;      // Inside a call by this file itself.
   const char* kernel = nullptr;  // The kernel that the driver launches within the runtime call.
 };
 constinit thread_local Thread thread;
 
 CUstreamCaptureStatus capture_status(cudaStream_t stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  thread.asks = true;
+  thread.is_querying = true;
   const CUresult result = driver().is_capturing(stream, &status);
-  thread.asks = false;
+  thread.is_querying = false;
   return result == CUDA_SUCCESS ? status : CU_STREAM_CAPTURE_STATUS_INVALIDATED;
 }
 
@@ -151,7 +151,7 @@ bool is_programs(CUpti_CallbackDomain domain, const CUpti_CallbackData& data) {
 }
 
 void CUPTIAPI on_call(void*, CUpti_CallbackDomain domain, CUpti_CallbackId id, const void* of_call) {
-  if (thread.asks || (domain != CUPTI_CB_DOMAIN_RUNTIME_API && domain != CUPTI_CB_DOMAIN_DRIVER_API)) return;
+  if (thread.is_querying || (domain != CUPTI_CB_DOMAIN_RUNTIME_API && domain != CUPTI_CB_DOMAIN_DRIVER_API)) return;
   const auto& data = *static_cast<const CUpti_CallbackData*>(of_call);
   if (!is_programs(domain, data) || !watches_any()) return;
   try {

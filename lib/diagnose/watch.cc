@@ -52,12 +52,12 @@ struct Watch {
   std::vector<Seen> strays;
   std::vector<Stray> places;  // The places of `strays`.
   // Number of threads that are querying its stream. The watch must not end meanwhile.
-  int asking = 0;
+  int querying = 0;
 };
 
 struct Watches {
   std::mutex mutex;
-  std::condition_variable asked;
+  std::condition_variable answered;
   std::list<Watch> all;
   std::atomic<int> count{0};
 };
@@ -94,7 +94,7 @@ void end(void* watch, void* to, void (*broke)(void* to, const detail::WatchedCal
     const auto found =
         std::find_if(world.all.begin(), world.all.end(), [&](const Watch& each) { return &each == watch; });
     if (found == world.all.end()) return;
-    world.asked.wait(lock, [&] { return found->asking == 0; });
+    world.answered.wait(lock, [&] { return found->querying == 0; });
     ended.splice(ended.end(), world.all, found);
     --world.count;
     if (mine == watch) mine = nullptr;
@@ -114,60 +114,60 @@ bool watches_any() { return watches().count.load(std::memory_order_relaxed) != 0
 bool watches_this_thread() { return mine != nullptr; }
 
 // The state is queried without the lock, because CUDA has locks of its own.
-void failed(const Call& call, AskState ask) {
+void failed(const Call& call, QueryState query) {
   // This error reports only that something else has broken the capture before.
   if (call.error == cudaErrorStreamCaptureInvalidated) return;
-  struct Asked {
+  struct Queried {
     Watch* watch;  // It does not end before its query has returned.
     bool is_own;
     CaptureState state = CaptureState::kUnknown;
   };
-  std::vector<Asked> asked;
+  std::vector<Queried> queried;
   Watches& world = watches();
   {
     const std::lock_guard<std::mutex> lock(world.mutex);
-    asked.reserve(world.all.size());
+    queried.reserve(world.all.size());
     for (Watch& watch : world.all) {
       if (watch.broke) continue;
-      asked.push_back({&watch, &watch == mine});
-      ++watch.asking;
+      queried.push_back({&watch, &watch == mine});
+      ++watch.querying;
     }
   }
   bool broke_own = false;
-  for (Asked& each : asked) {
-    each.state = ask(each.watch->stream, !each.is_own);
+  for (Queried& each : queried) {
+    each.state = query(each.watch->stream, !each.is_own);
     broke_own |= each.is_own && each.state == CaptureState::kBroken;
   }
   // A capture of another thread may have been broken by a call of that thread which has not returned yet. A call that
   // breaks the captures of others gets an error of captures itself. If this thread cannot query the stream, that error
   // alone decides.
   const bool may_break_others = is_capture_error(call.error) && !broke_own;
-  for (Asked& each : asked) {
+  for (Queried& each : queried) {
     if (each.is_own) continue;
     const bool broke = each.state == CaptureState::kBroken || each.state == CaptureState::kUnknown;
     each.state = broke && may_break_others ? CaptureState::kBroken : CaptureState::kActive;
   }
-  const auto breaks = [](const Asked& one) {
+  const auto breaks = [](const Queried& one) {
     return one.state == CaptureState::kBroken || (one.state == CaptureState::kOver && one.is_own);
   };
-  const auto refuses = [&](const Asked& one) { return one.is_own && is_capture_error(call.error); };
+  const auto refuses = [&](const Queried& one) { return one.is_own && is_capture_error(call.error); };
   // Looked up without the lock, because the dynamic loader has its own lock, under which CUDA may be called.
   std::string called_by;
   const bool concerns_any =
-      std::any_of(asked.begin(), asked.end(), [&](const Asked& one) { return breaks(one) || refuses(one); });
+      std::any_of(queried.begin(), queried.end(), [&](const Queried& one) { return breaks(one) || refuses(one); });
   if (concerns_any) called_by = caller_of(frames(call.address), call.by_runtime, {});
   {
     const std::lock_guard<std::mutex> lock(world.mutex);
-    for (const Asked& each : asked) {
+    for (const Queried& each : queried) {
       Watch& watch = *each.watch;
-      --watch.asking;
+      --watch.querying;
       const bool broke = breaks(each);
       std::optional<Seen>& seen = broke ? watch.broke : watch.refused;
       if (watch.broke || seen || !(broke || refuses(each))) continue;
       seen = Seen{call.name, called_by, {}, watch.last_kernel, nullptr, call.error, !each.is_own, broke};
     }
   }
-  world.asked.notify_all();
+  world.answered.notify_all();
 }
 
 void launched(const char* kernel) {

@@ -22,7 +22,7 @@ struct Call {
 enum class CaptureState { kActive, kBroken, kOver, kUnknown };
 
 // Queries the state of a stream's capture, in the thread that made the call.
-using AskState = CaptureState (*)(cudaStream_t stream, bool in_other_thread);
+using QueryState = CaptureState (*)(cudaStream_t stream, bool in_other_thread);
 
 // The functions of DiagnoseInterface. `begin` throws std::bad_alloc.
 void* begin(cudaStream_t stream);
@@ -35,7 +35,7 @@ bool watches_any();
 bool watches_this_thread();
 
 // Report a call that failed or that ended a capture. It may have broken watched captures.
-void failed(const Call& call, AskState ask);
+void failed(const Call& call, QueryState query);
 // Report that this thread has launched a kernel.
 void launched(const char* kernel);
 // Report that this thread has enqueued work outside of captures. `kernel` is empty unless the work is a kernel.

@@ -200,7 +200,8 @@ Grave::~Grave() {
 }
 
 Graveyard& Graveyard::orphans() {
-  // Never destroyed, because the runtime may be unloaded first. Not allocated, because runs use it when memory runs out.
+  // Never destroyed, because the runtime may be unloaded first. Not allocated, because runs use it when memory runs
+  // out.
   alignas(Graveyard) static unsigned char storage[sizeof(Graveyard)];
   static Graveyard& orphans = *new (storage) Graveyard(-1);
   return orphans;

@@ -1,4 +1,4 @@
-// The updater: compiled and linked with the device runtime for each architecture, and embedded into the library.
+// The updater's kernels, linked with the device runtime for each architecture and embedded into the library.
 #include "updater.h"
 
 namespace graphcache::updater {
@@ -12,7 +12,7 @@ template <unsigned kBytes>
 __device__ void update(const Values<kBytes>& values) {
   const Plan& plan = values.plan;
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
-  // Both are asked for before either is waited for.
+  // Both loads are issued before either result is used.
   const Written held = plan.written[blockIdx.x];
   const Piece piece = plan.pieces[min(i, plan.piece_count - 1)];
   __syncthreads();

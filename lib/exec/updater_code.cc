@@ -13,7 +13,7 @@ Updater::Updater(std::shared_ptr<DeviceMemory> memory)
     : code_(updater_image, {updater::kSmallName, updater::kLargeName, updater::kHugeName, updater::kPlainName}),
       memory_(std::move(memory)) {}
 
-CallResult Updater::can_set_grid(cudaGraphNode_t node, Asked* asked, bool* can) {
+CallResult Updater::can_set_grid(cudaGraphNode_t node, Probed* probed, bool* can) {
   *can = false;
   if (driver().kernel_attribute == nullptr || driver().kernel_params == nullptr) return {};
   for (const CUlaunchAttributeID id : {CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, CU_LAUNCH_ATTRIBUTE_COOPERATIVE}) {
@@ -25,19 +25,19 @@ CallResult Updater::can_set_grid(cudaGraphNode_t node, Asked* asked, bool* can) 
   CUDA_KERNEL_NODE_PARAMS params = {};
   if (driver().kernel_params(node, &params) != CUDA_SUCCESS) return {};
   const void* const function = params.func != nullptr ? static_cast<const void*>(params.func) : params.kern;
-  if (const auto known = asked->find(function); known != asked->end()) {
+  if (const auto known = probed->find(function); known != probed->end()) {
     *can = known->second;
     return {};
   }
-  const CallResult answer = ask(params, can);
-  if (answer.error == cudaSuccess) asked->emplace(function, *can);
+  const CallResult answer = probe(params, can);
+  if (answer.error == cudaSuccess) probed->emplace(function, *can);
   return answer;
 }
 
 // CUDA offers no query for kernels that use the device runtime (dynamic parallelism), so we probe: we try to set the
 // kernel into a node of a scratch executable. A node whose kernel did not use the device runtime refuses a kernel that
 // does (cudaGraphExecKernelNodeSetParams).
-CallResult Updater::ask(const CUDA_KERNEL_NODE_PARAMS& params, bool* can) {
+CallResult Updater::probe(const CUDA_KERNEL_NODE_PARAMS& params, bool* can) {
   Kernels kernels = {};
   if (const CallResult loaded = load(&kernels); loaded.error != cudaSuccess) return loaded;
   if (driver().set_kernel_node == nullptr) return {};

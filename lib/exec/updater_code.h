@@ -35,14 +35,14 @@ class Updater {
   const std::shared_ptr<DeviceMemory>& memory() const { return memory_; }
   // Whether the device can set the grid of a kernel node. REQUIRES: load() was called. It cannot for kernels with
   // clusters, cooperative kernels, and kernels that use dynamic parallelism: without any error, other blocks would run
-  // than were set (docs/semantics.md). `asked` caches the results for the functions of one graph.
-  using Asked = std::unordered_map<const void*, bool>;
-  CallResult can_set_grid(cudaGraphNode_t node, Asked* asked, bool* can);
+  // than were set (docs/semantics.md). `probed` caches the results for the functions of one graph.
+  using Probed = std::unordered_map<const void*, bool>;
+  CallResult can_set_grid(cudaGraphNode_t node, Probed* probed, bool* can);
   // Drops the handles after a fatal error.
   void abandon() { code_.abandon(); }
 
  private:
-  CallResult ask(const CUDA_KERNEL_NODE_PARAMS& params, bool* can);
+  CallResult probe(const CUDA_KERNEL_NODE_PARAMS& params, bool* can);
 
   DeviceCode<kCount> code_;
   Mutex mutex_;

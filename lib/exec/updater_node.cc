@@ -202,7 +202,7 @@ CallResult UpdaterNode::add(Updater& updater, const Template& graph, std::shared
   std::unique_ptr<UpdaterNode> made(new UpdaterNode(updater));
   Pieces pieces;
   std::vector<ParameterTable::Node> nodes;
-  Updater::Asked asked;
+  Updater::Probed probed;
   std::uint32_t slot = 0;
   CUlaunchAttributeValue priority, highest;
   std::memset(&highest, 0, sizeof highest);
@@ -216,7 +216,7 @@ CallResult UpdaterNode::add(Updater& updater, const Template& graph, std::shared
       wanted = (wanted || !with_table) && can_write(slots, node) && made->plan_slots(slots, node, &updates);
       const bool of_grid = std::any_of(updates.begin(), updates.end(), is_of_grid);
       if (wanted && of_grid) {
-        const CallResult answer = updater.can_set_grid(graph.nodes[i], &asked, &grid);
+        const CallResult answer = updater.can_set_grid(graph.nodes[i], &probed, &grid);
         if (answer.error != cudaSuccess) return answer;
         wanted = grid;
       }
@@ -227,7 +227,7 @@ CallResult UpdaterNode::add(Updater& updater, const Template& graph, std::shared
     if (!wanted) continue;
     give_way();
     if (with_table && grid) {
-      const CallResult answer = updater.can_set_grid(graph.nodes[i], &asked, &grid);
+      const CallResult answer = updater.can_set_grid(graph.nodes[i], &probed, &grid);
       if (answer.error != cudaSuccess) return answer;
     }
     CUlaunchAttributeValue value;

@@ -67,7 +67,7 @@ std::string shape_of(const GraphNode& node) {
   return shape;
 }
 
-// What a GPU gives to each kernel that asks for nothing else (seen on an H200).
+// The launch attributes that a GPU gives to each kernel without any of its own (seen on an H200).
 bool is_usual(const GraphNode::Attribute& attribute) {
   return (attribute.name == "cluster scheduling policy" && attribute.value == "1") ||
          (attribute.name == "memory synchronization domain map" && attribute.value == "0, 1");

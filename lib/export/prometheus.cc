@@ -18,7 +18,7 @@ using prometheus::MetricFamily;
 using prometheus::MetricType;
 using Label = ClientMetric::Label;
 
-// The metrics of one cache, as they are added.
+// Builds the metrics of one cache.
 class Page {
  public:
   explicit Page(const std::string& cache) : cache_{"cache", cache} {}
@@ -30,7 +30,7 @@ class Page {
   void counter(const char* name, const char* help, std::chrono::nanoseconds time) {
     counter(name, help, std::chrono::duration<double>(time).count());
   }
-  // A series for each enumerator, by its name.
+  // Adds a series for each enumerator, labelled with its name.
   template <class Enum, std::size_t kCount>
   void counter(const char* name, const char* help, const char* label, const std::array<std::uint64_t, kCount>& counts) {
     add_family(name, help, MetricType::Counter);
@@ -41,7 +41,7 @@ class Page {
     add(value);
   }
 
-  // What follows belongs to this metric.
+  // Begins a metric. What is added next belongs to it.
   void add_family(const char* name, const char* help, MetricType type) { families_.push_back({name, help, type, {}}); }
   void add(double value, std::vector<Label> labels = {}) {
     ClientMetric& metric = add_metric(std::move(labels));
@@ -140,8 +140,8 @@ std::vector<MetricFamily> PrometheusCollector::Collect() const {
   return page.take();
 }
 
-// Cache::labels() may count a key twice that is erased meanwhile, and Prometheus would take the smaller count of the
-// next time for a restart of the program, and add all of it. So no count falls here.
+// Cache::labels() may count a key twice that is erased meanwhile. Prometheus would take the smaller count of the next
+// scrape for a restart of the program, and add all of it again. So counts never decrease here.
 PrometheusCollector::Labels PrometheusCollector::read_labels() const {
   Labels now;
   for (const LabelStats& read : cache_.labels()) {

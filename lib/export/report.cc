@@ -24,9 +24,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kMostSlots = 60;     // Of the chart of outcomes over time.
-constexpr std::size_t kMostFamilies = 50;  // Those with the most runs.
-constexpr std::size_t kMostMembers = 20;   // Of a family.
+constexpr std::size_t kMostSlots = 60;     // limit for the chart of outcomes over time
+constexpr std::size_t kMostFamilies = 50;  // limit for the families shown, those with the most runs
+constexpr std::size_t kMostMembers = 20;   // limit for the members shown of a family
 
 std::uint64_t sum(const std::array<std::uint64_t, kOutcomeCount>& outcomes, std::initializer_list<Outcome> which) {
   std::uint64_t total = 0;
@@ -40,10 +40,10 @@ std::uint64_t runs_of(const EntryInfo& entry) {
   return runs;
 }
 
-// ---- Entries by what they cost --------------------------------------------------------------------------------------
+// ---- Entries by cost ------------------------------------------------------------------------------------------------
 
-// Divides the host's time of one operation among the entries, by how often each needed it and by its nodes. Entries
-// that are gone keep their part.
+// Divides the host time of one operation among the entries, by how often each needed it and by its nodes. Deleted
+// entries keep their part.
 void divide(std::chrono::nanoseconds time, std::uint64_t all, const std::vector<EntryInfo>& entries,
             std::initializer_list<Outcome> needed_by, std::vector<double>* costs) {
   std::vector<double> weights;
@@ -65,10 +65,11 @@ void divide(std::chrono::nanoseconds time, std::uint64_t all, const std::vector<
 struct Priced {
   EntryInfo entry;
   double nanoseconds = 0;
-  std::size_t number = 0;  // The page's, from 1 on: ids are too long to be read.
+  // A number for this page, counted from 1, because ids are too long to read.
+  std::size_t number = 0;
 };
 
-// The costliest first.
+// Sorted by cost, the most expensive first.
 std::vector<Priced> priced(std::vector<EntryInfo> entries, const Stats& stats) {
   using enum Outcome;
   std::vector<double> costs(entries.size());
@@ -104,8 +105,8 @@ struct Family {
   std::uint64_t entries = 0;
   std::uint64_t executables = 0;
   std::uint64_t runs = 0;
-  std::uint64_t switches = 0;  // Runs that brought a sibling's executable over.
-  std::size_t nodes = 0;       // Of each of its graphs.
+  std::uint64_t switches = 0;  // runs that switched to a sibling's executable
+  std::size_t nodes = 0;       // of each of its graphs
   std::size_t bytes = 0;
   Json members = Json::array();
 };
@@ -148,7 +149,7 @@ Json families(const std::vector<Priced>& entries) {
 // ---- Events ---------------------------------------------------------------------------------------------------------
 
 Json over_time(const std::vector<CacheEvent>& events) {
-  using Counts = std::array<std::uint64_t, kOutcomeCount + 1>;  // The last one is of failed runs.
+  using Counts = std::array<std::uint64_t, kOutcomeCount + 1>;  // the last one counts failed runs
   if (events.empty()) return nullptr;
   auto first = events.front().begin, last = first;
   std::size_t runs = 0;
@@ -161,7 +162,7 @@ Json over_time(const std::vector<CacheEvent>& events) {
   const auto width = (last - first) / slots + std::chrono::nanoseconds(1);
   std::vector<Counts> outcomes(slots);
   std::vector<std::uint64_t> evictions(slots);
-  std::map<std::string, std::array<std::uint64_t, 2>> lost;  // By label: executables and templates.
+  std::map<std::string, std::array<std::uint64_t, 2>> lost;  // executables and templates, keyed by label
   for (const CacheEvent& event : events) {
     const auto slot = static_cast<std::size_t>((event.begin - first) / width);
     if (event.kind == EventKind::kRun)
@@ -186,7 +187,7 @@ Json graphs(const Cache& cache, const std::vector<Priced>& entries, const Report
     if (json.size() == options.most_graphs || nodes_left == 0) break;
     if (!each.entry.recorded) continue;
     absl::StatusOr<GraphInfo> graph = cache.graph(each.entry.id);
-    if (!graph.ok()) continue;  // It is gone, or in use.
+    if (!graph.ok()) continue;  // it was deleted, or is in use
     const std::size_t all = graph->nodes.size();
     graph->nodes.resize(std::min(all, nodes_left));
     nodes_left -= graph->nodes.size();
@@ -237,7 +238,7 @@ std::string now() {
   return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &utc)};
 }
 
-// JSON that ends no element and begins none: these characters stand in texts alone, where JSON may escape them.
+// JSON that can stand inside an HTML element: these characters occur only in texts, where JSON can escape them.
 std::string inside_html(const std::string& json) {
   std::string result;
   for (std::size_t i = 0; i < json.size(); ++i) {

@@ -12,9 +12,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Cache::events() has no number of the process, and all events are of one.
+// Cache::events() has no process number, and all events belong to one process.
 constexpr int kProcess = 1;
-// CacheEvent::thread of all threads that have no number of their own.
+// CacheEvent::thread of all threads without a number of their own.
 constexpr unsigned kOtherThreads = 64;
 
 double microseconds(std::chrono::nanoseconds time) { return std::chrono::duration<double, std::micro>(time).count(); }
@@ -37,7 +37,7 @@ Json to_object(const CacheEvent& event, std::chrono::steady_clock::time_point fi
   if (has_duration(event.kind)) {
     json["dur"] = microseconds(event.duration);
   } else {
-    json["s"] = "t";  // It is drawn on the row of its thread alone.
+    json["s"] = "t";  // drawn only on the row of its thread
   }
   if (event.kind == EventKind::kRun) json["args"]["outcome"] = event.outcome ? to_string(*event.outcome) : "failed";
   return json;
@@ -46,7 +46,7 @@ Json to_object(const CacheEvent& event, std::chrono::steady_clock::time_point fi
 }  // namespace
 
 std::string chrome_trace(const std::vector<CacheEvent>& events) {
-  // In order of time: of two that begin at once, viewers take the first one for the one that contains the other.
+  // In order of time. If two events begin at once, viewers assume that the first one contains the other.
   std::vector<CacheEvent> sorted = events;
   std::stable_sort(sorted.begin(), sorted.end(), [](const CacheEvent& a, const CacheEvent& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.duration > b.duration;

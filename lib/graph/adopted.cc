@@ -60,7 +60,7 @@ class Binder {
       if (node.type != cudaGraphNodeTypeKernel) continue;
       const std::string name = name_of(node.kernel);
       if (name == kUnknownName) {
-        return no_binding(number, absl::StrCat("the driver does not tell the name of node ", i, ": bind by nodes"));
+        return no_binding(number, absl::StrCat("the driver does not report the name of node ", i, ": bind by nodes"));
       }
       if (!is_called(name, bound.kernel)) continue;
       any = true;
@@ -85,7 +85,7 @@ class Binder {
     const NodeContent& node = reading_.content.nodes[index];
     const std::string what = absl::StrCat("node ", index, ", ", kind_of(node), ", ");
     if (node.type != cudaGraphNodeTypeKernel) return no_binding(number, what + "is no kernel");
-    if (!node.readable) return no_binding(number, what + "has parameters that the driver does not tell");
+    if (!node.readable) return no_binding(number, what + "has parameters that the driver does not report");
     if (bound.argument < 0 || static_cast<std::uint32_t>(bound.argument) >= node.argument_count) {
       return no_binding(number,
                         absl::StrCat(what, "has no argument ", bound.argument, ": it has ", node.argument_count));
@@ -222,7 +222,7 @@ absl::Status adopt(cudaGraph_t graph, const Adoption& adoption, const detail::Ca
     return cuda_failure(listed.call, listed.error);
   }
   if (nodes.empty()) return absl::InvalidArgumentError("the graph has no nodes");
-  if (is_elsewhere(nodes)) return absl::InvalidArgumentError("all that the graph does is another device's");
+  if (is_elsewhere(nodes)) return absl::InvalidArgumentError("all work of the graph belongs to another device");
 
   Template made;
   if (adoption.take_graph) {

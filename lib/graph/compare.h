@@ -8,23 +8,24 @@
 
 namespace graphcache {
 
-// Returns the first difference between the kept template and a new recording of `fn`, as a sentence for people: the
-// node, the kernel's name, the argument's index, both values, and what they point to. The sentence is empty if there is
-// no difference. Returns nothing if one of the graphs could not be read.
+// Returns the first difference between the kept template and a new recording of `fn`, as a sentence for people. It
+// names the node, the kernel, the argument's index, both values, and what they point to. It is empty if there is no
+// difference. Returns nothing if one of the graphs could not be read.
 //
-// Nodes are compared in their order: types and dependencies, kernels, launch shapes, the launch attributes that a
-// kernel can see, arguments, copies, sets, and host functions with their data. These may differ between two correct
-// recordings and are left out:
-// - arguments and fields that follow the same slot in both;
-// - addresses in memory that the recording got for itself, by Recorder::on_device() or by an allocation node. Two of
-//   them count as equal if they are at the same place of the same block;
-// - priorities and other launch attributes that follow from the stream of the capture;
-// - the insides of child graphs, and which events are recorded and waited for;
-// - nodes of types that this code does not know, among them batches of copies.
-// Arguments of kernels whose parameters the driver does not report are left out as well.
+// Nodes are compared in their order: types, dependencies, kernels, launch shapes, arguments, copies, sets, and host
+// functions with their data. Launch attributes are compared if a kernel can see them.
+//
+// Fields that may differ between two correct recordings are left out. Arguments and fields may follow the same slot in
+// both. The recording may have got memory for itself, by Recorder::on_device() or by an allocation node. Two addresses
+// in such memory count as equal if they are at the same place of the same block. Priorities and other launch attributes
+// may follow from the stream of the capture.
+//
+// Some parts are not examined: the insides of child graphs, and which events are recorded and waited for. The same
+// applies to nodes of types that this code does not know, such as batches of copies. Arguments of kernels are left out
+// if the driver does not report the kernel's parameters.
 //
 // Padding bytes of structures are compared like all others. So an argument with undefined padding may show a difference
-// where there is none, and so may a stack address that a kernel gets and does not read.
+// where there is none. A stack address may do so as well, if a kernel gets it and does not read it.
 //
 // REQUIRES: the device of the graphs is current.
 std::optional<std::string> first_difference(const Template& kept, const Content& of_kept, const Template& now,

@@ -94,7 +94,7 @@ void explain(const Diagnosis& diagnosis, const RecorderCalls& calls, absl::Statu
 }
 
 // If memory runs out, the finding is not kept.
-void Watch::ask() {
+void Watch::end_watch() {
   diagnoser_->end(
       std::exchange(watch_, nullptr), &diagnosis_,
       [](void* to, const detail::WatchedCall* call) {

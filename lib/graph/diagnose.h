@@ -48,13 +48,13 @@ class Watch {
   Watch& operator=(const Watch&) = delete;
 
   void end() {
-    if (watch_ != nullptr) ask();
+    if (watch_ != nullptr) end_watch();
   }
   // Valid after end().
   Diagnosis& diagnosis() { return diagnosis_; }
 
  private:
-  void ask();
+  void end_watch();
 
   const detail::DiagnoseInterface* const diagnoser_;
   void* watch_;

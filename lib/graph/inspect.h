@@ -10,10 +10,10 @@
 
 namespace graphcache {
 
-// Returns an error if a launch of the graph would not do what a direct call of `fn` does, because of host memory that
-// its copies use. That is a local variable of `fn`, which no longer exists, or pageable memory that two copies read
-// from its begin, because `fn` may have written it in between. A launch reads pageable memory before it returns
-// (docs/semantics.md), when `fn` has already ended.
+// Returns an error if a launch of the graph would use host memory in another way than a direct call of `fn`. A copy may
+// use a local variable of `fn`, which no longer exists. Two copies may read pageable memory from the same begin, which
+// `fn` may have written in between. A launch reads pageable memory before it returns (docs/semantics.md), when `fn` has
+// already ended.
 //
 // `frame` is the stack frame that called `fn`, or null if the graph was not captured from one. `slot_nodes` hold values
 // of slots, which belong to the caller and are not written by `fn`.

@@ -34,7 +34,7 @@ void look_up(cudaGraphNode_t node, SlotNode* out) {
 
 // Whether a stream's work runs on the current device; assumed if the driver does not answer. The runtime's query would
 // break a capture.
-CallResult ask_whether_of_current_device(cudaStream_t stream, bool* is) {
+CallResult query_whether_of_current_device(cudaStream_t stream, bool* is) {
   *is = true;
   CUcontext context = nullptr;
   const auto get = driver().stream_context;
@@ -141,8 +141,8 @@ bool Recording::take(SlotNode& node, const ArgView& arg, std::size_t field) {
   }
   if (in_body_) {
     fail(absl::InvalidArgumentError(
-        "a slot was used inside the body of a conditional node, whose nodes stay as they were recorded: use what "
-        "Recorder::on_device has given, outside of the body"));
+        "a slot was used inside the body of a conditional node, whose nodes stay as they were recorded: pass "
+        "the pointer of Recorder::on_device, called outside of the body"));
     return false;
   }
   if (arg.recording != id_) {
@@ -163,8 +163,8 @@ bool Recording::take(SlotNode& node, const ArgView& arg, std::size_t field) {
 }
 
 absl::Status Recording::end_failed(cudaError_t error) const {
-  const bool is_told = !is_fatal(error) && is_capture_error(cuda_error(status_));
-  return is_told ? status_ : broken("cudaStreamEndCapture", error);
+  const bool is_known = !is_fatal(error) && is_capture_error(cuda_error(status_));
+  return is_known ? status_ : broken("cudaStreamEndCapture", error);
 }
 
 absl::Status Recording::broken(const char* call, cudaError_t error) const {
@@ -194,7 +194,7 @@ bool Recording::may_enqueue(cudaStream_t stream, const char* call, const void* k
             ? std::string("a recorder was used inside the body of a conditional node: use the body, whose stream is "
                           "another one, and fork further streams from that one")
             : absl::StrCat(stream == stream_ ? "fn has made another device current, and the recorder was called on "
-                                               "cudaStreamPerThread, which is that device's now and"
+                                               "cudaStreamPerThread, which now belongs to that device and"
                                              : "Recorder::on was given a stream that",
                            " is not part of the run's capture: fork it first, by cudaEventRecord on the run's stream "
                            "and cudaStreamWaitEvent")));
@@ -328,7 +328,7 @@ const void* Recording::on_device(cudaStream_t stream, const ArgView& value) {
   const DeviceGuard current(setter_.device());
   CallResult done = current.result();
   bool is_of_device = true;
-  if (done.error == cudaSuccess) done = ask_whether_of_current_device(stream, &is_of_device);
+  if (done.error == cudaSuccess) done = query_whether_of_current_device(stream, &is_of_device);
   if (!is_of_device) {
     fail(absl::InvalidArgumentError("Recorder::on_device was called on a stream of another device than the cache's"));
     return nullptr;

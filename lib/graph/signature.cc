@@ -227,17 +227,18 @@ class Reader {
     Layout layout{static_cast<std::uint32_t>(content_.arguments.size()), 0, 0, false};
     for (std::size_t i = 0;; ++i) {
       std::size_t offset = 0, size = 0;
-      if (const CUresult result = ask(params, i, &offset, &size); result != CUDA_SUCCESS) {
+      if (const CUresult result = query_parameter(params, i, &offset, &size); result != CUDA_SUCCESS) {
         // The driver returns the same error after the last parameter and on a failure. A count that is too small would
         // make it read too far. So the end is believed only if the error occurs twice, and if another query succeeds or
         // there are no arguments to read.
-        const bool is_twice =
-            result == CUDA_ERROR_INVALID_VALUE && ask(params, i, &offset, &size) == CUDA_ERROR_INVALID_VALUE;
+        const bool is_twice = result == CUDA_ERROR_INVALID_VALUE &&
+                              query_parameter(params, i, &offset, &size) == CUDA_ERROR_INVALID_VALUE;
         layout.known =
-            is_twice && (!has_arguments || (answered_ && ask(*answered_, 0, &offset, &size) == CUDA_SUCCESS));
+            is_twice &&
+            (!has_arguments || (known_kernel_ && query_parameter(*known_kernel_, 0, &offset, &size) == CUDA_SUCCESS));
         break;
       }
-      if (!answered_) answered_ = params;
+      if (!known_kernel_) known_kernel_ = params;
       content_.arguments.push_back(static_cast<std::uint32_t>(offset));
       sizes_.push_back(size);
       ++layout.argument_count;
@@ -246,7 +247,8 @@ class Reader {
     return at->second = layout;
   }
 
-  CUresult ask(const CUDA_KERNEL_NODE_PARAMS& params, std::size_t i, std::size_t* offset, std::size_t* size) const {
+  CUresult query_parameter(const CUDA_KERNEL_NODE_PARAMS& params, std::size_t i, std::size_t* offset,
+                           std::size_t* size) const {
     if (params.func != nullptr && driver_.function_param_info != nullptr) {
       return driver_.function_param_info(params.func, i, offset, size);
     }
@@ -303,8 +305,8 @@ class Reader {
     return true;
   }
 
-  // Preferred cluster sizes need compute capability 10.0. Driver 580 does not report them for a node. Driver 590 is said
-  // not to report them either, on a device that has them (docs/semantics.md).
+  // Preferred cluster sizes need compute capability 10.0. Driver 580 does not report them for a node. Driver 590 is
+  // said not to report them either, on a device that has them (docs/semantics.md).
   static bool knows_one_cluster_size() {
     int device = 0, major = 0;
     return cudaGetDevice(&device) == cudaSuccess &&
@@ -376,8 +378,8 @@ class Reader {
   std::size_t size_ = 0;                                         // Size of content_.bytes.
   std::vector<unsigned char> others_;                            // Parameters of nodes that are not kernels.
   std::unordered_map<const void*, Layout> layouts_;
-  std::vector<std::size_t> sizes_;                   // Sizes of content_.arguments.
-  std::optional<CUDA_KERNEL_NODE_PARAMS> answered_;  // A kernel whose first parameter is known.
+  std::vector<std::size_t> sizes_;                       // Sizes of content_.arguments.
+  std::optional<CUDA_KERNEL_NODE_PARAMS> known_kernel_;  // A kernel whose first parameter is known.
   std::vector<cudaGraphNode_t> dependencies_ = std::vector<cudaGraphNode_t>(8);
   std::vector<cudaGraphEdgeData> edges_ = std::vector<cudaGraphEdgeData>(8);
 };

@@ -53,7 +53,7 @@ Graph& clone_graph(State& state, const Graph& original) {
   for (const Node* node : original.nodes) {
     Node& twin = add_node(state, copy, node->params, {});
     twin.original = node->handle;
-    twin.told_type = node->told_type;
+    twin.reported_type = node->reported_type;
     if (const auto* child = std::get_if<ChildParams>(&node->params)) embed(state, twin, *child->graph);
   }
   for (const Node* node : original.nodes) {

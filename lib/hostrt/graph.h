@@ -75,7 +75,7 @@ template <typename Make>
 template <typename Params>
 Params* params_of(const Call& call, cudaGraphNode_t handle) {
   Node* node = find_node(call, handle);
-  return node != nullptr && !node->told_type ? std::get_if<Params>(&node->params) : nullptr;
+  return node != nullptr && !node->reported_type ? std::get_if<Params>(&node->params) : nullptr;
 }
 
 // Returns an array as the query calls do. Without arrays, sets `*count` to the number of elements. With arrays, writes

@@ -91,7 +91,7 @@ void set_driver_version(int version) {
 
 void set_node_type(cudaGraphNode_t node, int type) {
   const Locked world;
-  if (Node* const found = world->nodes.find(node)) found->told_type = type;
+  if (Node* const found = world->nodes.find(node)) found->reported_type = type;
 }
 
 void set_execution(bool on) {

@@ -138,14 +138,14 @@ struct Node {
   std::size_t position = 0;            // index in graph->nodes
   cudaGraphNode_t original = nullptr;  // handle of the node that this one was cloned from, which may be destroyed first
   NodeParams params;
-  std::optional<int> told_type;    // the type that queries report instead of its own (set_node_type)
-  std::vector<Edge> dependencies;  // in the order given, which decides how an update pairs nodes (facts 22)
+  std::optional<int> reported_type;  // the type that queries report instead of its own (set_node_type)
+  std::vector<Edge> dependencies;    // in the order given, which decides how an update pairs nodes (facts 22)
   std::vector<Node*> dependents;
 };
 
 // The type that a query reports.
 inline cudaGraphNodeType type_of(const Node& node) {
-  return node.told_type ? static_cast<cudaGraphNodeType>(*node.told_type) : node_type(node.params);
+  return node.reported_type ? static_cast<cudaGraphNodeType>(*node.reported_type) : node_type(node.params);
 }
 
 struct Graph {

@@ -2,7 +2,7 @@
 //
 // Every runtime function is one call of enter(), which takes the lock, counts the call, applies an armed failure, runs
 // the function's body and latches its error in the calling thread's slot. So bodies never lock, count or latch, and
-// never call each other's runtime functions. What they share is in the other headers here.
+// never call each other's runtime functions. They share the functions of the other headers here.
 //
 // enter() records the return address of the runtime function. So it is always inlined, and so is every function between
 // the two.

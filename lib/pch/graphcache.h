@@ -1,4 +1,4 @@
-// What most of the library includes, precompiled where Meson is told -Db_pch=true.
+// Headers that most of the library includes. Precompiled with -Db_pch=true.
 #include <absl/status/statusor.h>
 #include <cuda_runtime_api.h>
 

@@ -115,9 +115,9 @@ class Policy {
     template <class Idle, class LastUse>
     View(const Idle& idle_fn, const LastUse& last_use_fn) : idle(idle_fn), last_use(last_use_fn) {}
 
-    static Use told(KeyId) { return {}; }
+    static Use no_later_use(KeyId) { return {}; }
     absl::FunctionRef<bool(KeyId)> idle;
-    absl::FunctionRef<Use(KeyId)> last_use = told;
+    absl::FunctionRef<Use(KeyId)> last_use = no_later_use;
   };
 
   explicit Policy(const Limits& limits) : limits_(limits) {}
@@ -331,7 +331,7 @@ class Policy {
   std::size_t families_with_siblings_ = 0;
   std::size_t keys_ = 0;  // Number of keys that have a template.
   std::size_t executables_ = 0;
-  std::size_t units_ = 0;       // What the executables count against max_executables.
+  std::size_t units_ = 0;       // Units that the executables count against max_executables.
   std::size_t bytes_ = 0;       // Device memory of the executables.
   std::size_t with_slots_ = 0;  // Number of executables with an updater node for slots.
   std::size_t tables_ = 0;

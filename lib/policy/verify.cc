@@ -50,14 +50,14 @@ std::string Policy::find_fault() const {
   if (keys != keys_) return "the keys with templates are counted wrongly";
   if (executables != executables_ || units != units_) return "the executables are counted wrongly";
   if (bytes != bytes_) return "the device memory of executables is summed up wrongly";
-  if (with_slots != with_slots_ || tables != tables_) return "what the device updates is counted wrongly";
+  if (with_slots != with_slots_ || tables != tables_) return "device-updated executables are counted wrongly";
 
   if (shapes.size() != shapes_.size()) return "a shape without keys is kept";
   for (const auto& [id, shape] : shapes_) {
     if (shapes[&shape] != shape.keys) return "the keys of a shape are counted wrongly";
     for (const KeyId key : shape.unread) {
-      if (entries_[key].shape != &shape) return of(key, "it is to be read, and of another shape");
-      if (!is_alone(entries_[key].facts)) return of(key, "it is to be read, and was");
+      if (entries_[key].shape != &shape) return of(key, "it is listed as unread, and of another shape");
+      if (!is_alone(entries_[key].facts)) return of(key, "it is listed as unread, and was read");
     }
   }
 

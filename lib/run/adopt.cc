@@ -26,7 +26,7 @@ absl::Status Cache::Impl::adopt(const Key& key, cudaGraph_t graph, const detail:
   if (active_recording != nullptr) {
     return with_key(absl::FailedPreconditionError("adopt was called inside a run's fn"), key);
   }
-  const absl::Cleanup told = [&] { tell(); };
+  const absl::Cleanup notified = [&] { notify(); };
   const LastErrorGuard last_error;
   const DeviceGuard device(options_.device);
   if (!device.status().ok()) return with_key(device.status(), key);

@@ -339,8 +339,8 @@ class Cache::Impl::Adviser {
           FindingKind::kNeverHitAgain, label, entries,
           absl::StrCat(entries, " of ", with_graphs,
                        " entries with graphs have never been replayed. Those used last are not counted."),
-          "Set Options::capture_after to 1, so that a key is captured at its second run, or erase() keys that do not "
-          "come again."));
+          "Set Options::capture_after to 1, so that a key is captured at its second run, or erase() keys that will not "
+          "run again."));
     }
   }
 

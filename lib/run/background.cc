@@ -158,7 +158,7 @@ void Cache::Impl::carry_out(Held& entry, Task task) {
     }
   }
   task_done_.notify_all();
-  tell();
+  notify();
 }
 
 // Instantiates and uploads the executable that was promised to the entry.
@@ -189,24 +189,24 @@ absl::Status Cache::Impl::wait_until_ready(std::chrono::nanoseconds timeout, con
   using Clock = std::chrono::steady_clock;
   const Clock::time_point begin = Clock::now();
   const Clock::time_point end = timeout < Clock::time_point::max() - begin ? begin + timeout : Clock::time_point::max();
-  std::size_t awaited = 0, told = 0;
+  std::size_t awaited = 0, reported = 0;
   {
     MutexLock lock(mutex_);
-    awaited = told = tasks_awaited_;
+    awaited = reported = tasks_awaited_;
   }
   for (;;) {
     std::size_t done = 0, all = 0;
     bool is_late = false;
     {
       MutexLock lock(mutex_);
-      while (tasks_done_ != tasks_ && tasks_done_ == told && !is_late) {
+      while (tasks_done_ != tasks_ && tasks_done_ == reported && !is_late) {
         is_late = task_done_.wait_until(mutex_, end) == std::cv_status::timeout;
       }
       done = tasks_done_;
       all = tasks_;
     }
-    if (progress && done != told) progress(done - awaited, all - awaited);
-    told = done;
+    if (progress && done != reported) progress(done - awaited, all - awaited);
+    reported = done;
     if (done == all) {
       MutexLock lock(mutex_);
       tasks_awaited_ = std::max(tasks_awaited_, done);

@@ -34,8 +34,8 @@ absl::Status Cache::Impl::check_device(cudaStream_t stream) const {
   } else {
     DeviceGuard current(options_.device);  // Older toolkits compare with this device (compat.h).
     if (!current.status().ok()) return current.status();
-    if (const CallResult asked = stream_device(stream, &device); asked.error != cudaSuccess) {
-      return cuda_failure(asked.call, asked.error);
+    if (const CallResult queried = stream_device(stream, &device); queried.error != cudaSuccess) {
+      return cuda_failure(queried.call, queried.error);
     }
   }
   if (device == options_.device) return absl::OkStatus();

@@ -151,7 +151,7 @@ std::string Cache::Impl::explain(const Key& key, std::vector<std::uint64_t>* oth
     if (entry->is_adopted) line("Its graph was adopted: no fn is called for it.");
     line("Runs: ", runs.empty() ? "none" : runs, ".");
     if (entry->task != Task::kNone) {
-      line("A background thread is making its executable, or is to make it.");
+      line("A background thread is making its executable, or will make it.");
     } else if (entry->state == State::kLive) {
       line("It has an executable", entry->pinned ? ", and is pinned." : ".");
     } else if (entry->state == State::kRecorded) {

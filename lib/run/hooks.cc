@@ -49,8 +49,8 @@ void Cache::Impl::note(const Entry& entry, bool is_forgotten) noexcept try {
 } catch (const std::bad_alloc&) {
 }
 
-void Cache::Impl::tell(bool at_end) noexcept {
-  if (!tells_ || (active_recording != nullptr && !at_end)) return;  // A later call does this.
+void Cache::Impl::notify(bool at_end) noexcept {
+  if (!notifies_ || (active_recording != nullptr && !at_end)) return;  // A later call does this.
   std::vector<Notice> notices;
   {
     MutexLock lock(mutex_);
@@ -67,9 +67,9 @@ void Cache::Impl::tell(bool at_end) noexcept {
 }
 
 // A run that reports its evictions to the hooks at its end, when it has unlocked its entry.
-absl::StatusOr<Outcome> Cache::Impl::run_and_tell(const Request& request) {
-  request.is_told = true;
-  const absl::Cleanup told = [&] { tell(); };
+absl::StatusOr<Outcome> Cache::Impl::run_and_notify(const Request& request) {
+  request.notifies = true;
+  const absl::Cleanup notified = [&] { notify(); };
   return run(request);
 }
 

@@ -47,9 +47,9 @@ Cache::Impl::Impl(const Options& options, absl::Status invalid)
   hits_->late_error = &memory_->late_error();
   enabled_ = invalid_.ok() && options_.max_executables > 0 && !is_set("GRAPHCACHE_DISABLE");
   const Hooks& hooks = options_.hooks;
-  tells_ = hooks.on_evict || hooks.on_forget;
+  notifies_ = hooks.on_evict || hooks.on_forget;
   is_usual_ = enabled_ && !options_.inline_in_foreign_capture && options_.verify_every == 0 && !observer_.is_on() &&
-              !tells_ && !hooks.before_launch;
+              !notifies_ && !hooks.before_launch;
   hits_->sampled_at = options.time_hits ? detail::Hits::kSampleMask : detail::Hits::kNeverSampled;
   logs_to_stderr_ = is_set("GRAPHCACHE_LOG");
   if (enabled_ && (options_.diagnose || is_set("GRAPHCACHE_DIAGNOSE"))) find_diagnoser();
@@ -59,7 +59,7 @@ Cache::Impl::Impl(const Options& options, absl::Status invalid)
 Cache::Impl::~Impl() {
   stop_background();
   clear();
-  tell(/*at_end=*/true);
+  notify(/*at_end=*/true);
   {
     MutexLock lock(mutex_);
     if (!released_.empty()) memory_->keep(std::move(released_));
@@ -105,7 +105,7 @@ bool Cache::Impl::erase(const Key& key) {
   }
   graveyard_.collect_all();
   take_released();
-  tell();
+  notify();
   if (!lost_ && active_recording == nullptr) trim();
   return found;
 }
@@ -133,7 +133,7 @@ void Cache::Impl::clear() {
     return lose(cuda_failure(lost.call, lost.error));
   }
   take_released();
-  tell();
+  notify();
   if (!lost_ && active_recording == nullptr) trim();
 }
 

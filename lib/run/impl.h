@@ -125,7 +125,7 @@ class Cache::Impl {
     detail::Remembered* remembered = nullptr;      // The entry that a step remembers, or null if this is not a step.
     mutable LastErrorGuard* last_error = nullptr;  // The run's guard, or null for a hit.
     mutable bool is_watched = false;               // Whether run_watched() handles it.
-    mutable bool is_told = false;                  // Whether run_and_tell() handles it.
+    mutable bool notifies = false;                 // Whether run_and_notify() handles it.
     // Whether the hook after_capture must be called. It must not if before_capture failed.
     mutable bool is_open = false;
   };
@@ -135,7 +135,7 @@ class Cache::Impl {
   auto without_throwing(const Request& request, F&& f) -> decltype(f());
   absl::StatusOr<Outcome> run(const Request& request);
   absl::StatusOr<Outcome> run_watched(const Request& request);
-  absl::StatusOr<Outcome> run_and_tell(const Request& request);
+  absl::StatusOr<Outcome> run_and_notify(const Request& request);
   absl::Status warm(const Request& request);
 
   // Finding the entry of a run.
@@ -297,7 +297,7 @@ class Cache::Impl {
   template <class Hook, class... Args>
   void call_hook(const char* name, const Key& key, const Hook& hook, const Args&... args) const noexcept;
   void note(const Entry& entry, bool is_forgotten) noexcept ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void tell(bool at_end = false) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
+  void notify(bool at_end = false) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
   void close_capture(const Request& request, cudaGraph_t graph) const noexcept;
 
   bool has_graph(const Key& key, bool only_adopted = false) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -308,7 +308,7 @@ class Cache::Impl {
   bool enabled_ = false;  // Whether anything is captured.
   // Whether things are captured and no option requires other work before a hit.
   bool is_usual_ = false;
-  bool tells_ = false;  // Whether hooks on_evict or on_forget are set.
+  bool notifies_ = false;  // Whether hooks on_evict or on_forget are set.
   bool logs_to_stderr_ = false;
   Observer observer_;
   MemoryMeter meter_;

@@ -73,7 +73,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_step(const Key& key, cudaStream_t strea
 
 absl::Status Cache::Impl::warm(const Key& key, cudaStream_t stream, const detail::Call& call) {
   const Request request{key, name_of(stream), stream, call};
-  const absl::Cleanup told = [&] { tell(); };
+  const absl::Cleanup notified = [&] { notify(); };
   return without_throwing(request, [&] { return warm(request); });
 }
 
@@ -85,7 +85,7 @@ absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) {
         known != nullptr && known->is_ready_for(request.stream, request.call.values, request.call.values_size);
     if (is_ready) return hit(known, request);
   } else {
-    if (tells_ && !request.is_told) return run_and_tell(request);
+    if (notifies_ && !request.notifies) return run_and_notify(request);
     if (!request.is_watched && (hits_->is_sampled() || observer_.is_on())) return run_watched(request);
     if (active_recording != nullptr) return run_nested(request);
     if (options_.inline_in_foreign_capture && is_in_foreign_capture(request)) return run_inlined(request);

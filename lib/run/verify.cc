@@ -66,7 +66,7 @@ std::string Verifier::find_fault(const Index& index) {
       if (entry->newer != newer) return of(*entry, "the order of use is linked wrongly");
       if (entry->tag != Entry::tag_of(entry->key, entry->site, entry->of_stream))
         return of(*entry, "its tag is another's");
-      if (entry->users < 0) return of(*entry, "it has less than no users");
+      if (entry->users < 0) return of(*entry, "its count of users is negative");
       if (index.of(entry->id) != entry) return of(*entry, "its id is another's");
       if (state == State::kCold && entry->signature != nullptr) return of(*entry, "it has a signature");
       if (state == State::kCold) cold_key_bytes += entry->key.size();
@@ -131,7 +131,7 @@ std::string Verifier::fault_of(const Policy& policy, const Entry& entry) {
   }
   if (entry.nodes.value() != content.node_count + content.body_node_count ||
       entry.slot_nodes.value() != content.slots.nodes.size()) {
-    return of(entry, "what it reports is not of its content");
+    return of(entry, "it does not report its content");
   }
   if (entry.signature != nullptr && content.nodes.size() != content.node_count) {
     return of(entry, "it has a signature, and its nodes have not been read");
@@ -254,7 +254,7 @@ std::string Verifier::fault_of_counters(Stats totals, const detail::RunCounts& r
   }
   if (live > totals.instantiations) return "more executables live than were instantiated";
   if (index.templates() + totals.forgotten > totals.captures) {
-    return "there are and were more templates than captures";
+    return "more templates exist or were dropped than captures were made";
   }
   return "";
 }
@@ -302,7 +302,7 @@ std::string Verifier::find_fault(Impl& impl, const Locked& locked) {
     const Executable* const executable = entry->executable.get();
     const bool is_right = entry->exec == nullptr || (executable != nullptr && entry->exec == executable->exec() &&
                                                      entry->ready_on == executable->stream().handle);
-    if (!is_right) return of(*entry, "hits launch what it does not have, or elsewhere than its last launch");
+    if (!is_right) return of(*entry, "hits launch another executable, or on another stream than its last launch");
   }
   std::size_t adopted = 0;
   bool is_bare = false;

@@ -16,8 +16,8 @@ namespace graphcache {
 
 class Verifier {
  public:
-  // Describes the first fault; empty if there is none. Other threads may be running: what an entry's lock guards is
-  // checked only if that lock is free.
+  // Describes the first fault; empty if there is none. Other threads may be running, so data that an entry's lock
+  // guards is checked only if the lock is free.
   static std::string find_fault(const Cache& cache);
   static std::string find_fault(const Index& index);
 

@@ -6,10 +6,10 @@
 // the longest run while the other thread does the same with another cache. Both are the lowest of the rounds. Three
 // delays do not belong to the cache and do not count:
 //
-//   the scheduler  A thread that has lost its CPU to another program goes on some 4 ms later, and so does whoever waits
-//                  for its lock. The kernel counts for how long a thread has had a CPU, and for how long it has waited
-//                  for one. The figure is the time that the run worked, and that it was blocked while neither thread
-//                  waited for a CPU.
+//   the scheduler  A thread that has lost its CPU to another program continues some 4 ms later, and so does a thread
+//                  that waits for its lock. The kernel counts for how long a thread has had a CPU, and for how long it
+//                  has waited for one. The figure is the time that the run worked, and that it was blocked while
+//                  neither thread waited for a CPU.
 //   hostrt         It has one lock for all calls. The time for which a run waits for that lock does not count.
 //   malloc         glibc keeps small free blocks apart, and merges all of them at once in some call of free(): in 10 to
 //                  200 ms after 100,000 keys. Or it gives much memory back at once. Both are turned off.

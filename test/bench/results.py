@@ -4,11 +4,11 @@ import math
 
 
 class Damaged(Exception):
-    """A file that is no report."""
+    """A file that is not a report."""
 
 
 def name(result):
-    """What tells a result from others of its report: hit keys=64 params=0"""
+    """The unique name of a result in its report: hit keys=64 params=0"""
     return ' '.join([result['benchmark']] + [f'{axis}={value}' for axis, value in result['axes'].items()])
 
 
@@ -17,7 +17,7 @@ def is_figure(value):
 
 
 def read(file):
-    """The report, which is whole and has no result twice. Raises Damaged."""
+    """The report, complete and without duplicate results. Raises Damaged."""
     try:
         with open(file, encoding='utf-8') as lines:
             report = json.load(lines)
@@ -42,7 +42,7 @@ def read(file):
 
 
 def merged(reports):
-    """One report with each result of any, with the lowest of its times."""
+    """One report with every result of all reports, each with its lowest times."""
     results = {}
     for report in reports:
         if report['machine'] != reports[0]['machine']:

@@ -19,7 +19,7 @@ passed=0
 failed=0
 skipped=0
 
-# check NAME COMMAND...: one test case, which says something only if the command fails.
+# check NAME COMMAND...: one test case, which prints something only if the command fails.
 check() {
   local name=$1
   shift
@@ -42,8 +42,8 @@ take() {
   done
 }
 
-# check_sources COMMAND...: each source is a test case. As many at once as there are cores; each leaves what it said, and
-# whether all was well.
+# check_sources COMMAND...: each source is a test case. As many run at once as there are cores; each leaves its output
+# and its result.
 check_sources() {
   local source name
   mkdir "$work/said" "$work/well"

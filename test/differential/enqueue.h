@@ -1,5 +1,5 @@
-// Makes work of a program, in one of the two ways of ways.h. All that decides what is enqueued, and in which order, is
-// here, for both.
+// Enqueues the work of a program in one of the two ways of ways.h. Everything that decides what is enqueued, and in
+// which order, is here and used by both.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,8 +16,8 @@
 
 namespace graphcache::test::differential {
 
-// Makes each operation wait for those before it that it shares a place with. All targets of slots count as one place;
-// sources are never written.
+// Makes each operation wait for the earlier operations that it shares a place with. All targets of slots count as one
+// place; sources are never written.
 class Order {
  public:
   Order(const Streams& streams, cudaEvent_t event) : streams_(streams), event_(event) {}
@@ -33,7 +33,7 @@ class Order {
     wait_for(stream, uses.writers | uses.readers);
     uses = {1u << stream, 0};
   }
-  // Brings everything behind the run's own stream, as it was in the beginning.
+  // Joins all other streams into the run's own stream.
   void join() {
     wait_for(0, forked_);
     forked_ = 1;
@@ -43,7 +43,7 @@ class Order {
 
  private:
   struct Uses {
-    unsigned writers = 0, readers = 0;  // A bit for each stream.
+    unsigned writers = 0, readers = 0;  // a bit for each stream
   };
 
   Uses& begin(int stream, int place) {
@@ -69,7 +69,7 @@ class Order {
 template <class Way, class Nested>
 class Enqueuer {
  public:
-  // `nested(op, stream)` makes the run that is nested.
+  // `nested(op, stream)` makes a nested run.
   Enqueuer(Way way, const Program& program, Memory& memory, const Streams& streams, cudaEvent_t event, Nested nested)
       : way_(way), program_(program), memory_(memory), streams_(streams), order_(streams, event), nested_(nested) {}
 
@@ -87,7 +87,7 @@ class Enqueuer {
  private:
   using Source = typename Way::Source;
 
-  // Operands of an operation.
+  // The operands of an operation.
   template <class T = int*>
   auto out(const Op& op) {
     return way_.template operand<T>(op.has(kSlotOut), &Source::out, place(op.out));
@@ -135,7 +135,7 @@ class Enqueuer {
   Nested nested_;
 };
 
-// Puts the operation behind those before it that it depends on.
+// Orders the operation after the earlier operations that it depends on.
 template <class Way, class Nested>
 void Enqueuer<Way, Nested>::order(const Op& op) {
   const int target = is_slot(op, kSlotOut) ? kTargets : op.out, source = is_slot(op, kSlotIn) ? kSources : op.in;

@@ -14,7 +14,7 @@
 namespace graphcache::test::differential {
 namespace {
 
-// 0 on hostrt.
+// Returns 0 on hostrt.
 GRAPHCACHE_TEST_DEVICE inline unsigned shared_bytes() {
   unsigned bytes = 0;
 #if defined(__CUDA_ARCH__)
@@ -36,7 +36,7 @@ GRAPHCACHE_TEST_DEVICE inline unsigned blocks_in_cluster() {
 
 GRAPHCACHE_TEST_DEVICE inline unsigned u(long long value) { return static_cast<unsigned>(value); }
 
-// Sets every word but the last to change(word, its number), and adds to the last what each block sees.
+// Sets every word except the last to change(word, its number), and adds each block's observations to the last word.
 template <class Change>
 GRAPHCACHE_TEST_DEVICE void each(int* out, const Change& change) {
   if (blockIdx.y == 0 && blockIdx.z == 0) {

@@ -10,7 +10,7 @@
 namespace graphcache::test::differential {
 namespace {
 
-// The error of a run that is nested in another's work.
+// The error of a run that is nested in another run's work.
 cudaError_t error_of(const absl::Status& status) {
   if (status.ok()) return cudaSuccess;
   const cudaError_t error = cuda_error(status);
@@ -87,7 +87,7 @@ void Lane::work() {
   synchronize();
 }
 
-// One run of a program, both ways.
+// One run of a program in both ways.
 void Lane::run(int number) {
   if (random_.one_in(4)) go_to(random_stream());
   change_values();
@@ -114,17 +114,17 @@ void Lane::run(int number) {
   (void)cudaGetLastError();
   if (status.ok() && direct == cudaSuccess) return;
   if (status.ok()) return fault(absl::StrCat("the run is ok, and directly it fails: ", cudaGetErrorName(direct)));
-  synchronize();  // Ends the process if the error is a sticky one.
+  synchronize();  // ends the process if the error is sticky
   if (direct == cudaSuccess) return fault("fails, and directly it does not: " + status.ToString());
   ++tally_.alike;
-  direct_.assign(cached_, direct_streams_[0]);  // How much of the work was enqueued before the error is not specified.
+  direct_.assign(cached_, direct_streams_[0]);  // how much of the work was enqueued before the error is unspecified
 }
 
 cudaStream_t Lane::random_stream() {
   return streams_[static_cast<std::size_t>(random_.below(static_cast<int>(streams_.size())))];
 }
 
-// The work goes on on another stream, behind what is enqueued.
+// Continues on another stream, after the work enqueued so far.
 void Lane::go_to(cudaStream_t stream) {
   if (stream == stream_) return;
   check(cudaEventRecord(event_, stream_), "cudaEventRecord");
@@ -132,7 +132,7 @@ void Lane::go_to(cudaStream_t stream) {
   stream_ = stream;
 }
 
-// Now and then, one of the cache's other operations.
+// Sometimes calls one of the cache's other functions.
 void Lane::operate(int number, const Values& values) {
   const int any = random_.below(static_cast<int>(programs_.size()));
   switch (random_.below(60)) {
@@ -149,7 +149,8 @@ void Lane::operate(int number, const Values& values) {
       for (int i = 0; i < static_cast<int>(programs_.size()); ++i) cache_.unpin(key_of(i));
       break;
     case 4:
-      // On a stream that nothing orders with the run's. It reports what breaks a capture, where a run goes on directly.
+      // On a stream that is not ordered with the run's. An error that breaks a capture is returned here, while a run
+      // would go on directly.
       (void)call_cache(Way::kWarm, number, random_stream(), values);
       expect_left_alone("warm()");
       break;
@@ -201,7 +202,7 @@ Values Lane::values_for(const Memory& memory) const {
   return values;
 }
 
-// Values that no launch takes.
+// Values that no launch accepts.
 Values Lane::make_bad(const Values& good) {
   Values values = good;
   switch (random_.below(4)) {
@@ -264,7 +265,7 @@ cudaError_t Lane::enqueue_directly(int number, cudaStream_t stream, const Values
   return enqueuer.enqueue(direct_.host_arguments(number));
 }
 
-// A program that nests none and takes values if the operation says so, or -1.
+// A program that nests no other and takes values only if the operation says so; or -1.
 int Lane::nested_program(const Op& op) const {
   const int count = static_cast<int>(programs_.size());
   for (int i = 0; i < count; ++i) {

@@ -16,7 +16,7 @@
 
 namespace graphcache::test::differential {
 
-// The values of a run, except the pointers: for these, the numbers of their places.
+// The values of a run; for pointers, the numbers of their places.
 struct Draw {
   int out, in, to, from;
   Values values;
@@ -59,14 +59,14 @@ class Lane {
   const int number_;
   Random random_;
   Memory cached_, direct_;
-  std::vector<cudaStream_t> streams_;  // Of runs; the thread's own stream is one.
-  cudaStream_t stream_ = nullptr;      // Of the last run.
+  std::vector<cudaStream_t> streams_;  // streams of runs, including the thread's own stream
+  cudaStream_t stream_ = nullptr;      // stream of the last run
   std::array<cudaStream_t, kStreams - 1> forks_{};
   Streams direct_streams_{};
   cudaEvent_t event_ = nullptr;
   Draw draw_{};
   int run_ = 0;
-  int hot_ = 0;  // The program that is run most often now.
+  int hot_ = 0;  // the program that is currently run most often
   std::string doing_;
   Tally tally_;
 };

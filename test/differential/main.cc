@@ -5,9 +5,8 @@
 //   differential --world SEED [...]   repeats one world
 //
 // Each world is a seed, and a test case. It has a cache with random options and one to eight threads, each with
-// streams, memory and keys of its own and keys that all threads share. Each wrong world prints a line,
-// and the exit status is then 1; it is 3 at once after an error that CUDA does not recover from, and 77 without a
-// device.
+// streams, memory and keys of its own and keys that all threads share. Each wrong world prints a line, and the exit
+// status is then 1. It is 3, at once, after an unrecoverable CUDA error, and 77 without a device.
 #include <cuda_runtime_api.h>
 #include <execinfo.h>
 #include <unistd.h>
@@ -74,7 +73,7 @@ void print(const char* title, std::size_t count, const std::uint64_t* counts, co
 
 char last_words[512];
 
-// A world that hangs or crashes shows its seed and options, and the calls that it was in.
+// Prints the seed, the options and the current calls of a world that hangs or crashes.
 void say_and_exit(int signal) {
   std::array<void*, 64> calls{};
   const auto say = [](const char* text) {
@@ -101,7 +100,7 @@ int run(const Arguments& arguments) {
   }
   check(cudaFree(nullptr), "cudaFree");
   std::array<void*, 2> loaded{};
-  backtrace(loaded.data(), 2);  // Its first call allocates.
+  backtrace(loaded.data(), 2);  // its first call allocates
   const auto begin = std::chrono::steady_clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
   Tally tally;

@@ -14,7 +14,7 @@ constexpr std::size_t kAllWords = std::size_t{kPlaces} * kWords;
 constexpr std::size_t kAllBytes = kAllWords * sizeof(int);
 constexpr std::array<const char*, kMemoryKinds> kNames = {"device", "managed", "pinned", "pageable"};
 
-std::string world_in_flight;  // Written while no lane runs.
+std::string world_in_flight;  // written while no lane runs
 
 std::size_t index(MemoryKind kind) { return static_cast<std::size_t>(kind); }
 
@@ -55,7 +55,7 @@ Memory::Memory(Random& random, const std::vector<Program>& programs) : pageable_
   for (const Program& program : programs) {
     std::vector<HostArgument>& arguments = host_arguments_.emplace_back();
     for (const Op& op : program.ops) arguments.push_back({place(kPinnedWork), op.a});
-    arguments.push_back({nullptr, 0});  // So that it has a first one.
+    arguments.push_back({nullptr, 0});  // so that it has a first one
   }
 }
 

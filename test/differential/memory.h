@@ -1,4 +1,4 @@
-// One copy of a lane's memory: what the cache works on, or what is worked on directly.
+// One copy of a lane's memory, used by the cache or by the direct runs.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,21 +17,21 @@ inline bool is_on_host(int place) {
   return kind == MemoryKind::kPinned || kind == MemoryKind::kPageable;
 }
 
-// What a host function changes.
+// The data that a host function changes.
 struct HostArgument {
   int* words;
   int constant;
 };
 void change_on_host(void* argument);
 
-// Ends the process with status 3 after a CUDA error that nobody expected: it may be sticky.
+// Ends the process with status 3 after an unexpected CUDA error, because it may be sticky.
 void check(cudaError_t error, const char* what);
-// What such an end says.
+// The text that is printed then.
 void set_world_in_flight(const std::string& text);
 
 class Memory {
  public:
-  // Of random content.
+  // With random contents.
   Memory(Random& random, const std::vector<Program>& programs);
   ~Memory();
   Memory(const Memory&) = delete;
@@ -39,16 +39,17 @@ class Memory {
   int* place(int number) const;
   HostArgument* host_arguments(int program) { return host_arguments_[static_cast<std::size_t>(program)].data(); }
 
-  // The first place that differs and how, or empty. Nothing may be in flight that writes either but on `stream`.
+  // Describes the first place that differs; empty if there is none. Only work on `stream` may be in flight on either
+  // memory.
   static std::string difference(const Memory& got, const Memory& wanted, cudaStream_t stream);
-  // Takes over the content of `other`.
+  // Copies the contents of `other`.
   void assign(const Memory& other, cudaStream_t stream);
 
  private:
-  // All places of each kind, though only some of them are used. kPageable is a vector.
+  // All places of each kind, of which only some are used. kPageable is a vector.
   std::array<int*, kMemoryKinds> blocks_{};
   std::vector<int> pageable_;
-  int* staging_ = nullptr;  // Pinned: where the device's places are read.
+  int* staging_ = nullptr;  // pinned memory in which the device's places are read
   std::vector<std::vector<HostArgument>> host_arguments_;
 };
 

@@ -37,7 +37,8 @@ Kind random_kind(Random& random, const Flavor& flavor, bool only_kernels, bool s
 unsigned random_slots(Random& random, bool many) {
   auto slots = static_cast<unsigned>(random.next());
   if (!many) slots &= static_cast<unsigned>(random.next() & random.next());
-  if (!random.one_in(4)) slots &= ~unsigned{kSlotBlock | kSlotShared};  // They keep a node from being device-updated.
+  // These slots keep a node from being device-updated.
+  if (!random.one_in(4)) slots &= ~unsigned{kSlotBlock | kSlotShared};
   return slots & kAllSlots;
 }
 

@@ -1,4 +1,4 @@
-// What the fuzzer runs: random programs, as data. enqueue.h makes work of them.
+// The fuzzer's random programs, as data. enqueue.h enqueues their work.
 #pragma once
 
 #include <array>
@@ -15,21 +15,21 @@ using stress::Random;
 enum class MemoryKind { kDevice, kManaged, kPinned, kPageable };
 inline constexpr int kMemoryKinds = 4;
 
-// Numbers 0 to 7 are what constants work on. The host never reads or writes a place that is in flight: sources are
-// written before the first run alone, and kSink and the pageable target are only ever copied to.
+// Operations with constants use places 0 to 7. The host never accesses a place that is in flight: sources are written
+// only before the first run, and kSink and the pageable target are only ever copied to.
 inline constexpr std::array kKindOfPlace = {
-    MemoryKind::kDevice,  MemoryKind::kDevice,   MemoryKind::kDevice,    // 0 to 5: reached from a base pointer, too.
+    MemoryKind::kDevice,  MemoryKind::kDevice,   MemoryKind::kDevice,    // 0 to 5: also reached from a base pointer
     MemoryKind::kDevice,  MemoryKind::kDevice,   MemoryKind::kDevice,    //
     MemoryKind::kManaged, MemoryKind::kPinned,   MemoryKind::kPageable,  // kPinnedWork is 7, kSink is 8.
-    MemoryKind::kDevice,  MemoryKind::kDevice,   MemoryKind::kManaged,   // From 9 on: targets of slots.
+    MemoryKind::kDevice,  MemoryKind::kDevice,   MemoryKind::kManaged,   // from 9 on: targets of slots
     MemoryKind::kPinned,  MemoryKind::kPageable,                         //
-    MemoryKind::kDevice,  MemoryKind::kDevice,   MemoryKind::kManaged,   // From 14 on: sources of slots.
+    MemoryKind::kDevice,  MemoryKind::kDevice,   MemoryKind::kManaged,   // from 14 on: sources of slots
     MemoryKind::kPinned,  MemoryKind::kPageable,
 };
 inline constexpr int kPlaces = static_cast<int>(kKindOfPlace.size());
 inline constexpr int kBasePlaces = 6, kWorkPlaces = 8, kPinnedWork = 7, kSink = 8;
 inline constexpr int kTargets = 9, kSources = 14;
-inline constexpr int kSlotKernelPlaces = 3, kSlotPlaces = 5;  // Kernels and sets take the first three of either.
+inline constexpr int kSlotKernelPlaces = 3, kSlotPlaces = 5;  // kernels and sets use the first three of each
 
 // ---- Programs ----
 
@@ -40,21 +40,21 @@ enum class Kind {
   kBig,
   kAligned,
   kNumbers,
-  kOnDevice,  // Values read through Recorder::on_device().
+  kOnDevice,  // values read through Recorder::on_device()
   kCopy,
   kSet,
   kClusterOf2,
-  // From here on not by the recorder:
+  // The following are not made by the recorder.
   kCluster,
   kProgrammatic,
   kCooperative,
   kDirectMix,
   kSet2d,
   kHostFunction,
-  kAllocate,  // And work in that memory, and free.
-  kNested,    // Another program's run.
+  kAllocate,  // also works in that memory, and frees it
+  kNested,    // runs another program
   kNestedWithValues,
-  kQuery,  // Of the stream, which breaks a capture.
+  kQuery,  // queries the stream, which breaks a capture
 };
 inline constexpr int kKinds = static_cast<int>(Kind::kQuery) + 1;
 // clang-format off
@@ -64,18 +64,18 @@ inline constexpr std::array<const char*, kKinds> kKindNames = {
     "query"};
 // clang-format on
 
-// Operands that are slots where the program takes values.
+// Operands that are slots if the program takes values.
 enum SlotBit : unsigned {
   kSlotOut = 1,
   kSlotIn = 2,
-  kSlotAny = 4,  // The slots of a copy are those that reach every kind of memory.
+  kSlotAny = 4,  // slots of a copy, which reach every kind of memory
   kSlotGrid = 8,
   kSlotBlock = 16,
   kSlotShared = 32,
   kSlotA = 64,
   kSlotB = 128,
   kSlotBytes = 256,
-  kSlotWhole = 512,  // The structure.
+  kSlotWhole = 512,  // the structure
 };
 inline constexpr unsigned kAllSlots = 1023;
 
@@ -83,33 +83,33 @@ struct Op {
   bool has(SlotBit bit) const { return (slots & bit) != 0; }
 
   Kind kind;
-  int stream;          // 0: the run's own. Others are forked from it, and joined in the end.
-  int out, in, other;  // Places, where they are constants.
+  int stream;          // 0 is the run's own; others are forked from it and joined at the end
+  int out, in, other;  // places, if they are constants
   int a, b;
   unsigned grid_x, grid_y, block;
-  unsigned slots;  // SlotBit.
-  bool variant;    // Another kernel, cluster size or kind of copy.
+  unsigned slots;  // bits of SlotBit
+  bool variant;    // another kernel, cluster size or kind of copy
 };
 
 struct Program {
   std::vector<Op> ops;
   bool takes_values;
-  bool shared;  // By all lanes, whose memory differs: all pointers are slots.
+  bool shared;  // by all lanes; their memory differs, so all pointers are slots
   bool nests;
 };
 
-inline constexpr int kStreams = 4;  // Of a program.
+inline constexpr int kStreams = 4;  // of a program
 
 // What a world's programs may contain.
 struct Flavor {
-  bool tiny;       // Constants and values are 0 or 1: a slot often holds what a relative has as a constant.
-  bool allocates;  // Graphs may have allocations; such graphs share nothing.
-  bool on_device;  // Graphs may have values on the device; such graphs share nothing.
-  bool breaks;     // Captures are broken on purpose.
-  bool related;    // Most programs are relatives of a few.
+  bool tiny;       // constants and values are 0 or 1, so a slot often holds a relative's constant
+  bool allocates;  // graphs may have allocations; such graphs share nothing
+  bool on_device;  // graphs may have values on the device; such graphs share nothing
+  bool breaks;     // captures are broken on purpose
+  bool related;    // most programs are relatives of a few
 };
 
-// A new program, or a relative of one of those before: of the same topology, with other constants and shapes.
+// A new program, or a relative of an earlier one: the same topology with other constants and shapes.
 Program random_program(Random& random, const std::vector<Program>& before, const Flavor& flavor);
 
 }  // namespace graphcache::test::differential

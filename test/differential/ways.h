@@ -1,5 +1,5 @@
-// Two ways to enqueue work: through a run's recorder, with slots, and directly, with the slots' values. Both have the
-// same members, so that one template enqueues a program either way.
+// Two ways to enqueue work: through a run's recorder with slots, and directly with the slots' values. Both have the
+// same members, so one template enqueues a program in either way.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,18 +15,18 @@
 
 namespace graphcache::test::differential {
 
-// The values of a run, or the slots that stand for them.
+// The values of a run, or slots for them.
 template <template <class> class Of>
 struct Operands {
-  Of<int*> out;         // For kernels and sets.
-  Of<const int*> in;    // For kernels.
-  Of<int*> to;          // For copies: any kind of memory.
-  Of<const int*> from;  // The same.
-  Of<int*> base;        // Of the places 0 to 5.
+  Of<int*> out;         // for kernels and sets
+  Of<const int*> in;    // for kernels
+  Of<int*> to;          // for copies: any kind of memory
+  Of<const int*> from;  // for copies: any kind of memory
+  Of<int*> base;        // of the places 0 to 5
   Of<int> a;
   Of<unsigned char> b;
   Of<dim3> grid;
-  Of<dim3> pairs;  // A grid of an even size.
+  Of<dim3> pairs;  // a grid of an even size
   Of<unsigned> block;
   Of<std::size_t> shared_bytes;
   Of<std::size_t> bytes;
@@ -43,7 +43,7 @@ using Slots = Operands<Slot>;
 
 using Streams = std::array<cudaStream_t, kStreams>;
 
-// All its other bytes are zero: some launches are refused with others (fact 26).
+// All its other bytes are zero, because some launches fail with others (fact 26).
 inline cudaLaunchAttribute make_attribute(cudaLaunchAttributeID id) {
   cudaLaunchAttribute attribute;
   std::memset(&attribute, 0, sizeof attribute);
@@ -51,7 +51,7 @@ inline cudaLaunchAttribute make_attribute(cudaLaunchAttributeID id) {
   return attribute;
 }
 
-// kernel<<<grid, block, shared_bytes, stream>>>(values...), with an attribute if that is given.
+// kernel<<<grid, block, shared_bytes, stream>>>(values...), with an attribute if one is given.
 template <class... P>
 cudaError_t launch(cudaStream_t stream, const cudaLaunchAttribute* attribute, void (*kernel)(P...), dim3 grid,
                    dim3 block, std::size_t shared_bytes, std::type_identity_t<P>... values) {
@@ -83,7 +83,7 @@ class Recorded {
   cudaError_t launch(cudaStream_t stream, void (*kernel)(P...), Arg<dim3> grid, Arg<dim3> block,
                      Arg<std::size_t> shared_bytes, Arg<std::type_identity_t<P>>... values) {
     recorder_.on(stream).launch(kernel, LaunchShape(grid, block, shared_bytes), values...);
-    return cudaSuccess;  // The run reports the recorder's error.
+    return cudaSuccess;  // the run reports the recorder's error
   }
   cudaError_t copy(cudaStream_t stream, Arg<void*> to, Arg<const void*> from, Arg<std::size_t> bytes,
                    cudaMemcpyKind kind) {

@@ -29,7 +29,7 @@ Settings::Settings(std::uint64_t the_seed, const Limits& limits) : seed(the_seed
   constexpr detail::Sharing kSharings[] = {detail::Sharing::kAuto, detail::Sharing::kNever, detail::Sharing::kAlways,
                                            detail::Sharing::kTable};
   options.mechanisms.sharing = random.of(kSharings);
-  // By default small graphs, as most are here, borrow only in a full budget.
+  // By default small graphs, as most are here, borrow only if the budget is full.
   if (options.mechanisms.sharing == detail::Sharing::kAuto && seed % 2 != 0) {
     options.mechanisms.sharing = detail::Sharing::kRent;
   }
@@ -38,7 +38,7 @@ Settings::Settings(std::uint64_t the_seed, const Limits& limits) : seed(the_seed
   options.mechanisms.patching = random.of(kPatchings);
   constexpr Prefer kPreferences[] = {Prefer::kTotalTime, Prefer::kTotalTime, Prefer::kDeviceTime, Prefer::kMemory};
   options.prefer = random.of(kPreferences);
-  // Beside another thread's capture in global mode, synchronizations fail.
+  // While another thread's capture in global mode is active, synchronizations fail.
   constexpr cudaStreamCaptureMode kModes[] = {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed,
                                               cudaStreamCaptureModeGlobal};
   options.capture_mode = kModes[random.below(threads == 1 ? 3 : 2)];
@@ -54,7 +54,7 @@ Settings::Settings(std::uint64_t the_seed, const Limits& limits) : seed(the_seed
   bad_values = random.one_in(3);
   spins = random.one_in(2);
   synchronizes = random.one_in(3);
-  // Verify mode captures such runs on a blocking stream, beside which other threads must not use the default stream.
+  // Verify mode captures such runs on a blocking stream, and meanwhile other threads must not use the default stream.
   const bool verifies_in_threads = threads > 1 && std::getenv("GRAPHCACHE_VERIFY") != nullptr;
   default_stream = Random(seed, 2, 0).one_in(3) && !verifies_in_threads;
   constexpr int kBackground[] = {0, 0, 0, 1, 2};
@@ -139,7 +139,7 @@ std::string World::run(Tally* tally) {
                    std::accumulate(stats.refused_updates.begin(), stats.refused_updates.end(), std::uint64_t{0}),
                    stats.refused_device_updates};
     tally->add(sum);
-    // Entries go before the memory that they use; streams may go before the cache.
+    // Entries must be destroyed before the memory that they use. Streams may be destroyed before the cache.
     settings.seed % 3 == 0 ? cache->clear() : cache.reset();
     lanes.clear();
   }

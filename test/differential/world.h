@@ -14,44 +14,44 @@
 
 namespace graphcache::test::differential {
 
-// What the command line says of all worlds.
+// Limits from the command line, for all worlds.
 struct Limits {
   int threads = INT_MAX;
-  int runs = 0;  // Of each lane; 0: as the seed decides.
+  int runs = 0;  // of each lane; 0 if the seed decides
   bool compare_each = false;
 };
 
-// What a seed decides.
+// The choices of a seed.
 struct Settings {
   Settings(std::uint64_t the_seed, const Limits& limits);
 
-  // One line, the seed first.
+  // One line that begins with the seed.
   std::string text() const;
 
   std::uint64_t seed;
   Options options;
   Flavor flavor;
   int threads, runs;
-  bool priorities;      // Streams have different ones.
-  bool default_stream;  // Some runs are on the default stream; then no other stream blocks.
-  bool bad_values;      // Some runs have values that no launch accepts.
-  bool spins;           // Some runs find their stream busy.
-  bool synchronizes;    // Some runs find it idle for certain.
-  int runs_to_compare;  // So many runs are compared at once, on average.
+  bool priorities;      // streams have different ones
+  bool default_stream;  // some runs are on the default stream; then no other stream is blocking
+  bool bad_values;      // some runs have values that no launch accepts
+  bool spins;           // some runs find their stream busy
+  bool synchronizes;    // some runs find it idle for certain
+  int runs_to_compare;  // average number of runs between two comparisons
   std::vector<Program> programs;
 };
 
-// What was done, in numbers.
+// Counts of what was done.
 struct Tally {
   void add(const Tally& other);
 
-  std::uint64_t runs = 0;    // Of lanes, nested ones not included.
-  std::uint64_t failed = 0;  // Runs and warm() that failed.
-  std::uint64_t alike = 0;   // Runs that failed, and so did the direct one.
+  std::uint64_t runs = 0;    // of lanes, without nested ones
+  std::uint64_t failed = 0;  // runs and warm() that failed
+  std::uint64_t alike = 0;   // runs that failed in both ways
   std::array<std::uint64_t, kOutcomeCount> outcomes{};
   std::array<std::uint64_t, kEagerReasonCount> eager_reasons{};
   std::array<std::uint64_t, kKinds> kinds{};
-  std::array<std::uint64_t, 8> changes{};  // Counters of Stats, by kChangeNames.
+  std::array<std::uint64_t, 8> changes{};  // counters of Stats, by kChangeNames
 };
 inline constexpr std::array<const char*, 8> kChangeNames = {"captures",        "instantiations",        "updates",
                                                             "row switches",    "nodes patched",         "evictions",
@@ -61,9 +61,9 @@ class World {
  public:
   World(std::uint64_t seed, const Limits& limits) : settings(seed, limits) {}
 
-  // Returns what was wrong first, or an empty text. Adds to the tally.
+  // Returns the first error, or an empty text. Adds to the tally.
   std::string run(Tally* tally);
-  // Notes what is wrong and stops all lanes. Thread-safe.
+  // Records an error and stops all lanes. Thread-safe.
   void fault(const std::string& what);
 
   const Settings settings;

@@ -1,6 +1,6 @@
-// report_page FOLDER: a cache on hostrt whose callers chose labels and a title that try to be more than text. Writes
-// its page (page.html), the same with all that may leave the process (all.html), a page of a cache that did nothing
-// (empty.html), and what the first one has to show (expected.json).
+// report_page FOLDER: a cache on hostrt with hostile labels and a hostile title. Writes its page (page.html), the same
+// with everything that may leave the process (all.html), a page of an unused cache (empty.html), and the expected
+// contents of the first one (expected.json).
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -24,7 +24,7 @@ using Json = nlohmann::ordered_json;
 using graphcache::EagerReason;
 using graphcache::Outcome;
 
-// EntryInfo::label has 32 bytes at most.
+// EntryInfo::label has at most 32 bytes.
 const char* const kLabels[] = {
     "<script>alert(1)</script>",
     "\"><img src=x onerror=alert(1)>",

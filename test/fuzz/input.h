@@ -1,5 +1,5 @@
-// What every fuzz target needs: the fuzzer's bytes read as decisions, and checks that end the process with a word on
-// what was wrong, which is how libFuzzer learns of it.
+// Shared by the fuzz targets: the fuzzer's bytes as decisions, and checks. A check that fails describes the error and
+// ends the process, which is how libFuzzer detects it.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace graphcache::test {
 
-// Decisions, until the bytes are used up; then all are 0.
+// Decisions. When the bytes are used up, all further ones are 0.
 class Input {
  public:
   Input(const std::uint8_t* data, std::size_t size) : at_(data), end_(data + size) {}
@@ -54,7 +54,7 @@ class Input {
   std::abort();
 }
 
-// FUZZ_CHECK(condition, text that says more)
+// FUZZ_CHECK(condition, details)
 #define FUZZ_CHECK(condition, detail) \
   if (!(condition)) ::graphcache::test::give_up(__FILE__, __LINE__, #condition, detail)
 

@@ -1,5 +1,5 @@
-// Keys from random parts: they are equal exactly if their parts are, by an account of the parts that knows nothing of
-// the key's encoding, and whatever they hold can be copied, moved, hashed and printed.
+// Keys from random parts. Two keys are equal exactly if their parts are, by a description of the parts that does not
+// use the key's encoding. Every key can be copied, moved, hashed and printed.
 
 #include <absl/hash/hash.h>
 #include <absl/types/optional.h>
@@ -72,7 +72,7 @@ void add_text(Keyer& keyer, const Part& part) {
   if (part.style % 5 == 0 && !has_nul) {
     keyer.add(part.text.c_str());
   } else if (part.style % 5 == 1 && !has_nul && part.text.size() <= sizeof array) {
-    std::copy(part.text.begin(), part.text.end(), array);  // one that is full has no NUL
+    std::copy(part.text.begin(), part.text.end(), array);  // a full array has no NUL
     keyer.add(array);
   } else if (part.style % 5 == 2) {
     keyer.add(std::string_view(part.text));
@@ -211,7 +211,8 @@ void check_one(const Key& key, const std::vector<Part>& parts, const std::string
 }
 
 void check(const std::uint8_t* data, std::size_t size) {
-  // Two lists from nearly the same bytes: one is altered, and what can be passed in several ways is passed in another.
+  // Two lists from nearly the same bytes: one is altered, and parts that can be passed in several ways are passed in
+  // another.
   Input head(data, size);
   const std::size_t place = head.take<std::uint16_t>();
   const std::uint8_t change = head.byte();

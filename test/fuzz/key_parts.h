@@ -1,4 +1,4 @@
-// Random parts of keys, and what they are in words.
+// Random parts of keys, and their descriptions.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,8 +15,8 @@
 
 namespace graphcache::test {
 
-// A part that is a tree. Its `meaning` is that of the part in the contract's words: parts are equal if it is. `style`
-// chooses between ways of passing the same part, as another integer type or another container.
+// A part, which may be a tree. `meaning` describes it in the words of the contract: parts are equal if their meanings
+// are. `style` selects a way of passing the same part, such as another integer type or another container.
 struct Part {
   enum Kind {
     kInteger,
@@ -36,7 +36,7 @@ struct Part {
   };
   Kind kind = kInteger;
   bool negative = false;
-  std::uint64_t number = 0;  // the value; of a negative one, its two's complement
+  std::uint64_t number = 0;  // the value; two's complement if it is negative
   std::string text;
   LaunchConfig config;
   std::vector<Part> parts;
@@ -72,7 +72,7 @@ inline dim3 read_dim3(Input& input) {
 
 inline std::string read_text(Input& input) {
   std::string text = input.text(input.below(48));
-  if (input.chance(16)) {  // a key of many bytes, from few of input
+  if (input.chance(16)) {  // a key of many bytes, from few bytes of input
     text.resize(text.size() + 32 * input.byte(), 'x');
   }
   return text;
@@ -128,7 +128,7 @@ inline std::vector<Part> read_parts(Input input, unsigned style) {
   return parts;
 }
 
-// ---- What the parts are, in words ----
+// ---- Descriptions of the parts ----
 
 inline std::string number_in_words(const Part& part) {
   return part.negative ? std::to_string(static_cast<std::int64_t>(part.number)) : std::to_string(part.number);
@@ -179,14 +179,14 @@ inline std::string meaning(const Part& part) {
   return "";
 }
 
-// Inside of containers a Part is a user's type; at the top, and inside of a user's type, it is just added.
+// Inside containers a Part is a user's type. At the top, and inside a user's type, it is just added.
 inline std::string meaning(const std::vector<Part>& parts, bool wrapped) {
   std::string all;
   for (const Part& part : parts) all += wrapped ? "user(" + meaning(part) + ")" : meaning(part);
   return all;
 }
 
-// The first text at whatever depth, or null.
+// The first text at any depth, or null.
 inline const std::string* first_text(const std::vector<Part>& parts) {
   for (const Part& part : parts) {
     if (part.kind == Part::kText) return &part.text;

@@ -1,5 +1,5 @@
-// Manifests from anywhere: read_manifest() takes a text or refuses it, whatever it holds. What is taken as a key is
-// one: it can be printed, and comes back equal from a manifest of its own.
+// Arbitrary manifests: read_manifest() accepts a text or refuses it. Every key that it accepts can be printed, and
+// survives a manifest of its own.
 
 #include <absl/strings/escaping.h>
 #include <absl/strings/str_cat.h>
@@ -18,7 +18,7 @@
 namespace graphcache::test {
 namespace {
 
-// A manifest whose lines are hostile and whose checksum is right.
+// A manifest with hostile lines and a correct checksum.
 std::string with_checksum(const std::string& lines) {
   const std::string text = absl::StrCat("graphcache manifest 1\n", lines, "\n");
   return absl::StrCat(text, "checksum ", absl::Hex(siphash13({1, 2}, text.data(), text.size()), absl::kZeroPad16),

@@ -1,7 +1,7 @@
-// Caches with random options, and random sequences of their calls, with fn that break captures, CUDA calls that fail
-// and exceptions on the way: each run has an outcome or a typed error, its work is done exactly once and with its own
-// values (a copy on the host does the same steps), the stream and the thread are left alone, and the cache leaves
-// nothing behind.
+// Caches with random options and random sequences of their calls, where fn breaks captures, CUDA calls fail and
+// exceptions are thrown. Each run has an outcome or a typed error, and its work is done exactly once with its own
+// values (a copy on the host does the same steps). The stream and the thread are unchanged, and the cache leaves
+// nothing alive.
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
@@ -45,7 +45,7 @@ Options read_options(Input& in, cudaStream_t stream) {
   return options;
 }
 
-// What a run does: some steps on the data, by the key, and things that a capture does not take.
+// The work of a run: some steps on the data, selected by the key, and calls that a capture does not allow.
 struct Work {
   int steps;
   bool otherwise;
@@ -90,8 +90,9 @@ class Caller {
       check_counters(cache);
     }
     hostrt::clear_failures();
-    if (calls_fail_) Cache next(options);  // Destroys what could not be, since a call failed.
-    // After a fatal error handles are dropped: what they stood for is the dead context's. The destructor tells nobody.
+    if (calls_fail_) Cache next(options);  // destroys what an earlier failed call has left
+    // After a fatal error, handles are dropped, because their objects belong to the dead context. The destructor
+    // reports nothing.
     if (!fatal_ && !may_be_fatal_) FUZZ_CHECK(hostrt::ledger() == at_start_, "a cache left something behind");
     FUZZ_CHECK(hostrt::misuses() == 0, hostrt::last_misuse());
   }
@@ -122,7 +123,7 @@ class Caller {
     }
   }
 
-  // One work a key, and values that change: what decides which work is enqueued belongs in the key.
+  // One work for each key, with changing values: everything that decides what is enqueued belongs in the key.
   Work read_work(int key) {
     const int value = in_.take<int>();
     const std::uint8_t trouble = in_.byte();
@@ -136,7 +137,7 @@ class Caller {
       case Work::kError:
         return absl::CancelledError("fn gives up");
       case Work::kStatus:
-        return absl::OkStatus();  // and nothing was enqueued, which is the work of this key's first run
+        return absl::OkStatus();  // nothing was enqueued, which is the work of this key's first run
       case Work::kThrow:
         throw std::runtime_error("fn throws");
       case Work::kAllocate:
@@ -208,10 +209,11 @@ class Caller {
     check_data(true);  // it runs nothing
   }
 
-  // The armed failures are for the cache's calls: reading the data must not use them up.
+  // The armed failures are for the cache's calls, so reading the data must not use them up.
   void check_data(bool known) {
     std::array<int, kInts> found;
-    for (int i = 0; i < kInts; ++i) found[static_cast<std::size_t>(i)] = data_[i];  // hostrt's memory is the host's
+    // Hostrt's device memory is host memory.
+    for (int i = 0; i < kInts; ++i) found[static_cast<std::size_t>(i)] = data_[i];
     if (known) FUZZ_CHECK(found == expected_, "the device holds something else than the same steps on the host");
     expected_ = found;
   }
@@ -245,9 +247,9 @@ class Caller {
   void check_surroundings() {
     hostrt::Ledger now = hostrt::ledger();
     FUZZ_CHECK(now.captures == 0, "a capture goes on");
-    // The cache has one for what is warmed, and one to learn what is over.
+    // The cache has one stream for warm(), and one to find out what is complete.
     FUZZ_CHECK(now.streams <= at_start_.streams + 2, "streams were made");
-    // An executable that was not launched yet may have one, and one that waits for its destruction.
+    // An executable that was not launched may have an event, and so may one that waits for destruction.
     FUZZ_CHECK(now.events <= at_start_.events + 2 * now.executables, "events were made");
     const cudaError_t left = cudaGetLastError();
     FUZZ_CHECK(left == cudaSuccess, cudaGetErrorName(left));
@@ -265,7 +267,7 @@ class Caller {
       live += entry.live ? 1 : 0;
       recorded += entry.recorded ? 1 : 0;
     }
-    if (fatal_) return;  // The entry whose run found out may not have left yet.
+    if (fatal_) return;  // the entry of the run that found the error may still exist
     FUZZ_CHECK(stats.live_executables == live, to_string(stats));
     FUZZ_CHECK(stats.live_templates == recorded, to_string(stats));
     const Options& options = cache.options();
@@ -279,8 +281,8 @@ class Caller {
   std::array<int, kInts> expected_{};
   hostrt::Ledger at_start_;
   bool fatal_ = false;
-  bool calls_fail_ = false;    // Some call was made to fail,
-  bool may_be_fatal_ = false;  // by an error that is fatal.
+  bool calls_fail_ = false;    // whether some call was made to fail
+  bool may_be_fatal_ = false;  // whether that error may be a fatal one
 };
 
 }  // namespace

@@ -1,8 +1,8 @@
-// Random programs of runtime calls against hostrt. It must answer each with an error that the runtime has, latch that
-// error, and neither crash, hang nor leak, whatever the order of the calls and however dead the handles.
+// Random programs of runtime calls against hostrt. Each call must return an error that the runtime has and latch it. It
+// must not crash, hang or leak, whatever the order of the calls and the state of the handles.
 //
-// A program is a list of operations; one more operation is one more line of kOperations. With GRAPHCACHE_FUZZ_TRACE
-// set, each is printed with its answer.
+// A program is a list of operations. To add an operation, add a line to kOperations. If GRAPHCACHE_FUZZ_TRACE is set,
+// each is printed with its result.
 
 #include <cuda_runtime_api.h>
 
@@ -21,7 +21,7 @@ void note_nodes(World& w, const cudaGraphNode_t* nodes, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) w.nodes.add(nodes[i]);
 }
 
-// add(out, graph, dependencies, count), for the calls that add a node of some type.
+// Calls add(out, graph, dependencies, count), for functions that add a node of some type.
 template <class Add>
 cudaError_t add_node(World& w, Add&& add) {
   const World::Nodes after = w.some_nodes();
@@ -58,7 +58,7 @@ cudaError_t read_capture(World& w) {
   const cudaError_t error = capture_info(w.stream(), &info);
   if (error != cudaSuccess || info.status != cudaStreamCaptureStatusActive) return error;
   note_nodes(w, info.dependencies, info.dependency_count);
-  w.graphs.add(info.graph);  // may be given nodes, not destroyed
+  w.graphs.add(info.graph);  // nodes may be added to it, but it must not be destroyed
   return error;
 }
 
@@ -113,7 +113,7 @@ cudaError_t add_child(World& w) {
   return add_node(w, [&](auto... at) { return cudaGraphAddChildGraphNode(at..., w.graph()); });
 }
 
-// What the node gives is the address that its launches allocate at.
+// The node returns the address at which its launches allocate.
 cudaError_t add_allocation(World& w) {
   cudaMemAllocNodeParams* const params = w.alloc_params();
   const cudaError_t error = add_node(w, [&](auto... at) { return cudaGraphAddMemAllocNode(at..., params); });
@@ -125,10 +125,11 @@ cudaError_t list_dependencies(World& w) {
   std::array<cudaGraphNode_t, 8> nodes{};
   std::array<cudaGraphEdgeData, 8> edges{};
   std::size_t count = w.in.below(nodes.size() + 1);
-  return node_dependencies(w.node(), /*by_driver=*/false, nodes.data(), w.in.chance(64) ? nullptr : edges.data(), &count);
+  return node_dependencies(w.node(), /*by_driver=*/false, nodes.data(), w.in.chance(64) ? nullptr : edges.data(),
+                           &count);
 }
 
-// As a program that changes one argument does it: with the node's own arrays.
+// Like a program that changes one argument: with the node's own arrays.
 cudaError_t patch_with_own_params(World& w) {
   cudaKernelNodeParams params = {};
   const cudaGraphNode_t node = w.node();
@@ -153,7 +154,7 @@ cudaError_t arm_failure(World& w) {
   static constexpr cudaError_t kErrors[] = {cudaErrorMemoryAllocation, cudaErrorInvalidValue, cudaErrorUnknown,
                                             cudaErrorStreamCaptureInvalidated, cudaErrorGraphExecUpdateFailure};
   const char* function = hostrt::kFunctionNames[w.in.byte() % hostrt::kFunctionCount];
-  // These two are how the error that a call has latched is read.
+  // These two functions read the error that a call has latched.
   if (std::string(function).find("LastError") != std::string::npos) function = "*";
   hostrt::fail_call(function, static_cast<int>(w.in.below(4)), w.in.pick(kErrors), static_cast<int>(w.in.below(4)) - 1);
   return cudaSuccess;
@@ -312,7 +313,7 @@ void run(Input input) {
         FUZZ_CHECK(cudaPeekAtLastError() == error, operation.name);
       }
     }
-    hostrt::ledger();  // What it counts must still hold together.
+    hostrt::ledger();  // checks its counts
   }
   FUZZ_CHECK(hostrt::ledger() == hostrt::Ledger(), "after reset()");
   FUZZ_CHECK(cudaGetLastError() == cudaSuccess, "after reset()");

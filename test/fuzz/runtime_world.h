@@ -1,6 +1,6 @@
-// The world of a fuzzed program of runtime calls: what it has made, and the arguments that it chooses, by the fuzzer's
-// bytes. Left out is only what is undefined on the host, too: addresses that are nobody's memory, and arrays shorter
-// than their count.
+// The state of a fuzzed program of runtime calls: the objects that it has made, and the arguments that it chooses by
+// the fuzzer's bytes. It avoids only what is undefined on the host as well: addresses that belong to no memory, and
+// arrays shorter than their count.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -30,14 +30,14 @@ inline void increment(void* data) { ++*static_cast<int*>(data); }
 inline void synchronize(void* data) { *static_cast<int*>(data) = static_cast<int>(cudaDeviceSynchronize()); }
 
 inline constexpr int kArenaInts = 4096;  // device memory that lives as long as the program
-inline constexpr int kReachInts = 1024;  // what one piece of work touches of it, at most
+inline constexpr int kReachInts = 1024;  // the part of it that one piece of work accesses at most
 inline constexpr std::size_t kMaxHandles = 64;
 
-// Handles or addresses of one kind, those destroyed included.
+// Handles or addresses of one kind, including destroyed ones.
 template <class T>
 class Kind {
  public:
-  // Begins with what was never made.
+  // Begins with handles that were never created.
   explicit Kind(std::vector<T> foreign) : made_(std::move(foreign)) {}
 
   // Mostly the newest, sometimes any, alive or not.
@@ -45,7 +45,7 @@ class Kind {
     const std::uint8_t which = in.byte();
     return which < 96 ? made_.back() : made_[which % made_.size()];
   }
-  // Where a call writes a new one; sometimes it is given nowhere to write to.
+  // The place for a call to write a new one; sometimes null.
   T* slot(Input& in) { return in.chance(8) ? nullptr : &pending_; }
   void settle() {
     if (pending_ != nullptr) add(pending_);
@@ -60,7 +60,7 @@ class Kind {
   T pending_ = nullptr;
 };
 
-// One program and its hostrt: everything is new, two devices, and some device memory for all work to be about.
+// One program and its hostrt, freshly reset, with two devices and some device memory for all work.
 class World {
  public:
   explicit World(Input& input) : in(input) {
@@ -74,7 +74,7 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  // To be called after each operation.
+  // Call this after each operation.
   void settle() {
     streams.settle();
     events.settle();
@@ -111,7 +111,7 @@ class World {
     return some;
   }
 
-  // Where a call writes what is not looked at.
+  // A place for results that are ignored.
   template <class T>
   T* out() {
     static_assert(sizeof(T) <= sizeof scratch_);
@@ -126,11 +126,11 @@ class World {
   }
   int* arena() { return arena_; }
   int* address() { return in.chance(8) ? nullptr : arena_ + in.take<std::uint16_t>() % (kArenaInts - kReachInts); }
-  std::size_t bytes() {  // mostly within reach: anything else ends the context
+  std::size_t bytes() {  // mostly within reach, because anything else ends the context
     static constexpr std::size_t kBeyond[] = {SIZE_MAX, SIZE_MAX / 2, std::size_t{1} << 62};
     return in.chance(2) ? in.pick(kBeyond) : in.take<std::uint16_t>() % (kReachInts * sizeof(int));
   }
-  unsigned extent() {  // of a grid or a block: mostly one that runs soon
+  unsigned extent() {  // of a grid or a block; mostly one that runs quickly
     static constexpr unsigned kExtents[] = {1, 1, 1, 1, 1, 2, 3, 0, 0x80000000u, 0xffffffffu};
     return in.pick(kExtents);
   }
@@ -146,7 +146,7 @@ class World {
     bool has_arguments;
     void** arguments() { return has_arguments ? pointers : nullptr; }
   };
-  // The launch that it gives is the world's, until the next one.
+  // The returned launch belongs to the world, until the next one.
   Launch& launch() {
     static const void* const kFunctions[] = {reinterpret_cast<const void*>(blend),
                                              reinterpret_cast<const void*>(blend_otherwise),
@@ -159,7 +159,7 @@ class World {
                                              nullptr};
     launch_.function = in.pick(kFunctions);
     launch_.out = address();
-    if (launch_.out == nullptr) launch_.out = arena_;  // a kernel that is given null would fault here, too
+    if (launch_.out == nullptr) launch_.out = arena_;  // a kernel with a null pointer would fault on the host as well
     launch_.n = in.byte();
     launch_.a = in.byte();
     launch_.b = in.byte();
@@ -226,8 +226,8 @@ class World {
   Kind<cudaGraphNode_t> nodes{{nullptr, foreign<cudaGraphNode_t>()}};
   Kind<cudaGraphExec_t> executables{{nullptr, foreign<cudaGraphExec_t>()}};
   Kind<cudaUserObject_t> user_objects{{nullptr, foreign<cudaUserObject_t>()}};
-  Kind<void*> blocks{{nullptr}};       // of device memory
-  Kind<void*> host_blocks{{nullptr}};  // of pinned memory
+  Kind<void*> blocks{{nullptr}};       // device memory
+  Kind<void*> host_blocks{{nullptr}};  // pinned memory
 
  private:
   template <class T>

@@ -1,4 +1,4 @@
-"""Small deliberate defects, and the suites that are to notice them."""
+"""Small deliberate defects, and the suites that should detect them."""
 
 import dataclasses
 
@@ -6,10 +6,10 @@ import dataclasses
 @dataclasses.dataclass(frozen=True)
 class Defect:
     name: str
-    old: str  # tokens that stand in the library's sources once, wherever and however spaced
+    old: str  # tokens that occur once in the library's sources, with any spacing
     new: str
-    suites: tuple  # of test/, in the order in which they are run
-    sanitizer: str = ""  # that they are built with
+    suites: tuple  # suites of test/, in the order of their runs
+    sanitizer: str = ""  # the sanitizer of the build
 
 
 DEFECTS = [
@@ -254,8 +254,8 @@ DEFECTS = [
            ("verify_quiet",)),
     Defect("what differs is no finding", "differs = differs || (", "differs = differs && (", ("verify_hits",)),
     Defect("a later call is blamed for a broken capture",
-           "      if (watch.broke) continue;\n      asked",
-           "      watch.broke.reset();\n      asked",
+           "      if (watch.broke) continue;\n      queried",
+           "      watch.broke.reset();\n      queried",
            ("mistakes_diagnose",)),
     Defect("a call of another thread is taken for one of this thread", "call.error, !each.is_own, broke}",
            "call.error, false, broke}", ("mistakes_diagnose",)),
@@ -411,8 +411,8 @@ DEFECTS = [
            "      ++totals_.capture_failures;\n    }", ("hooks",)),
     Defect("a recording of verify mode counts as one to keep", "*out = capture_fn(request);\n    close_capture(request, nullptr);",
            "*out = capture_fn(request);\n    close_capture(request, out->graph.graph.get());", ("hooks",)),
-    Defect("hooks are called inside a capture", "if (!tells_ || (active_recording != nullptr && !at_end)) return;",
-           "if (!tells_) return;", ("hooks",)),
+    Defect("hooks are called inside a capture", "if (!notifies_ || (active_recording != nullptr && !at_end)) return;",
+           "if (!notifies_) return;", ("hooks",)),
     Defect("an error before a launch is ignored",
            "if (options_.hooks.before_launch) {\n    if (absl::Status why = options_.hooks.before_launch(request.key, request.given); !why.ok()) {",
            "if (options_.hooks.before_launch) {\n    if (absl::Status why = options_.hooks.before_launch(request.key, request.given); false) {",

@@ -1,4 +1,4 @@
-// What most suites on hostrt include, precompiled where Meson is told -Db_pch=true.
+// Headers that most suites on hostrt include. Precompiled with -Db_pch=true.
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 #include <cuda_runtime_api.h>

@@ -1,13 +1,13 @@
-// The ways of CUDASTF (cudax, a part of NVIDIA's CCCL) of workload.h: cudastf WAY.
+// The CUDASTF ways (cudax, a part of NVIDIA's CCCL) of workload.h: cudastf WAY.
 //
 //   stf_graph_ctx    a graph_ctx for each run, which builds the graph anew; all share one async_resources_handle, whose
 //                    cache of executables is updated
 //   stf_record_once  a graph for each key, recorded at its first run (pop_prologue_shared) and only launched later. A
 //                    stackable_ctx holds one such graph at a time, so each key has one of its own.
 //
-// In both, a graph is one task: a chain of 200 kernels. It is launched on one stream for all keys.
+// In both, a graph is one task: a chain of 200 kernels. All keys are launched on one stream.
 //
-// It is compiled against the headers of CCCL, which are not part of this project.
+// Compiled against the headers of CCCL, which are not part of this project.
 #include <cuda/experimental/stf.cuh>
 #include <optional>
 #include <string>
@@ -88,7 +88,7 @@ int record_once(const peers::Work& work) {
 int main(int argc, char** argv) {
   const std::string_view way = argc == 2 ? argv[1] : "";
   const peers::Work work;
-  add<<<1, peers::kBlock, 0, work.stream>>>(work.data, 1, 1.0f);  // Loads the kernel.
+  add<<<1, peers::kBlock, 0, work.stream>>>(work.data, 1, 1.0f);  // loads the kernel
   work.clear();
   if (way == "stf_graph_ctx") return graph_ctx(work);
   if (way == "stf_record_once") return record_once(work);

@@ -1,4 +1,4 @@
-// The ways in C++ of workload.h: many_keys WAY.
+// The C++ ways of workload.h: many_keys WAY.
 //
 //   direct     every kernel launched
 //   by_hand    an executable for each key, in a map; what any way with an executable for each key comes to
@@ -58,7 +58,7 @@ int measure_cache(const char* way, const peers::Work& work, bool share) {
 int main(int argc, char** argv) {
   const std::string_view way = argc == 2 ? argv[1] : "";
   const peers::Work work;
-  PEERS_CHECK(enqueue(work, 0, work.stream));  // Loads the kernel.
+  PEERS_CHECK(enqueue(work, 0, work.stream));  // loads the kernel
   work.clear();
   if (way == "direct") {
     return peers::measure("direct", "", work, [&](int key) { PEERS_CHECK(enqueue(work, key, work.stream)); });

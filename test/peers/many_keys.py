@@ -20,7 +20,7 @@ def step(tensor):
 
 
 def run_of(way, tensors):
-    """What runs a key, and the version of what it is."""
+    """The function that runs a key, and the version of the library."""
     if way == "torch_eager":
         return lambda key: step(tensors[key]), f"PyTorch {torch.__version__}"
     if way == "torch_graphs":
@@ -55,7 +55,7 @@ def main(way):
         tensor.add_(0)
     run, version = run_of(way, tensors)
     figures, runs = measure(way, version, torch.cuda.get_device_name(), run, torch.cuda.synchronize, used_mib)
-    # The elements of block b are those of the keys from b on.
+    # The keys from b on use the elements of block b.
     expected = torch.tensor([KERNELS * sum(runs[block:]) for block in range(KEYS)], dtype=torch.float32)
     if not torch.equal(data.cpu(), expected.repeat_interleave(BLOCK)):
         sys.exit(f"{way}: the sums are wrong")

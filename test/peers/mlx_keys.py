@@ -1,7 +1,7 @@
 """MLX, on the work of workload.h: mlx_keys.py mlx.
 
 A run of a key adds 1 to the key's array 200 times, and evaluates it (mx.async_eval). MLX puts these operations into CUDA
-graphs by itself, and keeps executables by the types of their nodes. Each key has an array of its own, since MLX's
+graphs by itself, and keeps executables by the types of their nodes. Each key has its own array, because MLX's
 arrays do not share memory.
 """
 import subprocess
@@ -13,7 +13,7 @@ from workload import BLOCK, KERNELS, KEYS, measure
 
 
 def of_device(field):
-    """What nvidia-smi says of the GPU."""
+    """A field of nvidia-smi's output for the GPU."""
     query = ["nvidia-smi", f"--query-gpu={field}", "--format=csv,noheader,nounits"]
     return subprocess.check_output(query, text=True).splitlines()[0].strip()
 

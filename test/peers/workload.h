@@ -1,7 +1,7 @@
-// The work that graphcache and others are measured on: 64 keys, each with a graph of 200 short kernels. workload.py
+// The work on which graphcache and others are measured: 64 keys, each with a graph of 200 short kernels. workload.py
 // measures the same for ways in Python.
 //
-// Key k adds 1 to the first 256 (k + 1) floats of one array, 200 times. The keys come in a random order, the same one
+// Key k adds 1 to the first 256 (k + 1) floats of one array, 200 times. The keys run in a random order that is the same
 // for every way. A way is `run`: it enqueues the work of a key on `stream`, from its first call on.
 //
 //   start-up  each key runs once, until the device is done
@@ -9,8 +9,8 @@
 //   host      the time of each of 2000 calls of run, four in a row with the device idle before
 //   total     2000 runs in a row, until the device is done, for each run
 //
-// Between start-up and the rest, 1280 runs are not timed: ways that share executables settle in them. Each way is a
-// process of its own. Its figures are one line of JSON, and what its kernels added is checked.
+// Between start-up and the rest, 1280 runs are not timed, in which ways that share executables settle. Each way runs in
+// its own process. It prints its figures as one line of JSON, after a check of the kernels' results.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -49,7 +49,7 @@ class Order {
   std::uint32_t state_ = 1;
 };
 
-// What all ways work on.
+// The memory and the stream of all ways.
 struct Work {
   cudaStream_t stream = nullptr;
   float* data = nullptr;
@@ -76,7 +76,7 @@ inline double microseconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Runs everything, and prints the figures. The exit status of main.
+// Runs everything and prints the figures. Returns the exit status of main.
 template <class Run>
 int measure(const char* way, const char* version, const Work& work, Run&& run) {
   using Clock = std::chrono::steady_clock;
@@ -110,7 +110,7 @@ int measure(const char* way, const char* version, const Work& work, Run&& run) {
   work.wait();
   const double total = microseconds_since(begin_total) / kRunsInTotal;
 
-  // The elements of block b are those of the keys from b on.
+  // The keys from b on use the elements of block b.
   std::vector<float> found(static_cast<std::size_t>(elements(kKeys - 1)));
   PEERS_CHECK(cudaMemcpy(found.data(), work.data, found.size() * sizeof(float), cudaMemcpyDeviceToHost));
   long expected = 0;

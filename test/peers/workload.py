@@ -1,4 +1,4 @@
-"""What workload.h says, for the ways in Python."""
+"""The work and measurements of workload.h, for the ways in Python."""
 import json
 import time
 

@@ -2,8 +2,8 @@
 # nothing to do. Defines set_up, build and fail; set_up sets $build, the Meson build folder, and $toolkit.
 #
 #   root/build/cuda      built with a CUDA toolkit: programs for hostrt, and for a GPU where it has nvcc
-#   root/build/hostrt    built with headers alone
-#   root/build/toolkit   the headers, where they had to be downloaded
+#   root/build/hostrt    built with headers only
+#   root/build/toolkit   the headers, if they had to be downloaded
 #   root/build/LANE      built for one of test/run's lanes, with these headers
 #   root/build/toolkits  the headers of other toolkits, the oldest and newer ones, to compile with
 #   root/build/log       output of everything that is run quietly
@@ -16,7 +16,7 @@ mkdir -p "$logs"
 
 say() { echo "graphcache: $*" >&2; }
 
-fail() {  # exit status 2: nothing was tried, because something is missing or wrong
+fail() {  # exit status 2: nothing was run, because something is missing or wrong
   say "$*"
   exit 2
 }
@@ -55,8 +55,8 @@ install_packages() {
     apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "$@"
 }
 
-# What a caller would like to have beside, as command:package. Who cannot have it goes on without, as all do without
-# the packages of graphcache_export.
+# Optional tools of a caller, as command:package. Scripts continue without them, and without the packages of
+# graphcache_export.
 optional_tools=()
 
 have() {
@@ -75,7 +75,7 @@ install_missing() {
   for tool in g++:g++ meson:meson ninja:ninja-build pkg-config:pkg-config python3:python3; do
     command -v "${tool%%:*}" >/dev/null || missing+=("${tool#*:}")
   done
-  # pkg-config module:package. Without pkg-config, all of them are asked for; apt leaves alone what is there.
+  # pkg-config module:package. Without pkg-config, all of them are requested; apt skips those that are installed.
   for module in absl_status:libabsl-dev fmt:libfmt-dev gtest:libgtest-dev gmock:libgmock-dev; do
     pkg-config --exists "${module%%:*}" 2>/dev/null || missing+=("${module#*:}")
   done
@@ -104,8 +104,8 @@ download() {
   mv "$target.part" "$target"
 }
 
-# download_toolkits VERSION...: the headers of other toolkits, for tests that compile. Those that cannot be had are
-# skipped there (test/compile/meson.build has the list, too).
+# download_toolkits VERSION...: the headers of other toolkits, for tests that compile. Tests skip those that are
+# not available (test/compile/meson.build has the same list).
 oldest_and_newest=(12.4 13.5)
 between=(13.1 13.2 13.3 13.4)
 download_toolkits() {
@@ -119,7 +119,7 @@ download_toolkits() {
   done
 }
 
-# Downloads PyTorch for CUDA and what it needs, for a lane.
+# Downloads PyTorch for CUDA and its dependencies, for a lane.
 download_torch() {
   local target=$root/build/torch_packages
   [[ ! -d $target ]] || return 0
@@ -140,7 +140,7 @@ download_headers() {
   toolkit=$(dirname "$(dirname "$toolkit")")
 }
 
-# Sets $toolkit (a root, or empty: headers alone) from what the user asked for, and $without, why it is empty.
+# Sets $toolkit (a root, or empty for headers only) from the user's request, and $without to the reason if it is empty.
 choose_toolkit() {
   local found status=0
   toolkit=
@@ -186,8 +186,8 @@ begin_set_up() {
 }
 unlock() { exec {setup_lock}>&-; }
 
-# set_up TOOLKIT: everything before the build. TOOLKIT is a folder, `none` for headers alone, or empty: look for one.
-# Call unlock after the build, before running what was built.
+# set_up TOOLKIT: everything before the build. TOOLKIT is a folder, `none` for headers only, or empty to look for one.
+# Call unlock after the build, before running the programs.
 set_up() {
   begin_set_up
   install_missing

@@ -1,4 +1,4 @@
-// The account of a policy: prices, executables, device memory, the most expensive run. Checks each action: a policy
+// The account of a policy: prices, executables, device memory, the most expensive run. Checks each action. A policy
 // ends the program if it exceeds its budget, launches an executable of another key's graph, or updates what cannot be
 // updated.
 #pragma once
@@ -49,8 +49,8 @@ class Ledger {
   void read(KeyId key) { host(graph(key).nodes * price::kRead); }
   ExecutableId instantiate(KeyId key, Kind kind);
   void destroy(ExecutableId id);
-  // Brings an executable over to a sibling: by a parameter set if it has a table (the key gets one if it has none
-  // there), else by an update.
+  // Brings an executable over to a sibling. If it has a table, it does so by a parameter set, which the key gets if it
+  // has none there. Otherwise by an update.
   void bring_over(ExecutableId id, KeyId key);
   void launch(ExecutableId id);
 

@@ -21,8 +21,8 @@ struct NamedPolicy {
   std::unique_ptr<SimPolicy> (*make)(Ledger& ledger);
 };
 
-// One executable a key, with LRU eviction; the same with templates kept; the same with all slots patched by the host;
-// one table for each family and stream; one shared executable, updated, for each family and stream.
+// One executable a key, with LRU eviction. The same with templates kept. The same with all slots patched by the host.
+// One table for each family and stream. One shared executable, updated, for each family and stream.
 const std::vector<NamedPolicy>& simple_policies();
 
 }  // namespace graphcache::sim

@@ -1,4 +1,4 @@
-// What most of hostrt includes, precompiled where Meson is told -Db_pch=true.
+// Headers that most of hostrt includes. Precompiled with -Db_pch=true.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>

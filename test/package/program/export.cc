@@ -1,4 +1,4 @@
-// A program of somebody who has taken the component, too.
+// A user's program that also has the export component.
 #include <graphcache/graphcache.h>
 #include <graphcache_export/json.h>
 #include <graphcache_export/prometheus.h>

@@ -1,4 +1,4 @@
-// A program of somebody who has taken the library: the second run of a key is a replay with a value of its own.
+// A user's program: the second run of a key is a replay with its own value.
 #include <cuda_runtime_api.h>
 #include <device_launch_parameters.h>
 #include <graphcache/graphcache.h>
