@@ -1,4 +1,4 @@
-# Not tried yet. `vcpkg install graphcache --overlay-ports=packaging/vcpkg` builds the library of this checkout.
+# `vcpkg install graphcache --overlay-ports=packaging/vcpkg` builds the library of this checkout.
 # The CUDA toolkit is not vcpkg's: $CUDA_HOME (which VCPKG_KEEP_ENV_VARS must name), nvcc on PATH, or /usr/local/cuda.
 get_filename_component(SOURCE_PATH "${CMAKE_CURRENT_LIST_DIR}/../.." ABSOLUTE)
 
