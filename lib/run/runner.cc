@@ -264,12 +264,12 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
 // Captures a template for the entry, or sets why there is none.
 absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, NoTemplate* none) {
   if (request.call.is_adopted) return detail::no_adopted_graph();
-  const auto adopted = [] {
+  const auto adopted_error = [] {
     return absl::AlreadyExistsError("the key has an adopted graph: run it without fn, or erase it first");
   };
   {
     MutexLock lock(mutex_);
-    if (has_graph(request.key, /*only_adopted=*/true)) return adopted();
+    if (has_graph(request.key, /*only_adopted=*/true)) return adopted_error();
   }
   absl::Cleanup in_vain = [&] {
     {
@@ -324,7 +324,7 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
   auto content = std::make_shared<Content>(std::move(captured.content));
   {
     MutexLock lock(mutex_);
-    if (has_graph(request.key, /*only_adopted=*/true)) return adopted();  // In the meantime.
+    if (has_graph(request.key, /*only_adopted=*/true)) return adopted_error();  // In the meantime.
     keep_template(entry.get(), std::move(content), std::move(captured.graph));
   }
   std::move(in_vain).Cancel();

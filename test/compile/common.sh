@@ -19,7 +19,8 @@ passed=0
 failed=0
 skipped=0
 
-# check NAME COMMAND...: one test case, which prints something only if the command fails.
+# check NAME COMMAND...: one test case. If the command fails, prints how its output begins and ends: a compiler's first
+# error explains the others, and a build's last lines are about the failure.
 check() {
   local name=$1
   shift
@@ -28,7 +29,8 @@ check() {
   else
     failed=$((failed + 1))
     echo "FAILED: $name"
-    head -n 40 "$work/output"
+    sed -n 1,40p "$work/output"
+    sed 1,40d "$work/output" | tail -n 40
   fi
 }
 

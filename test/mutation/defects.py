@@ -406,7 +406,7 @@ DEFECTS = [
     Defect("an adoption overtakes a capture",
            "if (has_graph(key)) return exists();  // A run has captured the key in the meantime.", "", ("adopt",)),
     Defect("a key is captured although a graph was adopted for it",
-           "if (has_graph(request.key, /*only_adopted=*/true)) return adopted();  // In the meantime.", "", ("adopt",)),
+           "if (has_graph(request.key, /*only_adopted=*/true)) return adopted_error();  // In the meantime.", "", ("adopt",)),
     Defect("a failed capture is not closed", "      ++totals_.capture_failures;\n    }\n    close_capture(request, nullptr);",
            "      ++totals_.capture_failures;\n    }", ("hooks",)),
     Defect("a recording of verify mode counts as one to keep", "*out = capture_fn(request);\n    close_capture(request, nullptr);",
