@@ -1,10 +1,6 @@
-<<<<<<< HEAD:packaging/spack/packages/graphcache/package.py
-# Not tried yet. `spack repo add packaging/spack && spack dev-build graphcache@0.2.0` in this checkout builds its library.
-=======
 # Not tried yet. These commands in this checkout build its library:
 #   spack repo add packaging/spack/spack_repo/graphcache
 #   spack dev-build graphcache@0.2.0
->>>>>>> pack:packaging/spack/spack_repo/graphcache/packages/graphcache/package.py
 from spack.package import *
 from spack_repo.builtin.build_systems.meson import MesonPackage
 
