@@ -32,6 +32,16 @@ absl::Status damaged(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("the manifest is damaged: ", what));
 }
 
+// Abseil's function for this is deprecated, and the one that replaces it is not in the oldest Abseil that works.
+std::string bytes_of_hex(absl::string_view digits) {
+  std::string bytes;
+  for (; digits.size() >= 2; digits.remove_prefix(2)) {
+    int byte = 0;
+    if (absl::SimpleHexAtoi(digits.substr(0, 2), &byte)) bytes.push_back(static_cast<char>(byte));
+  }
+  return bytes;
+}
+
 absl::StatusOr<ManifestKey> read_line(absl::string_view line) {
   // A line has the number of uses and the bytes. The text after them is for people.
   const std::vector<absl::string_view> fields = absl::StrSplit(line, absl::MaxSplits(' ', 2));
@@ -39,7 +49,7 @@ absl::StatusOr<ManifestKey> read_line(absl::string_view line) {
   if (fields.size() != 3 || !absl::SimpleAtoi(fields[0], &key.uses)) return damaged(absl::StrCat("a line is: ", line));
   const absl::string_view digits = fields[1];
   const bool is_hex = digits.size() % 2 == 0 && digits.find_first_not_of("0123456789abcdef") == absl::string_view::npos;
-  if (!is_hex || !KeyBytes::read(absl::HexStringToBytes(digits), &key.key)) {
+  if (!is_hex || !KeyBytes::read(bytes_of_hex(digits), &key.key)) {
     return damaged(absl::StrCat("these bytes are not a key: ", digits));
   }
   key.label = std::string(key.key.label());
