@@ -15,20 +15,20 @@ namespace {
 
 constexpr int kCount = 20000;
 
-// Throws, as RAFT_CUDA_TRY does. An exception that `fn` throws passes through the run. If a call by `fn` has broken the
+// Throws, as RAFT_CUDA_TRY does. An exception that `fn` throws passes through the run. If a call of `fn` has broken the
 // capture, the exception is dropped, and `fn` is called again, directly.
 #define CHECKED(call)                                         \
   if (const cudaError_t error = (call); error != cudaSuccess) \
   throw std::runtime_error(std::string(#call) + ": " + cudaGetErrorString(error))
 
-// Temporaries of one stream, from a block that all keys share because their launches follow each other. The address of
-// the block is in the key, because a graph keeps it. Freed memory is reused within `fn`, in the order of the stream.
+// Temporaries of one stream: a block that all keys share, since their launches follow each other. Its address is in the
+// key, because a graph keeps it. What is freed is used again within `fn`, in the order of the stream.
 class ScratchPool {
  public:
   explicit ScratchPool(std::size_t bytes) : block_(bytes) {}
 
   const void* address() const { return block_.get(); }
-  // Frees everything at the end of a scope.
+  // Gives all back at the end of a scope.
   class Scope {
    public:
     explicit Scope(ScratchPool& pool) : pool_(pool), used_(pool.used_) {}
@@ -43,7 +43,7 @@ class ScratchPool {
   };
 
  private:
-  // Never grows, because captured graphs keep the address.
+  // It never grows: graphs that were captured keep the address.
   void* allocate(std::size_t bytes) {
     const std::size_t rounded = (bytes + 255) / 256 * 256;
     if (rounded > block_.bytes() - used_) throw std::bad_alloc();

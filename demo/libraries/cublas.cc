@@ -12,15 +12,15 @@ constexpr int kN = 48;
 constexpr std::size_t kElements = std::size_t{kN} * kN;
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 
-// A handle with its own workspace. Graphs captured with it share the workspace, so they must not run at the same time.
-// The handle therefore serves one stream.
+// A handle with a workspace of its own. Graphs that are captured with it share the workspace, so they must not run at
+// the same time: it serves one stream.
 struct Blas {
   Blas() { DEMO_LIBRARY(cublasCreate(&handle)); }
   ~Blas() { DEMO_LIBRARY(cublasDestroy(handle)); }
   Blas(const Blas&) = delete;
   Blas& operator=(const Blas&) = delete;
 
-  // The order matters, because cublasSetStream removes the workspace.
+  // In this order: cublasSetStream takes the workspace away.
   absl::Status use(cudaStream_t stream, cublasPointerMode_t scalars) const {
     DEMO_TRY(cublasSetStream(handle, stream));
     DEMO_TRY(cublasSetWorkspace(handle, workspace.get(), kWorkspaceBytes));
@@ -46,7 +46,7 @@ absl::StatusOr<graphcache::Outcome> multiply(graphcache::Cache& cache, cudaStrea
         if (absl::Status used = blas.use(rec.stream(), CUBLAS_POINTER_MODE_DEVICE); !used.ok()) return used;
         rec.memcpy(staged_a, a_slot, kElements * sizeof(float));
         const Scalars* in_memory = rec.on_device(scalars_slot);
-        if (in_memory == nullptr) return absl::OkStatus();  // the run returns the recorder's error
+        if (in_memory == nullptr) return absl::OkStatus();  // The run returns what the recorder failed with.
         DEMO_TRY(cublasSgemm(blas.handle, CUBLAS_OP_N, CUBLAS_OP_N, kN, kN, kN, &in_memory->alpha, staged_a, kN, b, kN,
                              &in_memory->beta, c, kN));
         return absl::OkStatus();
@@ -68,7 +68,7 @@ absl::StatusOr<graphcache::Outcome> multiply_batch(graphcache::Cache& cache, cud
                      if (absl::Status used = blas.use(rec.stream(), CUBLAS_POINTER_MODE_HOST); !used.ok()) return used;
                      const Matrices* in_memory = rec.on_device(slot);
                      if (in_memory == nullptr) return absl::OkStatus();
-                     const float alpha = 1, beta = 0;  // on the host: the graph keeps these values
+                     const float alpha = 1, beta = 0;  // On the host: the graph keeps these values.
                      DEMO_TRY(cublasSgemmBatched(blas.handle, CUBLAS_OP_N, CUBLAS_OP_N, kN, kN, kN, &alpha,
                                                  in_memory->a, kN, in_memory->b, kN, &beta, in_memory->c, kN, kBatch));
                      return absl::OkStatus();

@@ -35,7 +35,7 @@ struct Plan {
   void* work_area = nullptr;
 };
 
-// The pointers are part of the key, because they alternate among a few buffers. Each pair has its own graph.
+// A few buffers take turns, so the pointers are part of the key: each pair has a graph.
 absl::StatusOr<graphcache::Outcome> transform(graphcache::Cache& cache, cudaStream_t stream, const Plan& plan,
                                               cufftComplex* in, cufftComplex* out) {
   return cache.run(graphcache::key("transform", kSize, kBatch, in, out), stream, [&](cudaStream_t recorded) {

@@ -22,7 +22,7 @@ __global__ void uniform(float* numbers, int count, unsigned long long seed, unsi
   numbers[i] = curand_uniform(&state);
 }
 
-// The program counts the offset and passes it to each run.
+// The program counts the offset, and each run passes it.
 absl::StatusOr<graphcache::Outcome> draw(graphcache::Cache& cache, cudaStream_t stream, float* numbers,
                                          unsigned long long seed, unsigned long long offset) {
   return cache.run(graphcache::key("draw", kCount), stream, graphcache::params(seed, offset),

@@ -24,7 +24,7 @@ struct Communicator {
   ncclComm_t handle = nullptr;
 };
 
-// The key, and everything that decides it, is equal on all ranks. So all ranks capture together and replay together.
+// The key is equal on all ranks, and so is what decides it: all capture together, and all replay together.
 absl::StatusOr<graphcache::Outcome> sum_over_ranks(graphcache::Cache& cache, cudaStream_t stream,
                                                    const Communicator& ranks, const float* in, float* staged,
                                                    float* out) {

@@ -14,15 +14,15 @@ namespace {
 
 constexpr std::size_t kCount = 50000;
 
-// Thrust's temporaries, from a block that is allocated once and outlives the graphs. Thrust's default allocator calls
-// cudaMalloc, which breaks a capture.
+// Thrust's temporaries, from a block that is allocated once and outlives the graphs. The allocator that Thrust takes by
+// default calls cudaMalloc, which breaks a capture.
 class Temporaries {
  public:
   using value_type = char;
 
   explicit Temporaries(std::size_t bytes) : block_(bytes) {}
 
-  // Call this at the start of each `fn`.
+  // At the start of each `fn`.
   void reset() { used_ = 0; }
   char* allocate(std::ptrdiff_t bytes) {
     const std::size_t rounded = (static_cast<std::size_t>(bytes) + 255) / 256 * 256;
