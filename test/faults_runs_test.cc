@@ -251,7 +251,7 @@ TEST_F(FaultsInRunsTest, TwoCallsMayFail) {
   }
 }
 
-TEST_F(FaultsInRunsTest, FatalErrorsOfEveryCallAreToldForEverAndNothingIsDestroyed) {
+TEST_F(FaultsInRunsTest, FatalErrorsOfEveryCallAreReportedFromThenOnAndNothingIsDestroyed) {
   // Once the library knows them for fatal, they are all one to it: in brief, each call fails with the next of them.
   const std::size_t all = std::size(kFatal);
   const std::size_t errors = by_size<std::size_t>(1, all, all);

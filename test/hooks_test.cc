@@ -98,7 +98,7 @@ TEST_F(HooksTest, WarmCapturesAndLaunchesNothing) {
   expect_noted({"before_capture k", "after_capture of 1 k"});
 }
 
-TEST_F(HooksTest, WhatLeavesIsTold) {
+TEST_F(HooksTest, EvictedExecutablesAndForgottenTemplatesAreReported) {
   Options options = unshared(1);
   options.max_templates = 1;
   Cache cache(watched(options));
@@ -262,7 +262,7 @@ TEST_F(HooksTest, ARunOfNoGraphIsNoCapture) {
   expect_noted({"before_capture empty", "after_capture of 0 empty"});
 }
 
-TEST_F(HooksTest, AnInlinedRunHasNoneAndNobodyIsToldInsideACapture) {
+TEST_F(HooksTest, AnInlinedRunCallsNoneAndNoneIsCalledInsideACapture) {
   Cache cache(watched());
   EXPECT_RUN(kInstantiated, run_add(cache, key("gone")));
   noted.clear();

@@ -84,7 +84,7 @@ testing::AssertionResult tells_of_the_device(const absl::StatusOr<Outcome>& outc
 }
 
 // The executable was evicted before its error was read. The next run that needs an executable returns the error.
-TEST_F(SharedTableFailuresTest, AnUpdateThatFailsIsToldThoughItsExecutableHasLeft) {
+TEST_F(SharedTableFailuresTest, AFailedUpdateIsReportedAlthoughItsExecutableWasEvicted) {
   for (const bool erased : {true, false}) {
     Bench bench(options);
     for (const int which : {0, 1, 2}) bench.expect_right(which, which);
@@ -103,7 +103,7 @@ TEST_F(SharedTableFailuresTest, AnUpdateThatFailsIsToldThoughItsExecutableHasLef
   }
 }
 
-TEST_F(SharedTableFailuresTest, AnUpdateThatFailedIsToldByAHitOfAnotherKeyIfItsExecutableHasLeft) {
+TEST_F(SharedTableFailuresTest, AFailedUpdateIsReportedByAHitOfAnotherKeyIfItsExecutableWasEvicted) {
   options.max_executables = 2;
   Bench bench(options);
   DeviceBuffer<int> other(std::vector<int>(kSize, 1));
@@ -125,7 +125,7 @@ TEST_F(SharedTableFailuresTest, AnUpdateThatFailedIsToldByAHitOfAnotherKeyIfItsE
 }
 
 // The next run that has the executable returns the error, and no later one does.
-TEST_F(SharedTableFailuresTest, AnUpdateThatFailsIsToldByTheNextRunOfTheKeyOrOfASibling) {
+TEST_F(SharedTableFailuresTest, AFailedUpdateIsReportedByTheNextRunOfTheKeyOrOfASibling) {
   for (const char* const function : kUpdates) {
     for (const int next : {2, 3, 0}) {
       int failed = 0;

@@ -84,7 +84,7 @@ void Policy::leave(const GraphFacts& facts, Family* family) {
 
 // The facts as the policy uses them.
 GraphFacts Policy::known(GraphFacts facts) {
-  if (!tells_streams_apart(limits_.mechanisms)) facts.stream = 0;
+  if (!separates_streams(limits_.mechanisms)) facts.stream = 0;
   if (facts.signature == 0 || !shares()) {
     facts.signature = ++last_alone_;
     facts.table_class = 0;
@@ -139,7 +139,7 @@ void Policy::described(KeyId key, const GraphFacts& facts) {
 
 void Policy::moved(KeyId key, std::uint64_t stream) {
   GraphFacts facts = entries_[key].facts;
-  if (!tells_streams_apart(limits_.mechanisms) || facts.stream == stream) return;
+  if (!separates_streams(limits_.mechanisms) || facts.stream == stream) return;
   facts.stream = stream;
   if (is_alone(facts)) {
     entries_[key].facts = facts;

@@ -144,7 +144,7 @@ class Policy {
   // some others of its shape. Empty while no other key has its shape, or while siblings do not matter for its decision.
   std::vector<KeyId> to_read(KeyId key) const;
   // Whether keys of one signature are siblings only if they run on one stream.
-  static bool tells_streams_apart(const detail::Mechanisms& mechanisms) { return !shares_one(mechanisms); }
+  static bool separates_streams(const detail::Mechanisms& mechanisms) { return !shares_one(mechanisms); }
   // Whether a key, which may not have been captured yet, could get an executable now.
   bool has_room(KeyId key, const View& view);
   // Whether the key could get an executable only by evicting another.

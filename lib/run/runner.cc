@@ -357,7 +357,7 @@ absl::Status Cache::Impl::find_family(Held& entry, const Request& request) {
     if (entry->erased || !policy_.shares()) return absl::OkStatus();
   }
   unsigned long long stream = 0;
-  if (Policy::tells_streams_apart(options_.mechanisms)) {
+  if (Policy::separates_streams(options_.mechanisms)) {
     const cudaError_t error = stream_id(request.stream, &stream);
     if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
     if (error != cudaSuccess) return absl::OkStatus();

@@ -104,7 +104,7 @@ DEFECTS = [
     Defect("hits do not look for errors of the device that came late", " && !memory_->has_late_error()", "",
            ("shared_table_failures",)),
     Defect("streams share executables",
-           "  if (Policy::tells_streams_apart(options_.mechanisms)) {\n    const cudaError_t error = stream_id", "  if (false) {\n    const cudaError_t error = stream_id", ("sharing_lifetime",)),
+           "  if (Policy::separates_streams(options_.mechanisms)) {\n    const cudaError_t error = stream_id", "  if (false) {\n    const cudaError_t error = stream_id", ("sharing_lifetime",)),
     Defect("a key stays in the family of its first stream", "    policy_.moved(entry->id, stream);\n", "",
            ("sharing_lifetime",)),
     Defect("a table takes another family's place",
