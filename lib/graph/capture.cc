@@ -12,14 +12,11 @@
 namespace graphcache {
 namespace {
 
-// A capture that is ended when the scope is left, whatever the way, without losing its graph.
-class CaptureScope {
+// A capture that has begun, and its graph once it has ended. It must be ended.
+class RunningCapture {
  public:
-  CaptureScope(cudaStream_t stream, detail::Recording& recording, Watch& watch) : stream_(stream), watch_(watch) {
+  RunningCapture(cudaStream_t stream, detail::Recording& recording, Watch& watch) : stream_(stream), watch_(watch) {
     active_recording = &recording;
-  }
-  ~CaptureScope() {
-    if (!ended_) end();
   }
 
   // A broken capture must be ended as well. That returns an error and no graph (fact 3).
@@ -55,13 +52,13 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
     return captured;
   }
   detail::Recording recording(stream, call, detail::Recording::Mode::kCapture, setter);
-  CaptureScope scope(stream, recording, watch);
+  RunningCapture running(stream, recording, watch);
   try {
     captured.fn = recording.invoke();
-    if (const cudaError_t error = scope.end(); error != cudaSuccess) captured.capture = recording.end_failed(error);
+    if (const cudaError_t error = running.end(); error != cudaSuccess) captured.capture = recording.end_failed(error);
   } catch (...) {
-    if (scope.is_over()) throw;
-    const cudaError_t error = scope.end();
+    if (running.is_over()) throw;
+    const cudaError_t error = running.end();
     if (error == cudaSuccess && !recording.has_broken_body()) throw;
     call.threw = false;
     if (error != cudaSuccess) captured.capture = recording.end_failed(error);
@@ -71,7 +68,7 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
 
   add_failure(&captured.capture, recording.refused());
   captured.empty_slot = recording.has_empty_slot();
-  captured.graph.graph = scope.take();
+  captured.graph.graph = running.take();
   if (captured.capture.ok()) {
     const CallResult listed = captured.graph.list_nodes();
     if (listed.error != cudaSuccess) captured.capture = cuda_failure(listed.call, listed.error);
