@@ -204,6 +204,7 @@ TEST_F(RecorderTest, PageableMemoryMayTakeTheDevicesPlace) {
         char* const memory = places[place];
         if (is_source) {
           CUDA_OK(cudaMemcpy(memory, wanted.data(), kBytes, cudaMemcpyDefault));
+          CUDA_OK(cudaDeviceSynchronize());  // cudaMemcpy from pageable memory may return before the copy has arrived.
         } else {
           from.write(wanted);
         }

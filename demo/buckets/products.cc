@@ -39,6 +39,7 @@ float* random_numbers(std::size_t count, unsigned seed) {
   for (float& number : numbers) number = static_cast<float>(random() % 20011) / 20011.0f - 0.5f;
   float* const memory = allocated<float>(count);
   DEMO_CUDA(cudaMemcpy(memory, numbers.data(), count * sizeof(float), cudaMemcpyHostToDevice));
+  DEMO_CUDA(cudaStreamSynchronize(cudaStreamLegacy));  // The copy may still be running, and other streams do not wait.
   return memory;
 }
 
