@@ -28,7 +28,7 @@ class ScratchPool {
   explicit ScratchPool(std::size_t bytes) : block_(bytes) {}
 
   const void* address() const { return block_.get(); }
-  // Gives all back at the end of a scope.
+  // Frees all of it at the end of a scope.
   class Scope {
    public:
     explicit Scope(ScratchPool& pool) : pool_(pool), used_(pool.used_) {}

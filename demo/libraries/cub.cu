@@ -21,7 +21,7 @@ struct NumberAt {
 using Numbers = thrust::transform_iterator<NumberAt, thrust::counting_iterator<int>>;
 Numbers numbers_at(const float* const* array) { return Numbers(thrust::counting_iterator<int>(0), NumberAt{array}); }
 
-// The size of the temporary memory is asked for once, outside `fn`. The memory must outlive the graphs.
+// The size of the temporary memory is queried once, outside `fn`. The memory must outlive the graphs.
 std::size_t temporary_bytes() {
   std::size_t bytes = 0;
   DEMO_CUDA(cub::DeviceReduce::Sum(nullptr, bytes, numbers_at(nullptr), static_cast<float*>(nullptr), kCount));
@@ -33,7 +33,7 @@ absl::StatusOr<graphcache::Outcome> sum(graphcache::Cache& cache, cudaStream_t s
   return cache.run(graphcache::key("sum", kCount), stream, graphcache::params(numbers),
                    [&](graphcache::Recorder& rec, graphcache::Slot<const float*> slot) {
                      const float* const* in_memory = rec.on_device(slot);
-                     if (in_memory == nullptr) return cudaSuccess;  // The run returns what the recorder failed with.
+                     if (in_memory == nullptr) return cudaSuccess;  // The run returns the recorder's error.
                      std::size_t bytes = temporary.bytes();
                      return cub::DeviceReduce::Sum(temporary.get(), bytes, numbers_at(in_memory), result, kCount,
                                                    rec.stream());

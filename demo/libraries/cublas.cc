@@ -46,7 +46,7 @@ absl::StatusOr<graphcache::Outcome> multiply(graphcache::Cache& cache, cudaStrea
         if (absl::Status used = blas.use(rec.stream(), CUBLAS_POINTER_MODE_DEVICE); !used.ok()) return used;
         rec.memcpy(staged_a, a_slot, kElements * sizeof(float));
         const Scalars* in_memory = rec.on_device(scalars_slot);
-        if (in_memory == nullptr) return absl::OkStatus();  // The run returns what the recorder failed with.
+        if (in_memory == nullptr) return absl::OkStatus();  // The run returns the recorder's error.
         DEMO_TRY(cublasSgemm(blas.handle, CUBLAS_OP_N, CUBLAS_OP_N, kN, kN, kN, &in_memory->alpha, staged_a, kN, b, kN,
                              &in_memory->beta, c, kN));
         return absl::OkStatus();

@@ -22,7 +22,7 @@ class Temporaries {
 
   explicit Temporaries(std::size_t bytes) : block_(bytes) {}
 
-  // At the start of each `fn`.
+  // Call this at the start of each `fn`.
   void reset() { used_ = 0; }
   char* allocate(std::ptrdiff_t bytes) {
     const std::size_t rounded = (static_cast<std::size_t>(bytes) + 255) / 256 * 256;
