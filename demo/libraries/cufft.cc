@@ -13,7 +13,7 @@ constexpr int kSize = 331;  // a prime, for which cuFFT needs a work area
 constexpr int kBatch = 3;
 constexpr std::size_t kElements = std::size_t{kSize} * kBatch;
 
-// Make it outside `fn`, because making a plan allocates, copies and waits. The work area must outlive the graphs. Graphs
+// Make it outside `fn`: making a plan allocates, copies and waits. The work area must outlive the graphs. Graphs
 // of one plan share it, so they must not run at the same time.
 struct Plan {
   Plan() {
