@@ -42,7 +42,7 @@ namespace graphcache {
 
 // The first run of a key captures the work that `fn` enqueues, and launches it as a graph. Every later run replays the
 // graph: one runtime call if no value has changed, and at most one more for each node whose values have. All members
-// are thread-safe. "Rules" behind the class says what callers must observe.
+// are thread-safe. "Rules" after the class says what callers must observe.
 class Cache {
  public:
   // Invalid options (a negative max_executables, an unknown device) make status() and each run return an error. Throws
@@ -135,7 +135,7 @@ class Cache {
   }
 
   // Makes a key ready without running it. Captures `fn` if the key is not known, and instantiates and uploads its graph
-  // while there is room for another executable. Nothing is evicted for it, so any number of keys can be recorded before
+  // if there is room for another executable. Nothing is evicted for it, so any number of keys can be recorded before
   // the first run. The values of `params` may differ from those of later runs.
   //
   // It waits for the upload, which runs on a stream of the cache's own. So do not call it while the device waits for
@@ -174,11 +174,11 @@ class Cache {
   // once if there are no such threads.
   //
   // Returns ok, or the first error that the threads met meanwhile, which names its key. Such a key runs directly for a
-  // while, and EntryInfo::error has the reason. Returns DeadlineExceeded if the time is over; the threads go on.
+  // while, and EntryInfo::error has the reason. Returns DeadlineExceeded if time runs out; the threads go on.
   // Returns FailedPrecondition inside the capture of a run's `fn`. Do not call it in a direct call of `fn` either.
   //
   // `progress` is called in this thread whenever more executables are finished. Its exceptions pass through. A run
-  // hands its key to the threads when its direct call of `fn` has returned, so this may not wait for keys whose runs
+  // hands its key to the threads when its direct call of `fn` has returned, so this does not wait for keys whose runs
   // are under way. The threads wait for their uploads, so do not call this while the device waits for something that
   // this thread does next.
   absl::Status wait_until_ready(std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max(),
@@ -198,8 +198,8 @@ class Cache {
   // for the work of the device and releases the owner (Adoption::owner).
   //
   // Synchronize before erase() if the capture of `fn` retains user objects, as some libraries do. They may be released
-  // at once in two cases: this key, or another forgotten one, lost its executable after its last launch, or it shares
-  // an executable that has a table.
+  // at once in two cases: a forgotten key, such as this one, lost its executable after its last launch; or this key
+  // shares an executable that has a table.
   bool erase(const Key& key);
   // Forgets every key and destroys its executables. Waits for the work of the device, as cudaFree does. The counters
   // stay. An executable that a background thread is making at this moment is destroyed by that thread. So call
@@ -304,9 +304,9 @@ class Cache {
 // calls `fn` again, which hands out the new memory.
 //
 // Eviction. A key whose executable was evicted keeps its template, the captured graph. Its next run makes an executable
-// from that, without calling `fn`. Only a key whose `fn` calls Recorder::on_device(), or hands out memory as above, is
-// captured again. Keys whose graphs differ only in kernels, launch shapes and values share executables where that is
-// cheaper (Options::share).
+// from that, without calling `fn`. A key is captured again if its template was dropped (Options::max_templates), if its
+// `fn` calls Recorder::on_device(), or if its `fn` hands out memory as above. Keys whose graphs differ only in kernels,
+// launch shapes and values share executables where that is cheaper (Options::share).
 //
 // Threads. Runs of one entry exclude each other from look-up to launch, except runs that call `fn` directly. If several
 // threads run a cold key, one captures it and the others wait. Runs of different entries do not wait for each other,

@@ -172,8 +172,8 @@ class Keyer {
 // Returns the key of these parts.
 //
 //   integers         Compared by value, whatever their type. Plain char is an integer.
-//   bool, enums      Different from integers and from each other. The type of an enumerator does not count: enumerators
-//                    of different types are the same part if their values are equal.
+//   bool, enums      A bool, an enumerator and an integer always differ. The type of an enumerator does not count:
+//                    enumerators of different types are the same part if their values are equal.
 //   text             const char*, char arrays (up to the first NUL), std::string, std::string_view, absl::string_view,
 //                    and types that convert to these. A null const char* is a part of its own. A char* does not
 //                    compile, because it may be text or a buffer: cast it to const char* or const void*.
@@ -181,7 +181,8 @@ class Keyer {
 //   dim3, LaunchConfig
 //                    Compared by their members.
 //   containers       std::optional, std::pair, std::tuple, std::array, C arrays, std::vector, std::span and absl::Span,
-//                    nested to any depth. Elements are read on the host. Containers of equal elements are equal parts.
+//                    nested to any depth. Elements are read on the host. Sequences of equal elements are equal parts,
+//                    and so are pairs and tuples.
 //   your own types   Need a function in their namespace that adds everything that decides which graph is wanted:
 //
 //                      struct Shape { int rows, columns; char layout; };   // the padding never enters the key

@@ -56,20 +56,19 @@ struct Options {
   int max_executables = 64;
 
   // The most device memory that executables may take, in bytes, by estimate (Stats::estimated_device_bytes). A key
-  // whose executable alone would take more runs directly.
+  // whose executable alone exceeds this runs directly.
   std::size_t max_device_bytes = SIZE_MAX;
 
   // How many keys keep their template, which is their captured graph. From its template, a key whose executable was
   // evicted gets another one without a capture. A template takes host memory only: about 2 KiB a node, and the bytes of
   // the key. Negative: every run fails.
   //
-  // Templates of keys that have an executable count, and are not dropped. Beyond the limit, the cache drops the
-  // template of the other key that was used, or lost its executable, the longest ago. A key that uses
+  // Templates of keys with executables count as well, but are not dropped. Beyond the limit, the cache drops the
+  // template of the key without an executable that was used, or lost its executable, longest ago. A key that uses
   // Recorder::on_device() loses its template with its executable.
   //
   // For a key with neither executable nor template, the cache remembers its counts. It remembers at most 4096 such
-  // keys, of at most 16 MiB together. Beyond that, it forgets the one that was used, or lost its template, the longest
-  // ago.
+  // keys, of at most 16 MiB together. Beyond that, it forgets the one that was used, or lost its template, longest ago.
   int max_templates = 512;
 
   // How many executables one key may have, so that its runs on several streams can overlap. (CUDA runs the launches of
@@ -176,8 +175,8 @@ struct Options {
   // `fn` is called once more, deeper in the stack, and only a difference that is the same both times counts. Undefined
   // bytes of structures are thus no finding. That call takes 64 KiB of stack.
   //
-  // An error or exception of `fn` is that of the run, as in a miss. It is a finding if a call of `fn` breaks the
-  // recording. If another thread's call may have broken it (cudaErrorStreamCaptureInvalidated without another error),
+  // An error or exception of `fn` is that of the run, as in a miss. A call of `fn` that breaks the recording is a
+  // finding. If another thread's call may have broken it (cudaErrorStreamCaptureInvalidated without another error),
   // the hit goes on unverified. A verified hit costs the host a capture and two readings of the graph, about as much as
   // an instantiation. Hits that restore or switch an executable are verified as well. Switched off, the mode costs
   // nothing.

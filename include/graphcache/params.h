@@ -59,8 +59,8 @@ class Params {
   alignas(std::max_align_t) unsigned char bytes_[detail::value_offset<Ts...>(sizeof...(Ts)) + 1] = {};
 };
 
-// Copies the values of this run. Each must be trivially copyable, as a kernel's argument. Arrays and functions decay to
-// pointers, so pass a T* itself if the pointer is what changes.
+// Copies the values of this run. Each must be trivially copyable, as a kernel's argument. An array or a function is
+// taken as a pointer to it. Pass a T* if the address changes from run to run.
 template <class... Ts>
 Params<std::decay_t<Ts>...> params(const Ts&... values) {
   return Params<std::decay_t<Ts>...>(values...);
