@@ -71,6 +71,21 @@ struct HashOfKey {
   std::size_t operator()(const Key& key) const { return key.hash(); }
 };
 
+// The records of each key's graphs, the oldest first.
+template <class R>
+using Records = std::unordered_map<Key, std::deque<R>, HashOfKey>;
+
+// Removes the oldest or the newest record of the key, and returns it. Returns an empty one if there is none.
+template <class R>
+R take_record(Records<R>& records, const Key& key, bool newest) {
+  const auto found = records.find(key);
+  if (found == records.end()) return {};
+  R taken = std::move(newest ? found->second.back() : found->second.front());
+  newest ? found->second.pop_back() : found->second.pop_front();
+  if (found->second.empty()) records.erase(found);
+  return taken;
+}
+
 inline std::mutex& capture_mutex() {
   static std::mutex mutex;
   return mutex;
@@ -192,12 +207,7 @@ class State {
 
   Record take(const Key& key, bool newest) {
     const std::lock_guard lock(mutex_);
-    const auto found = records_.find(key);
-    if (found == records_.end()) return {};
-    Record taken = std::move(newest ? found->second.back() : found->second.front());
-    newest ? found->second.pop_back() : found->second.pop_front();
-    if (found->second.empty()) records_.erase(found);
-    return taken;
+    return take_record(records_, key, newest);
   }
 
   std::shared_ptr<at::cuda::MemPool> make_pool() const {
@@ -270,7 +280,7 @@ class State {
   std::atomic<bool> draws_{false};  // whether any key draws random numbers
   std::atomic<cudaStream_t> stream_{kNoStream};
   std::mutex mutex_;
-  std::unordered_map<Key, std::deque<Record>, HashOfKey> records_;  // oldest first
+  Records<Record> records_;
 };
 
 }  // namespace torch_detail

@@ -10,11 +10,9 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -257,7 +255,8 @@ class PyCache {
     options.hooks.on_forget = [this](const Key& key) {
       if (!has_interpreter()) return;
       const py::gil_scoped_acquire gil;
-      const Record gone = take_record(key);  // destroyed last, because that may run Python code
+      const Record gone = graphcache::torch_detail::take_record(
+          records_, key, /*newest=*/false);  // destroyed last, because that may run Python code
     };
     {
       // It may wait for another thread's capture, which needs the interpreter's lock.
@@ -308,7 +307,7 @@ class PyCache {
       return torch_->adopt(whole, captured, std::move(owner));
     }();
     if (status.ok()) return;
-    const Record none = take_record(whole, /*newest=*/true);
+    const Record none = graphcache::torch_detail::take_record(records_, whole, /*newest=*/true);
     raise(status);
   }
 
@@ -405,7 +404,7 @@ class PyCache {
     py::object kept;
     py::object result;
   };
-  using Records = std::unordered_map<Key, std::deque<Record>, graphcache::torch_detail::HashOfKey>;
+  using Records = graphcache::torch_detail::Records<Record>;
 
   // The fn of run and warm. They share this type, because an entry belongs to a type. Called without the interpreter's
   // lock.
@@ -445,17 +444,8 @@ class PyCache {
     return map(py::module_::import("torch").attr("Tensor"), copy, returned);
   }
 
-  Record take_record(const Key& key, bool newest = false) {
-    const auto found = records_.find(key);
-    if (found == records_.end()) return {};
-    Record taken = std::move(newest ? found->second.back() : found->second.front());
-    newest ? found->second.pop_back() : found->second.pop_front();
-    if (found->second.empty()) records_.erase(found);
-    return taken;
-  }
-
-  static inline thread_local Record captured_;   // record of this thread's capture until its end
-  Records records_;                              // for each key's graphs, oldest first
+  static inline thread_local Record captured_;  // record of this thread's capture until its end
+  Records records_;
   std::optional<graphcache::TorchCache> torch_;  // destroyed first, because its hooks use the records
 };
 
