@@ -20,6 +20,11 @@ struct Update {
 // Arguments are written in pieces, each by its own thread, because a device-side call takes 16 ns per byte.
 inline constexpr unsigned kPiece = 32;
 
+// cudaGraphKernelNodeSetParam copies by the largest power of two that divides offset and size, at most 8 bytes. The
+// value must be aligned to that, or the context is lost (docs/semantics.md, "What a kernel writes into nodes").
+using Unit = unsigned long long;
+inline constexpr unsigned kUnit = sizeof(Unit);
+
 // A piece of a node's arguments, or its grid, and the updates that go there.
 struct Piece {
   cudaGraphDeviceNode_t node;
@@ -32,7 +37,6 @@ struct Piece {
 // A member's parameter set. It begins with one offset per piece: where in the set the piece's bytes are, or 0 if they
 // are the base's. The bytes follow; each piece is padded with zeros to whole units.
 using ParameterSet = const unsigned char*;
-using Unit = unsigned long long;
 inline constexpr unsigned kSetAlignment = 16;
 
 // What a block wrote last. A launch with the same token has nothing to write.
@@ -57,7 +61,7 @@ struct Values {
   Plan plan;
   ParameterSet set;  // Null for the base's set.
   unsigned token;
-  alignas(8) unsigned char bytes[kBytes];
+  alignas(kUnit) unsigned char bytes[kBytes];
 };
 
 // Kernel parameters have at most 32,764 bytes. The whole parameter is copied at each patch, so a run uses the smallest
@@ -83,7 +87,7 @@ inline constexpr char kPlainName[] = "graphcache_plain";  // Does nothing.
 // times as long.
 GRAPHCACHE_ON_DEVICE inline bool equal_units(const unsigned char* a, const unsigned char* b, unsigned size) {
   Unit differing = 0;
-  for (unsigned k = 0; k < kPiece; k += sizeof(Unit)) {
+  for (unsigned k = 0; k < kPiece; k += kUnit) {
     if (k < size) differing |= *reinterpret_cast<const Unit*>(a + k) ^ *reinterpret_cast<const Unit*>(b + k);
   }
   return differing == 0;

@@ -153,16 +153,17 @@ UpdaterNode::~UpdaterNode() {
   if (const cudaError_t error = take_error(); error != cudaSuccess) memory_->tell_late(error);
 }
 
-// Finds the value's offset in the kernel's parameter. A slot that many nodes hold is passed once.
-bool UpdaterNode::find_source(const Binding& binding, bool grid, std::uint32_t* at) {
+// Finds the value's offset in the kernel's parameter, which is `residue` modulo kUnit. A slot that many nodes hold is
+// passed once for each residue.
+bool UpdaterNode::find_source(const Binding& binding, bool grid, std::uint32_t residue, std::uint32_t* at) {
   for (const Source& source : sources_) {
     if (source.offset == binding.offset && source.size == binding.size && source.convert == binding.convert &&
-        source.is_grid == grid) {
+        source.is_grid == grid && source.at % updater::kUnit == residue) {
       *at = source.at;
       return true;
     }
   }
-  const auto begin = static_cast<std::uint32_t>(detail::align_up(size_, 8));
+  const auto begin = static_cast<std::uint32_t>(detail::align_up(size_, updater::kUnit)) + residue;
   if (binding.size > updater::kHuge || begin > updater::kHuge - binding.size) return false;
   sources_.push_back({binding.offset, binding.size, binding.convert, begin, grid});
   size_ = begin + binding.size;
@@ -182,8 +183,11 @@ bool UpdaterNode::plan_slots(const Slots& slots, const SlotNode& node, std::vect
       known = driver().function_param_info(node.function, argument_of(slots, node, binding), &offset, &size) ==
               CUDA_SUCCESS;
     }
+    // Pieces begin inside a larger value. They need a source that is aligned as they are (updater.h).
+    const bool is_cut = !grid && offset / updater::kPiece != (offset + binding.size - 1) / updater::kPiece;
+    const auto residue = static_cast<std::uint32_t>(is_cut ? offset % updater::kUnit : 0);
     std::uint32_t source = 0;
-    if (!known || size != binding.size || !find_source(binding, grid, &source)) {
+    if (!known || size != binding.size || !find_source(binding, grid, residue, &source)) {
       updates->resize(before);
       return false;
     }

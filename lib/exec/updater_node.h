@@ -80,7 +80,7 @@ class UpdaterNode {
   explicit UpdaterNode(Updater& updater) : code_(updater.code()), memory_(updater.memory()) {}
   void take_kernel(const Updater::Kernels& kernels);
   bool plan_slots(const Slots& slots, const SlotNode& node, std::vector<updater::Update>* updates);
-  bool find_source(const Binding& binding, bool is_grid, std::uint32_t* at);
+  bool find_source(const Binding& binding, bool is_grid, std::uint32_t residue, std::uint32_t* at);
   CallResult upload(const std::vector<updater::Piece>& pieces, const std::vector<updater::Update>& updates,
                     cudaStream_t stream);
   CallResult write(const unsigned char* values, bool* changed);

@@ -3,6 +3,7 @@
 #include <device_launch_parameters.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <iterator>
 #include <string>
@@ -23,6 +24,9 @@ namespace {
 cudaError_t set_argument(State& state, cudaGraphDeviceNode_t node, std::size_t offset, const void* value,
                          std::size_t size) {
   if (const auto error = injected_failure(state, Function::kGraphKernelNodeSetParam)) return *error;
+  // The alignment that a device needs (updater.h).
+  const std::size_t bits = offset | size | updater::kUnit;
+  if (reinterpret_cast<std::uintptr_t>(value) % (bits & (~bits + 1)) != 0) throw MisalignedAddress{};
   KernelParams* const params = node_to_write(state, node);
   return params != nullptr && params->arguments.write(offset, value, size) ? cudaSuccess : cudaErrorInvalidValue;
 }

@@ -154,6 +154,8 @@ cudaError_t run(State& state, const Work& work) {
     std::visit(Runner(state), work);
   } catch (const IllegalAddress&) {
     return cudaErrorIllegalAddress;
+  } catch (const MisalignedAddress&) {
+    return cudaErrorMisalignedAddress;
   } catch (...) {
     return cudaErrorLaunchFailure;  // the closest error to that of a kernel that faults
   }

@@ -28,6 +28,8 @@ cudaError_t check_fill(const FillParams& fill);
 
 // Thrown by work that accesses memory that is not its own.
 struct IllegalAddress {};
+// Thrown by device code that accesses memory with too small an alignment.
+struct MisalignedAddress {};
 
 // Runs work now, on this thread. schedule.h decides when this is called.
 cudaError_t execute(State& state, const Operation& operation);
