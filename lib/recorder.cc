@@ -6,22 +6,24 @@ namespace graphcache {
 
 void Recorder::launch_views(const void* kernel, const LaunchShape& shape, const detail::ArgView* args,
                             std::size_t count) {
-  recording_->or_fail([&] { recording_->launch(stream_, kernel, shape, args, count); });
+  recording_->or_fail([&] { recording_->launch(name_of(stream_), kernel, shape, args, count); });
 }
 
 void Recorder::memcpy(Arg<void*> dst, Arg<const void*> src, Arg<std::size_t> bytes, cudaMemcpyKind kind) {
-  recording_->or_fail([&] { recording_->memcpy(stream_, dst.view(), src.view(), bytes.view(), kind); });
+  recording_->or_fail([&] { recording_->memcpy(name_of(stream_), dst.view(), src.view(), bytes.view(), kind); });
 }
 
 void Recorder::memset(Arg<void*> dst, Arg<int> value, Arg<std::size_t> bytes) {
-  recording_->or_fail([&] { recording_->memset(stream_, dst.view(), value.view(), bytes.view()); });
+  recording_->or_fail([&] { recording_->memset(name_of(stream_), dst.view(), value.view(), bytes.view()); });
 }
 
-void Recorder::conditional(const detail::Conditional& node) { recording_->conditional(stream_, node); }
+void detail::note_order_to_stop(Recorder& recorder) { recorder.recording_->stop(); }
+
+void Recorder::conditional(const detail::Conditional& node) { recording_->conditional(name_of(stream_), node); }
 
 const void* Recorder::on_device(const detail::ArgView& value) {
   const void* at = nullptr;
-  recording_->or_fail([&] { at = recording_->on_device(stream_, value); });
+  recording_->or_fail([&] { at = recording_->on_device(name_of(stream_), value); });
   return at;
 }
 

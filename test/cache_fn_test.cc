@@ -27,7 +27,7 @@ TEST_F(CacheTest, RefusesAnEmptyFn) {
   expect_sum(1);
 }
 
-TEST_F(CacheTest, ExceptionOfFnPassesAndTheNextRunWorks) {
+TEST_F(CacheTest, ExceptionOfTheDirectCallPassesAndTheNextRunWorks) {
   Cache cache;
   const auto run = [&](bool fail) {
     return cache.run(key("k"), stream, [&](cudaStream_t on) {
@@ -50,10 +50,31 @@ TEST_F(CacheTest, ExceptionOfFnPassesAndTheNextRunWorks) {
   EXPECT_EQ(stats.capture_failures, 2u);
   EXPECT_EQ(stats.captures, 0u);
   CUDA_OK(add_one(stream));
-  expect_sum(1);
+  expect_sum(3);  // Two by direct calls, which threw afterwards.
   EXPECT_RUN(kInstantiated, run(false));
   EXPECT_RUN(kReplayed, run(true));  // a hit does not call fn
-  expect_sum(3);
+  expect_sum(5);
+}
+
+TEST_F(CacheTest, ExceptionUnderCapturePassesWhereFnIsCalledOnce) {
+  Cache cache(called_once());
+  const auto run = [&](bool fail) {
+    return cache.run(key("k"), stream, [&](cudaStream_t on) {
+      ++calls;
+      add_one(on);
+      if (fail) throw std::runtime_error("mine");
+    });
+  };
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THROW((void)run(true), std::runtime_error);
+    EXPECT_FALSE(is_capturing(stream));
+    CUDA_OK(cudaPeekAtLastError());
+  }
+  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(cache.stats().failed, 2u);
+  expect_sum(0);
+  EXPECT_RUN(kInstantiated, run(false));
+  expect_sum(1);
 }
 
 TEST_F(CacheTest, ExceptionOfAnEagerFnPasses) {
@@ -68,35 +89,41 @@ TEST_F(CacheTest, ExceptionOfAnEagerFnPasses) {
 }
 
 TEST_F(CacheTest, ErrorsThatFnReturnsAreReturned) {
-  Cache cache(unshared());
-  const auto with_error = [&](cudaError_t error) {
-    return cache.run(key("my label"), stream, [&](cudaStream_t on) {
-      add_one(on);
-      return error;
-    });
-  };
-  const auto with_status = [&](absl::Status status) {
-    return cache.run(key("my label"), stream, [&](cudaStream_t on) {
-      add_one(on);
-      return status;
-    });
-  };
-  auto outcome = with_error(cudaErrorNotSupported);
-  EXPECT_FALSE(outcome.ok());
-  EXPECT_EQ(cuda_error(outcome.status()), cudaErrorNotSupported);
-  EXPECT_TRUE(mentions(outcome.status(), "my label")) << outcome.status();
-  EXPECT_TRUE(mentions(outcome.status(), "cudaErrorNotSupported")) << outcome.status();
-  outcome = with_status(absl::OutOfRangeError("a reason of mine"));
-  EXPECT_FAILURE(kOutOfRange, outcome);
-  EXPECT_EQ(cuda_error(outcome.status()), cudaSuccess);
-  EXPECT_TRUE(mentions(outcome.status(), "a reason of mine")) << outcome.status();
-  EXPECT_TRUE(mentions(outcome.status(), "my label")) << outcome.status();
-  expect_sum(0);  // the capture is not launched
-  EXPECT_EQ(cache.stats().failed, 2u);
-  EXPECT_EQ(cache.stats().live_executables, 0u);
-  EXPECT_RUN(kInstantiated, with_error(cudaSuccess));
-  EXPECT_RUN(kInstantiated, with_status(absl::OkStatus()));
-  expect_sum(2);
+  for (const OnCaptureFailure on_failure : {OnCaptureFailure::kRunDirectly, OnCaptureFailure::kReturnError}) {
+    const bool again = on_failure == OnCaptureFailure::kRunDirectly;
+    Options options = unshared();
+    options.on_capture_failure = on_failure;
+    Cache cache(options);
+    data.write(std::vector<float>(kSize));
+    const auto with_error = [&](cudaError_t error) {
+      return cache.run(key("my label"), stream, [&](cudaStream_t on) {
+        add_one(on);
+        return error;
+      });
+    };
+    const auto with_status = [&](absl::Status status) {
+      return cache.run(key("my label"), stream, [&](cudaStream_t on) {
+        add_one(on);
+        return status;
+      });
+    };
+    auto outcome = with_error(cudaErrorNotSupported);
+    EXPECT_FALSE(outcome.ok());
+    EXPECT_EQ(cuda_error(outcome.status()), cudaErrorNotSupported);
+    EXPECT_TRUE(mentions(outcome.status(), "my label")) << outcome.status();
+    EXPECT_TRUE(mentions(outcome.status(), "cudaErrorNotSupported")) << outcome.status();
+    outcome = with_status(absl::OutOfRangeError("a reason of mine"));
+    EXPECT_FAILURE(kOutOfRange, outcome);
+    EXPECT_EQ(cuda_error(outcome.status()), cudaSuccess);
+    EXPECT_TRUE(mentions(outcome.status(), "a reason of mine")) << outcome.status();
+    EXPECT_TRUE(mentions(outcome.status(), "my label")) << outcome.status();
+    expect_sum(again ? 2 : 0);  // The captures are not launched.
+    EXPECT_EQ(cache.stats().failed, 2u);
+    EXPECT_EQ(cache.stats().live_executables, 0u);
+    EXPECT_RUN(kInstantiated, with_error(cudaSuccess));
+    EXPECT_RUN(kInstantiated, with_status(absl::OkStatus()));
+    expect_sum(again ? 4 : 2);
+  }
 }
 
 TEST_F(CacheTest, PayloadsOfTheStatusOfFnAreKept) {
@@ -126,9 +153,9 @@ TEST_F(CacheTest, ErrorLeftBehindByACallOfFnIsReturned) {
   EXPECT_NE(cuda_error(outcome.status()), cudaSuccess);
   EXPECT_TRUE(mentions(outcome.status(), "my label")) << outcome.status();
   CUDA_OK(cudaPeekAtLastError());
-  expect_sum(0);
+  expect_sum(2);  // By the direct call, whose other two launches were right.
   EXPECT_RUN(kInstantiated, run(false));
-  expect_sum(2);
+  expect_sum(4);
 }
 
 TEST_F(CacheTest, LaunchThatBreaksTheCaptureAndFailsDirectlyIsReturned) {

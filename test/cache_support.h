@@ -31,6 +31,13 @@ inline Options without_templates(int max_executables) {
   return options;
 }
 
+// A run whose `fn` fails under capture fails, without a second call.
+inline Options called_once() {
+  Options options = unshared();
+  options.on_capture_failure = OnCaptureFailure::kReturnError;
+  return options;
+}
+
 class CacheTest : public StreamTest {
  protected:
   // The work of a run that add_one() makes: adds one to every element.

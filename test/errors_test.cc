@@ -120,9 +120,11 @@ TEST_F(ErrorsTest, FailedQueryOfTheCaptureOfANestedRunIsReturned) {
   }
 }
 
-// The stream may or may not be part of the capture. As long as that is unknown, nothing is enqueued.
+// The stream may or may not be part of the capture. As long as that is unknown, nothing is captured.
 TEST_F(ErrorsTest, FailedQueryOfTheCaptureOfAForkedStreamIsReturned) {
-  Cache cache;
+  Options options;
+  options.on_capture_failure = OnCaptureFailure::kReturnError;
+  Cache cache(options);
   Stream side;
   Event fork, join;
   const auto run = [&](bool fails) {
@@ -140,6 +142,21 @@ TEST_F(ErrorsTest, FailedQueryOfTheCaptureOfAForkedStreamIsReturned) {
   EXPECT_TRUE(mentions(status, "cudaStreamGetCaptureInfo")) << status;
   EXPECT_EQ(data->first(), 0.0f);
   EXPECT_TRUE(run(false).ok());
+  EXPECT_EQ(data->first(), 1.0f);
+}
+
+TEST_F(ErrorsTest, FailedQueryOfTheCaptureOfAForkedStreamMakesTheRunDirect) {
+  Cache cache;
+  Stream side;
+  Event fork, join;
+  EXPECT_RUN(kEager, cache.run(key("k"), *stream, [&](Recorder& rec) {
+    CUDA_OK(cudaEventRecord(fork, rec.stream()));
+    CUDA_OK(cudaStreamWaitEvent(side, fork, 0));
+    if (is_capturing(rec.stream())) hostrt::fail_call("cudaStreamGetCaptureInfo", 1, cudaErrorUnknown);
+    rec.on(side).launch(add, {1, kSize}, data->get(), kSize, 1);
+    CUDA_OK(cudaEventRecord(join, side));
+    CUDA_OK(cudaStreamWaitEvent(rec.stream(), join, 0));
+  }));
   EXPECT_EQ(data->first(), 1.0f);
 }
 

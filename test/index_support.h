@@ -13,9 +13,9 @@
 namespace graphcache {
 
 inline char places[3];
-inline const detail::Site kHere{&places[0], nullptr};
-inline const detail::Site kThere{&places[1], nullptr};
-inline const detail::Site kHereWithFunction{&places[0], &places[2]};
+inline const detail::Site kHere{&places[0], nullptr, 0};
+inline const detail::Site kThere{&places[1], nullptr, 0};
+inline const detail::Site kHereWithFunction{&places[0], &places[2], 0};
 
 // Keys of entries by their number, in the order of `entries`.
 inline std::vector<std::string> names(const std::vector<Entry*>& entries) {

@@ -71,6 +71,7 @@ TEST_F(OnDeviceFailuresTest, AFailedCallIsReportedAndTriedAgain) {
                           Case{"cudaMallocAsync", 0}}) {
     Options options;
     options.max_executables = one.max_executables;
+    options.on_capture_failure = OnCaptureFailure::kReturnError;
     Cache cache(options);
     Stream stream;
     DeviceBuffer<int> data(1, 1);

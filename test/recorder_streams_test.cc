@@ -81,12 +81,16 @@ TEST_F(RecorderTest, StreamOfAnotherCaptureIsRefused) {
 TEST_F(RecorderTest, StreamThatIsNotForkedIsRefusedInAnInlinedRunToo) {
   Stream other;
   DeviceBuffer<float> second(kSize);
-  EXPECT_RUN(kInstantiated, cache.run(key("outer"), stream, [&](cudaStream_t on) {
-    EXPECT_FAILURE(kInvalidArgument, cache.run(key("inner"), on, [&](Recorder& rec) {
+  int refused = 0;
+  EXPECT_RUN(kEager, cache.run(key("outer"), stream, [&](cudaStream_t on) {
+    const auto inner = cache.run(key("inner"), on, [&](Recorder& rec) {
       rec.on(other).launch(add, {kGrid, kBlock}, second.get(), kSize, 1);
-    }));
+    });
+    EXPECT_FAILURE(kInvalidArgument, inner);
+    refused += inner.ok() ? 0 : 1;
     return launch(add, kGrid, kBlock, on, data.get(), kSize, 1.0f);
   }));
+  EXPECT_EQ(refused, 2);  // Inside the outer capture, and in one of its own.
   EXPECT_EQ(second.read(), std::vector<float>(kSize));
   EXPECT_EQ(data.read(), std::vector<float>(kSize, 1));
 }

@@ -238,7 +238,12 @@ TEST_F(LeavingTest, SiblingWhoseFnFailsLeavesTheOthersExecutable) {
   EXPECT_EQ(cache->stats().failed, 3u);
 
   EXPECT_RUN(kUpdated, run_which(1, 5));
-  EXPECT_THROW((void)run_which(2, 6, [] { throw std::runtime_error("no"); }), std::runtime_error);
+  EXPECT_THROW((void)cache->run(key("k", 2), stream, params(6),
+                                [&](Recorder& rec, Slot<int> v) {
+                                  rec.launch(blend, {3, 32}, at(0), 128, v, 2);
+                                  throw std::runtime_error("no");
+                                }),
+               std::runtime_error);
   EXPECT_RUN(kReplayed, run_which(1, 5));
   EXPECT_RUN(kSwitched, run_which(0, 4));
   EXPECT_RUN(kUpdated, run_which(2, 6));

@@ -102,17 +102,22 @@ TEST_F(VerifyHitsTest, BranchThatAddsWork) {
 }
 
 // The site of a run is the type of `fn`, which both share.
-struct Enqueuer {
-  cudaError_t operator()(cudaStream_t on) const { return enqueue(on, data); }
-  cudaError_t (*enqueue)(cudaStream_t on, float* data);
-  float* data;
+class Enqueuer {
+ public:
+  using Enqueue = cudaError_t (*)(cudaStream_t on, float* data);
+  Enqueuer(Enqueue enqueue, float* data) : enqueue_(enqueue), data_(data) {}
+  cudaError_t operator()(cudaStream_t on) const { return enqueue_(on, data_); }
+
+ private:
+  Enqueue enqueue_;
+  float* data_;
 };
 
 TEST_F(VerifyHitsTest, FunctorThatHoldsAFunctionPointer) {
   const auto run = [&](Cache& cache, int which) {
     const auto fill_two = [](cudaStream_t on, float* to) { return launch(fill, kGrid, kBlock, on, to, kSize, 2.0f); };
     const auto add_two = [](cudaStream_t on, float* to) { return launch(add, kGrid, kBlock, on, to, kSize, 2.0f); };
-    return cache.run(key("k"), stream, Enqueuer{which == 0 ? +fill_two : +add_two, data.get()});
+    return cache.run(key("k"), stream, Enqueuer(which == 0 ? +fill_two : +add_two, data.get()));
   };
   expect_wrong_without(run, first_of(data), 2);
   expect_reported(run, first_of(data), 2,

@@ -85,6 +85,15 @@ struct AdoptedFn {
     return no_adopted_graph();
   }
 };
+// The place of adopted graphs with values of these types, in every module.
+template <class... Ts>
+constexpr std::uint64_t adopted_place() {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char* text = __PRETTY_FUNCTION__; *text != 0; ++text) {
+    hash = (hash ^ static_cast<unsigned char>(*text)) * 0x100000001b3;
+  }
+  return hash;
+}
 // Where a value is among the values of a run.
 struct ValuePlace {
   std::size_t offset;

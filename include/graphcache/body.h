@@ -37,7 +37,7 @@ class Body : public detail::ConditionalNodes<Body> {
   // The stream to enqueue on. During a capture it is not the stream of the run.
   cudaStream_t stream() const { return recorder_.stream(); }
   // The same body on another stream, which was forked from this one by an event and is joined before the body returns.
-  Body on(cudaStream_t other) const {
+  Body on(StreamArg other) const {
     Body forked = *this;
     forked.recorder_ = recorder_.on(other);
     return forked;

@@ -37,6 +37,7 @@
 #include "graphcache/recorder.h"
 #include "graphcache/stats.h"
 #include "graphcache/step.h"
+#include "graphcache/stream.h"
 
 namespace graphcache {
 
@@ -90,7 +91,7 @@ class Cache {
     return run(key, default_stream(), Params<>(), std::forward<Fn>(fn));
   }
   template <class Fn>
-  absl::StatusOr<Outcome> run(const Key& key, cudaStream_t stream, Fn&& fn) {
+  absl::StatusOr<Outcome> run(const Key& key, StreamArg stream, Fn&& fn) {
     return run(key, stream, Params<>(), std::forward<Fn>(fn));
   }
   template <class... Ts, class Fn>
@@ -98,7 +99,7 @@ class Cache {
     return run(key, default_stream(), params, std::forward<Fn>(fn));
   }
   template <class... Ts, class Fn>
-  absl::StatusOr<Outcome> run(const Key& key, cudaStream_t stream, const Params<Ts...>& params, Fn&& fn);
+  absl::StatusOr<Outcome> run(const Key& key, StreamArg stream, const Params<Ts...>& params, Fn&& fn);
 
   // Gives the key a graph that other code captured or built: later runs of the key replay it (adopt.h). The graph is
   // not launched, and not changed, except that bound arguments get the values of `params`. Later runs have params of
@@ -125,7 +126,7 @@ class Cache {
   }
   // Replays the graph that was adopted for the key. Returns NotFound if there is none. To pass values, call run(key,
   // stream, params, graphcache::adopted).
-  absl::StatusOr<Outcome> run(const Key& key, cudaStream_t stream) { return run(key, stream, adopted); }
+  absl::StatusOr<Outcome> run(const Key& key, StreamArg stream) { return run(key, stream, adopted); }
 
   // Returns a step, which runs this key and `fn` in a hot loop as run() does (step.h). The step copies `fn`, or moves
   // it if it is an rvalue. This makes no CUDA call.
@@ -150,7 +151,7 @@ class Cache {
     return warm(key, default_stream(), Params<>(), std::forward<Fn>(fn));
   }
   template <class Fn>
-  absl::Status warm(const Key& key, cudaStream_t stream, Fn&& fn) {
+  absl::Status warm(const Key& key, StreamArg stream, Fn&& fn) {
     return warm(key, stream, Params<>(), std::forward<Fn>(fn));
   }
   template <class... Ts, class Fn>
@@ -158,7 +159,7 @@ class Cache {
     return warm(key, default_stream(), params, std::forward<Fn>(fn));
   }
   template <class... Ts, class Fn>
-  absl::Status warm(const Key& key, cudaStream_t stream, const Params<Ts...>& params, Fn&& fn) {
+  absl::Status warm(const Key& key, StreamArg stream, const Params<Ts...>& params, Fn&& fn) {
     if constexpr (std::is_function_v<std::remove_reference_t<Fn>>) {
       return warm(key, stream, params, &fn);
     } else {
@@ -269,11 +270,8 @@ class Cache {
                           absl::Span<const detail::ValuePlace> places, Adoption adoption);
   absl::Status warm_call(const Key& key, cudaStream_t stream, const detail::Call& call);
   const std::shared_ptr<detail::Hits>& hits() const;
-  // Runs a step that is not a hit, or whose launch failed with `error`. In the latter case the caller holds the lock of
-  // the entry.
-  absl::StatusOr<Outcome> run_step(const Key& key, cudaStream_t stream, const detail::Call& call,
-                                   detail::Remembered* remembered, cudaError_t error);
-  void wake();
+  static absl::StatusOr<Outcome> run_step(detail::Hits& hits, const Key& key, cudaStream_t stream,
+                                          const detail::Call& call, detail::Remembered* remembered);
 
   std::unique_ptr<Impl> impl_;
 };
@@ -341,27 +339,33 @@ Cache& cache_for(int device);
 template <class... Ts, class Fn>
 detail::Call Cache::make_call(const Params<Ts...>& params, Fn& fn) {
   using Invoker = detail::Invoker<Fn, Ts...>;
+  using Bare = std::remove_cv_t<Fn>;
   constexpr bool can_be_called = Invoker::kTakesRecorder || Invoker::kTakesStream;
   static_assert(can_be_called,
                 "graphcache: fn must take a cudaStream_t, or a graphcache::Recorder& and one graphcache::Slot<T> for "
                 "each value of params, of the same types in the same order");
-  if constexpr (can_be_called) {
-    const void* address = std::addressof(fn);
-    const detail::Site site{&detail::site_tag<std::remove_cv_t<Fn>, Ts...>, detail::target(fn)};
-    return {site,
-            const_cast<void*>(address),
-            &Invoker::invoke,
-            &detail::is_empty<Fn>,
-            params.data(),
-            params.size(),
-            std::is_same_v<std::remove_cv_t<Fn>, detail::AdoptedFn>};
+  constexpr bool can_be_told_apart = !detail::Target<Bare>::kIsHidden;
+  static_assert(can_be_told_apart,
+                "graphcache: objects of fn's type may call different functions, whose graphs would be taken for each "
+                "other: pass a lambda that makes the call, and name the function in the key");
+  if constexpr (can_be_called && can_be_told_apart) {
+    constexpr bool is_adopted = std::is_same_v<Bare, detail::AdoptedFn>;
+    const void* const address = std::addressof(fn);
+    detail::Site site{};
+    if constexpr (is_adopted) {
+      site.type = reinterpret_cast<const void*>(detail::adopted_place<Ts...>());
+    } else {
+      site = {&detail::site_tag<Bare, Ts...>, detail::Target<Bare>::of(fn), detail::loaded_at};
+    }
+    return {site,      const_cast<void*>(address), &Invoker::invoke, &detail::unfit<Bare>, params.data(), params.size(),
+            is_adopted};
   } else {
     return {};
   }
 }
 
 template <class... Ts, class Fn>
-absl::StatusOr<Outcome> Cache::run(const Key& key, cudaStream_t stream, const Params<Ts...>& params, Fn&& fn) {
+absl::StatusOr<Outcome> Cache::run(const Key& key, StreamArg stream, const Params<Ts...>& params, Fn&& fn) {
   if constexpr (std::is_function_v<std::remove_reference_t<Fn>>) {
     return run(key, stream, params, &fn);
   } else {
@@ -371,23 +375,8 @@ absl::StatusOr<Outcome> Cache::run(const Key& key, cudaStream_t stream, const Pa
 
 template <class Fn>
 template <class... Ts>
-absl::StatusOr<Outcome> Step<Fn>::run(cudaStream_t stream, const Params<Ts...>& params) {
-  Cache* const cache = hits_->cache.load(std::memory_order_relaxed);
-  if (cache == nullptr) return absl::FailedPreconditionError("the cache of this step has been destroyed");
-  cudaError_t error = cudaSuccess;
-  detail::HotEntry* const entry = remembered_.entry;
-  const bool is_known = entry != nullptr && remembered_.type == &detail::site_tag<Fn, Ts...>;
-  if (is_known && hits_->are_usual() && entry->lock.try_lock()) {
-    const cudaStream_t on = stream == nullptr ? cudaStreamLegacy : stream;
-    const bool is_hit = entry->life == remembered_.life && !entry->erased.load(std::memory_order_relaxed) &&
-                        entry->is_ready_for(on, params.data(), params.size());
-    if (is_hit) error = hits_->launch(*entry);
-    if (error == cudaSuccess) {
-      if (entry->lock.unlock() || entry->erased.load(std::memory_order_relaxed)) cache->wake();
-      if (is_hit) return Outcome::kReplayed;
-    }
-  }
-  return cache->run_step(key_, stream, Cache::make_call(params, fn_), &remembered_, error);
+absl::StatusOr<Outcome> Step<Fn>::run(StreamArg stream, const Params<Ts...>& params) {
+  return Cache::run_step(*hits_, key_, stream, Cache::make_call(params, fn_), &remembered_);
 }
 
 }  // namespace graphcache

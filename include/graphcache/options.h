@@ -17,6 +17,7 @@
 #include "graphcache/detail/mechanisms.h"
 #include "graphcache/hooks.h"
 #include "graphcache/prefer.h"
+#include "graphcache/stream.h"
 
 namespace graphcache {
 
@@ -42,7 +43,7 @@ struct Options {
   // The stream of runs that name none. The default, cudaStreamPerThread, belongs to the calling thread and its current
   // device, which must be the cache's device. Hits do not check that; all other runs do. A null stream is the legacy
   // default stream of the current device (Cache::run).
-  cudaStream_t stream = cudaStreamPerThread;
+  StreamArg stream = cudaStreamPerThread;
 
   // ---- Executables and templates -----------------------------------------------------------------------------------
 

@@ -20,8 +20,14 @@
 #include "graphcache/detail/conditional.h"
 #include "graphcache/launch_config.h"
 #include "graphcache/params.h"
+#include "graphcache/stream.h"
 
 namespace graphcache {
+
+namespace detail {
+// Records that `fn` threw an order to stop.
+void note_order_to_stop(Recorder& recorder);
+}  // namespace detail
 
 // Passed to `fn`, which enqueues its work through it. A later run patches its own values into the nodes that were
 // recorded with slots. Work that `fn` enqueues on stream() by other means, libraries included, is recorded with its
@@ -42,7 +48,7 @@ class Recorder : public detail::ConditionalNodes<Recorder> {
   // The recorder of another stream, for work that runs in parallel. `fn` forks that stream from this one by an event
   // (cudaEventRecord here, cudaStreamWaitEvent there), and joins it before it returns. A call on a stream that is not
   // part of the capture fails.
-  Recorder on(cudaStream_t other) const { return Recorder(recording_, other); }
+  Recorder on(StreamArg other) const { return Recorder(recording_, other); }
 
   // Launches the kernel as kernel<<<grid, block, shared_bytes, stream()>>>(args...) does. Any argument and any part of
   // the shape may be a slot. The shape needs braces: rec.launch(kernel, {grid, block}, args...). A template kernel
@@ -111,6 +117,7 @@ class Recorder : public detail::ConditionalNodes<Recorder> {
  private:
   friend class detail::ConditionalNodes<Recorder>;
   friend class Body;
+  friend void detail::note_order_to_stop(Recorder& recorder);
   void conditional(const detail::Conditional& node);
   const void* on_device(const detail::ArgView& value);
   template <class... As>

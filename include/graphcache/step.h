@@ -18,9 +18,9 @@
 #include <utility>
 
 #include "graphcache/detail/call.h"
-#include "graphcache/detail/hit.h"
 #include "graphcache/key.h"
 #include "graphcache/params.h"
+#include "graphcache/stream.h"
 
 namespace graphcache {
 
@@ -38,13 +38,13 @@ class Step {
   // Does, returns and counts the same as Cache::run() with this key, `fn` and `params`. The default stream is
   // Options::stream.
   absl::StatusOr<Outcome> run() { return run(Params<>()); }
-  absl::StatusOr<Outcome> run(cudaStream_t stream) { return run(stream, Params<>()); }
+  absl::StatusOr<Outcome> run(StreamArg stream) { return run(stream, Params<>()); }
   template <class... Ts>
   absl::StatusOr<Outcome> run(const Params<Ts...>& params) {
     return run(stream_, params);
   }
   template <class... Ts>
-  absl::StatusOr<Outcome> run(cudaStream_t stream, const Params<Ts...>& params);
+  absl::StatusOr<Outcome> run(StreamArg stream, const Params<Ts...>& params);
 
  private:
   friend class Cache;

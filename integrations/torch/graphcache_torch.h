@@ -368,14 +368,25 @@ class TorchCache {
 
   cudaStream_t current_stream() const { return c10::cuda::getCurrentCUDAStream(device()).stream(); }
 
+  // `fn` on the stream of a run. Its place in the program is that of `fn`.
   template <class Fn>
-  auto on_stream(Fn& fn) {
-    return [this, &fn](cudaStream_t stream) {
-      const c10::cuda::CUDAStreamGuard guard(state_->stream_of(stream));
-      return fn();
-    };
-  }
+  class OnStream {
+   public:
+    OnStream(const torch_detail::State& state, Fn& fn) : state_(state), fn_(fn) {}
+    decltype(auto) operator()(cudaStream_t stream) {
+      const c10::cuda::CUDAStreamGuard guard(state_.stream_of(stream));
+      return fn_();
+    }
+    const Fn& graphcache_callee() const { return fn_; }
 
+   private:
+    const torch_detail::State& state_;
+    Fn& fn_;
+  };
+  template <class Fn>
+  OnStream<Fn> on_stream(Fn& fn) {
+    return {*state_, fn};
+  }
   static Options with_hooks(Options options, const std::shared_ptr<torch_detail::State>& state) {
     Hooks& hooks = options.hooks;
     hooks.before_capture = [state, then = std::move(hooks.before_capture)](const Key& key, cudaStream_t stream) {

@@ -15,6 +15,9 @@
 
 namespace graphcache {
 
+// A null stream is the legacy stream here: StreamArg has named the per-thread stream.
+inline cudaStream_t name_of(cudaStream_t stream) { return stream == nullptr ? cudaStreamLegacy : stream; }
+
 // A stream as seen by the thread that launches on it: cudaStreamPerThread is another stream in each thread.
 struct LaunchStream {
   cudaStream_t handle = nullptr;

@@ -1,5 +1,7 @@
 #include "graph/capture.h"
 
+#include <cxxabi.h>
+
 #include <string>
 #include <utility>
 
@@ -56,13 +58,22 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   try {
     captured.fn = recording.invoke();
     if (const cudaError_t error = running.end(); error != cudaSuccess) captured.capture = recording.end_failed(error);
+  } catch (const abi::__forced_unwind&) {  // The thread is being cancelled.
+    if (!running.is_over()) running.end();
+    throw;
   } catch (...) {
     if (running.is_over()) throw;
     const cudaError_t error = running.end();
-    if (error == cudaSuccess && !recording.has_broken_body()) throw;
+    const bool is_intact = error == cudaSuccess && !recording.has_broken_body();
+    if (recording.is_stopped() || (is_intact && !call.threw)) throw;
     call.threw = false;
+    if (is_intact) {
+      captured.thrown = std::current_exception();
+      captured.fn = absl::UnknownError("fn threw an exception");
+    }
     if (error != cudaSuccess) captured.capture = recording.end_failed(error);
   }
+  captured.is_misuse = recording.is_misused();
   explain(watch.diagnosis(), recording.calls(), &captured.capture, &captured.fn);
   captured.strays = std::move(watch.diagnosis().strays);
 

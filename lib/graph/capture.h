@@ -4,6 +4,7 @@
 #include <absl/status/status.h>
 #include <cuda_runtime_api.h>
 
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,9 @@ namespace graphcache {
 
 struct Captured {
   absl::Status fn;  // What `fn` reports. Ok if it threw because its capture was broken.
+  // What `fn` threw, if its capture was intact. Then `fn` is not ok.
+  std::exception_ptr thrown;
+  bool is_misuse = false;  // Whether the recorder was misused, which a direct call of `fn` may not notice.
   // What broke the capture. If not ok, nothing was enqueued and there is no template.
   absl::Status capture;
   // Whether the capture was refused because a copy or set whose size is a slot has 0 bytes in this run.
@@ -25,9 +29,8 @@ struct Captured {
   std::vector<std::string> strays;  // Work that the graph misses (Diagnosis::strays), if it was watched.
 };
 
-// Calls `fn` under a capture of `stream`. Afterwards the stream is not capturing, even if `fn` throws. An exception
-// from `fn` passes through only if the capture is intact: code that checks errors also throws when a capture forbids a
-// call. `diagnoser` watches the capture unless it is null.
+// Calls `fn` under a capture of `stream`. Afterwards the stream is not capturing, even if `fn` throws. Only exceptions
+// that are orders to stop pass through (OrdersToStop). `diagnoser` watches the capture unless it is null.
 Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, Setter& setter,
                  const detail::DiagnoseInterface* diagnoser);
 

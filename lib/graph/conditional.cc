@@ -298,7 +298,7 @@ void Recording::capture_bodies(cudaStream_t stream, const Conditional& node) {
                                                     : info.dependency_count == 1 && info.dependencies[0] == added.node;
   if (!is_last) {
     or_fail([&] {
-      fail(absl::InvalidArgumentError(absl::StrCat(
+      fail_as_misused(absl::InvalidArgumentError(absl::StrCat(
           name_of(node.kind), ": its body enqueued work on the stream that the node is on: use Body::stream()")));
     });
   }
@@ -315,7 +315,7 @@ bool Recording::add_conditional(cudaStream_t stream, const Conditional& node, Ad
     return false;
   };
   const auto wrong = [&](const char* what) {
-    fail(absl::InvalidArgumentError(absl::StrCat(name_of(node.kind), what)));
+    fail_as_misused(absl::InvalidArgumentError(absl::StrCat(name_of(node.kind), what)));
     return false;
   };
   if (mode_ == Mode::kInlined && active_recording == nullptr) {

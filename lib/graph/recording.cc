@@ -80,8 +80,8 @@ Recording::~Recording() {
   RelaxedCaptureMode relaxed;
   for (void* const at : lent_) {
     // cudaFree is no alternative, because it would not wait for the work that still uses the memory.
-    const cudaError_t error = cudaFreeAsync(at, stream_);
-    if (error != cudaSuccess && !is_fatal(error)) cudaFreeAsync(at, stream_);
+    const cudaError_t error = cudaFreeAsync(at, name_of(stream_));
+    if (error != cudaSuccess && !is_fatal(error)) cudaFreeAsync(at, name_of(stream_));
   }
 }
 
@@ -140,13 +140,13 @@ bool Recording::take(SlotNode& node, const ArgView& arg, std::size_t field) {
     return true;
   }
   if (in_body_) {
-    fail(absl::InvalidArgumentError(
+    fail_as_misused(absl::InvalidArgumentError(
         "a slot was used inside the body of a conditional node, whose nodes stay as they were recorded: pass "
         "the pointer of Recorder::on_device, called outside of the body"));
     return false;
   }
   if (arg.recording != id_) {
-    fail(
+    fail_as_misused(
         absl::InvalidArgumentError("a slot was used that belongs to another run: a slot is valid only inside the call "
                                    "of fn that it was passed to"));
     return false;
@@ -189,7 +189,7 @@ bool Recording::may_enqueue(cudaStream_t stream, const char* call, const void* k
   } else if (info.status == cudaStreamCaptureStatusInvalidated) {
     return true;  // The call will fail and report that the capture is broken.
   } else if (info.status != cudaStreamCaptureStatusActive || info.id != capture_id()) {
-    fail(absl::InvalidArgumentError(
+    fail_as_misused(absl::InvalidArgumentError(
         in_body_
             ? std::string("a recorder was used inside the body of a conditional node: use the body, whose stream is "
                           "another one, and fork further streams from that one")
@@ -330,7 +330,8 @@ const void* Recording::on_device(cudaStream_t stream, const ArgView& value) {
   bool is_of_device = true;
   if (done.error == cudaSuccess) done = query_whether_of_current_device(stream, &is_of_device);
   if (!is_of_device) {
-    fail(absl::InvalidArgumentError("Recorder::on_device was called on a stream of another device than the cache's"));
+    fail_as_misused(
+        absl::InvalidArgumentError("Recorder::on_device was called on a stream of another device than the cache's"));
     return nullptr;
   }
   Setter::Kernel kernel;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <absl/base/attributes.h>
 #include <absl/status/status.h>
 #include <cuda_runtime_api.h>
 
@@ -15,9 +16,16 @@
 #include "graph/recorder_calls.h"
 #include "graph/template.h"
 #include "graphcache/cache.h"
-#include "graphcache/detail/hit.h"
 
 namespace graphcache {
+namespace detail {
+class Recording;
+}
+// The recording whose capture this thread is inside of, or null. A nested run checks it before it launches, because a
+// graph launch into a capturing stream fails and breaks the capture (docs/semantics.md). The visibility ensures that a
+// program has one such variable, whatever flags its parts are compiled with.
+[[gnu::visibility("default")]] ABSL_CONST_INIT inline thread_local detail::Recording* active_recording = nullptr;
+
 namespace detail {
 
 // Everything that a Recorder writes to while `fn` runs.
@@ -59,6 +67,15 @@ class Recording {
 
   // Makes the run fail; later calls of the recorder do nothing. The first failure is kept.
   void fail(absl::Status why) { status_.Update(std::move(why)); }
+  // The same for a mistake in the use of the recorder.
+  void fail_as_misused(absl::Status why) {
+    is_misused_ = is_misused_ || status_.ok();
+    fail(std::move(why));
+  }
+  bool is_misused() const { return is_misused_; }
+  // Records that `fn` has thrown an exception that is an order to stop.
+  void stop() { is_stopped_ = true; }
+  bool is_stopped() const { return is_stopped_; }
   // Describes what broke the capture, whose end failed with `error`.
   absl::Status end_failed(cudaError_t error) const;
   const RecorderCalls& calls() const { return calls_; }
@@ -137,6 +154,8 @@ class Recording {
   const LastErrorGuard* errors_ = nullptr;  // Errors that `fn` has left in the last-error slot; set while `fn` runs.
   cudaError_t left_behind_ = cudaSuccess;   // The error that was left when the last call of the recorder began.
   bool has_empty_slot_ = false;
+  bool is_misused_ = false;
+  bool is_stopped_ = false;
   Slots slots_;
   std::vector<cudaGraphNode_t> slot_nodes_;  // The handles of slots_.nodes.
   DeviceValues device_values_;               // Memory of a capture's on_device() values.

@@ -11,7 +11,9 @@ namespace graphcache {
 // its capture (compat.h).
 absl::Status Cache::Impl::check(const Request& request) {
   if (absl::Status lost = status(); !lost.ok()) return lost;
-  if (request.call.empty(request.call.fn)) return absl::InvalidArgumentError("fn is empty");
+  if (const char* const unfit = request.call.unfit(request.call.fn); unfit != nullptr) {
+    return absl::InvalidArgumentError(unfit);
+  }
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   cudaError_t error = cudaStreamIsCapturing(request.stream, &capturing);
   if (error != cudaSuccess) return cuda_failure("cudaStreamIsCapturing", error);

@@ -2,6 +2,7 @@
 #include <absl/cleanup/cleanup.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "cuda/compat.h"
@@ -10,10 +11,27 @@
 #include "run/impl.h"
 
 namespace graphcache {
+namespace {
+
+absl::Status failed_inside() noexcept try {
+  return absl::FailedPreconditionError("a run inside another run's fn failed");
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+}  // namespace
 
 // A run inside another run's capture. Nothing here may wait for another run, or change the capture except by enqueuing
 // on its streams.
 absl::StatusOr<Outcome> Cache::Impl::run_nested(const Request& request) {
+  // The outer `fn` may ignore a failure, and its graph would lack this work.
+  absl::Cleanup fails = [outer = active_recording] { outer->refuse_capture(failed_inside()); };
+  auto outcome = run_inside(request);
+  if (outcome.ok()) std::move(fails).Cancel();
+  return outcome;
+}
+
+absl::StatusOr<Outcome> Cache::Impl::run_inside(const Request& request) {
   LastErrorGuard last_error;
   CaptureInfo info;
   if (request.stream != cudaStreamLegacy) {
@@ -35,7 +53,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_nested(const Request& request) {
         "the graph of an adopted key was run inside another run's fn, whose capture cannot hold it"));
     return count_inlined();
   }
-  if (request.call.values_size != 0 && !request.call.empty(request.call.fn)) {
+  if (request.call.values_size != 0 && request.call.unfit(request.call.fn) == nullptr) {
     active_recording->refuse_capture(absl::FailedPreconditionError(
         "a run with params was made inside another run's fn: a graph of the outer run could not update its values"));
   }
@@ -49,7 +67,9 @@ absl::StatusOr<Outcome> Cache::Impl::run_inlined(const Request& request) {
     return failed(request, absl::FailedPreconditionError("the graph of an adopted key cannot run inside a capture: add "
                                                          "it there as a child graph node"));
   }
-  if (request.call.empty(request.call.fn)) return failed(request, absl::InvalidArgumentError("fn is empty"));
+  if (const char* const unfit = request.call.unfit(request.call.fn); unfit != nullptr) {
+    return failed(request, absl::InvalidArgumentError(unfit));
+  }
   absl::Status status = enqueue_inlined(request.stream, request.call, setter_);
   if (!status.ok()) return failed(request, std::move(status));
   return count_inlined();

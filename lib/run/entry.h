@@ -20,6 +20,7 @@
 #include "exec/executable.h"
 #include "graphcache/cache.h"
 #include "policy/policy.h"
+#include "run/hit.h"
 #include "run/signatures.h"
 
 namespace graphcache {

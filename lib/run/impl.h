@@ -25,10 +25,10 @@
 #include "graph/capture.h"
 #include "graph/recording.h"
 #include "graphcache/cache.h"
-#include "graphcache/detail/hit.h"
 #include "policy/policy.h"
 #include "run/entry.h"
 #include "run/ghosts.h"
+#include "run/hit.h"
 #include "run/index.h"
 #include "run/known_streams.h"
 #include "run/labels.h"
@@ -172,7 +172,9 @@ class Cache::Impl {
   cudaError_t launch_first(Executable& executable, cudaStream_t stream);
   absl::StatusOr<Outcome> run_slowly(Held& entry, const Request& request);
   absl::StatusOr<Outcome> record(Held& entry, const Request& request);
+  absl::StatusOr<Outcome> call_again(Held& entry, const Request& request);
   absl::StatusOr<Outcome> run_nested(const Request& request);
+  absl::StatusOr<Outcome> run_inside(const Request& request);
   absl::StatusOr<Outcome> run_inlined(const Request& request);
   absl::StatusOr<Outcome> run_disabled(const Request& request);
   absl::StatusOr<Outcome> run_directly(Held& entry, EagerReason reason, const Request& request);
@@ -185,14 +187,21 @@ class Cache::Impl {
   absl::Status check(const Request& request);
   absl::Status check_device(cudaStream_t stream) const;
   bool is_in_foreign_capture(const Request& request) const;
-  // Why there is no template: `fn` failed; the capture broke and nothing was enqueued; or `fn` enqueued nothing on the
-  // stream.
-  enum class NoTemplate { kFailed, kBroke, kEmpty };
+  // Why there is no template.
+  struct NoTemplate {
+    enum class Why {
+      kFailed,           // The run fails.
+      kNotUnderCapture,  // `fn` failed or broke its capture. Nothing was enqueued, and a direct call may succeed.
+      kEmpty,            // `fn` enqueued nothing on the stream.
+    } why = Why::kFailed;
+    std::exception_ptr thrown;  // What `fn` threw.
+  };
   Captured capture_fn(const Request& request);
   Captured capture_on(cudaStream_t stream, const Request& request);
   absl::Status capture_template(Held& entry, const Request& request, NoTemplate* none);
   void keep_template(Entry* entry, std::shared_ptr<Content> content, Template&& graph)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status no_template(const Request& request, absl::Status why, const NoTemplate& none);
   void give_up(Entry* entry, absl::Status error, bool forgets);
   void back_off(Entry* entry);
 

@@ -6,7 +6,7 @@
 #include <new>
 #include <string>
 
-#include "graphcache/detail/hit.h"
+#include "run/hit.h"
 
 // NVTX is header-only and part of the CUDA toolkit.
 #if __has_include(<nvtx3/nvToolsExt.h>)

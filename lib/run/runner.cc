@@ -26,9 +26,6 @@ cudaError_t stream_id(cudaStream_t stream, unsigned long long* id) {
   return cudaStreamGetId(stream, id);
 }
 
-// A null stream is the legacy stream, because this library is compiled without per-thread default streams.
-cudaStream_t name_of(cudaStream_t stream) { return stream == nullptr ? cudaStreamLegacy : stream; }
-
 // The facts about a graph that has not been read.
 GraphFacts facts_of(const Content& content) {
   const std::size_t nodes = content.node_count + content.body_node_count;
@@ -246,23 +243,48 @@ absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& requ
 
 // A miss: captures, and then goes on as if the template had existed. Work that cannot be captured is enqueued directly.
 absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request) {
-  auto why = NoTemplate::kFailed;
-  if (absl::Status status = capture_template(entry, request, &why); !status.ok()) {
-    if (why == NoTemplate::kEmpty) {  // Any work of `fn` was enqueued elsewhere.
+  NoTemplate none;
+  if (absl::Status status = capture_template(entry, request, &none); !status.ok()) {
+    if (none.why == NoTemplate::Why::kEmpty) {  // Any work of `fn` was enqueued elsewhere.
       MutexLock lock(mutex_);
       return count_eager(entry.get(), EagerReason::kNothingCaptured);
     }
-    // A call that captures forbid fails, or breaks the capture, but works outside of one.
-    if (why == NoTemplate::kBroke && options_.on_capture_failure == OnCaptureFailure::kRunDirectly) {
-      return run_directly(entry, EagerReason::kCaptureFailed, request);
-    }
-    return failed(request, std::move(status));
+    if (none.why == NoTemplate::Why::kNotUnderCapture) return call_again(entry, request);
+    return no_template(request, std::move(status), none);
   }
   return bring_back(entry, request, Outcome::kUpdated, Outcome::kInstantiated);
 }
 
+// Calls `fn` directly after it failed under capture: a call that captures forbid works outside of one. If `fn` fails
+// again, its captures are not to blame, so the next run captures.
+absl::StatusOr<Outcome> Cache::Impl::call_again(Held& held, const Request& request) {
+  Entry* const entry = held.get();
+  const std::uint64_t life = entry->life;
+  absl::Cleanup fails_again = [&] {
+    if (!entry->lock.try_lock()) return;
+    if (entry->life == life && entry->failures > 0) {
+      --entry->failures;
+      entry->direct_left = 0;
+    }
+    unlock(entry);
+  };
+  auto outcome = run_directly(held, EagerReason::kCaptureFailed, request);
+  if (outcome.ok()) std::move(fails_again).Cancel();
+  return outcome;
+}
+
+// The end of a run or warm() that has no template and does not run directly.
+absl::Status Cache::Impl::no_template(const Request& request, absl::Status why, const NoTemplate& none) {
+  if (none.thrown != nullptr) {
+    request.call.threw = true;
+    std::rethrow_exception(none.thrown);
+  }
+  return failed(request, std::move(why));
+}
+
 // Captures a template for the entry, or sets why there is none.
 absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, NoTemplate* none) {
+  using Why = NoTemplate::Why;
   if (request.call.is_adopted) return detail::no_adopted_graph();
   const auto adopted_error = [] {
     return absl::AlreadyExistsError("the key has an adopted graph: run it without fn, or erase it first");
@@ -286,29 +308,33 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
     captured = capture_fn(request);
   }
 
-  if (captured.capture.ok() && captured.fn.ok() && captured.content.node_count == 0) {
-    *none = NoTemplate::kEmpty;
+  bool usable = captured.capture.ok() && captured.fn.ok();
+  const bool was_called = request.is_open || !captured.capture.ok();  // A hook may have failed before.
+  if (usable && captured.content.node_count == 0) {
+    usable = false;
+    none->why = Why::kEmpty;
     captured.fn = absl::FailedPreconditionError(
         "fn enqueued nothing on its stream, so there is no graph: enqueue on the stream that fn is given, or on "
         "rec.stream()" +
         list_of(captured.strays));
-  } else if (!captured.capture.ok() || (request.is_open && is_capture_error(cuda_error(captured.fn)))) {
-    *none = NoTemplate::kBroke;
+  } else if (!usable && was_called && !captured.is_misuse &&
+             options_.on_capture_failure == OnCaptureFailure::kRunDirectly) {
+    none->why = Why::kNotUnderCapture;
   }
-  const bool usable = captured.capture.ok() && captured.fn.ok();
   if (absl::Status fatal = take_fatal_error(captured); !fatal.ok()) {
-    *none = NoTemplate::kFailed;
+    none->why = Why::kFailed;
     return fatal;
   }
   if (!usable) {
     absl::Status why = captured.capture.ok() ? captured.fn : captured.capture;
-    if (*none == NoTemplate::kEmpty) {
+    none->thrown = std::move(captured.thrown);
+    if (none->why == Why::kEmpty) {
       entry->direct_left = std::numeric_limits<int>::max();
       entry->direct_why = EagerReason::kNothingCaptured;
-    } else if (*none == NoTemplate::kBroke && options_.on_capture_failure == OnCaptureFailure::kRunDirectly) {
+    } else if (none->why == Why::kNotUnderCapture) {
       back_off(entry.get());
     }
-    if (*none != NoTemplate::kFailed) {
+    if (none->why != Why::kFailed || !captured.capture.ok()) {
       bool is_first = false;
       {
         MutexLock lock(mutex_);

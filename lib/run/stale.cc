@@ -90,6 +90,10 @@ absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std:
                      std::string((now.capture.ok() ? now.fn : now.capture).message()));
     return absl::OkStatus();
   }
+  if (now.thrown != nullptr) {
+    request.call.threw = true;
+    std::rethrow_exception(now.thrown);
+  }
   if (of_capture == cudaSuccess && !now.fn.ok()) return now.fn;
   // Another call failed, such as one whose slot has a value that CUDA refuses. That is not a finding.
   if (!now.capture.ok()) return absl::OkStatus();

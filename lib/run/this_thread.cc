@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <mutex>
 
-#include "graphcache/detail/hit.h"
+#include "run/hit.h"
 
 namespace graphcache::detail {
 namespace {

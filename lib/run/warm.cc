@@ -38,9 +38,9 @@ absl::Status Cache::Impl::warm(const Request& request) {
   };
   trim(/*if_much=*/true);
   if (entry->content == nullptr) {
-    auto why = NoTemplate::kFailed;
-    if (absl::Status status = capture_template(entry, request, &why); !status.ok()) {
-      return failed(request, std::move(status));
+    NoTemplate none;
+    if (absl::Status status = capture_template(entry, request, &none); !status.ok()) {
+      return no_template(request, std::move(status), none);
     }
   }
   entry->direct_left = 0;

@@ -1,5 +1,4 @@
-// HotEntry and Hits: the data that a hit reads and writes. They are here so that a step (step.h) can make a hit inline,
-// without a call into the library. Not for users.
+// HotEntry and Hits: the data that a hit reads and writes.
 #pragma once
 
 #include <absl/base/attributes.h>
@@ -11,18 +10,12 @@
 #include <cstdint>
 #include <cstring>
 
+#include "graph/recording.h"
 #include "graphcache/stats.h"
 
 namespace graphcache {
 
 class Cache;
-namespace detail {
-class Recording;
-}
-// The recording whose capture this thread is inside of, or null. A nested run checks it before it launches, because a
-// graph launch into a capturing stream fails and breaks the capture (docs/semantics.md). The visibility ensures that a
-// program has one such variable, whatever flags its parts are compiled with.
-[[gnu::visibility("default")]] ABSL_CONST_INIT inline thread_local detail::Recording* active_recording = nullptr;
 
 namespace detail {
 
