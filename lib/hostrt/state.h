@@ -243,7 +243,8 @@ template <typename Body, typename Injected>
     if (!answers_in_child(entry.function)) return latch(thread, gone);
   }
   State& world = state();
-  const void* const address = thread.caller != nullptr ? thread.caller : __builtin_return_address(0);
+  const void* address = __builtin_return_address(0);
+  if (thread.caller != nullptr) address = std::exchange(thread.caller, nullptr);  // not for calls from within this one
   if (thread.in_work) return refuse_inside_work(world, thread, entry.function, address);
   if (thread.id == 0) introduce(world, thread);
   std::unique_lock<std::mutex> lock(world.mutex, std::defer_lock);

@@ -26,7 +26,7 @@ cudaError_t stream_id(cudaStream_t stream, unsigned long long* id) {
   return cudaStreamGetId(stream, id);
 }
 
-// A null stream is the legacy stream, because this library is compiled without per-thread default streams.
+// A null stream is the legacy stream, even in a library that is compiled with per-thread default streams.
 cudaStream_t name_of(cudaStream_t stream) { return stream == nullptr ? cudaStreamLegacy : stream; }
 
 // The facts about a graph that has not been read.
