@@ -279,11 +279,16 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
     close_capture(request, nullptr);
   };
   Captured captured;
+  bool is_first = false;
+  {
+    MutexLock lock(mutex_);
+    is_first = entry->error.ok();
+  }
   {
     const auto begin = std::chrono::steady_clock::now();
     const absl::Cleanup timed = [&] { add_time(&Stats::capture_time, begin); };
     const Observer::Span span(observer_, EventKind::kCapture, request.key);
-    captured = capture_fn(request);
+    captured = capture_fn(request, is_first ? teller_of(request) : nullptr);
   }
 
   if (captured.capture.ok() && captured.fn.ok() && captured.content.node_count == 0) {
@@ -309,13 +314,12 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
       back_off(entry.get());
     }
     if (*none != NoTemplate::kFailed) {
-      bool is_first = false;
       {
         MutexLock lock(mutex_);
-        is_first = entry->error.ok();
         entry->error = why;
       }
-      if (is_first) log(request.key, message_of(why));
+      const bool was_told = captured.was_told && !captured.capture.ok();
+      if (is_first && !was_told) log(request.key, message_of(why));
     }
     return why;
   }
