@@ -1,12 +1,19 @@
 // Reports about captures that break while CUDA calls are watched (Options::diagnose): the call at fault, its caller,
 // and what to do.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <future>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -232,6 +239,9 @@ TEST_F(MistakesDiagnoseTest, ACallThatBreaksThePerThreadStreamsCaptureIsNamed) {
   EXPECT_TRUE(contains(error, "cudaMemcpy, called by graphcache::test::copy_at_once(float*, float) in another thread"))
       << error;
   EXPECT_TRUE(contains(error, "returned cudaErrorStreamCaptureImplicit")) << error;
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_TRUE(contains(lines[0], "the capture broke between "))
+      << "logged at its end, when it is certain: " << lines[0];
 }
 
 // Several threads capture at the same time, and each report names the call that broke its own capture.
@@ -269,6 +279,154 @@ TEST_F(MistakesDiagnoseTest, CapturesOfSeveralThreadsAreDistinguished) {
     EXPECT_EQ(entry.error.empty(), !waits && !asks);
   }
   EXPECT_EQ(lines.size(), 2u * kRuns);
+}
+
+TEST_F(MistakesDiagnoseTest, TheCallIsLoggedBeforeFnGoesOn) {
+  std::vector<std::string> at_once;
+  const std::string error = error_with(diagnosing(), stream, [&](Recorder& rec) {
+    const bool breaks = is_capturing(rec.stream());
+    wait_until_done(rec.stream());
+    if (breaks) at_once = lines;
+    cudaGetLastError();
+  });
+  ASSERT_EQ(at_once.size(), 1u);
+  EXPECT_EQ(at_once[0].find("graphcache: key (\"k\"): the capture broke: cudaStreamSynchronize, called by "
+                            "graphcache::test::wait_until_done(CUstream_st*) in this thread after kernel "),
+            0u)
+      << at_once[0];
+  EXPECT_TRUE(contains(at_once[0], ", returned cudaErrorStreamCaptureUnsupported (")) << at_once[0];
+  EXPECT_TRUE(contains(at_once[0], ". A capture forbids this call: synchronize after the run")) << at_once[0];
+  EXPECT_EQ(at_once[0].find('\n'), std::string::npos);
+  EXPECT_EQ(lines, at_once) << "logged again at the end of the capture";
+  EXPECT_TRUE(contains(error, "the capture broke between rec.launch of ")) << error;
+}
+
+TEST_F(MistakesDiagnoseTest, ACallOfAnotherThreadIsLoggedInThatThread) {
+  std::vector<std::thread::id> logged_in;
+  std::size_t logged = 0;
+  Options options = diagnosing();
+  options.log = [&, log = options.log](std::string_view line) {
+    logged_in.push_back(std::this_thread::get_id());
+    log(line);
+  };
+  std::thread::id other;
+  error_with(options, stream, [&](Recorder& rec) {
+    if (!is_capturing(rec.stream())) return;
+    std::thread([&] {
+      other = std::this_thread::get_id();
+      wait_for_all();
+      logged = lines.size();
+    }).join();
+  });
+  EXPECT_EQ(logged, 1u);
+  EXPECT_EQ(logged_in, std::vector<std::thread::id>{other});
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_TRUE(
+      contains(lines[0],
+               "the capture broke: cudaDeviceSynchronize, called by graphcache::test::wait_for_all() in another "
+               "thread after the run's kernel "))
+      << lines[0];
+  EXPECT_TRUE(contains(lines[0], "Take graphcache::capture_gate around this call in the other thread")) << lines[0];
+}
+
+TEST_F(MistakesDiagnoseTest, ARunWaitsForTheLogOfAnotherThread) {
+  std::promise<void> logging;
+  std::atomic<bool> logged{false};
+  std::thread other;
+  Options options = diagnosing();
+  options.log = [&](std::string_view) {
+    logging.set_value();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    logged = true;
+  };
+  error_with(options, stream, [&](Recorder& rec) {
+    if (!is_capturing(rec.stream())) {
+      EXPECT_TRUE(logged);
+      return;
+    }
+    other = std::thread([] { wait_for_all(); });
+    EXPECT_EQ(logging.get_future().wait_for(std::chrono::seconds(10)), std::future_status::ready);
+  });
+  other.join();
+}
+
+TEST_F(MistakesDiagnoseTest, TheEndOfACaptureInFnIsLogged) {
+  error_with(diagnosing(), stream, [&](Recorder& rec) {
+    cudaGraph_t graph = nullptr;
+    if (is_capturing(rec.stream()) && cudaStreamEndCapture(rec.stream(), &graph) == cudaSuccess) {
+      CUDA_OK(cudaGraphDestroy(graph));
+    }
+  });
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_TRUE(contains(lines[0], "the capture broke: cudaStreamEndCapture, called by a lambda of ")) << lines[0];
+  EXPECT_TRUE(contains(lines[0], ", ended the capture. Leave the end of the capture to the cache")) << lines[0];
+}
+
+TEST_F(MistakesDiagnoseTest, AKeyThatBreaksOftenIsLoggedOnce) {
+  Options options = diagnosing();
+  options.on_capture_failure = OnCaptureFailure::kReturnError;
+  Cache cache(options);
+  for (const char* name : {"a", "b", "a", "a", "b"}) {
+    EXPECT_FAILURE(kFailedPrecondition, cache.run(key(name), stream, [&](cudaStream_t on) {
+      wait_until_done(on);
+      wait_for_all();
+      cudaGetLastError();
+      return cudaSuccess;
+    }));
+  }
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_TRUE(contains(lines[0], "key (\"a\"): the capture broke: cudaStreamSynchronize, called by ")) << lines[0];
+  EXPECT_TRUE(contains(lines[1], "key (\"b\"): the capture broke: cudaStreamSynchronize, called by ")) << lines[1];
+}
+
+TEST_F(MistakesDiagnoseTest, TheLogMayCallCuda) {
+  Options options = diagnosing();
+  int answers = 0;
+  options.log = [&](std::string_view) {
+    int device = -1;
+    answers += cudaGetDevice(&device) == cudaSuccess && device >= 0 ? 1 : 0;
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    answers += cudaStreamIsCapturing(stream, &status) == cudaSuccess ? 1 : 0;
+  };
+  error_with(options, stream, [&](Recorder& rec) {
+    wait_until_done(rec.stream());
+    cudaGetLastError();
+  });
+  EXPECT_EQ(answers, 2);
+}
+
+using MistakesDiagnoseDeathTest = DiagnoseTest;
+
+// A check macro of a program: it reports the call that failed and ends the program.
+#define CHECK_OR_EXIT(call)                                                                           \
+  if (const cudaError_t error = (call); error != cudaSuccess) {                                       \
+    std::fprintf(stderr, "check.cc:7: %s failed: %s\n", #call, cudaGetErrorName(error)); /* NOLINT */ \
+    std::exit(3);                                                                                     \
+  }
+
+void run_checked(const Options& options, cudaStream_t stream, float* data) {
+  Cache cache(options);
+  (void)cache.run(key("k"), stream, [&](cudaStream_t on) {
+    wait_until_done(on);
+    CHECK_OR_EXIT(launch(add, kGrid, kBlock, on, data, kSize, 1.0f));
+  });
+}
+
+TEST_F(MistakesDiagnoseDeathTest, ACheckThatExitsLeavesTheLineOfTheFirstCall) {
+  using testing::AllOf, testing::HasSubstr, testing::Not;
+  const char* const check = "check.cc:7: launch(";
+  const char* const named = "the capture broke: cudaStreamSynchronize, called by graphcache::test::wait_until_done(";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  Options options;
+  EXPECT_EXIT(run_checked(options, stream, data.get()), testing::ExitedWithCode(3),
+              AllOf(HasSubstr(check), HasSubstr("cudaErrorStreamCaptureInvalidated"), Not(HasSubstr("graphcache: "))));
+  options.diagnose = true;
+  EXPECT_EXIT(run_checked(options, stream, data.get()), testing::ExitedWithCode(3),
+              AllOf(HasSubstr(check), HasSubstr(std::string("graphcache: key (\"k\"): ") + named)));
+  options.log = [](std::string_view line) { std::fprintf(stderr, "[log] %s\n", std::string(line).c_str()); };
+  const std::string line = std::string("graphcache: key (\"k\"): ") + named;
+  EXPECT_EXIT(run_checked(options, stream, data.get()), testing::ExitedWithCode(3),
+              AllOf(HasSubstr("[log] " + line), Not(HasSubstr("\n" + line))));
 }
 
 #ifdef GRAPHCACHE_TEST_CUDA

@@ -300,7 +300,6 @@ bool set_conditional(cudaGraphConditionalHandle handle, unsigned value);
 // calling their destructors.
 //
 // Not covered. A program that uses one of the following does not link, or gets cudaErrorNotSupported:
-//   - CUDA_API_PER_THREAD_DEFAULT_STREAM, with which programs call functions of other names;
 //   - memory pools other than the default ones, textures, and copies in two or three dimensions;
 //   - child graphs that are moved into their parent;
 //   - device code that updates nodes, except graphcache's own.

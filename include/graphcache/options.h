@@ -137,8 +137,9 @@ struct Options {
 
   // Called with one line of text for each event that deserves a look: a key's first broken capture, findings of verify
   // mode and of Options::diagnose, a refused update, a failed background thread, many evictions, a fatal error. It is
-  // called during runs, during construction, and by background threads, so it must be thread-safe, and must not use the
-  // cache. The cache ignores its exceptions. GRAPHCACHE_LOG=1 in the environment prints these lines to stderr.
+  // called during runs, during construction, by background threads, and with `diagnose` by any thread whose CUDA call
+  // breaks a capture. So it must be thread-safe, and must not use the cache. The cache ignores its exceptions.
+  // GRAPHCACHE_LOG=1 in the environment prints these lines to stderr.
   std::function<void(std::string_view)> log = nullptr;
 
   // Measures the host time of one run in 1024 of each thread, and counts the hits among them in Stats::hit_latency.
@@ -188,9 +189,10 @@ struct Options {
 
   // Watches the CUDA calls of all threads during captures, and names the call that breaks a capture: its error, its
   // thread, the kernel launched before it, and the function that made it. The report goes to EntryInfo::error, to
-  // `log`, and into the returned error. Work that `fn` enqueues on a stream outside the capture goes to `log` and
-  // EntryInfo::stray_work. If nothing else was captured, `fn` runs directly each time, and EntryInfo::error names it.
-  // docs/capture-errors.md shows the reports.
+  // `log`, and into the returned error. At a key's first broken capture `log` gets the line before the call at fault
+  // returns, in the thread that made it. Without `log` and GRAPHCACHE_LOG that line goes to stderr. Work that `fn`
+  // enqueues on a stream outside the capture goes to `log` and EntryInfo::stray_work. If nothing else was captured,
+  // `fn` runs directly each time, and EntryInfo::error names it. docs/capture-errors.md shows the reports.
   //
   // This needs the optional component libgraphcache_diagnose.so, which uses CUPTI and is loaded when the cache is made.
   // hostrt needs no component. If it cannot be loaded, or if CUPTI refuses, as it does under a profiler, the cache

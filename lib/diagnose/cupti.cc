@@ -52,7 +52,7 @@ const Driver& driver() {
 struct Thread {
   int runtime_calls = 0;         // Nesting depth of runtime calls; the outermost one counts.
   int driver_calls = 0;          // Nesting depth of driver calls outside of those.
-  bool is_querying = false;      // Inside a call by this file itself.
+  bool is_querying = false;      // Inside a call by this file, or by the cache's log.
   const char* kernel = nullptr;  // The kernel that the driver launches within the runtime call.
 };
 constinit thread_local Thread thread;
@@ -158,6 +158,9 @@ void CUPTIAPI on_call(void*, CUpti_CallbackDomain domain, CUpti_CallbackId id, c
     returned(domain, id, data);
   } catch (const std::bad_alloc&) {  // not recorded in this case
   }
+  thread.is_querying = true;  // Calls by the cache's log are not watched.
+  tell();
+  thread.is_querying = false;
 }
 
 const char* text_of(CUptiResult result) {
@@ -183,14 +186,16 @@ const char* open_cupti() {
   return cupti.refusal.c_str();
 }
 
-void* begin_watch(cudaStream_t stream) try { return begin(stream); } catch (const std::bad_alloc&) {
+void* begin_watch(cudaStream_t stream, void* to, void (*noticed)(void* to, const detail::WatchedCall*)) try {
+  return begin(stream, to, noticed);
+} catch (const std::bad_alloc&) {
   return nullptr;
 }
 
 }  // namespace
 }  // namespace graphcache::diagnose
 
-extern "C" [[gnu::visibility("default")]] const graphcache::detail::DiagnoseInterface* graphcache_diagnose_v1() {
+extern "C" [[gnu::visibility("default")]] const graphcache::detail::DiagnoseInterface* graphcache_diagnose_v2() {
   static constexpr graphcache::detail::DiagnoseInterface interface = {
       &graphcache::diagnose::open_cupti, &graphcache::diagnose::begin_watch, &graphcache::diagnose::end};
   return &interface;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "diagnose/caller.h"
@@ -45,14 +46,18 @@ struct Stray {
 };
 
 struct Watch {
-  cudaStream_t stream;
+  cudaStream_t stream = nullptr;
   std::string last_kernel;
   std::optional<Seen> refused;  // The thread's first call that failed because of the capture.
   std::optional<Seen> broke;
   std::vector<Seen> strays;
   std::vector<Stray> places;  // The places of `strays`.
-  // Number of threads that are querying its stream. The watch must not end meanwhile.
-  int querying = 0;
+  // Number of threads that are querying its stream, or have yet to tell what they found. The watch must not end
+  // meanwhile.
+  int users = 0;
+  void* to = nullptr;
+  void (*noticed)(void* to, const detail::WatchedCall*) = nullptr;
+  Watch* next_to_tell = nullptr;  // Of the thread that broke it.
 };
 
 struct Watches {
@@ -71,16 +76,23 @@ Watches& watches() {
 // The watch of this thread's capture. Only this thread adds and removes it.
 constinit thread_local Watch* mine = nullptr;
 
+// The captures that this thread broke and has yet to tell about.
+constinit thread_local Watch* to_tell = nullptr;
+
 bool is_capture_error(cudaError_t error) {
   return error >= cudaErrorStreamCaptureUnsupported && error <= cudaErrorStreamCaptureWrongThread;
 }
 
 }  // namespace
 
-void* begin(cudaStream_t stream) {
+void* begin(cudaStream_t stream, void* to, void (*noticed)(void* to, const detail::WatchedCall*)) {
   Watches& world = watches();
   const std::lock_guard<std::mutex> lock(world.mutex);
-  mine = &world.all.emplace_back(Watch{stream, {}, {}, {}, {}, {}, 0});
+  Watch& watch = world.all.emplace_back();
+  watch.stream = stream;
+  watch.to = to;
+  watch.noticed = noticed;
+  mine = &watch;
   ++world.count;
   return mine;
 }
@@ -94,7 +106,7 @@ void end(void* watch, void* to, void (*broke)(void* to, const detail::WatchedCal
     const auto found =
         std::find_if(world.all.begin(), world.all.end(), [&](const Watch& each) { return &each == watch; });
     if (found == world.all.end()) return;
-    world.answered.wait(lock, [&] { return found->querying == 0; });
+    world.answered.wait(lock, [&] { return found->users == 0; });
     ended.splice(ended.end(), world.all, found);
     --world.count;
     if (mine == watch) mine = nullptr;
@@ -121,6 +133,7 @@ void failed(const Call& call, QueryState query) {
     Watch* watch;  // It does not end before its query has returned.
     bool is_own;
     CaptureState state = CaptureState::kUnknown;
+    bool is_certain = true;
   };
   std::vector<Queried> queried;
   Watches& world = watches();
@@ -130,7 +143,7 @@ void failed(const Call& call, QueryState query) {
     for (Watch& watch : world.all) {
       if (watch.broke) continue;
       queried.push_back({&watch, &watch == mine});
-      ++watch.querying;
+      ++watch.users;
     }
   }
   bool broke_own = false;
@@ -144,7 +157,8 @@ void failed(const Call& call, QueryState query) {
   const bool may_break_others = is_capture_error(call.error) && !broke_own;
   for (Queried& each : queried) {
     if (each.is_own) continue;
-    const bool broke = each.state == CaptureState::kBroken || each.state == CaptureState::kUnknown;
+    each.is_certain = each.state == CaptureState::kBroken;
+    const bool broke = each.is_certain || each.state == CaptureState::kUnknown;
     each.state = broke && may_break_others ? CaptureState::kBroken : CaptureState::kActive;
   }
   const auto breaks = [](const Queried& one) {
@@ -160,14 +174,30 @@ void failed(const Call& call, QueryState query) {
     const std::lock_guard<std::mutex> lock(world.mutex);
     for (const Queried& each : queried) {
       Watch& watch = *each.watch;
-      --watch.querying;
+      --watch.users;
       const bool broke = breaks(each);
       std::optional<Seen>& seen = broke ? watch.broke : watch.refused;
       if (watch.broke || seen || !(broke || refuses(each))) continue;
       seen = Seen{call.name, called_by, {}, watch.last_kernel, nullptr, call.error, !each.is_own, broke};
+      if (!broke || !each.is_certain) continue;
+      ++watch.users;
+      watch.next_to_tell = std::exchange(to_tell, &watch);
     }
   }
   world.answered.notify_all();
+}
+
+// `noticed` may call CUDA, which calls failed() and this function again.
+void tell() noexcept {
+  Watches& world = watches();
+  while (to_tell != nullptr) {
+    Watch& watch = *std::exchange(to_tell, to_tell->next_to_tell);
+    const detail::WatchedCall call = watch.broke->view();  // No longer changes.
+    watch.noticed(watch.to, &call);
+    const std::lock_guard<std::mutex> lock(world.mutex);
+    --watch.users;
+    world.answered.notify_all();
+  }
 }
 
 void launched(const char* kernel) {

@@ -25,7 +25,7 @@ enum class CaptureState { kActive, kBroken, kOver, kUnknown };
 using QueryState = CaptureState (*)(cudaStream_t stream, bool in_other_thread);
 
 // The functions of DiagnoseInterface. `begin` throws std::bad_alloc.
-void* begin(cudaStream_t stream);
+void* begin(cudaStream_t stream, void* to, void (*noticed)(void* to, const detail::WatchedCall*));
 void end(void* watch, void* to, void (*broke)(void* to, const detail::WatchedCall*),
          void (*stray)(void* to, const detail::WatchedCall*));
 
@@ -34,8 +34,11 @@ bool watches_any();
 // Whether this thread's capture is watched.
 bool watches_this_thread();
 
-// Report a call that failed or that ended a capture. It may have broken watched captures.
+// Report a call that failed or that ended a capture. It may have broken watched captures. The thread must call tell()
+// afterwards, even if this throws std::bad_alloc, when it holds no lock and before the call returns to the program.
 void failed(const Call& call, QueryState query);
+// Calls `noticed` of the captures that failed() has found broken in this thread.
+void tell() noexcept;
 // Report that this thread has launched a kernel.
 void launched(const char* kernel);
 // Report that this thread has enqueued work outside of captures. `kernel` is empty unless the work is a kernel.

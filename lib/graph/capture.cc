@@ -44,15 +44,16 @@ class RunningCapture {
 }  // namespace
 
 Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, Setter& setter,
-                 const detail::DiagnoseInterface* diagnoser) {
+                 const detail::DiagnoseInterface* diagnoser, const TellBreak& tell) {
   const CaptureSide no_breaking_calls(capture_gate(setter.device()));
   Captured captured;
   LastErrorGuard last_error;  // The error of a broken capture must not reach `fn` when it is called directly.
-  Watch watch(diagnoser, stream);
+  Watch watch(diagnoser, stream, tell);
   if (const cudaError_t error = cudaStreamBeginCapture(stream, mode); error != cudaSuccess) {
     captured.capture = cuda_failure("cudaStreamBeginCapture", error);
     return captured;
   }
+  watch.began();
   detail::Recording recording(stream, call, detail::Recording::Mode::kCapture, setter);
   RunningCapture running(stream, recording, watch);
   try {
@@ -76,6 +77,7 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   captured.is_misuse = recording.is_misused();
   explain(watch.diagnosis(), recording.calls(), &captured.capture, &captured.fn);
   captured.strays = std::move(watch.diagnosis().strays);
+  captured.was_told = watch.has_told();
 
   add_failure(&captured.capture, recording.refused());
   captured.empty_slot = recording.has_empty_slot();

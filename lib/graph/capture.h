@@ -27,12 +27,15 @@ struct Captured {
   Template graph;
   Content content;
   std::vector<std::string> strays;  // Work that the graph misses (Diagnosis::strays), if it was watched.
+  // Whether `tell` was called with the call that broke the capture.
+  bool was_told = false;
 };
 
 // Calls `fn` under a capture of `stream`. Afterwards the stream is not capturing, even if `fn` throws. Only exceptions
-// that are orders to stop pass through (OrdersToStop). `diagnoser` watches the capture unless it is null.
+// that are orders to stop pass through (OrdersToStop). `diagnoser` watches the capture unless it is null. It calls
+// `tell`, unless that is empty, when a call breaks the capture.
 Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::Call& call, Setter& setter,
-                 const detail::DiagnoseInterface* diagnoser);
+                 const detail::DiagnoseInterface* diagnoser, const TellBreak& tell);
 
 // Returns the error that destroyed the context, if there was one. The graph's handle is then dropped, not destroyed.
 absl::Status take_fatal_error(Captured& captured);

@@ -10,19 +10,20 @@
 #include <new>
 #include <utility>
 
+#include "cuda/capture_advice.h"
 #include "cuda/errors.h"
 #include "graphcache/status.h"
 
 // A weak reference, so that a program links without it.
-extern "C" [[gnu::weak]] const graphcache::detail::DiagnoseInterface* graphcache_diagnose_v1();
+extern "C" [[gnu::weak]] const graphcache::detail::DiagnoseInterface* graphcache_diagnose_v2();
 
 namespace graphcache {
 namespace {
 
-constexpr char kFunction[] = "graphcache_diagnose_v1";
+constexpr char kFunction[] = "graphcache_diagnose_v2";
 constexpr char kLibrary[] = "libgraphcache_diagnose.so";
 
-using Provider = decltype(&graphcache_diagnose_v1);
+using Provider = decltype(&graphcache_diagnose_v2);
 
 std::string text_of_last_error() {
   const char* const error = dlerror();
@@ -58,6 +59,16 @@ Diagnosis::Fault fault_of(const detail::WatchedCall& call) {
   return {call.name, std::move(text), call.error, call.in_other_thread != 0, call.broke != 0};
 }
 
+// What is known when the call has just returned to the watcher.
+std::string text_of_break(const Diagnosis::Fault& fault) {
+  std::string text = absl::StrCat("the capture broke: ", fault.text);
+  if (fault.error == cudaSuccess) {
+    return absl::StrCat(text, ", ended the capture", advice(fault.call, fault.error, fault.in_other_thread));
+  }
+  text += ',';
+  return std::string(message_of(failure_of_call(text, fault.call, fault.error, fault.in_other_thread)));
+}
+
 std::string stray_of(const detail::WatchedCall& call) {
   const bool is_launch = *call.kernel != '\0';
   std::string text =
@@ -70,7 +81,7 @@ std::string stray_of(const detail::WatchedCall& call) {
 }  // namespace
 
 const detail::DiagnoseInterface* find_diagnoser(std::string* why) {
-  const Provider provider = graphcache_diagnose_v1 != nullptr ? graphcache_diagnose_v1 : load(why);
+  const Provider provider = graphcache_diagnose_v2 != nullptr ? graphcache_diagnose_v2 : load(why);
   if (provider == nullptr) return nullptr;
   const detail::DiagnoseInterface* const found = provider();
   const char* const refused = found->open();
@@ -91,6 +102,21 @@ void explain(const Diagnosis& diagnosis, const RecorderCalls& calls, absl::Statu
   absl::StrAppend(&text,
                   fault.error == cudaSuccess ? ", ended the capture, and the cache's own cudaStreamEndCapture" : ",");
   *status = failure_of_call(text, fault.call, fault.error != cudaSuccess ? fault.error : found, fault.in_other_thread);
+}
+
+Watch::Watch(const detail::DiagnoseInterface* diagnoser, cudaStream_t stream, const TellBreak& tell)
+    : diagnoser_(diagnoser), tell_(tell), watch_(nullptr) {
+  if (diagnoser_ == nullptr) return;
+  watch_ = diagnoser_->begin(stream, this, [](void* to, const detail::WatchedCall* call) {
+    Watch& watch = *static_cast<Watch*>(to);
+    if (!watch.tell_ || !watch.has_begun_) return;
+    try {
+      const std::string text = text_of_break(fault_of(*call));
+      watch.has_told_ = true;
+      watch.tell_(text);
+    } catch (const std::bad_alloc&) {
+    }
+  });
 }
 
 // If memory runs out, the finding is not kept.

@@ -5,8 +5,11 @@
 #include <absl/status/status.h>
 #include <cuda_runtime_api.h>
 
+#include <atomic>
+#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "graph/recorder_calls.h"
@@ -37,26 +40,35 @@ struct Diagnosis {
 // failed with that call's error.
 void explain(const Diagnosis& diagnosis, const RecorderCalls& calls, absl::Status* capture, absl::Status* fn);
 
+// Gets the text that names the call which broke a capture, in the thread of that call and before it returns. Must not
+// throw.
+using TellBreak = std::function<void(std::string_view text)>;
+
 // Watches a capture that this thread is about to begin. Call end() before the capture's end.
 class Watch {
  public:
-  // `diagnoser` may be null.
-  Watch(const detail::DiagnoseInterface* diagnoser, cudaStream_t stream)
-      : diagnoser_(diagnoser), watch_(diagnoser != nullptr ? diagnoser->begin(stream) : nullptr) {}
+  // `diagnoser` may be null, and `tell` empty. If `tell` is called, has_told() is true after end().
+  Watch(const detail::DiagnoseInterface* diagnoser, cudaStream_t stream, const TellBreak& tell);
   ~Watch() { end(); }
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
+  // The capture has begun. Before that, nothing is told.
+  void began() { has_begun_ = true; }
   void end() {
     if (watch_ != nullptr) end_watch();
   }
   // Valid after end().
   Diagnosis& diagnosis() { return diagnosis_; }
+  bool has_told() const { return has_told_; }
 
  private:
   void end_watch();
 
   const detail::DiagnoseInterface* const diagnoser_;
+  const TellBreak& tell_;
+  std::atomic<bool> has_begun_{false};
+  bool has_told_ = false;
   void* watch_;
   Diagnosis diagnosis_;
 };

@@ -20,7 +20,9 @@ diagnose::CaptureState state_of_capture(cudaStream_t handle, bool in_other_threa
 
 const char* open_watch() { return nullptr; }
 
-void* begin_watch(cudaStream_t stream) try { return diagnose::begin(stream); } catch (const std::bad_alloc&) {
+void* begin_watch(cudaStream_t stream, void* to, void (*noticed)(void* to, const detail::WatchedCall*)) try {
+  return diagnose::begin(stream, to, noticed);
+} catch (const std::bad_alloc&) {
   return nullptr;
 }
 
@@ -47,7 +49,7 @@ void note_launch(const Kernel& kernel) try { diagnose::launched(kernel.name.c_st
 }  // namespace graphcache::hostrt
 
 // A program linked with hostrt contains this function. The library then does not look for the component.
-extern "C" const graphcache::detail::DiagnoseInterface* graphcache_diagnose_v1() {
+extern "C" const graphcache::detail::DiagnoseInterface* graphcache_diagnose_v2() {
   static constexpr graphcache::detail::DiagnoseInterface interface = {
       &graphcache::hostrt::open_watch, &graphcache::hostrt::begin_watch, &graphcache::diagnose::end};
   return &interface;

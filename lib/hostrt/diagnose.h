@@ -14,8 +14,20 @@ struct Kernel;
 struct State;
 struct Stream;
 
-// Records a call that returned `error` to the code at `address`. Requires diagnose::watches_any(). Locked.
+// Records a call that returned `error` to the code at `address`. Requires diagnose::watches_any(). Locked; a
+// Teller reports to the cache what was found, when the lock is released.
 void note_result(const State& state, Function function, cudaError_t error, const void* address);
+
+struct Teller {
+  Teller() = default;
+  ~Teller() {
+    if (is_needed) diagnose::tell();
+  }
+  Teller(const Teller&) = delete;
+  Teller& operator=(const Teller&) = delete;
+
+  bool is_needed = false;
+};
 
 // Records work that was enqueued outside of captures. `kernel` is null unless it is a kernel. Locked.
 void note_stray(const State& state, Function function, const Stream& stream, const Kernel* kernel);

@@ -81,13 +81,20 @@ CUresult add_kernel_node(CUgraphNode* node, CUgraph graph, const CUgraphNode* de
                      [&] { return cudaGraphAddKernelNode(node, graph, dependencies, count, &wanted); });
 }
 
+// The stream of a function that is looked up for programs with per-thread default streams, or for others.
+template <bool kPerThread>
+cudaStream_t stream_of(CUstream stream) {
+  return kPerThread && stream == nullptr ? cudaStreamPerThread : stream;
+}
+
+template <bool kPerThread>
 CUresult launch_kernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                        unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void** arguments,
                        void** extra) {
   if (extra != nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   return call_driver(Function::kLaunchKernel, [&] {
     return cudaLaunchKernel(function, dim3(grid_x, grid_y, grid_z), dim3(block_x, block_y, block_z), arguments,
-                            shared_bytes, stream);
+                            shared_bytes, stream_of<kPerThread>(stream));
   });
 }
 
@@ -206,11 +213,12 @@ CUresult context_id_of(CUcontext context, unsigned long long* id) {
 }
 
 // Allowed on a capturing stream as well.
+template <bool kPerThread>
 CUresult context_of_stream(CUstream stream, CUcontext* context) {
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return call_driver(Function::kStreamGetDevice, [&] {
     return enter(Function::kStreamGetDevice, [&](const Call& call) {
-      const Stream* const found = find_stream(call, stream);
+      const Stream* const found = find_stream(call, stream_of<kPerThread>(stream));
       if (found == nullptr) return cudaErrorInvalidResourceHandle;
       *context = context_of(found->device);
       return cudaSuccess;
@@ -266,6 +274,7 @@ struct EntryPoint {
   const char* symbol;
   unsigned since;  // CUDA version that introduced this form of the function; older forms are not provided
   void* function;
+  void* per_thread = function;  // another function if a null stream is the per-thread stream
 };
 
 const EntryPoint kEntryPoints[] = {
@@ -285,14 +294,16 @@ const EntryPoint kEntryPoints[] = {
     {"cuGraphNodeGetToolsId", 13010, reinterpret_cast<void*>(&tools_id_of_node)},
     {"cuGraphNodeGetType", 10000, reinterpret_cast<void*>(&get_node_type)},
     {"cuKernelGetFunction", 12000, reinterpret_cast<void*>(&function_of)},
-    {"cuLaunchKernel", 4000, reinterpret_cast<void*>(&launch_kernel)},
+    {"cuLaunchKernel", 4000, reinterpret_cast<void*>(&launch_kernel<false>),
+     reinterpret_cast<void*>(&launch_kernel<true>)},
     {"cuLibraryGetKernel", 12000, reinterpret_cast<void*>(&kernel_of_library)},
     {"cuLibraryLoadData", 12000, reinterpret_cast<void*>(&load_library_data)},
     {"cuLibraryUnload", 12000, reinterpret_cast<void*>(&unload)},
-    {"cuStreamGetCtx", 9020, reinterpret_cast<void*>(&context_of_stream)},
+    {"cuStreamGetCtx", 9020, reinterpret_cast<void*>(&context_of_stream<false>),
+     reinterpret_cast<void*>(&context_of_stream<true>)},
 };
 
-cudaError_t entry_point(const char* symbol, void** function, unsigned version,
+cudaError_t entry_point(const char* symbol, void** function, unsigned version, unsigned long long flags,
                         cudaDriverEntryPointQueryResult* result) {
   if (symbol == nullptr || function == nullptr) return cudaErrorInvalidValue;
   *function = nullptr;
@@ -301,7 +312,7 @@ cudaError_t entry_point(const char* symbol, void** function, unsigned version,
     if (std::strcmp(symbol, entry.symbol) != 0) continue;
     const bool is_old = version < entry.since;
     outcome = is_old ? cudaDriverEntryPointVersionNotSufficent : cudaDriverEntryPointSuccess;
-    *function = is_old ? nullptr : entry.function;
+    *function = is_old ? nullptr : flags == cudaEnablePerThreadDefaultStream ? entry.per_thread : entry.function;
   }
   if (result != nullptr) *result = outcome;
   return cudaSuccess;
@@ -334,16 +345,16 @@ cudaError_t CUDARTAPI cudaFuncGetName(const char** name, const void* func) {
 
 #if CUDART_VERSION >= 12050
 cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(const char* symbol, void** funcPtr, unsigned int cudaVersion,
-                                                       unsigned long long,
+                                                       unsigned long long flags,
                                                        enum cudaDriverEntryPointQueryResult* driverStatus) {
   return enter(Function::kGetDriverEntryPoint,
-               [&](const Call&) { return entry_point(symbol, funcPtr, cudaVersion, driverStatus); });
+               [&](const Call&) { return entry_point(symbol, funcPtr, cudaVersion, flags, driverStatus); });
 }
 #else
-cudaError_t CUDARTAPI cudaGetDriverEntryPoint(const char* symbol, void** funcPtr, unsigned long long,
+cudaError_t CUDARTAPI cudaGetDriverEntryPoint(const char* symbol, void** funcPtr, unsigned long long flags,
                                               enum cudaDriverEntryPointQueryResult* driverStatus) {
   return enter(Function::kGetDriverEntryPoint,
-               [&](const Call&) { return entry_point(symbol, funcPtr, CUDART_VERSION, driverStatus); });
+               [&](const Call&) { return entry_point(symbol, funcPtr, CUDART_VERSION, flags, driverStatus); });
 }
 #endif
 

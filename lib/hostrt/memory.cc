@@ -134,6 +134,32 @@ cudaError_t fill(const Call& call, void* address, int value, std::size_t bytes, 
   return submit(call, *stream, params);
 }
 
+// The synchronous calls use the legacy stream or, in a program with per-thread default streams, that of the thread.
+// While another stream is capturing they are allowed in every mode, unless the legacy stream has to wait for that one.
+// Their own stream must not be capturing, except for calls of 0 bytes.
+cudaError_t refuse_synchronous(const Call& call, std::size_t bytes, cudaStream_t handle) {
+  Stream& stream = *find_stream(call, handle);
+  return bytes == 0 || stream.capture == nullptr ? cudaSuccess : refuse_capture(call.state, stream);
+}
+
+[[gnu::always_inline]] inline cudaError_t copy_at_once(const CopyParams& params, cudaStream_t handle) {
+  return enter(Function::kMemcpy, [&](const Call& call) {
+    cudaError_t error = refuse_synchronous(call, params.bytes, handle);
+    if (error == cudaSuccess) error = copy(call, params, handle);
+    if (error == cudaSuccess) finish(call.state, *find_stream(call, handle));
+    return error;
+  });
+}
+
+// The host does not wait for it.
+[[gnu::always_inline]] inline cudaError_t fill_at_once(void* address, int value, std::size_t bytes,
+                                                       cudaStream_t handle) {
+  return enter(Function::kMemset, [&](const Call& call) {
+    const cudaError_t error = refuse_synchronous(call, bytes, handle);
+    return error == cudaSuccess ? fill(call, address, value, bytes, handle) : error;
+  });
+}
+
 }  // namespace
 
 MemoryKind memory_kind(const State& state, const void* address) {
@@ -193,17 +219,20 @@ cudaError_t CUDARTAPI cudaPointerGetAttributes(struct cudaPointerAttributes* att
                [&](const Call& call) { return read_attributes(call, attributes, ptr); });
 }
 
-// The synchronous calls use the legacy stream. While a non-blocking stream is capturing they are allowed in every mode.
 cudaError_t CUDARTAPI cudaMemcpy(void* dst, const void* src, size_t count, enum cudaMemcpyKind kind) {
-  return enter(Function::kMemcpy, [&](const Call& call) {
-    const cudaError_t error = copy(call, CopyParams{dst, src, count, kind}, cudaStreamLegacy);
-    if (error == cudaSuccess) finish(call.state, *find_stream(call, cudaStreamLegacy));
-    return error;
-  });
+  return copy_at_once({dst, src, count, kind}, cudaStreamLegacy);
+}
+
+cudaError_t CUDARTAPI cudaMemcpy_ptds(void* dst, const void* src, size_t count, enum cudaMemcpyKind kind) {
+  return copy_at_once({dst, src, count, kind}, cudaStreamPerThread);
 }
 
 cudaError_t CUDARTAPI cudaMemset(void* devPtr, int value, size_t count) {
-  return enter(Function::kMemset, [&](const Call& call) { return fill(call, devPtr, value, count, cudaStreamLegacy); });
+  return fill_at_once(devPtr, value, count, cudaStreamLegacy);
+}
+
+cudaError_t CUDARTAPI cudaMemset_ptds(void* devPtr, int value, size_t count) {
+  return fill_at_once(devPtr, value, count, cudaStreamPerThread);
 }
 
 cudaError_t CUDARTAPI cudaMemcpyAsync(void* dst, const void* src, size_t count, enum cudaMemcpyKind kind,

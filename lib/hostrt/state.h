@@ -243,9 +243,11 @@ template <typename Body, typename Injected>
     if (!answers_in_child(entry.function)) return latch(thread, gone);
   }
   State& world = state();
-  const void* const address = thread.caller != nullptr ? thread.caller : __builtin_return_address(0);
+  const void* address = __builtin_return_address(0);
+  if (thread.caller != nullptr) address = std::exchange(thread.caller, nullptr);  // not for calls from within this one
   if (thread.in_work) return refuse_inside_work(world, thread, entry.function, address);
   if (thread.id == 0) introduce(world, thread);
+  Teller teller;  // destroyed when the lock has been released
   std::unique_lock<std::mutex> lock(world.mutex, std::defer_lock);
   const PresenceScope presence(thread.presence, entry, address);  // until just before the lock is released
   lock.lock();
@@ -265,7 +267,10 @@ template <typename Body, typename Injected>
     const std::vector<const void*> written = is_watched ? written_graphs(world, entry) : std::vector<const void*>();
     const cudaError_t error = body(call);
     if (is_watched) report_overlaps(world, thread, entry, written);
-    if (diagnose::watches_any()) note_result(world, entry.function, error, address);
+    if (diagnose::watches_any()) {
+      teller.is_needed = true;
+      note_result(world, entry.function, error, address);
+    }
     return latch(thread, world.lost != cudaSuccess && needs_context(entry.function) ? world.lost : error);
   } catch (const std::bad_alloc&) {
     return latch(thread, cudaErrorMemoryAllocation);

@@ -2,7 +2,10 @@
 #include <absl/strings/str_cat.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <new>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,13 +22,30 @@ void Cache::Impl::find_diagnoser() {
   if (diagnoser_ == nullptr) log(absl::StrCat("graphcache: captures are not diagnosed: ", why));
 }
 
+// Logs the call that breaks a capture at once, because `fn` may end the program at the next failing call. Without a log
+// the line goes to stderr. The result must not outlive `request`.
+TellBreak Cache::Impl::teller_of(const Request& request) const {
+  if (diagnoser_ == nullptr) return nullptr;
+  return [this, &key = request.key](std::string_view text) {
+    try {
+      const absl::Status line = with_key(absl::UnknownError(std::string(text)), key);
+      if (logs_to_stderr_ || options_.log) {
+        log(message_of(line));
+      } else {
+        std::fprintf(stderr, "%s\n", std::string(message_of(line)).c_str());
+      }
+    } catch (const std::bad_alloc&) {
+    }
+  };
+}
+
 // The legacy stream cannot be captured, so `fn` gets another, non-blocking stream in its place. Calls of other threads
 // on the legacy stream go on, and what `fn` itself enqueues there is not part of the graph. In verify mode the stream
 // is a blocking one: then such a launch by `fn` breaks the capture and is reported.
-Captured Cache::Impl::capture_fn(const Request& request) {
-  if (request.stream != cudaStreamLegacy) return capture_on(request.stream, request);
+Captured Cache::Impl::capture_fn(const Request& request, const TellBreak& tell) {
+  if (request.stream != cudaStreamLegacy) return capture_on(request.stream, request, tell);
   const OwnStreams::Loan stream(capture_streams_);
-  if (stream.result().error == cudaSuccess) return capture_on(stream.get(), request);
+  if (stream.result().error == cudaSuccess) return capture_on(stream.get(), request, tell);
   Captured none;
   none.capture = cuda_failure(stream.result().call, stream.result().error);
   return none;

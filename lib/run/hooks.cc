@@ -21,7 +21,7 @@ void Cache::Impl::call_hook(const char* name, const Key& key, const Hook& hook, 
   }
 }
 
-Captured Cache::Impl::capture_on(cudaStream_t stream, const Request& request) {
+Captured Cache::Impl::capture_on(cudaStream_t stream, const Request& request, const TellBreak& tell) {
   const Hooks& hooks = options_.hooks;
   Captured captured;
   if (hooks.before_capture) {
@@ -30,7 +30,7 @@ Captured Cache::Impl::capture_on(cudaStream_t stream, const Request& request) {
   }
   request.is_open = true;
   absl::Cleanup threw = [&] { close_capture(request, nullptr); };
-  captured = capture(stream, options_.capture_mode, request.call, setter_, diagnoser_);
+  captured = capture(stream, options_.capture_mode, request.call, setter_, diagnoser_, tell);
   std::move(threw).Cancel();
   return captured;
 }

@@ -196,8 +196,8 @@ class Cache::Impl {
     } why = Why::kFailed;
     std::exception_ptr thrown;  // What `fn` threw.
   };
-  Captured capture_fn(const Request& request);
-  Captured capture_on(cudaStream_t stream, const Request& request);
+  Captured capture_fn(const Request& request, const TellBreak& tell);
+  Captured capture_on(cudaStream_t stream, const Request& request, const TellBreak& tell);
   absl::Status capture_template(Held& entry, const Request& request, NoTemplate* none);
   void keep_template(Entry* entry, std::shared_ptr<Content> content, Template&& graph)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -207,6 +207,7 @@ class Cache::Impl {
 
   // Options::diagnose (diagnose.cc).
   void find_diagnoser();
+  TellBreak teller_of(const Request& request) const;
   void note_strays(Entry* entry, const Request& request, const std::vector<std::string>& strays);
   static std::string list_of(const std::vector<std::string>& strays);
 

@@ -301,11 +301,16 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
     close_capture(request, nullptr);
   };
   Captured captured;
+  bool is_first = false;
+  {
+    MutexLock lock(mutex_);
+    is_first = entry->error.ok();
+  }
   {
     const auto begin = std::chrono::steady_clock::now();
     const absl::Cleanup timed = [&] { add_time(&Stats::capture_time, begin); };
     const Observer::Span span(observer_, EventKind::kCapture, request.key);
-    captured = capture_fn(request);
+    captured = capture_fn(request, is_first ? teller_of(request) : nullptr);
   }
 
   bool usable = captured.capture.ok() && captured.fn.ok();
@@ -335,13 +340,12 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
       back_off(entry.get());
     }
     if (none->why != Why::kFailed || !captured.capture.ok()) {
-      bool is_first = false;
       {
         MutexLock lock(mutex_);
-        is_first = entry->error.ok();
         entry->error = why;
       }
-      if (is_first) log(request.key, message_of(why));
+      const bool was_told = captured.was_told && !captured.capture.ok();
+      if (is_first && !was_told) log(request.key, message_of(why));
     }
     return why;
   }

@@ -74,7 +74,8 @@ absl::Status Cache::Impl::verify_hit(Held& entry, const Request& request) {
 absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std::string* found) {
   Captured now;
   const auto capture_into = [&](Captured* out) {
-    *out = capture_fn(request);
+    // What breaks it is part of the finding.
+    *out = capture_fn(request, nullptr);
     close_capture(request, nullptr);
   };
   on_other_stack(0x10, 0x5a, [&] { capture_into(&now); });

@@ -1,4 +1,4 @@
-// graphcache_diagnose_v1(): the interface to a watcher, which observes CUDA calls during captures (Options::diagnose).
+// graphcache_diagnose_v2(): the interface to a watcher, which observes CUDA calls during captures (Options::diagnose).
 // The component libgraphcache_diagnose.so is a watcher based on CUPTI, and hostrt is another one. Not for users.
 #pragma once
 
@@ -24,11 +24,14 @@ struct DiagnoseInterface {
   // After a failure, another call tries again.
   const char* (*open)();
   // Starts watching the capture of a stream that the calling thread is about to begin. Returns null if there is no
-  // memory.
-  void* (*begin)(cudaStream_t stream);
-  // Ends watching, in the same thread, before the capture ends. First calls `broke` at most once, with the call that
-  // broke the capture; if that is unknown, with the first call of this thread that the broken capture made fail. Then
-  // calls `stray` for work that this thread enqueued outside of any capture, once for each kind, in order.
+  // memory. When a call is seen to break the capture, `noticed` is called once, in the thread that made the call,
+  // before that call returns. No lock of the watcher is held then. `noticed` must not throw, nor end this watch. It is
+  // not called for a call that only may have broken the capture.
+  void* (*begin)(cudaStream_t stream, void* to, void (*noticed)(void* to, const WatchedCall*));
+  // Ends watching, in the same thread, before the capture ends. First waits until `noticed` has returned. Then calls
+  // `broke` at most once, with the call that broke the capture; if that is unknown, with the first call of this thread
+  // that the broken capture made fail. Then calls `stray` for work that this thread enqueued outside of any capture,
+  // once for each kind, in order.
   void (*end)(void* watch, void* to, void (*broke)(void* to, const WatchedCall*),
               void (*stray)(void* to, const WatchedCall*));
 };
@@ -37,4 +40,4 @@ struct DiagnoseInterface {
 
 // Defined by the watcher. The result lives as long as the process, and any thread may use it. The version is part of
 // the name, so a component of another version is not found.
-extern "C" const graphcache::detail::DiagnoseInterface* graphcache_diagnose_v1();
+extern "C" const graphcache::detail::DiagnoseInterface* graphcache_diagnose_v2();
