@@ -115,7 +115,10 @@ namespace {
 cudaError_t read_attributes(const Call& call, cudaPointerAttributes* out, const void* pointer) {
   if (out == nullptr) return cudaErrorInvalidValue;
   std::memset(static_cast<void*>(out), 0, sizeof *out);
-  const std::optional<int> device = device_of_memory(call.state, pointer);
+  // Memory of an allocation node is not known before the first launch (docs/semantics.md).
+  const std::shared_ptr<const Block> of_graph = find_graph_memory(call.state, pointer);
+  const bool is_known = of_graph == nullptr || of_graph->was_launched;
+  const std::optional<int> device = is_known ? device_of_memory(call.state, pointer) : std::nullopt;
   const Allocation* host = find_pinned(call.state, pointer);
   const bool is_managed = device && memory_kind(call.state, pointer) == MemoryKind::kManaged;
   out->type = is_managed        ? cudaMemoryTypeManaged
