@@ -110,6 +110,29 @@ TEST_F(Hostrt, WithoutExecutionCallsAreCheckedAndNothingRuns) {
   EXPECT_EQ(1, sum_);
 }
 
+// ---- Registered memory ----
+
+TEST_F(Hostrt, RegisteredMemoryIsPinnedUntilItIsUnregistered) {
+  std::vector<unsigned char> memory(64);
+  const auto type_at = [&](std::size_t at) {
+    cudaPointerAttributes attributes = {};
+    EXPECT_EQ(cudaSuccess, cudaPointerGetAttributes(&attributes, memory.data() + at));
+    return attributes.type;
+  };
+  EXPECT_EQ(cudaMemoryTypeUnregistered, type_at(16));
+  GIVES(cudaErrorInvalidValue, cudaHostRegister(nullptr, 16, cudaHostRegisterDefault));
+  GIVES(cudaErrorInvalidValue, cudaHostRegister(memory.data(), 0, cudaHostRegisterDefault));
+  OK(cudaHostRegister(memory.data() + 16, 32, cudaHostRegisterDefault));
+  EXPECT_EQ(cudaMemoryTypeUnregistered, type_at(15));
+  EXPECT_EQ(cudaMemoryTypeHost, type_at(16));
+  EXPECT_EQ(cudaMemoryTypeHost, type_at(47));
+  EXPECT_EQ(cudaMemoryTypeUnregistered, type_at(48));
+  GIVES(cudaErrorHostMemoryAlreadyRegistered, cudaHostRegister(memory.data(), 17, cudaHostRegisterDefault));
+  GIVES(cudaErrorHostMemoryNotRegistered, cudaHostUnregister(memory.data()));
+  OK(cudaHostUnregister(memory.data() + 16));
+  EXPECT_EQ(cudaMemoryTypeUnregistered, type_at(16));
+}
+
 // ---- Ledger ----
 
 TEST_F(Hostrt, TheLedgerCountsLiveObjects) {

@@ -174,8 +174,8 @@ TEST_F(MistakesMemoryTest, ACopyFromALocalVariableOfFnRunsDirectlyAndIsNamed) {
     EXPECT_EQ(data.first(), value);
   }
   const EntryInfo entry = cache.entries()[0];
-  EXPECT_NE(entry.error.find("a local variable of fn"), std::string::npos) << entry.error;
-  EXPECT_NE(entry.error.find("pass the value as a slot"), std::string::npos) << entry.error;
+  EXPECT_NE(entry.error.find("pageable host memory"), std::string::npos) << entry.error;
+  EXPECT_NE(entry.error.find("pass the pointer as a slot"), std::string::npos) << entry.error;
 }
 
 TEST_F(MistakesMemoryTest, ACopyToALocalVariableOfFnRunsDirectlyAndIsNamed) {
@@ -195,27 +195,23 @@ TEST_F(MistakesMemoryTest, ACopyToALocalVariableOfFnRunsDirectlyAndIsNamed) {
   };
   EXPECT_RUN(kEager, run());
   EXPECT_EQ(seen, 7);
-  EXPECT_NE(cache.entries()[0].error.find("a local variable of fn"), std::string::npos) << cache.entries()[0].error;
+  EXPECT_NE(cache.entries()[0].error.find("pageable host memory"), std::string::npos) << cache.entries()[0].error;
 }
 
-// The launch reads and writes the memory before the run returns, like direct copies.
-TEST_F(MistakesMemoryTest, PageableMemoryOfTheCallerIsReadAndWrittenByEachRun) {
+TEST_F(MistakesMemoryTest, PinnedMemoryOfTheCallerIsReadAndWrittenByEachRun) {
   Cache cache;
-  std::vector<float> in(kSize), out(kSize);
-  float on_the_stack = 0;  // in a frame that outlives the runs
+  PinnedBuffer<float> in(kSize), out(kSize), one(1);
   for (int i = 0; i < 4; ++i) {
-    in.assign(kSize, static_cast<float>(i));
+    in.fill(static_cast<float>(i));
     EXPECT_TRUE(
         did(i == 0 ? Outcome::kInstantiated : Outcome::kReplayed, cache.run(key("k"), stream, [&](Recorder& rec) {
-          rec.memcpy(data.get(), in.data(), kBytes, cudaMemcpyHostToDevice);
+          rec.memcpy(data.get(), in.get(), kBytes, cudaMemcpyHostToDevice);
           rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 10.0f);
-          rec.memcpy(out.data(), data.get(), kBytes, cudaMemcpyDeviceToHost);
-          rec.memcpy(&on_the_stack, data.get(), sizeof(float), cudaMemcpyDeviceToHost);
+          rec.memcpy(out.get(), data.get(), kBytes, cudaMemcpyDeviceToHost);
+          rec.memcpy(one.get(), data.get(), sizeof(float), cudaMemcpyDeviceToHost);
         })));
-    in.assign(kSize, -1);
-    CUDA_OK(cudaStreamSynchronize(stream));
-    EXPECT_EQ(out, std::vector<float>(kSize, 10.0f + static_cast<float>(i)));
-    EXPECT_EQ(on_the_stack, out[0]);
+    EXPECT_EQ(out.read(), std::vector<float>(kSize, 10.0f + static_cast<float>(i)));
+    EXPECT_EQ(one.read(), std::vector<float>(1, 10.0f + static_cast<float>(i)));
   }
 }
 
@@ -234,18 +230,18 @@ TEST_F(MistakesMemoryTest, ABufferThatFnRefillsBetweenTwoCopiesRunsDirectlyAndIs
     EXPECT_EQ(other.first(), 2);
   }
   const EntryInfo entry = cache.entries()[0];
-  EXPECT_NE(entry.error.find("two copies read the same pageable memory"), std::string::npos) << entry.error;
+  EXPECT_NE(entry.error.find("pageable host memory"), std::string::npos) << entry.error;
 }
 
-// The memory that slots point to belongs to the caller, and `fn` does not write it. Adjacent memory is not shared
-// either.
-TEST_F(MistakesMemoryTest, TwoCopiesMayReadPageableMemoryThroughSlotsOrSideBySide) {
+// The memory that slots point to belongs to the caller.
+TEST_F(MistakesMemoryTest, CopiesMayReadPageableMemoryThroughSlotsAndPinnedMemorySideBySide) {
   Options verifying;
   verifying.verify_every = 1;
   verifying.on_stale = OnStale::kReturnError;
   Cache cache(verifying);
   DeviceBuffer<float> other(kSize);
   std::vector<float> first(kSize, 1), second(kSize, 2);
+  PinnedBuffer<float> pinned(kSize, 2);
   const auto run = [&](const float* one, const float* two) {
     return cache.run(key("slots"), stream, params(one, two),
                      [&](Recorder& rec, Slot<const float*> from_one, Slot<const float*> from_two) {
@@ -262,8 +258,8 @@ TEST_F(MistakesMemoryTest, TwoCopiesMayReadPageableMemoryThroughSlotsOrSideBySid
   for (const bool is_first : {true, false}) {
     EXPECT_TRUE(did(is_first ? Outcome::kInstantiated : Outcome::kReplayed,
                     cache.run(key("side by side"), stream, [&](cudaStream_t on) {
-                      CUDA_OK(cudaMemcpyAsync(data.get(), second.data(), 8, cudaMemcpyHostToDevice, on));
-                      CUDA_OK(cudaMemcpyAsync(other.get(), second.data() + 1, 8, cudaMemcpyHostToDevice, on));
+                      CUDA_OK(cudaMemcpyAsync(data.get(), pinned.get(), 8, cudaMemcpyHostToDevice, on));
+                      CUDA_OK(cudaMemcpyAsync(other.get(), pinned.get() + 1, 8, cudaMemcpyHostToDevice, on));
                     })));
     EXPECT_EQ(data.first() + 10 * other.first(), 22);
   }

@@ -142,6 +142,18 @@ TEST_F(Fact25, MemoryOfTheLastLaunchOutlivesExecutableAndGraph) {
   GIVES(cudaSuccess, cudaFree(memory));
 }
 
+TEST_F(Fact25, MemoryIsUnregisteredUntilTheFirstLaunch) {
+  float* memory = nullptr;
+  const cudaGraphExec_t executable = instantiate(allocating(5, false, &memory));
+  cudaPointerAttributes attributes = {};
+  OK(cudaPointerGetAttributes(&attributes, memory));
+  EXPECT_EQ(cudaMemoryTypeUnregistered, attributes.type);
+  run(executable);
+  OK(cudaPointerGetAttributes(&attributes, memory));
+  EXPECT_EQ(cudaMemoryTypeDevice, attributes.type);
+  GIVES(cudaSuccess, cudaFree(memory));
+}
+
 TEST_F(Fact25, AnotherGraphMayFree) {
   float* memory = nullptr;
   const cudaGraph_t graph = allocating(5, false, &memory);

@@ -307,10 +307,10 @@ INSTANTIATE_TEST_SUITE_P(Functions, GetterTest,
                          testing::Values(Getter{"cudaGraphNodeGetType", 3, 6, true},
                                          Getter{"cudaGraphNodeGetDependencies", 5, 0, true},
                                          Getter{"cudaGraphKernelNodeGetAttribute", kAttributesOfTwo, 0, true},
-                                         Getter{"cudaPointerGetAttributes", 3, 0, true},
+                                         Getter{"cudaPointerGetAttributes", 3, 2, true},
                                          Getter{"cudaGraphMemcpyNodeGetParams", 1, 1, true},
                                          Getter{"cudaGraphMemsetNodeGetParams", 1, 0, true},
-                                         Getter{"cudaGraphHostNodeGetParams", 1, 0, true},
+                                         Getter{"cudaGraphHostNodeGetParams", 1, 1, true},
                                          Getter{"cudaGraphKernelNodeGetParams", 6, 0, false, 1},
                                          Getter{"cudaFuncGetParamInfo", 5, 0, false}),
                          [](const auto& info) { return std::string(info.param.name); });
@@ -353,7 +353,7 @@ TEST_P(GetterTest, FailureForEverMakesRightRuns) {
     EXPECT_TRUE(run(cache, 1, 3 + i).ok());
   }
   hostrt::clear_failures();
-  if (getter.calls_before != 0) return;  // without it nothing is captured
+  if (getter.name == std::string("cudaGraphNodeGetType")) return;  // without it nothing is captured
   const Stats stats = cache.stats();
   EXPECT_EQ(stats.captures, 2u);
   EXPECT_EQ(stats.outcome(Outcome::kEager), 0u);

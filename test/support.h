@@ -7,6 +7,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -79,6 +80,31 @@ class DeviceBuffer {
     return values;
   }
   T first() const { return read().front(); }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// Pinned host memory, filled with `value`. A graph may copy from and to it; with pageable memory a key runs directly.
+template <class T>
+class PinnedBuffer {
+ public:
+  explicit PinnedBuffer(std::size_t size, T value = T()) : size_(size) {
+    CUDA_OK(cudaMallocHost(reinterpret_cast<void**>(&data_), bytes()));
+    fill(value);
+  }
+  ~PinnedBuffer() { cudaFreeHost(data_); }
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
+
+  T* get() const { return data_; }
+  std::size_t bytes() const { return size_ * sizeof(T); }
+  void fill(T value) { std::fill_n(data_, size_, value); }
+  std::vector<T> read() const {
+    CUDA_OK(cudaDeviceSynchronize());
+    return std::vector<T>(data_, data_ + size_);
+  }
 
  private:
   T* data_ = nullptr;

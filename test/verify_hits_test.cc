@@ -55,20 +55,18 @@ TEST_F(VerifyHitsTest, PointerToFreedMemory) {
   expect_one_finding(cache, {"argument 0 was " + hex(memory) + " (pageable host memory or freed memory)"});
 }
 
-// A copy of it would read unknown bytes, so nothing is launched here either.
+// A kernel would read unknown bytes, so nothing is launched here either.
 TEST_F(VerifyHitsTest, PointerToTheStack) {
   Cache cache(verifying(OnStale::kReturnError));
   const auto call = [&](const float& local, bool warm) {
-    const auto fn = [&](cudaStream_t on) {
-      return cudaMemcpyAsync(data.get(), &local, sizeof local, cudaMemcpyHostToDevice, on);
-    };
+    const auto fn = [&](cudaStream_t on) { return launch(scale, kGrid, kBlock, on, data.get(), &local, 1, 1.0f); };
     if (warm) return cache.warm(key("k"), stream, fn);
     return cache.run(key("k"), stream, fn).status();
   };
   const float locals[2] = {1, 2};
   EXPECT_TRUE(call(locals[0], true).ok());
   EXPECT_FAILURE(kFailedPrecondition, call(locals[1], false));
-  expect_one_finding(cache, {"node 0 (copy): the source was " + hex(&locals[0]) + " (on this thread's stack)",
+  expect_one_finding(cache, {"argument 1 was " + hex(&locals[0]) + " (on this thread's stack)",
                              "and is " + hex(&locals[1]) + " (on this thread's stack)"});
 }
 

@@ -39,7 +39,6 @@ TEST_F(VerifyNodesTest, CopiesAndSetsOfOtherMemoryAndSizes) {
 
 TEST_F(VerifyNodesTest, NodesOfOtherKinds) {
   Event event;
-  int ignored = 0;
   const std::vector<std::pair<const char*, std::function<cudaError_t(cudaStream_t)>>> kinds = {
       {"kernel ", [&](cudaStream_t on) { return launch(fill, kGrid, kBlock, on, data.get(), kSize, 1.0f); }},
       {"copy",
@@ -48,7 +47,7 @@ TEST_F(VerifyNodesTest, NodesOfOtherKinds) {
       {"host function",
        [&](cudaStream_t on) {
          return cudaLaunchHostFunc(
-             on, [](void*) {}, &ignored);
+             on, [](void*) {}, nullptr);
        }},
       {"event", [&](cudaStream_t on) { return cudaEventRecordWithFlags(event, on, cudaEventRecordExternal); }},
       {"event wait", [&](cudaStream_t on) { return cudaStreamWaitEvent(on, event, cudaEventWaitExternal); }},

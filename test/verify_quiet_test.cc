@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -179,7 +180,7 @@ TEST_F(VerifyQuietTest, ForksAndHostFunctions) {
   Cache cache(verifying());
   Stream side;
   Event fork, join;
-  int calls = 0;
+  const auto calls = std::make_unique<int>(0);
   for (int i = 0; i < 4; ++i) {
     ASSERT_TRUE(cache
                     .run(key("k"), stream, params(1.0f * i),
@@ -189,14 +190,14 @@ TEST_F(VerifyQuietTest, ForksAndHostFunctions) {
                            rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, v);
                            rec.on(side).launch(fill, {kGrid, kBlock}, other.get(), kSize, v);
                            CUDA_OK(cudaLaunchHostFunc(
-                               side, [](void* at) { ++*static_cast<int*>(at); }, &calls));
+                               side, [](void* at) { ++*static_cast<int*>(at); }, calls.get()));
                            CUDA_OK(cudaEventRecord(join, side));
                            CUDA_OK(cudaStreamWaitEvent(rec.stream(), join, 0));
                          })
                     .ok());
     EXPECT_EQ(other.first(), 1.0f * i);
   }
-  EXPECT_EQ(calls, 4);
+  EXPECT_EQ(*calls, 4);
   expect_quiet(cache);
 }
 

@@ -294,7 +294,8 @@ class Cache {
 //
 // Memory. A graph contains the arguments that were captured. Memory to which they point must stay valid until the entry
 // is gone (by erase(), clear(), destruction, or Options::max_templates) and the last launch is over. Otherwise pass the
-// pointer as a slot, or put it into the key.
+// pointer as a slot, or put it into the key. The data of a host function must stay valid as well. A key runs directly
+// if such data is on a stack, or if a copy has pageable host memory at an end that is no slot (Recorder::memcpy).
 //
 // Memory from cudaMallocAsync in `fn` is best freed in `fn`. If `fn` hands it out instead, each run allocates it again,
 // at the same address while the key keeps its executable. The caller frees it before the next run, or sets

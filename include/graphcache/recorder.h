@@ -83,12 +83,12 @@ class Recorder : public detail::ConditionalNodes<Recorder> {
   // Copies as cudaMemcpyAsync(dst, src, bytes, kind, stream()) does. Slots for `dst` and `src` may have any pointer
   // type, and a slot for `bytes` any integer type. A size of 0 copies nothing.
   //
-  // A graph accesses host memory when it is launched: after `fn` has returned, and again in each replay. So host memory
-  // must live as long as the key's entry, or be a slot. Pageable memory (not from cudaMallocHost or cudaHostRegister)
-  // is read and written before the run returns, as in a direct copy (docs/semantics.md).
+  // A graph accesses host memory when it is launched: after `fn` has returned, and again in each replay. So pinned
+  // memory (from cudaMallocHost or cudaHostRegister) must live as long as the key's entry, or be a slot.
   //
-  // Two kinds of copies make a key run directly: a copy to or from a local variable of `fn`, and two copies without
-  // slots that read pageable memory at the same address, because `fn` may have changed that memory in between.
+  // Pageable memory (all other host memory, such as a std::vector or a local variable) must be a slot. If it is not,
+  // the key runs directly. This holds for each end of each copy that `fn` enqueues, by this or by other means. As a
+  // slot it is read and written before the run returns, as in a direct copy (docs/semantics.md).
   void memcpy(Arg<void*> dst, Arg<const void*> src, Arg<std::size_t> bytes, cudaMemcpyKind kind = cudaMemcpyDefault);
 
   // Fills memory as cudaMemsetAsync(dst, value, bytes, stream()) does: every byte becomes the low byte of `value`.

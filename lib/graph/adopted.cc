@@ -240,10 +240,10 @@ absl::Status adopt(cudaGraph_t graph, const Adoption& adoption, const detail::Ca
   if (const CallResult listed = made.list_nodes(); listed.error != cudaSuccess) {
     return cuda_failure(listed.call, listed.error);
   }
-  if (absl::Status status = inspect(made.nodes, {}, /*frame=*/nullptr, content); !status.ok()) return status;
+  content->is_adopted = true;
+  if (absl::Status status = inspect(made.nodes, content); !status.ok()) return status;
   content->id = next_id();
   content->node_count = made.nodes.size();
-  content->is_adopted = true;
   content->leaves_memory = false;  // The program knows the graph's memory, which is the same at each launch.
   content->values.assign(call.values, call.values + call.values_size);
   for (const cudaGraphNode_t node : made.nodes) {

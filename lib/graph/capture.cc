@@ -86,18 +86,15 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
     const CallResult listed = captured.graph.list_nodes();
     if (listed.error != cudaSuccess) captured.capture = cuda_failure(listed.call, listed.error);
   }
-  if (captured.capture.ok()) {
-    captured.capture =
-        inspect(captured.graph.nodes, recording.slot_nodes(), __builtin_frame_address(0), &captured.content);
-  }
-  if (!captured.capture.ok()) return captured;
   Content& content = captured.content;
+  if (captured.capture.ok() && !recording.take_slots(captured.graph.nodes, &content.slots)) {
+    captured.capture = absl::InternalError("a node with slots is not part of the captured graph");
+  }
+  if (captured.capture.ok()) captured.capture = inspect(captured.graph.nodes, &content);
+  if (!captured.capture.ok()) return captured;
   content.id = next_id();
   content.node_count = captured.graph.nodes.size();
   content.values.assign(call.values, call.values + call.values_size);
-  if (!recording.take_slots(captured.graph.nodes, &content.slots)) {
-    captured.capture = absl::InternalError("a node with slots is not part of the captured graph");
-  }
   content.device_values = recording.take_device_values();
   content.code_of_conditions = recording.code_of_conditions();
   captured.graph.conditionals = recording.take_conditionals();

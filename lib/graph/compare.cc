@@ -117,21 +117,13 @@ struct Side {
                                         [](const SlotNode& node, std::uint32_t i) { return node.index < i; });
     return found != slots.nodes.end() && found->index == index ? &*found : nullptr;
   }
-  // The binding of the slot node's field at this place of the block, or null.
-  const Binding* binding(const SlotNode* node, std::size_t field) const {
-    if (node == nullptr) return nullptr;
-    for (std::uint32_t i = 0; i < node->binding_count; ++i) {
-      const Binding& binding = slots.bindings[node->first_binding + i];
-      if (binding.target == field) return &binding;
-    }
-    return nullptr;
-  }
+  // The binding of the slot node's field or argument, or null.
   const Binding* field(const SlotNode* node, std::size_t offset) const {
-    return node == nullptr ? nullptr : binding(node, node->fields + offset);
+    return node == nullptr ? nullptr : slots.binding(*node, node->fields + offset);
   }
   const Binding* argument(const SlotNode* node, std::uint32_t index) const {
     if (node == nullptr || index >= node->argument_count) return nullptr;
-    return binding(node, slots.arguments[node->first_argument + index]);
+    return slots.binding(*node, slots.arguments[node->first_argument + index]);
   }
 
   const Template& graph;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 
 #include "cuda/compat.h"
 #include "cuda/driver.h"
@@ -35,17 +34,28 @@ Range stack_of_this_thread() {
   return {static_cast<const char*>(begin) + (size - used), used};
 }
 
+// Whether an address is on the stack that the caller runs on. The bounds of a fiber's stack are not known, so there all
+// that is near counts.
+bool is_on_a_stack(const void* address) {
+  constexpr std::uintptr_t kNear = std::uintptr_t{256} << 10;
+  if (is_on_this_threads_stack(address)) return true;
+  const void* const here = __builtin_frame_address(0);
+  const auto distance = reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(here);
+  return !is_on_this_threads_stack(here) && distance + kNear < 2 * kNear;
+}
+
 class Inspection {
  public:
-  Inspection(const void* frame, const std::vector<cudaGraphNode_t>& slot_nodes)
-      : frame_(frame), slot_nodes_(slot_nodes) {
-    std::sort(slot_nodes_.begin(), slot_nodes_.end());
-  }
+  explicit Inspection(const Slots& slots) : slots_(slots) {}
 
-  // Skips nodes that cannot be read, except if the error has destroyed the context.
-  CallResult read(const std::vector<cudaGraphNode_t>& nodes) {
-    for (const cudaGraphNode_t node : nodes) {
-      if (const CallResult done = read(node); is_fatal(done.error)) return done;
+  // Skips nodes that cannot be read, except if the error has destroyed the context. `slot_nodes` are those of the
+  // nodes.
+  CallResult read(const std::vector<cudaGraphNode_t>& nodes, const std::vector<SlotNode>& slot_nodes) {
+    auto slot_node = slot_nodes.begin();
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      const bool has_slots = slot_node != slot_nodes.end() && slot_node->index == i;
+      const CallResult done = read(nodes[i], has_slots ? &*slot_node++ : nullptr);
+      if (is_fatal(done.error)) return done;
     }
     return {};
   }
@@ -59,25 +69,22 @@ class Inspection {
     });
   }
 
-  absl::Status unfit() {
-    if (uses_local_) {
+  absl::Status unfit() const {
+    if (has_data_on_stack_) {
       return absl::FailedPreconditionError(
-          "a copy has a local variable of fn at one end, and a launch of the graph would use it after fn has returned: "
-          "pass the value as a slot, or copy from memory that outlives the run");
+          "a host function was given a pointer to a stack, and each launch of the graph would follow it after fn has "
+          "returned: give it data that lives as long as the key's entry");
     }
-    std::sort(sources_.begin(), sources_.end());
-    for (std::size_t i = 1; i < sources_.size(); ++i) {
-      if (sources_[i - 1] == sources_[i] && is_pageable(sources_[i])) {
-        return absl::FailedPreconditionError(
-            "two copies read the same pageable memory, and a launch of the graph would read it once, when fn has "
-            "ended: give each copy a source of its own, or use memory from cudaMallocHost");
-      }
+    if (copies_pageable_) {
+      return absl::FailedPreconditionError(
+          "a copy has pageable host memory at one end, and each launch of the graph would use it after fn has "
+          "returned: pass the pointer as a slot, or use memory from cudaMallocHost or cudaHostRegister");
     }
     return absl::OkStatus();
   }
 
  private:
-  CallResult read(cudaGraphNode_t node) {
+  CallResult read(cudaGraphNode_t node, const SlotNode* slot_node) {
     cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
     const CallResult found{"cudaGraphNodeGetType", node_type(node, by_driver_, &type)};
     if (found.error != cudaSuccess) return found;
@@ -86,7 +93,14 @@ class Inspection {
       case cudaGraphNodeTypeMemcpy: {
         cudaMemcpy3DParms params = {};
         const CallResult done = copy_params(node, &params);
-        if (done.error == cudaSuccess) add(params, has_slots(node));
+        if (done.error == cudaSuccess) add(params, slot_node);
+        return done;
+      }
+      case cudaGraphNodeTypeHost: {
+        cudaHostNodeParams params = {};
+        unsigned sync_mode = 0;
+        const CallResult done = host_params(node, &params, &sync_mode);
+        has_data_on_stack_ = has_data_on_stack_ || is_on_a_stack(params.userData);
         return done;
       }
       case cudaGraphNodeTypeMemAlloc: {
@@ -108,61 +122,52 @@ class Inspection {
         if (got.error != cudaSuccess) return got;
         std::vector<cudaGraphNode_t> nodes;
         const CallResult listed = list_nodes(child, &nodes);
-        return listed.error == cudaSuccess ? read(nodes) : listed;
+        return listed.error == cudaSuccess ? read(nodes, /*slot_nodes=*/{}) : listed;
       }
       default:
         return {};
     }
   }
 
-  bool has_slots(cudaGraphNode_t node) const {
-    return std::binary_search(slot_nodes_.begin(), slot_nodes_.end(), node);
+  void add(const cudaMemcpy3DParms& copy, const SlotNode* slot_node) {
+    const auto add_raw = [&](const cudaPitchedPtr& memory, const cudaPos& at, std::size_t field) {
+      const bool is_slot = slot_node != nullptr && slots_.binding(*slot_node, slot_node->fields + field) != nullptr;
+      if (is_slot || memory.ptr == nullptr) return;  // An array has no pointer.
+      const std::size_t row = at.z * memory.ysize + at.y;
+      const char* const begin = static_cast<const char*>(memory.ptr) + row * memory.pitch + at.x;
+      copies_pageable_ = copies_pageable_ || (!is_own(begin) && is_pageable(begin));
+    };
+    add_raw(copy.srcPtr, copy.srcPos, offsetof(MemcpyFields, src));
+    add_raw(copy.dstPtr, copy.dstPos, offsetof(MemcpyFields, dst));
   }
 
-  void add(const cudaMemcpy3DParms& copy, bool has_slots) {
-    uses_local_ = uses_local_ || is_local(copy.srcPtr.ptr) || is_local(copy.dstPtr.ptr);
-    const bool may_be_hosts = copy.kind != cudaMemcpyDeviceToDevice && copy.kind != cudaMemcpyDeviceToHost;
-    // `fn` does not change the memory that a slot points to.
-    if (has_slots || copy.srcPtr.ptr == nullptr || !may_be_hosts) return;
-    const std::size_t row = copy.srcPos.z * copy.srcPtr.ysize + copy.srcPos.y;
-    sources_.push_back(static_cast<const char*>(copy.srcPtr.ptr) + row * copy.srcPtr.pitch + copy.srcPos.x);
-  }
-
-  // Stacks grow down, so local variables of `fn` are below its caller's frame.
-  bool is_local(const void* address) const {
-    return std::less<>()(address, frame_) && is_on_this_threads_stack(address);
-  }
-
-  // The runtime does not know memory that the graph allocates before the first launch.
-  bool is_pageable(const char* memory) const {
-    for (const Range& own : allocated_) {
-      if (memory >= own.begin && memory < own.begin + own.size) return false;
-    }
-    return graphcache::is_pageable(memory);
+  // Whether an earlier node allocates this memory, which the runtime does not know before the first launch. A later
+  // node may have got the address of memory that fn has freed.
+  bool is_own(const char* memory) const {
+    return std::any_of(allocated_.begin(), allocated_.end(),
+                       [&](const Range& own) { return memory >= own.begin && memory < own.begin + own.size; });
   }
 
   const bool by_driver_ = has_context();
-  const void* const frame_;
-  std::vector<cudaGraphNode_t> slot_nodes_;  // sorted
+  const Slots& slots_;
   std::uint64_t shape_ = 0;
-  bool uses_local_ = false;
-  std::vector<const char*> sources_;  // sources of copies that may come from host memory
+  bool copies_pageable_ = false;
+  bool has_data_on_stack_ = false;
   std::vector<Range> allocated_;
   std::vector<const char*> freed_;
 };
 
 }  // namespace
 
-absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, const std::vector<cudaGraphNode_t>& slot_nodes,
-                     const void* frame, Content* content) {
+absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, Content* content) {
   const LastErrorGuard last_error;
-  Inspection inspection(frame, slot_nodes);
-  if (const CallResult done = inspection.read(nodes); done.error != cudaSuccess) {
+  Inspection inspection(content->slots);
+  if (const CallResult done = inspection.read(nodes, content->slots.nodes); done.error != cudaSuccess) {
     return cuda_failure(done.call, done.error);
   }
   content->leaves_memory = inspection.leaves_memory();
   content->shape = inspection.shape();
-  return frame == nullptr ? absl::OkStatus() : inspection.unfit();
+  return content->is_adopted ? absl::OkStatus() : inspection.unfit();
 }
 
 bool is_pageable(const void* memory) {

@@ -91,7 +91,6 @@ class Recording {
   // Whether the capture of a conditional node's body broke.
   bool has_broken_body() const { return has_broken_body_; }
 
-  const std::vector<cudaGraphNode_t>& slot_nodes() const { return slot_nodes_; }
   // Moves out the captured slot nodes with their indices in `nodes`. Returns false if one is missing from `nodes`.
   bool take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slots);
   // Moves out the memory and code that the graph needs for values of on_device().

@@ -82,6 +82,14 @@ struct Slots {
   Fields& as(const SlotNode& node) {
     return *reinterpret_cast<Fields*>(fields.data() + node.fields);
   }
+  // The binding of the node's field at this place of the block, or null.
+  const Binding* binding(const SlotNode& node, std::size_t field) const {
+    for (std::uint32_t i = 0; i < node.binding_count; ++i) {
+      const Binding& binding = bindings[node.first_binding + i];
+      if (binding.target == field) return &binding;
+    }
+    return nullptr;
+  }
   void point_to_arguments(const SlotNode& node, ArgumentPointers* out) {
     out->clear();
     for (std::uint32_t i = 0; i < node.argument_count; ++i) {

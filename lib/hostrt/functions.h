@@ -15,7 +15,8 @@
   X(GetDevice) X(SetDevice) X(GetDeviceCount) X(GetDeviceProperties) X(DeviceGetAttribute)                          \
   X(DeviceGetStreamPriorityRange) X(DriverGetVersion) X(RuntimeGetVersion) X(DeviceSynchronize)                     \
   X(DeviceGraphMemTrim) X(DeviceGetGraphMemAttribute) X(DeviceSetGraphMemAttribute) X(DeviceReset) X(CtxGetId)        \
-  X(MemGetInfo) X(Malloc) X(MallocManaged) X(Free) X(MallocHost) X(HostAlloc) X(FreeHost) X(PointerGetAttributes)   \
+  X(MemGetInfo) X(Malloc) X(MallocManaged) X(Free) X(MallocHost) X(HostAlloc) X(FreeHost) X(HostRegister)           \
+  X(HostUnregister) X(PointerGetAttributes)                                                                         \
   X(Memcpy) X(Memset) X(MemcpyAsync) X(MemsetAsync) X(MallocAsync) X(FreeAsync)                                     \
   X(GetLastError) X(PeekAtLastError)                                                                                \
   X(StreamCreate) X(StreamCreateWithFlags) X(StreamCreateWithPriority) X(StreamDestroy) X(StreamSynchronize)        \

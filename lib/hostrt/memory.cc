@@ -83,6 +83,23 @@ const Allocation* find_allocation(const Memory& memory, const void* address) {
   return distance < allocation.bytes ? &allocation : nullptr;
 }
 
+const Allocation* find_pinned(const State& state, const void* address) {
+  const Allocation* const found = find_allocation(state.host_memory, address);
+  return found != nullptr ? found : find_allocation(state.registered_memory, address);
+}
+
+cudaError_t register_memory(const Call& call, const void* address, std::size_t bytes, unsigned flags) {
+  constexpr unsigned kKnownFlags = cudaHostRegisterPortable | cudaHostRegisterMapped | cudaHostRegisterReadOnly;
+  if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;
+  if (address == nullptr || bytes == 0 || (flags & ~kKnownFlags) != 0) return cudaErrorInvalidValue;
+  const void* const last = static_cast<const char*>(address) + bytes - 1;
+  if (find_pinned(call.state, address) != nullptr || find_pinned(call.state, last) != nullptr) {
+    return cudaErrorHostMemoryAlreadyRegistered;
+  }
+  call.state.registered_memory.emplace(address, Allocation{bytes, call.thread.device});
+  return cudaSuccess;
+}
+
 }  // namespace
 
 std::optional<int> device_of_memory(const State& state, const void* address) {
@@ -98,8 +115,11 @@ namespace {
 cudaError_t read_attributes(const Call& call, cudaPointerAttributes* out, const void* pointer) {
   if (out == nullptr) return cudaErrorInvalidValue;
   std::memset(static_cast<void*>(out), 0, sizeof *out);
-  const std::optional<int> device = device_of_memory(call.state, pointer);
-  const Allocation* host = find_allocation(call.state.host_memory, pointer);
+  // Memory of an allocation node is not known before the first launch (docs/semantics.md).
+  const std::shared_ptr<const Block> of_graph = find_graph_memory(call.state, pointer);
+  const bool is_known = of_graph == nullptr || of_graph->was_launched;
+  const std::optional<int> device = is_known ? device_of_memory(call.state, pointer) : std::nullopt;
+  const Allocation* host = find_pinned(call.state, pointer);
   const bool is_managed = device && memory_kind(call.state, pointer) == MemoryKind::kManaged;
   out->type = is_managed        ? cudaMemoryTypeManaged
               : device          ? cudaMemoryTypeDevice
@@ -163,7 +183,7 @@ cudaError_t refuse_synchronous(const Call& call, std::size_t bytes, cudaStream_t
 }  // namespace
 
 MemoryKind memory_kind(const State& state, const void* address) {
-  if (find_allocation(state.host_memory, address) != nullptr) return MemoryKind::kPinned;
+  if (find_pinned(state, address) != nullptr) return MemoryKind::kPinned;
   for (const Memory* memory : {&state.device_memory, &state.quarantine.blocks()}) {
     const Allocation* const found = find_allocation(*memory, address);
     if (found != nullptr) return found->is_managed ? MemoryKind::kManaged : MemoryKind::kDevice;
@@ -212,6 +232,19 @@ cudaError_t CUDARTAPI cudaHostAlloc(void** pHost, size_t size, unsigned int flag
 
 cudaError_t CUDARTAPI cudaFreeHost(void* ptr) {
   return enter(Function::kFreeHost, [&](const Call& call) { return release(call, call.state.host_memory, ptr); });
+}
+
+cudaError_t CUDARTAPI cudaHostRegister(void* ptr, size_t size, unsigned int flags) {
+  return enter(Function::kHostRegister, [&](const Call& call) { return register_memory(call, ptr, size, flags); });
+}
+
+cudaError_t CUDARTAPI cudaHostUnregister(void* ptr) {
+  return enter(Function::kHostUnregister, [&](const Call& call) {
+    if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;
+    finish_device(call.state, kAllDevices);
+    const bool was_registered = call.state.registered_memory.erase(ptr) != 0;
+    return was_registered ? cudaSuccess : cudaErrorHostMemoryNotRegistered;
+  });
 }
 
 cudaError_t CUDARTAPI cudaPointerGetAttributes(struct cudaPointerAttributes* attributes, const void* ptr) {

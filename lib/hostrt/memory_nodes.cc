@@ -196,6 +196,7 @@ cudaError_t launch_memory(const Call& call, const Executable& executable) {
   for (const auto& block : allocated) {
     free_graph_memory(call.state, block->address);
     memory.live[block->address] = block;
+    block->was_launched = true;
     use(memory, *block);
   }
   for (const auto& block : freed) free_graph_memory(call.state, block->address);

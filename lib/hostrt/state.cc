@@ -154,6 +154,7 @@ void destroy_everything(State& state) {
   state.launched = {};
   free_blocks(state, state.device_memory, kAllDevices);
   free_blocks(state, state.host_memory, kAllDevices);
+  state.registered_memory.clear();
   state.quarantine.clear();
   state.context_ids.clear();
   state.ended_after.clear();

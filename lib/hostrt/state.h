@@ -84,6 +84,7 @@ struct State {
   std::map<std::pair<std::uint64_t, int>, std::unique_ptr<Stream>> thread_streams;  // keyed by thread and device
   Memory device_memory;
   Memory host_memory;
+  Memory registered_memory;  // The program's own, from cudaHostRegister.
   Quarantine quarantine;
   GraphMemory graph_memory;
   std::map<cudaGraphConditionalHandle, std::weak_ptr<Condition>> conditions;

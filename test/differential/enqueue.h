@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstring>
@@ -124,6 +125,7 @@ class Enqueuer {
   void order(const Op& op);
   cudaError_t perform(const Op& op, HostArgument* host_argument);
   cudaError_t copy(const Op& op);
+  cudaError_t copy_from_temporary(const Op& op);
   cudaError_t cluster(const Op& op);
   cudaError_t allocate(const Op& op);
 
@@ -166,6 +168,11 @@ void Enqueuer<Way, Nested>::order(const Op& op) {
     case Kind::kCluster:
     case Kind::kSet2d:
       return order_.writes(op.stream, op.out);
+    case Kind::kFromTemporary:
+      return order_.writes(op.stream, op.variant ? op.out : target);
+    case Kind::kToLocal:
+      order_.reads(op.stream, source);
+      return order_.writes(op.stream, kSink);  // All copies to it are in order.
     case Kind::kHostFunction:
       return order_.writes(op.stream, kPinnedWork);
     case Kind::kNested:
@@ -233,6 +240,16 @@ cudaError_t Enqueuer<Way, Nested>::perform(const Op& op, HostArgument* host_argu
     }
     case Kind::kSet2d:
       return set_2d(place(op.out), 32, op.a & 255, 4 + static_cast<std::size_t>(op.b % 3) * 4, 3, stream(op));
+    case Kind::kFromTemporary:
+      return copy_from_temporary(op);
+    case Kind::kToLocal: {
+      const auto from = way_.template operand<const void*>(op.has(kSlotIn), &Source::in, place(op.in));
+      const bool from_host = !is_slot(op, kSlotIn) && is_on_host(op.in);
+      return way_.copy(stream(op), memory_.local, from, bytes(op),
+                       op.variant  ? cudaMemcpyDefault
+                       : from_host ? cudaMemcpyHostToHost
+                                   : cudaMemcpyDeviceToHost);
+    }
     case Kind::kHostFunction:
       return cudaLaunchHostFunc(stream(op), &change_on_host, host_argument);
     case Kind::kAllocate:
@@ -260,6 +277,23 @@ cudaError_t Enqueuer<Way, Nested>::copy(const Op& op) {
   return way_.copy(stream(op), way_.template operand<void*>(to_slot, any ? &Source::to : &Source::out, place(op.out)),
                    way_.template operand<const void*>(from_slot, any ? &Source::from : &Source::in, place(op.in)),
                    bytes(op), kind);
+}
+
+// The temporary is then overwritten, or given back to the system. It is not from the heap, where the device memory of
+// hostrt would soon have its address.
+template <class Way, class Nested>
+cudaError_t Enqueuer<Way, Nested>::copy_from_temporary(const Op& op) {
+  constexpr std::size_t kBytes = kWords * sizeof(int);
+  const bool is_mapped = op.b % 2 == 0;
+  int* const temporary = is_mapped ? map_words() : memory_.scratch();
+  for (int i = 0; i < kWords; ++i) temporary[i] = op.a * i + op.b;
+  const cudaError_t error =
+      op.variant
+          ? cudaMemcpyAsync(place(op.out), temporary, kBytes, cudaMemcpyDefault, stream(op))
+          : way_.copy(stream(op), out<void*>(op), static_cast<const void*>(temporary), kBytes, cudaMemcpyDefault);
+  std::fill_n(temporary, kWords, -1);
+  if (is_mapped) unmap_words(temporary);
+  return error;
 }
 
 template <class Way, class Nested>

@@ -2,8 +2,11 @@
 
 #include <absl/strings/str_cat.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <string>
+#include <vector>
 
 #include "kernels.h"
 
@@ -87,6 +90,21 @@ void Lane::work() {
   synchronize();
 }
 
+// Calls f with a local variable for Kind::kToLocal, at an address that depends on the run. It then becomes kResult.
+template <class F>
+[[gnu::noinline]] auto Lane::with_local(Memory& memory, cudaStream_t stream, const F& f) {
+  void* const shift = __builtin_alloca(16 + static_cast<std::size_t>(run_ % 7) * 528);
+  asm volatile("" : : "r"(shift) : "memory");
+  int local[kWords];
+  std::memcpy(local, memory.place(kResult), sizeof local);
+  memory.local = local;
+  const auto result = f();
+  if (settings_.flavor.pageable) check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  memory.local = memory.place(kResult);
+  std::memcpy(memory.local, local, sizeof local);
+  return result;
+}
+
 // One run of a program in both ways.
 void Lane::run(int number) {
   if (random_.one_in(4)) go_to(random_stream());
@@ -108,9 +126,12 @@ void Lane::run(int number) {
   ++tally_.runs;
   for (const Op& op : program(number).ops) ++tally_.kinds[static_cast<std::size_t>(op.kind)];
   doing_ = absl::StrCat("lane ", number_, " run ", run_, " program ", number);
-  const absl::Status status = call_cache(Way::kRun, number, stream_, values);
+  const absl::Status status =
+      with_local(cached_, stream_, [&] { return call_cache(Way::kRun, number, stream_, values); });
   expect_left_alone("a run");
-  const cudaError_t direct = enqueue_directly(number, direct_streams_[0], direct_values);
+  if (status.ok() && must_be_direct(number) && outcome_ != Outcome::kEager) fault("a graph copies pageable memory");
+  const cudaError_t direct = with_local(direct_, direct_streams_[0],
+                                        [&] { return enqueue_directly(number, direct_streams_[0], direct_values); });
   (void)cudaGetLastError();
   if (status.ok() && direct == cudaSuccess) return;
   if (status.ok()) return fault(absl::StrCat("the run is ok, and directly it fails: ", cudaGetErrorName(direct)));
@@ -118,6 +139,15 @@ void Lane::run(int number) {
   if (direct == cudaSuccess) return fault("fails, and directly it does not: " + status.ToString());
   ++tally_.alike;
   direct_.assign(cached_, direct_streams_[0]);  // how much of the work was enqueued before the error is unspecified
+}
+
+bool Lane::must_be_direct(int number) const {
+  const std::vector<Op>& ops = program(number).ops;
+  return program(number).copies_pageable() || std::any_of(ops.begin(), ops.end(), [&](const Op& op) {
+           const bool nests = op.kind == Kind::kNested || op.kind == Kind::kNestedWithValues;
+           const int inner = nests ? nested_program(op) : -1;
+           return inner >= 0 && program(inner).copies_pageable();
+         });
 }
 
 cudaStream_t Lane::random_stream() {
@@ -157,6 +187,8 @@ void Lane::operate(int number, const Values& values) {
     case 5:
       for (const EntryInfo& entry : cache_.entries()) {
         if (entry.live && !entry.recorded) fault("an entry is live and not recorded");
+        const bool is_refused = entry.error.find("pageable host memory") != std::string::npos;
+        if (is_refused && !settings_.flavor.pageable) fault("an entry of no pageable memory is refused");
       }
       break;
     default:
@@ -227,7 +259,10 @@ absl::Status Lane::call_cache(Way way, int number, cudaStream_t stream, const Va
   const auto make = [&](const auto& params, auto&& fn) -> absl::Status {
     if (way == Way::kWarm) return cache_.warm(key_of(number), stream, params, fn);
     const absl::StatusOr<Outcome> outcome = cache_.run(key_of(number), stream, params, fn);
-    if (outcome.ok()) ++tally_.outcomes[static_cast<std::size_t>(*outcome)];
+    if (outcome.ok()) {
+      outcome_ = *outcome;
+      ++tally_.outcomes[static_cast<std::size_t>(outcome_)];
+    }
     return outcome.status();
   };
   const absl::Status status =

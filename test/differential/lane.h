@@ -40,6 +40,9 @@ class Lane {
   void change_values();
   Values make_bad(const Values& good);
   Values values_for(const Memory& memory) const;
+  template <class F>
+  auto with_local(Memory& memory, cudaStream_t stream, const F& f);
+  bool must_be_direct(int program) const;
 
   absl::Status call_cache(Way way, int program, cudaStream_t stream, const Values& values);
   cudaError_t enqueue_recorded(Recorder& recorder, int program, const Slots* slots);
@@ -65,6 +68,7 @@ class Lane {
   Streams direct_streams_{};
   cudaEvent_t event_ = nullptr;
   Draw draw_{};
+  Outcome outcome_{};  // of the last run that has ended
   int run_ = 0;
   int hot_ = 0;  // the program that is currently run most often
   std::string doing_;

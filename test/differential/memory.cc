@@ -1,5 +1,7 @@
 #include "memory.h"
 
+#include <sys/mman.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -27,6 +29,14 @@ void change_on_host(void* argument) {
   }
 }
 
+int* map_words() {
+  void* const words = mmap(nullptr, kWords * sizeof(int), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (words == MAP_FAILED) std::abort();
+  return static_cast<int*>(words);
+}
+
+void unmap_words(int* words) { munmap(words, kWords * sizeof(int)); }
+
 void set_world_in_flight(const std::string& text) { world_in_flight = text; }
 
 void check(cudaError_t error, const char* what) {
@@ -36,7 +46,7 @@ void check(cudaError_t error, const char* what) {
   std::_Exit(3);
 }
 
-Memory::Memory(Random& random, const std::vector<Program>& programs) : pageable_(kAllWords) {
+Memory::Memory(Random& random, const std::vector<Program>& programs) : pageable_(2 * kAllWords) {
   const auto allocate = [](auto&& function) {
     void* memory = nullptr;
     check(function(&memory, kAllBytes), "an allocation");
@@ -48,6 +58,7 @@ Memory::Memory(Random& random, const std::vector<Program>& programs) : pageable_
   blocks_[index(MemoryKind::kManaged)] = allocate(allocate_managed);
   blocks_[index(MemoryKind::kPinned)] = allocate(pinned);
   blocks_[index(MemoryKind::kPageable)] = pageable_.data();
+  local = place(kResult);
   staging_ = allocate(pinned);
   std::vector<int> content(kAllWords);
   for (int& word : content) word = static_cast<int>(random.next());

@@ -24,6 +24,10 @@ struct HostArgument {
 };
 void change_on_host(void* argument);
 
+// Pageable memory of kWords words of its own.
+int* map_words();
+void unmap_words(int* words);
+
 // Ends the process with status 3 after an unexpected CUDA error, because it may be sticky.
 void check(cudaError_t error, const char* what);
 // The text that is printed then.
@@ -37,6 +41,9 @@ class Memory {
   Memory(const Memory&) = delete;
 
   int* place(int number) const;
+  int* scratch() { return &pageable_[pageable_.size() / 2]; }  // pageable, and no place
+  int* local = nullptr;                                        // where Kind::kToLocal copies to
+
   HostArgument* host_arguments(int program) { return host_arguments_[static_cast<std::size_t>(program)].data(); }
 
   // Describes the first place that differs; empty if there is none. Only work on `stream` may be in flight on either

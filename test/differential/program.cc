@@ -1,5 +1,8 @@
 #include "program.h"
 
+#include <algorithm>
+#include <cstddef>
+
 namespace graphcache::test::differential {
 namespace {
 
@@ -22,6 +25,10 @@ Kind random_kind(Random& random, const Flavor& flavor, bool only_kernels, bool s
       case Kind::kQuery:
       case Kind::kNestedWithValues:
         if (!flavor.breaks || !random.one_in(4)) continue;
+        break;
+      case Kind::kFromTemporary:
+      case Kind::kToLocal:
+        if (!flavor.pageable || !random.one_in(3)) continue;
         break;
       case Kind::kNested:
       case Kind::kHostFunction:
@@ -55,7 +62,8 @@ Program fresh_program(Random& random, const Flavor& flavor) {
     op.stream = random.below(streams);
     op.out = random.below(op.kind == Kind::kCopy ? kSink + 1 : kWorkPlaces);
     op.in = random.below(kWorkPlaces);
-    if (op.kind == Kind::kCopy && random.one_in(3)) op.in = kSources + random.below(kSlotPlaces);
+    if (op.kind == Kind::kCopy && random.one_in(3))
+      op.in = kSources + random.below(flavor.pageable ? kSlotPlaces : kSlotPlaces - 1);
     if (op.kind == Kind::kCopy && op.in == op.out) op.in = (op.in + 1) % kWorkPlaces;
     if (op.kind == Kind::kMixAt) op.out %= kBasePlaces, op.in %= kBasePlaces;
     op.other = random.below(kWorkPlaces);
@@ -71,7 +79,19 @@ Program fresh_program(Random& random, const Flavor& flavor) {
   return program;
 }
 
+bool is_pageable(int place) { return kKindOfPlace[static_cast<std::size_t>(place)] == MemoryKind::kPageable; }
+
 }  // namespace
+
+bool Program::copies_pageable() const {
+  return std::any_of(ops.begin(), ops.end(), [&](const Op& op) {
+    const auto is_raw = [&](SlotBit bit) { return !takes_values || !op.has(bit); };
+    if (op.kind == Kind::kCopy) {
+      return (is_raw(kSlotOut) && is_pageable(op.out)) || (is_raw(kSlotIn) && is_pageable(op.in));
+    }
+    return op.kind == Kind::kFromTemporary || op.kind == Kind::kToLocal;
+  });
+}
 
 Program random_program(Random& random, const std::vector<Program>& before, const Flavor& flavor) {
   if (before.empty() || random.one_in(flavor.related ? 12 : 3)) return fresh_program(random, flavor);

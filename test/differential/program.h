@@ -16,19 +16,20 @@ enum class MemoryKind { kDevice, kManaged, kPinned, kPageable };
 inline constexpr int kMemoryKinds = 4;
 
 // Operations with constants use places 0 to 7. The host never accesses a place that is in flight: sources are written
-// only before the first run, and kSink and the pageable target are only ever copied to.
+// only before the first run, and kSink and the pageable target are only ever copied to. Only the host accesses kResult.
 inline constexpr std::array kKindOfPlace = {
-    MemoryKind::kDevice,  MemoryKind::kDevice,   MemoryKind::kDevice,    // 0 to 5: also reached from a base pointer
-    MemoryKind::kDevice,  MemoryKind::kDevice,   MemoryKind::kDevice,    //
-    MemoryKind::kManaged, MemoryKind::kPinned,   MemoryKind::kPageable,  // kPinnedWork is 7, kSink is 8.
-    MemoryKind::kDevice,  MemoryKind::kDevice,   MemoryKind::kManaged,   // from 9 on: targets of slots
-    MemoryKind::kPinned,  MemoryKind::kPageable,                         //
-    MemoryKind::kDevice,  MemoryKind::kDevice,   MemoryKind::kManaged,   // from 14 on: sources of slots
-    MemoryKind::kPinned,  MemoryKind::kPageable,
+    MemoryKind::kDevice,   MemoryKind::kDevice,   MemoryKind::kDevice,   // 0 to 5: also reached from a base pointer
+    MemoryKind::kDevice,   MemoryKind::kDevice,   MemoryKind::kDevice,   //
+    MemoryKind::kManaged,  MemoryKind::kPinned,   MemoryKind::kPinned,   // kPinnedWork is 7, kSink is 8.
+    MemoryKind::kDevice,   MemoryKind::kDevice,   MemoryKind::kManaged,  // from 9 on: targets of slots
+    MemoryKind::kPinned,   MemoryKind::kPageable,                        //
+    MemoryKind::kDevice,   MemoryKind::kDevice,   MemoryKind::kManaged,  // from 14 on: sources of slots
+    MemoryKind::kPinned,   MemoryKind::kPageable,                        //
+    MemoryKind::kPageable,                                               // kResult is 19.
 };
 inline constexpr int kPlaces = static_cast<int>(kKindOfPlace.size());
 inline constexpr int kBasePlaces = 6, kWorkPlaces = 8, kPinnedWork = 7, kSink = 8;
-inline constexpr int kTargets = 9, kSources = 14;
+inline constexpr int kTargets = 9, kSources = 14, kResult = 19;
 inline constexpr int kSlotKernelPlaces = 3, kSlotPlaces = 5;  // kernels and sets use the first three of each
 
 // ---- Programs ----
@@ -50,6 +51,8 @@ enum class Kind {
   kCooperative,
   kDirectMix,
   kSet2d,
+  kFromTemporary,  // copies from memory that is freed before the program has ended
+  kToLocal,        // copies to a local variable of the run's caller, for kResult
   kHostFunction,
   kAllocate,  // also works in that memory, and frees it
   kNested,    // runs another program
@@ -60,7 +63,7 @@ inline constexpr int kKinds = static_cast<int>(Kind::kQuery) + 1;
 // clang-format off
 inline constexpr std::array<const char*, kKinds> kKindNames = {
     "mix", "mix_at", "small", "big", "aligned", "numbers", "on_device", "copy", "set", "cluster_of_2", "cluster",
-    "programmatic", "cooperative", "direct_mix", "set_2d", "host_function", "allocate", "nested", "nested_with_values",
+    "programmatic", "cooperative", "direct_mix", "set_2d", "from_temporary", "to_local", "host_function", "allocate", "nested", "nested_with_values",
     "query"};
 // clang-format on
 
@@ -92,6 +95,9 @@ struct Op {
 };
 
 struct Program {
+  // Whether an operation copies from or to pageable memory that is no slot.
+  bool copies_pageable() const;
+
   std::vector<Op> ops;
   bool takes_values;
   bool shared;  // by all lanes; their memory differs, so all pointers are slots
@@ -107,6 +113,7 @@ struct Flavor {
   bool on_device;  // graphs may have values on the device; such graphs share nothing
   bool breaks;     // captures are broken on purpose
   bool related;    // most programs are relatives of a few
+  bool pageable;   // constants of copies may be pageable memory; such programs run directly
 };
 
 // A new program, or a relative of an earlier one: the same topology with other constants and shapes.

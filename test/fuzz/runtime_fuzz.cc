@@ -204,6 +204,8 @@ const Operation kOperations[] = {
     CALL(cudaFree(w.blocks.any(w.in))),
     CALL(cudaFree(w.host_blocks.any(w.in))),
     CALL(cudaFreeHost(w.host_blocks.any(w.in))),
+    CALL(cudaHostRegister(w.address(), w.bytes(), w.flags())),
+    CALL(cudaHostUnregister(w.address())),
     CALL(cudaPointerGetAttributes(w.out<cudaPointerAttributes>(), w.address())),
     CALL(cudaPointerGetAttributes(w.out<cudaPointerAttributes>(), w.blocks.any(w.in))),
     CALL(cudaMemGetInfo(w.out<std::size_t>(), w.out<std::size_t>())),

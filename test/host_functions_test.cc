@@ -1,0 +1,117 @@
+// The data of host functions. A graph calls them at each launch, after fn has returned, so a key runs directly if such
+// data is on a stack. Data elsewhere is kept alive by the program.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <memory>
+#include <new>
+
+#include "host_memory_support.h"
+
+namespace graphcache::test {
+namespace {
+
+// A zero on the stack. AddressSanitizer may keep local variables elsewhere, but not this.
+#define ZERO_ON_THE_STACK() (new (__builtin_alloca(sizeof(int))) int(0))
+
+class HostFunctionsTest : public HostMemoryTest {
+ protected:
+  static void count(void* number) { ++*static_cast<int*>(number); }
+
+  // Each run counts in a local variable, at several depths of the stack.
+  void expect_counts_in_locals(Cache& cache) {
+    for (const std::size_t depth : {64, 4096, 512, 512, 20000}) {
+      deeper(depth, [&] {
+        int* const calls = ZERO_ON_THE_STACK();
+        EXPECT_RUN(kEager,
+                   cache.run(key("k"), stream, [&](cudaStream_t on) { return cudaLaunchHostFunc(on, count, calls); }));
+        CUDA_OK(cudaStreamSynchronize(stream));
+        EXPECT_EQ(*calls, 1) << depth;
+      });
+    }
+    expect_advice(cache, key("k"), kOfFunction);
+  }
+};
+
+TEST_F(HostFunctionsTest, DataInALocalVariableOfTheCallerRunsDirectly) { expect_counts_in_locals(cache); }
+
+TEST_F(HostFunctionsTest, SoItDoesInAFiber) {
+  for (const bool mapped : {false, true}) {
+    SCOPED_TRACE(mapped);
+    Fiber fiber(mapped);
+    Cache cache;
+    fiber.call([&] { expect_counts_in_locals(cache); });
+  }
+}
+
+// A fiber may use data of the frames that started it.
+TEST_F(HostFunctionsTest, DataOnTheThreadsStackRunsDirectlyInAFiber) {
+  int* const calls = ZERO_ON_THE_STACK();
+  Fiber fiber(/*mapped=*/true);
+  fiber.call([&] {
+    EXPECT_RUN(kEager,
+               cache.run(key("k"), stream, [&](cudaStream_t on) { return cudaLaunchHostFunc(on, count, calls); }));
+    CUDA_OK(cudaStreamSynchronize(stream));
+  });
+  EXPECT_EQ(*calls, 1);
+  expect_advice(cache, key("k"), kOfFunction);
+}
+
+// The function reads nothing, because a direct run may call it after fn has returned.
+TEST_F(HostFunctionsTest, DataInALocalVariableOfFnRunsDirectly) {
+  static int calls = 0;
+  calls = 0;
+  for (int i = 1; i <= 2; ++i) {
+    EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](cudaStream_t on) {
+      void* const local = __builtin_alloca(64);
+      return cudaLaunchHostFunc(
+          on, [](void*) { ++calls; }, local);
+    }));
+    CUDA_OK(cudaStreamSynchronize(stream));
+    EXPECT_EQ(calls, i);
+  }
+  expect_advice(cache, key("k"), kOfFunction);
+}
+
+TEST_F(HostFunctionsTest, DataElsewhereIsUsedByGraphs) {
+  static int in_the_module = 0;
+  in_the_module = 0;
+  const auto on_the_heap = std::make_unique<int>(0);
+  const Pages pages(4096);
+  int number = 0;
+  for (const bool in_fiber : {false, true}) {
+    Fiber fiber(/*mapped=*/true);
+    for (int* const calls : {&in_the_module, on_the_heap.get(), pages.as<int>()}) {
+      *calls = 0;
+      const auto run_twice = [&] {
+        for (const Outcome outcome : {Outcome::kInstantiated, Outcome::kReplayed}) {
+          EXPECT_TRUE(did(outcome, cache.run(key("k", number), stream, [calls](cudaStream_t on) {
+            return cudaLaunchHostFunc(on, count, calls);
+          })));
+        }
+      };
+      if (in_fiber && calls == pages.as<int>()) continue;  // It may lie beside the fiber's stack.
+      in_fiber ? fiber.call(run_twice) : run_twice();
+      CUDA_OK(cudaStreamSynchronize(stream));
+      EXPECT_EQ(*calls, 2) << number;
+      ++number;
+    }
+  }
+}
+
+TEST_F(HostFunctionsTest, TheErrorIsReturnedIfTheCacheIsToldTo) {
+  Options options;
+  options.on_capture_failure = OnCaptureFailure::kReturnError;
+  Cache cache(options);
+  int* const calls = ZERO_ON_THE_STACK();
+  const absl::StatusOr<Outcome> outcome =
+      cache.run(key("k"), stream, [&](cudaStream_t on) { return cudaLaunchHostFunc(on, count, calls); });
+  EXPECT_FAILURE(kFailedPrecondition, outcome);
+  EXPECT_TRUE(mentions(outcome.status(), kOfFunction)) << outcome.status();
+  CUDA_OK(cudaStreamSynchronize(stream));
+  EXPECT_EQ(*calls, 0);
+}
+
+}  // namespace
+}  // namespace graphcache::test

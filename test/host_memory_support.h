@@ -1,0 +1,103 @@
+// Shared by the suites of host memory in graphs: frames of various depths, fibers, and the outcome of such a key.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+
+// Calls f this many bytes deeper in the stack.
+template <class F>
+[[gnu::noinline]] void deeper(std::size_t bytes, const F& f) {
+  void* const shift = __builtin_alloca(bytes);
+  asm volatile("" : : "r"(shift) : "memory");
+  f();
+  asm volatile("" : : "r"(shift) : "memory");
+}
+
+// Memory of one of the places that a fiber's stack or a buffer may have.
+class Pages {
+ public:
+  explicit Pages(std::size_t bytes, bool mapped = true) : bytes_(bytes), mapped_(mapped) {
+    memory_ =
+        mapped ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : std::malloc(bytes);
+    EXPECT_TRUE(memory_ != nullptr && memory_ != MAP_FAILED);
+  }
+  ~Pages() {
+    if (mapped_) {
+      munmap(memory_, bytes_);
+    } else {
+      std::free(memory_);
+    }
+  }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+
+  void* get() const { return memory_; }
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(memory_);
+  }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  std::size_t bytes_;
+  bool mapped_;
+  void* memory_ = nullptr;
+};
+
+// Calls a function on a stack of its own.
+class Fiber {
+ public:
+  explicit Fiber(bool mapped) : stack_(std::size_t{1} << 20, mapped) {}
+
+  void call(std::function<void()> f) {
+    f_ = std::move(f);
+    current = this;
+    ASSERT_EQ(getcontext(&inside_), 0);
+    inside_.uc_stack.ss_sp = stack_.get();
+    inside_.uc_stack.ss_size = stack_.bytes();
+    inside_.uc_link = &outside_;
+    makecontext(
+        &inside_, [] { current->f_(); }, 0);
+    ASSERT_EQ(swapcontext(&outside_, &inside_), 0);
+  }
+
+ private:
+  inline static Fiber* current = nullptr;
+
+  Pages stack_;
+  std::function<void()> f_;
+  ucontext_t outside_ = {}, inside_ = {};
+};
+
+class HostMemoryTest : public StreamTest {
+ protected:
+  static constexpr int kSize = 16;
+  static constexpr const char* kOfCopy = "a copy has pageable host memory at one end";
+  static constexpr const char* kOfFunction = "a host function was given a pointer to a stack";
+
+  // The key has run directly, and says why and what to do.
+  static void expect_advice(const Cache& cache, const Key& key, const char* why = kOfCopy) {
+    const std::string text = cache.explain(key);
+    EXPECT_NE(text.find(why), std::string::npos) << text;
+    EXPECT_NE(text.find(why == kOfCopy ? "cudaMallocHost" : "as long as the key's entry"), std::string::npos) << text;
+    EXPECT_GT(cache.stats().eager(EagerReason::kCaptureFailed), 0u);
+  }
+
+  Cache cache;
+  DeviceBuffer<float> data{kSize};
+};
+
+}  // namespace graphcache::test

@@ -1,0 +1,341 @@
+// Copies from and to host memory. A graph uses that memory at each launch, after fn has returned, so a key whose copies
+// use pageable memory runs directly, unless a slot holds the pointer.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda/compat.h"
+#include "host_memory_support.h"
+
+namespace graphcache::test {
+namespace {
+
+enum class Way { kRaw, kRawDefault, kRecorder, kChildGraph };
+constexpr Way kWays[] = {Way::kRaw, Way::kRawDefault, Way::kRecorder, Way::kChildGraph};
+
+// Adds a graph of this one copy to the graph that is being captured.
+void copy_in_child_graph(cudaStream_t stream, void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  cudaGraph_t child = nullptr;
+  cudaGraphNode_t copy = nullptr, node = nullptr;
+  CUDA_OK(cudaGraphCreate(&child, 0));
+  CUDA_OK(cudaGraphAddMemcpyNode1D(&copy, child, nullptr, 0, to, from, bytes, kind));
+  CaptureInfo info;
+  CUDA_OK(capture_info(stream, &info));
+  CUDA_OK(cudaGraphAddChildGraphNode(&node, info.graph, info.dependencies, info.dependency_count, child));
+  CUDA_OK(set_capture_dependency(stream, node));
+  CUDA_OK(cudaGraphDestroy(child));
+}
+
+void copy(Recorder& rec, Way way, void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  if (way == Way::kRecorder) return rec.memcpy(to, from, bytes, kind);
+  if (way == Way::kChildGraph && is_capturing(rec.stream())) {
+    return copy_in_child_graph(rec.stream(), to, from, bytes, kind);
+  }
+  CUDA_OK(cudaMemcpyAsync(to, from, bytes, way == Way::kRawDefault ? cudaMemcpyDefault : kind, rec.stream()));
+}
+
+class HostMemoryCopiesTest : public HostMemoryTest {
+ protected:
+  // Runs a copy to `data` from memory that `with_source(value, use)` lends to use(source).
+  template <class WithSource>
+  void expect_direct_from(const WithSource& with_source, Cache& cache) {
+    for (const Way way : kWays) {
+      SCOPED_TRACE(static_cast<int>(way));
+      for (int i = 1; i <= 3; ++i) {
+        EXPECT_RUN(kEager, cache.run(key("up", static_cast<int>(way)), stream, [&](Recorder& rec) {
+          with_source(static_cast<float>(i), [&](const float* source) {
+            copy(rec, way, data.get(), source, data.bytes(), cudaMemcpyHostToDevice);
+          });
+        }));
+        EXPECT_EQ(data.read(), std::vector<float>(kSize, static_cast<float>(i)));
+      }
+      expect_advice(cache, key("up", static_cast<int>(way)));
+    }
+  }
+  template <class WithSource>
+  void expect_direct_from(const WithSource& with_source) {
+    expect_direct_from(with_source, cache);
+  }
+
+  // Copies `data` into a local variable, in a key that is run from several depths of the stack.
+  void expect_results_in_locals(Cache& cache) {
+    for (const Way way : kWays) {
+      SCOPED_TRACE(static_cast<int>(way));
+      float value = 0;
+      for (const std::size_t depth : {64, 4096, 512, 512, 20000}) {
+        data.write(std::vector<float>(kSize, ++value));
+        deeper(depth, [&] {
+          float result = -1;
+          EXPECT_RUN(kEager, cache.run(key("down", static_cast<int>(way)), stream, [&](Recorder& rec) {
+            copy(rec, way, &result, data.get(), sizeof result, cudaMemcpyDeviceToHost);
+          }));
+          CUDA_OK(cudaStreamSynchronize(stream));
+          EXPECT_EQ(result, value) << depth;
+        });
+      }
+      expect_advice(cache, key("down", static_cast<int>(way)));
+    }
+  }
+};
+
+TEST_F(HostMemoryCopiesTest, ATemporaryOfFnIsReadWhileItExists) {
+  expect_direct_from([](float value, const auto& use) {
+    std::vector<float> temporary(kSize, value);
+    use(temporary.data());
+    std::fill(temporary.begin(), temporary.end(), -1.0f);
+  });
+}
+
+// The heap gives such memory back to the system, so that a graph would crash.
+TEST_F(HostMemoryCopiesTest, ALargeTemporaryOfFnIsReadWhileItExists) {
+  constexpr int kLarge = 100'000;
+  DeviceBuffer<float> large(kLarge);
+  for (const Way way : kWays) {
+    for (int i = 1; i <= 2; ++i) {
+      EXPECT_RUN(kEager, cache.run(key("large", static_cast<int>(way)), stream, [&](Recorder& rec) {
+        const std::vector<float> temporary(kLarge, static_cast<float>(i));
+        copy(rec, way, large.get(), temporary.data(), large.bytes(), cudaMemcpyHostToDevice);
+      }));
+      EXPECT_EQ(large.read(), std::vector<float>(kLarge, static_cast<float>(i)));
+    }
+  }
+}
+
+TEST_F(HostMemoryCopiesTest, AVectorThatOutlivesTheRunsIsReadByEachRun) {
+  std::vector<float> values(kSize);
+  expect_direct_from([&](float value, const auto& use) {
+    std::fill(values.begin(), values.end(), value);
+    use(values.data());
+    std::fill(values.begin(), values.end(), -1.0f);
+  });
+}
+
+TEST_F(HostMemoryCopiesTest, MappedMemoryIsReadWhileItExists) {
+  expect_direct_from([](float value, const auto& use) {
+    const Pages pages(4096);
+    std::fill_n(pages.as<float>(), kSize, value);
+    use(pages.as<float>());
+  });
+}
+
+TEST_F(HostMemoryCopiesTest, TheStackOfFnIsReadAtAnyDepth) {
+  for (const std::size_t depth : {16, 1 << 20}) {
+    expect_direct_from([&](float value, const auto& use) {
+      deeper(depth, [&] {
+        auto* const local = static_cast<float*>(__builtin_alloca(kSize * sizeof(float)));
+        std::fill_n(local, kSize, value);
+        use(local);
+        std::fill_n(local, kSize, -1.0f);
+      });
+    });
+  }
+}
+
+TEST_F(HostMemoryCopiesTest, AResultReachesTheLocalVariableOfItsRun) { expect_results_in_locals(cache); }
+
+TEST_F(HostMemoryCopiesTest, SoItDoesInAFiber) {
+  for (const bool mapped : {false, true}) {
+    SCOPED_TRACE(mapped);
+    Fiber fiber(mapped);
+    Cache cache;
+    fiber.call([&] { expect_results_in_locals(cache); });
+  }
+}
+
+TEST_F(HostMemoryCopiesTest, TheStackOfAFiberIsReadWhileItExists) {
+  for (const bool mapped : {false, true}) {
+    SCOPED_TRACE(mapped);
+    Fiber fiber(mapped);
+    Cache cache;
+    fiber.call([&] {
+      expect_direct_from(
+          [](float value, const auto& use) {
+            float local[kSize];
+            std::fill_n(local, kSize, value);
+            use(local);
+            std::fill_n(local, kSize, -1.0f);
+          },
+          cache);
+    });
+  }
+}
+
+TEST_F(HostMemoryCopiesTest, TheStackOfAnotherThreadIsReadByEachRun) {
+  std::promise<float*> place;
+  std::promise<void> over;
+  std::thread other([&] {
+    float local[kSize] = {};
+    place.set_value(local);
+    over.get_future().wait();
+  });
+  float* const of_other = place.get_future().get();
+  expect_direct_from([&](float value, const auto& use) {
+    std::fill_n(of_other, kSize, value);
+    use(of_other);
+    std::fill_n(of_other, kSize, -1.0f);
+  });
+  over.set_value();
+  other.join();
+}
+
+TEST_F(HostMemoryCopiesTest, ARawEndBesideASlotCounts) {
+  DeviceBuffer<float> other(kSize);
+  float* const targets[] = {data.get(), other.get()};
+  for (int i = 1; i <= 4; ++i) {
+    const auto value = static_cast<float>(i);
+    const auto bytes = static_cast<std::size_t>(4 + 4 * (i % 2));
+    EXPECT_RUN(kEager, cache.run(key("to a slot"), stream, params(targets[i % 2]), [&](Recorder& rec, Slot<float*> to) {
+      const std::vector<float> temporary(kSize, value);
+      rec.memcpy(to, temporary.data(), data.bytes(), cudaMemcpyHostToDevice);
+    }));
+    DeviceBuffer<float>& target = i % 2 == 0 ? data : other;
+    EXPECT_EQ(target.read(), std::vector<float>(kSize, value));
+    expect_advice(cache, key("to a slot"));
+
+    deeper(static_cast<std::size_t>(i) * 512, [&] {
+      float result = -1;
+      EXPECT_RUN(kEager, cache.run(key("from a slot"), stream, params(static_cast<const float*>(target.get())),
+                                   [&](Recorder& rec, Slot<const float*> from) { rec.memcpy(&result, from, 4); }));
+      CUDA_OK(cudaStreamSynchronize(stream));
+      EXPECT_EQ(result, value);
+    });
+    expect_advice(cache, key("from a slot"));
+
+    EXPECT_RUN(kEager, cache.run(key("a size"), stream, params(bytes), [&](Recorder& rec, Slot<std::size_t> size) {
+      const std::vector<float> temporary(kSize, -value);
+      rec.memcpy(data.get(), temporary.data(), size, cudaMemcpyHostToDevice);
+    }));
+    EXPECT_EQ(data.first(), -value);
+    expect_advice(cache, key("a size"));
+  }
+}
+
+TEST_F(HostMemoryCopiesTest, BothEndsOfACopyWithinTheHostCount) {
+  PinnedBuffer<float> pinned(kSize, 3);
+  for (const Way way : {Way::kRaw, Way::kRawDefault, Way::kRecorder}) {
+    for (int i = 1; i <= 3; ++i) {
+      const auto value = static_cast<float>(i);
+      EXPECT_RUN(kEager, cache.run(key("from", static_cast<int>(way)), stream, [&](Recorder& rec) {
+        const std::vector<float> temporary(kSize, value);
+        copy(rec, way, pinned.get(), temporary.data(), pinned.bytes(), cudaMemcpyHostToHost);
+      }));
+      EXPECT_EQ(pinned.read(), std::vector<float>(kSize, value));
+      deeper(static_cast<std::size_t>(i) * 512, [&] {
+        std::vector<float> result(kSize);
+        EXPECT_RUN(kEager, cache.run(key("to", static_cast<int>(way)), stream, [&](Recorder& rec) {
+          copy(rec, way, result.data(), pinned.get(), pinned.bytes(), cudaMemcpyHostToHost);
+        }));
+        CUDA_OK(cudaStreamSynchronize(stream));
+        EXPECT_EQ(result, std::vector<float>(kSize, value));
+      });
+    }
+  }
+}
+
+// ---- Memory that a graph may use ------------------------------------------------------------------------------------
+
+TEST_F(HostMemoryCopiesTest, MemoryThatTheRuntimeKnowsIsCopiedByGraphs) {
+  PinnedBuffer<float> pinned(kSize);
+  float* managed = nullptr;
+  CUDA_OK(cudaMallocManaged(reinterpret_cast<void**>(&managed), data.bytes()));
+  Pages pages(4096);
+  CUDA_OK(cudaHostRegister(pages.get(), pages.bytes(), cudaHostRegisterDefault));
+  float* const registered = pages.as<float>() + 100;
+  int number = 0;
+  for (float* const memory : {pinned.get(), managed, registered}) {
+    for (const Way way : {Way::kRawDefault, Way::kRecorder, Way::kChildGraph}) {
+      SCOPED_TRACE(number);
+      float value = 0;
+      for (const Outcome outcome : {Outcome::kInstantiated, Outcome::kReplayed}) {
+        std::fill_n(memory, kSize, ++value);
+        EXPECT_TRUE(did(outcome, cache.run(key("known", number), stream, [&](Recorder& rec) {
+          copy(rec, way, data.get(), memory, data.bytes(), cudaMemcpyDefault);
+          rec.launch(add, {1, 32}, data.get(), kSize, 10.0f);
+          copy(rec, way, memory, data.get(), data.bytes(), cudaMemcpyDefault);
+        })));
+        CUDA_OK(cudaStreamSynchronize(stream));
+        EXPECT_EQ(std::vector<float>(memory, memory + kSize), std::vector<float>(kSize, value + 10));
+      }
+      ++number;
+    }
+  }
+  cache.clear();
+  CUDA_OK(cudaHostUnregister(pages.get()));
+  std::fill_n(registered, kSize, 5.0f);
+  EXPECT_RUN(kEager, cache.run(key("unregistered"), stream, [&](Recorder& rec) {
+    rec.memcpy(data.get(), registered, data.bytes(), cudaMemcpyHostToDevice);
+  }));
+  EXPECT_EQ(data.first(), 5);
+  expect_advice(cache, key("unregistered"));
+  CUDA_OK(cudaFree(managed));
+}
+
+// The runtime does not know it until the graph's first launch.
+TEST_F(HostMemoryCopiesTest, MemoryThatTheGraphAllocatesIsCopiedByGraphs) {
+  for (const bool with_slot : {false, true}) {
+    for (const Outcome outcome : {Outcome::kInstantiated, Outcome::kReplayed}) {
+      data.write(std::vector<float>(kSize, 2));
+      EXPECT_TRUE(did(
+          outcome, cache.run(key("own", with_slot), stream, params(data.get()), [&](Recorder& rec, Slot<float*> slot) {
+            const Arg<const void*> from = with_slot ? Arg<const void*>(slot) : data.get();
+            float* own = nullptr;
+            CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&own), data.bytes(), rec.stream()));
+            rec.memcpy(own, from, data.bytes());
+            rec.launch(add, {1, 32}, own, kSize, 1.0f);
+            rec.memcpy(data.get(), own, data.bytes());
+            CUDA_OK(cudaFreeAsync(own, rec.stream()));
+          })));
+      EXPECT_EQ(data.read(), std::vector<float>(kSize, 3));
+    }
+  }
+}
+
+// What fn frees before it returns is gone when the graph is launched.
+TEST_F(HostMemoryCopiesTest, PinnedMemoryThatFnFreesIsReadWhileItExists) {
+  for (const cudaStreamCaptureMode mode : {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed}) {
+    SCOPED_TRACE(mode);
+    Options options;
+    options.capture_mode = mode;
+    Cache cache(options);
+    for (int i = 1; i <= 3; ++i) {
+      EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](cudaStream_t on) {
+        float* pinned = nullptr;
+        cudaError_t error = cudaMallocHost(reinterpret_cast<void**>(&pinned), data.bytes());
+        if (error != cudaSuccess) return error;
+        std::fill_n(pinned, kSize, static_cast<float>(i));
+        error = cudaMemcpyAsync(data.get(), pinned, data.bytes(), cudaMemcpyHostToDevice, on);
+        const cudaError_t freed = cudaFreeHost(pinned);
+        return error != cudaSuccess ? error : freed;
+      }));
+      EXPECT_EQ(data.read(), std::vector<float>(kSize, static_cast<float>(i)));
+    }
+  }
+}
+
+TEST_F(HostMemoryCopiesTest, TheErrorIsReturnedIfTheCacheIsToldTo) {
+  Options options;
+  options.on_capture_failure = OnCaptureFailure::kReturnError;
+  Cache cache(options);
+  for (int i = 0; i < 2; ++i) {
+    const absl::StatusOr<Outcome> outcome = cache.run(key("k"), stream, [&](Recorder& rec) {
+      const std::vector<float> temporary(kSize, 1);
+      rec.memcpy(data.get(), temporary.data(), data.bytes());
+    });
+    EXPECT_FAILURE(kFailedPrecondition, outcome);
+    EXPECT_TRUE(mentions(outcome.status(), kOfCopy)) << outcome.status();
+    EXPECT_TRUE(mentions(outcome.status(), "pass the pointer as a slot")) << outcome.status();
+  }
+  EXPECT_EQ(data.first(), 0);
+}
+
+}  // namespace
+}  // namespace graphcache::test
