@@ -26,13 +26,57 @@ struct Seen {
 
 void see_launch(Seen* seen, int value) { *seen = {gridDim.x, seen->blocks + 1, value}; }
 
+struct Bytes {
+  unsigned char v[64];
+};
+
+void see_bytes(Bytes value, Bytes* seen) { *seen = value; }
+
 }  // namespace
 }  // namespace graphcache::test
 
 GRAPHCACHE_HOST_KERNEL(graphcache::test::see_launch)
+GRAPHCACHE_HOST_KERNEL(graphcache::test::see_bytes)
 
 namespace graphcache::test {
 namespace {
+
+using UpdaterValues = updater::Values<updater::kSmall>;
+
+// The library's updater with these values. Any loaded library has these kernels.
+Params<UpdaterValues> updater_params(const UpdaterValues& values) {
+  const auto load = driver_function<CUresult (*)(CUlibrary*, const void*, CUjit_option*, void**, unsigned,
+                                                 CUlibraryOption*, void**, unsigned)>("cuLibraryLoadData");
+  const auto get = driver_function<CUresult (*)(CUkernel*, CUlibrary, const char*)>("cuLibraryGetKernel");
+  CUlibrary library = nullptr;
+  CUkernel kernel = nullptr;
+  EXPECT_EQ(CUDA_SUCCESS, load(&library, "any", nullptr, nullptr, 0, nullptr, nullptr, 0));
+  EXPECT_EQ(CUDA_SUCCESS, get(&kernel, library, updater::kSmallName));
+  return {reinterpret_cast<void (*)(UpdaterValues)>(kernel), 1, updater::kThreads, values};
+}
+
+// Makes a node updatable.
+cudaGraphDeviceNode_t on_device(cudaGraphNode_t node) {
+  cudaLaunchAttributeValue updatable;
+  std::memset(&updatable, 0, sizeof updatable);
+  updatable.deviceUpdatableKernelNode.deviceUpdatable = 1;
+  GIVES(cudaSuccess, cudaGraphKernelNodeSetAttribute(node, cudaLaunchAttributeDeviceUpdatableKernelNode, &updatable));
+  return updatable.deviceUpdatableKernelNode.devNode;
+}
+
+// Adds the updater before the graph's only root.
+cudaGraphNode_t add_updater(cudaGraph_t graph, const UpdaterValues& values) {
+  cudaGraphNode_t root = nullptr, updater = nullptr;
+  std::size_t count = 1;
+  GIVES(cudaSuccess, cudaGraphGetRootNodes(graph, &root, &count));
+  GIVES(cudaSuccess, cudaGraphAddKernelNode(&updater, graph, nullptr, 0, updater_params(values).get()));
+#if CUDART_VERSION >= 13000
+  GIVES(cudaSuccess, cudaGraphAddDependencies(graph, &updater, &root, nullptr, 1));
+#else
+  GIVES(cudaSuccess, cudaGraphAddDependencies(graph, &updater, &root, 1));
+#endif
+  return updater;
+}
 
 // An executable with a kernel of two blocks that records its launch, and an updater before all other nodes that writes
 // the kernel's grid and argument.
@@ -48,26 +92,14 @@ class HostrtUpdates : public HostrtLogTest {
       if (beside) beside();
     });
     node_ = nodes_of(graph)[0];
-    cudaLaunchAttributeValue updatable;
-    std::memset(&updatable, 0, sizeof updatable);
-    updatable.deviceUpdatableKernelNode.deviceUpdatable = 1;
-    OK(cudaGraphKernelNodeSetAttribute(node_, cudaLaunchAttributeDeviceUpdatableKernelNode, &updatable));
-    const cudaGraphDeviceNode_t on_device = updatable.deviceUpdatableKernelNode.devNode;
+    const cudaGraphDeviceNode_t on_device = test::on_device(node_);
     pieces_[0] = {on_device, updater::kGrid, sizeof(dim3), 0, 1};
     pieces_[1] = {on_device, sizeof(Seen*), sizeof(int), 1, 1};
     written_ = {};
     values_ = {};
     values_.plan = {pieces_, updates_, nullptr, &written_, &device_error_, 2};
 
-    cudaGraphNode_t root = nullptr;
-    std::size_t count = 1;
-    OK(cudaGraphGetRootNodes(graph, &root, &count));
-    OK(cudaGraphAddKernelNode(&updater_, graph, nullptr, 0, updater_params().get()));
-#if CUDART_VERSION >= 13000
-    OK(cudaGraphAddDependencies(graph, &updater_, &root, nullptr, 1));
-#else
-    OK(cudaGraphAddDependencies(graph, &updater_, &root, 1));
-#endif
+    updater_ = add_updater(graph, values_);
     executable_ = instantiate(graph, flags);
     seen_ = {};
     device_error_ = 0;
@@ -81,7 +113,7 @@ class HostrtUpdates : public HostrtLogTest {
     std::memcpy(values_.bytes + sizeof written, &value, sizeof value);
     ++values_.token;
     value_ = value;
-    OK(cudaGraphExecKernelNodeSetParams(executable_, updater_, updater_params().get()));
+    OK(cudaGraphExecKernelNodeSetParams(executable_, updater_, updater_params(values_).get()));
   }
 
   void launch(cudaStream_t stream) {
@@ -183,23 +215,10 @@ class HostrtUpdates : public HostrtLogTest {
   int value_ = 0;  // the value that the kernel should see
 
  private:
-  // Any loaded library has these kernels.
-  Params<updater::Values<updater::kSmall>> updater_params() {
-    const auto load = driver_function<CUresult (*)(CUlibrary*, const void*, CUjit_option*, void**, unsigned,
-                                                   CUlibraryOption*, void**, unsigned)>("cuLibraryLoadData");
-    const auto get = driver_function<CUresult (*)(CUkernel*, CUlibrary, const char*)>("cuLibraryGetKernel");
-    CUlibrary library = nullptr;
-    CUkernel kernel = nullptr;
-    EXPECT_EQ(CUDA_SUCCESS, load(&library, "any", nullptr, nullptr, 0, nullptr, nullptr, 0));
-    EXPECT_EQ(CUDA_SUCCESS, get(&kernel, library, updater::kSmallName));
-    using Kernel = void (*)(updater::Values<updater::kSmall>);
-    return {reinterpret_cast<Kernel>(kernel), 1, updater::kThreads, values_};
-  }
-
   const updater::Update updates_[2] = {{0, updater::kGrid, sizeof(dim3)}, {sizeof(dim3), sizeof(Seen*), sizeof(int)}};
   updater::Piece pieces_[2] = {};
   updater::Written written_ = {};
-  updater::Values<updater::kSmall> values_ = {};
+  UpdaterValues values_ = {};
   cudaGraphNode_t updater_ = nullptr;
 };
 
@@ -258,6 +277,81 @@ TEST_F(HostrtUpdates, ItIsTheOrderOfTheLaunchesThatCounts) {
   EXPECT_EQ(3u, seen_.grid);
   EXPECT_EQ(5u, seen_.blocks);  // 3 of the first launch, 2 of the second
   expect({{high, 0, 3, 2}, {high, 4, 4, 4}});
+}
+
+// ---- Alignment: "What a kernel writes into nodes" in docs/semantics.md ----
+
+// Launches a kernel whose parameter is all zero except the bytes that the updater writes.
+class HostrtWrites : public HostrtTest {
+ protected:
+  static constexpr unsigned kOffsets[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24};
+  static constexpr unsigned kSizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 24, 28, 31, 32, 33, 40};
+  static constexpr unsigned kUnit = 8;
+
+  // `at` is the value's residue modulo 8.
+  cudaError_t write(unsigned offset, unsigned size, unsigned at) {
+    hostrt::reset();
+    GIVES(cudaSuccess, cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    seen_ = {};
+    device_error_ = 0;
+    const cudaGraph_t graph =
+        capture([&] { GIVES(cudaSuccess, test::launch(see_bytes, 1, 1, stream_, Bytes{}, &seen_)); });
+    piece_ = {on_device(nodes_of(graph)[0]), offset, size, 0, 1};
+    update_ = {at, offset, size};
+    written_ = {};
+    UpdaterValues values = {};
+    values.plan = {&piece_, &update_, nullptr, &written_, &device_error_, 1};
+    values.token = 1;
+    for (unsigned i = 0; i < size; ++i) values.bytes[at + i] = byte(i);
+    add_updater(graph, values);
+    const cudaError_t error = cudaGraphLaunch(instantiate(graph), stream_);
+    return error != cudaSuccess ? error : cudaStreamSynchronize(stream_);
+  }
+  static unsigned char byte(unsigned i) { return static_cast<unsigned char>(i + 1); }
+
+  Bytes seen_ = {};
+  int device_error_ = 0;
+
+ private:
+  updater::Piece piece_ = {};
+  updater::Update update_ = {};
+  updater::Written written_ = {};
+};
+
+TEST_F(HostrtWrites, AValueMustBeAlignedToThePowerOfTwoThatDividesOffsetAndSize) {
+  unsigned right = 0, misaligned = 0;
+  for (const unsigned offset : kOffsets) {
+    for (const unsigned size : kSizes) {
+      unsigned unit = kUnit;
+      while (offset % unit != 0 || size % unit != 0) unit /= 2;
+      for (unsigned at = 0; at < kUnit; ++at) {
+        SCOPED_TRACE(testing::Message() << "offset " << offset << ", size " << size << ", value at " << at);
+        if (at % unit != 0) {
+          GIVES(cudaErrorMisalignedAddress, write(offset, size, at));
+          ++misaligned;
+          continue;
+        }
+        GIVES(cudaSuccess, write(offset, size, at));
+        EXPECT_EQ(0, device_error_);
+        for (unsigned i = 0; i < sizeof seen_; ++i) {
+          ASSERT_EQ(i - offset < size ? byte(i - offset) : 0, seen_.v[i]) << "byte " << i;
+        }
+        ++right;
+      }
+    }
+  }
+  EXPECT_EQ(1152u, right);
+  EXPECT_EQ(480u, misaligned);
+}
+
+// As for a device, whose context is lost.
+TEST_F(HostrtWrites, AMisalignedValueIsLastingAndIsWrittenNowhere) {
+  GIVES(cudaErrorMisalignedAddress, write(8, 8, 4));
+  for (const unsigned char one : seen_.v) EXPECT_EQ(0, one);
+  EXPECT_EQ(0, device_error_);
+  GIVES(cudaErrorMisalignedAddress, cudaDeviceSynchronize());
+  void* memory = nullptr;
+  GIVES(cudaErrorMisalignedAddress, cudaMalloc(&memory, 8));
 }
 
 // ---- Uploads ----

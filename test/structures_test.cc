@@ -1,0 +1,288 @@
+// Structures of 1 to 4,000 bytes at many offsets, as slots and as constants that differ between keys, on either
+// runtime. A device writes them in pieces that have an alignment to keep (docs/semantics.md, "What a kernel writes into
+// nodes").
+#include "structures.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "size.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+constexpr unsigned kMaxSize = 4000, kMaxLead = 32;
+constexpr unsigned kMaxNode = kMaxLead + kMaxSize + 1;  // bytes that a node writes
+
+// Where the nodes take their structure from.
+enum class From { kSlot, kConstant, kBoth };
+// Which of a row's two kernels the nodes launch.
+enum class Kernels { kOne, kOther, kBoth };
+
+bool takes_slot(From from, int node) { return from == From::kSlot || (from == From::kBoth && node / 2 % 2 == 0); }
+bool takes_other(Kernels kernels, int node) {
+  return kernels == Kernels::kOther || (kernels == Kernels::kBoth && node % 2 != 0);
+}
+
+// The values of a run.
+struct Values {
+  unsigned char before, after;
+  unsigned char slot[kMaxSize];
+};
+
+struct Request {
+  Cache* cache;
+  cudaStream_t stream;
+  int key;
+  int nodes;
+  From from;
+  Kernels kernels;
+  unsigned char lead[kMaxLead];
+  unsigned char constant[kMaxSize];
+  unsigned char* out;
+};
+
+template <class T>
+T read(const unsigned char* bytes) {
+  T value;
+  std::memcpy(&value, bytes, sizeof value);
+  return value;
+}
+
+template <unsigned kLead, class T>
+void take(Recorder& rec, const unsigned char* lead, const Arg<T>& value, Slot<unsigned char> after,
+          unsigned char* out) {
+  const StructureKernel<kLead, T> kernel = structure_kernel<kLead, T>();
+  if constexpr (kLead == 0) {
+    rec.launch(kernel, {1, 32}, value, after, out);
+  } else {
+    rec.launch(kernel, {1, 32}, read<Bytes<kLead>>(lead), value, after, out);
+  }
+}
+
+template <unsigned kSize, unsigned kAlignment, unsigned kLead, unsigned kOtherLead, unsigned kBefore>
+absl::StatusOr<Outcome> run_row(const Request& request, const Values& values) {
+  using T = Bytes<kSize, kAlignment>;
+  Bytes<kBefore> before;
+  std::memset(&before, values.before, sizeof before);
+  return request.cache->run(key("structure", kSize, kAlignment, request.key), request.stream,
+                            params(before, read<T>(values.slot), values.after),
+                            [&](Recorder& rec, Slot<Bytes<kBefore>>, Slot<T> slot, Slot<unsigned char> after) {
+                              unsigned char* out = request.out;
+                              for (int i = 0; i < request.nodes; ++i) {
+                                const Arg<T> value =
+                                    takes_slot(request.from, i) ? Arg<T>(slot) : Arg<T>(read<T>(request.constant));
+                                const bool other = takes_other(request.kernels, i);
+                                if (other) {
+                                  take<kOtherLead, T>(rec, request.lead, value, after, out);
+                                } else {
+                                  take<kLead, T>(rec, request.lead, value, after, out);
+                                }
+                                out += (other ? kOtherLead : kLead) + kSize + 1;
+                              }
+                            });
+}
+
+struct Row {
+  unsigned size, alignment, lead, other_lead;
+  absl::StatusOr<Outcome> (*run)(const Request&, const Values&);
+
+  unsigned offset(unsigned behind) const { return (behind + alignment - 1) / alignment * alignment; }
+};
+
+const Row kRows[] = {
+#define GRAPHCACHE_TEST_ROW(size, alignment, lead, other_lead, before) \
+  {size, alignment, lead, other_lead, &run_row<size, alignment, lead, other_lead, before>},
+    GRAPHCACHE_TEST_STRUCTURES(GRAPHCACHE_TEST_ROW)
+#undef GRAPHCACHE_TEST_ROW
+};
+
+// All rows in full size; otherwise one or two for each size.
+std::vector<const Row*> chosen_rows() {
+  std::mt19937 random(4);
+  std::vector<const Row*> all;
+  for (const Row* row = std::begin(kRows); row != std::end(kRows);) {
+    const Row* const next = std::find_if(row, std::end(kRows), [&](const Row& r) { return r.size != row->size; });
+    std::vector<const Row*> of_size;
+    for (; row != next; ++row) of_size.push_back(row);
+    std::shuffle(of_size.begin(), of_size.end(), random);
+    of_size.resize(std::min(of_size.size(), by_size<std::size_t>(1, 2, of_size.size())));
+    all.insert(all.end(), of_size.begin(), of_size.end());
+  }
+  return all;
+}
+
+class StructuresTest : public StreamTest {
+ protected:
+  static constexpr int kNodes = 30;  // By default, the device writes into that many.
+
+  Request request_for(Cache& cache, From from, Kernels kernels, int nodes) {
+    Request request{};
+    request.cache = &cache;
+    request.stream = stream;
+    request.nodes = nodes;
+    request.from = from;
+    request.kernels = kernels;
+    fill_at_random(request.lead);
+    fill_at_random(request.constant);
+    request.out = out.get();
+    return request;
+  }
+
+  template <class T>
+  void fill_at_random(T& bytes) {
+    for (unsigned char& byte : bytes) byte = static_cast<unsigned char>(random());
+  }
+  unsigned below(unsigned limit) { return static_cast<unsigned>(random() % limit); }
+
+  // Another value for one byte, where a piece begins or ends as often as elsewhere.
+  void change_byte(unsigned char* bytes, unsigned size) {
+    unsigned at = below(size);
+    if (below(2) == 0) at = std::min(size - 1, at / 8 * 8 + (below(2) == 0 ? 0 : 7));
+    bytes[at] = static_cast<unsigned char>(bytes[at] + 1 + below(255));
+  }
+
+  // Runs, and compares all bytes that the nodes wrote.
+  absl::StatusOr<Outcome> run(const Row& row, const Request& request, const Values& values) {
+    CUDA_OK(cudaMemsetAsync(out.get(), 0x5a, out.bytes(), stream));
+    const absl::StatusOr<Outcome> outcome = row.run(request, values);
+    EXPECT_TRUE(outcome.ok()) << outcome.status();
+    std::vector<unsigned char> wanted;
+    for (int i = 0; i < request.nodes; ++i) {
+      const unsigned lead = takes_other(request.kernels, i) ? row.other_lead : row.lead;
+      const unsigned char* const value = takes_slot(request.from, i) ? values.slot : request.constant;
+      wanted.insert(wanted.end(), request.lead, request.lead + lead);
+      wanted.insert(wanted.end(), value, value + row.size);
+      wanted.push_back(values.after);
+    }
+    const std::vector<unsigned char> got = out.read();
+    const auto differ = std::mismatch(wanted.begin(), wanted.end(), got.begin());
+    EXPECT_TRUE(differ.first == wanted.end()) << "byte " << differ.first - wanted.begin() << " of " << wanted.size();
+    return outcome;
+  }
+
+  // Runs of one key: new values, the same, a byte after the structure, a byte of it, the value before it in params().
+  void expect_patches(const Options& options, const Row& row, Kernels kernels) {
+    SCOPED_TRACE(testing::Message() << row.size << " bytes, alignment " << row.alignment << ", behind " << row.lead
+                                    << " or " << row.other_lead << " bytes");
+    Cache cache(options);
+    const Request request = request_for(cache, From::kSlot, kernels, kNodes);
+    Values values{};
+    for (int i = 0; i < 3; ++i) {
+      fill_at_random(values.slot);
+      values.after = static_cast<unsigned char>(i);
+      EXPECT_TRUE(did(i == 0 ? Outcome::kInstantiated : Outcome::kPatched, run(row, request, values)));
+    }
+    EXPECT_RUN(kReplayed, run(row, request, values));
+    values.after = 99;
+    EXPECT_RUN(kPatched, run(row, request, values));
+    for (int i = 0; i < 3; ++i) {
+      change_byte(values.slot, row.size);
+      EXPECT_RUN(kPatched, run(row, request, values));
+    }
+    values.before = 1;
+    ASSERT_TRUE(run(row, request, values).ok());
+    EXPECT_EQ(cache.stats().refused_device_updates, 0u);
+  }
+  void expect_patches(detail::Patching patching, Kernels kernels) {
+    Options options;
+    options.mechanisms.patching = patching;
+    for (const Row* row : chosen_rows()) {
+      expect_patches(options, *row, kernels);
+      if (HasFailure()) return;
+    }
+  }
+
+  // Keys that differ in the constants of their nodes take turns by a table.
+  void expect_switches(const Row& row, From from) {
+    constexpr int kKeys = 4, kTableNodes = 6, kRounds = 3;
+    SCOPED_TRACE(testing::Message() << row.size << " bytes, alignment " << row.alignment << ", behind " << row.lead
+                                    << " and " << row.other_lead << " bytes");
+    Options options;
+    options.max_executables = 2;
+    options.mechanisms.sharing = detail::Sharing::kTable;
+    Cache cache(options);
+    std::vector<Request> requests(kKeys, request_for(cache, from, Kernels::kBoth, kTableNodes));
+    for (int i = 1; i < kKeys; ++i) {
+      requests[i].key = i;
+      // Many pieces differ, or one.
+      if (i == 1) fill_at_random(requests[i].constant);
+      change_byte(requests[i].constant, row.size);
+      change_byte(requests[i].lead, kMaxLead);
+    }
+    Values values{};
+    for (int round = 0; round < kRounds; ++round) {
+      for (const Request& request : requests) {
+        if (below(2) == 0) fill_at_random(values.slot);
+        if (below(2) == 0) change_byte(values.slot, row.size);
+        if (below(2) == 0) values.after = static_cast<unsigned char>(random());
+        ASSERT_TRUE(run(row, request, values).ok());
+      }
+    }
+    EXPECT_EQ(cache.stats().instantiations, 1u);
+    EXPECT_EQ(cache.stats().set_switches, kKeys * kRounds - 1u);
+    EXPECT_EQ(cache.stats().refused_device_updates, 0u);
+  }
+  void expect_switches(From from) {
+    for (const Row* row : chosen_rows()) {
+      expect_switches(*row, from);
+      if (HasFailure()) return;
+    }
+  }
+
+  std::mt19937 random{7};
+  DeviceBuffer<unsigned char> out{kNodes * kMaxNode};
+};
+
+// Also of those that pieces cut, which are the ones with an alignment to keep.
+TEST_F(StructuresTest, TheChosenRowsHaveEverySizeAndEveryResidue) {
+  std::set<unsigned> sizes, all_sizes, alignments, residues, residues_of_cut;
+  for (const Row& row : kRows) all_sizes.insert(row.size);
+  for (const Row* row : chosen_rows()) {
+    sizes.insert(row->size);
+    alignments.insert(row->alignment);
+    for (const unsigned lead : {row->lead, row->other_lead}) {
+      residues.insert(row->offset(lead) % 8);
+      if (row->size > 32) residues_of_cut.insert(row->offset(lead) % 8);
+    }
+  }
+  const std::set<unsigned> every = {0, 1, 2, 3, 4, 5, 6, 7};
+  EXPECT_EQ(sizes, all_sizes);
+  EXPECT_EQ(alignments, (std::set<unsigned>{1, 2, 4, 8, 16}));
+  EXPECT_EQ(residues, every);
+  EXPECT_EQ(residues_of_cut, every);
+}
+
+TEST_F(StructuresTest, AreWrittenByDefault) {
+  expect_patches(detail::Patching::kAuto, Kernels::kOne);
+  expect_patches(detail::Patching::kAuto, Kernels::kOther);
+}
+
+TEST_F(StructuresTest, AreWrittenByTheDevice) {
+  expect_patches(detail::Patching::kDeviceUpdated, Kernels::kOne);
+  expect_patches(detail::Patching::kDeviceUpdated, Kernels::kOther);
+}
+
+TEST_F(StructuresTest, AreWrittenByTheHost) { expect_patches(detail::Patching::kPerNode, Kernels::kBoth); }
+
+TEST_F(StructuresTest, ASlotMayGoToTwoKernelsAtTwoOffsets) {
+  expect_patches(detail::Patching::kAuto, Kernels::kBoth);
+  expect_patches(detail::Patching::kDeviceUpdated, Kernels::kBoth);
+}
+
+TEST_F(StructuresTest, AreSlotsUnderATable) { expect_switches(From::kSlot); }
+
+TEST_F(StructuresTest, AreConstantsThatDifferBetweenKeysOfATable) { expect_switches(From::kConstant); }
+
+TEST_F(StructuresTest, AreSlotsAndConstantsUnderATable) { expect_switches(From::kBoth); }
+
+}  // namespace
+}  // namespace graphcache::test
