@@ -20,6 +20,7 @@
 #include "graphcache/detail/call.h"
 #include "graphcache/key.h"
 #include "graphcache/params.h"
+#include "graphcache/stats.h"
 #include "graphcache/stream.h"
 
 namespace graphcache {

@@ -318,7 +318,12 @@ CallResult Executable::set_kernel(const SlotNode& node, std::optional<bool>& dri
   }
   CUDA_KERNEL_NODE_PARAMS params =
       driver_params(fields.grid, fields.block, static_cast<unsigned>(fields.shared_bytes), arguments.data());
-  params.func = node.function;
+  if (node.foreign != nullptr) {
+    params.kern = node.foreign;
+    params.ctx = node.context;
+  } else {
+    params.func = node.function;
+  }
   return set_kernel_by_driver(exec_.get(), handle, params);
 }
 

@@ -30,6 +30,7 @@ void look_up(cudaGraphNode_t node, SlotNode* out) {
   if (get == nullptr || get(node, &params) != CUDA_SUCCESS) return;
   out->function = params.func != nullptr ? params.func : function_of_library(params.kern);
   out->context = params.ctx;
+  if (params.ctx != current_context()) out->foreign = params.kern;
 }
 
 // Whether a stream's work runs on the current device; assumed if the driver does not answer. The runtime's query would

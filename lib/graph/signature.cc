@@ -154,6 +154,8 @@ class Reader {
   }
 
   bool read_kernel(cudaGraphNode_t node, NodeContent& content) {
+    // A green context's node takes no function (docs/semantics.md).
+    if (content.kernel.kern != nullptr && content.kernel.ctx != context_) content.kernel.func = nullptr;
     const CUDA_KERNEL_NODE_PARAMS& params = content.kernel;
     // An update between two contexts fails.
     if (reading_ == nullptr) put(content.readable ? params.ctx : context_);

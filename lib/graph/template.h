@@ -55,6 +55,8 @@ struct SlotNode {
   // The driver's handle of that kernel, or null if the driver does not report it.
   CUfunction function = nullptr;
   CUcontext context = nullptr;              // The driver's handle of the context that the kernel runs in.
+  // The kernel, if that context is not the device's: a green context's node takes no function (docs/semantics.md).
+  CUkernel foreign = nullptr;
   cudaMemcpyKind kind = cudaMemcpyDefault;  // The kind of a memcpy node.
   // The devices of the memory that a copy or set was captured with, if its size is a slot.
   int dst_device = kHostMemory, src_device = kHostMemory;
