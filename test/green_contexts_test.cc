@@ -53,8 +53,12 @@ class GreenContextTest : public testing::Test {
     ASSERT_LT(size, all.sm.smCount);
   }
   void TearDown() override {
-    if (stream != nullptr) CUDA_OK(cudaStreamDestroy(stream));
-    if (context != nullptr) EXPECT_EQ(destroy(context), CUDA_SUCCESS);
+    if (stream != nullptr) {
+      CUDA_OK(cudaStreamDestroy(stream));
+    }
+    if (context != nullptr) {
+      EXPECT_EQ(destroy(context), CUDA_SUCCESS);
+    }
   }
 
   // A run of `nodes` kernels that add `value` from every block, and `constant` from the key.

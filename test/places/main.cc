@@ -1,5 +1,5 @@
-// places PLUGIN1 PLUGIN2: runs the work of plug-ins that store 1 and 2, by types of the same names, in one cache. Prints
-// what is wrong.
+// places PLUGIN1 PLUGIN2: runs the work of plug-ins that store 1 and 2, by types of the same names, in one cache.
+// Prints what is wrong.
 #include <cuda_runtime_api.h>
 #include <device_launch_parameters.h>
 #include <dlfcn.h>

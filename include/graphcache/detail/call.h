@@ -104,7 +104,7 @@ struct Invoker {
   static absl::Status invoke(void* fn, Recorder& recorder, std::uint64_t recording) {
     return noting_orders_to_stop(
         [&] { return invoke(*static_cast<Fn*>(fn), recorder, recording, std::index_sequence_for<Ts...>()); }, recorder,
-        typename OrdersToStop<>::Types());
+        typename OrdersToStop<std::void_t<Fn>>::Types());
   }
 
  private:

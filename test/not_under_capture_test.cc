@@ -1,0 +1,325 @@
+// An `fn` that fails under capture is called again, directly, and that call's result counts. Libraries refuse to work
+// on a capturing stream without breaking its capture.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cache_support.h"
+
+namespace graphcache::test {
+
+struct Cancelled {};
+struct CancelledByUser : Cancelled {};
+struct Stopped : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+}  // namespace graphcache::test
+
+template <>
+struct graphcache::OrdersToStop<> {
+  using Types = graphcache::TypeList<graphcache::test::Cancelled, graphcache::test::Stopped>;
+};
+
+namespace graphcache::test {
+namespace {
+
+void not_a_kernel(float*) {}
+
+// Ways in which a library refuses to work under capture.
+using Refuse = std::function<cudaError_t(cudaStream_t on)>;
+struct Refusal {
+  const char* name;
+  Refuse refuse;
+};
+
+class NotUnderCaptureTest : public CacheTest {
+ protected:
+  // A run whose `fn` does half of its work, meets the library, and does the other half.
+  absl::StatusOr<Outcome> run(Cache& cache, const Key& key, const Refuse& refuse) {
+    return cache.run(key, stream, [&](cudaStream_t on) -> cudaError_t {
+      ++calls;
+      if (const cudaError_t error = add_one(on); error != cudaSuccess) return error;
+      if (is_capturing(on)) {
+        if (const cudaError_t error = refuse(on); error != cudaSuccess) return error;
+      }
+      return add_one(on);
+    });
+  }
+
+  std::vector<Refusal> refusals() {
+    return {
+        {"an error", [](cudaStream_t) { return cudaErrorNotSupported; }},
+        {"an error of captures", [](cudaStream_t) { return cudaErrorStreamCaptureUnsupported; }},
+        {"an exception", [](cudaStream_t) -> cudaError_t { throw std::runtime_error("not under capture"); }},
+        {"an exception that is no object", [](cudaStream_t) -> cudaError_t { throw 7; }},
+        {"an error left behind",
+         [&](cudaStream_t on) {
+           (void)launch(not_a_kernel, 1, 1, on, data.get());
+           return cudaSuccess;
+         }},
+        {"a broken capture and an exception",
+         [](cudaStream_t on) -> cudaError_t {
+           (void)cudaStreamSynchronize(on);
+           throw std::runtime_error("synchronize failed");
+         }},
+        {"an error after a broken capture",
+         [](cudaStream_t on) {
+           (void)cudaStreamSynchronize(on);
+           return cudaErrorNotSupported;
+         }},
+    };
+  }
+};
+
+TEST_F(NotUnderCaptureTest, WorkIsDoneOnceInEveryRun) {
+  for (const Refusal& refusal : refusals()) {
+    Cache cache;
+    data.write(std::vector<float>(kSize));
+    calls = 0;
+    for (int i = 1; i <= 6; ++i) {
+      EXPECT_RUN(kEager, run(cache, key("k"), refusal.refuse)) << refusal.name;
+      expect_sum(static_cast<float>(2 * i));
+      EXPECT_FALSE(is_capturing(stream)) << refusal.name;
+      CUDA_OK(cudaPeekAtLastError()) << refusal.name;
+    }
+    EXPECT_EQ(calls, 6 + 3) << refusal.name;  // Captures are tried at runs 0, 2 and 5.
+    const Stats stats = cache.stats();
+    EXPECT_EQ(stats.eager(EagerReason::kCaptureFailed), 3u) << refusal.name;
+    EXPECT_EQ(stats.eager(EagerReason::kBackoff), 3u) << refusal.name;
+    EXPECT_EQ(stats.failed, 0u) << refusal.name;
+    EXPECT_NE(cache.entries().front().error, "") << refusal.name;
+  }
+}
+
+TEST_F(NotUnderCaptureTest, KeyIsCapturedOnceTheLibraryWorks) {
+  for (const Refusal& refusal : refusals()) {
+    Cache cache;
+    data.write(std::vector<float>(kSize));
+    bool refuses = true;
+    const auto once = [&](cudaStream_t on) { return std::exchange(refuses, false) ? refusal.refuse(on) : cudaSuccess; };
+    EXPECT_RUN(kEager, run(cache, key("k"), once)) << refusal.name;
+    EXPECT_RUN(kEager, run(cache, key("k"), once)) << refusal.name;
+    EXPECT_RUN(kInstantiated, run(cache, key("k"), once)) << refusal.name;
+    EXPECT_RUN(kReplayed, run(cache, key("k"), once)) << refusal.name;
+    expect_sum(8);
+    EXPECT_EQ(cache.entries().front().error, "") << refusal.name;
+  }
+}
+
+TEST_F(NotUnderCaptureTest, WhatFailsDirectlyAsWellFailsTheRun) {
+  Cache cache;
+  const auto fail = [&](bool fails) {
+    return cache.run(key("k"), stream, [&](cudaStream_t on) {
+      ++calls;
+      if (!fails) return absl::Status(detail::fn_failure(add_one(on)));
+      return is_capturing(on) ? absl::UnavailableError("under capture") : absl::DataLossError("directly");
+    });
+  };
+  EXPECT_FAILURE(kDataLoss, fail(true));
+  EXPECT_FAILURE(kDataLoss, fail(true));
+  EXPECT_EQ(calls, 4);
+  EXPECT_EQ(cache.stats().failed, 2u);
+  EXPECT_RUN(kInstantiated, fail(false));  // The failures say nothing about captures.
+  expect_sum(1);
+}
+
+TEST_F(NotUnderCaptureTest, OneCallWhereTheOptionsWantNoSecondOne) {
+  for (const Refusal& refusal : refusals()) {
+    Cache cache(called_once());
+    calls = 0;
+    try {
+      EXPECT_FALSE(run(cache, key("k"), refusal.refuse).ok()) << refusal.name;
+    } catch (...) {  // From an intact capture.
+    }
+    EXPECT_EQ(calls, 1) << refusal.name;
+    EXPECT_FALSE(is_capturing(stream)) << refusal.name;
+    CUDA_OK(cudaPeekAtLastError()) << refusal.name;
+  }
+  expect_sum(0);
+}
+
+TEST_F(NotUnderCaptureTest, WarmCallsFnOnce) {
+  for (const Refusal& refusal : refusals()) {
+    Cache cache;
+    calls = 0;
+    try {
+      EXPECT_FALSE(cache
+                       .warm(key("k"), stream,
+                             [&](cudaStream_t on) {
+                               ++calls;
+                               return is_capturing(on) ? refusal.refuse(on) : cudaSuccess;
+                             })
+                       .ok())
+          << refusal.name;
+    } catch (...) {
+    }
+    EXPECT_EQ(calls, 1) << refusal.name;
+    EXPECT_FALSE(is_capturing(stream)) << refusal.name;
+  }
+}
+
+TEST_F(NotUnderCaptureTest, MisuseOfTheRecorderStaysAnError) {
+  Cache cache;
+  Stream other;
+  for (const bool throws : {false, true}) {
+    calls = 0;
+    const auto misuse = [&] {
+      return cache.run(key("k", throws), stream, [&](Recorder& rec) {
+        ++calls;
+        rec.on(other).launch(add, {kGrid, kBlock}, data.get(), kSize, 1);
+        if (throws) throw std::runtime_error("too");
+      });
+    };
+    if (throws) {
+      EXPECT_THROW((void)misuse(), std::runtime_error);
+    } else {
+      EXPECT_FAILURE(kInvalidArgument, misuse());
+    }
+    EXPECT_EQ(calls, 1);
+  }
+  std::vector<Slot<float>> kept;
+  const auto with_slot = [&](float value) {
+    return cache.run(key("slots"), stream, params(value), [&](Recorder& rec, Slot<float> slot) {
+      ++calls;
+      kept.push_back(slot);
+      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, kept.front());
+    });
+  };
+  EXPECT_RUN(kInstantiated, with_slot(1));
+  cache.clear();
+  calls = 0;
+  EXPECT_FAILURE(kInvalidArgument, with_slot(1));
+  EXPECT_EQ(calls, 1);
+  expect_sum(1);
+}
+
+TEST_F(NotUnderCaptureTest, OrdersToStopPassAtOnce) {
+  Cache cache;
+  const auto stop = [&](const char* label, const std::function<void()>& order, bool breaks) {
+    return cache.run(key(label, breaks), stream, [&, breaks](cudaStream_t on) {
+      ++calls;
+      CUDA_OK(add_one(on));
+      if (breaks) (void)cudaStreamSynchronize(on);
+      order();
+    });
+  };
+  for (const bool breaks : {false, true}) {
+    EXPECT_THROW((void)stop(
+                     "a class", [] { throw Cancelled(); }, breaks),
+                 Cancelled);
+    EXPECT_THROW((void)stop(
+                     "a derived class", [] { throw CancelledByUser(); }, breaks),
+                 CancelledByUser);
+    EXPECT_THROW((void)stop(
+                     "an exception", [] { throw Stopped("now"); }, breaks),
+                 Stopped);
+    EXPECT_FALSE(is_capturing(stream));
+    CUDA_OK(cudaPeekAtLastError());
+  }
+  EXPECT_EQ(calls, 6);
+  expect_sum(0);
+  EXPECT_THROW((void)stop(
+                   "another", [] { throw std::logic_error("not named"); }, false),
+               std::logic_error);
+  EXPECT_EQ(calls, 8);
+  expect_sum(1);
+}
+
+// pthread_exit() unwinds the stack as a cancellation does, and must not be caught.
+TEST_F(NotUnderCaptureTest, ThreadThatEndsInFnLeavesTheStreamAndTheKey) {
+  Cache cache;
+  for (const bool breaks : {false, true}) {
+    std::atomic<int> called{0};
+    std::atomic<bool> went_on{false};
+    std::thread([&] {
+      (void)cache.run(key("k"), stream, [&](cudaStream_t on) {
+        ++called;
+        CUDA_OK(add_one(on));
+        if (breaks) (void)cudaStreamSynchronize(on);
+        pthread_exit(nullptr);
+      });
+      went_on = true;
+    }).join();
+    EXPECT_EQ(called, 1);
+    EXPECT_FALSE(went_on);
+    EXPECT_FALSE(is_capturing(stream));
+  }
+  expect_sum(0);
+  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+  expect_sum(1);
+}
+
+TEST_F(NotUnderCaptureTest, ValuesOfTheDirectCallAreThoseOfTheRun) {
+  Cache cache;
+  float sum = 0;
+  for (int i = 1; i <= 6; ++i) {
+    const float value = static_cast<float>(i);
+    EXPECT_RUN(kEager, cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<float> slot) {
+      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, slot);
+      return is_capturing(rec.stream()) ? cudaErrorNotSupported : cudaSuccess;
+    }));
+    sum += value;
+    expect_sum(sum);
+  }
+}
+
+TEST_F(NotUnderCaptureTest, ThreadsThatMeetOnAColdKeyDoTheirWorkOnce) {
+  Cache cache;
+  constexpr int kThreads = 8, kRuns = 6;
+  std::vector<DeviceBuffer<float>*> sums;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) sums.push_back(new DeviceBuffer<float>(kSize));
+  std::atomic<int> direct{0};
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      Stream mine;
+      for (int n = 0; n < kRuns; ++n) {
+        const auto outcome = cache.run(key("k"), mine, params(sums[static_cast<std::size_t>(i)]->get()),
+                                       [&](Recorder& rec, Slot<float*> to) {
+                                         rec.launch(add, {kGrid, kBlock}, to, kSize, 1);
+                                         if (is_capturing(rec.stream())) throw std::runtime_error("not under capture");
+                                       });
+        if (outcome.ok() && *outcome == Outcome::kEager) ++direct;
+      }
+      CUDA_OK(cudaStreamSynchronize(mine));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(direct, kThreads * kRuns);
+  for (DeviceBuffer<float>* sum : sums) {
+    EXPECT_EQ(sum->read(), std::vector<float>(kSize, kRuns));
+    delete sum;
+  }
+}
+
+// Verify mode records fn again: what it meets there ends the run, as before.
+TEST_F(NotUnderCaptureTest, AnExceptionOfARecordingOfVerifyModePasses) {
+  Options options = unshared();
+  options.verify_every = 1;
+  Cache cache(options);
+  bool throws = false;
+  const auto run = [&] {
+    return cache.run(key("k"), stream, [&](cudaStream_t on) {
+      if (throws) throw std::runtime_error("mine");
+      return add_one(on);
+    });
+  };
+  EXPECT_RUN(kInstantiated, run());
+  throws = true;
+  EXPECT_THROW((void)run(), std::runtime_error);
+  throws = false;
+  EXPECT_RUN(kReplayed, run());
+  expect_sum(2);
+}
+
+}  // namespace
+}  // namespace graphcache::test
