@@ -31,8 +31,10 @@ struct Site {
 };
 
 // Two shared objects may have different types of the same name, so each has its own tags and time.
+#pragma GCC visibility push(hidden)  // As an attribute, nvcc warns of it where a type is local.
 template <class Fn, class... Ts>
-[[gnu::visibility("hidden")]] inline char site_tag = 0;  // Not const, because a linker may merge identical constants.
+inline char site_tag = 0;  // Not const, because a linker may merge identical constants.
+#pragma GCC visibility pop
 [[gnu::visibility("hidden")]] inline const std::int64_t loaded_at =
     std::chrono::steady_clock::now().time_since_epoch().count();
 
