@@ -15,4 +15,17 @@ struct Write {
   unsigned new_grid;
 };
 
+// A parameter, and the value that the device writes into it.
+struct alignas(16) Parameter {
+  unsigned char v[64];
+};
+
+enum class ValueIn { kParameters, kLocalMemory, kGlobalMemory };
+
+// One write: the bytes of a value from `at` on.
+struct Span {
+  unsigned offset, size, at;
+  ValueIn in;
+};
+
 }  // namespace graphcache::test

@@ -40,3 +40,20 @@ extern "C" __global__ void write_nodes(const cudaGraphDeviceNode_t* nodes, const
   if (failed == cudaSuccess && write->disable) failed = cudaGraphKernelNodeSetEnabled(node, false);
   if (failed != cudaSuccess) *error = static_cast<int>(failed);
 }
+
+extern "C" __global__ void record_parameter(graphcache::test::Parameter value, graphcache::test::Parameter* seen) {
+  *seen = value;
+}
+
+// One thread. `value` and `in_memory` hold the same bytes.
+extern "C" __global__ void write_span(const __grid_constant__ graphcache::test::Parameter value,
+                                      const graphcache::test::Parameter* in_memory, cudaGraphDeviceNode_t node,
+                                      const graphcache::test::Span* span, int* error) {
+  using graphcache::test::ValueIn;
+  graphcache::test::Parameter local;
+  for (unsigned i = 0; i < sizeof local.v; ++i) local.v[i] = in_memory->v[i];
+  const unsigned char* const from = span->in == ValueIn::kParameters    ? value.v
+                                    : span->in == ValueIn::kLocalMemory ? local.v
+                                                                        : in_memory->v;
+  *error = static_cast<int>(cudaGraphKernelNodeSetParam(node, span->offset, from + span->at, span->size));
+}

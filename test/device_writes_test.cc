@@ -1,10 +1,12 @@
-// Which values in an executable outlive a launch on a stream of another priority: the table in docs/semantics.md
-// ("Streams of another priority"), on the runtime without graphcache. For GPUs only.
+// What device code writes into the nodes of its graph, on the runtime without graphcache: the alignment that a value
+// needs, and which values outlive a launch on a stream of another priority. These are the tables in docs/semantics.md
+// ("What a kernel writes into nodes", "Streams of another priority"). For GPUs only.
 #include "device_writes.h"
 
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -290,6 +292,114 @@ TEST_F(DeviceWritesTest, OnlyGridsAndEnabledStatesThatTheDeviceWroteAreLostOnAno
         }
       }
     }
+  }
+}
+
+// A kernel that records its parameter, behind a node that writes one value into that.
+class DeviceSpansTest : public DeviceWritesTest {
+ protected:
+  void SetUp() override {
+    DeviceWritesTest::SetUp();
+    if (IsSkipped()) return;
+    cudaKernel_t recorder = nullptr, span_writer = nullptr;
+    CUDA_OK(cudaLibraryGetKernel(&recorder, library, "record_parameter"));
+    CUDA_OK(cudaLibraryGetKernel(&span_writer, library, "write_span"));
+    for (unsigned i = 0; i < sizeof value.v; ++i) value.v[i] = static_cast<unsigned char>(3 * i + 1);
+    in_memory.write({value});
+
+    CUDA_OK(cudaGraphCreate(&graph, 0));
+    Parameter* to = parameter_seen.get();
+    void* recorded[] = {&wanted, &to};
+    const cudaGraphNode_t node = add(recorder, nullptr, recorded);
+    cudaLaunchAttributeValue updatable;
+    std::memset(&updatable, 0, sizeof updatable);
+    updatable.deviceUpdatableKernelNode.deviceUpdatable = 1;
+    CUDA_OK(cudaGraphKernelNodeSetAttribute(node, cudaLaunchAttributeDeviceUpdatableKernelNode, &updatable));
+    const Parameter* from = in_memory.get();
+    const Span* what = span.get();
+    int* failed = error.get();
+    void* written[] = {&value, &from, &updatable.deviceUpdatableKernelNode.devNode, &what, &failed};
+    const cudaGraphNode_t before = add(span_writer, node, written);
+    ASSERT_NE(before, nullptr);
+    CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
+    CUDA_OK(cudaGraphUpload(executable, streams[0]));
+    CUDA_OK(cudaDeviceSynchronize());
+  }
+  void TearDown() override {
+    if (!IsSkipped()) {
+      CUDA_OK(cudaGraphExecDestroy(executable));
+      CUDA_OK(cudaGraphDestroy(graph));
+    }
+    DeviceWritesTest::TearDown();
+  }
+
+  // Adds a node of one thread, before another one if that is given.
+  cudaGraphNode_t add(cudaKernel_t kernel, cudaGraphNode_t then, void** arguments) {
+    cudaKernelNodeParams params = {};
+    params.func = reinterpret_cast<void*>(kernel);
+    params.gridDim = params.blockDim = 1;
+    params.kernelParams = arguments;
+    cudaGraphNode_t node = nullptr;
+    CUDA_OK(cudaGraphAddKernelNode(&node, graph, nullptr, 0, &params));
+    if (then == nullptr) return node;
+    CUDA_OK(cudaGraphAddDependencies(graph, &node, &then, nullptr, 1));
+    return node;
+  }
+
+  // Launches with this write, and waits.
+  cudaError_t write_span(const Span& what) {
+    span.write({what});
+    const cudaError_t launched = cudaGraphLaunch(executable, streams[0]);
+    return launched != cudaSuccess ? launched : cudaStreamSynchronize(streams[0]);
+  }
+
+  Parameter value = {}, wanted = {};  // what the device writes, and what the node should have
+  DeviceBuffer<Parameter> in_memory{1}, parameter_seen{1};
+  DeviceBuffer<Span> span{1};
+};
+
+constexpr ValueIn kPlaces[] = {ValueIn::kParameters, ValueIn::kLocalMemory, ValueIn::kGlobalMemory};
+
+// The largest power of two that divides offset and size, at most 8.
+unsigned unit_of(unsigned offset, unsigned size) {
+  unsigned unit = 8;
+  while (offset % unit != 0 || size % unit != 0) unit /= 2;
+  return unit;
+}
+
+TEST_F(DeviceSpansTest, AValueThatIsAlignedToThePowerOfTwoThatDividesOffsetAndSizeIsWritten) {
+  for (const ValueIn in : kPlaces) {
+    for (const unsigned offset : {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24}) {
+      for (const unsigned size : {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 24, 28, 31, 32, 33, 40}) {
+        for (unsigned at = 0; at < 8; at += unit_of(offset, size)) {
+          SCOPED_TRACE(testing::Message() << "offset " << offset << ", size " << size << ", value at " << at
+                                          << ", in memory of kind " << static_cast<int>(in));
+          ASSERT_TRUE(cuda_ok(write_span({offset, size, at, in})));
+          ASSERT_EQ(error.first(), cudaSuccess);
+          std::memcpy(wanted.v + offset, value.v + at, size);
+          const Parameter got = parameter_seen.first();
+          ASSERT_EQ(std::memcmp(got.v, wanted.v, sizeof got.v), 0);
+        }
+      }
+    }
+  }
+}
+
+// Each write is in a process of its own, because it loses the context.
+TEST_F(DeviceSpansTest, AnyOtherValueLosesTheContext) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const Span spans[] = {{8, 8, 4, ValueIn::kParameters},   {8, 8, 4, ValueIn::kLocalMemory},
+                        {8, 8, 4, ValueIn::kGlobalMemory}, {0, 32, 2, ValueIn::kParameters},
+                        {4, 8, 2, ValueIn::kParameters},   {2, 8, 1, ValueIn::kParameters}};
+  for (const Span& what : spans) {
+    SCOPED_TRACE(testing::Message() << "offset " << what.offset << ", size " << what.size << ", value at " << what.at
+                                    << ", in memory of kind " << static_cast<int>(what.in));
+    const auto lose_context = [&] {
+      const bool lost =
+          write_span(what) == cudaErrorMisalignedAddress && cudaDeviceSynchronize() == cudaErrorMisalignedAddress;
+      std::_Exit(lost ? 0 : 1);
+    };
+    EXPECT_EXIT(lose_context(), testing::ExitedWithCode(0), "");
   }
 }
 
