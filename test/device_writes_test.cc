@@ -326,10 +326,8 @@ class DeviceSpansTest : public DeviceWritesTest {
     CUDA_OK(cudaDeviceSynchronize());
   }
   void TearDown() override {
-    if (executable != nullptr) {
+    if (!IsSkipped()) {
       CUDA_OK(cudaGraphExecDestroy(executable));
-    }
-    if (graph != nullptr) {
       CUDA_OK(cudaGraphDestroy(graph));
     }
     DeviceWritesTest::TearDown();
@@ -343,9 +341,8 @@ class DeviceSpansTest : public DeviceWritesTest {
     params.kernelParams = arguments;
     cudaGraphNode_t node = nullptr;
     CUDA_OK(cudaGraphAddKernelNode(&node, graph, nullptr, 0, &params));
-    if (then != nullptr) {
-      CUDA_OK(cudaGraphAddDependencies(graph, &node, &then, nullptr, 1));
-    }
+    if (then == nullptr) return node;
+    CUDA_OK(cudaGraphAddDependencies(graph, &node, &then, nullptr, 1));
     return node;
   }
 

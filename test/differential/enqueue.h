@@ -124,6 +124,9 @@ class Enqueuer {
 
   void order(const Op& op);
   cudaError_t perform(const Op& op, HostArgument* host_argument);
+  cudaError_t structure(const Op& op);
+  template <class Lead, class T, class U>
+  cudaError_t take(const Op& op, void (*kernel)(Lead, T, unsigned char, int*), U Source::*slot);
   cudaError_t copy(const Op& op);
   cudaError_t copy_from_temporary(const Op& op);
   cudaError_t cluster(const Op& op);
@@ -152,6 +155,7 @@ void Enqueuer<Way, Nested>::order(const Op& op) {
     case Kind::kBig:
     case Kind::kAligned:
     case Kind::kNumbers:
+    case Kind::kStructure:
     case Kind::kOnDevice:
     case Kind::kSet:
     case Kind::kClusterOf2:
@@ -216,6 +220,8 @@ cudaError_t Enqueuer<Way, Nested>::perform(const Op& op, HostArgument* host_argu
                     way_.template operand<bool>(op.has(kSlotA), &Source::a, op.variant),
                     way_.template operand<unsigned char>(op.has(kSlotB), &Source::b, static_cast<unsigned char>(op.b)),
                     way_.template operand<long long>(op.has(kSlotIn), &Source::wide, op.a));
+    case Kind::kStructure:
+      return structure(op);
     case Kind::kOnDevice:
       if (!way_.has_values()) return launch(op, take_values, out(op), op.a, Small{});
       return way_.take_values(stream(op), grid(op), block(op), out(op));
@@ -261,6 +267,36 @@ cudaError_t Enqueuer<Way, Nested>::perform(const Op& op, HostArgument* host_argu
       (void)cudaStreamQuery(streams_[0]);
       return cudaSuccess;
   }
+  return cudaErrorUnknown;
+}
+
+// Bytes that depend on `a`; one of them depends on `b`, so relatives often differ in that one alone.
+template <class T>
+T structure_of(int a, int b) {
+  T made;
+  auto state = static_cast<unsigned>(a);
+  for (unsigned char& byte : made.v) byte = static_cast<unsigned char>((state = state * 1664525 + 1013904223) >> 24);
+  made.v[static_cast<unsigned>(b) * 7 % sizeof made.v] ^= static_cast<unsigned char>(b);
+  return made;
+}
+
+template <class Way, class Nested>
+template <class Lead, class T, class U>
+cudaError_t Enqueuer<Way, Nested>::take(const Op& op, void (*kernel)(Lead, T, unsigned char, int*), U Source::*slot) {
+  return launch(op, kernel, structure_of<Lead>(op.b, op.a),
+                way_.template operand<T>(op.has(kSlotWhole), slot, structure_of<T>(op.a, op.b)),
+                way_.template operand<unsigned char>(op.has(kSlotB), &Source::b, static_cast<unsigned char>(op.b)),
+                out(op));
+}
+
+template <class Way, class Nested>
+cudaError_t Enqueuer<Way, Nested>::structure(const Op& op) {
+  int index = op.structure;
+#define GRAPHCACHE_TEST_LAUNCH(name, size, alignment, before, other) \
+  if (index-- == 0)                                                  \
+    return op.variant ? take(op, take_other_##name, &Source::name) : take(op, take_##name, &Source::name);
+  GRAPHCACHE_TEST_STRUCTURES(GRAPHCACHE_TEST_LAUNCH)
+#undef GRAPHCACHE_TEST_LAUNCH
   return cudaErrorUnknown;
 }
 

@@ -49,6 +49,13 @@ GRAPHCACHE_TEST_DEVICE void each(int* out, const Change& change) {
   GRAPHCACHE_TEST_ADD(reinterpret_cast<unsigned*>(out) + kWords - 1, place * (shape + shared_bytes() * 31));
 }
 
+// A multiplicative hash of the bytes for one of the kWords - 1 words.
+GRAPHCACHE_TEST_DEVICE inline unsigned hash(const unsigned char* bytes, unsigned size, unsigned first) {
+  unsigned sum = 0;
+  for (unsigned i = first; i < size; i += kWords - 1) sum = (sum ^ bytes[i]) * 16777619u;
+  return sum;
+}
+
 }  // namespace
 
 GRAPHCACHE_TEST_KERNEL void mix(int* out, const int* in, const int* other, int a, int b) {
@@ -88,6 +95,19 @@ GRAPHCACHE_TEST_KERNEL void take_values(int* out, int a, Small s) {
 GRAPHCACHE_TEST_KERNEL void take_pointers(int* out, const int* a, const Small* s) {
   each(out, [=](unsigned word, unsigned) { return word * 3 + u(*a) + u(s->a) * 7 + u(s->b) + u(s->c); });
 }
+
+#define GRAPHCACHE_TEST_DEFINE_ONE(name, size, alignment, before)                                                \
+  GRAPHCACHE_TEST_KERNEL void name(Bytes<before, 1> lead, Bytes<size, alignment> s, unsigned char b, int* out) { \
+    each(out, [&](unsigned word, unsigned i) {                                                                   \
+      return word * 3 + hash(s.v, size, i) + hash(lead.v, before, i) * 5 + u(b) * 7;                             \
+    });                                                                                                          \
+  }
+#define GRAPHCACHE_TEST_DEFINE(name, size, alignment, before, other) \
+  GRAPHCACHE_TEST_DEFINE_ONE(take_##name, size, alignment, before)   \
+  GRAPHCACHE_TEST_DEFINE_ONE(take_other_##name, size, alignment, other)
+GRAPHCACHE_TEST_STRUCTURES(GRAPHCACHE_TEST_DEFINE)
+#undef GRAPHCACHE_TEST_DEFINE
+#undef GRAPHCACHE_TEST_DEFINE_ONE
 
 GRAPHCACHE_TEST_KERNEL void cluster_size(int* out, int a) {
   const unsigned blocks = blocks_in_cluster();

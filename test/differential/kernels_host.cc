@@ -16,3 +16,8 @@ GRAPHCACHE_HOST_KERNEL(graphcache::test::differential::cluster_size)
 GRAPHCACHE_HOST_KERNEL(graphcache::test::differential::cluster_of_2)
 GRAPHCACHE_HOST_KERNEL(graphcache::test::differential::programmatic)
 GRAPHCACHE_HOST_KERNEL(graphcache::test::differential::spin)
+
+#define GRAPHCACHE_TEST_REGISTER(name, size, alignment, before, other) \
+  GRAPHCACHE_HOST_KERNEL(graphcache::test::differential::take_##name)  \
+  GRAPHCACHE_HOST_KERNEL(graphcache::test::differential::take_other_##name)
+GRAPHCACHE_TEST_STRUCTURES(GRAPHCACHE_TEST_REGISTER)

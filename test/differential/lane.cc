@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstring>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "kernels.h"
@@ -22,7 +23,10 @@ cudaError_t error_of(const absl::Status& status) {
 
 auto params_of(const Values& v) {
   return params(v.out, v.in, v.to, v.from, v.base, v.a, v.b, v.grid, v.pairs, v.block, v.shared_bytes, v.bytes, v.real,
-                v.wide, v.small, v.big, v.aligned);
+                v.wide, v.small, v.big,
+#define GRAPHCACHE_TEST_VALUE(name, size, alignment, before, other) , v.name
+                v.aligned GRAPHCACHE_TEST_STRUCTURES(GRAPHCACHE_TEST_VALUE));
+#undef GRAPHCACHE_TEST_VALUE
 }
 
 }  // namespace
@@ -222,6 +226,27 @@ void Lane::change_values() {
     for (int& word : v.big.v) word = static_cast<int>(random_.next());
   }
   if (random_.one_in(6)) v.aligned.v[random_.below(16)] = static_cast<int>(random_.next());
+  change_structures();
+}
+
+// Rarely, because each change patches or copies all bytes of all structures. Often it is one byte.
+void Lane::change_structures() {
+  if (!random_.one_in(8)) return;
+  Values& v = draw_.values;
+  const auto change = [this](auto& structure) {
+    auto& bytes = structure.v;
+    if (!random_.one_in(4)) return;
+    if (settings_.flavor.tiny) {
+      structure = structure_of<std::decay_t<decltype(structure)>>(random_.below(2), random_.below(2));
+    } else if (random_.one_in(2)) {
+      bytes[random_.below(static_cast<int>(sizeof bytes))] = static_cast<unsigned char>(random_.next());
+    } else {
+      for (unsigned char& byte : bytes) byte = static_cast<unsigned char>(random_.next());
+    }
+  };
+#define GRAPHCACHE_TEST_CHANGE(name, size, alignment, before, other) change(v.name);
+  GRAPHCACHE_TEST_STRUCTURES(GRAPHCACHE_TEST_CHANGE)
+#undef GRAPHCACHE_TEST_CHANGE
 }
 
 Values Lane::values_for(const Memory& memory) const {

@@ -38,6 +38,7 @@ class Lane {
   void go_to(cudaStream_t stream);
   void operate(int program, const Values& values);
   void change_values();
+  void change_structures();
   Values make_bad(const Values& good);
   Values values_for(const Memory& memory) const;
   template <class F>

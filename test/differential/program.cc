@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "kernels.h"
+
 namespace graphcache::test::differential {
 namespace {
 
@@ -41,6 +43,13 @@ Kind random_kind(Random& random, const Flavor& flavor, bool only_kernels, bool s
   }
 }
 
+int random_structure(Random& random) {
+#define GRAPHCACHE_TEST_COUNT(name, size, alignment, before, other) +1
+  constexpr int kStructures = GRAPHCACHE_TEST_STRUCTURES(GRAPHCACHE_TEST_COUNT);
+#undef GRAPHCACHE_TEST_COUNT
+  return random.below(kStructures);
+}
+
 unsigned random_slots(Random& random, bool many) {
   auto slots = static_cast<unsigned>(random.next());
   if (!many) slots &= static_cast<unsigned>(random.next() & random.next());
@@ -57,6 +66,7 @@ Program fresh_program(Random& random, const Flavor& flavor) {
   program.ops.resize(static_cast<std::size_t>(random.of(kSizes)));
   const int streams = random.one_in(2) ? 1 : 1 + random.below(kStreams);
   const bool many_slots = random.one_in(2), only_kernels = random.one_in(2);
+  const int structure = random_structure(random);  // Often used, so that a slot goes to both of its kernels.
   for (Op& op : program.ops) {
     op.kind = random_kind(random, flavor, only_kernels, program.shared);
     op.stream = random.below(streams);
@@ -74,6 +84,7 @@ Program fresh_program(Random& random, const Flavor& flavor) {
     op.block = random_block(random);
     op.slots = random_slots(random, many_slots) | (program.shared ? kSlotOut | kSlotIn : 0u);
     op.variant = random.one_in(2);
+    if (op.kind == Kind::kStructure) op.structure = random.one_in(2) ? structure : random_structure(random);
     program.nests |= op.kind == Kind::kNested || op.kind == Kind::kNestedWithValues;
   }
   return program;

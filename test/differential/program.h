@@ -41,7 +41,8 @@ enum class Kind {
   kBig,
   kAligned,
   kNumbers,
-  kOnDevice,  // values read through Recorder::on_device()
+  kStructure,  // a structure of 1 to 4,000 bytes at some offset
+  kOnDevice,   // values read through Recorder::on_device()
   kCopy,
   kSet,
   kClusterOf2,
@@ -62,8 +63,9 @@ enum class Kind {
 inline constexpr int kKinds = static_cast<int>(Kind::kQuery) + 1;
 // clang-format off
 inline constexpr std::array<const char*, kKinds> kKindNames = {
-    "mix", "mix_at", "small", "big", "aligned", "numbers", "on_device", "copy", "set", "cluster_of_2", "cluster",
-    "programmatic", "cooperative", "direct_mix", "set_2d", "from_temporary", "to_local", "host_function", "allocate", "nested", "nested_with_values",
+    "mix", "mix_at", "small", "big", "aligned", "numbers", "structure", "on_device", "copy", "set", "cluster_of_2", "cluster",
+    "programmatic", "cooperative", "direct_mix", "set_2d", "from_temporary", "to_local", "host_function", "allocate", "nested",
+    "nested_with_values",
     "query"};
 // clang-format on
 
@@ -92,6 +94,7 @@ struct Op {
   unsigned grid_x, grid_y, block;
   unsigned slots;  // bits of SlotBit
   bool variant;    // another kernel, cluster size or kind of copy
+  int structure;   // its index among GRAPHCACHE_TEST_STRUCTURES
 };
 
 struct Program {

@@ -35,6 +35,9 @@ struct Operands {
   Of<Small> small;
   Of<Big> big;
   Of<Aligned> aligned;
+#define GRAPHCACHE_TEST_MEMBER(name, size, alignment, before, other) Of<Bytes<size, alignment>> name;
+  GRAPHCACHE_TEST_STRUCTURES(GRAPHCACHE_TEST_MEMBER)
+#undef GRAPHCACHE_TEST_MEMBER
 };
 template <class T>
 using Value = T;
