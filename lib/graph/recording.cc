@@ -241,6 +241,9 @@ bool Recording::take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slo
   std::sort(slots_.nodes.begin(), slots_.nodes.end(),
             [](const SlotNode& a, const SlotNode& b) { return a.index < b.index; });
   slots_.context = current_context();
+  // The driver takes a green context's handle only after it has given it out.
+  CUcontext of_stream = nullptr;
+  if (driver().stream_context != nullptr && has_context()) driver().stream_context(name_of(stream_), &of_stream);
   for (SlotNode& node : slots_.nodes) {
     if (node.type == cudaGraphNodeTypeKernel) look_up(nodes[node.index], &node);
   }
