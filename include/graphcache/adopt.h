@@ -19,8 +19,10 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -85,13 +87,14 @@ struct AdoptedFn {
     return no_adopted_graph();
   }
 };
-// The place of adopted graphs with values of these types, in every module.
+// The place of adopted graphs with values of these kinds, in every module and by every compiler.
 template <class... Ts>
 constexpr std::uint64_t adopted_place() {
   std::uint64_t hash = 0xcbf29ce484222325;
-  for (const char* text = __PRETTY_FUNCTION__; *text != 0; ++text) {
-    hash = (hash ^ static_cast<unsigned char>(*text)) * 0x100000001b3;
-  }
+  ((hash = (hash ^ (sizeof(Ts) << 3 | std::uint64_t{std::is_pointer_v<Ts>} << 2 |
+                    std::uint64_t{std::is_floating_point_v<Ts>} << 1 | std::uint64_t{std::is_integral_v<Ts>})) *
+           0x100000001b3),
+   ...);
   return hash;
 }
 // Where a value is among the values of a run.

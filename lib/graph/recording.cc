@@ -241,11 +241,15 @@ bool Recording::take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slo
   std::sort(slots_.nodes.begin(), slots_.nodes.end(),
             [](const SlotNode& a, const SlotNode& b) { return a.index < b.index; });
   slots_.context = current_context();
-  // The driver takes a green context's handle only after it has given it out.
-  CUcontext of_stream = nullptr;
-  if (driver().stream_context != nullptr && has_context()) driver().stream_context(name_of(stream_), &of_stream);
   for (SlotNode& node : slots_.nodes) {
     if (node.type == cudaGraphNodeTypeKernel) look_up(nodes[node.index], &node);
+  }
+  const bool any_foreign = std::any_of(slots_.nodes.begin(), slots_.nodes.end(),
+                                       [](const SlotNode& node) { return node.foreign != nullptr; });
+  if (any_foreign && driver().stream_context != nullptr) {
+    // The driver takes a green context's handle only once it has given it out.
+    CUcontext of_stream = nullptr;
+    (void)driver().stream_context(stream_, &of_stream);
   }
   *slots = std::move(slots_);
   return true;
