@@ -92,7 +92,9 @@ cudaError_t register_memory(const Call& call, const void* address, std::size_t b
   constexpr unsigned kKnownFlags = cudaHostRegisterPortable | cudaHostRegisterMapped | cudaHostRegisterReadOnly;
   if (const cudaError_t error = refuse_unsafe(call); error != cudaSuccess) return error;
   if (address == nullptr || bytes == 0 || (flags & ~kKnownFlags) != 0) return cudaErrorInvalidValue;
-  const void* const last = static_cast<const char*>(address) + bytes - 1;
+  const std::uintptr_t first = reinterpret_cast<std::uintptr_t>(address);
+  if (bytes - 1 > UINTPTR_MAX - first) return cudaErrorInvalidValue;
+  const auto* const last = reinterpret_cast<const void*>(first + (bytes - 1));
   if (find_pinned(call.state, address) != nullptr || find_pinned(call.state, last) != nullptr) {
     return cudaErrorHostMemoryAlreadyRegistered;
   }

@@ -82,6 +82,12 @@ absl::Status status_of(Call&& call) {
   }
 }
 
+// Depends on Fn, so that a program may specialise OrdersToStop after it has included this header.
+template <class Fn>
+struct WhenCalled {
+  using Void = void;
+};
+
 // Makes a call and notes exceptions of these types.
 template <class Call>
 absl::Status noting_orders_to_stop(Call&& call, Recorder&, TypeList<>) {
@@ -106,7 +112,7 @@ struct Invoker {
   static absl::Status invoke(void* fn, Recorder& recorder, std::uint64_t recording) {
     return noting_orders_to_stop(
         [&] { return invoke(*static_cast<Fn*>(fn), recorder, recording, std::index_sequence_for<Ts...>()); }, recorder,
-        typename OrdersToStop<std::void_t<Fn>>::Types());
+        typename OrdersToStop<typename WhenCalled<Fn>::Void>::Types());
   }
 
  private:
