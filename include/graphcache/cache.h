@@ -62,7 +62,7 @@ class Cache {
   //
   // `fn` takes a cudaStream_t, or a Recorder& and one Slot<T> for each value of `params`. It returns nothing, a
   // cudaError_t or an absl::Status. It must only enqueue, because a hit does not call it, and a run calls it twice if
-  // its capture breaks: under capture, and directly.
+  // it fails under capture: under capture, and directly.
   //
   // REQUIRES: `stream` is not capturing (but see "Nested runs" and Options::inline_in_foreign_capture). Violations are
   // detected before any work is enqueued, except on a hit: there the launch fails and invalidates the caller's capture.
@@ -71,7 +71,7 @@ class Cache {
   //   - ResourceExhausted: host memory ran out.
   //   - InvalidArgument: invalid options, a stream of another device, an empty `fn`, or a slot of another run.
   //   - FailedPrecondition: the stream is capturing already.
-  //   - The status that `fn` returned, or a CUDA error that a call of `fn` left behind.
+  //   - The status that the last call of `fn` returned, or a CUDA error that it left behind.
   //   - A CUDA error of the library's own calls, if the work could not be run in another way.
   // After an error, the library has launched none of the run's work. Work that `fn` enqueued directly before it failed
   // may have been launched.
@@ -80,12 +80,13 @@ class Cache {
   // of that run (kInlined). If the inner run has params, the outer run is not captured, because its graph could not
   // update these values.
   //
-  // The legacy default stream (a null stream) cannot be captured. A run on it captures `fn` on a stream of the cache's
-  // own, which it passes to `fn`, and launches the graph on the legacy stream. There the graph and all blocking streams
-  // wait for each other as usual. The cache's own stream is a non-blocking one, so other threads may use the legacy
-  // stream during the capture. So a launch without a stream in `fn` is not captured: it runs once, and hits do not
-  // repeat it. Verify mode (Options::verify_every) reports such a launch, and captures on a blocking stream to find it.
-  // If `fn` enqueues nothing on the stream that it is given, each run calls it directly (kNothingCaptured).
+  // A null stream is the default stream of the calling code (StreamArg). The legacy default stream cannot be captured.
+  // A run on it captures `fn` on a stream of the cache's own, which it passes to `fn`, and launches the graph on the
+  // legacy stream. There the graph and all blocking streams wait for each other as usual. The cache's own stream is a
+  // non-blocking one, so other threads may use the legacy stream during the capture. So a launch without a stream in
+  // `fn` is not captured: it runs once, and hits do not repeat it. Verify mode (Options::verify_every) reports such a
+  // launch, and captures on a blocking stream to find it. If `fn` enqueues nothing on the stream that it is given, each
+  // run calls it directly (kNothingCaptured).
   template <class Fn, std::enable_if_t<!std::is_convertible_v<Fn&&, cudaStream_t>, int> = 0>
   absl::StatusOr<Outcome> run(const Key& key, Fn&& fn) {
     return run(key, default_stream(), Params<>(), std::forward<Fn>(fn));
@@ -287,15 +288,19 @@ class Cache {
 // The key. A hit does not call `fn`, so everything that decides which work `fn` enqueues must be in the key.
 // Options::verify_every finds parts of keys, slots and memory that were forgotten.
 //
-// The place. An entry belongs to a key and to a place in the program, which is the type of `fn`: each lambda expression
-// has its own. For function pointers and std::function, the function that they hold counts as well. Other callables of
-// one type look alike even if they call different functions: std::bind, a functor with a function pointer, and other
-// type-erased callables. Name the function in the key there.
+// The place. An entry belongs to a key and to a place in the program, which is the type of `fn` in its executable or
+// shared object: each lambda expression has its own. For function pointers and std::function, the function that they
+// hold counts as well. Callables of one type that may call different functions, and do not show which, are refused:
+// std::bind, aggregates with a function pointer, and type-erased callables other than std::function when the program is
+// compiled; a std::function that holds one of them, by InvalidArgument. Pass a lambda, and name the function in the key.
+// The same holds for what is not noticed, such as a class that hides a function pointer. The code of an inline function
+// that a program and its library both contain has a place in each.
 //
 // Memory. A graph contains the arguments that were captured. Memory to which they point must stay valid until the entry
 // is gone (by erase(), clear(), destruction, or Options::max_templates) and the last launch is over. Otherwise pass the
 // pointer as a slot, or put it into the key. The data of a host function must stay valid as well. A key runs directly
-// if such data is on a stack, or if a copy has pageable host memory at an end that is no slot (Recorder::memcpy).
+// if such data is on a stack, or if a copy has pageable host memory at an end that is no slot (Recorder::memcpy). Code
+// is memory too: erase the keys whose `fn` or kernels are in a shared object before it is unloaded.
 //
 // Memory from cudaMallocAsync in `fn` is best freed in `fn`. If `fn` hands it out instead, each run allocates it again,
 // at the same address while the key keeps its executable. The caller frees it before the next run, or sets
@@ -319,9 +324,11 @@ class Cache {
 // a run fails, an older error may be replaced by a newer one, or cleared by the failed launch of a hit, because CUDA
 // cannot restore it. While an older error is there, an equal error that `fn` leaves behind is not noticed.
 //
-// Exceptions. An exception of `fn` ends the capture and passes through. But if the capture is already broken, the
-// exception is dropped and `fn` is called again, directly: code that checks its CUDA calls throws when the capture
-// forbids one of them.
+// Failures under capture. If `fn` throws, returns an error or leaves one behind under capture, the capture is dropped
+// and `fn` is called again, directly. The result of that call counts: some code refuses to work under capture, and a
+// true failure fails again. So what `fn` does on the host must allow two calls. Not repeated are misuse of the recorder,
+// an order to stop (stop.h), and runs with OnCaptureFailure::kReturnError: there an exception passes through, unless a
+// CUDA call had broken the capture before. If a run inside `fn` fails, the outer run is direct.
 //
 // Out of device memory. The run waits for the device, destroys everything that waits for its destruction, and tries
 // once more.

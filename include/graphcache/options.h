@@ -23,8 +23,7 @@ namespace graphcache {
 
 enum class OnCaptureFailure {
   kRunDirectly,  // The run calls `fn` again, uncaptured. The next capture is tried after 1, 2, 4, ... 1024 direct runs.
-  kReturnError,  // The run returns the error that broke the capture, and nothing was enqueued. The next run tries
-                 // again.
+  kReturnError,  // The run returns the error, and nothing was enqueued. The next run tries again.
 };
 
 // What a run does when verify mode (Options::verify_every) finds that the graph of its key is stale.
@@ -129,8 +128,9 @@ struct Options {
   // fail in such a run.
   bool inline_in_foreign_capture = false;
 
-  // What a run does when its capture breaks, because `fn` or another thread made a call that a capture forbids. The
-  // same applies to a graph that would not do what a direct call of `fn` does (Recorder::memcpy).
+  // What a run does when its capture breaks, because `fn` or another thread made a call that a capture forbids, or when
+  // `fn` fails under capture. The same applies to a graph that would not do what a direct call of `fn` does
+  // (Recorder::memcpy).
   OnCaptureFailure on_capture_failure = OnCaptureFailure::kRunDirectly;
 
   // ---- Watching ----------------------------------------------------------------------------------------------------
