@@ -15,7 +15,7 @@
 #include "runtime.h"
 #include "ways.h"
 
-namespace graphcache::test::differential {
+namespace graphcache::test::differential::inline GRAPHCACHE_TEST_UNIT {
 
 // Makes each operation wait for the earlier operations that it shares a place with. All targets of slots count as one
 // place; sources are never written.
@@ -361,4 +361,4 @@ cudaError_t Enqueuer<Way, Nested>::allocate(const Op& op) {
   return error != cudaSuccess ? error : freed;
 }
 
-}  // namespace graphcache::test::differential
+}  // namespace graphcache::test::differential::inline GRAPHCACHE_TEST_UNIT

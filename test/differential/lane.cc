@@ -5,14 +5,21 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "kernels.h"
 
-namespace graphcache::test::differential {
+namespace graphcache::test::differential::inline GRAPHCACHE_TEST_UNIT {
 namespace {
+
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+constexpr bool kIsPerThread = true;
+#else
+constexpr bool kIsPerThread = false;
+#endif
 
 // The error of a run that is nested in another run's work.
 cudaError_t error_of(const absl::Status& status) {
@@ -53,7 +60,9 @@ Lane::Lane(World& world, Cache& cache, int number)
   const int count = 1 + random_.below(4);
   for (int i = 0; i < count; ++i) streams_.push_back(make_stream(true));
   for (cudaStream_t& stream : forks_) stream = make_stream(true);
-  for (cudaStream_t& stream : direct_streams_) stream = make_stream(false);
+  // A per-thread lane may also run directly on stream 0.
+  const std::size_t made = kIsPerThread && random_.one_in(2) ? 1 : 0;
+  for (std::size_t i = made; i < direct_streams_.size(); ++i) direct_streams_[i] = make_stream(false);
   check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
   direct_.assign(cached_, direct_streams_[0]);
   draw_ = {kTargets, kSources, kTargets, kSources, {}};
@@ -64,12 +73,13 @@ Lane::Lane(World& world, Cache& cache, int number)
 }
 
 Lane::~Lane() {
-  for (const cudaStream_t stream : streams_) {
+  const auto destroy = [](cudaStream_t stream) {
     const bool is_own = stream != cudaStreamPerThread && stream != cudaStreamLegacy && stream != nullptr;
     if (is_own) check(cudaStreamDestroy(stream), "cudaStreamDestroy");
-  }
-  for (const cudaStream_t stream : forks_) check(cudaStreamDestroy(stream), "cudaStreamDestroy");
-  for (const cudaStream_t stream : direct_streams_) check(cudaStreamDestroy(stream), "cudaStreamDestroy");
+  };
+  std::for_each(streams_.begin(), streams_.end(), destroy);
+  std::for_each(forks_.begin(), forks_.end(), destroy);
+  std::for_each(direct_streams_.begin(), direct_streams_.end(), destroy);
   check(cudaEventDestroy(event_), "cudaEventDestroy");
 }
 
@@ -80,6 +90,7 @@ void Lane::work() {
   } else if (one_more) {
     streams_.push_back(cudaStreamPerThread);
   }
+  if (kIsPerThread) streams_.insert(streams_.begin(), nullptr);
   stream_ = streams_[0];
   hot_ = random_.below(static_cast<int>(programs_.size()));
   for (run_ = 0; run_ < settings_.runs && !world_.stopped; ++run_) {
@@ -128,6 +139,7 @@ void Lane::run(int number) {
   }
 
   ++tally_.runs;
+  if (kIsPerThread && stream_ == nullptr) ++tally_.per_thread;
   for (const Op& op : program(number).ops) ++tally_.kinds[static_cast<std::size_t>(op.kind)];
   doing_ = absl::StrCat("lane ", number_, " run ", run_, " program ", number);
   const absl::Status status =
@@ -281,6 +293,7 @@ Values Lane::make_bad(const Values& good) {
 // ---- The two ways ----
 
 absl::Status Lane::call_cache(Way way, int number, cudaStream_t stream, const Values& values) {
+  call_stream_ = stream;
   const auto make = [&](const auto& params, auto&& fn) -> absl::Status {
     if (way == Way::kWarm) return cache_.warm(key_of(number), stream, params, fn);
     const absl::StatusOr<Outcome> outcome = cache_.run(key_of(number), stream, params, fn);
@@ -303,7 +316,9 @@ absl::Status Lane::call_cache(Way way, int number, cudaStream_t stream, const Va
 }
 
 cudaError_t Lane::enqueue_recorded(Recorder& recorder, int number, const Slots* slots) {
-  const Streams streams = {recorder.stream(), forks_[0], forks_[1], forks_[2]};
+  // In a per-thread lane, work on stream 0 is part of a run on stream 0.
+  const bool is_on_zero = kIsPerThread && call_stream_ == nullptr;
+  const Streams streams = {is_on_zero ? nullptr : recorder.stream(), forks_[0], forks_[1], forks_[2]};
   const auto nested = [&](const Op& op, cudaStream_t stream) {
     const int inner = nested_program(op);
     if (inner < 0) return cudaSuccess;
@@ -357,6 +372,14 @@ void Lane::fault(const std::string& what) { world_.fault(doing_ + ": " + what); 
 
 Key Lane::key_of(int number) const {
   return program(number).shared ? key("shared", number) : key("own", number_, number);
+}
+
+}  // namespace graphcache::test::differential::inline GRAPHCACHE_TEST_UNIT
+
+namespace graphcache::test::differential {
+
+std::unique_ptr<AnyLane> GRAPHCACHE_TEST_MAKE_LANE(World& world, Cache& cache, int number) {
+  return std::make_unique<Lane>(world, cache, number);
 }
 
 }  // namespace graphcache::test::differential

@@ -9,12 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "any_lane.h"
 #include "enqueue.h"
 #include "graphcache/graphcache.h"
 #include "memory.h"
 #include "world.h"
 
-namespace graphcache::test::differential {
+namespace graphcache::test::differential::inline GRAPHCACHE_TEST_UNIT {
 
 // The values of a run; for pointers, the numbers of their places.
 struct Draw {
@@ -22,13 +23,13 @@ struct Draw {
   Values values;
 };
 
-class Lane {
+class Lane final : public AnyLane {
  public:
   Lane(World& world, Cache& cache, int number);
-  ~Lane();
+  ~Lane() override;
 
-  void work();
-  Tally tally() const { return tally_; }
+  void work() override;
+  Tally tally() const override { return tally_; }
 
  private:
   enum class Way { kRun, kWarm };
@@ -63,8 +64,9 @@ class Lane {
   const int number_;
   Random random_;
   Memory cached_, direct_;
-  std::vector<cudaStream_t> streams_;  // streams of runs, including the thread's own stream
-  cudaStream_t stream_ = nullptr;      // stream of the last run
+  std::vector<cudaStream_t> streams_;   // streams of runs, including the thread's own stream
+  cudaStream_t stream_ = nullptr;       // stream of the last run
+  cudaStream_t call_stream_ = nullptr;  // stream of the last call of the cache
   std::array<cudaStream_t, kStreams - 1> forks_{};
   Streams direct_streams_{};
   cudaEvent_t event_ = nullptr;
@@ -76,4 +78,4 @@ class Lane {
   Tally tally_;
 };
 
-}  // namespace graphcache::test::differential
+}  // namespace graphcache::test::differential::inline GRAPHCACHE_TEST_UNIT

@@ -13,7 +13,15 @@
 #include "kernels.h"
 #include "program.h"
 
-namespace graphcache::test::differential {
+// lane.cc is compiled twice, and a null stream is another stream in each compilation. So what calls CUDA with a stream
+// has another name in each.
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+#define GRAPHCACHE_TEST_UNIT per_thread
+#else
+#define GRAPHCACHE_TEST_UNIT plain
+#endif
+
+namespace graphcache::test::differential::inline GRAPHCACHE_TEST_UNIT {
 
 // The values of a run, or slots for them.
 template <template <class> class Of>
@@ -140,4 +148,4 @@ class Direct {
   const Values* values_;
 };
 
-}  // namespace graphcache::test::differential
+}  // namespace graphcache::test::differential::inline GRAPHCACHE_TEST_UNIT
