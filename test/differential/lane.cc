@@ -132,6 +132,7 @@ void Lane::run(int number) {
     random_ = same;
     direct_values = make_bad(direct_values);
   }
+  if (settings_.flavor.refuses) library_ = {random_.one_in(2), random_.one_in(10)};
   operate(number, values);
   if (settings_.synchronizes && random_.one_in(2)) check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
   if (settings_.spins && random_.one_in(16)) {
@@ -145,9 +146,15 @@ void Lane::run(int number) {
   const absl::Status status =
       with_local(cached_, stream_, [&] { return call_cache(Way::kRun, number, stream_, values); });
   expect_left_alone("a run");
-  if (status.ok() && must_be_direct(number) && outcome_ != Outcome::kEager) fault("a graph copies pageable memory");
-  const cudaError_t direct = with_local(direct_, direct_streams_[0],
-                                        [&] { return enqueue_directly(number, direct_streams_[0], direct_values); });
+  if (status.ok() && must_be_direct(number) && outcome_ != Outcome::kEager)
+    fault("a graph has work that must be direct");
+  const cudaError_t direct = with_local(direct_, direct_streams_[0], [&] {
+    try {
+      return enqueue_directly(number, direct_streams_[0], direct_values);
+    } catch (const cudaError_t error) {
+      return error;
+    }
+  });
   (void)cudaGetLastError();
   if (status.ok() && direct == cudaSuccess) return;
   if (status.ok()) return fault(absl::StrCat("the run is ok, and directly it fails: ", cudaGetErrorName(direct)));
@@ -159,10 +166,10 @@ void Lane::run(int number) {
 
 bool Lane::must_be_direct(int number) const {
   const std::vector<Op>& ops = program(number).ops;
-  return program(number).copies_pageable() || std::any_of(ops.begin(), ops.end(), [&](const Op& op) {
+  return program(number).must_be_direct() || std::any_of(ops.begin(), ops.end(), [&](const Op& op) {
            const bool nests = op.kind == Kind::kNested || op.kind == Kind::kNestedWithValues;
            const int inner = nests ? nested_program(op) : -1;
-           return inner >= 0 && program(inner).copies_pageable();
+           return inner >= 0 && program(inner).must_be_direct();
          });
 }
 
@@ -292,7 +299,8 @@ Values Lane::make_bad(const Values& good) {
 
 // ---- The two ways ----
 
-absl::Status Lane::call_cache(Way way, int number, cudaStream_t stream, const Values& values) {
+// Exceptions of Kind::kNotUnderCapture pass through a nested run, and are the error of another call.
+absl::Status Lane::call_cache(Way way, int number, cudaStream_t stream, const Values& values) try {
   call_stream_ = stream;
   const auto make = [&](const auto& params, auto&& fn) -> absl::Status {
     if (way == Way::kWarm) return cache_.warm(key_of(number), stream, params, fn);
@@ -313,6 +321,10 @@ absl::Status Lane::call_cache(Way way, int number, cudaStream_t stream, const Va
           : make(params(), [&](Recorder& recorder) { return enqueue_recorded(recorder, number, nullptr); });
   if (!status.ok()) ++tally_.failed;
   return status;
+} catch (const cudaError_t error) {
+  ++tally_.failed;
+  if (way == Way::kNested) throw;
+  return detail::fn_failure(error);
 }
 
 cudaError_t Lane::enqueue_recorded(Recorder& recorder, int number, const Slots* slots) {
@@ -322,9 +334,9 @@ cudaError_t Lane::enqueue_recorded(Recorder& recorder, int number, const Slots* 
   const auto nested = [&](const Op& op, cudaStream_t stream) {
     const int inner = nested_program(op);
     if (inner < 0) return cudaSuccess;
-    return error_of(call_cache(Way::kRun, inner, stream, values_for(cached_)));
+    return error_of(call_cache(Way::kNested, inner, stream, values_for(cached_)));
   };
-  Enqueuer enqueuer(Recorded(recorder, slots), program(number), cached_, streams, event_, nested);
+  Enqueuer enqueuer(Recorded(recorder, slots), program(number), cached_, streams, event_, library_, nested);
   return enqueuer.enqueue(cached_.host_arguments(number));
 }
 
@@ -336,7 +348,7 @@ cudaError_t Lane::enqueue_directly(int number, cudaStream_t stream, const Values
     return inner < 0 ? cudaSuccess : enqueue_directly(inner, on, values_for(direct_));
   };
   Enqueuer enqueuer(Direct(program(number).takes_values ? &values : nullptr), program(number), direct_, streams, event_,
-                    nested);
+                    library_, nested);
   return enqueuer.enqueue(direct_.host_arguments(number));
 }
 

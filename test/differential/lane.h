@@ -32,7 +32,7 @@ class Lane final : public AnyLane {
   Tally tally() const override { return tally_; }
 
  private:
-  enum class Way { kRun, kWarm };
+  enum class Way { kRun, kNested, kWarm };
 
   void run(int number);
   cudaStream_t random_stream();
@@ -71,6 +71,7 @@ class Lane final : public AnyLane {
   Streams direct_streams_{};
   cudaEvent_t event_ = nullptr;
   Draw draw_{};
+  Library library_{};  // in this run
   Outcome outcome_{};  // of the last run that has ended
   int run_ = 0;
   int hot_ = 0;  // the program that is currently run most often

@@ -49,8 +49,13 @@ Settings::Settings(std::uint64_t the_seed, const Limits& limits) : seed(the_seed
   constexpr int kAfter[] = {0, 0, 0, 1, 3};
   options.capture_after = random.of(kAfter);
 
-  flavor = {random.one_in(3), random.one_in(4), random.one_in(3),
-            random.one_in(4), random.one_in(2), Random(seed, 4, 0).one_in(4)};
+  flavor = {random.one_in(3),
+            random.one_in(4),
+            random.one_in(3),
+            random.one_in(4),
+            random.one_in(2),
+            Random(seed, 4, 0).one_in(4),
+            Random(seed, 6, 0).one_in(4)};
   priorities = random.one_in(2);
   bad_values = random.one_in(3);
   spins = random.one_in(2);
@@ -83,7 +88,8 @@ std::string Settings::text() const {
       default_stream ? ", default stream" : "", per_thread > 0 ? absl::StrCat(", per thread ", per_thread) : "",
       bad_values ? ", bad values" : "", spins ? ", spins" : "", synchronizes ? ", synchronizes" : "",
       flavor.tiny ? ", tiny" : "", flavor.allocates ? ", allocates" : "", flavor.on_device ? ", on_device" : "",
-      flavor.breaks ? ", breaks" : "", flavor.related ? ", related" : "", flavor.pageable ? ", pageable" : "", ")");
+      flavor.breaks ? ", breaks" : "", flavor.related ? ", related" : "", flavor.pageable ? ", pageable" : "",
+      flavor.refuses ? ", refuses" : "", ")");
 }
 
 void Tally::add(const Tally& other) {
