@@ -35,6 +35,7 @@ struct Settings {
   bool priorities;      // streams have different ones
   bool default_stream;  // some runs are on the default stream; then no other stream is blocking
   int per_thread;       // so many lanes are per-thread ones (any_lane.h)
+  bool verifies;        // hits are verified
   bool bad_values;      // some runs have values that no launch accepts
   bool spins;           // some runs find their stream busy
   bool synchronizes;    // some runs find it idle for certain
