@@ -46,7 +46,8 @@ Lane::Lane(World& world, Cache& cache, int number)
       number_(number),
       random_(settings_.seed, 1, static_cast<std::uint64_t>(number)),
       cached_(random_, programs_),
-      direct_(random_, programs_) {
+      direct_(random_, programs_),
+      steps_(programs_.size()) {
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
   const auto make_stream = [&](bool may_block) {
@@ -305,7 +306,15 @@ absl::Status Lane::call_cache(Way way, int number, cudaStream_t stream, const Va
   call_stream_ = stream;
   const auto make = [&](const auto& params, auto&& fn) -> absl::Status {
     if (way == Way::kWarm) return cache_.warm(key_of(number), stream, params, fn);
-    const absl::StatusOr<Outcome> outcome = cache_.run(key_of(number), stream, params, fn);
+    const auto run = [&]() -> absl::StatusOr<Outcome> {
+      if (!settings_.steps || number % 2 == 0) return cache_.run(key_of(number), stream, params, fn);
+      ++tally_.steps;
+      using StepOf = Step<std::decay_t<decltype(fn)>>;
+      std::any& step = steps_[static_cast<std::size_t>(number)];
+      if (!step.has_value()) step = cache_.prepare(key_of(number), fn);
+      return std::any_cast<StepOf&>(step).run(stream, params);
+    };
+    const absl::StatusOr<Outcome> outcome = run();
     if (outcome.ok()) {
       outcome_ = *outcome;
       ++tally_.outcomes[static_cast<std::size_t>(outcome_)];
@@ -315,11 +324,11 @@ absl::Status Lane::call_cache(Way way, int number, cudaStream_t stream, const Va
   const absl::Status status =
       program(number).takes_values
           ? make(params_of(values),
-                 [&](Recorder& recorder, auto... slot) -> cudaError_t {
+                 [this, number](Recorder& recorder, auto... slot) -> cudaError_t {
                    const Slots slots{slot...};
                    return enqueue_recorded(recorder, number, &slots);
                  })
-          : make(params(), [&](Recorder& recorder) { return enqueue_recorded(recorder, number, nullptr); });
+          : make(params(), [this, number](Recorder& recorder) { return enqueue_recorded(recorder, number, nullptr); });
   if (!status.ok()) ++tally_.failed;
   return status;
 } catch (const cudaError_t error) {

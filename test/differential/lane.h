@@ -5,6 +5,7 @@
 #include <absl/status/status.h>
 #include <cuda_runtime_api.h>
 
+#include <any>
 #include <array>
 #include <string>
 #include <vector>
@@ -64,6 +65,7 @@ class Lane final : public AnyLane {
   const int number_;
   Random random_;
   Memory cached_, direct_;
+  std::vector<std::any> steps_;         // of the programs, once they have run as one
   std::vector<cudaStream_t> streams_;   // streams of runs, including the thread's own stream
   cudaStream_t stream_ = nullptr;       // stream of the last run
   cudaStream_t call_stream_ = nullptr;  // stream of the last call of the cache

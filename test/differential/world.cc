@@ -66,6 +66,7 @@ Settings::Settings(std::uint64_t the_seed, const Limits& limits) : seed(the_seed
   // Only in other worlds, because the per-thread stream is a blocking one.
   Random of_lanes(seed, 5, 0);
   per_thread = of_lanes.one_in(4) && !default_stream ? 1 + of_lanes.below(threads) : 0;
+  steps = Random(seed, 7, 0).one_in(4);
   constexpr int kBackground[] = {0, 0, 0, 1, 2};
   options.background_threads = Random(seed, 3, 0).of(kBackground);
   constexpr int kToCompare[] = {1, 8, 24, 24};
@@ -86,10 +87,10 @@ std::string Settings::text() const {
       number(options.prefer), ", mode ", number(options.capture_mode), ", flags ", options.instantiate_flags,
       ", after ", options.capture_after, ", background ", options.background_threads, priorities ? ", priorities" : "",
       default_stream ? ", default stream" : "", per_thread > 0 ? absl::StrCat(", per thread ", per_thread) : "",
-      bad_values ? ", bad values" : "", spins ? ", spins" : "", synchronizes ? ", synchronizes" : "",
-      flavor.tiny ? ", tiny" : "", flavor.allocates ? ", allocates" : "", flavor.on_device ? ", on_device" : "",
-      flavor.breaks ? ", breaks" : "", flavor.related ? ", related" : "", flavor.pageable ? ", pageable" : "",
-      flavor.refuses ? ", refuses" : "", ")");
+      steps ? ", steps" : "", bad_values ? ", bad values" : "", spins ? ", spins" : "",
+      synchronizes ? ", synchronizes" : "", flavor.tiny ? ", tiny" : "", flavor.allocates ? ", allocates" : "",
+      flavor.on_device ? ", on_device" : "", flavor.breaks ? ", breaks" : "", flavor.related ? ", related" : "",
+      flavor.pageable ? ", pageable" : "", flavor.refuses ? ", refuses" : "", ")");
 }
 
 void Tally::add(const Tally& other) {
@@ -100,6 +101,7 @@ void Tally::add(const Tally& other) {
   failed += other.failed;
   alike += other.alike;
   per_thread += other.per_thread;
+  steps += other.steps;
   add(outcomes, other.outcomes);
   add(eager_reasons, other.eager_reasons);
   add(kinds, other.kinds);
