@@ -15,7 +15,8 @@
 #include "runtime.h"
 #include "ways.h"
 
-namespace graphcache::test::differential::inline GRAPHCACHE_TEST_UNIT {
+namespace graphcache::test::differential {
+inline namespace GRAPHCACHE_TEST_UNIT {
 
 // Makes each operation wait for the earlier operations that it shares a place with. All targets of slots count as one
 // place; sources are never written.
@@ -395,4 +396,5 @@ cudaError_t Enqueuer<Way, Nested>::call_library(const Op& op) {
   return launch_directly(op, nullptr, mix, grid_of(op), place(op.out), place(op.in), place(op.other), op.a, op.b);
 }
 
-}  // namespace graphcache::test::differential::inline GRAPHCACHE_TEST_UNIT
+}  // namespace GRAPHCACHE_TEST_UNIT
+}  // namespace graphcache::test::differential

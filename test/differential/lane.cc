@@ -12,7 +12,8 @@
 
 #include "kernels.h"
 
-namespace graphcache::test::differential::inline GRAPHCACHE_TEST_UNIT {
+namespace graphcache::test::differential {
+inline namespace GRAPHCACHE_TEST_UNIT {
 namespace {
 
 #ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
@@ -396,9 +397,7 @@ Key Lane::key_of(int number) const {
   return program(number).shared ? key("shared", number) : key("own", number_, number);
 }
 
-}  // namespace graphcache::test::differential::inline GRAPHCACHE_TEST_UNIT
-
-namespace graphcache::test::differential {
+}  // namespace GRAPHCACHE_TEST_UNIT
 
 std::unique_ptr<AnyLane> GRAPHCACHE_TEST_MAKE_LANE(World& world, Cache& cache, int number) {
   return std::make_unique<Lane>(world, cache, number);

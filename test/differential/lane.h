@@ -16,7 +16,8 @@
 #include "memory.h"
 #include "world.h"
 
-namespace graphcache::test::differential::inline GRAPHCACHE_TEST_UNIT {
+namespace graphcache::test::differential {
+inline namespace GRAPHCACHE_TEST_UNIT {
 
 // The values of a run; for pointers, the numbers of their places.
 struct Draw {
@@ -81,4 +82,5 @@ class Lane final : public AnyLane {
   Tally tally_;
 };
 
-}  // namespace graphcache::test::differential::inline GRAPHCACHE_TEST_UNIT
+}  // namespace GRAPHCACHE_TEST_UNIT
+}  // namespace graphcache::test::differential

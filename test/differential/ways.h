@@ -21,7 +21,8 @@
 #define GRAPHCACHE_TEST_UNIT plain
 #endif
 
-namespace graphcache::test::differential::inline GRAPHCACHE_TEST_UNIT {
+namespace graphcache::test::differential {
+inline namespace GRAPHCACHE_TEST_UNIT {
 
 // The values of a run, or slots for them.
 template <template <class> class Of>
@@ -148,4 +149,5 @@ class Direct {
   const Values* values_;
 };
 
-}  // namespace graphcache::test::differential::inline GRAPHCACHE_TEST_UNIT
+}  // namespace GRAPHCACHE_TEST_UNIT
+}  // namespace graphcache::test::differential
