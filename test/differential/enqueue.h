@@ -16,6 +16,7 @@
 #include "ways.h"
 
 namespace graphcache::test::differential {
+inline namespace GRAPHCACHE_TEST_UNIT {
 
 // Makes each operation wait for the earlier operations that it shares a place with. All targets of slots count as one
 // place; sources are never written.
@@ -67,12 +68,25 @@ class Order {
   cudaError_t error_ = cudaSuccess;
 };
 
+// What Kind::kNotUnderCapture does in a run.
+struct Library {
+  bool refuses;  // also those that do not always refuse
+  bool fails;    // those that always refuse, when they are called directly
+};
+
 template <class Way, class Nested>
 class Enqueuer {
  public:
   // `nested(op, stream)` makes a nested run.
-  Enqueuer(Way way, const Program& program, Memory& memory, const Streams& streams, cudaEvent_t event, Nested nested)
-      : way_(way), program_(program), memory_(memory), streams_(streams), order_(streams, event), nested_(nested) {}
+  Enqueuer(Way way, const Program& program, Memory& memory, const Streams& streams, cudaEvent_t event, Library library,
+           Nested nested)
+      : way_(way),
+        program_(program),
+        memory_(memory),
+        streams_(streams),
+        order_(streams, event),
+        library_(library),
+        nested_(nested) {}
 
   cudaError_t enqueue(HostArgument* host_arguments) {
     cudaError_t error = cudaSuccess;
@@ -131,12 +145,14 @@ class Enqueuer {
   cudaError_t copy_from_temporary(const Op& op);
   cudaError_t cluster(const Op& op);
   cudaError_t allocate(const Op& op);
+  cudaError_t call_library(const Op& op);
 
   Way way_;
   const Program& program_;
   Memory& memory_;
   const Streams& streams_;
   Order order_;
+  Library library_;
   Nested nested_;
 };
 
@@ -162,6 +178,7 @@ void Enqueuer<Way, Nested>::order(const Op& op) {
       return order_.writes(op.stream, target);
     case Kind::kCooperative:
     case Kind::kDirectMix:
+    case Kind::kNotUnderCapture:
       order_.reads(op.stream, op.other);
       [[fallthrough]];
     case Kind::kMixAt:
@@ -266,6 +283,8 @@ cudaError_t Enqueuer<Way, Nested>::perform(const Op& op, HostArgument* host_argu
     case Kind::kQuery:
       (void)cudaStreamQuery(streams_[0]);
       return cudaSuccess;
+    case Kind::kNotUnderCapture:
+      return call_library(op);
   }
   return cudaErrorUnknown;
 }
@@ -361,4 +380,21 @@ cudaError_t Enqueuer<Way, Nested>::allocate(const Op& op) {
   return error != cudaSuccess ? error : freed;
 }
 
+template <class Way, class Nested>
+cudaError_t Enqueuer<Way, Nested>::call_library(const Op& op) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cudaError_t error = cudaStreamIsCapturing(stream(op), &status);
+  const bool always = op.always_refuses();
+  const bool refuses = status != cudaStreamCaptureStatusNone ? always || library_.refuses : always && library_.fails;
+  if (error == cudaSuccess && refuses) error = cudaErrorNotSupported;
+  if (error != cudaSuccess) {
+    // Of a direct call, because memory of on_device() is freed in order with the run's stream.
+    if (status == cudaStreamCaptureStatusNone) order_.join();
+    if (op.variant) throw error;
+    return error;
+  }
+  return launch_directly(op, nullptr, mix, grid_of(op), place(op.out), place(op.in), place(op.other), op.a, op.b);
+}
+
+}  // namespace GRAPHCACHE_TEST_UNIT
 }  // namespace graphcache::test::differential

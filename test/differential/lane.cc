@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -12,7 +13,14 @@
 #include "kernels.h"
 
 namespace graphcache::test::differential {
+inline namespace GRAPHCACHE_TEST_UNIT {
 namespace {
+
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+constexpr bool kIsPerThread = true;
+#else
+constexpr bool kIsPerThread = false;
+#endif
 
 // The error of a run that is nested in another run's work.
 cudaError_t error_of(const absl::Status& status) {
@@ -39,7 +47,8 @@ Lane::Lane(World& world, Cache& cache, int number)
       number_(number),
       random_(settings_.seed, 1, static_cast<std::uint64_t>(number)),
       cached_(random_, programs_),
-      direct_(random_, programs_) {
+      direct_(random_, programs_),
+      steps_(programs_.size()) {
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
   const auto make_stream = [&](bool may_block) {
@@ -53,7 +62,9 @@ Lane::Lane(World& world, Cache& cache, int number)
   const int count = 1 + random_.below(4);
   for (int i = 0; i < count; ++i) streams_.push_back(make_stream(true));
   for (cudaStream_t& stream : forks_) stream = make_stream(true);
-  for (cudaStream_t& stream : direct_streams_) stream = make_stream(false);
+  // A per-thread lane may also run directly on stream 0.
+  const std::size_t made = kIsPerThread && random_.one_in(2) ? 1 : 0;
+  for (std::size_t i = made; i < direct_streams_.size(); ++i) direct_streams_[i] = make_stream(false);
   check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
   direct_.assign(cached_, direct_streams_[0]);
   draw_ = {kTargets, kSources, kTargets, kSources, {}};
@@ -64,12 +75,13 @@ Lane::Lane(World& world, Cache& cache, int number)
 }
 
 Lane::~Lane() {
-  for (const cudaStream_t stream : streams_) {
+  const auto destroy = [](cudaStream_t stream) {
     const bool is_own = stream != cudaStreamPerThread && stream != cudaStreamLegacy && stream != nullptr;
     if (is_own) check(cudaStreamDestroy(stream), "cudaStreamDestroy");
-  }
-  for (const cudaStream_t stream : forks_) check(cudaStreamDestroy(stream), "cudaStreamDestroy");
-  for (const cudaStream_t stream : direct_streams_) check(cudaStreamDestroy(stream), "cudaStreamDestroy");
+  };
+  std::for_each(streams_.begin(), streams_.end(), destroy);
+  std::for_each(forks_.begin(), forks_.end(), destroy);
+  std::for_each(direct_streams_.begin(), direct_streams_.end(), destroy);
   check(cudaEventDestroy(event_), "cudaEventDestroy");
 }
 
@@ -80,6 +92,7 @@ void Lane::work() {
   } else if (one_more) {
     streams_.push_back(cudaStreamPerThread);
   }
+  if (kIsPerThread) streams_.insert(streams_.begin(), nullptr);
   stream_ = streams_[0];
   hot_ = random_.below(static_cast<int>(programs_.size()));
   for (run_ = 0; run_ < settings_.runs && !world_.stopped; ++run_) {
@@ -121,6 +134,8 @@ void Lane::run(int number) {
     random_ = same;
     direct_values = make_bad(direct_values);
   }
+  // In verify mode, an fn that once was captured and now fails under capture fails its run.
+  if (settings_.flavor.refuses) library_ = {random_.one_in(2) && !settings_.verifies, random_.one_in(10)};
   operate(number, values);
   if (settings_.synchronizes && random_.one_in(2)) check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
   if (settings_.spins && random_.one_in(16)) {
@@ -128,14 +143,21 @@ void Lane::run(int number) {
   }
 
   ++tally_.runs;
+  if (kIsPerThread && stream_ == nullptr) ++tally_.per_thread;
   for (const Op& op : program(number).ops) ++tally_.kinds[static_cast<std::size_t>(op.kind)];
   doing_ = absl::StrCat("lane ", number_, " run ", run_, " program ", number);
   const absl::Status status =
       with_local(cached_, stream_, [&] { return call_cache(Way::kRun, number, stream_, values); });
   expect_left_alone("a run");
-  if (status.ok() && must_be_direct(number) && outcome_ != Outcome::kEager) fault("a graph copies pageable memory");
-  const cudaError_t direct = with_local(direct_, direct_streams_[0],
-                                        [&] { return enqueue_directly(number, direct_streams_[0], direct_values); });
+  if (status.ok() && must_be_direct(number) && outcome_ != Outcome::kEager)
+    fault("a graph has work that must be direct");
+  const cudaError_t direct = with_local(direct_, direct_streams_[0], [&] {
+    try {
+      return enqueue_directly(number, direct_streams_[0], direct_values);
+    } catch (const cudaError_t error) {
+      return error;
+    }
+  });
   (void)cudaGetLastError();
   if (status.ok() && direct == cudaSuccess) return;
   if (status.ok()) return fault(absl::StrCat("the run is ok, and directly it fails: ", cudaGetErrorName(direct)));
@@ -147,10 +169,10 @@ void Lane::run(int number) {
 
 bool Lane::must_be_direct(int number) const {
   const std::vector<Op>& ops = program(number).ops;
-  return program(number).copies_pageable() || std::any_of(ops.begin(), ops.end(), [&](const Op& op) {
+  return program(number).must_be_direct() || std::any_of(ops.begin(), ops.end(), [&](const Op& op) {
            const bool nests = op.kind == Kind::kNested || op.kind == Kind::kNestedWithValues;
            const int inner = nests ? nested_program(op) : -1;
-           return inner >= 0 && program(inner).copies_pageable();
+           return inner >= 0 && program(inner).must_be_direct();
          });
 }
 
@@ -280,10 +302,20 @@ Values Lane::make_bad(const Values& good) {
 
 // ---- The two ways ----
 
-absl::Status Lane::call_cache(Way way, int number, cudaStream_t stream, const Values& values) {
+// Exceptions of Kind::kNotUnderCapture pass through a nested run, and are the error of another call.
+absl::Status Lane::call_cache(Way way, int number, cudaStream_t stream, const Values& values) try {
+  call_stream_ = stream;
   const auto make = [&](const auto& params, auto&& fn) -> absl::Status {
     if (way == Way::kWarm) return cache_.warm(key_of(number), stream, params, fn);
-    const absl::StatusOr<Outcome> outcome = cache_.run(key_of(number), stream, params, fn);
+    const auto run = [&]() -> absl::StatusOr<Outcome> {
+      if (!settings_.steps || number % 2 == 0) return cache_.run(key_of(number), stream, params, fn);
+      ++tally_.steps;
+      using StepOf = Step<std::decay_t<decltype(fn)>>;
+      std::any& step = steps_[static_cast<std::size_t>(number)];
+      if (!step.has_value()) step = cache_.prepare(key_of(number), fn);
+      return std::any_cast<StepOf&>(step).run(stream, params);
+    };
+    const absl::StatusOr<Outcome> outcome = run();
     if (outcome.ok()) {
       outcome_ = *outcome;
       ++tally_.outcomes[static_cast<std::size_t>(outcome_)];
@@ -293,23 +325,29 @@ absl::Status Lane::call_cache(Way way, int number, cudaStream_t stream, const Va
   const absl::Status status =
       program(number).takes_values
           ? make(params_of(values),
-                 [&](Recorder& recorder, auto... slot) -> cudaError_t {
+                 [this, number](Recorder& recorder, auto... slot) -> cudaError_t {
                    const Slots slots{slot...};
                    return enqueue_recorded(recorder, number, &slots);
                  })
-          : make(params(), [&](Recorder& recorder) { return enqueue_recorded(recorder, number, nullptr); });
+          : make(params(), [this, number](Recorder& recorder) { return enqueue_recorded(recorder, number, nullptr); });
   if (!status.ok()) ++tally_.failed;
   return status;
+} catch (const cudaError_t error) {
+  ++tally_.failed;
+  if (way == Way::kNested) throw;
+  return detail::fn_failure(error);
 }
 
 cudaError_t Lane::enqueue_recorded(Recorder& recorder, int number, const Slots* slots) {
-  const Streams streams = {recorder.stream(), forks_[0], forks_[1], forks_[2]};
+  // In a per-thread lane, work on stream 0 is part of a run on stream 0.
+  const bool is_on_zero = kIsPerThread && call_stream_ == nullptr;
+  const Streams streams = {is_on_zero ? nullptr : recorder.stream(), forks_[0], forks_[1], forks_[2]};
   const auto nested = [&](const Op& op, cudaStream_t stream) {
     const int inner = nested_program(op);
     if (inner < 0) return cudaSuccess;
-    return error_of(call_cache(Way::kRun, inner, stream, values_for(cached_)));
+    return error_of(call_cache(Way::kNested, inner, stream, values_for(cached_)));
   };
-  Enqueuer enqueuer(Recorded(recorder, slots), program(number), cached_, streams, event_, nested);
+  Enqueuer enqueuer(Recorded(recorder, slots), program(number), cached_, streams, event_, library_, nested);
   return enqueuer.enqueue(cached_.host_arguments(number));
 }
 
@@ -321,7 +359,7 @@ cudaError_t Lane::enqueue_directly(int number, cudaStream_t stream, const Values
     return inner < 0 ? cudaSuccess : enqueue_directly(inner, on, values_for(direct_));
   };
   Enqueuer enqueuer(Direct(program(number).takes_values ? &values : nullptr), program(number), direct_, streams, event_,
-                    nested);
+                    library_, nested);
   return enqueuer.enqueue(direct_.host_arguments(number));
 }
 
@@ -357,6 +395,12 @@ void Lane::fault(const std::string& what) { world_.fault(doing_ + ": " + what); 
 
 Key Lane::key_of(int number) const {
   return program(number).shared ? key("shared", number) : key("own", number_, number);
+}
+
+}  // namespace GRAPHCACHE_TEST_UNIT
+
+std::unique_ptr<AnyLane> GRAPHCACHE_TEST_MAKE_LANE(World& world, Cache& cache, int number) {
+  return std::make_unique<Lane>(world, cache, number);
 }
 
 }  // namespace graphcache::test::differential

@@ -5,16 +5,19 @@
 #include <absl/status/status.h>
 #include <cuda_runtime_api.h>
 
+#include <any>
 #include <array>
 #include <string>
 #include <vector>
 
+#include "any_lane.h"
 #include "enqueue.h"
 #include "graphcache/graphcache.h"
 #include "memory.h"
 #include "world.h"
 
 namespace graphcache::test::differential {
+inline namespace GRAPHCACHE_TEST_UNIT {
 
 // The values of a run; for pointers, the numbers of their places.
 struct Draw {
@@ -22,16 +25,16 @@ struct Draw {
   Values values;
 };
 
-class Lane {
+class Lane final : public AnyLane {
  public:
   Lane(World& world, Cache& cache, int number);
-  ~Lane();
+  ~Lane() override;
 
-  void work();
-  Tally tally() const { return tally_; }
+  void work() override;
+  Tally tally() const override { return tally_; }
 
  private:
-  enum class Way { kRun, kWarm };
+  enum class Way { kRun, kNested, kWarm };
 
   void run(int number);
   cudaStream_t random_stream();
@@ -63,12 +66,15 @@ class Lane {
   const int number_;
   Random random_;
   Memory cached_, direct_;
-  std::vector<cudaStream_t> streams_;  // streams of runs, including the thread's own stream
-  cudaStream_t stream_ = nullptr;      // stream of the last run
+  std::vector<std::any> steps_;         // of the programs, once they have run as one
+  std::vector<cudaStream_t> streams_;   // streams of runs, including the thread's own stream
+  cudaStream_t stream_ = nullptr;       // stream of the last run
+  cudaStream_t call_stream_ = nullptr;  // stream of the last call of the cache
   std::array<cudaStream_t, kStreams - 1> forks_{};
   Streams direct_streams_{};
   cudaEvent_t event_ = nullptr;
   Draw draw_{};
+  Library library_{};  // in this run
   Outcome outcome_{};  // of the last run that has ended
   int run_ = 0;
   int hot_ = 0;  // the program that is currently run most often
@@ -76,4 +82,5 @@ class Lane {
   Tally tally_;
 };
 
+}  // namespace GRAPHCACHE_TEST_UNIT
 }  // namespace graphcache::test::differential

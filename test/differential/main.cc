@@ -118,6 +118,8 @@ int run(const Arguments& arguments) {
   const auto number = [](std::uint64_t value) { return static_cast<unsigned long long>(value); };
   std::printf("%llu worlds from seed %llu, %llu runs in %.1f s, %llu of them failed as directly\n",
               number(passed + failed), number(arguments.seed), number(tally.runs), seconds(), number(tally.alike));
+  std::printf("%llu runs on a per-thread stream 0, %llu runs of steps\n", number(tally.per_thread),
+              number(tally.steps));
   print("outcomes", tally.outcomes.size(), tally.outcomes.data(),
         [](std::size_t i) { return to_string(static_cast<Outcome>(i)); });
   print("eager runs, by reason", tally.eager_reasons.size(), tally.eager_reasons.data(),

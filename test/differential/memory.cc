@@ -81,7 +81,7 @@ int* Memory::place(int number) const {
   return blocks_[index(kKindOfPlace[static_cast<std::size_t>(number)])] + number * kWords;
 }
 
-std::string Memory::difference(const Memory& got, const Memory& wanted, cudaStream_t stream) {
+std::string Memory::difference(const Memory& got, const Memory& wanted, StreamArg stream) {
   for (const Memory* memory : {&got, &wanted}) {
     const int* const block = memory->blocks_[index(MemoryKind::kDevice)];
     check(cudaMemcpyAsync(memory->staging_, block, kAllBytes, cudaMemcpyDeviceToHost, stream), "cudaMemcpyAsync");
@@ -101,7 +101,7 @@ std::string Memory::difference(const Memory& got, const Memory& wanted, cudaStre
   return {};
 }
 
-void Memory::assign(const Memory& other, cudaStream_t stream) {
+void Memory::assign(const Memory& other, StreamArg stream) {
   const std::size_t device = index(MemoryKind::kDevice);
   check(cudaMemcpyAsync(blocks_[device], other.blocks_[device], kAllBytes, cudaMemcpyDeviceToDevice, stream),
         "cudaMemcpyAsync");

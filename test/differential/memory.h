@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "graphcache/stream.h"
 #include "program.h"
 
 namespace graphcache::test::differential {
@@ -48,9 +49,9 @@ class Memory {
 
   // Describes the first place that differs; empty if there is none. Only work on `stream` may be in flight on either
   // memory.
-  static std::string difference(const Memory& got, const Memory& wanted, cudaStream_t stream);
+  static std::string difference(const Memory& got, const Memory& wanted, StreamArg stream);
   // Copies the contents of `other`.
-  void assign(const Memory& other, cudaStream_t stream);
+  void assign(const Memory& other, StreamArg stream);
 
  private:
   // All places of each kind, of which only some are used. kPageable is a vector.

@@ -24,6 +24,9 @@ Kind random_kind(Random& random, const Flavor& flavor, bool only_kernels, bool s
       case Kind::kAllocate:
         if (!flavor.allocates) continue;
         break;
+      case Kind::kNotUnderCapture:
+        if (!flavor.refuses || !random.one_in(3)) continue;
+        break;
       case Kind::kQuery:
       case Kind::kNestedWithValues:
         if (!flavor.breaks || !random.one_in(4)) continue;
@@ -94,12 +97,13 @@ bool is_pageable(int place) { return kKindOfPlace[static_cast<std::size_t>(place
 
 }  // namespace
 
-bool Program::copies_pageable() const {
+bool Program::must_be_direct() const {
   return std::any_of(ops.begin(), ops.end(), [&](const Op& op) {
     const auto is_raw = [&](SlotBit bit) { return !takes_values || !op.has(bit); };
     if (op.kind == Kind::kCopy) {
       return (is_raw(kSlotOut) && is_pageable(op.out)) || (is_raw(kSlotIn) && is_pageable(op.in));
     }
+    if (op.kind == Kind::kNotUnderCapture) return op.always_refuses();
     return op.kind == Kind::kFromTemporary || op.kind == Kind::kToLocal;
   });
 }

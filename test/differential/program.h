@@ -58,15 +58,16 @@ enum class Kind {
   kAllocate,  // also works in that memory, and frees it
   kNested,    // runs another program
   kNestedWithValues,
-  kQuery,  // queries the stream, which breaks a capture
+  kQuery,            // queries the stream, which breaks a capture
+  kNotUnderCapture,  // a library that refuses to work under capture, by an error or an exception of type cudaError_t
 };
-inline constexpr int kKinds = static_cast<int>(Kind::kQuery) + 1;
+inline constexpr int kKinds = static_cast<int>(Kind::kNotUnderCapture) + 1;
 // clang-format off
 inline constexpr std::array<const char*, kKinds> kKindNames = {
     "mix", "mix_at", "small", "big", "aligned", "numbers", "structure", "on_device", "copy", "set", "cluster_of_2", "cluster",
     "programmatic", "cooperative", "direct_mix", "set_2d", "from_temporary", "to_local", "host_function", "allocate", "nested",
     "nested_with_values",
-    "query"};
+    "query", "not_under_capture"};
 // clang-format on
 
 // Operands that are slots if the program takes values.
@@ -86,6 +87,8 @@ inline constexpr unsigned kAllSlots = 1023;
 
 struct Op {
   bool has(SlotBit bit) const { return (slots & bit) != 0; }
+  // Of kNotUnderCapture: whether it refuses every capture. Others refuse some.
+  bool always_refuses() const { return a % 2 == 0; }
 
   Kind kind;
   int stream;          // 0 is the run's own; others are forked from it and joined at the end
@@ -98,8 +101,8 @@ struct Op {
 };
 
 struct Program {
-  // Whether an operation copies from or to pageable memory that is no slot.
-  bool copies_pageable() const;
+  // Whether an operation copies from or to pageable memory that is no slot, or refuses every capture.
+  bool must_be_direct() const;
 
   std::vector<Op> ops;
   bool takes_values;
@@ -117,6 +120,7 @@ struct Flavor {
   bool breaks;     // captures are broken on purpose
   bool related;    // most programs are relatives of a few
   bool pageable;   // constants of copies may be pageable memory; such programs run directly
+  bool refuses;    // libraries refuse to work under capture, or fail
 };
 
 // A new program, or a relative of an earlier one: the same topology with other constants and shapes.

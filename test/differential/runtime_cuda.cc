@@ -11,7 +11,7 @@ cudaError_t allocate_managed(void** out, std::size_t bytes) {
 }
 
 cudaError_t set_2d(void* address, std::size_t pitch, int value, std::size_t width, std::size_t height,
-                   cudaStream_t stream) {
+                   StreamArg stream) {
   return cudaMemset2DAsync(address, pitch, value, width, height, stream);
 }
 

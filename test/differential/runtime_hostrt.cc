@@ -16,7 +16,7 @@ std::string left_by_world() {
 cudaError_t allocate_managed(void** out, std::size_t bytes) { return cudaMalloc(out, bytes); }
 
 cudaError_t set_2d(void* address, std::size_t pitch, int value, std::size_t width, std::size_t height,
-                   cudaStream_t stream) {
+                   StreamArg stream) {
   cudaError_t error = cudaSuccess;
   for (std::size_t row = 0; row < height && error == cudaSuccess; ++row) {
     error = cudaMemsetAsync(static_cast<char*>(address) + row * pitch, value, width, stream);

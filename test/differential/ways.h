@@ -13,7 +13,16 @@
 #include "kernels.h"
 #include "program.h"
 
+// lane.cc is compiled twice, and a null stream is another stream in each compilation. So what calls CUDA with a stream
+// has another name in each.
+#ifdef CUDA_API_PER_THREAD_DEFAULT_STREAM
+#define GRAPHCACHE_TEST_UNIT per_thread
+#else
+#define GRAPHCACHE_TEST_UNIT plain
+#endif
+
 namespace graphcache::test::differential {
+inline namespace GRAPHCACHE_TEST_UNIT {
 
 // The values of a run, or slots for them.
 template <template <class> class Of>
@@ -140,4 +149,5 @@ class Direct {
   const Values* values_;
 };
 
+}  // namespace GRAPHCACHE_TEST_UNIT
 }  // namespace graphcache::test::differential

@@ -10,7 +10,7 @@
 #include <numeric>
 #include <thread>
 
-#include "lane.h"
+#include "any_lane.h"
 #include "memory.h"
 #include "runtime.h"
 
@@ -49,15 +49,24 @@ Settings::Settings(std::uint64_t the_seed, const Limits& limits) : seed(the_seed
   constexpr int kAfter[] = {0, 0, 0, 1, 3};
   options.capture_after = random.of(kAfter);
 
-  flavor = {random.one_in(3), random.one_in(4), random.one_in(3),
-            random.one_in(4), random.one_in(2), Random(seed, 4, 0).one_in(4)};
+  flavor = {random.one_in(3),
+            random.one_in(4),
+            random.one_in(3),
+            random.one_in(4),
+            random.one_in(2),
+            Random(seed, 4, 0).one_in(4),
+            Random(seed, 6, 0).one_in(4)};
   priorities = random.one_in(2);
   bad_values = random.one_in(3);
   spins = random.one_in(2);
   synchronizes = random.one_in(3);
   // Verify mode captures such runs on a blocking stream, and meanwhile other threads must not use the default stream.
-  const bool verifies_in_threads = threads > 1 && std::getenv("GRAPHCACHE_VERIFY") != nullptr;
-  default_stream = Random(seed, 2, 0).one_in(3) && !verifies_in_threads;
+  verifies = std::getenv("GRAPHCACHE_VERIFY") != nullptr;
+  default_stream = Random(seed, 2, 0).one_in(3) && !(verifies && threads > 1);
+  // Only in other worlds, because the per-thread stream is a blocking one.
+  Random of_lanes(seed, 5, 0);
+  per_thread = of_lanes.one_in(4) && !default_stream ? 1 + of_lanes.below(threads) : 0;
+  steps = Random(seed, 7, 0).one_in(4);
   constexpr int kBackground[] = {0, 0, 0, 1, 2};
   options.background_threads = Random(seed, 3, 0).of(kBackground);
   constexpr int kToCompare[] = {1, 8, 24, 24};
@@ -77,10 +86,11 @@ std::string Settings::text() const {
       number(options.mechanisms.sharing), ", patching ", number(options.mechanisms.patching), ", prefer ",
       number(options.prefer), ", mode ", number(options.capture_mode), ", flags ", options.instantiate_flags,
       ", after ", options.capture_after, ", background ", options.background_threads, priorities ? ", priorities" : "",
-      default_stream ? ", default stream" : "", bad_values ? ", bad values" : "", spins ? ", spins" : "",
+      default_stream ? ", default stream" : "", per_thread > 0 ? absl::StrCat(", per thread ", per_thread) : "",
+      steps ? ", steps" : "", bad_values ? ", bad values" : "", spins ? ", spins" : "",
       synchronizes ? ", synchronizes" : "", flavor.tiny ? ", tiny" : "", flavor.allocates ? ", allocates" : "",
       flavor.on_device ? ", on_device" : "", flavor.breaks ? ", breaks" : "", flavor.related ? ", related" : "",
-      flavor.pageable ? ", pageable" : "", ")");
+      flavor.pageable ? ", pageable" : "", flavor.refuses ? ", refuses" : "", ")");
 }
 
 void Tally::add(const Tally& other) {
@@ -90,6 +100,8 @@ void Tally::add(const Tally& other) {
   runs += other.runs;
   failed += other.failed;
   alike += other.alike;
+  per_thread += other.per_thread;
+  steps += other.steps;
   add(outcomes, other.outcomes);
   add(eager_reasons, other.eager_reasons);
   add(kinds, other.kinds);
@@ -121,8 +133,10 @@ std::string World::run(Tally* tally) {
   begin_world(settings.seed);
   {
     auto cache = std::make_unique<Cache>(settings.options);
-    std::vector<std::unique_ptr<Lane>> lanes;
-    for (int i = 0; i < settings.threads; ++i) lanes.push_back(std::make_unique<Lane>(*this, *cache, i));
+    std::vector<std::unique_ptr<AnyLane>> lanes;
+    for (int i = 0; i < settings.threads; ++i) {
+      lanes.push_back((i < settings.per_thread ? make_per_thread_lane : make_plain_lane)(*this, *cache, i));
+    }
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
     std::vector<std::thread> threads;
     for (const auto& lane : lanes) threads.emplace_back([&lane] { lane->work(); });

@@ -34,6 +34,9 @@ struct Settings {
   int threads, runs;
   bool priorities;      // streams have different ones
   bool default_stream;  // some runs are on the default stream; then no other stream is blocking
+  int per_thread;       // so many lanes are per-thread ones (any_lane.h)
+  bool steps;           // half of the programs run as steps
+  bool verifies;        // hits are verified
   bool bad_values;      // some runs have values that no launch accepts
   bool spins;           // some runs find their stream busy
   bool synchronizes;    // some runs find it idle for certain
@@ -45,9 +48,11 @@ struct Settings {
 struct Tally {
   void add(const Tally& other);
 
-  std::uint64_t runs = 0;    // of lanes, without nested ones
-  std::uint64_t failed = 0;  // runs and warm() that failed
-  std::uint64_t alike = 0;   // runs that failed in both ways
+  std::uint64_t runs = 0;        // of lanes, without nested ones
+  std::uint64_t failed = 0;      // runs and warm() that failed
+  std::uint64_t alike = 0;       // runs that failed in both ways
+  std::uint64_t per_thread = 0;  // runs of per-thread lanes on stream 0
+  std::uint64_t steps = 0;       // runs of steps, including nested ones
   std::array<std::uint64_t, kOutcomeCount> outcomes{};
   std::array<std::uint64_t, kEagerReasonCount> eager_reasons{};
   std::array<std::uint64_t, kKinds> kinds{};
