@@ -84,6 +84,42 @@ TEST_F(VerifyRunsTest, ErrorsAndExceptionsOfFnAreTheRuns) {
   EXPECT_EQ(cache.stats().stale, 0u);
 }
 
+// Its direct call is the run.
+TEST_F(VerifyRunsTest, WhatFailsUnderCaptureAloneRunsDirectly) {
+  for (const bool throws : {false, true}) {
+    for (const bool returns_error : {false, true}) {
+      Options options = verifying(OnStale::kReturnError);
+      if (returns_error) options.on_capture_failure = OnCaptureFailure::kReturnError;
+      Cache cache(options);
+      bool refuses = false;
+      const auto run = [&] {
+        return cache.run(key("k"), stream, [&](cudaStream_t on) -> absl::Status {
+          CUDA_OK(launch(fill, kGrid, kBlock, on, data.get(), kSize, 2.0f));
+          if (!refuses || !is_capturing(on)) return absl::OkStatus();
+          if (throws) throw std::runtime_error("not under capture");
+          return absl::UnavailableError("not under capture");
+        });
+      };
+      EXPECT_RUN(kInstantiated, run());
+      data.write(std::vector<float>(kSize));
+      refuses = true;
+      if (!returns_error) {
+        EXPECT_RUN(kEager, run());
+        EXPECT_EQ(data.first(), 2);
+        EXPECT_EQ(cache.stats().eager(EagerReason::kCaptureFailed), 1u);
+      } else if (throws) {
+        EXPECT_THROW((void)run(), std::runtime_error);
+      } else {
+        EXPECT_FAILURE(kUnavailable, run());
+      }
+      EXPECT_FALSE(is_capturing(stream));
+      EXPECT_EQ(cache.stats().stale, 0u);
+      refuses = false;
+      EXPECT_RUN(kReplayed, run());
+    }
+  }
+}
+
 TEST_F(VerifyRunsTest, EveryNthHitOfEachKey) {
   Cache cache(verifying(OnStale::kReport, 3));
   int calls = 0;

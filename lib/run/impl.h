@@ -212,8 +212,8 @@ class Cache::Impl {
   static std::string list_of(const std::vector<std::string>& strays);
 
   // Verify mode (stale.cc).
-  absl::Status verify_hit(Held& entry, const Request& request);
-  absl::Status record_again(Held& entry, const Request& request, std::string* found);
+  std::optional<absl::StatusOr<Outcome>> verify_hit(Held& entry, const Request& request);
+  absl::Status record_again(Held& entry, const Request& request, std::string* found, bool* fails_under_capture);
   bool report(Entry* entry, const std::string& finding);
 
   // Getting an executable.

@@ -93,7 +93,7 @@ absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) {
   Held entry(*this, known != nullptr ? claimed(known, request) : claim(request, &in_background));
   if (in_background != nullptr) return run_beside(in_background, request);
   if (options_.verify_every != 0 && !request.call.is_adopted) {
-    if (absl::Status status = verify_hit(entry, request); !status.ok()) return status;
+    if (auto outcome = verify_hit(entry, request)) return *std::move(outcome);
   }
   if (entry->executable != nullptr && !memory_->has_late_error() &&
       (entry->stream.handle == request.stream || known_streams_.contains(request.stream))) {

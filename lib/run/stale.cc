@@ -40,12 +40,12 @@ template <class F>
 
 }  // namespace
 
-// If ok, the run goes on. After a finding with OnStale::kForget the entry is empty, so the run is a miss.
-absl::Status Cache::Impl::verify_hit(Held& entry, const Request& request) {
+// Without an outcome, the run goes on. After a finding with OnStale::kForget the entry is empty, so the run is a miss.
+std::optional<absl::StatusOr<Outcome>> Cache::Impl::verify_hit(Held& entry, const Request& request) {
   const bool is_hit = entry->executable != nullptr || (entry->content != nullptr && entry->direct_left == 0);
   // `fn` would hand out memory of the recording, which is never launched.
   const bool hands_memory_out = is_hit && entry->content->leaves_memory;
-  if (!is_hit || hands_memory_out || ++entry->unverified < options_.verify_every) return absl::OkStatus();
+  if (!is_hit || hands_memory_out || ++entry->unverified < options_.verify_every) return std::nullopt;
   entry->unverified = 0;
   LastErrorGuard last_error;
   if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
@@ -54,10 +54,12 @@ absl::Status Cache::Impl::verify_hit(Held& entry, const Request& request) {
   trim(/*if_much=*/true);  // on_device() allocates memory for each recording.
 
   std::string found;
-  if (absl::Status status = record_again(entry, request, &found); !status.ok()) {
+  bool fails_under_capture = false;
+  if (absl::Status status = record_again(entry, request, &found, &fails_under_capture); !status.ok()) {
     return failed(request, std::move(status));
   }
-  if (found.empty()) return absl::OkStatus();
+  if (fails_under_capture) return run_directly(entry, EagerReason::kCaptureFailed, request);
+  if (found.empty()) return std::nullopt;
   if (report(entry.get(), found)) log(request.key, found);
   if (options_.on_stale == OnStale::kReturnError) {
     return failed(request, absl::FailedPreconditionError(absl::StrCat("the key's graph is stale: ", found)));
@@ -67,15 +69,18 @@ absl::Status Cache::Impl::verify_hit(Held& entry, const Request& request) {
     if (entry->executable != nullptr) demote(entry.get(), Loss::kStale);
     if (entry->state != State::kCold) forget_template(entry.get(), Loss::kStale);
   }
-  return absl::OkStatus();
+  return std::nullopt;
 }
 
 // Sets `found` to the difference, or to an empty text. The recording was never launched, so it is destroyed at once.
-absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std::string* found) {
+absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std::string* found,
+                                       bool* fails_under_capture) {
   Captured now;
+  bool was_called = false;
   const auto capture_into = [&](Captured* out) {
     // What breaks it is part of the finding.
     *out = capture_fn(request, nullptr);
+    was_called = request.is_open;  // A hook may have failed before.
     close_capture(request, nullptr);
   };
   on_other_stack(0x10, 0x5a, [&] { capture_into(&now); });
@@ -89,6 +94,11 @@ absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std:
     *found =
         absl::StrCat("fn could not be recorded again, probably because it now makes a call that a capture forbids: ",
                      std::string((now.capture.ok() ? now.fn : now.capture).message()));
+    return absl::OkStatus();
+  }
+  if (of_capture == cudaSuccess && !now.fn.ok() && was_called && !now.is_misuse &&
+      options_.on_capture_failure == OnCaptureFailure::kRunDirectly) {
+    *fails_under_capture = true;
     return absl::OkStatus();
   }
   if (now.thrown != nullptr) {

@@ -61,7 +61,7 @@ Settings::Settings(std::uint64_t the_seed, const Limits& limits) : seed(the_seed
   spins = random.one_in(2);
   synchronizes = random.one_in(3);
   // Verify mode captures such runs on a blocking stream, and meanwhile other threads must not use the default stream.
-  verifies = std::getenv("GRAPHCACHE_VERIFY") != nullptr;
+  const bool verifies = std::getenv("GRAPHCACHE_VERIFY") != nullptr;
   default_stream = Random(seed, 2, 0).one_in(3) && !(verifies && threads > 1);
   // Only in other worlds, because the per-thread stream is a blocking one.
   Random of_lanes(seed, 5, 0);

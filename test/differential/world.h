@@ -36,7 +36,6 @@ struct Settings {
   bool default_stream;  // some runs are on the default stream; then no other stream is blocking
   int per_thread;       // so many lanes are per-thread ones (any_lane.h)
   bool steps;           // half of the programs run as steps
-  bool verifies;        // hits are verified
   bool bad_values;      // some runs have values that no launch accepts
   bool spins;           // some runs find their stream busy
   bool synchronizes;    // some runs find it idle for certain
