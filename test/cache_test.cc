@@ -216,6 +216,32 @@ TEST_F(CacheTest, StdFunctionsThatHoldFunctionsOfAnotherSignatureAreApart) {
   expect_sum(1111);
 }
 
+int add_1_and_count(cudaStream_t on) { return static_cast<int>(add_1(on)) + 1; }
+
+// Two of one type could call different functions, and would be taken for each other.
+TEST_F(CacheTest, StdFunctionsThatHideWhatTheyCallAreRefused) {
+  Cache cache;
+  target = data.get();
+  using Fn = std::function<void(cudaStream_t)>;
+  struct Member {
+    cudaError_t enqueue(cudaStream_t on) const { return add_1(on); }
+  } member;
+  const std::function<cudaError_t(cudaStream_t)> other = add_1;
+  const auto lambda = [](cudaStream_t on) { return add_1(on); };
+  const Fn hidden[] = {add_1_and_count, std::bind(&Member::enqueue, &member, std::placeholders::_1),
+                       std::bind_front(&Member::enqueue, &member), other, std::ref(lambda)};
+  for (const Fn& fn : hidden) {
+    const auto outcome = cache.run(key("k"), stream, fn);
+    EXPECT_FAILURE(kInvalidArgument, outcome);
+    EXPECT_TRUE(mentions(outcome.status(), "name the function in the key")) << outcome.status();
+    EXPECT_FAILURE(kInvalidArgument, cache.prepare(key("k"), fn).run(stream));
+    EXPECT_FAILURE(kInvalidArgument, cache.warm(key("k"), stream, fn));
+  }
+  expect_sum(0);
+  EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, [&](cudaStream_t on) { hidden[0](on); }));
+  expect_sum(1);
+}
+
 TEST_F(CacheTest, ConstAndTemporaryFunctionsAreOnePlace) {
   Cache cache;
   const auto fn = [&](cudaStream_t on) { return add_one(on); };

@@ -292,9 +292,9 @@ class Cache {
 // shared object: each lambda expression has its own. For function pointers and std::function, the function that they
 // hold counts as well. Callables of one type that may call different functions, and do not show which, are refused:
 // std::bind, aggregates with a function pointer, and type-erased callables other than std::function when the program is
-// compiled; a std::function that holds one of them, by InvalidArgument. Pass a lambda, and name the function in the key.
-// The same holds for what is not noticed, such as a class that hides a function pointer. The code of an inline function
-// that a program and its library both contain has a place in each.
+// compiled; a std::function that holds one of them, by InvalidArgument. Pass a lambda, and name the function in the
+// key. The same holds for what is not noticed, such as a class that hides a function pointer. The code of an inline
+// function that a program and its library both contain has a place in each.
 //
 // Memory. A graph contains the arguments that were captured. Memory to which they point must stay valid until the entry
 // is gone (by erase(), clear(), destruction, or Options::max_templates) and the last launch is over. Otherwise pass the
@@ -326,9 +326,9 @@ class Cache {
 //
 // Failures under capture. If `fn` throws, returns an error or leaves one behind under capture, the capture is dropped
 // and `fn` is called again, directly. The result of that call counts: some code refuses to work under capture, and a
-// true failure fails again. So what `fn` does on the host must allow two calls. Not repeated are misuse of the recorder,
-// an order to stop (stop.h), and runs with OnCaptureFailure::kReturnError: there an exception passes through, unless a
-// CUDA call had broken the capture before. If a run inside `fn` fails, the outer run is direct.
+// true failure fails again. So what `fn` does on the host must allow two calls. Not repeated are misuse of the
+// recorder, an order to stop (stop.h), and runs with OnCaptureFailure::kReturnError: there an exception passes through,
+// unless a CUDA call had broken the capture before. If a run inside `fn` fails, the outer run is direct.
 //
 // Out of device memory. The run waits for the device, destroys everything that waits for its destruction, and tries
 // once more.

@@ -177,11 +177,11 @@ struct Options {
   // `fn` is called once more, deeper in the stack, and only a difference that is the same both times counts. Undefined
   // bytes of structures are thus no finding. That call takes 64 KiB of stack.
   //
-  // If `fn` fails under capture, it is called again, directly, as in a miss. A call of `fn` that breaks the recording is
-  // a finding. If another thread's call may have broken it (cudaErrorStreamCaptureInvalidated without another error),
-  // the hit goes on unverified. A verified hit costs the host a capture and two readings of the graph, about as much as
-  // an instantiation. Hits that restore or switch an executable are verified as well. Switched off, the mode costs
-  // nothing.
+  // If `fn` fails under capture, it is called again, directly, as in a miss. A call of `fn` that breaks the recording
+  // is a finding. If another thread's call may have broken it (cudaErrorStreamCaptureInvalidated without another
+  // error), the hit goes on unverified. A verified hit costs the host a capture and two readings of the graph, about as
+  // much as an instantiation. Hits that restore or switch an executable are verified as well. Switched off, the mode
+  // costs nothing.
   int verify_every = 0;
 
   // What a run does when verify mode finds that its graph is stale.

@@ -1,0 +1,15 @@
+// expect: graphcache: objects of fn's type may call different functions
+#include <graphcache/graphcache.h>
+
+#include <functional>
+
+void enqueue(int count, cudaStream_t stream);
+
+void run(graphcache::Cache& cache, cudaStream_t stream) {
+#ifdef FIXED
+  auto step = cache.prepare(graphcache::key("bind"), [](cudaStream_t on) { enqueue(3, on); });
+#else
+  auto step = cache.prepare(graphcache::key("bind"), std::bind(&enqueue, 3, std::placeholders::_1));
+#endif
+  static_cast<void>(step.run(stream));
+}
