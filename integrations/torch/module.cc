@@ -26,6 +26,21 @@ using graphcache::Key;
 using graphcache::Keyer;
 using graphcache::Outcome;
 
+// What fn raised is an order to stop: KeyboardInterrupt, SystemExit, or another error that is no Exception.
+struct OrderToStop : py::error_already_set {
+  explicit OrderToStop(const py::error_already_set& error) : py::error_already_set(error) {}
+};
+
+}  // namespace
+
+// Such an error ends a run. After any other, a run that has captured fn calls it again, directly.
+template <>
+struct graphcache::OrdersToStop<> {
+  using Types = graphcache::TypeList<OrderToStop>;
+};
+
+namespace {
+
 void add(Keyer& keyer, PyObject* part);
 
 // A list of parts of a key, for graphcache_key.
@@ -416,6 +431,16 @@ class PyCache {
 
     void operator()() const {
       const py::gil_scoped_acquire gil;
+      try {
+        call();
+      } catch (const py::error_already_set& error) {
+        if (error.matches(PyExc_Exception)) throw;
+        throw OrderToStop(error);
+      }
+    }
+
+   private:
+    void call() const {
       if (!graphcache::torch_detail::is_capturing) {
         *returned = fn(*arguments);
         return;
