@@ -474,17 +474,22 @@ class PyCache {
   std::optional<graphcache::TorchCache> torch_;  // destroyed first, because its hooks use the records
 };
 
+// Whether the object has its PyCache yet.
+bool is_constructed(PyObject* self) {
+  return reinterpret_cast<py::detail::instance*>(self)->get_value_and_holder().holder_constructed();
+}
+
 // Collects the cycle of a model that keeps a cache which keeps methods of the model.
 void collect_cycles(PyHeapTypeObject* heap_type) {
   PyTypeObject* const type = &heap_type->ht_type;
   type->tp_flags |= Py_TPFLAGS_HAVE_GC;
   type->tp_traverse = [](PyObject* self, visitproc visit, void* arg) {
     Py_VISIT(Py_TYPE(self));
-    if (!py::detail::is_holder_constructed(self)) return 0;
+    if (!is_constructed(self)) return 0;
     return py::cast<PyCache&>(py::handle(self)).traverse(visit, arg);
   };
   type->tp_clear = [](PyObject* self) {
-    if (py::detail::is_holder_constructed(self)) py::cast<PyCache&>(py::handle(self)).let_go();
+    if (is_constructed(self)) py::cast<PyCache&>(py::handle(self)).let_go();
     return 0;
   };
 }
