@@ -21,14 +21,12 @@
 // Threads. As for graphcache::Cache. PyTorch allows one capture at a time in a process, so captures of several threads
 // wait for each other. Meanwhile other threads must not draw from the generators.
 //
-// Needs PyTorch 2.8 or newer, built for CUDA.
+// Needs PyTorch 2.8 to 2.15, built for CUDA.
 #pragma once
 
 #include <ATen/autocast_mode.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
-#include <ATen/cuda/MemPool.h>
-#include <ATen/ops/fill.h>
 #include <absl/cleanup/cleanup.h>
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
@@ -48,23 +46,17 @@
 #include <utility>
 #include <vector>
 
+#include "graphcache_torch_versions.h"
+
 namespace graphcache {
 namespace torch_detail {
-
-// Gives access to protected members of CUDAGraph: the generators that it was captured with, and how much a replay
-// advances each.
-struct Graph : at::cuda::CUDAGraph {
-  static auto& increments(at::cuda::CUDAGraph& graph) { return graph.*&Graph::captured_generator_states_; }
-};
-
-using GeneratorState = c10::intrusive_ptr<at::CUDAGeneratorState>;
 
 // What a key's launches need.
 struct Record {
   // Pool of its captured memory; null if it was adopted.
-  std::shared_ptr<at::cuda::MemPool> pool;
-  // The generators that its graph draws from, and their advances.
-  std::vector<std::pair<GeneratorState, std::uint64_t>> increments;
+  std::shared_ptr<MemPool> pool;
+  // What its graph draws from generators.
+  std::vector<Draws> draws;
 };
 
 struct HashOfKey {
@@ -111,7 +103,7 @@ class State {
     TORCH_CHECK(is_ours, "graphcache: the generator is not one of the cache's device");
     const std::lock_guard lock(capture_mutex());
     const c10::cuda::CUDAGuard guard(device_);
-    registrar_.register_generator_state(generator);
+    generators_.add(generator);
   }
 
   c10::cuda::CUDAStream stream_of(cudaStream_t stream) const {
@@ -127,15 +119,21 @@ class State {
     at::autocast::set_autocast_cache_enabled(false);
     pending_.stream = stream;
     pending_.record.pool = pool_ != nullptr ? pool_ : make_pool();
-    for (const auto& [generator, unused] : Graph::increments(registrar_)) {
-      generator->capturing_ = true;
-      generator->offset_intragraph_ = 0;
-    }
+    generators_.begin_capture();
     allocate_from(pending_.record.pool);
+    begin_allocator_capture(device_);
+    pending_.is_marked = true;
     return absl::OkStatus();
   } catch (const std::exception& why) {
     finish();
     return absl::InternalError(absl::StrCat("PyTorch cannot prepare the capture: ", why.what()));
+  }
+
+  // To be called by `fn` on its stream, which is where PyTorch learns of the capture that has begun there.
+  void enter_capture(cudaStream_t stream) {
+    if constexpr (Generators::kEntersCaptures) {
+      if (is_capturing && pending_.stream == stream) generators_.enter_capture(id_of_capture(stream));
+    }
   }
 
   // Memory that this thread's capture allocates from now on is not reused by other keys. Returns false if that is the
@@ -156,7 +154,7 @@ class State {
 
   void keep(const Key& key, Record record) {
     const std::lock_guard lock(mutex_);
-    if (!record.increments.empty()) draws_.store(true, std::memory_order_relaxed);
+    if (!record.draws.empty()) draws_.store(true, std::memory_order_relaxed);
     records_[key].push_back(std::move(record));
   }
 
@@ -177,13 +175,9 @@ class State {
     if (!draws_.load(std::memory_order_relaxed)) return absl::OkStatus();
     const std::lock_guard lock(mutex_);
     const auto found = records_.find(key);
-    if (found == records_.end() || found->second.back().increments.empty()) return absl::OkStatus();
+    if (found == records_.end() || found->second.back().draws.empty()) return absl::OkStatus();
     const c10::cuda::CUDAStreamGuard guard(stream_of(stream));
-    for (const auto& [generator, increment] : found->second.back().increments) {
-      fill(generator->seed_extragraph_, generator->seed_);
-      fill(generator->offset_extragraph_, generator->philox_offset_per_thread_);
-      generator->philox_offset_per_thread_ += increment;
-    }
+    for (const Draws& draws : found->second.back().draws) draws.before_launch();
     return absl::OkStatus();
   } catch (const std::exception& why) {
     return absl::InternalError(absl::StrCat("PyTorch cannot set a generator: ", why.what()));
@@ -210,9 +204,9 @@ class State {
     return take_record(records_, key, newest);
   }
 
-  std::shared_ptr<at::cuda::MemPool> make_pool() const {
+  std::shared_ptr<MemPool> make_pool() const {
     const c10::cuda::CUDAGuard guard(device_);
-    return std::make_shared<at::cuda::MemPool>();
+    return std::make_shared<MemPool>();
   }
 
   static unsigned long long id_of_capture(cudaStream_t stream) {
@@ -226,11 +220,7 @@ class State {
     return error == cudaSuccess && status == cudaStreamCaptureStatusActive ? id : 0;
   }
 
-  static void fill(const at::TensorBase& tensor, std::uint64_t value) {
-    at::Tensor(tensor).fill_(static_cast<std::int64_t>(value));
-  }
-
-  void allocate_from(const std::shared_ptr<at::cuda::MemPool>& pool) {
+  void allocate_from(const std::shared_ptr<MemPool>& pool) {
     // Only the memory of this capture's streams, because other streams may allocate meanwhile.
     const auto is_of_capture = [stream = pending_.stream](cudaStream_t other) {
       return other == stream || (id_of_capture(other) != 0 && id_of_capture(other) == id_of_capture(stream));
@@ -246,7 +236,7 @@ class State {
     c10::cuda::CUDACachingAllocator::releasePool(device_, pool->id());
   }
 
-  // Ends what begin_capture has begun. A generator's offset after a capture is what each replay of the graph adds.
+  // Ends what begin_capture has begun.
   Record finish() {
     const absl::Cleanup unlock = [this] {
       pending_ = {};
@@ -254,12 +244,8 @@ class State {
       capture_mutex().unlock();
     };
     at::autocast::set_autocast_cache_enabled(pending_.caches_casts);
-    for (const auto& [generator, unused] : Graph::increments(registrar_)) {
-      if (!generator->capturing_) continue;
-      generator->capturing_ = false;
-      if (generator->offset_intragraph_ == 0) continue;
-      pending_.record.increments.emplace_back(generator, generator->offset_intragraph_);
-    }
+    generators_.end_capture(&pending_.record.draws);
+    if (std::exchange(pending_.is_marked, false)) end_allocator_capture(device_);
     stop_allocating();
     return std::move(pending_.record);
   }
@@ -267,15 +253,16 @@ class State {
   // The current capture. Guarded by capture_mutex().
   struct Pending {
     cudaStream_t stream = nullptr;
-    std::shared_ptr<at::cuda::MemPool> allocating;  // pool that the capture allocates from now
-    bool caches_casts = true;                       // previous setting of autocast
+    std::shared_ptr<MemPool> allocating;  // pool that the capture allocates from now
+    bool is_marked = false;               // whether the allocator was told of the capture
+    bool caches_casts = true;             // previous setting of autocast
     Record record;
   };
 
   const c10::DeviceIndex device_;
-  std::shared_ptr<at::cuda::MemPool> pool_;     // pool of all keys' temporaries; null if each key has its own
-  std::shared_ptr<at::cuda::MemPool> results_;  // pool of all keys' results, if they share temporaries
-  Graph registrar_;                             // captures nothing; provides its generators with device memory
+  std::shared_ptr<MemPool> pool_;     // pool of all keys' temporaries; null if each key has its own
+  std::shared_ptr<MemPool> results_;  // pool of all keys' results, if they share temporaries
+  Generators generators_;
   Pending pending_;
   std::atomic<bool> draws_{false};  // whether any key draws random numbers
   std::atomic<cudaStream_t> stream_{kNoStream};
@@ -329,9 +316,7 @@ class TorchCache {
   // The same, where `owner` keeps the graph object.
   absl::Status adopt(const Key& key, at::cuda::CUDAGraph& graph, std::shared_ptr<void> owner) try {
     torch_detail::Record record;
-    for (const auto& [generator, increment] : torch_detail::Graph::increments(graph)) {
-      if (increment != 0) record.increments.emplace_back(generator, increment);
-    }
+    record.draws = torch_detail::Generators::of(graph);
     Adoption adoption;
     adoption.owner = std::move(owner);
     const cudaGraph_t raw = graph.raw_cuda_graph();
@@ -346,7 +331,8 @@ class TorchCache {
   // For generators besides the device's default one, before the first capture that draws from them.
   void register_generator(const at::Generator& generator) { state_->register_generator(generator); }
 
-  // Everything else. Runs by it are on the stream that they name, and are not checked to be on one stream.
+  // Everything else. Runs by it are on the stream that they name, and are not checked to be on one stream. With
+  // PyTorch 2.12 or newer, an `fn` that such a run calls cannot draw random numbers under capture.
   Cache& cache() { return cache_; }
   const Cache& cache() const { return cache_; }
 
@@ -372,15 +358,16 @@ class TorchCache {
   template <class Fn>
   class OnStream {
    public:
-    OnStream(const torch_detail::State& state, Fn& fn) : state_(state), fn_(fn) {}
+    OnStream(torch_detail::State& state, Fn& fn) : state_(state), fn_(fn) {}
     decltype(auto) operator()(cudaStream_t stream) {
       const c10::cuda::CUDAStreamGuard guard(state_.stream_of(stream));
+      state_.enter_capture(stream);
       return fn_();
     }
     const Fn& graphcache_callee() const { return fn_; }
 
    private:
-    const torch_detail::State& state_;
+    torch_detail::State& state_;
     Fn& fn_;
   };
   template <class Fn>

@@ -26,6 +26,21 @@ using graphcache::Key;
 using graphcache::Keyer;
 using graphcache::Outcome;
 
+// What fn raised is an order to stop: KeyboardInterrupt, SystemExit, or another error that is no Exception.
+struct OrderToStop : py::error_already_set {
+  explicit OrderToStop(const py::error_already_set& error) : py::error_already_set(error) {}
+};
+
+}  // namespace
+
+// Such an error ends a run. After any other, a run that has captured fn calls it again, directly.
+template <>
+struct graphcache::OrdersToStop<> {
+  using Types = graphcache::TypeList<OrderToStop>;
+};
+
+namespace {
+
 void add(Keyer& keyer, PyObject* part);
 
 // A list of parts of a key, for graphcache_key.
@@ -416,6 +431,16 @@ class PyCache {
 
     void operator()() const {
       const py::gil_scoped_acquire gil;
+      try {
+        call();
+      } catch (const py::error_already_set& error) {
+        if (error.matches(PyExc_Exception)) throw;
+        throw OrderToStop(error);
+      }
+    }
+
+   private:
+    void call() const {
       if (!graphcache::torch_detail::is_capturing) {
         *returned = fn(*arguments);
         return;
@@ -449,17 +474,22 @@ class PyCache {
   std::optional<graphcache::TorchCache> torch_;  // destroyed first, because its hooks use the records
 };
 
+// Whether the object has its PyCache yet.
+bool is_constructed(PyObject* self) {
+  return reinterpret_cast<py::detail::instance*>(self)->get_value_and_holder().holder_constructed();
+}
+
 // Collects the cycle of a model that keeps a cache which keeps methods of the model.
 void collect_cycles(PyHeapTypeObject* heap_type) {
   PyTypeObject* const type = &heap_type->ht_type;
   type->tp_flags |= Py_TPFLAGS_HAVE_GC;
   type->tp_traverse = [](PyObject* self, visitproc visit, void* arg) {
     Py_VISIT(Py_TYPE(self));
-    if (!py::detail::is_holder_constructed(self)) return 0;
+    if (!is_constructed(self)) return 0;
     return py::cast<PyCache&>(py::handle(self)).traverse(visit, arg);
   };
   type->tp_clear = [](PyObject* self) {
-    if (py::detail::is_holder_constructed(self)) py::cast<PyCache&>(py::handle(self)).let_go();
+    if (is_constructed(self)) py::cast<PyCache&>(py::handle(self)).let_go();
     return 0;
   };
 }

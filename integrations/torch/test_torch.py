@@ -453,6 +453,21 @@ class TorchTest(unittest.TestCase):
         self.equal(cache.run("chain", chain, x), chain(x))
         torch.cuda.empty_cache()  # Would fail inside a capture.
 
+    def test_an_order_to_stop_ends_the_run_at_once(self):
+        cache = graphcache_torch.Cache()
+        x = torch.rand(4, device="cuda")
+        calls = []
+
+        def stops(x, order):
+            calls.append(order)
+            raise {"interrupt": KeyboardInterrupt, "exit": SystemExit}[order]("mine")
+
+        for order, expected in (("interrupt", KeyboardInterrupt), ("exit", SystemExit)):
+            with self.assertRaisesRegex(expected, "mine"):
+                cache.run("stops", stops, x, order)
+        self.assertEqual(calls, ["interrupt", "exit"])
+        self.equal(cache.run("chain", chain, x), chain(x))
+
     def test_a_call_that_breaks_the_capture_is_made_directly(self):
         cache = graphcache_torch.Cache()
         x = torch.rand(1000, device="cuda")

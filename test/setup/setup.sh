@@ -6,6 +6,8 @@
 #   root/build/toolkit   the headers, if they had to be downloaded
 #   root/build/LANE      built for one of test/run's lanes, with these headers
 #   root/build/toolkits  the headers of other toolkits, the oldest and newer ones, to compile with
+#   root/build/torch_headers   the headers of versions of PyTorch, to compile with
+#   root/build/torch_packages  one PyTorch with all that it needs, to run with
 #   root/build/log       output of everything that is run quietly
 
 # shellcheck shell=bash
@@ -91,16 +93,16 @@ install_missing() {
   ((${#missing[@]} == 0)) || (install_packages "${missing[@]}") || say "going on without: ${missing[*]}"
 }
 
-# download FOLDER PACKAGE...: packages of the CUDA toolkit, of which the headers are kept, into that folder, once.
+# download FOLDER PACKAGE...: packages of which the headers are kept, into that folder, once.
 download() {
   local target=$1
   shift
   [[ ! -d $target ]] || return 0
   python3 -m pip --version >/dev/null 2>&1 || (install_packages python3-pip) || return
   rm -rf "$target.part"
-  python3 -m pip install --disable-pip-version-check --no-deps --target "$target.part" "$@" \
+  python3 -m pip install --disable-pip-version-check --no-deps --no-compile --target "$target.part" "$@" \
     >"$logs/headers.log" 2>&1 </dev/null || return
-  find "$target.part" -path "$target.part/nvidia/*/*" -prune ! -name include -exec rm -rf {} +
+  find "$target.part" -type d -name include -prune -o ! -type d -exec rm -f {} +
   mv "$target.part" "$target"
 }
 
@@ -119,7 +121,19 @@ download_toolkits() {
   done
 }
 
-# Downloads PyTorch for CUDA and its dependencies, for a lane.
+# download_torch_headers VERSION...: the headers of these versions of PyTorch, for a lane. Each is a download of 0.5 to
+# 0.9 GB, of which 65 MB stay.
+torch_versions=(2.8 2.9 2.10 2.11 2.12 2.13 2.14 2.15)
+newest_torch=${torch_versions[-1]}
+download_torch_headers() {
+  local version
+  mkdir -p "$root/build/torch_headers"
+  for version in "$@"; do
+    PIP_NO_CACHE_DIR=1 download "$root/build/torch_headers/$version" "torch==$version.*" || return
+  done
+}
+
+# Downloads PyTorch for CUDA and its dependencies, 3 GB, for a lane.
 download_torch() {
   local target=$root/build/torch_packages
   [[ ! -d $target ]] || return 0
