@@ -8,12 +8,13 @@
 // streams, memory and keys of its own and keys that all threads share. Each wrong world prints a line, and the exit
 // status is then 1. It is 3, at once, after an unrecoverable CUDA error, and 77 without a device.
 #include <cuda_runtime_api.h>
+#include <dirent.h>
 #include <execinfo.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <array>
 #include <chrono>
-#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -73,22 +74,43 @@ void print(const char* title, std::size_t count, const std::uint64_t* counts, co
 
 char last_words[512];
 
+void say(const char* text) { [[maybe_unused]] const auto written = write(STDOUT_FILENO, text, std::strlen(text)); }
+
+// Prints the current calls of this thread.
+void say_calls(int /*signal*/) {
+  std::array<void*, 64> calls{};
+  backtrace_symbols_fd(calls.data(), backtrace(calls.data(), static_cast<int>(calls.size())), STDOUT_FILENO);
+  say("\n");
+}
+
+// Lets each other thread print its calls, one after the other. It allocates, which a signal handler should not; if that
+// hangs as well, the next alarm ends the process.
+void say_calls_of_other_threads() {
+  signal(SIGALRM, SIG_DFL);
+  alarm(30);
+  DIR* const tasks = opendir("/proc/self/task");
+  while (const dirent* const task = tasks != nullptr ? readdir(tasks) : nullptr) {
+    const int thread = std::atoi(task->d_name);
+    if (thread == 0 || thread == gettid()) continue;
+    tgkill(getpid(), thread, SIGUSR1);
+    usleep(100'000);
+  }
+}
+
 // Prints the seed, the options and the current calls of a world that hangs or crashes.
 void say_and_exit(int signal) {
-  std::array<void*, 64> calls{};
-  const auto say = [](const char* text) {
-    [[maybe_unused]] const auto written = write(STDOUT_FILENO, text, std::strlen(text));
-  };
   say(last_words);
   say(signal == SIGALRM ? ": hangs\n" : signal == SIGSEGV ? ": crashes by SIGSEGV\n" : ": crashes\n");
-  backtrace_symbols_fd(calls.data(), backtrace(calls.data(), static_cast<int>(calls.size())), STDOUT_FILENO);
+  say_calls(signal);
+  if (signal == SIGALRM) say_calls_of_other_threads();
   std::_Exit(3);
 }
 
 void watch(const World& world) {
   constexpr unsigned kSeconds = 120;
   std::snprintf(last_words, sizeof last_words, "%s", world.settings.text().c_str());
-  for (const int signal : {SIGALRM, SIGABRT, SIGBUS, SIGFPE, SIGSEGV}) std::signal(signal, &say_and_exit);
+  for (const int signal : {SIGALRM, SIGABRT, SIGBUS, SIGFPE, SIGSEGV}) ::signal(signal, &say_and_exit);
+  signal(SIGUSR1, &say_calls);
   alarm(kSeconds);
 }
 
