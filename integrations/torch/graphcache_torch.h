@@ -24,6 +24,7 @@
 // Needs PyTorch 2.8 to 2.15, built for CUDA.
 #pragma once
 
+#include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
@@ -88,6 +89,10 @@ inline thread_local bool is_capturing = false;  // whether this thread holds cap
 class State {
  public:
   State(int device, bool one_pool) : device_(static_cast<c10::DeviceIndex>(device)) {
+    at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);  // the cache may be what uses CUDA first
+    TORCH_CHECK(c10::cuda::CUDACachingAllocator::name() != "cudaMallocAsync",
+                "graphcache: captures need memory pools, which PyTorch's allocator cudaMallocAsync does not have: set "
+                "PYTORCH_CUDA_ALLOC_CONF=backend:native");
     if (one_pool) {
       pool_ = make_pool();
       results_ = make_pool();
@@ -277,7 +282,7 @@ class TorchCache {
   enum class Pools { kShared, kOnePerKey };
 
   // Hooks of `options` are called as usual. Its stream is not used: runs are on PyTorch's current stream of the device.
-  // Throws c10::Error if PyTorch has no such device.
+  // Throws c10::Error if PyTorch has no such device, or an allocator without memory pools (cudaMallocAsync).
   explicit TorchCache(Options options = {}, Pools pools = Pools::kShared)
       : state_(std::make_shared<torch_detail::State>(device_of(options), pools == Pools::kShared)),
         cache_(with_hooks(std::move(options), state_)) {}

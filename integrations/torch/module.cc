@@ -1,4 +1,4 @@
-// The Python module graphcache_torch. Its functions are described by the docstrings at the end.
+// The extension of the Python package graphcache_torch. Its functions are described by the docstrings at the end.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
@@ -41,15 +41,18 @@ struct graphcache::OrdersToStop<> {
 
 namespace {
 
-void add(Keyer& keyer, PyObject* part);
+void add(Keyer& keyer, PyObject* part, int depth = 0);
 
 // A list of parts of a key, for graphcache_key.
 struct Sequence {
   PyObject* items;
+  int depth;  // number of lists and tuples around it
 };
 void graphcache_key(Keyer& keyer, const Sequence& sequence) {
+  constexpr int kMaxDepth = 100;  // a list may contain itself
+  if (sequence.depth > kMaxDepth) throw py::value_error("graphcache: a key or an argument is nested too deeply");
   const Py_ssize_t size = PySequence_Fast_GET_SIZE(sequence.items);
-  for (Py_ssize_t i = 0; i < size; ++i) add(keyer, PySequence_Fast_GET_ITEM(sequence.items, i));
+  for (Py_ssize_t i = 0; i < size; ++i) add(keyer, PySequence_Fast_GET_ITEM(sequence.items, i), sequence.depth + 1);
 }
 struct TensorPart {
   const at::Tensor& tensor;
@@ -69,8 +72,7 @@ void add_tensor(Keyer& keyer, const at::Tensor& tensor) {
   if (!tensor.is_cuda()) {
     throw py::type_error(
         "graphcache: a tensor of the CPU cannot be an argument, since a graph would keep the values that it has now: "
-        "move "
-        "it to the GPU, or put its values into the key");
+        "move it to the GPU, or put its values into the key");
   }
   if (tensor.key_set().has(c10::DispatchKey::Python)) {
     throw py::type_error(
@@ -81,7 +83,7 @@ void add_tensor(Keyer& keyer, const at::Tensor& tensor) {
 }
 
 // Adds a part of a key, or an argument of fn.
-void add(Keyer& keyer, PyObject* part) {
+void add(Keyer& keyer, PyObject* part, int depth) {
   if (PyBool_Check(part)) {
     keyer.add(part == Py_True);
   } else if (PyLong_Check(part)) {
@@ -100,14 +102,13 @@ void add(Keyer& keyer, PyObject* part) {
   } else if (THPVariable_Check(part)) {
     add_tensor(keyer, THPVariable_Unpack(part));
   } else if (PyTuple_Check(part)) {
-    keyer.add(Sequence{part});
+    keyer.add(Sequence{part, depth});
   } else if (PyList_Check(part)) {
-    keyer.add(nullptr, Sequence{part});
+    keyer.add(nullptr, Sequence{part, depth});
   } else if (PyFloat_Check(part)) {
     throw py::type_error(
         "graphcache: a float cannot be part of a key or an argument, since each new value would be a new graph: put it "
-        "into "
-        "a tensor, which fn reads, or round it to an integer");
+        "into a tensor, which fn reads, or round it to an integer");
   } else if (THPDtype_Check(part) || THPDevice_Check(part)) {
     keyer.add(std::string(py::str(part)));
   } else {
@@ -195,7 +196,7 @@ Key make_key(const py::handle& key, const py::handle& fn, const py::args& argume
     if (PyCallable_Check(fn.ptr()) == 0)
       throw py::type_error("graphcache: fn is a " + name_of_type(fn.ptr()) + ": it must be callable");
     add_fn(keyer, fn.ptr());
-    keyer.add(Sequence{arguments.ptr()});
+    keyer.add(Sequence{arguments.ptr(), 0});
   } else if (!arguments.empty()) {
     throw py::type_error("graphcache: arguments without fn: an adopted graph has none");
   }
@@ -241,6 +242,7 @@ class PyCache {
       throw std::runtime_error(
           "graphcache: PyTorch finds no CUDA device: is this a build of PyTorch with CUDA, and is there a driver?");
     }
+    py::module_::import("torch.cuda").attr("init")();  // PyTorch initialises CUDA at its first call in Python
     graphcache::Options options;
     options.max_executables = max_executables;
     options.max_device_bytes = max_device_bytes.value_or(SIZE_MAX);
@@ -386,6 +388,12 @@ class PyCache {
     return all;
   }
   std::string report() const { return graphcache::to_string(torch_->cache().stats()); }
+  std::string repr() const {
+    const graphcache::Stats stats = torch_->cache().stats();
+    return "<graphcache_torch.Cache of device " + std::to_string(torch_->cache().options().device) + ": " +
+           std::to_string(stats.live_templates) + " graphs, " + std::to_string(stats.live_executables) +
+           " executables>";
+  }
   py::list advise() const {
     const std::vector<graphcache::Finding> findings = [&] {
       const py::gil_scoped_release nogil;
@@ -496,7 +504,7 @@ void collect_cycles(PyHeapTypeObject* heap_type) {
 
 }  // namespace
 
-PYBIND11_MODULE(graphcache_torch, m) {
+PYBIND11_MODULE(_C, m) {
   m.doc() = "CUDA graphs for PyTorch, cached by launch configuration.";
   m.attr("__version__") = graphcache::kVersion;
   module_type = py::object(py::module_::import("torch.nn").attr("Module")).release().ptr();
@@ -522,14 +530,12 @@ one stream. pools="one_per_key" gives each key its own. Each run of a key writes
            py::arg("prefer") = "total_time", py::arg("pools") = "shared", py::arg("device") = py::none())
       .def("run", &PyCache::run, py::arg("key"), py::arg("fn") = py::none(),
            "Runs fn(*arguments): by replay if the key has a graph, else by capturing it. Returns what fn returned. "
-           "Without fn, "
-           "it replays the graph that was adopted for the key. What fn raises is raised.")
+           "Without fn, it replays the graph that was adopted for the key. What fn raises is raised.")
       .def("warm", &PyCache::warm, py::arg("key"), py::arg("fn"),
            "Captures and instantiates without running. Waits for the upload.")
       .def("adopt", &PyCache::adopt, py::arg("key"), py::arg("graph"), py::arg("result") = py::none(),
            "Makes a torch.cuda.CUDAGraph(keep_graph=True), captured before, the key's graph. The cache keeps the "
-           "object, and "
-           "result, which the runs of the key return.")
+           "object, and result, which the runs of the key return.")
       .def("contains", &PyCache::contains, py::arg("key"), py::arg("fn") = py::none(),
            "Whether a run with these arguments would replay.")
       .def("erase", &PyCache::erase, py::arg("key"), py::arg("fn") = py::none(),
@@ -539,6 +545,14 @@ one stream. pools="one_per_key" gives each key its own. Each run of a key writes
       .def("explain", &PyCache::explain, py::arg("key"), py::arg("fn") = py::none(),
            "Why runs with these arguments do what they do, in sentences.")
       .def("clear", &PyCache::clear, "Forgets every key. Waits for the device.")
+      .def("__enter__", [](const py::object& self) { return self; })
+      .def("__exit__", [](PyCache& self, const py::args&) { self.clear(); })
+      .def("__repr__", &PyCache::repr)
+      .def("__reduce__",
+           [](const PyCache&) -> py::object {
+             throw py::type_error(
+                 "graphcache: a cache cannot be copied or pickled, since its graphs are of one process");
+           })
       .def("register_generator", &PyCache::register_generator, py::arg("generator"),
            "For a torch.Generator besides the device's default one, before fn draws from it.")
       .def("stats", &PyCache::stats, "Counters, as a dictionary: runs by outcome, captures, evictions, ...")

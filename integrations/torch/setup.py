@@ -1,6 +1,6 @@
-# Builds the module graphcache_torch beside this file, or installs it:
+# Builds the package graphcache_torch into a folder, or installs it:
 #
-#   python3 setup.py build_ext --inplace        pip install --no-build-isolation ./integrations/torch
+#   python3 setup.py build --build-lib FOLDER        pip install --no-build-isolation ./integrations/torch
 #
 # Needs PyTorch for CUDA, a C++20 compiler, and an installed graphcache that pkg-config finds.
 import glob
@@ -38,9 +38,11 @@ setup(
     version=version,
     description="CUDA graphs for PyTorch, cached by launch configuration",
     license="Apache-2.0",
+    packages=["graphcache_torch"],
+    package_dir={"": "python"},
     ext_modules=[
         cpp_extension.CppExtension(
-            "graphcache_torch",
+            "graphcache_torch._C",
             ["module.cc"],
             include_dirs=[os.path.dirname(os.path.abspath(__file__)), os.path.dirname(cuda_file("include/cuda_runtime_api.h"))],
             libraries=["c10_cuda", "torch_cuda"],

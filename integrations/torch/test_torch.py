@@ -1,5 +1,9 @@
 # The module graphcache_torch: python3 -m unittest test_torch. Most of it needs a GPU, and is skipped without one.
+import copy
 import gc
+import pickle
+import subprocess
+import sys
 import threading
 import unittest
 import weakref
@@ -9,6 +13,16 @@ import torch
 import graphcache_torch
 
 ON_GPU = torch.cuda.is_available()
+
+
+def run_python(program):
+    """What a new process prints."""
+    return subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.strip()
+
+
+class ImportTest(unittest.TestCase):
+    def test_it_may_be_imported_before_torch(self):
+        self.assertEqual(run_python("import graphcache_torch as g; print(g.Cache.__module__)"), "graphcache_torch")
 
 
 @unittest.skipIf(ON_GPU, "PyTorch has a GPU here")
@@ -34,6 +48,41 @@ class TorchTest(unittest.TestCase):
 
     def equal(self, a, b):
         self.assertTrue(torch.equal(a, b), (a, b))
+
+    # Caches
+
+    def test_a_cache_may_be_what_uses_cuda_first(self):
+        program = '''import graphcache_torch
+cache = graphcache_torch.Cache()
+import torch
+x = torch.ones(3, device="cuda")
+print([cache.run("double", lambda x: x * 2, x).tolist() for _ in range(2)], cache.stats()["replayed"])'''
+        self.assertEqual(run_python(program), "[[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]] 1")
+
+    def test_an_allocator_without_pools_is_refused(self):
+        program = '''import os
+os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "backend:cudaMallocAsync"
+import graphcache_torch
+try:
+    graphcache_torch.Cache()
+except RuntimeError as why:
+    print(why)'''
+        self.assertIn("cudaMallocAsync", run_python(program))
+
+    def test_a_cache_is_cleared_at_the_end_of_with(self):
+        x = torch.rand(10, device="cuda")
+        with graphcache_torch.Cache() as cache:
+            cache.run("chain", chain, x)
+            self.assertEqual(repr(cache), "<graphcache_torch.Cache of device 0: 1 graphs, 1 executables>")
+        self.assertFalse(cache.contains("chain", chain, x))
+        with self.assertRaisesRegex(LookupError, "mine"), cache:
+            raise LookupError("mine")
+
+    def test_a_cache_cannot_be_copied(self):
+        cache = graphcache_torch.Cache()
+        for take in (pickle.dumps, copy.copy, copy.deepcopy):
+            with self.assertRaisesRegex(TypeError, "cannot be copied or pickled"):
+                take(cache)
 
     # Values
 
@@ -423,8 +472,15 @@ class TorchTest(unittest.TestCase):
         for argument in (1.5, torch.rand(4), object(), x.to_sparse()):
             with self.assertRaises(TypeError):
                 cache.run("key", chain, argument)
-        with self.assertRaises(ValueError):
-            cache.run(1 << 70, chain, x)
+        deep, endless = (), []
+        for _ in range(100000):
+            deep = (deep,)
+        endless.append(endless)
+        for key in (1 << 70, deep, endless):
+            with self.assertRaises(ValueError):
+                cache.run(key, chain, x)
+            with self.assertRaises(ValueError):
+                cache.run("key", chain, key)
         with self.assertRaises(TypeError):
             cache.run("key", 7, x)
         with self.assertRaises(KeyError):
