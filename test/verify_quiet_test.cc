@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "graphcache/graphcache.h"
@@ -107,6 +108,31 @@ TEST_F(VerifyQuietTest, AddressesOfLocalVariables) {
                            rec.launch(scale, {1, 1}, data.get(), static_cast<const float*>(&local), 0, 1.0f);
                          })
                     .ok());
+  }
+  expect_quiet(cache);
+}
+
+// The upper bytes of the addresses of one variable may differ between the two threads, or between the run that captured
+// it and the verified one, and be equal in both new recordings.
+TEST_F(VerifyQuietTest, AddressesOfLocalVariablesAtAnyDepth) {
+  Cache cache(verifying());
+  const auto run_at = [&](int depth) {
+    // Moves the frames of what it calls.
+    auto* const shift = static_cast<volatile char*>(__builtin_alloca(static_cast<std::size_t>(depth) * 512));
+    shift[0] = 0;
+    ASSERT_TRUE(cache
+                    .run(key("k", depth), stream,
+                         [&](Recorder& rec) {
+                           float local = 0;
+                           rec.launch(scale, {1, 1}, data.get(), static_cast<const float*>(&local), 0, 1.0f);
+                         })
+                    .ok());
+  };
+  constexpr int kDepths = 200;
+  for (int depth = 1; depth < kDepths; ++depth) {
+    run_at(depth);
+    run_at(depth);
+    std::thread(run_at, depth).join();
   }
   expect_quiet(cache);
 }

@@ -15,8 +15,7 @@ namespace {
 
 constexpr int kCount = 20000;
 
-// Throws, as RAFT_CUDA_TRY does. An exception that `fn` throws passes through the run. If a call of `fn` has broken the
-// capture, the exception is dropped, and `fn` is called again, directly.
+// Throws, as RAFT_CUDA_TRY does. If `fn` throws under capture, it is called again, directly.
 #define CHECKED(call)                                         \
   if (const cudaError_t error = (call); error != cudaSuccess) \
   throw std::runtime_error(std::string(#call) + ": " + cudaGetErrorString(error))

@@ -369,10 +369,19 @@ class Comparison {
       }
       if (!differs) continue;
       if (length == kWord && same_word(as<std::uint64_t>(kept + at), as<std::uint64_t>(now + at))) continue;
+      if (length == kWord && again != nullptr && are_of_stack(kept + at, now + at, again + at)) continue;
       const std::string where =
           size <= kWord ? what : absl::StrFormat("%s, bytes %d to %d of %d", what, at, at + length - 1, size);
       return find(where, text_of(kept + at, length), text_of(now + at, length));
     }
+  }
+
+  // Whether these are addresses of a variable on the stack, which is elsewhere in each recording. Their upper bytes may
+  // be equal in both new ones.
+  static bool are_of_stack(const unsigned char* kept, const unsigned char* now, const unsigned char* again) {
+    const void* const of_now = as<const void*>(now);
+    const void* const of_again = as<const void*>(again);
+    return of_now != of_again && is_on_a_stack(of_now) && is_on_a_stack(of_again) && is_pageable(as<const void*>(kept));
   }
 
   void compare_addresses(std::string_view what, const void* kept, const void* now) {

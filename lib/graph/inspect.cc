@@ -34,16 +34,6 @@ Range stack_of_this_thread() {
   return {static_cast<const char*>(begin) + (size - used), used};
 }
 
-// Whether an address is on the stack that the caller runs on. The bounds of a fiber's stack are not known, so there all
-// that is near counts.
-bool is_on_a_stack(const void* address) {
-  constexpr std::uintptr_t kNear = std::uintptr_t{256} << 10;
-  if (is_on_this_threads_stack(address)) return true;
-  const void* const here = __builtin_frame_address(0);
-  const auto distance = reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(here);
-  return !is_on_this_threads_stack(here) && distance + kNear < 2 * kNear;
-}
-
 class Inspection {
  public:
   explicit Inspection(const Slots& slots) : slots_(slots) {}
@@ -178,6 +168,14 @@ bool is_pageable(const void* memory) {
 bool is_on_this_threads_stack(const void* address) {
   static thread_local const Range stack = stack_of_this_thread();
   return reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(stack.begin) < stack.size;
+}
+
+bool is_on_a_stack(const void* address) {
+  constexpr std::uintptr_t kNear = std::uintptr_t{256} << 10;
+  if (is_on_this_threads_stack(address)) return true;
+  const void* const here = __builtin_frame_address(0);
+  const auto distance = reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(here);
+  return !is_on_this_threads_stack(here) && distance + kNear < 2 * kNear;
 }
 
 }  // namespace graphcache

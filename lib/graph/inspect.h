@@ -22,5 +22,8 @@ absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, Content* content
 bool is_pageable(const void* memory);
 
 bool is_on_this_threads_stack(const void* address);
+// Whether an address is on the stack that the caller runs on. The bounds of a fiber's stack are not known, so there all
+// that is near counts.
+bool is_on_a_stack(const void* address);
 
 }  // namespace graphcache

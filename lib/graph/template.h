@@ -54,7 +54,7 @@ struct SlotNode {
   const void* kernel = nullptr;  // The host symbol of a kernel node.
   // The driver's handle of that kernel, or null if the driver does not report it.
   CUfunction function = nullptr;
-  CUcontext context = nullptr;              // The driver's handle of the context that the kernel runs in.
+  CUcontext context = nullptr;  // The driver's handle of the context that the kernel runs in.
   // The kernel, if that context is not the device's: a green context's node takes no function (docs/semantics.md).
   CUkernel foreign = nullptr;
   cudaMemcpyKind kind = cudaMemcpyDefault;  // The kind of a memcpy node.
