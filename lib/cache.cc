@@ -22,7 +22,7 @@ namespace graphcache {
 bool detail::hides_its_code(const std::type_info& type) {
   if (dynamic_cast<const abi::__pbase_type_info*>(&type) != nullptr) return true;
   const std::string_view name = type.name();
-  return name.substr(0, 2) == "St" || name.substr(0, 3) == "NSt";
+  return name.substr(0, 2) == "St" || name.substr(0, 3) == "NSt" || name.substr(0, 6) == "N4absl";
 }
 
 Cache::Cache(const Options& options) {
@@ -43,7 +43,7 @@ absl::StatusOr<Outcome> Cache::run_step(detail::Hits& hits, const Key& key, cuda
   if (cache == nullptr) return absl::FailedPreconditionError("the cache of this step has been destroyed");
   cudaError_t error = cudaSuccess;
   detail::HotEntry* const entry = remembered->entry;
-  if (entry != nullptr && remembered->type == call.site.type && hits.are_usual() && entry->lock.try_lock()) {
+  if (entry != nullptr && remembered->site == call.site && hits.are_usual() && entry->lock.try_lock()) {
     const bool is_hit = entry->life == remembered->life && !entry->erased.load(std::memory_order_relaxed) &&
                         entry->is_ready_for(name_of(stream), call.values, call.values_size);
     if (is_hit) error = hits.launch(*entry);
@@ -124,7 +124,7 @@ std::vector<LabelStats> Cache::labels() const {
 }
 absl::Status Cache::status() const { return impl_->status(); }
 const Options& Cache::options() const { return impl_->options(); }
-cudaStream_t Cache::default_stream() const { return impl_->options().stream; }
+StreamArg Cache::default_stream() const { return impl_->options().stream; }
 
 Cache& cache_for(int device) {
   static Mutex mutex;

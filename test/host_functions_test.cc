@@ -1,11 +1,13 @@
 // The data of host functions. A graph calls them at each launch, after fn has returned, so a key runs directly if such
-// data is on a stack. Data elsewhere is kept alive by the program.
+// data is on a stack or in other pageable memory. Static data, pinned memory and numbers are used by graphs.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <new>
+#include <thread>
 
 #include "host_memory_support.h"
 
@@ -74,15 +76,17 @@ TEST_F(HostFunctionsTest, DataInALocalVariableOfFnRunsDirectly) {
   expect_advice(cache, key("k"), kOfFunction);
 }
 
-TEST_F(HostFunctionsTest, DataElsewhereIsUsedByGraphs) {
-  static int in_the_module = 0;
-  in_the_module = 0;
-  const auto on_the_heap = std::make_unique<int>(0);
+int in_the_module = 0;
+thread_local int of_the_thread = 0;
+
+TEST_F(HostFunctionsTest, StaticDataPinnedMemoryAndNumbersAreUsedByGraphs) {
+  const PinnedBuffer<int> pinned(1);
   const Pages pages(4096);
+  CUDA_OK(cudaHostRegister(pages.as<int>(), 4096, cudaHostRegisterDefault));
   int number = 0;
   for (const bool in_fiber : {false, true}) {
     Fiber fiber(/*mapped=*/true);
-    for (int* const calls : {&in_the_module, on_the_heap.get(), pages.as<int>()}) {
+    for (int* const calls : {&in_the_module, pinned.get(), pages.as<int>()}) {
       *calls = 0;
       const auto run_twice = [&] {
         for (const Outcome outcome : {Outcome::kInstantiated, Outcome::kReplayed}) {
@@ -98,6 +102,70 @@ TEST_F(HostFunctionsTest, DataElsewhereIsUsedByGraphs) {
       ++number;
     }
   }
+  CUDA_OK(cudaHostUnregister(pages.as<int>()));
+  in_the_module = 0;
+  const auto add_number = [](void* data) { in_the_module += static_cast<int>(reinterpret_cast<std::intptr_t>(data)); };
+  for (const Outcome outcome : {Outcome::kInstantiated, Outcome::kReplayed}) {
+    EXPECT_TRUE(did(outcome, cache.run(key("number"), stream, [&](cudaStream_t on) {
+      return cudaLaunchHostFunc(on, add_number, reinterpret_cast<void*>(7));
+    })));
+  }
+  CUDA_OK(cudaStreamSynchronize(stream));
+  EXPECT_EQ(in_the_module, 14);
+}
+
+// The usual way to hand data over. A graph's second launch would use what the first one has freed.
+TEST_F(HostFunctionsTest, DataThatTheFunctionFreesRunsDirectly) {
+  in_the_module = 0;
+  for (int i = 1; i <= 4; ++i) {
+    EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](cudaStream_t on) {
+      return cudaLaunchHostFunc(
+          on, [](void* data) { in_the_module += *std::unique_ptr<int>(static_cast<int*>(data)); }, new int(i));
+    }));
+    CUDA_OK(cudaStreamSynchronize(stream));
+  }
+  EXPECT_EQ(in_the_module, 10);
+  expect_advice(cache, key("k"), kOfFunction);
+}
+
+TEST_F(HostFunctionsTest, DataInOtherPageableMemoryRunsDirectly) {
+  const auto on_the_heap = std::make_unique<int>();
+  const Pages pages(1 << 20);
+  std::thread([&] {
+    for (int* const calls : {on_the_heap.get(), pages.as<int>(), &of_the_thread, ZERO_ON_THE_STACK()}) {
+      *calls = 0;
+      for (int i = 1; i <= 3; ++i) {
+        EXPECT_RUN(kEager, cache.run(key("k", calls), stream,
+                                     [calls](cudaStream_t on) { return cudaLaunchHostFunc(on, count, calls); }));
+        CUDA_OK(cudaStreamSynchronize(stream));
+        EXPECT_EQ(*calls, i);
+      }
+      expect_advice(cache, key("k", calls), kOfFunction);
+    }
+  }).join();
+  int* const of_this_thread = ZERO_ON_THE_STACK();
+  std::thread([&] {
+    for (int i = 1; i <= 2; ++i) {
+      EXPECT_RUN(kEager, cache.run(key("of another thread"), stream,
+                                   [&](cudaStream_t on) { return cudaLaunchHostFunc(on, count, of_this_thread); }));
+    }
+  }).join();
+  CUDA_OK(cudaStreamSynchronize(stream));
+  EXPECT_EQ(*of_this_thread, 2);
+}
+
+// Far from the frame of the run, and beyond a large frame of a fiber.
+TEST_F(HostFunctionsTest, DataFarUpTheStackRunsDirectly) {
+  int* const calls = ZERO_ON_THE_STACK();
+  const auto run = [&](int i) {
+    deeper(900 << 10, [&] {
+      EXPECT_RUN(kEager,
+                 cache.run(key("k", i), stream, [&](cudaStream_t on) { return cudaLaunchHostFunc(on, count, calls); }));
+    });
+  };
+  run(0);
+  CUDA_OK(cudaStreamSynchronize(stream));
+  EXPECT_EQ(*calls, 1);
 }
 
 TEST_F(HostFunctionsTest, TheErrorIsReturnedIfTheCacheIsToldTo) {

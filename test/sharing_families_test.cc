@@ -150,7 +150,7 @@ void add_one(void* number) { ++*static_cast<int*>(number); }
 void add_ten(void* number) { *static_cast<int*>(number) += 10; }
 
 TEST_F(SharingTest, SetsCopiesAndHostFunctionsThatDiffer) {
-  std::vector<int> numbers(2);
+  static int numbers[2];
   const std::function<void(cudaStream_t)> sets[] = {
       [&](cudaStream_t s) { CUDA_OK(cudaMemsetAsync(at(0), 1, 64, s)); },
       [&](cudaStream_t s) { CUDA_OK(cudaMemsetAsync(at(0), 2, 64, s)); },      // another value
@@ -181,7 +181,7 @@ TEST_F(SharingTest, SetsCopiesAndHostFunctionsThatDiffer) {
           rec.launch(blend, {2, 64}, at(0), 128, 5, 6);
           pad(rec, padding);
         };
-        numbers.assign(2, 0);
+        numbers[0] = numbers[1] = 0;
         const Outcome wanted = known.empty()         ? Outcome::kInstantiated
                                : !known.count(which) ? Outcome::kUpdated
                                : which == last       ? Outcome::kReplayed

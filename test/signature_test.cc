@@ -300,7 +300,7 @@ class GetterTest : public SignatureTest, public testing::WithParamInterface<Gett
     return outcome;
   }
 
-  int number = 0;
+  static inline int number = 0;  // A graph may use static data.
 };
 
 INSTANTIATE_TEST_SUITE_P(Functions, GetterTest,

@@ -328,7 +328,7 @@ TEST_F(StepTest, AFailedLaunchRunsDirectlyAndLeavesNoError) {
 TEST_F(StepTest, ExecutablesOfHitsAreNotDestroyedInFlight) {
   Cache cache(unshared(1));
   const auto count = [](void* runs) { ++*static_cast<int*>(runs); };
-  const auto runs = std::make_unique<int>(0);
+  const PinnedBuffer<int> runs(1);
   auto step = cache.prepare(key("k"), [&](cudaStream_t on) { return cudaLaunchHostFunc(on, count, runs.get()); });
   EXPECT_RUN(kInstantiated, step.run(stream));
   EXPECT_RUN(kReplayed, step.run(stream));
@@ -340,10 +340,10 @@ TEST_F(StepTest, ExecutablesOfHitsAreNotDestroyedInFlight) {
     EXPECT_TRUE(cache.run(key("other"), cudaStreamPerThread, [&](cudaStream_t on) { return add_one(on); }).ok());
   }
   EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
-  EXPECT_EQ(*runs, 3);
+  EXPECT_EQ(*runs.get(), 3);
   CUDA_OK(hostrt::release(stream));
   CUDA_OK(cudaStreamSynchronize(stream));
-  EXPECT_EQ(*runs, 4);
+  EXPECT_EQ(*runs.get(), 4);
 }
 
 TEST_F(StepTest, HitsOnManyStreamsInTurnAreOneCallEach) {

@@ -169,10 +169,10 @@ TEST_F(VerifyHitsTest, LaunchThatWentElsewhere) {
 }
 
 TEST_F(VerifyHitsTest, HostFunctionWhoseDataHasMoved) {
-  std::array<std::unique_ptr<float>, 2> counts;
+  static float counts[2];
   const auto run = [&](Cache& cache, int which) {
-    if (which == 0) counts = {std::make_unique<float>(0.0f), std::make_unique<float>(0.0f)};
-    float* const count = counts[which].get();
+    if (which == 0) counts[0] = counts[1] = 0;
+    float* const count = &counts[which];
     return cache.run(key("k"), stream, [count](cudaStream_t on) {
       return cudaLaunchHostFunc(
           on, [](void* at) { *static_cast<float*>(at) += 1; }, count);
@@ -180,7 +180,7 @@ TEST_F(VerifyHitsTest, HostFunctionWhoseDataHasMoved) {
   };
   const auto second = [&] {
     CUDA_OK(cudaDeviceSynchronize());
-    return *counts[1];
+    return counts[1];
   };
   const std::vector<std::string> words = {"node 0 (host function): its data was 0x", "and is 0x"};
   expect_wrong_without(run, second, 0);

@@ -206,7 +206,7 @@ TEST_F(VerifyQuietTest, ForksAndHostFunctions) {
   Cache cache(verifying());
   Stream side;
   Event fork, join;
-  const auto calls = std::make_unique<int>(0);
+  const PinnedBuffer<int> calls(1);
   for (int i = 0; i < 4; ++i) {
     ASSERT_TRUE(cache
                     .run(key("k"), stream, params(1.0f * i),
@@ -223,7 +223,7 @@ TEST_F(VerifyQuietTest, ForksAndHostFunctions) {
                     .ok());
     EXPECT_EQ(other.first(), 1.0f * i);
   }
-  EXPECT_EQ(*calls, 4);
+  EXPECT_EQ(*calls.get(), 4);
   expect_quiet(cache);
 }
 

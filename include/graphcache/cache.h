@@ -263,7 +263,7 @@ class Cache {
   template <class Fn>
   friend class Step;
   class Impl;
-  cudaStream_t default_stream() const;
+  StreamArg default_stream() const;
   template <class... Ts, class Fn>
   static detail::Call make_call(const Params<Ts...>& params, Fn& fn);
   absl::StatusOr<Outcome> run_call(const Key& key, cudaStream_t stream, const detail::Call& call);
@@ -363,7 +363,7 @@ detail::Call Cache::make_call(const Params<Ts...>& params, Fn& fn) {
     if constexpr (is_adopted) {
       site.type = reinterpret_cast<const void*>(detail::adopted_place<Ts...>());
     } else {
-      site = {&detail::site_tag<Bare, Ts...>, detail::Target<Bare>::of(fn), detail::loaded_at};
+      site = {&detail::SiteTag<Bare, Ts...>::value, detail::Target<Bare>::of(fn), detail::loaded_at};
     }
     return {site,      const_cast<void*>(address), &Invoker::invoke, &detail::unfit<Bare>, params.data(), params.size(),
             is_adopted};

@@ -49,11 +49,11 @@ class Step {
 
  private:
   friend class Cache;
-  Step(std::shared_ptr<detail::Hits> hits, cudaStream_t stream, Key key, Fn fn)
+  Step(std::shared_ptr<detail::Hits> hits, StreamArg stream, Key key, Fn fn)
       : hits_(std::move(hits)), stream_(stream), key_(std::move(key)), fn_(std::move(fn)) {}
 
   std::shared_ptr<detail::Hits> hits_;
-  cudaStream_t stream_;  // The default stream, Options::stream.
+  StreamArg stream_;  // The default stream, Options::stream.
   Key key_;
   Fn fn_;
   detail::Remembered remembered_;

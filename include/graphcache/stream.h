@@ -25,7 +25,10 @@ class StreamArg {
   // NOLINTNEXTLINE(google-explicit-constructor): streams are passed as to CUDA's own functions.
   StreamArg(cudaStream_t stream, cudaStream_t if_null = detail::default_stream_of_unit())
       : stream_(stream != nullptr ? stream : if_null) {}
-  template <class S, std::enable_if_t<std::is_convertible_v<S&&, cudaStream_t> && !std::is_pointer_v<S>, int> = 0>
+  // A StreamArg is copied, since it may be passed on in an inline function, which units of both kinds share.
+  template <class S, std::enable_if_t<std::is_convertible_v<S&&, cudaStream_t> && !std::is_pointer_v<S> &&
+                                          !std::is_base_of_v<StreamArg, std::decay_t<S>>,
+                                      int> = 0>
   // NOLINTNEXTLINE(google-explicit-constructor)
   StreamArg(S&& stream, cudaStream_t if_null = detail::default_stream_of_unit())
       : StreamArg(static_cast<cudaStream_t>(stream), if_null) {}

@@ -241,7 +241,7 @@ absl::Status adopt(cudaGraph_t graph, const Adoption& adoption, const detail::Ca
     return cuda_failure(listed.call, listed.error);
   }
   content->is_adopted = true;
-  if (absl::Status status = inspect(made.nodes, content); !status.ok()) return status;
+  if (absl::Status status = inspect(made.nodes, nullptr, content); !status.ok()) return status;
   content->id = next_id();
   content->node_count = made.nodes.size();
   content->leaves_memory = false;  // The program knows the graph's memory, which is the same at each launch.

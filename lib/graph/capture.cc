@@ -90,7 +90,7 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   if (captured.capture.ok() && !recording.take_slots(captured.graph.nodes, &content.slots)) {
     captured.capture = absl::InternalError("a node with slots is not part of the captured graph");
   }
-  if (captured.capture.ok()) captured.capture = inspect(captured.graph.nodes, &content);
+  if (captured.capture.ok()) captured.capture = inspect(captured.graph.nodes, call.site.type, &content);
   if (!captured.capture.ok()) return captured;
   content.id = next_id();
   content.node_count = captured.graph.nodes.size();

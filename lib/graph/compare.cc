@@ -381,7 +381,10 @@ class Comparison {
   static bool are_of_stack(const unsigned char* kept, const unsigned char* now, const unsigned char* again) {
     const void* const of_now = as<const void*>(now);
     const void* const of_again = as<const void*>(again);
-    return of_now != of_again && is_on_a_stack(of_now) && is_on_a_stack(of_again) && is_pageable(as<const void*>(kept));
+    if (of_now == of_again || !is_on_a_stack(of_now) || !is_on_a_stack(of_again)) return false;
+    bool pageable = false;
+    (void)find_pageable(as<const void*>(kept), &pageable);
+    return pageable;
   }
 
   void compare_addresses(std::string_view what, const void* kept, const void* now) {

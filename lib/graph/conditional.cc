@@ -73,13 +73,16 @@ const char* name_if_forbidden(cudaGraphNodeType type) {
   }
 }
 
-bool is_of_pageable_memory(cudaGraphNode_t node) {
+CallResult find_pageable_copy(cudaGraphNode_t node, bool* found) {
   cudaMemcpy3DParms copy = {};
-  if (copy_params(node, &copy).error != cudaSuccess) return false;
-  const auto uses = [&](const void* memory, cudaMemcpyKind of_device) {
-    return memory != nullptr && copy.kind != cudaMemcpyDeviceToDevice && copy.kind != of_device && is_pageable(memory);
+  CallResult done = copy_params(node, &copy);
+  const auto look = [&](const void* memory, cudaMemcpyKind of_device) {
+    if (done.error != cudaSuccess || *found || memory == nullptr) return;
+    if (copy.kind != cudaMemcpyDeviceToDevice && copy.kind != of_device) done = find_pageable(memory, found);
   };
-  return uses(copy.srcPtr.ptr, cudaMemcpyDeviceToHost) || uses(copy.dstPtr.ptr, cudaMemcpyHostToDevice);
+  look(copy.srcPtr.ptr, cudaMemcpyDeviceToHost);
+  look(copy.dstPtr.ptr, cudaMemcpyHostToDevice);
+  return done;
 }
 
 }  // namespace
@@ -197,10 +200,12 @@ class Recording::BodyCapture {
   bool may_hold(const std::vector<cudaGraphNode_t>& nodes) {
     for (const cudaGraphNode_t node : nodes) {
       cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-      const CallResult done{"cudaGraphNodeGetType", cudaGraphNodeGetType(node, &type)};
+      CallResult done{"cudaGraphNodeGetType", cudaGraphNodeGetType(node, &type)};
+      bool is_pageable_copy = false;
+      if (done.error == cudaSuccess && type == cudaGraphNodeTypeMemcpy)
+        done = find_pageable_copy(node, &is_pageable_copy);
       if (done.error != cudaSuccess) return refuse(done);
-      const char* name = name_if_forbidden(type);
-      if (type == cudaGraphNodeTypeMemcpy && is_of_pageable_memory(node)) name = "a copy from or to pageable memory";
+      const char* const name = is_pageable_copy ? "a copy from or to pageable memory" : name_if_forbidden(type);
       if (name == nullptr) continue;
       outermost_.refuse_capture(absl::FailedPreconditionError(
           absl::StrCat("the body of a conditional node holds ", name, ", which CUDA does not allow there")));
@@ -232,6 +237,13 @@ class Recording::BodyCapture {
 unsigned long long Recording::capture_id() {
   const BodyCapture* const body = outermost().body_;
   return body != nullptr ? body->id() : capture_id_;
+}
+
+bool Recording::is_capture_broken() {
+  const BodyCapture* const body = outermost().body_;
+  CaptureInfo info;
+  const cudaError_t error = capture_info(body != nullptr ? body->stream() : stream_, &info);
+  return error != cudaSuccess || info.status != cudaStreamCaptureStatusActive || info.id != capture_id();
 }
 
 void Recording::conditional(cudaStream_t stream, const Conditional& node) {

@@ -1,5 +1,6 @@
 #include "graph/inspect.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -19,33 +20,36 @@ struct Range {
   std::size_t size = 0;
 };
 
-// Empty if it cannot be determined. For the main thread, the query reads a file. With an unlimited stack size the range
-// it returns reaches down into other memory, so only the upper part is used.
+// Empty if it cannot be determined. For the main thread, the query reads a file.
 Range stack_of_this_thread() {
-  constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
   pthread_attr_t attributes;
   if (pthread_getattr_np(pthread_self(), &attributes) != 0) return {};
   void* begin = nullptr;
   std::size_t size = 0;
   const bool known = pthread_attr_getstack(&attributes, &begin, &size) == 0;
   pthread_attr_destroy(&attributes);
-  if (!known) return {};
-  const std::size_t used = std::min(size, kMaxBytes);
-  return {static_cast<const char*>(begin) + (size - used), used};
+  return known ? Range{static_cast<const char*>(begin), size} : Range{};
+}
+
+// The shared object or executable that has this address in its code or its static data, or null.
+const void* module_of(const void* address) {
+  Dl_info info;
+  return dladdr(address, &info) != 0 ? info.dli_fbase : nullptr;
 }
 
 class Inspection {
  public:
-  explicit Inspection(const Slots& slots) : slots_(slots) {}
+  Inspection(const Slots& slots, const void* place) : slots_(slots), place_(place) {}
 
-  // Skips nodes that cannot be read, except if the error has destroyed the context. `slot_nodes` are those of the
-  // nodes.
+  // Notes nodes that cannot be read, and fails only if the error has destroyed the context. `slot_nodes` are those of
+  // the nodes.
   CallResult read(const std::vector<cudaGraphNode_t>& nodes, const std::vector<SlotNode>& slot_nodes) {
     auto slot_node = slot_nodes.begin();
     for (std::size_t i = 0; i < nodes.size(); ++i) {
       const bool has_slots = slot_node != slot_nodes.end() && slot_node->index == i;
       const CallResult done = read(nodes[i], has_slots ? &*slot_node++ : nullptr);
       if (is_fatal(done.error)) return done;
+      if (done.error != cudaSuccess) unread_ = done;
     }
     return {};
   }
@@ -60,16 +64,20 @@ class Inspection {
   }
 
   absl::Status unfit() const {
-    if (has_data_on_stack_) {
+    if (lends_to_host_function_) {
       return absl::FailedPreconditionError(
-          "a host function was given a pointer to a stack, and each launch of the graph would follow it after fn has "
-          "returned: give it data that lives as long as the key's entry");
+          "a host function has its data on a stack or in other pageable host memory, and each launch of the graph "
+          "would "
+          "use it after fn has returned: use static data, or memory from cudaMallocHost or cudaHostRegister that lives "
+          "as "
+          "long as the key's entry");
     }
     if (copies_pageable_) {
       return absl::FailedPreconditionError(
           "a copy has pageable host memory at one end, and each launch of the graph would use it after fn has "
           "returned: pass the pointer as a slot, or use memory from cudaMallocHost or cudaHostRegister");
     }
+    if (unread_.error != cudaSuccess) return cuda_failure(unread_.call, unread_.error);
     return absl::OkStatus();
   }
 
@@ -90,7 +98,7 @@ class Inspection {
         cudaHostNodeParams params = {};
         unsigned sync_mode = 0;
         const CallResult done = host_params(node, &params, &sync_mode);
-        has_data_on_stack_ = has_data_on_stack_ || is_on_a_stack(params.userData);
+        if (done.error == cudaSuccess) lends_to_host_function_ = lends_to_host_function_ || may_be_gone(params);
         return done;
       }
       case cudaGraphNodeTypeMemAlloc: {
@@ -119,13 +127,32 @@ class Inspection {
     }
   }
 
+  // Whether the data of a host function may be gone when the graph is launched. Functions of other modules are those of
+  // libraries such as NCCL, which keep their data by user objects.
+  bool may_be_gone(const cudaHostNodeParams& params) {
+    constexpr std::uintptr_t kLeast = std::uintptr_t{1} << 16;  // smaller ones are numbers
+    const void* const data = params.userData;
+    if (reinterpret_cast<std::uintptr_t>(data) < kLeast) return false;
+    if (is_on_a_stack(data)) return true;
+    return module_of(reinterpret_cast<const void*>(params.fn)) == module_of(place_) && module_of(data) == nullptr &&
+           is_pageable_memory(data);
+  }
+
+  // False, and noted, if the kind of memory cannot be found out.
+  bool is_pageable_memory(const void* memory) {
+    bool pageable = false;
+    const CallResult done = find_pageable(memory, &pageable);
+    if (done.error != cudaSuccess) unread_ = done;
+    return pageable;
+  }
+
   void add(const cudaMemcpy3DParms& copy, const SlotNode* slot_node) {
     const auto add_raw = [&](const cudaPitchedPtr& memory, const cudaPos& at, std::size_t field) {
       const bool is_slot = slot_node != nullptr && slots_.binding(*slot_node, slot_node->fields + field) != nullptr;
       if (is_slot || memory.ptr == nullptr) return;  // An array has no pointer.
       const std::size_t row = at.z * memory.ysize + at.y;
       const char* const begin = static_cast<const char*>(memory.ptr) + row * memory.pitch + at.x;
-      copies_pageable_ = copies_pageable_ || (!is_own(begin) && is_pageable(begin));
+      copies_pageable_ = copies_pageable_ || (!is_own(begin) && is_pageable_memory(begin));
     };
     add_raw(copy.srcPtr, copy.srcPos, offsetof(MemcpyFields, src));
     add_raw(copy.dstPtr, copy.dstPos, offsetof(MemcpyFields, dst));
@@ -140,18 +167,20 @@ class Inspection {
 
   const bool by_driver_ = has_context();
   const Slots& slots_;
+  const void* const place_;  // an address in the module of `fn`
   std::uint64_t shape_ = 0;
   bool copies_pageable_ = false;
-  bool has_data_on_stack_ = false;
+  CallResult unread_;  // what the last node that could not be read has returned
+  bool lends_to_host_function_ = false;
   std::vector<Range> allocated_;
   std::vector<const char*> freed_;
 };
 
 }  // namespace
 
-absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, Content* content) {
+absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, const void* place, Content* content) {
   const LastErrorGuard last_error;
-  Inspection inspection(content->slots);
+  Inspection inspection(content->slots, place);
   if (const CallResult done = inspection.read(nodes, content->slots.nodes); done.error != cudaSuccess) {
     return cuda_failure(done.call, done.error);
   }
@@ -160,14 +189,22 @@ absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, Content* content
   return content->is_adopted ? absl::OkStatus() : inspection.unfit();
 }
 
-bool is_pageable(const void* memory) {
+CallResult find_pageable(const void* memory, bool* pageable) {
   cudaPointerAttributes attributes = {};
-  return cudaPointerGetAttributes(&attributes, memory) == cudaSuccess && attributes.type == cudaMemoryTypeUnregistered;
+  const cudaError_t error = cudaPointerGetAttributes(&attributes, memory);
+  *pageable = error == cudaSuccess && attributes.type == cudaMemoryTypeUnregistered;
+  return {"cudaPointerGetAttributes", error};
 }
 
 bool is_on_this_threads_stack(const void* address) {
   static thread_local const Range stack = stack_of_this_thread();
-  return reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(stack.begin) < stack.size;
+  const auto offset_of = [](const void* at) {
+    return reinterpret_cast<std::uintptr_t>(at) - reinterpret_cast<std::uintptr_t>(stack.begin);
+  };
+  const std::uintptr_t here = offset_of(__builtin_frame_address(0)), there = offset_of(address);
+  // The range of an unlimited stack reaches down into other memory. Frames that have ended are just below this one.
+  constexpr std::uintptr_t kEnded = std::uintptr_t{64} << 20;
+  return there < stack.size && (here >= stack.size || here < kEnded || there >= here - kEnded);
 }
 
 bool is_on_a_stack(const void* address) {

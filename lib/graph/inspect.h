@@ -14,12 +14,14 @@ namespace graphcache {
 //
 // Every launch of a graph uses the host memory that its nodes point to, although `fn` has returned. So this returns an
 // error for a captured graph if that memory may be gone: if a copy has pageable memory at an end that is no slot, or if
-// the data of a host function is on a stack. Call this once the content has its slots and says if it is adopted.
-absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, Content* content);
+// the data of a host function is on a stack, or in pageable memory that is no static data. For functions outside of the
+// module of `fn`, which has the address `place`, only a stack counts. Call this once the content has its slots and says
+// if it is adopted.
+absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, const void* place, Content* content);
 
-// Whether this is host memory that no runtime call has allocated or registered. Memory that a graph allocates counts as
-// such until the graph is launched.
-bool is_pageable(const void* memory);
+// Sets `pageable` to whether this is host memory that no runtime call has allocated or registered. Memory that a graph
+// allocates counts as such until the graph is launched.
+CallResult find_pageable(const void* memory, bool* pageable);
 
 bool is_on_this_threads_stack(const void* address);
 // Whether an address is on the stack that the caller runs on. The bounds of a fiber's stack are not known, so there all

@@ -180,6 +180,10 @@ bool Recording::may_enqueue(cudaStream_t stream, const char* call, const void* k
   if (!status_.ok() || (in_body_ && !outermost().refused().ok())) return false;
   calls_.begin(call, kernel);
   if (errors_ != nullptr) left_behind_ = errors_->caused();
+  if (mode_ == Mode::kDirect && active_recording != nullptr) {
+    active_recording->refuse_capture(absl::FailedPreconditionError(
+        "fn used the recorder of the run around it, whose slots the graph of this run could not follow"));
+  }
   const bool is_runs_stream = stream == stream_ && !is_of_current_device(stream);
   if (mode_ == Mode::kDirect || (is_runs_stream && !in_body_)) return true;
   LastErrorGuard last_error;
@@ -189,7 +193,11 @@ bool Recording::may_enqueue(cudaStream_t stream, const char* call, const void* k
     fail(cuda_failure("cudaStreamGetCaptureInfo", error));
   } else if (info.status == cudaStreamCaptureStatusInvalidated) {
     return true;  // The call will fail and report that the capture is broken.
-  } else if (info.status != cudaStreamCaptureStatusActive || info.id != capture_id()) {
+  } else if (info.status == cudaStreamCaptureStatusActive && info.id == capture_id()) {
+    return true;
+  } else if (stream != stream_ && is_capture_broken()) {  // A fork of it has failed.
+    fail(broken(call, cudaErrorStreamCaptureInvalidated));
+  } else {
     fail_as_misused(absl::InvalidArgumentError(
         in_body_
             ? std::string("a recorder was used inside the body of a conditional node: use the body, whose stream is "

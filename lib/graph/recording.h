@@ -128,6 +128,8 @@ class Recording {
   // Returns false if the slot belongs to another call of `fn`.
   bool take(SlotNode& node, const ArgView& arg, std::size_t field);
   bool may_enqueue(cudaStream_t stream, const char* call, const void* kernel = nullptr);
+  // Whether the capture that this recording writes to is no longer intact.
+  bool is_capture_broken();
   // Describes a CUDA call that failed. If an earlier call had broken the capture, names that error, as far as it is
   // known, and the recorder calls between which it occurred.
   absl::Status broken(const char* call, cudaError_t error) const;

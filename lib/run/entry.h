@@ -119,6 +119,7 @@ struct EntryContents {
   Owners owner;                             // Adoption::owner of the graph.
   bool hands_memory_out = false;            // Whether the last capture allocates memory that it does not free.
   absl::Status error;                       // The error behind the last direct run; ok after a capture.
+  bool broke = false;                       // Whether a capture has broken since the last one that did not fail.
   std::optional<EagerReason> eager_reason;  // The reason of the last direct run.
   // The signature of its content, or null if the content cannot have siblings.
   Signatures::Known* signature = nullptr;

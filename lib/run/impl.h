@@ -143,7 +143,7 @@ class Cache::Impl {
   Entry* claim_known(const Request& request);
   Entry* claimed(Entry* entry, const Request& request);
   static void remember(Entry* entry, const Request& request) {
-    if (request.remembered != nullptr) *request.remembered = {entry, entry->life, request.call.site.type};
+    if (request.remembered != nullptr) *request.remembered = {entry, entry->life, request.call.site};
   }
   Entry* claim_or_wait(const Request& request, Entry** in_background);
   bool is_for(const Entry& entry, const Request& request) const;

@@ -301,16 +301,17 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
     close_capture(request, nullptr);
   };
   Captured captured;
-  bool is_first = false;
+  bool is_first = false, is_first_break = false;
   {
     MutexLock lock(mutex_);
     is_first = entry->error.ok();
+    is_first_break = is_first || !entry->broke;
   }
   {
     const auto begin = std::chrono::steady_clock::now();
     const absl::Cleanup timed = [&] { add_time(&Stats::capture_time, begin); };
     const Observer::Span span(observer_, EventKind::kCapture, request.key);
-    captured = capture_fn(request, is_first ? teller_of(request) : nullptr);
+    captured = capture_fn(request, is_first_break ? teller_of(request) : nullptr);
   }
 
   bool usable = captured.capture.ok() && captured.fn.ok();
@@ -343,9 +344,10 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
       {
         MutexLock lock(mutex_);
         entry->error = why;
+        entry->broke = entry->broke || !captured.capture.ok();
       }
       const bool was_told = captured.was_told && !captured.capture.ok();
-      if (is_first && !was_told) log(request.key, message_of(why));
+      if ((captured.capture.ok() ? is_first : is_first_break) && !was_told) log(request.key, message_of(why));
     }
     return why;
   }
@@ -373,6 +375,7 @@ void Cache::Impl::keep_template(Entry* entry, std::shared_ptr<Content> content, 
   entry->content = std::move(content);
   entry->graph = std::move(graph);
   entry->error = absl::OkStatus();
+  entry->broke = false;
   index_.set_state(entry, State::kRecorded);
   ++totals_.captures;
 }

@@ -91,9 +91,9 @@ absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std:
   // A run inside this one that an outer graph cannot contain.
   const bool refused = of_capture == cudaSuccess && now.capture.code() == absl::StatusCode::kFailedPrecondition;
   if (is_of_fn(of_fn) || is_of_fn(of_capture) || (refused && now.fn.ok())) {
-    *found =
-        absl::StrCat("fn could not be recorded again, probably because it now makes a call that a capture forbids: ",
-                     std::string((now.capture.ok() ? now.fn : now.capture).message()));
+    *found = absl::StrCat("fn could not be recorded again",
+                          refused ? ": " : ", probably because it now makes a call that a capture forbids: ",
+                          std::string((now.capture.ok() ? now.fn : now.capture).message()));
     return absl::OkStatus();
   }
   if (of_capture == cudaSuccess && !now.fn.ok() && was_called && !now.is_misuse &&

@@ -64,9 +64,11 @@ Memory::Memory(Random& random, const std::vector<Program>& programs) : pageable_
   for (int& word : content) word = static_cast<int>(random.next());
   for (int* const block : blocks_) check(cudaMemcpy(block, content.data(), kAllBytes, cudaMemcpyDefault), "cudaMemcpy");
   for (const Program& program : programs) {
-    std::vector<HostArgument>& arguments = host_arguments_.emplace_back();
-    for (const Op& op : program.ops) arguments.push_back({place(kPinnedWork), op.a});
-    arguments.push_back({nullptr, 0});  // so that it has a first one
+    void* arguments = nullptr;
+    check(pinned(&arguments, (program.ops.size() + 1) * sizeof(HostArgument)), "an allocation");
+    host_arguments_.push_back(static_cast<HostArgument*>(arguments));
+    HostArgument* next = host_arguments_.back();
+    for (const Op& op : program.ops) *next++ = {place(kPinnedWork), op.a};
   }
 }
 
@@ -75,6 +77,7 @@ Memory::~Memory() {
   check(cudaFree(blocks_[index(MemoryKind::kManaged)]), "cudaFree");
   check(cudaFreeHost(blocks_[index(MemoryKind::kPinned)]), "cudaFreeHost");
   check(cudaFreeHost(staging_), "cudaFreeHost");
+  for (HostArgument* const arguments : host_arguments_) check(cudaFreeHost(arguments), "cudaFreeHost");
 }
 
 int* Memory::place(int number) const {

@@ -45,7 +45,7 @@ class Memory {
   int* scratch() { return &pageable_[pageable_.size() / 2]; }  // pageable, and no place
   int* local = nullptr;                                        // where Kind::kToLocal copies to
 
-  HostArgument* host_arguments(int program) { return host_arguments_[static_cast<std::size_t>(program)].data(); }
+  HostArgument* host_arguments(int program) { return host_arguments_[static_cast<std::size_t>(program)]; }
 
   // Describes the first place that differs; empty if there is none. Only work on `stream` may be in flight on either
   // memory.
@@ -58,7 +58,7 @@ class Memory {
   std::array<int*, kMemoryKinds> blocks_{};
   std::vector<int> pageable_;
   int* staging_ = nullptr;  // pinned memory in which the device's places are read
-  std::vector<std::vector<HostArgument>> host_arguments_;
+  std::vector<HostArgument*> host_arguments_;  // of each program, in pinned memory
 };
 
 }  // namespace graphcache::test::differential

@@ -33,7 +33,9 @@ struct Site {
 // Two shared objects may have different types of the same name, so each has its own tags and time.
 #pragma GCC visibility push(hidden)  // As an attribute, nvcc warns of it where a type is local.
 template <class Fn, class... Ts>
-inline char site_tag = 0;  // Not const, because a linker may merge identical constants.
+struct SiteTag {
+  static inline char value = 0;  // Not const, because a linker may merge identical constants.
+};
 #pragma GCC visibility pop
 [[gnu::visibility("hidden")]] inline const std::int64_t loaded_at =
     std::chrono::steady_clock::now().time_since_epoch().count();
@@ -54,8 +56,8 @@ struct Call {
 // The entry that a step found in its previous run.
 struct Remembered {
   HotEntry* entry = nullptr;
-  std::uint64_t life = 0;      // HotEntry::life at that time. If it has changed, the entry has a new key.
-  const void* type = nullptr;  // Site::type of that run.
+  std::uint64_t life = 0;  // HotEntry::life at that time. If it has changed, the entry has a new key.
+  Site site = {};          // The place of that run.
 };
 
 template <class Fn>
@@ -93,6 +95,7 @@ template <class Call>
 absl::Status noting_orders_to_stop(Call&& call, Recorder&, TypeList<>) {
   return call();
 }
+#ifdef __cpp_exceptions
 template <class Call, class T, class... Ts>
 absl::Status noting_orders_to_stop(Call&& call, Recorder& recorder, TypeList<T, Ts...>) {
   try {
@@ -102,6 +105,7 @@ absl::Status noting_orders_to_stop(Call&& call, Recorder& recorder, TypeList<T, 
     throw;
   }
 }
+#endif
 
 // Calls `fn` with the stream of the run, or with its recorder and one slot for each value.
 template <class Fn, class... Ts>

@@ -14,31 +14,55 @@ namespace graphcache::detail {
 
 // ---- Known when compiled ----
 
-struct AnyValue {
+struct AnyResult {
   template <class T>
   operator T() const;  // NOLINT(google-explicit-constructor)
 };
 struct AnyCallable {
   template <class... A>
-  AnyValue operator()(A&&...) const;
-};
-template <class R, bool kNoexcept, class... A>
-using FunctionPointer = R (*)(A...) noexcept(kNoexcept);
-struct AnyFunctionPointer {
-  template <class R, bool kNoexcept, class... A>
-  operator FunctionPointer<R, kNoexcept, A...>() const;  // NOLINT(google-explicit-constructor)
+  AnyResult operator()(A&&...) const;
 };
 
-// Whether the aggregate's member behind these is a function pointer.
-template <class Fn, class Members, class = void>
+// An initialiser for a member of an aggregate, of any type. With kSplits, a member that is an aggregate itself takes
+// one initialiser for each of its own members, as braces may be left out.
+template <bool kSplits>
+struct AnyMember {
+  template <class T, std::enable_if_t<!std::is_aggregate_v<T>, int> = 0>
+  operator T&() const&;  // NOLINT(google-explicit-constructor)
+  template <class T, std::enable_if_t<!std::is_aggregate_v<T>, int> = 0>
+  operator T&&() const&&;  // NOLINT(google-explicit-constructor)
+};
+template <>
+struct AnyMember</*kSplits=*/false> {
+  template <class T>
+  operator T&() const;  // NOLINT(google-explicit-constructor)
+};
+
+// An initialiser for pointers to functions and to member functions, and for std::function.
+template <class R, bool kNoexcept, class... A>
+using FunctionPointer = R (*)(A...) noexcept(kNoexcept);
+struct AnyFunction {
+  template <class R, bool kNoexcept, class... A>
+  operator FunctionPointer<R, kNoexcept, A...>() const;  // NOLINT(google-explicit-constructor)
+  template <class F, class C, std::enable_if_t<std::is_function_v<F>, int> = 0>
+  operator F C::*() const;  // NOLINT(google-explicit-constructor)
+  template <class R, class... A>
+  operator std::function<R(A...)>() const;  // NOLINT(google-explicit-constructor)
+};
+
+// Whether the aggregate's member behind these is one of these functions.
+template <bool kSplits, class Fn, class Members, class = void>
 inline constexpr bool kNextIsFunction = false;
-template <class Fn, std::size_t... I>
+template <bool kSplits, class Fn, std::size_t... I>
 inline constexpr bool
-    kNextIsFunction<Fn, std::index_sequence<I...>,
-                    std::void_t<decltype(Fn{(static_cast<void>(I), AnyValue())..., AnyFunctionPointer()})>> = true;
+    kNextIsFunction<kSplits, Fn, std::index_sequence<I...>,
+                    std::void_t<decltype(Fn{(static_cast<void>(I), AnyMember<kSplits>())..., AnyFunction()})>> = true;
 template <class Fn, std::size_t... I>
-constexpr bool holds_function_pointer(std::index_sequence<I...>) {
-  if constexpr (std::is_aggregate_v<Fn>) return (... || kNextIsFunction<Fn, std::make_index_sequence<I>>);
+constexpr bool holds_function(std::index_sequence<I...>) {
+  if constexpr (std::is_aggregate_v<Fn>) {
+    return (... || (kNextIsFunction<true, Fn, std::make_index_sequence<I>> ||
+                    kNextIsFunction<false, Fn, std::make_index_sequence<I>>));
+  }
   return false;
 }
 
@@ -47,27 +71,36 @@ inline constexpr bool kIsStdFunction = false;
 template <class R, class... A>
 inline constexpr bool kIsStdFunction<std::function<R(A...)>> = true;
 
-// Whether objects of the type call different code, without a way to see which: std::bind, functors with a function
-// pointer among their first members, and wrappers that can be made of any callable.
+// Whether objects of the type call different code, without a way to see which: std::bind, aggregates with a function
+// among their members, and wrappers that can be made of any callable.
 template <class Fn>
 inline constexpr bool kHidesItsCode = std::is_bind_expression_v<Fn> ||
-                                      holds_function_pointer<Fn>(std::make_index_sequence<8>()) ||
-                                      (std::is_class_v<Fn> && !kIsStdFunction<Fn> &&
+                                      holds_function<Fn>(std::make_index_sequence<32>()) ||
+                                      (std::is_class_v<Fn> && !std::is_aggregate_v<Fn> && !kIsStdFunction<Fn> &&
                                        std::is_constructible_v<Fn, AnyCallable>);
 
 // ---- Known when called ----
 
-// Whether a std::function that holds this type hides its code: pointers to functions and members, and callables of the
-// standard library.
+// Whether callables of this type hide their code: pointers to functions and members, and callables of the standard
+// library and of Abseil.
 bool hides_its_code(const std::type_info& type);
+inline constexpr const char* kHidesItsCodeText =
+    "fn calls code that cannot be told from other code, since it is, or is a std::function that holds, a function "
+    "pointer "
+    "of another signature, std::bind_front or the like: pass a lambda that makes the call, and name the function in "
+    "the "
+    "key";
 
 // What `fn` calls. `of` returns an address that distinguishes `fn` from others of its type, or null if there is none.
 // `unfit` returns why it cannot be run, or null.
 template <class Fn, class = void>
 struct Target {
   static constexpr bool kIsHidden = kHidesItsCode<Fn>;
-  static const void* of(const Fn&) { return nullptr; }
-  static const char* unfit(const Fn&) { return nullptr; }
+  static const void* of(const Fn& fn) {
+    if constexpr (std::is_polymorphic_v<Fn>) return &typeid(fn);
+    return nullptr;
+  }
+  static const char* unfit(const Fn&) { return hides_its_code(typeid(Fn)) ? kHidesItsCodeText : nullptr; }
 };
 
 template <class Fn>
@@ -91,8 +124,7 @@ struct Target<std::function<R(A...)>> {
   static const char* unfit(const Function& fn) {
     if (!fn) return "fn is empty";
     if (of(fn) != &fn.target_type() || !hides_its_code(fn.target_type())) return nullptr;
-    return "fn is a std::function whose code cannot be told from other code: it holds a function pointer of another "
-           "signature, std::bind or the like. Let it hold a lambda, or pass a lambda and name the function in the key";
+    return kHidesItsCodeText;
   }
 
  private:
