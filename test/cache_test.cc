@@ -216,6 +216,32 @@ TEST_F(CacheTest, StdFunctionsThatHoldFunctionsOfAnotherSignatureAreApart) {
   expect_sum(1111);
 }
 
+// A type that callers know only by its base.
+struct Layer {
+  virtual ~Layer() = default;
+  virtual cudaError_t operator()(cudaStream_t on) const = 0;
+};
+struct Adds1 : Layer {
+  cudaError_t operator()(cudaStream_t on) const override { return add_1(on); }
+};
+struct Adds10 : Layer {
+  cudaError_t operator()(cudaStream_t on) const override { return add_10(on); }
+};
+
+TEST_F(CacheTest, OneKeyAtTwoVirtualFunctionsIsTwoEntries) {
+  Cache cache(unshared());
+  target = data.get();
+  const Adds1 adds_1;
+  const Adds10 adds_10;
+  for (const Outcome outcome : {Outcome::kInstantiated, Outcome::kReplayed}) {
+    for (const Layer* layer : {static_cast<const Layer*>(&adds_1), static_cast<const Layer*>(&adds_10)}) {
+      EXPECT_TRUE(did(outcome, cache.run(key("k"), stream, *layer)));
+      EXPECT_TRUE(did(outcome, cache.run(key("ref"), stream, std::ref(*layer))));
+    }
+  }
+  expect_sum(44);
+}
+
 int add_1_and_count(cudaStream_t on) { return static_cast<int>(add_1(on)) + 1; }
 
 // Two of one type could call different functions, and would be taken for each other.
@@ -230,6 +256,7 @@ TEST_F(CacheTest, StdFunctionsThatHideWhatTheyCallAreRefused) {
   const auto lambda = [](cudaStream_t on) { return add_1(on); };
   const Fn hidden[] = {add_1_and_count, std::bind(&Member::enqueue, &member, std::placeholders::_1),
                        std::bind_front(&Member::enqueue, &member), other, std::ref(lambda)};
+  EXPECT_FAILURE(kInvalidArgument, cache.run(key("k"), stream, std::bind_front(&Member::enqueue, &member)));
   for (const Fn& fn : hidden) {
     const auto outcome = cache.run(key("k"), stream, fn);
     EXPECT_FAILURE(kInvalidArgument, outcome);

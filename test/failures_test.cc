@@ -2,6 +2,7 @@
 // fault suites check that every failure is handled.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -271,6 +272,35 @@ TEST_F(FailuresTest, ExecutableWhosePatchFailedIsNeverLaunchedAgain) {
     const std::vector<int> all = log.read();
     EXPECT_EQ(std::vector<int>(all.begin(), all.begin() + 6), (std::vector<int>{1, 1, 2, 3, 2, 3}));
   }
+}
+
+// Without an answer about a node or its memory, the graph may use memory that is gone.
+TEST_F(FailuresTest, WhatCannotBeReadInACaptureRunsDirectly) {
+  constexpr int kSize = 16;
+  static int calls = 0;
+  calls = 0;
+  Stream stream;
+  DeviceBuffer<float> data(kSize);
+  for (const char* const getter : {"cudaGraphNodeGetType", "cudaGraphMemcpyNodeGetParams", "cudaPointerGetAttributes",
+                                   "cudaGraphHostNodeGetParams", "cudaGraphChildGraphNodeGetGraph"}) {
+    SCOPED_TRACE(getter);
+    Cache cache;
+    for (int i = 1; i <= 4; ++i) {
+      hostrt::fail_call(getter, 1, cudaErrorInvalidValue, -1);
+      const auto outcome = cache.run(key("k"), stream, [&](cudaStream_t on) {
+        const std::vector<float> temporary(kSize, static_cast<float>(i));
+        CUDA_OK(cudaMemcpyAsync(data.get(), temporary.data(), kSize * sizeof(float), cudaMemcpyHostToDevice, on));
+        int* const counted = new int(i);
+        return cudaLaunchHostFunc(
+            on, [](void* at) { calls += *std::unique_ptr<int>(static_cast<int*>(at)); }, counted);
+      });
+      hostrt::clear_failures();
+      EXPECT_RUN(kEager, outcome);
+      CUDA_OK(cudaStreamSynchronize(stream));
+      EXPECT_EQ(data.first(), static_cast<float>(i));
+    }
+  }
+  EXPECT_EQ(calls, 5 * 10);
 }
 
 TEST_F(FailuresTest, NestedRunsSurviveFailures) {

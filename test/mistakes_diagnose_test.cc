@@ -379,6 +379,24 @@ TEST_F(MistakesDiagnoseTest, AKeyThatBreaksOftenIsLoggedOnce) {
   EXPECT_TRUE(contains(lines[1], "key (\"b\"): the capture broke: cudaStreamSynchronize, called by ")) << lines[1];
 }
 
+TEST_F(MistakesDiagnoseTest, ABreakAfterAFailureWithoutOneIsLoggedBeforeFnGoesOn) {
+  Cache cache(diagnosing());
+  int captures = 0;
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](cudaStream_t on) {
+      if (!is_capturing(on)) return cudaSuccess;
+      if (++captures == 1) return cudaErrorNotSupported;
+      wait_until_done(on);
+      cudaGetLastError();
+      EXPECT_EQ(lines.size(), 2u);
+      return cudaSuccess;
+    }));
+  }
+  EXPECT_EQ(captures, 3);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_TRUE(contains(lines[1], "the capture broke: cudaStreamSynchronize, called by ")) << lines[1];
+}
+
 TEST_F(MistakesDiagnoseTest, TheLogMayCallCuda) {
   Options options = diagnosing();
   int answers = 0;

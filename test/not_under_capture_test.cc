@@ -272,6 +272,59 @@ TEST_F(NotUnderCaptureTest, ValuesOfTheDirectCallAreThoseOfTheRun) {
   }
 }
 
+// A fork of a broken capture fails, and leaves its stream outside. That is no misuse of the recorder.
+TEST_F(NotUnderCaptureTest, ACaptureThatBreaksBeforeAForkRunsDirectly) {
+  Stream side;
+  Event fork, join;
+  DeviceBuffer<float> other(kSize);
+  for (const bool in_thread : {false, true}) {
+    Cache cache(unshared());
+    data.write(std::vector<float>(kSize));
+    other.write(std::vector<float>(kSize));
+    for (int i = 1; i <= 3; ++i) {
+      EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](Recorder& rec) {
+        rec.launch(add, {kGrid, kBlock}, data.get(), kSize, 1.0f);
+        if (in_thread) {
+          std::thread([] { (void)cudaDeviceSynchronize(); }).join();
+        } else {
+          (void)cudaStreamQuery(rec.stream());
+        }
+        (void)cudaEventRecord(fork, rec.stream());
+        (void)cudaStreamWaitEvent(side, fork, 0);
+        rec.on(side).launch(add, {kGrid, kBlock}, other.get(), kSize, 1.0f);
+        (void)cudaEventRecord(join, side);
+        (void)cudaStreamWaitEvent(rec.stream(), join, 0);
+        cudaGetLastError();
+      }));
+      expect_sum(static_cast<float>(i));
+      EXPECT_EQ(other.first(), static_cast<float>(i));
+    }
+  }
+}
+
+// An inner graph could not follow the slots of the run around it.
+TEST_F(NotUnderCaptureTest, AnInnerRunThatUsesTheOuterSlotsIsDirectAsTheOuterOneIs) {
+  for (const bool refuses : {false, true}) {
+    Cache cache(unshared());
+    data.write(std::vector<float>(kSize));
+    float sum = 0;
+    for (const float value : {1.0f, 2.0f, 3.0f, 4.0f, 5.0f}) {
+      const auto outcome =
+          cache.run(key("outer"), stream, params(value), [&](Recorder& rec, Slot<float> slot) -> absl::Status {
+            const auto inner = cache.run(key("inner"), rec.stream(), [&](cudaStream_t) {
+              rec.launch(add, {kGrid, kBlock}, data.get(), kSize, slot);
+            });
+            if (!inner.ok()) return inner.status();
+            if (refuses && is_capturing(rec.stream())) return absl::UnavailableError("not under capture");
+            return absl::OkStatus();
+          });
+      EXPECT_TRUE(outcome.ok()) << outcome.status();
+      sum += value;
+      expect_sum(sum);
+    }
+  }
+}
+
 TEST_F(NotUnderCaptureTest, ThreadsThatMeetOnAColdKeyDoTheirWorkOnce) {
   Cache cache;
   constexpr int kThreads = 8, kRuns = 6;

@@ -56,6 +56,24 @@ TEST_F(PerThreadTest, StreamZeroIsThatOfTheUnit) {
   }
 }
 
+TEST_F(PerThreadTest, TheOptionsStreamIsThatOfTheUnitThatSetIt) {
+  for (const Unit* of_options : {&plain_unit, &per_thread_unit}) {
+    for (const Unit* unit : {&plain_unit, &per_thread_unit}) {
+      Cache cache(of_options->options_of_stream_zero());
+      DeviceBuffer<float> data(100);
+      cudaStream_t seen = nullptr;
+      for (int i = 1; i <= 3; ++i) {
+        const auto outcome = unit->run_by_default(cache, data.get(), 1, &seen);
+        ASSERT_TRUE(outcome.ok()) << outcome.status();
+        CUDA_OK(of_options->read(result, data.get(), kBytes));
+        CUDA_OK(of_options->wait());
+        EXPECT_EQ(result[99], static_cast<float>(i));
+      }
+      EXPECT_EQ(seen == cudaStreamPerThread, of_options->is_per_thread) << unit->is_per_thread;
+    }
+  }
+}
+
 #ifdef GRAPHCACHE_TEST_CUDA
 TEST_F(PerThreadTest, RunsDoNotWaitForAnotherThreadsStreamZero) {
   Cache cache;

@@ -43,6 +43,13 @@ absl::StatusOr<Outcome> run(Way way, Cache& cache, float* data, float value, cud
         auto step = cache.prepare(name, std::function<cudaError_t(cudaStream_t)>(&add_to_target));
         return step.run(nullptr);
       }
+      case Way::kStepByDefault: {
+        Options options;
+        options.stream = nullptr;
+        Cache other(options);
+        auto step = other.prepare(name, std::function<cudaError_t(cudaStream_t)>(&add_to_target));
+        return step.run();
+      }
       case Way::kOptions: {
         Options options;
         options.stream = nullptr;
@@ -73,6 +80,19 @@ absl::StatusOr<Outcome> run(Way way, Cache& cache, float* data, float value, cud
   return outcome;
 }
 
+Options options_of_stream_zero() {
+  Options options;
+  options.stream = nullptr;
+  return options;
+}
+absl::StatusOr<Outcome> run_by_default(Cache& cache, float* data, float value, cudaStream_t* seen) {
+  target = data;
+  added = value;
+  const auto outcome = cache.run(key("by default", kIsPerThread, data, static_cast<int>(value)), &add_to_target);
+  *seen = seen_stream;
+  return outcome;
+}
+
 cudaError_t read(float* to, const float* from, std::size_t bytes) {
   return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, 0);
 }
@@ -81,6 +101,6 @@ cudaError_t wait() { return cudaStreamSynchronize(0); }
 
 }  // namespace
 
-const Unit GRAPHCACHE_TEST_UNIT = {kIsPerThread, &run, &read, &call, &wait};
+const Unit GRAPHCACHE_TEST_UNIT = {kIsPerThread, &run, &options_of_stream_zero, &run_by_default, &read, &call, &wait};
 
 }  // namespace graphcache::test

@@ -323,6 +323,27 @@ TEST_F(StepTest, AFailedLaunchRunsDirectlyAndLeavesNoError) {
   expect_sum(6);
 }
 
+// The place of a run is looked at anew in each run.
+TEST_F(StepTest, AFunctionThatIsSetAnewIsAnotherEntry) {
+  Cache cache(unshared());
+  static float* target = nullptr;
+  target = data.get();
+  using Function = cudaError_t (*)(cudaStream_t);
+  const Function adds_1 = [](cudaStream_t on) { return launch(add, kGrid, kBlock, on, target, kSize, 1.0f); };
+  const Function adds_10 = [](cudaStream_t on) { return launch(add, kGrid, kBlock, on, target, kSize, 10.0f); };
+  Function pointer = adds_1;
+  std::function<cudaError_t(cudaStream_t)> function = adds_1;
+  auto of_pointer = cache.prepare(key("pointer"), std::ref(pointer));
+  auto of_function = cache.prepare(key("function"), std::ref(function));
+  for (int i = 0; i < 6; ++i) {
+    function = pointer = i % 2 == 0 ? adds_1 : adds_10;
+    const Outcome outcome = i < 2 ? Outcome::kInstantiated : Outcome::kReplayed;
+    EXPECT_TRUE(did(outcome, of_pointer.run(stream)));
+    EXPECT_TRUE(did(outcome, of_function.run(stream)));
+  }
+  expect_sum(66);
+}
+
 // An executable that is destroyed when another key evicts it must not be in flight, whatever the stream of its last
 // launch.
 TEST_F(StepTest, ExecutablesOfHitsAreNotDestroyedInFlight) {
