@@ -382,7 +382,7 @@ TEST_F(MistakesDiagnoseTest, AKeyThatBreaksOftenIsLoggedOnce) {
 TEST_F(MistakesDiagnoseTest, ABreakAfterAFailureWithoutOneIsLoggedBeforeFnGoesOn) {
   Cache cache(diagnosing());
   int captures = 0;
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < 6; ++i) {
     EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](cudaStream_t on) {
       if (!is_capturing(on)) return cudaSuccess;
       if (++captures == 1) return cudaErrorNotSupported;
