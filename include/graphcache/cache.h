@@ -69,7 +69,9 @@ class Cache {
   //
   // Errors:
   //   - ResourceExhausted: host memory ran out.
-  //   - InvalidArgument: invalid options, a stream of another device, an empty `fn`, or a slot of another run.
+  //   - InvalidArgument: invalid options, a stream of another device, an empty `fn`, one that hides what it calls (see
+  //   "The
+  //     place"), or a slot of another run.
   //   - FailedPrecondition: the stream is capturing already.
   //   - The status that the last call of `fn` returned, or a CUDA error that it left behind.
   //   - A CUDA error of the library's own calls, if the work could not be run in another way.
@@ -290,17 +292,23 @@ class Cache {
 //
 // The place. An entry belongs to a key and to a place in the program, which is the type of `fn` in its executable or
 // shared object: each lambda expression has its own. For function pointers and std::function, the function that they
-// hold counts as well. Callables of one type that may call different functions, and do not show which, are refused:
-// std::bind, aggregates with a function pointer, and type-erased callables other than std::function when the program is
-// compiled; a std::function that holds one of them, by InvalidArgument. Pass a lambda, and name the function in the
-// key. The same holds for what is not noticed, such as a class that hides a function pointer. The code of an inline
-// function that a program and its library both contain has a place in each.
+// hold counts as well, and for virtual functions the class of the object. Callables of one type that may call different
+// functions, and do not show which, are refused. When the program is compiled these are std::bind, type-erased
+// callables other than std::function, and aggregates with a pointer to a function or member function, or a
+// std::function, among their first 32 members. Other callables of std and Abseil, and function pointers of another
+// signature in a std::function, are an InvalidArgument. Pass a lambda, and name the function in the key. The same holds
+// for what is not noticed: function pointers that a lambda captures, that are private, or that are in an aggregate
+// which a std::function holds. The code of an inline function that a program and its library both contain has a place
+// in each.
 //
 // Memory. A graph contains the arguments that were captured. Memory to which they point must stay valid until the entry
 // is gone (by erase(), clear(), destruction, or Options::max_templates) and the last launch is over. Otherwise pass the
 // pointer as a slot, or put it into the key. The data of a host function must stay valid as well. A key runs directly
-// if such data is on a stack, or if a copy has pageable host memory at an end that is no slot (Recorder::memcpy). Code
-// is memory too: erase the keys whose `fn` or kernels are in a shared object before it is unloaded.
+// if a copy has pageable host memory at an end that is no slot (Recorder::memcpy), or if a host function has its data
+// there. Static data counts as pinned for host functions; and if such a function is in another shared object than
+// `fn`, as those of NCCL are, only data on a stack makes the key run directly. Pinned memory that is freed or
+// unregistered is not noticed. Code is memory too: erase the keys whose `fn` or kernels are in a shared object before
+// it is unloaded.
 //
 // Memory from cudaMallocAsync in `fn` is best freed in `fn`. If `fn` hands it out instead, each run allocates it again,
 // at the same address while the key keeps its executable. The caller frees it before the next run, or sets
