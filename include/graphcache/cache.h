@@ -80,7 +80,7 @@ class Cache {
   //
   // Nested runs: if run() is called inside the `fn` of another run, on a stream of its capture, the work becomes part
   // of that run (kInlined). If the inner run has params, the outer run is not captured, because its graph could not
-  // update these values.
+  // update these values. On such a stream, a run by another thread that `fn` has started fails, and the graph lacks it.
   //
   // A null stream is the default stream of the calling code (StreamArg). The legacy default stream cannot be captured.
   // A run on it captures `fn` on a stream of the cache's own, which it passes to `fn`, and launches the graph on the
