@@ -8,6 +8,8 @@
 #include <memory>
 #include <new>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "host_memory_support.h"
 
@@ -79,6 +81,12 @@ TEST_F(HostFunctionsTest, DataInALocalVariableOfFnRunsDirectly) {
 int in_the_module = 0;
 thread_local int of_the_thread = 0;
 
+// Data that is used once.
+struct Once {
+  int value;
+  static void use(void* once) { in_the_module += std::exchange(static_cast<Once*>(once)->value, 1000); }
+};
+
 TEST_F(HostFunctionsTest, StaticDataPinnedMemoryAndNumbersAreUsedByGraphs) {
   const PinnedBuffer<int> pinned(1);
   const Pages pages(4096);
@@ -117,10 +125,12 @@ TEST_F(HostFunctionsTest, StaticDataPinnedMemoryAndNumbersAreUsedByGraphs) {
 // The usual way to hand data over. A graph's second launch would use what the first one has freed.
 TEST_F(HostFunctionsTest, DataThatTheFunctionFreesRunsDirectly) {
   in_the_module = 0;
+  // Kept until the end, because the call of fn under capture hands data over in vain.
+  std::vector<std::unique_ptr<Once>> handed_over;
   for (int i = 1; i <= 4; ++i) {
     EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](cudaStream_t on) {
-      return cudaLaunchHostFunc(
-          on, [](void* data) { in_the_module += *std::unique_ptr<int>(static_cast<int*>(data)); }, new int(i));
+      handed_over.push_back(std::make_unique<Once>(Once{i}));
+      return cudaLaunchHostFunc(on, &Once::use, handed_over.back().get());
     }));
     CUDA_OK(cudaStreamSynchronize(stream));
   }
