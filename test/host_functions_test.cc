@@ -3,8 +3,10 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <new>
 #include <thread>
@@ -162,6 +164,27 @@ TEST_F(HostFunctionsTest, DataInOtherPageableMemoryRunsDirectly) {
   }).join();
   CUDA_OK(cudaStreamSynchronize(stream));
   EXPECT_EQ(*of_this_thread, 2);
+}
+
+// A function of another shared object, here the C library's. Such libraries keep their data alive, unless it is on a
+// stack.
+TEST_F(HostFunctionsTest, DataOfALibrarysFunctionMayBeOnTheHeap) {
+  const auto seed = reinterpret_cast<cudaHostFn_t>(reinterpret_cast<void (*)()>(&lcong48));
+  const auto draw_behind = [&](auto* parameters, Outcome outcome) {
+    EXPECT_TRUE(did(outcome, cache.run(key("k", parameters), stream,
+                                       [&](cudaStream_t on) { return cudaLaunchHostFunc(on, seed, parameters); })));
+    CUDA_OK(cudaStreamSynchronize(stream));
+    return lrand48();
+  };
+  const auto on_the_heap =
+      std::make_unique<std::array<unsigned short, 7>>(std::array<unsigned short, 7>{1, 2, 3, 4, 5, 6, 7});
+  auto* const on_the_stack = new (__builtin_alloca(sizeof *on_the_heap)) std::array<unsigned short, 7>(*on_the_heap);
+  lcong48(on_the_heap->data());
+  const long wanted = lrand48();
+  EXPECT_EQ(draw_behind(on_the_heap->data(), Outcome::kInstantiated), wanted);
+  EXPECT_EQ(draw_behind(on_the_heap->data(), Outcome::kReplayed), wanted);
+  EXPECT_EQ(draw_behind(on_the_stack->data(), Outcome::kEager), wanted);
+  EXPECT_EQ(draw_behind(on_the_stack->data(), Outcome::kEager), wanted);
 }
 
 // Far from the frame of the run, and beyond a large frame of a fiber.
