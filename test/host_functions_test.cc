@@ -127,7 +127,7 @@ TEST_F(HostFunctionsTest, StaticDataPinnedMemoryAndNumbersAreUsedByGraphs) {
 // The usual way to hand data over. A graph's second launch would use what the first one has freed.
 TEST_F(HostFunctionsTest, DataThatTheFunctionFreesRunsDirectly) {
   in_the_module = 0;
-  // Kept until the end, because the call of fn under capture hands data over in vain.
+  // Kept until the end, because no function uses the data of the call under capture.
   std::vector<std::unique_ptr<Once>> handed_over;
   for (int i = 1; i <= 4; ++i) {
     EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](cudaStream_t on) {

@@ -69,9 +69,8 @@ class Cache {
   //
   // Errors:
   //   - ResourceExhausted: host memory ran out.
-  //   - InvalidArgument: invalid options, a stream of another device, an empty `fn`, one that hides what it calls (see
-  //   "The
-  //     place"), or a slot of another run.
+  //   - InvalidArgument: invalid options, a stream of another device, a slot of another run, or an `fn` that is empty
+  //     or hides what it calls ("The place" below).
   //   - FailedPrecondition: the stream is capturing already.
   //   - The status that the last call of `fn` returned, or a CUDA error that it left behind.
   //   - A CUDA error of the library's own calls, if the work could not be run in another way.

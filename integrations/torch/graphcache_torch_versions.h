@@ -3,7 +3,7 @@
 //   2.10  MemPool is in another namespace.
 //   2.12  A generator has values on the device for each capture, by the capture's id. Before, it has one pair of values
 //         for all graphs, and captures with all graphs or none.
-//   2.13  The allocator is told of captures. Before, it takes the use of a pool for one.
+//   2.13  A program tells the allocator of its captures. Before, the allocator counts the use of a pool as a capture.
 //
 // PyTorch's own graphs register themselves for the id of their capture, and nobody else can. So Generators sets the
 // members of PyTorch's states, which are public. Their member functions are not exported.

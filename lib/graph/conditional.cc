@@ -202,8 +202,9 @@ class Recording::BodyCapture {
       cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
       CallResult done{"cudaGraphNodeGetType", cudaGraphNodeGetType(node, &type)};
       bool is_pageable_copy = false;
-      if (done.error == cudaSuccess && type == cudaGraphNodeTypeMemcpy)
+      if (done.error == cudaSuccess && type == cudaGraphNodeTypeMemcpy) {
         done = find_pageable_copy(node, &is_pageable_copy);
+      }
       if (done.error != cudaSuccess) return refuse(done);
       const char* const name = is_pageable_copy ? "a copy from or to pageable memory" : name_if_forbidden(type);
       if (name == nullptr) continue;

@@ -67,10 +67,8 @@ class Inspection {
     if (lends_to_host_function_) {
       return absl::FailedPreconditionError(
           "a host function has its data on a stack or in other pageable host memory, and each launch of the graph "
-          "would "
-          "use it after fn has returned: use static data, or memory from cudaMallocHost or cudaHostRegister that lives "
-          "as "
-          "long as the key's entry");
+          "would use it after fn has returned: use static data, or memory from cudaMallocHost or cudaHostRegister that "
+          "lives as long as the key's entry");
     }
     if (copies_pageable_) {
       return absl::FailedPreconditionError(

@@ -305,7 +305,7 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
   {
     MutexLock lock(mutex_);
     is_first = entry->error.ok();
-    is_first_break = is_first || !entry->broke;
+    is_first_break = !entry->broke;
   }
   {
     const auto begin = std::chrono::steady_clock::now();

@@ -148,8 +148,9 @@ void Lane::run(int number) {
   const absl::Status status =
       with_local(cached_, stream_, [&] { return call_cache(Way::kRun, number, stream_, values); });
   expect_left_alone("a run");
-  if (status.ok() && must_be_direct(number) && outcome_ != Outcome::kEager)
+  if (status.ok() && must_be_direct(number) && outcome_ != Outcome::kEager) {
     fault("a graph has work that must be direct");
+  }
   const cudaError_t direct = with_local(direct_, direct_streams_[0], [&] {
     try {
       return enqueue_directly(number, direct_streams_[0], direct_values);
