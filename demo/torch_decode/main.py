@@ -3,9 +3,9 @@
   eager            every kernel launched by PyTorch
   torch            one torch.cuda.CUDAGraph for each batch size, captured as PyTorch's notes say, each with its own pool
   torch_one_pool   the same, with one pool for all
-  graphcache_8     graphcache_torch.Cache(max_executables=8)
-  graphcache       graphcache_torch.Cache()
-  adopted          the graphs of torch_one_pool, replayed by graphcache_torch.Cache().adopt
+  graphcache_8     graphcache_torch.Cache(capture_after=0, max_executables=8)
+  graphcache       graphcache_torch.Cache(capture_after=0)
+  adopted          the graphs of torch_one_pool, replayed by graphcache_torch.Cache(capture_after=0).adopt
 
 Each way runs in a process of its own: its start-up is timed, its device memory measured, and the tokens that it has
 decoded are compared with those of the way `eager`. The shapes are those of a model of 0.5 billion parameters, and the
@@ -126,12 +126,12 @@ def start(way, model, sizes):
             with torch.cuda.graph(graphs[batch], pool=pool):
                 model.step(batch)
         if way == "adopted":
-            cache = graphcache_torch.Cache()
+            cache = graphcache_torch.Cache(capture_after=0)
             for batch, graph in graphs.items():
                 cache.adopt(("decode", batch), graph)
             return lambda batch: cache.run(("decode", batch)), cache
         return lambda batch: graphs[batch].replay(), graphs
-    cache = graphcache_torch.Cache(max_executables=8) if way == "graphcache_8" else graphcache_torch.Cache()
+    cache = graphcache_torch.Cache(capture_after=0, max_executables=8) if way == "graphcache_8" else graphcache_torch.Cache(capture_after=0)
     step = model.step
     for batch in sizes:
         cache.warm("decode", step, batch)
@@ -202,7 +202,7 @@ def measure_hit(rounds=5, runs=4000):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step(x)
-    cache = graphcache_torch.Cache()
+    cache = graphcache_torch.Cache(capture_after=0)
     ways = {"torch.cuda.CUDAGraph.replay": graph.replay, "graphcache_torch.Cache.run": lambda: cache.run(("add", 64), step, x)}
     plain = lambda: None
     ways["an empty lambda"] = plain

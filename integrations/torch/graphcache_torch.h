@@ -11,21 +11,26 @@
 // Memory. What `fn` allocates during its capture comes from a pool of the cache (at::cuda::MemPool). Temporaries go
 // back to that pool when `fn` drops them, and later captures take them again. So the keys of a cache share temporaries,
 // and must not run at the same time: all runs of the cache are on one stream, and a run on another one is an error.
-// With TorchCache::Pools::kOnePerKey, each key has a pool of its own, and runs may be on any stream. A tensor that `fn`
-// allocates and hands out stays where it is, and each replay writes it anew. With the shared pool, the replay of
-// another key may overwrite it as well, unless it was allocated behind TorchCache::begin_results().
+// With TorchCache::Pools::kOnePerKey, each key has a pool of its own, and runs may be on any stream. A workspace of
+// cuBLAS belongs to a pool as well. A tensor that `fn` allocates and hands out stays where it is, and each replay
+// writes it anew. With the shared pool, the replay of another key would overwrite it, unless it was allocated behind
+// TorchCache::begin_results(). So a capture that leaves such a tensor is given up: this run calls `fn` directly, and
+// the key is captured again later, with a pool of its own.
 //
 // Random numbers. The device's default generator, and those given to register_generator(), advance with each replay as
 // they would with a direct call of `fn`. If one thread draws, on one stream, the results are equal, bit by bit.
 //
 // Threads. As for graphcache::Cache. PyTorch allows one capture at a time in a process, so captures of several threads
-// wait for each other. Meanwhile other threads must not draw from the generators.
+// wait for each other. Meanwhile other threads must not draw from the generators. A cache may be destroyed anywhere:
+// what is destroyed inside a capture is kept until the capture is over. In a child process that was forked, caches of
+// the parent are of no use: their runs are errors.
 //
 // Needs PyTorch 2.8 to 2.15, built for CUDA.
 #pragma once
 
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/cuda/CUDAEvent.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <absl/cleanup/cleanup.h>
@@ -37,16 +42,22 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <graphcache/graphcache.h>
+#include <pthread.h>
 
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
+#include <type_traits>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "graphcache_torch_memory.h"
 #include "graphcache_torch_versions.h"
 
 namespace graphcache {
@@ -54,8 +65,10 @@ namespace torch_detail {
 
 // What a key's launches need.
 struct Record {
-  // Pool of its captured memory; null if it was adopted.
+  // Pool of its captured memory; that of PyTorch's graph if it was adopted.
   std::shared_ptr<MemPool> pool;
+  std::shared_ptr<void> adopted_pool;
+  Workspaces workspaces;  // in `pool`, if that is of this key alone
   // What its graph draws from generators.
   std::vector<Draws> draws;
 };
@@ -84,11 +97,35 @@ inline std::mutex& capture_mutex() {
   return mutex;
 }
 inline thread_local bool is_capturing = false;  // whether this thread holds capture_mutex()
+// Whether a capture of this thread's run was given up because tensors would have been overwritten.
+inline thread_local bool must_capture_again = false;
+
+inline unsigned long long id_of_capture(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;
+#if CUDART_VERSION >= 13000
+  const cudaError_t error = cudaStreamGetCaptureInfo(stream, &status, &id, nullptr, nullptr, nullptr, nullptr);
+#else
+  const cudaError_t error = cudaStreamGetCaptureInfo_v2(stream, &status, &id, nullptr, nullptr, nullptr);
+#endif
+  return error == cudaSuccess && status == cudaStreamCaptureStatusActive ? id : 0;
+}
+
+// Number of forks between the program's first process and this one.
+inline unsigned forks() {
+  static std::atomic<unsigned> count{0};
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { count.fetch_add(1, std::memory_order_relaxed); });
+  static_cast<void>(registered);
+  return count.load(std::memory_order_relaxed);
+}
+
+// Releases the record's memory once this thread's capture is over.
+inline void release_later(Record record);
 
 // The state that the hooks of one cache share.
 class State {
  public:
-  State(int device, bool one_pool) : device_(static_cast<c10::DeviceIndex>(device)) {
+  State(int device, bool one_pool) : device_(static_cast<c10::DeviceIndex>(device)), forks_(forks()) {
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);  // the cache may be what uses CUDA first
     TORCH_CHECK(c10::cuda::CUDACachingAllocator::name() != "cudaMallocAsync",
                 "graphcache: captures need memory pools, which PyTorch's allocator cudaMallocAsync does not have: set "
@@ -111,19 +148,29 @@ class State {
     generators_.add(generator);
   }
 
+  bool is_of_this_process() const { return forks_ == forks(); }
+  static absl::Status of_another_process() {
+    return absl::FailedPreconditionError(
+        "the cache was made before this process was forked, and CUDA's objects are of one process: make a cache here");
+  }
+
   c10::cuda::CUDAStream stream_of(cudaStream_t stream) const {
     if (stream == nullptr || stream == cudaStreamLegacy) return c10::cuda::getDefaultCUDAStream(device_);
     return c10::cuda::getStreamFromExternal(stream, device_);
   }
 
-  absl::Status begin_capture(cudaStream_t stream) try {
+  absl::Status begin_capture(const Key& key, cudaStream_t stream) try {
     capture_mutex().lock();
     is_capturing = true;
+    pending_.key = key;
     // Weights that are cast in a capture are in its memory, and weights cast before it are not computed in it.
     pending_.caches_casts = at::autocast::is_autocast_cache_enabled();
     at::autocast::set_autocast_cache_enabled(false);
     pending_.stream = stream;
-    pending_.record.pool = pool_ != nullptr ? pool_ : make_pool();
+    pending_.record.pool = shares_memory(key) ? pool_ : make_pool();
+    if (pending_.record.pool == pool_) pending_.before = PoolMemory(*pool_).in_use();
+    workspaces_of(pending_.record).swap_in();
+    pending_.has_workspaces = true;
     generators_.begin_capture();
     allocate_from(pending_.record.pool);
     begin_allocator_capture(device_);
@@ -134,17 +181,59 @@ class State {
     return absl::InternalError(absl::StrCat("PyTorch cannot prepare the capture: ", why.what()));
   }
 
-  // To be called by `fn` on its stream, which is where PyTorch learns of the capture that has begun there.
-  void enter_capture(cudaStream_t stream) {
-    if constexpr (Generators::kEntersCaptures) {
-      if (is_capturing && pending_.stream == stream) generators_.enter_capture(id_of_capture(stream));
+  // Whether this thread captures on the stream, for this cache.
+  bool captures_on(cudaStream_t stream) const { return is_capturing && pending_.stream == stream; }
+
+  // PyTorch's stream for a call of `fn` on a stream that captures_on(). It becomes part of the capture.
+  c10::cuda::CUDAStream enter_capture(cudaStream_t stream) {
+    if constexpr (Generators::kEntersCaptures) generators_.enter_capture(id_of_capture(stream));
+    const c10::cuda::CUDAStream inner = stream_of(stream_.get());
+    follow(inner, stream_of(stream));
+    return inner;
+  }
+  // To be called behind `fn`, whatever it has done.
+  void leave_capture(cudaStream_t stream) noexcept {
+    try {
+      follow(stream_of(stream), stream_of(stream_.get()));
+    } catch (const std::exception&) {
+      static_cast<void>(cudaGetLastError());  // the capture is broken, and the cache will say so
     }
+  }
+  // To be called once `fn` has returned. Throws if it has left tensors in memory that other keys use for temporaries.
+  void check_what_is_left() {
+    if (pending_.record.pool != pool_) return;
+    const PoolMemory memory(*pool_);
+    std::size_t bytes = 0;
+    for (const auto& [address, size] : memory.in_use()) {
+      if (pending_.before.count(address) == 0 && !Workspaces::has(address)) bytes += size;
+    }
+    if (bytes == 0) return;
+    {
+      const std::lock_guard lock(mutex_);
+      constexpr std::size_t kMost = 10000;  // keys that never come back must not pile up
+      if (apart_.size() >= kMost) apart_.clear();
+      apart_.insert(pending_.key);
+    }
+    must_capture_again = true;
+    throw std::runtime_error(absl::StrCat(
+        "fn leaves tensors of ", bytes,
+        " bytes that runs of other keys would overwrite, so the key is captured again, with memory of its own"));
+  }
+
+  // Whether this thread's capture has allocated the tensor.
+  bool is_of_capture(const at::Tensor& tensor) {
+    if (!is_capturing || !tensor.has_storage()) return false;
+    if (!pending_.has_memory) {
+      pending_.memory = PoolMemory(*pending_.record.pool);
+      pending_.has_memory = true;
+    }
+    return pending_.memory.contains(tensor.storage().data());
   }
 
   // Memory that this thread's capture allocates from now on is not reused by other keys. Returns false if that is the
   // case anyway.
   bool begin_results() {
-    if (!is_capturing || results_ == nullptr) return false;
+    if (!is_capturing || pending_.record.pool != pool_) return false;
     if (pending_.allocating != results_) {
       stop_allocating();
       allocate_from(results_);
@@ -165,15 +254,22 @@ class State {
 
   // One graph of the key has been destroyed: the oldest, because a run that drops one and captures again reports the
   // drop last.
-  void forget(const Key& key) {
-    Record gone = take(key, /*newest=*/false);
-    if (pool_ != nullptr || gone.pool == nullptr) return;
-    const std::lock_guard lock(capture_mutex());  // the allocator frees no pool during a capture
-    gone = {};
+  void forget(const Key& key) { release(take(key, /*newest=*/false)); }
+
+  // Keeps the memory of a graph that PyTorch has captured, although that is reset.
+  std::shared_ptr<void> keep_pool(PoolId pool) {
+    TORCH_CHECK(!is_capturing, "graphcache: a capture is under way in this thread: adopt graphs before");
+    const std::lock_guard lock(capture_mutex());
+    c10::cuda::CUDACachingAllocator::createOrIncrefPool(device_, pool);
+    const auto release = [pool](c10::DeviceIndex* device) {
+      c10::cuda::CUDACachingAllocator::releasePool(*device, pool);
+      delete device;
+    };
+    return std::shared_ptr<c10::DeviceIndex>(new c10::DeviceIndex(device_), release);
   }
 
   // Undoes the last keep().
-  void drop(const Key& key) { take(key, /*newest=*/true); }
+  void drop(const Key& key) { release(take(key, /*newest=*/true)); }
 
   // Sets the generators' values for this launch to what a direct call of `fn` would see.
   absl::Status before_launch(const Key& key, cudaStream_t stream) try {
@@ -192,9 +288,9 @@ class State {
   // become part of it.
   absl::Status check(cudaStream_t stream) {
     if (pool_ == nullptr) return absl::OkStatus();
-    cudaStream_t first = stream_.load(std::memory_order_relaxed);
+    cudaStream_t first = only_stream_.load(std::memory_order_relaxed);
     if (first == stream || id_of_capture(stream) != 0) return absl::OkStatus();
-    if (first == kNoStream && stream_.compare_exchange_strong(first, stream)) return absl::OkStatus();
+    if (first == kNoStream && only_stream_.compare_exchange_strong(first, stream)) return absl::OkStatus();
     if (first == stream) return absl::OkStatus();
     return absl::FailedPreconditionError(
         "the keys of this cache share memory for temporaries, so all of its runs are on one stream, and this run is on "
@@ -208,21 +304,35 @@ class State {
     const std::lock_guard lock(mutex_);
     return take_record(records_, key, newest);
   }
+  void release(Record record) {
+    if (record.pool == pool_ && record.adopted_pool == nullptr) return;
+    if (is_capturing) {
+      release_later(std::move(record));
+      return;
+    }
+    const std::lock_guard lock(capture_mutex());  // the allocator frees no pool during a capture
+    record = {};
+  }
 
   std::shared_ptr<MemPool> make_pool() const {
     const c10::cuda::CUDAGuard guard(device_);
     return std::make_shared<MemPool>();
   }
 
-  static unsigned long long id_of_capture(cudaStream_t stream) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    unsigned long long id = 0;
-#if CUDART_VERSION >= 13000
-    const cudaError_t error = cudaStreamGetCaptureInfo(stream, &status, &id, nullptr, nullptr, nullptr, nullptr);
-#else
-    const cudaError_t error = cudaStreamGetCaptureInfo_v2(stream, &status, &id, nullptr, nullptr, nullptr);
-#endif
-    return error == cudaSuccess && status == cudaStreamCaptureStatusActive ? id : 0;
+  // Whether the key's temporaries are in the pool of all keys.
+  bool shares_memory(const Key& key) {
+    if (pool_ == nullptr) return false;
+    const std::lock_guard lock(mutex_);
+    return apart_.count(key) == 0;
+  }
+
+  Workspaces& workspaces_of(Record& record) { return record.pool == pool_ ? workspaces_ : record.workspaces; }
+
+  // Work on `stream` from now on waits for what is on `other`.
+  static void follow(const c10::cuda::CUDAStream& stream, const c10::cuda::CUDAStream& other) {
+    at::cuda::CUDAEvent event;
+    event.record(other);
+    event.block(stream);
   }
 
   void allocate_from(const std::shared_ptr<MemPool>& pool) {
@@ -251,13 +361,28 @@ class State {
     at::autocast::set_autocast_cache_enabled(pending_.caches_casts);
     generators_.end_capture(&pending_.record.draws);
     if (std::exchange(pending_.is_marked, false)) end_allocator_capture(device_);
+    if (std::exchange(pending_.has_workspaces, false)) {
+      PoolMemory memory, results;
+      if (!Workspaces::are_empty()) {
+        memory = PoolMemory(*pending_.record.pool);
+        if (results_ != nullptr) results = PoolMemory(*results_);
+      }
+      workspaces_of(pending_.record).swap_out([&](const void* workspace) {
+        return memory.contains(workspace) || results.contains(workspace);
+      });
+    }
     stop_allocating();
     return std::move(pending_.record);
   }
 
   // The current capture. Guarded by capture_mutex().
   struct Pending {
+    Key key;
     cudaStream_t stream = nullptr;
+    std::map<std::uintptr_t, std::size_t> before;  // blocks of the shared pool that were in use before
+    bool has_workspaces = false;                   // whether PyTorch finds those of the capture
+    bool has_memory = false;
+    PoolMemory memory;                    // of the capture's temporaries, once it was asked for
     std::shared_ptr<MemPool> allocating;  // pool that the capture allocates from now
     bool is_marked = false;               // whether the allocator was told of the capture
     bool caches_casts = true;             // previous setting of autocast
@@ -265,15 +390,71 @@ class State {
   };
 
   const c10::DeviceIndex device_;
+  const unsigned forks_;
+  const CaptureStream stream_{device_};
   std::shared_ptr<MemPool> pool_;     // pool of all keys' temporaries; null if each key has its own
   std::shared_ptr<MemPool> results_;  // pool of all keys' results, if they share temporaries
+  Workspaces workspaces_;             // in pool_ and results_
   Generators generators_;
   Pending pending_;
   std::atomic<bool> draws_{false};  // whether any key draws random numbers
-  std::atomic<cudaStream_t> stream_{kNoStream};
+  std::atomic<cudaStream_t> only_stream_{kNoStream};
   std::mutex mutex_;
   Records<Record> records_;
+  std::unordered_set<Key, HashOfKey> apart_;  // keys whose temporaries are in a pool of their own
 };
+
+inline bool is_inside_capture(c10::DeviceIndex device) {
+  return is_capturing || id_of_capture(c10::cuda::getCurrentCUDAStream(device).stream()) != 0;
+}
+
+// What is left of a cache, or of one key.
+struct Parts {
+  std::shared_ptr<State> state;
+  std::unique_ptr<Cache> cache;
+  Record record;
+};
+
+// What could not be destroyed where it was given up, because a capture was under way.
+class Waiting {
+ public:
+  static void add(Parts parts) {
+    const std::lock_guard lock(mutex());
+    list().push_back(std::move(parts));
+    any().store(true, std::memory_order_relaxed);
+  }
+  // Destroys them, unless this thread captures on the current stream.
+  static void destroy(c10::DeviceIndex device) {
+    if (!any().load(std::memory_order_relaxed) || is_inside_capture(device)) return;
+    std::vector<Parts> gone;
+    {
+      const std::lock_guard lock(mutex());
+      gone.swap(list());
+      any().store(false, std::memory_order_relaxed);
+    }
+    for (Parts& parts : gone) {
+      parts.cache.reset();                          // before its pools
+      const std::lock_guard lock(capture_mutex());  // the allocator frees no pool during a capture
+      parts = {};
+    }
+  }
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex mutex;
+    return mutex;
+  }
+  static std::vector<Parts>& list() {
+    static auto* const list = new std::vector<Parts>;  // CUDA may be gone when a process ends
+    return *list;
+  }
+  static std::atomic<bool>& any() {
+    static std::atomic<bool> any{false};
+    return any;
+  }
+};
+
+inline void release_later(Record record) { Waiting::add({nullptr, nullptr, std::move(record)}); }
 
 }  // namespace torch_detail
 
@@ -285,7 +466,21 @@ class TorchCache {
   // Throws c10::Error if PyTorch has no such device, or an allocator without memory pools (cudaMallocAsync).
   explicit TorchCache(Options options = {}, Pools pools = Pools::kShared)
       : state_(std::make_shared<torch_detail::State>(device_of(options), pools == Pools::kShared)),
-        cache_(with_hooks(std::move(options), state_)) {}
+        cache_(std::make_unique<Cache>(with_hooks(std::move(options), state_))) {}
+  // Inside a capture of this thread, what is left of the cache is destroyed after it. Does nothing in a child process
+  // of the one that made the cache.
+  ~TorchCache() {
+    torch_detail::Parts parts{std::move(state_), std::move(cache_), {}};
+    if (!parts.state->is_of_this_process()) {
+      static_cast<void>(new torch_detail::Parts(std::move(parts)));
+      return;
+    }
+    const auto device = static_cast<c10::DeviceIndex>(parts.cache->options().device);
+    torch_detail::Waiting::add(std::move(parts));
+    torch_detail::Waiting::destroy(device);
+  }
+  TorchCache(const TorchCache&) = delete;
+  TorchCache& operator=(const TorchCache&) = delete;
 
   // Runs `fn`, which takes nothing, on PyTorch's current stream of the cache's device: a replay where the key has a
   // graph, else a capture or a direct call (Cache::run). During a capture, PyTorch's current stream is the captured
@@ -293,26 +488,45 @@ class TorchCache {
   // allocate itself, must outlive the key's entry, at the same address.
   template <class Fn>
   absl::StatusOr<Outcome> run(const Key& key, Fn&& fn) {
-    return on_current_stream([&](cudaStream_t stream) { return cache_.run(key, stream, on_stream(fn)); });
+    return on_current_stream([&](cudaStream_t stream) {
+      const absl::Cleanup captured_again = [&] { forget_if_given_up(key); };
+      return cache_->run(key, stream, on_stream(fn));
+    });
   }
   // Replays the graph that was adopted for the key.
   absl::StatusOr<Outcome> run(const Key& key) {
-    return on_current_stream([&](cudaStream_t stream) { return cache_.run(key, stream); });
+    return on_current_stream([&](cudaStream_t stream) { return cache_->run(key, stream); });
   }
   // As Cache::warm. A later run finds what it has made if `fn` there is of the same type.
   template <class Fn>
   absl::Status warm(const Key& key, Fn&& fn) {
+    if (!state_->is_of_this_process()) return torch_detail::State::of_another_process();
     const c10::cuda::CUDAGuard guard(device());
-    return cache_.warm(key, current_stream(), on_stream(fn));
+    for (bool is_first = true;; is_first = false) {
+      absl::Status status;
+      bool again = false;
+      {
+        const absl::Cleanup captured_again = [&] { again = forget_if_given_up(key); };
+        try {
+          status = cache_->warm(key, current_stream(), on_stream(fn));
+        } catch (...) {
+          if (!is_first || !torch_detail::must_capture_again) throw;
+        }
+      }
+      if (!is_first || !again) return status;
+    }
   }
 
   // To be called inside `fn`: what it allocates from now on are results. With the shared pool, they lie in a pool
   // apart, where no other key's temporaries are. False if it changes nothing: outside a capture, and with a pool for
   // each key.
   bool begin_results() { return state_->begin_results(); }
+  // To be called inside `fn`: whether this capture has allocated the tensor. False outside a capture.
+  bool is_of_capture(const at::Tensor& tensor) { return state_->is_of_capture(tensor); }
 
   // Adopts a graph that PyTorch has captured (Cache::adopt): torch.cuda.CUDAGraph(keep_graph=True). The graph object is
-  // kept until the key is erased, and with it its memory and its generators. `owner` is kept as well.
+  // kept until the key is erased, and its memory and its generators are kept although the object is reset. `owner` is
+  // kept as well.
   absl::Status adopt(const Key& key, std::shared_ptr<at::cuda::CUDAGraph> graph,
                      std::shared_ptr<void> owner = nullptr) {
     if (graph == nullptr) return absl::InvalidArgumentError("there is no graph");
@@ -322,11 +536,12 @@ class TorchCache {
   absl::Status adopt(const Key& key, at::cuda::CUDAGraph& graph, std::shared_ptr<void> owner) try {
     torch_detail::Record record;
     record.draws = torch_detail::Generators::of(graph);
+    record.adopted_pool = state_->keep_pool(graph.pool());
     Adoption adoption;
     adoption.owner = std::move(owner);
     const cudaGraph_t raw = graph.raw_cuda_graph();
     state_->keep(key, std::move(record));
-    absl::Status status = cache_.adopt(key, raw, std::move(adoption));
+    absl::Status status = cache_->adopt(key, raw, std::move(adoption));
     if (!status.ok()) state_->drop(key);
     return status;
   } catch (const c10::Error& why) {
@@ -338,8 +553,8 @@ class TorchCache {
 
   // Everything else. Runs by it are on the stream that they name, and are not checked to be on one stream. With
   // PyTorch 2.12 or newer, an `fn` that such a run calls cannot draw random numbers under capture.
-  Cache& cache() { return cache_; }
-  const Cache& cache() const { return cache_; }
+  Cache& cache() { return *cache_; }
+  const Cache& cache() const { return *cache_; }
 
  private:
   static int device_of(Options& options) {
@@ -347,14 +562,20 @@ class TorchCache {
     return options.device;
   }
 
-  c10::DeviceIndex device() const { return static_cast<c10::DeviceIndex>(cache_.options().device); }
+  c10::DeviceIndex device() const { return static_cast<c10::DeviceIndex>(cache_->options().device); }
 
   template <class Run>
   absl::StatusOr<Outcome> on_current_stream(const Run& run) {
+    if (!state_->is_of_this_process()) return torch_detail::State::of_another_process();
     const c10::cuda::CUDAGuard guard(device());
     const cudaStream_t stream = current_stream();
     if (absl::Status status = state_->check(stream); !status.ok()) return status;
+    const absl::Cleanup destroy = [&] { torch_detail::Waiting::destroy(device()); };
     return run(stream);
+  }
+
+  bool forget_if_given_up(const Key& key) {
+    return std::exchange(torch_detail::must_capture_again, false) && (cache_->erase(key), true);
   }
 
   cudaStream_t current_stream() const { return c10::cuda::getCurrentCUDAStream(device()).stream(); }
@@ -364,10 +585,20 @@ class TorchCache {
   class OnStream {
    public:
     OnStream(torch_detail::State& state, Fn& fn) : state_(state), fn_(fn) {}
-    decltype(auto) operator()(cudaStream_t stream) {
-      const c10::cuda::CUDAStreamGuard guard(state_.stream_of(stream));
-      state_.enter_capture(stream);
-      return fn_();
+    auto operator()(cudaStream_t stream) {
+      const bool captures = state_.captures_on(stream);
+      const c10::cuda::CUDAStreamGuard guard(captures ? state_.enter_capture(stream) : state_.stream_of(stream));
+      const absl::Cleanup leave = [&] {
+        if (captures) state_.leave_capture(stream);
+      };
+      if constexpr (std::is_void_v<decltype(fn_())>) {
+        fn_();
+        if (captures) state_.check_what_is_left();
+      } else {
+        auto result = fn_();
+        if (captures) state_.check_what_is_left();
+        return result;
+      }
     }
     const Fn& graphcache_callee() const { return fn_; }
 
@@ -382,7 +613,7 @@ class TorchCache {
   static Options with_hooks(Options options, const std::shared_ptr<torch_detail::State>& state) {
     Hooks& hooks = options.hooks;
     hooks.before_capture = [state, then = std::move(hooks.before_capture)](const Key& key, cudaStream_t stream) {
-      absl::Status status = state->begin_capture(stream);
+      absl::Status status = state->begin_capture(key, stream);
       if (!status.ok() || !then) return status;
       absl::Cleanup failed = [&] { state->end_capture(key, /*has_graph=*/false); };
       status = then(key, stream);
@@ -406,8 +637,8 @@ class TorchCache {
     return options;
   }
 
-  const std::shared_ptr<torch_detail::State> state_;
-  Cache cache_;  // destroyed first, because its graphs use the pools
+  std::shared_ptr<torch_detail::State> state_;
+  std::unique_ptr<Cache> cache_;
 };
 
 }  // namespace graphcache

@@ -1,6 +1,7 @@
 // What differs between versions of PyTorch. For graphcache_torch.h, not for users.
 //
-//   2.10  MemPool is in another namespace.
+//   2.10  MemPool is in another namespace. The tables of workspaces have a mutex; 2.8 does not export that of cuBLASLt.
+//   2.11  A snapshot of the allocator may leave out its history.
 //   2.12  A generator has values on the device for each capture, by the capture's id. Before, it has one pair of values
 //         for all graphs, and captures with all graphs or none.
 //   2.13  A program tells the allocator of its captures. Before, the allocator counts the use of a pool as a capture.
@@ -9,6 +10,7 @@
 // members of PyTorch's states, which are public. Their member functions are not exported.
 #pragma once
 
+#include <ATen/cuda/CUDAContextLight.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <ATen/ops/fill.h>
@@ -26,8 +28,11 @@
 #include <c10/cuda/CUDAGraphsC10Utils.h>
 #endif
 
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <shared_mutex>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -45,6 +50,39 @@ using GeneratorState = c10::intrusive_ptr<at::CUDAGeneratorState>;
 inline void fill(const at::TensorBase& tensor, std::uint64_t value) {
   at::Tensor(tensor).fill_(static_cast<std::int64_t>(value));
 }
+
+using PoolId = decltype(std::declval<MemPool&>().id());
+
+inline auto segments_of(PoolId pool) {
+#if GRAPHCACHE_TORCH_VERSION >= 211
+  return c10::cuda::CUDACachingAllocator::snapshot(pool, /*include_traces=*/false).segments;
+#else
+  return c10::cuda::CUDACachingAllocator::snapshot(pool).segments;
+#endif
+}
+
+// Calls f(number, map) with each of PyTorch's tables of workspaces.
+#if GRAPHCACHE_TORCH_VERSION >= 210
+using WorkspaceMap = decltype(at::cuda::WorkspaceMapWithMutex::map);
+template <class F>
+void for_each_map(const F& f) {
+  std::size_t number = 0;
+  for (auto* const table :
+       {&at::cuda::cublas_handle_stream_to_workspace(), &at::cuda::cublaslt_handle_stream_to_workspace()}) {
+    const std::unique_lock lock(table->mutex);
+    f(number++, table->map);
+  }
+}
+#else
+using WorkspaceMap = std::remove_reference_t<decltype(at::cuda::cublas_handle_stream_to_workspace())>;
+template <class F>
+void for_each_map(const F& f) {
+  f(0, at::cuda::cublas_handle_stream_to_workspace());
+#if GRAPHCACHE_TORCH_VERSION >= 209
+  f(1, at::cuda::cublaslt_handle_stream_to_workspace());
+#endif
+}
+#endif
 
 // Between these two calls, the allocator makes no calls that would break a capture.
 inline void begin_allocator_capture([[maybe_unused]] c10::DeviceIndex device) {
@@ -71,12 +109,19 @@ struct Graph : at::cuda::CUDAGraph {
 
 struct Draws {
   GeneratorState generator;
+  at::TensorBase seed, offset;  // what the graph reads
   std::uint64_t increment;
+
+  Draws(const GeneratorState& drawn_from, std::uint64_t drawn)
+      : generator(drawn_from),
+        seed(drawn_from->seed_extragraph_),
+        offset(drawn_from->offset_extragraph_),
+        increment(drawn) {}
 
   // Sets the generator's values for a launch on the current stream to what a direct call would see.
   void before_launch() const {
-    fill(generator->seed_extragraph_, generator->seed_);
-    fill(generator->offset_extragraph_, generator->philox_offset_per_thread_);
+    fill(seed, generator->seed_);
+    fill(offset, generator->philox_offset_per_thread_);
     generator->philox_offset_per_thread_ += increment;
   }
 };
@@ -101,7 +146,7 @@ class Generators {
       if (!generator->capturing_) continue;
       generator->capturing_ = false;
       if (generator->offset_intragraph_ == 0) continue;
-      draws->push_back({generator, generator->offset_intragraph_});
+      draws->emplace_back(generator, generator->offset_intragraph_);
     }
   }
 
@@ -109,7 +154,7 @@ class Generators {
   static std::vector<Draws> of(at::cuda::CUDAGraph& graph) {
     std::vector<Draws> draws;
     for (const auto& [generator, increment] : Graph::increments(graph)) {
-      if (increment != 0) draws.push_back({generator, increment});
+      if (increment != 0) draws.emplace_back(generator, increment);
     }
     return draws;
   }

@@ -6,6 +6,7 @@
 #include <graphcache/version.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdint>
@@ -212,11 +213,53 @@ bool has_interpreter() {
 #endif
 }
 
+// Python ends threads that want its lock while it finalizes, by unwinding them (before 3.14). Their destructors would
+// use Python's objects, so such a thread sleeps until the process ends.
+template <class F>
+auto unless_finalized(const F& f) {
+  try {
+    return f();
+  } catch (const abi::__forced_unwind&) {
+    if (has_interpreter()) throw;
+    while (true) pause();
+  }
+}
+
+// Holds the interpreter's lock, or does not hold it.
+class WithGil {
+ public:
+  WithGil() : state_(unless_finalized([] { return PyGILState_Ensure(); })) {}
+  ~WithGil() { PyGILState_Release(state_); }
+  WithGil(const WithGil&) = delete;
+  WithGil& operator=(const WithGil&) = delete;
+
+ private:
+  PyGILState_STATE state_;
+};
+class WithoutGil {
+ public:
+  WithoutGil() : thread_(PyEval_SaveThread()) {}
+  ~WithoutGil() {
+    unless_finalized([this] { PyEval_RestoreThread(thread_); });
+  }
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  PyThreadState* thread_;
+};
+
+py::object call_python(const py::object& fn, const py::args& arguments) {
+  PyObject* const returned = unless_finalized([&] { return PyObject_CallObject(fn.ptr(), arguments.ptr()); });
+  if (returned == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(returned);
+}
+
 // An object that may be released by threads without the interpreter's lock.
 std::shared_ptr<void> keep_alive(const py::object& object) {
   return {new py::object(object), [](py::object* kept) {
             if (!has_interpreter()) return;
-            const py::gil_scoped_acquire gil;
+            const WithGil gil;
             delete kept;
           }};
 }
@@ -264,26 +307,33 @@ class PyCache {
                        : pools == "one_per_key"
                            ? Pools::kOnePerKey
                            : throw py::value_error("graphcache: pools is \"shared\" or \"one_per_key\"");
-    options.hooks.after_capture = [this](const Key& key, cudaGraph_t graph) {
+    // The hooks may be called after this object is gone (~TorchCache).
+    options.hooks.after_capture = [records = records_](const Key& key, cudaGraph_t graph) {
       if (graph == nullptr || !has_interpreter()) return;
-      const py::gil_scoped_acquire gil;
-      records_[key].push_back(std::exchange(captured_, {}));
+      const WithGil gil;
+      (*records)[key].push_back(captured_ == nullptr ? Record() : std::exchange(*captured_, {}));
     };
-    options.hooks.on_forget = [this](const Key& key) {
+    options.hooks.on_forget = [records = records_](const Key& key) {
       if (!has_interpreter()) return;
-      const py::gil_scoped_acquire gil;
+      const WithGil gil;
       const Record gone = graphcache::torch_detail::take_record(
-          records_, key, /*newest=*/false);  // destroyed last, because that may run Python code
+          *records, key, /*newest=*/false);  // destroyed last, because that may run Python code
     };
     {
       // It may wait for another thread's capture, which needs the interpreter's lock.
-      const py::gil_scoped_release nogil;
-      torch_.emplace(std::move(options), kind);
+      const WithoutGil nogil;
+      torch_ = std::make_unique<graphcache::TorchCache>(std::move(options), kind);
     }
     if (absl::Status status = torch_->cache().status(); !status.ok()) raise(status);
   }
   ~PyCache() {
-    const py::gil_scoped_release nogil;  // destruction may wait for the device or take the interpreter's lock
+    if (forks_ != graphcache::torch_detail::forks() || !has_interpreter()) {
+      // CUDA's objects are of another process, or threads that use them have been stopped: they end with the process.
+      static_cast<void>(torch_.release());
+      static_cast<void>(new std::shared_ptr<Records>(std::move(records_)));
+      return;
+    }
+    const WithoutGil nogil;  // destruction may wait for the device or take the interpreter's lock
     torch_.reset();
   }
   PyCache(const PyCache&) = delete;
@@ -292,23 +342,28 @@ class PyCache {
   py::object run(const py::object& key, const py::object& fn, const py::args& arguments) {
     const Key whole = make_key(key, fn, arguments);
     py::object returned;
+    Capturing capturing;
     absl::StatusOr<Outcome> outcome = [&] {
-      const py::gil_scoped_release nogil;
+      const WithoutGil nogil;
       if (fn.is_none()) return torch_->run(whole);
       return torch_->run(whole, Call{this, fn, arguments, &returned});
     }();
     if (!outcome.ok()) raise(outcome.status());
     if (!graphcache::is_hit(*outcome) && returned) return returned;
-    const auto found = records_.find(whole);
-    if (found == records_.end()) throw std::runtime_error("graphcache: another thread erased the key during its run");
+    const auto found = records_->find(whole);
+    if (found == records_->end()) throw std::runtime_error("graphcache: another thread erased the key during its run");
     return found->second.back().result;
   }
 
   void warm(const py::object& key, const py::object& fn, const py::args& arguments) {
     const Key whole = make_key(key, fn, arguments);
+    if (torch_->cache().options().capture_after > 0 && !torch_->cache().contains(whole)) {
+      const py::object unused = call_python(fn, arguments);
+    }
     py::object returned;
+    Capturing capturing;
     const absl::Status status = [&] {
-      const py::gil_scoped_release nogil;
+      const WithoutGil nogil;
       return torch_->warm(whole, Call{this, fn, arguments, &returned});
     }();
     if (!status.ok()) raise(status);
@@ -318,13 +373,13 @@ class PyCache {
     const Key whole = make_key(key, py::none(), py::args());
     auto& captured = graph.cast<at::cuda::CUDAGraph&>();
     std::shared_ptr<void> owner = keep_alive(graph);
-    records_[whole].push_back({py::list(), result});
+    (*records_)[whole].push_back({py::list(), result});
     const absl::Status status = [&] {
-      const py::gil_scoped_release nogil;
+      const WithoutGil nogil;
       return torch_->adopt(whole, captured, std::move(owner));
     }();
     if (status.ok()) return;
-    const Record none = graphcache::torch_detail::take_record(records_, whole, /*newest=*/true);
+    const Record none = graphcache::torch_detail::take_record(*records_, whole, /*newest=*/true);
     raise(status);
   }
 
@@ -333,30 +388,30 @@ class PyCache {
   }
   bool erase(const py::object& key, const py::object& fn, const py::args& arguments) {
     const Key whole = make_key(key, fn, arguments);
-    const py::gil_scoped_release nogil;
+    const WithoutGil nogil;
     return torch_->cache().erase(whole);
   }
   bool pin(const py::object& key, const py::object& fn, const py::args& arguments) {
     const Key whole = make_key(key, fn, arguments);
-    const py::gil_scoped_release nogil;
+    const WithoutGil nogil;
     return torch_->cache().pin(whole);
   }
   bool unpin(const py::object& key, const py::object& fn, const py::args& arguments) {
     const Key whole = make_key(key, fn, arguments);
-    const py::gil_scoped_release nogil;
+    const WithoutGil nogil;
     return torch_->cache().unpin(whole);
   }
   std::string explain(const py::object& key, const py::object& fn, const py::args& arguments) {
     const Key whole = make_key(key, fn, arguments);
-    const py::gil_scoped_release nogil;
+    const WithoutGil nogil;
     return torch_->cache().explain(whole);
   }
   void clear() {
-    const py::gil_scoped_release nogil;
+    const WithoutGil nogil;
     torch_->cache().clear();
   }
   void register_generator(const at::Generator& generator) {
-    const py::gil_scoped_release nogil;
+    const WithoutGil nogil;
     torch_->register_generator(generator);
   }
 
@@ -396,7 +451,7 @@ class PyCache {
   }
   py::list advise() const {
     const std::vector<graphcache::Finding> findings = [&] {
-      const py::gil_scoped_release nogil;
+      const WithoutGil nogil;
       return torch_->cache().advise();
     }();
     py::list all;
@@ -408,7 +463,8 @@ class PyCache {
 
   // Visits the objects that the cache keeps, for the garbage collector.
   int traverse(visitproc visit, void* with) const {
-    for (const auto& [key, records] : records_) {
+    if (records_ == nullptr) return 0;
+    for (const auto& [key, records] : *records_) {
       for (const Record& record : records) {
         for (PyObject* const object : {record.kept.ptr(), record.result.ptr()}) {
           if (object == nullptr) continue;
@@ -418,7 +474,7 @@ class PyCache {
     }
     return 0;
   }
-  void let_go() { const Records gone = std::exchange(records_, {}); }
+  void let_go() { const Records gone = std::exchange(*records_, {}); }
 
  private:
   // What a key's graph uses, and what its runs return. Objects that the key contains by identity are kept alive, so
@@ -438,7 +494,7 @@ class PyCache {
     py::object* returned;
 
     void operator()() const {
-      const py::gil_scoped_acquire gil;
+      const WithGil gil;
       try {
         call();
       } catch (const py::error_already_set& error) {
@@ -450,36 +506,46 @@ class PyCache {
    private:
     void call() const {
       if (!graphcache::torch_detail::is_capturing) {
-        *returned = fn(*arguments);
+        *returned = call_python(fn, arguments);
         return;
       }
       py::list kept;  // fn may change its closure
       kept.append(fn);
       kept.append(arguments);
       for_each_closed_over(fn.ptr(), [&](PyObject* value) { kept.append(py::reinterpret_borrow<py::object>(value)); });
-      *returned = cache->as_results(fn(*arguments), arguments);
-      captured_ = {std::move(kept), *returned};
+      *returned = cache->as_results(call_python(fn, arguments));
+      *captured_ = {std::move(kept), *returned};
     }
   };
 
-  // Copies of the tensors that fn has returned, in memory where no other key has temporaries. Tensors that share memory
-  // with an argument are not copied.
-  py::object as_results(py::object returned, const py::args& arguments) {
-    if (returned.is_none() || !torch_->begin_results()) return returned;
+  // What fn has returned, with copies of the tensors that the capture has allocated, in memory where no other key has
+  // temporaries. Tensors that are not found, such as those in attributes, are noticed by check_what_is_left().
+  py::object as_results(py::object returned) {
+    if (returned.is_none()) return returned;
     const auto copy = py::cpp_function([&](const at::Tensor& tensor) {
-      if (!tensor.is_cuda() || !tensor.has_storage()) return tensor;
-      for (const py::handle argument : arguments) {
-        if (is_plain_tensor(argument.ptr()) && THPVariable_Unpack(argument.ptr()).is_alias_of(tensor)) return tensor;
-      }
-      return tensor.clone();
+      return tensor.is_cuda() && torch_->is_of_capture(tensor) && torch_->begin_results() ? tensor.clone() : tensor;
     });
     const py::object map = py::module_::import("torch.utils._pytree").attr("tree_map_only");
     return map(py::module_::import("torch").attr("Tensor"), copy, returned);
   }
 
-  static inline thread_local Record captured_;  // record of this thread's capture until its end
-  Records records_;
-  std::optional<graphcache::TorchCache> torch_;  // destroyed first, because its hooks use the records
+  // The record of a capture of this thread's run until it is kept. Runs may be inside other runs' fn.
+  class Capturing {
+   public:
+    Capturing() : outer_(std::exchange(captured_, &record_)) {}
+    ~Capturing() { captured_ = outer_; }
+    Capturing(const Capturing&) = delete;
+    Capturing& operator=(const Capturing&) = delete;
+
+   private:
+    Record record_;
+    Record* const outer_;
+  };
+  static inline thread_local Record* captured_ = nullptr;
+
+  const unsigned forks_ = graphcache::torch_detail::forks();
+  std::shared_ptr<Records> records_ = std::make_shared<Records>();
+  std::unique_ptr<graphcache::TorchCache> torch_;
 };
 
 // Whether the object has its PyCache yet.
@@ -526,7 +592,7 @@ one stream. pools="one_per_key" gives each key its own. Each run of a key writes
       .def(py::init<int, const std::optional<std::size_t>&, int, int, bool, const std::string&, const std::string&,
                     const std::optional<int>&>(),
            py::kw_only(), py::arg("max_executables") = 64, py::arg("max_device_bytes") = py::none(),
-           py::arg("max_templates") = 512, py::arg("capture_after") = 0, py::arg("share") = true,
+           py::arg("max_templates") = 512, py::arg("capture_after") = 1, py::arg("share") = true,
            py::arg("prefer") = "total_time", py::arg("pools") = "shared", py::arg("device") = py::none())
       .def("run", &PyCache::run, py::arg("key"), py::arg("fn") = py::none(),
            "Runs fn(*arguments): by replay if the key has a graph, else by capturing it. Returns what fn returned. "
