@@ -1,4 +1,23 @@
-# Situations in which programs on PyTorch have crashed, hung, leaked or computed wrong results. Needs a GPU.
+"""Situations of programs on PyTorch, and what the module does in them. Needs a GPU.
+
+  a cache is collected inside another run's fn              destroyed after the capture; was an abort or a deadlock
+  the same in a capture of PyTorch, or by another thread    the same
+  keys are erased inside fn                                 right
+  expandable segments                                       right; was a segmentation fault
+  synchronize, copies to the host, item, nonzero in fn      a direct run; were segmentation faults
+  a thread or a process ends after a broken capture         right; was a crash at its end
+  a forked child drops its copy, or runs                    nothing, or an error; was a crash
+  a child that is forked before CUDA is used                right
+  a daemon thread at exit                                   it sleeps; was an abort
+  caches that are gone                                      no memory stays; 32 MiB of each had stayed
+  two streams at once, products with a workspace            right; half of the results had been wrong
+  direct products on another stream meanwhile               right
+  an adopted graph whose object is reset                    right
+  results in tuples, lists, dicts                           copied, in a graph
+  results in dataclasses, sets, attributes; tensors left    right, with a pool of the key's own; had been overwritten
+    elsewhere; what backward needs later
+  results that are arguments inside lists                   the arguments; had been copies
+"""
 import dataclasses
 import gc
 import threading
