@@ -14,8 +14,10 @@
 // With TorchCache::Pools::kOnePerKey, each key has a pool of its own, and runs may be on any stream. A workspace of
 // cuBLAS belongs to a pool as well. A tensor that `fn` allocates and hands out stays where it is, and each replay
 // writes it anew. With the shared pool, the replay of another key would overwrite it, unless it was allocated behind
-// TorchCache::begin_results(). So a capture that leaves such a tensor is given up: this run calls `fn` directly, and
-// the key is captured again later, with a pool of its own.
+// TorchCache::begin_results(). So a capture that leaves such a tensor is given up: this run calls `fn` directly, as
+// after other failures under capture, and the key is captured again later, with a pool of its own. That direct call
+// must not read what the capture has left, because nothing was computed there. State that `fn` makes once, such as a
+// mask, is made directly if Options::capture_after is 1.
 //
 // Random numbers. The device's default generator, and those given to register_generator(), advance with each replay as
 // they would with a direct call of `fn`. If one thread draws, on one stream, the results are equal, bit by bit.
@@ -65,10 +67,9 @@ namespace torch_detail {
 
 // What a key's launches need.
 struct Record {
-  // Pool of its captured memory; that of PyTorch's graph if it was adopted.
-  std::shared_ptr<MemPool> pool;
-  std::shared_ptr<void> adopted_pool;
-  Workspaces workspaces;  // in `pool`, if that is of this key alone
+  std::shared_ptr<MemPool> pool;       // pool of its captured memory; null if it was adopted
+  std::shared_ptr<void> adopted_pool;  // keeps the pool of PyTorch's graph, if it was adopted
+  Workspaces workspaces;               // in `pool`, if that is of this key alone
   // What its graph draws from generators.
   std::vector<Draws> draws;
 };
@@ -96,9 +97,12 @@ inline std::mutex& capture_mutex() {
   static std::mutex mutex;
   return mutex;
 }
-inline thread_local bool is_capturing = false;  // whether this thread holds capture_mutex()
-// Whether a capture of this thread's run was given up because tensors would have been overwritten.
-inline thread_local bool must_capture_again = false;
+class State;
+// The cache whose capture this thread has under way: the thread holds capture_mutex().
+inline thread_local const State* capturing = nullptr;
+// The cache whose captured call of `fn` is the innermost call of an `fn` in this thread. Null in direct calls, and in
+// runs inside the captured call.
+inline thread_local const State* captured_call = nullptr;
 
 inline unsigned long long id_of_capture(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -109,6 +113,10 @@ inline unsigned long long id_of_capture(cudaStream_t stream) {
   const cudaError_t error = cudaStreamGetCaptureInfo_v2(stream, &status, &id, nullptr, nullptr, nullptr);
 #endif
   return error == cudaSuccess && status == cudaStreamCaptureStatusActive ? id : 0;
+}
+
+inline bool is_inside_capture(c10::DeviceIndex device) {
+  return capturing != nullptr || id_of_capture(c10::cuda::getCurrentCUDAStream(device).stream()) != 0;
 }
 
 // Number of forks between the program's first process and this one.
@@ -130,6 +138,7 @@ class State {
     TORCH_CHECK(c10::cuda::CUDACachingAllocator::name() != "cudaMallocAsync",
                 "graphcache: captures need memory pools, which PyTorch's allocator cudaMallocAsync does not have: set "
                 "PYTORCH_CUDA_ALLOC_CONF=backend:native");
+    check_outside_of_captures();  // before pools are made, which cannot be freed in one
     if (one_pool) {
       pool_ = make_pool();
       results_ = make_pool();
@@ -138,8 +147,7 @@ class State {
   }
 
   void register_generator(const at::Generator& generator) {
-    TORCH_CHECK(!is_capturing,
-                "graphcache: a capture is under way in this thread: make caches and register generators before");
+    check_outside_of_captures();
     const bool is_ours = generator.defined() && generator.device().is_cuda() &&
                          (!generator.device().has_index() || generator.device().index() == device_);
     TORCH_CHECK(is_ours, "graphcache: the generator is not one of the cache's device");
@@ -161,7 +169,7 @@ class State {
 
   absl::Status begin_capture(const Key& key, cudaStream_t stream) try {
     capture_mutex().lock();
-    is_capturing = true;
+    capturing = this;
     pending_.key = key;
     // Weights that are cast in a capture are in its memory, and weights cast before it are not computed in it.
     pending_.caches_casts = at::autocast::is_autocast_cache_enabled();
@@ -177,12 +185,12 @@ class State {
     pending_.is_marked = true;
     return absl::OkStatus();
   } catch (const std::exception& why) {
-    finish();
+    release(finish());
     return absl::InternalError(absl::StrCat("PyTorch cannot prepare the capture: ", why.what()));
   }
 
   // Whether this thread captures on the stream, for this cache.
-  bool captures_on(cudaStream_t stream) const { return is_capturing && pending_.stream == stream; }
+  bool captures_on(cudaStream_t stream) const { return capturing == this && pending_.stream == stream; }
 
   // PyTorch's stream for a call of `fn` on a stream that captures_on(). It becomes part of the capture.
   c10::cuda::CUDAStream enter_capture(cudaStream_t stream) {
@@ -199,8 +207,9 @@ class State {
       static_cast<void>(cudaGetLastError());  // the capture is broken, and the cache will say so
     }
   }
-  // To be called once `fn` has returned. Throws if it has left tensors in memory that other keys use for temporaries.
-  void check_what_is_left() {
+  // To be called once `fn` has returned. Throws if it has left tensors in memory that other keys use for temporaries,
+  // and sets `must_capture_again` then.
+  void check_what_is_left(bool* must_capture_again) {
     if (pending_.record.pool != pool_) return;
     const PoolMemory memory(*pool_);
     std::size_t bytes = 0;
@@ -214,15 +223,15 @@ class State {
       if (apart_.size() >= kMost) apart_.clear();
       apart_.insert(pending_.key);
     }
-    must_capture_again = true;
+    *must_capture_again = true;
     throw std::runtime_error(absl::StrCat(
         "fn leaves tensors of ", bytes,
         " bytes that runs of other keys would overwrite, so the key is captured again, with memory of its own"));
   }
 
-  // Whether this thread's capture has allocated the tensor.
+  // Whether the captured call of `fn` has allocated the tensor.
   bool is_of_capture(const at::Tensor& tensor) {
-    if (!is_capturing || !tensor.has_storage()) return false;
+    if (captured_call != this || !tensor.has_storage()) return false;
     if (!pending_.has_memory) {
       pending_.memory = PoolMemory(*pending_.record.pool);
       pending_.has_memory = true;
@@ -233,7 +242,7 @@ class State {
   // Memory that this thread's capture allocates from now on is not reused by other keys. Returns false if that is the
   // case anyway.
   bool begin_results() {
-    if (!is_capturing || pending_.record.pool != pool_) return false;
+    if (captured_call != this || pending_.record.pool != pool_) return false;
     if (pending_.allocating != results_) {
       stop_allocating();
       allocate_from(results_);
@@ -243,7 +252,11 @@ class State {
 
   void end_capture(const Key& key, bool has_graph) {
     Record record = finish();
-    if (has_graph) keep(key, std::move(record));
+    if (has_graph) {
+      keep(key, std::move(record));
+    } else {
+      release(std::move(record));
+    }
   }
 
   void keep(const Key& key, Record record) {
@@ -258,7 +271,7 @@ class State {
 
   // Keeps the memory of a graph that PyTorch has captured, although that is reset.
   std::shared_ptr<void> keep_pool(PoolId pool) {
-    TORCH_CHECK(!is_capturing, "graphcache: a capture is under way in this thread: adopt graphs before");
+    check_outside_of_captures();
     const std::lock_guard lock(capture_mutex());
     c10::cuda::CUDACachingAllocator::createOrIncrefPool(device_, pool);
     const auto release = [pool](c10::DeviceIndex* device) {
@@ -306,7 +319,7 @@ class State {
   }
   void release(Record record) {
     if (record.pool == pool_ && record.adopted_pool == nullptr) return;
-    if (is_capturing) {
+    if (is_inside_capture(device_)) {
       release_later(std::move(record));
       return;
     }
@@ -317,6 +330,12 @@ class State {
   std::shared_ptr<MemPool> make_pool() const {
     const c10::cuda::CUDAGuard guard(device_);
     return std::make_shared<MemPool>();
+  }
+
+  void check_outside_of_captures() const {
+    TORCH_CHECK(!is_inside_capture(device_),
+                "graphcache: a capture is under way in this thread: make caches, register generators and adopt graphs "
+                "before");
   }
 
   // Whether the key's temporaries are in the pool of all keys.
@@ -355,7 +374,7 @@ class State {
   Record finish() {
     const absl::Cleanup unlock = [this] {
       pending_ = {};
-      is_capturing = false;
+      capturing = nullptr;
       capture_mutex().unlock();
     };
     at::autocast::set_autocast_cache_enabled(pending_.caches_casts);
@@ -403,10 +422,6 @@ class State {
   Records<Record> records_;
   std::unordered_set<Key, HashOfKey> apart_;  // keys whose temporaries are in a pool of their own
 };
-
-inline bool is_inside_capture(c10::DeviceIndex device) {
-  return is_capturing || id_of_capture(c10::cuda::getCurrentCUDAStream(device).stream()) != 0;
-}
 
 // What is left of a cache, or of one key.
 struct Parts {
@@ -483,14 +498,17 @@ class TorchCache {
   TorchCache& operator=(const TorchCache&) = delete;
 
   // Runs `fn`, which takes nothing, on PyTorch's current stream of the cache's device: a replay where the key has a
-  // graph, else a capture or a direct call (Cache::run). During a capture, PyTorch's current stream is the captured
-  // one. A key belongs to one type of `fn`: do not run it with two. Tensors that `fn` uses, and that it does not
+  // graph, else a capture or a direct call (Cache::run). During a capture, PyTorch's current stream is part of
+  // it. A key belongs to one type of `fn`: do not run it with two. Tensors that `fn` uses, and that it does not
   // allocate itself, must outlive the key's entry, at the same address.
   template <class Fn>
   absl::StatusOr<Outcome> run(const Key& key, Fn&& fn) {
     return on_current_stream([&](cudaStream_t stream) {
-      const absl::Cleanup captured_again = [&] { forget_if_given_up(key); };
-      return cache_->run(key, stream, on_stream(fn));
+      bool must_capture_again = false;
+      const absl::Cleanup forget = [&] {
+        if (must_capture_again) cache_->erase(key);
+      };
+      return cache_->run(key, stream, OnStream<std::remove_reference_t<Fn>>(*state_, fn, &must_capture_again));
     });
   }
   // Replays the graph that was adopted for the key.
@@ -502,18 +520,19 @@ class TorchCache {
   absl::Status warm(const Key& key, Fn&& fn) {
     if (!state_->is_of_this_process()) return torch_detail::State::of_another_process();
     const c10::cuda::CUDAGuard guard(device());
+    const absl::Cleanup destroy = [&] { torch_detail::Waiting::destroy(device()); };
     for (bool is_first = true;; is_first = false) {
+      bool must_capture_again = false;
       absl::Status status;
-      bool again = false;
-      {
-        const absl::Cleanup captured_again = [&] { again = forget_if_given_up(key); };
-        try {
-          status = cache_->warm(key, current_stream(), on_stream(fn));
-        } catch (...) {
-          if (!is_first || !torch_detail::must_capture_again) throw;
-        }
+      try {
+        status = cache_->warm(key, current_stream(),
+                              OnStream<std::remove_reference_t<Fn>>(*state_, fn, &must_capture_again));
+      } catch (...) {
+        if (!must_capture_again || !is_first) throw;
       }
-      if (!is_first || !again) return status;
+      if (!must_capture_again) return status;
+      cache_->erase(key);
+      if (!is_first) return status;
     }
   }
 
@@ -521,7 +540,9 @@ class TorchCache {
   // apart, where no other key's temporaries are. False if it changes nothing: outside a capture, and with a pool for
   // each key.
   bool begin_results() { return state_->begin_results(); }
-  // To be called inside `fn`: whether this capture has allocated the tensor. False outside a capture.
+  // Whether this call of `fn` is captured for this cache. False in direct calls and in runs inside another run's `fn`.
+  bool captures_call() const { return torch_detail::captured_call == state_.get(); }
+  // To be called inside `fn`: whether its capture has allocated the tensor. False unless captures_call().
   bool is_of_capture(const at::Tensor& tensor) { return state_->is_of_capture(tensor); }
 
   // Adopts a graph that PyTorch has captured (Cache::adopt): torch.cuda.CUDAGraph(keep_graph=True). The graph object is
@@ -551,8 +572,8 @@ class TorchCache {
   // For generators besides the device's default one, before the first capture that draws from them.
   void register_generator(const at::Generator& generator) { state_->register_generator(generator); }
 
-  // Everything else. Runs by it are on the stream that they name, and are not checked to be on one stream. With
-  // PyTorch 2.12 or newer, an `fn` that such a run calls cannot draw random numbers under capture.
+  // Everything else. Runs by it are on the stream that they name, and are not checked to be on one stream. What their
+  // `fn` leaves in use may be overwritten. With PyTorch 2.12 or newer, it cannot draw random numbers under capture.
   Cache& cache() { return *cache_; }
   const Cache& cache() const { return *cache_; }
 
@@ -574,29 +595,28 @@ class TorchCache {
     return run(stream);
   }
 
-  bool forget_if_given_up(const Key& key) {
-    return std::exchange(torch_detail::must_capture_again, false) && (cache_->erase(key), true);
-  }
-
   cudaStream_t current_stream() const { return c10::cuda::getCurrentCUDAStream(device()).stream(); }
 
   // `fn` on the stream of a run. Its place in the program is that of `fn`.
   template <class Fn>
   class OnStream {
    public:
-    OnStream(torch_detail::State& state, Fn& fn) : state_(state), fn_(fn) {}
+    OnStream(torch_detail::State& state, Fn& fn, bool* must_capture_again)
+        : state_(state), fn_(fn), must_capture_again_(must_capture_again) {}
     auto operator()(cudaStream_t stream) {
       const bool captures = state_.captures_on(stream);
       const c10::cuda::CUDAStreamGuard guard(captures ? state_.enter_capture(stream) : state_.stream_of(stream));
+      const auto* const outer = std::exchange(torch_detail::captured_call, captures ? &state_ : nullptr);
       const absl::Cleanup leave = [&] {
+        torch_detail::captured_call = outer;
         if (captures) state_.leave_capture(stream);
       };
       if constexpr (std::is_void_v<decltype(fn_())>) {
         fn_();
-        if (captures) state_.check_what_is_left();
+        if (captures) state_.check_what_is_left(must_capture_again_);
       } else {
         auto result = fn_();
-        if (captures) state_.check_what_is_left();
+        if (captures) state_.check_what_is_left(must_capture_again_);
         return result;
       }
     }
@@ -605,11 +625,8 @@ class TorchCache {
    private:
     torch_detail::State& state_;
     Fn& fn_;
+    bool* const must_capture_again_;
   };
-  template <class Fn>
-  OnStream<Fn> on_stream(Fn& fn) {
-    return {*state_, fn};
-  }
   static Options with_hooks(Options options, const std::shared_ptr<torch_detail::State>& state) {
     Hooks& hooks = options.hooks;
     hooks.before_capture = [state, then = std::move(hooks.before_capture)](const Key& key, cudaStream_t stream) {

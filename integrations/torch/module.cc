@@ -327,7 +327,7 @@ class PyCache {
     if (absl::Status status = torch_->cache().status(); !status.ok()) raise(status);
   }
   ~PyCache() {
-    if (forks_ != graphcache::torch_detail::forks() || !has_interpreter()) {
+    if (!is_of_this_process() || !has_interpreter()) {
       // CUDA's objects are of another process, or threads that use them have been stopped: they end with the process.
       static_cast<void>(torch_.release());
       static_cast<void>(new std::shared_ptr<Records>(std::move(records_)));
@@ -345,8 +345,8 @@ class PyCache {
     Capturing capturing;
     absl::StatusOr<Outcome> outcome = [&] {
       const WithoutGil nogil;
-      if (fn.is_none()) return torch_->run(whole);
-      return torch_->run(whole, Call{this, fn, arguments, &returned});
+      if (fn.is_none()) return torch().run(whole);
+      return torch().run(whole, Call{this, fn, arguments, &returned});
     }();
     if (!outcome.ok()) raise(outcome.status());
     if (!graphcache::is_hit(*outcome) && returned) return returned;
@@ -357,14 +357,18 @@ class PyCache {
 
   void warm(const py::object& key, const py::object& fn, const py::args& arguments) {
     const Key whole = make_key(key, fn, arguments);
-    if (torch_->cache().options().capture_after > 0 && !torch_->cache().contains(whole)) {
+    const graphcache::Options& options = torch().cache().options();
+    const auto device = static_cast<c10::DeviceIndex>(options.device);
+    if (options.capture_after > 0 && !graphcache::torch_detail::is_inside_capture(device) &&
+        !torch().cache().contains(whole)) {
+      const c10::cuda::CUDAGuard guard(device);
       const py::object unused = call_python(fn, arguments);
     }
     py::object returned;
     Capturing capturing;
     const absl::Status status = [&] {
       const WithoutGil nogil;
-      return torch_->warm(whole, Call{this, fn, arguments, &returned});
+      return torch().warm(whole, Call{this, fn, arguments, &returned});
     }();
     if (!status.ok()) raise(status);
   }
@@ -376,7 +380,7 @@ class PyCache {
     (*records_)[whole].push_back({py::list(), result});
     const absl::Status status = [&] {
       const WithoutGil nogil;
-      return torch_->adopt(whole, captured, std::move(owner));
+      return torch().adopt(whole, captured, std::move(owner));
     }();
     if (status.ok()) return;
     const Record none = graphcache::torch_detail::take_record(*records_, whole, /*newest=*/true);
@@ -384,39 +388,43 @@ class PyCache {
   }
 
   bool contains(const py::object& key, const py::object& fn, const py::args& arguments) {
-    return torch_->cache().contains(make_key(key, fn, arguments));
+    return torch().cache().contains(make_key(key, fn, arguments));
   }
   bool erase(const py::object& key, const py::object& fn, const py::args& arguments) {
     const Key whole = make_key(key, fn, arguments);
     const WithoutGil nogil;
-    return torch_->cache().erase(whole);
+    return torch().cache().erase(whole);
   }
   bool pin(const py::object& key, const py::object& fn, const py::args& arguments) {
     const Key whole = make_key(key, fn, arguments);
     const WithoutGil nogil;
-    return torch_->cache().pin(whole);
+    return torch().cache().pin(whole);
   }
   bool unpin(const py::object& key, const py::object& fn, const py::args& arguments) {
     const Key whole = make_key(key, fn, arguments);
     const WithoutGil nogil;
-    return torch_->cache().unpin(whole);
+    return torch().cache().unpin(whole);
   }
   std::string explain(const py::object& key, const py::object& fn, const py::args& arguments) {
     const Key whole = make_key(key, fn, arguments);
     const WithoutGil nogil;
-    return torch_->cache().explain(whole);
+    return torch().cache().explain(whole);
+  }
+  // At the end of `with`, which a child process may reach as well.
+  void exit() {
+    if (is_of_this_process()) clear();
   }
   void clear() {
     const WithoutGil nogil;
-    torch_->cache().clear();
+    torch().cache().clear();
   }
   void register_generator(const at::Generator& generator) {
     const WithoutGil nogil;
-    torch_->register_generator(generator);
+    torch().register_generator(generator);
   }
 
   py::dict stats() const {
-    const graphcache::Stats stats = torch_->cache().stats();
+    const graphcache::Stats stats = torch().cache().stats();
     py::dict all;
     for (int i = 0; i < graphcache::kOutcomeCount; ++i) {
       all[graphcache::to_string(static_cast<Outcome>(i))] = stats.outcomes[static_cast<std::size_t>(i)];
@@ -442,17 +450,18 @@ class PyCache {
     all["graph_rate"] = stats.graph_rate();
     return all;
   }
-  std::string report() const { return graphcache::to_string(torch_->cache().stats()); }
+  std::string report() const { return graphcache::to_string(torch().cache().stats()); }
   std::string repr() const {
-    const graphcache::Stats stats = torch_->cache().stats();
-    return "<graphcache_torch.Cache of device " + std::to_string(torch_->cache().options().device) + ": " +
+    if (!is_of_this_process()) return "<graphcache_torch.Cache of another process>";
+    const graphcache::Stats stats = torch().cache().stats();
+    return "<graphcache_torch.Cache of device " + std::to_string(torch().cache().options().device) + ": " +
            std::to_string(stats.live_templates) + " graphs, " + std::to_string(stats.live_executables) +
            " executables>";
   }
   py::list advise() const {
     const std::vector<graphcache::Finding> findings = [&] {
       const WithoutGil nogil;
-      return torch_->cache().advise();
+      return torch().cache().advise();
     }();
     py::list all;
     for (const graphcache::Finding& finding : findings) {
@@ -485,6 +494,12 @@ class PyCache {
   };
   using Records = graphcache::torch_detail::Records<Record>;
 
+  bool is_of_this_process() const { return forks_ == graphcache::torch_detail::forks(); }
+  graphcache::TorchCache& torch() const {
+    if (!is_of_this_process()) raise(graphcache::torch_detail::State::of_another_process());
+    return *torch_;
+  }
+
   // The fn of run and warm. They share this type, because an entry belongs to a type. Called without the interpreter's
   // lock.
   struct Call {
@@ -505,7 +520,7 @@ class PyCache {
 
    private:
     void call() const {
-      if (!graphcache::torch_detail::is_capturing) {
+      if (!cache->torch_->captures_call()) {  // directly, or as a part of another run's capture
         *returned = call_python(fn, arguments);
         return;
       }
@@ -581,11 +596,12 @@ PYBIND11_MODULE(_C, m) {
     cache = graphcache_torch.Cache()
     out = cache.run(("decode", batch), step, tokens, positions)
 
-The first run of a key captures step(tokens, positions); later runs replay it, with one call, and return the same
-tensors, with new contents. The key is what decides which work is done: int, bool, str, None, and tuples of these. The
-arguments are part of it, a tensor by its memory, shape, strides and type. So are fn's code, what fn has closed over, and
-PyTorch's modes (grad, inference, autocast). Objects count by identity, modules also by their training flag; attributes
-and globals that fn reads do not count. What fn computes on the CPU is not repeated.
+The first run of a key calls step(tokens, positions), and the second one captures it (capture_after=1). Later runs
+replay it, with one call, and return the same tensors, with new contents. The key is what decides which work is done:
+int, bool, str, None, and tuples of these. The arguments are part of it, a tensor by its memory, shape, strides and type. So
+are fn's code, what fn has closed over, and PyTorch's modes (grad, inference, autocast). Objects count by identity,
+modules also by their training flag; attributes and globals that fn reads do not count. What fn computes on the CPU is
+not repeated.
 
 Runs are on the current stream. By default the keys share the memory of their temporaries, so all runs of a cache are on
 one stream. pools="one_per_key" gives each key its own. Each run of a key writes its results anew.)")
@@ -595,10 +611,12 @@ one stream. pools="one_per_key" gives each key its own. Each run of a key writes
            py::arg("max_templates") = 512, py::arg("capture_after") = 1, py::arg("share") = true,
            py::arg("prefer") = "total_time", py::arg("pools") = "shared", py::arg("device") = py::none())
       .def("run", &PyCache::run, py::arg("key"), py::arg("fn") = py::none(),
-           "Runs fn(*arguments): by replay if the key has a graph, else by capturing it. Returns what fn returned. "
+           "Runs fn(*arguments): by replay if the key has a graph, else directly or by capturing it. Returns what "
+           "fn returned. "
            "Without fn, it replays the graph that was adopted for the key. What fn raises is raised.")
       .def("warm", &PyCache::warm, py::arg("key"), py::arg("fn"),
-           "Captures and instantiates without running. Waits for the upload.")
+           "Captures and instantiates, and waits for the upload. Where capture_after is not 0, a key without a graph "
+           "runs directly before.")
       .def("adopt", &PyCache::adopt, py::arg("key"), py::arg("graph"), py::arg("result") = py::none(),
            "Makes a torch.cuda.CUDAGraph(keep_graph=True), captured before, the key's graph. The cache keeps the "
            "object, and result, which the runs of the key return.")
@@ -612,7 +630,7 @@ one stream. pools="one_per_key" gives each key its own. Each run of a key writes
            "Why runs with these arguments do what they do, in sentences.")
       .def("clear", &PyCache::clear, "Forgets every key. Waits for the device.")
       .def("__enter__", [](const py::object& self) { return self; })
-      .def("__exit__", [](PyCache& self, const py::args&) { self.clear(); })
+      .def("__exit__", [](PyCache& self, const py::args&) { self.exit(); })
       .def("__repr__", &PyCache::repr)
       .def("__reduce__",
            [](const PyCache&) -> py::object {

@@ -9,6 +9,7 @@
   a forked child drops its copy, or runs                    nothing, or an error; was a crash
   a child that is forked before CUDA is used                right
   a daemon thread at exit                                   it sleeps; was an abort
+  a cache is made inside fn; its runs are inside fn         right
   caches that are gone                                      no memory stays; 32 MiB of each had stayed
   two streams at once, products with a workspace            right; half of the results had been wrong
   direct products on another stream meanwhile               right
@@ -116,6 +117,31 @@ class CollectedCacheTest(Situation):
             self.equal(cache.run("mine", chain, x), chain(x))
             self.equal(other.run("mine", chain, x), chain(x))
 
+    def test_keys_erased_inside_a_capture_of_pytorch(self):
+        x = torch.rand(1000, device="cuda")
+        cache = new_cache(pools="one_per_key")
+        cache.run("chain", chain, x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = x * 2
+            cache.erase("chain", chain, x)
+            z = chain(y)
+        graph.replay()
+        self.equal(z, chain(x * 2))
+        self.equal(cache.run("chain", chain, x), chain(x))
+
+    def test_a_cache_made_inside_a_runs_fn(self):
+        x = torch.rand(1000, device="cuda")
+        for pools in ("shared", "one_per_key"):
+            cache = new_cache()
+
+            def makes(x):
+                return new_cache(pools=pools).run("chain", chain, x)
+
+            for _ in range(3):
+                self.equal(cache.run("makes", makes, x), chain(x))
+            self.equal(cache.run("chain", chain, x), chain(x))
+
     def test_inside_a_capture_of_pytorch(self):
         x = torch.rand(1000, device="cuda")
         self.cache_in_a_cycle("one_per_key")
@@ -211,10 +237,19 @@ if child == 0:
     gc.collect()
     sys.exit(3)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
-child = os.fork()
-if child == 0:
-    sys.exit(4)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
+with cache:
+    child = os.fork()
+    if child == 0:
+        for verb in ("clear", "stats", "advise", "report"):
+            try:
+                getattr(cache, verb)()
+            except RuntimeError as why:
+                assert "before this process was forked" in str(why)
+            else:
+                raise AssertionError(verb)
+        assert "another process" in repr(cache)
+        sys.exit(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 4
 assert torch.equal(cache.run("chain", chain, x), chain(x))
 print("right")"""
         printed = run_python(program)
@@ -384,6 +419,52 @@ class WorkspaceTest(Situation):
         for i, other in enumerate(others):
             self.assertEqual((other - i).abs().max().item(), 0)
         self.assertTrue(cache.erase("chain"))
+
+
+@unittest.skipUnless(ON_GPU, "PyTorch has no GPU here")
+class RunInsideFnTest(Situation):
+    def test_of_another_cache(self):
+        x = torch.rand(1 << 20, device="cuda")
+        for outer_pools in ("shared", "one_per_key"):
+            for inner_pools in ("shared", "one_per_key"):
+                outer, inner = new_cache(pools=outer_pools), new_cache(pools=inner_pools)
+                fn = lambda x: inner.run("inner", chain, x) * 2
+                for _ in range(3):
+                    x.add_(1)
+                    self.equal(outer.run("outer", fn, x), chain(x) * 2)
+                self.equal(inner.run("inner", chain, x), chain(x))
+                self.assertEqual((outer.stats()["eager"], outer.stats()["captures"]), (0, 1))
+
+    def test_what_follows_it_is_temporary(self):
+        cache = new_cache()
+        x = torch.rand(1 << 20, device="cuda")
+
+        def outer(x):
+            y = cache.run("inner", chain, x)
+            return (y * 2).sum() + (y * 3).sum()
+
+        cache.run("outer", outer, x)
+        for _ in range(3):
+            x.add_(1)
+            kept = cache.run("kept", lambda x: x * 3, x)
+            cache.run("outer", outer, x)
+            self.equal(kept, x * 3)
+
+    def test_in_a_key_that_is_captured_again(self):
+        cache, other = new_cache(), new_cache()
+        x = torch.rand(1 << 20, device="cuda")
+        cache.run("inner", chain, x)
+        other.run("inner", chain, x)
+        cache.run("temporaries", sum_of_products, x)
+        outer = lambda x: Output(cache.run("inner", chain, x) + other.run("inner", chain, x))
+        for _ in range(4):
+            x.add_(1)
+            result = cache.run("outer", outer, x)
+            kept = chain(x) + chain(x)
+            cache.run("temporaries", sum_of_products, x)
+            self.equal(result.hidden, kept)
+            self.assertTrue(cache.contains("inner", chain, x) and other.contains("inner", chain, x))
+        self.assertEqual((cache.stats()["captures"], cache.stats()["capture_failures"]), (3, 1))
 
 
 @unittest.skipUnless(ON_GPU, "PyTorch has no GPU here")
