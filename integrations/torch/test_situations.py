@@ -402,17 +402,17 @@ class WorkspaceTest(Situation):
 
     def test_an_adopted_graph_that_is_reset(self):
         cache = new_cache()
-        x = torch.rand(1 << 20, device="cuda")
+        x = torch.rand(1 << 23, device="cuda")  # each temporary is a segment of the allocator
         generator = torch.Generator("cuda")
         generator.manual_seed(3)
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         graph.register_generator_state(generator)
         with torch.cuda.graph(graph):
-            result = chain(x) + torch.rand(1 << 20, device="cuda", generator=generator) * 0
+            result = chain(x) + torch.rand(1 << 23, device="cuda", generator=generator) * 0
         cache.adopt("chain", graph, result)
         graph.reset()
         torch.cuda.empty_cache()
-        others = [torch.full((1 << 20,), float(i), device="cuda") for i in range(16)]
+        others = [torch.full((1 << 23,), float(i), device="cuda") for i in range(16)]
         for _ in range(3):
             x.add_(1)
             self.equal(cache.run("chain"), chain(x))
@@ -524,7 +524,6 @@ class ResultsTest(Situation):
         x = torch.rand(1 << 20, device="cuda")
         cache = new_cache()
         cache.run("temporaries", sum_of_products, x)
-        cache.warm("fn", lambda x: Output(x * 3), x)
         fn = lambda x: Output(x * 3)
         cache.warm("fn", fn, x)
         result = cache.run("fn", fn, x)
