@@ -1,4 +1,4 @@
-// What captures leave in PyTorch's allocator. For graphcache_torch.h, not for users.
+// What captures leave in PyTorch's allocator. For graphcache_torch_state.h, not for users.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -10,10 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <map>
-#include <memory>
 #include <mutex>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -51,6 +50,21 @@ class PoolMemory {
   std::map<std::uintptr_t, std::size_t> in_use_;
 };
 
+// Keeps a pool that PyTorch manages. The allocator must have no capture under way at either end.
+class PoolReference {
+ public:
+  PoolReference(c10::DeviceIndex device, PoolId pool) : device_(device), pool_(pool) {
+    c10::cuda::CUDACachingAllocator::createOrIncrefPool(device_, pool_);
+  }
+  ~PoolReference() { c10::cuda::CUDACachingAllocator::releasePool(device_, pool_); }
+  PoolReference(const PoolReference&) = delete;
+  PoolReference& operator=(const PoolReference&) = delete;
+
+ private:
+  const c10::DeviceIndex device_;
+  const PoolId pool_;
+};
+
 // Workspaces of cuBLAS and cuBLASLt: memory that PyTorch allocates at the first call of a thread on a stream, and keeps
 // for later calls. One that a graph uses must belong to that graph: launches elsewhere may run at the same time, and
 // the memory comes from the pool of the capture.
@@ -61,7 +75,7 @@ class Workspaces {
     for_each_map([this](std::size_t i, WorkspaceMap& map) { map.swap(maps_[i]); });
   }
 
-  // The reverse. What lies outside of `memory` was made by other threads meanwhile, and stays with PyTorch.
+  // The reverse. What is not of the capture was made by other threads meanwhile, and stays with PyTorch.
   void swap_out(const std::function<bool(const void*)>& is_of_capture) {
     for_each_map([&](std::size_t i, WorkspaceMap& map) {
       map.swap(maps_[i]);

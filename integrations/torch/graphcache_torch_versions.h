@@ -1,4 +1,4 @@
-// What differs between versions of PyTorch. For graphcache_torch.h, not for users.
+// What differs between versions of PyTorch. For graphcache_torch_state.h, not for users.
 //
 //   2.10  MemPool is in another namespace. The tables of workspaces have a mutex; 2.8 does not export that of cuBLASLt.
 //   2.11  A snapshot of the allocator may leave out its history.

@@ -2,6 +2,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/InferenceMode.h>
+#include <cxxabi.h>
 #include <graphcache/graphcache.h>
 #include <graphcache/version.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -330,7 +331,7 @@ class PyCache {
     if (!is_of_this_process() || !has_interpreter()) {
       // CUDA's objects are of another process, or threads that use them have been stopped: they end with the process.
       static_cast<void>(torch_.release());
-      static_cast<void>(new std::shared_ptr<Records>(std::move(records_)));
+      static_cast<void>(new std::shared_ptr<Records>(records_));
       return;
     }
     const WithoutGil nogil;  // destruction may wait for the device or take the interpreter's lock
@@ -342,7 +343,7 @@ class PyCache {
   py::object run(const py::object& key, const py::object& fn, const py::args& arguments) {
     const Key whole = make_key(key, fn, arguments);
     py::object returned;
-    Capturing capturing;
+    const RecordScope scope;
     absl::StatusOr<Outcome> outcome = [&] {
       const WithoutGil nogil;
       if (fn.is_none()) return torch().run(whole);
@@ -365,7 +366,7 @@ class PyCache {
       const py::object unused = call_python(fn, arguments);
     }
     py::object returned;
-    Capturing capturing;
+    const RecordScope scope;
     const absl::Status status = [&] {
       const WithoutGil nogil;
       return torch().warm(whole, Call{this, fn, arguments, &returned});
@@ -472,7 +473,6 @@ class PyCache {
 
   // Visits the objects that the cache keeps, for the garbage collector.
   int traverse(visitproc visit, void* with) const {
-    if (records_ == nullptr) return 0;
     for (const auto& [key, records] : *records_) {
       for (const Record& record : records) {
         for (PyObject* const object : {record.kept.ptr(), record.result.ptr()}) {
@@ -494,7 +494,7 @@ class PyCache {
   };
   using Records = graphcache::torch_detail::Records<Record>;
 
-  bool is_of_this_process() const { return forks_ == graphcache::torch_detail::forks(); }
+  bool is_of_this_process() const { return torch_->is_of_this_process(); }
   graphcache::TorchCache& torch() const {
     if (!is_of_this_process()) raise(graphcache::torch_detail::State::of_another_process());
     return *torch_;
@@ -545,12 +545,12 @@ class PyCache {
   }
 
   // The record of a capture of this thread's run until it is kept. Runs may be inside other runs' fn.
-  class Capturing {
+  class RecordScope {
    public:
-    Capturing() : outer_(std::exchange(captured_, &record_)) {}
-    ~Capturing() { captured_ = outer_; }
-    Capturing(const Capturing&) = delete;
-    Capturing& operator=(const Capturing&) = delete;
+    RecordScope() : outer_(std::exchange(captured_, &record_)) {}
+    ~RecordScope() { captured_ = outer_; }
+    RecordScope(const RecordScope&) = delete;
+    RecordScope& operator=(const RecordScope&) = delete;
 
    private:
     Record record_;
@@ -558,7 +558,6 @@ class PyCache {
   };
   static inline thread_local Record* captured_ = nullptr;
 
-  const unsigned forks_ = graphcache::torch_detail::forks();
   std::shared_ptr<Records> records_ = std::make_shared<Records>();
   std::unique_ptr<graphcache::TorchCache> torch_;
 };

@@ -22,7 +22,6 @@
 import dataclasses
 import gc
 import threading
-import time
 import unittest
 import weakref
 

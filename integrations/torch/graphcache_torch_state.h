@@ -1,0 +1,437 @@
+// Captures of a cache, as PyTorch's allocator and generators see them. For graphcache_torch.h, not for users.
+#pragma once
+
+#include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/cuda/CUDAEvent.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <absl/cleanup/cleanup.h>
+#include <absl/status/status.h>
+#include <absl/strings/str_cat.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <graphcache/graphcache.h>
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "graphcache_torch_memory.h"
+#include "graphcache_torch_versions.h"
+
+namespace graphcache {
+namespace torch_detail {
+
+// What a key's launches need.
+struct Record {
+  std::shared_ptr<MemPool> pool;                // pool of its captured memory; null if it was adopted
+  std::shared_ptr<PoolReference> adopted_pool;  // pool of PyTorch's graph, if that was adopted
+  Workspaces workspaces;                        // in `pool`, if that is of this key alone
+  // What its graph draws from generators.
+  std::vector<Draws> draws;
+};
+
+struct HashOfKey {
+  std::size_t operator()(const Key& key) const { return key.hash(); }
+};
+
+// The records of each key's graphs, the oldest first.
+template <class R>
+using Records = std::unordered_map<Key, std::deque<R>, HashOfKey>;
+
+// Removes the oldest or the newest record of the key, and returns it. Returns an empty one if there is none.
+template <class R>
+R take_record(Records<R>& records, const Key& key, bool newest) {
+  const auto found = records.find(key);
+  if (found == records.end()) return {};
+  R taken = std::move(newest ? found->second.back() : found->second.front());
+  newest ? found->second.pop_back() : found->second.pop_front();
+  if (found->second.empty()) records.erase(found);
+  return taken;
+}
+
+inline std::mutex& capture_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+class State;
+// The cache whose capture this thread has under way: the thread holds capture_mutex().
+inline thread_local const State* capturing = nullptr;
+// The cache whose captured call of `fn` is the innermost call of an `fn` in this thread. Null in direct calls, and in
+// runs inside the captured call.
+inline thread_local const State* captured_call = nullptr;
+
+inline unsigned long long id_of_capture(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;
+#if CUDART_VERSION >= 13000
+  const cudaError_t error = cudaStreamGetCaptureInfo(stream, &status, &id, nullptr, nullptr, nullptr, nullptr);
+#else
+  const cudaError_t error = cudaStreamGetCaptureInfo_v2(stream, &status, &id, nullptr, nullptr, nullptr);
+#endif
+  return error == cudaSuccess && status == cudaStreamCaptureStatusActive ? id : 0;
+}
+
+inline bool is_inside_capture(c10::DeviceIndex device) {
+  return capturing != nullptr || id_of_capture(c10::cuda::getCurrentCUDAStream(device).stream()) != 0;
+}
+
+// Number of forks between the program's first process and this one.
+inline unsigned forks() {
+  static std::atomic<unsigned> count{0};
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { count.fetch_add(1, std::memory_order_relaxed); });
+  static_cast<void>(registered);
+  return count.load(std::memory_order_relaxed);
+}
+
+// Releases the record's memory once this thread's capture is over.
+inline void release_later(Record record);
+
+// The state that the hooks of one cache share.
+class State {
+ public:
+  State(int device, bool one_pool) : device_(static_cast<c10::DeviceIndex>(device)), forks_(forks()) {
+    at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);  // the cache may be what uses CUDA first
+    TORCH_CHECK(c10::cuda::CUDACachingAllocator::name() != "cudaMallocAsync",
+                "graphcache: captures need memory pools, which PyTorch's allocator cudaMallocAsync does not have: set "
+                "PYTORCH_CUDA_ALLOC_CONF=backend:native");
+    check_outside_of_captures();  // before pools are made, which cannot be freed in one
+    if (one_pool) {
+      pool_ = make_pool();
+      results_ = make_pool();
+    }
+    register_generator(at::cuda::detail::getDefaultCUDAGenerator(device_));
+  }
+
+  void register_generator(const at::Generator& generator) {
+    check_outside_of_captures();
+    const bool is_ours = generator.defined() && generator.device().is_cuda() &&
+                         (!generator.device().has_index() || generator.device().index() == device_);
+    TORCH_CHECK(is_ours, "graphcache: the generator is not one of the cache's device");
+    const std::lock_guard lock(capture_mutex());
+    const c10::cuda::CUDAGuard guard(device_);
+    generators_.add(generator);
+  }
+
+  bool is_of_this_process() const { return forks_ == forks(); }
+  static absl::Status of_another_process() {
+    return absl::FailedPreconditionError(
+        "the cache was made before this process was forked, and CUDA's objects are of one process: make a cache here");
+  }
+
+  c10::cuda::CUDAStream stream_of(cudaStream_t stream) const {
+    if (stream == nullptr || stream == cudaStreamLegacy) return c10::cuda::getDefaultCUDAStream(device_);
+    return c10::cuda::getStreamFromExternal(stream, device_);
+  }
+
+  absl::Status begin_capture(const Key& key, cudaStream_t stream) try {
+    capture_mutex().lock();
+    capturing = this;
+    pending_.key = key;
+    // Weights that are cast in a capture are in its memory, and weights cast before it are not computed in it.
+    pending_.caches_casts = at::autocast::is_autocast_cache_enabled();
+    at::autocast::set_autocast_cache_enabled(false);
+    pending_.stream = stream;
+    pending_.record.pool = shares_memory(key) ? pool_ : make_pool();
+    if (pending_.record.pool == pool_) pending_.before = PoolMemory(*pool_).in_use();
+    workspaces_of(pending_.record).swap_in();
+    pending_.has_workspaces = true;
+    generators_.begin_capture();
+    allocate_from(pending_.record.pool);
+    begin_allocator_capture(device_);
+    pending_.is_marked = true;
+    return absl::OkStatus();
+  } catch (const std::exception& why) {
+    release(finish());
+    return absl::InternalError(absl::StrCat("PyTorch cannot prepare the capture: ", why.what()));
+  }
+
+  // Whether this thread captures on the stream, for this cache.
+  bool captures_on(cudaStream_t stream) const { return capturing == this && pending_.stream == stream; }
+
+  // PyTorch's stream for a call of `fn` on a stream that captures_on(). It becomes part of the capture.
+  c10::cuda::CUDAStream enter_capture(cudaStream_t stream) {
+    if constexpr (Generators::kEntersCaptures) generators_.enter_capture(id_of_capture(stream));
+    const c10::cuda::CUDAStream inner = stream_of(stream_.get());
+    follow(inner, stream_of(stream));
+    return inner;
+  }
+  // To be called behind `fn`, whatever it has done.
+  void leave_capture(cudaStream_t stream) noexcept {
+    try {
+      follow(stream_of(stream), stream_of(stream_.get()));
+    } catch (const std::exception&) {
+      static_cast<void>(cudaGetLastError());  // the capture is broken, and the cache will say so
+    }
+  }
+  // To be called once `fn` has returned. Throws if it has left tensors in memory that other keys use for temporaries,
+  // and sets `must_capture_again` then.
+  void check_what_is_left(bool* must_capture_again) {
+    if (pending_.record.pool != pool_) return;
+    const PoolMemory memory(*pool_);
+    std::size_t bytes = 0;
+    for (const auto& [address, size] : memory.in_use()) {
+      if (pending_.before.count(address) == 0 && !Workspaces::has(address)) bytes += size;
+    }
+    if (bytes == 0) return;
+    {
+      const std::lock_guard lock(mutex_);
+      constexpr std::size_t kMost = 10000;  // keys that never come back must not pile up
+      if (apart_.size() >= kMost) apart_.clear();
+      apart_.insert(pending_.key);
+    }
+    *must_capture_again = true;
+    throw std::runtime_error(absl::StrCat(
+        "fn leaves tensors of ", bytes,
+        " bytes that runs of other keys would overwrite, so the key is captured again, with memory of its own"));
+  }
+
+  // Whether the captured call of `fn` has allocated the tensor.
+  bool is_of_capture(const at::Tensor& tensor) {
+    if (captured_call != this || !tensor.has_storage()) return false;
+    if (!pending_.memory) pending_.memory.emplace(*pending_.record.pool);
+    return pending_.memory->contains(tensor.storage().data());
+  }
+
+  // Memory that this thread's capture allocates from now on is not reused by other keys. Returns false if that is the
+  // case anyway.
+  bool begin_results() {
+    if (captured_call != this || pending_.record.pool != pool_) return false;
+    if (pending_.allocating != results_) {
+      stop_allocating();
+      allocate_from(results_);
+    }
+    return true;
+  }
+
+  void end_capture(const Key& key, bool has_graph) {
+    Record record = finish();
+    if (has_graph) {
+      keep(key, std::move(record));
+    } else {
+      release(std::move(record));
+    }
+  }
+
+  void keep(const Key& key, Record record) {
+    const std::lock_guard lock(mutex_);
+    if (!record.draws.empty()) draws_.store(true, std::memory_order_relaxed);
+    records_[key].push_back(std::move(record));
+  }
+
+  // One graph of the key has been destroyed: the oldest, because a run that drops one and captures again reports the
+  // drop last.
+  void forget(const Key& key) { release(take(key, /*newest=*/false)); }
+
+  // Keeps the memory of a graph that PyTorch has captured, although that is reset.
+  std::shared_ptr<PoolReference> keep_pool(PoolId pool) {
+    check_outside_of_captures();
+    const std::lock_guard lock(capture_mutex());
+    return std::make_shared<PoolReference>(device_, pool);
+  }
+
+  // Undoes the last keep().
+  void drop(const Key& key) { release(take(key, /*newest=*/true)); }
+
+  // Sets the generators' values for this launch to what a direct call of `fn` would see.
+  absl::Status before_launch(const Key& key, cudaStream_t stream) try {
+    if (!draws_.load(std::memory_order_relaxed)) return absl::OkStatus();
+    const std::lock_guard lock(mutex_);
+    const auto found = records_.find(key);
+    if (found == records_.end() || found->second.back().draws.empty()) return absl::OkStatus();
+    const c10::cuda::CUDAStreamGuard guard(stream_of(stream));
+    for (const Draws& draws : found->second.back().draws) draws.before_launch();
+    return absl::OkStatus();
+  } catch (const std::exception& why) {
+    return absl::InternalError(absl::StrCat("PyTorch cannot set a generator: ", why.what()));
+  }
+
+  // Whether a run may use the stream: any stream, or that of the first run if keys share memory. Runs inside a capture
+  // become part of it.
+  absl::Status check(cudaStream_t stream) {
+    if (pool_ == nullptr) return absl::OkStatus();
+    cudaStream_t first = only_stream_.load(std::memory_order_relaxed);
+    if (first == stream || id_of_capture(stream) != 0) return absl::OkStatus();
+    if (first == kNoStream && only_stream_.compare_exchange_strong(first, stream)) return absl::OkStatus();
+    if (first == stream) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        "the keys of this cache share memory for temporaries, so all of its runs are on one stream, and this run is on "
+        "another one: take a cache for each stream, or Pools::kOnePerKey");
+  }
+
+ private:
+  static inline const cudaStream_t kNoStream = reinterpret_cast<cudaStream_t>(~std::uintptr_t{0});
+
+  Record take(const Key& key, bool newest) {
+    const std::lock_guard lock(mutex_);
+    return take_record(records_, key, newest);
+  }
+  void release(Record record) {
+    if (record.pool == pool_ && record.adopted_pool == nullptr) return;
+    if (is_inside_capture(device_)) {
+      release_later(std::move(record));
+      return;
+    }
+    const std::lock_guard lock(capture_mutex());  // the allocator frees no pool during a capture
+    record = {};
+  }
+
+  std::shared_ptr<MemPool> make_pool() const {
+    const c10::cuda::CUDAGuard guard(device_);
+    return std::make_shared<MemPool>();
+  }
+
+  void check_outside_of_captures() const {
+    TORCH_CHECK(!is_inside_capture(device_),
+                "graphcache: a capture is under way in this thread: make caches, register generators and adopt graphs "
+                "before");
+  }
+
+  // Whether the key's temporaries are in the pool of all keys.
+  bool shares_memory(const Key& key) {
+    if (pool_ == nullptr) return false;
+    const std::lock_guard lock(mutex_);
+    return apart_.count(key) == 0;
+  }
+
+  Workspaces& workspaces_of(Record& record) { return record.pool == pool_ ? workspaces_ : record.workspaces; }
+
+  // Work on `stream` from now on waits for what is on `other`.
+  static void follow(const c10::cuda::CUDAStream& stream, const c10::cuda::CUDAStream& other) {
+    at::cuda::CUDAEvent event;
+    event.record(other);
+    event.block(stream);
+  }
+
+  void allocate_from(const std::shared_ptr<MemPool>& pool) {
+    // Only the memory of this capture's streams, because other streams may allocate meanwhile.
+    const auto is_of_capture = [stream = pending_.stream](cudaStream_t other) {
+      return other == stream || (id_of_capture(other) != 0 && id_of_capture(other) == id_of_capture(stream));
+    };
+    c10::cuda::CUDACachingAllocator::beginAllocateToPool(device_, pool->id(), is_of_capture);
+    pending_.allocating = pool;
+  }
+  void stop_allocating() {
+    if (pending_.allocating == nullptr) return;
+    const auto pool = std::exchange(pending_.allocating, nullptr);
+    c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, pool->id());
+    // What `begin` added; the MemPool holds the pool.
+    c10::cuda::CUDACachingAllocator::releasePool(device_, pool->id());
+  }
+
+  // Ends what begin_capture has begun.
+  Record finish() {
+    const absl::Cleanup unlock = [this] {
+      pending_ = {};
+      capturing = nullptr;
+      capture_mutex().unlock();
+    };
+    at::autocast::set_autocast_cache_enabled(pending_.caches_casts);
+    generators_.end_capture(&pending_.record.draws);
+    if (std::exchange(pending_.is_marked, false)) end_allocator_capture(device_);
+    if (std::exchange(pending_.has_workspaces, false)) {
+      PoolMemory memory, results;
+      if (!Workspaces::are_empty()) {
+        memory = PoolMemory(*pending_.record.pool);
+        if (results_ != nullptr) results = PoolMemory(*results_);
+      }
+      workspaces_of(pending_.record).swap_out([&](const void* workspace) {
+        return memory.contains(workspace) || results.contains(workspace);
+      });
+    }
+    stop_allocating();
+    return std::move(pending_.record);
+  }
+
+  // The current capture. Guarded by capture_mutex().
+  struct Pending {
+    Key key;
+    cudaStream_t stream = nullptr;
+    std::map<std::uintptr_t, std::size_t> before;  // blocks of the shared pool that were in use before
+    bool has_workspaces = false;                   // whether PyTorch finds those of the capture
+    std::optional<PoolMemory> memory;              // of the capture's temporaries, once it was asked for
+    std::shared_ptr<MemPool> allocating;           // pool that the capture allocates from now
+    bool is_marked = false;                        // whether the allocator was told of the capture
+    bool caches_casts = true;                      // previous setting of autocast
+    Record record;
+  };
+
+  const c10::DeviceIndex device_;
+  const unsigned forks_;
+  const CaptureStream stream_{device_};
+  std::shared_ptr<MemPool> pool_;     // pool of all keys' temporaries; null if each key has its own
+  std::shared_ptr<MemPool> results_;  // pool of all keys' results, if they share temporaries
+  Workspaces workspaces_;             // in pool_ and results_
+  Generators generators_;
+  Pending pending_;
+  std::atomic<bool> draws_{false};  // whether any key draws random numbers
+  std::atomic<cudaStream_t> only_stream_{kNoStream};
+  std::mutex mutex_;
+  Records<Record> records_;
+  std::unordered_set<Key, HashOfKey> apart_;  // keys whose temporaries are in a pool of their own
+};
+
+// What is left of a cache, or of one key.
+struct Parts {
+  std::shared_ptr<State> state;
+  std::unique_ptr<Cache> cache;
+  Record record;
+};
+
+// What could not be destroyed where it was given up, because a capture was under way.
+class Waiting {
+ public:
+  static void add(Parts parts) {
+    const std::lock_guard lock(mutex());
+    list().push_back(std::move(parts));
+    any().store(true, std::memory_order_relaxed);
+  }
+  // Destroys them, unless this thread captures on the current stream.
+  static void destroy(c10::DeviceIndex device) {
+    if (!any().load(std::memory_order_relaxed) || is_inside_capture(device)) return;
+    std::vector<Parts> gone;
+    {
+      const std::lock_guard lock(mutex());
+      gone.swap(list());
+      any().store(false, std::memory_order_relaxed);
+    }
+    for (Parts& parts : gone) {
+      parts.cache.reset();                          // before its pools
+      const std::lock_guard lock(capture_mutex());  // the allocator frees no pool during a capture
+      parts = {};
+    }
+  }
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex mutex;
+    return mutex;
+  }
+  static std::vector<Parts>& list() {
+    static auto* const list = new std::vector<Parts>;  // CUDA may be gone when a process ends
+    return *list;
+  }
+  static std::atomic<bool>& any() {
+    static std::atomic<bool> any{false};
+    return any;
+  }
+};
+
+inline void release_later(Record record) { Waiting::add({nullptr, nullptr, std::move(record)}); }
+
+}  // namespace torch_detail
+
+}  // namespace graphcache
