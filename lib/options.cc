@@ -28,10 +28,10 @@ absl::Status check(Options& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("Options::executables_per_key is ", options.executables_per_key, ": it must be at least 1"));
   }
-  const Prefer preferences[] = {Prefer::kTotalTime, Prefer::kDeviceTime, Prefer::kMemory};
-  if (std::find(std::begin(preferences), std::end(preferences), options.prefer) == std::end(preferences)) {
+  const Share shares[] = {Share::kNever, Share::kWhenFull, Share::kAlways};
+  if (std::find(std::begin(shares), std::end(shares), options.share) == std::end(shares)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("Options::prefer has an invalid value (", static_cast<int>(options.prefer), ")"));
+        absl::StrCat("Options::share has an invalid value (", static_cast<int>(options.share), ")"));
   }
   constexpr unsigned long long kKnownFlags =
       cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUseNodePriority;

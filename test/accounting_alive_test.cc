@@ -80,7 +80,7 @@ TEST_F(AccountingTest, SwitchMakesNoExecutableAndNoCapture) {
 
 // Work in flight must not be affected when its executable is brought over to a sibling or evicted.
 TEST_F(AccountingTest, WorkInFlightIsLeftAloneBySwitchesEvictionsAndRestores) {
-  for (const Options& options : {renting(), unshared(1)}) {
+  for (const ForcedOptions& options : std::initializer_list<ForcedOptions>{renting(), unshared(1)}) {
     data->write(std::vector<float>(kSize, 0));
     {
       Cache cache(options);
@@ -239,11 +239,11 @@ TEST_F(AccountingTest, StatsAgreeWithTheLedger) {
 }
 
 TEST_F(AccountingTest, StatsAgreeWithTheLedgerWhereKeysShare) {
-  for (const detail::Sharing sharing : {detail::Sharing::kAuto, detail::Sharing::kAlways}) {
+  for (const Sharing sharing : {Sharing::kAuto, Sharing::kUpdatesAcross}) {
     Options options;
     options.max_executables = 2;
     options.max_templates = 5;
-    options.mechanisms.sharing = sharing;
+    force(&options, sharing);
     Cache cache(options);
     for (int i = 0; i < 40; ++i) {
       const int which = i * i % 11;

@@ -185,7 +185,7 @@ TEST_F(AccountingTest, EveryKernelRunsOncePerRun) {
 TEST_F(AccountingTest, DeviceMemoryIsMeasuredOnRequestAndNotByHits) {
   for (const bool is_on : {true, false}) {
     Options options = renting();
-    options.mechanisms.sharing = detail::Sharing::kTable;
+    force(&options, Sharing::kTable);
     options.measure_device_bytes = is_on;
     Cache cache(options);
     hostrt::reset_calls();

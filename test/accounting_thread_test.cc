@@ -95,7 +95,7 @@ TEST_F(AccountingTest, NothingIsDestroyedInsideACapture) {
 TEST_F(AccountingTest, CaptureModeOfTheThreadIsRestored) {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal;
   CUDA_OK(cudaThreadExchangeStreamCaptureMode(&mode));
-  for (const Options& options : {unshared(1), Options()}) {
+  for (const ForcedOptions& options : std::initializer_list<ForcedOptions>{unshared(1), Options()}) {
     Cache cache(options);
     for (const int i : {1, 2, 1, 2}) {  // misses, then restores or switches
       ASSERT_TRUE(run_add(cache, key(i)).ok());
@@ -175,7 +175,7 @@ TEST_F(AccountingTest, FnMayForkToThePerThreadStreamOfAnotherDeviceAndMustNotMis
 TEST_F(AccountingTest, ExecutableInFlightOnAnotherThreadsDefaultStreamIsNotDestroyed) {
   Options options;
   options.max_executables = 1;
-  options.share = false;
+  force(&options, Sharing::kNever);
   Cache cache(options);
   ASSERT_TRUE(run_add(cache, key(0), cudaStreamPerThread).ok());
   hostrt::hold(cudaStreamPerThread);
@@ -214,7 +214,7 @@ TEST_F(AccountingTest, ExecutablesInFlightOnStreamsThatNobodyUsesAreNotDestroyed
 TEST_F(AccountingTest, ExecutablesInFlightAreNotDestroyedHoweverManyTheyAre) {
   Options options;
   options.max_executables = 1;
-  options.share = false;
+  force(&options, Sharing::kNever);
   Cache cache(options);
   hostrt::hold(*stream);
   constexpr int kMany = 100;
@@ -236,7 +236,7 @@ TEST_F(AccountingTest, KeyIsNotLockedWhileItsVictimIsDestroyed) {
   };
   Options options;
   options.max_executables = 1;
-  options.share = false;
+  force(&options, Sharing::kNever);
   Cache cache(options);
   Shared shared;
   shared.run_elsewhere = [&] { EXPECT_TRUE(run_add(cache, key("arrives")).ok()); };
@@ -488,7 +488,7 @@ TEST_F(AccountingTest, KeyErasedDuringItsHitIsGoneByTheEndOfTheRun) {
 TEST_F(AccountingTest, ErrorInTheSlotStaysThroughHitsMissesAndEvictions) {
   Options one_for_all;
   one_for_all.max_executables = 1;
-  for (const Options& options : {unshared(1), one_for_all}) {
+  for (const ForcedOptions& options : std::initializer_list<ForcedOptions>{unshared(1), one_for_all}) {
     Cache cache(options);
     EXPECT_EQ(cudaSetDevice(77), cudaErrorInvalidDevice);
     for (int i = 0; i < 12; ++i) {  // includes hits, and a second round of restores or switches

@@ -232,8 +232,8 @@ TEST_F(AdoptTest, TheDeviceMayUpdateThem) {
   for (const bool with_table : {true, false}) {
     data.write(std::vector<float>(kSize, 0));
     Options options = renting(2);
-    options.mechanisms.sharing = with_table ? detail::Sharing::kTable : detail::Sharing::kNever;
-    options.mechanisms.patching = detail::Patching::kDeviceUpdated;
+    force(&options, with_table ? Sharing::kTable : Sharing::kNever);
+    force(Patching::kDeviceUpdated);
     Cache cache(options);
     const auto captured_key = [&](float value) {
       return cache.run(key("captured"), stream, params(value), [&](Recorder& rec, Slot<float> v) {

@@ -154,13 +154,12 @@ TEST_F(AdviseTest, NoBudgetWouldHelpKeysThatRunAgainTooLate) {
 }
 
 TEST_F(AdviseTest, SharedExecutablesLentForWantOfRoom) {
-  Cache cache(renting(2));
+  Cache cache({.max_executables = 2});
   for (int i = 0; i < 90; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 3)).ok());
   const std::vector<Finding> findings = cache.advise();
   ASSERT_EQ(findings.size(), 1u);
   EXPECT_EQ(findings[0].kind, FindingKind::kBudget);
-  // Keys pay rent at first, so twice the budget gives slightly less than predicted, or more.
-  Cache twice(renting(4));
+  Cache twice({.max_executables = 4});
   for (int i = 0; i < 90; ++i) EXPECT_TRUE(run_add(twice, key("k", i % 3)).ok());
   EXPECT_NEAR(findings[0].ready_rate_of_twice, static_cast<double>(twice.stats().outcome(Outcome::kReplayed)) / 90,
               0.2);

@@ -410,7 +410,7 @@ TEST_F(AllocationsTest, WaitingThrowsNothing) {
 
 // Allocations of a background thread. The log is called in that thread, and sets where its allocations are counted.
 TEST_F(AllocationsTest, EveryAllocationOfABackgroundThreadMayFail) {
-  for (const detail::Sharing sharing : {detail::Sharing::kAuto, detail::Sharing::kAlways, detail::Sharing::kTable}) {
+  for (const Sharing sharing : {Sharing::kAuto, Sharing::kUpdatesAcross, Sharing::kTable}) {
     for (const bool warms : {false, true}) {
       for (const int times : {1, 2, -1}) {
         bool struck = true;
@@ -422,7 +422,7 @@ TEST_F(AllocationsTest, EveryAllocationOfABackgroundThreadMayFail) {
           Options options;
           options.background_threads = 1;
           options.max_executables = 2;
-          options.mechanisms.sharing = sharing;
+          force(&options, sharing);
           options.log = [&](std::string_view) { theirs = &allocations; };
           {
             Stream stream;

@@ -71,10 +71,10 @@ TEST_F(BackgroundTest, AFirstRunIsDirectAndLaterOnesReplay) {
 }
 
 TEST_F(BackgroundTest, AReadyKeyFollowsTheValuesOfItsRuns) {
-  for (const detail::Patching patching : {detail::Patching::kPerNode, detail::Patching::kDeviceUpdated}) {
+  for (const Patching patching : {Patching::kPerNode, Patching::kDeviceUpdated}) {
     data.write(std::vector<float>(kSize, 0));
     Options options = with_threads({});
-    options.mechanisms.patching = patching;
+    force(patching);
     Cache cache(options);
     EXPECT_RUN(kEager, run_add(cache, stream, 1.0f));
     EXPECT_TRUE(cache.wait_until_ready().ok());
@@ -149,7 +149,7 @@ TEST_F(BackgroundTest, ARunBringsOverASiblingsExecutable) {
 TEST_F(BackgroundTest, MembersOfATableTakeTurns) {
   constexpr int kKeys = 16, kNodes = 8;
   Options options = with_threads({});
-  options.mechanisms.sharing = detail::Sharing::kTable;
+  force(&options, Sharing::kTable);
   Cache cache(options);
   float sum = 0;
   for (int round = 0; round < 4; ++round) {
@@ -399,7 +399,7 @@ TEST_F(BackgroundTest, RunsGoOnDirectlyWhileAThreadIsBusy) {
 TEST_F(BackgroundTest, TheStreamOfTheCaptureIsNotUsed) {
   HeldThread held;
   Options options = held.options({});
-  options.mechanisms.patching = detail::Patching::kDeviceUpdated;
+  force(Patching::kDeviceUpdated);
   Cache cache(options);
   hostrt::fail_call("cudaGraphUpload", 1, cudaErrorUnknown);
   EXPECT_RUN(kEager, run_add(cache, key("fails")));
@@ -532,7 +532,7 @@ TEST_F(BackgroundTest, AWarmedKeyThatHandsOutMemoryIsNotRunBeside) {
 // A launch into a capturing stream fails and leaves the key its new table, which the device must not write yet.
 TEST_F(BackgroundTest, ATableThatWasNeverLaunchedServesAnotherMember) {
   Options options;
-  options.mechanisms.sharing = detail::Sharing::kTable;
+  force(&options, Sharing::kTable);
   Cache cache(options);
   const auto member = [&](int number, int size) {
     return cache.run(key("member", number), stream, params(1.0f), [&, size](Recorder& rec, Slot<float> value) {
@@ -589,11 +589,11 @@ TEST_F(BackgroundTest, WarmChecksItsStreamWhileTheKeyIsPrepared) {
 
 // Background threads break no capture of a run, in any mode.
 TEST_F(BackgroundTest, CapturesInGlobalModeStayWhole) {
-  for (const detail::Sharing sharing : {detail::Sharing::kAuto, detail::Sharing::kAlways, detail::Sharing::kTable}) {
+  for (const Sharing sharing : {Sharing::kAuto, Sharing::kUpdatesAcross, Sharing::kTable}) {
     for (const bool fails : {false, true}) {
       Options options = with_threads({}, 2);
       options.capture_mode = cudaStreamCaptureModeGlobal;
-      options.mechanisms.sharing = sharing;
+      force(&options, sharing);
       options.max_executables = 3;
       Cache cache(options);
       for (int number = 0; number < 30; ++number) {
@@ -678,9 +678,8 @@ TEST_F(BackgroundTest, CallsFailWhileKeysAreAddedAndErased) {
     options.max_executables = 1 + static_cast<int>(seed % 5);
     options.max_templates = seed % 3 == 0 ? 2 : 100;
     options.executables_per_key = 1 + static_cast<int>(seed / 3 % 2);
-    options.mechanisms.sharing = std::array{detail::Sharing::kAuto, detail::Sharing::kAlways, detail::Sharing::kTable,
-                                            detail::Sharing::kNever}[seed % 4];
-    options.mechanisms.patching = seed % 5 < 2 ? detail::Patching::kDeviceUpdated : detail::Patching::kPerNode;
+    force(&options, std::array{Sharing::kAuto, Sharing::kUpdatesAcross, Sharing::kTable, Sharing::kNever}[seed % 4]);
+    force(seed % 5 < 2 ? Patching::kDeviceUpdated : Patching::kPerNode);
     const std::uint64_t misuses = hostrt::misuses();
     Cache cache(options);
     std::vector<std::unique_ptr<DeviceBuffer<float>>> sums;

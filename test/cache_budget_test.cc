@@ -37,10 +37,10 @@ TEST_F(CacheTest, EvictsLeastRecentlyUsed) {
 
 // Destroying a device-updated executable waits, for each node, for other threads' work in flight.
 TEST_F(CacheTest, DeviceUpdatedExecutablesAreEvictedLast) {
-  for (const detail::Patching patching : {detail::Patching::kPerNode, detail::Patching::kDeviceUpdated}) {
-    const bool by_device = patching == detail::Patching::kDeviceUpdated;
+  for (const Patching patching : {Patching::kPerNode, Patching::kDeviceUpdated}) {
+    const bool by_device = patching == Patching::kDeviceUpdated;
     Options options = unshared(2);
-    options.mechanisms.patching = patching;
+    force(patching);
     Cache cache(options);
     EXPECT_RUN(kInstantiated, cache.run(key("slots"), stream, params(1.0f), [&](Recorder& rec, Slot<float> v) {
       rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
@@ -115,10 +115,10 @@ TEST_F(CacheTest, OneExecutableServesAlternatingKeys) {
   EXPECT_EQ(calls, 2);
   expect_sum(40);
 
-  for (const detail::Sharing sharing : {detail::Sharing::kAuto, detail::Sharing::kAlways}) {
+  for (const Sharing sharing : {Sharing::kAuto, Sharing::kUpdatesAcross}) {
     Options options;
     options.max_executables = 1;
-    options.mechanisms.sharing = sharing;
+    force(&options, sharing);
     run_all(options);
     EXPECT_EQ(stats.evictions, 0u);
     EXPECT_EQ(stats.outcome(Outcome::kInstantiated), 1u);
@@ -133,7 +133,8 @@ TEST_F(CacheTest, OneExecutableServesAlternatingKeys) {
 // Each key appends another number: a launch in flight must not see the state that its executable is switched to.
 TEST_F(CacheTest, ExecutablesInFlightAreEvictedRestoredAndSwitchedUnharmed) {
   DeviceBuffer<int> log(200), count(1);
-  for (const Options& options : {without_templates(1), unshared(1), Options{.max_executables = 1}, Options()}) {
+  for (const ForcedOptions& options : std::initializer_list<ForcedOptions>{without_templates(1), unshared(1),
+                                                                           Options{.max_executables = 1}, Options()}) {
     count.write({0});
     Cache cache(options);
     for (int i = 0; i < 200; ++i) {
@@ -203,8 +204,8 @@ TEST_F(CacheTest, OptionsThatMakeNoSenseAreReported) {
   options.max_templates = -1;
   expect_refused(options, "max_templates");
   options = {};
-  options.prefer = static_cast<Prefer>(-1);
-  expect_refused(options, "prefer");
+  options.share = static_cast<Share>(-1);
+  expect_refused(options, "share");
   EXPECT_EQ(calls, 0);
 }
 

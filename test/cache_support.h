@@ -20,7 +20,7 @@ inline constexpr dim3 kGrid(2), kBlock(64);
 inline Options unshared(int max_executables = Options().max_executables) {
   Options options;
   options.max_executables = max_executables;
-  options.share = false;
+  force(&options, Sharing::kNever);
   return options;
 }
 

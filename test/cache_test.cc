@@ -367,11 +367,10 @@ TEST_F(CacheTest, SlotsOfNodesOnAnotherDeviceFollowEachRun) {
   if (device_count() < 2) GTEST_SKIP() << "needs two devices";
   OtherDevice<float> other(kSize);
   float sum = 0;
-  for (const detail::Patching patching :
-       {detail::Patching::kPerNode, detail::Patching::kDeviceUpdated, detail::Patching::kAuto}) {
+  for (const Patching patching : {Patching::kPerNode, Patching::kDeviceUpdated, Patching::kAuto}) {
     SCOPED_TRACE(static_cast<int>(patching));
     Options options = unshared();
-    options.mechanisms.patching = patching;
+    force(patching);
     Cache cache(options);
     const auto run = [&](float value) {
       sum += value;
@@ -406,7 +405,7 @@ TEST_F(CacheTest, TheCallersDeviceIsCurrentWhateverFnLeaves) {
       SCOPED_TRACE(testing::Message() << executables << " executables, device " << before);
       CUDA_OK(cudaSetDevice(0));
       Options options = unshared(executables);
-      options.mechanisms.patching = detail::Patching::kDeviceUpdated;
+      force(Patching::kDeviceUpdated);
       Cache cache(options);
       int calls = 0;
       const auto run = [&](float value, bool throws) {

@@ -185,7 +185,7 @@ TEST_F(CountersTest, AHitThatTakesOverByPatches) {
 
 TEST_F(CountersTest, AHitThatTakesOverByAParameterSet) {
   Options options;
-  options.mechanisms.sharing = detail::Sharing::kTable;
+  force(&options, Sharing::kTable);
   Cache cache(options);
   const auto run = [&](int number) {
     return cache.run(key("k", number), stream, params(1.0f), [&](Recorder& rec, Slot<float> v) {
@@ -498,7 +498,7 @@ TEST_F(CountersTest, AnUpdateThatIsRefused) {
 
 TEST_F(CountersTest, ADeviceThatCannotUpdate) {
   Options options;
-  options.mechanisms.patching = detail::Patching::kDeviceUpdated;
+  force(Patching::kDeviceUpdated);
   Cache cache(options);
   hostrt::fail_call("cudaLibraryLoadData", 1, cudaErrorInvalidKernelImage);
   EXPECT_RUN(kInstantiated, run_add(cache, stream, 1));

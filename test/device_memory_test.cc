@@ -49,7 +49,7 @@ class DeviceMemoryTest : public StreamTest {
 
 TEST_F(DeviceMemoryTest, EstimateIsTheMemoryOfExecutables) {
   Options options;
-  options.share = false;
+  force(&options, Sharing::kNever);
   options.max_executables = options.max_templates = 1024;
   options.measure_device_bytes = true;
   Cache first(options);  // allocates the context, the module, and the driver's memory for any graphs
@@ -87,7 +87,7 @@ TEST_F(DeviceMemoryTest, EstimateIsTheMemoryOfExecutables) {
 // One executable for a whole family: the memory that sharing saves.
 TEST_F(DeviceMemoryTest, SiblingsTakeTheMemoryOfOne) {
   Options options;
-  options.mechanisms.sharing = detail::Sharing::kAlways;
+  force(&options, Sharing::kUpdatesAcross);
   Cache cache(options);
   const std::size_t before = free_bytes();
   for (int i = 0; i < kExecutables; ++i) {

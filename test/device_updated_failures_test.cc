@@ -18,7 +18,7 @@ constexpr dim3 kBlock(8);
 
 Options device_updated() {
   Options options;
-  options.mechanisms.patching = detail::Patching::kDeviceUpdated;
+  force(Patching::kDeviceUpdated);
   return options;
 }
 
@@ -127,7 +127,7 @@ TEST_F(DeviceUpdatedFailuresTest, NoneIsDestroyedInFlight) {
   constexpr int kKeys = 80;  // more than the number of others that may wait
   Options options = device_updated();
   options.max_executables = 1;
-  options.share = false;
+  force(&options, Sharing::kNever);
   Stream stream, other;
   DeviceBuffer<float> data(kSize);
   Cache cache(options);
@@ -143,6 +143,25 @@ TEST_F(DeviceUpdatedFailuresTest, NoneIsDestroyedInFlight) {
   EXPECT_EQ(data.read(), std::vector<float>(kSize, kKeys));
   EXPECT_TRUE(cache.erase(key("k", 0)));
   EXPECT_EQ(hostrt::ledger().executables, 1u);
+}
+
+// They are evicted last, and for the sake of memory they are evicted.
+TEST_F(DeviceUpdatedFailuresTest, OneIsEvictedWhenMemoryRunsOut) {
+  Stream stream;
+  DeviceBuffer<float> data(kSize);
+  Cache cache(device_updated());
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_RUN(kInstantiated, cache.run(key("k", i), stream, params(1.0f), [&](Recorder& rec, Slot<float> v) {
+      rec.launch(add, {1, kBlock}, data.get(), kSize, v);
+    }));
+  }
+  hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorMemoryAllocation);
+  EXPECT_RUN(kInstantiated, cache.run(key("plain"), stream, [&](cudaStream_t s) {
+    return launch(add, 1, kBlock, s, data.get(), kSize, 1.0f);
+  }));
+  hostrt::clear_failures();
+  EXPECT_EQ(cache.stats().evictions, 1u);
+  EXPECT_EQ(data.read(), std::vector<float>(kSize, 3));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Slots that an updater node writes on the device (detail::Patching::kDeviceUpdated), on either runtime.
+// Slots that an updater node writes on the device (Patching::kDeviceUpdated), on either runtime.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -20,9 +20,9 @@ class DeviceUpdatedTest : public StreamTest {
  protected:
   static Options options(int max_executables = 64) {
     Options options;
-    options.mechanisms.patching = detail::Patching::kDeviceUpdated;
+    force(Patching::kDeviceUpdated);
     options.max_executables = max_executables;
-    options.share = false;
+    force(&options, Sharing::kNever);
     return options;
   }
 

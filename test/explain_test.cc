@@ -54,6 +54,20 @@ TEST_F(ExplainTest, ADisabledCache) {
   EXPECT_TRUE(says(cache.explain(key("k")), "the cache captures nothing (Options::max_executables is 0)"));
 }
 
+TEST_F(ExplainTest, TheRuleThatGaveAnExecutable) {
+  Cache cache({.max_executables = 1});
+  EXPECT_TRUE(run_add(cache, key("a")).ok());
+  EXPECT_TRUE(says(cache.explain(key("a")), "of its own because there was room (rule 1)"));
+  EXPECT_RUN(kUpdated, run_add(cache, key("b")));
+  EXPECT_TRUE(says(cache.explain(key("b")), "shared with its siblings (rule 2)"));
+  EXPECT_TRUE(says(cache.explain(key("a")), "It has a template and no executable"));
+  EXPECT_RUN(kInstantiated, cache.run(key("c"), stream, [&](cudaStream_t s) {
+    (void)launch(add, kGrid, kBlock, s, data.get(), kSize, 1.0f);
+    return launch(add, kGrid, kBlock, s, data.get(), kSize, 1.0f);
+  }));
+  EXPECT_TRUE(says(cache.explain(key("c")), "in the place of the one used longest ago (rule 3)"));
+}
+
 TEST_F(ExplainTest, NoRoom) {
   Cache cache(unshared(1));
   EXPECT_TRUE(run_add(cache, key("pinned")).ok());
@@ -61,7 +75,8 @@ TEST_F(ExplainTest, NoRoom) {
   EXPECT_RUN(kEager, run_add(cache, key("k")));
   EXPECT_TRUE(says(cache.explain(key("k")), "no executable could be evicted for it: all were pinned or in use"));
   EXPECT_TRUE(says(cache.explain(key("k")), "Options::max_executables is 1"));
-  EXPECT_TRUE(says(cache.explain(key("pinned")), "It has an executable, and is pinned."));
+  EXPECT_TRUE(says(cache.explain(key("pinned")),
+                   "It has an executable, and is pinned, of its own because there was room (rule 1)."));
 }
 
 TEST_F(ExplainTest, OutOfMemory) {

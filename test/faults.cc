@@ -16,19 +16,18 @@ void add_runs(ScenarioList& list) {
   one.max_executables = 1;
   Options none;
   none.max_executables = 0;
-  Options forgets = unshared(1);
+  ForcedOptions forgets = unshared(1);
   forgets.max_templates = 0;
   Options later;
   later.capture_after = 1;
-  Options always;
-  always.mechanisms.sharing = detail::Sharing::kAlways;
+  Options sharing;
+  force(&sharing, Sharing::kUpdatesAcross);
+  const ForcedOptions always = sharing;
   const Work plain{kKey}, plain_other{kOther};
   Work many = plain, long_key = plain;
   many.many = true;
   long_key.key = key("my label", std::string(60, 'x'));
-  // Five rents are paid. A sixth would exceed the price (costs.h), so the next executable is the key's own.
-  std::vector<Prepared> rented{kTheOther};
-  for (int i = 0; i < 5; ++i) rented.insert(rented.end(), {kMine, kTheOther});
+  const std::vector<Prepared> rented{kTheOther, kMine, kTheOther};
 
   list.add("cold", {}, plain, plain_other, {}, Outcome::kInstantiated).may_destroy = false;
   list.add("cold with a long key", {}, long_key, plain_other, {}, Outcome::kInstantiated).may_destroy = false;
@@ -70,7 +69,6 @@ void add_runs(ScenarioList& list) {
       .may_destroy = false;
   list.add("switch to keep", one, kSmall, kLarge, rented, Outcome::kSwitched).may_destroy = false;
   list.add("switch of those that always share", always, kSmall, kLarge, rented, Outcome::kSwitched).may_destroy = false;
-  list.add("restore beside a sibling", renting(), kSmall, kLarge, rented, Outcome::kRestored).may_destroy = false;
   list.add("refused update", renting(), kSmall, kLarge, {kTheOther}, Outcome::kInstantiated).before = [](World&) {
     hostrt::fail_call("cudaGraphExecUpdate", 1, cudaErrorGraphExecUpdateFailure);
   };
@@ -188,13 +186,14 @@ void add_other_operations(ScenarioList& list) {
 
 // Checks that what is alive agrees with the statistics. With sharing or device updates, an executable's base may be the
 // template of no entry (exec/executable.h).
-void expect_ledger(Cache& cache) {
+void expect_ledger(World& world) {
+  Cache& cache = *world.cache;
   cache.erase(key("nobody"));  // destroys what waits for destruction
   const hostrt::Ledger ledger = hostrt::ledger();
   const Stats stats = cache.stats();
   EXPECT_EQ(ledger.executables, stats.live_executables);
   EXPECT_GE(ledger.graphs, stats.live_templates);
-  const bool own_bases = stats.families != 0 || cache.options().mechanisms.patching == detail::Patching::kDeviceUpdated;
+  const bool own_bases = stats.families != 0 || world.patches_by_device;
   EXPECT_LE(ledger.graphs, stats.live_templates + (own_bases ? stats.live_executables : 0));
 }
 
@@ -316,7 +315,7 @@ void expect_usable(World& world, const Fault* fault) {
     // An executable with an updater node has an event until its first launch.
     EXPECT_LE(hostrt::ledger().events, world.cache->stats().live_executables);
   }
-  if (fault == nullptr || !fault->leaks()) expect_ledger(*world.cache);
+  if (fault == nullptr || !fault->leaks()) expect_ledger(world);
   EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
 }
 
@@ -374,7 +373,7 @@ bool fail_and_recover(const Scenario& scenario, Fault& fault) {
     EXPECT_EQ(world.cache->stats().live_templates, 0u);
     EXPECT_EQ(world.cache->stats().families, 0u);
     EXPECT_EQ(world.cache->stats().estimated_device_bytes, 0u);
-    if (!leaks) expect_ledger(*world.cache);
+    if (!leaks) expect_ledger(world);
   }
   if (!leaks) {
     EXPECT_EQ(hostrt::ledger(), hostrt::Ledger());

@@ -66,7 +66,7 @@ struct Work {
 inline Options unshared(int max_executables = Options().max_executables) {
   Options options;
   options.max_executables = max_executables;
-  options.share = false;
+  force(&options, Sharing::kNever);
   return options;
 }
 
@@ -79,7 +79,12 @@ struct OutOfMemoryInFn : std::bad_alloc {};
 struct World {
   static constexpr unsigned kRounds = 2;
 
-  explicit World(const Options& options = {}) : cache(std::in_place, options) { attempts.reserve(16); }
+  explicit World(const ForcedOptions& options = {})
+      : patches_by_device(options.mechanisms.patching == Patching::kDeviceUpdated),
+        cache(std::in_place, options.again()) {
+    mechanisms_of_new_caches = {};
+    attempts.reserve(16);
+  }
 
   struct Run {
     const Work& work;
@@ -221,6 +226,7 @@ struct World {
   DeviceBuffer<int> log{512}, count{1};
   DeviceBuffer<unsigned> condition{1};
   DeviceBuffer<unsigned char> set{16}, copy{16};
+  const bool patches_by_device;
   std::optional<Cache> cache;
   std::vector<Attempt> attempts;
   int calls = 0;
@@ -264,7 +270,7 @@ inline const Work kSecond{kOther, {{-1, 1}, {-3, 1}, {-4, 1}, {-5, 2}, {-6, 1}}}
 // An operation and the state before it.
 struct Scenario {
   const char* name;
-  Options options;
+  ForcedOptions options;
   Work mine, other;
   std::vector<const Work*> prepared;  // the runs before it; run i has value 3 + i % 4
   std::optional<Outcome> outcome;     // outcome of its last run without failures; none if that run fails

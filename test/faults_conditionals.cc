@@ -4,7 +4,8 @@
 namespace graphcache::test {
 
 void add_conditionals(ScenarioList& list) {
-  Options one = unshared(1), none, verified;
+  const ForcedOptions one = unshared(1);
+  Options none, verified;
   none.max_executables = 0;
   verified.verify_every = 1;
   Work mine{kKey}, other{kOther};

@@ -14,7 +14,7 @@ enum Prepared { kMine, kTheOther };
 
 class ScenarioList {
  public:
-  Scenario& add(const char* name, const Options& options, const Work& mine, const Work& other,
+  Scenario& add(const char* name, const ForcedOptions& options, const Work& mine, const Work& other,
                 const std::vector<Prepared>& prepared, std::optional<Outcome> outcome) {
     all.push_back(std::make_unique<Scenario>(Scenario{name, options, mine, other, {}, outcome}));
     Scenario& added = *all.back();

@@ -7,7 +7,7 @@ namespace {
 Options tables(int max_executables) {
   Options options;
   options.max_executables = max_executables;
-  options.mechanisms.sharing = detail::Sharing::kTable;
+  force(&options, Sharing::kTable);
   return options;
 }
 
@@ -89,7 +89,7 @@ void add_runs_by_rows(ScenarioList& list) {
         world.attempt(the.mine, 2);
       };
   Options by_memory;
-  by_memory.prefer = Prefer::kMemory;
+  by_memory.share = Share::kAlways;
   list.add("table of a second member, where memory is preferred", by_memory, kSmall, kLarge, {kTheOther},
            Outcome::kInstantiated);
 }
@@ -102,7 +102,7 @@ void add_ends_of_tables(ScenarioList& list) {
   list.add("row without memory", tables(1), kSmall, kLarge, {kTheOther}, Outcome::kInstantiated).before = [](World&) {
     hostrt::fail_call("cudaMalloc", 1, cudaErrorMemoryAllocation);
   };
-  Options small = tables(2);
+  ForcedOptions small = tables(2);
   small.max_device_bytes = 114'000 + 5 * 2'600 + 8'000;  // one executable, and less than a piece of rows
   list.add("table without a budget by update", small, kSmall, kLarge, {kTheOther}, Outcome::kUpdated).may_destroy =
       false;
@@ -154,9 +154,9 @@ void add_ends_of_tables(ScenarioList& list) {
 }
 
 void add_slots(ScenarioList& list) {
-  Options by_device = unshared();
-  by_device.mechanisms.patching = detail::Patching::kDeviceUpdated;
-  Options one = by_device;
+  force(Patching::kDeviceUpdated);
+  const ForcedOptions by_device = unshared();
+  ForcedOptions one = by_device;
   one.max_executables = 1;
   const Work plain{kKey}, plain_other{kOther};
   Work many = plain;
@@ -172,8 +172,8 @@ void add_pointed(ScenarioList& list) {
   Options one, none;
   one.max_executables = 1;
   none.max_executables = 0;
-  Options by_device = unshared();
-  by_device.mechanisms.patching = detail::Patching::kDeviceUpdated;
+  force(Patching::kDeviceUpdated);
+  const ForcedOptions by_device = unshared();
   Work mine{kKey}, other{kOther}, first = kFirst, second = kSecond;
   for (Work* const work : {&mine, &other, &first, &second}) work->pointed = true;
   list.add("cold with a pointed value", {}, mine, other, {}, Outcome::kInstantiated).may_destroy = false;

@@ -113,15 +113,15 @@ TEST_F(GreenContextTest, PatchedByTheHost) {
 TEST_F(GreenContextTest, NodesThatTheDeviceCannotWrite) {
   expect_runs_in_context({}, 1, 30, "by default");
   Options options;
-  options.mechanisms.patching = detail::Patching::kDeviceUpdated;
+  force(Patching::kDeviceUpdated);
   expect_runs_in_context(options, 1, 3, "updated by the device");
 }
 
 TEST_F(GreenContextTest, SiblingsOfOneExecutable) {
-  for (const detail::Sharing sharing : {detail::Sharing::kRent, detail::Sharing::kAlways, detail::Sharing::kTable}) {
+  for (const Sharing sharing : {Sharing::kUpdates, Sharing::kUpdatesAcross, Sharing::kTable}) {
     Options options;
     options.max_executables = 1;
-    options.mechanisms.sharing = sharing;
+    force(&options, sharing);
     expect_runs_in_context(options, 3, 3, "sharing " + std::to_string(static_cast<int>(sharing)));
   }
 }
@@ -129,7 +129,7 @@ TEST_F(GreenContextTest, SiblingsOfOneExecutable) {
 TEST_F(GreenContextTest, ExecutablesThatAreMadeAgain) {
   Options options;
   options.max_executables = 1;
-  options.share = false;
+  force(&options, Sharing::kNever);
   expect_runs_in_context(options, 3, 3, "restored");
 }
 
@@ -137,7 +137,7 @@ TEST_F(GreenContextTest, BesideAKeyOnAnOrdinaryStream) {
   Stream ordinary;
   Options options;
   options.max_executables = 1;
-  options.mechanisms.sharing = detail::Sharing::kAlways;
+  force(&options, Sharing::kUpdatesAcross);
   Cache cache(options);
   for (int i = 0; i < 6; ++i) {
     const cudaStream_t green = std::exchange(stream, static_cast<cudaStream_t>(ordinary));

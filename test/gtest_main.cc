@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <string_view>
 
+#include "policy/mechanisms.h"
+
 #ifdef GRAPHCACHE_TEST_CUDA
 #include <absl/debugging/failure_signal_handler.h>
 #include <absl/debugging/symbolize.h>
@@ -51,6 +53,11 @@ void print_closing_line(int passed, int failed, int skipped) {
   std::fflush(stdout);
 }
 
+// Each test begins with caches that serve their keys as they see fit.
+class ForgetsForcedWays : public testing::EmptyTestEventListener {
+  void OnTestStart(const testing::TestInfo&) override { graphcache::mechanisms_of_new_caches = {}; }
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -65,6 +72,7 @@ int main(int argc, char** argv) {
   const testing::UnitTest& tests = *testing::UnitTest::GetInstance();
   if (GTEST_FLAG_GET(list_tests)) return RUN_ALL_TESTS();
 
+  testing::UnitTest::GetInstance()->listeners().Append(new ForgetsForcedWays);
   if (const char* reason = reason_to_skip(); reason != nullptr) {
     std::printf("skipped, no usable GPU: %s\n", reason);
     print_closing_line(0, 0, enabled_cases(tests));

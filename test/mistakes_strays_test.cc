@@ -59,7 +59,7 @@ TEST_F(MistakesStraysTest, AKeyThatIsCapturedAgainIsLoggedOnce) {
   Options options = diagnosing();
   options.max_executables = 1;
   options.max_templates = 0;
-  options.share = false;
+  force(&options, Sharing::kNever);
   Cache cache(options);
   DeviceBuffer<float> aside(kSize);
   for (int run = 1; run <= 3; ++run) {

@@ -123,12 +123,11 @@ TEST_F(NestedLaunchTest, EveryBlockLaunchesItsChildren) {
 // Beside another kernel whose slots the device writes. Of the parents, the device writes only the slots of the second.
 TEST_F(NestedLaunchTest, ArgumentsAndGridsFollowEachRun) {
   constexpr int kRuns = 400;
-  for (const detail::Patching patching :
-       {detail::Patching::kDeviceUpdated, detail::Patching::kPerNode, detail::Patching::kAuto}) {
+  for (const Patching patching : {Patching::kDeviceUpdated, Patching::kPerNode, Patching::kAuto}) {
     for (const Adds parent : {nested, forgotten}) {
       SCOPED_TRACE(testing::Message() << "patching " << static_cast<int>(patching) << (parent == nested));
       Options options;
-      options.mechanisms.patching = patching;
+      force(patching);
       Cache cache(options);
       const std::vector<Work> work = sequence(kRuns, 1);
       expect_as_direct(cache, kRuns, [&](Cache& by, int i) {
@@ -165,7 +164,7 @@ TEST_F(NestedLaunchTest, AnErrorThatStoodThereBeforeFailsNoRun) {
 TEST_F(NestedLaunchTest, ArgumentsAloneAreForTheDevice) {
   constexpr int kRuns = 400;
   Options options;
-  options.mechanisms.patching = detail::Patching::kDeviceUpdated;
+  force(Patching::kDeviceUpdated);
   Cache cache(options);
   const std::vector<Work> work = sequence(kRuns, 2);
   expect_as_direct(cache, kRuns, [&](Cache& by, int i) {
@@ -183,7 +182,7 @@ TEST_F(NestedLaunchTest, ArgumentsAloneAreForTheDevice) {
 TEST_F(NestedLaunchTest, GridOfTheOnlySlotNodeIsLeftToTheHost) {
   constexpr int kRuns = 400;
   Options options;
-  options.mechanisms.patching = detail::Patching::kDeviceUpdated;
+  force(Patching::kDeviceUpdated);
   Cache cache(options);
   const std::vector<Work> work = sequence(kRuns, 3);
   expect_as_direct(cache, kRuns, [&](Cache& by, int i) {
@@ -198,9 +197,9 @@ TEST_F(NestedLaunchTest, GridOfTheOnlySlotNodeIsLeftToTheHost) {
 
 TEST_F(NestedLaunchTest, ParentsReadValuesOnTheDevice) {
   constexpr int kRuns = 400;
-  for (const detail::Patching patching : {detail::Patching::kDeviceUpdated, detail::Patching::kPerNode}) {
+  for (const Patching patching : {Patching::kDeviceUpdated, Patching::kPerNode}) {
     Options options;
-    options.mechanisms.patching = patching;
+    force(patching);
     Cache cache(options);
     const std::vector<Work> work = sequence(kRuns, 4);
     expect_as_direct(cache, kRuns, [&](Cache& by, int i) {
@@ -258,7 +257,7 @@ TEST_F(NestedLaunchFamiliesTest, MembersOfATable) {
     for (const Differs differs : {kInArgument, kInGrid, kInBoth}) {
       for (const int executables : {1, 3}) {
         SCOPED_TRACE(testing::Message() << "differs " << differs << ", slots " << has_slots << ", " << executables);
-        Cache cache(at_most(executables, detail::Sharing::kTable));
+        Cache cache(at_most(executables, Sharing::kTable));
         expect_members_as_direct(cache, differs, has_slots);
         const Stats stats = cache.stats();
         if (differs == kInArgument) {
@@ -276,7 +275,7 @@ TEST_F(NestedLaunchFamiliesTest, MembersOfATable) {
 }
 
 TEST_F(NestedLaunchFamiliesTest, MembersThatTakeTurns) {
-  for (const detail::Sharing sharing : {detail::Sharing::kAlways, detail::Sharing::kRent}) {
+  for (const Sharing sharing : {Sharing::kUpdatesAcross, Sharing::kUpdates}) {
     for (const bool has_slots : {false, true}) {
       for (const Differs differs : {kInArgument, kInGrid, kInBoth}) {
         SCOPED_TRACE(testing::Message() << "differs " << differs << ", slots " << has_slots << ", sharing "
@@ -284,7 +283,7 @@ TEST_F(NestedLaunchFamiliesTest, MembersThatTakeTurns) {
         Cache cache(at_most(1, sharing));
         expect_members_as_direct(cache, differs, has_slots);
         const Stats stats = cache.stats();
-        if (sharing == detail::Sharing::kAlways) {
+        if (sharing == Sharing::kUpdatesAcross) {
           EXPECT_EQ(stats.instantiations, 1u);
           EXPECT_GT(stats.outcome(Outcome::kSwitched), kRuns / 2u);
         }
@@ -300,7 +299,7 @@ TEST_F(NestedLaunchFamiliesTest, MembersThatTakeTurns) {
 // switched by an update, with many by patches first. At least one node follows a parent, because otherwise CUDA hangs
 // (docs/semantics.md, "Kernels that launch kernels").
 struct Turns {
-  detail::Sharing sharing;
+  Sharing sharing;
   int executables, padding;
 
   friend std::ostream& operator<<(std::ostream& out, const Turns& turns) {
@@ -323,7 +322,7 @@ class NestedAndPlainTest : public NestedLaunchTest, public testing::WithParamInt
 TEST_P(NestedAndPlainTest, ARefusedUpdateIsNotTriedAgain) {
   const auto [sharing, executables, padding] = GetParam();
   Cache cache(at_most(executables, sharing));
-  const std::uint64_t once = sharing == detail::Sharing::kTable ? 0 : 1;  // sets cannot change kernels
+  const std::uint64_t once = sharing == Sharing::kTable ? 0 : 1;  // sets cannot change kernels
   for (const int runs : {2, 40}) {
     expect_as_direct(cache, runs, [&](Cache& by, int i) { return run_one(by, i % 2); });
     EXPECT_EQ(cache.stats().refused(UpdateRefusal::kFunction), once) << "after " << runs;
@@ -355,8 +354,7 @@ TEST_P(NestedAndPlainTest, KeysOfBothKindsInAnyOrder) {
 
 INSTANTIATE_TEST_SUITE_P(Turns, NestedAndPlainTest, testing::ValuesIn([] {
                            std::vector<Turns> all;
-                           for (const detail::Sharing sharing :
-                                {detail::Sharing::kAlways, detail::Sharing::kRent, detail::Sharing::kTable}) {
+                           for (const Sharing sharing : {Sharing::kUpdatesAcross, Sharing::kUpdates, Sharing::kTable}) {
                              for (const int executables : {1, 2, 3}) {
                                for (const int padding : {1, 30}) all.push_back({sharing, executables, padding});
                              }

@@ -81,7 +81,7 @@ TEST_F(ObserveTest, CountsOfALabelStayWhenItsKeysAreGone) {
 }
 
 TEST_F(ObserveTest, LabelsBeyondSixtyFourAreOthers) {
-  Cache cache;
+  Cache cache({.max_executables = 70});
   for (int i = 0; i < 70; ++i) EXPECT_TRUE(run_add(cache, key("label " + std::to_string(i))).ok());
   EXPECT_TRUE(run_add(cache, key("label 3")).ok());
   const std::vector<LabelStats> labels = cache.labels();
@@ -291,8 +291,8 @@ TEST_F(ObserveTest, AnEvictionIsExplained) {
   EXPECT_RUN(kReplayed, run_add(cache, key("first")));
   const std::string live = cache.explain(key("first"));
   EXPECT_TRUE(says(live, "Runs: replayed 1, instantiated 1."));
-  EXPECT_TRUE(says(live, "It has an executable."));
-  EXPECT_TRUE(says(live, "Options::share is false"));
+  EXPECT_TRUE(says(live, "It has an executable, of its own because there was room (rule 1)."));
+  EXPECT_TRUE(says(live, "Options::share is kNever"));
   EXPECT_EQ(live.find("lost"), std::string::npos);
   EXPECT_RUN(kInstantiated, run_add(cache, key("second")));
   const std::string evicted = cache.explain(key("first"));
@@ -334,7 +334,7 @@ TEST_F(ObserveTest, EachPlaceOfTheProgramIsExplained) {
   cache.pin(key("k"));
   const std::string text = cache.explain(key("k"));
   EXPECT_TRUE(says(text, "At another place of the program"));
-  EXPECT_TRUE(says(text, "and is pinned."));
+  EXPECT_TRUE(says(text, "and is pinned"));
 }
 
 TEST_F(ObserveTest, DirectRunsAreExplained) {

@@ -37,10 +37,10 @@ class OnDeviceFailuresTest : public testing::Test {
 // A key whose executable was evicted with a launch in flight gets another executable with other memory. Otherwise the
 // run on the second stream, which does not wait, would write its value before the first launch has read its own.
 TEST_F(OnDeviceFailuresTest, TwoExecutablesOfAKeyInFlightHaveTheirOwnMemory) {
-  for (const detail::Sharing sharing : {detail::Sharing::kNever, detail::Sharing::kAlways, detail::Sharing::kTable}) {
+  for (const Sharing sharing : {Sharing::kNever, Sharing::kUpdatesAcross, Sharing::kTable}) {
     Options options;
     options.max_executables = 1;
-    options.mechanisms.sharing = sharing;
+    force(&options, sharing);
     Cache cache(options);
     Stream first, second;
     DeviceBuffer<int> a(1, 1), b(1, 1), c(1, 1);
@@ -90,11 +90,11 @@ TEST_F(OnDeviceFailuresTest, AFailedCallIsReportedAndTriedAgain) {
 // Memory that a launch in flight uses is neither freed nor reused, even if the executable has been evicted and the
 // member forgotten.
 TEST_F(OnDeviceFailuresTest, MemberEvictedInFlightKeepsItsMemory) {
-  for (const detail::Sharing sharing : {detail::Sharing::kNever, detail::Sharing::kAlways, detail::Sharing::kTable}) {
+  for (const Sharing sharing : {Sharing::kNever, Sharing::kUpdatesAcross, Sharing::kTable}) {
     Options options;
     options.max_executables = 1;
     options.max_templates = 0;
-    options.mechanisms.sharing = sharing;
+    force(&options, sharing);
     Cache cache(options), others;
     Stream first, second;
     DeviceBuffer<int> a(1, 1), b(1, 1);
@@ -136,7 +136,7 @@ TEST_F(OnDeviceFailuresTest, MemberEvictedInFlightKeepsItsMemory) {
 TEST_F(OnDeviceFailuresTest, MemoryThatACopyWillFillIsNotUsedAgain) {
   Options options;
   options.max_executables = 1;
-  options.mechanisms.sharing = detail::Sharing::kTable;
+  force(&options, Sharing::kTable);
   Cache cache(options), other(options);
   Stream first, second;
   DeviceBuffer<int> a(64, 1), b(64, 1);
@@ -172,7 +172,7 @@ TEST_F(OnDeviceFailuresTest, MemoryIsFreed) {
     Options options;
     options.max_executables = 1;
     options.max_templates = 0;
-    options.share = false;
+    force(&options, Sharing::kNever);
     std::optional<Cache> cache(options);
     Stream stream;
     DeviceBuffer<int> data(1, 1);

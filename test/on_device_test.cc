@@ -24,9 +24,9 @@ class OnDeviceTest : public StreamTest {
 
 // Three kernels read the value, by the recorder and by other means. One node is patched.
 TEST_F(OnDeviceTest, ValueFollowsEachRunByOnePatch) {
-  for (const detail::Patching patching : {detail::Patching::kPerNode, detail::Patching::kDeviceUpdated}) {
+  for (const Patching patching : {Patching::kPerNode, Patching::kDeviceUpdated}) {
     Options options;
-    options.mechanisms.patching = patching;
+    force(patching);
     Cache cache(options);
     DeviceBuffer<float> value_of(3);
     const std::array<Outcome, 4> wanted = {Outcome::kInstantiated, Outcome::kPatched, Outcome::kReplayed,
@@ -129,9 +129,9 @@ void expect_to_follow(Cache& cache, cudaStream_t stream) {
 }
 
 TEST_F(OnDeviceTest, ValuesOfAllSizes) {
-  for (const detail::Patching patching : {detail::Patching::kPerNode, detail::Patching::kDeviceUpdated}) {
+  for (const Patching patching : {Patching::kPerNode, Patching::kDeviceUpdated}) {
     Options options;
-    options.mechanisms.patching = patching;
+    force(patching);
     Cache cache(options);
     expect_to_follow<1>(cache, stream);
     expect_to_follow<4>(cache, stream);
@@ -226,10 +226,10 @@ class SharedOnDeviceTest : public OnDeviceTest {
 };
 
 TEST_F(SharedOnDeviceTest, MembersShareNothingAndAreCapturedAgainWhenEvicted) {
-  for (const detail::Sharing sharing : {detail::Sharing::kAuto, detail::Sharing::kAlways, detail::Sharing::kTable}) {
+  for (const Sharing sharing : {Sharing::kAuto, Sharing::kUpdatesAcross, Sharing::kTable}) {
     Options options;
     options.max_executables = 1;
-    options.mechanisms.sharing = sharing;
+    force(&options, sharing);
     Cache cache(options);
     expect_right(cache, {0, 1, 2, 0, 1, 2, 2, 1, 0, 0});
     EXPECT_EQ(cache.stats().captures, 8u);
@@ -256,10 +256,10 @@ TEST_F(SharedOnDeviceTest, MembersOfTwoStreamsAreCapturedOnceEach) {
 // A member's memory is not reused while its launches are in flight, even if the member has been evicted or erased and
 // others are captured that need memory of the same size.
 TEST_F(SharedOnDeviceTest, MembersEvictedInFlightKeepTheirMemory) {
-  for (const detail::Sharing sharing : {detail::Sharing::kAlways, detail::Sharing::kTable, detail::Sharing::kNever}) {
+  for (const Sharing sharing : {Sharing::kUpdatesAcross, Sharing::kTable, Sharing::kNever}) {
     Options options;
     options.max_executables = 1;
-    options.mechanisms.sharing = sharing;
+    force(&options, sharing);
     std::optional<Cache> cache(options);
     unsigned wanted = static_cast<unsigned>(data.first());
     for (int round = 0; round < 200; ++round) {

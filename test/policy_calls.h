@@ -5,7 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "policy/policy.h"
@@ -14,17 +18,20 @@
 namespace graphcache {
 
 using Action = Plan::Action;
+using Tables = Mechanisms::Tables;
+using Patching = Mechanisms::Patching;
 using Keys = std::vector<KeyId>;
-
-inline bool is_idle(KeyId) { return true; }
 
 // Has no table, unless a test gives the graph a class.
 inline GraphFacts graph(std::uint64_t signature) {
   return {.signature = signature, .stream = 1, .nodes = 100, .bytes = 1000, .table_bytes = 100, .set_bytes = 10};
 }
 
-inline GraphFacts of_class(GraphFacts facts) {
-  facts.table_class = 1;
+// What is known of a graph before it is read.
+inline GraphFacts unread() { return graph(0); }
+
+inline GraphFacts of_class(GraphFacts facts, std::uint64_t number = 1) {
+  facts.table_class = number;
   return facts;
 }
 
@@ -33,8 +40,13 @@ inline GraphFacts on(std::uint64_t stream, GraphFacts facts) {
   return facts;
 }
 
-inline GraphFacts with_slots(GraphFacts facts) {
-  facts.slot_kernels = 40;
+inline GraphFacts shaped(std::uint64_t shape, GraphFacts facts) {
+  facts.shape = shape;
+  return facts;
+}
+
+inline GraphFacts with_slots(GraphFacts facts, std::size_t kernels = 40) {
+  facts.slot_kernels = kernels;
   return facts;
 }
 
@@ -43,13 +55,38 @@ inline GraphFacts with_bytes(std::size_t bytes, GraphFacts facts) {
   return facts;
 }
 
+inline GraphFacts with_set_bytes(std::size_t bytes, GraphFacts facts) {
+  facts.set_bytes = bytes;
+  return facts;
+}
+
+// The whole plan: the number of its rule, what the key gets, and what is evicted.
+inline std::string text_of(const Plan& plan) {
+  const char* const rules[] = {"", "1: ", "2: ", "3: "};
+  const char* const actions[] = {"direct", "own", "table", "borrow"};
+  std::string text = rules[static_cast<int>(plan.rule)];
+  text += actions[static_cast<int>(plan.action)];
+  if (plan.writes_slots) text += " with slots";
+  if (plan.lender != kNoKey) text += " " + std::to_string(plan.lender);
+  if (plan.adds_set || plan.set_bytes != 0) text += ", add " + std::to_string(plan.set_bytes);
+  for (std::size_t i = 0; i < plan.evict.size(); ++i)
+    text += (i == 0 ? ", evict " : " ") + std::to_string(plan.evict[i]);
+  return text;
+}
+
+#define EXPECT_PLAN(text, plan) EXPECT_EQ(text_of(plan), text)
+
 class PolicyCalls : public testing::Test {
  protected:
-  static constexpr Cost kUpdate = 1000;  // the price of an update; each set is new to its table
+  // The price of an update of graph(): as high as that of a parameter set, and higher.
+  static constexpr Cost kCheap = costs::switch_set(100), kDear = kCheap + 1;
 
   void set_limits(const Limits& limits) {
     policy_ = std::make_unique<Policy>(limits);
     look_ = std::make_unique<PolicyChecker>(*policy_);
+    captured_.clear();
+    uses_.clear();
+    busy_.clear();
   }
   void SetUp() override { set_limits({.max_executables = 8}); }
   void TearDown() override { look().check(); }
@@ -57,15 +94,48 @@ class PolicyCalls : public testing::Test {
   Policy& policy() { return *policy_; }
   const PolicyChecker& look() const { return *look_; }
 
+  // All updates cost this from now on.
+  void price(Cost update) { price_ = update; }
+  void make_busy(const std::set<KeyId>& keys) { busy_ = keys; }
+  Policy::View view() const { return {idle_, last_use_}; }
+
+  // A run that is not a hit, and one that is, which is not reported.
+  void use(KeyId key) { policy().used(key, uses_[key] = {++epoch_, ++tick_}); }
+  void hit(KeyId key) { uses_[key] = {epoch_, ++tick_}; }
+
+  void capture(KeyId key, const GraphFacts& facts) {
+    if (captured_.insert(key).second) policy().captured(key, facts);
+  }
+  void forget(KeyId key) {
+    captured_.erase(key);
+    policy().forgotten(key);
+  }
+  void erase(KeyId key) {
+    captured_.erase(key);
+    policy().erased(key);
+  }
+
+  KeyId candidate(KeyId key) { return policy().candidate(key, view()); }
+  KeyId victim() { return policy().victim(kNoKey, view()); }
+  // The graphs that the run reads, in order.
+  Keys to_read(KeyId key) {
+    const Policy::ToRead read = policy().to_read(key, last_use_);
+    Keys keys;
+    if (read.other != kNoKey) keys.push_back(read.other);
+    if (read.itself) keys.push_back(key);
+    return keys;
+  }
+
+  // Each set is new to its table.
   Plan plan(KeyId key, const GraphFacts& facts) {
-    policy().used(key);
-    if (!look().is_captured(key)) policy().captured(key, facts);
+    use(key);
+    capture(key, facts);
     return plan(key);
   }
   Plan plan(KeyId key) {
-    EXPECT_FALSE(look().is_live(key)) << "a hit";
-    const Offer offer{policy().candidate(key, is_idle), kUpdate, /*has_set=*/false, look().facts(key).set_bytes};
-    return policy().plan(key, offer, is_idle);
+    EXPECT_FALSE(policy().is_live(key)) << "a hit";
+    const Offer offer{candidate(key), price_, /*has_set=*/false, look().facts(key).set_bytes};
+    return policy().plan(key, offer, view());
   }
   Plan run(KeyId key, const GraphFacts& facts) {
     Plan made = plan(key, facts);
@@ -75,16 +145,22 @@ class PolicyCalls : public testing::Test {
   }
   // Afterwards key 1 has a table, for which key 0 has lent its executable, and key 2 has no set in it.
   void make_table(std::size_t max_device_bytes = Limits().max_device_bytes) {
-    set_limits({.prefer = Prefer::kMemory, .max_executables = 8, .max_device_bytes = max_device_bytes});
-    EXPECT_EQ(run(0, of_class(graph(1))).action, Action::kOwn);
-    EXPECT_EQ(run(1, of_class(graph(1))).action, Action::kTable);
-    EXPECT_EQ(look().units(), 2u);
-    EXPECT_EQ(look().bytes(), 1100u);
+    set_limits({.share = Share::kAlways, .max_executables = 8, .max_device_bytes = max_device_bytes});
+    EXPECT_PLAN("1: own", run(0, of_class(graph(1))));
+    EXPECT_PLAN("2: table, evict 0", run(1, of_class(graph(1))));
+    EXPECT_EQ(policy().executables(), 1u);
+    EXPECT_EQ(policy().bytes(), 1100u);
   }
 
  private:
   std::unique_ptr<Policy> policy_;
   std::unique_ptr<PolicyChecker> look_;
+  Cost price_ = kCheap;
+  std::set<KeyId> captured_, busy_;
+  std::map<KeyId, Use> uses_;
+  std::uint64_t epoch_ = 0, tick_ = 0;
+  const std::function<bool(KeyId)> idle_ = [this](KeyId key) { return !busy_.contains(key); };
+  const std::function<Use(KeyId)> last_use_ = [this](KeyId key) { return uses_[key]; };
 };
 
 }  // namespace graphcache

@@ -1,6 +1,8 @@
 // The rules of the policy, in concrete numbers.
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <string>
 #include <utility>
 
 #include "policy/policy.h"
@@ -10,375 +12,872 @@
 namespace graphcache {
 namespace {
 
-class PolicyPlansTest : public PolicyCalls {};
-
-TEST_F(PolicyPlansTest, AKeyThatHasPaidForAnExecutableGetsOneWhereThereIsRoom) {
-  const Cost price = costs::buy(graph(1).nodes);
-  const auto rents = static_cast<int>(price / kUpdate);
-  run(0, graph(1));
-  for (int i = 0; i < rents; ++i) {
-    EXPECT_EQ(run(1, graph(1)).action, Action::kBorrow) << i;
-    EXPECT_EQ(run(0, graph(1)).action, Action::kBorrow) << i;
+class PolicyPlansTest : public PolicyCalls {
+ protected:
+  // Keys 0 to 2 are of one class and have executables, as keys 10 and 11 of other families do. Key 0 has run longest
+  // ago. There is room for no more.
+  void fill(const Limits& limits) {
+    set_limits(limits);
+    ASSERT_EQ(limits.max_executables, 5u);
+    for (KeyId key = 0; key < 3; ++key) run(key, of_class(graph(1)));
+    for (KeyId key = 10; key < 12; ++key) run(key, graph(key));
+    ASSERT_EQ(policy().executables(), 5u);
   }
-  EXPECT_EQ(run(1, graph(1)).action, Action::kOwn);
-  EXPECT_EQ(look().rent(1), 0u);
-}
+};
 
-TEST_F(PolicyPlansTest, ARenterEvictsOnlyKeysThatHaveNotRunSince) {
-  const auto rents = static_cast<int>(costs::buy(graph(1).nodes) / kUpdate);
-  set_limits({.max_executables = 2});
-  run(5, graph(9));
-  run(0, graph(1));
-  for (int i = 0; i < 3 * rents; ++i) {
-    EXPECT_EQ(run((i + 1) % 2, graph(1)).action, Action::kBorrow) << "the other key is in use";
-    policy().used(5);
-  }
-  for (int i = 3 * rents; i < 8 * rents; ++i) {
-    const Plan plan = run((i + 1) % 2, graph(1));
-    if (plan.action == Action::kBorrow) continue;
-    EXPECT_EQ(plan.evict, Keys{5});
-    return;
-  }
-  FAIL() << "the other key, which is not used any more, keeps its executable";
-}
+// ---- 1: there is room -----------------------------------------------------------------------------------------------
 
-TEST_F(PolicyPlansTest, SmallGraphsDoNotPayRentWhileThereIsRoom) {
-  GraphFacts small = graph(1);
-  small.nodes = 8;
-  for (KeyId key = 0; key < 8; ++key) EXPECT_EQ(run(key, small).action, Action::kOwn);
-  const Plan ninth = run(8, small);
-  EXPECT_EQ(ninth.action, Action::kBorrow);
-  EXPECT_EQ(look().units(), 8u);
-}
-
-TEST_F(PolicyPlansTest, InAFullBudgetATableTakesThePlaceOfItsOwnClassAlone) {
-  set_limits({.max_executables = 4});
-  const auto plan_dear = [&](KeyId key) {  // an update costs more than a parameter set
-    policy().used(key);
-    if (!look().is_captured(key)) policy().captured(key, of_class(graph(1)));
-    return policy().plan(key, {policy().candidate(key, is_idle), 100'000}, is_idle);
-  };
-  const auto give_own = [&](KeyId key) {
-    plan_dear(key);
-    Plan own;
-    own.action = Action::kOwn;
-    policy().done(key, own);
-  };
-  give_own(0);
-  give_own(1);
-  run(10, graph(10));
-  run(11, graph(11));
-  EXPECT_EQ(plan_dear(2).action, Action::kBorrow) << "its class has two executables, and a table counts two";
-  policy().lost(11);
-  give_own(3);
-  policy().used(0);
-  const Plan table = plan_dear(2);
-  EXPECT_EQ(table.action, Action::kTable);
-  EXPECT_EQ(table.evict, (Keys{0, 1})) << "the lender and the oldest of the class, though 10 is older";
-  const Offer offer{0, 100'000};
-  EXPECT_EQ(policy().plan(2, offer, [](KeyId key) { return key == 0 || key == 10; }).action, Action::kBorrow)
-      << "others of the class are in use";
-}
-
-TEST_F(PolicyPlansTest, ATableOfManySetsOfKeysThatAreGoneIsMadeAnew) {
-  make_table();
-  KeyId next = 2;
-  for (int i = 0; i < 80; ++i, ++next) {
-    const Plan plan = run(next, of_class(graph(1)));
-    if (plan.action == Action::kTable) {
-      EXPECT_GE(i, 64);
-      EXPECT_EQ(look().set_bytes(next), 0u);
-      return;
+TEST_F(PolicyPlansTest, WhileThereIsRoomEachKeyHasAnExecutableOfItsOwn) {
+  for (const Share share : {Share::kNever, Share::kWhenFull}) {
+    set_limits({.share = share, .max_executables = 8});
+    for (KeyId key = 0; key < 8; ++key) {
+      use(key);
+      capture(key, of_class(graph(1)));
+      EXPECT_EQ(candidate(key), kNoKey);
+      EXPECT_PLAN("1: own", run(key, of_class(graph(1))));
     }
-    EXPECT_EQ(plan.action, Action::kBorrow);
-    policy().forgotten(next - 1);
+    EXPECT_EQ(policy().executables(), 8u);
+    EXPECT_EQ(policy().bytes(), 8000u);
   }
-  FAIL() << "sets of keys that are gone pile up";
 }
 
-TEST_F(PolicyPlansTest, ATableThatHasNoRoomForAMemberIsNotMadeAnewForIt) {
-  make_table(2115);  // an executable with a table, and 1015 bytes for others
-  GraphFacts large = of_class(graph(1));
-  large.set_bytes = 2000;
-  EXPECT_EQ(run(2, large).action, Action::kOwn);
-  policy().lost(2);
-  const Offer larger_than_told{1, 0, /*has_set=*/false, 2000};
-  policy().used(0);
-  EXPECT_EQ(policy().plan(0, larger_than_told, is_idle).action, Action::kOwn);
-}
-
-TEST_F(PolicyPlansTest, WhereAllIsInUseTheExecutablesAloneAreCounted) {
-  set_limits({.prefer = Prefer::kMemory, .max_executables = 3});
+TEST_F(PolicyPlansTest, WhileThereIsRoomAnOfferIsNotTaken) {
   run(0, of_class(graph(1)));
-  EXPECT_EQ(run(1, of_class(graph(1))).action, Action::kTable);
-  run(2, graph(2));
-  EXPECT_EQ(look().units(), 3u);
-  const auto busy = [](KeyId) { return false; };
-  policy().used(3);
-  policy().captured(3, of_class(graph(1)));
-  Plan beyond = policy().plan(3, {}, busy);
-  EXPECT_EQ(beyond.action, Action::kOwn);
-  EXPECT_EQ(beyond.evict, Keys());
-  policy().done(3, beyond);
-  look().check();
-  EXPECT_EQ(look().units(), 4u);
-  policy().used(4);
-  policy().captured(4, of_class(graph(1)));
-  EXPECT_EQ(policy().plan(4, {}, busy).action, Action::kDirect) << "there are three executables";
-  EXPECT_FALSE(policy().has_room(4, busy));
-  EXPECT_TRUE(policy().has_room(4, is_idle));
+  use(1);
+  capture(1, of_class(graph(1)));
+  EXPECT_PLAN("1: own", policy().plan(1, {.lender = 0, .update = 0}, view()));
+}
+
+TEST_F(PolicyPlansTest, ThereIsNoRoomWhereTheBytesAreFull) {
+  set_limits({.max_device_bytes = 2999});
+  EXPECT_PLAN("1: own", run(0, graph(1)));
+  EXPECT_PLAN("1: own", run(1, graph(1)));
+  EXPECT_PLAN("2: borrow 0", run(2, graph(1)));
+  EXPECT_PLAN("1: own", run(3, with_bytes(999, graph(2))));
+  EXPECT_EQ(policy().bytes(), 2999u);
 }
 
 TEST_F(PolicyPlansTest, AKeyThatIsTooLargeHasNoRoom) {
   set_limits({.max_device_bytes = 1500});
-  policy().used(0);
-  EXPECT_TRUE(policy().has_room(0, is_idle)) << "nothing is known of it";
-  policy().captured(0, with_bytes(1501, graph(1)));
-  EXPECT_FALSE(policy().has_room(0, is_idle));
-  policy().forgotten(0);
-  EXPECT_FALSE(policy().has_room(0, is_idle)) << "its last capture reported";
+  run(1, graph(2));
+  use(0);
+  EXPECT_TRUE(policy().has_room(0, view())) << "nothing is known of it";
+  capture(0, with_bytes(1501, graph(1)));
+  EXPECT_FALSE(policy().has_room(0, view()));
+  forget(0);
+  EXPECT_FALSE(policy().has_room(0, view())) << "its last capture reported";
 }
 
-TEST_F(PolicyPlansTest, ARefusedKeyHasNoSiblingsOnAnyStream) {
-  run(0, graph(1));
-  refuse(policy(), 1, plan(1, graph(1)));
-  EXPECT_EQ(policy().family(1), 0u);
-  EXPECT_EQ(policy().families(), 1u);
-  EXPECT_EQ(run(1, graph(1)).action, Action::kOwn);
+TEST_F(PolicyPlansTest, AKeyHasRoomIfAnotherCanLeave) {
   set_limits({.max_executables = 1});
   run(0, graph(1));
-  refuse(policy(), 1, plan(1, graph(1)));
-  policy().moved(1, 2);
-  EXPECT_EQ(plan(1).evict, Keys{0}) << "it would be refused again";
-}
-
-TEST_F(PolicyPlansTest, ARefusalLeavesAPlainExecutable) {
-  set_limits({.mechanisms = {.sharing = detail::Sharing::kTable}});
-  EXPECT_EQ(run(0, of_class(graph(1))).action, Action::kTable);
-  policy().refuse_table(0);
-  look().check();
-  EXPECT_FALSE(policy().has_table(0));
-  EXPECT_TRUE(look().is_live(0));
-  EXPECT_EQ(look().shared(0), 0u);
-  EXPECT_EQ(look().bytes(), 1000u);
-  EXPECT_EQ(run(1, of_class(graph(1))).action, Action::kBorrow) << "the class gets no other";
-  set_limits({});
-  EXPECT_TRUE(run(0, with_slots(graph(1))).writes_slots);
-  EXPECT_TRUE(policy().is_device_updated(0));
-  policy().refuse_slots(0);
-  look().check();
-  EXPECT_FALSE(policy().is_device_updated(0));
-  EXPECT_EQ(policy().victim(is_idle), 0u);
-}
-
-TEST_F(PolicyPlansTest, AKeyThatDoesNotFitIntoTheTableKeepsItsSiblings) {
-  make_table();
-  run(2, graph(1));
-  refuse(policy(), 3, {});
-  policy().used(3);
-  policy().captured(3, of_class(graph(1)));
-  policy().refuse_sets(3);
-  look().check();
-  EXPECT_EQ(look().members(1), 2u);
-  EXPECT_EQ(policy().candidate(3, is_idle), 2u);
-  EXPECT_EQ(policy().family(3), policy().family(1));
-}
-
-TEST_F(PolicyPlansTest, AnExecutableWithSlotsIsLentOnlyToGiveWayToATable) {
-  run(0, with_slots(graph(1)));
-  EXPECT_EQ(look().shared(0), 0u);
-  plan(1, graph(1));
-  EXPECT_EQ(policy().candidate(1, is_idle), kNoKey);
-  policy().used(2);
-  policy().captured(2, of_class(graph(1)));
-  EXPECT_EQ(policy().candidate(2, is_idle), 0u);
-}
-
-TEST_F(PolicyPlansTest, AnUnpinnedExecutableIsSharedAgain) {
-  run(0, graph(1));
+  use(1);
+  EXPECT_TRUE(policy().has_room(1, view()));
+  make_busy({0});
+  EXPECT_FALSE(policy().has_room(1, view()));
+  make_busy({});
   policy().pinned(0, true);
-  EXPECT_EQ(look().shared(0), kNoKey);
-  policy().pinned(0, false);
-  look().check();
-  EXPECT_EQ(look().shared(0), 0u);
-  EXPECT_EQ(run(1, graph(1)).lender, 0u);
+  EXPECT_FALSE(policy().has_room(1, view()));
+  policy().lost(0);
+  EXPECT_TRUE(policy().has_room(1, view()));
 }
 
-TEST_F(PolicyPlansTest, PlansAheadStayWithinTheBudget) {
-  set_limits({.prefer = Prefer::kMemory, .max_executables = 3});
-  run(0, of_class(graph(1)));
-  EXPECT_EQ(run(1, of_class(graph(1))).action, Action::kTable);
-  for (const KeyId key : {2u, 3u}) {
-    policy().used(key);
-    policy().captured(key, graph(key));
-    const Plan ahead = policy().plan_ahead(key);
-    EXPECT_EQ(ahead.action, key == 2 ? Action::kOwn : Action::kDirect) << "a table counts two";
-    EXPECT_EQ(ahead.evict, Keys());
+TEST_F(PolicyPlansTest, APlanAheadOnlyTakesRoom) {
+  set_limits({.max_executables = 2});
+  for (KeyId key = 0; key < 3; ++key) {
+    use(key);
+    capture(key, graph(key));
+    const Plan ahead = policy().plan(key, {}, {[](KeyId) { return false; }});
+    EXPECT_PLAN(key < 2 ? "1: own" : "direct", ahead);
     policy().done(key, ahead);
   }
-  EXPECT_EQ(look().units(), 3u);
 }
 
-TEST_F(PolicyPlansTest, GraphsAreReadWhereExecutablesCanBeLent) {
-  const auto reads = [&](KeyId key) { return !policy().to_read(key).empty(); };
-  const auto capture = [&] {
-    for (const KeyId key : {8u, 9u}) {
-      policy().used(key);
-      policy().captured(key, graph(0));
+// ---- 2: a sibling lends cheaply -------------------------------------------------------------------------------------
+
+TEST_F(PolicyPlansTest, AKeyBorrowsIfAnUpdateCostsNoMoreThanASetSwitch) {
+  for (const auto& [update, text] : {std::pair(Cost{0}, "2: borrow 1"), std::pair(kCheap, "2: borrow 1"),
+                                     std::pair(kDear, "3: own, evict 0"), std::pair(100 * kDear, "3: own, evict 0")}) {
+    set_limits({.max_executables = 3});
+    price(update);
+    run(0, graph(2));
+    run(1, graph(1));
+    run(2, graph(1));
+    EXPECT_PLAN(text, run(3, graph(1))) << update;
+    EXPECT_EQ(policy().executables(), 3u);
+  }
+}
+
+TEST_F(PolicyPlansTest, TheLimitOfThePriceRisesWithTheNodes) {
+  set_limits({.max_executables = 2});
+  GraphFacts large = graph(1);
+  large.nodes = 101;
+  run(9, graph(2));
+  run(0, large);
+  price(kCheap + costs::kCell);
+  EXPECT_PLAN("2: borrow 0", plan(1, large));
+  price(kCheap + costs::kCell + 1);
+  EXPECT_PLAN("3: own, evict 9", plan(1, large));
+}
+
+TEST_F(PolicyPlansTest, TheSiblingThatHasNotRunForLongestLends) {
+  set_limits({.max_executables = 4});
+  run(9, graph(2));
+  for (KeyId key = 0; key < 3; ++key) run(key, graph(1));
+  hit(0);
+  EXPECT_PLAN("2: borrow 1", run(3, graph(1)));
+  EXPECT_EQ(look().order(), (Keys{9, 2, 0, 3})) << "the hit was found out";
+  make_busy({2});
+  EXPECT_PLAN("2: borrow 0", run(1, graph(1)));
+  make_busy({});
+  policy().pinned(2, true);
+  EXPECT_PLAN("2: borrow 3", run(0, graph(1)));
+}
+
+TEST_F(PolicyPlansTest, OnlySiblingsOfOneStreamLend) {
+  set_limits({.max_executables = 2});
+  run(0, on(2, graph(1)));
+  run(1, graph(2));
+  use(2);
+  capture(2, graph(1));
+  EXPECT_EQ(candidate(2), kNoKey);
+  policy().moved(2, 2);
+  EXPECT_EQ(candidate(2), 0u);
+}
+
+TEST_F(PolicyPlansTest, AKeyOfAnotherClassLendsAnUpdate) {
+  set_limits({.max_executables = 2});
+  run(0, of_class(graph(1), 1));
+  run(1, of_class(graph(1), 2));
+  EXPECT_PLAN("2: borrow 0", run(2, of_class(graph(1), 3)));
+}
+
+TEST_F(PolicyPlansTest, TheTableOfTheClassLendsWhateverItsUpdateWouldCost) {
+  price(kDear);
+  fill({.max_executables = 5});
+  EXPECT_PLAN("3: table, evict 0", run(3, of_class(graph(1))));
+  price(100 * kDear);
+  EXPECT_PLAN("2: borrow 3, add 10", run(0, of_class(graph(1))));
+  EXPECT_EQ(look().order(), (Keys{1, 2, 10, 11, 0}));
+  use(3);
+  EXPECT_EQ(candidate(3), 0u) << "though 1 has run longer ago";
+  const Plan back = policy().plan(3, {.lender = 0, .has_set = true, .set_bytes = 10}, view());
+  EXPECT_PLAN("2: borrow 0", back);
+  policy().done(3, back);
+  EXPECT_EQ(policy().bytes(), 5110u);
+
+  // Where the table is not to be had, a plain executable of the family is.
+  price(kCheap);
+  make_busy({3});
+  EXPECT_PLAN("2: borrow 1", plan(0, of_class(graph(1))));
+  make_busy({});
+  policy().pinned(3, true);
+  EXPECT_PLAN("2: borrow 1", plan(0, of_class(graph(1))));
+  policy().pinned(3, false);
+  EXPECT_PLAN("2: borrow 1", plan(4, of_class(graph(1), 2))) << "of another class";
+  EXPECT_PLAN("3: own, evict 1", plan(5, on(2, of_class(graph(2))))) << "of another family";
+}
+
+TEST_F(PolicyPlansTest, APinnedKeyBorrowsNothing) {
+  fill({.max_executables = 5});
+  use(3);
+  capture(3, graph(1));
+  policy().pinned(3, true);
+  EXPECT_EQ(candidate(3), kNoKey);
+  EXPECT_PLAN("3: borrow 0", plan(3)) << "but takes what would be evicted";
+}
+
+TEST_F(PolicyPlansTest, AnExecutableWithSlotsIsLentToNobody) {
+  set_limits({.max_executables = 8});
+  for (KeyId key = 0; key < 4; ++key) EXPECT_PLAN("1: own with slots", run(key, with_slots(of_class(graph(1)))));
+  for (KeyId key = 4; key < 8; ++key) run(key, graph(key));
+  EXPECT_PLAN("3: own, evict 4", plan(8, of_class(graph(1))));
+  EXPECT_EQ(candidate(8), kNoKey);
+}
+
+// ---- 2, Share::kAlways ----------------------------------------------------------------------------------------------
+
+TEST_F(PolicyPlansTest, AlwaysSharingTheSecondMemberOfAClassMakesATable) {
+  make_table();
+  EXPECT_PLAN("2: borrow 1, add 10", run(2, of_class(graph(1))));
+  EXPECT_PLAN("2: borrow 2, add 10", run(3, of_class(graph(1))));
+  EXPECT_EQ(policy().executables(), 1u);
+  EXPECT_EQ(policy().bytes(), 1120u);
+  EXPECT_PLAN("1: own", run(4, on(2, of_class(graph(1)))));
+  EXPECT_PLAN("1: own", run(5, graph(2)));
+}
+
+TEST_F(PolicyPlansTest, AlwaysSharingAKeyBorrowsThoughThereIsRoomWhateverTheUpdateCosts) {
+  price(100 * kDear);
+  set_limits({.share = Share::kAlways, .max_executables = 8});
+  EXPECT_PLAN("1: own", run(0, graph(1)));
+  for (KeyId key = 1; key < 20; ++key) EXPECT_PLAN("2: borrow " + std::to_string(key - 1), run(key, graph(1)));
+  EXPECT_EQ(policy().executables(), 1u);
+  EXPECT_EQ(policy().bytes(), 1000u);
+}
+
+TEST_F(PolicyPlansTest, AlwaysSharingTheSecondMemberOfAClassMakesItsTable) {
+  set_limits({.share = Share::kAlways});
+  EXPECT_PLAN("1: own", run(0, of_class(graph(1), 1)));
+  EXPECT_PLAN("2: borrow 0", run(1, of_class(graph(1), 2)));
+  EXPECT_PLAN("2: borrow 1", run(2, of_class(graph(1), 3)));
+  EXPECT_PLAN("2: table, evict 2", run(3, of_class(graph(1), 2))) << "the second member";
+  EXPECT_PLAN("2: borrow 3, add 10", run(4, of_class(graph(1), 2)));
+  EXPECT_PLAN("1: own", run(5, of_class(graph(1), 3))) << "another class's table cannot lend";
+}
+
+TEST_F(PolicyPlansTest, AlwaysSharingAKeyHasItsOwnWhereNobodyCanLend) {
+  set_limits({.share = Share::kAlways, .max_executables = 3});
+  run(0, of_class(graph(1)));
+  make_busy({0});
+  EXPECT_PLAN("1: own", run(1, of_class(graph(1))));
+  policy().pinned(1, true);
+  EXPECT_PLAN("1: own", run(2, of_class(graph(1))));
+  policy().pinned(2, true);
+  EXPECT_PLAN("direct", plan(3, of_class(graph(1))));
+  make_busy({});
+  EXPECT_PLAN("2: table, evict 0", plan(3, of_class(graph(1))));
+}
+
+TEST_F(PolicyPlansTest, AlwaysSharingATableThatDoesNotFitIsNotMade) {
+  for (const auto& [bytes, text] : {std::pair(2119u, "2: borrow 0"), std::pair(2120u, "2: table, evict 0")}) {
+    set_limits({.share = Share::kAlways, .max_device_bytes = bytes});
+    run(0, of_class(graph(1)));
+    run(9, graph(2));
+    EXPECT_PLAN(text, run(1, of_class(graph(1)))) << bytes;
+  }
+}
+
+TEST_F(PolicyPlansTest, ASetThatHasNoRoomIsNotAdded) {
+  make_table(2115);
+  EXPECT_PLAN("1: own", run(2, with_set_bytes(2000, of_class(graph(1)))));
+  EXPECT_EQ(policy().bytes(), 2100u);
+  EXPECT_PLAN("3: borrow 2", run(3, with_set_bytes(2000, of_class(graph(1)))));
+  use(0);
+  EXPECT_PLAN("2: borrow 1", policy().plan(0, {.lender = 1, .has_set = true, .set_bytes = 2000}, view()));
+}
+
+TEST_F(PolicyPlansTest, WhereAllIsFullASetThatHasNoRoomCostsTheTable) {
+  make_table(1120);
+  EXPECT_PLAN("2: borrow 1, add 10", run(2, of_class(graph(1))));
+  EXPECT_PLAN("2: borrow 2, add 10", run(3, of_class(graph(1))));
+  EXPECT_PLAN("3: own, evict 3", run(4, of_class(graph(1))));
+  EXPECT_EQ(policy().bytes(), 1000u);
+}
+
+// Those of keys that are gone included.
+TEST_F(PolicyPlansTest, ATableIsMadeAnewBeforeItsSetsTakeMoreThanTheExecutablesMay) {
+  make_table();
+  for (KeyId key = 2; key < 801; ++key) {
+    EXPECT_PLAN("2: borrow " + std::to_string(key - 1) + ", add 10", run(key, of_class(graph(1))));
+    forget(key - 1);
+  }
+  EXPECT_EQ(look().members(800), 2u);
+  EXPECT_EQ(policy().bytes(), 1100u + 7990u);
+  use(0);
+  EXPECT_PLAN("2: borrow 800", policy().plan(0, {.lender = 800, .has_set = true, .set_bytes = 10}, view()));
+  EXPECT_FALSE(policy().is_table_full(800, 9));
+  EXPECT_TRUE(policy().is_table_full(800, 10));
+  EXPECT_PLAN("2: borrow 800, add 9", plan(801, with_set_bytes(9, of_class(graph(1)))));
+  EXPECT_PLAN("2: table, evict 800", run(802, of_class(graph(1)))) << "eight executables have 8000 bytes";
+  EXPECT_EQ(look().set_bytes(802), 0u);
+  EXPECT_EQ(policy().bytes(), 1100u);
+}
+
+TEST_F(PolicyPlansTest, ATableIsMadeAnewInAFullCacheAsWell) {
+  price(kDear);
+  fill({.max_executables = 5});
+  EXPECT_PLAN("3: table, evict 0", run(3, of_class(graph(1))));
+  for (KeyId key = 20; key < 24; ++key) {
+    EXPECT_EQ(run(key, with_set_bytes(1000, of_class(graph(1)))).action, Action::kBorrow);
+  }
+  EXPECT_EQ(policy().bytes(), 9100u);
+  EXPECT_PLAN("2: table, evict 23", run(24, with_set_bytes(1000, of_class(graph(1)))));
+  EXPECT_EQ(policy().bytes(), 5100u);
+}
+
+// ---- 3: the least recently used one gives way -----------------------------------------------------------------------
+
+TEST_F(PolicyPlansTest, TheLeastRecentlyUsedExecutableGivesWay) {
+  set_limits({.max_executables = 3});
+  for (KeyId key = 0; key < 3; ++key) run(key, graph(key + 1));
+  hit(0);
+  EXPECT_PLAN("3: own, evict 1", run(3, graph(4)));
+  hit(2);
+  EXPECT_PLAN("3: own, evict 0", run(1, graph(2)));
+  EXPECT_PLAN("3: own, evict 3", run(0, graph(1)));
+  EXPECT_EQ(policy().executables(), 3u);
+}
+
+TEST_F(PolicyPlansTest, ThoseWithUpdaterNodesGiveWayWhereThereIsNoPlainOne) {
+  set_limits({.max_executables = 8});
+  for (KeyId key = 0; key < 4; ++key) EXPECT_PLAN("1: own with slots", run(key, with_slots(graph(key + 1))));
+  for (KeyId key = 4; key < 8; ++key) EXPECT_PLAN("1: own", run(key, graph(key + 1)));
+  EXPECT_PLAN("3: own, evict 4", plan(8, graph(9)));
+  make_busy({4, 6, 7});
+  EXPECT_PLAN("3: own, evict 5", plan(8));
+  make_busy({4, 5, 6, 7});
+  EXPECT_PLAN("direct", plan(8)) << "plain ones are in use";
+  EXPECT_FALSE(policy().has_room(8, view()));
+  make_busy({});
+  for (KeyId key = 4; key < 8; ++key) policy().pinned(key, true);
+  EXPECT_PLAN("3: own, evict 0", plan(8));
+  make_busy({0});
+  EXPECT_PLAN("3: own, evict 1", plan(8));
+}
+
+TEST_F(PolicyPlansTest, ATableGivesWayWhereThereIsNoPlainOne) {
+  price(kDear);
+  fill({.max_executables = 5});
+  EXPECT_PLAN("3: table, evict 0", run(3, of_class(graph(1))));
+  for (const KeyId key : {1u, 2u, 10u, 11u}) hit(key);
+  EXPECT_PLAN("3: own, evict 1", run(20, graph(20)));
+  for (const KeyId key : {2u, 10u, 11u, 20u}) policy().pinned(key, true);
+  EXPECT_PLAN("3: own, evict 3", plan(21, graph(21)));
+  EXPECT_PLAN("3: own, evict 3", plan(22, of_class(graph(1), 2))) << "a table is not brought over";
+}
+
+TEST_F(PolicyPlansTest, WhereAllArePinnedOrInUseARunIsDirect) {
+  for (const Share share : {Share::kNever, Share::kWhenFull, Share::kAlways}) {
+    set_limits({.share = share, .max_executables = 3});
+    run(0, graph(1));
+    run(1, graph(2));
+    run(2, graph(3));
+    policy().pinned(0, true);
+    policy().pinned(1, true);
+    make_busy({2});
+    EXPECT_PLAN("direct", run(3, graph(1)));
+    EXPECT_PLAN("direct", run(4, graph(4)));
+    EXPECT_FALSE(policy().has_room(3, view()));
+    EXPECT_FALSE(look().is_live(3));
+    EXPECT_EQ(look().order(), Keys{2});
+    make_busy({});
+    EXPECT_PLAN("3: own, evict 2", run(3, graph(1)));
+    policy().pinned(1, false);
+    EXPECT_PLAN("3: own, evict 1", run(4, graph(4)));
+  }
+}
+
+TEST_F(PolicyPlansTest, ALargeExecutableEvictsSeveral) {
+  set_limits({.max_executables = 8, .max_device_bytes = 4000});
+  for (KeyId key = 0; key < 4; ++key) run(key, graph(key + 1));
+  EXPECT_PLAN("3: own, evict 0 1", run(4, with_bytes(1001, graph(5))));
+  EXPECT_EQ(policy().bytes(), 3001u);
+  make_busy({2});
+  EXPECT_PLAN("3: own, evict 3 4", run(5, with_bytes(3000, graph(6))));
+  EXPECT_PLAN("direct", plan(6, with_bytes(3001, graph(7)))) << "what is left is too large, so nobody is evicted";
+  make_busy({});
+  EXPECT_PLAN("3: own, evict 2 5", run(7, with_bytes(4000, graph(8))));
+  EXPECT_PLAN("direct", plan(8, with_bytes(4001, graph(9))));
+  EXPECT_EQ(policy().bytes(), 4000u);
+}
+
+TEST_F(PolicyPlansTest, AnExecutableOfTheSameSignatureIsBroughtOver) {
+  price(kDear);
+  set_limits({.max_executables = 2});
+  run(0, graph(1));
+  run(1, graph(2));
+  EXPECT_PLAN("3: borrow 0", run(2, graph(1)));
+  EXPECT_PLAN("3: borrow 1", run(3, on(2, graph(2)))) << "of another stream";
+  EXPECT_PLAN("3: own, evict 2", run(4, graph(3)));
+  EXPECT_EQ(policy().executables(), 2u);
+}
+
+TEST_F(PolicyPlansTest, AnExecutableWithSlotsIsNotBroughtOver) {
+  set_limits({.max_executables = 8});
+  for (KeyId key = 0; key < 4; ++key) run(key, with_slots(graph(1)));
+  for (KeyId key = 4; key < 8; ++key) {
+    run(key, graph(2));
+    policy().pinned(key, true);
+  }
+  EXPECT_PLAN("3: own, evict 0", plan(8, with_slots(graph(1))));
+}
+
+TEST_F(PolicyPlansTest, ATableTakesThePlaceOfTwoOfItsClass) {
+  price(kDear);
+  fill({.max_executables = 5});
+  EXPECT_PLAN("3: table, evict 0", run(3, of_class(graph(1))));
+  EXPECT_EQ(policy().executables(), 5u);
+  EXPECT_EQ(policy().bytes(), 5100u);
+  EXPECT_TRUE(look().has_table(3));
+  EXPECT_PLAN("2: borrow 3, add 10", run(4, of_class(graph(1))));
+
+  fill({.max_executables = 5});
+  make_busy({0, 2});
+  EXPECT_PLAN("3: table, evict 1", plan(3, of_class(graph(1)))) << "others of its class count though they are in use";
+  make_busy({});
+  policy().pinned(0, true);
+  EXPECT_PLAN("3: table, evict 1", plan(3));
+}
+
+TEST_F(PolicyPlansTest, ATableNeedsTheLeastRecentlyUsedOne) {
+  price(kDear);
+  fill({.max_executables = 5});
+  for (KeyId key = 0; key < 3; ++key) hit(key);
+  EXPECT_PLAN("3: own, evict 10", run(3, of_class(graph(1)))) << "of another family";
+
+  fill({.max_executables = 5});
+  EXPECT_PLAN("3: borrow 0", plan(3, of_class(graph(1), 2))) << "of another class";
+  EXPECT_PLAN("3: borrow 0", plan(4, on(2, of_class(graph(1))))) << "of another stream";
+  EXPECT_PLAN("3: borrow 0", plan(5, graph(1))) << "the key has no class";
+  use(6);
+  capture(6, of_class(graph(1)));
+  EXPECT_PLAN("3: table, evict 0", plan(6));
+  EXPECT_PLAN("3: borrow 0", policy().plan(6, {}, view())) << "it was not offered";
+  EXPECT_PLAN("3: borrow 0", policy().plan(6, {.lender = 1, .update = kDear}, view())) << "another one was";
+
+  set_limits({.max_executables = 3});
+  run(0, of_class(graph(1), 2));
+  run(1, of_class(graph(1)));
+  run(2, of_class(graph(1)));
+  EXPECT_PLAN("3: borrow 0", plan(3, of_class(graph(1)))) << "of another class, though there are two of its own";
+}
+
+TEST_F(PolicyPlansTest, ATableNeedsASecondExecutableOfItsClass) {
+  price(kDear);
+  fill({.max_executables = 5});
+  policy().lost(1);
+  policy().lost(2);
+  run(12, of_class(graph(1), 2));
+  run(13, on(2, of_class(graph(1))));
+  EXPECT_PLAN("3: borrow 0", plan(3, of_class(graph(1))));
+
+  fill({.max_executables = 5});
+  policy().pinned(1, true);
+  EXPECT_PLAN("3: table, evict 0", plan(3, of_class(graph(1))));
+  policy().pinned(2, true);
+  EXPECT_PLAN("3: borrow 0", plan(3)) << "pinned ones do not count";
+}
+
+TEST_F(PolicyPlansTest, AnExecutableWithSlotsDoesNotCountForATable) {
+  price(kDear);
+  set_limits({.max_executables = 8});
+  for (KeyId key = 0; key < 4; ++key) EXPECT_PLAN("1: own with slots", run(key, with_slots(of_class(graph(1)))));
+  run(4, of_class(graph(1)));
+  for (KeyId key = 5; key < 8; ++key) run(key, graph(key));
+  EXPECT_EQ(look().members(4), 5u);
+  EXPECT_PLAN("3: borrow 4", plan(8, of_class(graph(1))));
+}
+
+TEST_F(PolicyPlansTest, ATableIsDearerThanACheapUpdate) {
+  price(kCheap);
+  fill({.max_executables = 5});
+  EXPECT_PLAN("2: borrow 0", run(3, of_class(graph(1))));
+}
+
+TEST_F(PolicyPlansTest, ATableIsMadeWithinTheBytes) {
+  price(kDear);
+  for (const auto& [bytes, text] : {std::pair(5139u, "3: borrow 0"), std::pair(5140u, "3: table, evict 0")}) {
+    fill({.max_executables = 5, .max_device_bytes = bytes});
+    EXPECT_PLAN(text, run(3, of_class(graph(1)))) << bytes;
+    EXPECT_EQ(policy().bytes(), text[3] == 't' ? 5100u : 5000u);
+  }
+}
+
+// A table is for the sets of all members, or for 64.
+TEST_F(PolicyPlansTest, ATableWhoseSetsWouldTakeTooMuchIsNotMade) {
+  price(kDear);
+  for (const auto& [bytes, text] : {std::pair(1249u, "3: table, evict 0"), std::pair(1250u, "3: borrow 0")}) {
+    fill({.max_executables = 5});
+    EXPECT_PLAN(text, run(3, with_set_bytes(bytes, of_class(graph(1))))) << "of four members";
+  }
+  for (const auto& [bytes, text] : {std::pair(78u, "3: table, evict 0"), std::pair(79u, "3: borrow 0")}) {
+    fill({.max_executables = 5});
+    for (KeyId key = 100; key < 200; ++key) {
+      use(key);
+      capture(key, of_class(graph(1)));
     }
-    return reads(9);
-  };
-  EXPECT_TRUE(capture());
-  set_limits({.share = false});
-  EXPECT_FALSE(capture());
-  set_limits({.prefer = Prefer::kDeviceTime, .max_executables = 2});
-  EXPECT_FALSE(capture());
-  run(0, graph(0));
-  EXPECT_FALSE(reads(9));
-  run(1, graph(0));
-  EXPECT_TRUE(reads(9)) << "one has to leave";
-  set_limits({.prefer = Prefer::kDeviceTime, .max_device_bytes = 1500});
-  run(0, graph(0));
-  EXPECT_TRUE(capture()) << "the bytes are full";
-  policy().described(9, graph(1));
-  look().check();
-  EXPECT_NE(policy().family(9), 0u);
+    EXPECT_PLAN(text, run(3, with_set_bytes(bytes, of_class(graph(1))))) << "of many members";
+  }
+  for (const auto& [bytes, text] : {std::pair(499u, "2: table, evict 0"), std::pair(500u, "2: borrow 0")}) {
+    set_limits({.share = Share::kAlways, .max_executables = 1});
+    run(0, of_class(graph(1)));
+    EXPECT_PLAN(text, run(1, with_set_bytes(bytes, of_class(graph(1)))));
+  }
 }
 
-GraphFacts shaped(std::uint64_t shape, GraphFacts facts) {
-  facts.shape = shape;
-  return facts;
+TEST_F(PolicyPlansTest, APinnedKeyMakesNoTable) {
+  price(kDear);
+  fill({.max_executables = 5});
+  use(3);
+  capture(3, of_class(graph(1)));
+  policy().pinned(3, true);
+  EXPECT_PLAN("3: borrow 0", policy().plan(3, {.lender = 0, .update = kDear}, view()));
 }
 
-TEST_F(PolicyPlansTest, GraphsAreReadOnceAnotherKeyHasTheirShape) {
-  run(0, shaped(7, graph(0)));
-  EXPECT_EQ(policy().to_read(0), Keys());
-  run(1, shaped(8, graph(0)));
-  EXPECT_EQ(policy().to_read(1), Keys()) << "another shape";
-  EXPECT_EQ(plan(2, on(2, shaped(7, graph(0)))).action, Action::kOwn);
-  EXPECT_EQ(policy().to_read(2), (Keys{0, 2}));
-  policy().described(0, graph(1));
+TEST_F(PolicyPlansTest, AClassHasOneTable) {
+  price(kDear);
+  fill({.max_executables = 5});
+  run(3, of_class(graph(1)));
+  make_busy({3});
+  EXPECT_PLAN("3: borrow 1", plan(4, of_class(graph(1)))) << "the table is in use";
+}
+
+// ---- Phases ---------------------------------------------------------------------------------------------------------
+
+TEST_F(PolicyPlansTest, KeysOfARetiredPhaseGiveWay) {
+  for (const Share share : {Share::kNever, Share::kWhenFull}) {
+    for (const std::uint64_t retired_stream : {1, 2}) {
+      set_limits({.share = share});
+      price(kDear);
+      for (KeyId key = 0; key < 64; ++key) EXPECT_PLAN("1: own", run(key, on(retired_stream, of_class(graph(1)))));
+      for (KeyId key = 64; key < 76; ++key) {
+        EXPECT_PLAN("3: own, evict " + std::to_string(key - 64), run(key, of_class(graph(2))));
+      }
+      for (KeyId key = 64; key < 76; ++key) EXPECT_TRUE(look().is_live(key));
+      EXPECT_EQ(policy().executables(), 64u);
+    }
+  }
+}
+
+TEST_F(PolicyPlansTest, KeysThatUpdatesServeCheaplyTakeOneOfARetiredPhase) {
+  set_limits({});
+  price(kCheap);
+  for (KeyId key = 0; key < 64; ++key) run(key, graph(1));
+  EXPECT_PLAN("3: own, evict 0", run(64, graph(2)));
+  for (KeyId key = 65; key < 76; ++key) EXPECT_PLAN("2: borrow " + std::to_string(key - 1), run(key, graph(2)));
+}
+
+TEST_F(PolicyPlansTest, KeysThatTakeTurnsInATooSmallCacheGetATable) {
+  set_limits({.max_executables = 4});
+  price(kDear);
+  for (KeyId key = 0; key < 4; ++key) EXPECT_PLAN("1: own", run(key, of_class(graph(1))));
+  EXPECT_PLAN("3: table, evict 0", run(4, of_class(graph(1))));
+  EXPECT_PLAN("2: borrow 4, add 10", run(5, of_class(graph(1))));
+  EXPECT_PLAN("2: borrow 5, add 10", run(0, of_class(graph(1))));
+  EXPECT_EQ(look().order(), (Keys{1, 2, 3, 0})) << "the others keep theirs";
+  EXPECT_EQ(policy().bytes(), 4120u);
+}
+
+// ---- Share::kNever --------------------------------------------------------------------------------------------------
+
+TEST_F(PolicyPlansTest, NeverSharingAKeyBorrowsNothingButTakesAVictimOver) {
+  for (const Cost update : {kCheap, kDear}) {
+    price(update);
+    fill({.share = Share::kNever, .max_executables = 5});
+    use(3);
+    capture(3, of_class(graph(1)));
+    EXPECT_EQ(candidate(3), kNoKey);
+    EXPECT_PLAN("3: borrow 0", run(3, of_class(graph(1)))) << "of its signature";
+    EXPECT_PLAN("3: borrow 1", run(4, on(2, of_class(graph(1))))) << "of its signature, on another stream";
+    hit(2);
+    EXPECT_PLAN("3: own, evict 10", run(0, of_class(graph(1)))) << "of another signature";
+    EXPECT_PLAN("3: own, evict 11", run(12, graph(12)));
+    EXPECT_EQ(policy().executables(), 5u);
+    EXPECT_EQ(policy().bytes(), 5000u);
+  }
+}
+
+// ---- Updater nodes for slots ----------------------------------------------------------------------------------------
+
+TEST_F(PolicyPlansTest, HalfOfTheBudgetHasUpdaterNodes) {
+  for (const std::size_t budget : {8, 9, 16}) {
+    set_limits({.max_executables = budget});
+    for (KeyId key = 0; key < budget; ++key) {
+      EXPECT_PLAN(key < budget / 2 ? "1: own with slots" : "1: own", run(key, with_slots(graph(key + 1))));
+    }
+    EXPECT_TRUE(policy().is_device_updated(0));
+    EXPECT_FALSE(policy().is_device_updated(static_cast<KeyId>(budget) - 1));
+    EXPECT_PLAN("3: own, evict " + std::to_string(budget / 2), run(100, with_slots(graph(101))))
+        << "none where there is no room";
+  }
+  set_limits({.max_executables = 7});
+  EXPECT_PLAN("1: own", run(0, with_slots(graph(1)))) << "the budget is small";
+}
+
+TEST_F(PolicyPlansTest, NoUpdaterNodeIsGivenWhereOneHasToLeave) {
+  for (KeyId key = 0; key < 8; ++key) run(key, graph(key + 1));
+  EXPECT_PLAN("3: own, evict 0", plan(8, with_slots(graph(9))));
+  policy().lost(3);
+  EXPECT_PLAN("1: own with slots", plan(8, with_slots(graph(9))));
+}
+
+TEST_F(PolicyPlansTest, AnUpdaterNodeMustBeCheaperThanPatches) {
+  EXPECT_PLAN("1: own", run(0, graph(1)));
+  EXPECT_PLAN("1: own", run(1, with_slots(graph(2), 24)));
+  EXPECT_PLAN("1: own with slots", run(2, with_slots(graph(3), 25)));
+}
+
+TEST_F(PolicyPlansTest, UpdaterNodesAreForSharingWhenFull) {
+  for (const Share share : {Share::kNever, Share::kAlways}) {
+    set_limits({.share = share});
+    EXPECT_PLAN("1: own", run(0, with_slots(graph(1))));
+  }
+}
+
+// ---- Ways that are forced -------------------------------------------------------------------------------------------
+
+TEST_F(PolicyPlansTest, AWayOfPatchingIsForced) {
+  for (const Share share : {Share::kNever, Share::kWhenFull, Share::kAlways}) {
+    set_limits({.share = share, .max_executables = 8, .mechanisms = {.patching = Patching::kPerNode}});
+    EXPECT_PLAN("1: own", run(0, with_slots(graph(1))));
+    set_limits({.share = share, .max_executables = 1, .mechanisms = {.patching = Patching::kDeviceUpdated}});
+    EXPECT_PLAN("1: own with slots", run(0, with_slots(graph(1), 1)));
+    EXPECT_PLAN("3: own with slots, evict 0", run(1, with_slots(graph(1), 1)));
+    EXPECT_PLAN("3: own, evict 1", run(2, graph(1))) << "it has no slots";
+    use(3);
+    policy().refuse_device_updates(3);
+    EXPECT_PLAN("3: own, evict 2", run(3, with_slots(graph(2), 1))) << "it was refused";
+  }
+}
+
+TEST_F(PolicyPlansTest, TablesAreForced) {
+  set_limits({.share = Share::kAlways, .max_executables = 2, .mechanisms = {.tables = Tables::kAlways}});
+  EXPECT_PLAN("1: table", run(0, of_class(graph(1))));
+  EXPECT_PLAN("2: borrow 0, add 10", run(1, of_class(graph(1))));
+  EXPECT_PLAN("1: table", run(2, on(2, of_class(graph(1)))));
+  EXPECT_PLAN("3: table, evict 1", run(3, on(3, of_class(graph(1)))));
+  EXPECT_PLAN("3: own, evict 2", run(4, graph(1))) << "it has no class";
+  EXPECT_PLAN("2: borrow 4", run(5, of_class(graph(1), 2))) << "of another class";
+  EXPECT_EQ(policy().bytes(), 2100u);
+
+  set_limits({.max_executables = 2, .max_device_bytes = 2199, .mechanisms = {.tables = Tables::kAlways}});
+  EXPECT_PLAN("1: table", run(0, of_class(graph(1))));
+  EXPECT_PLAN("1: own", run(1, of_class(graph(1)))) << "the class has a table";
+  EXPECT_PLAN("2: borrow 0, add 10", run(2, of_class(graph(1))));
+  policy().lost(1);
+  EXPECT_PLAN("1: own", run(3, on(2, of_class(graph(1))))) << "a table does not fit";
+  EXPECT_PLAN("3: own, evict 3", run(4, on(2, of_class(graph(2))))) << "a table does not fit in its place";
+}
+
+TEST_F(PolicyPlansTest, TablesAreForbidden) {
+  set_limits({.share = Share::kAlways, .mechanisms = {.tables = Tables::kNever}});
+  EXPECT_PLAN("1: own", run(0, of_class(graph(1))));
+  EXPECT_PLAN("2: borrow 0", run(1, of_class(graph(1))));
+  price(kDear);
+  fill({.max_executables = 5, .mechanisms = {.tables = Tables::kNever}});
+  EXPECT_PLAN("3: borrow 0", run(3, of_class(graph(1))));
+}
+
+TEST_F(PolicyPlansTest, KeysOfDifferentStreamsAreMadeSiblings) {
+  set_limits({.share = Share::kAlways, .mechanisms = {.across_streams = true}});
+  run(0, graph(1));
+  use(1);
+  capture(1, graph(1));
+  policy().moved(1, 2);
   look().check();
-  EXPECT_EQ(policy().to_read(2), Keys{2});
-  EXPECT_EQ(look().order(), (Keys{0, 1})) << "in its place";
-  EXPECT_EQ(look().shared(0), 0u);
-  policy().described(2, on(9, graph(1)));
-  EXPECT_EQ(policy().to_read(2), Keys());
+  EXPECT_EQ(policy().family(1), policy().family(0));
+  EXPECT_PLAN("2: borrow 0", run(1, graph(1)));
+}
+
+// ---- Which graphs are read ------------------------------------------------------------------------------------------
+
+TEST_F(PolicyPlansTest, WhileThereIsRoomNothingIsRead) {
+  for (const Share share : {Share::kNever, Share::kWhenFull}) {
+    set_limits({.share = share, .max_executables = 8});
+    for (KeyId key = 0; key < 8; ++key) {
+      use(key);
+      capture(key, unread());
+      EXPECT_EQ(to_read(key), Keys());
+      EXPECT_PLAN("1: own", run(key, unread()));
+    }
+    EXPECT_EQ(policy().families(), 0u);
+    set_limits({.share = share, .max_device_bytes = 1999});
+    run(0, unread());
+    use(1);
+    capture(1, unread());
+    EXPECT_EQ(to_read(1), (Keys{0, 1})) << "the bytes are full";
+  }
+}
+
+TEST_F(PolicyPlansTest, AFullCacheReadsTheKeyAndOneOther) {
+  for (const Share share : {Share::kNever, Share::kWhenFull}) {
+    set_limits({.share = share, .max_executables = 12});
+    const auto read = [&](KeyId key) { policy().described(key, graph(1)); };
+    for (KeyId key = 0; key < 12; ++key) run(key, unread());
+    hit(0);
+    for (KeyId key = 12; key < 16; ++key) {
+      use(key);
+      capture(key, unread());
+      const KeyId oldest = key - 11;
+      EXPECT_EQ(to_read(key), (Keys{oldest, key})) << "the least recently used one";
+      read(oldest);
+      EXPECT_EQ(to_read(key), (Keys{oldest + 1, key}));
+      read(key);
+      EXPECT_EQ(to_read(key), Keys{oldest + 1});
+      EXPECT_PLAN((share == Share::kNever ? "3: borrow " : "2: borrow ") + std::to_string(oldest), run(key, unread()));
+    }
+    EXPECT_EQ(policy().families(), 1u);
+  }
+}
+
+TEST_F(PolicyPlansTest, OnlyExecutablesThatCouldBeLentAreRead) {
+  set_limits({.max_executables = 4, .mechanisms = {.patching = Patching::kDeviceUpdated}});
+  run(0, with_slots(shaped(7, unread())));
+  run(1, shaped(7, unread()));
+  run(2, shaped(7, unread()));
+  run(3, shaped(8, unread()));
+  use(4);
+  capture(4, shaped(7, unread()));
+  EXPECT_EQ(to_read(4), (Keys{1, 4})) << "0 has slots";
+  policy().pinned(1, true);
+  EXPECT_EQ(to_read(4), (Keys{2, 4})) << "1 is pinned";
+  policy().pinned(2, true);
+  policy().pinned(0, true);
+  EXPECT_EQ(to_read(4), Keys()) << "the only other one has another shape";
+  policy().pinned(1, false);
+  policy().described(1, graph(0));
+  EXPECT_EQ(to_read(4), Keys{4}) << "1 can have no siblings, and is not read again";
+  use(5);
+  capture(5, shaped(9, unread()));
+  EXPECT_EQ(to_read(5), Keys()) << "no other key has its shape";
+}
+
+TEST_F(PolicyPlansTest, AKeyIsReadAgainOnceItIsCapturedAgain) {
+  set_limits({.max_executables = 1});
+  run(0, unread());
+  use(1);
+  capture(1, unread());
+  policy().described(1, graph(1));
+  EXPECT_EQ(to_read(1), Keys{0});
+  forget(1);
+  EXPECT_EQ(to_read(1), Keys{0});
+  use(1);
+  capture(1, unread());
+  EXPECT_EQ(to_read(1), (Keys{0, 1}));
+}
+
+TEST_F(PolicyPlansTest, AlwaysSharingTheSecondOfAShapeIsRead) {
+  set_limits({.share = Share::kAlways});
+  use(0);
+  capture(0, shaped(7, unread()));
+  EXPECT_EQ(to_read(0), Keys());
+  run(0, shaped(7, unread()));
+  use(1);
+  capture(1, shaped(8, unread()));
+  EXPECT_EQ(to_read(1), Keys());
+  run(1, shaped(8, unread()));
+  use(2);
+  capture(2, on(2, shaped(7, unread())));
+  EXPECT_EQ(to_read(2), (Keys{0, 2}));
+  policy().described(0, of_class(graph(1)));
+  policy().described(2, on(9, of_class(graph(1))));
+  EXPECT_EQ(to_read(2), Keys());
+  EXPECT_EQ(look().order(), (Keys{0, 1})) << "0 stays in its place";
   EXPECT_NE(policy().family(2), policy().family(0)) << "each stays on its stream";
   policy().moved(2, 1);
   EXPECT_EQ(policy().family(2), policy().family(0));
-  EXPECT_EQ(plan(2).lender, 0u);
-
-  // One that can have no siblings is not read again, unless it is captured again.
-  policy().described(1, graph(0));
-  EXPECT_EQ(plan(3, shaped(8, graph(0))).action, Action::kOwn);
-  EXPECT_EQ(policy().to_read(3), Keys{3});
-  EXPECT_EQ(policy().to_read(1), Keys());
-  policy().lost(1);
-  policy().forgotten(1);
-  EXPECT_EQ(policy().to_read(3), Keys()) << "it is alone again";
-  policy().used(1);
-  policy().captured(1, shaped(8, graph(0)));
-  EXPECT_EQ(policy().to_read(1), (Keys{3, 1}));
-  look().check();
-  policy().erased(3);
-  EXPECT_EQ(policy().to_read(1), Keys());
-  look().check();
+  EXPECT_PLAN("2: table, evict 0", run(2, unread()));
 }
 
-TEST_F(PolicyPlansTest, SmallGraphsAreReadWhereThereIsNoRoomSomeAtOnce) {
-  const auto small = [](GraphFacts facts) {
-    facts.nodes = 31;
-    return facts;
-  };
-  for (const Prefer prefer : {Prefer::kTotalTime, Prefer::kDeviceTime}) {
-    set_limits({.prefer = prefer, .max_executables = 12});
-    for (KeyId key = 0; key < 12; ++key) {
-      EXPECT_EQ(plan(key, small(graph(0))).action, Action::kOwn);
-      EXPECT_EQ(policy().to_read(key), Keys()) << "there is room";
-      run(key, small(graph(0)));
-    }
-    EXPECT_EQ(plan(12, small(graph(0))).evict, Keys{0});
-    EXPECT_EQ(policy().to_read(12), (Keys{0, 1, 2, 3, 4, 5, 6, 7, 12}));
-    for (const KeyId key : policy().to_read(12)) policy().described(key, small(of_class(graph(1))));
-    EXPECT_EQ(plan(12).lender, 0u);
-    EXPECT_EQ(plan(13, small(graph(0))).evict, Keys{0});
-    EXPECT_EQ(policy().to_read(13), (Keys{8, 9, 10, 11, 13}));
-    look().check();
-  }
-  set_limits({.prefer = Prefer::kMemory});
-  run(0, small(graph(0)));
-  EXPECT_EQ(plan(1, small(graph(0))).action, Action::kOwn);
-  EXPECT_EQ(policy().to_read(1), (Keys{0, 1})) << "for the sake of memory";
-
-  // A table takes more of the room than the executables are.
-  set_limits({.max_executables = 4});
-  const auto in_table = [&](GraphFacts facts) {
-    facts.table_bytes = 900;
-    return small(of_class(facts));
-  };
-  for (KeyId key = 0; key < 4; ++key) run(key, in_table(graph(1)));
-  policy().used(4);
-  policy().captured(4, in_table(graph(1)));
-  const Plan table = policy().plan(4, {policy().candidate(4, is_idle), 100 * kUpdate}, is_idle);
-  EXPECT_EQ(table.action, Action::kTable);
-  policy().done(4, table);
-  EXPECT_EQ(look().units(), 4u);
-  EXPECT_EQ(policy().executables(), 3u);
-  EXPECT_EQ(plan(5, in_table(graph(0))).action, Action::kOwn);
-  EXPECT_EQ(policy().to_read(5), Keys{5});
-}
-
-TEST_F(PolicyPlansTest, AMemberOfATableIsReadAtOnceWhereTablesAreForced) {
-  set_limits({.mechanisms = {.sharing = detail::Sharing::kTable}});
-  EXPECT_EQ(plan(0, graph(0)).action, Action::kOwn);
-  EXPECT_EQ(policy().to_read(0), Keys{0});
+TEST_F(PolicyPlansTest, WhereTablesAreForcedTheFirstKeyIsRead) {
+  set_limits({.share = Share::kAlways, .mechanisms = {.tables = Tables::kAlways}});
+  use(0);
+  capture(0, unread());
+  EXPECT_EQ(to_read(0), Keys{0});
   policy().described(0, of_class(graph(1)));
-  EXPECT_EQ(plan(0).action, Action::kTable);
+  EXPECT_PLAN("1: table", run(0, unread()));
 }
+
+TEST_F(PolicyPlansTest, NothingIsReadWhereThatIsForbidden) {
+  for (const Share share : {Share::kNever, Share::kWhenFull, Share::kAlways}) {
+    for (const Tables tables : {Tables::kAuto, Tables::kAlways}) {
+      set_limits({.share = share, .max_executables = 1, .mechanisms = {.reads = false, .tables = tables}});
+      run(0, unread());
+      use(1);
+      capture(1, unread());
+      EXPECT_EQ(to_read(1), Keys());
+      EXPECT_PLAN("3: own, evict 0", run(1, unread()));
+    }
+  }
+}
+
+TEST_F(PolicyPlansTest, UnreadKeysAreNotRelated) {
+  for (const Share share : {Share::kNever, Share::kWhenFull, Share::kAlways}) {
+    set_limits({.share = share, .max_executables = 1});
+    run(0, unread());
+    EXPECT_PLAN("3: own, evict 0", run(1, unread()));
+    EXPECT_EQ(policy().family(0), 0u);
+    use(0);
+    EXPECT_EQ(candidate(0), kNoKey);
+    policy().described(0, graph(1));
+    EXPECT_PLAN("3: own, evict 1", plan(0, unread())) << "the other one is still unread";
+    policy().described(1, graph(1));
+    EXPECT_PLAN(share == Share::kNever ? "3: borrow 1" : "2: borrow 1", plan(0, unread()));
+    EXPECT_EQ(policy().family(0), 1u);
+    EXPECT_EQ(policy().family(1), 1u);
+  }
+}
+
+// ---- Families and refusals ------------------------------------------------------------------------------------------
 
 TEST_F(PolicyPlansTest, FamiliesHaveNumbersInTheOrderInWhichTheyAreFounded) {
   run(0, graph(7));
   run(1, graph(3));
   run(2, on(2, graph(7)));
-  run(3, graph(0));
+  run(3, unread());
   EXPECT_EQ(policy().family(0), 1u);
   EXPECT_EQ(policy().family(1), 2u);
   EXPECT_EQ(policy().family(2), 3u);
   EXPECT_EQ(policy().family(3), 0u);
   EXPECT_EQ(policy().families(), 3u);
-  policy().erased(1);
+  erase(1);
   EXPECT_EQ(policy().families(), 2u);
   run(1, graph(3));
   EXPECT_EQ(policy().family(1), 4u);
 }
 
-TEST_F(PolicyPlansTest, WaysThatAreForced) {
-  GraphFacts small = of_class(graph(1));
-  small.nodes = 8;
-  using detail::Sharing;
-  set_limits({.mechanisms = {.sharing = Sharing::kNever}});
-  for (KeyId key = 0; key < 3; ++key) EXPECT_EQ(run(key, small).action, Action::kOwn);
-  EXPECT_EQ(policy().families(), 0u);
-  set_limits({.mechanisms = {.sharing = Sharing::kRent}});
-  run(0, small);
-  EXPECT_EQ(run(1, small).action, Action::kBorrow);
-  EXPECT_EQ(run(2, on(2, small)).action, Action::kOwn);
-  set_limits({.prefer = Prefer::kDeviceTime, .mechanisms = {.sharing = Sharing::kAlways}});
-  EXPECT_FALSE(policy().has_to_borrow((run(0, small), policy().lost(0), 0)));
-  run(0, small);
-  for (int i = 0; i < 100; ++i) EXPECT_EQ(run(1 + i % 3, on(i % 2, small)).action, Action::kBorrow);
-  EXPECT_TRUE(policy().has_to_borrow(0));
-  EXPECT_EQ(look().units(), 1u);
-  set_limits({.max_executables = 1, .mechanisms = {.sharing = Sharing::kTable}});
-  EXPECT_EQ(run(0, small).action, Action::kTable) << "it counts one";
-  for (KeyId key = 1; key < 4; ++key) EXPECT_EQ(run(key, on(key, small)).action, Action::kBorrow);
-  EXPECT_TRUE(policy().has_to_borrow(0));
-  for (const auto& [patching, writes] :
-       {std::pair(detail::Patching::kPerNode, false), std::pair(detail::Patching::kDeviceUpdated, true)}) {
-    set_limits({.max_executables = 1, .mechanisms = {.patching = patching}});
-    EXPECT_EQ(run(0, with_slots(graph(1))).writes_slots, writes);
-  }
+TEST_F(PolicyPlansTest, ARefusedKeyHasNoSiblingsOnAnyStream) {
+  set_limits({.share = Share::kAlways, .max_executables = 1});
+  run(0, of_class(graph(1)));
+  plan(1, of_class(graph(1)));
+  policy().refuse_siblings(1);
+  look().check();
+  EXPECT_EQ(policy().family(1), 0u);
+  EXPECT_EQ(policy().families(), 1u);
+  EXPECT_EQ(look().members(0), 1u);
+  EXPECT_EQ(to_read(1), Keys()) << "it has been read";
+  EXPECT_PLAN("3: own, evict 0", plan(1)) << "an update would be refused again";
+  policy().moved(1, 2);
+  EXPECT_EQ(policy().family(1), 0u);
+  EXPECT_PLAN("3: own, evict 0", plan(1));
+  EXPECT_PLAN("2: table, evict 0", plan(2, of_class(graph(1)))) << "another key";
+}
+
+TEST_F(PolicyPlansTest, AKeyThatDoesNotFitIntoTheTableKeepsItsSiblings) {
+  make_table();
+  run(2, graph(1));
+  use(3);
+  capture(3, of_class(graph(1)));
+  EXPECT_EQ(candidate(3), 1u);
+  policy().refuse_sets(3);
+  look().check();
+  EXPECT_EQ(look().members(1), 2u);
+  EXPECT_EQ(policy().family(3), policy().family(1));
+  EXPECT_EQ(candidate(3), 2u);
+  EXPECT_PLAN("2: borrow 2", run(3, of_class(graph(1))));
+}
+
+TEST_F(PolicyPlansTest, AClassWhoseTableIsRefusedHasPlainOnes) {
+  make_table();
+  policy().refuse_device_updates(1);
+  look().check();
+  EXPECT_TRUE(look().is_live(1));
+  EXPECT_FALSE(policy().has_table(1));
+  EXPECT_EQ(policy().bytes(), 1000u);
+  EXPECT_PLAN("2: borrow 1", run(2, of_class(graph(1))));
+  EXPECT_PLAN("1: own", run(3, on(2, of_class(graph(1)))));
+  EXPECT_PLAN("2: table, evict 3", run(4, on(2, of_class(graph(1))))) << "another class";
+
+  price(kDear);
+  fill({.max_executables = 5});
+  policy().refuse_device_updates(1);
+  EXPECT_PLAN("3: borrow 0", run(3, of_class(graph(1))));
+
+  set_limits({.mechanisms = {.tables = Tables::kAlways}});
+  EXPECT_PLAN("1: table", run(0, of_class(graph(1))));
+  policy().refuse_device_updates(0);
+  EXPECT_PLAN("1: own", run(1, of_class(graph(1))));
+}
+
+TEST_F(PolicyPlansTest, AKeyWhoseUpdaterNodeIsRefusedHasAPlainExecutable) {
+  EXPECT_PLAN("1: own with slots", run(0, with_slots(graph(1))));
+  EXPECT_TRUE(policy().is_device_updated(0));
+  policy().refuse_device_updates(0);
+  look().check();
+  EXPECT_FALSE(policy().is_device_updated(0));
+  EXPECT_TRUE(policy().is_live(0));
+  EXPECT_EQ(victim(), 0u);
 }
 
 }  // namespace

@@ -15,29 +15,6 @@
 namespace graphcache::test {
 namespace {
 
-TEST_F(PolicyTest, KeyRentsUntilTheRentWouldPassThePriceThenKeepsWhatItBought) {
-  Tenants tenants;
-  tenants.add_family(Profile::kValues, 3, 6);
-  const std::vector<Spec>& f = tenants.specs;
-  Bench<> bench(at_most(8, detail::Sharing::kRent));
-  EXPECT_RUN(kInstantiated, bench.go(f[0]));
-  EXPECT_RUN(kUpdated, bench.go(f[1]));
-  const auto rents = static_cast<int>(tenants.prices[0] / tenants.rents[0]);
-  ASSERT_GT(rents, 5);
-  for (int i = 1; i < rents; ++i) {
-    EXPECT_RUN(kSwitched, bench.go(f[0]));
-    EXPECT_RUN(kSwitched, bench.go(f[1]));
-  }
-  EXPECT_EQ(bench.cache.stats().live_executables, 1u);
-  EXPECT_RUN(kSwitched, bench.go(f[0]));  // the price of the first executable was not its rent
-  EXPECT_RUN(kRestored, bench.go(f[1]));
-  EXPECT_RUN(kUpdated, bench.go(f[2]));  // borrowed from the last renter, not from the buyer
-  EXPECT_RUN(kReplayed, bench.go(f[1]));
-  EXPECT_FALSE(entry_of(bench, f[0]).live);
-  EXPECT_EQ(bench.cache.stats().instantiations, 2u);
-  EXPECT_EQ(bench.calls, 3);
-}
-
 // Device-updated executables are evicted last, so half of the budget is for others, and all of a small budget.
 TEST_F(PolicyTest, HalfOfTheBudgetIsPatchedByTheHost) {
   constexpr unsigned kNodes = 40;  // with this many slots the device writes them by default
@@ -57,8 +34,8 @@ TEST_F(PolicyTest, HalfOfTheBudgetIsPatchedByTheHost) {
     return hostrt::calls("cudaGraphExecKernelNodeSetParams") - before;
   };
   for (const int budget : {7, 16}) {
-    Options options = at_most(budget, detail::Sharing::kNever);
-    options.prefer = Prefer::kTotalTime;
+    Options options = at_most(budget, Sharing::kNever);
+    options.share = Share::kWhenFull;
     Cache cache(options);
     const int by_device = budget == 16 ? 8 : 0;
     for (int which = 0; which < budget + 6; ++which) {
@@ -206,7 +183,7 @@ TEST_F(PolicyTest, WithoutTemplatesAKeyThatLostItsExecutableIsCapturedAgain) {
 
 TEST_F(PolicyTest, AlwaysSharingFamilyHasOneExecutable) {
   const std::vector<Spec> f = family(Profile::kGrids, 5, 3);
-  Bench<> bench(at_most(64, detail::Sharing::kAlways));
+  Bench<> bench(at_most(64, Sharing::kUpdatesAcross));
   for (const Spec& which : f) EXPECT_TRUE(bench.warm(which).ok());
   EXPECT_EQ(bench.cache.stats().instantiations, 1u);
   Random random(3);
@@ -222,7 +199,7 @@ TEST_F(PolicyTest, AlwaysSharingFamilyHasOneExecutable) {
 
 TEST_F(PolicyTest, NeverSharingNeverComparesNorUpdates) {
   const std::vector<Spec> f = family(Profile::kValues, 3, 3);
-  Bench<> bench(at_most(2, detail::Sharing::kNever));
+  Bench<> bench(at_most(2, Sharing::kNever));
   hostrt::reset_calls();
   for (int i = 0; i < 12; ++i) {
     ASSERT_TRUE(did(i < 3 ? Outcome::kInstantiated : Outcome::kRestored, bench.go(f[static_cast<std::size_t>(i % 3)])));
@@ -264,6 +241,26 @@ TEST_F(PolicyTest, GraphIsReadOnceAnotherKeyHasItsShape) {
   EXPECT_EQ(bench.cache.stats().families, 1u);
 }
 
+// Whatever the number of keys, a run reads its own graph and one other.
+TEST_F(PolicyTest, NothingIsReadWhileThereIsRoomAndTwoGraphsWhenThereIsNone) {
+  constexpr std::size_t kNodes = 40;
+  const std::vector<Spec> f = family(Profile::kGrids, 20, kNodes);
+  Bench<> bench({.max_executables = 8});
+  hostrt::reset_calls();
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 8; ++i) EXPECT_TRUE(bench.go(f[static_cast<std::size_t>(i)]).ok());
+  }
+  EXPECT_EQ(nodes_read(), 0u);
+  EXPECT_EQ(bench.cache.stats().outcome(Outcome::kReplayed), 16u);
+  for (int i = 8; i < 20; ++i) {
+    const std::uint64_t before = bench.cache.stats().instantiations;
+    hostrt::reset_calls();
+    EXPECT_TRUE(bench.go(f[static_cast<std::size_t>(i)]).ok());
+    EXPECT_LE(nodes_read(), 2 * kNodes) << i;
+    EXPECT_LE(bench.cache.stats().instantiations - before, 1u) << i;
+  }
+}
+
 TEST_F(PolicyTest, FirstRunOfALoneKeyMakesOneCallMoreANodeThanTheRawCalls) {
   Stream stream;
   DeviceBuffer<float> data(1);
@@ -292,9 +289,11 @@ TEST_F(PolicyTest, FirstKeyThatHasLostItsExecutableIsReadFromItsTemplate) {
   EXPECT_RUN(kInstantiated, bench.go(lone(3)));
   hostrt::reset_calls();
   EXPECT_RUN(kInstantiated, bench.go(f[1]));
-  EXPECT_EQ(nodes_read(), 8u);
+  EXPECT_EQ(nodes_read(), 0u) << "nobody like it has an executable";
   EXPECT_RUN(kSwitched, bench.go(f[0]));
+  EXPECT_EQ(nodes_read(), 8u);
   EXPECT_RUN(kSwitched, bench.go(f[1]));
+  EXPECT_EQ(nodes_read(), 8u);
 }
 
 TEST_F(PolicyTest, EachKeyIsReadOnTheStreamThatItRunsOn) {

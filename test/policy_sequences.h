@@ -65,10 +65,9 @@ inline std::vector<Spec> random_specs(Random& random) {
 
 inline void draw_tables(Random random, Sequence* sequence) {
   Options& options = sequence->options;
-  options.prefer = static_cast<Prefer>(random.below(3));
-  options.mechanisms.patching = static_cast<detail::Patching>(random.below(3));
-  if (options.mechanisms.sharing == detail::Sharing::kAuto && random.chance(50))
-    options.mechanisms.sharing = detail::Sharing::kTable;
+  force(static_cast<Patching>(random.below(3)));
+  if (options.share == Share::kWhenFull && random.chance(50)) force(&options, Sharing::kTable);
+  if (random.chance(30)) options.share = static_cast<Share>(random.below(3));
 }
 
 inline void draw_operations(int length, Random* from, Sequence* sequence) {
@@ -123,9 +122,8 @@ inline Sequence random_sequence(std::uint64_t seed) {
   Options& options = sequence.options;
   options.max_executables = random.between(1, 4);
   options.max_templates = random.chance(30) ? 512 : random.between(0, 8);
-  const detail::Sharing ways[] = {detail::Sharing::kAuto, detail::Sharing::kRent, detail::Sharing::kNever,
-                                  detail::Sharing::kAlways};
-  options.mechanisms.sharing = ways[random.below(4)];
+  const Sharing ways[] = {Sharing::kAuto, Sharing::kUpdates, Sharing::kNever, Sharing::kUpdatesAcross};
+  force(&options, ways[random.below(4)]);
   if (random.chance(40)) {
     const std::size_t nodes = sequence.specs[static_cast<std::size_t>(random.below(count))].nodes.size();
     options.max_device_bytes = static_cast<std::size_t>(random.between(1, 3)) * estimated_device_bytes(nodes) +
@@ -175,9 +173,10 @@ inline std::string text_of(const std::vector<EntryInfo>& entries) {
 inline std::string text_of(const Options& options) {
   std::ostringstream text;
   text << "max_executables " << options.max_executables << ", max_templates " << options.max_templates
-       << ", max_device_bytes " << options.max_device_bytes << ", sharing "
-       << static_cast<int>(options.mechanisms.sharing) << ", capture_after " << options.capture_after << ", prefer "
-       << static_cast<int>(options.prefer) << ", patching " << static_cast<int>(options.mechanisms.patching);
+       << ", max_device_bytes " << options.max_device_bytes << ", share " << static_cast<int>(options.share)
+       << ", capture_after " << options.capture_after << ", tables "
+       << static_cast<int>(mechanisms_of_new_caches.tables) << ", patching "
+       << static_cast<int>(mechanisms_of_new_caches.patching);
   return text.str();
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <stdexcept>
+#include <string_view>
 #include <vector>
 
 #include "graphcache/graphcache.h"
@@ -17,7 +18,7 @@ TEST_F(PolicyTest, AnyNumberOfKeysIsWarmedWithoutEvictions) {
   std::vector<Spec> strangers;
   for (std::size_t nodes = 1; nodes <= 10; ++nodes) strangers.push_back(lone(nodes));
   for (const std::vector<Spec>& keys : {strangers, family(Profile::kGrids, 10, 2)}) {
-    Bench<> bench(at_most(3));
+    Bench<> bench({.max_executables = 3});
     hostrt::reset_calls();
     for (const Spec& which : keys) EXPECT_TRUE(bench.warm(which).ok());
     for (const Spec& which : keys) EXPECT_TRUE(bench.warm(which).ok());
@@ -127,6 +128,80 @@ TEST_F(PolicyTest, WarmOfACacheThatCapturesNothingDoesNothing) {
   EXPECT_RUN(kEager, bench.go(lone(1)));
   Bench<> wrong(at_most(-1));
   EXPECT_FAILURE(kInvalidArgument, wrong.warm(lone(1)));
+}
+
+// A class of keys whose switch is dearer by an update than by a table.
+std::vector<Spec> dear_family(int members) { return family(Profile::kGrids, members, 40); }
+
+TEST_F(PolicyTest, WarmWhereThereIsNoRoomPutsTheSetIntoTheTable) {
+  const std::vector<Spec> keys = dear_family(6);
+  Bench<> bench({.max_executables = 2});
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(bench.go(keys[static_cast<std::size_t>(i)]).ok());
+  EXPECT_TRUE(bench.go(keys[0]).ok());
+  const Stats full = bench.cache.stats();
+  ASSERT_GT(full.set_switches, 0u) << "the class has a table";
+  std::vector<bool> live;
+  for (int i = 0; i < 4; ++i) live.push_back(entry_of(bench, keys[static_cast<std::size_t>(i)]).live);
+
+  hostrt::reset_calls();
+  EXPECT_TRUE(bench.warm(keys[4]).ok());
+  EXPECT_EQ(hostrt::calls("cudaMemcpyAsync"), 1u) << "its set";
+  EXPECT_EQ(hostrt::calls("cudaGraphInstantiate") + hostrt::calls("cudaGraphExecUpdate"), 0u);
+  const Stats warmed = bench.cache.stats();
+  EXPECT_EQ(warmed.captures, full.captures + 1);
+  EXPECT_EQ(warmed.set_switches, full.set_switches);
+  EXPECT_EQ(warmed.evictions, full.evictions);
+  for (std::size_t i = 0; i < live.size(); ++i) EXPECT_EQ(entry_of(bench, keys[i]).live, live[i]) << i;
+
+  hostrt::reset_calls();
+  EXPECT_TRUE(bench.warm(keys[4]).ok());
+  EXPECT_EQ(hostrt::calls("cudaMemcpyAsync"), 0u) << "it has one";
+  EXPECT_RUN(kSwitched, bench.go(keys[4]));
+  EXPECT_EQ(hostrt::calls("cudaMemcpyAsync"), 0u);
+  for (const Spec& which : keys) EXPECT_TRUE(bench.go(which).ok());
+}
+
+TEST_F(PolicyTest, ASetThatCannotBeWarmedLeavesTheTableUnlessItsCopyCannotBeAwaited) {
+  const std::vector<Spec> keys = dear_family(6);
+  for (const char* call : {"cudaMemcpyAsync", "cudaEventRecord"}) {
+    Bench<> bench({.max_executables = 2});
+    for (int i = 0; i < 4; ++i) EXPECT_TRUE(bench.go(keys[static_cast<std::size_t>(i)]).ok());
+    const Stats before = bench.cache.stats();
+    hostrt::fail_call(call, 1, cudaErrorInvalidValue);
+    EXPECT_FAILURE(kInvalidArgument, bench.warm(keys[4])) << call;
+    hostrt::clear_failures();
+    const bool is_kept = std::string_view(call) == "cudaMemcpyAsync";
+    EXPECT_EQ(bench.cache.stats().live_executables, is_kept ? 2u : 1u) << call;
+    if (is_kept) {
+      EXPECT_EQ(bench.cache.stats().estimated_device_bytes, before.estimated_device_bytes);
+      EXPECT_TRUE(bench.warm(keys[4]).ok());
+    }
+    for (int round = 0; round < 2; ++round) {
+      for (const Spec& which : keys) EXPECT_TRUE(bench.go(which).ok()) << call;
+    }
+    EXPECT_LE(bench.cache.stats().live_executables, 2u);
+  }
+}
+
+TEST_F(PolicyTest, WarmedSetsTakeNoMoreThanTheExecutablesMay) {
+  const std::vector<Spec> keys = dear_family(400);
+  Bench<> bench({.max_executables = 2});
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(bench.go(keys[static_cast<std::size_t>(i)]).ok());
+  for (const Spec& which : keys) EXPECT_TRUE(bench.warm(which).ok());
+  EXPECT_LE(bench.cache.stats().estimated_device_bytes, 4 * estimated_device_bytes(40) + (64 << 10));
+}
+
+TEST_F(PolicyTest, WarmKeepsTheBytesOfTheDevice) {
+  const std::vector<Spec> keys = dear_family(40);
+  Options options;
+  options.max_executables = 2;
+  options.max_device_bytes = 2 * estimated_device_bytes(40) + 20'000;
+  Bench<> bench(options);
+  for (const Spec& which : keys) EXPECT_TRUE(bench.go(which).ok());
+  for (const Spec& which : keys) {
+    EXPECT_TRUE(bench.warm(which).ok());
+    EXPECT_LE(bench.cache.stats().estimated_device_bytes, options.max_device_bytes);
+  }
 }
 
 }  // namespace

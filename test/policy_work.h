@@ -209,38 +209,15 @@ inline void vary(std::vector<Node>& nodes, Profile profile, int member, Random& 
   }
 }
 
-// Keys with the same difference between any two members of a family, so that the cost of each switch is known.
-struct Tenants {
-  std::vector<Spec> specs;
-  std::vector<int> families;
-  std::vector<Cost> rents, prices;
-
-  void add_family(Profile profile, int members, std::size_t nodes) {
-    const bool one = profile == Profile::kOneValue || profile == Profile::kOneGrid;
-    const Change how = profile == Profile::kGrids || profile == Profile::kOneGrid ? Change::kGrid
-                       : profile == Profile::kBlocks                              ? Change::kLaunch
-                                                                                  : Change::kArguments;
-    const std::size_t differ = one ? 1 : nodes;
-    const Cost rent = costs::kTakeOver +
-                      std::min(nodes * costs::kUpdateReads + differ * costs::kUpdate[static_cast<std::size_t>(how)],
-                               differ * costs::kPatch[static_cast<std::size_t>(how)]);
-    const int family = families.empty() ? 0 : families.back() + 1;
-    Random unused(0);
-    for (int member = 0; member < members; ++member) {
-      std::vector<Node> mine(nodes);
-      vary(mine, profile, member, unused);
-      specs.push_back(spec("tenant" + std::to_string(specs.size()), mine));
-      families.push_back(family);
-      rents.push_back(rent);
-      prices.push_back(costs::buy(nodes));
-    }
-  }
-};
-
 inline std::vector<Spec> family(Profile profile, int members, std::size_t nodes) {
-  Tenants tenants;
-  tenants.add_family(profile, members, nodes);
-  return tenants.specs;
+  std::vector<Spec> specs;
+  Random unused(0);
+  for (int member = 0; member < members; ++member) {
+    std::vector<Node> mine(nodes);
+    vary(mine, profile, member, unused);
+    specs.push_back(spec("member" + std::to_string(member), mine));
+  }
+  return specs;
 }
 // A graph with a topology that depends only on the number of nodes.
 inline Spec lone(std::size_t nodes) { return spec("lone" + std::to_string(nodes), std::vector<Node>(nodes)); }
@@ -253,10 +230,10 @@ inline EntryInfo entry_of(const Bench<>& bench, const Spec& which) {
   return {};
 }
 
-inline Options at_most(int executables, detail::Sharing sharing = detail::Sharing::kRent) {
+inline Options at_most(int executables, Sharing sharing = Sharing::kUpdates) {
   Options options;
   options.max_executables = executables;
-  options.mechanisms.sharing = sharing;
+  force(&options, sharing);
   return options;
 }
 

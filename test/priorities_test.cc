@@ -57,10 +57,9 @@ class PrioritiesTest : public testing::Test {
 };
 
 TEST_F(PrioritiesTest, SlotGridsHoldOnStreamsOfAnyPriority) {
-  for (const detail::Patching patching :
-       {detail::Patching::kAuto, detail::Patching::kDeviceUpdated, detail::Patching::kPerNode}) {
+  for (const Patching patching : {Patching::kAuto, Patching::kDeviceUpdated, Patching::kPerNode}) {
     Options options;
-    options.mechanisms.patching = patching;
+    force(patching);
     Cache cache(options);
     unsigned grid = 2;
     for (int i = 0; i < 200; ++i) {
@@ -75,7 +74,7 @@ TEST_F(PrioritiesTest, SlotGridsHoldOnStreamsOfAnyPriority) {
 
 TEST_F(PrioritiesTest, GridsOfRowsHoldOnStreamsOfAnyPriority) {
   Options options;
-  options.mechanisms.sharing = detail::Sharing::kTable;
+  force(&options, Sharing::kTable);
   Cache cache(options);
   for (int i = 0; i < 300; ++i) {
     const int which = i < 3 ? i : static_cast<int>(random() % 3);
@@ -147,8 +146,8 @@ class NewExecutableTest : public StreamTest {
 // Two keys alternate on one executable, so each has lost it before its next run.
 TEST_F(NewExecutableTest, TheFirstLaunchHasTheValuesOfItsRun) {
   Options options;
-  options.mechanisms.patching = detail::Patching::kDeviceUpdated;
-  options.share = false;
+  force(Patching::kDeviceUpdated);
+  force(&options, Sharing::kNever);
   options.max_executables = 1;
   Cache cache(options);
   for (int i = 0; i < 60; ++i) {
@@ -165,7 +164,7 @@ TEST_F(NewExecutableTest, TheFirstLaunchHasTheValuesOfItsRun) {
 
 TEST_F(NewExecutableTest, AWarmedOneHasTheValuesOfItsFirstRun) {
   Options options;
-  options.mechanisms.patching = detail::Patching::kDeviceUpdated;
+  force(Patching::kDeviceUpdated);
   for (int round = 0; round < 10; ++round) {
     Cache cache(options);
     const auto enqueue = [&](Recorder& rec, Slot<int> slot) {
@@ -188,7 +187,7 @@ TEST_F(NewExecutableTest, AWarmedOneHasTheValuesOfItsFirstRun) {
 // upload, so the device may write.
 TEST_F(NewExecutableTest, AWarmedTableServesAnotherMember) {
   Options options;
-  options.mechanisms.sharing = detail::Sharing::kTable;
+  force(&options, Sharing::kTable);
   Cache cache(options);
   const auto enqueue = [&](int which) {
     return [this, which](Recorder& rec) {

@@ -20,7 +20,7 @@ class SharedTableFailuresTest : public testing::Test {
  protected:
   void SetUp() override {
     hostrt::reset();
-    options.mechanisms.sharing = detail::Sharing::kTable;
+    force(&options, Sharing::kTable);
     options.max_executables = 1;
   }
   void TearDown() override {
@@ -167,9 +167,9 @@ TEST_F(SharedTableFailuresTest, AnUpdateInFlightIsReportedWhenItHasFailed) {
 
 // The data of the updater node may still be in transit on a busy stream.
 TEST_F(SharedTableFailuresTest, WhatWasWarmedOnABusyStreamIsReadyOnAnother) {
-  for (const detail::Sharing sharing : {detail::Sharing::kTable, detail::Sharing::kNever}) {
-    options.mechanisms.sharing = sharing;
-    options.mechanisms.patching = detail::Patching::kDeviceUpdated;
+  for (const Sharing sharing : {Sharing::kTable, Sharing::kNever}) {
+    force(&options, sharing);
+    force(Patching::kDeviceUpdated);
     Bench bench(options);
     Stream busy;
     hostrt::hold(busy);
@@ -182,8 +182,8 @@ TEST_F(SharedTableFailuresTest, WhatWasWarmedOnABusyStreamIsReadyOnAnother) {
 }
 
 TEST_F(SharedTableFailuresTest, AnUpdateOfSlotsThatFailsIsReportedByTheNextRunOfTheKey) {
-  options.share = false;
-  options.mechanisms.patching = detail::Patching::kDeviceUpdated;
+  force(&options, Sharing::kNever);
+  force(Patching::kDeviceUpdated);
   Bench bench(options);
   bench.expect_right(1, 1);
   hostrt::fail_call(kUpdates[0], 1, cudaErrorInvalidValue);
@@ -197,10 +197,10 @@ TEST_F(SharedTableFailuresTest, AnUpdateOfSlotsThatFailsIsReportedByTheNextRunOf
 
 // A budget for one plain executable: keys have no table, but they have graphs.
 TEST_F(SharedTableFailuresTest, ABudgetThatNoTableFitsIsForPlainExecutables) {
-  for (const detail::Sharing sharing : {detail::Sharing::kAuto, detail::Sharing::kTable}) {
-    for (const Prefer prefer : {Prefer::kTotalTime, Prefer::kMemory}) {
-      options.mechanisms.sharing = sharing;
-      options.prefer = prefer;
+  for (const Sharing sharing : {Sharing::kAuto, Sharing::kTable}) {
+    for (const Share share : {Share::kWhenFull, Share::kAlways}) {
+      force(&options, sharing);
+      options.share = share;
       options.max_executables = 64;
       options.max_device_bytes = 114'000 + 3 * 2'600 + 100;
       Bench bench(options);

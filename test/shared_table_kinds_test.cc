@@ -17,8 +17,8 @@ namespace {
 class SharedTableKindsTest : public SharingTest {
  protected:
   SharedTableKindsTest() {
-    Options options = at_most(8, detail::Sharing::kTable);
-    options.mechanisms.patching = detail::Patching::kDeviceUpdated;
+    Options options = at_most(8, Sharing::kTable);
+    force(Patching::kDeviceUpdated);
     use(options);
   }
 

@@ -1,4 +1,4 @@
-// Keys that share an executable with a table (detail::Sharing::kTable), on either runtime. Whatever row it holds, a run
+// Keys that share an executable with a table (Sharing::kTable), on either runtime. Whatever row it holds, a run
 // must do the work of its own `fn`.
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 class SharedTableTest : public SharingTest {
  protected:
-  static Options one_table(int max_executables = 2) { return at_most(max_executables, detail::Sharing::kTable); }
+  static Options one_table(int max_executables = 2) { return at_most(max_executables, Sharing::kTable); }
 
   // Nodes that differ in grids, in arguments, in both or in nothing.
   absl::StatusOr<Outcome> run_member(int which, int nodes = 12) {
@@ -261,18 +261,18 @@ TEST_F(SharedTableTest, RowsOfForgottenMembersDoNotPileUp) {
   memory.write(seed);
   const Stats stats = cache->stats();
   EXPECT_GT(stats.set_switches, 500u);
-  EXPECT_GT(stats.instantiations, 4u);
-  EXPECT_LT(stats.instantiations, 60u);
+  EXPECT_GT(stats.instantiations, 1u);
+  EXPECT_LT(stats.instantiations, 10u);
   EXPECT_LT(stats.estimated_device_bytes, 600'000u);
 }
 
-// A table counts one for each executable's worth of its memory, however many keys it has served.
-TEST_F(SharedTableTest, RowsOfKeysThatRunOnceTakeNoMoreThanTheBudget) {
+// A table is made anew before the sets of keys that are gone pile up.
+TEST_F(SharedTableTest, RowsOfKeysThatRunOnceTakeNoMoreThanTheExecutablesMay) {
   constexpr unsigned kNodes = 60, kKeys = 1500;
   Options options;
   options.max_executables = 4;
   options.max_templates = 40;
-  options.prefer = Prefer::kMemory;
+  options.share = Share::kAlways;
   use(options);
   std::size_t most = 0;
   for (unsigned which = 0; which < kKeys; ++which) {
@@ -288,14 +288,15 @@ TEST_F(SharedTableTest, RowsOfKeysThatRunOnceTakeNoMoreThanTheBudget) {
   }
   memory.write(seed);
   EXPECT_GT(cache->stats().set_switches, kKeys / 2);
-  EXPECT_GT(most, 2 * (114'000u + kNodes * 2'600u));
-  EXPECT_LE(most, 4 * (114'000u + kNodes * 2'600u));
+  const std::size_t bytes = 114'000 + kNodes * 2'600;
+  EXPECT_GT(most, 4 * bytes);
+  EXPECT_LE(most, 6 * bytes);
   EXPECT_EQ(cache->stats().refused_device_updates, 0u);
 }
 
-// A few of their rows take more memory than an executable does.
-TEST_F(SharedTableTest, LargeRowsAreDoneWithout) {
-  constexpr int kNodes = 60, kKeys = 4, kRuns = 1000;
+// A few of their rows take more memory than an executable does. A table for all of them would be made again and again.
+TEST_F(SharedTableTest, LargeRowsTakeNoMoreThanTheExecutablesMay) {
+  constexpr int kNodes = 60, kKeys = 40, kRuns = 1000;
   Options options;
   options.max_executables = 3;
   use(options);
@@ -317,9 +318,9 @@ TEST_F(SharedTableTest, LargeRowsAreDoneWithout) {
   }
   EXPECT_EQ(memory.read()[0], wanted);
   const Stats stats = cache->stats();
-  EXPECT_EQ(stats.set_switches, 0u);
-  EXPECT_EQ(stats.instantiations, 3u);
-  EXPECT_EQ(stats.estimated_device_bytes, 3 * (114'000u + kNodes * 2'600u));
+  EXPECT_LT(stats.instantiations, 20u);
+  EXPECT_GT(stats.updates, 900u);
+  EXPECT_LE(stats.estimated_device_bytes, 2 * 3 * (114'000u + kNodes * 2'600u));
 }
 
 TEST_F(SharedTableTest, ATableThatHasNoRoomInTheBudgetIsDoneWithout) {
@@ -403,7 +404,7 @@ TEST_F(SharedTableTest, NodesOnAnotherDeviceAreNotForRows) {
 // ---- When a family gets a table without being forced ----------------------------------------------------------------
 
 TEST_F(SharedTableTest, AFamilyThatFillsTheBudgetGetsATable) {
-  use(at_most(4, detail::Sharing::kAuto));
+  use(at_most(4, Sharing::kAuto));
   constexpr int kNodes = 60, kMembers = 30;
   for (int round = 0; round < 12; ++round) {
     for (int which = 0; which < kMembers; ++which) {
@@ -420,13 +421,13 @@ TEST_F(SharedTableTest, AFamilyThatFillsTheBudgetGetsATable) {
   EXPECT_EQ(stats.captures, kMembers);
 }
 
-TEST_F(SharedTableTest, PreferencesDecide) {
+TEST_F(SharedTableTest, ShareDecides) {
   constexpr int kNodes = 40, kMembers = 20;
-  const auto run_all = [&](Prefer prefer, int rounds) {
-    Options options = at_most(40, detail::Sharing::kAuto);
-    options.prefer = prefer;
+  const auto run_all = [&](Share share, int max_executables) {
+    Options options = at_most(max_executables, Sharing::kAuto);
+    options.share = share;
     use(options);
-    for (int round = 0; round < rounds; ++round) {
+    for (int round = 0; round < 10; ++round) {
       for (int which = 0; which < kMembers; ++which) {
         EXPECT_TRUE(run(key("k", which), [&, which](Recorder& rec) {
                       for (int i = 0; i < kNodes; ++i) {
@@ -437,20 +438,27 @@ TEST_F(SharedTableTest, PreferencesDecide) {
     }
     return cache->stats();
   };
-  const Stats device = run_all(Prefer::kDeviceTime, 100);
-  EXPECT_EQ(device.set_switches, 0u);
-  EXPECT_EQ(device.live_executables, static_cast<unsigned>(kMembers));
-  const Stats memory_first = run_all(Prefer::kMemory, 100);
-  EXPECT_EQ(memory_first.live_executables, 1u);
-  EXPECT_GT(memory_first.set_switches, 99u * kMembers);
-  const Stats total = run_all(Prefer::kTotalTime, 100);  // by then each key has paid its price
-  EXPECT_GT(total.outcome(Outcome::kSwitched), static_cast<unsigned>(kMembers));
-  EXPECT_EQ(total.live_executables, static_cast<unsigned>(kMembers));
+  for (const Share share : {Share::kNever, Share::kWhenFull}) {
+    const Stats with_room = run_all(share, kMembers);
+    EXPECT_EQ(with_room.outcome(Outcome::kReplayed), 9u * kMembers);
+    EXPECT_EQ(with_room.instantiations, static_cast<unsigned>(kMembers));
+    EXPECT_EQ(with_room.families, 0u) << "nothing is read";
+  }
+  const Stats never = run_all(Share::kNever, 4);
+  EXPECT_EQ(never.set_switches, 0u);
+  EXPECT_EQ(never.instantiations, 4u) << "the others are brought over";
+  EXPECT_GE(never.updates, 10u * kMembers - 4);
+  const Stats when_full = run_all(Share::kWhenFull, 4);
+  EXPECT_GT(when_full.set_switches, 9u * (kMembers - 4));
+  EXPECT_LE(when_full.instantiations, 5u);
+  const Stats always = run_all(Share::kAlways, kMembers);
+  EXPECT_EQ(always.live_executables, 1u);
+  EXPECT_GE(always.set_switches, 10u * kMembers - 2);
 }
 
 // Keys with slots that the device writes have their own executable or share one with a table.
 TEST_F(SharedTableTest, KeysWithManySlotsShareOnlyTables) {
-  use(at_most(8, detail::Sharing::kAuto));
+  use(at_most(8, Sharing::kAuto));
   constexpr int kNodes = 40, kMembers = 12;
   for (int round = 0; round < 4; ++round) {
     for (int which = 0; which < kMembers; ++which) {
@@ -463,7 +471,7 @@ TEST_F(SharedTableTest, KeysWithManySlotsShareOnlyTables) {
   }
   const Stats stats = cache->stats();
   EXPECT_EQ(stats.updates, 0u);
-  EXPECT_GT(stats.set_switches, 3u * (kMembers - 6));
+  EXPECT_GT(stats.set_switches, 2u * (kMembers - 6));
   EXPECT_LT(stats.instantiations, static_cast<unsigned>(kMembers));
   EXPECT_EQ(stats.refused_device_updates, 0u);
 }

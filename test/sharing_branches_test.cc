@@ -99,7 +99,7 @@ TEST_F(BranchesTest, SymmetricBranchesInEitherOrder) {
                           {.steps = back, .stream_of = {1, 0, 2}, .salt = 8}};
   for (const Order& a : orders) {
     for (const Order& b : orders) {
-      use(at_most(1, detail::Sharing::kAlways));
+      use(at_most(1, Sharing::kUpdatesAcross));
       for (int i = 0; i < 3; ++i) {
         EXPECT_TRUE(run_order("a", a).ok()) << a.salt << " to " << b.salt;
         EXPECT_TRUE(run_order("b", b).ok()) << a.salt << " to " << b.salt;
@@ -158,7 +158,7 @@ TEST_F(BranchesTest, RandomGraphsAndTheirSiblings) {
     }
     if (number % 4 >= 2) std::shuffle(b.joined.begin(), b.joined.end(), random);
     if (number % 4 >= 3) std::shuffle(b.stream_of.begin(), b.stream_of.end(), random);
-    use(at_most(1, detail::Sharing::kAlways));
+    use(at_most(1, Sharing::kUpdatesAcross));
     for (int i = 0; i < 3; ++i) {
       EXPECT_TRUE(run_order("a", a).ok());
       EXPECT_TRUE(run_order("b", b).ok());

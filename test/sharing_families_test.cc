@@ -340,7 +340,7 @@ TEST_F(SharingTest, ClusterSizesMakeFamilies) {
   for (cudaGraph_t graph : graphs) CUDA_OK(cudaGraphDestroy(graph));
 
   // The signature prevents such updates.
-  use(at_most(1, detail::Sharing::kAlways));
+  use(at_most(1, Sharing::kUpdatesAcross));
   const unsigned sizes[] = {2, 4, 0, 8, 2, 0, 4, 8};
   for (std::size_t i = 0; i < std::size(sizes); ++i) {
     const unsigned size = sizes[i];

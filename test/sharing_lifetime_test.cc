@@ -58,7 +58,7 @@ absl::StatusOr<Outcome> run_logged(Cache& cache, Log& log, int which, int value,
 }
 
 TEST_F(SharingTest, RunsInFlightAreNotChangedBySwitches) {
-  for (const detail::Sharing sharing : {detail::Sharing::kAuto, detail::Sharing::kAlways}) {
+  for (const Sharing sharing : {Sharing::kAuto, Sharing::kUpdatesAcross}) {
     use(at_most(2, sharing));
     Log log(7 * 3000);
     std::mt19937 random(1);
@@ -70,7 +70,7 @@ TEST_F(SharingTest, RunsInFlightAreNotChangedBySwitches) {
     const Stats stats = cache->stats();
     EXPECT_EQ(called, 6);
     EXPECT_EQ(stats.captures, 6u);
-    EXPECT_EQ(stats.instantiations, sharing == detail::Sharing::kAuto ? 2u : 1u);
+    EXPECT_EQ(stats.instantiations, sharing == Sharing::kAuto ? 2u : 1u);
     EXPECT_EQ(stats.evictions, 0u);
     EXPECT_EQ(refused(stats), 0u);
     EXPECT_EQ(stats.hits() + stats.misses(), 3000u);
@@ -294,7 +294,8 @@ TEST_F(SharingOnStreamsTest, KeysOfTwoStreamsShareWhereTheyMustOrAnOptionSaysSo)
     EXPECT_EQ(cache->stats().families, 2u);
     EXPECT_EQ(cache->stats().live_executables, 2u);
   }
-  for (const Options& options : {at_most(1), at_most(64, detail::Sharing::kAlways)}) {
+  for (const ForcedOptions& options :
+       std::initializer_list<ForcedOptions>{at_most(1), at_most(64, Sharing::kUpdatesAcross)}) {
     use(options);
     EXPECT_RUN(kInstantiated, run_key(0));
     EXPECT_RUN(kUpdated, run_key(1));
@@ -305,7 +306,7 @@ TEST_F(SharingOnStreamsTest, KeysOfTwoStreamsShareWhereTheyMustOrAnOptionSaysSo)
     EXPECT_EQ(cache->stats().evictions, 0u);
   }
   Options options;
-  options.prefer = Prefer::kMemory;
+  options.share = Share::kAlways;
   use(options);
   for (unsigned i = 0; i < 16; ++i) ASSERT_TRUE(run_key(i % 8).ok());
   EXPECT_EQ(cache->stats().families, 2u);
@@ -387,7 +388,7 @@ TEST_F(SharingTest, SwitchesLeaveTheThreadAsItWas) {
 }
 
 TEST_F(SharingTest, SwitchesBesideAnotherThreadsCaptureInGlobalMode) {
-  for (const detail::Sharing sharing : {detail::Sharing::kAuto, detail::Sharing::kNever}) {
+  for (const Sharing sharing : {Sharing::kAuto, Sharing::kNever}) {
     SCOPED_TRACE(static_cast<int>(sharing));
     use(at_most(1, sharing));
     Log log(7 * 100);

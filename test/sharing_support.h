@@ -14,14 +14,14 @@
 
 namespace graphcache::test {
 
-inline Options at_most(int max_executables, detail::Sharing sharing = detail::Sharing::kRent) {
+inline Options at_most(int max_executables, Sharing sharing = Sharing::kUpdates) {
   Options options;
   options.max_executables = max_executables;
-  options.mechanisms.sharing = sharing;
+  force(&options, sharing);
   return options;
 }
 
-inline Options direct() { return at_most(0); }
+inline Options direct() { return {.max_executables = 0}; }
 
 struct Counts {
   std::uint64_t calls = 0, captures = 0, instantiations = 0, updates = 0, patched_nodes = 0;
@@ -52,9 +52,11 @@ class SharingTest : public StreamTest {
   }
 
   // Replaces the cache by a new, empty one.
-  Cache& use(const Options& options) {
+  Cache& use(const ForcedOptions& options) {
     calls = 0;
-    return cache.emplace(options);
+    cache.emplace(options.again());
+    mechanisms_of_new_caches = {};
+    return *cache;
   }
 
   // Runs `fn` directly and then through the cache, each from the same memory, and compares the results.

@@ -32,7 +32,7 @@ constexpr unsigned kBlock = 16;
 
 Options one_table(int max_executables) {
   Options options;
-  options.mechanisms.sharing = detail::Sharing::kTable;
+  force(&options, Sharing::kTable);
   options.max_executables = max_executables;
   return options;
 }
@@ -142,7 +142,7 @@ TEST(SoakTablesTest, RunsOfMoreThreadsThanExecutablesEqualEagerOnes) { expect_eq
 
 TEST(SoakTablesTest, RunsOfThreadsEqualEagerOnesWhereMemoryIsPreferred) {
   Options options;
-  options.prefer = Prefer::kMemory;
+  options.share = Share::kAlways;
   // Until there is a table, a thread that finds none idle makes its own: usually 5 to 8, once 18 on busy cores.
   expect_equal_runs_of_threads(options, 64);
 }

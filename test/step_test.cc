@@ -144,7 +144,7 @@ TEST_F(StepTest, AnEvictedKeyIsRestored) {
 // Siblings pass on one executable, so a step must not use what it remembers of it.
 TEST_F(StepTest, ASiblingTakesTheExecutable) {
   Options options;
-  options.mechanisms.sharing = detail::Sharing::kAlways;
+  force(&options, Sharing::kUpdatesAcross);
   Cache cache(options);
   auto one = cache.prepare(key("one"), adder_of(1));
   auto ten = cache.prepare(key("ten"), adder_of(10));

@@ -50,7 +50,7 @@ void World::check_counters() {
   if (stats.captures + stats.capture_failures != captures) fail("captures are not the calls of fn under capture");
   if (!plan.gentle) return;
   // A table replaces the executable that was lent before.
-  const bool may_have_tables = plan.options.mechanisms.sharing == detail::Sharing::kAuto;
+  const bool may_have_tables = plan.options.share != Share::kNever;
   if (stats.capture_failures != 0 || (stats.evictions != 0 && !may_have_tables) || stats.forgotten != 0) {
     fail("something left or failed, though there was room for everything");
   }

@@ -32,9 +32,8 @@ struct Plan {
     shared_keys = gentle || random.one_in(2) ? 2 + random.below(10) : 30 + random.below(40);
     shapes = 1 + random.below(4);
     in_common = random.one_in(3) ? 8 : 0;
-    constexpr detail::Sharing kWays[] = {detail::Sharing::kAuto, detail::Sharing::kRent, detail::Sharing::kNever,
-                                         detail::Sharing::kAlways};
-    options.mechanisms.sharing = random.of(kWays);
+    constexpr Sharing kWays[] = {Sharing::kAuto, Sharing::kUpdates, Sharing::kNever, Sharing::kUpdatesAcross};
+    force(&options, random.of(kWays));
     constexpr int kAfter[] = {0, 0, 0, 1, 3};
     options.capture_after = random.of(kAfter);
     draw_tables();
@@ -56,12 +55,10 @@ struct Plan {
   void draw_tables() {
     Random random(seed, 1001, 0);
     same_kernels = !random.one_in(3);
-    if (same_kernels && !random.one_in(4)) options.mechanisms.sharing = detail::Sharing::kTable;
-    constexpr Prefer kPreferences[] = {Prefer::kTotalTime, Prefer::kTotalTime, Prefer::kDeviceTime, Prefer::kMemory};
-    options.prefer = random.of(kPreferences);
-    constexpr detail::Patching kPatchings[] = {detail::Patching::kAuto, detail::Patching::kAuto,
-                                               detail::Patching::kPerNode, detail::Patching::kDeviceUpdated};
-    options.mechanisms.patching = random.of(kPatchings);
+    if (same_kernels && !random.one_in(4)) force(&options, Sharing::kTable);
+    if (random.one_in(4)) options.share = Share::kAlways;
+    constexpr Patching kPatchings[] = {Patching::kAuto, Patching::kAuto, Patching::kPerNode, Patching::kDeviceUpdated};
+    force(random.of(kPatchings));
   }
 
   bool is_late() const { return defers || holds; }

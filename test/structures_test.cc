@@ -192,9 +192,9 @@ class StructuresTest : public StreamTest {
     ASSERT_TRUE(run(row, request, values).ok());
     EXPECT_EQ(cache.stats().refused_device_updates, 0u);
   }
-  void expect_patches(detail::Patching patching, Kernels kernels) {
+  void expect_patches(Patching patching, Kernels kernels) {
     Options options;
-    options.mechanisms.patching = patching;
+    force(patching);
     for (const Row* row : chosen_rows()) {
       expect_patches(options, *row, kernels);
       if (HasFailure()) return;
@@ -208,7 +208,7 @@ class StructuresTest : public StreamTest {
                                     << " and " << row.other_lead << " bytes");
     Options options;
     options.max_executables = 2;
-    options.mechanisms.sharing = detail::Sharing::kTable;
+    force(&options, Sharing::kTable);
     Cache cache(options);
     std::vector<Request> requests(kKeys, request_for(cache, from, Kernels::kBoth, kTableNodes));
     for (int i = 1; i < kKeys; ++i) {
@@ -262,20 +262,20 @@ TEST_F(StructuresTest, TheChosenRowsHaveEverySizeAndEveryResidue) {
 }
 
 TEST_F(StructuresTest, AreWrittenByDefault) {
-  expect_patches(detail::Patching::kAuto, Kernels::kOne);
-  expect_patches(detail::Patching::kAuto, Kernels::kOther);
+  expect_patches(Patching::kAuto, Kernels::kOne);
+  expect_patches(Patching::kAuto, Kernels::kOther);
 }
 
 TEST_F(StructuresTest, AreWrittenByTheDevice) {
-  expect_patches(detail::Patching::kDeviceUpdated, Kernels::kOne);
-  expect_patches(detail::Patching::kDeviceUpdated, Kernels::kOther);
+  expect_patches(Patching::kDeviceUpdated, Kernels::kOne);
+  expect_patches(Patching::kDeviceUpdated, Kernels::kOther);
 }
 
-TEST_F(StructuresTest, AreWrittenByTheHost) { expect_patches(detail::Patching::kPerNode, Kernels::kBoth); }
+TEST_F(StructuresTest, AreWrittenByTheHost) { expect_patches(Patching::kPerNode, Kernels::kBoth); }
 
 TEST_F(StructuresTest, ASlotMayGoToTwoKernelsAtTwoOffsets) {
-  expect_patches(detail::Patching::kAuto, Kernels::kBoth);
-  expect_patches(detail::Patching::kDeviceUpdated, Kernels::kBoth);
+  expect_patches(Patching::kAuto, Kernels::kBoth);
+  expect_patches(Patching::kDeviceUpdated, Kernels::kBoth);
 }
 
 TEST_F(StructuresTest, AreSlotsUnderATable) { expect_switches(From::kSlot); }

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "forced_ways.h"
 #include "graphcache/graphcache.h"
 #include "launch.h"
 
@@ -47,7 +48,7 @@ inline testing::AssertionResult failed_as(absl::StatusCode code, const absl::Sta
 inline Options renting(int max_executables = Options().max_executables) {
   Options options;
   options.max_executables = max_executables;
-  options.mechanisms.sharing = detail::Sharing::kRent;
+  force(&options, Sharing::kUpdates);
   return options;
 }
 

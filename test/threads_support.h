@@ -25,7 +25,7 @@ namespace graphcache::test {
 inline Options unshared(int max_executables = Options().max_executables) {
   Options options;
   options.max_executables = max_executables;
-  options.share = false;
+  force(&options, Sharing::kNever);
   return options;
 }
 

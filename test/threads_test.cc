@@ -97,14 +97,14 @@ TEST_F(ThreadsTest, ChangingValuesOfOneKeyReachTheRightRuns) {
 }
 
 TEST_F(ThreadsTest, FewExecutablesForManyKeysAndThreadsLoseNothing) {
-  for (const detail::Sharing sharing : {detail::Sharing::kNever, detail::Sharing::kAuto, detail::Sharing::kAlways}) {
+  for (const Sharing sharing : {Sharing::kNever, Sharing::kAuto, Sharing::kUpdatesAcross}) {
     for (const int max_templates : {512, 3, 0}) {
       SCOPED_TRACE(testing::Message() << "sharing " << static_cast<int>(sharing) << ", " << max_templates
                                       << " templates");
       Options options;
       options.max_executables = 2;
       options.max_templates = max_templates;
-      options.mechanisms.sharing = sharing;
+      force(&options, sharing);
       Cache cache(options);
       constexpr int kRuns = 100;
       constexpr int kKeys = 5;
@@ -126,7 +126,7 @@ TEST_F(ThreadsTest, FewExecutablesForManyKeysAndThreadsLoseNothing) {
       EXPECT_EQ(stats.runs(), static_cast<unsigned>(count() * kRuns));
       EXPECT_EQ(stats.failed, 0u);
       EXPECT_LE(stats.live_executables, 2u);
-      if (sharing == detail::Sharing::kNever) {
+      if (sharing == Sharing::kNever) {
         EXPECT_GT(stats.evictions, 0u);
         EXPECT_EQ(stats.updates, 0u);
         EXPECT_EQ(stats.families, 0u);
@@ -142,11 +142,11 @@ TEST_F(ThreadsTest, FewExecutablesForManyKeysAndThreadsLoseNothing) {
 }
 
 TEST_F(ThreadsTest, EraseClearPinAndReportsWhileOthersRun) {
-  for (const detail::Sharing sharing : {detail::Sharing::kNever, detail::Sharing::kAuto}) {
+  for (const Sharing sharing : {Sharing::kNever, Sharing::kAuto}) {
     Options options;
     options.max_executables = 3;
     options.max_templates = 4;
-    options.mechanisms.sharing = sharing;
+    force(&options, sharing);
     Cache cache(options);
     constexpr int kRuns = 100;
     constexpr int kRunners = 8;
@@ -233,7 +233,7 @@ TEST_F(ThreadsTest, OneExecutableServesSiblingsOfAllThreads) {
   for (const int max_executables : {1, 64}) {
     Options options;
     options.max_executables = max_executables;
-    options.mechanisms.sharing = detail::Sharing::kAlways;
+    force(&options, Sharing::kUpdatesAcross);
     Cache cache(options);
     constexpr int kRuns = 100;
     calls = 0;
@@ -269,13 +269,13 @@ TEST_F(ThreadsTest, OneExecutableServesSiblingsOfAllThreads) {
 // crash, and hostrt reports a misuse if it observes it.
 TEST_F(ThreadsTest, RelativesAreMadeAndDestroyedByAllThreads) {
   const struct {
-    detail::Sharing sharing;
-    detail::Patching patching;
+    Sharing sharing;
+    Patching patching;
   } ways[] = {
-      {detail::Sharing::kNever, detail::Patching::kPerNode},        // executables of one graph
-      {detail::Sharing::kNever, detail::Patching::kDeviceUpdated},  // clones of one graph with an executable each
-      {detail::Sharing::kAlways, detail::Patching::kPerNode},       // clones of the base of a sibling's executable
-      {detail::Sharing::kTable, detail::Patching::kDeviceUpdated},  // both kinds of clones
+      {Sharing::kNever, Patching::kPerNode},          // executables of one graph
+      {Sharing::kNever, Patching::kDeviceUpdated},    // clones of one graph with an executable each
+      {Sharing::kUpdatesAcross, Patching::kPerNode},  // clones of the base of a sibling's executable
+      {Sharing::kTable, Patching::kDeviceUpdated},    // both kinds of clones
   };
   for (const auto& [sharing, patching] : ways) {
     SCOPED_TRACE(testing::Message() << "sharing " << static_cast<int>(sharing) << ", patching "
@@ -283,8 +283,8 @@ TEST_F(ThreadsTest, RelativesAreMadeAndDestroyedByAllThreads) {
     Options options;
     options.max_executables = 3;
     options.max_templates = 4;
-    options.mechanisms.sharing = sharing;
-    options.mechanisms.patching = patching;
+    force(&options, sharing);
+    force(patching);
     Cache cache(options);
     constexpr int kRuns = 50;
     constexpr int kNodes = 50;

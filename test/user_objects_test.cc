@@ -53,7 +53,7 @@ class UserObjectsTest : public StreamTest {
 
 TEST_F(UserObjectsTest, StayForLaunchesInFlightOfErasedKeys) {
   Options options;
-  options.mechanisms.sharing = detail::Sharing::kAlways;
+  force(&options, Sharing::kUpdatesAcross);
   Cache cache(options);
   EXPECT_RUN(kInstantiated, run(cache, 0));
   EXPECT_RUN(kUpdated, run(cache, 1));
@@ -72,7 +72,7 @@ TEST_F(UserObjectsTest, StayForLaunchesInFlightOfErasedKeys) {
 
 TEST_F(UserObjectsTest, StayForLaunchesInFlightOfForgottenKeys) {
   Options options;
-  options.mechanisms.sharing = detail::Sharing::kAlways;
+  force(&options, Sharing::kUpdatesAcross);
   options.max_templates = 1;
   Cache cache(options);
   EXPECT_RUN(kInstantiated, run(cache, 0));

@@ -30,9 +30,9 @@ class VerifyQuietTest : public StreamTest {
 };
 
 TEST_F(VerifyQuietTest, KernelsWithSlotsOfEveryKind) {
-  for (const detail::Patching patching : {detail::Patching::kPerNode, detail::Patching::kDeviceUpdated}) {
+  for (const Patching patching : {Patching::kPerNode, Patching::kDeviceUpdated}) {
     Options options = verifying();
-    options.mechanisms.patching = patching;
+    force(patching);
     Cache cache(options);
     for (int i = 0; i < 6; ++i) {
       float* const to = i % 2 == 0 ? data.get() : other.get();
@@ -250,10 +250,10 @@ TEST_F(VerifyQuietTest, MemoryThatTheGraphAllocates) {
 }
 
 TEST_F(VerifyQuietTest, Siblings) {
-  for (const detail::Sharing sharing : {detail::Sharing::kRent, detail::Sharing::kAlways, detail::Sharing::kTable}) {
+  for (const Sharing sharing : {Sharing::kUpdates, Sharing::kUpdatesAcross, Sharing::kTable}) {
     Options options = verifying();
     options.max_executables = 2;
-    options.mechanisms.sharing = sharing;
+    force(&options, sharing);
     Cache cache(options);
     for (int i = 0; i < 30; ++i) {
       const int which = i % 5;

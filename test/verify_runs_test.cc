@@ -145,7 +145,7 @@ TEST_F(VerifyRunsTest, RestoredKeysAreVerified) {
   for (const OnStale on_stale : {OnStale::kReport, OnStale::kForget, OnStale::kReturnError}) {
     Options options = verifying(on_stale);
     options.max_executables = 1;
-    options.share = false;
+    force(&options, Sharing::kNever);
     Cache cache(options);
     float value = 2;
     const auto run = [&](const char* name) {

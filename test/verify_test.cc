@@ -192,17 +192,14 @@ TEST_F(VerifyTest, KnowledgeOfThePolicy) {
   anew.writes_slots = true;
   known.done(entry("other").id, anew);
   EXPECT_TRUE(finds("the policy does not know whether it has an updater node"));
-  known.refuse_slots(entry("other").id);
+  known.refuse_device_updates(entry("other").id);
   EXPECT_EQ(find_fault(), "");
   anew.action = Plan::Action::kTable;
   known.lost(entry("shared").id);
   known.done(entry("shared").id, anew);
   EXPECT_TRUE(finds("the policy does not know whether it has a table"));
-  known.refuse_table(entry("shared").id);
+  known.refuse_device_updates(entry("shared").id);
   EXPECT_EQ(find_fault(), "");
-  known.erased(entry("sibling").id);
-  EXPECT_TRUE(finds("the policy does not know whether it has a template"));
-  known.captured(entry("sibling").id, {.signature = 1, .bytes = 1});
 }
 
 TEST_F(VerifyTest, ContentsOfEntries) {

@@ -10,7 +10,7 @@
 //   recapture_update     every iteration captured again, one executable updated from it
 //   unlimited            like plain_lru, but nothing is ever destroyed: the bound that device memory allows or does not
 //   cache_run            graphcache with at most `executables` executables
-//   shared_table         the same with detail::Sharing::kTable: rows of a device table on one device-updated executable
+//   cache_run_always     the same with Share::kAlways: sets of a parameter table on one device-updated executable
 //   cache_run_unlimited  graphcache with one executable for each bucket, to compare with `unlimited`
 //
 // Each way processes the requests twice, each time from nothing. Total: all iterations enqueued one after another,
@@ -61,7 +61,7 @@ ABSL_FLAG(int, nodes, 200, "kernels per iteration, at least 2");
 ABSL_FLAG(int, iterations, 0,
           "iterations; by default 5000 on a GPU, 1500 with --cublas, and 100 on hostrt, which executes every thread of "
           "every kernel on the CPU");
-ABSL_FLAG(int, executables, 8, "executables that plain_lru, cache_run and shared_table may keep");
+ABSL_FLAG(int, executables, 8, "executables that plain_lru, cache_run and cache_run_always may keep");
 ABSL_FLAG(bool, cublas, false, "make a third of the kernels products of cuBLAS, which is looked for; GPU only");
 ABSL_FLAG(std::string, json, "", "file to write the results to");
 ABSL_FLAG(std::string, report, "", "file to write a page to that shows what a cache did, watched in one more pass");

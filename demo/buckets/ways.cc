@@ -189,8 +189,7 @@ std::vector<Kind> kinds(int executables, int buckets) {
       {"recapture_update", [](const Loop& loop) { return std::make_unique<RecaptureUpdate>(loop); }},
       {"unlimited", [](const Loop& loop) { return std::make_unique<Unlimited>(loop); }},
       cache_kind("cache_run", {.max_executables = executables}),
-      cache_kind("shared_table",
-                 {.max_executables = executables, .mechanisms = {.sharing = graphcache::detail::Sharing::kTable}}),
+      cache_kind("cache_run_always", {.max_executables = executables, .share = graphcache::Share::kAlways}),
       cache_kind("cache_run_unlimited", {.max_executables = buckets}),
   };
 }

@@ -10,7 +10,7 @@
 //   eager             everything enqueued by itself
 //   captured_by_hand  by hand on the raw API: a graph for each size, the nodes that change set before each launch
 //   cache_run         graphcache
-//   cache_run_own     the same, and no two sizes share an executable (Options::share)
+//   cache_run_own     the same, and no two sizes share an executable (Share::kNever)
 //
 // Two times of each way, medians of three repetitions. Total: all steps enqueued one after another, until the last rank
 // is done, captures included. Host: the first rank's host time of a step, measured over batches of ten steps with the

@@ -105,7 +105,7 @@ std::vector<Kind> kinds(const graphcache::Options& options) {
     return [of_cache](const Replica& replica) { return std::make_unique<CacheRun>(replica, of_cache); };
   };
   graphcache::Options own = options;
-  own.share = false;
+  own.share = graphcache::Share::kNever;
   return {kind<Eager>("eager"),
           kind<CapturedByHand>("captured_by_hand"),
           {"cache_run", cache_run(options)},

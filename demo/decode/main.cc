@@ -7,18 +7,16 @@
 // and the largest logit follow, and the choices are copied back. The host is one step ahead of the device: it knows the
 // sequences of the next step, and the device knows the tokens that it has chosen for them. Three things change from
 // step to step of a bucket: the source of the rows, the target of the choices, and the number of splits that the
-// longest sequence needs, which is the grid of `attend`, one node in each layer. Four ways to run it:
+// longest sequence needs, which is the grid of `attend`, one node in each layer. Three ways to run it:
 //
 //   eager             everything enqueued by itself
 //   graph_per_bucket  by hand on the raw API: at start each worker captures, instantiates and uploads a graph for each
 //                     bucket; what changes is set in its nodes before each launch
 //   cache_run         graphcache: one cache for all workers, with at most `executables` executables; a graph is
-//                     captured when a worker's batch first is of its bucket. Prefer::kDeviceTime
-//   cache_run_own     the same without Options::share: no graph takes over the executable of another, so no worker
-//                     waits for another's launch of it
+//                     captured when a worker's batch first is of its bucket. Share::kNever
 //
-// --sharing adds cache_run_total_time and cache_run_table, which may use device time for switches (Prefer::kTotalTime,
-// and in addition detail::Sharing::kTable).
+// --sharing adds cache_run_when_full and cache_run_always, which may use device time for switches (Share::kWhenFull and
+// Share::kAlways).
 //
 // Time per token: from the arrival of the last step's choices on the host until that of this step's, for each token of
 // an answer. Tokens per second: of all workers together, from when all are ready for requests. Start: from before the

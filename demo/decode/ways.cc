@@ -136,23 +136,20 @@ class CacheRun : public Decoder {
 }  // namespace
 
 std::vector<Kind> kinds(const graphcache::Buckets& buckets, int executables) {
-  using graphcache::Prefer;
-  using graphcache::detail::Sharing;
-  const auto cache = [&](const char* name, Sharing sharing, Prefer prefer) {
+  using graphcache::Share;
+  const auto cache = [&](const char* name, Share share) {
     graphcache::Options options;
     options.max_executables = executables;
-    options.mechanisms.sharing = sharing;
-    options.prefer = prefer;
+    options.share = share;
     return Kind{name, [=](const Workers& workers) { return std::make_unique<CacheRun>(workers, options); }};
   };
   return {
       {"eager", [](const Workers& workers) { return std::make_unique<Eager>(workers); }},
       {"graph_per_bucket",
        [&buckets](const Workers& workers) { return std::make_unique<GraphPerBucket>(workers, buckets); }},
-      cache("cache_run", Sharing::kAuto, Prefer::kDeviceTime),  // four streams keep the device busy
-      cache("cache_run_own", Sharing::kNever, Prefer::kDeviceTime),
-      cache("cache_run_total_time", Sharing::kAuto, Prefer::kTotalTime),
-      cache("cache_run_table", Sharing::kTable, Prefer::kTotalTime),
+      cache("cache_run", Share::kNever),  // four streams keep the device busy
+      cache("cache_run_when_full", Share::kWhenFull),
+      cache("cache_run_always", Share::kAlways),
   };
 }
 

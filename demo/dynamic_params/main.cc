@@ -1,22 +1,20 @@
 // A loop whose every iteration launches `nodes` short kernels, `dynamic` of which take a float that changes in every
-// iteration. Five ways to run it:
+// iteration. Four ways to run it:
 //
 //   no_graph          every kernel launched by itself
 //   recapture_update  capture the iteration again, update one executable from it, launch
 //   combined          by hand on the raw API: captured once, the dynamic nodes added to the capture by hand and their
 //                     parameters set in the executable before each launch (the approach of NVIDIA's article
 //                     "Constructing CUDA Graphs with Dynamic Parameters")
-//   cache_run         graphcache, the values patched node by node (detail::Patching::kPerNode)
-//   cache_run_device  graphcache, the values written by the device (detail::Patching::kDeviceUpdated)
+//   cache_run         graphcache
 //
 // Two times of each way. Total: all iterations enqueued one after another, until the GPU is done. Host: the host time
 // of an iteration, measured over batches of eight with the GPU idle at their start, because otherwise a full launch
 // queue would make the host wait for the GPU.
 //
-// With --sweep: 8, 40, 200 and 1000 kernels, half of them dynamic, and fewer iterations for more kernels. Three more
+// With --sweep: 8, 40, 200 and 1000 kernels, half of them dynamic, and fewer iterations for more kernels. Two more
 // ways:
 //
-//   cache_run_default  graphcache with the options that it comes with
 //   cache_run_pointed  graphcache, the value in device memory (Recorder::on_device), where the dynamic kernels read it
 //   static_replay      captured once and launched, nothing ever patched: what any way pays for the launch
 //

@@ -147,7 +147,7 @@ class Combined : public Iteration {
 
 class CacheRun : public Iteration {
  public:
-  explicit CacheRun(const Loop& loop, const graphcache::Options& options = {}) : Iteration(loop), cache_(options) {}
+  using Iteration::Iteration;
   void run(int iteration) override {
     const auto outcome =
         cache_.run(key_, loop_.stream, graphcache::params(Loop::changing(iteration)),
@@ -173,41 +173,16 @@ class CacheRun : public Iteration {
       }
     }
   }
-  static graphcache::Options with(graphcache::detail::Patching patching) {
-    graphcache::Options options;
-    options.mechanisms.patching = patching;
-    return options;
-  }
   graphcache::Cache cache_;
 
  private:
   const graphcache::Key key_ = graphcache::key("dynamic_params", loop_.nodes, loop_.dynamic);
 };
 
-class CacheRunPerNode : public CacheRun {
- public:
-  explicit CacheRunPerNode(const Loop& loop) : CacheRun(loop, with(graphcache::detail::Patching::kPerNode)) {}
-  // On a hit: one launch, and one call for each patched node.
-  std::optional<std::uint64_t> cuda_calls() const override {
-    const graphcache::Stats stats = cache_.stats();
-    return stats.hits() + stats.patched_nodes;
-  }
-};
-
-class CacheRunDevice : public CacheRun {
- public:
-  explicit CacheRunDevice(const Loop& loop) : CacheRun(loop, with(graphcache::detail::Patching::kDeviceUpdated)) {}
-  // On a hit: one launch, and one call for all nodes.
-  std::optional<std::uint64_t> cuda_calls() const override {
-    const graphcache::Stats stats = cache_.stats();
-    return stats.hits() + (loop_.dynamic == 0 ? 0 : stats.outcome(graphcache::Outcome::kPatched));
-  }
-};
-
 // Only the node that writes the value is patched.
-class CacheRunPointed : public CacheRunPerNode {
+class CacheRunPointed : public CacheRun {
  public:
-  using CacheRunPerNode::CacheRunPerNode;
+  using CacheRun::CacheRun;
 
  protected:
   void enqueue(graphcache::Recorder& rec, graphcache::Slot<float> value) const override {
@@ -245,12 +220,11 @@ std::optional<std::uint64_t> Iteration::cuda_calls() const { return raw_calls();
 
 std::vector<Kind> kinds() {
   return {kind<NoGraph>("no_graph"), kind<RecaptureUpdate>("recapture_update"), kind<Combined>("combined"),
-          kind<CacheRunPerNode>("cache_run"), kind<CacheRunDevice>("cache_run_device")};
+          kind<CacheRun>("cache_run")};
 }
 
 std::vector<Kind> sweep_kinds() {
   std::vector<Kind> all = kinds();
-  all.push_back(kind<CacheRun>("cache_run_default"));
   all.push_back(kind<CacheRunPointed>("cache_run_pointed"));
   all.push_back(kind<StaticReplay>("static_replay"));
   all.back().follows = false;

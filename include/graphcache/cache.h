@@ -138,8 +138,9 @@ class Cache {
   }
 
   // Makes a key ready without running it. Captures `fn` if the key is not known, and instantiates and uploads its graph
-  // if there is room for another executable. Nothing is evicted for it, so any number of keys can be recorded before
-  // the first run. The values of `params` may differ from those of later runs.
+  // if there is room for another executable. If there is none, but keys like it share one by a parameter table, its set
+  // is written there, on the given stream. Nothing is evicted for it, so any number of keys can be recorded before the
+  // first run. The values of `params` may differ from those of later runs.
   //
   // It waits for the upload, which runs on a stream of the cache's own. So do not call it while the device waits for
   // something that this thread does next. No outcome is counted, and Options::capture_after does not apply. If
@@ -317,7 +318,7 @@ class Cache {
 // Eviction. A key whose executable was evicted keeps its template, the captured graph. Its next run makes an executable
 // from that, without calling `fn`. A key is captured again if its template was dropped (Options::max_templates), if its
 // `fn` calls Recorder::on_device(), or if its `fn` hands out memory as above. Keys whose graphs differ only in kernels,
-// launch shapes and values share executables where that is cheaper (Options::share).
+// launch shapes and values can share executables (Options::share).
 //
 // Threads. Runs of one entry exclude each other from look-up to launch, except runs that call `fn` directly. If several
 // threads run a cold key, one captures it and the others wait. Runs of different entries do not wait for each other,

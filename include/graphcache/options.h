@@ -1,7 +1,7 @@
 // Options of a cache, given to its constructor. The defaults suit a program with some tens of launch configurations on
 // one device; most programs change none of them.
 //
-//   graphcache::Cache cache({.max_executables = 256, .prefer = graphcache::Prefer::kDeviceTime});
+//   graphcache::Cache cache({.max_executables = 256, .share = graphcache::Share::kAlways});
 //
 // GRAPHCACHE_DISABLE=1 in the environment when a cache is made overrides them: its runs then call `fn` directly, as
 // with max_executables = 0.
@@ -14,9 +14,8 @@
 #include <functional>
 #include <string_view>
 
-#include "graphcache/detail/mechanisms.h"
 #include "graphcache/hooks.h"
-#include "graphcache/prefer.h"
+#include "graphcache/share.h"
 #include "graphcache/stream.h"
 
 namespace graphcache {
@@ -46,13 +45,12 @@ struct Options {
 
   // ---- Executables and templates -----------------------------------------------------------------------------------
 
-  // The largest number of executables. A new one beyond it first evicts the least recently used one. 0: nothing is
-  // captured, and every run calls `fn` directly. Negative: every run fails.
+  // The largest number of executables. A key that needs one beyond it borrows one, or the one that was used longest ago
+  // gives way (docs/policy.md). 0: nothing is captured, and every run calls `fn` directly. Negative: every run fails.
   //
   // Device-updated executables (docs/design.md) are evicted last, because destroying one waits for work that other
-  // threads have in flight (docs/semantics.md). An executable with a parameter table counts more than once: one more
-  // for each executable's worth of memory that the table takes. An evicted executable may exist a little longer, until
-  // its last launch is over or another thread has destroyed it.
+  // threads have in flight (docs/semantics.md). An evicted executable may exist a little longer, until its last launch
+  // is over or another thread has destroyed it.
   int max_executables = 64;
 
   // The most device memory that executables may take, in bytes, by estimate (Stats::estimated_device_bytes). A key
@@ -94,13 +92,8 @@ struct Options {
   // child must not destroy the cache.
   int background_threads = 0;
 
-  // Whether keys share executables where that is cheaper. Keys can share if they are of one family: their graphs have
-  // the same topology, and are equal in everything else that an update cannot change. Kernels, launch shapes and values
-  // may differ. False: each key has its own executable, and graphs are not compared.
-  bool share = true;
-
-  // Which cost counts most where host time, device time and memory can be traded for one another (prefer.h).
-  Prefer prefer = Prefer::kTotalTime;
+  // When keys share executables (share.h).
+  Share share = Share::kWhenFull;
 
   // ---- Captures ----------------------------------------------------------------------------------------------------
 
@@ -206,9 +199,6 @@ struct Options {
 
   // Functions to call around captures and launches (hooks.h).
   Hooks hooks = {};
-
-  // For the library's own tests and benchmarks: leave it alone.
-  detail::Mechanisms mechanisms = {};
 };
 
 }  // namespace graphcache

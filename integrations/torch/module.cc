@@ -281,7 +281,7 @@ std::shared_ptr<void> keep_alive(const py::object& object) {
 class PyCache {
  public:
   PyCache(int max_executables, const std::optional<std::size_t>& max_device_bytes, int max_templates, int capture_after,
-          bool share, const std::string& prefer, const std::string& pools, const std::optional<int>& device) {
+          const std::string& share, const std::string& pools, const std::optional<int>& device) {
     if (c10::cuda::device_count() == 0) {
       throw std::runtime_error(
           "graphcache: PyTorch finds no CUDA device: is this a build of PyTorch with CUDA, and is there a driver?");
@@ -292,17 +292,16 @@ class PyCache {
     options.max_device_bytes = max_device_bytes.value_or(SIZE_MAX);
     options.max_templates = max_templates;
     options.capture_after = capture_after;
-    options.share = share;
+    using graphcache::Share;
+    options.share = share == "never"       ? Share::kNever
+                    : share == "when_full" ? Share::kWhenFull
+                    : share == "always"
+                        ? Share::kAlways
+                        : throw py::value_error("graphcache: share is \"never\", \"when_full\" or \"always\"");
     options.device = device.value_or(c10::cuda::current_device());
     if (options.device < 0 || options.device >= c10::cuda::device_count()) {
       throw py::value_error("graphcache: there is no device " + std::to_string(options.device));
     }
-    options.prefer = prefer == "total_time"    ? graphcache::Prefer::kTotalTime
-                     : prefer == "device_time" ? graphcache::Prefer::kDeviceTime
-                     : prefer == "memory"      ? graphcache::Prefer::kMemory
-                                               : throw py::value_error(
-                                                     "graphcache: prefer is \"total_time\", \"device_time\" or "
-                                                          "\"memory\"");
     using Pools = graphcache::TorchCache::Pools;
     const Pools kind = pools == "shared" ? Pools::kShared
                        : pools == "one_per_key"
@@ -604,11 +603,11 @@ not repeated.
 
 Runs are on the current stream. By default the keys share the memory of their temporaries, so all runs of a cache are on
 one stream. pools="one_per_key" gives each key its own. Each run of a key writes its results anew.)")
-      .def(py::init<int, const std::optional<std::size_t>&, int, int, bool, const std::string&, const std::string&,
+      .def(py::init<int, const std::optional<std::size_t>&, int, int, const std::string&, const std::string&,
                     const std::optional<int>&>(),
            py::kw_only(), py::arg("max_executables") = 64, py::arg("max_device_bytes") = py::none(),
-           py::arg("max_templates") = 512, py::arg("capture_after") = 1, py::arg("share") = true,
-           py::arg("prefer") = "total_time", py::arg("pools") = "shared", py::arg("device") = py::none())
+           py::arg("max_templates") = 512, py::arg("capture_after") = 1, py::arg("share") = "when_full",
+           py::arg("pools") = "shared", py::arg("device") = py::none())
       .def("run", &PyCache::run, py::arg("key"), py::arg("fn") = py::none(),
            "Runs fn(*arguments): by replay if the key has a graph, else directly or by capturing it. Returns what "
            "fn returned. "

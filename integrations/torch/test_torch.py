@@ -501,7 +501,7 @@ except RuntimeError as why:
         self.equal(cache.run("list", by_type, x, (0, 1)), x * 3)
         with self.assertRaises((ValueError, RuntimeError)):
             cache.register_generator(torch.Generator())
-        for wrong in ({"prefer": "speed"}, {"pools": "none"}, {"device": 77}, {"max_executables": -1}):
+        for wrong in ({"share": "sometimes"}, {"pools": "none"}, {"device": 77}, {"max_executables": -1}):
             with self.assertRaises(ValueError):
                 graphcache_torch.Cache(**wrong)
         self.equal(cache.run(("key", 1, True, None, [2, "x"], x.dtype), chain, x), chain(x))

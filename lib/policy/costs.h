@@ -24,13 +24,10 @@ inline constexpr int kChangeCount = 5;
 
 namespace costs {
 
-// Costs per node of the graph.
-inline constexpr Cost kInstantiate = 1400;
-inline constexpr Cost kUpload = 900;  // Part of the first launch.
-inline constexpr Cost kDestroy = 900;
+// A call of cudaGraphExecUpdate, for each node of the graph.
 inline constexpr Cost kUpdateReads = 25;
 
-// The cost of the cache's own work and calls, for each switch or new executable.
+// The cost of the cache's own work and calls, for each switch.
 inline constexpr Cost kTakeOver = 800;
 
 // Cost of cudaGraphExecUpdate for each node that differs, beyond kUpdateReads. Includes the node's cost in the next
@@ -38,9 +35,6 @@ inline constexpr Cost kTakeOver = 800;
 inline constexpr Cost kUpdate[kChangeCount] = {0, 80, 900, 1000, 1000};
 // Cost of setting the parameters of that node alone. Nodes other than kernels can only be changed by an update.
 inline constexpr Cost kPatch[kChangeCount] = {0, 146, 990, 1100, 0};
-
-// The price of a new executable.
-inline constexpr Cost buy(std::size_t nodes) { return kTakeOver + nodes * (kInstantiate + kUpload + kDestroy); }
 
 // A patch of the updater node, whatever it writes.
 inline constexpr Cost kPatchUpdaterNode = 400;
@@ -57,10 +51,5 @@ inline constexpr bool is_updater_node_cheaper(std::size_t nodes) {
 }
 
 }  // namespace costs
-
-// The ski-rental rule: whether a key that has paid `paid` in rent, and would now pay `rent`, gets an executable of its
-// own instead. A key that never buys pays at most the price in rent; one that buys has paid at most the price before.
-// So no sequence costs more than twice the better of always renting and buying at once.
-inline constexpr bool should_buy(Cost paid, Cost rent, Cost price) { return paid + rent > price; }
 
 }  // namespace graphcache

@@ -123,6 +123,7 @@ struct EntryContents {
   std::optional<EagerReason> eager_reason;  // The reason of the last direct run.
   // The signature of its content, or null if the content cannot have siblings.
   Signatures::Known* signature = nullptr;
+  Rule rule = Rule::kNone;             // By which it last got an executable.
   Loss executable_lost = Loss::kNone;  // Why it last lost its executable.
   Loss template_lost = Loss::kNone;    // Why it last lost its template.
   std::size_t others = 0;              // Number of executables when it was last evicted.

@@ -76,6 +76,21 @@ std::string sentence(Loss loss, std::size_t others, const Options& options) {
   return "";
 }
 
+// Which rule of docs/policy.md gave the key its executable.
+std::string sentence(Rule rule) {
+  switch (rule) {
+    case Rule::kNone:
+      return "";
+    case Rule::kRoom:
+      return ", of its own because there was room (rule 1)";
+    case Rule::kSibling:
+      return ", shared with its siblings (rule 2)";
+    case Rule::kEviction:
+      return ", in the place of the one used longest ago (rule 3)";
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string Cache::Impl::explain(const Key& key) try {
@@ -153,7 +168,7 @@ std::string Cache::Impl::explain(const Key& key, std::vector<std::uint64_t>* oth
     if (entry->task != Task::kNone) {
       line("A background thread is making its executable, or will make it.");
     } else if (entry->state == State::kLive) {
-      line("It has an executable", entry->pinned ? ", and is pinned." : ".");
+      line("It has an executable", entry->pinned ? ", and is pinned" : "", sentence(entry->rule), ".");
     } else if (entry->state == State::kRecorded) {
       line("It has a template and no executable: its next run does not call fn, and makes or borrows an executable.");
     } else {
@@ -168,17 +183,16 @@ std::string Cache::Impl::explain(const Key& key, std::vector<std::uint64_t>* oth
     }
     if (entry->state != State::kCold) {
       const std::uint64_t family = policy_.family(entry->id);
-      if (!options_.share) {
-        line("It shares no executables (Options::share is false).");
-      } else if (family != 0) {
+      if (family != 0) {
         line("It may share executables with the other keys of family ", family, ".");
+      } else if (options_.share == Share::kNever) {
+        line("It shares no executables (Options::share is kNever).");
       } else {
-        line(
-            "It shares no executables: no other key's graph had the same types of nodes when it last looked for one, "
-            "or its graph cannot be updated.");
+        line("It shares no executables: no other key's graph had the same types of nodes when it last looked for one, ",
+             "there has been room for one of its own, or its graph cannot be updated.");
       }
     }
-    if (entry->state != State::kCold && options_.share && others->empty()) *others = like(*entry);
+    if (entry->state != State::kCold && options_.share != Share::kNever && others->empty()) *others = like(*entry);
     const Notes& notes = entry->noted();
     if (!notes.refusal.empty()) {
       line("The runtime refused to update a sibling's executable to its graph: ", notes.refusal, ".");

@@ -235,6 +235,7 @@ class Cache::Impl {
   class Locked;
   bool take_over(Held& entry, Held& lender, const Plan& plan, const Request& request, Obtained* obtained);
   CallResult add_set(Held& entry, Held& lender, const Request& request);
+  absl::Status warm_set(Held& entry, Held& lender, const Request& request);
   void buy(Held& entry, bool may_evict, cudaStream_t stream, Obtained* obtained);
   CallResult instantiate(Entry& entry, cudaStream_t stream);
   void refuse_device_updates(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

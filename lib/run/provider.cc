@@ -112,7 +112,7 @@ Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request, b
 Entry* Cache::Impl::lock_candidate(const Entry* entry) {
   MutexLock lock(mutex_);
   const auto is_idle = [this](KeyId key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return this->is_idle(key); };
-  const KeyId id = policy_.candidate(entry->id, is_idle);
+  const KeyId id = policy_.candidate(entry->id, {is_idle, last_use_of()});
   if (id == kNoKey) return nullptr;
   Entry* const lender = index_.of(id);
   return lender->lock.try_lock() ? lender : nullptr;
@@ -151,7 +151,10 @@ bool Cache::Impl::decide(Held& entry, Held& lender, const Offer& offer, bool may
     plan = policy_.plan(entry->id, offer, {lock_idle, last_use_of()});
     // Runs end without the cache's lock, so a lender may have become idle.
     const bool somebody_loses = !plan.evict.empty() || plan.action == Plan::Action::kBorrow;
-    if (lender.get() == nullptr && somebody_loses && policy_.candidate(entry->id, lock_idle) != kNoKey) return false;
+    if (lender.get() == nullptr && somebody_loses &&
+        policy_.candidate(entry->id, {lock_idle, last_use_of()}) != kNoKey) {
+      return false;
+    }
     const bool instantiates = plan.action == Plan::Action::kOwn || plan.action == Plan::Action::kTable;
     if (instantiates && !may_instantiate && !has_free_thread()) {
       plan = {};
@@ -170,9 +173,10 @@ void Cache::Impl::begin(Entry* entry, const Plan& plan) {
   if (plan.action == Plan::Action::kBorrow) {
     index_.set_state(index_.of(plan.lender), State::kRecorded);
     index_.of(plan.lender)->executable_lost = Loss::kLent;
-    if (policy_.is_full(entry->id)) ghosts_.lost(index_.of(plan.lender), policy_.executables());
+    if (options_.share != Share::kAlways) ghosts_.lost(index_.of(plan.lender), policy_.executables());
   }
   if (plan.action == Plan::Action::kDirect) return;
+  entry->rule = plan.rule;
   index_.set_state(entry, State::kLive);
   ghosts_.came_back(entry);
 }
@@ -286,7 +290,7 @@ void Cache::Impl::buy(Held& entry, bool may_evict, cudaStream_t stream, Obtained
       MutexLock lock(mutex_);
       Locked locked(*this, nullptr);
       const auto lock_idle = [&](KeyId id) { return locked.try_lock(id); };
-      const KeyId victim = policy_.victim({lock_idle, last_use_of()});
+      const KeyId victim = policy_.victim(entry->id, {lock_idle, last_use_of()});
       if (victim != kNoKey) evict(index_.of(victim));
     }
     // A graph that allocates memory can have only one executable, and its last one may still wait for destruction.
@@ -330,8 +334,7 @@ CallResult Cache::Impl::instantiate(Entry& entry, cudaStream_t stream) {
 // Reports a refusal to the policy: the class gets no table, or the key no updater node for its slots.
 void Cache::Impl::refuse_device_updates(Entry* entry) {
   ++totals_.refused_device_updates;
-  policy_.refuse_table(entry->id);
-  policy_.refuse_slots(entry->id);
+  policy_.refuse_device_updates(entry->id);
 }
 
 // Whether an executable could be had now, so that no capture is wasted. Nothing is evicted for this, because the

@@ -384,35 +384,23 @@ void Cache::Impl::keep_template(Entry* entry, std::shared_ptr<Content> content, 
 // one executable follow each other (fact 15), so an executable shared by keys of several streams would keep these from
 // running concurrently.
 absl::Status Cache::Impl::find_family(Held& entry, const Request& request) {
-  {
-    MutexLock lock(mutex_);
-    // Other keys cannot get what an erased entry gets.
-    if (entry->erased || !policy_.shares()) return absl::OkStatus();
-  }
   unsigned long long stream = 0;
-  if (Policy::separates_streams(options_.mechanisms)) {
-    const cudaError_t error = stream_id(request.stream, &stream);
-    if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
-    if (error != cudaSuccess) return absl::OkStatus();
-  }
-  std::list<Held> others;
-  std::vector<KeyId> to_read;
+  const cudaError_t error = stream_id(request.stream, &stream);
+  if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
+  if (error != cudaSuccess) return absl::OkStatus();
+  Policy::ToRead to_read;
+  Held other(*this, nullptr);
   {
     MutexLock lock(mutex_);
+    if (entry->erased) return absl::OkStatus();  // Other keys cannot get what an erased entry gets.
     policy_.moved(entry->id, stream);
-    to_read = policy_.to_read(entry->id);
-    for (const KeyId id : to_read) {
-      Entry* const other = index_.of(id);
-      if (other == entry.get() || other->erased) continue;
-      Held& held = others.emplace_back(*this, nullptr);
-      if (other->lock.try_lock()) held.reset(other);
-    }
+    to_read = policy_.to_read(entry->id, last_use_of());
+    Entry* const found = to_read.other == kNoKey ? nullptr : index_.of(to_read.other);
+    if (found != nullptr && found->lock.try_lock()) other.reset(found);
   }
-  for (Held& other : others) {
-    if (other.get() != nullptr) read_graph(*other.get());
-    other.release();
-  }
-  if (!to_read.empty()) read_graph(*entry.get());
+  if (other.get() != nullptr) read_graph(*other.get());
+  other.release();
+  if (to_read.itself) read_graph(*entry.get());
   return absl::OkStatus();
 }
 

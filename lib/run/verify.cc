@@ -98,8 +98,8 @@ std::string Verifier::fault_of_policy(const Policy& policy, const Signatures& si
     if (!fault.empty()) return;
     if (policy.is_live(entry->id) != (entry->state == State::kLive)) {
       fault = of(*entry, "the policy knows another state");
-    } else if (policy.is_captured(entry->id) != (entry->state != State::kCold)) {
-      fault = of(*entry, "the policy does not know whether it has a template");
+    } else if (policy.family(entry->id) != 0 && entry->state == State::kCold) {
+      fault = of(*entry, "it has a family and no template");
     } else if (policy.family(entry->id) != 0 && entry->signature == nullptr) {
       fault = of(*entry, "it has a family and no signature");
     } else if (policy.is_pinned(entry->id) != (entry->pinned || entry->erased)) {

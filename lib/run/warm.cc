@@ -8,7 +8,8 @@
 
 namespace graphcache {
 
-// Does what the first run of a key does, up to the launch. Evicts no executable.
+// Does what the first run of a key does, up to the launch. Evicts no executable. A key that will borrow one gets its
+// set in the table.
 absl::Status Cache::Impl::warm(const Request& request) {
   const cudaStream_t stream = request.stream;
   if (active_recording != nullptr) {
@@ -46,11 +47,13 @@ absl::Status Cache::Impl::warm(const Request& request) {
   entry->direct_left = 0;
   entry->seen = true;
   if (absl::Status lost = find_family(entry, request); !lost.ok()) return failed(request, std::move(lost));
+  if (Held lender(*this, lock_candidate(entry.get())); lender.get() != nullptr) {
+    return warm_set(entry, lender, request);
+  }
   {
     MutexLock lock(mutex_);
     sweep();
-    if (policy_.has_to_borrow(entry->id)) return absl::OkStatus();
-    const Plan plan = policy_.plan_ahead(entry->id);
+    const Plan plan = policy_.plan(entry->id, {}, {[](KeyId) { return false; }});
     if (plan.action == Plan::Action::kDirect) return absl::OkStatus();
     begin(entry.get(), plan);
     if (is_left_to_background(*entry.get())) {
@@ -65,6 +68,31 @@ absl::Status Cache::Impl::warm(const Request& request) {
     demote(entry.get(), Loss::kFailed);
   }
   return failed(request, cuda_failure(result.call, result.error));
+}
+
+// Adds the entry's set to the lender's table, if it has one and there is room.
+absl::Status Cache::Impl::warm_set(Held& entry, Held& lender, const Request& request) {
+  Offer offer;
+  if (!find_offer(entry, lender, &offer) || offer.has_set || lender->executable->table() == nullptr) {
+    return absl::OkStatus();
+  }
+  {
+    MutexLock lock(mutex_);
+    const bool fits = policy_.bytes() + offer.set_bytes <= options_.max_device_bytes;
+    if (!fits || policy_.is_table_full(lender->id, offer.set_bytes)) return absl::OkStatus();
+    policy_.added_set(lender->id, offer.set_bytes);
+  }
+  RelaxedCaptureMode relaxed;
+  CallResult done = lender->executable->table()->add(*entry->content, request.stream);
+  const bool is_added = done.error == cudaSuccess;
+  if (is_added) done = lender->executable->mark_ready(request.stream);
+  if (done.error == cudaSuccess) return absl::OkStatus();
+  if (!is_fatal(done.error)) {
+    MutexLock lock(mutex_);
+    // Without the event a launch would not wait for the set.
+    is_added ? demote(lender.get(), Loss::kFailed) : policy_.added_set(lender->id, 0 - offer.set_bytes);
+  }
+  return failed(request, cuda_failure(done.call, done.error));
 }
 
 }  // namespace graphcache

@@ -1,9 +1,9 @@
 // GPU time of graphs whose nodes are rewritten by a node of the graph itself: device_time [--json FILE] [ROUNDS].
 //
 //   values  the second half of a chain of kernels has a value that changes at each run: written by the device
-//           (detail::Patching::kDeviceUpdated), beside patches by the host (kPerNode)
+//           (Patching::kDeviceUpdated), beside patches by the host (kPerNode)
 //   keys    eight keys in turn, which differ in the grids and values of all kernels: on one executable with a parameter
-//           table (detail::Sharing::kTable), beside an executable for each key (Options::share = false)
+//           table (Sharing::kTable), beside an executable for each key (Share::kNever)
 //
 // The figure is the time for each of 64 runs, launched one after the other, until the GPU is done. Executables of one
 // graph differ by a few percent, so there are several of each way, all alive at once. The ways take turns; medians of
@@ -19,6 +19,7 @@
 #include "graphcache/graphcache.h"
 #include "measure.h"
 #include "report.h"
+#include "../forced_ways.h"
 
 namespace {
 
@@ -105,17 +106,14 @@ class Instance {
 
 void measure(bench::Report& report, bool keys, int nodes, int rounds) {
   Options by_host, by_device;
-  by_host.share = false;
-  by_host.mechanisms.patching = graphcache::detail::Patching::kPerNode;
-  if (keys) {
-    by_device.mechanisms.sharing = graphcache::detail::Sharing::kTable;
-  } else {
-    by_device.mechanisms.patching = graphcache::detail::Patching::kDeviceUpdated;
-  }
+  by_host.share = graphcache::Share::kNever;
   const int count = nodes < 100 ? 12 : keys ? 4 : 8;
   std::vector<std::unique_ptr<Instance>> of_host, of_device;
   for (int i = 0; i < count; ++i) {
+    test::force(test::Patching::kPerNode);
     of_host.push_back(std::make_unique<Instance>(by_host, nodes, keys));
+    test::force(keys ? test::Patching::kAuto : test::Patching::kDeviceUpdated);
+    if (keys) test::force(&by_device, test::Sharing::kTable);
     of_device.push_back(std::make_unique<Instance>(by_device, nodes, keys));
     const graphcache::Stats stats = of_device.back()->stats();
     if (stats.refused_device_updates != 0 || stats.live_executables != 1) fail("the device does not update");

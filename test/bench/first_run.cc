@@ -96,19 +96,16 @@ double median(std::vector<double> values) {
 
 class Measurement {
  public:
-  enum Way { kRaw, kDefault, kNotShared, kDeviceTime, kFamily2To8, kWays };
-  static constexpr const char* kNames[kWays] = {"raw", "default", "not_shared", "device_time", "family_2_to_8"};
+  enum Way { kRaw, kDefault, kNotShared, kFamily2To8, kWays };
+  static constexpr const char* kNames[kWays] = {"raw", "default", "not_shared", "family_2_to_8"};
 
   explicit Measurement(Shape shape) : work_(shape) {
     CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     graphcache::Options options;
     caches_[kDefault] = std::make_unique<graphcache::Cache>(options);
     caches_[kFamily2To8] = std::make_unique<graphcache::Cache>(options);
-    options.share = false;
+    options.share = graphcache::Share::kNever;
     caches_[kNotShared] = std::make_unique<graphcache::Cache>(options);
-    options.share = true;
-    options.prefer = graphcache::Prefer::kDeviceTime;
-    caches_[kDeviceTime] = std::make_unique<graphcache::Cache>(options);
   }
   ~Measurement() {
     caches_ = {};

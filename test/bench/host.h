@@ -63,7 +63,7 @@ inline std::vector<graphcache::Key> numbered_keys(int count) {
 // Each key has its own executable from its first run on, and keeps it.
 inline graphcache::Options unshared(int executables) {
   graphcache::Options options;
-  options.share = false;
+  options.share = graphcache::Share::kNever;
   options.max_executables = options.max_templates = executables;
   return options;
 }

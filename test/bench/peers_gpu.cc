@@ -175,7 +175,7 @@ class Cached : public Way {
  private:
   static graphcache::Options options(bool shares) {
     graphcache::Options options;
-    options.share = shares;
+    options.share = shares ? graphcache::Share::kAlways : graphcache::Share::kNever;
     return options;
   }
   graphcache::Cache cache_;

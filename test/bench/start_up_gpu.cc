@@ -35,7 +35,7 @@ struct Way {
   graphcache::Options options;
 };
 
-graphcache::Options options(bool share, int background_threads, int max_executables = 64) {
+graphcache::Options options(graphcache::Share share, int background_threads, int max_executables = 64) {
   graphcache::Options options;
   options.share = share;
   options.background_threads = background_threads;
@@ -114,11 +114,11 @@ class Work {
 int main(int argc, char** argv) {
   bench::Report report(argc, argv, bench::machine());
   const int rounds = report.argument(0, 11);
-  const Way ways[] = {{"direct", "", options(true, 0, 0)},
-                      {"run", "shared", options(true, 0)},
-                      {"background", "shared", options(true, 1)},
-                      {"run", "own", options(false, 0)},
-                      {"background", "own", options(false, 1)}};
+  const Way ways[] = {{"direct", "", options(graphcache::Share::kAlways, 0, 0)},
+                      {"run", "shared", options(graphcache::Share::kAlways, 0)},
+                      {"background", "shared", options(graphcache::Share::kAlways, 1)},
+                      {"run", "own", options(graphcache::Share::kNever, 0)},
+                      {"background", "own", options(graphcache::Share::kNever, 1)}};
   Figures figures[std::size(ways)];
   Work work;
   for (int round = -1; round < rounds; ++round) {  // negative rounds are a warm-up

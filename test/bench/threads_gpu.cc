@@ -75,7 +75,7 @@ void measure(bench::Report& report, int count, bool own, int rounds) {
     keys.push_back(graphcache::key("thread", i));
   }
   graphcache::Options options;
-  options.share = false;  // one executable for each key, as in the reference
+  options.share = graphcache::Share::kNever;  // one executable for each key, as in the reference
   graphcache::Cache cache(options);
   std::mutex one;
 

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "any_lane.h"
+#include "forced_ways.h"
 #include "memory.h"
 #include "runtime.h"
 
@@ -26,18 +27,12 @@ Settings::Settings(std::uint64_t the_seed, const Limits& limits) : seed(the_seed
   options.max_templates = random.of(kTemplates);
   constexpr std::size_t kBytes[] = {SIZE_MAX, SIZE_MAX, SIZE_MAX, 700'000, 260'000};
   options.max_device_bytes = random.of(kBytes);
-  constexpr detail::Sharing kSharings[] = {detail::Sharing::kAuto, detail::Sharing::kNever, detail::Sharing::kAlways,
-                                           detail::Sharing::kTable};
-  options.mechanisms.sharing = random.of(kSharings);
-  // By default small graphs, as most are here, borrow only if the budget is full.
-  if (options.mechanisms.sharing == detail::Sharing::kAuto && seed % 2 != 0) {
-    options.mechanisms.sharing = detail::Sharing::kRent;
-  }
-  constexpr detail::Patching kPatchings[] = {detail::Patching::kAuto, detail::Patching::kPerNode,
-                                             detail::Patching::kDeviceUpdated};
-  options.mechanisms.patching = random.of(kPatchings);
-  constexpr Prefer kPreferences[] = {Prefer::kTotalTime, Prefer::kTotalTime, Prefer::kDeviceTime, Prefer::kMemory};
-  options.prefer = random.of(kPreferences);
+  constexpr Sharing kSharings[] = {Sharing::kAuto,    Sharing::kAuto,          Sharing::kNever,
+                                   Sharing::kUpdates, Sharing::kUpdatesAcross, Sharing::kTable};
+  force(&options, random.of(kSharings));
+  constexpr Patching kPatchings[] = {Patching::kAuto, Patching::kPerNode, Patching::kDeviceUpdated};
+  force(random.of(kPatchings));
+  if (random.one_in(4)) options.share = Share::kAlways;
   // While another thread's capture in global mode is active, synchronizations fail.
   constexpr cudaStreamCaptureMode kModes[] = {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed,
                                               cudaStreamCaptureModeGlobal};
@@ -82,15 +77,16 @@ std::string Settings::text() const {
   return absl::StrCat(
       "world ", seed, " (threads ", threads, ", programs ", programs.size(), ", executables ", options.max_executables,
       ", templates ", options.max_templates, ", bytes ",
-      options.max_device_bytes == SIZE_MAX ? "any" : absl::StrCat(options.max_device_bytes), ", sharing ",
-      number(options.mechanisms.sharing), ", patching ", number(options.mechanisms.patching), ", prefer ",
-      number(options.prefer), ", mode ", number(options.capture_mode), ", flags ", options.instantiate_flags,
-      ", after ", options.capture_after, ", background ", options.background_threads, priorities ? ", priorities" : "",
-      default_stream ? ", default stream" : "", per_thread > 0 ? absl::StrCat(", per thread ", per_thread) : "",
-      steps ? ", steps" : "", bad_values ? ", bad values" : "", spins ? ", spins" : "",
-      synchronizes ? ", synchronizes" : "", flavor.tiny ? ", tiny" : "", flavor.allocates ? ", allocates" : "",
-      flavor.on_device ? ", on_device" : "", flavor.breaks ? ", breaks" : "", flavor.related ? ", related" : "",
-      flavor.pageable ? ", pageable" : "", flavor.refuses ? ", refuses" : "", ")");
+      options.max_device_bytes == SIZE_MAX ? "any" : absl::StrCat(options.max_device_bytes), ", share ",
+      number(options.share), ", tables ", number(mechanisms_of_new_caches.tables), ", patching ",
+      number(mechanisms_of_new_caches.patching), ", mode ", number(options.capture_mode), ", flags ",
+      options.instantiate_flags, ", after ", options.capture_after, ", background ", options.background_threads,
+      priorities ? ", priorities" : "", default_stream ? ", default stream" : "",
+      per_thread > 0 ? absl::StrCat(", per thread ", per_thread) : "", steps ? ", steps" : "",
+      bad_values ? ", bad values" : "", spins ? ", spins" : "", synchronizes ? ", synchronizes" : "",
+      flavor.tiny ? ", tiny" : "", flavor.allocates ? ", allocates" : "", flavor.on_device ? ", on_device" : "",
+      flavor.breaks ? ", breaks" : "", flavor.related ? ", related" : "", flavor.pageable ? ", pageable" : "",
+      flavor.refuses ? ", refuses" : "", ")");
 }
 
 void Tally::add(const Tally& other) {

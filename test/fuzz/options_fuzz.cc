@@ -19,6 +19,7 @@
 #include "input.h"
 #include "kernels.h"
 #include "run/verify.h"
+#include "forced_ways.h"
 
 namespace graphcache::test {
 namespace {
@@ -37,8 +38,8 @@ Options read_options(Input& in, cudaStream_t stream) {
   options.max_device_bytes = in.pick(kBytes);
   options.device = in.pick(kDevices);
   options.stream = in.pick(streams);
-  options.share = !in.chance(64);
-  options.mechanisms.sharing = static_cast<detail::Sharing>(in.below(5));
+  test::force(&options, static_cast<test::Sharing>(in.below(4)));
+  if (in.chance(16)) options.share = static_cast<Share>(in.below(4));
   options.capture_mode = static_cast<cudaStreamCaptureMode>(in.below(in.chance(8) ? 4 : 3));
   options.instantiate_flags = in.chance(64) ? in.byte() : 0;
   if (in.chance(64)) options.capture_after = in.pick(kCounts);

@@ -40,7 +40,7 @@ cudaGraphExec_t captured(const peers::Work& work, int key) {
   return exec;
 }
 
-int measure_cache(const char* way, const peers::Work& work, bool share) {
+int measure_cache(const char* way, const peers::Work& work, graphcache::Share share) {
   graphcache::Options options;
   options.share = share;
   graphcache::Cache cache(options);
@@ -71,7 +71,8 @@ int main(int argc, char** argv) {
       PEERS_CHECK(cudaGraphLaunch(found->second, work.stream));
     });
   }
-  if (way == "cache" || way == "cache_own") return measure_cache(argv[1], work, way == "cache");
+  if (way == "cache" || way == "cache_own")
+    return measure_cache(argv[1], work, way == "cache" ? graphcache::Share::kAlways : graphcache::Share::kNever);
   std::fprintf(stderr, "usage: many_keys direct|by_hand|cache|cache_own\n");
   return 2;
 }

@@ -1,6 +1,5 @@
 #include "cache.h"
 
-#include <cstdlib>
 #include <utility>
 
 #include "policy/policy.h"
@@ -22,23 +21,28 @@ GraphFacts facts_of(const Graph& graph) {
 
 class Cache : public SimPolicy {
  public:
-  Cache(Ledger& ledger, Prefer prefer)
+  Cache(Ledger& ledger, Share share)
       : ledger_(ledger),
-        policy_({.prefer = prefer, .max_executables = ledger.budget()}),
+        policy_(
+            {.share = share, .max_executables = ledger.budget(), .max_device_bytes = ledger.trace().max_device_bytes}),
         executables_(ledger.trace().graphs.size(), kNone),
         captured_(ledger.trace().graphs.size()) {}
 
   void run(const Run& run) override {
-    policy_.used(run.key);
+    policy_.used(run.key, {++runs_, 0});
     if (executables_[run.key] == kNone) miss(run);
+    if (executables_[run.key] == kNone) return ledger_.run_directly();
     ledger_.launch(executables_[run.key]);
   }
 
  private:
   static constexpr ExecutableId kNone = kUnlimited;
 
+  // The key gets no executable if other threads use all of them.
   void miss(const Run& run) {
+    const auto idle = [&](KeyId key) { return !ledger_.is_in_use(executables_[key]); };
     if (!captured_[run.key]) {
+      if (!policy_.has_room(run.key, {idle})) return;
       GraphFacts facts = facts_of(ledger_.graph(run.key));
       facts.signature = 0;
       ledger_.capture(run.key);
@@ -46,12 +50,14 @@ class Cache : public SimPolicy {
       captured_[run.key] = true;
     }
     policy_.moved(run.key, run.stream);
-    for (const KeyId key : policy_.to_read(run.key)) {
+    const auto read = [&](KeyId key) {
       ledger_.read(key);
       policy_.described(key, facts_of(ledger_.graph(key)));
-    }
-    const auto idle = [](KeyId) { return true; };
-    const Plan plan = policy_.plan(run.key, offer(run.key, policy_.candidate(run.key, idle)), idle);
+    };
+    const Policy::ToRead to_read = policy_.to_read(run.key, Policy::View::no_later_use);
+    if (to_read.itself) read(run.key);
+    if (to_read.other != kNoKey && idle(to_read.other)) read(to_read.other);
+    const Plan plan = policy_.plan(run.key, offer(run.key, policy_.candidate(run.key, {idle})), {idle});
     carry_out(run.key, plan);
     policy_.done(run.key, plan);
   }
@@ -68,7 +74,7 @@ class Cache : public SimPolicy {
     for (const KeyId loser : plan.evict) ledger_.destroy(std::exchange(executables_[loser], kNone));
     switch (plan.action) {
       case Plan::Action::kDirect:
-        std::abort();  // no other thread uses an executable, so there is always one
+        break;
       case Plan::Action::kOwn:
         executables_[key] = ledger_.instantiate(key, plan.writes_slots ? Kind::kSlots : Kind::kPlain);
         break;
@@ -86,20 +92,21 @@ class Cache : public SimPolicy {
   Policy policy_;
   std::vector<ExecutableId> executables_;  // by key
   std::vector<bool> captured_;
+  std::uint64_t runs_ = 0;
 };
 
-template <Prefer prefer>
+template <Share share>
 std::unique_ptr<SimPolicy> make(Ledger& ledger) {
-  return std::make_unique<Cache>(ledger, prefer);
+  return std::make_unique<Cache>(ledger, share);
 }
 
 }  // namespace
 
 const std::vector<NamedPolicy>& cache_policies() {
   static const std::vector<NamedPolicy> policies = {
-      {"cache", make<Prefer::kTotalTime>},
-      {"cache, device time", make<Prefer::kDeviceTime>},
-      {"cache, memory", make<Prefer::kMemory>},
+      {"cache", make<Share::kWhenFull>},
+      {"cache, never", make<Share::kNever>},
+      {"cache, always", make<Share::kAlways>},
   };
   return policies;
 }

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "price.h"
+
 namespace graphcache::sim {
 namespace {
 
@@ -85,6 +87,19 @@ Trace zipf(std::string name, std::vector<Graph> graphs, std::size_t runs, std::u
   return trace;
 }
 
+// Each of four threads has a stream, and runs any key.
+Trace server(std::string name, const Graph& graph) {
+  Trace trace = zipf(std::move(name), like(graph, 64), 5000, 4);
+  for (Run& run : trace.runs) run.thread = run.stream;
+  return trace;
+}
+
+// Device memory holds eight executables, and a part of one.
+Trace limited(Trace trace, std::size_t spare_percent) {
+  trace.max_device_bytes = price::bytes(trace.graphs.front()) * (800 + spare_percent) / 100;
+  return trace;
+}
+
 Trace in_turn(std::string name, std::vector<Graph> graphs, std::size_t runs) {
   Trace trace{std::move(name), std::move(graphs), {}};
   for (std::size_t i = 0; i < runs; ++i) trace.runs.push_back({static_cast<KeyId>(i % trace.graphs.size()), 0, true});
@@ -118,6 +133,18 @@ Trace one_time(std::string name, const Graph& graph, std::size_t runs) {
   Random random(3);
   KeyId next = 8;
   for (std::size_t i = 0; i < runs; ++i) trace.runs.push_back({i % 10 == 9 ? next++ : random.below(8), 0, true});
+  return trace;
+}
+
+// Each of 64 keys runs three times, and then twelve of another signature run.
+Trace phases(std::string name, const Graph& graph, std::size_t runs) {
+  Trace trace{std::move(name), like(graph, 76), {}};
+  for (std::size_t key = 64; key < 76; ++key) trace.graphs[key].signature = 2;
+  Random random(6);
+  for (std::size_t i = 0; i < runs; ++i) {
+    const bool is_early = i < 192;
+    trace.runs.push_back({static_cast<KeyId>(is_early ? i % 64 : 64 + random.below(12)), 0, true});
+  }
   return trace;
 }
 
@@ -178,6 +205,10 @@ std::vector<Trace> generated_traces() {
       zipf("zipf_mixed", mixed(grids(200), 64), 5000),
       zipf("zipf_mixed_small", mixed(grids(8), 64), 5000),
       zipf("roaming", like(grids(200), 16), 5000, 4),
+      server("server", grids(200)),
+      server("server_small", grids(8)),
+      limited(zipf("bytes", like(grids(200), 64), 5000), 0),
+      limited(zipf("bytes_spare", like(grids(200), 64), 5000), 50),
       in_turn("two_in_turn", like(grids(200), 2), 2000),
       in_turn("two_in_turn_small", like(grids(8), 2), 2000),
       in_turn("nine_in_turn", like(grids(200), 9), 2000),
@@ -190,6 +221,12 @@ std::vector<Trace> generated_traces() {
       retire("retire_small", grids(8), 5000),
       one_time("one_time", grids(200), 5000),
       one_time("one_time_small", grids(8), 5000),
+      phases("phases", grids(200), 5000),
+      phases("phases_kernels", other_kernels(200), 5000),
+      phases("phases_small", grids(8), 5000),
+      phases("phases_arguments", few_arguments(200), 5000),
+      zipf("zipf_mixed_arguments", mixed(few_arguments(200), 64), 5000),
+      zipf("zipf_mixed_kernels", mixed(other_kernels(200), 64), 5000),
       once("once", grids(200), 500),
       decode("decode", 18),
       decode("decode_slots", 100),

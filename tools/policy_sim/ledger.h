@@ -1,11 +1,11 @@
 // The account of a policy: prices, executables, device memory, the most expensive run. Checks each action. A policy
-// ends the program if it exceeds its budget, launches an executable of another key's graph, or updates what cannot be
-// updated.
+// ends the program if it exceeds its limits, launches an executable of another key's graph, updates what cannot be
+// updated, or destroys or updates what another thread uses.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
+#include <map>
 #include <unordered_set>
 #include <vector>
 
@@ -15,18 +15,19 @@
 namespace graphcache::sim {
 
 using ExecutableId = std::size_t;
-inline constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
 
 struct Totals {
   Price price;
-  std::size_t captures = 0, instantiations = 0, switches = 0;
+  std::size_t captures = 0, instantiations = 0, switches = 0, direct_runs = 0;
   std::size_t executables = 0, peak_executables = 0;
-  std::size_t bytes = 0, peak_bytes = 0;  // without the memory that the driver takes once
+  std::size_t bytes = 0, peak_bytes = 0;  // of executables, tables and parameter sets
+  // Beside these: updater nodes for slots, and what the driver takes once a process.
+  std::size_t slot_bytes = 0, peak_slot_bytes = 0;
   bool takes_driver_bytes = false;
-  Ns worst_run = 0;            // without the kernels' own time
   Ns startup = 0;              // host time of the first runs of keys
   Ns later_host = 0;           // host time of all other runs
   std::size_t later_runs = 0;  // number of all other runs
+  Ns worst_later = 0;          // the most expensive of them, without the kernels' own time
 };
 
 class Ledger {
@@ -37,9 +38,15 @@ class Ledger {
   const Graph& graph(KeyId key) const { return trace_.graphs[key]; }
   std::size_t budget() const { return budget_; }
   const Totals& totals() const { return totals_; }
-  std::size_t bytes(ExecutableId id) const { return executables_[id].bytes; }
 
   bool has_set(ExecutableId id, KeyId key) const { return executables_[id].sets.count(key) != 0; }
+
+  // Whether a plain executable of the key is within the limits.
+  bool has_room(KeyId key) const {
+    return totals_.executables < budget_ && totals_.bytes + price::bytes(graph(key)) <= trace_.max_device_bytes;
+  }
+  // Whether the current run of another thread uses it.
+  bool is_in_use(ExecutableId id) const;
 
   void begin(const Run& run);
   void end();
@@ -53,6 +60,8 @@ class Ledger {
   // has none there. Otherwise by an update.
   void bring_over(ExecutableId id, KeyId key);
   void launch(ExecutableId id);
+  // Launches the run's kernels without a graph.
+  void run_directly();
 
  private:
   struct Executable {
@@ -62,7 +71,7 @@ class Ledger {
     bool has_values = false;   // whether it has the values of the run
     std::uint32_t stream = 0;  // stream of the last launch
     std::size_t launch = 0;    // number of the last launch
-    std::size_t bytes = 0;
+    std::size_t bytes = 0, slot_bytes = 0;
     std::unordered_set<KeyId> sets;
   };
 
@@ -75,6 +84,7 @@ class Ledger {
   const std::size_t budget_;
   const std::size_t streams_;
   std::vector<Executable> executables_;
+  std::map<std::uint32_t, ExecutableId> in_use_;  // by thread
   std::vector<bool> captured_, seen_;
   Totals totals_;
   Run run_;

@@ -1,9 +1,8 @@
-// Simple policies, as a program without a library would implement them.
+// What is compared, and the dictionary beside which it is judged.
 #pragma once
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "ledger.h"
 
@@ -21,8 +20,8 @@ struct NamedPolicy {
   std::unique_ptr<SimPolicy> (*make)(Ledger& ledger);
 };
 
-// One executable a key, with LRU eviction. The same with templates kept. The same with all slots patched by the host.
-// One table for each family and stream. One shared executable, updated, for each family and stream.
-const std::vector<NamedPolicy>& simple_policies();
+// As a program writes it by hand: an executable a key, whose slots the host patches. Where there is no room, the least
+// recently used one is destroyed, and its key's next run captures again.
+const NamedPolicy& dictionary();
 
 }  // namespace graphcache::sim

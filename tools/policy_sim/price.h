@@ -1,4 +1,4 @@
-// The price of each action, in nanoseconds of host and device time, measured on an H200. docs/policy.md has the source
+// The price of each action, in nanoseconds of host and device time, measured on an H200. 2026-11-25.md has the source
 // of each number. lib/policy/costs.h has the costs by which the cache decides; this file has those by which it is
 // judged.
 #pragma once
@@ -65,6 +65,9 @@ inline constexpr Ns kLaunch = 1500;
 inline constexpr Ns kLaunchOther = 1400;
 inline constexpr Ns kLaunchPerNode = 2;
 
+// The launch of a node without a graph: docs/performance.md, "The dynamic-parameters program", 531.7 us for 200 nodes.
+inline constexpr Ns kDirectLaunch = 2660;
+
 // Launches of one executable follow each other whatever their streams. A launch that waits for another stream's loses
 // this percentage of the kernels' time (docs/demos/decode.md: 0.709 of the tokens).
 inline constexpr Ns kSerializedPercent = 41;
@@ -125,13 +128,6 @@ inline Price launch(const Graph& graph, Kind kind, bool other_executable, bool o
   if (kind != Kind::kPlain) price.device += kUpdaterIdle + updatable_nodes(graph, kind) * kUpdatableNode;
   if (other_stream) price.device += kernels(graph) * kSerializedPercent / 100;
   return price;
-}
-
-// The kind of a key's own executable for which new values cost less.
-inline Kind own_kind(const Graph& graph) {
-  const Price by_device = values(graph, Kind::kSlots);
-  const Ns standing = kUpdaterIdle + graph.slot_nodes * kUpdatableNode;
-  return values(graph, Kind::kPlain).host > by_device.overhead() + standing ? Kind::kSlots : Kind::kPlain;
 }
 
 }  // namespace price

@@ -9,6 +9,12 @@
 namespace graphcache::sim {
 namespace {
 
+// Leaves the field as it is if the line ends before it.
+template <class T>
+void read_optional(std::istream& words, T* field) {
+  if (words && !words.eof() && !(words >> std::ws).eof()) words >> *field;
+}
+
 bool read_graph(std::istream& words, Graph* graph) {
   unsigned difference = 0;
   words >> graph->nodes >> graph->slot_nodes >> graph->signature >> graph->table_class >> graph->differing >>
@@ -21,6 +27,7 @@ bool read_graph(std::istream& words, Graph* graph) {
 bool read_run(const std::string& line, std::size_t keys, Run* run) {
   std::istringstream words(line);
   words >> run->key >> run->stream >> run->values_changed;
+  read_optional(words, &run->thread);
   return words && run->key < keys;
 }
 
@@ -33,12 +40,18 @@ std::size_t Trace::streams() const {
 }
 
 void write(const Trace& trace, std::ostream& out) {
-  out << "trace " << trace.name << '\n';
+  out << "trace " << trace.name;
+  if (trace.max_device_bytes != kUnlimited) out << ' ' << trace.max_device_bytes;
+  out << '\n';
   for (const Graph& graph : trace.graphs) {
     out << "graph " << graph.nodes << ' ' << graph.slot_nodes << ' ' << graph.signature << ' ' << graph.table_class
         << ' ' << graph.differing << ' ' << static_cast<unsigned>(graph.difference) << ' ' << graph.node_ns << '\n';
   }
-  for (const Run& run : trace.runs) out << run.key << ' ' << run.stream << ' ' << run.values_changed << '\n';
+  for (const Run& run : trace.runs) {
+    out << run.key << ' ' << run.stream << ' ' << run.values_changed;
+    if (run.thread != 0) out << ' ' << run.thread;
+    out << '\n';
+  }
 }
 
 Trace read(std::istream& in) {
@@ -50,7 +63,9 @@ Trace read(std::istream& in) {
     if (!(words >> first)) continue;
     bool ok = true;
     if (first == "trace") {
-      ok = static_cast<bool>(words >> trace.name);
+      words >> trace.name;
+      read_optional(words, &trace.max_device_bytes);
+      ok = !words.fail();
     } else if (first == "graph") {
       ok = read_graph(words, &trace.graphs.emplace_back());
     } else {

@@ -1,14 +1,17 @@
 // A trace: the keys that ran, their order and streams, and the properties of their graphs. It contains no policy.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <iosfwd>
+#include <limits>
 #include <string>
 #include <vector>
 
 namespace graphcache::sim {
 
 using KeyId = std::uint32_t;
+inline constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
 
 // How the graphs of one signature differ, in rising order of cost.
 enum class Difference : std::uint8_t { kArguments, kGrids, kKernels };
@@ -28,18 +31,20 @@ struct Run {
   KeyId key = 0;
   std::uint32_t stream = 0;
   bool values_changed = false;  // whether its slots hold other values than in the key's last run
+  std::uint32_t thread = 0;     // uses the run's executable until its next run begins
 };
 
 struct Trace {
   std::string name;
   std::vector<Graph> graphs;  // by key
   std::vector<Run> runs;
+  std::size_t max_device_bytes = kUnlimited;
 
   std::size_t streams() const;  // number of different streams of its runs
 };
 
-// The text form: a line `trace NAME`, a line `graph ...` for each key with the fields of Graph in their order, and a
-// line `KEY STREAM CHANGED` for each run.
+// The text form: a line `trace NAME [MAX_DEVICE_BYTES]`, a line `graph ...` for each key with the fields of Graph in
+// their order, and a line `KEY STREAM CHANGED [THREAD]` for each run.
 void write(const Trace& trace, std::ostream& out);
 // Throws std::runtime_error, which names the line, if the text is not a trace.
 Trace read(std::istream& in);
