@@ -4,12 +4,10 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
-#include <list>
 #include <memory>
 #include <new>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "cuda/compat.h"
 #include "cuda/errors.h"

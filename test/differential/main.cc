@@ -1,7 +1,8 @@
 // A differential fuzzer of graphcache: random programs are run through a cache on one memory and directly on another,
 // and the bytes are compared.
 //
-//   differential [--seconds S] [--seed N] [--worlds N] [--threads MAX] [--runs N] [--compare-each]
+//   differential [--seconds S] [--seed N] [--worlds N] [--threads MAX] [--least-threads MIN] [--executables MAX]
+//                [--runs N] [--compare-each]
 //   differential --world SEED [...]   repeats one world
 //
 // Each world is a seed, and a test case. It has a cache with random options and one to eight threads, each with
@@ -55,6 +56,10 @@ bool parse(int argc, char** argv, Arguments* arguments) {
       counted = true;
     } else if (name == "--threads") {
       arguments->limits.threads = std::atoi(value);
+    } else if (name == "--least-threads") {
+      arguments->limits.least_threads = std::atoi(value);
+    } else if (name == "--executables") {
+      arguments->limits.executables = std::atoi(value);
     } else if (name == "--runs") {
       arguments->limits.runs = std::atoi(value);
     } else {
@@ -160,7 +165,8 @@ int main(int argc, char** argv) {
   Arguments arguments;
   if (!parse(argc, argv, &arguments)) {
     std::fprintf(stderr,
-                 "usage: differential [--seconds S] [--seed N] [--worlds N] [--world SEED] [--threads MAX] [--runs N] "
+                 "usage: differential [--seconds S] [--seed N] [--worlds N] [--world SEED] [--threads MAX] "
+                 "[--least-threads MIN] [--executables MAX] [--runs N] "
                  "[--compare-each]\n");
     return 2;
   }

@@ -20,9 +20,9 @@ namespace graphcache::test::differential {
 Settings::Settings(std::uint64_t the_seed, const Limits& limits) : seed(the_seed) {
   Random random(seed, 0, 0);
   constexpr int kThreads[] = {1, 1, 2, 4, 8};
-  threads = std::min(random.of(kThreads), limits.threads);
+  threads = std::min(std::max(random.of(kThreads), limits.least_threads), limits.threads);
   constexpr int kExecutables[] = {1, 2, 3, 4, 8, 16, 64, 64};
-  options.max_executables = random.one_in(50) ? 0 : random.of(kExecutables);
+  options.max_executables = random.one_in(50) ? 0 : std::min(random.of(kExecutables), limits.executables);
   constexpr int kTemplates[] = {0, 2, 8, 32, 512, 512};
   options.max_templates = random.of(kTemplates);
   constexpr std::size_t kBytes[] = {SIZE_MAX, SIZE_MAX, SIZE_MAX, 700'000, 260'000};
