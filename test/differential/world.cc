@@ -63,7 +63,7 @@ Settings::Settings(std::uint64_t the_seed, const Limits& limits) : seed(the_seed
   per_thread = of_lanes.one_in(4) && !default_stream ? 1 + of_lanes.below(threads) : 0;
   steps = Random(seed, 7, 0).one_in(4);
   constexpr int kBackground[] = {0, 0, 0, 1, 2};
-  options.background_threads = Random(seed, 3, 0).of(kBackground);
+  options.background_threads = std::min(Random(seed, 3, 0).of(kBackground), limits.background);
   constexpr int kToCompare[] = {1, 8, 24, 24};
   runs_to_compare = limits.compare_each ? 1 : random.of(kToCompare);
   runs = 60 + random.below(240);

@@ -17,7 +17,7 @@ namespace graphcache::test::differential {
 // Limits from the command line, for all worlds.
 struct Limits {
   int threads = INT_MAX, least_threads = 1;
-  int executables = INT_MAX;
+  int executables = INT_MAX, background = INT_MAX;
   int runs = 0;  // of each lane; 0 if the seed decides
   bool compare_each = false;
 };
