@@ -139,7 +139,8 @@ int main(int, char** argv) {
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   check(cudaMalloc(&memory, kSize * sizeof(float)));
   auto* const data = static_cast<float*>(memory);
-  graphcache::Cache cache({.max_executables = 4, .share = graphcache::Share::kNever, .time_hits = true, .keep_events = 10'000});
+  graphcache::Cache cache(
+      {.max_executables = 4, .share = graphcache::Share::kNever, .time_hits = true, .keep_events = 10'000});
   graphcache::Cache sharing({.max_executables = 4});
   for (graphcache::Cache* const each : {&cache, &sharing}) use(*each, stream, data);
 
