@@ -27,7 +27,7 @@ void add_runs(ScenarioList& list) {
   Work many = plain, long_key = plain;
   many.many = true;
   long_key.key = key("my label", std::string(60, 'x'));
-  const std::vector<Prepared> rented{kTheOther, kMine, kTheOther};
+  const std::vector<Prepared> shared{kTheOther, kMine, kTheOther};
 
   list.add("cold", {}, plain, plain_other, {}, Outcome::kInstantiated).may_destroy = false;
   list.add("cold with a long key", {}, long_key, plain_other, {}, Outcome::kInstantiated).may_destroy = false;
@@ -67,8 +67,8 @@ void add_runs(ScenarioList& list) {
   many_first.many = many_second.many = true;
   list.add("switch by patches of many arguments", one, many_first, many_second, {kMine, kTheOther}, Outcome::kSwitched)
       .may_destroy = false;
-  list.add("switch to keep", one, kSmall, kLarge, rented, Outcome::kSwitched).may_destroy = false;
-  list.add("switch of those that always share", always, kSmall, kLarge, rented, Outcome::kSwitched).may_destroy = false;
+  list.add("switch to keep", one, kSmall, kLarge, shared, Outcome::kSwitched).may_destroy = false;
+  list.add("switch of those that always share", always, kSmall, kLarge, shared, Outcome::kSwitched).may_destroy = false;
   list.add("refused update", renting(), kSmall, kLarge, {kTheOther}, Outcome::kInstantiated).before = [](World&) {
     hostrt::fail_call("cudaGraphExecUpdate", 1, cudaErrorGraphExecUpdateFailure);
   };

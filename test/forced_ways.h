@@ -35,7 +35,7 @@ inline void force(Options* options, Sharing sharing) {
 
 // Options together with what was forced since the last cache was made, to make a cache later.
 struct ForcedOptions : Options {
-  // NOLINTNEXTLINE(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor): so that plain options go where these are wanted
   ForcedOptions(const Options& options = {})
       : Options(options), mechanisms(std::exchange(mechanisms_of_new_caches, {})) {}
 

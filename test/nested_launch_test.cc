@@ -303,7 +303,7 @@ struct Turns {
   int executables, padding;
 
   friend std::ostream& operator<<(std::ostream& out, const Turns& turns) {
-    const char* const names[] = {"Auto", "Never", "Rent", "Always", "Table"};
+    const char* const names[] = {"Auto", "Never", "Updates", "UpdatesAcross", "Table"};
     return out << names[static_cast<int>(turns.sharing)] << turns.executables << "Padding" << turns.padding;
   }
 };

@@ -1,4 +1,4 @@
-// The rules of the policy one by one: renting, pins, budgets, ways of sharing, refused updates. On hostrt.
+// The rules of the policy one by one: sharing, pins, budgets, ways of sharing, refused updates. On hostrt.
 #include <gtest/gtest.h>
 
 #include <cstddef>

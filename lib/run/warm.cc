@@ -82,15 +82,13 @@ absl::Status Cache::Impl::warm_set(Held& entry, Held& lender, const Request& req
     if (!fits || policy_.is_table_full(lender->id, offer.set_bytes)) return absl::OkStatus();
     policy_.added_set(lender->id, offer.set_bytes);
   }
-  RelaxedCaptureMode relaxed;
-  CallResult done = lender->executable->table()->add(*entry->content, request.stream);
-  const bool is_added = done.error == cudaSuccess;
-  if (is_added) done = lender->executable->mark_ready(request.stream);
+  const CallResult done = add_set(entry, lender, request);
   if (done.error == cudaSuccess) return absl::OkStatus();
   if (!is_fatal(done.error)) {
     MutexLock lock(mutex_);
     // Without the event a launch would not wait for the set.
-    is_added ? demote(lender.get(), Loss::kFailed) : policy_.added_set(lender->id, 0 - offer.set_bytes);
+    lender->executable->table()->has(*entry->content) ? demote(lender.get(), Loss::kFailed)
+                                                      : policy_.added_set(lender->id, 0 - offer.set_bytes);
   }
   return failed(request, cuda_failure(done.call, done.error));
 }

@@ -25,9 +25,6 @@
 //
 // The tables have the ratios of two ways in the same round: the median of the rounds, the least and the greatest.
 #include <cuda_runtime_api.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -37,7 +34,6 @@
 #include <iterator>
 #include <list>
 #include <memory>
-#include <new>
 #include <numeric>
 #include <random>
 #include <string>
@@ -45,6 +41,7 @@
 #include <utility>
 #include <vector>
 
+#include "child.h"
 #include "gpu.h"
 #include "graphcache/graphcache.h"
 #include "measure.h"
@@ -305,19 +302,10 @@ void print(const char* processes, int round, const char* way, const Figures& of)
 
 // Figures of a process of its own. This process must not have used CUDA.
 Figures measure_in_child(const Kind& kind, const Order& order) {
-  void* const memory = mmap(nullptr, sizeof(Figures), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) fail(kind.name, "no memory is shared with its process");
-  std::fflush(nullptr);
-  const pid_t child = fork();
-  if (child == 0) {
-    new (memory) Figures(measure(kind, Work(), order));
-    _exit(0);
-  }
-  int status = 1;
-  if (child < 0 || waitpid(child, &status, 0) != child || status != 0) fail(kind.name, "its process failed");
-  const Figures figures = *static_cast<const Figures*>(memory);
-  munmap(memory, sizeof(Figures));
-  return figures;
+  const bench::Shared<Figures> figures;
+  if (figures.get() == nullptr) fail(kind.name, "no memory is shared with its process");
+  if (!bench::in_child([&] { *figures.get() = measure(kind, Work(), order); })) fail(kind.name, "its process failed");
+  return *figures.get();
 }
 
 using Rounds = std::vector<std::vector<Figures>>;  // by way and round
@@ -381,10 +369,7 @@ void print_ratios(bool own, const std::vector<Kind>& all, const Rounds& rounds) 
       for (std::size_t round = 0; round < rounds[way].size(); ++round) {
         ratios.push_back(rounds[way][round].*kColumns[at].figure / rounds[beside][round].*kColumns[at].figure);
       }
-      const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
-      char text[64];
-      std::snprintf(text, sizeof(text), "%.3f (%.3f to %.3f)", bench::median(ratios), *least, *most);
-      std::printf(" %-24s", text);
+      std::printf(" %-24s", bench::spread(ratios).c_str());
     }
   };
   for (std::size_t way = 0; way < all.size(); ++way) {

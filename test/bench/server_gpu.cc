@@ -22,9 +22,6 @@
 // Figures are medians of the rounds, and ratios those of two ways in the same round. The other way is direct: cold
 // beside cold and second, after runs beside the others.
 #include <cuda_runtime_api.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <barrier>
@@ -35,7 +32,6 @@
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <new>
 #include <numeric>
 #include <random>
 #include <string>
@@ -43,6 +39,7 @@
 #include <utility>
 #include <vector>
 
+#include "child.h"
 #include "gpu.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/manifest.h"
@@ -325,24 +322,14 @@ Figures serve(Server& server, const Requests& requests, const std::vector<std::v
   return figures;
 }
 
-// Runs `work` in a process of its own. This process must not have used CUDA.
 void in_child(const std::function<void()>& work) {
-  std::fflush(nullptr);
-  const pid_t child = fork();
-  if (child == 0) {
-    work();
-    _exit(0);
-  }
-  int status = 1;
-  if (child < 0 || waitpid(child, &status, 0) != child || status != 0) fail("a process failed");
+  if (!bench::in_child(work)) fail("a process failed");
 }
 
 class Measurement {
  public:
   Measurement() {
-    void* const memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) fail("no memory is shared with other processes");
-    shared_ = new (memory) Shared;
+    if (shared_.get() == nullptr) fail("no memory is shared with other processes");
     for (const std::vector<int>& of_thread : requests_) expected_.push_back(reference(of_thread));
     in_child([&] {
       const graphcache::Options of_cache = options({kAll, Start::kCold});
@@ -376,7 +363,7 @@ class Measurement {
  private:
   const Requests requests_ = requests_of_day(3);
   std::vector<std::vector<int>> expected_;  // by thread
-  Shared* shared_ = nullptr;
+  const bench::Shared<Shared> shared_;
 };
 
 struct Column {
@@ -425,10 +412,7 @@ void print_tables(const std::vector<Kind>& all, const Rounds& rounds) {
       for (std::size_t round = 0; round < of.size(); ++round) {
         ratios.push_back(of[round].*column.figure / direct[round].*column.figure);
       }
-      const auto [least, greatest] = std::minmax_element(ratios.begin(), ratios.end());
-      char text[64];
-      std::snprintf(text, sizeof(text), "%.3f (%.3f to %.3f)", bench::median(ratios), *least, *greatest);
-      std::printf(" %-24s", text);
+      std::printf(" %-24s", bench::spread(ratios).c_str());
     }
   }
   std::printf("\n");
