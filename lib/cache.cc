@@ -3,19 +3,20 @@
 
 #include <cxxabi.h>
 
-#include <chrono>
 #include <map>
 #include <memory>
-#include <new>
 #include <string_view>
 #include <typeinfo>
 #include <utility>
 
 #include "cuda/mutex.h"
-#include "manifest_text.h"
 #include "options.h"
 #include "run/impl.h"
-#include "run/verify.h"
+
+// With structure checks, test/structure checks the cache after such a call.
+#ifndef GRAPHCACHE_CHECKED
+#define GRAPHCACHE_CHECKED(impl) impl
+#endif
 
 namespace graphcache {
 
@@ -34,8 +35,7 @@ Cache::Cache(const Options& options) {
 Cache::~Cache() { hits()->cache = nullptr; }
 const std::shared_ptr<detail::Hits>& Cache::hits() const { return impl_->hits(); }
 absl::StatusOr<Outcome> Cache::run_call(const Key& key, cudaStream_t stream, const detail::Call& call) {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  return impl_->run(key, stream, call);
+  return GRAPHCACHE_CHECKED(impl_)->run(key, stream, call);
 }
 absl::StatusOr<Outcome> Cache::run_step(detail::Hits& hits, const Key& key, cudaStream_t stream,
                                         const detail::Call& call, detail::Remembered* remembered) {
@@ -52,76 +52,27 @@ absl::StatusOr<Outcome> Cache::run_step(detail::Hits& hits, const Key& key, cuda
       if (is_hit) return Outcome::kReplayed;
     }
   }
-  GRAPHCACHE_VERIFY_ON_RETURN(*cache);
-  return cache->impl_->run_step(key, stream, call, remembered, error);
+  return GRAPHCACHE_CHECKED(cache->impl_)->run_step(key, stream, call, remembered, error);
 }
 absl::Status Cache::adopt_call(const Key& key, cudaGraph_t graph, const detail::Call& call,
                                absl::Span<const detail::ValuePlace> places, Adoption adoption) {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  return impl_->adopt(key, graph, call, places, std::move(adoption));
+  return GRAPHCACHE_CHECKED(impl_)->adopt(key, graph, call, places, std::move(adoption));
 }
 absl::Status Cache::warm_call(const Key& key, cudaStream_t stream, const detail::Call& call) {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  return impl_->warm(key, stream, call);
+  return GRAPHCACHE_CHECKED(impl_)->warm(key, stream, call);
 }
-absl::Status Cache::wait_until_ready(std::chrono::nanoseconds timeout, const Progress& progress) {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  return impl_->wait_until_ready(timeout, progress);
+bool Cache::contains(const Key& key) const { return GRAPHCACHE_CHECKED(impl_)->contains(key); }
+bool Cache::pin(const Key& key) { return GRAPHCACHE_CHECKED(impl_)->pin(key, true); }
+bool Cache::unpin(const Key& key) { return GRAPHCACHE_CHECKED(impl_)->pin(key, false); }
+bool Cache::erase(const Key& key) { return GRAPHCACHE_CHECKED(impl_)->erase(absl::MakeConstSpan(&key, 1)) != 0; }
+std::size_t Cache::erase_if(const std::function<bool(const Key&)>& predicate) {
+  return GRAPHCACHE_CHECKED(impl_)->erase_if(predicate);
 }
-bool Cache::contains(const Key& key) const {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  return impl_->contains(key);
-}
-bool Cache::pin(const Key& key) {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  return impl_->pin(key, true);
-}
-bool Cache::unpin(const Key& key) {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  return impl_->pin(key, false);
-}
-bool Cache::erase(const Key& key) {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  return impl_->erase(key);
-}
-void Cache::clear() {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  impl_->clear();
-}
-Stats Cache::stats() const {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  return impl_->stats();
-}
-std::vector<EntryInfo> Cache::entries() const {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  return impl_->entries();
-}
-std::string Cache::explain(const Key& key) const {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  return impl_->explain(key);
-}
-absl::StatusOr<GraphInfo> Cache::graph(const Key& key) const {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  return impl_->graph(key);
-}
-absl::StatusOr<GraphInfo> Cache::graph(std::uint64_t entry) const {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  return impl_->graph(entry);
-}
-std::vector<Finding> Cache::advise() const {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  return impl_->advise();
-}
-std::string Cache::manifest(std::size_t most) const try {
-  return manifest_text(impl_->replayed_keys(), most);
-} catch (const std::bad_alloc&) {
-  return "";
-}
-std::vector<CacheEvent> Cache::events() const { return impl_->events(); }
-std::vector<LabelStats> Cache::labels() const {
-  GRAPHCACHE_VERIFY_ON_RETURN(*this);
-  return impl_->labels();
-}
+void Cache::clear() { GRAPHCACHE_CHECKED(impl_)->clear(); }
+Stats Cache::stats() const { return GRAPHCACHE_CHECKED(impl_)->stats(); }
+std::vector<EntryInfo> Cache::entries() const { return GRAPHCACHE_CHECKED(impl_)->entries(); }
+absl::StatusOr<GraphInfo> Cache::graph(const Key& key) const { return GRAPHCACHE_CHECKED(impl_)->graph(key); }
+absl::StatusOr<GraphInfo> Cache::graph(std::uint64_t entry) const { return GRAPHCACHE_CHECKED(impl_)->graph(entry); }
 absl::Status Cache::status() const { return impl_->status(); }
 const Options& Cache::options() const { return impl_->options(); }
 StreamArg Cache::default_stream() const { return impl_->options().stream; }

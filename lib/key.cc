@@ -311,6 +311,8 @@ std::vector<KeyPart> Key::parts() const {
   return parts;
 }
 
+std::uint64_t KeyBytes::checksum(std::string_view text) { return siphash13({1, 2}, text.data(), text.size()); }
+
 bool KeyBytes::read(std::string_view bytes, Key* key) {
   constexpr int kMostDepth = 64;  // limit for nested containers, which could exhaust the stack
   Reader reader(bytes.data(), bytes.size());

@@ -1,6 +1,7 @@
-// Creates keys from bytes that come from outside of the process.
+// Bytes of keys that come from outside of the process.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 #include "graphcache/key.h"
@@ -11,6 +12,8 @@ struct KeyBytes {
   // Reads the bytes of Key::data(). Returns false and leaves `key` unchanged if they do not encode a key. Throws
   // std::bad_alloc.
   static bool read(std::string_view bytes, Key* key);
+  // The checksum of a text with such bytes. It is the same in all processes.
+  static std::uint64_t checksum(std::string_view text);
 };
 
 }  // namespace graphcache

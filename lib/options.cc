@@ -16,17 +16,16 @@
 namespace graphcache {
 
 absl::Status check(Options& options) {
-  const std::pair<const char*, int> counts[] = {
-      {"max_executables", options.max_executables}, {"capture_after", options.capture_after},
-      {"max_templates", options.max_templates},     {"background_threads", options.background_threads},
-      {"keep_events", options.keep_events},         {"verify_every", options.verify_every}};
+  const std::pair<const char*, int> counts[] = {{"max_executables", options.max_executables},
+                                                {"capture_after", options.capture_after},
+                                                {"max_templates", options.max_templates},
+                                                {"verify_every", options.verify_every}};
   for (const auto& [name, count] : counts) {
     if (count >= 0) continue;
     return absl::InvalidArgumentError(absl::StrCat("Options::", name, " is ", count, ": it must not be negative"));
   }
-  if (options.executables_per_key < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("Options::executables_per_key is ", options.executables_per_key, ": it must be at least 1"));
+  if (std::find(options.listeners.begin(), options.listeners.end(), nullptr) != options.listeners.end()) {
+    return absl::InvalidArgumentError("Options::listeners contains a null pointer");
   }
   const Share shares[] = {Share::kNever, Share::kWhenFull, Share::kAlways};
   if (std::find(std::begin(shares), std::end(shares), options.share) == std::end(shares)) {

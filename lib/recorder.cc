@@ -19,8 +19,6 @@ void Recorder::memset(Arg<void*> dst, Arg<int> value, Arg<std::size_t> bytes) {
 
 void detail::note_order_to_stop(Recorder& recorder) { recorder.recording_->stop(); }
 
-void Recorder::conditional(const detail::Conditional& node) { recording_->conditional(name_of(stream_), node); }
-
 const void* Recorder::on_device(const detail::ArgView& value) {
   const void* at = nullptr;
   recording_->or_fail([&] { at = recording_->on_device(name_of(stream_), value); });

@@ -14,7 +14,7 @@ static_assert(std::size(kOutcomeNames) == kOutcomeCount);
 
 constexpr const char* kReasonNames[] = {"disabled",         "capture_after", "capture_failed", "backoff",
                                         "budget",           "out_of_memory", "refused",        "launch_failed",
-                                        "nothing_captured", "memory_in_use", "preparing"};
+                                        "nothing_captured", "memory_in_use"};
 static_assert(std::size(kReasonNames) == kEagerReasonCount);
 
 constexpr const char* kRefusalNames[] = {"topology",   "node_type",     "function", "parameters",
@@ -45,7 +45,6 @@ void for_each_count(Stats& later, const Stats& earlier, F&& f) {
   all(&Stats::outcomes);
   all(&Stats::eager_reasons);
   all(&Stats::refused_updates);
-  all(&Stats::hit_latency);
   for (const auto count : {&Stats::failed, &Stats::captures, &Stats::capture_failures, &Stats::instantiations,
                            &Stats::updates, &Stats::set_switches, &Stats::patched_nodes, &Stats::evictions,
                            &Stats::forgotten, &Stats::refused_device_updates, &Stats::verified, &Stats::stale}) {
@@ -55,19 +54,6 @@ void for_each_count(Stats& later, const Stats& earlier, F&& f) {
        {&Stats::capture_time, &Stats::instantiate_time, &Stats::update_time, &Stats::first_launch_time}) {
     f(later.*time, earlier.*time);
   }
-}
-
-// The buckets that are not empty, such as "3 below 1 us, 2 below 1.5 us".
-std::string latency_of(const Stats& stats) {
-  std::string text;
-  for (std::size_t i = 0; i < kHitLatencyBuckets; ++i) {
-    if (stats.hit_latency[i] == 0) continue;
-    const bool is_last = i == kHitLatencyBounds.size();
-    absl::StrAppendFormat(&text, "%s%d %s %g us", text.empty() ? "" : ", ", stats.hit_latency[i],
-                          is_last ? "from" : "below",
-                          static_cast<double>(kHitLatencyBounds[is_last ? i - 1 : i]) / 1000);
-  }
-  return text;
 }
 
 double milliseconds(std::chrono::nanoseconds time) { return std::chrono::duration<double, std::milli>(time).count(); }
@@ -120,12 +106,11 @@ std::string to_string(const Stats& stats) {
                         milliseconds(stats.capture_time), stats.instantiations, milliseconds(stats.instantiate_time));
   if (stats.capture_failures != 0) absl::StrAppendFormat(&text, "failed captures %d\n", stats.capture_failures);
   absl::StrAppendFormat(
-      &text, "first launches in %.3f ms; updates %d, switches by parameter sets %d in %.3f ms; patched nodes %d\n",
+      &text,
+      "first launches in %.3f ms; switches by cudaGraphExecUpdate %d, by parameter sets %d, in %.3f ms; patched nodes "
+      "%d\n",
       milliseconds(stats.first_launch_time), stats.updates, stats.set_switches, milliseconds(stats.update_time),
       stats.patched_nodes);
-  if (const std::string latency = latency_of(stats); !latency.empty()) {
-    absl::StrAppend(&text, "hits timed: ", latency, "\n");
-  }
   if (std::accumulate(stats.refused_updates.begin(), stats.refused_updates.end(), std::uint64_t{0}) != 0) {
     absl::StrAppendFormat(&text, "refused updates: %s\n", list(stats.refused_updates, kRefusalNames));
   }
@@ -138,18 +123,18 @@ std::string to_string(const Stats& stats) {
   absl::StrAppendFormat(&text, "executables %d (about %.1f KiB of device memory), evictions %d\n",
                         stats.live_executables, static_cast<double>(stats.estimated_device_bytes) / 1024,
                         stats.evictions);
-  if (stats.measured_device_bytes != 0) {
-    absl::StrAppendFormat(&text, "measured %.1f KiB of device memory\n",
-                          static_cast<double>(stats.measured_device_bytes) / 1024);
-  }
   absl::StrAppendFormat(&text, "templates %d in %d families, forgotten %d", stats.live_templates, stats.families,
                         stats.forgotten);
   return text;
 }
 
+std::string to_string(const Counted& found) {
+  return found.count == 1 ? found.text : absl::StrCat(found.text, " (", found.count, " times)");
+}
+
 std::string to_string(const EntryInfo& entry) {
   std::string text = absl::StrFormat(
-      "%s: %s; %s, %d nodes, %d of them with slots, about %.1f KiB of device memory, use %d", entry.key,
+      "%s: %s; %s, %d nodes, %d of them with slots, about %.1f KiB of device memory, use %d", entry.key.to_string(),
       list(entry.outcomes, kOutcomeNames),
       entry.live       ? "live"
       : entry.recorded ? "only a template"
@@ -159,8 +144,8 @@ std::string to_string(const EntryInfo& entry) {
   if (entry.adopted) absl::StrAppend(&text, ", adopted");
   if (entry.eager_reason) absl::StrAppend(&text, "; last direct run because: ", to_string(*entry.eager_reason));
   if (!entry.error.empty()) absl::StrAppend(&text, "; error: ", entry.error);
-  for (const std::string& stray : entry.stray_work) absl::StrAppend(&text, "; not in the graph: ", stray);
-  if (!entry.stale.empty()) absl::StrAppend(&text, "; stale: ", entry.stale);
+  for (const Counted& stray : entry.stray_work) absl::StrAppend(&text, "; not in the graph: ", to_string(stray));
+  for (const Counted& finding : entry.stale) absl::StrAppend(&text, "; stale: ", to_string(finding));
   return text;
 }
 

@@ -12,6 +12,7 @@
 #include "accounting_support.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
+#include "graphcache/observe.h"
 #include "kernels.h"
 #include "support.h"
 
@@ -186,7 +187,8 @@ TEST_F(AccountingTest, DeviceMemoryIsMeasuredOnRequestAndNotByHits) {
   for (const bool is_on : {true, false}) {
     Options options = renting();
     force(&options, Sharing::kTable);
-    options.measure_device_bytes = is_on;
+    const auto meter = std::make_shared<MemoryMeter>(0);
+    if (is_on) options.listeners = {meter};
     Cache cache(options);
     hostrt::reset_calls();
     const auto taken = [before = hostrt::ledger().allocated_bytes] {
@@ -204,18 +206,19 @@ TEST_F(AccountingTest, DeviceMemoryIsMeasuredOnRequestAndNotByHits) {
     }
     CUDA_OK(cudaStreamSynchronize(*stream));
     EXPECT_GT(taken(), 0);
-    EXPECT_EQ(cache.stats().measured_device_bytes, is_on ? taken() : 0);
+    EXPECT_EQ(meter->bytes(), is_on ? taken() : 0);
     EXPECT_EQ(hostrt::calls("cudaMemGetInfo") == 0, !is_on);
     ASSERT_TRUE(run_add(cache, key("hit")).ok());
     EXPECT_EQ(calls_of([&] { EXPECT_RUN(kReplayed, run_add(cache, key("hit"))); }), (Counts{{"cudaGraphLaunch", 1}}));
     cache.clear();
-    EXPECT_EQ(cache.stats().measured_device_bytes, is_on ? taken() : 0);
+    EXPECT_EQ(meter->bytes(), is_on ? taken() : 0);
   }
 }
 
 TEST_F(AccountingTest, DeviceMemoryThatTheDriverDoesNotReportCountsAsNone) {
   Options options = unshared(1);
-  options.measure_device_bytes = true;
+  const auto meter = std::make_shared<MemoryMeter>(0);
+  options.listeners = {meter};
   Cache cache(options);
   // The query fails before, after, and both times.
   for (const auto& [nth, times] : {std::pair(1, 1), std::pair(2, 1), std::pair(1, -1)}) {
@@ -224,7 +227,7 @@ TEST_F(AccountingTest, DeviceMemoryThatTheDriverDoesNotReportCountsAsNone) {
     EXPECT_GE(hostrt::failures_injected(), 1u);
     hostrt::clear_failures();
     CUDA_OK(cudaPeekAtLastError());
-    EXPECT_EQ(cache.stats().measured_device_bytes, 0);
+    EXPECT_EQ(meter->bytes(), 0);
   }
   EXPECT_EQ(cache.stats().evictions, 2u);
 }

@@ -5,11 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <functional>
-#include <mutex>
 #include <new>
 #include <set>
 #include <string>
@@ -17,6 +14,7 @@
 #include <vector>
 
 #include "faults.h"
+#include "graphcache/observe.h"
 #include "graphcache/status.h"
 
 namespace {
@@ -136,30 +134,6 @@ TEST(FirstAllocationsTest, AnyOfAProcesssFirstRunMayFail) {
       ASSERT_TRUE(WIFEXITED(status)) << "allocation " << nth << ", signal " << WTERMSIG(status);
       ASSERT_NE(WEXITSTATUS(status), kBroken) << "allocation " << nth << ": no run works, though none failed";
     }
-  }
-}
-
-// Some threads may be running by then. In a process of its own, because a remaining thread would end it.
-TEST(FirstAllocationsTest, ConstructorThatRunsOutOfMemoryEndsItsThreads) {
-  constexpr int kNoneFailed = 2;
-  int status = 0;
-  for (int nth = 0; !WIFEXITED(status) || WEXITSTATUS(status) != kNoneFailed; ++nth) {
-    ASSERT_LT(nth, 1000);
-    const pid_t child = fork();
-    if (child == 0) {
-      Options options;
-      options.background_threads = 3;
-      CUDA_OK(cudaGetDevice(&options.device));  // what hostrt makes at its first call is made here
-      allocations = {true, nth, 1, 0};
-      try {
-        const Cache cache(options);
-      } catch (const std::bad_alloc&) {
-      }
-      allocations.armed = false;
-      _exit(allocations.failed != 0 ? 0 : kNoneFailed);
-    }
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_TRUE(WIFEXITED(status)) << "allocation " << nth << ", signal " << WTERMSIG(status);
   }
 }
 
@@ -310,7 +284,8 @@ TEST_F(AllocationsTest, ReportsWithoutMemoryAreEmptyAndStatsNeedNone) {
 // Any allocation fails, and after it either all others or none.
 TEST_F(AllocationsTest, ReportsOfACacheThrowNothingAndHarmNothing) {
   Options options = renting(2);
-  options.keep_events = 100;
+  const auto ring = std::make_shared<EventRing>(100);
+  options.listeners = {ring, std::make_shared<History>()};
   World world(options);
   for (int i = 0; i < 40; ++i) {
     EXPECT_TRUE(
@@ -327,11 +302,10 @@ TEST_F(AllocationsTest, ReportsOfACacheThrowNothingAndHarmNothing) {
   const Cache& cache = *world.cache;
   const std::function<bool()> looks[] = {
       [&] { return !cache.entries().empty(); },
-      [&] { return !cache.labels().empty(); },
-      [&] { return !cache.explain(key("k", 0)).empty(); },
-      [&] { return !cache.events().empty(); },
-      [&] { return !cache.advise().empty(); },
-      [&] { return !cache.manifest().empty(); },
+      [&] { return !labels(cache).empty(); },
+      [&] { return !explain(cache, key("k", 0)).empty(); },
+      [&] { return !advise(cache).empty(); },
+      [&] { return !manifest(cache).empty(); },
       [&] {
         const absl::StatusOr<GraphInfo> graph = cache.graph(key("k", 39));
         EXPECT_TRUE(graph.ok() || absl::IsResourceExhausted(graph.status())) << graph.status().ToString();
@@ -357,120 +331,6 @@ TEST_F(AllocationsTest, ReportsOfACacheThrowNothingAndHarmNothing) {
   }
   EXPECT_RUN(kReplayed, run_twice());
   expect_usable(world);
-}
-
-// Nothing of a cache throws std::bad_alloc except its constructor and functions that return a key or a text.
-TEST_F(AllocationsTest, WaitingThrowsNothing) {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool is_held = false, released = false;
-  Options options;
-  options.background_threads = 1;
-  options.log = [&](std::string_view) {
-    std::unique_lock<std::mutex> lock(mutex);
-    is_held = true;
-    changed.notify_all();
-    changed.wait(lock, [&] { return released; });
-  };
-  World world(options);
-  hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorUnknown);
-  DeviceBuffer<float> data(1);
-  int calls = 0;
-  EXPECT_TRUE(world.cache
-                  ->run(key("k"), world.stream,
-                        [&](cudaStream_t on) {
-                          (void)on;
-                          ++calls;
-                          return launch(add, 1, 1, on, data.get(), 1, 1.0f);
-                        })
-                  .ok());
-  {
-    std::unique_lock<std::mutex> lock(mutex);
-    changed.wait(lock, [&] { return is_held; });
-  }
-  FailedAllocation fault(1, -1);
-  fault.arm();
-  absl::Status status;
-  bool threw = false;
-  try {
-    status = world.cache->wait_until_ready(std::chrono::milliseconds(1));
-  } catch (const std::bad_alloc&) {
-    threw = true;
-  }
-  fault.disarm();
-  EXPECT_FALSE(threw);
-  EXPECT_FALSE(status.ok() && !threw);
-  {
-    const std::lock_guard<std::mutex> lock(mutex);
-    released = true;
-    changed.notify_all();
-  }
-  EXPECT_FALSE(world.cache->wait_until_ready().ok());
-}
-
-// Allocations of a background thread. The log is called in that thread, and sets where its allocations are counted.
-TEST_F(AllocationsTest, EveryAllocationOfABackgroundThreadMayFail) {
-  for (const Sharing sharing : {Sharing::kAuto, Sharing::kUpdatesAcross, Sharing::kTable}) {
-    for (const bool warms : {false, true}) {
-      for (const int times : {1, 2, -1}) {
-        bool struck = true;
-        for (int nth = 1; struck; ++nth) {
-          SCOPED_TRACE("allocation " + std::to_string(nth) + ", times " + std::to_string(times));
-          ASSERT_LT(nth, 1000);
-          hostrt::reset();
-          Allocations* theirs = nullptr;
-          Options options;
-          options.background_threads = 1;
-          options.max_executables = 2;
-          force(&options, sharing);
-          options.log = [&](std::string_view) { theirs = &allocations; };
-          {
-            Stream stream;
-            DeviceBuffer<float> data(4);
-            Cache cache(options);
-            int done = 0;
-            const auto run = [&](int number, bool warm) {
-              const auto fn = [&, number](Recorder& rec, Slot<float> v) {
-                for (int i = 0; i < 3; ++i) rec.launch(add, {dim3(1 + number), 4}, data.get(), 4, v);
-              };
-              if (warm) {
-                EXPECT_TRUE(cache.warm(key("k", number), stream, params(1.0f), fn).ok());
-              } else {
-                EXPECT_TRUE(cache.run(key("k", number), stream, params(1.0f), fn).ok());
-                ++done;
-              }
-            };
-            hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorUnknown);
-            hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorUnknown);
-            EXPECT_TRUE(cache
-                            .run(key("first"), stream,
-                                 [&](cudaStream_t on) { return launch(add, 1, 4, on, data.get(), 4, 1.0f); })
-                            .ok());
-            ++done;
-            (void)cache.wait_until_ready();
-            ASSERT_NE(theirs, nullptr);
-            hostrt::clear_failures();
-            // The thread is waiting, and will see this when it gets its next task.
-            *theirs = {true, nth - 1, times, 0};
-            for (int number = 0; number < 3; ++number) run(number, warms);
-            const absl::Status status = cache.wait_until_ready();
-            EXPECT_TRUE(status.ok() || absl::IsResourceExhausted(status)) << status.ToString();
-            struck = theirs->failed != 0;
-            *theirs = {};
-            EXPECT_TRUE(struck || status.ok());
-            for (int round = 0; round < 3; ++round) {
-              for (int number = 0; number < 3; ++number) run(number, false);
-              EXPECT_TRUE(cache.wait_until_ready().ok());
-            }
-            CUDA_OK(cudaStreamSynchronize(stream));
-            EXPECT_EQ(data.read(), std::vector<float>(4, static_cast<float>(1 + 3 * (done - 1))));
-            EXPECT_LE(cache.stats().live_executables, 2u);
-          }
-          EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
-        }
-      }
-    }
-  }
 }
 
 }  // namespace

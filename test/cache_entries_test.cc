@@ -1,6 +1,7 @@
 // Reports of a cache, and forgetting entries, on either runtime.
 #include <gtest/gtest.h>
 
+#include <stdexcept>
 #include <vector>
 
 #include "cache_support.h"
@@ -19,6 +20,8 @@ TEST_F(CacheTest, EraseForgetsAKeyAtEveryPlace) {
   EXPECT_RUN(kInstantiated, run());
   EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
   EXPECT_RUN(kInstantiated, run_add(cache, key("other")));
+  EXPECT_EQ(cache.entries()[0].place, cache.entries()[1].place);
+  EXPECT_NE(cache.entries()[0].place, cache.entries()[2].place);
   EXPECT_TRUE(cache.erase(key("k")));
   EXPECT_FALSE(cache.erase(key("k")));
   EXPECT_FALSE(cache.contains(key("k")));
@@ -29,6 +32,51 @@ TEST_F(CacheTest, EraseForgetsAKeyAtEveryPlace) {
   EXPECT_EQ(cache.stats().outcome(Outcome::kInstantiated), 4u);
   EXPECT_EQ(cache.stats().evictions, 0u);
   expect_sum(5);
+}
+
+// Keys of a model, and of another one that stays.
+bool is_old(const Key& key) { return key.label() == "old"; }
+
+TEST_F(CacheTest, EraseIfForgetsTheKeysThatMatch) {
+  Cache cache(unshared(4));
+  const auto run = [&](const Key& key) { return cache.run(key, stream, [&](cudaStream_t on) { return add_one(on); }); };
+  EXPECT_EQ(cache.erase_if(is_old), 0u);
+  for (int i = 0; i < 6; ++i) {  // Two are left with a template only.
+    EXPECT_RUN(kInstantiated, run(key("old", i)));
+    EXPECT_EQ(i != 4 || cache.pin(key("old", i)), true);
+  }
+  EXPECT_RUN(kEager, cache.run(key("old", "cold"), stream, [](cudaStream_t) {}));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("old", 5)));  // At another place.
+  EXPECT_RUN(kInstantiated, run_add(cache, key("new", 5)));
+  EXPECT_EQ(cache.erase_if(is_old), 7u);
+  EXPECT_EQ(cache.erase_if(is_old), 0u);
+  ASSERT_EQ(cache.entries().size(), 1u);
+  EXPECT_EQ(cache.entries()[0].key, key("new", 5));
+  EXPECT_EQ(cache.stats().live_executables, 1u);
+  EXPECT_EQ(cache.stats().live_templates, 1u);
+  EXPECT_RUN(kReplayed, run_add(cache, key("new", 5)));
+  EXPECT_RUN(kInstantiated, run(key("old", 0)));
+}
+
+TEST_F(CacheTest, EraseIfForgetsManyKeys) {
+  Cache cache(unshared(4));
+  for (int i = 0; i < 400; ++i) EXPECT_TRUE(run_add(cache, key(i % 4 == 0 ? "new" : "old", i)).ok());
+  EXPECT_EQ(cache.erase_if(is_old), 300u);
+  EXPECT_EQ(cache.entries().size(), 100u);
+}
+
+TEST_F(CacheTest, APredicateThatThrowsChangesNothing) {
+  Cache cache(unshared());
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(run_add(cache, key("k", i)).ok());
+  int asked = 0;
+  const auto throws = [&](const Key& key) -> bool {
+    EXPECT_TRUE(cache.contains(key));  // No lock is held.
+    if (++asked == 15) throw std::runtime_error("of the caller");
+    return true;
+  };
+  EXPECT_THROW((void)cache.erase_if(throws), std::runtime_error);
+  EXPECT_EQ(cache.stats().live_executables, 20u);
+  EXPECT_RUN(kReplayed, run_add(cache, key("k", 0)));
 }
 
 TEST_F(CacheTest, ErasingTheKeyThatHasTheSharedExecutableLeavesItsSiblings) {
@@ -108,7 +156,7 @@ TEST_F(CacheTest, EntriesReportTheRunsOfEachKey) {
   EXPECT_EQ(entries[0].slot_nodes, 0u);
   EXPECT_EQ(entries[0].last_use_order, 0u);
   EXPECT_EQ(entries[1].label, "slots");
-  EXPECT_EQ(entries[1].key, key("slots", 8).to_string());
+  EXPECT_EQ(entries[1].key, key("slots", 8));
   EXPECT_TRUE(entries[1].live);
   EXPECT_TRUE(entries[1].recorded);
   EXPECT_FALSE(entries[1].pinned);
@@ -141,6 +189,12 @@ TEST_F(CacheTest, EntriesShowExecutablesAndTemplates) {
   EXPECT_FALSE(entries[1].live);
   EXPECT_TRUE(entries[1].recorded);
   EXPECT_FALSE(entries[1].pinned);
+  EXPECT_EQ(entries[1].place, entries[0].place);
+  EXPECT_EQ(entries[0].rule, Rule::kSibling);
+  EXPECT_EQ(entries[0].executable_lost, Loss::kNone);
+  EXPECT_EQ(entries[1].rule, Rule::kRoom);
+  EXPECT_EQ(entries[1].executable_lost, Loss::kLent);
+  EXPECT_EQ(entries[1].template_lost, Loss::kNone);
   EXPECT_EQ(entries[1].nodes, 1u);
   EXPECT_EQ(entries[1].estimated_device_bytes, 0u);
   EXPECT_NE(entries[0].family, 0u);

@@ -55,6 +55,11 @@ class CacheTest : public StreamTest {
       rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
     });
   }
+  // Lets the cache destroy what waits for launches.
+  static void settle(Cache& cache) {
+    CUDA_OK(cudaDeviceSynchronize());
+    cache.erase(key("a key that was never run"));
+  }
   void expect_sum(float sum) { EXPECT_EQ(data.read(), std::vector<float>(kSize, sum)); }
 
   static bool says(const std::string& text, const std::string& what) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "graphcache/body.h"
 #include "graphcache/graphcache.h"
 #include "kernels.h"
 #include "support.h"

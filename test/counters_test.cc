@@ -1,7 +1,7 @@
 // One test for each event that changes counters of Stats. Each compares all changes that the event makes, so that a
 // counter that changes at another event is noticed as well. On hostrt, which can make any call fail.
 //
-// Not here: the values of measured_device_bytes (accounting_test), and refusals of updates that a graph's signature
+// Not here: refusals of updates that a graph's signature
 // prevents, which signature_changes_test provokes below the cache.
 #include <gtest/gtest.h>
 
@@ -26,10 +26,10 @@ using Moved = std::map<std::string, std::int64_t>;
 // The times that have grown.
 using Times = std::set<std::string>;
 
-// 12 counters, 4 counts of what is alive and measured_device_bytes, and 4 times. A new counter must be added below, and
+// 12 counters, 4 counts of what is alive, and 4 times. A new counter must be added below, and
 // needs a test.
 static_assert(sizeof(Stats) / sizeof(std::uint64_t) ==
-              kOutcomeCount + kEagerReasonCount + kUpdateRefusalCount + kHitLatencyBuckets + 12 + 5 + 4);
+              kOutcomeCount + kEagerReasonCount + kUpdateRefusalCount + 12 + 4 + 4);
 
 Moved moved(const Stats& later, const Stats& earlier) {
   const Stats change = later - earlier;
@@ -61,7 +61,6 @@ Moved moved(const Stats& later, const Stats& earlier) {
     const auto why = static_cast<UpdateRefusal>(i);
     all[std::string("refused update: ") + to_string(why)] = grown(change.refused(why), 0);
   }
-  for (const std::uint64_t count : change.hit_latency) all["hit_latency"] += static_cast<std::int64_t>(count);
   std::erase_if(all, [](const auto& counter) { return counter.second == 0; });
   return all;
 }
@@ -246,22 +245,6 @@ TEST_F(CountersTest, ARunInsideAnother) {
   expect_sum(2);
 }
 
-TEST_F(CountersTest, ATimedHit) {
-  Options options;
-  options.time_hits = true;
-  Cache cache(options);
-  for (int i = 0; i < 1 + 4 * 1024; ++i) ASSERT_TRUE(run_add(cache, key("k")).ok());
-  skip(cache);
-  std::int64_t timed = 0;
-  for (int i = 0; i < 4 * 1024; ++i) ASSERT_TRUE(run_add(cache, key("k")).ok());
-  Moved all = moved(cache.stats(), before);
-  timed = all["hit_latency"];
-  EXPECT_GE(timed, 3);
-  EXPECT_LE(timed, 5);
-  all.erase("hit_latency");
-  EXPECT_EQ(all, (Moved{{"replayed", 4 * 1024}}));
-}
-
 // ---- What leaves ----------------------------------------------------------------------------------------------------
 
 TEST_F(CountersTest, ErasedKeys) {
@@ -431,24 +414,6 @@ TEST_F(CountersTest, MemoryOfAnEarlierLaunchThatWasNotFreed) {
                none);
   EXPECT_NE(handed_out, first);
   for (void* memory : {first, handed_out}) CUDA_OK(cudaFreeAsync(memory, stream));
-}
-
-TEST_F(CountersTest, AnExecutableThatAThreadMakes) {
-  Options options;
-  options.background_threads = 1;
-  Cache cache(options);
-  EXPECT_RUN(kEager, run_add(cache, key("k")));
-  EXPECT_TRUE(cache.wait_until_ready().ok());
-  expect_moved(cache,
-               {{"eager", 1},
-                {"direct: preparing", 1},
-                {"captures", 1},
-                {"instantiations", 1},
-                {"live_executables", 1},
-                {"live_templates", 1},
-                {"estimated_device_bytes", bytes(1)}},
-               first_run);
-  expect_sum(1);
 }
 
 // ---- Failed runs ----------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "graphcache/graphcache.h"
+#include "graphcache/observe.h"
 #include "kernels.h"
 #include "support.h"
 
@@ -51,7 +52,6 @@ TEST_F(DeviceMemoryTest, EstimateIsTheMemoryOfExecutables) {
   Options options;
   force(&options, Sharing::kNever);
   options.max_executables = options.max_templates = 1024;
-  options.measure_device_bytes = true;
   Cache first(options);  // allocates the context, the module, and the driver's memory for any graphs
   fill(first, kExecutables, 1, true);
   CUDA_OK(cudaStreamSynchronize(stream));
@@ -67,6 +67,8 @@ TEST_F(DeviceMemoryTest, EstimateIsTheMemoryOfExecutables) {
       double too_high;
     };
     for (const auto& [nodes, executables, too_high] : {Size{200, 256, 0.1}, {40, 1024, 0.3}, {1000, 64, 0.1}}) {
+      const auto meter = std::make_shared<MemoryMeter>(0);
+      options.listeners = {meter};
       caches.push_back(std::make_unique<Cache>(options));
       Cache& cache = *caches.back();
       const std::size_t before = free_bytes();
@@ -77,7 +79,7 @@ TEST_F(DeviceMemoryTest, EstimateIsTheMemoryOfExecutables) {
       std::printf("%8d %8s %12d %14.0f %14.0f %8.3f\n", nodes, by_run ? "run" : "warm", executables, estimated / 1024,
                   taken / 1024, estimated / taken);
       EXPECT_EQ(cache.stats().live_executables, static_cast<unsigned>(executables));
-      EXPECT_NEAR(static_cast<double>(cache.stats().measured_device_bytes), taken, kGranularity) << nodes << " nodes";
+      EXPECT_NEAR(static_cast<double>(meter->bytes()), taken, kGranularity) << nodes << " nodes";
       EXPECT_LE(estimated, (1 + too_high) * taken + kGranularity) << nodes << " nodes";
       EXPECT_GE(estimated, (1 - kTolerance) * taken - kGranularity) << nodes << " nodes";
     }

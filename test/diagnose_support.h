@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cache_support.h"
+#include "graphcache/observe.h"
 
 namespace graphcache::test {
 
@@ -46,7 +48,7 @@ inline std::string why_not_diagnosed() {
   std::string why;
   Options options;
   options.diagnose = true;
-  options.log = [&](std::string_view line) { why = line; };
+  options.listeners = {std::make_shared<Log>([&](std::string_view line) { why = line; })};
   const Cache cache(options);
   return why;
 }
@@ -63,10 +65,10 @@ class DiagnoseTest : public CacheTest {
   Options diagnosing() {
     Options options;
     options.diagnose = true;
-    options.log = [this](std::string_view line) {
+    options.listeners = {std::make_shared<Log>([this](std::string_view line) {
       const std::lock_guard<std::mutex> lock(mutex_);
       lines.emplace_back(line);
-    };
+    })};
     return options;
   }
 

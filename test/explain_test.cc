@@ -38,8 +38,8 @@ TEST_F(ExplainTest, ABackOff) {
   };
   EXPECT_RUN(kEager, run());
   EXPECT_RUN(kEager, run());
-  EXPECT_TRUE(says(cache.explain(key("k")), "an earlier run failed to make a graph; the next try is after"));
-  EXPECT_TRUE(says(cache.explain(key("k")), "its next run that is not direct captures fn"));
+  EXPECT_TRUE(says(explain(cache, key("k")), "an earlier run failed to make a graph; the next try is after"));
+  EXPECT_TRUE(says(explain(cache, key("k")), "its next run that is not direct captures fn"));
 }
 
 TEST_F(ExplainTest, ADisabledCache) {
@@ -51,21 +51,31 @@ TEST_F(ExplainTest, ADisabledCache) {
   EXPECT_TRUE(cache.adopt(key("k"), graph, {.take_graph = true}).ok());
   EXPECT_RUN(kEager, cache.run(key("k"), stream));
   expect_sum(1);
-  EXPECT_TRUE(says(cache.explain(key("k")), "the cache captures nothing (Options::max_executables is 0)"));
+  EXPECT_TRUE(says(explain(cache, key("k")), "the cache captures nothing (Options::max_executables is 0)"));
 }
 
 TEST_F(ExplainTest, TheRuleThatGaveAnExecutable) {
   Cache cache({.max_executables = 1});
   EXPECT_TRUE(run_add(cache, key("a")).ok());
-  EXPECT_TRUE(says(cache.explain(key("a")), "of its own because there was room (rule 1)"));
+  EXPECT_TRUE(says(explain(cache, key("a")), "of its own because there was room (rule 1)"));
   EXPECT_RUN(kUpdated, run_add(cache, key("b")));
-  EXPECT_TRUE(says(cache.explain(key("b")), "shared with its siblings (rule 2)"));
-  EXPECT_TRUE(says(cache.explain(key("a")), "It has a template and no executable"));
+  EXPECT_TRUE(says(explain(cache, key("b")), "shared with its siblings (rule 2)"));
+  EXPECT_TRUE(says(explain(cache, key("a")), "It has a template and no executable"));
   EXPECT_RUN(kInstantiated, cache.run(key("c"), stream, [&](cudaStream_t s) {
     (void)launch(add, kGrid, kBlock, s, data.get(), kSize, 1.0f);
     return launch(add, kGrid, kBlock, s, data.get(), kSize, 1.0f);
   }));
-  EXPECT_TRUE(says(cache.explain(key("c")), "in the place of the one used longest ago (rule 3)"));
+  EXPECT_TRUE(says(explain(cache, key("c")), "in the place of the one used longest ago (rule 3)"));
+}
+
+TEST_F(ExplainTest, AKeyLooksForSiblingsWhenThereIsNoRoom) {
+  Cache cache({.max_executables = 2});
+  EXPECT_TRUE(run_add(cache, key("a", 1)).ok());
+  EXPECT_TRUE(run_add(cache, key("a", 2)).ok());
+  EXPECT_TRUE(says(explain(cache, key("a", 1)), "It has not looked for siblings."));
+  EXPECT_RUN(kUpdated, run_add(cache, key("a", 3)));
+  EXPECT_TRUE(says(explain(cache, key("a", 3)), "It may share executables with the other keys of family 1."));
+  for (const EntryInfo& entry : cache.entries()) EXPECT_EQ(entry.looked_for_siblings, entry.family != 0);
 }
 
 TEST_F(ExplainTest, NoRoom) {
@@ -73,9 +83,9 @@ TEST_F(ExplainTest, NoRoom) {
   EXPECT_TRUE(run_add(cache, key("pinned")).ok());
   EXPECT_TRUE(cache.pin(key("pinned")));
   EXPECT_RUN(kEager, run_add(cache, key("k")));
-  EXPECT_TRUE(says(cache.explain(key("k")), "no executable could be evicted for it: all were pinned or in use"));
-  EXPECT_TRUE(says(cache.explain(key("k")), "Options::max_executables is 1"));
-  EXPECT_TRUE(says(cache.explain(key("pinned")),
+  EXPECT_TRUE(says(explain(cache, key("k")), "no executable could be evicted for it: all were pinned or in use"));
+  EXPECT_TRUE(says(explain(cache, key("k")), "Options::max_executables is 1"));
+  EXPECT_TRUE(says(explain(cache, key("pinned")),
                    "It has an executable, and is pinned, of its own because there was room (rule 1)."));
 }
 
@@ -83,7 +93,7 @@ TEST_F(ExplainTest, OutOfMemory) {
   Cache cache;
   hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorMemoryAllocation, -1);
   EXPECT_RUN(kEager, run_add(cache, key("k")));
-  const std::string text = cache.explain(key("k"));
+  const std::string text = explain(cache, key("k"));
   EXPECT_TRUE(says(text, "device memory ran out when its executable was made"));
   EXPECT_TRUE(says(text, "It lost an executable the last time because of an error."));
   EXPECT_TRUE(says(text, "Its last error: cudaGraphInstantiate: cudaErrorMemoryAllocation"));
@@ -93,7 +103,7 @@ TEST_F(ExplainTest, ARefusedGraph) {
   Cache cache;
   hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorUnknown);
   EXPECT_RUN(kEager, run_add(cache, key("k")));
-  const std::string text = cache.explain(key("k"));
+  const std::string text = explain(cache, key("k"));
   EXPECT_TRUE(says(text, "the runtime refused its graph, or a new value of one of its nodes"));
   EXPECT_TRUE(says(text, "It lost a template the last time because of an error."));
 }
@@ -103,7 +113,7 @@ TEST_F(ExplainTest, AFailedLaunch) {
   EXPECT_TRUE(run_add(cache, key("k")).ok());
   hostrt::fail_call("cudaGraphLaunch", 1, cudaErrorUnknown);
   EXPECT_RUN(kEager, run_add(cache, key("k")));
-  EXPECT_TRUE(says(cache.explain(key("k")), "Its last direct run was direct because its launch failed."));
+  EXPECT_TRUE(says(explain(cache, key("k")), "Its last direct run was direct because its launch failed."));
 }
 
 TEST_F(ExplainTest, MemoryThatWasNotFreed) {
@@ -118,7 +128,7 @@ TEST_F(ExplainTest, MemoryThatWasNotFreed) {
   EXPECT_RUN(kInstantiated, run());
   float* const first = memory;
   EXPECT_RUN(kEager, run());
-  const std::string text = cache.explain(key("k"));
+  const std::string text = explain(cache, key("k"));
   EXPECT_TRUE(says(text, "memory that its graph hands out was not freed after an earlier launch"));
   EXPECT_TRUE(says(text, "It lost a template the last time because"));
   CUDA_OK(cudaFreeAsync(first, stream));
@@ -129,7 +139,7 @@ TEST_F(ExplainTest, AGraphOfOneExecutable) {
   Cache cache(unshared(1));
   EXPECT_RUN(kInstantiated, run_on_device(cache, key("k")));
   EXPECT_TRUE(run_add(cache, key("other")).ok());
-  const std::string text = cache.explain(key("k"));
+  const std::string text = explain(cache, key("k"));
   EXPECT_TRUE(says(text, "It lost an executable the last time because other keys were used more recently"));
   EXPECT_TRUE(says(text, "It lost a template the last time because it was dropped with the executable"));
 }
@@ -140,7 +150,7 @@ TEST_F(ExplainTest, ALimitOfBytes) {
   Cache cache(options);
   EXPECT_TRUE(run_add(cache, key("k")).ok());
   EXPECT_TRUE(run_add(cache, key("other")).ok());
-  EXPECT_TRUE(says(cache.explain(key("k")), "Options::max_device_bytes is 200000"));
+  EXPECT_TRUE(says(explain(cache, key("k")), "Options::max_device_bytes is 200000"));
 }
 
 TEST_F(ExplainTest, StaleValues) {
@@ -157,7 +167,7 @@ TEST_F(ExplainTest, StaleValues) {
     EXPECT_TRUE(run().ok());
     value = 2;
     EXPECT_TRUE(run().ok());
-    const std::string text = cache.explain(key("k"));
+    const std::string text = explain(cache, key("k"));
     EXPECT_TRUE(says(text, "Verify mode found: "));
     const bool forgotten = text.find("verify mode found it stale (OnStale::kForget)") != std::string::npos;
     EXPECT_EQ(forgotten, reaction == OnStale::kForget);
@@ -171,10 +181,10 @@ TEST_F(ExplainTest, ARefusedUpdate) {
                      [&](cudaStream_t on) { return cudaMemsetAsync(data.get(), byte, data.bytes(), on); });
   };
   EXPECT_RUN(kInstantiated, run(1));
-  EXPECT_EQ(cache.explain(key("k", 1)).find("refused"), std::string::npos);
+  EXPECT_EQ(explain(cache, key("k", 1)).find("refused"), std::string::npos);
   hostrt::fail_call("cudaGraphExecUpdate", 1, cudaErrorGraphExecUpdateFailure);
   EXPECT_RUN(kInstantiated, run(2));
-  EXPECT_TRUE(says(cache.explain(key("k", 2)),
+  EXPECT_TRUE(says(explain(cache, key("k", 2)),
                    "The runtime refused to update a sibling's executable to its graph: the runtime does not support"));
 }
 
@@ -190,22 +200,7 @@ TEST_F(ExplainTest, StrayWork) {
                          return add_one(on);
                        })
                   .ok());
-  EXPECT_TRUE(says(cache.explain(key("k")), "Not in its graph: kernel graphcache::test::add was launched"));
-}
-
-TEST_F(ExplainTest, AKeyThatIsBeingPrepared) {
-  Options options;
-  options.background_threads = 1;
-  Cache cache(options);
-  std::string inside;
-  EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](cudaStream_t on) {
-    if (!is_capturing(on)) inside = cache.explain(key("k"));
-    return add_one(on);
-  }));
-  EXPECT_TRUE(says(inside, "Runs: none."));
-  EXPECT_TRUE(says(inside, "A background thread is making its executable, or will make it."));
-  EXPECT_TRUE(cache.wait_until_ready().ok());
-  EXPECT_TRUE(says(cache.explain(key("k")), "a background thread was making its executable, or none was free"));
+  EXPECT_TRUE(says(explain(cache, key("k")), "Not in its graph: kernel graphcache::test::add was launched"));
 }
 
 }  // namespace

@@ -20,8 +20,8 @@ using std::chrono::nanoseconds;
 
 constexpr std::chrono::steady_clock::time_point kEpoch(std::chrono::hours(10));
 
-CacheEvent event(EventKind kind, std::string label, unsigned thread, int begin_ns, int duration_ns) {
-  CacheEvent event;
+KeptEvent event(EventKind kind, std::string label, unsigned thread, int begin_ns, int duration_ns) {
+  KeptEvent event;
   event.kind = kind;
   event.label = std::move(label);
   event.thread = thread;
@@ -61,16 +61,17 @@ class ExportTraceTest : public CacheTest {
 
 TEST_F(ExportTraceTest, ACachesEventsAreATrace) {
   Options options = unshared(1);
-  options.keep_events = 100;
+  const auto ring = std::make_shared<EventRing>(100);
+  options.listeners = {ring};
   options.max_templates = 1;
   Cache cache(options);
   for (const char* label : {"first", "first", "second"}) EXPECT_TRUE(run_add(cache, key(label)).ok());
   EXPECT_FALSE(cache.run(key("third"), stream, [](cudaStream_t) { return absl::DataLossError("lost"); }).ok());
-  const std::vector<CacheEvent> kept = cache.events();
+  const std::vector<KeptEvent> kept = ring->events();
   const std::vector<json> events = checked(chrome_trace(kept));
   ASSERT_EQ(events.size(), kept.size());
   std::multiset<std::string> names, kept_names, outcomes;
-  for (const CacheEvent& event : kept) kept_names.insert(std::string(to_string(event.kind)) + " " + event.label);
+  for (const KeptEvent& event : kept) kept_names.insert(std::string(to_string(event.kind)) + " " + event.label);
   for (const json& event : events) {
     names.insert(event["name"]);
     if (event["cat"] == "run") outcomes.insert(event["args"].at("outcome"));
@@ -86,7 +87,7 @@ TEST_F(ExportTraceTest, ACachesEventsAreATrace) {
 }
 
 TEST_F(ExportTraceTest, TimesCountFromTheFirstEventOn) {
-  // In the order of Cache::events(): by the end of the event.
+  // In the order of EventRing::events(): by the end of the event.
   const std::vector<json> events =
       checked(chrome_trace({event(EventKind::kCapture, "k", 1, 2500, 1000), event(EventKind::kEvict, "k", 2, 3000, 0),
                             event(EventKind::kRun, "k", 1, 1000, 4000)}));
@@ -125,11 +126,11 @@ TEST_F(ExportTraceTest, AnyBytesMayBeALabel) {
   const std::string hostile = "\"quoted\" \\ \n</script>";
   const std::vector<json> events =
       checked(chrome_trace({event(EventKind::kRun, hostile, 1, 0, 1), event(EventKind::kRun, "\xff", 1, 2, 1),
-                            event(EventKind::kForget, "", 1, 4, 0)}));
+                            event(EventKind::kErase, "", 1, 4, 0)}));
   ASSERT_EQ(events.size(), 3u);
   EXPECT_EQ(events[0]["args"]["label"], hostile);
   EXPECT_EQ(events[1]["args"]["label"], "\xef\xbf\xbd");
-  EXPECT_EQ(events[2]["name"], "forget");
+  EXPECT_EQ(events[2]["name"], "erase");
 }
 
 TEST_F(ExportTraceTest, WithoutEventsItIsStillATrace) { EXPECT_TRUE(checked(chrome_trace({})).empty()); }

@@ -62,6 +62,27 @@ TEST_F(FailuresTest, BackoffDoublesAndStartsAgainAfterASuccess) {
   EXPECT_EQ(world.calls, calls);
 }
 
+// A working executable ends a series of failures.
+TEST_F(FailuresTest, BackoffDoesNotGrowOverSuccesses) {
+  World world(unshared(1));
+  std::vector<int> values;
+  const auto run = [&](const Key& which) {
+    values.push_back(1);
+    return world.run(which, 1);
+  };
+  for (int round = 0; round < 6; ++round) {
+    SCOPED_TRACE(round);
+    hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorUnknown);
+    EXPECT_RUN(kEager, run(kKey));
+    EXPECT_RUN(kEager, run(kKey));
+    EXPECT_EQ(world.cache->stats().eager(EagerReason::kBackoff), static_cast<std::uint64_t>(round + 1));
+    EXPECT_RUN(kInstantiated, run(kKey));
+    EXPECT_RUN(kReplayed, run(kKey));
+    EXPECT_TRUE(run(key("other")).ok());  // Evicts it.
+  }
+  world.expect_done(values);
+}
+
 TEST_F(FailuresTest, BackoffIsBounded) {
   World world;
   hostrt::set_execution(false);
@@ -293,7 +314,7 @@ TEST_F(FailuresTest, CopiesThatCannotBeReadRunDirectly) {
       CUDA_OK(cudaStreamSynchronize(stream));
       EXPECT_EQ(data.first(), static_cast<float>(i)) << getter;
     }
-    EXPECT_TRUE(cache.explain(key("k")).find(getter) != std::string::npos) << cache.explain(key("k"));
+    EXPECT_TRUE(explain(cache, key("k")).find(getter) != std::string::npos) << explain(cache, key("k"));
   }
 }
 
@@ -313,7 +334,7 @@ TEST_F(FailuresTest, HostFunctionsThatCannotBeReadRunDirectly) {
       CUDA_OK(cudaStreamSynchronize(stream));
       EXPECT_EQ(*sum, i) << getter;
     }
-    EXPECT_TRUE(cache.explain(key("k")).find(getter) != std::string::npos) << cache.explain(key("k"));
+    EXPECT_TRUE(explain(cache, key("k")).find(getter) != std::string::npos) << explain(cache, key("k"));
   }
 }
 

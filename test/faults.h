@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "graphcache/body.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "kernels.h"
@@ -159,9 +160,9 @@ struct World {
 
   void enqueue_loop(Recorder& rec) {
     rec.launch(store, {1, 1}, condition.get(), kRounds);
-    rec.while_node(condition.get(), [this](Body& body) {
+    while_node(rec, condition.get(), [this](Body& body) {
       body.launch(append_in_each, {1, 1}, log.get(), count.get(), -21);
-      body.if_node(condition.get(), [this](Body& inner) {
+      if_node(body, condition.get(), [this](Body& inner) {
         inner.launch(append_in_each, {1, 1}, log.get(), count.get(), -22);
       });
       body.launch(count_down, {1, 1}, condition.get());

@@ -125,7 +125,7 @@ TEST_F(GraphInfoFailuresTest, AKernelWithoutANameIsAKernel) {
       if (!is_known) hostrt::fail_call("cudaFuncGetName", 1, cudaErrorUnknown, -1);
     }));
     hostrt::clear_failures();
-    const std::string text = cache.explain(key("k"));
+    const std::string text = explain(cache, key("k"));
     EXPECT_TRUE(says(text, is_known ? "rec.launch of graphcache::test::add" : "rec.launch of a kernel")) << text;
   }
 }

@@ -232,8 +232,8 @@ TEST_F(GraphInfoTest, RunsOfOtherThreadsGoOn) {
         const absl::StatusOr<GraphInfo> info = cache.graph(entry.id);
         EXPECT_TRUE(!info.ok() || info->nodes.size() == 1u);
       }
-      (void)cache.explain(key("k", i % 5));
-      (void)cache.advise();
+      (void)explain(cache, key("k", i % 5));
+      (void)advise(cache);
     }
   });
   for (int i = 0; i < kRuns; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 5)).ok());
@@ -342,14 +342,14 @@ TEST_F(GraphInfoTest, AnAttributeThatNoUpdateChangesIsNamed) {
   EXPECT_NE(found.text.find("the cluster dimension is 2, 1, 1 here and not set there"), std::string::npos)
       << found.text;
   // explain() says so of such keys.
-  const std::string text = cache.explain(key("k", 2));
+  const std::string text = explain(cache, key("k", 2));
   EXPECT_TRUE(says(text, "The nearest: node 1, kernel "));
   EXPECT_TRUE(says(text, "the cluster dimension is 2, 1, 1 here and not set there."));
   // Other keys that differ as much do not change that.
   for (const unsigned cluster : {1u, 4u}) EXPECT_TRUE(run_in_clusters(cache, key("k", cluster), cluster).ok());
-  EXPECT_TRUE(says(cache.explain(key("k", 2)), "The nearest: node 1, kernel "));
+  EXPECT_TRUE(says(explain(cache, key("k", 2)), "The nearest: node 1, kernel "));
   EXPECT_TRUE(run_in_clusters(cache, key("other", 4), 4).ok());  // of another label, so not compared
-  EXPECT_EQ(cache.explain(key("other", 4)).find("The nearest"), std::string::npos);
+  EXPECT_EQ(explain(cache, key("other", 4)).find("The nearest"), std::string::npos);
 }
 
 TEST_F(GraphInfoTest, SiblingsHaveNoNearestDifference) {
@@ -357,7 +357,7 @@ TEST_F(GraphInfoTest, SiblingsHaveNoNearestDifference) {
   EXPECT_TRUE(run_add(cache, key("k", 1)).ok());
   EXPECT_TRUE(run_add(cache, key("k", 2)).ok());
   EXPECT_TRUE(run_in_clusters(cache, key("k", 3), 2).ok());
-  EXPECT_EQ(cache.explain(key("k", 1)).find("The nearest"), std::string::npos);
+  EXPECT_EQ(explain(cache, key("k", 1)).find("The nearest"), std::string::npos);
 }
 
 }  // namespace

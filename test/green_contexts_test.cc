@@ -102,7 +102,7 @@ TEST_F(GreenContextTest, PatchedByTheHost) {
   EXPECT_RUN(kInstantiated, run(cache, 0, 1, 2));
   expect_in_context("captured");
   for (int value = 2; value < 5; ++value) {
-    EXPECT_RUN(kPatched, run(cache, 0, value, 2)) << cache.explain(key("k", 0));
+    EXPECT_RUN(kPatched, run(cache, 0, value, 2)) << explain(cache, key("k", 0));
     expect_in_context("patched");
     EXPECT_RUN(kReplayed, run(cache, 0, value, 2));
     expect_in_context("replayed");

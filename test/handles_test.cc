@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/memory_meter.h"
 #include "graphcache/hostrt.h"
 #include "support.h"
 
@@ -110,30 +109,6 @@ TEST_F(HandlesTest, StrangersDoNotWait) {
     GraphExec executable;
     CUDA_OK(instantiate(graph, 0, &executable));
   }));
-}
-
-// ---- The meter of device memory -------------------------------------------------------------------------------------
-
-TEST_F(HandlesTest, SpansThatOverlapAreMeasuredOnce) {
-  MemoryMeter meter(/*is_on=*/true, /*device=*/0);
-  constexpr std::int64_t kBytes = 1 << 20;
-  std::vector<void*> taken;
-  const auto take = [&] { CUDA_OK(cudaMalloc(&taken.emplace_back(), kBytes)); };
-  {
-    const MemoryMeter::Span outer(&meter);
-    take();
-    const MemoryMeter::Span inner(&meter);
-    take();
-    EXPECT_EQ(meter.bytes(), 0);
-  }
-  take();  // by another user of the device
-  EXPECT_EQ(meter.bytes(), 2 * kBytes);
-  {
-    const MemoryMeter::Span span(&meter);
-    CUDA_OK(cudaFree(taken.front()));
-  }
-  EXPECT_EQ(meter.bytes(), kBytes);
-  for (std::size_t i = 1; i < taken.size(); ++i) CUDA_OK(cudaFree(taken[i]));
 }
 
 }  // namespace

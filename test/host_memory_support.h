@@ -90,7 +90,7 @@ class HostMemoryTest : public StreamTest {
 
   // The key has run directly, and says why and what to do.
   static void expect_advice(const Cache& cache, const Key& key, const char* why = kOfCopy) {
-    const std::string text = cache.explain(key);
+    const std::string text = explain(cache, key);
     EXPECT_NE(text.find(why), std::string::npos) << text;
     EXPECT_NE(text.find(why == kOfCopy ? "cudaMallocHost" : "as long as the key's entry"), std::string::npos) << text;
     EXPECT_GT(cache.stats().eager(EagerReason::kCaptureFailed), 0u);

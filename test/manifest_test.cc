@@ -20,7 +20,7 @@
 #include "cache_support.h"
 #include "graphcache/graphcache.h"
 #include "kernels.h"
-#include "manifest_text.h"
+#include "report/manifest_text.h"
 #include "siphash.h"
 #include "support.h"
 
@@ -271,14 +271,14 @@ TEST_F(CacheManifestTest, ThoseThatWereReplayedAreInIt) {
   times(key("often"), 7);
   times(key("once"), 1);
   EXPECT_RUN(kEager, cache.run(key("direct"), stream, [](cudaStream_t) {}));
-  const auto keys = read_manifest(cache.manifest());
+  const auto keys = read_manifest(manifest(cache));
   ASSERT_TRUE(keys.ok()) << keys.status();
-  ASSERT_EQ(keys->size(), 2u) << cache.manifest();
+  ASSERT_EQ(keys->size(), 2u) << manifest(cache);
   EXPECT_EQ(keys->at(0).label, "often");
   EXPECT_EQ(keys->at(0).uses, 7u);
   EXPECT_EQ(keys->at(1).label, "evicted");
-  EXPECT_EQ(read_manifest(cache.manifest(1))->size(), 1u);
-  EXPECT_TRUE(read_manifest(Cache().manifest())->empty());
+  EXPECT_EQ(read_manifest(manifest(cache, 1))->size(), 1u);
+  EXPECT_TRUE(read_manifest(manifest(Cache()))->empty());
 }
 
 TEST_F(CacheManifestTest, AKeyOfTwoPlacesIsInItOnce) {
@@ -287,7 +287,7 @@ TEST_F(CacheManifestTest, AKeyOfTwoPlacesIsInItOnce) {
   for (int i = 0; i < 2; ++i) {
     EXPECT_TRUE(cache.run(key("k"), stream, [&](cudaStream_t on) { return add_one(on); }).ok());
   }
-  const auto keys = read_manifest(cache.manifest());
+  const auto keys = read_manifest(manifest(cache));
   ASSERT_TRUE(keys.ok());
   ASSERT_EQ(keys->size(), 1u);
   EXPECT_EQ(keys->front().uses, 5u);
@@ -309,7 +309,7 @@ TEST_F(CacheManifestTest, TheNextStartBeginsWithHits) {
       const std::int64_t batch = 2 + i % 3;
       EXPECT_TRUE(decode(cache, key("decode", batch), batch, false).ok());
     }
-    text = cache.manifest();
+    text = manifest(cache);
   }
   expect_sum(12);
   const auto keys = read_manifest(text);

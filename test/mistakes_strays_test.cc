@@ -38,7 +38,9 @@ TEST_F(MistakesStraysTest, WorkOutsideOfTheCaptureIsListed) {
   EXPECT_EQ(cleared.first(), 0);
   EXPECT_EQ(copied.first(), 9);
   EXPECT_EQ(at_once.first(), 4);
-  const std::vector<std::string> strays = cache.entries()[0].stray_work;
+  std::vector<std::string> strays;
+  const EntryInfo entry = cache.entries().at(0);
+  for (const Counted& stray : entry.stray_work) strays.push_back(stray.text);
   ASSERT_EQ(strays.size(), 4u) << to_string(cache.entries()[0]);
   EXPECT_EQ(strays[0].find("kernel "), 0u) << strays[0];
   EXPECT_LT(strays[0].find("add"), strays[0].find(" was launched by ")) << strays[0];
@@ -90,7 +92,7 @@ TEST_F(MistakesStraysTest, ForkedWorkAndWorkOfOthersAreNotListed) {
     std::thread([&] { add_aside(of_others.get(), of_thread); }).join();
     return add_one(on);
   }));
-  EXPECT_TRUE(cache.entries()[0].stray_work.empty()) << cache.entries()[0].stray_work[0];
+  EXPECT_TRUE(cache.entries()[0].stray_work.empty()) << cache.entries()[0].stray_work[0].text;
   EXPECT_TRUE(lines.empty());
   EXPECT_EQ(aside.read(), std::vector<float>(kSize, 1));
   EXPECT_EQ(of_others.read(), std::vector<float>(kSize, 1));

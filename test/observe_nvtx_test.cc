@@ -1,7 +1,8 @@
-// The ranges and marks of Options::nvtx as a profiler receives them: this program injects itself as the profiler. On
+// The ranges and marks of NvtxRanges as a profiler receives them: this program injects itself as the profiler. On
 // hostrt.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 
 #include "cache_support.h"
 #include "graphcache/graphcache.h"
+#include "graphcache/observe.h"
 
 namespace {
 
@@ -67,19 +69,20 @@ TEST_F(NvtxTest, NothingIsReportedByDefault) {
 
 TEST_F(NvtxTest, RangesAreNamedByTheLabel) {
   Options options = unshared(1);
-  options.nvtx = true;
+  options.listeners = {std::make_shared<NvtxRanges>()};
   Cache cache(options);
   EXPECT_RUN(kInstantiated, run_add(cache, key("decode", 4)));
   EXPECT_EQ(domain_name, "graphcache");
   EXPECT_EQ(seen, (std::vector<std::string>{"push run decode", "push capture decode", "pop", "push instantiate decode",
-                                            "pop", "pop"}));
+                                            "pop", "push upload decode", "pop", "pop"}));
   seen.clear();
   EXPECT_RUN(kReplayed, run_add(cache, key("decode", 4)));
   EXPECT_EQ(seen, (std::vector<std::string>{"push run decode", "pop"}));
   seen.clear();
   EXPECT_RUN(kInstantiated, run_add(cache, key(7)));  // a key without text
-  EXPECT_EQ(seen, (std::vector<std::string>{"push run", "push capture", "pop", "mark evict decode", "push instantiate",
-                                            "pop", "pop"}));
+  EXPECT_EQ(seen,
+            (std::vector<std::string>{"push run", "push capture", "pop", "mark evict decode", "push instantiate", "pop",
+                                      "push upload", "pop", "push destroy_executable decode", "pop", "pop"}));
 }
 
 }  // namespace

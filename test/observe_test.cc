@@ -1,10 +1,13 @@
 // Observing a cache: counts by label, times, events, ranges for profilers. On either runtime.
+#include "graphcache/observe.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -22,107 +25,16 @@ namespace {
 
 class ObserveTest : public CacheTest {
  protected:
-  static std::map<std::string, LabelStats> by_label(const Cache& cache) {
-    std::map<std::string, LabelStats> labels;
-    for (LabelStats& stats : cache.labels()) labels[stats.label] = stats;
-    return labels;
-  }
-  static std::uint64_t count(const LabelStats& stats, Outcome outcome) {
-    return stats.outcomes[static_cast<std::size_t>(outcome)];
-  }
-  static std::vector<EventKind> kinds(const std::vector<CacheEvent>& events) {
+  static std::vector<EventKind> kinds(const std::vector<KeptEvent>& events) {
     std::vector<EventKind> kinds;
-    for (const CacheEvent& event : events) kinds.push_back(event.kind);
+    for (const KeptEvent& event : events) kinds.push_back(event.kind);
     return kinds;
   }
-  static std::uint64_t timed(const Stats& stats) {
-    return std::accumulate(stats.hit_latency.begin(), stats.hit_latency.end(), std::uint64_t{0});
+  static std::uint64_t timed(const HitLatency& latency) {
+    const HitLatency::Counts counts = latency.counts();
+    return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
   }
 };
-
-TEST_F(ObserveTest, RunsCountByTheLabelOfTheirKey) {
-  Cache cache(unshared(1));
-  EXPECT_TRUE(cache.labels().empty());
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(run_add(cache, key("a", 1)).ok());
-  EXPECT_TRUE(run_add(cache, key("a", 2)).ok());  // evicts the former
-  EXPECT_RUN(kRestored, run_add(cache, key("a", 1)));
-  EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
-  EXPECT_RUN(kInstantiated, run_add(cache, key(1, 2)));
-  const auto labels = by_label(cache);
-  ASSERT_EQ(labels.size(), 3u);
-  EXPECT_EQ(labels.at("a").entries, 2u);
-  EXPECT_EQ(count(labels.at("a"), Outcome::kInstantiated), 2u);
-  EXPECT_EQ(count(labels.at("a"), Outcome::kReplayed), 2u);
-  EXPECT_EQ(count(labels.at("a"), Outcome::kRestored), 1u);
-  EXPECT_EQ(count(labels.at("b"), Outcome::kInstantiated), 1u);
-  EXPECT_EQ(labels.at("").entries, 1u);  // a key without text
-}
-
-TEST_F(ObserveTest, DirectRunsCountByLabelAndReason) {
-  Options options;
-  options.capture_after = 2;
-  Cache cache(options);
-  for (int i = 0; i < 4; ++i) EXPECT_TRUE(run_add(cache, key("late")).ok());
-  const auto labels = by_label(cache);
-  EXPECT_EQ(count(labels.at("late"), Outcome::kEager), 2u);
-  EXPECT_EQ(labels.at("late").eager_reasons[static_cast<std::size_t>(EagerReason::kCaptureAfter)], 2u);
-}
-
-TEST_F(ObserveTest, CountsOfALabelStayWhenItsKeysAreGone) {
-  Cache cache;
-  for (int i = 0; i < 5; ++i) EXPECT_TRUE(run_add(cache, key("gone", i % 2)).ok());
-  EXPECT_TRUE(cache.erase(key("gone", 0)));
-  EXPECT_EQ(by_label(cache).at("gone").entries, 1u);
-  cache.clear();
-  const LabelStats gone = by_label(cache).at("gone");
-  EXPECT_EQ(gone.entries, 0u);
-  EXPECT_EQ(count(gone, Outcome::kReplayed), 3u);
-  EXPECT_EQ(count(gone, Outcome::kInstantiated) + count(gone, Outcome::kUpdated), 2u);
-}
-
-TEST_F(ObserveTest, LabelsBeyondSixtyFourAreOthers) {
-  Cache cache({.max_executables = 70});
-  for (int i = 0; i < 70; ++i) EXPECT_TRUE(run_add(cache, key("label " + std::to_string(i))).ok());
-  EXPECT_TRUE(run_add(cache, key("label 3")).ok());
-  const std::vector<LabelStats> labels = cache.labels();
-  ASSERT_EQ(labels.size(), 65u);
-  EXPECT_EQ(labels[3].label, "label 3");
-  EXPECT_EQ(count(labels[3], Outcome::kReplayed), 1u);
-  EXPECT_EQ(labels[64].label, "other");
-  EXPECT_EQ(labels[64].entries, 6u);
-  std::uint64_t runs = 0;
-  for (const LabelStats& each : labels) runs += std::accumulate(each.outcomes.begin(), each.outcomes.end(), 0u);
-  EXPECT_EQ(runs, cache.stats().runs());
-}
-
-TEST_F(ObserveTest, LabelsOfAllThreadsAddUp) {
-  constexpr int kThreads = 4, kRuns = 300;
-  Cache cache(unshared(3));
-  std::vector<std::unique_ptr<DeviceBuffer<float>>> memories;
-  for (int i = 0; i < kThreads; ++i) memories.push_back(std::make_unique<DeviceBuffer<float>>(kSize));
-  std::vector<std::thread> threads;
-  for (int i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&, i] {
-      const Stream own;
-      float* const memory = memories[static_cast<std::size_t>(i)]->get();
-      for (int run = 0; run < kRuns; ++run) {
-        EXPECT_TRUE(cache
-                        .run(key("thread", i, run % 5), own,
-                             [&](cudaStream_t on) { return launch(add, kGrid, kBlock, on, memory, kSize, 1.0f); })
-                        .ok());
-        if (run % 50 == 0) cache.erase(key("thread", i, 1));
-        if (run % 60 == 0) (void)cache.labels();
-      }
-      CUDA_OK(cudaStreamSynchronize(own));
-      cache.erase(key("thread", i, 0));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  const LabelStats all = by_label(cache).at("thread");
-  EXPECT_EQ(all.outcomes, cache.stats().outcomes);
-  EXPECT_EQ(all.eager_reasons, cache.stats().eager_reasons);
-  EXPECT_EQ(std::accumulate(all.outcomes.begin(), all.outcomes.end(), 0u), unsigned{kThreads * kRuns});
-}
 
 TEST_F(ObserveTest, TimesGrowWithTheMeasuredWork) {
   Cache cache(renting(1));
@@ -157,111 +69,150 @@ TEST_F(ObserveTest, UploadsAheadCountAsFirstLaunches) {
 }
 
 TEST_F(ObserveTest, OneHitOf1024IsTimed) {
+  const auto latency = std::make_shared<HitLatency>();
+  const auto often = std::make_shared<HitLatency>(16);
   Options options;
-  options.time_hits = true;
+  options.listeners = {latency, often};
   Cache cache(options);
   auto step = cache.prepare(key("k"), [&](cudaStream_t on) { return add_one(on); });
   for (int i = 0; i < 4 * 1024; ++i) {
     EXPECT_TRUE((i % 2 == 0 ? step.run(stream) : run_add(cache, key("another"))).ok());
   }
-  EXPECT_EQ(timed(cache.stats()), 4u);
+  EXPECT_EQ(timed(*latency), 4u);
+  EXPECT_EQ(timed(*often), 4u * 64);
   expect_sum(4 * 1024);
-  EXPECT_NE(to_string(cache.stats()).find("hits timed: "), std::string::npos);
+  EXPECT_NE(to_string(*latency).find(" us"), std::string::npos);
 }
 
 TEST_F(ObserveTest, OnlyHitsAreTimed) {
+  const auto latency = std::make_shared<HitLatency>();
   Options options;
-  options.time_hits = true;
+  options.listeners = {latency};
   options.max_executables = 0;
   Cache cache(options);
   for (int i = 0; i < 2 * 1024; ++i) EXPECT_RUN(kEager, run_add(cache, key("k")));
-  EXPECT_EQ(timed(cache.stats()), 0u);
-}
-
-TEST_F(ObserveTest, NothingIsTimedByDefault) {
-  Cache cache;
-  for (int i = 0; i < 2 * 1024; ++i) EXPECT_TRUE(run_add(cache, key("k")).ok());
-  EXPECT_EQ(timed(cache.stats()), 0u);
-  EXPECT_EQ(to_string(cache.stats()).find("hits timed"), std::string::npos);
+  EXPECT_EQ(timed(*latency), 0u);
+  EXPECT_EQ(to_string(*latency), "");
 }
 
 TEST_F(ObserveTest, EventsReportWhatWasDone) {
+  const auto ring = std::make_shared<EventRing>(100);
   Options options = unshared(1);
-  options.keep_events = 100;
+  options.listeners = {ring};
   options.max_templates = 1;
   Cache cache(options);
   const auto begin = std::chrono::steady_clock::now();
   EXPECT_RUN(kInstantiated, run_add(cache, key("first", 1)));
   EXPECT_RUN(kReplayed, run_add(cache, key("first", 1)));
   EXPECT_RUN(kInstantiated, run_add(cache, key("a label that is longer than what is kept of it")));
+  settle(cache);
   const auto end = std::chrono::steady_clock::now();
-  const std::vector<CacheEvent> events = cache.events();
   using enum EventKind;
-  EXPECT_EQ(kinds(events), (std::vector<EventKind>{kCapture, kInstantiate, kRun, kRun, kCapture, kEvict, kInstantiate,
-                                                   kForget, kRun}));
-  EXPECT_EQ(events[2].outcome, Outcome::kInstantiated);
-  EXPECT_EQ(events[3].outcome, Outcome::kReplayed);
+  std::vector<KeptEvent> events = ring->events();
+  // Where launches are in flight, these come later.
+  const auto is_destruction = [](const KeptEvent& event) {
+    return event.kind == kDestroyExecutable || event.kind == kDestroyGraph;
+  };
+  const auto others = std::stable_partition(events.begin(), events.end(), std::not_fn(is_destruction));
+  ASSERT_EQ(kinds(events), (std::vector<EventKind>{kCapture, kInstantiate, kUpload, kRun, kRun, kCapture, kEvict,
+                                                   kInstantiate, kUpload, kRun, kDestroyExecutable, kDestroyGraph}));
+  EXPECT_EQ(others->loss, Loss::kEvicted);
+  EXPECT_EQ(others->label, "first");
+  EXPECT_EQ(events[3].outcome, Outcome::kInstantiated);
+  EXPECT_EQ(events[4].outcome, Outcome::kReplayed);
   EXPECT_EQ(events[0].outcome, std::nullopt);
-  EXPECT_EQ(events[5].label, "first");
-  EXPECT_EQ(events[7].label, "first");
-  EXPECT_EQ(events[8].label, "a label that is longer than what");
-  EXPECT_EQ(events[5].duration.count(), 0);
-  for (const CacheEvent& event : events) {
+  EXPECT_EQ(events[6].label, "first");
+  EXPECT_EQ(events[6].loss, Loss::kEvicted);
+  EXPECT_EQ(events[9].label, "a label that is longer than what");
+  EXPECT_EQ(events[11].label, "first");
+  EXPECT_EQ(events[11].loss, Loss::kTemplates);
+  EXPECT_EQ(events[6].duration.count(), 0);
+  for (const KeptEvent& event : events) {
     EXPECT_GE(event.begin, begin);
     EXPECT_LE(event.begin + event.duration, end);
     EXPECT_EQ(event.thread, events[0].thread);
   }
   // A run contains what was done in it.
-  EXPECT_LE(events[2].begin, events[0].begin);
-  EXPECT_GE(events[2].begin + events[2].duration, events[1].begin + events[1].duration);
+  EXPECT_LE(events[3].begin, events[0].begin);
+  EXPECT_GE(events[3].begin + events[3].duration, events[1].begin + events[1].duration);
 }
 
 TEST_F(ObserveTest, AFailedRunHasNoOutcome) {
-  Options options;
-  options.keep_events = 10;
-  Cache cache(options);
+  const auto ring = std::make_shared<EventRing>(10);
+  Cache cache({.listeners = {ring}});
   EXPECT_FALSE(cache.run(key("k"), stream, [](cudaStream_t) { return absl::DataLossError("lost"); }).ok());
-  ASSERT_EQ(kinds(cache.events()), (std::vector<EventKind>{EventKind::kCapture, EventKind::kRun}));
-  EXPECT_EQ(cache.events()[1].outcome, std::nullopt);
+  ASSERT_EQ(kinds(ring->events()), (std::vector<EventKind>{EventKind::kCapture, EventKind::kRun}));
+  EXPECT_EQ(ring->events()[1].outcome, std::nullopt);
 }
 
 TEST_F(ObserveTest, TheLastEventsAreKept) {
-  Options options;
-  options.keep_events = 3;
-  Cache cache(options);
+  const auto ring = std::make_shared<EventRing>(3);
+  Cache cache({.listeners = {ring}});
   for (int i = 0; i < 10; ++i) EXPECT_TRUE(run_add(cache, key("k" + std::to_string(i))).ok());
-  const std::vector<CacheEvent> events = cache.events();
+  const std::vector<KeptEvent> events = ring->events();
   ASSERT_EQ(events.size(), 3u);
   EXPECT_EQ(events[0].label, "k9");
-  EXPECT_EQ(kinds(events), (std::vector<EventKind>{EventKind::kCapture, EventKind::kInstantiate, EventKind::kRun}));
-}
-
-TEST_F(ObserveTest, NoEventsAreKeptByDefault) {
-  Cache cache;
-  EXPECT_TRUE(run_add(cache, key("k")).ok());
-  EXPECT_TRUE(cache.events().empty());
+  EXPECT_EQ(kinds(events), (std::vector<EventKind>{EventKind::kInstantiate, EventKind::kUpload, EventKind::kRun}));
 }
 
 TEST_F(ObserveTest, EventsOfThreadsHaveTheirNumbers) {
-  Options options;
-  options.keep_events = 1000;
-  options.background_threads = 1;
-  Cache cache(options);
-  std::thread other([&] { EXPECT_TRUE(run_add(cache, key("of another")).ok()); });
+  const auto ring = std::make_shared<EventRing>(1000);
+  Cache cache({.listeners = {ring}});
+  const auto fn = [&](cudaStream_t on) { return add_one(on); };
+  std::thread other([&] { EXPECT_TRUE(cache.warm(key("of another"), stream, fn).ok()); });
   other.join();
-  EXPECT_TRUE(cache.wait_until_ready().ok());
-  EXPECT_TRUE(run_add(cache, key("of another")).ok());
+  EXPECT_RUN(kReplayed, cache.run(key("of another"), stream, fn));
   std::map<EventKind, unsigned> threads;
-  for (const CacheEvent& event : cache.events()) threads[event.kind] = event.thread;  // the last one of each kind
+  for (const KeptEvent& event : ring->events()) threads[event.kind] = event.thread;  // the last one of each kind
   EXPECT_NE(threads.at(EventKind::kUpload), threads.at(EventKind::kRun));
   EXPECT_EQ(threads.at(EventKind::kUpload), threads.at(EventKind::kInstantiate));
 }
 
-TEST_F(ObserveTest, ANegativeNumberOfEventsIsAnError) {
-  Options options;
-  options.keep_events = -1;
-  Cache cache(options);
-  EXPECT_FAILURE(kInvalidArgument, run_add(cache, key("k")));
+// Two caches may share a listener, which then adds them up.
+TEST_F(ObserveTest, OneListenerServesTwoCaches) {
+  const auto ring = std::make_shared<EventRing>(1000);
+  Cache first({.listeners = {ring}}), second({.listeners = {ring}});
+  EXPECT_RUN(kInstantiated, run_add(first, key("k")));
+  EXPECT_RUN(kInstantiated, run_add(second, key("k")));
+  const auto all = kinds(ring->events());
+  EXPECT_EQ(std::count(all.begin(), all.end(), EventKind::kRun), 2);
+}
+
+TEST_F(ObserveTest, DeviceMemoryOfEventsThatOverlapIsMeasuredOnce) {
+  MemoryMeter meter(0);
+  constexpr std::int64_t kBytes = 1 << 21;
+  std::vector<void*> taken;
+  const auto take = [&] { CUDA_OK(cudaMalloc(&taken.emplace_back(), kBytes)); };
+  const Key none;
+  const CacheEvent event{.kind = EventKind::kInstantiate, .key = none}, run{.kind = EventKind::kRun, .key = none};
+  EXPECT_TRUE(meter.begin(event).ok());
+  take();
+  EXPECT_TRUE(meter.begin(event).ok());
+  take();
+  meter.end(event);
+  EXPECT_EQ(meter.bytes(), 0);
+  meter.end(event);
+  EXPECT_TRUE(meter.begin(run).ok());
+  take();  // not by an executable
+  meter.end(run);
+  EXPECT_EQ(meter.bytes(), 2 * kBytes);
+  EXPECT_TRUE(meter.begin(event).ok());
+  CUDA_OK(cudaFree(taken.front()));
+  meter.end(event);
+  EXPECT_EQ(meter.bytes(), kBytes);
+  for (std::size_t i = 1; i < taken.size(); ++i) CUDA_OK(cudaFree(taken[i]));
+}
+
+TEST_F(ObserveTest, WorkOutsideOfCapturesIsCounted) {
+  StrayCounter counter;
+  const Key of = key("k");
+  CacheEvent event{.kind = EventKind::kStray, .key = of};
+  for (const char* text : {"kernel a", "kernel b", "kernel a"}) {
+    event.text = text;
+    counter.end(event);
+  }
+  counter.end({.kind = EventKind::kErase, .key = of});
+  EXPECT_EQ(counter.counts(), (std::map<std::string, std::uint64_t>{{"kernel a", 2}, {"kernel b", 1}}));
 }
 
 TEST_F(ObserveTest, ADifferenceOfSnapshotsCoversTheTimeBetween) {
@@ -280,7 +231,7 @@ TEST_F(ObserveTest, ADifferenceOfSnapshotsCoversTheTimeBetween) {
 
 TEST_F(ObserveTest, AKeyThatNeverRanIsExplained) {
   const Cache cache;
-  EXPECT_TRUE(says(cache.explain(key("k")), "No run of this key is known"));
+  EXPECT_TRUE(says(explain(cache, key("k")), "No run of this key is known"));
 }
 
 TEST_F(ObserveTest, AnEvictionIsExplained) {
@@ -289,18 +240,18 @@ TEST_F(ObserveTest, AnEvictionIsExplained) {
   Cache cache(options);
   EXPECT_RUN(kInstantiated, run_add(cache, key("first")));
   EXPECT_RUN(kReplayed, run_add(cache, key("first")));
-  const std::string live = cache.explain(key("first"));
+  const std::string live = explain(cache, key("first"));
   EXPECT_TRUE(says(live, "Runs: replayed 1, instantiated 1."));
   EXPECT_TRUE(says(live, "It has an executable, of its own because there was room (rule 1)."));
   EXPECT_TRUE(says(live, "Options::share is kNever"));
   EXPECT_EQ(live.find("lost"), std::string::npos);
   EXPECT_RUN(kInstantiated, run_add(cache, key("second")));
-  const std::string evicted = cache.explain(key("first"));
+  const std::string evicted = explain(cache, key("first"));
   EXPECT_TRUE(says(evicted, "It has a template and no executable"));
   EXPECT_TRUE(says(evicted, "It lost an executable the last time because other keys were used more recently"));
   EXPECT_TRUE(says(evicted, "Options::max_executables is 1"));
   EXPECT_RUN(kInstantiated, run_add(cache, key("third")));
-  const std::string forgotten = cache.explain(key("first"));
+  const std::string forgotten = explain(cache, key("first"));
   EXPECT_TRUE(says(forgotten, "neither an executable nor a template"));
   EXPECT_TRUE(says(forgotten, "more templates than Options::max_templates (2)"));
 }
@@ -312,7 +263,7 @@ TEST_F(ObserveTest, ABrokenCaptureIsExplained) {
     (void)cudaGetLastError();
     return add_one(on);
   }));
-  const std::string text = cache.explain(key("k"));
+  const std::string text = explain(cache, key("k"));
   EXPECT_TRUE(says(text, "Runs: eager 1."));
   EXPECT_TRUE(says(text, "Its last direct run was direct because its capture broke."));
   EXPECT_TRUE(says(text, "Its last error: "));
@@ -323,8 +274,8 @@ TEST_F(ObserveTest, SharedExecutablesAreExplained) {
   Cache cache(renting(1));
   EXPECT_TRUE(run_add(cache, key("a")).ok());
   EXPECT_RUN(kUpdated, run_add(cache, key("b")));
-  EXPECT_TRUE(says(cache.explain(key("a")), "a sibling uses it now"));
-  EXPECT_TRUE(says(cache.explain(key("b")), "the other keys of family 1"));
+  EXPECT_TRUE(says(explain(cache, key("a")), "a sibling uses it now"));
+  EXPECT_TRUE(says(explain(cache, key("b")), "the other keys of family 1"));
 }
 
 TEST_F(ObserveTest, EachPlaceOfTheProgramIsExplained) {
@@ -332,7 +283,7 @@ TEST_F(ObserveTest, EachPlaceOfTheProgramIsExplained) {
   EXPECT_TRUE(run_add(cache, key("k")).ok());
   EXPECT_TRUE(cache.run(key("k"), stream, [&](cudaStream_t on) { return add_one(on); }).ok());
   cache.pin(key("k"));
-  const std::string text = cache.explain(key("k"));
+  const std::string text = explain(cache, key("k"));
   EXPECT_TRUE(says(text, "At another place of the program"));
   EXPECT_TRUE(says(text, "and is pinned"));
 }
@@ -342,11 +293,11 @@ TEST_F(ObserveTest, DirectRunsAreExplained) {
   options.capture_after = 3;
   Cache cache(options);
   EXPECT_RUN(kEager, run_add(cache, key("k")));
-  EXPECT_TRUE(says(cache.explain(key("k")), "one of its first 3 runs"));
+  EXPECT_TRUE(says(explain(cache, key("k")), "one of its first 3 runs"));
   EXPECT_RUN(kEager, cache.run(key("empty"), stream, [](cudaStream_t) {}));
   Cache eager_cache;
   EXPECT_RUN(kEager, eager_cache.run(key("empty"), stream, [](cudaStream_t) {}));
-  EXPECT_TRUE(says(eager_cache.explain(key("empty")), "fn enqueued nothing on the stream"));
+  EXPECT_TRUE(says(explain(eager_cache, key("empty")), "fn enqueued nothing on the stream"));
 }
 
 }  // namespace

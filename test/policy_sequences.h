@@ -160,7 +160,7 @@ inline std::string text_of(const Stats& stats) {
 inline std::string text_of(const std::vector<EntryInfo>& entries) {
   std::ostringstream text;
   for (const EntryInfo& entry : entries) {
-    text << entry.last_use_order << ' ' << entry.label << ' ' << entry.key << (entry.live ? " live" : "")
+    text << entry.last_use_order << ' ' << entry.label << ' ' << entry.key.to_string() << (entry.live ? " live" : "")
          << (entry.recorded ? " recorded" : "") << (entry.pinned ? " pinned" : "") << " family " << entry.family
          << ", nodes " << entry.nodes << '/' << entry.slot_nodes << ", bytes " << entry.estimated_device_bytes
          << ", outcomes";

@@ -121,6 +121,16 @@ TEST_F(PolicyTest, WarmThatCannotInstantiateOrUploadKeepsTheTemplate) {
   hostrt::clear_failures();
 }
 
+// Nothing is uploaded, so no stream is needed.
+TEST_F(PolicyTest, WarmWithoutRoomMakesNoStream) {
+  Bench<> bench(at_most(1));
+  EXPECT_RUN(kInstantiated, bench.go(lone(1)));
+  hostrt::fail_call("cudaStreamCreateWithFlags", 1, cudaErrorUnknown);
+  EXPECT_TRUE(bench.warm(lone(2)).ok());
+  hostrt::clear_failures();
+  EXPECT_EQ(bench.cache.stats().live_templates, 2u);
+}
+
 TEST_F(PolicyTest, WarmOfACacheThatCapturesNothingDoesNothing) {
   Bench<> bench(at_most(0));
   EXPECT_TRUE(bench.warm(lone(1)).ok());

@@ -20,7 +20,7 @@ class ConditionalsMistakesTest : public ConditionalsTest {
   absl::StatusOr<Outcome> run(Cache& in, const Work& work) {
     return in.run(key("mistakes"), stream, [&](Recorder& rec) {
       step(rec, 3, 1);
-      rec.if_node(condition.get(), [&](Body& body) { work(rec, body); });
+      if_node(rec, condition.get(), [&](Body& body) { work(rec, body); });
       step(rec, 5, 2);
     });
   }
@@ -64,8 +64,8 @@ TEST_F(ConditionalsMistakesTest, AnExceptionOfABodyPasses) {
   // In a body inside a body.
   EXPECT_THROW((void)run(cache,
                          [&](Recorder&, Body& body) {
-                           body.while_node(condition.get(),
-                                           [&](Body&) { throw std::runtime_error("of the inner body"); });
+                           while_node(body, condition.get(),
+                                      [&](Body&) { throw std::runtime_error("of the inner body"); });
                          }),
                std::runtime_error);
   expect_whole();
@@ -91,7 +91,7 @@ TEST_F(ConditionalsMistakesTest, ALoopEndsIfACallInItFails) {
   EXPECT_FALSE(uncached
                    .run(key("loop"), stream,
                         [&](Recorder& rec) {
-                          rec.while_node(condition.get(), [&](Body& body) {
+                          while_node(rec, condition.get(), [&](Body& body) {
                             ++rounds;
                             body.launch(count_down, {0, 1}, condition.get());
                           });
@@ -101,7 +101,7 @@ TEST_F(ConditionalsMistakesTest, ALoopEndsIfACallInItFails) {
   EXPECT_FALSE(uncached
                    .run(key("loop"), stream,
                         [&](Recorder& rec) {
-                          rec.while_node(condition.get(), [&](Body& body) {
+                          while_node(rec, condition.get(), [&](Body& body) {
                             ++rounds;
                             (void)launch(count_down, 0, 1, body.stream(), condition.get());
                           });
@@ -159,7 +159,7 @@ TEST_F(ConditionalsMistakesTest, WorkThatWaitsForTheOuterCaptureIsRunDirectly) {
     EXPECT_RUN(kEager, cache.run(key("merged"), stream, [&](Recorder& rec) {
       step(rec, 3, 1);
       CUDA_OK(cudaEventRecord(recorded, rec.stream()));
-      rec.if_node(condition.get(), [&](Body& body) {
+      if_node(rec, condition.get(), [&](Body& body) {
         (void)cudaStreamWaitEvent(body.stream(), recorded, 0);
         cudaGetLastError();
         step(body, 7, 3);
@@ -211,7 +211,7 @@ TEST_F(ConditionalsMistakesTest, ASlotInABodyIsRefused) {
   for (Cache* const in : {&cache, &uncached}) {
     begin(2, 1);
     const absl::StatusOr<Outcome> done = in->run(key("slot"), stream, params(7), [&](Recorder& rec, Slot<int> v) {
-      rec.if_node(condition.get(), [&](Body& body) {
+      if_node(rec, condition.get(), [&](Body& body) {
         rec.on(body.stream()).launch(blend, {1, 1}, number.get(), 1, 3, v);
       });
     });
@@ -232,7 +232,7 @@ TEST_F(ConditionalsMistakesTest, ARecorderInABodyIsRefused) {
 TEST_F(ConditionalsMistakesTest, TheBodyAroundABodyIsRefused) {
   begin(2, 1);
   const absl::StatusOr<Outcome> done =
-      run(cache, [&](Recorder&, Body& body) { body.if_node(condition.get(), [&](Body&) { step(body, 7, 3); }); });
+      run(cache, [&](Recorder&, Body& body) { if_node(body, condition.get(), [&](Body&) { step(body, 7, 3); }); });
   EXPECT_FAILURE(kInvalidArgument, done);
   EXPECT_EQ(number.first(), 2);
 }
@@ -246,7 +246,7 @@ TEST_F(ConditionalsMistakesTest, WorkOfABodyOnTheRunsStreamIsRefused) {
   EXPECT_TRUE(mentions(done.status(), "use Body::stream()")) << done.status();
   EXPECT_EQ(number.first(), 2);
   const absl::StatusOr<Outcome> inner = run(cache, [&](Recorder&, Body& body) {
-    body.if_node(condition.get(), [&](Body&) { CUDA_OK(launch(blend, 1, 1, body.stream(), number.get(), 1, 7, 3)); });
+    if_node(body, condition.get(), [&](Body&) { CUDA_OK(launch(blend, 1, 1, body.stream(), number.get(), 1, 7, 3)); });
   });
   EXPECT_FAILURE(kInvalidArgument, inner);
   EXPECT_TRUE(mentions(inner.status(), "use Body::stream()")) << inner.status();
@@ -260,7 +260,7 @@ TEST_F(ConditionalsMistakesTest, ANodeOnAForkOfABodyIsRefused) {
   const absl::StatusOr<Outcome> done = run(cache, [&](Recorder&, Body& body) {
     CUDA_OK(cudaEventRecord(forked, body.stream()));
     CUDA_OK(cudaStreamWaitEvent(side, forked, 0));
-    body.on(side).if_node(condition.get(), [&](Body& inner) { step(inner, 7, 3); });
+    if_node(body.on(side), condition.get(), [&](Body& inner) { step(inner, 7, 3); });
     CUDA_OK(cudaEventRecord(joined, side));
     CUDA_OK(cudaStreamWaitEvent(body.stream(), joined, 0));
   });
@@ -279,7 +279,7 @@ TEST_F(ConditionalsMistakesTest, ANodeOnAForkOfTheRunWorks) {
                            step(rec, 3, 1);
                            CUDA_OK(cudaEventRecord(forked, rec.stream()));
                            CUDA_OK(cudaStreamWaitEvent(side, forked, 0));
-                           rec.on(side).if_node(condition.get(), [&](Body& body) { step(body, 7, 3); });
+                           if_node(rec.on(side), condition.get(), [&](Body& body) { step(body, 7, 3); });
                            rec.launch(count_down, {1, 1}, other.get());
                            CUDA_OK(cudaEventRecord(joined, side));
                            CUDA_OK(cudaStreamWaitEvent(rec.stream(), joined, 0));
@@ -330,8 +330,8 @@ TEST_F(ConditionalsMistakesTest, VerifyModeFindsAValueThatABodyHolds) {
   int a = 3, b = 1;
   const auto run = [&] {
     return verified.run(key("verified"), stream, [&](Recorder& rec) {
-      rec.while_node(condition.get(), [&](Body& body) {
-        body.if_node(other.get(), [&](Body& inner) { step(inner, a, 1); });
+      while_node(rec, condition.get(), [&](Body& body) {
+        if_node(body, other.get(), [&](Body& inner) { step(inner, a, 1); });
         step(body, 5, b);
         body.launch(count_down, {1, 1}, condition.get());
       });
@@ -342,19 +342,19 @@ TEST_F(ConditionalsMistakesTest, VerifyModeFindsAValueThatABodyHolds) {
     ASSERT_TRUE(run().ok());
     EXPECT_EQ(number.first(), blended(blended(blended(blended(2, 3, 1), 5, 1), 3, 1), 5, 1));
   }
-  EXPECT_EQ(verified.stats().stale, 0u) << verified.entries().front().stale;
+  EXPECT_EQ(verified.stats().stale, 0u) << verified.entries().front().stale.back().text;
   EXPECT_EQ(verified.stats().verified, 2u);
   a = 4;
   ASSERT_TRUE(run().ok());
   EXPECT_EQ(verified.stats().stale, 1u);
-  EXPECT_NE(verified.entries().front().stale.find("argument 2 was 0x3"), std::string::npos)
-      << verified.entries().front().stale;
+  EXPECT_NE(verified.entries().front().stale.back().text.find("argument 2 was 0x3"), std::string::npos)
+      << verified.entries().front().stale.back().text;
   a = 3;
   b = 7;
   ASSERT_TRUE(run().ok());
   EXPECT_EQ(verified.stats().stale, 2u);
-  EXPECT_NE(verified.entries().front().stale.find("argument 3 was 0x1"), std::string::npos)
-      << verified.entries().front().stale;
+  EXPECT_NE(verified.entries().front().stale.back().text.find("argument 3 was 0x1"), std::string::npos)
+      << verified.entries().front().stale.back().text;
 }
 
 TEST_F(ConditionalsMistakesTest, VerifyModeFindsAnotherKindOfCondition) {
@@ -367,7 +367,7 @@ TEST_F(ConditionalsMistakesTest, VerifyModeFindsAnotherKindOfCondition) {
       const auto work = [&](Body& body) {
         if (!is_empty) body.memset(condition.get(), 0, sizeof(unsigned));
       };
-      is_loop ? rec.while_node(condition.get(), work) : rec.if_node(condition.get(), work);
+      is_loop ? while_node(rec, condition.get(), work) : if_node(rec, condition.get(), work);
     });
   };
   ASSERT_TRUE(run().ok());
@@ -378,7 +378,9 @@ TEST_F(ConditionalsMistakesTest, VerifyModeFindsAnotherKindOfCondition) {
   is_loop = true;
   ASSERT_TRUE(run().ok());
   EXPECT_EQ(verified.stats().stale, 2u);
-  EXPECT_NE(verified.entries().front().stale.find("another type now"), std::string::npos);
+  EXPECT_NE(verified.entries().front().stale.back().text.find(
+                "condition 0, if_node when the key was recorded, and is condition 0, while_node now"),
+            std::string::npos);
 }
 
 }  // namespace

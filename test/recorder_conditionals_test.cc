@@ -15,7 +15,7 @@ class RecorderConditionalsTest : public ConditionalsTest {
     return in.run(key(label), on, [&](Recorder& rec) {
       ++calls;
       step(rec, 3, 1);
-      rec.if_node(condition.get(), [&](Body& body) { step(body, 5, 2); });
+      if_node(rec, condition.get(), [&](Body& body) { step(body, 5, 2); });
       step(rec, 7, 3);
     });
   }
@@ -29,19 +29,19 @@ class RecorderConditionalsTest : public ConditionalsTest {
   absl::StatusOr<Outcome> run_nested(Cache& in, cudaStream_t on) {
     return in.run(key("nested"), on, [&](Recorder& rec) {
       ++calls;
-      rec.while_node(condition.get(), [&](Body& body) {
+      while_node(rec, condition.get(), [&](Body& body) {
         step(body, 3, 1);
-        body.if_node(
-            other.get(),
+        if_node(
+            body, other.get(),
             [&](Body& inner) {
               step(inner, 5, 2);
-              inner.switch_node(condition.get(), 3,
-                                [&](Body& innermost, unsigned i) { step(innermost, 11 + static_cast<int>(i), 4); });
+              switch_node(inner, condition.get(), 3,
+                          [&](Body& innermost, unsigned i) { step(innermost, 11 + static_cast<int>(i), 4); });
               step(inner, 13, 5);
             },
             [&](Body& inner) { step(inner, 17, 6); });
         step(body, 19, 7);
-        body.if_node(other.get(), [&](Body& inner) { step(inner, 23, 8); });
+        if_node(body, other.get(), [&](Body& inner) { step(inner, 23, 8); });
         body.launch(count_down, {1, 1}, condition.get());
       });
       step(rec, 29, 9);
@@ -83,8 +83,8 @@ TEST_F(RecorderConditionalsTest, TheSecondBodyOfAnIfIsItsElse) {
     for (const unsigned value : {0u, 1u, 0u, 9u}) {
       begin(2, value);
       ASSERT_TRUE(in->run(key("else"), stream, [&](Recorder& rec) {
-                      rec.if_node(
-                          condition.get(), [&](Body& body) { step(body, 5, 2); },
+                      if_node(
+                          rec, condition.get(), [&](Body& body) { step(body, 5, 2); },
                           [&](Body& body) { step(body, 7, 3); });
                     }).ok());
       EXPECT_EQ(number.first(), value != 0 ? blended(2, 5, 2) : blended(2, 7, 3)) << value;
@@ -98,7 +98,7 @@ TEST_F(RecorderConditionalsTest, AWhileRepeatsUntilItsBodyEndsIt) {
     for (const unsigned rounds : {10u, 0u, 1u, 33u, 0u}) {
       begin(2, rounds);
       ASSERT_TRUE(in->run(key("while"), stream, [&](Recorder& rec) {
-                      rec.while_node(condition.get(), [&](Body& body) {
+                      while_node(rec, condition.get(), [&](Body& body) {
                         step(body, 3, 1);
                         body.launch(count_down, {1, 1}, condition.get());
                       });
@@ -118,8 +118,8 @@ TEST_F(RecorderConditionalsTest, ASwitchRunsTheBodyOfThatNumberOrNone) {
     for (const unsigned index : {0u, 1u, 2u, 3u, 99u, ~0u, 1u}) {
       begin(2, index);
       ASSERT_TRUE(in->run(key("switch"), stream, [&](Recorder& rec) {
-                      rec.switch_node(condition.get(), 3,
-                                      [&](Body& body, unsigned i) { step(body, 3 + static_cast<int>(i), 1); });
+                      switch_node(rec, condition.get(), 3,
+                                  [&](Body& body, unsigned i) { step(body, 3 + static_cast<int>(i), 1); });
                       step(rec, 5, 2);
                     }).ok());
       const int expected = index < 3 ? blended(2, 3 + static_cast<int>(index), 1) : 2;
@@ -132,7 +132,7 @@ TEST_F(RecorderConditionalsTest, ASwitchRunsTheBodyOfThatNumberOrNone) {
 TEST_F(RecorderConditionalsTest, ASwitchWithoutBodiesDoesNothing) {
   begin(2, 0);
   EXPECT_RUN(kInstantiated, cache.run(key("none"), stream, [&](Recorder& rec) {
-    rec.switch_node(condition.get(), 0, [&](Body& body, unsigned) { step(body, 3, 1); });
+    switch_node(rec, condition.get(), 0, [&](Body& body, unsigned) { step(body, 3, 1); });
     step(rec, 5, 2);
   }));
   EXPECT_EQ(number.first(), blended(2, 5, 2));
@@ -162,9 +162,9 @@ TEST_F(RecorderConditionalsTest, TheConditionMayBeASlot) {
       begin(2);
       const absl::StatusOr<Outcome> done =
           in->run(key("slots"), stream, params(places.get() + at), [&](Recorder& rec, Slot<unsigned*> place) {
-            rec.if_node(place, [&](Body& body) { step(body, 3, 1); });
-            rec.switch_node(place, 3, [&](Body& body, unsigned i) { step(body, 5 + static_cast<int>(i), 2); });
-            rec.while_node(place, [&](Body& body) {
+            if_node(rec, place, [&](Body& body) { step(body, 3, 1); });
+            switch_node(rec, place, 3, [&](Body& body, unsigned i) { step(body, 5 + static_cast<int>(i), 2); });
+            while_node(rec, place, [&](Body& body) {
               step(body, 7, 3);
               // The body cannot know which one it is.
               for (int i = 0; i < places.size(); ++i) body.launch(count_down, {1, 1}, places.get() + i);
@@ -193,7 +193,7 @@ TEST_F(RecorderConditionalsTest, SlotsBesideANodeFollowEachRun) {
                     [&](Recorder& rec, Slot<int> v, Slot<int*> result) {
                       rec.launch(blend, {1, 1}, number.get(), 1, 3, v);
                       const int* const on_device = rec.on_device(v);
-                      rec.if_node(condition.get(), [&](Body& body) {
+                      if_node(rec, condition.get(), [&](Body& body) {
                         body.launch(blend_in, {1, 1}, number.get(), on_device, 1, 5);
                         step(body, 7, 1);
                       });
@@ -220,7 +220,7 @@ TEST_F(RecorderConditionalsTest, ManySlotsBesideANodeAreSetByTheHost) {
     EXPECT_TRUE(did(value == 1 ? Outcome::kInstantiated : Outcome::kPatched,
                     cache.run(key("many"), stream, params(value), [&](Recorder& rec, Slot<int> v) {
                       for (int i = 0; i < 40; ++i) rec.launch(blend, {1, 1}, number.get(), 1, 3, v);
-                      rec.if_node(condition.get(), [&](Body& body) { step(body, 5, 2); });
+                      if_node(rec, condition.get(), [&](Body& body) { step(body, 5, 2); });
                     })));
     int expected = 2;
     for (int i = 0; i < 40; ++i) expected = blended(expected, 3, value);
@@ -238,7 +238,7 @@ TEST_F(RecorderConditionalsTest, ABodyMayCopyAndSet) {
       a.write({3, 4, 5});
       b.write({0, 0, 0});
       ASSERT_TRUE(in->run(key("copies"), stream, [&](Recorder& rec) {
-                      rec.if_node(condition.get(), [&](Body& body) {
+                      if_node(rec, condition.get(), [&](Body& body) {
                         body.memcpy(b.get(), a.get(), b.bytes(), cudaMemcpyDeviceToDevice);
                         body.memset(a.get() + 1, 1, sizeof(int));
                         CUDA_OK(cudaMemcpyAsync(a.get() + 2, number.get(), sizeof(int), cudaMemcpyDeviceToDevice,
@@ -261,7 +261,7 @@ TEST_F(RecorderConditionalsTest, ABodyMayForkAndJoin) {
       begin(2, rounds);
       beside.write({1});
       ASSERT_TRUE(in->run(key("forks"), stream, [&](Recorder& rec) {
-                      rec.while_node(condition.get(), [&](Body& body) {
+                      while_node(rec, condition.get(), [&](Body& body) {
                         step(body, 3, 1);
                         CUDA_OK(cudaEventRecord(forked, body.stream()));
                         CUDA_OK(cudaStreamWaitEvent(side, forked, 0));
@@ -290,9 +290,9 @@ TEST_F(RecorderConditionalsTest, ABodyMayBeEmpty) {
     ASSERT_TRUE(cache
                     .run(key("empty"), stream,
                          [&](Recorder& rec) {
-                           rec.if_node(
-                               condition.get(), [](Body&) {}, [&](Body& body) { step(body, 3, 1); });
-                           rec.if_node(condition.get(), [](Body&) {});
+                           if_node(
+                               rec, condition.get(), [](Body&) {}, [&](Body& body) { step(body, 3, 1); });
+                           if_node(rec, condition.get(), [](Body&) {});
                            step(rec, 5, 2);
                          })
                     .ok());
@@ -309,12 +309,12 @@ TEST_F(RecorderConditionalsTest, ARunInABodyIsInlined) {
     ASSERT_TRUE(cache
                     .run(key("outer"), stream,
                          [&](Recorder& rec) {
-                           rec.while_node(condition.get(), [&](Body& body) {
+                           while_node(rec, condition.get(), [&](Body& body) {
                              step(body, 3, 1);
                              EXPECT_RUN(kInlined, cache.run(key("inner"), body.stream(), [&](Recorder& inner) {
                                ++inlined;
                                step(inner, 5, 2);
-                               inner.if_node(other.get(), [&](Body& innermost) {
+                               if_node(inner, other.get(), [&](Body& innermost) {
                                  EXPECT_RUN(kInlined, cache.run(key("innermost"), innermost.stream(),
                                                                 [&](Recorder& last) { step(last, 7, 3); }));
                                });
@@ -366,7 +366,7 @@ TEST_F(RecorderConditionalsTest, ALoopWhoseConditionIsASlotIsCapturedAgainWhenEv
     ASSERT_TRUE(small
                     .run(key("loop"), stream, params(place.get()),
                          [&](Recorder& rec, Slot<unsigned*> at) {
-                           rec.while_node(at, [&](Body& body) {
+                           while_node(rec, at, [&](Body& body) {
                              step(body, 3, 1);
                              body.launch(count_down, {1, 1}, condition.get());
                              body.launch(count_down, {1, 1}, other.get());
@@ -397,7 +397,7 @@ TEST_F(RecorderConditionalsTest, EveryCaptureModeHasThem) {
 }
 
 TEST_F(RecorderConditionalsTest, AWarmedKeyIsReplayed) {
-  const auto fn = [&](Recorder& rec) { rec.if_node(condition.get(), [&](Body& body) { step(body, 5, 2); }); };
+  const auto fn = [&](Recorder& rec) { if_node(rec, condition.get(), [&](Body& body) { step(body, 5, 2); }); };
   ASSERT_TRUE(cache.warm(key("warm"), stream, fn).ok());
   begin(2, 1);
   EXPECT_RUN(kReplayed, cache.run(key("warm"), stream, fn));
@@ -411,7 +411,7 @@ TEST_F(RecorderConditionalsTest, TwoStreamsRunTheirKeys) {
   const auto run = [&](int i, cudaStream_t on) {
     return cache.run(key("streams", i), on, [&](Recorder& rec) {
       rec.launch(store, {1, 1}, conditions.get() + i, 5u);
-      rec.while_node(conditions.get() + i, [&](Body& body) {
+      while_node(rec, conditions.get() + i, [&](Body& body) {
         body.launch(blend, {1, 1}, numbers.get() + i, 1, 3, 1 + i);
         body.launch(count_down, {1, 1}, conditions.get() + i);
       });

@@ -165,6 +165,14 @@ TEST_F(SharedTableFailuresTest, AnUpdateInFlightIsReportedWhenItHasFailed) {
   EXPECT_EQ(bench.cache.stats().failed, 1u);
 }
 
+// A launch into a capturing stream fails and leaves the key its new table, which the device must not write yet.
+TEST_F(SharedTableFailuresTest, ATableThatWasNeverLaunchedServesAnotherMember) {
+  Bench bench(options);
+  hostrt::fail_call("cudaGraphLaunch", 1, cudaErrorStreamCaptureUnsupported);
+  EXPECT_FALSE(bench.run(1, 1).ok());
+  bench.expect_right(2, 3);
+}
+
 // The data of the updater node may still be in transit on a busy stream.
 TEST_F(SharedTableFailuresTest, WhatWasWarmedOnABusyStreamIsReadyOnAnother) {
   for (const Sharing sharing : {Sharing::kTable, Sharing::kNever}) {

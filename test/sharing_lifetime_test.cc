@@ -272,7 +272,7 @@ class SharingOnStreamsTest : public SharingTest {
   }
   std::uint64_t family_of(unsigned which) const {
     for (const EntryInfo& entry : cache->entries()) {
-      if (entry.key == key("k", which).to_string()) return entry.family;
+      if (entry.key == key("k", which)) return entry.family;
     }
     return 0;
   }

@@ -8,7 +8,7 @@
 
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
-#include "run/verify.h"
+#include "structure/verify.h"
 #include "stress_world.h"
 #include "support.h"
 

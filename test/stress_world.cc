@@ -12,7 +12,7 @@
 
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
-#include "run/verify.h"
+#include "structure/verify.h"
 #include "support.h"
 
 namespace graphcache::test::stress {

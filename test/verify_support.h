@@ -25,7 +25,9 @@ inline Options verifying(OnStale on_stale = OnStale::kReport, int every = 1) {
 // The findings of all entries.
 inline std::string findings(const Cache& cache) {
   std::string text;
-  for (const EntryInfo& entry : cache.entries()) text += entry.stale;
+  for (const EntryInfo& entry : cache.entries()) {
+    for (const Counted& finding : entry.stale) text += finding.text;
+  }
   return text;
 }
 

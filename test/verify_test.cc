@@ -1,5 +1,5 @@
 // The library's check of its own structures: each test introduces a fault, expects that it is named, and repairs it.
-#include "run/verify.h"
+#include "structure/verify.h"
 
 #include <gtest/gtest.h>
 
@@ -321,7 +321,7 @@ TEST_F(VerifyTest, LaunchesOfHits) {
 
 TEST_F(VerifyTest, AFaultEndsTheProcess) {
   const Wrong wrong(entry("other").users, -1);
-  EXPECT_DEATH(VerifyOnReturn{cache}, "graphcache: the cache is not in order: entry .*its count of users is negative");
+  EXPECT_DEATH(Verifier::check(cache), "graphcache: the cache is not in order: entry .*its count of users is negative");
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ namespace demo {
 
 namespace {
 
-constexpr int kEvents = 20'000;  // each takes 96 bytes in the cache and about 150 bytes in the trace
+constexpr int kEvents = 20'000;  // each takes about 100 bytes in the ring and 150 bytes in the trace
 
 // File names of the pictures, without extensions.
 constexpr const char* kOne = "/graph";
@@ -91,8 +91,12 @@ void Observed::check() const {
 
 bool observe(const Loop& loop, const std::vector<Request>& requests, int executables, const Observed& observed) {
   loop.clear();
+  const auto events = std::make_shared<graphcache::EventRing>(kEvents);
   const std::unique_ptr<Iteration> iteration =
-      cache_kind("watched", {.max_executables = executables, .time_hits = true, .keep_events = kEvents}).make(loop);
+      cache_kind("watched", {.max_executables = executables,
+                             .listeners = {std::make_shared<graphcache::History>(),
+                                           std::make_shared<graphcache::HitLatency>(), events}})
+          .make(loop);
   for (const Request& request : requests) iteration->run(request);
   bool passed = loop.equals(reference(loop, requests), "cache_run, watched");
   const graphcache::Cache& cache = *iteration->cache();
@@ -101,7 +105,7 @@ bool observe(const Loop& loop, const std::vector<Request>& requests, int executa
     options.title = absl::StrFormat("The demo buckets on %s", kRuntime);
     passed = write(observed.report, graphcache::report_html(cache, options)) && passed;
   }
-  if (!observed.trace.empty()) passed = write(observed.trace, graphcache::chrome_trace(cache.events())) && passed;
+  if (!observed.trace.empty()) passed = write(observed.trace, graphcache::chrome_trace(events->events())) && passed;
   if (!observed.dot.empty()) passed = write_pictures(cache, observed.dot) && passed;
   return passed;
 }

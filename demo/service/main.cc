@@ -138,7 +138,7 @@ int run() {
                100 * stats.hit_rate(), stats.captures, stats.evictions,
                is_right ? "equal to the host reference" : "NOT EQUAL");
   if (!json.empty() && !save(json, graphcache::to_json(traffic.cache()) + '\n')) return 1;
-  if (!manifest.empty() && !save(manifest, traffic.cache().manifest())) return 1;
+  if (!manifest.empty() && !save(manifest, graphcache::manifest(traffic.cache()))) return 1;
   return is_right ? 0 : 1;
 }
 

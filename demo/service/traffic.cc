@@ -24,8 +24,8 @@ graphcache::Options options() {
   options.max_executables = 10;
   options.max_templates = 16;
   options.capture_after = 1;
-  options.time_hits = true;
-  options.measure_device_bytes = true;
+  options.listeners = {std::make_shared<graphcache::History>(), std::make_shared<graphcache::HitLatency>(),
+                       std::make_shared<graphcache::MemoryMeter>(0)};
   return options;
 }
 

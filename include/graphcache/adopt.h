@@ -49,14 +49,13 @@ inline BoundArgument bind(std::string kernel, int argument, int slot) {
 // How Cache::adopt() takes a graph. Afterwards the key is like one that the cache has captured. Its first run makes its
 // executable (kRestored, or kSwitched if a sibling has one), which is shared, evicted and restored as usual. But the
 // key has no `fn`, so there are some differences:
-//   - The graph is kept until the key is erased, and does not count for Options::max_templates. The key has one
-//     executable, whatever Options::executables_per_key is.
+//   - The graph is kept until the key is erased, and does not count for Options::max_templates.
 //   - If a run cannot have an executable, a captured key would call `fn` directly. An adopted key makes an executable
 //     for this one launch, and reports the same EagerReason. If even that fails, the run fails and has enqueued
 //     nothing.
 //   - It cannot run inside a capture by other code: add the graph there as a child node. If it runs inside another
 //     run's `fn`, that outer run becomes a direct one.
-//   - Verify mode does not check it, and background threads do not make its executable.
+//   - Verify mode does not check it.
 struct Adoption {
   // What the graph needs to live: memory that its nodes use, a pool, the object that made it. Null if it needs nothing.
   //

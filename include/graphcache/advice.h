@@ -1,6 +1,7 @@
-// Finding: what would make a program's use of its cache better. Cache::advise() returns a list of them.
+// advise(): what would make a program's use of its cache better.
 //
-//   for (const graphcache::Finding& finding : cache.advise()) log(finding.label, finding.text, finding.cure);
+//   for (const graphcache::Finding& finding : graphcache::advise(cache)) log(finding.label, finding.text,
+//   finding.cure);
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,8 @@
 #include <vector>
 
 namespace graphcache {
+
+class Cache;
 
 enum class FindingKind {
   kSizes,  // A number in the keys has many values that seldom recur. Round it up to buckets (buckets.h).
@@ -18,8 +21,11 @@ enum class FindingKind {
   kNeverHitAgain,  // Entries take memory but have never been replayed.
   kDirectRuns,     // Runs call `fn` directly although they could be graphs.
   kStale,          // Verify mode found graphs that hold old values (Options::verify_every).
+  // Keys were warmed at one place of the program and run at another, so they were captured twice (cache.h, "The
+  // place").
+  kWarmedElsewhere,
 };
-inline constexpr int kFindingKindCount = 7;
+inline constexpr int kFindingKindCount = 8;
 
 // The enumerator without its k, in lower case: "sizes", "values_in_keys", ...
 const char* to_string(FindingKind kind);
@@ -37,10 +43,18 @@ struct Finding {
   std::vector<std::int64_t> buckets;  // The sizes to round up to, in ascending order.
   double padding = 0;  // The padding that this costs, relative to the sum of all sizes: 0.1 is 10 % more.
 
-  // The following three are set for kBudget. A rate is from 0 to 1.
+  // The following three are set for kBudget. A rate is from 0 to 1. The last two are 0 without a History.
   double ready_rate = 0;                // The share of runs that found an executable ready for their key.
   double ready_rate_of_twice = 0;       // What this rate would have been with twice the budget.
   double ready_rate_of_four_times = 0;  // What this rate would have been with four times the budget.
 };
+
+// The findings of a cache; those that concern the most runs come first. It is meant for people, not for each run: it
+// walks over all entries, as Cache::entries() does, and reads a few graphs, as Cache::graph() does. Empty if there is
+// nothing to report, or no memory for it.
+//
+// With a History (history.h) among the listeners of the cache, it also finds what a larger budget would give (kBudget)
+// and templates that were dropped too early (kTemplates), and counts direct runs of keys that are gone (kDirectRuns).
+std::vector<Finding> advise(const Cache& cache);
 
 }  // namespace graphcache

@@ -1,17 +1,19 @@
 // Body and conditional nodes: work that a graph does, skips or repeats, depending on a number in device memory.
 //
-//   rec.launch(count_misses, {grid, block}, data, misses);            // sets *misses, on the device
-//   rec.if_node(misses, [&](graphcache::Body& body) {                 // if *misses != 0
+//   rec.launch(count_misses, {grid, block}, data, misses);             // sets *misses, on the device
+//   graphcache::if_node(rec, misses, [&](graphcache::Body& body) {     // if *misses != 0
 //     body.launch(repair, {grid, block}, data);
 //   });
-//   rec.while_node(open, [&](graphcache::Body& body) {                // while *open != 0
+//   graphcache::while_node(rec, open, [&](graphcache::Body& body) {    // while *open != 0
 //     body.launch(step, {grid, block}, data, open);
 //   });
-//   rec.switch_node(method, 3, [&](graphcache::Body& body, unsigned i) {   // body i if *method == i, else none
+//   // Body i if *method == i, else none.
+//   graphcache::switch_node(rec, method, 3, [&](graphcache::Body& body, unsigned i) {
 //     body.launch(methods[i], {grid, block}, data);
 //   });
 //
-// if_node(condition, then, otherwise) has a second body, for the other case.
+// if_node(rec, condition, then, otherwise) has a second body, for the other case. In a body, the body takes the place
+// of the recorder.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -20,6 +22,7 @@
 #include <utility>
 
 #include "graphcache/detail/body_shape.h"
+#include "graphcache/detail/conditional.h"
 #include "graphcache/recorder.h"
 
 namespace graphcache {
@@ -28,10 +31,8 @@ namespace graphcache {
 // errors themselves: after the first failure they do nothing, and the run fails.
 //
 // "Rules" at the end says what a body may do, how direct runs decide, and where conditional nodes do not work.
-class Body : public detail::ConditionalNodes<Body> {
+class Body {
  public:
-  static constexpr bool kTakesSlots = false;
-
   Body(detail::Recording* recording, cudaStream_t stream) : recorder_(recording, stream) {}
 
   // The stream to enqueue on. During a capture it is not the stream of the run.
@@ -76,11 +77,42 @@ class Body : public detail::ConditionalNodes<Body> {
   }
 
  private:
-  friend class detail::ConditionalNodes<Body>;
-  void conditional(const detail::Conditional& node) { recorder_.conditional(node); }
+  friend struct detail::RecorderAccess;
 
   Recorder recorder_;
 };
+
+// `rec` is a Recorder or a Body.
+template <class R, class C, class Then>
+void if_node(const R& rec, C condition, Then&& then) {
+  detail::add_conditional(rec, detail::ConditionalKind::kIf, condition, 1, [&](Body& body, unsigned) {
+    static_assert(detail::kReturnsNothing<Then, Body&>, "graphcache: the body of a conditional node returns nothing");
+    then(body);
+  });
+}
+template <class R, class C, class Then, class Else>
+void if_node(const R& rec, C condition, Then&& then, Else&& otherwise) {
+  detail::add_conditional(rec, detail::ConditionalKind::kIf, condition, 2, [&](Body& body, unsigned index) {
+    static_assert(detail::kReturnsNothing<Then, Body&> && detail::kReturnsNothing<Else, Body&>,
+                  "graphcache: the body of a conditional node returns nothing");
+    index == 0 ? then(body) : otherwise(body);
+  });
+}
+template <class R, class C, class F>
+void while_node(const R& rec, C condition, F&& repeated) {
+  detail::add_conditional(rec, detail::ConditionalKind::kWhile, condition, 1, [&](Body& body, unsigned) {
+    static_assert(detail::kReturnsNothing<F, Body&>, "graphcache: the body of a conditional node returns nothing");
+    repeated(body);
+  });
+}
+template <class R, class C, class F>
+void switch_node(const R& rec, C index, unsigned count, F&& nth) {
+  detail::add_conditional(rec, detail::ConditionalKind::kSwitch, index, count, [&](Body& body, unsigned i) {
+    static_assert(detail::kReturnsNothing<F, Body&, unsigned>,
+                  "graphcache: the body of a conditional node returns nothing");
+    nth(body, i);
+  });
+}
 
 // ---- Rules --------------------------------------------------------------------------------------------------------
 //

@@ -17,9 +17,7 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
-#include <chrono>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -27,9 +25,7 @@
 #include <vector>
 
 #include "graphcache/adopt.h"
-#include "graphcache/advice.h"
 #include "graphcache/detail/call.h"
-#include "graphcache/events.h"
 #include "graphcache/graph_info.h"
 #include "graphcache/key.h"
 #include "graphcache/options.h"
@@ -51,7 +47,7 @@ class Cache {
   explicit Cache(const Options& options = {});
   // Destroys every executable. REQUIRES: no run is under way. Waits for the work of the device, as cudaFree does,
   // because executables in flight cannot be destroyed. Inside a capture it does not wait: other caches of the device
-  // destroy them later. Also waits for the work that background threads have begun.
+  // destroy them later.
   ~Cache();
   Cache(const Cache&) = delete;
   Cache& operator=(const Cache&) = delete;
@@ -146,9 +142,6 @@ class Cache {
   // something that this thread does next. No outcome is counted, and Options::capture_after does not apply. If
   // Options::max_executables is 0, nothing is done. Errors: those of run(), and errors that broke the capture or the
   // instantiation.
-  //
-  // With Options::background_threads, warm() returns once `fn` is captured. The threads instantiate and upload the
-  // graphs in the order of the calls, and wait_until_ready() reports their errors.
   template <class Fn>
   absl::Status warm(const Key& key, Fn&& fn) {
     return warm(key, default_stream(), Params<>(), std::forward<Fn>(fn));
@@ -170,24 +163,6 @@ class Cache {
     }
   }
 
-  // Receives the number of executables that background threads have finished, and the number that was requested. Both
-  // count from the last call of wait_until_ready() that returned neither DeadlineExceeded nor FailedPrecondition.
-  // Failed ones count as finished.
-  using Progress = std::function<void(std::size_t ready, std::size_t all)>;
-  // Waits until the background threads (Options::background_threads) have done all work for warm() and runs. Returns at
-  // once if there are no such threads.
-  //
-  // Returns ok, or the first error that the threads met meanwhile, which names its key. Such a key runs directly for a
-  // while, and EntryInfo::error has the reason. Returns DeadlineExceeded if time runs out; the threads go on.
-  // Returns FailedPrecondition inside the capture of a run's `fn`. Do not call it in a direct call of `fn` either.
-  //
-  // `progress` is called in this thread whenever more executables are finished. Its exceptions pass through. A run
-  // hands its key to the threads when its direct call of `fn` has returned, so this does not wait for keys whose runs
-  // are under way. The threads wait for their uploads, so do not call this while the device waits for something that
-  // this thread does next.
-  absl::Status wait_until_ready(std::chrono::nanoseconds timeout = std::chrono::nanoseconds::max(),
-                                const Progress& progress = nullptr);
-
   // Protects the key's executable or template from eviction by other keys, until unpin(). Returns false if the key is
   // not known. Pins do not nest. A pinned key does not borrow executables of siblings. Pinned executables count against
   // the limits: if nothing else can be evicted, other keys run directly.
@@ -198,16 +173,20 @@ class Cache {
   bool contains(const Key& key) const;
   // Forgets the key at every place of the program, pinned or not. Returns false if there was none. A run of the key
   // that is under way ends normally, and so do launches in flight. The executable is destroyed once these are over: by
-  // this call, or by a later erase(), clear(), or run that is not a hit. If an adopted key has an owner, erase() waits
-  // for the work of the device and releases the owner (Adoption::owner).
+  // this call, which waits 0.2 ms for them, or by a later erase(), clear(), or run that is not a hit. If an
+  // adopted key has an owner, erase() waits for the work of the device and releases the owner (Adoption::owner).
   //
   // Synchronize before erase() if the capture of `fn` retains user objects, as some libraries do. They may be released
   // at once in two cases: a forgotten key, such as this one, lost its executable after its last launch; or this key
   // shares an executable that has a table.
   bool erase(const Key& key);
+  // The same for every key for which `predicate` is true, such as those of a model that is replaced. Returns their
+  // number. The predicate may be called several times for a key. It is called without a lock and before anything is
+  // forgotten, so its exceptions pass through and change nothing. A key that is new meanwhile may be missed. Throws
+  // std::bad_alloc.
+  std::size_t erase_if(const std::function<bool(const Key&)>& predicate);
   // Forgets every key and destroys its executables. Waits for the work of the device, as cudaFree does. The counters
-  // stay. An executable that a background thread is making at this moment is destroyed by that thread. So call
-  // wait_until_ready() before the code of a kernel is unloaded.
+  // stay.
   void clear();
 
   // The counters. The call takes the same time for many keys as for few.
@@ -218,20 +197,6 @@ class Cache {
   // appears twice.
   std::vector<EntryInfo> entries() const;
 
-  // A readable description of the key's entries: what they have, what their last runs did, and why. It says why the key
-  // was captured again, why it runs directly, whether it shares executables, and how its graph differs from the nearest
-  // one with the same label. To compare, it reads a few graphs, as graph() does. The format may change. Empty if there
-  // is no memory for it.
-  std::string explain(const Key& key) const;
-
-  // The last events, in the order in which they ended (Options::keep_events). Runs go on meanwhile. Empty if there is
-  // no memory for them.
-  std::vector<CacheEvent> events() const;
-
-  // The runs of all keys, summed up by the label of the key. There is one element for each of the first 64 labels that
-  // the cache has met, in that order, and one for all others. It reads entries as entries() does. Runs inside another
-  // run's capture, runs of a disabled cache, and failed runs are not included; Stats counts them.
-  std::vector<LabelStats> labels() const;
 
   // The graph that the key keeps. If the key has several entries, it is that of the one used last. Runs of the key wait
   // while the graph is read.
@@ -245,23 +210,13 @@ class Cache {
   // The same for the entry with this EntryInfo::id.
   absl::StatusOr<GraphInfo> graph(std::uint64_t entry) const;
 
-  // What would make the use of this cache better; findings that concern the most runs come first. It is meant for
-  // people, not for each run: it walks over all entries, as entries() does, and reads a few graphs, as graph() does.
-  // Empty if there is nothing to report, or no memory for it.
-  std::vector<Finding> advise() const;
-
-  // A text for read_manifest() (manifest.h): the keys that have an executable or a template and have been replayed. At
-  // most `most` keys are in it, those with the most runs first. Keys that contain an address are left out. It reads
-  // entries as entries() does. Empty if there is no memory for it.
-  std::string manifest(std::size_t most = SIZE_MAX) const;
-
   // Ok, or the reason why every run fails: invalid options, or a CUDA error that was fatal to the context.
   absl::Status status() const;
   // The options of the cache, with the actual device.
   const Options& options() const;
 
  private:
-  friend class Verifier;  // The library's own consistency check.
+  friend class Verifier;  // Defined by the tests.
   template <class Fn>
   friend class Step;
   class Impl;
@@ -323,9 +278,10 @@ class Cache {
 // Threads. Runs of one entry exclude each other from look-up to launch, except runs that call `fn` directly. If several
 // threads run a cold key, one captures it and the others wait. Runs of different entries do not wait for each other,
 // with one exception: a run may read another entry's graph, once, to find out whether they can share. The driver
-// serialises launches of one entry on several streams. `fn` must not wait for another thread that runs the same key. If
-// `fn` adds the caller's own graph as a child node by hand, only one thread at a time may run the cache, or add, clone,
-// instantiate or destroy that graph (docs/semantics.md, fact 35).
+// serialises launches of one entry on several streams. If they are to overlap, put an index of the stream into the key.
+// `fn` must not wait for another thread that runs the same key. If `fn` adds the caller's own graph as a child node by
+// hand, only one thread at a time may run the cache, or add, clone, instantiate or destroy that graph
+// (docs/semantics.md, fact 35).
 //
 // The caller's state. After a run, the stream is as it was and accepts work, and the thread has its current device and
 // capture mode back. `fn` runs with the cache's device current. A successful run preserves the runtime's last error. If

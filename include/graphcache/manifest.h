@@ -1,13 +1,19 @@
 // Warm-up manifest: saves the keys that a program used, so that its next start can make them ready.
 //
-//   save("keys.txt", cache.manifest());                                             // at the end
+//   // An entry belongs to its key and to this lambda, so run and warm-up both make their call here.
+//   auto decode(graphcache::Cache& cache, std::int64_t batch, bool warms) {
+//     const graphcache::Key key = graphcache::key("decode", batch);
+//     const auto fn = [batch](cudaStream_t stream) { enqueue_decode(batch, stream); };
+//     return warms ? cache.warm(key, fn) : cache.run(key, fn).status();
+//   }
+//
+//   save("keys.txt", graphcache::manifest(cache));                                  // at the end
 //
 //   auto keys = graphcache::read_manifest(load("keys.txt"));                        // at the next start
 //   if (!keys.ok()) log(keys.status());
 //   else graphcache::warm_up(*keys, std::chrono::seconds(2), [&](const graphcache::ManifestKey& known) {
 //     if (known.label != "decode") return absl::OkStatus();                         // a key of another place
-//     const std::int64_t batch = known.parts[1].integer;
-//     return cache.warm(known.key, stream, [&](cudaStream_t on) { decode(batch, on); });
+//     return decode(cache, known.parts[1].integer, /*warms=*/true);
 //   });
 #pragma once
 
@@ -26,6 +32,13 @@
 
 namespace graphcache {
 
+class Cache;
+
+// A text for read_manifest(): the keys that have an executable or a template and have been replayed. At most `most`
+// keys are in it, those with the most runs first. Keys that contain an address are left out. It reads entries as
+// Cache::entries() does. Empty if there is no memory for it.
+std::string manifest(const Cache& cache, std::size_t most = SIZE_MAX);
+
 // One key of a manifest.
 struct ManifestKey {
   Key key;                     // Equal to the key that was used.
@@ -35,7 +48,7 @@ struct ManifestKey {
   std::uint64_t uses = 0;      // The number of its runs.
 };
 
-// Reads the text of Cache::manifest(). Returns its keys, those with the most uses first. Returns InvalidArgument, and
+// Reads the text of manifest(). Returns its keys, those with the most uses first. Returns InvalidArgument, and
 // no keys, if the text is damaged, is not a manifest, or was written by an incompatible version of the library.
 //
 // The text has a version and ends with a checksum; another version of the library may refuse it. Keys that contain an

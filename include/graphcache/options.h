@@ -11,10 +11,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <string_view>
 
-#include "graphcache/hooks.h"
+#include "graphcache/listener.h"
 #include "graphcache/share.h"
 #include "graphcache/stream.h"
 
@@ -69,29 +67,6 @@ struct Options {
   // keys, of at most 16 MiB together. Beyond that, it forgets the one that was used, or lost its template, longest ago.
   int max_templates = 512;
 
-  // How many executables one key may have, so that its runs on several streams can overlap. (CUDA runs the launches of
-  // one executable one after the other, whatever their streams.) Each of these executables serves one stream, is
-  // captured by its own call of `fn`, has its own EntryInfo, and counts against the limits. Runs on further streams
-  // share the first one. A key whose `fn` hands out memory from cudaMallocAsync always has a single executable. Less
-  // than 1: every run fails.
-  int executables_per_key = 1;
-
-  // How many threads of the cache make executables, so that runs need not wait for instantiations. 0: runs make them.
-  // Negative: every run fails. If the system refuses some of the threads, the cache has fewer, and `log` gets a line.
-  // docs/performance.md ("The start of a program") shows where they pay.
-  //
-  // Runs still capture `fn`, replay, and switch shared executables themselves. A run that needs a new executable calls
-  // `fn` directly (kPreparing), and so do the key's next runs, until a background thread has instantiated and uploaded
-  // the executable. The first such run thus calls `fn` twice: under capture, and directly. If all threads are busy, the
-  // run is direct without a capture, and a later run asks again. So outcomes depend on timing. Cache::warm() also hands
-  // its instantiations to these threads, and Cache::wait_until_ready() waits for them.
-  //
-  // Keys whose `fn` hands out memory from cudaMallocAsync are instantiated by their runs. Do not use background threads
-  // with an `fn` that adds the caller's own graph as a child node by hand, because the threads destroy graphs
-  // (docs/semantics.md, fact 35). The threads end with the cache, and drop the tasks that they have not begun. A forked
-  // child must not destroy the cache.
-  int background_threads = 0;
-
   // When keys share executables (share.h).
   Share share = Share::kWhenFull;
 
@@ -128,31 +103,8 @@ struct Options {
 
   // ---- Watching ----------------------------------------------------------------------------------------------------
 
-  // Called with one line of text for each event that deserves a look: a key's first broken capture, findings of verify
-  // mode and of Options::diagnose, a refused update, a failed background thread, many evictions, a fatal error. It is
-  // called during runs, during construction, by background threads, and with `diagnose` by any thread whose CUDA call
-  // breaks a capture. So it must be thread-safe, and must not use the cache. The cache ignores its exceptions.
-  // GRAPHCACHE_LOG=1 in the environment prints these lines to stderr.
-  std::function<void(std::string_view)> log = nullptr;
-
-  // Measures the host time of one run in 1024 of each thread, and counts the hits among them in Stats::hit_latency.
-  // Such a run reads the clock twice.
-  bool time_hits = false;
-
-  // Measures the device memory that executables take (Stats::measured_device_bytes). The cache queries the free memory
-  // before and after each instantiation, update, first launch and destruction. A query takes the host 10 us or more.
-  bool measure_device_bytes = false;
-
-  // How many of the last events are kept for Cache::events(). Each takes 96 bytes. With any number above 0, every run,
-  // hits included, records an event, reads the clock twice, and takes a lock that all runs share. Negative: every run
-  // fails.
-  int keep_events = 0;
-
-  // Emits ranges and marks for NVIDIA's profilers, in an NVTX 3 domain called graphcache. There is a range for each
-  // run, capture, instantiation, update and upload, and a mark for each eviction and each dropped template. A name
-  // consists of the operation and the label of the key. The option costs nothing, and does nothing, if no profiler is
-  // attached when the cache is made, or if the library was compiled without the headers of NVTX.
-  bool nvtx = false;
+  // Who follows what the cache does (listener.h).
+  Listeners listeners = {};
 
   // Verify mode, for finding mistakes. Every n-th hit of a key calls `fn` under capture again, compares this recording
   // with the key's graph, and launches none of it. A difference that is not a slot would be replayed with its old
@@ -182,23 +134,20 @@ struct Options {
 
   // Watches the CUDA calls of all threads during captures, and names the call that breaks a capture: its error, its
   // thread, the kernel launched before it, and the function that made it. The report goes to EntryInfo::error, to
-  // `log`, and into the returned error. At a key's first broken capture `log` gets the line before the call at fault
-  // returns, in the thread that made it. Without `log` and GRAPHCACHE_LOG that line goes to stderr. Work that `fn`
-  // enqueues on a stream outside the capture goes to `log` and EntryInfo::stray_work. If nothing else was captured,
+  // Listener::message(), and into the returned error. At a key's first broken capture the line also goes to stderr,
+  // before the call at fault returns, in the thread that made it. Work that `fn` enqueues on a stream outside the
+  // capture goes to EntryInfo::stray_work and to the listeners. If nothing else was captured,
   // `fn` runs directly each time, and EntryInfo::error names it. docs/capture-errors.md shows the reports.
   //
   // This needs the optional component libgraphcache_diagnose.so, which uses CUPTI and is loaded when the cache is made.
   // hostrt needs no component. If it cannot be loaded, or if CUPTI refuses, as it does under a profiler, the cache
-  // works without it, and `log` gets one line with the reason. Results and outcomes stay the same. But once a process
-  // has used CUPTI, each launch of a graph takes tens of microseconds longer (docs/semantics.md), and captures take
-  // longer. So switch it on to find mistakes only.
+  // works without it, and the listeners get one line with the reason. Results and outcomes stay the same. But once a
+  // process has used CUPTI, each launch of a graph takes tens of microseconds longer (docs/semantics.md), and captures
+  // take longer. So switch it on to find mistakes only.
   //
   // The environment variable GRAPHCACHE_DIAGNOSE also switches it on, if it is neither empty nor 0. A value with a
   // slash is the path of the component.
   bool diagnose = false;
-
-  // Functions to call around captures and launches (hooks.h).
-  Hooks hooks = {};
 };
 
 }  // namespace graphcache

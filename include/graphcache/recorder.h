@@ -17,7 +17,6 @@
 #include "graphcache/arg.h"
 #include "graphcache/detail/advice.h"
 #include "graphcache/detail/argument.h"
-#include "graphcache/detail/conditional.h"
 #include "graphcache/launch_config.h"
 #include "graphcache/params.h"
 #include "graphcache/stream.h"
@@ -25,6 +24,7 @@
 namespace graphcache {
 
 namespace detail {
+struct RecorderAccess;
 // Records that `fn` threw an order to stop.
 void note_order_to_stop(Recorder& recorder);
 }  // namespace detail
@@ -35,10 +35,8 @@ void note_order_to_stop(Recorder& recorder);
 //
 // A recorder is valid during one call of `fn`, in the thread of that call. Its member functions report no errors
 // themselves: after the first failure they do nothing, and the run returns that failure.
-class Recorder : public detail::ConditionalNodes<Recorder> {
+class Recorder {
  public:
-  static constexpr bool kTakesSlots = true;
-
   Recorder(detail::Recording* recording, cudaStream_t stream) : recording_(recording), stream_(stream) {}
 
   // The stream to enqueue on, in captures and in direct calls. On the legacy stream, captures use another stream
@@ -112,13 +110,9 @@ class Recorder : public detail::ConditionalNodes<Recorder> {
                                             detail::SlotAccess::recording(slot), &detail::fill_up<T, kBytes>}));
   }
 
-  // Conditional nodes: if_node(), while_node() and switch_node(), inherited from the base class. See body.h.
-
  private:
-  friend class detail::ConditionalNodes<Recorder>;
-  friend class Body;
+  friend struct detail::RecorderAccess;  // Headers that add calls, such as body.h.
   friend void detail::note_order_to_stop(Recorder& recorder);
-  void conditional(const detail::Conditional& node);
   const void* on_device(const detail::ArgView& value);
   template <class... As>
   void launch_args(const void* kernel, const LaunchShape& shape, const As&... args) {
@@ -132,5 +126,3 @@ class Recorder : public detail::ConditionalNodes<Recorder> {
 };
 
 }  // namespace graphcache
-
-#include "graphcache/body.h"

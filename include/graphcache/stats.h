@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "graphcache/key.h"
+
 namespace graphcache {
 
 // What one successful run did. A hit replays work that was captured before, and does not call `fn`. A miss calls `fn`
@@ -58,10 +60,30 @@ enum class EagerReason {
   // The graph allocates memory that it does not free, and the memory of an earlier launch had not been freed, so that a
   // launch was impossible. The executable and the template were dropped.
   kMemoryInUse,
-  // A background thread is making the key's executable, or this run has asked for that (Options::background_threads).
-  kPreparing,
 };
-inline constexpr int kEagerReasonCount = 11;
+inline constexpr int kEagerReasonCount = 10;
+
+// Which of the three rules of docs/policy.md gave a key its executable.
+enum class Rule : std::uint8_t {
+  kNone,
+  kRoom,      // There was room for one of its own.
+  kSibling,   // It borrowed a sibling's.
+  kEviction,  // It took the place of the executable that was used longest ago.
+};
+
+// Why a key has lost its executable or its captured graph (template).
+enum class Loss : std::uint8_t {
+  kNone,
+  kEvicted,    // Evicted because another key needed the room.
+  kLent,       // Lent to a sibling.
+  kFailed,     // Lost by an error (EntryInfo::error).
+  kTemplates,  // There were more templates than Options::max_templates.
+  // The template can have only one executable, so it was dropped with it.
+  kOfOne,
+  kMemory,  // A direct run handed out other memory than the graph's.
+  kStale,   // Verify mode found it stale (OnStale::kForget).
+  kErased,  // The key was erased, or the cache has ended.
+};
 
 // Why the runtime refused to update an executable, after cudaGraphExecUpdateResult.
 enum class UpdateRefusal {
@@ -80,11 +102,6 @@ const char* to_string(Outcome outcome);
 const char* to_string(EagerReason reason);
 const char* to_string(UpdateRefusal refusal);
 
-// The upper bounds of the buckets of Stats::hit_latency, in nanoseconds. The last bucket has no upper bound.
-inline constexpr std::array<std::uint64_t, 15> kHitLatencyBounds = {
-    500, 1'000, 1'500, 2'000, 3'000, 4'000, 6'000, 8'000, 12'000, 16'000, 32'000, 64'000, 128'000, 512'000, 2'048'000};
-inline constexpr std::size_t kHitLatencyBuckets = kHitLatencyBounds.size() + 1;
-
 // A snapshot of the counters since the cache was made. The runs of other threads go on meanwhile: each counter includes
 // every run that returned before the call, and may include runs that are still under way.
 struct Stats {
@@ -97,8 +114,10 @@ struct Stats {
   // ---- What runs caused ---------------------------------------------------------------------------------------------
 
   std::uint64_t captures = 0;  // +1 for each capture that ended with a graph, and for each graph of Cache::adopt().
-  std::uint64_t capture_failures = 0;  // +1 for each capture that began and gave no graph to keep.
-  std::uint64_t instantiations = 0;    // +1 for each successful cudaGraphInstantiate.
+  // +1 for each capture that gave no graph to keep: it broke, `fn` failed or enqueued nothing, or a listener refused
+  // it. Recordings of verify mode do not count.
+  std::uint64_t capture_failures = 0;
+  std::uint64_t instantiations = 0;  // +1 for each successful cudaGraphInstantiate.
   // A switch changes the executable of one key into that of a sibling. It is made by an update, by a parameter set of
   // the executable's table, or by patches of the nodes that differ, whichever is cheapest.
   std::uint64_t updates = 0;       // +1 for each successful cudaGraphExecUpdate.
@@ -130,10 +149,6 @@ struct Stats {
   // sibling.
   std::uint64_t families = 0;
   std::uint64_t estimated_device_bytes = 0;  // Device memory of the live executables, estimated from their nodes.
-  // The decrease of the device's free memory over all instantiations, updates, first launches and destructions
-  // (Options::measure_device_bytes). The driver takes and returns memory in pieces of 2 MiB and more, and allocations
-  // by others at these moments are included.
-  std::int64_t measured_device_bytes = 0;
 
   // ---- Host time ----------------------------------------------------------------------------------------------------
 
@@ -142,13 +157,8 @@ struct Stats {
   // Time of making executables: cudaGraphInstantiate, and the preparation of device-updated executables.
   std::chrono::nanoseconds instantiate_time{0};
   std::chrono::nanoseconds update_time{0};  // Time of switching executables to siblings.
-  // Time of first launches, which upload the executable, and of the uploads of warm() and of background threads.
+  // Time of first launches, which upload the executable, and of the uploads of warm().
   std::chrono::nanoseconds first_launch_time{0};
-
-  // +1 for each sampled run that was a hit, in the bucket of the host time of the whole run. Bucket i holds times from
-  // kHitLatencyBounds[i - 1] to below kHitLatencyBounds[i]. If Options::time_hits is set, about one run in 1024 of each
-  // thread is sampled; otherwise none is.
-  std::array<std::uint64_t, kHitLatencyBuckets> hit_latency{};
 
   std::uint64_t outcome(Outcome which) const { return outcomes[static_cast<std::size_t>(which)]; }
   std::uint64_t eager(EagerReason reason) const { return eager_reasons[static_cast<std::size_t>(reason)]; }
@@ -165,40 +175,48 @@ struct Stats {
 
 // The difference of two snapshots of one cache. Counters and times are subtracted, so the rates are those of the time
 // between the snapshots. Members that say what there is now are those of `later`: live_executables, live_templates,
-// families, estimated_device_bytes and measured_device_bytes.
+// families and estimated_device_bytes.
 Stats operator-(const Stats& later, const Stats& earlier);
 
-// The runs of all keys with one label, as Cache::labels() reports them.
-struct LabelStats {
-  // The label (EntryInfo::label). The last element may be "other", which sums up all further labels.
-  std::string label;
-  std::uint64_t entries = 0;  // The number of entries that exist now.
-  // As in Stats, for these entries and for entries that no longer exist.
-  std::array<std::uint64_t, kOutcomeCount> outcomes{};
-  std::array<std::uint64_t, kEagerReasonCount> eager_reasons{};
+// What was found, and how often.
+struct Counted {
+  std::string text;
+  std::uint64_t count = 0;
 };
 
 // One entry of a cache, as Cache::entries() reports it.
 struct EntryInfo {
   std::uint64_t id = 0;  // Identifies the entry within its cache. It is never used again.
-  std::string label;     // The key's label: its first text, cut at 32 bytes. Empty if the key contains no text.
-  std::string key;       // The whole key in readable form.
+  Key key;
+  std::string label;  // The key's label: its first text, cut at 32 bytes. Empty if the key contains no text.
+  // The place in the program to which the entry belongs (cache.h, "The place"). Use it to compare entries only.
+  const void* place = nullptr;
   std::array<std::uint64_t, kOutcomeCount> outcomes{};  // As in Stats, for the runs of this entry.
   bool live = false;                                    // Whether the entry has an executable now.
   bool recorded = false;                                // Whether it has a template, so that a run would not call `fn`.
   bool pinned = false;                                  // Whether Cache::pin() has pinned it.
   bool adopted = false;                                 // Whether Cache::adopt() provided its graph.
+  Rule rule = Rule::kNone;                              // By which rule it last got an executable.
+  Loss executable_lost = Loss::kNone;                   // Why it last lost its executable, if it ever did.
+  Loss template_lost = Loss::kNone;                     // Why it last lost its template, if it ever did.
+  std::size_t others = 0;                               // The number of executables when it was last evicted.
   std::optional<EagerReason> eager_reason;              // Why its last direct run was direct, if there was one.
   // The error behind the reason: why its last capture broke, or what the runtime refused since then. Empty if there was
   // no error.
   std::string error;
-  std::string stale;  // The last finding of verify mode (Options::verify_every), or empty.
+  std::string refusal;  // Why the runtime last refused to update a sibling's executable to its graph, or empty.
+  // The findings of verify mode (Options::verify_every), at most 32. Those of one argument of a node count as one, and
+  // the text is the last of them.
+  std::vector<Counted> stale;
   // Work that `fn` enqueued during captures of the key, but outside its graph, so that a replay does not repeat it.
-  // Each kind has one text, such as "kernel add(float*) was launched by step() on stream 0 (the legacy stream)". Empty
-  // unless Options::diagnose is set.
-  std::vector<std::string> stray_work;
-  // The number of its family, equal for siblings. 0 if the entry cannot have siblings, or has none so far.
+  // Each kind has one text, such as "kernel add(float*) was launched by step() on stream 0 (the legacy stream)". At
+  // most 32. Empty unless Options::diagnose is set.
+  std::vector<Counted> stray_work;
+  // The number of its family, equal for siblings. 0 if the entry cannot have siblings, or has not looked for them.
   std::uint64_t family = 0;
+  // Whether its graph was read to find siblings. That is done once there is no room for an executable of its own and
+  // another key's graph has the same types of nodes. Until then `family` is 0.
+  bool looked_for_siblings = false;
   std::size_t nodes = 0;                   // The number of nodes of its graph. 0 before the first capture.
   std::size_t slot_nodes = 0;              // The number of nodes that hold values of slots.
   std::size_t estimated_device_bytes = 0;  // Device memory of its executable, estimated.
@@ -209,5 +227,7 @@ struct EntryInfo {
 // by fmt.
 std::string to_string(const Stats& stats);
 std::string to_string(const EntryInfo& entry);
+// The text, and the count if it is not 1.
+std::string to_string(const Counted& found);
 
 }  // namespace graphcache

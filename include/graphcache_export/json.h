@@ -4,7 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "graphcache/advice.h"
 #include "graphcache/cache.h"
+#include "graphcache/history.h"
 
 namespace graphcache {
 
@@ -17,9 +19,9 @@ struct ExportOptions {
   bool values = false;
 };
 
-// The whole state, as one object with the members "graphcache" (the version), "stats", "labels", "entries" and
-// "findings". All texts are valid UTF-8; invalid bytes are replaced. Makes no CUDA calls except those of
-// Cache::advise(). Throws std::bad_alloc.
+// The whole state, as one object with the members "graphcache" (the version), "stats", "hit_latency" (null without a
+// HitLatency), "measured_device_bytes" (null without a MemoryMeter), "labels", "entries" and "findings". All texts are
+// valid UTF-8; invalid bytes are replaced. Makes no CUDA calls except those of advise(). Throws std::bad_alloc.
 std::string to_json(const Cache& cache, const ExportOptions& options = {});
 
 // Each part of the state by itself. These throw std::bad_alloc as well.

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "graphcache/cache.h"
+#include "graphcache/history.h"
 
 namespace graphcache {
 
@@ -23,15 +24,17 @@ namespace graphcache {
 // The label of a key becomes the label "label", in which invalid UTF-8 is replaced. Key labels that become equal by
 // this share a series. A key label "other" shares the series with the keys that the cache counts under "other".
 //
-// Some metrics need an option: graphcache_hit_seconds needs Options::time_hits, and graphcache_measured_device_bytes
-// needs Options::measure_device_bytes. The sum of graphcache_hit_seconds is NaN, because a cache counts timed hits by
-// bucket and does not add up their times.
+// graphcache_label_runs_total needs a History (history.h) among the listeners of the cache. Without one it lacks the
+// runs of keys that are gone.
+//
+// Some metrics need a listener: graphcache_hit_seconds needs a HitLatency, and graphcache_measured_device_bytes a
+// MemoryMeter. The sum of graphcache_hit_seconds is NaN, because timed hits are counted by bucket.
 class PrometheusCollector final : public prometheus::Collectable {
  public:
   // The cache must outlive the collector. Throws std::bad_alloc.
   explicit PrometheusCollector(const Cache& cache, std::string name = "default");
 
-  // Reads Cache::stats() and Cache::labels(), and makes no CUDA call. Thread-safe. Throws std::bad_alloc.
+  // Reads Cache::stats() and labels(), and makes no CUDA call. Thread-safe. Throws std::bad_alloc.
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:

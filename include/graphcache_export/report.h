@@ -18,10 +18,10 @@ struct ReportOptions {
 };
 
 // Returns the page, which needs no network and no other file. It shows
-//   - outcomes over time, if Options::keep_events is set;
+//   - outcomes over time, if an EventRing is among the listeners;
 //   - the share of runs that launched a graph;
 //   - the costliest entries, the families, and which keys share executables;
-//   - evictions, and the findings of Cache::advise();
+//   - evictions, and the findings of advise();
 //   - pictures of graphs.
 // Throws std::bad_alloc.
 std::string report_html(const Cache& cache, const ReportOptions& options = {});

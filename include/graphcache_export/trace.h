@@ -1,16 +1,16 @@
-// chrome_trace(): the last events of a cache as a trace for chrome://tracing and Perfetto.
+// chrome_trace(): the events of an EventRing as a trace for chrome://tracing and Perfetto.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "graphcache/events.h"
+#include "graphcache/observe.h"
 
 namespace graphcache {
 
-// Returns JSON in the Trace Event Format, with one row for each thread. Evictions and dropped templates are instant
+// Returns JSON in the Trace Event Format, with one row for each thread. Events without duration are instant
 // events ("ph": "i"); all others are complete events ("ph": "X"). Times are in microseconds since the first event.
 // Throws std::bad_alloc.
-std::string chrome_trace(const std::vector<CacheEvent>& events);
+std::string chrome_trace(const std::vector<KeptEvent>& events);
 
 }  // namespace graphcache

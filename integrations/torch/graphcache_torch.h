@@ -50,11 +50,11 @@ class TorchCache {
  public:
   enum class Pools { kShared, kOnePerKey };
 
-  // Hooks of `options` are called as usual. Its stream is not used: runs are on PyTorch's current stream of the device.
-  // Throws c10::Error if PyTorch has no such device, or an allocator without memory pools (cudaMallocAsync).
+  // Listeners of `options` are called as usual. Its stream is not used: runs are on PyTorch's current stream of the
+  // device. Throws c10::Error if PyTorch has no such device, or an allocator without memory pools (cudaMallocAsync).
   explicit TorchCache(Options options = {}, Pools pools = Pools::kShared)
       : state_(std::make_shared<torch_detail::State>(device_of(options), pools == Pools::kShared)),
-        cache_(std::make_unique<Cache>(with_hooks(std::move(options), state_))) {}
+        cache_(std::make_unique<Cache>(with_listener(std::move(options), state_))) {}
   // Inside a capture of this thread, what is left of the cache is destroyed after it. Does nothing in a child process
   // of the one that made the cache.
   ~TorchCache() {
@@ -203,30 +203,27 @@ class TorchCache {
     Fn& fn_;
     bool* const must_capture_again_;
   };
-  static Options with_hooks(Options options, const std::shared_ptr<torch_detail::State>& state) {
-    Hooks& hooks = options.hooks;
-    hooks.before_capture = [state, then = std::move(hooks.before_capture)](const Key& key, cudaStream_t stream) {
-      absl::Status status = state->begin_capture(key, stream);
-      if (!status.ok() || !then) return status;
-      absl::Cleanup failed = [&] { state->end_capture(key, /*has_graph=*/false); };
-      status = then(key, stream);
-      if (status.ok()) std::move(failed).Cancel();
-      return status;
-    };
-    hooks.after_capture = [state, then = std::move(hooks.after_capture)](const Key& key, cudaGraph_t graph) {
-      state->end_capture(key, graph != nullptr);
-      if (then) then(key, graph);
-    };
-    hooks.before_launch = [state, then = std::move(hooks.before_launch)](const Key& key, cudaStream_t stream) {
-      if (then) {
-        if (absl::Status status = then(key, stream); !status.ok()) return status;
-      }
-      return state->before_launch(key, stream);
-    };
-    hooks.on_forget = [state, then = std::move(hooks.on_forget)](const Key& key) {
-      state->forget(key);
-      if (then) then(key);
-    };
+  // Tells PyTorch of captures, launches and graphs that are gone.
+  class TorchListener final : public Listener {
+   public:
+    explicit TorchListener(std::shared_ptr<torch_detail::State> state) : state_(std::move(state)) {}
+
+    Wants wants() const override { return {.launches = true}; }
+    absl::Status begin(const CacheEvent& event) override {
+      if (event.kind == EventKind::kCapture) return state_->begin_capture(event.key, event.stream);
+      if (event.kind == EventKind::kLaunch) return state_->before_launch(event.key, event.graph, event.stream);
+      return absl::OkStatus();
+    }
+    void end(const CacheEvent& event) override {
+      if (event.kind == EventKind::kCapture) state_->end_capture(event.key, event.graph);
+      if (event.kind == EventKind::kDestroyGraph) state_->forget(event.key, event.graph);
+    }
+
+   private:
+    const std::shared_ptr<torch_detail::State> state_;
+  };
+  static Options with_listener(Options options, const std::shared_ptr<torch_detail::State>& state) {
+    options.listeners.insert(options.listeners.begin(), std::make_shared<TorchListener>(state));
     return options;
   }
 

@@ -16,6 +16,7 @@
 #include <graphcache/graphcache.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -37,6 +38,7 @@ namespace torch_detail {
 
 // What a key's launches need.
 struct Record {
+  std::uint64_t graph = 0;                      // its number (CacheEvent::graph); 0 if it was adopted
   std::shared_ptr<MemPool> pool;                // pool of its captured memory; null if it was adopted
   std::shared_ptr<PoolReference> adopted_pool;  // pool of PyTorch's graph, if that was adopted
   Workspaces workspaces;                        // in `pool`, if that is of this key alone
@@ -48,17 +50,31 @@ struct HashOfKey {
   std::size_t operator()(const Key& key) const { return key.hash(); }
 };
 
-// The records of each key's graphs, the oldest first.
+// The records of each key's graphs, the oldest first. R has the graph's number.
 template <class R>
 using Records = std::unordered_map<Key, std::deque<R>, HashOfKey>;
 
-// Removes the oldest or the newest record of the key, and returns it. Returns an empty one if there is none.
+// The record of this graph, or else of a graph that was adopted. Null if there is none.
 template <class R>
-R take_record(Records<R>& records, const Key& key, bool newest) {
+R* find_record(std::deque<R>& records, std::uint64_t graph) {
+  for (const std::uint64_t number : {graph, std::uint64_t{0}}) {
+    const auto is_it = [&](const R& record) { return record.graph == number; };
+    const auto found = std::find_if(records.begin(), records.end(), is_it);
+    if (found != records.end()) return &*found;
+  }
+  return nullptr;
+}
+
+// Removes the record of this graph and returns it; without a graph, the newest. Returns an empty one if there is none.
+template <class R>
+R take_record(Records<R>& records, const Key& key, std::optional<std::uint64_t> graph) {
   const auto found = records.find(key);
   if (found == records.end()) return {};
-  R taken = std::move(newest ? found->second.back() : found->second.front());
-  newest ? found->second.pop_back() : found->second.pop_front();
+  std::deque<R>& of_key = found->second;
+  R* const record = graph ? find_record(of_key, *graph) : &of_key.back();
+  if (record == nullptr) return {};
+  R taken = std::move(*record);
+  of_key.erase(of_key.begin() + (record - &of_key.front()));
   if (found->second.empty()) records.erase(found);
   return taken;
 }
@@ -100,7 +116,7 @@ inline unsigned forks() {
 // Releases the record's memory once this thread's capture is over.
 inline void release_later(Record record);
 
-// The state that the hooks of one cache share.
+// The state of one cache.
 class State {
  public:
   State(int device, bool one_pool) : device_(static_cast<c10::DeviceIndex>(device)), forks_(forks()) {
@@ -217,9 +233,11 @@ class State {
     return true;
   }
 
-  void end_capture(const Key& key, bool has_graph) {
+  // `graph` is its number, or 0 if there is none.
+  void end_capture(const Key& key, std::uint64_t graph) {
     Record record = finish();
-    if (has_graph) {
+    record.graph = graph;
+    if (graph != 0) {
       keep(key, std::move(record));
     } else {
       release(std::move(record));
@@ -232,9 +250,8 @@ class State {
     records_[key].push_back(std::move(record));
   }
 
-  // One graph of the key has been destroyed: the oldest, because a run that drops one and captures again reports the
-  // drop last.
-  void forget(const Key& key) { release(take(key, /*newest=*/false)); }
+  // The graph has been destroyed.
+  void forget(const Key& key, std::uint64_t graph) { release(take(key, graph)); }
 
   // Keeps the memory of a graph that PyTorch has captured, although that is reset.
   std::shared_ptr<PoolReference> keep_pool(PoolId pool) {
@@ -244,16 +261,17 @@ class State {
   }
 
   // Undoes the last keep().
-  void drop(const Key& key) { release(take(key, /*newest=*/true)); }
+  void drop(const Key& key) { release(take(key, std::nullopt)); }
 
   // Sets the generators' values for this launch to what a direct call of `fn` would see.
-  absl::Status before_launch(const Key& key, cudaStream_t stream) try {
+  absl::Status before_launch(const Key& key, std::uint64_t graph, cudaStream_t stream) try {
     if (!draws_.load(std::memory_order_relaxed)) return absl::OkStatus();
     const std::lock_guard lock(mutex_);
     const auto found = records_.find(key);
-    if (found == records_.end() || found->second.back().draws.empty()) return absl::OkStatus();
+    const Record* const record = found == records_.end() ? nullptr : find_record(found->second, graph);
+    if (record == nullptr || record->draws.empty()) return absl::OkStatus();
     const c10::cuda::CUDAStreamGuard guard(stream_of(stream));
-    for (const Draws& draws : found->second.back().draws) draws.before_launch();
+    for (const Draws& draws : record->draws) draws.before_launch();
     return absl::OkStatus();
   } catch (const std::exception& why) {
     return absl::InternalError(absl::StrCat("PyTorch cannot set a generator: ", why.what()));
@@ -275,9 +293,9 @@ class State {
  private:
   static inline const cudaStream_t kNoStream = reinterpret_cast<cudaStream_t>(~std::uintptr_t{0});
 
-  Record take(const Key& key, bool newest) {
+  Record take(const Key& key, std::optional<std::uint64_t> graph) {
     const std::lock_guard lock(mutex_);
-    return take_record(records_, key, newest);
+    return take_record(records_, key, graph);
   }
   void release(Record record) {
     if (record.pool == pool_ && record.adopted_pool == nullptr) return;

@@ -289,6 +289,7 @@ class PyCache {
     py::module_::import("torch.cuda").attr("init")();  // PyTorch initialises CUDA at its first call in Python
     graphcache::Options options;
     options.max_executables = max_executables;
+    options.listeners = {std::make_shared<graphcache::History>()};  // For advise().
     options.max_device_bytes = max_device_bytes.value_or(SIZE_MAX);
     options.max_templates = max_templates;
     options.capture_after = capture_after;
@@ -307,18 +308,7 @@ class PyCache {
                        : pools == "one_per_key"
                            ? Pools::kOnePerKey
                            : throw py::value_error("graphcache: pools is \"shared\" or \"one_per_key\"");
-    // The hooks may be called after this object is gone (~TorchCache).
-    options.hooks.after_capture = [records = records_](const Key& key, cudaGraph_t graph) {
-      if (graph == nullptr || !has_interpreter()) return;
-      const WithGil gil;
-      (*records)[key].push_back(captured_ == nullptr ? Record() : std::exchange(*captured_, {}));
-    };
-    options.hooks.on_forget = [records = records_](const Key& key) {
-      if (!has_interpreter()) return;
-      const WithGil gil;
-      const Record gone = graphcache::torch_detail::take_record(
-          *records, key, /*newest=*/false);  // destroyed last, because that may run Python code
-    };
+    options.listeners.push_back(std::make_shared<Keeper>(records_));
     {
       // It may wait for another thread's capture, which needs the interpreter's lock.
       const WithoutGil nogil;
@@ -383,7 +373,7 @@ class PyCache {
       return torch().adopt(whole, captured, std::move(owner));
     }();
     if (status.ok()) return;
-    const Record none = graphcache::torch_detail::take_record(*records_, whole, /*newest=*/true);
+    const Record none = graphcache::torch_detail::take_record(*records_, whole, std::nullopt);
     raise(status);
   }
 
@@ -408,7 +398,7 @@ class PyCache {
   std::string explain(const py::object& key, const py::object& fn, const py::args& arguments) {
     const Key whole = make_key(key, fn, arguments);
     const WithoutGil nogil;
-    return torch().cache().explain(whole);
+    return graphcache::explain(torch().cache(), whole);
   }
   // At the end of `with`, which a child process may reach as well.
   void exit() {
@@ -461,7 +451,7 @@ class PyCache {
   py::list advise() const {
     const std::vector<graphcache::Finding> findings = [&] {
       const WithoutGil nogil;
-      return torch().cache().advise();
+      return graphcache::advise(torch().cache());
     }();
     py::list all;
     for (const graphcache::Finding& finding : findings) {
@@ -490,8 +480,33 @@ class PyCache {
   struct Record {
     py::object kept;
     py::object result;
+    std::uint64_t graph = 0;  // CacheEvent::graph, or 0 if it was adopted
   };
   using Records = graphcache::torch_detail::Records<Record>;
+
+  // Keeps a record for each graph. It may be called after the cache's object is gone (~TorchCache).
+  class Keeper final : public graphcache::Listener {
+   public:
+    explicit Keeper(std::shared_ptr<Records> records) : records_(std::move(records)) {}
+
+    void end(const graphcache::CacheEvent& event) override {
+      using graphcache::EventKind;
+      const bool is_kept = event.kind == EventKind::kCapture && event.graph != 0;
+      if ((!is_kept && event.kind != EventKind::kDestroyGraph) || !has_interpreter()) return;
+      const WithGil gil;
+      if (is_kept) {
+        Record record = captured_ == nullptr ? Record() : std::exchange(*captured_, {});
+        record.graph = event.graph;
+        (*records_)[event.key].push_back(std::move(record));
+        return;
+      }
+      // Destroyed last, because that may run Python code.
+      const Record gone = graphcache::torch_detail::take_record(*records_, event.key, event.graph);
+    }
+
+   private:
+    const std::shared_ptr<Records> records_;
+  };
 
   bool is_of_this_process() const { return torch_->is_of_this_process(); }
   graphcache::TorchCache& torch() const {

@@ -316,6 +316,7 @@ except RuntimeError as why:
         for i in range(4):
             cache.run(("chain", i), chain, x)
         self.assertGreater(torch.cuda.memory_allocated(), before + 4 * (1 << 22))
+        torch.cuda.synchronize()
         for i in range(4):
             self.assertTrue(cache.contains(("chain", i), chain, x))
             self.assertTrue(cache.erase(("chain", i), chain, x))

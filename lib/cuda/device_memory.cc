@@ -107,12 +107,9 @@ void DeviceMemory::trim() {
   }
 }
 
-void DeviceMemory::trim_if_much() {
-  {
-    MutexLock lock(mutex_);
-    if (waiting_bytes_ <= kMaxWaiting) return;
-  }
-  trim();
+bool DeviceMemory::has_freed(bool much) {
+  MutexLock lock(mutex_);
+  return much ? waiting_bytes_ > kMaxWaiting : waiting_ != nullptr;
 }
 
 void DeviceMemory::abandon() {

@@ -46,8 +46,8 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   CallResult wait() const;
   // Waits for the device, and then releases freed blocks and makes freed words available again.
   void trim() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Calls trim() if more has been freed than may accumulate.
-  void trim_if_much() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether anything has been freed, or more than may accumulate.
+  bool has_freed(bool much) ABSL_LOCKS_EXCLUDED(mutex_);
   void tell_late(cudaError_t error) { late_error_ = error; }
   const std::atomic<int>& late_error() const { return late_error_; }
   bool has_late_error() const { return late_error_.load(std::memory_order_relaxed) != cudaSuccess; }

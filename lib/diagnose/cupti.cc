@@ -13,8 +13,8 @@
 #include <string_view>
 
 #include "diagnose/cupti_work.h"
+#include "diagnose/interface.h"
 #include "diagnose/watch.h"
-#include "graphcache/detail/diagnose.h"
 
 namespace graphcache::diagnose {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "graphcache/detail/diagnose.h"
+#include "diagnose/interface.h"
 
 namespace graphcache::diagnose {
 

@@ -7,7 +7,6 @@
 #include "cuda/compat.h"
 #include "cuda/driver.h"
 #include "cuda/errors.h"
-#include "cuda/give_way.h"
 #include "exec/graveyard.h"
 
 namespace graphcache {
@@ -103,7 +102,6 @@ CallResult Executable::instantiate_updated(Template& from, std::shared_ptr<const
     done = UpdaterNode::add(updater, base, executable->content_, with_table, stream, &executable->updater_node_);
   }
   if (done.error == cudaSuccess) {
-    give_way();
     // Without this flag a grid that the device has written is lost when the next launch is on a stream of another
     // priority (docs/semantics.md).
     done = {"cudaGraphInstantiate",

@@ -2,15 +2,16 @@
 
 #include <iterator>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "graph/recording.h"
 
 namespace graphcache {
 
-void Graveyard::add(std::unique_ptr<Executable> executable, Template graph, LaunchStream stream,
+void Graveyard::add(std::unique_ptr<Executable> executable, Template graph, LaunchStream stream, Epitaph epitaph,
                     bool set_aside) noexcept {
-  if (executable == nullptr && graph.empty()) return;
+  if (executable == nullptr && graph.empty() && epitaph.erased == nullptr) return;
   std::list<Grave> grave;
   if (executable != nullptr) {
     stream = executable->stream();
@@ -19,17 +20,18 @@ void Graveyard::add(std::unique_ptr<Executable> executable, Template graph, Laun
     try {
       grave.emplace_back();
     } catch (const std::bad_alloc&) {
-      return;  // The graph is then destroyed at once.
+      return;  // The graph is then destroyed at once, without a report.
     }
   }
   Grave& of = grave.front();
+  if (executable == nullptr && graph.empty()) stream = {};  // There is nothing to wait for.
+  of.epitaph = std::move(epitaph);
   of.graph = std::move(graph);
   of.executable = std::move(executable);
   of.stream = stream;
   of.device = device_;
   MutexLock lock(mutex_);
-  if (abandoned_) return;
-  of.generation = last_generation;
+  if (!abandoned_) of.generation = last_generation;
   std::list<Grave>& others = set_aside ? aside_ : waiting_;
   others.splice(others.end(), grave);
 }
@@ -65,10 +67,9 @@ bool Graveyard::fence(Grave& grave) {
 
 // Allocates nothing, because it is called while a run ends.
 void Graveyard::collect(cudaStream_t handle) {
-  if (active_recording != nullptr) return;
+  if (active_recording != nullptr || is_abandoned()) return;
   std::list<Grave> waiting = take();
   if (waiting.empty()) return;
-  const MemoryMeter::Span measured(meter_);
   const LaunchStream stream = LaunchStream::of(handle);
   int destroyed = 0;
   // A stream whose work is not complete: later work on it is not complete either.
@@ -77,7 +78,7 @@ void Graveyard::collect(cudaStream_t handle) {
     const bool later = grave->done.get() != nullptr && grave->stream == busy;
     const bool done = destroyed < kMaxDestroyed && !later && is_done(*grave, stream);
     if (!done && grave->done.get() != nullptr) busy = grave->stream;
-    destroyed += done ? 1 : 0;
+    destroyed += done && (grave->executable != nullptr || !grave->graph.empty()) ? 1 : 0;
     grave = done ? waiting.erase(grave) : std::next(grave);
   }
   // Their state is unknown. If too many wait, the oldest do not wait for their stream any longer.
@@ -96,7 +97,7 @@ void Graveyard::collect(cudaStream_t handle) {
   put_back(std::move(waiting));
 }
 
-CallResult Graveyard::collect_all(const DeviceMemory* to_wait) {
+CallResult Graveyard::collect_all(const DeviceMemory* to_wait, bool is_patient) {
   const bool and_aside = to_wait != nullptr;
   if (active_recording != nullptr) {
     MutexLock lock(mutex_);
@@ -104,8 +105,8 @@ CallResult Graveyard::collect_all(const DeviceMemory* to_wait) {
     return {};
   }
   Memories memories;  // Released without the lock, and after the objects that use it.
-  const MemoryMeter::Span measured(meter_);
   std::list<Grave> waiting = take(and_aside);
+  if (is_abandoned()) return {};  // Drops what waits.
   bool is_over = false;
   if (to_wait != nullptr && !waiting.empty()) {
     const CallResult waited = to_wait->wait();
@@ -119,14 +120,17 @@ CallResult Graveyard::collect_all(const DeviceMemory* to_wait) {
   for (Grave& grave : waiting) {
     if (!is_over && grave.executable != nullptr) (void)fence(grave);
   }
-  for (auto grave = waiting.begin(); grave != waiting.end();) {
-    bool done = is_over || grave->executable == nullptr || is_done(*grave, {});
-    if (!done && to_wait != nullptr && grave->done.get() != nullptr) {
-      LastErrorGuard last_error;
-      RelaxedCaptureMode relaxed;
-      done = cudaEventSynchronize(grave->done.get()) == cudaSuccess;
+  for (int pass = 0; pass < (is_patient ? 2 : 1) && !waiting.empty(); ++pass) {
+    if (pass == 1) std::this_thread::sleep_for(kPatience);
+    for (auto grave = waiting.begin(); grave != waiting.end();) {
+      bool done = is_over || grave->executable == nullptr || is_done(*grave, {});
+      if (!done && to_wait != nullptr && grave->done.get() != nullptr) {
+        LastErrorGuard last_error;
+        RelaxedCaptureMode relaxed;
+        done = cudaEventSynchronize(grave->done.get()) == cudaSuccess;
+      }
+      grave = done ? waiting.erase(grave) : std::next(grave);
     }
-    grave = done ? waiting.erase(grave) : std::next(grave);
   }
   put_back(std::move(waiting));
   Graveyard& others = orphans();
@@ -142,6 +146,11 @@ CallResult Graveyard::collect_all(const DeviceMemory* to_wait) {
   return {};
 }
 
+bool Graveyard::is_abandoned() {
+  MutexLock lock(mutex_);
+  return abandoned_;
+}
+
 bool Graveyard::empty() {
   MutexLock lock(mutex_);
   return waiting_.empty();
@@ -151,7 +160,6 @@ std::list<Grave> Graveyard::take(bool and_aside) {
   std::list<Grave> waiting;
   {
     MutexLock lock(mutex_);
-    if (abandoned_) return waiting;
     waiting.swap(waiting_);
     if (and_aside) waiting.splice(waiting.end(), aside_);
   }
@@ -192,11 +200,26 @@ void Graveyard::abandon() {
   waiting.splice(waiting.end(), aside_);
 }
 
+// The executable is destroyed before the graph.
 Grave::~Grave() {
-  if (generation == Graveyard::last_generation) return;
-  if (executable != nullptr) executable->abandon();
-  graph.graph.release();
-  done.release();
+  if (generation != Graveyard::last_generation) {
+    if (executable != nullptr) executable->abandon();
+    graph.graph.release();
+    done.release();
+  }
+  const std::shared_ptr<const Audience> audience = std::move(epitaph.audience);
+  if (audience == nullptr) return;
+  const auto destroy = [&](EventKind kind, auto&& f) {
+    const Content& of = *epitaph.content;
+    const Audience::Span span(*audience,
+                              {.kind = kind, .key = of.key, .entry = of.entry, .graph = of.id, .loss = epitaph.loss});
+    f();
+  };
+  if (executable != nullptr) destroy(EventKind::kDestroyExecutable, [&] { executable.reset(); });
+  if (epitaph.drops_graph) destroy(EventKind::kDestroyGraph, [&] { graph = {}; });
+  if (const Epitaph::Erased* const gone = epitaph.erased.get(); gone != nullptr) {
+    audience->mark({.kind = EventKind::kErase, .key = gone->key, .entry = gone->entry, .runs = &gone->runs});
+  }
 }
 
 Graveyard& Graveyard::orphans() {

@@ -18,22 +18,40 @@
 
 #include <absl/base/thread_annotations.h>
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <list>
 #include <memory>
 #include <utility>
 
-#include "cuda/memory_meter.h"
+#include "cuda/audience.h"
 #include "cuda/mutex.h"
 #include "exec/executable.h"
 
 namespace graphcache {
 
+// What the destruction of a grave is reported as. Nothing without an audience.
+struct Epitaph {
+  std::shared_ptr<const Audience> audience;
+  std::shared_ptr<const Content> content;  // Null if there was neither an executable nor a graph.
+  Loss loss = Loss::kNone;
+  bool drops_graph = false;  // Whether the entry has lost its graph as well.
+  // Set if the entry is gone.
+  struct Erased {
+    Key key;
+    std::uint64_t entry;
+    std::array<std::uint64_t, kOutcomeCount> runs;
+  };
+  std::unique_ptr<const Erased> erased = nullptr;
+};
+
 struct Grave {
   ~Grave();
 
+  Epitaph epitaph;
   Template graph;
   std::unique_ptr<Executable> executable;  // Must be destroyed before the graph.
   LaunchStream stream;                     // The stream of the last launch, if there was one.
@@ -48,28 +66,28 @@ struct Grave {
 // Thread-safe.
 class Graveyard {
  public:
-  // The meter, if there is one, must outlive the graveyard.
-  explicit Graveyard(int device, MemoryMeter* meter = nullptr) : device_(device), meter_(meter) {}
+  explicit Graveyard(int device) : device_(device) {}
 
   // Adds what an entry had, of which either may be missing. `stream` is that of the last launch, if there was one. What
   // is set aside waits for collect_all() with the cache's memory, so that no other thread's run destroys what clear()
   // has added, however much that is.
-  void add(std::unique_ptr<Executable> executable, Template graph, LaunchStream stream = {},
+  void add(std::unique_ptr<Executable> executable, Template graph, LaunchStream stream = {}, Epitaph epitaph = {},
            bool set_aside = false) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
   // Destroys a bounded number of waiting objects whose launches are complete, unless this thread is capturing. `stream`
   // is a stream of the current device that exists and is not capturing, or null for none. Call this without locks that
   // runs wait for.
   void collect(cudaStream_t stream);
-  // Destroys all waiting objects whose launches are complete. With the cache's memory it first waits for the device, so
-  // that nothing is left, and then it fails only by fatal errors.
-  CallResult collect_all(const DeviceMemory* to_wait = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Destroys all waiting objects whose launches are complete, or, if it is patient, are so a little later. With the
+  // cache's memory it first waits for the device, so that nothing is left, and then it fails only by fatal errors.
+  CallResult collect_all(const DeviceMemory* to_wait = nullptr, bool is_patient = false) ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether nothing waits.
   bool empty() ABSL_LOCKS_EXCLUDED(mutex_);
   // For a cache that is destroyed inside a capture. Runs of the device's other caches destroy what waits. The memory
   // behind it is freed at the next erase, clear or end of one of them. Allocates nothing.
   using Memories = std::list<std::pair<int, std::shared_ptr<DeviceMemory>>>;  // Paired with their devices.
   void leave_behind(Memories memory) ABSL_LOCKS_EXCLUDED(mutex_);
-  // After a fatal error: drops the handles of everything that waits, and of everything added later.
+  // After a fatal error: drops the handles of everything that waits, and of everything added later. What is added later
+  // waits for collect_all().
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -81,7 +99,10 @@ class Graveyard {
   static constexpr std::size_t kMaxGraphs = 256;
   // One call of collect() destroys at most this many beyond those.
   static constexpr int kMaxDestroyed = 4;
+  // Where the device is idle, the uploads of fences are over by then.
+  static constexpr std::chrono::microseconds kPatience{200};
 
+  bool is_abandoned() ABSL_LOCKS_EXCLUDED(mutex_);
   // Holds what ended caches have left behind.
   static Graveyard& orphans();
   // Whether the last launch is known to be complete.
@@ -95,7 +116,6 @@ class Graveyard {
   inline static std::atomic<std::uint64_t> last_generation{0};  // Number of contexts lost so far.
 
   const int device_;
-  MemoryMeter* const meter_;
   Mutex mutex_;
   std::list<Grave> waiting_ ABSL_GUARDED_BY(mutex_);
   std::list<Grave> aside_ ABSL_GUARDED_BY(mutex_);  // Added with set_aside.

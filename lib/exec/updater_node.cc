@@ -8,7 +8,6 @@
 
 #include "cuda/compat.h"
 #include "cuda/driver.h"
-#include "cuda/give_way.h"
 
 namespace graphcache {
 namespace {
@@ -229,7 +228,6 @@ CallResult UpdaterNode::add(Updater& updater, const Template& graph, std::shared
       ++slot;
     }
     if (!wanted) continue;
-    give_way();
     if (with_table && grid) {
       const CallResult answer = updater.can_set_grid(graph.nodes[i], &probed, &grid);
       if (answer.error != cudaSuccess) return answer;

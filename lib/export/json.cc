@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "graphcache/observe.h"
 #include "graphcache/version.h"
 #include "text.h"
 
@@ -26,10 +27,14 @@ Json by_name(const std::array<std::uint64_t, kCount>& counts) {
 
 Json number_or_null(const std::optional<std::uint64_t>& number) { return number ? Json(*number) : Json(nullptr); }
 
-Json histogram(const std::array<std::uint64_t, kHitLatencyBuckets>& counts) {
+// Null without a HitLatency among the listeners.
+Json histogram(const Listeners& listeners) {
+  const HitLatency* const latency = find_listener<HitLatency>(listeners);
+  if (latency == nullptr) return nullptr;
+  const HitLatency::Counts counts = latency->counts();
   Json json = Json::array();
   for (std::size_t i = 0; i < counts.size(); ++i) {
-    const Json bound = i < kHitLatencyBounds.size() ? Json(kHitLatencyBounds[i]) : Json(nullptr);
+    const Json bound = i < HitLatency::kBounds.size() ? Json(HitLatency::kBounds[i]) : Json(nullptr);
     json.push_back({{"below_ns", bound}, {"count", counts[i]}});
   }
   return json;
@@ -99,13 +104,13 @@ class Objects {
             {"live_templates", stats.live_templates},
             {"families", stats.families},
             {"estimated_device_bytes", stats.estimated_device_bytes},
-            {"measured_device_bytes", stats.measured_device_bytes},
             {"capture_time_ns", stats.capture_time.count()},
             {"instantiate_time_ns", stats.instantiate_time.count()},
             {"update_time_ns", stats.update_time.count()},
-            {"first_launch_time_ns", stats.first_launch_time.count()},
-            {"hit_latency", histogram(stats.hit_latency)}};
+            {"first_launch_time_ns", stats.first_launch_time.count()}};
   }
+
+  Json of(const Counted& found) const { return {{"text", found.text}, {"count", found.count}}; }
 
   Json of(const LabelStats& label) const {
     return {{"label", label.label},
@@ -124,13 +129,17 @@ class Objects {
                  {"adopted", entry.adopted},
                  {"eager_reason", entry.eager_reason ? Json(to_string(*entry.eager_reason)) : Json(nullptr)},
                  {"family", entry.family},
+                 {"looked_for_siblings", entry.looked_for_siblings},
                  {"nodes", entry.nodes},
                  {"slot_nodes", entry.slot_nodes},
                  {"estimated_device_bytes", entry.estimated_device_bytes},
                  {"last_use_order", entry.last_use_order}};
     if (options_.keys) {
-      json.update(
-          {{"key", entry.key}, {"error", entry.error}, {"stale", entry.stale}, {"stray_work", Json(entry.stray_work)}});
+      json.update({{"key", entry.key.to_string()},
+                   {"error", entry.error},
+                   {"refusal", entry.refusal},
+                   {"stale", of(entry.stale)},
+                   {"stray_work", of(entry.stray_work)}});
     }
     return json;
   }
@@ -192,11 +201,15 @@ class Objects {
 
 std::string to_json(const Cache& cache, const ExportOptions& options) {
   const Objects objects(options);
+  const Listeners& listeners = cache.options().listeners;
+  const MemoryMeter* const meter = find_listener<MemoryMeter>(listeners);
   return dump({{"graphcache", kVersion},
                {"stats", objects.of(cache.stats())},
-               {"labels", objects.of(cache.labels())},
+               {"hit_latency", histogram(listeners)},
+               {"measured_device_bytes", meter != nullptr ? Json(meter->bytes()) : Json(nullptr)},
+               {"labels", objects.of(labels(cache))},
                {"entries", objects.of(cache.entries())},
-               {"findings", objects.of(cache.advise())}});
+               {"findings", objects.of(advise(cache))}});
 }
 
 std::string to_json(const Stats& stats) { return dump(Objects().of(stats)); }

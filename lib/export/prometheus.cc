@@ -8,6 +8,7 @@
 #include <limits>
 #include <utility>
 
+#include "graphcache/observe.h"
 #include "text.h"
 
 namespace graphcache {
@@ -56,12 +57,12 @@ class Page {
     }
   }
 
-  void histogram(const char* name, const char* help, const std::array<std::uint64_t, kHitLatencyBuckets>& counts) {
+  void histogram(const char* name, const char* help, const HitLatency::Counts& counts) {
     add_family(name, help, MetricType::Histogram);
     ClientMetric::Histogram& histogram = add_metric({}).histogram;
     for (std::size_t i = 0; i < counts.size(); ++i) {
-      const double bound = i < kHitLatencyBounds.size() ? static_cast<double>(kHitLatencyBounds[i]) / 1e9
-                                                        : std::numeric_limits<double>::infinity();
+      const double bound = i < HitLatency::kBounds.size() ? static_cast<double>(HitLatency::kBounds[i]) / 1e9
+                                                          : std::numeric_limits<double>::infinity();
       histogram.sample_count += counts[i];
       histogram.bucket.push_back({histogram.sample_count, bound});
     }
@@ -122,13 +123,12 @@ std::vector<MetricFamily> PrometheusCollector::Collect() const {
   page.gauge("graphcache_families", "Families of keys whose graphs have the same topology", stats.families);
   page.gauge("graphcache_estimated_device_bytes", "Device memory of the executables, estimated from their nodes",
              stats.estimated_device_bytes);
-  if (cache_.options().measure_device_bytes) {
-    page.gauge("graphcache_measured_device_bytes", "Device memory taken by executables, as measured",
-               stats.measured_device_bytes);
+  const Listeners& listeners = cache_.options().listeners;
+  if (const MemoryMeter* const meter = find_listener<MemoryMeter>(listeners); meter != nullptr) {
+    page.gauge("graphcache_measured_device_bytes", "Device memory taken by executables, as measured", meter->bytes());
   }
-  if (cache_.options().time_hits) {
-    page.histogram("graphcache_hit_seconds", "Host time of hits, sampled from one run in 1024; the sum is not known",
-                   stats.hit_latency);
+  if (const HitLatency* const latency = find_listener<HitLatency>(listeners); latency != nullptr) {
+    page.histogram("graphcache_hit_seconds", "Host time of sampled hits; the sum is not known", latency->counts());
   }
 
   const Labels labels = read_labels();
@@ -140,11 +140,11 @@ std::vector<MetricFamily> PrometheusCollector::Collect() const {
   return page.take();
 }
 
-// Cache::labels() may count a key twice that is erased meanwhile. Prometheus would take the smaller count of the next
-// scrape for a restart of the program, and add all of it again. So counts never decrease here.
+// labels() may leave out a key that is erased meanwhile. Prometheus would take the smaller count for a restart of the
+// program, and add all of the next one again. So counts never decrease here.
 PrometheusCollector::Labels PrometheusCollector::read_labels() const {
   Labels now;
-  for (const LabelStats& read : cache_.labels()) {
+  for (const LabelStats& read : labels(cache_)) {
     LabelStats& sum = now[valid_utf8(read.label)];
     sum.entries += read.entries;
     for (std::size_t i = 0; i < kOutcomeCount; ++i) sum.outcomes[i] += read.outcomes[i];

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "graphcache/observe.h"
 #include "graphcache/version.h"
 #include "graphcache_export/json.h"
 #include "node_text.h"
@@ -148,12 +149,12 @@ Json families(const std::vector<Priced>& entries) {
 
 // ---- Events ---------------------------------------------------------------------------------------------------------
 
-Json over_time(const std::vector<CacheEvent>& events) {
+Json over_time(const std::vector<KeptEvent>& events) {
   using Counts = std::array<std::uint64_t, kOutcomeCount + 1>;  // the last one counts failed runs
   if (events.empty()) return nullptr;
   auto first = events.front().begin, last = first;
   std::size_t runs = 0;
-  for (const CacheEvent& event : events) {
+  for (const KeptEvent& event : events) {
     first = std::min(first, event.begin);
     last = std::max(last, event.begin);
     runs += event.kind == EventKind::kRun;
@@ -163,12 +164,12 @@ Json over_time(const std::vector<CacheEvent>& events) {
   std::vector<Counts> outcomes(slots);
   std::vector<std::uint64_t> evictions(slots);
   std::map<std::string, std::array<std::uint64_t, 2>> lost;  // executables and templates, keyed by label
-  for (const CacheEvent& event : events) {
+  for (const KeptEvent& event : events) {
     const auto slot = static_cast<std::size_t>((event.begin - first) / width);
     if (event.kind == EventKind::kRun)
       ++outcomes[slot][event.outcome ? static_cast<int>(*event.outcome) : kOutcomeCount];
     if (event.kind == EventKind::kEvict) ++evictions[slot], ++lost[event.label][0];
-    if (event.kind == EventKind::kForget) ++lost[event.label][1];
+    if (event.kind == EventKind::kDestroyGraph && event.loss != Loss::kErased) ++lost[event.label][1];
   }
   Json json = {{"kept", events.size()}, {"runs", runs},           {"slot_ns", std::chrono::nanoseconds(width).count()},
                {"outcomes", outcomes},  {"evictions", evictions}, {"lost", Json::array()}};
@@ -212,18 +213,13 @@ Json options_of(const Options& options) {
           {"max_executables", options.max_executables},
           {"max_device_bytes", options.max_device_bytes},
           {"max_templates", options.max_templates},
-          {"executables_per_key", options.executables_per_key},
-          {"background_threads", options.background_threads},
           {"share", static_cast<int>(options.share)},
           {"capture_mode", static_cast<int>(options.capture_mode)},
           {"instantiate_flags", options.instantiate_flags},
           {"capture_after", options.capture_after},
           {"inline_in_foreign_capture", options.inline_in_foreign_capture},
           {"on_capture_failure", static_cast<int>(options.on_capture_failure)},
-          {"time_hits", options.time_hits},
-          {"measure_device_bytes", options.measure_device_bytes},
-          {"keep_events", options.keep_events},
-          {"nvtx", options.nvtx},
+          {"listeners", options.listeners.size()},
           {"verify_every", options.verify_every},
           {"on_stale", static_cast<int>(options.on_stale)},
           {"diagnose", options.diagnose}};
@@ -258,22 +254,26 @@ std::string inside_html(const std::string& json) {
 
 std::string report_html(const Cache& cache, const ReportOptions& options) {
   const Stats stats = cache.stats();
+  const Json all = Json::parse(to_json(cache, options.may_leave));
+  const EventRing* const ring = find_listener<EventRing>(cache.options().listeners);
   const std::vector<Priced> entries = priced(cache.entries(), stats);
   const Json data = {{"title", options.title},
                      {"made", now()},
                      {"graphcache", kVersion},
                      {"options", options_of(cache.options())},
                      {"defaults", options_of(Options())},
-                     {"stats", Json::parse(to_json(stats))},
+                     {"stats", all.at("stats")},
+                     {"hit_latency", all.at("hit_latency")},
+                     {"measured_device_bytes", all.at("measured_device_bytes")},
                      {"runs", stats.runs()},
                      {"hit_rate", stats.hit_rate()},
                      {"graph_rate", stats.graph_rate()},
-                     {"labels", Json::parse(to_json(cache.labels()))},
+                     {"labels", all.at("labels")},
                      {"entries", shown_entries(entries, options)},
                      {"entries_in_all", entries.size()},
                      {"families", families(entries)},
-                     {"over_time", over_time(cache.events())},
-                     {"findings", Json::parse(to_json(cache.advise()))},
+                     {"over_time", over_time(ring == nullptr ? std::vector<KeptEvent>() : ring->events())},
+                     {"findings", all.at("findings")},
                      {"graphs", graphs(cache, entries, options)}};
   constexpr std::string_view kPlace = "{data}";
   std::string page(kPage);

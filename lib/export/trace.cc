@@ -12,9 +12,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Cache::events() has no process number, and all events belong to one process.
+// Events have no process number, and all events belong to one process.
 constexpr int kProcess = 1;
-// CacheEvent::thread of all threads without a number of their own.
+// KeptEvent::thread of all threads without a number of their own.
 constexpr unsigned kOtherThreads = 64;
 
 double microseconds(std::chrono::nanoseconds time) { return std::chrono::duration<double, std::micro>(time).count(); }
@@ -23,9 +23,7 @@ Json name(const char* what, unsigned thread, const std::string& text) {
   return {{"name", what}, {"ph", "M"}, {"ts", 0}, {"pid", kProcess}, {"tid", thread}, {"args", {{"name", text}}}};
 }
 
-bool has_duration(EventKind kind) { return kind != EventKind::kEvict && kind != EventKind::kForget; }
-
-Json to_object(const CacheEvent& event, std::chrono::steady_clock::time_point first) {
+Json to_object(const KeptEvent& event, std::chrono::steady_clock::time_point first) {
   const std::string kind = to_string(event.kind);
   Json json = {{"name", event.label.empty() ? kind : kind + " " + event.label},
                {"cat", kind},
@@ -45,14 +43,14 @@ Json to_object(const CacheEvent& event, std::chrono::steady_clock::time_point fi
 
 }  // namespace
 
-std::string chrome_trace(const std::vector<CacheEvent>& events) {
+std::string chrome_trace(const std::vector<KeptEvent>& events) {
   // In order of time. If two events begin at once, viewers assume that the first one contains the other.
-  std::vector<CacheEvent> sorted = events;
-  std::stable_sort(sorted.begin(), sorted.end(), [](const CacheEvent& a, const CacheEvent& b) {
+  std::vector<KeptEvent> sorted = events;
+  std::stable_sort(sorted.begin(), sorted.end(), [](const KeptEvent& a, const KeptEvent& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.duration > b.duration;
   });
   std::set<unsigned> threads;
-  for (const CacheEvent& event : events) threads.insert(event.thread);
+  for (const KeptEvent& event : events) threads.insert(event.thread);
 
   Json all = Json::array();
   all.push_back(name("process_name", 0, "graphcache"));
@@ -60,7 +58,7 @@ std::string chrome_trace(const std::vector<CacheEvent>& events) {
     const bool is_one = thread != kOtherThreads;
     all.push_back(name("thread_name", thread, is_one ? "thread " + std::to_string(thread) : "all further threads"));
   }
-  for (const CacheEvent& event : sorted) all.push_back(to_object(event, sorted.front().begin));
+  for (const KeptEvent& event : sorted) all.push_back(to_object(event, sorted.front().begin));
   return dump({{"traceEvents", all}, {"displayTimeUnit", "ns"}});
 }
 

@@ -17,14 +17,14 @@ namespace {
 // A capture that has begun, and its graph once it has ended. It must be ended.
 class RunningCapture {
  public:
-  RunningCapture(cudaStream_t stream, detail::Recording& recording, Watch& watch) : stream_(stream), watch_(watch) {
+  RunningCapture(cudaStream_t stream, detail::Recording& recording, Watch* watch) : stream_(stream), watch_(watch) {
     active_recording = &recording;
   }
 
   // A broken capture must be ended as well. That returns an error and no graph (fact 3).
   cudaError_t end() {
     ended_ = true;
-    watch_.end();
+    if (watch_ != nullptr) watch_->end();
     cudaGraph_t graph = nullptr;
     const cudaError_t error = cudaStreamEndCapture(stream_, &graph);
     active_recording = nullptr;
@@ -36,7 +36,7 @@ class RunningCapture {
 
  private:
   const cudaStream_t stream_;
-  Watch& watch_;
+  Watch* const watch_;
   bool ended_ = false;
   Graph graph_;
 };
@@ -48,14 +48,14 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   const CaptureSide no_breaking_calls(capture_gate(setter.device()));
   Captured captured;
   LastErrorGuard last_error;  // The error of a broken capture must not reach `fn` when it is called directly.
-  Watch watch(diagnoser, stream, tell);
+  const auto watch = diagnoser != nullptr ? watch_capture(diagnoser, stream, tell) : nullptr;
   if (const cudaError_t error = cudaStreamBeginCapture(stream, mode); error != cudaSuccess) {
     captured.capture = cuda_failure("cudaStreamBeginCapture", error);
     return captured;
   }
-  watch.began();
+  if (watch != nullptr) watch->began();
   detail::Recording recording(stream, call, detail::Recording::Mode::kCapture, setter);
-  RunningCapture running(stream, recording, watch);
+  RunningCapture running(stream, recording, watch.get());
   try {
     captured.fn = recording.invoke();
     if (const cudaError_t error = running.end(); error != cudaSuccess) captured.capture = recording.end_failed(error);
@@ -65,7 +65,7 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   } catch (...) {
     if (running.is_over()) throw;
     const cudaError_t error = running.end();
-    const bool is_intact = error == cudaSuccess && !recording.has_broken_body();
+    const bool is_intact = error == cudaSuccess && !recording.has_broken_part();
     if (recording.is_stopped() || (is_intact && !call.threw)) throw;
     call.threw = false;
     if (is_intact) {
@@ -75,10 +75,7 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
     if (error != cudaSuccess) captured.capture = recording.end_failed(error);
   }
   captured.is_misuse = recording.is_misused();
-  explain(watch.diagnosis(), recording.calls(), &captured.capture, &captured.fn);
-  captured.strays = std::move(watch.diagnosis().strays);
-  captured.was_told = watch.has_told();
-
+  if (watch != nullptr) watch->report(recording.calls(), &captured);
   add_failure(&captured.capture, recording.refused());
   captured.empty_slot = recording.has_empty_slot();
   captured.graph.graph = running.take();
@@ -96,10 +93,7 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   content.node_count = captured.graph.nodes.size();
   content.values.assign(call.values, call.values + call.values_size);
   content.device_values = recording.take_device_values();
-  content.code_of_conditions = recording.code_of_conditions();
-  captured.graph.conditionals = recording.take_conditionals();
-  content.conditional_count = captured.graph.conditionals.nodes.size();
-  for (const BodyNodes& body : captured.graph.conditionals.bodies) content.body_node_count += body.nodes.size();
+  recording.take_inner(&captured.graph, &content);
   return captured;
 }
 

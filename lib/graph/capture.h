@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "graph/diagnose.h"
 #include "graph/on_device.h"
 #include "graph/template.h"
+#include "graph/watch.h"
 #include "graphcache/cache.h"
 
 namespace graphcache {
@@ -26,7 +26,9 @@ struct Captured {
   bool empty_slot = false;
   Template graph;
   Content content;
-  std::vector<std::string> strays;  // Work that the graph misses (Diagnosis::strays), if it was watched.
+  // Work that the graph misses, if it was watched: "kernel a(float*) was launched by bar() on stream 0 (the legacy
+  // stream)". Each text appears once.
+  std::vector<std::string> strays;
   // Whether `tell` was called with the call that broke the capture.
   bool was_told = false;
 };

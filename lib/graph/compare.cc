@@ -99,7 +99,7 @@ const Slots kNoSlots;
 // One of the two recordings.
 struct Side {
   Side(const Template& of, const Content& content) : graph(of), slots(content.slots), values(content.device_values) {}
-  // For a body of a conditional node, which holds no slots.
+  // For nodes inside a node, which hold no slots.
   Side(const Template& body, const Side& of) : graph(body), slots(kNoSlots), values(of.values) {}
 
   const NodeContent& node(std::uint32_t index) const { return reading.content.nodes[index]; }
@@ -150,11 +150,11 @@ class Comparison {
     }
     find_own_memory();
     std::string found = compare_nodes();
-    return found.empty() ? compare_bodies() : found;
+    return found.empty() ? compare_inner() : found;
   }
 
  private:
-  // Compares one body of each.
+  // Compares nodes inside a node of each.
   Comparison(const Template& kept, const Template& now, const Comparison& around)
       : kept_(kept, around.kept_), now_(now, around.now_), own_memory_(around.own_memory_) {}
 
@@ -176,35 +176,23 @@ class Comparison {
     return absl::StrCat(was_and_is("the number of nodes", absl::StrCat(kept), absl::StrCat(now)), "; ", found);
   }
 
-  // Compares the bodies of conditional nodes, unless they cannot be read. Undefined bytes of arguments count there.
-  std::optional<std::string> compare_bodies() const {
-    const Conditionals& kept = kept_.graph.conditionals;
-    const Conditionals& now = now_.graph.conditionals;
-    for (std::size_t i = 0; i < std::min(kept.nodes.size(), now.nodes.size()); ++i) {
-      if (kept.nodes[i].type != now.nodes[i].type) return absl::StrCat("condition ", i, " has another type now");
-    }
-    if (kept.nodes.size() != now.nodes.size()) {
-      return was_and_is("the number of conditions", absl::StrCat(kept.nodes.size()), absl::StrCat(now.nodes.size()));
-    }
-    for (std::size_t i = 0; i < std::min(kept.bodies.size(), now.bodies.size()); ++i) {
-      const BodyNodes& a = kept.bodies[i];
-      const BodyNodes& b = now.bodies[i];
-      const std::string where = absl::StrCat("condition ", a.conditional, ", body ", a.index);
-      if (a.conditional != b.conditional || a.index != b.index) {
-        return absl::StrCat(where, " has other parts now: a condition in it has moved, or a body is empty in one");
-      }
+  // Compares the nodes inside nodes, unless they cannot be read. Undefined bytes of arguments count there.
+  std::optional<std::string> compare_inner() const {
+    const std::vector<InnerNodes>&kept = kept_.graph.inner, &now = now_.graph.inner;
+    for (std::size_t i = 0; i < std::min(kept.size(), now.size()); ++i) {
+      if (kept[i].name != now[i].name) return was_and_is(absl::StrCat("part ", i), kept[i].name, now[i].name);
       Template of_kept, of_now;
-      of_kept.nodes = a.nodes;
-      of_now.nodes = b.nodes;
-      std::optional<std::string> found = Comparison(of_kept, of_now, *this).run_body();
+      of_kept.nodes = kept[i].nodes;
+      of_now.nodes = now[i].nodes;
+      std::optional<std::string> found = Comparison(of_kept, of_now, *this).run_inner();
       if (!found) return std::nullopt;
-      if (!found->empty()) return absl::StrCat(where, ", ", *found);
+      if (!found->empty()) return absl::StrCat(kept[i].name, ", ", *found);
     }
-    if (kept.bodies.size() == now.bodies.size()) return "";
-    return "the bodies of a condition have other parts now: a body is empty in one of the recordings";
+    if (kept.size() == now.size()) return "";
+    return was_and_is("the number of parts of bodies", absl::StrCat(kept.size()), absl::StrCat(now.size()));
   }
 
-  std::optional<std::string> run_body() {
+  std::optional<std::string> run_inner() {
     for (Side* const side : {&kept_, &now_}) {
       std::optional<Reading> reading = read_all(side->graph);
       if (!reading) return std::nullopt;
@@ -227,9 +215,9 @@ class Comparison {
     const auto& now = now_.values.memory;
     for (std::size_t i = 0; i < std::min(kept.size(), now.size()); ++i)
       add(kept[i].get(), now[i].get(), setter::kLarge);
-    const auto &of_kept = kept_.graph.conditionals.nodes, &of_now = now_.graph.conditionals.nodes;
+    const auto &of_kept = kept_.graph.handles, &of_now = now_.graph.handles;
     for (std::size_t i = 0; i < std::min(of_kept.size(), of_now.size()); ++i) {
-      own_memory_.push_back({of_kept[i].handle, of_now[i].handle, 1});
+      own_memory_.push_back({of_kept[i], of_now[i], 1});
     }
     const std::size_t nodes = std::min(kept_.graph.nodes.size(), now_.graph.nodes.size());
     for (std::uint32_t i = 0; i < nodes; ++i) {

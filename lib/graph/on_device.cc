@@ -12,7 +12,7 @@ Setter::Setter(int device, std::shared_ptr<DeviceMemory> memory, cudaStreamCaptu
     : device_(device),
       memory_(std::move(memory)),
       code_(setter_image, {setter::kSmallName, setter::kLargeName}),
-      conditions_(mode) {}
+      mode_(mode) {}
 
 CallResult Setter::take(std::size_t bytes, DeviceMemory::Block* out) { return memory_->take(bytes, out); }
 

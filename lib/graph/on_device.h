@@ -1,4 +1,4 @@
-// The kernels that the recorder itself enqueues: for Recorder::on_device() (setter.cu) and for conditional nodes.
+// The kernels of Recorder::on_device() (setter.cu).
 #pragma once
 
 #include <cuda.h>
@@ -9,9 +9,16 @@
 #include "cuda/device_code.h"
 #include "cuda/device_memory.h"
 #include "cuda/errors.h"
-#include "graph/conditional.h"
+#include "cuda/mutex.h"
 
 namespace graphcache {
+
+// What other calls of a recorder need for each cache, such as the kernels of conditional nodes.
+class Component {
+ public:
+  virtual ~Component() = default;
+  virtual void abandon() = 0;
+};
 
 // The kernels that write a value of up to 16 or up to 256 bytes to device memory. Each cache has one, for its device.
 // Thread-safe.
@@ -30,17 +37,26 @@ class Setter {
   CallResult take(std::size_t bytes, DeviceMemory::Block* out);
   CallResult load(std::size_t bytes, Kernel* out);
   std::shared_ptr<void> code() { return code_.code(); }
-  Conditions& conditions() { return conditions_; }
-  void abandon() {
+  // Made by the first call. There is one type of them.
+  template <class T>
+  T& component() ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    if (component_ == nullptr) component_ = std::make_unique<T>(mode_);
+    return static_cast<T&>(*component_);
+  }
+  void abandon() ABSL_LOCKS_EXCLUDED(mutex_) {
     code_.abandon();
-    conditions_.abandon();
+    MutexLock lock(mutex_);
+    if (component_ != nullptr) component_->abandon();
   }
 
  private:
   const int device_;
   const std::shared_ptr<DeviceMemory> memory_;
   DeviceCode<2> code_;
-  Conditions conditions_;
+  const cudaStreamCaptureMode mode_;
+  Mutex mutex_;
+  std::unique_ptr<Component> component_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace graphcache

@@ -74,7 +74,7 @@ Recording::Recording(cudaStream_t stream, const Call& call, Mode mode, Setter& s
 
 Recording::~Recording() {
   if (is_fatal(cuda_error(status_)) || is_fatal(cuda_error(refused_))) {
-    for (Graph& part : parts_) part.release();  // Handles are dropped, not destroyed.
+    for (Graph& part : inner_.graphs) part.release();  // Handles are dropped, not destroyed.
   }
   if (lent_.empty()) return;
   LastErrorGuard last_error;
@@ -140,7 +140,7 @@ bool Recording::take(SlotNode& node, const ArgView& arg, std::size_t field) {
     std::memcpy(target, arg.bytes, arg.size);
     return true;
   }
-  if (in_body_) {
+  if (in_part_) {
     fail_as_misused(absl::InvalidArgumentError(
         "a slot was used inside the body of a conditional node, whose nodes stay as they were recorded: pass "
         "the pointer of Recorder::on_device, called outside of the body"));
@@ -175,9 +175,22 @@ absl::Status Recording::broken(const char* call, cudaError_t error) const {
                        is_cause ? left_behind_ : error);
 }
 
+// A run made in a body is part of the body's capture.
+unsigned long long Recording::capture_id() {
+  const Part* const part = outermost().inner_.part;
+  return part != nullptr ? part->id : capture_id_;
+}
+
+bool Recording::is_capture_broken() {
+  const Part* const part = outermost().inner_.part;
+  CaptureInfo info;
+  const cudaError_t error = capture_info(part != nullptr ? part->stream : stream_, &info);
+  return error != cudaSuccess || info.status != cudaStreamCaptureStatusActive || info.id != capture_id();
+}
+
 // Work on a stream outside the capture would run now, and never again on a replay.
 bool Recording::may_enqueue(cudaStream_t stream, const char* call, const void* kernel) {
-  if (!status_.ok() || (in_body_ && !outermost().refused().ok())) return false;
+  if (!status_.ok() || (in_part_ && !outermost().refused().ok())) return false;
   calls_.begin(call, kernel);
   if (errors_ != nullptr) left_behind_ = errors_->caused();
   if (mode_ == Mode::kDirect && active_recording != nullptr) {
@@ -185,7 +198,7 @@ bool Recording::may_enqueue(cudaStream_t stream, const char* call, const void* k
         "fn used the recorder of the run around it, whose slots the graph of this run could not follow"));
   }
   const bool is_runs_stream = stream == stream_ && !is_of_current_device(stream);
-  if (mode_ == Mode::kDirect || (is_runs_stream && !in_body_)) return true;
+  if (mode_ == Mode::kDirect || (is_runs_stream && !in_part_)) return true;
   LastErrorGuard last_error;
   CaptureInfo info;
   const cudaError_t error = capture_info(stream, &info);
@@ -199,7 +212,7 @@ bool Recording::may_enqueue(cudaStream_t stream, const char* call, const void* k
     fail(broken(call, cudaErrorStreamCaptureInvalidated));
   } else {
     fail_as_misused(absl::InvalidArgumentError(
-        in_body_
+        in_part_
             ? std::string("a recorder was used inside the body of a conditional node: use the body, whose stream is "
                           "another one, and fork further streams from that one")
             : absl::StrCat(stream == stream_ ? "fn has made another device current, and the recorder was called on "
@@ -261,6 +274,14 @@ bool Recording::take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slo
   }
   *slots = std::move(slots_);
   return true;
+}
+
+void Recording::take_inner(Template* graph, Content* content) {
+  graph->inner = std::move(inner_.nodes);
+  graph->handles = std::move(inner_.handles);
+  content->code = std::move(inner_.code);
+  content->conditional_count = graph->handles.size();
+  for (const InnerNodes& inner : graph->inner) content->inner_node_count += inner.nodes.size();
 }
 
 cudaPointerAttributes Recording::attributes_of(const void* memory) const {

@@ -53,7 +53,6 @@ class Recording {
   void memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView bytes, cudaMemcpyKind kind);
   void memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView bytes);
   const void* on_device(cudaStream_t stream, const ArgView& value);
-  void conditional(cudaStream_t stream, const Conditional& node);
 
   // A recorder throws nothing of its own. If memory runs out, the call fails like any other.
   template <class F>
@@ -86,39 +85,33 @@ class Recording {
   // Whether a size that is a slot was 0, so that a node is missing.
   bool has_empty_slot() const { return has_empty_slot_; }
 
-  // Id of the capture that the run's stream is part of, or 0. While a body is captured, the id of the body's capture.
+  // Id of the capture that the run's stream is part of, or 0. While a part is captured, the id of the part's capture.
   unsigned long long capture_id();
-  // Whether the capture of a conditional node's body broke.
-  bool has_broken_body() const { return has_broken_body_; }
+  bool has_broken_part() const { return inner_.is_broken; }
 
   // Moves out the captured slot nodes with their indices in `nodes`. Returns false if one is missing from `nodes`.
   bool take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slots);
   // Moves out the memory and code that the graph needs for values of on_device().
   DeviceValues take_device_values() { return std::move(device_values_); }
-  // Moves out the conditional nodes. code_of_conditions() is the code that sets their conditions.
-  Conditionals take_conditionals() { return std::move(conditionals_); }
-  const std::vector<std::shared_ptr<void>>& code_of_conditions() const { return code_of_conditions_; }
+  // Moves out what captured parts leave.
+  void take_inner(Template* graph, Content* content);
 
  private:
-  class BodyCapture;
-  // A conditional node that was captured.
-  struct Added {
-    cudaGraphNode_t node = nullptr;
-    cudaGraph_t* bodies = nullptr;  // The graphs of the node's bodies.
-    std::size_t number = 0;         // Index in the capture's conditional nodes.
-    cudaGraphConditionalHandle handle = 0;
-    const unsigned* condition = nullptr;
-    void* kept = nullptr;  // Where the node's first kernel stores `condition`, or null if the pointer is constant.
-    Conditions::Kernels kernels = {};
+  friend class ConditionalCalls;  // lib/conditional, which no file of the core includes.
+
+  // A part of a graph whose nodes stay as they were recorded: the body of a conditional node. It is captured by itself.
+  struct Part {
+    cudaStream_t stream = nullptr;
+    unsigned long long id = 0;  // Of its capture.
   };
-  bool find_condition(const Conditional& node, const unsigned** at);
-  void run_bodies(cudaStream_t stream, const Conditional& node);
-  void capture_bodies(cudaStream_t stream, const Conditional& node);
-  bool add_conditional(cudaStream_t stream, const Conditional& node, Added* added);
-  CallResult add_node(cudaStream_t stream, const Conditional& node, cudaGraphConditionalNodeType type, Added* added);
-  void set_condition(cudaStream_t stream, cudaKernel_t kernel, const ArgView* args, std::size_t count);
-  void set_again(cudaStream_t stream, const Added& added);
-  bool capture_body(const Conditional& node, const Added& added, unsigned index);
+  struct Inner {
+    Part* part = nullptr;  // The one that is being captured, or null.
+    bool is_broken = false;
+    std::vector<InnerNodes> nodes;
+    std::vector<std::uint64_t> handles;
+    std::vector<std::shared_ptr<void>> code;
+    std::vector<Graph> graphs;  // Destroyed after the capture.
+  };
   // The recording whose capture this one is part of.
   Recording& outermost() { return mode_ == Mode::kInlined && active_recording != nullptr ? *active_recording : *this; }
 
@@ -161,13 +154,8 @@ class Recording {
   std::vector<cudaGraphNode_t> slot_nodes_;  // The handles of slots_.nodes.
   DeviceValues device_values_;               // Memory of a capture's on_device() values.
   std::vector<void*> lent_;                  // Memory of a direct run, freed in its stream's order.
-  bool in_body_ = false;                     // Whether a body of a conditional node is being called.
-  // The body that is being captured, or null.
-  BodyCapture* body_ = nullptr;
-  Conditionals conditionals_;
-  std::vector<Graph> parts_;
-  std::vector<std::shared_ptr<void>> code_of_conditions_;
-  bool has_broken_body_ = false;
+  bool in_part_ = false;                     // Whether a part is being recorded.
+  Inner inner_;
 };
 
 }  // namespace detail

@@ -8,12 +8,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "cuda/device_memory.h"
 #include "cuda/errors.h"
 #include "cuda/handles.h"
+#include "graphcache/key.h"
 #include "graphcache/recorder.h"
 
 namespace graphcache {
@@ -123,14 +125,16 @@ struct DeviceValues {
 // What was captured. Shared by everything that holds or held it. It does not change, except that its nodes may be read
 // later by a thread with exclusive access to the template and to its executable, if there is one.
 struct Content {
-  std::uint64_t id = 0;  // See next_id().
+  std::uint64_t id = 0;     // See next_id().
+  Key key;                  // The key whose graph it is.
+  std::uint64_t entry = 0;  // EntryInfo::id of that key's entry.
   std::size_t node_count = 0;
-  std::uint64_t shape = 0;                                // A hash of the nodes' types in their order.
-  std::size_t conditional_count = 0;                      // Number of conditional nodes, those in bodies included.
-  std::size_t body_node_count = 0;                        // Number of nodes in the bodies of conditional nodes.
-  std::vector<std::shared_ptr<void>> code_of_conditions;  // Code that the conditional nodes need.
-  Slots slots;                                            // The slots, with their fields as captured.
-  std::vector<unsigned char> values;                      // The values of the slots at the capture.
+  std::uint64_t shape = 0;                  // A hash of the nodes' types in their order.
+  std::size_t conditional_count = 0;        // Number of conditional nodes, those in bodies included.
+  std::size_t inner_node_count = 0;         // Number of nodes in Template::inner.
+  std::vector<std::shared_ptr<void>> code;  // Code that the nodes need.
+  Slots slots;                              // The slots, with their fields as captured.
+  std::vector<unsigned char> values;        // The values of the slots at the capture.
   DeviceValues device_values;
   // The program built the graph itself, so it cannot be captured again: see graphcache/adopt.h.
   bool is_adopted = false;
@@ -147,23 +151,10 @@ struct Content {
   std::vector<std::uint32_t> arguments;
 };
 
-// A conditional node of the graph or of a body.
-struct ConditionalNode {
-  cudaGraphConditionalNodeType type;
-  cudaGraphConditionalHandle handle;
-};
-
-// The nodes of one body of a conditional node, in the order of cudaGraphGetNodes.
-struct BodyNodes {
-  std::size_t conditional;  // Index of the template's conditional node.
-  unsigned index;           // Index of the body of that node.
+// Nodes inside a node of the graph, in the order of cudaGraphGetNodes.
+struct InnerNodes {
+  std::string name;  // "condition 0, body 1"
   std::vector<cudaGraphNode_t> nodes;
-};
-
-// The conditional nodes of a graph and of their bodies, in the order of recording.
-struct Conditionals {
-  std::vector<ConditionalNode> nodes;
-  std::vector<BodyNodes> bodies;
 };
 
 // Lists nodes in the order of cudaGraphGetNodes, which is the order of the capturing calls.
@@ -174,7 +165,8 @@ CallResult list_nodes(cudaGraph_t graph, std::vector<cudaGraphNode_t>* nodes);
 struct Template {
   Graph graph;
   std::vector<cudaGraphNode_t> nodes;
-  Conditionals conditionals;  // A graph with conditional nodes cannot be cloned.
+  std::vector<InnerNodes> inner;       // In the order of recording. A graph with conditional nodes cannot be cloned.
+  std::vector<std::uint64_t> handles;  // Numbers in arguments that each recording gets for itself.
 
   bool empty() const { return graph.get() == nullptr; }
   CallResult list_nodes() { return graphcache::list_nodes(graph.get(), &nodes); }

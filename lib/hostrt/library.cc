@@ -9,8 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "../conditional/condition.h"
 #include "../exec/updater.h"
-#include "../graph/condition.h"
 #include "../graph/setter.h"
 #include "attributes.h"
 #include "builtins.h"

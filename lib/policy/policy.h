@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "graphcache/share.h"
+#include "graphcache/stats.h"
 #include "policy/costs.h"
 #include "policy/mechanisms.h"
 
@@ -83,9 +84,6 @@ struct Offer {
   bool has_set = false;       // Whether the lender's table has a parameter set of the key.
   std::size_t set_bytes = 0;  // How much the table grows if it has no set of the key.
 };
-
-// The rules by which a key gets an executable, by their numbers in docs/policy.md.
-enum class Rule : std::uint8_t { kNone, kRoom, kSibling, kEviction };
 
 struct Plan {
   enum class Action : std::uint8_t {
@@ -180,6 +178,8 @@ class Policy {
   // The number of the key's family, counted from 1 in the order of foundation. 0 if the key cannot have siblings.
   std::uint64_t family(KeyId key) const { return entries_[key].family == nullptr ? 0 : entries_[key].family->number; }
   std::size_t families() const { return families_.size(); }
+  // Whether the key's graph has been read.
+  bool is_read(KeyId key) const { return !entries_[key].is_unread; }
   std::size_t executables() const { return executables_; }
   // Estimated device memory of all executables, or of one key's executable.
   std::size_t bytes() const { return bytes_; }
@@ -189,11 +189,9 @@ class Policy {
   bool has_table(KeyId key) const { return entries_[key].kind == Kind::kTable; }
   bool is_device_updated(KeyId key) const { return is_live(key) && entries_[key].kind != Kind::kPlain; }
 
-  // Recomputes every count and describes the first error; empty if there is none. For tests.
-  std::string find_fault() const;
-
  private:
-  friend class PolicyChecker;  // Defined by the tests.
+  friend class PolicyChecker;  // Defined by the tests, as Verifier is.
+  friend class Verifier;
 
   enum class Kind : std::uint8_t { kNone, kPlain, kSlots, kTable };
 

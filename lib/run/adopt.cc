@@ -26,7 +26,6 @@ absl::Status Cache::Impl::adopt(const Key& key, cudaGraph_t graph, const detail:
   if (active_recording != nullptr) {
     return with_key(absl::FailedPreconditionError("adopt was called inside a run's fn"), key);
   }
-  const absl::Cleanup notified = [&] { notify(); };
   const LastErrorGuard last_error;
   const DeviceGuard device(options_.device);
   if (!device.status().ok()) return with_key(device.status(), key);
@@ -34,10 +33,7 @@ absl::Status Cache::Impl::adopt(const Key& key, cudaGraph_t graph, const detail:
     return with_key(absl::AlreadyExistsError("the key has a graph: erase it first, or use another key"), key);
   };
   const Request request{key, cudaStreamLegacy, nullptr, call};
-  Entry* in_background = nullptr;
-  Held entry(*this, claim(request, &in_background));
-  const User user(*this, in_background);
-  if (in_background != nullptr) return exists();
+  Held entry(*this, claim(request));
   {
     MutexLock lock(mutex_);
     if (has_graph(key)) return exists();
@@ -98,12 +94,14 @@ absl::StatusOr<Outcome> Cache::Impl::run_once(Held& entry, EagerReason reason, c
     std::size_t patched = 0;
     if (!once->holds(request.call)) result = once->patch(request.call, &patched);
     hits_->counts.add_patched_nodes(patched);
-    if (result.error == cudaSuccess && options_.hooks.before_launch) {
-      if (absl::Status why = options_.hooks.before_launch(request.key, request.given); !why.ok()) {
-        return failed(request, std::move(why));
-      }
+    if (result.error == cudaSuccess) {
+      CacheEvent event = event_of(EventKind::kLaunch, *entry.get());
+      event.stream = request.given;
+      Audience::Span span(*audience_, event, {Audience::Filter::Kind::kLaunches});
+      if (!span.refused().ok()) return failed(request, span.refused());
+      result = {"cudaGraphLaunch", once->launch(request.stream)};
+      if (result.error != cudaSuccess) span.event.status = cuda_failure(result.call, result.error);
     }
-    if (result.error == cudaSuccess) result = {"cudaGraphLaunch", once->launch(request.stream)};
   }
   last_error.settle();
   if (result.error != cudaSuccess) return failed(request, cuda_failure(result.call, result.error));

@@ -22,18 +22,15 @@ void Cache::Impl::find_diagnoser() {
   if (diagnoser_ == nullptr) log(absl::StrCat("graphcache: captures are not diagnosed: ", why));
 }
 
-// Logs the call that breaks a capture at once, because `fn` may end the program at the next failing call. Without a log
-// the line goes to stderr. The result must not outlive `request`.
+// Reports the call that breaks a capture at once, also to stderr, because `fn` may end the program at the next failing
+// call. The result must not outlive `request`.
 TellBreak Cache::Impl::teller_of(const Request& request) const {
   if (diagnoser_ == nullptr) return nullptr;
   return [this, &key = request.key](std::string_view text) {
     try {
       const absl::Status line = with_key(absl::UnknownError(std::string(text)), key);
-      if (logs_to_stderr_ || options_.log) {
-        log(message_of(line));
-      } else {
-        std::fprintf(stderr, "%s\n", std::string(message_of(line)).c_str());
-      }
+      if (!logs_to_stderr_) std::fprintf(stderr, "%s\n", std::string(message_of(line)).c_str());
+      log(message_of(line));
     } catch (const std::bad_alloc&) {
     }
   };
@@ -42,24 +39,42 @@ TellBreak Cache::Impl::teller_of(const Request& request) const {
 // The legacy stream cannot be captured, so `fn` gets another, non-blocking stream in its place. Calls of other threads
 // on the legacy stream go on, and what `fn` itself enqueues there is not part of the graph. In verify mode the stream
 // is a blocking one: then such a launch by `fn` breaks the capture and is reported.
-Captured Cache::Impl::capture_fn(const Request& request, const TellBreak& tell) {
-  if (request.stream != cudaStreamLegacy) return capture_on(request.stream, request, tell);
+Captured Cache::Impl::capture_fn(const Entry& entry, const Request& request, const TellBreak& tell, Report* report) {
+  if (request.stream != cudaStreamLegacy) return capture_on(request.stream, entry, request, tell, report);
   const OwnStreams::Loan stream(capture_streams_);
-  if (stream.result().error == cudaSuccess) return capture_on(stream.get(), request, tell);
+  if (stream.result().error == cudaSuccess) return capture_on(stream.get(), entry, request, tell, report);
   Captured none;
   none.capture = cuda_failure(stream.result().call, stream.result().error);
   return none;
 }
 
+Captured Cache::Impl::capture_on(cudaStream_t stream, const Entry& entry, const Request& request, const TellBreak& tell,
+                                 Report* report) {
+  CacheEvent event = event_of(EventKind::kCapture, entry);
+  event.graph = 0;  // In verify mode the entry has one.
+  event.stream = stream;
+  event.loss = entry.template_lost;
+  report->emplace(*audience_, event);
+  Captured captured;
+  captured.fn = (*report)->refused();
+  if (captured.fn.ok()) {
+    (*report)->event.status = absl::CancelledError("");  // Until it is done.
+    captured = capture(stream, options_.capture_mode, request.call, setter_, diagnoser_, tell);
+    (*report)->event.status = captured.capture.ok() ? captured.fn : captured.capture;
+  }
+  return captured;
+}
+
 // Keeps and logs the work of `fn` that is not in the graph, each text once.
 void Cache::Impl::note_strays(Entry* entry, const Request& request, const std::vector<std::string>& strays) {
-  constexpr std::size_t kMaxTexts = 32;  // The texts contain stream handles, so their number has no other limit.
   for (const std::string& stray : strays) {
+    CacheEvent event = event_of(EventKind::kStray, *entry);
+    event.text = stray;
+    audience_->mark(event);
     {
       MutexLock lock(mutex_);
-      auto& known = entry->note().stray_work;
-      if (known.size() == kMaxTexts || std::find(known.begin(), known.end(), stray) != known.end()) continue;
-      known.push_back(stray);
+      const auto is_same = [&](const std::string& text) { return text == stray; };
+      if (!Notes::count(&entry->note().stray_work, stray, is_same)) continue;
     }
     log(request.key, absl::StrCat(stray, ": it runs now, and no replay repeats it: enqueue it on rec.stream()"));
   }

@@ -91,8 +91,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_disabled(const Request& request) {
     Held none(*this, nullptr);
     return run_directly(none, EagerReason::kDisabled, request);
   }
-  Entry* in_background = nullptr;
-  Held entry(*this, claim(request, &in_background));  // The graph belongs to the entry.
+  Held entry(*this, claim(request));  // The graph belongs to the entry.
   const absl::Cleanup tidy = [&] {
     entry.release();
     tidy_up(request.stream);  // For example, the executable of the last run.
@@ -102,6 +101,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_disabled(const Request& request) {
 
 // Calls `fn` directly. The entry, which may be null, is unlocked first, so that runs of other threads need not wait.
 absl::StatusOr<Outcome> Cache::Impl::run_directly(Held& held, EagerReason reason, const Request& request) {
+  if (request.report != nullptr) request.report->reason = reason;
   Entry* const entry = held.get();
   if (entry != nullptr && entry->content != nullptr && entry->content->is_adopted) {
     return run_once(held, reason, request);
@@ -114,7 +114,15 @@ absl::StatusOr<Outcome> Cache::Impl::run_directly(Held& held, EagerReason reason
   }
   held.release();
   const User user(*this, entry);
-  return call_directly(entry, reason, request);
+  LastErrorGuard last_error;
+  DeviceGuard device(options_.device);
+  absl::Status status = device.status();
+  last_error.settle();
+  if (status.ok()) status = enqueue(request.given, request.call, setter_);
+  if (!status.ok()) return failed(request, std::move(status));
+
+  MutexLock lock(mutex_);
+  return count_eager(entry, reason);
 }
 
 Cache::Impl::User::~User() {
@@ -128,28 +136,12 @@ Cache::Impl::User::~User() {
   if (gone) impl_.graveyard_.collect_all();
 }
 
-// The entry, which may be null, must stay during the call.
-absl::StatusOr<Outcome> Cache::Impl::call_directly(Entry* entry, EagerReason reason, const Request& request) {
-  LastErrorGuard last_error;
-  DeviceGuard device(options_.device);
-  absl::Status status = device.status();
-  last_error.settle();
-  direct_runs_.fetch_add(1, std::memory_order_relaxed);
-  const absl::Cleanup over = [&] { direct_runs_.fetch_sub(1, std::memory_order_relaxed); };
-  if (status.ok()) status = enqueue(request.given, request.call, setter_);
-  if (!status.ok()) return failed(request, std::move(status));
-
-  MutexLock lock(mutex_);
-  return count_eager(entry, reason);
-}
-
 Outcome Cache::Impl::count_eager(Entry* entry, EagerReason reason) {
   ++totals_.eager_reasons[static_cast<int>(reason)];
   ++totals_.outcomes[static_cast<int>(Outcome::kEager)];
   if (entry != nullptr) {
     entry->outcomes[static_cast<int>(Outcome::kEager)].add(1);
     entry->eager_reason = reason;
-    labels_.count(*entry, reason);
   }
   return Outcome::kEager;
 }
@@ -187,7 +179,7 @@ absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult
   // A template that cannot be instantiated is dropped.
   give_up(entry.get(), std::move(error), result.call == kInstantiate && reason != EagerReason::kOutOfMemory);
   if (!unfit.ok()) return failed(request, std::move(unfit));
-  auto outcome = run_directly(entry, reason, request);
+  auto outcome = reported(entry, request, [&] { return run_directly(entry, reason, request); });
   DeviceGuard device(options_.device);
   graveyard_.collect(request.stream);
   return outcome;

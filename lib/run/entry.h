@@ -5,12 +5,12 @@
 #include <absl/status/status.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -34,37 +34,8 @@ enum class State {
   kLive,      // An executable, or a promise of one.
 };
 
-// The purpose for which a background thread makes the executable that was promised to an entry
-// (Options::background_threads). From the promise until the task is done, the entry's lock is held.
-enum class Task : std::uint8_t {
-  kNone,
-  kRun,   // For a run: another executable is evicted if memory runs out.
-  kWarm,  // For Cache::warm(): no executable is evicted.
-};
-
-// Why an entry has lost its executable or its template.
-enum class Loss : std::uint8_t {
-  kNone,
-  kEvicted,    // Evicted because another key needed the room.
-  kLent,       // Lent to a sibling.
-  kFailed,     // Lost by an error, which is in Entry::error.
-  kTemplates,  // There were more templates than Options::max_templates.
-  // The template can have only one executable, so it was dropped with it.
-  kOfOne,
-  kMemory,  // A direct run handed out other memory than the graph's.
-  kStale,   // Verify mode found it stale (OnStale::kForget).
-};
-
 // Number of runs by outcome, hits included.
 using OutcomeCounts = std::array<std::uint64_t, kOutcomeCount>;
-inline std::uint64_t runs_of(const OutcomeCounts& counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
-}
-inline std::uint64_t hits_of(const OutcomeCounts& counts) {
-  std::uint64_t hits = 0;
-  for (std::size_t i = 0; i < counts.size(); ++i) hits += is_hit(static_cast<Outcome>(i)) ? counts[i] : 0;
-  return hits;
-}
 
 // What an adopted key keeps alive. At most one element; a list, so that it can be passed on without allocating.
 using Owners = std::list<std::shared_ptr<void>>;
@@ -75,7 +46,7 @@ struct Entry;
 struct EntryHandle : detail::HotEntry {
   explicit EntryHandle(bool held) : HotEntry(held) {}
 
-  // A hash of key, place and of_stream, so equal entries have equal tags.
+  // A hash of key and place, so equal entries have equal tags.
   std::atomic<std::size_t> tag{0};
   std::atomic<Entry*> next_of_bucket{nullptr};  // Written under the cache's lock by Index.
 
@@ -84,9 +55,25 @@ struct EntryHandle : detail::HotEntry {
 
 // Texts about an entry. Most entries have none.
 struct Notes {
-  std::string refusal;                  // Why the runtime last refused an update.
-  std::string stale;                    // What verify mode last found.
-  std::vector<std::string> stray_work;  // Work that captures missed, if they were watched.
+  std::string refusal;              // Why the runtime last refused an update.
+  std::vector<Counted> stale;       // What verify mode found.
+  std::vector<Counted> stray_work;  // Work that captures missed, if they were watched.
+
+  // Counts a text. `is_same` says whether it takes the place of a known one. Returns whether it is new.
+  template <class IsSame>
+  static bool count(std::vector<Counted>* known, const std::string& text, const IsSame& is_same) {
+    constexpr std::size_t kMost = 32;  // The texts contain handles and values, so their number has no other limit.
+    const auto found =
+        std::find_if(known->begin(), known->end(), [&](const Counted& one) { return is_same(one.text); });
+    if (found != known->end()) {
+      found->text = text;
+      ++found->count;
+      return false;
+    }
+    if (known->size() == kMost) return false;
+    known->push_back({text, 1});
+    return true;
+  }
 };
 
 // The part of an entry that is reset when it is deleted and reused for another key.
@@ -99,8 +86,6 @@ struct EntryContents {
   // Written under `lock` and the cache's lock, before the entry can be found.
   Key key;
   detail::Site site{};
-  // The only stream that it serves (Options::executables_per_key), or null for all streams.
-  cudaStream_t of_stream = nullptr;
   KeyId id = kNoKey;  // Its id in the policy.
 
   // Written under `lock`, except that kEager is counted under the cache's lock. Most replays are counted in `replayed`.
@@ -117,7 +102,6 @@ struct EntryContents {
   // The template cannot be captured again, so it stays until the key is erased.
   bool is_adopted = false;
   Owners owner;                             // Adoption::owner of the graph.
-  bool hands_memory_out = false;            // Whether the last capture allocates memory that it does not free.
   absl::Status error;                       // The error behind the last direct run; ok after a capture.
   bool broke = false;                       // Whether a capture has broken since the last one that did not fail.
   std::optional<EagerReason> eager_reason;  // The reason of the last direct run.
@@ -127,14 +111,7 @@ struct EntryContents {
   Loss executable_lost = Loss::kNone;  // Why it last lost its executable.
   Loss template_lost = Loss::kNone;    // Why it last lost its template.
   std::size_t others = 0;              // Number of executables when it was last evicted.
-  std::uint8_t label = 0;              // Number of its label (labels.h).
-  Task task = Task::kNone;             // The background task that waits or runs for it.
-  Entry* next_task = nullptr;          // The next entry in the queue of tasks.
   std::unique_ptr<Notes> notes;        // Null if there are none: see Entry::note().
-  // Used by ghosts.h.
-  Entry* ghost_newer = nullptr;
-  Entry* ghost_older = nullptr;
-  std::uint8_t ghost = 0;
 
   // Guarded by `lock`.
   std::shared_ptr<Content> content;                     // Null while cold.
@@ -155,11 +132,11 @@ struct alignas(64) Entry : EntryHandle, EntryContents {
   Entry() : EntryHandle(/*held=*/true) { erased = true; }
   Entry(const Entry&) = delete;
 
-  static std::size_t tag_of(const Key& key, const detail::Site& site, cudaStream_t of_stream) {
+  static std::size_t tag_of(const Key& key, const detail::Site& site) {
     const auto mix = [](const void* pointer) {
       return reinterpret_cast<std::uintptr_t>(pointer) * 0x9e3779b97f4a7c15u;
     };
-    return key.hash() ^ mix(site.type) ^ (mix(site.target) >> 1) ^ (mix(of_stream) >> 2);
+    return key.hash() ^ mix(site.type) ^ (mix(site.target) >> 1);
   }
   // Requires `lock`.
   std::unique_ptr<Executable> take_executable() {

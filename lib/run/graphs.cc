@@ -54,7 +54,7 @@ absl::StatusOr<GraphInfo> Cache::Impl::graph(std::uint64_t number) try {
   return out_of_memory();
 }
 
-// Takes the lock of an entry that has a template. Runs and background threads may hold the lock for a long time.
+// Takes the lock of an entry that has a template. Runs may hold the lock for a long time.
 absl::Status Cache::Impl::lock_by_number(std::uint64_t number, Entry** locked) {
   constexpr std::chrono::milliseconds kMost(100);
   const auto end = std::chrono::steady_clock::now() + kMost;
@@ -71,7 +71,7 @@ absl::Status Cache::Impl::lock_by_number(std::uint64_t number, Entry** locked) {
     entry->lock.announce_wait();
     unlocked_.wait_for(mutex_, std::chrono::milliseconds(1));
   } while (std::chrono::steady_clock::now() < end);
-  return absl::UnavailableError("the entry is in use by a run or by a background thread");
+  return absl::UnavailableError("the entry is in use by a run");
 }
 
 }  // namespace graphcache

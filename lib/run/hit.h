@@ -1,7 +1,6 @@
 // HotEntry and Hits: the data that a hit reads and writes.
 #pragma once
 
-#include <absl/base/attributes.h>
 #include <cuda_runtime_api.h>
 
 #include <array>
@@ -10,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cuda/this_thread.h"
 #include "graph/recording.h"
 #include "graphcache/stats.h"
 
@@ -18,18 +18,6 @@ namespace graphcache {
 class Cache;
 
 namespace detail {
-
-// The state of one thread.
-struct ThisThread {
-  // Threads that live at the same time have different numbers, from 1 to kMany - 1. If there are more threads, all
-  // others have the number kMany. The number of a thread that has ended is used again.
-  static constexpr unsigned kMany = 64;
-  unsigned number = 0;     // The number of the thread; 0 before its first run.
-  std::uint64_t uses = 0;  // The number of its runs, of all caches.
-
-  static unsigned take_number();
-};
-[[gnu::visibility("default")]] ABSL_CONST_INIT inline thread_local ThisThread this_thread;
 
 // A number that one thread at a time may write, while others read it.
 class Counter {
@@ -141,11 +129,9 @@ struct Hits {
   std::atomic<std::uint64_t> epoch{1};           // Grows with each run that is not a hit.
   RunCounts counts;
 
-  // Selects the runs that are timed (Options::time_hits): those whose number in their thread ends with the bits of
-  // `sampled_at`.
-  static constexpr std::uint64_t kSampleMask = 1023, kNeverSampled = kSampleMask + 1;
-  std::uint64_t sampled_at = kNeverSampled;
-  bool is_sampled() const { return (this_thread.uses & kSampleMask) == sampled_at; }
+  // Audience::hits_mask() of the cache's listeners.
+  std::uint64_t hits_mask = UINT64_MAX;
+  bool is_sampled() const { return (this_thread.uses & hits_mask) == hits_mask; }
 
   // Whether this thread may make a hit by a mere launch now. If not, the run takes the way through the library.
   bool are_usual() const {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <new>
@@ -12,7 +13,6 @@
 #include <string>
 #include <string_view>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 
 #include "cuda/errors.h"
@@ -26,13 +26,18 @@ bool is_set(const char* variable) {
   return value != nullptr && *value != '\0' && std::string_view(value) != "0";
 }
 
+// EntryInfo::place.
+const void* place_of(const detail::Site& site) {
+  const auto number = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); };
+  return reinterpret_cast<const void*>(number(site.type) + 3 * number(site.target));
+}
+
 }  // namespace
 
 Cache::Impl::Impl(const Options& options, absl::Status invalid)
     : options_(options),
       invalid_(std::move(invalid)),
-      observer_(static_cast<std::size_t>(std::max(options.keep_events, 0)), options.nvtx),
-      meter_(options_.measure_device_bytes && invalid_.ok(), options_.device),
+      audience_(std::make_shared<const Audience>(options.listeners)),
       policy_({.share = options.share,
                .max_executables = static_cast<std::size_t>(std::max(options.max_executables, 0)),
                .max_device_bytes = options.max_device_bytes,
@@ -42,23 +47,18 @@ Cache::Impl::Impl(const Options& options, absl::Status invalid)
       memory_(std::make_shared<DeviceMemory>(options_.device)),
       setter_(options_.device, memory_, options_.capture_mode),
       memory_to_leave_{{options_.device, memory_}},
-      graveyard_(options_.device, &meter_) {
+      graveyard_(options_.device) {
   hits_->late_error = &memory_->late_error();
   enabled_ = invalid_.ok() && options_.max_executables > 0 && !is_set("GRAPHCACHE_DISABLE");
-  const Hooks& hooks = options_.hooks;
-  notifies_ = hooks.on_evict || hooks.on_forget;
-  is_usual_ = enabled_ && !options_.inline_in_foreign_capture && options_.verify_every == 0 && !observer_.is_on() &&
-              !notifies_ && !hooks.before_launch;
-  hits_->sampled_at = options.time_hits ? detail::Hits::kSampleMask : detail::Hits::kNeverSampled;
+  is_usual_ =
+      enabled_ && !options_.inline_in_foreign_capture && options_.verify_every == 0 && !audience_->wants_launches();
+  hits_->hits_mask = audience_->hits_mask();
   logs_to_stderr_ = is_set("GRAPHCACHE_LOG");
   if (enabled_ && (options_.diagnose || is_set("GRAPHCACHE_DIAGNOSE"))) find_diagnoser();
-  if (enabled_) start_background();
 }
 
 Cache::Impl::~Impl() {
-  stop_background();
   clear();
-  notify(/*at_end=*/true);
   {
     MutexLock lock(mutex_);
     if (!released_.empty()) memory_->keep(std::move(released_));
@@ -92,21 +92,30 @@ void Cache::Impl::forget(Entry* entry) {
   entry->lock.announce_wait();
 }
 
-bool Cache::Impl::erase(const Key& key) {
-  bool found = false;
-  {
+std::size_t Cache::Impl::erase(absl::Span<const Key> keys) {
+  constexpr std::size_t kAtOnce = 64;  // Limit for each time the lock is held.
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < keys.size(); i += kAtOnce) {
     MutexLock lock(mutex_);
-    while (Entry* entry = index_.find(key)) {
-      forget(entry);
-      found = true;
+    for (const Key& key : keys.subspan(i, kAtOnce)) {
+      found += index_.find(key) != nullptr ? 1 : 0;
+      while (Entry* entry = index_.find(key)) forget(entry);
     }
     sweep();
   }
-  graveyard_.collect_all();
+  graveyard_.collect_all(nullptr, /*is_patient=*/true);
   take_released();
-  notify();
   if (!lost_ && active_recording == nullptr) trim();
   return found;
+}
+
+std::size_t Cache::Impl::erase_if(const std::function<bool(const Key&)>& predicate) {
+  std::vector<Key> keys;
+  for_each_entry([](const Entry& entry) { return entry.key; },
+                 [&](Key& key) {
+                   if (predicate(key)) keys.push_back(std::move(key));
+                 });
+  return erase(keys);
 }
 
 // Holds the lock only for a short time at once, because runs that are not hits wait for it. The lock is not fair: they
@@ -132,7 +141,6 @@ void Cache::Impl::clear() {
     return lose(cuda_failure(lost.call, lost.error));
   }
   take_released();
-  notify();
   if (!lost_ && active_recording == nullptr) trim();
 }
 
@@ -149,15 +157,22 @@ bool Cache::Impl::sweep(bool of_clear) {
   index_.sweep([&](Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     any = true;
     policy_.erased(entry.id);
-    labels_.leave(entry);
-    ghosts_.remove(&entry);
     if (entry.signature != nullptr) signatures_.remove(entry.signature);
-    graveyard_.add(entry.take_executable(), std::move(entry.graph), entry.stream, /*set_aside=*/of_clear);
+    Epitaph epitaph = epitaph_of(entry, Loss::kErased, /*drops_graph=*/entry.content != nullptr);
+    epitaph.erased = last_of(entry);
+    graveyard_.add(entry.take_executable(), std::move(entry.graph), entry.stream, std::move(epitaph),
+                   /*set_aside=*/of_clear);
     adopted_ -= entry.is_adopted ? 1 : 0;
-    if (entry.state != State::kCold) note(entry, /*is_forgotten=*/true);
     released_.splice(released_.end(), entry.owner);
   });
   return any;
+}
+
+std::unique_ptr<const Epitaph::Erased> Cache::Impl::last_of(const Entry& entry) const noexcept try {
+  if (audience_->empty()) return nullptr;
+  return std::make_unique<Epitaph::Erased>(Epitaph::Erased{entry.key, entry.number(), entry.counts()});
+} catch (const std::bad_alloc&) {
+  return nullptr;
 }
 
 // After a fatal error all handles are dropped, none is destroyed (fact 32), and every later run returns that error.
@@ -177,14 +192,13 @@ void Cache::Impl::lose(const absl::Status& why) {
   clear();
 }
 
-void Cache::Impl::log(std::string_view text) const noexcept try {
+void Cache::Impl::log(std::string_view text) const noexcept {
   if (logs_to_stderr_) std::fprintf(stderr, "%.*s\n", static_cast<int>(text.size()), text.data());
-  if (options_.log) options_.log(text);
-} catch (...) {  // The callback threw, or memory ran out.
+  audience_->message(text);
 }
 
 void Cache::Impl::log(const Key& key, std::string_view what) const noexcept try {
-  if (!logs_to_stderr_ && !options_.log) return;
+  if (!logs_to_stderr_ && audience_->empty()) return;
   log(message_of(with_key(absl::UnknownError(std::string(what)), key)));
 } catch (const std::bad_alloc&) {
 }
@@ -203,91 +217,57 @@ Stats Cache::Impl::stats() const {
   stats.live_templates = index_.templates();
   stats.families = policy_.families();
   stats.estimated_device_bytes = policy_.bytes();
-  stats.measured_device_bytes = meter_.bytes();
   return stats;
-}
-
-std::vector<LabelStats> Cache::Impl::labels() const try {
-  constexpr int kBuckets = 512;  // Limit for each time the lock is held.
-  std::vector<LabelStats> of_entries;
-  const auto add = [&](const Entry* entry) {
-    if (of_entries.size() <= entry->label) of_entries.resize(entry->label + std::size_t{1});
-    ++of_entries[entry->label].entries;
-    Labels::add(*entry, &of_entries);
-  };
-  for (std::optional<EntryTable::Walk> walk;;) {
-    if (walk) std::this_thread::sleep_for(std::chrono::microseconds(20));  // As in clear().
-    MutexLock lock(mutex_);
-    if (!walk) walk.emplace(index_.walk());
-    for (int i = 0; i < kBuckets && !walk->done(); ++i) walk->step(add);
-    if (!walk->done()) continue;
-    std::vector<LabelStats> labels = labels_.gone();
-    index_.for_each_erased([&](const Entry* entry) { Labels::add(*entry, &labels); });
-    for (std::size_t i = 0; i < of_entries.size(); ++i) {
-      labels[i].entries = of_entries[i].entries;
-      for (std::size_t k = 0; k < kOutcomeCount; ++k) labels[i].outcomes[k] += of_entries[i].outcomes[k];
-    }
-    return labels;
-  }
-} catch (const std::bad_alloc&) {
-  return {};
 }
 
 std::vector<EntryInfo> Cache::Impl::entries() const try {
   struct Found {
-    Key key;
     Use last_use;
     EntryInfo info;
   };
   const auto look = [this](const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    Found found{entry.key, entry.last_use(), {}};
+    Found found{entry.last_use(), {}};
     EntryInfo& info = found.info;
     info.id = entry.number();
+    info.key = entry.key;
+    info.place = place_of(entry.site);
     info.outcomes = entry.counts();
     info.live = entry.state == State::kLive;
     info.recorded = entry.state != State::kCold;
     info.pinned = entry.pinned;
     info.adopted = entry.is_adopted;
-    info.family = policy_.family(entry.id);
+    info.rule = entry.rule;
+    info.executable_lost = entry.executable_lost;
+    info.template_lost = entry.template_lost;
+    info.others = entry.others;
     info.eager_reason = entry.eager_reason;
-    if (!entry.error.ok()) info.error = entry.error.ToString();
+    info.error = std::string(message_of(entry.error));
+    if (info.error.empty() && !entry.error.ok()) info.error = entry.error.ToString();
+    info.refusal = entry.noted().refusal;
     info.stale = entry.noted().stale;
     info.stray_work = entry.noted().stray_work;
+    info.family = policy_.family(entry.id);
+    info.looked_for_siblings = policy_.is_read(entry.id);
     info.nodes = entry.nodes.value();
     info.slot_nodes = entry.slot_nodes.value();
     info.estimated_device_bytes = policy_.bytes(entry.id);
     return found;
   };
-  std::vector<std::pair<Use, EntryInfo>> all;
+  std::vector<Found> all;
   for_each_entry(look, [&](Found& found) {
-    found.info.label = std::string(found.key.label());
-    found.info.key = found.key.to_string();
-    all.emplace_back(found.last_use, std::move(found.info));
+    found.info.label = std::string(found.info.key.label());
+    all.push_back(std::move(found));
   });
-  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::sort(all.begin(), all.end(), [](const Found& a, const Found& b) { return a.last_use > b.last_use; });
   std::vector<EntryInfo> infos;
   infos.reserve(all.size());
-  for (auto& [last_use, info] : all) {
-    info.last_use_order = infos.size();
-    infos.push_back(std::move(info));
+  for (Found& found : all) {
+    found.info.last_use_order = infos.size();
+    infos.push_back(std::move(found.info));
   }
   return infos;
 } catch (const std::bad_alloc&) {
   return {};
-}
-
-std::vector<std::pair<Key, std::uint64_t>> Cache::Impl::replayed_keys() const {
-  const auto hash = [](const Key& key) { return key.hash(); };
-  std::unordered_map<Key, std::uint64_t, decltype(hash)> runs(0, hash);
-  const auto look = [](const Entry& entry) {
-    const auto counts = entry.counts();
-    const bool is_replayed = entry.state != State::kCold && hits_of(counts) != 0;
-    return std::pair(entry.key, is_replayed ? runs_of(counts) : 0);
-  };
-  for_each_entry(look, [&](std::pair<Key, std::uint64_t>& found) {
-    if (found.second != 0) runs[found.first] += found.second;
-  });
-  return {runs.begin(), runs.end()};
 }
 
 }  // namespace graphcache

@@ -3,6 +3,7 @@
 
 #include <absl/base/thread_annotations.h>
 #include <absl/cleanup/cleanup.h>
+#include <absl/container/inlined_vector.h>
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 #include <absl/types/span.h>
@@ -11,15 +12,15 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "cuda/audience.h"
 #include "cuda/errors.h"
-#include "cuda/memory_meter.h"
 #include "cuda/mutex.h"
 #include "exec/graveyard.h"
 #include "graph/capture.h"
@@ -27,19 +28,16 @@
 #include "graphcache/cache.h"
 #include "policy/policy.h"
 #include "run/entry.h"
-#include "run/ghosts.h"
 #include "run/hit.h"
 #include "run/index.h"
 #include "run/known_streams.h"
-#include "run/labels.h"
-#include "run/observer.h"
 
 namespace graphcache {
 
 // Locks and their order. `mutex_` guards the index and the counters. It is held only for book-keeping, never across a
-// CUDA call or `fn`. An entry's lock is held by its run, or by the background thread that has the entry, across all of
-// these. A thread that holds an entry's lock may lock `mutex_`; a thread that holds `mutex_` may only try an entry's
-// lock. A hit holds only its entry's lock, because it finds the entry without `mutex_`.
+// CUDA call or `fn`. An entry's lock is held by its run across all of these. A thread that holds an entry's lock may
+// lock `mutex_`; a thread that holds `mutex_` may only try an entry's lock. A hit holds only its entry's lock, because
+// it finds the entry without `mutex_`.
 class Cache::Impl {
  public:
   // `invalid` is what is wrong with the options, or ok. If it is ok, the constructor fills in the device.
@@ -52,22 +50,17 @@ class Cache::Impl {
   absl::Status warm(const Key& key, cudaStream_t stream, const detail::Call& call);
   absl::Status adopt(const Key& key, cudaGraph_t graph, const detail::Call& call,
                      absl::Span<const detail::ValuePlace> places, Adoption adoption);
-  absl::Status wait_until_ready(std::chrono::nanoseconds timeout, const Cache::Progress& progress);
 
   bool contains(const Key& key) const;
   bool pin(const Key& key, bool pinned);
-  bool erase(const Key& key);
+  // Returns how many of the keys were known.
+  std::size_t erase(absl::Span<const Key> keys);
+  std::size_t erase_if(const std::function<bool(const Key&)>& predicate);
   void clear();
   Stats stats() const;
   std::vector<EntryInfo> entries() const;
-  std::vector<LabelStats> labels() const;
-  std::string explain(const Key& key);
   absl::StatusOr<GraphInfo> graph(const Key& key);
   absl::StatusOr<GraphInfo> graph(std::uint64_t entry);
-  std::vector<Finding> advise();
-  // The keys that have a graph and were replayed, and how often each was run at all places of the program together.
-  std::vector<std::pair<Key, std::uint64_t>> replayed_keys() const;
-  std::vector<CacheEvent> events() const { return observer_.events(); }
   absl::Status status() const;
   const Options& options() const { return options_; }
   const std::shared_ptr<detail::Hits>& hits() const { return hits_; }
@@ -90,8 +83,6 @@ class Cache::Impl {
       if (entry_ != nullptr) impl_.unlock(entry_);
       entry_ = locked;
     }
-    // Gives the lock away; the new holder must release it.
-    Entry* give_away() { return std::exchange(entry_, nullptr); }
     Entry* get() const { return entry_; }
     Entry* operator->() const { return entry_; }
 
@@ -116,6 +107,14 @@ class Cache::Impl {
 
   static constexpr char kInstantiate[] = "cudaGraphInstantiate";  // Compared by its address.
 
+  // What is known of a run that is reported to listeners.
+  struct Reported {
+    bool is_sampled = false;                 // Whether run_sampled() reports it, to listeners that want a hit.
+    bool is_no_hit = false;                  // Whether reported() reports it, to the others.
+    std::uint64_t uses = 0;                  // Number of earlier runs of the thread.
+    std::optional<EagerReason> reason = {};  // Of a direct run.
+  };
+
   // The arguments of one run.
   struct Request {
     const Key& key;
@@ -124,30 +123,27 @@ class Cache::Impl {
     const detail::Call& call;
     detail::Remembered* remembered = nullptr;      // The entry that a step remembers, or null if this is not a step.
     mutable LastErrorGuard* last_error = nullptr;  // The run's guard, or null for a hit.
-    mutable bool is_watched = false;               // Whether run_watched() handles it.
-    mutable bool notifies = false;                 // Whether run_and_notify() handles it.
-    // Whether the hook after_capture must be called. It must not if before_capture failed.
-    mutable bool is_open = false;
+    mutable Reported* report = nullptr;            // Null if the run is not reported to listeners.
   };
 
   // Turns the library's own exceptions, when memory runs out, into errors of the run. Exceptions of `fn` pass through.
   template <class F>
   auto without_throwing(const Request& request, F&& f) -> decltype(f());
   absl::StatusOr<Outcome> run(const Request& request);
-  absl::StatusOr<Outcome> run_watched(const Request& request);
-  absl::StatusOr<Outcome> run_and_notify(const Request& request);
+  absl::StatusOr<Outcome> run_sampled(const Request& request);
+  // Reports a run that is no hit to the listeners. f() makes it.
+  template <class F>
+  absl::StatusOr<Outcome> reported(Held& entry, const Request& request, F&& f);
   absl::Status warm(const Request& request);
 
   // Finding the entry of a run.
-  Entry* claim(const Request& request, Entry** in_background);
+  Entry* claim(const Request& request);
   Entry* claim_known(const Request& request);
   Entry* claimed(Entry* entry, const Request& request);
   static void remember(Entry* entry, const Request& request) {
     if (request.remembered != nullptr) *request.remembered = {entry, entry->life, request.call.site};
   }
-  Entry* claim_or_wait(const Request& request, Entry** in_background);
-  bool is_for(const Entry& entry, const Request& request) const;
-  cudaStream_t stream_of_entry(const Request& request) const;
+  Entry* claim_or_wait(const Request& request);
   Entry* find_or_insert(const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void touch(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void unlock(Entry* entry) {
@@ -158,10 +154,6 @@ class Cache::Impl {
     if (entry->lock.unlock()) unlocked_.notify_all();
   }
 
-  class Adviser;
-  std::string explain(const Key& key, std::vector<std::uint64_t>* others) const;
-  std::vector<std::uint64_t> like(const Entry& entry) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::string nearest_difference(const std::vector<std::uint64_t>& numbers);
   absl::Status lock_by_number(std::uint64_t number, Entry** locked);
 
   // The ways that a run can take. Each of them counts its outcome.
@@ -169,7 +161,7 @@ class Cache::Impl {
   absl::StatusOr<Outcome> step_failed(const Request& request, cudaError_t error);
   absl::StatusOr<Outcome> replay(Held& entry, const Request& request);
   absl::StatusOr<Outcome> launch(Held& entry, const Request& request, Outcome outcome, Outcome if_patched);
-  cudaError_t launch_first(Executable& executable, cudaStream_t stream);
+  cudaError_t launch_first(Entry& entry, cudaStream_t stream);
   absl::StatusOr<Outcome> run_slowly(Held& entry, const Request& request);
   absl::StatusOr<Outcome> record(Held& entry, const Request& request);
   absl::StatusOr<Outcome> call_again(Held& entry, const Request& request);
@@ -179,7 +171,6 @@ class Cache::Impl {
   absl::StatusOr<Outcome> run_disabled(const Request& request);
   absl::StatusOr<Outcome> run_directly(Held& entry, EagerReason reason, const Request& request);
   absl::StatusOr<Outcome> run_once(Held& entry, EagerReason reason, const Request& request);
-  absl::StatusOr<Outcome> call_directly(Entry* entry, EagerReason reason, const Request& request);
   absl::StatusOr<Outcome> replay_failed(Held& entry, const CallResult& result, EagerReason reason,
                                         const Request& request);
 
@@ -196,8 +187,11 @@ class Cache::Impl {
     } why = Why::kFailed;
     std::exception_ptr thrown;  // What `fn` threw.
   };
-  Captured capture_fn(const Request& request, const TellBreak& tell);
-  Captured capture_on(cudaStream_t stream, const Request& request, const TellBreak& tell);
+  // The report of a capture lasts until its graph is kept or given up. It is empty if there was no stream to capture.
+  using Report = std::optional<Audience::Span>;
+  Captured capture_fn(const Entry& entry, const Request& request, const TellBreak& tell, Report* report);
+  Captured capture_on(cudaStream_t stream, const Entry& entry, const Request& request, const TellBreak& tell,
+                      Report* report);
   absl::Status capture_template(Held& entry, const Request& request, NoTemplate* none);
   void keep_template(Entry* entry, std::shared_ptr<Content> content, Template&& graph)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -222,20 +216,32 @@ class Cache::Impl {
     // If not a success, the call that failed. There is no executable then.
     CallResult result;
     EagerReason why = EagerReason::kBudget;  // Why there is no executable.
-    bool is_promised = false;                // Whether there is only a plan to instantiate one.
   };
   absl::StatusOr<Outcome> bring_back(Held& entry, const Request& request, Outcome by_sibling, Outcome by_own);
   absl::Status find_family(Held& entry, const Request& request);
   void read_graph(Entry& entry);
-  Obtained obtain(Held& entry, const Request& request, bool may_instantiate);
+  Obtained obtain(Held& entry, const Request& request);
   Entry* lock_candidate(const Entry* entry);
   bool find_offer(Held& entry, Held& lender, Offer* offer);
-  bool decide(Held& entry, Held& lender, const Offer& offer, bool may_instantiate, Plan* made, EagerReason* why);
-  void begin(Entry* entry, const Plan& plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool decide(Held& entry, Held& lender, const Offer& offer, Plan* made);
+  // Entries that have lost their executables, to be reported without the cache's lock. Those in `locked` stay locked
+  // until then, so that no run of theirs is reported before.
+  struct Losers {
+    absl::InlinedVector<std::pair<std::shared_ptr<const Content>, EventKind>, 4> what;
+    absl::InlinedVector<Entry*, 4> locked;
+    // Makes room, so that nothing throws later.
+    void reserve(std::size_t count) {
+      what.reserve(count);
+      locked.reserve(count);
+    }
+  };
+  void begin(Entry* entry, const Plan& plan, Losers* losers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void report(const Losers& losers) ABSL_LOCKS_EXCLUDED(mutex_);
   class Locked;
   bool take_over(Held& entry, Held& lender, const Plan& plan, const Request& request, Obtained* obtained);
   CallResult add_set(Held& entry, Held& lender, const Request& request);
   absl::Status warm_set(Held& entry, Held& lender, const Request& request);
+  CallResult instantiate_ahead(Held& entry);
   void buy(Held& entry, bool may_evict, cudaStream_t stream, Obtained* obtained);
   CallResult instantiate(Entry& entry, cudaStream_t stream);
   void refuse_device_updates(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -245,27 +251,9 @@ class Cache::Impl {
   }
   bool is_idle(KeyId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Index::is_idle(index_.of(id)); }
 
-  // Options::background_threads (background.cc).
-  void start_background();
-  void stop_background();
-  bool is_left_to_background(const Entry& entry) const {
-    // If memory leaves the graph, a direct run would hand out other memory. An adopted key has no `fn` to call.
-    return !background_.empty() && !entry.content->leaves_memory && !entry.content->is_adopted;
-  }
-  bool has_free_thread() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return first_task_ == nullptr && busy_threads_ < background_.size();
-  }
-  absl::StatusOr<Outcome> run_meanwhile(Held& entry, const Request& request);
-  absl::StatusOr<Outcome> run_beside(Entry* in_background, const Request& request);
-  void add_task(Entry* locked, Task task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void work_in_background();
-  CallResult make_device_current() const;
-  void carry_out(Held& entry, Task task);
-  Obtained instantiate_ahead(Held& entry, Task task);
-
   // Budgets.
   bool has_room(const Entry& entry);
-  void evict(Entry* victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void evict(Entry* victim, Losers* losers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void demote(Entry* entry, Loss why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Cleans up if something throws while the entry's executable changes, because its contents are then unknown.
   auto demoting(Held& entry) {
@@ -278,8 +266,10 @@ class Cache::Impl {
   void tidy_up(cudaStream_t stream);
   // Frees device memory that destroyed executables have returned.
   void trim(bool if_much = false) {
-    const MemoryMeter::Span measured(&meter_);
-    if_much ? memory_->trim_if_much() : memory_->trim();
+    if (!memory_->has_freed(if_much)) return;
+    static const Key& none = *new Key;  // Caches may be destroyed later than static objects.
+    const Audience::Span span(*audience_, {.kind = EventKind::kFree, .key = none});
+    memory_->trim();
   }
 
   // Calls look(entry) under the cache's lock for each entry that can be found, and then take(result) without the lock.
@@ -298,18 +288,24 @@ class Cache::Impl {
   Outcome count_inlined();
   Outcome count_eager(Entry* entry, EagerReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void lose(const absl::Status& why);
-  // Options::log. Call this without mutex_.
+  // GRAPHCACHE_LOG and Listener::message(). Call this without mutex_.
   void log(std::string_view text) const noexcept;
   void log(const Key& key, std::string_view what) const noexcept;
   void log_evictions(std::uint64_t evictions) const noexcept;
   void forget(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool sweep(bool of_clear = false) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Options::hooks (hooks.cc).
-  template <class Hook, class... Args>
-  void call_hook(const char* name, const Key& key, const Hook& hook, const Args&... args) const noexcept;
-  void note(const Entry& entry, bool is_forgotten) noexcept ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void notify(bool at_end = false) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
-  void close_capture(const Request& request, cudaGraph_t graph) const noexcept;
+  // Event of an entry that has a graph or none.
+  static CacheEvent event_of(EventKind kind, const Entry& entry) {
+    return {.kind = kind,
+            .key = entry.key,
+            .entry = entry.number(),
+            .graph = entry.content != nullptr ? entry.content->id : 0};
+  }
+  Epitaph epitaph_of(const Entry& entry, Loss why, bool drops_graph) const noexcept {
+    if (audience_->empty()) return {};
+    return {.audience = audience_, .content = entry.content, .loss = why, .drops_graph = drops_graph};
+  }
+  std::unique_ptr<const Epitaph::Erased> last_of(const Entry& entry) const noexcept;
 
   bool has_graph(const Key& key, bool only_adopted = false) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Owners take_released() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -319,10 +315,8 @@ class Cache::Impl {
   bool enabled_ = false;  // Whether anything is captured.
   // Whether things are captured and no option requires other work before a hit.
   bool is_usual_ = false;
-  bool notifies_ = false;  // Whether hooks on_evict or on_forget are set.
   bool logs_to_stderr_ = false;
-  Observer observer_;
-  MemoryMeter meter_;
+  const std::shared_ptr<const Audience> audience_;
   const detail::DiagnoseInterface* diagnoser_ = nullptr;  // Null unless Options::diagnose is set and works.
   std::atomic<bool> lost_{false};
 
@@ -331,10 +325,6 @@ class Cache::Impl {
   Index index_ ABSL_GUARDED_BY(mutex_);
   Policy policy_ ABSL_GUARDED_BY(mutex_);
   Signatures signatures_ ABSL_GUARDED_BY(mutex_);
-  Labels labels_ ABSL_GUARDED_BY(mutex_);
-  Ghosts ghosts_ ABSL_GUARDED_BY(mutex_);
-  // Number of captures of keys that had lost their template to max_templates.
-  std::uint64_t recaptures_ ABSL_GUARDED_BY(mutex_) = 0;
   // Number of evictions at which the next line is logged.
   std::uint64_t next_storm_ ABSL_GUARDED_BY(mutex_) = 1024;
   // The counters that are kept under this lock.
@@ -344,44 +334,37 @@ class Cache::Impl {
   // Streams that were checked to belong to the cache's device.
   KnownStreams known_streams_;
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
-  // A pending call of on_evict or on_forget.
-  struct Notice {
-    Key key;
-    bool is_forgotten;
-  };
-  std::vector<Notice> notices_ ABSL_GUARDED_BY(mutex_);
   std::size_t adopted_ ABSL_GUARDED_BY(mutex_) = 0;  // Number of entries that have an adopted graph.
   Owners released_ ABSL_GUARDED_BY(mutex_);          // Owners of erased adopted keys: see take_released().
 
-  // Background threads and their tasks, in the order in which they begin.
-  std::condition_variable_any has_tasks_;  // With mutex_: there are tasks, or the threads must end.
-  std::condition_variable_any task_done_;  // With mutex_: a task is done.
-  // The first task that waits. The others follow by Entry::next_task.
-  Entry* first_task_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  Entry* last_task_ ABSL_GUARDED_BY(mutex_) = nullptr;    // Meaningless if there is no first task.
-  std::size_t busy_threads_ ABSL_GUARDED_BY(mutex_) = 0;  // Number of threads that are working on a task.
-  std::size_t tasks_ ABSL_GUARDED_BY(mutex_) = 0;         // Number of tasks so far.
-  std::size_t tasks_done_ ABSL_GUARDED_BY(mutex_) = 0;    // Number of tasks done so far.
-  // Number of tasks done when a wait last found all of them done.
-  std::size_t tasks_awaited_ ABSL_GUARDED_BY(mutex_) = 0;
-  // The number of the task that failed with `task_failure_`, counted from 1.
-  std::size_t task_failed_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Status task_failure_ ABSL_GUARDED_BY(mutex_);  // Returned by a wait that began before that task was done.
-  std::atomic<int> direct_runs_{0};                    // Number of runs that are calling `fn` directly now.
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;      // The threads do nothing more.
-  std::vector<std::thread> background_;
-
-  // A stream for warm() and background threads. The caller's stream may be busy for a long time.
+  // A stream for warm(). The caller's stream may be busy for a long time.
   OwnStream upload_stream_;
   OwnStreams capture_streams_;  // For runs on the legacy stream, which cannot be captured.
   Scratch scratch_;             // Memory for copies and sets of 0 bytes.
   // Device memory of updater nodes and on_device().
   const std::shared_ptr<DeviceMemory> memory_;
   Updater updater_{memory_};             // The kernels of updater nodes.
-  Setter setter_;                        // The kernels of on_device() and of conditional nodes.
+  Setter setter_;                        // The kernels of on_device().
   Graveyard::Memories memory_to_leave_;  // memory_, in the form that Graveyard::leave_behind() takes.
   Graveyard graveyard_;
 };
+
+template <class F>
+absl::StatusOr<Outcome> Cache::Impl::reported(Held& entry, const Request& request, F&& f) {
+  if (audience_->empty()) return f();
+  Reported own;
+  const bool is_outermost = request.report == nullptr;
+  if (is_outermost) request.report = &own;
+  const absl::Cleanup ended = [&] {
+    if (is_outermost) request.report = nullptr;
+  };
+  Reported& report = *request.report;
+  if (std::exchange(report.is_no_hit, true)) return f();
+  using Kind = Audience::Filter::Kind;
+  Audience::Span span(*audience_, {.kind = EventKind::kRun, .key = request.key, .entry = entry->number()},
+                      {report.is_sampled ? Kind::kNotSampled : Kind::kAll, report.uses});
+  return span.end_with(f(), report.reason);
+}
 
 template <class Look, class Take>
 void Cache::Impl::for_each_entry(Look&& look, Take&& take) const {

@@ -4,7 +4,7 @@
 
 namespace graphcache {
 
-Entry* Index::insert(const Key& key, const detail::Site& site, cudaStream_t of_stream) {
+Entry* Index::insert(const Key& key, const detail::Site& site) {
   if (next_id() == chunks_.size() * kChunk) chunks_.push_back(std::make_unique<Entry[]>(kChunk));
   Entry* const entry = of(next_id());
   entry->key = key;
@@ -16,10 +16,9 @@ Entry* Index::insert(const Key& key, const detail::Site& site, cudaStream_t of_s
     entry->id = static_cast<KeyId>(ids_++);
   }
   entry->site = site;
-  entry->of_stream = of_stream;
   ++entry->life;
   entry->used_in = entry->used_at = entry->replayed = 0;
-  entry->tag.store(Entry::tag_of(key, site, of_stream), std::memory_order_relaxed);
+  entry->tag.store(Entry::tag_of(key, site), std::memory_order_relaxed);
   entry->erased.store(false, std::memory_order_relaxed);
   link(order_of(entry), entry);
   count(entry, +1);

@@ -44,8 +44,7 @@ class Index {
   }
   // The id of the next new entry: a small number that no other entry has.
   KeyId next_id() const { return free_ != nullptr ? free_->id : static_cast<KeyId>(ids_); }
-  // `of_stream` is the only stream that the entry serves, if each stream may have its own.
-  Entry* insert(const Key& key, const detail::Site& site, cudaStream_t of_stream = nullptr);
+  Entry* insert(const Key& key, const detail::Site& site);
   // The entry with this id, or an erased one that still exists.
   Entry* of(KeyId id) const { return &chunks_[id / kChunk][id % kChunk]; }
 
@@ -91,10 +90,6 @@ class Index {
   template <class F>
   void for_each(F&& f) const {
     for (const Order& order : orders_) for_each(order, f);
-    for_each(erased_, f);
-  }
-  template <class F>
-  void for_each_erased(F&& f) const {
     for_each(erased_, f);
   }
   // A walk over the entries that can be found, in no particular order.

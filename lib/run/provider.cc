@@ -68,6 +68,15 @@ class Cache::Impl::Locked {
     entries_.push_back(entry);
     return true;
   }
+  // Passes the locks of evicted entries on, if this has locked them.
+  void give(absl::Span<const KeyId> evicted, Losers* losers) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    for (const KeyId id : evicted) {
+      const auto found = std::find(entries_.begin(), entries_.end(), impl_.index_.of(id));
+      if (found == entries_.end()) continue;
+      losers->locked.push_back(*found);
+      entries_.erase(found);
+    }
+  }
   // Passes the entry's lock to the caller.
   Entry* take(KeyId id) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     Entry* const entry = impl_.index_.of(id);
@@ -81,27 +90,21 @@ class Cache::Impl::Locked {
   absl::InlinedVector<Entry*, 8> entries_;
 };
 
-// If this run may not instantiate, a plan to do so counts from here on as a promised executable. Without a free
-// background thread there is no such plan.
-Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request, bool may_instantiate) {
+Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) {
   for (;;) {  // Repeats after each refusal.
     Obtained obtained;
     Held lender(*this, lock_candidate(entry.get()));
     Offer offer;
     if (!find_offer(entry, lender, &offer)) continue;
     Plan plan;
-    if (!decide(entry, lender, offer, may_instantiate, &plan, &obtained.why)) continue;
+    if (!decide(entry, lender, offer, &plan)) continue;
     switch (plan.action) {
       case Plan::Action::kDirect:
         return obtained;
       case Plan::Action::kOwn:
       case Plan::Action::kTable:
         lender.release();
-        if (may_instantiate) {
-          buy(entry, /*may_evict=*/true, request.stream, &obtained);
-        } else {
-          obtained.is_promised = true;
-        }
+        buy(entry, /*may_evict=*/true, request.stream, &obtained);
         return obtained;
       case Plan::Action::kBorrow:
         if (take_over(entry, lender, plan, request, &obtained)) return obtained;
@@ -139,10 +142,10 @@ bool Cache::Impl::find_offer(Held& entry, Held& lender, Offer* offer) {
 
 // From here on the plan counts, and what it evicts is gone. If the plan borrows from another lender, that one is locked
 // instead. Returns false if a lender has become available in the meantime.
-bool Cache::Impl::decide(Held& entry, Held& lender, const Offer& offer, bool may_instantiate, Plan* made,
-                         EagerReason* why) {
+bool Cache::Impl::decide(Held& entry, Held& lender, const Offer& offer, Plan* made) {
   Plan& plan = *made;
   Entry* other = nullptr;
+  Losers losers;
   {
     MutexLock lock(mutex_);
     sweep();
@@ -155,30 +158,39 @@ bool Cache::Impl::decide(Held& entry, Held& lender, const Offer& offer, bool may
         policy_.candidate(entry->id, {lock_idle, last_use_of()}) != kNoKey) {
       return false;
     }
-    const bool instantiates = plan.action == Plan::Action::kOwn || plan.action == Plan::Action::kTable;
-    if (instantiates && !may_instantiate && !has_free_thread()) {
-      plan = {};
-      *why = EagerReason::kPreparing;
-    }
-    begin(entry.get(), plan);
+    losers.reserve(plan.evict.size() + 1);
+    begin(entry.get(), plan, &losers);
+    locked.give(plan.evict, &losers);
     if (plan.action == Plan::Action::kBorrow && plan.lender != offer.lender) other = locked.take(plan.lender);
   }
+  report(losers);
   if (other != nullptr) lender.reset(other);
   return true;
 }
 
-void Cache::Impl::begin(Entry* entry, const Plan& plan) {
+// `losers` must have room.
+void Cache::Impl::begin(Entry* entry, const Plan& plan, Losers* losers) {
   policy_.done(entry->id, plan);
-  for (const KeyId id : plan.evict) evict(index_.of(id));
+  for (const KeyId id : plan.evict) evict(index_.of(id), losers);
   if (plan.action == Plan::Action::kBorrow) {
+    losers->what.emplace_back(index_.of(plan.lender)->content, EventKind::kLend);
     index_.set_state(index_.of(plan.lender), State::kRecorded);
     index_.of(plan.lender)->executable_lost = Loss::kLent;
-    if (options_.share != Share::kAlways) ghosts_.lost(index_.of(plan.lender), policy_.executables());
   }
   if (plan.action == Plan::Action::kDirect) return;
   entry->rule = plan.rule;
   index_.set_state(entry, State::kLive);
-  ghosts_.came_back(entry);
+}
+
+void Cache::Impl::report(const Losers& losers) {
+  for (const auto& [content, kind] : losers.what) {
+    audience_->mark({.kind = kind,
+                     .key = content->key,
+                     .entry = content->entry,
+                     .graph = content->id,
+                     .loss = kind == EventKind::kEvict ? Loss::kEvicted : Loss::kLent});
+  }
+  for (Entry* const entry : losers.locked) unlock(entry);
 }
 
 // Brings the lender's executable over to the entry. Returns false if that is impossible, after telling the policy why.
@@ -186,8 +198,9 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
   LastErrorGuard last_error;
   const auto begin = std::chrono::steady_clock::now();
   const absl::Cleanup timed = [&] { add_time(&Stats::update_time, begin); };
-  const Observer::Span span(observer_, EventKind::kUpdate, entry->key);
-  const MemoryMeter::Span measured(&meter_);
+  Audience::Span span(*audience_, event_of(EventKind::kUpdate, *entry.get()));
+  span.event.loss = entry->executable_lost;
+  span.event.status = absl::CancelledError("");  // Until it is done.
   lender->exec = nullptr;
   const bool by_set = lender->executable->table() != nullptr;
   // The state of the executable is unknown, or it cannot be used any more.
@@ -238,6 +251,7 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
     std::move(drop).Cancel();
     entry->executable = lender->take_executable();
     obtained->of_sibling = true;
+    span.event.status = absl::OkStatus();
   } else if (brought.whole) {
     undo();
   } else {
@@ -264,6 +278,7 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
   }
   obtained->result = brought.result;
   obtained->why = EagerReason::kRefused;
+  span.event.status = cuda_failure(brought.result.call, brought.result.error);
   return true;
 }
 
@@ -280,19 +295,26 @@ CallResult Cache::Impl::add_set(Held& entry, Held& lender, const Request& reques
 void Cache::Impl::buy(Held& entry, bool may_evict, cudaStream_t stream, Obtained* obtained) {
   const auto begin = std::chrono::steady_clock::now();
   const absl::Cleanup timed = [&] { add_time(&Stats::instantiate_time, begin); };
-  const Observer::Span span(observer_, EventKind::kInstantiate, entry->key);
-  const MemoryMeter::Span measured(&meter_);
+  Audience::Span span(*audience_, event_of(EventKind::kInstantiate, *entry.get()));
+  span.event.loss = entry->executable_lost;
+  span.event.status = absl::CancelledError("");  // Until it is done.
   LastErrorGuard last_error;
   auto threw = demoting(entry);
   CallResult result = instantiate(*entry.get(), stream);
   if (result.error == cudaErrorMemoryAllocation || result.error == cudaErrorNotSupported) {
+    Losers losers;
+    losers.reserve(1);
     if (result.error == cudaErrorMemoryAllocation && may_evict) {
       MutexLock lock(mutex_);
       Locked locked(*this, nullptr);
       const auto lock_idle = [&](KeyId id) { return locked.try_lock(id); };
       const KeyId victim = policy_.victim(entry->id, {lock_idle, last_use_of()});
-      if (victim != kNoKey) evict(index_.of(victim));
+      if (victim != kNoKey) {
+        evict(index_.of(victim), &losers);
+        locked.give({victim}, &losers);
+      }
     }
+    report(losers);
     // A graph that allocates memory can have only one executable, and its last one may still wait for destruction.
     result = graveyard_.collect_all(memory_.get());
     if (result.error == cudaSuccess) {
@@ -302,10 +324,12 @@ void Cache::Impl::buy(Held& entry, bool may_evict, cudaStream_t stream, Obtained
   }
   std::move(threw).Cancel();
   if (result.error == cudaSuccess) {
+    span.event.status = absl::OkStatus();
     MutexLock lock(mutex_);
     ++totals_.instantiations;
     return;
   }
+  span.event.status = cuda_failure(result.call, result.error);
   obtained->result = result;
   obtained->why = result.error == cudaErrorMemoryAllocation ? EagerReason::kOutOfMemory : EagerReason::kRefused;
 }
@@ -347,12 +371,10 @@ bool Cache::Impl::has_room(const Entry& entry) {
 }
 
 // Evicts the executable of a victim, which is idle or locked by this thread. The entry keeps its template.
-void Cache::Impl::evict(Entry* victim) {
+void Cache::Impl::evict(Entry* victim, Losers* losers) {
   ++totals_.evictions;
-  observer_.mark(EventKind::kEvict, victim->key);
-  note(*victim, /*is_forgotten=*/false);
+  losers->what.emplace_back(victim->content, EventKind::kEvict);
   victim->others = policy_.executables();
-  ghosts_.lost(victim, victim->others);
   demote(victim, Loss::kEvicted);
 }
 
@@ -361,7 +383,7 @@ void Cache::Impl::evict(Entry* victim) {
 void Cache::Impl::demote(Entry* entry, Loss why) {
   entry->executable_lost = why;
   if (entry->executable != nullptr && entry->graph.empty()) entry->graph = entry->executable->take_base();
-  graveyard_.add(entry->take_executable(), {});
+  graveyard_.add(entry->take_executable(), {}, {}, epitaph_of(*entry, why, /*drops_graph=*/false));
   policy_.lost(entry->id);
   if (entry->content != nullptr && entry->content->is_of_one_executable()) {
     forget_template(entry, why == Loss::kEvicted ? Loss::kOfOne : why);
@@ -374,9 +396,7 @@ void Cache::Impl::demote(Entry* entry, Loss why) {
 void Cache::Impl::forget_template(Entry* entry, Loss why) {
   entry->template_lost = why;
   ++totals_.forgotten;
-  observer_.mark(EventKind::kForget, entry->key);
-  note(*entry, /*is_forgotten=*/true);
-  graveyard_.add(nullptr, std::move(entry->graph), entry->stream);
+  graveyard_.add(nullptr, std::move(entry->graph), entry->stream, epitaph_of(*entry, why, /*drops_graph=*/true));
   entry->content.reset();
   entry->differences.clear();
   policy_.forgotten(entry->id);

@@ -26,7 +26,7 @@ cudaError_t stream_id(cudaStream_t stream, unsigned long long* id) {
 
 // The facts about a graph that has not been read.
 GraphFacts facts_of(const Content& content) {
-  const std::size_t nodes = content.node_count + content.body_node_count;
+  const std::size_t nodes = content.node_count + content.inner_node_count;
   // An updater node needs a clone, and CUDA cannot clone a graph with conditional nodes.
   const bool is_clonable = content.conditional_count == 0;
   return {.shape = content.shape,
@@ -68,7 +68,6 @@ absl::StatusOr<Outcome> Cache::Impl::run_step(const Key& key, cudaStream_t strea
 
 absl::Status Cache::Impl::warm(const Key& key, cudaStream_t stream, const detail::Call& call) {
   const Request request{key, name_of(stream), stream, call};
-  const absl::Cleanup notified = [&] { notify(); };
   return without_throwing(request, [&] { return warm(request); });
 }
 
@@ -80,16 +79,13 @@ absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) {
         known != nullptr && known->is_ready_for(request.stream, request.call.values, request.call.values_size);
     if (is_ready) return hit(known, request);
   } else {
-    if (notifies_ && !request.notifies) return run_and_notify(request);
-    if (!request.is_watched && (hits_->is_sampled() || observer_.is_on())) return run_watched(request);
+    if (request.report == nullptr && hits_->is_sampled()) return run_sampled(request);
     if (active_recording != nullptr) return run_nested(request);
     if (options_.inline_in_foreign_capture && is_in_foreign_capture(request)) return run_inlined(request);
     if (!enabled_) return run_disabled(request);
   }
 
-  Entry* in_background = nullptr;
-  Held entry(*this, known != nullptr ? claimed(known, request) : claim(request, &in_background));
-  if (in_background != nullptr) return run_beside(in_background, request);
+  Held entry(*this, known != nullptr ? claimed(known, request) : claim(request));
   if (options_.verify_every != 0 && !request.call.is_adopted) {
     if (auto outcome = verify_hit(entry, request)) return *std::move(outcome);
   }
@@ -98,23 +94,16 @@ absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) {
     entry->stream = LaunchStream::of(request.stream);
     return replay(entry, request);
   }
-  return run_slowly(entry, request);
+  return reported(entry, request, [&] { return run_slowly(entry, request); });
 }
 
-// A run that is timed (Options::time_hits) or observed.
-absl::StatusOr<Outcome> Cache::Impl::run_watched(const Request& request) {
-  request.is_watched = true;
-  const bool is_sampled = hits_->is_sampled();
-  const auto begin = is_sampled ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
-  Observer::Span span(observer_, EventKind::kRun, request.key);
-  const auto outcome = run(request);
-  if (outcome.ok()) span.set_outcome(*outcome);
-  if (!is_sampled || !outcome.ok() || !is_hit(*outcome)) return outcome;
-  const auto ns = static_cast<std::uint64_t>((std::chrono::steady_clock::now() - begin).count());
-  const auto bucket = std::upper_bound(kHitLatencyBounds.begin(), kHitLatencyBounds.end(), ns);
-  MutexLock lock(mutex_);
-  ++totals_.hit_latency[static_cast<std::size_t>(bucket - kHitLatencyBounds.begin())];
-  return outcome;
+// A run that some listener wants, also if it is a hit.
+absl::StatusOr<Outcome> Cache::Impl::run_sampled(const Request& request) {
+  Reported report = {.is_sampled = true, .uses = detail::this_thread.uses};
+  request.report = &report;
+  Audience::Span span(*audience_, {.kind = EventKind::kRun, .key = request.key},
+                      {Audience::Filter::Kind::kSampled, report.uses});
+  return span.end_with(run(request), report.reason);
 }
 
 // A hit on an entry that is ready for it.
@@ -162,13 +151,20 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
   if (const CallResult result = executable.get_ready(request.stream); result.error != cudaSuccess) {
     return replay_failed(entry, result, EagerReason::kLaunchFailed, request);
   }
-  if (options_.hooks.before_launch) {
-    if (absl::Status why = options_.hooks.before_launch(request.key, request.given); !why.ok()) {
-      return failed(request, std::move(why));
-    }
+  const auto start = [&] {
+    return executable.is_in_place() ? executable.launch(request.stream) : launch_first(*entry.get(), request.stream);
+  };
+  cudaError_t error = cudaSuccess;
+  if (audience_->wants_launches()) {
+    CacheEvent event = event_of(EventKind::kLaunch, *entry.get());
+    event.stream = request.given;
+    Audience::Span span(*audience_, event, {Audience::Filter::Kind::kLaunches});
+    if (!span.refused().ok()) return failed(request, span.refused());
+    error = start();
+    if (error != cudaSuccess) span.event.status = cuda_failure("cudaGraphLaunch", error);
+  } else {
+    error = start();
   }
-  const cudaError_t error =
-      executable.is_in_place() ? executable.launch(request.stream) : launch_first(executable, request.stream);
   if (error != cudaSuccess) {
     return replay_failed(entry, {"cudaGraphLaunch", error}, EagerReason::kLaunchFailed, request);
   }
@@ -186,10 +182,11 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
   return outcome;
 }
 
-cudaError_t Cache::Impl::launch_first(Executable& executable, cudaStream_t stream) {
-  const MemoryMeter::Span measured(&meter_);
+cudaError_t Cache::Impl::launch_first(Entry& entry, cudaStream_t stream) {
+  Audience::Span span(*audience_, event_of(EventKind::kUpload, entry));
   const auto begin = std::chrono::steady_clock::now();
-  const cudaError_t error = executable.launch(stream);
+  const cudaError_t error = entry.executable->launch(stream);
+  if (error != cudaSuccess) span.event.status = cuda_failure("cudaGraphLaunch", error);
   add_time(&Stats::first_launch_time, begin);
   return error;
 }
@@ -227,14 +224,6 @@ absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& requ
     tidy_up(request.stream);
   };
   if (entry->content != nullptr) return bring_back(entry, request, Outcome::kSwitched, Outcome::kRestored);
-  if (!background_.empty()) {
-    bool is_free = false;
-    {
-      MutexLock lock(mutex_);
-      is_free = has_free_thread();
-    }
-    if (!is_free) return run_directly(entry, EagerReason::kPreparing, request);
-  }
   if (!has_room(*entry.get())) return run_directly(entry, EagerReason::kBudget, request);
   return record(entry, request);
 }
@@ -244,6 +233,7 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
   NoTemplate none;
   if (absl::Status status = capture_template(entry, request, &none); !status.ok()) {
     if (none.why == NoTemplate::Why::kEmpty) {  // Any work of `fn` was enqueued elsewhere.
+      if (request.report != nullptr) request.report->reason = EagerReason::kNothingCaptured;
       MutexLock lock(mutex_);
       return count_eager(entry.get(), EagerReason::kNothingCaptured);
     }
@@ -292,13 +282,11 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
     if (has_graph(request.key, /*only_adopted=*/true)) return adopted_error();
   }
   absl::Cleanup in_vain = [&] {
-    {
-      MutexLock lock(mutex_);
-      ++totals_.capture_failures;
-    }
-    close_capture(request, nullptr);
+    MutexLock lock(mutex_);
+    ++totals_.capture_failures;
   };
   Captured captured;
+  Report report;
   bool is_first = false, is_first_break = false;
   {
     MutexLock lock(mutex_);
@@ -308,12 +296,11 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
   {
     const auto begin = std::chrono::steady_clock::now();
     const absl::Cleanup timed = [&] { add_time(&Stats::capture_time, begin); };
-    const Observer::Span span(observer_, EventKind::kCapture, request.key);
-    captured = capture_fn(request, is_first_break ? teller_of(request) : nullptr);
+    captured = capture_fn(*entry.get(), request, is_first_break ? teller_of(request) : nullptr, &report);
   }
 
   bool usable = captured.capture.ok() && captured.fn.ok();
-  const bool was_called = request.is_open || !captured.capture.ok();  // A hook may have failed before.
+  const bool was_called = !report || report->refused().ok();
   if (usable && captured.content.node_count == 0) {
     usable = false;
     none->why = Why::kEmpty;
@@ -358,17 +345,20 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
     keep_template(entry.get(), std::move(content), std::move(captured.graph));
   }
   std::move(in_vain).Cancel();
-  close_capture(request, entry->graph.graph.get());
+  if (report) {
+    report->event.graph = entry->content->id;
+    report->event.captured = entry->graph.graph.get();
+  }
   return absl::OkStatus();
 }
 
 // Gives a template to an entry that had none. If it throws, nothing has changed.
 void Cache::Impl::keep_template(Entry* entry, std::shared_ptr<Content> content, Template&& graph) {
+  content->key = entry->key;
+  content->entry = entry->number();
   policy_.captured(entry->id, facts_of(*content));
-  if (entry->template_lost == Loss::kTemplates) ++recaptures_;
   entry->is_adopted = content->is_adopted;
-  entry->hands_memory_out = content->leaves_memory;
-  entry->nodes = content->node_count + content->body_node_count;
+  entry->nodes = content->node_count + content->inner_node_count;
   entry->slot_nodes = content->slots.nodes.size();
   entry->content = std::move(content);
   entry->graph = std::move(graph);
@@ -429,8 +419,7 @@ void Cache::Impl::read_graph(Entry& entry) {
 absl::StatusOr<Outcome> Cache::Impl::bring_back(Held& entry, const Request& request, Outcome by_sibling,
                                                 Outcome by_own) {
   if (absl::Status lost = find_family(entry, request); !lost.ok()) return failed(request, std::move(lost));
-  const Obtained obtained = obtain(entry, request, /*may_instantiate=*/!is_left_to_background(*entry.get()));
-  if (obtained.is_promised) return run_meanwhile(entry, request);
+  const Obtained obtained = obtain(entry, request);
   if (obtained.result.error != cudaSuccess) {
     return replay_failed(entry, obtained.result, obtained.why, request);
   }

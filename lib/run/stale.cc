@@ -7,6 +7,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "cuda/errors.h"
@@ -58,7 +59,9 @@ std::optional<absl::StatusOr<Outcome>> Cache::Impl::verify_hit(Held& entry, cons
   if (absl::Status status = record_again(entry, request, &found, &fails_under_capture); !status.ok()) {
     return failed(request, std::move(status));
   }
-  if (fails_under_capture) return run_directly(entry, EagerReason::kCaptureFailed, request);
+  if (fails_under_capture) {
+    return reported(entry, request, [&] { return run_directly(entry, EagerReason::kCaptureFailed, request); });
+  }
   if (found.empty()) return std::nullopt;
   if (report(entry.get(), found)) log(request.key, found);
   if (options_.on_stale == OnStale::kReturnError) {
@@ -78,10 +81,10 @@ absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std:
   Captured now;
   bool was_called = false;
   const auto capture_into = [&](Captured* out) {
+    Report report;
     // What breaks it is part of the finding.
-    *out = capture_fn(request, nullptr);
-    was_called = request.is_open;  // A hook may have failed before.
-    close_capture(request, nullptr);
+    *out = capture_fn(*entry.get(), request, nullptr, &report);
+    was_called = !report || report->refused().ok();
   };
   on_other_stack(0x10, 0x5a, [&] { capture_into(&now); });
   if (absl::Status fatal = take_fatal_error(now); !fatal.ok()) return fatal;
@@ -126,13 +129,14 @@ absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std:
   return absl::OkStatus();
 }
 
-// Returns whether this finding differs from the entry's last one.
+// Returns whether the entry had no finding about this argument of the node.
 bool Cache::Impl::report(Entry* entry, const std::string& finding) {
+  // "node 3 (kernel add), argument 2 was 1 when the key was recorded, ...".
+  const auto place_of = [](std::string_view text) { return text.substr(0, text.find(" was ")); };
+  const std::string_view place = place_of(finding);
   MutexLock lock(mutex_);
   ++totals_.stale;
-  const bool is_new = entry->noted().stale != finding;
-  entry->note().stale = finding;
-  return is_new;
+  return Notes::count(&entry->note().stale, finding, [&](const std::string& text) { return place_of(text) == place; });
 }
 
 }  // namespace graphcache

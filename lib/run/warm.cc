@@ -1,6 +1,7 @@
 // Makes a key ready before its first run.
 #include <absl/cleanup/cleanup.h>
 
+#include <chrono>
 #include <utility>
 
 #include "cuda/errors.h"
@@ -19,16 +20,13 @@ absl::Status Cache::Impl::warm(const Request& request) {
     absl::Status why = status();
     return why.ok() ? why : failed(request, std::move(why));
   }
-  Entry* in_background = nullptr;
-  Held entry(*this, claim(request, &in_background));
-  const User user(*this, in_background);
-  if (in_background == nullptr) {
+  Held entry(*this, claim(request));
+  {
     MutexLock lock(mutex_);
     touch(entry.get());
   }
   LastErrorGuard last_error;
   if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
-  if (in_background != nullptr) return absl::OkStatus();
   entry->stream = LaunchStream::of(stream);
   if (entry->executable != nullptr) return absl::OkStatus();
   DeviceGuard device(options_.device);
@@ -55,19 +53,34 @@ absl::Status Cache::Impl::warm(const Request& request) {
     sweep();
     const Plan plan = policy_.plan(entry->id, {}, {[](KeyId) { return false; }});
     if (plan.action == Plan::Action::kDirect) return absl::OkStatus();
-    begin(entry.get(), plan);
-    if (is_left_to_background(*entry.get())) {
-      add_task(entry.give_away(), Task::kWarm);
-      return absl::OkStatus();
-    }
+    Losers none;
+    begin(entry.get(), plan, &none);
   }
-  const CallResult result = instantiate_ahead(entry, Task::kWarm).result;
+  const CallResult result = instantiate_ahead(entry);
   if (result.error == cudaSuccess) return absl::OkStatus();
   if (!is_fatal(result.error)) {
     MutexLock lock(mutex_);
     demote(entry.get(), Loss::kFailed);
   }
   return failed(request, cuda_failure(result.call, result.error));
+}
+
+// Instantiates and uploads the executable that was promised to the entry. Evicts no executable.
+CallResult Cache::Impl::instantiate_ahead(Held& entry) {
+  Obtained obtained;
+  cudaStream_t stream = nullptr;
+  {
+    RelaxedCaptureMode relaxed;
+    obtained.result = upload_stream_.get(&stream);
+  }
+  if (obtained.result.error == cudaSuccess) buy(entry, /*may_evict=*/false, stream, &obtained);
+  if (obtained.result.error != cudaSuccess) return obtained.result;
+  Audience::Span span(*audience_, event_of(EventKind::kUpload, *entry.get()));
+  const auto begin = std::chrono::steady_clock::now();
+  const CallResult result = entry->executable->put_in_place(stream);
+  if (result.error != cudaSuccess) span.event.status = cuda_failure(result.call, result.error);
+  add_time(&Stats::first_launch_time, begin);
+  return result;
 }
 
 // Adds the entry's set to the lender's table, if it has one and there is room.

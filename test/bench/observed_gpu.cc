@@ -1,10 +1,10 @@
 // Cost of observation for a hit on a GPU: observed [--json FILE] [ROUNDS].
 //
-// A hit of a graph of eight kernels, by Cache::run() and by a prepared step, with one option on: time_hits, nvtx
-// (without a profiler), both of these, keep_events, or a before_launch hook that does nothing. The reference is the
-// same hit with all options off. `control` is another cache with all options off: the distance of its ratio from 1
-// shows the precision of these ratios. Each way has several caches, because executables differ. The ways take turns
-// with batches of eight launches, and the GPU is idle at the start of each. Medians of the rounds.
+// A hit of a graph of eight kernels, by Cache::run() and by a prepared step, with one listener: HitLatency, NvtxRanges
+// (without a profiler), both of these, EventRing, or one that wants launches and does nothing. The reference is the
+// same hit without listeners. `control` is another cache without listeners: the distance of its ratio from 1 shows the
+// precision of these ratios. Each way has several caches, because executables differ. The ways take turns with batches
+// of eight launches, and the GPU is idle at the start of each. Medians of the rounds.
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -17,6 +17,7 @@
 
 #include "gpu.h"
 #include "graphcache/graphcache.h"
+#include "graphcache/observe.h"
 #include "measure.h"
 #include "report.h"
 
@@ -37,15 +38,17 @@ void measure(bench::Report& report, bool by_step, int rounds) {
   const auto enqueue = [&](cudaStream_t on) { return work.enqueue(on); };
   const graphcache::Key key = graphcache::key("chain");
   std::vector<Way> ways;
-  for (const char* name : {"off", "control", "time_hits", "nvtx", "both", "keep_events", "before_launch"}) {
+  class Launches final : public graphcache::Listener {
+    Wants wants() const override { return {.launches = true}; }
+  };
+  for (const char* name : {"off", "control", "latency", "nvtx", "both", "events", "launches"}) {
     ways.push_back({name, {}});
     const std::string way = name;
-    ways.back().options.time_hits = way == "time_hits" || way == "both";
-    ways.back().options.nvtx = way == "nvtx" || way == "both";
-    if (way == "before_launch") {
-      ways.back().options.hooks.before_launch = [](const graphcache::Key&, cudaStream_t) { return absl::OkStatus(); };
-    }
-    ways.back().options.keep_events = way == "keep_events" ? 10'000 : 0;
+    graphcache::Listeners& listeners = ways.back().options.listeners;
+    if (way == "latency" || way == "both") listeners.push_back(std::make_shared<graphcache::HitLatency>());
+    if (way == "nvtx" || way == "both") listeners.push_back(std::make_shared<graphcache::NvtxRanges>());
+    if (way == "launches") listeners.push_back(std::make_shared<Launches>());
+    if (way == "events") listeners.push_back(std::make_shared<graphcache::EventRing>(10'000));
   }
   using Step = decltype(ways[0].caches[0]->prepare(key, enqueue));
   std::vector<std::vector<Step>> steps(ways.size());

@@ -224,7 +224,7 @@ class Server {
     return true;
   }
   graphcache::Stats stats() const { return cache_ == nullptr ? graphcache::Stats() : cache_->stats(); }
-  std::string manifest() const { return cache_->manifest(); }
+  std::string manifest() const { return graphcache::manifest(*cache_); }
 
  private:
   static graphcache::Key key(int thread, int bucket) { return graphcache::key("request", thread, bucket); }

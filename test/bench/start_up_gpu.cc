@@ -1,12 +1,10 @@
-// Cost of a program's start for its runs, on a GPU, with and without background threads: start_up [--json FILE]
-// [ROUNDS].
+// Cost of a program's start for its runs, on a GPU: start_up [--json FILE] [ROUNDS].
 //
 // 64 keys of 200 kernels run in turn, over and over, and the stream is synchronized after each run. Keys differ in
 // their grids. Each round has new caches:
 //
-//   run         the default options
-//   background  Options::background_threads = 1: no run instantiates
-//   own         the former two with Options::share = false
+//   shared  Share::kAlways
+//   own     Share::kNever: an executable a key
 //
 // `slowest` is the longest host time of each key's first two runs, in us; its reference is the longest direct run of a
 // key (a disabled cache) in the same round. `median` is the same for medians. `graphs` is the time until all 64 keys in
@@ -30,15 +28,13 @@ namespace {
 constexpr int kKeys = 64, kNodes = 200, kCount = 32, kBlock = 32, kMostTurns = 10'000;
 
 struct Way {
-  const char* name;
-  const char* shares;
+  const char* executables;
   graphcache::Options options;
 };
 
-graphcache::Options options(graphcache::Share share, int background_threads, int max_executables = 64) {
+graphcache::Options options(graphcache::Share share, int max_executables = 64) {
   graphcache::Options options;
   options.share = share;
-  options.background_threads = background_threads;
   options.max_executables = max_executables;
   return options;
 }
@@ -114,11 +110,9 @@ class Work {
 int main(int argc, char** argv) {
   bench::Report report(argc, argv, bench::machine());
   const int rounds = report.argument(0, 11);
-  const Way ways[] = {{"direct", "", options(graphcache::Share::kAlways, 0, 0)},
-                      {"run", "shared", options(graphcache::Share::kAlways, 0)},
-                      {"background", "shared", options(graphcache::Share::kAlways, 1)},
-                      {"run", "own", options(graphcache::Share::kNever, 0)},
-                      {"background", "own", options(graphcache::Share::kNever, 1)}};
+  const Way ways[] = {{"none", options(graphcache::Share::kAlways, 0)},
+                      {"shared", options(graphcache::Share::kAlways)},
+                      {"own", options(graphcache::Share::kNever)}};
   Figures figures[std::size(ways)];
   Work work;
   for (int round = -1; round < rounds; ++round) {  // negative rounds are a warm-up
@@ -130,7 +124,7 @@ int main(int argc, char** argv) {
   for (std::size_t i = 1; i < std::size(ways); ++i) {
     const auto add = [&](const char* what, std::vector<double> Figures::*of) {
       report.add({"start_up",
-                  {{"way", ways[i].name}, {"executables", ways[i].shares}, {"time", what}},
+                  {{"executables", ways[i].executables}, {"time", what}},
                   "us",
                   bench::median(figures[i].*of),
                   "direct",
@@ -140,7 +134,7 @@ int main(int argc, char** argv) {
     add("slowest", &Figures::slowest);
     add("median", &Figures::median);
     report.add({"start_up",
-                {{"way", ways[i].name}, {"executables", ways[i].shares}, {"time", "graphs"}},
+                {{"executables", ways[i].executables}, {"time", "graphs"}},
                 "ms",
                 bench::median(figures[i].graphs)});
   }

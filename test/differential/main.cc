@@ -2,7 +2,7 @@
 // and the bytes are compared.
 //
 //   differential [--seconds S] [--seed N] [--worlds N] [--threads MAX] [--least-threads MIN] [--executables MAX]
-//                [--background MAX] [--runs N] [--compare-each]
+//                [--runs N] [--compare-each]
 //   differential --world SEED [...]   repeats one world
 //
 // Each world is a seed, and a test case. It has a cache with random options and one to eight threads, each with
@@ -60,8 +60,6 @@ bool parse(int argc, char** argv, Arguments* arguments) {
       arguments->limits.least_threads = std::atoi(value);
     } else if (name == "--executables") {
       arguments->limits.executables = std::atoi(value);
-    } else if (name == "--background") {
-      arguments->limits.background = std::atoi(value);
     } else if (name == "--runs") {
       arguments->limits.runs = std::atoi(value);
     } else {
@@ -168,8 +166,7 @@ int main(int argc, char** argv) {
   if (!parse(argc, argv, &arguments)) {
     std::fprintf(stderr,
                  "usage: differential [--seconds S] [--seed N] [--worlds N] [--world SEED] [--threads MAX] "
-                 "[--least-threads MIN] [--executables MAX] [--background MAX] [--runs N] "
-                 "[--compare-each]\n");
+                 "[--least-threads MIN] [--executables MAX] [--runs N] [--compare-each]\n");
     return 2;
   }
   return run(arguments);

@@ -8,7 +8,9 @@
 #include <cstdlib>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <thread>
+#include <utility>
 
 #include "any_lane.h"
 #include "forced_ways.h"
@@ -16,6 +18,50 @@
 #include "runtime.h"
 
 namespace graphcache::test::differential {
+
+namespace {
+
+// Checks that each begin has its end in the same thread, and that each graph that was kept is destroyed once.
+class Balance final : public Listener {
+ public:
+  Wants wants() const override { return {.hits = 3, .launches = true}; }
+  absl::Status begin(const CacheEvent& event) override {
+    open_.push_back(event.kind);
+    return absl::OkStatus();
+  }
+  void end(const CacheEvent& event) override {
+    if (has_duration(event.kind)) {
+      if (open_.empty() || open_.back() != event.kind)
+        return fault(std::string("unexpected end of ") + to_string(event.kind));
+      open_.pop_back();
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ++events_;
+    if (event.kind == EventKind::kCapture && event.graph != 0 && !graphs_.insert(event.graph).second)
+      fault_ = "kept twice";
+    if (event.kind == EventKind::kDestroyGraph && graphs_.erase(event.graph) == 0) fault_ = "destroyed twice";
+  }
+  // What is wrong, or an empty text. Call it when all caches have ended.
+  std::string fault(bool is_enabled) const {
+    if (!fault_.empty()) return "events: " + fault_;
+    if (!graphs_.empty()) return absl::StrCat("events: ", graphs_.size(), " graphs were not destroyed");
+    return is_enabled && events_ == 0 ? "events: none came" : "";
+  }
+
+ private:
+  void fault(std::string what) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    fault_ = std::move(what);
+  }
+
+  static inline thread_local std::vector<EventKind> open_;
+  std::mutex mutex_;
+  std::set<std::uint64_t> graphs_;
+  std::string fault_;
+  std::uint64_t events_ = 0;
+};
+
+}  // namespace
 
 Settings::Settings(std::uint64_t the_seed, const Limits& limits) : seed(the_seed) {
   Random random(seed, 0, 0);
@@ -62,8 +108,7 @@ Settings::Settings(std::uint64_t the_seed, const Limits& limits) : seed(the_seed
   Random of_lanes(seed, 5, 0);
   per_thread = of_lanes.one_in(4) && !default_stream ? 1 + of_lanes.below(threads) : 0;
   steps = Random(seed, 7, 0).one_in(4);
-  constexpr int kBackground[] = {0, 0, 0, 1, 2};
-  options.background_threads = std::min(Random(seed, 3, 0).of(kBackground), limits.background);
+  listens = Random(seed, 8, 0).one_in(3);
   constexpr int kToCompare[] = {1, 8, 24, 24};
   runs_to_compare = limits.compare_each ? 1 : random.of(kToCompare);
   runs = 60 + random.below(240);
@@ -80,13 +125,12 @@ std::string Settings::text() const {
       options.max_device_bytes == SIZE_MAX ? "any" : absl::StrCat(options.max_device_bytes), ", share ",
       number(options.share), ", tables ", number(mechanisms_of_new_caches.tables), ", patching ",
       number(mechanisms_of_new_caches.patching), ", mode ", number(options.capture_mode), ", flags ",
-      options.instantiate_flags, ", after ", options.capture_after, ", background ", options.background_threads,
-      priorities ? ", priorities" : "", default_stream ? ", default stream" : "",
-      per_thread > 0 ? absl::StrCat(", per thread ", per_thread) : "", steps ? ", steps" : "",
-      bad_values ? ", bad values" : "", spins ? ", spins" : "", synchronizes ? ", synchronizes" : "",
-      flavor.tiny ? ", tiny" : "", flavor.allocates ? ", allocates" : "", flavor.on_device ? ", on_device" : "",
-      flavor.breaks ? ", breaks" : "", flavor.related ? ", related" : "", flavor.pageable ? ", pageable" : "",
-      flavor.refuses ? ", refuses" : "", ")");
+      options.instantiate_flags, ", after ", options.capture_after, priorities ? ", priorities" : "",
+      default_stream ? ", default stream" : "", per_thread > 0 ? absl::StrCat(", per thread ", per_thread) : "",
+      steps ? ", steps" : "", listens ? ", listens" : "", bad_values ? ", bad values" : "", spins ? ", spins" : "",
+      synchronizes ? ", synchronizes" : "", flavor.tiny ? ", tiny" : "", flavor.allocates ? ", allocates" : "",
+      flavor.on_device ? ", on_device" : "", flavor.breaks ? ", breaks" : "", flavor.related ? ", related" : "",
+      flavor.pageable ? ", pageable" : "", flavor.refuses ? ", refuses" : "", ")");
 }
 
 void Tally::add(const Tally& other) {
@@ -127,8 +171,11 @@ void World::check_stats(const Cache& cache, const Stats& stats, const Tally& tal
 std::string World::run(Tally* tally) {
   set_world_in_flight(settings.text());
   begin_world(settings.seed);
+  const auto balance = std::make_shared<Balance>();
   {
-    auto cache = std::make_unique<Cache>(settings.options);
+    Options options = settings.options;
+    if (settings.listens) options.listeners = {balance};
+    auto cache = std::make_unique<Cache>(options);
     std::vector<std::unique_ptr<AnyLane>> lanes;
     for (int i = 0; i < settings.threads; ++i) {
       lanes.push_back((i < settings.per_thread ? make_per_thread_lane : make_plain_lane)(*this, *cache, i));
@@ -158,6 +205,9 @@ std::string World::run(Tally* tally) {
   check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   check(cudaDeviceGraphMemTrim(0), "cudaDeviceGraphMemTrim");
   if (const std::string left = left_by_world(); !left.empty()) fault(left);
+  if (const std::string unbalanced = balance->fault(settings.options.max_executables > 0);
+      settings.listens && !unbalanced.empty())
+    fault(unbalanced);
   return fault_;
 }
 

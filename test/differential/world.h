@@ -17,7 +17,7 @@ namespace graphcache::test::differential {
 // Limits from the command line, for all worlds.
 struct Limits {
   int threads = INT_MAX, least_threads = 1;
-  int executables = INT_MAX, background = INT_MAX;
+  int executables = INT_MAX;
   int runs = 0;  // of each lane; 0 if the seed decides
   bool compare_each = false;
 };
@@ -37,6 +37,7 @@ struct Settings {
   bool default_stream;  // some runs are on the default stream; then no other stream is blocking
   int per_thread;       // so many lanes are per-thread ones (any_lane.h)
   bool steps;           // half of the programs run as steps
+  bool listens;         // a listener follows all runs and launches
   bool bad_values;      // some runs have values that no launch accepts
   bool spins;           // some runs find their stream busy
   bool synchronizes;    // some runs find it idle for certain

@@ -80,11 +80,10 @@ Json expected(const graphcache::Cache& cache, const float* data) {
     const auto reason = static_cast<EagerReason>(i);
     json[std::string("eager_reasons.") + to_string(reason)] = stats.eager(reason);
   }
-  for (std::size_t i = 0; i < graphcache::kHitLatencyBuckets; ++i) {
-    json["hit_latency." + std::to_string(i)] = stats.hit_latency[i];
-  }
+  const auto counts = graphcache::find_listener<graphcache::HitLatency>(cache.options().listeners)->counts();
+  for (std::size_t i = 0; i < counts.size(); ++i) json["hit_latency." + std::to_string(i)] = counts[i];
   json["labels"] = Json::array();
-  for (const graphcache::LabelStats& each : cache.labels()) json["labels"].push_back(each.label);
+  for (const graphcache::LabelStats& each : graphcache::labels(cache)) json["labels"].push_back(each.label);
   json["entries"] = Json::object();
   for (const graphcache::EntryInfo& entry : cache.entries()) {
     std::uint64_t runs = 0;
@@ -140,7 +139,10 @@ int main(int, char** argv) {
   check(cudaMalloc(&memory, kSize * sizeof(float)));
   auto* const data = static_cast<float*>(memory);
   graphcache::Cache cache(
-      {.max_executables = 4, .share = graphcache::Share::kNever, .time_hits = true, .keep_events = 10'000});
+      {.max_executables = 4,
+       .share = graphcache::Share::kNever,
+       .listeners = {std::make_shared<graphcache::History>(), std::make_shared<graphcache::HitLatency>(),
+                     std::make_shared<graphcache::EventRing>(10'000)}});
   graphcache::Cache sharing({.max_executables = 4});
   for (graphcache::Cache* const each : {&cache, &sharing}) use(*each, stream, data);
 

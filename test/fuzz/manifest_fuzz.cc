@@ -12,7 +12,7 @@
 
 #include "graphcache/manifest.h"
 #include "input.h"
-#include "manifest_text.h"
+#include "report/manifest_text.h"
 #include "siphash.h"
 
 namespace graphcache::test {

@@ -14,11 +14,12 @@
 #include <vector>
 
 #include "cuda/errors.h"
+#include "forced_ways.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "input.h"
 #include "kernels.h"
-#include "run/verify.h"
+#include "structure/verify.h"
 #include "forced_ways.h"
 
 namespace graphcache::test {
@@ -111,7 +112,7 @@ class Caller {
       case 3:
         return in_.chance(32) ? cache.clear() : void(cache.contains(key));
       case 4:
-        for (const EntryInfo& entry : cache.entries()) FUZZ_CHECK(!to_string(entry).empty(), entry.key);
+        for (const EntryInfo& entry : cache.entries()) FUZZ_CHECK(!to_string(entry).empty(), entry.key.to_string());
         return;
       case 5:
         return arm_failure();

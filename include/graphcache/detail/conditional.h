@@ -1,10 +1,13 @@
-// if_node(), while_node() and switch_node() of Recorder and Body. graphcache/body.h describes them.
+// What if_node(), while_node() and switch_node() of graphcache/body.h are made of.
 #pragma once
+
+#include <cuda_runtime_api.h>
 
 #include <type_traits>
 
 #include "graphcache/arg.h"
 #include "graphcache/detail/argument.h"
+#include "graphcache/recorder.h"
 
 namespace graphcache {
 
@@ -26,58 +29,32 @@ struct Conditional {
 template <class F, class... A>
 inline constexpr bool kReturnsNothing = std::is_void_v<std::invoke_result_t<F&, A...>>;
 
-// Base class of Recorder and Body. Its functions call conditional(const Conditional&) of the derived class.
-template <class Derived>
-class ConditionalNodes {
- public:
-  template <class C, class Then>
-  void if_node(C condition, Then&& then) {
-    enqueue(ConditionalKind::kIf, condition, 1, [&](Body& body, unsigned) {
-      static_assert(kReturnsNothing<Then, Body&>, "graphcache: the body of a conditional node returns nothing");
-      then(body);
-    });
-  }
-  template <class C, class Then, class Else>
-  void if_node(C condition, Then&& then, Else&& otherwise) {
-    enqueue(ConditionalKind::kIf, condition, 2, [&](Body& body, unsigned index) {
-      static_assert(kReturnsNothing<Then, Body&> && kReturnsNothing<Else, Body&>,
-                    "graphcache: the body of a conditional node returns nothing");
-      index == 0 ? then(body) : otherwise(body);
-    });
-  }
-  template <class C, class F>
-  void while_node(C condition, F&& repeated) {
-    enqueue(ConditionalKind::kWhile, condition, 1, [&](Body& body, unsigned) {
-      static_assert(kReturnsNothing<F, Body&>, "graphcache: the body of a conditional node returns nothing");
-      repeated(body);
-    });
-  }
-  template <class C, class F>
-  void switch_node(C index, unsigned count, F&& nth) {
-    enqueue(ConditionalKind::kSwitch, index, count, [&](Body& body, unsigned i) {
-      static_assert(kReturnsNothing<F, Body&, unsigned>, "graphcache: the body of a conditional node returns nothing");
-      nth(body, i);
-    });
-  }
+void add_conditional(Recording* recording, cudaStream_t stream, const Conditional& node);
 
- private:
-  template <class C, class Bodies>
-  void enqueue(ConditionalKind kind, const C& condition, unsigned count, Bodies bodies) {
-    constexpr bool may_be_slot = Derived::kTakesSlots || !kIsSlot<C>;
-    static_assert(
-        may_be_slot,
-        "graphcache: a slot cannot be used inside a conditional body, whose nodes stay as they were recorded; "
-        "make this node outside of a body, or pass a pointer that stays");
-    if constexpr (may_be_slot) {
-      static_assert(std::is_constructible_v<Arg<const unsigned*>, C>,
-                    "graphcache: the condition of a node is a pointer to an unsigned number in device memory");
-      const Arg<const unsigned*> pointer(condition);
-      static_cast<Derived*>(this)->conditional(
-          {kind, pointer.view(), count, &bodies,
-           [](void* all, Body& body, unsigned i) { (*static_cast<Bodies*>(all))(body, i); }});
-    }
+struct RecorderAccess {
+  static Recording* recording(const Recorder& rec) { return rec.recording_; }
+  template <class B>
+  static Recording* recording(const B& body) {
+    return recording(body.recorder_);
   }
 };
+
+// `R` is Recorder or Body.
+template <class R, class C, class Bodies>
+void add_conditional(const R& rec, ConditionalKind kind, const C& condition, unsigned count, Bodies bodies) {
+  constexpr bool may_be_slot = std::is_same_v<R, Recorder> || !kIsSlot<C>;
+  static_assert(may_be_slot,
+                "graphcache: a slot cannot be used inside a conditional body, whose nodes stay as they were recorded; "
+                "make this node outside of a body, or pass a pointer that stays");
+  if constexpr (may_be_slot) {
+    static_assert(std::is_constructible_v<Arg<const unsigned*>, C>,
+                  "graphcache: the condition of a node is a pointer to an unsigned number in device memory");
+    const Arg<const unsigned*> pointer(condition);
+    add_conditional(RecorderAccess::recording(rec), rec.stream(),
+                    {kind, pointer.view(), count, &bodies,
+                     [](void* all, Body& body, unsigned i) { (*static_cast<Bodies*>(all))(body, i); }});
+  }
+}
 
 }  // namespace detail
 }  // namespace graphcache

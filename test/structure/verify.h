@@ -1,8 +1,8 @@
 // Checks the structures of a cache, for tests. Makes no CUDA call and allocates nothing unless it finds a fault, so
 // programs that count or fail either are not affected.
 //
-// With the build option structure_checks, every public operation ends with a check, and a fault ends the process.
-// Without the option, operations contain nothing of this.
+// With the build option structure_checks, every public operation ends with a check (after_call.h). Without the option,
+// the library contains nothing of this.
 #pragma once
 
 #include <string>
@@ -20,6 +20,9 @@ class Verifier {
   // guards is checked only if the lock is free.
   static std::string find_fault(const Cache& cache);
   static std::string find_fault(const Index& index);
+  static std::string find_fault(const Policy& policy);
+  // Prints a fault and ends the process.
+  static void check(const Cache& cache) { check(*cache.impl_); }
 
   // For tests that introduce faults. The cache must not be in use.
   static Index& index(Cache& cache);
@@ -33,7 +36,11 @@ class Verifier {
   using Impl = Cache::Impl;
   using Locked = AsideMap<const Entry*, bool>;  // Entries whose locks the verifier holds.
 
-  static std::string find_fault(Impl& impl, const Locked& locked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl.mutex_);
+  friend void check_after_call(void* impl);
+
+  static void check(Impl& impl);
+  static std::string find_fault(Impl& impl);
+  static std::string fault_of(Impl& impl, const Locked& locked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl.mutex_);
   static std::string fault_of_policy(const Policy& policy, const Signatures& signatures, const Index& index);
   static std::string fault_of(const Policy& policy, const Entry& entry);
   static std::string fault_of(const Executable& executable);
@@ -42,23 +49,5 @@ class Verifier {
   static std::string fault_of_counters(Stats totals, const detail::RunCounts& run_counts, const Index& index,
                                        const Locked& locked);
 };
-
-// Checks the cache at the end of the scope. Prints a fault and ends the process.
-class VerifyOnReturn {
- public:
-  explicit VerifyOnReturn(const Cache& cache) : cache_(cache) {}
-  ~VerifyOnReturn();
-  VerifyOnReturn(const VerifyOnReturn&) = delete;
-  VerifyOnReturn& operator=(const VerifyOnReturn&) = delete;
-
- private:
-  const Cache& cache_;
-};
-
-#if GRAPHCACHE_STRUCTURE_CHECKS
-#define GRAPHCACHE_VERIFY_ON_RETURN(cache) const ::graphcache::VerifyOnReturn verify_on_return(cache)
-#else
-#define GRAPHCACHE_VERIFY_ON_RETURN(cache)
-#endif
 
 }  // namespace graphcache

@@ -9,12 +9,13 @@
 #include "cuda/device_code.h"
 #include "cuda/errors.h"
 #include "cuda/handles.h"
+#include "graph/on_device.h"
 
 namespace graphcache {
 
 // The kernels that set conditions (condition.cu), and the streams on which bodies are captured. Each cache has one.
 // Thread-safe.
-class Conditions {
+class Conditions : public Component {
  public:
   enum Kernel : std::size_t { kSet, kSetKept, kCount };
   using Kernels = DeviceCode<kCount>::Kernels;
@@ -27,7 +28,7 @@ class Conditions {
   OwnStreams& streams() { return streams_; }
   cudaStreamCaptureMode mode() const { return mode_; }
   // Drops the handles after a fatal error.
-  void abandon();
+  void abandon() override;
 
  private:
   const cudaStreamCaptureMode mode_;

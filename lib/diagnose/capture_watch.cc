@@ -1,17 +1,25 @@
-#include "graph/diagnose.h"
-
+// What a cache does with a watcher of CUDA calls (interface.h): it finds it, has it watch captures, and words what it
+// reports. The rest of the library knows graph/watch.h alone.
 #include <absl/strings/str_cat.h>
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <new>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "cuda/capture_advice.h"
 #include "cuda/errors.h"
+#include "diagnose/interface.h"
+#include "graph/capture.h"
+#include "graph/recorder_calls.h"
+#include "graph/watch.h"
 #include "graphcache/status.h"
 
 // A weak reference, so that a program links without it.
@@ -40,6 +48,15 @@ Provider load(std::string* why) {
   return reinterpret_cast<Provider>(provider);
 }
 
+struct Fault {
+  std::string call;  // The name of the call.
+  std::string text;  // "cudaMalloc, called by load(Model&) in this thread after kernel a(float*)"
+  cudaError_t error = cudaSuccess;
+  bool in_other_thread = false;
+  // Whether the capture broke. If not, the call failed and left the capture intact.
+  bool broke = false;
+};
+
 std::string name_of(cudaStream_t stream) {
   if (stream == cudaStreamLegacy || stream == nullptr) return "stream 0 (the legacy stream)";
   if (stream == cudaStreamPerThread) return "cudaStreamPerThread, which is not part of the capture";
@@ -49,7 +66,7 @@ std::string name_of(cudaStream_t stream) {
 
 std::string kernel_of(const char* name) { return absl::StrCat("kernel ", readable(name)); }
 
-Diagnosis::Fault fault_of(const detail::WatchedCall& call) {
+Fault fault_of(const detail::WatchedCall& call) {
   std::string text = absl::StrCat(call.name, ", called");
   if (*call.caller != '\0') absl::StrAppend(&text, " by ", call.caller);
   absl::StrAppend(&text, call.in_other_thread != 0 ? " in another thread" : " in this thread");
@@ -60,7 +77,7 @@ Diagnosis::Fault fault_of(const detail::WatchedCall& call) {
 }
 
 // What is known when the call has just returned to the watcher.
-std::string text_of_break(const Diagnosis::Fault& fault) {
+std::string text_of_break(const Fault& fault) {
   std::string text = absl::StrCat("the capture broke: ", fault.text);
   if (fault.error == cudaSuccess) {
     return absl::StrCat(text, ", ended the capture", advice(fault.call, fault.error, fault.in_other_thread));
@@ -78,6 +95,78 @@ std::string stray_of(const detail::WatchedCall& call) {
   return text;
 }
 
+// Adds the name of the call at fault to `*capture` if the capture broke. If it did not, adds the name to `*fn` if `fn`
+// failed with that call's error.
+void explain(const Fault& fault, const RecorderCalls& calls, absl::Status* capture, absl::Status* fn) {
+  absl::Status* const status = fault.broke ? capture : fn;
+  const cudaError_t found = cuda_error(*status);
+  if (status->ok() || (fault.broke ? is_fatal(found) : found != fault.error)) return;
+  std::string text = fault.text;
+  if (fault.broke) text = absl::StrCat("the capture broke ", calls.any() ? calls.place() : "in fn", ": ", text);
+  // A call may successfully end the capture as if it were its own. In that case the cache's own end has failed.
+  absl::StrAppend(&text,
+                  fault.error == cudaSuccess ? ", ended the capture, and the cache's own cudaStreamEndCapture" : ",");
+  *status = failure_of_call(text, fault.call, fault.error != cudaSuccess ? fault.error : found, fault.in_other_thread);
+}
+
+class CaptureWatch final : public Watch {
+ public:
+  CaptureWatch(const detail::DiagnoseInterface& diagnoser, cudaStream_t stream, const TellBreak& tell)
+      : diagnoser_(diagnoser), tell_(tell), watch_(nullptr) {
+    watch_ = diagnoser_.begin(stream, this, [](void* to, const detail::WatchedCall* call) {
+      CaptureWatch& watch = *static_cast<CaptureWatch*>(to);
+      if (!watch.tell_ || !watch.has_begun_) return;
+      try {
+        const std::string text = text_of_break(fault_of(*call));
+        watch.has_told_ = true;
+        watch.tell_(text);
+      } catch (const std::bad_alloc&) {
+      }
+    });
+  }
+  ~CaptureWatch() override { end(); }
+  CaptureWatch(const CaptureWatch&) = delete;
+  CaptureWatch& operator=(const CaptureWatch&) = delete;
+
+  void began() override { has_begun_ = true; }
+
+  // If memory runs out, the finding is not kept.
+  void end() override {
+    if (watch_ == nullptr) return;
+    diagnoser_.end(
+        std::exchange(watch_, nullptr), this,
+        [](void* to, const detail::WatchedCall* call) {
+          try {
+            static_cast<CaptureWatch*>(to)->fault_ = fault_of(*call);
+          } catch (const std::bad_alloc&) {
+          }
+        },
+        [](void* to, const detail::WatchedCall* call) {
+          try {
+            std::vector<std::string>& strays = static_cast<CaptureWatch*>(to)->strays_;
+            std::string text = stray_of(*call);
+            if (std::find(strays.begin(), strays.end(), text) == strays.end()) strays.push_back(std::move(text));
+          } catch (const std::bad_alloc&) {
+          }
+        });
+  }
+
+  void report(const RecorderCalls& calls, Captured* captured) override {
+    if (fault_) explain(*fault_, calls, &captured->capture, &captured->fn);
+    captured->strays = std::move(strays_);
+    captured->was_told = has_told_;
+  }
+
+ private:
+  const detail::DiagnoseInterface& diagnoser_;
+  const TellBreak& tell_;
+  std::atomic<bool> has_begun_{false};
+  bool has_told_ = false;
+  void* watch_;
+  std::optional<Fault> fault_;
+  std::vector<std::string> strays_;
+};
+
 }  // namespace
 
 const detail::DiagnoseInterface* find_diagnoser(std::string* why) {
@@ -90,53 +179,9 @@ const detail::DiagnoseInterface* find_diagnoser(std::string* why) {
   return nullptr;
 }
 
-void explain(const Diagnosis& diagnosis, const RecorderCalls& calls, absl::Status* capture, absl::Status* fn) {
-  if (!diagnosis.fault) return;
-  const Diagnosis::Fault& fault = *diagnosis.fault;
-  absl::Status* const status = fault.broke ? capture : fn;
-  const cudaError_t found = cuda_error(*status);
-  if (status->ok() || (fault.broke ? is_fatal(found) : found != fault.error)) return;
-  std::string text = fault.text;
-  if (fault.broke) text = absl::StrCat("the capture broke ", calls.any() ? calls.place() : "in fn", ": ", text);
-  // A call may successfully end the capture as if it were its own. In that case the cache's own end has failed.
-  absl::StrAppend(&text,
-                  fault.error == cudaSuccess ? ", ended the capture, and the cache's own cudaStreamEndCapture" : ",");
-  *status = failure_of_call(text, fault.call, fault.error != cudaSuccess ? fault.error : found, fault.in_other_thread);
-}
-
-Watch::Watch(const detail::DiagnoseInterface* diagnoser, cudaStream_t stream, const TellBreak& tell)
-    : diagnoser_(diagnoser), tell_(tell), watch_(nullptr) {
-  if (diagnoser_ == nullptr) return;
-  watch_ = diagnoser_->begin(stream, this, [](void* to, const detail::WatchedCall* call) {
-    Watch& watch = *static_cast<Watch*>(to);
-    if (!watch.tell_ || !watch.has_begun_) return;
-    try {
-      const std::string text = text_of_break(fault_of(*call));
-      watch.has_told_ = true;
-      watch.tell_(text);
-    } catch (const std::bad_alloc&) {
-    }
-  });
-}
-
-// If memory runs out, the finding is not kept.
-void Watch::end_watch() {
-  diagnoser_->end(
-      std::exchange(watch_, nullptr), &diagnosis_,
-      [](void* to, const detail::WatchedCall* call) {
-        try {
-          static_cast<Diagnosis*>(to)->fault = fault_of(*call);
-        } catch (const std::bad_alloc&) {
-        }
-      },
-      [](void* to, const detail::WatchedCall* call) {
-        try {
-          std::vector<std::string>& strays = static_cast<Diagnosis*>(to)->strays;
-          std::string text = stray_of(*call);
-          if (std::find(strays.begin(), strays.end(), text) == strays.end()) strays.push_back(std::move(text));
-        } catch (const std::bad_alloc&) {
-        }
-      });
+std::unique_ptr<Watch> watch_capture(const detail::DiagnoseInterface* diagnoser, cudaStream_t stream,
+                                     const TellBreak& tell) {
+  return std::unique_ptr<Watch>(new (std::nothrow) CaptureWatch(*diagnoser, stream, tell));
 }
 
 }  // namespace graphcache

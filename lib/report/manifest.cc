@@ -10,12 +10,13 @@
 #include <chrono>
 #include <new>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
-#include "cuda/errors.h"
-#include "key_bytes.h"
-#include "manifest_text.h"
-#include "siphash.h"
+#include "graphcache/cache.h"
+#include "key_bytes.h"  // The one header of the core here: no public function makes a key of bytes.
+#include "report/counts.h"
+#include "report/manifest_text.h"
 
 namespace graphcache {
 namespace {
@@ -25,7 +26,7 @@ constexpr absl::string_view kFirstLine = "graphcache manifest 1\n";
 constexpr absl::string_view kLastLine = "checksum ";
 
 std::string checksum_of(absl::string_view text) {
-  return absl::StrCat(absl::Hex(siphash13({1, 2}, text.data(), text.size()), absl::kZeroPad16));
+  return absl::StrCat(absl::Hex(KeyBytes::checksum({text.data(), text.size()}), absl::kZeroPad16));
 }
 
 absl::Status damaged(absl::string_view what) {
@@ -83,6 +84,17 @@ std::string manifest_text(std::vector<std::pair<Key, std::uint64_t>> keys, std::
   return text;
 }
 
+std::string manifest(const Cache& cache, std::size_t most) try {
+  const auto hash = [](const Key& key) { return key.hash(); };
+  std::unordered_map<Key, std::uint64_t, decltype(hash)> uses(0, hash);
+  for (const EntryInfo& entry : cache.entries()) {
+    if (entry.recorded && hits_of(entry.outcomes) != 0) uses[entry.key] += runs_of(entry.outcomes);
+  }
+  return manifest_text({uses.begin(), uses.end()}, most);
+} catch (const std::bad_alloc&) {
+  return "";
+}
+
 absl::StatusOr<std::vector<ManifestKey>> read_manifest(absl::string_view text) try {
   constexpr absl::string_view kAnyVersion = "graphcache manifest ";
   if (!absl::StartsWith(text, kAnyVersion)) {
@@ -108,7 +120,7 @@ absl::StatusOr<std::vector<ManifestKey>> read_manifest(absl::string_view text) t
   }
   return keys;
 } catch (const std::bad_alloc&) {
-  return out_of_memory();
+  return absl::Status(absl::StatusCode::kResourceExhausted, "");  // A message would take memory.
 }
 
 WarmUp warm_up(const std::vector<ManifestKey>& keys, std::chrono::nanoseconds budget,

@@ -1,4 +1,4 @@
-#include "run/verify.h"
+#include "verify.h"
 
 #include <absl/strings/str_cat.h>
 
@@ -9,6 +9,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "after_call.h"
 #include "graphcache/hostrt.h"
 #include "policy/aside.h"
 
@@ -64,8 +65,7 @@ std::string Verifier::find_fault(const Index& index) {
       if (++size > order.size) return absl::StrCat("the order of ", name_of(state), " entries is longer than it says");
       if (entry->state != state) return of(*entry, "it is in the order of another state");
       if (entry->newer != newer) return of(*entry, "the order of use is linked wrongly");
-      if (entry->tag != Entry::tag_of(entry->key, entry->site, entry->of_stream))
-        return of(*entry, "its tag is another's");
+      if (entry->tag != Entry::tag_of(entry->key, entry->site)) return of(*entry, "its tag is another's");
       if (entry->users < 0) return of(*entry, "its count of users is negative");
       if (index.of(entry->id) != entry) return of(*entry, "its id is another's");
       if (state == State::kCold && entry->signature != nullptr) return of(*entry, "it has a signature");
@@ -90,7 +90,7 @@ std::string Verifier::find_fault(const Index& index) {
 
 // Checks that the policy's knowledge of the entries is right.
 std::string Verifier::fault_of_policy(const Policy& policy, const Signatures& signatures, const Index& index) {
-  if (std::string fault = policy.find_fault(); !fault.empty()) return fault;
+  if (std::string fault = find_fault(policy); !fault.empty()) return fault;
   std::string fault;
   AsideMap<const Signatures::Known*, std::size_t> users;
   index.for_each([&](const Entry* entry) {
@@ -129,7 +129,7 @@ std::string Verifier::fault_of(const Policy& policy, const Entry& entry) {
   if (!entry.graph.empty() && entry.graph.nodes.size() != content.node_count) {
     return of(entry, "its template is that of another content");
   }
-  if (entry.nodes.value() != content.node_count + content.body_node_count ||
+  if (entry.nodes.value() != content.node_count + content.inner_node_count ||
       entry.slot_nodes.value() != content.slots.nodes.size()) {
     return of(entry, "it does not report its content");
   }
@@ -259,8 +259,9 @@ std::string Verifier::fault_of_counters(Stats totals, const detail::RunCounts& r
   return "";
 }
 
-std::string Verifier::find_fault(const Cache& cache) {
-  Impl& impl = *cache.impl_;
+std::string Verifier::find_fault(const Cache& cache) { return find_fault(*cache.impl_); }
+
+std::string Verifier::find_fault(Impl& impl) {
   MutexLock lock(impl.mutex_);
   if (std::string fault = find_fault(impl.index_); !fault.empty()) return fault;
   // The entries that are not in use. The locks keep other threads from using them.
@@ -268,14 +269,14 @@ std::string Verifier::find_fault(const Cache& cache) {
   impl.index_.for_each([&](Entry* entry) {
     if (entry->lock.try_lock()) locked[entry] = true;
   });
-  std::string fault = find_fault(impl, locked);
+  std::string fault = fault_of(impl, locked);
   impl.index_.for_each([&](Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     if (locked.contains(entry)) impl.unlock_under_mutex(entry);
   });
   return fault;
 }
 
-std::string Verifier::find_fault(Impl& impl, const Locked& locked) {
+std::string Verifier::fault_of(Impl& impl, const Locked& locked) {
   if (std::string fault = fault_of_policy(impl.policy_, impl.signatures_, impl.index_); !fault.empty()) return fault;
   // The number of templates is not checked: it exceeds Options::max_templates while runs that will tidy up are under
   // way, and if such runs found the surplus in use.
@@ -319,11 +320,13 @@ Index& Verifier::index(Cache& cache) { return cache.impl_->index_; }
 Policy& Verifier::policy(Cache& cache) { return cache.impl_->policy_; }
 Stats& Verifier::totals(Cache& cache) { return cache.impl_->totals_; }
 
-VerifyOnReturn::~VerifyOnReturn() {
-  const std::string fault = Verifier::find_fault(cache_);
+void Verifier::check(Impl& impl) {
+  const std::string fault = find_fault(impl);
   if (fault.empty()) return;
   std::fprintf(stderr, "graphcache: the cache is not in order: %s\n", fault.c_str());
   std::abort();
 }
+
+void check_after_call(void* impl) { Verifier::check(*static_cast<Verifier::Impl*>(impl)); }
 
 }  // namespace graphcache

@@ -1,5 +1,5 @@
 // Conditional nodes, captured and in direct runs.
-#include "graph/conditional.h"
+#include "conditional/conditional.h"
 
 #include <absl/cleanup/cleanup.h>
 #include <absl/strings/str_cat.h>
@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "condition_image.h"
+#include "conditional/condition.h"
 #include "cuda/compat.h"
-#include "graph/condition.h"
 #include "graph/inspect.h"
 #include "graph/recording.h"
 #include "graphcache/body.h"
@@ -34,13 +34,13 @@ namespace {
 const char* name_of(ConditionalKind kind) {
   switch (kind) {
     case ConditionalKind::kIf:
-      return "rec.if_node";
+      return "if_node";
     case ConditionalKind::kWhile:
-      return "rec.while_node";
+      return "while_node";
     case ConditionalKind::kSwitch:
       break;
   }
-  return "rec.switch_node";
+  return "switch_node";
 }
 
 // Returns nothing if this toolkit has no such type.
@@ -87,15 +87,51 @@ CallResult find_pageable_copy(cudaGraphNode_t node, bool* found) {
 
 }  // namespace
 
+// The calls that make conditional nodes, for one recording.
+class ConditionalCalls {
+ public:
+  explicit ConditionalCalls(Recording& recording) : r_(recording) {}
+
+  void enqueue(cudaStream_t stream, const Conditional& node);
+
+ private:
+  class BodyCapture;
+  // A conditional node that was captured.
+  struct Added {
+    cudaGraphNode_t node = nullptr;
+    cudaGraph_t* bodies = nullptr;  // The graphs of the node's bodies.
+    std::size_t number = 0;         // Index in the capture's conditional nodes.
+    cudaGraphConditionalHandle handle = 0;
+    const unsigned* condition = nullptr;
+    void* kept = nullptr;  // Where the node's first kernel stores `condition`, or null if the pointer is constant.
+    Conditions::Kernels kernels = {};
+  };
+
+  static Conditions& conditions_of(Recording& recording) { return recording.setter_.component<Conditions>(); }
+  // The body that is being captured, or null.
+  BodyCapture* body();
+  bool find_condition(const Conditional& node, const unsigned** at);
+  void run_bodies(cudaStream_t stream, const Conditional& node);
+  void capture_bodies(cudaStream_t stream, const Conditional& node);
+  bool add_conditional(cudaStream_t stream, const Conditional& node, Added* added);
+  CallResult add_node(cudaStream_t stream, const Conditional& node, cudaGraphConditionalNodeType type, Added* added);
+  void set_condition(cudaStream_t stream, cudaKernel_t kernel, const ArgView* args, std::size_t count);
+  void set_again(cudaStream_t stream, const Added& added);
+  bool capture_body(const Conditional& node, const Added& added, unsigned index);
+
+  Recording& r_;
+};
+
 // The capture of a body on a stream of its own, which is ended when the scope is left. If a capture straight into a
 // body's graph breaks, the driver frees that graph and later crashes on the node (docs/semantics.md). So each part of a
 // body, up to the next conditional node in it, is captured as a separate graph and becomes a child graph of the body.
-class Recording::BodyCapture {
+class ConditionalCalls::BodyCapture : public Recording::Part {
  public:
   BodyCapture(Recording& recording, const Added& added, unsigned index)
       : recording_(recording),
         outermost_(recording.outermost()),
-        around_(outermost_.body_),
+        inner_(outermost_.inner_),
+        around_(inner_.part),
         number_(added.number),
         index_(index),
         graph_(added.bodies[index]) {
@@ -104,8 +140,9 @@ class Recording::BodyCapture {
     CallResult done = current.result();
     if (done.error == cudaSuccess) {
       RelaxedCaptureMode relaxed;  // allows the creation of a stream
-      loan_.emplace(recording.setter_.conditions().streams());
+      loan_.emplace(conditions_of(recording).streams());
       done = loan_->result();
+      stream = loan_->get();
     }
     if (done.error == cudaSuccess) {
       prepare();
@@ -113,17 +150,15 @@ class Recording::BodyCapture {
     } else {
       refuse(done);
     }
-    outermost_.body_ = this;  // Nothing below throws.
+    inner_.part = this;  // Nothing below throws.
   }
   ~BodyCapture() {
     if (is_open_) end_capture();
-    outermost_.body_ = around_;
+    inner_.part = around_;
   }
   BodyCapture(const BodyCapture&) = delete;
   BodyCapture& operator=(const BodyCapture&) = delete;
 
-  cudaStream_t stream() const { return loan_->get(); }
-  unsigned long long id() const { return id_; }
   cudaGraph_t graph() const { return graph_; }
   // The node that the body's next node depends on, or null.
   const cudaGraphNode_t* last() const { return last_ != nullptr ? &last_ : nullptr; }
@@ -131,24 +166,24 @@ class Recording::BodyCapture {
 
   // Reserves a place for the next part's graph, because memory may run out later.
   void prepare() {
-    next_part_ = outermost_.parts_.size();
-    outermost_.parts_.emplace_back();
+    next_part_ = inner_.graphs.size();
+    inner_.graphs.emplace_back();
   }
 
   // Work enqueued in the body must not run now, so a failed begin is tried once more.
   bool begin_part() {
     LastErrorGuard last_error;
     part_ = next_part_;
-    const cudaStreamCaptureMode mode = recording_.setter_.conditions().mode();
-    CallResult done{"cudaStreamBeginCapture", cudaStreamBeginCapture(stream(), mode)};
+    const cudaStreamCaptureMode mode = conditions_of(recording_).mode();
+    CallResult done{"cudaStreamBeginCapture", cudaStreamBeginCapture(stream, mode)};
     if (done.error != cudaSuccess) {
       refuse(done);
-      if (is_fatal(done.error) || cudaStreamBeginCapture(stream(), mode) != cudaSuccess) return false;
+      if (is_fatal(done.error) || cudaStreamBeginCapture(stream, mode) != cudaSuccess) return false;
     }
     is_open_ = true;
     CaptureInfo info;
-    done = {"cudaStreamGetCaptureInfo", capture_info(stream(), &info)};
-    id_ = info.id;
+    done = {"cudaStreamGetCaptureInfo", capture_info(stream, &info)};
+    id = info.id;
     return done.error == cudaSuccess || refuse(done);
   }
 
@@ -162,7 +197,7 @@ class Recording::BodyCapture {
   bool add_part() {
     LastErrorGuard last_error;
     if (!end_capture()) return false;
-    const cudaGraph_t part = outermost_.parts_[part_].get();
+    const cudaGraph_t part = inner_.graphs[part_].get();
     std::vector<cudaGraphNode_t> nodes;
     CallResult done = list_nodes(part, &nodes);
     if (done.error != cudaSuccess) return refuse(done);
@@ -176,7 +211,7 @@ class Recording::BodyCapture {
     done = child_graph(child, &embedded);
     if (done.error == cudaSuccess) done = list_nodes(embedded, &nodes);
     if (done.error != cudaSuccess) return refuse(done);
-    outermost_.conditionals_.bodies.push_back({number_, index_, std::move(nodes)});
+    inner_.nodes.push_back({absl::StrCat("condition ", number_, ", body ", index_), std::move(nodes)});
     return true;
   }
 
@@ -185,12 +220,12 @@ class Recording::BodyCapture {
     is_open_ = false;
     LastErrorGuard last_error;
     cudaGraph_t part = nullptr;
-    const cudaError_t error = cudaStreamEndCapture(stream(), &part);
+    const cudaError_t error = cudaStreamEndCapture(stream, &part);
     if (error == cudaSuccess) {
-      outermost_.parts_[part_] = Graph(part);
+      inner_.graphs[part_] = Graph(part);
       return true;
     }
-    outermost_.has_broken_body_ = true;
+    inner_.is_broken = true;
     outermost_.refuse_capture(
         failure_of_fn("the capture of the body of a conditional node, cudaStreamEndCapture", error));
     return false;
@@ -222,34 +257,25 @@ class Recording::BodyCapture {
 
   Recording& recording_;
   Recording& outermost_;
-  BodyCapture* const around_;
+  Recording::Inner& inner_;
+  Recording::Part* const around_;
   const std::size_t number_;
   const unsigned index_;
   const cudaGraph_t graph_;  // The graph of the node's body.
   std::optional<OwnStreams::Loan> loan_;
-  unsigned long long id_ = 0;
   // Indices in the outermost recording's graphs of the part that is being captured and of the next part.
   std::size_t part_ = 0, next_part_ = 0;
   bool is_open_ = false;
   cudaGraphNode_t last_ = nullptr;
 };
 
-// A run made in a body is part of the body's capture.
-unsigned long long Recording::capture_id() {
-  const BodyCapture* const body = outermost().body_;
-  return body != nullptr ? body->id() : capture_id_;
+ConditionalCalls::BodyCapture* ConditionalCalls::body() {
+  return static_cast<BodyCapture*>(r_.outermost().inner_.part);
 }
 
-bool Recording::is_capture_broken() {
-  const BodyCapture* const body = outermost().body_;
-  CaptureInfo info;
-  const cudaError_t error = capture_info(body != nullptr ? body->stream() : stream_, &info);
-  return error != cudaSuccess || info.status != cudaStreamCaptureStatusActive || info.id != capture_id();
-}
-
-void Recording::conditional(cudaStream_t stream, const Conditional& node) {
-  if (!may_enqueue(stream, name_of(node.kind)) || node.count == 0) return;
-  if (mode_ == Mode::kDirect) {
+void ConditionalCalls::enqueue(cudaStream_t stream, const Conditional& node) {
+  if (!r_.may_enqueue(stream, name_of(node.kind)) || node.count == 0) return;
+  if (r_.mode_ == Recording::Mode::kDirect) {
     run_bodies(stream, node);
   } else {
     capture_bodies(stream, node);
@@ -257,18 +283,18 @@ void Recording::conditional(cudaStream_t stream, const Conditional& node) {
 }
 
 // Finds the address of the condition in this run. Returns false if it is a slot of another run.
-bool Recording::find_condition(const Conditional& node, const unsigned** at) {
+bool ConditionalCalls::find_condition(const Conditional& node, const unsigned** at) {
   bool found = false;
-  or_fail([&] {
-    SlotNode none = begin(sizeof(void*));
-    found = take(none, node.condition, none.fields);
-    if (found) *at = slots_.as<const unsigned*>(none);
+  r_.or_fail([&] {
+    SlotNode none = r_.begin(sizeof(void*));
+    found = r_.take(none, node.condition, none.fields);
+    if (found) *at = r_.slots_.as<const unsigned*>(none);
   });
   return found;
 }
 
 // Reads the condition on the host, which waits for the stream.
-void Recording::run_bodies(cudaStream_t stream, const Conditional& node) {
+void ConditionalCalls::run_bodies(cudaStream_t stream, const Conditional& node) {
   const unsigned* condition = nullptr;
   if (!find_condition(node, &condition)) return;
   do {
@@ -279,23 +305,24 @@ void Recording::run_bodies(cudaStream_t stream, const Conditional& node) {
       CallResult done{"cudaMemcpyAsync", cudaMemcpyAsync(&value, condition, sizeof value, cudaMemcpyDefault, stream)};
       if (done.error == cudaSuccess) done = {"cudaStreamSynchronize", cudaStreamSynchronize(stream)};
       if (done.error != cudaSuccess) {
-        return or_fail([&] { fail(cuda_failure(absl::StrCat(name_of(node.kind), ", ", done.call), done.error)); });
+        return r_.or_fail(
+            [&] { r_.fail(cuda_failure(absl::StrCat(name_of(node.kind), ", ", done.call), done.error)); });
       }
     }
     const unsigned index = node.kind == ConditionalKind::kSwitch ? value : value == 0;
     if (index >= node.count) return;
-    const bool around = std::exchange(in_body_, true);
-    const absl::Cleanup leave = [&] { in_body_ = around; };
-    Body body(this, stream);
+    const bool around = std::exchange(r_.in_part_, true);
+    const absl::Cleanup leave = [&] { r_.in_part_ = around; };
+    Body body(&r_, stream);
     node.call(node.bodies, body, index);
     // A loop whose work is not enqueued would not end.
-  } while (node.kind == ConditionalKind::kWhile && status_.ok() && errors_->caused() == cudaSuccess);
+  } while (node.kind == ConditionalKind::kWhile && r_.status_.ok() && r_.errors_->caused() == cudaSuccess);
 }
 
-void Recording::capture_bodies(cudaStream_t stream, const Conditional& node) {
+void ConditionalCalls::capture_bodies(cudaStream_t stream, const Conditional& node) {
   Added added;
   bool is_added = false;
-  or_fail([&] { is_added = add_conditional(stream, node, &added); });
+  r_.or_fail([&] { is_added = add_conditional(stream, node, &added); });
   if (!is_added) return;
   for (unsigned i = 0; i < node.count; ++i) {
     if (!capture_body(node, added, i)) return;
@@ -304,58 +331,58 @@ void Recording::capture_bodies(cudaStream_t stream, const Conditional& node) {
   LastErrorGuard last_error;
   CaptureInfo info;
   if (const cudaError_t error = capture_info(stream, &info); error != cudaSuccess) {
-    return outermost().refuse_capture(cuda_failure("cudaStreamGetCaptureInfo", error));
+    return r_.outermost().refuse_capture(cuda_failure("cudaStreamGetCaptureInfo", error));
   }
   if (info.status != cudaStreamCaptureStatusActive) return;  // The end of the capture reports more.
-  const bool is_last = outermost().body_ != nullptr ? info.dependency_count == 0
-                                                    : info.dependency_count == 1 && info.dependencies[0] == added.node;
+  const bool is_last =
+      body() != nullptr ? info.dependency_count == 0 : info.dependency_count == 1 && info.dependencies[0] == added.node;
   if (!is_last) {
-    or_fail([&] {
-      fail_as_misused(absl::InvalidArgumentError(absl::StrCat(
+    r_.or_fail([&] {
+      r_.fail_as_misused(absl::InvalidArgumentError(absl::StrCat(
           name_of(node.kind), ": its body enqueued work on the stream that the node is on: use Body::stream()")));
     });
   }
-  calls_.end();
+  r_.calls_.end();
 }
 
 // Adds a node with empty bodies, preceded by the kernel that sets its condition. If CUDA refuses this, a direct run may
 // still work.
-bool Recording::add_conditional(cudaStream_t stream, const Conditional& node, Added* added) {
+bool ConditionalCalls::add_conditional(cudaStream_t stream, const Conditional& node, Added* added) {
   LastErrorGuard last_error;
-  Recording& outer = outermost();
+  Recording& outer = r_.outermost();
   const auto refused = [&](const CallResult& result) {
     outer.refuse_capture(cuda_failure(absl::StrCat(name_of(node.kind), ", ", result.call), result.error));
     return false;
   };
   const auto wrong = [&](const char* what) {
-    fail_as_misused(absl::InvalidArgumentError(absl::StrCat(name_of(node.kind), what)));
+    r_.fail_as_misused(absl::InvalidArgumentError(absl::StrCat(name_of(node.kind), what)));
     return false;
   };
-  if (mode_ == Mode::kInlined && active_recording == nullptr) {
+  if (r_.mode_ == Recording::Mode::kInlined && active_recording == nullptr) {
     return wrong(" was called in a capture by other code: the cache cannot know how long its graph will be launched");
   }
-  if (outer.body_ != nullptr && stream != outer.body_->stream()) {
+  if (body() != nullptr && stream != body()->stream) {
     return wrong(" was called in a body, but on a stream other than the body's: join that stream first");
   }
   const std::optional<cudaGraphConditionalNodeType> type = type_of(node);
   if (!type) return refused({"which needs CUDA 12.8", cudaErrorNotSupported});
-  const DeviceGuard current(setter_.device());
+  const DeviceGuard current(r_.setter_.device());
   if (current.result().error != cudaSuccess) return refused(current.result());
-  CallResult done = setter_.conditions().load(&added->kernels);
+  CallResult done = conditions_of(r_).load(&added->kernels);
   if (done.error != cudaSuccess) return refused(done);
-  std::shared_ptr<void> code = setter_.conditions().code();
-  std::vector<std::shared_ptr<void>>& codes = outer.code_of_conditions_;  // Nested runs may belong to several caches.
+  std::shared_ptr<void> code = conditions_of(r_).code();
+  std::vector<std::shared_ptr<void>>& codes = outer.inner_.code;  // Nested runs may belong to several caches.
   if (std::find(codes.begin(), codes.end(), code) == codes.end()) codes.push_back(std::move(code));
 
   CaptureInfo info;
   done = {"cudaStreamGetCaptureInfo", capture_info(stream, &info)};
   if (done.error != cudaSuccess) return refused(done);
   if (info.status != cudaStreamCaptureStatusActive) return false;  // The end of the capture reports more.
-  const cudaGraph_t graph = outer.body_ != nullptr ? outer.body_->graph() : info.graph;
+  const cudaGraph_t graph = body() != nullptr ? body()->graph() : info.graph;
   done = {"cudaGraphConditionalHandleCreate", cudaGraphConditionalHandleCreate(&added->handle, graph, 0, 0)};
   if (done.error != cudaSuccess) return refused(done);
-  if (node.kind == ConditionalKind::kWhile && node.condition.is_slot() && mode_ == Mode::kCapture) {
-    done = take_device_memory(stream, sizeof(void*), &added->kept);
+  if (node.kind == ConditionalKind::kWhile && node.condition.is_slot() && r_.mode_ == Recording::Mode::kCapture) {
+    done = r_.take_device_memory(stream, sizeof(void*), &added->kept);
     if (done.error != cudaSuccess) return refused(done);
   }
   if (!find_condition(node, &added->condition)) return false;
@@ -363,25 +390,26 @@ bool Recording::add_conditional(cudaStream_t stream, const Conditional& node, Ad
   const Arg<void*> kept(added->kept);
   const ArgView args[] = {handle.view(), node.condition, kept.view()};
   set_condition(stream, added->kernels[Conditions::kSet], args, 3);
-  if (!status_.ok()) return false;
+  if (!r_.status_.ok()) return false;
 
   done = add_node(stream, node, *type, added);
   if (done.error != cudaSuccess) return refused(done);
-  added->number = outer.conditionals_.nodes.size();
-  outer.conditionals_.nodes.push_back({*type, added->handle});
-  return outer.refused().ok() && status_.ok();
+  added->number = outer.inner_.handles.size();
+  outer.inner_.nodes.push_back({absl::StrCat("condition ", added->number, ", ", name_of(node.kind)), {}});
+  outer.inner_.handles.push_back(added->handle);
+  return outer.refused().ok() && r_.status_.ok();
 }
 
-CallResult Recording::add_node(cudaStream_t stream, const Conditional& node, cudaGraphConditionalNodeType type,
-                               Added* added) {
+CallResult ConditionalCalls::add_node(cudaStream_t stream, const Conditional& node, cudaGraphConditionalNodeType type,
+                                      Added* added) {
   cudaGraphNodeParams params = {};
   params.type = cudaGraphNodeTypeConditional;
   params.conditional.handle = added->handle;
   params.conditional.type = type;
   params.conditional.size = node.count;
-  BodyCapture* const body = outermost().body_;
+  BodyCapture* const around = body();
   CallResult done;
-  if (body == nullptr) {
+  if (around == nullptr) {
     CaptureInfo info;
     done = {"cudaStreamGetCaptureInfo", capture_info(stream, &info)};
     if (done.error != cudaSuccess) return done;
@@ -390,45 +418,45 @@ CallResult Recording::add_node(cudaStream_t stream, const Conditional& node, cud
     if (done.error != cudaSuccess) return done;
     done = {"cudaStreamUpdateCaptureDependencies", set_capture_dependency(stream, added->node)};
   } else {
-    body->prepare();
-    if (body->end_part()) {
-      done = {"cudaGraphAddNode", graphcache::add_node(&added->node, body->graph(), body->last(), 1, &params)};
-      if (done.error == cudaSuccess) body->append(added->node);
+    around->prepare();
+    if (around->end_part()) {
+      done = {"cudaGraphAddNode", graphcache::add_node(&added->node, around->graph(), around->last(), 1, &params)};
+      if (done.error == cudaSuccess) around->append(added->node);
     } else {
       done = {"cudaGraphAddNode", cudaErrorMemoryAllocation};  // A broken capture has been recorded already.
     }
-    body->begin_part();
+    around->begin_part();
   }
   added->bodies = params.conditional.phGraph_out;
   return done;
 }
 
-void Recording::set_condition(cudaStream_t stream, cudaKernel_t kernel, const ArgView* args, std::size_t count) {
+void ConditionalCalls::set_condition(cudaStream_t stream, cudaKernel_t kernel, const ArgView* args, std::size_t count) {
   const void* const symbol = reinterpret_cast<const void*>(kernel);
-  launch(stream, {symbol, function_of_library(symbol)}, {1, 1}, args, count);
+  r_.launch(stream, {symbol, function_of_library(symbol)}, {1, 1}, args, count);
 }
 
 // Returns false if the recording cannot be used any more.
-bool Recording::capture_body(const Conditional& node, const Added& added, unsigned index) {
-  const auto is_useful = [&] { return status_.ok() && outermost().refused().ok(); };
+bool ConditionalCalls::capture_body(const Conditional& node, const Added& added, unsigned index) {
+  const auto is_useful = [&] { return r_.status_.ok() && r_.outermost().refused().ok(); };
   std::optional<BodyCapture> capture;
-  or_fail([&] { capture.emplace(*this, added, index); });
+  r_.or_fail([&] { capture.emplace(r_, added, index); });
   if (!is_useful()) return false;
   {
-    const bool around = std::exchange(in_body_, true);
-    const absl::Cleanup leave = [&] { in_body_ = around; };
-    Body body(this, capture->stream());
+    const bool around = std::exchange(r_.in_part_, true);
+    const absl::Cleanup leave = [&] { r_.in_part_ = around; };
+    Body body(&r_, capture->stream);
     node.call(node.bodies, body, index);
   }
-  or_fail([&] {
-    if (node.kind == ConditionalKind::kWhile && is_useful()) set_again(capture->stream(), added);
+  r_.or_fail([&] {
+    if (node.kind == ConditionalKind::kWhile && is_useful()) set_again(capture->stream, added);
     capture->end_part();
   });
   return is_useful();
 }
 
 // Sets the condition for the next round of a loop.
-void Recording::set_again(cudaStream_t stream, const Added& added) {
+void ConditionalCalls::set_again(cudaStream_t stream, const Added& added) {
   LastErrorGuard last_error;  // The recorder reports errors.
   const Arg<cudaGraphConditionalHandle> handle(added.handle);
   const Arg<const void*> nothing(nullptr);
@@ -441,6 +469,10 @@ void Recording::set_again(cudaStream_t stream, const Added& added) {
     const ArgView args[] = {handle.view(), condition.view(), nothing.view()};
     set_condition(stream, added.kernels[Conditions::kSet], args, 3);
   }
+}
+
+void add_conditional(Recording* recording, cudaStream_t stream, const Conditional& node) {
+  ConditionalCalls(*recording).enqueue(graphcache::name_of(stream), node);
 }
 
 }  // namespace detail

@@ -1,4 +1,4 @@
-// The text that Cache::manifest() writes and read_manifest() reads.
+// The text that manifest() writes and read_manifest() reads.
 #pragma once
 
 #include <cstddef>

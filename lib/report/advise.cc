@@ -1,4 +1,4 @@
-// Finds possible improvements in the use of a cache (Cache::advise). Each rule needs a minimum number of runs; with
+// Finds possible improvements in the use of a cache. Each rule needs a minimum number of runs; with
 // fewer, its finding may be chance or only the start of the program.
 #include <absl/strings/str_cat.h>
 #include <absl/strings/str_format.h>
@@ -9,13 +9,19 @@
 #include <cstdint>
 #include <map>
 #include <new>
+#include <optional>
 #include <set>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "graphcache/advice.h"
 #include "graphcache/buckets.h"
-#include "run/impl.h"
+#include "graphcache/cache.h"
+#include "graphcache/history.h"
+#include "report/counts.h"
 
 namespace graphcache {
 namespace {
@@ -30,7 +36,7 @@ constexpr double kShareOfRecaptures = 0.01;    // Share of all runs.
 constexpr double kAcceptedPadding = 0.125;     // With this padding no more buckets are proposed.
 
 constexpr const char* kNames[] = {"sizes",           "values_in_keys", "budget", "templates",
-                                  "never_hit_again", "direct_runs",    "stale"};
+                                  "never_hit_again", "direct_runs",    "stale",  "warmed_elsewhere"};
 static_assert(std::size(kNames) == kFindingKindCount);
 
 std::string percent(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
@@ -49,21 +55,9 @@ Finding finding_of(FindingKind kind, std::string label, std::uint64_t runs, std:
   return finding;
 }
 
-// An entry.
-struct Seen {
-  Key key;
-  const void* site = nullptr;
-  std::uint64_t number = 0;
-  OutcomeCounts counts{};
-  Use last_use;
-  bool is_recorded = false;
-  bool is_pinned = false;
-  bool is_stale = false;
-};
-
 // The integers and addresses in a key.
 struct Numbers {
-  const Seen* seen;
+  const EntryInfo* entry;
   std::vector<std::int64_t> values;
 };
 // The keys of one place of the program that differ only in numbers.
@@ -73,13 +67,13 @@ struct Form {
   std::vector<Numbers> keys;
 };
 
-std::vector<Form> forms_of(const std::vector<Seen>& all) {
+std::vector<Form> forms_of(const std::vector<EntryInfo>& all) {
   std::map<std::string, Form> forms;
-  for (const Seen& seen : all) {
-    std::string rest = absl::StrCat(reinterpret_cast<std::uintptr_t>(seen.site));
+  for (const EntryInfo& entry : all) {
+    std::string rest = absl::StrCat(reinterpret_cast<std::uintptr_t>(entry.place));
     Form form;
-    Numbers numbers{&seen, {}};
-    const std::vector<KeyPart> parts = seen.key.parts();
+    Numbers numbers{&entry, {}};
+    const std::vector<KeyPart> parts = entry.key.parts();
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const KeyPart& part = parts[i];
       const bool is_address = part.kind == KeyPart::Kind::kAddress;
@@ -104,7 +98,7 @@ std::vector<Form> forms_of(const std::vector<Seen>& all) {
 // Number of runs for each value of a number.
 std::map<std::int64_t, std::uint64_t> runs_by_value(const Form& form, std::size_t number) {
   std::map<std::int64_t, std::uint64_t> runs;
-  for (const Numbers& key : form.keys) runs[key.values[number]] += runs_of(key.seen->counts);
+  for (const Numbers& key : form.keys) runs[key.values[number]] += runs_of(key.entry->outcomes);
   return runs;
 }
 
@@ -114,13 +108,13 @@ std::vector<std::pair<std::uint64_t, std::uint64_t>> pairs_of(const Form& form, 
   std::map<std::vector<std::int64_t>, std::uint64_t> last;  // Keyed by the other numbers.
   std::uint64_t last_of_all = 0;
   for (const Numbers& key : form.keys) {
-    if (!key.seen->is_recorded || like.size() == kMostPairs) continue;
+    if (!key.entry->recorded || like.size() == kMostPairs) continue;
     std::vector<std::int64_t> others = key.values;
     others.erase(others.begin() + static_cast<std::ptrdiff_t>(number));
-    const auto [at, is_new] = last.try_emplace(std::move(others), key.seen->number);
-    if (!is_new) like.emplace_back(at->second, key.seen->number);
-    if (last_of_all != 0 && unlike.size() < kMostPairs) unlike.emplace_back(last_of_all, key.seen->number);
-    at->second = last_of_all = key.seen->number;
+    const auto [at, is_new] = last.try_emplace(std::move(others), key.entry->id);
+    if (!is_new) like.emplace_back(at->second, key.entry->id);
+    if (last_of_all != 0 && unlike.size() < kMostPairs) unlike.emplace_back(last_of_all, key.entry->id);
+    at->second = last_of_all = key.entry->id;
   }
   return like.empty() ? unlike : like;
 }
@@ -142,16 +136,24 @@ void propose_buckets(const std::map<std::int64_t, std::uint64_t>& runs, Finding*
   }
 }
 
-const char* cure_of(EagerReason reason) {
+// How to give the keys more executables: by the limit that binds.
+std::string larger_budget(const Cache& cache) {
+  const Options& options = cache.options();
+  const bool has_room = cache.stats().live_executables < static_cast<std::uint64_t>(options.max_executables);
+  return has_room && options.max_device_bytes != SIZE_MAX ? "Raise Options::max_device_bytes"
+                                                          : "Raise Options::max_executables";
+}
+
+std::string cure_of(EagerReason reason, const Cache& cache) {
   switch (reason) {
     case EagerReason::kCaptureFailed:
-    case EagerReason::kBackoff:
-      return "Cache::explain() of such a key has the error; with Options::diagnose it names the call that breaks the "
+      return "graphcache::explain() of such a key has the error; with Options::diagnose it names the call that breaks "
+             "the "
              "capture.";
     case EagerReason::kNothingCaptured:
       return "Enqueue on the stream that fn is given, or on rec.stream().";
     case EagerReason::kBudget:
-      return "Raise Options::max_executables or Options::max_device_bytes, or unpin keys.";
+      return larger_budget(cache) + ", or unpin keys.";
     case EagerReason::kOutOfMemory:
       return "Free device memory, or lower Options::max_device_bytes, so that executables are evicted in time.";
     case EagerReason::kMemoryInUse:
@@ -160,49 +162,56 @@ const char* cure_of(EagerReason reason) {
     case EagerReason::kDisabled:
       return "Set Options::max_executables above 0, and unset GRAPHCACHE_DISABLE.";
     default:
-      return "Cache::explain() of such a key has the error.";
+      return "graphcache::explain() of such a key has the error.";
   }
 }
 
-// Reasons that more runs or a larger budget do not remove.
-bool could_be_graphs(EagerReason reason) {
-  return reason != EagerReason::kCaptureAfter && reason != EagerReason::kPreparing;
-}
+// Reasons that more runs do not remove.
+bool could_be_graphs(EagerReason reason) { return reason != EagerReason::kCaptureAfter; }
 
-Finding direct_runs(const std::string& label, const std::array<std::uint64_t, kEagerReasonCount>& reasons,
-                    std::uint64_t runs_of_label) {
-  Finding finding = finding_of(FindingKind::kDirectRuns, label, 0);
-  std::size_t most = 0;
+using Reasons = std::array<std::uint64_t, kEagerReasonCount>;
+
+// The most frequent reason that could be removed, or nothing. Runs wait for the next try after a failure that has
+// another reason, so this is no cause.
+std::optional<EagerReason> cause_in(const Reasons& reasons) {
+  std::optional<EagerReason> cause;
+  std::uint64_t most = 0;
   for (std::size_t i = 0; i < reasons.size(); ++i) {
-    if (!could_be_graphs(static_cast<EagerReason>(i))) continue;
-    finding.runs += reasons[i];
-    if (finding.runs == reasons[i] || reasons[i] > reasons[most]) most = i;
+    const auto reason = static_cast<EagerReason>(i);
+    if (reason == EagerReason::kBackoff || !could_be_graphs(reason) || reasons[i] <= most) continue;
+    cause = reason;
+    most = reasons[i];
   }
-  const auto reason = static_cast<EagerReason>(most);
-  finding.text = absl::StrCat(finding.runs, " of ", runs_of_label, " runs called fn directly, most of them (",
-                              reasons[most], ") for the reason ", to_string(reason), ".");
-  finding.cure = cure_of(reason);
-  return finding;
+  return cause;
 }
 
-}  // namespace
-
-const char* to_string(FindingKind kind) {
-  const auto index = static_cast<std::size_t>(kind);
-  return index < std::size(kNames) ? kNames[index] : "unknown";
+// The name of the CUDA error in a text, if there is one. The rest of the text may contain parts of keys.
+std::string cuda_error_in(std::string_view text) {
+  const std::size_t begin = text.find("cudaError");
+  if (begin == std::string_view::npos) return "";
+  const auto is_letter = [](char c) { return ('a' <= c && c <= 'z') || ('A' <= c && c <= 'Z'); };
+  std::size_t end = begin;
+  while (end < text.size() && is_letter(text[end])) ++end;
+  return std::string(text.substr(begin, end - begin));
 }
 
-// Examines one cache. Holds its lock only while it collects entries.
-class Cache::Impl::Adviser {
+class Adviser {
  public:
-  explicit Adviser(Impl& impl) : impl_(impl), stats_(impl.stats()) {}
+  explicit Adviser(const Cache& cache)
+      : cache_(cache),
+        options_(cache.options()),
+        stats_(cache.stats()),
+        history_(find_listener<History>(options_.listeners)),
+        entries_(cache.entries()) {
+    if (entries_.size() > kMostEntries) entries_.resize(kMostEntries);
+  }
 
   std::vector<Finding> findings() {
-    collect();
     look_at_keys();
     look_at_budgets();
     look_at_direct_runs();
     look_at_idle();
+    look_at_places();
     look_at_stale();
     std::stable_sort(findings_.begin(), findings_.end(),
                      [](const Finding& a, const Finding& b) { return a.runs > b.runs; });
@@ -210,27 +219,11 @@ class Cache::Impl::Adviser {
   }
 
  private:
-  void collect() {
-    const auto look = [](const Entry& entry) {
-      return Seen{entry.key,        entry.site.type,
-                  entry.number(),   entry.counts(),
-                  entry.last_use(), entry.state != State::kCold,
-                  entry.pinned,     !entry.noted().stale.empty()};
-    };
-    impl_.for_each_entry(look, [&](Seen& seen) {
-      if (seen_.size() < kMostEntries) seen_.push_back(std::move(seen));
-    });
-    std::sort(seen_.begin(), seen_.end(), [](const Seen& a, const Seen& b) { return a.last_use > b.last_use; });
-    MutexLock lock(impl_.mutex_);
-    returns_ = impl_.ghosts_.returns();
-    recaptures_ = impl_.recaptures_;
-  }
-
   // The largest difference between graphs of keys that differ in this number. Nothing if no graph could be read.
   std::optional<NodeDifference> largest_difference(const Form& form, std::size_t number) {
     std::optional<NodeDifference> largest;
     for (const auto& [a, b] : pairs_of(form, number)) {
-      const auto here = impl_.graph(a), there = impl_.graph(b);
+      const auto here = cache_.graph(a), there = cache_.graph(b);
       if (!here.ok() || !there.ok()) continue;
       const GraphDifference found = difference(*here, *there);
       for (const NodeDifference node : found.nodes) largest = std::max(largest.value_or(node), node);
@@ -240,11 +233,11 @@ class Cache::Impl::Adviser {
 
   // Finds numbers in keys that are nearly always new.
   void look_at_keys() {
-    for (const Form& form : forms_of(seen_)) {
+    for (const Form& form : forms_of(entries_)) {
       std::uint64_t runs = 0, replayed = 0;
       for (const Numbers& key : form.keys) {
-        runs += runs_of(key.seen->counts);
-        replayed += hits_of(key.seen->counts);
+        runs += runs_of(key.entry->outcomes);
+        replayed += hits_of(key.entry->outcomes);
       }
       const double misses = share(runs - replayed, runs);
       if (form.keys.size() < kFewest || misses < kMissesOfChurn) continue;
@@ -259,7 +252,7 @@ class Cache::Impl::Adviser {
       if (values.size() < kFewest) continue;
       const std::optional<NodeDifference> apart = largest_difference(form, number);
       if (!apart) continue;
-      Finding finding = finding_of(FindingKind::kSizes, std::string(form.keys[0].seen->key.label()), runs - replayed);
+      Finding finding = finding_of(FindingKind::kSizes, form.keys[0].entry->label, runs - replayed);
       finding.text =
           absl::StrCat(form.keys.size(), " keys were run ", runs, " times, and ", percent(misses),
                        " of these runs were not hits. Part ", form.parts[number], " of the key (from 0) is ",
@@ -286,37 +279,71 @@ class Cache::Impl::Adviser {
   void look_at_budgets() {
     const std::uint64_t all = stats_.hits() + stats_.misses() + stats_.outcome(Outcome::kEager);
     const std::uint64_t ready = stats_.outcome(Outcome::kReplayed) + stats_.outcome(Outcome::kPatched);
-    Finding budget = finding_of(FindingKind::kBudget, "", returns_[0] + returns_[1]);
+    const std::string evictions =
+        absl::StrCat(percent(share(ready, all)), " of the runs found an executable ready for their key, with ",
+                     stats_.evictions, " evictions.");
+    if (history_ == nullptr) {
+      const std::uint64_t restored = stats_.outcome(Outcome::kRestored);
+      if (stats_.evictions < kFewest || restored < kFewest || share(restored, all) < kRateOfBudget) return;
+      findings_.push_back(finding_of(FindingKind::kBudget, "", restored,
+                                     absl::StrCat(evictions, " ", restored, " runs had to make one again."),
+                                     absl::StrCat(larger_budget(cache_),
+                                                  ". Add a graphcache::History to "
+                                                  "Options::listeners to see what a larger budget would give.")));
+      findings_.back().ready_rate = share(ready, all);
+      return;
+    }
+    const History::Returns returns = history_->returns(/*with_lent=*/options_.share != Share::kAlways);
+    Finding budget = finding_of(FindingKind::kBudget, "", returns.of_four_times);
     budget.ready_rate = share(ready, all);
-    budget.ready_rate_of_twice = share(ready + returns_[0], all);
-    budget.ready_rate_of_four_times = share(ready + budget.runs, all);
+    budget.ready_rate_of_twice = share(ready + returns.of_twice, all);
+    budget.ready_rate_of_four_times = share(ready + returns.of_four_times, all);
     if (budget.runs >= kFewest && budget.ready_rate_of_four_times - budget.ready_rate >= kRateOfBudget) {
-      budget.text = absl::StrCat(
-          percent(budget.ready_rate), " of the runs found an executable ready for their key, with ", stats_.evictions,
-          " evictions. With twice the budget it would have been ", percent(budget.ready_rate_of_twice),
-          ", and with four times ", percent(budget.ready_rate_of_four_times), ".");
-      budget.cure = impl_.options_.max_device_bytes == SIZE_MAX
-                        ? "Raise Options::max_executables."
-                        : "Raise Options::max_executables or Options::max_device_bytes.";
+      budget.text =
+          absl::StrCat(evictions, " With twice the budget it would have been ", percent(budget.ready_rate_of_twice),
+                       ", and with four times ", percent(budget.ready_rate_of_four_times), ".");
+      budget.cure = larger_budget(cache_) + ".";
       findings_.push_back(std::move(budget));
     }
-    if (recaptures_ < kFewest || share(recaptures_, all) < kShareOfRecaptures) return;
+    const std::uint64_t recaptures = history_->recaptures();
+    if (recaptures < kFewest || share(recaptures, all) < kShareOfRecaptures) return;
     findings_.push_back(
-        finding_of(FindingKind::kTemplates, "", recaptures_,
-                   absl::StrCat(recaptures_, " of ", stats_.captures,
+        finding_of(FindingKind::kTemplates, "", recaptures,
+                   absl::StrCat(recaptures, " of ", stats_.captures,
                                 " captures were of keys whose template had been dropped, because there were more than "
                                 "Options::max_templates (",
-                                impl_.options_.max_templates, ")."),
+                                options_.max_templates, ")."),
                    "Raise Options::max_templates: a template takes about 2 KiB of host memory a node."));
   }
 
+  // `reasons` are those of keys with the label, or of all keys if `label` is null.
+  void look_at_direct_runs(const std::string* label, const Reasons& reasons, std::uint64_t all) {
+    std::uint64_t direct = 0;
+    for (std::size_t i = 0; i < reasons.size(); ++i) {
+      if (could_be_graphs(static_cast<EagerReason>(i))) direct += reasons[i];
+    }
+    if (direct < kFewest || share(direct, all) < kDirectShare) return;
+    std::optional<EagerReason> cause = cause_in(reasons);
+    if (!cause) cause = cause_in(stats_.eager_reasons);
+    const EagerReason reason = cause.value_or(EagerReason::kBackoff);
+    const std::uint64_t waited = reasons[static_cast<std::size_t>(EagerReason::kBackoff)];
+    Finding finding = finding_of(FindingKind::kDirectRuns, label == nullptr ? "" : *label, direct);
+    finding.text =
+        absl::StrCat(direct, " of ", all, " runs called fn directly, for the reason ", to_string(reason),
+                     waited == 0 ? "" : absl::StrCat(", ", waited, " of them while the next try waited"), ".");
+    for (const EntryInfo& entry : entries_) {
+      const std::string error = label != nullptr && entry.label == *label ? cuda_error_in(entry.error) : "";
+      if (error.empty()) continue;
+      absl::StrAppend(&finding.text, " The last error was ", error, ".");
+      break;
+    }
+    finding.cure = cure_of(reason, cache_);
+    findings_.push_back(std::move(finding));
+  }
   void look_at_direct_runs() {
-    const std::uint64_t disabled = stats_.eager(EagerReason::kDisabled);
-    if (disabled >= kFewest) findings_.push_back(direct_runs("", stats_.eager_reasons, stats_.runs()));
-    for (const LabelStats& label : impl_.labels()) {
-      Finding finding = direct_runs(label.label, label.eager_reasons, runs_of(label.outcomes));
-      const bool is_worth_it = finding.runs >= kFewest && share(finding.runs, runs_of(label.outcomes)) >= kDirectShare;
-      if (is_worth_it) findings_.push_back(std::move(finding));
+    if (stats_.eager(EagerReason::kDisabled) != 0) look_at_direct_runs(nullptr, stats_.eager_reasons, stats_.runs());
+    for (const LabelStats& label : labels(cache_)) {
+      look_at_direct_runs(&label.label, label.eager_reasons, runs_of(label.outcomes));
     }
   }
 
@@ -324,14 +351,13 @@ class Cache::Impl::Adviser {
   // replayed.
   void look_at_idle() {
     const auto with_graphs = static_cast<std::size_t>(
-        std::count_if(seen_.begin(), seen_.end(), [](const Seen& seen) { return seen.is_recorded; }));
+        std::count_if(entries_.begin(), entries_.end(), [](const EntryInfo& entry) { return entry.recorded; }));
     std::size_t met = 0;
     std::map<std::string, std::uint64_t> idle;  // Keyed by label.
-    for (const Seen& seen : seen_) {            // Most recently used first.
-      if (!seen.is_recorded || ++met <= with_graphs / 4) continue;
-      if (seen.is_pinned || runs_of(seen.counts) == 0 || hits_of(seen.counts) != 0) continue;
-      const std::string label(seen.key.label());
-      if (churning_.count(label) == 0) ++idle[label];
+    for (const EntryInfo& entry : entries_) {   // Most recently used first.
+      if (!entry.recorded || ++met <= with_graphs / 4) continue;
+      if (entry.pinned || runs_of(entry.outcomes) == 0 || hits_of(entry.outcomes) != 0) continue;
+      if (churning_.count(entry.label) == 0) ++idle[entry.label];
     }
     for (const auto& [label, entries] : idle) {
       if (entries < kFewest || 2 * entries < with_graphs) continue;
@@ -344,35 +370,71 @@ class Cache::Impl::Adviser {
     }
   }
 
+  // Finds keys that were only captured at one place, and run at another one.
+  void look_at_places() {
+    const auto hash = [](const Key& key) { return key.hash(); };
+    std::unordered_map<Key, std::pair<const EntryInfo*, std::uint64_t>, decltype(hash)> ran(0, hash);
+    for (const EntryInfo& entry : entries_) {
+      if (const std::uint64_t runs = runs_of(entry.outcomes); runs != 0) ran[entry.key] = {&entry, runs};
+    }
+    std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> elsewhere;  // Keys and their runs, by label.
+    for (const EntryInfo& entry : entries_) {
+      const auto at = ran.find(entry.key);
+      if (!entry.recorded || runs_of(entry.outcomes) != 0 || at == ran.end()) continue;
+      if (at->second.first->place == entry.place) continue;  // On another stream.
+      auto& [keys, runs] = elsewhere[entry.label];
+      ++keys;
+      runs += at->second.second;
+    }
+    for (const auto& [label, counts] : elsewhere) {
+      if (counts.second < kFewest) continue;
+      findings_.push_back(
+          finding_of(FindingKind::kWarmedElsewhere, label, counts.second,
+                     absl::StrCat(counts.first, " keys were warmed at one place and run at another: ", counts.second,
+                                  " runs used another graph than the one that was made for them."),
+                     "Make the calls of warm() and run() in one function with one lambda: an entry belongs to both the "
+                     "key and the place."));
+    }
+  }
+
   void look_at_stale() {
     // Number of entries and of their hits, keyed by label.
     std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> stale;
-    for (const Seen& seen : seen_) {
-      if (!seen.is_stale) continue;
-      auto& [entries, replayed] = stale[std::string(seen.key.label())];
+    for (const EntryInfo& entry : entries_) {
+      if (entry.stale.empty()) continue;
+      auto& [entries, replayed] = stale[entry.label];
       ++entries;
-      replayed += hits_of(seen.counts);
+      replayed += hits_of(entry.outcomes);
     }
     for (const auto& [label, counts] : stale) {
       findings_.push_back(finding_of(
           FindingKind::kStale, label, counts.second,
           absl::StrCat("Verify mode found ", counts.first, " entries whose graphs hold old values. They were replayed ",
                        counts.second, " times."),
-          "Cache::explain() of such a key names the node and the argument: make the value a slot, or part of the "
+          "graphcache::explain() of such a key names the node and the argument: make the value a slot, or part of the "
           "key."));
     }
   }
 
-  Impl& impl_;
+  const Cache& cache_;
+  const Options& options_;
   const Stats stats_;
-  std::vector<Seen> seen_;  // Most recently used first.
-  std::array<std::uint64_t, 2> returns_{};
-  std::uint64_t recaptures_ = 0;
+  const History* const history_;    // Null if there is none.
+  std::vector<EntryInfo> entries_;  // Most recently used first.
   std::set<std::string> churning_;  // Labels whose keys are nearly always new.
   std::vector<Finding> findings_;
 };
 
-std::vector<Finding> Cache::Impl::advise() try { return Adviser(*this).findings(); } catch (const std::bad_alloc&) {
+}  // namespace
+
+const char* to_string(FindingKind kind) {
+  const auto index = static_cast<std::size_t>(kind);
+  return index < std::size(kNames) ? kNames[index] : "unknown";
+}
+
+std::vector<Finding> advise(const Cache& cache) try {
+  return Adviser(cache).findings();
+} catch (const std::bad_alloc&) {
   return {};
 }
 

@@ -1,9 +1,8 @@
-// Small numbers for threads.
+#include "cuda/this_thread.h"
+
 #include <bit>
 #include <cstdint>
 #include <mutex>
-
-#include "run/hit.h"
 
 namespace graphcache::detail {
 namespace {

@@ -1,0 +1,125 @@
+#include "cuda/audience.h"
+
+#include <absl/strings/str_cat.h>
+
+#include <algorithm>
+#include <bit>
+#include <exception>
+#include <iterator>
+#include <new>
+#include <optional>
+
+#include "cuda/errors.h"
+#include "cuda/this_thread.h"
+
+namespace graphcache {
+namespace {
+
+constexpr const char* kNames[] = {"run",    "capture", "launch", "instantiate",        "update",
+                                  "upload", "evict",   "lend",   "destroy_executable", "destroy_graph",
+                                  "free",   "erase",   "stray"};
+static_assert(std::size(kNames) == kEventKindCount);
+
+// Calls f for an event. Returns what it threw as an error. Preserves the last error, except of what each hit may have.
+template <class F>
+absl::Status guarded(EventKind kind, F&& f) noexcept try {
+  std::optional<LastErrorGuard> last_error;
+  if (kind != EventKind::kRun && kind != EventKind::kLaunch) last_error.emplace();
+  return f();
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+} catch (const std::exception& error) {
+  try {
+    return absl::UnknownError(absl::StrCat("a listener threw: ", error.what()));
+  } catch (const std::bad_alloc&) {
+    return out_of_memory();
+  }
+} catch (...) {
+  return absl::UnknownError("a listener threw");
+}
+
+}  // namespace
+
+const char* to_string(EventKind kind) {
+  const auto index = static_cast<std::size_t>(kind);
+  return index < std::size(kNames) ? kNames[index] : "unknown";
+}
+
+Audience::Audience(const Listeners& listeners) {
+  for (const std::shared_ptr<Listener>& listener : listeners) {
+    if (listener == nullptr) continue;  // Then the options are invalid.
+    const Listener::Wants wants = listener->wants();
+    const std::uint64_t mask = wants.hits > 0 ? std::bit_ceil(static_cast<std::uint64_t>(wants.hits)) - 1 : UINT64_MAX;
+    seats_.push_back({listener, mask, wants.launches});
+    wants_launches_ = wants_launches_ || wants.launches;
+    hits_mask_ = std::min(hits_mask_, mask);
+  }
+}
+
+bool Audience::is_for(const Seat& seat, const Filter& filter) {
+  const bool is_sampled = (filter.uses & seat.hits_mask) == seat.hits_mask;
+  switch (filter.kind) {
+    case Filter::Kind::kAll:
+      return true;
+    case Filter::Kind::kLaunches:
+      return seat.wants_launches;
+    case Filter::Kind::kSampled:
+      return is_sampled;
+    case Filter::Kind::kNotSampled:
+      return !is_sampled;
+  }
+  return false;
+}
+
+Audience::Span::Span(const Audience& audience, const CacheEvent& of, Filter filter)
+    : event(of), audience_(audience), filter_(filter) {
+  if (audience.empty()) return;
+  if (detail::this_thread.number == 0) detail::ThisThread::take_number();
+  event.thread = detail::this_thread.number;
+  event.begin = std::chrono::steady_clock::now();
+  const bool may_refuse = event.kind == EventKind::kCapture || event.kind == EventKind::kLaunch;
+  for (; begun_ < audience.seats_.size(); ++begun_) {
+    const Seat& seat = audience.seats_[begun_];
+    if (!is_for(seat, filter)) continue;
+    absl::Status status = guarded(event.kind, [&] { return seat.listener->begin(event); });
+    if (status.ok() || !may_refuse) continue;
+    refused_ = event.status = std::move(status);
+    return;
+  }
+}
+
+Audience::Span::~Span() {
+  if (begun_ == 0) return;
+  event.end = std::chrono::steady_clock::now();
+  while (begun_ > 0) {
+    const Seat& seat = audience_.seats_[--begun_];
+    if (is_for(seat, filter_)) audience_.end(seat, event);
+  }
+}
+
+void Audience::mark(CacheEvent event) const noexcept {
+  if (empty()) return;
+  if (detail::this_thread.number == 0) detail::ThisThread::take_number();
+  event.thread = detail::this_thread.number;
+  event.begin = event.end = std::chrono::steady_clock::now();
+  for (const Seat& seat : seats_) end(seat, event);
+}
+
+void Audience::end(const Seat& seat, const CacheEvent& event) const noexcept {
+  const absl::Status threw = guarded(event.kind, [&] {
+    seat.listener->end(event);
+    return absl::OkStatus();
+  });
+  if (!threw.ok()) message(message_of(with_key(threw, event.key)));
+}
+
+void Audience::message(std::string_view line) const noexcept {
+  for (const Seat& seat : seats_) {
+    (void)guarded(EventKind::kCapture, [&] {
+      seat.listener->message(line);
+      return absl::OkStatus();
+    });
+  }
+}
+
+}  // namespace graphcache

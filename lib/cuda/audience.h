@@ -1,0 +1,84 @@
+// Calls the listeners of a cache (Options::listeners).
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "graphcache/listener.h"
+
+namespace graphcache {
+
+// Thread-safe. Its functions are called without the cache's lock.
+class Audience {
+ public:
+  // Asks each listener what it wants.
+  explicit Audience(const Listeners& listeners);
+
+  bool empty() const { return seats_.empty(); }
+  bool wants_launches() const { return wants_launches_; }
+  // Some listener wants the run of a thread that has made this many, if all these bits are set.
+  std::uint64_t hits_mask() const { return hits_mask_; }
+
+  // Which listeners an event is for.
+  struct Filter {
+    enum class Kind : std::uint8_t { kAll, kLaunches, kSampled, kNotSampled };
+    Kind kind = Kind::kAll;
+    std::uint64_t uses = 0;  // Number of runs of the thread, for the last two.
+  };
+
+  // An event that lasts until the end of the scope. Does nothing, and reads no clock, if nobody listens.
+  class Span {
+   public:
+    Span(const Audience& audience, const CacheEvent& event) : Span(audience, event, Filter()) {}
+    Span(const Audience& audience, const CacheEvent& event, Filter filter);
+    ~Span();
+    Span(const Span&) = delete;
+    Span& operator=(const Span&) = delete;
+
+    // What is known at the end is filled in.
+    CacheEvent event;
+    // Fills in the end of a kRun, and returns its outcome.
+    absl::StatusOr<Outcome> end_with(absl::StatusOr<Outcome> outcome, std::optional<EagerReason> reason) {
+      event.status = outcome.status();
+      if (outcome.ok()) event.outcome = *outcome;
+      if (outcome.ok() && *outcome == Outcome::kEager) event.reason = reason;
+      return outcome;
+    }
+    // The error by which a listener refuses what would follow, or ok.
+    const absl::Status& refused() const { return refused_; }
+
+   private:
+    const Audience& audience_;
+    const Filter filter_;
+    std::size_t begun_ = 0;  // Listeners that expect an end: the first so many.
+    absl::Status refused_;
+  };
+  // An event without duration.
+  void mark(CacheEvent event) const noexcept;
+  // Listener::message().
+  void message(std::string_view line) const noexcept;
+
+ private:
+  struct Seat {
+    std::shared_ptr<Listener> listener;
+    std::uint64_t hits_mask;
+    bool wants_launches;
+  };
+
+  static bool is_for(const Seat& seat, const Filter& filter);
+  void end(const Seat& seat, const CacheEvent& event) const noexcept;
+
+  std::vector<Seat> seats_;
+  bool wants_launches_ = false;
+  std::uint64_t hits_mask_ = UINT64_MAX;
+};
+
+}  // namespace graphcache

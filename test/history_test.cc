@@ -1,0 +1,375 @@
+// History: what happened to keys that the cache does not remember; labels() and advise() with it. On either runtime.
+#include "graphcache/history.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cache_support.h"
+#include "graphcache/advice.h"
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+// ---- Events by hand -------------------------------------------------------------------------------------------------
+
+class HistoryEventsTest : public testing::Test {
+ protected:
+  void tell(
+      EventKind kind, std::uint64_t entry, const std::function<void(CacheEvent&)>& fill = [](CacheEvent&) {}) {
+    const Key of_entry = key("k" + std::to_string(entry));
+    CacheEvent event{.kind = kind, .key = of_entry, .entry = entry, .outcome = {}, .reason = {}, .status = {}};
+    fill(event);
+    history_.end(event);
+  }
+  static auto with_loss(Loss loss) {
+    return [loss](CacheEvent& event) { event.loss = loss; };
+  }
+  // A run of the entry that takes the executable of another one.
+  void take(std::uint64_t entry, std::uint64_t from) {
+    tell(EventKind::kEvict, from, with_loss(Loss::kEvicted));
+    tell(EventKind::kInstantiate, entry);
+    tell(EventKind::kDestroyExecutable, from, with_loss(Loss::kEvicted));
+  }
+  void fill(std::uint64_t executables) {
+    for (std::uint64_t i = 1; i <= executables; ++i) tell(EventKind::kInstantiate, i);
+  }
+  // Runs keys in turn on a cache that evicts the key used longest ago.
+  History::Returns run_in_turn(std::uint64_t executables, std::uint64_t keys, int rounds) {
+    fill(executables);
+    for (std::uint64_t i = executables; i < keys * static_cast<std::uint64_t>(rounds); ++i) {
+      take(1 + i % keys, 1 + (i - executables) % keys);
+    }
+    return history_.returns(/*with_lent=*/false);
+  }
+
+  History history_;
+};
+
+TEST_F(HistoryEventsTest, TwiceTheBudgetHoldsTwiceTheKeys) {
+  const History::Returns returns = run_in_turn(4, 8, 10);
+  EXPECT_EQ(returns.of_twice, 72u);  // All but the first round.
+  EXPECT_EQ(returns.of_four_times, 72u);
+}
+
+TEST_F(HistoryEventsTest, OneKeyMoreNeedsFourTimesTheBudget) {
+  const History::Returns returns = run_in_turn(4, 9, 10);
+  EXPECT_EQ(returns.of_twice, 0u);
+  EXPECT_EQ(returns.of_four_times, 81u);
+}
+
+TEST_F(HistoryEventsTest, FourTimesTheBudgetHoldsFourTimesTheKeys) {
+  EXPECT_EQ(run_in_turn(4, 16, 10).of_four_times, 144u);
+}
+
+TEST_F(HistoryEventsTest, NoBudgetWouldHoldMoreKeys) { EXPECT_EQ(run_in_turn(4, 17, 10).of_four_times, 0u); }
+
+TEST_F(HistoryEventsTest, AnExecutableThatIsDestroyedMakesRoom) {
+  fill(2);
+  tell(EventKind::kDestroyExecutable, 1, with_loss(Loss::kFailed));
+  tell(EventKind::kInstantiate, 1);
+  for (std::uint64_t entry = 3; entry <= 5; ++entry) take(entry, entry - 2);
+  take(1, 4);  // 1, 2, 3 and 4 were lost: with two executables, twice the budget is too small for 1.
+  EXPECT_EQ(history_.returns(false).of_twice, 0u);
+  EXPECT_EQ(history_.returns(false).of_four_times, 1u);
+}
+
+TEST_F(HistoryEventsTest, AnErasedKeyDoesNotComeBack) {
+  fill(1);
+  take(2, 1);
+  tell(EventKind::kErase, 1);
+  take(1, 2);
+  EXPECT_EQ(history_.returns(false).of_four_times, 0u);
+}
+
+TEST_F(HistoryEventsTest, WhatFailsDoesNotComeBack) {
+  fill(1);
+  tell(EventKind::kEvict, 1, with_loss(Loss::kEvicted));
+  tell(EventKind::kInstantiate, 1, [](CacheEvent& event) { event.status = absl::UnknownError(""); });
+  EXPECT_EQ(history_.returns(false).of_twice, 0u);
+  tell(EventKind::kInstantiate, 1);
+  EXPECT_EQ(history_.returns(false).of_twice, 1u);
+}
+
+TEST_F(HistoryEventsTest, LentExecutablesCountIfAsked) {
+  fill(1);
+  for (std::uint64_t i = 0; i < 10; ++i) {
+    tell(EventKind::kLend, 1 + i % 2, with_loss(Loss::kLent));
+    tell(EventKind::kUpdate, 2 - i % 2);
+  }
+  EXPECT_EQ(history_.returns(/*with_lent=*/false).of_twice, 0u);
+  EXPECT_EQ(history_.returns(/*with_lent=*/true).of_twice, 9u);
+}
+
+TEST_F(HistoryEventsTest, CapturesForALostTemplateCount) {
+  const auto captured = [](Loss loss, bool is_kept) {
+    return [=](CacheEvent& event) {
+      event.loss = loss;
+      event.captured = is_kept ? reinterpret_cast<cudaGraph_t>(&event) : nullptr;
+    };
+  };
+  tell(EventKind::kCapture, 1, captured(Loss::kNone, true));
+  tell(EventKind::kCapture, 1, captured(Loss::kStale, true));
+  tell(EventKind::kCapture, 1, captured(Loss::kTemplates, false));
+  EXPECT_EQ(history_.recaptures(), 0u);
+  tell(EventKind::kCapture, 1, captured(Loss::kTemplates, true));
+  EXPECT_EQ(history_.recaptures(), 1u);
+}
+
+TEST_F(HistoryEventsTest, ReasonsAndRunsOfErasedEntriesCountByLabel) {
+  std::array<std::uint64_t, kOutcomeCount> runs{};
+  runs[static_cast<std::size_t>(Outcome::kReplayed)] = 7;
+  tell(EventKind::kRun, 1, [](CacheEvent& event) {
+    event.outcome = Outcome::kEager;
+    event.reason = EagerReason::kBudget;
+  });
+  tell(EventKind::kErase, 2, [&](CacheEvent& event) { event.runs = &runs; });
+  tell(EventKind::kErase, 2, [&](CacheEvent& event) { event.runs = &runs; });
+  tell(EventKind::kRun, 0, [](CacheEvent& event) { event.reason = EagerReason::kDisabled; });  // It has no entry.
+  const std::vector<LabelStats> labels = history_.labels();
+  ASSERT_EQ(labels.size(), 2u);
+  EXPECT_EQ(labels[0].label, "k1");
+  EXPECT_EQ(labels[0].eager_reasons[static_cast<std::size_t>(EagerReason::kBudget)], 1u);
+  EXPECT_EQ(labels[1].label, "k2");
+  EXPECT_EQ(labels[1].outcomes[static_cast<std::size_t>(Outcome::kReplayed)], 14u);
+}
+
+TEST_F(HistoryEventsTest, FurtherLabelsAreOthers) {
+  for (std::uint64_t entry = 1; entry <= 100; ++entry) tell(EventKind::kCapture, entry);
+  const std::vector<LabelStats> labels = history_.labels();
+  ASSERT_EQ(labels.size(), History::kMostLabels + 1);
+  EXPECT_EQ(labels[63].label, "k64");
+  EXPECT_EQ(labels[64].label, "other");
+}
+
+TEST_F(HistoryEventsTest, ThreadsMayTellAtOnce) {
+  std::vector<std::thread> threads;
+  for (std::uint64_t entry = 1; entry <= 4; ++entry) {
+    threads.emplace_back([&, entry] {
+      for (int i = 0; i < 500; ++i) {
+        tell(EventKind::kInstantiate, entry);
+        tell(EventKind::kEvict, entry, with_loss(Loss::kEvicted));
+        (void)history_.labels();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(history_.labels().size(), 4u);
+}
+
+// ---- Of a cache -----------------------------------------------------------------------------------------------------
+
+class HistoryTest : public CacheTest {
+ protected:
+  static Options followed(Options options = {}) {
+    options.listeners = {std::make_shared<History>()};
+    return options;
+  }
+  static std::map<std::string, LabelStats> by_label(const Cache& cache) {
+    std::map<std::string, LabelStats> labels;
+    for (LabelStats& stats : graphcache::labels(cache)) labels[stats.label] = stats;
+    return labels;
+  }
+  static std::uint64_t count(const LabelStats& stats, Outcome outcome) {
+    return stats.outcomes[static_cast<std::size_t>(outcome)];
+  }
+  static std::vector<FindingKind> kinds(const Cache& cache) {
+    std::vector<FindingKind> kinds;
+    for (const Finding& finding : advise(cache)) kinds.push_back(finding.kind);
+    return kinds;
+  }
+  static Finding only(const Cache& cache, FindingKind kind) {
+    const std::vector<Finding> findings = advise(cache);
+    EXPECT_EQ(findings.size(), 1u);
+    for (const Finding& finding : findings) {
+      if (finding.kind == kind) return finding;
+    }
+    ADD_FAILURE() << "no finding " << to_string(kind);
+    return {};
+  }
+};
+
+TEST_F(HistoryTest, WithoutAHistoryEntriesThatExistAreSummedUp) {
+  Options options;
+  options.capture_after = 2;
+  Cache cache(options);
+  EXPECT_TRUE(labels(cache).empty());
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(run_add(cache, key("a", 1)).ok());
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(run_add(cache, key("a", 2)).ok());
+  EXPECT_TRUE(run_add(cache, key("b")).ok());
+  EXPECT_TRUE(cache.erase(key("a", 2)));
+  const std::vector<LabelStats> found = labels(cache);
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0].label, "b");  // It was used last.
+  EXPECT_EQ(found[1].entries, 1u);
+  EXPECT_EQ(count(found[1], Outcome::kReplayed), 1u);
+  EXPECT_EQ(found[1].eager_reasons[static_cast<std::size_t>(EagerReason::kCaptureAfter)], 2u);
+}
+
+TEST_F(HistoryTest, RunsCountByTheLabelOfTheirKey) {
+  Cache cache(followed(unshared(1)));
+  EXPECT_TRUE(labels(cache).empty());
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(run_add(cache, key("a", 1)).ok());
+  EXPECT_TRUE(run_add(cache, key("a", 2)).ok());  // evicts the former
+  EXPECT_RUN(kRestored, run_add(cache, key("a", 1)));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
+  EXPECT_RUN(kInstantiated, run_add(cache, key(1, 2)));
+  const auto labels = by_label(cache);
+  ASSERT_EQ(labels.size(), 3u);
+  EXPECT_EQ(labels.at("a").entries, 2u);
+  EXPECT_EQ(count(labels.at("a"), Outcome::kInstantiated), 2u);
+  EXPECT_EQ(count(labels.at("a"), Outcome::kReplayed), 2u);
+  EXPECT_EQ(count(labels.at("a"), Outcome::kRestored), 1u);
+  EXPECT_EQ(count(labels.at("b"), Outcome::kInstantiated), 1u);
+  EXPECT_EQ(labels.at("").entries, 1u);  // a key without text
+}
+
+TEST_F(HistoryTest, DirectRunsCountByLabelAndReason) {
+  Options options;
+  options.capture_after = 2;
+  Cache cache(followed(options));
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(run_add(cache, key("late")).ok());
+  const auto labels = by_label(cache);
+  EXPECT_EQ(count(labels.at("late"), Outcome::kEager), 2u);
+  EXPECT_EQ(labels.at("late").eager_reasons[static_cast<std::size_t>(EagerReason::kCaptureAfter)], 2u);
+}
+
+TEST_F(HistoryTest, CountsOfALabelStayWhenItsKeysAreGone) {
+  Cache cache(followed());
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(run_add(cache, key("gone", i % 2)).ok());
+  EXPECT_TRUE(cache.erase(key("gone", 0)));
+  EXPECT_EQ(by_label(cache).at("gone").entries, 1u);
+  cache.clear();
+  const LabelStats gone = by_label(cache).at("gone");
+  EXPECT_EQ(gone.entries, 0u);
+  EXPECT_EQ(count(gone, Outcome::kReplayed), 3u);
+  EXPECT_EQ(count(gone, Outcome::kInstantiated) + count(gone, Outcome::kUpdated), 2u);
+}
+
+TEST_F(HistoryTest, LabelsBeyondSixtyFourAreOthers) {
+  Cache cache(followed({.max_executables = 70}));
+  for (int i = 0; i < 70; ++i) EXPECT_TRUE(run_add(cache, key("label " + std::to_string(i))).ok());
+  EXPECT_TRUE(run_add(cache, key("label 3")).ok());
+  const std::vector<LabelStats> labels = graphcache::labels(cache);
+  ASSERT_EQ(labels.size(), 65u);
+  EXPECT_EQ(labels[3].label, "label 3");
+  EXPECT_EQ(count(labels[3], Outcome::kReplayed), 1u);
+  EXPECT_EQ(labels[64].label, "other");
+  EXPECT_EQ(labels[64].entries, 6u);
+  std::uint64_t runs = 0;
+  for (const LabelStats& each : labels) runs += std::accumulate(each.outcomes.begin(), each.outcomes.end(), 0u);
+  EXPECT_EQ(runs, cache.stats().runs());
+}
+
+TEST_F(HistoryTest, LabelsOfAllThreadsAddUp) {
+  constexpr int kThreads = 4, kRuns = 300;
+  Cache cache(followed(unshared(3)));
+  std::vector<std::unique_ptr<DeviceBuffer<float>>> memories;
+  for (int i = 0; i < kThreads; ++i) memories.push_back(std::make_unique<DeviceBuffer<float>>(kSize));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      const Stream own;
+      float* const memory = memories[static_cast<std::size_t>(i)]->get();
+      for (int run = 0; run < kRuns; ++run) {
+        EXPECT_TRUE(cache
+                        .run(key("thread", i, run % 5), own,
+                             [&](cudaStream_t on) { return launch(add, kGrid, kBlock, on, memory, kSize, 1.0f); })
+                        .ok());
+        if (run % 50 == 0) cache.erase(key("thread", i, 1));
+        if (run % 60 == 0) (void)labels(cache);
+      }
+      CUDA_OK(cudaStreamSynchronize(own));
+      cache.erase(key("thread", i, 0));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const LabelStats all = by_label(cache).at("thread");
+  EXPECT_EQ(all.outcomes, cache.stats().outcomes);
+  EXPECT_EQ(all.eager_reasons, cache.stats().eager_reasons);
+  EXPECT_EQ(std::accumulate(all.outcomes.begin(), all.outcomes.end(), 0u), unsigned{kThreads * kRuns});
+}
+
+TEST_F(HistoryTest, ABudgetThatIsTooSmall) {
+  Cache cache(followed(unshared(4)));
+  // With keys in turn, a budget of 4 always loses all 7. Twice the budget would keep them.
+  for (int i = 0; i < 210; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 7)).ok());
+  const Finding finding = only(cache, FindingKind::kBudget);
+  EXPECT_EQ(finding.label, "");
+  EXPECT_DOUBLE_EQ(finding.ready_rate, 0.0);
+  EXPECT_DOUBLE_EQ(finding.ready_rate_of_twice, 203.0 / 210);
+  EXPECT_DOUBLE_EQ(finding.ready_rate_of_four_times, 203.0 / 210);
+  EXPECT_EQ(finding.runs, 203u);
+  EXPECT_NE(finding.cure.find("Options::max_executables"), std::string::npos);
+  // The prediction is right.
+  Cache twice(followed(unshared(8)));
+  for (int i = 0; i < 210; ++i) EXPECT_TRUE(run_add(twice, key("k", i % 7)).ok());
+  EXPECT_EQ(twice.stats().outcome(Outcome::kReplayed), 203u);
+  EXPECT_THAT(kinds(twice), testing::IsEmpty());
+}
+
+TEST_F(HistoryTest, FourTimesTheBudget) {
+  Cache cache(followed(unshared(4)));
+  for (int i = 0; i < 240; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 12)).ok());
+  const Finding finding = only(cache, FindingKind::kBudget);
+  EXPECT_DOUBLE_EQ(finding.ready_rate_of_twice, 0.0);
+  EXPECT_DOUBLE_EQ(finding.ready_rate_of_four_times, 228.0 / 240);
+  Cache four_times(unshared(16));
+  for (int i = 0; i < 240; ++i) EXPECT_TRUE(run_add(four_times, key("k", i % 12)).ok());
+  EXPECT_EQ(four_times.stats().outcome(Outcome::kReplayed), 228u);
+}
+
+TEST_F(HistoryTest, NoBudgetWouldHelpKeysThatRunAgainTooLate) {
+  Cache cache(followed(unshared(4)));
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 50)).ok());
+  for (const Finding& finding : advise(cache)) EXPECT_NE(finding.kind, FindingKind::kBudget) << finding.text;
+}
+
+TEST_F(HistoryTest, SharedExecutablesLentForWantOfRoom) {
+  Cache cache(followed({.max_executables = 2}));
+  for (int i = 0; i < 90; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 3)).ok());
+  const std::vector<Finding> findings = advise(cache);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].kind, FindingKind::kBudget);
+  Cache twice({.max_executables = 4});
+  for (int i = 0; i < 90; ++i) EXPECT_TRUE(run_add(twice, key("k", i % 3)).ok());
+  EXPECT_NEAR(findings[0].ready_rate_of_twice, static_cast<double>(twice.stats().outcome(Outcome::kReplayed)) / 90,
+              0.2);
+}
+
+TEST_F(HistoryTest, TemplatesThatAreDroppedTooEarly) {
+  Options options = unshared(4);
+  options.max_templates = 4;
+  Cache cache(followed(options));
+  for (int i = 0; i < 200; ++i) EXPECT_TRUE(run_add(cache, key("k" + std::to_string(i % 40))).ok());
+  const Finding finding = only(cache, FindingKind::kTemplates);
+  EXPECT_EQ(finding.runs, 160u);
+  EXPECT_NE(finding.cure.find("Options::max_templates"), std::string::npos);
+  options.max_templates = 40;
+  Cache enough(followed(options));
+  for (int i = 0; i < 200; ++i) EXPECT_TRUE(run_add(enough, key("k" + std::to_string(i % 40))).ok());
+  EXPECT_THAT(kinds(enough), testing::IsEmpty());
+}
+
+TEST_F(HistoryTest, FindingsOfMoreRunsAreFirst) {
+  Cache cache(followed(unshared(4)));
+  for (int i = 0; i < 20; ++i) EXPECT_RUN(kEager, cache.run(key("empty"), stream, [](cudaStream_t) {}));
+  for (int i = 0; i < 210; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 7)).ok());
+  EXPECT_THAT(kinds(cache), testing::ElementsAre(FindingKind::kBudget, FindingKind::kDirectRuns));
+}
+
+}  // namespace
+}  // namespace graphcache::test

@@ -1,0 +1,652 @@
+// Options::listeners: when each function is called, and the effect of errors.
+#include "graphcache/listener.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cache_support.h"
+#include "graphcache/graphcache.h"
+#include "graphcache/status.h"
+#include "kernels.h"
+#include "listeners.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+using Calls = std::vector<std::string>;
+
+class ListenerTest : public CacheTest {
+ protected:
+  // Options with a listener that records captures, launches, and what keys lose.
+  Options watched(Options options = unshared()) {
+    listener->wanted.launches = true;
+    listener->on_begin = [this](const CacheEvent& event) {
+      if (event.kind == EventKind::kCapture) {
+        note("capture", event.key);
+        captured_on = event.stream;
+        EXPECT_EQ(event.captured, nullptr);
+        return before_capture;
+      }
+      if (event.kind == EventKind::kLaunch) {
+        note("launch", event.key);
+        launched_on = event.stream;
+        return before_launch;
+      }
+      return absl::OkStatus();
+    };
+    listener->on_end = [this](const CacheEvent& event) {
+      if (event.kind == EventKind::kCapture) {
+        std::size_t nodes = 0;
+        if (event.captured != nullptr) {
+          CUDA_OK(cudaGraphGetNodes(event.captured, nullptr, &nodes));
+        }
+        EXPECT_EQ(event.graph != 0, event.captured != nullptr);
+        note("captured " + std::to_string(nodes), event.key);
+      }
+      if (event.kind == EventKind::kEvict) note("evicted", event.key);
+      if (event.kind == EventKind::kDestroyExecutable) note("executable destroyed", event.key);
+      if (event.kind == EventKind::kDestroyGraph) note("graph destroyed", event.key);
+      if (event.kind == EventKind::kErase) note("erased", event.key);
+    };
+    listener->on_message = [this](std::string_view text) { log += std::string(text) + "\n"; };
+    options.listeners = {listener};
+    return options;
+  }
+  void note(const std::string& what, const Key& key) { noted.push_back(what + " " + std::string(key.label())); }
+  void expect_noted(const Calls& wanted) {
+    EXPECT_EQ(noted, wanted);
+    noted.clear();
+  }
+
+  const std::shared_ptr<Functions> listener = std::make_shared<Functions>();
+  Calls noted;
+  std::string log;
+  cudaStream_t captured_on = nullptr, launched_on = nullptr;
+  absl::Status before_capture, before_launch;
+};
+
+TEST_F(ListenerTest, AMissHasAllAroundItAndAHitItsLaunch) {
+  Cache cache(watched());
+  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+  expect_noted({"capture k", "captured 1 k", "launch k"});
+  EXPECT_EQ(captured_on, stream);
+  EXPECT_EQ(launched_on, stream);
+  EXPECT_RUN(kReplayed, run_add(cache, key("k")));
+  EXPECT_RUN(kReplayed, run_add(cache, key("k")));
+  expect_noted({"launch k", "launch k"});
+  auto step = cache.prepare(key("s"), [&](cudaStream_t on) { return add_one(on); });
+  EXPECT_RUN(kInstantiated, step.run(stream));
+  EXPECT_RUN(kReplayed, step.run(stream));
+  EXPECT_RUN(kReplayed, step.run(stream));
+  expect_noted({"capture s", "captured 1 s", "launch s", "launch s", "launch s"});
+  expect_sum(6);
+}
+
+TEST_F(ListenerTest, OnTheLegacyStreamTheCaptureIsOnAnother) {
+  Cache cache(watched());
+  EXPECT_RUN(kInstantiated, cache.run(key("k"), cudaStreamLegacy, [&](cudaStream_t on) {
+    EXPECT_EQ(on, captured_on);
+    return add_one(on);
+  }));
+  EXPECT_NE(captured_on, cudaStreamLegacy);
+  EXPECT_EQ(launched_on, cudaStreamLegacy);
+  CUDA_OK(cudaDeviceSynchronize());
+  expect_sum(1);
+}
+
+TEST_F(ListenerTest, WarmCapturesAndLaunchesNothing) {
+  Cache cache(watched());
+  EXPECT_TRUE(cache.warm(key("k"), stream, [&](cudaStream_t on) { return add_one(on); }).ok());
+  expect_noted({"capture k", "captured 1 k"});
+}
+
+TEST_F(ListenerTest, EvictedExecutablesAndForgottenTemplatesAreReported) {
+  Options options = unshared(1);
+  options.max_templates = 1;
+  Cache cache(watched(options));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
+  noted.clear();
+  EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
+  settle(cache);
+  expect_noted({"capture b", "captured 1 b", "evicted a", "launch b", "executable destroyed a", "graph destroyed a"});
+  EXPECT_TRUE(cache.erase(key("b")));
+  settle(cache);
+  expect_noted({"executable destroyed b", "graph destroyed b", "erased b"});
+  EXPECT_RUN(kInstantiated, run_add(cache, key("c")));
+  noted.clear();
+  cache.clear();
+  std::sort(noted.begin(), noted.end());
+  expect_noted({"erased a", "erased c", "executable destroyed c", "graph destroyed c"});
+  cache.clear();
+  expect_noted({});
+}
+
+TEST_F(ListenerTest, TheEndOfTheCacheForgets) {
+  {
+    Cache cache(watched());
+    EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+    noted.clear();
+  }
+  expect_noted({"executable destroyed k", "graph destroyed k", "erased k"});
+}
+
+TEST_F(ListenerTest, ADirectRunHasNone) {
+  Options options = unshared();
+  options.capture_after = 1;
+  Cache cache(watched(options));
+  EXPECT_RUN(kEager, run_add(cache, key("k")));
+  expect_noted({});
+  expect_sum(1);
+}
+
+TEST_F(ListenerTest, ACaptureThatFailsIsClosed) {
+  Cache cache(watched());
+  EXPECT_FAILURE(kAborted, cache.run(key("k"), stream, [](cudaStream_t) { return absl::AbortedError("no"); }));
+  expect_noted({"capture k", "captured 0 k"});
+  EXPECT_THROW(cache.run(key("k"), stream, [](cudaStream_t) { throw std::runtime_error("no"); }).IgnoreError(),
+               std::runtime_error);
+  expect_noted({"capture k", "captured 0 k"});
+  // A capture that breaks is closed before `fn` is called directly.
+  Calls at_call;
+  EXPECT_RUN(kEager, cache.run(key("k"), stream, [&](cudaStream_t on) {
+    at_call = noted;
+    cudaStreamSynchronize(on);
+    cudaGetLastError();
+    return add_one(on);
+  }));
+  EXPECT_EQ(at_call, (Calls{"capture k", "captured 0 k"}));
+  expect_sum(1);
+}
+
+TEST_F(ListenerTest, AnErrorBeforeACaptureIsTheRuns) {
+  Cache cache(watched());
+  before_capture = absl::UnavailableError("no pool");
+  const auto failed = run_add(cache, key("k"));
+  EXPECT_TRUE(absl::IsUnavailable(failed.status())) << failed.status();
+  EXPECT_TRUE(mentions(failed.status(), "no pool")) << failed.status();
+  EXPECT_TRUE(mentions(failed.status(), "(\"k\")")) << failed.status();
+  EXPECT_EQ(calls, 0);
+  expect_noted({"capture k"});
+  EXPECT_TRUE(absl::IsUnavailable(cache.warm(key("k"), stream, [&](cudaStream_t on) { return add_one(on); })));
+  before_capture = absl::OkStatus();
+  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+  expect_sum(1);
+}
+
+// If it were an error of `fn`, an error of captures would cause a direct call.
+TEST_F(ListenerTest, AnErrorOfCapturesBeforeACaptureIsTheRuns) {
+  Cache inner;
+  const Stream other;
+  cudaGraph_t graph = nullptr;
+  CUDA_OK(cudaStreamBeginCapture(other, cudaStreamCaptureModeThreadLocal));
+  before_capture = inner.run(key("inner"), other, [&](cudaStream_t on) { return add_one(on); }).status();
+  CUDA_OK(cudaStreamEndCapture(other, &graph));
+  CUDA_OK(cudaGraphDestroy(graph));
+  EXPECT_EQ(cuda_error(before_capture), cudaErrorStreamCaptureUnsupported) << before_capture;
+  Cache cache(watched());
+  const auto failed = run_add(cache, key("k"));
+  EXPECT_EQ(cuda_error(failed.status()), cudaErrorStreamCaptureUnsupported) << failed.status();
+  EXPECT_EQ(calls, 0);
+  expect_noted({"capture k"});
+  before_capture = absl::OkStatus();
+  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+  expect_sum(1);
+}
+
+TEST_F(ListenerTest, AnErrorBeforeALaunchIsTheRuns) {
+  Cache cache(watched());
+  EXPECT_RUN(kInstantiated, run_add(cache, stream, 1));
+  before_launch = absl::AbortedError("no offset");
+  for (int i = 0; i < 3; ++i) {
+    const auto failed = run_add(cache, stream, 10);
+    EXPECT_TRUE(absl::IsAborted(failed.status())) << failed.status();
+  }
+  expect_sum(1);
+  EXPECT_EQ(cache.stats().failed, 3u);
+  before_launch = absl::OkStatus();
+  EXPECT_TRUE(run_add(cache, stream, 10).ok());
+  EXPECT_RUN(kPatched, run_add(cache, stream, 100));
+  expect_sum(111);
+}
+
+TEST_F(ListenerTest, AnExceptionBeforeSomethingRefusesItAndOthersAreLogged) {
+  Options options = watched(unshared(1));
+  bool throws = true;
+  listener->on_begin = [&](const CacheEvent&) {
+    if (throws) throw std::runtime_error("of the listener");
+    return absl::OkStatus();
+  };
+  listener->on_end = [](const CacheEvent& event) { throw std::runtime_error(to_string(event.kind)); };
+  Cache cache(options);
+  const auto refused = run_add(cache, key("a"));
+  EXPECT_TRUE(absl::IsUnknown(refused.status())) << refused.status();
+  EXPECT_TRUE(mentions(refused.status(), "a listener threw: of the listener"));
+  EXPECT_EQ(calls, 0);
+  throws = false;
+  EXPECT_RUN(kInstantiated, run_add(cache, key("a")));
+  throws = true;
+  EXPECT_TRUE(mentions(run_add(cache, key("a")).status(), "of the listener"));
+  throws = false;
+  EXPECT_RUN(kInstantiated, run_add(cache, key("b")));
+  EXPECT_TRUE(cache.erase(key("b")));
+  settle(cache);
+  expect_sum(2);
+  for (const char* name :
+       {"run", "capture", "instantiate", "upload", "launch", "evict", "destroy_executable", "destroy_graph", "erase"}) {
+    EXPECT_TRUE(says(log, std::string("a listener threw: ") + name));
+  }
+}
+
+TEST_F(ListenerTest, AnAdoptedKeyHasLaunchesAndNoCaptures) {
+  Cache cache(watched(unshared(0)));
+  cudaGraph_t graph = nullptr;
+  CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  CUDA_OK(add_one(stream));
+  CUDA_OK(cudaStreamEndCapture(stream, &graph));
+  EXPECT_TRUE(cache.adopt(key("k"), graph).ok());
+  EXPECT_RUN(kEager, cache.run(key("k"), stream));
+  expect_noted({"launch k"});
+  before_launch = absl::AbortedError("no offset");
+  EXPECT_TRUE(absl::IsAborted(cache.run(key("k"), stream).status()));
+  expect_sum(1);
+  noted.clear();
+  EXPECT_TRUE(cache.erase(key("k")));
+  expect_noted({"graph destroyed k", "erased k"});
+  CUDA_OK(cudaGraphDestroy(graph));
+}
+
+TEST_F(ListenerTest, ARunOfNoGraphIsNoCapture) {
+  Cache cache(watched());
+  EXPECT_TRUE(absl::IsNotFound(cache.run(key("k"), stream).status()));
+  EXPECT_TRUE(absl::IsNotFound(cache.warm(key("k"), stream, adopted)));
+  expect_noted({});
+  EXPECT_EQ(cache.stats().capture_failures, 0u);
+  EXPECT_RUN(kEager, cache.run(key("empty"), stream, [](cudaStream_t) {}));
+  expect_noted({"capture empty", "captured 0 empty"});
+}
+
+TEST_F(ListenerTest, AnInlinedRunCallsNoneAndNoneIsCalledInsideACapture) {
+  Cache cache(watched());
+  EXPECT_RUN(kInstantiated, run_add(cache, key("gone")));
+  noted.clear();
+  EXPECT_RUN(kInstantiated, cache.run(key("outer"), stream, [&](cudaStream_t on) {
+    EXPECT_TRUE(cache.erase(key("gone")));
+    EXPECT_RUN(kInlined, cache.run(key("inner"), on, [&](cudaStream_t inner) { return add_one(inner); }));
+  }));
+  settle(cache);
+  expect_noted({"capture outer", "captured 1 outer", "launch outer", "executable destroyed gone",
+                "graph destroyed gone", "erased gone"});
+  expect_sum(2);
+}
+
+// Every opened capture is closed without a graph, or has a graph that is forgotten once.
+TEST_F(ListenerTest, WhatWasOpenedIsClosedOrForgotten) {
+  std::mutex mutex;
+  std::map<std::string, int> open;
+  int most_open = 0, kept = 0;
+  const auto add = [&](const Key& of, int by) {
+    const std::lock_guard lock(mutex);
+    int& count = open[of.to_string()];
+    count += by;
+    most_open = std::max(most_open, count);
+  };
+  Options options = renting(2);
+  options.max_templates = 3;
+  options.verify_every = 2;
+  options.on_stale = OnStale::kForget;
+  std::map<std::uint64_t, int> graphs;
+  listener->on_begin = [&](const CacheEvent& event) {
+    if (event.kind == EventKind::kCapture) add(event.key, 1);
+    return absl::OkStatus();
+  };
+  listener->on_end = [&](const CacheEvent& event) {
+    const bool keeps = event.kind == EventKind::kCapture && event.graph != 0;
+    if ((event.kind == EventKind::kCapture && !keeps) || event.kind == EventKind::kDestroyGraph) add(event.key, -1);
+    const std::lock_guard lock(mutex);
+    if (keeps) ++kept, ++graphs[event.graph];
+    if (event.kind == EventKind::kDestroyGraph) --graphs.at(event.graph);
+  };
+  options.listeners = {listener};
+  constexpr int kThreads = 4, kRuns = 150, kKeys = 6;
+  std::vector<std::unique_ptr<DeviceBuffer<float>>> sums;
+  for (int i = 0; i < kThreads; ++i) sums.push_back(std::make_unique<DeviceBuffer<float>>(kSize));
+  {
+    Cache cache(options);
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kThreads; ++i) {
+      threads.emplace_back([&, i] {
+        Stream own;
+        float* const sum = sums[static_cast<std::size_t>(i)]->get();
+        for (int run = 0; run < kRuns; ++run) {
+          // Two places of the program, values that become stale, and captures that break, fail or are empty.
+          const Key of = key("k", (run + i) % kKeys);
+          const auto fn = [&](cudaStream_t on) -> absl::Status {
+            if (run % 29 == 28) return absl::AbortedError("no");
+            if (run % 31 == 30) cudaStreamSynchronize(on);
+            cudaGetLastError();
+            if (run % 37 != 36) (void)launch(test::add, kGrid, kBlock, on, sum, kSize, 1.0f);
+            return absl::OkStatus();
+          };
+          if (run % 2 == 0) {
+            cache.run(of, own, fn).IgnoreError();
+          } else {
+            cache.run(of, own, [&](cudaStream_t on) { return fn(on); }).IgnoreError();
+          }
+          if (run % 41 == 40) cache.erase(of);
+        }
+        CUDA_OK(cudaStreamSynchronize(own));
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    stats = cache.stats();
+    EXPECT_EQ(static_cast<std::uint64_t>(kept), stats.captures);
+    EXPECT_GT(stats.forgotten, 10u);
+  }
+  for (const auto& [of, count] : open) EXPECT_EQ(count, 0) << of;
+  for (const auto& [graph, count] : graphs) EXPECT_EQ(count, 0) << graph;
+  EXPECT_GE(most_open, 2);
+}
+
+// The outer graph could not contain the inner run. So both runs are direct, and only the inner one has a graph.
+TEST_F(ListenerTest, ARunInsideAnotherStreamsCaptureHasItsOwn) {
+  Cache cache(watched());
+  const Stream other;
+  EXPECT_RUN(kEager, cache.run(key("outer"), stream, [&](cudaStream_t on) {
+    EXPECT_TRUE(cache.run(key("inner"), other, [&](cudaStream_t inner) { return add_one(inner); }).ok());
+    CUDA_OK(cudaGetLastError());
+    return launch(do_nothing, 1, 1, on);
+  }));
+  CUDA_OK(cudaStreamSynchronize(other));
+  expect_noted({"capture outer", "captured 0 outer", "capture inner", "captured 1 inner", "launch inner"});
+  expect_sum(1);
+}
+
+TEST_F(ListenerTest, MemoryThatRunsOutInAListenerIsAnErrorOfTheRun) {
+  bool throws = true;
+  listener->wanted.launches = true;
+  listener->on_begin = [&](const CacheEvent&) {
+    if (throws) throw std::bad_alloc();
+    return absl::OkStatus();
+  };
+  Options options = unshared();
+  options.listeners = {listener};
+  Cache cache(options);
+  EXPECT_TRUE(absl::IsResourceExhausted(run_add(cache, key("k")).status()));
+  throws = false;
+  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+  throws = true;
+  EXPECT_TRUE(absl::IsResourceExhausted(run_add(cache, key("k")).status()));
+  throws = false;
+  EXPECT_RUN(kReplayed, run_add(cache, key("k")));
+  expect_sum(2);
+}
+
+// A generator whose offset each launch reads from memory: the listener advances it.
+TEST_F(ListenerTest, AGeneratorsOffsetIsSetBeforeEachLaunch) {
+  DeviceBuffer<float> offset(1);
+  Options options = renting(2);
+  float next = 1;
+  listener->wanted.launches = true;
+  listener->on_begin = [&](const CacheEvent& event) {
+    if (event.kind != EventKind::kLaunch) return absl::OkStatus();
+    EXPECT_EQ(launch(fill, 1, 1, event.stream, offset.get(), 1, next), cudaSuccess);
+    next *= 2;
+    return absl::OkStatus();
+  };
+  options.listeners = {listener};
+  Cache cache(options);
+  float sum = 0, value = 1;
+  for (int i = 0; i < 12; ++i) {
+    EXPECT_TRUE(cache
+                    .run(key("k", i % 4), stream,
+                         [&](cudaStream_t on) { return launch(axpy, 1, 1, on, data.get(), offset.get(), 1, 1.0f); })
+                    .ok());
+    sum += value;
+    value *= 2;
+  }
+  EXPECT_EQ(data.first(), sum);
+}
+
+TEST_F(ListenerTest, EvictionsOfAllThreadsAreReported) {
+  constexpr int kThreads = 4, kRuns = 100;
+  std::mutex mutex;
+  std::map<std::string, int> evicted;
+  std::uint64_t all = 0;
+  Options options = unshared(2);
+  listener->on_end = [&](const CacheEvent& event) {
+    if (event.kind != EventKind::kEvict) return;
+    const std::lock_guard lock(mutex);
+    ++evicted[std::string(event.key.label())];
+    ++all;
+  };
+  options.listeners = {listener};
+  Cache cache(options);
+  // Allocated here, because a call that waits for the device breaks captures of other threads.
+  std::vector<std::unique_ptr<DeviceBuffer<float>>> sums;
+  for (int i = 0; i < kThreads; ++i) sums.push_back(std::make_unique<DeviceBuffer<float>>(kSize));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&, i] {
+      Stream own;
+      const DeviceBuffer<float>& sum = *sums[static_cast<std::size_t>(i)];
+      for (int run = 0; run < kRuns; ++run) {
+        EXPECT_TRUE(cache
+                        .run(key("thread " + std::to_string(i), run % 3), own,
+                             [&](cudaStream_t on) { return launch(add, kGrid, kBlock, on, sum.get(), kSize, 1.0f); })
+                        .ok());
+      }
+      CUDA_OK(cudaStreamSynchronize(own));
+      for (int which = 0; which < 3; ++which) cache.erase(key("thread " + std::to_string(i), which));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& sum : sums) EXPECT_EQ(sum->first(), kRuns);
+  EXPECT_EQ(all, cache.stats().evictions);
+  EXPECT_FALSE(evicted.empty());  // a thread whose runs were all direct has lost nothing
+}
+
+// "begin run", "end run instantiated" and so on.
+class Order : public Listener {
+ public:
+  explicit Order(Wants the_wants) : wanted(the_wants) {}
+  Wants wants() const override { return wanted; }
+  absl::Status begin(const CacheEvent& event) override {
+    said.push_back(std::string("begin ") + to_string(event.kind));
+    return event.kind == refused ? absl::AbortedError("refused") : absl::OkStatus();
+  }
+  void end(const CacheEvent& event) override {
+    std::string text = std::string("end ") + to_string(event.kind);
+    if (event.outcome) text += std::string(" ") + to_string(*event.outcome);
+    if (event.reason) text += std::string(" ") + to_string(*event.reason);
+    if (!event.status.ok()) text += " failed";
+    said.push_back(text);
+    if (event.runs != nullptr) runs = *event.runs;
+    losses.push_back(event.loss);
+  }
+
+  const Wants wanted;
+  std::optional<EventKind> refused;
+  Calls said;
+  std::vector<Loss> losses;
+  std::array<std::uint64_t, kOutcomeCount> runs{};
+};
+
+TEST_F(ListenerTest, AMissContainsWhatItDoesAndHitsAreSilent) {
+  const auto order = std::make_shared<Order>(Listener::Wants());
+  Options options = unshared();
+  options.listeners = {order};
+  Cache cache(options);
+  EXPECT_RUN(kInstantiated, run_add(cache, stream, 1));
+  EXPECT_EQ(order->said, (Calls{"begin run", "begin capture", "end capture", "begin instantiate", "end instantiate",
+                                "begin upload", "end upload", "end run instantiated"}));
+  order->said.clear();
+  for (int i = 0; i < 40; ++i) EXPECT_TRUE(run_add(cache, stream, static_cast<float>(1 + i % 2)).ok());
+  EXPECT_EQ(order->said, Calls());
+  EXPECT_RUN(kEager, cache.run(key("empty"), stream, [](cudaStream_t) {}));
+  EXPECT_EQ(order->said, (Calls{"begin run", "begin capture", "end capture", "end run eager nothing_captured"}));
+  order->said.clear();
+  EXPECT_FAILURE(kAborted, cache.run(key("fails"), stream, [](cudaStream_t) { return absl::AbortedError("no"); }));
+  EXPECT_EQ(order->said, (Calls{"begin run", "begin capture", "end capture failed", "end run failed"}));
+}
+
+TEST_F(ListenerTest, EachHasTheHitsThatItWants) {
+  const auto all = std::make_shared<Order>(Listener::Wants{.hits = 1});
+  const auto some = std::make_shared<Order>(Listener::Wants{.hits = 7});
+  const auto none = std::make_shared<Order>(Listener::Wants());
+  Options options;
+  options.listeners = {all, some, none};
+  Cache cache(options);
+  auto step = cache.prepare(key("s"), [&](cudaStream_t on) { return add_one(on); });
+  EXPECT_RUN(kInstantiated, step.run(stream));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+  for (const auto& each : {all, some, none}) {
+    EXPECT_EQ(std::count(each->said.begin(), each->said.end(), "end run instantiated"), 2);
+    each->said.clear();
+  }
+  for (int i = 0; i < 64; ++i) EXPECT_RUN(kReplayed, i % 2 == 0 ? step.run(stream) : run_add(cache, key("k")));
+  EXPECT_EQ(std::count(all->said.begin(), all->said.end(), "end run replayed"), 64);
+  EXPECT_EQ(std::count(some->said.begin(), some->said.end(), "end run replayed"), 8);
+  EXPECT_EQ(none->said, Calls());
+  expect_sum(66);
+}
+
+TEST_F(ListenerTest, WhoAgreedHasAnEndIfAnotherOneRefuses) {
+  const auto first = std::make_shared<Order>(Listener::Wants{.launches = true});
+  const auto second = std::make_shared<Order>(Listener::Wants{.launches = true});
+  Options options;
+  options.listeners = {first, second};
+  Cache cache(options);
+  for (const EventKind kind : {EventKind::kCapture, EventKind::kLaunch}) {
+    second->refused = kind;
+    first->said.clear();
+    second->said.clear();
+    EXPECT_FAILURE(kAborted, run_add(cache, key("k")));
+    const std::string name = to_string(kind);
+    EXPECT_EQ(std::count(first->said.begin(), first->said.end(), "end " + name + " failed"), 1) << name;
+    EXPECT_EQ(std::count(second->said.begin(), second->said.end(), "begin " + name), 1) << name;
+    EXPECT_EQ(std::count(second->said.begin(), second->said.end(), "end " + name + " failed"), 0) << name;
+  }
+  expect_sum(0);
+  second->refused = EventKind::kInstantiate;  // cannot be refused
+  EXPECT_RUN(kInstantiated, run_add(cache, key("another")));
+}
+
+TEST_F(ListenerTest, WhatAKeyLosesHasAReason) {
+  const auto order = std::make_shared<Order>(Listener::Wants());
+  Options options = renting(1);
+  options.listeners = {order};
+  Cache cache(options);
+  const auto run = [&](const char* name, float value) {
+    return cache.run(key(name), stream,
+                     [&, value](cudaStream_t on) { return launch(add, kGrid, kBlock, on, data.get(), kSize, value); });
+  };
+  EXPECT_RUN(kInstantiated, run("a", 1));
+  order->said.clear();
+  order->losses.clear();
+  EXPECT_RUN(kUpdated, run("b", 2));
+  EXPECT_EQ(order->said, (Calls{"begin run", "begin capture", "end capture", "end lend", "begin update", "end update",
+                                "end run updated"}));
+  EXPECT_EQ(order->losses[1], Loss::kLent);
+  order->losses.clear();
+  EXPECT_RUN(kSwitched, run("a", 1));
+  EXPECT_EQ(order->losses, (std::vector<Loss>{Loss::kLent, Loss::kLent, Loss::kNone}));  // lend, update, run
+  order->said.clear();
+  EXPECT_TRUE(cache.erase(key("a")));
+  settle(cache);
+  EXPECT_EQ(order->said, (Calls{"begin destroy_executable", "end destroy_executable", "begin destroy_graph",
+                                "end destroy_graph", "end erase"}));
+  EXPECT_EQ(order->runs[static_cast<int>(Outcome::kInstantiated)], 1u);
+  EXPECT_EQ(order->runs[static_cast<int>(Outcome::kSwitched)], 1u);
+  expect_sum(4);
+}
+
+// A listener may read the cache, whatever it is told.
+TEST_F(ListenerTest, TheCacheMayBeReadInEachCall) {
+  Cache* read = nullptr;
+  int calls_read = 0;
+  const auto look = [&] {
+    if (read == nullptr) return;
+    ++calls_read;
+    EXPECT_LE(read->stats().live_executables, 1u);
+    EXPECT_LE(read->entries().size(), 3u);
+    (void)read->contains(key("a"));
+  };
+  listener->wanted = {.hits = 1, .launches = true};
+  listener->on_begin = [&](const CacheEvent&) {
+    look();
+    return absl::OkStatus();
+  };
+  listener->on_end = [&](const CacheEvent&) { look(); };
+  Options options = unshared(1);
+  options.max_templates = 1;
+  options.listeners = {listener};
+  Cache cache(options);
+  read = &cache;
+  for (int i = 0; i < 9; ++i) EXPECT_TRUE(run_add(cache, key(i % 3 == 0 ? "a" : i % 3 == 1 ? "b" : "c")).ok());
+  EXPECT_TRUE(cache.erase(key("a")));
+  cache.clear();
+  read = nullptr;
+  EXPECT_GT(calls_read, 100);
+}
+
+TEST_F(ListenerTest, ANullPointerIsAnInvalidOption) {
+  Options options;
+  options.listeners = {listener, nullptr};
+  Cache cache(options);
+  EXPECT_FAILURE(kInvalidArgument, run_add(cache, key("k")));
+}
+
+// A cache that ends inside a capture leaves its executables to the next run of another one, and its listeners with
+// them.
+TEST_F(ListenerTest, WhatAnEndedCacheLeavesIsReportedWhenItIsDestroyed) {
+  Cache outer;
+  EXPECT_RUN(kInstantiated, outer.run(key("outer"), stream, [&](cudaStream_t on) {
+    const Stream other;
+    {
+      Cache inner(watched());
+      EXPECT_TRUE(absl::IsFailedPrecondition(inner.warm(key("k"), other, [&](cudaStream_t) {})));
+      noted.clear();
+    }
+    return add_one(on);
+  }));
+  auto ending = std::make_unique<Cache>(watched());
+  EXPECT_RUN(kInstantiated, run_add(*ending, key("k")));
+  noted.clear();
+  EXPECT_RUN(kInstantiated, outer.run(key("ends another"), stream, [&](cudaStream_t on) {
+    ending.reset();
+    expect_noted({});
+    return add_one(on);
+  }));
+  outer.clear();
+  expect_noted({"executable destroyed k", "graph destroyed k", "erased k"});
+  expect_sum(3);
+}
+
+#ifndef GRAPHCACHE_TEST_CUDA
+// Nothing is destroyed then, but programs may release what they hold for the keys.
+TEST_F(ListenerTest, AFatalErrorIsReportedAsTheEndOfAll) {
+  Cache cache(watched());
+  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+  noted.clear();
+  hostrt::fail_call("cudaGraphLaunch", 1, cudaErrorIllegalAddress, -1);
+  EXPECT_FALSE(run_add(cache, key("k")).ok());
+  hostrt::clear_failures();
+  expect_noted({"launch k", "executable destroyed k", "graph destroyed k", "erased k"});
+  EXPECT_TRUE(says(log, "cudaErrorIllegalAddress"));
+}
+#endif
+
+}  // namespace
+}  // namespace graphcache::test
