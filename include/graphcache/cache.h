@@ -173,7 +173,7 @@ class Cache {
   bool contains(const Key& key) const;
   // Forgets the key at every place of the program, pinned or not. Returns false if there was none. A run of the key
   // that is under way ends normally, and so do launches in flight. The executable is destroyed once these are over: by
-  // this call, which waits 0.2 ms for them, or by a later erase(), clear(), or run that is not a hit. If an
+  // this call, which waits up to 1 ms for them, or by a later erase(), clear(), or run that is not a hit. If an
   // adopted key has an owner, erase() waits for the work of the device and releases the owner (Adoption::owner).
   //
   // Synchronize before erase() if the capture of `fn` retains user objects, as some libraries do. They may be released
@@ -196,7 +196,6 @@ class Cache {
   // moment; the next ones are of a later moment. A key that is new or forgotten meanwhile may be missing, and none
   // appears twice.
   std::vector<EntryInfo> entries() const;
-
 
   // The graph that the key keeps. If the key has several entries, it is that of the one used last. Runs of the key wait
   // while the graph is read.

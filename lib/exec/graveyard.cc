@@ -120,8 +120,8 @@ CallResult Graveyard::collect_all(const DeviceMemory* to_wait, bool is_patient) 
   for (Grave& grave : waiting) {
     if (!is_over && grave.executable != nullptr) (void)fence(grave);
   }
-  for (int pass = 0; pass < (is_patient ? 2 : 1) && !waiting.empty(); ++pass) {
-    if (pass == 1) std::this_thread::sleep_for(kPatience);
+  for (int pass = 0; pass < (is_patient ? kPasses : 1) && !waiting.empty(); ++pass) {
+    if (pass > 0) std::this_thread::sleep_for(kPatience);
     for (auto grave = waiting.begin(); grave != waiting.end();) {
       bool done = is_over || grave->executable == nullptr || is_done(*grave, {});
       if (!done && to_wait != nullptr && grave->done.get() != nullptr) {

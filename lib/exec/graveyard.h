@@ -99,8 +99,10 @@ class Graveyard {
   static constexpr std::size_t kMaxGraphs = 256;
   // One call of collect() destroys at most this many beyond those.
   static constexpr int kMaxDestroyed = 4;
-  // Where the device is idle, the uploads of fences are over by then.
+  // Pauses between the passes of a patient collect_all(). Where the device is idle, the uploads of fences are over in
+  // less than all of these.
   static constexpr std::chrono::microseconds kPatience{200};
+  static constexpr int kPasses = 6;
 
   bool is_abandoned() ABSL_LOCKS_EXCLUDED(mutex_);
   // Holds what ended caches have left behind.

@@ -129,9 +129,9 @@ struct Hits {
   std::atomic<std::uint64_t> epoch{1};           // Grows with each run that is not a hit.
   RunCounts counts;
 
-  // Audience::hits_mask() of the cache's listeners.
-  std::uint64_t hits_mask = UINT64_MAX;
-  bool is_sampled() const { return (this_thread.uses & hits_mask) == hits_mask; }
+  // The complement of Audience::hits_mask(): with it, a sampled number of runs has all bits set.
+  std::uint64_t hits_skipped = 0;
+  bool is_sampled() const { return (this_thread.uses | hits_skipped) == UINT64_MAX; }
 
   // Whether this thread may make a hit by a mere launch now. If not, the run takes the way through the library.
   bool are_usual() const {

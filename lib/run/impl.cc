@@ -52,7 +52,7 @@ Cache::Impl::Impl(const Options& options, absl::Status invalid)
   enabled_ = invalid_.ok() && options_.max_executables > 0 && !is_set("GRAPHCACHE_DISABLE");
   is_usual_ =
       enabled_ && !options_.inline_in_foreign_capture && options_.verify_every == 0 && !audience_->wants_launches();
-  hits_->hits_mask = audience_->hits_mask();
+  hits_->hits_skipped = ~audience_->hits_mask();
   logs_to_stderr_ = is_set("GRAPHCACHE_LOG");
   if (enabled_ && (options_.diagnose || is_set("GRAPHCACHE_DIAGNOSE"))) find_diagnoser();
 }
