@@ -17,6 +17,9 @@
 
 #include "cache_support.h"
 #include "graphcache/graphcache.h"
+#ifndef GRAPHCACHE_TEST_CUDA
+#include "graphcache/hostrt.h"
+#endif
 #include "graphcache/status.h"
 #include "kernels.h"
 #include "listeners.h"
