@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cache_support.h"
+#include "advice_support.h"
 #include "graph/template.h"
 #include "graphcache/advice.h"
 #include "graphcache/graphcache.h"
@@ -17,25 +17,8 @@
 namespace graphcache::test {
 namespace {
 
-class AdviseTest : public CacheTest {
+class AdviseTest : public AdviceTest {
  protected:
-  static std::vector<FindingKind> kinds(const Cache& cache) {
-    std::vector<FindingKind> kinds;
-    for (const Finding& finding : advise(cache)) kinds.push_back(finding.kind);
-    return kinds;
-  }
-  static Finding only(const Cache& cache, FindingKind kind) {
-    const std::vector<Finding> findings = advise(cache);
-    EXPECT_EQ(findings.size(), 1u);
-    for (const Finding& finding : findings) {
-      EXPECT_EQ(finding.kind, kind) << to_string(finding.kind) << ": " << finding.text;
-      EXPECT_FALSE(finding.text.empty());
-      EXPECT_FALSE(finding.cure.empty());
-      if (finding.kind == kind) return finding;
-    }
-    ADD_FAILURE() << "no finding " << to_string(kind);
-    return {};
-  }
   // Work whose grid follows the size: adds one to every element, up to kSize.
   absl::StatusOr<Outcome> run_size(Cache& cache, const Key& key, std::int64_t size) {
     return cache.run(key, stream, [&](cudaStream_t on) {

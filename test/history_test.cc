@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "cache_support.h"
+#include "advice_support.h"
 #include "graphcache/advice.h"
 #include "graphcache/graphcache.h"
 #include "kernels.h"
@@ -172,7 +172,7 @@ TEST_F(HistoryEventsTest, ThreadsMayTellAtOnce) {
 
 // ---- Of a cache -----------------------------------------------------------------------------------------------------
 
-class HistoryTest : public CacheTest {
+class HistoryTest : public AdviceTest {
  protected:
   static Options followed(Options options = {}) {
     options.listeners = {std::make_shared<History>()};
@@ -185,20 +185,6 @@ class HistoryTest : public CacheTest {
   }
   static std::uint64_t count(const LabelStats& stats, Outcome outcome) {
     return stats.outcomes[static_cast<std::size_t>(outcome)];
-  }
-  static std::vector<FindingKind> kinds(const Cache& cache) {
-    std::vector<FindingKind> kinds;
-    for (const Finding& finding : advise(cache)) kinds.push_back(finding.kind);
-    return kinds;
-  }
-  static Finding only(const Cache& cache, FindingKind kind) {
-    const std::vector<Finding> findings = advise(cache);
-    EXPECT_EQ(findings.size(), 1u);
-    for (const Finding& finding : findings) {
-      if (finding.kind == kind) return finding;
-    }
-    ADD_FAILURE() << "no finding " << to_string(kind);
-    return {};
   }
 };
 

@@ -576,7 +576,7 @@ TEST_F(ListenerTest, WhatAKeyLosesHasAReason) {
   expect_sum(4);
 }
 
-// A listener may read the cache, whatever it is told.
+// A listener may read the cache during each event.
 TEST_F(ListenerTest, TheCacheMayBeReadInEachCall) {
   Cache* read = nullptr;
   int calls_read = 0;

@@ -74,8 +74,7 @@ bool Audience::is_for(const Seat& seat, const Filter& filter) {
 Audience::Span::Span(const Audience& audience, const CacheEvent& of, Filter filter)
     : event(of), audience_(audience), filter_(filter) {
   if (audience.empty()) return;
-  if (detail::this_thread.number == 0) detail::ThisThread::take_number();
-  event.thread = detail::this_thread.number;
+  event.thread = detail::number_of_this_thread();
   event.begin = std::chrono::steady_clock::now();
   const bool may_refuse = event.kind == EventKind::kCapture || event.kind == EventKind::kLaunch;
   for (; begun_ < audience.seats_.size(); ++begun_) {
@@ -99,8 +98,7 @@ Audience::Span::~Span() {
 
 void Audience::mark(CacheEvent event) const noexcept {
   if (empty()) return;
-  if (detail::this_thread.number == 0) detail::ThisThread::take_number();
-  event.thread = detail::this_thread.number;
+  event.thread = detail::number_of_this_thread();
   event.begin = event.end = std::chrono::steady_clock::now();
   for (const Seat& seat : seats_) end(seat, event);
 }

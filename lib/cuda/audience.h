@@ -3,7 +3,6 @@
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
-#include <cuda_runtime_api.h>
 
 #include <cstddef>
 #include <cstdint>

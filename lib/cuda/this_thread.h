@@ -19,4 +19,9 @@ struct ThisThread {
 };
 [[gnu::visibility("default")]] ABSL_CONST_INIT inline thread_local ThisThread this_thread;
 
+// The number of this thread, taken at the first call.
+inline unsigned number_of_this_thread() {
+  return this_thread.number != 0 ? this_thread.number : ThisThread::take_number();
+}
+
 }  // namespace graphcache::detail

@@ -24,7 +24,7 @@ using TellBreak = std::function<void(std::string_view text)>;
 class Watch {
  public:
   virtual ~Watch() = default;
-  // The capture has begun. Before that, nothing is told.
+  // The capture has begun. Before that, nothing is reported.
   virtual void began() = 0;
   // Call this before the capture's end.
   virtual void end() = 0;

@@ -109,8 +109,7 @@ class RunCounts {
   };
 
   void add(std::size_t which, std::uint64_t n) {
-    unsigned number = this_thread.number;
-    if (number == 0) number = ThisThread::take_number();
+    const unsigned number = number_of_this_thread();
     std::atomic<std::uint64_t>& count = stripes_[number].counts[which];
     if (number == ThisThread::kMany) {
       count.fetch_add(n, std::memory_order_relaxed);
