@@ -54,10 +54,6 @@ absl::StatusOr<Outcome> Cache::run_step(detail::Hits& hits, const Key& key, cuda
   }
   return GRAPHCACHE_CHECKED(cache->impl_)->run_step(key, stream, call, remembered, error);
 }
-absl::Status Cache::adopt_call(const Key& key, cudaGraph_t graph, const detail::Call& call,
-                               absl::Span<const detail::ValuePlace> places, Adoption adoption) {
-  return GRAPHCACHE_CHECKED(impl_)->adopt(key, graph, call, places, std::move(adoption));
-}
 absl::Status Cache::warm_call(const Key& key, cudaStream_t stream, const detail::Call& call) {
   return GRAPHCACHE_CHECKED(impl_)->warm(key, stream, call);
 }
@@ -75,7 +71,7 @@ absl::StatusOr<GraphInfo> Cache::graph(const Key& key) const { return GRAPHCACHE
 absl::StatusOr<GraphInfo> Cache::graph(std::uint64_t entry) const { return GRAPHCACHE_CHECKED(impl_)->graph(entry); }
 absl::Status Cache::status() const { return impl_->status(); }
 const Options& Cache::options() const { return impl_->options(); }
-StreamArg Cache::default_stream() const { return impl_->options().stream; }
+StreamArg Cache::default_stream() const { return impl_->default_stream(); }
 
 Cache& cache_for(int device) {
   static Mutex mutex;

@@ -11,11 +11,15 @@
 #include <system_error>
 #include <utility>
 
-#include "cuda/errors.h"
-
 namespace graphcache {
 
 absl::Status check(Options& options) {
+  if (options.device == kMinusOne) {
+    return absl::InvalidArgumentError("cache_for(-1): there is no such device; devices are counted from 0");
+  }
+  if (options.device < 0 && options.device != Options::kCurrentDevice) {
+    return absl::InvalidArgumentError(absl::StrCat("Options::device is ", options.device, ": there is no such device"));
+  }
   const std::pair<const char*, int> counts[] = {{"max_executables", options.max_executables},
                                                 {"capture_after", options.capture_after},
                                                 {"max_templates", options.max_templates},
@@ -32,12 +36,9 @@ absl::Status check(Options& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("Options::share has an invalid value (", static_cast<int>(options.share), ")"));
   }
-  constexpr unsigned long long kKnownFlags =
-      cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUseNodePriority;
-  if ((options.instantiate_flags & ~kKnownFlags) != 0) {
+  if ((options.instantiate_flags & ~static_cast<unsigned long long>(cudaGraphInstantiateFlagUseNodePriority)) != 0) {
     return absl::InvalidArgumentError(
-        "Options::instantiate_flags may contain only cudaGraphInstantiateFlagAutoFreeOnLaunch and "
-        "cudaGraphInstantiateFlagUseNodePriority");
+        "Options::instantiate_flags may contain only cudaGraphInstantiateFlagUseNodePriority");
   }
   const cudaStreamCaptureMode modes[] = {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal,
                                          cudaStreamCaptureModeRelaxed};
@@ -64,22 +65,6 @@ absl::Status check(Options& options) {
                                                      "': it must be 0 or a positive number"));
     }
     options.verify_every = every;
-  }
-  LastErrorGuard last_error;
-  if (options.device == Options::kCurrentDevice) {
-    const cudaError_t error = cudaGetDevice(&options.device);
-    if (error != cudaSuccess) return cuda_failure("cudaGetDevice", error);
-  }
-  int count = 0;
-  if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {
-    return cuda_failure("cudaGetDeviceCount", error);
-  }
-  if (options.device < 0 || options.device >= count) {
-    if (options.device == kMinusOne) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("cache_for(-1): there is no such device; there are ", count, ", counted from 0"));
-    }
-    return absl::InvalidArgumentError(absl::StrCat("Options::device is ", options.device, ", of ", count, " devices"));
   }
   return absl::OkStatus();
 }

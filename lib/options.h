@@ -12,7 +12,7 @@ namespace graphcache {
 // Used as Options::device: an invalid device, where -1 does not mean the current one.
 inline constexpr int kMinusOne = INT_MIN;
 
-// Fills in the device, and verify_every from the environment. Returns an error if the options are invalid.
+// Fills in verify_every from the environment. Returns an error if the options are invalid. Makes no CUDA call.
 absl::Status check(Options& options);
 
 }  // namespace graphcache

@@ -1,5 +1,7 @@
 #include "graphcache/recorder.h"
 
+#include <utility>
+
 #include "graph/recording.h"
 
 namespace graphcache {
@@ -19,10 +21,12 @@ void Recorder::memset(Arg<void*> dst, Arg<int> value, Arg<std::size_t> bytes) {
 
 void detail::note_order_to_stop(Recorder& recorder) { recorder.recording_->stop(); }
 
-const void* Recorder::on_device(const detail::ArgView& value) {
-  const void* at = nullptr;
-  recording_->or_fail([&] { at = recording_->on_device(name_of(stream_), value); });
-  return at;
+void Recorder::write(void* device, std::size_t bytes, const detail::ArgView& value) {
+  recording_->or_fail([&] { recording_->write(name_of(stream_), device, bytes, value); });
+}
+
+void Recorder::keep_memory(std::shared_ptr<const void> owner, std::size_t bytes) {
+  recording_->or_fail([&] { recording_->keep(std::move(owner), bytes); });
 }
 
 }  // namespace graphcache

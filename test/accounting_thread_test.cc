@@ -313,13 +313,22 @@ TEST_F(AccountingTest, CurrentDeviceIsRestored) {
   EXPECT_EQ(data->first(), 5.0f);
 }
 
-TEST_F(AccountingTest, CacheTakesTheDeviceThatIsCurrentWhenItIsMade) {
+TEST_F(AccountingTest, CacheTakesTheDeviceOfTheFirstRunsStream) {
   hostrt::set_device_count(2);
   CUDA_OK(cudaSetDevice(1));
-  Cache cache;
-  EXPECT_EQ(cache.options().device, 1);
+  Cache cache, by_default_stream;
+  EXPECT_EQ(cache.options().device, Options::kCurrentDevice);
+  ASSERT_TRUE(run_add(cache, key("k")).ok());  // The stream belongs to device 0.
+  EXPECT_EQ(cache.options().device, 0);
+  int current = -1;
+  CUDA_OK(cudaGetDevice(&current));
+  EXPECT_EQ(current, 1);
+  Stream there;
+  EXPECT_FAILURE(kInvalidArgument, run_add(cache, key("k"), there));
+  EXPECT_TRUE(by_default_stream.run(key("k"), cudaStreamPerThread, [](cudaStream_t) {}).ok());
+  EXPECT_EQ(by_default_stream.options().device, 1);
   CUDA_OK(cudaSetDevice(0));
-  EXPECT_FAILURE(kInvalidArgument, run_add(cache, key("k")));  // the stream belongs to device 0
+  EXPECT_FAILURE(kInvalidArgument, run_add(by_default_stream, key("k")));
 }
 
 TEST_F(AccountingTest, StreamOfAnotherDeviceIsRefusedOnHitsToo) {
@@ -395,6 +404,8 @@ TEST_F(AccountingTest, WhatIsInFlightOnAnotherDeviceIsNotDestroyed) {
   Cache outer(options);
   {
     Stream there;
+    ASSERT_TRUE(run_add(outer, key("k"), there).ok());
+    CUDA_OK(cudaStreamSynchronize(there));
     hostrt::hold(there);
     for (int i = 0; i < kKeys; ++i) ASSERT_TRUE(run_add(*ended, key(i), there).ok());
     const std::size_t waiting = hostrt::ledger().executables - 1;

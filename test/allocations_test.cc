@@ -191,9 +191,9 @@ TEST_F(AllocationsTest, AnAllocationMayFailBesideACall) {
   }
 }
 
-// The graph still belongs to the caller, or it belongs to the cache.
-TEST_F(AllocationsTest, AnAdoptionThatRunsOutOfMemoryTakesNothing) {
-  for (const bool takes : {false, true}) {
+// The graph still belongs to the caller, or it belongs to the cache. The owner is kept only with the graph.
+TEST_F(AllocationsTest, AGraphOfTheProgramsOwnIsTakenOrLeftWhenMemoryRunsOut) {
+  for (const bool gives_away : {false, true}) {
     bool struck = true;
     for (int nth = 1; struck; ++nth) {
       SCOPED_TRACE("allocation " + std::to_string(nth));
@@ -201,27 +201,65 @@ TEST_F(AllocationsTest, AnAdoptionThatRunsOutOfMemoryTakesNothing) {
       World world;
       auto owner = std::make_shared<int>(1);
       cudaGraph_t graph = nullptr;
-      CUDA_OK(cudaStreamBeginCapture(world.stream, cudaStreamCaptureModeThreadLocal));
-      CUDA_OK(launch(do_nothing, 1, 1, world.stream));
-      CUDA_OK(cudaStreamEndCapture(world.stream, &graph));
-      Adoption adoption{owner, takes, {}};
+      int graphs = 0;
+      const auto fn = [&]() -> Graph {
+        ++graphs;
+        allocations.armed = false;  // what fn does on its own account
+        CUDA_OK(cudaStreamBeginCapture(world.stream, cudaStreamCaptureModeThreadLocal));
+        CUDA_OK(launch(append_in_each, 1, 1, world.stream, world.log.get(), world.count.get(), -5));
+        CUDA_OK(cudaStreamEndCapture(world.stream, &graph));
+        allocations.armed = true;
+        return Graph{.graph = graph, .owner = owner, .give_away = gives_away};
+      };
       FailedAllocation fault(nth, 1);
       fault.arm();
-      const absl::Status done = world.cache->adopt(kKey, graph, std::move(adoption));
+      const absl::StatusOr<Outcome> done = world.cache->run(kKey, world.stream, fn);
       struck = fault.disarm();
-      EXPECT_TRUE(done.ok() || absl::IsResourceExhausted(done)) << done;
+      EXPECT_TRUE(done.ok() || absl::IsResourceExhausted(done.status())) << done.status();
       EXPECT_TRUE(done.ok() || struck);
-      EXPECT_EQ(world.cache->contains(kKey), done.ok());
-      if (!done.ok() || !takes) {
+      EXPECT_EQ(world.count.first(), done.ok() ? 1 : 0);
+      if (graphs != 0 && !gives_away) {
         CUDA_OK(cudaGraphDestroy(graph));
       }
-      EXPECT_EQ(world.cache->run(kKey, world.stream).ok(), done.ok());
       EXPECT_TRUE(world.run(kOther, 3).ok());
       world.cache->clear();
       EXPECT_EQ(hostrt::ledger().graphs, 0u);
       EXPECT_EQ(hostrt::ledger().executables, 0u);
-      EXPECT_EQ(owner.use_count(), done.ok() || adoption.owner == nullptr ? 1 : 2);
+      EXPECT_EQ(owner.use_count(), 1);
       EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
+    }
+  }
+}
+
+// What a run keeps is released, whether or not its capture is kept.
+TEST_F(AllocationsTest, KeptObjectsAreReleasedWhenMemoryRunsOut) {
+  for (const int executables : {0, 8}) {
+    bool struck = true;
+    for (int nth = 1; struck; ++nth) {
+      SCOPED_TRACE("allocation " + std::to_string(nth));
+      hostrt::reset();
+      Options options;
+      options.max_executables = executables;
+      World world(options);
+      const auto owner = std::make_shared<int>(1);
+      const auto run = [&] {
+        return world.cache->run(kKey, world.stream, [&](Recorder& rec) {
+          for (int i = 0; i < 3; ++i) rec.keep(owner);
+          rec.launch(append_in_each, {1, 1}, world.log.get(), world.count.get(), -5);
+        });
+      };
+      FailedAllocation fault(nth, 1);
+      fault.arm();
+      const absl::StatusOr<Outcome> done = run();
+      struck = fault.disarm();
+      EXPECT_TRUE(done.ok() || absl::IsResourceExhausted(done.status())) << done.status();
+      EXPECT_TRUE(done.ok() || struck);
+      EXPECT_EQ(world.count.first(), done.ok() ? 1 : 0);
+      // A template may be left without an executable.
+      EXPECT_EQ(owner.use_count(), world.cache->contains(kKey) ? 4 : 1);
+      EXPECT_TRUE(run().ok());
+      world.cache->clear();
+      EXPECT_EQ(owner.use_count(), 1);
     }
   }
 }

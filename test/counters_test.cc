@@ -10,6 +10,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "cache_support.h"
 #include "graph/template.h"
@@ -394,26 +395,21 @@ TEST_F(CountersTest, WorkOnAnotherStream) {
   expect_sum(2);
 }
 
-TEST_F(CountersTest, MemoryOfAnEarlierLaunchThatWasNotFreed) {
+TEST_F(CountersTest, MemoryThatFnHandsOut) {
   Cache cache;
-  void* handed_out = nullptr;
+  std::vector<void*> handed_out;
   const auto run = [&] {
-    return cache.run(key("k"), stream, [&](cudaStream_t on) { return cudaMallocAsync(&handed_out, 64, on); });
+    return cache.run(key("k"), stream,
+                     [&](cudaStream_t on) { return cudaMallocAsync(&handed_out.emplace_back(), 64, on); });
   };
-  EXPECT_RUN(kInstantiated, run());
-  void* const first = handed_out;
-  skip(cache);
   EXPECT_RUN(kEager, run());
-  expect_moved(cache,
-               {{"eager", 1},
-                {"direct: memory_in_use", 1},
-                {"forgotten", 1},
-                {"live_executables", -1},
-                {"live_templates", -1},
-                {"estimated_device_bytes", -bytes(1)}},
-               none);
-  EXPECT_NE(handed_out, first);
-  for (void* memory : {first, handed_out}) CUDA_OK(cudaFreeAsync(memory, stream));
+  expect_moved(cache, {{"eager", 1}, {"direct: hands_out_memory", 1}, {"capture_failures", 1}}, {"capture"});
+  EXPECT_EQ(handed_out.size(), 2u);  // The first call was captured, and its memory never existed.
+  EXPECT_RUN(kEager, run());
+  expect_moved(cache, {{"eager", 1}, {"direct: hands_out_memory", 1}}, none);
+  ASSERT_EQ(handed_out.size(), 3u);
+  EXPECT_NE(handed_out[1], handed_out[2]);
+  for (void* memory : {handed_out[1], handed_out[2]}) CUDA_OK(cudaFreeAsync(memory, stream));
 }
 
 // ---- Failed runs ----------------------------------------------------------------------------------------------------

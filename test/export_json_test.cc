@@ -96,16 +96,6 @@ TEST_F(ExportJsonTest, ListenersAddWhatTheyMeasured) {
   EXPECT_EQ(all, 3u);
 }
 
-TEST_F(ExportJsonTest, AnAdoptedKeySaysSo) {
-  Cache cache;
-  cudaGraph_t graph = nullptr;
-  CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  CUDA_OK(add_one(stream));
-  CUDA_OK(cudaStreamEndCapture(stream, &graph));
-  EXPECT_TRUE(cache.adopt(key("k"), graph, {nullptr, /*take_graph=*/true, {}}).ok());
-  EXPECT_EQ(json::parse(to_json(cache.entries()))[0].at("adopted"), true);
-}
-
 TEST_F(ExportJsonTest, ACacheIsItsParts) {
   Cache cache(unshared(1));
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(run_add(cache, key("a", i)).ok());
@@ -138,7 +128,6 @@ TEST_F(ExportJsonTest, ACacheIsItsParts) {
     EXPECT_EQ(entry.at("live"), entries[i].live);
     EXPECT_EQ(entry.at("recorded"), entries[i].recorded);
     EXPECT_EQ(entry.at("pinned"), entries[i].label == "b");
-    EXPECT_EQ(entry.at("adopted"), false);
     EXPECT_EQ(entry.at("eager_reason"), json());
     EXPECT_EQ(entry.at("family"), entries[i].family);
     EXPECT_EQ(entry.at("nodes"), 1);

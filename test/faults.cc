@@ -152,7 +152,7 @@ void add_other_operations(ScenarioList& list) {
       if (in_flight) world.attempt(the.mine, the.value);
       world.cache.reset();
     };
-    destroy.after = [](World& world) { world.cache.emplace(); };
+    destroy.after = make_another_cache;
     destroy.ends = true;
     destroy.forgets_other = true;
   }

@@ -144,7 +144,10 @@ struct World {
       rec.launch(append_in_each, {one.grid, 1}, log.get(), count.get(), one.number);
     }
     if (work.conditional) enqueue_loop(rec);
-    if (work.pointed) rec.launch(append_pointed, {1, 1}, log.get(), count.get(), rec.on_device(v));
+    if (work.pointed) {
+      rec.write(pointed.get(), v);
+      rec.launch(append_pointed, {1, 1}, log.get(), count.get(), pointed.get());
+    }
     if (work.many) ManyArguments::launch(rec, log.get(), count.get(), v);
     if (work.inner == Work::Inner::kNone) return fn_status;
     const auto append_nine = [&](Recorder& inner, auto number) {
@@ -224,7 +227,7 @@ struct World {
 
   Stream stream;
   std::optional<Stream> other;
-  DeviceBuffer<int> log{512}, count{1};
+  DeviceBuffer<int> log{512}, count{1}, pointed{1};
   DeviceBuffer<unsigned> condition{1};
   DeviceBuffer<unsigned char> set{16}, copy{16};
   const bool patches_by_device;

@@ -21,7 +21,7 @@ void add_conditionals(ScenarioList& list) {
   list.add("verified with a condition", verified, mine, other, {kMine}, Outcome::kPatched);
   Scenario& destroy = list.add("destruction of a condition", {}, mine, other, {kMine}, {});
   destroy.operate = [](World& world, const Scenario&) { world.cache.reset(); };
-  destroy.after = [](World& world) { world.cache.emplace(); };
+  destroy.after = make_another_cache;
   destroy.ends = true;
   destroy.forgets_other = true;
 }

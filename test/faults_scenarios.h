@@ -1,6 +1,8 @@
 // How the list of scenarios is written.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <memory>
 #include <optional>
 #include <vector>
@@ -23,6 +25,12 @@ class ScenarioList {
   }
   std::vector<std::unique_ptr<Scenario>> all;
 };
+
+// For a scenario that ends the cache. The other one finds its device, and destroys what the first has left behind.
+inline void make_another_cache(World& world) {
+  world.cache.emplace();
+  EXPECT_TRUE(world.cache->run(key("first"), world.stream, [](cudaStream_t) {}).ok());
+}
 
 // Of executables that the device updates.
 void add_tables(ScenarioList& list);

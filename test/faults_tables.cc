@@ -147,7 +147,7 @@ void add_ends_of_tables(ScenarioList& list) {
       if (in_flight) world.attempt(the.mine, the.value);
       world.cache.reset();
     };
-    destroy.after = [](World& world) { world.cache.emplace(); };
+    destroy.after = make_another_cache;
     destroy.ends = true;
     destroy.forgets_other = true;
   }
@@ -167,7 +167,7 @@ void add_slots(ScenarioList& list) {
   list.add("eviction of values by the device", one, plain, plain_other, {kTheOther}, Outcome::kInstantiated);
 }
 
-// Values that kernels read through pointers.
+// Values that kernels read from memory that Recorder::write() writes to.
 void add_pointed(ScenarioList& list) {
   Options one, none;
   one.max_executables = 1;
@@ -179,8 +179,7 @@ void add_pointed(ScenarioList& list) {
   list.add("cold with a pointed value", {}, mine, other, {}, Outcome::kInstantiated).may_destroy = false;
   list.add("hit with a pointed value", {}, mine, other, {kMine}, Outcome::kPatched).may_destroy = false;
   list.add("eager with a pointed value", none, mine, other, {}, Outcome::kEager).may_destroy = false;
-  list.add("captured again with a pointed value", one, first, second, {kMine, kTheOther}, Outcome::kInstantiated)
-      .forgets_other = true;
+  list.add("switch with a pointed value", one, first, second, {kMine, kTheOther}, Outcome::kSwitched);
   list.add("pointed value by the device", by_device, mine, other, {kMine}, Outcome::kPatched).may_destroy = false;
   for (const bool in_flight : {false, true}) {
     Scenario& destroy =
@@ -191,7 +190,7 @@ void add_pointed(ScenarioList& list) {
       world.attempt(the.mine, 5);
       world.cache.reset();
     };
-    destroy.after = [](World& world) { world.cache.emplace(); };
+    destroy.after = make_another_cache;
     destroy.ends = true;
     destroy.forgets_other = true;
   }

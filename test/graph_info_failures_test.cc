@@ -109,8 +109,12 @@ TEST_F(GraphInfoFailuresTest, NamesOfKernelsAreReadable) {
   CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   CUDA_OK(launch(in_c, dim3(1), dim3(1), stream, to.get()));
   CUDA_OK(cudaStreamEndCapture(stream, &graph));
-  EXPECT_FALSE(cache.adopt(key("a"), graph, params(to.get()), {.bound = {bind("in_", 0, 0)}}).ok());
-  EXPECT_TRUE(cache.adopt(key("a"), graph, params(to.get()), {.bound = {bind("in_c", 0, 0)}}).ok());
+  const auto run = [&](const char* name) {
+    return cache.run(key("a", name), stream, params(to.get()),
+                     [&] { return Graph{.graph = graph, .bound = {bind(name, 0, 0)}}; });
+  };
+  EXPECT_FAILURE(kInvalidArgument, run("in_"));
+  EXPECT_RUN(kInstantiated, run("in_c"));
   CUDA_OK(cudaGraphDestroy(graph));
 }
 

@@ -17,6 +17,9 @@
 #include "graphcache/hostrt.h"
 #endif
 
+// A suite may define this, to run something before the process uses CUDA.
+[[gnu::weak]] void before_cuda();
+
 namespace {
 
 constexpr int kSkipped = 77;
@@ -61,6 +64,7 @@ class ForgetsForcedWays : public testing::EmptyTestEventListener {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (before_cuda != nullptr) before_cuda();
 #ifdef GRAPHCACHE_TEST_CUDA
   // Prints where a program died, on a machine without a debugger.
   absl::InitializeSymbolizer(argv[0]);

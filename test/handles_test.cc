@@ -27,19 +27,19 @@ class HandlesTest : public testing::Test {
     hostrt::reset();
   }
 
-  static Graph make_graph() {
+  static OwnedGraph make_graph() {
     cudaGraph_t graph = nullptr;
     CUDA_OK(cudaGraphCreate(&graph, 0));
-    return Graph(graph);
+    return OwnedGraph(graph);
   }
-  static Graph clone_of(Graph& original) {
-    Graph copy;
+  static OwnedGraph clone_of(OwnedGraph& original) {
+    OwnedGraph copy;
     CUDA_OK(clone(original, &copy));
     return copy;
   }
 
   // Whether `call`, made by another thread, reaches a runtime call while the graph is being destroyed.
-  bool meets_destruction(Graph graph, const std::function<void()>& call) {
+  bool meets_destruction(OwnedGraph graph, const std::function<void()>& call) {
     is_destroying_ = met_ = false;
     cudaUserObject_t object = nullptr;
     CUDA_OK(cudaUserObjectCreate(&object, this, &HandlesTest::wait, 1, cudaUserObjectNoDestructorSync));
@@ -48,7 +48,7 @@ class HandlesTest : public testing::Test {
       while (!is_destroying_) std::this_thread::yield();
       call();
     });
-    { const Graph destroyed = std::move(graph); }
+    { const OwnedGraph destroyed = std::move(graph); }
     other.join();
     return met_;
   }
@@ -68,18 +68,18 @@ class HandlesTest : public testing::Test {
 };
 
 TEST_F(HandlesTest, ACloneWaitsForTheDestructionOfAnother) {
-  Graph graph = make_graph();
+  OwnedGraph graph = make_graph();
   EXPECT_FALSE(meets_destruction(clone_of(graph), [&] { clone_of(graph); }));
 }
 
 TEST_F(HandlesTest, TheDestructionOfACloneWaitsForThatOfAnother) {
-  Graph graph = make_graph();
-  Graph another = clone_of(graph);
-  EXPECT_FALSE(meets_destruction(clone_of(graph), [&] { const Graph destroyed = std::move(another); }));
+  OwnedGraph graph = make_graph();
+  OwnedGraph another = clone_of(graph);
+  EXPECT_FALSE(meets_destruction(clone_of(graph), [&] { const OwnedGraph destroyed = std::move(another); }));
 }
 
 TEST_F(HandlesTest, AnInstantiationWaitsForTheDestructionOfAClone) {
-  Graph graph = make_graph();
+  OwnedGraph graph = make_graph();
   EXPECT_FALSE(meets_destruction(clone_of(graph), [&] {
     GraphExec executable;
     CUDA_OK(instantiate(graph, 0, &executable));
@@ -87,23 +87,23 @@ TEST_F(HandlesTest, AnInstantiationWaitsForTheDestructionOfAClone) {
 }
 
 TEST_F(HandlesTest, TheDestructionOfAnExecutableWaitsForThatOfAClone) {
-  Graph graph = make_graph();
+  OwnedGraph graph = make_graph();
   GraphExec executable;
   CUDA_OK(instantiate(graph, 0, &executable));
   EXPECT_FALSE(meets_destruction(clone_of(graph), [&] { const GraphExec destroyed = std::move(executable); }));
 }
 
 TEST_F(HandlesTest, ACloneOutlivesItsOriginal) {
-  Graph graph = make_graph();
-  Graph copy = clone_of(graph);
+  OwnedGraph graph = make_graph();
+  OwnedGraph copy = clone_of(graph);
   EXPECT_FALSE(meets_destruction(std::move(graph), [&] { clone_of(copy); }));
   GraphExec executable;
   CUDA_OK(instantiate(copy, 0, &executable));
 }
 
 TEST_F(HandlesTest, StrangersDoNotWait) {
-  Graph graph = make_graph();
-  Graph stranger = make_graph();
+  OwnedGraph graph = make_graph();
+  OwnedGraph stranger = make_graph();
   EXPECT_TRUE(meets_destruction(clone_of(graph), [&] { clone_of(stranger); }));
   EXPECT_TRUE(meets_destruction(clone_of(stranger), [&] {
     GraphExec executable;

@@ -200,7 +200,7 @@ TEST_F(HostrtGraphs, TheDriverLoadsLibrariesAndRunsTheirKernels) {
   CUDA_KERNEL_NODE_PARAMS params = {};
   params.kern = kernel;
   params.gridDimX = params.gridDimY = params.gridDimZ = params.blockDimY = params.blockDimZ = 1;
-  params.blockDimX = setter::kThreads;
+  params.blockDimX = 2;
   params.kernelParams = node_arguments;
   cudaGraph_t graph = nullptr;
   OK(cudaGraphCreate(&graph, 0));
@@ -211,12 +211,12 @@ TEST_F(HostrtGraphs, TheDriverLoadsLibrariesAndRunsTheirKernels) {
   CUfunction function = nullptr;
   ASSERT_EQ(CUDA_SUCCESS, function_of(&function, kernel));
   void* arguments[] = {&to_value, &given};
-  EXPECT_EQ(CUDA_SUCCESS, launch(function, 1, 1, 1, setter::kThreads, 1, 1, 0, stream_, arguments, nullptr));
+  EXPECT_EQ(CUDA_SUCCESS, launch(function, 1, 1, 1, 2, 1, 1, 0, stream_, arguments, nullptr));
   EXPECT_EQ(CUDA_ERROR_NOT_SUPPORTED, launch(function, 1, 1, 1, 1, 1, 1, 0, stream_, nullptr, arguments));
   OK(cudaStreamSynchronize(stream_));
   for (const auto& written : {node, value}) {
-    EXPECT_EQ(5u, written.words[0]);
-    EXPECT_EQ(6u, written.words[1]);
+    EXPECT_EQ(5u, written.bytes[0]);
+    EXPECT_EQ(6u, written.bytes[1]);
   }
 
   EXPECT_EQ(CUDA_SUCCESS, unload(library));

@@ -73,6 +73,16 @@ class ListenerTest : public CacheTest {
     noted.clear();
   }
 
+  // A graph that adds one, for a key whose fn returns it.
+  Graph own_graph() {
+    ++calls;
+    cudaGraph_t graph = nullptr;
+    CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    CUDA_OK(add_one(stream));
+    CUDA_OK(cudaStreamEndCapture(stream, &graph));
+    return {.graph = graph, .give_away = true};
+  }
+
   const std::shared_ptr<Functions> listener = std::make_shared<Functions>();
   Calls noted;
   std::string log;
@@ -253,30 +263,41 @@ TEST_F(ListenerTest, AnExceptionBeforeSomethingRefusesItAndOthersAreLogged) {
   }
 }
 
-TEST_F(ListenerTest, AnAdoptedKeyHasLaunchesAndNoCaptures) {
-  Cache cache(watched(unshared(0)));
-  cudaGraph_t graph = nullptr;
-  CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  CUDA_OK(add_one(stream));
-  CUDA_OK(cudaStreamEndCapture(stream, &graph));
-  EXPECT_TRUE(cache.adopt(key("k"), graph).ok());
-  EXPECT_RUN(kEager, cache.run(key("k"), stream));
+// The call of an fn that returns a graph stands where a capture would.
+TEST_F(ListenerTest, AnFnThatReturnsAGraphHasTheCallsOfACapture) {
+  Cache cache(watched());
+  const auto run = [&] { return cache.run(key("k"), stream, [&] { return own_graph(); }); };
+  EXPECT_RUN(kInstantiated, run());
+  expect_noted({"capture k", "captured 1 k", "launch k"});
+  EXPECT_EQ(captured_on, nullptr);
+  EXPECT_EQ(launched_on, stream);
+  EXPECT_RUN(kReplayed, run());
   expect_noted({"launch k"});
-  before_launch = absl::AbortedError("no offset");
-  EXPECT_TRUE(absl::IsAborted(cache.run(key("k"), stream).status()));
-  expect_sum(1);
-  noted.clear();
+  expect_sum(2);
   EXPECT_TRUE(cache.erase(key("k")));
-  expect_noted({"graph destroyed k", "erased k"});
-  CUDA_OK(cudaGraphDestroy(graph));
+  settle(cache);
+  expect_noted({"executable destroyed k", "graph destroyed k", "erased k"});
+  before_capture = absl::AbortedError("no handle");
+  EXPECT_FAILURE(kAborted, run());
+  expect_noted({"capture k"});  // What a listener refuses to begin has no end.
+  EXPECT_EQ(calls, 1);
+  expect_sum(2);
 }
 
-TEST_F(ListenerTest, ARunOfNoGraphIsNoCapture) {
+TEST_F(ListenerTest, ADirectRunOfAnOwnGraphHasALaunch) {
+  Cache cache(watched(unshared(0)));
+  const auto run = [&] { return cache.run(key("k"), stream, [&] { return own_graph(); }); };
+  EXPECT_RUN(kEager, run());
+  EXPECT_EQ(noted[0], "launch k");
+  EXPECT_EQ(launched_on, stream);
+  before_launch = absl::AbortedError("no offset");
+  EXPECT_FAILURE(kAborted, run());
+  EXPECT_EQ(calls, 2);
+  expect_sum(1);
+}
+
+TEST_F(ListenerTest, AnEmptyCaptureHasNoGraph) {
   Cache cache(watched());
-  EXPECT_TRUE(absl::IsNotFound(cache.run(key("k"), stream).status()));
-  EXPECT_TRUE(absl::IsNotFound(cache.warm(key("k"), stream, adopted)));
-  expect_noted({});
-  EXPECT_EQ(cache.stats().capture_failures, 0u);
   EXPECT_RUN(kEager, cache.run(key("empty"), stream, [](cudaStream_t) {}));
   expect_noted({"capture empty", "captured 0 empty"});
 }

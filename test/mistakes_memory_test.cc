@@ -15,13 +15,15 @@ class MistakesMemoryTest : public CacheTest {
  protected:
   static constexpr std::size_t kBytes = kSize * sizeof(float);
 
-  // Allocates memory, hands it out in `handed_out`, and fills it with `value`.
+  // Allocates memory, fills it with `value`, and hands it out in `handed_out` or, if it is cured, copies and frees it.
   absl::StatusOr<Outcome> run_allocating(Cache& cache, const char* label, float value) {
     return cache.run(key(label), stream, [&, value](cudaStream_t on) {
       ++calls;
       cudaError_t error = cudaMallocAsync(reinterpret_cast<void**>(&handed_out), kBytes, on);
       if (error == cudaSuccess) error = launch(fill, kGrid, kBlock, on, handed_out, kSize, value);
-      return error;
+      if (error != cudaSuccess || !is_cured) return error;
+      error = launch(scale, kGrid, kBlock, on, data.get(), handed_out, kSize, 1.0f);
+      return error == cudaSuccess ? cudaFreeAsync(handed_out, on) : error;
     });
   }
   // Returns the contents of the handed-out memory, which it frees.
@@ -30,110 +32,129 @@ class MistakesMemoryTest : public CacheTest {
     CUDA_OK(cudaFreeAsync(handed_out, stream));
     return data.first();
   }
-  static Options options(unsigned long long flags = 0, int max_executables = Options().max_executables) {
-    Options options;
-    options.instantiate_flags = flags;
-    options.max_executables = max_executables;
-    return options;
-  }
-
-  void expect_each_replay_hands_it_out(Cache& cache) {
-    EXPECT_RUN(kInstantiated, run_allocating(cache, "k", 3));
-    EXPECT_EQ(use_and_free(), 3);
-    for (int i = 0; i < 3; ++i) {
-      data.write(std::vector<float>(kSize));
-      EXPECT_RUN(kReplayed, run_allocating(cache, "k", 3));
-      EXPECT_EQ(use_and_free(), 3);
-    }
-    EXPECT_EQ(calls, 1);
-  }
 
   float* handed_out = nullptr;
+  bool is_cured = false;
 };
 
-TEST_F(MistakesMemoryTest, MemoryThatIsFreedBeforeTheNextRunIsHandedOutByEachReplay) {
+// Each run hands out its own memory, even while that of earlier runs is allocated. fn is called twice by the first run
+// and once by each later one.
+TEST_F(MistakesMemoryTest, AKeyThatHandsMemoryOutRunsDirectlyFromItsFirstRunOn) {
   Cache cache;
-  expect_each_replay_hands_it_out(cache);
-}
-
-TEST_F(MistakesMemoryTest, MemoryThatIsStillAllocatedIsNamed) {
-  Cache cache;
-  EXPECT_RUN(kInstantiated, run_allocating(cache, "k", 3));
-  float* const first = handed_out;
-  EXPECT_RUN(kEager, run_allocating(cache, "k", 3));
-  EXPECT_EQ(calls, 2);
-  EXPECT_NE(handed_out, first);
-  const EntryInfo entry = cache.entries()[0];
-  EXPECT_EQ(entry.eager_reason, EagerReason::kMemoryInUse);
-  EXPECT_NE(entry.error.find("was not freed"), std::string::npos) << entry.error;
-  EXPECT_EQ(cache.stats().eager(EagerReason::kMemoryInUse), 1u);
-  EXPECT_EQ(use_and_free(), 3);
-
-  // Each run hands out its own memory, whatever its outcome.
-  std::vector<float*> kept{first};
+  std::vector<float*> all;
   for (int i = 0; i < 12; ++i) {
-    handed_out = nullptr;
-    absl::StatusOr<Outcome> outcome = run_allocating(cache, "k", 3);
-    ASSERT_TRUE(outcome.ok()) << outcome.status().ToString();
-    ASSERT_NE(handed_out, nullptr) << "fn was not called, and would have to be";
-    for (const float* other : kept) ASSERT_NE(handed_out, other);
-    kept.push_back(handed_out);
+    EXPECT_RUN(kEager, run_allocating(cache, "k", static_cast<float>(i)));
+    EXPECT_EQ(calls, i + 2);
+    for (const float* other : all) EXPECT_NE(handed_out, other);
+    all.push_back(handed_out);
   }
-  for (float* memory : kept) {
-    CUDA_OK(launch(scale, kGrid, kBlock, stream, data.get(), memory, kSize, 2.0f));
-    CUDA_OK(cudaFreeAsync(memory, stream));
-    EXPECT_EQ(data.first(), 6);
+  for (int i = 0; i < 12; ++i) {
+    CUDA_OK(launch(scale, kGrid, kBlock, stream, data.get(), all[static_cast<std::size_t>(i)], kSize, 2.0f));
+    CUDA_OK(cudaFreeAsync(all[static_cast<std::size_t>(i)], stream));
+    EXPECT_EQ(data.first(), 2.0f * static_cast<float>(i));
   }
+  const EntryInfo entry = cache.entries()[0];
+  EXPECT_EQ(entry.eager_reason, EagerReason::kHandsOutMemory);
+  EXPECT_STREQ(to_string(EagerReason::kHandsOutMemory), "hands_out_memory");
+  EXPECT_TRUE(says(entry.error, "fn hands out memory that the graph would allocate"));
+  EXPECT_TRUE(says(entry.error, "Free the memory in fn, or allocate it before the run"));
+  EXPECT_FALSE(entry.recorded);
+  stats = cache.stats();
+  EXPECT_EQ(stats.eager(EagerReason::kHandsOutMemory), 12u);
+  EXPECT_EQ(stats.captures + stats.instantiations + stats.live_templates, 0u);
+  EXPECT_EQ(stats.capture_failures, 1u);
 }
 
-TEST_F(MistakesMemoryTest, WithAutoFreeOnLaunchTheMemoryOfAKeyStaysWhereItIs) {
-  Cache cache(options(cudaGraphInstantiateFlagAutoFreeOnLaunch));
-  EXPECT_RUN(kInstantiated, run_allocating(cache, "k", 3));
-  float* const first = handed_out;
-  for (int i = 0; i < 3; ++i) EXPECT_RUN(kReplayed, run_allocating(cache, "k", 3));
-  EXPECT_EQ(handed_out, first);
+// The key stays direct until it is erased.
+TEST_F(MistakesMemoryTest, AfterAnEraseAKeyThatNoLongerHandsMemoryOutIsCaptured) {
+  Cache cache;
+  EXPECT_RUN(kEager, run_allocating(cache, "k", 3));
   EXPECT_EQ(use_and_free(), 3);
+  is_cured = true;
+  EXPECT_RUN(kEager, run_allocating(cache, "k", 4));
+  expect_sum(4);
+  EXPECT_EQ(cache.entries()[0].eager_reason, EagerReason::kHandsOutMemory);
+  EXPECT_TRUE(cache.erase(key("k")));
+  EXPECT_RUN(kInstantiated, run_allocating(cache, "k", 5));
+  expect_sum(5);
+  data.write(std::vector<float>(kSize));
+  EXPECT_RUN(kReplayed, run_allocating(cache, "k", 5));
+  expect_sum(5);
+  EXPECT_EQ(calls, 4);
 }
 
-// The memory belongs to the graph's executable, and a template would silently restore the old address.
-TEST_F(MistakesMemoryTest, AKeyThatHandsMemoryOutIsCapturedAgainAfterItsEviction) {
-  Cache cache(options(0, 1));
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_RUN(kInstantiated, run_allocating(cache, "a", 3));
-    EXPECT_EQ(use_and_free(), 3);
-    EXPECT_RUN(kInstantiated, run_allocating(cache, "b", 4));
-    EXPECT_EQ(use_and_free(), 4);
+TEST_F(MistakesMemoryTest, AKeyThatHandsMemoryOutFailsIfTheOptionSaysSo) {
+  Cache cache(called_once());
+  for (int i = 1; i <= 2; ++i) {
+    const absl::StatusOr<Outcome> outcome = run_allocating(cache, "k", 3);
+    EXPECT_FAILURE(kFailedPrecondition, outcome);
+    EXPECT_TRUE(mentions(outcome.status(), "hands out memory")) << outcome.status();
+    EXPECT_EQ(calls, i);
   }
-  EXPECT_EQ(calls, 6);
-  EXPECT_EQ(cache.stats().forgotten, 5u);
+  expect_sum(0);
+  // Memory of a graph that was never launched is not allocated.
+  EXPECT_EQ(cache.stats().failed, 2u);
+  EXPECT_EQ(cache.stats().captures, 0u);
 }
 
-// A direct run hands out other memory than the template was captured with.
-TEST_F(MistakesMemoryTest, AKeyThatHandsMemoryOutIsCapturedAgainAfterADirectRun) {
-  Cache cache(options(0, 1));
-  EXPECT_RUN(kInstantiated, run_add(cache, key("other")));
-  EXPECT_TRUE(cache.pin(key("other")));
+TEST_F(MistakesMemoryTest, AWarmUpOfAKeyThatHandsMemoryOutFailsAndALaterRunIsDirect) {
+  Cache cache;
   const auto fn = [&](cudaStream_t on) {
     ++calls;
     cudaError_t error = cudaMallocAsync(reinterpret_cast<void**>(&handed_out), kBytes, on);
     if (error == cudaSuccess) error = launch(fill, kGrid, kBlock, on, handed_out, kSize, 5.0f);
     return error;
   };
-  EXPECT_TRUE(cache.warm(key("k"), stream, fn).ok());  // there is no room for its executable
-  EXPECT_EQ(calls, 2);
-  float* const of_template = handed_out;
+  const absl::Status warmed = cache.warm(key("k"), stream, fn);
+  EXPECT_FALSE(warmed.ok());
+  EXPECT_TRUE(mentions(warmed, "hands out memory")) << warmed;
+  EXPECT_EQ(calls, 1);
   EXPECT_RUN(kEager, cache.run(key("k"), stream, fn));
-  EXPECT_EQ(cache.stats().eager(EagerReason::kBudget), 1u);
-  EXPECT_NE(handed_out, of_template);
-  EXPECT_EQ(use_and_free(), 5);
-  EXPECT_TRUE(cache.unpin(key("other")));
-  EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, fn));
-  EXPECT_EQ(calls, 4);
   EXPECT_EQ(use_and_free(), 5);
 }
 
+// One of two allocations is freed. The other one may be on a forked stream, or freed only by a later run.
+TEST_F(MistakesMemoryTest, OneAllocationOfSeveralThatIsNotFreedIsEnough) {
+  Cache cache;
+  Stream side;
+  Event fork, join;
+  for (const bool on_side : {false, true}) {
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_RUN(kEager, cache.run(key("k", on_side), stream, [&](cudaStream_t on) {
+        float* freed = nullptr;
+        CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&freed), kBytes, on));
+        CUDA_OK(cudaEventRecord(fork, on));
+        CUDA_OK(cudaStreamWaitEvent(side, fork, 0));
+        const cudaStream_t where = on_side ? static_cast<cudaStream_t>(side) : on;
+        CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&handed_out), kBytes, where));
+        CUDA_OK(launch(fill, kGrid, kBlock, where, handed_out, kSize, 7.0f));
+        CUDA_OK(cudaEventRecord(join, side));
+        CUDA_OK(cudaStreamWaitEvent(on, join, 0));
+        CUDA_OK(cudaFreeAsync(freed, on));
+      }));
+      EXPECT_EQ(use_and_free(), 7);
+    }
+  }
+  EXPECT_EQ(cache.stats().eager(EagerReason::kHandsOutMemory), 4u);
+}
+
+// A run inside another run's fn is part of the outer graph, which then hands the memory out.
+TEST_F(MistakesMemoryTest, AnInnerRunThatHandsMemoryOutMakesTheOuterOneDirect) {
+  Cache cache;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_RUN(kEager, cache.run(key("outer"), stream,
+                                 [&](cudaStream_t) { return run_allocating(cache, "inner", 4).status(); }));
+    EXPECT_EQ(use_and_free(), 4);
+  }
+  for (const EntryInfo& entry : cache.entries()) {
+    EXPECT_EQ(entry.eager_reason, EagerReason::kHandsOutMemory) << entry.label;
+  }
+}
+
 TEST_F(MistakesMemoryTest, MemoryThatFnFreesItselfIsNoMistake) {
-  Cache cache(options(0, 1));
+  Options options;
+  options.max_executables = 1;
+  Cache cache(options);
   const auto run = [&](const char* label, float value) {
     return cache.run(key(label), stream, [&, value](cudaStream_t on) {
       ++calls;
@@ -266,12 +287,16 @@ TEST_F(MistakesMemoryTest, CopiesMayReadPageableMemoryThroughSlotsAndPinnedMemor
   EXPECT_EQ(cache.stats().stale, 0u);
 }
 
-// Verify mode would call `fn` again, which would hand out memory of a graph that is never launched.
+// Verify mode compares hits only, and there are none.
 TEST_F(MistakesMemoryTest, VerifyModeLeavesKeysAloneThatHandMemoryOut) {
   Options verifying;
   verifying.verify_every = 1;
   Cache cache(verifying);
-  expect_each_replay_hands_it_out(cache);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_RUN(kEager, run_allocating(cache, "k", 3));
+    EXPECT_EQ(calls, i + 2);
+    EXPECT_EQ(use_and_free(), 3);
+  }
   EXPECT_EQ(cache.stats().stale, 0u);
 }
 

@@ -148,8 +148,8 @@ TEST_F(MistakesOnStreamsTest, AForeignCaptureTakesTheWorkIfTheOptionSaysSo) {
   CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   EXPECT_RUN(kInlined, run(10)) << "a key that is known";
   EXPECT_RUN(kInlined, cache.run(key("new"), stream, [&](cudaStream_t on) { return add_one(on); }));
-  EXPECT_FAILURE(kUnimplemented, cache.run(key("device"), stream, params(1.0f),
-                                           [](Recorder& rec, Slot<float> v) { EXPECT_EQ(rec.on_device(v), nullptr); }));
+  EXPECT_FAILURE(kFailedPrecondition, cache.run(key("device"), stream, params(1.0f),
+                                                [&](Recorder& rec, Slot<float> v) { rec.write(data.get(), v); }));
   cudaGraph_t graph = nullptr;
   CUDA_OK(cudaStreamEndCapture(stream, &graph));
   expect_sum(2);

@@ -202,11 +202,12 @@ TEST_F(NestedLaunchTest, ParentsReadValuesOnTheDevice) {
     force(patching);
     Cache cache(options);
     const std::vector<Work> work = sequence(kRuns, 4);
+    DeviceBuffer<int> value(1);
     expect_as_direct(cache, kRuns, [&](Cache& by, int i) {
       return by.run(key("k"), stream, params(work[i].grid, work[i].value),
                     [&](Recorder& rec, Slot<unsigned> g, Slot<int> v) {
-                      const int* const value = rec.on_device(v);
-                      rec.launch(nested_from, {g, 32}, memory.get(), kSize, 2, value);
+                      rec.write(value.get(), v);
+                      rec.launch(nested_from, {g, 32}, memory.get(), kSize, 2, value.get());
                       rec.launch(blend, {8, 32}, memory.get(), kSize, 3, v);
                     });
     });

@@ -264,8 +264,8 @@ TEST_F(RuntimeRules, AChildGraphNodeOwnsAClone) {
   EXPECT_EQ(5, run(last));
 }
 
-// If two threads make and destroy relatives at the same time, the process crashes; these are unrelated. Cache::adopt()
-// clones in this way.
+// If two threads make and destroy relatives at the same time, the process crashes; these are unrelated. The cache
+// clones the graphs of the program in this way.
 TEST_F(Fact35, ACloneOfACloneThatIsGoneIsUnrelatedToTheFirst) {
   cudaGraph_t graph = nullptr, between = nullptr, apart = nullptr;
   OK(cudaGraphClone(&graph, capture([this] { OK(put(1, stream_)); })));

@@ -71,7 +71,7 @@ class SignatureTest : public testing::Test {
     CUDA_OK(cudaStreamBeginCapture(*stream, cudaStreamCaptureModeThreadLocal));
     enqueue(*stream);
     CUDA_OK(cudaStreamEndCapture(*stream, &graph));
-    result.graph.graph = Graph(graph);
+    result.graph.graph = OwnedGraph(graph);
     CUDA_OK(result.graph.list_nodes().error);
     result.content.node_count = result.graph.nodes.size();
     result.signature = describe(result.graph, &result.content);

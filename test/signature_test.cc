@@ -135,7 +135,7 @@ TEST_F(SignatureTest, EveryDependencyAndTypeCounts) {
     Described result;
     cudaGraph_t graph = nullptr;
     CUDA_OK(cudaGraphCreate(&graph, 0));
-    result.graph.graph = Graph(graph);
+    result.graph.graph = OwnedGraph(graph);
     std::vector<cudaGraphNode_t> nodes(count);
     for (cudaGraphNode_t& node : nodes) CUDA_OK(cudaGraphAddEmptyNode(&node, graph, nullptr, 0));
     nodes.erase(nodes.begin() + static_cast<std::ptrdiff_t>(left_out));

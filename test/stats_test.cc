@@ -190,17 +190,16 @@ TEST(StatsTest, TextOfAnEntryNamesWhatItHas) {
 
 TEST(StatsTest, TextOfAnEntryNamesItsSpecialStates) {
   EntryInfo entry;
-  for (const char* const part : {", pinned", ", adopted", "because", "error: ", "not in the graph", "stale: "}) {
+  for (const char* const part : {", pinned", "because", "error: ", "not in the graph", "stale: "}) {
     EXPECT_EQ(to_string(entry).find(part), std::string::npos) << part;
   }
-  entry.pinned = entry.adopted = true;
+  entry.pinned = true;
   entry.eager_reason = EagerReason::kBudget;
   entry.error = "the last";
   entry.stray_work = {{"one", 1}, {"two", 3}};
   entry.stale = {{"argument 1", 2}};
-  expect_all(to_string(entry),
-             {", pinned, adopted; last direct run because: budget; error: the last; not in the graph: "
-              "one; not in the graph: two (3 times); stale: argument 1 (2 times)"});
+  expect_all(to_string(entry), {", pinned; last direct run because: budget; error: the last; not in the graph: "
+                                "one; not in the graph: two (3 times); stale: argument 1 (2 times)"});
 }
 
 TEST(StatsTest, TextHoldsStaleHits) {

@@ -63,7 +63,7 @@ struct Step {
     kSet,             // sets q to the value a; its size is a value
     kCopy,            // copies p to q; its size is a value
     kGrid,            // changes q, with a grid that is a value
-    kPointed,         // changes q[0], with the value a read from device memory
+    kKept,            // sets q[0] to the constant, by a copy from pageable memory that is kept
     kFork,            // changes q on another stream that is forked and joined
     kNothing,         // a step that all siblings have in common
   };
@@ -75,11 +75,6 @@ struct Step {
   unsigned grid;
 };
 using Recipe = std::vector<Step>;
-
-// Whether each of its executables needs its own memory, so that it may be captured more than once.
-inline bool is_pointed(const Recipe& recipe) {
-  return std::any_of(recipe.begin(), recipe.end(), [](const Step& step) { return step.kind == Step::kPointed; });
-}
 
 // The first number selects kernel and topology, the second one constants and grids: keys of one shape are siblings. If
 // they have much in common, a switch takes patches instead of an update (costs.h). If they have the same kernels, one
@@ -126,8 +121,8 @@ inline void apply(const Step& step, const Values& values, Memory* memory) {
       return each(memory->q, values.grid, [&](unsigned x, unsigned i) { return factor * x + constant + i; });
     case Step::kNothing:
       return;
-    case Step::kPointed:
-      memory->q[0] = static_cast<int>(factor * static_cast<unsigned>(memory->q[0]) + a);
+    case Step::kKept:
+      memory->q[0] = step.constant;
       return;
     case Step::kFork:
       return each(memory->q, step.grid, [&](unsigned x, unsigned i) { return factor * x + a + i; });

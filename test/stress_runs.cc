@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -19,6 +20,17 @@
 #include "support.h"
 
 namespace graphcache::test::stress {
+
+// Memory that a graph keeps. A copy after its release shows.
+struct Kept {
+  explicit Kept(int the_constant) : constant(the_constant) { ++kept_objects; }
+  ~Kept() {
+    constant = -1;
+    --kept_objects;
+  }
+  Kept(const Kept&) = delete;
+  int constant;
+};
 
 // Slots if the key is shared, values if it belongs to the lane.
 template <bool kSlots>
@@ -98,13 +110,12 @@ struct Lane::Body {
       case Step::kNothing:
         rec.launch(do_nothing, shape);
         break;
-      case Step::kPointed:
-        if constexpr (kSlots) {
-          rec.launch(blend_in, {1, 1}, q, rec.on_device(a), 1, step.factor);
-        } else {
-          rec.launch(blend, {1, 1}, q, 1, step.factor, a);
-        }
+      case Step::kKept: {
+        auto kept = std::make_shared<Kept>(step.constant);
+        rec.keep(std::shared_ptr<const void>(kept, &kept->constant));
+        rec.memcpy(q, &kept->constant, sizeof(int));
         break;
+      }
       case Step::kFork: {
         cudaError_t error = cudaEventRecord(lane.fork_, rec.stream());
         if (error == cudaSuccess) error = cudaStreamWaitEvent(lane.side_, lane.fork_, 0);
@@ -257,14 +268,14 @@ void Lane::settle(const absl::StatusOr<Outcome>& result, const std::vector<Part>
     if (!world_.plan.injects && parts.size() == 1) {
       for (std::size_t i = 0; i < behaviour.before; ++i) apply((*parts[0].recipe)[i], parts[0].values, &expected_);
     } else {
-      adopt_some_of(parts, 0);
+      take_some_of(parts, 0);
     }
   }
   compare(("after a run that failed (" + result.status().ToString() + ")").c_str());
 }
 
 // If the memory is the result of the first steps of each part, sets the model to it and returns true.
-bool Lane::adopt_some_of(const std::vector<Part>& parts, std::size_t from) {
+bool Lane::take_some_of(const std::vector<Part>& parts, std::size_t from) {
   if (from == parts.size()) {
     return std::memcmp(&expected_, memory_, sizeof(Memory)) == 0 &&
            std::memcmp(&expected_apart_, apart_, sizeof(Memory)) == 0;
@@ -274,7 +285,7 @@ bool Lane::adopt_some_of(const std::vector<Part>& parts, std::size_t from) {
   Memory reached = before;
   for (std::size_t i = 0;; ++i) {
     this->*part.expected = reached;
-    if (adopt_some_of(parts, from + 1)) return true;
+    if (take_some_of(parts, from + 1)) return true;
     if (i == part.recipe->size()) break;
     apply((*part.recipe)[i], part.values, &reached);
   }

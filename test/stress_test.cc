@@ -106,6 +106,7 @@ TEST(StressTest, EveryResultIsExplainedByAnOrder) {
       const Stats stats = world.cache.stats();
       add(&all, stats);
     }
+    EXPECT_EQ(kept_objects, 0) << "objects that graphs keep";
     failures += hostrt::failures_injected();
     EXPECT_EQ(hostrt::misuses(), 0u) << hostrt::last_misuse();
     cudaGetLastError();

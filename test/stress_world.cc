@@ -57,7 +57,7 @@ void World::check_counters() {
   std::uint64_t wanted = 0;
   for_each_key([&](const KeyState& state) {
     wanted += static_cast<std::uint64_t>(state.captures);
-    if (state.captures > 1 && !is_pointed(state.recipe)) fail("a key was captured twice: " + state.key.to_string());
+    if (state.captures > 1) fail("a key was captured twice: " + state.key.to_string());
   });
   if (stats.captures != wanted) fail("captures are not those of keys");
 }
@@ -83,6 +83,7 @@ void World::check_what_is_left() {
     fail("graphs are alive without an owner");
   }
   cache.clear();
+  if (kept_objects != 0) fail("a cleared cache keeps objects");
   const hostrt::Ledger after = hostrt::ledger();
   if (after.executables + after.graphs + after.captures != 0) fail("the cache left something behind");
   if (cache.stats().live_templates + cache.stats().families != 0) fail("a cleared cache holds something");

@@ -20,6 +20,9 @@ constexpr int kThreads = 16;
 constexpr int kOperations = 200;  // of a thread
 constexpr int kOwnKeys = 2;       // of a lane
 
+// The number of objects that are alive of those that graphs keep.
+inline std::atomic<int> kept_objects{0};
+
 // The seed's choices for one cache.
 struct Plan {
   explicit Plan(std::uint64_t the_seed) : seed(the_seed) {
@@ -141,7 +144,7 @@ class Lane {
   absl::StatusOr<Outcome> checked(KeyState& state, const Behaviour& behaviour, Calls& calls, Run&& run);
   absl::Status run_nested(Nested nested, cudaStream_t stream);
   void settle(const absl::StatusOr<Outcome>& result, const std::vector<Part>& parts, const Behaviour& behaviour);
-  bool adopt_some_of(const std::vector<Part>& parts, std::size_t from);
+  bool take_some_of(const std::vector<Part>& parts, std::size_t from);
   void compare(const char* when);
   void synchronize();
   void expect_left_alone();

@@ -184,17 +184,18 @@ TEST_F(VerifyQuietTest, SlotsInOtherKindsOfMemory) {
 
 TEST_F(VerifyQuietTest, ValuesOnTheDevice) {
   Cache cache(verifying());
-  DeviceBuffer<float> values(3);
+  DeviceBuffer<float> values(3), first(1), second(1);
   for (int i = 0; i < 5; ++i) {
     ASSERT_TRUE(cache
                     .run(key("k"), stream, params(2.0f * i, 3.0f),
                          [&](Recorder& rec, Slot<float> a, Slot<float> b) {
-                           const float* const first = rec.on_device(a);
-                           const float* const second = rec.on_device(b);
-                           rec.launch(scale, {1, 1}, values.get(), first, 1, 2.0f);
-                           CUDA_OK(launch(scale, dim3(1), dim3(1), rec.stream(), values.get() + 1, second, 1, 1.0f));
-                           CUDA_OK(cudaMemcpyAsync(values.get() + 2, first, sizeof(float), cudaMemcpyDeviceToDevice,
-                                                   rec.stream()));
+                           rec.write(first.get(), a);
+                           rec.write(second.get(), b);
+                           rec.launch(scale, {1, 1}, values.get(), first.get(), 1, 2.0f);
+                           CUDA_OK(
+                               launch(scale, dim3(1), dim3(1), rec.stream(), values.get() + 1, second.get(), 1, 1.0f));
+                           CUDA_OK(cudaMemcpyAsync(values.get() + 2, first.get(), sizeof(float),
+                                                   cudaMemcpyDeviceToDevice, rec.stream()));
                          })
                     .ok());
     EXPECT_EQ(values.read(), (std::vector<float>{4.0f * i, 3, 2.0f * i}));

@@ -256,10 +256,10 @@ TEST_F(VerifyTest, HandlesHaveOneOwnerAndAreAlive) {
   Template& base_of_shared = base(*entry("shared").executable);
   Template& base_of_other = base(*entry("other").executable);
   cudaGraph_t owned = base_of_shared.graph.release();
-  base_of_shared.graph = Graph(base_of_other.graph.get());
+  base_of_shared.graph = OwnedGraph(base_of_other.graph.get());
   EXPECT_TRUE(finds("a graph has two owners"));
   base_of_shared.graph.release();
-  base_of_shared.graph = Graph(owned);
+  base_of_shared.graph = OwnedGraph(owned);
 
   GraphExec& first = exec(*entry("shared").executable);
   GraphExec& second = exec(*entry("other").executable);
@@ -272,7 +272,7 @@ TEST_F(VerifyTest, HandlesHaveOneOwnerAndAreAlive) {
 
 TEST_F(VerifyTest, HandlesAreAlive) {
   const std::size_t graphs = hostrt::ledger().graphs;
-  Graph& graph = entry("sibling").graph.graph;
+  OwnedGraph& graph = entry("sibling").graph.graph;
   const cudaGraph_t gone = graph.get();
   CUDA_OK(cudaGraphDestroy(gone));
   ASSERT_EQ(hostrt::ledger().graphs, graphs - 1);
@@ -280,7 +280,7 @@ TEST_F(VerifyTest, HandlesAreAlive) {
   cudaGraph_t another = nullptr;
   CUDA_OK(cudaGraphCreate(&another, 0));
   graph.release();
-  graph = Graph(another);
+  graph = OwnedGraph(another);
 
   GraphExec& exec_of_other = exec(*entry("other").executable);
   CUDA_OK(cudaGraphExecDestroy(exec_of_other.get()));

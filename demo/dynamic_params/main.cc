@@ -15,7 +15,7 @@
 // With --sweep: 8, 40, 200 and 1000 kernels, half of them dynamic, and fewer iterations for more kernels. Two more
 // ways:
 //
-//   cache_run_pointed  graphcache, the value in device memory (Recorder::on_device), where the dynamic kernels read it
+//   cache_run_pointed  graphcache, the value in device memory (Recorder::write), where the dynamic kernels read it
 //   static_replay      captured once and launched, nothing ever patched: what any way pays for the launch
 //
 // A table for each size compares them with `combined` and, in host time, with `static_replay`.

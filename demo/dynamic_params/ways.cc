@@ -186,15 +186,24 @@ class CacheRunPointed : public CacheRun {
 
  protected:
   void enqueue(graphcache::Recorder& rec, graphcache::Slot<float> value) const override {
-    const float* const pointed = rec.on_device(value);
+    rec.keep(pointed_);
+    rec.write(pointed_.get(), value);
     for (int i = 0; i < loop_.nodes; ++i) {
       if (loop_.is_dynamic(i)) {
-        rec.launch(mix_pointed, {1, kCount}, loop_.state, kCount, pointed, Loop::salt(i));
+        rec.launch(mix_pointed, {1, kCount}, loop_.state, kCount, pointed_.get(), Loop::salt(i));
       } else {
         rec.launch(mix, {1, kCount}, loop_.state, kCount, Loop::fixed(i), Loop::salt(i));
       }
     }
   }
+
+ private:
+  static std::shared_ptr<float> device_float() {
+    void* memory = nullptr;
+    DEMO_CUDA(cudaMalloc(&memory, sizeof(float)));
+    return {static_cast<float*>(memory), [](float* of) { DEMO_CUDA(cudaFree(of)); }};
+  }
+  const std::shared_ptr<float> pointed_ = device_float();
 };
 
 template <class T>

@@ -29,11 +29,10 @@ std::size_t temporary_bytes() {
 }
 
 absl::StatusOr<graphcache::Outcome> sum(graphcache::Cache& cache, cudaStream_t stream, const Array<char>& temporary,
-                                        const float* numbers, float* result) {
+                                        const float** in_memory, const float* numbers, float* result) {
   return cache.run(graphcache::key("sum", kCount), stream, graphcache::params(numbers),
                    [&](graphcache::Recorder& rec, graphcache::Slot<const float*> slot) {
-                     const float* const* in_memory = rec.on_device(slot);
-                     if (in_memory == nullptr) return cudaSuccess;  // The run returns the recorder's error.
+                     rec.write(in_memory, slot);
                      std::size_t bytes = temporary.bytes();
                      return cub::DeviceReduce::Sum(temporary.get(), bytes, numbers_at(in_memory), result, kCount,
                                                    rec.stream());
@@ -43,12 +42,13 @@ absl::StatusOr<graphcache::Outcome> sum(graphcache::Cache& cache, cudaStream_t s
 bool check_sum(graphcache::Cache& cache, cudaStream_t stream) {
   const Array<char> temporary(temporary_bytes());
   const Array<float> result(1);
+  const Array<const float*> in_memory(1);
   std::deque<Array<float>> there;  // all at once, so that each run has another address
   bool right = true;
   for (unsigned i = 0; i < kRuns; ++i) {
     const std::vector<float> numbers = small_numbers(kCount, i);
     there.emplace_back(numbers);
-    right &= succeeded(sum(cache, stream, temporary, there.back().get(), result.get()));
+    right &= succeeded(sum(cache, stream, temporary, in_memory.get(), there.back().get(), result.get()));
     right &= result.on_host(stream)[0] == std::accumulate(numbers.begin(), numbers.end(), 0.0f);
   }
   return right;

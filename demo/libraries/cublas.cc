@@ -36,17 +36,17 @@ struct Scalars {
   float alpha, beta;
 };
 
-// C = alpha * A * B + beta * C. A changes from run to run, so it is copied to where the product reads it.
+// C = alpha * A * B + beta * C. A changes from run to run, so it is copied to where the product reads it. `staged_a`
+// and `in_memory` are device memory that outlives the entry.
 absl::StatusOr<graphcache::Outcome> multiply(graphcache::Cache& cache, cudaStream_t stream, const Blas& blas,
-                                             const float* a, Scalars scalars, float* staged_a, const float* b,
-                                             float* c) {
+                                             const float* a, Scalars scalars, float* staged_a, Scalars* in_memory,
+                                             const float* b, float* c) {
   return cache.run(
       graphcache::key("multiply", kN), stream, graphcache::params(a, scalars),
       [&](graphcache::Recorder& rec, graphcache::Slot<const float*> a_slot, graphcache::Slot<Scalars> scalars_slot) {
         if (absl::Status used = blas.use(rec.stream(), CUBLAS_POINTER_MODE_DEVICE); !used.ok()) return used;
         rec.memcpy(staged_a, a_slot, kElements * sizeof(float));
-        const Scalars* in_memory = rec.on_device(scalars_slot);
-        if (in_memory == nullptr) return absl::OkStatus();  // The run returns the recorder's error.
+        rec.write(in_memory, scalars_slot);
         DEMO_TRY(cublasSgemm(blas.handle, CUBLAS_OP_N, CUBLAS_OP_N, kN, kN, kN, &in_memory->alpha, staged_a, kN, b, kN,
                              &in_memory->beta, c, kN));
         return absl::OkStatus();
@@ -62,12 +62,11 @@ struct Matrices {
 
 // C[i] = A[i] * B[i]. cuBLAS reads the pointers from device memory, so they are one slot.
 absl::StatusOr<graphcache::Outcome> multiply_batch(graphcache::Cache& cache, cudaStream_t stream, const Blas& blas,
-                                                   const Matrices& matrices) {
+                                                   Matrices* in_memory, const Matrices& matrices) {
   return cache.run(graphcache::key("multiply batch", kN, kBatch), stream, graphcache::params(matrices),
                    [&](graphcache::Recorder& rec, graphcache::Slot<Matrices> slot) {
                      if (absl::Status used = blas.use(rec.stream(), CUBLAS_POINTER_MODE_HOST); !used.ok()) return used;
-                     const Matrices* in_memory = rec.on_device(slot);
-                     if (in_memory == nullptr) return absl::OkStatus();
+                     rec.write(in_memory, slot);
                      const float alpha = 1, beta = 0;  // On the host: the graph keeps these values.
                      DEMO_TRY(cublasSgemmBatched(blas.handle, CUBLAS_OP_N, CUBLAS_OP_N, kN, kN, kN, &alpha,
                                                  in_memory->a, kN, in_memory->b, kN, &beta, in_memory->c, kN, kBatch));
@@ -92,6 +91,7 @@ std::vector<float> product(const std::vector<float>& a, const std::vector<float>
 bool check_multiply(graphcache::Cache& cache, cudaStream_t stream) {
   const Blas blas;
   const Array<float> staged_a(kElements), c(kElements);
+  const Array<Scalars> in_memory(1);
   const std::vector<float> b = small_numbers(kElements, 1);
   const Array<float> b_there(b);
   std::deque<Array<float>> a_there;  // all at once, so that each run has another address
@@ -101,8 +101,8 @@ bool check_multiply(graphcache::Cache& cache, cudaStream_t stream) {
     const std::vector<float> a = small_numbers(kElements, 2 + static_cast<unsigned>(i));
     const std::vector<float> before = c.on_host(stream);
     a_there.emplace_back(a);
-    right &=
-        succeeded(multiply(cache, stream, blas, a_there.back().get(), scalars, staged_a.get(), b_there.get(), c.get()));
+    right &= succeeded(multiply(cache, stream, blas, a_there.back().get(), scalars, staged_a.get(), in_memory.get(),
+                                b_there.get(), c.get()));
     right &= c.on_host(stream) == product(a, b, scalars, before);
   }
   return right;
@@ -110,6 +110,7 @@ bool check_multiply(graphcache::Cache& cache, cudaStream_t stream) {
 
 bool check_multiply_batch(graphcache::Cache& cache, cudaStream_t stream) {
   const Blas blas;
+  const Array<Matrices> in_memory(1);
   // Two sets of matrices. In each run another matrix of a set comes first.
   std::vector<std::vector<float>> a, b;
   std::deque<Array<float>> a_there, b_there, c_there;
@@ -127,7 +128,7 @@ bool check_multiply_batch(graphcache::Cache& cache, cudaStream_t stream) {
       matrices.b[k] = b_there[at(k + 1)].get();
       matrices.c[k] = c_there[at(k + 2)].get();
     }
-    right &= succeeded(multiply_batch(cache, stream, blas, matrices));
+    right &= succeeded(multiply_batch(cache, stream, blas, in_memory.get(), matrices));
     for (std::size_t k = 0; k < kBatch; ++k) {
       right &= c_there[at(k + 2)].on_host(stream) == product(a[at(k)], b[at(k + 1)], {1, 0}, {});
     }

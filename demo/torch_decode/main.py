@@ -5,7 +5,7 @@
   torch_one_pool   the same, with one pool for all
   graphcache_8     graphcache_torch.Cache(capture_after=0, max_executables=8)
   graphcache       graphcache_torch.Cache(capture_after=0)
-  adopted          the graphs of torch_one_pool, replayed by graphcache_torch.Cache(capture_after=0).adopt
+  run_graph        the graphs of torch_one_pool, replayed by graphcache_torch.Cache(capture_after=0).run_graph
 
 Each way runs in a process of its own: its start-up is timed, its device memory measured, and the tokens that it has
 decoded are compared with those of the way `eager`. The shapes are those of a model of 0.5 billion parameters, and the
@@ -23,7 +23,7 @@ import torch
 
 import graphcache_torch
 
-WAYS = ["eager", "torch", "torch_one_pool", "graphcache_8", "graphcache", "adopted"]
+WAYS = ["eager", "torch", "torch_one_pool", "graphcache_8", "graphcache", "run_graph"]
 MAX_BATCH, CONTEXT = 64, 256
 
 
@@ -113,7 +113,7 @@ def start(way, model, sizes):
     """Prepares a way. Returns the function that runs a step."""
     if way == "eager":
         return model.step, None
-    if way.startswith("torch") or way == "adopted":
+    if way.startswith("torch") or way == "run_graph":
         pool = None if way == "torch" else torch.cuda.graph_pool_handle()
         side = torch.cuda.Stream()
         graphs = {}
@@ -122,14 +122,13 @@ def start(way, model, sizes):
             with torch.cuda.stream(side):
                 model.step(batch)  # the warm-up that PyTorch's notes require
             torch.cuda.current_stream().wait_stream(side)
-            graphs[batch] = torch.cuda.CUDAGraph(keep_graph=way == "adopted")
+            graphs[batch] = torch.cuda.CUDAGraph(keep_graph=way == "run_graph")
             with torch.cuda.graph(graphs[batch], pool=pool):
                 model.step(batch)
-        if way == "adopted":
+        if way == "run_graph":
             cache = graphcache_torch.Cache(capture_after=0)
-            for batch, graph in graphs.items():
-                cache.adopt(("decode", batch), graph)
-            return lambda batch: cache.run(("decode", batch)), cache
+            makers = {batch: lambda graph=graph: graph for batch, graph in graphs.items()}
+            return lambda batch: cache.run_graph(("decode", batch), makers[batch]), cache
         return lambda batch: graphs[batch].replay(), graphs
     cache = graphcache_torch.Cache(capture_after=0, max_executables=8) if way == "graphcache_8" else graphcache_torch.Cache(capture_after=0)
     step = model.step

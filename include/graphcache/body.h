@@ -50,7 +50,7 @@ class Body {
     static_assert(
         detail::kNoSlots<A...>,
         "graphcache: a slot cannot be used inside a conditional body, whose nodes stay as they were recorded; "
-        "pass rec.on_device(slot) instead");
+        "write it to device memory by rec.write outside of the body, and pass that memory");
     if constexpr (detail::kNoSlots<A...>) recorder_.launch(kernel, shape.shape, std::forward<A>(args)...);
   }
   template <class... P, class G, class... A, std::enable_if_t<std::is_convertible_v<const G&, Arg<dim3>>, int> = 0>
@@ -122,11 +122,11 @@ void switch_node(const R& rec, C index, unsigned count, F&& nth) {
 //
 // What a body may do. A body is called once, when the node is recorded. Everything that it enqueues on body.stream() is
 // recorded with its present arguments, whether the graph will run it or not. Slots cannot be used in a body, because
-// its nodes stay as they were recorded: pass the result of rec.on_device(slot) instead. A cache that is run inside a
-// body becomes part of the body (kInlined). Work on other streams, rec.stream() included, must be forked from
-// body.stream() and joined again; otherwise the run fails. CUDA permits kernels, copies, memsets and conditional nodes
-// in a body. If a body contains a host function, cudaMallocAsync, cudaFreeAsync, or a copy from or to pageable memory,
-// `fn` runs directly (kCaptureFailed).
+// its nodes stay as they were recorded: write the slot to device memory by Recorder::write() outside of the body, and
+// pass that memory. A cache that is run inside a body becomes part of the body (kInlined). Work on other streams,
+// rec.stream() included, must be forked from body.stream() and joined again; otherwise the run fails. CUDA permits
+// kernels, copies, memsets and conditional nodes in a body. If a body contains a host function, cudaMallocAsync,
+// cudaFreeAsync, or a copy from or to pageable memory, `fn` runs directly (kCaptureFailed).
 //
 // Direct runs. If `fn` is called uncaptured, the host decides. At each decision the run waits for its stream, copies
 // the condition, and calls the body that is needed; a loop decides again after each round. So a body may be called any
@@ -135,9 +135,8 @@ void switch_node(const R& rec, C index, unsigned count, F&& nth) {
 // slot.
 //
 // Limits. Keys with conditional nodes share no executables, and CUDA permits only one executable of such a graph at a
-// time. If the condition of a loop is a slot, the key owns device memory, as with Recorder::on_device(). `fn` runs
-// directly if the library was built without nvcc. The same applies to a switch_node() or an `otherwise` if CUDA is
-// older than 12.8. In a capture by other code (Options::inline_in_foreign_capture) conditional nodes fail: the
-// library's kernel must stay loaded while that graph is launched, and the cache cannot know how long that is.
+// time. `fn` runs directly if the library was built without nvcc. The same applies to a switch_node() or an `otherwise`
+// if CUDA is older than 12.8. In a capture by other code (Options::inline_in_foreign_capture) conditional nodes fail:
+// the library's kernel must stay loaded while that graph is launched, and the cache cannot know how long that is.
 
 }  // namespace graphcache

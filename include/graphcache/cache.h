@@ -13,10 +13,8 @@
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
-#include <absl/types/span.h>
 #include <cuda_runtime_api.h>
 
-#include <array>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -24,8 +22,8 @@
 #include <utility>
 #include <vector>
 
-#include "graphcache/adopt.h"
 #include "graphcache/detail/call.h"
+#include "graphcache/graph.h"
 #include "graphcache/graph_info.h"
 #include "graphcache/key.h"
 #include "graphcache/options.h"
@@ -42,8 +40,8 @@ namespace graphcache {
 // are thread-safe. "Rules" after the class says what callers must observe.
 class Cache {
  public:
-  // Invalid options (a negative max_executables, an unknown device) make status() and each run return an error. Throws
-  // std::bad_alloc.
+  // Makes no CUDA call: the first run or warm() finds the device, so a process can make caches and then fork. Invalid
+  // options (a negative max_executables) make status() and each run return an error. Throws std::bad_alloc.
   explicit Cache(const Options& options = {});
   // Destroys every executable. REQUIRES: no run is under way. Waits for the work of the device, as cudaFree does,
   // because executables in flight cannot be destroyed. Inside a capture it does not wait: other caches of the device
@@ -58,7 +56,8 @@ class Cache {
   //
   // `fn` takes a cudaStream_t, or a Recorder& and one Slot<T> for each value of `params`. It returns nothing, a
   // cudaError_t or an absl::Status. It must only enqueue, because a hit does not call it, and a run calls it twice if
-  // it fails under capture: under capture, and directly.
+  // it fails under capture: under capture, and directly. An `fn` that takes nothing returns a Graph, or an
+  // absl::StatusOr<Graph>, that was made in another way (graph.h).
   //
   // REQUIRES: `stream` is not capturing (but see "Nested runs" and Options::inline_in_foreign_capture). Violations are
   // detected before any work is enqueued, except on a hit: there the launch fails and invalidates the caller's capture.
@@ -98,33 +97,6 @@ class Cache {
   }
   template <class... Ts, class Fn>
   absl::StatusOr<Outcome> run(const Key& key, StreamArg stream, const Params<Ts...>& params, Fn&& fn);
-
-  // Gives the key a graph that other code captured or built: later runs of the key replay it (adopt.h). The graph is
-  // not launched, and not changed, except that bound arguments get the values of `params`. Later runs have params of
-  // the same types.
-  //
-  // Errors, after which the graph and its owner are unchanged:
-  //   - AlreadyExists: the key has a graph already, adopted or captured.
-  //   - InvalidArgument: the graph is null, has no nodes, or has only nodes of another device; or an argument cannot be
-  //     bound.
-  //   - FailedPrecondition: the call was made inside a run's `fn`, or CUDA cannot clone the graph.
-  //   - ResourceExhausted: host memory ran out.
-  //   - A CUDA error.
-  // A graph that CUDA cannot instantiate is adopted without an error, but its runs fail.
-  absl::Status adopt(const Key& key, cudaGraph_t graph, Adoption adoption = {}) {
-    return adopt(key, graph, Params<>(), std::move(adoption));
-  }
-  template <class... Ts>
-  absl::Status adopt(const Key& key, cudaGraph_t graph, const Params<Ts...>& params, Adoption adoption) {
-    std::size_t index = 0;
-    const std::array<detail::ValuePlace, sizeof...(Ts)> places = {
-        detail::ValuePlace{Params<Ts...>::offset(index++), sizeof(Ts)}...};
-    detail::AdoptedFn fn;
-    return adopt_call(key, graph, make_call(params, fn), places, std::move(adoption));
-  }
-  // Replays the graph that was adopted for the key. Returns NotFound if there is none. To pass values, call run(key,
-  // stream, params, graphcache::adopted).
-  absl::StatusOr<Outcome> run(const Key& key, StreamArg stream) { return run(key, stream, adopted); }
 
   // Returns a step, which runs this key and `fn` in a hot loop as run() does (step.h). The step copies `fn`, or moves
   // it if it is an rvalue. This makes no CUDA call.
@@ -173,8 +145,8 @@ class Cache {
   bool contains(const Key& key) const;
   // Forgets the key at every place of the program, pinned or not. Returns false if there was none. A run of the key
   // that is under way ends normally, and so do launches in flight. The executable is destroyed once these are over: by
-  // this call, which waits up to 1 ms for them, or by a later erase(), clear(), or run that is not a hit. If an
-  // adopted key has an owner, erase() waits for the work of the device and releases the owner (Adoption::owner).
+  // this call, which waits up to 1 ms for them, or by a later erase(), clear(), or run that is not a hit. The same
+  // holds for what the key keeps (Recorder::keep, Graph::owner).
   //
   // Synchronize before erase() if the capture of `fn` retains user objects, as some libraries do. They may be released
   // at once in two cases: a forgotten key, such as this one, lost its executable after its last launch; or this key
@@ -209,9 +181,10 @@ class Cache {
   // The same for the entry with this EntryInfo::id.
   absl::StatusOr<GraphInfo> graph(std::uint64_t entry) const;
 
-  // Ok, or the reason why every run fails: invalid options, or a CUDA error that was fatal to the context.
+  // Ok, or the reason why every run fails: invalid options, an unknown device once a run has looked for it, or a CUDA
+  // error that was fatal to the context.
   absl::Status status() const;
-  // The options of the cache, with the actual device.
+  // The options of the cache. From the first run or warm() on, they name the actual device.
   const Options& options() const;
 
  private:
@@ -223,8 +196,6 @@ class Cache {
   template <class... Ts, class Fn>
   static detail::Call make_call(const Params<Ts...>& params, Fn& fn);
   absl::StatusOr<Outcome> run_call(const Key& key, cudaStream_t stream, const detail::Call& call);
-  absl::Status adopt_call(const Key& key, cudaGraph_t graph, const detail::Call& call,
-                          absl::Span<const detail::ValuePlace> places, Adoption adoption);
   absl::Status warm_call(const Key& key, cudaStream_t stream, const detail::Call& call);
   const std::shared_ptr<detail::Hits>& hits() const;
   static absl::StatusOr<Outcome> run_step(detail::Hits& hits, const Key& key, cudaStream_t stream,
@@ -259,20 +230,17 @@ class Cache {
 // is gone (by erase(), clear(), destruction, or Options::max_templates) and the last launch is over. Otherwise pass the
 // pointer as a slot, or put it into the key. The data of a host function must stay valid as well. A key runs directly
 // if a copy has pageable host memory at an end that is no slot (Recorder::memcpy), or if a host function has its data
-// there. Static data counts as pinned for host functions; and if such a function is in another shared object than
-// `fn`, as those of NCCL are, only data on a stack makes the key run directly. Pinned memory that is freed or
-// unregistered is not noticed. Code is memory too: erase the keys whose `fn` or kernels are in a shared object before
-// it is unloaded.
+// there, unless `fn` keeps that memory (Recorder::keep). Static data counts as pinned for host functions; and if such a
+// function is in another shared object than `fn`, as those of NCCL are, only data on a stack makes the key run
+// directly. Pinned memory that is freed or unregistered is not noticed. Code is memory too: erase the keys whose `fn`
+// or kernels are in a shared object before it is unloaded.
 //
-// Memory from cudaMallocAsync in `fn` is best freed in `fn`. If `fn` hands it out instead, each run allocates it again,
-// at the same address while the key keeps its executable. The caller frees it before the next run, or sets
-// cudaGraphInstantiateFlagAutoFreeOnLaunch. When such a key has lost its executable, or has run directly, its next run
-// calls `fn` again, which hands out the new memory.
+// Memory from cudaMallocAsync in `fn` is freed in `fn`. If `fn` hands it out instead, the key runs directly
+// (kHandsOutMemory).
 //
 // Eviction. A key whose executable was evicted keeps its template, the captured graph. Its next run makes an executable
-// from that, without calling `fn`. A key is captured again if its template was dropped (Options::max_templates), if its
-// `fn` calls Recorder::on_device(), or if its `fn` hands out memory as above. Keys whose graphs differ only in kernels,
-// launch shapes and values can share executables (Options::share).
+// from that, without calling `fn`. A key is captured again if its template was dropped (Options::max_templates). Keys
+// whose graphs differ only in kernels, launch shapes and values can share executables (Options::share).
 //
 // Threads. Runs of one entry exclude each other from look-up to launch, except runs that call `fn` directly. If several
 // threads run a cold key, one captures it and the others wait. Runs of different entries do not wait for each other,
@@ -298,7 +266,7 @@ class Cache {
 //
 // Out of host memory. If the library cannot allocate memory, run() and warm() return ResourceExhausted, without a
 // message if there is no memory even for that. The key may have lost its executable, and other keys may have been
-// evicted. These call `fn` again only if it uses Recorder::on_device(). std::bad_alloc is thrown only by the
+// evicted. std::bad_alloc is thrown only by the
 // constructor and by functions that return a key or a text: key(), to_string(). A std::bad_alloc of `fn` itself passes
 // through.
 
@@ -311,25 +279,22 @@ template <class... Ts, class Fn>
 detail::Call Cache::make_call(const Params<Ts...>& params, Fn& fn) {
   using Invoker = detail::Invoker<Fn, Ts...>;
   using Bare = std::remove_cv_t<Fn>;
-  constexpr bool can_be_called = Invoker::kTakesRecorder || Invoker::kTakesStream;
+  constexpr bool can_be_called = Invoker::kTakesRecorder || Invoker::kTakesStream || detail::kMakesGraph<Fn>;
   static_assert(can_be_called,
                 "graphcache: fn must take a cudaStream_t, or a graphcache::Recorder& and one graphcache::Slot<T> for "
-                "each value of params, of the same types in the same order");
+                "each value of params, of the same types in the same order; or take nothing and return a "
+                "graphcache::Graph");
   constexpr bool can_be_told_apart = !detail::Target<Bare>::kIsHidden;
   static_assert(can_be_told_apart,
                 "graphcache: objects of fn's type may call different functions, whose graphs would be taken for each "
                 "other: pass a lambda that makes the call, and name the function in the key");
   if constexpr (can_be_called && can_be_told_apart) {
-    constexpr bool is_adopted = std::is_same_v<Bare, detail::AdoptedFn>;
     const void* const address = std::addressof(fn);
-    detail::Site site{};
-    if constexpr (is_adopted) {
-      site.type = reinterpret_cast<const void*>(detail::adopted_place<Ts...>());
-    } else {
-      site = {&detail::SiteTag<Bare, Ts...>::value, detail::Target<Bare>::of(fn), detail::loaded_at};
-    }
-    return {site,      const_cast<void*>(address), &Invoker::invoke, &detail::unfit<Bare>, params.data(), params.size(),
-            is_adopted};
+    return {{&detail::SiteTag<Bare, Ts...>::value, detail::Target<Bare>::of(fn), detail::loaded_at},
+            const_cast<void*>(address),
+            &detail::CalleeOf<Fn, Ts...>::value,
+            params.data(),
+            params.size()};
   } else {
     return {};
   }

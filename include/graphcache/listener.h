@@ -75,7 +75,8 @@ struct CacheEvent {
   std::uint64_t graph = 0;
   // At the end of a kCapture, the graph that the key keeps, which may be read and not be changed. Else null.
   cudaGraph_t captured = nullptr;
-  // Of a kCapture and a kLaunch. It is a stream of the cache's own for captures of runs on the legacy stream.
+  // Of a kCapture and a kLaunch. It is a stream of the cache's own for captures of runs on the legacy stream, and null
+  // if `fn` returns a graph (graph.h).
   cudaStream_t stream = nullptr;
   unsigned thread = 0;  // Threads that live at the same time have different numbers up to 63; all others have 64.
   std::chrono::steady_clock::time_point begin{};

@@ -32,7 +32,7 @@ enum class OnStale {
 
 struct Options {
   // The device whose work the cache records, numbered as for cudaSetDevice. A cache serves one device. kCurrentDevice
-  // means the device that is current when the cache is constructed.
+  // means the device of the stream of the first run or warm().
   static constexpr int kCurrentDevice = -1;
   int device = kCurrentDevice;
 
@@ -60,8 +60,7 @@ struct Options {
   // the key. Negative: every run fails.
   //
   // Templates of keys with executables count as well, but are not dropped. Beyond the limit, the cache drops the
-  // template of the key without an executable that was used, or lost its executable, longest ago. A key that uses
-  // Recorder::on_device() loses its template with its executable.
+  // template of the key without an executable that was used, or lost its executable, longest ago.
   //
   // For a key with neither executable nor template, the cache remembers its counts. It remembers at most 4096 such
   // keys, of at most 16 MiB together. Beyond that, it forgets the one that was used, or lost its template, longest ago.
@@ -81,8 +80,8 @@ struct Options {
   // cudaStreamNonBlocking. cudaStreamPerThread is a blocking stream.
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeThreadLocal;
 
-  // Flags for cudaGraphInstantiate: cudaGraphInstantiateFlagAutoFreeOnLaunch, cudaGraphInstantiateFlagUseNodePriority,
-  // or both. With any other flag every run fails, because those need arguments or launches that a cache does not make.
+  // Flags for cudaGraphInstantiate: 0 or cudaGraphInstantiateFlagUseNodePriority. With any other flag every run fails,
+  // because those need arguments or launches that a cache does not make, or graphs that it does not keep.
   unsigned long long instantiate_flags = 0;
 
   // How many times a new key runs `fn` directly before its first capture. This suits libraries that initialise
@@ -92,7 +91,7 @@ struct Options {
 
   // What a run does on a stream that other code is capturing, such as torch.cuda.graph around the program's code.
   // False: it returns an error. True: the work of `fn` becomes part of that capture, with its present values
-  // (kInlined). Each hit then makes one more runtime call, to find out. Recorder::on_device() and conditional nodes
+  // (kInlined). Each hit then makes one more runtime call, to find out. Recorder::write() and conditional nodes
   // fail in such a run.
   bool inline_in_foreign_capture = false;
 
@@ -114,8 +113,7 @@ struct Options {
   //
   // It finds values that `fn` captured by reference, memory that moved, branches and functions that are not in the key,
   // launches that left the run's stream, and data of host functions that moved. It does not find a launch that was on
-  // another stream in the first run as well. Keys whose `fn` hands out memory from cudaMallocAsync are not verified,
-  // because another call of `fn` would hand out other memory.
+  // another stream in the first run as well.
   //
   // `fn` is called more often in this mode, so it must not do anything on the host that must not happen twice, such as
   // allocating memory that a replay uses. Work of `fn` outside the capture would be done again. If an argument differs,
@@ -139,7 +137,7 @@ struct Options {
   // capture goes to EntryInfo::stray_work and to the listeners. If nothing else was captured,
   // `fn` runs directly each time, and EntryInfo::error names it. docs/capture-errors.md shows the reports.
   //
-  // This needs the optional component libgraphcache_diagnose.so, which uses CUPTI and is loaded when the cache is made.
+  // This needs the optional component libgraphcache_diagnose.so, which uses CUPTI and is loaded by the first run.
   // hostrt needs no component. If it cannot be loaded, or if CUPTI refuses, as it does under a profiler, the cache
   // works without it, and the listeners get one line with the reason. Results and outcomes stay the same. But once a
   // process has used CUPTI, each launch of a graph takes tens of microseconds longer (docs/semantics.md), and captures

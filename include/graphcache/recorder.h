@@ -10,7 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <memory>
 #include <type_traits>
 #include <utility>
 
@@ -84,36 +84,51 @@ class Recorder {
   // A graph accesses host memory when it is launched: after `fn` has returned, and again in each replay. So pinned
   // memory (from cudaMallocHost or cudaHostRegister) must live as long as the key's entry, or be a slot.
   //
-  // Pageable memory (all other host memory, such as a std::vector or a local variable) must be a slot. If it is not,
-  // the key runs directly. This holds for each end of each copy that `fn` enqueues, by this or by other means. As a
-  // slot it is read and written before the run returns, as in a direct copy (docs/semantics.md).
+  // Pageable memory (all other host memory, such as a std::vector or a local variable) must be a slot or be kept
+  // (keep). If it is not, the key runs directly. This holds for each end of each copy that `fn` enqueues, by this or by
+  // other means. As a slot it is read and written before the run returns, as in a direct copy (docs/semantics.md).
   void memcpy(Arg<void*> dst, Arg<const void*> src, Arg<std::size_t> bytes, cudaMemcpyKind kind = cudaMemcpyDefault);
 
   // Fills memory as cudaMemsetAsync(dst, value, bytes, stream()) does: every byte becomes the low byte of `value`.
   void memset(Arg<void*> dst, Arg<int> value, Arg<std::size_t> bytes);
 
-  // Returns device memory that holds the slot's value, at most 256 bytes. Use it for launches that the recorder cannot
-  // make, such as those of libraries that take a device pointer, and for launches that are costly to patch. However
-  // many kernels read the value, each run patches a single node. Returns null after a failure; then leave out the
-  // launches that the recorder does not make.
-  //
-  // A small kernel on stream() writes the value. Work enqueued behind it may read the memory until the work of the run
-  // is done. The stream must be one of the cache's device. The library must have been built with nvcc, and direct runs
-  // need a device with memory pools. The memory belongs to the key's executable. So the key shares no executable, and
-  // is captured again after its executable was evicted.
+  // Writes the slot's value to device memory of the caller's, behind the earlier work of stream(). Use it for launches
+  // that the recorder cannot make, such as those of libraries that take a device pointer, and for launches that are
+  // costly to patch: however many kernels read the value there, each run patches a single node. `device` has room for a
+  // T, at most 256 bytes, and must be memory of the cache's device. The library must have been built with nvcc.
   template <class T>
-  const T* on_device(Slot<T> slot) {
-    constexpr std::size_t kBytes = sizeof(T) <= 16 ? 16 : 256;
-    static_assert(sizeof(T) <= kBytes, "graphcache: on_device() takes values of 256 bytes at most");
-    static_assert(kBytes <= detail::kMaxConvertedBytes);
-    return static_cast<const T*>(on_device({nullptr, kBytes, detail::SlotAccess::offset(slot),
-                                            detail::SlotAccess::recording(slot), &detail::fill_up<T, kBytes>}));
+  void write(detail::Identity<T>* device, Slot<T> slot) {
+    static_assert(sizeof(T) <= detail::kMaxConvertedBytes, "graphcache: write() takes values of 256 bytes at most");
+    constexpr std::size_t kBytes = sizeof(T) <= 16 ? 16 : detail::kMaxConvertedBytes;
+    write(device, sizeof(T),
+          {nullptr, kBytes, detail::SlotAccess::offset(slot), detail::SlotAccess::recording(slot),
+           &detail::fill_up<T, kBytes>});
+  }
+
+  // Keeps an object alive as long as the graph that is being recorded, its executables and their launches: what the
+  // work needs and `fn` would otherwise destroy, such as a temporary or a library's context. If `fn` is called without
+  // a capture of the cache's own, or to verify a graph, the object is kept until the work is enqueued. It is released
+  // outside of captures, by a run that is not a hit or by erase(), clear() or the destructor; what it does then must
+  // not wait for a run of this key.
+  //
+  // It is also the promise that host memory lives. Pageable memory of a copy, and data of a host function, may be the
+  // object itself or, if it is a container with data() and size(), its elements. For other memory that it owns, pass
+  // std::shared_ptr<void>(owner, memory): there only the address `memory` counts. Do not change such memory while runs
+  // are in flight, because each launch reads it again.
+  template <class T>
+  void keep(std::shared_ptr<T> owner) {
+    std::pair<const void*, std::size_t> memory(owner.get(), 0);
+    if constexpr (std::is_object_v<T> && !std::is_array_v<T>) {
+      if (owner != nullptr) memory = detail::memory_of(*owner, 0);
+    }
+    keep_memory(std::shared_ptr<const void>(owner, memory.first), memory.second);
   }
 
  private:
   friend struct detail::RecorderAccess;  // Headers that add calls, such as body.h.
   friend void detail::note_order_to_stop(Recorder& recorder);
-  const void* on_device(const detail::ArgView& value);
+  void write(void* device, std::size_t bytes, const detail::ArgView& value);
+  void keep_memory(std::shared_ptr<const void> owner, std::size_t bytes);
   template <class... As>
   void launch_args(const void* kernel, const LaunchShape& shape, const As&... args) {
     const detail::ArgView views[] = {args.view()..., detail::ArgView{}};

@@ -41,8 +41,8 @@ enum class EagerReason {
   // The capture broke, and the run then enqueued the work directly.
   kCaptureFailed,
   // An earlier run of the key failed to get a graph launched, so the next capture waits for 1, 2, 4, ... at most 1024
-  // runs. That run had a broken capture, ended in kOutOfMemory, kRefused, kLaunchFailed or kMemoryInUse, or had an
-  // error by which the key lost its executable.
+  // runs. That run had a broken capture, ended in kOutOfMemory, kRefused or kLaunchFailed, or had an error by which
+  // the key lost its executable.
   kBackoff,
   // There was no room for an executable: all others were pinned or in use by other threads' runs, or the graph alone
   // needs more than Options::max_device_bytes.
@@ -57,9 +57,9 @@ enum class EagerReason {
   // `fn` enqueued nothing on the stream that it was given. If it did any work, it did it elsewhere, outside the
   // capture. Later runs of the key call it directly.
   kNothingCaptured,
-  // The graph allocates memory that it does not free, and the memory of an earlier launch had not been freed, so that a
-  // launch was impossible. The executable and the template were dropped.
-  kMemoryInUse,
+  // `fn` allocates memory by cudaMallocAsync that it does not free. A graph would hand out the same memory again. Later
+  // runs of the key call it directly.
+  kHandsOutMemory,
 };
 inline constexpr int kEagerReasonCount = 10;
 
@@ -78,11 +78,8 @@ enum class Loss : std::uint8_t {
   kLent,       // Lent to a sibling.
   kFailed,     // Lost by an error (EntryInfo::error).
   kTemplates,  // There were more templates than Options::max_templates.
-  // The template can have only one executable, so it was dropped with it.
-  kOfOne,
-  kMemory,  // A direct run handed out other memory than the graph's.
-  kStale,   // Verify mode found it stale (OnStale::kForget).
-  kErased,  // The key was erased, or the cache has ended.
+  kStale,      // Verify mode found it stale (OnStale::kForget).
+  kErased,     // The key was erased, or the cache has ended.
 };
 
 // Why the runtime refused to update an executable, after cudaGraphExecUpdateResult.
@@ -113,7 +110,8 @@ struct Stats {
 
   // ---- What runs caused ---------------------------------------------------------------------------------------------
 
-  std::uint64_t captures = 0;  // +1 for each capture that ended with a graph, and for each graph of Cache::adopt().
+  std::uint64_t captures =
+      0;  // +1 for each capture that ended with a graph, and for each graph that `fn` returned and that was kept.
   // +1 for each capture that gave no graph to keep: it broke, `fn` failed or enqueued nothing, or a listener refused
   // it. Recordings of verify mode do not count.
   std::uint64_t capture_failures = 0;
@@ -126,9 +124,8 @@ struct Stats {
   // parameter set do not count.
   std::uint64_t patched_nodes = 0;
   std::uint64_t evictions = 0;  // +1 for each executable that was evicted to make room for another one or for a table.
-  // +1 for each template that was dropped although its key stayed. The reasons are: Options::max_templates; the
-  // eviction of a key that uses Recorder::on_device(); a graph that cannot be instantiated; memory that was not freed
-  // (EagerReason::kMemoryInUse); verify mode (OnStale::kForget). Until something is erased, live_templates equals
+  // +1 for each template that was dropped although its key stayed. The reasons are: Options::max_templates; a graph
+  // that cannot be instantiated; verify mode (OnStale::kForget). Until something is erased, live_templates equals
   // captures - forgotten.
   std::uint64_t forgotten = 0;
   // +1 for each update that the runtime refused, by its reason. The two graphs looked like siblings but are not, so the
@@ -142,8 +139,7 @@ struct Stats {
   // ---- What there is now --------------------------------------------------------------------------------------------
 
   std::uint64_t live_executables = 0;  // Executables that exist now.
-  // Templates (captured graphs) that are kept now, adopted graphs included. Those do not count for
-  // Options::max_templates.
+  // Templates (captured graphs) that are kept now.
   std::uint64_t live_templates = 0;
   // Families among the graphs that were read (EntryInfo::family). A graph is read once another graph may be its
   // sibling.
@@ -195,7 +191,6 @@ struct EntryInfo {
   bool live = false;                                    // Whether the entry has an executable now.
   bool recorded = false;                                // Whether it has a template, so that a run would not call `fn`.
   bool pinned = false;                                  // Whether Cache::pin() has pinned it.
-  bool adopted = false;                                 // Whether Cache::adopt() provided its graph.
   Rule rule = Rule::kNone;                              // By which rule it last got an executable.
   Loss executable_lost = Loss::kNone;                   // Why it last lost its executable, if it ever did.
   Loss template_lost = Loss::kNone;                     // Why it last lost its template, if it ever did.

@@ -84,9 +84,14 @@ class TorchCache {
       return cache_->run(key, stream, OnStream<std::remove_reference_t<Fn>>(*state_, fn, &must_capture_again));
     });
   }
-  // Replays the graph that was adopted for the key.
-  absl::StatusOr<Outcome> run(const Key& key) {
-    return on_current_stream([&](cudaStream_t stream) { return cache_->run(key, stream); });
+  // The same for a graph that PyTorch has captured: make() takes nothing and returns a std::shared_ptr of a
+  // torch.cuda.CUDAGraph(keep_graph=True), which the key keeps with its memory and its generators. It is called outside
+  // of captures, where the cache has no graph for the key (graphcache/graph.h).
+  template <class Make>
+  absl::StatusOr<Outcome> run_graph(const Key& key, Make&& make) {
+    return on_current_stream([&](cudaStream_t stream) {
+      return cache_->run(key, stream, OfTorch<std::remove_reference_t<Make>>(*state_, key, make));
+    });
   }
   // As Cache::warm. A later run finds what it has made if `fn` there is of the same type.
   template <class Fn>
@@ -115,32 +120,10 @@ class TorchCache {
   bool begin_results() { return state_->begin_results(); }
   // Whether this call of `fn` is captured for this cache. False in direct calls and in runs inside another run's `fn`.
   bool captures_call() const { return torch_detail::captured_call == state_.get(); }
+  // To be called inside `fn`: keeps the object as long as the graph that is being captured (Recorder::keep).
+  void keep(std::shared_ptr<void> object) { torch_detail::recorder->keep(std::move(object)); }
   // To be called inside `fn`: whether its capture has allocated the tensor. False unless captures_call().
   bool is_of_capture(const at::Tensor& tensor) { return state_->is_of_capture(tensor); }
-
-  // Adopts a graph that PyTorch has captured (Cache::adopt): torch.cuda.CUDAGraph(keep_graph=True). The graph object is
-  // kept until the key is erased, and its memory and its generators are kept although the object is reset. `owner` is
-  // kept as well.
-  absl::Status adopt(const Key& key, std::shared_ptr<at::cuda::CUDAGraph> graph,
-                     std::shared_ptr<void> owner = nullptr) {
-    if (graph == nullptr) return absl::InvalidArgumentError("there is no graph");
-    return adopt(key, *graph, std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<void>>>(graph, owner));
-  }
-  // The same, where `owner` keeps the graph object.
-  absl::Status adopt(const Key& key, at::cuda::CUDAGraph& graph, std::shared_ptr<void> owner) try {
-    torch_detail::Record record;
-    record.draws = torch_detail::Generators::of(graph);
-    record.adopted_pool = state_->keep_pool(graph.pool());
-    Adoption adoption;
-    adoption.owner = std::move(owner);
-    const cudaGraph_t raw = graph.raw_cuda_graph();
-    state_->keep(key, std::move(record));
-    absl::Status status = cache_->adopt(key, raw, std::move(adoption));
-    if (!status.ok()) state_->drop(key);
-    return status;
-  } catch (const c10::Error& why) {
-    return absl::FailedPreconditionError(why.what_without_backtrace());
-  }
 
   // False in a child process of the one that made the cache, where runs are errors.
   bool is_of_this_process() const { return state_->is_of_this_process(); }
@@ -179,11 +162,15 @@ class TorchCache {
    public:
     OnStream(torch_detail::State& state, Fn& fn, bool* must_capture_again)
         : state_(state), fn_(fn), must_capture_again_(must_capture_again) {}
-    auto operator()(cudaStream_t stream) {
+    auto operator()(Recorder& recorder) {
+      const cudaStream_t stream = recorder.stream();
       const bool captures = state_.captures_on(stream);
       const c10::cuda::CUDAStreamGuard guard(captures ? state_.enter_capture(stream) : state_.stream_of(stream));
       const auto* const outer = std::exchange(torch_detail::captured_call, captures ? &state_ : nullptr);
+      Recorder* const outer_recorder = std::exchange(torch_detail::recorder, &recorder);
+      if (captures) recorder.keep(state_.owner_of_capture());
       const absl::Cleanup leave = [&] {
+        torch_detail::recorder = outer_recorder;
         torch_detail::captured_call = outer;
         if (captures) state_.leave_capture(stream);
       };
@@ -203,23 +190,49 @@ class TorchCache {
     Fn& fn_;
     bool* const must_capture_again_;
   };
-  // Tells PyTorch of captures, launches and graphs that are gone.
+  // The graph that make() returns. Its place in the program is that of `make`.
+  template <class Make>
+  class OfTorch {
+   public:
+    OfTorch(torch_detail::State& state, const Key& key, Make& make) : state_(state), key_(key), make_(make) {}
+    absl::StatusOr<Graph> operator()() try {
+      const std::shared_ptr<at::cuda::CUDAGraph> graph = make_();
+      if (graph == nullptr) return absl::InvalidArgumentError("there is no graph");
+      Graph found;
+      found.graph = graph->raw_cuda_graph();
+      found.owner = state_.owner_of(key_, *graph, graph);
+      return found;
+    } catch (const c10::Error& why) {
+      return absl::FailedPreconditionError(why.what_without_backtrace());
+    }
+    const Make& graphcache_callee() const { return make_; }
+
+   private:
+    torch_detail::State& state_;
+    const Key& key_;
+    Make& make_;
+  };
+  // Tells PyTorch of captures and launches.
   class TorchListener final : public Listener {
    public:
     explicit TorchListener(std::shared_ptr<torch_detail::State> state) : state_(std::move(state)) {}
 
     Wants wants() const override { return {.launches = true}; }
     absl::Status begin(const CacheEvent& event) override {
-      if (event.kind == EventKind::kCapture) return state_->begin_capture(event.key, event.stream);
+      if (is_capture(event)) return state_->begin_capture(event.key, event.stream);
       if (event.kind == EventKind::kLaunch) return state_->before_launch(event.key, event.graph, event.stream);
       return absl::OkStatus();
     }
     void end(const CacheEvent& event) override {
-      if (event.kind == EventKind::kCapture) state_->end_capture(event.key, event.graph);
-      if (event.kind == EventKind::kDestroyGraph) state_->forget(event.key, event.graph);
+      if (is_capture(event)) state_->end_capture(event.graph);
     }
 
    private:
+    // An `fn` that returns a graph has no stream.
+    static bool is_capture(const CacheEvent& event) {
+      return event.kind == EventKind::kCapture && event.stream != nullptr;
+    }
+
     const std::shared_ptr<torch_detail::State> state_;
   };
   static Options with_listener(Options options, const std::shared_ptr<torch_detail::State>& state) {

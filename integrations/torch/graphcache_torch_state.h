@@ -19,7 +19,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -36,59 +35,50 @@
 namespace graphcache {
 namespace torch_detail {
 
-// What a key's launches need.
+// What the launches of a graph need.
 struct Record {
-  std::uint64_t graph = 0;                      // its number (CacheEvent::graph); 0 if it was adopted
-  std::shared_ptr<MemPool> pool;                // pool of its captured memory; null if it was adopted
-  std::shared_ptr<PoolReference> adopted_pool;  // pool of PyTorch's graph, if that was adopted
+  std::uint64_t graph = 0;                      // its number (CacheEvent::graph); 0 if PyTorch has captured it
+  std::shared_ptr<MemPool> pool;                // pool of its captured memory; null if PyTorch has captured it
+  std::shared_ptr<PoolReference> torchs_pool;   // pool of PyTorch's graph, if there is one
   Workspaces workspaces;                        // in `pool`, if that is of this key alone
-  // What its graph draws from generators.
-  std::vector<Draws> draws;
+  std::vector<Draws> draws;                     // what its graph draws from generators
 };
 
 struct HashOfKey {
   std::size_t operator()(const Key& key) const { return key.hash(); }
 };
 
-// The records of each key's graphs, the oldest first. R has the graph's number.
-template <class R>
-using Records = std::unordered_map<Key, std::deque<R>, HashOfKey>;
-
-// The record of this graph, or else of a graph that was adopted. Null if there is none.
-template <class R>
-R* find_record(std::deque<R>& records, std::uint64_t graph) {
-  for (const std::uint64_t number : {graph, std::uint64_t{0}}) {
-    const auto is_it = [&](const R& record) { return record.graph == number; };
-    const auto found = std::find_if(records.begin(), records.end(), is_it);
-    if (found != records.end()) return &*found;
-  }
-  return nullptr;
-}
-
-// Removes the record of this graph and returns it; without a graph, the newest. Returns an empty one if there is none.
-template <class R>
-R take_record(Records<R>& records, const Key& key, std::optional<std::uint64_t> graph) {
-  const auto found = records.find(key);
-  if (found == records.end()) return {};
-  std::deque<R>& of_key = found->second;
-  R* const record = graph ? find_record(of_key, *graph) : &of_key.back();
-  if (record == nullptr) return {};
-  R taken = std::move(*record);
-  of_key.erase(of_key.begin() + (record - &of_key.front()));
-  if (found->second.empty()) records.erase(found);
-  return taken;
-}
-
 inline std::mutex& capture_mutex() {
   static std::mutex mutex;
   return mutex;
 }
 class State;
+
+// Owns the record of one graph, which keeps it (Recorder::keep, Graph::owner). The state finds it by its key.
+class RecordOwner {
+ public:
+  RecordOwner(std::shared_ptr<State> state, const Key& key, std::shared_ptr<void> also = nullptr)
+      : state_(std::move(state)), key_(key), also_(std::move(also)) {}
+  ~RecordOwner();
+  RecordOwner(const RecordOwner&) = delete;
+  RecordOwner& operator=(const RecordOwner&) = delete;
+
+ private:
+  friend class State;
+
+  const std::shared_ptr<State> state_;
+  const Key key_;
+  const std::shared_ptr<void> also_;  // what the graph needs besides
+  Record record_;
+};
+
 // The cache whose capture this thread has under way: the thread holds capture_mutex().
 inline thread_local const State* capturing = nullptr;
 // The cache whose captured call of `fn` is the innermost call of an `fn` in this thread. Null in direct calls, and in
 // runs inside the captured call.
 inline thread_local const State* captured_call = nullptr;
+// The recorder of the innermost call of an `fn` in this thread.
+inline thread_local Recorder* recorder = nullptr;
 
 inline unsigned long long id_of_capture(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
@@ -117,7 +107,7 @@ inline unsigned forks() {
 inline void release_later(Record record);
 
 // The state of one cache.
-class State {
+class State : public std::enable_shared_from_this<State> {
  public:
   State(int device, bool one_pool) : device_(static_cast<c10::DeviceIndex>(device)), forks_(forks()) {
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);  // the cache may be what uses CUDA first
@@ -173,6 +163,22 @@ class State {
   } catch (const std::exception& why) {
     release(finish());
     return absl::InternalError(absl::StrCat("PyTorch cannot prepare the capture: ", why.what()));
+  }
+
+  // What the graph of this thread's capture must keep.
+  std::shared_ptr<RecordOwner> owner_of_capture() {
+    auto owner = std::make_shared<RecordOwner>(shared_from_this(), pending_.key);
+    pending_.owner = owner;
+    return owner;
+  }
+  // The same for a graph that PyTorch has captured, which `graph` keeps.
+  std::shared_ptr<RecordOwner> owner_of(const Key& key, at::cuda::CUDAGraph& of, std::shared_ptr<void> graph) {
+    auto owner = std::make_shared<RecordOwner>(shared_from_this(), key, std::move(graph));
+    Record record;
+    record.draws = Generators::of(of);
+    record.torchs_pool = keep_pool(of.pool());
+    keep(*owner, std::move(record));
+    return owner;
   }
 
   // Whether this thread captures on the stream, for this cache.
@@ -234,24 +240,29 @@ class State {
   }
 
   // `graph` is its number, or 0 if there is none.
-  void end_capture(const Key& key, std::uint64_t graph) {
+  void end_capture(std::uint64_t graph) {
+    const std::shared_ptr<RecordOwner> owner = pending_.owner.lock();
     Record record = finish();
     record.graph = graph;
-    if (graph != 0) {
-      keep(key, std::move(record));
+    if (graph != 0 && owner != nullptr) {
+      keep(*owner, std::move(record));
     } else {
       release(std::move(record));
     }
   }
 
-  void keep(const Key& key, Record record) {
-    const std::lock_guard lock(mutex_);
-    if (!record.draws.empty()) draws_.store(true, std::memory_order_relaxed);
-    records_[key].push_back(std::move(record));
+  // The owner's graph is gone, and its launches are over.
+  void forget(RecordOwner& owner) {
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = owners_.find(owner.key_);
+      if (found == owners_.end()) return;
+      std::vector<RecordOwner*>& of_key = found->second;
+      of_key.erase(std::remove(of_key.begin(), of_key.end(), &owner), of_key.end());
+      if (of_key.empty()) owners_.erase(found);
+    }
+    release(std::move(owner.record_));
   }
-
-  // The graph has been destroyed.
-  void forget(const Key& key, std::uint64_t graph) { release(take(key, graph)); }
 
   // Keeps the memory of a graph that PyTorch has captured, although that is reset.
   std::shared_ptr<PoolReference> keep_pool(PoolId pool) {
@@ -260,18 +271,19 @@ class State {
     return std::make_shared<PoolReference>(device_, pool);
   }
 
-  // Undoes the last keep().
-  void drop(const Key& key) { release(take(key, std::nullopt)); }
-
   // Sets the generators' values for this launch to what a direct call of `fn` would see.
   absl::Status before_launch(const Key& key, std::uint64_t graph, cudaStream_t stream) try {
     if (!draws_.load(std::memory_order_relaxed)) return absl::OkStatus();
     const std::lock_guard lock(mutex_);
-    const auto found = records_.find(key);
-    const Record* const record = found == records_.end() ? nullptr : find_record(found->second, graph);
-    if (record == nullptr || record->draws.empty()) return absl::OkStatus();
+    const auto found = owners_.find(key);
+    if (found == owners_.end()) return absl::OkStatus();
+    const auto is_it = [&](const RecordOwner* owner) {
+      return owner->record_.graph == graph || owner->record_.graph == 0;
+    };
+    const auto owner = std::find_if(found->second.rbegin(), found->second.rend(), is_it);
+    if (owner == found->second.rend() || (*owner)->record_.draws.empty()) return absl::OkStatus();
     const c10::cuda::CUDAStreamGuard guard(stream_of(stream));
-    for (const Draws& draws : record->draws) draws.before_launch();
+    for (const Draws& draws : (*owner)->record_.draws) draws.before_launch();
     return absl::OkStatus();
   } catch (const std::exception& why) {
     return absl::InternalError(absl::StrCat("PyTorch cannot set a generator: ", why.what()));
@@ -293,12 +305,14 @@ class State {
  private:
   static inline const cudaStream_t kNoStream = reinterpret_cast<cudaStream_t>(~std::uintptr_t{0});
 
-  Record take(const Key& key, std::optional<std::uint64_t> graph) {
+  void keep(RecordOwner& owner, Record record) {
     const std::lock_guard lock(mutex_);
-    return take_record(records_, key, graph);
+    if (!record.draws.empty()) draws_.store(true, std::memory_order_relaxed);
+    owner.record_ = std::move(record);
+    owners_[owner.key_].push_back(&owner);
   }
   void release(Record record) {
-    if (record.pool == pool_ && record.adopted_pool == nullptr) return;
+    if (record.pool == pool_ && record.torchs_pool == nullptr) return;
     if (is_inside_capture(device_)) {
       release_later(std::move(record));
       return;
@@ -314,8 +328,8 @@ class State {
 
   void check_outside_of_captures() const {
     TORCH_CHECK(!is_inside_capture(device_),
-                "graphcache: a capture is under way in this thread: make caches, register generators and adopt graphs "
-                "before");
+                "graphcache: a capture is under way in this thread: make caches, register generators and take graphs of "
+                "PyTorch before");
   }
 
   // Whether the key's temporaries are in the pool of all keys.
@@ -385,6 +399,7 @@ class State {
     bool is_marked = false;                        // whether the allocator was told of the capture
     bool caches_casts = true;                      // previous setting of autocast
     Record record;
+    std::weak_ptr<RecordOwner> owner;  // of the record, once the graph is kept
   };
 
   const c10::DeviceIndex device_;
@@ -398,9 +413,11 @@ class State {
   std::atomic<bool> draws_{false};  // whether any key draws random numbers
   std::atomic<cudaStream_t> only_stream_{kNoStream};
   std::mutex mutex_;
-  Records<Record> records_;
+  std::unordered_map<Key, std::vector<RecordOwner*>, HashOfKey> owners_;  // of each key's graphs, the oldest first
   std::unordered_set<Key, HashOfKey> apart_;  // keys whose temporaries are in a pool of their own
 };
+
+inline RecordOwner::~RecordOwner() { state_->forget(*this); }
 
 // What is left of a cache, or of one key.
 struct Parts {

@@ -200,7 +200,7 @@ Key make_key(const py::handle& key, const py::handle& fn, const py::args& argume
     add_fn(keyer, fn.ptr());
     keyer.add(Sequence{arguments.ptr(), 0});
   } else if (!arguments.empty()) {
-    throw py::type_error("graphcache: arguments without fn: an adopted graph has none");
+    throw py::type_error("graphcache: arguments without fn");
   }
   return std::move(keyer).finish();
 }
@@ -256,15 +256,6 @@ py::object call_python(const py::object& fn, const py::args& arguments) {
   return py::reinterpret_steal<py::object>(returned);
 }
 
-// An object that may be released by threads without the interpreter's lock.
-std::shared_ptr<void> keep_alive(const py::object& object) {
-  return {new py::object(object), [](py::object* kept) {
-            if (!has_interpreter()) return;
-            const WithGil gil;
-            delete kept;
-          }};
-}
-
 [[noreturn]] void raise(const absl::Status& status) {
   const std::string text(status.message());
   switch (status.code()) {
@@ -308,7 +299,6 @@ class PyCache {
                        : pools == "one_per_key"
                            ? Pools::kOnePerKey
                            : throw py::value_error("graphcache: pools is \"shared\" or \"one_per_key\"");
-    options.listeners.push_back(std::make_shared<Keeper>(records_));
     {
       // It may wait for another thread's capture, which needs the interpreter's lock.
       const WithoutGil nogil;
@@ -332,17 +322,24 @@ class PyCache {
   py::object run(const py::object& key, const py::object& fn, const py::args& arguments) {
     const Key whole = make_key(key, fn, arguments);
     py::object returned;
-    const RecordScope scope;
-    absl::StatusOr<Outcome> outcome = [&] {
+    const absl::StatusOr<Outcome> outcome = [&] {
       const WithoutGil nogil;
-      if (fn.is_none()) return torch().run(whole);
-      return torch().run(whole, Call{this, fn, arguments, &returned});
+      return torch().run(whole, Call{this, whole, fn, arguments, &returned});
     }();
     if (!outcome.ok()) raise(outcome.status());
     if (!graphcache::is_hit(*outcome) && returned) return returned;
-    const auto found = records_->find(whole);
-    if (found == records_->end()) throw std::runtime_error("graphcache: another thread erased the key during its run");
-    return found->second.back().result;
+    return result_of(whole);
+  }
+
+  py::object run_graph(const py::object& key, const py::object& make) {
+    const Key whole = make_key(key, make, py::args());
+    py::object returned;
+    const absl::StatusOr<Outcome> outcome = [&] {
+      const WithoutGil nogil;
+      return torch().run_graph(whole, Make{this, whole, make, &returned});
+    }();
+    if (!outcome.ok()) raise(outcome.status());
+    return returned ? returned : result_of(whole);
   }
 
   void warm(const py::object& key, const py::object& fn, const py::args& arguments) {
@@ -355,26 +352,11 @@ class PyCache {
       const py::object unused = call_python(fn, arguments);
     }
     py::object returned;
-    const RecordScope scope;
     const absl::Status status = [&] {
       const WithoutGil nogil;
-      return torch().warm(whole, Call{this, fn, arguments, &returned});
+      return torch().warm(whole, Call{this, whole, fn, arguments, &returned});
     }();
     if (!status.ok()) raise(status);
-  }
-
-  void adopt(const py::object& key, const py::object& graph, const py::object& result) {
-    const Key whole = make_key(key, py::none(), py::args());
-    auto& captured = graph.cast<at::cuda::CUDAGraph&>();
-    std::shared_ptr<void> owner = keep_alive(graph);
-    (*records_)[whole].push_back({py::list(), result});
-    const absl::Status status = [&] {
-      const WithoutGil nogil;
-      return torch().adopt(whole, captured, std::move(owner));
-    }();
-    if (status.ok()) return;
-    const Record none = graphcache::torch_detail::take_record(*records_, whole, std::nullopt);
-    raise(status);
   }
 
   bool contains(const py::object& key, const py::object& fn, const py::args& arguments) {
@@ -463,8 +445,8 @@ class PyCache {
   // Visits the objects that the cache keeps, for the garbage collector.
   int traverse(visitproc visit, void* with) const {
     for (const auto& [key, records] : *records_) {
-      for (const Record& record : records) {
-        for (PyObject* const object : {record.kept.ptr(), record.result.ptr()}) {
+      for (const Record* record : records) {
+        for (PyObject* const object : {record->kept.ptr(), record->result.ptr()}) {
           if (object == nullptr) continue;
           if (const int stop = visit(object, with); stop != 0) return stop;
         }
@@ -472,7 +454,15 @@ class PyCache {
     }
     return 0;
   }
-  void let_go() { const Records gone = std::exchange(*records_, {}); }
+  void let_go() {
+    std::vector<py::object> gone;
+    for (const auto& [key, records] : *records_) {
+      for (Record* record : records) {
+        gone.push_back(std::move(record->kept));
+        gone.push_back(std::move(record->result));
+      }
+    }
+  }
 
  private:
   // What a key's graph uses, and what its runs return. Objects that the key contains by identity are kept alive, so
@@ -480,33 +470,30 @@ class PyCache {
   struct Record {
     py::object kept;
     py::object result;
-    std::uint64_t graph = 0;  // CacheEvent::graph, or 0 if it was adopted
   };
-  using Records = graphcache::torch_detail::Records<Record>;
+  // The records of each key's graphs, the oldest first. A graph keeps its record, and is destroyed last.
+  using Records = std::unordered_map<Key, std::vector<Record*>, graphcache::torch_detail::HashOfKey>;
 
-  // Keeps a record for each graph. It may be called after the cache's object is gone (~TorchCache).
-  class Keeper final : public graphcache::Listener {
-   public:
-    explicit Keeper(std::shared_ptr<Records> records) : records_(std::move(records)) {}
-
-    void end(const graphcache::CacheEvent& event) override {
-      using graphcache::EventKind;
-      const bool is_kept = event.kind == EventKind::kCapture && event.graph != 0;
-      if ((!is_kept && event.kind != EventKind::kDestroyGraph) || !has_interpreter()) return;
-      const WithGil gil;
-      if (is_kept) {
-        Record record = captured_ == nullptr ? Record() : std::exchange(*captured_, {});
-        record.graph = event.graph;
-        (*records_)[event.key].push_back(std::move(record));
-        return;
-      }
-      // Destroyed last, because that may run Python code.
-      const Record gone = graphcache::torch_detail::take_record(*records_, event.key, event.graph);
-    }
-
-   private:
-    const std::shared_ptr<Records> records_;
-  };
+  // A record that a graph keeps. Called with the interpreter's lock; released without it, perhaps after the cache's
+  // object is gone (~TorchCache).
+  std::shared_ptr<void> record_of(const Key& key, py::object kept, py::object result) {
+    auto* const record = new Record{std::move(kept), std::move(result)};
+    (*records_)[key].push_back(record);
+    return {record, [key, records = records_](Record* gone) {
+              if (!has_interpreter()) return;
+              const WithGil gil;
+              const auto found = records->find(key);
+              std::vector<Record*>& of_key = found->second;
+              of_key.erase(std::remove(of_key.begin(), of_key.end(), gone), of_key.end());
+              if (of_key.empty()) records->erase(found);
+              delete gone;  // last, because that may run Python code
+            }};
+  }
+  py::object result_of(const Key& key) const {
+    const auto found = records_->find(key);
+    if (found == records_->end()) throw std::runtime_error("graphcache: another thread erased the key during its run");
+    return found->second.back()->result;
+  }
 
   bool is_of_this_process() const { return torch_->is_of_this_process(); }
   graphcache::TorchCache& torch() const {
@@ -518,6 +505,7 @@ class PyCache {
   // lock.
   struct Call {
     PyCache* cache;
+    const Key& key;
     const py::object& fn;
     const py::args& arguments;
     py::object* returned;
@@ -543,7 +531,25 @@ class PyCache {
       kept.append(arguments);
       for_each_closed_over(fn.ptr(), [&](PyObject* value) { kept.append(py::reinterpret_borrow<py::object>(value)); });
       *returned = cache->as_results(call_python(fn, arguments));
-      *captured_ = {std::move(kept), *returned};
+      cache->torch_->keep(cache->record_of(key, std::move(kept), *returned));
+    }
+  };
+
+  // The make of run_graph: a graph, or a tuple of a graph and what runs return.
+  struct Make {
+    PyCache* cache;
+    const Key& key;
+    const py::object& make;
+    py::object* returned;
+
+    std::shared_ptr<at::cuda::CUDAGraph> operator()() const {
+      const WithGil gil;
+      const py::object made = call_python(make, py::args());
+      const bool is_pair = py::isinstance<py::tuple>(made) && py::len(made) == 2;
+      const py::object graph = is_pair ? py::object(made[py::int_(0)]) : made;
+      auto& captured = graph.cast<at::cuda::CUDAGraph&>();
+      *returned = is_pair ? py::object(made[py::int_(1)]) : py::none();
+      return {cache->record_of(key, py::make_tuple(graph, make), *returned), &captured};
     }
   };
 
@@ -557,20 +563,6 @@ class PyCache {
     const py::object map = py::module_::import("torch.utils._pytree").attr("tree_map_only");
     return map(py::module_::import("torch").attr("Tensor"), copy, returned);
   }
-
-  // The record of a capture of this thread's run until it is kept. Runs may be inside other runs' fn.
-  class RecordScope {
-   public:
-    RecordScope() : outer_(std::exchange(captured_, &record_)) {}
-    ~RecordScope() { captured_ = outer_; }
-    RecordScope(const RecordScope&) = delete;
-    RecordScope& operator=(const RecordScope&) = delete;
-
-   private:
-    Record record_;
-    Record* const outer_;
-  };
-  static inline thread_local Record* captured_ = nullptr;
 
   std::shared_ptr<Records> records_ = std::make_shared<Records>();
   std::unique_ptr<graphcache::TorchCache> torch_;
@@ -623,16 +615,16 @@ one stream. pools="one_per_key" gives each key its own. Each run of a key writes
            py::kw_only(), py::arg("max_executables") = 64, py::arg("max_device_bytes") = py::none(),
            py::arg("max_templates") = 512, py::arg("capture_after") = 1, py::arg("share") = "when_full",
            py::arg("pools") = "shared", py::arg("device") = py::none())
-      .def("run", &PyCache::run, py::arg("key"), py::arg("fn") = py::none(),
+      .def("run", &PyCache::run, py::arg("key"), py::arg("fn"),
            "Runs fn(*arguments): by replay if the key has a graph, else directly or by capturing it. Returns what "
-           "fn returned. "
-           "Without fn, it replays the graph that was adopted for the key. What fn raises is raised.")
+           "fn returned. What fn raises is raised.")
+      .def("run_graph", &PyCache::run_graph, py::arg("key"), py::arg("make"),
+           "Replays a graph that PyTorch has captured. make() is called where the cache has no graph for the key, and "
+           "returns a torch.cuda.CUDAGraph(keep_graph=True), or a tuple of it and what the runs of the key return. The "
+           "cache keeps both.")
       .def("warm", &PyCache::warm, py::arg("key"), py::arg("fn"),
            "Captures and instantiates, and waits for the upload. Where capture_after is not 0, a key without a graph "
            "runs directly before.")
-      .def("adopt", &PyCache::adopt, py::arg("key"), py::arg("graph"), py::arg("result") = py::none(),
-           "Makes a torch.cuda.CUDAGraph(keep_graph=True), captured before, the key's graph. The cache keeps the "
-           "object, and result, which the runs of the key return.")
       .def("contains", &PyCache::contains, py::arg("key"), py::arg("fn") = py::none(),
            "Whether a run with these arguments would replay.")
       .def("erase", &PyCache::erase, py::arg("key"), py::arg("fn") = py::none(),

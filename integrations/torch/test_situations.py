@@ -13,7 +13,7 @@
   caches that are gone                                      no memory stays; 32 MiB of each had stayed
   two streams at once, products with a workspace            right; half of the results had been wrong
   direct products on another stream meanwhile               right
-  an adopted graph whose object is reset                    right
+  a graph of PyTorch's own that is reset                     right
   results in tuples, lists, dicts                           copied, in a graph
   results in dataclasses, sets, attributes; tensors left    right, with a pool of the key's own; had been overwritten
     elsewhere; what backward needs later
@@ -399,7 +399,7 @@ class WorkspaceTest(Situation):
             torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-3)
             torch.testing.assert_close(direct, other, rtol=1e-4, atol=1e-3)
 
-    def test_an_adopted_graph_that_is_reset(self):
+    def test_a_graph_of_torch_that_is_reset(self):
         cache = new_cache()
         x = torch.rand(1 << 23, device="cuda")  # each temporary is a segment of the allocator
         generator = torch.Generator("cuda")
@@ -408,16 +408,17 @@ class WorkspaceTest(Situation):
         graph.register_generator_state(generator)
         with torch.cuda.graph(graph):
             result = chain(x) + torch.rand(1 << 23, device="cuda", generator=generator) * 0
-        cache.adopt("chain", graph, result)
+        make = lambda: (graph, result)
+        cache.run_graph("chain", make)
         graph.reset()
         torch.cuda.empty_cache()
         others = [torch.full((1 << 23,), float(i), device="cuda") for i in range(16)]
         for _ in range(3):
             x.add_(1)
-            self.equal(cache.run("chain"), chain(x))
+            self.equal(cache.run_graph("chain", make), chain(x))
         for i, other in enumerate(others):
             self.assertEqual((other - i).abs().max().item(), 0)
-        self.assertTrue(cache.erase("chain"))
+        self.assertTrue(cache.erase("chain", make))
 
 
 @unittest.skipUnless(ON_GPU, "PyTorch has no GPU here")

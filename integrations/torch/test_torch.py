@@ -495,8 +495,8 @@ except RuntimeError as why:
                 cache.run("key", chain, key)
         with self.assertRaises(TypeError):
             cache.run("key", 7, x)
-        with self.assertRaises(KeyError):
-            cache.run("never adopted")
+        with self.assertRaises(TypeError):
+            cache.run("without fn")
         by_type = lambda x, i: x * 2 if isinstance(i, list) else x * 3
         self.equal(cache.run("list", by_type, x, [0, 1]), x * 2)
         self.equal(cache.run("list", by_type, x, (0, 1)), x * 3)
@@ -559,21 +559,48 @@ except RuntimeError as why:
             result = fn(*tensors)
         return graph, result
 
-    def test_an_adopted_graph_is_replayed_and_evicted_and_restored(self):
+    def test_a_graph_of_torch_is_replayed_and_evicted_and_restored(self):
         cache = new_cache(max_executables=1)
         x = torch.rand(1000, device="cuda")
-        for i in range(3):
-            graph, result = self.captured(lambda x: chain(x, i + 2), x)
-            cache.adopt(("chain", i), graph, result)
-        del graph, result
-        gc.collect()
+        made = []
+
+        def maker(i):
+            def make():
+                made.append(i)
+                return self.captured(lambda x: chain(x, i + 2), x)
+
+            return make
+
+        makers = [maker(i) for i in range(3)]
         for turn in range(3):
             for i in range(3):
                 x.add_(1)
-                self.equal(cache.run(("chain", i)), chain(x, i + 2))
+                self.equal(cache.run_graph(("chain", i), makers[i]), chain(x, i + 2))
+        self.assertEqual(made, [0, 1, 2])
         self.assertEqual(cache.stats()["eager"], 0)
 
-    def test_an_adopted_graph_draws_new_random_numbers(self):
+    def test_make_is_called_again_where_the_graph_is_gone(self):
+        x = torch.rand(1000, device="cuda")
+        made = []
+
+        def make():
+            made.append(len(made))
+            return self.captured(chain, x)
+
+        cache = new_cache()
+        for turn in range(2):
+            self.equal(cache.run_graph("chain", make), chain(x))
+            self.assertTrue(cache.contains("chain", make))
+            self.assertTrue(cache.erase("chain", make))
+        self.assertEqual(made, [0, 1])
+        direct = new_cache(max_executables=0)
+        for turn in range(3):
+            x.add_(1)
+            self.equal(direct.run_graph("chain", make), chain(x))
+        self.assertEqual(direct.stats()["eager"], 3)
+        self.assertEqual(made, [0, 1, 2, 3, 4])
+
+    def test_a_graph_of_torch_draws_new_random_numbers(self):
         def sequence(run):
             torch.manual_seed(11)
             return [run().clone() for _ in range(4)]
@@ -581,40 +608,39 @@ except RuntimeError as why:
         x = torch.ones(1000, device="cuda")
         draw = lambda: torch.rand_like(x) + torch.randn_like(x)
         cache = new_cache()
-        cache.adopt("draw", *self.captured(draw))
-        for a, b in zip(sequence(lambda: cache.run("draw")), sequence(draw)):
+        make = lambda: self.captured(draw)
+        cache.run_graph("draw", make)
+        for a, b in zip(sequence(lambda: cache.run_graph("draw", make)), sequence(draw)):
             self.equal(a, b)
 
-    def test_an_adopted_graph_is_let_go_with_its_key(self):
+    def test_a_graph_of_torch_is_let_go_with_its_key(self):
         cache = new_cache()
         x = torch.rand(100, device="cuda")
-        graph, result = self.captured(chain, x)
-        cache.adopt("chain", graph, result)
-        with self.assertRaisesRegex(RuntimeError, "chain"):
-            cache.adopt("chain", graph, result)
-        dead = weakref.ref(graph)
-        del graph, result
+        graphs = [self.captured(chain, x)]
+        dead = weakref.ref(graphs[0][0])
+        make = lambda: graphs.pop()
+        self.equal(cache.run_graph("chain", make), chain(x))
         gc.collect()
-        self.equal(cache.run("chain"), chain(x))
         self.assertIsNotNone(dead())
-        self.assertTrue(cache.erase("chain"))
+        torch.cuda.synchronize()
+        self.assertTrue(cache.erase("chain", make))
         gc.collect()
         self.assertIsNone(dead())
-        with self.assertRaises(KeyError):
-            cache.run("chain")
+        with self.assertRaises(IndexError):
+            cache.run_graph("chain", make)
 
-    def test_graphs_that_cannot_be_adopted(self):
+    def test_what_is_no_graph(self):
         cache = new_cache()
         x = torch.rand(100, device="cuda")
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             chain(x)
         with self.assertRaises(RuntimeError):
-            cache.adopt("not kept", graph)
+            cache.run_graph("not kept", lambda: graph)
         with self.assertRaises(RuntimeError):
-            cache.adopt("not captured", torch.cuda.CUDAGraph(keep_graph=True))
+            cache.run_graph("not captured", lambda: torch.cuda.CUDAGraph(keep_graph=True))
         with self.assertRaises((TypeError, RuntimeError)):
-            cache.adopt("no graph", 7)
+            cache.run_graph("no graph", lambda: 7)
         self.equal(cache.run("chain", chain, x), chain(x))
 
 

@@ -20,8 +20,8 @@
 
 namespace graphcache {
 
-Conditions::Conditions(cudaStreamCaptureMode mode)
-    : mode_(mode), code_(condition_image, {condition::kSetName, condition::kSetKeptName}) {}
+Conditions::Conditions(cudaStreamCaptureMode mode, std::shared_ptr<DeviceMemory> memory)
+    : mode_(mode), memory_(std::move(memory)), code_(condition_image, {condition::kSetName, condition::kSetKeptName}) {}
 
 void Conditions::abandon() {
   code_.abandon();
@@ -222,7 +222,7 @@ class ConditionalCalls::BodyCapture : public Recording::Part {
     cudaGraph_t part = nullptr;
     const cudaError_t error = cudaStreamEndCapture(stream, &part);
     if (error == cudaSuccess) {
-      inner_.graphs[part_] = Graph(part);
+      inner_.graphs[part_] = OwnedGraph(part);
       return true;
     }
     inner_.is_broken = true;
@@ -370,9 +370,7 @@ bool ConditionalCalls::add_conditional(cudaStream_t stream, const Conditional& n
   if (current.result().error != cudaSuccess) return refused(current.result());
   CallResult done = conditions_of(r_).load(&added->kernels);
   if (done.error != cudaSuccess) return refused(done);
-  std::shared_ptr<void> code = conditions_of(r_).code();
-  std::vector<std::shared_ptr<void>>& codes = outer.inner_.code;  // Nested runs may belong to several caches.
-  if (std::find(codes.begin(), codes.end(), code) == codes.end()) codes.push_back(std::move(code));
+  r_.need(conditions_of(r_).code());
 
   CaptureInfo info;
   done = {"cudaStreamGetCaptureInfo", capture_info(stream, &info)};
@@ -382,8 +380,11 @@ bool ConditionalCalls::add_conditional(cudaStream_t stream, const Conditional& n
   done = {"cudaGraphConditionalHandleCreate", cudaGraphConditionalHandleCreate(&added->handle, graph, 0, 0)};
   if (done.error != cudaSuccess) return refused(done);
   if (node.kind == ConditionalKind::kWhile && node.condition.is_slot() && r_.mode_ == Recording::Mode::kCapture) {
-    done = r_.take_device_memory(stream, sizeof(void*), &added->kept);
+    DeviceMemory::Block kept;
+    done = conditions_of(r_).memory().take(sizeof(void*), &kept);
     if (done.error != cudaSuccess) return refused(done);
+    added->kept = kept.get();
+    r_.need(std::move(kept));
   }
   if (!find_condition(node, &added->condition)) return false;
   const Arg<cudaGraphConditionalHandle> handle(added->handle);

@@ -9,7 +9,7 @@
 #include "cuda/device_code.h"
 #include "cuda/errors.h"
 #include "cuda/handles.h"
-#include "graph/on_device.h"
+#include "graph/write.h"
 
 namespace graphcache {
 
@@ -21,17 +21,19 @@ class Conditions : public Component {
   using Kernels = DeviceCode<kCount>::Kernels;
 
   // `mode` is used to capture bodies; it is the mode of the outer capture.
-  explicit Conditions(cudaStreamCaptureMode mode);
+  Conditions(cudaStreamCaptureMode mode, std::shared_ptr<DeviceMemory> memory);
 
   CallResult load(Kernels* out) { return code_.load(out); }
   std::shared_ptr<void> code() { return code_.code(); }
   OwnStreams& streams() { return streams_; }
+  DeviceMemory& memory() { return *memory_; }
   cudaStreamCaptureMode mode() const { return mode_; }
   // Drops the handles after a fatal error.
   void abandon() override;
 
  private:
   const cudaStreamCaptureMode mode_;
+  const std::shared_ptr<DeviceMemory> memory_;
   DeviceCode<kCount> code_;
   OwnStreams streams_{cudaStreamNonBlocking};
 };

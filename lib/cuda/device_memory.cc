@@ -7,7 +7,6 @@ namespace graphcache {
 
 DeviceMemory::~DeviceMemory() {
   trim();
-  if (!kept_.empty()) (void)wait();
   for (void* const page : pages_) destroy_quietly(page, &cudaFreeHost);
   abandon();  // The rest, which could not be waited for.
 }

@@ -13,7 +13,6 @@
 
 #include <atomic>
 #include <cstddef>
-#include <list>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -53,9 +52,6 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   bool has_late_error() const { return late_error_.load(std::memory_order_relaxed) != cudaSuccess; }
   // The error that a launch has stored in a freed word.
   cudaError_t take_late_error() { return static_cast<cudaError_t>(late_error_.exchange(cudaSuccess)); }
-  // For a cache that is destroyed inside a capture: keeps alive what launches in flight may need, until the memory is
-  // freed.
-  void keep(std::list<std::shared_ptr<void>> owners) { kept_ = std::move(owners); }
   // Drops everything that has been or will be freed, after a fatal error.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -83,7 +79,6 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   std::vector<int*> words_ ABSL_GUARDED_BY(mutex_);   // The free words. Its capacity suffices for all words.
   bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
   std::atomic<int> late_error_{cudaSuccess};
-  std::list<std::shared_ptr<void>> kept_;
 };
 
 }  // namespace graphcache

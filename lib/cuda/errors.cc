@@ -56,7 +56,13 @@ absl::Status failure(std::string_view call, const char* verb, cudaError_t error,
 
 }  // namespace
 
-absl::Status cuda_failure(std::string_view call, cudaError_t error) noexcept { return failure(call, ": ", error, ""); }
+absl::Status cuda_failure(std::string_view call, cudaError_t error) noexcept {
+  return failure(call, ": ", error,
+                 error == cudaErrorInitializationError
+                     ? "; a process that was forked from one that has used CUDA cannot use it: fork before the first "
+                       "CUDA call and the first run, or start a new program"
+                     : "");
+}
 
 absl::Status failure_of_fn(std::string_view call, cudaError_t error) noexcept {
   return failure(call, ": ", error, advice(error));
@@ -93,6 +99,7 @@ absl::Status detail::fn_failure(cudaError_t error) {
 bool is_fatal(cudaError_t error) {
   const int code = static_cast<int>(error);
   switch (code) {
+    case 3:    // cudaErrorInitializationError: the process was forked from one that has used CUDA
     case 214:  // cudaErrorECCUncorrectable
     case 220:  // cudaErrorNvlinkUncorrectable
     case 226:  // cudaErrorContained

@@ -116,12 +116,12 @@ class Related {
   Owned<Handle, Destroy> handle_;
 };
 
-using Graph = Related<cudaGraph_t, cudaGraphDestroy>;
+using OwnedGraph = Related<cudaGraph_t, cudaGraphDestroy>;
 using GraphExec = Related<cudaGraphExec_t, cudaGraphExecDestroy>;
 
 // The results must be empty. If memory runs out, these throw and change nothing.
-cudaError_t clone(Graph& original, Graph* out);
-cudaError_t instantiate(Graph& base, unsigned long long flags, GraphExec* out);
+cudaError_t clone(OwnedGraph& original, OwnedGraph* out);
+cudaError_t instantiate(OwnedGraph& base, unsigned long long flags, GraphExec* out);
 
 using Event = Owned<cudaEvent_t, cudaEventDestroy>;
 

@@ -124,9 +124,15 @@ std::list<Grave> Executable::take_grave() { return std::exchange(grave_, {}); }
 
 // Sets the shadow to the content as captured.
 void Executable::hold(std::shared_ptr<const Content> content) {
-  content_ = std::move(content);
+  replace_content(std::move(content));
   slots_ = content_->slots;
   values_ = content_->values;
+}
+
+void Executable::replace_content(std::shared_ptr<const Content> content) {
+  if (kept_ != nullptr) formers_.push_back(std::move(kept_));
+  content_ = std::move(content);
+  kept_ = content_->kept.lock();
 }
 
 // Writes the run's values into the node's fields. Returns true if any byte changed.
@@ -186,7 +192,7 @@ BroughtOver Executable::switch_set(std::shared_ptr<const Content> to, const deta
   std::vector<unsigned char> values = to->values;
   std::swap(before, slots_);
   values_.swap(values);
-  content_ = std::move(to);
+  replace_content(std::move(to));
   // Nodes that only the host sets: their captured parameters may differ as well.
   std::optional<bool> driver_usable;
   for (const std::uint32_t i : updater_node_->others()) {
@@ -221,7 +227,7 @@ BroughtOver Executable::bring_over(const Template& from_graph, const Template& t
   if (brought.whole) return brought;
   const std::optional<UpdateRefusal> refusal = brought.refusal;
   const std::optional<std::size_t> refused_node = brought.refused_node;
-  const detail::Call as_before{{}, nullptr, nullptr, nullptr, values.data(), values.size()};
+  const detail::Call as_before{{}, nullptr, nullptr, values.data(), values.size()};
   const CallResult back = update_to(from_graph, from, as_before, &brought);
   brought.refusal = refusal;
   brought.refused_node = refused_node;
@@ -262,14 +268,14 @@ CallResult Executable::patch_to(const std::shared_ptr<const Content>& to, const 
     update_fields(node, call.values);
     const SlotNode* const old = find(before, &at, node.index);
     const bool agree =
-        old != nullptr && old->type == node.type && old->kernel == node.kernel &&
-        old->fields_size == node.fields_size &&
+        old != nullptr && old->type == node.type && old->kernel == node.kernel && old->function == node.function &&
+        old->context == node.context && old->foreign == node.foreign && old->fields_size == node.fields_size &&
         std::memcmp(before.fields.data() + old->fields, slots_.fields.data() + node.fields, node.fields_size) == 0;
     if (agree) continue;
     if (const CallResult result = set_node(node, driver_usable); result.error != cudaSuccess) return result;
     ++*patched_nodes;
   }
-  content_ = to;
+  replace_content(to);
   values_ = std::move(values);
   return {};
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <absl/base/thread_annotations.h>
+#include <absl/container/inlined_vector.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -83,6 +84,10 @@ class Executable {
   }
 
   const Content& content() const { return *content_; }
+  // What contents keep that it has held before the present one, since formers() was last emptied. Launches of theirs
+  // may be in flight; these are over when a launch of the present content is.
+  using Formers = absl::InlinedVector<std::shared_ptr<Kept>, 1>;
+  Formers& formers() { return formers_; }
   // Whether launches may write to its nodes. The first launch must not, unless put_in_place() was called. The driver
   // puts the nodes of a new executable into device memory later than its stream suggests, but before that launch runs
   // them (docs/semantics.md). Until then the host sets all nodes.
@@ -151,6 +156,7 @@ class Executable {
   explicit Executable(Scratch& scratch);
 
   void hold(std::shared_ptr<const Content> content);
+  void replace_content(std::shared_ptr<const Content> content);
   CallResult wait(cudaStream_t stream);
   CallResult wait_and_upload(cudaStream_t stream);
   CallResult patch_node(const SlotNode& node, const detail::Call& call, std::optional<bool>& driver_usable,
@@ -183,6 +189,8 @@ class Executable {
   // A copy of what the executable holds. CUDA has no getters for it, and setting a node's parameters sets all of them
   // (fact 13).
   std::shared_ptr<const Content> content_;
+  std::shared_ptr<Kept> kept_;  // What the content keeps.
+  Formers formers_;
   // The content's slots with fields made from `values_`, except those that an updater node writes.
   Slots slots_;
   std::vector<unsigned char> values_;

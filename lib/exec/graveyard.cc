@@ -36,6 +36,51 @@ void Graveyard::add(std::unique_ptr<Executable> executable, Template graph, Laun
   others.splice(others.end(), grave);
 }
 
+void Graveyard::keep_until_done(Executable::Formers& formers, cudaStream_t stream) noexcept try {
+  std::list<Grave> graves;
+  for (const auto& former : formers) {
+    Grave& grave = graves.emplace_back();
+    grave.kept = former;
+    grave.stream = LaunchStream::of(stream);
+    grave.device = device_;
+  }
+  formers.clear();
+  MutexLock lock(mutex_);
+  if (!abandoned_) {
+    for (Grave& grave : graves) grave.generation = last_generation;
+  }
+  waiting_.splice(waiting_.end(), graves);
+} catch (const std::bad_alloc&) {
+}
+
+void Graveyard::drop(std::shared_ptr<Kept> kept) noexcept {
+  if (kept == nullptr) return;
+  MutexLock lock(mutex_);
+  kept->next = std::move(dropped_);
+  dropped_ = std::move(kept);
+}
+
+void Graveyard::limit(cudaStream_t handle) {
+  if (active_recording != nullptr) return;
+  const LaunchStream stream = LaunchStream::of(handle);
+  std::list<Grave> awaited;
+  {
+    MutexLock lock(mutex_);
+    std::size_t executables = 0;
+    for (auto grave = waiting_.end(); grave != waiting_.begin() && awaited.empty();) {
+      --grave;
+      const bool is_of_stream = grave->executable != nullptr && grave->stream == stream;
+      if (is_of_stream && ++executables > kMaxExecutables) awaited.splice(awaited.end(), waiting_, grave);
+    }
+  }
+  if (awaited.empty() || is_abandoned()) return;
+  LastErrorGuard last_error;
+  RelaxedCaptureMode relaxed;
+  Grave& grave = awaited.front();
+  if (!is_done(grave, stream) && grave.done.get() != nullptr) cudaEventSynchronize(grave.done.get());
+  put_back(std::move(awaited));
+}
+
 bool Graveyard::is_done(Grave& grave, LaunchStream stream) {
   if (grave.stream.handle == nullptr) return true;
   LastErrorGuard last_error;
@@ -88,7 +133,7 @@ void Graveyard::collect(cudaStream_t handle) {
     --grave;
     if (grave->done.get() != nullptr) continue;
     if (grave->executable == nullptr) {
-      if (++graphs > kMaxGraphs) grave = waiting.erase(grave);
+      if (grave->kept == nullptr && ++graphs > kMaxGraphs) grave = waiting.erase(grave);
     } else if (++executables > kMaxExecutables && fences) {
       // If one fails, this run tries no others.
       fences = fence(*grave);
@@ -123,7 +168,7 @@ CallResult Graveyard::collect_all(const DeviceMemory* to_wait, bool is_patient) 
   for (int pass = 0; pass < (is_patient ? kPasses : 1) && !waiting.empty(); ++pass) {
     if (pass > 0) std::this_thread::sleep_for(kPatience);
     for (auto grave = waiting.begin(); grave != waiting.end();) {
-      bool done = is_over || grave->executable == nullptr || is_done(*grave, {});
+      bool done = is_over || (grave->executable == nullptr && grave->kept == nullptr) || is_done(*grave, {});
       if (!done && to_wait != nullptr && grave->done.get() != nullptr) {
         LastErrorGuard last_error;
         RelaxedCaptureMode relaxed;
@@ -163,7 +208,9 @@ std::list<Grave> Graveyard::take(bool and_aside) {
     waiting.swap(waiting_);
     if (and_aside) waiting.splice(waiting.end(), aside_);
   }
+  release_dropped();
   Graveyard& others = orphans();
+  others.release_dropped();
   MutexLock lock(others.mutex_);
   for (auto grave = others.waiting_.begin(); grave != others.waiting_.end();) {
     const auto next = std::next(grave);
@@ -173,6 +220,16 @@ std::list<Grave> Graveyard::take(bool and_aside) {
   return waiting;
 }
 
+// Ends the list one by one, because the destructor of a long list would call itself as often.
+void Graveyard::release_dropped() {
+  std::shared_ptr<Kept> first;
+  {
+    MutexLock lock(mutex_);
+    first = std::move(dropped_);
+  }
+  while (first != nullptr) first = std::exchange(first->next, nullptr);
+}
+
 void Graveyard::put_back(std::list<Grave> waiting) {
   MutexLock lock(mutex_);
   waiting_.splice(waiting_.begin(), waiting);
@@ -180,18 +237,25 @@ void Graveyard::put_back(std::list<Grave> waiting) {
 
 void Graveyard::leave_behind(Memories memory) {
   std::list<Grave> waiting;
+  std::shared_ptr<Kept> dropped;
   {
     MutexLock lock(mutex_);
     waiting.swap(waiting_);
+    dropped.swap(dropped_);
   }
   Graveyard& others = orphans();
   MutexLock lock(others.mutex_);
   others.waiting_.splice(others.waiting_.end(), waiting);
   others.memories_.splice(others.memories_.end(), memory);
+  std::shared_ptr<Kept>* end = &dropped;
+  while (*end != nullptr) end = &(*end)->next;
+  *end = std::move(others.dropped_);
+  others.dropped_ = std::move(dropped);
 }
 
 void Graveyard::abandon() {
   stream_.abandon();
+  release_dropped();
   std::list<Grave> waiting;
   MutexLock lock(mutex_);
   abandoned_ = true;  // Set before the generation changes: whatever is added from now on has none.

@@ -52,6 +52,7 @@ struct Grave {
   ~Grave();
 
   Epitaph epitaph;
+  std::shared_ptr<Kept> kept;  // Without an executable: what its launches for a former content may still use.
   Template graph;
   std::unique_ptr<Executable> executable;  // Must be destroyed before the graph.
   LaunchStream stream;                     // The stream of the last launch, if there was one.
@@ -73,6 +74,13 @@ class Graveyard {
   // has added, however much that is.
   void add(std::unique_ptr<Executable> executable, Template graph, LaunchStream stream = {}, Epitaph epitaph = {},
            bool set_aside = false) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
+  // Releases them once the work that is enqueued on the stream now is complete, and empties the list. Leaves it as it
+  // is if memory runs out.
+  void keep_until_done(Executable::Formers& formers, cudaStream_t stream) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
+  // Releases it as soon as no lock is held. It lives on as long as an executable holds it.
+  void drop(std::shared_ptr<Kept> kept) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits until at most kMaxExecutables wait for launches on this stream.
+  void limit(cudaStream_t stream) ABSL_LOCKS_EXCLUDED(mutex_);
   // Destroys a bounded number of waiting objects whose launches are complete, unless this thread is capturing. `stream`
   // is a stream of the current device that exists and is not capturing, or null for none. Call this without locks that
   // runs wait for.
@@ -111,8 +119,9 @@ class Graveyard {
   static bool is_done(Grave& grave, LaunchStream stream);
   // Records the grave's event without its stream. Returns false if that is impossible.
   bool fence(Grave& grave) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Takes everything that waits, including what ended caches of the device have left behind.
+  // Takes everything that waits, including what ended caches of the device have left behind. Releases what was dropped.
   std::list<Grave> take(bool and_aside = false) ABSL_LOCKS_EXCLUDED(mutex_);
+  void release_dropped() ABSL_LOCKS_EXCLUDED(mutex_);
   void put_back(std::list<Grave> waiting) ABSL_LOCKS_EXCLUDED(mutex_);
 
   inline static std::atomic<std::uint64_t> last_generation{0};  // Number of contexts lost so far.
@@ -120,7 +129,8 @@ class Graveyard {
   const int device_;
   Mutex mutex_;
   std::list<Grave> waiting_ ABSL_GUARDED_BY(mutex_);
-  std::list<Grave> aside_ ABSL_GUARDED_BY(mutex_);  // Added with set_aside.
+  std::list<Grave> aside_ ABSL_GUARDED_BY(mutex_);         // Added with set_aside.
+  std::shared_ptr<Kept> dropped_ ABSL_GUARDED_BY(mutex_);  // The first of a list.
   Memories memories_ ABSL_GUARDED_BY(mutex_);
   bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
   OwnStream stream_;

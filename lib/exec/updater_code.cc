@@ -44,7 +44,7 @@ CallResult Updater::probe(const CUDA_KERNEL_NODE_PARAMS& params, bool* can) {
   LastErrorGuard last_error;
   cudaGraph_t graph = nullptr;
   if (const cudaError_t error = cudaGraphCreate(&graph, 0); error != cudaSuccess) return {"cudaGraphCreate", error};
-  Graph owned(graph);
+  OwnedGraph owned(graph);
   cudaKernelNodeParams nothing = {};
   nothing.func = reinterpret_cast<void*>(kernels[kPlain]);
   nothing.gridDim = nothing.blockDim = dim3(1);

@@ -126,7 +126,6 @@ class Objects {
                  {"live", entry.live},
                  {"recorded", entry.recorded},
                  {"pinned", entry.pinned},
-                 {"adopted", entry.adopted},
                  {"eager_reason", entry.eager_reason ? Json(to_string(*entry.eager_reason)) : Json(nullptr)},
                  {"family", entry.family},
                  {"looked_for_siblings", entry.looked_for_siblings},

@@ -28,17 +28,17 @@ class RunningCapture {
     cudaGraph_t graph = nullptr;
     const cudaError_t error = cudaStreamEndCapture(stream_, &graph);
     active_recording = nullptr;
-    graph_ = Graph(graph);
+    graph_ = OwnedGraph(graph);
     return error;
   }
   bool is_over() const { return ended_; }
-  Graph take() { return std::move(graph_); }
+  OwnedGraph take() { return std::move(graph_); }
 
  private:
   const cudaStream_t stream_;
   Watch* const watch_;
   bool ended_ = false;
-  Graph graph_;
+  OwnedGraph graph_;
 };
 
 }  // namespace
@@ -75,6 +75,7 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
     if (error != cudaSuccess) captured.capture = recording.end_failed(error);
   }
   captured.is_misuse = recording.is_misused();
+  captured.kept = recording.take_kept(&captured.content);
   if (watch != nullptr) watch->report(recording.calls(), &captured);
   add_failure(&captured.capture, recording.refused());
   captured.empty_slot = recording.has_empty_slot();
@@ -92,7 +93,6 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   content.id = next_id();
   content.node_count = captured.graph.nodes.size();
   content.values.assign(call.values, call.values + call.values_size);
-  content.device_values = recording.take_device_values();
   recording.take_inner(&captured.graph, &content);
   return captured;
 }

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "graph/on_device.h"
 #include "graph/template.h"
 #include "graph/watch.h"
+#include "graph/write.h"
 #include "graphcache/cache.h"
 
 namespace graphcache {
@@ -26,6 +26,7 @@ struct Captured {
   bool empty_slot = false;
   Template graph;
   Content content;
+  std::shared_ptr<Kept> kept;  // Null if the graph keeps nothing.
   // Work that the graph misses, if it was watched: "kernel a(float*) was launched by bar() on stream 0 (the legacy
   // stream)". Each text appears once.
   std::vector<std::string> strays;

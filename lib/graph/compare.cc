@@ -17,7 +17,6 @@
 #include "cuda/errors.h"
 #include "graph/inspect.h"
 #include "graph/node_names.h"
-#include "graph/setter.h"
 #include "graph/signature.h"
 
 namespace graphcache {
@@ -98,9 +97,9 @@ const Slots kNoSlots;
 
 // One of the two recordings.
 struct Side {
-  Side(const Template& of, const Content& content) : graph(of), slots(content.slots), values(content.device_values) {}
+  Side(const Template& of, const Content& of_graph) : graph(of), slots(of_graph.slots), content(of_graph) {}
   // For nodes inside a node, which hold no slots.
-  Side(const Template& body, const Side& of) : graph(body), slots(kNoSlots), values(of.values) {}
+  Side(const Template& body, const Side& of) : graph(body), slots(kNoSlots), content(of.content) {}
 
   const NodeContent& node(std::uint32_t index) const { return reading.content.nodes[index]; }
   const unsigned char* bytes(const NodeContent& node) const { return reading.content.bytes.data() + node.bytes; }
@@ -128,7 +127,7 @@ struct Side {
 
   const Template& graph;
   const Slots& slots;
-  const DeviceValues& values;
+  const Content& content;
   Reading reading;
 };
 
@@ -211,10 +210,14 @@ class Comparison {
     const auto add = [this](const void* kept, const void* now, std::size_t size) {
       own_memory_.push_back({reinterpret_cast<std::uintptr_t>(kept), reinterpret_cast<std::uintptr_t>(now), size});
     };
-    const auto& kept = kept_.values.memory;
-    const auto& now = now_.values.memory;
-    for (std::size_t i = 0; i < std::min(kept.size(), now.size()); ++i)
-      add(kept[i].get(), now[i].get(), setter::kLarge);
+    const auto &needed = kept_.content.needs, &needed_now = now_.content.needs;
+    for (std::size_t i = 0; i < std::min(needed.size(), needed_now.size()); ++i) {
+      add(needed[i].get(), needed_now[i].get(), sizeof(void*));
+    }
+    const auto &kept = kept_.content.kept_memory, &now = now_.content.kept_memory;
+    for (std::size_t i = 0; i < std::min(kept.size(), now.size()); ++i) {
+      add(kept[i].begin, now[i].begin, std::max<std::size_t>(1, std::min(kept[i].bytes, now[i].bytes)));
+    }
     const auto &of_kept = kept_.graph.handles, &of_now = now_.graph.handles;
     for (std::size_t i = 0; i < std::min(of_kept.size(), of_now.size()); ++i) {
       own_memory_.push_back({of_kept[i], of_now[i], 1});

@@ -16,8 +16,8 @@ namespace graphcache {
 // functions with their data. Launch attributes are compared if a kernel can see them.
 //
 // Fields that may differ between two correct recordings are left out. Arguments and fields may follow the same slot in
-// both. The recording may have got memory for itself, by Recorder::on_device() or by an allocation node. Two addresses
-// in such memory count as equal if they are at the same place of the same block. Priorities and other launch attributes
+// both. The recording may have memory of its own, which it keeps (Recorder::keep) or allocates. Two addresses in
+// such memory count as equal if they are at the same place of the same block. Priorities and other launch attributes
 // may follow from the stream of the capture.
 //
 // Some parts are not examined: the insides of child graphs, and which events are recorded and waited for. The same

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include "cuda/compat.h"
 #include "cuda/driver.h"
@@ -39,7 +40,8 @@ const void* module_of(const void* address) {
 
 class Inspection {
  public:
-  Inspection(const Slots& slots, const void* place) : slots_(slots), place_(place) {}
+  Inspection(const Content& content, const void* place)
+      : slots_(content.slots), place_(place), kept_(content.kept_memory) {}
 
   // Notes nodes that cannot be read, and fails only if the error has destroyed the context. `slot_nodes` are those of
   // the nodes.
@@ -54,8 +56,32 @@ class Inspection {
     return {};
   }
 
-  std::uint64_t shape() const { return shape_; }
+  // Fills in what the content says of its nodes.
+  void describe(Content* content) {
+    content->shape = shape_;
+    content->conditional_count = conditionals_;
+    content->leaves_memory = leaves_memory();
+  }
 
+  absl::Status unfit() const {
+    if (lends_to_host_function_) {
+      return absl::FailedPreconditionError(
+          "a host function has its data on a stack or in other pageable host memory, and each launch of the graph "
+          "would use it after fn has returned: use static data, memory from cudaMallocHost or cudaHostRegister that "
+          "lives "
+          "as long as the key's entry, or an object that is kept by Recorder::keep");
+    }
+    if (copies_pageable_) {
+      return absl::FailedPreconditionError(
+          "a copy has pageable host memory at one end, and each launch of the graph would use it after fn has "
+          "returned: pass the pointer as a slot, keep what owns the memory by Recorder::keep, or use memory from "
+          "cudaMallocHost or cudaHostRegister");
+    }
+    if (unread_.error != cudaSuccess) return cuda_failure(unread_.call, unread_.error);
+    return absl::OkStatus();
+  }
+
+ private:
   bool leaves_memory() {
     std::sort(freed_.begin(), freed_.end());
     return std::any_of(allocated_.begin(), allocated_.end(), [&](const Range& memory) {
@@ -63,23 +89,6 @@ class Inspection {
     });
   }
 
-  absl::Status unfit() const {
-    if (lends_to_host_function_) {
-      return absl::FailedPreconditionError(
-          "a host function has its data on a stack or in other pageable host memory, and each launch of the graph "
-          "would use it after fn has returned: use static data, or memory from cudaMallocHost or cudaHostRegister that "
-          "lives as long as the key's entry");
-    }
-    if (copies_pageable_) {
-      return absl::FailedPreconditionError(
-          "a copy has pageable host memory at one end, and each launch of the graph would use it after fn has "
-          "returned: pass the pointer as a slot, or use memory from cudaMallocHost or cudaHostRegister");
-    }
-    if (unread_.error != cudaSuccess) return cuda_failure(unread_.call, unread_.error);
-    return absl::OkStatus();
-  }
-
- private:
   CallResult read(cudaGraphNode_t node, const SlotNode* slot_node) {
     cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
     const CallResult found{"cudaGraphNodeGetType", node_type(node, by_driver_, &type)};
@@ -120,6 +129,9 @@ class Inspection {
         const CallResult listed = list_nodes(child, &nodes);
         return listed.error == cudaSuccess ? read(nodes, /*slot_nodes=*/{}) : listed;
       }
+      case cudaGraphNodeTypeConditional:
+        ++conditionals_;
+        return {};
       default:
         return {};
     }
@@ -130,7 +142,7 @@ class Inspection {
   bool may_be_gone(const cudaHostNodeParams& params) {
     constexpr std::uintptr_t kLeast = std::uintptr_t{1} << 16;  // smaller ones are numbers
     const void* const data = params.userData;
-    if (reinterpret_cast<std::uintptr_t>(data) < kLeast) return false;
+    if (reinterpret_cast<std::uintptr_t>(data) < kLeast || is_kept(data)) return false;
     if (is_on_a_stack(data)) return true;
     return module_of(reinterpret_cast<const void*>(params.fn)) == module_of(place_) && module_of(data) == nullptr &&
            is_pageable_memory(data);
@@ -150,7 +162,7 @@ class Inspection {
       if (is_slot || memory.ptr == nullptr) return;  // An array has no pointer.
       const std::size_t row = at.z * memory.ysize + at.y;
       const char* const begin = static_cast<const char*>(memory.ptr) + row * memory.pitch + at.x;
-      copies_pageable_ = copies_pageable_ || (!is_own(begin) && is_pageable_memory(begin));
+      copies_pageable_ = copies_pageable_ || (!is_own(begin) && !is_kept(begin) && is_pageable_memory(begin));
     };
     add_raw(copy.srcPtr, copy.srcPos, offsetof(MemcpyFields, src));
     add_raw(copy.dstPtr, copy.dstPos, offsetof(MemcpyFields, dst));
@@ -163,10 +175,20 @@ class Inspection {
                        [&](const Range& own) { return memory >= own.begin && memory < own.begin + own.size; });
   }
 
+  bool is_kept(const void* memory) const {
+    const std::less<> is_before;
+    return std::any_of(kept_.begin(), kept_.end(), [&](const KeptMemory& kept) {
+      const void* const end = static_cast<const char*>(kept.begin) + kept.bytes;
+      return memory == kept.begin || (!is_before(memory, kept.begin) && is_before(memory, end));
+    });
+  }
+
   const bool by_driver_ = has_context();
   const Slots& slots_;
   const void* const place_;  // an address in the module of `fn`
+  const std::vector<KeptMemory>& kept_;
   std::uint64_t shape_ = 0;
+  std::size_t conditionals_ = 0;
   bool copies_pageable_ = false;
   CallResult unread_;  // what the last node that could not be read has returned
   bool lends_to_host_function_ = false;
@@ -176,15 +198,18 @@ class Inspection {
 
 }  // namespace
 
+absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, Content* content) {
+  return inspect(nodes, nullptr, content);
+}
+
 absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, const void* place, Content* content) {
   const LastErrorGuard last_error;
-  Inspection inspection(content->slots, place);
+  Inspection inspection(*content, place);
   if (const CallResult done = inspection.read(nodes, content->slots.nodes); done.error != cudaSuccess) {
     return cuda_failure(done.call, done.error);
   }
-  content->leaves_memory = inspection.leaves_memory();
-  content->shape = inspection.shape();
-  return content->is_adopted ? absl::OkStatus() : inspection.unfit();
+  inspection.describe(content);
+  return place == nullptr ? absl::OkStatus() : inspection.unfit();
 }
 
 CallResult find_pageable(const void* memory, bool* pageable) {

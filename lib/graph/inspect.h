@@ -10,13 +10,13 @@
 
 namespace graphcache {
 
-// Fills in the content's shape, and whether a node allocates memory that no node of the graph frees.
-//
-// Every launch of a graph uses the host memory that its nodes point to, although `fn` has returned. So this returns an
-// error for a captured graph if that memory may be gone: if a copy has pageable memory at an end that is no slot, or if
-// the data of a host function is on a stack, or in pageable memory that is no static data. For functions outside of the
-// module of `fn`, which has the address `place`, only a stack counts. Call this once the content has its slots and says
-// if it is adopted.
+// Fills in the content's shape, how many conditional nodes it has, and whether a node allocates memory that no node of
+// the graph frees. Call this once the content has its slots and its kept memory.
+absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, Content* content);
+// The same for a captured graph. Every launch uses the host memory that its nodes point to, although `fn` has returned.
+// So this returns an error if that memory may be gone: if a copy has pageable memory at an end that is neither kept nor
+// a slot, or if the data of a host function is on a stack, or in pageable memory that is neither kept nor static data.
+// For functions outside of the module of `fn`, which has the address `place`, only a stack counts.
 absl::Status inspect(const std::vector<cudaGraphNode_t>& nodes, const void* place, Content* content);
 
 // Sets `pageable` to whether this is host memory that no runtime call has allocated or registered. Memory that a graph

@@ -33,18 +33,6 @@ void look_up(cudaGraphNode_t node, SlotNode* out) {
   if (params.ctx != current_context()) out->foreign = params.kern;
 }
 
-// Whether a stream's work runs on the current device; assumed if the driver does not answer. The runtime's query would
-// break a capture.
-CallResult query_whether_of_current_device(cudaStream_t stream, bool* is) {
-  *is = true;
-  CUcontext context = nullptr;
-  const auto get = driver().stream_context;
-  if (get == nullptr || !has_context()) return {};
-  const CUresult result = get(stream, &context);
-  *is = result != CUDA_SUCCESS || context == current_context();
-  return {"cudaStreamGetDevice, by the driver", static_cast<cudaError_t>(result), /*latches=*/false};
-}
-
 int device_of(const cudaPointerAttributes& memory) {
   const bool is_devices = memory.type == cudaMemoryTypeDevice || memory.type == cudaMemoryTypeManaged;
   return is_devices ? memory.device : kHostMemory;
@@ -74,15 +62,7 @@ Recording::Recording(cudaStream_t stream, const Call& call, Mode mode, Setter& s
 
 Recording::~Recording() {
   if (is_fatal(cuda_error(status_)) || is_fatal(cuda_error(refused_))) {
-    for (Graph& part : inner_.graphs) part.release();  // Handles are dropped, not destroyed.
-  }
-  if (lent_.empty()) return;
-  LastErrorGuard last_error;
-  RelaxedCaptureMode relaxed;
-  for (void* const at : lent_) {
-    // cudaFree is no alternative, because it would not wait for the work that still uses the memory.
-    const cudaError_t error = cudaFreeAsync(at, name_of(stream_));
-    if (error != cudaSuccess && !is_fatal(error)) cudaFreeAsync(at, name_of(stream_));
+    for (OwnedGraph& part : inner_.graphs) part.release();  // Handles are dropped, not destroyed.
   }
 }
 
@@ -101,7 +81,7 @@ absl::Status Recording::invoke() {
     call_.threw = true;
     device.put_back();
   };
-  absl::Status status = call_.invoke(call_.fn, recorder, id_);
+  absl::Status status = call_.callee->invoke(call_.fn, recorder, id_);
   std::move(threw).Cancel();
   leave();
   add_failure(&status, status_);
@@ -142,8 +122,8 @@ bool Recording::take(SlotNode& node, const ArgView& arg, std::size_t field) {
   }
   if (in_part_) {
     fail_as_misused(absl::InvalidArgumentError(
-        "a slot was used inside the body of a conditional node, whose nodes stay as they were recorded: pass "
-        "the pointer of Recorder::on_device, called outside of the body"));
+        "a slot was used inside the body of a conditional node, whose nodes stay as they were recorded: write "
+        "the slot to device memory by Recorder::write outside of the body, and pass that memory"));
     return false;
   }
   if (arg.recording != id_) {
@@ -227,7 +207,7 @@ bool Recording::may_enqueue(cudaStream_t stream, const char* call, const void* k
 // The node that a call has just captured is what the stream's next node would depend on, so the stream is queried for
 // it. The alternative, adding a node by hand, would need separate code for captures and direct runs, and would lose
 // what a captured node inherits from its stream: priority (fact 9) and annotated edges.
-void Recording::keep(cudaStream_t stream, SlotNode node, cudaGraphNodeType type) {
+void Recording::keep_node(cudaStream_t stream, SlotNode node, cudaGraphNodeType type) {
   if (mode_ != Mode::kCapture || node.binding_count == 0) return;
   LastErrorGuard last_error;  // An error here is not one of `fn`.
   CaptureInfo info;
@@ -279,7 +259,7 @@ bool Recording::take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slo
 void Recording::take_inner(Template* graph, Content* content) {
   graph->inner = std::move(inner_.nodes);
   graph->handles = std::move(inner_.handles);
-  content->code = std::move(inner_.code);
+  content->needs = std::move(inner_.needs);
   content->conditional_count = graph->handles.size();
   for (const InnerNodes& inner : graph->inner) content->inner_node_count += inner.nodes.size();
 }
@@ -335,54 +315,41 @@ void Recording::launch(cudaStream_t stream, const Setter::Kernel& kernel, const 
                                           fields.shared_bytes, stream);
   if (error != cudaSuccess) return fail(broken("cudaLaunchKernel", error));
   calls_.end();
-  keep(stream, node, cudaGraphNodeTypeKernel);
+  keep_node(stream, node, cudaGraphNodeTypeKernel);
 }
 
-// Memory for a value: it lives as long as the captured graph, or until the direct run's work is done. Only direct runs
-// use cudaMallocAsync, because in a capture it would add allocation nodes, which limit a graph to one executable.
-CallResult Recording::take_device_memory(cudaStream_t stream, std::size_t bytes, void** out) {
-  // In another program's capture it is unknown who launches the graph, and until when.
-  if (mode_ == Mode::kInlined && active_recording == nullptr) return {"cudaMalloc", cudaErrorNotSupported};
-  if (mode_ == Mode::kDirect) {
-    lent_.reserve(lent_.size() + 1);
-    RelaxedCaptureMode relaxed;
-    const cudaError_t error = cudaMallocAsync(out, bytes, stream);
-    if (error == cudaSuccess) lent_.push_back(*out);
-    return {"cudaMallocAsync", error};
-  }
-  DeviceValues& values = outermost().device_values_;
-  DeviceMemory::Block memory;
-  if (const CallResult taken = setter_.take(bytes, &memory); taken.error != cudaSuccess) return taken;
-  *out = memory.get();
-  values.memory.push_back(std::move(memory));
-  values.code = setter_.code();
-  return {};
-}
-
-const void* Recording::on_device(cudaStream_t stream, const ArgView& value) {
-  if (!may_enqueue(stream, "rec.on_device")) return nullptr;
-  LastErrorGuard last_error;  // The recorder reports it.
-  const DeviceGuard current(setter_.device());
-  CallResult done = current.result();
-  bool is_of_device = true;
-  if (done.error == cudaSuccess) done = query_whether_of_current_device(stream, &is_of_device);
-  if (!is_of_device) {
-    fail_as_misused(
-        absl::InvalidArgumentError("Recorder::on_device was called on a stream of another device than the cache's"));
-    return nullptr;
+void Recording::write(cudaStream_t stream, void* device, std::size_t bytes, const ArgView& value) {
+  if (!may_enqueue(stream, "rec.write")) return;
+  if (mode_ == Mode::kInlined && active_recording == nullptr) {
+    return fail_as_misused(absl::FailedPreconditionError(
+        "Recorder::write was called in a capture by other code: its graph may outlive the cache, whose code it needs"));
   }
   Setter::Kernel kernel;
-  void* at = nullptr;
-  if (done.error == cudaSuccess) done = setter_.load(value.size, &kernel);
-  if (done.error == cudaSuccess) done = take_device_memory(stream, value.size, &at);
-  if (done.error != cudaSuccess) {
-    fail(cuda_failure(absl::StrCat("Recorder::on_device, ", done.call), done.error));
-    return nullptr;
+  {
+    LastErrorGuard last_error;  // The recorder reports it.
+    const DeviceGuard current(setter_.device());
+    CallResult done = current.result();
+    if (done.error == cudaSuccess) done = setter_.load(value.size, &kernel);
+    if (done.error != cudaSuccess) {
+      return fail(cuda_failure(absl::StrCat("Recorder::write, ", done.call), done.error));
+    }
   }
-  const Arg<void*> to(at);
+  need(setter_.code());
+  const Arg<void*> to(device);
   const ArgView args[] = {to.view(), value};
-  launch(stream, kernel, {1, setter::kThreads}, args, 2);
-  return status_.ok() ? at : nullptr;
+  launch(stream, kernel, {1, static_cast<unsigned>(bytes)}, args, 2);
+}
+
+void Recording::need(std::shared_ptr<void> what) {
+  std::vector<std::shared_ptr<void>>& needs = outermost().inner_.needs;  // Nested runs may belong to several caches.
+  if (std::find(needs.begin(), needs.end(), what) == needs.end()) needs.push_back(std::move(what));
+}
+
+void Recording::keep(std::shared_ptr<const void> owner, std::size_t bytes) {
+  Recording& of = outermost();
+  if (of.kept_ == nullptr) of.kept_ = std::make_shared<Kept>();
+  of.kept_memory_.push_back({owner.get(), bytes});
+  of.kept_->objects.push_back(std::move(owner));
 }
 
 void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView bytes, cudaMemcpyKind kind) {
@@ -409,7 +376,7 @@ void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView by
     node.dst_must_stay = must_stay && dst.is_slot();
     node.src_must_stay = must_stay && src.is_slot();
   }
-  keep(stream, node, cudaGraphNodeTypeMemcpy);
+  keep_node(stream, node, cudaGraphNodeTypeMemcpy);
 }
 
 void Recording::memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView bytes) {
@@ -426,7 +393,7 @@ void Recording::memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView 
   if (error != cudaSuccess) return fail(broken("cudaMemsetAsync", error));
   calls_.end();
   if (mode_ == Mode::kCapture && bytes.is_slot()) node.dst_device = device_of(attributes_of(fields.dst));
-  keep(stream, node, cudaGraphNodeTypeMemset);
+  keep_node(stream, node, cudaGraphNodeTypeMemset);
 }
 
 }  // namespace detail

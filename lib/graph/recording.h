@@ -10,11 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/device_memory.h"
 #include "cuda/errors.h"
-#include "graph/on_device.h"
 #include "graph/recorder_calls.h"
 #include "graph/template.h"
+#include "graph/write.h"
 #include "graphcache/cache.h"
 
 namespace graphcache {
@@ -52,7 +51,8 @@ class Recording {
               std::size_t count);
   void memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView bytes, cudaMemcpyKind kind);
   void memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView bytes);
-  const void* on_device(cudaStream_t stream, const ArgView& value);
+  void write(cudaStream_t stream, void* device, std::size_t bytes, const ArgView& value);
+  void keep(std::shared_ptr<const void> owner, std::size_t bytes);
 
   // A recorder throws nothing of its own. If memory runs out, the call fails like any other.
   template <class F>
@@ -91,8 +91,12 @@ class Recording {
 
   // Moves out the captured slot nodes with their indices in `nodes`. Returns false if one is missing from `nodes`.
   bool take_slots(const std::vector<cudaGraphNode_t>& nodes, Slots* slots);
-  // Moves out the memory and code that the graph needs for values of on_device().
-  DeviceValues take_device_values() { return std::move(device_values_); }
+  // Moves out what the graph keeps alive.
+  std::shared_ptr<Kept> take_kept(Content* content) {
+    content->kept = kept_;
+    content->kept_memory = std::move(kept_memory_);
+    return std::move(kept_);
+  }
   // Moves out what captured parts leave.
   void take_inner(Template* graph, Content* content);
 
@@ -109,13 +113,16 @@ class Recording {
     bool is_broken = false;
     std::vector<InnerNodes> nodes;
     std::vector<std::uint64_t> handles;
-    std::vector<std::shared_ptr<void>> code;
-    std::vector<Graph> graphs;  // Destroyed after the capture.
+    std::vector<std::shared_ptr<void>> needs;
+    std::vector<OwnedGraph> graphs;  // Destroyed after the capture.
   };
+  // The graph's nodes use this code or memory of the library.
+  void need(std::shared_ptr<void> what);
   // The recording whose capture this one is part of.
   Recording& outermost() { return mode_ == Mode::kInlined && active_recording != nullptr ? *active_recording : *this; }
 
-  // Begins a node with `fields_size` bytes of fields. Until keep() or the next begin() it is the last of slots_.nodes.
+  // Begins a node with `fields_size` bytes of fields. Until keep_node() or the next begin() it is the last of
+  // slots_.nodes.
   SlotNode begin(std::size_t fields_size);
   // Writes an argument's value for this run into the block of fields. If the argument is a slot, the field follows it.
   // Returns false if the slot belongs to another call of `fn`.
@@ -127,14 +134,13 @@ class Recording {
   // known, and the recorder calls between which it occurred.
   absl::Status broken(const char* call, cudaError_t error) const;
   // Keeps the node just captured on `stream` if one of its fields follows a slot.
-  void keep(cudaStream_t stream, SlotNode node, cudaGraphNodeType type);
+  void keep_node(cudaStream_t stream, SlotNode node, cudaGraphNodeType type);
   void skip_empty(const ArgView& bytes);
   // The kind and device of the memory at an address. Unknown memory counts as managed memory, which is treated most
   // carefully.
   cudaPointerAttributes attributes_of(const void* memory) const;
   void launch(cudaStream_t stream, const Setter::Kernel& kernel, const LaunchShape& shape, const ArgView* args,
               std::size_t count);
-  CallResult take_device_memory(cudaStream_t stream, std::size_t bytes, void** out);
 
   const cudaStream_t stream_;
   const Call& call_;
@@ -152,9 +158,9 @@ class Recording {
   bool is_stopped_ = false;
   Slots slots_;
   std::vector<cudaGraphNode_t> slot_nodes_;  // The handles of slots_.nodes.
-  DeviceValues device_values_;               // Memory of a capture's on_device() values.
-  std::vector<void*> lent_;                  // Memory of a direct run, freed in its stream's order.
-  bool in_part_ = false;                     // Whether a part is being recorded.
+  std::shared_ptr<Kept> kept_;
+  std::vector<KeptMemory> kept_memory_;
+  bool in_part_ = false;  // Whether a part is being recorded.
   Inner inner_;
 };
 

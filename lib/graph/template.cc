@@ -9,17 +9,17 @@ std::uint64_t next_id() {
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
-cudaError_t clone(Graph& original, Graph* out) {
-  const Graph::Kin& kin = original.kin();
+cudaError_t clone(OwnedGraph& original, OwnedGraph* out) {
+  const OwnedGraph::Kin& kin = original.kin();
   MutexLock lock(*kin);
   cudaGraph_t graph = nullptr;
   const cudaError_t error = cudaGraphClone(&graph, original.get());
-  if (error == cudaSuccess) *out = Graph(graph, kin);
+  if (error == cudaSuccess) *out = OwnedGraph(graph, kin);
   return error;
 }
 
-cudaError_t instantiate(Graph& base, unsigned long long flags, GraphExec* out) {
-  const Graph::Kin& kin = base.kin();
+cudaError_t instantiate(OwnedGraph& base, unsigned long long flags, GraphExec* out) {
+  const OwnedGraph::Kin& kin = base.kin();
   MutexLock lock(*kin);
   cudaGraphExec_t executable = nullptr;
   const cudaError_t error = cudaGraphInstantiate(&executable, base.get(), flags);

@@ -7,12 +7,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "cuda/device_memory.h"
 #include "cuda/errors.h"
 #include "cuda/handles.h"
 #include "graphcache/key.h"
@@ -116,10 +116,17 @@ struct NodeContent {
   std::uint32_t first_argument = 0, argument_count = 0;
 };
 
-// The memory that Recorder::on_device() has returned, and the code that writes to it.
-struct DeviceValues {
-  std::vector<DeviceMemory::Block> memory;
-  std::shared_ptr<void> code;
+// Host memory that a graph keeps alive (Recorder::keep). Without a size, only its first address is known.
+struct KeptMemory {
+  const void* begin = nullptr;
+  std::size_t bytes = 0;
+};
+// What a graph keeps alive (Recorder::keep, Graph::owner). Its entry holds it, and so do executables that may have
+// launches of the graph in flight. It is released outside of captures and locks (graveyard.h).
+using Objects = std::list<std::shared_ptr<const void>>;
+struct Kept {
+  Objects objects;
+  std::shared_ptr<Kept> next;  // In a list of the graveyard.
 };
 
 // What was captured. Shared by everything that holds or held it. It does not change, except that its nodes may be read
@@ -129,21 +136,15 @@ struct Content {
   Key key;                  // The key whose graph it is.
   std::uint64_t entry = 0;  // EntryInfo::id of that key's entry.
   std::size_t node_count = 0;
-  std::uint64_t shape = 0;                  // A hash of the nodes' types in their order.
-  std::size_t conditional_count = 0;        // Number of conditional nodes, those in bodies included.
-  std::size_t inner_node_count = 0;         // Number of nodes in Template::inner.
-  std::vector<std::shared_ptr<void>> code;  // Code that the nodes need.
-  Slots slots;                              // The slots, with their fields as captured.
-  std::vector<unsigned char> values;        // The values of the slots at the capture.
-  DeviceValues device_values;
-  // The program built the graph itself, so it cannot be captured again: see graphcache/adopt.h.
-  bool is_adopted = false;
-  // A node allocates memory that no node frees, because `fn` has handed it out.
-  bool leaves_memory = false;
-
-  // Whether a second executable of the same template would be wrong. Launches of both would write to the same memory of
-  // on_device(); or `fn` has handed out memory of the graph and would not do so again.
-  bool is_of_one_executable() const { return !device_values.memory.empty() || leaves_memory; }
+  std::uint64_t shape = 0;                   // A hash of the nodes' types in their order.
+  std::size_t conditional_count = 0;         // Number of conditional nodes, those in bodies included.
+  std::size_t inner_node_count = 0;          // Number of nodes in Template::inner.
+  std::vector<std::shared_ptr<void>> needs;  // Code and memory of the library that the nodes use.
+  Slots slots;                               // The slots, with their fields as captured.
+  std::vector<unsigned char> values;         // The values of the slots at the capture.
+  bool leaves_memory = false;                // Whether a node allocates memory that no node frees.
+  std::vector<KeptMemory> kept_memory;
+  std::weak_ptr<Kept> kept;  // Null if the graph keeps nothing.
 
   // Empty until the nodes are read.
   std::vector<NodeContent> nodes;
@@ -163,7 +164,7 @@ CallResult list_nodes(cudaGraph_t graph, std::vector<cudaGraphNode_t>* nodes);
 // A captured graph. Only one thread at a time may use it, even to read it (fact 15). It belongs to its entry or, as the
 // base, to the executable that was instantiated from it.
 struct Template {
-  Graph graph;
+  OwnedGraph graph;
   std::vector<cudaGraphNode_t> nodes;
   std::vector<InnerNodes> inner;       // In the order of recording. A graph with conditional nodes cannot be cloned.
   std::vector<std::uint64_t> handles;  // Numbers in arguments that each recording gets for itself.

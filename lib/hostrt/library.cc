@@ -73,13 +73,8 @@ void update_huge(updater::Values<updater::kHuge> values) { update(values); }
 void plain() {}
 
 // The CPU version of setter.cu.
-template <unsigned kBytes>
-void set(void* to, const setter::Value<kBytes>& value) {
-  if (threadIdx.x == 0) std::memcpy(to, &value, sizeof value);
-}
-
-void set_small(void* to, setter::Value<setter::kSmall> value) { set(to, value); }
-void set_large(void* to, setter::Value<setter::kLarge> value) { set(to, value); }
+void set_small(unsigned char* to, setter::Value<setter::kSmall> value) { to[threadIdx.x] = value.bytes[threadIdx.x]; }
+void set_large(unsigned char* to, setter::Value<setter::kLarge> value) { to[threadIdx.x] = value.bytes[threadIdx.x]; }
 
 // The CPU versions of condition.cu. An invalid pointer is a fault, as on a device.
 void set_condition(cudaGraphConditionalHandle handle, const unsigned* condition, const unsigned** kept) {

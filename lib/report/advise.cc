@@ -156,9 +156,8 @@ std::string cure_of(EagerReason reason, const Cache& cache) {
       return larger_budget(cache) + ", or unpin keys.";
     case EagerReason::kOutOfMemory:
       return "Free device memory, or lower Options::max_device_bytes, so that executables are evicted in time.";
-    case EagerReason::kMemoryInUse:
-      return "Free the memory that fn hands out before the key's next run, or set "
-             "cudaGraphInstantiateFlagAutoFreeOnLaunch.";
+    case EagerReason::kHandsOutMemory:
+      return "Free the memory of cudaMallocAsync in fn, or allocate it before the run and pass it to fn.";
     case EagerReason::kDisabled:
       return "Set Options::max_executables above 0, and unset GRAPHCACHE_DISABLE.";
     default:

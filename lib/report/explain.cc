@@ -40,8 +40,8 @@ std::string sentence(EagerReason reason, const Options& options) {
       return "its launch failed";
     case EagerReason::kNothingCaptured:
       return "fn enqueued nothing on the stream that it was given: enqueue on rec.stream()";
-    case EagerReason::kMemoryInUse:
-      return "memory that its graph hands out was not freed after an earlier launch";
+    case EagerReason::kHandsOutMemory:
+      return "fn hands out memory of cudaMallocAsync: free it in fn, or allocate it before the run";
   }
   return "of an unknown reason";
 }
@@ -66,10 +66,6 @@ std::string sentence(Loss loss, std::size_t others, const Options& options) {
       return "of an error";
     case Loss::kTemplates:
       return absl::StrCat("there were more templates than Options::max_templates (", options.max_templates, ")");
-    case Loss::kOfOne:
-      return "it was dropped with the executable: fn uses Recorder::on_device() or hands out memory";
-    case Loss::kMemory:
-      return "a direct run handed out other memory than the graph's";
     case Loss::kStale:
       return "verify mode found it stale (OnStale::kForget)";
     case Loss::kErased:
@@ -136,7 +132,6 @@ std::string explain(const Cache& cache, const Key& key) try {
       absl::StrAppend(&runs, runs.empty() ? "" : ", ", to_string(static_cast<Outcome>(i)), " ", entry.outcomes[i]);
     }
     if (!text.empty()) line("At another place of the program:");
-    if (entry.adopted) line("Its graph was adopted: no fn is called for it.");
     line("Runs: ", runs.empty() ? "none" : runs, ".");
     if (entry.live) {
       line("It has an executable", entry.pinned ? ", and is pinned" : "", sentence(entry.rule), ".");

@@ -1,4 +1,4 @@
-// Checks of a stream before work is captured or enqueued on it.
+// What is looked up and checked before work is captured or enqueued on a stream.
 #include <absl/strings/str_cat.h>
 
 #include "cuda/compat.h"
@@ -7,11 +7,56 @@
 #include "run/impl.h"
 
 namespace graphcache {
+namespace {
+
+// Replaces Options::kCurrentDevice by the stream's device. Returns an error, and changes nothing, if there is no such
+// device.
+absl::Status find_device(cudaStream_t stream, int* device) {
+  LastErrorGuard last_error;
+  int found = *device, count = 0;
+  CallResult done{"cudaGetDeviceCount", cudaGetDeviceCount(&count)};
+  if (done.error == cudaSuccess && found == Options::kCurrentDevice) {
+    // The query would break a capture of the stream (compat.h). There the stream is of the current device.
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    if (!is_of_current_device(stream)) done = {"cudaStreamIsCapturing", cudaStreamIsCapturing(stream, &capturing)};
+    if (done.error == cudaSuccess) {
+      done = is_of_current_device(stream) || capturing != cudaStreamCaptureStatusNone
+                 ? CallResult{"cudaGetDevice", cudaGetDevice(&found)}
+                 : stream_device(stream, &found);
+    }
+  }
+  if (done.error != cudaSuccess) return cuda_failure(done.call, done.error);
+  if (found < 0 || found >= count) {
+    return absl::InvalidArgumentError(absl::StrCat("Options::device is ", found, ", of ", count, " devices"));
+  }
+  *device = found;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// The first run makes what needs CUDA, so that a process can make caches and then fork.
+absl::Status Cache::Impl::begin(cudaStream_t stream) {
+  if (has_begun()) return absl::OkStatus();
+  if (!invalid_.ok()) return invalid_;
+  MutexLock lock(begin_mutex_);
+  if (has_begun()) return absl::OkStatus();
+  if (is_fatal(cuda_error(not_begun_))) return not_begun_;
+  if (not_begun_ = find_device(stream, &options_.device); !not_begun_.ok()) return not_begun_;
+  device_ = std::make_unique<Device>(options_);
+  if (enabled_ && options_.diagnose) find_diagnoser();
+  is_usual_ =
+      enabled_ && !options_.inline_in_foreign_capture && options_.verify_every == 0 && !audience_->wants_launches();
+  has_begun_ = true;
+  if (is_usual_) hits_->late_error = &device_->memory->late_error();
+  return absl::OkStatus();
+}
+
 // Checks the stream before `fn` is called on it. The order matters: querying the device of a capturing stream breaks
 // its capture (compat.h).
 absl::Status Cache::Impl::check(const Request& request) {
   if (absl::Status lost = status(); !lost.ok()) return lost;
-  if (const char* const unfit = request.call.unfit(request.call.fn); unfit != nullptr) {
+  if (const char* const unfit = request.call.unfit(); unfit != nullptr) {
     return absl::InvalidArgumentError(unfit);
   }
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;

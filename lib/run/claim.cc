@@ -71,7 +71,7 @@ void Cache::Impl::wake() {
     gone = sweep();
   }
   unlocked_.notify_all();
-  if (gone) graveyard_.collect_all();
+  if (gone) device_->graveyard.collect_all();
 }
 
 }  // namespace graphcache

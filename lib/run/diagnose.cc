@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cuda/errors.h"
+#include "graph/own_graph.h"
 #include "graphcache/cache.h"
 #include "run/impl.h"
 
@@ -40,8 +41,9 @@ TellBreak Cache::Impl::teller_of(const Request& request) const {
 // on the legacy stream go on, and what `fn` itself enqueues there is not part of the graph. In verify mode the stream
 // is a blocking one: then such a launch by `fn` breaks the capture and is reported.
 Captured Cache::Impl::capture_fn(const Entry& entry, const Request& request, const TellBreak& tell, Report* report) {
-  if (request.stream != cudaStreamLegacy) return capture_on(request.stream, entry, request, tell, report);
-  const OwnStreams::Loan stream(capture_streams_);
+  if (request.stream != cudaStreamLegacy || request.call.makes_graph())
+    return capture_on(request.stream, entry, request, tell, report);
+  const OwnStreams::Loan stream(device_->capture_streams);
   if (stream.result().error == cudaSuccess) return capture_on(stream.get(), entry, request, tell, report);
   Captured none;
   none.capture = cuda_failure(stream.result().call, stream.result().error);
@@ -52,14 +54,16 @@ Captured Cache::Impl::capture_on(cudaStream_t stream, const Entry& entry, const 
                                  Report* report) {
   CacheEvent event = event_of(EventKind::kCapture, entry);
   event.graph = 0;  // In verify mode the entry has one.
-  event.stream = stream;
+  event.stream = request.call.makes_graph() ? nullptr : stream;
   event.loss = entry.template_lost;
   report->emplace(*audience_, event);
   Captured captured;
   captured.fn = (*report)->refused();
   if (captured.fn.ok()) {
     (*report)->event.status = absl::CancelledError("");  // Until it is done.
-    captured = capture(stream, options_.capture_mode, request.call, setter_, diagnoser_, tell);
+    captured = request.call.makes_graph()
+                   ? make_graph(request.call, options_.device)
+                   : capture(stream, options_.capture_mode, request.call, device_->setter, diagnoser_, tell);
     (*report)->event.status = captured.capture.ok() ? captured.fn : captured.capture;
   }
   return captured;

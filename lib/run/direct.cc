@@ -7,6 +7,7 @@
 
 #include "cuda/compat.h"
 #include "cuda/errors.h"
+#include "graph/own_graph.h"
 #include "graphcache/status.h"
 #include "run/impl.h"
 
@@ -48,12 +49,12 @@ absl::StatusOr<Outcome> Cache::Impl::run_inside(const Request& request) {
     return count_inlined();
   }
 
-  if (request.call.is_adopted) {
+  if (request.call.makes_graph()) {
     active_recording->refuse_capture(absl::FailedPreconditionError(
-        "the graph of an adopted key was run inside another run's fn, whose capture cannot hold it"));
+        "a key whose fn returns a graph was run inside another run's fn, whose capture cannot hold that graph"));
     return count_inlined();
   }
-  if (request.call.values_size != 0 && request.call.unfit(request.call.fn) == nullptr) {
+  if (request.call.values_size != 0 && request.call.unfit() == nullptr) {
     active_recording->refuse_capture(absl::FailedPreconditionError(
         "a run with params was made inside another run's fn: a graph of the outer run could not update its values"));
   }
@@ -63,14 +64,14 @@ absl::StatusOr<Outcome> Cache::Impl::run_inside(const Request& request) {
 // Adds the work of a run to the capture that its stream is part of.
 absl::StatusOr<Outcome> Cache::Impl::run_inlined(const Request& request) {
   if (absl::Status lost = status(); !lost.ok()) return failed(request, std::move(lost));
-  if (request.call.is_adopted) {
-    return failed(request, absl::FailedPreconditionError("the graph of an adopted key cannot run inside a capture: add "
-                                                         "it there as a child graph node"));
+  if (request.call.makes_graph()) {
+    return failed(request, absl::FailedPreconditionError("a graph that fn returns cannot run inside a capture: add it "
+                                                         "there as a child graph node"));
   }
-  if (const char* const unfit = request.call.unfit(request.call.fn); unfit != nullptr) {
+  if (const char* const unfit = request.call.unfit(); unfit != nullptr) {
     return failed(request, absl::InvalidArgumentError(unfit));
   }
-  absl::Status status = enqueue_inlined(request.stream, request.call, setter_);
+  absl::Status status = enqueue_inlined(request.stream, request.call, device_->setter);
   if (!status.ok()) return failed(request, std::move(status));
   return count_inlined();
 }
@@ -87,30 +88,22 @@ absl::StatusOr<Outcome> Cache::Impl::run_disabled(const Request& request) {
     LastErrorGuard last_error;
     if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
   }
-  if (!request.call.is_adopted) {
-    Held none(*this, nullptr);
-    return run_directly(none, EagerReason::kDisabled, request);
+  Held none(*this, nullptr);
+  auto outcome = run_directly(none, EagerReason::kDisabled, request);
+  if (request.call.makes_graph()) {
+    DeviceGuard device(options_.device);
+    device_->graveyard.collect(request.stream);
   }
-  Held entry(*this, claim(request));  // The graph belongs to the entry.
-  const absl::Cleanup tidy = [&] {
-    entry.release();
-    tidy_up(request.stream);  // For example, the executable of the last run.
-  };
-  return run_directly(entry, EagerReason::kDisabled, request);
+  return outcome;
 }
 
 // Calls `fn` directly. The entry, which may be null, is unlocked first, so that runs of other threads need not wait.
 absl::StatusOr<Outcome> Cache::Impl::run_directly(Held& held, EagerReason reason, const Request& request) {
   if (request.report != nullptr) request.report->reason = reason;
   Entry* const entry = held.get();
-  if (entry != nullptr && entry->content != nullptr && entry->content->is_adopted) {
-    return run_once(held, reason, request);
-  }
   if (entry != nullptr) {
     MutexLock lock(mutex_);
     ++entry->users;
-    // `fn` will hand out other memory, so the captured graph must not be replayed.
-    if (entry->content != nullptr && entry->content->leaves_memory) forget_template(entry, Loss::kMemory);
   }
   held.release();
   const User user(*this, entry);
@@ -118,11 +111,55 @@ absl::StatusOr<Outcome> Cache::Impl::run_directly(Held& held, EagerReason reason
   DeviceGuard device(options_.device);
   absl::Status status = device.status();
   last_error.settle();
-  if (status.ok()) status = enqueue(request.given, request.call, setter_);
+  if (status.ok()) {
+    status = request.call.makes_graph() ? launch_once(request) : enqueue(request.given, request.call, device_->setter);
+  }
   if (!status.ok()) return failed(request, std::move(status));
 
   MutexLock lock(mutex_);
   return count_eager(entry, reason);
+}
+
+// Makes an executable of the graph that `fn` returns, for one launch. Called without the entry's lock.
+absl::Status Cache::Impl::launch_once(const Request& request) {
+  Captured made = make_graph(request.call, options_.device);
+  if (absl::Status fatal = take_fatal_error(made); !fatal.ok()) return fatal;
+  if (!made.fn.ok() || !made.capture.ok()) return made.fn.ok() ? made.capture : made.fn;
+  const auto content = std::make_shared<Content>(std::move(made.content));
+  content->key = request.key;
+  device_->graveyard.limit(request.stream);
+  const auto event_of = [&](EventKind kind) {
+    return CacheEvent{.kind = kind, .key = request.key, .graph = content->id, .stream = request.given};
+  };
+  std::unique_ptr<Executable> once;
+  {
+    Audience::Span span(*audience_, event_of(EventKind::kInstantiate));
+    const auto instantiate = [&] {
+      const RelaxedCaptureMode relaxed;
+      return Executable::instantiate(made.graph, content, options_.instantiate_flags, device_->scratch, &once);
+    };
+    cudaError_t error = instantiate();
+    if (error == cudaErrorMemoryAllocation &&
+        device_->graveyard.collect_all(device_->memory.get()).error == cudaSuccess) {
+      error = instantiate();
+    }
+    if (is_fatal(error)) made.graph.graph.release();
+    if (error != cudaSuccess) return span.event.status = cuda_failure(kInstantiate, error);
+  }
+  const absl::Cleanup destroy = [&] {
+    Epitaph epitaph;
+    if (!audience_->empty()) epitaph = {.audience = audience_, .content = content};
+    device_->graveyard.add(std::move(once), {}, {}, std::move(epitaph));
+  };
+  {
+    MutexLock lock(mutex_);
+    ++totals_.instantiations;
+  }
+  Audience::Span span(*audience_, event_of(EventKind::kLaunch), {Audience::Filter::Kind::kLaunches});
+  if (!span.refused().ok()) return span.refused();
+  const cudaError_t error = once->launch(request.stream);
+  if (error != cudaSuccess) span.event.status = cuda_failure("cudaGraphLaunch", error);
+  return span.event.status;
 }
 
 Cache::Impl::User::~User() {
@@ -133,7 +170,7 @@ Cache::Impl::User::~User() {
     --entry_->users;
     if (entry_->erased) gone = impl_.sweep();
   }
-  if (gone) impl_.graveyard_.collect_all();
+  if (gone) impl_.device_->graveyard.collect_all();
 }
 
 Outcome Cache::Impl::count_eager(Entry* entry, EagerReason reason) {
@@ -163,46 +200,24 @@ absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult
     MutexLock lock(mutex_);
     known_streams_.erase(request.stream);
   }
-  auto threw = demoting(entry);
+  auto threw = evicting(entry);
   absl::Status unfit = check(request);
   std::move(threw).Cancel();
   if (launched && !unfit.ok()) return failed(request, std::move(unfit));
   absl::Status error = cuda_failure(result.call, result.error);
-  const bool frees_itself = (options_.instantiate_flags & cudaGraphInstantiateFlagAutoFreeOnLaunch) != 0;
-  if (launched && result.error == cudaErrorInvalidValue && entry->content->leaves_memory && !frees_itself) {
-    reason = EagerReason::kMemoryInUse;
-    error = cuda_failure(
-        "cudaGraphLaunch, of a graph whose memory from an earlier launch was not freed (free it in fn, or before the "
-        "next run, or set cudaGraphInstantiateFlagAutoFreeOnLaunch in Options::instantiate_flags)",
-        result.error);
-  }
-  // A template that cannot be instantiated is dropped.
-  give_up(entry.get(), std::move(error), result.call == kInstantiate && reason != EagerReason::kOutOfMemory);
-  if (!unfit.ok()) return failed(request, std::move(unfit));
-  auto outcome = reported(entry, request, [&] { return run_directly(entry, reason, request); });
-  DeviceGuard device(options_.device);
-  graveyard_.collect(request.stream);
-  return outcome;
-}
-
-// The entry has lost its executable, or the promise of one, by an error. With `forgets` it loses its template as well.
-void Cache::Impl::give_up(Entry* entry, absl::Status error, bool forgets) {
   {
     MutexLock lock(mutex_);
     entry->error = std::move(error);
-    if (entry->state == State::kLive) demote(entry, Loss::kFailed);
-    if (forgets && entry->state != State::kCold && !entry->is_adopted) forget_template(entry, Loss::kFailed);
+    if (entry->state == State::kLive) evict(entry.get(), Loss::kFailed);
+    const bool is_unfit = result.call == kInstantiate && reason != EagerReason::kOutOfMemory;
+    if (is_unfit && entry->state != State::kCold) drop(entry.get(), Loss::kFailed);
   }
-  back_off(entry);
-}
-
-// A key whose captures break is captured again, but ever more rarely. The cause may be temporary, such as a library
-// that initialises itself at its first call.
-void Cache::Impl::back_off(Entry* entry) {
-  constexpr int kMaxDoublings = 10;
-  entry->direct_left = 1 << std::min(entry->failures, kMaxDoublings);
-  entry->direct_why = EagerReason::kBackoff;
-  ++entry->failures;
+  entry->retry.later();
+  if (!unfit.ok()) return failed(request, std::move(unfit));
+  auto outcome = reported(entry, request, [&] { return run_directly(entry, reason, request); });
+  DeviceGuard device(options_.device);
+  tidy_up(request.stream);
+  return outcome;
 }
 
 }  // namespace graphcache

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,8 +38,27 @@ enum class State {
 // Number of runs by outcome, hits included.
 using OutcomeCounts = std::array<std::uint64_t, kOutcomeCount>;
 
-// What an adopted key keeps alive. At most one element; a list, so that it can be passed on without allocating.
-using Owners = std::list<std::shared_ptr<void>>;
+// When a key that runs directly is captured or brought back again.
+struct Retry {
+  static constexpr int kNew = -1;
+  static constexpr int kNever = std::numeric_limits<int>::max();
+
+  int left = kNew;                               // Number of direct runs before that. kNew: no run has been made.
+  EagerReason why = EagerReason::kCaptureAfter;  // Why those runs are direct.
+  int failures = 0;                              // Number of broken captures and failed executables in a row.
+
+  void at_once() { left = 0; }
+  void never(EagerReason reason) {
+    left = kNever;
+    why = reason;
+  }
+  // Ever more rarely. The cause may be temporary, such as a library that initialises itself at its first call.
+  void later() {
+    constexpr int kMaxDoublings = 10;
+    left = 1 << std::min(failures++, kMaxDoublings);
+    why = EagerReason::kBackoff;
+  }
+};
 
 struct Entry;
 
@@ -99,9 +119,6 @@ struct EntryContents {
   int users = 0;               // Threads that run `fn` and need the entry to exist without holding `lock`.
   State state = State::kCold;  // Changed under `lock` as well.
   bool pinned = false;
-  // The template cannot be captured again, so it stays until the key is erased.
-  bool is_adopted = false;
-  Owners owner;                             // Adoption::owner of the graph.
   absl::Status error;                       // The error behind the last direct run; ok after a capture.
   bool broke = false;                       // Whether a capture has broken since the last one that did not fail.
   std::optional<EagerReason> eager_reason;  // The reason of the last direct run.
@@ -114,15 +131,12 @@ struct EntryContents {
   std::unique_ptr<Notes> notes;        // Null if there are none: see Entry::note().
 
   // Guarded by `lock`.
-  std::shared_ptr<Content> content;                     // Null while cold.
-  Template graph;                                       // The template, or empty while it is the executable's base.
-  Differences differences;                              // Differences between its content and those of its siblings.
-  bool seen = false;                                    // Whether direct_left has been set for a new key.
-  int direct_left = 0;                                  // Number of direct runs before the next capture.
-  EagerReason direct_why = EagerReason::kCaptureAfter;  // Why those runs are direct.
-  int unverified = 0;                                   // Number of hits since one was verified.
-  // Number of broken captures and failed executables since the last good run.
-  int failures = 0;
+  std::shared_ptr<Content> content;  // Null while cold.
+  std::shared_ptr<Kept> kept;        // What it keeps alive, or null.
+  Template graph;                    // The template, or empty while it is the executable's base.
+  Differences differences;           // Differences between its content and those of its siblings.
+  int unverified = 0;                // Number of hits since one was verified.
+  Retry retry;
 };
 
 // The memory of an entry stays one while the cache exists. So a hit may find an entry and take its lock without the

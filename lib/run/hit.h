@@ -123,9 +123,12 @@ class RunCounts {
 
 // The state that a cache shares with its steps, which may outlive the cache.
 struct Hits {
-  std::atomic<Cache*> cache{nullptr};            // Null once the cache has been destroyed.
-  const std::atomic<int>* late_error = nullptr;  // A device-side error of an executable that has been evicted.
-  std::atomic<std::uint64_t> epoch{1};           // Grows with each run that is not a hit.
+  std::atomic<Cache*> cache{nullptr};  // Null once the cache has been destroyed.
+  // A device-side error of an evicted executable. Until the first run, and in caches whose hits need more than a
+  // launch, a value that is never cudaSuccess.
+  static inline const std::atomic<int> kUnusual{-1};
+  std::atomic<const std::atomic<int>*> late_error{&kUnusual};
+  std::atomic<std::uint64_t> epoch{1};  // Grows with each run that is not a hit.
   RunCounts counts;
 
   // The complement of Audience::hits_mask(): with it, a sampled number of runs has all bits set.
@@ -134,7 +137,8 @@ struct Hits {
 
   // Whether this thread may make a hit by a mere launch now. If not, the run takes the way through the library.
   bool are_usual() const {
-    return active_recording == nullptr && late_error->load(std::memory_order_relaxed) == cudaSuccess && !is_sampled();
+    return active_recording == nullptr &&
+           late_error.load(std::memory_order_acquire)->load(std::memory_order_relaxed) == cudaSuccess && !is_sampled();
   }
   // Launches an entry that is_ready_for() the run. The caller holds the entry's lock before and after.
   cudaError_t launch(HotEntry& entry) {

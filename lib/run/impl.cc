@@ -35,35 +35,26 @@ const void* place_of(const detail::Site& site) {
 }  // namespace
 
 Cache::Impl::Impl(const Options& options, absl::Status invalid)
-    : options_(options),
+    : asked_(options),
       invalid_(std::move(invalid)),
+      enabled_(invalid_.ok() && options.max_executables > 0 && !is_set("GRAPHCACHE_DISABLE")),
+      logs_to_stderr_(is_set("GRAPHCACHE_LOG")),
+      options_(options),
       audience_(std::make_shared<const Audience>(options.listeners)),
       policy_({.share = options.share,
                .max_executables = static_cast<std::size_t>(std::max(options.max_executables, 0)),
                .max_device_bytes = options.max_device_bytes,
-               .mechanisms = mechanisms_of_new_caches}),
-      capture_streams_(options.verify_every == 0 ? cudaStreamNonBlocking : cudaStreamDefault),
-      scratch_(options_.device),
-      memory_(std::make_shared<DeviceMemory>(options_.device)),
-      setter_(options_.device, memory_, options_.capture_mode),
-      memory_to_leave_{{options_.device, memory_}},
-      graveyard_(options_.device) {
-  hits_->late_error = &memory_->late_error();
-  enabled_ = invalid_.ok() && options_.max_executables > 0 && !is_set("GRAPHCACHE_DISABLE");
-  is_usual_ =
-      enabled_ && !options_.inline_in_foreign_capture && options_.verify_every == 0 && !audience_->wants_launches();
+               .mechanisms = mechanisms_of_new_caches}) {
+  options_.diagnose = options_.diagnose || is_set("GRAPHCACHE_DIAGNOSE");
   hits_->hits_skipped = ~audience_->hits_mask();
-  logs_to_stderr_ = is_set("GRAPHCACHE_LOG");
-  if (enabled_ && (options_.diagnose || is_set("GRAPHCACHE_DIAGNOSE"))) find_diagnoser();
 }
 
 Cache::Impl::~Impl() {
   clear();
-  {
-    MutexLock lock(mutex_);
-    if (!released_.empty()) memory_->keep(std::move(released_));
+  if (device_ == nullptr) return;
+  if (active_recording != nullptr || !device_->graveyard.empty()) {
+    device_->graveyard.leave_behind(std::move(device_->memory_to_leave));
   }
-  if (active_recording != nullptr || !graveyard_.empty()) graveyard_.leave_behind(std::move(memory_to_leave_));
 }
 
 bool Cache::Impl::contains(const Key& key) const {
@@ -84,9 +75,9 @@ bool Cache::Impl::pin(const Key& key, bool pinned) {
   return first != nullptr;
 }
 
-// If a run has the entry, it will see at its end that a wait was announced, and sweep. Until then the executable
-// counts, and no other key gets it.
-void Cache::Impl::forget(Entry* entry) {
+// The entry can no longer be found. If a run has it, that run will see at its end that a wait was announced, and sweep.
+// Until then the executable counts, and no other key gets it.
+void Cache::Impl::erase(Entry* entry) {
   index_.erase(entry);
   policy_.pinned(entry->id, true);
   entry->lock.announce_wait();
@@ -99,12 +90,12 @@ std::size_t Cache::Impl::erase(absl::Span<const Key> keys) {
     MutexLock lock(mutex_);
     for (const Key& key : keys.subspan(i, kAtOnce)) {
       found += index_.find(key) != nullptr ? 1 : 0;
-      while (Entry* entry = index_.find(key)) forget(entry);
+      while (Entry* entry = index_.find(key)) erase(entry);
     }
     sweep();
   }
-  graveyard_.collect_all(nullptr, /*is_patient=*/true);
-  take_released();
+  if (!has_begun()) return found;
+  device_->graveyard.collect_all(nullptr, /*is_patient=*/true);
   if (!lost_ && active_recording == nullptr) trim();
   return found;
 }
@@ -124,8 +115,8 @@ void Cache::Impl::clear() {
   constexpr std::chrono::microseconds kHeld(300), kPause(20);
   // Number of buckets between two checks of the time; they contain about half as many entries.
   constexpr int kBuckets = 32;
-  const auto forget_it = [this](Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { forget(entry); };
-  const absl::FunctionRef<void(Entry*)> forgets = forget_it;
+  const auto erase_it = [this](Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { erase(entry); };
+  const absl::FunctionRef<void(Entry*)> erases = erase_it;
   std::optional<EntryTable::Walk> walk;
   do {
     if (walk) std::this_thread::sleep_for(kPause);
@@ -133,14 +124,14 @@ void Cache::Impl::clear() {
     const auto end = std::chrono::steady_clock::now() + kHeld;
     if (!walk) walk.emplace(index_.walk());
     do {
-      for (int i = 0; i < kBuckets && !walk->done(); ++i) walk->step(forgets);
+      for (int i = 0; i < kBuckets && !walk->done(); ++i) walk->step(erases);
       sweep(/*of_clear=*/true);
     } while (!walk->done() && std::chrono::steady_clock::now() < end);
   } while (!walk->done());
-  if (const CallResult lost = graveyard_.collect_all(memory_.get()); lost.error != cudaSuccess) {
+  if (!has_begun()) return;
+  if (const CallResult lost = device_->graveyard.collect_all(device_->memory.get()); lost.error != cudaSuccess) {
     return lose(cuda_failure(lost.call, lost.error));
   }
-  take_released();
   if (!lost_ && active_recording == nullptr) trim();
 }
 
@@ -151,7 +142,7 @@ bool Cache::Impl::sweep(bool of_clear) {
   for (int i = 0; i < kSurplus; ++i) {
     Entry* const surplus = index_.surplus();
     if (surplus == nullptr) break;
-    forget(surplus);  // A run may just have begun to use it.
+    erase(surplus);  // A run may just have begun to use it.
   }
   bool any = false;
   index_.sweep([&](Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -160,10 +151,9 @@ bool Cache::Impl::sweep(bool of_clear) {
     if (entry.signature != nullptr) signatures_.remove(entry.signature);
     Epitaph epitaph = epitaph_of(entry, Loss::kErased, /*drops_graph=*/entry.content != nullptr);
     epitaph.erased = last_of(entry);
-    graveyard_.add(entry.take_executable(), std::move(entry.graph), entry.stream, std::move(epitaph),
-                   /*set_aside=*/of_clear);
-    adopted_ -= entry.is_adopted ? 1 : 0;
-    released_.splice(released_.end(), entry.owner);
+    device_->graveyard.add(entry.take_executable(), std::move(entry.graph), entry.stream, std::move(epitaph),
+                           /*set_aside=*/of_clear);
+    device_->graveyard.drop(std::move(entry.kept));
   });
   return any;
 }
@@ -182,13 +172,7 @@ void Cache::Impl::lose(const absl::Status& why) {
     fatal_.Update(why);
     lost_ = true;
   }
-  graveyard_.abandon();
-  scratch_.abandon();
-  upload_stream_.abandon();
-  capture_streams_.abandon();
-  updater_.abandon();
-  setter_.abandon();
-  memory_->abandon();
+  device_->abandon();
   clear();
 }
 
@@ -204,7 +188,12 @@ void Cache::Impl::log(const Key& key, std::string_view what) const noexcept try 
 }
 
 absl::Status Cache::Impl::status() const {
-  if (!invalid_.ok() || !lost_) return invalid_;
+  if (!invalid_.ok()) return invalid_;
+  if (!has_begun()) {
+    MutexLock lock(begin_mutex_);
+    return not_begun_;
+  }
+  if (!lost_) return absl::OkStatus();
   MutexLock lock(mutex_);
   return fatal_;
 }
@@ -235,7 +224,6 @@ std::vector<EntryInfo> Cache::Impl::entries() const try {
     info.live = entry.state == State::kLive;
     info.recorded = entry.state != State::kCold;
     info.pinned = entry.pinned;
-    info.adopted = entry.is_adopted;
     info.rule = entry.rule;
     info.executable_lost = entry.executable_lost;
     info.template_lost = entry.template_lost;

@@ -22,11 +22,11 @@
 #include "cuda/audience.h"
 #include "cuda/errors.h"
 #include "cuda/mutex.h"
-#include "exec/graveyard.h"
 #include "graph/capture.h"
 #include "graph/recording.h"
 #include "graphcache/cache.h"
 #include "policy/policy.h"
+#include "run/device.h"
 #include "run/entry.h"
 #include "run/hit.h"
 #include "run/index.h"
@@ -40,7 +40,7 @@ namespace graphcache {
 // it finds the entry without `mutex_`.
 class Cache::Impl {
  public:
-  // `invalid` is what is wrong with the options, or ok. If it is ok, the constructor fills in the device.
+  // `invalid` is what is wrong with the options, or ok. Makes no CUDA call.
   Impl(const Options& options, absl::Status invalid);
   ~Impl();
 
@@ -48,8 +48,6 @@ class Cache::Impl {
   absl::StatusOr<Outcome> run_step(const Key& key, cudaStream_t stream, const detail::Call& call,
                                    detail::Remembered* remembered, cudaError_t error);
   absl::Status warm(const Key& key, cudaStream_t stream, const detail::Call& call);
-  absl::Status adopt(const Key& key, cudaGraph_t graph, const detail::Call& call,
-                     absl::Span<const detail::ValuePlace> places, Adoption adoption);
 
   bool contains(const Key& key) const;
   bool pin(const Key& key, bool pinned);
@@ -62,7 +60,8 @@ class Cache::Impl {
   absl::StatusOr<GraphInfo> graph(const Key& key);
   absl::StatusOr<GraphInfo> graph(std::uint64_t entry);
   absl::Status status() const;
-  const Options& options() const { return options_; }
+  const Options& options() const { return has_begun() ? options_ : asked_; }
+  StreamArg default_stream() const { return asked_.stream; }
   const std::shared_ptr<detail::Hits>& hits() const { return hits_; }
   // Makes threads that wait for an entry look again.
   void wake();
@@ -124,7 +123,14 @@ class Cache::Impl {
     detail::Remembered* remembered = nullptr;      // The entry that a step remembers, or null if this is not a step.
     mutable LastErrorGuard* last_error = nullptr;  // The run's guard, or null for a hit.
     mutable Reported* report = nullptr;            // Null if the run is not reported to listeners.
+    // Released when the run holds no lock any more. Null for a hit.
+    mutable Objects* dropped = nullptr;
   };
+
+  // What the run does not keep is added to `dropped`, which is released behind the run's entry.
+  static void add_to(Objects* dropped, const std::shared_ptr<Kept>& kept) {
+    if (kept != nullptr) dropped->splice(dropped->end(), kept->objects);
+  }
 
   // Turns the library's own exceptions, when memory runs out, into errors of the run. Exceptions of `fn` pass through.
   template <class F>
@@ -170,7 +176,7 @@ class Cache::Impl {
   absl::StatusOr<Outcome> run_inlined(const Request& request);
   absl::StatusOr<Outcome> run_disabled(const Request& request);
   absl::StatusOr<Outcome> run_directly(Held& entry, EagerReason reason, const Request& request);
-  absl::StatusOr<Outcome> run_once(Held& entry, EagerReason reason, const Request& request);
+  absl::Status launch_once(const Request& request);
   absl::StatusOr<Outcome> replay_failed(Held& entry, const CallResult& result, EagerReason reason,
                                         const Request& request);
 
@@ -184,6 +190,7 @@ class Cache::Impl {
       kFailed,           // The run fails.
       kNotUnderCapture,  // `fn` failed or broke its capture. Nothing was enqueued, and a direct call may succeed.
       kEmpty,            // `fn` enqueued nothing on the stream.
+      kHandsOutMemory,   // The graph allocates memory that it does not free.
     } why = Why::kFailed;
     std::exception_ptr thrown;  // What `fn` threw.
   };
@@ -193,11 +200,9 @@ class Cache::Impl {
   Captured capture_on(cudaStream_t stream, const Entry& entry, const Request& request, const TellBreak& tell,
                       Report* report);
   absl::Status capture_template(Held& entry, const Request& request, NoTemplate* none);
-  void keep_template(Entry* entry, std::shared_ptr<Content> content, Template&& graph)
+  void keep_template(Entry* entry, std::shared_ptr<Content> content, Captured* captured)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status no_template(const Request& request, absl::Status why, const NoTemplate& none);
-  void give_up(Entry* entry, absl::Status error, bool forgets);
-  void back_off(Entry* entry);
 
   // Options::diagnose (diagnose.cc).
   void find_diagnoser();
@@ -253,23 +258,23 @@ class Cache::Impl {
 
   // Budgets.
   bool has_room(const Entry& entry);
-  void evict(Entry* victim, Losers* losers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void demote(Entry* entry, Loss why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void evict(Entry* entry, Loss why, Losers* losers = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Cleans up if something throws while the entry's executable changes, because its contents are then unknown.
-  auto demoting(Held& entry) {
+  auto evicting(Held& entry) {
     return absl::Cleanup([this, &entry] {
       MutexLock lock(mutex_);
-      demote(entry.get(), Loss::kFailed);
+      evict(entry.get(), Loss::kFailed);
     });
   }
-  void forget_template(Entry* entry, Loss why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void drop(Entry* entry, Loss why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void erase(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void tidy_up(cudaStream_t stream);
   // Frees device memory that destroyed executables have returned.
   void trim(bool if_much = false) {
-    if (!memory_->has_freed(if_much)) return;
+    if (!device_->memory->has_freed(if_much)) return;
     static const Key& none = *new Key;  // Caches may be destroyed later than static objects.
     const Audience::Span span(*audience_, {.kind = EventKind::kFree, .key = none});
-    memory_->trim();
+    device_->memory->trim();
   }
 
   // Calls look(entry) under the cache's lock for each entry that can be found, and then take(result) without the lock.
@@ -292,7 +297,6 @@ class Cache::Impl {
   void log(std::string_view text) const noexcept;
   void log(const Key& key, std::string_view what) const noexcept;
   void log_evictions(std::uint64_t evictions) const noexcept;
-  void forget(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool sweep(bool of_clear = false) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Event of an entry that has a graph or none.
   static CacheEvent event_of(EventKind kind, const Entry& entry) {
@@ -307,15 +311,21 @@ class Cache::Impl {
   }
   std::unique_ptr<const Epitaph::Erased> last_of(const Entry& entry) const noexcept;
 
-  bool has_graph(const Key& key, bool only_adopted = false) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Owners take_released() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status begin(cudaStream_t stream) ABSL_LOCKS_EXCLUDED(begin_mutex_);
+  bool has_begun() const { return has_begun_.load(std::memory_order_acquire); }
 
-  Options options_;
+  const Options asked_;
   absl::Status invalid_;  // What is wrong with the options, or ok.
-  bool enabled_ = false;  // Whether anything is captured.
-  // Whether things are captured and no option requires other work before a hit.
+  const bool enabled_;    // Whether anything is captured.
+  const bool logs_to_stderr_;
+  // The following are set by begin().
+  mutable Mutex begin_mutex_;
+  absl::Status not_begun_ ABSL_GUARDED_BY(begin_mutex_);  // Why the last call of begin() failed.
+  std::atomic<bool> has_begun_{false};
+  Options options_;  // With the actual device.
+  std::unique_ptr<Device> device_;
+  // Whether the cache has begun, things are captured, and no option requires other work before a hit.
   bool is_usual_ = false;
-  bool logs_to_stderr_ = false;
   const std::shared_ptr<const Audience> audience_;
   const detail::DiagnoseInterface* diagnoser_ = nullptr;  // Null unless Options::diagnose is set and works.
   std::atomic<bool> lost_{false};
@@ -334,19 +344,6 @@ class Cache::Impl {
   // Streams that were checked to belong to the cache's device.
   KnownStreams known_streams_;
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
-  std::size_t adopted_ ABSL_GUARDED_BY(mutex_) = 0;  // Number of entries that have an adopted graph.
-  Owners released_ ABSL_GUARDED_BY(mutex_);          // Owners of erased adopted keys: see take_released().
-
-  // A stream for warm(). The caller's stream may be busy for a long time.
-  OwnStream upload_stream_;
-  OwnStreams capture_streams_;  // For runs on the legacy stream, which cannot be captured.
-  Scratch scratch_;             // Memory for copies and sets of 0 bytes.
-  // Device memory of updater nodes and on_device().
-  const std::shared_ptr<DeviceMemory> memory_;
-  Updater updater_{memory_};             // The kernels of updater nodes.
-  Setter setter_;                        // The kernels of on_device().
-  Graveyard::Memories memory_to_leave_;  // memory_, in the form that Graveyard::leave_behind() takes.
-  Graveyard graveyard_;
 };
 
 template <class F>

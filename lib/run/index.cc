@@ -44,7 +44,7 @@ void Index::set_state(Entry* entry, State state) {
 
 Entry* Index::oldest_unused(const Order& order) {
   Entry* entry = order.oldest;
-  while (entry != nullptr && (entry->pinned || entry->is_adopted || !is_idle(entry))) entry = entry->newer;
+  while (entry != nullptr && (entry->pinned || !is_idle(entry))) entry = entry->newer;
   return entry;
 }
 

@@ -73,8 +73,7 @@ class Index {
   static bool is_idle(const Entry* entry) { return entry->users == 0 && entry->lock.is_free(); }
   // Takes the entry's lock if nothing uses the entry. While the caller holds the lock, nothing will.
   static bool try_lock_idle(Entry* entry) { return entry->users == 0 && entry->lock.try_lock(); }
-  // The least recently used entry that is idle, neither pinned nor adopted, and has a template but no executable; or
-  // null.
+  // The least recently used entry that is idle, not pinned, and has a template but no executable; or null.
   Entry* oldest_recorded() const;
   // The least recently used cold entry that is idle and not pinned, except the most recently used one. Null if there is
   // none, or if there are no more cold entries than allowed.

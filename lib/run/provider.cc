@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 #include <new>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -171,7 +172,7 @@ bool Cache::Impl::decide(Held& entry, Held& lender, const Offer& offer, Plan* ma
 // `losers` must have room.
 void Cache::Impl::begin(Entry* entry, const Plan& plan, Losers* losers) {
   policy_.done(entry->id, plan);
-  for (const KeyId id : plan.evict) evict(index_.of(id), losers);
+  for (const KeyId id : plan.evict) evict(index_.of(id), Loss::kEvicted, losers);
   if (plan.action == Plan::Action::kBorrow) {
     losers->what.emplace_back(index_.of(plan.lender)->content, EventKind::kLend);
     index_.set_state(index_.of(plan.lender), State::kRecorded);
@@ -206,8 +207,8 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
   // The state of the executable is unknown, or it cannot be used any more.
   absl::Cleanup drop = [&]() {
     MutexLock lock(mutex_);
-    demote(lender.get(), Loss::kFailed);
-    demote(entry.get(), Loss::kFailed);
+    evict(lender.get(), Loss::kFailed);
+    evict(entry.get(), Loss::kFailed);
   };
   const auto undo = [&]() {
     std::move(drop).Cancel();
@@ -299,7 +300,7 @@ void Cache::Impl::buy(Held& entry, bool may_evict, cudaStream_t stream, Obtained
   span.event.loss = entry->executable_lost;
   span.event.status = absl::CancelledError("");  // Until it is done.
   LastErrorGuard last_error;
-  auto threw = demoting(entry);
+  auto threw = evicting(entry);
   CallResult result = instantiate(*entry.get(), stream);
   if (result.error == cudaErrorMemoryAllocation || result.error == cudaErrorNotSupported) {
     Losers losers;
@@ -310,13 +311,13 @@ void Cache::Impl::buy(Held& entry, bool may_evict, cudaStream_t stream, Obtained
       const auto lock_idle = [&](KeyId id) { return locked.try_lock(id); };
       const KeyId victim = policy_.victim(entry->id, {lock_idle, last_use_of()});
       if (victim != kNoKey) {
-        evict(index_.of(victim), &losers);
+        evict(index_.of(victim), Loss::kEvicted, &losers);
         locked.give({victim}, &losers);
       }
     }
     report(losers);
     // A graph that allocates memory can have only one executable, and its last one may still wait for destruction.
-    result = graveyard_.collect_all(memory_.get());
+    result = device_->graveyard.collect_all(device_->memory.get());
     if (result.error == cudaSuccess) {
       cudaDeviceGraphMemTrim(options_.device);
       result = instantiate(*entry.get(), stream);
@@ -345,14 +346,14 @@ CallResult Cache::Impl::instantiate(Entry& entry, cudaStream_t stream) {
   }
   if (is_device_updated) {
     const CallResult result =
-        Executable::instantiate_updated(entry.graph, entry.content, with_table, options_.instantiate_flags, scratch_,
-                                        updater_, stream, &entry.executable);
+        Executable::instantiate_updated(entry.graph, entry.content, with_table, options_.instantiate_flags,
+                                        device_->scratch, device_->updater, stream, &entry.executable);
     if (result.error == cudaSuccess || is_fatal(result.error)) return result;
     MutexLock lock(mutex_);
     refuse_device_updates(&entry);
   }
-  return {kInstantiate,
-          Executable::instantiate(entry.graph, entry.content, options_.instantiate_flags, scratch_, &entry.executable)};
+  return {kInstantiate, Executable::instantiate(entry.graph, entry.content, options_.instantiate_flags,
+                                                device_->scratch, &entry.executable)};
 }
 
 // Reports a refusal to the policy: the class gets no table, or the key no updater node for its slots.
@@ -370,33 +371,28 @@ bool Cache::Impl::has_room(const Entry& entry) {
   return policy_.has_room(entry.id, {is_idle, last_use_of()});
 }
 
-// Evicts the executable of a victim, which is idle or locked by this thread. The entry keeps its template.
-void Cache::Impl::evict(Entry* victim, Losers* losers) {
-  ++totals_.evictions;
-  losers->what.emplace_back(victim->content, EventKind::kEvict);
-  victim->others = policy_.executables();
-  demote(victim, Loss::kEvicted);
-}
-
-// The entry loses its executable or the promise of one. It also loses its template if that can have only one
-// executable.
-void Cache::Impl::demote(Entry* entry, Loss why) {
+// The entry loses its executable or the promise of one, and keeps its template. With `losers` it is a victim, which is
+// idle or locked by this thread: another key needs the room.
+void Cache::Impl::evict(Entry* entry, Loss why, Losers* losers) {
+  if (losers != nullptr) {
+    ++totals_.evictions;
+    losers->what.emplace_back(entry->content, EventKind::kEvict);
+    entry->others = policy_.executables();
+  }
   entry->executable_lost = why;
   if (entry->executable != nullptr && entry->graph.empty()) entry->graph = entry->executable->take_base();
-  graveyard_.add(entry->take_executable(), {}, {}, epitaph_of(*entry, why, /*drops_graph=*/false));
+  device_->graveyard.add(entry->take_executable(), {}, {}, epitaph_of(*entry, why, /*drops_graph=*/false));
   policy_.lost(entry->id);
-  if (entry->content != nullptr && entry->content->is_of_one_executable()) {
-    forget_template(entry, why == Loss::kEvicted ? Loss::kOfOne : why);
-  } else {
-    index_.set_state(entry, State::kRecorded);
-  }
+  index_.set_state(entry, State::kRecorded);
 }
 
 // The entry, which no longer has an executable, loses its template.
-void Cache::Impl::forget_template(Entry* entry, Loss why) {
+void Cache::Impl::drop(Entry* entry, Loss why) {
   entry->template_lost = why;
   ++totals_.forgotten;
-  graveyard_.add(nullptr, std::move(entry->graph), entry->stream, epitaph_of(*entry, why, /*drops_graph=*/true));
+  device_->graveyard.add(nullptr, std::move(entry->graph), entry->stream,
+                         epitaph_of(*entry, why, /*drops_graph=*/true));
+  device_->graveyard.drop(std::move(entry->kept));
   entry->content.reset();
   entry->differences.clear();
   policy_.forgotten(entry->id);
@@ -414,21 +410,22 @@ void Cache::Impl::tidy_up(cudaStream_t stream) {
       storm = totals_.evictions;
       next_storm_ = 2 * storm;
     }
-    while (index_.templates() > static_cast<std::size_t>(options_.max_templates) + adopted_) {
+    while (index_.templates() > static_cast<std::size_t>(options_.max_templates)) {
       Entry* const oldest = index_.oldest_recorded();
       if (oldest == nullptr || !Index::try_lock_idle(oldest)) break;  // A hit may have just begun.
-      forget_template(oldest, Loss::kTemplates);
+      drop(oldest, Loss::kTemplates);
       unlock_under_mutex(oldest);
     }
   }
   if (storm != 0) log_evictions(storm);
-  graveyard_.collect(stream);
+  device_->graveyard.collect(stream);
 }
 
 // Logs evictions if there are many for the number of runs.
 void Cache::Impl::log_evictions(std::uint64_t evictions) const noexcept try {
   constexpr std::uint64_t kRunsEach = 8;
-  const std::uint64_t runs = stats().runs();
+  const auto outcomes = stats().outcomes;
+  const auto runs = std::accumulate(outcomes.begin(), outcomes.end(), std::uint64_t{0});
   if (evictions * kRunsEach < runs) return;
   log(absl::StrCat("graphcache: ", evictions, " executables were evicted in ", runs,
                    " runs: Options::max_executables or Options::max_device_bytes is too small for these keys"));

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <memory>
 #include <new>
 #include <optional>
@@ -56,40 +55,43 @@ auto Cache::Impl::without_throwing(const Request& request, F&& f) -> decltype(f(
 }
 
 absl::StatusOr<Outcome> Cache::Impl::run(const Key& key, cudaStream_t stream, const detail::Call& call) {
-  const Request request{key, name_of(stream), stream, call};
+  const Request request{.key = key, .stream = name_of(stream), .given = stream, .call = call};
   return without_throwing(request, [&] { return run(request); });
 }
 
 absl::StatusOr<Outcome> Cache::Impl::run_step(const Key& key, cudaStream_t stream, const detail::Call& call,
                                               detail::Remembered* remembered, cudaError_t error) {
-  const Request request{key, name_of(stream), stream, call, remembered};
+  const Request request{.key = key, .stream = name_of(stream), .given = stream, .call = call, .remembered = remembered};
   return without_throwing(request, [&] { return error == cudaSuccess ? run(request) : step_failed(request, error); });
 }
 
 absl::Status Cache::Impl::warm(const Key& key, cudaStream_t stream, const detail::Call& call) {
-  const Request request{key, name_of(stream), stream, call};
+  const Request request{.key = key, .stream = name_of(stream), .given = stream, .call = call};
   return without_throwing(request, [&] { return warm(request); });
 }
 
 absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) {
   Entry* known = nullptr;
-  if (is_usual_ && hits_->are_usual()) {
+  if (hits_->are_usual()) {
     known = claim_known(request);
     const bool is_ready =
         known != nullptr && known->is_ready_for(request.stream, request.call.values, request.call.values_size);
     if (is_ready) return hit(known, request);
   } else {
+    if (absl::Status status = begin(request.stream); !status.ok()) return failed(request, std::move(status));
     if (request.report == nullptr && hits_->is_sampled()) return run_sampled(request);
     if (active_recording != nullptr) return run_nested(request);
     if (options_.inline_in_foreign_capture && is_in_foreign_capture(request)) return run_inlined(request);
     if (!enabled_) return run_disabled(request);
   }
 
+  Objects dropped;
+  request.dropped = &dropped;
   Held entry(*this, known != nullptr ? claimed(known, request) : claim(request));
-  if (options_.verify_every != 0 && !request.call.is_adopted) {
+  if (options_.verify_every != 0 && !request.call.makes_graph()) {
     if (auto outcome = verify_hit(entry, request)) return *std::move(outcome);
   }
-  if (entry->executable != nullptr && !memory_->has_late_error() &&
+  if (entry->executable != nullptr && !device_->memory->has_late_error() &&
       (entry->stream.handle == request.stream || known_streams_.contains(request.stream))) {
     entry->stream = LaunchStream::of(request.stream);
     return replay(entry, request);
@@ -133,7 +135,7 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
     {
       MutexLock lock(mutex_);
       refuse_device_updates(entry.get());
-      demote(entry.get(), Loss::kFailed);
+      evict(entry.get(), Loss::kFailed);
     }
     return failed(
         request,
@@ -141,7 +143,7 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
   }
   if (!executable.holds(request.call)) {
     std::size_t patched = 0;
-    auto threw = demoting(entry);  // Some nodes then hold new values and some old ones.
+    auto threw = evicting(entry);  // Some nodes then hold new values and some old ones.
     const CallResult result = executable.patch(request.call, &patched);
     std::move(threw).Cancel();
     hits_->counts.add_patched_nodes(patched);
@@ -168,6 +170,7 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
   if (error != cudaSuccess) {
     return replay_failed(entry, {"cudaGraphLaunch", error}, EagerReason::kLaunchFailed, request);
   }
+  if (!executable.formers().empty()) device_->graveyard.keep_until_done(executable.formers(), request.stream);
   // The errors of an updater node must be checked before each launch. The handle of the per-thread stream is another
   // stream in each thread.
   const bool is_plain = !executable.has_updater_node() && request.stream != cudaStreamPerThread;
@@ -176,7 +179,7 @@ absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request,
   } else {
     entry->exec = nullptr;  // Its last launch is on another stream than the one it is ready on.
   }
-  entry->failures = 0;
+  entry->retry.failures = 0;
   entry->outcomes[static_cast<int>(outcome)].add(1);
   hits_->counts.add(outcome);
   return outcome;
@@ -193,36 +196,33 @@ cudaError_t Cache::Impl::launch_first(Entry& entry, cudaStream_t stream) {
 
 // A run that is not a hit on a known stream.
 absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& request) {
-  Owners released;  // Released last, when no entry is held.
   LastErrorGuard last_error;
   request.last_error = &last_error;
-  bool has_released = false;
   {
     MutexLock lock(mutex_);
     touch(entry.get());
-    has_released = !released_.empty();
   }
   if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
   entry->stream = LaunchStream::of(request.stream);
-  if (const cudaError_t late = memory_->take_late_error(); late != cudaSuccess) {
+  if (const cudaError_t late = device_->memory->take_late_error(); late != cudaSuccess) {
     return failed(request, cuda_failure("an update of a node by the device, in an executable that was evicted", late));
   }
   if (entry->executable != nullptr) return replay(entry, request);
 
-  if (!std::exchange(entry->seen, true)) entry->direct_left = options_.capture_after;
-  if (entry->direct_left > 0) {
-    --entry->direct_left;
-    return run_directly(entry, entry->direct_why, request);
-  }
   DeviceGuard device(options_.device);
   if (!device.status().ok()) return failed(request, device.status());
-  // Before any work of this run, because the rest of the program may need that work to go on.
-  trim(/*if_much=*/true);
-  if (has_released) released = take_released();
   const absl::Cleanup tidy = [&] {
     entry.release();
     tidy_up(request.stream);
   };
+  Retry& retry = entry->retry;
+  if (retry.left == Retry::kNew) retry.left = options_.capture_after;
+  if (retry.left > 0) {
+    --retry.left;
+    return run_directly(entry, retry.why, request);
+  }
+  // Before any work of this run, because the rest of the program may need that work to go on.
+  trim(/*if_much=*/true);
   if (entry->content != nullptr) return bring_back(entry, request, Outcome::kSwitched, Outcome::kRestored);
   if (!has_room(*entry.get())) return run_directly(entry, EagerReason::kBudget, request);
   return record(entry, request);
@@ -238,6 +238,9 @@ absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request)
       return count_eager(entry.get(), EagerReason::kNothingCaptured);
     }
     if (none.why == NoTemplate::Why::kNotUnderCapture) return call_again(entry, request);
+    if (none.why == NoTemplate::Why::kHandsOutMemory) {
+      return run_directly(entry, EagerReason::kHandsOutMemory, request);
+    }
     return no_template(request, std::move(status), none);
   }
   return bring_back(entry, request, Outcome::kUpdated, Outcome::kInstantiated);
@@ -250,9 +253,9 @@ absl::StatusOr<Outcome> Cache::Impl::call_again(Held& held, const Request& reque
   const std::uint64_t life = entry->life;
   absl::Cleanup fails_again = [&] {
     if (!entry->lock.try_lock()) return;
-    if (entry->life == life && entry->failures > 0) {
-      --entry->failures;
-      entry->direct_left = 0;
+    if (entry->life == life && entry->retry.failures > 0) {
+      --entry->retry.failures;
+      entry->retry.at_once();
     }
     unlock(entry);
   };
@@ -273,19 +276,12 @@ absl::Status Cache::Impl::no_template(const Request& request, absl::Status why, 
 // Captures a template for the entry, or sets why there is none.
 absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, NoTemplate* none) {
   using Why = NoTemplate::Why;
-  if (request.call.is_adopted) return detail::no_adopted_graph();
-  const auto adopted_error = [] {
-    return absl::AlreadyExistsError("the key has an adopted graph: run it without fn, or erase it first");
-  };
-  {
-    MutexLock lock(mutex_);
-    if (has_graph(request.key, /*only_adopted=*/true)) return adopted_error();
-  }
   absl::Cleanup in_vain = [&] {
     MutexLock lock(mutex_);
     ++totals_.capture_failures;
   };
   Captured captured;
+  const absl::Cleanup dropped = [&] { add_to(request.dropped, captured.kept); };
   Report report;
   bool is_first = false, is_first_break = false;
   {
@@ -308,6 +304,12 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
         "fn enqueued nothing on its stream, so there is no graph: enqueue on the stream that fn is given, or on "
         "rec.stream()" +
         list_of(captured.strays));
+  } else if (usable && captured.content.leaves_memory) {
+    usable = false;
+    none->why = options_.on_capture_failure == OnCaptureFailure::kRunDirectly ? Why::kHandsOutMemory : Why::kFailed;
+    captured.fn = absl::FailedPreconditionError(
+        "fn hands out memory that the graph would allocate: cudaMallocAsync in fn has no cudaFreeAsync there. So the "
+        "key runs directly. Free the memory in fn, or allocate it before the run");
   } else if (!usable && was_called && !captured.is_misuse &&
              options_.on_capture_failure == OnCaptureFailure::kRunDirectly) {
     none->why = Why::kNotUnderCapture;
@@ -319,12 +321,9 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
   if (!usable) {
     absl::Status why = captured.capture.ok() ? captured.fn : captured.capture;
     none->thrown = std::move(captured.thrown);
-    if (none->why == Why::kEmpty) {
-      entry->direct_left = std::numeric_limits<int>::max();
-      entry->direct_why = EagerReason::kNothingCaptured;
-    } else if (none->why == Why::kNotUnderCapture) {
-      back_off(entry.get());
-    }
+    if (none->why == Why::kEmpty) entry->retry.never(EagerReason::kNothingCaptured);
+    if (none->why == Why::kHandsOutMemory) entry->retry.never(EagerReason::kHandsOutMemory);
+    if (none->why == Why::kNotUnderCapture) entry->retry.later();
     if (none->why != Why::kFailed || !captured.capture.ok()) {
       {
         MutexLock lock(mutex_);
@@ -341,8 +340,7 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
   auto content = std::make_shared<Content>(std::move(captured.content));
   {
     MutexLock lock(mutex_);
-    if (has_graph(request.key, /*only_adopted=*/true)) return adopted_error();  // In the meantime.
-    keep_template(entry.get(), std::move(content), std::move(captured.graph));
+    keep_template(entry.get(), std::move(content), &captured);
   }
   std::move(in_vain).Cancel();
   if (report) {
@@ -353,15 +351,15 @@ absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, 
 }
 
 // Gives a template to an entry that had none. If it throws, nothing has changed.
-void Cache::Impl::keep_template(Entry* entry, std::shared_ptr<Content> content, Template&& graph) {
+void Cache::Impl::keep_template(Entry* entry, std::shared_ptr<Content> content, Captured* captured) {
   content->key = entry->key;
   content->entry = entry->number();
   policy_.captured(entry->id, facts_of(*content));
-  entry->is_adopted = content->is_adopted;
   entry->nodes = content->node_count + content->inner_node_count;
   entry->slot_nodes = content->slots.nodes.size();
   entry->content = std::move(content);
-  entry->graph = std::move(graph);
+  entry->kept = std::move(captured->kept);
+  entry->graph = std::move(captured->graph);
   entry->error = absl::OkStatus();
   entry->broke = false;
   index_.set_state(entry, State::kRecorded);
@@ -394,11 +392,8 @@ absl::Status Cache::Impl::find_family(Held& entry, const Request& request) {
 
 void Cache::Impl::read_graph(Entry& entry) {
   Content& content = *entry.content;
-  std::optional<Signature> signature;
-  // Memory of on_device() belongs to one executable.
-  if (content.device_values.memory.empty()) {
-    signature = describe(entry.graph.empty() ? entry.executable->base() : entry.graph, &content);
-  }
+  const std::optional<Signature> signature =
+      describe(entry.graph.empty() ? entry.executable->base() : entry.graph, &content);
   GraphFacts facts = facts_of(content);
   if (signature) {
     facts.table_class = ParameterTable::class_of(content);
@@ -430,7 +425,7 @@ absl::StatusOr<Outcome> Cache::Impl::bring_back(Held& entry, const Request& requ
 }
 
 absl::Status Cache::Impl::failed(const Request& request, absl::Status why) {
-  if (is_fatal(cuda_error(why))) {
+  if (has_begun() && is_fatal(cuda_error(why))) {
     log(request.key, message_of(why));
     lose(why);
   }

@@ -43,16 +43,13 @@ template <class F>
 
 // Without an outcome, the run goes on. After a finding with OnStale::kForget the entry is empty, so the run is a miss.
 std::optional<absl::StatusOr<Outcome>> Cache::Impl::verify_hit(Held& entry, const Request& request) {
-  const bool is_hit = entry->executable != nullptr || (entry->content != nullptr && entry->direct_left == 0);
-  // `fn` would hand out memory of the recording, which is never launched.
-  const bool hands_memory_out = is_hit && entry->content->leaves_memory;
-  if (!is_hit || hands_memory_out || ++entry->unverified < options_.verify_every) return std::nullopt;
+  const bool is_hit = entry->executable != nullptr || (entry->content != nullptr && entry->retry.left == 0);
+  if (!is_hit || ++entry->unverified < options_.verify_every) return std::nullopt;
   entry->unverified = 0;
   LastErrorGuard last_error;
   if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
   DeviceGuard device(options_.device);
   if (!device.status().ok()) return failed(request, device.status());
-  trim(/*if_much=*/true);  // on_device() allocates memory for each recording.
 
   std::string found;
   bool fails_under_capture = false;
@@ -69,8 +66,8 @@ std::optional<absl::StatusOr<Outcome>> Cache::Impl::verify_hit(Held& entry, cons
   }
   if (options_.on_stale == OnStale::kForget) {
     MutexLock lock(mutex_);
-    if (entry->executable != nullptr) demote(entry.get(), Loss::kStale);
-    if (entry->state != State::kCold) forget_template(entry.get(), Loss::kStale);
+    if (entry->executable != nullptr) evict(entry.get(), Loss::kStale);
+    if (entry->state != State::kCold) drop(entry.get(), Loss::kStale);
   }
   return std::nullopt;
 }
@@ -84,6 +81,7 @@ absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std:
     Report report;
     // What breaks it is part of the finding.
     *out = capture_fn(*entry.get(), request, nullptr, &report);
+    add_to(request.dropped, out->kept);
     was_called = !report || report->refused().ok();
   };
   on_other_stack(0x10, 0x5a, [&] { capture_into(&now); });

@@ -16,10 +16,10 @@ absl::Status Cache::Impl::warm(const Request& request) {
   if (active_recording != nullptr) {
     return failed(request, absl::FailedPreconditionError("warm was called inside another run's fn"));
   }
-  if (!enabled_) {
-    absl::Status why = status();
-    return why.ok() ? why : failed(request, std::move(why));
-  }
+  if (absl::Status why = begin(request.stream); !why.ok()) return failed(request, std::move(why));
+  if (!enabled_) return status();
+  Objects dropped;
+  request.dropped = &dropped;
   Held entry(*this, claim(request));
   {
     MutexLock lock(mutex_);
@@ -42,8 +42,7 @@ absl::Status Cache::Impl::warm(const Request& request) {
       return no_template(request, std::move(status), none);
     }
   }
-  entry->direct_left = 0;
-  entry->seen = true;
+  entry->retry.at_once();
   if (absl::Status lost = find_family(entry, request); !lost.ok()) return failed(request, std::move(lost));
   if (Held lender(*this, lock_candidate(entry.get())); lender.get() != nullptr) {
     return warm_set(entry, lender, request);
@@ -60,7 +59,7 @@ absl::Status Cache::Impl::warm(const Request& request) {
   if (result.error == cudaSuccess) return absl::OkStatus();
   if (!is_fatal(result.error)) {
     MutexLock lock(mutex_);
-    demote(entry.get(), Loss::kFailed);
+    evict(entry.get(), Loss::kFailed);
   }
   return failed(request, cuda_failure(result.call, result.error));
 }
@@ -71,7 +70,7 @@ CallResult Cache::Impl::instantiate_ahead(Held& entry) {
   cudaStream_t stream = nullptr;
   {
     RelaxedCaptureMode relaxed;
-    obtained.result = upload_stream_.get(&stream);
+    obtained.result = device_->upload_stream.get(&stream);
   }
   if (obtained.result.error == cudaSuccess) buy(entry, /*may_evict=*/false, stream, &obtained);
   if (obtained.result.error != cudaSuccess) return obtained.result;
@@ -100,7 +99,7 @@ absl::Status Cache::Impl::warm_set(Held& entry, Held& lender, const Request& req
   if (!is_fatal(done.error)) {
     MutexLock lock(mutex_);
     // Without the event a launch would not wait for the set.
-    lender->executable->table()->has(*entry->content) ? demote(lender.get(), Loss::kFailed)
+    lender->executable->table()->has(*entry->content) ? evict(lender.get(), Loss::kFailed)
                                                       : policy_.added_set(lender->id, 0 - offer.set_bytes);
   }
   return failed(request, cuda_failure(done.call, done.error));

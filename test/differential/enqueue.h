@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 
 #include "kernels.h"
 #include "memory.h"
@@ -143,6 +144,7 @@ class Enqueuer {
   cudaError_t take(const Op& op, void (*kernel)(Lead, T, unsigned char, int*), U Source::*slot);
   cudaError_t copy(const Op& op);
   cudaError_t copy_from_temporary(const Op& op);
+  cudaError_t copy_from_kept(const Op& op);
   cudaError_t cluster(const Op& op);
   cudaError_t allocate(const Op& op);
   cudaError_t call_library(const Op& op);
@@ -172,9 +174,9 @@ void Enqueuer<Way, Nested>::order(const Op& op) {
     case Kind::kAligned:
     case Kind::kNumbers:
     case Kind::kStructure:
-    case Kind::kOnDevice:
     case Kind::kSet:
     case Kind::kClusterOf2:
+    case Kind::kWrite:
       return order_.writes(op.stream, target);
     case Kind::kCooperative:
     case Kind::kDirectMix:
@@ -190,6 +192,7 @@ void Enqueuer<Way, Nested>::order(const Op& op) {
     case Kind::kSet2d:
       return order_.writes(op.stream, op.out);
     case Kind::kFromTemporary:
+    case Kind::kFromKept:
       return order_.writes(op.stream, op.variant ? op.out : target);
     case Kind::kToLocal:
       order_.reads(op.stream, source);
@@ -239,9 +242,9 @@ cudaError_t Enqueuer<Way, Nested>::perform(const Op& op, HostArgument* host_argu
                     way_.template operand<long long>(op.has(kSlotIn), &Source::wide, op.a));
     case Kind::kStructure:
       return structure(op);
-    case Kind::kOnDevice:
+    case Kind::kWrite:
       if (!way_.has_values()) return launch(op, take_values, out(op), op.a, Small{});
-      return way_.take_values(stream(op), grid(op), block(op), out(op));
+      return way_.take_values(stream(op), grid(op), block(op), out(op), memory_.written(&op - program_.ops.data()));
     case Kind::kCopy:
       return copy(op);
     case Kind::kSet:
@@ -265,6 +268,8 @@ cudaError_t Enqueuer<Way, Nested>::perform(const Op& op, HostArgument* host_argu
       return set_2d(place(op.out), 32, op.a & 255, 4 + static_cast<std::size_t>(op.b % 3) * 4, 3, stream(op));
     case Kind::kFromTemporary:
       return copy_from_temporary(op);
+    case Kind::kFromKept:
+      return copy_from_kept(op);
     case Kind::kToLocal: {
       const auto from = way_.template operand<const void*>(op.has(kSlotIn), &Source::in, place(op.in));
       const bool from_host = !is_slot(op, kSlotIn) && is_on_host(op.in);
@@ -351,6 +356,22 @@ cudaError_t Enqueuer<Way, Nested>::copy_from_temporary(const Op& op) {
   return error;
 }
 
+// The memory is overwritten when it is released. It is from the heap, so that it has no address that a temporary had:
+// a kept address is taken for kept memory wherever it occurs in the graph.
+template <class Way, class Nested>
+cudaError_t Enqueuer<Way, Nested>::copy_from_kept(const Op& op) {
+  constexpr std::size_t kBytes = kWords * sizeof(int);
+  int* const words = new int[kWords];
+  const std::shared_ptr<void> owner(words, [](void* memory) {
+    std::fill_n(static_cast<int*>(memory), kWords, -1);
+    delete[] static_cast<int*>(memory);
+  });
+  for (int i = 0; i < kWords; ++i) words[i] = op.a * i - op.b;
+  way_.keep(owner);
+  return op.variant ? cudaMemcpyAsync(place(op.out), words, kBytes, cudaMemcpyDefault, stream(op))
+                    : way_.copy(stream(op), out<void*>(op), static_cast<const void*>(words), kBytes, cudaMemcpyDefault);
+}
+
 template <class Way, class Nested>
 cudaError_t Enqueuer<Way, Nested>::cluster(const Op& op) {
   const dim3 pairs(2 * op.grid_x, op.grid_y);
@@ -388,8 +409,7 @@ cudaError_t Enqueuer<Way, Nested>::call_library(const Op& op) {
   const bool refuses = status != cudaStreamCaptureStatusNone ? always || library_.refuses : always && library_.fails;
   if (error == cudaSuccess && refuses) error = cudaErrorNotSupported;
   if (error != cudaSuccess) {
-    // Of a direct call, because memory of on_device() is freed in order with the run's stream.
-    if (status == cudaStreamCaptureStatusNone) order_.join();
+    if (status == cudaStreamCaptureStatusNone) order_.join();  // later runs are ordered with the run's stream alone
     if (op.variant) throw error;
     return error;
   }

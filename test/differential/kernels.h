@@ -33,6 +33,11 @@ struct Big {
 struct alignas(64) Aligned {
   int v[16];
 };
+// What an operation's Recorder::write() calls write to.
+struct Written {
+  int a;
+  Small small;
+};
 template <unsigned kSize, unsigned kAlignment>
 struct alignas(kAlignment) Bytes {
   unsigned char v[kSize];

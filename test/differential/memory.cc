@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "kernels.h"
 #include "runtime.h"
 
 namespace graphcache::test::differential {
@@ -59,6 +58,7 @@ Memory::Memory(Random& random, const std::vector<Program>& programs) : pageable_
   blocks_[index(MemoryKind::kPinned)] = allocate(pinned);
   blocks_[index(MemoryKind::kPageable)] = pageable_.data();
   local = place(kResult);
+  check(cudaMalloc(reinterpret_cast<void**>(&written_), kMaxOps * sizeof(Written)), "cudaMalloc");
   staging_ = allocate(pinned);
   std::vector<int> content(kAllWords);
   for (int& word : content) word = static_cast<int>(random.next());
@@ -75,6 +75,7 @@ Memory::Memory(Random& random, const std::vector<Program>& programs) : pageable_
 Memory::~Memory() {
   check(cudaFree(blocks_[index(MemoryKind::kDevice)]), "cudaFree");
   check(cudaFree(blocks_[index(MemoryKind::kManaged)]), "cudaFree");
+  check(cudaFree(written_), "cudaFree");
   check(cudaFreeHost(blocks_[index(MemoryKind::kPinned)]), "cudaFreeHost");
   check(cudaFreeHost(staging_), "cudaFreeHost");
   for (HostArgument* const arguments : host_arguments_) check(cudaFreeHost(arguments), "cudaFreeHost");

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "graphcache/stream.h"
+#include "kernels.h"
 #include "program.h"
 
 namespace graphcache::test::differential {
@@ -45,6 +46,8 @@ class Memory {
   int* scratch() { return &pageable_[pageable_.size() / 2]; }  // pageable, and no place
   int* local = nullptr;                                        // where Kind::kToLocal copies to
 
+  // Device memory of an operation of any program: programs of one lane run one after another.
+  Written* written(std::ptrdiff_t op) { return written_ + op; }
   HostArgument* host_arguments(int program) { return host_arguments_[static_cast<std::size_t>(program)]; }
 
   // Describes the first place that differs; empty if there is none. Only work on `stream` may be in flight on either
@@ -57,7 +60,8 @@ class Memory {
   // All places of each kind, of which only some are used. kPageable is a vector.
   std::array<int*, kMemoryKinds> blocks_{};
   std::vector<int> pageable_;
-  int* staging_ = nullptr;  // pinned memory in which the device's places are read
+  Written* written_ = nullptr;
+  int* staging_ = nullptr;                     // pinned memory in which the device's places are read
   std::vector<HostArgument*> host_arguments_;  // of each program, in pinned memory
 };
 

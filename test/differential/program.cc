@@ -13,14 +13,11 @@ int random_constant(Random& random, const Flavor& flavor) { return random.below(
 unsigned random_block(Random& random) { return 16u << random.below(3); }
 
 Kind random_kind(Random& random, const Flavor& flavor, bool only_kernels, bool shared) {
-  constexpr int kByKernels = static_cast<int>(Kind::kOnDevice);
+  constexpr int kByKernels = static_cast<int>(Kind::kCopy);
   constexpr int kByRecorder = static_cast<int>(Kind::kClusterOf2);
   while (true) {
     const auto kind = static_cast<Kind>(random.below(only_kernels ? kByKernels : shared ? kByRecorder : kKinds));
     switch (kind) {
-      case Kind::kOnDevice:
-        if (!flavor.on_device) continue;
-        break;
       case Kind::kAllocate:
         if (!flavor.allocates) continue;
         break;
@@ -35,6 +32,7 @@ Kind random_kind(Random& random, const Flavor& flavor, bool only_kernels, bool s
       case Kind::kToLocal:
         if (!flavor.pageable || !random.one_in(3)) continue;
         break;
+      case Kind::kFromKept:
       case Kind::kNested:
       case Kind::kHostFunction:
         if (!random.one_in(3)) continue;
@@ -65,7 +63,7 @@ Program fresh_program(Random& random, const Flavor& flavor) {
   Program program{};
   program.shared = random.one_in(4);
   program.takes_values = program.shared || !random.one_in(4);
-  constexpr int kSizes[] = {0, 1, 1, 2, 3, 3, 5, 8, 8, 12, 30, 60};
+  constexpr int kSizes[] = {0, 1, 1, 2, 3, 3, 5, 8, 8, 12, 30, kMaxOps};
   program.ops.resize(static_cast<std::size_t>(random.of(kSizes)));
   const int streams = random.one_in(2) ? 1 : 1 + random.below(kStreams);
   const bool many_slots = random.one_in(2), only_kernels = random.one_in(2);

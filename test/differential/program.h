@@ -42,10 +42,10 @@ enum class Kind {
   kAligned,
   kNumbers,
   kStructure,  // a structure of 1 to 4,000 bytes at some offset
-  kOnDevice,   // values read through Recorder::on_device()
   kCopy,
   kSet,
   kClusterOf2,
+  kWrite,  // values that Recorder::write() writes to memory of the lane
   // The following are not made by the recorder.
   kCluster,
   kProgrammatic,
@@ -53,6 +53,7 @@ enum class Kind {
   kDirectMix,
   kSet2d,
   kFromTemporary,  // copies from memory that is freed before the program has ended
+  kFromKept,       // copies from pageable memory that the graph keeps
   kToLocal,        // copies to a local variable of the run's caller, for kResult
   kHostFunction,
   kAllocate,  // also works in that memory, and frees it
@@ -64,8 +65,8 @@ enum class Kind {
 inline constexpr int kKinds = static_cast<int>(Kind::kNotUnderCapture) + 1;
 // clang-format off
 inline constexpr std::array<const char*, kKinds> kKindNames = {
-    "mix", "mix_at", "small", "big", "aligned", "numbers", "structure", "on_device", "copy", "set", "cluster_of_2", "cluster",
-    "programmatic", "cooperative", "direct_mix", "set_2d", "from_temporary", "to_local", "host_function", "allocate", "nested",
+    "mix", "mix_at", "small", "big", "aligned", "numbers", "structure", "copy", "set", "cluster_of_2", "write", "cluster",
+    "programmatic", "cooperative", "direct_mix", "set_2d", "from_temporary", "from_kept", "to_local", "host_function", "allocate", "nested",
     "nested_with_values",
     "query", "not_under_capture"};
 // clang-format on
@@ -111,12 +112,12 @@ struct Program {
 };
 
 inline constexpr int kStreams = 4;  // of a program
+inline constexpr int kMaxOps = 60;  // of a program
 
 // What a world's programs may contain.
 struct Flavor {
   bool tiny;       // constants and values are 0 or 1, so a slot often holds a relative's constant
   bool allocates;  // graphs may have allocations; such graphs share nothing
-  bool on_device;  // graphs may have values on the device; such graphs share nothing
   bool breaks;     // captures are broken on purpose
   bool related;    // most programs are relatives of a few
   bool pageable;   // constants of copies may be pageable memory; such programs run directly

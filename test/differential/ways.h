@@ -7,7 +7,9 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <type_traits>
+#include <utility>
 
 #include "graphcache/graphcache.h"
 #include "kernels.h"
@@ -106,12 +108,13 @@ class Recorded {
     recorder_.on(stream).memset(to, value, bytes);
     return cudaSuccess;
   }
-  cudaError_t take_values(cudaStream_t stream, Arg<dim3> grid, Arg<dim3> block, Arg<int*> out) {
-    const int* const a = recorder_.on(stream).on_device(slots_->a);
-    const Small* const small = recorder_.on(stream).on_device(slots_->small);
-    if (a == nullptr || small == nullptr) return cudaSuccess;
-    return launch(stream, take_pointers, grid, block, std::size_t{0}, out, a, small);
+  cudaError_t take_values(cudaStream_t stream, Arg<dim3> grid, Arg<dim3> block, Arg<int*> out, Written* written) {
+    recorder_.on(stream).write(&written->a, slots_->a);
+    recorder_.on(stream).write(&written->small, slots_->small);
+    return launch(stream, take_pointers, grid, block, std::size_t{0}, out, static_cast<const int*>(&written->a),
+                  static_cast<const Small*>(&written->small));
   }
+  void keep(std::shared_ptr<void> owner) { recorder_.keep(std::move(owner)); }
   bool has_values() const { return slots_ != nullptr; }
 
  private:
@@ -140,9 +143,10 @@ class Direct {
   cudaError_t set(cudaStream_t stream, void* to, int value, std::size_t bytes) {
     return cudaMemsetAsync(to, value, bytes, stream);
   }
-  cudaError_t take_values(cudaStream_t stream, dim3 grid, dim3 block, int* out) {
+  cudaError_t take_values(cudaStream_t stream, dim3 grid, dim3 block, int* out, Written* /*written*/) {
     return launch(stream, differential::take_values, grid, block, 0, out, values_->a, values_->small);
   }
+  void keep(const std::shared_ptr<void>& /*owner*/) {}
   bool has_values() const { return values_ != nullptr; }
 
  private:

@@ -83,16 +83,13 @@ Settings::Settings(std::uint64_t the_seed, const Limits& limits) : seed(the_seed
   constexpr cudaStreamCaptureMode kModes[] = {cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed,
                                               cudaStreamCaptureModeGlobal};
   options.capture_mode = kModes[random.below(threads == 1 ? 3 : 2)];
-  constexpr unsigned long long kFlags[] = {
-      0, 0, cudaGraphInstantiateFlagAutoFreeOnLaunch, cudaGraphInstantiateFlagUseNodePriority,
-      cudaGraphInstantiateFlagAutoFreeOnLaunch | cudaGraphInstantiateFlagUseNodePriority};
+  constexpr unsigned long long kFlags[] = {0, 0, cudaGraphInstantiateFlagUseNodePriority};
   options.instantiate_flags = random.of(kFlags);
   constexpr int kAfter[] = {0, 0, 0, 1, 3};
   options.capture_after = random.of(kAfter);
 
   flavor = {random.one_in(3),
             random.one_in(4),
-            random.one_in(3),
             random.one_in(4),
             random.one_in(2),
             Random(seed, 4, 0).one_in(4),
@@ -129,8 +126,8 @@ std::string Settings::text() const {
       default_stream ? ", default stream" : "", per_thread > 0 ? absl::StrCat(", per thread ", per_thread) : "",
       steps ? ", steps" : "", listens ? ", listens" : "", bad_values ? ", bad values" : "", spins ? ", spins" : "",
       synchronizes ? ", synchronizes" : "", flavor.tiny ? ", tiny" : "", flavor.allocates ? ", allocates" : "",
-      flavor.on_device ? ", on_device" : "", flavor.breaks ? ", breaks" : "", flavor.related ? ", related" : "",
-      flavor.pageable ? ", pageable" : "", flavor.refuses ? ", refuses" : "", ")");
+      flavor.breaks ? ", breaks" : "", flavor.related ? ", related" : "", flavor.pageable ? ", pageable" : "",
+      flavor.refuses ? ", refuses" : "", ")");
 }
 
 void Tally::add(const Tally& other) {

@@ -36,6 +36,17 @@ inline bool by_step(graphcache::Cache& cache) {
   return step.run().ok() && step.run().ok();
 }
 
+inline graphcache::Graph graph() { return {.graph = store_graph(VALUE), .give_away = true}; }
+
+inline bool by_graph(graphcache::Cache& cache) {
+  return cache.run(graphcache::key("graph"), [] { return graph(); }).ok();
+}
+
+inline bool by_function_of_graph(graphcache::Cache& cache) {
+  const std::function<graphcache::Graph()> fn = [] { return graph(); };
+  return cache.run(graphcache::key("function of graph"), fn).ok();
+}
+
 extern "C" [[gnu::visibility("default")]] bool run(graphcache::Cache& cache, int way) {
   switch (way) {
     case 0:
@@ -50,12 +61,15 @@ extern "C" [[gnu::visibility("default")]] bool run(graphcache::Cache& cache, int
       return by_template<int>(cache);
     case 5:
       return cache.run(graphcache::key("pointer"), &work).ok();
-    default:
+    case 6:
       return by_step(cache);
+    case 7:
+      return by_graph(cache);
+    case 8:
+      return by_function_of_graph(cache);
+    default:
+      return cache.run(graphcache::key("pointer to graph"), &graph).ok();
   }
 }
 
-extern "C" [[gnu::visibility("default")]] bool adopt(graphcache::Cache& cache, cudaGraph_t graph) {
-  return cache.adopt(graphcache::key("adopted"), graph).ok();
-}
 extern "C" [[gnu::visibility("default")]] bool shared(graphcache::Cache& cache) { return run_shared(cache, 77).ok(); }

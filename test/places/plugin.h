@@ -4,6 +4,7 @@
 #include <graphcache/graphcache.h>
 
 void launch_store(cudaStream_t stream, int value);  // Of the program: stores the value where the program reads it.
+cudaGraph_t store_graph(int value);                 // Of the program: a graph that does that.
 
 // The same code in every module, which therefore may have a place in each.
 inline absl::StatusOr<graphcache::Outcome> run_shared(graphcache::Cache& cache, int value) {
@@ -12,4 +13,4 @@ inline absl::StatusOr<graphcache::Outcome> run_shared(graphcache::Cache& cache, 
 
 // The functions of a plug-in, by the number of a way to run.
 using Run = bool (*)(graphcache::Cache& cache, int way);
-inline constexpr int kWays = 7;
+inline constexpr int kWays = 10;

@@ -305,14 +305,6 @@ std::string Verifier::fault_of(Impl& impl, const Locked& locked) {
                                                      entry->ready_on == executable->stream().handle);
     if (!is_right) return of(*entry, "hits launch another executable, or on another stream than its last launch");
   }
-  std::size_t adopted_keys = 0;
-  bool is_bare = false;
-  impl.index_.for_each([&](Entry* entry) {
-    adopted_keys += entry->is_adopted ? 1 : 0;
-    is_bare = is_bare || (entry->is_adopted && entry->state == State::kCold);
-  });
-  if (adopted_keys != impl.adopted_) return "adopted keys are counted wrongly";
-  if (is_bare && !impl.lost_) return "an adopted key has lost its graph";
   return fault_of_counters(impl.totals_, impl.hits_->counts, impl.index_, locked);
 }
 

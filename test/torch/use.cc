@@ -12,10 +12,14 @@ absl::Status use(at::Tensor in, at::Tensor out, const at::Generator& generator,
   graphcache::TorchCache cache(options);
   graphcache::TorchCache one_per_key({}, graphcache::TorchCache::Pools::kOnePerKey);
   cache.register_generator(generator);
-  if (absl::Status status = cache.adopt(graphcache::key("adopted"), std::move(graph)); !status.ok()) return status;
-  if (auto outcome = cache.run(graphcache::key("adopted")); !outcome.ok()) return outcome.status();
+  if (auto outcome = cache.run_graph(graphcache::key("own"), [&] { return graph; }); !outcome.ok()) {
+    return outcome.status();
+  }
 
-  const auto add = [&] { at::add_out(out, in, in); };
+  const auto add = [&] {
+    at::add_out(out, in, in);
+    cache.keep(std::make_shared<at::Tensor>(in));
+  };
   if (absl::Status status = cache.warm(graphcache::key("add"), add); !status.ok()) return status;
   const std::function<void()> erased = add;
   if (auto outcome = cache.run(graphcache::key("erased"), erased); !outcome.ok()) return outcome.status();

@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <type_traits>
+#include <utility>
 
 #include "graphcache/params.h"
 
@@ -44,6 +46,9 @@ struct SlotAccess {
 };
 
 template <class T>
+using Identity = std::common_type_t<T>;  // A parameter of this type deduces no T.
+
+template <class T>
 inline constexpr bool kIsSlot = false;
 template <class T>
 inline constexpr bool kIsSlot<Slot<T>> = true;
@@ -60,6 +65,16 @@ template <class T, std::size_t kBytes>
 void fill_up(const void* from, void* to) {
   std::memset(to, 0, kBytes);
   std::memcpy(to, from, sizeof(T));
+}
+
+// The address and the size in bytes of an object, or of the elements of a container.
+template <class T>
+auto memory_of(const T& object, int) -> std::pair<decltype(static_cast<const void*>(std::data(object))), std::size_t> {
+  return {std::data(object), std::size(object) * sizeof(*std::data(object))};
+}
+template <class T>
+std::pair<const void*, std::size_t> memory_of(const T& object, long) {
+  return {&object, sizeof(T)};
 }
 
 // Converts a value as static_cast does.

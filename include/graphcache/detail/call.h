@@ -2,8 +2,11 @@
 #pragma once
 
 #include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <absl/types/span.h>
 #include <cuda_runtime_api.h>
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +14,7 @@
 #include <utility>
 
 #include "graphcache/detail/target.h"
+#include "graphcache/graph.h"
 #include "graphcache/params.h"
 #include "graphcache/recorder.h"
 #include "graphcache/stop.h"
@@ -40,17 +44,32 @@ struct SiteTag {
 [[gnu::visibility("hidden")]] inline const std::int64_t loaded_at =
     std::chrono::steady_clock::now().time_since_epoch().count();
 
+// Where a value is among the values of a run, in bytes.
+struct ValuePlace {
+  std::size_t offset;
+  std::size_t size;
+};
+
+// What is known of `fn` and of the params by their types.
+struct Callee {
+  absl::Status (*invoke)(void* fn, Recorder& recorder, std::uint64_t recording);  // Calls it.
+  absl::StatusOr<Graph> (*make)(void* fn);  // Calls it if it takes nothing and returns a graph; else null.
+  const char* (*unfit)(const void* fn);     // Why it cannot be run, or null.
+  absl::Span<const ValuePlace> places;
+};
+
 // A call of run() or warm() with its `fn` and the values of its params.
 struct Call {
   Site site;
-  void* fn;                                                                       // The address of the callable.
-  absl::Status (*invoke)(void* fn, Recorder& recorder, std::uint64_t recording);  // Calls it.
-  const char* (*unfit)(const void* fn);                                           // Why it cannot be run, or null.
-  const unsigned char* values;                                                    // The values of the params, as bytes.
-  std::size_t values_size;                                                        // The size of the values in bytes.
-  bool is_adopted = false;  // Whether `fn` is the placeholder of an adopted graph (adopt.h).
+  void* fn;  // The address of the callable.
+  const Callee* callee;
+  const unsigned char* values;  // The values of the params, as bytes.
+  std::size_t values_size;      // The size of the values in bytes.
   // Whether `fn` threw an exception. Its exceptions pass through; exceptions of the library do not.
   mutable bool threw = false;
+
+  bool makes_graph() const { return callee->make != nullptr; }
+  const char* unfit() const { return callee->unfit(fn); }
 };
 
 // The entry that a step found in its previous run.
@@ -107,7 +126,16 @@ absl::Status noting_orders_to_stop(Call&& call, Recorder& recorder, TypeList<T, 
 }
 #endif
 
-// Calls `fn` with the stream of the run, or with its recorder and one slot for each value.
+// Whether a call without arguments returns a graph.
+template <class Fn, class = void>
+inline constexpr bool kMakesGraph = false;
+template <class Fn>
+inline constexpr bool kMakesGraph<Fn, std::enable_if_t<std::is_invocable_v<Fn&>>> =
+    std::is_convertible_v<std::invoke_result_t<Fn&>, absl::StatusOr<Graph>> &&
+    !std::is_convertible_v<std::invoke_result_t<Fn&>, absl::Status>;
+
+#pragma GCC visibility push(hidden)  // As SiteTag.
+// Calls `fn` with the stream of the run, or with its recorder and one slot for each value, or for its graph.
 template <class Fn, class... Ts>
 struct Invoker {
   static constexpr bool kTakesRecorder = std::is_invocable_v<Fn&, Recorder&, Slot<Ts>...>;
@@ -118,8 +146,22 @@ struct Invoker {
         [&] { return invoke(*static_cast<Fn*>(fn), recorder, recording, std::index_sequence_for<Ts...>()); }, recorder,
         typename OrdersToStop<typename WhenCalled<Fn>::Void>::Types());
   }
+  static absl::StatusOr<Graph> make(void* fn) { return (*static_cast<Fn*>(fn))(); }
+  static constexpr Callee callee() {
+    if constexpr (kTakesRecorder || kTakesStream) {
+      return {&invoke, nullptr, &detail::unfit<std::remove_cv_t<Fn>>, kPlaces};
+    } else {
+      return {nullptr, &make, &detail::unfit<std::remove_cv_t<Fn>>, kPlaces};
+    }
+  }
 
  private:
+  template <std::size_t... I>
+  static constexpr std::array<ValuePlace, sizeof...(Ts)> places(std::index_sequence<I...>) {
+    return {ValuePlace{Params<Ts...>::offset(I), sizeof(Ts)}...};
+  }
+  static constexpr std::array<ValuePlace, sizeof...(Ts)> kPlaces = places(std::index_sequence_for<Ts...>());
+
   template <std::size_t... I>
   static absl::Status invoke(Fn& fn, Recorder& recorder, [[maybe_unused]] std::uint64_t recording,
                              std::index_sequence<I...>) {
@@ -132,5 +174,11 @@ struct Invoker {
     }
   }
 };
+
+template <class Fn, class... Ts>
+struct CalleeOf {
+  static constexpr Callee value = Invoker<Fn, Ts...>::callee();
+};
+#pragma GCC visibility pop
 
 }  // namespace graphcache::detail

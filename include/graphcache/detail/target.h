@@ -117,8 +117,8 @@ struct Target<std::function<R(A...)>> {
 
   static const void* of(const Function& fn) {
     const void* const pointer =
-        pointer_in<void (*)(A...), cudaError_t (*)(A...), absl::Status (*)(A...), void (*)(A...) noexcept,
-                   cudaError_t (*)(A...) noexcept, absl::Status (*)(A...) noexcept>(fn);
+        pointer_in<R (*)(A...), void (*)(A...), cudaError_t (*)(A...), absl::Status (*)(A...), R (*)(A...) noexcept,
+                   void (*)(A...) noexcept, cudaError_t (*)(A...) noexcept, absl::Status (*)(A...) noexcept>(fn);
     return pointer != nullptr ? pointer : &fn.target_type();
   }
   static const char* unfit(const Function& fn) {

@@ -1,4 +1,4 @@
-#include "graph/on_device.h"
+#include "graph/write.h"
 
 #include <utility>
 
@@ -13,8 +13,6 @@ Setter::Setter(int device, std::shared_ptr<DeviceMemory> memory, cudaStreamCaptu
       memory_(std::move(memory)),
       code_(setter_image, {setter::kSmallName, setter::kLargeName}),
       mode_(mode) {}
-
-CallResult Setter::take(std::size_t bytes, DeviceMemory::Block* out) { return memory_->take(bytes, out); }
 
 CallResult Setter::load(std::size_t bytes, Kernel* out) {
   DeviceCode<2>::Kernels kernels = {};

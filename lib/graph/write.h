@@ -1,4 +1,4 @@
-// The kernels of Recorder::on_device() (setter.cu).
+// The kernels of Recorder::write() (setter.cu).
 #pragma once
 
 #include <cuda.h>
@@ -33,15 +33,13 @@ class Setter {
   Setter(int device, std::shared_ptr<DeviceMemory> memory, cudaStreamCaptureMode mode);
 
   int device() const { return device_; }
-  // Allocates `bytes` bytes. REQUIRES: the setter's device is current.
-  CallResult take(std::size_t bytes, DeviceMemory::Block* out);
   CallResult load(std::size_t bytes, Kernel* out);
   std::shared_ptr<void> code() { return code_.code(); }
   // Made by the first call. There is one type of them.
   template <class T>
   T& component() ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
-    if (component_ == nullptr) component_ = std::make_unique<T>(mode_);
+    if (component_ == nullptr) component_ = std::make_unique<T>(mode_, memory_);
     return static_cast<T&>(*component_);
   }
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_) {

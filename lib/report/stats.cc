@@ -12,9 +12,9 @@ constexpr const char* kOutcomeNames[] = {"replayed", "patched",      "switched",
                                          "updated",  "instantiated", "eager",    "inlined"};
 static_assert(std::size(kOutcomeNames) == kOutcomeCount);
 
-constexpr const char* kReasonNames[] = {"disabled",         "capture_after", "capture_failed", "backoff",
-                                        "budget",           "out_of_memory", "refused",        "launch_failed",
-                                        "nothing_captured", "memory_in_use"};
+constexpr const char* kReasonNames[] = {"disabled",         "capture_after",   "capture_failed", "backoff",
+                                        "budget",           "out_of_memory",   "refused",        "launch_failed",
+                                        "nothing_captured", "hands_out_memory"};
 static_assert(std::size(kReasonNames) == kEagerReasonCount);
 
 constexpr const char* kRefusalNames[] = {"topology",   "node_type",     "function", "parameters",
@@ -141,7 +141,6 @@ std::string to_string(const EntryInfo& entry) {
                        : "nothing recorded",
       entry.nodes, entry.slot_nodes, static_cast<double>(entry.estimated_device_bytes) / 1024, entry.last_use_order);
   if (entry.pinned) absl::StrAppend(&text, ", pinned");
-  if (entry.adopted) absl::StrAppend(&text, ", adopted");
   if (entry.eager_reason) absl::StrAppend(&text, "; last direct run because: ", to_string(*entry.eager_reason));
   if (!entry.error.empty()) absl::StrAppend(&text, "; error: ", entry.error);
   for (const Counted& stray : entry.stray_work) absl::StrAppend(&text, "; not in the graph: ", to_string(stray));

@@ -1,4 +1,4 @@
-#include "graph/adopted.h"
+#include "graph/own_graph.h"
 
 #include <absl/cleanup/cleanup.h>
 #include <absl/strings/match.h>
@@ -20,12 +20,13 @@
 #include "graph/inspect.h"
 #include "graph/node_names.h"
 #include "graph/signature.h"
+#include "graphcache/status.h"
 
 namespace graphcache {
 namespace {
 
 absl::Status no_binding(std::size_t number, absl::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat("Adoption::bound[", number, "]: ", why));
+  return absl::InvalidArgumentError(absl::StrCat("Graph::bound[", number, "]: ", why));
 }
 
 // Whether `wanted` means a kernel of this readable name. Names of template kernels begin with their return type, void.
@@ -33,7 +34,7 @@ bool is_called(absl::string_view name, absl::string_view wanted) {
   absl::ConsumePrefix(&wanted, "kernel ");
   absl::ConsumePrefix(&wanted, "void ");
   absl::ConsumePrefix(&name, "void ");
-  if (!absl::StartsWith(name, wanted)) return false;
+  if (wanted.empty() || !absl::StartsWith(name, wanted)) return false;
   const absl::string_view rest = name.substr(wanted.size());
   return rest.empty() || rest.front() == '(' || rest.front() == '<';
 }
@@ -41,10 +42,10 @@ bool is_called(absl::string_view name, absl::string_view wanted) {
 // Binds arguments to slots.
 class Binder {
  public:
-  Binder(Template& graph, const Reading& reading, const detail::Call& call, absl::Span<const detail::ValuePlace> places)
-      : graph_(graph), reading_(reading), call_(call), places_(places) {}
+  Binder(Template& graph, const Reading& reading, const detail::Call& call)
+      : graph_(graph), reading_(reading), call_(call), places_(call.callee->places) {}
 
-  // Finds the nodes that a binding names, and checks that the values fit. `nodes` are those of the adopted graph.
+  // Finds the nodes that a binding names, and checks that the values fit. `nodes` are those of the program's graph.
   absl::Status add(std::size_t number, const BoundArgument& bound, const std::vector<cudaGraphNode_t>& nodes) {
     if (bound.slot < 0 || static_cast<std::size_t>(bound.slot) >= places_.size()) {
       return no_binding(number, absl::StrCat("there is no value ", bound.slot, ": params has ", places_.size()));
@@ -54,6 +55,7 @@ class Binder {
       if (found == nodes.end()) return no_binding(number, "the node is not one of the graph's own");
       return add(number, bound, static_cast<std::uint32_t>(found - nodes.begin()));
     }
+    if (bound.kernel.empty()) return no_binding(number, "it names neither a node nor a kernel");
     bool any = false;
     for (std::uint32_t i = 0; i < reading_.content.nodes.size(); ++i) {
       const NodeContent& node = reading_.content.nodes[i];
@@ -167,103 +169,79 @@ class Binder {
   std::map<std::uint32_t, Arguments> bound_;  // Keyed by node.
 };
 
-// Whether a kernel or set belongs to another device than the current one. Unknown for all other nodes.
-std::optional<bool> is_elsewhere(cudaGraphNode_t node) {
-  const auto get = driver().kernel_params;
-  CUDA_KERNEL_NODE_PARAMS kernel = {};
-  if (get != nullptr && get(node, &kernel) == CUDA_SUCCESS && kernel.ctx != nullptr) {
-    return kernel.ctx != current_context();
-  }
-  cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-  cudaMemsetParams set = {};
-  cudaPointerAttributes memory = {};
-  int device = -1;
-  const bool is_known = node_type(node, /*by_driver=*/true, &type) == cudaSuccess && type == cudaGraphNodeTypeMemset &&
-                        set_params(node, &set).error == cudaSuccess &&
-                        cudaPointerGetAttributes(&memory, set.dst) == cudaSuccess &&
-                        memory.type == cudaMemoryTypeDevice && cudaGetDevice(&device) == cudaSuccess;
-  if (!is_known) return std::nullopt;
-  return memory.device != device;
-}
-
-// Whether all of the graph's kernels and sets belong to other devices.
-bool is_elsewhere(const std::vector<cudaGraphNode_t>& nodes) {
-  bool any = false;
-  for (const cudaGraphNode_t node : nodes) {
-    const std::optional<bool> elsewhere = is_elsewhere(node);
-    if (elsewhere && !*elsewhere) return false;
-    any = any || elsewhere;
-  }
-  return any;
-}
-
 // Makes a clone that shares nothing with the graph. CUDA records a clone in its original, where threads that use either
 // one would collide (fact 35). So this clones twice: the second clone is recorded only in the first, which is
 // destroyed.
-cudaError_t clone_apart(cudaGraph_t graph, Graph* out) {
+cudaError_t clone_apart(cudaGraph_t graph, OwnedGraph* out) {
   cudaGraph_t between = nullptr;
   if (const cudaError_t error = cudaGraphClone(&between, graph); error != cudaSuccess) return error;
-  const Graph gone(between);
+  const OwnedGraph gone(between);
   cudaGraph_t made = nullptr;
   const cudaError_t error = cudaGraphClone(&made, between);
-  if (error == cudaSuccess) *out = Graph(made);
+  if (error == cudaSuccess) *out = OwnedGraph(made);
   return error;
+}
+
+// Fills in the template and its content.
+absl::Status take(const Graph& made, const detail::Call& call, Template* out, Content* content) {
+  if (made.graph == nullptr) return absl::InvalidArgumentError("fn returned no graph");
+  const LastErrorGuard last_error;
+  std::vector<cudaGraphNode_t> nodes;
+  if (const CallResult listed = list_nodes(made.graph, &nodes); listed.error != cudaSuccess) {
+    return cuda_failure(listed.call, listed.error);
+  }
+  if (nodes.empty()) return absl::InvalidArgumentError("the graph that fn returned has no nodes");
+  if (!made.give_away) {
+    const cudaError_t error = clone_apart(made.graph, &out->graph);
+    const absl::Status why = cuda_failure("cudaGraphClone", error);
+    if (error == cudaErrorNotSupported) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the graph that fn returned cannot be cloned, so give it away by Graph::give_away: ", why.message()));
+    }
+    if (error != cudaSuccess) return why;
+  }
+  if (const CallResult listed = out->list_nodes(); listed.error != cudaSuccess) {
+    return cuda_failure(listed.call, listed.error);
+  }
+  if (absl::Status status = inspect(out->nodes, content); !status.ok()) return status;
+  content->id = next_id();
+  content->node_count = out->nodes.size();
+  content->values.assign(call.values, call.values + call.values_size);
+  if (made.bound.empty()) return absl::OkStatus();
+  const std::optional<Reading> reading = read_all(*out);
+  if (!reading) return absl::InvalidArgumentError("the nodes of the graph cannot be read, so nothing can be bound");
+  Binder binder(*out, *reading, call);
+  for (std::size_t i = 0; i < made.bound.size(); ++i) {
+    if (absl::Status status = binder.add(i, made.bound[i], nodes); !status.ok()) return status;
+  }
+  return binder.bind(&content->slots);
 }
 
 }  // namespace
 
-absl::Status adopt(cudaGraph_t graph, const Adoption& adoption, const detail::Call& call,
-                   absl::Span<const detail::ValuePlace> places, Template* out, Content* content) {
-  if (graph == nullptr) return absl::InvalidArgumentError("there is no graph");
-  const LastErrorGuard last_error;
-  if (!has_context()) return absl::FailedPreconditionError("the device has no context");
-  std::vector<cudaGraphNode_t> nodes;
-  if (const CallResult listed = list_nodes(graph, &nodes); listed.error != cudaSuccess) {
-    return cuda_failure(listed.call, listed.error);
+Captured make_graph(const detail::Call& call, int of_device) {
+  Captured made;
+  made.is_misuse = true;  // `fn` is not called again, directly.
+  LastErrorGuard last_error;
+  DeviceGuard device(of_device);
+  if (made.fn = device.status(); !made.fn.ok()) return made;
+  absl::Cleanup threw = [&] { call.threw = true; };
+  const absl::StatusOr<Graph> graph = call.callee->make(call.fn);
+  std::move(threw).Cancel();
+  made.fn = graph.status();
+  if (graph.ok() && graph->give_away) made.graph.graph = OwnedGraph(graph->graph);
+  if (graph.ok() && graph->owner != nullptr) {
+    made.kept = std::make_shared<Kept>();
+    made.kept->objects.push_back(graph->owner);
+    made.content.kept = made.kept;
   }
-  if (nodes.empty()) return absl::InvalidArgumentError("the graph has no nodes");
-  if (is_elsewhere(nodes)) return absl::InvalidArgumentError("all work of the graph belongs to another device");
-
-  Template made;
-  if (adoption.take_graph) {
-    made.graph = Graph(graph);
-  } else if (const cudaError_t error = clone_apart(graph, &made.graph); error != cudaSuccess) {
-    const absl::Status why = cuda_failure("cudaGraphClone", error);
-    if (error != cudaErrorNotSupported) return why;
-    return absl::FailedPreconditionError(
-        absl::StrCat("the graph cannot be cloned, so give it away by Adoption::take_graph: ", why.message()));
+  if (const cudaError_t error = last_error.caused(); error != cudaSuccess) {
+    add_failure(&made.fn, cuda_failure("a CUDA call of fn", error));
   }
-  // Until adoption has succeeded, the caller's graph must not be destroyed.
-  absl::Cleanup give_back = [&] {
-    if (adoption.take_graph) made.graph.release();
-  };
-  if (const CallResult listed = made.list_nodes(); listed.error != cudaSuccess) {
-    return cuda_failure(listed.call, listed.error);
-  }
-  content->is_adopted = true;
-  if (absl::Status status = inspect(made.nodes, nullptr, content); !status.ok()) return status;
-  content->id = next_id();
-  content->node_count = made.nodes.size();
-  content->leaves_memory = false;  // The program knows the graph's memory, which is the same at each launch.
-  content->values.assign(call.values, call.values + call.values_size);
-  for (const cudaGraphNode_t node : made.nodes) {
-    cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-    if (node_type(node, /*by_driver=*/true, &type) == cudaSuccess && type == cudaGraphNodeTypeConditional) {
-      ++content->conditional_count;
-    }
-  }
-  if (!adoption.bound.empty()) {
-    const std::optional<Reading> reading = read_all(made);
-    if (!reading) return absl::InvalidArgumentError("the nodes of the graph cannot be read, so nothing can be bound");
-    Binder binder(made, *reading, call, places);
-    for (std::size_t i = 0; i < adoption.bound.size(); ++i) {
-      if (absl::Status status = binder.add(i, adoption.bound[i], nodes); !status.ok()) return status;
-    }
-    if (absl::Status status = binder.bind(&content->slots); !status.ok()) return status;
-  }
-  std::move(give_back).Cancel();
-  *out = std::move(made);
-  return absl::OkStatus();
+  const CallResult back = device.put_back();
+  if (back.error != cudaSuccess) add_failure(&made.fn, cuda_failure(back.call, back.error));
+  if (made.fn.ok()) made.capture = take(*graph, call, &made.graph, &made.content);
+  return made;
 }
 
 }  // namespace graphcache

@@ -1,0 +1,47 @@
+// What a cache has on its device besides graphs and executables.
+#pragma once
+
+#include <memory>
+
+#include "cuda/device_memory.h"
+#include "cuda/handles.h"
+#include "exec/executable.h"
+#include "exec/graveyard.h"
+#include "exec/updater.h"
+#include "graph/write.h"
+#include "graphcache/options.h"
+
+namespace graphcache {
+
+struct Device {
+  // `options` name the actual device.
+  explicit Device(const Options& options)
+      : capture_streams(options.verify_every == 0 ? cudaStreamNonBlocking : cudaStreamDefault),
+        scratch(options.device),
+        memory(std::make_shared<DeviceMemory>(options.device)),
+        setter(options.device, memory, options.capture_mode),
+        memory_to_leave{{options.device, memory}},
+        graveyard(options.device) {}
+
+  // Drops all handles after a fatal error, and those of graphs and executables that are added to the graveyard later.
+  void abandon() {
+    graveyard.abandon();
+    scratch.abandon();
+    upload_stream.abandon();
+    capture_streams.abandon();
+    updater.abandon();
+    setter.abandon();
+    memory->abandon();
+  }
+
+  OwnStream upload_stream;                     // For warm(). The caller's stream may be busy for a long time.
+  OwnStreams capture_streams;                  // For runs on the legacy stream, which cannot be captured.
+  Scratch scratch;                             // Memory for copies and sets of 0 bytes.
+  const std::shared_ptr<DeviceMemory> memory;  // Device memory of updater nodes.
+  Updater updater{memory};                     // The kernels of updater nodes.
+  Setter setter;                               // The kernels of Recorder::write().
+  Graveyard::Memories memory_to_leave;         // `memory`, in the form that Graveyard::leave_behind() takes.
+  Graveyard graveyard;
+};
+
+}  // namespace graphcache

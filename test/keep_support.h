@@ -1,0 +1,76 @@
+// Shared by the suites of Recorder::keep(): objects that count how many of them are alive, and runs that keep them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "graphcache/graphcache.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace graphcache::test {
+
+// An object that a graph keeps.
+class Thing {
+ public:
+  explicit Thing(std::atomic<int>* alive, std::function<void()> at_end = nullptr)
+      : alive_(alive), at_end_(std::move(at_end)) {
+    ++*alive_;
+  }
+  ~Thing() {
+    if (at_end_) at_end_();
+    --*alive_;
+  }
+  Thing(const Thing&) = delete;
+
+ private:
+  std::atomic<int>* alive_;
+  std::function<void()> at_end_;
+};
+
+// A world in which each run changes one number, and keeps one thing.
+class Keeping {
+ public:
+  explicit Keeping(cudaStream_t on) : stream(on) {}
+
+  std::shared_ptr<Thing> make() { return std::make_shared<Thing>(&alive, at_end); }
+  // number = 3 * number + value. Keys of several values are siblings.
+  absl::StatusOr<Outcome> run(Cache& cache, const Key& key, int value, cudaStream_t on = nullptr) {
+    return cache.run(key, on == nullptr ? stream : on, [&, value](Recorder& rec) {
+      ++calls;
+      rec.keep(make());
+      rec.launch(blend, {1, 1}, number.get(), 1, 3, value);
+    });
+  }
+  // The same with another topology.
+  absl::StatusOr<Outcome> run_other(Cache& cache, const Key& key, int value) {
+    return cache.run(key, stream, [&, value](Recorder& rec) {
+      ++calls;
+      rec.keep(make());
+      rec.launch(do_nothing, {1, 1});
+      rec.launch(blend, {1, 1}, number.get(), 1, 3, value);
+    });
+  }
+  static unsigned after(unsigned was, int value) { return 3 * was + static_cast<unsigned>(value); }
+  unsigned now() const { return static_cast<unsigned>(number.first()); }
+
+  const cudaStream_t stream;
+  DeviceBuffer<int> number{1, 1};
+  std::atomic<int> alive{0};
+  std::function<void()> at_end;  // Called by the destructor of each thing that is made from now on.
+  int calls = 0;
+};
+
+inline bool erase_nothing(Cache& cache) { return cache.erase(key("a key that was never run")); }
+
+// Gives the cache time to see that the launches are over.
+inline void settle(Cache& cache) {
+  CUDA_OK(cudaDeviceSynchronize());
+  erase_nothing(cache);
+}
+
+}  // namespace graphcache::test

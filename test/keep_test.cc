@@ -1,0 +1,1184 @@
+// Objects that a graph keeps alive (Recorder::keep), and pageable memory that its copies and host functions may use
+// because it is kept. On either runtime.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graphcache/body.h"
+#include "graphcache/graphcache.h"
+#include "keep_support.h"
+#include "kernels.h"
+#include "rules.h"
+#include "support.h"
+
+namespace graphcache::test {
+namespace {
+
+Options own_executables(int max_executables = Options().max_executables) {
+  Options options;
+  options.max_executables = max_executables;
+  force(&options, Sharing::kNever);
+  return options;
+}
+
+class KeepTest : public StreamTest {
+ protected:
+  Keeping keeping{stream};
+  std::atomic<int>& alive = keeping.alive;
+};
+
+// ---- How long -------------------------------------------------------------------------------------------------------
+
+TEST_F(KeepTest, AnObjectLivesAsLongAsItsKeysGraph) {
+  Cache cache;
+  unsigned wanted = 1;
+  for (const Outcome outcome : {Outcome::kInstantiated, Outcome::kReplayed, Outcome::kReplayed}) {
+    EXPECT_TRUE(did(outcome, keeping.run(cache, key("k"), 4)));
+    wanted = Keeping::after(wanted, 4);
+    EXPECT_EQ(alive, 1);
+  }
+  EXPECT_EQ(keeping.now(), wanted);
+  EXPECT_EQ(alive, 1);
+  EXPECT_TRUE(cache.erase(key("k")));
+  EXPECT_EQ(alive, 0);
+  EXPECT_RUN(kInstantiated, keeping.run(cache, key("k"), 4));
+  EXPECT_EQ(alive, 1);
+}
+
+TEST_F(KeepTest, EachWayToForgetAKeyReleasesItsObject) {
+  enum Way { kErase, kEraseIf, kClear, kEnd };
+  for (const Way way : {kErase, kEraseIf, kClear, kEnd}) {
+    for (const Sharing sharing : {Sharing::kNever, Sharing::kUpdates, Sharing::kTable}) {
+      SCOPED_TRACE(static_cast<int>(way));
+      Options options;
+      options.max_executables = 2;
+      force(&options, sharing);
+      std::optional<Cache> cache(options);
+      unsigned wanted = static_cast<unsigned>(keeping.number.first());
+      for (const int i : {0, 1, 2, 3, 0, 1, 2, 3, 3, 3}) {
+        EXPECT_TRUE(keeping.run(*cache, key("k", i), i).ok());
+        wanted = Keeping::after(wanted, i);
+      }
+      EXPECT_EQ(keeping.now(), wanted);
+      EXPECT_EQ(alive, 4);
+      CUDA_OK(cudaDeviceSynchronize());
+      switch (way) {
+        case kErase:
+          for (int i = 3; i >= 0; --i) {
+            EXPECT_TRUE(cache->erase(key("k", i)));
+            EXPECT_EQ(alive, i);
+          }
+          break;
+        case kEraseIf:
+          EXPECT_EQ(cache->erase_if([](const Key& one) { return one == key("k", 2) || one == key("k", 3); }), 2u);
+          EXPECT_EQ(alive, 2);
+          EXPECT_EQ(cache->erase_if([](const Key&) { return true; }), 2u);
+          break;
+        case kClear:
+          cache->clear();
+          break;
+        case kEnd:
+          cache.reset();
+          break;
+      }
+      EXPECT_EQ(alive, 0);
+    }
+  }
+}
+
+TEST_F(KeepTest, AWarmedKeyAndAStepKeep) {
+  Cache cache;
+  const auto fn = [&](Recorder& rec, Slot<int> v) {
+    rec.keep(keeping.make());
+    rec.launch(blend, {1, 1}, keeping.number.get(), 1, 3, v);
+  };
+  EXPECT_TRUE(cache.warm(key("warmed"), stream, params(1), fn).ok());
+  EXPECT_EQ(alive, 1);
+  EXPECT_RUN(kPatched, cache.run(key("warmed"), stream, params(2), fn));
+  EXPECT_EQ(alive, 1);
+  auto step = cache.prepare(key("step"), fn);
+  for (const int value : {3, 3, 4}) EXPECT_TRUE(step.run(stream, params(value)).ok());
+  EXPECT_EQ(alive, 2);
+  EXPECT_EQ(keeping.now(), Keeping::after(Keeping::after(Keeping::after(Keeping::after(1, 2), 3), 3), 4));
+  cache.erase(key("step"));
+  EXPECT_EQ(alive, 1);
+}
+
+TEST_F(KeepTest, EveryStreamKeeps) {
+  Cache cache;
+  for (const cudaStream_t on : {static_cast<cudaStream_t>(stream), cudaStreamPerThread, cudaStreamLegacy}) {
+    for (const bool is_first : {true, false}) {
+      EXPECT_TRUE(did(is_first ? Outcome::kInstantiated : Outcome::kReplayed, keeping.run(cache, key("k"), 4, on)));
+      EXPECT_EQ(alive, 1);
+    }
+    CUDA_OK(cudaDeviceSynchronize());
+    EXPECT_TRUE(cache.erase(key("k")));
+    EXPECT_EQ(alive, 0);
+  }
+}
+
+TEST_F(KeepTest, AnObjectOfSeveralKeysLivesAsLongAsOneOfThem) {
+  Cache cache;
+  std::weak_ptr<Thing> seen;
+  {
+    const std::shared_ptr<Thing> shared = keeping.make();
+    seen = shared;
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_RUN(kInstantiated, cache.run(key("k", i), stream, [&, i](Recorder& rec) {
+        rec.keep(shared);
+        rec.keep(shared);
+        rec.launch(blend, {1, 1}, keeping.number.get(), 1, 3, i);
+      }));
+    }
+  }
+  EXPECT_EQ(keeping.now(), Keeping::after(Keeping::after(Keeping::after(1, 0), 1), 2));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(alive, 1);
+    EXPECT_EQ(seen.use_count(), 2 * (3 - i));
+    EXPECT_TRUE(cache.erase(key("k", i)));
+  }
+  EXPECT_EQ(alive, 0);
+}
+
+TEST_F(KeepTest, OneFnMayKeepVeryManyObjectsOfAnyType) {
+  Cache cache;
+  constexpr int kMany = 20'000;
+  EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, [&](Recorder& rec) {
+    for (int i = 0; i < kMany; ++i) {
+      rec.keep(keeping.make());
+      if (i % 100 == 0) rec.launch(blend, {1, 1}, keeping.number.get(), 1, 1, 1);
+    }
+    struct Local {
+      std::shared_ptr<Thing> thing;
+    };
+    rec.keep(std::make_shared<Local>(Local{keeping.make()}));
+    rec.keep(std::make_shared<const std::string>("text"));
+    rec.keep(std::make_shared<std::vector<bool>>(10));
+    rec.keep(std::make_shared<std::deque<std::shared_ptr<Thing>>>(3, keeping.make()));
+    rec.keep(std::shared_ptr<void>(keeping.make()));
+    rec.keep(std::shared_ptr<const void>(keeping.make()));
+    rec.keep(std::shared_ptr<int>(keeping.make(), nullptr));  // An owner without memory.
+    rec.keep(std::shared_ptr<int[]>(new int[4]));
+    rec.keep(std::make_shared<std::unique_ptr<int>>());
+  }));
+  EXPECT_EQ(alive, kMany + 5);
+  EXPECT_EQ(keeping.now(), 1u + kMany / 100);
+  CUDA_OK(cudaDeviceSynchronize());
+  EXPECT_TRUE(cache.erase(key("k")));
+  EXPECT_EQ(alive, 0);
+}
+
+TEST_F(KeepTest, NullPointersKeepNothing) {
+  for (const int executables : {0, 8}) {
+    Cache cache(own_executables(executables));
+    for (int i = 0; i < 2; ++i) {
+      const unsigned was = keeping.now();
+      EXPECT_TRUE(cache
+                      .run(key("k"), stream,
+                           [&](Recorder& rec) {
+                             rec.keep(std::shared_ptr<Thing>());
+                             rec.keep(std::shared_ptr<void>());
+                             rec.keep(std::shared_ptr<std::vector<float>>());
+                             rec.keep(std::shared_ptr<float[]>());
+                             rec.launch(blend, {1, 1}, keeping.number.get(), 1, 3, 4);
+                           })
+                      .ok());
+      EXPECT_EQ(keeping.now(), Keeping::after(was, 4));
+    }
+    EXPECT_EQ(cache.stats().outcome(Outcome::kReplayed), executables == 0 ? 0u : 1u);
+  }
+}
+
+// ---- Evictions and other keys ---------------------------------------------------------------------------------------
+
+TEST_F(KeepTest, AnEvictedKeyKeepsWithItsTemplate) {
+  Cache cache(own_executables(1));
+  unsigned wanted = 1;
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_TRUE(did(i < 2 ? Outcome::kInstantiated : Outcome::kRestored, keeping.run(cache, key("k", i % 2), i % 2)));
+    wanted = Keeping::after(wanted, i % 2);
+    EXPECT_EQ(alive, i == 0 ? 1 : 2);
+  }
+  EXPECT_EQ(keeping.now(), wanted);
+  EXPECT_EQ(keeping.calls, 2);
+  EXPECT_TRUE(cache.erase(key("k", 0)));
+  EXPECT_EQ(alive, 1);
+}
+
+// The later run is a miss, which sees that the launches are over.
+TEST_F(KeepTest, ATemplateThatIsDroppedReleasesItsObjectAtALaterRun) {
+  for (const Sharing sharing : {Sharing::kNever, Sharing::kUpdates}) {
+    Options options;
+    options.max_executables = 1;
+    options.max_templates = 0;
+    force(&options, sharing);
+    Cache cache(options);
+    unsigned wanted = keeping.now();
+    for (int i = 0; i < 12; ++i) {
+      EXPECT_TRUE(keeping.run(cache, key("k", i % 4), i % 4).ok());
+      wanted = Keeping::after(wanted, i % 4);
+      CUDA_OK(cudaStreamSynchronize(stream));
+      EXPECT_GE(alive, 1);
+      EXPECT_LE(alive, 2);
+    }
+    EXPECT_EQ(keeping.now(), wanted);
+    EXPECT_GT(cache.stats().forgotten, 9u);
+    settle(cache);
+    EXPECT_EQ(alive, 1);
+    cache.clear();
+    EXPECT_EQ(alive, 0);
+  }
+}
+
+TEST_F(KeepTest, HitsReleaseNothingAndOtherRunsDo) {
+  Cache cache(own_executables());
+  EXPECT_RUN(kInstantiated, keeping.run_other(cache, key("hit"), 1));
+  EXPECT_RUN(kInstantiated, keeping.run(cache, key("k"), 2));
+  {
+    Busy busy(stream);
+    EXPECT_RUN(kReplayed, keeping.run(cache, key("k"), 2));
+    EXPECT_TRUE(cache.erase(key("k")));
+    EXPECT_EQ(alive, 2) << "its launch is in flight";
+    EXPECT_RUN(kReplayed, keeping.run_other(cache, key("hit"), 1));
+    busy.end();
+  }
+  for (int i = 0; i < 3; ++i) EXPECT_RUN(kReplayed, keeping.run_other(cache, key("hit"), 1));
+  CUDA_OK(cudaStreamSynchronize(stream));
+  EXPECT_EQ(alive, 2);
+  // The first miss may only record the event behind the launches.
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_RUN(kInstantiated, keeping.run_other(cache, key("miss", i), 1));
+    CUDA_OK(cudaStreamSynchronize(stream));
+  }
+  EXPECT_EQ(alive, 3) << "those of the hit and of the misses";
+}
+
+// ---- Launches in flight ---------------------------------------------------------------------------------------------
+
+enum class Leaving { kErase, kEviction };
+
+// The executable goes, or is lent to a sibling by an update or a table, while its launch is in flight.
+TEST_F(KeepTest, AnObjectOutlivesTheLaunchesInFlightOfItsGraph) {
+  for (const Sharing sharing : {Sharing::kNever, Sharing::kUpdates, Sharing::kTable}) {
+    for (const Leaving leaving : {Leaving::kErase, Leaving::kEviction}) {
+      if (sharing == Sharing::kTable && leaving == Leaving::kEviction) continue;  // See the test of tables.
+      SCOPED_TRACE(static_cast<int>(sharing) * 10 + static_cast<int>(leaving));
+      Options options;
+      options.max_executables = 1;
+      if (leaving == Leaving::kEviction) options.max_templates = 0;
+      force(&options, sharing);
+      Cache cache(options);
+      unsigned wanted = keeping.now();
+      const auto run = [&](int i) {
+        EXPECT_TRUE(keeping.run(cache, key("k", i), i).ok());
+        wanted = Keeping::after(wanted, i);
+      };
+      for (const int i : {0, 1, 2, 0, 1, 2, 1}) run(i);
+      settle(cache);
+      ASSERT_EQ(alive, leaving == Leaving::kErase ? 3 : 1);
+      {
+        Busy busy(stream);
+        run(1);
+        run(0);
+        if (leaving == Leaving::kErase) {
+          EXPECT_TRUE(cache.erase(key("k", 1)));
+        } else {
+          run(2);  // All templates but this one are dropped.
+        }
+        for (int i = 0; i < 3; ++i) {
+          erase_nothing(cache);
+          EXPECT_EQ(alive, 3);
+        }
+        busy.end();
+      }
+      EXPECT_EQ(keeping.now(), wanted);
+      settle(cache);
+      EXPECT_EQ(alive, leaving == Leaving::kErase ? 2 : 1);
+      cache.clear();
+      EXPECT_EQ(alive, 0);
+    }
+  }
+}
+
+// The first key of a table is no exception.
+TEST_F(KeepTest, TheFirstKeyOfATableReleasesItsObjectWhileTheTableGoesOn) {
+  Options options;
+  options.max_executables = 1;
+  force(&options, Sharing::kTable);
+  Cache cache(options);
+  unsigned wanted = 1;
+  for (const int i : {0, 1, 2, 0, 1, 2, 1}) {
+    EXPECT_TRUE(keeping.run(cache, key("k", i), i).ok());
+    wanted = Keeping::after(wanted, i);
+  }
+  EXPECT_GT(cache.stats().set_switches, 0u);
+  CUDA_OK(cudaStreamSynchronize(stream));
+  EXPECT_TRUE(cache.erase(key("k", 0)));
+  settle(cache);
+  EXPECT_EQ(alive, 2);
+  for (const int i : {2, 1}) {
+    EXPECT_RUN(kSwitched, keeping.run(cache, key("k", i), i));
+    wanted = Keeping::after(wanted, i);
+  }
+  EXPECT_EQ(keeping.now(), wanted);
+}
+
+// One stream is busy for long, and others go on. The objects of the launches there are released.
+TEST_F(KeepTest, ABusyStreamHoldsBackNoObjectsOfOtherStreams) {
+  Cache cache(own_executables());
+  Stream other;
+  EXPECT_RUN(kInstantiated, keeping.run(cache, key("k"), 1));
+  DeviceBuffer<int> apart(1, 1);
+  const auto run_apart = [&](int i) {
+    return cache.run(key("apart", i), other, [&, i](Recorder& rec) {
+      rec.keep(keeping.make());
+      rec.launch(blend, {1, 1}, apart.get(), 1, 3, i);
+    });
+  };
+  for (int i = 0; i < 4; ++i) EXPECT_RUN(kInstantiated, run_apart(i));
+  CUDA_OK(cudaDeviceSynchronize());
+  {
+    Busy busy(stream);
+    EXPECT_RUN(kReplayed, keeping.run(cache, key("k"), 1));
+    for (int i = 0; i < 4; ++i) {
+      CUDA_OK(cudaStreamSynchronize(other));
+      EXPECT_TRUE(cache.erase(key("apart", i)));
+    }
+    EXPECT_TRUE(cache.erase(key("k")));
+    for (int i = 0; i < 100 && alive > 1; ++i) erase_nothing(cache);
+    EXPECT_EQ(alive, 1);
+    busy.end();
+  }
+  settle(cache);
+  EXPECT_EQ(alive, 0);
+  EXPECT_EQ(keeping.now(), Keeping::after(Keeping::after(1, 1), 1));
+}
+
+// ---- Runs without a graph of their own ------------------------------------------------------------------------------
+
+TEST_F(KeepTest, ADirectRunKeepsUntilTheWorkIsEnqueued) {
+  Cache cache(own_executables(0));
+  unsigned wanted = 1;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_RUN(kEager, cache.run(key("k"), stream, [&, i](Recorder& rec) {
+      rec.keep(keeping.make());
+      EXPECT_EQ(alive, 1);
+      rec.launch(blend, {1, 1}, keeping.number.get(), 1, 3, i);
+      rec.keep(keeping.make());
+      EXPECT_EQ(alive, 2);
+    }));
+    EXPECT_EQ(alive, 0);
+    wanted = Keeping::after(wanted, i);
+  }
+  EXPECT_EQ(keeping.now(), wanted);
+}
+
+TEST_F(KeepTest, DirectRunsBeforeACaptureKeepAsWell) {
+  Options options = own_executables();
+  options.capture_after = 2;
+  Cache cache(options);
+  unsigned wanted = 1;
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_TRUE(did(i < 2    ? Outcome::kEager
+                    : i == 2 ? Outcome::kInstantiated
+                             : Outcome::kReplayed,
+                    keeping.run(cache, key("k"), 4)));
+    EXPECT_EQ(alive, i < 2 ? 0 : 1);
+    wanted = Keeping::after(wanted, 4);
+  }
+  EXPECT_EQ(keeping.now(), wanted);
+}
+
+TEST_F(KeepTest, ARunInsideAnotherRunsFnKeepsWithTheOuterGraph) {
+  Cache cache;
+  std::optional<Cache> another(std::in_place);
+  unsigned wanted = 1;
+  const auto run = [&] {
+    return cache.run(key("outer"), stream, [&](Recorder& rec) {
+      rec.keep(keeping.make());
+      EXPECT_RUN(kInlined, cache.run(key("inner"), rec.stream(), [&](Recorder& inner) {
+        inner.keep(keeping.make());
+        inner.launch(blend, {1, 1}, keeping.number.get(), 1, 3, 1);
+        EXPECT_RUN(kInlined, another->run(key("of another cache"), rec.stream(), [&](Recorder& innermost) {
+          innermost.keep(keeping.make());
+          innermost.launch(blend, {1, 1}, keeping.number.get(), 1, 3, 2);
+        }));
+      }));
+    });
+  };
+  EXPECT_RUN(kInstantiated, run());
+  another.reset();
+  cache.erase(key("inner"));
+  EXPECT_EQ(alive, 3);
+  EXPECT_RUN(kReplayed, run());
+  for (int i = 0; i < 2; ++i) wanted = Keeping::after(Keeping::after(wanted, 1), 2);
+  EXPECT_EQ(keeping.now(), wanted);
+  EXPECT_EQ(alive, 3);
+  CUDA_OK(cudaDeviceSynchronize());
+  EXPECT_TRUE(cache.erase(key("outer")));
+  EXPECT_EQ(alive, 0);
+}
+
+// The graph that the other code captures keeps nothing.
+TEST_F(KeepTest, ARunInAForeignCaptureKeepsUntilTheWorkIsEnqueued) {
+  Options options;
+  options.inline_in_foreign_capture = true;
+  Cache cache(options);
+  CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  EXPECT_RUN(kInlined, cache.run(key("k"), stream, [&](Recorder& rec) {
+    rec.keep(keeping.make());
+    EXPECT_EQ(alive, 1);
+    rec.launch(blend, {1, 1}, keeping.number.get(), 1, 3, 5);
+    EXPECT_RUN(kInlined, keeping.run(cache, key("inner"), 6));
+    EXPECT_GE(alive, 1);
+  }));
+  EXPECT_EQ(alive, 0);
+  cudaGraph_t graph = nullptr;
+  CUDA_OK(cudaStreamEndCapture(stream, &graph));
+  cudaGraphExec_t executable = nullptr;
+  CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
+  CUDA_OK(cudaGraphLaunch(executable, stream));
+  EXPECT_EQ(keeping.now(), Keeping::after(Keeping::after(1, 5), 6));
+  CUDA_OK(cudaGraphExecDestroy(executable));
+  CUDA_OK(cudaGraphDestroy(graph));
+}
+
+TEST_F(KeepTest, TheOuterRecorderKeepsInsideTheBodyOfAConditionalNode) {
+  DeviceBuffer<unsigned> condition(1, 1);
+  for (const int executables : {0, 8}) {
+    Cache cache(own_executables(executables));
+    const auto run = [&] {
+      return cache.run(key("k"), stream, [&](Recorder& rec) {
+        if_node(rec, condition.get(), [&](graphcache::Body& body) {
+          rec.keep(keeping.make());
+          body.launch(blend, {1, 1}, keeping.number.get(), 1, 3, 7);
+        });
+        rec.keep(keeping.make());
+      });
+    };
+    for (int i = 0; i < 3; ++i) {
+      const unsigned was = keeping.now();
+      EXPECT_TRUE(did(executables == 0 ? Outcome::kEager
+                      : i == 0         ? Outcome::kInstantiated
+                                       : Outcome::kReplayed,
+                      run()));
+      EXPECT_EQ(alive, executables == 0 ? 0 : 2);
+      EXPECT_EQ(keeping.now(), Keeping::after(was, 7));
+    }
+    cache.clear();
+    EXPECT_EQ(alive, 0);
+  }
+}
+
+// ---- Runs that fail -------------------------------------------------------------------------------------------------
+
+TEST_F(KeepTest, ACaptureThatIsNotKeptKeepsNothing) {
+  enum Way { kBreaks, kFails, kThrows, kIsEmpty, kForgetsToJoin, kHandsOutMemory, kUsesPageable };
+  const auto side = std::make_unique<Stream>();
+  Event fork;
+  float* handed_out = nullptr;
+  for (const OnCaptureFailure reaction : {OnCaptureFailure::kRunDirectly, OnCaptureFailure::kReturnError}) {
+    for (const Way way : {kBreaks, kFails, kThrows, kIsEmpty, kForgetsToJoin, kHandsOutMemory, kUsesPageable}) {
+      SCOPED_TRACE(static_cast<int>(way));
+      Options options;
+      options.on_capture_failure = reaction;
+      Cache cache(options);
+      for (int i = 0; i < 3; ++i) {
+        handed_out = nullptr;
+        const auto run = [&] {
+          return cache.run(key("k"), stream, [&](Recorder& rec) -> absl::Status {
+            rec.keep(keeping.make());
+            if (way != kIsEmpty) rec.launch(blend, {1, 1}, keeping.number.get(), 1, 3, 1);
+            if (way == kBreaks && is_capturing(rec.stream())) (void)cudaStreamSynchronize(rec.stream());
+            if (way == kThrows) throw std::runtime_error("on purpose");
+            if (way == kForgetsToJoin) {
+              CUDA_OK(cudaEventRecord(fork, rec.stream()));
+              CUDA_OK(cudaStreamWaitEvent(*side, fork, 0));
+              CUDA_OK(launch(do_nothing, 1, 1, *side));
+            }
+            if (way == kHandsOutMemory) {
+              CUDA_OK(cudaMallocAsync(reinterpret_cast<void**>(&handed_out), 64, rec.stream()));
+            }
+            if (way == kUsesPageable) {
+              int value = 5;
+              CUDA_OK(cudaMemcpyAsync(keeping.number.get(), &value, sizeof value, cudaMemcpyDefault, rec.stream()));
+            }
+            rec.keep(keeping.make());
+            return way == kFails ? absl::AbortedError("on purpose") : absl::OkStatus();
+          });
+        };
+        const unsigned was = keeping.now();
+        absl::StatusOr<Outcome> outcome = absl::AbortedError("thrown");
+        try {
+          outcome = run();
+        } catch (const std::runtime_error&) {
+        }
+        EXPECT_EQ(alive, 0);
+        (void)cudaGetLastError();
+        const bool is_direct =
+            way == kIsEmpty || (reaction == OnCaptureFailure::kRunDirectly && way != kFails && way != kThrows);
+        EXPECT_EQ(outcome.ok(), is_direct) << outcome.status();
+        if (outcome.ok() && way != kIsEmpty) {
+          EXPECT_EQ(keeping.now(), way == kUsesPageable ? 5u : Keeping::after(was, 1));
+        }
+        if (outcome.ok() && way == kHandsOutMemory) {
+          CUDA_OK(cudaFreeAsync(handed_out, stream));
+        }
+      }
+      EXPECT_EQ(cache.stats().live_templates, 0u);
+      EXPECT_FALSE(is_capturing(stream));
+    }
+  }
+}
+
+// A key that runs directly is captured later, and only that capture keeps.
+TEST_F(KeepTest, AFailureOfTheRecorderReleasesWhatWasKept) {
+  Cache cache;
+  std::optional<Slot<int>> stale;
+  EXPECT_RUN(kInstantiated, cache.run(key("slot"), stream, params(1), [&](Recorder& rec, Slot<int> v) {
+    stale = v;
+    rec.launch(blend, {1, 1}, keeping.number.get(), 1, 3, v);
+  }));
+  EXPECT_FAILURE(kInvalidArgument, cache.run(key("k"), stream, [&](Recorder& rec) {
+    rec.keep(keeping.make());
+    rec.launch(blend, {1, 1}, keeping.number.get(), 1, 3, *stale);
+    rec.keep(keeping.make());
+  }));
+  EXPECT_EQ(alive, 0);
+}
+
+// ---- Verify mode ----------------------------------------------------------------------------------------------------
+
+TEST_F(KeepTest, AVerifyingRecordingKeepsUntilItsEnd) {
+  Options options;
+  options.verify_every = 1;
+  options.on_stale = OnStale::kReturnError;
+  Cache cache(options);
+  unsigned wanted = 1;
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_TRUE(did(i == 0 ? Outcome::kInstantiated : Outcome::kReplayed, keeping.run(cache, key("k"), 4)));
+    wanted = Keeping::after(wanted, 4);
+    EXPECT_EQ(alive, 1);
+  }
+  EXPECT_EQ(keeping.now(), wanted);
+  EXPECT_GE(keeping.calls, 5);
+  EXPECT_EQ(cache.stats().stale, 0u);
+}
+
+struct Values {
+  std::array<float, 4> numbers;
+};
+
+// Each call keeps its own memory, at other addresses than the graph's. The graph uses the first call's.
+TEST_F(KeepTest, KeptObjectsOfOnePositionCountAsEqualAddresses) {
+  Options options;
+  options.verify_every = 1;
+  options.on_stale = OnStale::kReturnError;
+  Cache cache(options);
+  DeviceBuffer<float> out(3);
+  std::vector<std::shared_ptr<void>> all;  // So that no address occurs twice.
+  bool swaps = false, moves = false;
+  const auto run = [&] {
+    return cache.run(key("k"), stream, [&](Recorder& rec) {
+      auto vector = std::make_shared<std::vector<float>>(8, 1.0f + static_cast<float>(all.size()));
+      auto values = std::make_shared<Values>(Values{{5, 6, 7, 8}});
+      all.insert(all.end(), {vector, values});
+      const float* from = vector->data() + (moves ? 3 : 2);
+      const float* other = values->numbers.data() + 1;
+      if (swaps) {
+        rec.keep(values);
+        rec.keep(vector);
+      } else {
+        rec.keep(vector);
+        rec.keep(values);
+      }
+      rec.memcpy(out.get(), from, sizeof(float));
+      CUDA_OK(cudaMemcpyAsync(out.get() + 1, other, 2 * sizeof(float), cudaMemcpyHostToDevice, rec.stream()));
+    });
+  };
+  EXPECT_RUN(kInstantiated, run());
+  for (int i = 0; i < 3; ++i) {
+    out.write({0, 0, 0});
+    EXPECT_RUN(kReplayed, run());
+    EXPECT_EQ(out.read(), (std::vector<float>{1, 6, 7}));
+  }
+  EXPECT_EQ(cache.stats().stale, 0u);
+  swaps = true;
+  EXPECT_FAILURE(kFailedPrecondition, run()) << "the objects have other positions";
+  swaps = false;
+  moves = true;
+  EXPECT_FAILURE(kFailedPrecondition, run()) << "another element";
+  moves = false;
+  EXPECT_RUN(kReplayed, run());
+  EXPECT_EQ(cache.stats().stale, 2u);
+}
+
+// ---- What a destructor may do ---------------------------------------------------------------------------------------
+
+TEST_F(KeepTest, TheDestructorOfAKeptObjectMayUseCudaAndTheCache) {
+  for (const cudaStreamCaptureMode mode :
+       {cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal, cudaStreamCaptureModeRelaxed}) {
+    Options options = own_executables(1);
+    options.max_templates = 0;
+    options.capture_mode = mode;
+    Cache cache(options);
+    int released = 0;
+    keeping.at_end = [&] {
+      ++released;
+      EXPECT_FALSE(is_capturing(stream));
+      void* memory = nullptr;
+      CUDA_OK(cudaMalloc(&memory, 64));
+      CUDA_OK(cudaFree(memory));
+      Stream own;
+      CUDA_OK(cudaStreamSynchronize(own));
+      (void)cache.stats();
+      (void)cache.entries();
+      (void)cache.contains(key("k", 0));
+      (void)cache.graph(key("k", 0));
+      cache.pin(key("k", 100));
+      cache.erase(key("k", 100 + released));
+    };
+    unsigned wanted = keeping.now();
+    for (int i = 0; i < 8; ++i) {
+      EXPECT_RUN(kInstantiated, keeping.run(cache, key("k", i), i));
+      wanted = Keeping::after(wanted, i);
+      CUDA_OK(cudaStreamSynchronize(stream));
+    }
+    EXPECT_EQ(keeping.now(), wanted);
+    EXPECT_GE(released, 6);
+    cache.clear();
+    EXPECT_EQ(released, 8);
+    EXPECT_EQ(alive, 0);
+  }
+}
+
+// It may run other keys of the cache, and erase keys that keep objects as well.
+TEST_F(KeepTest, TheDestructorOfAKeptObjectMayRunAndEraseOtherKeys) {
+  Cache cache(own_executables());
+  DeviceBuffer<int> apart(1, 1);
+  int left = 3;
+  keeping.at_end = [&] {
+    if (--left < 0) return;
+    EXPECT_TRUE(cache
+                    .run(key("run by a destructor"), stream,
+                         [&](Recorder& rec) {
+                           rec.launch(blend, {1, 1}, apart.get(), 1, 3, 1);
+                         })
+                    .ok());
+    CUDA_OK(cudaStreamSynchronize(stream));
+    cache.erase(key("k", left));
+  };
+  for (int i = 0; i < 4; ++i) EXPECT_RUN(kInstantiated, keeping.run(cache, key("k", i), i));
+  CUDA_OK(cudaStreamSynchronize(stream));
+  EXPECT_TRUE(cache.erase(key("k", 3)));
+  settle(cache);
+  EXPECT_EQ(alive, 0);
+  EXPECT_EQ(apart.first(), 3 * (3 * (3 * 1 + 1) + 1) + 1);
+  keeping.at_end = nullptr;
+}
+
+// A nested erase, in a capture, must not release.
+TEST_F(KeepTest, NothingIsReleasedWhileTheThreadCaptures) {
+  Cache cache(own_executables()), other(own_executables());
+  bool inside = false;
+  int released = 0;
+  keeping.at_end = [&] {
+    ++released;
+    EXPECT_FALSE(inside);
+    void* memory = nullptr;
+    CUDA_OK(cudaMalloc(&memory, 64));
+    CUDA_OK(cudaFree(memory));
+  };
+  for (Cache* const of : {&cache, &other}) EXPECT_RUN(kInstantiated, keeping.run(*of, key("k"), 4));
+  CUDA_OK(cudaStreamSynchronize(stream));
+  EXPECT_RUN(kInstantiated, cache.run(key("outer"), stream, [&](cudaStream_t on) {
+    inside = true;
+    EXPECT_TRUE(cache.erase(key("k")));
+    EXPECT_TRUE(other.erase(key("k")));
+    other.clear();
+    EXPECT_RUN(kInlined, keeping.run_other(other, key("inner"), 6));
+    CUDA_OK(launch(do_nothing, 1, 1, on));
+    EXPECT_EQ(alive, 3);
+    inside = false;
+  }));
+  settle(cache);
+  settle(other);
+  EXPECT_EQ(alive, 1) << "that of the inner run";
+  EXPECT_EQ(released, 2);
+  EXPECT_EQ(keeping.now(), Keeping::after(Keeping::after(Keeping::after(1, 4), 4), 6));
+  keeping.at_end = nullptr;
+}
+
+TEST_F(KeepTest, ACacheThatEndsInsideAnotherCachesFnLeavesItsObjectsToThatOne) {
+  Cache cache(own_executables());
+  std::optional<Cache> other(own_executables());
+  EXPECT_RUN(kInstantiated, keeping.run(*other, key("k"), 4));
+  EXPECT_RUN(kInstantiated, keeping.run(*other, key("l"), 5));
+  bool inside = false;
+  keeping.at_end = nullptr;
+  EXPECT_RUN(kInstantiated, cache.run(key("outer"), stream, [&](cudaStream_t on) {
+    inside = true;
+    other.reset();
+    EXPECT_EQ(alive, 2);
+    CUDA_OK(launch(do_nothing, 1, 1, on));
+    EXPECT_EQ(alive, 2);
+    inside = false;
+  }));
+  settle(cache);
+  EXPECT_EQ(alive, 0);
+  EXPECT_EQ(keeping.now(), Keeping::after(Keeping::after(1, 4), 5));
+}
+
+// Work that still runs then uses no object that is gone: clear() and the destructor wait for the device.
+TEST_F(KeepTest, TheEndOfACacheWaitsForLaunchesInFlight) {
+  for (const bool clears : {false, true}) {
+    std::optional<Cache> cache(std::in_place);
+    int wanted_at_end = 0, seen_at_end = -1;
+    PinnedBuffer<int> done(1, 0);
+    keeping.at_end = [&] { seen_at_end = *static_cast<volatile int*>(done.get()); };
+    for (int i = 1; i <= 50; ++i) {
+      EXPECT_TRUE(cache
+                      ->run(key("k"), stream, params(i),
+                            [&](Recorder& rec, Slot<int> v) {
+                              rec.keep(keeping.make());
+                              for (int j = 0; j < 50; ++j) rec.launch(do_nothing, {1, 1});
+                              rec.launch(blend, {1, 1}, done.get(), 1, 0, v);
+                            })
+                      .ok());
+      wanted_at_end = i;
+    }
+    if (clears) {
+      cache->clear();
+    } else {
+      cache.reset();
+    }
+    EXPECT_EQ(alive, 0);
+    EXPECT_EQ(seen_at_end, wanted_at_end);
+    keeping.at_end = nullptr;
+  }
+}
+
+// ---- Pageable memory of copies --------------------------------------------------------------------------------------
+
+class KeepMemoryTest : public StreamTest {
+ protected:
+  static constexpr int kSize = 300;
+  static constexpr std::size_t kBytes = kSize * sizeof(float);
+
+  // Runs `fn` twice: as a graph if `is_graph`, else directly. Then expects `wanted` in `out`.
+  template <class Fn>
+  void expect(bool is_graph, const std::vector<float>& wanted, const Fn& fn) {
+    Cache cache;
+    for (const bool is_first : {true, false}) {
+      out.write(std::vector<float>(kSize, -1));
+      const absl::StatusOr<Outcome> outcome = cache.run(key("k"), stream, fn);
+      EXPECT_TRUE(did(!is_graph ? Outcome::kEager : is_first ? Outcome::kInstantiated : Outcome::kReplayed, outcome));
+      if (outcome.ok()) {
+        std::vector<float> got = out.read();
+        got.resize(wanted.size());
+        EXPECT_EQ(got, wanted);
+      }
+    }
+    const std::string error = cache.entries()[0].error;
+    EXPECT_EQ(error.find("pageable host memory") != std::string::npos, !is_graph) << error;
+  }
+  template <class T>
+  static std::vector<float> numbers(T&& from, int count) {
+    return std::vector<float>(from, from + count);
+  }
+  static std::vector<float> counting(int first = 0) {
+    std::vector<float> numbers(kSize);
+    for (int i = 0; i < kSize; ++i) numbers[static_cast<std::size_t>(i)] = static_cast<float>(first + i);
+    return numbers;
+  }
+
+  DeviceBuffer<float> out{kSize};
+};
+
+TEST_F(KeepMemoryTest, ContainersLendTheirElements) {
+  const std::vector<float> wanted = counting();
+  for (const bool keeps : {true, false}) {
+    for (const bool by_recorder : {true, false}) {
+      const auto copy = [&, by_recorder](Recorder& rec, const void* from, std::size_t bytes) {
+        by_recorder ? rec.memcpy(out.get(), from, bytes, cudaMemcpyHostToDevice)
+                    : (void)cudaMemcpyAsync(out.get(), from, bytes, cudaMemcpyDefault, rec.stream());
+      };
+      expect(keeps, wanted, [&](Recorder& rec) {
+        auto owner = std::make_shared<std::vector<float>>(counting());
+        if (keeps) rec.keep(owner);
+        copy(rec, owner->data(), kBytes);
+      });
+      expect(keeps, wanted, [&](Recorder& rec) {
+        auto owner = std::make_shared<const std::vector<float>>(counting());
+        copy(rec, owner->data(), kBytes);
+        if (keeps) rec.keep(owner);  // Also after the copy.
+      });
+      expect(keeps, {0, 1, 2}, [&](Recorder& rec) {
+        auto owner = std::make_shared<std::array<float, 3>>(std::array<float, 3>{0, 1, 2});
+        if (keeps) rec.keep(owner);
+        copy(rec, owner->data(), sizeof *owner);
+      });
+      expect(keeps, {7, 8}, [&](Recorder& rec) {
+        auto owner = std::make_shared<std::string>(2 * sizeof(float), 'x');
+        const float values[] = {7, 8};
+        std::memcpy(owner->data(), values, sizeof values);
+        if (keeps) rec.keep(owner);
+        copy(rec, owner->data(), owner->size());
+      });
+    }
+  }
+}
+
+TEST_F(KeepMemoryTest, ObjectsLendThemselves) {
+  struct Plain {
+    int count;
+    float numbers[4];
+  };
+  for (const bool keeps : {true, false}) {
+    expect(keeps, {4, 5, 6}, [&](Recorder& rec) {
+      auto owner = std::make_shared<Plain>(Plain{1, {3, 4, 5, 6}});
+      if (keeps) rec.keep(owner);
+      rec.memcpy(out.get(), owner->numbers + 1, 3 * sizeof(float));
+    });
+    expect(keeps, {9}, [&](Recorder& rec) {
+      auto owner = std::make_shared<float>(9.0f);
+      if (keeps) rec.keep(owner);
+      CUDA_OK(cudaMemcpyAsync(out.get(), owner.get(), sizeof(float), cudaMemcpyHostToDevice, rec.stream()));
+    });
+    // A member of a larger object, by an aliasing pointer.
+    expect(keeps, {4, 5}, [&](Recorder& rec) {
+      auto owner = std::make_shared<Plain>(Plain{1, {3, 4, 5, 6}});
+      if (keeps) rec.keep(std::shared_ptr<float>(owner, owner->numbers + 1));
+      rec.memcpy(out.get(), owner->numbers + 1, 2 * sizeof(float));
+    });
+  }
+}
+
+TEST_F(KeepMemoryTest, RangesOfAContainerAreKeptAndWhatIsOutsideIsNot) {
+  struct Case {
+    int first;
+    bool is_kept;
+  };
+  for (const Case one : {Case{0, true}, {1, true}, {150, true}, {kSize - 1, true}, {kSize, false}, {-1, false}}) {
+    SCOPED_TRACE(one.first);
+    // The elements are in the middle of a larger block, so that the memory beside is there.
+    auto block = std::make_shared<std::vector<float>>(3 * kSize);
+    for (int i = 0; i < 3 * kSize; ++i) (*block)[static_cast<std::size_t>(i)] = static_cast<float>(i - kSize);
+    struct Middle {
+      float* begin;
+      float* data() const { return begin; }
+      std::size_t size() const { return kSize; }
+    };
+    auto middle = std::make_shared<Middle>(Middle{block->data() + kSize});
+    expect(one.is_kept, {static_cast<float>(one.first)}, [&](Recorder& rec) {
+      rec.keep(middle);
+      rec.memcpy(out.get(), middle->data() + one.first, sizeof(float));
+    });
+  }
+}
+
+TEST_F(KeepMemoryTest, OfPointersWithoutASizeOnlyTheAddressCounts) {
+  for (const int at : {0, 1}) {
+    SCOPED_TRACE(at);
+    const std::vector<float> values = counting(3);
+    const bool is_kept = at == 0;
+    const std::vector<float> wanted = {values[static_cast<std::size_t>(at)], values[static_cast<std::size_t>(at) + 1]};
+    const auto copy = [&, at](Recorder& rec, const float* from) {
+      rec.memcpy(out.get(), from + at, 2 * sizeof(float));
+    };
+    expect(is_kept, wanted, [&](Recorder& rec) {
+      auto owner = std::make_shared<std::vector<float>>(values);
+      rec.keep(std::shared_ptr<void>(owner, owner->data()));
+      copy(rec, owner->data());
+    });
+    expect(is_kept, wanted, [&](Recorder& rec) {
+      auto owner = std::make_shared<std::vector<float>>(values);
+      rec.keep(std::shared_ptr<const void>(owner, owner->data()));
+      copy(rec, owner->data());
+    });
+    expect(is_kept, wanted, [&](Recorder& rec) {
+      std::shared_ptr<float[]> owner(new float[kSize]);
+      std::copy(values.begin(), values.end(), owner.get());
+      rec.keep(owner);
+      copy(rec, owner.get());
+    });
+    // The elements of a container in a kept object are not that object.
+    expect(false, wanted, [&](Recorder& rec) {
+      struct Deep {
+        std::vector<float> values;
+      };
+      auto owner = std::make_shared<Deep>(Deep{values});
+      rec.keep(owner);
+      copy(rec, owner->values.data());
+    });
+    // An address that the owner does not own, and one that is kept beside.
+    expect(is_kept, wanted, [&](Recorder& rec) {
+      struct Deep {
+        std::vector<float> values;
+      };
+      auto owner = std::make_shared<Deep>(Deep{values});
+      rec.keep(owner);
+      rec.keep(std::shared_ptr<void>(owner, owner->values.data()));
+      copy(rec, owner->values.data());
+    });
+  }
+}
+
+TEST_F(KeepMemoryTest, EmptyContainersAndOtherObjectsLendNothing) {
+  expect(false, {3, 4}, [&](Recorder& rec) {
+    rec.keep(std::make_shared<std::vector<float>>());
+    rec.keep(std::make_shared<std::vector<float>>(counting(100)));
+    const auto owner = std::make_shared<std::vector<float>>(counting(3));
+    rec.memcpy(out.get(), owner->data(), 2 * sizeof(float));
+  });
+  // One copy of two is from memory that is not kept.
+  expect(false, {3, 4}, [&](Recorder& rec) {
+    auto owner = std::make_shared<std::vector<float>>(counting(3));
+    auto other = std::make_shared<std::vector<float>>(counting(4));
+    rec.keep(owner);
+    rec.memcpy(out.get(), owner->data(), sizeof(float));
+    rec.memcpy(out.get() + 1, other->data(), sizeof(float));
+  });
+}
+
+// Each launch reads it again.
+TEST_F(KeepMemoryTest, ReplaysSeeWhatTheMemoryHolds) {
+  Cache cache;
+  auto values = std::make_shared<std::vector<float>>(counting());
+  const auto run = [&] {
+    return cache.run(key("k"), stream, [&](Recorder& rec) {
+      rec.keep(values);
+      rec.memcpy(out.get(), values->data(), kBytes);
+    });
+  };
+  EXPECT_RUN(kInstantiated, run());
+  for (int i = 1; i < 4; ++i) {
+    CUDA_OK(cudaStreamSynchronize(stream));
+    const std::vector<float> next = counting(100 * i);
+    std::copy(next.begin(), next.end(), values->begin());  // The elements stay where they are.
+    EXPECT_RUN(kReplayed, run());
+    EXPECT_EQ(out.read(), counting(100 * i));
+  }
+  EXPECT_EQ(values.use_count(), 2);
+  CUDA_OK(cudaStreamSynchronize(stream));
+  cache.clear();
+  EXPECT_EQ(values.use_count(), 1);
+}
+
+TEST_F(KeepMemoryTest, ResultsAreCopiedToKeptMemory) {
+  Cache cache;
+  auto results = std::make_shared<std::vector<float>>(kSize);
+  const auto run = [&](float value) {
+    return cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<float> v) {
+      rec.keep(results);
+      rec.launch(fill, {3, 128}, out.get(), kSize, v);
+      rec.memcpy(results->data(), out.get(), kBytes, cudaMemcpyDeviceToHost);
+    });
+  };
+  for (const float value : {3.0f, 3.0f, 4.0f}) {
+    ASSERT_TRUE(run(value).ok());
+    CUDA_OK(cudaStreamSynchronize(stream));
+    EXPECT_EQ(*results, std::vector<float>(kSize, value));
+  }
+  EXPECT_EQ(cache.stats().outcome(Outcome::kPatched), 1u);
+}
+
+// A copy with a slot at one end and kept memory at the other.
+TEST_F(KeepMemoryTest, SlotsAndKeptMemoryGoTogether) {
+  Cache cache;
+  DeviceBuffer<float> other(kSize);
+  float* const places[] = {out.get(), other.get()};
+  for (int i = 0; i < 4; ++i) {
+    out.write(std::vector<float>(kSize));
+    other.write(std::vector<float>(kSize));
+    EXPECT_TRUE(did(i == 0 ? Outcome::kInstantiated : Outcome::kPatched,
+                    cache.run(key("k"), stream, params(places[i % 2]), [&](Recorder& rec, Slot<float*> to) {
+                      auto owner = std::make_shared<std::vector<float>>(counting(5));
+                      rec.keep(owner);
+                      rec.memcpy(to, owner->data() + 1, 2 * sizeof(float), cudaMemcpyHostToDevice);
+                    })));
+    EXPECT_EQ((i % 2 == 0 ? out : other).first(), 6);
+    EXPECT_EQ((i % 2 == 0 ? other : out).first(), 0);
+  }
+}
+
+// A promise of the inner run is one of the outer graph, and the other way round.
+TEST_F(KeepMemoryTest, InnerRunsAndOuterRunsKeepForEachOther) {
+  Cache cache;
+  for (const bool inner_keeps : {true, false}) {
+    for (const bool is_first : {true, false}) {
+      out.write(std::vector<float>(kSize));
+      EXPECT_TRUE(did(is_first ? Outcome::kInstantiated : Outcome::kReplayed,
+                      cache.run(key("k", inner_keeps), stream, [&, inner_keeps](Recorder& rec) {
+                        auto a = std::make_shared<std::vector<float>>(counting(3));
+                        auto b = std::make_shared<std::vector<float>>(counting(7));
+                        if (!inner_keeps) rec.keep(b);
+                        rec.memcpy(out.get(), a->data(), sizeof(float));
+                        EXPECT_RUN(kInlined, cache.run(key("inner"), rec.stream(), [&](Recorder& inner) {
+                          if (inner_keeps) inner.keep(b);
+                          inner.keep(a);
+                          inner.memcpy(out.get() + 1, b->data(), sizeof(float));
+                        }));
+                      })));
+      EXPECT_EQ(out.read()[0], 3);
+      EXPECT_EQ(out.read()[1], 7);
+    }
+  }
+}
+
+TEST_F(KeepMemoryTest, EvictedAndSharedKeysReadTheirOwnKeptMemory) {
+  for (const Sharing sharing : {Sharing::kAuto, Sharing::kNever, Sharing::kUpdates, Sharing::kTable}) {
+    Options options;
+    options.max_executables = 1;
+    force(&options, sharing);
+    Cache cache(options);
+    int calls = 0;
+    for (int i = 0; i < 12; ++i) {
+      const int which = i % 3;
+      const absl::StatusOr<Outcome> outcome = cache.run(key("k", which), stream, [&, which](Recorder& rec) {
+        ++calls;
+        auto owner = std::make_shared<std::vector<float>>(counting(10 * which));
+        rec.keep(owner);
+        rec.memcpy(out.get(), owner->data() + which, 2 * sizeof(float));
+        rec.launch(add, {1, 32}, out.get(), 1, static_cast<float>(which));
+      });
+      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      EXPECT_EQ(out.read()[0], 12.0f * static_cast<float>(which));
+      EXPECT_EQ(out.read()[1], 11.0f * static_cast<float>(which) + 1);
+    }
+    EXPECT_EQ(calls, 3);
+    EXPECT_EQ(cache.stats().outcome(Outcome::kEager), 0u);
+  }
+}
+
+// ---- Data of host functions -----------------------------------------------------------------------------------------
+
+struct Datum {
+  int before = 77;
+  int value = 0;
+  int* total = nullptr;
+};
+void add_value(void* of) {
+  const Datum& datum = *static_cast<const Datum*>(of);
+  *datum.total = 3 * *datum.total + datum.value;
+}
+void add_number(void* of) {
+  int* const pair = *static_cast<int**>(of);
+  pair[0] = 3 * pair[0] + 5;
+}
+
+TEST_F(KeepMemoryTest, HostFunctionsMayHaveKeptData) {
+  PinnedBuffer<int> total(1, 1);
+  for (const bool keeps : {true, false}) {
+    Cache cache;
+    int wanted = 1;
+    total.fill(1);
+    std::vector<std::shared_ptr<Datum>> alive;  // So that direct runs have data that lives.
+    std::weak_ptr<Datum> seen;
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE(did(!keeps   ? Outcome::kEager
+                      : i == 0 ? Outcome::kInstantiated
+                               : Outcome::kReplayed,
+                      cache.run(key("k"), stream, [&](Recorder& rec) {
+                        auto datum = std::make_shared<Datum>();
+                        datum->value = 4;
+                        datum->total = total.get();
+                        seen = datum;
+                        if (keeps) {
+                          rec.keep(datum);
+                        } else {
+                          alive.push_back(datum);
+                        }
+                        CUDA_OK(cudaLaunchHostFunc(rec.stream(), add_value, datum.get()));
+                      })));
+      wanted = 3 * wanted + 4;
+      EXPECT_EQ(total.read()[0], wanted);
+    }
+    if (!keeps) {
+      EXPECT_NE(cache.entries()[0].error.find("host function"), std::string::npos) << cache.entries()[0].error;
+      EXPECT_NE(cache.entries()[0].error.find("Recorder::keep"), std::string::npos) << cache.entries()[0].error;
+    }
+    EXPECT_FALSE(seen.expired());
+    cache.clear();
+    EXPECT_EQ(seen.expired(), keeps);
+  }
+}
+
+// The data may be a member of a kept object, an element of a container, or an address alone.
+TEST_F(KeepMemoryTest, DataOfHostFunctionsMayBePartOfAKeptObject) {
+  PinnedBuffer<int> total(2, 1);
+  struct Around {
+    double first;
+    Datum datum;
+  };
+  Cache cache;
+  int wanted = 1;
+  for (const bool is_first : {true, false}) {
+    EXPECT_TRUE(
+        did(is_first ? Outcome::kInstantiated : Outcome::kReplayed, cache.run(key("k"), stream, [&](Recorder& rec) {
+          auto around = std::make_shared<Around>(Around{1, {77, 2, total.get()}});
+          auto list = std::make_shared<std::vector<Datum>>(5, Datum{77, 3, total.get()});
+          auto deep = std::make_shared<std::unique_ptr<Datum>>(new Datum{77, 4, total.get()});
+          auto pair = std::make_shared<int*>(total.get());
+          rec.keep(around);
+          rec.keep(list);
+          rec.keep(std::shared_ptr<void>(deep, deep->get()));
+          rec.keep(pair);
+          CUDA_OK(cudaLaunchHostFunc(rec.stream(), add_value, &around->datum));
+          CUDA_OK(cudaLaunchHostFunc(rec.stream(), add_value, &(*list)[4]));
+          CUDA_OK(cudaLaunchHostFunc(rec.stream(), add_value, deep->get()));
+          CUDA_OK(cudaLaunchHostFunc(rec.stream(), add_number, pair.get()));
+        })));
+    for (const int value : {2, 3, 4, 5}) wanted = 3 * wanted + value;
+    EXPECT_EQ(total.read()[0], wanted);
+  }
+}
+
+// A host function in flight uses its data after the key is gone.
+TEST_F(KeepMemoryTest, DataOfAHostFunctionInFlightLives) {
+  PinnedBuffer<int> total(1, 1);
+  struct Poisoned : Datum {
+    ~Poisoned() { value = -1000; }
+  };
+  for (const Sharing sharing : {Sharing::kNever, Sharing::kUpdates}) {
+    Options options;
+    options.max_executables = 1;
+    options.max_templates = 0;
+    force(&options, sharing);
+    Cache cache(options);
+    total.fill(1);
+    int wanted = 1;
+    const auto run = [&](int which) {
+      wanted = 3 * wanted + which;
+      return cache.run(key("k", which), stream, [&, which](Recorder& rec) {
+        auto datum = std::make_shared<Poisoned>();
+        datum->value = which;
+        datum->total = total.get();
+        rec.keep(datum);
+        CUDA_OK(cudaLaunchHostFunc(rec.stream(), add_value, static_cast<Datum*>(datum.get())));
+      });
+    };
+    for (int i = 0; i < 4; ++i) EXPECT_TRUE(run(i % 2).ok());
+    {
+      Busy busy(stream);
+      for (int i = 0; i < 12; ++i) EXPECT_TRUE(run(i % 5).ok());
+      for (int i = 0; i < 5; ++i) cache.erase(key("k", i));
+      busy.end();
+    }
+    EXPECT_EQ(total.read()[0], wanted);
+  }
+}
+
+}  // namespace
+}  // namespace graphcache::test
