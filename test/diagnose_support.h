@@ -48,8 +48,12 @@ inline std::string why_not_diagnosed() {
   std::string why;
   Options options;
   options.diagnose = true;
-  options.listeners = {std::make_shared<Log>([&](std::string_view line) { why = line; })};
-  const Cache cache(options);
+  options.listeners = {std::make_shared<Log>([&](std::string_view line) {
+    if (line.find("are not diagnosed") != std::string_view::npos) why = line;
+  })};
+  Cache cache(options);
+  const Stream stream;
+  EXPECT_TRUE(cache.run(key("k"), stream, [](cudaStream_t) {}).ok());  // It looks for the component.
   return why;
 }
 

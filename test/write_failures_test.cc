@@ -1,6 +1,7 @@
 // Failures of Recorder::write(), and what it leaves. On hostrt.
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -155,6 +156,45 @@ TEST_F(WriteFailuresTest, WritesAllocateNoDeviceMemory) {
   EXPECT_EQ(after.executables + after.graphs, 0u);
 }
 
+// A cache that ends inside another one's capture leaves launches in flight behind, which still run the kernel of
+// writes.
+TEST_F(WriteFailuresTest, TheCodeOfWritesOutlivesTheLaunchesOfACacheThatHasEnded) {
+  Cache cache;
+  std::optional<Cache> ends(std::in_place);
+  Stream stream, other;
+  DeviceBuffer<int> data(1, 1), memory(1);
+  EXPECT_RUN(kInstantiated, run(*ends, key("k"), stream, data.get(), memory.get(), 5));
+  hostrt::hold(stream);
+  EXPECT_RUN(kPatched, run(*ends, key("k"), stream, data.get(), memory.get(), 7));
+  const std::uint64_t unloaded = hostrt::calls("cudaLibraryUnload");
+  EXPECT_RUN(kInstantiated, cache.run(key("outer"), other, [&](cudaStream_t on) {
+    ends.reset();
+    return launch(do_nothing, 1, 1, on);
+  }));
+  EXPECT_EQ(hostrt::calls("cudaLibraryUnload"), unloaded);
+  CUDA_OK(hostrt::release(stream));
+  EXPECT_EQ(data.first(), 3 * (3 * 1 + 5) + 7);
+  CUDA_OK(cudaDeviceSynchronize());
+  for (int i = 0; i < 2; ++i) cache.erase(key("nothing"));
+  EXPECT_EQ(hostrt::calls("cudaLibraryUnload"), unloaded + 1);
+}
+
+// Device memory of updater nodes.
+TEST_F(WriteFailuresTest, DeviceMemoryThatWasGivenBackIsFreedByAnErase) {
+  Options options;
+  force(Patching::kDeviceUpdated);
+  force(&options, Sharing::kNever);
+  Cache cache(options);
+  Stream stream;
+  DeviceBuffer<int> data(1, 1), memory(1);
+  const std::size_t before = hostrt::ledger().allocations;
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(run(cache, key("k", i), stream, data.get(), memory.get(), i).ok());
+  EXPECT_GT(hostrt::ledger().allocations, before);
+  CUDA_OK(cudaDeviceSynchronize());
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(cache.erase(key("k", i)));
+  EXPECT_EQ(hostrt::ledger().allocations, before);
+}
+
 // A copy may still write to the memory of an updater node that could not be used. The memory is not reused, although no
 // launch uses it.
 TEST_F(WriteFailuresTest, MemoryThatACopyWillFillIsNotUsedAgain) {
@@ -171,8 +211,10 @@ TEST_F(WriteFailuresTest, MemoryThatACopyWillFillIsNotUsedAgain) {
   };
   hostrt::hold(first);
   hostrt::fail_call("cudaGraphInstantiate", 2, cudaErrorUnknown);  // after the instantiation that probes grids
+  const std::uint64_t freed = hostrt::calls("cudaFree");
   EXPECT_RUN(kInstantiated, run_member(cache, first, a.get(), 1));
   EXPECT_EQ(cache.stats().refused_device_updates, 1u);
+  EXPECT_EQ(hostrt::calls("cudaFree"), freed) << "a cudaFree would wait for the stream that is held";
   for (const int which : {0, 1}) EXPECT_TRUE(run_member(other, second, b.get(), which).ok());
   hostrt::release(first);
   CUDA_OK(cudaDeviceSynchronize());

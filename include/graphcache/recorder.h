@@ -111,8 +111,8 @@ class Recorder {
   // outside of captures, by a run that is not a hit or by erase(), clear() or the destructor; what it does then must
   // not wait for a run of this key.
   //
-  // It is also the promise that host memory lives. Pageable memory of a copy, and data of a host function, may be the
-  // object itself or, if it is a container with data() and size(), its elements. For other memory that it owns, pass
+  // It is also the promise that host memory lives, for what `fn` enqueues from here on. Pageable memory of a copy, and
+  // data of a host function, may be the object itself or, if it is a container with data() and size(), its elements. For other memory that it owns, pass
   // std::shared_ptr<void>(owner, memory): there only the address `memory` counts. Do not change such memory while runs
   // are in flight, because each launch reads it again.
   template <class T>

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <utility>
 
 #include "cuda/compat.h"
 #include "cuda/driver.h"
@@ -48,6 +49,7 @@ class Inspection {
   CallResult read(const std::vector<cudaGraphNode_t>& nodes, const std::vector<SlotNode>& slot_nodes) {
     auto slot_node = slot_nodes.begin();
     for (std::size_t i = 0; i < nodes.size(); ++i) {
+      if (!is_in_child_) index_ = i;
       const bool has_slots = slot_node != slot_nodes.end() && slot_node->index == i;
       const CallResult done = read(nodes[i], has_slots ? &*slot_node++ : nullptr);
       if (is_fatal(done.error)) return done;
@@ -127,7 +129,11 @@ class Inspection {
         if (got.error != cudaSuccess) return got;
         std::vector<cudaGraphNode_t> nodes;
         const CallResult listed = list_nodes(child, &nodes);
-        return listed.error == cudaSuccess ? read(nodes, /*slot_nodes=*/{}) : listed;
+        if (listed.error != cudaSuccess) return listed;
+        const bool around = std::exchange(is_in_child_, true);
+        const CallResult done = read(nodes, /*slot_nodes=*/{});
+        is_in_child_ = around;
+        return done;
       }
       case cudaGraphNodeTypeConditional:
         ++conditionals_;
@@ -179,7 +185,8 @@ class Inspection {
     const std::less<> is_before;
     return std::any_of(kept_.begin(), kept_.end(), [&](const KeptMemory& kept) {
       const void* const end = static_cast<const char*>(kept.begin) + kept.bytes;
-      return memory == kept.begin || (!is_before(memory, kept.begin) && is_before(memory, end));
+      return kept.first_node <= index_ &&
+             (memory == kept.begin || (!is_before(memory, kept.begin) && is_before(memory, end)));
     });
   }
 
@@ -187,6 +194,8 @@ class Inspection {
   const Slots& slots_;
   const void* const place_;  // an address in the module of `fn`
   const std::vector<KeptMemory>& kept_;
+  std::size_t index_ = 0;  // Index of the node that is read, or of the child graph's node that it is in.
+  bool is_in_child_ = false;
   std::uint64_t shape_ = 0;
   std::size_t conditionals_ = 0;
   bool copies_pageable_ = false;

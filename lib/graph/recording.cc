@@ -348,7 +348,16 @@ void Recording::need(std::shared_ptr<void> what) {
 void Recording::keep(std::shared_ptr<const void> owner, std::size_t bytes) {
   Recording& of = outermost();
   if (of.kept_ == nullptr) of.kept_ = std::make_shared<Kept>();
-  of.kept_memory_.push_back({owner.get(), bytes});
+  std::size_t nodes = SIZE_MAX;
+  if (mode_ != Mode::kDirect) {
+    LastErrorGuard last_error;  // Without an answer, the memory is not promised.
+    CaptureInfo info;
+    if (capture_info(of.stream_, &info) != cudaSuccess || info.status != cudaStreamCaptureStatusActive ||
+        cudaGraphGetNodes(info.graph, nullptr, &nodes) != cudaSuccess) {
+      nodes = SIZE_MAX;
+    }
+  }
+  of.kept_memory_.push_back({owner.get(), bytes, nodes});
   of.kept_->objects.push_back(std::move(owner));
 }
 

@@ -120,6 +120,8 @@ struct NodeContent {
 struct KeptMemory {
   const void* begin = nullptr;
   std::size_t bytes = 0;
+  std::size_t first_node =
+      0;  // Number of nodes before it was kept. Another object may have had its address until then.
 };
 // What a graph keeps alive (Recorder::keep, Graph::owner). Its entry holds it, and so do executables that may have
 // launches of the graph in flight. It is released outside of captures and locks (graveyard.h).
