@@ -1073,12 +1073,12 @@ TEST_F(KeepMemoryTest, InnerRunsAndOuterRunsKeepForEachOther) {
                         auto a = std::make_shared<std::vector<float>>(counting(3));
                         auto b = std::make_shared<std::vector<float>>(counting(7));
                         if (!inner_keeps) rec.keep(b);
-                        rec.memcpy(out.get(), a->data(), sizeof(float));
                         EXPECT_RUN(kInlined, cache.run(key("inner"), rec.stream(), [&](Recorder& inner) {
                           if (inner_keeps) inner.keep(b);
                           inner.keep(a);
                           inner.memcpy(out.get() + 1, b->data(), sizeof(float));
                         }));
+                        rec.memcpy(out.get(), a->data(), sizeof(float));
                       })));
       EXPECT_EQ(out.read()[0], 3);
       EXPECT_EQ(out.read()[1], 7);
