@@ -51,6 +51,13 @@ def chain(x, scale=3):
 
 
 @unittest.skipUnless(ON_GPU, "PyTorch has no GPU here")
+def soon(cache, condition):
+    """Erases until the condition holds: an erase waits up to 1 ms for a device that other processes may use."""
+    end = time.monotonic() + 5
+    while not condition() and time.monotonic() < end:
+        cache.erase("never run", chain, 0)
+
+
 class TorchTest(unittest.TestCase):
     def setUp(self):
         torch.manual_seed(7)
@@ -322,10 +329,7 @@ except RuntimeError as why:
             self.assertTrue(cache.contains(("chain", i), chain, x))
             self.assertTrue(cache.erase(("chain", i), chain, x))
             self.assertFalse(cache.erase(("chain", i), chain, x))
-        # An erase waits up to 1 ms for an idle device, which may be other processes' for longer.
-        end = time.monotonic() + 5
-        while torch.cuda.memory_allocated() > before + x.nbytes and time.monotonic() < end:
-            cache.erase("never run", chain, x)
+        soon(cache, lambda: torch.cuda.memory_allocated() == before + x.nbytes)
         del x
         self.assertEqual(torch.cuda.memory_allocated(), before)
         torch.cuda.empty_cache()
@@ -630,6 +634,7 @@ except RuntimeError as why:
         torch.cuda.synchronize()
         self.assertTrue(cache.erase("chain", make))
         gc.collect()
+        soon(cache, lambda: dead() is None)
         self.assertIsNone(dead())
         with self.assertRaises(IndexError):
             cache.run_graph("chain", make)
