@@ -50,7 +50,6 @@ def chain(x, scale=3):
     return z.roll(1, 0) - y
 
 
-@unittest.skipUnless(ON_GPU, "PyTorch has no GPU here")
 def soon(cache, condition):
     """Erases until the condition holds: an erase waits up to 1 ms for a device that other processes may use."""
     end = time.monotonic() + 5
@@ -58,6 +57,7 @@ def soon(cache, condition):
         cache.erase("never run", chain, 0)
 
 
+@unittest.skipUnless(ON_GPU, "PyTorch has no GPU here")
 class TorchTest(unittest.TestCase):
     def setUp(self):
         torch.manual_seed(7)
