@@ -107,14 +107,14 @@ class Recorder {
 
   // Keeps an object alive as long as the graph that is being recorded, its executables and their launches: what the
   // work needs and `fn` would otherwise destroy, such as a temporary or a library's context. If `fn` is called without
-  // a capture of the cache's own, or to verify a graph, the object is kept until the work is enqueued. It is released
-  // outside of captures, by a run that is not a hit or by erase(), clear() or the destructor; what it does then must
-  // not wait for a run of this key.
+  // a capture of the cache's own, or to verify a graph, the object is kept until the work is enqueued; a host function
+  // then needs another owner of its data. It is released outside of captures, by a run that is not a hit or by erase(),
+  // clear() or the destructor; what it does then must not wait for a run of this key.
   //
   // It is also the promise that host memory lives, for what `fn` enqueues from here on. Pageable memory of a copy, and
-  // data of a host function, may be the object itself or, if it is a container with data() and size(), its elements. For other memory that it owns, pass
-  // std::shared_ptr<void>(owner, memory): there only the address `memory` counts. Do not change such memory while runs
-  // are in flight, because each launch reads it again.
+  // data of a host function, may be the object itself or, if it is a container with data() and size(), its elements.
+  // For other memory that it owns, pass std::shared_ptr<void>(owner, memory): there only the address `memory` counts.
+  // Do not change such memory while runs are in flight, because each launch reads it again.
   template <class T>
   void keep(std::shared_ptr<T> owner) {
     std::pair<const void*, std::size_t> memory(owner.get(), 0);
