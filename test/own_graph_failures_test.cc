@@ -574,7 +574,9 @@ TEST_F(OwnGraphFailuresTest, AnyCallOfAFirstRunMayFail) {
       std::map<std::string, std::uint64_t> counted = {{"", 1}};
       for (const bool counts : {true, false}) {
         const auto all = counted;
-        for (const auto& [function, times] : all) {
+        for (const auto& call : all) {  // Lambdas of clang 14 take no structured bindings.
+          const auto& function = call.first;
+          const auto times = call.second;
           if (puts_back(function)) continue;
           // Their failure leaves objects behind, whatever the caller does.
           if (function == "cudaGraphDestroy" || function == "cudaGraphExecDestroy") continue;
@@ -657,7 +659,9 @@ TEST_F(OwnGraphFailuresTest, AnyCallOfARunThatBorrowsMayFail) {
   std::map<std::string, std::uint64_t> counted = {{"", 1}};
   for (const bool counts : {true, false}) {
     const auto all = counted;
-    for (const auto& [function, times] : all) {
+    for (const auto& call : all) {  // Lambdas of clang 14 take no structured bindings.
+      const auto& function = call.first;
+      const auto times = call.second;
       if (puts_back(function)) continue;
       for (int nth = 1; nth <= static_cast<int>(times); ++nth) {
         for (const int how_often : {1, -1}) {
@@ -704,7 +708,9 @@ TEST_F(OwnGraphFailuresTest, AnyCallOfAHitMayFail) {
   std::map<std::string, std::uint64_t> counted = {{"", 1}};
   for (const bool counts : {true, false}) {
     const auto all = counted;
-    for (const auto& [function, times] : all) {
+    for (const auto& call : all) {  // Lambdas of clang 14 take no structured bindings.
+      const auto& function = call.first;
+      const auto times = call.second;
       if (puts_back(function)) continue;
       for (int nth = 1; nth <= static_cast<int>(times); ++nth) {
         SCOPED_TRACE(function + ", call " + std::to_string(nth));
