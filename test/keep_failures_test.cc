@@ -314,7 +314,7 @@ TEST_F(KeepFailuresTest, DestructorsThatCallTheCacheMeetOtherThreads) {
       for (int run = 0; run < kRuns; ++run) {
         const int i = static_cast<int>(random() % 4);
         const absl::StatusOr<Outcome> outcome = cache.run(key("k", i, thread), stream, [&, i](Recorder& rec) {
-          rec.keep(std::make_shared<Thing>(&alive, [&] {
+          rec.keep(std::make_shared<Thing>(&alive, [&, thread] {  // It may be released when the thread is gone.
             ++released;
             (void)cache.stats();
             (void)cache.entries();
