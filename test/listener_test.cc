@@ -547,6 +547,33 @@ TEST_F(ListenerTest, EachHasTheHitsThatItWants) {
   expect_sum(66);
 }
 
+// The refused value makes the run call `fn`, in the midst of a run that is reported already.
+TEST_F(ListenerTest, ARunThatGoesOnDirectlyIsReportedOnce) {
+  const auto listener = std::make_shared<Functions>();
+  int begun = 0, ended = 0;
+  listener->on_begin = [&](const CacheEvent& event) {
+    begun += event.kind == EventKind::kRun;
+    return absl::OkStatus();
+  };
+  listener->on_end = [&](const CacheEvent& event) { ended += event.kind == EventKind::kRun; };
+  Options options;
+  options.listeners = {listener};
+  Cache cache(options);
+  const auto run = [&](cudaStream_t on, unsigned threads) {
+    return cache.run(key("k"), on, params(dim3(threads)), [&](Recorder& rec, Slot<dim3> block) {
+      rec.launch(add, {kGrid, block}, data.get(), kSize, 1.0f);
+    });
+  };
+  EXPECT_RUN(kInstantiated, run(stream, kBlock.x));
+  EXPECT_EQ(begun, 1);
+  Stream other;
+  EXPECT_FALSE(run(other, 2000).ok());
+  EXPECT_EQ(begun, 2);
+  EXPECT_EQ(ended, 2);
+  cudaGetLastError();
+  expect_sum(1);
+}
+
 TEST_F(ListenerTest, WhoAgreedHasAnEndIfAnotherOneRefuses) {
   const auto first = std::make_shared<Order>(Listener::Wants{.launches = true});
   const auto second = std::make_shared<Order>(Listener::Wants{.launches = true});
