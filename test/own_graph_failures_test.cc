@@ -30,6 +30,20 @@ bool puts_back(const std::string& function) {
          function == "cudaThreadExchangeStreamCaptureMode";
 }
 
+// Calls test(function, nth, counted) first without a function, to fill in `counted`, the number of runtime calls by
+// name; and then for each of these calls, with a null `counted`.
+template <class Test>
+void for_each_call(const Test& test) {
+  std::map<std::string, std::uint64_t> counted = {{"", 1}};
+  for (const bool counts : {true, false}) {
+    const auto all = counted;
+    for (const auto& [function, times] : all) {
+      if (puts_back(function)) continue;
+      for (int nth = 1; nth <= static_cast<int>(times); ++nth) test(function, nth, counts ? &counted : nullptr);
+    }
+  }
+}
+
 constexpr char kAdd[] = "graphcache::test::add";
 
 // The runtime's name of the second one is that of a kernel in an anonymous namespace, which begins with a parenthesis.
@@ -571,63 +585,53 @@ TEST_F(OwnGraphFailuresTest, ADirectRunKeepsNoTemplateBeyondTheLimit) {
 TEST_F(OwnGraphFailuresTest, AnyCallOfAFirstRunMayFail) {
   for (const bool gives_away : {false, true}) {
     for (const int max_executables : {0, 4}) {
-      std::map<std::string, std::uint64_t> counted = {{"", 1}};
-      for (const bool counts : {true, false}) {
-        const auto all = counted;
-        for (const auto& call : all) {  // Lambdas of clang 14 take no structured bindings.
-          const auto& function = call.first;
-          const auto times = call.second;
-          if (puts_back(function)) continue;
-          // Their failure leaves objects behind, whatever the caller does.
-          if (function == "cudaGraphDestroy" || function == "cudaGraphExecDestroy") continue;
-          for (int nth = 1; nth <= static_cast<int>(times); ++nth) {
-            for (const cudaError_t error : {cudaErrorUnknown, cudaErrorNotSupported, cudaErrorMemoryAllocation}) {
-              for (const int how_often : {1, -1}) {
-                SCOPED_TRACE(function + ", call " + std::to_string(nth) + (how_often == 1 ? ": " : " and on: ") +
-                             cudaGetErrorName(error) + (gives_away ? ", given away" : ""));
-                data.write(std::vector<float>(kSize, 0));
-                std::optional<Cache> cache(std::in_place, unshared(max_executables));
-                const cudaGraph_t kept = adding(7, 3);
-                bool is_armed = !counts;
-                calls = released = 0;
-                const auto run = [&](float value) {
-                  return cache->run(key("my label"), stream, params(value), [&] {
-                    hostrt::clear_failures();
-                    const cudaGraph_t graph = gives_away ? adding(7, 3) : kept;
-                    ++calls;
-                    if (is_armed) hostrt::fail_call(function.c_str(), nth, error, how_often);
-                    return Graph{
-                        .graph = graph, .bound = {bind(kAdd, 2, 0)}, .owner = owner(), .give_away = gives_away};
-                  });
-                };
-                hostrt::reset_calls();
-                const absl::Status done = run(2).status();
-                is_armed = false;
+      for_each_call([&](const std::string& function, int nth, std::map<std::string, std::uint64_t>* counted) {
+        // Their failure leaves objects behind, whatever the caller does.
+        if (function == "cudaGraphDestroy" || function == "cudaGraphExecDestroy") return;
+        for (const cudaError_t error : {cudaErrorUnknown, cudaErrorNotSupported, cudaErrorMemoryAllocation}) {
+          for (const int how_often : {1, -1}) {
+            SCOPED_TRACE(function + ", call " + std::to_string(nth) + (how_often == 1 ? ": " : " and on: ") +
+                         cudaGetErrorName(error) + (gives_away ? ", given away" : ""));
+            data.write(std::vector<float>(kSize, 0));
+            std::optional<Cache> cache(std::in_place, unshared(max_executables));
+            const cudaGraph_t kept = adding(7, 3);
+            bool is_armed = counted == nullptr;
+            calls = released = 0;
+            const auto run = [&](float value) {
+              return cache->run(key("my label"), stream, params(value), [&] {
                 hostrt::clear_failures();
-                if (counts) counted = hostrt::call_counts();
-                cudaGetLastError();
-                EXPECT_LE(calls, 2);
-                if (!done.ok()) {
-                  EXPECT_TRUE(mentions(done, "my label")) << done;
-                }
-                float sum = done.ok() ? 6 : 0;
-                expect_sum(sum);
-                const auto again = run(4);
-                EXPECT_TRUE(again.ok()) << again.status();
-                expect_sum(sum += 12);
-                EXPECT_EQ(added_by(kept), 7.0f);
-                sum += 7;
-                CUDA_OK(cudaGraphDestroy(kept));
-                cache.reset();
-                EXPECT_EQ(released, calls);
-                EXPECT_EQ(hostrt::ledger().graphs, before.graphs);
-                EXPECT_EQ(hostrt::ledger().executables, before.executables);
-                expect_sum(sum);
-              }
+                const cudaGraph_t graph = gives_away ? adding(7, 3) : kept;
+                ++calls;
+                if (is_armed) hostrt::fail_call(function.c_str(), nth, error, how_often);
+                return Graph{.graph = graph, .bound = {bind(kAdd, 2, 0)}, .owner = owner(), .give_away = gives_away};
+              });
+            };
+            hostrt::reset_calls();
+            const absl::Status done = run(2).status();
+            is_armed = false;
+            hostrt::clear_failures();
+            if (counted != nullptr) *counted = hostrt::call_counts();
+            cudaGetLastError();
+            EXPECT_LE(calls, 2);
+            if (!done.ok()) {
+              EXPECT_TRUE(mentions(done, "my label")) << done;
             }
+            float sum = done.ok() ? 6 : 0;
+            expect_sum(sum);
+            const auto again = run(4);
+            EXPECT_TRUE(again.ok()) << again.status();
+            expect_sum(sum += 12);
+            EXPECT_EQ(added_by(kept), 7.0f);
+            sum += 7;
+            CUDA_OK(cudaGraphDestroy(kept));
+            cache.reset();
+            EXPECT_EQ(released, calls);
+            EXPECT_EQ(hostrt::ledger().graphs, before.graphs);
+            EXPECT_EQ(hostrt::ledger().executables, before.executables);
+            expect_sum(sum);
           }
         }
-      }
+      });
     }
   }
 }
@@ -656,92 +660,74 @@ TEST_F(OwnGraphFailuresTest, AFailedRunLeavesTheProgramsGraphAsItWas) {
 // Each call of a miss that borrows from a sibling fails in turn. The run launches in another way, or returns an error
 // and does nothing.
 TEST_F(OwnGraphFailuresTest, AnyCallOfARunThatBorrowsMayFail) {
-  std::map<std::string, std::uint64_t> counted = {{"", 1}};
-  for (const bool counts : {true, false}) {
-    const auto all = counted;
-    for (const auto& call : all) {  // Lambdas of clang 14 take no structured bindings.
-      const auto& function = call.first;
-      const auto times = call.second;
-      if (puts_back(function)) continue;
-      for (int nth = 1; nth <= static_cast<int>(times); ++nth) {
-        for (const int how_often : {1, -1}) {
-          SCOPED_TRACE(function + ", call " + std::to_string(nth) + (how_often == 1 ? "" : " and on"));
-          data.write(std::vector<float>(kSize, 0));
-          Cache cache(renting(1));
-          EXPECT_TRUE(run_own(cache, key("other"), 10, 4).ok());
-          EXPECT_TRUE(cache.contains(key("other")));
-          bool is_armed = !counts;
-          const auto run = [&] {
-            return cache.run(key("my label"), stream, [&] {
-              hostrt::clear_failures();
-              const cudaGraph_t graph = adding(1, 8, 3);
-              if (is_armed) hostrt::fail_call(function.c_str(), nth, cudaErrorUnknown, how_often);
-              return Graph{.graph = graph, .owner = owner(), .give_away = true};
-            });
-          };
-          CUDA_OK(cudaStreamSynchronize(stream));
-          hostrt::reset_calls();
-          const absl::Status done = run().status();
-          is_armed = false;
+  for_each_call([&](const std::string& function, int nth, std::map<std::string, std::uint64_t>* counted) {
+    for (const int how_often : {1, -1}) {
+      SCOPED_TRACE(function + ", call " + std::to_string(nth) + (how_often == 1 ? "" : " and on"));
+      data.write(std::vector<float>(kSize, 0));
+      Cache cache(renting(1));
+      EXPECT_TRUE(run_own(cache, key("other"), 10, 4).ok());
+      EXPECT_TRUE(cache.contains(key("other")));
+      bool is_armed = counted == nullptr;
+      const auto run = [&] {
+        return cache.run(key("my label"), stream, [&] {
           hostrt::clear_failures();
-          if (counts) counted = hostrt::call_counts();
-          float sum = 10;
-          sum += done.ok() ? 1 : 0;
-          if (!done.ok()) {
-            EXPECT_TRUE(mentions(done, "my label")) << done;
-          }
-          expect_sum(sum);
-          for (int i = 0; i < 3; ++i) {
-            EXPECT_TRUE(run().ok());
-            EXPECT_TRUE(run_own(cache, key("other"), 10, 4).ok());
-          }
-          expect_sum(sum + 33);
-          cudaGetLastError();
-        }
+          const cudaGraph_t graph = adding(1, 8, 3);
+          if (is_armed) hostrt::fail_call(function.c_str(), nth, cudaErrorUnknown, how_often);
+          return Graph{.graph = graph, .owner = owner(), .give_away = true};
+        });
+      };
+      CUDA_OK(cudaStreamSynchronize(stream));
+      hostrt::reset_calls();
+      const absl::Status done = run().status();
+      is_armed = false;
+      hostrt::clear_failures();
+      if (counted != nullptr) *counted = hostrt::call_counts();
+      float sum = 10;
+      sum += done.ok() ? 1 : 0;
+      if (!done.ok()) {
+        EXPECT_TRUE(mentions(done, "my label")) << done;
       }
+      expect_sum(sum);
+      for (int i = 0; i < 3; ++i) {
+        EXPECT_TRUE(run().ok());
+        EXPECT_TRUE(run_own(cache, key("other"), 10, 4).ok());
+      }
+      expect_sum(sum + 33);
+      cudaGetLastError();
     }
-  }
+  });
 }
 
 // The same for a hit, which has a graph already and calls no fn unless it has to run directly.
 TEST_F(OwnGraphFailuresTest, AnyCallOfAHitMayFail) {
-  std::map<std::string, std::uint64_t> counted = {{"", 1}};
-  for (const bool counts : {true, false}) {
-    const auto all = counted;
-    for (const auto& call : all) {  // Lambdas of clang 14 take no structured bindings.
-      const auto& function = call.first;
-      const auto times = call.second;
-      if (puts_back(function)) continue;
-      for (int nth = 1; nth <= static_cast<int>(times); ++nth) {
-        SCOPED_TRACE(function + ", call " + std::to_string(nth));
-        data.write(std::vector<float>(kSize, 0));
-        Cache cache(unshared(1));
-        const auto run = [&](float value) {
-          return cache.run(key("my label"), stream, params(value), [&] {
-            ++calls;
-            return Graph{.graph = adding(0, 3), .bound = {bind(kAdd, 2, 0)}, .owner = owner(), .give_away = true};
-          });
-        };
-        EXPECT_RUN(kInstantiated, run(1));
-        EXPECT_RUN(kInstantiated, run_add(cache, key("other")));  // So the hit makes an executable from the template.
-        CUDA_OK(cudaStreamSynchronize(stream));
-        hostrt::reset_calls();
-        if (!counts) hostrt::fail_call(function.c_str(), nth, cudaErrorUnknown);
-        const absl::Status done = run(2).status();
-        hostrt::clear_failures();
-        if (counts) counted = hostrt::call_counts();
-        cudaGetLastError();
-        float sum = 3 + 1;
-        sum += done.ok() ? 6 : 0;
-        if (!done.ok()) {
-          EXPECT_TRUE(mentions(done, "my label")) << done;
-        }
-        expect_sum(sum);
-        for (int i = 0; i < 2; ++i) EXPECT_TRUE(run(4).ok());
-        expect_sum(sum + 24);
-      }
+  for_each_call([&](const std::string& function, int nth, std::map<std::string, std::uint64_t>* counted) {
+    SCOPED_TRACE(function + ", call " + std::to_string(nth));
+    data.write(std::vector<float>(kSize, 0));
+    Cache cache(unshared(1));
+    const auto run = [&](float value) {
+      return cache.run(key("my label"), stream, params(value), [&] {
+        ++calls;
+        return Graph{.graph = adding(0, 3), .bound = {bind(kAdd, 2, 0)}, .owner = owner(), .give_away = true};
+      });
+    };
+    EXPECT_RUN(kInstantiated, run(1));
+    EXPECT_RUN(kInstantiated, run_add(cache, key("other")));  // So the hit makes an executable from the template.
+    CUDA_OK(cudaStreamSynchronize(stream));
+    hostrt::reset_calls();
+    if (counted == nullptr) hostrt::fail_call(function.c_str(), nth, cudaErrorUnknown);
+    const absl::Status done = run(2).status();
+    hostrt::clear_failures();
+    if (counted != nullptr) *counted = hostrt::call_counts();
+    cudaGetLastError();
+    float sum = 3 + 1;
+    sum += done.ok() ? 6 : 0;
+    if (!done.ok()) {
+      EXPECT_TRUE(mentions(done, "my label")) << done;
     }
-  }
+    expect_sum(sum);
+    for (int i = 0; i < 2; ++i) EXPECT_TRUE(run(4).ok());
+    expect_sum(sum + 24);
+  });
 }
 
 // CUDA refuses the graph whenever it is instantiated. fn is called for the template and for the direct run, whose error

@@ -70,8 +70,7 @@ class Inspection {
       return absl::FailedPreconditionError(
           "a host function has its data on a stack or in other pageable host memory, and each launch of the graph "
           "would use it after fn has returned: use static data, memory from cudaMallocHost or cudaHostRegister that "
-          "lives "
-          "as long as the key's entry, or an object that is kept by Recorder::keep");
+          "lives as long as the key's entry, or an object that is kept by Recorder::keep");
     }
     if (copies_pageable_) {
       return absl::FailedPreconditionError(

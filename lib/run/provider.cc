@@ -424,8 +424,8 @@ void Cache::Impl::tidy_up(cudaStream_t stream) {
 // Logs evictions if there are many for the number of runs.
 void Cache::Impl::log_evictions(std::uint64_t evictions) const noexcept try {
   constexpr std::uint64_t kRunsEach = 8;
-  const auto outcomes = stats().outcomes;
-  const auto runs = std::accumulate(outcomes.begin(), outcomes.end(), std::uint64_t{0});
+  const Stats now = stats();
+  const std::uint64_t runs = std::accumulate(now.outcomes.begin(), now.outcomes.end(), now.failed);
   if (evictions * kRunsEach < runs) return;
   log(absl::StrCat("graphcache: ", evictions, " executables were evicted in ", runs,
                    " runs: Options::max_executables or Options::max_device_bytes is too small for these keys"));
