@@ -8,6 +8,7 @@
 #include "cache_support.h"
 #include "graphcache/graphcache.h"
 #include "kernels.h"
+#include "misuses.h"
 #include "support.h"
 
 namespace graphcache::test {
@@ -140,6 +141,7 @@ TEST_F(CacheTest, PayloadsOfTheStatusOfFnAreKept) {
 void not_a_kernel(float*) {}
 
 TEST_F(CacheTest, ErrorLeftBehindByACallOfFnIsReturned) {
+  misuses_on_purpose = true;
   Cache cache;
   const auto run = [&](bool bad) {
     return cache.run(key("my label"), stream, [&](cudaStream_t on) {

@@ -164,6 +164,41 @@ TEST_F(DeviceUpdatedTest, EvictedKeysAreRestoredFromTheirTemplates) {
   EXPECT_EQ(small.stats().captures, 2u);
 }
 
+// Nothing else runs on the streams of their last launches, so uploads show when these are over. On a GPU the context
+// could be lost if they were destroyed too soon behind these, and hostrt reports it.
+TEST_F(DeviceUpdatedTest, EvictedKeysOfUnusedStreamsAreDestroyedBehindTheirUploads) {
+  constexpr int kKeys = 60;
+  DeviceBuffer<float> data(2 * kKeys * kSize);
+  for (const int executables : {1, 16}) {
+    Cache small(options(executables));
+    std::vector<Stream> streams(kKeys);
+    for (int i = 0; i < kKeys; ++i) {
+      Stream& own = streams[static_cast<std::size_t>(i)];
+      Stream beside;
+      Event forked, joined;
+      const float value = static_cast<float>(executables + i);
+      float* const first = data.get() + 2 * i * kSize;
+      EXPECT_RUN(kInstantiated, small.run(key("k", i), own, params(value), [&](Recorder& rec, Slot<float> v) {
+                   CUDA_OK(cudaEventRecord(forked, rec.stream()));
+                   CUDA_OK(cudaStreamWaitEvent(beside, forked, 0));
+                   rec.launch(fill, {1, kBlock}, first, kSize, v);
+                   rec.on(beside).launch(fill, {1, kBlock}, first + kSize, kSize, v);
+                   CUDA_OK(cudaEventRecord(joined, beside));
+                   CUDA_OK(cudaStreamWaitEvent(rec.stream(), joined, 0));
+                 }));
+      if (i % 2 == 0) {
+        CUDA_OK(cudaStreamSynchronize(own));
+      }
+    }
+    CUDA_OK(cudaDeviceSynchronize());
+    for (int i = 0; i < kKeys; ++i) EXPECT_TRUE(small.erase(key("k", i)));
+    const std::vector<float> got = data.read();
+    for (int i = 0; i < 2 * kKeys * kSize; ++i) {
+      ASSERT_EQ(got[i], static_cast<float>(executables + i / (2 * kSize))) << "element " << i;
+    }
+  }
+}
+
 TEST_F(DeviceUpdatedTest, AGridThatNoDeviceTakesFailsItsRunAlone) {
   DeviceBuffer<int> count(1);
   const auto run = [&](unsigned grid) {

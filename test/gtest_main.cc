@@ -4,9 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <string_view>
 
+#include "misuses.h"
 #include "policy/mechanisms.h"
 
 #ifdef GRAPHCACHE_TEST_CUDA
@@ -56,9 +58,26 @@ void print_closing_line(int passed, int failed, int skipped) {
   std::fflush(stdout);
 }
 
-// Each test begins with caches that serve their keys as they see fit.
-class ForgetsForcedWays : public testing::EmptyTestEventListener {
-  void OnTestStart(const testing::TestInfo&) override { graphcache::mechanisms_of_new_caches = {}; }
+// Each test begins with caches that serve their keys as they see fit. On hostrt it fails if it has misused the runtime.
+class Listener : public testing::EmptyTestEventListener {
+  void OnTestStart(const testing::TestInfo&) override {
+    graphcache::mechanisms_of_new_caches = {};
+    graphcache::test::misuses_on_purpose = false;
+#ifndef GRAPHCACHE_TEST_CUDA
+    before_ = graphcache::hostrt::misuses();
+  }
+  void OnTestEnd(const testing::TestInfo&) override {
+    using graphcache::hostrt::misuses;
+    const bool was_reset = misuses() < before_;
+    if (graphcache::test::misuses_on_purpose || misuses() == (was_reset ? 0 : before_)) return;
+    ADD_FAILURE() << "misuse of the runtime: " << graphcache::hostrt::last_misuse();
+  }
+
+ private:
+  std::uint64_t before_ = 0;
+#else
+  }
+#endif
 };
 
 }  // namespace
@@ -76,7 +95,7 @@ int main(int argc, char** argv) {
   const testing::UnitTest& tests = *testing::UnitTest::GetInstance();
   if (GTEST_FLAG_GET(list_tests)) return RUN_ALL_TESTS();
 
-  testing::UnitTest::GetInstance()->listeners().Append(new ForgetsForcedWays);
+  testing::UnitTest::GetInstance()->listeners().Append(new Listener);
   if (const char* reason = reason_to_skip(); reason != nullptr) {
     std::printf("skipped, no usable GPU: %s\n", reason);
     print_closing_line(0, 0, enabled_cases(tests));

@@ -112,7 +112,7 @@ TEST_F(HostrtMisuse, AnExecutableOutlivesItsTemplateButNotItsNodes) {
 }
 
 // The real driver crashes then (docs/semantics.md, "Executables in flight"). An upload runs after the launch, so an
-// event behind the upload shows when the launch is complete.
+// event behind the upload shows when the launch is complete. (Not when the upload is: hostrt_updates_test.cc.)
 TEST_F(HostrtMisuse, AnExecutableWithHostFunctionsIsNotDestroyedInFlight) {
   int calls = 0;
   for (const bool is_held : {false, true}) {

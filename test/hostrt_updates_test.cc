@@ -370,11 +370,10 @@ TEST_F(HostrtUpdates, AnUploadThatWasNotAwaitedMayBeTooLate) {
     upload(stream_);
     upload(stream_);
   });
-  expect_doubtful(forked, [this] {  // the host must wait, and for the right stream and event
-    OK(cudaEventRecord(event_, other_));
+  expect_doubtful(forked, [this] {  // the host must wait, and for the stream
     upload(other_);
-    OK(cudaEventSynchronize(event_));
     OK(cudaEventRecord(event_, other_));
+    OK(cudaEventSynchronize(event_));
     OK(cudaStreamWaitEvent(stream_, event_, 0));
   });
   expect_doubtful(forked, [] {});
@@ -385,10 +384,6 @@ TEST_F(HostrtUpdates, AnUploadThatTheHostAwaitedIsDone) {
   const std::function<void()> waits[] = {
       [this] { OK(cudaStreamSynchronize(other_)); },
       [] { OK(cudaDeviceSynchronize()); },
-      [this] {
-        OK(cudaEventRecord(event_, other_));
-        OK(cudaEventSynchronize(event_));
-      },
       [this] { std::thread([this] { OK(cudaStreamSynchronize(other_)); }).join(); },
   };
   for (const auto& wait : waits) {
@@ -402,6 +397,43 @@ TEST_F(HostrtUpdates, AnUploadThatTheHostAwaitedIsDone) {
                  OK(cudaStreamSynchronize(nullptr));
                });
   expect_right([this] { chain(); }, [this] { upload(stream_); });
+}
+
+// On a GPU the context may be lost, or never become idle (docs/semantics.md, "Executables in flight").
+TEST_F(HostrtUpdates, AnExecutableIsNotDestroyedBehindAnUploadThatWasNotAwaited) {
+  const auto destroy = [&](const std::function<void()>& beside, const std::function<void()>& between, bool is_right) {
+    build(0, beside);
+    upload(other_);
+    between();
+    OK(cudaGraphExecDestroy(executable_));
+    if (!is_right) {
+      expect_misuse("cudaGraphExecDestroy: an executable is destroyed behind an upload that the host did not wait for");
+    }
+    EXPECT_EQ(expected_misuses_, hostrt::misuses());
+  };
+  const auto forked = [this] { fork(); };
+  destroy(
+      forked, [] {}, false);
+  const auto await_event = [this] {
+    OK(cudaEventRecord(event_, other_));
+    OK(cudaEventSynchronize(event_));
+    OK(cudaEventQuery(event_));
+  };
+  destroy(forked, await_event, false);
+  destroy(
+      forked, [this] { OK(cudaStreamSynchronize(stream_)); }, false);
+  destroy(
+      forked, [this] { OK(cudaStreamSynchronize(other_)); }, true);
+  destroy(
+      forked, [] { OK(cudaDeviceSynchronize()); }, true);
+  destroy(
+      forked, [this] { launch(stream_); }, true);
+  const auto again = [this] {
+    launch(other_);
+    upload(other_);
+  };
+  destroy(forked, again, false);
+  destroy([this] { chain(); }, [] {}, true);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cache_support.h"
+#include "misuses.h"
 
 namespace graphcache::test {
 
@@ -81,6 +82,7 @@ class NotUnderCaptureTest : public CacheTest {
 };
 
 TEST_F(NotUnderCaptureTest, WorkIsDoneOnceInEveryRun) {
+  misuses_on_purpose = true;
   for (const Refusal& refusal : refusals()) {
     Cache cache;
     data.write(std::vector<float>(kSize));
@@ -101,6 +103,7 @@ TEST_F(NotUnderCaptureTest, WorkIsDoneOnceInEveryRun) {
 }
 
 TEST_F(NotUnderCaptureTest, KeyIsCapturedOnceTheLibraryWorks) {
+  misuses_on_purpose = true;
   for (const Refusal& refusal : refusals()) {
     Cache cache;
     data.write(std::vector<float>(kSize));
@@ -133,6 +136,7 @@ TEST_F(NotUnderCaptureTest, WhatFailsDirectlyAsWellFailsTheRun) {
 }
 
 TEST_F(NotUnderCaptureTest, OneCallWhereTheOptionsWantNoSecondOne) {
+  misuses_on_purpose = true;
   for (const Refusal& refusal : refusals()) {
     Cache cache(called_once());
     calls = 0;
@@ -148,6 +152,7 @@ TEST_F(NotUnderCaptureTest, OneCallWhereTheOptionsWantNoSecondOne) {
 }
 
 TEST_F(NotUnderCaptureTest, WarmCallsFnOnce) {
+  misuses_on_purpose = true;
   for (const Refusal& refusal : refusals()) {
     Cache cache;
     calls = 0;

@@ -196,7 +196,9 @@ TEST_F(OwnGraphTest, AnyCallableMayReturnIt) {
     EXPECT_TRUE(did(wanted, cache.run(key("std"), stream, function)));
     EXPECT_TRUE(did(wanted, cache.run(key("std of status"), stream, or_status)));
     EXPECT_TRUE(did(wanted, cache.run(key("ref"), stream, std::ref(changes_itself))));
+    CUDA_OK(cudaStreamSynchronize(stream));  // The next run is on another stream.
     EXPECT_TRUE(did(wanted, cache.run(key("default stream"), [&] { return Graph{.graph = graph}; })));
+    CUDA_OK(cudaDeviceSynchronize());
     EXPECT_TRUE(did(wanted, cache.run(key("params"), params(1.0f), [&] { return Graph{.graph = graph}; })));
     CUDA_OK(cudaDeviceSynchronize());
   }

@@ -1,4 +1,5 @@
 // Captures: facts 1, 3, 7 to 9 and 11.
+#include "misuses.h"
 #include "rules.h"
 
 namespace graphcache::test {
@@ -48,6 +49,7 @@ TEST_F(RuntimeRules, AnyThreadMayAddToACapture) {
 }
 
 TEST_F(RuntimeRules, RefusedCallsThatBreakNothing) {
+  misuses_on_purpose = true;
   static int not_a_kernel;
   void* arguments[] = {nullptr};
   begin(stream_, kThreadLocal);

@@ -1,4 +1,5 @@
 // Executables, their patches and their launches: facts 12 to 15 and 18.
+#include "misuses.h"
 #include "rules.h"
 
 namespace graphcache::test {
@@ -18,6 +19,7 @@ TEST_F(RuntimeRules, ExecutablesOutliveTheirGraph) {
 }
 
 TEST_F(Fact12, OnlyNodesOfTheBasePatchAnExecutable) {
+  misuses_on_purpose = true;
   const cudaGraph_t base = capture([this] { OK(put(1, stream_)); });
   const cudaGraph_t other = capture([this] { OK(put(2, stream_)); });
   cudaGraph_t clone = nullptr;
@@ -87,6 +89,7 @@ TEST_F(Fact13, PatchesMayChangeShapeAndFunction) {
 }
 
 TEST_F(Fact13, BadPatchesAreRefusedAndChangeNothing) {
+  misuses_on_purpose = true;
   const cudaGraph_t graph = capture([&] {
     OK(put(1, stream_));
     OK(cudaMemsetAsync(device_ + 8, 0, 16, stream_));

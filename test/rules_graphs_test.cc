@@ -4,6 +4,7 @@
 
 #include "cuda/compat.h"
 #include "cuda/driver.h"
+#include "misuses.h"
 #include "rules.h"
 
 namespace graphcache::test {
@@ -231,6 +232,7 @@ TEST_F(RuntimeRules, NodesAreFoundInAClone) {
 // ---- Child graphs ----
 
 TEST_F(RuntimeRules, AChildGraphNodeOwnsAClone) {
+  misuses_on_purpose = true;
   const cudaGraph_t child = capture([&] { OK(put(3, stream_)); });
   const cudaGraph_t parent = make_graph();
   const cudaGraphNode_t node = embed(child, parent);

@@ -1,4 +1,5 @@
 // Graphs that allocate: facts 25 and 29.
+#include "misuses.h"
 #include "rules.h"
 
 namespace graphcache::test {
@@ -87,6 +88,7 @@ TEST_F(Fact25, AnUpdateTakesAGraphOverUnlessAnotherExecutableHasIt) {
 }
 
 TEST_F(Fact25, MemoryFreedInTheGraphNeedsNoOtherFree) {
+  misuses_on_purpose = true;
   float* memory = nullptr;
   const cudaGraphExec_t executable = instantiate(allocating(5, true, &memory));
   for (int i = 0; i < 3; ++i) EXPECT_EQ(5, run(executable));
@@ -95,6 +97,7 @@ TEST_F(Fact25, MemoryFreedInTheGraphNeedsNoOtherFree) {
 }
 
 TEST_F(Fact25, MemoryLeftByALaunchIsFreedBeforeTheNext) {
+  misuses_on_purpose = true;
   float* memory = nullptr;
   const cudaGraphExec_t executable = instantiate(allocating(5, false, &memory));
   GIVES(cudaErrorInvalidValue, cudaFree(memory));  // not allocated yet
@@ -252,6 +255,7 @@ TEST_F(Fact29, AnAllocationDuringACaptureBecomesANode) {
 }
 
 TEST_F(Fact29, ACaptureFreesOnlyMemoryOfGraphs) {
+  misuses_on_purpose = true;
   void* eager = nullptr;
   OK(cudaMallocAsync(&eager, 64, stream_));
   begin(stream_, kThreadLocal);

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "misuses.h"
 #include "rules.h"
 
 namespace graphcache::test {
@@ -157,6 +158,7 @@ TEST_F(Fact27, HostFunctionsRunInOrderAndInGraphs) {
 }
 
 TEST_F(Fact27, CallsInsideAHostFunctionAreRefused) {
+  misuses_on_purpose = true;
   struct Seen {
     int device = 0;
     cudaStream_t stream = nullptr;
@@ -365,6 +367,7 @@ TEST_F(Fact28, ARefusedUpdateExchangesNothing) {
 }
 
 TEST_F(Fact28, DestructorsMayNotCallCuda) {
+  misuses_on_purpose = true;
   static std::atomic<int> refused;
   refused = 0;
   const auto destructor = [](void*) {

@@ -1,4 +1,5 @@
 // Launches, streams, events and memory: rules without a number.
+#include "misuses.h"
 #include "rules.h"
 
 namespace graphcache::test {
@@ -35,6 +36,7 @@ TEST_F(RuntimeRules, ParametersOfAllSizesArriveWhole) {
 }
 
 TEST_F(RuntimeRules, LaunchesThatCannotBeAreRefused) {
+  misuses_on_purpose = true;
   const dim3 bad_blocks[] = {dim3(0), dim3(1, 0), dim3(1025), dim3(32, 33), dim3(1, 1, 65)};
   for (const dim3& block : bad_blocks) GIVES(cudaErrorInvalidValue, launch(count_threads, 1, block, stream_, ints()));
   for (const dim3& grid : {dim3(0), dim3(1, 1, 0), dim3(1, 65536)}) {
@@ -142,6 +144,7 @@ TEST_F(RuntimeRules, StreamsReportTheirProperties) {
 }
 
 TEST_F(RuntimeRules, CopiesAndFillsOfNothingAreAllowed) {
+  misuses_on_purpose = true;
   GIVES(cudaSuccess, cudaMemset(nullptr, 0, 0));
   GIVES(cudaSuccess, cudaMemcpyAsync(device_, device_ + 8, 0, cudaMemcpyDeviceToDevice, stream_));
   GIVES(cudaErrorInvalidValue, cudaMemcpy(nullptr, device_, 4, cudaMemcpyDeviceToDevice));

@@ -422,14 +422,6 @@ CallResult Executable::wait(cudaStream_t stream) {
   return {"cudaStreamWaitEvent", cudaStreamWaitEvent(stream, ready_.get(), 0)};
 }
 
-// The CUDA documentation requires an upload before the first launch of a device-updated executable, and after patches
-// by the host.
-CallResult Executable::wait_and_upload(cudaStream_t stream) {
-  const CallResult waited = wait(stream);
-  if (waited.error != cudaSuccess || in_place_) return waited;
-  return {"cudaGraphUpload", cudaGraphUpload(exec_.get(), stream)};
-}
-
 void Executable::abandon() {
   ready_.release();
   exec_.release();

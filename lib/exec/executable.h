@@ -129,10 +129,10 @@ class Executable {
   CallResult upload(cudaStream_t stream) { return {"cudaGraphUpload", cudaGraphUpload(exec_.get(), stream)}; }
   // The data that an updater node reads is copied on the stream of the run that creates it. If that run does not
   // launch, the next launch may be on another stream. mark_ready() marks the end of the copies. get_ready(), called
-  // before each launch, orders the launch behind the mark and uploads an executable that was never launched. Later
-  // launches follow that one and need nothing more (fact 15).
+  // before each launch, orders the launch behind the mark. Later launches follow that one and need nothing more
+  // (fact 15).
   CallResult mark_ready(cudaStream_t stream);
-  CallResult get_ready(cudaStream_t stream) { return ready_.get() == nullptr ? CallResult{} : wait_and_upload(stream); }
+  CallResult get_ready(cudaStream_t stream) { return ready_.get() == nullptr ? CallResult{} : wait(stream); }
   // The stream of the last launch. Launches of one executable follow each other whatever their streams (fact 15).
   LaunchStream stream() const { return stream_; }
 
@@ -158,7 +158,6 @@ class Executable {
   void hold(std::shared_ptr<const Content> content);
   void replace_content(std::shared_ptr<const Content> content);
   CallResult wait(cudaStream_t stream);
-  CallResult wait_and_upload(cudaStream_t stream);
   CallResult patch_node(const SlotNode& node, const detail::Call& call, std::optional<bool>& driver_usable,
                         std::size_t* patched_nodes);
   bool update_fields(const SlotNode& node, const unsigned char* values);

@@ -8,6 +8,12 @@
 #include "graph/recording.h"
 
 namespace graphcache {
+namespace {
+
+// When the process exits, the runtime may already be unloaded (fact 34).
+bool is_over(cudaError_t found) { return found == cudaSuccess || found == cudaErrorCudartUnloading; }
+
+}  // namespace
 
 void Graveyard::add(std::unique_ptr<Executable> executable, Template graph, LaunchStream stream, Epitaph epitaph,
                     bool set_aside) noexcept {
@@ -77,7 +83,7 @@ void Graveyard::limit(cudaStream_t handle) {
   LastErrorGuard last_error;
   RelaxedCaptureMode relaxed;
   Grave& grave = awaited.front();
-  if (!is_done(grave, stream) && grave.done.get() != nullptr) cudaEventSynchronize(grave.done.get());
+  if (!is_done(grave, stream)) (void)wait(grave);
   put_back(std::move(awaited));
 }
 
@@ -85,28 +91,34 @@ bool Graveyard::is_done(Grave& grave, LaunchStream stream) {
   if (grave.stream.handle == nullptr) return true;
   LastErrorGuard last_error;
   RelaxedCaptureMode relaxed;
+  if (grave.fence.get() != nullptr) return is_over(cudaStreamQuery(grave.fence.get())) && wait(grave);
   if (grave.done.get() == nullptr) {
     if (grave.stream != stream) return false;
     Event event;
     if (make_event(&event) != cudaSuccess || cudaEventRecord(event.get(), stream.handle) != cudaSuccess) return false;
     grave.done = std::move(event);
   }
-  const cudaError_t found = cudaEventQuery(grave.done.get());
-  return found == cudaSuccess || found == cudaErrorCudartUnloading;
+  return is_over(cudaEventQuery(grave.done.get()));
+}
+
+bool Graveyard::wait(Grave& grave) {
+  if (!grave.has_mark()) return false;
+  LastErrorGuard last_error;
+  RelaxedCaptureMode relaxed;
+  return is_over(grave.fence.get() != nullptr ? cudaStreamSynchronize(grave.fence.get())
+                                              : cudaEventSynchronize(grave.done.get()));
 }
 
 bool Graveyard::fence(Grave& grave) {
-  if (grave.stream.handle == nullptr || grave.done.get() != nullptr) return true;
+  if (grave.stream.handle == nullptr || grave.has_mark()) return true;
   LastErrorGuard last_error;
   RelaxedCaptureMode relaxed;
   const DeviceGuard current(device_);
   if (current.result().error != cudaSuccess) return false;
-  cudaStream_t stream = nullptr;
-  Event event;
-  const bool done = stream_.get(&stream).error == cudaSuccess && make_event(&event) == cudaSuccess &&
-                    grave.executable->upload(stream).error == cudaSuccess &&
-                    cudaEventRecord(event.get(), stream) == cudaSuccess;
-  if (done) grave.done = std::move(event);
+  OwnedStream stream;
+  const bool done = make_stream(cudaStreamNonBlocking, &stream).error == cudaSuccess &&
+                    grave.executable->upload(stream.get()).error == cudaSuccess;
+  if (done) grave.fence = std::move(stream);
   return done;
 }
 
@@ -131,7 +143,7 @@ void Graveyard::collect(cudaStream_t handle) {
   bool fences = true;
   for (auto grave = waiting.end(); grave != waiting.begin();) {
     --grave;
-    if (grave->done.get() != nullptr) continue;
+    if (grave->has_mark()) continue;
     if (grave->executable == nullptr) {
       if (grave->kept == nullptr && ++graphs > kMaxGraphs) grave = waiting.erase(grave);
     } else if (++executables > kMaxExecutables && fences) {
@@ -152,28 +164,23 @@ CallResult Graveyard::collect_all(const DeviceMemory* to_wait, bool is_patient) 
   Memories memories;  // Released without the lock, and after the objects that use it.
   std::list<Grave> waiting = take(and_aside);
   if (is_abandoned()) return {};  // Drops what waits.
-  bool is_over = false;
+  bool all_over = false;
   if (to_wait != nullptr && !waiting.empty()) {
     const CallResult waited = to_wait->wait();
     if (is_fatal(waited.error)) {
       put_back(std::move(waiting));
       return waited;
     }
-    // When the process exits, the runtime may already be unloaded (fact 34).
-    is_over = waited.error == cudaSuccess || waited.error == cudaErrorCudartUnloading;
+    all_over = is_over(waited.error);
   }
   for (Grave& grave : waiting) {
-    if (!is_over && grave.executable != nullptr) (void)fence(grave);
+    if (!all_over && grave.executable != nullptr) (void)fence(grave);
   }
   for (int pass = 0; pass < (is_patient ? kPasses : 1) && !waiting.empty(); ++pass) {
     if (pass > 0) std::this_thread::sleep_for(kPatience);
     for (auto grave = waiting.begin(); grave != waiting.end();) {
-      bool done = is_over || (grave->executable == nullptr && grave->kept == nullptr) || is_done(*grave, {});
-      if (!done && to_wait != nullptr && grave->done.get() != nullptr) {
-        LastErrorGuard last_error;
-        RelaxedCaptureMode relaxed;
-        done = cudaEventSynchronize(grave->done.get()) == cudaSuccess;
-      }
+      bool done = all_over || (grave->executable == nullptr && grave->kept == nullptr) || is_done(*grave, {});
+      done = done || (to_wait != nullptr && wait(*grave));
       grave = done ? waiting.erase(grave) : std::next(grave);
     }
   }
@@ -254,7 +261,6 @@ void Graveyard::leave_behind(Memories memory) {
 }
 
 void Graveyard::abandon() {
-  stream_.abandon();
   release_dropped();
   std::list<Grave> waiting;
   MutexLock lock(mutex_);
@@ -270,6 +276,7 @@ Grave::~Grave() {
     if (executable != nullptr) executable->abandon();
     graph.graph.release();
     done.release();
+    fence.release();
   }
   const std::shared_ptr<const Audience> audience = std::move(epitaph.audience);
   if (audience == nullptr) return;

@@ -8,9 +8,11 @@
 // user objects may keep alive what a launch needs.
 //
 // An event behind the launches shows when they are complete. The next run on their stream records it: without a run,
-// the stream may no longer exist. If there is no such run, the event is recorded behind an upload of the executable on
-// a stream of the graveyard's own, because an upload runs after the launches as well. That upload costs a third of an
-// instantiation, so it is made only if too many executables wait, or all must be destroyed.
+// the stream may no longer exist. If there is no such run, a stream of the grave's own shows it, on which the
+// executable is uploaded, because an upload runs after the launches as well. That upload costs a third of an
+// instantiation, so it is made only if too many executables wait, or all must be destroyed. An event behind it would
+// not do: parts of an upload run beside their stream, and the host's wait for that stream alone includes them
+// (docs/semantics.md).
 //
 // Each cache has its own graveyard. It also destroys what other caches of its device have left behind, but nothing of
 // other devices: work in flight there may depend on what this thread launches next (docs/demos/data_parallel.md).
@@ -56,12 +58,16 @@ struct Grave {
   Template graph;
   std::unique_ptr<Executable> executable;  // Must be destroyed before the graph.
   LaunchStream stream;                     // The stream of the last launch, if there was one.
-  Event done;                              // Recorded behind the last launch.
+  Event done;                              // Recorded behind the last launch, or empty.
+  OwnedStream fence;                       // Has the upload behind the last launch, or none.
   int device = 0;
   // Generation of the context. If it has changed by the time of destruction, the handles are dropped.
   std::uint64_t generation = kDropped;
 
   static constexpr std::uint64_t kDropped = UINT64_MAX;
+
+  // Whether `done` or `fence` will show that the last launch is complete.
+  bool has_mark() const { return done.get() != nullptr || fence.get() != nullptr; }
 };
 
 // Thread-safe.
@@ -117,7 +123,9 @@ class Graveyard {
   static Graveyard& orphans();
   // Whether the last launch is known to be complete.
   static bool is_done(Grave& grave, LaunchStream stream);
-  // Records the grave's event without its stream. Returns false if that is impossible.
+  // Waits for the last launch. Returns false if nothing shows when it is complete.
+  static bool wait(Grave& grave);
+  // Makes the grave's fence, unless its state is known. Returns false if that is impossible.
   bool fence(Grave& grave) ABSL_LOCKS_EXCLUDED(mutex_);
   // Takes everything that waits, including what ended caches of the device have left behind. Releases what was dropped.
   std::list<Grave> take(bool and_aside = false) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -133,7 +141,6 @@ class Graveyard {
   std::shared_ptr<Kept> dropped_ ABSL_GUARDED_BY(mutex_);  // The first of a list.
   Memories memories_ ABSL_GUARDED_BY(mutex_);
   bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
-  OwnStream stream_;
 };
 
 }  // namespace graphcache

@@ -116,7 +116,6 @@ cudaError_t synchronize(const Call& call) {
   }
   if (error != cudaSuccess) return error;
   finish_device(call.state, call.thread.device);
-  end_uploads(call.state, call.thread.device);
   return cudaSuccess;
 }
 

@@ -78,17 +78,11 @@ void patch_device_node(DeviceNodes& nodes, cudaGraphNode_t node, const KernelPar
 }
 
 void upload(State& state, const Stream& stream, const std::shared_ptr<DeviceNodes>& nodes) {
-  if (!state.deferred || nodes->all.empty() || nodes->upload != DeviceNodes::Upload::kNone) return;
+  if (nodes->all.empty()) return;
   nodes->upload = nodes->has_forks ? DeviceNodes::Upload::kGoingOn : DeviceNodes::Upload::kOver;
   if (!nodes->has_forks) return;
   end_uploads_if(state, [](const PendingUpload&) { return false; });  // forgets uploads of destroyed executables
-  state.uploads.push_back({nodes, state.endings.here.call, stream.id, stream.device, stream.is_blocking()});
-}
-
-void end_uploads(State& state, const Event& event) {
-  end_uploads_if(state, [&](const PendingUpload& upload) {
-    return upload.stream == event.recorded_in && upload.call < event.recorded_by;
-  });
+  state.uploads.push_back({nodes, stream.id, stream.device, stream.is_blocking()});
 }
 
 // The legacy stream includes the blocking streams.
@@ -99,12 +93,14 @@ void end_uploads(State& state, const Stream& stream) {
 }
 
 void end_uploads(State& state, int device) {
-  end_uploads_if(state, [&](const PendingUpload& upload) { return upload.device == device; });
+  end_uploads_if(state, [&](const PendingUpload& upload) { return device == kAllDevices || upload.device == device; });
 }
 
 LaunchStart make_start(const State& state, const Stream& stream, const std::shared_ptr<DeviceNodes>& nodes) {
   const bool is_first = !std::exchange(nodes->is_launched, true);
-  return {nodes, stream.priority, state.deferred && is_first && nodes->upload != DeviceNodes::Upload::kOver};
+  // Its nodes wait for their parts of the upload.
+  const bool is_over = std::exchange(nodes->upload, DeviceNodes::Upload::kOver) == DeviceNodes::Upload::kOver;
+  return {nodes, stream.priority, state.deferred && is_first && !is_over};
 }
 
 void run_start(State& state, const LaunchStart& start) {

@@ -46,7 +46,6 @@ struct DeviceNodes {
 // An upload that the host has not yet waited for.
 struct PendingUpload {
   std::weak_ptr<DeviceNodes> nodes;
-  std::uint64_t call;  // number of the call that started the upload
   unsigned long long stream;
   int device;
   bool is_blocking;
@@ -68,8 +67,7 @@ void patch_device_node(DeviceNodes& nodes, cudaGraphNode_t node, const KernelPar
 // Called by cudaGraphUpload.
 void upload(State& state, const Stream& stream, const std::shared_ptr<DeviceNodes>& nodes);
 
-// Call one of these when the host has waited for the event, the stream or the device.
-void end_uploads(State& state, const Event& event);
+// Call one of these when the host has waited for the stream or the device. An event does not show the end of an upload.
 void end_uploads(State& state, const Stream& stream);
 void end_uploads(State& state, int device);
 

@@ -50,8 +50,6 @@ cudaError_t record(const Call& call, cudaEvent_t handle, cudaStream_t stream_han
   event->capture_id = capture != nullptr ? capture->id : 0;
   event->captured = capture != nullptr ? stream->next : std::vector<Edge>();
   event->mark = capture != nullptr ? 0 : mark(call.state, *stream);
-  event->recorded_by = call.state.endings.here.call;
-  event->recorded_in = capture != nullptr ? 0 : stream->id;
   return cudaSuccess;
 }
 
@@ -78,7 +76,6 @@ cudaError_t synchronize(const Call& call, cudaEvent_t handle) {
   const Event* event = find_event(call, handle);
   if (const cudaError_t error = admit_wait(call, event); error != cudaSuccess) return error;
   finish(call.state, event->mark);
-  end_uploads(call.state, *event);
   return cudaSuccess;
 }
 

@@ -59,7 +59,6 @@ void record(State& state, Stream& stream, Event& event) {
   event.capture_id = 0;
   event.captured.clear();
   event.mark = mark(state, stream);
-  event.recorded_in = 0;
 }
 
 // Launches one node. A misuse of the node names the current call.

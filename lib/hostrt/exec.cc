@@ -212,6 +212,10 @@ cudaError_t destroy(const Call& call, cudaGraphExec_t handle) {
   if (executable->program->has_host_functions && !has_passed(call.state, executable->last_run)) {
     (void)call.misuse(cudaErrorInvalidValue, "an executable with host functions is destroyed in flight");
   }
+  if (executable->program->device_nodes->upload == DeviceNodes::Upload::kGoingOn) {
+    (void)call.misuse(cudaErrorInvalidValue,
+                      "an executable is destroyed behind an upload that the host did not wait for");
+  }
   call.state.executables.remove(handle);  // launches in flight hold on to the program (facts 17)
   return cudaSuccess;
 }

@@ -272,11 +272,9 @@ struct Event {
   int device = 0;
   unsigned flags = cudaEventDefault;
   bool recorded = false;
-  std::uint64_t mark = 0;              // the mark after the work it was last recorded behind
-  std::uint64_t recorded_by = 0;       // number of the call that last recorded it
-  unsigned long long recorded_in = 0;  // id of that call's stream; 0 for a capture or a graph node
-  std::uint64_t capture_id = 0;        // id of the capture it was last recorded in; 0 if recorded by an eager call
-  std::vector<Edge> captured;          // the dependencies that a waiting stream takes over; valid while that capture is
+  std::uint64_t mark = 0;        // the mark after the work it was last recorded behind
+  std::uint64_t capture_id = 0;  // id of the capture it was last recorded in; 0 if recorded by an eager call
+  std::vector<Edge> captured;    // the dependencies that a waiting stream takes over; valid while that capture is
 };
 
 struct Capture {

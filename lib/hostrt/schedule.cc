@@ -296,6 +296,7 @@ void finish(State& state, std::uint64_t mark) {
 }
 
 void finish_device(State& state, int device) {
+  end_uploads(state, device);
   if (!is_lazy(state)) return;
   std::vector<Stream*> streams;
   for_each_stream(state, [&](Stream& stream) {
