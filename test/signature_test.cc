@@ -212,7 +212,7 @@ TEST_F(SignatureTest, ClusterSizesMustAgree) {
   EXPECT_FALSE(alike(clusters(0), clusters(2)));
 }
 
-// Attributes are read one by one. For a node with clusters the preferred size is the fifth; those that an older driver
+// Attributes are read one by one. For a node with clusters the preferred size is the eighth; those that an older driver
 // may not know (13, 14) are the last. Only for these is the answer "unknown" accepted. No node reports the preferred
 // size; the device determines whether there can be one.
 TEST_F(SignatureTest, AnUnreadablePreferredClusterSizeMakesNoSiblingsWhereTheDeviceMinds) {
@@ -225,8 +225,8 @@ TEST_F(SignatureTest, AnUnreadablePreferredClusterSizeMakesNoSiblingsWhereTheDev
   };
   EXPECT_TRUE(described_with_failing("cudaDeviceGetAttribute", 2));
   EXPECT_FALSE(described_with_failing("cudaDeviceGetAttribute", 1));
-  EXPECT_FALSE(described_with_failing("cudaGraphKernelNodeGetAttribute", 4));
-  EXPECT_TRUE(described_with_failing("cudaGraphKernelNodeGetAttribute", 5));
+  EXPECT_FALSE(described_with_failing("cudaGraphKernelNodeGetAttribute", 7));
+  EXPECT_TRUE(described_with_failing("cudaGraphKernelNodeGetAttribute", 8));
   EXPECT_TRUE(described_with_failing("cudaGraphKernelNodeGetAttribute", 9));
   EXPECT_TRUE(described_with_failing("cudaGraphKernelNodeGetAttribute", 10));
 }

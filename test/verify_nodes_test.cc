@@ -24,7 +24,7 @@ TEST_F(VerifyNodesTest, CopiesAndSetsOfOtherMemoryAndSizes) {
     };
   };
   const auto last = [&] { return data.read()[kSize - 1]; };
-  expect_found(copies(kSize), last, -1, 0, {"node 0 (set): the width was 4 when", "and is 400 now"});
+  expect_found(copies(kSize), last, -1, 0, {"node 0 (set): the size was 4 when", "and is 400 now"});
 
   const auto copy = [&](Cache& cache, int which) {
     const float* const from = which == 0 ? data.get() + 1 : other.get();

@@ -9,12 +9,11 @@
 #include <cstdint>
 #include <cstring>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "cuda/compat.h"
 #include "cuda/errors.h"
+#include "graph/fields.h"
 #include "graph/inspect.h"
 #include "graph/node_names.h"
 #include "graph/signature.h"
@@ -85,7 +84,18 @@ std::string text_of(const unsigned char* bytes, std::size_t size) {
   }
 }
 
-std::string text_of(unsigned x, unsigned y, unsigned z) { return absl::StrFormat("(%u, %u, %u)", x, y, z); }
+const unsigned char* bytes_of(const Field& field) { return reinterpret_cast<const unsigned char*>(field.value.data()); }
+
+std::string shape_of(const unsigned char* bytes) {
+  constexpr std::size_t kSize = sizeof(unsigned);
+  return absl::StrFormat("(%u, %u, %u)", as<unsigned>(bytes), as<unsigned>(bytes + kSize),
+                         as<unsigned>(bytes + 2 * kSize));
+}
+
+std::string number_of(const Field& field) {
+  const bool is_wide = field.value.size() == sizeof(std::uint64_t);
+  return absl::StrCat(is_wide ? as<std::uint64_t>(bytes_of(field)) : as<std::uint32_t>(bytes_of(field)));
+}
 
 std::string was_and_is(std::string_view what, const std::string& was, const std::string& is) {
   return absl::StrCat(std::string(what), " was ", was, " when the key was recorded, and is ", is, " now");
@@ -102,27 +112,10 @@ struct Side {
   Side(const Template& body, const Side& of) : graph(body), slots(kNoSlots), content(of.content) {}
 
   const NodeContent& node(std::uint32_t index) const { return reading.content.nodes[index]; }
-  const unsigned char* bytes(const NodeContent& node) const { return reading.content.bytes.data() + node.bytes; }
-  template <class Params>
-  Params params(const NodeContent& node) const {
-    return as<Params>(bytes(node));
-  }
-  std::string_view signature(std::uint32_t begin, std::uint32_t end) const {
-    return std::string_view(reading.signature).substr(begin, end - begin);
-  }
-  // The slot node with this index, or null.
-  const SlotNode* slot_node(std::uint32_t index) const {
-    const auto found = std::lower_bound(slots.nodes.begin(), slots.nodes.end(), index,
-                                        [](const SlotNode& node, std::uint32_t i) { return node.index < i; });
-    return found != slots.nodes.end() && found->index == index ? &*found : nullptr;
-  }
-  // The binding of the slot node's field or argument, or null.
-  const Binding* field(const SlotNode* node, std::size_t offset) const {
-    return node == nullptr ? nullptr : slots.binding(*node, node->fields + offset);
-  }
-  const Binding* argument(const SlotNode* node, std::uint32_t index) const {
-    if (node == nullptr || index >= node->argument_count) return nullptr;
-    return slots.binding(*node, slots.arguments[node->first_argument + index]);
+  std::vector<Field> fields(std::uint32_t index) const { return fields_of(reading, slots, index); }
+  // Its type and dependencies.
+  std::string_view place(const Reading::Part& part) const {
+    return std::string_view(reading.signature).substr(part.begin, part.end - part.begin);
   }
 
   const Template& graph;
@@ -224,14 +217,11 @@ class Comparison {
     }
     const std::size_t nodes = std::min(kept_.graph.nodes.size(), now_.graph.nodes.size());
     for (std::uint32_t i = 0; i < nodes; ++i) {
-      const bool both =
-          kept_.node(i).type == cudaGraphNodeTypeMemAlloc && now_.node(i).type == cudaGraphNodeTypeMemAlloc;
-      void *a = nullptr, *b = nullptr;
-      std::size_t bytes_of_a = 0, bytes_of_b = 0;
-      if (both && allocated_memory(kept_.graph.nodes[i], &a, &bytes_of_a).error == cudaSuccess &&
-          allocated_memory(now_.graph.nodes[i], &b, &bytes_of_b).error == cudaSuccess) {
-        add(a, b, std::min(bytes_of_a, bytes_of_b));
-      }
+      const NodeContent &a = kept_.node(i), &b = now_.node(i);
+      const bool both = a.type == cudaGraphNodeTypeMemAlloc && b.type == cudaGraphNodeTypeMemAlloc;
+      if (!both || a.size == 0 || b.size == 0) continue;
+      const auto memory = kept_.reading.params<Allocation>(a), memory_now = now_.reading.params<Allocation>(b);
+      add(memory.begin, memory_now.begin, std::min(memory.size, memory_now.size));
     }
   }
 
@@ -241,10 +231,6 @@ class Comparison {
       return kept - memory.kept < memory.size && kept - memory.kept == now - memory.now;
     });
   }
-  bool same(const void* kept, const void* now) const {
-    return same_word(reinterpret_cast<std::uintptr_t>(kept), reinterpret_cast<std::uintptr_t>(now));
-  }
-
   // Records a difference in this node. The first one is kept.
   void find(std::string what) {
     if (found_.empty()) found_ = std::move(what);
@@ -261,89 +247,63 @@ class Comparison {
     }
     return false;
   }
-  bool is_constant(const std::string& what, std::uint32_t index, std::size_t field) {
-    return is_constant(what, kept_.field(kept_.slot_node(index), field), now_.field(now_.slot_node(index), field));
-  }
 
   void compare(std::uint32_t index) {
     const NodeContent& kept = kept_.node(index);
     const NodeContent& now = now_.node(index);
     if (kept.type != now.type) return find(absl::StrCat("is a ", kind_of(now), " now"));
-    const Reading::Part& a = kept_.reading.parts[index];
-    const Reading::Part& b = now_.reading.parts[index];
-    const bool same_place = kept_.signature(a.begin, a.dependencies_end) == now_.signature(b.begin, b.dependencies_end);
-    switch (kept.type) {
-      case cudaGraphNodeTypeKernel:
-        compare_kernels(index, kept, now);
-        compare_attributes(kept_.signature(a.dependencies_end, a.end), now_.signature(b.dependencies_end, b.end));
-        break;
-      case cudaGraphNodeTypeMemcpy:
-        if (kept.size != 0 && now.size != 0) compare_copies(index, kept, now);
-        break;
-      case cudaGraphNodeTypeMemset:
-        if (kept.size != 0 && now.size != 0) compare_sets(index, kept, now);
-        break;
-      case cudaGraphNodeTypeHost:
-        if (kept.size != 0 && now.size != 0) compare_host_functions(kept, now);
-        break;
-      case cudaGraphNodeTypeMemAlloc:
-      case cudaGraphNodeTypeMemFree:
-        compare_memory(index, kept.type);
-        break;
-      default:
-        break;
+    const CUDA_KERNEL_NODE_PARAMS &x = kept.kernel, &y = now.kernel;
+    const auto is_known = [](const auto& kernel) { return kernel.func != nullptr || kernel.kern != nullptr; };
+    const bool is_kernel = kept.type == cudaGraphNodeTypeKernel;
+    if (is_kernel && is_known(x) && is_known(y) && (x.func != y.func || x.kern != y.kern)) {
+      const std::string was = name_of(x), is = name_of(y);
+      find("the kernel", was, was == is ? absl::StrCat(is, " of another module, or on another device") : is);
+    } else if (!is_kernel || (is_known(x) && is_known(y))) {
+      const std::vector<Field> a = kept_.fields(index), b = now_.fields(index), again = fields_again(index, now);
+      for (std::size_t i = 0; i < std::min(a.size(), b.size()) && found_.empty(); ++i) {
+        compare(a[i], b[i], i < again.size() ? &again[i] : nullptr);
+      }
     }
-    if (!same_place) find("it depends on other nodes now");
+    const Reading::Part &a = kept_.reading.parts[index], &b = now_.reading.parts[index];
+    if (is_kernel && seen(a) != seen(b)) find("its launch attributes (cooperative, cluster size) have changed");
+    if (kept_.place(a) != now_.place(b)) find("it depends on other nodes now");
   }
 
-  void compare_kernels(std::uint32_t index, const NodeContent& kept, const NodeContent& now) {
-    const CUDA_KERNEL_NODE_PARAMS& a = kept.kernel;
-    const CUDA_KERNEL_NODE_PARAMS& b = now.kernel;
-    const auto is_known = [](const CUDA_KERNEL_NODE_PARAMS& kernel) {
-      return kernel.func != nullptr || kernel.kern != nullptr;
-    };
-    if (!is_known(a) || !is_known(b)) return;
-    if (a.func != b.func || a.kern != b.kern) {
-      const std::string was = name_of(a), is = name_of(b);
-      return find("the kernel", was, was == is ? absl::StrCat(is, " of another module, or on another device") : is);
+  // The launch attributes that a kernel can see. The others may follow from the stream of the capture.
+  static std::string seen(const Reading::Part& part) {
+    std::string seen;
+    for (const auto& [known, value] : part.attributes) {
+      if (known->id != kCooperative && known->id != kClusterDimension && !known->needs_cluster) continue;
+      absl::StrAppend(&seen, known->name, known->text(value));
     }
-    if (is_constant("the grid", index, offsetof(KernelFields, grid)) &&
-        (a.gridDimX != b.gridDimX || a.gridDimY != b.gridDimY || a.gridDimZ != b.gridDimZ)) {
-      find("the grid", text_of(a.gridDimX, a.gridDimY, a.gridDimZ), text_of(b.gridDimX, b.gridDimY, b.gridDimZ));
-    }
-    if (is_constant("the block", index, offsetof(KernelFields, block)) &&
-        (a.blockDimX != b.blockDimX || a.blockDimY != b.blockDimY || a.blockDimZ != b.blockDimZ)) {
-      find("the block", text_of(a.blockDimX, a.blockDimY, a.blockDimZ), text_of(b.blockDimX, b.blockDimY, b.blockDimZ));
-    }
-    if (is_constant("dynamic shared memory", index, offsetof(KernelFields, shared_bytes)) &&
-        a.sharedMemBytes != b.sharedMemBytes) {
-      find("dynamic shared memory", absl::StrCat(a.sharedMemBytes), absl::StrCat(b.sharedMemBytes));
-    }
-    if (!kept.readable || !now.readable || kept.argument_count != now.argument_count) return;
-    const SlotNode* const kept_slots = kept_.slot_node(index);
-    const SlotNode* const now_slots = now_.slot_node(index);
-    for (std::uint32_t i = 0; i < kept.argument_count && found_.empty(); ++i) {
-      const std::string what = absl::StrCat("argument ", i);
-      if (!is_constant(what, kept_.argument(kept_slots, i), now_.argument(now_slots, i))) continue;
-      const std::uint32_t offset = kept_.reading.content.arguments[kept.first_argument + i];
-      compare_bytes(what, kept_.bytes(kept) + offset, now_.bytes(now) + offset, bytes_again(index, now, offset),
-                    kept_.reading.sizes[kept.first_argument + i]);
+    return seen;
+  }
+
+  void compare(const Field& kept, const Field& now, const Field* again) {
+    if (!is_constant(kept.name, kept.slot, now.slot) || kept.value == now.value) return;
+    const auto *const a = bytes_of(kept), *const b = bytes_of(now);
+    switch (kept.kind) {
+      case Field::Kind::kBytes:
+        return compare_bytes(kept.name, a, b, again == nullptr ? nullptr : bytes_of(*again), kept.value.size());
+      case Field::Kind::kAddress:
+        if (same_word(as<std::uint64_t>(a), as<std::uint64_t>(b))) return;
+        return find(kept.name, text_of(as<const void*>(a)), text_of(as<const void*>(b)));
+      case Field::Kind::kNumber:
+        return find(kept.name, number_of(kept), number_of(now));
+      case Field::Kind::kShape:
+        return find(kept.name, shape_of(a), shape_of(b));
+      case Field::Kind::kOther:
+        return find(absl::StrCat(kept.name, " have changed"));
     }
   }
 
-  // The bytes of a kernel's argument in the second new recording, or null.
-  const unsigned char* bytes_again(std::uint32_t index, const NodeContent& now, std::uint32_t offset) const {
-    if (!again_ || index >= again_->graph.nodes.size()) return nullptr;
+  // The fields of a kernel in the second new recording, or none.
+  std::vector<Field> fields_again(std::uint32_t index, const NodeContent& now) const {
+    if (!again_ || index >= again_->graph.nodes.size()) return {};
     const NodeContent& again = again_->node(index);
-    const bool is_same = again.type == cudaGraphNodeTypeKernel && again.readable &&
-                         again.kernel.func == now.kernel.func && again.kernel.kern == now.kernel.kern &&
-                         again.argument_count == now.argument_count;
-    return is_same ? again_->bytes(again) + offset : nullptr;
-  }
-
-  void compare_attributes(std::string_view kept, std::string_view now) {
-    const bool known = !kept.empty() && !now.empty();
-    if (known && kept != now) find("its launch attributes (cooperative, cluster size) have changed");
+    const bool is_same = again.type == cudaGraphNodeTypeKernel && again.kernel.func == now.kernel.func &&
+                         again.kernel.kern == now.kernel.kern;
+    return is_same ? again_->fields(index) : std::vector<Field>();
   }
 
   // Compares word by word, because a structure may contain addresses. Bytes that differ between the two new recordings
@@ -376,65 +336,6 @@ class Comparison {
     bool pageable = false;
     (void)find_pageable(as<const void*>(kept), &pageable);
     return pageable;
-  }
-
-  void compare_addresses(std::string_view what, const void* kept, const void* now) {
-    if (!same(kept, now)) find(what, text_of(kept), text_of(now));
-  }
-  void compare_numbers(std::string_view what, std::uint64_t kept, std::uint64_t now) {
-    if (kept != now) find(what, absl::StrCat(kept), absl::StrCat(now));
-  }
-
-  void compare_copies(std::uint32_t index, const NodeContent& kept, const NodeContent& now) {
-    const auto a = kept_.params<cudaMemcpy3DParms>(kept), b = now_.params<cudaMemcpy3DParms>(now);
-    const bool dst = is_constant("the target", index, offsetof(MemcpyFields, dst));
-    const bool src = is_constant("the source", index, offsetof(MemcpyFields, src));
-    const bool bytes = is_constant("the size", index, offsetof(MemcpyFields, bytes));
-    if (dst) compare_addresses("the target", a.dstPtr.ptr, b.dstPtr.ptr);
-    if (src) compare_addresses("the source", a.srcPtr.ptr, b.srcPtr.ptr);
-    if (bytes) compare_numbers("the size", a.extent.width, b.extent.width);
-    // The kind follows from the memory at both ends, so it means nothing where an end is a slot.
-    if (dst && src) compare_numbers("the kind (cudaMemcpyKind)", a.kind, b.kind);
-    // The remaining fields of a copy of rows; copies of one row have none.
-    const auto rest = [](const cudaMemcpy3DParms& copy) {
-      const bool has_rows = copy.extent.height > 1 || copy.extent.depth > 1;
-      return std::tuple(copy.dstArray, copy.srcArray, copy.dstPos.x, copy.dstPos.y, copy.dstPos.z, copy.srcPos.x,
-                        copy.srcPos.y, copy.srcPos.z, has_rows ? copy.dstPtr.pitch : 0,
-                        has_rows ? copy.srcPtr.pitch : 0, copy.extent.height, copy.extent.depth);
-    };
-    if (rest(a) != rest(b)) find("its arrays, positions, pitches or numbers of rows have changed");
-  }
-
-  void compare_sets(std::uint32_t index, const NodeContent& kept, const NodeContent& now) {
-    const auto a = kept_.params<cudaMemsetParams>(kept), b = now_.params<cudaMemsetParams>(now);
-    if (is_constant("the target", index, offsetof(MemsetFields, dst))) compare_addresses("the target", a.dst, b.dst);
-    if (is_constant("the value", index, offsetof(MemsetFields, value))) compare_numbers("the value", a.value, b.value);
-    if (!is_constant("the size", index, offsetof(MemsetFields, bytes))) return;
-    compare_numbers("the size of an element", a.elementSize, b.elementSize);
-    compare_numbers("the width", a.width, b.width);
-    compare_numbers("the height", a.height, b.height);
-    if (a.height > 1) compare_numbers("the pitch", a.pitch, b.pitch);
-  }
-
-  void compare_host_functions(const NodeContent& kept, const NodeContent& now) {
-    const auto a = kept_.params<cudaHostNodeParams>(kept), b = now_.params<cudaHostNodeParams>(now);
-    compare_addresses("the function", reinterpret_cast<const void*>(a.fn), reinterpret_cast<const void*>(b.fn));
-    compare_addresses("its data", a.userData, b.userData);
-  }
-
-  void compare_memory(std::uint32_t index, cudaGraphNodeType type) {
-    const cudaGraphNode_t kept = kept_.graph.nodes[index], now = now_.graph.nodes[index];
-    void *a = nullptr, *b = nullptr;
-    if (type == cudaGraphNodeTypeMemAlloc) {
-      std::size_t bytes_of_a = 0, bytes_of_b = 0;
-      if (allocated_memory(kept, &a, &bytes_of_a).error != cudaSuccess) return;
-      if (allocated_memory(now, &b, &bytes_of_b).error == cudaSuccess) {
-        compare_numbers("the size", bytes_of_a, bytes_of_b);
-      }
-    } else {
-      if (freed_memory(kept, &a).error != cudaSuccess) return;
-      if (freed_memory(now, &b).error == cudaSuccess) compare_addresses("its memory", a, b);
-    }
   }
 
   Side kept_, now_;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <span>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
@@ -12,29 +11,11 @@
 #include "cuda/compat.h"
 #include "cuda/driver.h"
 #include "cuda/errors.h"
+#include "graph/attributes.h"
 
 namespace graphcache {
 namespace {
 
-// The launch attributes of kernel nodes that every supported driver knows, by number, because older toolkits do not
-// name all of them: access policy window, cooperative, cluster dimension, priority, memory synchronization domain map
-// and domain, shared memory carveout. Reading one costs 0.08 us a node. Programmatic launches are edges of the graph.
-// NVLink-centric scheduling (16) cannot be read, but an update that changes it fails.
-constexpr int kAttributes[] = {1, 2, 4, 8, 9, 10, 13, 14};
-// Attributes of drivers for CUDA 13.2 and newer: portable cluster sizes, shared memory mode.
-constexpr int kNewerAttributes[] = {17, 18};
-constexpr int kVersionOfNewer = 13020;
-// A newer driver may have attributes that this code does not know.
-constexpr int kNewestVersion = 13050;
-constexpr int kFirstUnknown = 19, kLastUnknown = 31;
-constexpr int kPreferredClusterDimension = 11;
-// The other is the scheduling policy. Neither can be read without a cluster size.
-constexpr int kOfClusters[] = {5, kPreferredClusterDimension};
-constexpr int kCooperative = 2;
-constexpr int kClusterDimension = 4;
-constexpr int kDeviceUpdatable = 13;
-constexpr int kOfResults[] = {kCooperative, kClusterDimension};  // Attributes that a kernel can see.
-constexpr int kLastOfTheOldestDriver = 10;    // Every driver for CUDA 12.4 knows the attributes up to this one.
 constexpr std::size_t kUsualSignature = 128;  // Bytes of a kernel node with one dependency and its priority.
 
 // Reads one graph. Its vectors are allocated once in their final size, because growing them takes as long as the
@@ -50,12 +31,10 @@ class Reader {
     signature_.reserve(from_.nodes.size() * kUsualSignature);
     put(static_cast<std::uint64_t>(from_.nodes.size()));
     for (const cudaGraphNode_t node : from_.nodes) {
-      Reading::Part part{end(), 0, 0};
+      if (reading_ != nullptr) reading_->parts.push_back({end(), 0, {}, {}});
       if (!read_place(node)) return std::nullopt;
-      part.dependencies_end = end();
+      if (reading_ != nullptr) reading_->parts.back().end = end();
       if (!read_parameters(node) && reading_ == nullptr) return std::nullopt;
-      part.end = end();
-      if (reading_ != nullptr) reading_->parts.push_back(part);
     }
     copy_bytes();
     if (reading_ != nullptr) reading_->sizes.assign(sizes_.begin(), sizes_.end());
@@ -106,6 +85,10 @@ class Reader {
         return read_host(node, content);
       case cudaGraphNodeTypeEmpty:
         return true;
+      case cudaGraphNodeTypeMemAlloc:
+      case cudaGraphNodeTypeMemFree:
+        if (reading_ != nullptr) keep_memory(node, content);
+        return false;
       default:
         return false;
     }
@@ -125,6 +108,7 @@ class Reader {
     for (std::size_t i = 0; i < count; ++i) {
       const std::optional<std::uint32_t> index = index_of(dependencies_[i]);
       if (!index) return false;
+      if (reading_ != nullptr) reading_->parts.back().dependencies.push_back(*index);
       put(*index);
       put(edges_[i].from_port);
       put(edges_[i].to_port);
@@ -159,10 +143,11 @@ class Reader {
     const CUDA_KERNEL_NODE_PARAMS& params = content.kernel;
     // An update between two contexts fails.
     if (reading_ == nullptr) put(content.readable ? params.ctx : context_);
-    const std::size_t attributes = signature_.size();
-    if (driver_.kernel_attribute == nullptr || !read_attributes(node, &content.grid_updatable)) {
-      if (reading_ == nullptr) return false;
-      signature_.resize(attributes);
+    content.grid_updatable = true;
+    if (reading_ != nullptr) {
+      keep_attributes(node);
+    } else if (driver_.kernel_attribute == nullptr || !read_attributes(node, &content.grid_updatable)) {
+      return false;
     }
     if (!content.readable) return true;
     const bool has_arguments = params.kernelParams != nullptr || params.extra != nullptr;
@@ -262,36 +247,33 @@ class Reader {
 
   // Reads all attributes, because an update refuses to change some and silently ignores others (fact 19).
   bool read_attributes(cudaGraphNode_t node, bool* grid_updatable) {
-    *grid_updatable = true;
-    const auto attributes = reading_ == nullptr ? std::span<const int>(kAttributes) : std::span<const int>(kOfResults);
-    for (const int id : attributes) {
+    bool has_cluster = false;
+    for (const KnownAttribute& known : kAttributes) {
+      if ((known.needs_cluster && !has_cluster) || known.since > driver_.version) continue;
       bool is_set = false;
-      if (!read_attribute(node, id, &is_set)) return false;
-      if (is_set && (id == kClusterDimension || id == kCooperative)) *grid_updatable = false;
+      if (!read_attribute(node, known.id, &is_set)) return false;
       // Updates do not support such nodes, and the host's patches take effect one launch late.
-      if (is_set && id == kDeviceUpdatable) return false;
-      if (!is_set || id != kClusterDimension) continue;
-      for (const int of_cluster : kOfClusters) {
-        if (!read_attribute(node, of_cluster, &is_set)) return false;
-      }
+      if (is_set && known.id == kDeviceUpdatable) return false;
+      has_cluster |= is_set && known.id == kClusterDimension;
+      if (is_set && (known.id == kClusterDimension || known.id == kCooperative)) *grid_updatable = false;
     }
-    if (reading_ == nullptr && !read_newer_attributes(node)) return false;
+    // It is unknown what an update does with an attribute newer than this code.
+    for (int id = kFirstUnknown; id <= kLastUnknown && driver_.version > kNewestVersion; ++id) {
+      bool is_set = false;
+      if (!read_attribute(node, id, &is_set) || is_set) return false;
+    }
     put(0);
     return true;
   }
 
-  // It is unknown what an update does with an attribute newer than this code.
-  bool read_newer_attributes(cudaGraphNode_t node) {
-    bool is_set = false;
-    if (driver_.version < kVersionOfNewer) return true;
-    for (const int id : kNewerAttributes) {
-      if (!read_attribute(node, id, &is_set)) return false;
+  void keep_attributes(cudaGraphNode_t node) {
+    for (const KnownAttribute& known : kAttributes) {
+      CUlaunchAttributeValue value;
+      bool is_set = false;
+      if (driver_.kernel_attribute == nullptr) return;
+      (void)driver_.read_attribute(node, static_cast<CUlaunchAttributeID>(known.id), &value, &is_set);
+      if (is_set) reading_->parts.back().attributes.push_back({&known, value});
     }
-    if (driver_.version <= kNewestVersion) return true;
-    for (int id = kFirstUnknown; id <= kLastUnknown; ++id) {
-      if (!read_attribute(node, id, &is_set) || is_set) return false;
-    }
-    return true;
   }
 
   // Returns false if the attribute could not be read. It may be missing if the driver does not know it or the device
@@ -358,6 +340,14 @@ class Reader {
     }
     keep(content, params);
     return true;
+  }
+
+  void keep_memory(cudaGraphNode_t node, NodeContent& content) {
+    Allocation memory;
+    const CallResult done = content.type == cudaGraphNodeTypeMemAlloc
+                                ? allocated_memory(node, &memory.begin, &memory.size)
+                                : freed_memory(node, &memory.begin);
+    if (done.error == cudaSuccess) keep(content, memory);
   }
 
   bool read_host(cudaGraphNode_t node, NodeContent& content) {

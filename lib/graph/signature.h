@@ -4,11 +4,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "graph/attributes.h"
 #include "graph/template.h"
 #include "policy/costs.h"
 
@@ -24,19 +26,35 @@ using Signature = std::string;
 // support one of its nodes or it could not be read.
 std::optional<Signature> describe(const Template& from, Content* content);
 
+// What a memory node allocates or frees, in place of CUDA's structures. What is freed has no size.
+struct Allocation {
+  void* begin = nullptr;
+  std::size_t size = 0;
+};
+
 // As much of any graph as can be read, for comparison with another recording of the same `fn` (compare.h).
 struct Reading {
-  // Offsets in the signature: where a node's type begins, its dependencies end, and its launch attributes end. A part
-  // that could not be read is empty.
+  struct Attribute {
+    const KnownAttribute* known;
+    CUlaunchAttributeValue value;
+  };
   struct Part {
-    std::uint32_t begin, dependencies_end, end;
+    std::uint32_t begin, end;                 // Offsets in the signature of the node's type and dependencies.
+    std::vector<std::uint32_t> dependencies;  // Indices of the nodes that it waits for.
+    std::vector<Attribute> attributes;        // Those that are set, as far as they could be read.
   };
 
-  Content content;                   // Contains only nodes, bytes and arguments.
+  template <class Params>
+  Params params(const NodeContent& node) const {
+    Params params;
+    std::memcpy(&params, content.bytes.data() + node.bytes, sizeof params);
+    return params;
+  }
+
+  Content content;                   // Contains only nodes, bytes and arguments. Includes those of memory nodes.
   std::vector<std::uint32_t> sizes;  // Size in bytes of each of Content::arguments.
-  // Contains only launch attributes that change results; the others depend on the stream of the capture.
-  Signature signature;
-  std::vector<Part> parts;  // One part for each node.
+  Signature signature;               // Contains no launch attributes.
+  std::vector<Part> parts;           // One part for each node.
 };
 // Returns nothing if the nodes' types or dependencies cannot be read.
 std::optional<Reading> read_all(const Template& from);

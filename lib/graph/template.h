@@ -5,6 +5,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -82,6 +83,12 @@ struct Slots {
   std::vector<unsigned char> fields;
   CUcontext context = nullptr;  // The context of the cache's device.
 
+  // The slot node with this index, or null.
+  const SlotNode* node(std::uint32_t index) const {
+    const auto found = std::lower_bound(nodes.begin(), nodes.end(), index,
+                                        [](const SlotNode& one, std::uint32_t i) { return one.index < i; });
+    return found != nodes.end() && found->index == index ? &*found : nullptr;
+  }
   template <class Fields>
   Fields& as(const SlotNode& node) {
     return *reinterpret_cast<Fields*>(fields.data() + node.fields);

@@ -457,7 +457,7 @@ DEFECTS = [
            "if (a != b) found->note(NodeDifference::kFixed, here_and_there(", "if (false) found->note("
            "NodeDifference::kFixed, here_and_there(", ("graph_info",)),
     Defect("an argument that follows a slot is a constant",
-           "return binding.target < begin + size && begin < binding.target + binding.size;", "return false;",
+           "may_follow ? slots.binding(*slot_node, slot_node->fields + target) : nullptr", "nullptr",
            ("graph_info",)),
     Defect("the number of an entry that is gone finds its successor",
            "entry->number() == number && !entry->erased ? entry", "!entry->erased ? entry", ("graph_info",)),

@@ -1,0 +1,107 @@
+#include "graph/fields.h"
+
+#include <absl/strings/str_cat.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace graphcache {
+namespace {
+
+constexpr std::size_t kNone = SIZE_MAX;  // No slot can go there.
+
+}  // namespace
+
+std::vector<Field> fields_of(const Reading& reading, const Slots& slots, std::uint32_t index) {
+  using Kind = Field::Kind;
+  const NodeContent& node = reading.content.nodes[index];
+  const SlotNode* const slot_node = slots.node(index);
+  std::vector<Field> fields;
+  // `target` is the field's offset in the slot node's block.
+  const auto add_bytes = [&](Kind kind, std::string name, const char* shown, const void* value, std::size_t size,
+                             std::size_t target) {
+    const bool may_follow = slot_node != nullptr && target != kNone;
+    fields.push_back({kind, std::move(name), shown, std::string(static_cast<const char*>(value), size),
+                      may_follow ? slots.binding(*slot_node, slot_node->fields + target) : nullptr});
+  };
+  const auto add = [&](Kind kind, const char* name, const char* shown, const auto& value, std::size_t target = kNone) {
+    add_bytes(kind, name, shown, &value, sizeof value, target);
+  };
+
+  if (node.type == cudaGraphNodeTypeKernel) {
+    const CUDA_KERNEL_NODE_PARAMS& kernel = node.kernel;
+    const std::array grid = {kernel.gridDimX, kernel.gridDimY, kernel.gridDimZ};
+    const std::array block = {kernel.blockDimX, kernel.blockDimY, kernel.blockDimZ};
+    add(Kind::kShape, "the grid", nullptr, grid, offsetof(KernelFields, grid));
+    add(Kind::kShape, "the block", nullptr, block, offsetof(KernelFields, block));
+    add(Kind::kNumber, "dynamic shared memory", nullptr, kernel.sharedMemBytes, offsetof(KernelFields, shared_bytes));
+    if (!node.readable) return fields;
+    for (std::uint32_t i = 0; i < node.argument_count; ++i) {
+      const std::uint32_t at = node.first_argument + i;
+      const bool may_follow = slot_node != nullptr && i < slot_node->argument_count;
+      add_bytes(Kind::kBytes, absl::StrCat("argument ", i), "",
+                reading.content.bytes.data() + node.bytes + reading.content.arguments[at], reading.sizes[at],
+                may_follow ? slots.arguments[slot_node->first_argument + i] - slot_node->fields : kNone);
+    }
+    return fields;
+  }
+  if (node.size == 0) return fields;  // Its parameters could not be read.
+  switch (node.type) {
+    case cudaGraphNodeTypeMemcpy: {
+      const auto copy = reading.params<cudaMemcpy3DParms>(node);
+      add(Kind::kAddress, "the target", "destination", copy.dstPtr.ptr, offsetof(MemcpyFields, dst));
+      add(Kind::kAddress, "the source", "source", copy.srcPtr.ptr, offsetof(MemcpyFields, src));
+      add(Kind::kNumber, "the size", "bytes", copy.extent.width, offsetof(MemcpyFields, bytes));
+      // Copies of one row have no pitches.
+      const bool has_rows = copy.extent.height > 1 || copy.extent.depth > 1;
+      const auto of_array = [](cudaArray_t array) { return reinterpret_cast<std::uintptr_t>(array); };
+      const std::array<std::size_t, 12> rest = {of_array(copy.dstArray),
+                                                of_array(copy.srcArray),
+                                                copy.dstPos.x,
+                                                copy.dstPos.y,
+                                                copy.dstPos.z,
+                                                copy.srcPos.x,
+                                                copy.srcPos.y,
+                                                copy.srcPos.z,
+                                                has_rows ? copy.dstPtr.pitch : 0,
+                                                has_rows ? copy.srcPtr.pitch : 0,
+                                                copy.extent.height,
+                                                copy.extent.depth};
+      add(Kind::kOther, "its arrays, positions, pitches or numbers of rows", nullptr, rest);
+      // The kind follows from the memory at both ends, so it means nothing where an end is a slot.
+      if (fields[0].slot != nullptr || fields[1].slot != nullptr) break;
+      add(Kind::kNumber, "the kind (cudaMemcpyKind)", nullptr, copy.kind);
+      break;
+    }
+    case cudaGraphNodeTypeMemset: {
+      const auto set = reading.params<cudaMemsetParams>(node);
+      add(Kind::kAddress, "the target", "destination", set.dst, offsetof(MemsetFields, dst));
+      add(Kind::kNumber, "the value", "value", set.value, offsetof(MemsetFields, value));
+      add(Kind::kNumber, "the size", "bytes", set.width * set.elementSize, offsetof(MemsetFields, bytes));
+      if (fields.back().slot != nullptr) break;
+      add(Kind::kNumber, "the size of an element", nullptr, set.elementSize);
+      add(Kind::kNumber, "the height", nullptr, set.height);
+      if (set.height > 1) add(Kind::kNumber, "the pitch", nullptr, set.pitch);
+      break;
+    }
+    case cudaGraphNodeTypeHost: {
+      const auto host = reading.params<cudaHostNodeParams>(node);
+      add(Kind::kAddress, "the function", nullptr, host.fn);
+      add(Kind::kAddress, "its data", nullptr, host.userData);
+      break;
+    }
+    case cudaGraphNodeTypeMemAlloc:
+      add(Kind::kNumber, "the size", nullptr, reading.params<Allocation>(node).size);
+      break;
+    case cudaGraphNodeTypeMemFree:
+      add(Kind::kAddress, "its memory", nullptr, reading.params<Allocation>(node).begin);
+      break;
+    default:
+      break;
+  }
+  return fields;
+}
+
+}  // namespace graphcache
