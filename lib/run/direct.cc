@@ -77,8 +77,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_inlined(const Request& request) {
 }
 
 Outcome Cache::Impl::count_inlined() {
-  MutexLock lock(mutex_);
-  ++totals_.outcomes[static_cast<int>(Outcome::kInlined)];
+  hits_->counts.add(Outcome::kInlined);
   return Outcome::kInlined;
 }
 
@@ -106,7 +105,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_directly(Held& held, EagerReason reason
     ++entry->users;
   }
   held.release();
-  const User user(*this, entry);
+  User user(*this, entry);
   LastErrorGuard last_error;
   DeviceGuard device(options_.device);
   absl::Status status = device.status();
@@ -115,9 +114,9 @@ absl::StatusOr<Outcome> Cache::Impl::run_directly(Held& held, EagerReason reason
     status = request.call.makes_graph() ? launch_once(request) : enqueue(request.given, request.call, device_->setter);
   }
   if (!status.ok()) return failed(request, std::move(status));
-
-  MutexLock lock(mutex_);
-  return count_eager(entry, reason);
+  if (entry == nullptr) return count_eager(reason);
+  user.eager = reason;
+  return Outcome::kEager;
 }
 
 // Makes an executable of the graph that `fn` returns, for one launch. Called without the entry's lock.
@@ -151,10 +150,7 @@ absl::Status Cache::Impl::launch_once(const Request& request) {
     if (!audience_->empty()) epitaph = {.audience = audience_, .content = content};
     device_->graveyard.add(std::move(once), {}, {}, std::move(epitaph));
   };
-  {
-    MutexLock lock(mutex_);
-    ++totals_.instantiations;
-  }
+  ++totals_.instantiations;
   Audience::Span span(*audience_, event_of(EventKind::kLaunch), {Audience::Filter::Kind::kLaunches});
   if (!span.refused().ok()) return span.refused();
   const cudaError_t error = once->launch(request.stream);
@@ -168,18 +164,20 @@ Cache::Impl::User::~User() {
   {
     MutexLock lock(impl_.mutex_);
     --entry_->users;
+    if (eager) impl_.count_eager(entry_, *eager);
     if (entry_->erased) gone = impl_.sweep();
   }
   if (gone) impl_.device_->graveyard.collect_all();
 }
 
 Outcome Cache::Impl::count_eager(Entry* entry, EagerReason reason) {
-  ++totals_.eager_reasons[static_cast<int>(reason)];
-  ++totals_.outcomes[static_cast<int>(Outcome::kEager)];
-  if (entry != nullptr) {
-    entry->outcomes[static_cast<int>(Outcome::kEager)].add(1);
-    entry->eager_reason = reason;
-  }
+  entry->outcomes[static_cast<int>(Outcome::kEager)].add(1);
+  entry->eager_reason = reason;
+  return count_eager(reason);
+}
+
+Outcome Cache::Impl::count_eager(EagerReason reason) {
+  ++totals_.eager_reasons[static_cast<std::size_t>(reason)];
   return Outcome::kEager;
 }
 

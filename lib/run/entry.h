@@ -119,8 +119,6 @@ struct EntryContents {
   int users = 0;               // Threads that run `fn` and need the entry to exist without holding `lock`.
   State state = State::kCold;  // Changed under `lock` as well.
   bool pinned = false;
-  absl::Status error;                       // The error behind the last direct run; ok after a capture.
-  bool broke = false;                       // Whether a capture has broken since the last one that did not fail.
   std::optional<EagerReason> eager_reason;  // The reason of the last direct run.
   // The signature of its content, or null if the content cannot have siblings.
   Signatures::Known* signature = nullptr;
@@ -129,6 +127,10 @@ struct EntryContents {
   Loss template_lost = Loss::kNone;    // Why it last lost its template.
   std::size_t others = 0;              // Number of executables when it was last evicted.
   std::unique_ptr<Notes> notes;        // Null if there are none: see Entry::note().
+
+  // Written under `lock` and the cache's lock.
+  absl::Status error;  // The error behind the last direct run; ok after a capture.
+  bool broke = false;  // Whether a capture has broken since the last one that did not fail.
 
   // Guarded by `lock`.
   std::shared_ptr<Content> content;  // Null while cold.

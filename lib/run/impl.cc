@@ -199,9 +199,10 @@ absl::Status Cache::Impl::status() const {
 }
 
 Stats Cache::Impl::stats() const {
-  MutexLock lock(mutex_);
-  Stats stats = totals_;
+  Stats stats;
+  totals_.add_to(stats);
   hits_->counts.add_to(stats);
+  MutexLock lock(mutex_);
   stats.live_executables = policy_.executables();
   stats.live_templates = index_.templates();
   stats.families = policy_.families();

@@ -31,6 +31,7 @@
 #include "run/hit.h"
 #include "run/index.h"
 #include "run/known_streams.h"
+#include "run/totals.h"
 
 namespace graphcache {
 
@@ -98,6 +99,8 @@ class Cache::Impl {
     ~User();
     User(const User&) = delete;
     User& operator=(const User&) = delete;
+
+    std::optional<EagerReason> eager;  // Set if the run ends with this outcome: it is then counted.
 
    private:
     Impl& impl_;
@@ -226,7 +229,7 @@ class Cache::Impl {
   absl::Status find_family(Held& entry, const Request& request);
   void read_graph(Entry& entry);
   Obtained obtain(Held& entry, const Request& request);
-  Entry* lock_candidate(const Entry* entry);
+  Entry* lock_candidate(const Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool find_offer(Held& entry, Held& lender, Offer* offer);
   bool decide(Held& entry, Held& lender, const Offer& offer, Plan* made);
   // Entries that have lost their executables, to be reported without the cache's lock. Those in `locked` stay locked
@@ -246,9 +249,9 @@ class Cache::Impl {
   bool take_over(Held& entry, Held& lender, const Plan& plan, const Request& request, Obtained* obtained);
   CallResult add_set(Held& entry, Held& lender, const Request& request);
   absl::Status warm_set(Held& entry, Held& lender, const Request& request);
-  CallResult instantiate_ahead(Held& entry);
-  void buy(Held& entry, bool may_evict, cudaStream_t stream, Obtained* obtained);
-  CallResult instantiate(Entry& entry, cudaStream_t stream);
+  CallResult instantiate_ahead(Held& entry, Plan& plan);
+  void buy(Held& entry, Plan& plan, bool may_evict, cudaStream_t stream, Obtained* obtained);
+  CallResult instantiate(Entry& entry, Plan& plan, cudaStream_t stream);
   void refuse_device_updates(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The policy's queries: when a key was last used, and whether it is idle.
   auto last_use_of() const {
@@ -257,7 +260,7 @@ class Cache::Impl {
   bool is_idle(KeyId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Index::is_idle(index_.of(id)); }
 
   // Budgets.
-  bool has_room(const Entry& entry);
+  bool has_room(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void evict(Entry* entry, Loss why, Losers* losers = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Cleans up if something throws while the entry's executable changes, because its contents are then unknown.
   auto evicting(Held& entry) {
@@ -284,14 +287,10 @@ class Cache::Impl {
   void for_each_entry(Look&& look, Take&& take) const;
 
   // Book-keeping.
-  void add_time(std::chrono::nanoseconds Stats::*counter, std::chrono::steady_clock::time_point begin) {
-    const auto time = std::chrono::steady_clock::now() - begin;
-    MutexLock lock(mutex_);
-    totals_.*counter += time;
-  }
   absl::Status failed(const Request& request, absl::Status why);
   Outcome count_inlined();
   Outcome count_eager(Entry* entry, EagerReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Outcome count_eager(EagerReason reason);  // Of a run without an entry.
   void lose(const absl::Status& why);
   // GRAPHCACHE_LOG and Listener::message(). Call this without mutex_.
   void log(std::string_view text) const noexcept;
@@ -329,21 +328,22 @@ class Cache::Impl {
   const std::shared_ptr<const Audience> audience_;
   const detail::DiagnoseInterface* diagnoser_ = nullptr;  // Null unless Options::diagnose is set and works.
   std::atomic<bool> lost_{false};
+  std::atomic<bool> has_surplus_{false};  // Whether there may be more templates than allowed.
 
   mutable Mutex mutex_;
   std::condition_variable_any unlocked_;  // With mutex_: an awaited entry has been unlocked.
   Index index_ ABSL_GUARDED_BY(mutex_);
   Policy policy_ ABSL_GUARDED_BY(mutex_);
   Signatures signatures_ ABSL_GUARDED_BY(mutex_);
+  absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
+
   // Number of evictions at which the next line is logged.
-  std::uint64_t next_storm_ ABSL_GUARDED_BY(mutex_) = 1024;
-  // The counters that are kept under this lock.
-  Stats totals_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<std::uint64_t> next_storm_{1024};
+  Totals totals_;
   // Its epoch is written under `mutex_`.
   const std::shared_ptr<detail::Hits> hits_ = std::make_shared<detail::Hits>();
   // Streams that were checked to belong to the cache's device.
   KnownStreams known_streams_;
-  absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
 };
 
 template <class F>

@@ -94,18 +94,20 @@ class Cache::Impl::Locked {
 Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) {
   for (;;) {  // Repeats after each refusal.
     Obtained obtained;
-    Held lender(*this, lock_candidate(entry.get()));
+    Held lender(*this, nullptr);
     Offer offer;
-    if (!find_offer(entry, lender, &offer)) continue;
     Plan plan;
-    if (!decide(entry, lender, offer, &plan)) continue;
+    if (!decide(entry, lender, offer, &plan)) {
+      const bool is_offered = lender.get() != nullptr && find_offer(entry, lender, &offer);
+      if (!is_offered || !decide(entry, lender, offer, &plan)) continue;
+    }
     switch (plan.action) {
       case Plan::Action::kDirect:
         return obtained;
       case Plan::Action::kOwn:
       case Plan::Action::kTable:
         lender.release();
-        buy(entry, /*may_evict=*/true, request.stream, &obtained);
+        buy(entry, plan, /*may_evict=*/true, request.stream, &obtained);
         return obtained;
       case Plan::Action::kBorrow:
         if (take_over(entry, lender, plan, request, &obtained)) return obtained;
@@ -113,8 +115,8 @@ Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) {
   }
 }
 
+// An entry whose executable could be borrowed, locked, or null.
 Entry* Cache::Impl::lock_candidate(const Entry* entry) {
-  MutexLock lock(mutex_);
   const auto is_idle = [this](KeyId key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return this->is_idle(key); };
   const KeyId id = policy_.candidate(entry->id, {is_idle, last_use_of()});
   if (id == kNoKey) return nullptr;
@@ -124,7 +126,6 @@ Entry* Cache::Impl::lock_candidate(const Entry* entry) {
 
 // Fills in what the entry could borrow. Returns false if the table cannot hold the entry's parameter set.
 bool Cache::Impl::find_offer(Held& entry, Held& lender, Offer* offer) {
-  if (lender.get() == nullptr) return true;
   offer->lender = lender->id;
   Executable& executable = *lender->executable;
   if (ParameterTable* const table = executable.table(); table != nullptr) {
@@ -141,14 +142,19 @@ bool Cache::Impl::find_offer(Held& entry, Held& lender, Offer* offer) {
   return true;
 }
 
-// From here on the plan counts, and what it evicts is gone. If the plan borrows from another lender, that one is locked
-// instead. Returns false if a lender has become available in the meantime.
+// Without a lender it first looks for one, and if there is one returns false with it. Else the plan counts from here
+// on, and what it evicts is gone. If it borrows from another lender, that one is locked instead. Returns false without
+// a lender if one has become available in the meantime.
 bool Cache::Impl::decide(Held& entry, Held& lender, const Offer& offer, Plan* made) {
   Plan& plan = *made;
   Entry* other = nullptr;
   Losers losers;
   {
     MutexLock lock(mutex_);
+    if (lender.get() == nullptr) {
+      lender.reset(lock_candidate(entry.get()));
+      if (lender.get() != nullptr) return false;
+    }
     sweep();
     Locked locked(*this, lender.get());
     const auto lock_idle = [&](KeyId id) { return locked.try_lock(id); };
@@ -198,7 +204,7 @@ void Cache::Impl::report(const Losers& losers) {
 bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const Request& request, Obtained* obtained) {
   LastErrorGuard last_error;
   const auto begin = std::chrono::steady_clock::now();
-  const absl::Cleanup timed = [&] { add_time(&Stats::update_time, begin); };
+  const absl::Cleanup timed = [&] { Totals::add(totals_.update_time, begin); };
   Audience::Span span(*audience_, event_of(EventKind::kUpdate, *entry.get()));
   span.event.loss = entry->executable_lost;
   span.event.status = absl::CancelledError("");  // Until it is done.
@@ -260,18 +266,16 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
   }
   std::string refusal;
   if (!done && brought.refusal) refusal = text_of_refusal(*entry->content, brought);
-  {
-    MutexLock lock(mutex_);
-    totals_.updates += brought.updates;
-    totals_.set_switches += done && by_set ? 1 : 0;
-    if (done) return true;
-    if (brought.refusal) {
-      ++totals_.refused_updates[static_cast<std::size_t>(*brought.refusal)];
+  totals_.updates += static_cast<std::uint64_t>(brought.updates);
+  totals_.set_switches += done && by_set ? 1 : 0;
+  if (done) return true;
+  if (brought.refusal) {
+    ++totals_.refused_updates[static_cast<std::size_t>(*brought.refusal)];
+    {
+      MutexLock lock(mutex_);
       policy_.refuse_siblings(entry->id);
       entry->note().refusal = refusal;
     }
-  }
-  if (brought.refusal) {
     log(request.key, absl::StrCat("the runtime refused an update between two graphs that look alike: the key shares no "
                                   "executables; ",
                                   refusal));
@@ -293,15 +297,15 @@ CallResult Cache::Impl::add_set(Held& entry, Held& lender, const Request& reques
 // Instantiates the executable that the policy has promised to the entry. If memory runs out, evicts one more
 // executable, returns the memory that the device keeps for graphs, and tries once more. Copies are enqueued on the
 // stream.
-void Cache::Impl::buy(Held& entry, bool may_evict, cudaStream_t stream, Obtained* obtained) {
+void Cache::Impl::buy(Held& entry, Plan& plan, bool may_evict, cudaStream_t stream, Obtained* obtained) {
   const auto begin = std::chrono::steady_clock::now();
-  const absl::Cleanup timed = [&] { add_time(&Stats::instantiate_time, begin); };
+  const absl::Cleanup timed = [&] { Totals::add(totals_.instantiate_time, begin); };
   Audience::Span span(*audience_, event_of(EventKind::kInstantiate, *entry.get()));
   span.event.loss = entry->executable_lost;
   span.event.status = absl::CancelledError("");  // Until it is done.
   LastErrorGuard last_error;
   auto threw = evicting(entry);
-  CallResult result = instantiate(*entry.get(), stream);
+  CallResult result = instantiate(*entry.get(), plan, stream);
   if (result.error == cudaErrorMemoryAllocation || result.error == cudaErrorNotSupported) {
     Losers losers;
     losers.reserve(1);
@@ -320,13 +324,12 @@ void Cache::Impl::buy(Held& entry, bool may_evict, cudaStream_t stream, Obtained
     result = device_->graveyard.collect_all(device_->memory.get());
     if (result.error == cudaSuccess) {
       cudaDeviceGraphMemTrim(options_.device);
-      result = instantiate(*entry.get(), stream);
+      result = instantiate(*entry.get(), plan, stream);
     }
   }
   std::move(threw).Cancel();
   if (result.error == cudaSuccess) {
     span.event.status = absl::OkStatus();
-    MutexLock lock(mutex_);
     ++totals_.instantiations;
     return;
   }
@@ -335,20 +338,17 @@ void Cache::Impl::buy(Held& entry, bool may_evict, cudaStream_t stream, Obtained
   obtained->why = result.error == cudaErrorMemoryAllocation ? EagerReason::kOutOfMemory : EagerReason::kRefused;
 }
 
-// Instantiates a plain executable if the device cannot update this one.
-CallResult Cache::Impl::instantiate(Entry& entry, cudaStream_t stream) {
+// Instantiates a plain executable, and plans one, if the device cannot update this one.
+CallResult Cache::Impl::instantiate(Entry& entry, Plan& plan, cudaStream_t stream) {
   RelaxedCaptureMode relaxed;
-  bool with_table = false, is_device_updated = false;
-  {
-    MutexLock lock(mutex_);
-    with_table = policy_.has_table(entry.id);
-    is_device_updated = policy_.is_device_updated(entry.id);
-  }
-  if (is_device_updated) {
+  const bool with_table = plan.action == Plan::Action::kTable;
+  if (with_table || plan.writes_slots) {
     const CallResult result =
         Executable::instantiate_updated(entry.graph, entry.content, with_table, options_.instantiate_flags,
                                         device_->scratch, device_->updater, stream, &entry.executable);
     if (result.error == cudaSuccess || is_fatal(result.error)) return result;
+    plan.action = Plan::Action::kOwn;
+    plan.writes_slots = false;
     MutexLock lock(mutex_);
     refuse_device_updates(&entry);
   }
@@ -365,7 +365,6 @@ void Cache::Impl::refuse_device_updates(Entry* entry) {
 // Whether an executable could be had now, so that no capture is wasted. Nothing is evicted for this, because the
 // capture may still fail.
 bool Cache::Impl::has_room(const Entry& entry) {
-  MutexLock lock(mutex_);
   sweep();
   const auto is_idle = [this](KeyId key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return this->is_idle(key); };
   return policy_.has_room(entry.id, {is_idle, last_use_of()});
@@ -403,21 +402,19 @@ void Cache::Impl::drop(Entry* entry, Loss why) {
 // Cleans up after a run: surplus templates and evicted executables.
 void Cache::Impl::tidy_up(cudaStream_t stream) {
   if (lost_) return;
-  std::uint64_t storm = 0;
-  {
+  const std::uint64_t evictions = totals_.evictions;
+  std::uint64_t storm = next_storm_;
+  if (evictions >= storm && next_storm_.compare_exchange_strong(storm, 2 * evictions)) log_evictions(evictions);
+  if (has_surplus_) {
     MutexLock lock(mutex_);
-    if (totals_.evictions >= next_storm_) {
-      storm = totals_.evictions;
-      next_storm_ = 2 * storm;
-    }
     while (index_.templates() > static_cast<std::size_t>(options_.max_templates)) {
       Entry* const oldest = index_.oldest_recorded();
       if (oldest == nullptr || !Index::try_lock_idle(oldest)) break;  // A hit may have just begun.
       drop(oldest, Loss::kTemplates);
       unlock_under_mutex(oldest);
     }
+    has_surplus_ = index_.templates() > static_cast<std::size_t>(options_.max_templates);
   }
-  if (storm != 0) log_evictions(storm);
   device_->graveyard.collect(stream);
 }
 

@@ -38,10 +38,7 @@ GraphFacts facts_of(const Content& content) {
 
 template <class F>
 auto Cache::Impl::without_throwing(const Request& request, F&& f) -> decltype(f()) {
-  const auto count = [this] {
-    MutexLock lock(mutex_);
-    ++totals_.failed;
-  };
+  const auto count = [this] { ++totals_.failed; };
   try {
     return f();
   } catch (const std::bad_alloc&) {
@@ -190,7 +187,7 @@ cudaError_t Cache::Impl::launch_first(Entry& entry, cudaStream_t stream) {
   const auto begin = std::chrono::steady_clock::now();
   const cudaError_t error = entry.executable->launch(stream);
   if (error != cudaSuccess) span.event.status = cuda_failure("cudaGraphLaunch", error);
-  add_time(&Stats::first_launch_time, begin);
+  Totals::add(totals_.first_launch_time, begin);
   return error;
 }
 
@@ -198,9 +195,13 @@ cudaError_t Cache::Impl::launch_first(Entry& entry, cudaStream_t stream) {
 absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& request) {
   LastErrorGuard last_error;
   request.last_error = &last_error;
+  Retry& retry = entry->retry;
+  if (retry.left == Retry::kNew) retry.left = options_.capture_after;
+  bool may_run_a_graph = true;
   {
     MutexLock lock(mutex_);
     touch(entry.get());
+    if (entry->content == nullptr && retry.left == 0) may_run_a_graph = has_room(*entry.get());
   }
   if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
   entry->stream = LaunchStream::of(request.stream);
@@ -215,8 +216,6 @@ absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& requ
     entry.release();
     tidy_up(request.stream);
   };
-  Retry& retry = entry->retry;
-  if (retry.left == Retry::kNew) retry.left = options_.capture_after;
   if (retry.left > 0) {
     --retry.left;
     return run_directly(entry, retry.why, request);
@@ -224,7 +223,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& requ
   // Before any work of this run, because the rest of the program may need that work to go on.
   trim(/*if_much=*/true);
   if (entry->content != nullptr) return bring_back(entry, request, Outcome::kSwitched, Outcome::kRestored);
-  if (!has_room(*entry.get())) return run_directly(entry, EagerReason::kBudget, request);
+  if (!may_run_a_graph) return run_directly(entry, EagerReason::kBudget, request);
   return record(entry, request);
 }
 
@@ -276,22 +275,14 @@ absl::Status Cache::Impl::no_template(const Request& request, absl::Status why, 
 // Captures a template for the entry, or sets why there is none.
 absl::Status Cache::Impl::capture_template(Held& entry, const Request& request, NoTemplate* none) {
   using Why = NoTemplate::Why;
-  absl::Cleanup in_vain = [&] {
-    MutexLock lock(mutex_);
-    ++totals_.capture_failures;
-  };
+  absl::Cleanup in_vain = [&] { ++totals_.capture_failures; };
   Captured captured;
   const absl::Cleanup dropped = [&] { add_to(request.dropped, captured.kept); };
   Report report;
-  bool is_first = false, is_first_break = false;
-  {
-    MutexLock lock(mutex_);
-    is_first = entry->error.ok();
-    is_first_break = !entry->broke;
-  }
+  const bool is_first = entry->error.ok(), is_first_break = !entry->broke;
   {
     const auto begin = std::chrono::steady_clock::now();
-    const absl::Cleanup timed = [&] { add_time(&Stats::capture_time, begin); };
+    const absl::Cleanup timed = [&] { Totals::add(totals_.capture_time, begin); };
     captured = capture_fn(*entry.get(), request, is_first_break ? teller_of(request) : nullptr, &report);
   }
 
@@ -363,6 +354,7 @@ void Cache::Impl::keep_template(Entry* entry, std::shared_ptr<Content> content, 
   entry->error = absl::OkStatus();
   entry->broke = false;
   index_.set_state(entry, State::kRecorded);
+  has_surplus_ = index_.templates() > static_cast<std::size_t>(options_.max_templates);
   ++totals_.captures;
 }
 
@@ -429,7 +421,6 @@ absl::Status Cache::Impl::failed(const Request& request, absl::Status why) {
     log(request.key, message_of(why));
     lose(why);
   }
-  MutexLock lock(mutex_);
   ++totals_.failed;
   return with_key(why, request.key);
 }

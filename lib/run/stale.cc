@@ -122,7 +122,6 @@ absl::Status Cache::Impl::record_again(Held& entry, const Request& request, std:
   if (!difference) return absl::OkStatus();
   *found = *std::move(difference);
   if (!found->empty()) absl::StrAppend(found, "; make what changes a slot, or put it in the key");
-  MutexLock lock(mutex_);
   ++totals_.verified;
   return absl::OkStatus();
 }
@@ -132,8 +131,8 @@ bool Cache::Impl::report(Entry* entry, const std::string& finding) {
   // "node 3 (kernel add), argument 2 was 1 when the key was recorded, ...".
   const auto place_of = [](std::string_view text) { return text.substr(0, text.find(" was ")); };
   const std::string_view place = place_of(finding);
-  MutexLock lock(mutex_);
   ++totals_.stale;
+  MutexLock lock(mutex_);
   return Notes::count(&entry->note().stale, finding, [&](const std::string& text) { return place_of(text) == place; });
 }
 

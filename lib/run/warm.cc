@@ -44,18 +44,21 @@ absl::Status Cache::Impl::warm(const Request& request) {
   }
   entry->retry.at_once();
   if (absl::Status lost = find_family(entry, request); !lost.ok()) return failed(request, std::move(lost));
-  if (Held lender(*this, lock_candidate(entry.get())); lender.get() != nullptr) {
-    return warm_set(entry, lender, request);
-  }
+  Held lender(*this, nullptr);
+  Plan plan;
   {
     MutexLock lock(mutex_);
-    sweep();
-    const Plan plan = policy_.plan(entry->id, {}, {[](KeyId) { return false; }});
-    if (plan.action == Plan::Action::kDirect) return absl::OkStatus();
-    Losers none;
-    begin(entry.get(), plan, &none);
+    lender.reset(lock_candidate(entry.get()));
+    if (lender.get() == nullptr) {
+      sweep();
+      plan = policy_.plan(entry->id, {}, {[](KeyId) { return false; }});
+      if (plan.action == Plan::Action::kDirect) return absl::OkStatus();
+      Losers none;
+      begin(entry.get(), plan, &none);
+    }
   }
-  const CallResult result = instantiate_ahead(entry);
+  if (lender.get() != nullptr) return warm_set(entry, lender, request);
+  const CallResult result = instantiate_ahead(entry, plan);
   if (result.error == cudaSuccess) return absl::OkStatus();
   if (!is_fatal(result.error)) {
     MutexLock lock(mutex_);
@@ -65,20 +68,20 @@ absl::Status Cache::Impl::warm(const Request& request) {
 }
 
 // Instantiates and uploads the executable that was promised to the entry. Evicts no executable.
-CallResult Cache::Impl::instantiate_ahead(Held& entry) {
+CallResult Cache::Impl::instantiate_ahead(Held& entry, Plan& plan) {
   Obtained obtained;
   cudaStream_t stream = nullptr;
   {
     RelaxedCaptureMode relaxed;
     obtained.result = device_->upload_stream.get(&stream);
   }
-  if (obtained.result.error == cudaSuccess) buy(entry, /*may_evict=*/false, stream, &obtained);
+  if (obtained.result.error == cudaSuccess) buy(entry, plan, /*may_evict=*/false, stream, &obtained);
   if (obtained.result.error != cudaSuccess) return obtained.result;
   Audience::Span span(*audience_, event_of(EventKind::kUpload, *entry.get()));
   const auto begin = std::chrono::steady_clock::now();
   const CallResult result = entry->executable->put_in_place(stream);
   if (result.error != cudaSuccess) span.event.status = cuda_failure(result.call, result.error);
-  add_time(&Stats::first_launch_time, begin);
+  Totals::add(totals_.first_launch_time, begin);
   return result;
 }
 
