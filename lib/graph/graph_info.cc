@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/compat.h"
 #include "cuda/driver.h"
 #include "cuda/errors.h"
 #include "graph/fields.h"

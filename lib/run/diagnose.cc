@@ -75,11 +75,7 @@ void Cache::Impl::note_strays(Entry* entry, const Request& request, const std::v
     CacheEvent event = event_of(EventKind::kStray, *entry);
     event.text = stray;
     audience_->mark(event);
-    {
-      MutexLock lock(mutex_);
-      const auto is_same = [&](const std::string& text) { return text == stray; };
-      if (!Notes::count(&entry->note().stray_work, stray, is_same)) continue;
-    }
+    if (!note(entry, &Notes::stray_work, stray, [&](const std::string& text) { return text == stray; })) continue;
     log(request.key, absl::StrCat(stray, ": it runs now, and no replay repeats it: enqueue it on rec.stream()"));
   }
 }

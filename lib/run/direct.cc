@@ -195,7 +195,6 @@ absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult
   const bool launched = reason == EagerReason::kLaunchFailed;
   if (launched) {
     if (is_capture_error(result.error)) return failed(request, cuda_failure(result.call, result.error));
-    MutexLock lock(mutex_);
     known_streams_.erase(request.stream);
   }
   auto threw = evicting(entry);
@@ -203,13 +202,8 @@ absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult
   std::move(threw).Cancel();
   if (launched && !unfit.ok()) return failed(request, std::move(unfit));
   absl::Status error = cuda_failure(result.call, result.error);
-  {
-    MutexLock lock(mutex_);
-    entry->error = std::move(error);
-    if (entry->state == State::kLive) evict(entry.get(), Loss::kFailed);
-    const bool is_unfit = result.call == kInstantiate && reason != EagerReason::kOutOfMemory;
-    if (is_unfit && entry->state != State::kCold) drop(entry.get(), Loss::kFailed);
-  }
+  const bool is_unfit = result.call == kInstantiate && reason != EagerReason::kOutOfMemory;
+  give_up(*entry.get(), Loss::kFailed, /*and_template=*/is_unfit, std::move(error));
   entry->retry.later();
   if (!unfit.ok()) return failed(request, std::move(unfit));
   auto outcome = reported(entry, request, [&] { return run_directly(entry, reason, request); });

@@ -31,19 +31,13 @@ absl::StatusOr<GraphInfo> Cache::Impl::graph(const Key& key) try {
 }
 
 absl::StatusOr<GraphInfo> Cache::Impl::graph(std::uint64_t number) try {
+  GraphInfo info;
   Entry* locked = nullptr;
-  if (absl::Status status = lock_by_number(number, &locked); !status.ok()) return status;
+  if (absl::Status status = lock_by_number(number, &locked, &info); !status.ok()) return status;
   const Held entry(*this, locked);
   const LastErrorGuard last_error;
   DeviceGuard device(options_.device);
   if (!device.status().ok()) return device.status();
-  GraphInfo info;
-  info.entry = number;
-  info.label = std::string(entry->key.label());
-  {
-    MutexLock lock(mutex_);
-    info.family = policy_.family(entry->id);
-  }
   Executable* const executable = entry->executable.get();
   const Template& from = entry->graph.empty() ? executable->base() : entry->graph;
   if (!read_graph_info(from, *entry->content, executable == nullptr ? nullptr : executable->exec(), &info)) {
@@ -55,7 +49,7 @@ absl::StatusOr<GraphInfo> Cache::Impl::graph(std::uint64_t number) try {
 }
 
 // Takes the lock of an entry that has a template. Runs may hold the lock for a long time.
-absl::Status Cache::Impl::lock_by_number(std::uint64_t number, Entry** locked) {
+absl::Status Cache::Impl::lock_by_number(std::uint64_t number, Entry** locked, GraphInfo* info) {
   constexpr std::chrono::milliseconds kMost(100);
   const auto end = std::chrono::steady_clock::now() + kMost;
   if (absl::Status lost = status(); !lost.ok()) return lost;
@@ -66,6 +60,9 @@ absl::Status Cache::Impl::lock_by_number(std::uint64_t number, Entry** locked) {
     if (entry->state == State::kCold) return absl::NotFoundError("the entry has no graph");
     if (entry->lock.try_lock()) {
       *locked = entry;
+      info->entry = number;
+      info->label = std::string(entry->key.label());
+      info->family = policy_.family(entry->id);
       return absl::OkStatus();
     }
     entry->lock.announce_wait();

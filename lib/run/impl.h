@@ -163,7 +163,7 @@ class Cache::Impl {
     if (entry->lock.unlock()) unlocked_.notify_all();
   }
 
-  absl::Status lock_by_number(std::uint64_t number, Entry** locked);
+  absl::Status lock_by_number(std::uint64_t number, Entry** locked, GraphInfo* info);
 
   // The ways that a run can take. Each of them counts its outcome.
   absl::StatusOr<Outcome> hit(Entry* locked, const Request& request);
@@ -216,6 +216,12 @@ class Cache::Impl {
   // Verify mode (stale.cc).
   std::optional<absl::StatusOr<Outcome>> verify_hit(Held& entry, const Request& request);
   absl::Status record_again(Held& entry, const Request& request, std::string* found, bool* fails_under_capture);
+  template <class IsSame>
+  bool note(Entry* entry, std::vector<Counted> Notes::*kind, const std::string& text, const IsSame& is_same)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    return Notes::count(&(entry->note().*kind), text, is_same);
+  }
   bool report(Entry* entry, const std::string& finding);
 
   // Getting an executable.
@@ -252,7 +258,9 @@ class Cache::Impl {
   CallResult instantiate_ahead(Held& entry, Plan& plan);
   void buy(Held& entry, Plan& plan, bool may_evict, cudaStream_t stream, Obtained* obtained);
   CallResult instantiate(Entry& entry, Plan& plan, cudaStream_t stream);
-  void refuse_device_updates(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What an entry cannot have, as was found by trying.
+  enum class Refused { kDeviceUpdates, kSets, kSiblings };
+  void refuse(Entry& entry, Refused what, const std::string& why = {}) ABSL_LOCKS_EXCLUDED(mutex_);
   // The policy's queries: when a key was last used, and whether it is idle.
   auto last_use_of() const {
     return [this](KeyId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return index_.of(id)->last_use(); };
@@ -261,14 +269,15 @@ class Cache::Impl {
 
   // Budgets.
   bool has_room(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool begin_slowly(Entry* entry) ABSL_LOCKS_EXCLUDED(mutex_);
   void evict(Entry* entry, Loss why, Losers* losers = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Cleans up if something throws while the entry's executable changes, because its contents are then unknown.
   auto evicting(Held& entry) {
-    return absl::Cleanup([this, &entry] {
-      MutexLock lock(mutex_);
-      evict(entry.get(), Loss::kFailed);
-    });
+    return absl::Cleanup([this, &entry] { give_up(*entry.get(), Loss::kFailed); });
   }
+  // Evicts the entry's executable, if it has one or was promised one, and may drop its template.
+  void give_up(Entry& entry, Loss why, bool and_template = false, absl::Status error = absl::OkStatus())
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void drop(Entry* entry, Loss why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void erase(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void tidy_up(cudaStream_t stream);

@@ -130,8 +130,7 @@ bool Cache::Impl::find_offer(Held& entry, Held& lender, Offer* offer) {
   Executable& executable = *lender->executable;
   if (ParameterTable* const table = executable.table(); table != nullptr) {
     if (!table->can_hold(*entry->content)) {
-      MutexLock lock(mutex_);
-      policy_.refuse_sets(entry->id);
+      refuse(*entry.get(), Refused::kSets);
       return false;
     }
     offer->has_set = table->has(*entry->content);
@@ -212,9 +211,8 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
   const bool by_set = lender->executable->table() != nullptr;
   // The state of the executable is unknown, or it cannot be used any more.
   absl::Cleanup drop = [&]() {
-    MutexLock lock(mutex_);
-    evict(lender.get(), Loss::kFailed);
-    evict(entry.get(), Loss::kFailed);
+    give_up(*lender.get(), Loss::kFailed);
+    give_up(*entry.get(), Loss::kFailed);
   };
   const auto undo = [&]() {
     std::move(drop).Cancel();
@@ -229,8 +227,7 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
     if (!lender->executable->device_may_write()) return false;
     if (plan.adds_set) brought.result = add_set(entry, lender, request);
     if (brought.result.error != cudaSuccess && !is_fatal(brought.result.error)) {
-      MutexLock lock(mutex_);
-      refuse_device_updates(entry.get());
+      refuse(*entry.get(), Refused::kDeviceUpdates);
       return false;
     }
     if (brought.result.error == cudaSuccess) brought = lender->executable->switch_set(entry->content, request.call);
@@ -244,8 +241,7 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
         obtained->result = brought.result;
         return true;
       }
-      MutexLock lock(mutex_);
-      policy_.refuse_siblings(entry->id);
+      refuse(*entry.get(), Refused::kSiblings);
       return false;
     }
     brought = lender->executable->bring_over(lender->graph, entry->graph, entry->content,
@@ -271,11 +267,7 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
   if (done) return true;
   if (brought.refusal) {
     ++totals_.refused_updates[static_cast<std::size_t>(*brought.refusal)];
-    {
-      MutexLock lock(mutex_);
-      policy_.refuse_siblings(entry->id);
-      entry->note().refusal = refusal;
-    }
+    refuse(*entry.get(), Refused::kSiblings, refusal);
     log(request.key, absl::StrCat("the runtime refused an update between two graphs that look alike: the key shares no "
                                   "executables; ",
                                   refusal));
@@ -349,21 +341,34 @@ CallResult Cache::Impl::instantiate(Entry& entry, Plan& plan, cudaStream_t strea
     if (result.error == cudaSuccess || is_fatal(result.error)) return result;
     plan.action = Plan::Action::kOwn;
     plan.writes_slots = false;
-    MutexLock lock(mutex_);
-    refuse_device_updates(&entry);
+    refuse(entry, Refused::kDeviceUpdates);
   }
   return {kInstantiate, Executable::instantiate(entry.graph, entry.content, options_.instantiate_flags,
                                                 device_->scratch, &entry.executable)};
 }
 
-// Reports a refusal to the policy: the class gets no table, or the key no updater node for its slots.
-void Cache::Impl::refuse_device_updates(Entry* entry) {
-  ++totals_.refused_device_updates;
-  policy_.refuse_device_updates(entry->id);
+// Without device updates, the class gets no table, or the key no updater node for its slots.
+void Cache::Impl::refuse(Entry& entry, Refused what, const std::string& why) {
+  MutexLock lock(mutex_);
+  if (what == Refused::kDeviceUpdates) {
+    ++totals_.refused_device_updates;
+    policy_.refuse_device_updates(entry.id);
+  } else if (what == Refused::kSets) {
+    policy_.refuse_sets(entry.id);
+  } else {
+    policy_.refuse_siblings(entry.id);
+  }
+  if (!why.empty()) entry.note().refusal = why;
 }
 
-// Whether an executable could be had now, so that no capture is wasted. Nothing is evicted for this, because the
-// capture may still fail.
+void Cache::Impl::give_up(Entry& entry, Loss why, bool and_template, absl::Status error) {
+  MutexLock lock(mutex_);
+  if (!error.ok()) entry.error = std::move(error);
+  if (entry.state == State::kLive || entry.executable != nullptr) evict(&entry, why);
+  if (and_template && entry.state != State::kCold) drop(&entry, why);
+}
+
+// Nothing is evicted for this, because the capture may still fail.
 bool Cache::Impl::has_room(const Entry& entry) {
   sweep();
   const auto is_idle = [this](KeyId key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return this->is_idle(key); };

@@ -129,11 +129,8 @@ absl::StatusOr<Outcome> Cache::Impl::replay(Held& entry, const Request& request)
 absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request, Outcome outcome, Outcome if_patched) {
   Executable& executable = *entry->executable;
   if (const cudaError_t error = executable.take_device_error(); error != cudaSuccess) {
-    {
-      MutexLock lock(mutex_);
-      refuse_device_updates(entry.get());
-      evict(entry.get(), Loss::kFailed);
-    }
+    refuse(*entry.get(), Refused::kDeviceUpdates);
+    give_up(*entry.get(), Loss::kFailed);
     return failed(
         request,
         cuda_failure("an update of a node by the device, in an earlier run of the key or of a sibling", error));
@@ -191,18 +188,19 @@ cudaError_t Cache::Impl::launch_first(Entry& entry, cudaStream_t stream) {
   return error;
 }
 
+// Returns whether an entry that has no graph could have an executable now, so that no capture is wasted.
+bool Cache::Impl::begin_slowly(Entry* entry) {
+  if (entry->retry.left == Retry::kNew) entry->retry.left = options_.capture_after;
+  MutexLock lock(mutex_);
+  touch(entry);
+  return entry->content != nullptr || entry->retry.left > 0 || has_room(*entry);
+}
+
 // A run that is not a hit on a known stream.
 absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& request) {
   LastErrorGuard last_error;
   request.last_error = &last_error;
-  Retry& retry = entry->retry;
-  if (retry.left == Retry::kNew) retry.left = options_.capture_after;
-  bool may_run_a_graph = true;
-  {
-    MutexLock lock(mutex_);
-    touch(entry.get());
-    if (entry->content == nullptr && retry.left == 0) may_run_a_graph = has_room(*entry.get());
-  }
+  const bool may_run_a_graph = begin_slowly(entry.get());
   if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
   entry->stream = LaunchStream::of(request.stream);
   if (const cudaError_t late = device_->memory->take_late_error(); late != cudaSuccess) {
@@ -216,6 +214,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& requ
     entry.release();
     tidy_up(request.stream);
   };
+  Retry& retry = entry->retry;
   if (retry.left > 0) {
     --retry.left;
     return run_directly(entry, retry.why, request);

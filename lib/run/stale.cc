@@ -64,11 +64,7 @@ std::optional<absl::StatusOr<Outcome>> Cache::Impl::verify_hit(Held& entry, cons
   if (options_.on_stale == OnStale::kReturnError) {
     return failed(request, absl::FailedPreconditionError(absl::StrCat("the key's graph is stale: ", found)));
   }
-  if (options_.on_stale == OnStale::kForget) {
-    MutexLock lock(mutex_);
-    if (entry->executable != nullptr) evict(entry.get(), Loss::kStale);
-    if (entry->state != State::kCold) drop(entry.get(), Loss::kStale);
-  }
+  if (options_.on_stale == OnStale::kForget) give_up(*entry.get(), Loss::kStale, /*and_template=*/true);
   return std::nullopt;
 }
 
@@ -132,8 +128,7 @@ bool Cache::Impl::report(Entry* entry, const std::string& finding) {
   const auto place_of = [](std::string_view text) { return text.substr(0, text.find(" was ")); };
   const std::string_view place = place_of(finding);
   ++totals_.stale;
-  MutexLock lock(mutex_);
-  return Notes::count(&entry->note().stale, finding, [&](const std::string& text) { return place_of(text) == place; });
+  return note(entry, &Notes::stale, finding, [&](const std::string& text) { return place_of(text) == place; });
 }
 
 }  // namespace graphcache

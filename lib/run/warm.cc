@@ -21,10 +21,7 @@ absl::Status Cache::Impl::warm(const Request& request) {
   Objects dropped;
   request.dropped = &dropped;
   Held entry(*this, claim(request));
-  {
-    MutexLock lock(mutex_);
-    touch(entry.get());
-  }
+  (void)begin_slowly(entry.get());
   LastErrorGuard last_error;
   if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
   entry->stream = LaunchStream::of(stream);
@@ -60,10 +57,7 @@ absl::Status Cache::Impl::warm(const Request& request) {
   if (lender.get() != nullptr) return warm_set(entry, lender, request);
   const CallResult result = instantiate_ahead(entry, plan);
   if (result.error == cudaSuccess) return absl::OkStatus();
-  if (!is_fatal(result.error)) {
-    MutexLock lock(mutex_);
-    evict(entry.get(), Loss::kFailed);
-  }
+  if (!is_fatal(result.error)) give_up(*entry.get(), Loss::kFailed);
   return failed(request, cuda_failure(result.call, result.error));
 }
 
