@@ -143,7 +143,7 @@ absl::Status Cache::Impl::launch_once(const Request& request) {
       error = instantiate();
     }
     if (is_fatal(error)) made.graph.graph.release();
-    if (error != cudaSuccess) return span.event.status = cuda_failure(kInstantiate, error);
+    if (error != cudaSuccess) return span.event.status = cuda_failure("cudaGraphInstantiate", error);
   }
   const absl::Cleanup destroy = [&] {
     Epitaph epitaph;
@@ -184,7 +184,7 @@ Outcome Cache::Impl::count_eager(EagerReason reason) {
 // A failed patch leaves the executable in an unknown state. So does a failed launch, unless the stream is at fault;
 // then the executable is intact.
 absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult& result, EagerReason reason,
-                                                   const Request& request) {
+                                                   Request& request, bool is_unfit) {
   if (request.last_error != nullptr) {
     request.last_error->settle();
   } else if (result.latches && cudaPeekAtLastError() == result.error) {
@@ -202,7 +202,6 @@ absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult
   std::move(threw).Cancel();
   if (launched && !unfit.ok()) return failed(request, std::move(unfit));
   absl::Status error = cuda_failure(result.call, result.error);
-  const bool is_unfit = result.call == kInstantiate && reason != EagerReason::kOutOfMemory;
   give_up(*entry.get(), Loss::kFailed, /*and_template=*/is_unfit, std::move(error));
   entry->retry.later();
   if (!unfit.ok()) return failed(request, std::move(unfit));

@@ -107,8 +107,6 @@ class Cache::Impl {
     Entry* const entry_;
   };
 
-  static constexpr char kInstantiate[] = "cudaGraphInstantiate";  // Compared by its address.
-
   // What is known of a run that is reported to listeners.
   struct Reported {
     bool is_sampled = false;                 // Whether run_sampled() reports it, to listeners that want a hit.
@@ -123,11 +121,11 @@ class Cache::Impl {
     cudaStream_t stream;  // Named cudaStreamLegacy if it is the legacy stream.
     cudaStream_t given;   // The name that the caller gave, for `fn`.
     const detail::Call& call;
-    detail::Remembered* remembered = nullptr;      // The entry that a step remembers, or null if this is not a step.
-    mutable LastErrorGuard* last_error = nullptr;  // The run's guard, or null for a hit.
-    mutable Reported* report = nullptr;            // Null if the run is not reported to listeners.
+    detail::Remembered* remembered = nullptr;  // The entry that a step remembers, or null if this is not a step.
+    LastErrorGuard* last_error = nullptr;      // The run's guard, or null for a hit.
+    Reported* report = nullptr;                // Null if the run is not reported to listeners.
     // Released when the run holds no lock any more. Null for a hit.
-    mutable Objects* dropped = nullptr;
+    Objects* dropped = nullptr;
   };
 
   // What the run does not keep is added to `dropped`, which is released behind the run's entry.
@@ -138,12 +136,12 @@ class Cache::Impl {
   // Turns the library's own exceptions, when memory runs out, into errors of the run. Exceptions of `fn` pass through.
   template <class F>
   auto without_throwing(const Request& request, F&& f) -> decltype(f());
-  absl::StatusOr<Outcome> run(const Request& request);
-  absl::StatusOr<Outcome> run_sampled(const Request& request);
+  absl::StatusOr<Outcome> run(Request& request);
+  absl::StatusOr<Outcome> run_sampled(Request& request);
   // Reports a run that is no hit to the listeners. f() makes it.
   template <class F>
-  absl::StatusOr<Outcome> reported(Held& entry, const Request& request, F&& f);
-  absl::Status warm(const Request& request);
+  absl::StatusOr<Outcome> reported(Held& entry, Request& request, F&& f);
+  absl::Status warm(Request& request);
 
   // Finding the entry of a run.
   Entry* claim(const Request& request);
@@ -166,13 +164,13 @@ class Cache::Impl {
   absl::Status lock_by_number(std::uint64_t number, Entry** locked, GraphInfo* info);
 
   // The ways that a run can take. Each of them counts its outcome.
-  absl::StatusOr<Outcome> hit(Entry* locked, const Request& request);
-  absl::StatusOr<Outcome> step_failed(const Request& request, cudaError_t error);
-  absl::StatusOr<Outcome> replay(Held& entry, const Request& request);
-  absl::StatusOr<Outcome> launch(Held& entry, const Request& request, Outcome outcome, Outcome if_patched);
+  absl::StatusOr<Outcome> hit(Entry* locked, Request& request);
+  absl::StatusOr<Outcome> step_failed(Request& request, cudaError_t error);
+  absl::StatusOr<Outcome> replay(Held& entry, Request& request);
+  absl::StatusOr<Outcome> launch(Held& entry, Request& request, Outcome outcome, Outcome if_patched);
   cudaError_t launch_first(Entry& entry, cudaStream_t stream);
-  absl::StatusOr<Outcome> run_slowly(Held& entry, const Request& request);
-  absl::StatusOr<Outcome> record(Held& entry, const Request& request);
+  absl::StatusOr<Outcome> run_slowly(Held& entry, Request& request);
+  absl::StatusOr<Outcome> record(Held& entry, Request& request);
   absl::StatusOr<Outcome> call_again(Held& entry, const Request& request);
   absl::StatusOr<Outcome> run_nested(const Request& request);
   absl::StatusOr<Outcome> run_inside(const Request& request);
@@ -180,8 +178,8 @@ class Cache::Impl {
   absl::StatusOr<Outcome> run_disabled(const Request& request);
   absl::StatusOr<Outcome> run_directly(Held& entry, EagerReason reason, const Request& request);
   absl::Status launch_once(const Request& request);
-  absl::StatusOr<Outcome> replay_failed(Held& entry, const CallResult& result, EagerReason reason,
-                                        const Request& request);
+  absl::StatusOr<Outcome> replay_failed(Held& entry, const CallResult& result, EagerReason reason, Request& request,
+                                        bool is_unfit = false);
 
   // The steps of these ways.
   absl::Status check(const Request& request);
@@ -214,7 +212,7 @@ class Cache::Impl {
   static std::string list_of(const std::vector<std::string>& strays);
 
   // Verify mode (stale.cc).
-  std::optional<absl::StatusOr<Outcome>> verify_hit(Held& entry, const Request& request);
+  std::optional<absl::StatusOr<Outcome>> verify_hit(Held& entry, Request& request);
   absl::Status record_again(Held& entry, const Request& request, std::string* found, bool* fails_under_capture);
   template <class IsSame>
   bool note(Entry* entry, std::vector<Counted> Notes::*kind, const std::string& text, const IsSame& is_same)
@@ -230,8 +228,9 @@ class Cache::Impl {
     // If not a success, the call that failed. There is no executable then.
     CallResult result;
     EagerReason why = EagerReason::kBudget;  // Why there is no executable.
+    bool is_unfit = false;                   // Whether the graph itself cannot be instantiated.
   };
-  absl::StatusOr<Outcome> bring_back(Held& entry, const Request& request, Outcome by_sibling, Outcome by_own);
+  absl::StatusOr<Outcome> bring_back(Held& entry, Request& request, Outcome by_sibling, Outcome by_own);
   absl::Status find_family(Held& entry, const Request& request);
   void read_graph(Entry& entry);
   Obtained obtain(Held& entry, const Request& request);
@@ -252,11 +251,11 @@ class Cache::Impl {
   void begin(Entry* entry, const Plan& plan, Losers* losers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void report(const Losers& losers) ABSL_LOCKS_EXCLUDED(mutex_);
   class Locked;
-  bool take_over(Held& entry, Held& lender, const Plan& plan, const Request& request, Obtained* obtained);
+  std::optional<Obtained> take_over(Held& entry, Held& lender, const Plan& plan, const Request& request);
   CallResult add_set(Held& entry, Held& lender, const Request& request);
   absl::Status warm_set(Held& entry, Held& lender, const Request& request);
   CallResult instantiate_ahead(Held& entry, Plan& plan);
-  void buy(Held& entry, Plan& plan, bool may_evict, cudaStream_t stream, Obtained* obtained);
+  Obtained buy(Held& entry, Plan& plan, bool may_evict, cudaStream_t stream);
   CallResult instantiate(Entry& entry, Plan& plan, cudaStream_t stream);
   // What an entry cannot have, as was found by trying.
   enum class Refused { kDeviceUpdates, kSets, kSiblings };
@@ -356,7 +355,7 @@ class Cache::Impl {
 };
 
 template <class F>
-absl::StatusOr<Outcome> Cache::Impl::reported(Held& entry, const Request& request, F&& f) {
+absl::StatusOr<Outcome> Cache::Impl::reported(Held& entry, Request& request, F&& f) {
   if (audience_->empty()) return f();
   Reported own;
   const bool is_outermost = request.report == nullptr;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <new>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -93,7 +94,6 @@ class Cache::Impl::Locked {
 
 Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) {
   for (;;) {  // Repeats after each refusal.
-    Obtained obtained;
     Held lender(*this, nullptr);
     Offer offer;
     Plan plan;
@@ -103,14 +103,13 @@ Cache::Impl::Obtained Cache::Impl::obtain(Held& entry, const Request& request) {
     }
     switch (plan.action) {
       case Plan::Action::kDirect:
-        return obtained;
+        return {};
       case Plan::Action::kOwn:
       case Plan::Action::kTable:
         lender.release();
-        buy(entry, plan, /*may_evict=*/true, request.stream, &obtained);
-        return obtained;
+        return buy(entry, plan, /*may_evict=*/true, request.stream);
       case Plan::Action::kBorrow:
-        if (take_over(entry, lender, plan, request, &obtained)) return obtained;
+        if (std::optional<Obtained> obtained = take_over(entry, lender, plan, request)) return *obtained;
     }
   }
 }
@@ -199,8 +198,10 @@ void Cache::Impl::report(const Losers& losers) {
   for (Entry* const entry : losers.locked) unlock(entry);
 }
 
-// Brings the lender's executable over to the entry. Returns false if that is impossible, after telling the policy why.
-bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const Request& request, Obtained* obtained) {
+// Brings the lender's executable over to the entry. Returns nothing if that is impossible, after telling the policy
+// why.
+std::optional<Cache::Impl::Obtained> Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan,
+                                                            const Request& request) {
   LastErrorGuard last_error;
   const auto begin = std::chrono::steady_clock::now();
   const absl::Cleanup timed = [&] { Totals::add(totals_.update_time, begin); };
@@ -224,11 +225,11 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
   BroughtOver brought;
   if (by_set) {
     // No other set can be written to a table whose first launch failed, so it is made anew.
-    if (!lender->executable->device_may_write()) return false;
+    if (!lender->executable->device_may_write()) return std::nullopt;
     if (plan.adds_set) brought.result = add_set(entry, lender, request);
     if (brought.result.error != cudaSuccess && !is_fatal(brought.result.error)) {
       refuse(*entry.get(), Refused::kDeviceUpdates);
-      return false;
+      return std::nullopt;
     }
     if (brought.result.error == cudaSuccess) brought = lender->executable->switch_set(entry->content, request.call);
   } else {
@@ -237,12 +238,9 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
     if (lender->graph.empty()) brought.result = lender->executable->base().clone(&lender->graph);
     if (brought.result.error != cudaSuccess) {
       undo();
-      if (is_fatal(brought.result.error)) {
-        obtained->result = brought.result;
-        return true;
-      }
+      if (is_fatal(brought.result.error)) return Obtained{.result = brought.result};
       refuse(*entry.get(), Refused::kSiblings);
-      return false;
+      return std::nullopt;
     }
     brought = lender->executable->bring_over(lender->graph, entry->graph, entry->content,
                                              entry->differences.between(lender->executable->content(), *entry->content),
@@ -253,7 +251,6 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
   if (done) {
     std::move(drop).Cancel();
     entry->executable = lender->take_executable();
-    obtained->of_sibling = true;
     span.event.status = absl::OkStatus();
   } else if (brought.whole) {
     undo();
@@ -264,19 +261,17 @@ bool Cache::Impl::take_over(Held& entry, Held& lender, const Plan& plan, const R
   if (!done && brought.refusal) refusal = text_of_refusal(*entry->content, brought);
   totals_.updates += static_cast<std::uint64_t>(brought.updates);
   totals_.set_switches += done && by_set ? 1 : 0;
-  if (done) return true;
+  if (done) return Obtained{.of_sibling = true, .result = {}};
   if (brought.refusal) {
     ++totals_.refused_updates[static_cast<std::size_t>(*brought.refusal)];
     refuse(*entry.get(), Refused::kSiblings, refusal);
     log(request.key, absl::StrCat("the runtime refused an update between two graphs that look alike: the key shares no "
                                   "executables; ",
                                   refusal));
-    if (brought.whole) return false;
+    if (brought.whole) return std::nullopt;
   }
-  obtained->result = brought.result;
-  obtained->why = EagerReason::kRefused;
   span.event.status = cuda_failure(brought.result.call, brought.result.error);
-  return true;
+  return Obtained{.result = brought.result, .why = EagerReason::kRefused};
 }
 
 // Adds the entry's parameter set to the lender's table.
@@ -289,7 +284,7 @@ CallResult Cache::Impl::add_set(Held& entry, Held& lender, const Request& reques
 // Instantiates the executable that the policy has promised to the entry. If memory runs out, evicts one more
 // executable, returns the memory that the device keeps for graphs, and tries once more. Copies are enqueued on the
 // stream.
-void Cache::Impl::buy(Held& entry, Plan& plan, bool may_evict, cudaStream_t stream, Obtained* obtained) {
+Cache::Impl::Obtained Cache::Impl::buy(Held& entry, Plan& plan, bool may_evict, cudaStream_t stream) {
   const auto begin = std::chrono::steady_clock::now();
   const absl::Cleanup timed = [&] { Totals::add(totals_.instantiate_time, begin); };
   Audience::Span span(*audience_, event_of(EventKind::kInstantiate, *entry.get()));
@@ -323,11 +318,13 @@ void Cache::Impl::buy(Held& entry, Plan& plan, bool may_evict, cudaStream_t stre
   if (result.error == cudaSuccess) {
     span.event.status = absl::OkStatus();
     ++totals_.instantiations;
-    return;
+    return {};
   }
   span.event.status = cuda_failure(result.call, result.error);
-  obtained->result = result;
-  obtained->why = result.error == cudaErrorMemoryAllocation ? EagerReason::kOutOfMemory : EagerReason::kRefused;
+  const bool is_of_memory = result.error == cudaErrorMemoryAllocation;
+  return {.result = result,
+          .why = is_of_memory ? EagerReason::kOutOfMemory : EagerReason::kRefused,
+          .is_unfit = !is_of_memory};
 }
 
 // Instantiates a plain executable, and plans one, if the device cannot update this one.
@@ -343,8 +340,8 @@ CallResult Cache::Impl::instantiate(Entry& entry, Plan& plan, cudaStream_t strea
     plan.writes_slots = false;
     refuse(entry, Refused::kDeviceUpdates);
   }
-  return {kInstantiate, Executable::instantiate(entry.graph, entry.content, options_.instantiate_flags,
-                                                device_->scratch, &entry.executable)};
+  return {"cudaGraphInstantiate", Executable::instantiate(entry.graph, entry.content, options_.instantiate_flags,
+                                                          device_->scratch, &entry.executable)};
 }
 
 // Without device updates, the class gets no table, or the key no updater node for its slots.

@@ -52,22 +52,22 @@ auto Cache::Impl::without_throwing(const Request& request, F&& f) -> decltype(f(
 }
 
 absl::StatusOr<Outcome> Cache::Impl::run(const Key& key, cudaStream_t stream, const detail::Call& call) {
-  const Request request{.key = key, .stream = name_of(stream), .given = stream, .call = call};
+  Request request{.key = key, .stream = name_of(stream), .given = stream, .call = call};
   return without_throwing(request, [&] { return run(request); });
 }
 
 absl::StatusOr<Outcome> Cache::Impl::run_step(const Key& key, cudaStream_t stream, const detail::Call& call,
                                               detail::Remembered* remembered, cudaError_t error) {
-  const Request request{.key = key, .stream = name_of(stream), .given = stream, .call = call, .remembered = remembered};
+  Request request{.key = key, .stream = name_of(stream), .given = stream, .call = call, .remembered = remembered};
   return without_throwing(request, [&] { return error == cudaSuccess ? run(request) : step_failed(request, error); });
 }
 
 absl::Status Cache::Impl::warm(const Key& key, cudaStream_t stream, const detail::Call& call) {
-  const Request request{.key = key, .stream = name_of(stream), .given = stream, .call = call};
+  Request request{.key = key, .stream = name_of(stream), .given = stream, .call = call};
   return without_throwing(request, [&] { return warm(request); });
 }
 
-absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) {
+absl::StatusOr<Outcome> Cache::Impl::run(Request& request) {
   Entry* known = nullptr;
   if (hits_->are_usual()) {
     known = claim_known(request);
@@ -97,7 +97,7 @@ absl::StatusOr<Outcome> Cache::Impl::run(const Request& request) {
 }
 
 // A run that some listener wants, also if it is a hit.
-absl::StatusOr<Outcome> Cache::Impl::run_sampled(const Request& request) {
+absl::StatusOr<Outcome> Cache::Impl::run_sampled(Request& request) {
   Reported report = {.is_sampled = true, .uses = detail::this_thread.uses};
   request.report = &report;
   Audience::Span span(*audience_, {.kind = EventKind::kRun, .key = request.key},
@@ -106,7 +106,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_sampled(const Request& request) {
 }
 
 // A hit on an entry that is ready for it.
-absl::StatusOr<Outcome> Cache::Impl::hit(Entry* locked, const Request& request) {
+absl::StatusOr<Outcome> Cache::Impl::hit(Entry* locked, Request& request) {
   Held entry(*this, locked);
   remember(locked, request);
   const cudaError_t error = hits_->launch(*locked);
@@ -115,18 +115,18 @@ absl::StatusOr<Outcome> Cache::Impl::hit(Entry* locked, const Request& request) 
 }
 
 // The same for a step whose launch has failed. The step has locked the entry.
-absl::StatusOr<Outcome> Cache::Impl::step_failed(const Request& request, cudaError_t error) {
+absl::StatusOr<Outcome> Cache::Impl::step_failed(Request& request, cudaError_t error) {
   Held entry(*this, static_cast<Entry*>(request.remembered->entry));
   return replay_failed(entry, {"cudaGraphLaunch", error}, EagerReason::kLaunchFailed, request);
 }
 
 // A hit that may need patches.
-absl::StatusOr<Outcome> Cache::Impl::replay(Held& entry, const Request& request) {
+absl::StatusOr<Outcome> Cache::Impl::replay(Held& entry, Request& request) {
   return launch(entry, request, Outcome::kReplayed, Outcome::kPatched);
 }
 
 // Patches what has changed and launches. Returns `outcome` if nothing had changed, else `if_patched`.
-absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, const Request& request, Outcome outcome, Outcome if_patched) {
+absl::StatusOr<Outcome> Cache::Impl::launch(Held& entry, Request& request, Outcome outcome, Outcome if_patched) {
   Executable& executable = *entry->executable;
   if (const cudaError_t error = executable.take_device_error(); error != cudaSuccess) {
     refuse(*entry.get(), Refused::kDeviceUpdates);
@@ -197,7 +197,7 @@ bool Cache::Impl::begin_slowly(Entry* entry) {
 }
 
 // A run that is not a hit on a known stream.
-absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& request) {
+absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, Request& request) {
   LastErrorGuard last_error;
   request.last_error = &last_error;
   const bool may_run_a_graph = begin_slowly(entry.get());
@@ -227,7 +227,7 @@ absl::StatusOr<Outcome> Cache::Impl::run_slowly(Held& entry, const Request& requ
 }
 
 // A miss: captures, and then goes on as if the template had existed. Work that cannot be captured is enqueued directly.
-absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, const Request& request) {
+absl::StatusOr<Outcome> Cache::Impl::record(Held& entry, Request& request) {
   NoTemplate none;
   if (absl::Status status = capture_template(entry, request, &none); !status.ok()) {
     if (none.why == NoTemplate::Why::kEmpty) {  // Any work of `fn` was enqueued elsewhere.
@@ -402,12 +402,11 @@ void Cache::Impl::read_graph(Entry& entry) {
 }
 
 // Gets an executable for an entry that has a template, and launches it.
-absl::StatusOr<Outcome> Cache::Impl::bring_back(Held& entry, const Request& request, Outcome by_sibling,
-                                                Outcome by_own) {
+absl::StatusOr<Outcome> Cache::Impl::bring_back(Held& entry, Request& request, Outcome by_sibling, Outcome by_own) {
   if (absl::Status lost = find_family(entry, request); !lost.ok()) return failed(request, std::move(lost));
   const Obtained obtained = obtain(entry, request);
   if (obtained.result.error != cudaSuccess) {
-    return replay_failed(entry, obtained.result, obtained.why, request);
+    return replay_failed(entry, obtained.result, obtained.why, request, obtained.is_unfit);
   }
   if (entry->executable == nullptr) return run_directly(entry, obtained.why, request);
   // A new executable holds the captured values, and is patched.

@@ -42,7 +42,7 @@ template <class F>
 }  // namespace
 
 // Without an outcome, the run goes on. After a finding with OnStale::kForget the entry is empty, so the run is a miss.
-std::optional<absl::StatusOr<Outcome>> Cache::Impl::verify_hit(Held& entry, const Request& request) {
+std::optional<absl::StatusOr<Outcome>> Cache::Impl::verify_hit(Held& entry, Request& request) {
   const bool is_hit = entry->executable != nullptr || (entry->content != nullptr && entry->retry.left == 0);
   if (!is_hit || ++entry->unverified < options_.verify_every) return std::nullopt;
   entry->unverified = 0;

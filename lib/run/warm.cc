@@ -11,7 +11,7 @@ namespace graphcache {
 
 // Does what the first run of a key does, up to the launch. Evicts no executable. A key that will borrow one gets its
 // set in the table.
-absl::Status Cache::Impl::warm(const Request& request) {
+absl::Status Cache::Impl::warm(Request& request) {
   const cudaStream_t stream = request.stream;
   if (active_recording != nullptr) {
     return failed(request, absl::FailedPreconditionError("warm was called inside another run's fn"));
@@ -63,14 +63,14 @@ absl::Status Cache::Impl::warm(const Request& request) {
 
 // Instantiates and uploads the executable that was promised to the entry. Evicts no executable.
 CallResult Cache::Impl::instantiate_ahead(Held& entry, Plan& plan) {
-  Obtained obtained;
   cudaStream_t stream = nullptr;
+  CallResult done;
   {
     RelaxedCaptureMode relaxed;
-    obtained.result = device_->upload_stream.get(&stream);
+    done = device_->upload_stream.get(&stream);
   }
-  if (obtained.result.error == cudaSuccess) buy(entry, plan, /*may_evict=*/false, stream, &obtained);
-  if (obtained.result.error != cudaSuccess) return obtained.result;
+  if (done.error == cudaSuccess) done = buy(entry, plan, /*may_evict=*/false, stream).result;
+  if (done.error != cudaSuccess) return done;
   Audience::Span span(*audience_, event_of(EventKind::kUpload, *entry.get()));
   const auto begin = std::chrono::steady_clock::now();
   const CallResult result = entry->executable->put_in_place(stream);
