@@ -9,7 +9,7 @@
 #include <string>
 
 #include "cuda/capture_advice.h"
-#include "graphcache/cache.h"
+#include "graphcache/detail/call.h"
 #include "graphcache/status.h"
 
 namespace graphcache {

@@ -19,7 +19,8 @@
 #include "exec/updater_node.h"
 #include "graph/signature.h"
 #include "graph/template.h"
-#include "graphcache/cache.h"
+#include "graphcache/detail/call.h"
+#include "graphcache/stats.h"
 
 namespace graphcache {
 

@@ -195,88 +195,113 @@ bool UpdaterNode::plan_slots(const Slots& slots, const SlotNode& node, std::vect
   return true;
 }
 
+// The nodes that an updater node writes.
+struct UpdaterNode::Written {
+  Pieces pieces;
+  std::vector<ParameterTable::Node> nodes;
+  CUlaunchAttributeValue highest;  // The highest priority among them.
+};
+
 CallResult UpdaterNode::add(Updater& updater, const Template& graph, std::shared_ptr<const Content> content,
                             bool with_table, cudaStream_t stream, std::unique_ptr<UpdaterNode>* out) {
   Updater::Kernels kernels = {};
   if (const CallResult loaded = updater.load(&kernels); loaded.error != cudaSuccess) return loaded;
-  const auto set_attribute = driver().set_kernel_attribute;
-  if (set_attribute == nullptr) return {kSetAttribute, cudaErrorNotSupported, false};
-  const Slots& slots = content->slots;
+  if (driver().set_kernel_attribute == nullptr) return {kSetAttribute, cudaErrorNotSupported, false};
   std::unique_ptr<UpdaterNode> made(new UpdaterNode(updater));
-  Pieces pieces;
-  std::vector<ParameterTable::Node> nodes;
-  Updater::Probed probed;
-  std::uint32_t slot = 0;
-  CUlaunchAttributeValue priority, highest;
-  std::memset(&highest, 0, sizeof highest);
-  for (std::uint32_t i = 0; i < graph.nodes.size(); ++i) {
-    const bool has_slots = slot < slots.nodes.size() && slots.nodes[slot].index == i;
-    std::vector<updater::Update> updates;
-    bool wanted = with_table && content->nodes[i].updatable;
-    bool grid = with_table && content->nodes[i].grid_updatable;
-    if (has_slots) {
-      const SlotNode& node = slots.nodes[slot];
-      wanted = (wanted || !with_table) && can_write(slots, node) && made->plan_slots(slots, node, &updates);
-      const bool of_grid = std::any_of(updates.begin(), updates.end(), is_of_grid);
-      if (wanted && of_grid) {
-        const CallResult answer = updater.can_set_grid(graph.nodes[i], &probed, &grid);
-        if (answer.error != cudaSuccess) return answer;
-        wanted = grid;
-      }
-      if (!wanted) made->others_.push_back(slot);
-      made->written_ += wanted ? 1 : 0;
-      ++slot;
-    }
-    if (!wanted) continue;
-    if (with_table && grid) {
-      const CallResult answer = updater.can_set_grid(graph.nodes[i], &probed, &grid);
-      if (answer.error != cudaSuccess) return answer;
-    }
-    CUlaunchAttributeValue value;
-    std::memset(&value, 0, sizeof value);  // Unused bytes must be zero (fact 26).
-    value.deviceUpdatableKernelNode.deviceUpdatable = 1;
-    // The handle is returned in the value, although it is const.
-    const CUresult result = set_attribute(graph.nodes[i], CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE, &value);
-    if (result != CUDA_SUCCESS) return {kSetAttribute, static_cast<cudaError_t>(result), false};
-    if (driver().kernel_attribute != nullptr &&
-        driver().kernel_attribute(graph.nodes[i], CU_LAUNCH_ATTRIBUTE_PRIORITY, &priority) == CUDA_SUCCESS) {
-      highest.priority = std::min(highest.priority, priority.priority);  // A lower number is a higher priority.
-    }
-    const auto handle = reinterpret_cast<cudaGraphDeviceNode_t>(value.deviceUpdatableKernelNode.devNode);
-    const unsigned size = with_table ? content->nodes[i].size : 0;
-    nodes.push_back({i, grid, pieces.add(handle, updates, with_table && grid, size)});
-  }
-  if (pieces.all.empty()) return {kSetAttribute, cudaErrorNotSupported, false};
+  Written written;
+  CallResult done = made->make_updatable(updater, graph, *content, with_table, &written);
+  if (done.error != cudaSuccess) return done;
   Place place;
-  if (const CallResult found = find_place(graph, nodes, &place); found.error != cudaSuccess) return found;
+  done = find_place(graph, written.nodes, &place);
+  if (done.error != cudaSuccess) return done;
 
   if (driver().current_context != nullptr) driver().current_context(&made->context_);
   made->take_kernel(kernels);
   made->holds_ = content->id;
-  if (with_table)
+  const Pieces& pieces = written.pieces;
+  if (with_table) {
     made->table_ =
-        std::make_unique<ParameterTable>(content, std::move(nodes), pieces.all, pieces.updates, made->memory_);
-  if (CallResult done = made->upload(pieces.all, pieces.updates, stream); done.error != cudaSuccess) return done;
+        std::make_unique<ParameterTable>(content, std::move(written.nodes), pieces.all, pieces.updates, made->memory_);
+  }
+  done = made->upload(pieces.all, pieces.updates, stream);
   bool changed = false;
-  if (CallResult done = made->write(content->values.data(), &changed); done.error != cudaSuccess) return done;
+  if (done.error == cudaSuccess) done = made->write(content->values.data(), &changed);
+  if (done.error == cudaSuccess) done = made->add_to(graph, place.behind, place.before, written.highest);
+  if (done.error == cudaSuccess) *out = std::move(made);
+  return done;
+}
 
-  void* arguments[] = {made->parameter_.get()};
-  const cudaKernelNodeParams params = made->node_params(arguments);
-  const CallResult added = add_library_kernel(&made->node_, graph.graph.get(), params);
+// Decides which nodes the device writes, and makes these device-updatable. Fails if there are none.
+CallResult UpdaterNode::make_updatable(Updater& updater, const Template& graph, const Content& content, bool with_table,
+                                       Written* out) {
+  const Slots& slots = content.slots;
+  Updater::Probed probed;
+  std::uint32_t slot = 0;
+  std::memset(&out->highest, 0, sizeof out->highest);
+  for (std::uint32_t i = 0; i < graph.nodes.size(); ++i) {
+    const bool has_slots = slot < slots.nodes.size() && slots.nodes[slot].index == i;
+    std::vector<updater::Update> updates;
+    bool wanted = with_table && content.nodes[i].updatable;
+    bool grid = with_table && content.nodes[i].grid_updatable;
+    bool of_grid = false;
+    if (has_slots) {
+      const SlotNode& node = slots.nodes[slot];
+      wanted = (wanted || !with_table) && can_write(slots, node) && plan_slots(slots, node, &updates);
+      of_grid = std::any_of(updates.begin(), updates.end(), is_of_grid);
+    }
+    if (wanted && (grid || of_grid)) {
+      const CallResult answer = updater.can_set_grid(graph.nodes[i], &probed, &grid);
+      if (answer.error != cudaSuccess) return answer;
+      wanted = grid || !of_grid;
+    }
+    if (has_slots) {
+      if (!wanted) others_.push_back(slot);
+      written_ += wanted ? 1 : 0;
+      ++slot;
+    }
+    if (!wanted) continue;
+    cudaGraphDeviceNode_t handle = nullptr;
+    if (const CallResult made = make_updatable(graph.nodes[i], &handle, &out->highest); made.error != cudaSuccess) {
+      return made;
+    }
+    const unsigned size = with_table ? content.nodes[i].size : 0;
+    out->nodes.push_back({i, grid, out->pieces.add(handle, updates, with_table && grid, size)});
+  }
+  return {kSetAttribute, out->pieces.all.empty() ? cudaErrorNotSupported : cudaSuccess, false};
+}
+
+CallResult UpdaterNode::make_updatable(cudaGraphNode_t node, cudaGraphDeviceNode_t* handle,
+                                       CUlaunchAttributeValue* highest) {
+  CUlaunchAttributeValue value, priority;
+  std::memset(&value, 0, sizeof value);  // Unused bytes must be zero (fact 26).
+  value.deviceUpdatableKernelNode.deviceUpdatable = 1;
+  // The handle is returned in the value, although it is const.
+  const CUresult result = driver().set_kernel_attribute(node, CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE, &value);
+  if (result != CUDA_SUCCESS) return {kSetAttribute, static_cast<cudaError_t>(result), false};
+  *handle = reinterpret_cast<cudaGraphDeviceNode_t>(value.deviceUpdatableKernelNode.devNode);
+  if (driver().kernel_attribute != nullptr &&
+      driver().kernel_attribute(node, CU_LAUNCH_ATTRIBUTE_PRIORITY, &priority) == CUDA_SUCCESS) {
+    highest->priority = std::min(highest->priority, priority.priority);  // A lower number is a higher priority.
+  }
+  return {};
+}
+
+CallResult UpdaterNode::add_to(const Template& graph, cudaGraphNode_t behind,
+                               const std::vector<cudaGraphNode_t>& before, const CUlaunchAttributeValue& highest) {
+  void* arguments[] = {parameter_.get()};
+  const CallResult added = add_library_kernel(&node_, graph.graph.get(), node_params(arguments));
   if (added.error != cudaSuccess) return added;
-  // All these nodes wait for the updater node, so no priority may be higher than its own.
-  if (const CUresult result = set_attribute(made->node_, CU_LAUNCH_ATTRIBUTE_PRIORITY, &highest);
+  // All nodes that it writes wait for it, so no priority may be higher than its own.
+  if (const CUresult result = driver().set_kernel_attribute(node_, CU_LAUNCH_ATTRIBUTE_PRIORITY, &highest);
       result != CUDA_SUCCESS) {
     return {kSetAttribute, static_cast<cudaError_t>(result), false};
   }
   cudaError_t error = cudaSuccess;
-  if (place.behind != nullptr) error = add_dependency(graph.graph.get(), place.behind, made->node_);
-  for (const cudaGraphNode_t node : place.before) {
-    if (error == cudaSuccess) error = add_dependency(graph.graph.get(), made->node_, node);
+  if (behind != nullptr) error = add_dependency(graph.graph.get(), behind, node_);
+  for (const cudaGraphNode_t node : before) {
+    if (error == cudaSuccess) error = add_dependency(graph.graph.get(), node_, node);
   }
-  if (error != cudaSuccess) return {"cudaGraphAddDependencies", error};
-  *out = std::move(made);
-  return {};
+  return {"cudaGraphAddDependencies", error};
 }
 
 void UpdaterNode::take_kernel(const Updater::Kernels& kernels) {

@@ -17,7 +17,7 @@
 #include "exec/updater.h"
 #include "exec/updater_code.h"
 #include "graph/template.h"
-#include "graphcache/cache.h"
+#include "graphcache/detail/call.h"
 
 namespace graphcache {
 
@@ -78,6 +78,13 @@ class UpdaterNode {
   };
 
   explicit UpdaterNode(Updater& updater) : code_(updater.code()), memory_(updater.memory()) {}
+  struct Written;
+  CallResult make_updatable(Updater& updater, const Template& graph, const Content& content, bool with_table,
+                            Written* out);
+  static CallResult make_updatable(cudaGraphNode_t node, cudaGraphDeviceNode_t* handle,
+                                   CUlaunchAttributeValue* highest);
+  CallResult add_to(const Template& graph, cudaGraphNode_t behind, const std::vector<cudaGraphNode_t>& before,
+                    const CUlaunchAttributeValue& highest);
   void take_kernel(const Updater::Kernels& kernels);
   bool plan_slots(const Slots& slots, const SlotNode& node, std::vector<updater::Update>* updates);
   bool find_source(const Binding& binding, bool is_grid, std::uint32_t residue, std::uint32_t* at);

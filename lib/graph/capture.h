@@ -11,7 +11,7 @@
 #include "graph/template.h"
 #include "graph/watch.h"
 #include "graph/write.h"
-#include "graphcache/cache.h"
+#include "graphcache/detail/call.h"
 
 namespace graphcache {
 

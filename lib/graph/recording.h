@@ -14,7 +14,7 @@
 #include "graph/recorder_calls.h"
 #include "graph/template.h"
 #include "graph/write.h"
-#include "graphcache/cache.h"
+#include "graphcache/detail/call.h"
 
 namespace graphcache {
 namespace detail {
