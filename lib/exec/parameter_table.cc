@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "exec/updater_node.h"
 #include "graph/signature.h"
 
 namespace graphcache {
@@ -31,6 +30,24 @@ bool same(const Slots& a, const Slots& b) {
 }
 
 }  // namespace
+
+bool is_grid(const SlotNode& node, const Binding& binding) {
+  return binding.target == node.fields + offsetof(KernelFields, grid);
+}
+
+std::uint32_t argument_of(const Slots& slots, const SlotNode& node, const Binding& binding) {
+  const auto first = slots.arguments.begin() + node.first_argument;
+  return static_cast<std::uint32_t>(std::find(first, first + node.argument_count, binding.target) - first);
+}
+
+bool device_can_write(const Slots& slots, const SlotNode& node) {
+  // Writing a node of another device would be an illegal address.
+  if (node.type != cudaGraphNodeTypeKernel || node.function == nullptr || node.context != slots.context) return false;
+  const auto first = slots.bindings.begin() + node.first_binding;
+  return std::all_of(first, first + node.binding_count, [&](const Binding& binding) {
+    return is_grid(node, binding) || argument_of(slots, node, binding) != node.argument_count;
+  });
+}
 
 ParameterTable::ParameterTable(std::shared_ptr<const Content> base, std::vector<Node> nodes,
                                std::vector<updater::Piece> pieces, std::vector<updater::Update> updates,
@@ -93,7 +110,7 @@ std::uint64_t ParameterTable::class_of(const Content& content) {
   for (std::uint32_t i = 0; i < content.nodes.size(); ++i) {
     const NodeContent& node = content.nodes[i];
     const bool has_slots = slot != slots.nodes.end() && slot->index == i;
-    const bool by_host = has_slots && !UpdaterNode::can_write(slots, *slot);
+    const bool by_host = has_slots && !device_can_write(slots, *slot);
     slot += has_slots ? 1 : 0;
     if (by_host) continue;
     put(node.readable);

@@ -14,16 +14,6 @@ namespace {
 
 constexpr char kSetAttribute[] = "cudaGraphKernelNodeSetAttribute, by the driver";
 
-bool is_grid(const SlotNode& node, const Binding& binding) {
-  return binding.target == node.fields + offsetof(KernelFields, grid);
-}
-
-// The index of the argument that a binding belongs to, or the number of arguments.
-std::uint32_t argument_of(const Slots& slots, const SlotNode& node, const Binding& binding) {
-  const auto first = slots.arguments.begin() + node.first_argument;
-  return static_cast<std::uint32_t>(std::find(first, first + node.argument_count, binding.target) - first);
-}
-
 bool is_of_grid(const updater::Update& update) { return update.offset == updater::kGrid; }
 
 // The pieces of the nodes that the device writes, and the slots that go into each.
@@ -120,18 +110,9 @@ CallResult find_place(const Template& graph, const std::vector<ParameterTable::N
 
 }  // namespace
 
-bool UpdaterNode::can_write(const Slots& slots, const SlotNode& node) {
-  // Writing a node of another device would be an illegal address.
-  if (node.type != cudaGraphNodeTypeKernel || node.function == nullptr || node.context != slots.context) return false;
-  const auto first = slots.bindings.begin() + node.first_binding;
-  return std::all_of(first, first + node.binding_count, [&](const Binding& binding) {
-    return is_grid(node, binding) || argument_of(slots, node, binding) != node.argument_count;
-  });
-}
-
 std::size_t UpdaterNode::writable_nodes(const Slots& slots) {
   return static_cast<std::size_t>(std::count_if(slots.nodes.begin(), slots.nodes.end(),
-                                                [&](const SlotNode& node) { return can_write(slots, node); }));
+                                                [&](const SlotNode& node) { return device_can_write(slots, node); }));
 }
 
 std::size_t UpdaterNode::estimated_device_bytes(const Content& content) {
@@ -246,7 +227,7 @@ CallResult UpdaterNode::make_updatable(Updater& updater, const Template& graph, 
     bool of_grid = false;
     if (has_slots) {
       const SlotNode& node = slots.nodes[slot];
-      wanted = (wanted || !with_table) && can_write(slots, node) && plan_slots(slots, node, &updates);
+      wanted = (wanted || !with_table) && device_can_write(slots, node) && plan_slots(slots, node, &updates);
       of_grid = std::any_of(updates.begin(), updates.end(), is_of_grid);
     }
     if (wanted && (grid || of_grid)) {

@@ -26,10 +26,7 @@ class UpdaterNode {
  public:
   ~UpdaterNode();
 
-  // Whether the device can write the node's values: all of them go to a kernel's arguments and grid.
-  static bool can_write(const Slots& slots, const SlotNode& node);
-
-  // The number of nodes for which can_write() is true.
+  // The number of nodes for which device_can_write() is true.
   static std::size_t writable_nodes(const Slots& slots);
 
   // An upper bound of the device memory of a node with a table, with the first block of sets (ParameterTable::kBlock).

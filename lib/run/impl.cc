@@ -165,6 +165,15 @@ std::unique_ptr<const Epitaph::Erased> Cache::Impl::last_of(const Entry& entry) 
   return nullptr;
 }
 
+absl::Status Cache::Impl::failed(const Request& request, absl::Status why) {
+  if (has_begun() && is_fatal(cuda_error(why))) {
+    log(request.key, message_of(why));
+    lose(why);
+  }
+  ++totals_.failed;
+  return with_key(why, request.key);
+}
+
 // After a fatal error all handles are dropped, none is destroyed (fact 32), and every later run returns that error.
 void Cache::Impl::lose(const absl::Status& why) {
   {

@@ -355,6 +355,21 @@ class Cache::Impl {
 };
 
 template <class F>
+auto Cache::Impl::without_throwing(const Request& request, F&& f) -> decltype(f()) {
+  const auto count = [this] { ++totals_.failed; };
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    if (!request.call.threw) return failed(request, out_of_memory());
+    count();
+    throw;
+  } catch (...) {
+    count();
+    throw;
+  }
+}
+
+template <class F>
 absl::StatusOr<Outcome> Cache::Impl::reported(Held& entry, Request& request, F&& f) {
   if (audience_->empty()) return f();
   Reported own;

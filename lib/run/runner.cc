@@ -36,21 +36,6 @@ GraphFacts facts_of(const Content& content) {
 
 }  // namespace
 
-template <class F>
-auto Cache::Impl::without_throwing(const Request& request, F&& f) -> decltype(f()) {
-  const auto count = [this] { ++totals_.failed; };
-  try {
-    return f();
-  } catch (const std::bad_alloc&) {
-    if (!request.call.threw) return failed(request, out_of_memory());
-    count();
-    throw;
-  } catch (...) {
-    count();
-    throw;
-  }
-}
-
 absl::StatusOr<Outcome> Cache::Impl::run(const Key& key, cudaStream_t stream, const detail::Call& call) {
   Request request{.key = key, .stream = name_of(stream), .given = stream, .call = call};
   return without_throwing(request, [&] { return run(request); });
@@ -60,11 +45,6 @@ absl::StatusOr<Outcome> Cache::Impl::run_step(const Key& key, cudaStream_t strea
                                               detail::Remembered* remembered, cudaError_t error) {
   Request request{.key = key, .stream = name_of(stream), .given = stream, .call = call, .remembered = remembered};
   return without_throwing(request, [&] { return error == cudaSuccess ? run(request) : step_failed(request, error); });
-}
-
-absl::Status Cache::Impl::warm(const Key& key, cudaStream_t stream, const detail::Call& call) {
-  Request request{.key = key, .stream = name_of(stream), .given = stream, .call = call};
-  return without_throwing(request, [&] { return warm(request); });
 }
 
 absl::StatusOr<Outcome> Cache::Impl::run(Request& request) {
@@ -412,15 +392,6 @@ absl::StatusOr<Outcome> Cache::Impl::bring_back(Held& entry, Request& request, O
   // A new executable holds the captured values, and is patched.
   const Outcome outcome = obtained.of_sibling ? by_sibling : by_own;
   return launch(entry, request, outcome, outcome);
-}
-
-absl::Status Cache::Impl::failed(const Request& request, absl::Status why) {
-  if (has_begun() && is_fatal(cuda_error(why))) {
-    log(request.key, message_of(why));
-    lose(why);
-  }
-  ++totals_.failed;
-  return with_key(why, request.key);
 }
 
 }  // namespace graphcache

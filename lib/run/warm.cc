@@ -9,6 +9,11 @@
 
 namespace graphcache {
 
+absl::Status Cache::Impl::warm(const Key& key, cudaStream_t stream, const detail::Call& call) {
+  Request request{.key = key, .stream = name_of(stream), .given = stream, .call = call};
+  return without_throwing(request, [&] { return warm(request); });
+}
+
 // Does what the first run of a key does, up to the launch. Evicts no executable. A key that will borrow one gets its
 // set in the table.
 absl::Status Cache::Impl::warm(Request& request) {
