@@ -132,9 +132,9 @@ void Graveyard::collect(cudaStream_t handle) {
   // A stream whose work is not complete: later work on it is not complete either.
   LaunchStream busy;
   for (auto grave = waiting.begin(); grave != waiting.end();) {
-    const bool later = grave->done.get() != nullptr && grave->stream == busy;
+    const bool later = grave->has_mark() && grave->stream == busy;
     const bool done = destroyed < kMaxDestroyed && !later && is_done(*grave, stream);
-    if (!done && grave->done.get() != nullptr) busy = grave->stream;
+    if (!done && grave->has_mark()) busy = grave->stream;
     destroyed += done && (grave->executable != nullptr || !grave->graph.empty()) ? 1 : 0;
     grave = done ? waiting.erase(grave) : std::next(grave);
   }
