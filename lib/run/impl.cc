@@ -209,8 +209,8 @@ absl::Status Cache::Impl::status() const {
 
 Stats Cache::Impl::stats() const {
   Stats stats;
+  hits_->counts.add_to(stats);  // First, because runs count their outcome last.
   totals_.add_to(stats);
-  hits_->counts.add_to(stats);
   MutexLock lock(mutex_);
   stats.live_executables = policy_.executables();
   stats.live_templates = index_.templates();

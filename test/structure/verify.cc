@@ -238,8 +238,8 @@ std::string Verifier::fault_of_counters(const Totals& counted, const detail::Run
   };
   index.for_each(add);
   Stats totals;
-  counted.add_to(totals);
   run_counts.add_to(totals);
+  counted.add_to(totals);
   const auto count = [&](Outcome outcome) { return totals.outcome(outcome); };
   for (int i = 0; i < kOutcomeCount; ++i) {
     if (of_entries[i] > totals.outcomes[i]) return "the entries have counted more runs than the cache";
