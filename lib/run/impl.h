@@ -35,7 +35,7 @@
 
 namespace graphcache {
 
-// Locks and their order. `mutex_` guards the index and the counters. It is held only for book-keeping, never across a
+// Locks and their order. `mutex_` guards the index and the policy. It is held only for book-keeping, never across a
 // CUDA call or `fn`. An entry's lock is held by its run across all of these. A thread that holds an entry's lock may
 // lock `mutex_`; a thread that holds `mutex_` may only try an entry's lock. A hit holds only its entry's lock, because
 // it finds the entry without `mutex_`.
