@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "cuda/errors.h"
+#include "graphcache/status.h"
 
 namespace graphcache {
 namespace {
