@@ -325,10 +325,12 @@ TEST_F(AllocationsTest, ReportsOfACacheThrowNothingAndHarmNothing) {
   const auto ring = std::make_shared<EventRing>(100);
   options.listeners = {ring, std::make_shared<History>()};
   World world(options);
+  // Its text is allocated.
+  const auto key_of = [](int i) { return key("a key with a long label", i); };
   for (int i = 0; i < 40; ++i) {
     EXPECT_TRUE(
         world.cache
-            ->run(key("k", i), world.stream,
+            ->run(key_of(i), world.stream,
                   [&](cudaStream_t on) { return launch(do_nothing, dim3(static_cast<unsigned>(i + 1)), 1, on); })
             .ok());
   }
@@ -341,11 +343,11 @@ TEST_F(AllocationsTest, ReportsOfACacheThrowNothingAndHarmNothing) {
   const std::function<bool()> looks[] = {
       [&] { return !cache.entries().empty(); },
       [&] { return !labels(cache).empty(); },
-      [&] { return !explain(cache, key("k", 0)).empty(); },
+      [&] { return !explain(cache, key_of(0)).empty(); },
       [&] { return !advise(cache).empty(); },
       [&] { return !manifest(cache).empty(); },
       [&] {
-        const absl::StatusOr<GraphInfo> graph = cache.graph(key("k", 39));
+        const absl::StatusOr<GraphInfo> graph = cache.graph(key_of(39));
         EXPECT_TRUE(graph.ok() || absl::IsResourceExhausted(graph.status())) << graph.status().ToString();
         return graph.ok();
       },

@@ -80,8 +80,6 @@ void Graveyard::limit(cudaStream_t handle) {
     }
   }
   if (awaited.empty() || is_abandoned()) return;
-  LastErrorGuard last_error;
-  RelaxedCaptureMode relaxed;
   Grave& grave = awaited.front();
   if (!is_done(grave, stream)) (void)wait(grave);
   put_back(std::move(awaited));

@@ -177,7 +177,7 @@ bool UpdaterNode::plan_slots(const Slots& slots, const SlotNode& node, std::vect
 }
 
 // The nodes that an updater node writes.
-struct UpdaterNode::Written {
+struct UpdaterNode::WrittenNodes {
   Pieces pieces;
   std::vector<ParameterTable::Node> nodes;
   CUlaunchAttributeValue highest;  // The highest priority among them.
@@ -189,7 +189,7 @@ CallResult UpdaterNode::add(Updater& updater, const Template& graph, std::shared
   if (const CallResult loaded = updater.load(&kernels); loaded.error != cudaSuccess) return loaded;
   if (driver().set_kernel_attribute == nullptr) return {kSetAttribute, cudaErrorNotSupported, false};
   std::unique_ptr<UpdaterNode> made(new UpdaterNode(updater));
-  Written written;
+  WrittenNodes written;
   CallResult done = made->make_updatable(updater, graph, *content, with_table, &written);
   if (done.error != cudaSuccess) return done;
   Place place;
@@ -214,7 +214,7 @@ CallResult UpdaterNode::add(Updater& updater, const Template& graph, std::shared
 
 // Decides which nodes the device writes, and makes these device-updatable. Fails if there are none.
 CallResult UpdaterNode::make_updatable(Updater& updater, const Template& graph, const Content& content, bool with_table,
-                                       Written* out) {
+                                       WrittenNodes* out) {
   const Slots& slots = content.slots;
   Updater::Probed probed;
   std::uint32_t slot = 0;

@@ -75,9 +75,9 @@ class UpdaterNode {
   };
 
   explicit UpdaterNode(Updater& updater) : code_(updater.code()), memory_(updater.memory()) {}
-  struct Written;
+  struct WrittenNodes;
   CallResult make_updatable(Updater& updater, const Template& graph, const Content& content, bool with_table,
-                            Written* out);
+                            WrittenNodes* out);
   static CallResult make_updatable(cudaGraphNode_t node, cudaGraphDeviceNode_t* handle,
                                    CUlaunchAttributeValue* highest);
   CallResult add_to(const Template& graph, cudaGraphNode_t behind, const std::vector<cudaGraphNode_t>& before,

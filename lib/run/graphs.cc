@@ -33,8 +33,10 @@ absl::StatusOr<GraphInfo> Cache::Impl::graph(const Key& key) try {
 absl::StatusOr<GraphInfo> Cache::Impl::graph(std::uint64_t number) try {
   GraphInfo info;
   Entry* locked = nullptr;
-  if (absl::Status status = lock_by_number(number, &locked, &info); !status.ok()) return status;
+  if (absl::Status status = lock_by_number(number, &locked, &info.family); !status.ok()) return status;
   const Held entry(*this, locked);
+  info.entry = number;
+  info.label = std::string(entry->key.label());
   const LastErrorGuard last_error;
   DeviceGuard device(options_.device);
   if (!device.status().ok()) return device.status();
@@ -49,7 +51,7 @@ absl::StatusOr<GraphInfo> Cache::Impl::graph(std::uint64_t number) try {
 }
 
 // Takes the lock of an entry that has a template. Runs may hold the lock for a long time.
-absl::Status Cache::Impl::lock_by_number(std::uint64_t number, Entry** locked, GraphInfo* info) {
+absl::Status Cache::Impl::lock_by_number(std::uint64_t number, Entry** locked, std::uint64_t* family) {
   constexpr std::chrono::milliseconds kMost(100);
   const auto end = std::chrono::steady_clock::now() + kMost;
   if (absl::Status lost = status(); !lost.ok()) return lost;
@@ -60,9 +62,7 @@ absl::Status Cache::Impl::lock_by_number(std::uint64_t number, Entry** locked, G
     if (entry->state == State::kCold) return absl::NotFoundError("the entry has no graph");
     if (entry->lock.try_lock()) {
       *locked = entry;
-      info->entry = number;
-      info->label = std::string(entry->key.label());
-      info->family = policy_.family(entry->id);
+      *family = policy_.family(entry->id);
       return absl::OkStatus();
     }
     entry->lock.announce_wait();

@@ -161,7 +161,7 @@ class Cache::Impl {
     if (entry->lock.unlock()) unlocked_.notify_all();
   }
 
-  absl::Status lock_by_number(std::uint64_t number, Entry** locked, GraphInfo* info);
+  absl::Status lock_by_number(std::uint64_t number, Entry** locked, std::uint64_t* family);
 
   // The ways that a run can take. Each of them counts its outcome.
   absl::StatusOr<Outcome> hit(Entry* locked, Request& request);
