@@ -5,17 +5,20 @@
 
 #include <map>
 #include <memory>
+#include <new>
+#include <optional>
 #include <string_view>
 #include <typeinfo>
 #include <utility>
 
+#include "cuda/errors.h"
 #include "cuda/mutex.h"
 #include "options.h"
-#include "run/impl.h"
+#include "run/run.h"
 
 // With structure checks, test/structure checks the cache after such a call.
 #ifndef GRAPHCACHE_CHECKED
-#define GRAPHCACHE_CHECKED(impl) impl
+#define GRAPHCACHE_CHECKED(core) core
 #endif
 
 namespace graphcache {
@@ -29,49 +32,64 @@ bool detail::hides_its_code(const std::type_info& type) {
 Cache::Cache(const Options& options) {
   Options complete = options;
   absl::Status invalid = check(complete);
-  impl_ = std::make_unique<Impl>(complete, std::move(invalid));
+  core_ = std::make_unique<Core>(complete, std::move(invalid));
   hits()->cache = this;
 }
 Cache::~Cache() { hits()->cache = nullptr; }
-const std::shared_ptr<detail::Hits>& Cache::hits() const { return impl_->hits(); }
+const std::shared_ptr<detail::Hits>& Cache::hits() const { return core_->hits; }
 absl::StatusOr<Outcome> Cache::run_call(const Key& key, cudaStream_t stream, const detail::Call& call) {
-  return GRAPHCACHE_CHECKED(impl_)->run(key, stream, call);
+  return graphcache::run(*GRAPHCACHE_CHECKED(core_), key, stream, call);
 }
 absl::StatusOr<Outcome> Cache::run_step(detail::Hits& hits, const Key& key, cudaStream_t stream,
                                         const detail::Call& call, detail::Remembered* remembered) {
   Cache* const cache = hits.cache.load(std::memory_order_relaxed);
   if (cache == nullptr) return absl::FailedPreconditionError("the cache of this step has been destroyed");
-  cudaError_t error = cudaSuccess;
   detail::HotEntry* const entry = remembered->entry;
   if (entry != nullptr && remembered->site == call.site && hits.are_usual() && entry->lock.try_lock()) {
     const bool is_hit = entry->life == remembered->life && !entry->erased.load(std::memory_order_relaxed) &&
                         entry->is_ready_for(name_of(stream), call.values, call.values_size);
-    if (is_hit) error = hits.launch(*entry);
-    if (error == cudaSuccess) {
-      if (entry->lock.unlock() || entry->erased.load(std::memory_order_relaxed)) cache->impl_->wake();
-      if (is_hit) return Outcome::kReplayed;
+    const cudaError_t error = is_hit ? hits.launch(*entry) : cudaSuccess;
+    if (error != cudaSuccess) {
+      return Run(*GRAPHCACHE_CHECKED(cache->core_), key, stream, call, remembered, static_cast<Entry*>(entry))
+          .run(error);
     }
+    if (entry->lock.unlock() || entry->erased.load(std::memory_order_relaxed)) cache->core_->wake();
+    if (is_hit) return Outcome::kReplayed;
   }
-  return GRAPHCACHE_CHECKED(cache->impl_)->run_step(key, stream, call, remembered, error);
+  return graphcache::run(*GRAPHCACHE_CHECKED(cache->core_), key, stream, call, remembered);
 }
 absl::Status Cache::warm_call(const Key& key, cudaStream_t stream, const detail::Call& call) {
-  return GRAPHCACHE_CHECKED(impl_)->warm(key, stream, call);
+  return Run(*GRAPHCACHE_CHECKED(core_), key, stream, call).warm();
 }
-bool Cache::contains(const Key& key) const { return GRAPHCACHE_CHECKED(impl_)->contains(key); }
-bool Cache::pin(const Key& key) { return GRAPHCACHE_CHECKED(impl_)->pin(key, true); }
-bool Cache::unpin(const Key& key) { return GRAPHCACHE_CHECKED(impl_)->pin(key, false); }
-bool Cache::erase(const Key& key) { return GRAPHCACHE_CHECKED(impl_)->erase(absl::MakeConstSpan(&key, 1)) != 0; }
+bool Cache::contains(const Key& key) const { return GRAPHCACHE_CHECKED(core_)->store.contains(key); }
+bool Cache::pin(const Key& key) { return GRAPHCACHE_CHECKED(core_)->store.pin(key, true); }
+bool Cache::unpin(const Key& key) { return GRAPHCACHE_CHECKED(core_)->store.pin(key, false); }
+bool Cache::erase(const Key& key) { return GRAPHCACHE_CHECKED(core_)->erase(absl::MakeConstSpan(&key, 1)) != 0; }
 std::size_t Cache::erase_if(const std::function<bool(const Key&)>& predicate) {
-  return GRAPHCACHE_CHECKED(impl_)->erase_if(predicate);
+  return GRAPHCACHE_CHECKED(core_)->erase(core_->store.matching(predicate));
 }
-void Cache::clear() { GRAPHCACHE_CHECKED(impl_)->clear(); }
-Stats Cache::stats() const { return GRAPHCACHE_CHECKED(impl_)->stats(); }
-std::vector<EntryInfo> Cache::entries() const { return GRAPHCACHE_CHECKED(impl_)->entries(); }
-absl::StatusOr<GraphInfo> Cache::graph(const Key& key) const { return GRAPHCACHE_CHECKED(impl_)->graph(key); }
-absl::StatusOr<GraphInfo> Cache::graph(std::uint64_t entry) const { return GRAPHCACHE_CHECKED(impl_)->graph(entry); }
-absl::Status Cache::status() const { return impl_->status(); }
-const Options& Cache::options() const { return impl_->options(); }
-StreamArg Cache::default_stream() const { return impl_->default_stream(); }
+void Cache::clear() { GRAPHCACHE_CHECKED(core_)->clear(); }
+Stats Cache::stats() const { return GRAPHCACHE_CHECKED(core_)->stats(); }
+std::vector<EntryInfo> Cache::entries() const try {
+  return GRAPHCACHE_CHECKED(core_)->store.entries();
+} catch (const std::bad_alloc&) {
+  return {};
+}
+absl::StatusOr<GraphInfo> Cache::graph(const Key& key) const try {
+  const std::optional<std::uint64_t> entry = core_->store.latest(key);
+  if (!entry) return absl::NotFoundError("no run of this key is known");
+  return graph(*entry);
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+absl::StatusOr<GraphInfo> Cache::graph(std::uint64_t entry) const try {
+  return GRAPHCACHE_CHECKED(core_)->graph(entry);
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+absl::Status Cache::status() const { return core_->status(); }
+const Options& Cache::options() const { return core_->has_begun() ? core_->options : core_->asked; }
+StreamArg Cache::default_stream() const { return core_->asked.stream; }
 
 Cache& cache_for(int device) {
   static Mutex mutex;

@@ -5,10 +5,11 @@
 
 #include <cstddef>
 #include <initializer_list>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "run/index.h"
+#include "store/index.h"
 
 namespace graphcache {
 
@@ -40,7 +41,7 @@ class IndexTest : public testing::Test {
   }
   // Drops the entry that would be the next to lose its template. Returns its key, or "none".
   std::string drop() {
-    Entry* oldest = index.oldest_recorded();
+    Entry* oldest = oldest_recorded();
     if (oldest == nullptr) return "none";
     const std::string name = oldest->key.to_string();
     index.erase(oldest);
@@ -50,7 +51,14 @@ class IndexTest : public testing::Test {
   int sweep() {
     int swept = 0;
     index.sweep([&](Entry&) { ++swept; });
+    index.recycle(index.take_gone());
     return swept;
+  }
+  Entry* oldest_recorded() const {
+    return index.oldest_recorded([&](const Entry* entry) { return spared.contains(entry); });
+  }
+  Entry* surplus() const {
+    return index.surplus([&](const Entry* entry) { return spared.contains(entry); });
   }
 
   // The entries that can be found: cold, recorded and live ones, each in order of use.
@@ -69,6 +77,7 @@ class IndexTest : public testing::Test {
   }
 
   Index index;
+  std::set<const Entry*> spared;
 };
 
 }  // namespace graphcache

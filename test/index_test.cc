@@ -157,14 +157,13 @@ TEST_F(IndexTest, SurplusIsTheLeastRecentlyUsedColdEntry) {
   add(-1);  // an entry with a template does not count
   std::vector<Entry*> cold;
   for (std::size_t i = 0; i < Index::kMaxColdEntries; ++i) cold.push_back(add(static_cast<int>(i), false));
-  EXPECT_EQ(index.surplus(), nullptr);
+  EXPECT_EQ(surplus(), nullptr);
   add(1 << 20, false);
   index.touch(cold[0]);
   ++cold[1]->users;
-  Entry* surplus = index.surplus();
-  ASSERT_EQ(surplus, cold[2]);
-  index.erase(surplus);
-  EXPECT_EQ(index.surplus(), nullptr);
+  ASSERT_EQ(surplus(), cold[2]);
+  index.erase(surplus());
+  EXPECT_EQ(surplus(), nullptr);
   EXPECT_EQ(sweep(), 1);
   --cold[1]->users;
 }
@@ -173,16 +172,16 @@ TEST_F(IndexTest, ColdKeysAreBoundedInBytes) {
   const auto large = [](int number) { return key(number, std::string(Index::kMaxColdKeyBytes / 4, 'x')); };
   std::vector<Entry*> cold;
   for (int i = 0; i < 3; ++i) index.touch(cold.emplace_back(index.insert(large(i), kHere)));
-  EXPECT_EQ(index.surplus(), nullptr);
+  EXPECT_EQ(surplus(), nullptr);
   index.touch(cold.emplace_back(index.insert(large(3), kHere)));
-  EXPECT_EQ(index.surplus(), cold[0]);
+  EXPECT_EQ(surplus(), cold[0]);
   index.touch(cold[0]);
-  EXPECT_EQ(index.surplus(), cold[1]);
+  EXPECT_EQ(surplus(), cold[1]);
   index.set_state(cold[1], State::kRecorded);  // templates have a limit of their own
-  EXPECT_EQ(index.surplus(), nullptr);
+  EXPECT_EQ(surplus(), nullptr);
   index.set_state(cold[1], State::kCold);
-  index.erase(index.surplus());
-  EXPECT_EQ(index.surplus(), nullptr);
+  index.erase(surplus());
+  EXPECT_EQ(surplus(), nullptr);
   EXPECT_EQ(sweep(), 1);
 }
 
@@ -190,20 +189,20 @@ TEST_F(IndexTest, TheColdKeyUsedLastIsKeptWhateverItsSize) {
   Entry* small = add(1, /*is_recorded=*/false);
   Entry* large = index.insert(key(std::string(2 * Index::kMaxColdKeyBytes, 'x')), kHere);
   index.touch(large);
-  EXPECT_EQ(index.surplus(), small);
+  EXPECT_EQ(surplus(), small);
   index.erase(small);
-  EXPECT_EQ(index.surplus(), nullptr);
+  EXPECT_EQ(surplus(), nullptr);
   EXPECT_EQ(sweep(), 1);
 }
 
 TEST_F(IndexTest, TheColdKeyUsedLastIsKeptThoughNoOtherCanBeDropped) {
   Entry* large = index.insert(key(std::string(2 * Index::kMaxColdKeyBytes, 'x')), kHere);
   index.touch(large);
-  large->pinned = true;
+  spared.insert(large);
   Entry* last = add(1, /*is_recorded=*/false);
-  EXPECT_EQ(index.surplus(), nullptr);
+  EXPECT_EQ(surplus(), nullptr);
   add(2, /*is_recorded=*/false);
-  EXPECT_EQ(index.surplus(), last);
+  EXPECT_EQ(surplus(), last);
 }
 
 TEST_F(IndexTest, FindsEveryEntryAtEverySize) {
@@ -271,7 +270,7 @@ TEST(EntryTableTest, AWalkMeetsWhatStaysOnceAndNothingTwice) {
 TEST_F(IndexTest, AChangedStateIsAUse) {
   Entry* entries[] = {add(0), add(1), add(2), add(3), add(4)};
   for (const int i : {2, 4, 0, 3, 1}) index.set_state(entries[i], State::kLive);
-  EXPECT_EQ(index.oldest_recorded(), nullptr);
+  EXPECT_EQ(oldest_recorded(), nullptr);
   for (const int i : {3, 0}) index.set_state(entries[i], State::kCold);
   index.touch(entries[1]);  // a live entry has no place
   for (const int i : {1, 3, 0, 2}) index.set_state(entries[i], State::kRecorded);
@@ -286,12 +285,12 @@ TEST_F(IndexTest, AChangedStateIsAUse) {
 TEST_F(IndexTest, PinnedEntriesAreNotDropped) {
   Entry* older = add(1);
   Entry* newer = add(2);
-  older->pinned = true;
-  EXPECT_EQ(index.oldest_recorded(), newer);
-  newer->pinned = true;
-  EXPECT_EQ(index.oldest_recorded(), nullptr);
-  older->pinned = false;
-  EXPECT_EQ(index.oldest_recorded(), older);
+  spared.insert(older);
+  EXPECT_EQ(oldest_recorded(), newer);
+  spared.insert(newer);
+  EXPECT_EQ(oldest_recorded(), nullptr);
+  spared.erase(older);
+  EXPECT_EQ(oldest_recorded(), older);
 }
 
 TEST_F(IndexTest, IdsAreSmallAndOfOneEntryEach) {

@@ -496,7 +496,7 @@ TEST_F(PolicyCallsTest, EveryWrongCountIsFound) {
   make_table();
   run(2, graph(2));
   run(3, unread());
-  look().with_each_wrong([&](const char* fault) { EXPECT_EQ(Verifier::find_fault(policy()), fault); });
+  look().with_each_wrong([&](const char* fault) { EXPECT_EQ(StructureChecker::find_fault(policy()), fault); });
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "policy/policy.h"
-#include "structure/verify.h"
+#include "structure/checks.h"
 
 namespace graphcache {
 
@@ -39,7 +39,7 @@ class PolicyChecker {
     return keys;
   }
 
-  void check() const { EXPECT_EQ(Verifier::find_fault(policy_), ""); }
+  void check() const { EXPECT_EQ(StructureChecker::find_fault(policy_), ""); }
 
   // Calls finds(fault) while one count or link of the policy is wrong, for each of them. REQUIRES: the order of use is
   // 1, 2, 3. Key 1 has a table and key 0 no executable, both of one class. Key 2 has a plain executable and another

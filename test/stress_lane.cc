@@ -9,7 +9,7 @@
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "stress_world.h"
-#include "structure/verify.h"
+#include "structure/checks.h"
 #include "support.h"
 
 namespace graphcache::test::stress {
@@ -115,7 +115,7 @@ void Lane::operate(Random random) {
   }
   if (random.one_in(8)) std::this_thread::yield();
   if (random.one_in(64)) {
-    if (const std::string fault = Verifier::find_fault(world_.cache); !fault.empty()) fail(fault);
+    if (const std::string fault = StructureChecker::find_fault(world_.cache); !fault.empty()) fail(fault);
   }
   const int what = random.below(100);
   const auto one_of = [&](int below, const char* name, void (Lane::*operation)(Random&)) {

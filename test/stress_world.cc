@@ -12,7 +12,7 @@
 
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
-#include "structure/verify.h"
+#include "structure/checks.h"
 #include "support.h"
 
 namespace graphcache::test::stress {
@@ -64,7 +64,7 @@ void World::check_counters() {
 
 // Checks the cache and the runtime's objects after everything is done.
 void World::check_what_is_left() {
-  if (const std::string fault = Verifier::find_fault(cache); !fault.empty()) fail(fault);
+  if (const std::string fault = StructureChecker::find_fault(cache); !fault.empty()) fail(fault);
   if (dying) return;  // handles are dropped
   for_each_key([&](const KeyState& state) { cache.unpin(state.key); });
   const Stream stream;

@@ -35,6 +35,8 @@
 
 namespace graphcache {
 
+class Core;  // Not for users.
+
 // The first run of a key captures the work that `fn` enqueues, and launches it as a graph. Every later run replays the
 // graph: one runtime call if no value has changed, and at most one more for each node whose values have. All members
 // are thread-safe. "Rules" after the class says what callers must observe.
@@ -188,10 +190,9 @@ class Cache {
   const Options& options() const;
 
  private:
-  friend class Verifier;  // Defined by the tests.
+  friend class StructureChecker;  // Defined by the tests.
   template <class Fn>
   friend class Step;
-  class Impl;
   StreamArg default_stream() const;
   template <class... Ts, class Fn>
   static detail::Call make_call(const Params<Ts...>& params, Fn& fn);
@@ -201,7 +202,7 @@ class Cache {
   static absl::StatusOr<Outcome> run_step(detail::Hits& hits, const Key& key, cudaStream_t stream,
                                           const detail::Call& call, detail::Remembered* remembered);
 
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<Core> core_;
 };
 
 // ---- Rules --------------------------------------------------------------------------------------------------------

@@ -152,7 +152,7 @@ class Executable {
   void abandon();
 
  private:
-  friend class Verifier;
+  friend class StructureChecker;
 
   explicit Executable(Scratch& scratch);
 

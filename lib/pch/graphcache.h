@@ -9,4 +9,4 @@
 #include <vector>
 
 #include "graphcache/graphcache.h"
-#include "run/impl.h"
+#include "run/run.h"

@@ -157,6 +157,7 @@ class Policy {
   void undone(KeyId key, const Plan& plan) { hand_over(key, plan.lender); }
   // Whether the key's table must be made anew before it gets another set; and that it has one.
   bool is_table_full(KeyId key, std::size_t bytes) const;
+  bool has_room_for_set(KeyId key, std::size_t bytes) const { return fits(bytes_, bytes) && !is_table_full(key, bytes); }
   void added_set(KeyId key, std::size_t bytes);
   // The key's executable no longer exists.
   void lost(KeyId key) {
@@ -190,8 +191,8 @@ class Policy {
   bool is_device_updated(KeyId key) const { return is_live(key) && entries_[key].kind != Kind::kPlain; }
 
  private:
-  friend class PolicyChecker;  // Defined by the tests, as Verifier is.
-  friend class Verifier;
+  friend class PolicyChecker;  // Defined by the tests, as StructureChecker is.
+  friend class StructureChecker;
 
   enum class Kind : std::uint8_t { kNone, kPlain, kSlots, kTable };
 

@@ -1,103 +1,56 @@
-// What is looked up and checked before work is captured or enqueued on a stream.
+// What must hold of a stream before work is captured or enqueued on it.
 #include <absl/strings/str_cat.h>
 
 #include "cuda/compat.h"
-#include "cuda/errors.h"
-#include "graphcache/status.h"
-#include "run/impl.h"
+#include "run/run.h"
 
 namespace graphcache {
-namespace {
-
-// Replaces Options::kCurrentDevice by the stream's device. Returns an error, and changes nothing, if there is no such
-// device.
-absl::Status find_device(cudaStream_t stream, int* device) {
-  LastErrorGuard last_error;
-  int found = *device, count = 0;
-  CallResult done{"cudaGetDeviceCount", cudaGetDeviceCount(&count)};
-  if (done.error == cudaSuccess && found == Options::kCurrentDevice) {
-    // The query would break a capture of the stream (compat.h). There the stream is of the current device.
-    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-    if (!is_of_current_device(stream)) done = {"cudaStreamIsCapturing", cudaStreamIsCapturing(stream, &capturing)};
-    if (done.error == cudaSuccess) {
-      done = is_of_current_device(stream) || capturing != cudaStreamCaptureStatusNone
-                 ? CallResult{"cudaGetDevice", cudaGetDevice(&found)}
-                 : stream_device(stream, &found);
-    }
-  }
-  if (done.error != cudaSuccess) return cuda_failure(done.call, done.error);
-  if (found < 0 || found >= count) {
-    return absl::InvalidArgumentError(absl::StrCat("Options::device is ", found, ", of ", count, " devices"));
-  }
-  *device = found;
-  return absl::OkStatus();
-}
-
-}  // namespace
-
-// The first run makes what needs CUDA, so that a process can make caches and then fork.
-absl::Status Cache::Impl::begin(cudaStream_t stream) {
-  if (has_begun()) return absl::OkStatus();
-  if (!invalid_.ok()) return invalid_;
-  MutexLock lock(begin_mutex_);
-  if (has_begun()) return absl::OkStatus();
-  if (is_fatal(cuda_error(not_begun_))) return not_begun_;
-  if (not_begun_ = find_device(stream, &options_.device); !not_begun_.ok()) return not_begun_;
-  device_ = std::make_unique<Device>(options_);
-  if (enabled_ && options_.diagnose) find_diagnoser();
-  is_usual_ =
-      enabled_ && !options_.inline_in_foreign_capture && options_.verify_every == 0 && !audience_->wants_launches();
-  has_begun_ = true;
-  if (is_usual_) hits_->late_error = &device_->memory->late_error();
-  return absl::OkStatus();
-}
 
 // Checks the stream before `fn` is called on it. The order matters: querying the device of a capturing stream breaks
 // its capture (compat.h).
-absl::Status Cache::Impl::check(const Request& request) {
-  if (absl::Status lost = status(); !lost.ok()) return lost;
-  if (const char* const unfit = request.call.unfit(); unfit != nullptr) {
-    return absl::InvalidArgumentError(unfit);
-  }
+absl::Status Run::check() {
+  if (absl::Status lost = core_.status(); !lost.ok()) return lost;
+  if (const char* const unfit = call_.unfit(); unfit != nullptr) return absl::InvalidArgumentError(unfit);
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-  cudaError_t error = cudaStreamIsCapturing(request.stream, &capturing);
+  cudaError_t error = cudaStreamIsCapturing(stream_, &capturing);
   if (error != cudaSuccess) return cuda_failure("cudaStreamIsCapturing", error);
   if (capturing != cudaStreamCaptureStatusNone) {
     return cuda_failure("the stream is already capturing, and Options::inline_in_foreign_capture is false",
                         cudaErrorStreamCaptureUnsupported);
   }
-  if (!is_of_current_device(request.stream) && known_streams_.contains(request.stream)) return absl::OkStatus();
-  if (absl::Status other = check_device(request.stream); !other.ok()) return other;
-  known_streams_.insert(request.stream);
+  if (!is_of_current_device(stream_) && core_.known_streams.contains(stream_)) return absl::OkStatus();
+  if (absl::Status other = check_device(); !other.ok()) return other;
+  core_.known_streams.insert(stream_);
   return absl::OkStatus();
 }
 
-absl::Status Cache::Impl::check_device(cudaStream_t stream) const {
+absl::Status Run::check_device() const {
+  const int wanted = core_.options.device;
   int device = -1;
-  if (is_of_current_device(stream)) {
+  if (is_of_current_device(stream_)) {
     if (const cudaError_t error = cudaGetDevice(&device); error != cudaSuccess) {
       return cuda_failure("cudaGetDevice", error);
     }
   } else {
-    DeviceGuard current(options_.device);  // Older toolkits compare with this device (compat.h).
+    DeviceGuard current(wanted);  // Older toolkits compare with this device (compat.h).
     if (!current.status().ok()) return current.status();
-    if (const CallResult queried = stream_device(stream, &device); queried.error != cudaSuccess) {
+    if (const CallResult queried = stream_device(stream_, &device); queried.error != cudaSuccess) {
       return cuda_failure(queried.call, queried.error);
     }
   }
-  if (device == options_.device) return absl::OkStatus();
+  if (device == wanted) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      stream == cudaStreamPerThread ? "cudaStreamPerThread belongs to the current device, which is "
-      : stream == cudaStreamLegacy  ? "the legacy stream belongs to the current device, which is "
-                                    : "the stream belongs to ",
-      device < 0 ? "another device" : absl::StrCat("device ", device), "; the cache is of device ", options_.device));
+      stream_ == cudaStreamPerThread ? "cudaStreamPerThread belongs to the current device, which is "
+      : stream_ == cudaStreamLegacy  ? "the legacy stream belongs to the current device, which is "
+                                     : "the stream belongs to ",
+      device < 0 ? "another device" : absl::StrCat("device ", device), "; the cache is of device ", wanted));
 }
 
-bool Cache::Impl::is_in_foreign_capture(const Request& request) const {
-  if (request.stream == cudaStreamLegacy) return false;
+bool Run::is_in_foreign_capture() const {
+  if (stream_ == cudaStreamLegacy) return false;
   LastErrorGuard last_error;
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-  return cudaStreamIsCapturing(request.stream, &capturing) == cudaSuccess && capturing == cudaStreamCaptureStatusActive;
+  return cudaStreamIsCapturing(stream_, &capturing) == cudaSuccess && capturing == cudaStreamCaptureStatusActive;
 }
 
 }  // namespace graphcache

@@ -9,7 +9,7 @@
 #include "cuda/errors.h"
 #include "graph/own_graph.h"
 #include "graphcache/status.h"
-#include "run/impl.h"
+#include "run/run.h"
 
 namespace graphcache {
 namespace {
@@ -24,122 +24,116 @@ absl::Status failed_inside() noexcept try {
 
 // A run inside another run's capture. Nothing here may wait for another run, or change the capture except by enqueuing
 // on its streams.
-absl::StatusOr<Outcome> Cache::Impl::run_nested(const Request& request) {
+absl::StatusOr<Outcome> Run::run_nested() {
   // The outer `fn` may ignore a failure, and its graph would lack this work.
   absl::Cleanup fails = [outer = active_recording] { outer->refuse_capture(failed_inside()); };
-  auto outcome = run_inside(request);
+  auto outcome = run_inside();
   if (outcome.ok()) std::move(fails).Cancel();
   return outcome;
 }
 
-absl::StatusOr<Outcome> Cache::Impl::run_inside(const Request& request) {
+absl::StatusOr<Outcome> Run::run_inside() {
   LastErrorGuard last_error;
   CaptureInfo info;
-  if (request.stream != cudaStreamLegacy) {
-    const cudaError_t error = capture_info(request.stream, &info);
-    if (error != cudaSuccess) return failed(request, cuda_failure("cudaStreamGetCaptureInfo", error));
+  if (stream_ != cudaStreamLegacy) {
+    const cudaError_t error = capture_info(stream_, &info);
+    if (error != cudaSuccess) return failed(cuda_failure("cudaStreamGetCaptureInfo", error));
   }
   const bool inside = info.status != cudaStreamCaptureStatusNone && info.id == active_recording->capture_id();
+  const auto refuse = [](const char* why) { active_recording->refuse_capture(absl::FailedPreconditionError(why)); };
   if (!inside) {
-    if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
+    if (absl::Status unfit = check(); !unfit.ok()) return failed(std::move(unfit));
     // Its work would be done now, and never again when the outer graph is replayed. Instead the outer `fn` is called
     // again, directly, and repeats this run.
-    active_recording->refuse_capture(absl::FailedPreconditionError(
-        "a run was made inside another run's fn on a stream that is not part of its capture"));
+    refuse("a run was made inside another run's fn on a stream that is not part of its capture");
     return count_inlined();
   }
-
-  if (request.call.makes_graph()) {
-    active_recording->refuse_capture(absl::FailedPreconditionError(
-        "a key whose fn returns a graph was run inside another run's fn, whose capture cannot hold that graph"));
+  if (call_.makes_graph()) {
+    refuse("a key whose fn returns a graph was run inside another run's fn, whose capture cannot hold that graph");
     return count_inlined();
   }
-  if (request.call.values_size != 0 && request.call.unfit() == nullptr) {
-    active_recording->refuse_capture(absl::FailedPreconditionError(
-        "a run with params was made inside another run's fn: a graph of the outer run could not update its values"));
+  if (call_.values_size != 0 && call_.unfit() == nullptr) {
+    refuse("a run with params was made inside another run's fn: a graph of the outer run could not update its values");
   }
-  return run_inlined(request);
+  return run_inlined();
 }
 
 // Adds the work of a run to the capture that its stream is part of.
-absl::StatusOr<Outcome> Cache::Impl::run_inlined(const Request& request) {
-  if (absl::Status lost = status(); !lost.ok()) return failed(request, std::move(lost));
-  if (request.call.makes_graph()) {
-    return failed(request, absl::FailedPreconditionError("a graph that fn returns cannot run inside a capture: add it "
-                                                         "there as a child graph node"));
+absl::StatusOr<Outcome> Run::run_inlined() {
+  if (absl::Status lost = core_.status(); !lost.ok()) return failed(std::move(lost));
+  if (call_.makes_graph()) {
+    return failed(
+        absl::FailedPreconditionError("a graph that fn returns cannot run inside a capture: add it there as "
+                                      "a child graph node"));
   }
-  if (const char* const unfit = request.call.unfit(); unfit != nullptr) {
-    return failed(request, absl::InvalidArgumentError(unfit));
-  }
-  absl::Status status = enqueue_inlined(request.stream, request.call, device_->setter);
-  if (!status.ok()) return failed(request, std::move(status));
+  if (const char* const unfit = call_.unfit(); unfit != nullptr) return failed(absl::InvalidArgumentError(unfit));
+  absl::Status status = enqueue_inlined(stream_, call_, core_.device->setter);
+  if (!status.ok()) return failed(std::move(status));
   return count_inlined();
 }
 
-Outcome Cache::Impl::count_inlined() {
-  hits_->counts.add(Outcome::kInlined);
+Outcome Run::count_inlined() {
+  core_.hits->counts.add(Outcome::kInlined);
   return Outcome::kInlined;
 }
 
-absl::StatusOr<Outcome> Cache::Impl::run_disabled(const Request& request) {
-  if (!invalid_.ok()) return failed(request, invalid_);
+absl::StatusOr<Outcome> Run::run_disabled() {
   {
     LastErrorGuard last_error;
-    if (absl::Status unfit = check(request); !unfit.ok()) return failed(request, std::move(unfit));
+    if (absl::Status unfit = check(); !unfit.ok()) return failed(std::move(unfit));
   }
-  Held none(*this, nullptr);
-  auto outcome = run_directly(none, EagerReason::kDisabled, request);
-  if (request.call.makes_graph()) {
-    DeviceGuard device(options_.device);
-    device_->graveyard.collect(request.stream);
+  auto outcome = run_directly(EagerReason::kDisabled);
+  if (call_.makes_graph()) {
+    DeviceGuard device(core_.options.device);
+    core_.device->graveyard.collect(stream_);
   }
   return outcome;
 }
 
-// Calls `fn` directly. The entry, which may be null, is unlocked first, so that runs of other threads need not wait.
-absl::StatusOr<Outcome> Cache::Impl::run_directly(Held& held, EagerReason reason, const Request& request) {
-  if (request.report != nullptr) request.report->reason = reason;
-  Entry* const entry = held.get();
-  if (entry != nullptr) {
-    MutexLock lock(mutex_);
-    ++entry->users;
-  }
-  held.release();
-  User user(*this, entry);
+// Calls `fn` directly. The entry is unlocked first, if there is one, so that runs of other threads need not wait.
+absl::StatusOr<Outcome> Run::run_directly(EagerReason reason) {
+  reason_ = reason;
+  Entry* const entry = entry_.get();
+  std::optional<EagerReason> done;
+  if (entry != nullptr) core_.store.enter(entry);
+  const absl::Cleanup leave = [&] {
+    if (entry == nullptr) return;
+    if (const Store::Gone gone = core_.store.leave(entry, done); gone != nullptr) core_.destroy(gone);
+  };
+  entry_.release();
   LastErrorGuard last_error;
-  DeviceGuard device(options_.device);
+  DeviceGuard device(core_.options.device);
   absl::Status status = device.status();
   last_error.settle();
-  if (status.ok()) {
-    status = request.call.makes_graph() ? launch_once(request) : enqueue(request.given, request.call, device_->setter);
-  }
-  if (!status.ok()) return failed(request, std::move(status));
-  if (entry == nullptr) return count_eager(reason);
-  user.eager = reason;
+  if (status.ok()) status = call_.makes_graph() ? launch_once() : enqueue(given_, call_, core_.device->setter);
+  if (!status.ok()) return failed(std::move(status));
+  done = reason;
+  if (entry == nullptr) core_.store.count_direct(reason);
   return Outcome::kEager;
 }
 
 // Makes an executable of the graph that `fn` returns, for one launch. Called without the entry's lock.
-absl::Status Cache::Impl::launch_once(const Request& request) {
-  Captured made = make_graph(request.call, options_.device);
+absl::Status Run::launch_once() {
+  Captured made = make_graph(call_, core_.options.device);
   if (absl::Status fatal = take_fatal_error(made); !fatal.ok()) return fatal;
   if (!made.fn.ok() || !made.capture.ok()) return made.fn.ok() ? made.capture : made.fn;
   const auto content = std::make_shared<Content>(std::move(made.content));
-  content->key = request.key;
-  device_->graveyard.limit(request.stream);
+  content->key = key_;
+  core_.device->graveyard.limit(stream_);
   const auto event_of = [&](EventKind kind) {
-    return CacheEvent{.kind = kind, .key = request.key, .graph = content->id, .stream = request.given};
+    return CacheEvent{.kind = kind, .key = key_, .graph = content->id, .stream = given_};
   };
   std::unique_ptr<Executable> once;
   {
-    Audience::Span span(*audience_, event_of(EventKind::kInstantiate));
+    Audience::Span span(*core_.audience, event_of(EventKind::kInstantiate));
     const auto instantiate = [&] {
       const RelaxedCaptureMode relaxed;
-      return Executable::instantiate(made.graph, content, options_.instantiate_flags, device_->scratch, &once);
+      return Executable::instantiate(made.graph, content, core_.options.instantiate_flags, core_.device->scratch,
+                                     &once);
     };
     cudaError_t error = instantiate();
     if (error == cudaErrorMemoryAllocation &&
-        device_->graveyard.collect_all(device_->memory.get()).error == cudaSuccess) {
+        core_.device->graveyard.collect_all(core_.device->memory.get()).error == cudaSuccess) {
       error = instantiate();
     }
     if (is_fatal(error)) made.graph.graph.release();
@@ -147,68 +141,15 @@ absl::Status Cache::Impl::launch_once(const Request& request) {
   }
   const absl::Cleanup destroy = [&] {
     Epitaph epitaph;
-    if (!audience_->empty()) epitaph = {.audience = audience_, .content = content};
-    device_->graveyard.add(std::move(once), {}, {}, std::move(epitaph));
+    if (!core_.audience->empty()) epitaph = {.audience = core_.audience, .content = content};
+    core_.device->graveyard.add(std::move(once), {}, {}, std::move(epitaph));
   };
-  ++totals_.instantiations;
-  Audience::Span span(*audience_, event_of(EventKind::kLaunch), {Audience::Filter::Kind::kLaunches});
+  ++core_.store.totals.instantiations;
+  Audience::Span span(*core_.audience, event_of(EventKind::kLaunch), {Audience::Filter::Kind::kLaunches});
   if (!span.refused().ok()) return span.refused();
-  const cudaError_t error = once->launch(request.stream);
+  const cudaError_t error = once->launch(stream_);
   if (error != cudaSuccess) span.event.status = cuda_failure("cudaGraphLaunch", error);
   return span.event.status;
-}
-
-Cache::Impl::User::~User() {
-  if (entry_ == nullptr) return;
-  bool gone = false;
-  {
-    MutexLock lock(impl_.mutex_);
-    --entry_->users;
-    if (eager) impl_.count_eager(entry_, *eager);
-    if (entry_->erased) gone = impl_.sweep();
-  }
-  if (gone) impl_.device_->graveyard.collect_all();
-}
-
-Outcome Cache::Impl::count_eager(Entry* entry, EagerReason reason) {
-  entry->outcomes[static_cast<int>(Outcome::kEager)].add(1);
-  entry->eager_reason = reason;
-  return count_eager(reason);
-}
-
-Outcome Cache::Impl::count_eager(EagerReason reason) {
-  ++totals_.eager_reasons[static_cast<std::size_t>(reason)];
-  return Outcome::kEager;
-}
-
-// A failed patch leaves the executable in an unknown state. So does a failed launch, unless the stream is at fault;
-// then the executable is intact.
-absl::StatusOr<Outcome> Cache::Impl::replay_failed(Held& entry, const CallResult& result, EagerReason reason,
-                                                   Request& request, bool is_unfit) {
-  if (request.last_error != nullptr) {
-    request.last_error->settle();
-  } else if (result.latches && cudaPeekAtLastError() == result.error) {
-    cudaGetLastError();
-  }
-  if (is_fatal(result.error)) return failed(request, cuda_failure(result.call, result.error));
-  LastErrorGuard last_error;
-  const bool launched = reason == EagerReason::kLaunchFailed;
-  if (launched) {
-    if (is_capture_error(result.error)) return failed(request, cuda_failure(result.call, result.error));
-    known_streams_.erase(request.stream);
-  }
-  auto threw = evicting(entry);
-  absl::Status unfit = check(request);
-  std::move(threw).Cancel();
-  if (launched && !unfit.ok()) return failed(request, std::move(unfit));
-  absl::Status error = cuda_failure(result.call, result.error);
-  give_up(*entry.get(), Loss::kFailed, /*and_template=*/is_unfit, std::move(error));
-  entry->retry.later();
-  if (!unfit.ok()) return failed(request, std::move(unfit));
-  auto outcome = reported(entry, request, [&] { return run_directly(entry, reason, request); });
-  DeviceGuard device(options_.device);
-  tidy_up(request.stream);
-  return outcome;
 }
 
 }  // namespace graphcache

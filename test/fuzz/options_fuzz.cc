@@ -19,7 +19,7 @@
 #include "graphcache/hostrt.h"
 #include "input.h"
 #include "kernels.h"
-#include "structure/verify.h"
+#include "structure/checks.h"
 #include "forced_ways.h"
 
 namespace graphcache::test {
@@ -86,7 +86,7 @@ class Caller {
       for (int i = 0; i < kMaxCalls && !in_.done(); ++i) {
         call(cache);
         check_surroundings();
-        const std::string fault = Verifier::find_fault(cache);
+        const std::string fault = StructureChecker::find_fault(cache);
         FUZZ_CHECK(fault.empty(), fault);
       }
       check_counters(cache);

@@ -6,17 +6,18 @@
 
 namespace graphcache {
 
-void check_after_call(void* impl);  // verify.cc
+void check_after_call(void* core);  // checks.cc
 
-template <class Impl>
+template <class Core>
 struct AfterCall {
-  explicit AfterCall(const std::unique_ptr<Impl>& impl) : impl(impl.get()) {}
-  ~AfterCall() { check_after_call(impl); }
-  Impl* operator->() const { return impl; }
+  explicit AfterCall(const std::unique_ptr<Core>& core) : core(core.get()) {}
+  ~AfterCall() { check_after_call(core); }
+  Core* operator->() const { return core; }
+  Core& operator*() const { return *core; }
 
-  Impl* const impl;
+  Core* const core;
 };
 
 }  // namespace graphcache
 
-#define GRAPHCACHE_CHECKED(impl) ::graphcache::AfterCall(impl)
+#define GRAPHCACHE_CHECKED(core) ::graphcache::AfterCall(core)

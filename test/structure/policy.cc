@@ -2,13 +2,13 @@
 
 #include <string>
 
+#include "checks.h"
 #include "policy/aside.h"
-#include "verify.h"
 
 namespace graphcache {
 
 // Recomputes every count of the policy.
-std::string Verifier::find_fault(const Policy& policy) {
+std::string StructureChecker::find_fault(const Policy& policy) {
   struct Counted {
     std::size_t members = 0;
     KeyId table = kNoKey;

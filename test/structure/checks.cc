@@ -1,4 +1,4 @@
-#include "verify.h"
+#include "checks.h"
 
 #include <absl/strings/str_cat.h>
 
@@ -40,7 +40,7 @@ bool same_types(const Content& a, const Content& b) {
 }  // namespace
 
 // Checks that the table, the orders of use and the counts agree.
-std::string Verifier::find_fault(const Index& index) {
+std::string StructureChecker::find_fault(const Index& index) {
   std::size_t total = 0;
   for (const Index::Order& order : index.orders_) total += order.size;
   std::size_t in_table = 0;
@@ -88,7 +88,7 @@ std::string Verifier::find_fault(const Index& index) {
 }
 
 // Checks that the policy's knowledge of the entries is right.
-std::string Verifier::fault_of_policy(const Policy& policy, const Signatures& signatures, const Index& index) {
+std::string StructureChecker::fault_of_policy(const Policy& policy, const Signatures& signatures, const Index& index) {
   if (std::string fault = find_fault(policy); !fault.empty()) return fault;
   std::string fault;
   AsideMap<const Signatures::Known*, std::size_t> users;
@@ -101,8 +101,8 @@ std::string Verifier::fault_of_policy(const Policy& policy, const Signatures& si
       fault = of(*entry, "it has a family and no template");
     } else if (policy.family(entry->id) != 0 && entry->signature == nullptr) {
       fault = of(*entry, "it has a family and no signature");
-    } else if (policy.is_pinned(entry->id) != (entry->pinned || entry->erased)) {
-      fault = of(*entry, "the policy does not know whether it is pinned");
+    } else if (entry->erased && !policy.is_pinned(entry->id)) {
+      fault = of(*entry, "it is erased, and may lose its executable");
     }
   });
   if (!fault.empty()) return fault;
@@ -114,18 +114,20 @@ std::string Verifier::fault_of_policy(const Policy& policy, const Signatures& si
 }
 
 // Checks that the entry has what its state says.
-std::string Verifier::fault_of(const Policy& policy, const Entry& entry) {
+std::string StructureChecker::fault_of(const Policy& policy, const Entry& entry) {
   const bool live = entry.state == State::kLive;
-  if ((entry.executable != nullptr) != live) {
+  const Executable* const executable = executable_of(entry);
+  if ((executable != nullptr) != live) {
     return of(entry, live ? "it has no executable" : "it has an executable");
   }
   if (entry.state == State::kCold) {
-    return entry.content == nullptr && entry.graph.empty() ? "" : of(entry, "it has a template");
+    return entry.graphs == nullptr ? "" : of(entry, "it has a template");
   }
-  if (entry.content == nullptr) return of(entry, "it has no content");
-  const Content& content = *entry.content;
-  if (entry.graph.empty() && !live) return of(entry, "it has no template");
-  if (!entry.graph.empty() && entry.graph.nodes.size() != content.node_count) {
+  if (entry.graphs == nullptr) return of(entry, "it has no content");
+  const Content& content = *recorded(entry).content;
+  const Template& graph = recorded(entry).graph;
+  if (graph.empty() && !live) return of(entry, "it has no template");
+  if (!graph.empty() && graph.nodes.size() != content.node_count) {
     return of(entry, "its template is that of another content");
   }
   if (entry.nodes.value() != content.node_count + content.inner_node_count ||
@@ -136,19 +138,19 @@ std::string Verifier::fault_of(const Policy& policy, const Entry& entry) {
     return of(entry, "it has a signature, and its nodes have not been read");
   }
   if (!live) return "";
-  if (policy.has_table(entry.id) != (entry.executable->table() != nullptr)) {
+  if (policy.has_table(entry.id) != (executable->table() != nullptr)) {
     return of(entry, "the policy does not know whether it has a table");
   }
-  if (policy.is_device_updated(entry.id) != entry.executable->has_updater_node()) {
+  if (policy.is_device_updated(entry.id) != executable->has_updater_node()) {
     return of(entry, "the policy does not know whether it has an updater node");
   }
-  if (entry.executable->content_ != entry.content) return of(entry, "its executable holds another's content");
-  const std::string fault = fault_of(*entry.executable);
+  if (executable->content_ != recorded(entry).content) return of(entry, "its executable holds another's content");
+  const std::string fault = fault_of(*executable);
   return fault.empty() ? "" : of(entry, fault.c_str());
 }
 
 // Checks the shadow of what the executable holds: its content's slots with the fields made from its values.
-std::string Verifier::fault_of(const Executable& executable) {
+std::string StructureChecker::fault_of(const Executable& executable) {
   if (executable.exec_.get() == nullptr) return "its executable has no handle";
   if (executable.base_.empty()) return "its executable has no base";
   const Content& content = *executable.content_;
@@ -174,28 +176,30 @@ std::string Verifier::fault_of(const Executable& executable) {
 }
 
 // Checks that siblings have nodes of the same types in the same order, which equal signatures imply.
-std::string Verifier::fault_of_sharing(const Index& index, const Locked& locked) {
+std::string StructureChecker::fault_of_sharing(const Index& index, const Locked& locked) {
   AsideMap<const Signatures::Known*, const Content*> firsts;
   std::string fault;
   index.for_each([&](const Entry* entry) {
     if (entry->signature == nullptr || !locked.contains(entry)) return;
-    const Content* const first = firsts.try_emplace(entry->signature, entry->content.get()).first->second;
-    if (!same_types(*first, *entry->content)) fault = of(*entry, "its nodes are of other types than its siblings'");
+    const Content* const first = firsts.try_emplace(entry->signature, recorded(*entry).content.get()).first->second;
+    if (!same_types(*first, *recorded(*entry).content))
+      fault = of(*entry, "its nodes are of other types than its siblings'");
   });
   return fault;
 }
 
 // Checks that each graph and executable has one owner and exists. Other threads may destroy what waits for destruction,
 // but not what an idle entry has.
-std::string Verifier::fault_of_handles(const Index& index, const Locked& locked) {
+std::string StructureChecker::fault_of_handles(const Index& index, const Locked& locked) {
   std::size_t graphs = 0, executables = 0;
   const auto for_each_graph = [&](auto&& visit) {
     for (const State state : {State::kRecorded, State::kLive}) {
       Entry* entry = index.orders_[static_cast<std::size_t>(state)].newest;
       for (; entry != nullptr; entry = entry->older) {
         if (!locked.contains(entry)) continue;
-        if (!entry->graph.empty()) visit(entry->graph.graph.get());
-        if (entry->executable != nullptr) visit(entry->executable->base_.graph.get());
+        const Recorded& of = recorded(*entry);
+        if (!of.graph.empty()) visit(of.graph.graph.get());
+        if (of.executable != nullptr) visit(of.executable->base_.graph.get());
       }
     }
   };
@@ -211,7 +215,7 @@ std::string Verifier::fault_of_handles(const Index& index, const Locked& locked)
     if (!locked.contains(a)) continue;
     ++executables;
     for (Entry* b = a->older; b != nullptr; b = b->older) {
-      if (locked.contains(b) && a->executable->exec_.get() == b->executable->exec_.get()) {
+      if (locked.contains(b) && executable_of(*a)->exec_.get() == executable_of(*b)->exec_.get()) {
         return of(*b, "its executable has two owners");
       }
     }
@@ -227,8 +231,8 @@ std::string Verifier::fault_of_handles(const Index& index, const Locked& locked)
 
 // Checks what stats.h says of the counters, as far as it holds at any time. Outcomes are counted without the cache's
 // lock, but after the counts that they depend on.
-std::string Verifier::fault_of_counters(const Totals& counted, const detail::RunCounts& run_counts, const Index& index,
-                                        const Locked& locked) {
+std::string StructureChecker::fault_of_counters(const Totals& counted, const detail::RunCounts& run_counts,
+                                                const Index& index, const Locked& locked) {
   std::array<std::uint64_t, kOutcomeCount> of_entries{};
   std::uint64_t live = 0;
   const auto add = [&](Entry* entry) {
@@ -258,66 +262,68 @@ std::string Verifier::fault_of_counters(const Totals& counted, const detail::Run
   return "";
 }
 
-std::string Verifier::find_fault(const Cache& cache) { return find_fault(*cache.impl_); }
+std::string StructureChecker::find_fault(const Cache& cache) { return find_fault(*cache.core_); }
 
-std::string Verifier::find_fault(Impl& impl) {
-  MutexLock lock(impl.mutex_);
-  if (std::string fault = find_fault(impl.index_); !fault.empty()) return fault;
+std::string StructureChecker::find_fault(Core& core) {
+  MutexLock lock(core.store.mutex_);
+  if (std::string fault = find_fault(core.store.index_); !fault.empty()) return fault;
   // The entries that are not in use. The locks keep other threads from using them.
   Locked locked;
-  impl.index_.for_each([&](Entry* entry) {
+  core.store.index_.for_each([&](Entry* entry) {
     if (entry->lock.try_lock()) locked[entry] = true;
   });
-  std::string fault = fault_of(impl, locked);
-  impl.index_.for_each([&](Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    if (locked.contains(entry)) impl.unlock_under_mutex(entry);
+  std::string fault = fault_of(core, locked);
+  core.store.index_.for_each([&](Entry* entry) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    if (locked.contains(entry)) core.store.unlock_under_mutex(entry);
   });
   return fault;
 }
 
-std::string Verifier::fault_of(Impl& impl, const Locked& locked) {
-  if (std::string fault = fault_of_policy(impl.policy_, impl.signatures_, impl.index_); !fault.empty()) return fault;
+std::string StructureChecker::fault_of(Core& core, const Locked& locked) {
+  if (std::string fault = fault_of_policy(core.store.policy_, core.store.signatures_, core.store.index_);
+      !fault.empty())
+    return fault;
   // The number of templates is not checked: it exceeds Options::max_templates while runs that will tidy up are under
   // way, and if such runs found the surplus in use.
-  if (impl.policy_.executables() > static_cast<std::size_t>(std::max(impl.options_.max_executables, 0))) {
+  if (core.store.policy_.executables() > static_cast<std::size_t>(std::max(core.options.max_executables, 0))) {
     return "there are more executables than the options allow";
   }
-  if (impl.policy_.bytes() > impl.options_.max_device_bytes) {
+  if (core.store.policy_.bytes() > core.options.max_device_bytes) {
     return "executables take more device memory than the options allow";
   }
-  for (const Index::Order& order : impl.index_.orders_) {
+  for (const Index::Order& order : core.store.index_.orders_) {
     for (Entry* entry = order.newest; entry != nullptr; entry = entry->older) {
       if (!locked.contains(entry)) continue;
-      if (std::string fault = fault_of(impl.policy_, *entry); !fault.empty()) return fault;
+      if (std::string fault = fault_of(core.store.policy_, *entry); !fault.empty()) return fault;
     }
   }
   // Not after a fatal error, which drops everything as it is.
-  for (Entry* entry = impl.index_.erased_.newest; entry != nullptr && !impl.lost_; entry = entry->older) {
+  for (Entry* entry = core.store.index_.erased_.newest; entry != nullptr && !core.lost_; entry = entry->older) {
     if (!locked.contains(entry)) continue;
-    if (std::string fault = fault_of(impl.policy_, *entry); !fault.empty()) return fault;
+    if (std::string fault = fault_of(core.store.policy_, *entry); !fault.empty()) return fault;
   }
-  if (std::string fault = fault_of_sharing(impl.index_, locked); !fault.empty()) return fault;
-  if (std::string fault = fault_of_handles(impl.index_, locked); !fault.empty()) return fault;
+  if (std::string fault = fault_of_sharing(core.store.index_, locked); !fault.empty()) return fault;
+  if (std::string fault = fault_of_handles(core.store.index_, locked); !fault.empty()) return fault;
   for (const auto& [entry, is_locked] : locked) {
-    const Executable* const executable = entry->executable.get();
+    const Executable* const executable = executable_of(*entry);
     const bool is_right = entry->exec == nullptr || (executable != nullptr && entry->exec == executable->exec() &&
                                                      entry->ready_on == executable->stream().handle);
     if (!is_right) return of(*entry, "hits launch another executable, or on another stream than its last launch");
   }
-  return fault_of_counters(impl.totals_, impl.hits_->counts, impl.index_, locked);
+  return fault_of_counters(core.store.totals, core.hits->counts, core.store.index_, locked);
 }
 
-Index& Verifier::index(Cache& cache) { return cache.impl_->index_; }
-Policy& Verifier::policy(Cache& cache) { return cache.impl_->policy_; }
-Totals& Verifier::totals(Cache& cache) { return cache.impl_->totals_; }
+Index& StructureChecker::index(Cache& cache) { return cache.core_->store.index_; }
+Policy& StructureChecker::policy(Cache& cache) { return cache.core_->store.policy_; }
+Totals& StructureChecker::totals(Cache& cache) { return cache.core_->store.totals; }
 
-void Verifier::check(Impl& impl) {
-  const std::string fault = find_fault(impl);
+void StructureChecker::check(Core& core) {
+  const std::string fault = find_fault(core);
   if (fault.empty()) return;
   std::fprintf(stderr, "graphcache: the cache is not in order: %s\n", fault.c_str());
   std::abort();
 }
 
-void check_after_call(void* impl) { Verifier::check(*static_cast<Verifier::Impl*>(impl)); }
+void check_after_call(void* core) { StructureChecker::check(*static_cast<Core*>(core)); }
 
 }  // namespace graphcache

@@ -1,4 +1,4 @@
-#include "run/index.h"
+#include "store/index.h"
 
 #include <utility>
 
@@ -42,18 +42,20 @@ void Index::set_state(Entry* entry, State state) {
   count(entry, +1);
 }
 
-Entry* Index::oldest_unused(const Order& order) {
+Entry* Index::oldest_unused(const Order& order, Spared is_spared) {
   Entry* entry = order.oldest;
-  while (entry != nullptr && (entry->pinned || !is_idle(entry))) entry = entry->newer;
+  while (entry != nullptr && (is_spared(entry) || !is_idle(entry))) entry = entry->newer;
   return entry;
 }
 
-Entry* Index::oldest_recorded() const { return oldest_unused(orders_[static_cast<std::size_t>(State::kRecorded)]); }
+Entry* Index::oldest_recorded(Spared is_spared) const {
+  return oldest_unused(orders_[static_cast<std::size_t>(State::kRecorded)], is_spared);
+}
 
-Entry* Index::surplus() const {
+Entry* Index::surplus(Spared is_spared) const {
   const Order& cold = orders_[static_cast<std::size_t>(State::kCold)];
   if (cold.size <= kMaxColdEntries && cold_key_bytes_ <= kMaxColdKeyBytes) return nullptr;
-  Entry* const entry = oldest_unused(cold);
+  Entry* const entry = oldest_unused(cold, is_spared);
   return entry == cold.newest ? nullptr : entry;
 }
 
@@ -74,6 +76,13 @@ void Index::sweep(absl::FunctionRef<void(Entry&)> last_look) {
     last_look(*entry);
     count(entry, -1);
     unlink(erased_, entry);
+    entry->older = std::exchange(gone_, entry);
+  }
+}
+
+void Index::recycle(Entry* gone) {
+  while (gone != nullptr) {
+    Entry* const entry = std::exchange(gone, gone->older);
     const KeyId id = entry->id;
     // No thread waits for it, because waiters cannot find it any more.
     static_cast<EntryContents&>(*entry) = EntryContents();

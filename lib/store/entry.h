@@ -1,9 +1,7 @@
 // An entry: what a key maps to at one place of the program.
 #pragma once
 
-#include <absl/base/thread_annotations.h>
 #include <absl/status/status.h>
-#include <cuda_runtime_api.h>
 
 #include <algorithm>
 #include <array>
@@ -17,12 +15,12 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/mutex.h"
-#include "exec/executable.h"
-#include "graphcache/cache.h"
+#include "graphcache/detail/call.h"
+#include "graphcache/key.h"
+#include "graphcache/stats.h"
 #include "policy/policy.h"
-#include "run/hit.h"
-#include "run/signatures.h"
+#include "store/hot_entry.h"
+#include "store/signatures.h"
 
 namespace graphcache {
 
@@ -68,7 +66,7 @@ struct EntryHandle : detail::HotEntry {
 
   // A hash of key and place, so equal entries have equal tags.
   std::atomic<std::size_t> tag{0};
-  std::atomic<Entry*> next_of_bucket{nullptr};  // Written under the cache's lock by Index.
+  std::atomic<Entry*> next_of_bucket{nullptr};  // Written under the store's lock by Index.
 
   Use last_use() const { return {used_in.value(), used_at.value()}; }
 };
@@ -96,29 +94,33 @@ struct Notes {
   }
 };
 
+// What an entry has while it is not cold: its graphs. The store only keeps it (run/recorded.h).
+struct EntryGraphs {
+  virtual ~EntryGraphs() = default;
+};
+
 // The part of an entry that is reset when it is deleted and reused for another key.
 struct EntryContents {
   // Guarded by `lock`. An executable moves from one entry to another while both locks are held. Thread-safety analysis
-  // cannot follow that; the thread sanitizer checks it (test/run --lanes tsan). take_executable() gives it away.
-  std::unique_ptr<Executable> executable;
-  LaunchStream stream;  // The stream on which the entry last ran or was to run.
+  // cannot follow that; the thread sanitizer checks it (test/run --lanes tsan).
+  std::unique_ptr<EntryGraphs> graphs;  // Null while cold.
+  Retry retry;
 
-  // Written under `lock` and the cache's lock, before the entry can be found.
+  // Written under `lock` and the store's lock, before the entry can be found.
   Key key;
   detail::Site site{};
   KeyId id = kNoKey;  // Its id in the policy.
 
-  // Written under `lock`, except that kEager is counted under the cache's lock. Most replays are counted in `replayed`.
+  // Written under `lock`, except that kEager is counted under the store's lock. Most replays are counted in `replayed`.
   std::array<Counter, kOutcomeCount> outcomes{};
   Counter nodes;       // Number of nodes in the last capture.
   Counter slot_nodes;  // Number of those nodes that hold slots.
 
-  // Guarded by the cache's lock.
+  // Guarded by the store's lock.
   Entry* newer = nullptr;
   Entry* older = nullptr;
-  int users = 0;               // Threads that run `fn` and need the entry to exist without holding `lock`.
-  State state = State::kCold;  // Changed under `lock` as well.
-  bool pinned = false;
+  int users = 0;                            // Threads that run `fn` and need the entry to exist without holding `lock`.
+  State state = State::kCold;               // Changed under `lock` as well.
   std::optional<EagerReason> eager_reason;  // The reason of the last direct run.
   // The signature of its content, or null if the content cannot have siblings.
   Signatures::Known* signature = nullptr;
@@ -128,21 +130,13 @@ struct EntryContents {
   std::size_t others = 0;              // Number of executables when it was last evicted.
   std::unique_ptr<Notes> notes;        // Null if there are none: see Entry::note().
 
-  // Written under `lock` and the cache's lock.
+  // Written under `lock` and the store's lock.
   absl::Status error;  // The error behind the last direct run; ok after a capture.
   bool broke = false;  // Whether a capture has broken since the last one that did not fail.
-
-  // Guarded by `lock`.
-  std::shared_ptr<Content> content;  // Null while cold.
-  std::shared_ptr<Kept> kept;        // What it keeps alive, or null.
-  Template graph;                    // The template, or empty while it is the executable's base.
-  Differences differences;           // Differences between its content and those of its siblings.
-  int unverified = 0;                // Number of hits since one was verified.
-  Retry retry;
 };
 
 // The memory of an entry stays one while the cache exists. So a hit may find an entry and take its lock without the
-// cache's lock, and then check that it is still the right one. Members that a hit accesses come first.
+// store's lock, and then check that it is still the right one. Members that a hit accesses come first.
 struct alignas(64) Entry : EntryHandle, EntryContents {
   // A free entry. Its lock is held until the index gives it a key.
   Entry() : EntryHandle(/*held=*/true) { erased = true; }
@@ -154,17 +148,6 @@ struct alignas(64) Entry : EntryHandle, EntryContents {
     };
     return key.hash() ^ mix(site.type) ^ (mix(site.target) >> 1);
   }
-  // Requires `lock`.
-  std::unique_ptr<Executable> take_executable() {
-    exec = nullptr;
-    return std::move(executable);
-  }
-  // From now on hits on this stream launch the executable as it is, if it holds their values. Requires `lock`.
-  void be_ready_on(cudaStream_t on) {
-    exec = executable->exec();
-    ready_on = on;
-    values = executable->values();
-  }
   // Number of its runs by outcome.
   OutcomeCounts counts() const {
     OutcomeCounts counts;
@@ -172,7 +155,7 @@ struct alignas(64) Entry : EntryHandle, EntryContents {
     counts[static_cast<int>(Outcome::kReplayed)] += replayed.value();
     return counts;
   }
-  // Read or write access to the notes. Requires the cache's lock.
+  // Read or write access to the notes. Requires the store's lock.
   const Notes& noted() const {
     static const Notes none;
     return notes != nullptr ? *notes : none;
@@ -181,7 +164,7 @@ struct alignas(64) Entry : EntryHandle, EntryContents {
     if (notes == nullptr) notes = std::make_unique<Notes>();
     return *notes;
   }
-  // EntryInfo::id. Requires the cache's lock.
+  // EntryInfo::id. Requires the store's lock.
   std::uint64_t number() const { return life << 32 | id; }
   // Loads everything that a hit reads at once, instead of one cache line after the other. This matters with many
   // entries.

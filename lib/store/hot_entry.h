@@ -1,23 +1,14 @@
-// HotEntry and Hits: the data that a hit reads and writes.
+// HotEntry: the part of an entry that a hit reads and writes.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
-#include "cuda/this_thread.h"
-#include "graph/recording.h"
-#include "graphcache/stats.h"
-
-namespace graphcache {
-
-class Cache;
-
-namespace detail {
+namespace graphcache::detail {
 
 // A number that one thread at a time may write, while others read it.
 class Counter {
@@ -88,70 +79,4 @@ struct HotEntry {
   }
 };
 
-// Counts the outcomes of all runs of a cache without its lock. So stats() need not walk over the entries.
-class RunCounts {
- public:
-  void add(Outcome outcome) { add(static_cast<std::size_t>(outcome), 1); }
-  void add_patched_nodes(std::uint64_t nodes) { add(kOutcomeCount, nodes); }
-
-  void add_to(Stats& stats) const {
-    for (const Stripe& stripe : stripes_) {
-      for (int i = 0; i < kOutcomeCount; ++i) stats.outcomes[i] += stripe.counts[i].load(std::memory_order_relaxed);
-      stats.patched_nodes += stripe.counts[kOutcomeCount].load(std::memory_order_relaxed);
-    }
-  }
-
- private:
-  // The counts of one thread, which adds to them without an atomic exchange. The last stripe serves all threads with
-  // the number kMany.
-  struct alignas(128) Stripe {
-    std::array<std::atomic<std::uint64_t>, kOutcomeCount + 1> counts{};
-  };
-
-  void add(std::size_t which, std::uint64_t n) {
-    const unsigned number = number_of_this_thread();
-    std::atomic<std::uint64_t>& count = stripes_[number].counts[which];
-    if (number == ThisThread::kMany) {
-      count.fetch_add(n, std::memory_order_relaxed);
-    } else {
-      count.store(count.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
-    }
-  }
-
-  std::array<Stripe, ThisThread::kMany + 1> stripes_;
-};
-
-// The state that a cache shares with its steps, which may outlive the cache.
-struct Hits {
-  std::atomic<Cache*> cache{nullptr};  // Null once the cache has been destroyed.
-  // A device-side error of an evicted executable. Until the first run, and in caches whose hits need more than a
-  // launch, a value that is never cudaSuccess.
-  static inline const std::atomic<int> kUnusual{-1};
-  std::atomic<const std::atomic<int>*> late_error{&kUnusual};
-  std::atomic<std::uint64_t> epoch{1};  // Grows with each run that is not a hit.
-  RunCounts counts;
-
-  // The complement of Audience::hits_mask(): with it, a sampled number of runs has all bits set.
-  std::uint64_t hits_skipped = 0;
-  bool is_sampled() const { return (this_thread.uses | hits_skipped) == UINT64_MAX; }
-
-  // Whether this thread may make a hit by a mere launch now. If not, the run takes the way through the library.
-  bool are_usual() const {
-    return active_recording == nullptr &&
-           late_error.load(std::memory_order_acquire)->load(std::memory_order_relaxed) == cudaSuccess && !is_sampled();
-  }
-  // Launches an entry that is_ready_for() the run. The caller holds the entry's lock before and after.
-  cudaError_t launch(HotEntry& entry) {
-    if (const cudaError_t error = cudaGraphLaunch(entry.exec, entry.ready_on); error != cudaSuccess) return error;
-    // Skipping an unneeded store is cheaper, because the next atomic exchange of a lock waits for stores.
-    if (const std::uint64_t now = epoch.load(std::memory_order_relaxed); entry.used_in.value() != now)
-      entry.used_in = now;
-    entry.used_at = ++this_thread.uses;
-    entry.replayed.add(1);
-    counts.add(Outcome::kReplayed);
-    return cudaSuccess;
-  }
-};
-
-}  // namespace detail
-}  // namespace graphcache
+}  // namespace graphcache::detail

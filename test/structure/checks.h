@@ -9,12 +9,12 @@
 
 #include "graphcache/cache.h"
 #include "policy/aside.h"
-#include "run/impl.h"
-#include "run/index.h"
+#include "run/core.h"
+#include "store/index.h"
 
 namespace graphcache {
 
-class Verifier {
+class StructureChecker {
  public:
   // Describes the first fault; empty if there is none. Other threads may be running, so data that an entry's lock
   // guards is checked only if the lock is free.
@@ -22,7 +22,7 @@ class Verifier {
   static std::string find_fault(const Index& index);
   static std::string find_fault(const Policy& policy);
   // Prints a fault and ends the process.
-  static void check(const Cache& cache) { check(*cache.impl_); }
+  static void check(const Cache& cache) { check(*cache.core_); }
 
   // For tests that introduce faults. The cache must not be in use.
   static Index& index(Cache& cache);
@@ -33,14 +33,13 @@ class Verifier {
   static Template& base(Executable& executable) { return executable.base_; }
 
  private:
-  using Impl = Cache::Impl;
   using Locked = AsideMap<const Entry*, bool>;  // Entries whose locks the verifier holds.
 
-  friend void check_after_call(void* impl);
+  friend void check_after_call(void* core);
 
-  static void check(Impl& impl);
-  static std::string find_fault(Impl& impl);
-  static std::string fault_of(Impl& impl, const Locked& locked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl.mutex_);
+  static void check(Core& core);
+  static std::string find_fault(Core& core);
+  static std::string fault_of(Core& core, const Locked& locked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(core.store.mutex_);
   static std::string fault_of_policy(const Policy& policy, const Signatures& signatures, const Index& index);
   static std::string fault_of(const Policy& policy, const Entry& entry);
   static std::string fault_of(const Executable& executable);

@@ -1,10 +1,10 @@
 // The entries: by key, and in lists by state, in order of use or of the change of state. Makes no CUDA call. Guarded by
-// the cache's lock, except that chain() may be walked without it.
+// the store's lock, except that chain() may be walked without it.
 //
 // An entry can be found from insert() to erase(). An entry in use cannot be deleted at once: it is first erased from
-// the index, and deleted by a later sweep() when it has no users and its lock is free. Deleting destroys the entry's
-// contents. The entry itself is reused for another key, and freed with the index, because a hit looks it up and takes
-// its lock without the cache's lock and may be late.
+// the index, and taken out by a later sweep() when it has no users and its lock is free. What it has is then destroyed
+// without the store's lock. The entry itself is reused for another key (recycle()), and freed with the index, because a
+// hit looks it up and takes its lock without the store's lock and may be late.
 #pragma once
 
 #include <absl/functional/function_ref.h>
@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "graphcache/key.h"
-#include "run/entry.h"
-#include "run/entry_table.h"
+#include "store/entry.h"
+#include "store/entry_table.h"
 
 namespace graphcache {
 
@@ -73,17 +73,22 @@ class Index {
   static bool is_idle(const Entry* entry) { return entry->users == 0 && entry->lock.is_free(); }
   // Takes the entry's lock if nothing uses the entry. While the caller holds the lock, nothing will.
   static bool try_lock_idle(Entry* entry) { return entry->users == 0 && entry->lock.try_lock(); }
-  // The least recently used entry that is idle, not pinned, and has a template but no executable; or null.
-  Entry* oldest_recorded() const;
-  // The least recently used cold entry that is idle and not pinned, except the most recently used one. Null if there is
+  // The least recently used entry that is idle, not spared, and has a template but no executable; or null.
+  using Spared = absl::FunctionRef<bool(const Entry*)>;
+  Entry* oldest_recorded(Spared is_spared) const;
+  // The least recently used cold entry that is idle and not spared, except the most recently used one. Null if there is
   // none, or if there are no more cold entries than allowed.
-  Entry* surplus() const;
+  Entry* surplus(Spared is_spared) const;
 
   // Makes the entry impossible to find. It still exists, and its template counts, until a sweep.
   void erase(Entry* entry);
-  // Deletes the erased entries that are idle. `last_look` is called for each with its lock held. Allocates nothing,
-  // because it is called while a run ends.
+  // Takes out the erased entries that are idle, and keeps their locks. `last_look` is called for each. Allocates
+  // nothing, because it is called while a run ends.
   void sweep(absl::FunctionRef<void(Entry&)> last_look);
+  // The entries that were taken out since the last call, as a list linked by Entry::older. The caller destroys what
+  // they have, without the store's lock, and gives them back for other keys.
+  Entry* take_gone() { return std::exchange(gone_, nullptr); }
+  void recycle(Entry* gone);
 
   // Calls f(entry) for every entry, including erased ones that still exist.
   template <class F>
@@ -95,7 +100,7 @@ class Index {
   EntryTable::Walk walk() const { return EntryTable::Walk(table_); }
 
  private:
-  friend class Verifier;
+  friend class StructureChecker;
 
   struct Order {
     Entry* newest = nullptr;
@@ -108,7 +113,7 @@ class Index {
     for (Entry* entry = order.newest; entry != nullptr;) f(std::exchange(entry, entry->older));
   }
   Order& order_of(const Entry* entry) { return orders_[static_cast<std::size_t>(entry->state)]; }
-  static Entry* oldest_unused(const Order& order);
+  static Entry* oldest_unused(const Order& order, Spared is_spared);
   std::size_t count_of(State state) const {
     const auto i = static_cast<std::size_t>(state);
     return orders_[i].size + erased_of_[i];
@@ -127,6 +132,7 @@ class Index {
   Entry* free_ = nullptr;                         // The first free entry; the others follow by Entry::older.
   std::array<Order, 3> orders_;                   // Entries that can be found, by state; live ones in no order.
   Order erased_;                                  // Erased entries, in the order in which they were erased.
+  Entry* gone_ = nullptr;                         // See take_gone().
   std::array<std::size_t, 3> erased_of_{};        // Number of erased entries of each state.
   std::size_t cold_key_bytes_ = 0;                // Total size of the keys of cold entries that can be found.
 };

@@ -2,7 +2,7 @@
 // entries that belong there, so none takes long, however many entries there are. A table that doubles, like Abseil's
 // and the standard library's, delays every run while it moves all entries.
 //
-// The cache's lock guards changes. chain() may be walked at any time without that lock. Such a walk may miss an entry
+// The store's lock guards changes. chain() may be walked at any time without that lock. Such a walk may miss an entry
 // that is being moved, and may find entries of other keys, erased entries and free entries, but always valid entries.
 #pragma once
 
@@ -14,7 +14,7 @@
 #include <new>
 #include <utility>
 
-#include "run/entry.h"
+#include "store/entry.h"
 
 namespace graphcache {
 
@@ -84,7 +84,7 @@ class EntryTable {
   };
 
  private:
-  friend class Verifier;
+  friend class StructureChecker;
 
   using Link = std::atomic<Entry*>;
 

@@ -1,6 +1,4 @@
 // The library's check of its own structures: each test introduces a fault, expects that it is named, and repairs it.
-#include "structure/verify.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -11,6 +9,7 @@
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "kernels.h"
+#include "structure/checks.h"
 #include "support.h"
 
 namespace graphcache::test {
@@ -55,7 +54,7 @@ Wrong(T&, U) -> Wrong<T>;
 
 // A cache with two keys that have an executable and are siblings of a third, which has only a template; and a key that
 // has nothing, because its capture breaks.
-class VerifyTest : public StreamTest, protected Verifier {
+class StructureTest : public StreamTest, protected StructureChecker {
  protected:
   static auto body(int constant) {
     return [constant](Recorder& rec, Slot<int> value) {
@@ -63,7 +62,7 @@ class VerifyTest : public StreamTest, protected Verifier {
       rec.launch(blend, {kGrid, kBlock}, memory(), kSize, constant, 1);
     };
   }
-  VerifyTest() {
+  StructureTest() {
     run("shared", 1);
     run("other", 2);
     EXPECT_TRUE(cache.warm(key("sibling"), stream, params(1), body(3)).ok());
@@ -75,7 +74,7 @@ class VerifyTest : public StreamTest, protected Verifier {
     EXPECT_EQ(entry("broken").state, State::kCold);
     EXPECT_EQ(entry("shared").signature, entry("sibling").signature);
   }
-  ~VerifyTest() override { EXPECT_EQ(find_fault(), "") << "a test has left its fault behind"; }
+  ~StructureTest() override { EXPECT_EQ(find_fault(), "") << "a test has left its fault behind"; }
 
   void run(const char* name, int constant) {
     if (std::string(name) != "other") {
@@ -95,7 +94,7 @@ class VerifyTest : public StreamTest, protected Verifier {
   }
 
   Entry& entry(const char* name) { return *index(cache).find(key(name)); }
-  std::string find_fault() const { return Verifier::find_fault(cache); }
+  std::string find_fault() const { return StructureChecker::find_fault(cache); }
   testing::AssertionResult finds(const std::string& what) const {
     const std::string fault = find_fault();
     if (fault.find(what) != std::string::npos) return testing::AssertionSuccess();
@@ -117,7 +116,7 @@ class VerifyTest : public StreamTest, protected Verifier {
   Cache cache{few_executables()};
 };
 
-TEST_F(VerifyTest, OrdersOfUse) {
+TEST_F(StructureTest, OrdersOfUse) {
   EXPECT_TRUE(cache.warm(key("another sibling"), stream, params(1), body(4)).ok());
   Entry& newest = entry("another sibling");
   Entry& oldest = entry("sibling");
@@ -130,7 +129,7 @@ TEST_F(VerifyTest, OrdersOfUse) {
   expect("its count of users is negative", newest.users, -1);
 }
 
-TEST_F(VerifyTest, ParameterTable) {
+TEST_F(StructureTest, ParameterTable) {
   Entry& here = entry("other");
   expect("the table holds more entries", here.next_of_bucket, &here);
   Key& name = const_cast<Key&>(here.key);
@@ -146,7 +145,7 @@ TEST_F(VerifyTest, ParameterTable) {
   expect("the table holds fewer entries", there.next_of_bucket, nullptr);
 }
 
-TEST_F(VerifyTest, ErasedEntries) {
+TEST_F(StructureTest, ErasedEntries) {
   expect("it is erased, and in the table", entry("other").erased, true);
   EXPECT_TRUE(cache
                   .run(key("busy"), stream,
@@ -156,35 +155,34 @@ TEST_F(VerifyTest, ErasedEntries) {
                          EXPECT_EQ(find_fault(), "");
                          expect("it is not erased, and waits for a sweep", busy.erased, false);
                          expect("the count of erased entries is wrong", busy.state, State::kRecorded);
+                         policy(cache).pinned(busy.id, false);
+                         EXPECT_TRUE(finds("it is erased, and may lose its executable"));
+                         policy(cache).pinned(busy.id, true);
                        })
                   .ok());
 }
 
-TEST_F(VerifyTest, Siblings) {
+TEST_F(StructureTest, Siblings) {
   Signatures::Known* const known = entry("shared").signature;
   expect("it has a signature", entry("broken").signature, known);
   expect("it has a family and no signature", entry("sibling").signature, nullptr);
   expect("a signature counts its entries wrongly", known->second.count, 3);
-  const std::shared_ptr<const Content> content = entry("sibling").content;
+  std::shared_ptr<Content>& content = recorded(entry("sibling")).content;
   auto otherwise = std::make_shared<Content>(*content);
   otherwise->nodes[1].type = cudaGraphNodeTypeMemset;
-  expect("its nodes are of other types than its siblings'", entry("sibling").content, otherwise);
+  expect("its nodes are of other types than its siblings'", content, otherwise);
   otherwise->nodes.clear();
-  expect("its nodes have not been read", entry("sibling").content, otherwise);
+  expect("its nodes have not been read", content, otherwise);
 }
 
-TEST_F(VerifyTest, Budgets) {
+TEST_F(StructureTest, Budgets) {
   Options& options = const_cast<Options&>(cache.options());
   expect("there are more executables than the options allow", options.max_executables, 1);
   expect("executables take more device memory than the options allow", options.max_device_bytes, 1000);
 }
 
-TEST_F(VerifyTest, KnowledgeOfThePolicy) {
+TEST_F(StructureTest, KnowledgeOfThePolicy) {
   Policy& known = policy(cache);
-  known.pinned(entry("shared").id, true);
-  EXPECT_TRUE(finds("the policy does not know whether it is pinned"));
-  known.pinned(entry("shared").id, false);
-  expect("the policy does not know whether it is pinned", entry("shared").pinned, true);
   known.lost(entry("other").id);
   EXPECT_TRUE(finds("the policy knows another state"));
   Plan anew;
@@ -202,36 +200,40 @@ TEST_F(VerifyTest, KnowledgeOfThePolicy) {
   EXPECT_EQ(find_fault(), "");
 }
 
-TEST_F(VerifyTest, ContentsOfEntries) {
+TEST_F(StructureTest, ContentsOfEntries) {
   Entry& live = entry("shared");
-  Entry& recorded = entry("sibling");
+  Entry& sibling = entry("sibling");
   Entry& cold = entry("broken");
-  auto& executable = live.executable;
+  auto& executable = recorded(live).executable;
   {
     std::unique_ptr<Executable> moved = std::move(executable);
     EXPECT_TRUE(finds("live: it has no executable"));
-    recorded.executable = std::move(moved);
+    recorded(sibling).executable = std::move(moved);
     EXPECT_TRUE(finds("recorded: it has an executable"));
-    executable = std::move(recorded.executable);
+    executable = std::move(recorded(sibling).executable);
   }
-  expect("cold: it has a template", cold.content, live.content);
-  expect("recorded: it has no content", recorded.content, nullptr);
+  cold.graphs = std::make_unique<Recorded>();
+  EXPECT_TRUE(finds("cold: it has a template"));
+  cold.graphs.reset();
+  std::unique_ptr<EntryGraphs> graphs = std::move(sibling.graphs);
+  EXPECT_TRUE(finds("recorded: it has no content"));
+  sibling.graphs = std::move(graphs);
   {
-    Template moved = std::exchange(recorded.graph, {});
+    Template moved = std::exchange(recorded(sibling).graph, {});
     EXPECT_TRUE(finds("recorded: it has no template"));
-    recorded.graph = std::move(moved);
-    Wrong wrong(recorded.graph.nodes, {});
+    recorded(sibling).graph = std::move(moved);
+    Wrong wrong(recorded(sibling).graph.nodes, {});
     EXPECT_TRUE(finds("its template is that of another content"));
   }
   {
-    const Wrong wrong(recorded.nodes, Counter(7));
+    const Wrong wrong(sibling.nodes, Counter(7));
     EXPECT_TRUE(finds("it does not report its content"));
   }
-  expect("its executable holds another's content", live.content, recorded.content);
+  expect("its executable holds another's content", recorded(live).content, recorded(sibling).content);
 }
 
-TEST_F(VerifyTest, ContentsOfExecutables) {
-  Executable& executable = *entry("shared").executable;
+TEST_F(StructureTest, ContentsOfExecutables) {
+  Executable& executable = *executable_of(entry("shared"));
   {
     GraphExec gone = std::move(exec(executable));
     EXPECT_TRUE(finds("its executable has no handle"));
@@ -252,17 +254,17 @@ TEST_F(VerifyTest, ContentsOfExecutables) {
   expect("its executable holds other values than it says", byte, byte + 1);
 }
 
-TEST_F(VerifyTest, HandlesHaveOneOwnerAndAreAlive) {
-  Template& base_of_shared = base(*entry("shared").executable);
-  Template& base_of_other = base(*entry("other").executable);
+TEST_F(StructureTest, HandlesHaveOneOwnerAndAreAlive) {
+  Template& base_of_shared = base(*executable_of(entry("shared")));
+  Template& base_of_other = base(*executable_of(entry("other")));
   cudaGraph_t owned = base_of_shared.graph.release();
   base_of_shared.graph = OwnedGraph(base_of_other.graph.get());
   EXPECT_TRUE(finds("a graph has two owners"));
   base_of_shared.graph.release();
   base_of_shared.graph = OwnedGraph(owned);
 
-  GraphExec& first = exec(*entry("shared").executable);
-  GraphExec& second = exec(*entry("other").executable);
+  GraphExec& first = exec(*executable_of(entry("shared")));
+  GraphExec& second = exec(*executable_of(entry("other")));
   const cudaGraphExec_t kept = first.release();
   first = GraphExec(second.get());
   EXPECT_TRUE(finds("its executable has two owners"));
@@ -270,9 +272,9 @@ TEST_F(VerifyTest, HandlesHaveOneOwnerAndAreAlive) {
   first = GraphExec(kept);
 }
 
-TEST_F(VerifyTest, HandlesAreAlive) {
+TEST_F(StructureTest, HandlesAreAlive) {
   const std::size_t graphs = hostrt::ledger().graphs;
-  OwnedGraph& graph = entry("sibling").graph.graph;
+  OwnedGraph& graph = recorded(entry("sibling")).graph.graph;
   const cudaGraph_t gone = graph.get();
   CUDA_OK(cudaGraphDestroy(gone));
   ASSERT_EQ(hostrt::ledger().graphs, graphs - 1);
@@ -282,17 +284,17 @@ TEST_F(VerifyTest, HandlesAreAlive) {
   graph.release();
   graph = OwnedGraph(another);
 
-  GraphExec& exec_of_other = exec(*entry("other").executable);
+  GraphExec& exec_of_other = exec(*executable_of(entry("other")));
   CUDA_OK(cudaGraphExecDestroy(exec_of_other.get()));
   EXPECT_TRUE(finds("of 2 executables 1 are alive"));
   cudaGraphExec_t new_exec = nullptr;
-  CUDA_OK(cudaGraphInstantiate(&new_exec, base(*entry("other").executable).graph.get(), 0));
+  CUDA_OK(cudaGraphInstantiate(&new_exec, base(*executable_of(entry("other"))).graph.get(), 0));
   exec_of_other.release();
   exec_of_other = GraphExec(new_exec);
   entry("other").exec = nullptr;
 }
 
-TEST_F(VerifyTest, Counters) {
+TEST_F(StructureTest, Counters) {
   Totals& counted = totals(cache);
   expect("there are more misses than captures", counted.captures, 1);
   expect("more runs brought an executable than were instantiated", counted.instantiations, 1);
@@ -306,21 +308,22 @@ TEST_F(VerifyTest, Counters) {
   Cache other;
   EXPECT_TRUE(other.warm(key("warm"), stream, params(1), body(1)).ok());
   const Wrong wrong(totals(other).instantiations, std::uint64_t{0});
-  EXPECT_EQ(Verifier::find_fault(other), "more executables live than were instantiated");
+  EXPECT_EQ(StructureChecker::find_fault(other), "more executables live than were instantiated");
 }
 
-TEST_F(VerifyTest, LaunchesOfHits) {
+TEST_F(StructureTest, LaunchesOfHits) {
   run("other", 1);
   Entry& here = entry("other");
   ASSERT_NE(here.exec, nullptr);
-  expect("hits launch another executable", here.exec, entry("shared").executable->exec());
+  expect("hits launch another executable", here.exec, executable_of(entry("shared"))->exec());
   expect("on another stream than its last launch", here.ready_on, cudaStreamLegacy);
   expect("hits launch another executable", entry("sibling").exec, here.exec);
 }
 
-TEST_F(VerifyTest, AFaultEndsTheProcess) {
+TEST_F(StructureTest, AFaultEndsTheProcess) {
   const Wrong wrong(entry("other").users, -1);
-  EXPECT_DEATH(Verifier::check(cache), "graphcache: the cache is not in order: entry .*its count of users is negative");
+  EXPECT_DEATH(StructureChecker::check(cache),
+               "graphcache: the cache is not in order: entry .*its count of users is negative");
 }
 
 }  // namespace

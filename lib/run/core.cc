@@ -1,0 +1,280 @@
+#include "run/core.h"
+
+#include <absl/strings/str_cat.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "cuda/compat.h"
+#include "graph/graph_info.h"
+#include "graphcache/status.h"
+#include "policy/mechanisms.h"
+
+namespace graphcache {
+namespace {
+
+// Whether an environment variable is set to something other than "0".
+bool is_set(const char* variable) {
+  const char* const value = std::getenv(variable);
+  return value != nullptr && *value != '\0' && std::string_view(value) != "0";
+}
+
+// Replaces Options::kCurrentDevice by the stream's device. Returns an error, and changes nothing, if there is no such
+// device.
+absl::Status find_device(cudaStream_t stream, int* device) {
+  LastErrorGuard last_error;
+  int found = *device, count = 0;
+  CallResult done{"cudaGetDeviceCount", cudaGetDeviceCount(&count)};
+  if (done.error == cudaSuccess && found == Options::kCurrentDevice) {
+    // The query would break a capture of the stream (compat.h). There the stream is of the current device.
+    cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    if (!is_of_current_device(stream)) done = {"cudaStreamIsCapturing", cudaStreamIsCapturing(stream, &capturing)};
+    if (done.error == cudaSuccess) {
+      done = is_of_current_device(stream) || capturing != cudaStreamCaptureStatusNone
+                 ? CallResult{"cudaGetDevice", cudaGetDevice(&found)}
+                 : stream_device(stream, &found);
+    }
+  }
+  if (done.error != cudaSuccess) return cuda_failure(done.call, done.error);
+  if (found < 0 || found >= count) {
+    return absl::InvalidArgumentError(absl::StrCat("Options::device is ", found, ", of ", count, " devices"));
+  }
+  *device = found;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+Core::Core(const Options& options, absl::Status invalid)
+    : asked(options),
+      invalid(std::move(invalid)),
+      enabled(this->invalid.ok() && options.max_executables > 0 && !is_set("GRAPHCACHE_DISABLE")),
+      logs_to_stderr(is_set("GRAPHCACHE_LOG")),
+      audience(std::make_shared<const Audience>(options.listeners)),
+      options(options),
+      store({.share = options.share,
+             .max_executables = static_cast<std::size_t>(std::max(options.max_executables, 0)),
+             .max_device_bytes = options.max_device_bytes,
+             .mechanisms = mechanisms_of_new_caches},
+            static_cast<std::size_t>(std::max(options.max_templates, 0)), hits->epoch) {
+  this->options.diagnose = options.diagnose || is_set("GRAPHCACHE_DIAGNOSE");
+  hits->hits_skipped = ~audience->hits_mask();
+}
+
+Core::~Core() {
+  clear();
+  if (device == nullptr) return;
+  if (active_recording != nullptr || !device->graveyard.empty()) {
+    device->graveyard.leave_behind(std::move(device->memory_to_leave));
+  }
+}
+
+// So a process can make caches and then fork.
+absl::Status Core::begin(cudaStream_t stream) {
+  if (has_begun()) return absl::OkStatus();
+  if (!invalid.ok()) return invalid;
+  MutexLock lock(mutex_);
+  if (has_begun()) return absl::OkStatus();
+  if (is_fatal(cuda_error(not_begun_))) return not_begun_;
+  if (not_begun_ = find_device(stream, &options.device); !not_begun_.ok()) return not_begun_;
+  device = std::make_unique<Device>(options);
+  if (enabled && options.diagnose) find_diagnoser();
+  is_usual = enabled && !options.inline_in_foreign_capture && options.verify_every == 0 && !audience->wants_launches();
+  has_begun_ = true;
+  if (is_usual) hits->late_error = &device->memory->late_error();
+  return absl::OkStatus();
+}
+
+// The component may be unusable, for example because of a profiler. Then the cache works without it.
+void Core::find_diagnoser() {
+  std::string why;
+  diagnoser = graphcache::find_diagnoser(&why);
+  if (diagnoser == nullptr) log(absl::StrCat("graphcache: captures are not diagnosed: ", why));
+}
+
+absl::Status Core::status() const {
+  if (!invalid.ok()) return invalid;
+  if (has_begun() && !lost_) return absl::OkStatus();
+  MutexLock lock(mutex_);
+  return has_begun() ? fatal_ : not_begun_;
+}
+
+absl::Status Core::failed(const Key& key, absl::Status why) {
+  if (has_begun() && is_fatal(cuda_error(why))) {
+    log(key, message_of(why));
+    lose(why);
+  }
+  ++store.totals.failed;
+  return with_key(why, key);
+}
+
+// After a fatal error all handles are dropped, none is destroyed (fact 32), and every later run returns that error.
+void Core::lose(const absl::Status& why) {
+  {
+    MutexLock lock(mutex_);
+    fatal_.Update(why);
+    lost_ = true;
+  }
+  device->abandon();
+  clear();
+}
+
+void Core::log(std::string_view text) const noexcept {
+  if (logs_to_stderr) std::fprintf(stderr, "%.*s\n", static_cast<int>(text.size()), text.data());
+  audience->message(text);
+}
+
+void Core::log(const Key& key, std::string_view what) const noexcept try {
+  if (!logs_to_stderr && audience->empty()) return;
+  log(message_of(with_key(absl::UnknownError(std::string(what)), key)));
+} catch (const std::bad_alloc&) {
+}
+
+Epitaph Core::epitaph_of(const Entry& entry, Loss why, bool drops_graph) const noexcept {
+  if (audience->empty()) return {};
+  return {.audience = audience, .content = recorded(entry).content, .loss = why, .drops_graph = drops_graph};
+}
+
+// Of an erased entry.
+Epitaph Core::last_epitaph_of(const Entry& entry) const noexcept try {
+  if (audience->empty()) return {};
+  Epitaph epitaph{.audience = audience, .content = nullptr, .loss = Loss::kErased};
+  if (entry.graphs != nullptr) epitaph = epitaph_of(entry, Loss::kErased, /*drops_graph=*/true);
+  epitaph.erased = std::make_unique<Epitaph::Erased>(Epitaph::Erased{entry.key, entry.number(), entry.counts()});
+  return epitaph;
+} catch (const std::bad_alloc&) {
+  return entry.graphs == nullptr ? Epitaph() : epitaph_of(entry, Loss::kErased, /*drops_graph=*/true);
+}
+
+void Core::bury_executable(Entry& entry, Loss why) {
+  Recorded& of = recorded(entry);
+  if (of.executable != nullptr && of.graph.empty()) of.graph = of.executable->take_base();
+  device->graveyard.add(take_executable(entry), {}, {}, epitaph_of(entry, why, /*drops_graph=*/false));
+}
+
+void Core::bury_template(Entry& entry, Loss why) {
+  Recorded& of = recorded(entry);
+  device->graveyard.add(nullptr, std::move(of.graph), of.stream, epitaph_of(entry, why, /*drops_graph=*/true));
+  device->graveyard.drop(std::move(of.kept));
+  entry.graphs.reset();
+}
+
+void Core::give_up(Entry& entry, Loss why, bool and_template, absl::Status error) {
+  const bool has_executable = executable_of(entry) != nullptr;
+  store.lose(&entry, why, has_executable, and_template, std::move(error));
+  if (has_executable) bury_executable(entry, why);
+  if (and_template && entry.graphs != nullptr) bury_template(entry, why);
+}
+
+// Allocates nothing if nobody listens, because it is called while a run ends.
+void Core::bury(Store::Gone gone, bool set_aside) {
+  if (gone == nullptr) return;
+  for (Entry* entry = gone; entry != nullptr; entry = entry->older) {
+    Epitaph epitaph = last_epitaph_of(*entry);
+    if (entry->graphs == nullptr) {
+      device->graveyard.add(nullptr, {}, {}, std::move(epitaph), set_aside);
+      continue;
+    }
+    Recorded& had = recorded(*entry);
+    device->graveyard.add(take_executable(*entry), std::move(had.graph), had.stream, std::move(epitaph), set_aside);
+    device->graveyard.drop(std::move(had.kept));
+    entry->graphs.reset();
+  }
+  store.recycle(gone);
+}
+
+void Core::destroy(Store::Gone gone) {
+  bury(gone);
+  device->graveyard.collect_all();
+}
+
+void Core::tidy_up(cudaStream_t stream) {
+  if (lost_) return;
+  const std::uint64_t evictions = store.totals.evictions;
+  std::uint64_t storm = next_storm_;
+  if (evictions >= storm && next_storm_.compare_exchange_strong(storm, 2 * evictions)) log_evictions(evictions);
+  while (Entry* const surplus = store.drop_surplus()) {
+    bury_template(*surplus, Loss::kTemplates);
+    unlock(surplus);
+  }
+  bury(store.take_gone());
+  device->graveyard.collect(stream);
+}
+
+// Logs evictions if there are many for the number of runs.
+void Core::log_evictions(std::uint64_t evictions) const noexcept try {
+  constexpr std::uint64_t kRunsEach = 8;
+  const Stats now = stats();
+  const std::uint64_t runs = std::accumulate(now.outcomes.begin(), now.outcomes.end(), now.failed);
+  if (evictions * kRunsEach < runs) return;
+  log(absl::StrCat("graphcache: ", evictions, " executables were evicted in ", runs,
+                   " runs: Options::max_executables or Options::max_device_bytes is too small for these keys"));
+} catch (const std::bad_alloc&) {
+}
+
+void Core::trim(bool if_much) {
+  if (!device->memory->has_freed(if_much)) return;
+  static const Key& none = *new Key;  // Caches may be destroyed later than static objects.
+  const Audience::Span span(*audience, {.kind = EventKind::kFree, .key = none});
+  device->memory->trim();
+}
+
+std::size_t Core::erase(absl::Span<const Key> keys) {
+  constexpr std::size_t kAtOnce = 64;  // Limit for each time the store's lock is held.
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < keys.size(); i += kAtOnce) bury(store.erase(keys.subspan(i, kAtOnce), &found));
+  if (!has_begun()) return found;
+  device->graveyard.collect_all(nullptr, /*is_patient=*/true);
+  if (!lost_ && active_recording == nullptr) trim();
+  return found;
+}
+
+// The store's lock is not fair: runs get it while this thread sleeps.
+void Core::clear() {
+  constexpr std::chrono::microseconds kPause(20);
+  std::optional<EntryTable::Walk> walk;
+  do {
+    if (walk) std::this_thread::sleep_for(kPause);
+    bury(store.erase_some(&walk), /*set_aside=*/true);
+  } while (!walk->done());
+  if (!has_begun()) return;
+  if (const CallResult lost = device->graveyard.collect_all(device->memory.get()); lost.error != cudaSuccess) {
+    return lose(cuda_failure(lost.call, lost.error));
+  }
+  if (!lost_ && active_recording == nullptr) trim();
+}
+
+Stats Core::stats() const {
+  Stats stats;
+  hits->counts.add_to(stats);  // First, because runs count their outcome last.
+  store.add_to(&stats);
+  return stats;
+}
+
+absl::StatusOr<GraphInfo> Core::graph(std::uint64_t number) {
+  if (absl::Status lost = status(); !lost.ok()) return lost;
+  GraphInfo info;
+  Entry* locked = nullptr;
+  if (absl::Status status = store.claim(number, &locked, &info.family); !status.ok()) return status;
+  const Held entry(*this, locked);
+  info.entry = number;
+  info.label = std::string(entry->key.label());
+  const LastErrorGuard last_error;
+  DeviceGuard current(options.device);
+  if (!current.status().ok()) return current.status();
+  const Executable* const executable = executable_of(*entry);
+  const Recorded& of = recorded(*entry);
+  if (!read_graph_info(of.readable(), *of.content, executable == nullptr ? nullptr : executable->exec(), &info)) {
+    return absl::InternalError("the runtime could not report the types or the dependencies of the graph's nodes");
+  }
+  return info;
+}
+
+}  // namespace graphcache

@@ -1,0 +1,161 @@
+// What the runs of a cache share.
+#pragma once
+
+#include <absl/base/thread_annotations.h>
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <absl/types/span.h>
+#include <cuda_runtime_api.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "cuda/audience.h"
+#include "cuda/errors.h"
+#include "cuda/mutex.h"
+#include "exec/device.h"
+#include "graph/watch.h"
+#include "graphcache/graph_info.h"
+#include "graphcache/options.h"
+#include "graphcache/stats.h"
+#include "run/hits.h"
+#include "run/known_streams.h"
+#include "run/recorded.h"
+#include "store/store.h"
+
+namespace graphcache {
+
+class Core {
+ public:
+  // `invalid` is what is wrong with the options, or ok. Makes no CUDA call.
+  Core(const Options& options, absl::Status invalid);
+  ~Core();
+
+  // The first call makes what needs CUDA, on the stream's device if the options name none.
+  absl::Status begin(cudaStream_t stream) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool has_begun() const { return has_begun_.load(std::memory_order_acquire); }
+  absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Counts a failed run of the key, and returns its error.
+  absl::Status failed(const Key& key, absl::Status why);
+  // GRAPHCACHE_LOG and Listener::message().
+  void log(std::string_view text) const noexcept;
+  void log(const Key& key, std::string_view what) const noexcept;
+
+  void unlock(Entry* locked) {
+    if (const Store::Gone gone = store.unlock(locked); gone != nullptr) destroy(gone);
+  }
+  // Makes threads that wait for an entry look again.
+  void wake() {
+    if (const Store::Gone gone = store.wake(); gone != nullptr) destroy(gone);
+  }
+  // Puts what erased entries had into the graveyard, and destroys what is over.
+  void destroy(Store::Gone gone);
+
+  // The entry, which is locked, loses its executable or the promise of one, and perhaps its template.
+  void give_up(Entry& entry, Loss why, bool and_template = false, absl::Status error = absl::OkStatus());
+  // The same after the store has counted it.
+  void bury_executable(Entry& entry, Loss why);
+  void bury_template(Entry& entry, Loss why);
+  // Cleans up after a run: surplus templates, and executables whose launches are over.
+  void tidy_up(cudaStream_t stream);
+  // Frees device memory that destroyed executables have returned.
+  void trim(bool if_much = false);
+
+  // Returns how many of the keys were known.
+  std::size_t erase(absl::Span<const Key> keys);
+  void clear();
+  Stats stats() const;
+  // The graph of the entry with this EntryInfo::id.
+  absl::StatusOr<GraphInfo> graph(std::uint64_t entry);
+
+  // Event of an entry that has a graph or none.
+  static CacheEvent event_of(EventKind kind, const Entry& entry) {
+    const std::uint64_t graph = entry.graphs != nullptr ? recorded(entry).content->id : 0;
+    return {.kind = kind, .key = entry.key, .entry = entry.number(), .graph = graph};
+  }
+
+  const Options asked;
+  const absl::Status invalid;  // What is wrong with the options, or ok.
+  const bool enabled;          // Whether anything is captured.
+  const bool logs_to_stderr;
+  const std::shared_ptr<const Audience> audience;
+  // The following are set by begin().
+  Options options;  // With the actual device.
+  std::unique_ptr<Device> device;
+  // Whether the cache has begun, things are captured, and no option requires other work before a hit.
+  bool is_usual = false;
+  const detail::DiagnoseInterface* diagnoser = nullptr;  // Null unless Options::diagnose is set and works.
+
+  const std::shared_ptr<detail::Hits> hits = std::make_shared<detail::Hits>();
+  Store store;
+  KnownStreams known_streams;  // Streams that were checked to belong to the cache's device.
+
+ private:
+  friend class StructureChecker;
+
+  void find_diagnoser();
+  void lose(const absl::Status& why);
+  void bury(Store::Gone gone, bool set_aside = false);
+  Epitaph epitaph_of(const Entry& entry, Loss why, bool drops_graph) const noexcept;
+  Epitaph last_epitaph_of(const Entry& entry) const noexcept;
+  void log_evictions(std::uint64_t evictions) const noexcept;
+
+  std::atomic<bool> has_begun_{false};
+  std::atomic<bool> lost_{false};
+  // Number of evictions at which the next line is logged.
+  std::atomic<std::uint64_t> next_storm_{1024};
+  mutable Mutex mutex_;
+  absl::Status not_begun_ ABSL_GUARDED_BY(mutex_);  // Why the last call of begin() failed.
+  absl::Status fatal_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Holds an entry's lock until the end of the scope or until it is released. May hold none.
+class Held {
+ public:
+  Held(Core& core, Entry* locked) : core_(core), entry_(locked) {}
+  ~Held() { release(); }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  void release() { reset(nullptr); }
+  // Holds another entry's lock instead.
+  void reset(Entry* locked) {
+    if (entry_ != nullptr) core_.unlock(entry_);
+    entry_ = locked;
+  }
+  Entry* get() const { return entry_; }
+  Entry* operator->() const { return entry_; }
+  Entry& operator*() const { return *entry_; }
+
+ private:
+  Core& core_;
+  Entry* entry_;
+};
+
+// A call of CUDA for an entry that is reported and timed, until the end of the scope.
+class Operation {
+ public:
+  Operation(Core& core, EventKind kind, const Entry& entry, Totals::Time& time)
+      : span_(*core.audience, Core::event_of(kind, entry)), time_(time) {
+    if (kind != EventKind::kUpload) span_.event.loss = entry.executable_lost;
+    span_.event.status = absl::CancelledError("");  // Until it is done.
+  }
+  ~Operation() { Totals::add(time_, begin_); }
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+
+  void done(const CallResult& result) {
+    span_.event.status = result.error == cudaSuccess ? absl::OkStatus() : cuda_failure(result.call, result.error);
+  }
+
+ private:
+  Audience::Span span_;
+  Totals::Time& time_;
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace graphcache

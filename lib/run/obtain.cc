@@ -1,0 +1,299 @@
+// Gets an executable for an entry that has a template, by carrying out the policy's plan.
+#include <absl/cleanup/cleanup.h>
+#include <absl/strings/str_cat.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "cuda/compat.h"
+#include "graph/node_names.h"
+#include "run/run.h"
+
+namespace graphcache {
+namespace {
+
+// Distinguishes the cudaStreamPerThread of each thread; all of them have one handle.
+cudaError_t stream_id(cudaStream_t stream, unsigned long long* id) {
+  const LastErrorGuard last_error;
+  return cudaStreamGetId(stream, id);
+}
+
+const char* sentence(UpdateRefusal refusal) {
+  switch (refusal) {
+    case UpdateRefusal::kTopology:
+      return "nodes or edges differ";
+    case UpdateRefusal::kNodeType:
+      return "the type of the node differs";
+    case UpdateRefusal::kFunction:
+      return "the kernel cannot take the other one's place";
+    case UpdateRefusal::kParameters:
+      return "a parameter differs that an update cannot change";
+    case UpdateRefusal::kAttributes:
+      return "a launch attribute differs that an update cannot change";
+    case UpdateRefusal::kNotSupported:
+      return "the runtime does not support this update";
+    case UpdateRefusal::kOther:
+      break;
+  }
+  return "the runtime gave no reason";
+}
+
+// "node 12, kernel add(float*): the type of the node differs".
+std::string text_of_refusal(const Content& content, const BroughtOver& brought) {
+  const char* const why = sentence(*brought.refusal);
+  if (!brought.refused_node || *brought.refused_node >= content.nodes.size()) return why;
+  return absl::StrCat("node ", *brought.refused_node, ", ", kind_of(content.nodes[*brought.refused_node]), ": ", why);
+}
+
+}  // namespace
+
+// The entry, which has a template and no executable, joins the family of the stream, if it can have siblings.
+absl::Status Run::find_family() {
+  unsigned long long stream = 0;
+  const cudaError_t error = stream_id(stream_, &stream);
+  if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
+  if (error != cudaSuccess) return absl::OkStatus();
+  const Store::ToRead to_read = core_.store.join_family(entry_.get(), stream);
+  if (const Held other(core_, to_read.other); other.get() != nullptr) read_graph(*other);
+  if (to_read.itself) read_graph(*entry_);
+  return absl::OkStatus();
+}
+
+void Run::read_graph(Entry& entry) {
+  Content& content = *recorded(entry).content;
+  const std::optional<Signature> signature = describe(recorded(entry).readable(), &content);
+  GraphFacts facts = facts_of(content);
+  if (signature) {
+    facts.table_class = ParameterTable::class_of(content);
+    facts.table_bytes = UpdaterNode::estimated_device_bytes(content);
+    facts.set_bytes = ParameterTable::estimated_set_bytes(content);
+  }
+  core_.store.described(&entry, facts, signature);
+}
+
+Run::Obtained Run::obtain() {
+  for (;;) {  // Repeats after each refusal.
+    Held lender(core_, nullptr);
+    Offer offer;
+    Plan plan;
+    if (!decide(lender, offer, /*may_evict=*/true, &plan)) {
+      const bool is_offered = lender.get() != nullptr && find_offer(lender, &offer);
+      if (!is_offered || !decide(lender, offer, /*may_evict=*/true, &plan)) continue;
+    }
+    switch (plan.action) {
+      case Plan::Action::kDirect:
+        return {};
+      case Plan::Action::kOwn:
+      case Plan::Action::kTable:
+        lender.release();
+        return buy(plan, /*may_evict=*/true, stream_);
+      case Plan::Action::kBorrow:
+        if (std::optional<Obtained> obtained = take_over(lender, plan)) return *obtained;
+    }
+  }
+}
+
+// Fills in what the entry could borrow. Returns false if the table cannot hold the entry's parameter set.
+bool Run::find_offer(const Held& lender, Offer* offer) {
+  offer->lender = lender->id;
+  Executable& executable = *executable_of(*lender);
+  if (ParameterTable* const table = executable.table(); table != nullptr) {
+    if (!table->can_hold(*own().content)) {
+      core_.store.refuse(entry_.get(), Store::Refused::kSets);
+      return false;
+    }
+    offer->has_set = table->has(*own().content);
+    offer->set_bytes = table->growth_for(*own().content);
+  } else if (executable.can_switch()) {
+    offer->update = own().differences.between(executable.content(), *own().content).cost;
+  }
+  return true;
+}
+
+// See Store::decide(). What the plan evicts is gone, and the lender that it borrows from is held.
+bool Run::decide(Held& lender, const Offer& offer, bool may_evict, Plan* plan) {
+  Store::Decision made;
+  const bool is_decided = core_.store.decide(entry_.get(), lender.get(), offer, may_evict, &made);
+  for (Entry* const victim : made.victims) evict(victim, /*unlocks=*/victim != lender.get());
+  if (made.lender != lender.get()) lender.reset(made.lender);
+  if (is_decided && made.plan.action == Plan::Action::kBorrow) mark(EventKind::kLend, *lender, Loss::kLent);
+  *plan = std::move(made.plan);
+  return is_decided;
+}
+
+// The store has evicted this entry.
+void Run::evict(Entry* victim, bool unlocks) {
+  mark(EventKind::kEvict, *victim, Loss::kEvicted);
+  core_.bury_executable(*victim, Loss::kEvicted);
+  if (unlocks) core_.unlock(victim);
+}
+
+void Run::mark(EventKind kind, const Entry& entry, Loss why) {
+  CacheEvent event = Core::event_of(kind, entry);
+  event.loss = why;
+  core_.audience->mark(event);
+}
+
+// Brings the lender's executable over to the entry. Returns nothing if that is impossible, after telling the policy
+// why.
+std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan) {
+  LastErrorGuard last_error;
+  Totals& totals = core_.store.totals;
+  Operation update(core_, EventKind::kUpdate, *entry_, totals.update_time);
+  lender->exec = nullptr;
+  Executable& executable = *executable_of(*lender);
+  const bool by_set = executable.table() != nullptr;
+  // The state of the executable is unknown, or it cannot be used any more.
+  absl::Cleanup drop = [&] {
+    core_.give_up(*lender, Loss::kFailed);
+    core_.give_up(*entry_, Loss::kFailed);
+  };
+  const auto undo = [&] {
+    std::move(drop).Cancel();
+    core_.store.undone(entry_.get(), lender.get(), plan);
+  };
+  BroughtOver brought;
+  if (by_set) {
+    // No other set can be written to a table whose first launch failed, so it is made anew.
+    if (!executable.device_may_write()) return std::nullopt;
+    if (plan.adds_set) brought.result = add_set(executable);
+    if (brought.result.error != cudaSuccess && !is_fatal(brought.result.error)) {
+      core_.store.refuse(entry_.get(), Store::Refused::kDeviceUpdates);
+      return std::nullopt;
+    }
+    if (brought.result.error == cudaSuccess) brought = executable.switch_set(own().content, call_);
+  } else {
+    // The lender's graph stays the executable's base, and the lender gets a clone, because two threads may not use one
+    // graph.
+    Template& from = recorded(*lender).graph;
+    if (from.empty()) brought.result = executable.base().clone(&from);
+    if (brought.result.error != cudaSuccess) {
+      undo();
+      if (is_fatal(brought.result.error)) return Obtained{.result = brought.result};
+      core_.store.refuse(entry_.get(), Store::Refused::kSiblings);
+      return std::nullopt;
+    }
+    brought = executable.bring_over(from, own().graph, own().content,
+                                    own().differences.between(executable.content(), *own().content), call_);
+  }
+  core_.hits->counts.add_patched_nodes(brought.patched_nodes);
+  const bool done = brought.result.error == cudaSuccess;
+  if (done) {
+    std::move(drop).Cancel();
+    own().executable = take_executable(*lender);
+    update.done({});
+  } else if (brought.whole) {
+    undo();
+  } else {
+    std::move(drop).Invoke();
+  }
+  totals.updates += static_cast<std::uint64_t>(brought.updates);
+  totals.set_switches += done && by_set ? 1 : 0;
+  if (done) return Obtained{.of_sibling = true, .result = {}};
+  if (brought.refusal) {
+    const std::string refusal = text_of_refusal(*own().content, brought);
+    ++totals.refused_updates[static_cast<std::size_t>(*brought.refusal)];
+    core_.store.refuse(entry_.get(), Store::Refused::kSiblings, refusal);
+    core_.log(key_, absl::StrCat("the runtime refused an update between two graphs that look alike: the key shares no "
+                                 "executables; ",
+                                 refusal));
+    if (brought.whole) return std::nullopt;
+  }
+  update.done(brought.result);
+  return Obtained{.result = brought.result, .why = EagerReason::kRefused};
+}
+
+// Adds the entry's parameter set to a table.
+CallResult Run::add_set(Executable& with_table) {
+  RelaxedCaptureMode relaxed;
+  const CallResult added = with_table.table()->add(*own().content, stream_);
+  return added.error == cudaSuccess ? with_table.mark_ready(stream_) : added;
+}
+
+// Instantiates the executable that the policy has promised to the entry. If memory runs out, evicts one more
+// executable, returns the memory that the device keeps for graphs, and tries once more. Copies are enqueued on the
+// stream.
+Run::Obtained Run::buy(Plan& plan, bool may_evict, cudaStream_t stream) {
+  Operation instantiation(core_, EventKind::kInstantiate, *entry_, core_.store.totals.instantiate_time);
+  LastErrorGuard last_error;
+  absl::Cleanup threw = [this] { core_.give_up(*entry_, Loss::kFailed); };
+  CallResult result = instantiate(plan, stream);
+  if (result.error == cudaErrorMemoryAllocation || result.error == cudaErrorNotSupported) {
+    if (result.error == cudaErrorMemoryAllocation && may_evict) {
+      if (Entry* const victim = core_.store.evict_one(entry_.get())) evict(victim);
+    }
+    // A graph that allocates memory can have only one executable, and its last one may still wait for destruction.
+    result = core_.device->graveyard.collect_all(core_.device->memory.get());
+    if (result.error == cudaSuccess) {
+      cudaDeviceGraphMemTrim(core_.options.device);
+      result = instantiate(plan, stream);
+    }
+  }
+  std::move(threw).Cancel();
+  instantiation.done(result);
+  if (result.error == cudaSuccess) {
+    ++core_.store.totals.instantiations;
+    return {};
+  }
+  const bool is_of_memory = result.error == cudaErrorMemoryAllocation;
+  return {.result = result,
+          .why = is_of_memory ? EagerReason::kOutOfMemory : EagerReason::kRefused,
+          .is_unfit = !is_of_memory};
+}
+
+// Instantiates a plain executable, and plans one, if the device cannot update this one.
+CallResult Run::instantiate(Plan& plan, cudaStream_t stream) {
+  RelaxedCaptureMode relaxed;
+  Recorded& of = own();
+  Device& device = *core_.device;
+  const unsigned long long flags = core_.options.instantiate_flags;
+  const bool with_table = plan.action == Plan::Action::kTable;
+  if (with_table || plan.writes_slots) {
+    const CallResult result = Executable::instantiate_updated(of.graph, of.content, with_table, flags, device.scratch,
+                                                              device.updater, stream, &of.executable);
+    if (result.error == cudaSuccess || is_fatal(result.error)) return result;
+    plan.action = Plan::Action::kOwn;
+    plan.writes_slots = false;
+    core_.store.refuse(entry_.get(), Store::Refused::kDeviceUpdates);
+  }
+  return {"cudaGraphInstantiate", Executable::instantiate(of.graph, of.content, flags, device.scratch, &of.executable)};
+}
+
+// Instantiates and uploads the executable that was promised to the entry. Evicts no executable.
+CallResult Run::instantiate_ahead(Plan& plan) {
+  cudaStream_t stream = nullptr;
+  CallResult done;
+  {
+    RelaxedCaptureMode relaxed;
+    done = core_.device->upload_stream.get(&stream);
+  }
+  if (done.error == cudaSuccess) done = buy(plan, /*may_evict=*/false, stream).result;
+  if (done.error != cudaSuccess) return done;
+  Operation upload(core_, EventKind::kUpload, *entry_, core_.store.totals.first_launch_time);
+  done = executable()->put_in_place(stream);
+  upload.done(done);
+  return done;
+}
+
+// Adds the entry's set to the lender's table, if it has one and there is room.
+absl::Status Run::warm_set(Held& lender) {
+  Offer offer;
+  Executable& executable = *executable_of(*lender);
+  if (!find_offer(lender, &offer) || offer.has_set || executable.table() == nullptr) return absl::OkStatus();
+  if (!core_.store.add_set(lender.get(), offer.set_bytes)) return absl::OkStatus();
+  const CallResult done = add_set(executable);
+  if (done.error == cudaSuccess) return absl::OkStatus();
+  if (!is_fatal(done.error)) {
+    if (executable.table()->has(*own().content)) {
+      core_.give_up(*lender, Loss::kFailed);  // Without the event a launch would not wait for the set.
+    } else {
+      core_.store.take_back_set(lender.get(), offer.set_bytes);
+    }
+  }
+  return failed(cuda_failure(done.call, done.error));
+}
+
+}  // namespace graphcache

@@ -1,0 +1,163 @@
+// Captures the work of a run, with a watcher of CUDA calls if there is one (Options::diagnose).
+#include <absl/cleanup/cleanup.h>
+#include <absl/strings/str_cat.h>
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <new>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "graph/own_graph.h"
+#include "run/run.h"
+
+namespace graphcache {
+namespace {
+
+// Describes the missed work for the case that there is no graph.
+std::string list_of(const std::vector<std::string>& strays) {
+  std::string text;
+  for (const std::string& stray : strays) absl::StrAppend(&text, text.empty() ? ". Elsewhere " : "; ", stray);
+  return text;
+}
+
+}  // namespace
+
+// Captures a template for the entry, or sets why there is none.
+absl::Status Run::capture_template(NoTemplate* none) {
+  using Why = NoTemplate::Why;
+  Totals& totals = core_.store.totals;
+  absl::Cleanup in_vain = [&] { ++totals.capture_failures; };
+  Captured captured;
+  const absl::Cleanup dropped = [&] { drop(captured.kept); };
+  Report report;
+  const bool is_first = entry_->error.ok(), is_first_break = !entry_->broke;
+  {
+    const auto begin = std::chrono::steady_clock::now();
+    const absl::Cleanup timed = [&] { Totals::add(totals.capture_time, begin); };
+    captured = capture_fn(is_first_break ? teller() : nullptr, &report);
+  }
+
+  bool usable = captured.capture.ok() && captured.fn.ok();
+  const bool was_called = !report || report->refused().ok();
+  if (usable && captured.content.node_count == 0) {
+    usable = false;
+    none->why = Why::kEmpty;
+    captured.fn = absl::FailedPreconditionError(
+        "fn enqueued nothing on its stream, so there is no graph: enqueue on the stream that fn is given, or on "
+        "rec.stream()" +
+        list_of(captured.strays));
+  } else if (usable && captured.content.leaves_memory) {
+    usable = false;
+    none->why =
+        core_.options.on_capture_failure == OnCaptureFailure::kRunDirectly ? Why::kHandsOutMemory : Why::kFailed;
+    captured.fn = absl::FailedPreconditionError(
+        "fn hands out memory that the graph would allocate: cudaMallocAsync in fn has no cudaFreeAsync there. So the "
+        "key runs directly. Free the memory in fn, or allocate it before the run");
+  } else if (!usable && was_called && !captured.is_misuse &&
+             core_.options.on_capture_failure == OnCaptureFailure::kRunDirectly) {
+    none->why = Why::kNotUnderCapture;
+  }
+  if (absl::Status fatal = take_fatal_error(captured); !fatal.ok()) {
+    none->why = Why::kFailed;
+    return fatal;
+  }
+  if (!usable) {
+    absl::Status why = captured.capture.ok() ? captured.fn : captured.capture;
+    none->thrown = std::move(captured.thrown);
+    if (none->why == Why::kEmpty) entry_->retry.never(EagerReason::kNothingCaptured);
+    if (none->why == Why::kHandsOutMemory) entry_->retry.never(EagerReason::kHandsOutMemory);
+    if (none->why == Why::kNotUnderCapture) entry_->retry.later();
+    if (none->why != Why::kFailed || !captured.capture.ok()) {
+      core_.store.capture_failed(entry_.get(), why, !captured.capture.ok());
+      const bool was_told = captured.was_told && !captured.capture.ok();
+      if ((captured.capture.ok() ? is_first : is_first_break) && !was_told) core_.log(key_, message_of(why));
+    }
+    return why;
+  }
+
+  note_strays(captured.strays);
+  keep_template(&captured);
+  std::move(in_vain).Cancel();
+  if (report) {
+    report->event.graph = own().content->id;
+    report->event.captured = own().graph.graph.get();
+  }
+  return absl::OkStatus();
+}
+
+// Reports the call that breaks a capture at once, also to stderr, because `fn` may end the program at the next failing
+// call. The result must not outlive the run.
+TellBreak Run::teller() const {
+  if (core_.diagnoser == nullptr) return nullptr;
+  return [&core = core_, &key = key_](std::string_view text) {
+    try {
+      const absl::Status line = with_key(absl::UnknownError(std::string(text)), key);
+      if (!core.logs_to_stderr) std::fprintf(stderr, "%s\n", std::string(message_of(line)).c_str());
+      core.log(message_of(line));
+    } catch (const std::bad_alloc&) {
+    }
+  };
+}
+
+// The legacy stream cannot be captured, so `fn` gets another, non-blocking stream in its place. Calls of other threads
+// on the legacy stream go on, and what `fn` itself enqueues there is not part of the graph. In verify mode the stream
+// is a blocking one: then such a launch by `fn` breaks the capture and is reported.
+Captured Run::capture_fn(const TellBreak& tell, Report* report) {
+  if (stream_ != cudaStreamLegacy || call_.makes_graph()) return capture_on(stream_, tell, report);
+  const OwnStreams::Loan stream(core_.device->capture_streams);
+  if (stream.result().error == cudaSuccess) return capture_on(stream.get(), tell, report);
+  Captured none;
+  none.capture = cuda_failure(stream.result().call, stream.result().error);
+  return none;
+}
+
+Captured Run::capture_on(cudaStream_t stream, const TellBreak& tell, Report* report) {
+  CacheEvent event = Core::event_of(EventKind::kCapture, *entry_);
+  event.graph = 0;  // In verify mode the entry has one.
+  event.stream = call_.makes_graph() ? nullptr : stream;
+  event.loss = entry_->template_lost;
+  report->emplace(*core_.audience, event);
+  Captured captured;
+  captured.fn = (*report)->refused();
+  if (captured.fn.ok()) {
+    (*report)->event.status = absl::CancelledError("");  // Until it is done.
+    captured = call_.makes_graph()
+                   ? make_graph(call_, core_.options.device)
+                   : capture(stream, core_.options.capture_mode, call_, core_.device->setter, core_.diagnoser, tell);
+    (*report)->event.status = captured.capture.ok() ? captured.fn : captured.capture;
+  }
+  return captured;
+}
+
+// Keeps and logs the work of `fn` that is not in the graph, each text once.
+void Run::note_strays(const std::vector<std::string>& strays) {
+  for (const std::string& stray : strays) {
+    CacheEvent event = Core::event_of(EventKind::kStray, *entry_);
+    event.text = stray;
+    core_.audience->mark(event);
+    if (!core_.store.note(entry_.get(), &Notes::stray_work, stray,
+                          [&](const std::string& text) { return text == stray; }))
+      continue;
+    core_.log(key_, absl::StrCat(stray, ": it runs now, and no replay repeats it: enqueue it on rec.stream()"));
+  }
+}
+
+// Gives a template to the entry, which had none. If it throws, nothing has changed.
+void Run::keep_template(Captured* captured) {
+  auto made = std::make_unique<Recorded>();
+  made->content = std::make_shared<Content>(std::move(captured->content));
+  Content& content = *made->content;
+  content.key = entry_->key;
+  content.entry = entry_->number();
+  core_.store.captured(entry_.get(), facts_of(content), content.node_count + content.inner_node_count,
+                       content.slots.nodes.size());
+  made->kept = std::move(captured->kept);
+  made->graph = std::move(captured->graph);
+  entry_->graphs = std::move(made);
+}
+
+}  // namespace graphcache

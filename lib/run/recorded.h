@@ -1,0 +1,59 @@
+// What an entry has while it is not cold.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "cuda/handles.h"
+#include "exec/executable.h"
+#include "exec/updater_node.h"
+#include "graph/signature.h"
+#include "graph/template.h"
+#include "policy/policy.h"
+#include "store/entry.h"
+
+namespace graphcache {
+
+// Guarded by the entry's lock.
+struct Recorded : EntryGraphs {
+  std::shared_ptr<Content> content;
+  std::shared_ptr<Kept> kept;              // What the content keeps alive, or null.
+  Template graph;                          // The template, or empty while it is the executable's base.
+  Differences differences;                 // Differences between the content and those of siblings.
+  std::unique_ptr<Executable> executable;  // Null unless the entry is live.
+  LaunchStream stream;                     // The stream on which the entry last ran or was to run.
+  int unverified = 0;                      // Number of hits since one was verified.
+
+  const Template& readable() const { return graph.empty() ? executable->base() : graph; }
+};
+
+// Of an entry that is not cold.
+inline Recorded& recorded(const Entry& entry) { return static_cast<Recorded&>(*entry.graphs); }
+// The entry's executable, or null.
+inline Executable* executable_of(const Entry& entry) {
+  return entry.graphs == nullptr ? nullptr : recorded(entry).executable.get();
+}
+inline std::unique_ptr<Executable> take_executable(Entry& entry) {
+  entry.exec = nullptr;
+  return std::move(recorded(entry).executable);
+}
+// From now on hits on this stream launch the executable as it is, if it holds their values.
+inline void be_ready_on(Entry& entry, cudaStream_t stream) {
+  const Executable& executable = *recorded(entry).executable;
+  entry.exec = executable.exec();
+  entry.ready_on = stream;
+  entry.values = executable.values();
+}
+
+// What the policy needs to know of a graph that has not been read.
+inline GraphFacts facts_of(const Content& content) {
+  const std::size_t nodes = content.node_count + content.inner_node_count;
+  // An updater node needs a clone, and CUDA cannot clone a graph with conditional nodes.
+  const bool is_clonable = content.conditional_count == 0;
+  return {.shape = content.shape,
+          .nodes = nodes,
+          .bytes = estimated_device_bytes(nodes, content.conditional_count),
+          .slot_kernels = is_clonable ? UpdaterNode::writable_nodes(content.slots) : 0};
+}
+
+}  // namespace graphcache

@@ -1,0 +1,310 @@
+#include "run/run.h"
+
+#include <absl/cleanup/cleanup.h>
+
+#include <new>
+#include <utility>
+
+namespace graphcache {
+namespace {
+
+void remember(detail::Remembered* remembered, Entry* entry, const detail::Site& site) {
+  if (remembered != nullptr) *remembered = {entry, entry->life, site};
+}
+
+}  // namespace
+
+absl::StatusOr<Outcome> run(Core& core, const Key& key, cudaStream_t given, const detail::Call& call,
+                            detail::Remembered* remembered) {
+  const cudaStream_t stream = name_of(given);
+  Entry* const known = core.hits->are_usual() ? core.store.find_free(key, call.site) : nullptr;
+  cudaError_t error = cudaSuccess;
+  if (known != nullptr && known->is_ready_for(stream, call.values, call.values_size)) {
+    remember(remembered, known, call.site);
+    error = core.hits->launch(*known);
+    if (error == cudaSuccess) {
+      core.unlock(known);
+      return Outcome::kReplayed;
+    }
+  }
+  return Run(core, key, given, call, remembered, known).run(error);
+}
+
+Run::Run(Core& core, const Key& key, cudaStream_t stream, const detail::Call& call, detail::Remembered* remembered,
+         Entry* found)
+    : core_(core),
+      key_(key),
+      stream_(name_of(stream)),
+      given_(stream),
+      call_(call),
+      remembered_(remembered),
+      entry_(core, found) {}
+
+// Turns the library's own exceptions, when memory runs out, into errors of the run. Exceptions of `fn` pass through.
+template <class F>
+auto Run::without_throwing(F&& f) -> decltype(f()) {
+  const auto count = [this] { ++core_.store.totals.failed; };
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    if (!call_.threw) return failed(out_of_memory());
+    count();
+    throw;
+  } catch (...) {
+    count();
+    throw;
+  }
+}
+
+absl::StatusOr<Outcome> Run::run(cudaError_t launched) {
+  return without_throwing([&] {
+    if (launched == cudaSuccess) return find_and_run();
+    return replay_failed({"cudaGraphLaunch", launched}, EagerReason::kLaunchFailed);
+  });
+}
+
+absl::StatusOr<Outcome> Run::find_and_run() {
+  const Options& options = core_.options;
+  if (entry_.get() == nullptr) {
+    if (absl::Status status = core_.begin(stream_); !status.ok()) return failed(std::move(status));
+    if (!is_sampled_ && core_.hits->is_sampled()) return run_sampled();
+    if (active_recording != nullptr) return run_nested();
+    if (options.inline_in_foreign_capture && is_in_foreign_capture()) return run_inlined();
+    if (!core_.enabled) return run_disabled();
+  }
+  claim();
+  if (options.verify_every != 0 && !call_.makes_graph()) {
+    if (auto outcome = verify_hit()) return *std::move(outcome);
+  }
+  if (executable() != nullptr && !core_.device->memory->has_late_error() &&
+      (own().stream.handle == stream_ || core_.known_streams.contains(stream_))) {
+    return launch(Outcome::kReplayed, Outcome::kPatched);
+  }
+  return reported([&] { return run_slowly(); });
+}
+
+// A run that some listener wants, also if it is a hit.
+absl::StatusOr<Outcome> Run::run_sampled() {
+  is_sampled_ = true;
+  uses_ = detail::this_thread.uses;
+  Audience::Span span(*core_.audience, {.kind = EventKind::kRun, .key = key_},
+                      {Audience::Filter::Kind::kSampled, uses_});
+  absl::StatusOr<Outcome> outcome = find_and_run();
+  return span.end_with(std::move(outcome), reason_);
+}
+
+// Locks the run's entry, unless it is locked already, and counts the use.
+void Run::claim() {
+  if (entry_.get() == nullptr) entry_.reset(core_.store.find_free(key_, call_.site));
+  if (entry_.get() == nullptr) entry_.reset(core_.store.claim(key_, call_.site));
+  entry_->used_in = core_.hits->epoch.load(std::memory_order_relaxed);
+  entry_->used_at = ++detail::this_thread.uses;
+  remember(remembered_, entry_.get(), call_.site);
+}
+
+// Returns whether an entry that has no graph could have an executable now, so that no capture is wasted.
+bool Run::begin_slowly() {
+  if (entry_->retry.left == Retry::kNew) entry_->retry.left = core_.options.capture_after;
+  return core_.store.begin(entry_.get());
+}
+
+// A run that is not a hit on a known stream.
+absl::StatusOr<Outcome> Run::run_slowly() {
+  Scope scope(*this);
+  const bool may_run_a_graph = begin_slowly();
+  if (absl::Status unfit = check(); !unfit.ok()) return failed(std::move(unfit));
+  if (const cudaError_t late = core_.device->memory->take_late_error(); late != cudaSuccess) {
+    return failed(cuda_failure("an update of a node by the device, in an executable that was evicted", late));
+  }
+  if (executable() != nullptr) return launch(Outcome::kReplayed, Outcome::kPatched);
+  if (absl::Status other = scope.enter_device(); !other.ok()) return failed(std::move(other));
+  scope.tidy();
+  Retry& retry = entry_->retry;
+  if (retry.left > 0) {
+    --retry.left;
+    return run_directly(retry.why);
+  }
+  if (entry_->graphs != nullptr) return bring_back(Outcome::kSwitched, Outcome::kRestored);
+  if (!may_run_a_graph) return run_directly(EagerReason::kBudget);
+  return record();
+}
+
+// A miss: captures, and then goes on as if the template had existed. Work that cannot be captured is enqueued directly.
+absl::StatusOr<Outcome> Run::record() {
+  NoTemplate none;
+  if (absl::Status status = capture_template(&none); !status.ok()) {
+    if (none.why == NoTemplate::Why::kEmpty) {  // Any work of `fn` was enqueued elsewhere.
+      reason_ = EagerReason::kNothingCaptured;
+      core_.store.count_direct(entry_.get(), EagerReason::kNothingCaptured);
+      return Outcome::kEager;
+    }
+    if (none.why == NoTemplate::Why::kNotUnderCapture) return call_again();
+    if (none.why == NoTemplate::Why::kHandsOutMemory) {
+      return run_directly(EagerReason::kHandsOutMemory);
+    }
+    return no_template(std::move(status), none);
+  }
+  return bring_back(Outcome::kUpdated, Outcome::kInstantiated);
+}
+
+// Gets an executable for the entry, which has a template, and launches it.
+absl::StatusOr<Outcome> Run::bring_back(Outcome by_sibling, Outcome by_own) {
+  if (absl::Status lost = find_family(); !lost.ok()) return failed(std::move(lost));
+  const Obtained obtained = obtain();
+  if (obtained.result.error != cudaSuccess) return replay_failed(obtained.result, obtained.why, obtained.is_unfit);
+  if (executable() == nullptr) return run_directly(obtained.why);
+  // A new executable holds the captured values, and is patched.
+  const Outcome outcome = obtained.of_sibling ? by_sibling : by_own;
+  return launch(outcome, outcome);
+}
+
+// Patches what has changed and launches. Returns `outcome` if nothing had changed, else `if_patched`.
+absl::StatusOr<Outcome> Run::launch(Outcome outcome, Outcome if_patched) {
+  Executable& executable = *own().executable;
+  own().stream = LaunchStream::of(stream_);
+  if (const cudaError_t error = executable.take_device_error(); error != cudaSuccess) {
+    core_.store.refuse(entry_.get(), Store::Refused::kDeviceUpdates);
+    core_.give_up(*entry_, Loss::kFailed);
+    return failed(
+        cuda_failure("an update of a node by the device, in an earlier run of the key or of a sibling", error));
+  }
+  if (!executable.holds(call_)) {
+    std::size_t patched = 0;
+    // Some nodes then hold new values and some old ones.
+    absl::Cleanup threw = [this] { core_.give_up(*entry_, Loss::kFailed); };
+    const CallResult result = executable.patch(call_, &patched);
+    std::move(threw).Cancel();
+    core_.hits->counts.add_patched_nodes(patched);
+    if (result.error != cudaSuccess) return replay_failed(result, EagerReason::kRefused);
+    if (patched != 0) outcome = if_patched;
+  }
+  if (const CallResult result = executable.get_ready(stream_); result.error != cudaSuccess) {
+    return replay_failed(result, EagerReason::kLaunchFailed);
+  }
+  const auto start = [&] { return executable.is_in_place() ? executable.launch(stream_) : launch_first(); };
+  cudaError_t error = cudaSuccess;
+  if (core_.audience->wants_launches()) {
+    CacheEvent event = Core::event_of(EventKind::kLaunch, *entry_);
+    event.stream = given_;
+    Audience::Span span(*core_.audience, event, {Audience::Filter::Kind::kLaunches});
+    if (!span.refused().ok()) return failed(span.refused());
+    error = start();
+    if (error != cudaSuccess) span.event.status = cuda_failure("cudaGraphLaunch", error);
+  } else {
+    error = start();
+  }
+  if (error != cudaSuccess) return replay_failed({"cudaGraphLaunch", error}, EagerReason::kLaunchFailed);
+  if (!executable.formers().empty()) core_.device->graveyard.keep_until_done(executable.formers(), stream_);
+  // The errors of an updater node must be checked before each launch. The handle of the per-thread stream is another
+  // stream in each thread.
+  const bool is_plain = !executable.has_updater_node() && stream_ != cudaStreamPerThread;
+  if (core_.is_usual && is_plain) {
+    be_ready_on(*entry_, stream_);
+  } else {
+    entry_->exec = nullptr;  // Its last launch is on another stream than the one it is ready on.
+  }
+  entry_->retry.failures = 0;
+  entry_->outcomes[static_cast<int>(outcome)].add(1);
+  core_.hits->counts.add(outcome);
+  return outcome;
+}
+
+cudaError_t Run::launch_first() {
+  Operation first(core_, EventKind::kUpload, *entry_, core_.store.totals.first_launch_time);
+  const cudaError_t error = own().executable->launch(stream_);
+  first.done({"cudaGraphLaunch", error});
+  return error;
+}
+
+// A failed patch leaves the executable in an unknown state. So does a failed launch, unless the stream is at fault;
+// then the executable is intact.
+absl::StatusOr<Outcome> Run::replay_failed(const CallResult& result, EagerReason reason, bool is_unfit) {
+  if (last_error_ != nullptr) {
+    last_error_->settle();
+  } else if (result.latches && cudaPeekAtLastError() == result.error) {
+    cudaGetLastError();
+  }
+  if (is_fatal(result.error)) return failed(cuda_failure(result.call, result.error));
+  LastErrorGuard last_error;
+  const bool launched = reason == EagerReason::kLaunchFailed;
+  if (launched) {
+    if (is_capture_error(result.error)) return failed(cuda_failure(result.call, result.error));
+    core_.known_streams.erase(stream_);
+  }
+  absl::Cleanup threw = [this] { core_.give_up(*entry_, Loss::kFailed); };
+  absl::Status unfit = check();
+  std::move(threw).Cancel();
+  if (launched && !unfit.ok()) return failed(std::move(unfit));
+  absl::Status error = cuda_failure(result.call, result.error);
+  core_.give_up(*entry_, Loss::kFailed, /*and_template=*/is_unfit, std::move(error));
+  entry_->retry.later();
+  if (!unfit.ok()) return failed(std::move(unfit));
+  auto outcome = reported([&] { return run_directly(reason); });
+  DeviceGuard device(core_.options.device);
+  core_.tidy_up(stream_);
+  return outcome;
+}
+
+// Calls `fn` directly after it failed under capture: a call that captures forbid works outside of one. If `fn` fails
+// again, its captures are not to blame, so the next run captures.
+absl::StatusOr<Outcome> Run::call_again() {
+  Entry* const entry = entry_.get();
+  const std::uint64_t life = entry->life;
+  absl::Cleanup fails_again = [&] {
+    if (!entry->lock.try_lock()) return;
+    if (entry->life == life && entry->retry.failures > 0) {
+      --entry->retry.failures;
+      entry->retry.at_once();
+    }
+    core_.unlock(entry);
+  };
+  auto outcome = run_directly(EagerReason::kCaptureFailed);
+  if (outcome.ok()) std::move(fails_again).Cancel();
+  return outcome;
+}
+
+// The end of a run or warm() that has no template and does not run directly.
+absl::Status Run::no_template(absl::Status why, const NoTemplate& none) {
+  if (none.thrown != nullptr) {
+    call_.threw = true;
+    std::rethrow_exception(none.thrown);
+  }
+  return failed(std::move(why));
+}
+
+absl::Status Run::warm() {
+  return without_throwing([&] { return prepare_warm(); });
+}
+
+// Does what the first run of a key does, up to the launch. Evicts no executable. A key that will borrow one gets its
+// set in the table.
+absl::Status Run::prepare_warm() {
+  if (active_recording != nullptr) {
+    return failed(absl::FailedPreconditionError("warm was called inside another run's fn"));
+  }
+  if (absl::Status why = core_.begin(stream_); !why.ok()) return failed(std::move(why));
+  if (!core_.enabled) return core_.status();
+  claim();
+  (void)begin_slowly();
+  Scope scope(*this);
+  if (absl::Status unfit = check(); !unfit.ok()) return failed(std::move(unfit));
+  if (executable() != nullptr) return absl::OkStatus();
+  if (absl::Status other = scope.enter_device(); !other.ok()) return failed(std::move(other));
+  scope.tidy();
+  if (entry_->graphs == nullptr) {
+    NoTemplate none;
+    if (absl::Status status = capture_template(&none); !status.ok()) return no_template(std::move(status), none);
+  }
+  entry_->retry.at_once();
+  if (absl::Status lost = find_family(); !lost.ok()) return failed(std::move(lost));
+  Held lender(core_, nullptr);
+  Plan plan;
+  if (!decide(lender, {}, /*may_evict=*/false, &plan)) return warm_set(lender);
+  if (plan.action == Plan::Action::kDirect) return absl::OkStatus();
+  const CallResult result = instantiate_ahead(plan);
+  if (result.error == cudaSuccess) return absl::OkStatus();
+  if (!is_fatal(result.error)) core_.give_up(*entry_, Loss::kFailed);
+  return failed(cuda_failure(result.call, result.error));
+}
+
+}  // namespace graphcache

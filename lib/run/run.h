@@ -1,0 +1,190 @@
+// A run of a key: find its entry; launch what is ready, or capture, get an executable, launch; or call `fn` directly.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cuda/audience.h"
+#include "cuda/errors.h"
+#include "graph/capture.h"
+#include "graphcache/detail/call.h"
+#include "graphcache/key.h"
+#include "graphcache/stats.h"
+#include "run/core.h"
+
+namespace graphcache {
+
+// Cache::run(), or of a step if something is remembered.
+absl::StatusOr<Outcome> run(Core& core, const Key& key, cudaStream_t stream, const detail::Call& call,
+                            detail::Remembered* remembered = nullptr);
+
+// A run that is no hit, or a call of warm(). On the stack of its thread.
+class Run {
+ public:
+  // `found` is the entry, locked, if it is known. The run gives its lock back.
+  Run(Core& core, const Key& key, cudaStream_t stream, const detail::Call& call,
+      detail::Remembered* remembered = nullptr, Entry* found = nullptr);
+
+  // `launched` is the error of the entry's launch, if that was tried. Throws what `fn` throws.
+  absl::StatusOr<Outcome> run(cudaError_t launched = cudaSuccess);
+  absl::Status warm();
+
+ private:
+  // What surrounds the work of a run: the thread gets its device and its last error back.
+  class Scope;
+
+  template <class F>
+  auto without_throwing(F&& f) -> decltype(f());
+  template <class F>
+  absl::StatusOr<Outcome> reported(F&& f);
+  absl::Status failed(absl::Status why) { return core_.failed(key_, std::move(why)); }
+
+  // Why there is no template.
+  struct NoTemplate {
+    enum class Why {
+      kFailed,           // The run fails.
+      kNotUnderCapture,  // `fn` failed or broke its capture. Nothing was enqueued, and a direct call may succeed.
+      kEmpty,            // `fn` enqueued nothing on the stream.
+      kHandsOutMemory,   // The graph allocates memory that it does not free.
+    } why = Why::kFailed;
+    std::exception_ptr thrown;  // What `fn` threw.
+  };
+
+  // ---- The ways that a run can take (run.cc). Each of them counts its outcome. ----
+  absl::StatusOr<Outcome> find_and_run();
+  absl::StatusOr<Outcome> run_sampled();
+  void claim();
+  absl::StatusOr<Outcome> run_slowly();
+  bool begin_slowly();
+  absl::StatusOr<Outcome> record();
+  absl::StatusOr<Outcome> bring_back(Outcome by_sibling, Outcome by_own);
+  absl::StatusOr<Outcome> launch(Outcome outcome, Outcome if_patched);
+  cudaError_t launch_first();
+  absl::StatusOr<Outcome> replay_failed(const CallResult& result, EagerReason reason, bool is_unfit = false);
+  absl::StatusOr<Outcome> call_again();
+  absl::Status no_template(absl::Status why, const NoTemplate& none);
+  absl::Status prepare_warm();
+
+  // ---- The stream (check.cc) ----
+  absl::Status check();
+  absl::Status check_device() const;
+  bool is_in_foreign_capture() const;
+
+  // ---- Without a graph of the key (direct.cc) ----
+  absl::StatusOr<Outcome> run_nested();
+  absl::StatusOr<Outcome> run_inside();
+  absl::StatusOr<Outcome> run_inlined();
+  absl::StatusOr<Outcome> run_disabled();
+  absl::StatusOr<Outcome> run_directly(EagerReason reason);
+  absl::Status launch_once();
+  Outcome count_inlined();
+
+  // ---- Capturing (record.cc) ----
+  // The report of a capture lasts until its graph is kept or given up. It is empty if there was no stream to capture.
+  using Report = std::optional<Audience::Span>;
+  absl::Status capture_template(NoTemplate* none);
+  Captured capture_fn(const TellBreak& tell, Report* report);
+  Captured capture_on(cudaStream_t stream, const TellBreak& tell, Report* report);
+  void keep_template(Captured* captured);
+  // What the run does not keep is released behind its lock.
+  void drop(const std::shared_ptr<Kept>& kept) {
+    if (kept != nullptr) dropped_.splice(dropped_.end(), kept->objects);
+  }
+  TellBreak teller() const;
+  void note_strays(const std::vector<std::string>& strays);
+
+  // ---- Verify mode (verify_mode.cc) ----
+  std::optional<absl::StatusOr<Outcome>> verify_hit();
+  absl::Status record_again(std::string* found, bool* fails_under_capture);
+  bool note_finding(const std::string& finding);
+
+  // ---- Getting an executable (obtain.cc) ----
+  struct Obtained {
+    bool of_sibling = false;
+    // If not a success, the call that failed. There is no executable then.
+    CallResult result;
+    EagerReason why = EagerReason::kBudget;  // Why there is no executable.
+    bool is_unfit = false;                   // Whether the graph itself cannot be instantiated.
+  };
+  absl::Status find_family();
+  void read_graph(Entry& entry);
+  Obtained obtain();
+  bool find_offer(const Held& lender, Offer* offer);
+  bool decide(Held& lender, const Offer& offer, bool may_evict, Plan* plan);
+  std::optional<Obtained> take_over(Held& lender, const Plan& plan);
+  void evict(Entry* victim, bool unlocks = true);
+  void mark(EventKind kind, const Entry& entry, Loss why);
+  CallResult add_set(Executable& with_table);
+  Obtained buy(Plan& plan, bool may_evict, cudaStream_t stream);
+  CallResult instantiate(Plan& plan, cudaStream_t stream);
+  absl::Status warm_set(Held& lender);
+  CallResult instantiate_ahead(Plan& plan);
+
+  Recorded& own() const { return recorded(*entry_); }
+  Executable* executable() const { return executable_of(*entry_); }
+
+  Core& core_;
+  const Key& key_;
+  const cudaStream_t stream_;  // Named cudaStreamLegacy if it is the legacy stream.
+  const cudaStream_t given_;   // The name that the caller gave, for `fn`.
+  const detail::Call& call_;
+  detail::Remembered* const remembered_;  // The entry that a step remembers, or null if this is not a step.
+
+  Objects dropped_;  // Released when the run holds no lock any more.
+  Held entry_;
+  LastErrorGuard* last_error_ = nullptr;  // That of the scope, if there is one.
+
+  // For listeners.
+  bool is_sampled_ = false;            // Whether run_sampled() reports the run, to listeners that want a hit.
+  bool is_reported_ = false;           // Whether reported() does, to the others.
+  std::uint64_t uses_ = 0;             // Number of earlier runs of the thread, if it is sampled.
+  std::optional<EagerReason> reason_;  // Of a direct run.
+};
+
+class Run::Scope {
+ public:
+  explicit Scope(Run& run) : run_(run) { run.last_error_ = &last_error_; }
+  ~Scope() {
+    if (tidies_) {
+      run_.entry_.release();
+      run_.core_.tidy_up(run_.stream_);
+    }
+    run_.last_error_ = nullptr;
+  }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+  // Makes the cache's device current.
+  absl::Status enter_device() { return device_.emplace(run_.core_.options.device).status(); }
+  // The cache is tidied up at the end of the scope, and memory is freed now, before any work of this run, because the
+  // rest of the program may need that work to go on.
+  void tidy() {
+    tidies_ = true;
+    run_.core_.trim(/*if_much=*/true);
+  }
+
+ private:
+  Run& run_;
+  LastErrorGuard last_error_;
+  std::optional<DeviceGuard> device_;
+  bool tidies_ = false;
+};
+
+template <class F>
+absl::StatusOr<Outcome> Run::reported(F&& f) {
+  if (core_.audience->empty() || std::exchange(is_reported_, true)) return f();
+  using Kind = Audience::Filter::Kind;
+  Audience::Span span(*core_.audience, {.kind = EventKind::kRun, .key = key_, .entry = entry_->number()},
+                      {is_sampled_ ? Kind::kNotSampled : Kind::kAll, uses_});
+  absl::StatusOr<Outcome> outcome = f();
+  return span.end_with(std::move(outcome), reason_);
+}
+
+}  // namespace graphcache

@@ -1,0 +1,512 @@
+#include "store/store.h"
+
+#include <absl/cleanup/cleanup.h>
+#include <absl/strings/str_cat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <new>
+#include <utility>
+
+namespace graphcache {
+namespace {
+
+// EntryInfo::place.
+const void* place_of(const detail::Site& site) {
+  const auto number = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); };
+  return reinterpret_cast<const void*>(number(site.type) + 3 * number(site.target));
+}
+
+}  // namespace
+
+// The entries that the policy considers for eviction or borrowing. Each is locked when the policy queries whether it is
+// idle, and stays locked until the end of the scope, so that no hit begins to use it. Used within the scope of the
+// store's lock.
+class Store::Locked {
+ public:
+  // `held` is an entry that this thread has locked already.
+  Locked(Store& store, const Entry* held) : store_(store), held_(held) {}
+  ~Locked() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    for (Entry* entry : entries_) store_.unlock_under_mutex(entry);
+  }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+
+  bool try_lock(KeyId id) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    Entry* const entry = store_.index_.of(id);
+    if (entry == held_ || std::find(entries_.begin(), entries_.end(), entry) != entries_.end()) return true;
+    entries_.reserve(entries_.size() + 1);
+    if (!Index::try_lock_idle(entry)) return false;
+    entries_.push_back(entry);
+    return true;
+  }
+  // Passes the entry's lock to the caller, if this has locked it.
+  void give(const Entry* entry) {
+    if (const auto found = std::find(entries_.begin(), entries_.end(), entry); found != entries_.end()) {
+      entries_.erase(found);
+    }
+  }
+
+ private:
+  Store& store_;
+  const Entry* const held_;
+  absl::InlinedVector<Entry*, 8> entries_;
+};
+
+Entry* Store::find_free(const Key& key, const detail::Site& site) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  constexpr int kMostMet = 8;  // Other threads may change the chain meanwhile.
+  const std::size_t tag = Entry::tag_of(key, site);
+  Entry* entry = index_.chain(key.hash());
+  for (int i = 0; i < kMostMet && entry != nullptr; ++i, entry = EntryTable::next(entry)) {
+    if (entry->tag.load(std::memory_order_relaxed) != tag) continue;
+    entry->prefetch();
+    if (!entry->lock.try_lock()) continue;
+    if (entry->is(key, site)) return entry;
+    if (entry->lock.unlock() || entry->erased.load(std::memory_order_relaxed)) look_again();
+  }
+  return nullptr;
+}
+
+Entry* Store::find_or_insert(const Key& key, const detail::Site& site) {
+  if (Entry* const known = index_.find(key, site); known != nullptr) return known;
+  sweep();
+  policy_.add(index_.next_id());
+  return index_.insert(key, site);
+}
+
+Entry* Store::claim(const Key& key, const detail::Site& site) {
+  MutexLock lock(mutex_);
+  for (;;) {
+    Entry* const entry = find_or_insert(key, site);
+    if (entry->lock.try_lock()) return entry;
+    entry->lock.announce_wait();
+    if (entry->lock.try_lock()) return entry;
+    wait();
+  }
+}
+
+// The holder may have unlocked just before it could see the announced wait.
+void Store::wait() { unlocked_.wait_for(mutex_, std::chrono::milliseconds(1)); }
+
+absl::Status Store::claim(std::uint64_t number, Entry** locked, std::uint64_t* family) {
+  constexpr std::chrono::milliseconds kMost(100);
+  const auto end = std::chrono::steady_clock::now() + kMost;
+  MutexLock lock(mutex_);
+  do {
+    Entry* const entry = index_.of_number(number);
+    if (entry == nullptr) return absl::NotFoundError(absl::StrCat("the cache has no entry ", number));
+    if (entry->state == State::kCold) return absl::NotFoundError("the entry has no graph");
+    if (entry->lock.try_lock()) {
+      *locked = entry;
+      *family = policy_.family(entry->id);
+      return absl::OkStatus();
+    }
+    entry->lock.announce_wait();
+    wait();
+  } while (std::chrono::steady_clock::now() < end);
+  return absl::UnavailableError("the entry is in use by a run");
+}
+
+std::optional<std::uint64_t> Store::latest(const Key& key) const {
+  MutexLock lock(mutex_);
+  const Entry* latest = nullptr;
+  for (const Entry* entry = index_.find(key); entry != nullptr; entry = Index::next_of_key(entry)) {
+    const bool is_later = latest == nullptr || latest->state == State::kCold || latest->last_use() < entry->last_use();
+    if (is_later && (latest == nullptr || entry->state != State::kCold)) latest = entry;
+  }
+  if (latest == nullptr) return std::nullopt;
+  return latest->number();
+}
+
+// Makes all waiters look again, each for its own entry. A thread that erases an entry in use announces a wait as well,
+// so the entry is gone at the end of the run.
+void Store::look_again() {
+  {
+    MutexLock lock(mutex_);
+    sweep();
+  }
+  unlocked_.notify_all();
+}
+
+Store::Gone Store::wake() {
+  look_again();
+  return take_gone();
+}
+
+Store::Gone Store::take_gone() {
+  if (!has_gone_) return nullptr;
+  MutexLock lock(mutex_);
+  return take_gone_under_mutex();
+}
+
+void Store::recycle(Gone gone) {
+  MutexLock lock(mutex_);
+  index_.recycle(gone);
+}
+
+bool Store::begin(Entry* locked) {
+  MutexLock lock(mutex_);
+  index_.touch(locked);
+  policy_.used(locked->id, locked->last_use());
+  epoch_.store(epoch_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  if (locked->graphs != nullptr || locked->retry.left > 0) return true;
+  sweep();
+  // Nothing is evicted for this, because the capture may still fail.
+  return policy_.has_room(locked->id, {is_idle(), last_use_of()});
+}
+
+void Store::captured(Entry* locked, const GraphFacts& facts, std::size_t nodes, std::size_t slot_nodes) {
+  MutexLock lock(mutex_);
+  policy_.captured(locked->id, facts);
+  locked->nodes = nodes;
+  locked->slot_nodes = slot_nodes;
+  locked->error = absl::OkStatus();
+  locked->broke = false;
+  index_.set_state(locked, State::kRecorded);
+  count_templates();
+  ++totals.captures;
+}
+
+void Store::capture_failed(Entry* locked, absl::Status why, bool broke) {
+  MutexLock lock(mutex_);
+  locked->error = std::move(why);
+  locked->broke = locked->broke || broke;
+}
+
+// Launches of one executable follow each other (fact 15), so an executable shared by keys of several streams would keep
+// these from running concurrently.
+Store::ToRead Store::join_family(Entry* locked, std::uint64_t stream) {
+  MutexLock lock(mutex_);
+  if (locked->erased) return {};  // Other keys cannot get what an erased entry gets.
+  policy_.moved(locked->id, stream);
+  const Policy::ToRead to_read = policy_.to_read(locked->id, last_use_of());
+  Entry* const other = to_read.other == kNoKey ? nullptr : index_.of(to_read.other);
+  return {to_read.itself, other != nullptr && other->lock.try_lock() ? other : nullptr};
+}
+
+void Store::described(Entry* locked, GraphFacts facts, const std::optional<std::string>& signature) {
+  MutexLock lock(mutex_);
+  if (signature) locked->signature = signatures_.add(*signature);
+  absl::Cleanup threw = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (signature) signatures_.remove(std::exchange(locked->signature, nullptr));
+  };
+  if (signature) facts.signature = locked->signature->second.number;
+  policy_.described(locked->id, facts);
+  std::move(threw).Cancel();
+}
+
+// An entry whose executable could be borrowed, locked, or null.
+Entry* Store::find_lender(const Entry* locked) {
+  const KeyId id = policy_.candidate(locked->id, {is_idle(), last_use_of()});
+  if (id == kNoKey) return nullptr;
+  Entry* const lender = index_.of(id);
+  return lender->lock.try_lock() ? lender : nullptr;
+}
+
+bool Store::decide(Entry* entry, Entry* lender, const Offer& offer, bool may_evict, Decision* made) {
+  MutexLock lock(mutex_);
+  made->lender = lender != nullptr ? lender : find_lender(entry);
+  if (made->lender != lender) return false;
+  sweep();
+  Locked locked(*this, lender);
+  const auto lock_idle = [&](KeyId id) { return may_evict && locked.try_lock(id); };
+  Plan& plan = made->plan;
+  plan = policy_.plan(entry->id, offer, {lock_idle, last_use_of()});
+  // Runs end without the store's lock, so a lender may have become idle.
+  const bool somebody_loses = !plan.evict.empty() || plan.action == Plan::Action::kBorrow;
+  if (lender == nullptr && somebody_loses && policy_.candidate(entry->id, {lock_idle, last_use_of()}) != kNoKey) {
+    return false;
+  }
+  made->victims.reserve(plan.evict.size());  // Nothing below throws.
+  carry_out(entry, made);
+  for (const Entry* victim : made->victims) locked.give(victim);
+  if (plan.action == Plan::Action::kBorrow) locked.give(made->lender);
+  return true;
+}
+
+void Store::carry_out(Entry* locked, Decision* made) {
+  const Plan& plan = made->plan;
+  policy_.done(locked->id, plan);
+  for (const KeyId id : plan.evict) {
+    made->victims.push_back(index_.of(id));
+    count_eviction(made->victims.back());
+  }
+  if (plan.action == Plan::Action::kBorrow) {
+    made->lender = index_.of(plan.lender);
+    index_.set_state(made->lender, State::kRecorded);
+    made->lender->executable_lost = Loss::kLent;
+  }
+  if (plan.action == Plan::Action::kDirect) return;
+  locked->rule = plan.rule;
+  index_.set_state(locked, State::kLive);
+}
+
+void Store::undone(Entry* locked, Entry* lender, const Plan& plan) {
+  MutexLock lock(mutex_);
+  policy_.undone(locked->id, plan);
+  index_.set_state(locked, State::kRecorded);
+  index_.set_state(lender, State::kLive);
+}
+
+Entry* Store::evict_one(const Entry* in_favour_of) {
+  MutexLock lock(mutex_);
+  Locked locked(*this, nullptr);
+  const auto lock_idle = [&](KeyId id) { return locked.try_lock(id); };
+  const KeyId id = policy_.victim(in_favour_of->id, {lock_idle, last_use_of()});
+  if (id == kNoKey) return nullptr;
+  Entry* const victim = index_.of(id);
+  count_eviction(victim);
+  locked.give(victim);
+  return victim;
+}
+
+// Without device updates, the class gets no table, or the key no updater node for its slots.
+void Store::refuse(Entry* locked, Refused what, const std::string& why) {
+  MutexLock lock(mutex_);
+  if (what == Refused::kDeviceUpdates) {
+    ++totals.refused_device_updates;
+    policy_.refuse_device_updates(locked->id);
+  } else if (what == Refused::kSets) {
+    policy_.refuse_sets(locked->id);
+  } else {
+    policy_.refuse_siblings(locked->id);
+  }
+  if (!why.empty()) locked->note().refusal = why;
+}
+
+bool Store::add_set(const Entry* lender, std::size_t bytes) {
+  MutexLock lock(mutex_);
+  if (!policy_.has_room_for_set(lender->id, bytes)) return false;
+  policy_.added_set(lender->id, bytes);
+  return true;
+}
+
+void Store::take_back_set(const Entry* lender, std::size_t bytes) {
+  MutexLock lock(mutex_);
+  policy_.added_set(lender->id, 0 - bytes);
+}
+
+void Store::lose(Entry* locked, Loss why, bool had_executable, bool and_template, absl::Status error) {
+  MutexLock lock(mutex_);
+  if (!error.ok()) locked->error = std::move(error);
+  if (locked->state == State::kLive || had_executable) lose_executable(locked, why);
+  if (and_template && locked->state != State::kCold) lose_template(locked, why);
+}
+
+// Another key needs the room.
+void Store::count_eviction(Entry* victim) {
+  ++totals.evictions;
+  victim->others = policy_.executables();
+  lose_executable(victim, Loss::kEvicted);
+}
+
+// The entry keeps its template.
+void Store::lose_executable(Entry* locked, Loss why) {
+  locked->executable_lost = why;
+  policy_.lost(locked->id);
+  index_.set_state(locked, State::kRecorded);
+}
+
+void Store::lose_template(Entry* locked, Loss why) {
+  locked->template_lost = why;
+  ++totals.forgotten;
+  policy_.forgotten(locked->id);
+  if (locked->signature != nullptr) signatures_.remove(std::exchange(locked->signature, nullptr));
+  index_.set_state(locked, State::kCold);
+}
+
+Entry* Store::drop_surplus() {
+  if (!has_surplus_) return nullptr;
+  MutexLock lock(mutex_);
+  count_templates();
+  if (!has_surplus_) return nullptr;
+  Entry* const oldest = index_.oldest_recorded(is_pinned());
+  if (oldest == nullptr || !Index::try_lock_idle(oldest)) return nullptr;  // A hit may have just begun.
+  lose_template(oldest, Loss::kTemplates);
+  count_templates();
+  return oldest;
+}
+
+void Store::enter(Entry* locked) {
+  MutexLock lock(mutex_);
+  ++locked->users;
+}
+
+Store::Gone Store::leave(Entry* entered, std::optional<EagerReason> direct) {
+  MutexLock lock(mutex_);
+  --entered->users;
+  if (direct) count_direct_under_mutex(entered, *direct);
+  if (!entered->erased) return nullptr;
+  sweep();
+  return take_gone_under_mutex();
+}
+
+void Store::count_direct(Entry* locked, EagerReason reason) {
+  MutexLock lock(mutex_);
+  count_direct_under_mutex(locked, reason);
+}
+
+void Store::count_direct_under_mutex(Entry* entry, EagerReason reason) {
+  entry->outcomes[static_cast<int>(Outcome::kEager)].add(1);
+  entry->eager_reason = reason;
+  count_direct(reason);
+}
+
+bool Store::contains(const Key& key) const {
+  MutexLock lock(mutex_);
+  for (const Entry* entry = index_.find(key); entry != nullptr; entry = Index::next_of_key(entry)) {
+    if (entry->state != State::kCold) return true;
+  }
+  return false;
+}
+
+bool Store::pin(const Key& key, bool pinned) {
+  MutexLock lock(mutex_);
+  Entry* const first = index_.find(key);
+  for (Entry* entry = first; entry != nullptr; entry = Index::next_of_key(entry)) policy_.pinned(entry->id, pinned);
+  return first != nullptr;
+}
+
+// The entry can no longer be found. If a run has it, that run will see at its end that a wait was announced, and sweep.
+// Until then the executable counts, and no other key gets it.
+void Store::erase(Entry* entry) {
+  index_.erase(entry);
+  policy_.pinned(entry->id, true);
+  entry->lock.announce_wait();
+}
+
+Store::Gone Store::erase(absl::Span<const Key> keys, std::size_t* found) {
+  MutexLock lock(mutex_);
+  for (const Key& key : keys) {
+    *found += index_.find(key) != nullptr ? 1 : 0;
+    while (Entry* entry = index_.find(key)) erase(entry);
+  }
+  sweep();
+  return take_gone_under_mutex();
+}
+
+// Holds the lock only for a short time, because runs that are not hits wait for it.
+Store::Gone Store::erase_some(std::optional<EntryTable::Walk>* walk) {
+  constexpr std::chrono::microseconds kHeld(300);
+  // Number of buckets between two checks of the time; they contain about half as many entries.
+  constexpr int kBuckets = 32;
+  MutexLock lock(mutex_);
+  const auto end = std::chrono::steady_clock::now() + kHeld;
+  if (!*walk) walk->emplace(index_.walk());
+  const auto erase_it = [this](Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { erase(entry); };
+  const absl::FunctionRef<void(Entry*)> erases = erase_it;
+  do {
+    for (int i = 0; i < kBuckets && !(*walk)->done(); ++i) (*walk)->step(erases);
+    sweep();
+  } while (!(*walk)->done() && std::chrono::steady_clock::now() < end);
+  return take_gone_under_mutex();
+}
+
+// Takes out erased entries that are not in use. Erases a few of the surplus cold entries: only a few, because runs wait
+// for the lock. Each new entry sweeps once, so their number falls nevertheless.
+void Store::sweep() {
+  constexpr int kSurplus = 8;  // Limit for each call.
+  for (int i = 0; i < kSurplus; ++i) {
+    Entry* const surplus = index_.surplus(is_pinned());
+    if (surplus == nullptr) break;
+    erase(surplus);  // A run may just have begun to use it.
+  }
+  index_.sweep([&](Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    policy_.erased(entry.id);
+    if (entry.signature != nullptr) signatures_.remove(std::exchange(entry.signature, nullptr));
+    has_gone_ = true;
+  });
+}
+
+// Entries are handled a few at a time, so that runs go on; fewer at a time if their keys are long, because `look`
+// copies the key.
+template <class Look, class Take>
+void Store::for_each_entry(Look&& look, Take&& take) const {
+  constexpr std::size_t kEntries = 256, kKeyBytes = 1 << 16, kBuckets = 4096;  // Limits for each time the lock is held.
+  std::vector<const Entry*> met;
+  std::vector<decltype(look(std::declval<const Entry&>()))> some;
+  some.reserve(kEntries + 64);  // The last bucket may contain several.
+  for (std::optional<EntryTable::Walk> walk; !walk || !walk->done(); some.clear()) {
+    {
+      MutexLock lock(mutex_);
+      if (!walk) walk.emplace(index_.walk());
+      std::size_t key_bytes = 0;
+      for (std::size_t i = 0; i < kBuckets && some.size() < kEntries && key_bytes < kKeyBytes && !walk->done(); ++i) {
+        met.clear();
+        walk->step([&](const Entry* entry) { met.push_back(entry); });
+        for (const Entry* entry : met) {
+          some.push_back(look(*entry));
+          key_bytes += entry->key.size();
+        }
+      }
+    }
+    for (auto& looked : some) take(looked);
+  }
+}
+
+std::vector<Key> Store::matching(const std::function<bool(const Key&)>& predicate) const {
+  std::vector<Key> keys;
+  for_each_entry([](const Entry& entry) { return entry.key; },
+                 [&](Key& key) {
+                   if (predicate(key)) keys.push_back(std::move(key));
+                 });
+  return keys;
+}
+
+std::vector<EntryInfo> Store::entries() const {
+  struct Found {
+    Use last_use;
+    EntryInfo info;
+  };
+  const auto look = [this](const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Found found{entry.last_use(), {}};
+    EntryInfo& info = found.info;
+    info.id = entry.number();
+    info.key = entry.key;
+    info.place = place_of(entry.site);
+    info.outcomes = entry.counts();
+    info.live = entry.state == State::kLive;
+    info.recorded = entry.state != State::kCold;
+    info.pinned = policy_.is_pinned(entry.id);
+    info.rule = entry.rule;
+    info.executable_lost = entry.executable_lost;
+    info.template_lost = entry.template_lost;
+    info.others = entry.others;
+    info.eager_reason = entry.eager_reason;
+    info.error = std::string(entry.error.message());
+    if (info.error.empty() && !entry.error.ok()) info.error = entry.error.ToString();
+    info.refusal = entry.noted().refusal;
+    info.stale = entry.noted().stale;
+    info.stray_work = entry.noted().stray_work;
+    info.family = policy_.family(entry.id);
+    info.looked_for_siblings = policy_.is_read(entry.id);
+    info.nodes = entry.nodes.value();
+    info.slot_nodes = entry.slot_nodes.value();
+    info.estimated_device_bytes = policy_.bytes(entry.id);
+    return found;
+  };
+  std::vector<Found> all;
+  for_each_entry(look, [&](Found& found) {
+    found.info.label = std::string(found.info.key.label());
+    all.push_back(std::move(found));
+  });
+  std::sort(all.begin(), all.end(), [](const Found& a, const Found& b) { return a.last_use > b.last_use; });
+  std::vector<EntryInfo> infos;
+  infos.reserve(all.size());
+  for (Found& found : all) {
+    found.info.last_use_order = infos.size();
+    infos.push_back(std::move(found.info));
+  }
+  return infos;
+}
+
+void Store::add_to(Stats* stats) const {
+  totals.add_to(*stats);
+  MutexLock lock(mutex_);
+  stats->live_executables = policy_.executables();
+  stats->live_templates = index_.templates();
+  stats->families = policy_.families();
+  stats->estimated_device_bytes = policy_.bytes();
+}
+
+}  // namespace graphcache

@@ -1,0 +1,195 @@
+// The book-keeping of a cache: its entries, what they may have, and what they have counted. Each method is one step of
+// an entry's life, under one lock, and leaves everything consistent. Makes no CUDA call, and never calls `fn`. What an
+// entry that loses something had is destroyed by the caller, who holds the entry's lock.
+//
+// Locks and their order. The store's lock guards the index and the policy. An entry's lock is held by its run across
+// `fn`, CUDA calls and whatever else. A thread that holds an entry's lock may call the store; the store only tries
+// entries' locks, except where a method says that it waits. A hit holds only its entry's lock, because it finds the
+// entry without the store's.
+#pragma once
+
+#include <absl/base/thread_annotations.h>
+#include <absl/container/inlined_vector.h>
+#include <absl/status/status.h>
+#include <absl/types/span.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cuda/mutex.h"
+#include "graphcache/key.h"
+#include "graphcache/stats.h"
+#include "policy/policy.h"
+#include "store/index.h"
+#include "store/totals.h"
+
+namespace graphcache {
+
+// Thread-safe. "Locked" is an entry whose lock the calling thread holds. An Entry* that is returned is locked for the
+// caller, or null.
+class Store {
+ public:
+  // `epoch` grows with each run that is not a hit.
+  Store(const Limits& limits, std::size_t max_templates, std::atomic<std::uint64_t>& epoch)
+      : max_templates_(max_templates), epoch_(epoch), policy_(limits) {}
+
+  // ---- Finding an entry ----
+
+  // Finds an entry without the store's lock. Null if there is none, if it is in use, or if the index is moving it.
+  Entry* find_free(const Key& key, const detail::Site& site);
+  // Waits for the entry of this key and place, which is created if there is none.
+  Entry* claim(const Key& key, const detail::Site& site) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits for the entry with this EntryInfo::id if it has a graph, for 0.1 s at most.
+  absl::Status claim(std::uint64_t number, Entry** locked, std::uint64_t* family) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The EntryInfo::id of the key's entry that was used last, of those that have graphs if there are any; or nothing.
+  std::optional<std::uint64_t> latest(const Key& key) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Entries that were erased and are not in use any more, as a list linked by Entry::older. The caller destroys what
+  // they have, and gives them back by recycle().
+  using Gone = Entry*;
+  [[nodiscard]] Gone unlock(Entry* locked) {
+    // An erased entry is gone when its last holder unlocks it.
+    return locked->lock.unlock() || locked->erased.load(std::memory_order_relaxed) ? wake() : nullptr;
+  }
+  // Makes threads that wait for an entry look again.
+  [[nodiscard]] Gone wake() ABSL_LOCKS_EXCLUDED(mutex_);
+  // What other steps have found. Takes no lock if there is none.
+  [[nodiscard]] Gone take_gone() ABSL_LOCKS_EXCLUDED(mutex_);
+  void recycle(Gone gone) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // ---- The steps of a run that is no hit ----
+
+  // Counts a use. Returns whether an entry that has no graph could have an executable now, so that no capture is
+  // wasted.
+  bool begin(Entry* locked) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The entry, which had no graph, has one now. If this throws, nothing has changed.
+  void captured(Entry* locked, const GraphFacts& facts, std::size_t nodes, std::size_t slot_nodes)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void capture_failed(Entry* locked, absl::Status why, bool broke) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // A locked entry that has a graph and no executable joins the family of the stream, if it can have siblings.
+  struct ToRead {
+    bool itself = false;     // Whether its graph is to be read,
+    Entry* other = nullptr;  // and whose else.
+  };
+  ToRead join_family(Entry* locked, std::uint64_t stream) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The entry's graph has been read. Without a signature it can have no siblings.
+  void described(Entry* locked, GraphFacts facts, const std::optional<std::string>& signature)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
+  struct Decision {
+    Plan plan;
+    Entry* lender = nullptr;
+    absl::InlinedVector<Entry*, 4> victims;  // Locked for the caller, or its lender.
+  };
+  // Without a lender, `locked` first looks for one, and if there is one returns false with it. Else the plan counts
+  // from here on: the victims must lose their executables, and the lender is the one to borrow from. Returns false
+  // without a lender if one has become available in the meantime.
+  bool decide(Entry* locked, Entry* lender, const Offer& offer, bool may_evict, Decision* made)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // The entry could not borrow, and the lender has its executable again.
+  void undone(Entry* locked, Entry* lender, const Plan& plan) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The entry whose executable goes if the device is out of memory. It must lose it.
+  Entry* evict_one(const Entry* in_favour_of) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What an entry cannot have, as was found by trying.
+  enum class Refused { kDeviceUpdates, kSets, kSiblings };
+  void refuse(Entry* locked, Refused what, const std::string& why = {}) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Counts another set in the lender's table. Returns false if there is no room.
+  bool add_set(const Entry* lender, std::size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void take_back_set(const Entry* lender, std::size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The entry loses its executable, or the promise of one, and perhaps its graph. `had_executable` is whether it has
+  // one that was lent already.
+  void lose(Entry* locked, Loss why, bool had_executable, bool and_template, absl::Status error)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // The entry that loses its graph because there are too many. Takes no lock if there are not.
+  Entry* drop_surplus() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Keeps an entry until leave() while its run calls `fn` without its lock. leave() counts the run if it was direct.
+  void enter(Entry* locked) ABSL_LOCKS_EXCLUDED(mutex_);
+  [[nodiscard]] Gone leave(Entry* entered, std::optional<EagerReason> direct) ABSL_LOCKS_EXCLUDED(mutex_);
+  void count_direct(EagerReason reason) { ++totals.eager_reasons[static_cast<std::size_t>(reason)]; }
+  void count_direct(Entry* locked, EagerReason reason) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Notes a text. Returns whether it is new: see Notes::count().
+  template <class IsSame>
+  bool note(Entry* locked, std::vector<Counted> Notes::*kind, const std::string& text, const IsSame& is_same)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    return Notes::count(&(locked->note().*kind), text, is_same);
+  }
+
+  // ---- What a program asks for ----
+
+  bool contains(const Key& key) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns whether the key is known.
+  bool pin(const Key& key, bool pinned) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Adds to `found` how many of the keys were known.
+  [[nodiscard]] Gone erase(absl::Span<const Key> keys, std::size_t* found) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Erases some of the entries that a walk finds. Begins the walk if there is none.
+  [[nodiscard]] Gone erase_some(std::optional<EntryTable::Walk>* walk) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The predicate is called without the lock.
+  std::vector<Key> matching(const std::function<bool(const Key&)>& predicate) const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<EntryInfo> entries() const ABSL_LOCKS_EXCLUDED(mutex_);
+  void add_to(Stats* stats) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  Totals totals;
+
+ private:
+  friend class StructureChecker;
+
+  class Locked;
+
+  Entry* find_or_insert(const Key& key, const detail::Site& site) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void look_again() ABSL_LOCKS_EXCLUDED(mutex_);
+  Gone take_gone_under_mutex() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    has_gone_ = false;
+    return index_.take_gone();
+  }
+  void wait() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void unlock_under_mutex(Entry* locked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (locked->lock.unlock()) unlocked_.notify_all();
+  }
+  void count_templates() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { has_surplus_ = index_.templates() > max_templates_; }
+  Entry* find_lender(const Entry* locked) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void carry_out(Entry* locked, Decision* made) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void count_eviction(Entry* victim) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void lose_executable(Entry* locked, Loss why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void lose_template(Entry* locked, Loss why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void erase(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void count_direct_under_mutex(Entry* entry, EagerReason reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // What the policy asks: when a key was last used, whether it is idle; and the index: whether an entry is pinned.
+  auto last_use_of() const {
+    return [this](KeyId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return index_.of(id)->last_use(); };
+  }
+  auto is_idle() const {
+    return [this](KeyId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Index::is_idle(index_.of(id)); };
+  }
+  auto is_pinned() const {
+    return [this](const Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return policy_.is_pinned(entry->id); };
+  }
+
+  // Calls look(entry) under the lock for each entry that can be found, and then take(result) without it.
+  template <class Look, class Take>
+  void for_each_entry(Look&& look, Take&& take) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const std::size_t max_templates_;
+  std::atomic<std::uint64_t>& epoch_;
+  std::atomic<bool> has_surplus_{false};  // Whether there may be more templates than allowed.
+  std::atomic<bool> has_gone_{false};
+
+  mutable Mutex mutex_;
+  std::condition_variable_any unlocked_;  // With mutex_: an awaited entry has been unlocked.
+  Index index_ ABSL_GUARDED_BY(mutex_);
+  Policy policy_ ABSL_GUARDED_BY(mutex_);
+  Signatures signatures_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace graphcache
