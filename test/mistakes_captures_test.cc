@@ -311,16 +311,6 @@ TEST_F(MistakesTest, AFindingOfVerifyModeIsLoggedOnce) {
   expect_sum(6);
 }
 
-TEST_F(MistakesTest, ManyEvictionsAreLogged) {
-  std::vector<std::string> lines;
-  Options options = unshared(1);
-  options.listeners = {std::make_shared<Log>([&](std::string_view line) { lines.emplace_back(line); })};
-  Cache cache(options);
-  for (int i = 0; i < 3000; ++i) EXPECT_TRUE(run_add(cache, key("k", i % 2)).ok());
-  ASSERT_EQ(lines.size(), 2u) << "at 1024 and at 2048";
-  EXPECT_NE(lines[0].find("1024 executables were evicted in 1025 runs"), std::string::npos) << lines[0];
-}
-
 TEST_F(MistakesTest, TheEnvironmentMayDisableCaches) {
   ASSERT_EQ(setenv("GRAPHCACHE_DISABLE", "1", 1), 0);
   Cache disabled;

@@ -7,7 +7,7 @@
 #include "cuda/handles.h"
 #include "exec/executable.h"
 #include "exec/graveyard.h"
-#include "exec/updater.h"
+#include "exec/updater_code.h"
 #include "graph/write.h"
 #include "graphcache/options.h"
 

@@ -7,7 +7,6 @@
 #include "cuda/compat.h"
 #include "cuda/driver.h"
 #include "cuda/errors.h"
-#include "exec/graveyard.h"
 
 namespace graphcache {
 namespace {
@@ -91,37 +90,6 @@ cudaError_t Executable::instantiate(Template& base, std::shared_ptr<const Conten
   return cudaSuccess;
 }
 
-CallResult Executable::instantiate_updated(Template& from, std::shared_ptr<const Content> content, bool with_table,
-                                           unsigned long long flags, Scratch& scratch, Updater& updater,
-                                           cudaStream_t stream, std::unique_ptr<Executable>* out) {
-  std::unique_ptr<Executable> executable(new Executable(scratch));
-  executable->hold(std::move(content));
-  Template& base = executable->base_;
-  CallResult done = from.clone(&base);
-  if (done.error == cudaSuccess) {
-    done = UpdaterNode::add(updater, base, executable->content_, with_table, stream, &executable->updater_node_);
-  }
-  if (done.error == cudaSuccess) {
-    // Without this flag a grid that the device has written is lost when the next launch is on a stream of another
-    // priority (docs/semantics.md).
-    done = {"cudaGraphInstantiate",
-            graphcache::instantiate(base.graph, flags | cudaGraphInstantiateFlagUseNodePriority, &executable->exec_)};
-  }
-  if (done.error == cudaSuccess) done = executable->mark_ready(stream);
-  executable->stream_ = LaunchStream::of(stream);  // The copies on this stream must be waited for like a launch.
-  if (done.error == cudaSuccess) {
-    *out = std::move(executable);
-  } else if (is_fatal(done.error)) {
-    executable->abandon();
-  }
-  return done;
-}
-
-Executable::Executable(Scratch& scratch) : scratch_(scratch), grave_(1) {}
-Executable::~Executable() = default;
-
-std::list<Grave> Executable::take_grave() { return std::exchange(grave_, {}); }
-
 // Sets the shadow to the content as captured.
 void Executable::hold(std::shared_ptr<const Content> content) {
   replace_content(std::move(content));
@@ -157,21 +125,8 @@ bool Executable::update_fields(const SlotNode& node, const unsigned char* values
 
 CallResult Executable::patch(const detail::Call& call, std::size_t* patched_nodes) {
   std::optional<bool> driver_usable;
-  if (!device_may_write()) {
-    for (const SlotNode& node : slots_.nodes) {
-      const CallResult result = patch_node(node, call, driver_usable, patched_nodes);
-      if (result.error != cudaSuccess) return result;
-    }
-    if (updater_node_ != nullptr) {
-      if (const CallResult held = updater_node_->hold(call.values); held.error != cudaSuccess) return held;
-    }
-  } else {
-    for (const std::uint32_t i : updater_node_->others()) {
-      const CallResult result = patch_node(slots_.nodes[i], call, driver_usable, patched_nodes);
-      if (result.error != cudaSuccess) return result;
-    }
-    const CallResult result =
-        updater_node_->patch(exec_.get(), *content_, call, by_driver(driver_usable), scratch_.device(), patched_nodes);
+  for (const SlotNode& node : slots_.nodes) {
+    const CallResult result = patch_node(node, call, driver_usable, patched_nodes);
     if (result.error != cudaSuccess) return result;
   }
   values_.assign(call.values, call.values + call.values_size);
@@ -184,28 +139,6 @@ CallResult Executable::patch_node(const SlotNode& node, const detail::Call& call
   const CallResult result = set_node(node, driver_usable);
   if (result.error == cudaSuccess) ++*patched_nodes;
   return result;
-}
-
-BroughtOver Executable::switch_set(std::shared_ptr<const Content> to, const detail::Call& call) {
-  BroughtOver brought;
-  Slots before = to->slots;  // Copied first, because this may throw.
-  std::vector<unsigned char> values = to->values;
-  std::swap(before, slots_);
-  values_.swap(values);
-  replace_content(std::move(to));
-  // Nodes that only the host sets: their captured parameters may differ as well.
-  std::optional<bool> driver_usable;
-  for (const std::uint32_t i : updater_node_->others()) {
-    const SlotNode& node = slots_.nodes[i];
-    update_fields(node, call.values);
-    if (std::memcmp(before.fields.data() + node.fields, slots_.fields.data() + node.fields, node.fields_size) == 0)
-      continue;
-    brought.result = set_node(node, driver_usable);
-    if (brought.result.error != cudaSuccess) return brought;
-    ++brought.patched_nodes;
-  }
-  brought.result = patch(call, &brought.patched_nodes);
-  return brought;
 }
 
 BroughtOver Executable::bring_over(const Template& from_graph, const Template& to_graph,
@@ -397,14 +330,12 @@ void Scratch::abandon() {
   for (auto& [device, bytes] : of_devices_) bytes.release();
 }
 
-CallResult Executable::mark_ready(cudaStream_t stream) {
-  if (updater_node_ == nullptr) return {};
-  if (ready_.get() == nullptr) {
-    if (const cudaError_t error = make_event(&ready_); error != cudaSuccess) return {"cudaEventCreateWithFlags", error};
-  } else if (const CallResult waited = wait(stream); waited.error != cudaSuccess) {
-    return waited;
-  }
-  return {"cudaEventRecord", cudaEventRecord(ready_.get(), stream)};
+cudaError_t Executable::launch(cudaStream_t stream) {
+  const cudaError_t error = cudaGraphLaunch(exec_.get(), stream);
+  if (error != cudaSuccess) return error;
+  in_place_ = true;
+  stream_ = LaunchStream::of(stream);
+  return error;
 }
 
 CallResult Executable::put_in_place(cudaStream_t stream) {
@@ -413,17 +344,11 @@ CallResult Executable::put_in_place(cudaStream_t stream) {
   const cudaError_t error = cudaStreamSynchronize(stream);
   if (error != cudaSuccess) return {"cudaStreamSynchronize", error};
   in_place_ = true;
-  ready_ = {};
   stream_ = {};  // Nothing of it is in flight.
   return {};
 }
 
-CallResult Executable::wait(cudaStream_t stream) {
-  return {"cudaStreamWaitEvent", cudaStreamWaitEvent(stream, ready_.get(), 0)};
-}
-
 void Executable::abandon() {
-  ready_.release();
   exec_.release();
   base_.graph.release();
 }

@@ -15,22 +15,17 @@ bool is_over(cudaError_t found) { return found == cudaSuccess || found == cudaEr
 
 }  // namespace
 
-void Graveyard::add(std::unique_ptr<Executable> executable, Template graph, LaunchStream stream, Epitaph epitaph,
-                    bool set_aside) noexcept {
+void Graveyard::add(std::list<Grave> place, std::unique_ptr<Executable> executable, Template graph, LaunchStream stream,
+                    Epitaph epitaph, bool set_aside) noexcept {
   if (executable == nullptr && graph.empty() && epitaph.erased == nullptr) return;
-  std::list<Grave> grave;
-  if (executable != nullptr) {
-    stream = executable->stream();
-    grave = executable->take_grave();
-  } else {
-    try {
-      grave.emplace_back();
-    } catch (const std::bad_alloc&) {
-      return;  // The graph is then destroyed at once, without a report.
-    }
-  }
-  Grave& of = grave.front();
+  if (executable != nullptr) stream = executable->stream();
   if (executable == nullptr && graph.empty()) stream = {};  // There is nothing to wait for.
+  try {
+    if (place.empty()) place.emplace_back();
+  } catch (const std::bad_alloc&) {
+    return;  // The graph is then destroyed at once, without a report.
+  }
+  Grave& of = place.front();
   of.epitaph = std::move(epitaph);
   of.graph = std::move(graph);
   of.executable = std::move(executable);
@@ -39,7 +34,7 @@ void Graveyard::add(std::unique_ptr<Executable> executable, Template graph, Laun
   MutexLock lock(mutex_);
   if (!abandoned_) of.generation = last_generation;
   std::list<Grave>& others = set_aside ? aside_ : waiting_;
-  others.splice(others.end(), grave);
+  others.splice(others.end(), place);
 }
 
 void Graveyard::keep_until_done(Executable::Formers& formers, cudaStream_t stream) noexcept try {

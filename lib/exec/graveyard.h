@@ -30,6 +30,7 @@
 #include <utility>
 
 #include "cuda/audience.h"
+#include "cuda/device_memory.h"
 #include "cuda/mutex.h"
 #include "exec/executable.h"
 
@@ -75,11 +76,12 @@ class Graveyard {
  public:
   explicit Graveyard(int device) : device_(device) {}
 
-  // Adds what an entry had, of which either may be missing. `stream` is that of the last launch, if there was one. What
-  // is set aside waits for collect_all() with the cache's memory, so that no other thread's run destroys what clear()
-  // has added, however much that is.
-  void add(std::unique_ptr<Executable> executable, Template graph, LaunchStream stream = {}, Epitaph epitaph = {},
-           bool set_aside = false) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
+  // Adds what an entry had, of which either may be missing. `place` is a list of one grave, allocated in advance, so
+  // that nothing that has an executable is without one; or empty. `stream` is that of the last launch, if there was
+  // one. What is set aside waits for collect_all() with the cache's memory, so that no other thread's run destroys what
+  // clear() has added, however much that is.
+  void add(std::list<Grave> place, std::unique_ptr<Executable> executable, Template graph, LaunchStream stream,
+           Epitaph epitaph, bool set_aside = false) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
   // Releases them once the work that is enqueued on the stream now is complete, and empties the list. Leaves it as it
   // is if memory runs out.
   void keep_until_done(Executable::Formers& formers, cudaStream_t stream) noexcept ABSL_LOCKS_EXCLUDED(mutex_);

@@ -153,8 +153,8 @@ bool ParameterTable::fill(const updater::Piece& piece, const Content& of, std::u
 }
 
 // Pieces that do not differ from the base are left out, unless the set is to be whole.
-ParameterTable::Built ParameterTable::set_of(const Content& of, bool whole) const {
-  Built built;
+ParameterTable::Set ParameterTable::make_set(const Content& of, bool whole) const {
+  Set built;
   std::vector<unsigned> sources(pieces_.size());
   std::size_t end = aligned(sources.size() * sizeof(unsigned));
   built.bytes.resize(end);
@@ -175,31 +175,21 @@ ParameterTable::Built ParameterTable::set_of(const Content& of, bool whole) cons
   return built;
 }
 
-void ParameterTable::prepare(const Content& to) {
-  if (next_of_ == to.id) return;
-  next_ = set_of(to, /*whole=*/false);
-  next_of_ = to.id;
-}
-
-std::size_t ParameterTable::growth_for(const Content& to) {
-  if (places_.contains(to.id)) return 0;
-  prepare(to);
-  const std::size_t needed = block_for_next();
+std::size_t ParameterTable::growth_for(const Set& set) const {
+  const std::size_t needed = block_for(set);
   return blocks_.empty() && needed <= kBlock ? 0 : needed;
 }
 
-std::size_t ParameterTable::block_for_next() const {
-  const std::size_t needed = aligned(next_.bytes.size());
+std::size_t ParameterTable::block_for(const Set& set) const {
+  const std::size_t needed = aligned(set.bytes.size());
   return needed <= left_ ? 0 : std::max(kBlock, needed);
 }
 
 // A copy from pageable memory has read it when the call returns, and waits for no work in flight; nor does cudaMalloc.
 // Launches on this stream follow the copy. Launches on other streams follow one of those, because launches of one
 // executable follow each other (fact 15).
-CallResult ParameterTable::add(const Content& to, cudaStream_t stream) {
-  if (places_.contains(to.id)) return {};
-  prepare(to);
-  const std::size_t growth = block_for_next();
+CallResult ParameterTable::add(const Content& of, const Set& set, cudaStream_t stream) {
+  const std::size_t growth = block_for(set);
   if (growth != 0) {
     blocks_.reserve(blocks_.size() + 1);
     DeviceMemory::Block block;
@@ -208,20 +198,17 @@ CallResult ParameterTable::add(const Content& to, cudaStream_t stream) {
     blocks_.push_back(std::move(block));
     left_ = growth;
   }
-  unsigned char* const set = free_;
-  Place& place = places_[to.id];
+  Place& place = places_[of.id];
   const CallResult done{"cudaMemcpyAsync",
-                        cudaMemcpyAsync(set, next_.bytes.data(), next_.bytes.size(), cudaMemcpyHostToDevice, stream)};
+                        cudaMemcpyAsync(free_, set.bytes.data(), set.bytes.size(), cudaMemcpyHostToDevice, stream)};
   if (done.error != cudaSuccess) {
-    places_.erase(to.id);
+    places_.erase(of.id);
     return done;
   }
-  place = {set, next_.differing};
-  const std::size_t taken = aligned(next_.bytes.size());
+  place = {free_, set.differing};
+  const std::size_t taken = aligned(set.bytes.size());
   free_ += taken;
   left_ -= taken;
-  next_ = {};
-  next_of_ = 0;
   return done;
 }
 

@@ -52,8 +52,16 @@ class ParameterTable {
   // the device writes differ, and what slots write.
   bool can_hold(const Content& to) const;
 
+  // A set in host memory.
+  struct Set {
+    std::vector<unsigned char> bytes;
+    std::size_t differing = 0;  // Number of nodes that differ from the base.
+  };
+  // What the content has different from the base, or, if it is to be whole, all pieces.
+  Set make_set(const Content& of, bool whole = false) const;
+
   // A set of all pieces, for the base.
-  std::vector<unsigned char> base_set() const { return set_of(*base_, /*whole=*/true).bytes; }
+  std::vector<unsigned char> base_set() const { return make_set(*base_, /*whole=*/true).bytes; }
 
   // Whether the content is the base or has a set.
   bool has(const Content& content) const { return places_.contains(content.id); }
@@ -62,29 +70,21 @@ class ParameterTable {
   // from the beginning (UpdaterNode::estimated_device_bytes).
   static constexpr std::size_t kBlock = 64 << 10;
 
-  // How much the table's device memory grows if the content gets a set.
-  std::size_t growth_for(const Content& to);
-  // Writes the content's set, by a copy on a stream that its launches must follow.
-  CallResult add(const Content& to, cudaStream_t stream);
+  // How much the table's device memory grows if it gets this set.
+  std::size_t growth_for(const Set& set) const;
+  // Adds the content's set, by a copy on a stream that its launches must follow.
+  CallResult add(const Content& of, const Set& set, cudaStream_t stream);
 
   struct Place {
     updater::ParameterSet set = nullptr;
-    std::size_t differing = 0;  // Number of nodes that differ from the base.
+    std::size_t differing = 0;
   };
   // REQUIRES: has(of). The base always has a set.
   const Place& find(const Content& of) const { return places_.at(of.id); }
 
  private:
-  struct Built {
-    std::vector<unsigned char> bytes;
-    std::size_t differing = 0;
-  };
-
-  // Builds the content's set in `next_`.
-  void prepare(const Content& to);
-  // The size of the block to be allocated for `next_`; 0 if the current block has room.
-  std::size_t block_for_next() const;
-  Built set_of(const Content& of, bool whole) const;
+  // The size of the block to be allocated for the set; 0 if the current block has room.
+  std::size_t block_for(const Set& set) const;
   bool fill(const updater::Piece& piece, const Content& of, std::uint32_t index, unsigned char* out) const;
 
   const std::shared_ptr<const Content> base_;
@@ -95,8 +95,6 @@ class ParameterTable {
   std::vector<Change> writes_;
 
   std::unordered_map<std::uint64_t, Place> places_;  // Keyed by the content's id.
-  Built next_;                                       // The set that was built last.
-  std::uint64_t next_of_ = 0;                        // The id of the content of `next_`.
   const std::shared_ptr<DeviceMemory> memory_;
   std::vector<DeviceMemory::Block> blocks_;
   unsigned char* free_ = nullptr;  // The free part of the last block.

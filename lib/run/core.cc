@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <new>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
@@ -156,12 +155,13 @@ Epitaph Core::last_epitaph_of(const Entry& entry) const noexcept try {
 void Core::bury_executable(Entry& entry, Loss why) {
   Recorded& of = recorded(entry);
   if (of.executable != nullptr && of.graph.empty()) of.graph = of.executable->take_base();
-  device->graveyard.add(take_executable(entry), {}, {}, epitaph_of(entry, why, /*drops_graph=*/false));
+  device->graveyard.add(std::move(of.grave), take_executable(entry), {}, {},
+                        epitaph_of(entry, why, /*drops_graph=*/false));
 }
 
 void Core::bury_template(Entry& entry, Loss why) {
   Recorded& of = recorded(entry);
-  device->graveyard.add(nullptr, std::move(of.graph), of.stream, epitaph_of(entry, why, /*drops_graph=*/true));
+  device->graveyard.add({}, nullptr, std::move(of.graph), of.stream, epitaph_of(entry, why, /*drops_graph=*/true));
   device->graveyard.drop(std::move(of.kept));
   entry.graphs.reset();
 }
@@ -179,11 +179,12 @@ void Core::bury(Store::Gone gone, bool set_aside) {
   for (Entry* entry = gone; entry != nullptr; entry = entry->older) {
     Epitaph epitaph = last_epitaph_of(*entry);
     if (entry->graphs == nullptr) {
-      device->graveyard.add(nullptr, {}, {}, std::move(epitaph), set_aside);
+      device->graveyard.add({}, nullptr, {}, {}, std::move(epitaph), set_aside);
       continue;
     }
     Recorded& had = recorded(*entry);
-    device->graveyard.add(take_executable(*entry), std::move(had.graph), had.stream, std::move(epitaph), set_aside);
+    device->graveyard.add(std::move(had.grave), take_executable(*entry), std::move(had.graph), had.stream,
+                          std::move(epitaph), set_aside);
     device->graveyard.drop(std::move(had.kept));
     entry->graphs.reset();
   }
@@ -197,26 +198,12 @@ void Core::destroy(Store::Gone gone) {
 
 void Core::tidy_up(cudaStream_t stream) {
   if (lost_) return;
-  const std::uint64_t evictions = store.totals.evictions;
-  std::uint64_t storm = next_storm_;
-  if (evictions >= storm && next_storm_.compare_exchange_strong(storm, 2 * evictions)) log_evictions(evictions);
   while (Entry* const surplus = store.drop_surplus()) {
     bury_template(*surplus, Loss::kTemplates);
     unlock(surplus);
   }
   bury(store.take_gone());
   device->graveyard.collect(stream);
-}
-
-// Logs evictions if there are many for the number of runs.
-void Core::log_evictions(std::uint64_t evictions) const noexcept try {
-  constexpr std::uint64_t kRunsEach = 8;
-  const Stats now = stats();
-  const std::uint64_t runs = std::accumulate(now.outcomes.begin(), now.outcomes.end(), now.failed);
-  if (evictions * kRunsEach < runs) return;
-  log(absl::StrCat("graphcache: ", evictions, " executables were evicted in ", runs,
-                   " runs: Options::max_executables or Options::max_device_bytes is too small for these keys"));
-} catch (const std::bad_alloc&) {
 }
 
 void Core::trim(bool if_much) {

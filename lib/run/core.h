@@ -103,12 +103,9 @@ class Core {
   void bury(Store::Gone gone, bool set_aside = false);
   Epitaph epitaph_of(const Entry& entry, Loss why, bool drops_graph) const noexcept;
   Epitaph last_epitaph_of(const Entry& entry) const noexcept;
-  void log_evictions(std::uint64_t evictions) const noexcept;
 
   std::atomic<bool> has_begun_{false};
   std::atomic<bool> lost_{false};
-  // Number of evictions at which the next line is logged.
-  std::atomic<std::uint64_t> next_storm_{1024};
   mutable Mutex mutex_;
   absl::Status not_begun_ ABSL_GUARDED_BY(mutex_);  // Why the last call of begin() failed.
   absl::Status fatal_ ABSL_GUARDED_BY(mutex_);

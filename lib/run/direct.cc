@@ -2,6 +2,7 @@
 #include <absl/cleanup/cleanup.h>
 
 #include <algorithm>
+#include <list>
 #include <new>
 #include <utility>
 
@@ -124,6 +125,7 @@ absl::Status Run::launch_once() {
     return CacheEvent{.kind = kind, .key = key_, .graph = content->id, .stream = given_};
   };
   std::unique_ptr<Executable> once;
+  std::list<Grave> grave(1);
   {
     Audience::Span span(*core_.audience, event_of(EventKind::kInstantiate));
     const auto instantiate = [&] {
@@ -142,7 +144,7 @@ absl::Status Run::launch_once() {
   const absl::Cleanup destroy = [&] {
     Epitaph epitaph;
     if (!core_.audience->empty()) epitaph = {.audience = core_.audience, .content = content};
-    core_.device->graveyard.add(std::move(once), {}, {}, std::move(epitaph));
+    core_.device->graveyard.add(std::move(grave), std::move(once), {}, {}, std::move(epitaph));
   };
   ++core_.store.totals.instantiations;
   Audience::Span span(*core_.audience, event_of(EventKind::kLaunch), {Audience::Filter::Kind::kLaunches});

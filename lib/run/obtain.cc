@@ -78,9 +78,10 @@ Run::Obtained Run::obtain() {
   for (;;) {  // Repeats after each refusal.
     Held lender(core_, nullptr);
     Offer offer;
+    ParameterTable::Set set;
     Plan plan;
     if (!decide(lender, offer, /*may_evict=*/true, &plan)) {
-      const bool is_offered = lender.get() != nullptr && find_offer(lender, &offer);
+      const bool is_offered = lender.get() != nullptr && make_offer(lender, &offer, &set);
       if (!is_offered || !decide(lender, offer, /*may_evict=*/true, &plan)) continue;
     }
     switch (plan.action) {
@@ -91,23 +92,31 @@ Run::Obtained Run::obtain() {
         lender.release();
         return buy(plan, /*may_evict=*/true, stream_);
       case Plan::Action::kBorrow:
-        if (std::optional<Obtained> obtained = take_over(lender, plan)) return *obtained;
+        if (std::optional<Obtained> obtained = take_over(lender, plan, set)) return *obtained;
     }
   }
 }
 
-// Fills in what the entry could borrow. Returns false if the table cannot hold the entry's parameter set.
-bool Run::find_offer(const Held& lender, Offer* offer) {
+ParameterTable* Run::table_of(const Held& lender) {
+  UpdatedExecutable* const executable = executable_of(*lender)->updated();
+  return executable == nullptr ? nullptr : executable->table();
+}
+
+// Fills in what the entry could borrow, and makes the parameter set that the lender's table would get. Returns false if
+// that table cannot hold it.
+bool Run::make_offer(const Held& lender, Offer* offer, ParameterTable::Set* set) {
   offer->lender = lender->id;
   Executable& executable = *executable_of(*lender);
-  if (ParameterTable* const table = executable.table(); table != nullptr) {
+  if (const ParameterTable* const table = table_of(lender); table != nullptr) {
     if (!table->can_hold(*own().content)) {
       core_.store.refuse(entry_.get(), Store::Refused::kSets);
       return false;
     }
     offer->has_set = table->has(*own().content);
-    offer->set_bytes = table->growth_for(*own().content);
-  } else if (executable.can_switch()) {
+    if (offer->has_set) return true;
+    *set = table->make_set(*own().content);
+    offer->set_bytes = table->growth_for(*set);
+  } else if (executable.updated() == nullptr) {
     offer->update = own().differences.between(executable.content(), *own().content).cost;
   }
   return true;
@@ -139,13 +148,13 @@ void Run::mark(EventKind kind, const Entry& entry, Loss why) {
 
 // Brings the lender's executable over to the entry. Returns nothing if that is impossible, after telling the policy
 // why.
-std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan) {
+std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan, const ParameterTable::Set& set) {
   LastErrorGuard last_error;
   Totals& totals = core_.store.totals;
   Operation update(core_, EventKind::kUpdate, *entry_, totals.update_time);
   lender->exec = nullptr;
   Executable& executable = *executable_of(*lender);
-  const bool by_set = executable.table() != nullptr;
+  UpdatedExecutable* const with_table = executable.updated();
   // The state of the executable is unknown, or it cannot be used any more.
   absl::Cleanup drop = [&] {
     core_.give_up(*lender, Loss::kFailed);
@@ -156,15 +165,15 @@ std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan) {
     core_.store.undone(entry_.get(), lender.get(), plan);
   };
   BroughtOver brought;
-  if (by_set) {
+  if (with_table != nullptr) {
     // No other set can be written to a table whose first launch failed, so it is made anew.
-    if (!executable.device_may_write()) return std::nullopt;
-    if (plan.adds_set) brought.result = add_set(executable);
+    if (!with_table->may_write()) return std::nullopt;
+    if (plan.adds_set) brought.result = add_set(*with_table, set);
     if (brought.result.error != cudaSuccess && !is_fatal(brought.result.error)) {
       core_.store.refuse(entry_.get(), Store::Refused::kDeviceUpdates);
       return std::nullopt;
     }
-    if (brought.result.error == cudaSuccess) brought = executable.switch_set(own().content, call_);
+    if (brought.result.error == cudaSuccess) brought = with_table->switch_set(own().content, call_);
   } else {
     // The lender's graph stays the executable's base, and the lender gets a clone, because two threads may not use one
     // graph.
@@ -184,6 +193,7 @@ std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan) {
   if (done) {
     std::move(drop).Cancel();
     own().executable = take_executable(*lender);
+    own().grave = std::move(recorded(*lender).grave);
     update.done({});
   } else if (brought.whole) {
     undo();
@@ -191,7 +201,7 @@ std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan) {
     std::move(drop).Invoke();
   }
   totals.updates += static_cast<std::uint64_t>(brought.updates);
-  totals.set_switches += done && by_set ? 1 : 0;
+  totals.set_switches += done && with_table != nullptr ? 1 : 0;
   if (done) return Obtained{.of_sibling = true, .result = {}};
   if (brought.refusal) {
     const std::string refusal = text_of_refusal(*own().content, brought);
@@ -207,9 +217,9 @@ std::optional<Run::Obtained> Run::take_over(Held& lender, const Plan& plan) {
 }
 
 // Adds the entry's parameter set to a table.
-CallResult Run::add_set(Executable& with_table) {
+CallResult Run::add_set(UpdatedExecutable& with_table, const ParameterTable::Set& set) {
   RelaxedCaptureMode relaxed;
-  const CallResult added = with_table.table()->add(*own().content, stream_);
+  const CallResult added = with_table.table()->add(*own().content, set, stream_);
   return added.error == cudaSuccess ? with_table.mark_ready(stream_) : added;
 }
 
@@ -251,9 +261,10 @@ CallResult Run::instantiate(Plan& plan, cudaStream_t stream) {
   Device& device = *core_.device;
   const unsigned long long flags = core_.options.instantiate_flags;
   const bool with_table = plan.action == Plan::Action::kTable;
+  if (of.grave.empty()) of.grave.emplace_back();  // Now, because this may throw.
   if (with_table || plan.writes_slots) {
-    const CallResult result = Executable::instantiate_updated(of.graph, of.content, with_table, flags, device.scratch,
-                                                              device.updater, stream, &of.executable);
+    const CallResult result = UpdatedExecutable::instantiate(of.graph, of.content, with_table, flags, device.scratch,
+                                                             device.updater, stream, &of.executable);
     if (result.error == cudaSuccess || is_fatal(result.error)) return result;
     plan.action = Plan::Action::kOwn;
     plan.writes_slots = false;
@@ -281,13 +292,14 @@ CallResult Run::instantiate_ahead(Plan& plan) {
 // Adds the entry's set to the lender's table, if it has one and there is room.
 absl::Status Run::warm_set(Held& lender) {
   Offer offer;
-  Executable& executable = *executable_of(*lender);
-  if (!find_offer(lender, &offer) || offer.has_set || executable.table() == nullptr) return absl::OkStatus();
+  ParameterTable::Set set;
+  const ParameterTable* const table = table_of(lender);
+  if (table == nullptr || !make_offer(lender, &offer, &set) || offer.has_set) return absl::OkStatus();
   if (!core_.store.add_set(lender.get(), offer.set_bytes)) return absl::OkStatus();
-  const CallResult done = add_set(executable);
+  const CallResult done = add_set(*executable_of(*lender)->updated(), set);
   if (done.error == cudaSuccess) return absl::OkStatus();
   if (!is_fatal(done.error)) {
-    if (executable.table()->has(*own().content)) {
+    if (table->has(*own().content)) {
       core_.give_up(*lender, Loss::kFailed);  // Without the event a launch would not wait for the set.
     } else {
       core_.store.take_back_set(lender.get(), offer.set_bytes);

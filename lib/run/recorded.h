@@ -1,11 +1,13 @@
 // What an entry has while it is not cold.
 #pragma once
 
+#include <list>
 #include <memory>
 #include <utility>
 
 #include "cuda/handles.h"
 #include "exec/executable.h"
+#include "exec/graveyard.h"
 #include "exec/updater_node.h"
 #include "graph/signature.h"
 #include "graph/template.h"
@@ -21,6 +23,7 @@ struct Recorded : EntryGraphs {
   Template graph;                          // The template, or empty while it is the executable's base.
   Differences differences;                 // Differences between the content and those of siblings.
   std::unique_ptr<Executable> executable;  // Null unless the entry is live.
+  std::list<Grave> grave;                  // In which the executable will wait for its destruction.
   LaunchStream stream;                     // The stream on which the entry last ran or was to run.
   int unverified = 0;                      // Number of hits since one was verified.
 

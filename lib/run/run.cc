@@ -197,7 +197,7 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome, Outcome if_patched) {
   if (!executable.formers().empty()) core_.device->graveyard.keep_until_done(executable.formers(), stream_);
   // The errors of an updater node must be checked before each launch. The handle of the per-thread stream is another
   // stream in each thread.
-  const bool is_plain = !executable.has_updater_node() && stream_ != cudaStreamPerThread;
+  const bool is_plain = executable.updated() == nullptr && stream_ != cudaStreamPerThread;
   if (core_.is_usual && is_plain) {
     be_ready_on(*entry_, stream_);
   } else {

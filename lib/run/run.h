@@ -13,6 +13,7 @@
 
 #include "cuda/audience.h"
 #include "cuda/errors.h"
+#include "exec/updated_executable.h"
 #include "graph/capture.h"
 #include "graphcache/detail/call.h"
 #include "graphcache/key.h"
@@ -116,12 +117,13 @@ class Run {
   absl::Status find_family();
   void read_graph(Entry& entry);
   Obtained obtain();
-  bool find_offer(const Held& lender, Offer* offer);
+  static ParameterTable* table_of(const Held& lender);
+  bool make_offer(const Held& lender, Offer* offer, ParameterTable::Set* set);
   bool decide(Held& lender, const Offer& offer, bool may_evict, Plan* plan);
-  std::optional<Obtained> take_over(Held& lender, const Plan& plan);
+  std::optional<Obtained> take_over(Held& lender, const Plan& plan, const ParameterTable::Set& set);
   void evict(Entry* victim, bool unlocks = true);
   void mark(EventKind kind, const Entry& entry, Loss why);
-  CallResult add_set(Executable& with_table);
+  CallResult add_set(UpdatedExecutable& with_table, const ParameterTable::Set& set);
   Obtained buy(Plan& plan, bool may_evict, cudaStream_t stream);
   CallResult instantiate(Plan& plan, cudaStream_t stream);
   absl::Status warm_set(Held& lender);

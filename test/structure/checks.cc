@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "after_call.h"
+#include "exec/updated_executable.h"
 #include "graphcache/hostrt.h"
 #include "policy/aside.h"
 
@@ -116,7 +117,7 @@ std::string StructureChecker::fault_of_policy(const Policy& policy, const Signat
 // Checks that the entry has what its state says.
 std::string StructureChecker::fault_of(const Policy& policy, const Entry& entry) {
   const bool live = entry.state == State::kLive;
-  const Executable* const executable = executable_of(entry);
+  Executable* const executable = executable_of(entry);
   if ((executable != nullptr) != live) {
     return of(entry, live ? "it has no executable" : "it has an executable");
   }
@@ -138,10 +139,11 @@ std::string StructureChecker::fault_of(const Policy& policy, const Entry& entry)
     return of(entry, "it has a signature, and its nodes have not been read");
   }
   if (!live) return "";
-  if (policy.has_table(entry.id) != (executable->table() != nullptr)) {
+  UpdatedExecutable* const updated = executable->updated();
+  if (policy.has_table(entry.id) != (updated != nullptr && updated->table() != nullptr)) {
     return of(entry, "the policy does not know whether it has a table");
   }
-  if (policy.is_device_updated(entry.id) != executable->has_updater_node()) {
+  if (policy.is_device_updated(entry.id) != (updated != nullptr)) {
     return of(entry, "the policy does not know whether it has an updater node");
   }
   if (executable->content_ != recorded(entry).content) return of(entry, "its executable holds another's content");
@@ -160,7 +162,8 @@ std::string StructureChecker::fault_of(const Executable& executable) {
       executable.values_.size() != content.values.size()) {
     return "the shadow of its executable is of another content";
   }
-  if (executable.updater_node_ != nullptr) return "";  // The updater node has the values that it writes.
+  if (const_cast<Executable&>(executable).updated() != nullptr)
+    return "";  // The updater node has the values that it writes.
   for (const Binding& binding : slots.bindings) {
     unsigned char converted[detail::kMaxConvertedBytes];
     const unsigned char* value = executable.values_.data() + binding.offset;
