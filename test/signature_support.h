@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "exec/executable.h"
-#include "graph/signature.h"
+#include "graph/describe.h"
+#include "graph/difference.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "kernels.h"

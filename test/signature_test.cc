@@ -1,7 +1,5 @@
-// What two captured graphs must share, and what changes an executable from one to the other (lib/graph/signature.h). On
-// hostrt.
-#include "graph/signature.h"
-
+// What two captured graphs must share, and what changes an executable from one to the other (lib/graph/describe.h,
+// difference.h). On hostrt.
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -9,6 +7,8 @@
 #include <vector>
 
 #include "cuda/compat.h"
+#include "graph/describe.h"
+#include "graph/difference.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "kernels.h"

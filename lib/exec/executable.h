@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "cuda/mutex.h"
-#include "graph/signature.h"
+#include "graph/difference.h"
 #include "graph/template.h"
 #include "graphcache/detail/call.h"
 #include "graphcache/stats.h"

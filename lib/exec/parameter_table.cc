@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "graph/signature.h"
+#include "graph/difference.h"
 
 namespace graphcache {
 namespace {

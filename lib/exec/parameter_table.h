@@ -37,7 +37,7 @@ class ParameterTable {
     std::uint32_t pieces;
   };
 
-  // REQUIRES: the base has been described (signature.h).
+  // REQUIRES: the base has been described (describe.h).
   ParameterTable(std::shared_ptr<const Content> base, std::vector<Node> nodes, std::vector<updater::Piece> pieces,
                  std::vector<updater::Update> updates, std::shared_ptr<DeviceMemory> memory);
 

@@ -56,7 +56,8 @@ constexpr const char* kNodeTypes[] = {"kernel",
                                       "batch_mem_op",
                                       "conditional",
                                       "memcpy_batch"};
-static_assert(cudaGraphNodeTypeEmpty == 5 && cudaGraphNodeTypeMemFree == 11);
+// A newer type is "unknown" (compat.h, node_type).
+static_assert(cudaGraphNodeTypeEmpty == 5 && cudaGraphNodeTypeMemFree == 11 && std::size(kNodeTypes) == 15);
 
 Json type_of(const GraphNode& node) {
   const auto number = static_cast<std::size_t>(node.type);

@@ -16,7 +16,7 @@
 #include "graph/fields.h"
 #include "graph/inspect.h"
 #include "graph/node_names.h"
-#include "graph/signature.h"
+#include "graph/describe.h"
 
 namespace graphcache {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "graph/signature.h"
+#include "graph/describe.h"
 #include "graph/template.h"
 
 namespace graphcache {

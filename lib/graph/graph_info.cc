@@ -14,7 +14,7 @@
 #include "cuda/errors.h"
 #include "graph/fields.h"
 #include "graph/node_names.h"
-#include "graph/signature.h"
+#include "graph/describe.h"
 
 namespace graphcache {
 namespace {

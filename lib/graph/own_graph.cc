@@ -19,7 +19,7 @@
 #include "cuda/errors.h"
 #include "graph/inspect.h"
 #include "graph/node_names.h"
-#include "graph/signature.h"
+#include "graph/describe.h"
 #include "graphcache/status.h"
 
 namespace graphcache {

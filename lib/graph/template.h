@@ -109,7 +109,7 @@ struct Slots {
   }
 };
 
-// What was read of a node: see signature.h.
+// What was read of a node: see describe.h.
 struct NodeContent {
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
   bool readable = true;                 // Whether two such nodes can be compared.

@@ -160,9 +160,13 @@ std::string cure_of(EagerReason reason, const Cache& cache) {
       return "Free the memory of cudaMallocAsync in fn, or allocate it before the run and pass it to fn.";
     case EagerReason::kDisabled:
       return "Set Options::max_executables above 0, and unset GRAPHCACHE_DISABLE.";
-    default:
-      return "graphcache::explain() of such a key has the error.";
+    case EagerReason::kCaptureAfter:
+    case EagerReason::kBackoff:
+    case EagerReason::kRefused:
+    case EagerReason::kLaunchFailed:
+      break;
   }
+  return "graphcache::explain() of such a key has the error.";
 }
 
 // Reasons that more runs do not remove.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "cuda/compat.h"
+#include "graph/describe.h"
 #include "graph/node_names.h"
 #include "run/run.h"
 

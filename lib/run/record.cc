@@ -28,7 +28,6 @@ std::string list_of(const std::vector<std::string>& strays) {
 
 // Captures a template for the entry, or sets why there is none.
 absl::Status Run::capture_template(NoTemplate* none) {
-  using Why = NoTemplate::Why;
   Totals& totals = core_.store.totals;
   absl::Cleanup in_vain = [&] { ++totals.capture_failures; };
   Captured captured;
@@ -41,37 +40,38 @@ absl::Status Run::capture_template(NoTemplate* none) {
     captured = capture_fn(is_first_break ? teller() : nullptr, &report);
   }
 
+  const bool runs_directly = core_.options.on_capture_failure == OnCaptureFailure::kRunDirectly;
   bool usable = captured.capture.ok() && captured.fn.ok();
   const bool was_called = !report || report->refused().ok();
   if (usable && captured.content.node_count == 0) {
     usable = false;
-    none->why = Why::kEmpty;
+    none->direct = EagerReason::kNothingCaptured;
     captured.fn = absl::FailedPreconditionError(
         "fn enqueued nothing on its stream, so there is no graph: enqueue on the stream that fn is given, or on "
         "rec.stream()" +
         list_of(captured.strays));
   } else if (usable && captured.content.leaves_memory) {
     usable = false;
-    none->why =
-        core_.options.on_capture_failure == OnCaptureFailure::kRunDirectly ? Why::kHandsOutMemory : Why::kFailed;
+    if (runs_directly) none->direct = EagerReason::kHandsOutMemory;
     captured.fn = absl::FailedPreconditionError(
         "fn hands out memory that the graph would allocate: cudaMallocAsync in fn has no cudaFreeAsync there. So the "
         "key runs directly. Free the memory in fn, or allocate it before the run");
-  } else if (!usable && was_called && !captured.is_misuse &&
-             core_.options.on_capture_failure == OnCaptureFailure::kRunDirectly) {
-    none->why = Why::kNotUnderCapture;
+  } else if (!usable && was_called && !captured.is_misuse && runs_directly) {
+    none->direct = EagerReason::kCaptureFailed;
   }
   if (absl::Status fatal = take_fatal_error(captured); !fatal.ok()) {
-    none->why = Why::kFailed;
+    none->direct.reset();
     return fatal;
   }
   if (!usable) {
     absl::Status why = captured.capture.ok() ? captured.fn : captured.capture;
     none->thrown = std::move(captured.thrown);
-    if (none->why == Why::kEmpty) entry_->retry.never(EagerReason::kNothingCaptured);
-    if (none->why == Why::kHandsOutMemory) entry_->retry.never(EagerReason::kHandsOutMemory);
-    if (none->why == Why::kNotUnderCapture) entry_->retry.later();
-    if (none->why != Why::kFailed || !captured.capture.ok()) {
+    if (none->direct == EagerReason::kCaptureFailed) {
+      entry_->retry.later();
+    } else if (none->direct) {
+      entry_->retry.never(*none->direct);
+    }
+    if (none->direct || !captured.capture.ok()) {
       core_.store.capture_failed(entry_.get(), why, !captured.capture.ok());
       const bool was_told = captured.was_told && !captured.capture.ok();
       if ((captured.capture.ok() ? is_first : is_first_break) && !was_told) core_.log(key_, message_of(why));

@@ -9,7 +9,7 @@
 #include "exec/executable.h"
 #include "exec/graveyard.h"
 #include "exec/updater_node.h"
-#include "graph/signature.h"
+#include "graph/difference.h"
 #include "graph/template.h"
 #include "policy/policy.h"
 #include "store/entry.h"

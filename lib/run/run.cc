@@ -133,16 +133,13 @@ absl::StatusOr<Outcome> Run::run_slowly() {
 absl::StatusOr<Outcome> Run::record() {
   NoTemplate none;
   if (absl::Status status = capture_template(&none); !status.ok()) {
-    if (none.why == NoTemplate::Why::kEmpty) {  // Any work of `fn` was enqueued elsewhere.
-      reason_ = EagerReason::kNothingCaptured;
-      core_.store.count_direct(entry_.get(), EagerReason::kNothingCaptured);
-      return Outcome::kEager;
-    }
-    if (none.why == NoTemplate::Why::kNotUnderCapture) return call_again();
-    if (none.why == NoTemplate::Why::kHandsOutMemory) {
-      return run_directly(EagerReason::kHandsOutMemory);
-    }
-    return no_template(std::move(status), none);
+    if (!none.direct) return no_template(std::move(status), none);
+    if (*none.direct == EagerReason::kCaptureFailed) return call_again();
+    if (*none.direct != EagerReason::kNothingCaptured) return run_directly(*none.direct);
+    // All work of `fn` was enqueued elsewhere, so it is done.
+    reason_ = none.direct;
+    core_.store.count_direct(entry_.get(), *none.direct);
+    return Outcome::kEager;
   }
   return bring_back(Outcome::kUpdated, Outcome::kInstantiated);
 }

@@ -49,13 +49,8 @@ class Run {
 
   // Why there is no template.
   struct NoTemplate {
-    enum class Why {
-      kFailed,           // The run fails.
-      kNotUnderCapture,  // `fn` failed or broke its capture. Nothing was enqueued, and a direct call may succeed.
-      kEmpty,            // `fn` enqueued nothing on the stream.
-      kHandsOutMemory,   // The graph allocates memory that it does not free.
-    } why = Why::kFailed;
-    std::exception_ptr thrown;  // What `fn` threw.
+    std::optional<EagerReason> direct;  // Why the run is direct; nothing if it fails.
+    std::exception_ptr thrown;          // What `fn` threw.
   };
 
   // ---- The ways that a run can take (run.cc). Each of them counts its outcome. ----
