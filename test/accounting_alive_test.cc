@@ -163,6 +163,54 @@ TEST_F(AccountingTest, ExecutablesWhoseStreamIsGoneAreDestroyed) {
   EXPECT_EQ(data->first(), 2.0f * kKeys);
 }
 
+// The runtime gives handles of destroyed streams to new ones. Work of the old stream may still be in flight.
+TEST_F(AccountingTest, AStreamWithTheHandleOfOneThatIsGoneIsAnother) {
+  hostrt::set_stream_reuse(true);
+  static int calls = 0;
+  calls = 0;
+  auto owner = std::make_shared<int>();
+  const std::weak_ptr<int> kept = owner;
+  {
+    Cache cache(unshared(1));
+    const auto run = [&](int number, cudaStream_t on) {
+      return cache.run(key(number), on, [&](Recorder& rec) {
+        if (owner != nullptr) rec.keep(std::exchange(owner, nullptr));
+        rec.launch(add, {kGrid, kBlock}, data->get(), kSize, 1.0f);
+        return cudaLaunchHostFunc(
+            rec.stream(), [](void*) { ++calls; }, nullptr);
+      });
+    };
+    Stream busy;
+    hostrt::hold(busy);
+    cudaEvent_t behind = nullptr;
+    CUDA_OK(cudaEventCreateWithFlags(&behind, cudaEventDisableTiming));
+    CUDA_OK(cudaEventRecord(behind, busy));
+    cudaStream_t gone = nullptr, again = nullptr;
+    CUDA_OK(cudaStreamCreateWithFlags(&gone, cudaStreamNonBlocking));
+    CUDA_OK(cudaStreamWaitEvent(gone, behind, 0));
+    EXPECT_RUN(kInstantiated, run(0, gone));
+    CUDA_OK(cudaStreamDestroy(gone));
+    CUDA_OK(cudaStreamCreateWithFlags(&again, cudaStreamNonBlocking));
+    ASSERT_EQ(again, gone);
+    for (int i = 1; i < 6; ++i) {
+      ASSERT_TRUE(run(i, again).ok());
+      CUDA_OK(cudaStreamSynchronize(again));
+    }
+    EXPECT_TRUE(cache.erase(key(0)));
+    EXPECT_EQ(calls, 5);
+    EXPECT_FALSE(kept.expired()) << "its launch is in flight";
+    CUDA_OK(hostrt::release(busy));
+    EXPECT_EQ(calls, 6);
+    ASSERT_TRUE(run(6, again).ok());
+    cache.clear();
+    EXPECT_TRUE(kept.expired());
+    CUDA_OK(cudaEventDestroy(behind));
+    CUDA_OK(cudaStreamDestroy(again));
+  }
+  EXPECT_EQ(data->first(), 7.0f);
+  expect_no_graphs();
+}
+
 TEST_F(AccountingTest, EraseClearAndDestructionLeaveNothing) {
   {
     Cache cache(unshared());

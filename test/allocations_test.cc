@@ -25,11 +25,12 @@ struct Allocations {
   int to_pass = 0;
   int to_fail = 0;
   int failed = 0;
+  bool in_calls = false;  // Whether those inside calls of hostrt fail as well.
 };
 thread_local constinit Allocations allocations;
 
 bool fails() {
-  if (!allocations.armed || graphcache::hostrt::in_call()) return false;
+  if (!allocations.armed || (!allocations.in_calls && graphcache::hostrt::in_call())) return false;
   if (allocations.to_pass > 0) {
     --allocations.to_pass;
     return false;
@@ -260,6 +261,100 @@ TEST_F(AllocationsTest, KeptObjectsAreReleasedWhenMemoryRunsOut) {
       EXPECT_TRUE(run().ok());
       world.cache->clear();
       EXPECT_EQ(owner.use_count(), 1);
+    }
+  }
+}
+
+// A watcher's finding may get lost, and neither the run nor any other thread waits for it.
+TEST_F(AllocationsTest, AWatchedCallThatBreaksTheCaptureMayFindNoMemory) {
+  for (const int times : {1, -1}) {
+    bool struck = true;
+    for (int nth = 0; struck; ++nth) {
+      SCOPED_TRACE("allocation " + std::to_string(nth));
+      hostrt::reset();
+      Options options;
+      options.diagnose = true;
+      World world(options);
+      const auto run = [&](bool breaks) {
+        struck = false;
+        return world.cache->run(kKey, world.stream, [&](Recorder& rec) {
+          rec.launch(append_in_each, {1, 1}, world.log.get(), world.count.get(), -5);
+          if (!breaks) return;
+          cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+          if (cudaStreamIsCapturing(rec.stream(), &capturing) != cudaSuccess ||
+              capturing == cudaStreamCaptureStatusNone)
+            return;
+          allocations = {true, nth, times, 0, true};
+          void* memory = nullptr;
+          EXPECT_NE(cudaMalloc(&memory, 8), cudaSuccess);
+          allocations.armed = false;
+          struck = allocations.failed != 0;
+          (void)cudaGetLastError();
+        });
+      };
+      EXPECT_RUN(kEager, run(true));
+      const bool was_struck = struck;
+      EXPECT_EQ(world.count.first(), 1);
+      EXPECT_TRUE(run(false).ok());
+      EXPECT_EQ(world.count.first(), 2);
+      struck = was_struck;
+    }
+  }
+}
+
+// The texts of findings need memory.
+TEST_F(AllocationsTest, AFindingOfVerifyModeMayFindNoMemory) {
+  bool struck = true;
+  for (int nth = 1; struck; ++nth) {
+    SCOPED_TRACE("allocation " + std::to_string(nth));
+    hostrt::reset();
+    Options options;
+    options.verify_every = 1;
+    World world(options);
+    int value = -5;
+    const auto run = [&] {
+      return world.cache->run(kKey, world.stream, [&](Recorder& rec) {
+        rec.launch(append_in_each, {1, 1}, world.log.get(), world.count.get(), value);
+      });
+    };
+    EXPECT_RUN(kInstantiated, run());
+    value = 1 << 20;
+    FailedAllocation fault(nth, 1);
+    fault.arm();
+    const absl::StatusOr<Outcome> done = run();
+    struck = fault.disarm();
+    EXPECT_TRUE(done.ok() || (struck && absl::IsResourceExhausted(done.status()))) << done.status();
+    EXPECT_EQ(world.count.first(), done.ok() ? 2 : 1);
+    EXPECT_TRUE(run().ok());
+  }
+}
+
+// Texts are made completely, or std::bad_alloc is thrown.
+TEST_F(AllocationsTest, TextsThatFindNoMemoryThrow) {
+  World world;
+  EXPECT_RUN(kInstantiated, world.run(kKey, 1));
+  EXPECT_RUN(kReplayed, world.run(kKey, 1));
+  const Stats stats = world.cache->stats();
+  const EntryInfo entry = world.cache->entries().at(0);
+  const Counted counted{std::string(100, 'x'), 2};
+  const std::function<std::string()> texts[] = {[&] { return to_string(stats); }, [&] { return to_string(entry); },
+                                                [&] { return to_string(counted); }, [&] { return kKey.to_string(); }};
+  for (const auto& text : texts) {
+    const std::string whole = text();
+    bool struck = true;
+    for (int nth = 1; struck; ++nth) {
+      FailedAllocation fault(nth, 1);
+      fault.arm();
+      std::string made;
+      bool threw = false;
+      try {
+        made = text();
+      } catch (const std::bad_alloc&) {
+        threw = true;
+      }
+      struck = fault.disarm();
+      EXPECT_EQ(threw, struck);
+      EXPECT_TRUE(threw || made == whole) << made;
     }
   }
 }

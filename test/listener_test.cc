@@ -653,6 +653,21 @@ TEST_F(ListenerTest, TheCacheMayBeReadInEachCall) {
   EXPECT_GT(calls_read, 100);
 }
 
+TEST_F(ListenerTest, TheGraphOfAHitMayBeReadAtItsEnd) {
+  const auto listener = std::make_shared<Functions>();
+  listener->wanted.hits = 1;
+  Options options;
+  options.listeners = {listener};
+  Cache cache(options);
+  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
+  int read = 0;
+  listener->on_end = [&](const CacheEvent& event) {
+    if (event.kind == EventKind::kRun) read += cache.graph(key("k")).ok() ? 1 : 0;
+  };
+  for (int i = 0; i < 3; ++i) EXPECT_RUN(kReplayed, run_add(cache, key("k")));
+  EXPECT_EQ(read, 3);
+}
+
 TEST_F(ListenerTest, ANullPointerIsAnInvalidOption) {
   Options options;
   options.listeners = {listener, nullptr};

@@ -179,7 +179,7 @@ TEST_F(SignatureTest, RefusedUpdatesReportTheirReason) {
     cudaGetLastError();
 
     memory->write({0, 5});
-    CUDA_OK(executable->launch(*stream));
+    CUDA_OK(executable->launch(LaunchStream(*stream)));
     EXPECT_EQ(memory->first(), one.why == UpdateRefusal::kParameters ? 5 : 7) << to_string(one.why);
   }
 }

@@ -320,6 +320,16 @@ TEST_F(StructureTest, LaunchesOfHits) {
   expect("hits launch another executable", entry("sibling").exec, here.exec);
 }
 
+// A run that fails before it has any work to do finds surplus entries all the same.
+TEST_F(StructureTest, EntriesOfRunsThatFailEarlyAreUsedAgain) {
+  cudaGraph_t graph = nullptr;
+  CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+  for (int i = 0; i < 10000; ++i) EXPECT_FALSE(cache.run(key("fails", i), stream, [](cudaStream_t) {}).ok());
+  CUDA_OK(cudaStreamEndCapture(stream, &graph));
+  CUDA_OK(cudaGraphDestroy(graph));
+  EXPECT_LE(index(cache).next_id(), Index::kMaxColdEntries + 100);
+}
+
 TEST_F(StructureTest, AFaultEndsTheProcess) {
   const Wrong wrong(entry("other").users, -1);
   EXPECT_DEATH(StructureChecker::check(cache),

@@ -54,6 +54,10 @@ void set_device_count(int count);
 // bookkeeping only.
 void set_execution(bool on);
 
+// Makes a new stream get the handle of the stream that was destroyed last, as an allocator would; off by default. Then
+// the use of a stream that is gone is not noticed. reset() switches it off.
+void set_stream_reuse(bool on);
+
 // ---- Drivers that are newer or older ------------------------------------------------------------------------------
 
 // The first driver version that stands for drivers newer than the program. With this or a newer version, kernel nodes

@@ -124,7 +124,7 @@ class Listener {
   // Called after what the event names, whether it succeeded or not.
   virtual void end(const CacheEvent& /*event*/) {}
   // Called with one line for people about each event that deserves a look: a key's first broken capture, findings of
-  // verify mode and of Options::diagnose, a refused update, many evictions, a fatal error. With Options::diagnose, any
+  // verify mode and of Options::diagnose, a refused update, a fatal error. With Options::diagnose, any
   // thread whose CUDA call breaks a capture may call it. GRAPHCACHE_LOG=1 prints these lines to stderr.
   virtual void message(std::string_view /*line*/) {}
 };

@@ -18,13 +18,26 @@ namespace graphcache {
 // A null stream is the legacy stream here: StreamArg has named the per-thread stream.
 inline cudaStream_t name_of(cudaStream_t stream) { return stream == nullptr ? cudaStreamLegacy : stream; }
 
-// A stream as seen by the thread that launches on it: cudaStreamPerThread is another stream in each thread.
+// A stream that was launched on. Its handle may be another stream in another thread (cudaStreamPerThread), and after
+// the stream has been destroyed. Its id may not.
 struct LaunchStream {
   cudaStream_t handle = nullptr;
-  std::uint64_t thread = 0;
+  unsigned long long id = 0;  // 0 if it is not known.
 
-  static LaunchStream of(cudaStream_t handle) { return {handle, handle == cudaStreamPerThread ? this_thread() : 0}; }
-  friend bool operator==(const LaunchStream&, const LaunchStream&) = default;
+  LaunchStream() = default;
+  // Makes no call. The ids of ordinary streams are left out.
+  explicit LaunchStream(cudaStream_t on) : handle(on) {
+    constexpr auto kOwn = 1ull << 63;  // CUDA counts from 0.
+    if (on == cudaStreamLegacy) id = kOwn;
+    if (on == cudaStreamPerThread) id = kOwn + this_thread();
+  }
+  // Finds the id of a stream that exists.
+  cudaError_t find_id() { return id != 0 ? cudaSuccess : cudaStreamGetId(handle, &id); }
+  bool is(const LaunchStream& other) const { return id != 0 && id == other.id; }
+  // The next launch is there. An id that is too old is of no stream that exists.
+  void follow(const LaunchStream& next) {
+    if (next.handle != handle || next.id != 0) *this = next;
+  }
 
  private:
   static std::uint64_t this_thread() {

@@ -146,6 +146,18 @@ void failed(const Call& call, QueryState query) {
       ++watch.users;
     }
   }
+  // If memory runs out, what was found is lost, and the watches may end all the same.
+  struct Users {
+    Watches& world;
+    const std::vector<Queried>& queried;
+    ~Users() {
+      {
+        const std::lock_guard<std::mutex> lock(world.mutex);
+        for (const Queried& each : queried) --each.watch->users;
+      }
+      world.answered.notify_all();
+    }
+  } const users{world, queried};
   bool broke_own = false;
   for (Queried& each : queried) {
     each.state = query(each.watch->stream, !each.is_own);
@@ -170,21 +182,17 @@ void failed(const Call& call, QueryState query) {
   const bool concerns_any =
       std::any_of(queried.begin(), queried.end(), [&](const Queried& one) { return breaks(one) || refuses(one); });
   if (concerns_any) called_by = caller_of(frames(call.address), call.by_runtime, {});
-  {
-    const std::lock_guard<std::mutex> lock(world.mutex);
-    for (const Queried& each : queried) {
-      Watch& watch = *each.watch;
-      --watch.users;
-      const bool broke = breaks(each);
-      std::optional<Seen>& seen = broke ? watch.broke : watch.refused;
-      if (watch.broke || seen || !(broke || refuses(each))) continue;
-      seen = Seen{call.name, called_by, {}, watch.last_kernel, nullptr, call.error, !each.is_own, broke};
-      if (!broke || !each.is_certain) continue;
-      ++watch.users;
-      watch.next_to_tell = std::exchange(to_tell, &watch);
-    }
+  const std::lock_guard<std::mutex> lock(world.mutex);
+  for (const Queried& each : queried) {
+    Watch& watch = *each.watch;
+    const bool broke = breaks(each);
+    std::optional<Seen>& seen = broke ? watch.broke : watch.refused;
+    if (watch.broke || seen || !(broke || refuses(each))) continue;
+    seen = Seen{call.name, called_by, {}, watch.last_kernel, nullptr, call.error, !each.is_own, broke};
+    if (!broke || !each.is_certain) continue;
+    ++watch.users;
+    watch.next_to_tell = std::exchange(to_tell, &watch);
   }
-  world.answered.notify_all();
 }
 
 // `noticed` may call CUDA, which calls failed() and this function again.

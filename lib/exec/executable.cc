@@ -330,11 +330,11 @@ void Scratch::abandon() {
   for (auto& [device, bytes] : of_devices_) bytes.release();
 }
 
-cudaError_t Executable::launch(cudaStream_t stream) {
-  const cudaError_t error = cudaGraphLaunch(exec_.get(), stream);
+cudaError_t Executable::launch(const LaunchStream& stream) {
+  const cudaError_t error = cudaGraphLaunch(exec_.get(), stream.handle);
   if (error != cudaSuccess) return error;
   in_place_ = true;
-  stream_ = LaunchStream::of(stream);
+  stream_.follow(stream);
   return error;
 }
 

@@ -97,7 +97,7 @@ class Executable {
 
   // Call get_ready() before, which orders the launch behind what the executable needs.
   virtual CallResult get_ready(cudaStream_t) { return {}; }
-  virtual cudaError_t launch(cudaStream_t stream);
+  virtual cudaError_t launch(const LaunchStream& stream);
   // Uploads an executable that was never launched, and waits for that and for earlier copies on the stream.
   virtual CallResult put_in_place(cudaStream_t stream);
   // The upload runs after the executable's launches, whatever their streams (docs/semantics.md).

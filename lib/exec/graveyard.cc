@@ -13,6 +13,11 @@ namespace {
 // When the process exits, the runtime may already be unloaded (fact 34).
 bool is_over(cudaError_t found) { return found == cudaSuccess || found == cudaErrorCudartUnloading; }
 
+void identify(LaunchStream* stream) {
+  const LastErrorGuard last_error;
+  if (stream->id == 0 && stream->handle != nullptr) (void)stream->find_id();
+}
+
 }  // namespace
 
 void Graveyard::add(std::list<Grave> place, std::unique_ptr<Executable> executable, Template graph, LaunchStream stream,
@@ -37,12 +42,12 @@ void Graveyard::add(std::list<Grave> place, std::unique_ptr<Executable> executab
   others.splice(others.end(), place);
 }
 
-void Graveyard::keep_until_done(Executable::Formers& formers, cudaStream_t stream) noexcept try {
+void Graveyard::keep_until_done(Executable::Formers& formers, const LaunchStream& stream) noexcept try {
   std::list<Grave> graves;
   for (const auto& former : formers) {
     Grave& grave = graves.emplace_back();
     grave.kept = former;
-    grave.stream = LaunchStream::of(stream);
+    grave.stream = stream;
     grave.device = device_;
   }
   formers.clear();
@@ -61,16 +66,16 @@ void Graveyard::drop(std::shared_ptr<Kept> kept) noexcept {
   dropped_ = std::move(kept);
 }
 
-void Graveyard::limit(cudaStream_t handle) {
+void Graveyard::limit(LaunchStream stream) {
   if (active_recording != nullptr) return;
-  const LaunchStream stream = LaunchStream::of(handle);
+  identify(&stream);
   std::list<Grave> awaited;
   {
     MutexLock lock(mutex_);
     std::size_t executables = 0;
     for (auto grave = waiting_.end(); grave != waiting_.begin() && awaited.empty();) {
       --grave;
-      const bool is_of_stream = grave->executable != nullptr && grave->stream == stream;
+      const bool is_of_stream = grave->executable != nullptr && grave->stream.is(stream);
       if (is_of_stream && ++executables > kMaxExecutables) awaited.splice(awaited.end(), waiting_, grave);
     }
   }
@@ -80,13 +85,13 @@ void Graveyard::limit(cudaStream_t handle) {
   put_back(std::move(awaited));
 }
 
-bool Graveyard::is_done(Grave& grave, LaunchStream stream) {
+bool Graveyard::is_done(Grave& grave, const LaunchStream& stream) {
   if (grave.stream.handle == nullptr) return true;
   LastErrorGuard last_error;
   RelaxedCaptureMode relaxed;
   if (grave.fence.get() != nullptr) return is_over(cudaStreamQuery(grave.fence.get())) && wait(grave);
   if (grave.done.get() == nullptr) {
-    if (grave.stream != stream) return false;
+    if (!grave.stream.is(stream)) return false;
     Event event;
     if (make_event(&event) != cudaSuccess || cudaEventRecord(event.get(), stream.handle) != cudaSuccess) return false;
     grave.done = std::move(event);
@@ -116,16 +121,16 @@ bool Graveyard::fence(Grave& grave) {
 }
 
 // Allocates nothing, because it is called while a run ends.
-void Graveyard::collect(cudaStream_t handle) {
+void Graveyard::collect(LaunchStream stream) {
   if (active_recording != nullptr || is_abandoned()) return;
   std::list<Grave> waiting = take();
   if (waiting.empty()) return;
-  const LaunchStream stream = LaunchStream::of(handle);
+  identify(&stream);
   int destroyed = 0;
   // A stream whose work is not complete: later work on it is not complete either.
   LaunchStream busy;
   for (auto grave = waiting.begin(); grave != waiting.end();) {
-    const bool later = grave->has_mark() && grave->stream == busy;
+    const bool later = grave->has_mark() && grave->stream.is(busy);
     const bool done = destroyed < kMaxDestroyed && !later && is_done(*grave, stream);
     if (!done && grave->has_mark()) busy = grave->stream;
     destroyed += done && (grave->executable != nullptr || !grave->graph.empty()) ? 1 : 0;
@@ -172,7 +177,8 @@ CallResult Graveyard::collect_all(const DeviceMemory* to_wait, bool is_patient) 
   for (int pass = 0; pass < (is_patient ? kPasses : 1) && !waiting.empty(); ++pass) {
     if (pass > 0) std::this_thread::sleep_for(kPatience);
     for (auto grave = waiting.begin(); grave != waiting.end();) {
-      bool done = all_over || (grave->executable == nullptr && grave->kept == nullptr) || is_done(*grave, {});
+      bool done =
+          all_over || (grave->executable == nullptr && grave->kept == nullptr) || is_done(*grave, LaunchStream());
       done = done || (to_wait != nullptr && wait(*grave));
       grave = done ? waiting.erase(grave) : std::next(grave);
     }

@@ -84,15 +84,15 @@ class Graveyard {
            Epitaph epitaph, bool set_aside = false) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
   // Releases them once the work that is enqueued on the stream now is complete, and empties the list. Leaves it as it
   // is if memory runs out.
-  void keep_until_done(Executable::Formers& formers, cudaStream_t stream) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
+  void keep_until_done(Executable::Formers& formers, const LaunchStream& stream) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
   // Releases it as soon as no lock is held. It lives on as long as an executable holds it.
   void drop(std::shared_ptr<Kept> kept) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
   // Waits until at most kMaxExecutables wait for launches on this stream.
-  void limit(cudaStream_t stream) ABSL_LOCKS_EXCLUDED(mutex_);
+  void limit(LaunchStream stream) ABSL_LOCKS_EXCLUDED(mutex_);
   // Destroys a bounded number of waiting objects whose launches are complete, unless this thread is capturing. `stream`
   // is a stream of the current device that exists and is not capturing, or null for none. Call this without locks that
   // runs wait for.
-  void collect(cudaStream_t stream);
+  void collect(LaunchStream stream);
   // Destroys all waiting objects whose launches are complete, or, if it is patient, are so a little later. With the
   // cache's memory it first waits for the device, so that nothing is left, and then it fails only by fatal errors.
   CallResult collect_all(const DeviceMemory* to_wait = nullptr, bool is_patient = false) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -124,7 +124,7 @@ class Graveyard {
   // Holds what ended caches have left behind.
   static Graveyard& orphans();
   // Whether the last launch is known to be complete.
-  static bool is_done(Grave& grave, LaunchStream stream);
+  static bool is_done(Grave& grave, const LaunchStream& stream);
   // Waits for the last launch. Returns false if nothing shows when it is complete.
   static bool wait(Grave& grave);
   // Makes the grave's fence, unless its state is known. Returns false if that is impossible.

@@ -27,7 +27,7 @@ CallResult UpdatedExecutable::instantiate(Template& from, std::shared_ptr<const 
             graphcache::instantiate(base.graph, flags | cudaGraphInstantiateFlagUseNodePriority, &executable->exec_)};
   }
   if (done.error == cudaSuccess) done = executable->mark_ready(stream);
-  executable->stream_ = LaunchStream::of(stream);  // The copies on this stream must be waited for like a launch.
+  executable->stream_ = LaunchStream(stream);  // The copies on this stream must be waited for like a launch.
   if (done.error == cudaSuccess) {
     *out = std::move(executable);
   } else if (is_fatal(done.error)) {
@@ -89,7 +89,7 @@ CallResult UpdatedExecutable::get_ready(cudaStream_t stream) {
   return {"cudaStreamWaitEvent", cudaStreamWaitEvent(stream, ready_.get(), 0)};
 }
 
-cudaError_t UpdatedExecutable::launch(cudaStream_t stream) {
+cudaError_t UpdatedExecutable::launch(const LaunchStream& stream) {
   const cudaError_t error = Executable::launch(stream);
   if (error == cudaSuccess && ready_.get() != nullptr) ready_ = {};
   return error;

@@ -41,7 +41,7 @@ class UpdatedExecutable final : public Executable {
 
   cudaError_t take_device_error() override { return updater_node_->take_error(); }
   CallResult patch(const detail::Call& call, std::size_t* patched_nodes) override;
-  cudaError_t launch(cudaStream_t stream) override;
+  cudaError_t launch(const LaunchStream& stream) override;
   CallResult put_in_place(cudaStream_t stream) override;
   void abandon() override;
 

@@ -1,7 +1,6 @@
 #include "graph/compare.h"
 
 #include <absl/strings/str_cat.h>
-#include <absl/strings/str_format.h>
 #include <cuda.h>
 
 #include <algorithm>
@@ -13,10 +12,10 @@
 #include <vector>
 
 #include "cuda/errors.h"
+#include "graph/describe.h"
 #include "graph/fields.h"
 #include "graph/inspect.h"
 #include "graph/node_names.h"
-#include "graph/describe.h"
 
 namespace graphcache {
 namespace {
@@ -52,10 +51,16 @@ T as(const unsigned char* bytes) {
   return value;
 }
 
+// Not by absl::StrFormat here and below, which ends the process if memory runs out.
+template <class T>
+std::string hex_of(T value) {
+  return absl::StrCat("0x", absl::Hex(value));
+}
+
 std::string text_of(const void* pointer) {
   const auto value = reinterpret_cast<std::uintptr_t>(pointer);
   const std::string place = place_of(value);
-  return place.empty() ? absl::StrFormat("%#x", value) : absl::StrFormat("%#x (%s)", value, place);
+  return place.empty() ? hex_of(value) : absl::StrCat(hex_of(value), " (", place, ")");
 }
 
 // A value of unknown type: its hexadecimal digits, and what it may point to.
@@ -64,20 +69,20 @@ std::string text_of(const unsigned char* bytes, std::size_t size) {
     case 1:
       return absl::StrCat(as<std::uint8_t>(bytes));
     case 2:
-      return absl::StrFormat("%#x (%d)", as<std::uint16_t>(bytes), as<std::int16_t>(bytes));
+      return absl::StrCat(hex_of(as<std::uint16_t>(bytes)), " (", as<std::int16_t>(bytes), ")");
     case 4:
-      return absl::StrFormat("%#x (%d, as a float %g)", as<std::uint32_t>(bytes), as<std::int32_t>(bytes),
-                             as<float>(bytes));
+      return absl::StrCat(hex_of(as<std::uint32_t>(bytes)), " (", as<std::int32_t>(bytes), ", as a float ",
+                          as<float>(bytes), ")");
     case 8: {
       const auto value = as<std::uint64_t>(bytes);
       const std::string place = place_of(value);
-      if (!place.empty()) return absl::StrFormat("%#x (%s)", value, place);
-      return absl::StrFormat("%#x (%d, as a double %g)", value, as<std::int64_t>(bytes), as<double>(bytes));
+      if (!place.empty()) return absl::StrCat(hex_of(value), " (", place, ")");
+      return absl::StrCat(hex_of(value), " (", as<std::int64_t>(bytes), ", as a double ", as<double>(bytes), ")");
     }
     default: {
       std::string digits;
       for (std::size_t i = 0; i < size; ++i) {
-        absl::StrAppendFormat(&digits, "%s%02x", i == 0 ? "" : " ", bytes[i]);
+        absl::StrAppend(&digits, i == 0 ? "" : " ", absl::Hex(bytes[i], absl::kZeroPad2));
       }
       return digits;
     }
@@ -88,8 +93,8 @@ const unsigned char* bytes_of(const Field& field) { return reinterpret_cast<cons
 
 std::string shape_of(const unsigned char* bytes) {
   constexpr std::size_t kSize = sizeof(unsigned);
-  return absl::StrFormat("(%u, %u, %u)", as<unsigned>(bytes), as<unsigned>(bytes + kSize),
-                         as<unsigned>(bytes + 2 * kSize));
+  return absl::StrCat("(", as<unsigned>(bytes), ", ", as<unsigned>(bytes + kSize), ", ",
+                      as<unsigned>(bytes + 2 * kSize), ")");
 }
 
 std::string number_of(const Field& field) {
@@ -322,7 +327,7 @@ class Comparison {
       if (length == kWord && same_word(as<std::uint64_t>(kept + at), as<std::uint64_t>(now + at))) continue;
       if (length == kWord && again != nullptr && are_of_stack(kept + at, now + at, again + at)) continue;
       const std::string where =
-          size <= kWord ? what : absl::StrFormat("%s, bytes %d to %d of %d", what, at, at + length - 1, size);
+          size <= kWord ? what : absl::StrCat(what, ", bytes ", at, " to ", at + length - 1, " of ", size);
       return find(where, text_of(kept + at, length), text_of(now + at, length));
     }
   }

@@ -1,4 +1,4 @@
-// Finds differences between two recordings of one `fn`, for verify mode (lib/run/stale.cc).
+// Finds differences between two recordings of one `fn`, for verify mode (lib/run/verify_mode.cc).
 #pragma once
 
 #include <optional>

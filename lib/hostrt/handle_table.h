@@ -1,4 +1,4 @@
-// Handles that are never reused.
+// Handles that are never reused, unless a test wants it.
 //
 // A real handle is the address of an object. If the allocator reuses that address, a stale handle becomes valid again
 // and its use goes unnoticed. Here a handle names a slot and the slot's generation, so a stale handle is always
@@ -72,6 +72,9 @@ class HandleTable {
 
   std::size_t size() const { return live_; }
 
+  // From now on the next object gets the handle of the last one that was removed, as by an allocator.
+  void reuse(bool on) { reuses_ = on; }
+
   template <typename Visitor>
   void for_each(Visitor&& visit) const {
     for (const Slot& slot : slots_) {
@@ -102,6 +105,10 @@ class HandleTable {
     Slot& slot = slots_[index];
     endings_.add(handle_of(index));
     --live_;
+    if (reuses_) {
+      free_.push_front(index);
+      return std::move(slot.object);
+    }
     // A slot that has used all its generations is not reused.
     if (slot.generation != kGenerationMask) {
       ++slot.generation;
@@ -114,6 +121,7 @@ class HandleTable {
   std::vector<Slot> slots_;
   std::deque<std::uint32_t> free_;
   std::size_t live_ = 0;
+  bool reuses_ = false;
 };
 
 }  // namespace graphcache::hostrt

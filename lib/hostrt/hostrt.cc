@@ -84,6 +84,11 @@ void set_device_count(int count) {
   world->device_count = count < 1 ? 1 : count;
 }
 
+void set_stream_reuse(bool on) {
+  const Locked world;
+  world->streams.reuse(on);
+}
+
 void set_driver_version(int version) {
   const Locked world;
   world->driver_version = version;

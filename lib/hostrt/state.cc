@@ -142,6 +142,7 @@ void destroy_everything(State& state) {
   state.nodes.clear();
   state.graphs.clear();
   state.events.clear();
+  state.streams.reuse(false);
   state.streams.clear();
   state.legacy_streams.clear();
   state.thread_streams.clear();

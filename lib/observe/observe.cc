@@ -1,6 +1,6 @@
 #include "graphcache/observe.h"
 
-#include <absl/strings/str_format.h>
+#include <absl/strings/str_cat.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -93,8 +93,8 @@ std::string to_string(const HitLatency& latency) {
   for (std::size_t i = 0; i < counts.size(); ++i) {
     if (counts[i] == 0) continue;
     const bool is_last = i == HitLatency::kBounds.size();
-    absl::StrAppendFormat(&text, "%s%d %s %g us", text.empty() ? "" : ", ", counts[i], is_last ? "from" : "below",
-                          static_cast<double>(HitLatency::kBounds[is_last ? i - 1 : i]) / 1000);
+    absl::StrAppend(&text, text.empty() ? "" : ", ", counts[i], is_last ? " from " : " below ",
+                    static_cast<double>(HitLatency::kBounds[is_last ? i - 1 : i]) / 1000, " us");
   }
   return text;
 }

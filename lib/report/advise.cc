@@ -1,7 +1,6 @@
 // Finds possible improvements in the use of a cache. Each rule needs a minimum number of runs; with
 // fewer, its finding may be chance or only the start of the program.
 #include <absl/strings/str_cat.h>
-#include <absl/strings/str_format.h>
 #include <absl/strings/str_join.h>
 
 #include <algorithm>
@@ -39,7 +38,7 @@ constexpr const char* kNames[] = {"sizes",           "values_in_keys", "budget",
                                   "never_hit_again", "direct_runs",    "stale",  "warmed_elsewhere"};
 static_assert(std::size(kNames) == kFindingKindCount);
 
-std::string percent(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
+std::string percent(double share) { return fixed(100 * share, 1) + " %"; }
 double share(std::uint64_t part, std::uint64_t all) {
   return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all);
 }

@@ -1,9 +1,11 @@
 #include "graphcache/stats.h"
 
 #include <absl/strings/str_cat.h>
-#include <absl/strings/str_format.h>
 
 #include <numeric>
+#include <string>
+
+#include "report/counts.h"
 
 namespace graphcache {
 namespace {
@@ -56,7 +58,10 @@ void for_each_count(Stats& later, const Stats& earlier, F&& f) {
   }
 }
 
-double milliseconds(std::chrono::nanoseconds time) { return std::chrono::duration<double, std::milli>(time).count(); }
+std::string milliseconds(std::chrono::nanoseconds time) {
+  return fixed(std::chrono::duration<double, std::milli>(time).count(), 3) + " ms";
+}
+std::string kibibytes(std::uint64_t bytes) { return fixed(static_cast<double>(bytes) / 1024, 1) + " KiB"; }
 
 }  // namespace
 
@@ -96,35 +101,31 @@ double Stats::graph_rate() const { return rate(hits() + misses(), *this); }
 
 std::string to_string(const Stats& stats) {
   std::string text =
-      absl::StrFormat("runs %d: %s; hit rate %.2f%%, graph rate %.2f%%\n", stats.runs(),
-                      list(stats.outcomes, kOutcomeNames), 100 * stats.hit_rate(), 100 * stats.graph_rate());
+      absl::StrCat("runs ", stats.runs(), ": ", list(stats.outcomes, kOutcomeNames), "; hit rate ",
+                   fixed(100 * stats.hit_rate(), 2), "%, graph rate ", fixed(100 * stats.graph_rate(), 2), "%\n");
   if (stats.outcome(Outcome::kEager) != 0) {
-    absl::StrAppendFormat(&text, "eager because: %s\n", list(stats.eager_reasons, kReasonNames));
+    absl::StrAppend(&text, "eager because: ", list(stats.eager_reasons, kReasonNames), "\n");
   }
-  if (stats.failed != 0) absl::StrAppendFormat(&text, "failed %d\n", stats.failed);
-  absl::StrAppendFormat(&text, "captures %d in %.3f ms, instantiations %d in %.3f ms\n", stats.captures,
-                        milliseconds(stats.capture_time), stats.instantiations, milliseconds(stats.instantiate_time));
-  if (stats.capture_failures != 0) absl::StrAppendFormat(&text, "failed captures %d\n", stats.capture_failures);
-  absl::StrAppendFormat(
-      &text,
-      "first launches in %.3f ms; switches by cudaGraphExecUpdate %d, by parameter sets %d, in %.3f ms; patched nodes "
-      "%d\n",
-      milliseconds(stats.first_launch_time), stats.updates, stats.set_switches, milliseconds(stats.update_time),
-      stats.patched_nodes);
+  if (stats.failed != 0) absl::StrAppend(&text, "failed ", stats.failed, "\n");
+  absl::StrAppend(&text, "captures ", stats.captures, " in ", milliseconds(stats.capture_time), ", instantiations ",
+                  stats.instantiations, " in ", milliseconds(stats.instantiate_time), "\n");
+  if (stats.capture_failures != 0) absl::StrAppend(&text, "failed captures ", stats.capture_failures, "\n");
+  absl::StrAppend(&text, "first launches in ", milliseconds(stats.first_launch_time),
+                  "; switches by cudaGraphExecUpdate ", stats.updates, ", by parameter sets ", stats.set_switches,
+                  ", in ", milliseconds(stats.update_time), "; patched nodes ", stats.patched_nodes, "\n");
   if (std::accumulate(stats.refused_updates.begin(), stats.refused_updates.end(), std::uint64_t{0}) != 0) {
-    absl::StrAppendFormat(&text, "refused updates: %s\n", list(stats.refused_updates, kRefusalNames));
+    absl::StrAppend(&text, "refused updates: ", list(stats.refused_updates, kRefusalNames), "\n");
   }
   if (stats.refused_device_updates != 0) {
-    absl::StrAppendFormat(&text, "refused device-updated executables %d\n", stats.refused_device_updates);
+    absl::StrAppend(&text, "refused device-updated executables ", stats.refused_device_updates, "\n");
   }
   if (stats.verified != 0 || stats.stale != 0) {
-    absl::StrAppendFormat(&text, "verified hits %d, stale %d\n", stats.verified, stats.stale);
+    absl::StrAppend(&text, "verified hits ", stats.verified, ", stale ", stats.stale, "\n");
   }
-  absl::StrAppendFormat(&text, "executables %d (about %.1f KiB of device memory), evictions %d\n",
-                        stats.live_executables, static_cast<double>(stats.estimated_device_bytes) / 1024,
-                        stats.evictions);
-  absl::StrAppendFormat(&text, "templates %d in %d families, forgotten %d", stats.live_templates, stats.families,
-                        stats.forgotten);
+  absl::StrAppend(&text, "executables ", stats.live_executables, " (about ", kibibytes(stats.estimated_device_bytes),
+                  " of device memory), evictions ", stats.evictions, "\n");
+  absl::StrAppend(&text, "templates ", stats.live_templates, " in ", stats.families, " families, forgotten ",
+                  stats.forgotten);
   return text;
 }
 
@@ -133,13 +134,11 @@ std::string to_string(const Counted& found) {
 }
 
 std::string to_string(const EntryInfo& entry) {
-  std::string text = absl::StrFormat(
-      "%s: %s; %s, %d nodes, %d of them with slots, about %.1f KiB of device memory, use %d", entry.key.to_string(),
-      list(entry.outcomes, kOutcomeNames),
-      entry.live       ? "live"
-      : entry.recorded ? "only a template"
-                       : "nothing recorded",
-      entry.nodes, entry.slot_nodes, static_cast<double>(entry.estimated_device_bytes) / 1024, entry.last_use_order);
+  const char* const state = entry.live ? "live" : entry.recorded ? "only a template" : "nothing recorded";
+  std::string text =
+      absl::StrCat(entry.key.to_string(), ": ", list(entry.outcomes, kOutcomeNames), "; ", state, ", ", entry.nodes,
+                   " nodes, ", entry.slot_nodes, " of them with slots, about ", kibibytes(entry.estimated_device_bytes),
+                   " of device memory, use ", entry.last_use_order);
   if (entry.pinned) absl::StrAppend(&text, ", pinned");
   if (entry.eager_reason) absl::StrAppend(&text, "; last direct run because: ", to_string(*entry.eager_reason));
   if (!entry.error.empty()) absl::StrAppend(&text, "; error: ", entry.error);

@@ -196,7 +196,7 @@ void Core::destroy(Store::Gone gone) {
   device->graveyard.collect_all();
 }
 
-void Core::tidy_up(cudaStream_t stream) {
+void Core::tidy_up(const LaunchStream& stream) {
   if (lost_) return;
   while (Entry* const surplus = store.drop_surplus()) {
     bury_template(*surplus, Loss::kTemplates);
@@ -204,6 +204,11 @@ void Core::tidy_up(cudaStream_t stream) {
   }
   bury(store.take_gone());
   device->graveyard.collect(stream);
+}
+
+CallResult Core::collect_all() {
+  bury(store.take_gone());
+  return device->graveyard.collect_all(device->memory.get());
 }
 
 void Core::trim(bool if_much) {
@@ -217,6 +222,7 @@ std::size_t Core::erase(absl::Span<const Key> keys) {
   constexpr std::size_t kAtOnce = 64;  // Limit for each time the store's lock is held.
   std::size_t found = 0;
   for (std::size_t i = 0; i < keys.size(); i += kAtOnce) bury(store.erase(keys.subspan(i, kAtOnce), &found));
+  bury(store.wake());  // A run that was just ending may not have seen that its entry was erased.
   if (!has_begun()) return found;
   device->graveyard.collect_all(nullptr, /*is_patient=*/true);
   if (!lost_ && active_recording == nullptr) trim();
@@ -232,7 +238,7 @@ void Core::clear() {
     bury(store.erase_some(&walk), /*set_aside=*/true);
   } while (!walk->done());
   if (!has_begun()) return;
-  if (const CallResult lost = device->graveyard.collect_all(device->memory.get()); lost.error != cudaSuccess) {
+  if (const CallResult lost = collect_all(); lost.error != cudaSuccess) {
     return lose(cuda_failure(lost.call, lost.error));
   }
   if (!lost_ && active_recording == nullptr) trim();

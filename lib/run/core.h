@@ -62,10 +62,12 @@ class Core {
   void bury_executable(Entry& entry, Loss why);
   void bury_template(Entry& entry, Loss why);
   // Cleans up after a run: surplus templates, and executables whose launches are over.
-  void tidy_up(cudaStream_t stream);
+  void tidy_up(const LaunchStream& stream);
   // Frees device memory that destroyed executables have returned.
   void trim(bool if_much = false);
 
+  // Waits for the device and destroys all that waits for its destruction.
+  CallResult collect_all();
   // Returns how many of the keys were known.
   std::size_t erase(absl::Span<const Key> keys);
   void clear();

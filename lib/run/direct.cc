@@ -1,7 +1,6 @@
 // Runs that launch no graph of their own: inside another capture, or by calling `fn` directly.
 #include <absl/cleanup/cleanup.h>
 
-#include <algorithm>
 #include <list>
 #include <new>
 #include <utility>
@@ -86,7 +85,7 @@ absl::StatusOr<Outcome> Run::run_disabled() {
   auto outcome = run_directly(EagerReason::kDisabled);
   if (call_.makes_graph()) {
     DeviceGuard device(core_.options.device);
-    core_.device->graveyard.collect(stream_);
+    core_.device->graveyard.collect(where_);
   }
   return outcome;
 }
@@ -120,7 +119,8 @@ absl::Status Run::launch_once() {
   if (!made.fn.ok() || !made.capture.ok()) return made.fn.ok() ? made.capture : made.fn;
   const auto content = std::make_shared<Content>(std::move(made.content));
   content->key = key_;
-  core_.device->graveyard.limit(stream_);
+  (void)where_.find_id();
+  core_.device->graveyard.limit(where_);
   const auto event_of = [&](EventKind kind) {
     return CacheEvent{.kind = kind, .key = key_, .graph = content->id, .stream = given_};
   };
@@ -134,8 +134,7 @@ absl::Status Run::launch_once() {
                                      &once);
     };
     cudaError_t error = instantiate();
-    if (error == cudaErrorMemoryAllocation &&
-        core_.device->graveyard.collect_all(core_.device->memory.get()).error == cudaSuccess) {
+    if (error == cudaErrorMemoryAllocation && core_.collect_all().error == cudaSuccess) {
       error = instantiate();
     }
     if (is_fatal(error)) made.graph.graph.release();
@@ -149,7 +148,7 @@ absl::Status Run::launch_once() {
   ++core_.store.totals.instantiations;
   Audience::Span span(*core_.audience, event_of(EventKind::kLaunch), {Audience::Filter::Kind::kLaunches});
   if (!span.refused().ok()) return span.refused();
-  const cudaError_t error = once->launch(stream_);
+  const cudaError_t error = once->launch(where_);
   if (error != cudaSuccess) span.event.status = cuda_failure("cudaGraphLaunch", error);
   return span.event.status;
 }

@@ -16,12 +16,6 @@
 namespace graphcache {
 namespace {
 
-// Distinguishes the cudaStreamPerThread of each thread; all of them have one handle.
-cudaError_t stream_id(cudaStream_t stream, unsigned long long* id) {
-  const LastErrorGuard last_error;
-  return cudaStreamGetId(stream, id);
-}
-
 const char* sentence(UpdateRefusal refusal) {
   switch (refusal) {
     case UpdateRefusal::kTopology:
@@ -53,11 +47,13 @@ std::string text_of_refusal(const Content& content, const BroughtOver& brought) 
 
 // The entry, which has a template and no executable, joins the family of the stream, if it can have siblings.
 absl::Status Run::find_family() {
-  unsigned long long stream = 0;
-  const cudaError_t error = stream_id(stream_, &stream);
+  const cudaError_t error = [&] {
+    const LastErrorGuard last_error;
+    return where_.find_id();
+  }();
   if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
   if (error != cudaSuccess) return absl::OkStatus();
-  const Store::ToRead to_read = core_.store.join_family(entry_.get(), stream);
+  const Store::ToRead to_read = core_.store.join_family(entry_.get(), where_.id);
   if (const Held other(core_, to_read.other); other.get() != nullptr) read_graph(*other);
   if (to_read.itself) read_graph(*entry_);
   return absl::OkStatus();
@@ -237,7 +233,7 @@ Run::Obtained Run::buy(Plan& plan, bool may_evict, cudaStream_t stream) {
       if (Entry* const victim = core_.store.evict_one(entry_.get())) evict(victim);
     }
     // A graph that allocates memory can have only one executable, and its last one may still wait for destruction.
-    result = core_.device->graveyard.collect_all(core_.device->memory.get());
+    result = core_.collect_all();
     if (result.error == cudaSuccess) {
       cudaDeviceGraphMemTrim(core_.options.device);
       result = instantiate(plan, stream);

@@ -36,9 +36,16 @@ Run::Run(Core& core, const Key& key, cudaStream_t stream, const detail::Call& ca
       key_(key),
       stream_(name_of(stream)),
       given_(stream),
+      where_(stream_),
       call_(call),
       remembered_(remembered),
       entry_(core, found) {}
+
+// The store may have found entries that are gone, also if the run has failed early.
+Run::~Run() {
+  entry_.release();
+  if (const Store::Gone gone = core_.store.take_gone(); gone != nullptr) core_.destroy(gone);
+}
 
 // Turns the library's own exceptions, when memory runs out, into errors of the run. Exceptions of `fn` pass through.
 template <class F>
@@ -89,7 +96,12 @@ absl::StatusOr<Outcome> Run::run_sampled() {
   uses_ = detail::this_thread.uses;
   Audience::Span span(*core_.audience, {.kind = EventKind::kRun, .key = key_},
                       {Audience::Filter::Kind::kSampled, uses_});
+  absl::Cleanup over = [this] {  // Listeners may ask for the entry's graph then.
+    entry_.release();
+    dropped_.clear();
+  };
   absl::StatusOr<Outcome> outcome = find_and_run();
+  std::move(over).Invoke();
   return span.end_with(std::move(outcome), reason_);
 }
 
@@ -124,6 +136,8 @@ absl::StatusOr<Outcome> Run::run_slowly() {
     --retry.left;
     return run_directly(retry.why);
   }
+  // Before any work of this run, because the rest of the program may need that work to go on.
+  core_.trim(/*if_much=*/true);
   if (entry_->graphs != nullptr) return bring_back(Outcome::kSwitched, Outcome::kRestored);
   if (!may_run_a_graph) return run_directly(EagerReason::kBudget);
   return record();
@@ -158,7 +172,7 @@ absl::StatusOr<Outcome> Run::bring_back(Outcome by_sibling, Outcome by_own) {
 // Patches what has changed and launches. Returns `outcome` if nothing had changed, else `if_patched`.
 absl::StatusOr<Outcome> Run::launch(Outcome outcome, Outcome if_patched) {
   Executable& executable = *own().executable;
-  own().stream = LaunchStream::of(stream_);
+  own().stream.follow(where_);
   if (const cudaError_t error = executable.take_device_error(); error != cudaSuccess) {
     core_.store.refuse(entry_.get(), Store::Refused::kDeviceUpdates);
     core_.give_up(*entry_, Loss::kFailed);
@@ -178,7 +192,7 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome, Outcome if_patched) {
   if (const CallResult result = executable.get_ready(stream_); result.error != cudaSuccess) {
     return replay_failed(result, EagerReason::kLaunchFailed);
   }
-  const auto start = [&] { return executable.is_in_place() ? executable.launch(stream_) : launch_first(); };
+  const auto start = [&] { return executable.is_in_place() ? executable.launch(where_) : launch_first(); };
   cudaError_t error = cudaSuccess;
   if (core_.audience->wants_launches()) {
     CacheEvent event = Core::event_of(EventKind::kLaunch, *entry_);
@@ -191,7 +205,7 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome, Outcome if_patched) {
     error = start();
   }
   if (error != cudaSuccess) return replay_failed({"cudaGraphLaunch", error}, EagerReason::kLaunchFailed);
-  if (!executable.formers().empty()) core_.device->graveyard.keep_until_done(executable.formers(), stream_);
+  if (!executable.formers().empty()) core_.device->graveyard.keep_until_done(executable.formers(), own().stream);
   // The errors of an updater node must be checked before each launch. The handle of the per-thread stream is another
   // stream in each thread.
   const bool is_plain = executable.updated() == nullptr && stream_ != cudaStreamPerThread;
@@ -208,7 +222,7 @@ absl::StatusOr<Outcome> Run::launch(Outcome outcome, Outcome if_patched) {
 
 cudaError_t Run::launch_first() {
   Operation first(core_, EventKind::kUpload, *entry_, core_.store.totals.first_launch_time);
-  const cudaError_t error = own().executable->launch(stream_);
+  const cudaError_t error = own().executable->launch(where_);
   first.done({"cudaGraphLaunch", error});
   return error;
 }
@@ -238,7 +252,7 @@ absl::StatusOr<Outcome> Run::replay_failed(const CallResult& result, EagerReason
   if (!unfit.ok()) return failed(std::move(unfit));
   auto outcome = reported([&] { return run_directly(reason); });
   DeviceGuard device(core_.options.device);
-  core_.tidy_up(stream_);
+  core_.tidy_up(where_);
   return outcome;
 }
 
@@ -288,6 +302,7 @@ absl::Status Run::prepare_warm() {
   if (executable() != nullptr) return absl::OkStatus();
   if (absl::Status other = scope.enter_device(); !other.ok()) return failed(std::move(other));
   scope.tidy();
+  core_.trim(/*if_much=*/true);
   if (entry_->graphs == nullptr) {
     NoTemplate none;
     if (absl::Status status = capture_template(&none); !status.ok()) return no_template(std::move(status), none);

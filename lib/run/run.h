@@ -9,6 +9,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/audience.h"
@@ -32,6 +33,10 @@ class Run {
   // `found` is the entry, locked, if it is known. The run gives its lock back.
   Run(Core& core, const Key& key, cudaStream_t stream, const detail::Call& call,
       detail::Remembered* remembered = nullptr, Entry* found = nullptr);
+
+  ~Run();
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
 
   // `launched` is the error of the entry's launch, if that was tried. Throws what `fn` throws.
   absl::StatusOr<Outcome> run(cudaError_t launched = cudaSuccess);
@@ -131,6 +136,7 @@ class Run {
   const Key& key_;
   const cudaStream_t stream_;  // Named cudaStreamLegacy if it is the legacy stream.
   const cudaStream_t given_;   // The name that the caller gave, for `fn`.
+  LaunchStream where_;         // The stream of the run's launch, with its id if that was looked up.
   const detail::Call& call_;
   detail::Remembered* const remembered_;  // The entry that a step remembers, or null if this is not a step.
 
@@ -151,7 +157,7 @@ class Run::Scope {
   ~Scope() {
     if (tidies_) {
       run_.entry_.release();
-      run_.core_.tidy_up(run_.stream_);
+      run_.core_.tidy_up(run_.where_);
     }
     run_.last_error_ = nullptr;
   }
@@ -160,12 +166,8 @@ class Run::Scope {
 
   // Makes the cache's device current.
   absl::Status enter_device() { return device_.emplace(run_.core_.options.device).status(); }
-  // The cache is tidied up at the end of the scope, and memory is freed now, before any work of this run, because the
-  // rest of the program may need that work to go on.
-  void tidy() {
-    tidies_ = true;
-    run_.core_.trim(/*if_much=*/true);
-  }
+  // The cache is tidied up at the end of the scope.
+  void tidy() { tidies_ = true; }
 
  private:
   Run& run_;

@@ -62,7 +62,9 @@ Entry* Store::find_free(const Key& key, const detail::Site& site) ABSL_NO_THREAD
     entry->prefetch();
     if (!entry->lock.try_lock()) continue;
     if (entry->is(key, site)) return entry;
-    if (entry->lock.unlock() || entry->erased.load(std::memory_order_relaxed)) look_again();
+    if (!entry->lock.unlock() && !entry->erased.load(std::memory_order_relaxed)) continue;
+    look_again();
+    return nullptr;  // The run that goes on takes what was found.
   }
   return nullptr;
 }

@@ -33,7 +33,7 @@ class StructureChecker {
   static Template& base(Executable& executable) { return executable.base_; }
 
  private:
-  using Locked = AsideMap<const Entry*, bool>;  // Entries whose locks the verifier holds.
+  using Locked = AsideMap<const Entry*, bool>;  // Entries whose locks the checker holds.
 
   friend void check_after_call(void* core);
 
