@@ -1,0 +1,153 @@
+// What a program asks a store for.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <utility>
+
+#include "store/store.h"
+
+namespace graphcache {
+namespace {
+
+// EntryInfo::place.
+const void* place_of(const detail::Site& site) {
+  const auto number = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); };
+  return reinterpret_cast<const void*>(number(site.type) + 3 * number(site.target));
+}
+
+}  // namespace
+
+bool Store::contains(const Key& key) const {
+  MutexLock lock(mutex_);
+  for (const Entry* entry = index_.find(key); entry != nullptr; entry = Index::next_of_key(entry)) {
+    if (entry->state != State::kCold) return true;
+  }
+  return false;
+}
+
+bool Store::pin(const Key& key, bool pinned) {
+  MutexLock lock(mutex_);
+  Entry* const first = index_.find(key);
+  for (Entry* entry = first; entry != nullptr; entry = Index::next_of_key(entry)) policy_.pinned(entry->id, pinned);
+  return first != nullptr;
+}
+
+Store::Gone Store::erase(absl::Span<const Key> keys, std::size_t* found) {
+  MutexLock lock(mutex_);
+  for (const Key& key : keys) {
+    *found += index_.find(key) != nullptr ? 1 : 0;
+    while (Entry* entry = index_.find(key)) erase(entry);
+  }
+  sweep();
+  return take_gone_under_mutex();
+}
+
+// Holds the lock only for a short time, because runs that are not hits wait for it.
+Store::Gone Store::erase_some(std::optional<EntryTable::Walk>* walk) {
+  constexpr std::chrono::microseconds kHeld(300);
+  // Number of buckets between two checks of the time; they contain about half as many entries.
+  constexpr int kBuckets = 32;
+  MutexLock lock(mutex_);
+  const auto end = std::chrono::steady_clock::now() + kHeld;
+  if (!*walk) walk->emplace(index_.walk());
+  const auto erase_it = [this](Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { erase(entry); };
+  const absl::FunctionRef<void(Entry*)> erases = erase_it;
+  do {
+    for (int i = 0; i < kBuckets && !(*walk)->done(); ++i) (*walk)->step(erases);
+    sweep();
+  } while (!(*walk)->done() && std::chrono::steady_clock::now() < end);
+  return take_gone_under_mutex();
+}
+
+// Entries are handled a few at a time, so that runs go on; fewer at a time if their keys are long, because `look`
+// copies the key.
+template <class Look, class Take>
+void Store::for_each_entry(Look&& look, Take&& take) const {
+  constexpr std::size_t kEntries = 256, kKeyBytes = 1 << 16, kBuckets = 4096;  // Limits for each time the lock is held.
+  std::vector<const Entry*> met;
+  std::vector<decltype(look(std::declval<const Entry&>()))> some;
+  some.reserve(kEntries + 64);  // The last bucket may contain several.
+  for (std::optional<EntryTable::Walk> walk; !walk || !walk->done(); some.clear()) {
+    {
+      MutexLock lock(mutex_);
+      if (!walk) walk.emplace(index_.walk());
+      std::size_t key_bytes = 0;
+      for (std::size_t i = 0; i < kBuckets && some.size() < kEntries && key_bytes < kKeyBytes && !walk->done(); ++i) {
+        met.clear();
+        walk->step([&](const Entry* entry) { met.push_back(entry); });
+        for (const Entry* entry : met) {
+          some.push_back(look(*entry));
+          key_bytes += entry->key.size();
+        }
+      }
+    }
+    for (auto& looked : some) take(looked);
+  }
+}
+
+std::vector<Key> Store::matching(const std::function<bool(const Key&)>& predicate) const {
+  std::vector<Key> keys;
+  for_each_entry([](const Entry& entry) { return entry.key; },
+                 [&](Key& key) {
+                   if (predicate(key)) keys.push_back(std::move(key));
+                 });
+  return keys;
+}
+
+std::vector<EntryInfo> Store::entries() const {
+  struct Found {
+    Use last_use;
+    EntryInfo info;
+  };
+  const auto look = [this](const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Found found{entry.last_use(), {}};
+    EntryInfo& info = found.info;
+    info.id = entry.number();
+    info.key = entry.key;
+    info.place = place_of(entry.site);
+    info.outcomes = entry.counts();
+    info.live = entry.state == State::kLive;
+    info.recorded = entry.state != State::kCold;
+    info.pinned = policy_.is_pinned(entry.id);
+    info.rule = entry.rule;
+    info.executable_lost = entry.executable_lost;
+    info.template_lost = entry.template_lost;
+    info.others = entry.others;
+    info.eager_reason = entry.eager_reason;
+    info.error = std::string(entry.error.message());
+    if (info.error.empty() && !entry.error.ok()) info.error = entry.error.ToString();
+    info.refusal = entry.noted().refusal;
+    info.stale = entry.noted().stale;
+    info.stray_work = entry.noted().stray_work;
+    info.family = policy_.family(entry.id);
+    info.looked_for_siblings = policy_.is_read(entry.id);
+    info.nodes = entry.nodes.value();
+    info.slot_nodes = entry.slot_nodes.value();
+    info.estimated_device_bytes = policy_.bytes(entry.id);
+    return found;
+  };
+  std::vector<Found> all;
+  for_each_entry(look, [&](Found& found) {
+    found.info.label = std::string(found.info.key.label());
+    all.push_back(std::move(found));
+  });
+  std::sort(all.begin(), all.end(), [](const Found& a, const Found& b) { return a.last_use > b.last_use; });
+  std::vector<EntryInfo> infos;
+  infos.reserve(all.size());
+  for (Found& found : all) {
+    found.info.last_use_order = infos.size();
+    infos.push_back(std::move(found.info));
+  }
+  return infos;
+}
+
+void Store::add_to(Stats* stats) const {
+  totals.add_to(*stats);
+  MutexLock lock(mutex_);
+  stats->live_executables = policy_.executables();
+  stats->live_templates = index_.templates();
+  stats->families = policy_.families();
+  stats->estimated_device_bytes = policy_.bytes();
+}
+
+}  // namespace graphcache
