@@ -567,6 +567,7 @@ TEST_F(OwnGraphTest, ADisabledCacheRunsThem) {
   // The program keeps its graph.
   const Kept graph(adding(7));
   EXPECT_RUN(kEager, cache.run(key("k"), stream, [&] { return Graph{.graph = graph}; }));
+  CUDA_OK(cudaStreamSynchronize(stream));  // The next one changes the same data on another stream.
   EXPECT_RUN(kEager, cache.run(key("k"), cudaStreamLegacy, [&] { return Graph{.graph = graph}; }));
   CUDA_OK(cudaDeviceSynchronize());
   expect_sum(18 + 14);
