@@ -53,7 +53,7 @@ absl::StatusOr<Outcome> Cache::run_step(detail::Hits& hits, const Key& key, cuda
       return Run(*GRAPHCACHE_CHECKED(cache->core_), key, stream, call, remembered, static_cast<Entry*>(entry))
           .run(error);
     }
-    if (entry->lock.unlock() || entry->erased.load(std::memory_order_relaxed)) cache->core_->wake();
+    cache->core_->unlock(static_cast<Entry*>(entry));
     if (is_hit) return Outcome::kReplayed;
   }
   return graphcache::run(*GRAPHCACHE_CHECKED(cache->core_), key, stream, call, remembered);

@@ -31,8 +31,12 @@ struct LaunchStream {
     if (on == cudaStreamLegacy) id = kOwn;
     if (on == cudaStreamPerThread) id = kOwn + this_thread();
   }
-  // Finds the id of a stream that exists.
-  cudaError_t find_id() { return id != 0 ? cudaSuccess : cudaStreamGetId(handle, &id); }
+  // Finds the id of a stream that exists, if there is one.
+  cudaError_t find_id() {
+    if (id != 0 || handle == nullptr) return cudaSuccess;
+    const LastErrorGuard last_error;
+    return cudaStreamGetId(handle, &id);
+  }
   bool is(const LaunchStream& other) const { return id != 0 && id == other.id; }
   // The next launch is there. An id that is too old is of no stream that exists.
   void follow(const LaunchStream& next) {

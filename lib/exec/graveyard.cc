@@ -13,11 +13,6 @@ namespace {
 // When the process exits, the runtime may already be unloaded (fact 34).
 bool is_over(cudaError_t found) { return found == cudaSuccess || found == cudaErrorCudartUnloading; }
 
-void identify(LaunchStream* stream) {
-  const LastErrorGuard last_error;
-  if (stream->id == 0 && stream->handle != nullptr) (void)stream->find_id();
-}
-
 }  // namespace
 
 void Graveyard::add(std::list<Grave> place, std::unique_ptr<Executable> executable, Template graph, LaunchStream stream,
@@ -68,7 +63,7 @@ void Graveyard::drop(std::shared_ptr<Kept> kept) noexcept {
 
 void Graveyard::limit(LaunchStream stream) {
   if (active_recording != nullptr) return;
-  identify(&stream);
+  (void)stream.find_id();
   std::list<Grave> awaited;
   {
     MutexLock lock(mutex_);
@@ -125,7 +120,7 @@ void Graveyard::collect(LaunchStream stream) {
   if (active_recording != nullptr || is_abandoned()) return;
   std::list<Grave> waiting = take();
   if (waiting.empty()) return;
-  identify(&stream);
+  (void)stream.find_id();
   int destroyed = 0;
   // A stream whose work is not complete: later work on it is not complete either.
   LaunchStream busy;

@@ -138,18 +138,20 @@ void Core::log(const Key& key, std::string_view what) const noexcept try {
 
 Epitaph Core::epitaph_of(const Entry& entry, Loss why, bool drops_graph) const noexcept {
   if (audience->empty()) return {};
-  return {.audience = audience, .content = recorded(entry).content, .loss = why, .drops_graph = drops_graph};
+  Epitaph epitaph{.audience = audience, .content = nullptr, .loss = why, .drops_graph = drops_graph};
+  if (entry.graphs != nullptr) epitaph.content = recorded(entry).content;
+  return epitaph;
 }
 
-// Of an erased entry.
-Epitaph Core::last_epitaph_of(const Entry& entry) const noexcept try {
-  if (audience->empty()) return {};
-  Epitaph epitaph{.audience = audience, .content = nullptr, .loss = Loss::kErased};
-  if (entry.graphs != nullptr) epitaph = epitaph_of(entry, Loss::kErased, /*drops_graph=*/true);
-  epitaph.erased = std::make_unique<Epitaph::Erased>(Epitaph::Erased{entry.key, entry.number(), entry.counts()});
+// Of an erased entry, whose end is not reported if memory runs out.
+Epitaph Core::last_epitaph_of(const Entry& entry) const noexcept {
+  Epitaph epitaph = epitaph_of(entry, Loss::kErased, /*drops_graph=*/entry.graphs != nullptr);
+  if (audience->empty()) return epitaph;
+  try {
+    epitaph.erased = std::make_unique<Epitaph::Erased>(Epitaph::Erased{entry.key, entry.number(), entry.counts()});
+  } catch (const std::bad_alloc&) {
+  }
   return epitaph;
-} catch (const std::bad_alloc&) {
-  return entry.graphs == nullptr ? Epitaph() : epitaph_of(entry, Loss::kErased, /*drops_graph=*/true);
 }
 
 void Core::bury_executable(Entry& entry, Loss why) {
@@ -189,11 +191,6 @@ void Core::bury(Store::Gone gone, bool set_aside) {
     entry->graphs.reset();
   }
   store.recycle(gone);
-}
-
-void Core::destroy(Store::Gone gone) {
-  bury(gone);
-  device->graveyard.collect_all();
 }
 
 void Core::tidy_up(const LaunchStream& stream) {

@@ -46,15 +46,13 @@ class Core {
   void log(std::string_view text) const noexcept;
   void log(const Key& key, std::string_view what) const noexcept;
 
-  void unlock(Entry* locked) {
-    if (const Store::Gone gone = store.unlock(locked); gone != nullptr) destroy(gone);
+  void unlock(Entry* locked) { destroy(store.unlock(locked)); }
+  // Puts what erased entries had into the graveyard, and destroys what is over. Does nothing if there are none.
+  void destroy(Store::Gone gone) {
+    if (gone == nullptr) return;
+    bury(gone);
+    device->graveyard.collect_all();
   }
-  // Makes threads that wait for an entry look again.
-  void wake() {
-    if (const Store::Gone gone = store.wake(); gone != nullptr) destroy(gone);
-  }
-  // Puts what erased entries had into the graveyard, and destroys what is over.
-  void destroy(Store::Gone gone);
 
   // The entry, which is locked, loses its executable or the promise of one, and perhaps its template.
   void give_up(Entry& entry, Loss why, bool and_template = false, absl::Status error = absl::OkStatus());

@@ -97,8 +97,7 @@ absl::StatusOr<Outcome> Run::run_directly(EagerReason reason) {
   std::optional<EagerReason> done;
   if (entry != nullptr) core_.store.enter(entry);
   const absl::Cleanup leave = [&] {
-    if (entry == nullptr) return;
-    if (const Store::Gone gone = core_.store.leave(entry, done); gone != nullptr) core_.destroy(gone);
+    if (entry != nullptr) core_.destroy(core_.store.leave(entry, done));
   };
   entry_.release();
   LastErrorGuard last_error;

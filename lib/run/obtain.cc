@@ -47,10 +47,7 @@ std::string text_of_refusal(const Content& content, const BroughtOver& brought) 
 
 // The entry, which has a template and no executable, joins the family of the stream, if it can have siblings.
 absl::Status Run::find_family() {
-  const cudaError_t error = [&] {
-    const LastErrorGuard last_error;
-    return where_.find_id();
-  }();
+  const cudaError_t error = where_.find_id();
   if (is_fatal(error)) return cuda_failure("cudaStreamGetId", error);
   if (error != cudaSuccess) return absl::OkStatus();
   const Store::ToRead to_read = core_.store.join_family(entry_.get(), where_.id);

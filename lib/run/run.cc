@@ -44,7 +44,7 @@ Run::Run(Core& core, const Key& key, cudaStream_t stream, const detail::Call& ca
 // The store may have found entries that are gone, also if the run has failed early.
 Run::~Run() {
   entry_.release();
-  if (const Store::Gone gone = core_.store.take_gone(); gone != nullptr) core_.destroy(gone);
+  core_.destroy(core_.store.take_gone());
 }
 
 // Turns the library's own exceptions, when memory runs out, into errors of the run. Exceptions of `fn` pass through.

@@ -8,6 +8,7 @@
 #include <utility>
 
 namespace graphcache {
+
 // The entries that the policy considers for eviction or borrowing. Each is locked when the policy queries whether it is
 // idle, and stays locked until the end of the scope, so that no hit begins to use it. Used within the scope of the
 // store's lock.

@@ -513,7 +513,7 @@ DEFECTS = [
            "for (const Queried& each : queried) each.watch->users -= std::uncaught_exceptions() == 0 ? 1 : 0;",
            ("allocations",)),
     Defect("entries of a run that fails early are not used again",
-           "if (const Store::Gone gone = core_.store.take_gone(); gone != nullptr) core_.destroy(gone);", "",
+           "core_.destroy(core_.store.take_gone());", "",
            ("structure",)),
     Defect("the graph of a hit cannot be read at its end", "    entry_.release();\n    dropped_.clear();\n", "",
            ("listener",)),
