@@ -52,9 +52,29 @@ TEST_F(MistakesStraysTest, WorkOutsideOfTheCaptureIsListed) {
   EXPECT_TRUE(contains(to_string(cache.entries()[0]), strays[2]));
   ASSERT_EQ(lines.size(), 4u);
   for (std::size_t i = 0; i < lines.size(); ++i) {
-    EXPECT_TRUE(contains(lines[i], strays[i] + ": it runs now, and no replay repeats it: enqueue it on rec.stream()"))
+    EXPECT_TRUE(contains(lines[i], strays[i] + ": it runs now, and no replay repeats it: enqueue it on rec.stream(), "
+                                               "or let its stream wait for an event of rec.stream() before"))
         << lines[i];
   }
+}
+
+// A hit would leave it out. The verified hit does it, so its result is right and hides the mistake.
+TEST_F(MistakesStraysTest, VerifyModeFindsACopyThatTheGraphMisses) {
+  Options options = diagnosing();
+  options.verify_every = 1;
+  options.on_stale = OnStale::kReturnError;
+  Cache cache(options);
+  DeviceBuffer<float> target(kSize);
+  const auto run = [&] {
+    return cache.run(key("k"), stream, [&](cudaStream_t on) {
+      EXPECT_TRUE(copy_at_once(target.get(), 4));
+      return add_one(on);
+    });
+  };
+  EXPECT_RUN(kInstantiated, run());
+  EXPECT_FAILURE(kFailedPrecondition, run());
+  EXPECT_TRUE(contains(cache.entries().at(0).stale.at(0).text,
+                       "fn enqueues work that no replay repeats: cudaMemcpy was called by "));
 }
 
 TEST_F(MistakesStraysTest, AKeyThatIsCapturedAgainIsLoggedOnce) {

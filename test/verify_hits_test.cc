@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "verify_findings.h"
@@ -197,6 +199,113 @@ TEST_F(VerifyHitsTest, GridThatFollowsAVariable) {
   };
   expect_found(run, [&] { return data.read()[kSize - 1]; }, -1, 2,
                {"node 0 (kernel graphcache::test::fill", "the grid was (1, 1, 1) when", "and is (2, 1, 1) now"});
+}
+
+// As a solver does that swaps its two buffers at the end of each call of `fn`: a replay would use them as they were.
+TEST_F(VerifyHitsTest, WhatEachCallOfFnChanges) {
+  const std::vector<std::string> words = {"when the key was recorded, and each call of fn has another one, such as"};
+  float *one = data.get(), *two = other.get();
+  int calls = 0;
+  DeviceBuffer<Mixed> out(1);
+  using Fn = std::function<void(cudaStream_t)>;
+  const std::vector<std::pair<const char*, Fn>> cases = {
+      {"argument 0",
+       [&](cudaStream_t on) {
+         CUDA_OK(launch(add, kGrid, kBlock, on, one, kSize, 1.0f));
+         std::swap(one, two);
+       }},
+      {"argument 2",
+       [&](cudaStream_t on) { CUDA_OK(launch(add, kGrid, kBlock, on, one, kSize, static_cast<float>(++calls))); }},
+      {"argument 1, bytes 8 to 15 of 40",
+       [&](cudaStream_t on) {
+         Mixed value;
+         std::memset(static_cast<void*>(&value), 0, sizeof value);
+         value.real = ++calls % 2 == 0 ? 1.5 : 2.5;
+         CUDA_OK(launch(copy_struct, dim3(1), dim3(1), on, out.get(), value));
+       }},
+  };
+  for (const auto& [argument, fn] : cases) {
+    SCOPED_TRACE(argument);
+    Cache cache(verifying(OnStale::kReturnError));
+    calls = 0;
+    const auto run = [&, &fn = fn] { return cache.run(key("k"), stream, [&](cudaStream_t on) { fn(on); }); };
+    EXPECT_RUN(kInstantiated, run());
+    EXPECT_FAILURE(kFailedPrecondition, run());
+    expect_one_finding(cache, words);
+    EXPECT_TRUE(holds_all(findings(cache), {std::string(argument) + " was "}));
+  }
+}
+
+// One key overwrites what the other has staged, and its own copy finds the other's at a replay.
+TEST_F(VerifyHitsTest, StagingBufferThatFnFills) {
+  for (const bool keeps : {false, true}) {
+    SCOPED_TRACE(keeps ? "memory that the key keeps" : "pinned memory");
+    const auto memory = std::make_shared<std::array<float, kSize>>();
+    float* pinned = nullptr;
+    CUDA_OK(cudaMallocHost(reinterpret_cast<void**>(&pinned), kSize * sizeof(float)));
+    float* const staging = keeps ? memory->data() : pinned;
+    const auto run = [&](Cache& cache, const char* name, float value) {
+      return cache.run(key(name), stream, [&, value](Recorder& rec) {
+        if (keeps) rec.keep(memory);
+        staging[kSize - 1] = value;
+        CUDA_OK(cudaMemcpyAsync(data.get(), staging, kSize * sizeof(float), cudaMemcpyHostToDevice, rec.stream()));
+      });
+    };
+    Cache cache(verifying(OnStale::kReturnError));
+    EXPECT_RUN(kInstantiated, run(cache, "a", 20));
+    EXPECT_RUN(kReplayed, run(cache, "a", 20));
+    EXPECT_EQ(data.read()[kSize - 1], 20);
+    ASSERT_TRUE(run(cache, "b", 30).ok());
+    EXPECT_EQ(data.read()[kSize - 1], 30);
+    EXPECT_FAILURE(kFailedPrecondition, run(cache, "a", 20));
+    EXPECT_EQ(cache.stats().stale, 1u);
+    EXPECT_TRUE(holds_all(findings(cache), {"node 0 (copy)", "the bytes of its source", "fn, which writes there"}));
+    CUDA_OK(cudaFreeHost(pinned));
+  }
+}
+
+// The address is the same at every call, and the memory is another, or none.
+TEST_F(VerifyHitsTest, MemoryThatIsFreedAndGivenOutAgain) {
+  std::vector<float> memory(kSize, 2);
+  const auto pin = [&] { CUDA_OK(cudaHostRegister(memory.data(), kSize * sizeof(float), cudaHostRegisterDefault)); };
+  pin();
+  const float* const mapped = memory.data();  // Also its address on the device.
+  Cache cache(verifying(OnStale::kReturnError));
+  const auto run = [&] {
+    return cache.run(key("k"), stream, [&](cudaStream_t on) {
+      return launch(scale, kGrid, kBlock, on, data.get(), mapped, kSize, 3.0f);
+    });
+  };
+  EXPECT_RUN(kInstantiated, run());
+  EXPECT_RUN(kReplayed, run());
+  EXPECT_EQ(data.first(), 6);
+  CUDA_OK(cudaHostUnregister(memory.data()));
+  EXPECT_FAILURE(kFailedPrecondition, run());
+  expect_one_finding(cache, {"argument 1 was " + hex(mapped), "the memory there has been freed or unregistered since",
+                             "erase the key when memory that it uses is freed"});
+  pin();
+  EXPECT_FAILURE(kFailedPrecondition, run());
+  EXPECT_EQ(cache.stats().stale, 2u);
+  cache.clear();
+  EXPECT_RUN(kInstantiated, run());
+  EXPECT_RUN(kReplayed, run());
+  CUDA_OK(cudaStreamSynchronize(stream));
+  CUDA_OK(cudaHostUnregister(memory.data()));
+}
+
+TEST_F(VerifyHitsTest, AChangeBesideASizeThatBecameZero) {
+  Cache cache(verifying(OnStale::kReturnError));
+  float value = 1;
+  const auto run = [&](std::size_t bytes) {
+    return cache.run(key("k"), stream, params(bytes), [&](Recorder& rec, Slot<std::size_t> n) {
+      rec.memset(other.get(), 0, n);
+      rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, value);
+    });
+  };
+  EXPECT_RUN(kInstantiated, run(16));
+  value = 2;
+  EXPECT_FAILURE(kFailedPrecondition, run(0));
+  expect_one_finding(cache, {"node 1 (kernel graphcache::test::fill", "argument 2 was"});
 }
 
 }  // namespace

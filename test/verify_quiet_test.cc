@@ -1,6 +1,7 @@
 // Verify mode reports nothing if hits are right, whatever they consist of, on either runtime.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <memory>
@@ -137,7 +138,6 @@ TEST_F(VerifyQuietTest, AddressesOfLocalVariablesAtAnyDepth) {
   expect_quiet(cache);
 }
 
-// In such a run there is no node to compare with.
 TEST_F(VerifyQuietTest, SizesThatBecomeZero) {
   Cache cache(verifying());
   for (const std::size_t bytes : {16u, 0u, 16u}) {
@@ -147,7 +147,53 @@ TEST_F(VerifyQuietTest, SizesThatBecomeZero) {
                     .ok());
   }
   EXPECT_EQ(cache.stats().stale, 0u) << findings(cache);
-  EXPECT_EQ(cache.stats().verified, 1u);
+  EXPECT_EQ(cache.stats().verified, 2u);
+}
+
+// The program fills it between the runs, or a launch in flight does.
+TEST_F(VerifyQuietTest, HostMemoryThatFnDoesNotFill) {
+  float* pinned = nullptr;
+  CUDA_OK(cudaMallocHost(reinterpret_cast<void**>(&pinned), kSize * sizeof(float)));
+  const auto up = [&](cudaStream_t on) {
+    CUDA_OK(cudaMemcpyAsync(data.get(), pinned, kSize * sizeof(float), cudaMemcpyHostToDevice, on));
+  };
+  const auto down = [&](cudaStream_t on) {
+    CUDA_OK(cudaMemcpyAsync(pinned, data.get(), kSize * sizeof(float), cudaMemcpyDeviceToHost, on));
+  };
+  const auto count = [&](cudaStream_t on) {
+    CUDA_OK(cudaLaunchHostFunc(
+        on, [](void* at) { *static_cast<float*>(at) += 1; }, pinned));
+  };
+  const auto write_in_flight = [&] { pinned[kSize - 1] += 1; };  // As a launch may that is not over yet.
+  Cache cache(verifying());
+  for (int i = 1; i <= 4; ++i) {
+    pinned[0] = static_cast<float>(i);
+    ASSERT_TRUE(cache.run(key("filled between"), stream, [&](cudaStream_t on) { up(on); }).ok());
+    EXPECT_EQ(data.first(), i);
+  }
+  std::fill_n(pinned, kSize, 0.0f);
+  for (int i = 1; i <= 4; ++i) {
+    ASSERT_TRUE(cache
+                    .run(key("there and back"), stream,
+                         [&](cudaStream_t on) {
+                           write_in_flight();
+                           up(on);
+                           CUDA_OK(launch(add, kGrid, kBlock, on, data.get(), kSize, 1.0f));
+                           down(on);
+                         })
+                    .ok());
+    ASSERT_TRUE(cache
+                    .run(key("by a host function"), stream,
+                         [&](cudaStream_t on) {
+                           write_in_flight();
+                           count(on);
+                           up(on);
+                         })
+                    .ok());
+  }
+  EXPECT_EQ(data.first(), 8);
+  EXPECT_EQ(cache.stats().stale, 0u) << findings(cache);
+  CUDA_OK(cudaFreeHost(pinned));
 }
 
 // This is an error of that run and of no other.

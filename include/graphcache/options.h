@@ -111,14 +111,14 @@ struct Options {
   // both values, and what they point to. 0: off, unless the environment variable GRAPHCACHE_VERIFY holds n when the
   // cache is made. A negative number, or a variable that is not a number from 0 up, makes every run fail.
   //
-  // It finds values that `fn` captured by reference, memory that moved, branches and functions that are not in the key,
-  // launches that left the run's stream, and data of host functions that moved. It does not find a launch that was on
-  // another stream in the first run as well.
+  // It finds values that `fn` captured by reference or changes itself, memory that moved or was freed or unregistered,
+  // host memory that `fn` fills for a copy, branches and functions that are not in the key, launches that left the
+  // run's stream, and data of host functions that moved. It finds work that was elsewhere in the first run as well, such
+  // as a cudaMemcpy, only together with `diagnose`.
   //
   // `fn` is called more often in this mode, so it must not do anything on the host that must not happen twice, such as
-  // allocating memory that a replay uses. Work of `fn` outside the capture would be done again. If an argument differs,
-  // `fn` is called once more, deeper in the stack, and only a difference that is the same both times counts. Undefined
-  // bytes of structures are thus no finding. That call takes 64 KiB of stack.
+  // allocating memory that a replay uses. Work of `fn` outside the capture would be done again. If something differs,
+  // `fn` is called twice more, deeper in the stack, to leave out undefined bytes. These calls take 64 KiB of stack.
   //
   // If `fn` fails under capture, it is called again, directly, as in a miss. A call of `fn` that breaks the recording
   // is a finding. If another thread's call may have broken it (cudaErrorStreamCaptureInvalidated without another

@@ -14,6 +14,7 @@ struct Driver {
   int version;  // In the form of CUDART_VERSION; 0 if it is unknown.
   CUresult (*current_context)(CUcontext*);
   CUresult (*stream_context)(CUstream, CUcontext*);
+  CUresult (*pointer_attribute)(void*, CUpointer_attribute, CUdeviceptr);
   CUresult (*set_kernel_node)(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*);
   CUresult (*node_type)(CUgraphNode, CUgraphNodeType*);
   CUresult (*node_dependencies)(CUgraphNode, CUgraphNode*, CUgraphEdgeData*, std::size_t*);

@@ -16,6 +16,7 @@
 #include "graph/fields.h"
 #include "graph/inspect.h"
 #include "graph/node_names.h"
+#include "graph/outside.h"
 
 namespace graphcache {
 namespace {
@@ -112,7 +113,7 @@ const Slots kNoSlots;
 
 // One of the two recordings.
 struct Side {
-  Side(const Template& of, const Content& of_graph) : graph(of), slots(of_graph.slots), content(of_graph) {}
+  explicit Side(RecordedGraph of) : graph(of.graph), slots(of.content.slots), content(of.content) {}
   // For nodes inside a node, which hold no slots.
   Side(const Template& body, const Side& of) : graph(body), slots(kNoSlots), content(of.content) {}
 
@@ -131,23 +132,22 @@ struct Side {
 
 class Comparison {
  public:
-  Comparison(const Template& kept, const Content& of_kept, const Template& now, const Content& of_now)
-      : kept_(kept, of_kept), now_(now, of_now) {}
-  // With a second new recording.
-  Comparison(const Template& kept, const Content& of_kept, const Template& now, const Content& of_now,
-             const Template& again, const Content& of_again)
-      : kept_(kept, of_kept), now_(now, of_now), again_(std::in_place, again, of_again) {}
+  Comparison(RecordedGraph kept, RecordedGraph now) : kept_(kept), now_(now) {}
+  Comparison(RecordedGraph kept, RecordedGraph now, RecordedGraph again, RecordedGraph last)
+      : kept_(kept), now_(now), again_(std::in_place, again), last_(std::in_place, last) {}
 
   std::optional<std::string> run() {
-    for (Side* const side : {&kept_, &now_, again_ ? &*again_ : nullptr}) {
+    for (Side* const side : {&kept_, &now_, again_ ? &*again_ : nullptr, last_ ? &*last_ : nullptr}) {
       if (side == nullptr) continue;
       std::optional<Reading> reading = read_all(side->graph);
       if (!reading) return std::nullopt;
       side->reading = *std::move(reading);
     }
     find_own_memory();
-    std::string found = compare_nodes();
-    return found.empty() ? compare_inner() : found;
+    std::optional<std::string> found = compare_nodes();
+    if (found->empty()) found = compare_inner();
+    if (found && !found->empty()) absl::StrAppend(&*found, "; ", cure_);
+    return found;
   }
 
  private:
@@ -230,8 +230,8 @@ class Comparison {
     }
   }
 
-  bool same_word(std::uint64_t kept, std::uint64_t now) const {
-    if (kept == now) return true;
+  // Whether both are at the same place of such a block.
+  bool is_own(std::uint64_t kept, std::uint64_t now) const {
     return std::any_of(own_memory_.begin(), own_memory_.end(), [&](const OwnMemory& memory) {
       return kept - memory.kept < memory.size && kept - memory.kept == now - memory.now;
     });
@@ -264,9 +264,14 @@ class Comparison {
       const std::string was = name_of(x), is = name_of(y);
       find("the kernel", was, was == is ? absl::StrCat(is, " of another module, or on another device") : is);
     } else if (!is_kernel || (is_known(x) && is_known(y))) {
-      const std::vector<Field> a = kept_.fields(index), b = now_.fields(index), again = fields_again(index, now);
+      const std::vector<Field> a = kept_.fields(index), b = now_.fields(index);
+      const std::vector<Field> again = fields_in(again_ ? &again_->reading : nullptr, index, now);
+      const std::vector<Field> last = fields_in(last_ ? &last_->reading : nullptr, index, now);
+      const auto bytes_at = [](const std::vector<Field>& fields, std::size_t i) {
+        return i < fields.size() ? bytes_of(fields[i]) : nullptr;
+      };
       for (std::size_t i = 0; i < std::min(a.size(), b.size()) && found_.empty(); ++i) {
-        compare(a[i], b[i], i < again.size() ? &again[i] : nullptr);
+        compare(a[i], b[i], {bytes_of(a[i]), bytes_of(b[i]), bytes_at(again, i), bytes_at(last, i)});
       }
     }
     const Reading::Part &a = kept_.reading.parts[index], &b = now_.reading.parts[index];
@@ -284,14 +289,27 @@ class Comparison {
     return seen;
   }
 
-  void compare(const Field& kept, const Field& now, const Field* again) {
-    if (!is_constant(kept.name, kept.slot, now.slot) || kept.value == now.value) return;
-    const auto *const a = bytes_of(kept), *const b = bytes_of(now);
+  // The bytes of a field in each recording, or null where there are none.
+  struct Bytes {
+    const unsigned char *kept, *now, *again, *last;
+
+    Bytes from(std::size_t at) const {
+      const auto move = [at](const unsigned char* bytes) { return bytes == nullptr ? nullptr : bytes + at; };
+      return {move(kept), move(now), move(again), move(last)};
+    }
+  };
+
+  void compare(const Field& kept, const Field& now, const Bytes& bytes) {
+    if (!is_constant(kept.name, kept.slot, now.slot)) return;
+    const auto *const a = bytes.kept, *const b = bytes.now;
+    if (kept.kind == Field::Kind::kBytes) return compare_bytes(kept.name, bytes, kept.value.size());
+    if (kept.kind == Field::Kind::kAddress && kept.value == now.value) return check_memory(kept.name, a);
+    if (kept.value == now.value) return;
     switch (kept.kind) {
       case Field::Kind::kBytes:
-        return compare_bytes(kept.name, a, b, again == nullptr ? nullptr : bytes_of(*again), kept.value.size());
+        return;
       case Field::Kind::kAddress:
-        if (same_word(as<std::uint64_t>(a), as<std::uint64_t>(b))) return;
+        if (is_own(as<std::uint64_t>(a), as<std::uint64_t>(b))) return;
         return find(kept.name, text_of(as<const void*>(a)), text_of(as<const void*>(b)));
       case Field::Kind::kNumber:
         return find(kept.name, number_of(kept), number_of(now));
@@ -302,34 +320,76 @@ class Comparison {
     }
   }
 
-  // The fields of a kernel in the second new recording, or none.
-  std::vector<Field> fields_again(std::uint32_t index, const NodeContent& now) const {
-    if (!again_ || index >= again_->graph.nodes.size()) return {};
-    const NodeContent& again = again_->node(index);
-    const bool is_same = again.type == cudaGraphNodeTypeKernel && again.kernel.func == now.kernel.func &&
-                         again.kernel.kern == now.kernel.kern;
-    return is_same ? again_->fields(index) : std::vector<Field>();
+  // The fields of the same kernel in a further recording, or none.
+  static std::vector<Field> fields_in(const Reading* reading, std::uint32_t index, const NodeContent& kernel) {
+    if (reading == nullptr || index >= reading->content.nodes.size()) return {};
+    const NodeContent& other = reading->content.nodes[index];
+    const bool is_same = other.type == cudaGraphNodeTypeKernel && other.kernel.func == kernel.kernel.func &&
+                         other.kernel.kern == kernel.kernel.kern;
+    return is_same ? fields_of(*reading, kNoSlots, index) : std::vector<Field>();
   }
 
-  // Compares word by word, because a structure may contain addresses. Bytes that differ between the two new recordings
-  // are undefined, or are stack addresses.
-  void compare_bytes(const std::string& what, const unsigned char* kept, const unsigned char* now,
-                     const unsigned char* again, std::size_t size) {
-    constexpr std::size_t kWord = sizeof(std::uint64_t);
-    if (std::memcmp(kept, now, size) == 0) return;
-    for (std::size_t at = 0; at < size; at += kWord) {
+  // Compares word by word, because a structure may contain addresses.
+  void compare_bytes(const std::string& what, const Bytes& bytes, std::size_t size) {
+    for (std::size_t at = 0; at < size && found_.empty(); at += kWord) {
       const std::size_t length = std::min(kWord, size - at);
-      bool differs = false;
-      for (std::size_t i = at; i < at + length; ++i) {
-        differs = differs || (kept[i] != now[i] && (again == nullptr || again[i] == now[i]));
+      const Bytes word = bytes.from(at);
+      const auto where = [&] {
+        return size <= kWord ? what : absl::StrCat(what, ", bytes ", at, " to ", at + length - 1, " of ", size);
+      };
+      if (length == kWord && is_own(as<std::uint64_t>(word.kept), as<std::uint64_t>(word.now))) continue;
+      if (is_another_each_time(word, length, /*is_member=*/size > kWord)) {
+        find(absl::StrCat(where(), " was ", text_of(word.kept, length),
+                          " when the key was recorded, and each call of fn has another one, such as ",
+                          text_of(same(word.kept, word.last, length) ? word.again : word.last, length)));
+      } else if (is_another_value(word, length)) {
+        find(where(), text_of(word.kept, length), text_of(word.now, length));
+      } else if (length == kWord && same(word.kept, word.now, length)) {
+        check_memory(where(), word.kept);
       }
-      if (!differs) continue;
-      if (length == kWord && same_word(as<std::uint64_t>(kept + at), as<std::uint64_t>(now + at))) continue;
-      if (length == kWord && again != nullptr && are_of_stack(kept + at, now + at, again + at)) continue;
-      const std::string where =
-          size <= kWord ? what : absl::StrCat(what, ", bytes ", at, " to ", at + length - 1, " of ", size);
-      return find(where, text_of(kept + at, length), text_of(now + at, length));
     }
+  }
+
+  static bool same(const unsigned char* a, const unsigned char* b, std::size_t length) {
+    return std::memcmp(a, b, length) == 0;
+  }
+
+  // Whether bytes that are defined differ between the kept and the new recording.
+  static bool is_another_value(const Bytes& word, std::size_t length) {
+    if (word.again == nullptr) return !same(word.kept, word.now, length);
+    bool differs = false;
+    for (std::size_t i = 0; i < length; ++i) differs |= word.again[i] == word.now[i] && word.kept[i] != word.now[i];
+    return differs && (length < kWord || !are_of_stack(word.kept, word.now, word.again));
+  }
+
+  // Whether the last two recordings, which undefined bytes and stack addresses have in common, differ. Addresses of
+  // pageable memory may be those of temporaries that no kernel reads.
+  static bool is_another_each_time(const Bytes& word, std::size_t length, bool is_member) {
+    if (word.again == nullptr || word.last == nullptr || same(word.again, word.last, length)) return false;
+    const auto has_memory = [&](const unsigned char* at) { return allocation_at(as<std::uint64_t>(at)).has_value(); };
+    if (length == kWord && has_memory(word.again) && has_memory(word.last)) return true;
+    if (length == kWord && is_host_address(word.again) && is_host_address(word.last)) return false;
+    return !is_member || same(word.last, word.kept, length) || same(word.last, word.now, length);
+  }
+
+  // Whether this is memory of the host that CUDA does not know, or a number that looks like its address.
+  static bool is_host_address(const unsigned char* at) {
+    const auto value = as<std::uint64_t>(at);
+    bool pageable = false;
+    if (value < std::uint64_t{1} << 32 || value >= std::uint64_t{1} << 47) return false;
+    (void)find_pageable(as<const void*>(at), &pageable);
+    return pageable;
+  }
+
+  // The memory at an address that has not changed may be another.
+  void check_memory(const std::string& what, const unsigned char* at) {
+    const auto noted = kept_.content.allocations.find(as<std::uint64_t>(at));
+    if (noted == kept_.content.allocations.end()) return;
+    const std::optional<std::uint64_t> now = allocation_at(noted->first);
+    if (now == noted->second) return;
+    find(absl::StrCat(what, " was ", hex_of(noted->first), " when the key was recorded, and the memory there has been ",
+                      now ? "freed, and given out again since" : "freed or unregistered since"));
+    cure_ = "erase the key when memory that it uses is freed";
   }
 
   // Whether these are addresses of a variable on the stack, which is elsewhere in each recording. Their upper bytes may
@@ -343,24 +403,26 @@ class Comparison {
     return pageable;
   }
 
+  static constexpr std::size_t kWord = sizeof(std::uint64_t);
+
   Side kept_, now_;
-  std::optional<Side> again_;
+  std::optional<Side> again_, last_;
   std::vector<OwnMemory> own_memory_;
   std::string found_;
+  const char* cure_ = "make what changes a slot, or put it in the key";
 };
 
 }  // namespace
 
-std::optional<std::string> first_difference(const Template& kept, const Content& of_kept, const Template& now,
-                                            const Content& of_now) {
+std::optional<std::string> first_difference(RecordedGraph kept, RecordedGraph now) {
   LastErrorGuard last_error;
-  return Comparison(kept, of_kept, now, of_now).run();
+  return Comparison(kept, now).run();
 }
 
-std::optional<std::string> first_difference(const Template& kept, const Content& of_kept, const Template& now,
-                                            const Content& of_now, const Template& again, const Content& of_again) {
+std::optional<std::string> first_difference(RecordedGraph kept, RecordedGraph now, RecordedGraph again,
+                                            RecordedGraph last) {
   LastErrorGuard last_error;
-  return Comparison(kept, of_kept, now, of_now, again, of_again).run();
+  return Comparison(kept, now, again, last).run();
 }
 
 }  // namespace graphcache

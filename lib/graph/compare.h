@@ -15,6 +15,8 @@ namespace graphcache {
 // Nodes are compared in their order: types, dependencies, kernels, launch shapes, arguments, copies, sets, and host
 // functions with their data. Launch attributes are compared if a kernel can see them.
 //
+// An address that is the same is a difference as well if the memory there is another (Content::allocations).
+//
 // Fields that may differ between two correct recordings are left out. Arguments and fields may follow the same slot in
 // both. The recording may have memory of its own, which it keeps (Recorder::keep) or allocates. Two addresses in
 // such memory count as equal if they are at the same place of the same block. Priorities and other launch attributes
@@ -24,15 +26,21 @@ namespace graphcache {
 // applies to nodes of types that this code does not know, such as batches of copies. Arguments of kernels are left out
 // if the driver does not report the kernel's parameters.
 //
-// Padding bytes of structures are compared like all others. So an argument with undefined padding may show a difference
-// where there is none. A stack address may do so as well, if a kernel gets it and does not read it.
+// Bytes that `fn` leaves undefined, such as the padding of structures, are compared like all others. So there may seem
+// to be a difference where there is none. A stack address may seem to be one as well, if a kernel gets it and does not
+// read it.
 //
 // REQUIRES: the device of the graphs is current.
-std::optional<std::string> first_difference(const Template& kept, const Content& of_kept, const Template& now,
-                                            const Content& of_now);
-// The same with a second new recording, made deeper in the stack and over other stack contents. Bytes of arguments that
-// differ between the two new recordings do not count.
-std::optional<std::string> first_difference(const Template& kept, const Content& of_kept, const Template& now,
-                                            const Content& of_now, const Template& again, const Content& of_again);
+struct RecordedGraph {
+  const Template& graph;
+  const Content& content;
+};
+std::optional<std::string> first_difference(RecordedGraph kept, RecordedGraph now);
+// The same with two more new recordings, both made at one place deeper in the stack and over the same other contents.
+// Here undefined bytes and stack addresses are no differences: they differ between `now` and `again`. But an argument
+// is one if it differs between `again` and `last`: each call of `fn` changes it. Of members of a structure, that is
+// said of addresses that CUDA knows, and of values that return.
+std::optional<std::string> first_difference(RecordedGraph kept, RecordedGraph now, RecordedGraph again,
+                                            RecordedGraph last);
 
 }  // namespace graphcache

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -154,6 +155,9 @@ struct Content {
   bool leaves_memory = false;                // Whether a node allocates memory that no node frees.
   std::vector<KeptMemory> kept_memory;
   std::weak_ptr<Kept> kept;  // Null if the graph keeps nothing.
+
+  // In verify mode, the allocations that addresses of the nodes were in at the capture (outside.h).
+  std::map<std::uint64_t, std::uint64_t> allocations;
 
   // Empty until the nodes are read.
   std::vector<NodeContent> nodes;

@@ -1,7 +1,7 @@
 // The few driver functions that a program reaches through the runtime. Each is counted and made to fail under the name
 // of the runtime function with the same meaning (cuFuncGetParamInfo as cudaFuncGetParamInfo, cuCtxGetId as
-// cudaCtxGetId, cuStreamGetCtx as cudaStreamGetDevice). Like the real ones, they do not touch the last-error slot.
-// cuCtxGetCurrent has no such runtime function and is not counted.
+// cudaCtxGetId, cuPointerGetAttribute as cudaPointerGetAttributes, cuStreamGetCtx as cudaStreamGetDevice). Like the
+// real ones, they do not touch the last-error slot. cuCtxGetCurrent has no such runtime function and is not counted.
 
 #include "../cuda/driver.h"
 
@@ -212,6 +212,14 @@ CUresult context_id_of(CUcontext context, unsigned long long* id) {
   });
 }
 
+CUresult pointer_attribute(void* out, CUpointer_attribute attribute, CUdeviceptr address) {
+  return call_driver(Function::kPointerGetAttributes, [&] {
+    return enter(Function::kPointerGetAttributes, [&](const Call& call) {
+      return read_attribute(call.state, reinterpret_cast<const void*>(address), attribute, out);
+    });
+  });
+}
+
 // Allowed on a capturing stream as well.
 template <bool kPerThread>
 CUresult context_of_stream(CUstream stream, CUcontext* context) {
@@ -299,6 +307,7 @@ const EntryPoint kEntryPoints[] = {
     {"cuLibraryGetKernel", 12000, reinterpret_cast<void*>(&kernel_of_library)},
     {"cuLibraryLoadData", 12000, reinterpret_cast<void*>(&load_library_data)},
     {"cuLibraryUnload", 12000, reinterpret_cast<void*>(&unload)},
+    {"cuPointerGetAttribute", 4000, reinterpret_cast<void*>(&pointer_attribute)},
     {"cuStreamGetCtx", 9020, reinterpret_cast<void*>(&context_of_stream<false>),
      reinterpret_cast<void*>(&context_of_stream<true>)},
 };

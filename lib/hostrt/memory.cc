@@ -2,6 +2,7 @@
 
 #include "memory.h"
 
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -19,6 +20,11 @@ constexpr std::size_t kScribbledBytes = std::size_t{1} << 20;
 constexpr int kScribble = 0xcd;
 
 }  // namespace
+
+unsigned long long Allocation::next_id() {
+  static std::atomic<unsigned long long> last{0};
+  return ++last;
+}
 
 void* fresh_memory(std::size_t bytes) {
   const std::size_t rounded = block_bytes(bytes);
@@ -74,13 +80,18 @@ cudaError_t release(const Call& call, Memory& memory, void* address) {
   return cudaSuccess;
 }
 
-// The allocation that contains the address, or null.
-const Allocation* find_allocation(const Memory& memory, const void* address) {
+// The allocation that contains the address with its first address, or null.
+const Memory::value_type* find_placed(const Memory& memory, const void* address) {
   const auto behind = memory.upper_bound(address);
   if (behind == memory.begin()) return nullptr;
-  const auto& [first, allocation] = *std::prev(behind);
-  const auto distance = reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(first);
-  return distance < allocation.bytes ? &allocation : nullptr;
+  const auto found = std::prev(behind);
+  const auto distance = reinterpret_cast<std::uintptr_t>(address) - reinterpret_cast<std::uintptr_t>(found->first);
+  return distance < found->second.bytes ? &*found : nullptr;
+}
+
+const Allocation* find_allocation(const Memory& memory, const void* address) {
+  const Memory::value_type* const found = find_placed(memory, address);
+  return found != nullptr ? &found->second : nullptr;
 }
 
 const Allocation* find_pinned(const State& state, const void* address) {
@@ -103,6 +114,28 @@ cudaError_t register_memory(const Call& call, const void* address, std::size_t b
 }
 
 }  // namespace
+
+cudaError_t read_attribute(const State& state, const void* address, CUpointer_attribute attribute, void* out) {
+  if (out == nullptr) return cudaErrorInvalidValue;
+  for (const Memory* memory : {&state.device_memory, &state.host_memory, &state.registered_memory}) {
+    const Memory::value_type* const found = find_placed(*memory, address);
+    if (found == nullptr) continue;
+    switch (attribute) {
+      case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+        std::memcpy(out, &found->second.id, sizeof found->second.id);
+        return cudaSuccess;
+      case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        std::memcpy(out, &found->first, sizeof found->first);
+        return cudaSuccess;
+      case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        std::memcpy(out, &found->second.bytes, sizeof found->second.bytes);
+        return cudaSuccess;
+      default:
+        return cudaErrorNotSupported;
+    }
+  }
+  return cudaErrorInvalidValue;
+}
 
 std::optional<int> device_of_memory(const State& state, const void* address) {
   if (const Allocation* const found = find_allocation(state.device_memory, address); found != nullptr) {

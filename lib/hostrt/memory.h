@@ -4,6 +4,7 @@
 #ifndef GRAPHCACHE_LIB_HOSTRT_MEMORY_H_
 #define GRAPHCACHE_LIB_HOSTRT_MEMORY_H_
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -28,6 +29,10 @@ struct Allocation {
   Place made = {};
   Place freed = {};
   bool is_managed = false;
+  unsigned long long id = next_id();
+
+  // Unique in the process (CU_POINTER_ATTRIBUTE_BUFFER_ID).
+  static unsigned long long next_id();
 };
 
 using Memory = std::map<const void*, Allocation, std::less<>>;  // by first address
@@ -38,6 +43,10 @@ inline constexpr std::size_t kMemoryAlignment = 256;  // the alignment that cuda
 inline std::size_t block_bytes(std::size_t bytes) {
   return (bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
 }
+
+// An attribute of the memory at an address, as cuPointerGetAttribute gives it: the id, the first address or the size of
+// its allocation. Memory of a graph is unknown.
+cudaError_t read_attribute(const State& state, const void* address, CUpointer_attribute attribute, void* out);
 
 // The device that owns the memory at this address, if any.
 std::optional<int> device_of_memory(const State& state, const void* address);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "graph/outside.h"
 #include "graph/own_graph.h"
 #include "run/run.h"
 
@@ -37,7 +38,7 @@ absl::Status Run::capture_template(NoTemplate* none) {
   {
     const auto begin = std::chrono::steady_clock::now();
     const absl::Cleanup timed = [&] { Totals::add(totals.capture_time, begin); };
-    captured = capture_fn(is_first_break ? teller() : nullptr, &report);
+    captured = capture_fn(call_, is_first_break ? teller() : nullptr, &report);
   }
 
   const bool runs_directly = core_.options.on_capture_failure == OnCaptureFailure::kRunDirectly;
@@ -80,6 +81,7 @@ absl::Status Run::capture_template(NoTemplate* none) {
   }
 
   note_strays(captured.strays);
+  if (core_.options.verify_every != 0 && !call_.makes_graph()) note_allocations(captured.graph, &captured.content);
   keep_template(&captured);
   std::move(in_vain).Cancel();
   if (report) {
@@ -106,28 +108,28 @@ TellBreak Run::teller() const {
 // The legacy stream cannot be captured, so `fn` gets another, non-blocking stream in its place. Calls of other threads
 // on the legacy stream go on, and what `fn` itself enqueues there is not part of the graph. In verify mode the stream
 // is a blocking one: then such a launch by `fn` breaks the capture and is reported.
-Captured Run::capture_fn(const TellBreak& tell, Report* report) {
-  if (stream_ != cudaStreamLegacy || call_.makes_graph()) return capture_on(stream_, tell, report);
+Captured Run::capture_fn(const detail::Call& call, const TellBreak& tell, Report* report) {
+  if (stream_ != cudaStreamLegacy || call.makes_graph()) return capture_on(stream_, call, tell, report);
   const OwnStreams::Loan stream(core_.device->capture_streams);
-  if (stream.result().error == cudaSuccess) return capture_on(stream.get(), tell, report);
+  if (stream.result().error == cudaSuccess) return capture_on(stream.get(), call, tell, report);
   Captured none;
   none.capture = cuda_failure(stream.result().call, stream.result().error);
   return none;
 }
 
-Captured Run::capture_on(cudaStream_t stream, const TellBreak& tell, Report* report) {
+Captured Run::capture_on(cudaStream_t stream, const detail::Call& call, const TellBreak& tell, Report* report) {
   CacheEvent event = Core::event_of(EventKind::kCapture, *entry_);
   event.graph = 0;  // In verify mode the entry has one.
-  event.stream = call_.makes_graph() ? nullptr : stream;
+  event.stream = call.makes_graph() ? nullptr : stream;
   event.loss = entry_->template_lost;
   report->emplace(*core_.audience, event);
   Captured captured;
   captured.fn = (*report)->refused();
   if (captured.fn.ok()) {
     (*report)->event.status = absl::CancelledError("");  // Until it is done.
-    captured = call_.makes_graph()
-                   ? make_graph(call_, core_.options.device)
-                   : capture(stream, core_.options.capture_mode, call_, core_.device->setter, core_.diagnoser, tell);
+    captured = call.makes_graph()
+                   ? make_graph(call, core_.options.device)
+                   : capture(stream, core_.options.capture_mode, call, core_.device->setter, core_.diagnoser, tell);
     (*report)->event.status = captured.capture.ok() ? captured.fn : captured.capture;
   }
   return captured;
@@ -142,7 +144,9 @@ void Run::note_strays(const std::vector<std::string>& strays) {
     if (!core_.store.note(entry_.get(), &Notes::stray_work, stray,
                           [&](const std::string& text) { return text == stray; }))
       continue;
-    core_.log(key_, absl::StrCat(stray, ": it runs now, and no replay repeats it: enqueue it on rec.stream()"));
+    core_.log(key_, absl::StrCat(stray,
+                                 ": it runs now, and no replay repeats it: enqueue it on rec.stream(), or let its "
+                                 "stream wait for an event of rec.stream() before"));
   }
 }
 

@@ -91,8 +91,8 @@ class Run {
   // The report of a capture lasts until its graph is kept or given up. It is empty if there was no stream to capture.
   using Report = std::optional<Audience::Span>;
   absl::Status capture_template(NoTemplate* none);
-  Captured capture_fn(const TellBreak& tell, Report* report);
-  Captured capture_on(cudaStream_t stream, const TellBreak& tell, Report* report);
+  Captured capture_fn(const detail::Call& call, const TellBreak& tell, Report* report);
+  Captured capture_on(cudaStream_t stream, const detail::Call& call, const TellBreak& tell, Report* report);
   void keep_template(Captured* captured);
   // What the run does not keep is released behind its lock.
   void drop(const std::shared_ptr<Kept>& kept) {
@@ -104,6 +104,7 @@ class Run {
   // ---- Verify mode (verify_mode.cc) ----
   std::optional<absl::StatusOr<Outcome>> verify_hit();
   absl::Status record_again(std::string* found, bool* fails_under_capture);
+  bool capture_again(const detail::Call& call, Captured* out);
   bool note_finding(const std::string& finding);
 
   // ---- Getting an executable (obtain.cc) ----

@@ -1,4 +1,5 @@
 // Verify mode: at every n-th hit of a key, `fn` is recorded again without being run, and compared with the template.
+#include <absl/cleanup/cleanup.h>
 #include <absl/strings/str_cat.h>
 
 #include <array>
@@ -12,6 +13,7 @@
 
 #include "cuda/errors.h"
 #include "graph/compare.h"
+#include "graph/outside.h"
 #include "graphcache/status.h"
 #include "run/run.h"
 
@@ -69,19 +71,18 @@ std::optional<absl::StatusOr<Outcome>> Run::verify_hit() {
 
 // Sets `found` to the difference, or to an empty text. The recording was never launched, so it is destroyed at once.
 absl::Status Run::record_again(std::string* found, bool* fails_under_capture) {
+  const Template& kept = own().readable();
+  const Content& content = *own().content;
+  // With the values of the template: one that is 0 now would leave out a node, and another one may be refused.
+  detail::Call call = call_;
+  call.values = content.values.data();
+  const absl::Cleanup threw = [&] { call_.threw |= call.threw; };
+  const HostSources sources(kept, content);
   Captured now;
   bool was_called = false;
-  const auto capture_into = [&](Captured* out) {
-    Report report;
-    // What breaks it is part of the finding.
-    *out = capture_fn(nullptr, &report);
-    drop(out->kept);
-    was_called = !report || report->refused().ok();
-  };
-  on_other_stack(0x10, 0x5a, [&] { capture_into(&now); });
+  on_other_stack(0x10, 0x5a, [&] { was_called = capture_again(call, &now); });
   if (absl::Status fatal = take_fatal_error(now); !fatal.ok()) return fatal;
   note_strays(now.strays);
-  if (now.empty_slot) return absl::OkStatus();  // There is no node to compare with.
   const cudaError_t of_fn = cuda_error(now.fn), of_capture = cuda_error(now.capture);
   // A run inside this one that an outer graph cannot contain.
   const bool refused = of_capture == cudaSuccess && now.capture.code() == absl::StatusCode::kFailedPrecondition;
@@ -101,23 +102,34 @@ absl::Status Run::record_again(std::string* found, bool* fails_under_capture) {
     std::rethrow_exception(now.thrown);
   }
   if (of_capture == cudaSuccess && !now.fn.ok()) return now.fn;
-  // Another call failed, such as one whose slot has a value that CUDA refuses. That is not a finding.
-  if (!now.capture.ok()) return absl::OkStatus();
+  if (!now.capture.ok()) return absl::OkStatus();  // Another call failed, which is not a finding.
 
-  const Template& kept = own().readable();
-  std::optional<std::string> difference = first_difference(kept, *own().content, now.graph, now.content);
+  const auto recorded = [](const Captured& of) { return RecordedGraph{of.graph, of.content}; };
+  std::optional<std::string> difference = first_difference({kept, content}, recorded(now));
   if (difference && !difference->empty()) {
-    Captured again;
-    on_other_stack(0x1150, 0xa5, [&] { capture_into(&again); });
-    if (absl::Status fatal = take_fatal_error(again); !fatal.ok()) return fatal;
-    if (!again.capture.ok() || !again.fn.ok()) return absl::OkStatus();
-    difference = first_difference(kept, *own().content, now.graph, now.content, again.graph, again.content);
+    std::array<Captured, 2> again;
+    for (Captured& one : again) {
+      on_other_stack(0x1150, 0xa5, [&] { capture_again(call, &one); });
+      if (absl::Status fatal = take_fatal_error(one); !fatal.ok()) return fatal;
+      if (!one.capture.ok() || !one.fn.ok()) return absl::OkStatus();
+    }
+    difference = first_difference({kept, content}, recorded(now), recorded(again[0]), recorded(again[1]));
   }
   if (!difference) return absl::OkStatus();
   *found = *std::move(difference);
-  if (!found->empty()) absl::StrAppend(found, "; make what changes a slot, or put it in the key");
+  if (found->empty()) *found = sources.change();
+  if (found->empty() && !now.strays.empty())
+    *found = absl::StrCat("fn enqueues work that no replay repeats: ", now.strays.front());
   ++core_.store.totals.verified;
   return absl::OkStatus();
+}
+
+// Records `fn` without keeping the graph. Returns whether `fn` was called.
+bool Run::capture_again(const detail::Call& call, Captured* out) {
+  Report report;
+  *out = capture_fn(call, nullptr, &report);  // What breaks it is part of the finding.
+  drop(out->kept);
+  return !report || report->refused().ok();
 }
 
 // Returns whether the entry had no finding about this argument of the node.

@@ -1,0 +1,48 @@
+// What a graph uses of memory that is not its own, for verify mode: the allocations that its addresses are in, and what
+// its copies read from the host.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "graph/template.h"
+
+namespace graphcache {
+
+// The number of the allocation or registration that this address is in, which no other one of the process gets. Nothing
+// if CUDA knows no memory there, or the driver cannot say.
+std::optional<std::uint64_t> allocation_at(std::uint64_t address);
+
+// Fills in Content::allocations. Leaves it empty if the graph cannot be read.
+void note_allocations(const Template& graph, Content* content);
+
+// What copies of a graph read from host memory. The program may write there between the launches of a graph, but if a
+// call of `fn` does, a replay of the graph copies what another call has left.
+//
+// Sources that follow a slot are left out, and those that the graph itself may write, because an earlier launch may be
+// in flight: targets of its copies, and all sources of a graph with host functions. Nor are child graphs examined.
+class HostSources {
+ public:
+  HostSources(const Template& graph, const Content& content);
+  // A sentence about the first source whose bytes have changed since the construction, else empty.
+  std::string change() const;
+
+ private:
+  struct Source {
+    std::size_t node;
+    cudaMemcpy3DParms copy;
+    std::uint64_t hash;
+  };
+  // A hash of what a copy reads, or nothing if it does not read host memory that is still there.
+  std::optional<std::uint64_t> hash(const cudaMemcpy3DParms& copy) const;
+
+  const Content& content_;
+  std::vector<Source> sources_;
+};
+
+}  // namespace graphcache
