@@ -1,7 +1,7 @@
 // The rules of stream capture that several calls must obey. All functions expect the state to be locked.
 //
 // Where the documentation is silent, these functions do what driver 580 (CUDA 13.0) does. The rules in
-// test/rules_capture*_test.cc run on both.
+// test/rules/rules_capture*_test.cc run on both.
 
 #ifndef GRAPHCACHE_LIB_HOSTRT_CAPTURE_H_
 #define GRAPHCACHE_LIB_HOSTRT_CAPTURE_H_

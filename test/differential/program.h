@@ -4,7 +4,7 @@
 #include <array>
 #include <vector>
 
-#include "stress_model.h"
+#include "stress/stress_model.h"
 
 namespace graphcache::test::differential {
 

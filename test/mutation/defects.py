@@ -65,7 +65,7 @@ DEFECTS = [
     Defect("the template of a pinned key may be forgotten", "(is_spared(entry) || !is_idle(entry))",
            "!is_idle(entry)", ("index",)),
     Defect("the store spares no pinned template", "index_.oldest_recorded(is_pinned())",
-           "index_.oldest_recorded([](const Entry*) { return false; })", ("store", "stress")),
+           "index_.oldest_recorded([](const Entry*) { return false; })", ("store_losses", "stress")),
     Defect("the base is destroyed before its executable",
            "  executable->base_ = std::move(base);\n  base = {};\n",
            "  executable->base_ = std::move(base);\n  base = {};\n  executable->base_.graph = Graph();\n",

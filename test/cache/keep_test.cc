@@ -19,7 +19,7 @@
 #include "graphcache/graphcache.h"
 #include "keep_support.h"
 #include "kernels.h"
-#include "rules.h"
+#include "rules/rules.h"
 #include "support.h"
 
 namespace graphcache::test {

@@ -1,7 +1,7 @@
 // The kernel of green_contexts_test.cc. kernels.h explains how host code sees kernels.
 #pragma once
 
-#include "kernels.h"
+#include "../kernels.h"
 
 namespace graphcache::test {
 

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "../demo/cublas.h"
+#include "../../demo/cublas.h"
 #include "cuda/compat.h"
 #include "graphcache/graphcache.h"
 #include "support.h"

@@ -1,7 +1,7 @@
 // The kernels of the suites update_answers*_test.cc. kernels.h explains how host code sees kernels.
 #pragma once
 
-#include "kernels.h"
+#include "../kernels.h"
 
 namespace graphcache::test {
 

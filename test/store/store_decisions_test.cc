@@ -1,0 +1,488 @@
+// Families of the store without a cache, and its decisions: who gets an executable, who lends, who is evicted.
+#include <absl/status/status.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <limits>
+#include <optional>
+#include <thread>
+
+#include "store_support.h"
+
+namespace graphcache {
+namespace {
+
+// ---- Families -------------------------------------------------------------------------------------------------------
+
+TEST_F(StoreTest, NothingIsReadWhileThereIsRoom) {
+  run(1, sibling());
+  Entry* entry = record(2, sibling());
+  const Store::ToRead to_read = store().join_family(entry, 1);
+  EXPECT_FALSE(to_read.itself);
+  EXPECT_EQ(to_read.other, nullptr);
+  unlock(entry);
+}
+
+TEST_F(StoreTest, EntriesOfOneSignatureAndStreamAreAFamily) {
+  make({.max_executables = 1});
+  run(1, sibling());
+  EXPECT_EQ(info(1).family, 0u);
+  Entry* entry = record(2, sibling());
+  const Store::ToRead to_read = store().join_family(entry, 1);
+  EXPECT_TRUE(to_read.itself);
+  ASSERT_NE(to_read.other, nullptr);
+  EXPECT_EQ(to_read.other->key, key(1));
+  EXPECT_FALSE(is_free(1)) << "it is locked for the caller";
+  EXPECT_EQ(now(), (Numbers{1, 2, 0, 1000})) << "nothing has been read yet";
+  read(to_read.other);
+  read(entry);
+  unlock(to_read.other);
+  EXPECT_EQ(info(1).family, 1u);
+  EXPECT_EQ(info(2).family, 1u);
+  EXPECT_TRUE(info(1).looked_for_siblings && info(2).looked_for_siblings);
+  EXPECT_EQ(now(), (Numbers{1, 2, 1, 1000}));
+  const Store::ToRead again = store().join_family(entry, 1);
+  EXPECT_FALSE(again.itself);
+  EXPECT_EQ(again.other, nullptr);
+  unlock(entry);
+
+  Entry* elsewhere = record(3, sibling());
+  find_family(elsewhere, /*stream=*/2);
+  EXPECT_EQ(info(3).family, 2u);
+  EXPECT_EQ(now(), (Numbers{1, 3, 2, 1000}));
+  find_family(elsewhere, /*stream=*/1);
+  EXPECT_EQ(info(3).family, 1u) << "it has moved";
+  EXPECT_EQ(now(), (Numbers{1, 3, 1, 1000}));
+  unlock(elsewhere);
+}
+
+TEST_F(StoreTest, AnotherSignatureIsAnotherFamily) {
+  make({.max_executables = 1});
+  run(1, sibling());
+  StoredGraph unlike = sibling();
+  unlike.signature = "of another graph";
+  EXPECT_EQ(run(2, unlike), "3: own");
+  EXPECT_EQ(now(), (Numbers{1, 2, 2, 1000}));
+  EXPECT_NE(info(1).family, info(2).family);
+}
+
+TEST_F(StoreTest, AnEntryWithoutASignatureHasNoFamily) {
+  make({.max_executables = 1});
+  run(1, sibling());
+  StoredGraph unique = sibling();
+  unique.signature.reset();
+  Entry* entry = record(2, unique);
+  find_family(entry);
+  EXPECT_TRUE(info(2).looked_for_siblings);
+  EXPECT_EQ(info(2).family, 0u);
+  EXPECT_EQ(info(1).family, 1u);
+  unlock(entry);
+}
+
+TEST_F(StoreTest, AGraphInUseIsNotRead) {
+  make({.max_executables = 1});
+  run(1, sibling());
+  Entry* entry = record(2, sibling());
+  Entry* in_use = find_free(1);
+  const Store::ToRead to_read = store().join_family(entry, 1);
+  EXPECT_TRUE(to_read.itself);
+  EXPECT_EQ(to_read.other, nullptr);
+  unlock(in_use);
+  unlock(entry);
+}
+
+TEST_F(StoreTest, AnErasedEntryJoinsNoFamily) {
+  make({.max_executables = 1});
+  run(1, sibling());
+  Entry* entry = record(2, sibling());
+  EXPECT_EQ(erase(2), 0);
+  const Store::ToRead to_read = store().join_family(entry, 1);
+  EXPECT_FALSE(to_read.itself);
+  EXPECT_EQ(to_read.other, nullptr);
+  EXPECT_TRUE(is_free(1));
+  EXPECT_EQ(unlock(entry), 1);
+}
+
+// ---- The decision ---------------------------------------------------------------------------------------------------
+
+TEST_F(StoreTest, AnEntryGetsItsOwnExecutableWhileThereIsRoom) {
+  run(1, sibling());
+  Entry* entry = record(2, sibling());
+  const Store::Decision made = decide(entry);
+  EXPECT_EQ(text_of(made.plan), "1: own");
+  EXPECT_EQ(made.lender, nullptr);
+  EXPECT_TRUE(made.victims.empty());
+  EXPECT_EQ(state(2), "live");
+  EXPECT_EQ(info(2).rule, Rule::kRoom);
+  EXPECT_EQ(info(2).estimated_device_bytes, 1000u);
+  EXPECT_EQ(now(), (Numbers{2, 2, 0, 2000}));
+  EXPECT_EQ(stats().evictions, 0u);
+  unlock(entry);
+}
+
+TEST_F(StoreTest, VictimsAreLockedForTheCaller) {
+  make_unshared(2);
+  run(1);
+  run(2);
+  Entry* entry = record(3);
+  const Store::Decision made = decide(entry);
+  EXPECT_EQ(text_of(made.plan), "3: own");
+  EXPECT_EQ(made.lender, nullptr);
+  ASSERT_EQ(made.victims.size(), 1u);
+  EXPECT_EQ(made.victims[0]->key, key(1));
+  EXPECT_EQ(made.victims[0]->state, State::kRecorded);
+  EXPECT_FALSE(is_free(1));
+  EXPECT_TRUE(is_free(2));
+  EXPECT_EQ(state(1), "recorded");
+  EXPECT_EQ(info(1).executable_lost, Loss::kEvicted);
+  EXPECT_EQ(info(1).template_lost, Loss::kNone);
+  EXPECT_EQ(info(1).others, 2u);
+  EXPECT_EQ(state(2), "live");
+  EXPECT_EQ(info(2).executable_lost, Loss::kNone);
+  EXPECT_EQ(state(3), "live");
+  EXPECT_EQ(info(3).rule, Rule::kEviction);
+  EXPECT_EQ(now(), (Numbers{2, 3, 0, 2000}));
+  EXPECT_EQ(stats().evictions, 1u);
+  unlock(made.victims[0]);
+  unlock(entry);
+}
+
+TEST_F(StoreTest, TheVictimIsTheLeastRecentlyUsed) {
+  make_unshared(2);
+  run(1);
+  run(2);
+  hit(1);
+  run(3);
+  EXPECT_EQ(state(2), "recorded");
+  EXPECT_EQ(run(1), "hit");
+  run(2);
+  EXPECT_EQ(state(3), "recorded");
+  EXPECT_EQ(state(1), "live");
+  EXPECT_EQ(stats().evictions, 2u);
+  Entry* entry = record(4);
+  hit(1);  // after the run of key 4 has begun
+  EXPECT_EQ(obtain(entry), "3: own");
+  EXPECT_EQ(state(2), "recorded");
+  unlock(entry);
+}
+
+TEST_F(StoreTest, WhatIsInUseOrPinnedIsNotEvicted) {
+  make_unshared(3);
+  for (int i = 1; i <= 3; ++i) run(i);
+  Entry* entry = record(4);
+  Entry* locked = find_free(1);
+  Entry* entered = find_free(2);
+  store().enter(entered);
+  unlock(entered);
+  EXPECT_TRUE(store().pin(key(3), true));
+  EXPECT_EQ(text_of(decide(entry).plan), "direct");
+  EXPECT_EQ(state(4), "recorded");
+  EXPECT_EQ(info(4).rule, Rule::kNone);
+  EXPECT_EQ(now(), (Numbers{3, 4, 0, 3000}));
+  EXPECT_EQ(stats().evictions, 0u);
+
+  unlock(locked);
+  EXPECT_EQ(obtain(entry), "3: own");
+  EXPECT_EQ(state(1), "recorded");
+  store().lose(entry, Loss::kFailed, true, false, absl::OkStatus());
+  EXPECT_EQ(obtain(entry), "1: own");
+  unlock(entry);
+  EXPECT_EQ(store().leave(entered, std::nullopt), nullptr);
+  run(1);
+  EXPECT_EQ(state(2), "recorded");
+  run(2);
+  EXPECT_EQ(state(4), "recorded");
+  EXPECT_TRUE(store().pin(key(3), false));
+  run(4);
+  EXPECT_EQ(state(3), "recorded");
+}
+
+TEST_F(StoreTest, WithoutLeaveToEvictNothingIsEvicted) {
+  make_unshared(1);
+  run(1);
+  Entry* entry = record(2);
+  EXPECT_EQ(text_of(decide(entry, nullptr, /*may_evict=*/false).plan), "direct");
+  EXPECT_EQ(state(1), "live");
+  EXPECT_TRUE(is_free(1));
+  EXPECT_EQ(state(2), "recorded");
+  EXPECT_EQ(stats().evictions, 0u);
+  unlock(entry);
+  erase(1);
+  entry = find_free(2);
+  EXPECT_EQ(text_of(decide(entry, nullptr, /*may_evict=*/false).plan), "1: own");
+  unlock(entry);
+}
+
+TEST_F(StoreTest, NothingIsEvictedIfThatIsNotEnough) {
+  make({.share = Share::kNever, .max_device_bytes = 2000});
+  run(1);
+  run(2);
+  Entry* in_use = find_free(2);
+  Entry* entry = record(3, alone(/*bytes=*/2000));
+  EXPECT_EQ(text_of(decide(entry).plan), "direct");
+  EXPECT_EQ(state(1), "live");
+  EXPECT_TRUE(is_free(1)) << "it was locked while the plan was made";
+  unlock(in_use);
+  const Store::Decision made = decide(entry);
+  EXPECT_EQ(text_of(made.plan), "3: own");
+  ASSERT_EQ(made.victims.size(), 2u);
+  EXPECT_EQ(made.victims[0]->key, key(1));
+  EXPECT_EQ(made.victims[1]->key, key(2));
+  EXPECT_FALSE(is_free(1) || is_free(2));
+  EXPECT_EQ(now(), (Numbers{1, 3, 0, 2000}));
+  EXPECT_EQ(stats().evictions, 2u);
+  for (Entry* victim : made.victims) unlock(victim);
+  unlock(entry);
+}
+
+TEST_F(StoreTest, ALenderIsFoundBeforeThePlanCounts) {
+  make({.max_executables = 1});
+  run(1, sibling());
+  Entry* entry = record(2, sibling());
+  find_family(entry);
+  Entry* lender = find_lender(entry);
+  ASSERT_NE(lender, nullptr);
+  EXPECT_EQ(lender->key, key(1));
+  EXPECT_FALSE(is_free(1)) << "it is locked for the caller";
+  EXPECT_EQ(state(1), "live");
+  EXPECT_EQ(state(2), "recorded");
+
+  const Store::Decision made = decide(entry, lender);
+  EXPECT_EQ(text_of(made.plan), "2: borrow");
+  EXPECT_EQ(made.lender, lender);
+  EXPECT_TRUE(made.victims.empty());
+  EXPECT_FALSE(is_free(1));
+  EXPECT_EQ(state(1), "recorded");
+  EXPECT_EQ(info(1).executable_lost, Loss::kLent);
+  EXPECT_EQ(state(2), "live");
+  EXPECT_EQ(info(2).rule, Rule::kSibling);
+  EXPECT_EQ(now(), (Numbers{1, 2, 1, 1000}));
+  EXPECT_EQ(stats().evictions, 0u);
+  unlock(lender);
+  unlock(entry);
+  EXPECT_EQ(run(1), "2: borrow");
+  EXPECT_EQ(info(2).executable_lost, Loss::kLent);
+}
+
+TEST_F(StoreTest, WhatIsInUseDoesNotLend) {
+  make({.max_executables = 1});
+  run(1, sibling());
+  Entry* entry = record(2, sibling());
+  find_family(entry);
+  Entry* in_use = find_free(1);
+  EXPECT_EQ(text_of(decide(entry).plan), "direct");
+  store().enter(in_use);
+  unlock(in_use);
+  EXPECT_EQ(text_of(decide(entry).plan), "direct");
+  EXPECT_EQ(store().leave(in_use, std::nullopt), nullptr);
+  store().pin(key(1), true);
+  EXPECT_EQ(text_of(decide(entry).plan), "direct");
+  EXPECT_EQ(state(1), "live");
+  store().pin(key(1), false);
+  EXPECT_EQ(obtain(entry), "2: borrow");
+  unlock(entry);
+}
+
+TEST_F(StoreTest, ASiblingThatWouldBeEvictedLendsInstead) {
+  make({.max_executables = 2});
+  price(std::numeric_limits<Cost>::max());
+  run(1, sibling());
+  run(2);
+  Entry* entry = record(3, sibling());
+  find_family(entry);
+  Entry* lender = find_lender(entry);
+  ASSERT_NE(lender, nullptr);
+  const Store::Decision made = decide(entry, lender);
+  EXPECT_EQ(text_of(made.plan), "3: borrow");
+  EXPECT_EQ(made.lender, lender);
+  EXPECT_TRUE(made.victims.empty());
+  EXPECT_FALSE(is_free(1));
+  EXPECT_EQ(info(1).executable_lost, Loss::kLent);
+  EXPECT_EQ(info(3).rule, Rule::kEviction);
+  EXPECT_EQ(now(), (Numbers{2, 3, 1, 2000}));
+  EXPECT_EQ(stats().evictions, 0u);
+  unlock(lender);
+  unlock(entry);
+}
+
+TEST_F(StoreTest, ALenderThatIsTooDearStaysAsItIs) {
+  make({.max_executables = 2});
+  price(std::numeric_limits<Cost>::max());
+  run(1, sibling());
+  run(2);
+  hit(1);
+  Entry* entry = record(3, sibling());
+  find_family(entry);
+  Entry* lender = find_lender(entry);
+  ASSERT_NE(lender, nullptr);
+  const Store::Decision made = decide(entry, lender);
+  EXPECT_EQ(text_of(made.plan), "3: own");
+  EXPECT_EQ(made.lender, lender);
+  ASSERT_EQ(made.victims.size(), 1u);
+  EXPECT_EQ(made.victims[0]->key, key(2));
+  EXPECT_EQ(state(1), "live");
+  EXPECT_FALSE(is_free(1)) << "the caller still has its lock";
+  unlock(made.victims[0]);
+  unlock(lender);
+  unlock(entry);
+}
+
+// A key of another stream has the same signature, so its executable can be brought over.
+TEST_F(StoreTest, TheLenderMayBeOneThatWasNotOffered) {
+  make({.max_executables = 1});
+  run(1, sibling(), /*stream=*/1);
+  Entry* entry = record(2, sibling());
+  find_family(entry, /*stream=*/2);
+  EXPECT_NE(info(1).family, info(2).family);
+  const Store::Decision made = decide(entry);
+  EXPECT_EQ(text_of(made.plan), "3: borrow");
+  ASSERT_NE(made.lender, nullptr);
+  EXPECT_EQ(made.lender->key, key(1));
+  EXPECT_TRUE(made.victims.empty());
+  EXPECT_FALSE(is_free(1)) << "it is locked for the caller";
+  EXPECT_EQ(info(1).executable_lost, Loss::kLent);
+  EXPECT_EQ(state(2), "live");
+  EXPECT_EQ(now(), (Numbers{1, 2, 2, 1000}));
+  unlock(made.lender);
+  unlock(entry);
+}
+
+TEST_F(StoreTest, ALenderMayGiveWayToATable) {
+  make({.share = Share::kAlways, .max_executables = 8});
+  run(1, sibling(/*table_class=*/1));
+  Entry* entry = record(2, sibling(/*table_class=*/1));
+  find_family(entry);
+  Entry* lender = find_lender(entry);
+  ASSERT_NE(lender, nullptr);
+  const Store::Decision made = decide(entry, lender);
+  EXPECT_EQ(text_of(made.plan), "2: table");
+  ASSERT_EQ(made.victims.size(), 1u);
+  EXPECT_EQ(made.victims[0], lender);
+  EXPECT_EQ(made.lender, lender);
+  EXPECT_FALSE(is_free(1));
+  EXPECT_EQ(info(1).executable_lost, Loss::kEvicted);
+  EXPECT_EQ(info(2).rule, Rule::kSibling);
+  EXPECT_EQ(now(), (Numbers{1, 2, 1, 1100}));
+  EXPECT_EQ(stats().evictions, 1u);
+  unlock(lender);
+  unlock(entry);
+}
+
+// Each time the sibling lends, unless another thread uses it.
+TEST_F(StoreTest, ASiblingDoesNotLendWhileAnotherThreadUsesIt) {
+  constexpr int kTimes = 200;
+  make({.max_executables = 1});
+  run(1, sibling());
+  Entry* entry = record(2, sibling());
+  find_family(entry);
+  std::atomic<bool> is_over{false};
+  int uses = 0, lent = 0;  // `uses` is guarded by the sibling's lock.
+  std::thread user([&] {
+    while (!is_over) {
+      if (Entry* const sibling = find_free(1)) {
+        EXPECT_EQ(sibling->state, State::kLive);
+        ++uses;
+        unlock(sibling);
+      }
+      std::this_thread::yield();
+    }
+  });
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (lent < kTimes && std::chrono::steady_clock::now() < end) {
+    Store::Decision looked;
+    if (store().decide(entry, nullptr, {}, /*may_evict=*/true, &looked)) {
+      EXPECT_EQ(text_of(looked.plan), "direct");
+      EXPECT_EQ(looked.lender, nullptr);
+    }
+    if (looked.lender == nullptr) continue;
+    ++uses;
+    const Store::Decision made = decide(entry, looked.lender);
+    EXPECT_EQ(text_of(made.plan), "2: borrow");
+    EXPECT_EQ(made.lender, looked.lender);
+    store().undone(entry, made.lender, made.plan);
+    unlock(made.lender);
+    ++lent;
+  }
+  is_over = true;
+  user.join();
+  EXPECT_EQ(lent, kTimes);
+  EXPECT_GE(uses, kTimes);
+  unlock(entry);
+}
+
+TEST_F(StoreTest, ALoanMayBeUndone) {
+  make({.max_executables = 1});
+  run(1, sibling());
+  Entry* entry = record(2, sibling());
+  find_family(entry);
+  Entry* lender = find_lender(entry);
+  const Store::Decision made = decide(entry, lender);
+  EXPECT_EQ(state(2), "live");
+  store().undone(entry, lender, made.plan);
+  EXPECT_EQ(state(1), "live");
+  EXPECT_EQ(info(1).estimated_device_bytes, 1000u);
+  EXPECT_EQ(state(2), "recorded");
+  EXPECT_EQ(info(2).estimated_device_bytes, 0u);
+  EXPECT_EQ(now(), (Numbers{1, 2, 1, 1000}));
+  unlock(lender);
+  EXPECT_EQ(obtain(entry), "2: borrow") << "it may be lent again";
+  unlock(entry);
+}
+
+TEST_F(StoreTest, OneMoreIsEvictedInFavourOfAnEntry) {
+  make_unshared(8);
+  run(1);
+  run(2);
+  hit(1);
+  Entry* entry = record(3);
+  EXPECT_EQ(text_of(decide(entry).plan), "1: own");
+  Entry* victim = store().evict_one(entry);
+  ASSERT_NE(victim, nullptr);
+  EXPECT_EQ(victim->key, key(2));
+  EXPECT_FALSE(is_free(2)) << "it is locked for the caller";
+  EXPECT_EQ(state(2), "recorded");
+  EXPECT_EQ(info(2).executable_lost, Loss::kEvicted);
+  EXPECT_EQ(now(), (Numbers{2, 3, 0, 2000}));
+  EXPECT_EQ(stats().evictions, 1u);
+  Entry* in_use = find_free(1);
+  EXPECT_EQ(store().evict_one(entry), nullptr);
+  unlock(in_use);
+  store().pin(key(1), true);
+  EXPECT_EQ(store().evict_one(entry), nullptr);
+  store().pin(key(1), false);
+  EXPECT_EQ(store().evict_one(entry), in_use);
+  EXPECT_EQ(store().evict_one(entry), nullptr) << "only the entry's own is left";
+  EXPECT_EQ(state(3), "live");
+  EXPECT_EQ(stats().evictions, 2u);
+  unlock(in_use);
+  unlock(victim);
+  unlock(entry);
+}
+
+// Destroying an executable that the device updates may take long, so such a one is the last to be evicted.
+TEST_F(StoreTest, TheEntryInWhoseFavourATableIsEvictedDoesNotCount) {
+  make_table();
+  Entry* entry = record(2);
+  EXPECT_EQ(obtain(entry), "1: own");
+  Entry* victim = store().evict_one(entry);
+  ASSERT_NE(victim, nullptr);
+  EXPECT_EQ(victim->key, key(1));
+  EXPECT_EQ(now(), (Numbers{1, 3, 1, 1000}));
+  unlock(victim);
+  unlock(entry);
+}
+
+TEST_F(StoreTest, AnErasedEntryIsNotEvicted) {
+  run(1);
+  Entry* entry = record(2);
+  Entry* erased = find_free(1);
+  EXPECT_EQ(erase(1), 0);
+  (void)erased->lock.unlock();  // It is idle, and nothing has swept since.
+  EXPECT_EQ(store().evict_one(entry), nullptr);
+  EXPECT_EQ(recycle(store().wake()), 1);
+  unlock(entry);
+}
+
+}  // namespace
+}  // namespace graphcache

@@ -1,0 +1,13 @@
+// The main of the suites store_*. That of the other suites is linked with a CUDA runtime.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  const int result = RUN_ALL_TESTS();
+  const testing::UnitTest& tests = *testing::UnitTest::GetInstance();
+  std::printf("\n%d passed, %d failed, %d skipped\n", tests.successful_test_count(), tests.failed_test_count(),
+              tests.skipped_test_count());
+  return result;
+}

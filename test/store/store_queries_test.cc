@@ -1,0 +1,158 @@
+// What a program asks the store, without a cache: counts of direct runs, texts, entries and totals.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "store_support.h"
+
+namespace graphcache {
+namespace {
+
+// ---- Direct runs and texts ------------------------------------------------------------------------------------------
+
+TEST_F(StoreTest, DirectRunsCountByTheirReason) {
+  Entry* entry = claim(1);
+  store().count_direct(entry, EagerReason::kNothingCaptured);
+  EXPECT_EQ(info(1).eager_reason, EagerReason::kNothingCaptured);
+  store().enter(entry);
+  unlock(entry);
+  EXPECT_EQ(store().leave(entry, EagerReason::kBudget), nullptr);
+  EXPECT_EQ(info(1).eager_reason, EagerReason::kBudget);
+  store().count_direct(EagerReason::kBudget);  // of no entry
+  store().enter(entry);
+  EXPECT_EQ(store().leave(entry, std::nullopt), nullptr);
+  EXPECT_EQ(info(1).outcomes[static_cast<int>(Outcome::kEager)], 2u);
+  Stats stats;
+  stats.outcomes[static_cast<int>(Outcome::kEager)] = 10;
+  store().add_to(&stats);
+  EXPECT_EQ(stats.outcome(Outcome::kEager), 13u);
+  EXPECT_EQ(stats.eager(EagerReason::kBudget), 2u);
+  EXPECT_EQ(stats.eager(EagerReason::kNothingCaptured), 1u);
+}
+
+TEST_F(StoreTest, ADirectRunOfAnErasedEntryCounts) {
+  Entry* entry = claim(1);
+  store().enter(entry);
+  unlock(entry);
+  EXPECT_EQ(erase(1), 0);
+  EXPECT_EQ(recycle(store().leave(entry, EagerReason::kDisabled)), 1);
+  EXPECT_EQ(stats().eager(EagerReason::kDisabled), 1u);
+}
+
+TEST_F(StoreTest, EqualNotesAreCounted) {
+  Entry* entry = claim(1);
+  const auto note = [&](std::vector<Counted> Notes::*kind, const std::string& text) {
+    return store().note(entry, kind, text, [&](const std::string& known) { return known[0] == text[0]; });
+  };
+  EXPECT_TRUE(note(&Notes::stale, "a: 1"));
+  EXPECT_TRUE(note(&Notes::stale, "b: 1"));
+  EXPECT_FALSE(note(&Notes::stale, "a: 2"));
+  EXPECT_TRUE(note(&Notes::stray_work, "a: 3"));
+  const EntryInfo noted = info(1);
+  ASSERT_EQ(noted.stale.size(), 2u);
+  EXPECT_EQ(noted.stale[0].text, "a: 2") << "the last one";
+  EXPECT_EQ(noted.stale[0].count, 2u);
+  EXPECT_EQ(noted.stale[1].text, "b: 1");
+  EXPECT_EQ(noted.stale[1].count, 1u);
+  ASSERT_EQ(noted.stray_work.size(), 1u);
+  EXPECT_EQ(noted.stray_work[0].text, "a: 3");
+  for (char first = '0'; first < 'a'; ++first) note(&Notes::stale, std::string(1, first));
+  EXPECT_EQ(info(1).stale.size(), 32u) << "there may be any number";
+  EXPECT_FALSE(note(&Notes::stale, "c"));
+  unlock(entry);
+}
+
+// ---- What a program asks for ----------------------------------------------------------------------------------------
+
+TEST_F(StoreTest, AKeyIsPinnedAtAllItsPlaces) {
+  EXPECT_FALSE(store().pin(key(1), true));
+  unlock(claim(1, kHere));
+  unlock(claim(1, kThere));
+  unlock(claim(2));
+  EXPECT_TRUE(store().pin(key(1), true));
+  for (const EntryInfo& info : store().entries()) EXPECT_EQ(info.pinned, info.key == key(1));
+  EXPECT_TRUE(store().pin(key(1), false));
+  for (const EntryInfo& info : store().entries()) EXPECT_FALSE(info.pinned);
+}
+
+TEST_F(StoreTest, EntriesAreInOrderOfUse) {
+  constexpr int kMany = 600;  // More than are looked at while the lock is held.
+  for (int i = 0; i < kMany; ++i) unlock(claim(i));
+  Entry* entry = claim(5);
+  EXPECT_TRUE(store().begin(entry));  // an epoch ends
+  unlock(entry);
+  hit(7);
+  hit(3);
+  const std::vector<EntryInfo> entries = store().entries();
+  ASSERT_EQ(entries.size(), static_cast<std::size_t>(kMany));
+  std::vector<std::string> wanted = names_of({3, 7, 5});
+  for (int i = kMany - 1; i >= 0; --i) {
+    if (i != 3 && i != 5 && i != 7) wanted.push_back(key(i).to_string());
+  }
+  EXPECT_EQ(order(), wanted);
+  for (std::size_t i = 0; i < entries.size(); ++i) EXPECT_EQ(entries[i].last_use_order, i);
+}
+
+TEST_F(StoreTest, AnEntryHasItsLabelAndItsRuns) {
+  Entry* entry = used(store().claim(key("step", 8), kHere));
+  entry->outcomes[static_cast<int>(Outcome::kPatched)].add(2);
+  entry->outcomes[static_cast<int>(Outcome::kReplayed)].add(3);
+  entry->replayed.add(4);
+  const EntryInfo info = store().entries().at(0);
+  EXPECT_EQ(info.label, "step");
+  EXPECT_EQ(info.outcomes[static_cast<int>(Outcome::kPatched)], 2u);
+  EXPECT_EQ(info.outcomes[static_cast<int>(Outcome::kReplayed)], 7u);
+  unlock(entry);
+}
+
+TEST_F(StoreTest, MatchingKeysAreFoundWithoutTheLock) {
+  constexpr int kMany = 600;
+  for (int i = 0; i < kMany; ++i) unlock(i % 3 == 0 ? record(i) : claim(i));
+  int asked = 0;
+  const std::vector<Key> keys = store().matching([&](const Key& which) {
+    ++asked;
+    return store().contains(which);  // takes the lock
+  });
+  EXPECT_EQ(asked, kMany);
+  std::set<std::string> found;
+  for (const Key& which : keys) found.insert(which.to_string());
+  EXPECT_EQ(keys.size(), static_cast<std::size_t>(kMany / 3));
+  EXPECT_EQ(found.size(), keys.size());
+  for (int i = 0; i < kMany; i += 3) EXPECT_TRUE(found.contains(key(i).to_string())) << i;
+  EXPECT_TRUE(store().matching([](const Key&) { return false; }).empty());
+}
+
+TEST_F(StoreTest, StatsHaveAllTotals) {
+  using std::chrono::nanoseconds;
+  Totals& totals = store().totals;
+  std::uint64_t last = 0;
+  for (Totals::Count* count : {&totals.failed, &totals.captures, &totals.capture_failures, &totals.instantiations,
+                               &totals.updates, &totals.set_switches, &totals.evictions, &totals.forgotten,
+                               &totals.refused_device_updates, &totals.verified, &totals.stale}) {
+    *count = ++last;
+  }
+  for (Totals::Count& count : totals.refused_updates) count = ++last;
+  for (Totals::Time* time :
+       {&totals.capture_time, &totals.instantiate_time, &totals.update_time, &totals.first_launch_time}) {
+    *time = static_cast<nanoseconds::rep>(++last);
+  }
+  const Stats stats = this->stats();
+  EXPECT_EQ((Numbers{stats.failed, stats.captures, stats.capture_failures, stats.instantiations, stats.updates,
+                     stats.set_switches, stats.evictions, stats.forgotten, stats.refused_device_updates, stats.verified,
+                     stats.stale}),
+            (Numbers{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));
+  for (std::size_t i = 0; i < kUpdateRefusalCount; ++i) EXPECT_EQ(stats.refused_updates[i], 12 + i);
+  EXPECT_EQ(stats.capture_time, nanoseconds(19));
+  EXPECT_EQ(stats.instantiate_time, nanoseconds(20));
+  EXPECT_EQ(stats.update_time, nanoseconds(21));
+  EXPECT_EQ(stats.first_launch_time, nanoseconds(22));
+}
+
+}  // namespace
+}  // namespace graphcache

@@ -1,0 +1,268 @@
+// Shared by the suites of the store: what an entry has is a StoredGraph, and executables exist only in the store's
+// books. Tests play the part of runs.
+#pragma once
+
+#include <absl/status/status.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "graphcache/key.h"
+#include "graphcache/stats.h"
+#include "index_support.h"
+#include "policy/policy.h"
+#include "store/store.h"
+
+namespace graphcache {
+
+using Numbers = std::vector<std::uint64_t>;
+
+// What a capture gives, and what can be read of it.
+struct StoredGraph : EntryGraphs {
+  GraphFacts facts;
+  std::optional<std::string> signature;
+};
+
+// Its shape is like no other one's, so it is never read.
+inline StoredGraph alone(std::size_t bytes = 1000) {
+  static std::atomic<std::uint64_t> last_shape{100};
+  StoredGraph graph;
+  graph.facts = {.shape = ++last_shape, .nodes = 100, .bytes = bytes};
+  return graph;
+}
+
+// All of them have the same signature. With a class they can share a table.
+inline StoredGraph sibling(std::uint64_t table_class = 0) {
+  StoredGraph graph;
+  graph.facts = {.table_class = table_class, .shape = 1, .nodes = 100, .bytes = 1000};
+  if (table_class != 0) graph.facts.table_bytes = 100, graph.facts.set_bytes = 10;
+  graph.signature = "of siblings";
+  return graph;
+}
+
+// The rule's number, and what the key gets.
+inline std::string text_of(const Plan& plan) {
+  const char* const rules[] = {"", "1: ", "2: ", "3: "};
+  const char* const actions[] = {"direct", "own", "table", "borrow"};
+  return std::string(rules[static_cast<int>(plan.rule)]) + actions[static_cast<int>(plan.action)];
+}
+
+// Waits for `flag`, but not for ever, so that a test fails instead of hanging.
+inline bool comes_true(const std::atomic<bool>& flag) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!flag && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return flag;
+}
+
+// Long enough for another thread to begin to wait. If it has not, the test passes without having tested anything.
+inline void let_others_wait() { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
+
+inline void in_threads(int count, const std::function<void(int)>& work) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) threads.emplace_back(work, i);
+  for (std::thread& thread : threads) thread.join();
+}
+
+class StoreTest : public testing::Test {
+ protected:
+  void SetUp() override { make({}); }
+  void make(const Limits& limits, std::size_t max_templates = 1000) {
+    store_ = std::make_unique<Store>(limits, max_templates, epoch_);
+  }
+  // Each key has an executable of its own.
+  void make_unshared(std::size_t max_executables) {
+    make({.share = Share::kNever, .max_executables = max_executables});
+  }
+  Store& store() { return *store_; }
+  std::uint64_t epoch() const { return epoch_; }
+  // What an update costs. The default is cheaper than anything else.
+  void price(Cost update) { price_ = update; }
+
+  // After every test nothing is locked or waits for its end, and the counts are those of the entries.
+  void TearDown() override {
+    EXPECT_EQ(recycle(store().wake()), 0);
+    Numbers counted{0, 0, 0, 0};
+    std::set<std::uint64_t> families;
+    std::set<std::string> keys;
+    std::size_t unlocked = 0;
+    const std::vector<EntryInfo> entries = store().entries();
+    for (const EntryInfo& info : entries) {
+      EXPECT_LE(info.live, info.recorded);
+      counted[0] += info.live;
+      counted[1] += info.recorded;
+      if (info.family != 0) families.insert(info.family);
+      counted[3] += info.estimated_device_bytes;
+      if (!keys.insert(info.key.to_string()).second) continue;
+      for (const detail::Site& site : {kHere, kThere}) unlocked += is_free(info.key, site) ? 1 : 0;
+    }
+    counted[2] = families.size();
+    EXPECT_EQ(now(), counted);
+    EXPECT_EQ(unlocked, entries.size());
+  }
+
+  // ---- The steps of a run ----
+
+  Entry* used(Entry* entry) {
+    entry->used_in = epoch_.load();
+    entry->used_at = ++uses_;
+    return entry;
+  }
+  Entry* claim(int number, const detail::Site& site = kHere) { return used(store().claim(key(number), site)); }
+  Entry* find_free(int number, const detail::Site& site = kHere) { return store().find_free(key(number), site); }
+  // Returns how many erased entries have come to their end.
+  int unlock(Entry* locked) { return recycle(store().unlock(locked)); }
+  int recycle(Store::Gone gone) {
+    int count = 0;
+    for (Entry* entry = gone; entry != nullptr; entry = entry->older, ++count) entry->graphs.reset();
+    if (gone != nullptr) store().recycle(gone);
+    return count;
+  }
+  int erase(int number) {
+    std::size_t found = 0;
+    const Key keys[] = {key(number)};
+    return recycle(store().erase(keys, &found));
+  }
+
+  void hit(int number) {
+    Entry* const entry = find_free(number);
+    ASSERT_NE(entry, nullptr);
+    unlock(used(entry));
+  }
+  void capture(Entry* locked, StoredGraph graph) {
+    const GraphFacts facts = graph.facts;
+    locked->graphs = std::make_unique<StoredGraph>(std::move(graph));
+    store().captured(locked, {.shape = facts.shape, .nodes = facts.nodes, .bytes = facts.bytes}, 100, 7);
+  }
+  // A run up to its capture. The entry is locked.
+  Entry* record(int number, StoredGraph graph = alone()) {
+    Entry* const entry = claim(number);
+    EXPECT_TRUE(store().begin(entry));
+    capture(entry, std::move(graph));
+    return entry;
+  }
+  void read(Entry* locked) {
+    const StoredGraph& graph = static_cast<StoredGraph&>(*locked->graphs);
+    store().described(locked, graph.facts, graph.signature);
+  }
+  void find_family(Entry* locked, std::uint64_t stream = 1) {
+    const Store::ToRead to_read = store().join_family(locked, stream);
+    if (to_read.other != nullptr) {
+      read(to_read.other);
+      unlock(to_read.other);
+    }
+    if (to_read.itself) read(locked);
+  }
+  Offer offer_of(const Entry* lender) const {
+    if (lender == nullptr) return {};
+    return {.lender = lender->id,
+            .update = price_,
+            .set_bytes = static_cast<const StoredGraph&>(*lender->graphs).facts.set_bytes};
+  }
+  Store::Decision decide(Entry* locked, Entry* lender = nullptr, bool may_evict = true) {
+    Store::Decision made;
+    EXPECT_TRUE(store().decide(locked, lender, offer_of(lender), may_evict, &made));
+    return made;
+  }
+  // The lender that is found first, locked, or null.
+  Entry* find_lender(Entry* locked) {
+    Store::Decision made;
+    EXPECT_FALSE(store().decide(locked, nullptr, {}, /*may_evict=*/true, &made));
+    EXPECT_TRUE(made.victims.empty());
+    return made.lender;
+  }
+  std::string obtain(Entry* locked) {
+    Entry* lender = nullptr;
+    for (;;) {
+      Store::Decision made;
+      const bool is_decided = store().decide(locked, lender, offer_of(lender), /*may_evict=*/true, &made);
+      for (Entry* victim : made.victims) {
+        if (victim != lender) unlock(victim);
+      }
+      if (made.lender != lender && lender != nullptr) unlock(lender);
+      lender = made.lender;
+      if (!is_decided) continue;
+      if (lender != nullptr) unlock(lender);
+      return text_of(made.plan);
+    }
+  }
+  // Everything that a run asks of the store. Returns what the key gets, or "hit".
+  std::string run(int number, StoredGraph graph = alone(), std::uint64_t stream = 1) {
+    Entry* const entry = claim(number);
+    (void)store().begin(entry);
+    std::string got = "hit";
+    if (entry->state != State::kLive) {
+      if (entry->graphs == nullptr) capture(entry, std::move(graph));
+      find_family(entry, stream);
+      got = obtain(entry);
+    }
+    unlock(entry);
+    return got;
+  }
+  void drop_surplus() {
+    while (Entry* const dropped = store().drop_surplus()) {
+      dropped->graphs.reset();
+      unlock(dropped);
+    }
+  }
+  // Key 0 has lent its executable to the table of key 1.
+  void make_table(std::size_t max_device_bytes = Limits().max_device_bytes) {
+    make({.share = Share::kAlways, .max_executables = 8, .max_device_bytes = max_device_bytes});
+    EXPECT_EQ(run(0, sibling(/*table_class=*/1)), "1: own");
+    EXPECT_EQ(run(1, sibling(/*table_class=*/1)), "2: table");
+    EXPECT_EQ(now(), (Numbers{1, 2, 1, 1100}));
+  }
+
+  // ---- What the store says ----
+
+  bool is_free(const Key& of, const detail::Site& site) {
+    Entry* const entry = store().find_free(of, site);
+    if (entry != nullptr) unlock(entry);
+    return entry != nullptr;
+  }
+  bool is_free(int number) { return is_free(key(number), kHere); }
+  std::optional<EntryInfo> find_info(int number) const {
+    for (EntryInfo& info : store_->entries()) {
+      if (info.key == key(number)) return std::move(info);
+    }
+    return std::nullopt;
+  }
+  EntryInfo info(int number) const { return find_info(number).value_or(EntryInfo()); }
+  std::string state(int number) const {
+    const std::optional<EntryInfo> info = find_info(number);
+    return !info ? "none" : info->live ? "live" : info->recorded ? "recorded" : "cold";
+  }
+  // Keys of entries, the one that was used last first.
+  std::vector<std::string> order() const {
+    std::vector<std::string> keys;
+    for (const EntryInfo& info : store_->entries()) keys.push_back(info.key.to_string());
+    return keys;
+  }
+  Stats stats() const {
+    Stats stats;
+    store_->add_to(&stats);
+    return stats;
+  }
+  // What there is: executables, templates, families, and bytes of device memory.
+  Numbers now() const {
+    const Stats stats = this->stats();
+    return {stats.live_executables, stats.live_templates, stats.families, stats.estimated_device_bytes};
+  }
+
+ private:
+  std::atomic<std::uint64_t> epoch_{0}, uses_{0};
+  std::unique_ptr<Store> store_;
+  Cost price_ = 0;
+};
+
+}  // namespace graphcache
