@@ -122,6 +122,8 @@ class Related {
 
   Handle get() const { return handle_.get(); }
   Handle release() { return handle_.release(); }
+  // Whether the graph has clones or executables that are not destroyed, by whichever thread.
+  bool has_relatives() const { return kin_.use_count() > 1; }
   // Hold this mutex while cloning or instantiating the graph. The result shares it.
   const Kin& kin() {
     if (kin_ == nullptr) kin_ = std::make_shared<Mutex>();

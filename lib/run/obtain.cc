@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "cuda/compat.h"
@@ -229,8 +230,15 @@ Run::Obtained Run::buy(Plan& plan, bool may_evict, cudaStream_t stream) {
     if (result.error == cudaErrorMemoryAllocation && may_evict) {
       if (Entry* const victim = core_.store.evict_one(entry_.get())) evict(victim);
     }
-    // A graph that allocates memory can have only one executable, and its last one may still wait for destruction.
+    // A graph that allocates memory can have only one executable. Its last one may still wait for destruction, or be
+    // in the hands of another thread that is about to destroy it.
+    constexpr std::chrono::microseconds kPause(100);
+    int pauses = result.error == cudaErrorNotSupported ? 1000 : 0;
     result = core_.collect_all();
+    for (; result.error == cudaSuccess && pauses > 0 && own().graph.graph.has_relatives(); --pauses) {
+      std::this_thread::sleep_for(kPause);
+      result = core_.collect_all();
+    }
     if (result.error == cudaSuccess) {
       cudaDeviceGraphMemTrim(core_.options.device);
       result = instantiate(plan, stream);

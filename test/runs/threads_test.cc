@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "size.h"
 #include "threads_support.h"
 
 namespace graphcache::test {
@@ -328,6 +329,40 @@ TEST_F(ThreadsTest, KeyThatLostItsExecutableIsRestoredOnceByManyThreads) {
     EXPECT_EQ(cache.stats().instantiations, before.instantiations + 1);
     for (int i = 0; i < count(); ++i) EXPECT_EQ(lane(i).sum.first(), static_cast<float>(repetition * (i + 1))) << i;
   }
+}
+
+// CUDA allows a graph that allocates one executable. So a key that comes back waits until its former executable is
+// gone, also if another thread has taken that to destroy it.
+TEST_F(ThreadsTest, AGraphOfOneExecutableIsRestoredWhileOtherThreadsDestroyIt) {
+  Options options = unshared(1);
+  options.max_templates = 16;
+  Cache cache(options);
+  const int runs = by_size(300, 3000, 20000);
+  std::atomic<bool> ended{false};
+  std::atomic<int> failed{0};
+  in_threads(2, [&](int i) {
+    Lane& mine = lane(i);
+    if (i == 1) {
+      for (int n = 0; !ended; ++n) {
+        failed += run_add(cache, key("evicts", n % 3), mine, 1.0f).ok() ? 0 : 1;
+      }
+      return;
+    }
+    const auto allocates = [&](cudaStream_t on) {
+      void* memory = nullptr;
+      (void)cudaMallocAsync(&memory, 64, on);
+      (void)launch(add, kGrid, kBlock, on, mine.sum.get(), kSize, 1.0f);
+      (void)cudaFreeAsync(memory, on);
+    };
+    for (int n = 0; n < runs; ++n) {
+      failed += cache.run(key("allocates"), mine.stream, allocates).ok() ? 0 : 1;
+      failed += n % 4 != 0 || cache.warm(key("allocates"), mine.stream, allocates).ok() ? 0 : 1;
+    }
+    ended = true;
+  });
+  EXPECT_EQ(failed, 0);
+  EXPECT_EQ(cache.stats().eager(EagerReason::kRefused), 0u);
+  EXPECT_EQ(lane(0).sum.first(), static_cast<float>(runs));
 }
 
 }  // namespace
