@@ -4,6 +4,7 @@
 #include <absl/strings/escaping.h>
 #include <absl/strings/str_cat.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <new>
 #include <string>
@@ -61,6 +62,8 @@ absl::Status cuda_failure(std::string_view call, cudaError_t error) noexcept {
                  error == cudaErrorInitializationError
                      ? "; a process that was forked from one that has used CUDA cannot use it: fork before the first "
                        "CUDA call and the first run, or start a new program"
+                 : error == cudaErrorContextIsDestroyed
+                     ? "; after cudaDeviceReset, Cache::clear() lets the cache begin anew"
                      : "");
 }
 
@@ -122,6 +125,62 @@ void add_failure(absl::Status* status, const absl::Status& why) {
 
 bool is_capture_error(cudaError_t error) {
   return error >= cudaErrorStreamCaptureUnsupported && error <= cudaErrorStreamCaptureWrongThread;
+}
+
+namespace {
+
+// Latches an error by a call that fails with it and does nothing else. Returns whether there is one.
+bool latch(cudaError_t error) {
+  int value = 0;
+  void* memory = nullptr;
+  cudaFunction_t function = nullptr;
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // Some of these calls may break captures (fact 2).
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  switch (error) {
+    case cudaErrorInvalidValue:
+      cudaGetDevice(nullptr);
+      break;
+    case cudaErrorMemoryAllocation:
+      cudaMalloc(&memory, SIZE_MAX / 2);
+      break;
+    case cudaErrorInvalidDeviceFunction:
+      cudaGetFuncBySymbol(&function, &value);
+      break;
+    case cudaErrorInvalidDevice:
+      cudaDeviceGetAttribute(&value, cudaDevAttrWarpSize, -1);
+      break;
+    case cudaErrorInvalidResourceHandle:
+      cudaEventQuery(nullptr);
+      break;
+    default:
+      break;
+  }
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  return cudaPeekAtLastError() == error;
+}
+
+}  // namespace
+
+LastErrorGuard::Replaced& LastErrorGuard::replaced() {
+  thread_local Replaced replaced;
+  return replaced;
+}
+
+cudaError_t LastErrorGuard::caused() const {
+  const cudaError_t now = cudaPeekAtLastError();
+  const bool is_replaced = found_ != cudaSuccess && replaced().times != times_ && replaced().by == now;
+  return now == found_ || is_replaced ? cudaSuccess : now;
+}
+
+void LastErrorGuard::settle() {
+  const cudaError_t now = cudaPeekAtLastError();
+  if (now == found_ || now == cudaSuccess) return;
+  if (found_ == cudaSuccess) {
+    cudaGetLastError();
+  } else if (!latch(found_)) {
+    ++replaced().times;
+    replaced().by = cudaPeekAtLastError();
+  }
 }
 
 DeviceGuard::DeviceGuard(int device) {

@@ -4,6 +4,7 @@
 #include <absl/status/status.h>
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
 #include <string_view>
 
 #include "graphcache/key.h"
@@ -51,27 +52,31 @@ void add_failure(absl::Status* status, const absl::Status& why);
 // Errors by which a call reports that a capture forbids it, or that a capture broke.
 bool is_capture_error(cudaError_t error);
 
-// Restores the thread's last-error slot (law 4, fact 31). The slot can be read and cleared, but not set. So an error
-// that was there before and has been overwritten cannot be restored. In that case the slot is not cleared either, so
-// that the caller still sees that something failed.
+// Restores the thread's last-error slot (law 4, fact 31). CUDA can read and clear the slot, but not set it. So an error
+// that was there before and has been overwritten comes back by a call that fails with it. Few errors have such a call.
+// For the others the slot keeps the newer error, so that the caller still sees that something failed.
 class LastErrorGuard {
  public:
-  LastErrorGuard() : found_(cudaPeekAtLastError()) {}
+  LastErrorGuard() = default;
   ~LastErrorGuard() { settle(); }
   LastErrorGuard(const LastErrorGuard&) = delete;
   LastErrorGuard& operator=(const LastErrorGuard&) = delete;
 
-  // The error that was latched since construction or the last settle(), or cudaSuccess.
-  cudaError_t caused() const {
-    const cudaError_t now = cudaPeekAtLastError();
-    return now == found_ ? cudaSuccess : now;
-  }
-  void settle() {
-    if (found_ == cudaSuccess && cudaPeekAtLastError() != cudaSuccess) cudaGetLastError();
-  }
+  // The error that was latched since construction or the last settle(), or cudaSuccess. An error that a guard inside of
+  // this one could not replace by the older one does not count.
+  cudaError_t caused() const;
+  void settle();
 
  private:
-  cudaError_t found_;
+  // What guards of this thread have left in the slot in the place of an older error.
+  struct Replaced {
+    std::uint64_t times = 0;
+    cudaError_t by = cudaSuccess;  // The last one.
+  };
+  static Replaced& replaced();
+
+  const cudaError_t found_ = cudaPeekAtLastError();
+  const std::uint64_t times_ = replaced().times;
 };
 
 // Makes a device current during its lifetime.

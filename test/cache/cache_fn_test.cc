@@ -288,8 +288,123 @@ TEST_F(CacheTest, ErrorOfTheCallerStaysInTheLastErrorSlot) {
     (void)cudaStreamSynchronize(on);
     (void)add_one(on);
   }));
-  EXPECT_NE(cudaGetLastError(), cudaSuccess);  // perhaps replaced by a later error, but not cleared
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
   expect_sum(3);
+}
+
+// Law 4 on each way that a run can take. Each check names the way. What a direct call of `fn` does to the slot is its
+// own affair.
+TEST_F(CacheTest, EachWayOfARunLeavesAnOlderErrorInTheLastErrorSlot) {
+  EXPECT_EQ(cudaSetDevice(1000), cudaErrorInvalidDevice);
+  const auto expect_older = [](const std::string& way) {
+    EXPECT_EQ(cudaPeekAtLastError(), cudaErrorInvalidDevice) << way;
+  };
+  float wanted = 0;
+  const auto run = [&](Cache& cache, Outcome outcome, const std::string& way, const Key& key, cudaStream_t on,
+                       float value) {
+    EXPECT_TRUE(did(outcome, cache.run(key, on, params(value), [&](Recorder& rec, Slot<float> v) {
+      rec.launch(add, {kGrid, kBlock}, data.get(), kSize, v);
+    }))) << way;
+    wanted += value;
+    expect_older(way);
+  };
+  const auto run_allocating = [&](Cache& cache, Outcome outcome, const std::string& way, bool fails = false) {
+    const auto result = cache.run(key("allocates"), stream, [&](cudaStream_t s) -> cudaError_t {
+      void* memory = nullptr;
+      (void)cudaMallocAsync(&memory, 64, s);
+      (void)add_one(s);
+      (void)cudaFreeAsync(memory, s);
+      return fails ? cudaErrorUnknown : cudaSuccess;
+    });
+    EXPECT_TRUE(did(outcome, result)) << way;
+    wanted += 1;
+    expect_older(way);
+  };
+  Stream second;
+  for (const Sharing sharing : {Sharing::kNever, Sharing::kUpdates, Sharing::kTable}) {
+    Options options;
+    options.max_executables = 1;
+    force(&options, sharing);
+    Cache cache(options);
+    const Outcome first_other = sharing == Sharing::kNever ? Outcome::kInstantiated : Outcome::kUpdated;
+    const Outcome again = sharing == Sharing::kNever ? Outcome::kRestored : Outcome::kSwitched;
+    run(cache, Outcome::kInstantiated, "miss", key("a"), stream, 1);
+    run(cache, Outcome::kReplayed, "hit", key("a"), stream, 1);
+    run(cache, Outcome::kPatched, "hit with another value", key("a"), stream, 2);
+    run(cache, Outcome::kReplayed, "hit on another stream", key("a"), second, 2);
+    CUDA_OK(cudaStreamSynchronize(second));
+    run(cache, first_other, "eviction, or a loan", key("b"), stream, 3);
+    run(cache, again, "restore, or a switch", key("a"), stream, 4);
+    EXPECT_TRUE(cache.warm(key("c"), stream, [&](cudaStream_t s) { return add_one(s); }).ok());
+    expect_older("warm");
+    EXPECT_TRUE(cache.graph(key("a")).ok());
+    expect_older("graph");
+    EXPECT_TRUE(cache.erase(key("a")));
+    expect_older("erase");
+    cache.clear();
+    expect_older("clear");
+  }
+  {
+    Cache cache(unshared(1));
+    run_allocating(cache, Outcome::kInstantiated, "miss of a graph that has one executable");
+    run(cache, Outcome::kInstantiated, "eviction of that executable", key("b"), second, 1);
+    CUDA_OK(cudaStreamSynchronize(second));
+    run_allocating(cache, Outcome::kRestored, "restore of a graph that has one executable");
+    for (int i = 0; i < 40; ++i) run(cache, Outcome::kInstantiated, "collection", key("many", i), stream, 1);
+  }
+  expect_older("destruction");
+  Options verifying = unshared();
+  verifying.verify_every = 1;
+  Cache verified(verifying);
+  run(verified, Outcome::kInstantiated, "miss in verify mode", key("a"), stream, 1);
+  run(verified, Outcome::kReplayed, "verified hit", key("a"), stream, 1);
+  EXPECT_EQ(verified.stats().verified, 1u);
+  Cache disabled(unshared(0));
+  run(disabled, Outcome::kEager, "disabled cache", key("a"), stream, 1);
+  Cache cache(unshared());
+  EXPECT_RUN(kEager, cache.run(key("breaks"), stream, [&](cudaStream_t s) {
+    (void)cudaStreamSynchronize(s);
+    (void)add_one(s);
+  }));
+  wanted += 1;
+  expect_older("capture that breaks");
+  EXPECT_RUN(kEager, cache.run(key("fails under capture"), stream, [&](cudaStream_t s) {
+    if (is_capturing(s)) return cudaErrorUnknown;
+    return add_one(s);
+  }));
+  wanted += 1;
+  expect_older("fn that fails under capture");
+  EXPECT_RUN(kInstantiated, cache.run(key("own graph"), stream, [&] {
+    graphcache::Graph made;
+    CUDA_OK(cudaStreamBeginCapture(second, cudaStreamCaptureModeThreadLocal));
+    CUDA_OK(add_one(second));
+    CUDA_OK(cudaStreamEndCapture(second, &made.graph));
+    made.give_away = true;
+    return made;
+  }));
+  wanted += 1;
+  expect_older("graph of the program's own");
+  EXPECT_RUN(kInstantiated, cache.run(key("legacy"), cudaStreamLegacy, [&](cudaStream_t s) { return add_one(s); }));
+  wanted += 1;
+  expect_older("legacy stream");
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
+  expect_sum(wanted);
+}
+
+// The error of the run is its status.
+TEST_F(CacheTest, AFailedRunLeavesAnOlderErrorInTheLastErrorSlot) {
+  for (const Options& options : {unshared(), called_once(), unshared(0)}) {
+    Cache cache(options);
+    EXPECT_EQ(cudaSetDevice(1000), cudaErrorInvalidDevice);
+    const auto launch_nothing = [&](cudaStream_t s) {
+      (void)launch(add, dim3(0), kBlock, s, data.get(), kSize, 1.0f);  // leaves cudaErrorInvalidValue behind
+    };
+    EXPECT_FALSE(cache.run(key("k"), stream, launch_nothing).ok());
+    EXPECT_EQ(cudaPeekAtLastError(), cudaErrorInvalidDevice);
+    EXPECT_FAILURE(kInternal, cache.run(key("l"), stream, [&](cudaStream_t) { return cudaErrorUnknown; }));
+    EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidDevice);
+  }
+  expect_sum(0);
 }
 
 TEST_F(CacheTest, DestructionWithRunsInFlightLosesNone) {

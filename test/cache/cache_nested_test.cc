@@ -37,6 +37,36 @@ TEST_F(CacheTest, NestedRunOnTheSameStreamIsInlined) {
   EXPECT_FALSE(cache.contains(key("inner")));
 }
 
+// The inner run makes a call that CUDA refuses, because the graph's former executable still waits for its destruction.
+// There is no call that brings the older error back, so the newer one stays. It is not an error of the outer run's fn.
+TEST_F(CacheTest, AnErrorThatAnInnerRunLeavesInThePlaceOfAnOlderOneFailsNoOuterRun) {
+  Cache cache(unshared(1)), outer(unshared(0));
+  Stream other;
+  const auto allocates = [&](cudaStream_t on) {
+    void* memory = nullptr;
+    CUDA_OK(cudaMallocAsync(&memory, 64, on));
+    CUDA_OK(add_one(on));
+    CUDA_OK(cudaFreeAsync(memory, on));
+  };
+  EXPECT_RUN(kInstantiated, cache.run(key("allocates"), stream, allocates));
+  EXPECT_RUN(kInstantiated, cache.run(key("evicts"), other, [&](cudaStream_t on) { return add_one(on); }));
+  CUDA_OK(cudaStreamSynchronize(other));
+  cudaGraph_t none = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(stream, &none), cudaErrorIllegalState);
+  EXPECT_RUN(kEager, outer.run(key("outer"), stream, [&](cudaStream_t on) {
+    EXPECT_RUN(kRestored, cache.run(key("allocates"), on, allocates));
+    return add_one(on);
+  }));
+  EXPECT_NE(cudaGetLastError(), cudaSuccess);
+  // An error of fn's own still is one.
+  ASSERT_EQ(cudaStreamEndCapture(stream, &none), cudaErrorIllegalState);
+  EXPECT_FAILURE(kInvalidArgument, outer.run(key("fails"), stream, [&](cudaStream_t on) {
+    (void)launch(add, dim3(0), kBlock, on, data.get(), kSize, 1.0f);
+  }));
+  cudaGetLastError();
+  expect_sum(4);
+}
+
 // Such graphs have no siblings and only one executable each (fact 25). An evicted key gets its own again.
 TEST_F(CacheTest, GraphsThatAllocateAreReplayedAndRestored) {
   Options options;

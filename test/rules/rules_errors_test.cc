@@ -31,6 +31,35 @@ TEST_F(Fact31, TheSlotKeepsTheLatestError) {
   GIVES(cudaSuccess, cudaGetLastError());
 }
 
+// So the library can bring back an older error of these kinds, also inside a capture (lib/cuda/errors.cc).
+TEST_F(Fact31, FiveErrorsHaveACallThatFailsWithThemAndDoesNothingElse) {
+  const auto latch_all = [] {
+    int value = 0;
+    void* memory = nullptr;
+    cudaFunction_t function = nullptr;
+    GIVES(cudaErrorInvalidValue, cudaGetDevice(nullptr));
+    GIVES(cudaErrorInvalidValue, cudaGetLastError());
+    GIVES(cudaErrorMemoryAllocation, cudaMalloc(&memory, SIZE_MAX / 2));
+    GIVES(cudaErrorMemoryAllocation, cudaGetLastError());
+    GIVES(cudaErrorInvalidDeviceFunction, cudaGetFuncBySymbol(&function, &value));
+    GIVES(cudaErrorInvalidDeviceFunction, cudaGetLastError());
+    GIVES(cudaErrorInvalidDevice, cudaDeviceGetAttribute(&value, cudaDevAttrWarpSize, -1));
+    GIVES(cudaErrorInvalidDevice, cudaGetLastError());
+    GIVES(cudaErrorInvalidResourceHandle, cudaEventQuery(nullptr));
+    GIVES(cudaErrorInvalidResourceHandle, cudaGetLastError());
+  };
+  latch_all();
+  const cudaGraph_t graph = capture([&] {
+    OK(put(3, stream_));
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    OK(cudaThreadExchangeStreamCaptureMode(&mode));
+    latch_all();
+    OK(cudaThreadExchangeStreamCaptureMode(&mode));
+    OK(put(4, stream_));
+  });
+  EXPECT_EQ(4, run(instantiate(graph)));
+}
+
 TEST_F(Fact31, NotReadyIsNoError) {
   Busy busy(stream_);
   OK(cudaEventRecord(fork_, stream_));
