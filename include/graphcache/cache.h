@@ -160,7 +160,7 @@ class Cache {
   // std::bad_alloc.
   std::size_t erase_if(const std::function<bool(const Key&)>& predicate);
   // Forgets every key and destroys its executables. Waits for the work of the device, as cudaFree does. The counters
-  // stay.
+  // stay. The next run begins anew, and may be in another CUDA context: see "Contexts" below.
   void clear();
 
   // The counters. The call takes the same time for many keys as for few.
@@ -184,7 +184,7 @@ class Cache {
   absl::StatusOr<GraphInfo> graph(std::uint64_t entry) const;
 
   // Ok, or the reason why every run fails: invalid options, an unknown device once a run has looked for it, or a CUDA
-  // error that was fatal to the context.
+  // error that was fatal to the context. It does not ask which context is current.
   absl::Status status() const;
   // The options of the cache. From the first run or warm() on, they name the actual device.
   const Options& options() const;
@@ -233,8 +233,16 @@ class Cache {
 // if a copy has pageable host memory at an end that is no slot (Recorder::memcpy), or if a host function has its data
 // there, unless `fn` keeps that memory (Recorder::keep). Static data counts as pinned for host functions; and if such a
 // function is in another shared object than `fn`, as those of NCCL are, only data on a stack makes the key run
-// directly. Pinned memory that is freed or unregistered is not noticed. Code is memory too: erase the keys whose `fn`
-// or kernels are in a shared object before it is unloaded.
+// directly.
+//
+// Three changes of memory are not noticed, because only a second call at each hit would show them:
+//   - Pinned memory that is freed or unregistered (cudaHostUnregister): the launch fails.
+//   - Code that is unloaded (dlclose, cudaLibraryUnload, cuModuleUnload). Erase the keys whose `fn` or kernels it has
+//     before it goes: erase_if() finds them. Otherwise not only these keys crash. A run of another key whose graph has
+//     the same shape reads theirs, and so do graph() and the reports. clear() and the destructor do not.
+//   - A stack limit that is raised (cudaDeviceSetLimit with cudaLimitStackSize). An executable keeps the limit that it
+//     was instantiated with, so kernels that need more stack then access illegal addresses. Raise it before the first
+//     run, or clear() behind it.
 //
 // Memory from cudaMallocAsync in `fn` is freed in `fn`. If `fn` hands it out instead, the key runs directly
 // (kHandsOutMemory).
@@ -252,9 +260,20 @@ class Cache {
 // (docs/semantics.md, fact 35).
 //
 // The caller's state. After a run, the stream is as it was and accepts work, and the thread has its current device and
-// capture mode back. `fn` runs with the cache's device current. A successful run preserves the runtime's last error. If
-// a run fails, an older error may be replaced by a newer one, or cleared by the failed launch of a hit, because CUDA
-// cannot restore it. While an older error is there, an equal error that `fn` leaves behind is not noticed.
+// capture mode back. `fn` runs with the cache's device current. A run leaves the runtime's last error as it found it,
+// also if it fails, with two exceptions. CUDA cannot set that error. So if a CUDA call fails in the run, an older error
+// comes back by a call that fails with it: cudaErrorInvalidValue, MemoryAllocation, InvalidDeviceFunction,
+// InvalidDevice and InvalidResourceHandle have one, and any other is replaced by the newer error. And if CUDA refuses
+// the launch or a value of a hit, an older error is cleared. While an older error is there, an equal error that `fn`
+// leaves behind is not noticed.
+//
+// Contexts. A cache belongs to the CUDA context of its first run, and clear() ends that. To reset the device, call
+// clear() while no run is under way, and then cudaDeviceReset: the next run begins anew in the new context. Without
+// clear(), every run but a hit returns FailedPrecondition from then on, or cudaErrorContextIsDestroyed where there is
+// no context yet, until clear() is called. Nothing of the old context is touched: clear() and the destructor drop its
+// handles, and release what graphs keep. A hit is one call and cannot know: it launches what is gone, which may
+// crash. The same holds for a run while another context of the device is current (cuCtxSetCurrent), and there clear()
+// would drop what is alive: make the cache's own context current again instead.
 //
 // Failures under capture. If `fn` throws, returns an error or leaves one behind under capture, the capture is dropped
 // and `fn` is called again, directly. The result of that call counts: some code refuses to work under capture, and a

@@ -36,10 +36,11 @@ class DeviceCode {
     MutexLock lock(mutex_);
     return library_;
   }
-  // Drops the handles after a fatal error.
+  // Drops the handles, because their context is lost.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     if (library_ != nullptr) library_->release();
+    library_ = nullptr;
   }
 
  private:

@@ -49,6 +49,10 @@ CallResult DeviceMemory::take_error_word(Block* out) {
 }
 
 void DeviceMemory::own(std::unique_ptr<Waiting> block, Block* out) {
+  {
+    MutexLock lock(mutex_);
+    block->context = lost_contexts_;
+  }
   Waiting* const given = block.release();
   *out =
       // If this throws, the memory is freed.
@@ -57,7 +61,7 @@ void DeviceMemory::own(std::unique_ptr<Waiting> block, Block* out) {
 
 void DeviceMemory::give(Waiting* block) noexcept {
   MutexLock lock(mutex_);
-  if (abandoned_) {
+  if (block->context != lost_contexts_) {
     delete block;
     return;
   }
@@ -113,7 +117,8 @@ bool DeviceMemory::has_freed(bool much) {
 
 void DeviceMemory::abandon() {
   MutexLock lock(mutex_);
-  abandoned_ = true;
+  ++lost_contexts_;
+  late_error_ = cudaSuccess;
   pages_.clear();
   words_.clear();
   while (waiting_ != nullptr) delete std::exchange(waiting_, waiting_->next);

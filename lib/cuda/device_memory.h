@@ -52,7 +52,7 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   bool has_late_error() const { return late_error_.load(std::memory_order_relaxed) != cudaSuccess; }
   // The error that a launch has stored in a freed word.
   cudaError_t take_late_error() { return static_cast<cudaError_t>(late_error_.exchange(cudaSuccess)); }
-  // Drops everything that has been or will be freed, after a fatal error.
+  // Drops everything that has been taken so far, because its context is lost.
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -65,10 +65,11 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
     void* at = nullptr;
     std::size_t bytes = 0;  // What the block counts towards kMaxWaiting.
     bool is_word = false;
+    int context = 0;  // Number of the contexts that were lost before it was taken.
     Waiting* next = nullptr;
   };
 
-  void own(std::unique_ptr<Waiting> block, Block* out);
+  void own(std::unique_ptr<Waiting> block, Block* out) ABSL_LOCKS_EXCLUDED(mutex_);
   void give(Waiting* block) noexcept ABSL_LOCKS_EXCLUDED(mutex_);
 
   const int device_;
@@ -77,7 +78,7 @@ class DeviceMemory : public std::enable_shared_from_this<DeviceMemory> {
   std::size_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<void*> pages_ ABSL_GUARDED_BY(mutex_);  // The pages of words.
   std::vector<int*> words_ ABSL_GUARDED_BY(mutex_);   // The free words. Its capacity suffices for all words.
-  bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
+  int lost_contexts_ ABSL_GUARDED_BY(mutex_) = 0;
   std::atomic<int> late_error_{cudaSuccess};
 };
 

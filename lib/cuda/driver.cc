@@ -18,6 +18,7 @@ const Driver& driver() {
       function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(driver_function(name, version));
     };
     set(found.current_context, "cuCtxGetCurrent");
+    set(found.context_id, "cuCtxGetId");
     set(found.stream_context, "cuStreamGetCtx");
     set(found.pointer_attribute, "cuPointerGetAttribute");
     set(found.set_kernel_node, "cuGraphExecKernelNodeSetParams");
@@ -55,6 +56,17 @@ bool has_context() {
   int device = 0;
   if (cudaGetDevice(&device) == cudaSuccess) cudaSetDevice(device);
   return current_context() != nullptr;
+}
+
+CallResult find_context(int device, std::uint64_t* id) {
+  const DeviceGuard current(device);
+  const auto get = driver().context_id;
+  *id = UINT64_MAX - static_cast<std::uint64_t>(device);
+  if (current.result().error != cudaSuccess || get == nullptr || !has_context()) return current.result();
+  unsigned long long found = 0;
+  const CUresult result = get(nullptr, &found);
+  if (result == CUDA_SUCCESS) *id = found;
+  return {"cuCtxGetId", static_cast<cudaError_t>(result), /*latches=*/false};
 }
 
 CUfunction function_of_library(const void* kernel) {

@@ -6,13 +6,17 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 namespace graphcache {
 
+struct CallResult;  // cuda/errors.h
+
 struct Driver {
   int version;  // In the form of CUDART_VERSION; 0 if it is unknown.
   CUresult (*current_context)(CUcontext*);
+  CUresult (*context_id)(CUcontext, unsigned long long*);
   CUresult (*stream_context)(CUstream, CUcontext*);
   CUresult (*pointer_attribute)(void*, CUpointer_attribute, CUdeviceptr);
   CUresult (*set_kernel_node)(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*);
@@ -56,6 +60,10 @@ CUcontext current_context();
 // runtime call, which may be the patch of a hit, and a user of the driver API may remove it again. So this gives a
 // thread without a context that of its current device. Returns false if that fails.
 bool has_context();
+
+// Finds the id of the context that is current while the device is. After cudaDeviceReset the device has another
+// context, and no id is given twice. An older driver has no ids; then each device has one.
+CallResult find_context(int device, std::uint64_t* id);
 
 // The function of a library's kernel in the current context, or null if there is none. This needs the driver, because
 // cudaGetFuncBySymbol does not know such kernels.

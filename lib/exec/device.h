@@ -1,6 +1,7 @@
 // What a cache has on its device besides graphs and executables.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "cuda/device_memory.h"
@@ -20,10 +21,16 @@ struct Device {
         scratch(options.device),
         memory(std::make_shared<DeviceMemory>(options.device)),
         setter(options.device, memory, options.capture_mode),
-        memory_to_leave{{options.device, memory}},
+        memory_to_leave{{0, memory}},
         graveyard(options.device) {}
 
-  // Drops all handles after a fatal error, and those of graphs and executables that are added to the graveyard later.
+  // The runs from now on are in the context with this id. If they were in another one before, that one is lost.
+  void begin(std::uint64_t context) {
+    if (graveyard.context() != 0 && graveyard.context() != context) abandon();
+    graveyard.begin(context);
+  }
+  // Drops all handles, because the context is lost, and until begin() those of graphs and executables that are added to
+  // the graveyard.
   void abandon() {
     graveyard.abandon();
     scratch.abandon();

@@ -30,8 +30,8 @@ void Graveyard::add(std::list<Grave> place, std::unique_ptr<Executable> executab
   of.graph = std::move(graph);
   of.executable = std::move(executable);
   of.stream = stream;
-  of.device = device_;
   MutexLock lock(mutex_);
+  of.context = context_;
   if (!abandoned_) of.generation = last_generation;
   std::list<Grave>& others = set_aside ? aside_ : waiting_;
   others.splice(others.end(), place);
@@ -43,12 +43,12 @@ void Graveyard::keep_until_done(Executable::Formers& formers, const LaunchStream
     Grave& grave = graves.emplace_back();
     grave.kept = former;
     grave.stream = stream;
-    grave.device = device_;
   }
   formers.clear();
   MutexLock lock(mutex_);
-  if (!abandoned_) {
-    for (Grave& grave : graves) grave.generation = last_generation;
+  for (Grave& grave : graves) {
+    grave.context = context_;
+    if (!abandoned_) grave.generation = last_generation;
   }
   waiting_.splice(waiting_.end(), graves);
 } catch (const std::bad_alloc&) {
@@ -81,7 +81,7 @@ void Graveyard::limit(LaunchStream stream) {
 }
 
 bool Graveyard::is_done(Grave& grave, const LaunchStream& stream) {
-  if (grave.stream.handle == nullptr) return true;
+  if (grave.stream.handle == nullptr || grave.is_dropped()) return true;
   LastErrorGuard last_error;
   RelaxedCaptureMode relaxed;
   if (grave.fence.get() != nullptr) return is_over(cudaStreamQuery(grave.fence.get())) && wait(grave);
@@ -103,7 +103,7 @@ bool Graveyard::wait(Grave& grave) {
 }
 
 bool Graveyard::fence(Grave& grave) {
-  if (grave.stream.handle == nullptr || grave.has_mark()) return true;
+  if (grave.stream.handle == nullptr || grave.has_mark() || grave.is_dropped()) return true;
   LastErrorGuard last_error;
   RelaxedCaptureMode relaxed;
   const DeviceGuard current(device_);
@@ -184,7 +184,7 @@ CallResult Graveyard::collect_all(const DeviceMemory* to_wait, bool is_patient) 
   for (auto memory = others.memories_.begin(); memory != others.memories_.end();) {
     const auto next = std::next(memory);
     // Other owners exist as long as the memory's cache has not ended.
-    if (memory->first == device_ && memory->second.use_count() == 1) {
+    if (memory->first == context_ && memory->second.use_count() == 1) {
       memories.splice(memories.end(), others.memories_, memory);
     }
     memory = next;
@@ -215,7 +215,7 @@ std::list<Grave> Graveyard::take(bool and_aside) {
   MutexLock lock(others.mutex_);
   for (auto grave = others.waiting_.begin(); grave != others.waiting_.end();) {
     const auto next = std::next(grave);
-    if (grave->device == device_) waiting.splice(waiting.end(), others.waiting_, grave);
+    if (grave->context == context_) waiting.splice(waiting.end(), others.waiting_, grave);
     grave = next;
   }
   return waiting;
@@ -243,6 +243,7 @@ void Graveyard::leave_behind(Memories memory) {
     MutexLock lock(mutex_);
     waiting.swap(waiting_);
     dropped.swap(dropped_);
+    for (auto& [context, left] : memory) context = context_;
   }
   Graveyard& others = orphans();
   MutexLock lock(others.mutex_);
@@ -254,19 +255,23 @@ void Graveyard::leave_behind(Memories memory) {
   others.dropped_ = std::move(dropped);
 }
 
+void Graveyard::begin(std::uint64_t context) {
+  MutexLock lock(mutex_);
+  context_ = context;
+  abandoned_ = false;
+}
+
 void Graveyard::abandon() {
-  release_dropped();
-  std::list<Grave> waiting;
   MutexLock lock(mutex_);
   abandoned_ = true;  // Set before the generation changes: whatever is added from now on has none.
   ++last_generation;
-  waiting.swap(waiting_);
-  waiting.splice(waiting.end(), aside_);
 }
+
+bool Grave::is_dropped() const { return generation != Graveyard::last_generation; }
 
 // The executable is destroyed before the graph.
 Grave::~Grave() {
-  if (generation != Graveyard::last_generation) {
+  if (is_dropped()) {
     if (executable != nullptr) executable->abandon();
     graph.graph.release();
     done.release();

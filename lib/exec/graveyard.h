@@ -14,7 +14,7 @@
 // not do: parts of an upload run beside their stream, and the host's wait for that stream alone includes them
 // (docs/semantics.md).
 //
-// Each cache has its own graveyard. It also destroys what other caches of its device have left behind, but nothing of
+// Each cache has its own graveyard. It also destroys what other caches of its context have left behind, but nothing of
 // other devices: work in flight there may depend on what this thread launches next (docs/demos/data_parallel.md).
 #pragma once
 
@@ -61,11 +61,12 @@ struct Grave {
   LaunchStream stream;                     // The stream of the last launch, if there was one.
   Event done;                              // Recorded behind the last launch, or empty.
   OwnedStream fence;                       // Has the upload behind the last launch, or none.
-  int device = 0;
-  // Generation of the context. If it has changed by the time of destruction, the handles are dropped.
+  std::uint64_t context = 0;               // The id of its context.
+  // Number of contexts that were lost before. If it has changed by the time of destruction, the handles are dropped.
   std::uint64_t generation = kDropped;
 
   static constexpr std::uint64_t kDropped = UINT64_MAX;
+  bool is_dropped() const;
 
   // Whether `done` or `fence` will show that the last launch is complete.
   bool has_mark() const { return done.get() != nullptr || fence.get() != nullptr; }
@@ -100,10 +101,14 @@ class Graveyard {
   bool empty() ABSL_LOCKS_EXCLUDED(mutex_);
   // For a cache that is destroyed inside a capture. Runs of the device's other caches destroy what waits. The memory
   // behind it is freed at the next erase, clear or end of one of them. Allocates nothing.
-  using Memories = std::list<std::pair<int, std::shared_ptr<DeviceMemory>>>;  // Paired with their devices.
+  using Memories = std::list<std::pair<std::uint64_t, std::shared_ptr<DeviceMemory>>>;  // Paired with their contexts.
   void leave_behind(Memories memory) ABSL_LOCKS_EXCLUDED(mutex_);
-  // After a fatal error: drops the handles of everything that waits, and of everything added later. What is added later
-  // waits for collect_all().
+  // What is added from now on is of the context with this id.
+  void begin(std::uint64_t context) ABSL_LOCKS_EXCLUDED(mutex_);
+  // That id, or 0 before begin().
+  std::uint64_t context() const { return context_; }
+  // The context is lost: drops the handles of everything that waits, and of everything that is added until begin(). All
+  // that waits for collect_all().
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -138,6 +143,7 @@ class Graveyard {
 
   const int device_;
   Mutex mutex_;
+  std::atomic<std::uint64_t> context_{0};
   std::list<Grave> waiting_ ABSL_GUARDED_BY(mutex_);
   std::list<Grave> aside_ ABSL_GUARDED_BY(mutex_);         // Added with set_aside.
   std::shared_ptr<Kept> dropped_ ABSL_GUARDED_BY(mutex_);  // The first of a list.

@@ -25,7 +25,7 @@ class Updater {
 
   explicit Updater(std::shared_ptr<DeviceMemory> memory);
 
-  // A failure is permanent: what the driver has refused once is not loaded again.
+  // A failure is permanent in a context: what the driver has refused once is not loaded again.
   CallResult load(Kernels* out) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
     if (failed_.error == cudaSuccess) failed_ = code_.load(out);
@@ -38,8 +38,12 @@ class Updater {
   // than were set (docs/semantics.md). `probed` caches the results for the functions of one graph.
   using Probed = std::unordered_map<const void*, bool>;
   CallResult can_set_grid(cudaGraphNode_t node, Probed* probed, bool* can);
-  // Drops the handles after a fatal error.
-  void abandon() { code_.abandon(); }
+  // Drops the handles, because their context is lost.
+  void abandon() ABSL_LOCKS_EXCLUDED(mutex_) {
+    code_.abandon();
+    MutexLock lock(mutex_);
+    failed_ = {};
+  }
 
  private:
   CallResult probe(const CUDA_KERNEL_NODE_PARAMS& params, bool* can);

@@ -147,6 +147,7 @@ cudaError_t CUDARTAPI cudaSetDevice(int device) {
   return enter(Function::kSetDevice, [&](const Call& call) {
     if (!exists(call.state, device)) return cudaErrorInvalidDevice;
     call.thread.device = device;
+    call.thread.context = 0;
     return cudaSuccess;
   });
 }

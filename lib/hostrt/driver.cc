@@ -33,9 +33,16 @@ constexpr std::uintptr_t kContexts = std::uintptr_t{0xc0c} << 52;  // no address
 
 CUcontext context_of(int device) { return reinterpret_cast<CUcontext>(kContexts + device); }
 
+// The contexts that cuCtxCreate makes have handles of their own. Streams, memory and executables belong to the device
+// here, whatever the context: only the ids tell the contexts of a device apart.
+constexpr std::uintptr_t kMadeContexts = kContexts + (std::uintptr_t{1} << 32);
+
 CUresult current_context(CUcontext* context) {
   if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *context = has_context() ? context_of(this_thread().device) : nullptr;
+  const Thread& thread = this_thread();
+  *context = !has_context()        ? nullptr
+             : thread.context != 0 ? reinterpret_cast<CUcontext>(kMadeContexts + thread.context)
+                                   : context_of(thread.device);
   return CUDA_SUCCESS;
 }
 
@@ -199,10 +206,58 @@ CUresult function_of(CUfunction* function, CUkernel kernel) {
   });
 }
 
+CUresult make_context(CUcontext* context, unsigned, CUdevice device) {
+  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return call_driver(Function::kCtxCreate, [&] {
+    return enter(Function::kCtxCreate, [&](const Call& call) {
+      if (device < 0 || device >= call.state.device_count) return cudaErrorInvalidDevice;
+      const std::uint64_t id = ++call.state.last_context_id;
+      call.state.contexts[id] = device;
+      call.thread.context = id;
+      call.thread.device = device;
+      *context = reinterpret_cast<CUcontext>(kMadeContexts + id);
+      return cudaSuccess;
+    });
+  });
+}
+
+CUresult set_current_context(CUcontext context) {
+  return call_driver(Function::kCtxSetCurrent, [&] {
+    return enter(Function::kCtxSetCurrent, [&](const Call& call) {
+      const std::uintptr_t primary = reinterpret_cast<std::uintptr_t>(context) - kContexts;
+      if (primary < static_cast<std::uintptr_t>(call.state.device_count)) {
+        call.thread.context = 0;
+        call.thread.device = static_cast<int>(primary);
+        return cudaSuccess;
+      }
+      const auto made = call.state.contexts.find(reinterpret_cast<std::uintptr_t>(context) - kMadeContexts);
+      if (made == call.state.contexts.end()) return cudaErrorDeviceUninitialized;
+      call.thread.context = made->first;
+      call.thread.device = made->second;
+      return cudaSuccess;
+    });
+  });
+}
+
+CUresult destroy_context(CUcontext context) {
+  return call_driver(Function::kCtxDestroy, [&] {
+    return enter(Function::kCtxDestroy, [&](const Call& call) {
+      const std::uint64_t id = reinterpret_cast<std::uintptr_t>(context) - kMadeContexts;
+      return call.state.contexts.erase(id) != 0 ? cudaSuccess : cudaErrorDeviceUninitialized;
+    });
+  });
+}
+
 CUresult context_id_of(CUcontext context, unsigned long long* id) {
   if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return call_driver(Function::kCtxGetId, [&] {
     return enter(Function::kCtxGetId, [&](const Call& call) {
+      const std::uint64_t made =
+          context == nullptr ? call.thread.context : reinterpret_cast<std::uintptr_t>(context) - kMadeContexts;
+      if (made != 0 && (context == nullptr || call.state.contexts.count(made) != 0)) {
+        *id = made;
+        return call.state.contexts.count(made) != 0 ? cudaSuccess : cudaErrorContextIsDestroyed;
+      }
       const std::uintptr_t device = reinterpret_cast<std::uintptr_t>(context) - kContexts;
       const bool is_known = context == nullptr || device < static_cast<std::uintptr_t>(call.state.device_count);
       if (!is_known) return cudaErrorDeviceUninitialized;
@@ -286,8 +341,11 @@ struct EntryPoint {
 };
 
 const EntryPoint kEntryPoints[] = {
+    {"cuCtxCreate", 3020, reinterpret_cast<void*>(&make_context)},
+    {"cuCtxDestroy", 4000, reinterpret_cast<void*>(&destroy_context)},
     {"cuCtxGetCurrent", 4000, reinterpret_cast<void*>(&current_context)},
     {"cuCtxGetId", 12000, reinterpret_cast<void*>(&context_id_of)},
+    {"cuCtxSetCurrent", 4000, reinterpret_cast<void*>(&set_current_context)},
     {"cuFuncGetName", 12030, reinterpret_cast<void*>(&function_name)},
     {"cuFuncGetParamInfo", 12040, reinterpret_cast<void*>(&parameter_info)},
     {"cuGraphAddKernelNode", 12000, reinterpret_cast<void*>(&add_kernel_node)},

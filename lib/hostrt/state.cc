@@ -158,6 +158,7 @@ void destroy_everything(State& state) {
   state.registered_memory.clear();
   state.quarantine.clear();
   state.context_ids.clear();
+  state.contexts.clear();
   state.ended_after.clear();
 }
 
@@ -219,6 +220,9 @@ bool needs_context(Function function) {
     case Function::kGetDriverEntryPoint:
     case Function::kDeviceReset:
     case Function::kCtxGetId:
+    case Function::kCtxCreate:
+    case Function::kCtxDestroy:
+    case Function::kCtxSetCurrent:
     case Function::kGraphCreate:
     case Function::kGraphClone:
     case Function::kGraphDestroy:

@@ -58,6 +58,7 @@ struct Thread {
   std::uint64_t id = 0;     // 0 until the first call
   std::uint64_t epoch = 0;  // epoch of the last reset() that these values have seen
   int device = 0;
+  std::uint64_t context = 0;  // id of the current context if cuCtxCreate made it; 0 for the device's primary context
   cudaError_t last_error = cudaSuccess;
   cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
   bool in_work = false;          // inside a kernel or a host function
@@ -119,7 +120,8 @@ struct State {
   std::string last_stray;
   std::uint64_t last_call = 0;
   std::uint64_t last_context_id = 0;
-  std::map<int, std::uint64_t> context_ids;  // keyed by device
+  std::map<int, std::uint64_t> context_ids;  // of primary contexts, keyed by device
+  std::map<std::uint64_t, int> contexts;     // devices of the contexts that cuCtxCreate made, keyed by id
   std::map<int, std::uint64_t> ended_after;  // per device without a context: context_uses() when its context ended
   Place launched;                            // place of the launch whose nodes are running
   const Program* running = nullptr;          // program of that launch

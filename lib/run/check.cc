@@ -11,6 +11,7 @@ namespace graphcache {
 absl::Status Run::check() {
   if (absl::Status lost = core_.status(); !lost.ok()) return lost;
   if (const char* const unfit = call_.unfit(); unfit != nullptr) return absl::InvalidArgumentError(unfit);
+  if (absl::Status other = core_.check_context(); !other.ok()) return other;
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   cudaError_t error = cudaStreamIsCapturing(stream_, &capturing);
   if (error != cudaSuccess) return cuda_failure("cudaStreamIsCapturing", error);

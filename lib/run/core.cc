@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "cuda/compat.h"
+#include "cuda/driver.h"
 #include "graph/graph_info.h"
 #include "graphcache/status.h"
 #include "policy/mechanisms.h"
@@ -49,6 +50,17 @@ absl::Status find_device(cudaStream_t stream, int* device) {
   return absl::OkStatus();
 }
 
+absl::Status find_or_make_context(int device, std::uint64_t* id) {
+  const LastErrorGuard last_error;
+  CallResult found = find_context(device, id);
+  if (found.error == cudaErrorContextIsDestroyed) {  // Since cudaDeviceReset there was no call that makes one.
+    const DeviceGuard current(device);
+    RelaxedCaptureMode relaxed;
+    if (cudaFree(nullptr) == cudaSuccess) found = find_context(device, id);
+  }
+  return found.error == cudaSuccess ? absl::OkStatus() : cuda_failure(found.call, found.error);
+}
+
 }  // namespace
 
 Core::Core(const Options& options, absl::Status invalid)
@@ -77,16 +89,27 @@ Core::~Core() {
 
 // So a process can make caches and then fork.
 absl::Status Core::begin(cudaStream_t stream) {
-  if (has_begun()) return absl::OkStatus();
+  if (is_begun_.load(std::memory_order_acquire)) return absl::OkStatus();
   if (!invalid.ok()) return invalid;
   MutexLock lock(mutex_);
-  if (has_begun()) return absl::OkStatus();
+  if (is_begun_) return absl::OkStatus();
   if (is_fatal(cuda_error(not_begun_))) return not_begun_;
-  if (not_begun_ = find_device(stream, &options.device); !not_begun_.ok()) return not_begun_;
-  device = std::make_unique<Device>(options);
-  if (enabled && options.diagnose) find_diagnoser();
-  is_usual = enabled && !options.inline_in_foreign_capture && options.verify_every == 0 && !audience->wants_launches();
+  if (!has_begun()) not_begun_ = find_device(stream, &options.device);
+  std::uint64_t context = 0;
+  if (not_begun_.ok()) not_begun_ = find_or_make_context(options.device, &context);
+  if (!not_begun_.ok()) return not_begun_;
+  if (lost_ && context == device->graveyard.context()) return fatal_;
+  if (device == nullptr) {
+    device = std::make_unique<Device>(options);
+    if (enabled && options.diagnose) find_diagnoser();
+    is_usual =
+        enabled && !options.inline_in_foreign_capture && options.verify_every == 0 && !audience->wants_launches();
+  }
+  device->begin(context);
+  fatal_ = absl::OkStatus();
+  lost_ = false;
   has_begun_ = true;
+  is_begun_ = true;
   if (is_usual) hits->late_error = &device->memory->late_error();
   return absl::OkStatus();
 }
@@ -103,6 +126,27 @@ absl::Status Core::status() const {
   if (has_begun() && !lost_) return absl::OkStatus();
   MutexLock lock(mutex_);
   return has_begun() ? fatal_ : not_begun_;
+}
+
+// What is lost has no handles any more.
+absl::Status Core::check_context() const {
+  if (!has_begun() || lost_) return absl::OkStatus();
+  std::uint64_t context = 0;
+  const CallResult found = find_context(options.device, &context);
+  if (found.error != cudaSuccess) return cuda_failure(found.call, found.error);
+  if (context == device->graveyard.context()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the CUDA context that the cache began in is not the current one: cudaDeviceReset or cuCtxDestroy has ended it, "
+      "or cuCtxSetCurrent has made another one current. Cache::clear() lets the cache begin anew");
+}
+
+// Allocates nothing, because it is called while a run ends.
+bool Core::is_here() const {
+  if (!has_begun() || lost_) return true;
+  const LastErrorGuard last_error;
+  std::uint64_t context = 0;
+  const cudaError_t error = find_context(options.device, &context).error;
+  return error == cudaSuccess ? context == device->graveyard.context() : !is_fatal(error);
 }
 
 absl::Status Core::failed(const Key& key, absl::Status why) {
@@ -122,7 +166,7 @@ void Core::lose(const absl::Status& why) {
     lost_ = true;
   }
   device->abandon();
-  clear();
+  drop_all();
 }
 
 void Core::log(std::string_view text) const noexcept {
@@ -220,14 +264,26 @@ std::size_t Core::erase(absl::Span<const Key> keys) {
   std::size_t found = 0;
   for (std::size_t i = 0; i < keys.size(); i += kAtOnce) bury(store.erase(keys.subspan(i, kAtOnce), &found));
   bury(store.wake());  // A run that was just ending may not have seen that its entry was erased.
-  if (!has_begun()) return found;
+  if (!has_begun() || !is_here()) return found;
   device->graveyard.collect_all(nullptr, /*is_patient=*/true);
   if (!lost_ && active_recording == nullptr) trim();
   return found;
 }
 
-// The store's lock is not fair: runs get it while this thread sleeps.
+// Behind it the program may reset the device, so that the next run finds another context.
 void Core::clear() {
+  {
+    MutexLock lock(mutex_);
+    is_begun_ = false;
+    not_begun_ = absl::OkStatus();
+    hits->late_error = &detail::Hits::kUnusual;  // So hits look whether the cache has begun.
+  }
+  if (!is_here()) device->abandon();
+  drop_all();
+}
+
+// The store's lock is not fair: runs get it while this thread sleeps.
+void Core::drop_all() {
   constexpr std::chrono::microseconds kPause(20);
   std::optional<EntryTable::Walk> walk;
   do {
@@ -259,6 +315,7 @@ absl::StatusOr<GraphInfo> Core::graph(std::uint64_t number) {
   const LastErrorGuard last_error;
   DeviceGuard current(options.device);
   if (!current.status().ok()) return current.status();
+  if (absl::Status other = check_context(); !other.ok()) return other;
   const Executable* const executable = executable_of(*entry);
   const Recorded& of = recorded(*entry);
   if (!read_graph_info(of.readable(), *of.content, executable == nullptr ? nullptr : executable->exec(), &info)) {

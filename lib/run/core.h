@@ -35,10 +35,16 @@ class Core {
   Core(const Options& options, absl::Status invalid);
   ~Core();
 
-  // The first call makes what needs CUDA, on the stream's device if the options name none.
+  // The first call makes what needs CUDA, on the stream's device if the options name none. The first call after clear()
+  // begins anew, perhaps in another context of that device.
   absl::Status begin(cudaStream_t stream) ABSL_LOCKS_EXCLUDED(mutex_);
   bool has_begun() const { return has_begun_.load(std::memory_order_acquire); }
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // An error if the current context is not the one that the cache has begun in, or if the driver does not say. Nothing
+  // of the cache may be used then.
+  absl::Status check_context() const;
+  // Whether the current context is that one as far as is known, so that things may be destroyed.
+  bool is_here() const;
 
   // Counts a failed run of the key, and returns its error.
   absl::Status failed(const Key& key, absl::Status why);
@@ -51,7 +57,7 @@ class Core {
   void destroy(Store::Gone gone) {
     if (gone == nullptr) return;
     bury(gone);
-    device->graveyard.collect_all();
+    if (is_here()) device->graveyard.collect_all();
   }
 
   // The entry, which is locked, loses its executable or the promise of one, and perhaps its template.
@@ -100,11 +106,13 @@ class Core {
 
   void find_diagnoser();
   void lose(const absl::Status& why);
+  void drop_all();
   void bury(Store::Gone gone, bool set_aside = false);
   Epitaph epitaph_of(const Entry& entry, Loss why, bool drops_graph) const noexcept;
   Epitaph last_epitaph_of(const Entry& entry) const noexcept;
 
   std::atomic<bool> has_begun_{false};
+  std::atomic<bool> is_begun_{false};  // Since the last clear().
   std::atomic<bool> lost_{false};
   mutable Mutex mutex_;
   absl::Status not_begun_ ABSL_GUARDED_BY(mutex_);  // Why the last call of begin() failed.

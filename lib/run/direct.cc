@@ -60,7 +60,9 @@ absl::StatusOr<Outcome> Run::run_inside() {
 
 // Adds the work of a run to the capture that its stream is part of.
 absl::StatusOr<Outcome> Run::run_inlined() {
+  const LastErrorGuard last_error;
   if (absl::Status lost = core_.status(); !lost.ok()) return failed(std::move(lost));
+  if (absl::Status other = core_.check_context(); !other.ok()) return failed(std::move(other));
   if (call_.makes_graph()) {
     return failed(
         absl::FailedPreconditionError("a graph that fn returns cannot run inside a capture: add it there as "

@@ -70,7 +70,9 @@ TEST_F(ErrorsTest, FailedQueryOfTheDeviceIsReturned) {
 }
 
 TEST_F(ErrorsTest, FailedQueryOfTheDeviceIsReturnedByWarm) {
-  for (const int nth : {1, 2}) {  // for the stream's device, and for the current one
+  // For the context that the cache begins in, whether it still is the current one, the stream's device, and the current
+  // device; twice for the call of `fn`.
+  for (int nth = 1; nth <= 6; ++nth) {
     Cache cache;
     hostrt::fail_call("cudaGetDevice", nth, cudaErrorUnknown);
     expect_failed(cache.warm(key("my label"), *stream, work()), "cudaGetDevice", cudaErrorUnknown, cache, *stream);

@@ -14,6 +14,7 @@
 #include <string>
 #include <thread>
 
+#include "forced_ways.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "hostrt_misuse.h"
@@ -241,6 +242,245 @@ TEST_F(HostrtMisuse, ACacheInAForkedChildFailsAndEnds) {
   ASSERT_TRUE(caching->run(0, 1).ok());
   OK(cudaStreamSynchronize(stream_));
   EXPECT_EQ(4, sum_);
+}
+
+// ---- A cache and another context (fact 33) ----
+
+// A cache of each kind, and work with everything that a cache has on its device: an executable that is updated on the
+// device, a table, memory for copies of 0 bytes, streams of its own, kernels that write values.
+class ContextTest : public HostrtMisuse {
+ protected:
+  struct Kind {
+    const char* name;
+    Sharing sharing;
+    int max_executables;
+    int verify_every;
+  };
+  static constexpr Kind kKinds[] = {
+      {"plain", Sharing::kNever, 8, 0},   {"evicting", Sharing::kNever, 1, 0},    {"updates", Sharing::kUpdates, 1, 0},
+      {"a table", Sharing::kTable, 1, 0}, {"verify mode", Sharing::kNever, 8, 1}, {"disabled", Sharing::kNever, 0, 0},
+  };
+
+  static Options options_of(const Kind& kind) {
+    Options options;
+    options.max_executables = kind.max_executables;
+    options.verify_every = kind.verify_every;
+    force(&options, kind.sharing);
+    if (kind.sharing == Sharing::kNever && kind.max_executables > 1) force(Patching::kDeviceUpdated);
+    return options;
+  }
+
+  absl::StatusOr<Outcome> run(Cache& cache, int key, cudaStream_t on, float value, std::size_t bytes = 4) {
+    return cache.run(graphcache::key("context", key), on, params(value, bytes),
+                     [&, key](Recorder& rec, Slot<float> v, Slot<std::size_t> n) {
+                       rec.write(&written_, v);
+                       rec.memset(&set_, 1, n);
+                       rec.launch(add, {1, 1}, &sum_, 1, v);
+                       rec.launch(add, {1, 1}, &others_, 1, static_cast<float>(key));
+                     });
+  }
+  // Runs, switches, evicts, writes values and empty sets. Adds 31 to sum_.
+  void use(Cache& cache, cudaStream_t on) {
+    for (const int key : {1, 2, 1}) EXPECT_TRUE(run(cache, key, on, 2).ok());
+    EXPECT_TRUE(run(cache, 1, on, 3, 0).ok());
+    EXPECT_TRUE(run(cache, 2, cudaStreamLegacy, 4).ok());
+    EXPECT_TRUE(run(cache, 2, cudaStreamPerThread, 5).ok());
+    EXPECT_TRUE(run(cache, 4, on, 6).ok());
+    EXPECT_TRUE(run(cache, 3, on, 7).ok());
+    OK(cudaDeviceSynchronize());
+    EXPECT_EQ(31, sum_);
+    EXPECT_EQ(7, written_);
+    sum_ = 0;
+  }
+  // Resets the device. The program's next call makes another context.
+  void reset_device() {
+    OK(cudaDeviceSynchronize());
+    OK(cudaDeviceReset());
+    OK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  }
+
+  static bool says_context(const absl::Status& status) {
+    return status.code() == absl::StatusCode::kFailedPrecondition &&
+           status.ToString().find("the CUDA context that the cache began in is not the current one") !=
+               std::string::npos &&
+           status.ToString().find("Cache::clear()") != std::string::npos;
+  }
+  // Each way of the cache but a hit, whose one call cannot know.
+  void expect_refusals(Cache& cache) {
+    const int calls = fn_calls_;
+    const auto count = [&](cudaStream_t) { ++fn_calls_; };
+    EXPECT_TRUE(says_context(run(cache, 9, stream_, 1).status()));
+    EXPECT_TRUE(says_context(run(cache, 9, cudaStreamLegacy, 1).status()));
+    EXPECT_TRUE(says_context(cache.run(graphcache::key("new"), stream_, count).status()));
+    EXPECT_TRUE(says_context(cache.warm(graphcache::key("new"), stream_, count)) ||
+                cache.options().max_executables == 0);
+    const absl::StatusOr<GraphInfo> graph = cache.graph(graphcache::key("context", 3));
+    EXPECT_TRUE(says_context(graph.status()) || graph.status().code() == absl::StatusCode::kNotFound);
+    EXPECT_EQ(cache.erase(graphcache::key("context", 4)), cache.options().max_executables != 0);
+    EXPECT_EQ(cache.stats().failed, cache.options().max_executables == 0 ? 3u : 4u);
+    EXPECT_EQ(fn_calls_, calls);
+    EXPECT_TRUE(cache.status().ok());
+    EXPECT_EQ(0, sum_);
+    expect_no_misuse();
+  }
+
+  float written_ = 0, others_ = 0, set_ = 0;
+  int fn_calls_ = 0;
+};
+
+TEST_F(ContextTest, ACacheThatWasClearedBeforeADeviceResetBeginsAnew) {
+  for (const Kind& kind : kKinds) {
+    SCOPED_TRACE(kind.name);
+    hostrt::reset();
+    OK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    {
+      Cache cache(options_of(kind));
+      for (int i = 0; i < 3; ++i) {
+        use(cache, stream_);
+        cache.clear();
+        reset_device();
+      }
+      use(cache, stream_);
+    }
+    OK(cudaStreamDestroy(stream_));
+    EXPECT_EQ(hostrt::Ledger{}, hostrt::ledger());
+    expect_no_misuse();
+  }
+}
+
+TEST_F(ContextTest, ACacheThatWasClearedMayEndBehindADeviceReset) {
+  for (const Kind& kind : kKinds) {
+    SCOPED_TRACE(kind.name);
+    Cache cache(options_of(kind));
+    use(cache, stream_);
+    cache.clear();
+    reset_device();
+  }
+  expect_no_misuse();
+}
+
+TEST_F(ContextTest, AfterADeviceResetRunsSayThatTheContextIsGoneUntilTheCacheIsCleared) {
+  for (const Kind& kind : kKinds) {
+    SCOPED_TRACE(kind.name);
+    Cache cache(options_of(kind));
+    use(cache, stream_);
+    reset_device();
+    expect_refusals(cache);
+    cache.clear();
+    use(cache, stream_);
+    cache.clear();
+    reset_device();
+    use(cache, stream_);
+    expect_no_misuse();
+  }
+}
+
+TEST_F(ContextTest, ACacheMayEndAfterADeviceReset) {
+  for (const Kind& kind : kKinds) {
+    SCOPED_TRACE(kind.name);
+    {
+      Cache cache(options_of(kind));
+      use(cache, stream_);
+      reset_device();
+    }
+    expect_no_misuse();
+  }
+}
+
+// No call has made another context by then.
+TEST_F(ContextTest, TheFirstCallAfterADeviceResetMayBeARun) {
+  Cache cache;
+  use(cache, stream_);
+  OK(cudaDeviceSynchronize());
+  cache.clear();
+  OK(cudaDeviceReset());
+  use(cache, cudaStreamLegacy);
+  OK(cudaDeviceSynchronize());
+  OK(cudaDeviceReset());
+  const absl::Status gone = run(cache, 9, cudaStreamLegacy, 1).status();
+  EXPECT_EQ(cudaErrorContextIsDestroyed, cuda_error(gone)) << gone;
+  EXPECT_THAT(gone.ToString(), HasSubstr("Cache::clear()"));
+  cache.clear();
+  use(cache, cudaStreamLegacy);
+  expect_no_misuse();
+}
+
+// The program's objects are released, although nothing is destroyed.
+TEST_F(ContextTest, WhatGraphsKeepIsReleasedByTheClearAfterADeviceReset) {
+  Cache cache;
+  auto kept = std::make_shared<int>(1);
+  EXPECT_TRUE(cache
+                  .run(graphcache::key("keeps"), stream_,
+                       [&](Recorder& rec) {
+                         rec.keep(kept);
+                         rec.launch(add, {1, 1}, &sum_, 1, 1.0f);
+                       })
+                  .ok());
+  reset_device();
+  EXPECT_EQ(2, kept.use_count());
+  cache.clear();
+  EXPECT_EQ(1, kept.use_count());
+  expect_no_misuse();
+}
+
+// Such a cache leaves what it has to other caches of its context, not to those of another one.
+TEST_F(ContextTest, WhatACacheHasLeftBehindIsNotDestroyedInAnotherContext) {
+  auto ended = std::make_unique<Cache>();
+  EXPECT_TRUE(run(*ended, 1, stream_, 1).ok());
+  OK(cudaStreamSynchronize(stream_));
+  Cache around;
+  EXPECT_TRUE(around
+                  .run(graphcache::key("ends the other"), stream_,
+                       [&](cudaStream_t on) {
+                         ended.reset();
+                         return launch(add, 1, 1, on, &sum_, 1, 1.0f);
+                       })
+                  .ok());
+  OK(cudaStreamSynchronize(stream_));
+  sum_ = 0;
+  around.clear();
+  reset_device();
+  Cache later;
+  use(later, stream_);
+  later.clear();
+  use(around, stream_);
+  expect_no_misuse();
+}
+
+// Contexts of the driver, two on one device.
+TEST_F(ContextTest, ARunInAnotherContextTouchesNothingOfTheCache) {
+  const auto create = driver_function<CUresult (*)(CUcontext*, unsigned, CUdevice)>("cuCtxCreate", 12000);
+  const auto set_current = driver_function<CUresult (*)(CUcontext)>("cuCtxSetCurrent", 12000);
+  const auto get_current = driver_function<CUresult (*)(CUcontext*)>("cuCtxGetCurrent", 12000);
+  const auto destroy = driver_function<CUresult (*)(CUcontext)>("cuCtxDestroy", 12000);
+  for (const Kind& kind : kKinds) {
+    SCOPED_TRACE(kind.name);
+    Cache cache(options_of(kind));
+    use(cache, stream_);
+    CUcontext first = nullptr, second = nullptr;
+    EXPECT_EQ(CUDA_SUCCESS, get_current(&first));
+    EXPECT_EQ(CUDA_SUCCESS, create(&second, 0, 0));
+    const cudaStream_t of_first = stream_;
+    OK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    const hostrt::Ledger before = hostrt::ledger();
+    hostrt::reset_calls();
+    expect_refusals(cache);
+    EXPECT_EQ(before, hostrt::ledger());
+    for (const char* call : {"cudaGraphExecDestroy", "cudaGraphDestroy", "cudaEventQuery", "cudaEventRecord",
+                             "cudaStreamQuery", "cudaGraphLaunch", "cudaGraphUpload", "cudaFree"}) {
+      EXPECT_EQ(0u, hostrt::calls(call)) << call;
+    }
+    OK(cudaStreamDestroy(stream_));
+    stream_ = of_first;
+    EXPECT_EQ(CUDA_SUCCESS, set_current(first));
+    EXPECT_EQ(CUDA_SUCCESS, destroy(second));
+    if (kind.max_executables != 0) {
+      EXPECT_TRUE(run(cache, 4, stream_, 0).ok());  // was erased
+    }
+    use(cache, stream_);
+  }
+  EXPECT_EQ(1u, hostrt::ledger().streams);
+  expect_no_misuse();
 }
 
 }  // namespace
