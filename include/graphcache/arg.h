@@ -6,7 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <memory>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -16,10 +17,11 @@
 
 namespace graphcache {
 
-// An argument of type T. It is made from a value that converts to T, or from a slot of a type that converts to T.
+// An argument of type T. It is made from a value that converts to T, or from a slot of a type that converts to T. T may
+// be every type that a kernel takes by value. The argument holds the T, which is destroyed with it.
 template <class T>
 class Arg {
-  static_assert(std::is_trivially_copyable_v<T>, "graphcache: an argument must be trivially copyable");
+  static_assert(std::is_object_v<T>, "graphcache: an argument is a value, not a reference");
   template <class U>
   using Bare = std::remove_cv_t<std::remove_reference_t<U>>;
 
@@ -27,10 +29,8 @@ class Arg {
   template <class U,
             std::enable_if_t<!detail::kIsSlot<Bare<U>> && !std::is_same_v<Bare<U>, Arg> && std::is_convertible_v<U, T>,
                              int> = 0>
-  Arg(U&& value) {  // NOLINT(google-explicit-constructor): arguments are passed as they are to a kernel.
-    const T converted = static_cast<T>(std::forward<U>(value));
-    std::memcpy(bytes_, &converted, sizeof(T));
-  }
+  Arg(U&& value)  // NOLINT(google-explicit-constructor): arguments are passed as they are to a kernel.
+      : constant_(std::in_place, std::in_place, std::forward<U>(value)) {}
 
   template <class U, std::enable_if_t<std::is_convertible_v<U, T>, int> = 0>
   Arg(Slot<U> slot)  // NOLINT(google-explicit-constructor)
@@ -43,14 +43,48 @@ class Arg {
     }
   }
 
-  detail::ArgView view() const { return {bytes_, sizeof(T), offset_, recording_, convert_}; }
+  detail::ArgView view() const {
+    return {constant_ ? std::addressof(constant_->value) : nullptr, sizeof(T), offset_, recording_, convert_};
+  }
 
  private:
-  alignas(T) unsigned char bytes_[sizeof(T)] = {};
+  // Copies or converts a value as the call of a function with a parameter of type T does.
+  struct Constant {
+    template <class U>
+    Constant(std::in_place_t, U&& from) : value(detail::implicitly<T>(std::forward<U>(from))) {}
+    T value;
+  };
+  std::optional<Constant> constant_;
   std::uint64_t recording_ = 0;
   std::uint32_t offset_ = 0;
   detail::Convert convert_ = nullptr;
 };
+
+namespace detail {
+// Whether a kernel's parameter of type P takes an argument of type A.
+enum class Fit { kFits, kReference, kNoSlot, kNoConversion };
+
+template <class T>
+inline constexpr bool kIsTrivialSlot = true;
+template <class T>
+inline constexpr bool kIsTrivialSlot<Slot<T>> = std::is_trivially_copyable_v<T>;
+
+template <class P, class A>
+constexpr Fit fit() {
+  using Bare = std::remove_cv_t<std::remove_reference_t<A>>;
+  if constexpr (std::is_reference_v<P>) {
+    return Fit::kReference;
+  } else if constexpr (!kIsTrivialSlot<Bare>) {
+    return Fit::kNoSlot;
+  } else if constexpr (!std::is_constructible_v<Arg<std::remove_cv_t<P>>, A>) {
+    return Fit::kNoConversion;
+  } else {
+    return kIsSlot<Bare> && !std::is_trivially_destructible_v<P> ? Fit::kNoSlot : Fit::kFits;
+  }
+}
+template <class P, class A>
+inline constexpr Fit kFit = fit<P, A>();
+}  // namespace detail
 
 // Grid, block and dynamic shared memory of a launch. Each is a value or a slot. Grid and block accept every type that
 // converts to dim3.

@@ -29,6 +29,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <string>
 #include <type_traits>
@@ -288,7 +289,8 @@ bool set_conditional(cudaGraphConditionalHandle handle, unsigned value);
 // Execution. Work runs on the CPU, in stream order, before the call that enqueued it returns. hold() delays it, and
 // defer() permits any order that streams, events and graphs allow. A kernel is called once for every thread of the
 // grid, one thread after the other. threadIdx, blockIdx, blockDim, gridDim and warpSize of <device_launch_parameters.h>
-// are set, and so is cluster_dim(). There is no __syncthreads and no shared memory between the threads of a block.
+// are set, and so is cluster_dim(). A thread's parameters are copies of the arguments' bytes, which call no constructor
+// and no destructor, as on a GPU. There is no __syncthreads and no shared memory between the threads of a block.
 // There are no atomics: as one thread runs at a time, a plain addition does the same. Device memory is host memory.
 //
 // The nodes of an executable run in the order in which they were added, as far as the edges allow; a child graph or a
@@ -304,7 +306,7 @@ bool set_conditional(cudaGraphConditionalHandle handle, unsigned value);
 // calling their destructors.
 //
 // Not covered. A program that uses one of the following does not link, or gets cudaErrorNotSupported:
-//   - memory pools other than the default ones, textures, and copies in two or three dimensions;
+//   - memory pools other than the default ones, textures, and arrays (cudaArray_t);
 //   - child graphs that are moved into their parent;
 //   - device code that updates nodes, except graphcache's own.
 // cudaLibraryLoadData, cudaLibraryUnload and cudaLibraryGetKernel serve graphcache's updater only. Whatever image they
@@ -323,15 +325,42 @@ using Invoker = void (*)(const void* function, void* const* arguments);
 bool add_kernel(const char* name, const void* function, Invoker invoker, const Parameter* parameters,
                 std::size_t parameter_count);
 
+// Whether calls pass a class by the address of an object that the caller has made, as the C++ ABI of Linux says.
+template <typename P>
+inline constexpr bool kPassedByAddress =
+    !std::is_trivially_destructible<P>::value ||
+    (!std::is_copy_constructible<P>::value && !std::is_move_constructible<P>::value) ||
+    std::is_copy_constructible<P>::value != std::is_trivially_copy_constructible<P>::value ||
+    std::is_move_constructible<P>::value != std::is_trivially_move_constructible<P>::value;
+
+// The value of a parameter in one thread. As on a GPU it is a copy of the argument's bytes, which calls no constructor.
+template <typename P, bool kByAddress = kPassedByAddress<P>>
+struct Value {
+  using Passed = P;
+  explicit Value(void* argument) : value(static_cast<P*>(argument)) {}
+  P pass() const { return static_cast<P&&>(*value); }
+  P* value;
+};
+template <typename P>
+struct Value<P, true> {
+  using Passed = P&;
+  explicit Value(const void* argument) { std::memcpy(bytes, argument, sizeof(P)); }
+  P& pass() { return *reinterpret_cast<P*>(bytes); }
+  alignas(P) unsigned char bytes[sizeof(P)];
+};
+
 template <typename... P, std::size_t... kIndex>
+#if defined(__clang__)
+__attribute__((no_sanitize("function")))
+#endif
 void invoke(const void* function, [[maybe_unused]] void* const* arguments, std::index_sequence<kIndex...>) {
-  reinterpret_cast<void (*)(P...)>(const_cast<void*>(function))(*static_cast<const P*>(arguments[kIndex])...);
+  using Function = void (*)(typename Value<P>::Passed...);
+  reinterpret_cast<Function>(const_cast<void*>(function))(Value<P>(arguments[kIndex]).pass()...);
 }
 
 template <typename... P>
 bool register_kernel(const char* name, void (*kernel)(P...)) {
-  static_assert((std::is_trivially_copyable<P>::value && ...),
-                "kernel parameters travel as bytes: they must be trivially copyable values, not references");
+  static_assert(!(std::is_reference<P>::value || ...), "a kernel's parameter must be a value, not a reference");
   static const Parameter parameters[sizeof...(P) + 1] = {{sizeof(P), alignof(P)}..., {0, 1}};
   return add_kernel(
       name, reinterpret_cast<const void*>(kernel),
@@ -346,9 +375,9 @@ bool register_kernel(const char* name, void (*kernel)(P...)) {
 
 // GRAPHCACHE_HOST_KERNEL(scale), or GRAPHCACHE_HOST_KERNEL(transform<float, 4>), makes a host function that returns
 // void a kernel that hostrt can launch. Write it at namespace scope, without a semicolon. A second registration does no
-// harm. The launch of any other function returns cudaErrorInvalidResourceHandle, as on a GPU, and counts as a misuse.
-// The object file must be linked into the program: the linker leaves out a member of a static library that nothing
-// refers to. Under nvcc the macro is empty.
+// harm. The launch of any other function returns cudaErrorInvalidResourceHandle, as on a GPU, and counts as a misuse
+// that names the function. The object file must be linked into the program: the linker leaves out a member of a static
+// library that nothing refers to. Under nvcc the macro is empty.
 #if defined(__CUDACC__)
 #define GRAPHCACHE_HOST_KERNEL(...)
 #else

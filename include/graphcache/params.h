@@ -40,8 +40,8 @@ class Slot : public detail::a_slot_has_no_value_pass_it_to_rec_launch_or_pass_a_
 // The values of one run, made by params().
 template <class... Ts>
 class Params {
-  static_assert((... && std::is_trivially_copyable_v<Ts>),
-                "graphcache: a value of params must be trivially copyable, as a kernel's argument is");
+  GRAPHCACHE_ASSERT_ARGUMENTS("of params() must be trivially copyable: its bytes are compared and patched",
+                              std::is_trivially_copyable_v<Ts>...);
 
  public:
   explicit Params(const Ts&... values) {
@@ -59,8 +59,8 @@ class Params {
   alignas(std::max_align_t) unsigned char bytes_[detail::value_offset<Ts...>(sizeof...(Ts)) + 1] = {};
 };
 
-// Copies the values of this run. Each must be trivially copyable, as a kernel's argument. An array or a function is
-// taken as a pointer to it. Pass a T* if the address changes from run to run.
+// Copies the values of this run. Each must be trivially copyable, because later runs compare and patch its bytes. An
+// array or a function is taken as a pointer to it. Pass a T* if the address changes from run to run.
 template <class... Ts>
 Params<std::decay_t<Ts>...> params(const Ts&... values) {
   return Params<std::decay_t<Ts>...>(values...);

@@ -52,6 +52,10 @@ class Recorder {
   // the shape may be a slot. The shape needs braces: rec.launch(kernel, {grid, block}, args...). A template kernel
   // needs its template arguments: rec.launch(scale<float>, ...).
   //
+  // Each argument is converted to the type of the kernel's parameter, and is destroyed after the launch. Each replay
+  // passes the same bytes again, so a parameter must not own what the kernel uses. Arguments are forwarded: write the
+  // type in front of braces, and nullptr instead of 0.
+  //
   // The device's limits on blocks and grids apply to the values of each run. If the runtime refuses a value, that run
   // fails as a direct launch with the value would.
   template <class... P, class... A>
@@ -59,10 +63,15 @@ class Recorder {
     constexpr bool count_fits = sizeof...(P) == sizeof...(A);
     static_assert(count_fits, "graphcache: launch() needs exactly one argument for each parameter of the kernel");
     if constexpr (count_fits) {
-      constexpr bool types_fit = (... && std::is_constructible_v<Arg<std::remove_cv_t<P>>, A>);
-      static_assert(types_fit,
-                    "graphcache: an argument of launch() does not convert to the type of the kernel's parameter");
-      if constexpr (types_fit) {
+      using detail::Fit;
+      GRAPHCACHE_ASSERT_ARGUMENTS("of launch() is a reference in the kernel: the device needs a value or a pointer",
+                                  detail::kFit<P, A> != Fit::kReference...);
+      GRAPHCACHE_ASSERT_ARGUMENTS(
+          "of launch() is a slot: its type must be trivially copyable, and the kernel's parameter have no destructor",
+          detail::kFit<P, A> != Fit::kNoSlot...);
+      GRAPHCACHE_ASSERT_ARGUMENTS("of launch() does not convert to the type of the kernel's parameter",
+                                  detail::kFit<P, A> != Fit::kNoConversion...);
+      if constexpr ((... && (detail::kFit<P, A> == Fit::kFits))) {
         launch_args(reinterpret_cast<const void*>(kernel), shape, Arg<std::remove_cv_t<P>>(std::forward<A>(args))...);
       }
     }

@@ -1,13 +1,20 @@
-// Structures of many sizes and alignments as arguments of kernels, for structures_test.cc. nvcc compiles the kernels
-// from structures_kernels.cu for a GPU, the C++ compiler from structures_kernels_host.cc for hostrt.
+// Structures of many sizes and alignments, and classes, as arguments of kernels, for structures_test.cc. nvcc compiles
+// the kernels from structures_kernels.cu for a GPU, the C++ compiler from structures_kernels_host.cc for hostrt.
 #pragma once
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstddef>
 #include <type_traits>
+#include <utility>
 
 #if defined(__CUDACC__)
 #define GRAPHCACHE_TEST_KERNEL __global__
+#define GRAPHCACHE_TEST_BOTH_SIDES __host__ __device__
 #else
 #define GRAPHCACHE_TEST_KERNEL
+#define GRAPHCACHE_TEST_BOTH_SIDES
 #endif
 
 namespace graphcache::test {
@@ -63,5 +70,63 @@ StructureKernel<kLead, T> structure_kernel();
   X(3996, 1, 2, 13, 1) X(3996, 2, 0, 14, 2) X(3996, 4, 20, 13, 3) \
   X(4000, 1, 4, 3, 4) X(4000, 2, 4, 13, 5) X(4000, 4, 28, 2, 7) X(4000, 8, 13, 20, 8) X(4000, 16, 0, 13, 12)
 // clang-format on
+
+// ---- Classes that are not trivially copyable, which <<<>>> takes as well ----
+
+// Counts how often it was copied and how many objects there are, as a view that registers itself does.
+struct View {
+  explicit View(float* memory, int* alive_objects) : data(memory), alive(alive_objects) { ++*alive; }
+  View(const View& other) : data(other.data), copies(other.copies + 1), alive(other.alive) { ++*alive; }
+  View& operator=(const View&) = delete;
+  ~View() { --*alive; }
+
+  float* data;
+  int copies = 0;
+  int* alive;  // Of the host.
+};
+
+// Can be moved, not copied, and has no default constructor.
+struct Ticket {
+  explicit Ticket(int n) : number(n) {}
+  Ticket(Ticket&& other) noexcept : number(std::exchange(other.number, -1)), moves(other.moves + 1) {}
+
+  int number;
+  int moves = 0;
+};
+
+// Every `stride`-th element, plus a number.
+class StridedIterator {
+ public:
+  StridedIterator(const float* first, int stride, float plus) : first_(first), stride_(stride), plus_(plus) {}
+  StridedIterator(const StridedIterator& other) : first_(other.first_), stride_(other.stride_), plus_(other.plus_) {}
+  StridedIterator& operator=(const StridedIterator& other) = default;
+  GRAPHCACHE_TEST_BOTH_SIDES float operator[](int i) const { return first_[i * stride_] + plus_; }
+
+ private:
+  const float* first_;
+  int stride_;
+  float plus_;
+};
+
+// The parameter's type of a kernel decides which constructor makes it of an argument.
+struct Rounded {
+  Rounded(float v) : value(static_cast<int>(v)) {}  // NOLINT(google-explicit-constructor)
+  explicit Rounded(double v) : value(static_cast<int>(v) + 100) {}
+  Rounded(const Rounded& other) : value(other.value) {}
+  int value;
+};
+
+struct Nothing {};
+enum class Letter : char { kA = 'a', kB = 'b' };
+
+GRAPHCACHE_TEST_KERNEL void take_pair(std::pair<int, float> pair, float* out);         // its members
+GRAPHCACHE_TEST_KERNEL void take_view(View view);                                      // view.data[0] = its copies
+GRAPHCACHE_TEST_KERNEL void change_view(View view, float* out);                        // in each of two threads
+GRAPHCACHE_TEST_KERNEL void take_ticket(Ticket ticket, float* out);                    // its number and moves
+GRAPHCACHE_TEST_KERNEL void take_iterator(StridedIterator in, int count, float* out);  // out[i] = in[i]
+GRAPHCACHE_TEST_KERNEL void take_halves(__half2 halves, __nv_bfloat162 others, float* out);
+GRAPHCACHE_TEST_KERNEL void take_rounded(Rounded rounded, float* out);
+GRAPHCACHE_TEST_KERNEL void take_plain(Nothing, const bool flag, Letter letter, std::nullptr_t, const float* in,
+                                       float* out);  // flag, letter, in[0], or -1 where `in` is null
 
 }  // namespace graphcache::test

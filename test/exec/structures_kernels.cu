@@ -48,4 +48,41 @@ StructureKernel<kLead, T> structure_kernel() {
 GRAPHCACHE_TEST_STRUCTURES(GRAPHCACHE_TEST_DEFINE)
 #undef GRAPHCACHE_TEST_DEFINE
 
+GRAPHCACHE_TEST_KERNEL void take_pair(std::pair<int, float> pair, float* out) {
+  out[0] = static_cast<float>(pair.first);
+  out[1] = pair.second;
+}
+
+GRAPHCACHE_TEST_KERNEL void take_view(View view) { view.data[0] = static_cast<float>(view.copies); }
+
+GRAPHCACHE_TEST_KERNEL void change_view(View view, float* out) {
+  view.copies += 10;  // A thread's own.
+  out[threadIdx.x] = static_cast<float>(view.copies);
+}
+
+GRAPHCACHE_TEST_KERNEL void take_ticket(Ticket ticket, float* out) {
+  out[0] = static_cast<float>(ticket.number);
+  out[1] = static_cast<float>(ticket.moves);
+}
+
+GRAPHCACHE_TEST_KERNEL void take_iterator(StridedIterator in, int count, float* out) {
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) out[i] = in[i];
+}
+
+GRAPHCACHE_TEST_KERNEL void take_halves(__half2 halves, __nv_bfloat162 others, float* out) {
+  out[0] = __low2float(halves);
+  out[1] = __high2float(halves);
+  out[2] = __low2float(others);
+  out[3] = __high2float(others);
+}
+
+GRAPHCACHE_TEST_KERNEL void take_rounded(Rounded rounded, float* out) { out[0] = static_cast<float>(rounded.value); }
+
+GRAPHCACHE_TEST_KERNEL void take_plain(Nothing, const bool flag, Letter letter, std::nullptr_t, const float* in,
+                                       float* out) {
+  out[0] = flag ? 1.0f : 0.0f;
+  out[1] = static_cast<float>(letter);
+  out[2] = in == nullptr ? -1.0f : in[0];
+}
+
 }  // namespace graphcache::test

@@ -284,5 +284,118 @@ TEST_F(StructuresTest, AreConstantsThatDifferBetweenKeysOfATable) { expect_switc
 
 TEST_F(StructuresTest, AreSlotsAndConstantsUnderATable) { expect_switches(From::kBoth); }
 
+// ---- Classes --------------------------------------------------------------------------------------------------------
+
+// What a kernel does with its arguments in a captured run, in a hit, and in a direct run.
+class ClassesTest : public StreamTest {
+ protected:
+  template <class Fn>
+  void expect_in_all_runs(const std::vector<float>& wanted, Fn fn) {
+    Cache captured;
+    for (const Outcome outcome : {Outcome::kInstantiated, Outcome::kReplayed}) {
+      out.write(std::vector<float>(kSize, -7.0f));
+      ASSERT_TRUE(did(outcome, captured.run(key("k"), stream, fn)));
+      expect(wanted);
+    }
+    Options options;
+    options.max_executables = 0;
+    Cache direct(options);
+    out.write(std::vector<float>(kSize, -7.0f));
+    ASSERT_TRUE(did(Outcome::kEager, direct.run(key("k"), stream, fn)));
+    expect(wanted);
+  }
+  void expect(const std::vector<float>& wanted) {
+    const std::vector<float> got = out.read();
+    EXPECT_EQ(std::vector<float>(got.begin(), got.begin() + static_cast<std::ptrdiff_t>(wanted.size())), wanted);
+  }
+
+  static constexpr std::size_t kSize = 8;
+  DeviceBuffer<float> out{kSize};
+};
+
+TEST_F(ClassesTest, APairIsPassed) {
+  expect_in_all_runs({3.0f, 0.5f}, [&](Recorder& rec) {
+    rec.launch(take_pair, {1, 1}, std::make_pair(short{3}, 0.5f), out.get());  // converts
+  });
+}
+
+TEST_F(ClassesTest, AViewIsCopiedOnceAndDestroyedBehindTheLaunch) {
+  int alive = 0;
+  {
+    const View view(out.get(), &alive);
+    expect_in_all_runs({1.0f}, [&](Recorder& rec) {
+      rec.launch(take_view, {1, 1}, view);
+      EXPECT_EQ(alive, 1);
+    });
+    // As a direct launch does.
+    CUDA_OK(launch(take_view, 1, 1, stream, view));
+    expect({1.0f});
+    Cache cache;
+    EXPECT_RUN(kInstantiated, cache.run(key("made for the launch"), stream, [&](Recorder& rec) {
+      rec.launch(take_view, {1, 1}, View(out.get(), &alive));
+    }));
+  }
+  EXPECT_EQ(alive, 0);
+}
+
+TEST_F(ClassesTest, EachThreadHasAParameterOfItsOwn) {
+  int alive = 0;
+  const View view(out.get(), &alive);
+  expect_in_all_runs({11.0f, 11.0f}, [&](Recorder& rec) { rec.launch(change_view, {1, 2}, view, out.get()); });
+}
+
+TEST_F(ClassesTest, WhatCanOnlyBeMovedIsMoved) {
+  expect_in_all_runs({5.0f, 1.0f}, [&](Recorder& rec) { rec.launch(take_ticket, {1, 1}, Ticket(5), out.get()); });
+}
+
+TEST_F(ClassesTest, AnIteratorFollowsItsSlotsNeighbour) {
+  const DeviceBuffer<float> in(std::vector<float>{1, 2, 3, 4, 5, 6});
+  Cache cache;
+  for (const int count : {3, 2, 1}) {
+    out.write(std::vector<float>(kSize, -7.0f));
+    const auto outcome = cache.run(key("k"), stream, params(count), [&](Recorder& rec, Slot<int> n) {
+      rec.launch(take_iterator, {1, 32}, StridedIterator(in.get(), 2, 0.5f), n, out.get());
+    });
+    EXPECT_TRUE(did(count == 3 ? Outcome::kInstantiated : Outcome::kPatched, outcome));
+    std::vector<float> wanted = {1.5f, 3.5f, 5.5f};
+    std::fill(wanted.begin() + count, wanted.end(), -7.0f);
+    expect(wanted);
+  }
+}
+
+TEST_F(ClassesTest, PairsOfHalvesArePassed) {
+  expect_in_all_runs({1.5f, -2.0f, 0.25f, 8.0f}, [&](Recorder& rec) {
+    rec.launch(take_halves, {1, 1}, __floats2half2_rn(1.5f, -2.0f), __floats2bfloat162_rn(0.25f, 8.0f), out.get());
+  });
+}
+
+// A __half2 is not trivially copyable; what it is made of is.
+TEST_F(ClassesTest, ASlotMayBecomeAClassThatIsNotTriviallyCopyable) {
+  Cache cache;
+  for (const float value : {1.0f, 2.0f, 2.0f, 3.0f}) {
+    const __half2_raw halves = __floats2half2_rn(value, -value);
+    ASSERT_TRUE(cache
+                    .run(key("k"), stream, params(halves),
+                         [&](Recorder& rec, Slot<__half2_raw> slot) {
+                           rec.launch(take_halves, {1, 1}, slot, __floats2bfloat162_rn(4.0f, 5.0f), out.get());
+                         })
+                    .ok());
+    expect({value, -value, 4.0f, 5.0f});
+  }
+  EXPECT_EQ(cache.stats().captures, 1u);
+}
+
+TEST_F(ClassesTest, AnArgumentIsConvertedAsInACall) {
+  expect_in_all_runs({2.0f}, [&](Recorder& rec) { rec.launch(take_rounded, {1, 1}, 2.75, out.get()); });
+  CUDA_OK(launch(take_rounded, 1, 1, stream, 3.75, out.get()));
+  expect({3.0f});
+}
+
+TEST_F(ClassesTest, EmptyClassesNullAndEnumerationsArePassed) {
+  expect_in_all_runs({1.0f, static_cast<float>('b'), -1.0f}, [&](Recorder& rec) {
+    rec.launch(take_plain, {1, 1}, Nothing(), true, Letter::kB, nullptr, nullptr, out.get());
+  });
+}
+
 }  // namespace
 }  // namespace graphcache::test

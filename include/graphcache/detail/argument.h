@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
+#include <memory>
 #include <type_traits>
 #include <utility>
 
@@ -77,13 +78,23 @@ std::pair<const void*, std::size_t> memory_of(const T& object, long) {
   return {&object, sizeof(T)};
 }
 
-// Converts a value as static_cast does.
+// Converts a value as a call does that has a parameter of type T. Numbers are cast, so that no compiler warns of it.
+template <class T, class U>
+T implicitly(U&& value) {
+  if constexpr (std::is_class_v<T> || std::is_union_v<T>) {
+    return std::forward<U>(value);
+  } else {
+    return static_cast<T>(std::forward<U>(value));
+  }
+}
+
+// The same for the bytes of a value.
 template <class From, class To>
 void convert(const void* from, void* to) {
   alignas(From) unsigned char value[sizeof(From)];
   std::memcpy(value, from, sizeof(From));
-  const To converted = static_cast<To>(*reinterpret_cast<const From*>(value));
-  std::memcpy(to, &converted, sizeof(To));
+  const To converted = implicitly<To>(*reinterpret_cast<const From*>(value));
+  std::memcpy(to, std::addressof(converted), sizeof(To));
 }
 
 }  // namespace graphcache::detail

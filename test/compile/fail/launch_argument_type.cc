@@ -1,4 +1,4 @@
-// expect: graphcache: an argument of launch.* does not convert
+// expect: graphcache: argument 1 of launch.* does not convert
 #include <graphcache/graphcache.h>
 
 void scale(float* data, int count, float factor);
