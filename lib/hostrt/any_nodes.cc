@@ -62,6 +62,9 @@ cudaError_t add_any(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNod
     case cudaGraphNodeTypeMemcpy: {
       CopyParams copy;
       if (const cudaError_t error = read_copy(&any->memcpy.copyParams, &copy); error != cudaSuccess) return error;
+      if (!copy.is_flat()) {
+        return cudaGraphAddMemcpyNode(node, graph, dependencies, count, &any->memcpy.copyParams);
+      }
       return cudaGraphAddMemcpyNode1D(node, graph, dependencies, count, copy.destination, copy.source, copy.bytes,
                                       copy.kind);
     }
@@ -103,6 +106,7 @@ cudaError_t set(cudaGraphNode_t node, const cudaGraphNodeParams& any) {
     case cudaGraphNodeTypeMemcpy: {
       CopyParams copy;
       if (const cudaError_t error = read_copy(&any.memcpy.copyParams, &copy); error != cudaSuccess) return error;
+      if (!copy.is_flat()) return cudaGraphMemcpyNodeSetParams(node, &any.memcpy.copyParams);
       return cudaGraphMemcpyNodeSetParams1D(node, copy.destination, copy.source, copy.bytes, copy.kind);
     }
     case cudaGraphNodeTypeMemset: {
@@ -174,6 +178,7 @@ void put(const cudaKernelNodeParams& from, cudaGraphNodeParams* any) {
   any->kernel.blockDim = from.blockDim;
   any->kernel.sharedMemBytes = from.sharedMemBytes;
   any->kernel.kernelParams = from.kernelParams;
+  any->kernel.extra = from.extra;
   any->kernel.functionType = cudaKernelFunctionTypeDeviceEntry;
 }
 

@@ -26,8 +26,9 @@ cudaError_t properties(const Call& call, cudaDeviceProp* out, int device) {
   std::memset(static_cast<void*>(out), 0, sizeof *out);
   std::snprintf(out->name, sizeof out->name, "hostrt (CPU)");
   out->totalGlobalMem = kDeviceMemoryBytes;
-  out->sharedMemPerBlock = 48 * 1024;
+  out->sharedMemPerBlock = kDefaultSharedBytes;
   out->sharedMemPerBlockOptin = kMaxSharedBytes;
+  out->memPitch = kMaxPitch;
   out->warpSize = kWarpSize;
   out->maxThreadsPerBlock = kMaxThreadsPerBlock;
   out->maxThreadsDim[0] = kMaxThreadsPerBlock;
@@ -71,8 +72,14 @@ cudaError_t attribute(const Call& call, int* value, cudaDeviceAttr attribute, in
     case cudaDevAttrMaxGridDimZ:
       *value = kMaxGridYZ;
       return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+      *value = static_cast<int>(kDefaultSharedBytes);
+      return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
       *value = static_cast<int>(kMaxSharedBytes);
+      return cudaSuccess;
+    case cudaDevAttrMaxPitch:
+      *value = static_cast<int>(kMaxPitch);
       return cudaSuccess;
     case cudaDevAttrWarpSize:
       *value = kWarpSize;

@@ -9,9 +9,11 @@
 
 #include <cstring>
 
+#include "error_texts.h"
 #include "exec.h"
 #include "graph.h"
 #include "kernels.h"
+#include "launch.h"
 #include "library.h"
 #include "params.h"
 #include "state.h"
@@ -77,6 +79,7 @@ cudaKernelNodeParams runtime_params(const CUDA_KERNEL_NODE_PARAMS& params) {
   wanted.blockDim = dim3(params.blockDimX, params.blockDimY, params.blockDimZ);
   wanted.sharedMemBytes = params.sharedMemBytes;
   wanted.kernelParams = params.kernelParams;
+  wanted.extra = params.extra;
   return wanted;
 }
 
@@ -98,10 +101,11 @@ template <bool kPerThread>
 CUresult launch_kernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                        unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void** arguments,
                        void** extra) {
-  if (extra != nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   return call_driver(Function::kLaunchKernel, [&] {
-    return cudaLaunchKernel(function, dim3(grid_x, grid_y, grid_z), dim3(block_x, block_y, block_z), arguments,
-                            shared_bytes, stream_of<kPerThread>(stream));
+    return enter(Function::kLaunchKernel, [&](const Call& call) {
+      return launch(call, {function, dim3(grid_x, grid_y, grid_z), dim3(block_x, block_y, block_z), arguments, extra,
+                           shared_bytes, stream_of<kPerThread>(stream)});
+    });
   });
 }
 
@@ -124,6 +128,7 @@ CUresult get_kernel_node(CUgraphNode node, CUDA_KERNEL_NODE_PARAMS* params) {
       cudaKernelNodeParams found;
       write_kernel(*kernel, &found);
       *params = driver_params(found.gridDim, found.blockDim, found.sharedMemBytes, found.kernelParams);
+      params->extra = found.extra;
       params->func = static_cast<CUfunction>(found.func);
       params->ctx = context_of(kernel->device);
       return cudaSuccess;
@@ -348,6 +353,8 @@ const EntryPoint kEntryPoints[] = {
     {"cuCtxSetCurrent", 4000, reinterpret_cast<void*>(&set_current_context)},
     {"cuFuncGetName", 12030, reinterpret_cast<void*>(&function_name)},
     {"cuFuncGetParamInfo", 12040, reinterpret_cast<void*>(&parameter_info)},
+    {"cuGetErrorName", 6000, reinterpret_cast<void*>(&name_of_error)},
+    {"cuGetErrorString", 6000, reinterpret_cast<void*>(&text_of_error)},
     {"cuGraphAddKernelNode", 12000, reinterpret_cast<void*>(&add_kernel_node)},
     {"cuGraphExecKernelNodeSetParams", 12000, reinterpret_cast<void*>(&set_kernel_node)},
     {"cuGraphExecGetId", 13010, reinterpret_cast<void*>(&id_of_executable)},
@@ -391,24 +398,6 @@ cudaError_t entry_point(const char* symbol, void** function, unsigned version, u
 using namespace graphcache::hostrt;
 
 extern "C" {
-
-cudaError_t CUDARTAPI cudaGetFuncBySymbol(cudaFunction_t* functionPtr, const void* symbolPtr) {
-  return enter(Function::kGetFuncBySymbol, [&](const Call&) {
-    const bool is_symbol = find_kernel(symbolPtr) != nullptr && !is_of_library(symbolPtr);
-    if (functionPtr == nullptr || !is_symbol) return cudaErrorInvalidDeviceFunction;
-    *functionPtr = reinterpret_cast<cudaFunction_t>(const_cast<void*>(symbolPtr));
-    return cudaSuccess;
-  });
-}
-
-cudaError_t CUDARTAPI cudaFuncGetName(const char** name, const void* func) {
-  return enter(Function::kFuncGetName, [&](const Call&) {
-    const Kernel* const kernel = find_kernel(func);
-    if (name == nullptr || kernel == nullptr) return cudaErrorInvalidDeviceFunction;
-    *name = kernel->name.c_str();
-    return cudaSuccess;
-  });
-}
 
 #if CUDART_VERSION >= 12050
 cudaError_t CUDARTAPI cudaGetDriverEntryPointByVersion(const char* symbol, void** funcPtr, unsigned int cudaVersion,

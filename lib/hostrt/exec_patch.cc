@@ -25,7 +25,8 @@ bool is_illegal(const CopyParams& params) {
 }
 
 cudaError_t patch_copy(CopyParams& params, const CopyParams& wanted) {
-  if (wanted.bytes == 0) return cudaErrorInvalidValue;
+  // "either the original or new memory operands are multidimensional"
+  if (wanted.bytes == 0 || !params.is_flat() || !wanted.is_flat()) return cudaErrorInvalidValue;
   if (const cudaError_t error = check_copy(wanted.destination, wanted.source, wanted.kind); error != cudaSuccess) {
     return error;
   }

@@ -198,7 +198,7 @@ void take_over(NodeParams& mine, const NodeParams& wanted) {
   kernel->grid = other.grid;
   kernel->block = other.block;
   kernel->shared_bytes = other.shared_bytes;
-  kernel->arguments.assign(*other.kernel, other.arguments.pointers());
+  kernel->arguments = other.arguments;
 }
 
 void apply(State& state, const Plan& plan, const Graph& graph, std::shared_ptr<Program>& target) {

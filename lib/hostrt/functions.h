@@ -18,6 +18,7 @@
   X(CtxCreate) X(CtxDestroy) X(CtxSetCurrent)                                                                       \
   X(MemGetInfo) X(Malloc) X(MallocManaged) X(Free) X(MallocHost) X(HostAlloc) X(FreeHost) X(HostRegister)           \
   X(HostUnregister) X(PointerGetAttributes)                                                                         \
+  X(MallocPitch) X(Malloc3D) X(Memcpy2D) X(Memcpy3D) X(Memcpy2DAsync) X(Memcpy3DAsync) X(Memset2D) X(Memset2DAsync) \
   X(Memcpy) X(Memset) X(MemcpyAsync) X(MemsetAsync) X(MallocAsync) X(FreeAsync)                                     \
   X(GetLastError) X(PeekAtLastError)                                                                                \
   X(StreamCreate) X(StreamCreateWithFlags) X(StreamCreateWithPriority) X(StreamDestroy) X(StreamSynchronize)        \
@@ -26,10 +27,10 @@
   X(StreamUpdateCaptureDependencies) X(ThreadExchangeStreamCaptureMode)                                             \
   X(EventCreate) X(EventCreateWithFlags) X(EventRecord) X(EventRecordWithFlags) X(EventQuery) X(EventSynchronize)   \
   X(EventElapsedTime) X(EventDestroy)                                                                               \
-  X(GetFuncBySymbol) X(FuncGetName) X(GetDriverEntryPoint) X(FuncGetParamInfo) X(KernelGetFunction)                                \
+  X(GetFuncBySymbol) X(FuncGetAttributes) X(FuncSetAttribute) X(FuncGetName) X(GetDriverEntryPoint) X(FuncGetParamInfo) X(KernelGetFunction)                                \
   X(LibraryLoadData) X(LibraryUnload) X(LibraryGetKernel)                                                           \
   X(LaunchKernel) X(LaunchKernelExC) X(LaunchHostFunc)                                                              \
-  X(GraphCreate) X(GraphDestroy) X(GraphClone) X(GraphAddKernelNode) X(GraphAddMemcpyNode1D) X(GraphAddMemsetNode)  \
+  X(GraphCreate) X(GraphDestroy) X(GraphClone) X(GraphAddKernelNode) X(GraphAddMemcpyNode) X(GraphAddMemcpyNode1D) X(GraphAddMemsetNode)  \
   X(GraphAddEmptyNode) X(GraphAddHostNode) X(GraphAddDependencies) X(GraphRemoveDependencies) X(GraphDestroyNode)   \
   X(GraphAddNode) X(GraphConditionalHandleCreate) X(GraphAddChildGraphNode) X(GraphChildGraphNodeGetGraph) X(GraphExecChildGraphNodeSetParams)                      \
   X(GraphAddEventRecordNode) X(GraphEventRecordNodeGetEvent) X(GraphEventRecordNodeSetEvent)                        \
@@ -41,7 +42,7 @@
   X(GraphNodeGetDependentNodes) X(GraphNodeFindInClone)                                                             \
   X(GraphKernelNodeGetParams) X(GraphKernelNodeSetParams) X(GraphKernelNodeGetAttribute)                            \
   X(GraphKernelNodeSetAttribute) X(GraphKernelNodeCopyAttributes) X(GraphMemcpyNodeGetParams)                       \
-  X(GraphMemcpyNodeSetParams1D) X(GraphMemsetNodeGetParams) X(GraphMemsetNodeSetParams) X(GraphHostNodeGetParams)   \
+  X(GraphMemcpyNodeSetParams) X(GraphMemcpyNodeSetParams1D) X(GraphMemsetNodeGetParams) X(GraphMemsetNodeSetParams) X(GraphHostNodeGetParams)   \
   X(GraphHostNodeSetParams) X(GraphExecHostNodeSetParams) X(GraphExecGetFlags)                                      \
   X(GraphInstantiate) X(GraphInstantiateWithFlags) X(GraphExecDestroy) X(GraphLaunch) X(GraphUpload)                \
   X(GraphExecUpdate) X(GraphExecKernelNodeSetParams) X(GraphExecMemcpyNodeSetParams)                                \

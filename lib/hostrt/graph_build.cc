@@ -159,6 +159,15 @@ cudaError_t CUDARTAPI cudaGraphAddKernelNode(cudaGraphNode_t* pGraphNode, cudaGr
                      });
 }
 
+cudaError_t CUDARTAPI cudaGraphAddMemcpyNode(cudaGraphNode_t* pGraphNode, cudaGraph_t graph,
+                                             const cudaGraphNode_t* pDependencies, size_t numDependencies,
+                                             const struct cudaMemcpy3DParms* pCopyParams) {
+  return add_by_hand(Function::kGraphAddMemcpyNode, pGraphNode, graph, pDependencies, numDependencies,
+                     [&](const Call&, const Graph&, NodeParams* params) {
+                       return read_copy(pCopyParams, &params->emplace<CopyParams>());
+                     });
+}
+
 cudaError_t CUDARTAPI cudaGraphAddMemcpyNode1D(cudaGraphNode_t* pGraphNode, cudaGraph_t graph,
                                                const cudaGraphNode_t* pDependencies, size_t numDependencies, void* dst,
                                                const void* src, size_t count, enum cudaMemcpyKind kind) {

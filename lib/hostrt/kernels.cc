@@ -1,8 +1,11 @@
 #include "kernels.h"
 
+#include <cuda.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <unordered_map>
 
@@ -34,10 +37,14 @@ const Kernel* find_kernel(const void* function) {
   return found == all.kernels.end() ? nullptr : &found->second;
 }
 
+std::size_t Kernel::padded_bytes() const { return align(argument_bytes, argument_alignment); }
+
 Arguments& Arguments::operator=(const Arguments& other) {
   if (this == &other) return *this;
   if (other.kernel_ == nullptr) {
     *this = Arguments();
+  } else if (other.packed_ != nullptr) {
+    assign_packed(*other.kernel_, other.begin_, other.packed_->size);
   } else {
     assign(*other.kernel_, other.pointers());
   }
@@ -46,26 +53,38 @@ Arguments& Arguments::operator=(const Arguments& other) {
 
 void Arguments::assign(const Kernel& kernel, void* const* values) {
   if (kernel_ != &kernel) lay_out(kernel);
+  packed_ = nullptr;
   for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
     // The caller may pass this very array with one pointer replaced. The other values are then in place already.
     std::memmove(pointers_[i], values[i], kernel.parameters[i].size);
   }
 }
 
+void Arguments::assign_packed(const Kernel& kernel, const void* buffer, std::size_t size) {
+  if (kernel_ != &kernel) lay_out(kernel);
+  if (size != 0) std::memmove(begin_, buffer, size);
+  if (packed_ == nullptr) packed_ = std::make_unique<Packed>();
+  packed_->size = size;
+  void* const extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, begin_, CU_LAUNCH_PARAM_BUFFER_SIZE, &packed_->size,
+                         CU_LAUNCH_PARAM_END};
+  std::copy(std::begin(extra), std::end(extra), packed_->extra);
+}
+
 bool Arguments::write(std::size_t offset, const void* bytes, std::size_t size) {
   if (kernel_ == nullptr || offset > kernel_->argument_bytes || size > kernel_->argument_bytes - offset) return false;
-  if (size != 0) std::memcpy(static_cast<std::byte*>(pointers_[0]) + offset, bytes, size);
+  if (size != 0) std::memcpy(begin_ + offset, bytes, size);
   return true;
 }
 
 void Arguments::lay_out(const Kernel& kernel) {
   // Some extra space, because a parameter may be over-aligned.
-  auto storage = std::make_unique<std::byte[]>(kernel.argument_bytes + kernel.argument_alignment);
+  auto storage = std::make_unique<std::byte[]>(kernel.padded_bytes() + kernel.argument_alignment);
   auto pointers = std::make_unique<void*[]>(kernel.parameters.size() + 1);
   const std::uintptr_t begin = align(reinterpret_cast<std::uintptr_t>(storage.get()), kernel.argument_alignment);
   for (std::size_t i = 0; i < kernel.offsets.size(); ++i) {
     pointers[i] = reinterpret_cast<void*>(begin + kernel.offsets[i]);
   }
+  begin_ = reinterpret_cast<std::byte*>(begin);
   bytes_ = std::move(storage);
   pointers_ = std::move(pointers);
   kernel_ = &kernel;

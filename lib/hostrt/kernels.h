@@ -20,6 +20,9 @@ struct Kernel {
   std::vector<std::size_t> offsets;  // offset of each parameter, at its own alignment
   std::size_t argument_bytes = 0;
   std::size_t argument_alignment = 1;
+
+  // The size of a structure with the parameters as its members.
+  std::size_t padded_bytes() const;
 };
 
 // Returns null for a function that is not registered. The result lives as long as the process.
@@ -40,15 +43,28 @@ class Arguments {
   // `values` may be null for a kernel without parameters.
   void assign(const Kernel& kernel, void* const* values);
 
+  // Takes all values from one buffer, which has them at the kernel's offsets. `size` may include padding at the end.
+  void assign_packed(const Kernel& kernel, const void* buffer, std::size_t size);
+
   // Overwrites some of the bytes; returns false if the range is out of bounds.
   bool write(std::size_t offset, const void* bytes, std::size_t size);
 
   void** pointers() const { return pointers_.get(); }
 
+  // The buffer, in the form of the driver's `extra`; null if the values were given one by one.
+  void** extra() const { return packed_ != nullptr ? packed_->extra : nullptr; }
+
  private:
   void lay_out(const Kernel& kernel);
 
+  struct Packed {
+    std::size_t size;
+    void* extra[5];
+  };
+
   const Kernel* kernel_ = nullptr;
+  std::byte* begin_ = nullptr;
+  std::unique_ptr<Packed> packed_;
   std::unique_ptr<std::byte[]> bytes_;
   std::unique_ptr<void*[]> pointers_;
 };

@@ -1,28 +1,21 @@
 // Launches of kernels and host functions.
 
+#include "launch.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "attributes.h"
 #include "capture.h"
 #include "diagnose.h"
+#include "function_calls.h"
 #include "graph.h"
+#include "params.h"
 #include "schedule.h"
 #include "work.h"
 
 namespace graphcache::hostrt {
 namespace {
-
-struct LaunchRequest {
-  const void* function;
-  dim3 grid;
-  dim3 block;
-  void** arguments;
-  std::size_t shared_bytes;
-  cudaStream_t stream;
-  cudaLaunchAttribute* attributes;
-  unsigned attribute_count;
-};
 
 // The edges of a kernel captured with cudaLaunchAttributeProgrammaticStreamSerialization allow it to start before the
 // preceding kernels have ended.
@@ -33,6 +26,8 @@ void make_programmatic(std::vector<Edge>& edges) {
     edge.data.type = cudaGraphDependencyTypeProgrammatic;
   }
 }
+
+}  // namespace
 
 cudaError_t launch(const Call& call, const LaunchRequest& request) {
   // The runtime looks up the function before the stream, so neither error breaks a capture.
@@ -46,18 +41,21 @@ cudaError_t launch(const Call& call, const LaunchRequest& request) {
   if (const cudaError_t error = admit_work(call.state, *stream, &capture); error != cudaSuccess) return error;
 
   // The driver checks the shape later, when an error already breaks the capture.
-  if (const cudaError_t error = check_shape(request.grid, request.block, request.shared_bytes); error != cudaSuccess) {
+  params.device = stream->device;
+  cudaError_t error = check_shape(request.grid, request.block, request.shared_bytes,
+                                  max_shared_bytes(call.state, *params.kernel, params.device));
+  if (error != cudaSuccess) {
     if (capture != nullptr) invalidate(call.state, *capture);
     return error;
   }
-  if (request.arguments == nullptr && !params.kernel->parameters.empty()) {
+  if (request.arguments == nullptr && request.extra == nullptr && !params.kernel->parameters.empty()) {
     return call.misuse(cudaErrorInvalidValue, params.kernel->name + " launched without its arguments");
   }
-  params.device = stream->device;
+  error = read_arguments(call, *params.kernel, request.arguments, request.extra, &params.arguments);
+  if (error != cudaSuccess) return error;
   params.grid = request.grid;
   params.block = request.block;
   params.shared_bytes = static_cast<unsigned>(request.shared_bytes);
-  params.arguments.assign(*params.kernel, request.arguments);
 
   bool programmatic = false;
   for (unsigned i = 0; i < request.attribute_count; ++i) {
@@ -90,7 +88,6 @@ cudaError_t launch(const Call& call, const LaunchRequest& request) {
   return cudaSuccess;
 }
 
-}  // namespace
 }  // namespace graphcache::hostrt
 
 using namespace graphcache::hostrt;
@@ -100,7 +97,7 @@ extern "C" {
 cudaError_t CUDARTAPI cudaLaunchKernel(const void* func, dim3 gridDim, dim3 blockDim, void** args, size_t sharedMem,
                                        cudaStream_t stream) {
   return enter(Function::kLaunchKernel, [&](const Call& call) {
-    return launch(call, {func, gridDim, blockDim, args, sharedMem, stream, nullptr, 0});
+    return launch(call, {func, gridDim, blockDim, args, nullptr, sharedMem, stream});
   });
 }
 
@@ -109,8 +106,8 @@ cudaError_t CUDARTAPI cudaLaunchKernelExC(const cudaLaunchConfig_t* config, cons
     if (config == nullptr || (config->attrs == nullptr && config->numAttrs != 0)) {
       return call.misuse(cudaErrorInvalidValue, "no launch configuration, or attributes missing");
     }
-    return launch(call, {func, config->gridDim, config->blockDim, args, config->dynamicSmemBytes, config->stream,
-                         config->attrs, config->numAttrs});
+    return launch(call, {func, config->gridDim, config->blockDim, args, nullptr, config->dynamicSmemBytes,
+                         config->stream, config->attrs, config->numAttrs});
   });
 }
 

@@ -21,12 +21,17 @@
 namespace graphcache::hostrt {
 namespace {
 
+// What device code reads or writes by words.
+void check_aligned(const void* address, std::size_t alignment) {
+  if (reinterpret_cast<std::uintptr_t>(address) % alignment != 0) throw MisalignedAddress{};
+}
+
 cudaError_t set_argument(State& state, cudaGraphDeviceNode_t node, std::size_t offset, const void* value,
                          std::size_t size) {
   if (const auto error = injected_failure(state, Function::kGraphKernelNodeSetParam)) return *error;
   // The alignment that a device needs (updater.h).
   const std::size_t bits = offset | size | updater::kUnit;
-  if (reinterpret_cast<std::uintptr_t>(value) % (bits & (~bits + 1)) != 0) throw MisalignedAddress{};
+  check_aligned(value, bits & (~bits + 1));
   KernelParams* const params = node_to_write(state, node);
   return params != nullptr && params->arguments.write(offset, value, size) ? cudaSuccess : cudaErrorInvalidValue;
 }
@@ -39,7 +44,7 @@ cudaError_t set_grid(State& state, cudaGraphDeviceNode_t node, dim3 grid) {
                             has_attribute(*params, cudaLaunchAttributeCooperative))) {
     return cudaErrorNotSupported;
   }
-  if (params == nullptr || check_shape(grid, params->block, 0) != cudaSuccess) return cudaErrorInvalidValue;
+  if (params == nullptr || check_shape(grid, params->block, 0, 0) != cudaSuccess) return cudaErrorInvalidValue;
   write_grid(*params, grid);
   return cudaSuccess;
 }
@@ -58,7 +63,10 @@ void update(const updater::Values<kBytes>& values) {
     updater::update_piece(plan, i, plan.pieces[i], held.set, values.set, values.bytes,
                           [&](cudaGraphDeviceNode_t node, unsigned offset, const unsigned char* value, unsigned size) {
                             unsigned grid[3] = {};
-                            if (offset == updater::kGrid) std::memcpy(grid, value, sizeof grid);
+                            if (offset == updater::kGrid) {
+                              check_aligned(value, alignof(unsigned));
+                              std::memcpy(grid, value, sizeof grid);
+                            }
                             const cudaError_t error = offset == updater::kGrid
                                                           ? set_grid(world, node, dim3(grid[0], grid[1], grid[2]))
                                                           : set_argument(world, node, offset, value, size);
@@ -78,6 +86,8 @@ void set_large(unsigned char* to, setter::Value<setter::kLarge> value) { to[thre
 
 // The CPU versions of condition.cu. An invalid pointer is a fault, as on a device.
 void set_condition(cudaGraphConditionalHandle handle, const unsigned* condition, const unsigned** kept) {
+  check_aligned(kept, alignof(const unsigned*));
+  check_aligned(condition, alignof(unsigned));
   if (kept != nullptr) *kept = condition;
   if (condition == nullptr || !set_conditional(handle, *condition)) throw IllegalAddress{};
 }

@@ -53,6 +53,21 @@ cudaError_t allocate(const Call& call, Memory& memory, void** out, std::size_t b
   return cudaSuccess;
 }
 
+// Memory whose rows begin at multiples of a pitch.
+cudaError_t allocate_rows(const Call& call, void** out, std::size_t* pitch, const cudaExtent& extent) {
+  constexpr std::size_t kPitchAlignment = 512;
+  std::size_t bytes = 0, rows = 0;
+  if (out == nullptr || pitch == nullptr || extent.width > kMaxPitch ||
+      __builtin_mul_overflow(extent.height, extent.depth, &rows)) {
+    return cudaErrorInvalidValue;
+  }
+  const std::size_t row = (extent.width + kPitchAlignment - 1) / kPitchAlignment * kPitchAlignment;
+  if (__builtin_mul_overflow(row, rows, &bytes)) return cudaErrorMemoryAllocation;
+  const cudaError_t error = allocate(call, call.state.device_memory, out, bytes);
+  if (error == cudaSuccess) *pitch = row;
+  return error;
+}
+
 }  // namespace
 
 cudaError_t refuse_release(const Call& call, const void* address) {
@@ -167,54 +182,6 @@ cudaError_t read_attributes(const Call& call, cudaPointerAttributes* out, const 
   return cudaSuccess;
 }
 
-// Copies and fills of zero bytes are allowed anywhere and have no effect; they add no node.
-cudaError_t copy(const Call& call, const CopyParams& params, cudaStream_t handle) {
-  if (params.bytes == 0) return cudaSuccess;
-  const cudaError_t error = check_copy(params.destination, params.source, params.kind);
-  if (error != cudaSuccess) return error;
-  Stream* stream = find_stream(call, handle);
-  return stream != nullptr ? submit(call, *stream, params) : cudaErrorInvalidResourceHandle;
-}
-
-cudaError_t fill(const Call& call, void* address, int value, std::size_t bytes, cudaStream_t handle) {
-  if (bytes == 0) return cudaSuccess;
-  // "Constant value to set": only its low byte counts, and a node reports it that way.
-  const FillParams params{address, static_cast<unsigned>(value) & 0xff, 1, bytes, 1, 0};
-  Stream* stream = find_stream(call, handle);
-  if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-  // A capture accepts a fill of a null pointer; instantiation then fails.
-  if (stream->capture == nullptr) {
-    if (const cudaError_t error = check_fill(params); error != cudaSuccess) return error;
-  }
-  return submit(call, *stream, params);
-}
-
-// The synchronous calls use the legacy stream or, in a program with per-thread default streams, that of the thread.
-// While another stream is capturing they are allowed in every mode, unless the legacy stream has to wait for that one.
-// Their own stream must not be capturing, except for calls of 0 bytes.
-cudaError_t refuse_synchronous(const Call& call, std::size_t bytes, cudaStream_t handle) {
-  Stream& stream = *find_stream(call, handle);
-  return bytes == 0 || stream.capture == nullptr ? cudaSuccess : refuse_capture(call.state, stream);
-}
-
-[[gnu::always_inline]] inline cudaError_t copy_at_once(const CopyParams& params, cudaStream_t handle) {
-  return enter(Function::kMemcpy, [&](const Call& call) {
-    cudaError_t error = refuse_synchronous(call, params.bytes, handle);
-    if (error == cudaSuccess) error = copy(call, params, handle);
-    if (error == cudaSuccess) finish(call.state, *find_stream(call, handle));
-    return error;
-  });
-}
-
-// The host does not wait for it.
-[[gnu::always_inline]] inline cudaError_t fill_at_once(void* address, int value, std::size_t bytes,
-                                                       cudaStream_t handle) {
-  return enter(Function::kMemset, [&](const Call& call) {
-    const cudaError_t error = refuse_synchronous(call, bytes, handle);
-    return error == cudaSuccess ? fill(call, address, value, bytes, handle) : error;
-  });
-}
-
 }  // namespace
 
 MemoryKind memory_kind(const State& state, const void* address) {
@@ -245,6 +212,23 @@ cudaError_t CUDARTAPI cudaMallocManaged(void** devPtr, size_t size, unsigned int
   return enter(Function::kMallocManaged, [&](const Call& call) {
     if (flags != cudaMemAttachGlobal && flags != cudaMemAttachHost) return cudaErrorInvalidValue;
     return allocate(call, call.state.device_memory, devPtr, size, /*is_managed=*/true);
+  });
+}
+
+cudaError_t CUDARTAPI cudaMallocPitch(void** devPtr, size_t* pitch, size_t width, size_t height) {
+  return enter(Function::kMallocPitch, [&](const Call& call) {
+    return allocate_rows(call, devPtr, pitch, {width, height, 1});
+  });
+}
+
+cudaError_t CUDARTAPI cudaMalloc3D(struct cudaPitchedPtr* pitchedDevPtr, struct cudaExtent extent) {
+  return enter(Function::kMalloc3D, [&](const Call& call) {
+    if (pitchedDevPtr == nullptr) return cudaErrorInvalidValue;
+    void* address = nullptr;
+    std::size_t pitch = 0;
+    const cudaError_t error = allocate_rows(call, &address, &pitch, extent);
+    if (error == cudaSuccess) *pitchedDevPtr = {address, pitch, extent.width, extent.height};
+    return error;
   });
 }
 
@@ -285,33 +269,6 @@ cudaError_t CUDARTAPI cudaHostUnregister(void* ptr) {
 cudaError_t CUDARTAPI cudaPointerGetAttributes(struct cudaPointerAttributes* attributes, const void* ptr) {
   return enter(Function::kPointerGetAttributes,
                [&](const Call& call) { return read_attributes(call, attributes, ptr); });
-}
-
-cudaError_t CUDARTAPI cudaMemcpy(void* dst, const void* src, size_t count, enum cudaMemcpyKind kind) {
-  return copy_at_once({dst, src, count, kind}, cudaStreamLegacy);
-}
-
-cudaError_t CUDARTAPI cudaMemcpy_ptds(void* dst, const void* src, size_t count, enum cudaMemcpyKind kind) {
-  return copy_at_once({dst, src, count, kind}, cudaStreamPerThread);
-}
-
-cudaError_t CUDARTAPI cudaMemset(void* devPtr, int value, size_t count) {
-  return fill_at_once(devPtr, value, count, cudaStreamLegacy);
-}
-
-cudaError_t CUDARTAPI cudaMemset_ptds(void* devPtr, int value, size_t count) {
-  return fill_at_once(devPtr, value, count, cudaStreamPerThread);
-}
-
-cudaError_t CUDARTAPI cudaMemcpyAsync(void* dst, const void* src, size_t count, enum cudaMemcpyKind kind,
-                                      cudaStream_t stream) {
-  return enter(Function::kMemcpyAsync, [&](const Call& call) {
-    return copy(call, CopyParams{dst, src, count, kind}, stream);
-  });
-}
-
-cudaError_t CUDARTAPI cudaMemsetAsync(void* devPtr, int value, size_t count, cudaStream_t stream) {
-  return enter(Function::kMemsetAsync, [&](const Call& call) { return fill(call, devPtr, value, count, stream); });
 }
 
 cudaError_t CUDARTAPI cudaMemGetInfo(size_t* free, size_t* total) {

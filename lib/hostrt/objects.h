@@ -51,16 +51,30 @@ struct KernelParams {
 
 enum class MemoryKind { kDevice, kManaged, kPinned, kPageable };
 
+// One end of a copy in two or three dimensions. In one dimension both are 0.
+struct Pitches {
+  std::size_t row = 0;    // bytes from the begin of a row to that of the next
+  std::size_t slice = 0;  // rows from the begin of a slice to that of the next
+
+  friend bool operator==(const Pitches&, const Pitches&) = default;
+};
+
 struct CopyParams {
   void* destination = nullptr;
   const void* source = nullptr;
-  std::size_t bytes = 0;
+  std::size_t bytes = 0;  // of a row
   cudaMemcpyKind kind = cudaMemcpyDefault;
+  std::size_t height = 1;  // rows of a slice
+  std::size_t depth = 1;   // slices
+  Pitches destination_pitches = {};
+  Pitches source_pitches = {};
   Place from = {};  // the call that set these parameters
   // The memory kind at instantiation or at the last update of an executable's node. Patches do not change it.
   MemoryKind first_destination = MemoryKind::kPageable;
   MemoryKind first_source = MemoryKind::kPageable;
   bool is_illegal = false;  // a patch set memory that such a node cannot reach (exec_patch.cc)
+
+  bool is_flat() const { return height == 1 && depth == 1; }
 };
 
 struct FillParams {
@@ -217,9 +231,8 @@ struct Wait {
 
 // A copy from pageable memory that the runtime has read by the time the call returns.
 struct StagedCopy {
-  void* destination;
-  std::vector<std::byte> bytes;
-  Place from;
+  CopyParams copy;
+  std::vector<std::byte> bytes;  // all rows, without gaps
 };
 
 // Runs before the nodes of a launch whose executable has device-updatable nodes (device_nodes.h).

@@ -4,8 +4,10 @@
 
 #include <cstring>
 #include <optional>
+#include <string>
 
 #include "attributes.h"
+#include "function_calls.h"
 #include "graph.h"
 #include "memory.h"
 #include "work.h"
@@ -16,19 +18,45 @@ cudaError_t read_kernel(const Call& call, const cudaKernelNodeParams* from, Kern
   if (from == nullptr) return cudaErrorInvalidValue;
   const Kernel* kernel = nullptr;
   if (const cudaError_t error = resolve_kernel(call, from->func, &kernel); error != cudaSuccess) return error;
-  if (const cudaError_t error = check_shape(from->gridDim, from->blockDim, from->sharedMemBytes);
-      error != cudaSuccess) {
-    return error;
-  }
-  // `extra`, which packs the arguments into one buffer, is not supported.
-  if (from->extra != nullptr || (from->kernelParams == nullptr && !kernel->parameters.empty())) {
-    return cudaErrorInvalidValue;
-  }
+  cudaError_t error = check_shape(from->gridDim, from->blockDim, from->sharedMemBytes,
+                                  max_shared_bytes(call.state, *kernel, params->device));
+  if (error != cudaSuccess) return error;
+  const bool has_arguments = from->kernelParams != nullptr || from->extra != nullptr;
+  if (!has_arguments && !kernel->parameters.empty()) return cudaErrorInvalidValue;
+  error = read_arguments(call, *kernel, from->kernelParams, from->extra, &params->arguments);
+  if (error != cudaSuccess) return error;
   params->kernel = kernel;
   params->grid = from->gridDim;
   params->block = from->blockDim;
   params->shared_bytes = from->sharedMemBytes;
-  params->arguments.assign(*kernel, from->kernelParams);
+  return cudaSuccess;
+}
+
+cudaError_t read_arguments(const Call& call, const Kernel& kernel, void* const* values, void* const* extra,
+                           Arguments* arguments) {
+  if (extra == nullptr) {
+    arguments->assign(kernel, values);
+    return cudaSuccess;
+  }
+  if (values != nullptr) return cudaErrorInvalidValue;
+  const void* buffer = nullptr;
+  const std::size_t* size = nullptr;
+  for (; *extra != CU_LAUNCH_PARAM_END; extra += 2) {
+    if (extra[0] == CU_LAUNCH_PARAM_BUFFER_POINTER) {
+      buffer = extra[1];
+    } else if (extra[0] == CU_LAUNCH_PARAM_BUFFER_SIZE) {
+      size = static_cast<const std::size_t*>(extra[1]);
+    } else {
+      return cudaErrorInvalidValue;
+    }
+  }
+  if (buffer == nullptr || size == nullptr) return cudaErrorInvalidValue;
+  if (*size < kernel.argument_bytes || *size > kernel.padded_bytes()) {
+    return call.misuse(cudaErrorInvalidValue, kernel.name + " has arguments of " +
+                                                  std::to_string(kernel.argument_bytes) + " bytes, and the buffer " +
+                                                  std::to_string(*size));
+  }
+  arguments->assign_packed(kernel, buffer, *size);
   return cudaSuccess;
 }
 
@@ -38,22 +66,50 @@ void write_kernel(const KernelParams& params, cudaKernelNodeParams* to) {
   to->gridDim = params.grid;
   to->blockDim = params.block;
   to->sharedMemBytes = params.shared_bytes;
+  // Owned by the node (facts 16).
   const bool has_parameters = !params.kernel->parameters.empty();
-  to->kernelParams = has_parameters ? params.arguments.pointers() : nullptr;  // owned by the node (facts 16)
+  to->extra = params.arguments.extra();
+  to->kernelParams = has_parameters && to->extra == nullptr ? params.arguments.pointers() : nullptr;
+}
+
+cudaError_t take_copy(const cudaMemcpy3DParms* from, CopyParams* params) {
+  if (from == nullptr) return cudaErrorInvalidValue;
+  if (from->srcArray != nullptr || from->dstArray != nullptr) return cudaErrorNotSupported;
+  const auto offset = [](const cudaPitchedPtr& memory, const cudaPos& pos) {
+    return (pos.z * memory.ysize + pos.y) * memory.pitch + pos.x;
+  };
+  if (from->dstPtr.ptr == nullptr || from->srcPtr.ptr == nullptr) return cudaErrorInvalidValue;
+  CopyParams copy{static_cast<char*>(from->dstPtr.ptr) + offset(from->dstPtr, from->dstPos),
+                  static_cast<const char*>(from->srcPtr.ptr) + offset(from->srcPtr, from->srcPos), from->extent.width,
+                  from->kind};
+  copy.height = from->extent.height;
+  copy.depth = from->extent.depth;
+  if (!copy.is_flat()) {
+    copy.destination_pitches = {from->dstPtr.pitch, from->dstPtr.ysize};
+    copy.source_pitches = {from->srcPtr.pitch, from->srcPtr.ysize};
+  }
+  *params = copy;
+  return cudaSuccess;
 }
 
 cudaError_t read_copy(const cudaMemcpy3DParms* from, CopyParams* params) {
-  if (from == nullptr) return cudaErrorInvalidValue;
-  const bool has_rows = from->extent.height > 1 || from->extent.depth > 1 || from->srcPos.y != 0 ||
-                        from->srcPos.z != 0 || from->dstPos.y != 0 || from->dstPos.z != 0;
-  if (has_rows || from->srcArray != nullptr || from->dstArray != nullptr) return cudaErrorNotSupported;
-  const std::size_t bytes = from->extent.width * from->extent.height * from->extent.depth;
-  if (bytes == 0) return cudaErrorInvalidValue;
-  const cudaError_t error = check_copy(from->dstPtr.ptr, from->srcPtr.ptr, from->kind);
+  CopyParams copy;
+  cudaError_t error = take_copy(from, &copy);
   if (error != cudaSuccess) return error;
-  *params = {static_cast<char*>(from->dstPtr.ptr) + from->dstPos.x,
-             static_cast<const char*>(from->srcPtr.ptr) + from->srcPos.x, bytes, from->kind};
-  return cudaSuccess;
+  if (copy.bytes == 0 || copy.height == 0 || copy.depth == 0) return cudaErrorInvalidValue;
+  error = check_copy(copy.destination, copy.source, copy.kind);
+  if (error == cudaSuccess && !copy.is_flat()) error = check_pitches(copy, cudaErrorInvalidValue);
+  if (error == cudaSuccess) *params = copy;
+  return error;
+}
+
+void write_copy(const CopyParams& params, cudaMemcpy3DParms* to) {
+  // What the real runtime sets for a one-dimensional copy: addresses, extent and kind. Pitches stay 0.
+  std::memset(static_cast<void*>(to), 0, sizeof *to);
+  to->srcPtr = {const_cast<void*>(params.source), params.source_pitches.row, 0, params.source_pitches.slice};
+  to->dstPtr = {params.destination, params.destination_pitches.row, 0, params.destination_pitches.slice};
+  to->extent = {params.bytes, params.height, params.depth};
+  to->kind = params.kind;
 }
 
 void note_memory(const State& state, CopyParams& params) {
@@ -87,6 +143,11 @@ bool may_become(const void* old, const void* wanted) {
 }  // namespace
 
 bool may_become(const CopyParams& old, const CopyParams& wanted) {
+  if (!old.is_flat() || !wanted.is_flat()) {
+    return old.destination == wanted.destination && old.source == wanted.source && old.bytes == wanted.bytes &&
+           old.kind == wanted.kind && old.height == wanted.height && old.depth == wanted.depth &&
+           old.destination_pitches == wanted.destination_pitches && old.source_pitches == wanted.source_pitches;
+  }
   return old.kind == wanted.kind && may_become(old.destination, wanted.destination) &&
          may_become(old.source, wanted.source);
 }
@@ -179,15 +240,15 @@ cudaError_t CUDARTAPI cudaGraphMemcpyNodeGetParams(cudaGraphNode_t node, struct 
   return enter({Function::kGraphMemcpyNodeGetParams, node}, [&](const Call& call) {
     const CopyParams* params = params_of<CopyParams>(call, node);
     if (params == nullptr || pNodeParams == nullptr) return cudaErrorInvalidValue;
-    // What the real runtime sets for a one-dimensional copy: addresses, extent and kind. Pitches stay 0.
-    std::memset(static_cast<void*>(pNodeParams), 0, sizeof *pNodeParams);
-    pNodeParams->srcPtr.ptr = const_cast<void*>(params->source);
-    pNodeParams->dstPtr.ptr = params->destination;
-    pNodeParams->extent.width = params->bytes;
-    pNodeParams->extent.height = 1;
-    pNodeParams->extent.depth = 1;
-    pNodeParams->kind = params->kind;
+    write_copy(*params, pNodeParams);
     return cudaSuccess;
+  });
+}
+
+cudaError_t CUDARTAPI cudaGraphMemcpyNodeSetParams(cudaGraphNode_t node, const struct cudaMemcpy3DParms* pNodeParams) {
+  return enter({Function::kGraphMemcpyNodeSetParams, node}, [&](const Call& call) {
+    CopyParams* params = params_of<CopyParams>(call, node);
+    return params != nullptr ? read_copy(pNodeParams, params) : cudaErrorInvalidValue;
   });
 }
 

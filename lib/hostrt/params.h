@@ -10,7 +10,14 @@ namespace graphcache::hostrt {
 // Checks and then takes all parameters except the attributes, which these structures do not contain. On an error,
 // `params` is unchanged.
 cudaError_t read_kernel(const Call& call, const cudaKernelNodeParams* from, KernelParams* params);
-cudaError_t read_copy(const cudaMemcpy3DParms* from, CopyParams* params);  // cudaErrorNotSupported for more dimensions
+
+// The arguments of a launch or node: `values`, or one buffer in `extra` (CU_LAUNCH_PARAM_BUFFER_POINTER), not both.
+cudaError_t read_arguments(const Call& call, const Kernel& kernel, void* const* values, void* const* extra,
+                           Arguments* arguments);
+
+// Takes a copy without checking its pitches. cudaErrorNotSupported for arrays.
+cudaError_t take_copy(const cudaMemcpy3DParms* from, CopyParams* params);
+cudaError_t read_copy(const cudaMemcpy3DParms* from, CopyParams* params);
 cudaError_t read_fill(const cudaMemsetParams* from, FillParams* params);
 cudaError_t read_host(const cudaHostNodeParams* from, HostParams* params);
 
@@ -19,9 +26,11 @@ void note_memory(const State& state, CopyParams& params);
 
 // Writes the parameters as the query calls return them.
 void write_kernel(const KernelParams& params, cudaKernelNodeParams* to);
+void write_copy(const CopyParams& params, cudaMemcpy3DParms* to);
 
 // What a copy or fill of an executable graph may be changed to. Device memory must stay on its device. The memory kinds
-// of a copy must stay the same, and cudaMemcpyDefault counts as a kind of its own. A one-dimensional fill may be
+// of a copy must stay the same, and cudaMemcpyDefault counts as a kind of its own. Of a copy in two or three dimensions
+// nothing may change. A one-dimensional fill may be
 // resized; of a two-dimensional fill only address and value may change (facts 23).
 bool may_become(const CopyParams& old, const CopyParams& wanted);
 bool may_become(const FillParams& old, const FillParams& wanted);

@@ -1,7 +1,7 @@
 // The names that a program calls if it is compiled with CUDA_API_PER_THREAD_DEFAULT_STREAM, as by nvcc's
 // --default-stream per-thread. The headers then rename each function that takes a stream to NAME_ptsz. There, a null
-// stream is cudaStreamPerThread, and every other handle has its own meaning. cudaMemcpy and cudaMemset, which become
-// NAME_ptds, are in memory.cc.
+// stream is cudaStreamPerThread, and every other handle has its own meaning. The synchronous copies and sets, which
+// become NAME_ptds, are in copies.cc.
 
 #include <cuda_runtime_api.h>
 
@@ -64,6 +64,7 @@ using namespace graphcache::hostrt;
 #define PARAMETERS_5(name) PARAMETERS_4(name), PARAMETER(name, 4)
 #define PARAMETERS_6(name) PARAMETERS_5(name), PARAMETER(name, 5)
 #define PARAMETERS_7(name) PARAMETERS_6(name), PARAMETER(name, 6)
+#define PARAMETERS_8(name) PARAMETERS_7(name), PARAMETER(name, 7)
 #define ARGUMENTS_1 own(a0)
 #define ARGUMENTS_2 ARGUMENTS_1, own(a1)
 #define ARGUMENTS_3 ARGUMENTS_2, own(a2)
@@ -71,6 +72,7 @@ using namespace graphcache::hostrt;
 #define ARGUMENTS_5 ARGUMENTS_4, own(a4)
 #define ARGUMENTS_6 ARGUMENTS_5, own(a5)
 #define ARGUMENTS_7 ARGUMENTS_6, own(a6)
+#define ARGUMENTS_8 ARGUMENTS_7, own(a7)
 
 #define TWIN(name, count)                                       \
   cudaError_t CUDARTAPI name##_ptsz(PARAMETERS_##count(name)) { \
@@ -89,7 +91,10 @@ TWIN(cudaLaunchHostFunc, 3)
 TWIN(cudaLaunchKernel, 6)
 TWIN(cudaLaunchKernelExC, 3)
 TWIN(cudaMallocAsync, 3)
+TWIN(cudaMemcpy2DAsync, 8)
+TWIN(cudaMemcpy3DAsync, 2)
 TWIN(cudaMemcpyAsync, 5)
+TWIN(cudaMemset2DAsync, 6)
 TWIN(cudaMemsetAsync, 4)
 TWIN(cudaStreamBeginCapture, 2)
 TWIN(cudaStreamBeginCaptureToGraph, 6)

@@ -25,6 +25,14 @@ std::string to_string(const Place& place) {
   return text;
 }
 
+std::string name_of_function(const void* function) {
+  const diagnose::Location where = diagnose::location_of_call(static_cast<const char*>(function) + 1);
+  if (where.module.empty())
+    return "the function at " + diagnose::hexadecimal(reinterpret_cast<std::uintptr_t>(function));
+  if (!where.symbol.empty() && where.into_symbol == 0) return diagnose::demangled(where.symbol);
+  return where.module + "+" + diagnose::hexadecimal(where.offset);
+}
+
 Place Endings::find(const void* what) const {
   const auto bits = reinterpret_cast<std::uintptr_t>(what);
   for (std::size_t back = 1; back <= ring_.size(); ++back) {

@@ -27,6 +27,9 @@ inline bool operator==(const Place& a, const Place& b) {
 // "cudaGraphLaunch, call 57, thread 2, at program+0x1234 (symbol+0x5)". addr2line accepts the offset.
 std::string to_string(const Place& place);
 
+// The function at an address as written in the source, or "program+0x1234" if it has no symbol.
+std::string name_of_function(const void* function);
+
 // Where recently destroyed objects ended, by the bits of their handles or the addresses of their memory. Bounded,
 // because a program may destroy any number of objects.
 class Endings {

@@ -156,6 +156,7 @@ void destroy_everything(State& state) {
   free_blocks(state, state.device_memory, kAllDevices);
   free_blocks(state, state.host_memory, kAllDevices);
   state.registered_memory.clear();
+  state.kernel_attributes.clear();
   state.quarantine.clear();
   state.context_ids.clear();
   state.contexts.clear();
@@ -190,6 +191,9 @@ void end_device(State& state, int device) {
   state.graph_memory.usage.erase(device);
   free_blocks(state, state.device_memory, device);
   free_blocks(state, state.host_memory, device);
+  std::erase_if(state.registered_memory, [device](const auto& entry) { return entry.second.device == device; });
+  std::erase_if(state.kernel_attributes, [device](const auto& entry) { return entry.first.second == device; });
+  end_uploads(state, device);
   state.context_ids.erase(device);
   state.ended_after[device] = context_uses(state);
 }

@@ -53,6 +53,13 @@ struct Failure {
   int times = 1;  // -1 means for ever
 };
 
+// What cudaFuncSetAttribute sets of a kernel on a device.
+struct KernelAttributes {
+  int max_shared_bytes = 48 * 1024;             // kDefaultSharedBytes
+  int carveout = cudaSharedmemCarveoutDefault;  // without effect
+  int large_clusters = 0;                       // whether clusters of more than 8 blocks are allowed; without effect
+};
+
 // Per-thread values. Constant-initialised and trivially destructible, so that an access costs one load.
 struct Thread {
   std::uint64_t id = 0;     // 0 until the first call
@@ -92,6 +99,7 @@ struct State {
   cudaGraphConditionalHandle last_condition = 0;
   std::set<CUlibrary> libraries;
   std::uintptr_t last_library = 0;
+  std::map<std::pair<const Kernel*, int>, KernelAttributes> kernel_attributes;  // keyed by kernel and device
 
   int device_count = 1;
   int driver_version = CUDART_VERSION;

@@ -37,6 +37,17 @@ std::optional<std::size_t> extent_of(const FillParams& fill) {
   return wraps ? std::nullopt : std::optional(sum);
 }
 
+template <typename Visit>
+void for_each_row(const CopyParams& copy, Visit&& visit) {
+  const Pitches &to = copy.destination_pitches, &from = copy.source_pitches;
+  for (std::size_t slice = 0; slice < copy.depth; ++slice) {
+    for (std::size_t row = 0; row < copy.height; ++row) {
+      visit(static_cast<const char*>(copy.source) + (slice * from.slice + row) * from.row,
+            static_cast<char*>(copy.destination) + (slice * to.slice + row) * to.row);
+    }
+  }
+}
+
 class Runner {
  public:
   explicit Runner(State& state) : state_(state) {}
@@ -58,9 +69,11 @@ class Runner {
 
   void operator()(const CopyParams& copy) {
     if (copy.is_illegal) throw IllegalAddress{};
-    touch(copy.from, "the copy reads", copy.source, copy.bytes);
-    touch(copy.from, "the copy writes", copy.destination, copy.bytes);
-    std::memmove(copy.destination, copy.source, copy.bytes);
+    for_each_row(copy, [&](const void* source, void* destination) {
+      touch(copy.from, "the copy reads", source, copy.bytes);
+      touch(copy.from, "the copy writes", destination, copy.bytes);
+    });
+    for_each_row(copy, [&](const void* source, void* destination) { std::memmove(destination, source, copy.bytes); });
   }
 
   void operator()(const FillParams& fill) {
@@ -111,9 +124,13 @@ class Runner {
     state_.running = around;
   }
 
-  void operator()(const StagedCopy& copy) {
-    touch(copy.from, "the copy writes", copy.destination, copy.bytes.size());
-    std::memcpy(copy.destination, copy.bytes.data(), copy.bytes.size());
+  void operator()(const StagedCopy& staged) {
+    const std::byte* at = staged.bytes.data();
+    for_each_row(staged.copy, [&](const void*, void* destination) {
+      touch(staged.copy.from, "the copy writes", destination, staged.copy.bytes);
+      std::memcpy(destination, at, staged.copy.bytes);
+      at += staged.copy.bytes;
+    });
   }
 
   void operator()(const LaunchStart& start) { run_start(state_, start); }
@@ -169,9 +186,15 @@ cudaError_t run(State& state, const Work& work) {
 void enqueue_copy(const Call& call, Stream& stream, const CopyParams& copy) {
   State& state = call.state;
   if (is_pageable(state, copy.source)) {
-    if (call.function == Function::kMemcpy) finish(state, stream);
-    const auto* first = static_cast<const std::byte*>(copy.source);
-    enqueue(state, stream, StagedCopy{copy.destination, {first, first + copy.bytes}, copy.from});
+    const bool is_synchronous = call.function == Function::kMemcpy || call.function == Function::kMemcpy2D ||
+                                call.function == Function::kMemcpy3D;
+    if (is_synchronous) finish(state, stream);
+    StagedCopy staged{copy, {}};
+    for_each_row(copy, [&](const void* source, void*) {
+      const auto* const first = static_cast<const std::byte*>(source);
+      staged.bytes.insert(staged.bytes.end(), first, first + copy.bytes);
+    });
+    enqueue(state, stream, std::move(staged));
   } else {
     enqueue(state, stream, NodeParams(copy));
   }
@@ -188,21 +211,30 @@ cudaError_t resolve_kernel(const Call& call, const void* function, const Kernel*
   if (function == nullptr) return cudaErrorInvalidDeviceFunction;
   *kernel = find_kernel(function);
   if (*kernel != nullptr) return cudaSuccess;
-  return call.misuse(cudaErrorInvalidResourceHandle, "the function is not registered by GRAPHCACHE_HOST_KERNEL");
+  return call.misuse(cudaErrorInvalidResourceHandle,
+                     name_of_function(function) + " is not registered by GRAPHCACHE_HOST_KERNEL");
 }
 
-cudaError_t check_shape(const dim3& grid, const dim3& block, std::size_t shared_bytes) {
+cudaError_t check_shape(const dim3& grid, const dim3& block, std::size_t shared_bytes, std::size_t max_shared_bytes) {
   const bool grid_fits =
       grid.x >= 1 && grid.x <= kMaxGridX && grid.y >= 1 && grid.y <= kMaxGridYZ && grid.z >= 1 && grid.z <= kMaxGridYZ;
   const bool block_fits = block.x >= 1 && block.x <= kMaxThreadsPerBlock && block.y >= 1 &&
                           block.y <= kMaxThreadsPerBlock && block.z >= 1 && block.z <= kMaxBlockZ &&
                           block.x * block.y * block.z <= kMaxThreadsPerBlock;
-  return grid_fits && block_fits && shared_bytes <= kMaxSharedBytes ? cudaSuccess : cudaErrorInvalidValue;
+  return grid_fits && block_fits && shared_bytes <= max_shared_bytes ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 cudaError_t check_copy(const void* destination, const void* source, cudaMemcpyKind kind) {
   if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) return cudaErrorInvalidMemcpyDirection;
   return destination != nullptr && source != nullptr ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t check_pitches(const CopyParams& copy, cudaError_t error) {
+  for (const Pitches& pitches : {copy.destination_pitches, copy.source_pitches}) {
+    if (pitches.row < copy.bytes || pitches.row > kMaxPitch) return error;
+    if (copy.depth > 1 && pitches.slice < copy.height) return cudaErrorInvalidValue;
+  }
+  return cudaSuccess;
 }
 
 cudaError_t check_fill(const FillParams& fill) {

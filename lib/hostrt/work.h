@@ -11,7 +11,9 @@ inline constexpr unsigned kMaxThreadsPerBlock = 1024;
 inline constexpr unsigned kMaxBlockZ = 64;
 inline constexpr unsigned kMaxGridX = 2147483647;
 inline constexpr unsigned kMaxGridYZ = 65535;
-// the largest size that a kernel may opt in to
+inline constexpr std::size_t kMaxPitch = 2147483647;
+// Dynamic shared memory of a block: without cudaFuncSetAttribute, and the largest size that a kernel may opt in to.
+inline constexpr std::size_t kDefaultSharedBytes = 48 * 1024;
 inline constexpr std::size_t kMaxSharedBytes = 227 * 1024;
 inline constexpr std::size_t kDeviceMemoryBytes = std::size_t{16} << 30;  // memory reported for each device
 
@@ -20,10 +22,12 @@ inline constexpr std::size_t kDeviceMemoryBytes = std::size_t{16} << 30;  // mem
 cudaError_t resolve_kernel(const Call& call, const void* function, const Kernel** kernel);
 
 // Checks dimensions and shared memory. Driver 580 returns cudaErrorInvalidValue for anything out of range.
-cudaError_t check_shape(const dim3& grid, const dim3& block, std::size_t shared_bytes);
+cudaError_t check_shape(const dim3& grid, const dim3& block, std::size_t shared_bytes, std::size_t max_shared_bytes);
 
 // Checks the sizes, pointers and kind of a copy of at least one byte.
 cudaError_t check_copy(const void* destination, const void* source, cudaMemcpyKind kind);
+// Rows may not overlap: a pitch that is too small for its row gives `error`.
+cudaError_t check_pitches(const CopyParams& copy, cudaError_t error);
 cudaError_t check_fill(const FillParams& fill);
 
 // Thrown by work that accesses memory that is not its own.

@@ -93,6 +93,29 @@ TEST_F(HostrtMisuse, ADeviceResetFreesMemoryOfLaunches) {
   EXPECT_EQ(0u, used);
 }
 
+TEST_F(HostrtMisuse, ADeviceResetForgetsRegisteredMemoryAndAttributesOfKernels) {
+  hostrt::set_device_count(2);
+  char of_first[64] = {}, of_second[64] = {};
+  const auto* const kernel = reinterpret_cast<const void*>(add);
+  const auto max_shared_bytes = [&] {
+    cudaFuncAttributes attributes = {};
+    GIVES(cudaSuccess, cudaFuncGetAttributes(&attributes, kernel));
+    return attributes.maxDynamicSharedSizeBytes;
+  };
+  OK(cudaHostRegister(of_first, sizeof of_first, 0));
+  OK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 1000));
+  OK(cudaSetDevice(1));
+  OK(cudaHostRegister(of_second, sizeof of_second, 0));
+  OK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 2000));
+  OK(cudaSetDevice(0));
+  OK(cudaDeviceReset());
+  EXPECT_EQ(48 << 10, max_shared_bytes());
+  GIVES(cudaErrorHostMemoryNotRegistered, cudaHostUnregister(of_first));
+  OK(cudaHostUnregister(of_second));
+  OK(cudaSetDevice(1));
+  EXPECT_EQ(2000, max_shared_bytes());
+}
+
 TEST_F(HostrtMisuse, AContextHasAnotherIdAfterAReset) {
   hostrt::set_device_count(2);
   const auto get_id = driver_function<CUresult (*)(CUcontext, unsigned long long*)>("cuCtxGetId");

@@ -286,5 +286,90 @@ TEST_F(HostrtMisuse, MemoryOfTheProgramIsNotChecked) {
   expect_no_misuse();
 }
 
+// ---- Rows ----
+
+TEST_F(HostrtMisuse, EachRowOfACopyIsChecked) {
+  unsigned char* const from = device_memory(3 * 16 + 8);  // the last row has no padding
+  unsigned char* const to = device_memory(3 * 8 + 7);
+  const auto copy = [&](std::size_t height) {
+    return outcome(cudaMemcpy2DAsync(to, 8, from, 16, 8, height, cudaMemcpyDefault, stream_));
+  };
+  OK(copy(3));
+  expect_no_misuse();
+  GIVES(cudaErrorIllegalAddress, copy(4));
+  expect_misuse(StartsWith("cudaMemcpy2DAsync: the copy writes memory beyond the end of its allocation\n"));
+}
+
+TEST_F(HostrtMisuse, RowsOfPageableMemoryAreReadBeforeTheCallReturns) {
+  unsigned char rows[3][4] = {{1, 2, 3, 4}, {5, 6, 7, 8}, {9, 10, 11, 12}};
+  unsigned char* const to = device_memory(9);
+  hostrt::hold(stream_);
+  OK(cudaMemcpy2DAsync(to, 3, rows, 4, 2, 3, cudaMemcpyHostToDevice, stream_));
+  rows[1][1] = 60;
+  OK(hostrt::release(stream_));
+  OK(cudaStreamSynchronize(stream_));
+  EXPECT_EQ((std::vector<unsigned char>{1, 2, 5, 6, 9, 10}),
+            (std::vector<unsigned char>{to[0], to[1], to[3], to[4], to[6], to[7]}));
+  expect_no_misuse();
+}
+
+TEST_F(HostrtMisuse, MemoryWithAPitchHoldsItsRows) {
+  void* memory = nullptr;
+  std::size_t pitch = 0;
+  OK(cudaMallocPitch(&memory, &pitch, 100, 3));
+  EXPECT_EQ(512u, pitch);
+  EXPECT_EQ(3 * 512u, hostrt::ledger().allocated_bytes);
+  OK(cudaMemset2D(memory, pitch, 1, 100, 3));
+  OK(cudaFree(memory));
+  cudaPitchedPtr box = {};
+  OK(cudaMalloc3D(&box, {600, 2, 4}));
+  EXPECT_EQ(1024u, box.pitch);
+  EXPECT_EQ(600u, box.xsize);
+  EXPECT_EQ(2u, box.ysize);
+  EXPECT_EQ(8 * 1024u, hostrt::ledger().allocated_bytes);
+  OK(cudaFree(box.ptr));
+  GIVES(cudaErrorInvalidValue, cudaMallocPitch(&memory, nullptr, 100, 3));
+  GIVES(cudaErrorMemoryAllocation, cudaMallocPitch(&memory, &pitch, 100, SIZE_MAX / 4));
+  expect_no_misuse();
+}
+
+TEST_F(HostrtMisuse, ANodeOfABoxIsReadAddedAndChangedWhole) {
+  unsigned char* const from = device_memory(64);
+  unsigned char* const to = device_memory(64);
+  OK(cudaMemset(to, 0, 64));
+  for (int i = 0; i < 64; ++i) from[i] = static_cast<unsigned char>(i);
+  cudaMemcpy3DParms box = {};
+  box.srcPtr = {from, 4, 4, 4};
+  box.dstPtr = {to, 8, 8, 2};
+  box.srcPos = {1, 1, 1};
+  box.extent = {2, 2, 2};
+  box.kind = cudaMemcpyDeviceToDevice;
+  cudaGraph_t graph = nullptr;
+  cudaGraphNode_t node = nullptr;
+  OK(cudaGraphCreate(&graph, 0));
+  OK(cudaGraphAddMemcpyNode(&node, graph, nullptr, 0, &box));
+  cudaMemcpy3DParms read = {};
+  OK(cudaGraphMemcpyNodeGetParams(node, &read));
+  EXPECT_EQ(from + 16 + 4 + 1, read.srcPtr.ptr);
+  EXPECT_EQ(4u, read.srcPtr.pitch);
+  EXPECT_EQ(4u, read.srcPtr.ysize);
+  EXPECT_EQ(2u, read.extent.depth);
+  OK(cudaGraphMemcpyNodeSetParams(node, &read));
+  OK(cudaGraphLaunch(instantiate(graph), stream_));
+  OK(cudaStreamSynchronize(stream_));
+  EXPECT_EQ((std::vector<unsigned char>{21, 22, 0, 25, 26, 37, 41, 42}),
+            (std::vector<unsigned char>{to[0], to[1], to[2], to[8], to[9], to[16], to[24], to[25]}));
+  const auto refused = [&](cudaError_t error, auto&& change) {
+    cudaMemcpy3DParms changed = box;
+    change(changed);
+    GIVES(error, cudaGraphMemcpyNodeSetParams(node, &changed));
+  };
+  refused(cudaErrorInvalidValue, [](auto& p) { p.srcPtr.pitch = 1; });
+  refused(cudaErrorInvalidValue, [](auto& p) { p.dstPtr.ysize = 1; });
+  refused(cudaErrorInvalidValue, [](auto& p) { p.extent.height = 0; });
+  refused(cudaErrorNotSupported, [&](auto& p) { p.srcArray = reinterpret_cast<cudaArray_t>(this); });
+  expect_no_misuse();
+}
+
 }  // namespace
 }  // namespace graphcache::test

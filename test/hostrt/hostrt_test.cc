@@ -5,6 +5,7 @@
 
 #include <cuda_runtime_api.h>
 #include <device_launch_parameters.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -71,7 +72,57 @@ TEST_F(Hostrt, OverAlignedParametersAreAligned) {
 
 TEST_F(Hostrt, UnregisteredFunctionsAreNamedAsMisuse) {
   GIVES(cudaErrorInvalidResourceHandle, launch(not_registered, 1, 1, stream_, 1));
-  expect_misuse("cudaLaunchKernel: the function is not registered by GRAPHCACHE_HOST_KERNEL");
+  expect_misuse(
+      "cudaLaunchKernel: graphcache::test::(anonymous namespace)::not_registered(int) is not registered by "
+      "GRAPHCACHE_HOST_KERNEL");
+  static int not_a_function;
+  GIVES(cudaErrorInvalidResourceHandle, cudaLaunchKernel(&not_a_function, 1, 1, nullptr, 0, stream_));
+  ++expected_misuses_;
+  EXPECT_THAT(hostrt::last_misuse(),
+              testing::ContainsRegex("^cudaLaunchKernel: [^ ]+ is not registered by GRAPHCACHE_HOST_KERNEL\n"));
+  cudaFuncAttributes attributes;
+  GIVES(cudaErrorInvalidDeviceFunction, cudaFuncGetAttributes(&attributes, &not_a_function));
+  GIVES(cudaErrorInvalidDeviceFunction,
+        cudaFuncSetAttribute(nullptr, cudaFuncAttributeMaxDynamicSharedMemorySize, 1024));
+}
+
+TEST_F(Hostrt, SharedMemoryIsLimitedForEachKernelAndDevice) {
+  hostrt::set_device_count(2);
+  const auto* const kernel = reinterpret_cast<const void*>(nothing);
+  constexpr int kDefault = 48 << 10, kLarge = 100 << 10;
+  const auto launch_with = [&](const void* function, std::size_t bytes) {
+    return cudaLaunchKernel(function, 1, 1, nullptr, bytes, cudaStreamPerThread);
+  };
+  OK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kLarge));
+  OK(launch_with(kernel, kLarge));
+  GIVES(cudaErrorInvalidValue, launch_with(kernel, kLarge + 1));
+  cudaFuncAttributes attributes;
+  OK(cudaFuncGetAttributes(&attributes, kernel));
+  EXPECT_EQ(kLarge, attributes.maxDynamicSharedSizeBytes);
+
+  // Nodes are checked as launches are.
+  cudaKernelNodeParams params = {};
+  params.func = const_cast<void*>(kernel);
+  params.gridDim = params.blockDim = 1;
+  params.sharedMemBytes = kLarge;
+  cudaGraph_t graph = nullptr;
+  cudaGraphNode_t node = nullptr;
+  OK(cudaGraphCreate(&graph, 0));
+  OK(cudaGraphAddKernelNode(&node, graph, nullptr, 0, &params));
+  const cudaGraphExec_t executable = instantiate(graph);
+  params.sharedMemBytes = kLarge + 1;
+  GIVES(cudaErrorInvalidValue, cudaGraphExecKernelNodeSetParams(executable, node, &params));
+
+  OK(cudaSetDevice(1));
+  GIVES(cudaErrorInvalidValue, launch_with(kernel, kDefault + 1));
+  OK(launch_with(kernel, kDefault));
+  OK(cudaSetDevice(0));
+  OK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 50));
+  OK(cudaFuncGetAttributes(&attributes, kernel));
+  EXPECT_EQ(50, attributes.preferredShmemCarveout);
+  GIVES(cudaErrorInvalidValue, cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 101));
+  GIVES(cudaErrorNotSupported, cudaFuncSetAttribute(kernel, cudaFuncAttributeRequiredClusterWidth, 2));
+  GIVES(cudaErrorInvalidValue, cudaFuncGetAttributes(nullptr, kernel));
 }
 
 TEST_F(Hostrt, MissingArgumentsAreMisuse) {

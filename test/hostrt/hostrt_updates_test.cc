@@ -354,6 +354,10 @@ TEST_F(HostrtWrites, AMisalignedValueIsLastingAndIsWrittenNowhere) {
   GIVES(cudaErrorMisalignedAddress, cudaMalloc(&memory, 8));
 }
 
+TEST_F(HostrtWrites, AMisalignedGridIsAMisalignedAddress) {
+  GIVES(cudaErrorMisalignedAddress, write(updater::kGrid, 3 * sizeof(unsigned), 2));
+}
+
 // ---- Uploads ----
 
 TEST_F(HostrtUpdates, WithoutDeferralNoUploadIsLate) {

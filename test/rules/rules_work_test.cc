@@ -200,5 +200,173 @@ TEST_F(RuntimeRules, EventsThatWereNeverRecordedAreDone) {
   GIVES(cudaErrorInvalidResourceHandle, cudaEventElapsedTime(&ms, fork_, join_));  // without timing
 }
 
+// ---- Rows ----
+
+// The rows of a matrix of bytes in device memory, of which each has `pitch` bytes.
+class RowRules : public RuntimeRules {
+ protected:
+  static constexpr std::size_t kPitch = 64, kWidth = 12, kRows = 3;
+
+  void SetUp() override {
+    RuntimeRules::SetUp();
+    std::vector<unsigned char> bytes(kRows * kPitch);
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<unsigned char>(i);
+    OK(cudaMemcpy(source(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
+    OK(cudaDeviceSynchronize());
+  }
+
+  unsigned char* target() { return reinterpret_cast<unsigned char*>(device_); }
+  unsigned char* source() { return target() + 4096; }
+
+  cudaError_t copy(cudaMemcpyKind kind = cudaMemcpyDeviceToDevice) {
+    return cudaMemcpy2DAsync(target(), 2 * kPitch, source(), kPitch, kWidth, kRows, kind, stream_);
+  }
+  cudaMemcpy3DParms box() {
+    cudaMemcpy3DParms box = {};
+    box.srcPtr = {source(), kPitch / 2, kPitch / 2, 2};
+    box.dstPtr = {target(), kPitch, kPitch, 4};
+    box.dstPos = {4, 1, 0};
+    box.extent = {kWidth, 2, kRows};
+    box.kind = cudaMemcpyDeviceToDevice;
+    return box;
+  }
+  unsigned target_byte(std::size_t at) { return read<unsigned char>(static_cast<int>(at)); }
+  void expect_rows() {
+    for (std::size_t row = 0; row < kRows; ++row) {
+      EXPECT_EQ(row * kPitch, target_byte(row * 2 * kPitch)) << row;
+      EXPECT_EQ(row * kPitch + kWidth - 1, target_byte(row * 2 * kPitch + kWidth - 1)) << row;
+      EXPECT_EQ(0u, target_byte(row * 2 * kPitch + kWidth)) << row;
+    }
+  }
+  void clear_target() {
+    OK(cudaMemset(target(), 0, 4096));
+    OK(cudaDeviceSynchronize());
+  }
+};
+
+TEST_F(RowRules, CopiesOfRowsLeaveTheGaps) {
+  OK(copy());
+  expect_rows();
+  clear_target();
+  OK(cudaMemcpy2D(target(), 2 * kPitch, source(), kPitch, kWidth, kRows, cudaMemcpyDefault));
+  expect_rows();
+  unsigned char host[kRows][16] = {};
+  OK(cudaMemcpy2D(host, 16, source(), kPitch, kWidth, kRows, cudaMemcpyDeviceToHost));
+  EXPECT_EQ(2 * kPitch + kWidth - 1, host[2][kWidth - 1]);
+  EXPECT_EQ(0, host[2][kWidth]);
+}
+
+TEST_F(RowRules, SetsOfRowsLeaveTheGaps) {
+  OK(cudaMemset2DAsync(target(), kPitch, 0x107, kWidth, kRows, stream_));
+  for (std::size_t row = 0; row < kRows; ++row) {
+    EXPECT_EQ(7u, target_byte(row * kPitch + kWidth - 1));
+    EXPECT_EQ(0u, target_byte(row * kPitch + kWidth));
+  }
+  EXPECT_EQ(0u, target_byte(kRows * kPitch));
+}
+
+TEST_F(RowRules, BoxesAreCopiedByRowAndSlice) {
+  const cudaMemcpy3DParms params = box();
+  OK(cudaMemcpy3DAsync(&params, stream_));
+  for (std::size_t slice = 0; slice < kRows; ++slice) {
+    for (std::size_t row = 0; row < 2; ++row) {
+      const std::size_t at = (slice * 4 + row + 1) * kPitch + 4;
+      EXPECT_EQ((slice * 2 + row) * kPitch / 2, target_byte(at));
+      EXPECT_EQ((slice * 2 + row) * kPitch / 2 + kWidth - 1, target_byte(at + kWidth - 1));
+      EXPECT_EQ(0u, target_byte(at + kWidth));
+    }
+  }
+}
+
+TEST_F(RowRules, ACapturedCopyOfRowsIsANodeThatCannotBePatched) {
+  const cudaGraph_t graph = capture([this] { OK(copy()); });
+  ASSERT_EQ(std::vector<cudaGraphNodeType>{cudaGraphNodeTypeMemcpy}, types(graph));
+  const cudaGraphNode_t node = nodes(graph)[0];
+  cudaMemcpy3DParms params = {};
+  OK(cudaGraphMemcpyNodeGetParams(node, &params));
+  EXPECT_EQ(source(), params.srcPtr.ptr);
+  EXPECT_EQ(target(), params.dstPtr.ptr);
+  EXPECT_EQ(kWidth, params.extent.width);
+  EXPECT_EQ(kRows, params.extent.height);
+  const cudaGraphExec_t executable = instantiate(graph);
+  GIVES(cudaErrorInvalidValue, cudaGraphExecMemcpyNodeSetParams(executable, node, &params));
+  GIVES(cudaErrorInvalidValue,
+        cudaGraphExecMemcpyNodeSetParams1D(executable, node, target(), source(), kWidth, cudaMemcpyDeviceToDevice));
+  clear_target();
+  OK(cudaGraphLaunch(executable, stream_));
+  expect_rows();
+  GIVES(cudaErrorGraphExecUpdateFailure, update(executable, capture([this] {
+                                                  OK(cudaMemcpy2DAsync(target(), kPitch, source(), kPitch, kWidth,
+                                                                       kRows, cudaMemcpyDeviceToDevice, stream_));
+                                                })));
+}
+
+TEST_F(RowRules, RowsMustNotOverlap) {
+  for (const bool of_source : {false, true}) {
+    const std::size_t to = of_source ? kPitch : kWidth - 1, from = of_source ? kWidth - 1 : kPitch;
+    GIVES(cudaErrorInvalidPitchValue,
+          cudaMemcpy2DAsync(target(), to, source(), from, kWidth, kRows, cudaMemcpyDeviceToDevice, stream_));
+    GIVES(cudaErrorInvalidPitchValue,
+          cudaMemcpy2D(target(), to, source(), from, kWidth, kRows, cudaMemcpyDeviceToDevice));
+  }
+  GIVES(cudaErrorInvalidValue, cudaMemset2DAsync(target(), kWidth - 1, 1, kWidth, kRows, stream_));
+  GIVES(cudaErrorInvalidMemcpyDirection, copy(static_cast<cudaMemcpyKind>(7)));
+  GIVES(cudaSuccess, cudaMemcpy2DAsync(target(), kPitch, source(), kPitch, 0, kRows, cudaMemcpyDefault, stream_));
+  GIVES(cudaSuccess, cudaMemcpy2DAsync(target(), kPitch, source(), kPitch, kWidth, 0, cudaMemcpyDefault, stream_));
+  GIVES(cudaSuccess, cudaMemset2DAsync(target(), kPitch, 1, 0, kRows, stream_));
+  EXPECT_EQ(0u, target_byte(0));
+}
+
+// ---- Kernels and errors ----
+
+TEST_F(RuntimeRules, LargeSharedMemoryIsOptedInTo) {
+  const auto* const kernel = reinterpret_cast<const void*>(record_shared_bytes);
+  constexpr int kDefault = 48 << 10, kWanted = 64 << 10;
+  const auto launch_with = [&](int bytes) {
+    int* out = ints();
+    void* arguments[] = {&out};
+    return cudaLaunchKernel(kernel, 1, 1, arguments, static_cast<std::size_t>(bytes), stream_);
+  };
+  GIVES(cudaSuccess, launch_with(kDefault));
+  GIVES(cudaErrorInvalidValue, launch_with(kDefault + 16));
+  int most = 0;
+  OK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
+  const auto allow = [&](int bytes) {
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  };
+  GIVES(cudaErrorInvalidValue, allow(most + 1));
+  GIVES(cudaSuccess, allow(kWanted));
+  GIVES(cudaSuccess, launch_with(kWanted));
+  GIVES(cudaErrorInvalidValue, launch_with(kWanted + 16));
+  cudaFuncAttributes attributes = {};
+  OK(cudaFuncGetAttributes(&attributes, kernel));
+  EXPECT_EQ(kWanted, attributes.maxDynamicSharedSizeBytes);
+  GIVES(cudaSuccess, allow(kDefault));
+}
+
+TEST_F(RuntimeRules, ErrorsHaveNamesAndTexts) {
+  const struct {
+    cudaError_t error;
+    const char *name, *text;
+  } known[] = {
+      {cudaSuccess, "cudaSuccess", "no error"},
+      {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+      {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+      {cudaErrorInvalidPitchValue, "cudaErrorInvalidPitchValue", "invalid pitch argument"},
+      {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+      {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+      {cudaErrorMisalignedAddress, "cudaErrorMisalignedAddress", "misaligned address"},
+      {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+      {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
+       "operation not permitted when stream is capturing"},
+      {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
+      {static_cast<cudaError_t>(12345), "unrecognized error code", "unrecognized error code"},
+  };
+  for (const auto& one : known) {
+    EXPECT_STREQ(one.name, cudaGetErrorName(one.error));
+    EXPECT_STREQ(one.text, cudaGetErrorString(one.error));
+  }
+}
+
 }  // namespace
 }  // namespace graphcache::test
