@@ -13,16 +13,9 @@
 
 namespace graphcache::test {
 
+// The work of most tests: kernels of two blocks over a hundred numbers.
 inline constexpr int kSize = 100;
 inline constexpr dim3 kGrid(2), kBlock(64);
-
-// For tests without sharing: each key of a topology has its own executable.
-inline Options unshared(int max_executables = Options().max_executables) {
-  Options options;
-  options.max_executables = max_executables;
-  force(&options, Sharing::kNever);
-  return options;
-}
 
 // An entry that loses its executable loses its template as well.
 inline Options without_templates(int max_executables) {

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <string_view>
 
+#include "chosen_suite.h"
 #include "misuses.h"
 #include "policy/mechanisms.h"
 
@@ -92,6 +93,7 @@ int main(int argc, char** argv) {
   graphcache::hostrt::set_device_count(2);  // for tests that need two; suites that reset hostrt have one
 #endif
   testing::InitGoogleTest(&argc, argv);
+  graphcache::test::choose_suite(argv[0]);
   const testing::UnitTest& tests = *testing::UnitTest::GetInstance();
   if (GTEST_FLAG_GET(list_tests)) return RUN_ALL_TESTS();
 

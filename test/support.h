@@ -44,6 +44,14 @@ inline testing::AssertionResult failed_as(absl::StatusCode code, const absl::Sta
 }
 #define EXPECT_FAILURE(code, ...) EXPECT_TRUE(::graphcache::test::failed_as(absl::StatusCode::code, (__VA_ARGS__)))
 
+// For tests without sharing: each key of a topology has its own executable.
+inline Options unshared(int max_executables = Options().max_executables) {
+  Options options;
+  options.max_executables = max_executables;
+  force(&options, Sharing::kNever);
+  return options;
+}
+
 // Siblings borrow executables by updates, however small their graphs are.
 inline Options renting(int max_executables = Options().max_executables) {
   Options options;

@@ -151,19 +151,19 @@ TEST_F(KeepFailuresTest, AnUpdateThatFailsKeepsWhatBothNeed) {
 // ---- Work in flight -------------------------------------------------------------------------------------------------
 
 // The data of a host function, which shows when it is used after its end.
-struct Datum {
-  explicit Datum(int the_value) : value(the_value) { ++alive; }
-  ~Datum() {
+struct CountedDatum {
+  explicit CountedDatum(int the_value) : value(the_value) { ++alive; }
+  ~CountedDatum() {
     value = -1000;
     --alive;
   }
-  Datum(const Datum&) = delete;
+  CountedDatum(const CountedDatum&) = delete;
   std::atomic<int> value;
   unsigned* total = nullptr;
   inline static std::atomic<int> alive{0};
 };
 void add_datum(void* of) {
-  const Datum& datum = *static_cast<const Datum*>(of);
+  const CountedDatum& datum = *static_cast<const CountedDatum*>(of);
   *datum.total = 3 * *datum.total + static_cast<unsigned>(datum.value.load());
 }
 
@@ -181,7 +181,7 @@ TEST_F(KeepFailuresTest, LateWorkFindsWhatWasKeptForIt) {
     if (below(4) == 0) options.capture_after = 1;
     force(&options, kSharings[below(2)]);  // A table holds no host functions.
     const ForcedOptions again = options;
-    std::vector<Datum*> last;
+    std::vector<CountedDatum*> last;
     {
       constexpr int kStreams = 2;
       Stream streams[kStreams];
@@ -207,7 +207,7 @@ TEST_F(KeepFailuresTest, LateWorkFindsWhatWasKeptForIt) {
           const absl::StatusOr<Outcome> outcome =
               cache->run(key("k", which, on), streams[on], [&, which, on](Recorder& rec) {
                 for (int i = 0; i <= which % 2; ++i) {
-                  auto datum = std::make_shared<Datum>(which + i);
+                  auto datum = std::make_shared<CountedDatum>(which + i);
                   datum->total = &totals[on];
                   rec.keep(datum);
                   CUDA_OK(cudaLaunchHostFunc(rec.stream(), add_datum, datum.get()));
@@ -227,9 +227,9 @@ TEST_F(KeepFailuresTest, LateWorkFindsWhatWasKeptForIt) {
       // What is dropped waits for few runs.
       const int recorded = static_cast<int>(cache->stats().live_templates);
       settle(*cache);
-      EXPECT_LE(Datum::alive, 2 * recorded) << "seed " << seed;
+      EXPECT_LE(CountedDatum::alive, 2 * recorded) << "seed " << seed;
       cache.reset();
-      EXPECT_EQ(Datum::alive, 0) << "seed " << seed;
+      EXPECT_EQ(CountedDatum::alive, 0) << "seed " << seed;
       CUDA_OK(cudaFreeHost(totals));
     }
     if (HasFailure()) return;

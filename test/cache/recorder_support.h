@@ -6,14 +6,12 @@
 #include <cstdint>
 #include <cstring>
 
+#include "cache_support.h"
 #include "graphcache/graphcache.h"
 #include "kernels.h"
 #include "support.h"
 
 namespace graphcache::test {
-
-inline constexpr int kSize = 100;
-inline constexpr dim3 kGrid(2), kBlock(64);
 
 inline std::uint32_t bits(float value) {
   std::uint32_t result = 0;

@@ -13,8 +13,8 @@
 namespace graphcache::test {
 namespace {
 
-constexpr int kSize = 8;
-constexpr dim3 kBlock(8);
+constexpr int kFew = 8;
+constexpr dim3 kFewThreads(8);
 
 Options device_updated() {
   Options options;
@@ -32,8 +32,8 @@ class DeviceUpdatedFailuresTest : public testing::Test {
 
   static absl::StatusOr<Outcome> run(Cache& cache, cudaStream_t stream, float* data, float value) {
     return cache.run(key("k"), stream, params(value), [&](Recorder& rec, Slot<float> v) {
-      rec.launch(fill, {1, kBlock}, data, kSize, v);
-      rec.launch(add, {1, kBlock}, data, kSize, v);
+      rec.launch(fill, {1, kFewThreads}, data, kFew, v);
+      rec.launch(add, {1, kFewThreads}, data, kFew, v);
     });
   }
 };
@@ -41,11 +41,11 @@ class DeviceUpdatedFailuresTest : public testing::Test {
 TEST_F(DeviceUpdatedFailuresTest, ABinaryThatIsRefusedIsOfferedOnceAndKeysArePatchedByTheHost) {
   Stream stream;
   Cache cache(device_updated());
-  DeviceBuffer<float> data(kSize);
+  DeviceBuffer<float> data(kFew);
   hostrt::fail_call("cudaLibraryLoadData", 1, cudaErrorInvalidKernelImage);
   EXPECT_RUN(kInstantiated, run(cache, stream, data.get(), 1));
   EXPECT_RUN(kPatched, run(cache, stream, data.get(), 4));
-  EXPECT_EQ(data.read(), std::vector<float>(kSize, 8));
+  EXPECT_EQ(data.read(), std::vector<float>(kFew, 8));
   EXPECT_EQ(cache.stats().refused_device_updates, 1u);
   cache.clear();
   EXPECT_RUN(kInstantiated, run(cache, stream, data.get(), 2));
@@ -78,7 +78,7 @@ TEST_F(DeviceUpdatedFailuresTest, EveryCallMayFail) {
         std::uint64_t injected = 0;
         {
           Stream stream;
-          DeviceBuffer<float> data(kSize);
+          DeviceBuffer<float> data(kFew);
           {
             Cache cache(device_updated());
             hostrt::fail_call(function, nth, cudaErrorMemoryAllocation, times);
@@ -91,11 +91,11 @@ TEST_F(DeviceUpdatedFailuresTest, EveryCallMayFail) {
             injected = hostrt::failures_injected();
             hostrt::clear_failures();
             if (last_is_ok) {
-              ASSERT_EQ(data.read(), std::vector<float>(kSize, static_cast<float>(20 * nth + 6)))
+              ASSERT_EQ(data.read(), std::vector<float>(kFew, static_cast<float>(20 * nth + 6)))
                   << function << ", call " << nth;
             }
             EXPECT_TRUE(run(cache, stream, data.get(), 5).ok()) << function << ", call " << nth;
-            ASSERT_EQ(data.read(), std::vector<float>(kSize, 10));
+            ASSERT_EQ(data.read(), std::vector<float>(kFew, 10));
             cudaGetLastError();
           }
         }
@@ -113,7 +113,7 @@ TEST_F(DeviceUpdatedFailuresTest, EveryCallMayFail) {
 TEST_F(DeviceUpdatedFailuresTest, AHitMakesOneCallAndOneMoreForAllThatChanged) {
   Stream stream;
   Cache cache(device_updated());
-  DeviceBuffer<float> data(kSize);
+  DeviceBuffer<float> data(kFew);
   ASSERT_TRUE(run(cache, stream, data.get(), 1).ok());
   hostrt::reset_calls();
   EXPECT_RUN(kReplayed, run(cache, stream, data.get(), 1));
@@ -129,18 +129,18 @@ TEST_F(DeviceUpdatedFailuresTest, NoneIsDestroyedInFlight) {
   options.max_executables = 1;
   force(&options, Sharing::kNever);
   Stream stream, other;
-  DeviceBuffer<float> data(kSize);
+  DeviceBuffer<float> data(kFew);
   Cache cache(options);
   hostrt::hold(stream);
   for (int i = 0; i < kKeys; ++i) {
     EXPECT_RUN(kInstantiated, cache.run(key("k", i), stream, params(1.0f), [&](Recorder& rec, Slot<float> v) {
-      rec.launch(i == 0 ? fill : add, {1, kBlock}, data.get(), kSize, v);
+      rec.launch(i == 0 ? fill : add, {1, kFewThreads}, data.get(), kFew, v);
     }));
   }
   EXPECT_EQ(hostrt::ledger().executables, static_cast<std::size_t>(kKeys));
   EXPECT_EQ(cache.stats().evictions, static_cast<std::uint64_t>(kKeys - 1));
   hostrt::release(stream);
-  EXPECT_EQ(data.read(), std::vector<float>(kSize, kKeys));
+  EXPECT_EQ(data.read(), std::vector<float>(kFew, kKeys));
   EXPECT_TRUE(cache.erase(key("k", 0)));
   EXPECT_EQ(hostrt::ledger().executables, 1u);
 }
@@ -148,20 +148,20 @@ TEST_F(DeviceUpdatedFailuresTest, NoneIsDestroyedInFlight) {
 // They are evicted last, and for the sake of memory they are evicted.
 TEST_F(DeviceUpdatedFailuresTest, OneIsEvictedWhenMemoryRunsOut) {
   Stream stream;
-  DeviceBuffer<float> data(kSize);
+  DeviceBuffer<float> data(kFew);
   Cache cache(device_updated());
   for (int i = 0; i < 2; ++i) {
     EXPECT_RUN(kInstantiated, cache.run(key("k", i), stream, params(1.0f), [&](Recorder& rec, Slot<float> v) {
-      rec.launch(add, {1, kBlock}, data.get(), kSize, v);
+      rec.launch(add, {1, kFewThreads}, data.get(), kFew, v);
     }));
   }
   hostrt::fail_call("cudaGraphInstantiate", 1, cudaErrorMemoryAllocation);
   EXPECT_RUN(kInstantiated, cache.run(key("plain"), stream, [&](cudaStream_t s) {
-    return launch(add, 1, kBlock, s, data.get(), kSize, 1.0f);
+    return launch(add, 1, kFewThreads, s, data.get(), kFew, 1.0f);
   }));
   hostrt::clear_failures();
   EXPECT_EQ(cache.stats().evictions, 1u);
-  EXPECT_EQ(data.read(), std::vector<float>(kSize, 3));
+  EXPECT_EQ(data.read(), std::vector<float>(kFew, 3));
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace graphcache::test {
 namespace {
 
-constexpr int kSize = 64;
+constexpr int kFloats = 64;
 constexpr const char* kUpdates[] = {"cudaGraphKernelNodeSetParam", "cudaGraphKernelNodeSetGridDim"};
 
 class SharedTableFailuresTest : public testing::Test {
@@ -38,9 +38,9 @@ class SharedTableFailuresTest : public testing::Test {
       int* data;
       void operator()(Recorder& rec, Slot<int> v) const {
         const auto grid = static_cast<unsigned>(1 + which % 4);
-        rec.launch(blend, {grid, 8}, data, kSize, 3 + which, 1);
-        rec.launch(blend, {1, 8}, data, kSize, 5, v);
-        rec.launch(blend, {grid, 8}, data, kSize, 7, which);
+        rec.launch(blend, {grid, 8}, data, kFloats, 3 + which, 1);
+        rec.launch(blend, {1, 8}, data, kFloats, 5, v);
+        rec.launch(blend, {grid, 8}, data, kFloats, 7, which);
       }
     };
 
@@ -48,7 +48,7 @@ class SharedTableFailuresTest : public testing::Test {
       return cache.run(key("member", which), stream, params(value), Fn{which, data.get()});
     }
     void expect_right(int which, int value) {
-      std::vector<int> wanted(kSize, 1);
+      std::vector<int> wanted(kFloats, 1);
       data.write(wanted);
       const auto outcome = run(which, value);
       ASSERT_TRUE(outcome.ok()) << outcome.status();
@@ -67,7 +67,7 @@ class SharedTableFailuresTest : public testing::Test {
     }
 
     Stream stream;
-    DeviceBuffer<int> data{kSize};
+    DeviceBuffer<int> data{kFloats};
     Cache cache;
   };
 
@@ -106,7 +106,7 @@ TEST_F(SharedTableFailuresTest, AFailedUpdateIsReportedAlthoughItsExecutableWasE
 TEST_F(SharedTableFailuresTest, AFailedUpdateIsReportedByAHitOfAnotherKeyIfItsExecutableWasEvicted) {
   options.max_executables = 2;
   Bench bench(options);
-  DeviceBuffer<int> other(std::vector<int>(kSize, 1));
+  DeviceBuffer<int> other(std::vector<int>(kFloats, 1));
   const auto hit = [&] {
     return bench.cache.run(key("no member"), bench.stream,
                            [&](cudaStream_t s) { CUDA_OK(launch(blend, dim3(1), dim3(8), s, other.get(), 8, 2, 0)); });
@@ -223,15 +223,15 @@ TEST_F(SharedTableFailuresTest, ABudgetThatNoTableFitsIsForPlainExecutables) {
 TEST_F(SharedTableFailuresTest, NoRunWaitsForAnotherStreamsWork) {
   Bench bench(options);
   Stream busy;
-  DeviceBuffer<int> there(kSize);
+  DeviceBuffer<int> there(kFloats);
   const auto run_other = [&](int which) {
     return bench.cache.run(key("other", which), bench.stream, [&](Recorder& rec) {
-      rec.launch(blend, {1, 8}, bench.data.get(), kSize, 3 + which, 1);
+      rec.launch(blend, {1, 8}, bench.data.get(), kFloats, 3 + which, 1);
     });
   };
   ASSERT_TRUE(bench.run(0, 1).ok());
   hostrt::hold(busy);
-  CUDA_OK(launch(blend, dim3(1), dim3(8), busy, there.get(), kSize, 3, 4));
+  CUDA_OK(launch(blend, dim3(1), dim3(8), busy, there.get(), kFloats, 3, 4));
   hostrt::reset_calls();
   for (int i = 0; i < 40; ++i) {
     ASSERT_TRUE(bench.run(i % 3, i).ok());

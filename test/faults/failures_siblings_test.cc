@@ -11,9 +11,9 @@ namespace {
 void record_cluster(int* out) { *out = static_cast<int>(hostrt::cluster_dim().x); }
 GRAPHCACHE_HOST_KERNEL(record_cluster)
 
-class FailuresTest : public FaultsTest {};
+class FailuresSiblingsTest : public FaultsTest {};
 
-TEST_F(FailuresTest, RefusedUpdateLeavesTheSiblingAloneAndIsNotTriedAgain) {
+TEST_F(FailuresSiblingsTest, RefusedUpdateLeavesTheSiblingAloneAndIsNotTriedAgain) {
   for (const int max_executables : {64, 1}) {
     hostrt::reset();
     World world(renting(max_executables));
@@ -34,7 +34,7 @@ TEST_F(FailuresTest, RefusedUpdateLeavesTheSiblingAloneAndIsNotTriedAgain) {
   }
 }
 
-TEST_F(FailuresTest, RefusedUpdateBetweenTwoStreamsIsNotTriedAgain) {
+TEST_F(FailuresSiblingsTest, RefusedUpdateBetweenTwoStreamsIsNotTriedAgain) {
   Options options;
   options.max_executables = 1;
   Cache cache(options);
@@ -57,7 +57,7 @@ TEST_F(FailuresTest, RefusedUpdateBetweenTwoStreamsIsNotTriedAgain) {
 }
 
 // The graph of a key that has lost its template is read again each time. The executable must change hands anyway.
-TEST_F(FailuresTest, SiblingsWithFewTemplatesRunAsGraphs) {
+TEST_F(FailuresSiblingsTest, SiblingsWithFewTemplatesRunAsGraphs) {
   Options options = renting(1);
   options.max_templates = 1;
   World world(options);
@@ -74,7 +74,7 @@ TEST_F(FailuresTest, SiblingsWithFewTemplatesRunAsGraphs) {
 
 // A failure leaves the executable half patched. An update repairs it: to the sibling's graph, or back to its own, or
 // not at all.
-TEST_F(FailuresTest, SwitchByPatchesThatBreaksOffIsMadeWholeByAnUpdate) {
+TEST_F(FailuresSiblingsTest, SwitchByPatchesThatBreaksOffIsMadeWholeByAnUpdate) {
   for (const int refused : {0, 1, 2}) {  // number of refused updates
     for (int nth = 1; nth <= 2; ++nth) {
       SCOPED_TRACE(std::to_string(refused) + " updates are refused after patch " + std::to_string(nth));
@@ -108,7 +108,7 @@ TEST_F(FailuresTest, SwitchByPatchesThatBreaksOffIsMadeWholeByAnUpdate) {
   }
 }
 
-TEST_F(FailuresTest, RefusedValueAfterAnUpdateLeavesTheExecutableToItsKey) {
+TEST_F(FailuresSiblingsTest, RefusedValueAfterAnUpdateLeavesTheExecutableToItsKey) {
   World world(renting());
   EXPECT_RUN(kInstantiated, world.run(kSmall, 1));
   EXPECT_RUN(kUpdated, world.run(kLarge, 2));
@@ -126,7 +126,7 @@ TEST_F(FailuresTest, RefusedValueAfterAnUpdateLeavesTheExecutableToItsKey) {
 }
 
 // A partly read graph must not count as read, because an update silently ignores some differences.
-TEST_F(FailuresTest, GraphThatCouldNotBeReadIsNotUpdatedIntoAWrongOne) {
+TEST_F(FailuresSiblingsTest, GraphThatCouldNotBeReadIsNotUpdatedIntoAWrongOne) {
   const auto cluster_of = [](unsigned size, Cache& cache, cudaStream_t stream, int* out) {
     return cache.run(key("cluster", size), stream, [size, out](cudaStream_t on) {
       cudaLaunchAttribute attribute = {};

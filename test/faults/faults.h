@@ -63,14 +63,6 @@ struct Work {
   bool conditional = false;    // two rounds of a loop, with a condition in it, follow the launches
 };
 
-// For tests without sharing: each key of a topology has its own executable.
-inline Options unshared(int max_executables = Options().max_executables) {
-  Options options;
-  options.max_executables = max_executables;
-  force(&options, Sharing::kNever);
-  return options;
-}
-
 // Thrown by fn; a type that the library does not throw.
 struct ThrownByFn : std::runtime_error {
   ThrownByFn() : runtime_error("") {}

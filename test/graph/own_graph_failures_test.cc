@@ -44,7 +44,7 @@ void for_each_call(const Test& test) {
   }
 }
 
-constexpr char kAdd[] = "graphcache::test::add";
+constexpr char kNameOfAdd[] = "graphcache::test::add";
 
 // The runtime's name of the second one is that of a kernel in an anonymous namespace, which begins with a parenthesis.
 void add_in_namespace(float* p, int n, float v) { add(p, n, v); }
@@ -603,7 +603,8 @@ TEST_F(OwnGraphFailuresTest, AnyCallOfAFirstRunMayFail) {
                 const cudaGraph_t graph = gives_away ? adding(7, 3) : kept;
                 ++calls;
                 if (is_armed) hostrt::fail_call(function.c_str(), nth, error, how_often);
-                return Graph{.graph = graph, .bound = {bind(kAdd, 2, 0)}, .owner = owner(), .give_away = gives_away};
+                return Graph{
+                    .graph = graph, .bound = {bind(kNameOfAdd, 2, 0)}, .owner = owner(), .give_away = gives_away};
               });
             };
             hostrt::reset_calls();
@@ -642,7 +643,7 @@ TEST_F(OwnGraphFailuresTest, AFailedRunLeavesTheProgramsGraphAsItWas) {
   Cache cache;
   const auto run = [&] {
     return cache.run(key("k"), stream, params(100.0f),
-                     [&] { return Graph{.graph = graph, .bound = {bind(kAdd, 2, 0)}}; });
+                     [&] { return Graph{.graph = graph, .bound = {bind(kNameOfAdd, 2, 0)}}; });
   };
   for (int nth = 1; nth <= 2; ++nth) {
     hostrt::fail_call("cudaGraphKernelNodeSetParams", nth, cudaErrorInvalidValue);
@@ -707,7 +708,7 @@ TEST_F(OwnGraphFailuresTest, AnyCallOfAHitMayFail) {
     const auto run = [&](float value) {
       return cache.run(key("my label"), stream, params(value), [&] {
         ++calls;
-        return Graph{.graph = adding(0, 3), .bound = {bind(kAdd, 2, 0)}, .owner = owner(), .give_away = true};
+        return Graph{.graph = adding(0, 3), .bound = {bind(kNameOfAdd, 2, 0)}, .owner = owner(), .give_away = true};
       });
     };
     EXPECT_RUN(kInstantiated, run(1));
@@ -914,7 +915,7 @@ TEST_F(OwnGraphFailuresTest, AKernelWithoutANameIsBoundByItsNode) {
     return cache.run(key("k"), stream, params(4.0f), [&] { return Graph{.graph = graph, .bound = {bound}}; });
   };
   hostrt::fail_call("cudaFuncGetName", 1, cudaErrorUnknown, -1);
-  const absl::Status by_name = run(bind(kAdd, 2, 0)).status();
+  const absl::Status by_name = run(bind(kNameOfAdd, 2, 0)).status();
   EXPECT_FAILURE(kInvalidArgument, by_name);
   EXPECT_TRUE(mentions(by_name, "bind by nodes")) << by_name;
   EXPECT_RUN(kInstantiated, run(bind(node, 2, 0)));

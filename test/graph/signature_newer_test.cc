@@ -116,16 +116,16 @@ TEST_F(SignatureNewerTest, NodesOfOtherTypesMakeNoSiblings) {
 
 // ---- Through a cache ------------------------------------------------------------------------------------------------
 
-struct Way {
+struct NewerWay {
   const char* name;
   void (*mark)(cudaStream_t stream);  // marks the most recently captured node
   bool shares;
 };
-void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
+void PrintTo(const NewerWay& way, std::ostream* out) { *out << way.name; }
 
 constexpr int kMemcpyBatch = 14;
 
-class NewerNodesTest : public testing::TestWithParam<Way> {
+class NewerNodesTest : public testing::TestWithParam<NewerWay> {
  protected:
   void SetUp() override { hostrt::reset(); }
   void TearDown() override {
@@ -169,11 +169,11 @@ TEST_P(NewerNodesTest, ShareNothingAndRunRight) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, NewerNodesTest,
-    testing::Values(Way{"Plain", [](cudaStream_t) {}, true},
-                    Way{"MemcpyBatch", [](cudaStream_t s) { hostrt::set_node_type(last_node(s), kMemcpyBatch); },
-                        false},
-                    Way{"Attribute", [](cudaStream_t s) { set_attribute(s, hostrt::kFutureAttribute, 1); }, false}),
-    [](const testing::TestParamInfo<Way>& info) { return std::string(info.param.name); });
+    testing::Values(
+        NewerWay{"Plain", [](cudaStream_t) {}, true},
+        NewerWay{"MemcpyBatch", [](cudaStream_t s) { hostrt::set_node_type(last_node(s), kMemcpyBatch); }, false},
+        NewerWay{"Attribute", [](cudaStream_t s) { set_attribute(s, hostrt::kFutureAttribute, 1); }, false}),
+    [](const testing::TestParamInfo<NewerWay>& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace graphcache::test

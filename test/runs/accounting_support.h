@@ -11,23 +11,13 @@
 #include <string>
 #include <vector>
 
+#include "cache_support.h"
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "kernels.h"
 #include "support.h"
 
 namespace graphcache::test {
-
-inline constexpr int kSize = 64;
-inline constexpr dim3 kGrid(1), kBlock(64);
-
-// For tests without sharing: each key of a topology has its own executable.
-inline Options unshared(int max_executables = Options().max_executables) {
-  Options options;
-  options.max_executables = max_executables;
-  force(&options, Sharing::kNever);
-  return options;
-}
 
 using Counts = std::map<std::string, std::uint64_t>;
 

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "cache_support.h"
 #include "graphcache/graphcache.h"
 #include "kernels.h"
 #include "support.h"
@@ -20,17 +21,6 @@
 #endif
 
 namespace graphcache::test {
-
-// For tests without sharing: each key of a topology has its own executable.
-inline Options unshared(int max_executables = Options().max_executables) {
-  Options options;
-  options.max_executables = max_executables;
-  force(&options, Sharing::kNever);
-  return options;
-}
-
-constexpr int kSize = 32;
-constexpr dim3 kGrid(1), kBlock(32);
 
 // Lets threads through once all of them have arrived.
 class Gate {

@@ -6,14 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "cache_support.h"
 #include "graphcache/graphcache.h"
 #include "kernels.h"
 #include "support.h"
 
 namespace graphcache::test {
-
-inline constexpr int kSize = 100;
-inline constexpr dim3 kGrid(2), kBlock(64);
 
 inline Options verifying(OnStale on_stale = OnStale::kReport, int every = 1) {
   Options options;

@@ -3,8 +3,11 @@
 
 #include <cstdio>
 
+#include "chosen_suite.h"
+
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
+  graphcache::test::choose_suite(argv[0]);
   const int result = RUN_ALL_TESTS();
   const testing::UnitTest& tests = *testing::UnitTest::GetInstance();
   std::printf("\n%d passed, %d failed, %d skipped\n", tests.successful_test_count(), tests.failed_test_count(),
