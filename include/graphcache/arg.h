@@ -51,7 +51,9 @@ class Arg {
   // Copies or converts a value as the call of a function with a parameter of type T does.
   struct Constant {
     template <class U>
-    Constant(std::in_place_t, U&& from) : value(detail::implicitly<T>(std::forward<U>(from))) {}
+    Constant(std::in_place_t, U&& from) : value(detail::implicitly<T>(std::forward<U>(from))) {
+      detail::clear_padding(&value);
+    }
     T value;
   };
   std::optional<Constant> constant_;

@@ -88,6 +88,16 @@ T implicitly(U&& value) {
   }
 }
 
+// Sets the bytes between the members of an object to 0, where the compiler can, so that graphs differ by values alone.
+template <class T>
+void clear_padding([[maybe_unused]] T* object) {
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_clear_padding)
+  if constexpr (std::is_trivially_copyable_v<T> && !std::is_const_v<T>) __builtin_clear_padding(object);
+#endif
+#endif
+}
+
 // The same for the bytes of a value.
 template <class From, class To>
 void convert(const void* from, void* to) {
