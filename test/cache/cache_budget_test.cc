@@ -257,5 +257,21 @@ TEST_F(CacheTest, CapturesAfterTheGivenNumberOfRuns) {
   expect_sum(5);
 }
 
+// It has lost its executable, and the run that fails is the last one to tidy up.
+TEST_F(CacheTest, AKeyWhoseValueWasRefusedKeepsNoTemplateBeyondTheLimit) {
+  Cache cache(without_templates(8));
+  const auto run = [&](unsigned blocks) {
+    return cache.run(key("k"), stream, params(blocks), [&](Recorder& rec, Slot<unsigned> grid) {
+      rec.launch(add, {grid, kBlock}, data.get(), kSize, 1.0f);
+    });
+  };
+  EXPECT_RUN(kInstantiated, run(2));
+  EXPECT_FALSE(run(0).ok());
+  const Stats after = cache.stats();
+  EXPECT_EQ(after.live_executables, 0u);
+  EXPECT_EQ(after.live_templates, 0u);
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+}
+
 }  // namespace
 }  // namespace graphcache::test

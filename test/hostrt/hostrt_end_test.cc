@@ -347,6 +347,21 @@ class ContextTest : public HostrtMisuse {
     expect_no_misuse();
   }
 
+  // A run inside the fn of another cache's run.
+  void expect_refused_inside(Cache& cache) {
+    Cache outer;
+    const auto count = [&](cudaStream_t) { ++fn_calls_; };
+    EXPECT_TRUE(outer
+                    .run(graphcache::key("outer"), stream_,
+                         [&](cudaStream_t on) {
+                           EXPECT_TRUE(says_context(cache.run(graphcache::key("inner"), on, count).status()));
+                           return launch(add, 1, 1, on, &others_, 1, 1.0f);
+                         })
+                    .ok());
+    EXPECT_EQ(fn_calls_, 0);
+    expect_no_misuse();
+  }
+
   float written_ = 0, others_ = 0, set_ = 0;
   int fn_calls_ = 0;
 };
@@ -389,6 +404,7 @@ TEST_F(ContextTest, AfterADeviceResetRunsSayThatTheContextIsGoneUntilTheCacheIsC
     use(cache, stream_);
     reset_device();
     expect_refusals(cache);
+    expect_refused_inside(cache);
     cache.clear();
     use(cache, stream_);
     cache.clear();
@@ -446,27 +462,43 @@ TEST_F(ContextTest, WhatGraphsKeepIsReleasedByTheClearAfterADeviceReset) {
   expect_no_misuse();
 }
 
-// Such a cache leaves what it has to other caches of its context, not to those of another one.
+// A cache that ends inside a capture leaves what it has to other caches of its context, not to those of another one.
 TEST_F(ContextTest, WhatACacheHasLeftBehindIsNotDestroyedInAnotherContext) {
-  auto ended = std::make_unique<Cache>();
+  hostrt::set_device_count(2);
+  auto ended = std::make_unique<Cache>(options_of(kKinds[0]));
   EXPECT_TRUE(run(*ended, 1, stream_, 1).ok());
   OK(cudaStreamSynchronize(stream_));
-  Cache around;
+  OK(cudaSetDevice(1));
+  cudaStream_t of_second = nullptr;
+  OK(cudaStreamCreateWithFlags(&of_second, cudaStreamNonBlocking));
+  auto around = std::make_unique<Cache>();
   EXPECT_TRUE(around
-                  .run(graphcache::key("ends the other"), stream_,
-                       [&](cudaStream_t on) {
-                         ended.reset();
-                         return launch(add, 1, 1, on, &sum_, 1, 1.0f);
-                       })
+                  ->run(graphcache::key("ends the other"), of_second,
+                        [&](cudaStream_t on) {
+                          ended.reset();
+                          return launch(add, 1, 1, on, &sum_, 1, 1.0f);
+                        })
                   .ok());
-  OK(cudaStreamSynchronize(stream_));
+  OK(cudaStreamSynchronize(of_second));
+  EXPECT_EQ(2u, hostrt::ledger().executables);
+  OK(cudaSetDevice(0));
   sum_ = 0;
-  around.clear();
   reset_device();
   Cache later;
   use(later, stream_);
   later.clear();
-  use(around, stream_);
+  around = nullptr;
+  expect_no_misuse();
+}
+
+// Keys beyond the number that is remembered are forgotten by later runs, which destroy what they had.
+TEST_F(ContextTest, KeysThatAreForgottenInAnotherContextAreNotDestroyed) {
+  Cache cache;
+  use(cache, stream_);
+  reset_device();
+  EXPECT_TRUE(cache.erase(graphcache::key("context", 1)));
+  for (int i = 0; i < 5000; ++i) EXPECT_TRUE(says_context(run(cache, 100 + i, stream_, 1).status()));
+  EXPECT_LT(cache.entries().size(), 4200u);
   expect_no_misuse();
 }
 

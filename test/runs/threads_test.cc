@@ -5,9 +5,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "size.h"
@@ -329,6 +331,52 @@ TEST_F(ThreadsTest, KeyThatLostItsExecutableIsRestoredOnceByManyThreads) {
     EXPECT_EQ(cache.stats().instantiations, before.instantiations + 1);
     for (int i = 0; i < count(); ++i) EXPECT_EQ(lane(i).sum.first(), static_cast<float>(repetition * (i + 1))) << i;
   }
+}
+
+// Holds up the thread that is about to destroy an executable of this key.
+class Slow : public Listener {
+ public:
+  explicit Slow(Key of) : key_(std::move(of)) {}
+  absl::Status begin(const CacheEvent& event) override {
+    if (event.kind == EventKind::kDestroyExecutable && event.key == key_ && !is_in_hand.exchange(true)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return absl::OkStatus();
+  }
+  std::atomic<bool> is_in_hand{false};
+
+ private:
+  const Key key_;
+};
+
+// CUDA allows a graph that allocates one executable. So a key that comes back waits until its former executable is
+// gone, also if another thread has taken that to destroy it.
+TEST_F(ThreadsTest, AGraphOfOneExecutableIsRestoredWhenAnotherThreadHasDestroyedIt) {
+  const auto slow = std::make_shared<Slow>(key("allocates"));
+  Options options = unshared(1);
+  options.listeners = {slow};
+  Cache cache(options);
+  const auto run = [&] {
+    return cache.run(key("allocates"), lane(0).stream, [&](cudaStream_t on) {
+      void* memory = nullptr;
+      (void)cudaMallocAsync(&memory, 64, on);
+      (void)launch(add, kGrid, kBlock, on, lane(0).sum.get(), kSize, 1.0f);
+      (void)cudaFreeAsync(memory, on);
+    });
+  };
+  EXPECT_RUN(kInstantiated, run());
+  CUDA_OK(cudaStreamSynchronize(lane(0).stream));
+  EXPECT_RUN(kInstantiated, run_add(cache, key("evicts"), lane(1), 1.0f));
+  std::atomic<bool> is_over{false};
+  std::thread other([&] {
+    cache.erase(key("a key that was never run"));
+    is_over = true;
+  });
+  while (!slow->is_in_hand && !is_over) std::this_thread::yield();
+  EXPECT_TRUE(slow->is_in_hand);
+  EXPECT_RUN(kRestored, run());
+  other.join();
+  EXPECT_EQ(lane(0).sum.first(), 2.0f);
 }
 
 // CUDA allows a graph that allocates one executable. So a key that comes back waits until its former executable is
