@@ -1,4 +1,5 @@
 // Keys whose `fn` returns a graph. The results of their kernels are compared with a reference.
+#include <cuda.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -666,6 +667,41 @@ TEST_F(OwnGraphTest, ABoundArgumentFollowsEachRun) {
   CUDA_OK(cudaGraphLaunch(original, stream));
   expect_sum(15);
   CUDA_OK(cudaGraphExecDestroy(original));
+}
+
+// As libraries do whose kernels take one structure.
+TEST_F(OwnGraphTest, AnArgumentOfNodesThatWereGivenOneBufferFollowsEachRun) {
+  const auto packed = [&] {
+    struct {
+      float* data;
+      int size;
+      float value;
+    } arguments = {data.get(), kSize, 2.0f};
+    std::size_t bytes = sizeof arguments;
+    void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, &arguments, CU_LAUNCH_PARAM_BUFFER_SIZE, &bytes,
+                     CU_LAUNCH_PARAM_END};
+    cudaKernelNodeParams params = {};
+    params.func = reinterpret_cast<void*>(add);
+    params.gridDim = kGrid;
+    params.blockDim = kBlock;
+    params.extra = extra;
+    cudaGraph_t graph = nullptr;
+    cudaGraphNode_t node = nullptr;
+    CUDA_OK(cudaGraphCreate(&graph, 0));
+    CUDA_OK(cudaGraphAddKernelNode(&node, graph, nullptr, 0, &params));
+    return graph;
+  };
+  Cache cache;
+  const DeviceBuffer<float> other(kSize);
+  for (float* const to : {data.get(), other.get(), data.get()}) {
+    const auto outcome = cache.run(key("packed"), stream, params(to), [&] {
+      return Graph{.graph = packed(), .bound = {bind(kAdd, 0, 0)}, .give_away = true};
+    });
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+  }
+  EXPECT_EQ(other.read(), std::vector<float>(kSize, 2));
+  expect_sum(4);
+  EXPECT_EQ(cache.stats().instantiations, 1u);
 }
 
 TEST_F(OwnGraphTest, ANameMeansAllKernelsThatHaveIt) {

@@ -148,10 +148,18 @@ TEST_F(HostrtGraphs, ArgumentsMayBePassedAsOneBuffer) {
   OK(cudaGraphKernelNodeSetParams(nodes_of(graph)[0], &of_runtime));
   cudaGraph_t clone = nullptr;
   OK(cudaGraphClone(&clone, graph));
+  ASSERT_EQ(CUDA_SUCCESS, get(nodes_of(clone)[0], &params));
+  ASSERT_NE(nullptr, params.extra);
+  EXPECT_EQ(8, static_cast<const PackedArguments*>(params.extra[1])->value);
   OK(cudaGraphLaunch(instantiate(clone), stream_));
   OK(update(executable, clone));
   OK(cudaGraphLaunch(executable, stream_));
   EXPECT_EQ((Values{6, 7, 8, 8}), taken());
+
+  OK(cudaGraphKernelNodeSetParams(nodes_of(graph)[0], Params(append, 1, 1, log_, &count_, 9).get()));
+  ASSERT_EQ(CUDA_SUCCESS, get(nodes_of(graph)[0], &params));
+  EXPECT_EQ(nullptr, params.extra);
+  EXPECT_EQ(9, *static_cast<int*>(params.kernelParams[2]));
 }
 
 TEST_F(HostrtGraphs, ABufferOfArgumentsMustBeWholeAndTheOnlyOne) {
