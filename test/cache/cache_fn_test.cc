@@ -347,6 +347,7 @@ TEST_F(CacheTest, EachWayOfARunLeavesAnOlderErrorInTheLastErrorSlot) {
   {
     Cache cache(unshared(1));
     run_allocating(cache, Outcome::kInstantiated, "miss of a graph that has one executable");
+    CUDA_OK(cudaStreamSynchronize(stream));  // Two streams must not add at once.
     run(cache, Outcome::kInstantiated, "eviction of that executable", key("b"), second, 1);
     CUDA_OK(cudaStreamSynchronize(second));
     run_allocating(cache, Outcome::kRestored, "restore of a graph that has one executable");
@@ -384,6 +385,7 @@ TEST_F(CacheTest, EachWayOfARunLeavesAnOlderErrorInTheLastErrorSlot) {
   }));
   wanted += 1;
   expect_older("graph of the program's own");
+  CUDA_OK(cudaStreamSynchronize(stream));
   EXPECT_RUN(kInstantiated, cache.run(key("legacy"), cudaStreamLegacy, [&](cudaStream_t s) { return add_one(s); }));
   wanted += 1;
   expect_older("legacy stream");

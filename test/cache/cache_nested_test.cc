@@ -49,6 +49,7 @@ TEST_F(CacheTest, AnErrorThatAnInnerRunLeavesInThePlaceOfAnOlderOneFailsNoOuterR
     CUDA_OK(cudaFreeAsync(memory, on));
   };
   EXPECT_RUN(kInstantiated, cache.run(key("allocates"), stream, allocates));
+  CUDA_OK(cudaStreamSynchronize(stream));  // Two streams must not add at once.
   EXPECT_RUN(kInstantiated, cache.run(key("evicts"), other, [&](cudaStream_t on) { return add_one(on); }));
   CUDA_OK(cudaStreamSynchronize(other));
   cudaGraph_t none = nullptr;

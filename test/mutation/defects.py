@@ -566,7 +566,6 @@ DEFECTS = [
     Defect("device memory of a lost context is freed", "block->context != lost_contexts_", "false", ("hostrt_end",)),
     Defect("a run does not wait for an executable that another thread destroys", "own().graph.graph.has_relatives()", "false",
            ("threads",)),
-    Defect("in verify mode a size of 0 stays", "if (bytes != 0) continue;", "continue;", ("verify_quiet", "verify_hits")),
     Defect("an older error is not brought back", "!latch(found_)", "!latch(cudaSuccess)", ("cache_fn",)),
     Defect("an error that an inner run could not replace is the outer fn's", "now == found_ || is_replaced",
            "now == found_ || (is_replaced && false)", ("cache_nested",)),
