@@ -103,6 +103,7 @@ CallResult UpdatedExecutable::put_in_place(cudaStream_t stream) {
 
 void UpdatedExecutable::abandon() {
   ready_.release();
+  if (updater_node_ != nullptr) updater_node_->abandon();
   Executable::abandon();
 }
 

@@ -64,6 +64,8 @@ class UpdaterNode {
     if (found != cudaSuccess) *word = cudaSuccess;
     return found;
   }
+  // Drops the error, because the context is lost: its word may be gone.
+  void abandon() { error_ = nullptr; }
 
  private:
   struct Source {
