@@ -271,9 +271,9 @@ class Cache {
 // clear() while no run is under way, and then cudaDeviceReset: the next run begins anew in the new context. Without
 // clear(), every run but a hit returns FailedPrecondition from then on, or cudaErrorContextIsDestroyed where there is
 // no context yet, until clear() is called. Nothing of the old context is touched: clear() and the destructor drop its
-// handles, and release what graphs keep. A hit is one call and cannot know: it launches what is gone, which may
+// handles, and release what graphs keep. A hit, also with new values, asks nothing: it launches what is gone, which may
 // crash. The same holds for a run while another context of the device is current (cuCtxSetCurrent), and there clear()
-// would drop what is alive: make the cache's own context current again instead.
+// and the destructor would drop what is alive: make the cache's own context current again instead.
 //
 // Failures under capture. If `fn` throws, returns an error or leaves one behind under capture, the capture is dropped
 // and `fn` is called again, directly. The result of that call counts: some code refuses to work under capture, and a

@@ -111,10 +111,10 @@ struct Options {
   // both values, and what they point to. 0: off, unless the environment variable GRAPHCACHE_VERIFY holds n when the
   // cache is made. A negative number, or a variable that is not a number from 0 up, makes every run fail.
   //
-  // It finds values that `fn` captured by reference or changes itself, memory that moved or was freed or unregistered,
-  // host memory that `fn` fills for a copy, branches and functions that are not in the key, launches that left the
-  // run's stream, and data of host functions that moved. It finds work that was elsewhere in the first run as well, such
-  // as a cudaMemcpy, only together with `diagnose`.
+  // It finds values that `fn` captured by reference or changes itself (in structures, and addresses, if a value
+  // returns), memory that moved or was freed or unregistered, host memory that `fn` fills for a copy, branches and
+  // functions that are not in the key, launches that left the run's stream, and data of host functions that moved. It
+  // finds work that was elsewhere in the first run as well, such as a cudaMemcpy, only together with `diagnose`.
   //
   // `fn` is called more often in this mode, so it must not do anything on the host that must not happen twice, such as
   // allocating memory that a replay uses. Work of `fn` outside the capture would be done again. If something differs,

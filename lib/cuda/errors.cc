@@ -129,7 +129,8 @@ bool is_capture_error(cudaError_t error) {
 
 namespace {
 
-// Latches an error by a call that fails with it and does nothing else. Returns whether there is one.
+// Latches an error by a call that fails with it and has no other effect where the device is in use. Returns whether
+// there is one.
 bool latch(cudaError_t error) {
   int value = 0;
   void* memory = nullptr;

@@ -1,6 +1,7 @@
 #include "exec/graveyard.h"
 
 #include <iterator>
+#include <map>
 #include <new>
 #include <thread>
 #include <utility>
@@ -12,6 +13,17 @@ namespace {
 
 // When the process exits, the runtime may already be unloaded (fact 34).
 bool is_over(cudaError_t found) { return found == cudaSuccess || found == cudaErrorCudartUnloading; }
+
+// Whether the context with this id is lost. A context that a cache has given up, and begins in again, has a new flag.
+std::shared_ptr<std::atomic<bool>> flag_of(std::uint64_t context) {
+  static Mutex mutex;
+  static auto& flags = *new std::map<std::uint64_t, std::weak_ptr<std::atomic<bool>>>;
+  MutexLock lock(mutex);
+  std::weak_ptr<std::atomic<bool>>& known = flags[context];
+  std::shared_ptr<std::atomic<bool>> flag = known.lock();
+  if (flag == nullptr || *flag) known = flag = std::make_shared<std::atomic<bool>>(false);
+  return flag;
+}
 
 }  // namespace
 
@@ -32,7 +44,7 @@ void Graveyard::add(std::list<Grave> place, std::unique_ptr<Executable> executab
   of.stream = stream;
   MutexLock lock(mutex_);
   of.context = context_;
-  if (!abandoned_) of.generation = last_generation;
+  of.lost = lost_;
   std::list<Grave>& others = set_aside ? aside_ : waiting_;
   others.splice(others.end(), place);
 }
@@ -48,7 +60,7 @@ void Graveyard::keep_until_done(Executable::Formers& formers, const LaunchStream
   MutexLock lock(mutex_);
   for (Grave& grave : graves) {
     grave.context = context_;
-    if (!abandoned_) grave.generation = last_generation;
+    grave.lost = lost_;
   }
   waiting_.splice(waiting_.end(), graves);
 } catch (const std::bad_alloc&) {
@@ -194,7 +206,7 @@ CallResult Graveyard::collect_all(const DeviceMemory* to_wait, bool is_patient) 
 
 bool Graveyard::is_abandoned() {
   MutexLock lock(mutex_);
-  return abandoned_;
+  return lost_ != nullptr && *lost_;
 }
 
 bool Graveyard::empty() {
@@ -256,18 +268,16 @@ void Graveyard::leave_behind(Memories memory) {
 }
 
 void Graveyard::begin(std::uint64_t context) {
+  std::shared_ptr<std::atomic<bool>> lost = flag_of(context);
   MutexLock lock(mutex_);
   context_ = context;
-  abandoned_ = false;
+  lost_ = std::move(lost);
 }
 
 void Graveyard::abandon() {
   MutexLock lock(mutex_);
-  abandoned_ = true;  // Set before the generation changes: whatever is added from now on has none.
-  ++last_generation;
+  if (lost_ != nullptr) *lost_ = true;
 }
-
-bool Grave::is_dropped() const { return generation != Graveyard::last_generation; }
 
 // The executable is destroyed before the graph.
 Grave::~Grave() {

@@ -62,11 +62,10 @@ struct Grave {
   Event done;                              // Recorded behind the last launch, or empty.
   OwnedStream fence;                       // Has the upload behind the last launch, or none.
   std::uint64_t context = 0;               // The id of its context.
-  // Number of contexts that were lost before. If it has changed by the time of destruction, the handles are dropped.
-  std::uint64_t generation = kDropped;
+  // Whether that context is lost. If it is by the time of destruction, the handles are dropped.
+  std::shared_ptr<const std::atomic<bool>> lost;
 
-  static constexpr std::uint64_t kDropped = UINT64_MAX;
-  bool is_dropped() const;
+  bool is_dropped() const { return lost != nullptr && *lost; }
 
   // Whether `done` or `fence` will show that the last launch is complete.
   bool has_mark() const { return done.get() != nullptr || fence.get() != nullptr; }
@@ -112,8 +111,6 @@ class Graveyard {
   void abandon() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  friend struct Grave;
-
   // How many may wait for a run on their stream: executables, which hold device memory beyond the cache's budget, and
   // graphs, which hold host memory.
   static constexpr std::size_t kMaxExecutables = 8;
@@ -139,16 +136,15 @@ class Graveyard {
   void release_dropped() ABSL_LOCKS_EXCLUDED(mutex_);
   void put_back(std::list<Grave> waiting) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  inline static std::atomic<std::uint64_t> last_generation{0};  // Number of contexts lost so far.
-
   const int device_;
   Mutex mutex_;
   std::atomic<std::uint64_t> context_{0};
+  // Whether it is lost, for all graveyards of the context. Null before begin().
+  std::shared_ptr<std::atomic<bool>> lost_ ABSL_GUARDED_BY(mutex_);
   std::list<Grave> waiting_ ABSL_GUARDED_BY(mutex_);
   std::list<Grave> aside_ ABSL_GUARDED_BY(mutex_);         // Added with set_aside.
   std::shared_ptr<Kept> dropped_ ABSL_GUARDED_BY(mutex_);  // The first of a list.
   Memories memories_ ABSL_GUARDED_BY(mutex_);
-  bool abandoned_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace graphcache

@@ -78,6 +78,7 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   captured.kept = recording.take_kept(&captured.content);
   if (watch != nullptr) watch->report(recording.calls(), &captured);
   add_failure(&captured.capture, recording.refused());
+  captured.empty_slot = recording.has_empty_slot();
   captured.graph.graph = running.take();
   if (captured.capture.ok()) {
     const CallResult listed = captured.graph.list_nodes();

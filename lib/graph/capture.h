@@ -22,6 +22,8 @@ struct Captured {
   bool is_misuse = false;  // Whether the recorder was misused, which a direct call of `fn` may not notice.
   // What broke the capture. If not ok, nothing was enqueued and there is no template.
   absl::Status capture;
+  // Whether the capture was refused because a copy or set whose size is a slot has 0 bytes in this run.
+  bool empty_slot = false;
   Template graph;
   Content content;
   std::shared_ptr<Kept> kept;  // Null if the graph keeps nothing.

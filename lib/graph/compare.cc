@@ -359,18 +359,21 @@ class Comparison {
     if (word.again == nullptr) return !same(word.kept, word.now, length);
     bool differs = false;
     for (std::size_t i = 0; i < length; ++i) differs |= word.again[i] == word.now[i] && word.kept[i] != word.now[i];
-    return differs && (length < kWord || !are_of_stack(word.kept, word.now, word.again));
+    if (!differs || length < kWord || same(word.now, word.again, kWord)) return differs;
+    return !(has_memory(word.now) && has_memory(word.again)) && !are_of_stack(word.kept, word.now, word.again);
   }
 
-  // Whether the last two recordings, which undefined bytes and stack addresses have in common, differ. Addresses of
-  // pageable memory may be those of temporaries that no kernel reads.
+  // Whether the last two recordings, which undefined bytes and stack addresses have in common, differ. Addresses count
+  // only if they return, because each recording may have got memory of its own; those of pageable memory never, because
+  // no kernel may read it.
   static bool is_another_each_time(const Bytes& word, std::size_t length, bool is_member) {
     if (word.again == nullptr || word.last == nullptr || same(word.again, word.last, length)) return false;
-    const auto has_memory = [&](const unsigned char* at) { return allocation_at(as<std::uint64_t>(at)).has_value(); };
-    if (length == kWord && has_memory(word.again) && has_memory(word.last)) return true;
+    const bool is_address = length == kWord && has_memory(word.again) && has_memory(word.last);
     if (length == kWord && is_host_address(word.again) && is_host_address(word.last)) return false;
-    return !is_member || same(word.last, word.kept, length) || same(word.last, word.now, length);
+    return (!is_member && !is_address) || same(word.last, word.kept, length) || same(word.last, word.now, length);
   }
+
+  static bool has_memory(const unsigned char* at) { return allocation_at(as<std::uint64_t>(at)).has_value(); }
 
   // Whether this is memory of the host that CUDA does not know, or a number that looks like its address.
   static bool is_host_address(const unsigned char* at) {

@@ -38,8 +38,8 @@ struct RecordedGraph {
 std::optional<std::string> first_difference(RecordedGraph kept, RecordedGraph now);
 // The same with two more new recordings, both made at one place deeper in the stack and over the same other contents.
 // Here undefined bytes and stack addresses are no differences: they differ between `now` and `again`. But an argument
-// is one if it differs between `again` and `last`: each call of `fn` changes it. Of members of a structure, that is
-// said of addresses that CUDA knows, and of values that return.
+// is one if it differs between `again` and `last`: each call of `fn` changes it. Of addresses and of members of
+// structures, that is said only if a value returns.
 std::optional<std::string> first_difference(RecordedGraph kept, RecordedGraph now, RecordedGraph again,
                                             RecordedGraph last);
 

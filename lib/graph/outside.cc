@@ -29,20 +29,30 @@ Range range_of(const cudaMemcpy3DParms& copy, const cudaPitchedPtr& memory, cons
   return {static_cast<const char*>(memory.ptr) + first * memory.pitch + at.x, last * memory.pitch + copy.extent.width};
 }
 
-bool overlap(const Range& a, const Range& b) {
-  const std::less<> before;
-  return before(a.begin, b.begin + b.size) && before(b.begin, a.begin + a.size);
+template <class T>
+bool ask(CUpointer_attribute attribute, std::uint64_t address, T* out) {
+  constexpr std::uint64_t kLeast = std::uint64_t{1} << 16, kEnd = std::uint64_t{1} << 57;
+  const auto get = driver().pointer_attribute;
+  if (address < kLeast || address >= kEnd || get == nullptr || !has_context()) return false;
+  return get(out, attribute, static_cast<CUdeviceptr>(address)) == CUDA_SUCCESS;
+}
+
+// Whether the key names the address or the allocation that it is in.
+bool is_in_key(const Key& whole, std::uint64_t address) {
+  const auto has = [&](std::uint64_t value) {
+    const Key part = key(reinterpret_cast<const void*>(value));
+    return std::string_view(whole.data(), whole.size()).find(std::string_view(part.data(), part.size())) !=
+           std::string_view::npos;
+  };
+  CUdeviceptr first = 0;
+  return has(address) || (ask(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address, &first) && has(first));
 }
 
 }  // namespace
 
 std::optional<std::uint64_t> allocation_at(std::uint64_t address) {
-  constexpr std::uint64_t kLeast = std::uint64_t{1} << 16, kEnd = std::uint64_t{1} << 57;
-  const auto get = driver().pointer_attribute;
-  if (address < kLeast || address >= kEnd || get == nullptr || !has_context()) return std::nullopt;
   unsigned long long id = 0;
-  const CUresult result = get(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, static_cast<CUdeviceptr>(address));
-  return result == CUDA_SUCCESS ? std::optional<std::uint64_t>(id) : std::nullopt;
+  return ask(CU_POINTER_ATTRIBUTE_BUFFER_ID, address, &id) ? std::optional<std::uint64_t>(id) : std::nullopt;
 }
 
 void note_allocations(const Template& graph, Content* content) {
@@ -54,7 +64,8 @@ void note_allocations(const Template& graph, Content* content) {
       std::uint64_t word = 0;
       for (std::size_t at = 0; at + sizeof word <= field.value.size(); at += sizeof word) {
         std::memcpy(&word, field.value.data() + at, sizeof word);
-        if (const auto id = allocation_at(word)) content->allocations.emplace(word, *id);
+        const std::optional<std::uint64_t> id = allocation_at(word);
+        if (id && !is_in_key(content->key, word)) content->allocations.emplace(word, *id);
       }
     }
   }
@@ -62,27 +73,16 @@ void note_allocations(const Template& graph, Content* content) {
 
 HostSources::HostSources(const Template& graph, const Content& content) : content_(content) {
   const bool by_driver = has_context();
-  std::vector<Range> targets;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-    if (node_type(graph.nodes[i], by_driver, &type) != cudaSuccess || type == cudaGraphNodeTypeHost) {
-      sources_.clear();
-      return;
-    }
+    if (node_type(graph.nodes[i], by_driver, &type) != cudaSuccess || type != cudaGraphNodeTypeMemcpy) continue;
     cudaMemcpy3DParms copy = {};
-    if (type != cudaGraphNodeTypeMemcpy || copy_params(graph.nodes[i], &copy).error != cudaSuccess) continue;
-    targets.push_back(range_of(copy, copy.dstPtr, copy.dstPos));
+    if (copy_params(graph.nodes[i], &copy).error != cudaSuccess) continue;
     const SlotNode* const slots = content.slots.node(static_cast<std::uint32_t>(i));
-    if (slots != nullptr && content.slots.binding(*slots, slots->fields + offsetof(MemcpyFields, src)) != nullptr) {
-      continue;
-    }
-    if (const auto found = hash(copy)) sources_.push_back({i, copy, *found});
+    const bool follows =
+        slots != nullptr && content.slots.binding(*slots, slots->fields + offsetof(MemcpyFields, src)) != nullptr;
+    if (const auto found = follows ? std::nullopt : hash(copy)) sources_.push_back({i, copy, *found});
   }
-  const auto is_written = [&](const Source& source) {
-    const Range read = range_of(source.copy, source.copy.srcPtr, source.copy.srcPos);
-    return std::any_of(targets.begin(), targets.end(), [&](const Range& target) { return overlap(read, target); });
-  };
-  sources_.erase(std::remove_if(sources_.begin(), sources_.end(), is_written), sources_.end());
 }
 
 std::string HostSources::change() const {
@@ -104,13 +104,15 @@ std::optional<std::uint64_t> HostSources::hash(const cudaMemcpy3DParms& copy) co
     return kept.begin == range.begin ||
            (up_to(begin, range.begin) && up_to(range.begin + range.size, begin + kept.bytes));
   };
-  if (std::none_of(content_.kept_memory.begin(), content_.kept_memory.end(), is_kept)) {
-    cudaPointerAttributes attributes = {};
-    const cudaError_t error = cudaPointerGetAttributes(&attributes, range.begin);
-    if (error != cudaSuccess || attributes.type != cudaMemoryTypeHost) return std::nullopt;
+  cudaPointerAttributes attributes = {};
+  if (cudaPointerGetAttributes(&attributes, range.begin) != cudaSuccess) return std::nullopt;
+  if (attributes.type == cudaMemoryTypeHost) {
     const auto first = reinterpret_cast<std::uintptr_t>(range.begin);
     const auto allocation = allocation_at(first);
     if (!allocation || allocation_at(first + range.size - 1) != allocation) return std::nullopt;
+  } else if (attributes.type != cudaMemoryTypeUnregistered ||
+             std::none_of(content_.kept_memory.begin(), content_.kept_memory.end(), is_kept)) {
+    return std::nullopt;
   }
   const std::size_t rows = std::max<std::size_t>(1, copy.extent.height);
   std::uint64_t hash = 0;

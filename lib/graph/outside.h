@@ -18,16 +18,16 @@ namespace graphcache {
 // if CUDA knows no memory there, or the driver cannot say.
 std::optional<std::uint64_t> allocation_at(std::uint64_t address);
 
-// Fills in Content::allocations. Leaves it empty if the graph cannot be read.
+// Fills in Content::allocations, except for memory whose address is in the key: another allocation there is another
+// value of the key, which is equal by right. Leaves it empty if the graph cannot be read.
 void note_allocations(const Template& graph, Content* content);
 
 // What copies of a graph read from host memory. The program may write there between the launches of a graph, but if a
-// call of `fn` does, a replay of the graph copies what another call has left.
-//
-// Sources that follow a slot are left out, and those that the graph itself may write, because an earlier launch may be
-// in flight: targets of its copies, and all sources of a graph with host functions. Nor are child graphs examined.
+// call of `fn` does, a replay of the graph copies what another call has left. Sources that follow a slot are left out,
+// managed memory, and copies inside child graphs.
 class HostSources {
  public:
+  // REQUIRES: no work is in flight that may write there.
   HostSources(const Template& graph, const Content& content);
   // A sentence about the first source whose bytes have changed since the construction, else empty.
   std::string change() const;

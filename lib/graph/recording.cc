@@ -277,6 +277,7 @@ cudaPointerAttributes Recording::attributes_of(const void* memory) const {
 // A copy or set of 0 bytes adds no node to the capture, so later runs would have no node for their bytes.
 void Recording::skip_empty(const ArgView& bytes) {
   if (mode_ == Mode::kCapture && bytes.is_slot()) {
+    has_empty_slot_ = true;
     refuse_capture(absl::FailedPreconditionError("a copy or set whose size is a slot has 0 bytes in this run"));
   }
 }

@@ -82,6 +82,8 @@ class Recording {
   // it.
   void refuse_capture(const absl::Status& why) { add_failure(&refused_, why); }
   const absl::Status& refused() const { return refused_; }
+  // Whether a size that is a slot was 0, so that a node is missing.
+  bool has_empty_slot() const { return has_empty_slot_; }
 
   // Id of the capture that the run's stream is part of, or 0. While a part is captured, the id of the part's capture.
   unsigned long long capture_id();
@@ -151,6 +153,7 @@ class Recording {
   RecorderCalls calls_;
   const LastErrorGuard* errors_ = nullptr;  // Errors that `fn` has left in the last-error slot; set while `fn` runs.
   cudaError_t left_behind_ = cudaSuccess;   // The error that was left when the last call of the recorder began.
+  bool has_empty_slot_ = false;
   bool is_misused_ = false;
   bool is_stopped_ = false;
   Slots slots_;

@@ -94,17 +94,21 @@ absl::Status Core::begin(cudaStream_t stream) {
   MutexLock lock(mutex_);
   if (is_begun_) return absl::OkStatus();
   if (is_fatal(cuda_error(not_begun_))) return not_begun_;
-  if (!has_begun()) not_begun_ = find_device(stream, &options.device);
+  int of_device = options.device;
+  if (!has_begun()) not_begun_ = find_device(stream, &of_device);
   std::uint64_t context = 0;
-  if (not_begun_.ok()) not_begun_ = find_or_make_context(options.device, &context);
+  if (not_begun_.ok()) not_begun_ = find_or_make_context(of_device, &context);
   if (!not_begun_.ok()) return not_begun_;
-  if (lost_ && context == device->graveyard.context()) return fatal_;
-  if (device == nullptr) {
+  const bool is_same = has_begun() && context == device->graveyard.context();
+  if (lost_ && is_same && cuda_error(fatal_) != cudaErrorContextIsDestroyed) return fatal_;
+  if (!has_begun()) {
+    options.device = of_device;
     device = std::make_unique<Device>(options);
     if (enabled && options.diagnose) find_diagnoser();
     is_usual =
         enabled && !options.inline_in_foreign_capture && options.verify_every == 0 && !audience->wants_launches();
   }
+  if (!is_same) known_streams.clear();
   device->begin(context);
   fatal_ = absl::OkStatus();
   lost_ = false;
@@ -123,9 +127,9 @@ void Core::find_diagnoser() {
 
 absl::Status Core::status() const {
   if (!invalid.ok()) return invalid;
-  if (has_begun() && !lost_) return absl::OkStatus();
+  if (is_begun_ && !lost_) return absl::OkStatus();
   MutexLock lock(mutex_);
-  return has_begun() ? fatal_ : not_begun_;
+  return fatal_.ok() ? not_begun_ : fatal_;
 }
 
 // What is lost has no handles any more.

@@ -35,6 +35,11 @@ class KnownStreams {
       place.compare_exchange_strong(wanted, nullptr, std::memory_order_relaxed);
     }
   }
+  void clear() {
+    for (Set& set : sets_) {
+      for (Place& place : set) place.store(nullptr, std::memory_order_relaxed);
+    }
+  }
 
  private:
   static constexpr int kBits = 6;

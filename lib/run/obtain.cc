@@ -232,10 +232,12 @@ Run::Obtained Run::buy(Plan& plan, bool may_evict, cudaStream_t stream) {
     }
     // A graph that allocates memory can have only one executable. Its last one may still wait for destruction, or be
     // in the hands of another thread that is about to destroy it.
-    constexpr std::chrono::microseconds kPause(100);
-    int pauses = result.error == cudaErrorNotSupported ? 1000 : 0;
+    constexpr std::chrono::microseconds kPause(100), kPatience(100'000);
+    const bool waits = result.error == cudaErrorNotSupported;
+    const auto end = std::chrono::steady_clock::now() + kPatience;
     result = core_.collect_all();
-    for (; result.error == cudaSuccess && pauses > 0 && own().graph.graph.has_relatives(); --pauses) {
+    while (result.error == cudaSuccess && waits && own().graph.graph.has_relatives() &&
+           std::chrono::steady_clock::now() < end) {
       std::this_thread::sleep_for(kPause);
       result = core_.collect_all();
     }

@@ -81,7 +81,6 @@ absl::Status Run::capture_template(NoTemplate* none) {
   }
 
   note_strays(captured.strays);
-  if (core_.options.verify_every != 0 && !call_.makes_graph()) note_allocations(captured.graph, &captured.content);
   keep_template(&captured);
   std::move(in_vain).Cancel();
   if (report) {
@@ -157,6 +156,7 @@ void Run::keep_template(Captured* captured) {
   Content& content = *made->content;
   content.key = entry_->key;
   content.entry = entry_->number();
+  if (core_.options.verify_every != 0 && !call_.makes_graph()) note_allocations(captured->graph, &content);
   core_.store.captured(entry_.get(), facts_of(content), content.node_count + content.inner_node_count,
                        content.slots.nodes.size());
   made->kept = std::move(captured->kept);

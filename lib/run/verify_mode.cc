@@ -3,15 +3,18 @@
 #include <absl/strings/str_cat.h>
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <new>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "cuda/errors.h"
+#include "cuda/handles.h"
 #include "graph/compare.h"
 #include "graph/outside.h"
 #include "graphcache/status.h"
@@ -39,6 +42,21 @@ template <class F>
   fill_stack(byte);
   f();
   asm volatile("" : : "r"(shift) : "memory");
+}
+
+// Waits a moment for the stream's work, so that none of it writes to memory. The legacy stream is not asked, because
+// that may break captures.
+cudaError_t wait_a_moment(cudaStream_t stream) {
+  constexpr std::chrono::milliseconds kPatience(10);
+  if (stream == cudaStreamLegacy) return cudaErrorNotReady;
+  const LastErrorGuard last_error;
+  RelaxedCaptureMode relaxed;
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  cudaError_t error = cudaErrorNotReady;
+  while ((error = cudaStreamQuery(stream)) == cudaErrorNotReady && std::chrono::steady_clock::now() < end) {
+    std::this_thread::yield();
+  }
+  return error;
 }
 
 }  // namespace
@@ -73,14 +91,20 @@ std::optional<absl::StatusOr<Outcome>> Run::verify_hit() {
 absl::Status Run::record_again(std::string* found, bool* fails_under_capture) {
   const Template& kept = own().readable();
   const Content& content = *own().content;
-  // With the values of the template: one that is 0 now would leave out a node, and another one may be refused.
   detail::Call call = call_;
-  call.values = content.values.data();
   const absl::Cleanup threw = [&] { call_.threw |= call.threw; };
-  const HostSources sources(kept, content);
+  std::optional<HostSources> sources;
+  const cudaError_t idle = wait_a_moment(stream_);
+  if (is_fatal(idle)) return cuda_failure("cudaStreamQuery", idle);
+  if (idle == cudaSuccess) sources.emplace(kept, content);
   Captured now;
   bool was_called = false;
-  on_other_stack(0x10, 0x5a, [&] { was_called = capture_again(call, &now); });
+  const auto record = [&] { was_called = capture_again(call, &now); };
+  on_other_stack(0x10, 0x5a, record);
+  if (now.empty_slot && now.fn.ok()) {  // A node is missing, which it has with the values of the template.
+    call.values = content.values.data();
+    on_other_stack(0x10, 0x5a, record);
+  }
   if (absl::Status fatal = take_fatal_error(now); !fatal.ok()) return fatal;
   note_strays(now.strays);
   const cudaError_t of_fn = cuda_error(now.fn), of_capture = cuda_error(now.capture);
@@ -102,7 +126,8 @@ absl::Status Run::record_again(std::string* found, bool* fails_under_capture) {
     std::rethrow_exception(now.thrown);
   }
   if (of_capture == cudaSuccess && !now.fn.ok()) return now.fn;
-  if (!now.capture.ok()) return absl::OkStatus();  // Another call failed, which is not a finding.
+  // Another call failed, such as one whose slot has a value that CUDA refuses. That is not a finding.
+  if (!now.capture.ok()) return absl::OkStatus();
 
   const auto recorded = [](const Captured& of) { return RecordedGraph{of.graph, of.content}; };
   std::optional<std::string> difference = first_difference({kept, content}, recorded(now));
@@ -117,7 +142,7 @@ absl::Status Run::record_again(std::string* found, bool* fails_under_capture) {
   }
   if (!difference) return absl::OkStatus();
   *found = *std::move(difference);
-  if (found->empty()) *found = sources.change();
+  if (found->empty() && sources) *found = sources->change();
   if (found->empty() && !now.strays.empty())
     *found = absl::StrCat("fn enqueues work that no replay repeats: ", now.strays.front());
   ++core_.store.totals.verified;

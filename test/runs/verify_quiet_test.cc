@@ -11,6 +11,7 @@
 
 #include "graphcache/graphcache.h"
 #include "kernels.h"
+#include "rules/rules.h"
 #include "support.h"
 #include "verify_support.h"
 
@@ -177,21 +178,13 @@ TEST_F(VerifyQuietTest, SizesThatBecomeZero) {
   EXPECT_EQ(cache.stats().verified, 2u);
 }
 
-// The program fills it between the runs, or a launch in flight does.
+// The program fills it between the runs, or a launch does that is in flight meanwhile.
 TEST_F(VerifyQuietTest, HostMemoryThatFnDoesNotFill) {
   float* pinned = nullptr;
   CUDA_OK(cudaMallocHost(reinterpret_cast<void**>(&pinned), kSize * sizeof(float)));
   const auto up = [&](cudaStream_t on) {
     CUDA_OK(cudaMemcpyAsync(data.get(), pinned, kSize * sizeof(float), cudaMemcpyHostToDevice, on));
   };
-  const auto down = [&](cudaStream_t on) {
-    CUDA_OK(cudaMemcpyAsync(pinned, data.get(), kSize * sizeof(float), cudaMemcpyDeviceToHost, on));
-  };
-  const auto count = [&](cudaStream_t on) {
-    CUDA_OK(cudaLaunchHostFunc(
-        on, [](void* at) { *static_cast<float*>(at) += 1; }, pinned));
-  };
-  const auto write_in_flight = [&] { pinned[kSize - 1] += 1; };  // As a launch may that is not over yet.
   Cache cache(verifying());
   for (int i = 1; i <= 4; ++i) {
     pinned[0] = static_cast<float>(i);
@@ -203,24 +196,93 @@ TEST_F(VerifyQuietTest, HostMemoryThatFnDoesNotFill) {
     ASSERT_TRUE(cache
                     .run(key("there and back"), stream,
                          [&](cudaStream_t on) {
-                           write_in_flight();
                            up(on);
                            CUDA_OK(launch(add, kGrid, kBlock, on, data.get(), kSize, 1.0f));
-                           down(on);
-                         })
-                    .ok());
-    ASSERT_TRUE(cache
-                    .run(key("by a host function"), stream,
-                         [&](cudaStream_t on) {
-                           write_in_flight();
-                           count(on);
-                           up(on);
+                           CUDA_OK(
+                               cudaMemcpyAsync(pinned, data.get(), kSize * sizeof(float), cudaMemcpyDeviceToHost, on));
                          })
                     .ok());
   }
-  EXPECT_EQ(data.first(), 8);
+  EXPECT_EQ(data.first(), 4);
+  {
+    Busy busy(stream);
+    const auto run = [&] {
+      return cache.run(key("in flight"), stream, [&](cudaStream_t on) {
+        pinned[kSize - 1] += 1;  // As the launch in flight may.
+        up(on);
+      });
+    };
+    EXPECT_RUN(kInstantiated, run());
+    EXPECT_RUN(kReplayed, run());
+    busy.end();
+  }
+  CUDA_OK(cudaStreamSynchronize(stream));
   EXPECT_EQ(cache.stats().stale, 0u) << findings(cache);
   CUDA_OK(cudaFreeHost(pinned));
+}
+
+// A key with an address in it is right for every allocation there.
+TEST_F(VerifyQuietTest, MemoryWhoseAddressIsInTheKey) {
+  std::vector<float> memory(kSize, 2);
+  Cache cache(verifying());
+  for (int i = 0; i < 4; ++i) {
+    CUDA_OK(cudaHostRegister(memory.data(), kSize * sizeof(float), cudaHostRegisterDefault));
+    ASSERT_TRUE(cache
+                    .run(key("k", memory.data()), stream,
+                         [&](cudaStream_t on) {
+                           return launch(scale, kGrid, kBlock, on, data.get(), memory.data() + 1, 1, 3.0f);
+                         })
+                    .ok());
+    CUDA_OK(cudaStreamSynchronize(stream));
+    CUDA_OK(cudaHostUnregister(memory.data()));
+  }
+  EXPECT_EQ(cache.stats().verified, 3u);
+  EXPECT_EQ(cache.stats().stale, 0u) << findings(cache);
+}
+
+// Each recording gets memory of its own, which its graph keeps.
+TEST_F(VerifyQuietTest, DeviceMemoryThatAKeptObjectOwns) {
+  Options options = verifying();
+  options.capture_mode = cudaStreamCaptureModeRelaxed;  // So fn may allocate.
+  Cache cache(options);
+  struct Own {
+    Own() { CUDA_OK(cudaMalloc(reinterpret_cast<void**>(&memory), sizeof(float))); }
+    ~Own() { CUDA_OK(cudaFree(memory)); }
+    float* memory = nullptr;
+  };
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(cache
+                    .run(key("k"), stream,
+                         [&](Recorder& rec) {
+                           const auto own = std::make_shared<Own>();
+                           rec.keep(own);
+                           rec.launch(fill, {1, 1}, own->memory, 1, 1.0f);
+                           rec.launch(scale, {1, 1}, data.get(), static_cast<const float*>(own->memory), 1, 1.0f);
+                         })
+                    .ok());
+  }
+  EXPECT_EQ(data.first(), 1);
+  EXPECT_EQ(cache.stats().stale, 0u) << findings(cache);
+}
+
+// Kept memory may be the device's, which the host must not read.
+TEST_F(VerifyQuietTest, DeviceMemoryThatIsKeptByItsAddress) {
+  Cache cache(verifying());
+  float* memory = nullptr;
+  CUDA_OK(cudaMalloc(reinterpret_cast<void**>(&memory), sizeof(float)));
+  const std::shared_ptr<float> kept(memory, [](float* at) { CUDA_OK(cudaFree(at)); });
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(cache
+                    .run(key("k"), stream,
+                         [&](Recorder& rec) {
+                           rec.keep(kept);
+                           rec.launch(fill, {kGrid, kBlock}, kept.get(), 1, 1.0f);
+                           rec.memcpy(data.get(), static_cast<const float*>(kept.get()), sizeof(float));
+                         })
+                    .ok());
+  }
+  EXPECT_EQ(data.first(), 1);
+  EXPECT_EQ(cache.stats().stale, 0u) << findings(cache);
 }
 
 // This is an error of that run and of no other.

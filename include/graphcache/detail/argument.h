@@ -98,7 +98,7 @@ void clear_padding([[maybe_unused]] T* object) {
 #endif
 }
 
-// The same for the bytes of a value.
+// As implicitly(), from bytes to bytes.
 template <class From, class To>
 void convert(const void* from, void* to) {
   alignas(From) unsigned char value[sizeof(From)];
