@@ -170,11 +170,11 @@ TEST_F(MistakesStraysTest, TheEnvironmentMayAskForIt) {
 TEST_F(MistakesStraysTest, ACacheWorksWithoutTheComponent) {
   ASSERT_EQ(setenv("GRAPHCACHE_DIAGNOSE", "/nowhere/libgraphcache_diagnose.so", 1), 0);
   Cache cache(diagnosing());
+  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));  // It is looked for in the first run.
   ASSERT_EQ(unsetenv("GRAPHCACHE_DIAGNOSE"), 0);
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_TRUE(contains(lines[0], "captures are not diagnosed: ")) << lines[0];
   EXPECT_TRUE(contains(lines[0], "/nowhere/libgraphcache_diagnose.so")) << lines[0];
-  EXPECT_RUN(kInstantiated, run_add(cache, key("k")));
   EXPECT_RUN(kReplayed, run_add(cache, key("k")));
   expect_sum(2);
 }
