@@ -20,8 +20,10 @@ struct Range {
   std::size_t size;
 };
 
-// What a copy reads or writes, from its first byte to its last, or nothing for arrays.
-Range range_of(const cudaMemcpy3DParms& copy, const cudaPitchedPtr& memory, const cudaPos& at) {
+// What a copy reads, from its first byte to its last, or nothing of arrays.
+Range source_of(const cudaMemcpy3DParms& copy) {
+  const cudaPitchedPtr& memory = copy.srcPtr;
+  const cudaPos& at = copy.srcPos;
   if (memory.ptr == nullptr || copy.extent.width == 0) return {nullptr, 0};
   const std::size_t rows = std::max<std::size_t>(1, copy.extent.height);
   const std::size_t last = (std::max<std::size_t>(1, copy.extent.depth) - 1) * memory.ysize + rows - 1;
@@ -96,7 +98,7 @@ std::string HostSources::change() const {
 }
 
 std::optional<std::uint64_t> HostSources::hash(const cudaMemcpy3DParms& copy) const {
-  const Range range = range_of(copy, copy.srcPtr, copy.srcPos);
+  const Range range = source_of(copy);
   if (range.begin == nullptr) return std::nullopt;
   const auto is_kept = [&](const KeptMemory& kept) {
     const std::less_equal<> up_to;

@@ -143,8 +143,9 @@ absl::Status Run::record_again(std::string* found, bool* fails_under_capture) {
   if (!difference) return absl::OkStatus();
   *found = *std::move(difference);
   if (found->empty() && sources) *found = sources->change();
-  if (found->empty() && !now.strays.empty())
+  if (found->empty() && !now.strays.empty()) {
     *found = absl::StrCat("fn enqueues work that no replay repeats: ", now.strays.front());
+  }
   ++core_.store.totals.verified;
   return absl::OkStatus();
 }
