@@ -50,6 +50,11 @@ absl::Status find_device(cudaStream_t stream, int* device) {
   return absl::OkStatus();
 }
 
+// A context that was destroyed may be followed by another one.
+bool is_lasting(const absl::Status& why) {
+  return is_fatal(cuda_error(why)) && cuda_error(why) != cudaErrorContextIsDestroyed;
+}
+
 absl::Status find_or_make_context(int device, std::uint64_t* id) {
   const LastErrorGuard last_error;
   CallResult found = find_context(device, id);
@@ -93,14 +98,14 @@ absl::Status Core::begin(cudaStream_t stream) {
   if (!invalid.ok()) return invalid;
   MutexLock lock(mutex_);
   if (is_begun_) return absl::OkStatus();
-  if (is_fatal(cuda_error(not_begun_))) return not_begun_;
+  if (is_lasting(not_begun_)) return not_begun_;
   int of_device = options.device;
   if (!has_begun()) not_begun_ = find_device(stream, &of_device);
   std::uint64_t context = 0;
   if (not_begun_.ok()) not_begun_ = find_or_make_context(of_device, &context);
   if (!not_begun_.ok()) return not_begun_;
   const bool is_same = has_begun() && context == device->graveyard.context();
-  if (lost_ && is_same && cuda_error(fatal_) != cudaErrorContextIsDestroyed) return fatal_;
+  if (lost_ && is_same && is_lasting(fatal_)) return fatal_;
   if (!has_begun()) {
     options.device = of_device;
     device = std::make_unique<Device>(options);
@@ -279,7 +284,6 @@ void Core::clear() {
   {
     MutexLock lock(mutex_);
     is_begun_ = false;
-    not_begun_ = absl::OkStatus();
     hits->late_error = &detail::Hits::kUnusual;  // So hits look whether the cache has begun.
   }
   if (!is_here()) device->abandon();

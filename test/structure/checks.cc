@@ -306,7 +306,8 @@ std::string StructureChecker::fault_of(Core& core, const Locked& locked) {
     if (std::string fault = fault_of(core.store.policy_, *entry); !fault.empty()) return fault;
   }
   if (std::string fault = fault_of_sharing(core.store.index_, locked); !fault.empty()) return fault;
-  if (std::string fault = fault_of_handles(core.store.index_, locked); !fault.empty()) return fault;
+  // They do not exist any more if their context has ended.
+  if (std::string fault = fault_of_handles(core.store.index_, locked); !fault.empty() && core.is_here()) return fault;
   for (const auto& [entry, is_locked] : locked) {
     const Executable* const executable = executable_of(*entry);
     const bool is_right = entry->exec == nullptr || (executable != nullptr && entry->exec == executable->exec() &&
