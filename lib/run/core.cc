@@ -106,7 +106,7 @@ absl::Status Core::begin(cudaStream_t stream) {
   if (!invalid.ok()) return invalid;
   MutexLock lock(mutex_);
   if (is_begun_) return absl::OkStatus();
-  if (is_lasting(not_begun_)) return copy_of(not_begun_);
+  if (is_fatal(cuda_error(not_begun_))) return copy_of(not_begun_);
   int of_device = options.device;
   if (!has_begun()) not_begun_ = find_device(stream, &of_device);
   std::uint64_t context = 0;
@@ -292,6 +292,7 @@ void Core::clear() {
   {
     MutexLock lock(mutex_);
     is_begun_ = false;
+    not_begun_ = absl::OkStatus();
     hits->late_error = &detail::Hits::kUnusual;  // So hits look whether the cache has begun.
   }
   if (!is_here()) device->abandon();
