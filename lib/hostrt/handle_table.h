@@ -10,7 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -28,14 +27,14 @@ class HandleTable {
 
   // Takes ownership of the object and returns its handle.
   std::uintptr_t add(std::unique_ptr<T> object) {
-    if (free_.empty()) {
+    std::uint32_t index = first_free_;  // oldest first, so that generations are used up evenly
+    if (index == kNone) {
+      index = static_cast<std::uint32_t>(slots_.size());
       slots_.emplace_back();
-      free_.push_back(static_cast<std::uint32_t>(slots_.size() - 1));
+    } else {
+      first_free_ = slots_[index].next_free;
     }
-    const std::uint32_t index = free_.front();  // oldest first, so that generations are used up evenly
-    free_.pop_front();
-    Slot& slot = slots_[index];
-    slot.object = std::move(object);
+    slots_[index].object = std::move(object);
     ++live_;
     return handle_of(index);
   }
@@ -85,8 +84,10 @@ class HandleTable {
  private:
   struct Slot {
     std::uint32_t generation = 0;
+    std::uint32_t next_free = 0;
     std::unique_ptr<T> object;
   };
+  static constexpr std::uint32_t kNone = UINT32_MAX;
 
   // Bits: 12 of tag, 24 of generation, 24 of index, 4 of kind.
   static constexpr int kIndexShift = 4;
@@ -101,25 +102,26 @@ class HandleTable {
            (static_cast<std::uintptr_t>(index) << kIndexShift) | static_cast<std::uintptr_t>(kKind);
   }
 
+  // The free slots are a list in the slots: destroying an object must not fail for lack of memory.
   std::unique_ptr<T> release(std::uint32_t index) {
     Slot& slot = slots_[index];
     endings_.add(handle_of(index));
     --live_;
     if (reuses_) {
-      free_.push_front(index);
-      return std::move(slot.object);
-    }
-    // A slot that has used all its generations is not reused.
-    if (slot.generation != kGenerationMask) {
+      if (first_free_ == kNone) last_free_ = index;
+      slot.next_free = std::exchange(first_free_, index);
+    } else if (slot.generation != kGenerationMask) {  // A slot that has used all its generations is not reused.
       ++slot.generation;
-      free_.push_back(index);
+      slot.next_free = kNone;
+      (first_free_ == kNone ? first_free_ : slots_[last_free_].next_free) = index;
+      last_free_ = index;
     }
     return std::move(slot.object);
   }
 
   Endings& endings_;
   std::vector<Slot> slots_;
-  std::deque<std::uint32_t> free_;
+  std::uint32_t first_free_ = kNone, last_free_ = kNone;  // The last one counts only if there is a first one.
   std::size_t live_ = 0;
   bool reuses_ = false;
 };
