@@ -10,6 +10,7 @@
 #include <string>
 
 #include "cuda/capture_advice.h"
+#include "cuda/handles.h"
 #include "graphcache/detail/call.h"
 #include "graphcache/status.h"
 
@@ -76,6 +77,12 @@ absl::Status failure_of_call(std::string_view text, std::string_view call, cudaE
   return failure(text, " returned ", error, advice(call, error, in_other_thread));
 }
 
+absl::Status with_text(const absl::Status& status, absl::string_view text) {
+  absl::Status made(status.code(), text);
+  status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) { made.SetPayload(type, payload); });
+  return made;
+}
+
 absl::Status with_key(const absl::Status& status, const Key& key) noexcept try {
   if (status.ok()) return status;
   std::string name = key.to_string(kMaxKeyBytes);
@@ -83,9 +90,7 @@ absl::Status with_key(const absl::Status& status, const Key& key) noexcept try {
     const std::string_view label = key.label();
     name = absl::StrCat("\"", absl::Utf8SafeCHexEscape({label.data(), label.size()}), "\": ", name);
   }
-  absl::Status named(status.code(), absl::StrCat("graphcache: key ", name, ": ", status.message()));
-  status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) { named.SetPayload(type, payload); });
-  return named;
+  return with_text(status, absl::StrCat("graphcache: key ", name, ": ", status.message()));
 } catch (const std::bad_alloc&) {
   return status;
 }
@@ -135,8 +140,7 @@ bool latch(cudaError_t error) {
   int value = 0;
   void* memory = nullptr;
   cudaFunction_t function = nullptr;
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;  // Some of these calls may break captures (fact 2).
-  cudaThreadExchangeStreamCaptureMode(&mode);
+  RelaxedCaptureMode relaxed;
   switch (error) {
     case cudaErrorInvalidValue:
       cudaGetDevice(nullptr);
@@ -156,7 +160,6 @@ bool latch(cudaError_t error) {
     default:
       break;
   }
-  cudaThreadExchangeStreamCaptureMode(&mode);
   return cudaPeekAtLastError() == error;
 }
 

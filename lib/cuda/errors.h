@@ -26,6 +26,8 @@ absl::Status failure_of_fn(std::string_view call, cudaError_t error) noexcept;
 absl::Status failure_of_call(std::string_view text, std::string_view call, cudaError_t error,
                              bool in_other_thread) noexcept;
 
+// The same status with another text. It shares nothing with the first one.
+absl::Status with_text(const absl::Status& status, absl::string_view text);
 // The same status with the key's text before its message. If the text has more than 256 bytes, the message contains the
 // key's label and the first 256. Returns the status unchanged if memory runs out.
 absl::Status with_key(const absl::Status& status, const Key& key) noexcept;

@@ -302,12 +302,13 @@ class Comparison {
   void compare(const Field& kept, const Field& now, const Bytes& bytes) {
     if (!is_constant(kept.name, kept.slot, now.slot)) return;
     const auto *const a = bytes.kept, *const b = bytes.now;
-    if (kept.kind == Field::Kind::kBytes) return compare_bytes(kept.name, bytes, kept.value.size());
-    if (kept.kind == Field::Kind::kAddress && kept.value == now.value) return check_memory(kept.name, a);
-    if (kept.value == now.value) return;
+    if (kept.kind != Field::Kind::kBytes && kept.value == now.value) {
+      if (kept.kind == Field::Kind::kAddress) check_memory(kept.name, a);
+      return;
+    }
     switch (kept.kind) {
       case Field::Kind::kBytes:
-        return;
+        return compare_bytes(kept.name, bytes, kept.value.size());
       case Field::Kind::kAddress:
         if (is_own(as<std::uint64_t>(a), as<std::uint64_t>(b))) return;
         return find(kept.name, text_of(as<const void*>(a)), text_of(as<const void*>(b)));

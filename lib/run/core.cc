@@ -57,11 +57,7 @@ bool is_lasting(const absl::Status& why) {
 
 // A copy that shares nothing. Abseil counts the owners of a status where ThreadSanitizer cannot see it, and would seem
 // to free what another thread has read.
-absl::Status copy_of(const absl::Status& status) {
-  absl::Status copy(status.code(), status.message());
-  status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) { copy.SetPayload(type, payload); });
-  return copy;
-}
+absl::Status copy_of(const absl::Status& status) { return with_text(status, status.message()); }
 
 absl::Status find_or_make_context(int device, std::uint64_t* id) {
   const LastErrorGuard last_error;
