@@ -24,8 +24,9 @@ enum class FindingKind {
   // Keys were warmed at one place of the program and run at another, so they were captured twice (cache.h, "The
   // place").
   kWarmedElsewhere,
+  kValuesNotFound,  // Runs capture because values change that the cache cannot find (values.h).
 };
-inline constexpr int kFindingKindCount = 8;
+inline constexpr int kFindingKindCount = 9;
 
 // The enumerator without its k, in lower case: "sizes", "values_in_keys", ...
 const char* to_string(FindingKind kind);

@@ -32,6 +32,7 @@
 #include "graphcache/stats.h"
 #include "graphcache/step.h"
 #include "graphcache/stream.h"
+#include "graphcache/values.h"
 
 namespace graphcache {
 
@@ -56,7 +57,8 @@ class Cache {
   // graph is replayed; otherwise `fn` is captured. Where a capture is impossible or breaks, `fn` is called directly,
   // and stats() counts the reason. The default stream is Options::stream.
   //
-  // `fn` takes a cudaStream_t, or a Recorder& and one Slot<T> for each value of `params`. It returns nothing, a
+  // `fn` takes a cudaStream_t, or a Recorder& and one Slot<T> for each value of `params`. With `values` it takes a
+  // cudaStream_t or a Recorder&, and the values (values.h). It returns nothing, a
   // cudaError_t or an absl::Status. It must only enqueue, because a hit does not call it, and a run calls it twice if
   // it fails under capture: under capture, and directly. An `fn` that takes nothing returns a Graph, or an
   // absl::StatusOr<Graph>, that was made in another way (graph.h).
@@ -98,7 +100,17 @@ class Cache {
     return run(key, default_stream(), params, std::forward<Fn>(fn));
   }
   template <class... Ts, class Fn>
-  absl::StatusOr<Outcome> run(const Key& key, StreamArg stream, const Params<Ts...>& params, Fn&& fn);
+  absl::StatusOr<Outcome> run(const Key& key, StreamArg stream, const Params<Ts...>& params, Fn&& fn) {
+    return run_with(key, stream, params, fn);
+  }
+  template <class... Ts, class Fn>
+  absl::StatusOr<Outcome> run(const Key& key, const Values<Ts...>& values, Fn&& fn) {
+    return run(key, default_stream(), values, std::forward<Fn>(fn));
+  }
+  template <class... Ts, class Fn>
+  absl::StatusOr<Outcome> run(const Key& key, StreamArg stream, const Values<Ts...>& values, Fn&& fn) {
+    return run_with(key, stream, values, fn);
+  }
 
   // Returns a step, which runs this key and `fn` in a hot loop as run() does (step.h). The step copies `fn`, or moves
   // it if it is an rvalue. This makes no CUDA call.
@@ -130,11 +142,15 @@ class Cache {
   }
   template <class... Ts, class Fn>
   absl::Status warm(const Key& key, StreamArg stream, const Params<Ts...>& params, Fn&& fn) {
-    if constexpr (std::is_function_v<std::remove_reference_t<Fn>>) {
-      return warm(key, stream, params, &fn);
-    } else {
-      return warm_call(key, stream, make_call(params, fn));
-    }
+    return warm_with(key, stream, params, fn);
+  }
+  template <class... Ts, class Fn>
+  absl::Status warm(const Key& key, const Values<Ts...>& values, Fn&& fn) {
+    return warm(key, default_stream(), values, std::forward<Fn>(fn));
+  }
+  template <class... Ts, class Fn>
+  absl::Status warm(const Key& key, StreamArg stream, const Values<Ts...>& values, Fn&& fn) {
+    return warm_with(key, stream, values, fn);
   }
 
   // Protects the key's executable or template from eviction by other keys, until unpin(). Returns false if the key is
@@ -196,6 +212,29 @@ class Cache {
   StreamArg default_stream() const;
   template <class... Ts, class Fn>
   static detail::Call make_call(const Params<Ts...>& params, Fn& fn);
+  template <class... Ts, class Fn>
+  static detail::Call make_call(const Values<Ts...>& values, Fn& fn);
+  template <class Invoker, class Given, class Fn>
+  static detail::Call make_call_by(const Given& given, Fn& fn);
+  // A function is called by its address.
+  template <class Given, class Fn>
+  absl::StatusOr<Outcome> run_with(const Key& key, StreamArg stream, const Given& given, Fn& fn) {
+    if constexpr (std::is_function_v<Fn>) {
+      auto* const address = &fn;
+      return run_call(key, stream, make_call(given, address));
+    } else {
+      return run_call(key, stream, make_call(given, fn));
+    }
+  }
+  template <class Given, class Fn>
+  absl::Status warm_with(const Key& key, StreamArg stream, const Given& given, Fn& fn) {
+    if constexpr (std::is_function_v<Fn>) {
+      auto* const address = &fn;
+      return warm_call(key, stream, make_call(given, address));
+    } else {
+      return warm_call(key, stream, make_call(given, fn));
+    }
+  }
   absl::StatusOr<Outcome> run_call(const Key& key, cudaStream_t stream, const detail::Call& call);
   absl::Status warm_call(const Key& key, cudaStream_t stream, const detail::Call& call);
   const std::shared_ptr<detail::Hits>& hits() const;
@@ -298,34 +337,50 @@ Cache& cache_for(int device);
 template <class... Ts, class Fn>
 detail::Call Cache::make_call(const Params<Ts...>& params, Fn& fn) {
   using Invoker = detail::Invoker<Fn, Ts...>;
-  using Bare = std::remove_cv_t<Fn>;
   constexpr bool can_be_called = Invoker::kTakesRecorder || Invoker::kTakesStream || detail::kMakesGraph<Fn>;
   static_assert(can_be_called,
                 "graphcache: fn must take a cudaStream_t, or a graphcache::Recorder& and one graphcache::Slot<T> for "
                 "each value of params, of the same types in the same order; or take nothing and return a "
                 "graphcache::Graph");
-  constexpr bool can_be_told_apart = !detail::Target<Bare>::kIsHidden;
-  static_assert(can_be_told_apart,
-                "graphcache: objects of fn's type may call different functions, whose graphs would be taken for each "
-                "other: pass a lambda that makes the call, and name the function in the key");
-  if constexpr (can_be_called && can_be_told_apart) {
-    const void* const address = std::addressof(fn);
-    return {{&detail::SiteTag<Bare, Ts...>::value, detail::Target<Bare>::of(fn), detail::loaded_at},
-            const_cast<void*>(address),
-            &detail::CalleeOf<Fn, Ts...>::value,
-            params.data(),
-            params.size()};
+  if constexpr (can_be_called) {
+    return make_call_by<Invoker>(params, fn);
   } else {
     return {};
   }
 }
 
 template <class... Ts, class Fn>
-absl::StatusOr<Outcome> Cache::run(const Key& key, StreamArg stream, const Params<Ts...>& params, Fn&& fn) {
-  if constexpr (std::is_function_v<std::remove_reference_t<Fn>>) {
-    return run(key, stream, params, &fn);
+detail::Call Cache::make_call(const Values<Ts...>& values, Fn& fn) {
+  using Invoker = detail::ValuesInvoker<Fn, Ts...>;
+  constexpr bool can_be_called = Invoker::kTakesRecorder || Invoker::kTakesStream;
+  static_assert(can_be_called,
+                "graphcache: fn must take a cudaStream_t or a graphcache::Recorder&, and then the values, of the same "
+                "types in the same order");
+  if constexpr (can_be_called) {
+    detail::Call call = make_call_by<Invoker>(values, fn);
+    call.site.identity = values.identity();
+    return call;
   } else {
-    return run_call(key, stream, make_call(params, fn));
+    return {};
+  }
+}
+
+template <class Invoker, class Given, class Fn>
+detail::Call Cache::make_call_by(const Given& given, Fn& fn) {
+  using Bare = std::remove_cv_t<Fn>;
+  constexpr bool can_be_told_apart = !detail::Target<Bare>::kIsHidden;
+  static_assert(can_be_told_apart,
+                "graphcache: objects of fn's type may call different functions, whose graphs would be taken for each "
+                "other: pass a lambda that makes the call, and name the function in the key");
+  if constexpr (can_be_told_apart) {
+    const void* const address = std::addressof(fn);
+    return {{&Invoker::template Tag<Bare>::value, detail::Target<Bare>::of(fn), detail::loaded_at},
+            const_cast<void*>(address),
+            &detail::CalleeOf<Invoker>::value,
+            given.data(),
+            given.size()};
+  } else {
+    return {};
   }
 }
 
@@ -333,6 +388,11 @@ template <class Fn>
 template <class... Ts>
 absl::StatusOr<Outcome> Step<Fn>::run(StreamArg stream, const Params<Ts...>& params) {
   return Cache::run_step(*hits_, key_, stream, Cache::make_call(params, fn_), &remembered_);
+}
+template <class Fn>
+template <class... Ts>
+absl::StatusOr<Outcome> Step<Fn>::run(StreamArg stream, const Values<Ts...>& values) {
+  return Cache::run_step(*hits_, key_, stream, Cache::make_call(values, fn_), &remembered_);
 }
 
 }  // namespace graphcache

@@ -23,4 +23,5 @@
 #include "graphcache/recorder.h"       // IWYU pragma: export
 #include "graphcache/stats.h"          // IWYU pragma: export
 #include "graphcache/status.h"         // IWYU pragma: export
+#include "graphcache/values.h"         // IWYU pragma: export
 #include "graphcache/version.h"        // IWYU pragma: export

@@ -62,8 +62,8 @@ class Params {
 // Copies the values of this run. Each must be trivially copyable, because later runs compare and patch its bytes. An
 // array or a function is taken as a pointer to it. Pass a T* if the address changes from run to run.
 template <class... Ts>
-Params<std::decay_t<Ts>...> params(const Ts&... values) {
-  return Params<std::decay_t<Ts>...>(values...);
+Params<std::decay_t<const Ts&>...> params(const Ts&... values) {
+  return Params<std::decay_t<const Ts&>...>(values...);
 }
 
 }  // namespace graphcache

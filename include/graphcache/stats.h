@@ -80,6 +80,7 @@ enum class Loss : std::uint8_t {
   kTemplates,  // There were more templates than Options::max_templates.
   kStale,      // Verify mode found it stale (OnStale::kForget).
   kErased,     // The key was erased, or the cache has ended.
+  kValues,     // A value had changed that was not found, so another graph took its place (values.h).
 };
 
 // Why the runtime refused to update an executable, after cudaGraphExecUpdateResult.
@@ -115,6 +116,9 @@ struct Stats {
   // +1 for each capture that gave no graph to keep: it broke, `fn` failed or enqueued nothing, or a listener refused
   // it. Recordings of verify mode do not count.
   std::uint64_t capture_failures = 0;
+  // +1 for each recording of a key that had a graph, made because values had changed that are not found (values.h).
+  // `captures` counts those that were kept.
+  std::uint64_t value_captures = 0;
   std::uint64_t instantiations = 0;  // +1 for each successful cudaGraphInstantiate.
   // A switch changes the executable of one key into that of a sibling. It is made by an update, by a parameter set of
   // the executable's table, or by patches of the nodes that differ, whichever is cheapest.
@@ -125,8 +129,8 @@ struct Stats {
   std::uint64_t patched_nodes = 0;
   std::uint64_t evictions = 0;  // +1 for each executable that was evicted to make room for another one or for a table.
   // +1 for each template that was dropped although its key stayed. The reasons are: Options::max_templates; a graph
-  // that cannot be instantiated; verify mode (OnStale::kForget). Until something is erased, live_templates equals
-  // captures - forgotten.
+  // that cannot be instantiated; verify mode (OnStale::kForget); a new recording for changed values. Until something is
+  // erased, live_templates equals captures - forgotten.
   std::uint64_t forgotten = 0;
   // +1 for each update that the runtime refused, by its reason. The two graphs looked like siblings but are not, so the
   // key has no siblings from then on.
@@ -180,6 +184,21 @@ struct Counted {
   std::uint64_t count = 0;
 };
 
+// What the recordings of a key have shown of one value of its runs (values.h).
+enum class ValueState : std::uint8_t {
+  kUnseen,     // It has not changed yet. The first change captures.
+  kSeen,       // It has changed once. The next change captures.
+  kFound,      // It is patched.
+  kAmbiguous,  // An argument may hold it or another value. A change captures unless these are equal.
+  kDerived,    // Something depends on it and is not it, so each change captures.
+};
+struct ValueInfo {
+  ValueState state = ValueState::kUnseen;
+  // "argument 1 of node 7 (kernel add)", "5 places in 2 nodes", "nowhere". For kDerived, what depends on it.
+  std::string places;
+};
+const char* to_string(ValueState state);
+
 // One entry of a cache, as Cache::entries() reports it.
 struct EntryInfo {
   std::uint64_t id = 0;  // Identifies the entry within its cache. It is never used again.
@@ -207,6 +226,8 @@ struct EntryInfo {
   // Each kind has one text, such as "kernel add(float*) was launched by step() on stream 0 (the legacy stream)". At
   // most 32. Empty unless Options::diagnose is set.
   std::vector<Counted> stray_work;
+  std::vector<ValueInfo> values;     // In the order of values(). Empty if its runs have none.
+  bool has_many_identities = false;  // Whether the key has too many entries to find values (values.h).
   // The number of its family, equal for siblings. 0 if the entry cannot have siblings, or has not looked for them.
   std::uint64_t family = 0;
   // Whether its graph was read to find siblings. That is done once there is no room for an executable of its own and

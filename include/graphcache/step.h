@@ -22,6 +22,7 @@
 #include "graphcache/params.h"
 #include "graphcache/stats.h"
 #include "graphcache/stream.h"
+#include "graphcache/values.h"
 
 namespace graphcache {
 
@@ -46,6 +47,12 @@ class Step {
   }
   template <class... Ts>
   absl::StatusOr<Outcome> run(StreamArg stream, const Params<Ts...>& params);
+  template <class... Ts>
+  absl::StatusOr<Outcome> run(const Values<Ts...>& values) {
+    return run(stream_, values);
+  }
+  template <class... Ts>
+  absl::StatusOr<Outcome> run(StreamArg stream, const Values<Ts...>& values);
 
  private:
   friend class Cache;

@@ -109,12 +109,8 @@ bool Executable::update_fields(const SlotNode& node, const unsigned char* values
   for (std::uint32_t i = 0; i < node.binding_count; ++i) {
     const Binding& binding = slots_.bindings[node.first_binding + i];
     unsigned char* const target = slots_.fields.data() + binding.target;
-    const unsigned char* value = values + binding.offset;
-    unsigned char converted[detail::kMaxConvertedBytes];
-    if (binding.convert != nullptr) {
-      binding.convert(value, converted);
-      value = converted;
-    }
+    unsigned char room[detail::kMaxConvertedBytes];
+    const unsigned char* const value = binding.bytes(values, room);
     if (std::memcmp(target, value, binding.size) != 0) {
       std::memcpy(target, value, binding.size);
       changed = true;

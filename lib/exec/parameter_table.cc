@@ -18,7 +18,8 @@ bool same(const SlotNode& a, const SlotNode& b) {
 }
 
 bool same(const Binding& a, const Binding& b) {
-  return a.target == b.target && a.size == b.size && a.offset == b.offset && a.convert == b.convert;
+  return a.target == b.target && a.size == b.size && a.offset == b.offset && a.convert == b.convert &&
+         a.addend == b.addend;
 }
 
 // Whether the same nodes follow the same slots.
@@ -36,8 +37,9 @@ bool is_grid(const SlotNode& node, const Binding& binding) {
 }
 
 std::uint32_t argument_of(const Slots& slots, const SlotNode& node, const Binding& binding) {
-  const auto first = slots.arguments.begin() + node.first_argument;
-  return static_cast<std::uint32_t>(std::find(first, first + node.argument_count, binding.target) - first);
+  const auto first = slots.arguments.begin() + node.first_argument, end = first + node.argument_count;
+  const auto behind = std::upper_bound(first, end, binding.target);
+  return behind == first ? node.argument_count : static_cast<std::uint32_t>(behind - first - 1);
 }
 
 bool device_can_write(const Slots& slots, const SlotNode& node) {
@@ -105,6 +107,7 @@ std::uint64_t ParameterTable::class_of(const Content& content) {
     put(binding.target);
     put(binding.offset);
     put(binding.size);
+    put(binding.addend);
   }
   auto slot = slots.nodes.begin();
   for (std::uint32_t i = 0; i < content.nodes.size(); ++i) {

@@ -22,7 +22,7 @@ namespace graphcache {
 
 // Whether a binding is of its node's grid.
 bool is_grid(const SlotNode& node, const Binding& binding);
-// The index of the argument that a binding belongs to, or the number of arguments.
+// The index of the argument that a binding is of or inside of, or the number of arguments.
 std::uint32_t argument_of(const Slots& slots, const SlotNode& node, const Binding& binding);
 // Whether the device can write the node's values: all of them go to a kernel's arguments and grid.
 bool device_can_write(const Slots& slots, const SlotNode& node);

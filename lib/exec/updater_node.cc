@@ -137,15 +137,16 @@ UpdaterNode::~UpdaterNode() {
 // passed once for each residue.
 bool UpdaterNode::find_source(const Binding& binding, bool grid, std::uint32_t residue, std::uint32_t* at) {
   for (const Source& source : sources_) {
-    if (source.offset == binding.offset && source.size == binding.size && source.convert == binding.convert &&
-        source.is_grid == grid && source.at % updater::kUnit == residue) {
+    const Binding& of = source.binding;
+    if (of.offset == binding.offset && of.size == binding.size && of.convert == binding.convert &&
+        of.addend == binding.addend && source.is_grid == grid && source.at % updater::kUnit == residue) {
       *at = source.at;
       return true;
     }
   }
   const auto begin = static_cast<std::uint32_t>(detail::align_up(size_, updater::kUnit)) + residue;
   if (binding.size > updater::kHuge || begin > updater::kHuge - binding.size) return false;
-  sources_.push_back({binding.offset, binding.size, binding.convert, begin, grid});
+  sources_.push_back({binding, begin, grid});
   size_ = begin + binding.size;
   *at = begin;
   return true;
@@ -160,8 +161,12 @@ bool UpdaterNode::plan_slots(const Slots& slots, const SlotNode& node, std::vect
     std::size_t offset = updater::kGrid, size = binding.size;
     bool known = driver().function_param_info != nullptr;
     if (known && !grid) {
-      known = driver().function_param_info(node.function, argument_of(slots, node, binding), &offset, &size) ==
-              CUDA_SUCCESS;
+      const std::uint32_t argument = argument_of(slots, node, binding);
+      const std::size_t inside = binding.target - slots.arguments[node.first_argument + argument];
+      known = driver().function_param_info(node.function, argument, &offset, &size) == CUDA_SUCCESS &&
+              inside + binding.size <= size;
+      offset += inside;
+      size = binding.size;
     }
     // Pieces begin inside a larger value. They need a source that is aligned as they are (updater.h).
     const bool is_cut = !grid && offset / updater::kPiece != (offset + binding.size - 1) / updater::kPiece;
@@ -330,14 +335,10 @@ CallResult UpdaterNode::upload(const std::vector<updater::Piece>& pieces, const 
 CallResult UpdaterNode::write(const unsigned char* values, bool* changed) {
   for (const Source& source : sources_) {
     unsigned char* const to = bytes() + source.at;
-    const unsigned char* value = values + source.offset;
-    unsigned char converted[detail::kMaxConvertedBytes];
-    if (source.convert != nullptr) {
-      source.convert(value, converted);
-      value = converted;
-    }
-    if (std::memcmp(to, value, source.size) == 0) continue;
-    std::memcpy(to, value, source.size);
+    unsigned char room[detail::kMaxConvertedBytes];
+    const unsigned char* const value = source.binding.bytes(values, room);
+    if (std::memcmp(to, value, source.binding.size) == 0) continue;
+    std::memcpy(to, value, source.binding.size);
     *changed = true;
     if (!source.is_grid) continue;
     dim3 grid;

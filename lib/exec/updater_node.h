@@ -69,9 +69,7 @@ class UpdaterNode {
 
  private:
   struct Source {
-    std::uint32_t offset;  // Offset in the run's values.
-    std::uint32_t size;    // Size of the argument in bytes.
-    detail::Convert convert;
+    Binding binding;
     std::uint32_t at;  // Offset in the kernel's parameter.
     bool is_grid;
   };

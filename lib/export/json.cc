@@ -91,6 +91,7 @@ class Objects {
             {"failed", stats.failed},
             {"captures", stats.captures},
             {"capture_failures", stats.capture_failures},
+            {"value_captures", stats.value_captures},
             {"instantiations", stats.instantiations},
             {"updates", stats.updates},
             {"set_switches", stats.set_switches},

@@ -97,6 +97,8 @@ std::vector<MetricFamily> PrometheusCollector::Collect() const {
   page.counter("graphcache_failed_runs_total", "Runs and calls of warm() that failed", stats.failed);
   page.counter("graphcache_captures_total", "Captures that ended with a graph", stats.captures);
   page.counter("graphcache_capture_failures_total", "Captures that gave no graph to keep", stats.capture_failures);
+  page.counter("graphcache_value_captures_total", "Recordings made because values had changed that are not found",
+               stats.value_captures);
   page.counter("graphcache_instantiations_total", "Graphs that were instantiated", stats.instantiations);
   page.counter("graphcache_updates_total", "Executables switched to a sibling key by an update", stats.updates);
   page.counter("graphcache_set_switches_total", "Executables switched to a sibling key by a parameter set",

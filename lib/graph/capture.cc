@@ -8,6 +8,7 @@
 #include "cuda/errors.h"
 #include "graph/capture_side.h"
 #include "graph/inspect.h"
+#include "graph/outside.h"
 #include "graph/recording.h"
 #include "graphcache/status.h"
 
@@ -93,6 +94,8 @@ Captured capture(cudaStream_t stream, cudaStreamCaptureMode mode, const detail::
   content.id = next_id();
   content.node_count = captured.graph.nodes.size();
   content.values.assign(call.values, call.values + call.values_size);
+  content.finds_values = call.gets_values();
+  if (call.gets_values()) note_ranges(call.callee->places, &content);
   recording.take_inner(&captured.graph, &content);
   return captured;
 }

@@ -14,6 +14,7 @@
 #include "cuda/errors.h"
 #include "graph/describe.h"
 #include "graph/fields.h"
+#include "graph/found_values.h"
 #include "graph/inspect.h"
 #include "graph/node_names.h"
 #include "graph/outside.h"
@@ -113,9 +114,25 @@ const Slots kNoSlots;
 
 // One of the two recordings.
 struct Side {
-  explicit Side(RecordedGraph of) : graph(of.graph), slots(of.content.slots), content(of.content) {}
+  explicit Side(RecordedGraph of)
+      : graph(of.graph),
+        slots(of.content.finds_values ? kNoSlots : of.content.slots),
+        content(of.content),
+        values(of.values) {}
   // For nodes inside a node, which hold no slots.
   Side(const Template& body, const Side& of) : graph(body), slots(kNoSlots), content(of.content) {}
+
+  // Returns whether the graph can be read.
+  bool read() {
+    std::optional<Reading> read = read_all(graph);
+    if (!read) return false;
+    reading = *std::move(read);
+    if (!content.finds_values || values == nullptr) return true;
+    for (const SlotNode& slot_node : content.slots.nodes) {
+      write_values(content, values, slot_node.index, reading.content.bytes.data() + node(slot_node.index).bytes);
+    }
+    return true;
+  }
 
   const NodeContent& node(std::uint32_t index) const { return reading.content.nodes[index]; }
   std::vector<Field> fields(std::uint32_t index) const { return fields_of(reading, slots, index); }
@@ -127,6 +144,7 @@ struct Side {
   const Template& graph;
   const Slots& slots;
   const Content& content;
+  const unsigned char* const values = nullptr;
   Reading reading;
 };
 
@@ -138,10 +156,7 @@ class Comparison {
 
   std::optional<std::string> run() {
     for (Side* const side : {&kept_, &now_, again_ ? &*again_ : nullptr, last_ ? &*last_ : nullptr}) {
-      if (side == nullptr) continue;
-      std::optional<Reading> reading = read_all(side->graph);
-      if (!reading) return std::nullopt;
-      side->reading = *std::move(reading);
+      if (side != nullptr && !side->read()) return std::nullopt;
     }
     find_own_memory();
     std::optional<std::string> found = compare_nodes();
@@ -190,11 +205,7 @@ class Comparison {
   }
 
   std::optional<std::string> run_inner() {
-    for (Side* const side : {&kept_, &now_}) {
-      std::optional<Reading> reading = read_all(side->graph);
-      if (!reading) return std::nullopt;
-      side->reading = *std::move(reading);
-    }
+    if (!kept_.read() || !now_.read()) return std::nullopt;
     return compare_nodes();
   }
 

@@ -34,6 +34,8 @@ namespace graphcache {
 struct RecordedGraph {
   const Template& graph;
   const Content& content;
+  // If the content's slots were found (found_values.h): the values that they have in a run.
+  const unsigned char* values = nullptr;
 };
 std::optional<std::string> first_difference(RecordedGraph kept, RecordedGraph now);
 // The same with two more new recordings, both made at one place deeper in the stack and over the same other contents.

@@ -50,6 +50,16 @@ bool is_in_key(const Key& whole, std::uint64_t address) {
   return has(address) || (ask(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address, &first) && has(first));
 }
 
+// Whether the allocation is one that a value of the run pointed to.
+bool is_of_value(const Content& content, std::uint64_t allocation) {
+  std::uint64_t word = 0;
+  for (std::size_t at = 0; content.finds_values && at + sizeof word <= content.values.size(); at += sizeof word) {
+    std::memcpy(&word, content.values.data() + at, sizeof word);
+    if (allocation_at(word) == allocation) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::optional<std::uint64_t> allocation_at(std::uint64_t address) {
@@ -67,8 +77,22 @@ void note_allocations(const Template& graph, Content* content) {
       for (std::size_t at = 0; at + sizeof word <= field.value.size(); at += sizeof word) {
         std::memcpy(&word, field.value.data() + at, sizeof word);
         const std::optional<std::uint64_t> id = allocation_at(word);
-        if (id && !is_in_key(content->key, word)) content->allocations.emplace(word, *id);
+        if (id && !is_in_key(content->key, word) && !is_of_value(*content, *id)) content->allocations.emplace(word, *id);
       }
+    }
+  }
+}
+
+void note_ranges(absl::Span<const detail::ValuePlace> places, Content* content) {
+  content->ranges.resize(places.size());
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    std::uint64_t address = 0;
+    if (places[i].is_pointer) std::memcpy(&address, content->values.data() + places[i].offset, sizeof address);
+    CUdeviceptr begin = 0;
+    std::size_t size = 0;
+    if (ask(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address, &begin) &&
+        ask(CU_POINTER_ATTRIBUTE_RANGE_SIZE, address, &size)) {
+      content->ranges[i] = {begin, size};
     }
   }
 }

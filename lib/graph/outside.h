@@ -1,7 +1,8 @@
-// What a graph uses of memory that is not its own, for verify mode: the allocations that its addresses are in, and what
-// its copies read from the host.
+// What a graph uses of memory that is not its own: the allocations that its addresses and values are in, and, for verify
+// mode, what its copies read from the host.
 #pragma once
 
+#include <absl/types/span.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "graph/template.h"
+#include "graphcache/detail/identity.h"
 
 namespace graphcache {
 
@@ -18,9 +20,12 @@ namespace graphcache {
 // if CUDA knows no memory there, or the driver cannot say.
 std::optional<std::uint64_t> allocation_at(std::uint64_t address);
 
-// Fills in Content::allocations, except for memory whose address is in the key: another allocation there is another
-// value of the key, which is equal by right. Leaves it empty if the graph cannot be read.
+// Fills in Content::allocations, except for memory whose address is in the key or a value of the run: another
+// allocation there is another value, which is equal by right. Leaves it empty if the graph cannot be read.
 void note_allocations(const Template& graph, Content* content);
+
+// Fills in Content::ranges.
+void note_ranges(absl::Span<const detail::ValuePlace> places, Content* content);
 
 // What copies of a graph read from host memory. The program may write there between the launches of a graph, but if a
 // call of `fn` does, a replay of the graph copies what another call has left. Sources that follow a slot are left out,

@@ -81,7 +81,7 @@ absl::Status Recording::invoke() {
     call_.threw = true;
     device.put_back();
   };
-  absl::Status status = call_.callee->invoke(call_.fn, recorder, id_);
+  absl::Status status = call_.callee->invoke(call_.fn, recorder, id_, call_.values);
   std::move(threw).Cancel();
   leave();
   add_failure(&status, status_);

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <list>
 #include <map>
 #include <memory>
@@ -47,6 +48,21 @@ struct Binding {
   std::uint32_t size;    // Size in bytes in the block of fields.
   std::uint32_t offset;  // Offset of the slot's value in the run's values.
   detail::Convert convert;
+  std::uint64_t addend = 0;  // What is added to the value, which is then an address.
+
+  // The bytes of the field in a run. May use `room`, of kMaxConvertedBytes.
+  const unsigned char* bytes(const unsigned char* values, unsigned char* room) const {
+    if (convert == nullptr && addend == 0) return values + offset;
+    if (convert != nullptr) {
+      convert(values + offset, room);
+    } else {
+      std::uint64_t address = 0;
+      std::memcpy(&address, values + offset, sizeof address);
+      address += addend;
+      std::memcpy(room, &address, sizeof address);
+    }
+    return room;
+  }
 };
 
 inline constexpr int kHostMemory = -1;  // Stands for host memory where a device number is expected.
@@ -139,6 +155,14 @@ struct Kept {
   std::shared_ptr<Kept> next;  // In a list of the graveyard.
 };
 
+// An allocation. Empty if there is none.
+struct AddressRange {
+  std::uint64_t begin = 0, size = 0;
+
+  // A pointer to the end belongs to it as well.
+  bool contains(std::uint64_t address) const { return size != 0 && address - begin <= size; }
+};
+
 // What was captured. Shared by everything that holds or held it. It does not change, except that its nodes may be read
 // later by a thread with exclusive access to the template and to its executable, if there is one.
 struct Content {
@@ -152,9 +176,15 @@ struct Content {
   std::vector<std::shared_ptr<void>> needs;  // Code and memory of the library that the nodes use.
   Slots slots;                               // The slots, with their fields as captured.
   std::vector<unsigned char> values;         // The values of the slots at the capture.
+  bool finds_values = false;                 // Whether its slots are not `fn`'s, but found (found_values.h).
+  bool values_are_found = false;             // Whether all of these values that have ever changed are.
+  std::vector<AddressRange> ranges;          // The allocation that each of them was in at the capture.
   bool leaves_memory = false;                // Whether a node allocates memory that no node frees.
   std::vector<KeptMemory> kept_memory;
   std::weak_ptr<Kept> kept;  // Null if the graph keeps nothing.
+
+  // Whether its slots will hardly change.
+  bool is_settled() const { return !finds_values || values_are_found; }
 
   // In verify mode, the allocations that addresses of the nodes were in at the capture (outside.h).
   std::map<std::uint64_t, std::uint64_t> allocations;

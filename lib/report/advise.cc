@@ -34,8 +34,9 @@ constexpr double kRateOfBudget = 0.05;         // Gain of four times the budget 
 constexpr double kShareOfRecaptures = 0.01;    // Share of all runs.
 constexpr double kAcceptedPadding = 0.125;     // With this padding no more buckets are proposed.
 
-constexpr const char* kNames[] = {"sizes",           "values_in_keys", "budget", "templates",
-                                  "never_hit_again", "direct_runs",    "stale",  "warmed_elsewhere"};
+constexpr const char* kNames[] = {"sizes",     "values_in_keys",   "budget",
+                                  "templates", "never_hit_again",  "direct_runs",
+                                  "stale",     "warmed_elsewhere", "values_not_found"};
 static_assert(std::size(kNames) == kFindingKindCount);
 
 std::string percent(double share) { return fixed(100 * share, 1) + " %"; }
@@ -215,6 +216,7 @@ class Adviser {
     look_at_idle();
     look_at_places();
     look_at_stale();
+    look_at_values();
     std::stable_sort(findings_.begin(), findings_.end(),
                      [](const Finding& a, const Finding& b) { return a.runs > b.runs; });
     return std::move(findings_);
@@ -397,6 +399,39 @@ class Adviser {
                      "Make the calls of warm() and run() in one function with one lambda: an entry belongs to both the "
                      "key and the place."));
     }
+  }
+
+  // Finds keys that are captured again and again because their values are not found.
+  void look_at_values() {
+    std::map<std::string, std::pair<const EntryInfo*, std::uint64_t>> missed;  // An entry and the captures, by label.
+    for (const EntryInfo& entry : entries_) {
+      if (entry.values.empty()) continue;
+      auto& [one, captures] = missed[entry.label];
+      if (one == nullptr || captures_of(*one) < captures_of(entry)) one = &entry;
+      captures += captures_of(entry);
+    }
+    for (const auto& [label, found] : missed) {
+      if (found.second < kFewest) continue;
+      const auto is_bad = [](const ValueInfo& value) {
+        return value.state == ValueState::kDerived || value.state == ValueState::kAmbiguous;
+      };
+      const std::vector<ValueInfo>& values = found.first->values;
+      const auto bad = std::find_if(values.begin(), values.end(), is_bad);
+      const std::string why =
+          found.first->has_many_identities ? "they are null, 0 or 1, aligned or equal in too many ways"
+          : bad == values.end()
+              ? ""
+              : absl::StrCat("value ", bad - values.begin(), " is ", to_string(bad->state), ": ", bad->places);
+      if (why.empty()) continue;
+      findings_.push_back(finding_of(
+          FindingKind::kValuesNotFound, label, found.second,
+          absl::StrCat(found.second, " runs captured, because values had changed that are not found; ", why, "."),
+          "Pass the value on as it is, pass a computed result in its place, or make it a slot (params)."));
+    }
+  }
+  static std::uint64_t captures_of(const EntryInfo& entry) {
+    return entry.outcomes[static_cast<int>(Outcome::kUpdated)] +
+           entry.outcomes[static_cast<int>(Outcome::kInstantiated)];
   }
 
   void look_at_stale() {

@@ -70,6 +70,24 @@ std::string sentence(Loss loss, std::size_t others, const Options& options) {
       return "verify mode found it stale (OnStale::kForget)";
     case Loss::kErased:
       return "the key was erased";
+    case Loss::kValues:
+      return "a value had changed that was not found yet";
+  }
+  return "";
+}
+
+std::string sentence(const ValueInfo& value) {
+  switch (value.state) {
+    case ValueState::kUnseen:
+      return "has not changed yet, so its first change captures";
+    case ValueState::kSeen:
+      return absl::StrCat("has changed once (", value.places, "), so its next change captures");
+    case ValueState::kFound:
+      return absl::StrCat("is found: ", value.places);
+    case ValueState::kAmbiguous:
+      return absl::StrCat("is ambiguous (", value.places, "), so a change captures");
+    case ValueState::kDerived:
+      return absl::StrCat("is derived (", value.places, "), so each change captures");
   }
   return "";
 }
@@ -131,7 +149,7 @@ std::string explain(const Cache& cache, const Key& key) try {
       if (entry.outcomes[i] == 0) continue;
       absl::StrAppend(&runs, runs.empty() ? "" : ", ", to_string(static_cast<Outcome>(i)), " ", entry.outcomes[i]);
     }
-    if (!text.empty()) line("At another place of the program:");
+    if (!text.empty()) line("At another place of the program, or with other kinds of values:");
     line("Runs: ", runs.empty() ? "none" : runs, ".");
     if (entry.live) {
       line("It has an executable", entry.pinned ? ", and is pinned" : "", sentence(entry.rule), ".");
@@ -158,6 +176,11 @@ std::string explain(const Cache& cache, const Key& key) try {
              "another key's graph has the same types of nodes.");
       }
       if (options.share != Share::kNever && compared == nullptr) compared = &entry;
+    }
+    for (std::size_t i = 0; i < entry.values.size(); ++i) line("Value ", i, " ", sentence(entry.values[i]), ".");
+    if (entry.has_many_identities) {
+      line("Its values are null, 0 or 1, aligned or equal to one another in more than 16 ways, so each change of one ",
+           "captures.");
     }
     if (!entry.refusal.empty()) {
       line("The runtime refused to update a sibling's executable to its graph: ", entry.refusal, ".");

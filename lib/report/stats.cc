@@ -23,6 +23,8 @@ constexpr const char* kRefusalNames[] = {"topology",   "node_type",     "functio
                                          "attributes", "not_supported", "other"};
 static_assert(std::size(kRefusalNames) == kUpdateRefusalCount);
 
+constexpr const char* kStateNames[] = {"unseen", "seen", "found", "ambiguous", "derived"};
+
 // The counters that are not 0, such as "replayed 3, patched 1".
 template <std::size_t N>
 std::string list(const std::array<std::uint64_t, N>& counts, const char* const (&names)[N]) {
@@ -47,9 +49,10 @@ void for_each_count(Stats& later, const Stats& earlier, F&& f) {
   all(&Stats::outcomes);
   all(&Stats::eager_reasons);
   all(&Stats::refused_updates);
-  for (const auto count : {&Stats::failed, &Stats::captures, &Stats::capture_failures, &Stats::instantiations,
-                           &Stats::updates, &Stats::set_switches, &Stats::patched_nodes, &Stats::evictions,
-                           &Stats::forgotten, &Stats::refused_device_updates, &Stats::verified, &Stats::stale}) {
+  for (const auto count :
+       {&Stats::failed, &Stats::captures, &Stats::capture_failures, &Stats::value_captures, &Stats::instantiations,
+        &Stats::updates, &Stats::set_switches, &Stats::patched_nodes, &Stats::evictions, &Stats::forgotten,
+        &Stats::refused_device_updates, &Stats::verified, &Stats::stale}) {
     f(later.*count, earlier.*count);
   }
   for (const auto time :
@@ -78,6 +81,11 @@ const char* to_string(EagerReason reason) {
 const char* to_string(UpdateRefusal refusal) {
   const auto index = static_cast<std::size_t>(refusal);
   return index < std::size(kRefusalNames) ? kRefusalNames[index] : "unknown";
+}
+
+const char* to_string(ValueState state) {
+  const auto index = static_cast<std::size_t>(state);
+  return index < std::size(kStateNames) ? kStateNames[index] : "unknown";
 }
 
 std::uint64_t Stats::runs() const { return std::accumulate(outcomes.begin(), outcomes.end(), failed); }
@@ -109,6 +117,7 @@ std::string to_string(const Stats& stats) {
   if (stats.failed != 0) absl::StrAppend(&text, "failed ", stats.failed, "\n");
   absl::StrAppend(&text, "captures ", stats.captures, " in ", milliseconds(stats.capture_time), ", instantiations ",
                   stats.instantiations, " in ", milliseconds(stats.instantiate_time), "\n");
+  if (stats.value_captures != 0) absl::StrAppend(&text, "captures for changed values ", stats.value_captures, "\n");
   if (stats.capture_failures != 0) absl::StrAppend(&text, "failed captures ", stats.capture_failures, "\n");
   absl::StrAppend(&text, "first launches in ", milliseconds(stats.first_launch_time),
                   "; switches by cudaGraphExecUpdate ", stats.updates, ", by parameter sets ", stats.set_switches,
@@ -140,6 +149,7 @@ std::string to_string(const EntryInfo& entry) {
                    " nodes, ", entry.slot_nodes, " of them with slots, about ", kibibytes(entry.estimated_device_bytes),
                    " of device memory, use ", entry.last_use_order);
   if (entry.pinned) absl::StrAppend(&text, ", pinned");
+  for (const ValueInfo& value : entry.values) absl::StrAppend(&text, "; a value ", to_string(value.state));
   if (entry.eager_reason) absl::StrAppend(&text, "; last direct run because: ", to_string(*entry.eager_reason));
   if (!entry.error.empty()) absl::StrAppend(&text, "; error: ", entry.error);
   for (const Counted& stray : entry.stray_work) absl::StrAppend(&text, "; not in the graph: ", to_string(stray));

@@ -61,7 +61,7 @@ void Run::read_graph(Entry& entry) {
   Content& content = *recorded(entry).content;
   const std::optional<Signature> signature = describe(recorded(entry).readable(), &content);
   GraphFacts facts = facts_of(content);
-  if (signature) {
+  if (signature && content.is_settled()) {
     facts.table_class = ParameterTable::class_of(content);
     facts.table_bytes = UpdaterNode::estimated_device_bytes(content);
     facts.set_bytes = ParameterTable::estimated_set_bytes(content);

@@ -29,21 +29,34 @@ std::string list_of(const std::vector<std::string>& strays) {
 
 // Captures a template for the entry, or sets why there is none.
 absl::Status Run::capture_template(NoTemplate* none) {
-  Totals& totals = core_.store.totals;
-  absl::Cleanup in_vain = [&] { ++totals.capture_failures; };
   Captured captured;
   const absl::Cleanup dropped = [&] { drop(captured.kept); };
   Report report;
+  absl::Cleanup in_vain = [&] { ++core_.store.totals.capture_failures; };
+  if (absl::Status status = capture_usable(none, &captured, &report); !status.ok()) return status;
+  keep(make_recorded(&captured));
+  std::move(in_vain).Cancel();
+  if (report) {
+    report->event.graph = own().content->id;
+    report->event.captured = own().graph.graph.get();
+  }
+  return absl::OkStatus();
+}
+
+// Captures a graph that could be kept, or sets why there is none.
+absl::Status Run::capture_usable(NoTemplate* none, Captured* out, Report* report) {
+  Totals& totals = core_.store.totals;
+  Captured& captured = *out;
   const bool is_first = entry_->error.ok(), is_first_break = !entry_->broke;
   {
     const auto begin = std::chrono::steady_clock::now();
     const absl::Cleanup timed = [&] { Totals::add(totals.capture_time, begin); };
-    captured = capture_fn(call_, is_first_break ? teller() : nullptr, &report);
+    captured = capture_fn(call_, is_first_break ? teller() : nullptr, report);
   }
 
   const bool runs_directly = core_.options.on_capture_failure == OnCaptureFailure::kRunDirectly;
   bool usable = captured.capture.ok() && captured.fn.ok();
-  const bool was_called = !report || report->refused().ok();
+  const bool was_called = !*report || (*report)->refused().ok();
   if (usable && captured.content.node_count == 0) {
     usable = false;
     none->direct = EagerReason::kNothingCaptured;
@@ -81,12 +94,6 @@ absl::Status Run::capture_template(NoTemplate* none) {
   }
 
   note_strays(captured.strays);
-  keep_template(&captured);
-  std::move(in_vain).Cancel();
-  if (report) {
-    report->event.graph = own().content->id;
-    report->event.captured = own().graph.graph.get();
-  }
   return absl::OkStatus();
 }
 
@@ -149,18 +156,26 @@ void Run::note_strays(const std::vector<std::string>& strays) {
   }
 }
 
-// Gives a template to the entry, which had none. If it throws, nothing has changed.
-void Run::keep_template(Captured* captured) {
+// Makes what the entry will have of a recording.
+std::unique_ptr<Recorded> Run::make_recorded(Captured* captured) {
   auto made = std::make_unique<Recorded>();
   made->content = std::make_shared<Content>(std::move(captured->content));
   Content& content = *made->content;
   content.key = entry_->key;
   content.entry = entry_->number();
   if (core_.options.verify_every != 0 && !call_.makes_graph()) note_allocations(captured->graph, &content);
-  core_.store.captured(entry_.get(), facts_of(content), content.node_count + content.inner_node_count,
-                       content.slots.nodes.size());
+  if (call_.gets_values()) made->values = std::make_unique<FoundValues>(call_.callee->places);
   made->kept = std::move(captured->kept);
   made->graph = std::move(captured->graph);
+  return made;
+}
+
+// Gives a template to the entry, which has none. If it throws, nothing has changed.
+void Run::keep(std::unique_ptr<Recorded> made) {
+  const Content& content = *made->content;
+  if (made->values != nullptr) core_.store.note_values(entry_.get(), made->values->infos(content));
+  core_.store.captured(entry_.get(), facts_of(content), content.node_count + content.inner_node_count,
+                       content.slots.nodes.size());
   entry_->graphs = std::move(made);
 }
 

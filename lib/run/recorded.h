@@ -3,13 +3,16 @@
 
 #include <list>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "cuda/handles.h"
 #include "exec/executable.h"
 #include "exec/graveyard.h"
 #include "exec/updater_node.h"
+#include "graph/describe.h"
 #include "graph/difference.h"
+#include "graph/found_values.h"
 #include "graph/template.h"
 #include "policy/policy.h"
 #include "store/entry.h"
@@ -26,6 +29,8 @@ struct Recorded : EntryGraphs {
   std::list<Grave> grave;                  // In which the executable will wait for its destruction.
   LaunchStream stream;                     // The stream on which the entry last ran or was to run.
   int unverified = 0;                      // Number of hits since one was verified.
+  std::unique_ptr<FoundValues> values;     // Null if `fn` gets none.
+  std::optional<Signature> signature;      // With values, once the graph was read for them.
 
   const Template& readable() const { return graph.empty() ? executable->base() : graph; }
 };
@@ -56,7 +61,7 @@ inline GraphFacts facts_of(const Content& content) {
   return {.shape = content.shape,
           .nodes = nodes,
           .bytes = estimated_device_bytes(nodes, content.conditional_count),
-          .slot_kernels = is_clonable ? UpdaterNode::writable_nodes(content.slots) : 0};
+          .slot_kernels = is_clonable && content.is_settled() ? UpdaterNode::writable_nodes(content.slots) : 0};
 }
 
 }  // namespace graphcache

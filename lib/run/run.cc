@@ -38,6 +38,7 @@ Run::Run(Core& core, const Key& key, cudaStream_t stream, const detail::Call& ca
       given_(stream),
       where_(stream_),
       call_(call),
+      site_(call.site),
       remembered_(remembered),
       entry_(core, found) {}
 
@@ -83,7 +84,7 @@ absl::StatusOr<Outcome> Run::find_and_run() {
   if (options.verify_every != 0 && !call_.makes_graph()) {
     if (auto outcome = verify_hit()) return *std::move(outcome);
   }
-  if (executable() != nullptr && !core_.device->memory->has_late_error() &&
+  if (executable() != nullptr && covers_values() && !core_.device->memory->has_late_error() &&
       (own().stream.handle == stream_ || core_.known_streams.contains(stream_))) {
     return launch(Outcome::kReplayed, Outcome::kPatched);
   }
@@ -107,8 +108,14 @@ absl::StatusOr<Outcome> Run::run_sampled() {
 
 // Locks the run's entry, unless it is locked already, and counts the use.
 void Run::claim() {
-  if (entry_.get() == nullptr) entry_.reset(core_.store.find_free(key_, call_.site));
-  if (entry_.get() == nullptr) entry_.reset(core_.store.claim(key_, call_.site));
+  if (call_.gets_values()) {
+    if (const std::uint64_t memory = memory_of_values(); memory != 0) {
+      site_.identity = detail::mix(site_.identity, memory) | 1;
+    }
+    if (entry_.get() != nullptr && !(entry_->site == site_)) entry_.release();
+  }
+  if (entry_.get() == nullptr) entry_.reset(core_.store.find_free(key_, site_));
+  if (entry_.get() == nullptr) entry_.reset(core_.store.claim(key_, site_));
   entry_->used_in = core_.hits->epoch.load(std::memory_order_relaxed);
   entry_->used_at = ++detail::this_thread.uses;
   remember(remembered_, entry_.get(), call_.site);
@@ -128,7 +135,7 @@ absl::StatusOr<Outcome> Run::run_slowly() {
   if (const cudaError_t late = core_.device->memory->take_late_error(); late != cudaSuccess) {
     return failed(cuda_failure("an update of a node by the device, in an executable that was evicted", late));
   }
-  if (executable() != nullptr) return launch(Outcome::kReplayed, Outcome::kPatched);
+  if (executable() != nullptr && covers_values()) return launch(Outcome::kReplayed, Outcome::kPatched);
   if (absl::Status other = scope.enter_device(); !other.ok()) return failed(std::move(other));
   scope.tidy();
   Retry& retry = entry_->retry;
@@ -138,6 +145,7 @@ absl::StatusOr<Outcome> Run::run_slowly() {
   }
   // Before any work of this run, because the rest of the program may need that work to go on.
   core_.trim(/*if_much=*/true);
+  if (entry_->graphs != nullptr && !covers_values()) return record_values();
   if (entry_->graphs != nullptr) return bring_back(Outcome::kSwitched, Outcome::kRestored);
   if (!may_run_a_graph) return run_directly(EagerReason::kBudget);
   return record();
@@ -146,16 +154,18 @@ absl::StatusOr<Outcome> Run::run_slowly() {
 // A miss: captures, and then goes on as if the template had existed. Work that cannot be captured is enqueued directly.
 absl::StatusOr<Outcome> Run::record() {
   NoTemplate none;
-  if (absl::Status status = capture_template(&none); !status.ok()) {
-    if (!none.direct) return no_template(std::move(status), none);
-    if (*none.direct == EagerReason::kCaptureFailed) return call_again();
-    if (*none.direct != EagerReason::kNothingCaptured) return run_directly(*none.direct);
-    // All work of `fn` was enqueued elsewhere, so it is done.
-    reason_ = none.direct;
-    core_.store.count_direct(entry_.get(), *none.direct);
-    return Outcome::kEager;
-  }
+  if (absl::Status status = capture_template(&none); !status.ok()) return run_without_template(std::move(status), none);
   return bring_back(Outcome::kUpdated, Outcome::kInstantiated);
+}
+
+absl::StatusOr<Outcome> Run::run_without_template(absl::Status why, const NoTemplate& none) {
+  if (!none.direct) return no_template(std::move(why), none);
+  if (*none.direct == EagerReason::kCaptureFailed) return call_again();
+  if (*none.direct != EagerReason::kNothingCaptured) return run_directly(*none.direct);
+  // All work of `fn` was enqueued elsewhere, so it is done.
+  reason_ = none.direct;
+  core_.store.count_direct(entry_.get(), *none.direct);
+  return Outcome::kEager;
 }
 
 // Gets an executable for the entry, which has a template, and launches it.

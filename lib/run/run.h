@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -65,6 +66,7 @@ class Run {
   absl::StatusOr<Outcome> run_slowly();
   bool begin_slowly();
   absl::StatusOr<Outcome> record();
+  absl::StatusOr<Outcome> run_without_template(absl::Status why, const NoTemplate& none);
   absl::StatusOr<Outcome> bring_back(Outcome by_sibling, Outcome by_own);
   absl::StatusOr<Outcome> launch(Outcome outcome, Outcome if_patched);
   cudaError_t launch_first();
@@ -91,15 +93,24 @@ class Run {
   // The report of a capture lasts until its graph is kept or given up. It is empty if there was no stream to capture.
   using Report = std::optional<Audience::Span>;
   absl::Status capture_template(NoTemplate* none);
+  absl::Status capture_usable(NoTemplate* none, Captured* captured, Report* report);
   Captured capture_fn(const detail::Call& call, const TellBreak& tell, Report* report);
   Captured capture_on(cudaStream_t stream, const detail::Call& call, const TellBreak& tell, Report* report);
-  void keep_template(Captured* captured);
+  std::unique_ptr<Recorded> make_recorded(Captured* captured);
+  void keep(std::unique_ptr<Recorded> made);
   // What the run does not keep is released behind its lock.
   void drop(const std::shared_ptr<Kept>& kept) {
     if (kept != nullptr) dropped_.splice(dropped_.end(), kept->objects);
   }
   TellBreak teller() const;
   void note_strays(const std::vector<std::string>& strays);
+
+  // ---- Values that are not found yet (values.cc) ----
+  std::uint64_t memory_of_values() const;
+  bool covers_values() const;
+  absl::StatusOr<Outcome> record_values();
+  absl::Status learn(Captured* captured, std::optional<Signature>* signature, FoundValues* values);
+  bool update_to(std::unique_ptr<Recorded>& made);
 
   // ---- Verify mode (verify_mode.cc) ----
   std::optional<absl::StatusOr<Outcome>> verify_hit();
@@ -139,6 +150,7 @@ class Run {
   const cudaStream_t given_;   // The name that the caller gave, for `fn`.
   LaunchStream where_;         // The stream of the run's launch, with its id if that was looked up.
   const detail::Call& call_;
+  detail::Site site_;                     // With what is known of the memory that values point to.
   detail::Remembered* const remembered_;  // The entry that a step remembers, or null if this is not a step.
 
   Objects dropped_;  // Released when the run holds no lock any more.

@@ -18,6 +18,7 @@
 #include "graph/compare.h"
 #include "graph/outside.h"
 #include "graphcache/status.h"
+#include "run/other_stack.h"
 #include "run/run.h"
 
 namespace graphcache {
@@ -26,23 +27,6 @@ namespace {
 // Whether a call of `fn` broke the capture. The call at fault returns an error of its own; later calls, in any thread,
 // report only that the capture was already invalidated (fact 4).
 bool is_of_fn(cudaError_t error) { return is_capture_error(error) && error != cudaErrorStreamCaptureInvalidated; }
-
-// Fills the stack below its caller's frame.
-[[gnu::noinline]] void fill_stack(unsigned char byte) {
-  std::array<unsigned char, 1 << 15> area;
-  std::memset(area.data(), byte, area.size());
-  asm volatile("" : : "r"(area.data()) : "memory");
-}
-
-// Calls f this many bytes deeper in the stack, over stack contents of this byte. Undefined bytes that `fn` passes to
-// kernels, and addresses of its local variables, then differ from those of another call.
-template <class F>
-[[gnu::noinline]] void on_other_stack(std::size_t depth, unsigned char byte, F&& f) {
-  void* const shift = __builtin_alloca(depth);
-  fill_stack(byte);
-  f();
-  asm volatile("" : : "r"(shift) : "memory");
-}
 
 // Waits a moment for the stream's work, so that none of it writes to memory. The legacy stream is not asked, because
 // that may break captures.
@@ -63,7 +47,8 @@ cudaError_t wait_a_moment(cudaStream_t stream) {
 
 // Without an outcome, the run goes on. After a finding with OnStale::kForget the entry is empty, so the run is a miss.
 std::optional<absl::StatusOr<Outcome>> Run::verify_hit() {
-  const bool is_hit = executable() != nullptr || (entry_->graphs != nullptr && entry_->retry.left == 0);
+  const bool is_hit =
+      (executable() != nullptr || (entry_->graphs != nullptr && entry_->retry.left == 0)) && covers_values();
   if (!is_hit || ++own().unverified < core_.options.verify_every) return std::nullopt;
   own().unverified = 0;
   Scope scope(*this);
@@ -130,7 +115,7 @@ absl::Status Run::record_again(std::string* found, bool* fails_under_capture) {
   if (!now.capture.ok()) return absl::OkStatus();
 
   const auto recorded = [](const Captured& of) { return RecordedGraph{of.graph, of.content}; };
-  std::optional<std::string> difference = first_difference({kept, content}, recorded(now));
+  std::optional<std::string> difference = first_difference({kept, content, call_.values}, recorded(now));
   if (difference && !difference->empty()) {
     std::array<Captured, 2> again;
     for (Captured& one : again) {
@@ -138,7 +123,7 @@ absl::Status Run::record_again(std::string* found, bool* fails_under_capture) {
       if (absl::Status fatal = take_fatal_error(one); !fatal.ok()) return fatal;
       if (!one.capture.ok() || !one.fn.ok()) return absl::OkStatus();
     }
-    difference = first_difference({kept, content}, recorded(now), recorded(again[0]), recorded(again[1]));
+    difference = first_difference({kept, content, call_.values}, recorded(now), recorded(again[0]), recorded(again[1]));
   }
   if (!difference) return absl::OkStatus();
   *found = *std::move(difference);

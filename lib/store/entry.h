@@ -71,10 +71,15 @@ struct EntryHandle : detail::HotEntry {
   Use last_use() const { return {used_in.value(), used_at.value()}; }
 };
 
+// Site::identity of the entry for all others of a key that has kMostIdentities.
+inline constexpr std::uint64_t kManyIdentities = 2;  // Values::identity() is odd.
+inline constexpr int kMostIdentities = 16;
+
 // Texts about an entry. Most entries have none.
 struct Notes {
   std::string refusal;              // Why the runtime last refused an update.
   std::vector<Counted> stale;       // What verify mode found.
+  std::vector<ValueInfo> values;    // What is known of the values of its runs.
   std::vector<Counted> stray_work;  // Work that captures missed, if they were watched.
 
   // Counts a text. `is_same` says whether it takes the place of a known one. Returns whether it is new.
@@ -146,7 +151,7 @@ struct alignas(64) Entry : EntryHandle, EntryContents {
     const auto mix = [](const void* pointer) {
       return reinterpret_cast<std::uintptr_t>(pointer) * 0x9e3779b97f4a7c15u;
     };
-    return key.hash() ^ mix(site.type) ^ (mix(site.target) >> 1);
+    return key.hash() ^ mix(site.type) ^ (mix(site.target) >> 1) ^ site.identity;
   }
   // Number of its runs by outcome.
   OutcomeCounts counts() const {

@@ -119,6 +119,8 @@ std::vector<EntryInfo> Store::entries() const {
     info.refusal = entry.noted().refusal;
     info.stale = entry.noted().stale;
     info.stray_work = entry.noted().stray_work;
+    info.values = entry.noted().values;
+    info.has_many_identities = entry.site.identity == kManyIdentities;
     info.family = policy_.family(entry.id);
     info.looked_for_siblings = policy_.is_read(entry.id);
     info.nodes = entry.nodes.value();

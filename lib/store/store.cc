@@ -61,6 +61,17 @@ Entry* Store::find_free(const Key& key, const detail::Site& site) ABSL_NO_THREAD
 
 Entry* Store::find_or_insert(const Key& key, const detail::Site& site) {
   if (Entry* const known = index_.find(key, site); known != nullptr) return known;
+  if (site.identity != 0 && site.identity != kManyIdentities) {
+    int others = 0;
+    for (const Entry* entry = index_.find(key); entry != nullptr; entry = Index::next_of_key(entry)) {
+      others += entry->site.is_like(site) ? 1 : 0;
+    }
+    if (others >= kMostIdentities) {
+      detail::Site many = site;
+      many.identity = kManyIdentities;
+      return find_or_insert(key, many);
+    }
+  }
   sweep();
   policy_.add(index_.next_id());
   return index_.insert(key, site);
@@ -157,6 +168,21 @@ void Store::captured(Entry* locked, const GraphFacts& facts, std::size_t nodes, 
   index_.set_state(locked, State::kRecorded);
   count_templates();
   ++totals.captures;
+}
+
+void Store::recaptured(Entry* locked, std::size_t slot_nodes) {
+  MutexLock lock(mutex_);
+  locked->slot_nodes = slot_nodes;
+  locked->error = absl::OkStatus();
+  locked->broke = false;
+  locked->template_lost = Loss::kValues;
+  ++totals.captures;
+  ++totals.forgotten;
+}
+
+void Store::note_values(Entry* locked, std::vector<ValueInfo> values) {
+  MutexLock lock(mutex_);
+  locked->note().values = std::move(values);
 }
 
 void Store::capture_failed(Entry* locked, absl::Status why, bool broke) {

@@ -43,7 +43,8 @@ class Store {
 
   // Finds an entry without the store's lock. Null if there is none, if it is in use, or if the index is moving it.
   Entry* find_free(const Key& key, const detail::Site& site);
-  // Waits for the entry of this key and place, which is created if there is none.
+  // Waits for the entry of this key and place, which is created if there is none. If the key has kMostIdentities
+  // entries that differ by their values' identity alone, that is the one with the identity kManyIdentities.
   Entry* claim(const Key& key, const detail::Site& site) ABSL_LOCKS_EXCLUDED(mutex_);
   // Waits for the entry with this EntryInfo::id if it has a graph, for 0.1 s at most.
   absl::Status claim(std::uint64_t number, Entry** locked, std::uint64_t* family) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -71,6 +72,9 @@ class Store {
   // The entry, which had no graph, has one now. If this throws, nothing has changed.
   void captured(Entry* locked, const GraphFacts& facts, std::size_t nodes, std::size_t slot_nodes)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Another graph of the same facts takes the place of the entry's.
+  void recaptured(Entry* locked, std::size_t slot_nodes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void note_values(Entry* locked, std::vector<ValueInfo> values) ABSL_LOCKS_EXCLUDED(mutex_);
   void capture_failed(Entry* locked, absl::Status why, bool broke) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // A locked entry that has a graph and no executable joins the family of the stream, if it can have siblings.

@@ -17,7 +17,7 @@ struct Totals {
   using Time = std::atomic<std::chrono::nanoseconds::rep>;
 
   Count failed{0}, captures{0}, capture_failures{0}, instantiations{0}, updates{0}, set_switches{0}, evictions{0};
-  Count forgotten{0}, refused_device_updates{0}, verified{0}, stale{0};
+  Count value_captures{0}, forgotten{0}, refused_device_updates{0}, verified{0}, stale{0};
   std::array<Count, kEagerReasonCount> eager_reasons{};
   std::array<Count, kUpdateRefusalCount> refused_updates{};
   Time capture_time{0}, instantiate_time{0}, update_time{0}, first_launch_time{0};
@@ -31,6 +31,7 @@ struct Totals {
     stats.failed = failed;
     stats.captures = captures;
     stats.capture_failures = capture_failures;
+    stats.value_captures = value_captures;
     stats.instantiations = instantiations;
     stats.updates = updates;
     stats.set_switches = set_switches;

@@ -45,7 +45,7 @@ struct Axis {
   template <class Integer>
   requires std::is_integral_v<Integer> Axis(const char* axis, Integer count)
       : name(axis), json(std::to_string(count)) {}
-  Axis(const char* axis, const char* choice) : name(axis), json(quoted(choice)) {}
+  Axis(const char* axis, const char* choice) : name(axis), json(bench::quoted(choice)) {}
   std::string name;
   std::string json;
 };
@@ -89,17 +89,17 @@ class Report {
     std::string axes, json = "{";
     for (const Axis& axis : result.axes) {
       axes += ' ' + axis.name + '=' + axis.json;
-      json += (json.size() > 1 ? ", " : "") + quoted(axis.name) + ": " + axis.json;
+      json += (json.size() > 1 ? ", " : "") + bench::quoted(axis.name) + ": " + axis.json;
     }
     std::printf("%-12s %-44s %12s %-5s", result.benchmark.c_str(), axes.c_str(), number(result.value).c_str(),
                 result.unit.c_str());
-    json = "{\"benchmark\": " + quoted(result.benchmark) + ", \"axes\": " + json +
-           "}, \"unit\": " + quoted(result.unit) + ", \"value\": " + number(result.value);
+    json = "{\"benchmark\": " + bench::quoted(result.benchmark) + ", \"axes\": " + json +
+           "}, \"unit\": " + bench::quoted(result.unit) + ", \"value\": " + number(result.value);
     if (!result.reference.empty()) {
       const double ratio = result.value / result.reference_value;
       std::printf(" %7.3f of %s (%s)", ratio, result.reference.c_str(), number(result.reference_value).c_str());
-      json +=
-          ", \"reference\": " + quoted(result.reference) + ", \"reference_value\": " + number(result.reference_value);
+      json += ", \"reference\": " + bench::quoted(result.reference) +
+              ", \"reference_value\": " + number(result.reference_value);
       if (result.guarded) json += ", \"ratio\": " + number(ratio);
     }
     std::printf("\n");
@@ -111,7 +111,7 @@ class Report {
   int write() const {
     if (file_.empty()) return 0;
     std::ofstream out(file_);
-    out << "{\"machine\": " << quoted(machine_) << ",\n \"results\": [";
+    out << "{\"machine\": " << bench::quoted(machine_) << ",\n \"results\": [";
     for (std::size_t i = 0; i < results_.size(); ++i) out << (i == 0 ? "\n  " : ",\n  ") << results_[i];
     out << "\n]}\n";
     out.close();

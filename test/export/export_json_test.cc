@@ -44,6 +44,7 @@ TEST_F(ExportJsonTest, StatsHaveTheNamesOfTheirFields) {
       {"failed", &all.failed},
       {"captures", &all.captures},
       {"capture_failures", &all.capture_failures},
+      {"value_captures", &all.value_captures},
       {"instantiations", &all.instantiations},
       {"updates", &all.updates},
       {"set_switches", &all.set_switches},

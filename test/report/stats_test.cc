@@ -32,6 +32,7 @@ Stats example() {
   stats.estimated_device_bytes = 1024 * 309;
   stats.updates = 312;
   stats.forgotten = 313;
+  stats.value_captures = 315;
   stats.families = 314;
   stats.capture_time = std::chrono::microseconds(310500);
   stats.instantiate_time = std::chrono::microseconds(311500);

@@ -17,6 +17,7 @@
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
 #include "kernels.h"
+#include "launch.h"
 #include "support.h"
 
 namespace graphcache::test {
@@ -27,10 +28,10 @@ using Moved = std::map<std::string, std::int64_t>;
 // The times that have grown.
 using Times = std::set<std::string>;
 
-// 12 counters, 4 counts of what is alive, and 4 times. A new counter must be added below, and
+// 13 counters, 4 counts of what is alive, and 4 times. A new counter must be added below, and
 // needs a test.
 static_assert(sizeof(Stats) / sizeof(std::uint64_t) ==
-              kOutcomeCount + kEagerReasonCount + kUpdateRefusalCount + 12 + 4 + 4);
+              kOutcomeCount + kEagerReasonCount + kUpdateRefusalCount + 13 + 4 + 4);
 
 Moved moved(const Stats& later, const Stats& earlier) {
   const Stats change = later - earlier;
@@ -38,6 +39,7 @@ Moved moved(const Stats& later, const Stats& earlier) {
   Moved all{{"failed", grown(change.failed, 0)},
             {"captures", grown(change.captures, 0)},
             {"capture_failures", grown(change.capture_failures, 0)},
+            {"value_captures", grown(change.value_captures, 0)},
             {"instantiations", grown(change.instantiations, 0)},
             {"updates", grown(change.updates, 0)},
             {"set_switches", grown(change.set_switches, 0)},
@@ -152,6 +154,25 @@ TEST_F(CountersTest, APatch) {
   EXPECT_RUN(kReplayed, run_add(cache, stream, 4));
   expect_moved(cache, {{"patched", 2}, {"patched_nodes", 2}, {"replayed", 1}}, none);
   expect_sum(1 + 2 + 4 + 4);
+}
+
+TEST_F(CountersTest, ACaptureForAChangedValue) {
+  Cache cache;
+  const auto run = [&](float value) {
+    return cache.run(key("k"), stream, values(value), [&](cudaStream_t on, float v) {
+      return launch(add, kGrid, kBlock, on, data.get(), kSize, v);
+    });
+  };
+  EXPECT_RUN(kInstantiated, run(2));
+  skip(cache);
+  EXPECT_RUN(kUpdated, run(4));
+  expect_moved(cache, {{"updated", 1}, {"captures", 1}, {"value_captures", 1}, {"updates", 1}, {"forgotten", 1}},
+               {"capture", "update"});
+  EXPECT_RUN(kInstantiated, run(8));  // It is found, so the policy chooses an executable for it.
+  skip(cache);
+  EXPECT_RUN(kPatched, run(16));
+  expect_moved(cache, {{"patched", 1}, {"patched_nodes", 1}}, none);
+  expect_sum(2 + 4 + 8 + 16);
 }
 
 TEST_F(CountersTest, AMissAndAHitThatTakeASiblingsExecutableOver) {

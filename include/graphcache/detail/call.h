@@ -13,11 +13,13 @@
 #include <type_traits>
 #include <utility>
 
+#include "graphcache/detail/identity.h"
 #include "graphcache/detail/target.h"
 #include "graphcache/graph.h"
 #include "graphcache/params.h"
 #include "graphcache/recorder.h"
 #include "graphcache/stop.h"
+#include "graphcache/values.h"
 
 namespace graphcache::detail {
 
@@ -26,11 +28,14 @@ struct Hits;
 
 // The place in the program where a run is made.
 struct Site {
-  const void* type;     // An address that is unique for the types of `fn` and its values in their module.
-  const void* target;   // Distinguishes callables of one type (Target).
-  std::int64_t module;  // When the module was loaded. Code of another module may have taken its addresses since.
-  friend bool operator==(const Site& a, const Site& b) {
-    return a.type == b.type && a.target == b.target && a.module == b.module;
+  const void* type;            // An address that is unique for the types of `fn` and its values in their module.
+  const void* target;          // Distinguishes callables of one type (Target).
+  std::int64_t module;         // When the module was loaded. Code of another module may have taken its addresses since.
+  std::uint64_t identity = 0;  // Values::identity(), or 0 for a run without them.
+  friend bool operator==(const Site& a, const Site& b) { return a.is_like(b) && a.identity == b.identity; }
+  // Whether at most the identity differs.
+  bool is_like(const Site& other) const {
+    return type == other.type && target == other.target && module == other.module;
   }
 };
 
@@ -44,31 +49,28 @@ struct SiteTag {
 [[gnu::visibility("hidden")]] inline const std::int64_t loaded_at =
     std::chrono::steady_clock::now().time_since_epoch().count();
 
-// Where a value is among the values of a run, in bytes.
-struct ValuePlace {
-  std::size_t offset;
-  std::size_t size;
-};
-
-// What is known of `fn` and of the params by their types.
+// What is known of `fn` and of the params or values by their types.
 struct Callee {
-  absl::Status (*invoke)(void* fn, Recorder& recorder, std::uint64_t recording);  // Calls it.
+  // Calls it.
+  absl::Status (*invoke)(void* fn, Recorder& recorder, std::uint64_t recording, const unsigned char* values);
   absl::StatusOr<Graph> (*make)(void* fn);  // Calls it if it takes nothing and returns a graph; else null.
   const char* (*unfit)(const void* fn);     // Why it cannot be run, or null.
   absl::Span<const ValuePlace> places;
+  bool gets_values = false;  // Whether it gets values, not slots.
 };
 
-// A call of run() or warm() with its `fn` and the values of its params.
+// A call of run() or warm() with its `fn` and its params or values.
 struct Call {
   Site site;
   void* fn;  // The address of the callable.
   const Callee* callee;
-  const unsigned char* values;  // The values of the params, as bytes.
-  std::size_t values_size;      // The size of the values in bytes.
+  const unsigned char* values;  // The params or values, as bytes.
+  std::size_t values_size;      // Their size in bytes.
   // Whether `fn` threw an exception. Its exceptions pass through; exceptions of the library do not.
   mutable bool threw = false;
 
   bool makes_graph() const { return callee->make != nullptr; }
+  bool gets_values() const { return callee->gets_values; }
   const char* unfit() const { return callee->unfit(fn); }
 };
 
@@ -138,10 +140,12 @@ inline constexpr bool kMakesGraph<Fn, std::enable_if_t<std::is_invocable_v<Fn&>>
 // Calls `fn` with the stream of the run, or with its recorder and one slot for each value, or for its graph.
 template <class Fn, class... Ts>
 struct Invoker {
+  template <class F>
+  using Tag = SiteTag<F, Ts...>;
   static constexpr bool kTakesRecorder = std::is_invocable_v<Fn&, Recorder&, Slot<Ts>...>;
   static constexpr bool kTakesStream = sizeof...(Ts) == 0 && std::is_invocable_v<Fn&, cudaStream_t>;
 
-  static absl::Status invoke(void* fn, Recorder& recorder, std::uint64_t recording) {
+  static absl::Status invoke(void* fn, Recorder& recorder, std::uint64_t recording, const unsigned char*) {
     return noting_orders_to_stop(
         [&] { return invoke(*static_cast<Fn*>(fn), recorder, recording, std::index_sequence_for<Ts...>()); }, recorder,
         typename OrdersToStop<typename WhenCalled<Fn>::Void>::Types());
@@ -158,7 +162,7 @@ struct Invoker {
  private:
   template <std::size_t... I>
   static constexpr std::array<ValuePlace, sizeof...(Ts)> places(std::index_sequence<I...>) {
-    return {ValuePlace{Params<Ts...>::offset(I), sizeof(Ts)}...};
+    return {ValuePlace{Params<Ts...>::offset(I), sizeof(Ts), false, nullptr, 0}...};
   }
   static constexpr std::array<ValuePlace, sizeof...(Ts)> kPlaces = places(std::index_sequence_for<Ts...>());
 
@@ -175,9 +179,44 @@ struct Invoker {
   }
 };
 
+// Calls `fn` with the stream or the recorder of the run and its values.
 template <class Fn, class... Ts>
+struct ValuesInvoker {
+  template <class F>
+  using Tag = SiteTag<F, Values<Ts...>>;
+  static constexpr bool kTakesRecorder = std::is_invocable_v<Fn&, Recorder&, const Ts&...>;
+  static constexpr bool kTakesStream = std::is_invocable_v<Fn&, cudaStream_t, const Ts&...>;
+
+  static absl::Status invoke(void* fn, Recorder& recorder, std::uint64_t, const unsigned char* values) {
+    return noting_orders_to_stop(
+        [&] { return invoke(*static_cast<Fn*>(fn), recorder, values, std::index_sequence_for<Ts...>()); }, recorder,
+        typename OrdersToStop<typename WhenCalled<Fn>::Void>::Types());
+  }
+  static constexpr Callee callee() { return {&invoke, nullptr, &detail::unfit<std::remove_cv_t<Fn>>, kPlaces, true}; }
+
+ private:
+  template <std::size_t... I>
+  static constexpr std::array<ValuePlace, sizeof...(Ts)> places(std::index_sequence<I...>) {
+    return {place_of_value<Ts>(Params<Ts...>::offset(I))...};
+  }
+  static constexpr std::array<ValuePlace, sizeof...(Ts)> kPlaces = places(std::index_sequence_for<Ts...>());
+
+  template <std::size_t... I>
+  static absl::Status invoke(Fn& fn, Recorder& recorder, [[maybe_unused]] const unsigned char* values,
+                             std::index_sequence<I...>) {
+    return status_of([&]() -> decltype(auto) {
+      if constexpr (kTakesRecorder) {
+        return fn(recorder, *reinterpret_cast<const Ts*>(values + Params<Ts...>::offset(I))...);
+      } else {
+        return fn(recorder.stream(), *reinterpret_cast<const Ts*>(values + Params<Ts...>::offset(I))...);
+      }
+    });
+  }
+};
+
+template <class Invoker>
 struct CalleeOf {
-  static constexpr Callee value = Invoker<Fn, Ts...>::callee();
+  static constexpr Callee value = Invoker::callee();
 };
 #pragma GCC visibility pop
 

@@ -1,0 +1,64 @@
+// values(): floating-point numbers and pointers that change from run to run, and that `fn` passes on as it always did.
+//
+//   cache.run(key, stream, graphcache::values(lr, data), [&](cudaStream_t s, float lr, const float* data) {
+//     forward<<<grid, block, 0, s>>>(weights, data, hidden);
+//     sgd<<<grid, block, 0, s>>>(weights, gradient, lr);
+//   });
+//
+// The cache finds out by itself which arguments of the graph hold them, libraries' kernels included, and patches those.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "graphcache/detail/advice.h"
+#include "graphcache/detail/identity.h"
+#include "graphcache/params.h"
+
+namespace graphcache {
+
+// The values of one run, made by values().
+//
+// The contract. `fn` gets the values behind its stream or recorder, and passes them on unchanged, only as arguments of
+// kernels (also as members of structures that are passed by value), copies and sets. It does not decide by them,
+// compute with them, or store them where the work reads them later. Verify mode (Options::verify_every) finds what does
+// not keep to it. What decides about the work, such as an integer, is part of the key or a slot (params.h).
+//
+// The first run of a key captures. A run in which a value has changed captures again, unless that value is found, and
+// compares the new graph with the one before. A value is found once two changes of it have been seen, in which the
+// same arguments went from its old to its new bytes and no other argument changed with it. From then on it is patched
+// like a slot. So a value that changes in each run is captured three or four times, and then never again. A value that
+// cannot be found is captured at each change: the result is right, and explain() says why.
+//
+// A value that is null, 0 or 1 makes another entry of the key, because libraries choose other kernels by that. So do
+// the low 8 bits of a pointer, the kind of its memory, and which pointers are equal. A key has at most 16 such entries;
+// beyond them each change is captured.
+template <class... Ts>
+class Values {
+  GRAPHCACHE_ASSERT_ARGUMENTS(
+      "of values() must be a floating-point number or a pointer to an object: put what decides about the work, such as "
+      "an integer, into the key, or make it a slot by params()",
+      detail::kIsValue<Ts>...);
+  static_assert(sizeof...(Ts) <= 64, "graphcache: values() takes at most 64 values");
+
+ public:
+  explicit Values(const Ts&... values) : bytes_(values...), identity_(detail::identity_of(values...)) {}
+
+  const unsigned char* data() const { return bytes_.data(); }
+  static constexpr std::size_t size() { return Params<Ts...>::size(); }
+  // A number that is equal for values that are null, 0, 1, equally aligned and equal to one another alike. Never 0.
+  std::uint64_t identity() const { return identity_; }
+
+ private:
+  Params<Ts...> bytes_;
+  std::uint64_t identity_;
+};
+
+// Copies the values of this run. An array is taken as a pointer to it.
+template <class... Ts>
+Values<std::decay_t<const Ts&>...> values(const Ts&... values) {
+  return Values<std::decay_t<const Ts&>...>(values...);
+}
+
+}  // namespace graphcache

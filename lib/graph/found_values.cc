@@ -1,0 +1,401 @@
+#include "graph/found_values.h"
+
+#include <absl/numeric/bits.h>
+#include <absl/strings/str_cat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "cuda/driver.h"
+#include "graph/difference.h"
+#include "graph/node_names.h"
+#include "graph/recording.h"
+
+namespace graphcache {
+namespace {
+
+constexpr std::size_t kHeader = detail::align_up(sizeof(KernelFields), alignof(std::max_align_t));
+
+constexpr ValueSet bit(std::size_t value) { return ValueSet{1} << value; }
+std::size_t first_of(ValueSet set) { return static_cast<std::size_t>(absl::countr_zero(set)); }
+
+// A field of a slot node, and where it is among the parameters of the node that CUDA reports.
+struct FieldPlace {
+  std::size_t field, offset;
+};
+constexpr FieldPlace kOfCopy[] = {{offsetof(MemcpyFields, dst), offsetof(cudaMemcpy3DParms, dstPtr.ptr)},
+                                  {offsetof(MemcpyFields, src), offsetof(cudaMemcpy3DParms, srcPtr.ptr)}};
+constexpr FieldPlace kOfSet[] = {{offsetof(MemsetFields, dst), offsetof(cudaMemsetParams, dst)}};
+
+absl::Span<const FieldPlace> fields_of(cudaGraphNodeType type) {
+  return type == cudaGraphNodeTypeMemcpy   ? absl::Span<const FieldPlace>(kOfCopy)
+         : type == cudaGraphNodeTypeMemset ? absl::Span<const FieldPlace>(kOfSet)
+                                           : absl::Span<const FieldPlace>();
+}
+
+template <class Params>
+Params params_of(const Content& content, const NodeContent& node) {
+  Params params;
+  std::memcpy(&params, content.bytes.data() + node.bytes, sizeof params);
+  return params;
+}
+
+bool is_plain_copy(const cudaMemcpy3DParms& copy) {
+  const auto at_start = [](const cudaPos& at) { return at.x == 0 && at.y == 0 && at.z == 0; };
+  return copy.srcArray == nullptr && copy.dstArray == nullptr && copy.extent.height <= 1 && copy.extent.depth <= 1 &&
+         at_start(copy.srcPos) && at_start(copy.dstPos);
+}
+bool is_plain_set(const cudaMemsetParams& set) { return set.elementSize == 1 && set.height <= 1; }
+
+// The function that the driver sets a kernel node by, or null. A node of a green context takes none
+// (docs/semantics.md).
+CUfunction function_of(const CUDA_KERNEL_NODE_PARAMS& kernel) {
+  if (kernel.func != nullptr || kernel.kern == nullptr || kernel.ctx != current_context()) return kernel.func;
+  return function_of_library(kernel.kern);
+}
+
+// Whether the word of a node can be set in an executable.
+bool can_be_set(const Content& content, const NodeContent& node, std::size_t offset) {
+  const auto is_field = [&] {
+    const auto fields = fields_of(node.type);
+    return std::any_of(fields.begin(), fields.end(), [&](const FieldPlace& one) { return one.offset == offset; });
+  };
+  switch (node.type) {
+    case cudaGraphNodeTypeKernel:
+      return function_of(node.kernel) != nullptr && driver().set_kernel_node != nullptr;
+    case cudaGraphNodeTypeMemcpy:
+      return is_field() && is_plain_copy(params_of<cudaMemcpy3DParms>(content, node));
+    case cudaGraphNodeTypeMemset:
+      return is_field() && is_plain_set(params_of<cudaMemsetParams>(content, node));
+    default:
+      return false;
+  }
+}
+
+// The same place in a slot node's fields and among its parameters.
+std::size_t field_at(cudaGraphNodeType type, std::size_t offset) {
+  for (const FieldPlace& one : fields_of(type)) {
+    if (one.offset == offset) return one.field;
+  }
+  return kHeader + offset;
+}
+std::size_t parameter_at(cudaGraphNodeType type, std::size_t field) {
+  for (const FieldPlace& one : fields_of(type)) {
+    if (one.field == field) return one.offset;
+  }
+  return field - kHeader;
+}
+
+// Adds a slot node with the parameters of this node, and without bindings.
+void begin_node(std::uint32_t index, Content* content) {
+  const NodeContent& of = content->nodes[index];
+  const unsigned char* const bytes = content->bytes.data() + of.bytes;
+  Slots& slots = content->slots;
+  SlotNode& node = slots.nodes.emplace_back();
+  node.index = index;
+  node.type = of.type;
+  node.fields = static_cast<std::uint32_t>(detail::align_up(slots.fields.size(), alignof(std::max_align_t)));
+  node.first_argument = static_cast<std::uint32_t>(slots.arguments.size());
+  node.first_binding = static_cast<std::uint32_t>(slots.bindings.size());
+  const auto keep = [&](const auto& header, std::size_t size) {
+    node.fields_size = static_cast<std::uint32_t>(size);
+    slots.fields.resize(node.fields + size);
+    std::memcpy(slots.fields.data() + node.fields, &header, sizeof header);
+  };
+  if (of.type == cudaGraphNodeTypeMemcpy) {
+    const auto copy = params_of<cudaMemcpy3DParms>(*content, of);
+    node.kind = copy.kind;
+    keep(MemcpyFields{copy.dstPtr.ptr, copy.srcPtr.ptr, copy.extent.width}, sizeof(MemcpyFields));
+  } else if (of.type == cudaGraphNodeTypeMemset) {
+    const auto set = params_of<cudaMemsetParams>(*content, of);
+    keep(MemsetFields{set.dst, static_cast<int>(set.value), set.width}, sizeof(MemsetFields));
+  } else {
+    const CUDA_KERNEL_NODE_PARAMS& kernel = of.kernel;
+    node.function = function_of(kernel);
+    node.context = kernel.ctx;
+    keep(KernelFields{{kernel.gridDimX, kernel.gridDimY, kernel.gridDimZ},
+                      {kernel.blockDimX, kernel.blockDimY, kernel.blockDimZ},
+                      kernel.sharedMemBytes},
+         kHeader + of.size);
+    const auto at = static_cast<std::uint32_t>(node.fields + kHeader);
+    std::memcpy(slots.fields.data() + at, bytes, of.size);
+    node.argument_count = of.argument_count;
+    for (std::uint32_t i = 0; i < of.argument_count; ++i) {
+      slots.arguments.push_back(at + content->arguments[of.first_argument + i]);
+    }
+  }
+}
+
+const unsigned char* bytes_of(const Content& content, std::uint32_t node) {
+  return content.bytes.data() + content.nodes[node].bytes;
+}
+
+}  // namespace
+
+bool are_comparable(const Content& before, const Content& now) {
+  if (before.nodes.size() != now.nodes.size()) return false;
+  for (std::uint32_t i = 0; i < now.nodes.size(); ++i) {
+    const NodeContent &a = before.nodes[i], &b = now.nodes[i];
+    if (a.type != b.type || a.size != b.size || !a.readable || !b.readable) return false;
+    if (a.type != cudaGraphNodeTypeKernel) continue;
+    if (const Change how = change(before, now, i); how != Change::kNone && how != Change::kArguments) return false;
+  }
+  return true;
+}
+
+ValueSet FoundValues::changed(const Content& before, const Content& now) const {
+  ValueSet changed = 0;
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    const std::size_t offset = places_[i].offset;
+    if (std::memcmp(before.values.data() + offset, now.values.data() + offset, places_[i].size) != 0) changed |= bit(i);
+  }
+  return changed;
+}
+
+bool FoundValues::cover(const Content& content, const unsigned char* values) const {
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    const std::size_t offset = places_[i].offset;
+    if ((found_ & bit(i)) == 0 && std::memcmp(content.values.data() + offset, values + offset, places_[i].size) != 0) {
+      return false;
+    }
+  }
+  // A word that may hold several values is right as long as these agree.
+  return !is_ambiguous_ || std::all_of(words_.begin(), words_.end(), [&](const Word& word) {
+    const ValueSet rest = word.follows & (word.follows - 1);
+    if (rest == 0) return true;
+    unsigned char room[detail::kMaxConvertedBytes], other[detail::kMaxConvertedBytes];
+    const unsigned char* const first = binding(first_of(word.follows), word, content)->bytes(values, room);
+    for (ValueSet left = rest; left != 0; left &= left - 1) {
+      const unsigned char* const bytes = binding(first_of(left), word, content)->bytes(values, other);
+      if (std::memcmp(first, bytes, word.size) != 0) return false;
+    }
+    return true;
+  });
+}
+
+std::optional<Binding> FoundValues::binding(std::size_t value, const Word& word, const Content& content) const {
+  const detail::ValuePlace& place = places_[value];
+  const unsigned char* const held = bytes_of(content, word.node) + word.offset;
+  Binding found{0, word.size, static_cast<std::uint32_t>(place.offset), nullptr};
+  if (place.is_pointer && word.size == sizeof(std::uint64_t)) {
+    std::uint64_t address = 0, at = 0;
+    std::memcpy(&address, content.values.data() + place.offset, sizeof address);
+    std::memcpy(&at, held, sizeof at);
+    if (at != address && !content.ranges[value].contains(at)) return std::nullopt;
+    found.addend = at - address;
+    return found;
+  }
+  if (place.size != word.size) {
+    if (place.convert == nullptr || place.converted_size != word.size) return std::nullopt;
+    found.convert = place.convert;
+  }
+  unsigned char room[detail::kMaxConvertedBytes];
+  if (std::memcmp(held, found.bytes(content.values.data(), room), word.size) != 0) return std::nullopt;
+  return found;
+}
+
+// The values among these that the word held before and holds now.
+ValueSet FoundValues::explain(const Word& word, const Content& before, const Content& now, ValueSet among) const {
+  ValueSet explained = 0;
+  for (ValueSet left = among; left != 0; left &= left - 1) {
+    const std::size_t value = first_of(left);
+    const std::optional<Binding> was = binding(value, word, before), is = binding(value, word, now);
+    if (was && is && was->addend == is->addend) explained |= bit(value);
+  }
+  return explained;
+}
+
+bool FoundValues::learn(const Content& before, const Content& now) {
+  changed_ = changed(before, now);
+  is_clean_ = true;
+  ValueSet fresh = 0;  // Changed for the first time.
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    if ((changed_ & bit(i)) != 0 && changes_[i] == 0) fresh |= bit(i);
+  }
+  std::vector<Word> broken;
+  for (Word& word : words_) {
+    const bool is_same =
+        std::memcmp(bytes_of(before, word.node) + word.offset, bytes_of(now, word.node) + word.offset, word.size) == 0;
+    if (word.follows != 0) {
+      const ValueSet left = explain(word, before, now, word.follows);
+      word.is_odd = left == 0;
+      word.may_depend = word.follows | changed_;
+      if (left != 0) word.follows = left;
+      if (left == 0 && !is_same) broken.push_back(word);
+    } else if (word.suspects != 0 && !is_same) {
+      is_clean_ = false;
+      if ((word.suspects & changed_) == 0) word.suspects |= changed_;
+    }
+  }
+  for (const Word& word : broken) {
+    words_.erase(std::find_if(words_.begin(), words_.end(),
+                              [&](const Word& one) { return one.node == word.node && one.offset == word.offset; }));
+    add_odd_bytes(word, before, now);
+  }
+  for (std::uint32_t i = 0; i < now.nodes.size(); ++i) {
+    const std::size_t size = now.nodes[i].size;
+    if (size != 0 && std::memcmp(bytes_of(before, i), bytes_of(now, i), size) != 0) add_words(i, before, now, fresh);
+  }
+  std::sort(words_.begin(), words_.end(),
+            [](const Word& a, const Word& b) { return std::pair(a.node, a.offset) < std::pair(b.node, b.offset); });
+  const bool is_odd = std::any_of(words_.begin(), words_.end(), [](const Word& word) { return word.is_odd; });
+  if (!is_odd) count();
+  return is_odd;
+}
+
+// The words of a node that change for the first time. Only a value that has changed for the first time explains such a
+// word, because it did not follow the others before.
+void FoundValues::add_words(std::uint32_t node, const Content& before, const Content& now, ValueSet fresh) {
+  const unsigned char *const a = bytes_of(before, node), *const b = bytes_of(now, node);
+  const std::size_t size = now.nodes[node].size, known = words_.size();
+  std::vector<bool> covered(size);
+  const auto cover = [&](const Word& word) { std::fill_n(covered.begin() + word.offset, word.size, true); };
+  for (std::size_t i = 0; i < known; ++i) {
+    if (words_[i].node == node) cover(words_[i]);
+  }
+  for (std::uint32_t at = 0; at < size; ++at) {
+    if (covered[at] || a[at] == b[at]) continue;
+    for (const std::uint32_t length : {8u, 4u, 2u}) {
+      Word word{node, at / length * length, length};
+      const auto first = covered.begin() + word.offset;
+      if (word.offset + length > size || std::find(first, first + length, true) != first + length) continue;
+      if (can_be_set(now, now.nodes[node], word.offset)) word.follows = explain(word, before, now, fresh);
+      if (word.follows == 0) continue;
+      cover(word);
+      words_.push_back(word);
+      break;
+    }
+  }
+  for (std::uint32_t at = 0; at < size; ++at) {
+    Word word{node, at, 1};
+    word.may_depend = fresh != 0 ? fresh : changed_;
+    if (!covered[at]) add_odd_bytes(word, before, now);
+  }
+}
+
+// Single bytes, because a byte beside one that a value decides may be noise.
+void FoundValues::add_odd_bytes(Word word, const Content& before, const Content& now) {
+  const std::uint32_t end = word.offset + word.size;
+  word.size = 1;
+  word.follows = 0;
+  word.is_odd = true;
+  for (; word.offset < end; ++word.offset) {
+    if (bytes_of(before, word.node)[word.offset] != bytes_of(now, word.node)[word.offset]) words_.push_back(word);
+  }
+}
+
+void FoundValues::settle(const Content& now, const Content* again) {
+  const auto differs = [&](const Word& word) {
+    return std::memcmp(bytes_of(now, word.node) + word.offset, bytes_of(*again, word.node) + word.offset, word.size) !=
+           0;
+  };
+  for (Word& word : words_) {
+    const bool is_noise = again != nullptr && differs(word);
+    if (!word.is_odd && !is_noise) continue;
+    word.suspects = is_noise ? 0 : word.may_depend;
+    word.follows = 0;
+    word.is_odd = false;
+    is_clean_ &= is_noise;
+  }
+  count();
+}
+
+void FoundValues::restart() {
+  words_.clear();
+  changes_.assign(places_.size(), 0);
+  found_ = 0;
+  is_ambiguous_ = false;
+  ++restarts_;
+}
+
+ValueSet FoundValues::derived() const {
+  ValueSet derived = has_given_up() ? ~ValueSet{0} : 0;
+  for (const Word& word : words_) derived |= word.suspects;
+  return derived;
+}
+
+// Counts the changes of a recording, and finds values.
+void FoundValues::count() {
+  const ValueSet derived = this->derived();
+  found_ = 0;
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    if ((changed_ & bit(i)) != 0 && (changes_[i] == 0 || is_clean_)) ++changes_[i];
+    if (changes_[i] >= 2 && (derived & bit(i)) == 0) found_ |= bit(i);
+  }
+  is_ambiguous_ = std::any_of(words_.begin(), words_.end(),
+                              [](const Word& word) { return (word.follows & (word.follows - 1)) != 0; });
+}
+
+void FoundValues::bind(Content* content) const {
+  Slots& slots = content->slots;
+  slots.context = current_context();
+  content->values_are_found = found_ != 0;
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    content->values_are_found &= (found_ & bit(i)) != 0 || changes_[i] == 0;
+  }
+  for (const Word& word : words_) {
+    if (word.follows == 0) continue;
+    if (slots.nodes.empty() || slots.nodes.back().index != word.node) begin_node(word.node, content);
+    SlotNode& node = slots.nodes.back();
+    const std::size_t value = first_of(word.follows);
+    Binding found = *binding(value, word, *content);
+    found.target = static_cast<std::uint32_t>(node.fields + field_at(node.type, word.offset));
+    slots.bindings.push_back(found);
+    ++node.binding_count;
+  }
+}
+
+std::vector<ValueInfo> FoundValues::infos(const Content& content) const {
+  const ValueSet derived = this->derived();
+  std::vector<ValueInfo> infos(places_.size());
+  for (std::size_t i = 0; i < infos.size(); ++i) {
+    const Word* first = nullptr;
+    std::size_t words = 0, nodes = 0;
+    bool is_ambiguous = false;
+    std::uint32_t last = 0;
+    for (const Word& word : words_) {
+      const ValueSet of = (derived & bit(i)) != 0 ? word.suspects : word.follows;
+      if ((of & bit(i)) == 0) continue;
+      is_ambiguous |= word.follows != bit(i);
+      if (first == nullptr) first = &word;
+      nodes += words++ == 0 || last != word.node ? 1 : 0;
+      last = word.node;
+    }
+    infos[i].state = (derived & bit(i)) != 0  ? ValueState::kDerived
+                     : changes_[i] == 0       ? ValueState::kUnseen
+                     : is_ambiguous           ? ValueState::kAmbiguous
+                     : (found_ & bit(i)) != 0 ? ValueState::kFound
+                                              : ValueState::kSeen;
+    infos[i].places = has_given_up() ? "the graphs of its recordings cannot be compared"
+                      : words == 0   ? "nowhere"
+                      : words == 1 || infos[i].state == ValueState::kDerived
+                          ? text_of(*first, content)
+                          : absl::StrCat(words, " places in ", nodes, nodes == 1 ? " node" : " nodes");
+  }
+  return infos;
+}
+
+// "argument 1 of node 7 (kernel add)".
+std::string FoundValues::text_of(const Word& word, const Content& content) {
+  const NodeContent& node = content.nodes[word.node];
+  std::string what = "a parameter";
+  if (node.type == cudaGraphNodeTypeKernel) {
+    std::uint32_t argument = node.argument_count - 1;
+    while (argument > 0 && content.arguments[node.first_argument + argument] > word.offset) --argument;
+    what = absl::StrCat("argument ", argument);
+  }
+  return absl::StrCat(what, " of node ", word.node, " (", kind_of(node), ")");
+}
+
+void write_values(const Content& content, const unsigned char* values, std::uint32_t index, unsigned char* bytes) {
+  const SlotNode* const node = content.slots.node(index);
+  for (std::uint32_t i = 0; node != nullptr && i < node->binding_count; ++i) {
+    const Binding& binding = content.slots.bindings[node->first_binding + i];
+    unsigned char room[detail::kMaxConvertedBytes];
+    std::memcpy(bytes + parameter_at(node->type, binding.target - node->fields), binding.bytes(values, room),
+                binding.size);
+  }
+}
+
+}  // namespace graphcache

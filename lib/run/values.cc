@@ -1,0 +1,140 @@
+// Runs whose values are not found yet: `fn` is recorded again, and the recordings are compared (found_values.h).
+#include <absl/cleanup/cleanup.h>
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "graph/describe.h"
+#include "run/other_stack.h"
+#include "run/run.h"
+
+namespace graphcache {
+
+// A number for the kinds of memory that the values point to. 0 if all of it is memory of the cache's device.
+std::uint64_t Run::memory_of_values() const {
+  const auto& places = call_.callee->places;
+  const DeviceGuard device(core_.options.device);
+  // The entry that was found by an identity without kinds of memory has pointers to the device's memory only.
+  const bool is_of_device = entry_.get() != nullptr && entry_->site == call_.site && executable() != nullptr;
+  std::uint64_t kinds = 0;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    if (!places[i].is_pointer) continue;
+    const unsigned char* const value = call_.values + places[i].offset;
+    if (is_of_device && std::memcmp(value, executable()->values() + places[i].offset, sizeof(void*)) == 0) continue;
+    const void* pointer = nullptr;
+    std::memcpy(&pointer, value, sizeof pointer);
+    cudaPointerAttributes memory = {};
+    if (pointer == nullptr) continue;
+    const LastErrorGuard last_error;
+    if (cudaPointerGetAttributes(&memory, pointer) != cudaSuccess) memory.type = cudaMemoryTypeUnregistered;
+    if (memory.type == cudaMemoryTypeDevice && memory.device == core_.options.device) continue;
+    const bool is_devices = memory.type == cudaMemoryTypeDevice || memory.type == cudaMemoryTypeManaged;
+    const int of_device = is_devices ? memory.device : 0;
+    kinds =
+        detail::mix(kinds + i + 1, static_cast<std::uint64_t>(memory.type) << 32 | static_cast<unsigned>(of_device));
+  }
+  return kinds;
+}
+
+// Whether a graph that the entry has, if it has one, can do the work of the run's values.
+bool Run::covers_values() const {
+  if (!call_.gets_values() || entry_->graphs == nullptr) return true;
+  const Content& content = *own().content;
+  return std::memcmp(content.values.data(), call_.values, call_.values_size) == 0 ||
+         own().values->cover(content, call_.values);
+}
+
+// Records the work with the run's values, and gives the entry that graph.
+absl::StatusOr<Outcome> Run::record_values() {
+  NoTemplate none;
+  Captured captured;
+  const absl::Cleanup dropped = [&] { drop(captured.kept); };
+  Report report;
+  {
+    absl::Cleanup in_vain = [&] { ++core_.store.totals.capture_failures; };
+    ++core_.store.totals.value_captures;
+    if (absl::Status status = capture_usable(&none, &captured, &report); !status.ok()) {
+      return run_without_template(std::move(status), none);
+    }
+    std::move(in_vain).Cancel();
+  }
+  auto values = std::make_unique<FoundValues>(*own().values);
+  std::optional<Signature> signature;
+  if (absl::Status fatal = learn(&captured, &signature, values.get()); !fatal.ok()) return failed(std::move(fatal));
+  std::unique_ptr<Recorded> made = make_recorded(&captured);
+  made->values = std::move(values);
+  const bool is_alike = signature && signature == own().signature;
+  made->signature = std::move(signature);
+  if (report) {
+    report->event.graph = made->content->id;
+    report->event.captured = made->graph.graph.get();
+  }
+  core_.store.note_values(entry_.get(), made->values->infos(*made->content));
+  // Once all values are found, the policy chooses the executable for them, which may be one that the device updates.
+  const bool is_new = made->content->is_settled() && !own().content->is_settled();
+  if (is_alike && !is_new && executable() != nullptr && executable()->updated() == nullptr && update_to(made)) {
+    report.reset();
+    return launch(Outcome::kUpdated, Outcome::kUpdated);
+  }
+  core_.give_up(*entry_, Loss::kValues, /*and_template=*/true);
+  keep(std::move(made));
+  report.reset();
+  return bring_back(Outcome::kUpdated, Outcome::kInstantiated);
+}
+
+// Finds in the recording what follows which value, and makes slots of it. Sets the signature, unless the graph cannot
+// be read. Returns an error if the context is lost.
+absl::Status Run::learn(Captured* captured, std::optional<Signature>* signature, FoundValues* values) {
+  Content &before = *own().content, &now = captured->content;
+  if (!own().signature) own().signature = describe(own().readable(), &before);
+  *signature = describe(captured->graph, &now);
+  if (entry_->site.identity == kManyIdentities) return absl::OkStatus();
+  if (!*signature || *signature != own().signature || !are_comparable(before, now)) {
+    values->restart();
+    return absl::OkStatus();
+  }
+  if (values->learn(before, now)) {
+    Captured again;
+    ++core_.store.totals.value_captures;
+    on_other_stack(0x1150, 0xa5, [&] { capture_again(call_, &again); });
+    if (absl::Status fatal = take_fatal_error(again); !fatal.ok()) {
+      captured->graph.graph.release();
+      return fatal;
+    }
+    const bool is_usable = again.capture.ok() && again.fn.ok() && describe(again.graph, &again.content) == *signature &&
+                           are_comparable(now, again.content);
+    values->settle(now, is_usable ? &again.content : nullptr);
+  }
+  values->bind(&now);
+  return absl::OkStatus();
+}
+
+// Updates the entry's executable to another graph with the same signature, which the entry then has. Returns whether
+// that was possible.
+bool Run::update_to(std::unique_ptr<Recorded>& made) {
+  LastErrorGuard last_error;
+  Totals& totals = core_.store.totals;
+  Operation update(core_, EventKind::kUpdate, *entry_, totals.update_time);
+  entry_->exec = nullptr;
+  absl::Cleanup threw = [this] { core_.give_up(*entry_, Loss::kFailed); };
+  Difference by_update;
+  by_update.by_update = true;
+  const BroughtOver brought = executable()->bring_over(own().readable(), made->graph, made->content, by_update, call_);
+  std::move(threw).Cancel();
+  totals.updates += static_cast<std::uint64_t>(brought.updates);
+  update.done(brought.result);
+  if (brought.refusal) ++totals.refused_updates[static_cast<std::size_t>(*brought.refusal)];
+  if (brought.result.error != cudaSuccess) return false;
+  made->executable = take_executable(*entry_);
+  made->grave = std::move(own().grave);
+  made->stream = own().stream;
+  made->unverified = own().unverified;
+  core_.bury_template(*entry_, Loss::kValues);
+  core_.store.recaptured(entry_.get(), made->content->slots.nodes.size());
+  entry_->graphs = std::move(made);
+  return true;
+}
+
+}  // namespace graphcache

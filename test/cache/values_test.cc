@@ -1,0 +1,618 @@
+// Values that the cache finds in the graph by itself, on either runtime: what is found, what is not, and that the
+// result is right in both cases.
+#include "graphcache/values.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "graphcache/graphcache.h"
+#include "recorder_support.h"
+#include "size.h"
+#include "values_kernels.h"
+#include "values_support.h"
+
+namespace graphcache::test {
+namespace {
+
+// kernel<<<kGrid, kBlock, 0, stream>>>() with arguments whose padding is passed on as it is.
+template <class... P>
+cudaError_t launch_at(void (*kernel)(P...), cudaStream_t stream, std::type_identity_t<P>*... arguments) {
+  void* pointers[] = {arguments...};
+  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), kGrid, kBlock, pointers, 0, stream);
+}
+
+// A structure whose padding has this byte.
+Scaling scaling(float factor, const float* in, float plus, unsigned char padding = 0) {
+  Scaling by;
+  std::memset(static_cast<void*>(&by), padding, sizeof by);
+  by.factor = factor;
+  by.in = in;
+  by.plus = plus;
+  return by;
+}
+
+using ValuesFoundTest = ValuesTest;
+
+// ---- What is found --------------------------------------------------------------------------------------------------
+
+TEST_F(ValuesFoundTest, AValueIsFoundByTwoChanges) {
+  Cache cache;
+  const std::string wanted_states[] = {"unseen", "seen", "found", "found", "found"};
+  for (int i = 0; i < 5; ++i) {
+    SCOPED_TRACE(i);
+    const absl::StatusOr<Outcome> outcome = run_fill(cache, number(i));
+    EXPECT_TRUE(i == 1 ? did(Outcome::kUpdated, outcome) : learned(i, outcome));
+    expect_data(number(i));
+    EXPECT_EQ(states(cache), wanted_states[i]);
+    EXPECT_RUN(kReplayed, run_fill(cache, number(i)));
+    expect_data(number(i));
+    EXPECT_EQ(cache.entries().at(0).template_lost, i == 0 ? Loss::kNone : Loss::kValues);
+  }
+  EXPECT_EQ(calls, 3);
+  EXPECT_EQ(places(cache, 0).rfind("argument 2 of node 0 (kernel graphcache::test::fill", 0), 0u) << places(cache, 0);
+  const Stats stats = cache.stats();
+  EXPECT_EQ(stats.value_captures, 2u);
+  EXPECT_EQ(stats.captures, 3u);
+  EXPECT_EQ(stats.forgotten, 2u);
+  EXPECT_EQ(stats.live_templates, 1u);
+  EXPECT_EQ(stats.live_executables, 1u);
+  EXPECT_EQ(stats.patched_nodes, 2u);
+  EXPECT_EQ(cache.entries().size(), 1u);
+}
+
+// A way to pass a value on: run i, and what element e of the result is then.
+struct Way {
+  const char* name;
+  std::function<absl::StatusOr<Outcome>(Cache& cache, int i)> run;
+  std::function<float(int i, int e)> wanted;
+  bool is_found = true;
+  std::function<const float*(int i)> result = nullptr;  // Where it is, if not in the data.
+};
+
+TEST_F(ValuesFoundTest, EachWayToPassAValue) {
+  const auto is_number = [](int i, int) { return number(i); };
+  const auto is_copy = [&](int i, int e) { return content(part(i)) + static_cast<float>(e); };
+  const auto outs = [&](int i) { return part(32 + i); };
+  constexpr std::size_t kBytes = kSize * sizeof(float);
+  // A run with this value in each way.
+  const auto with = [&](auto value_of, auto fn) {
+    return [&, value_of, fn](Cache& cache, int i) { return cache.run(key("k"), stream, values(value_of(i)), fn); };
+  };
+  const auto pointer = [&](int i) { return static_cast<const float*>(part(i)); };
+  const std::vector<Way> ways = {
+      {"a float", with(number, [&](cudaStream_t on, float v) { return fill_data(on, v); }), is_number},
+      {"a float, by the recorder",
+       with(number,
+            [&](Recorder& rec, float v) {
+              rec.launch(fill, {kGrid, kBlock}, data.get(), kSize, v);
+            }),
+       is_number},
+      {"a float in two nodes",
+       with(number,
+            [&](cudaStream_t on, float v) {
+              CUDA_OK(fill_data(on, v));
+              return launch(add, kGrid, kBlock, on, data.get(), kSize, v);
+            }),
+       [](int i, int) { return 2 * number(i); }},
+      {"a float twice in a structure",
+       with(number,
+            [&](cudaStream_t on, float v) {
+              float* out = data.get();
+              int n = kSize;
+              Scaling by = scaling(v, part(1), v);
+              return launch_at(scale_by, on, &out, &n, &by);
+            }),
+       [&](int i, int e) { return number(i) * is_copy(1, e) + number(i); }},
+      {"a double as a float",
+       with([](int i) { return static_cast<double>(number(i)) + 1e-12; },
+            [&](cudaStream_t on, double v) { return fill_data(on, static_cast<float>(v)); }),
+       is_number},
+      {"a half",
+       with([](int i) { return __float2half(number(i)); },
+            [&](cudaStream_t on, __half v) { return launch(fill_half, kGrid, kBlock, on, data.get(), kSize, v); }),
+       is_number},
+      {"a half as a float",
+       with([](int i) { return __float2half(number(i)); },
+            [&](cudaStream_t on, __half v) { return fill_data(on, __half2float(v)); }),
+       is_number},
+      {"a bfloat16",
+       with([](int i) { return __float2bfloat16(number(i)); },
+            [&](cudaStream_t on, __nv_bfloat16 v) {
+              return launch(fill_bfloat16, kGrid, kBlock, on, data.get(), kSize, v);
+            }),
+       is_number},
+      {"a source",
+       with(pointer, [&](cudaStream_t on,
+                         const float* in) { return launch(scale, kGrid, kBlock, on, data.get(), in, kSize, 1.0f); }),
+       is_copy},
+      {"a source in a structure",
+       with(pointer,
+            [&](cudaStream_t on, const float* in) {
+              float* out = data.get();
+              int n = kSize;
+              Scaling by = scaling(3, in, 5);
+              return launch_at(scale_by, on, &out, &n, &by);
+            }),
+       [&](int i, int e) { return 3 * is_copy(i, e) + 5; }},
+      {"a result",
+       with(outs, [&](cudaStream_t on, float* out) { return launch(fill, kGrid, kBlock, on, out, kSize, 7); }),
+       [](int, int) { return 7.0f; }, true, outs},
+      {"the source of a copy",
+       with(pointer,
+            [&](cudaStream_t on, const float* in) {
+              return cudaMemcpyAsync(data.get(), in, kBytes, cudaMemcpyDeviceToDevice, on);
+            }),
+       is_copy},
+      {"the destination of a copy",
+       with([&](int i) -> void* { return part(40 + i); },
+            [&](cudaStream_t on, void* out) {
+              return cudaMemcpyAsync(out, part(0), kBytes, cudaMemcpyDeviceToDevice, on);
+            }),
+       [&](int, int e) { return is_copy(0, e); }, true, [&](int i) { return part(40 + i); }},
+      {"a set, and the source of a copy, by the recorder",
+       with([&](int i) { return part(48 + i); },
+            [&](Recorder& rec, float* at) {
+              rec.memset(at, 0, kBytes);
+              rec.memcpy(data.get(), at, kBytes);
+            }),
+       [](int, int) { return 0.0f; }},
+      // What is computed of a value.
+      {"a reciprocal", with(number, [&](cudaStream_t on, float v) { return fill_data(on, 1 / v); }),
+       [](int i, int) { return 1 / number(i); }, false},
+      {"a float as a half",
+       with(number, [&](cudaStream_t on,
+                        float v) { return launch(fill_half, kGrid, kBlock, on, data.get(), kSize, __float2half(v)); }),
+       is_number, false},
+      {"a float beside its square",
+       with(number,
+            [&](cudaStream_t on, float v) {
+              CUDA_OK(fill_data(on, v));
+              return launch(add, kGrid, kBlock, on, data.get(), kSize, v * v);
+            }),
+       [](int i, int) { return number(i) + number(i) * number(i); }, false},
+      {"an odd offset",
+       with([&](int i) { return part(2 * i); },
+            [&](cudaStream_t on, const float* in) {
+              return launch(scale, kGrid, kBlock, on, data.get(), part(0) + 2 * (in - part(0)) + 3, kSize, 1.0f);
+            }),
+       [&](int i, int e) { return content(part(4 * i)) + 3 + static_cast<float>(e); }, false},
+  };
+  for (const Way& way : ways) {
+    SCOPED_TRACE(way.name);
+    Cache cache;
+    for (int i = 0; i < 6; ++i) {
+      SCOPED_TRACE(i);
+      const absl::StatusOr<Outcome> outcome = way.run(cache, i);
+      if (way.is_found) {
+        EXPECT_TRUE(learned(i, outcome));
+      } else {
+        EXPECT_TRUE(did(i == 0 ? Outcome::kInstantiated : Outcome::kUpdated, outcome));
+      }
+      std::vector<float> wanted(kSize);
+      for (int e = 0; e < kSize; ++e) wanted[static_cast<std::size_t>(e)] = way.wanted(i, e);
+      EXPECT_EQ(read(way.result ? way.result(i) : data.get()), wanted);
+      EXPECT_RUN(kReplayed, way.run(cache, i));
+    }
+    EXPECT_EQ(states(cache), way.is_found ? "found" : "derived");
+    if (way.is_found) {
+      EXPECT_EQ(cache.stats().value_captures, 2u);
+    } else {
+      EXPECT_GE(cache.stats().value_captures, 5u);
+    }
+    EXPECT_EQ(cache.entries().size(), 1u);
+  }
+}
+
+TEST_F(ValuesFoundTest, FloatsAreFoundAsDoublesAndDoublesAsFloats) {
+  Cache cache;
+  DeviceBuffer<double> out(10);
+  for (int i = 0; i < 6; ++i) {
+    const float f = 0.1f + static_cast<float>(i);
+    const double d = 0.1 * (i + 17);
+    const absl::StatusOr<Outcome> outcome =
+        cache.run(key("k"), stream, values(f, d), [&](cudaStream_t on, float a, double b) {
+          return launch(many, 1, 1, on, out.get(), 'a', a, 3, static_cast<float>(b), 5, 6, 7, a, 9, b);
+        });
+    EXPECT_TRUE(learned(i, outcome));
+    EXPECT_EQ(out.read(), (std::vector<double>{97, f, 3, static_cast<float>(d), 5, 6, 7, f, 9, d}));
+  }
+  EXPECT_EQ(states(cache), "found found");
+  EXPECT_EQ(places(cache, 0).rfind("2 places in 1 node", 0), 0u) << places(cache, 0);
+}
+
+TEST_F(ValuesFoundTest, BitsArriveAsTheyAre) {
+  const float quiet = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> others = {
+      1.5f, quiet, from_bits(0x7fc12345), from_bits(0xffc00000), infinity, -infinity, from_bits(1), quiet, -1.0f};
+  const std::vector<float> zeros = {0.0f, -0.0f, 0.0f, -0.0f, 0.0f};
+  for (const std::vector<float>& row : {others, zeros}) {
+    Cache cache;
+    int i = 0;
+    for (const float v : row) {
+      EXPECT_TRUE(learned(i++, run_fill(cache, v)));
+      for (const float element : data.read()) ASSERT_EQ(bits(element), bits(v));
+    }
+    EXPECT_EQ(cache.entries().size(), 1u);
+  }
+}
+
+TEST_F(ValuesFoundTest, EachValueIsFoundByItself) {
+  Cache cache;
+  const auto run = [&](float a, float b) {
+    const absl::StatusOr<Outcome> outcome =
+        cache.run(key("k"), stream, values(a, b), [&](cudaStream_t on, float x, float y) {
+          CUDA_OK(fill_data(on, x));
+          return launch(add, kGrid, kBlock, on, data.get(), kSize, y);
+        });
+    expect_data(a + b);
+    return outcome;
+  };
+  EXPECT_RUN(kInstantiated, run(2, 10));
+  EXPECT_CAPTURED(run(3, 10));
+  EXPECT_CAPTURED(run(4, 10));
+  EXPECT_EQ(states(cache), "found unseen");
+  EXPECT_RUN(kPatched, run(5, 10));
+  EXPECT_CAPTURED(run(5, 20));
+  EXPECT_EQ(states(cache), "found seen");
+  EXPECT_RUN(kPatched, run(6, 20));
+  EXPECT_CAPTURED(run(7, 30));  // Both change.
+  EXPECT_EQ(states(cache), "found found");
+  EXPECT_RUN(kPatched, run(8, 40));
+  EXPECT_RUN(kPatched, run(8, 2));
+  EXPECT_EQ(cache.stats().value_captures, 4u);
+}
+
+TEST_F(ValuesFoundTest, ADerivedValueHindersNoOther) {
+  Cache cache;
+  const auto run = [&](float a, float b) {
+    const absl::StatusOr<Outcome> outcome =
+        cache.run(key("k"), stream, values(a, b), [&](cudaStream_t on, float x, float y) {
+          CUDA_OK(fill_data(on, x));
+          return launch(add, kGrid, kBlock, on, data.get(), kSize, y * y);
+        });
+    expect_data(a + b * b);
+    return outcome;
+  };
+  EXPECT_RUN(kInstantiated, run(2, 3));
+  for (int i = 1; i < 4; ++i) EXPECT_CAPTURED(run(2, number(i) + 1));
+  EXPECT_EQ(states(cache), "unseen derived");
+  EXPECT_EQ(places(cache, 1).rfind("argument 2 of node 1 (kernel graphcache::test::add", 0), 0u) << places(cache, 1);
+  EXPECT_CAPTURED(run(3, 6));
+  EXPECT_CAPTURED(run(4, 6));
+  EXPECT_EQ(states(cache), "found derived");
+  EXPECT_RUN(kPatched, run(5, 6));
+  EXPECT_CAPTURED(run(6, 7));  // Both change.
+  EXPECT_RUN(kPatched, run(7, 7));
+}
+
+template <std::size_t... I>
+void expect_all_found(Cache& cache, cudaStream_t stream, DeviceBuffer<float>* sum, std::index_sequence<I...>) {
+  for (int i = 0; i < 5; ++i) {
+    sum->write(std::vector<float>(kSize));
+    const float first = 2 + 100 * static_cast<float>(i);
+    const absl::StatusOr<Outcome> outcome =
+        cache.run(key("k"), stream, values((first + static_cast<float>(I))...), [&](cudaStream_t on, auto... v) {
+          EXPECT_TRUE(((launch(add, kGrid, kBlock, on, sum->get(), kSize, v) == cudaSuccess) && ...));
+        });
+    if (i == 1 || i == 2) {
+      EXPECT_CAPTURED(outcome);
+    } else {
+      EXPECT_TRUE(did(i == 0 ? Outcome::kInstantiated : Outcome::kPatched, outcome));
+    }
+    EXPECT_EQ(sum->read(), std::vector<float>(kSize, ((first + static_cast<float>(I)) + ...)));
+  }
+}
+TEST_F(ValuesFoundTest, AsManyValuesAsThereMayBe) {
+  Cache cache, none;
+  expect_all_found(cache, stream, &data, std::make_index_sequence<64>());
+  EXPECT_EQ(cache.entries().at(0).values.size(), 64u);
+  const auto run = [&] {
+    return none.run(key("k"), stream, values(), [&](cudaStream_t on) { return fill_data(on, 5); });
+  };
+  EXPECT_RUN(kInstantiated, run());
+  EXPECT_RUN(kReplayed, run());
+  expect_data(5);
+}
+
+// ---- What could be taken for a value --------------------------------------------------------------------------------
+
+TEST_F(ValuesFoundTest, EqualValuesAreFoundTogetherWhileTheyAreEqual) {
+  Cache cache;
+  const auto run = [&](float a, float b) {
+    const absl::StatusOr<Outcome> outcome =
+        cache.run(key("k"), stream, values(a, b), [&](cudaStream_t on, float x, float y) {
+          CUDA_OK(fill_data(on, x));
+          return launch(scale, kGrid, kBlock, on, data.get(), data.get(), kSize, y);
+        });
+    expect_data(a * b);
+    return outcome;
+  };
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(learned(i, run(number(i), number(i))));
+  EXPECT_EQ(states(cache), "ambiguous ambiguous");
+  const absl::StatusOr<Outcome> outcome = run(8, 9);
+  ASSERT_TRUE(outcome.ok());
+  EXPECT_FALSE(is_hit(*outcome));
+  EXPECT_EQ(states(cache), "found found");
+  for (const auto& [a, b] : {std::pair(9.0f, 8.0f), {9.0f, 5.0f}, {3.0f, 3.0f}, {3.0f, 4.0f}}) {
+    EXPECT_RUN(kPatched, run(a, b));
+  }
+}
+
+TEST_F(ValuesFoundTest, ConstantsOfTheProgramStay) {
+  // Each row has the values of the runs. The program has the constant 5.
+  for (const std::vector<float>& row : {std::vector<float>{5, 6, 7, 5, 8}, {4, 5, 6, 7}, {2, 5, 2, 5}}) {
+    Cache cache;
+    int i = 0;
+    for (const float v : row) {
+      EXPECT_TRUE(learned(i++, cache.run(key("k"), stream, values(v), [&](cudaStream_t on, float value) {
+        CUDA_OK(fill_data(on, 5));
+        return launch(scale, kGrid, kBlock, on, data.get(), data.get(), kSize, value);
+      })));
+      expect_data(5 * v);
+    }
+  }
+}
+
+TEST_F(ValuesFoundTest, AValueThatIsNotUsed) {
+  Cache cache;
+  for (int i = 0; i < 6; ++i) {
+    const absl::StatusOr<Outcome> outcome =
+        cache.run(key("k"), stream, values(number(i), part(i)), [&](cudaStream_t on, float, const float* in) {
+          ++calls;
+          return launch(scale, kGrid, kBlock, on, data.get(), in, kSize, 1.0f);
+        });
+    EXPECT_TRUE(learned(i, outcome));
+    expect_copy_of(part(i));
+  }
+  EXPECT_EQ(states(cache), "found found");
+  EXPECT_EQ(places(cache, 0), "nowhere");
+  EXPECT_EQ(calls, 3);
+}
+
+TEST_F(ValuesFoundTest, BuffersThatSwapOrMoveTogether) {
+  using Row = std::vector<std::pair<int, int>>;
+  const std::vector<std::pair<const char*, Row>> rows = {
+      {"swapped in each run", {{0, 1}, {1, 0}, {0, 1}, {1, 0}, {0, 1}}},
+      {"moving by equal distances", {{0, 10}, {1, 11}, {2, 12}, {3, 13}, {0, 10}}},
+      {"each where the other was", {{0, 1}, {1, 2}, {2, 3}, {3, 4}, {4, 5}}},
+      {"in a ring", {{0, 1}, {1, 2}, {2, 0}, {0, 1}, {1, 2}}},
+  };
+  for (const auto& [name, row] : rows) {
+    SCOPED_TRACE(name);
+    std::vector<float> contents(20);
+    for (int p = 0; p < 20; ++p) {
+      contents[static_cast<std::size_t>(p)] = static_cast<float>(p);
+      CUDA_OK(launch(fill, kGrid, kBlock, stream, part(p), kSize, static_cast<float>(p)));
+    }
+    Cache cache;
+    int i = 0;
+    for (const auto& [in, out] : row) {
+      EXPECT_TRUE(learned(i++, cache.run(key("k"), stream, values(static_cast<const float*>(part(in)), part(out)),
+                                         [&](cudaStream_t on, const float* from, float* to) {
+                                           return launch(axpy, kGrid, kBlock, on, to, from, kSize, 2);
+                                         })));
+      contents[static_cast<std::size_t>(out)] += 2 * contents[static_cast<std::size_t>(in)];
+      for (int p = 0; p < 20; ++p) {
+        ASSERT_EQ(read(part(p)), std::vector<float>(kSize, contents[static_cast<std::size_t>(p)])) << "part " << p;
+      }
+    }
+  }
+}
+
+// ---- Runs that break the contract before a value is found -----------------------------------------------------------
+
+TEST_F(ValuesFoundTest, WhatIsNotYetFoundIsRightWhateverFnDoes) {
+  const auto clamp = [&](cudaStream_t on, float v) { CUDA_OK(fill_data(on, std::min(v, 10.0f))); };
+  const auto twice = [&](cudaStream_t on, float v) {
+    CUDA_OK(fill_data(on, v));
+    if (v > 10) {
+      CUDA_OK(launch(add, kGrid, kBlock, on, data.get(), kSize, v));
+    }
+  };
+  const auto other = [&](cudaStream_t on, float v) {
+    CUDA_OK(fill_data(on, 1));
+    CUDA_OK(launch(v > 10 ? add : fill, kGrid, kBlock, on, data.get(), kSize, v));
+  };
+  const auto grid = [&](cudaStream_t on, float v) {
+    CUDA_OK(fill_data(on, 1));
+    CUDA_OK(launch(fill, v > 10 ? 1 : 2, kBlock, on, data.get(), kSize, v));
+  };
+  const auto all_are = [](float v) { return std::vector<float>(kSize, v); };
+  const auto half_of = [](float v) {
+    std::vector<float> wanted(kSize, 1.0f);
+    std::fill_n(wanted.begin(), v > 10 ? static_cast<int>(kBlock.x) : kSize, v);
+    return wanted;
+  };
+  struct Case {
+    const char* name;
+    std::function<void(cudaStream_t, float)> fn;
+    std::function<std::vector<float>(float)> wanted;
+  };
+  const std::vector<Case> cases = {
+      {"a clamp", clamp, [&](float v) { return all_are(std::min(v, 10.0f)); }},
+      {"another number of nodes", twice, [&](float v) { return all_are(v > 10 ? 2 * v : v); }},
+      {"another kernel", other, [&](float v) { return all_are(v > 10 ? v + 1 : v); }},
+      {"another grid", grid, half_of},
+  };
+  for (const Case& one : cases) {
+    // In no row do two values in turn show what is found at last.
+    for (const std::vector<float>& row :
+         {std::vector<float>{2, 3, 20, 4, 21, 5, 22, 6, 23}, {20, 2, 30, 3, 40}, {20, 21, 2, 22}}) {
+      SCOPED_TRACE(one.name);
+      Cache cache;
+      for (const float v : row) {
+        const absl::StatusOr<Outcome> outcome =
+            cache.run(key("k"), stream, values(v), [&](cudaStream_t on, float value) { one.fn(on, value); });
+        ASSERT_TRUE(outcome.ok()) << outcome.status();
+        EXPECT_FALSE(is_hit(*outcome)) << v;
+        EXPECT_EQ(data.read(), one.wanted(v)) << v;
+      }
+    }
+  }
+}
+
+TEST_F(ValuesFoundTest, ASumThatSwallowsOneOfItsValues) {
+  Cache cache;
+  const auto run = [&](float a, float b) {
+    const absl::StatusOr<Outcome> outcome = cache.run(
+        key("k"), stream, values(a, b), [&](cudaStream_t on, float x, float y) { return fill_data(on, x + y); });
+    expect_data(a + b);
+    return outcome;
+  };
+  const float large = 1e20f;
+  EXPECT_RUN(kInstantiated, run(1 * large, 2));
+  EXPECT_CAPTURED(run(2 * large, 2));
+  EXPECT_CAPTURED(run(3 * large, 2));
+  EXPECT_RUN(kPatched, run(4 * large, 2));
+  EXPECT_CAPTURED(run(4 * large, large));  // It has never changed before.
+  EXPECT_CAPTURED(run(5 * large, 2));
+  EXPECT_CAPTURED(run(5, 3));
+}
+
+// An argument that is sometimes the one, sometimes the other of two values depends on both.
+class ValuesChosenTest : public ValuesTest {
+ protected:
+  using Choice = std::function<float(float a, float b)>;
+  void expect_right(const Choice& choose, const std::vector<std::pair<float, float>>& row) {
+    Cache cache;
+    for (const auto& [a, b] : row) {
+      const absl::StatusOr<Outcome> outcome =
+          cache.run(key("k"), stream, values(a, b),
+                    [&](cudaStream_t on, float x, float y) { return fill_data(on, choose(x, y)); });
+      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      EXPECT_EQ(data.first(), choose(a, b)) << a << ", " << b;
+    }
+  }
+};
+
+TEST_F(ValuesChosenTest, TheLargerOne) {
+  const Choice larger = [](float a, float b) { return std::max(a, b); };
+  expect_right(larger, {{2, 5}, {5, 5}, {7, 5}, {8, 5}, {3, 5}});
+  expect_right(larger, {{7, 5}, {8, 5}, {8, 9}, {8, 10}, {8, 11}, {12, 11}, {13, 11}, {14, 20}});
+  // Each of them alone has changed the argument, before the one changes it again.
+  expect_right(larger, {{2, 5}, {6, 5}, {7, 5}, {3, 6}, {3, 2}, {4, 2}, {4, 5}});
+}
+
+// The second one has changed the argument only together with the first one.
+TEST_F(ValuesChosenTest, WhichOneByTheFirst) {
+  const Choice first_if_odd = [](float a, float b) { return static_cast<int>(a) % 2 != 0 ? a : b; };
+  expect_right(first_if_odd, {{2, 5}, {3, 5}, {5, 5}, {7, 5}, {9, 6}, {8, 7}, {8, 9}, {11, 9}});
+}
+
+TEST_F(ValuesFoundTest, OffsetsOfPointersAreKept) {
+  Cache cache;
+  const auto sum = [&](const float* p, const float* q, int e) { return content(p) + content(q) + 2.0f * e; };
+  for (int i = 0; i < 10; ++i) {
+    const float *const p = part(i), *const q = part(63 - i);
+    const absl::StatusOr<Outcome> outcome =
+        cache.run(key("k"), stream, values(p, q), [&](cudaStream_t on, const float* a, const float* b) {
+          CUDA_OK(launch(scale, kGrid, kBlock, on, data.get(), a + 3, kSize, 1));
+          return launch(axpy, kGrid, kBlock, on, data.get(), b + 28, kSize, 1);
+        });
+    ASSERT_TRUE(outcome.ok()) << outcome.status();
+    std::vector<float> wanted(kSize);
+    for (int e = 0; e < kSize; ++e) wanted[static_cast<std::size_t>(e)] = sum(p + 3, q + 28, e);
+    EXPECT_EQ(data.read(), wanted) << i;
+  }
+}
+
+TEST_F(ValuesFoundTest, NoiseHindersNoValue) {
+  // Bytes that each call of fn leaves another way, beside the value.
+  unsigned char noise = 0;
+  const auto padding = [&](cudaStream_t on, float v) {
+    float* out = data.get();
+    int n = kSize;
+    Scaling by = scaling(v, part(0), 1, ++noise);
+    return launch_at(scale_by, on, &out, &n, &by);
+  };
+  const auto address = [&](cudaStream_t on, float v) {  // It is not read.
+    float local = 0;
+    CUDA_OK(launch(scale, kGrid, kBlock, on, data.get(), &local, 0, 1));
+    CUDA_OK(launch(scale, kGrid, kBlock, on, data.get(), part(0), kSize, v));
+    return launch(add, kGrid, kBlock, on, data.get(), kSize, 1);
+  };
+  using Fn = std::function<cudaError_t(cudaStream_t, float)>;
+  for (const Fn& fn : {Fn(padding), Fn(address)}) {
+    Cache cache;
+    for (int i = 0; i < 6; ++i) {
+      EXPECT_TRUE(learned(
+          i, cache.run(key("k"), stream, values(number(i)), [&](cudaStream_t on, float v) { return fn(on, v); })));
+      std::vector<float> wanted = read(part(0));
+      for (float& element : wanted) element = number(i) * element + 1;
+      EXPECT_EQ(data.read(), wanted);
+    }
+    EXPECT_EQ(states(cache), "found");
+  }
+}
+
+// ---- Many runs ------------------------------------------------------------------------------------------------------
+
+// Random values of small sets, so that many are equal by chance, change together, or are 0 or 1.
+TEST_F(ValuesFoundTest, RandomRunsAreRight) {
+  std::uint64_t hits = 0, captures = 0;
+  const int seeds = by_size(4, 24, 400);
+  for (int seed = 0; seed < seeds; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(static_cast<unsigned>(seed));
+    const auto below = [&](std::size_t bound) { return random() % bound; };
+    // Some worlds have few identities, others more than are kept.
+    const std::vector<float> numbers = seed % 2 == 0 ? std::vector<float>{2, 3, 4, -5} : std::vector<float>{0, 1, 2, 3};
+    const int ins = seed % 3 == 0 ? 1 : 4, outs = 4;
+    Options options;
+    options.max_executables = 1 + static_cast<int>(below(3));
+    options.share = static_cast<Share>(below(3));
+    Cache cache(options);
+    float a = 2, b = 3;
+    double c = 4;
+    const float *p = part(0), *q = part(8);
+    float* out = part(16);
+    for (int step = 0; step < 40; ++step) {
+      const auto which = static_cast<unsigned>(below(3));
+      if (below(2) == 0) a = numbers[below(4)];
+      if (below(2) == 0) b = numbers[below(4)];
+      if (below(4) == 0) c = numbers[below(4)];
+      if (below(3) == 0) p = part(static_cast<int>(below(static_cast<std::size_t>(ins))));
+      if (below(3) == 0) q = part((ins == 1 ? 8 : 0) + static_cast<int>(below(4)));
+      if (below(3) == 0) out = part(16 + static_cast<int>(below(static_cast<std::size_t>(outs))));
+      if (below(30) == 0) cache.erase(key("k", which));
+      const float constant = static_cast<float>(which + 2);
+      const absl::StatusOr<Outcome> outcome =
+          cache.run(key("k", which), stream, values(a, p, b, c, q, out),
+                    [&](cudaStream_t on, float va, const float* vp, float vb, double vc, const float* vq, float* to) {
+                      int n = kSize;
+                      float* scratch = data.get();
+                      Scaling by = scaling(vb, vq, constant);
+                      CUDA_OK(launch(fill, kGrid, kBlock, on, to, kSize, va));
+                      CUDA_OK(launch(axpy, kGrid, kBlock, on, to, vp, kSize, vb));
+                      CUDA_OK(launch_at(scale_by, on, &scratch, &n, &by));
+                      CUDA_OK(launch(axpy, kGrid, kBlock, on, to, scratch, kSize, 1));
+                      return launch(add, kGrid, kBlock, on, to, kSize, static_cast<float>(vc));
+                    });
+      ASSERT_TRUE(outcome.ok()) << outcome.status();
+      std::vector<float> wanted(kSize);
+      for (int e = 0; e < kSize; ++e) {
+        wanted[static_cast<std::size_t>(e)] = a + b * (content(p) + static_cast<float>(e)) +
+                                              (b * (content(q) + static_cast<float>(e)) + constant) +
+                                              static_cast<float>(c);
+      }
+      ASSERT_EQ(read(out), wanted) << "step " << step;
+    }
+    hits += cache.stats().hits();
+    captures += cache.stats().value_captures;
+  }
+  EXPECT_NE(hits, 0u);
+  EXPECT_NE(captures, 0u);
+}
+
+}  // namespace
+}  // namespace graphcache::test
