@@ -248,7 +248,7 @@ class Cache {
 //
 // A cache must outlive its runs. Four rules keep results right; the paragraphs below explain them.
 //   - Everything that decides which work `fn` enqueues is in the key.
-//   - Values that change from run to run are slots, or part of the key.
+//   - Values that change from run to run are values() or slots, or part of the key.
 //   - `fn` enqueues its work on the stream that it is given.
 //   - Memory that the work uses stays valid as long as the entry.
 //

@@ -20,20 +20,22 @@ namespace graphcache {
 
 // The values of one run, made by values().
 //
-// The contract. `fn` gets the values behind its stream or recorder, and passes them on unchanged, only as arguments of
-// kernels (also as members of structures that are passed by value), copies and sets. It does not decide by them,
-// compute with them, or store them where the work reads them later. Verify mode (Options::verify_every) finds what does
-// not keep to it. What decides about the work, such as an integer, is part of the key or a slot (params.h).
+// The contract. `fn` gets the values behind its stream or recorder. It passes them on as they are, a pointer also with a
+// constant offset inside its allocation, and only as arguments of kernels (also as members of structures that are
+// passed by value), copies and sets. It does not decide by them, compute with them, or store them where the work reads
+// them later. Verify mode (Options::verify_every) finds what does not keep to it. What decides about the work, such as
+// an integer, is part of the key or a slot (params.h).
 //
-// The first run of a key captures. A run in which a value has changed captures again, unless that value is found, and
-// compares the new graph with the one before. A value is found once two changes of it have been seen, in which the
-// same arguments went from its old to its new bytes and no other argument changed with it. From then on it is patched
-// like a slot. So a value that changes in each run is captured three or four times, and then never again. A value that
-// cannot be found is captured at each change: the result is right, and explain() says why.
+// The first run of a key captures. So does a run in which a value has changed that is not found yet, and the new graph
+// is compared with the one before. A value is found after two changes in which the arguments that held it, or an
+// address at one distance from it, went with it, and nothing else changed that these values do not explain. From then
+// on it is patched like a slot. So values that change in each run are captured three or four times; more often if they
+// always change together in ways that leave open which argument is whose. A value that cannot be found is captured at
+// each change: the result is right, and explain() says why.
 //
 // A value that is null, 0 or 1 makes another entry of the key, because libraries choose other kernels by that. So do
-// the low 8 bits of a pointer, the kind of its memory, and which pointers are equal. A key has at most 16 such entries;
-// beyond them each change is captured.
+// the low 8 bits of a pointer, the kind of its memory, and which pointers are equal. A key has at most 16 such entries
+// and one for all others, whose changes are always captured.
 template <class... Ts>
 class Values {
   GRAPHCACHE_ASSERT_ARGUMENTS(

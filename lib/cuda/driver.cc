@@ -20,7 +20,7 @@ const Driver& driver() {
     set(found.current_context, "cuCtxGetCurrent");
     set(found.context_id, "cuCtxGetId");
     set(found.stream_context, "cuStreamGetCtx");
-    set(found.pointer_attribute, "cuPointerGetAttribute");
+    set(found.pointer_attributes, "cuPointerGetAttributes");
     set(found.set_kernel_node, "cuGraphExecKernelNodeSetParams");
     set(found.node_type, "cuGraphNodeGetType");
     set(found.node_dependencies, "cuGraphNodeGetDependencies", 12030);

@@ -18,7 +18,7 @@ struct Driver {
   CUresult (*current_context)(CUcontext*);
   CUresult (*context_id)(CUcontext, unsigned long long*);
   CUresult (*stream_context)(CUstream, CUcontext*);
-  CUresult (*pointer_attribute)(void*, CUpointer_attribute, CUdeviceptr);
+  CUresult (*pointer_attributes)(unsigned, CUpointer_attribute*, void**, CUdeviceptr);
   CUresult (*set_kernel_node)(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS*);
   CUresult (*node_type)(CUgraphNode, CUgraphNodeType*);
   CUresult (*node_dependencies)(CUgraphNode, CUgraphNode*, CUgraphEdgeData*, std::size_t*);

@@ -31,12 +31,20 @@ Range source_of(const cudaMemcpy3DParms& copy) {
   return {static_cast<const char*>(memory.ptr) + first * memory.pitch + at.x, last * memory.pitch + copy.extent.width};
 }
 
-template <class T>
-bool ask(CUpointer_attribute attribute, std::uint64_t address, T* out) {
+// Queries attributes of the memory at an address. CUDA says 0 of memory that it does not know.
+template <std::size_t N>
+bool ask(std::uint64_t address, CUpointer_attribute (&&attributes)[N], void* (&&out)[N]) {
   constexpr std::uint64_t kLeast = std::uint64_t{1} << 16, kEnd = std::uint64_t{1} << 57;
-  const auto get = driver().pointer_attribute;
+  const auto get = driver().pointer_attributes;
   if (address < kLeast || address >= kEnd || get == nullptr || !has_context()) return false;
-  return get(out, attribute, static_cast<CUdeviceptr>(address)) == CUDA_SUCCESS;
+  return get(N, attributes, out, static_cast<CUdeviceptr>(address)) == CUDA_SUCCESS;
+}
+
+AddressRange range_at(std::uint64_t address) {
+  AddressRange range;
+  const bool is_known = ask(address, {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE},
+                            {&range.begin, &range.size});
+  return is_known ? range : AddressRange{};
 }
 
 // Whether the key names the address or the allocation that it is in.
@@ -46,8 +54,9 @@ bool is_in_key(const Key& whole, std::uint64_t address) {
     return std::string_view(whole.data(), whole.size()).find(std::string_view(part.data(), part.size())) !=
            std::string_view::npos;
   };
-  CUdeviceptr first = 0;
-  return has(address) || (ask(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address, &first) && has(first));
+  if (has(address)) return true;
+  const AddressRange range = range_at(address);
+  return range.size != 0 && has(range.begin);
 }
 
 // Whether the allocation is one that a value of the run pointed to.
@@ -64,7 +73,20 @@ bool is_of_value(const Content& content, std::uint64_t allocation) {
 
 std::optional<std::uint64_t> allocation_at(std::uint64_t address) {
   unsigned long long id = 0;
-  return ask(CU_POINTER_ATTRIBUTE_BUFFER_ID, address, &id) ? std::optional<std::uint64_t>(id) : std::nullopt;
+  if (!ask(address, {CU_POINTER_ATTRIBUTE_BUFFER_ID}, {&id}) || id == 0) return std::nullopt;
+  return id;
+}
+
+std::uint64_t memory_kind(const void* pointer, int device) {
+  unsigned type = 0, is_managed = 0;
+  int ordinal = 0;
+  if (!ask(reinterpret_cast<std::uintptr_t>(pointer),
+           {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL},
+           {&type, &is_managed, &ordinal})) {
+    return 1;
+  }
+  if (type == CU_MEMORYTYPE_DEVICE && is_managed == 0 && ordinal == device) return 0;
+  return 2 + type + (is_managed << 8) + (static_cast<std::uint64_t>(type == CU_MEMORYTYPE_DEVICE ? ordinal : 0) << 16);
 }
 
 void note_allocations(const Template& graph, Content* content) {
@@ -77,7 +99,8 @@ void note_allocations(const Template& graph, Content* content) {
       for (std::size_t at = 0; at + sizeof word <= field.value.size(); at += sizeof word) {
         std::memcpy(&word, field.value.data() + at, sizeof word);
         const std::optional<std::uint64_t> id = allocation_at(word);
-        if (id && !is_in_key(content->key, word) && !is_of_value(*content, *id)) content->allocations.emplace(word, *id);
+        if (id && !is_in_key(content->key, word) && !is_of_value(*content, *id))
+          content->allocations.emplace(word, *id);
       }
     }
   }
@@ -88,12 +111,7 @@ void note_ranges(absl::Span<const detail::ValuePlace> places, Content* content) 
   for (std::size_t i = 0; i < places.size(); ++i) {
     std::uint64_t address = 0;
     if (places[i].is_pointer) std::memcpy(&address, content->values.data() + places[i].offset, sizeof address);
-    CUdeviceptr begin = 0;
-    std::size_t size = 0;
-    if (ask(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, address, &begin) &&
-        ask(CU_POINTER_ATTRIBUTE_RANGE_SIZE, address, &size)) {
-      content->ranges[i] = {begin, size};
-    }
+    content->ranges[i] = range_at(address);
   }
 }
 

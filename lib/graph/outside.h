@@ -1,5 +1,5 @@
-// What a graph uses of memory that is not its own: the allocations that its addresses and values are in, and, for verify
-// mode, what its copies read from the host.
+// What a graph uses of memory that is not its own: the allocations that its addresses and values are in, and, for
+// verify mode, what its copies read from the host.
 #pragma once
 
 #include <absl/types/span.h>
@@ -23,6 +23,9 @@ std::optional<std::uint64_t> allocation_at(std::uint64_t address);
 // Fills in Content::allocations, except for memory whose address is in the key or a value of the run: another
 // allocation there is another value, which is equal by right. Leaves it empty if the graph cannot be read.
 void note_allocations(const Template& graph, Content* content);
+
+// What kind of memory a pointer points to: 0 if it is memory of this device, another number for each other kind.
+std::uint64_t memory_kind(const void* pointer, int device);
 
 // Fills in Content::ranges.
 void note_ranges(absl::Span<const detail::ValuePlace> places, Content* content);

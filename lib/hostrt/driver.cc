@@ -1,6 +1,6 @@
 // The few driver functions that a program reaches through the runtime. Each is counted and made to fail under the name
 // of the runtime function with the same meaning (cuFuncGetParamInfo as cudaFuncGetParamInfo, cuCtxGetId as
-// cudaCtxGetId, cuPointerGetAttribute as cudaPointerGetAttributes, cuStreamGetCtx as cudaStreamGetDevice). Like the
+// cudaCtxGetId, cuPointerGetAttributes as cudaPointerGetAttributes, cuStreamGetCtx as cudaStreamGetDevice). Like the
 // real ones, they do not touch the last-error slot. cuCtxGetCurrent has no such runtime function and is not counted.
 
 #include "../cuda/driver.h"
@@ -272,10 +272,17 @@ CUresult context_id_of(CUcontext context, unsigned long long* id) {
   });
 }
 
-CUresult pointer_attribute(void* out, CUpointer_attribute attribute, CUdeviceptr address) {
+// An attribute of memory that is not known is 0.
+CUresult pointer_attributes(unsigned count, CUpointer_attribute* attributes, void** out, CUdeviceptr address) {
   return call_driver(Function::kPointerGetAttributes, [&] {
     return enter(Function::kPointerGetAttributes, [&](const Call& call) {
-      return read_attribute(call.state, reinterpret_cast<const void*>(address), attribute, out);
+      if (count == 0 || attributes == nullptr || out == nullptr) return cudaErrorInvalidValue;
+      for (unsigned i = 0; i < count; ++i) {
+        const auto* const pointer = reinterpret_cast<const void*>(address);
+        const cudaError_t error = read_attribute(call, pointer, attributes[i], out[i]);
+        if (error != cudaSuccess) return error;
+      }
+      return cudaSuccess;
     });
   });
 }
@@ -372,7 +379,7 @@ const EntryPoint kEntryPoints[] = {
     {"cuLibraryGetKernel", 12000, reinterpret_cast<void*>(&kernel_of_library)},
     {"cuLibraryLoadData", 12000, reinterpret_cast<void*>(&load_library_data)},
     {"cuLibraryUnload", 12000, reinterpret_cast<void*>(&unload)},
-    {"cuPointerGetAttribute", 4000, reinterpret_cast<void*>(&pointer_attribute)},
+    {"cuPointerGetAttributes", 7000, reinterpret_cast<void*>(&pointer_attributes)},
     {"cuStreamGetCtx", 9020, reinterpret_cast<void*>(&context_of_stream<false>),
      reinterpret_cast<void*>(&context_of_stream<true>)},
 };

@@ -130,28 +130,6 @@ cudaError_t register_memory(const Call& call, const void* address, std::size_t b
 
 }  // namespace
 
-cudaError_t read_attribute(const State& state, const void* address, CUpointer_attribute attribute, void* out) {
-  if (out == nullptr) return cudaErrorInvalidValue;
-  for (const Memory* memory : {&state.device_memory, &state.host_memory, &state.registered_memory}) {
-    const Memory::value_type* const found = find_placed(*memory, address);
-    if (found == nullptr) continue;
-    switch (attribute) {
-      case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-        std::memcpy(out, &found->second.id, sizeof found->second.id);
-        return cudaSuccess;
-      case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-        std::memcpy(out, &found->first, sizeof found->first);
-        return cudaSuccess;
-      case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-        std::memcpy(out, &found->second.bytes, sizeof found->second.bytes);
-        return cudaSuccess;
-      default:
-        return cudaErrorNotSupported;
-    }
-  }
-  return cudaErrorInvalidValue;
-}
-
 std::optional<int> device_of_memory(const State& state, const void* address) {
   if (const Allocation* const found = find_allocation(state.device_memory, address); found != nullptr) {
     return found->device;
@@ -183,6 +161,39 @@ cudaError_t read_attributes(const Call& call, cudaPointerAttributes* out, const 
 }
 
 }  // namespace
+
+cudaError_t read_attribute(const Call& call, const void* address, CUpointer_attribute attribute, void* out) {
+  if (out == nullptr) return cudaErrorInvalidValue;
+  const auto put = [out](const auto& value) {
+    std::memcpy(out, &value, sizeof value);
+    return cudaSuccess;
+  };
+  const Memory::value_type* found = nullptr;
+  for (const Memory* memory : {&call.state.device_memory, &call.state.host_memory, &call.state.registered_memory}) {
+    if (found == nullptr) found = find_placed(*memory, address);
+  }
+  cudaPointerAttributes memory;
+  if (const cudaError_t error = read_attributes(call, &memory, address); error != cudaSuccess) return error;
+  const bool is_managed = memory.type == cudaMemoryTypeManaged;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      return put(found != nullptr ? found->second.id : decltype(found->second.id){});
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return put(found != nullptr ? found->first : decltype(found->first){});
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      return put(found != nullptr ? found->second.bytes : std::size_t{0});
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      return put(is_managed ? 1u : 0u);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      return put(memory.device);
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      return put(memory.type == cudaMemoryTypeDevice || is_managed ? static_cast<unsigned>(CU_MEMORYTYPE_DEVICE)
+                 : memory.type == cudaMemoryTypeHost               ? static_cast<unsigned>(CU_MEMORYTYPE_HOST)
+                                                                   : 0u);
+    default:
+      return cudaErrorNotSupported;
+  }
+}
 
 MemoryKind memory_kind(const State& state, const void* address) {
   if (find_pinned(state, address) != nullptr) return MemoryKind::kPinned;

@@ -44,9 +44,9 @@ inline std::size_t block_bytes(std::size_t bytes) {
   return (bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
 }
 
-// An attribute of the memory at an address, as cuPointerGetAttribute gives it: the id, the first address or the size of
-// its allocation. Memory of a graph is unknown.
-cudaError_t read_attribute(const State& state, const void* address, CUpointer_attribute attribute, void* out);
+// An attribute of the memory at an address, as cuPointerGetAttributes gives it: its kind and device, or the id, the
+// first address or the size of its allocation. Memory of a graph has no allocation.
+cudaError_t read_attribute(const Call& call, const void* address, CUpointer_attribute attribute, void* out);
 
 // The device that owns the memory at this address, if any.
 std::optional<int> device_of_memory(const State& state, const void* address);

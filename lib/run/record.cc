@@ -141,6 +141,14 @@ Captured Run::capture_on(cudaStream_t stream, const detail::Call& call, const Te
   return captured;
 }
 
+// Records `fn` without keeping the graph. Returns whether `fn` was called.
+bool Run::capture_again(const detail::Call& call, Captured* out) {
+  Report report;
+  *out = capture_fn(call, nullptr, &report);
+  drop(out->kept);
+  return !report || report->refused().ok();
+}
+
 // Keeps and logs the work of `fn` that is not in the graph, each text once.
 void Run::note_strays(const std::vector<std::string>& strays) {
   for (const std::string& stray : strays) {

@@ -158,6 +158,44 @@ absl::StatusOr<Outcome> Run::record() {
   return bring_back(Outcome::kUpdated, Outcome::kInstantiated);
 }
 
+// Records the work with the run's values, and gives the entry that graph.
+absl::StatusOr<Outcome> Run::record_values() {
+  NoTemplate none;
+  Captured captured;
+  const absl::Cleanup dropped = [&] { drop(captured.kept); };
+  Report report;
+  {
+    absl::Cleanup in_vain = [&] { ++core_.store.totals.capture_failures; };
+    ++core_.store.totals.value_captures;
+    if (absl::Status status = capture_usable(&none, &captured, &report); !status.ok()) {
+      return run_without_template(std::move(status), none);
+    }
+    std::move(in_vain).Cancel();
+  }
+  auto values = std::make_unique<FoundValues>(*own().values);
+  std::optional<Signature> signature;
+  if (absl::Status fatal = learn(&captured, &signature, values.get()); !fatal.ok()) return failed(std::move(fatal));
+  std::unique_ptr<Recorded> made = make_recorded(&captured);
+  made->values = std::move(values);
+  const bool is_alike = signature && signature == own().signature;
+  made->signature = std::move(signature);
+  if (report) {
+    report->event.graph = made->content->id;
+    report->event.captured = made->graph.graph.get();
+  }
+  core_.store.note_values(entry_.get(), made->values->infos(*made->content));
+  // Once all values are found, the policy chooses the executable for them, which may be one that the device updates.
+  const bool is_new = made->content->is_settled() && !own().content->is_settled();
+  if (is_alike && !is_new && executable() != nullptr && executable()->updated() == nullptr && update_to(made)) {
+    report.reset();
+    return launch(Outcome::kUpdated, Outcome::kUpdated);
+  }
+  core_.give_up(*entry_, Loss::kValues, /*and_template=*/true);
+  keep(std::move(made));
+  report.reset();
+  return bring_back(Outcome::kUpdated, Outcome::kInstantiated);
+}
+
 absl::StatusOr<Outcome> Run::run_without_template(absl::Status why, const NoTemplate& none) {
   if (!none.direct) return no_template(std::move(why), none);
   if (*none.direct == EagerReason::kCaptureFailed) return call_again();

@@ -66,6 +66,7 @@ class Run {
   absl::StatusOr<Outcome> run_slowly();
   bool begin_slowly();
   absl::StatusOr<Outcome> record();
+  absl::StatusOr<Outcome> record_values();
   absl::StatusOr<Outcome> run_without_template(absl::Status why, const NoTemplate& none);
   absl::StatusOr<Outcome> bring_back(Outcome by_sibling, Outcome by_own);
   absl::StatusOr<Outcome> launch(Outcome outcome, Outcome if_patched);
@@ -95,6 +96,7 @@ class Run {
   absl::Status capture_template(NoTemplate* none);
   absl::Status capture_usable(NoTemplate* none, Captured* captured, Report* report);
   Captured capture_fn(const detail::Call& call, const TellBreak& tell, Report* report);
+  bool capture_again(const detail::Call& call, Captured* out);
   Captured capture_on(cudaStream_t stream, const detail::Call& call, const TellBreak& tell, Report* report);
   std::unique_ptr<Recorded> make_recorded(Captured* captured);
   void keep(std::unique_ptr<Recorded> made);
@@ -108,14 +110,12 @@ class Run {
   // ---- Values that are not found yet (values.cc) ----
   std::uint64_t memory_of_values() const;
   bool covers_values() const;
-  absl::StatusOr<Outcome> record_values();
   absl::Status learn(Captured* captured, std::optional<Signature>* signature, FoundValues* values);
   bool update_to(std::unique_ptr<Recorded>& made);
 
   // ---- Verify mode (verify_mode.cc) ----
   std::optional<absl::StatusOr<Outcome>> verify_hit();
   absl::Status record_again(std::string* found, bool* fails_under_capture);
-  bool capture_again(const detail::Call& call, Captured* out);
   bool note_finding(const std::string& finding);
 
   // ---- Getting an executable (obtain.cc) ----

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "graph/describe.h"
+#include "graph/outside.h"
 #include "run/other_stack.h"
 #include "run/run.h"
 
@@ -14,26 +15,19 @@ namespace graphcache {
 
 // A number for the kinds of memory that the values point to. 0 if all of it is memory of the cache's device.
 std::uint64_t Run::memory_of_values() const {
-  const auto& places = call_.callee->places;
-  const DeviceGuard device(core_.options.device);
   // The entry that was found by an identity without kinds of memory has pointers to the device's memory only.
-  const bool is_of_device = entry_.get() != nullptr && entry_->site == call_.site && executable() != nullptr;
+  const Executable* const executable =
+      entry_.get() != nullptr && entry_->site == call_.site ? this->executable() : nullptr;
   std::uint64_t kinds = 0;
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    if (!places[i].is_pointer) continue;
-    const unsigned char* const value = call_.values + places[i].offset;
-    if (is_of_device && std::memcmp(value, executable()->values() + places[i].offset, sizeof(void*)) == 0) continue;
+  for (std::size_t i = 0; i < call_.callee->places.size(); ++i) {
+    const detail::ValuePlace& place = call_.callee->places[i];
+    if (!place.is_pointer) continue;
+    const unsigned char* const value = call_.values + place.offset;
+    if (executable != nullptr && std::memcmp(value, executable->values() + place.offset, sizeof(void*)) == 0) continue;
     const void* pointer = nullptr;
     std::memcpy(&pointer, value, sizeof pointer);
-    cudaPointerAttributes memory = {};
-    if (pointer == nullptr) continue;
-    const LastErrorGuard last_error;
-    if (cudaPointerGetAttributes(&memory, pointer) != cudaSuccess) memory.type = cudaMemoryTypeUnregistered;
-    if (memory.type == cudaMemoryTypeDevice && memory.device == core_.options.device) continue;
-    const bool is_devices = memory.type == cudaMemoryTypeDevice || memory.type == cudaMemoryTypeManaged;
-    const int of_device = is_devices ? memory.device : 0;
-    kinds =
-        detail::mix(kinds + i + 1, static_cast<std::uint64_t>(memory.type) << 32 | static_cast<unsigned>(of_device));
+    const std::uint64_t kind = pointer == nullptr ? 0 : memory_kind(pointer, core_.options.device);
+    if (kind != 0) kinds = detail::mix(kinds + i + 1, kind);
   }
   return kinds;
 }
@@ -44,44 +38,6 @@ bool Run::covers_values() const {
   const Content& content = *own().content;
   return std::memcmp(content.values.data(), call_.values, call_.values_size) == 0 ||
          own().values->cover(content, call_.values);
-}
-
-// Records the work with the run's values, and gives the entry that graph.
-absl::StatusOr<Outcome> Run::record_values() {
-  NoTemplate none;
-  Captured captured;
-  const absl::Cleanup dropped = [&] { drop(captured.kept); };
-  Report report;
-  {
-    absl::Cleanup in_vain = [&] { ++core_.store.totals.capture_failures; };
-    ++core_.store.totals.value_captures;
-    if (absl::Status status = capture_usable(&none, &captured, &report); !status.ok()) {
-      return run_without_template(std::move(status), none);
-    }
-    std::move(in_vain).Cancel();
-  }
-  auto values = std::make_unique<FoundValues>(*own().values);
-  std::optional<Signature> signature;
-  if (absl::Status fatal = learn(&captured, &signature, values.get()); !fatal.ok()) return failed(std::move(fatal));
-  std::unique_ptr<Recorded> made = make_recorded(&captured);
-  made->values = std::move(values);
-  const bool is_alike = signature && signature == own().signature;
-  made->signature = std::move(signature);
-  if (report) {
-    report->event.graph = made->content->id;
-    report->event.captured = made->graph.graph.get();
-  }
-  core_.store.note_values(entry_.get(), made->values->infos(*made->content));
-  // Once all values are found, the policy chooses the executable for them, which may be one that the device updates.
-  const bool is_new = made->content->is_settled() && !own().content->is_settled();
-  if (is_alike && !is_new && executable() != nullptr && executable()->updated() == nullptr && update_to(made)) {
-    report.reset();
-    return launch(Outcome::kUpdated, Outcome::kUpdated);
-  }
-  core_.give_up(*entry_, Loss::kValues, /*and_template=*/true);
-  keep(std::move(made));
-  report.reset();
-  return bring_back(Outcome::kUpdated, Outcome::kInstantiated);
 }
 
 // Finds in the recording what follows which value, and makes slots of it. Sets the signature, unless the graph cannot

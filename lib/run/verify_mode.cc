@@ -135,14 +135,6 @@ absl::Status Run::record_again(std::string* found, bool* fails_under_capture) {
   return absl::OkStatus();
 }
 
-// Records `fn` without keeping the graph. Returns whether `fn` was called.
-bool Run::capture_again(const detail::Call& call, Captured* out) {
-  Report report;
-  *out = capture_fn(call, nullptr, &report);  // What breaks it is part of the finding.
-  drop(out->kept);
-  return !report || report->refused().ok();
-}
-
 // Returns whether the entry had no finding about this argument of the node.
 bool Run::note_finding(const std::string& finding) {
   // "node 3 (kernel add), argument 2 was 1 when the key was recorded, ...".

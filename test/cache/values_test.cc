@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/compat.h"
 #include "graphcache/graphcache.h"
 #include "recorder_support.h"
 #include "size.h"
@@ -89,6 +90,8 @@ TEST_F(ValuesFoundTest, EachWayToPassAValue) {
     return [&, value_of, fn](Cache& cache, int i) { return cache.run(key("k"), stream, values(value_of(i)), fn); };
   };
   const auto pointer = [&](int i) { return static_cast<const float*>(part(i)); };
+  DeviceBuffer<float> other(kParts * kPart);
+  other.write(memory.read());
   const std::vector<Way> ways = {
       {"a float", with(number, [&](cudaStream_t on, float v) { return fill_data(on, v); }), is_number},
       {"a float, by the recorder",
@@ -180,6 +183,12 @@ TEST_F(ValuesFoundTest, EachWayToPassAValue) {
               return launch(add, kGrid, kBlock, on, data.get(), kSize, v * v);
             }),
        [](int i, int) { return number(i) + number(i) * number(i); }, false},
+      {"an address in other memory",
+       with(pointer,
+            [&](cudaStream_t on, const float* in) {
+              return launch(scale, kGrid, kBlock, on, data.get(), other.get() + (in - part(0)), kSize, 1.0f);
+            }),
+       is_copy, false},
       {"an odd offset",
        with([&](int i) { return part(2 * i); },
             [&](cudaStream_t on, const float* in) {
@@ -210,6 +219,53 @@ TEST_F(ValuesFoundTest, EachWayToPassAValue) {
       EXPECT_GE(cache.stats().value_captures, 5u);
     }
     EXPECT_EQ(cache.entries().size(), 1u);
+  }
+}
+
+// The cache could patch these nodes only as copies and sets of single rows of bytes.
+TEST_F(ValuesFoundTest, RowsAndWideElementsAreCaptured) {
+  constexpr std::size_t kPitch = kPart * sizeof(float), kWidth = 40 * sizeof(float);
+  const auto expect_captured = [&](const auto& fn, const auto& wanted) {
+    Cache cache;
+    for (int i = 0; i < 5; ++i) {
+      float* const at = part(2 * i);
+      const absl::StatusOr<Outcome> outcome = cache.run(key("k"), stream, values(at), fn);
+      EXPECT_TRUE(i == 0 ? did(Outcome::kInstantiated, outcome) : captured(outcome)) << i;
+      wanted(at);
+    }
+    EXPECT_EQ(states(cache), "derived");
+  };
+  expect_captured(
+      [&](cudaStream_t on, float* from) {
+        return cudaMemcpy2DAsync(data.get(), kWidth, from, kPitch, kWidth, 2, cudaMemcpyDeviceToDevice, on);
+      },
+      [&](const float* from) {
+        const std::vector<float> found = data.read();
+        for (int e = 0; e < 80; ++e) {
+          ASSERT_EQ(found[static_cast<std::size_t>(e)],
+                    content(from) + static_cast<float>(e < 40 ? e : kPart + e - 40));
+        }
+      });
+  for (const bool has_rows : {false, true}) {
+    expect_captured(
+        [&, has_rows](cudaStream_t on, float* to) {
+          CaptureInfo info;
+          CUDA_OK(capture_info(on, &info));
+          cudaMemsetParams set = {};
+          set.dst = to;
+          set.value = has_rows ? 0 : bits(3.0f);
+          set.elementSize = has_rows ? 1 : sizeof(float);
+          set.width = has_rows ? kWidth : 40;
+          set.height = has_rows ? 2 : 1;
+          set.pitch = kPitch;
+          cudaGraphNode_t node = nullptr;
+          return cudaGraphAddMemsetNode(&node, info.graph, nullptr, 0, &set);
+        },
+        [&, has_rows](const float* to) {
+          const float* const ends[] = {to, to + 39, to + (has_rows ? kPart : 0)};
+          for (const float* end : ends) EXPECT_EQ(read(end, 1).front(), has_rows ? 0 : 3);
+          EXPECT_EQ(read(to + 40, 1).front(), content(to + 40));
+        });
   }
 }
 
@@ -447,7 +503,7 @@ TEST_F(ValuesFoundTest, WhatIsNotYetFoundIsRightWhateverFnDoes) {
   for (const Case& one : cases) {
     // In no row do two values in turn show what is found at last.
     for (const std::vector<float>& row :
-         {std::vector<float>{2, 3, 20, 4, 21, 5, 22, 6, 23}, {20, 2, 30, 3, 40}, {20, 21, 2, 22}}) {
+         {std::vector<float>{2, 3, 20, 4, 21, 5, 22, 6, 23}, {20, 2, 30, 3, 40}, {20, 21, 2, 22}, {2, 3, 20, 21, 22}}) {
       SCOPED_TRACE(one.name);
       Cache cache;
       for (const float v : row) {
@@ -458,6 +514,23 @@ TEST_F(ValuesFoundTest, WhatIsNotYetFoundIsRightWhateverFnDoes) {
         EXPECT_EQ(data.read(), one.wanted(v)) << v;
       }
     }
+  }
+}
+
+TEST_F(ValuesFoundTest, AfterSomeGraphsThatCannotBeComparedNothingIsLearned) {
+  for (const int others : {3, 4}) {
+    Cache cache;
+    for (int i = 0; i < others + 4; ++i) {
+      const bool is_long = std::min(i, others) % 2 == 0;
+      const absl::StatusOr<Outcome> outcome =
+          cache.run(key("k"), stream, values(number(i)), [&](cudaStream_t on, float v) {
+            CUDA_OK(fill_data(on, v));
+            return is_long ? launch(add, kGrid, kBlock, on, data.get(), kSize, 1) : cudaSuccess;
+          });
+      EXPECT_TRUE(others == 3 && i == others + 3 ? did(Outcome::kPatched, outcome) : captured(outcome)) << i;
+      expect_data(number(i) + (is_long ? 1 : 0));
+    }
+    EXPECT_EQ(states(cache), others == 3 ? "found" : "derived");
   }
 }
 
@@ -501,6 +574,17 @@ TEST_F(ValuesChosenTest, TheLargerOne) {
   expect_right(larger, {{7, 5}, {8, 5}, {8, 9}, {8, 10}, {8, 11}, {12, 11}, {13, 11}, {14, 20}});
   // Each of them alone has changed the argument, before the one changes it again.
   expect_right(larger, {{2, 5}, {6, 5}, {7, 5}, {3, 6}, {3, 2}, {4, 2}, {4, 5}});
+  // The first one is found before the second one takes its place.
+  expect_right(larger, {{3, 2}, {4, 2}, {5, 2}, {5, 9}, {12, 9}, {13, 9}});
+}
+
+// The second one changes what is derived of both only together with the first one, until it changes alone.
+TEST_F(ValuesChosenTest, BothInOneByte) {
+  const Choice both = [](float a, float b) { return from_bits(0x40490000 + static_cast<unsigned>(16 * a + b)); };
+  expect_right(both, {{2, 3}, {4, 3}, {5, 6}, {7, 8}, {7, 9}, {8, 9}});
+  // The second one changes it alone, but not always.
+  const Choice half = [](float a, float b) { return from_bits(0x40490000 + static_cast<unsigned>(16 * a + b / 2)); };
+  expect_right(half, {{2, 2}, {4, 2}, {4, 4}, {4, 5}, {4, 6}, {5, 8}});
 }
 
 // The second one has changed the argument only together with the first one.
