@@ -5,6 +5,7 @@
 #include <absl/strings/str_cat.h>
 
 #include <cstddef>
+#include <functional>
 #include <vector>
 
 #include "../support.h"
@@ -12,16 +13,17 @@
 
 namespace demo {
 
-// How often a recipe runs each of its keys. The first run is direct (Options::capture_after), the second one captures,
-// and the others replay.
+// How often a recipe runs each of its keys. The first run is direct (Options::capture_after), the next ones capture, and
+// the others replay.
 constexpr int kRuns = 10;
 
 // A way to use a library. `check` runs its keys on the stream, with other values or pointers in each run, and compares
 // each result.
 struct Recipe {
   const char* name;
-  int keys;  // number of keys, each captured once
-  bool (*check)(graphcache::Cache& cache, cudaStream_t stream);
+  int keys;
+  std::function<bool(graphcache::Cache& cache, cudaStream_t stream)> check;
+  int captures = 1;  // Of each key.
 };
 
 // In unspecified order, because each file adds its own.

@@ -153,6 +153,22 @@ TEST_F(ValuesIdentityTest, EachKindOfMemoryHasAnEntryOfItsOwn) {
   CUDA_OK(cudaFree(managed));
 }
 
+TEST_F(ValuesIdentityTest, WhichPointerIsToOtherMemoryMatters) {
+  Cache cache;
+  PinnedBuffer<float> pinned(kPart);
+  pinned.fill(7);
+  float* const other = pinned.get();
+  ASSERT_EQ(reinterpret_cast<std::uintptr_t>(other) & 0xff, 0u);
+  for (const auto& [p, q] : {std::pair(part(1), part(2)), {other, part(2)}, {part(1), other}}) {
+    EXPECT_RUN(kInstantiated, cache.run(key("k"), stream, values(p, q), [&](cudaStream_t on, float* a, float* b) {
+      CUDA_OK(launch(scale, kGrid, kBlock, on, data.get(), a, kSize, 1.0f));
+      return launch(axpy, kGrid, kBlock, on, data.get(), b, kSize, 1.0f);
+    }));
+    EXPECT_EQ(data.first(), (p == other ? 7 : content(p)) + (q == other ? 7 : content(q)));
+  }
+  EXPECT_EQ(cache.entries().size(), 3u);
+}
+
 // As equally aligned as the pinned memory before it.
 TEST_F(ValuesIdentityTest, CopiesFromPageableMemoryAreDirect) {
   constexpr std::size_t kBytes = kPart * sizeof(float);

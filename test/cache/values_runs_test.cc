@@ -4,7 +4,10 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -12,6 +15,7 @@
 #include <vector>
 
 #include "graphcache/graphcache.h"
+#include "listeners.h"
 #include "runs/threads_support.h"
 #include "values_support.h"
 
@@ -260,6 +264,48 @@ TEST_F(ValuesRunsTest, AnotherGraphForAnotherValueTakesThePlaceOfBoth) {
   EXPECT_EQ(entry.template_lost, Loss::kValues);
   EXPECT_EQ(cache.stats().live_executables, 1u);
   EXPECT_EQ(cache.stats().live_templates, 1u);
+}
+
+// Such an executable has a node that no recording has.
+TEST_F(ValuesRunsTest, AnExecutableThatTheDeviceUpdatesIsReplaced) {
+  force(Patching::kDeviceUpdated);
+  Cache cache;
+  const auto run = [&](float a, float b) {
+    const absl::StatusOr<Outcome> outcome =
+        cache.run(key("k"), stream, values(a, b), [&](cudaStream_t on, float x, float y) {
+          CUDA_OK(fill_data(on, x));
+          return launch(add, kGrid, kBlock, on, data.get(), kSize, y);
+        });
+    expect_data(a + b);
+    return outcome;
+  };
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(learned(i, run(number(i), 10)));
+  EXPECT_RUN(kInstantiated, run(5, 20));
+  EXPECT_CAPTURED(run(5, 30));
+  EXPECT_RUN(kPatched, run(6, 40));
+  for (const std::uint64_t refused : cache.stats().refused_updates) EXPECT_EQ(refused, 0u);
+}
+
+TEST_F(ValuesRunsTest, ListenersSeeTheEndOfEachGraph) {
+  const auto listener = std::make_shared<Functions>();
+  std::map<std::uint64_t, int> graphs;
+  listener->on_end = [&](const CacheEvent& event) {
+    if (event.kind == EventKind::kCapture && event.graph != 0) ++graphs[event.graph];
+    if (event.kind == EventKind::kDestroyGraph) --graphs[event.graph];
+  };
+  Options options;
+  options.listeners = {listener};
+  {
+    Cache cache(options);
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_TRUE(
+          cache.run(key("k"), stream, values(number(i)), [&](cudaStream_t on, float v) { return fill_data(on, v * v); })
+              .ok());
+      CUDA_OK(cudaStreamSynchronize(stream));
+    }
+  }
+  EXPECT_EQ(graphs.size(), 4u);
+  for (const auto& [graph, open] : graphs) EXPECT_EQ(open, 0) << graph;
 }
 
 // fn fails, throws or synchronizes under capture for one value.

@@ -165,12 +165,8 @@ std::string StructureChecker::fault_of(const Executable& executable) {
   if (const_cast<Executable&>(executable).updated() != nullptr)
     return "";  // The updater node has the values that it writes.
   for (const Binding& binding : slots.bindings) {
-    unsigned char converted[detail::kMaxConvertedBytes];
-    const unsigned char* value = executable.values_.data() + binding.offset;
-    if (binding.convert != nullptr) {
-      binding.convert(value, converted);
-      value = converted;
-    }
+    unsigned char room[detail::kMaxConvertedBytes];
+    const unsigned char* const value = binding.bytes(executable.values_.data(), room);
     if (std::memcmp(slots.fields.data() + binding.target, value, binding.size) != 0) {
       return "its executable holds other values than it says";
     }
