@@ -122,7 +122,8 @@ class Cache {
   // Makes a key ready without running it. Captures `fn` if the key is not known, and instantiates and uploads its graph
   // if there is room for another executable. If there is none, but keys like it share one by a parameter table, its set
   // is written there, on the given stream. Nothing is evicted for it, so any number of keys can be recorded before the
-  // first run. The values of `params` may differ from those of later runs.
+  // first run. The params or values may differ from those of later runs; of values that are not found yet it learns
+  // nothing more.
   //
   // It waits for the upload, which runs on a stream of the cache's own. So do not call it while the device waits for
   // something that this thread does next. No outcome is counted, and Options::capture_after does not apply. If
@@ -356,7 +357,11 @@ detail::Call Cache::make_call(const Values<Ts...>& values, Fn& fn) {
   static_assert(can_be_called,
                 "graphcache: fn must take a cudaStream_t or a graphcache::Recorder&, and then the values, of the same "
                 "types in the same order");
-  if constexpr (can_be_called) {
+  constexpr bool takes_values = detail::kTakesValues<std::remove_cv_t<Fn>>;
+  static_assert(takes_values,
+                "graphcache: fn takes a value as an integer, an enumerator or a bool, and so decides by it: put that "
+                "into the key, or make it a slot by params()");
+  if constexpr (can_be_called && takes_values) {
     detail::Call call = make_call_by<Invoker>(values, fn);
     call.site.identity = values.identity();
     return call;

@@ -17,10 +17,7 @@ bool same(const SlotNode& a, const SlotNode& b) {
          a.first_binding == b.first_binding && a.binding_count == b.binding_count;
 }
 
-bool same(const Binding& a, const Binding& b) {
-  return a.target == b.target && a.size == b.size && a.offset == b.offset && a.convert == b.convert &&
-         a.addend == b.addend;
-}
+bool same(const Binding& a, const Binding& b) { return a.target == b.target && a.is_of(b); }
 
 // Whether the same nodes follow the same slots.
 bool same(const Slots& a, const Slots& b) {

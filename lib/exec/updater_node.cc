@@ -137,9 +137,7 @@ UpdaterNode::~UpdaterNode() {
 // passed once for each residue.
 bool UpdaterNode::find_source(const Binding& binding, bool grid, std::uint32_t residue, std::uint32_t* at) {
   for (const Source& source : sources_) {
-    const Binding& of = source.binding;
-    if (of.offset == binding.offset && of.size == binding.size && of.convert == binding.convert &&
-        of.addend == binding.addend && source.is_grid == grid && source.at % updater::kUnit == residue) {
+    if (source.binding.is_of(binding) && source.is_grid == grid && source.at % updater::kUnit == residue) {
       *at = source.at;
       return true;
     }

@@ -127,6 +127,23 @@ void begin_node(std::uint32_t index, Content* content) {
   }
 }
 
+// Whether a change of a floating-point value shows in its upper bits, so many bytes of it as a float or a half.
+bool shows(const detail::ValuePlace& place, const Content& before, const Content& now, std::size_t bytes) {
+  if (place.is_pointer || place.size <= bytes) return true;
+  unsigned char was[detail::kMaxConvertedBytes], is[detail::kMaxConvertedBytes];
+  const auto convert = [&](const Content& content, unsigned char* to) {
+    const unsigned char* const value = content.values.data() + place.offset;
+    if (place.size == sizeof(double)) {
+      place.convert(value, to);
+    } else {
+      std::memcpy(to, value, sizeof(float));
+    }
+  };
+  convert(before, was);
+  convert(now, is);
+  return std::memcmp(was + sizeof(float) - bytes, is + sizeof(float) - bytes, bytes) != 0;
+}
+
 const unsigned char* bytes_of(const Content& content, std::uint32_t node) {
   return content.bytes.data() + content.nodes[node].bytes;
 }
@@ -144,13 +161,8 @@ bool are_comparable(const Content& before, const Content& now) {
   return true;
 }
 
-ValueSet FoundValues::changed(const Content& before, const Content& now) const {
-  ValueSet changed = 0;
-  for (std::size_t i = 0; i < places_.size(); ++i) {
-    const std::size_t offset = places_[i].offset;
-    if (std::memcmp(before.values.data() + offset, now.values.data() + offset, places_[i].size) != 0) changed |= bit(i);
-  }
-  return changed;
+bool FoundValues::is_other(const detail::ValuePlace& place, const Content& before, const Content& now) const {
+  return std::memcmp(before.values.data() + place.offset, now.values.data() + place.offset, place.size) != 0;
 }
 
 bool FoundValues::cover(const Content& content, const unsigned char* values) const {
@@ -160,17 +172,9 @@ bool FoundValues::cover(const Content& content, const unsigned char* values) con
       return false;
     }
   }
-  // A word that may hold several values is right as long as these agree.
-  return !is_ambiguous_ || std::all_of(words_.begin(), words_.end(), [&](const Word& word) {
-    const ValueSet rest = word.follows & (word.follows - 1);
-    if (rest == 0) return true;
+  return std::all_of(agreements_.begin(), agreements_.end(), [&](const auto& both) {
     unsigned char room[detail::kMaxConvertedBytes], other[detail::kMaxConvertedBytes];
-    const unsigned char* const first = binding(first_of(word.follows), word, content)->bytes(values, room);
-    for (ValueSet left = rest; left != 0; left &= left - 1) {
-      const unsigned char* const bytes = binding(first_of(left), word, content)->bytes(values, other);
-      if (std::memcmp(first, bytes, word.size) != 0) return false;
-    }
-    return true;
+    return std::memcmp(both.first.bytes(values, room), both.second.bytes(values, other), both.first.size) == 0;
   });
 }
 
@@ -206,54 +210,91 @@ ValueSet FoundValues::explain(const Word& word, const Content& before, const Con
   return explained;
 }
 
-bool FoundValues::learn(const Content& before, const Content& now) {
-  changed_ = changed(before, now);
-  is_clean_ = true;
-  ValueSet fresh = 0;  // Changed for the first time.
+void FoundValues::learn(const Content& before, const Content& now, absl::FunctionRef<const Content*()> record_again) {
+  ValueSet changed = 0, fresh = 0;  // Fresh values have not changed before.
   for (std::size_t i = 0; i < places_.size(); ++i) {
-    if ((changed_ & bit(i)) != 0 && changes_[i] == 0) fresh |= bit(i);
+    if (!is_other(places_[i], before, now)) continue;
+    changed |= bit(i);
+    if (changes_[i] == 0) fresh |= bit(i);
   }
-  std::vector<Word> broken;
+  const auto bytes_differ = [](const Word& word, const Content& one, const Content& other) {
+    return std::memcmp(bytes_of(one, word.node) + word.offset, bytes_of(other, word.node) + word.offset, word.size) !=
+           0;
+  };
+  const ValueSet alone = (changed & (changed - 1)) == 0 ? changed : 0;
+  bool is_clean = true;  // Whether no derived word has changed.
+  std::vector<Word> odd;
   for (Word& word : words_) {
-    const bool is_same =
-        std::memcmp(bytes_of(before, word.node) + word.offset, bytes_of(now, word.node) + word.offset, word.size) == 0;
+    const bool is_same = !bytes_differ(word, before, now);
     if (word.follows != 0) {
       const ValueSet left = explain(word, before, now, word.follows);
-      word.is_odd = left == 0;
-      word.may_depend = word.follows | changed_;
-      if (left != 0) word.follows = left;
-      if (left == 0 && !is_same) broken.push_back(word);
-    } else if (word.suspects != 0 && !is_same) {
-      is_clean_ = false;
-      if ((word.suspects & changed_) == 0) word.suspects |= changed_;
+      if (left == 0) odd.push_back({word.node, word.offset, word.size, 0, word.follows | changed, alone});
+      word.follows = left;
+    } else if (!is_same && word.suspects != 0) {
+      is_clean = false;
+      word.certain |= alone;
+      if ((word.suspects & changed) == 0) word.suspects |= changed;
+    } else if (const ValueSet left = word.suspects & ~(changed & ~word.certain); left != 0) {
+      word.suspects = left;
     }
   }
-  for (const Word& word : broken) {
-    words_.erase(std::find_if(words_.begin(), words_.end(),
-                              [&](const Word& one) { return one.node == word.node && one.offset == word.offset; }));
-    add_odd_bytes(word, before, now);
-  }
+  const std::size_t known = words_.size(), broken = odd.size();
   for (std::uint32_t i = 0; i < now.nodes.size(); ++i) {
     const std::size_t size = now.nodes[i].size;
-    if (size != 0 && std::memcmp(bytes_of(before, i), bytes_of(now, i), size) != 0) add_words(i, before, now, fresh);
+    if (size == 0 || std::memcmp(bytes_of(before, i), bytes_of(now, i), size) == 0) continue;
+    add_words(i, before, now, fresh, known, &odd);
   }
+  // What takes the place of words that followed a value is single bytes, where these have changed.
+  for (std::size_t i = 0; i < broken; ++i) {
+    const Word word = odd[i];
+    const auto at = std::find_if(words_.begin(), words_.begin() + static_cast<std::ptrdiff_t>(known),
+                                 [&](const Word& one) { return one.node == word.node && one.offset == word.offset; });
+    at->size = 0;
+    if (!bytes_differ(word, before, now)) continue;
+    odd[i].size = 0;
+    for (Word byte{word.node, word.offset, 1, 0, word.suspects, word.certain}; byte.offset < word.offset + word.size;
+         ++byte.offset) {
+      if (bytes_differ(byte, before, now)) odd.push_back(byte);
+    }
+  }
+  const Content* const again = odd.empty() ? nullptr : record_again();
+  for (Word& word : words_) {
+    if (again != nullptr && word.follows != 0 && bytes_differ(word, now, *again)) word.follows = 0;
+  }
+  for (Word& word : odd) {
+    if (word.size == 0) continue;
+    if (again != nullptr && bytes_differ(word, now, *again)) {
+      word.suspects = 0;
+    } else {
+      is_clean = false;
+      word.certain |= alone;
+    }
+    words_.push_back(word);
+  }
+  std::erase_if(words_, [](const Word& word) { return word.size == 0; });
   std::sort(words_.begin(), words_.end(),
             [](const Word& a, const Word& b) { return std::pair(a.node, a.offset) < std::pair(b.node, b.offset); });
-  const bool is_odd = std::any_of(words_.begin(), words_.end(), [](const Word& word) { return word.is_odd; });
-  if (!is_odd) count();
-  return is_odd;
+
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    if ((changed & bit(i)) == 0) continue;
+    if (changes_[i] == 0 || is_clean) changes_[i] += shows(places_[i], before, now, sizeof(float)) ? 1 : 0;
+    if (coarse_changes_[i] == 0 || is_clean) coarse_changes_[i] += shows(places_[i], before, now, 2) ? 1 : 0;
+  }
+  find(now);
 }
 
-// The words of a node that change for the first time. Only a value that has changed for the first time explains such a
-// word, because it did not follow the others before.
-void FoundValues::add_words(std::uint32_t node, const Content& before, const Content& now, ValueSet fresh) {
+// A word that changes for the first time follows only a value that does so too, because it did not follow the others
+// before. What nothing explains is kept as single bytes, because a byte beside one that a value decides may be noise.
+void FoundValues::add_words(std::uint32_t node, const Content& before, const Content& now, ValueSet fresh,
+                            std::size_t known, std::vector<Word>* odd) {
   const unsigned char *const a = bytes_of(before, node), *const b = bytes_of(now, node);
-  const std::size_t size = now.nodes[node].size, known = words_.size();
+  const std::size_t size = now.nodes[node].size;
   std::vector<bool> covered(size);
   const auto cover = [&](const Word& word) { std::fill_n(covered.begin() + word.offset, word.size, true); };
-  for (std::size_t i = 0; i < known; ++i) {
-    if (words_[i].node == node) cover(words_[i]);
-  }
+  const auto end = words_.begin() + static_cast<std::ptrdiff_t>(known);
+  auto of_node = std::lower_bound(words_.begin(), end, node,
+                                  [](const Word& word, std::uint32_t wanted) { return word.node < wanted; });
+  for (; of_node != end && of_node->node == node; ++of_node) cover(*of_node);
   for (std::uint32_t at = 0; at < size; ++at) {
     if (covered[at] || a[at] == b[at]) continue;
     for (const std::uint32_t length : {8u, 4u, 2u}) {
@@ -267,46 +308,19 @@ void FoundValues::add_words(std::uint32_t node, const Content& before, const Con
       break;
     }
   }
+  ValueSet blamed = fresh;
+  for (std::size_t i = 0; i < places_.size() && fresh == 0; ++i) {
+    blamed |= is_other(places_[i], before, now) ? bit(i) : 0;
+  }
   for (std::uint32_t at = 0; at < size; ++at) {
-    Word word{node, at, 1};
-    word.may_depend = fresh != 0 ? fresh : changed_;
-    if (!covered[at]) add_odd_bytes(word, before, now);
+    if (!covered[at] && a[at] != b[at]) odd->push_back({node, at, 1, 0, blamed});
   }
-}
-
-// Single bytes, because a byte beside one that a value decides may be noise.
-void FoundValues::add_odd_bytes(Word word, const Content& before, const Content& now) {
-  const std::uint32_t end = word.offset + word.size;
-  word.size = 1;
-  word.follows = 0;
-  word.is_odd = true;
-  for (; word.offset < end; ++word.offset) {
-    if (bytes_of(before, word.node)[word.offset] != bytes_of(now, word.node)[word.offset]) words_.push_back(word);
-  }
-}
-
-void FoundValues::settle(const Content& now, const Content* again) {
-  const auto differs = [&](const Word& word) {
-    return std::memcmp(bytes_of(now, word.node) + word.offset, bytes_of(*again, word.node) + word.offset, word.size) !=
-           0;
-  };
-  for (Word& word : words_) {
-    const bool is_noise = again != nullptr && differs(word);
-    if (!word.is_odd && !is_noise) continue;
-    word.suspects = is_noise ? 0 : word.may_depend;
-    word.follows = 0;
-    word.is_odd = false;
-    is_clean_ &= is_noise;
-  }
-  count();
 }
 
 void FoundValues::restart() {
-  words_.clear();
-  changes_.assign(places_.size(), 0);
-  found_ = 0;
-  is_ambiguous_ = false;
-  ++restarts_;
+  const int restarts = restarts_ + 1;
+  *this = FoundValues(places_);
+  restarts_ = restarts;
 }
 
 ValueSet FoundValues::derived() const {
@@ -315,21 +329,35 @@ ValueSet FoundValues::derived() const {
   return derived;
 }
 
-// Counts the changes of a recording, and finds values.
-void FoundValues::count() {
-  const ValueSet derived = this->derived();
+void FoundValues::find(const Content& now) {
+  ValueSet derived = this->derived(), somewhere = 0;
+  agreements_.clear();
+  for (const Word& word : words_) {
+    somewhere |= word.follows;
+    const ValueSet rest = word.follows & (word.follows - 1);
+    if (rest == 0) continue;
+    const Binding first = *binding(first_of(word.follows), word, now);
+    for (ValueSet left = rest; left != 0; left &= left - 1) {
+      const std::pair both(first, *binding(first_of(left), word, now));
+      const auto is_it = [&](const auto& known) {
+        return known.first.is_of(both.first) && known.second.is_of(both.second);
+      };
+      if (std::none_of(agreements_.begin(), agreements_.end(), is_it)) agreements_.push_back(both);
+    }
+  }
   found_ = 0;
   for (std::size_t i = 0; i < places_.size(); ++i) {
-    if ((changed_ & bit(i)) != 0 && (changes_[i] == 0 || is_clean_)) ++changes_[i];
-    if (changes_[i] >= 2 && (derived & bit(i)) == 0) found_ |= bit(i);
+    // A value that is nowhere may be rounded on its way into a word that has not changed yet.
+    const std::vector<int>& changes = (somewhere & bit(i)) != 0 ? changes_ : coarse_changes_;
+    if (changes[i] >= 2 && (derived & bit(i)) == 0) found_ |= bit(i);
   }
-  is_ambiguous_ = std::any_of(words_.begin(), words_.end(),
-                              [](const Word& word) { return (word.follows & (word.follows - 1)) != 0; });
+  if (found_ != 0) restarts_ = 0;
 }
 
 void FoundValues::bind(Content* content) const {
   Slots& slots = content->slots;
   slots.context = current_context();
+  if (has_given_up()) return;
   content->values_are_found = found_ != 0;
   for (std::size_t i = 0; i < places_.size(); ++i) {
     content->values_are_found &= (found_ & bit(i)) != 0 || changes_[i] == 0;

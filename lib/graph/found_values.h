@@ -1,12 +1,14 @@
 // Where the values of a key's runs are in its graph (values.h), as found by comparing recordings.
 #pragma once
 
+#include <absl/functional/function_ref.h>
 #include <absl/types/span.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "graph/template.h"
@@ -21,20 +23,18 @@ using ValueSet = std::uint64_t;
 // Knows one graph at a time: the last recording. Contents that it is given are described (describe.h).
 class FoundValues {
  public:
-  explicit FoundValues(absl::Span<const detail::ValuePlace> places) : places_(places), changes_(places.size()) {}
+  explicit FoundValues(absl::Span<const detail::ValuePlace> places)
+      : places_(places), changes_(places.size()), coarse_changes_(places.size()) {}
 
   // Whether a graph with this content, if its slots are those that bind() made, can do what a recording of these values
   // would: each value that differs from the content's is found.
   bool cover(const Content& content, const unsigned char* values) const;
 
-  // Compares a recording with the one before. Returns whether some words have changed that nothing explains. Then
-  // settle() must follow.
-  bool learn(const Content& before, const Content& now);
-  // `again` is another recording of the values of `now`, or null if there is none: words that differ between equal
-  // values are noise, and follow no value.
-  void settle(const Content& now, const Content* again);
+  // Compares a recording with the one before. If bytes have changed that nothing explains, `record_again` makes another
+  // recording of the same values, or returns null: what differs there is noise, and follows no value.
+  void learn(const Content& before, const Content& now, absl::FunctionRef<const Content*()> record_again);
   // The recordings cannot be compared: their nodes differ, or could not be read. What was known is void. After a few
-  // of these, nothing more is learned.
+  // of these in a row, nothing more is learned.
   void restart();
 
   // Makes slots of the words of the last recording that follow values.
@@ -45,34 +45,35 @@ class FoundValues {
  private:
   static constexpr int kMostRestarts = 3;
 
-  // A word of a node's parameters that has changed.
+  // A word of a node's parameters that has changed. Noise has no values.
   struct Word {
     std::uint32_t node, offset, size;
-    ValueSet follows = 0;     // The values that it may hold, each in the same way in all recordings.
-    ValueSet suspects = 0;    // If it follows none: values that it seems to depend on. Noise has neither.
-    ValueSet may_depend = 0;  // While it is odd: the values to suspect.
-    bool is_odd = false;      // Whether it has changed and nothing explains it, so that settle() decides.
+    ValueSet follows = 0;   // The values that it may hold, each in the same way in all recordings.
+    ValueSet suspects = 0;  // If it follows none: values that it seems to depend on,
+    ValueSet certain = 0;   // and those that it has changed with alone.
   };
 
-  ValueSet changed(const Content& before, const Content& now) const;
-  // How the value gets into the word, as the last recording shows: as it is, converted, or as an address in the same
+  bool has_given_up() const { return restarts_ > kMostRestarts; }
+  bool is_other(const detail::ValuePlace& place, const Content& before, const Content& now) const;
+  // How the value gets into the word, as a recording shows: as it is, converted, or as an address in the same
   // allocation. Nothing if it is not there.
   std::optional<Binding> binding(std::size_t value, const Word& word, const Content& content) const;
   ValueSet explain(const Word& word, const Content& before, const Content& now, ValueSet among) const;
-  void add_words(std::uint32_t node, const Content& before, const Content& now, ValueSet fresh);
-  void add_odd_bytes(Word word, const Content& before, const Content& now);
-  void count();
-  bool has_given_up() const { return restarts_ > kMostRestarts; }
+  // Words of a node that change for the first time. `known` of the words are in order. `odd` gets the bytes that
+  // nothing explains.
+  void add_words(std::uint32_t node, const Content& before, const Content& now, ValueSet fresh, std::size_t known,
+                 std::vector<Word>* odd);
+  void find(const Content& now);
   ValueSet derived() const;
   static std::string text_of(const Word& word, const Content& content);
 
   absl::Span<const detail::ValuePlace> places_;
-  std::vector<int> changes_;   // Of each value, as far as they were compared.
-  std::vector<Word> words_;    // In the order of nodes and offsets.
-  ValueSet found_ = 0;         // The values that may be patched.
-  bool is_ambiguous_ = false;  // Whether a word may hold several values.
-  ValueSet changed_ = 0;       // In the last recording.
-  bool is_clean_ = true;       // Whether no derived word has changed in it.
+  // Of each value: 1 once it has changed, and 1 more for each later change with which no derived word has changed. In
+  // the second list only changes that also show in fewer bits, if `fn` rounds the value.
+  std::vector<int> changes_, coarse_changes_;
+  std::vector<Word> words_;                              // In the order of nodes and offsets.
+  ValueSet found_ = 0;                                   // The values that may be patched,
+  std::vector<std::pair<Binding, Binding>> agreements_;  // as long as these give the same bytes.
   int restarts_ = 0;
 };
 

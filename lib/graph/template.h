@@ -50,6 +50,10 @@ struct Binding {
   detail::Convert convert;
   std::uint64_t addend = 0;  // What is added to the value, which is then an address.
 
+  // Whether the field gets the same bytes as another.
+  bool is_of(const Binding& other) const {
+    return size == other.size && offset == other.offset && convert == other.convert && addend == other.addend;
+  }
   // The bytes of the field in a run. May use `room`, of kMaxConvertedBytes.
   const unsigned char* bytes(const unsigned char* values, unsigned char* room) const {
     if (convert == nullptr && addend == 0) return values + offset;

@@ -85,7 +85,8 @@ std::string sentence(const ValueInfo& value) {
     case ValueState::kFound:
       return absl::StrCat("is found: ", value.places);
     case ValueState::kAmbiguous:
-      return absl::StrCat("is ambiguous (", value.places, "), so a change captures");
+      return absl::StrCat("is ambiguous (", value.places,
+                          "): it is patched only while another value that fits there agrees");
     case ValueState::kDerived:
       return absl::StrCat("is derived (", value.places, "), so each change captures");
   }

@@ -53,7 +53,8 @@ absl::StatusOr<Outcome> Run::run_inside() {
     return count_inlined();
   }
   if (call_.values_size != 0 && call_.unfit() == nullptr) {
-    refuse("a run with params was made inside another run's fn: a graph of the outer run could not update its values");
+    refuse(
+        "a run with params or values was made inside another run's fn: a graph of the outer run could not update them");
   }
   return run_inlined();
 }

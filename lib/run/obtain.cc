@@ -59,7 +59,8 @@ absl::Status Run::find_family() {
 
 void Run::read_graph(Entry& entry) {
   Content& content = *recorded(entry).content;
-  const std::optional<Signature> signature = describe(recorded(entry).readable(), &content);
+  std::optional<Signature> signature = recorded(entry).signature;
+  if (!signature) signature = describe(recorded(entry).readable(), &content);
   GraphFacts facts = facts_of(content);
   if (signature && content.is_settled()) {
     facts.table_class = ParameterTable::class_of(content);

@@ -34,7 +34,7 @@ absl::Status Run::capture_template(NoTemplate* none) {
   Report report;
   absl::Cleanup in_vain = [&] { ++core_.store.totals.capture_failures; };
   if (absl::Status status = capture_usable(none, &captured, &report); !status.ok()) return status;
-  keep(make_recorded(&captured));
+  keep(make_recorded(&captured), &captured);
   std::move(in_vain).Cancel();
   if (report) {
     report->event.graph = own().content->id;
@@ -164,7 +164,7 @@ void Run::note_strays(const std::vector<std::string>& strays) {
   }
 }
 
-// Makes what the entry will have of a recording.
+// Makes what the entry will have of a recording, except what its graph keeps.
 std::unique_ptr<Recorded> Run::make_recorded(Captured* captured) {
   auto made = std::make_unique<Recorded>();
   made->content = std::make_shared<Content>(std::move(captured->content));
@@ -172,18 +172,21 @@ std::unique_ptr<Recorded> Run::make_recorded(Captured* captured) {
   content.key = entry_->key;
   content.entry = entry_->number();
   if (core_.options.verify_every != 0 && !call_.makes_graph()) note_allocations(captured->graph, &content);
-  if (call_.gets_values()) made->values = std::make_unique<FoundValues>(call_.callee->places);
-  made->kept = std::move(captured->kept);
+  if (call_.gets_values() && entry_->site.identity != kManyIdentities) {
+    made->values = std::make_unique<FoundValues>(call_.callee->places);
+  }
+  made->recorded_on = stream_;
   made->graph = std::move(captured->graph);
   return made;
 }
 
-// Gives a template to the entry, which has none. If it throws, nothing has changed.
-void Run::keep(std::unique_ptr<Recorded> made) {
+// Gives a template to the entry, which has none. If it throws, the entry has none.
+void Run::keep(std::unique_ptr<Recorded> made, Captured* captured) {
   const Content& content = *made->content;
   if (made->values != nullptr) core_.store.note_values(entry_.get(), made->values->infos(content));
   core_.store.captured(entry_.get(), facts_of(content), content.node_count + content.inner_node_count,
                        content.slots.nodes.size());
+  made->kept = std::move(captured->kept);
   entry_->graphs = std::move(made);
 }
 

@@ -31,6 +31,7 @@ struct Recorded : EntryGraphs {
   int unverified = 0;                      // Number of hits since one was verified.
   std::unique_ptr<FoundValues> values;     // Null if `fn` gets none.
   std::optional<Signature> signature;      // With values, once the graph was read for them.
+  cudaStream_t recorded_on = nullptr;      // The stream of the run that recorded it.
 
   const Template& readable() const { return graph.empty() ? executable->base() : graph; }
 };

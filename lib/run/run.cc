@@ -121,10 +121,10 @@ void Run::claim() {
   remember(remembered_, entry_.get(), call_.site);
 }
 
-// Returns whether an entry that has no graph could have an executable now, so that no capture is wasted.
+// Returns whether an entry that is to be captured could have an executable now, so that no capture is wasted.
 bool Run::begin_slowly() {
   if (entry_->retry.left == Retry::kNew) entry_->retry.left = core_.options.capture_after;
-  return core_.store.begin(entry_.get());
+  return core_.store.begin(entry_.get(), /*captures=*/executable() == nullptr && !covers_values());
 }
 
 // A run that is not a hit on a known stream.
@@ -145,10 +145,10 @@ absl::StatusOr<Outcome> Run::run_slowly() {
   }
   // Before any work of this run, because the rest of the program may need that work to go on.
   core_.trim(/*if_much=*/true);
-  if (entry_->graphs != nullptr && !covers_values()) return record_values();
-  if (entry_->graphs != nullptr) return bring_back(Outcome::kSwitched, Outcome::kRestored);
+  const bool is_covered = covers_values();
+  if (entry_->graphs != nullptr && is_covered) return bring_back(Outcome::kSwitched, Outcome::kRestored);
   if (!may_run_a_graph) return run_directly(EagerReason::kBudget);
-  return record();
+  return is_covered ? record() : record_values();
 }
 
 // A miss: captures, and then goes on as if the template had existed. Work that cannot be captured is enqueued directly.
@@ -172,7 +172,8 @@ absl::StatusOr<Outcome> Run::record_values() {
     }
     std::move(in_vain).Cancel();
   }
-  auto values = std::make_unique<FoundValues>(*own().values);
+  std::unique_ptr<FoundValues> values;
+  if (own().values != nullptr) values = std::make_unique<FoundValues>(*own().values);
   std::optional<Signature> signature;
   if (absl::Status fatal = learn(&captured, &signature, values.get()); !fatal.ok()) return failed(std::move(fatal));
   std::unique_ptr<Recorded> made = make_recorded(&captured);
@@ -183,15 +184,16 @@ absl::StatusOr<Outcome> Run::record_values() {
     report->event.graph = made->content->id;
     report->event.captured = made->graph.graph.get();
   }
-  core_.store.note_values(entry_.get(), made->values->infos(*made->content));
-  // Once all values are found, the policy chooses the executable for them, which may be one that the device updates.
-  const bool is_new = made->content->is_settled() && !own().content->is_settled();
-  if (is_alike && !is_new && executable() != nullptr && executable()->updated() == nullptr && update_to(made)) {
+  if (made->values != nullptr) core_.store.note_values(entry_.get(), made->values->infos(*made->content));
+  // Once the values are found, and if that is over, the policy chooses the executable.
+  const bool is_for_now = !made->content->is_settled() && !own().content->is_settled();
+  const bool is_plain = executable() != nullptr && executable()->updated() == nullptr;
+  if (is_alike && is_for_now && is_plain && update_to(made, &captured)) {
     report.reset();
     return launch(Outcome::kUpdated, Outcome::kUpdated);
   }
   core_.give_up(*entry_, Loss::kValues, /*and_template=*/true);
-  keep(std::move(made));
+  keep(std::move(made), &captured);
   report.reset();
   return bring_back(Outcome::kUpdated, Outcome::kInstantiated);
 }

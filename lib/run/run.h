@@ -99,7 +99,7 @@ class Run {
   bool capture_again(const detail::Call& call, Captured* out);
   Captured capture_on(cudaStream_t stream, const detail::Call& call, const TellBreak& tell, Report* report);
   std::unique_ptr<Recorded> make_recorded(Captured* captured);
-  void keep(std::unique_ptr<Recorded> made);
+  void keep(std::unique_ptr<Recorded> made, Captured* captured);
   // What the run does not keep is released behind its lock.
   void drop(const std::shared_ptr<Kept>& kept) {
     if (kept != nullptr) dropped_.splice(dropped_.end(), kept->objects);
@@ -111,7 +111,7 @@ class Run {
   std::uint64_t memory_of_values() const;
   bool covers_values() const;
   absl::Status learn(Captured* captured, std::optional<Signature>* signature, FoundValues* values);
-  bool update_to(std::unique_ptr<Recorded>& made);
+  bool update_to(std::unique_ptr<Recorded>& made, Captured* captured);
 
   // ---- Verify mode (verify_mode.cc) ----
   std::optional<absl::StatusOr<Outcome>> verify_hit();

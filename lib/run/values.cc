@@ -37,7 +37,7 @@ bool Run::covers_values() const {
   if (!call_.gets_values() || entry_->graphs == nullptr) return true;
   const Content& content = *own().content;
   return std::memcmp(content.values.data(), call_.values, call_.values_size) == 0 ||
-         own().values->cover(content, call_.values);
+         (own().values != nullptr && own().values->cover(content, call_.values));
 }
 
 // Finds in the recording what follows which value, and makes slots of it. Sets the signature, unless the graph cannot
@@ -46,22 +46,26 @@ absl::Status Run::learn(Captured* captured, std::optional<Signature>* signature,
   Content &before = *own().content, &now = captured->content;
   if (!own().signature) own().signature = describe(own().readable(), &before);
   *signature = describe(captured->graph, &now);
-  if (entry_->site.identity == kManyIdentities) return absl::OkStatus();
-  if (!*signature || *signature != own().signature || !are_comparable(before, now)) {
+  if (values == nullptr) return absl::OkStatus();
+  // Recordings on two streams may differ in priorities.
+  const bool is_alike = *signature == own().signature || own().recorded_on != stream_;
+  if (!*signature || !own().signature || !is_alike || !are_comparable(before, now)) {
     values->restart();
     return absl::OkStatus();
   }
-  if (values->learn(before, now)) {
-    Captured again;
+  Captured again;
+  absl::Status fatal;
+  values->learn(before, now, [&]() -> const Content* {
     ++core_.store.totals.value_captures;
     on_other_stack(0x1150, 0xa5, [&] { capture_again(call_, &again); });
-    if (absl::Status fatal = take_fatal_error(again); !fatal.ok()) {
-      captured->graph.graph.release();
-      return fatal;
-    }
-    const bool is_usable = again.capture.ok() && again.fn.ok() && describe(again.graph, &again.content) == *signature &&
-                           are_comparable(now, again.content);
-    values->settle(now, is_usable ? &again.content : nullptr);
+    fatal = take_fatal_error(again);
+    const bool is_usable = fatal.ok() && again.capture.ok() && again.fn.ok() &&
+                           describe(again.graph, &again.content) == *signature && are_comparable(now, again.content);
+    return is_usable ? &again.content : nullptr;
+  });
+  if (!fatal.ok()) {
+    captured->graph.graph.release();
+    return fatal;
   }
   values->bind(&now);
   return absl::OkStatus();
@@ -69,7 +73,7 @@ absl::Status Run::learn(Captured* captured, std::optional<Signature>* signature,
 
 // Updates the entry's executable to another graph with the same signature, which the entry then has. Returns whether
 // that was possible.
-bool Run::update_to(std::unique_ptr<Recorded>& made) {
+bool Run::update_to(std::unique_ptr<Recorded>& made, Captured* captured) {
   LastErrorGuard last_error;
   Totals& totals = core_.store.totals;
   Operation update(core_, EventKind::kUpdate, *entry_, totals.update_time);
@@ -78,15 +82,16 @@ bool Run::update_to(std::unique_ptr<Recorded>& made) {
   Difference by_update;
   by_update.by_update = true;
   const BroughtOver brought = executable()->bring_over(own().readable(), made->graph, made->content, by_update, call_);
-  std::move(threw).Cancel();
   totals.updates += static_cast<std::uint64_t>(brought.updates);
-  update.done(brought.result);
   if (brought.refusal) ++totals.refused_updates[static_cast<std::size_t>(*brought.refusal)];
+  update.done(brought.result);
+  std::move(threw).Cancel();
   if (brought.result.error != cudaSuccess) return false;
   made->executable = take_executable(*entry_);
   made->grave = std::move(own().grave);
   made->stream = own().stream;
   made->unverified = own().unverified;
+  made->kept = std::move(captured->kept);
   core_.bury_template(*entry_, Loss::kValues);
   core_.store.recaptured(entry_.get(), made->content->slots.nodes.size());
   entry_->graphs = std::move(made);

@@ -147,12 +147,12 @@ void Store::recycle(Gone gone) {
   index_.recycle(gone);
 }
 
-bool Store::begin(Entry* locked) {
+bool Store::begin(Entry* locked, bool captures) {
   MutexLock lock(mutex_);
   index_.touch(locked);
   policy_.used(locked->id, locked->last_use());
   epoch_.store(epoch_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  if (locked->graphs != nullptr || locked->retry.left > 0) return true;
+  if ((locked->graphs != nullptr && !captures) || locked->retry.left > 0) return true;
   sweep();
   // Nothing is evicted for this, because the capture may still fail.
   return policy_.has_room(locked->id, {is_idle(), last_use_of()});
@@ -327,6 +327,7 @@ void Store::lose_executable(Entry* locked, Loss why) {
 
 void Store::lose_template(Entry* locked, Loss why) {
   locked->template_lost = why;
+  if (locked->notes != nullptr) locked->notes->values.clear();
   ++totals.forgotten;
   policy_.forgotten(locked->id);
   if (locked->signature != nullptr) signatures_.remove(std::exchange(locked->signature, nullptr));

@@ -49,7 +49,9 @@ TEST_F(ValuesIdentityTest, TellsValuesApartByWhatKernelsAreChosenBy) {
   for (const auto& [a, b] : equal) EXPECT_EQ(a, b) << &a - &equal[0].first;
   const std::vector<std::vector<std::uint64_t>> different = {
       {values(0.0f).identity(), values(1.0f).identity(), values(2.0f).identity()},
-      {values(0.0).identity(), values(1.0).identity(), values(2.0).identity()},
+      // The last two are 0 and 1 as floats.
+      {values(0.0).identity(), values(1.0).identity(), values(2.0).identity(), values(1e-50).identity(),
+       values(1 + 1e-12).identity()},
       {values(__float2half(0.0f)).identity(), values(__float2half(1.0f)).identity(),
        values(__float2half(2.0f)).identity()},
       {values(null).identity(), values(p).identity(), values(odd(p)).identity()},

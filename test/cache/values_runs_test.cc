@@ -187,6 +187,43 @@ TEST_F(ValuesRunsTest, InAForeignCaptureTheWorkHasThePresentValues) {
 
 // ---- Between two recordings -----------------------------------------------------------------------------------------
 
+TEST_F(ValuesRunsTest, StreamsOfTwoPrioritiesLearnTogether) {
+  int least = 0, greatest = 0;
+  CUDA_OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  cudaStream_t streams[2] = {};
+  for (cudaStream_t& one : streams) {
+    const int priority = &one == streams ? least : greatest;
+    CUDA_OK(cudaStreamCreateWithPriority(&one, cudaStreamNonBlocking, priority));
+  }
+  {
+    Cache cache;
+    for (int i = 0; i < 12; ++i) {
+      EXPECT_TRUE(cache
+                      .run(key("k"), streams[i % 2], values(number(i)),
+                           [&](cudaStream_t on, float v) { return fill_data(on, v); })
+                      .ok());
+      expect_data(number(i));
+    }
+    EXPECT_EQ(cache.stats().captures, 3u);
+  }
+  for (cudaStream_t one : streams) CUDA_OK(cudaStreamDestroy(one));
+}
+
+TEST_F(ValuesRunsTest, AKeyWithoutRoomCallsFnOnce) {
+  Options options;
+  options.max_executables = 1;
+  Cache cache(options);
+  EXPECT_RUN(kInstantiated, run_fill(cache, key("k"), number(0)));
+  EXPECT_RUN(kUpdated, run_fill(cache, key("other"), number(0)));
+  EXPECT_TRUE(cache.pin(key("other")));
+  calls = 0;
+  for (int i = 1; i < 5; ++i) {
+    EXPECT_RUN(kEager, run_fill(cache, key("k"), number(i)));
+    expect_data(number(i));
+    EXPECT_EQ(calls, i);
+  }
+}
+
 TEST_F(ValuesRunsTest, AnErasedKeyStartsAnew) {
   for (int before = 1; before <= 5; ++before) {
     for (const bool clears : {false, true}) {

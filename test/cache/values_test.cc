@@ -321,7 +321,7 @@ TEST_F(ValuesFoundTest, EachValueIsFoundByItself) {
   EXPECT_CAPTURED(run(4, 10));
   EXPECT_EQ(states(cache), "found unseen");
   EXPECT_RUN(kPatched, run(5, 10));
-  EXPECT_RUN(kUpdated, run(5, 20));
+  EXPECT_RUN(kInstantiated, run(5, 20));
   EXPECT_EQ(states(cache), "found seen");
   EXPECT_RUN(kPatched, run(6, 20));
   EXPECT_RUN(kInstantiated, run(7, 30));  // Both change, and both are found then.
@@ -594,6 +594,56 @@ TEST_F(ValuesChosenTest, BothInOneByte) {
 TEST_F(ValuesChosenTest, WhichOneByTheFirst) {
   const Choice first_if_odd = [](float a, float b) { return static_cast<int>(a) % 2 != 0 ? a : b; };
   expect_right(first_if_odd, {{2, 5}, {3, 5}, {5, 5}, {7, 5}, {9, 6}, {8, 7}, {8, 9}, {11, 9}});
+}
+
+// Values that differ so little that a float does not show it.
+TEST_F(ValuesFoundTest, ChangesThatTheFloatDoesNotShowCountForNothing) {
+  const double small = 3e-4;
+  for (const bool takes_double : {false, true}) {
+    Cache cache;
+    DeviceBuffer<double> out(10);
+    const auto fn = [&](cudaStream_t on, double v) {
+      if (takes_double) {
+        CUDA_OK(launch(many, 1, 1, on, out.get(), 0, v, 0, 0, 0, 0, 0, 0, 0, 0));
+      }
+      return fill_data(on, static_cast<float>(v));
+    };
+    for (const double v : {small, small * (1 + 1e-12), small * (1 + 2e-12), small * (1 + 3e-12), 2e-4, 1e-4, 5e-5}) {
+      EXPECT_TRUE(cache.run(key("k"), stream, values(v), fn).ok());
+      expect_data(static_cast<float>(v));
+    }
+    EXPECT_EQ(states(cache), "found");
+  }
+}
+
+TEST_F(ValuesFoundTest, AValueThatIsRoundedMoreIsNotFoundNowhere) {
+  Cache cache;
+  for (int i = 0; i < 20; ++i) {
+    const float v = 3 + static_cast<float>(i) / 4096;  // A bfloat16 shows only some of these changes.
+    EXPECT_TRUE(cache
+                    .run(key("k"), stream, values(v),
+                         [&](cudaStream_t on, float value) {
+                           return launch(fill_bfloat16, kGrid, kBlock, on, data.get(), kSize, __float2bfloat16(value));
+                         })
+                    .ok());
+    expect_data(__bfloat162float(__float2bfloat16(v)));
+  }
+}
+
+TEST_F(ValuesFoundTest, AValueThatChangesWithoutADerivedWordIsNoSuspect) {
+  Cache cache;
+  const float all[][2] = {{2, 2}, {3, 4}, {4, 4}, {5, 4}, {6, 4}, {6, 8}, {7, 8}};
+  for (const auto& [a, b] : all) {
+    EXPECT_TRUE(cache
+                    .run(key("k"), stream, values(a, b),
+                         [&](cudaStream_t on, float x, float y) {
+                           CUDA_OK(fill_data(on, x));
+                           return launch(add, kGrid, kBlock, on, data.get(), kSize, 1 / y);
+                         })
+                    .ok());
+    expect_data(a + 1 / b);
+  }
+  EXPECT_EQ(states(cache), "found derived");
 }
 
 TEST_F(ValuesFoundTest, OffsetsOfPointersAreKept) {

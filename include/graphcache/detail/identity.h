@@ -22,6 +22,26 @@ inline constexpr bool kIsValue = std::is_same_v<T, float> || std::is_same_v<T, d
                                  (std::is_pointer_v<T> && (std::is_object_v<std::remove_pointer_t<T>> ||
                                                            std::is_void_v<std::remove_pointer_t<T>>));
 
+// Whether a parameter of `fn` may take a value. A conversion to an integer would decide by it.
+template <class P>
+inline constexpr bool kTakesValue = !std::is_integral_v<std::decay_t<P>> && !std::is_enum_v<std::decay_t<P>>;
+struct TakesValues {
+  template <class R, class First, class... P>
+  static std::bool_constant<(... && kTakesValue<P>)> of(R (*)(First, P...));
+  template <class R, class C, class First, class... P>
+  static std::bool_constant<(... && kTakesValue<P>)> of(R (C::*)(First, P...));
+  template <class R, class C, class First, class... P>
+  static std::bool_constant<(... && kTakesValue<P>)> of(R (C::*)(First, P...) const);
+};
+// Of callables whose parameters are not known, such as generic lambdas, it is true.
+template <class Fn, class = void>
+inline constexpr bool kTakesValues = true;
+template <class R, class... P>
+inline constexpr bool kTakesValues<R (*)(P...)> = decltype(TakesValues::of(static_cast<R (*)(P...)>(nullptr)))::value;
+template <class Fn>
+inline constexpr bool kTakesValues<Fn, std::void_t<decltype(TakesValues::of(&Fn::operator()))>> =
+    decltype(TakesValues::of(&Fn::operator()))::value;
+
 // As what else a value may be passed on: a float as a double, and so on.
 template <class T>
 using Other = std::conditional_t<std::is_same_v<T, float>, double, float>;
@@ -54,8 +74,10 @@ std::uint64_t kind_of_value(const T& value) {
   if constexpr (std::is_pointer_v<T>) {
     return value == nullptr ? 1 : 0x100 | (reinterpret_cast<std::uintptr_t>(value) & 0xff);
   } else {
+    // A double may be passed on as a float.
     const auto number = static_cast<std::conditional_t<std::is_same_v<T, double>, double, float>>(value);
-    return number == 0 ? 2 : number == 1 ? 3 : 4;
+    const auto rounded = static_cast<float>(number);
+    return number == 0 ? 2 : number == 1 ? 3 : rounded == 0 ? 4 : rounded == 1 ? 5 : 6;
   }
 }
 template <class T>
