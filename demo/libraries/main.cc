@@ -34,7 +34,7 @@ void check_library(int code, const char* call) {
 
 namespace {
 
-// A recipe is right only if it was captured as often as it should be.
+// A recipe is right only if it was captured as well, and not too often.
 bool run(const Recipe& recipe, cudaStream_t stream) {
   graphcache::Options options;
   options.capture_after = 1;
@@ -42,8 +42,9 @@ bool run(const Recipe& recipe, cudaStream_t stream) {
   const bool right = recipe.check(cache, stream);
   const graphcache::Stats stats = cache.stats();
   const auto keys = static_cast<std::uint64_t>(recipe.keys);
-  const auto captures = static_cast<std::uint64_t>(recipe.captures);
-  const bool captured = stats.captures == keys * captures && stats.hits() == keys * (kRuns - 1 - captures) &&
+  const auto most = keys * static_cast<std::uint64_t>(recipe.most_captures);
+  const bool captured = stats.captures >= keys && stats.captures <= most &&
+                        stats.hits() + stats.captures == keys * (kRuns - 1) &&
                         stats.eager(graphcache::EagerReason::kCaptureAfter) == keys;
   std::vector<std::string> outcomes;
   for (const auto& [name, count] : outcome_counts(stats)) {

@@ -23,7 +23,7 @@ struct Recipe {
   const char* name;
   int keys;
   std::function<bool(graphcache::Cache& cache, cudaStream_t stream)> check;
-  int captures = 1;  // Of each key.
+  int most_captures = 1;  // Of each key.
 };
 
 // In unspecified order, because each file adds its own.

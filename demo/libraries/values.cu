@@ -220,7 +220,7 @@ absl::Status copy(cudaStream_t stream, const Operands& of) {
                 [name = name, call = call](graphcache::Cache& cache, cudaStream_t stream) {
                   return check(cache, stream, name, call);
                 },
-                3});
+                4});
   }
   return true;
 }();

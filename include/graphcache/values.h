@@ -22,7 +22,8 @@ namespace graphcache {
 //
 // The contract. `fn` gets the values behind its stream or recorder. It passes them on as they are, a pointer also with a
 // constant offset inside its allocation, and only as arguments of kernels (also as members of structures that are
-// passed by value), copies and sets. It does not decide by them, compute with them, or store them where the work reads
+// passed by value), copies and sets. A float may become a double there, and a double or a half a float. It does not
+// decide by them, compute with them, or store them where the work reads
 // them later. Verify mode (Options::verify_every) finds what does not keep to it. What decides about the work, such as
 // an integer, is part of the key or a slot (params.h).
 //

@@ -241,7 +241,7 @@ TEST_F(MistakesTest, EachCauseSaysWhatToDo) {
            inner.launch(add, {kGrid, kBlock}, data.get(), kSize, value);
          });
        },
-       "could not update its values", ""},
+       "could not update them", ""},
   };
   for (const Cause& cause : causes) {
     SCOPED_TRACE(cause.name);
