@@ -22,10 +22,10 @@ namespace graphcache {
 //
 // The contract. `fn` gets the values behind its stream or recorder. It passes them on as they are, a pointer also with a
 // constant offset inside its allocation, and only as arguments of kernels (also as members of structures that are
-// passed by value), copies and sets. A float may become a double there, and a double or a half a float. It does not
-// decide by them, compute with them, or store them where the work reads
-// them later. Verify mode (Options::verify_every) finds what does not keep to it. What decides about the work, such as
-// an integer, is part of the key or a slot (params.h).
+// passed by value), copies and sets. A float may become a double there, and a double or a half a float. `fn` does not
+// decide by them, compute with them, or store them where the work reads them later. Verify mode (Options::verify_every)
+// finds what does not keep to it. What decides about the work, such as an integer, is part of the key or a slot
+// (params.h).
 //
 // The first run of a key captures. So does a run in which a value has changed that is not found yet, and the new graph
 // is compared with the one before. A value is found after two changes in which the arguments that held it, or an
