@@ -148,6 +148,19 @@ const unsigned char* bytes_of(const Content& content, std::uint32_t node) {
   return content.bytes.data() + content.nodes[node].bytes;
 }
 
+// Whether the byte belongs to a word that has another address in each of two recordings of equal values. Addresses of
+// local variables may agree in some bytes.
+template <class Word>
+bool is_in_other_address(const Word& byte, const Content& now, const Content& again) {
+  constexpr std::uint64_t kLeast = std::uint64_t{1} << 32, kEnd = std::uint64_t{1} << 47;
+  std::uint64_t a = 0, b = 0;
+  const std::size_t first = byte.offset / sizeof a * sizeof a;
+  if (first + sizeof a > now.nodes[byte.node].size) return false;
+  std::memcpy(&a, bytes_of(now, byte.node) + first, sizeof a);
+  std::memcpy(&b, bytes_of(again, byte.node) + first, sizeof b);
+  return a != b && a >= kLeast && a < kEnd && a >> 32 == b >> 32;
+}
+
 }  // namespace
 
 bool are_comparable(const Content& before, const Content& now) {
@@ -263,7 +276,7 @@ void FoundValues::learn(const Content& before, const Content& now, absl::Functio
   }
   for (Word& word : odd) {
     if (word.size == 0) continue;
-    if (again != nullptr && bytes_differ(word, now, *again)) {
+    if (again != nullptr && (bytes_differ(word, now, *again) || is_in_other_address(word, now, *again))) {
       word.suspects = 0;
     } else {
       is_clean = false;
@@ -271,6 +284,7 @@ void FoundValues::learn(const Content& before, const Content& now, absl::Functio
     }
     words_.push_back(word);
   }
+  if (again != nullptr) add_noise(now, *again);
   std::erase_if(words_, [](const Word& word) { return word.size == 0; });
   std::sort(words_.begin(), words_.end(),
             [](const Word& a, const Word& b) { return std::pair(a.node, a.offset) < std::pair(b.node, b.offset); });
@@ -281,6 +295,21 @@ void FoundValues::learn(const Content& before, const Content& now, absl::Functio
     if (coarse_changes_[i] == 0 || is_clean) coarse_changes_[i] += shows(places_[i], before, now, 2) ? 1 : 0;
   }
   find(now);
+}
+
+// Other bytes that differ between equal values: they may change later.
+void FoundValues::add_noise(const Content& now, const Content& again) {
+  for (std::uint32_t i = 0; i < now.nodes.size(); ++i) {
+    const std::size_t size = now.nodes[i].size;
+    if (size == 0 || std::memcmp(bytes_of(now, i), bytes_of(again, i), size) == 0) continue;
+    std::vector<bool> known(size);
+    for (const Word& word : words_) {
+      if (word.node == i) std::fill_n(known.begin() + word.offset, word.size, true);
+    }
+    for (std::uint32_t at = 0; at < size; ++at) {
+      if (!known[at] && bytes_of(now, i)[at] != bytes_of(again, i)[at]) words_.push_back({i, at, 1});
+    }
+  }
 }
 
 // A word that changes for the first time follows only a value that does so too, because it did not follow the others

@@ -63,6 +63,7 @@ class FoundValues {
   // nothing explains.
   void add_words(std::uint32_t node, const Content& before, const Content& now, ValueSet fresh, std::size_t known,
                  std::vector<Word>* odd);
+  void add_noise(const Content& now, const Content& again);
   void find(const Content& now);
   ValueSet derived() const;
   static std::string text_of(const Word& word, const Content& content);

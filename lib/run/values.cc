@@ -56,8 +56,9 @@ absl::Status Run::learn(Captured* captured, std::optional<Signature>* signature,
   Captured again;
   absl::Status fatal;
   values->learn(before, now, [&]() -> const Content* {
-    ++core_.store.totals.value_captures;
-    on_other_stack(0x1150, 0xa5, [&] { capture_again(call_, &again); });
+    // Each time over other contents, which may still be there at the next recording.
+    const std::uint64_t number = ++core_.store.totals.value_captures;
+    on_other_stack(0x1150, static_cast<unsigned char>(0xa5 + 0x1f * number), [&] { capture_again(call_, &again); });
     fatal = take_fatal_error(again);
     const bool is_usable = fatal.ok() && again.capture.ok() && again.fn.ok() &&
                            describe(again.graph, &again.content) == *signature && are_comparable(now, again.content);
