@@ -217,24 +217,23 @@ class Cache {
   static detail::Call make_call(const Values<Ts...>& values, Fn& fn);
   template <class Invoker, class Given, class Fn>
   static detail::Call make_call_by(const Given& given, Fn& fn);
-  // A function is called by its address.
-  template <class Given, class Fn>
-  absl::StatusOr<Outcome> run_with(const Key& key, StreamArg stream, const Given& given, Fn& fn) {
+  // Calls use(call). A function is called by its address.
+  template <class Given, class Fn, class Use>
+  static auto with_call(const Given& given, Fn& fn, Use&& use) {
     if constexpr (std::is_function_v<Fn>) {
       auto* const address = &fn;
-      return run_call(key, stream, make_call(given, address));
+      return use(make_call(given, address));
     } else {
-      return run_call(key, stream, make_call(given, fn));
+      return use(make_call(given, fn));
     }
   }
   template <class Given, class Fn>
+  absl::StatusOr<Outcome> run_with(const Key& key, StreamArg stream, const Given& given, Fn& fn) {
+    return with_call(given, fn, [&](const detail::Call& call) { return run_call(key, stream, call); });
+  }
+  template <class Given, class Fn>
   absl::Status warm_with(const Key& key, StreamArg stream, const Given& given, Fn& fn) {
-    if constexpr (std::is_function_v<Fn>) {
-      auto* const address = &fn;
-      return warm_call(key, stream, make_call(given, address));
-    } else {
-      return warm_call(key, stream, make_call(given, fn));
-    }
+    return with_call(given, fn, [&](const detail::Call& call) { return warm_call(key, stream, call); });
   }
   absl::StatusOr<Outcome> run_call(const Key& key, cudaStream_t stream, const detail::Call& call);
   absl::Status warm_call(const Key& key, cudaStream_t stream, const detail::Call& call);

@@ -29,7 +29,7 @@ std::shared_ptr<std::atomic<bool>> flag_of(std::uint64_t context) {
 
 void Graveyard::add(std::list<Grave> place, std::unique_ptr<Executable> executable, Template graph, LaunchStream stream,
                     Epitaph epitaph, bool set_aside) noexcept {
-  // The end of a graph is told even if its handle lives on as the base of an executable.
+  // Listeners hear of a graph's end even if an executable still has it as its base.
   const bool is_told = epitaph.erased != nullptr || epitaph.drops_graph;
   if (executable == nullptr && graph.empty() && !is_told) return;
   if (executable != nullptr) stream = executable->stream();

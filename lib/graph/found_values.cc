@@ -127,6 +127,10 @@ void begin_node(std::uint32_t index, Content* content) {
   }
 }
 
+bool is_other(const detail::ValuePlace& place, const Content& before, const Content& now) {
+  return std::memcmp(before.values.data() + place.offset, now.values.data() + place.offset, place.size) != 0;
+}
+
 // Whether a change of a floating-point value shows in its upper bits, so many bytes of it as a float or a half.
 bool shows(const detail::ValuePlace& place, const Content& before, const Content& now, std::size_t bytes) {
   if (place.is_pointer || place.size <= bytes) return true;
@@ -172,10 +176,6 @@ bool are_comparable(const Content& before, const Content& now) {
     if (const Change how = change(before, now, i); how != Change::kNone && how != Change::kArguments) return false;
   }
   return true;
-}
-
-bool FoundValues::is_other(const detail::ValuePlace& place, const Content& before, const Content& now) const {
-  return std::memcmp(before.values.data() + place.offset, now.values.data() + place.offset, place.size) != 0;
 }
 
 bool FoundValues::cover(const Content& content, const unsigned char* values) const {
@@ -280,6 +280,8 @@ void FoundValues::learn(const Content& before, const Content& now, absl::Functio
       word.suspects = 0;
     } else {
       is_clean = false;
+      // A value that has changed before, and the word did not, is no suspect if there is another.
+      if (word.suspects == 0) word.suspects = fresh != 0 ? fresh : changed;
       word.certain |= alone;
     }
     words_.push_back(word);
@@ -337,12 +339,8 @@ void FoundValues::add_words(std::uint32_t node, const Content& before, const Con
       break;
     }
   }
-  ValueSet blamed = fresh;
-  for (std::size_t i = 0; i < places_.size() && fresh == 0; ++i) {
-    blamed |= is_other(places_[i], before, now) ? bit(i) : 0;
-  }
   for (std::uint32_t at = 0; at < size; ++at) {
-    if (!covered[at] && a[at] != b[at]) odd->push_back({node, at, 1, 0, blamed});
+    if (!covered[at] && a[at] != b[at]) odd->push_back({node, at, 1});
   }
 }
 

@@ -54,7 +54,6 @@ class FoundValues {
   };
 
   bool has_given_up() const { return restarts_ > kMostRestarts; }
-  bool is_other(const detail::ValuePlace& place, const Content& before, const Content& now) const;
   // How the value gets into the word, as a recording shows: as it is, converted, or as an address in the same
   // allocation. Nothing if it is not there.
   std::optional<Binding> binding(std::size_t value, const Word& word, const Content& content) const;

@@ -59,14 +59,10 @@ bool is_in_key(const Key& whole, std::uint64_t address) {
   return range.size != 0 && has(range.begin);
 }
 
-// Whether the allocation is one that a value of the run pointed to.
-bool is_of_value(const Content& content, std::uint64_t allocation) {
-  std::uint64_t word = 0;
-  for (std::size_t at = 0; content.finds_values && at + sizeof word <= content.values.size(); at += sizeof word) {
-    std::memcpy(&word, content.values.data() + at, sizeof word);
-    if (allocation_at(word) == allocation) return true;
-  }
-  return false;
+// Whether a value of the run pointed to the same allocation.
+bool is_of_value(const Content& content, std::uint64_t address) {
+  return std::any_of(content.ranges.begin(), content.ranges.end(),
+                     [&](const AddressRange& range) { return address - range.begin < range.size; });
 }
 
 }  // namespace
@@ -99,7 +95,7 @@ void note_allocations(const Template& graph, Content* content) {
       for (std::size_t at = 0; at + sizeof word <= field.value.size(); at += sizeof word) {
         std::memcpy(&word, field.value.data() + at, sizeof word);
         const std::optional<std::uint64_t> id = allocation_at(word);
-        if (id && !is_in_key(content->key, word) && !is_of_value(*content, *id))
+        if (id && !is_in_key(content->key, word) && !is_of_value(*content, word))
           content->allocations.emplace(word, *id);
       }
     }

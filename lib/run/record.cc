@@ -34,7 +34,11 @@ absl::Status Run::capture_template(NoTemplate* none) {
   Report report;
   absl::Cleanup in_vain = [&] { ++core_.store.totals.capture_failures; };
   if (absl::Status status = capture_usable(none, &captured, &report); !status.ok()) return status;
-  keep(make_recorded(&captured), &captured);
+  std::unique_ptr<Recorded> made = make_recorded(&captured);
+  if (call_.gets_values() && entry_->site.identity != kManyIdentities) {
+    made->values = std::make_unique<FoundValues>(call_.callee->places);
+  }
+  keep(std::move(made), &captured);
   std::move(in_vain).Cancel();
   if (report) {
     report->event.graph = own().content->id;
@@ -164,7 +168,7 @@ void Run::note_strays(const std::vector<std::string>& strays) {
   }
 }
 
-// Makes what the entry will have of a recording, except what its graph keeps.
+// Makes what the entry will have of a recording, except what its graph keeps and what is known of values.
 std::unique_ptr<Recorded> Run::make_recorded(Captured* captured) {
   auto made = std::make_unique<Recorded>();
   made->content = std::make_shared<Content>(std::move(captured->content));
@@ -172,9 +176,6 @@ std::unique_ptr<Recorded> Run::make_recorded(Captured* captured) {
   content.key = entry_->key;
   content.entry = entry_->number();
   if (core_.options.verify_every != 0 && !call_.makes_graph()) note_allocations(captured->graph, &content);
-  if (call_.gets_values() && entry_->site.identity != kManyIdentities) {
-    made->values = std::make_unique<FoundValues>(call_.callee->places);
-  }
   made->recorded_on = stream_;
   made->graph = std::move(captured->graph);
   return made;

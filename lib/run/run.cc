@@ -184,7 +184,6 @@ absl::StatusOr<Outcome> Run::record_values() {
     report->event.graph = made->content->id;
     report->event.captured = made->graph.graph.get();
   }
-  if (made->values != nullptr) core_.store.note_values(entry_.get(), made->values->infos(*made->content));
   // Once the values are found, and if that is over, the policy chooses the executable.
   const bool is_for_now = !made->content->is_settled() && !own().content->is_settled();
   const bool is_plain = executable() != nullptr && executable()->updated() == nullptr;

@@ -75,6 +75,7 @@ absl::Status Run::learn(Captured* captured, std::optional<Signature>* signature,
 // Updates the entry's executable to another graph with the same signature, which the entry then has. Returns whether
 // that was possible.
 bool Run::update_to(std::unique_ptr<Recorded>& made, Captured* captured) {
+  if (made->values != nullptr) core_.store.note_values(entry_.get(), made->values->infos(*made->content));
   LastErrorGuard last_error;
   Totals& totals = core_.store.totals;
   Operation update(core_, EventKind::kUpdate, *entry_, totals.update_time);

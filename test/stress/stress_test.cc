@@ -11,7 +11,6 @@
 //   GRAPHCACHE_STRESS_SEEDS=n  so many seeds, from that one or from 1
 //   GRAPHCACHE_FULL=1          10,000 seeds of 3200 operations
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -23,6 +22,7 @@
 
 #include "graphcache/graphcache.h"
 #include "graphcache/hostrt.h"
+#include "seeds.h"
 #include "size.h"
 #include "stress_world.h"
 
@@ -36,18 +36,6 @@
 
 namespace graphcache::test::stress {
 namespace {
-
-volatile std::sig_atomic_t current_seed = 0;
-
-void say_seed_and_die(int signal) {
-  char text[128];
-  const int size = std::snprintf(text, sizeof text, "\n%s, to replay: GRAPHCACHE_STRESS_SEED=%ld\n",
-                                 signal == SIGALRM ? "the seed hangs" : "the seed ended the process",
-                                 static_cast<long>(current_seed));
-  [[maybe_unused]] const auto written = write(STDERR_FILENO, text, static_cast<std::size_t>(size));
-  std::signal(SIGABRT, SIG_DFL);
-  std::abort();
-}
 
 void add(Stats* all, const Stats& stats) {
   for (std::size_t i = 0; i < stats.outcomes.size(); ++i) all->outcomes[i] += stats.outcomes[i];
@@ -67,11 +55,6 @@ void add(Stats* all, const Stats& stats) {
   all->instantiate_time += stats.instantiate_time;
 }
 
-std::uint64_t number_of(const char* variable, std::uint64_t otherwise) {
-  const char* const text = std::getenv(variable);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
 TEST(StressTest, EveryResultIsExplainedByAnOrder) {
 #if defined(GRAPHCACHE_SANITIZED)
   constexpr std::uint64_t kSeeds = 60;
@@ -82,8 +65,7 @@ TEST(StressTest, EveryResultIsExplainedByAnOrder) {
   std::uint64_t count = by_size<std::uint64_t>(kSeeds, kSeeds, 10'000);
   if (std::getenv("GRAPHCACHE_STRESS_SEED") != nullptr) count = 1;
   count = number_of("GRAPHCACHE_STRESS_SEEDS", count);
-  std::signal(SIGALRM, say_seed_and_die);
-  std::signal(SIGABRT, say_seed_and_die);
+  watch_seeds("GRAPHCACHE_STRESS_SEED");
 #if !defined(GRAPHCACHE_SANITIZED)
   std::signal(SIGSEGV, say_seed_and_die);
 #endif
@@ -92,8 +74,7 @@ TEST(StressTest, EveryResultIsExplainedByAnOrder) {
   Stats all;
   std::uint64_t seed = first;
   for (; seed < first + count && !HasFailure(); ++seed) {
-    current_seed = static_cast<std::sig_atomic_t>(seed);
-    alarm(60);
+    begin_seed(seed);
     hostrt::reset();
     hostrt::set_device_count(2);
     const Plan plan(seed);
@@ -114,7 +95,7 @@ TEST(StressTest, EveryResultIsExplainedByAnOrder) {
       std::printf("seed %llu, to replay: GRAPHCACHE_STRESS_SEED=%llu\n", static_cast<unsigned long long>(seed),
                   static_cast<unsigned long long>(seed));
   }
-  alarm(0);
+  end_seeds();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   std::printf("%llu seeds, %llu operations in %.1f s, %llu failures injected\n%s\n",
               static_cast<unsigned long long>(seed - first), static_cast<unsigned long long>(operations), took.count(),

@@ -9,11 +9,9 @@
 //   GRAPHCACHE_VALUES_SECONDS=n  worlds for so many seconds
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <any>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -26,6 +24,7 @@
 #include <vector>
 
 #include "graphcache/graphcache.h"
+#include "seeds.h"
 #include "size.h"
 #include "support.h"
 #include "values_random_calls.h"
@@ -370,23 +369,6 @@ std::string World::learn() {
 
 // ---- Tests ----
 
-volatile std::sig_atomic_t current_seed = 0;
-
-void say_seed_and_die(int signal) {
-  char text[128];
-  const int size = std::snprintf(text, sizeof text, "\n%s, to replay: GRAPHCACHE_VALUES_SEED=%ld\n",
-                                 signal == SIGALRM ? "the world hangs" : "the world ended the process",
-                                 static_cast<long>(current_seed));
-  [[maybe_unused]] const auto written = write(STDERR_FILENO, text, static_cast<std::size_t>(size));
-  std::signal(SIGABRT, SIG_DFL);
-  std::abort();
-}
-
-std::uint64_t number_of(const char* variable, std::uint64_t otherwise) {
-  const char* const text = std::getenv(variable);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
 TEST(ValuesRandomTest, RunsEqualDirectOnes) {
   const std::uint64_t first = number_of("GRAPHCACHE_VALUES_SEED", 1);
   const double seconds = static_cast<double>(number_of("GRAPHCACHE_VALUES_SECONDS", 0));
@@ -394,8 +376,7 @@ TEST(ValuesRandomTest, RunsEqualDirectOnes) {
                                : std::getenv("GRAPHCACHE_VALUES_SEED") != nullptr
                                    ? 1
                                    : by_size<std::uint64_t>(50, 300, 3000);
-  std::signal(SIGALRM, say_seed_and_die);
-  std::signal(SIGABRT, say_seed_and_die);
+  watch_seeds("GRAPHCACHE_VALUES_SEED");
   const auto begin = std::chrono::steady_clock::now();
   const auto is_time_left = [&] {
     return seconds == 0 || std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() < seconds;
@@ -403,14 +384,13 @@ TEST(ValuesRandomTest, RunsEqualDirectOnes) {
   Bench bench;
   Tally tally;
   for (std::uint64_t seed = first; seed < first + worlds && is_time_left() && !HasFailure(); ++seed) {
-    current_seed = static_cast<std::sig_atomic_t>(seed);
-    alarm(60);
+    begin_seed(seed);
     const std::string fault = World(seed, bench, World::Kind::kAny).run(&tally);
     if (!fault.empty() || HasFailure()) {
       ADD_FAILURE() << "seed " << seed << ", " << fault << "\nto replay: GRAPHCACHE_VALUES_SEED=" << seed;
     }
   }
-  alarm(0);
+  end_seeds();
   std::printf("%llu worlds from seed %llu, %llu runs, %llu patched, %llu captures, %llu for changed values\n",
               static_cast<unsigned long long>(tally.worlds), static_cast<unsigned long long>(first),
               static_cast<unsigned long long>(tally.runs), static_cast<unsigned long long>(tally.patched),
