@@ -122,8 +122,8 @@ class Cache {
   // Makes a key ready without running it. Captures `fn` if the key is not known, and instantiates and uploads its graph
   // if there is room for another executable. If there is none, but keys like it share one by a parameter table, its set
   // is written there, on the given stream. Nothing is evicted for it, so any number of keys can be recorded before the
-  // first run. The params or values may differ from those of later runs; of values that are not found yet it learns
-  // nothing more.
+  // first run. The params or values may differ from those of later runs. Calls with other values find where these
+  // stand, as runs do.
   //
   // It waits for the upload, which runs on a stream of the cache's own. So do not call it while the device waits for
   // something that this thread does next. No outcome is counted, and Options::capture_after does not apply. If

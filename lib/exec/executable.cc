@@ -281,14 +281,9 @@ CallResult Executable::set_memcpy(const SlotNode& node) {
 }
 
 CallResult Executable::set_memset(const SlotNode& node) {
-  const MemsetFields& fields = slots_.as<MemsetFields>(node);
-  cudaMemsetParams params = {};
-  params.dst = fields.dst;
-  params.value = static_cast<unsigned char>(fields.value);
-  params.elementSize = 1;
-  params.width = fields.bytes;
-  params.height = 1;
-  if (fields.bytes == 0) {
+  cudaMemsetParams params = slots_.as<cudaMemsetParams>(node);
+  if (params.elementSize == 1) params.value = static_cast<unsigned char>(params.value);
+  if (params.width == 0) {
     unsigned char* dst = nullptr;
     if (const CallResult made = scratch_.bytes(node.dst_device, &dst); made.error != cudaSuccess) return made;
     params.dst = dst;

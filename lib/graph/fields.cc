@@ -77,9 +77,9 @@ std::vector<Field> fields_of(const Reading& reading, const Slots& slots, std::ui
     }
     case cudaGraphNodeTypeMemset: {
       const auto set = reading.params<cudaMemsetParams>(node);
-      add(Kind::kAddress, "the target", "destination", set.dst, offsetof(MemsetFields, dst));
-      add(Kind::kNumber, "the value", "value", set.value, offsetof(MemsetFields, value));
-      add(Kind::kNumber, "the size", "bytes", set.width * set.elementSize, offsetof(MemsetFields, bytes));
+      add(Kind::kAddress, "the target", "destination", set.dst, offsetof(cudaMemsetParams, dst));
+      add(Kind::kNumber, "the value", "value", set.value, offsetof(cudaMemsetParams, value));
+      add(Kind::kNumber, "the size", "bytes", set.width * set.elementSize, offsetof(cudaMemsetParams, width));
       if (fields.back().slot != nullptr) break;
       add(Kind::kNumber, "the size of an element", nullptr, set.elementSize);
       add(Kind::kNumber, "the height", nullptr, set.height);

@@ -26,7 +26,8 @@ struct FieldPlace {
 };
 constexpr FieldPlace kOfCopy[] = {{offsetof(MemcpyFields, dst), offsetof(cudaMemcpy3DParms, dstPtr.ptr)},
                                   {offsetof(MemcpyFields, src), offsetof(cudaMemcpy3DParms, srcPtr.ptr)}};
-constexpr FieldPlace kOfSet[] = {{offsetof(MemsetFields, dst), offsetof(cudaMemsetParams, dst)}};
+constexpr FieldPlace kOfSet[] = {{offsetof(cudaMemsetParams, dst), offsetof(cudaMemsetParams, dst)},
+                                 {offsetof(cudaMemsetParams, value), offsetof(cudaMemsetParams, value)}};
 
 absl::Span<const FieldPlace> fields_of(cudaGraphNodeType type) {
   return type == cudaGraphNodeTypeMemcpy   ? absl::Span<const FieldPlace>(kOfCopy)
@@ -46,7 +47,6 @@ bool is_plain_copy(const cudaMemcpy3DParms& copy) {
   return copy.srcArray == nullptr && copy.dstArray == nullptr && copy.extent.height <= 1 && copy.extent.depth <= 1 &&
          at_start(copy.srcPos) && at_start(copy.dstPos);
 }
-bool is_plain_set(const cudaMemsetParams& set) { return set.elementSize == 1 && set.height <= 1; }
 
 // The function that the driver sets a kernel node by, or null. A node of a green context takes none
 // (docs/semantics.md).
@@ -67,7 +67,7 @@ bool can_be_set(const Content& content, const NodeContent& node, std::size_t off
     case cudaGraphNodeTypeMemcpy:
       return is_field() && is_plain_copy(params_of<cudaMemcpy3DParms>(content, node));
     case cudaGraphNodeTypeMemset:
-      return is_field() && is_plain_set(params_of<cudaMemsetParams>(content, node));
+      return is_field();
     default:
       return false;
   }
@@ -108,8 +108,7 @@ void begin_node(std::uint32_t index, Content* content) {
     node.kind = copy.kind;
     keep(MemcpyFields{copy.dstPtr.ptr, copy.srcPtr.ptr, copy.extent.width}, sizeof(MemcpyFields));
   } else if (of.type == cudaGraphNodeTypeMemset) {
-    const auto set = params_of<cudaMemsetParams>(*content, of);
-    keep(MemsetFields{set.dst, static_cast<int>(set.value), set.width}, sizeof(MemsetFields));
+    keep(params_of<cudaMemsetParams>(*content, of), sizeof(cudaMemsetParams));
   } else {
     const CUDA_KERNEL_NODE_PARAMS& kernel = of.kernel;
     node.function = function_of(kernel);

@@ -390,18 +390,20 @@ void Recording::memcpy(cudaStream_t stream, ArgView dst, ArgView src, ArgView by
 
 void Recording::memset(cudaStream_t stream, ArgView dst, ArgView value, ArgView bytes) {
   if (!may_enqueue(stream, "rec.memset")) return;
-  SlotNode node = begin(sizeof(MemsetFields));
-  if (!take(node, dst, node.fields + offsetof(MemsetFields, dst)) ||
-      !take(node, value, node.fields + offsetof(MemsetFields, value)) ||
-      !take(node, bytes, node.fields + offsetof(MemsetFields, bytes))) {
+  SlotNode node = begin(sizeof(cudaMemsetParams));
+  slots_.as<cudaMemsetParams>(node).elementSize = 1;
+  slots_.as<cudaMemsetParams>(node).height = 1;
+  if (!take(node, dst, node.fields + offsetof(cudaMemsetParams, dst)) ||
+      !take(node, value, node.fields + offsetof(cudaMemsetParams, value)) ||
+      !take(node, bytes, node.fields + offsetof(cudaMemsetParams, width))) {
     return;
   }
-  const MemsetFields fields = slots_.as<MemsetFields>(node);
-  if (fields.bytes == 0) return skip_empty(bytes);
-  const cudaError_t error = cudaMemsetAsync(fields.dst, fields.value, fields.bytes, stream);
+  const cudaMemsetParams set = slots_.as<cudaMemsetParams>(node);
+  if (set.width == 0) return skip_empty(bytes);
+  const cudaError_t error = cudaMemsetAsync(set.dst, static_cast<int>(set.value), set.width, stream);
   if (error != cudaSuccess) return fail(broken("cudaMemsetAsync", error));
   calls_.end();
-  if (mode_ == Mode::kCapture && bytes.is_slot()) node.dst_device = device_of(attributes_of(fields.dst));
+  if (mode_ == Mode::kCapture && bytes.is_slot()) node.dst_device = device_of(attributes_of(set.dst));
   keep_node(stream, node, cudaGraphNodeTypeMemset);
 }
 

@@ -36,11 +36,6 @@ struct MemcpyFields {
   const void* src;
   std::size_t bytes;
 };
-struct MemsetFields {
-  void* dst;
-  int value;
-  std::size_t bytes;
-};
 
 // One argument or field of a slot node that follows a slot.
 struct Binding {

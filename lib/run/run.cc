@@ -145,55 +145,15 @@ absl::StatusOr<Outcome> Run::run_slowly() {
   }
   // Before any work of this run, because the rest of the program may need that work to go on.
   core_.trim(/*if_much=*/true);
-  const bool is_covered = covers_values();
-  if (entry_->graphs != nullptr && is_covered) return bring_back(Outcome::kSwitched, Outcome::kRestored);
-  if (!may_run_a_graph) return run_directly(EagerReason::kBudget);
-  return is_covered ? record() : record_values();
+  if (entry_->graphs != nullptr && covers_values()) return bring_back(Outcome::kSwitched, Outcome::kRestored);
+  return may_run_a_graph ? record() : run_directly(EagerReason::kBudget);
 }
 
-// A miss: captures, and then goes on as if the template had existed. Work that cannot be captured is enqueued directly.
+// Captures, and then goes on as if the template had existed. Work that cannot be captured is enqueued directly.
 absl::StatusOr<Outcome> Run::record() {
   NoTemplate none;
   if (absl::Status status = capture_template(&none); !status.ok()) return run_without_template(std::move(status), none);
-  return bring_back(Outcome::kUpdated, Outcome::kInstantiated);
-}
-
-// Records the work with the run's values, and gives the entry that graph.
-absl::StatusOr<Outcome> Run::record_values() {
-  NoTemplate none;
-  Captured captured;
-  const absl::Cleanup dropped = [&] { drop(captured.kept); };
-  Report report;
-  {
-    absl::Cleanup in_vain = [&] { ++core_.store.totals.capture_failures; };
-    ++core_.store.totals.value_captures;
-    if (absl::Status status = capture_usable(&none, &captured, &report); !status.ok()) {
-      return run_without_template(std::move(status), none);
-    }
-    std::move(in_vain).Cancel();
-  }
-  std::unique_ptr<FoundValues> values;
-  if (own().values != nullptr) values = std::make_unique<FoundValues>(*own().values);
-  std::optional<Signature> signature;
-  if (absl::Status fatal = learn(&captured, &signature, values.get()); !fatal.ok()) return failed(std::move(fatal));
-  std::unique_ptr<Recorded> made = make_recorded(&captured);
-  made->values = std::move(values);
-  const bool is_alike = signature && signature == own().signature;
-  made->signature = std::move(signature);
-  if (report) {
-    report->event.graph = made->content->id;
-    report->event.captured = made->graph.graph.get();
-  }
-  // Once the values are found, and if that is over, the policy chooses the executable.
-  const bool is_for_now = !made->content->is_settled() && !own().content->is_settled();
-  const bool is_plain = executable() != nullptr && executable()->updated() == nullptr;
-  if (is_alike && is_for_now && is_plain && update_to(made, &captured)) {
-    report.reset();
-    return launch(Outcome::kUpdated, Outcome::kUpdated);
-  }
-  core_.give_up(*entry_, Loss::kValues, /*and_template=*/true);
-  keep(std::move(made), &captured);
-  report.reset();
+  if (executable() != nullptr) return launch(Outcome::kUpdated, Outcome::kUpdated);
   return bring_back(Outcome::kUpdated, Outcome::kInstantiated);
 }
 
@@ -348,15 +308,17 @@ absl::Status Run::prepare_warm() {
   (void)begin_slowly();
   Scope scope(*this);
   if (absl::Status unfit = check(); !unfit.ok()) return failed(std::move(unfit));
-  if (executable() != nullptr) return absl::OkStatus();
+  const bool is_covered = covers_values();
+  if (executable() != nullptr && is_covered) return absl::OkStatus();
   if (absl::Status other = scope.enter_device(); !other.ok()) return failed(std::move(other));
   scope.tidy();
   core_.trim(/*if_much=*/true);
-  if (entry_->graphs == nullptr) {
+  if (entry_->graphs == nullptr || !is_covered) {
     NoTemplate none;
     if (absl::Status status = capture_template(&none); !status.ok()) return no_template(std::move(status), none);
   }
   entry_->retry.at_once();
+  if (executable() != nullptr) return absl::OkStatus();
   if (absl::Status lost = find_family(); !lost.ok()) return failed(std::move(lost));
   Held lender(core_, nullptr);
   Plan plan;

@@ -66,7 +66,6 @@ class Run {
   absl::StatusOr<Outcome> run_slowly();
   bool begin_slowly();
   absl::StatusOr<Outcome> record();
-  absl::StatusOr<Outcome> record_values();
   absl::StatusOr<Outcome> run_without_template(absl::Status why, const NoTemplate& none);
   absl::StatusOr<Outcome> bring_back(Outcome by_sibling, Outcome by_own);
   absl::StatusOr<Outcome> launch(Outcome outcome, Outcome if_patched);

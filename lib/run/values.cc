@@ -72,9 +72,13 @@ absl::Status Run::learn(Captured* captured, std::optional<Signature>* signature,
   return absl::OkStatus();
 }
 
-// Updates the entry's executable to another graph with the same signature, which the entry then has. Returns whether
-// that was possible.
+// Updates the entry's executable to another graph, which the entry then has. Returns whether that was possible.
 bool Run::update_to(std::unique_ptr<Recorded>& made, Captured* captured) {
+  const bool is_alike = made->signature && made->signature == own().signature;
+  const bool is_plain = executable() != nullptr && executable()->updated() == nullptr;
+  // Once the values are found, and if that is over, the policy chooses the executable.
+  const bool is_for_now = !made->content->is_settled() && !own().content->is_settled();
+  if (!is_alike || !is_plain || !is_for_now) return false;
   if (made->values != nullptr) core_.store.note_values(entry_.get(), made->values->infos(*made->content));
   LastErrorGuard last_error;
   Totals& totals = core_.store.totals;

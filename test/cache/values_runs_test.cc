@@ -124,15 +124,56 @@ TEST_F(ValuesRunsTest, StepsAndWarm) {
   EXPECT_RUN(kReplayed, step.run(values(0.0f)));
   expect_data(0);
   EXPECT_EQ(calls, 4);
-  // What warm() records is the first recording.
-  EXPECT_TRUE(cache.warm(key("warm"), values(number(0)), fn).ok());
-  expect_data(0);
-  EXPECT_RUN(kReplayed, cache.run(key("warm"), stream, values(number(0)), fn));
-  for (int i = 1; i < 5; ++i) {
-    EXPECT_TRUE(learned(i, cache.run(key("warm"), stream, values(number(i)), fn)));
+}
+
+TEST_F(ValuesRunsTest, WarmLearnsAsARunDoes) {
+  const auto fn = [&](cudaStream_t on, float* p, float v) {
+    ++calls;
+    return fill_with(on, p, v);
+  };
+  for (const unsigned runs : {0u, 1u, 2u, 4u, 5u}) {  // Which of the first calls are runs.
+    SCOPED_TRACE(runs);
+    Cache cache;
+    calls = 0;
+    for (int i = 0; i < 3; ++i) {
+      if ((runs >> i & 1) != 0) {
+        EXPECT_TRUE(learned(i, cache.run(key("k"), stream, values(part(i), number(i)), fn)));
+        EXPECT_EQ(read(part(i)), std::vector<float>(kSize, number(i)));
+        continue;
+      }
+      const std::vector<float> before = read(part(i));
+      EXPECT_TRUE(cache.warm(key("k"), stream, values(part(i), number(i)), fn).ok());
+      EXPECT_EQ(read(part(i)), before);
+      EXPECT_EQ(calls, i + 1);
+      EXPECT_TRUE(cache.warm(key("k"), stream, values(part(i), number(i)), fn).ok());  // Nothing is left to do.
+      EXPECT_EQ(calls, i + 1);
+    }
+    for (int i = 3; i < 6; ++i) {
+      EXPECT_TRUE(cache.warm(key("k"), stream, values(part(i), number(i)), fn).ok());
+      EXPECT_RUN(kPatched, cache.run(key("k"), stream, values(part(i), number(i)), fn));
+      EXPECT_EQ(read(part(i)), std::vector<float>(kSize, number(i)));
+    }
+    EXPECT_EQ(calls, 3);
+    EXPECT_EQ(cache.stats().value_captures, 2u);
+  }
+}
+
+TEST_F(ValuesRunsTest, WarmLearnsWithoutRoom) {
+  Options options;
+  options.max_executables = 1;
+  options.share = Share::kNever;
+  Cache cache(options);
+  const auto fn = [&](cudaStream_t on, float v) { return fill_data(on, v); };
+  EXPECT_TRUE(run_other(cache).ok());
+  EXPECT_TRUE(cache.pin(key("other")));
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(cache.warm(key("k"), stream, values(number(i)), fn).ok());
+  EXPECT_FALSE(entry_of(cache, "k").live);
+  EXPECT_TRUE(cache.unpin(key("other")));
+  for (int i = 3; i < 5; ++i) {
+    EXPECT_TRUE(cache.run(key("k"), stream, values(number(i)), fn).ok());
     expect_data(number(i));
   }
-  EXPECT_EQ(calls, 7);
+  EXPECT_EQ(cache.stats().value_captures, 2u);
 }
 
 TEST_F(ValuesRunsTest, DirectRuns) {

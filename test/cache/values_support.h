@@ -29,7 +29,9 @@ class ValuesTest : public StreamTest {
   static constexpr int kPart = 128;
   static constexpr int kParts = 64;
 
-  ValuesTest() {
+  ValuesTest() { reset_memory(); }
+  // Element i of the memory has the value i, until a test writes there.
+  void reset_memory() {
     std::vector<float> indices(static_cast<std::size_t>(memory.size()));
     std::iota(indices.begin(), indices.end(), 0.0f);
     memory.write(indices);
@@ -38,7 +40,6 @@ class ValuesTest : public StreamTest {
   // The values of run i. None is 0 or 1.
   static float number(int i) { return 2 + static_cast<float>(i); }
   float* part(int i) const { return memory.get() + i * kPart; }
-  // Element i of the memory has the value i, until a test writes there.
   float content(const float* at) const { return static_cast<float>(at - memory.get()); }
 
   // Whether run i of a key had this outcome, if its values change in each run and can be found.

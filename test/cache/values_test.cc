@@ -51,6 +51,14 @@ template <class F>
   return result;
 }
 
+// Adds a set to the capture of a stream that has no work yet.
+cudaError_t add_set(cudaStream_t on, const cudaMemsetParams& set) {
+  CaptureInfo info;
+  CUDA_OK(capture_info(on, &info));
+  cudaGraphNode_t node = nullptr;
+  return cudaGraphAddMemsetNode(&node, info.graph, nullptr, 0, &set);
+}
+
 using ValuesFoundTest = ValuesTest;
 
 // ---- What is found --------------------------------------------------------------------------------------------------
@@ -234,50 +242,87 @@ TEST_F(ValuesFoundTest, EachWayToPassAValue) {
   }
 }
 
-// The cache could patch these nodes only as copies and sets of single rows of bytes.
-TEST_F(ValuesFoundTest, RowsAndWideElementsAreCaptured) {
+// CUDA patches no node that copies rows or slices (docs/semantics.md).
+TEST_F(ValuesFoundTest, CopiesOfRowsAreCaptured) {
   constexpr std::size_t kPitch = kPart * sizeof(float), kWidth = 40 * sizeof(float);
-  const auto expect_captured = [&](const auto& fn, const auto& wanted) {
+  for (const bool has_slices : {false, true}) {
+    SCOPED_TRACE(has_slices);
     Cache cache;
     for (int i = 0; i < 5; ++i) {
       float* const at = part(2 * i);
-      const absl::StatusOr<Outcome> outcome = cache.run(key("k"), stream, values(at), fn);
+      const absl::StatusOr<Outcome> outcome =
+          cache.run(key("k"), stream, values(at), [&](cudaStream_t on, float* from) {
+            if (!has_slices) {
+              return cudaMemcpy2DAsync(data.get(), kWidth, from, kPitch, kWidth, 2, cudaMemcpyDeviceToDevice, on);
+            }
+            cudaMemcpy3DParms copy = {};
+            copy.srcPtr = {from, kPitch, kPitch, 1};
+            copy.dstPtr = {data.get(), kWidth, kWidth, 1};
+            copy.extent = {kWidth, 1, 2};
+            copy.kind = cudaMemcpyDeviceToDevice;
+            return cudaMemcpy3DAsync(&copy, on);
+          });
       EXPECT_TRUE(i == 0 ? did(Outcome::kInstantiated, outcome) : captured(outcome)) << i;
-      wanted(at);
+      const std::vector<float> found = data.read();
+      for (int e = 0; e < 80; ++e) {
+        ASSERT_EQ(found[static_cast<std::size_t>(e)], content(at) + static_cast<float>(e < 40 ? e : kPart + e - 40));
+      }
     }
     EXPECT_EQ(states(cache), "derived");
-  };
-  expect_captured(
-      [&](cudaStream_t on, float* from) {
-        return cudaMemcpy2DAsync(data.get(), kWidth, from, kPitch, kWidth, 2, cudaMemcpyDeviceToDevice, on);
-      },
-      [&](const float* from) {
-        const std::vector<float> found = data.read();
-        for (int e = 0; e < 80; ++e) {
-          ASSERT_EQ(found[static_cast<std::size_t>(e)],
-                    content(from) + static_cast<float>(e < 40 ? e : kPart + e - 40));
+  }
+}
+
+TEST_F(ValuesFoundTest, SetsOfRowsAndOfWideElementsAreFound) {
+  constexpr unsigned kWords = 40;
+  for (const unsigned element : {1u, 2u, 4u}) {
+    for (const std::size_t rows : {1u, 2u}) {
+      SCOPED_TRACE(testing::Message() << element << " bytes, " << rows << " rows");
+      Cache cache;
+      const unsigned number = element == 1 ? 0x25 : element == 2 ? 0x2525 : 0x25252525;
+      for (int i = 0; i < 6; ++i) {
+        float* const at = part(2 * i);
+        const float before = content(at);
+        const absl::StatusOr<Outcome> outcome =
+            cache.run(key("k"), stream, values(at), [&](cudaStream_t on, float* to) {
+              return add_set(on, {.dst = to + 4,
+                                  .pitch = kPart * sizeof(float),
+                                  .value = number,
+                                  .elementSize = element,
+                                  .width = kWords * sizeof(float) / element,
+                                  .height = rows});
+            });
+        EXPECT_TRUE(learned(i, outcome));
+        const std::vector<float> found = read(at, 2 * kPart);
+        for (unsigned e = 0; e < 2 * kPart; ++e) {
+          const bool is_set = e / kPart < rows && e % kPart >= 4 && e % kPart < 4 + kWords;
+          ASSERT_EQ(found[e], is_set ? from_bits(0x25252525) : before + static_cast<float>(e)) << e;
         }
-      });
-  for (const bool has_rows : {false, true}) {
-    expect_captured(
-        [&, has_rows](cudaStream_t on, float* to) {
-          CaptureInfo info;
-          CUDA_OK(capture_info(on, &info));
-          cudaMemsetParams set = {};
-          set.dst = to;
-          set.value = has_rows ? 0 : bits(3.0f);
-          set.elementSize = has_rows ? 1 : sizeof(float);
-          set.width = has_rows ? kWidth : 40;
-          set.height = has_rows ? 2 : 1;
-          set.pitch = kPitch;
-          cudaGraphNode_t node = nullptr;
-          return cudaGraphAddMemsetNode(&node, info.graph, nullptr, 0, &set);
-        },
-        [&, has_rows](const float* to) {
-          const float* const ends[] = {to, to + 39, to + (has_rows ? kPart : 0)};
-          for (const float* end : ends) EXPECT_EQ(read(end, 1).front(), has_rows ? 0 : 3);
-          EXPECT_EQ(read(to + 40, 1).front(), content(to + 40));
-        });
+        reset_memory();
+      }
+      EXPECT_EQ(states(cache), "found");
+    }
+  }
+}
+
+TEST_F(ValuesFoundTest, NumbersThatAreSetAreFound) {
+  for (const std::size_t rows : {1u, 2u}) {
+    Cache cache;
+    for (int i = 0; i < 6; ++i) {
+      const float v = 0.1f + number(i);
+      const absl::StatusOr<Outcome> outcome =
+          cache.run(key("k"), stream, values(v, part(2 * i)), [&](cudaStream_t on, float by, float* to) {
+            return add_set(on, {.dst = to,
+                                .pitch = kPart * sizeof(float),
+                                .value = bits(by),
+                                .elementSize = sizeof(float),
+                                .width = kPart,
+                                .height = rows});
+          });
+      EXPECT_TRUE(learned(i, outcome));
+      const int count = static_cast<int>(rows) * kPart;
+      EXPECT_EQ(read(part(2 * i), count), std::vector<float>(static_cast<std::size_t>(count), v));
+    }
+    EXPECT_EQ(states(cache), "found found");
   }
 }
 
