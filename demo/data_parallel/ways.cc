@@ -57,7 +57,7 @@ class CacheRun : public Trainer {
         cache_.run(graphcache::key("data_parallel", rows), replica_.stream(),
                    graphcache::params(step.batch, step.rate, step.number, step.loss),
                    [&](graphcache::Recorder& rec, graphcache::Slot<const float*> batch, graphcache::Slot<float> rate,
-                       graphcache::Slot<int> number, graphcache::Slot<float*> loss) {
+                       graphcache::Slot<float> number, graphcache::Slot<float*> loss) {
                      const int count = training.shape().all_parameters();
                      rec.memcpy(training.batch(), batch, Replica::batch_bytes(rows), cudaMemcpyHostToDevice);
                      replica_.gradient(rows);  // includes the all-reduce

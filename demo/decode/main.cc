@@ -7,13 +7,15 @@
 // and the largest logit follow, and the choices are copied back. The host is one step ahead of the device: it knows the
 // sequences of the next step, and the device knows the tokens that it has chosen for them. Three things change from
 // step to step of a bucket: the source of the rows, the target of the choices, and the number of splits that the
-// longest sequence needs, which is the grid of `attend`, one node in each layer. Three ways to run it:
+// longest sequence needs, which is the grid of `attend`, one node in each layer. Four ways to run it:
 //
 //   eager             everything enqueued by itself
 //   graph_per_bucket  by hand on the raw API: at start each worker captures, instantiates and uploads a graph for each
 //                     bucket; what changes is set in its nodes before each launch
 //   cache_run         graphcache: one cache for all workers, with at most `executables` executables; a graph is
-//                     captured when a worker's batch first is of its bucket. Share::kNever
+//                     captured when a worker's batch first is of its bucket. What changes is slots. Share::kNever
+//   cache_run_values  the same with values: the function of `eager`, in whose graph the cache finds both pointers. The
+//                     splits, an integer, are in the key, so there are more graphs than in the other ways
 //
 // --sharing adds cache_run_when_full and cache_run_always, which may use device time for switches (Share::kWhenFull and
 // Share::kAlways).
@@ -109,6 +111,6 @@ int run() {
 
 int main(int argc, char** argv) {
   demo::parse_flags(argc, argv,
-                    "A transformer's decode loop, served four ways and compared; see the top of the source.");
+                    "A transformer's decode loop, served in several ways and compared; see the top of the source.");
   return demo::run();
 }

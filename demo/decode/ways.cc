@@ -101,53 +101,79 @@ class GraphPerBucket : public Decoder {
   std::vector<std::map<int, Graph>> graphs_;  // by worker and bucket
 };
 
-class CacheRun : public Decoder {
+class Cached : public Decoder {
  public:
-  CacheRun(const Workers& workers, const graphcache::Options& options) : Decoder(workers), cache_(options) {}
+  Cached(const Workers& workers, const graphcache::Options& options) : Decoder(workers), cache_(options) {}
 
-  void run(int index, const Step& step) override {
-    const Worker& worker = this->worker(index);
-    const auto outcome = cache_.run(
-        graphcache::key("decode", index, step.bucket), worker.stream(),
-        graphcache::params(step.rows, step.choices, worker.attention_grid(step)),
-        [&](graphcache::Recorder& rec, graphcache::Slot<const Row*> rows, graphcache::Slot<Choice*> choices,
-            graphcache::Slot<dim3> grid) {
-          rec.memcpy(worker.device_rows(), rows, worker.rows_bytes(step.bucket), cudaMemcpyHostToDevice);
-          worker.forward(step, [&](int layer) {
-            rec.launch(attend, {grid, Worker::attention_block()}, worker.attention(layer));
-          });
-          rec.memcpy(choices, worker.device_choices(), worker.choices_bytes(step.bucket), cudaMemcpyDeviceToHost);
-        });
-    if (!outcome.ok()) {
-      absl::FPrintF(stderr, "%s\n", outcome.status().ToString());
-      std::exit(1);
-    }
-  }
   Counters counters() const override {
     const graphcache::Stats stats = cache_.stats();
     return {stats.captures, stats.instantiations, stats.updates + stats.set_switches, stats.live_executables};
   }
   std::optional<graphcache::Stats> stats() const override { return cache_.stats(); }
 
- private:
+ protected:
+  static void check(const absl::StatusOr<graphcache::Outcome>& outcome) {
+    if (outcome.ok()) return;
+    absl::FPrintF(stderr, "%s\n", outcome.status().ToString());
+    std::exit(1);
+  }
+
   graphcache::Cache cache_;
+};
+
+class CacheRun : public Cached {
+ public:
+  using Cached::Cached;
+  void run(int index, const Step& step) override {
+    const Worker& worker = this->worker(index);
+    check(cache_.run(graphcache::key("decode", index, step.bucket), worker.stream(),
+                     graphcache::params(step.rows, step.choices, worker.attention_grid(step)),
+                     [&](graphcache::Recorder& rec, graphcache::Slot<const Row*> rows,
+                         graphcache::Slot<Choice*> choices, graphcache::Slot<dim3> grid) {
+                       rec.memcpy(worker.device_rows(), rows, worker.rows_bytes(step.bucket), cudaMemcpyHostToDevice);
+                       worker.forward(step, [&](int layer) {
+                         rec.launch(attend, {grid, Worker::attention_block()}, worker.attention(layer));
+                       });
+                       rec.memcpy(choices, worker.device_choices(), worker.choices_bytes(step.bucket),
+                                  cudaMemcpyDeviceToHost);
+                     }));
+  }
+};
+
+// The same function as without a graph. The splits are an integer, so they belong to the key.
+class CacheRunValues : public Cached {
+ public:
+  using Cached::Cached;
+  void run(int index, const Step& step) override {
+    const Worker& worker = this->worker(index);
+    check(cache_.run(graphcache::key("decode", index, step.bucket, step.splits), worker.stream(),
+                     graphcache::values(step.rows, step.choices), [&](cudaStream_t, const Row* rows, Choice* choices) {
+                       worker.enqueue({step.bucket, step.splits, rows, choices});
+                     }));
+  }
 };
 
 }  // namespace
 
 std::vector<Kind> kinds(const graphcache::Buckets& buckets, int executables) {
   using graphcache::Share;
-  const auto cache = [&](const char* name, Share share) {
+  const auto options = [&](Share share) {
     graphcache::Options options;
     options.max_executables = executables;
     options.share = share;
-    return Kind{name, [=](const Workers& workers) { return std::make_unique<CacheRun>(workers, options); }};
+    return options;
+  };
+  const auto cache = [&](const char* name, Share share) {
+    return Kind{name,
+                [with = options(share)](const Workers& workers) { return std::make_unique<CacheRun>(workers, with); }};
   };
   return {
       {"eager", [](const Workers& workers) { return std::make_unique<Eager>(workers); }},
       {"graph_per_bucket",
        [&buckets](const Workers& workers) { return std::make_unique<GraphPerBucket>(workers, buckets); }},
       cache("cache_run", Share::kNever),  // four streams keep the device busy
+      {"cache_run_values", [with = options(Share::kNever)](
+                               const Workers& workers) { return std::make_unique<CacheRunValues>(workers, with); }},
       cache("cache_run_when_full", Share::kWhenFull),
       cache("cache_run_always", Share::kAlways),
   };

@@ -48,7 +48,7 @@ struct Kind {
 };
 
 // `executables` is the limit of the caches. The first kUsual ways are those that the demo runs by default.
-inline constexpr std::size_t kUsual = 3;
+inline constexpr std::size_t kUsual = 4;
 std::vector<Kind> kinds(const graphcache::Buckets& buckets, int executables);
 
 }  // namespace demo

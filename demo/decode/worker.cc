@@ -5,6 +5,11 @@
 namespace demo {
 namespace {
 
+// As many rows and choices take a multiple of 256 bytes. Pointers with other low 8 bits are other entries of a key with
+// graphcache::values().
+constexpr std::size_t kAlignedRows = 64;
+static_assert(kAlignedRows * sizeof(Row) % 256 == 0 && kAlignedRows * sizeof(Choice) % 256 == 0);
+
 dim3 grid(int x) { return dim3(static_cast<unsigned>(x)); }
 
 }  // namespace
@@ -12,9 +17,10 @@ dim3 grid(int x) { return dim3(static_cast<unsigned>(x)); }
 Worker::Worker(const Model& model, const graphcache::Buckets& buckets)
     : model_(model),
       most_(static_cast<std::size_t>(buckets.largest())),
+      place_rows_((most_ + kAlignedRows - 1) / kAlignedRows * kAlignedRows),
       layer_numbers_(size(cache_blocks(buckets)) * kBlockTokens * size(model.shape().width)),
-      rows_in_(kPlaces * most_),
-      choices_out_(kPlaces * most_),
+      rows_in_(kPlaces * place_rows_),
+      choices_out_(kPlaces * place_rows_),
       products_(stream()) {
   const Shape& shape = model.shape();
   const std::size_t width = most_ * size(shape.width);

@@ -32,8 +32,8 @@ class Worker {
 
   const Shape& shape() const { return model_.shape(); }
   cudaStream_t stream() const { return stream_.get(); }
-  Row* rows(int place) const { return rows_in_.get() + size(place) * most_; }
-  Choice* choices(int place) const { return choices_out_.get() + size(place) * most_; }
+  Row* rows(int place) const { return rows_in_.get() + size(place) * place_rows_; }
+  Choice* choices(int place) const { return choices_out_.get() + size(place) * place_rows_; }
 
   // Some step of the bucket, to be captured before the first real one.
   Step any_step(int bucket) const { return {bucket, 1, rows(0), choices(0)}; }
@@ -63,6 +63,7 @@ class Worker {
 
   const Model& model_;
   const std::size_t most_;           // rows
+  const std::size_t place_rows_;     // rows from one place to the next
   const std::size_t layer_numbers_;  // keys or values
   Stream stream_;
   Pinned<Row> rows_in_;

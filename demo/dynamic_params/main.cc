@@ -1,12 +1,13 @@
 // A loop whose every iteration launches `nodes` short kernels, `dynamic` of which take a float that changes in every
-// iteration. Four ways to run it:
+// iteration. Five ways to run it:
 //
 //   no_graph          every kernel launched by itself
 //   recapture_update  capture the iteration again, update one executable from it, launch
 //   combined          by hand on the raw API: captured once, the dynamic nodes added to the capture by hand and their
 //                     parameters set in the executable before each launch (the approach of NVIDIA's article
 //                     "Constructing CUDA Graphs with Dynamic Parameters")
-//   cache_run         graphcache
+//   cache_run         graphcache, the float as a slot of the dynamic kernels
+//   cache_run_values  graphcache, the float as a value: the launches of no_graph, in which the cache finds the float
 //
 // Two times of each way. Total: all iterations enqueued one after another, until the GPU is done. Host: the host time
 // of an iteration, measured over batches of eight with the GPU idle at their start, because otherwise a full launch

@@ -14,13 +14,13 @@ namespace {
 class NoGraph : public Iteration {
  public:
   using Iteration::Iteration;
-  void run(int iteration) override { loop_.launch_all(iteration); }
+  void run(int iteration) override { loop_.launch_all(loop_.stream, Loop::changing(iteration)); }
 };
 
 cudaGraph_t captured(const Loop& loop, int iteration) {
   cudaGraph_t graph = nullptr;
   DEMO_CUDA(cudaStreamBeginCapture(loop.stream, cudaStreamCaptureModeThreadLocal));
-  loop.launch_all(iteration);
+  loop.launch_all(loop.stream, Loop::changing(iteration));
   DEMO_CUDA(cudaStreamEndCapture(loop.stream, &graph));
   return graph;
 }
@@ -104,7 +104,7 @@ class Combined : public Iteration {
       if (loop_.is_dynamic(i)) {
         add_by_hand(i);
       } else {
-        loop_.launch(i, Loop::fixed(i));
+        loop_.launch(loop_.stream, i, Loop::fixed(i));
       }
     }
     DEMO_CUDA(cudaStreamEndCapture(loop_.stream, &graph_));
@@ -145,22 +145,32 @@ class Combined : public Iteration {
   void* arguments_[4] = {&state_, &count_, &value_, &salt_};
 };
 
-class CacheRun : public Iteration {
+class Cached : public Iteration {
  public:
   using Iteration::Iteration;
-  void run(int iteration) override {
-    const auto outcome =
-        cache_.run(key_, loop_.stream, graphcache::params(Loop::changing(iteration)),
-                   [this](graphcache::Recorder& rec, graphcache::Slot<float> value) { enqueue(rec, value); });
-    if (!outcome.ok()) {
-      absl::FPrintF(stderr, "%s\n", outcome.status().ToString());
-      std::exit(1);
-    }
-  }
   // The cache chooses how to patch the values, so their number of calls is unknown.
   std::optional<std::uint64_t> cuda_calls() const override { return runtime_calls(); }
   std::vector<std::pair<std::string, std::uint64_t>> outcomes() const override {
     return outcome_counts(cache_.stats());
+  }
+
+ protected:
+  static void check(const absl::StatusOr<graphcache::Outcome>& outcome) {
+    if (outcome.ok()) return;
+    absl::FPrintF(stderr, "%s\n", outcome.status().ToString());
+    std::exit(1);
+  }
+
+  graphcache::Cache cache_;
+  const graphcache::Key key_ = graphcache::key("dynamic_params", loop_.nodes, loop_.dynamic);
+};
+
+class CacheRun : public Cached {
+ public:
+  using Cached::Cached;
+  void run(int iteration) override {
+    check(cache_.run(key_, loop_.stream, graphcache::params(Loop::changing(iteration)),
+                     [this](graphcache::Recorder& rec, graphcache::Slot<float> value) { enqueue(rec, value); }));
   }
 
  protected:
@@ -173,10 +183,16 @@ class CacheRun : public Iteration {
       }
     }
   }
-  graphcache::Cache cache_;
+};
 
- private:
-  const graphcache::Key key_ = graphcache::key("dynamic_params", loop_.nodes, loop_.dynamic);
+// The same launches as without a graph.
+class CacheRunValues : public Cached {
+ public:
+  using Cached::Cached;
+  void run(int iteration) override {
+    check(cache_.run(key_, loop_.stream, graphcache::values(Loop::changing(iteration)),
+                     [this](cudaStream_t stream, float value) { loop_.launch_all(stream, value); }));
+  }
 };
 
 // Only the node that writes the value is patched.
@@ -213,23 +229,23 @@ Kind kind(const char* name) {
 
 }  // namespace
 
-void Loop::launch(int node, float value) const {
+void Loop::launch(cudaStream_t on, int node, float value) const {
   std::uint32_t* target = state;
   int count = kCount;
   std::uint32_t with = salt(node);
   void* arguments[] = {&target, &count, &value, &with};
-  DEMO_CUDA(cudaLaunchKernel(reinterpret_cast<const void*>(&mix), dim3(1), dim3(kCount), arguments, 0, stream));
+  DEMO_CUDA(cudaLaunchKernel(reinterpret_cast<const void*>(&mix), dim3(1), dim3(kCount), arguments, 0, on));
 }
 
-void Loop::launch_all(int iteration) const {
-  for (int node = 0; node < nodes; ++node) launch(node, is_dynamic(node) ? changing(iteration) : fixed(node));
+void Loop::launch_all(cudaStream_t on, float value) const {
+  for (int node = 0; node < nodes; ++node) launch(on, node, is_dynamic(node) ? value : fixed(node));
 }
 
 std::optional<std::uint64_t> Iteration::cuda_calls() const { return raw_calls(); }
 
 std::vector<Kind> kinds() {
   return {kind<NoGraph>("no_graph"), kind<RecaptureUpdate>("recapture_update"), kind<Combined>("combined"),
-          kind<CacheRun>("cache_run")};
+          kind<CacheRun>("cache_run"), kind<CacheRunValues>("cache_run_values")};
 }
 
 std::vector<Kind> sweep_kinds() {

@@ -28,8 +28,9 @@ struct Loop {
   static float changing(int iteration) { return 1.0f + 0.001f * static_cast<float>(iteration); }
   static std::uint32_t salt(int node) { return 2u * static_cast<std::uint32_t>(node) + 1u; }
 
-  void launch(int node, float value) const;
-  void launch_all(int iteration) const;
+  void launch(cudaStream_t on, int node, float value) const;
+  // All nodes, the dynamic ones with `value`.
+  void launch_all(cudaStream_t on, float value) const;
 };
 
 // A way is an object that does one iteration at a time. Each repetition uses a new one.
@@ -54,7 +55,7 @@ struct Kind {
 
 // The five ways of the program.
 std::vector<Kind> kinds();
-// The ways of a sweep: the five, the cache with default options, values read through pointers, and `static_replay`.
+// The ways of a sweep: the five, the cache with the value in device memory, and `static_replay`.
 std::vector<Kind> sweep_kinds();
 
 }  // namespace demo

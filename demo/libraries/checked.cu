@@ -69,32 +69,31 @@ void sum_of_sums(ScratchPool& pool, const float* numbers, float* result, cudaStr
 }
 
 absl::StatusOr<graphcache::Outcome> run_sum_of_sums(graphcache::Cache& cache, cudaStream_t stream, ScratchPool& pool,
-                                                    const float* numbers, float* copy, float* result) {
-  return cache.run(graphcache::key("sum of sums", kCount, pool.address()), stream, graphcache::params(numbers),
-                   [&](graphcache::Recorder& rec, graphcache::Slot<const float*> slot) {
-                     rec.memcpy(copy, slot, kCount * sizeof(float));
-                     sum_of_sums(pool, copy, result, rec.stream());
+                                                    const float* numbers, float* result) {
+  return cache.run(graphcache::key("sum of sums", kCount, pool.address()), stream, graphcache::values(numbers, result),
+                   [&](cudaStream_t on, const float* numbers_now, float* result_now) {
+                     sum_of_sums(pool, numbers_now, result_now, on);
                    });
 }
 
 bool check_sum_of_sums(graphcache::Cache& cache, cudaStream_t stream) {
   ScratchPool pool(std::size_t{1} << 20);
-  const Array<float> copy(kCount), result(1);
-  std::deque<Array<float>> there;  // all at once, so that each run has another address
+  std::deque<Array<float>> there, results;  // all at once, so that each run has other addresses
   bool right = true;
   for (unsigned i = 0; i < kRuns; ++i) {
     std::vector<float> numbers(kCount);  // mostly 0, so that sums are exact in any order
     for (std::size_t k = 0; k < numbers.size(); k += 1000) numbers[k] = static_cast<float>(i % 4);
     there.emplace_back(numbers);
-    right &= succeeded(run_sum_of_sums(cache, stream, pool, there.back().get(), copy.get(), result.get()));
+    results.emplace_back(1);
+    right &= succeeded(run_sum_of_sums(cache, stream, pool, there.back().get(), results.back().get()));
     std::vector<float> sums(kCount);
     std::partial_sum(numbers.begin(), numbers.end(), sums.begin());
-    right &= result.on_host(stream)[0] == std::accumulate(sums.begin(), sums.end(), 0.0f);
+    right &= results.back().on_host(stream)[0] == std::accumulate(sums.begin(), sums.end(), 0.0f);
   }
   return right;
 }
 
-[[maybe_unused]] const bool added = add_recipe({"checked, scratch pool", 1, check_sum_of_sums});
+[[maybe_unused]] const bool added = add_recipe({"checked, scratch pool", 1, check_sum_of_sums, kCapturesOfValues});
 
 }  // namespace
 }  // namespace demo

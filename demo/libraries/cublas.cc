@@ -1,4 +1,4 @@
-// cuBLAS: a product with a changing factor and changing scalars, and a batch in which all pointers change.
+// cuBLAS: a product by values, and a batch in which all pointers change.
 #include <cublas_v2.h>
 
 #include <deque>
@@ -21,10 +21,9 @@ struct Blas {
   Blas& operator=(const Blas&) = delete;
 
   // In this order: cublasSetStream takes the workspace away.
-  absl::Status use(cudaStream_t stream, cublasPointerMode_t scalars) const {
+  absl::Status use(cudaStream_t stream) const {
     DEMO_TRY(cublasSetStream(handle, stream));
     DEMO_TRY(cublasSetWorkspace(handle, workspace.get(), kWorkspaceBytes));
-    DEMO_TRY(cublasSetPointerMode(handle, scalars));
     return absl::OkStatus();
   }
 
@@ -32,25 +31,16 @@ struct Blas {
   Array<char> workspace{kWorkspaceBytes};
 };
 
-struct Scalars {
-  float alpha, beta;
-};
-
-// C = alpha * A * B + beta * C. A changes from run to run, so it is copied to where the product reads it. `staged_a`
-// and `in_memory` are device memory that outlives the entry.
+// C = alpha * A * B + beta * C. B stays where it is.
 absl::StatusOr<graphcache::Outcome> multiply(graphcache::Cache& cache, cudaStream_t stream, const Blas& blas,
-                                             const float* a, Scalars scalars, float* staged_a, Scalars* in_memory,
-                                             const float* b, float* c) {
-  return cache.run(
-      graphcache::key("multiply", kN), stream, graphcache::params(a, scalars),
-      [&](graphcache::Recorder& rec, graphcache::Slot<const float*> a_slot, graphcache::Slot<Scalars> scalars_slot) {
-        if (absl::Status used = blas.use(rec.stream(), CUBLAS_POINTER_MODE_DEVICE); !used.ok()) return used;
-        rec.memcpy(staged_a, a_slot, kElements * sizeof(float));
-        rec.write(in_memory, scalars_slot);
-        DEMO_TRY(cublasSgemm(blas.handle, CUBLAS_OP_N, CUBLAS_OP_N, kN, kN, kN, &in_memory->alpha, staged_a, kN, b, kN,
-                             &in_memory->beta, c, kN));
-        return absl::OkStatus();
-      });
+                                             float alpha, const float* a, const float* b, float beta, float* c) {
+  return cache.run(graphcache::key("multiply", kN, b), stream, graphcache::values(alpha, a, beta, c),
+                   [&](cudaStream_t on, float alpha_now, const float* a_now, float beta_now, float* c_now) {
+                     if (absl::Status used = blas.use(on); !used.ok()) return used;
+                     DEMO_TRY(cublasSgemm(blas.handle, CUBLAS_OP_N, CUBLAS_OP_N, kN, kN, kN, &alpha_now, a_now, kN, b,
+                                          kN, &beta_now, c_now, kN));
+                     return absl::OkStatus();
+                   });
 }
 
 constexpr int kBatch = 4;
@@ -65,7 +55,7 @@ absl::StatusOr<graphcache::Outcome> multiply_batch(graphcache::Cache& cache, cud
                                                    Matrices* in_memory, const Matrices& matrices) {
   return cache.run(graphcache::key("multiply batch", kN, kBatch), stream, graphcache::params(matrices),
                    [&](graphcache::Recorder& rec, graphcache::Slot<Matrices> slot) {
-                     if (absl::Status used = blas.use(rec.stream(), CUBLAS_POINTER_MODE_HOST); !used.ok()) return used;
+                     if (absl::Status used = blas.use(rec.stream()); !used.ok()) return used;
                      rec.write(in_memory, slot);
                      const float alpha = 1, beta = 0;  // On the host: the graph keeps these values.
                      DEMO_TRY(cublasSgemmBatched(blas.handle, CUBLAS_OP_N, CUBLAS_OP_N, kN, kN, kN, &alpha,
@@ -75,14 +65,14 @@ absl::StatusOr<graphcache::Outcome> multiply_batch(graphcache::Cache& cache, cud
 }
 
 // Column-major, as in cuBLAS.
-std::vector<float> product(const std::vector<float>& a, const std::vector<float>& b, Scalars scalars,
-                           const std::vector<float>& c) {
+std::vector<float> product(const std::vector<float>& a, const std::vector<float>& b, float alpha = 1, float beta = 0,
+                           const std::vector<float>& c = std::vector<float>(kElements)) {
   std::vector<float> result(kElements);
   for (int column = 0; column < kN; ++column) {
     for (int row = 0; row < kN; ++row) {
       float sum = 0;
       for (int k = 0; k < kN; ++k) sum += a[k * kN + row] * b[column * kN + k];
-      result[column * kN + row] = scalars.alpha * sum + (c.empty() ? 0 : scalars.beta * c[column * kN + row]);
+      result[column * kN + row] = alpha * sum + beta * c[column * kN + row];
     }
   }
   return result;
@@ -90,20 +80,19 @@ std::vector<float> product(const std::vector<float>& a, const std::vector<float>
 
 bool check_multiply(graphcache::Cache& cache, cudaStream_t stream) {
   const Blas blas;
-  const Array<float> staged_a(kElements), c(kElements);
-  const Array<Scalars> in_memory(1);
   const std::vector<float> b = small_numbers(kElements, 1);
   const Array<float> b_there(b);
-  std::deque<Array<float>> a_there;  // all at once, so that each run has another address
+  std::deque<Array<float>> a_there, c_there;  // all at once, so that each run has other addresses
   bool right = true;
-  for (int i = 0; i < kRuns; ++i) {
-    const Scalars scalars{static_cast<float>(i), static_cast<float>(1 - i)};
-    const std::vector<float> a = small_numbers(kElements, 2 + static_cast<unsigned>(i));
-    const std::vector<float> before = c.on_host(stream);
+  for (unsigned i = 0; i < kRuns; ++i) {
+    // Never 0 or 1, with which cuBLAS may do other work.
+    const float alpha = 2 + static_cast<float>(i), beta = 0.5f - static_cast<float>(i);
+    const std::vector<float> a = small_numbers(kElements, 2 + i), c = small_numbers(kElements, 20 + i);
     a_there.emplace_back(a);
-    right &= succeeded(multiply(cache, stream, blas, a_there.back().get(), scalars, staged_a.get(), in_memory.get(),
-                                b_there.get(), c.get()));
-    right &= c.on_host(stream) == product(a, b, scalars, before);
+    c_there.emplace_back(c);
+    right &= succeeded(
+        multiply(cache, stream, blas, alpha, a_there.back().get(), b_there.get(), beta, c_there.back().get()));
+    right &= c_there.back().on_host(stream) == product(a, b, alpha, beta, c);
   }
   return right;
 }
@@ -130,13 +119,13 @@ bool check_multiply_batch(graphcache::Cache& cache, cudaStream_t stream) {
     }
     right &= succeeded(multiply_batch(cache, stream, blas, in_memory.get(), matrices));
     for (std::size_t k = 0; k < kBatch; ++k) {
-      right &= c_there[at(k + 2)].on_host(stream) == product(a[at(k)], b[at(k + 1)], {1, 0}, {});
+      right &= c_there[at(k + 2)].on_host(stream) == product(a[at(k)], b[at(k + 1)]);
     }
   }
   return right;
 }
 
-[[maybe_unused]] const bool added = add_recipe({"cublas, staging and scalars", 1, check_multiply}) &&
+[[maybe_unused]] const bool added = add_recipe({"cublas, values", 1, check_multiply, kCapturesOfValues}) &&
                                     add_recipe({"cublas, batch of pointers", 1, check_multiply_batch});
 
 }  // namespace

@@ -1,4 +1,4 @@
-// cuSPARSE: a sparse matrix times a vector at an address that changes in each run, with changing scalars.
+// cuSPARSE: a product of a sparse matrix and a vector by values.
 #include <cusparse.h>
 
 #include <deque>
@@ -11,22 +11,19 @@ namespace {
 
 constexpr int kN = 500;
 
-struct Scalars {
-  float alpha, beta;
-};
-
-// y = alpha * M * x + beta * y. M has three diagonals. Descriptors and the buffer are made outside `fn`.
+// y = alpha * M * x + beta * y. M has three diagonals. Descriptors and the buffer are made outside `fn`. Those of the
+// vectors hold any address first, because `fn` sets the right ones.
 struct Product {
   Product() : rows(row_starts()), columns(column_of_each()), values(small_numbers(3 * kN - 2, 1)) {
-    const Scalars scalars{1, 0};
+    const float alpha = 1, beta = 0;
     std::size_t bytes = 0;
     DEMO_LIBRARY(cusparseCreate(&handle));
     DEMO_LIBRARY(cusparseCreateCsr(&matrix, kN, kN, 3 * kN - 2, rows.get(), columns.get(), values.get(),
                                    CUSPARSE_INDEX_32I, CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, CUDA_R_32F));
-    DEMO_LIBRARY(cusparseCreateDnVec(&x, kN, staged_x.get(), CUDA_R_32F));
-    DEMO_LIBRARY(cusparseCreateDnVec(&y, kN, result.get(), CUDA_R_32F));
-    DEMO_LIBRARY(cusparseSpMV_bufferSize(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &scalars.alpha, matrix, x,
-                                         &scalars.beta, y, CUDA_R_32F, CUSPARSE_SPMV_ALG_DEFAULT, &bytes));
+    DEMO_LIBRARY(cusparseCreateDnVec(&x, kN, values.get(), CUDA_R_32F));
+    DEMO_LIBRARY(cusparseCreateDnVec(&y, kN, values.get(), CUDA_R_32F));
+    DEMO_LIBRARY(cusparseSpMV_bufferSize(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &alpha, matrix, x, &beta, y,
+                                         CUDA_R_32F, CUSPARSE_SPMV_ALG_DEFAULT, &bytes));
     buffer.emplace(bytes == 0 ? 1 : bytes);
   }
   ~Product() {
@@ -55,7 +52,6 @@ struct Product {
 
   Array<int> rows, columns;
   Array<float> values;
-  Array<float> staged_x{kN}, result{kN};
   std::optional<Array<char>> buffer;
   cusparseHandle_t handle = nullptr;
   cusparseSpMatDescr_t matrix = nullptr;
@@ -63,48 +59,46 @@ struct Product {
 };
 
 absl::StatusOr<graphcache::Outcome> multiply(graphcache::Cache& cache, cudaStream_t stream, const Product& product,
-                                             Scalars* in_memory, const float* x, Scalars scalars) {
+                                             float alpha, float* x, float beta, float* y) {
   return cache.run(
-      graphcache::key("sparse product", kN), stream, graphcache::params(x, scalars),
-      [&](graphcache::Recorder& rec, graphcache::Slot<const float*> x_slot, graphcache::Slot<Scalars> scalars_slot) {
-        DEMO_TRY(cusparseSetStream(product.handle, rec.stream()));
-        DEMO_TRY(cusparseSetPointerMode(product.handle, CUSPARSE_POINTER_MODE_DEVICE));
-        rec.memcpy(product.staged_x.get(), x_slot, kN * sizeof(float));
-        rec.write(in_memory, scalars_slot);
-        DEMO_TRY(cusparseSpMV(product.handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &in_memory->alpha, product.matrix,
-                              product.x, &in_memory->beta, product.y, CUDA_R_32F, CUSPARSE_SPMV_ALG_DEFAULT,
-                              product.buffer->get()));
+      graphcache::key("sparse product", kN), stream, graphcache::values(alpha, x, beta, y),
+      [&](cudaStream_t on, float alpha_now, float* x_now, float beta_now, float* y_now) {
+        DEMO_TRY(cusparseSetStream(product.handle, on));
+        DEMO_TRY(cusparseDnVecSetValues(product.x, x_now));
+        DEMO_TRY(cusparseDnVecSetValues(product.y, y_now));
+        DEMO_TRY(cusparseSpMV(product.handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &alpha_now, product.matrix, product.x,
+                              &beta_now, product.y, CUDA_R_32F, CUSPARSE_SPMV_ALG_DEFAULT, product.buffer->get()));
         return absl::OkStatus();
       });
 }
 
 bool check_multiply(graphcache::Cache& cache, cudaStream_t stream) {
   const Product product;
-  const Array<Scalars> in_memory(1);
   const std::vector<int> rows = product.rows.on_host(stream), columns = product.columns.on_host(stream);
   const std::vector<float> values = product.values.on_host(stream);
-  std::vector<float> expected(kN);
-  std::deque<Array<float>> x_there;  // all at once, so that each run has another address
+  std::deque<Array<float>> x_there, y_there;  // all at once, so that each run has other addresses
   bool right = true;
-  for (int i = 0; i < kRuns; ++i) {
-    const Scalars scalars{static_cast<float>(i), static_cast<float>(i % 3 - 1)};
-    const std::vector<float> x = small_numbers(kN, static_cast<unsigned>(i));
+  for (unsigned i = 0; i < kRuns; ++i) {
+    // Never 0 or 1, with which cuSPARSE may do other work.
+    const float alpha = 2 + static_cast<float>(i), beta = 0.5f - static_cast<float>(i);
+    const std::vector<float> x = small_numbers(kN, i);
+    std::vector<float> y = small_numbers(kN, 20 + i);
     x_there.emplace_back(x);
+    y_there.emplace_back(y);
     for (std::size_t row = 0; row < kN; ++row) {
       float sum = 0;
-      for (int at = rows[row]; at < rows[row + 1]; ++at) {
-        sum +=
-            values[static_cast<std::size_t>(at)] * x[static_cast<std::size_t>(columns[static_cast<std::size_t>(at)])];
+      for (auto at = static_cast<std::size_t>(rows[row]); at < static_cast<std::size_t>(rows[row + 1]); ++at) {
+        sum += values[at] * x[static_cast<std::size_t>(columns[at])];
       }
-      expected[row] = scalars.alpha * sum + scalars.beta * expected[row];
+      y[row] = alpha * sum + beta * y[row];
     }
-    right &= succeeded(multiply(cache, stream, product, in_memory.get(), x_there.back().get(), scalars));
-    right &= product.result.on_host(stream) == expected;
+    right &= succeeded(multiply(cache, stream, product, alpha, x_there.back().get(), beta, y_there.back().get()));
+    right &= y_there.back().on_host(stream) == y;
   }
   return right;
 }
 
-[[maybe_unused]] const bool added = add_recipe({"cusparse, staging and scalars", 1, check_multiply});
+[[maybe_unused]] const bool added = add_recipe({"cusparse, values", 1, check_multiply, kCapturesOfValues});
 
 }  // namespace
 }  // namespace demo

@@ -13,9 +13,11 @@
 
 namespace demo {
 
-// How often a recipe runs each of its keys. The first run is direct (Options::capture_after), the next ones capture, and
-// the others replay.
+// How often a recipe runs each of its keys. The first run is direct (Options::capture_after), the next ones capture,
+// and the others replay.
 constexpr int kRuns = 10;
+// How often a key is captured at most if it has graphcache::values that all change in each run.
+constexpr int kCapturesOfValues = 4;
 
 // A way to use a library. `check` runs its keys on the stream, with other values or pointers in each run, and compares
 // each result.
@@ -33,7 +35,7 @@ inline bool add_recipe(const Recipe& recipe) {
   return true;
 }
 
-// Prints the error of a failed run.
+// To be called with what each run of the cache returned. Prints the error of a failed one.
 bool succeeded(const absl::StatusOr<graphcache::Outcome>& outcome);
 
 // Every library here returns 0 for success.

@@ -1,4 +1,4 @@
-// Thrust: a sort with temporary memory that the caller owns.
+// Thrust: a sort by values, with temporary memory that the caller owns.
 #include <thrust/device_ptr.h>
 #include <thrust/sort.h>
 #include <thrust/system/cuda/execution_policy.h>
@@ -38,33 +38,30 @@ class Temporaries {
 };
 
 absl::StatusOr<graphcache::Outcome> sort(graphcache::Cache& cache, cudaStream_t stream, Temporaries& temporaries,
-                                         const float* numbers, float* sorted) {
-  return cache.run(graphcache::key("sort", kCount), stream, graphcache::params(numbers),
-                   [&](graphcache::Recorder& rec, graphcache::Slot<const float*> slot) {
+                                         float* numbers) {
+  return cache.run(graphcache::key("sort", kCount), stream, graphcache::values(numbers),
+                   [&](cudaStream_t on, float* numbers_now) {
                      temporaries.reset();
-                     rec.memcpy(sorted, slot, kCount * sizeof(float));
-                     const auto policy = thrust::cuda::par_nosync(temporaries).on(rec.stream());
-                     const auto begin = thrust::device_pointer_cast(sorted);
-                     thrust::sort(policy, begin, begin + kCount);
+                     const auto begin = thrust::device_pointer_cast(numbers_now);
+                     thrust::sort(thrust::cuda::par_nosync(temporaries).on(on), begin, begin + kCount);
                    });
 }
 
 bool check_sort(graphcache::Cache& cache, cudaStream_t stream) {
   Temporaries temporaries(std::size_t{4} << 20);
-  const Array<float> sorted(kCount);
   std::deque<Array<float>> there;  // all at once, so that each run has another address
   bool right = true;
   for (unsigned i = 0; i < kRuns; ++i) {
     std::vector<float> numbers = small_numbers(kCount, i);
     there.emplace_back(numbers);
-    right &= succeeded(sort(cache, stream, temporaries, there.back().get(), sorted.get()));
+    right &= succeeded(sort(cache, stream, temporaries, there.back().get()));
     std::sort(numbers.begin(), numbers.end());
-    right &= sorted.on_host(stream) == numbers;
+    right &= there.back().on_host(stream) == numbers;
   }
   return right;
 }
 
-[[maybe_unused]] const bool added = add_recipe({"thrust, staging", 1, check_sort});
+[[maybe_unused]] const bool added = add_recipe({"thrust, values", 1, check_sort, kCapturesOfValues});
 
 }  // namespace
 }  // namespace demo

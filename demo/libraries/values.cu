@@ -1,16 +1,13 @@
-// Calls of libraries that get their pointers and factors by graphcache::values, and are otherwise as they always were.
-// Each run has other buffers and another factor, and its result is compared, byte by byte, with that of a direct call.
+// More calls of libraries that get their pointers and factors by graphcache::values, and are otherwise as they always
+// were. Each run has other buffers and another factor, and its result is compared, byte by byte, with that of a direct
+// call.
 #include <cublas_v2.h>
 #include <cufft.h>
 #include <cusolverDn.h>
-#include <cusparse.h>
 #include <thrust/device_ptr.h>
-#include <thrust/scan.h>
 #include <thrust/system/cuda/execution_policy.h>
+#include <thrust/transform.h>
 
-#include <cub/device/device_radix_sort.cuh>
-#include <cub/device/device_reduce.cuh>
-#include <cub/device/device_scan.cuh>
 #include <deque>
 #include <functional>
 #include <utility>
@@ -68,8 +65,6 @@ bool check(graphcache::Cache& cache, cudaStream_t stream, const char* name, cons
   return right;
 }
 
-// ---- cuBLAS, cuSOLVER, cuSPARSE, cuFFT ----
-
 // Handles are made once, and serve one stream.
 cublasHandle_t blas(cudaStream_t stream) {
   static Array<char>& workspace = *new Array<char>(std::size_t{32} << 20);
@@ -81,13 +76,6 @@ cublasHandle_t blas(cudaStream_t stream) {
   DEMO_LIBRARY(cublasSetStream(handle, stream));
   DEMO_LIBRARY(cublasSetWorkspace(handle, workspace.get(), workspace.bytes()));
   return handle;
-}
-
-absl::Status multiply(cudaStream_t stream, const Operands& of) {
-  const float beta = 0.5f;
-  DEMO_TRY(
-      cublasSgemm(blas(stream), CUBLAS_OP_N, CUBLAS_OP_N, kN, kN, kN, &of.factor, of.a, kN, of.b, kN, &beta, of.c, kN));
-  return absl::OkStatus();
 }
 
 absl::Status multiply_bfloat16(cudaStream_t stream, const Operands& of) {
@@ -121,39 +109,6 @@ absl::Status factorize(cudaStream_t stream, const Operands& of) {
   return absl::OkStatus();
 }
 
-absl::Status multiply_sparse(cudaStream_t stream, const Operands& of) {
-  static const cusparseHandle_t handle = [] {
-    cusparseHandle_t made = nullptr;
-    DEMO_LIBRARY(cusparseCreate(&made));
-    return made;
-  }();
-  static const Array<int>& starts = *new Array<int>([] {
-    std::vector<int> each(kN + 1);
-    for (int i = 0; i <= kN; ++i) each[static_cast<std::size_t>(i)] = 4 * i;
-    return each;
-  }());
-  static const Array<int>& columns = *new Array<int>([] {
-    std::vector<int> each(4 * kN);
-    for (int i = 0; i < 4 * kN; ++i) each[static_cast<std::size_t>(i)] = i * 13 % kN;
-    return each;
-  }());
-  const float beta = 0;
-  cusparseConstSpMatDescr_t matrix = nullptr;
-  cusparseConstDnVecDescr_t x = nullptr;
-  cusparseDnVecDescr_t y = nullptr;
-  DEMO_TRY(cusparseSetStream(handle, stream));
-  DEMO_TRY(cusparseCreateConstCsr(&matrix, kN, kN, 4 * kN, starts.get(), columns.get(), of.a, CUSPARSE_INDEX_32I,
-                                  CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, CUDA_R_32F));
-  DEMO_TRY(cusparseCreateConstDnVec(&x, kN, of.b, CUDA_R_32F));
-  DEMO_TRY(cusparseCreateDnVec(&y, kN, of.c, CUDA_R_32F));
-  DEMO_TRY(cusparseSpMV(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, &of.factor, matrix, x, &beta, y, CUDA_R_32F,
-                        CUSPARSE_SPMV_CSR_ALG1, of.work));
-  DEMO_TRY(cusparseDestroyDnVec(y));
-  DEMO_TRY(cusparseDestroyDnVec(x));
-  DEMO_TRY(cusparseDestroySpMat(matrix));
-  return absl::OkStatus();
-}
-
 absl::Status transform(cudaStream_t stream, const Operands& of) {
   static const cufftHandle plan = [] {
     cufftHandle made = 0;
@@ -163,26 +118,6 @@ absl::Status transform(cudaStream_t stream, const Operands& of) {
   DEMO_TRY(cufftSetStream(plan, stream));
   auto* const in = reinterpret_cast<cufftComplex*>(const_cast<float*>(of.a));
   DEMO_TRY(cufftExecC2C(plan, in, reinterpret_cast<cufftComplex*>(of.c), CUFFT_FORWARD));
-  return absl::OkStatus();
-}
-
-// ---- CUB, Thrust, the runtime ----
-
-absl::Status sum(cudaStream_t stream, const Operands& of) {
-  std::size_t bytes = kWorkBytes;
-  DEMO_TRY(cub::DeviceReduce::Sum(of.work, bytes, of.a, of.c, kCount, stream));
-  return absl::OkStatus();
-}
-
-absl::Status scan(cudaStream_t stream, const Operands& of) {
-  std::size_t bytes = kWorkBytes;
-  DEMO_TRY(cub::DeviceScan::InclusiveSum(of.work, bytes, of.a, of.c, kCount, stream));
-  return absl::OkStatus();
-}
-
-absl::Status sort(cudaStream_t stream, const Operands& of) {
-  std::size_t bytes = kWorkBytes;
-  DEMO_TRY(cub::DeviceRadixSort::SortKeys(of.work, bytes, of.a, of.c, kCount, 0, 32, stream));
   return absl::OkStatus();
 }
 
@@ -204,23 +139,16 @@ absl::Status copy(cudaStream_t stream, const Operands& of) {
 }
 
 [[maybe_unused]] const bool added = [] {
-  const std::pair<const char*, Call> calls[] = {{"values, cublas f32", multiply},
-                                                {"values, cublas bf16", multiply_bfloat16},
-                                                {"values, cublas slices", multiply_slices},
-                                                {"values, cusolver getrf", factorize},
-                                                {"values, cusparse SpMV", multiply_sparse},
-                                                {"values, cufft 3-D", transform},
-                                                {"values, cub reduce", sum},
-                                                {"values, cub scan", scan},
-                                                {"values, cub radix sort", sort},
-                                                {"values, thrust transform", scale},
-                                                {"values, copies and sets", copy}};
+  const std::pair<const char*, Call> calls[] = {
+      {"values, cublas bf16", multiply_bfloat16}, {"values, cublas slices", multiply_slices},
+      {"values, cusolver getrf", factorize},      {"values, cufft 3-D", transform},
+      {"values, thrust transform", scale},        {"values, copies and sets", copy}};
   for (const auto& [name, call] : calls) {
     add_recipe({name, 1,
                 [name = name, call = call](graphcache::Cache& cache, cudaStream_t stream) {
                   return check(cache, stream, name, call);
                 },
-                4});
+                kCapturesOfValues});
   }
   return true;
 }();

@@ -73,14 +73,14 @@ __global__ void input_gradient(const float* delta, const float* parameters, cons
 }
 
 __global__ void adam(float* parameters, float* mean, float* square, const float* gradient, int count, float rate,
-                     int step) {
+                     float step) {
   const int i = thread_number();
   if (i >= count) return;
   const float g = gradient[i];
   mean[i] = kBeta1 * mean[i] + (1.0f - kBeta1) * g;
   square[i] = kBeta2 * square[i] + (1.0f - kBeta2) * g * g;
-  const float unbiased_mean = mean[i] / (1.0f - powf(kBeta1, static_cast<float>(step)));
-  const float unbiased_square = square[i] / (1.0f - powf(kBeta2, static_cast<float>(step)));
+  const float unbiased_mean = mean[i] / (1.0f - powf(kBeta1, step));
+  const float unbiased_square = square[i] / (1.0f - powf(kBeta2, step));
   parameters[i] -= rate * unbiased_mean / (sqrtf(unbiased_square) + kEpsilon);
 }
 

@@ -30,6 +30,6 @@ void input_gradient(const float* delta, const float* parameters, const float* in
 
 // Adam's step, numbered from 1. `mean` and `square` are moving averages of the gradient and of its square. One thread
 // for each parameter.
-void adam(float* parameters, float* mean, float* square, const float* gradient, int count, float rate, int step);
+void adam(float* parameters, float* mean, float* square, const float* gradient, int count, float rate, float step);
 
 }  // namespace demo

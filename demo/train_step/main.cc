@@ -2,13 +2,15 @@
 // Adam. A step is 13 nodes in a row. The batch is copied from pinned memory to the device; eleven short kernels compute
 // the forward pass, the loss, the backward pass and the new parameters; the loss is copied back. Three nodes change in
 // every step: the first copy reads another batch, the optimizer takes the scheduled learning rate and the step number
-// for its bias correction, and the last copy writes the loss to another place. Four ways to run it:
+// for its bias correction, and the last copy writes the loss to another place. Five ways to run it:
 //
 //   eager_sync        everything enqueued by itself, and the host waits after each step
 //   eager             the same, and the host does not wait
 //   captured_by_hand  by hand on the raw API: captured once, and the three nodes set in the executable before each
 //                     launch
 //   cache_run         graphcache, with what changes as slots
+//   cache_run_values  graphcache, with what changes as values: the function of `eager`, in whose graph the cache finds
+//                     them
 //
 // Two times of each way. Total: all steps enqueued one after another, until the GPU is done, captures included. Host:
 // the host time of a step, measured over batches of eight steps with the GPU idle at their start, because otherwise a
@@ -91,6 +93,6 @@ int run() {
 }  // namespace demo
 
 int main(int argc, char** argv) {
-  demo::parse_flags(argc, argv, "Training steps as graphs, run four ways and compared; see the top of the source.");
+  demo::parse_flags(argc, argv, "Training steps as graphs, run five ways and compared; see the top of the source.");
   return demo::run();
 }

@@ -30,24 +30,29 @@ bool measure(const Kind& kind, const Training& training, const Trained& expected
   bool equal = equals(trained(training), expected, kind.name);
 
   training.reset();
+  const std::uint64_t captures_before = trainer->captures();
   std::uint64_t calls = 0;
   std::uint64_t counted = 0;  // by the runtime, if it counts
   for (int first = 0; first < steps; first += kBatch) {
     const int count = std::min(kBatch, steps - first);
-    const std::uint64_t calls_before = trainer->cuda_calls();
+    const std::uint64_t calls_before = trainer->cuda_calls().value_or(0);
     const std::uint64_t counted_before = runtime_calls().value_or(0);
     samples->host_us.push_back(microseconds([&] {
                                  for (int i = first; i < first + count; ++i) trainer->run(training.step(i));
                                }) /
                                count);
     counted += runtime_calls().value_or(0) - counted_before;
-    calls += trainer->cuda_calls() - calls_before;
+    calls += trainer->cuda_calls().value_or(0) - calls_before;
     DEMO_CUDA(cudaStreamSynchronize(training.stream()));
   }
-  way->cuda_calls_per_iteration = static_cast<double>(calls) / steps;
+  if (trainer->cuda_calls()) way->cuda_calls_per_iteration = static_cast<double>(calls) / steps;
   way->columns = {{"final_loss", static_cast<double>(training.losses().back()), 6}};
   if (runtime_calls() && counted != calls) {
     absl::FPrintF(stderr, "%s: %d CUDA calls were made, %d reported\n", kind.name, counted, calls);
+    equal = false;
+  }
+  if (trainer->captures() != captures_before) {
+    absl::FPrintF(stderr, "%s: %d captures after the first pass\n", kind.name, trainer->captures() - captures_before);
     equal = false;
   }
   return equals(trained(training), expected, kind.name) && equal;

@@ -14,7 +14,7 @@ namespace demo {
 Trained train_eagerly(const Training& training);
 
 // Medians of three repetitions in shuffled order, by kind. Sets `equal` to false, with a message, if a way left another
-// loss or parameter than `expected`, or made other CUDA calls than it counts.
+// loss or parameter than `expected`, made other CUDA calls than it counts, or captured in its second pass.
 std::vector<Way> measure(const Training& training, const Trained& expected, bool* equal);
 
 }  // namespace demo

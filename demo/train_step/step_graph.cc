@@ -35,7 +35,7 @@ void StepGraph::patch(const Step& step) const {
   const float* gradient = training_.gradient();
   int count = training_.shape().all_parameters();
   float rate = step.rate;
-  int number = step.number;
+  float number = step.number;
   void* arguments[] = {&parameters, &mean, &square, &gradient, &count, &rate, &number};
   cudaKernelNodeParams params{};
   params.func = reinterpret_cast<void*>(&adam);

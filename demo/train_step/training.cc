@@ -27,9 +27,12 @@ float* pinned(std::size_t floats) {
 Training::Training(const Shape& shape, int steps) : shape_(shape), steps_(steps), initial_(initial_parameters(shape)) {
   DEMO_CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   const std::vector<float> batches = make_batches(shape);
-  batches_ = pinned(batches.size());
-  std::copy(batches.begin(), batches.end(), batches_);
-  losses_ = pinned(static_cast<std::size_t>(steps));
+  batches_ = pinned(static_cast<std::size_t>(kBatches * batch_stride()));
+  for (int i = 0; i < kBatches; ++i) {
+    std::copy_n(batches.begin() + std::ptrdiff_t{i} * shape.batch_floats(), shape.batch_floats(),
+                batches_ + i * batch_stride());
+  }
+  losses_ = pinned(static_cast<std::size_t>(steps * kPlace));
   for (int i = 0; i < steps; ++i) rates_.push_back(learning_rate(i, steps));
 
   batch_ = allocate(shape.batch_floats());
@@ -50,12 +53,12 @@ Training::~Training() {
 }
 
 Step Training::step(int index) const {
-  const std::ptrdiff_t first = std::ptrdiff_t{index % kBatches} * shape_.batch_floats();
-  return {batches_ + first, rates_[static_cast<std::size_t>(index)], index + 1, losses_ + index};
+  return {batches_ + index % kBatches * batch_stride(), rates_[static_cast<std::size_t>(index)],
+          static_cast<float>(index + 1), losses_ + index * kPlace};
 }
 
-void Training::copy_batch(const float* batch) const {
-  DEMO_CUDA(cudaMemcpyAsync(batch_, batch, batch_bytes(), cudaMemcpyHostToDevice, stream_));
+void Training::copy_batch(cudaStream_t stream, const float* batch) const {
+  DEMO_CUDA(cudaMemcpyAsync(batch_, batch, batch_bytes(), cudaMemcpyHostToDevice, stream));
 }
 
 void Training::forward_and_backward(cudaStream_t stream, int rows) const {
@@ -79,20 +82,20 @@ void Training::forward_and_backward(cudaStream_t stream, int rows) const {
   }
 }
 
-void Training::optimize(float rate, int number) const {
+void Training::optimize(cudaStream_t stream, float rate, float number) const {
   const int count = shape_.all_parameters();
-  launch(adam, count, stream_, parameters_, mean_, square_, gradient_, count, rate, number);
+  launch(adam, count, stream, parameters_, mean_, square_, gradient_, count, rate, number);
 }
 
-void Training::copy_loss(float* to) const {
-  DEMO_CUDA(cudaMemcpyAsync(to, loss_, sizeof(float), cudaMemcpyDeviceToHost, stream_));
+void Training::copy_loss(cudaStream_t stream, float* to) const {
+  DEMO_CUDA(cudaMemcpyAsync(to, loss_, sizeof(float), cudaMemcpyDeviceToHost, stream));
 }
 
-void Training::enqueue(const Step& step) const {
-  copy_batch(step.batch);
-  forward_and_backward(stream_);
-  optimize(step.rate, step.number);
-  copy_loss(step.loss);
+void Training::enqueue(cudaStream_t stream, const float* batch, float rate, float number, float* loss) const {
+  copy_batch(stream, batch);
+  forward_and_backward(stream);
+  optimize(stream, rate, number);
+  copy_loss(stream, loss);
 }
 
 void Training::reset() const {
@@ -101,12 +104,14 @@ void Training::reset() const {
   DEMO_CUDA(cudaMemsetAsync(mean_, 0, bytes, stream_));
   DEMO_CUDA(cudaMemsetAsync(square_, 0, bytes, stream_));
   DEMO_CUDA(cudaStreamSynchronize(stream_));
-  std::fill(losses_, losses_ + steps_, 0.0f);
+  std::fill(losses_, losses_ + steps_ * kPlace, 0.0f);
 }
 
 std::vector<float> Training::losses() const {
   DEMO_CUDA(cudaStreamSynchronize(stream_));
-  return {losses_, losses_ + steps_};
+  std::vector<float> losses;
+  for (int i = 0; i < steps_; ++i) losses.push_back(losses_[i * kPlace]);
+  return losses;
 }
 
 std::vector<float> Training::read(const float* from) const {

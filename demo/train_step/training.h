@@ -15,11 +15,15 @@ inline constexpr int kThreads = 128;  // threads of a block
 // As many blocks as `threads` need; the last one may be partly empty.
 inline dim3 grid(int threads) { return dim3(static_cast<unsigned>((threads + kThreads - 1) / kThreads)); }
 
+// Batches and losses begin at multiples of this many floats, 256 bytes, because pointers with other low 8 bits are
+// other entries of a key with values().
+inline constexpr std::ptrdiff_t kPlace = 64;
+
 // What changes from step to step.
 struct Step {
   const float* batch;  // in pinned memory
   float rate;
-  int number;  // counted from 1
+  float number;  // counted from 1; a float, because graphcache::values() takes no integers
   // In pinned memory. Another place for each step, because the host does not wait.
   float* loss;
 };
@@ -37,13 +41,15 @@ class Training {
   Step step(int index) const;
 
   // The parts of a step, in this order. A batch has `rows` examples, at most those of the shape.
-  void copy_batch(const float* batch) const;
+  void copy_batch(cudaStream_t stream, const float* batch) const;
   void forward_and_backward(cudaStream_t stream, int rows) const;
   void forward_and_backward(cudaStream_t stream) const { forward_and_backward(stream, shape_.batch); }
-  void optimize(float rate, int number) const;
-  void copy_loss(float* to) const;
+  void optimize(cudaStream_t stream, float rate, float number) const;
+  void optimize(float rate, float number) const { optimize(stream_, rate, number); }
+  void copy_loss(cudaStream_t stream, float* to) const;
   // All parts of a step.
-  void enqueue(const Step& step) const;
+  void enqueue(cudaStream_t stream, const float* batch, float rate, float number, float* loss) const;
+  void enqueue(const Step& step) const { enqueue(stream_, step.batch, step.rate, step.number, step.loss); }
 
   // Device memory that the copies and the optimizer use.
   float* batch() const { return batch_; }
@@ -64,6 +70,8 @@ class Training {
  private:
   float* allocate(int floats);
   std::vector<float> read(const float* from) const;  // as many numbers as there are parameters
+  // Floats from one batch to the next.
+  std::ptrdiff_t batch_stride() const { return (shape_.batch_floats() + kPlace - 1) / kPlace * kPlace; }
   const float* input(int layer) const { return layer == 0 ? batch_ : output_[layer - 1]; }
 
   const Shape shape_;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,8 +19,10 @@ class Trainer {
   explicit Trainer(const Training& training) : training_(training) {}
   virtual ~Trainer() = default;
   virtual void run(const Step& step) = 0;
-  // CUDA calls that the way has made so far; for a cache, those of its hits.
-  virtual std::uint64_t cuda_calls() const;
+  // CUDA calls that the way has made so far, if known; for a cache, those of its hits.
+  virtual std::optional<std::uint64_t> cuda_calls() const;
+  // Captures by a cache so far.
+  virtual std::uint64_t captures() const { return 0; }
   virtual std::vector<std::pair<std::string, std::uint64_t>> outcomes() const { return {}; }
 
  protected:

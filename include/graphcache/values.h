@@ -36,7 +36,8 @@ namespace graphcache {
 //
 // A value that is null, 0 or 1 makes another entry of the key, because libraries choose other kernels by that. So do
 // the low 8 bits of a pointer, the kind of its memory, and which pointers are equal. A key has at most 16 such entries
-// and one for all others, whose changes are always captured.
+// and one for all others, whose changes are always captured. A run asks the driver about the memory of each pointer that
+// has changed, and of each that is not to memory of the cache's device: some 0.1 us.
 template <class... Ts>
 class Values {
   GRAPHCACHE_ASSERT_ARGUMENTS(

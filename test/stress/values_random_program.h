@@ -144,7 +144,7 @@ struct Condition {
 };
 
 struct Node {
-  enum class Kind { kMix, kMixSmall, kRecord, kCopy, kSet };
+  enum class Kind { kMix, kMixSmall, kRecord, kCopy, kSet, kSetRows };
   Kind kind = Kind::kMix;
   int lane = 0;
   Condition condition;
@@ -261,12 +261,13 @@ inline Program::Program(const Style& style, absl::Span<const Variable> variables
   Draw draw(style, variables, first_values, structure, constants);
   nodes_.resize(static_cast<std::size_t>(1 + draw.structure.below(12)));
   for (Node& node : nodes_) {
-    const int kind = draw.structure.below(10);
-    node.kind = kind < 3   ? Node::Kind::kMix
-                : kind < 6 ? Node::Kind::kMixSmall
-                : kind < 8 ? Node::Kind::kRecord
-                : kind < 9 ? Node::Kind::kCopy
-                           : Node::Kind::kSet;
+    const int kind = draw.structure.below(11);
+    node.kind = kind < 3    ? Node::Kind::kMix
+                : kind < 6  ? Node::Kind::kMixSmall
+                : kind < 8  ? Node::Kind::kRecord
+                : kind < 9  ? Node::Kind::kCopy
+                : kind < 10 ? Node::Kind::kSet
+                            : Node::Kind::kSetRows;
     const int lane = draw.structure.below(kLanes);
     node.lane = style.forks && &node != nodes_.data() ? lane : 0;  // There is always work on the stream itself.
     const int half = draw.structure.below(2);                      // Which of the lane's pools is written.
@@ -283,7 +284,7 @@ inline Program::Program(const Style& style, absl::Span<const Variable> variables
     node.word = draw.number([](const Variable&) { return false; }, From::kBoth);
     node.condition = draw.condition();
   }
-  if (nodes_[0].kind == Node::Kind::kCopy || nodes_[0].kind == Node::Kind::kSet) nodes_[0].kind = Node::Kind::kMix;
+  if (nodes_[0].kind >= Node::Kind::kCopy) nodes_[0].kind = Node::Kind::kMix;
   nodes_[0].condition.skips = false;
 }
 
@@ -373,6 +374,10 @@ inline cudaError_t Program::enqueue(const Node& node, cudaStream_t stream, const
       return cudaMemcpyAsync(out, in, kWords * sizeof(unsigned), cudaMemcpyDefault, stream);
     case Node::Kind::kSet:
       return out == nullptr ? cudaSuccess : cudaMemsetAsync(out, 7, kWords * sizeof(unsigned) / 2, stream);
+    case Node::Kind::kSetRows: {
+      constexpr std::size_t kPitch = kWords * sizeof(unsigned) / 2;
+      return out == nullptr ? cudaSuccess : cudaMemset2DAsync(out, kPitch, 9, kPitch / 4, 2, stream);
+    }
   }
   return cudaErrorUnknown;
 }
