@@ -37,9 +37,16 @@ absl::Status Run::capture_template(NoTemplate* none) {
   absl::Cleanup in_vain = [&] { ++core_.store.totals.capture_failures; };
   if (!is_first) ++core_.store.totals.value_captures;
   if (absl::Status status = capture_usable(none, &captured, &report); !status.ok()) return status;
+  const auto tell = [&, id = captured.content.id, graph = captured.graph.graph.get()] {
+    if (!report) return;
+    report->event.graph = id;
+    report->event.captured = graph;
+    report.reset();
+  };
   std::unique_ptr<FoundValues> values;
   std::optional<Signature> signature;
   if (!is_first) {
+    tell();  // Now, because the captures that a listener sees do not overlap.
     if (own().values != nullptr) values = std::make_unique<FoundValues>(*own().values);
     if (absl::Status fatal = learn(&captured, &signature, values.get()); !fatal.ok()) return fatal;
   } else if (call_.gets_values() && entry_->site.identity != kManyIdentities) {
@@ -53,10 +60,7 @@ absl::Status Run::capture_template(NoTemplate* none) {
     keep(std::move(made), &captured);
   }
   std::move(in_vain).Cancel();
-  if (report) {
-    report->event.graph = own().content->id;
-    report->event.captured = own().graph.graph.get();
-  }
+  tell();
   return absl::OkStatus();
 }
 

@@ -2,6 +2,7 @@
 // executable or are erased. On either runtime.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -364,11 +365,53 @@ TEST_F(ValuesRunsTest, AnExecutableThatTheDeviceUpdatesIsReplaced) {
   for (const std::uint64_t refused : cache.stats().refused_updates) EXPECT_EQ(refused, 0u);
 }
 
+// While a value is not found, the executable is plain, and each recording updates it.
+TEST_F(ValuesRunsTest, TheDeviceUpdatesNoExecutableWhoseValuesAreNotFound) {
+  for (const bool has_table : {false, true}) {
+    SCOPED_TRACE(has_table);
+    Options options;
+    if (has_table) {
+      force(&options, Sharing::kTable);
+    } else {
+      force(Patching::kDeviceUpdated);
+    }
+    Cache cache(options);
+    const auto run = [&](float a, float b) {
+      const absl::StatusOr<Outcome> outcome =
+          cache.run(key("k"), stream, values(a, b), [&](cudaStream_t on, float x, float y) {
+            CUDA_OK(fill_data(on, x));
+            return launch(add, kGrid, kBlock, on, data.get(), kSize, y * y);
+          });
+      expect_data(a + b * b);
+      return outcome;
+    };
+    EXPECT_RUN(kInstantiated, run(2, 10));
+    EXPECT_RUN(kUpdated, run(3, 10));
+    EXPECT_RUN(kInstantiated, run(4, 10));
+    EXPECT_RUN(kPatched, run(5, 10));
+    EXPECT_RUN(kInstantiated, run(6, 20));  // What this value is in is not found.
+    EXPECT_RUN(kUpdated, run(6, 30));
+    EXPECT_RUN(kPatched, run(7, 30));
+    EXPECT_RUN(kUpdated, run(8, 40));
+    EXPECT_EQ(states(cache), "found derived");
+  }
+}
+
 TEST_F(ValuesRunsTest, ListenersSeeTheEndOfEachGraph) {
   const auto listener = std::make_shared<Functions>();
   std::map<std::uint64_t, int> graphs;
+  int captures = 0, most_captures = 0, recordings = 0;
+  listener->on_begin = [&](const CacheEvent& event) {
+    if (event.kind == EventKind::kCapture) most_captures = std::max(most_captures, ++captures);
+    return absl::OkStatus();
+  };
   listener->on_end = [&](const CacheEvent& event) {
+    captures -= event.kind == EventKind::kCapture ? 1 : 0;
+    recordings += event.kind == EventKind::kCapture ? 1 : 0;
     if (event.kind == EventKind::kCapture && event.graph != 0) ++graphs[event.graph];
+    if (event.kind == EventKind::kCapture) {
+      EXPECT_EQ(event.graph != 0, event.captured != nullptr);
+    }
     if (event.kind == EventKind::kDestroyGraph) --graphs[event.graph];
   };
   Options options;
@@ -384,6 +427,8 @@ TEST_F(ValuesRunsTest, ListenersSeeTheEndOfEachGraph) {
   }
   EXPECT_EQ(graphs.size(), 4u);
   for (const auto& [graph, open] : graphs) EXPECT_EQ(open, 0) << graph;
+  EXPECT_GT(recordings, 4);     // Unexplained bytes are recorded again,
+  EXPECT_EQ(most_captures, 1);  // one after the other.
 }
 
 // fn fails, throws or synchronizes under capture for one value.
