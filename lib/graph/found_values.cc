@@ -130,21 +130,18 @@ bool is_other(const detail::ValuePlace& place, const Content& before, const Cont
   return std::memcmp(before.values.data() + place.offset, now.values.data() + place.offset, place.size) != 0;
 }
 
-// Whether a change of a floating-point value shows in its upper bits, so many bytes of it as a float or a half.
-bool shows(const detail::ValuePlace& place, const Content& before, const Content& now, std::size_t bytes) {
-  if (place.is_pointer || place.size <= bytes) return true;
-  unsigned char was[detail::kMaxConvertedBytes], is[detail::kMaxConvertedBytes];
-  const auto convert = [&](const Content& content, unsigned char* to) {
+// How much a floating-point value has changed as a float, in units of its last bit. 0 if that does not show there.
+std::uint32_t change_as_float(const detail::ValuePlace& place, const Content& before, const Content& now) {
+  const auto bits = [&](const Content& content) {
     const unsigned char* const value = content.values.data() + place.offset;
-    if (place.size == sizeof(double)) {
-      place.convert(value, to);
-    } else {
-      std::memcpy(to, value, sizeof(float));
-    }
+    unsigned char room[detail::kMaxConvertedBytes];
+    if (place.size != sizeof(float)) place.convert(value, room);
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, place.size == sizeof(float) ? value : room, sizeof bits);
+    return bits;
   };
-  convert(before, was);
-  convert(now, is);
-  return std::memcmp(was + sizeof(float) - bytes, is + sizeof(float) - bytes, bytes) != 0;
+  const std::uint32_t was = bits(before), is = bits(now);
+  return std::max(was, is) - std::min(was, is);
 }
 
 const unsigned char* bytes_of(const Content& content, std::uint32_t node) {
@@ -292,8 +289,12 @@ void FoundValues::learn(const Content& before, const Content& now, absl::Functio
 
   for (std::size_t i = 0; i < places_.size(); ++i) {
     if ((changed & bit(i)) == 0) continue;
-    if (changes_[i] == 0 || is_clean) changes_[i] += shows(places_[i], before, now, sizeof(float)) ? 1 : 0;
-    if (coarse_changes_[i] == 0 || is_clean) coarse_changes_[i] += shows(places_[i], before, now, 2) ? 1 : 0;
+    // Twice the last bit of a bfloat16 shows however the value is rounded.
+    constexpr std::uint32_t kShows = 1, kShowsRounded = 2 << 16;
+    const bool is_exact = places_[i].is_pointer || places_[i].size < sizeof(float);
+    const std::uint32_t change = is_exact ? kShowsRounded : change_as_float(places_[i], before, now);
+    if (changes_[i] == 0 || is_clean) changes_[i] += change >= kShows ? 1 : 0;
+    if (coarse_changes_[i] == 0 || is_clean) coarse_changes_[i] += change >= kShowsRounded ? 1 : 0;
   }
   find(now);
 }

@@ -75,10 +75,9 @@ absl::Status Run::learn(Captured* captured, std::optional<Signature>* signature,
 // Updates the entry's executable to another graph, which the entry then has. Returns whether that was possible.
 bool Run::update_to(std::unique_ptr<Recorded>& made, Captured* captured) {
   const bool is_alike = made->signature && made->signature == own().signature;
-  const bool is_plain = executable() != nullptr && executable()->updated() == nullptr;
-  // Once the values are found, and if that is over, the policy chooses the executable.
+  // Once the values are found, and if that is over, the policy chooses the executable. Until then it is a plain one.
   const bool is_for_now = !made->content->is_settled() && !own().content->is_settled();
-  if (!is_alike || !is_plain || !is_for_now) return false;
+  if (!is_alike || executable() == nullptr || !is_for_now) return false;
   if (made->values != nullptr) core_.store.note_values(entry_.get(), made->values->infos(*made->content));
   LastErrorGuard last_error;
   Totals& totals = core_.store.totals;

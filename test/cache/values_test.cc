@@ -681,16 +681,22 @@ TEST_F(ValuesFoundTest, ChangesThatTheFloatDoesNotShowCountForNothing) {
 }
 
 TEST_F(ValuesFoundTest, AValueThatIsRoundedMoreIsNotFoundNowhere) {
-  Cache cache;
-  for (int i = 0; i < 20; ++i) {
-    const float v = 3 + static_cast<float>(i) / 1024;  // A bfloat16 shows the ninth of these changes first.
-    EXPECT_TRUE(cache
-                    .run(key("k"), stream, values(v),
-                         [&](cudaStream_t on, float value) {
-                           return launch(fill_bfloat16, kGrid, kBlock, on, data.get(), kSize, __float2bfloat16(value));
-                         })
-                    .ok());
-    expect_data(__bfloat162float(__float2bfloat16(v)));
+  std::vector<int> small(20);
+  std::iota(small.begin(), small.end(), 0);
+  // A bfloat16 shows the ninth of the small changes first, and of the others only the last one: it is rounded.
+  for (const std::vector<int>& row : {small, {15, 16, 15, 40}}) {
+    Cache cache;
+    for (const int i : row) {
+      const float v = 3 + static_cast<float>(i) / 1024;
+      EXPECT_TRUE(cache
+                      .run(key("k"), stream, values(v),
+                           [&](cudaStream_t on, float value) {
+                             return launch(fill_bfloat16, kGrid, kBlock, on, data.get(), kSize,
+                                           __float2bfloat16(value));
+                           })
+                      .ok());
+      expect_data(__bfloat162float(__float2bfloat16(v)));
+    }
   }
 }
 
