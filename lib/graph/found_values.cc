@@ -10,6 +10,7 @@
 #include "cuda/driver.h"
 #include "graph/difference.h"
 #include "graph/node_names.h"
+#include "graph/outside.h"
 #include "graph/recording.h"
 
 namespace graphcache {
@@ -149,16 +150,17 @@ const unsigned char* bytes_of(const Content& content, std::uint32_t node) {
 }
 
 // Whether the byte belongs to a word that has another address in each of two recordings of equal values. Addresses of
-// local variables may agree in some bytes.
+// temporaries and of local variables may agree in some bytes.
 template <class Word>
 bool is_in_other_address(const Word& byte, const Content& now, const Content& again) {
-  constexpr std::uint64_t kLeast = std::uint64_t{1} << 32, kEnd = std::uint64_t{1} << 47;
+  constexpr std::uint64_t kLeast = std::uint64_t{0x50} << 40, kEnd = std::uint64_t{1} << 47;  // Heaps and stacks.
   std::uint64_t a = 0, b = 0;
   const std::size_t first = byte.offset / sizeof a * sizeof a;
   if (first + sizeof a > now.nodes[byte.node].size) return false;
   std::memcpy(&a, bytes_of(now, byte.node) + first, sizeof a);
   std::memcpy(&b, bytes_of(again, byte.node) + first, sizeof b);
-  return a != b && a >= kLeast && a < kEnd && a >> 32 == b >> 32;
+  if (a == b) return false;
+  return (a >= kLeast && a < kEnd && a >> 32 == b >> 32) || (allocation_at(a) && allocation_at(b));
 }
 
 }  // namespace

@@ -1,11 +1,14 @@
-// Calls `fn` again over another part of the stack, to tell what it leaves undefined from what it means.
+// Calls `fn` again over another part of the stack and the heap, to tell what it leaves undefined from what it means.
 #pragma once
 
 #include <pthread.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <vector>
 
 namespace graphcache {
 
@@ -39,5 +42,20 @@ template <class F>
   f();
   asm volatile("" : : "r"(shift) : "memory");
 }
+
+// Has the small blocks that the heap would give next, so that objects which `fn` makes lie elsewhere.
+class OtherHeap {
+ public:
+  OtherHeap() {
+    constexpr std::size_t kStep = 16, kMost = 1024, kEach = 16;
+    blocks_.reserve(kMost / kStep * kEach);
+    for (std::size_t size = kStep; size <= kMost; size += kStep) {
+      for (std::size_t i = 0; i < kEach; ++i) blocks_.emplace_back(std::malloc(size), &std::free);
+    }
+  }
+
+ private:
+  std::vector<std::unique_ptr<void, void (*)(void*)>> blocks_;
+};
 
 }  // namespace graphcache

@@ -58,6 +58,7 @@ absl::Status Run::learn(Captured* captured, std::optional<Signature>* signature,
   values->learn(before, now, [&]() -> const Content* {
     // Each time over other contents, which may still be there at the next recording.
     const std::uint64_t number = ++core_.store.totals.value_captures;
+    const OtherHeap heap;
     on_other_stack(0x1150, static_cast<unsigned char>(0xa5 + 0x1f * number), [&] { capture_again(call_, &again); });
     fatal = take_fatal_error(again);
     const bool is_usable = fatal.ok() && again.capture.ok() && again.fn.ok() &&

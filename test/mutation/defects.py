@@ -585,7 +585,7 @@ DEFECTS = [
     Defect("derived values count as found", "changes[i] >= 2 && (derived & bit(i)) == 0", "changes[i] >= 2", ("values",)),
     Defect("what nothing explains is noise", "(bytes_differ(word, now, *again) || is_in_other_address(word, now, *again))) {",
            "true) {", ("values",)),
-    Defect("a byte of an address of a local variable is no noise", "return a != b && a >= kLeast", "return false && a >= kLeast",
+    Defect("a byte of an address of a local variable is no noise", "return (a >= kLeast", "return (false && a >= kLeast",
            ("values",)),
     Defect("noise that has not changed yet is not kept", "if (again != nullptr) add_noise(now, *again);", "", ("values",)),
     Defect("nobody looks for noise", "odd.empty() ? nullptr : record_again();", "nullptr;", ("values",)),
