@@ -2,6 +2,7 @@
 
 #include <absl/numeric/bits.h>
 #include <absl/strings/str_cat.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
@@ -149,18 +150,30 @@ const unsigned char* bytes_of(const Content& content, std::uint32_t node) {
   return content.bytes.data() + content.nodes[node].bytes;
 }
 
-// Whether the byte belongs to a word that has another address in each of two recordings of equal values. Addresses of
-// temporaries and of local variables may agree in some bytes.
+// Whether this is an address of memory of the process that CUDA does not know.
+bool is_of_host(std::uint64_t address) {
+  constexpr std::uint64_t kPage = 4096, kLeast = std::uint64_t{1} << 16;
+  unsigned char resident = 0;
+  return address >= kLeast && mincore(reinterpret_cast<void*>(address / kPage * kPage), 1, &resident) == 0 &&
+         !allocation_at(address);
+}
+
+// Whether the byte is in a word that no kernel uses, though the byte is as in another recording of equal values. Either
+// the word has held an address of a heap, a stack or code, as undefined bytes of a structure may do; if that could be a
+// number, it must be another word in the other recording. Or it is an address of CUDA's memory, and another one in each
+// recording, as that of a temporary may be.
 template <class Word>
-bool is_in_other_address(const Word& byte, const Content& now, const Content& again) {
-  constexpr std::uint64_t kLeast = std::uint64_t{0x50} << 40, kEnd = std::uint64_t{1} << 47;  // Heaps and stacks.
-  std::uint64_t a = 0, b = 0;
-  const std::size_t first = byte.offset / sizeof a * sizeof a;
-  if (first + sizeof a > now.nodes[byte.node].size) return false;
-  std::memcpy(&a, bytes_of(now, byte.node) + first, sizeof a);
-  std::memcpy(&b, bytes_of(again, byte.node) + first, sizeof b);
-  if (a == b) return false;
-  return (a >= kLeast && a < kEnd && a >> 32 == b >> 32) || (allocation_at(a) && allocation_at(b));
+bool is_in_noise(const Word& byte, const Content& before, const Content& now, const Content& again) {
+  const std::size_t first = byte.offset / sizeof(std::uint64_t) * sizeof(std::uint64_t);
+  if (first + sizeof(std::uint64_t) > now.nodes[byte.node].size) return false;
+  const auto word_of = [&](const Content& content) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, bytes_of(content, byte.node) + first, sizeof word);
+    return word;
+  };
+  const std::uint64_t was = word_of(before), is = word_of(now), other = word_of(again);
+  const auto is_undefined = [&](std::uint64_t word) { return (is != other || word >> 32 != 0) && is_of_host(word); };
+  return is_undefined(was) || is_undefined(is) || (is != other && allocation_at(is) && allocation_at(other));
 }
 
 }  // namespace
@@ -274,7 +287,7 @@ void FoundValues::learn(const Content& before, const Content& now, absl::Functio
   }
   for (Word& word : odd) {
     if (word.size == 0) continue;
-    if (again != nullptr && (bytes_differ(word, now, *again) || is_in_other_address(word, now, *again))) {
+    if (again != nullptr && (bytes_differ(word, now, *again) || is_in_noise(word, before, now, *again))) {
       word.suspects = 0;
     } else {
       is_clean = false;
