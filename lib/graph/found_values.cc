@@ -158,12 +158,13 @@ bool is_of_host(std::uint64_t address) {
          !allocation_at(address);
 }
 
-// Whether the byte is in a word that no kernel uses, though the byte is as in another recording of equal values. Either
-// the word has held an address of a heap, a stack or code, as undefined bytes of a structure may do; if that could be a
-// number, it must be another word in the other recording. Or it is an address of CUDA's memory, and another one in each
-// recording, as that of a temporary may be.
+// Whether the byte is in a word that no kernel uses, though the byte is as in another recording of equal values: in one
+// that has held an address of a heap, a stack or code, as undefined bytes of a structure may do, or in one whose upper
+// half is that of an address and whose lower half differs in the other recording, as a temporary's may. What could be a
+// number must differ, too.
 template <class Word>
 bool is_in_noise(const Word& byte, const Content& before, const Content& now, const Content& again) {
+  constexpr std::uint64_t kLeast = 0x5000, kEnd = 0x8000;  // Upper halves of the addresses of heaps and stacks.
   const std::size_t first = byte.offset / sizeof(std::uint64_t) * sizeof(std::uint64_t);
   if (first + sizeof(std::uint64_t) > now.nodes[byte.node].size) return false;
   const auto word_of = [&](const Content& content) {
@@ -173,7 +174,8 @@ bool is_in_noise(const Word& byte, const Content& before, const Content& now, co
   };
   const std::uint64_t was = word_of(before), is = word_of(now), other = word_of(again);
   const auto is_undefined = [&](std::uint64_t word) { return (is != other || word >> 32 != 0) && is_of_host(word); };
-  return is_undefined(was) || is_undefined(is) || (is != other && allocation_at(is) && allocation_at(other));
+  const bool is_address = is >> 32 == other >> 32 && is >> 32 >= kLeast && is >> 32 < kEnd;
+  return is_undefined(was) || is_undefined(is) || (is != other && is_address);
 }
 
 }  // namespace

@@ -585,7 +585,7 @@ DEFECTS = [
     Defect("derived values count as found", "changes[i] >= 2 && (derived & bit(i)) == 0", "changes[i] >= 2", ("values",)),
     Defect("what nothing explains is noise", "(bytes_differ(word, now, *again) || is_in_noise(word, before, now, *again))) {",
            "true) {", ("values",)),
-    Defect("a byte of an address of a local variable is no noise", "return is_undefined(was) || is_undefined(is) ||", "return",
+    Defect("a byte of an address of a local variable is no noise", "(is != other && is_address)", "false",
            ("values",)),
     Defect("noise that has not changed yet is not kept", "if (again != nullptr) add_noise(now, *again);", "", ("values",)),
     Defect("nobody looks for noise", "odd.empty() ? nullptr : record_again();", "nullptr;", ("values",)),
